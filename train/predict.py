@@ -11,7 +11,8 @@ from .config.commands import PredictArguments
 from .config.errors import UserError
 from .config.language import LanguageConfig
 from .config.text import TextRunConfig
-from .data.prompts import read_content, read_prompts
+from .data.conversations import read_prompts
+from .data.rows import read_text
 from .loading import Model, load
 from .runs import read_config
 from .system.files import check_file, write_all, writing
@@ -125,7 +126,7 @@ def _of_language(
 
 
 def _lines(path: Path) -> list[str]:
-    content = read_content(path, where=f"--file {path}", mend="give a file with a text a line")
+    content = read_text(path, where=f"--file {path}")
     lines = content.replace("\r\n", "\n").removesuffix("\n").split("\n")
     empty = [number for number, line in enumerate(lines, start=1) if not line.strip()]
     if empty:

@@ -26,7 +26,7 @@ from unroll_jax.models import (
     weight_costs,
 )
 from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.data.prompts import read_prompts
+from unroll_jax.train.data.conversations import read_prompts
 from unroll_jax.train.generation.drafting import measured_costs
 
 __all__ = ["FULL", "QUICK", "Case", "Sizes", "main"]

@@ -17,7 +17,7 @@ from unroll_jax.train import load
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data import instructions
-from unroll_jax.train.data.prompts import Prompt
+from unroll_jax.train.data.conversations import Prompt
 from unroll_jax.train.exporting import export
 from unroll_jax.train.generation import unfinished
 from unroll_jax.train.generation.answers import Settings, answer

@@ -11,8 +11,8 @@ from tests.language.conftest import answer_losses
 from unroll_jax.train import load
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.errors import Interrupted, UserError
+from unroll_jax.train.data.conversations import Prompt
 from unroll_jax.train.data.packing import Tokens, arrays
-from unroll_jax.train.data.prompts import Prompt
 from unroll_jax.train.generation import answers as generation
 from unroll_jax.train.generation.opening import open_decoder
 from unroll_jax.train.main import fit

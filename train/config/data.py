@@ -5,9 +5,9 @@ from typing import Literal
 
 from .fields import Basic, Fraction, Positive, Width
 
-VideoSource = Literal["photos", "video", "frames", "file"]
+VideoSource = Literal["photos", "video"]
 ImageSource = Literal["digits", "cifar10", "image_folder"]
-SceneSource = Literal["shapes", "camvid", "cityscapes"]
+SceneSource = Literal["shapes", "camvid"]
 TextSource = Literal["verdicts", "imdb", "sst2", "mnli", "table"]
 InstructionSource = Literal["chores", "alpaca", "conversations"]
 
@@ -17,9 +17,8 @@ class DataConfig:
     """Data to train and test on, and the folder for prepared data."""
 
     source: Basic[VideoSource] = "photos"
-    """photos: clips filmed over two photographs, no files needed. video: any folder tree, tar archive or video file, in
-    folders of splits as published (UCSD, Avenue, ShanghaiTech), a folder of frames or a video file a clip, or one clip.
-    frames: a folder tree or tar archive of frames alone. file: one video file (AVI, MP4), or a folder of them alone."""
+    """photos: clips filmed over two photographs, no files needed. video: a folder tree, tar archive or video file, in
+    folders of splits as published (UCSD, Avenue, ShanghaiTech), a folder of frames or a video a clip, or one clip."""
     root: Basic[str | None] = None
     """Path of the original frames or videos; photos need none."""
     prepared: str | None = None
@@ -72,15 +71,13 @@ class SceneConfig:
     """Scenes to segment, and the folder for prepared data."""
 
     source: Basic[SceneSource] = "shapes"
-    """shapes: scenes drawn by the program, no files needed. camvid: the layout of SegNet (train, trainannot, val, ...).
-    cityscapes: leftImg8bit and gtFine as published."""
+    """shapes: scenes drawn by the program, no files needed. camvid: in the layout of SegNet (train, trainannot)."""
     root: Basic[str | None] = None
     """The folder or tar archive of the originals; shapes need none."""
     prepared: str | None = None
     """Folder for prepared data; by default $UNROLL_PREPARED, or ~/.cache/unroll_jax."""
     reduction: Width = 1
-    """Divides both sides of the originals: images by averaging, labels by keeping one pixel of each block. At 1,
-    Cityscapes has 29 GB of pixels."""
+    """Divides both sides of the originals: images by averaging, labels by keeping one pixel of each block."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +96,7 @@ class TextConfig:
     validation file), the same ones every time, as many of each class as its share in train. A table without test file
     gives as much for that."""
     text_column: str = "text"
-    """Of a table: the column of the text, by name. A table without a header takes numbers for all columns, from 0."""
+    """Of a table: the column of the text."""
     label_column: str = "label"
     """Of a table: the column of the class, which is a name or a number."""
     second_column: str | None = None

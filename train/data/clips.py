@@ -1,7 +1,5 @@
-"""Clips of grey square frames: the split of each, and those that lie as frames in folders or an archive."""
+"""Clips of grey square frames: the split of each clip, and frames in folders."""
 
-import contextlib
-import functools
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,18 +10,13 @@ import numpy as np
 from PIL import Image
 
 from ..config.errors import UserError
-from .files import Log, OriginalFile, may_be_tar
-from .pictures import check_depth, decode_in_order, fingerprint_images, open_image_files
-from .prepare import Source
+from .files import Log, OriginalFile
+from .pictures import check_depth, decode_in_order
 from .splits import KNOWN, SPLITS, looks_like, tenth
 
 FRAME_SIZE = 160  # side of a frame, in pixels
 NUM_FRAMES = 20  # frames of a sequence
-LAYOUT = (
-    "ROOT/train/CLIP/001.png, ROOT/test/CLIP/001.png and if there is one ROOT/validation/CLIP/001.png, or one folder a "
-    "clip without splits"
-)
-
+LAYOUT = "ROOT/train/CLIP/001.png, ROOT/test/CLIP/001.png (and ROOT/validation), or ROOT/CLIP/001.png without splits"
 
 Folders = dict[PurePosixPath, list[OriginalFile]]
 HERE = PurePosixPath(".")
@@ -31,7 +24,7 @@ MASKS = re.compile(r"(?:.*[_ -])?(?:gt|masks?|ground_?truth)", re.IGNORECASE)
 
 
 class Clip(NamedTuple):
-    """Consecutive frames: a number that no other clip of the data set has, a name, and frames (160, 160) uint8."""
+    """Consecutive frames: a unique number, a name, and frames (160, 160) uint8."""
 
     number: int
     name: str
@@ -39,7 +32,7 @@ class Clip(NamedTuple):
 
 
 class ClipSet(NamedTuple):
-    """The clips of one split, read one after the other, and how many there are."""
+    """The clips of one split, read in turn, and their number."""
 
     num_clips: int
     clips: Iterator[Clip]
@@ -49,7 +42,7 @@ Splits = Mapping[str, ClipSet]
 
 
 def standard_frame(picture: Image.Image) -> np.ndarray:
-    """Returns a picture as grey levels, uint8 (160, 160), whatever its colours, sides and aspect."""
+    """Returns a picture of any size and colours as grey levels, uint8 (160, 160)."""
     check_depth(picture)
     grey = picture.convert("L")
     if grey.size != (FRAME_SIZE, FRAME_SIZE):
@@ -68,7 +61,7 @@ def numbered(splits: Mapping[str, Sequence[tuple[str, Iterable[np.ndarray]]]]) -
 
 
 def split_sizes(count: int) -> dict[str, int]:
-    """Returns how many of ``count`` things in order fall to each split: 80, 10 and 10 in a hundred, none empty."""
+    """Returns the size of each split of ``count`` ordered things: 80%, 10% and 10%, none empty."""
     if count < len(SPLITS):
         raise ValueError(f"{count} cannot be split in three")
     held_out = tenth(count)
@@ -76,23 +69,24 @@ def split_sizes(count: int) -> dict[str, int]:
 
 
 def split_clips(names: Sequence[PurePosixPath], *, root: Path, log: Log = print) -> dict[str, list[PurePosixPath]]:
-    """Deals clips to the splits: as folders say, without a validation folder the last tenth of train; or 80/10/10.
+    """Assigns clips to splits by their folders; validation defaults to the last tenth of train, all to 80/10/10.
 
-    Folders that look like splits and are not known are refused: what they hold back would be trained on.
+    Raises:
+      UserError: if folders look like splits under unknown names: held-out clips would be trained on.
     """
     stated = {name: stated_split(name, root=root) for name in names}
     unstated = [name for name in names if stated[name] is None]
     if len(unstated) == len(names):
-        _refuse_look_alikes(names, root, unless_all_agree=True)
+        _check_look_alikes(names, root, unless_all_agree=True)
         return _dealt(list(names), root)
-    _refuse_look_alikes(unstated, root, unless_all_agree=False)
+    _check_look_alikes(unstated, root, unless_all_agree=False)
     if unstated:
-        log(f"  {len(unstated)} clip(s) lie in the folder of no split and are passed over, '{unstated[0]}' for one")
+        log(f"  passing over {len(unstated)} clip(s) outside of the splits, as '{unstated[0]}'")
     return _as_stated({split: [name for name in names if stated[name] == split] for split in SPLITS}, root)
 
 
 def stated_split(clip: PurePosixPath, *, root: Path) -> str | None:
-    """The split that the folders above a clip say, or the clip's own name where these say nothing."""
+    """Returns the split named by the folders above a clip, or else by the clip; None for neither."""
     above = {KNOWN[part.lower()] for part in clip.parent.parts if part.lower() in KNOWN}
     if len(above) > 1:
         raise UserError(f"data.root={root}: clip '{clip}' lies in folders of {' and '.join(sorted(above))}; keep one")
@@ -104,44 +98,22 @@ def natural(path: PurePosixPath) -> list[str | int]:
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", str(path))]
 
 
-@contextlib.contextmanager
-def frame_clips(root: Path, log: Log) -> Iterator[Splits]:
-    """Opens the clips below a root; they can be read while the context lasts."""
-    if root.is_file() and not may_be_tar(root):
-        raise UserError(
-            f"data.root={root} is neither a folder nor a whole tar archive of frames; if it is a video, use "
-            "data.source=video; if it is an archive that was truncated, copy it again"
-        )
-    with open_image_files(root, what="frames") as files:
-        folders = clip_folders(files, root=root, log=log)
-        check_lengths(folders, root)
-        if one := clip_to_cut(list(folders), root=root):
-            name, num_splits = one
-            frames = folders.pop(name)
-            parts = stretches(name, len(frames), num_splits=num_splits, root=root)
-            folders = {part: frames[start : start + NUM_FRAMES] for part, start in parts.items()} | folders
-        names = split_clips(list(folders), root=root, log=log)
-        clips = {name: read_frames(files, root) for name, files in folders.items()}
-        yield numbered({split: [(str(name), clips[name]) for name in names[split]] for split in SPLITS})
-
-
 def clip_folders(files: list[OriginalFile], *, root: Path, log: Log = print) -> Folders:
-    """Groups frames by the folder that holds them; folders and frames in natural order (2 before 10).
+    """Groups frames by their folder; folders and frames in natural order (2 before 10).
 
-    Folders of anomaly masks, which UCSD names with ``_gt``, are no clips, and neither are folders inside of a clip.
+    Folders of anomaly masks, which UCSD names with ``_gt``, and folders inside of a clip are passed over.
     """
     folders: Folders = defaultdict(list)
     for file in files:
         folders[file.path.parent].append(file)
     if HERE in folders and len(folders) > 1:
         raise UserError(
-            f"data.root={root} holds frames beside folders of frames, '{folders[HERE][0].path}' for one; give each "
-            "clip a folder"
+            f"data.root={root} holds frames and folders of frames, as '{folders[HERE][0].path}'; give each clip a "
+            "folder"
         )
     passed_over = [folder for folder in folders if _is_no_clip(folder, folders)]
     if passed_over:
-        count, one = len(passed_over), passed_over[0]
-        log(f"  {count} folder(s) hold masks or lie in a clip and are passed over, '{one}' for one")
+        log(f"  passing over {len(passed_over)} folder(s) of masks or inside of a clip, as '{passed_over[0]}'")
     if len(passed_over) == len(folders):
         raise UserError(f"data.root={root} holds no clips but masks; the layout is {LAYOUT}")
     return {
@@ -151,7 +123,7 @@ def clip_folders(files: list[OriginalFile], *, root: Path, log: Log = print) -> 
 
 
 def check_lengths(folders: Folders, root: Path) -> None:
-    """Refuses a clip that is shorter than a sequence."""
+    """Checks that no clip is shorter than a sequence."""
     for name, frames in folders.items():
         if len(frames) < NUM_FRAMES:
             raise UserError(
@@ -161,9 +133,9 @@ def check_lengths(folders: Folders, root: Path) -> None:
 
 
 def clip_to_cut(names: Sequence[PurePosixPath], *, root: Path) -> tuple[PurePosixPath, int] | None:
-    """The only clip, or the only one to train on, and of how many splits it is; None where there are others for them.
+    """Returns the clip that must be cut in time because other splits need parts of it, and their number; or None.
 
-    It has to be cut where validation or test would have to come from it too.
+    That is the only clip of all, or the only one of train where there is no validation.
     """
     stated = {name: stated_split(name, root=root) for name in names}
     splits = list(stated.values())
@@ -175,14 +147,14 @@ def clip_to_cut(names: Sequence[PurePosixPath], *, root: Path) -> tuple[PurePosi
 
 
 def stretches(name: PurePosixPath, count: int, *, num_splits: int, root: Path) -> dict[PurePosixPath, int]:
-    """A clip of ``count`` frames as consecutive clips of 20: their names, and the first frame of each.
+    """Returns a clip of ``count`` frames as consecutive clips of 20: their names, and the first frame of each.
 
-    What follows the last of these is dropped.
+    The remainder is dropped.
     """
     if count < num_splits * NUM_FRAMES:
         raise UserError(
-            f"data.root={root}: clip '{name}' serves {num_splits} splits, as there is no other for them, and has "
-            f"{count} frames; give {num_splits * NUM_FRAMES}, or more clips"
+            f"data.root={root}: clip '{name}' of {count} frames is the only one for {num_splits} splits; give "
+            f"{num_splits * NUM_FRAMES} frames, or more clips"
         )
     starts = range(0, count - NUM_FRAMES + 1, NUM_FRAMES)
     return {name / f"frames {start} to {start + NUM_FRAMES - 1}": start for start in starts}
@@ -204,7 +176,7 @@ def read_frames(files: list[OriginalFile], root: Path) -> Iterator[np.ndarray]:
 
 
 def holds_masks(path: PurePosixPath) -> bool:
-    """Returns whether a name on the way to a folder or file is one for masks of anomalies."""
+    """Returns whether a path names masks of anomalies."""
     return any(MASKS.fullmatch(part) for part in (*path.parent.parts, path.stem))
 
 
@@ -231,8 +203,8 @@ def _as_stated(stated: dict[str, list[PurePosixPath]], root: Path) -> dict[str, 
     return {"train": train[:num_train], "validation": train[num_train:], "test": test}
 
 
-def _refuse_look_alikes(names: Sequence[PurePosixPath], root: Path, *, unless_all_agree: bool) -> None:
-    """Refuses names that may mean splits; where all clips agree, as in the folder of one split, they divide nothing."""
+def _check_look_alikes(names: Sequence[PurePosixPath], root: Path, *, unless_all_agree: bool) -> None:
+    """Checks that no name may mean a split; names that all agree do not divide the clips."""
     looks = {name: looks_like(name) for name in names}
     if unless_all_agree and len(set(looks.values())) <= 1:
         return
@@ -240,14 +212,10 @@ def _refuse_look_alikes(names: Sequence[PurePosixPath], root: Path, *, unless_al
     if examples:
         shown = " and ".join(f"'{examples[split]}' like {split}" for split in SPLITS if split in examples)
         raise UserError(
-            f"data.root={root}: folders look like splits, but not as any layout names them: {shown}; lay clips out as "
-            f"{LAYOUT}, and rename folders that are no splits"
+            f"data.root={root}: folders look like splits under unknown names: {shown}; lay clips out as {LAYOUT}, and "
+            "rename folders that are not splits"
         )
 
 
 def _is_no_clip(folder: PurePosixPath, folders: Folders) -> bool:
     return holds_masks(folder) or any(above in folders for above in folder.parents)
-
-
-fingerprint_frames = functools.partial(fingerprint_images, what="frames", layout=LAYOUT)
-FRAMES = Source(fingerprint_frames, frame_clips, "the folder or tar archive that holds the frames")

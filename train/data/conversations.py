@@ -1,8 +1,6 @@
-"""Instructions with their answers out of files: Alpaca's JSON, and JSONL of conversations of the user's."""
+"""Instructions with their answers out of files: Alpaca's JSON, JSONL of conversations, and prompts."""
 
 import contextlib
-import functools
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,17 +8,17 @@ from typing import Any, NamedTuple
 from ..config.errors import UserError, one_line
 from .files import Log, fingerprint_files
 from .prepare import Source
-from .rows import Row, RowFile, decoded, is_whole, read_rows
-from .splits import NAMES
+from .rows import is_whole, parse_json, read_rows, read_text, row_file, split_files
 
 ROLES = ("system", "user", "assistant")
 WANTED = {
     "alpaca": "the JSON file of Alpaca: a list of objects with instruction, input and output",
-    "conversations": "a JSONL file, or a folder with train.jsonl, and where there are any validation.jsonl and "
-    "test.jsonl",
+    "conversations": "a JSONL file, or a folder with train.jsonl, and optionally validation.jsonl and test.jsonl",
 }
+JSONL = (".jsonl",)
 FIELDS = ("instruction", "input", "output")
 SHAPES = "messages, or prompt and answer"
+FOR_PROMPTS = "an instruction and optionally an input, both texts"
 
 
 class Message(NamedTuple):
@@ -38,44 +36,56 @@ class Conversation(NamedTuple):
 
 
 class Conversations(NamedTuple):
-    """Conversations of a source: train, and test and validation where it has them; and the number without an answer."""
+    """Conversations of a source: train, and optionally test and validation; and the number without an answer."""
 
     splits: Mapping[str, Sequence[Conversation]]
     unanswered: int
 
 
+class Prompt(NamedTuple):
+    """A prompt for a language model; ``dataset`` is the part of AlpacaEval it belongs to, ``answer`` the file's."""
+
+    instruction: str
+    input: str = ""
+    dataset: str = ""
+    answer: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The instruction, and its input below."""
+        return f"{self.instruction}\n\n{self.input}" if self.input else self.instruction
+
+
 def single_turn(prompt: str, answer: str) -> Conversation:
-    """A conversation of one question and its answer."""
+    """Returns a conversation of one question and its answer."""
     return Conversation((Message("user", prompt),), answer)
 
 
 def conversation_of(value: Any, *, where: str) -> Conversation:
-    """The conversation in an object of JSON: of messages, the last of the assistant, or of prompt and answer."""
+    """Returns the conversation in a JSON object: messages, the last of the assistant, or prompt and answer."""
     if not isinstance(value, Mapping):
-        raise UserError(f"{where} must be an object with {SHAPES}, got {value!r:.60}; mend it")
+        raise UserError(f"{where} must be an object with {SHAPES}, got {value!r:.60}; correct it")
     if "messages" in value:
         *before, last = messages = messages_of(value["messages"], where=where)
         if last.role != "assistant" or not any(message.role == "user" for message in before):
             roles = ", ".join(message.role for message in messages)
-            raise UserError(
-                f"{where} must end in an answer of the assistant to the user, its roles are {roles}; mend it"
-            )
+            raise UserError(f"{where} must end in an answer of the assistant to the user, got {roles}; correct it")
         return Conversation(tuple(before), last.content)
     if missing := [name for name in ("prompt", "answer") if name not in value]:
         shown = ", ".join(map(repr, value)) or "none"
-        raise UserError(f"{where} lacks {' and '.join(map(repr, missing))}; it needs {SHAPES}, its fields are {shown}")
+        raise UserError(f"{where} has no {' and no '.join(map(repr, missing))}; it needs {SHAPES}, got {shown}")
     return single_turn(*(_text(value[name], name, where) for name in ("prompt", "answer")))
 
 
 def messages_of(values: Any, *, where: str) -> tuple[Message, ...]:
-    """The messages in a list of objects with role and content."""
+    """Returns the messages in a list of objects with role and content."""
     if not isinstance(values, list | tuple) or not values:
-        raise UserError(f"{where}: 'messages' must be a list of objects with role and content, at least one; mend it")
+        raise UserError(f"{where}: 'messages' must be a list of one object or more with role and content")
     messages = []
     for number, value in enumerate(values, start=1):
         place = f"{where}, message {number}"
         if not isinstance(value, Mapping) or not {"role", "content"} <= value.keys():
-            raise UserError(f"{place} must be an object with role and content, got {value!r:.60}; mend it")
+            raise UserError(f"{place} must be an object with role and content, got {value!r:.60}; correct it")
         if value["role"] not in ROLES:
             raise UserError(f"{place} has the role {value['role']!r}; the roles known are {', '.join(ROLES)}")
         messages.append(Message(value["role"], _text(value["content"], "content", place)))
@@ -84,26 +94,67 @@ def messages_of(values: Any, *, where: str) -> tuple[Message, ...]:
 
 @contextlib.contextmanager
 def open_alpaca(root: Path, _: Log) -> Iterator[Conversations]:
-    """One split; an input stands below its instruction."""
+    """Reads one split; an input goes below its instruction."""
     file = _alpaca_file(root)
-    try:
-        values = json.loads(decoded(file.read_bytes(), where=str(file)))
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{file} cannot be read as JSON ({one_line(error)}); copy it again") from error
+    values = _parsed(read_text(file, where=str(file)), str(file))
     if not isinstance(values, list):
-        raise UserError(f"{file} holds no list; give {WANTED['alpaca']}")
+        raise UserError(f"{file} is not a list; give {WANTED['alpaca']}")
     conversations = [_alpaca(value, f"{file} entry {number}") for number, value in enumerate(values, start=1)]
     yield _answered({"train": conversations}, root)
 
 
 @contextlib.contextmanager
 def open_conversations(root: Path, _: Log) -> Iterator[Conversations]:
-    """The splits that there are files of."""
-    yield _answered({split: [_line(row) for row in _rows(file)] for split, file in _files(root).items()}, root)
+    """Reads the file of every split."""
+    splits = {split: read_rows(row_file(file), ()) for split, file in split_files(root, JSONL).items()}
+    conversations = {
+        split: [conversation_of(row.fields, where=row.where) for row in rows] for split, rows in splits.items()
+    }
+    yield _answered(conversations, root)
+
+
+def read_prompts(path: Path, *, option: str = "--prompts", answers: bool = False) -> list[Prompt]:
+    """Reads prompts, in the order of the file.
+
+    Args:
+      path: a .json list or .jsonl of objects with ``instruction`` and optionally ``input``; any other file is a text a
+        line.
+      option: name of the file in errors.
+      answers: whether to read ``output`` too.
+    """
+    where = f"{option} {path}"
+    text = read_text(path, where=where)
+    lines = enumerate(text.replace("\r\n", "\n").split("\n"), start=1)
+    filled = [(line, f"{where} line {number}") for number, line in lines if line.strip()]
+    if path.suffix == ".json":
+        values = _parsed(text, where)
+        if not isinstance(values, list):
+            raise UserError(f"{where} is not a list; give a list of objects with {FOR_PROMPTS}")
+        prompts = [_prompt(value, f"{where} entry {number}", answers) for number, value in enumerate(values, start=1)]
+    elif path.suffix == ".jsonl":
+        prompts = [_prompt(_parsed(line, place), place, answers) for line, place in filled]
+    else:
+        prompts = [Prompt(line) for line, _ in filled]
+    if not prompts:
+        raise UserError(f"{where} has no prompt; give a file with one or more")
+    return prompts
+
+
+def _prompt(value: Any, where: str, answers: bool) -> Prompt:
+    if not isinstance(value, dict):
+        raise UserError(f"{where} is not an object with {FOR_PROMPTS}; correct it")
+    fields = ["" if value.get(name) is None else value[name] for name in ("instruction", "input", "dataset")]
+    answer = value.get("output") if answers else None
+    if not all(isinstance(text, str) and is_whole(text) for text in [*fields, answer or ""]):
+        raise UserError(f"{where} has fields that are not texts; give {FOR_PROMPTS}")
+    if not fields[0].strip():
+        raise UserError(f"{where} has no instruction; give {FOR_PROMPTS}")
+    instruction, context, dataset = fields
+    return Prompt(instruction, context, dataset, answer)
 
 
 def _answered(splits: Mapping[str, Sequence[Conversation]], root: Path) -> Conversations:
-    """Conversations without those whose answer is empty, which would teach a model to say nothing."""
+    """Drops conversations with an empty answer, which would teach a model silence."""
     kept = {split: [one for one in conversations if one.answer.strip()] for split, conversations in splits.items()}
     if empty := [split for split, conversations in kept.items() if not conversations]:
         raise UserError(f"data.root={root} has no answered instruction in {empty[0]}; give at least one")
@@ -112,16 +163,14 @@ def _answered(splits: Mapping[str, Sequence[Conversation]], root: Path) -> Conve
 
 def _alpaca(value: Any, where: str) -> Conversation:
     if not isinstance(value, dict):
-        raise UserError(f"{where} is no object; give {WANTED['alpaca']}")
+        raise UserError(f"{where} is not an object; give {WANTED['alpaca']}")
     if missing := [name for name in FIELDS if name not in value]:
-        raise UserError(f"{where} lacks {', '.join(map(repr, missing))}; give {WANTED['alpaca']}")
+        raise UserError(f"{where} has no {', '.join(map(repr, missing))}; give {WANTED['alpaca']}")
     instruction, given, answer = (_text(value[name], name, where) for name in FIELDS)
     return single_turn(f"{instruction}\n\n{given}" if given.strip() else instruction, answer)
 
 
 def _alpaca_file(root: Path) -> Path:
-    if not root.exists():
-        raise UserError(f"data.root={root} does not exist; give {WANTED['alpaca']}")
     if root.is_file():
         return root
     files = sorted(root.glob("*.json"))
@@ -130,34 +179,9 @@ def _alpaca_file(root: Path) -> Path:
     return files[0]
 
 
-def _files(root: Path) -> dict[str, Path]:
-    if not root.exists():
-        raise UserError(f"data.root={root} does not exist; give {WANTED['conversations']}")
-    if root.is_file():
-        return {"train": root}
-    paths = {}
-    for split, names in NAMES.items():
-        files = [file for name in names if (file := root / f"{name}.jsonl").is_file()]
-        if len(files) > 1:
-            raise UserError(f"data.root={root} holds {' and '.join(file.name for file in files)}; keep one of them")
-        if files:
-            paths[split] = files[0]
-    if "train" not in paths:
-        raise UserError(f"data.root={root} holds no train.jsonl; give {WANTED['conversations']}")
-    return paths
-
-
-def _rows(file: Path) -> Iterator[Row]:
-    return read_rows(RowFile(str(file), ".jsonl", functools.partial(file.open, "rb")), ())
-
-
-def _line(row: Row) -> Conversation:
-    return conversation_of(row.fields, where=row.where)
-
-
 def _text(value: Any, name: str, where: str) -> str:
     if not isinstance(value, str) or not is_whole(value):
-        raise UserError(f"{where}: {name!r} must be a text, got {value!a:.60}; mend it")
+        raise UserError(f"{where}: {name!r} must be a text, got {value!a:.60}; correct it")
     return value
 
 
@@ -166,7 +190,14 @@ def _alpaca_fingerprint(root: Path) -> str:
 
 
 def _fingerprint(root: Path) -> str:
-    return fingerprint_files(_files(root).values(), root=root)
+    return fingerprint_files(split_files(root, JSONL).values(), root=root)
+
+
+def _parsed(text: str, where: str) -> Any:
+    try:
+        return parse_json(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{where} is not valid JSON ({one_line(error)}); correct it, or copy it again") from error
 
 
 ALPACA = Source(_alpaca_fingerprint, open_alpaca, WANTED["alpaca"])

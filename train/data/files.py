@@ -7,6 +7,7 @@ import io
 import lzma
 import os
 import re
+import stat
 import tarfile
 import tempfile
 import urllib.error
@@ -30,6 +31,7 @@ ARCHIVE_ERRORS = (tarfile.TarError, OSError, EOFError, zlib.error, lzma.LZMAErro
 TAR_SUFFIXES = (".tar", ".tgz", ".tbz2", ".txz")
 SECONDS_TO_ANSWER = 10.0  # after which a server counts as out of reach
 RETRIES = 2  # of a server that was reached; TFDS's own 10 take minutes
+LARGEST = 1 << 28  # bytes of a file that is read whole
 PIECE = 1 << 20  # bytes of a member that are copied at a time
 TEMPORARY = "free room there, or name another folder with TMPDIR"  # the way out where temporary files cannot be written
 
@@ -37,13 +39,13 @@ TEMPORARY = "free room there, or name another folder with TMPDIR"  # the way out
 class OriginalFile(NamedTuple):
     """A file below a root, its place in the order that reads fastest (0 where any does), and its contents.
 
-    ``local`` is where it lies by itself, of a member of an archive for as long as a context lasts.
+    ``local`` opens it as a file by itself: a member of an archive is copied for as long as the context lasts.
     """
 
     path: PurePosixPath
     place: int
     read: Callable[[], bytes]
-    local: Callable[[], contextlib.AbstractContextManager[Path]] | None = None
+    local: Callable[[], contextlib.AbstractContextManager[Path]]
 
 
 class Download(NamedTuple):
@@ -77,7 +79,9 @@ def fingerprint_files(files: Iterable[Path], *, root: Path) -> str:
     digest = hashlib.sha256()
     for file in sorted(files):
         name = file.relative_to(root).as_posix()
-        status = file.stat() if file.exists() else file.lstat()  # a link that leads nowhere fails when it is read
+        status = file.stat() if file.exists() else file.lstat()  # a dangling link fails when it is read
+        if file.exists() and not stat.S_ISREG(status.st_mode):
+            raise UserError(f"data.root={root}: {name!r} is not a regular file; remove it")
         check_name(name, root)
         digest.update(f"{name}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
     return digest.hexdigest()[:12]
@@ -91,6 +95,24 @@ def fingerprint_program(file: str, *packages: str) -> Callable[[Path], str]:
         return hashlib.sha256(versions.encode() + Path(file).read_bytes()).hexdigest()[:12]
 
     return fingerprint
+
+
+def read_regular(path: Path, *, where: str) -> bytes:
+    """Reads a regular file of up to 256 MiB, so that no pipe or device is read without end."""
+    try:
+        with open(path, "rb", opener=_opener) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise UserError(f"{where} is not a regular file; name another")
+            content = file.read(LARGEST + 1)
+    except OSError as error:
+        raise UserError(f"{where} cannot be read ({error.strerror}); name another file") from error
+    if len(content) > LARGEST:
+        raise UserError(f"{where} has more than {LARGEST >> 20} MiB; split it into several files")
+    return content
+
+
+def _opener(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # opening a pipe without a writer would block
 
 
 def check_name(name: str, root: Path) -> None:

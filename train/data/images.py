@@ -1,5 +1,9 @@
-"""Labelled images, and scenes with maps of classes, prepared once and read in reproducible batches."""
+"""Labelled images, and scenes with maps of classes: prepared once, out of folders of classes or CIFAR-10's files."""
 
+import contextlib
+import functools
+import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -8,38 +12,57 @@ from PIL import Image
 
 from ..config.data import ImageConfig, SceneConfig
 from ..config.errors import UserError
-from . import cifar10, generated, image_folder, road_scenes
-from .files import Log
-from .pictures import PICTURES, Examples, LabelledImages, PictureData, PictureSet, picture_records
+from . import generated
+from .files import Download, Log, OriginalFile, fingerprint_files, open_tar
+from .pictures import (
+    PICTURES,
+    Examples,
+    LabelledImages,
+    PictureData,
+    PictureSet,
+    check_one_data_set,
+    decode_in_order,
+    fingerprint_images,
+    levels,
+    open_image_files,
+    picture_records,
+)
 from .prepare import Originals, Source, origin, prepare_from
 from .reader import open_prepared
-from .splits import SPLITS, check_share, cut_from_train
+from .scenes import SCENES, scene_records
+from .splits import KNOWN, SPLITS, check_share, cut_from_train, looks_like
 
-IMAGES: dict[str, Source[PictureSet[LabelledImages]]] = {
-    "digits": generated.DIGITS,
-    "cifar10": cifar10.CIFAR10,
-    "image_folder": image_folder.SOURCE,
-}
-SCENES: dict[str, Source[PictureSet[Examples]]] = {
-    "shapes": generated.SHAPES,
-    "camvid": road_scenes.CAMVID,
-    "cityscapes": road_scenes.CITYSCAPES,
-}
+# Images in folders named after their classes.
+LAYOUT = "ROOT/train/CLASS/0001.png, ROOT/test/CLASS/0001.png, and if there is one ROOT/validation/CLASS/0001.png"
+# The first folder named after a split is the split's; a class may have such a name too.
+SPLIT = re.compile(rf"(?:(.*?)/)??({'|'.join(KNOWN)})/(.*)", re.IGNORECASE | re.DOTALL)
+Filed = dict[str, list[OriginalFile]]  # the files of each class
+
+# CIFAR-10: six files of 10,000 records, each a class and 32 x 32 x 3 pixels, channels first.
+CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+DOWNLOAD = Download("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz", "cifar10")
+PARTS = {"train": tuple(f"data_batch_{number}.bin" for number in range(1, 6)), "test": ("test_batch.bin",)}
+FILES = (*PARTS["train"], *PARTS["test"])
+ARCHIVE, FOLDER = "cifar-10-binary.tar.gz", "cifar-10-batches-bin"
+WANTED = f"{ARCHIVE} or the folder it unpacks to, the binary version from {DOWNLOAD.url} (pickles are never loaded)"
+RECORDS = 10_000  # of a file
+SHAPE = (32, 32, 3)
+RECORD_BYTES = 1 + 32 * 32 * 3
 
 
 def load(config: ImageConfig | SceneConfig, *, log: Log = print) -> PictureData:
-    """Opens the images or scenes that a config names, preparing them on first use."""
+    """Opens the images or scenes of a configuration, preparing them on first use."""
     return open_prepared(prepare(config, log=log), PictureData)
 
 
 def prepare(config: ImageConfig | SceneConfig, *, log: Log = print) -> Path:
-    """Prepares what a config names, unless that is done, and returns the folder that holds it."""
+    """Prepares the images or scenes of a configuration unless they are there, and returns their folder."""
     if isinstance(config, SceneConfig):
         if config.reduction < 1:
             raise UserError(f"data.reduction must be at least 1, got {config.reduction}")
-        return prepare_from(SCENES, config, PICTURES, _scene_records, options=[str(config.reduction)], log=log)
+        return prepare_from(SCENES, config, PICTURES, scene_records, options=[str(config.reduction)], log=log)
     check_share(config.validation_share)
-    # Records depend on the share; those of the digits do not, but that costs nothing.
+    # Records depend on the share, but for those of the digits, where it costs nothing.
     options = [f"{config.validation_share:g}"]
     return prepare_from(IMAGES, config, PICTURES, _image_records, options=options, log=log)
 
@@ -47,7 +70,7 @@ def prepare(config: ImageConfig | SceneConfig, *, log: Log = print) -> Path:
 def three_splits(
     splits: Mapping[str, LabelledImages], validation_share: float
 ) -> dict[str, tuple[LabelledImages, np.ndarray]]:
-    """Images of each split and the numbers of those that are its own; validation is cut from train where missing."""
+    """Returns the images of each split and their numbers; validation is cut from train if missing."""
     everything = {split: (images, np.arange(len(images.labels))) for split, images in splits.items()}
     if "validation" not in everything:
         train = splits["train"]
@@ -58,28 +81,171 @@ def three_splits(
 
 def _image_records(images: PictureSet[LabelledImages], config: ImageConfig, log: Log) -> Originals:
     chosen = three_splits(images.splits, config.validation_share)
-    splits = {split: Examples(len(numbers), _read(pictures, numbers)) for split, (pictures, numbers) in chosen.items()}
+    splits = {
+        split: Examples(len(numbers), _labels(pictures, numbers)) for split, (pictures, numbers) in chosen.items()
+    }
     return picture_records(PictureSet(images.class_names, images.shape, splits), origin(config), log)
 
 
-def _read(images: LabelledImages, numbers: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
+def _labels(images: LabelledImages, numbers: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
     yield from zip(images.read(numbers), images.labels[numbers].tolist(), strict=True)
 
 
-def _scene_records(scenes: PictureSet[Examples], config: SceneConfig, log: Log) -> Originals:
-    height, width, channels = scenes.shape
-    factor = config.reduction
-    if height % factor or width % factor:
-        raise UserError(f"data.reduction={factor} must divide the size of the images, {width}x{height}")
-    size = (height // factor, width // factor)
-    splits = {
-        split: Examples(examples.num_examples, _reduce(examples, factor)) for split, examples in scenes.splits.items()
-    }
-    return picture_records(PictureSet(scenes.class_names, (*size, channels), splits, size), origin(config), log)
+@contextlib.contextmanager
+def open_image_folder(root: Path, log: Log) -> Iterator[PictureSet[LabelledImages]]:
+    """Opens the images below a root; they can be read while the context lasts.
+
+    Classes are those of the train split, by name; images of a class are ordered by name.
+    """
+    with open_image_files(root) as files:
+        splits = _splits(files, root, log)
+        class_names = _class_names(splits, root, log)
+        first = splits["train"][class_names[0]][0]
+        height, width, channels = next(decode_in_order([first], _levels, root=root, what="image")).shape
+        shape = (height, width, channels)
+        read = functools.partial(_read, shape=shape, first=first, root=root)
+        yield PictureSet(class_names, shape, {name: _labelled(splits[name], class_names, read) for name in splits})
 
 
-def _reduce(pictures: Examples, factor: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    middle = factor // 2
-    for image, labels in pictures.examples:
-        smaller = np.asarray(Image.fromarray(image).reduce(factor)) if factor > 1 else image
-        yield smaller, np.asarray(labels)[middle::factor, middle::factor]
+def _splits(files: list[OriginalFile], root: Path, log: Log) -> dict[str, Filed]:
+    splits: dict[str, Filed] = defaultdict(lambda: defaultdict(list))
+    tops, passed_over = set(), 0
+    for file in sorted(files, key=lambda file: file.path):
+        match = SPLIT.fullmatch(str(file.path))
+        if match is None:
+            _check_no_split(file, root)
+            passed_over += 1
+            continue
+        top, split, rest = match.groups()
+        if rest.count("/") != 1:
+            raise UserError(
+                f"data.root={root}: image '{file.path}' is not in the folder of a class; the layout is {LAYOUT}"
+            )
+        tops.add(top or ".")
+        splits[KNOWN[split.lower()]][rest.split("/")[0]].append(file)
+    check_one_data_set(tops, root)
+    if passed_over:
+        log(f"  passing over {passed_over} images outside of the splits")
+    for split in ("train", "test"):
+        if split not in splits:
+            raise UserError(f"data.root={root} holds no {split} folder with images; the layout is {LAYOUT}")
+    return splits
+
+
+def _check_no_split(file: OriginalFile, root: Path) -> None:
+    if split := looks_like(file.path.parent):
+        raise UserError(
+            f"data.root={root}: the folder of '{file.path}' looks like {split} under an unknown name; the layout is "
+            f"{LAYOUT}; rename the folder"
+        )
+
+
+def _class_names(splits: dict[str, Filed], root: Path, log: Log) -> tuple[str, ...]:
+    names = tuple(sorted(splits["train"]))
+    if len(names) == 1:
+        raise UserError(f"data.root={root} holds images of one class only ({names[0]}); give at least two")
+    for split, classes in splits.items():
+        for name, files in classes.items():
+            if name not in names:
+                raise UserError(
+                    f"data.root={root}: '{files[0].path}' is of class {name}, which train lacks; its classes are "
+                    f"{', '.join(names)}"
+                )
+        if missing := [name for name in names if name not in classes]:
+            log(f"  {split} holds no images of {', '.join(missing)}")
+    return names
+
+
+def _labelled(classes: Filed, names: tuple[str, ...], read: functools.partial[Iterator[np.ndarray]]) -> LabelledImages:
+    files = [file for name in names for file in classes.get(name, [])]
+    labels = np.repeat(np.arange(len(names)), [len(classes.get(name, [])) for name in names])
+    return LabelledImages(labels, lambda numbers: read([files[number] for number in numbers]))
+
+
+def _read(
+    files: list[OriginalFile], *, shape: tuple[int, int, int], first: OriginalFile, root: Path
+) -> Iterator[np.ndarray]:
+    """Reads images, all with the size and the channels of the first."""
+    for file, image in zip(files, decode_in_order(files, _levels, root=root, what="image"), strict=True):
+        if image.shape[:2] != shape[:2]:
+            raise UserError(
+                f"data.root={root}: image '{file.path}' is {image.shape[1]}x{image.shape[0]}, but '{first.path}' is "
+                f"{shape[1]}x{shape[0]}; bring all images to one size"
+            )
+        if image.shape[2] > shape[2]:
+            raise UserError(
+                f"data.root={root}: image '{file.path}' is in colour, but '{first.path}' is grey; make all of them "
+                "grey, or all of them coloured"
+            )
+        yield np.broadcast_to(image, shape)
+
+
+def _levels(_: OriginalFile, picture: Image.Image) -> np.ndarray:
+    return levels(picture)
+
+
+def fingerprint_cifar10(root: Path) -> str:
+    """Fingerprints the six files, or the archive that holds them."""
+    source = _find(root)
+    files = [path for name in FILES if (path := source / name).exists()] if source.is_dir() else [source]
+    return fingerprint_files(files, root=source)
+
+
+@contextlib.contextmanager
+def open_cifar10(root: Path, _: Log) -> Iterator[PictureSet[LabelledImages]]:
+    """Reads all images into memory, 184 MB."""
+    source = _find(root)
+    if source.is_dir():
+        contents = {name: (source / name).read_bytes() for name in FILES if (source / name).exists()}
+    else:
+        with open_tar(source, lambda inside: inside.name in FILES) as files:
+            contents = {file.path.name: file.read() for file in files}
+    if missing := [name for name in FILES if name not in contents]:
+        raise UserError(f"data.root={root} holds no {missing[0]}; give {WANTED}")
+    records = {name: _records(contents[name], where=f"data.root={root}: {name}") for name in FILES}
+    splits = {split: _images([records[name] for name in names]) for split, names in PARTS.items()}
+    yield PictureSet(CLASSES, SHAPE, splits)
+
+
+def _find(root: Path) -> Path:
+    """Returns the folder of the six files, or the archive."""
+    if root.is_file():
+        return root
+    for folder in (root, root / FOLDER):
+        if (folder / FILES[0]).exists():
+            return folder
+    if (root / ARCHIVE).is_file():
+        return root / ARCHIVE
+    raise UserError(f"data.root={root} holds no {FILES[0]}; give {WANTED}")
+
+
+def _records(content: bytes, *, where: str) -> np.ndarray:
+    if len(content) != RECORDS * RECORD_BYTES:
+        raise UserError(
+            f"{where} has {len(content):,} bytes instead of {RECORDS * RECORD_BYTES:,}, {RECORDS:,} images; copy it "
+            f"again from {DOWNLOAD.url}"
+        )
+    records = np.frombuffer(content, np.uint8).reshape(RECORDS, RECORD_BYTES)
+    beyond = np.flatnonzero(records[:, 0] >= len(CLASSES))
+    if len(beyond):
+        raise UserError(
+            f"{where} gives image {beyond[0]} the class {records[beyond[0], 0]}; classes run from 0 to "
+            f"{len(CLASSES) - 1}: copy the file again"
+        )
+    return records
+
+
+def _images(files: list[np.ndarray]) -> LabelledImages:
+    def read(numbers: np.ndarray) -> Iterator[np.ndarray]:
+        for number in numbers:
+            pixels = files[number // RECORDS][number % RECORDS, 1:]
+            yield pixels.reshape(SHAPE[2], *SHAPE[:2]).transpose(1, 2, 0)
+
+    return LabelledImages(np.concatenate([records[:, 0] for records in files]).astype(np.int64), read)
+
+
+IMAGES: dict[str, Source[PictureSet[LabelledImages]]] = {
+    "digits": generated.DIGITS,
+    "cifar10": Source(fingerprint_cifar10, open_cifar10, WANTED, DOWNLOAD),
+    "image_folder": Source(fingerprint_images, open_image_folder, f"the folder or tar archive of images, {LAYOUT}"),
+}

@@ -1,38 +1,39 @@
-"""Instructions with their answers, prepared once and read by number."""
+"""Instructions with their answers: prepared once, out of files or made up (chores), and read by number."""
 
+import contextlib
 import json
-import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import tensorflow_datasets as tfds
 
 from ..config.data import InstructionConfig
-from . import chores, conversations
-from .conversations import Conversation, Conversations, Message
-from .files import Log
+from .conversations import ALPACA, CONVERSATIONS, Conversation, Conversations, Message, single_turn
+from .files import Log, fingerprint_program
 from .prepare import Kind, Originals, Record, Source, prepare_from
 from .reader import Dataset, Records, open_prepared
-from .splits import SPLITS, check_share, cut_from_train
+from .rows import checksum, three_splits
+from .splits import SEED, SPLITS, check_share
 
-SOURCES: dict[str, Source[Conversations]] = {
-    "chores": chores.CHORES,
-    "alpaca": conversations.ALPACA,
-    "conversations": conversations.CONVERSATIONS,
-}
 INSTRUCTIONS = Kind("instructions", "1.0.0")
+
+# Chores: made-up instructions.
+NUM_CHORES = {"train": 2000, "validation": 200, "test": 200}
+ONSETS, VOWELS, CODAS = "bdfgklmnprstvz", "aeiou", ("", "", "n", "r", "s", "l")
+LARGEST = 20  # of the numbers that are counted to or added
+REPEATS = ("Repeat", "Say", "Write")
 
 
 class InstructionData(Dataset[list[Conversation]]):
-    """Prepared conversations; ``checksums`` are of each split as prepared, whatever `keep` cut."""
+    """Prepared conversations; ``checksums`` are of each whole split, before `keep`."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.checksums: dict[str, int] = dict(self.facts["checksums"])
 
     def whole(self, split: str) -> list[Conversation]:
-        """All of a split."""
+        """Returns a whole split."""
         return self.read(split, np.arange(self.num_examples(split)))
 
     def _read(self, records: Records, numbers: list[int]) -> list[Conversation]:
@@ -44,45 +45,79 @@ class InstructionData(Dataset[list[Conversation]]):
 
 
 def load(config: InstructionConfig, *, log: Log = print) -> InstructionData:
-    """Opens the instructions that a config names, preparing them on first use."""
+    """Opens the instructions of a configuration, preparing them on first use."""
     return open_prepared(prepare(config, log=log), InstructionData)
 
 
 def prepare(config: InstructionConfig, *, log: Log = print) -> Path:
-    """Prepares the instructions that a config names, unless that is done, and returns the folder that holds them."""
+    """Prepares the instructions of a configuration unless they are there, and returns their folder."""
     check_share(config.validation_share)
     return prepare_from(SOURCES, config, INSTRUCTIONS, _records, options=[f"{config.validation_share:g}"], log=log)
 
 
 def _records(dataset: Conversations, config: InstructionConfig, log: Log) -> Originals:
     if dataset.unanswered:
-        log(f"  {dataset.unanswered} instruction(s) have an empty answer and are left out")
-    splits = _three_splits(dataset.splits, config.validation_share)
+        log(f"  leaving out {dataset.unanswered} instruction(s) with an empty answer")
+    splits = three_splits(dataset.splits, config.validation_share, "instructions")
     log("  " + ", ".join(f"{split}: {len(splits[split])}" for split in SPLITS))
     rows = {split: list(_rows(splits[split])) for split in SPLITS}
     text = tfds.features.Text()
-    facts = {"checksums": {split: _checksum(rows[split]) for split in SPLITS}}
+    facts = {"checksums": {split: checksum(row.values() for row in rows[split]) for split in SPLITS}}
     return Originals({"messages": text, "answer": text}, rows, facts)
 
 
-def _rows(split: Iterable[Conversation]) -> Iterator[Record]:
+def _rows(split: Sequence[Conversation]) -> Iterator[Record]:
     for messages, answer in split:
         yield {"messages": json.dumps(messages, ensure_ascii=False), "answer": answer}
 
 
-def _checksum(rows: Iterable[Record]) -> int:
-    """CRC-32 of records in their order."""
-    checksum = 0
-    for row in rows:
-        checksum = zlib.crc32(f"{row['messages']}\0{row['answer']}\n".encode(), checksum)
-    return checksum
+@contextlib.contextmanager
+def open_chores(_: Path, __: Log) -> Iterator[Conversations]:
+    """2,000 instructions to train, 200 to validate, 200 to test, all different.
+
+    Words of one to three random syllables are to be repeated once or twice, in capitals, or by their first letter;
+    numbers are to be counted up or added. The answer needs more than the last token of the prompt.
+    """
+    generator, seen = np.random.default_rng(SEED), set()
+    yield Conversations({split: _different(generator, count, seen) for split, count in NUM_CHORES.items()}, 0)
 
 
-def _three_splits(splits: Mapping[str, Sequence[Conversation]], share: float) -> Mapping[str, Sequence[Conversation]]:
-    """The splits; those that are missing are cut from train, test first."""
-    all_splits = dict(splits)
-    for split in (name for name in reversed(SPLITS) if name not in all_splits):
-        train = all_splits["train"]
-        stay, held_out = cut_from_train(np.zeros(len(train), int), share, "instructions", f"{split}.jsonl")
-        all_splits |= {"train": [train[i] for i in stay], split: [train[i] for i in held_out]}
-    return all_splits
+def _different(generator: np.random.Generator, count: int, seen: set[str]) -> list[Conversation]:
+    conversations: list[Conversation] = []
+    while len(conversations) < count:
+        prompt, answer = _chore(generator)
+        if prompt not in seen:
+            seen.add(prompt)
+            conversations.append(single_turn(prompt, answer))
+    return conversations
+
+
+def _chore(generator: np.random.Generator) -> tuple[str, str]:
+    word, verb = _word(generator), _pick(generator, REPEATS)
+    start, other = (int(number) for number in generator.integers(1, LARGEST, 2))
+    several = range(start, start + int(generator.integers(3, 7)))
+    chores = (
+        (f"{verb} {word}.", word),
+        (f"{verb} {word} twice.", f"{word} {word}"),
+        (f"{verb} {word} in capitals.", word.upper()),
+        (f"{verb} the first letter of {word}.", word[0]),
+        (f"Count from {several[0]} to {several[-1]}.", " ".join(map(str, several))),
+        (f"Add {start} and {other}.", str(start + other)),
+    )
+    return chores[int(generator.integers(len(chores)))]
+
+
+def _word(generator: np.random.Generator) -> str:
+    syllables = (_pick(generator, (ONSETS, VOWELS, CODAS)[part % 3]) for part in range(3 * generator.integers(1, 4)))
+    return "".join(syllables)
+
+
+def _pick(generator: np.random.Generator, choices: Sequence[str]) -> str:
+    return choices[int(generator.integers(len(choices)))]
+
+
+SOURCES: dict[str, Source[Conversations]] = {
+    "chores": Source(fingerprint_program(__file__, "numpy"), open_chores),
+    "alpaca": ALPACA,
+    "conversations": CONVERSATIONS,
+}

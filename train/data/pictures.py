@@ -1,6 +1,7 @@
 """Pictures of images, scenes and frames: found and decoded where they lie, prepared with labels, read in batches."""
 
 import contextlib
+import functools
 import io
 import struct
 import warnings
@@ -21,7 +22,6 @@ from .splits import SPLITS
 PICTURES = Kind("pictures", "1.0.0")
 NOT_COUNTED = 255  # in a map of classes: a pixel that neither trains nor counts
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp")
-ELSEWHERE = {"frames": "; videos are read with data.source=video"}  # what a root without images may hold
 FORMATS = ("PNG", "JPEG", "TIFF", "BMP")
 BOMBS = (Image.DecompressionBombError, Image.DecompressionBombWarning)  # of more pixels than Pillow trusts
 IMAGE_ERRORS = (OSError, SyntaxError, ValueError, EOFError, struct.error, *BOMBS)
@@ -131,23 +131,22 @@ class PictureData(Dataset[PictureBatch]):
         return PictureBatch(pixels, np.frombuffer(b"".join(labels), np.uint8).reshape(-1, *self.shape[:2]))
 
 
-def fingerprint_images(root: Path, *, what: str, layout: str) -> str:
-    """Fingerprints a folder's image files, or an archive; errors call the images ``what`` and tell the layout."""
-    if not root.exists():
-        raise UserError(
-            f"data.root={root} does not exist; give the folder or tar archive that holds the {what}, as in {layout}"
-        )
-    return fingerprint_files(_image_paths(root, what) if root.is_dir() else [root], root=root)
+def fingerprint_images(root: Path, *, suffixes: Collection[str] = IMAGE_SUFFIXES) -> str:
+    """Fingerprints the image files of a folder, or of a root that is a file the file."""
+    return fingerprint_files(_paths(root, suffixes) if root.is_dir() else [root], root=root)
 
 
 @contextlib.contextmanager
-def open_image_files(root: Path, *, what: str) -> Iterator[list[OriginalFile]]:
+def open_image_files(root: Path, *, suffixes: Collection[str] = IMAGE_SUFFIXES) -> Iterator[list[OriginalFile]]:
     """Lists the image files of a folder or a tar archive, in no order; they can be read while the context lasts."""
     if root.is_dir():
-        yield [OriginalFile(below(root, path), 0, path.read_bytes) for path in _image_paths(root, what)]
+        yield [
+            OriginalFile(below(root, path), 0, path.read_bytes, functools.partial(contextlib.nullcontext, path))
+            for path in _paths(root, suffixes)
+        ]
         return
-    with open_tar(root, is_image) as files:
-        yield _some(files, root, what)
+    with open_tar(root, functools.partial(is_image, suffixes=suffixes)) as files:
+        yield _some(files, root, suffixes)
 
 
 def check_one_data_set(tops: Collection[str], root: Path) -> None:
@@ -261,18 +260,14 @@ def moments(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return mean, np.sqrt((counts * deviations).sum(-1) / total)
 
 
-def _image_paths(root: Path, what: str) -> list[Path]:
-    paths = files_below(root)
-    if not paths:
-        raise UserError(f"data.root={root} is empty; give the folder or tar archive that holds the {what}")
-    return _some([path for path in paths if is_image(below(root, path))], root, what)
+def _paths(root: Path, suffixes: Collection[str]) -> list[Path]:
+    return _some([path for path in files_below(root) if is_image(below(root, path), suffixes)], root, suffixes)
 
 
-def _some(images: list[T], root: Path, what: str) -> list[T]:
-    if not images:
-        kinds = ", ".join(IMAGE_SUFFIXES)
-        raise UserError(f"data.root={root} holds no {what}; give one with {kinds} files{ELSEWHERE.get(what, '')}")
-    return images
+def _some(files: list[T], root: Path, suffixes: Collection[str]) -> list[T]:
+    if not files:
+        raise UserError(f"data.root={root} holds no {', '.join(suffixes)} files; give a folder or tar archive of them")
+    return files
 
 
 def _decode(file: OriginalFile, content: bytes | None, convert: Callable[[OriginalFile, Image.Image], T]) -> T:

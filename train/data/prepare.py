@@ -33,8 +33,8 @@ Record = dict[str, Any]
 class Source(NamedTuple, Generic[T]):
     """A source of data: what it opens for as long as a context lasts, from a root and a log of progress.
 
-    ``fingerprint`` changes when the original files do. ``wanted`` says what the root must be, and is empty for a source
-    that takes none. With a ``download`` the root may be left out.
+    ``fingerprint`` changes when the original files do. ``wanted`` describes the root; it is empty for a source without
+    one. With a ``download`` the root is optional.
     """
 
     fingerprint: Callable[[Path], str]
@@ -142,21 +142,25 @@ def prepare_from(
 
 
 def resolve_source(sources: Mapping[str, Source[T]], config: Config) -> tuple[Source[T], Path | None]:
-    """Returns the source that a config names, and its root; None where none is given."""
+    """Returns the source that a configuration names, and its root, which exists; None for no root."""
     source = sources.get(config.source)
     if source is None:
         raise UserError(f"data.source={config.source} is unknown; choose one of {', '.join(sources)}")
-    if source.wanted and not config.root and source.download is None:
-        raise UserError(f"data.source={config.source} needs data.root: {source.wanted}")
-    if config.root == "":
-        raise UserError("data.root='' is empty; name the originals, or leave it out")
-    if config.root and not source.wanted:
+    if config.root is None:
+        if source.wanted and source.download is None:
+            raise UserError(f"data.source={config.source} needs data.root: {source.wanted}")
+        return source, None
+    if not source.wanted:
         readers = ", ".join(name for name, one in sources.items() if one.wanted)
         raise UserError(
-            f"data.source={config.source} takes no data.root, got {config.root}; leave it out, or say what it is with "
-            f"data.source={readers}"
+            f"data.source={config.source} takes no data.root, got {config.root!r}; omit it or set data.source={readers}"
         )
-    return source, expanded(config.root, "data.root") if config.root else None
+    root = expanded(config.root, "data.root")
+    if not config.root or not root.exists():
+        raise UserError(f"data.root={config.root} does not exist; give {source.wanted}")
+    if not (root.is_dir() or root.is_file()):
+        raise UserError(f"data.root={root} is neither a folder nor a regular file; give {source.wanted}")
+    return source, root
 
 
 def prepared_root(prepared: str | None) -> Path:

@@ -5,12 +5,12 @@ import functools
 import re
 import zipfile
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from ..config.errors import UserError
-from .files import Download, Log, OriginalFile, fingerprint_files, open_tar, require_listable
+from .files import Download, Log, fingerprint_files, open_tar, require_listable
 from .prepare import Source
 from .rows import Labelled, Row, RowFile, TextSet, checked, decoded, is_empty, read_rows
 
@@ -81,10 +81,10 @@ def open_imdb(root: Path, _: Log) -> Iterator[TextSet]:
     source = _find_reviews(root)
     if source.is_dir():
         names = ((file, PurePosixPath("aclImdb", file.relative_to(source))) for file in source.glob("*/*/*.txt"))
-        reviews = sorted(_reviews((OriginalFile(name, 0, file.read_bytes) for file, name in names), root))
+        reviews = sorted(_reviews(((name, file.read_bytes) for file, name in names), root))
     else:
         with open_tar(source, lambda path: REVIEW.fullmatch(str(path)) is not None) as files:
-            reviews = sorted(_reviews(files, root))
+            reviews = sorted(_reviews(((file.path, file.read) for file in files), root))
     present = {(split, label) for split, label, *_ in reviews}
     for split in IMDB_SPLITS:
         for label, name in enumerate(STARS):
@@ -151,18 +151,18 @@ def _find_reviews(root: Path) -> Path:
     )
 
 
-def _reviews(files: Iterable[OriginalFile], root: Path) -> Iterator[Review]:
-    for file in files:
-        if not (match := REVIEW.fullmatch(str(file.path))):
+def _reviews(files: Iterable[tuple[PurePosixPath, Callable[[], bytes]]], root: Path) -> Iterator[Review]:
+    for path, read in files:
+        if not (match := REVIEW.fullmatch(str(path))):
             continue
         split, name, number, stars = match[1], match[2], int(match[3]), int(match[4])
-        where = f"data.root={root}: {file.path}"
+        where = f"data.root={root}: {path}"
         if name not in STARS:
             raise UserError(f"{where} lies in no class; the folders are {', '.join(STARS)}")
         if stars not in STARS[name]:
             raise UserError(f"{where} has {stars} stars, which are not those of {name}; copy the original again")
         try:
-            content = file.read()
+            content = read()
         except OSError as error:  # a link that leads nowhere, a folder with the name of a review
             raise UserError(f"{where} cannot be read ({error.strerror}); copy the original again") from error
         yield split, list(STARS).index(name), number, checked(decoded(content, where=where), where=where)

@@ -1,25 +1,35 @@
-"""Labelled texts, and the rows of TSV, CSV and JSONL files that hold them; what is wrong with a row names its line."""
+"""Rows of TSV, CSV and JSONL files, and their splits; errors name the line."""
 
 import csv
+import functools
 import json
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import IO, Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, NamedTuple, TypeVar
+
+import numpy as np
 
 from ..config.errors import UserError
+from .files import read_regular
+from .splits import NAMES, SPLITS, cut_from_train, looks_like
+
+T = TypeVar("T")
+
 
 SUFFIXES = (".tsv", ".csv", ".jsonl")
+OTHER_SUFFIXES = (".json", ".parquet", ".txt")  # of tables that are not read
 SHOWN = 10  # columns that a message lists
-LONGEST_FIELD = 2**31 - 1  # of CSV: Python's own 131,072 letters are fewer than a long review has
+LONGEST_FIELD = 2**31 - 1  # of CSV: Python's default of 131,072 letters is shorter than long reviews
 MOST_DIGITS = 20  # of an integer in JSON
 LARGEST_FLOAT = 3.4e38  # of a number in JSON: float32 holds no larger one
 BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 
 
 class Labelled(NamedTuple):
-    """A text as it was written, the number of its class, and in a set of pairs the second text."""
+    """A text, the number of its class, and in a set of pairs the second text."""
 
     text: str
     label: int
@@ -27,10 +37,7 @@ class Labelled(NamedTuple):
 
 
 class TextSet(NamedTuple):
-    """Texts of a source: train, and test and validation where it has them; all are pairs of texts, or none is.
-
-    The order of texts does not depend on how the files are packed.
-    """
+    """Texts of a source: train, and optionally test and validation; all are pairs of texts, or none is."""
 
     class_names: tuple[str, ...]
     splits: Mapping[str, Sequence[Labelled]]
@@ -38,7 +45,7 @@ class TextSet(NamedTuple):
 
 
 class RowFile(NamedTuple):
-    """A file of rows: what to call it in messages, its suffix, and how to open it."""
+    """A file of rows: its name in messages, its suffix, and a function that opens it."""
 
     where: str
     suffix: str
@@ -46,7 +53,7 @@ class RowFile(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A row: what to call its place, and its fields by the name of their column."""
+    """A row: its place in messages, and its fields by column."""
 
     where: str
     fields: Mapping[str, Any]
@@ -58,12 +65,12 @@ def without_breaks(text: str) -> str:
 
 
 def is_empty(text: str) -> bool:
-    """Returns whether a text has nothing but white space and line breaks of HTML."""
+    """Returns whether a text has only white space and line breaks of HTML."""
     return not without_breaks(text).strip()
 
 
 def is_whole(text: str) -> bool:
-    """Returns whether a text has no half of a surrogate pair, which JSON and command lines can hold, UTF-8 cannot."""
+    """Returns whether a text has no lone surrogate, which JSON and command lines can hold, but UTF-8 cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -72,7 +79,7 @@ def is_whole(text: str) -> bool:
 
 
 def decoded(content: bytes, *, where: str, first_line: int = 1) -> str:
-    """The content as UTF-8 text, without a byte order mark; zero bytes, as in UTF-16, are refused too."""
+    """Decodes UTF-8 text, without a byte order mark; zero bytes, as in UTF-16, are an error too."""
     try:
         text = content.decode("utf-8-sig" if first_line == 1 else "utf-8")
     except UnicodeDecodeError as error:
@@ -82,8 +89,13 @@ def decoded(content: bytes, *, where: str, first_line: int = 1) -> str:
         ) from error
     if "\0" in text:
         line = first_line + text[: text.index("\0")].count("\n")
-        raise UserError(f"{where} is no UTF-8 text: it holds a zero byte in line {line}; convert the file to UTF-8")
+        raise UserError(f"{where} is not UTF-8 text: it has a zero byte in line {line}; convert the file to UTF-8")
     return text
+
+
+def read_text(path: Path, *, where: str) -> str:
+    """Reads a regular file of UTF-8 text."""
+    return decoded(read_regular(path, where=where), where=where)
 
 
 def parse_json(text: str) -> Any:
@@ -92,20 +104,67 @@ def parse_json(text: str) -> Any:
 
 
 def checked(text: str, *, where: str) -> str:
-    """The text, which must be more than white space and line breaks of HTML."""
+    """Returns a text that has more than white space and line breaks of HTML."""
     if is_empty(text):
-        raise UserError(f"{where} has an empty text; take it away or copy the original again")
+        raise UserError(f"{where} has an empty text; remove it or copy the original again")
     return text
 
 
-def read_rows(file: RowFile, columns: Sequence[str], *, numbered: bool = False) -> Iterator[Row]:
-    """Reads a file: TSV and CSV with a header, TSV without quoting; JSONL with an object a line; no blank lines.
-
-    With ``numbered``, TSV and CSV may lack a header: ``columns`` that are all numbers then count from 0, unless they
-    are names of the first line.
-    """
+def read_rows(file: RowFile, columns: Sequence[str]) -> Iterator[Row]:
+    """Reads the rows of TSV (without quoting) or CSV with a header, or of JSONL with an object a line."""
     lines = _lines(file)
-    return _objects(file, lines, columns) if file.suffix == ".jsonl" else _records(file, lines, columns, numbered)
+    return _objects(file, lines, columns) if file.suffix == ".jsonl" else _records(file, lines, columns)
+
+
+def split_files(root: Path, suffixes: Sequence[str]) -> dict[str, Path]:
+    """Returns the file of each split: train is a root that is a file, or in a folder one named after each split."""
+    wanted = (
+        f"give a {' or '.join(suffixes)} file, or a folder with train{suffixes[0]}, and optionally test and validation"
+    )
+    if root.is_file():
+        if root.suffix not in suffixes:
+            raise UserError(f"data.root={root} ends in none of {', '.join(suffixes)}; {wanted}")
+        return {"train": root}
+    paths = {}
+    for split, names in NAMES.items():
+        files = [file for name in names for suffix in suffixes if (file := root / f"{name}{suffix}").is_file()]
+        if len(files) > 1:
+            raise UserError(f"data.root={root} holds {' and '.join(file.name for file in files)}; keep one of them")
+        if files:
+            paths[split] = files[0]
+    for file in sorted(root.iterdir()):  # a split that is not read would be cut from train instead
+        tabular = file.suffix.lower() in (*SUFFIXES, *OTHER_SUFFIXES) and not file.is_dir()
+        split = looks_like(PurePosixPath(file.name)) if tabular else None
+        if split and split not in paths:
+            raise UserError(f"data.root={root}: '{file.name}' looks like {split}, but is not read; {wanted}")
+    if "train" not in paths:
+        raise UserError(f"data.root={root} holds no train file; {wanted}")
+    return paths
+
+
+def row_file(path: Path) -> RowFile:
+    """Returns a file of rows on the disk."""
+    return RowFile(str(path), path.suffix, functools.partial(path.open, "rb"))
+
+
+def three_splits(
+    splits: Mapping[str, Sequence[T]], share: float, what: str, *, labels: Callable[[T], int] = lambda _: 0
+) -> dict[str, Sequence[T]]:
+    """Returns the splits; missing ones are cut from train, test first, with the same share of each class."""
+    all_splits = dict(splits)
+    for split in (name for name in reversed(SPLITS) if name not in splits):
+        train = all_splits["train"]
+        stay, held_out = cut_from_train(np.array([labels(one) for one in train]), share, what, f"{split} file")
+        all_splits |= {"train": [train[i] for i in stay], split: [train[i] for i in held_out]}
+    return all_splits
+
+
+def checksum(rows: Iterable[Iterable[Any]]) -> int:
+    """Returns the CRC-32 of rows in their order, taken when they are prepared so that no start reads them all."""
+    value = 0
+    for row in rows:
+        value = zlib.crc32(("\0".join(map(str, row)) + "\n").encode(), value)
+    return value
 
 
 def _lines(file: RowFile) -> Iterator[str]:
@@ -115,24 +174,23 @@ def _lines(file: RowFile) -> Iterator[str]:
             for number, line in enumerate(content, start=1):
                 yield decoded(line, where=file.where, first_line=number)
     except (OSError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
-        # zipfile raises the last over passwords, and a kind of it over methods of packing that it does not know.
+        # zipfile raises RuntimeError over passwords and unknown methods of compression.
         raise UserError(f"{file.where} cannot be read ({error}); copy it again") from error
 
 
-def _records(file: RowFile, lines: Iterator[str], columns: Sequence[str], numbered: bool) -> Iterator[Row]:
+def _records(file: RowFile, lines: Iterator[str], columns: Sequence[str]) -> Iterator[Row]:
     header: list[str] | None = None
     for number, fields in _tabbed(lines) if file.suffix == ".tsv" else _quoted(file, lines):
         if not fields:
             continue
         where = f"{file.where} line {number}"
         if header is None:
-            header, is_row = _header(fields, columns, where, numbered)
-            if not is_row:
-                continue
-        elif fields == header:
-            raise UserError(f"{where} is the header again; take the line away")
+            header = _header(fields, columns, where)
+            continue
+        if fields == header:
+            raise UserError(f"{where} repeats the header; remove the line")
         if len(fields) != len(header):
-            raise UserError(f"{where} has {len(fields)} field(s), the header has {len(header)}; mend the line")
+            raise UserError(f"{where} has {len(fields)} field(s), the header has {len(header)}; correct the line")
         yield Row(where, dict(zip(header, fields, strict=True)))
     if header is None:
         raise UserError(f"{file.where} is empty; it must begin with a header that has {_listed(columns)}")
@@ -150,23 +208,18 @@ def _quoted(file: RowFile, lines: Iterator[str]) -> Iterator[tuple[int, list[str
     try:
         for fields in reader:
             yield number, fields
-            number = reader.line_num + 1  # a quoted field may hold line breaks: a row is known by its first line
+            number = reader.line_num + 1  # a quoted field may hold line breaks: a row is named by its first line
     except csv.Error as error:
-        raise UserError(f"{file.where} line {number} cannot be read as CSV ({error}); mend the line") from error
+        raise UserError(f"{file.where} line {number} cannot be read as CSV ({error}); correct the line") from error
 
 
-def _header(fields: list[str], columns: Sequence[str], where: str, numbered: bool) -> tuple[list[str], bool]:
-    """Names of the columns, and whether they are numbers, because the first line is a row."""
-    is_row = numbered and all(column.isdecimal() for column in columns) and not set(columns) <= set(fields)
-    names = [str(number) for number in range(len(fields))] if is_row else fields
+def _header(names: list[str], columns: Sequence[str], where: str) -> list[str]:
     repeated = {name for name in names if names.count(name) > 1} & set(columns)
     if repeated:
         raise UserError(f"{where} names the column {repeated.pop()!r} twice; rename one")
-    way_out = "; where there is no header, give all columns as numbers, from 0" if numbered and not is_row else ""
-    if len(fields) == 1 and len(columns) > 1:
-        way_out = "; the columns of a .csv are separated by commas, those of a .tsv by tabs"
-    _require(names, columns, where, way_out)
-    return names, is_row
+    one = "; columns of a .csv are separated by commas, of a .tsv by tabs" if len(names) == 1 < len(columns) else ""
+    _require(names, columns, where, one)
+    return names
 
 
 def _objects(file: RowFile, lines: Iterator[str], columns: Sequence[str]) -> Iterator[Row]:
@@ -177,13 +230,13 @@ def _objects(file: RowFile, lines: Iterator[str], columns: Sequence[str]) -> Ite
         try:
             fields = parse_json(line)
         except (ValueError, RecursionError) as error:
-            raise UserError(f"{where} cannot be read as JSON ({error}); mend the line") from error
+            raise UserError(f"{where} cannot be read as JSON ({error}); correct the line") from error
         if not isinstance(fields, dict):
-            raise UserError(f"{where} is no JSON object with {_listed(columns)}; mend the line")
+            raise UserError(f"{where} is not a JSON object with {_listed(columns)}; correct the line")
         _require(list(fields), columns, where)
         for column in columns:
             if isinstance(fields[column], str) and not is_whole(fields[column]):
-                raise UserError(f"{where}: {column!r} has half a character, {fields[column]!a}; mend the line")
+                raise UserError(f"{where}: {column!r} has a lone surrogate, {fields[column]!a}; correct the line")
         yield Row(where, fields)
 
 

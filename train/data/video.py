@@ -1,8 +1,11 @@
-"""Video as the papers use it: a sequence is one 16 x 16 patch position through 20 frames of a grey 160 x 160 clip."""
+"""Video as in the papers: a sequence is one 16 x 16 patch position through 20 frames of a grey 160 x 160 clip."""
 
+import contextlib
+import functools
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -10,20 +13,42 @@ import tensorflow_datasets as tfds
 
 from ..config.data import DataConfig
 from ..config.errors import UserError
-from . import footage, generated, video_file
-from .clips import FRAME_SIZE, FRAMES, NUM_FRAMES, ClipSet, Splits
-from .files import Log
-from .pictures import CHANNELS, IMAGE_SUFFIXES, moments, picture_of, pixels_of
+from . import generated, video_file
+from .clips import (
+    FRAME_SIZE,
+    LAYOUT,
+    NUM_FRAMES,
+    ClipSet,
+    Folders,
+    Splits,
+    check_lengths,
+    clip_folders,
+    clip_to_cut,
+    holds_masks,
+    natural,
+    numbered,
+    read_frames,
+    split_clips,
+    stated_split,
+    stretches,
+)
+from .files import Log, OriginalFile, may_be_tar
+from .pictures import (
+    CHANNELS,
+    IMAGE_SUFFIXES,
+    fingerprint_images,
+    is_image,
+    moments,
+    open_image_files,
+    picture_of,
+    pixels_of,
+)
 from .prepare import Kind, Originals, Record, Source, origin, prepare_from, telling
 from .reader import Dataset, Records, open_prepared
 from .splits import SPLITS
 
-SOURCES: dict[str, Source[Splits]] = {
-    "photos": generated.PHOTOS,
-    "video": footage.SOURCE,
-    "frames": FRAMES,
-    "file": video_file.SOURCE,
-}
+SUFFIXES = (*IMAGE_SUFFIXES, *video_file.SUFFIXES)
+WANTED = "a video file (AVI, MP4), or a folder or tar archive of frames or videos"
 VIDEO = Kind("video", "1.1.0")
 PATCH_SIZE = 16  # side of a patch, in pixels
 SHOWN = 3  # clips of a split that the log names
@@ -57,7 +82,7 @@ class VideoSpec(NamedTuple):
 class VideoData(Dataset[np.ndarray]):
     """Prepared video: uint8 (batch, 20, 256) sequences, and the standard deviation of clean train pixels, in [0, 1].
 
-    All positions of a window of 20 frames follow each other, in the order of `patch_sequences`.
+    All positions of a window of 20 frames are consecutive, in the order of `patch_sequences`.
     """
 
     num_tokens = NUM_FRAMES
@@ -70,7 +95,7 @@ class VideoData(Dataset[np.ndarray]):
         self.spec = VideoSpec(self.pixel_std)
 
     def num_sequences(self, split: str) -> int:
-        """Returns how many sequences a split has."""
+        """Returns the number of sequences of a split."""
         return self.num_examples(split)
 
     def clips(self, split: str) -> np.ndarray:
@@ -84,12 +109,12 @@ class VideoData(Dataset[np.ndarray]):
 
 
 def load(config: DataConfig, *, log: Log = print) -> VideoData:
-    """Opens the data that a config names, preparing them on first use."""
+    """Opens the data of a configuration, preparing them on first use."""
     return open_prepared(prepare(config, log=log), VideoData)
 
 
 def prepare(config: DataConfig, *, log: Log = print) -> Path:
-    """Prepares the data that a config names, unless that is done, and returns the folder that holds them."""
+    """Prepares the data of a configuration unless they are there, and returns their folder."""
     return prepare_from(SOURCES, config, VIDEO, _sequences, log=log)
 
 
@@ -112,16 +137,16 @@ def patch_sequences(window: np.ndarray, *, side: int = PATCH_SIZE) -> np.ndarray
 
 
 def frames_from(sequences: np.ndarray, size: tuple[int, int], *, side: int = PATCH_SIZE) -> np.ndarray:
-    """The frames (frames, height, width) that `patch_sequences` cut, from (positions, frames, side^2)."""
+    """Returns the frames (frames, height, width) of `patch_sequences`, from (positions, frames, side^2)."""
     rows, columns, frames = size[0] // side, size[1] // side, sequences.shape[1]
     patches = sequences.reshape(rows, columns, frames, side, side)
     return patches.transpose(2, 0, 3, 1, 4).reshape(frames, rows * side, columns * side)
 
 
 def frames_of(source: Path | str | np.ndarray) -> tuple[np.ndarray, bool]:
-    """The grey frames, uint8 (frames, 160, 160), of a picture or a video that is at hand; and whether it is a picture.
+    """Returns the grey frames, uint8 (frames, 160, 160), of a picture or a video, and whether it is a picture.
 
-    It is a file, or an array uint8 (height, width), (frames, height, width) or these with channels behind.
+    The source is a file, or an array uint8 (height, width) or (frames, height, width), optionally with channels last.
     """
     shape = (FRAME_SIZE, FRAME_SIZE, 1)
     if isinstance(source, Path | str):
@@ -129,10 +154,10 @@ def frames_of(source: Path | str | np.ndarray) -> tuple[np.ndarray, bool]:
         if path.suffix.lower() in IMAGE_SUFFIXES:
             return picture_of(path, shape)[None, ..., 0], True
         if not path.is_file():
-            raise UserError(f"{path} is no file; give a picture, a video, or an array of frames")
+            raise UserError(f"{path} is not a file; give a picture, a video, or an array of frames")
         if frames := list(video_file.grey_frames(path, where=str(path), log=print)):
             return np.stack(frames), False
-        raise UserError(f"{path} holds no frame; give a whole video file")
+        raise UserError(f"{path} has no frame; give a whole video file")
     pixels = pixels_of(source)
     if pixels.ndim not in (2, 3, 4):
         raise UserError(f"a video must be uint8 (frames, height, width) or one of colours, got shape {pixels.shape}")
@@ -141,8 +166,70 @@ def frames_of(source: Path | str | np.ndarray) -> tuple[np.ndarray, bool]:
 
 
 def some_of(names: Sequence[str]) -> str:
-    """A few of the names: all of up to three, else the first two and the last."""
+    """Returns up to three of the names: all, or else the first two and the last."""
     return "; ".join(names if len(names) <= SHOWN else (*names[: SHOWN - 1], "...", names[-1]))
+
+
+@contextlib.contextmanager
+def open_footage(root: Path, log: Log) -> Iterator[Splits]:
+    """Opens the clips below a root: every folder of frames and every video is one, read in its turn.
+
+    Folders name the splits. A clip that serves several splits is cut in time: a video is then decoded once, into a
+    temporary file. Of an archive, one video at a time is copied to a file. A file that is not an archive is a video.
+    """
+    with _opened(root) as files, tempfile.TemporaryFile() as spool:
+        folders, videos = _clips(files, root, log)
+        names = sorted([*folders, *videos], key=natural)
+        clips = {name: _frames(name, folders, videos, root, log) for name in names}
+        one = (names[0], len(SPLITS)) if root.is_file() and len(names) == 1 else clip_to_cut(names, root=root)
+        if one is not None:
+            name, num_splits = one
+            count = video_file.decode_into(spool, clips.pop(name), log)
+            parts = stretches(name, count, num_splits=num_splits, root=root)
+            clips = {part: video_file.part_of(spool, start) for part, start in parts.items()} | clips
+        chosen = split_clips(list(clips), root=root, log=log)
+        yield numbered({split: [(str(name), clips[name]) for name in chosen[split]] for split in SPLITS})
+
+
+def _opened(root: Path) -> contextlib.AbstractContextManager[list[OriginalFile]]:
+    if root.is_file() and (root.suffix.lower() in video_file.SUFFIXES or not may_be_tar(root)):
+        local = functools.partial(contextlib.nullcontext, root)
+        return contextlib.nullcontext([OriginalFile(PurePosixPath(root.name), 0, root.read_bytes, local)])
+    return open_image_files(root, suffixes=SUFFIXES)
+
+
+def _clips(files: Sequence[OriginalFile], root: Path, log: Log) -> tuple[Folders, dict[PurePosixPath, OriginalFile]]:
+    """Returns folders of frames and videos that are clips: no masks, and frames where a clip is there as both."""
+    images = [file for file in files if is_image(file.path)]
+    folders = clip_folders(images, root=root, log=log) if images else {}
+    check_lengths(folders, root)
+    videos = {file.path: file for file in files if file not in images}
+    both = {(stated_split(name, root=root), name.name) for name in folders}
+    passed_over = [
+        name
+        for name in videos
+        if holds_masks(name)
+        or any(above in folders for above in name.parents)
+        or (stated_split(name, root=root), name.stem) in both
+    ]
+    if passed_over:
+        count, one = len(passed_over), passed_over[0]
+        log(f"  passing over {count} video(s) of masks, in a clip of frames, or also there as frames, as '{one}'")
+    videos = {name: file for name, file in videos.items() if name not in passed_over}
+    if not (folders or videos):
+        raise UserError(f"data.root={root} holds no clips but masks; the layout is {LAYOUT}")
+    return folders, videos
+
+
+def _frames(
+    name: PurePosixPath, folders: Folders, videos: dict[PurePosixPath, OriginalFile], root: Path, log: Log
+) -> Iterator[np.ndarray]:
+    """Yields the frames of a clip, grey and square."""
+    if name in folders:
+        yield from read_frames(folders[name], root)
+        return
+    with videos[name].local() as path:
+        yield from video_file.whole_video(path, f"data.root={root}: video '{name}'", log)
 
 
 def _sequences(splits: Splits, config: DataConfig, log: Log) -> Originals:
@@ -168,8 +255,13 @@ def _records(clip_set: ClipSet, split: str, facts: Record, where: str, log: Log)
     log(f"  {split}: {count} sequences, clips: {len(names)} ({some_of(names)})")
     if np.count_nonzero(histogram) < 2:
         raise UserError(
-            f"{where}: all frames of {split} are of one grey level ({np.argmax(histogram)}); there is "
-            "nothing to learn or to judge: give other clips"
+            f"{where}: all frames of {split} have one grey level ({np.argmax(histogram)}); give other clips"
         )
     if split == "train":
         facts["pixel_std"] = float(moments(histogram)[1])
+
+
+SOURCES: dict[str, Source[Splits]] = {
+    "photos": generated.PHOTOS,
+    "video": Source(functools.partial(fingerprint_images, suffixes=SUFFIXES), open_footage, WANTED),
+}

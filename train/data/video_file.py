@@ -1,21 +1,18 @@
-"""Clips from video files (AVI, MP4, ...): stretches of one file, or a folder with a file a clip."""
+"""Frames of video files (AVI, MP4, ...): decoded in grey, and checked against the claims of the container."""
 
-import contextlib
 import functools
 import math
 import tempfile
 from collections.abc import Iterable, Iterator
-from pathlib import Path, PurePosixPath
-from typing import IO, NamedTuple
+from pathlib import Path
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
 from ..config.errors import UserError, needs_extra
 from ..system.files import writing
-from .clips import FRAME_SIZE, NUM_FRAMES, Splits, natural, numbered, split_clips, split_sizes, standard_frame
-from .files import TEMPORARY, Log, files_below, fingerprint_files, may_be_tar
-from .prepare import Source
-from .splits import SPLITS
+from .clips import FRAME_SIZE, NUM_FRAMES, standard_frame
+from .files import TEMPORARY, Log
 
 with needs_extra("video"):
     import av
@@ -25,69 +22,24 @@ with needs_extra("video"):
 FRAMES_BETWEEN_LINES = 1000  # of progress
 SUFFIXES = (".avi", ".mp4", ".m4v", ".mkv", ".mov", ".mpg", ".mpeg", ".webm", ".wmv", ".ts")
 SHAPE = (NUM_FRAMES, FRAME_SIZE, FRAME_SIZE)  # of a clip
-# Of a container that claims a duration and no number of frames: sound may last longer than pictures.
+# Tolerance of a claimed duration: sound may last longer than pictures.
 LEAST_SHARE, SLACK = 0.95, 1.0  # seconds
 RIFF_HEADER = 8  # bytes: its name, and the length of what follows
 
 
 class Claim(NamedTuple):
-    """The numbers of frames and seconds that a container claims, 0 where it claims none."""
+    """The numbers of frames and seconds that a container claims; 0 for no claim."""
 
     frames: int
     seconds: float
 
 
-def fingerprint_video(root: Path) -> str:
-    """Fingerprints a video file, or those of a folder."""
-    if not root.exists():
-        raise UserError(
-            f"data.root={root} does not exist; give a video file, or use data.source=frames for a folder of frames"
-        )
-    return fingerprint_files(_videos(root), root=root)
-
-
-@contextlib.contextmanager
-def video_clips(root: Path, log: Log) -> Iterator[Splits]:
-    """Opens a video as clips of 20 frames in time order, split 80/10/10; what follows the last whole clip is dropped.
-
-    The frames that decode count, whatever the header of a whole file claims. They are decoded once, into a temporary
-    file that goes with the context. Of a folder with several videos each is a clip, decoded when it is read, and
-    folders of splits count as they do for frames.
-    """
-    videos = _videos(root)
-    if len(videos) > 1:
-        paths = sorted((PurePosixPath(video.relative_to(root).as_posix()) for video in videos), key=natural)
-        names = split_clips(paths, root=root, log=log)
-        clips = {name: whole_video(root / name, f"data.root={root}: video '{name}'", log) for name in paths}
-        yield numbered({split: [(str(name), clips[name]) for name in names[split]] for split in SPLITS})
-        return
-    with tempfile.TemporaryFile() as spool:
-        count = decode_into(spool, grey_frames(videos[0], where=f"data.root={videos[0]}", log=log), log)
-        if count < NUM_FRAMES * len(SPLITS):
-            raise UserError(
-                f"data.root={videos[0]} has {count} frames; a sequence needs {NUM_FRAMES} and the splits at least "
-                f"{NUM_FRAMES * len(SPLITS)}: give a longer video"
-            )
-        starts = iter(range(0, count, NUM_FRAMES))
-        sizes = split_sizes(count // NUM_FRAMES)
-        parts = {split: [next(starts) for _ in range(sizes[split])] for split in SPLITS}
-        name = f"{videos[0].name}, frames"
-        yield numbered(
-            {
-                split: [
-                    (f"{name} {start} to {start + NUM_FRAMES - 1}", part_of(spool, start)) for start in parts[split]
-                ]
-                for split in SPLITS
-            }
-        )
-
-
 def grey_frames(path: Path, *, where: str, log: Log) -> Iterator[np.ndarray]:
-    """Decodes a video into grey frames, uint8 (160, 160), as far as it can be; a truncated one is an error.
+    """Decodes a video into grey frames, uint8 (160, 160); a truncated file is an error, which names it by ``where``.
 
-    Errors call it ``where``. The log takes a line where the header claims more frames than a whole file has, and where
-    frames are damaged.
+    The log takes a line if a complete file has fewer frames than its header claims, and if frames are damaged.
     """
+    av = _av()
     with _open(path, where) as container:
         stream = container.streams.video[0]
         claim = Claim(stream.frames, _claimed_seconds(container))
@@ -99,34 +51,33 @@ def grey_frames(path: Path, *, where: str, log: Log) -> Iterator[np.ndarray]:
                 damaged += bool(frame.is_corrupt)
                 seconds = max(seconds, _end(frame, stream))
                 yield standard_frame(frame.to_image())
-        except (FFmpegError, OSError) as error:
-            of_claimed = f" of the {claim.frames} that it claims" if claim.frames else ""
-            why = error.strerror or error
+        except (av.error.FFmpegError, OSError) as error:
             raise UserError(
-                f"{where} cannot be decoded after {count} frames{of_claimed} ({why}); give a whole video file"
+                f"{where} cannot be decoded after {count} of {claim.frames or 'unknown'} frames "
+                f"({error.strerror or error}); give a whole video file"
             ) from error
     if shortfall := _shortfall(path, claim, count, seconds):
         raise UserError(f"{where} is truncated: {shortfall}; copy it again")
     if claim.frames not in (0, count):
-        log(f"  {path.name}: the header claims {claim.frames} frames, {count} decode; using the {count}")
+        log(f"  {path.name}: using the {count} frames that decode, of {claim.frames} in the header")
     if damaged:
-        log(f"  {path.name}: {damaged} of {count} frames are damaged, and used as they decode")
+        log(f"  {path.name}: {damaged} of {count} frames are damaged and used as they decode")
 
 
 def whole_video(path: Path, where: str, log: Log) -> Iterator[np.ndarray]:
-    """The frames of a video that is a clip by itself; one that is too short is refused when its end is reached."""
+    """Yields the frames of a video that is one clip; a short video is an error at its end."""
     count = 0
     for frame in grey_frames(path, where=where, log=log):
         count += 1
         yield frame
     if count < NUM_FRAMES:
         raise UserError(
-            f"{where} has {count} frames, fewer than the {NUM_FRAMES} of a sequence; give a longer one or take it away"
+            f"{where} has {count} frames, fewer than the {NUM_FRAMES} of a sequence; give a longer one or remove it"
         )
 
 
 def decode_into(spool: IO[bytes], frames: Iterable[np.ndarray], log: Log) -> int:
-    """Writes every frame to a temporary file, and returns how many there are."""
+    """Writes frames to a temporary file, and returns their number."""
     count, to_disk = 0, functools.partial(writing, f"{tempfile.gettempdir()}, where decoded frames are kept", TEMPORARY)
     for count, frame in enumerate(frames, start=1):
         with to_disk():
@@ -139,48 +90,43 @@ def decode_into(spool: IO[bytes], frames: Iterable[np.ndarray], log: Log) -> int
 
 
 def part_of(spool: IO[bytes], start: int) -> Iterator[np.ndarray]:
-    """The 20 frames from one on, of those that `decode_into` wrote."""
+    """Yields 20 frames that `decode_into` wrote, from one on."""
     spool.seek(start * FRAME_SIZE**2)
     yield from np.frombuffer(spool.read(math.prod(SHAPE)), np.uint8).reshape(SHAPE)
 
 
-def _videos(root: Path) -> list[Path]:
-    """The video file, or those below a folder."""
-    if not root.is_dir():
-        if root.is_file() and root.suffix.lower() not in SUFFIXES and may_be_tar(root):
-            raise UserError(f"data.root={root} is a tar archive, not a video; use data.source=video, which reads both")
-        return [root]
-    files = [path for path in files_below(root) if not path.name.startswith(".")]
-    if videos := [path for path in files if path.suffix.lower() in SUFFIXES]:
-        return videos
-    raise UserError(
-        f"data.root={root} is a folder without videos ({', '.join(SUFFIXES)}); give a video file of "
-        "any suffix, or use data.source=frames for a folder of frames"
-    )
+def _av() -> Any:
+    try:
+        import av  # imported here: only video files need it
+        import av.error
+    except ImportError as error:
+        raise UserError("video files need the package av, which is missing; pip install av") from error
+    return av
 
 
-def _open(path: Path, where: str) -> InputContainer:
+def _open(path: Path, where: str) -> Any:
+    av = _av()
     try:
         container = av.open(str(path))
-    except (FFmpegError, OSError) as error:
+    except (av.error.FFmpegError, OSError) as error:
         raise UserError(
-            f"{where} is not a video that can be read ({error.strerror or error}); give a whole AVI or MP4 file"
+            f"{where} cannot be read as a video ({error.strerror or error}); give a whole AVI or MP4 file"
         ) from error
     if not container.streams.video:
         container.close()
-        raise UserError(f"{where} holds no video stream; give an AVI or MP4 file")
+        raise UserError(f"{where} has no video stream; give an AVI or MP4 file")
     return container
 
 
-def _claimed_seconds(container: InputContainer) -> float:
+def _claimed_seconds(container: Any) -> float:
     stream = container.streams.video[0]
     if stream.duration and stream.time_base:
         return float(stream.duration * stream.time_base)
-    return (container.duration or 0) / av.time_base
+    return (container.duration or 0) / _av().time_base
 
 
-def _end(frame: av.VideoFrame, stream: av.VideoStream) -> float:
-    """Seconds from the start of the stream to the end of a frame; 0 where its time is not known."""
+def _end(frame: Any, stream: Any) -> float:
+    """Returns the seconds from the start of the stream to the end of a frame; 0 if unknown."""
     if frame.pts is None or not stream.time_base:
         return 0.0
     length = 1.0 / stream.average_rate if stream.average_rate else 0.0
@@ -188,10 +134,10 @@ def _end(frame: av.VideoFrame, stream: av.VideoStream) -> float:
 
 
 def _shortfall(path: Path, claim: Claim, count: int, seconds: float) -> str | None:
-    """Describes how much of a truncated file could be read; None for a whole one.
+    """Describes the readable part of a truncated file; None for a complete one.
 
-    Of an AVI file its chunks tell: headers of whole ones are known to claim twice their frames. Of others the frames
-    that it claims, where the last that decodes is not the end; and where none are claimed, the time.
+    AVI files are judged by their chunks: some complete ones claim twice their frames. Others are judged by the claimed
+    frames, if the last decoded one is not at the end, or else by the claimed time.
     """
     riff = _cut_riff(path)
     missing = claim.frames > count and (seconds < claim.seconds - 1e-3 or not claim.seconds)
@@ -203,7 +149,7 @@ def _shortfall(path: Path, claim: Claim, count: int, seconds: float) -> str | No
 
 
 def _cut_riff(path: Path) -> bool | None:
-    """Returns whether the last chunk of an AVI file reaches beyond its end; None for a file of another kind."""
+    """Returns whether the last chunk of an AVI file exceeds the file; None for other formats."""
     size, place = path.stat().st_size, 0
     with path.open("rb") as file:
         while place < size:
@@ -213,6 +159,3 @@ def _cut_riff(path: Path) -> bool | None:
                 return False if place else None
             place += RIFF_HEADER + int.from_bytes(header[4:], "little")
     return place > size
-
-
-SOURCE = Source(fingerprint_video, video_clips, "the video file (AVI, MP4), or a folder of them")

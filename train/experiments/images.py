@@ -31,13 +31,6 @@ TABLE_3: dict[str, Any] = SECTION_5 | {
         name="sgd", learning_rate=0.1, schedule="staircase", decay=0.6, decay_every=20, weight_decay=3e-4
     )
 }
-CITYSCAPES: dict[str, Any] = {
-    "data": SceneConfig(source="cityscapes"),
-    "epochs": 120,  # 40,000 steps of 8 scenes
-    "batch_size": 8,
-    "augment": True,
-    "optimizer": OptimizerConfig(name="sgd", learning_rate=0.01, schedule="polynomial", power=0.9, weight_decay=1e-3),
-}
 NOT_YET = "not yet run to its end"
 ON_A_GPU = "the published protocol: days on a CPU, made for a GPU; not yet run"
 
@@ -254,19 +247,6 @@ PUBLISHED: dict[str, Experiment] = {
     ),
     "xie2021-1b-mon": _row(ImageMonConfig(network=MonConfig(channels=81), **SECTION_5), "Table 1b", "MON, 172k"),
     "xie2021-1b-mon-large": _row(ImageMonConfig(network=MonConfig(channels=200), **SECTION_5), "Table 1b", "MON, 854k"),
-    "xie2021-2-opteq": _row(
-        SceneOptEqConfig(
-            network=SegmenterConfig(channels=256, widths=(256, 512, 512), stem=(64, 128, 256), norm_steps=10),
-            **CITYSCAPES,
-        ),
-        "Table 2",
-        "Cityscapes, deep OptEq",
-    ),
-    "xie2021-2-fcn": _row(
-        SceneFcnConfig(network=FcnConfig(widths=(256, 512, 512), stem=(64, 128, 256)), **CITYSCAPES),
-        "Table 2",
-        "Cityscapes, FCN",
-    ),
     "xie2021-3-none": _table_3("no regularisation", _opteq()),
     **{
         f"xie2021-3-{form}-{name.replace('_', '-')}": _table_3(

@@ -5,7 +5,7 @@ from ..config.data import DataConfig
 from ..config.run import Experiment
 from ..config.video import VideoConfig, VideoDustConfig, VideoRunConfig, VideoViTConfig
 
-UCSD = DataConfig(source="frames")
+UCSD = DataConfig(source="video")
 PAPER = "Porras-Valenzuela, Hadou, Ribeiro, Section 4, Table 3"
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from ..cli import given, parse
 from ..config.commands import GenerateArguments
 from ..config.errors import UserError
-from ..data.prompts import read_prompts
+from ..data.conversations import read_prompts
 from ..system.files import check_file, expanded, read_object, write_json, writing
 from ..tasks.common import check_noise
 from .answers import Answer, Settings, answer, drafted

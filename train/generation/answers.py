@@ -14,7 +14,7 @@ from unroll_jax.models.speculative import check_draft
 
 from ..config.errors import UserError
 from ..data.answers import AnswerTokenizer
-from ..data.prompts import Prompt
+from ..data.conversations import Prompt
 from .drafting import chosen, measured_costs
 from .opening import Opened
 

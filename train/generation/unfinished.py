@@ -12,7 +12,7 @@ import numpy as np
 
 from ..config.errors import UserError, one_line
 from ..config.fields import differences
-from ..data.prompts import Prompt
+from ..data.conversations import Prompt
 from ..system.digest import digest
 from ..system.files import strict_json
 from ..task import Row

@@ -8,7 +8,7 @@ from tests.train.commands import refused
 from unroll_jax.models import Costs, generate
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.data.prompts import Prompt
+from unroll_jax.train.data.conversations import Prompt
 from unroll_jax.train.generation import answers, drafting
 from unroll_jax.train.generation.answers import Settings, answer
 from unroll_jax.train.generation.opening import open_decoder

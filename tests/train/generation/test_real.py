@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from unroll_jax.train.data.conversations import read_prompts
 from unroll_jax.train.data.pretrained.decoders import PretrainedDecoder, save_decoder
-from unroll_jax.train.data.prompts import read_prompts
 from unroll_jax.train.generation.answers import Settings, answer
 from unroll_jax.train.generation.opening import open_decoder
 
