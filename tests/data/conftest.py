@@ -28,6 +28,28 @@ def write_frames(
     return root
 
 
+def write_video(path: Path, num_frames: int, *, codec: str = "ffv1", options: dict[str, str] | None = None) -> Path:
+    """Writes a video, lossless unless its codec is not, whose n-th frame is of grey level 2n."""
+    av = pytest.importorskip("av", reason="av, which reads videos, is not installed")
+    pixels = "gray" if codec in ("ffv1", "png") else "yuv420p"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with av.open(str(path), "w", options=options or {}) as container:
+        stream: Any = container.add_stream(codec, rate=25)
+        stream.width, stream.height, stream.pix_fmt = 160, 160, pixels
+        for number in range(num_frames):
+            frame = av.VideoFrame.from_ndarray(np.full((160, 160), 2 * number, np.uint8), format="gray")
+            container.mux(stream.encode(frame.reformat(format=pixels)))
+        container.mux(stream.encode())
+    return path
+
+
+def truncate(path: Path, share: float = 0.4) -> Path:
+    """Cuts off the end of a file."""
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
+    return path
+
+
 @pytest.fixture
 def write_clips(tmp_path: Path) -> WriteClips:
     """Writes clip folders below a root of its own; see `write_frames`."""
@@ -79,7 +101,7 @@ def write_images(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def pack() -> Callable[..., Path]:
-    """Packs a folder's files into a tar archive beside it, in order or against it."""
+    """Packs a folder's files into a tar archive next to it, in order or against it."""
 
     def packed(root: Path, mode: Literal["w", "w:gz"] = "w", *, reverse: bool = False) -> Path:
         archive = root.parent / (f"{root.name}.tar" if mode == "w" else f"{root.name}.tar.gz")

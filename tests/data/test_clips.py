@@ -1,26 +1,42 @@
-"""Clips go where folders say; what may say it and is not known is refused; one clip is cut in time."""
+"""Clips of frames and videos go where their folders say; damaged originals fail in one line."""
 
-from pathlib import PurePosixPath
+import contextlib
+import io
+import resource
+import tarfile
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from tests.data.test_frames import read
+from tests.data.conftest import truncate, write_frames, write_video
 from tests.errors import assert_fails
-from unroll_jax.train.config.data import DataConfig
+from unroll_jax.train.config.errors import StorageError
 from unroll_jax.train.data.clips import clip_folders, split_clips, split_sizes, standard_frame, stated_split
 from unroll_jax.train.data.files import OriginalFile
+from unroll_jax.train.data.pictures import fingerprint_images, open_image_files
 from unroll_jax.train.data.splits import SPLITS
-from unroll_jax.train.data.video import load, patch_sequences, some_of, windows
+from unroll_jax.train.data.video import SUFFIXES, open_footage, patch_sequences, some_of, windows
 
-PUBLISHED = {
-    "Ped2, Avenue and ShanghaiTech as handed round": ("training/frames/01", "testing/frames/01"),
-    "UCSD": ("UCSDped2/Train/Train001", "UCSDped2/Test/Test001"),
-    "Avenue": ("training_videos/01.avi", "testing_videos/01.avi"),
-    "lower case": ("train/a", "test/a"),
-    "groups inside of splits": ("data/train/city/a", "data/test/city/a"),
-    "splits inside of groups": ("city/train/a", "city/test/a"),
+LAYOUTS = {  # the split of each clip
+    "Avenue": {
+        "training_videos/01.avi": "train",
+        "training_videos/02.avi": "train",
+        "training_videos/10.avi": "validation",
+        "testing_videos/01.avi": "test",
+    },
+    "UCSD Ped2": {
+        "UCSDped2/Train/Train001": "train",
+        "UCSDped2/Train/Train016": "validation",
+        "UCSDped2/Test/Test012": "test",
+        "UCSDped2/Test/Test012_gt": None,
+    },
+    "ShanghaiTech": {
+        "shanghaitech/training/videos/01_001.avi": "train",
+        "shanghaitech/training/videos/13_007.avi": "validation",
+        "shanghaitech/testing/frames/01_0014": "test",
+    },
 }
 LOOKS = {
     "UCSD without its folders": ("Train001", "Train002", "Train003", "Test001"),
@@ -29,20 +45,45 @@ LOOKS = {
     "one folder beside others": ("a", "b", "c", "held-out/d", "eval/e"),
     "beside known ones": ("train/1", "train/2", "test/1", "test_hard/1"),
 }
-HUNDRED = [f"{number:03d}" for number in range(100)]
+UCSD = {"Train/Train001": 20, "Train/Train002": 25, "Train/Train010": 20, "Test/Test001": 20}
 
 
 def paths(*names):
     return [PurePosixPath(name) for name in names]
 
 
-@pytest.mark.parametrize("layout", PUBLISHED)
-def test_splits_of_published_layouts_are_kept_apart(layout, tmp_path):
-    train, test = PUBLISHED[layout]
-    clips = paths(*(train.replace("01", number).replace("/a", f"/{number}") for number in HUNDRED[1:13]), test)
+def write(layout, root):
+    for name in LAYOUTS[layout]:
+        if name.endswith(".avi"):
+            write_video(root / name, 23)
+    folders = {name: 21 for name in LAYOUTS[layout] if not name.endswith(".avi")}
+    return write_frames(root, folders, size=(360, 240), suffix="tif")
+
+
+def read(root: Path, log=print) -> dict[str, dict[str, np.ndarray]]:
+    """Every clip of every split, {split: {name: frames}}."""
+    fingerprint_images(root, suffixes=SUFFIXES)
+    with open_footage(root, log) as splits:
+        return {
+            split: {clip.name: np.stack(list(clip.frames)) for clip in clip_set.clips}
+            for split, clip_set in splits.items()
+        }
+
+
+@pytest.mark.parametrize(
+    ("train", "test"),
+    [
+        ("training/frames/01", "testing/frames/01"),
+        ("UCSDped2/Train/Train001", "UCSDped2/Test/Test001"),
+        ("training_videos/01.avi", "testing_videos/01.avi"),
+        ("data/train/city/a", "data/test/city/a"),
+        ("city/train/a", "city/test/a"),
+    ],
+)
+def test_known_folders_name_the_split_and_a_tenth_of_train_validates(train, test, tmp_path):
+    clips = paths(*(train.replace("01", f"{n:02d}").replace("/a", f"/{n:02d}") for n in range(1, 13)), test)
     splits = split_clips(clips, root=tmp_path)
-    assert [len(splits[split]) for split in SPLITS] == [11, 1, 1]
-    assert splits["test"] == paths(test)
+    assert [splits[split] for split in SPLITS] == [clips[:11], clips[11:12], clips[12:]]
 
 
 @pytest.mark.parametrize("name", ["validation", "val", "Valid", "dev"])
@@ -52,101 +93,324 @@ def test_a_folder_of_validation_is_used_and_train_kept_whole(name, tmp_path):
 
 
 @pytest.mark.parametrize("case", LOOKS)
-def test_folders_that_look_like_splits_and_are_not_known_are_refused(case, tmp_path):
+def test_folders_that_look_like_splits_under_unknown_names_fail(case, tmp_path):
     assert_fails(lambda root: split_clips(paths(*LOOKS[case]), root=root), tmp_path, "look like splits", "ROOT/train/")
 
 
-def test_clips_that_all_look_like_one_split_are_dealt_as_any_others(tmp_path):
-    splits = split_clips(paths("Train001", "Train002", "Train003"), root=tmp_path)
-    assert [len(splits[split]) for split in SPLITS] == [1, 1, 1]
+def test_clips_without_splits_are_split_by_clip_in_natural_order(tmp_path):
+    assert [len(each) for each in split_clips(paths("Train001", "Train002", "Train003"), root=tmp_path).values()] == [
+        1,
+        1,
+        1,
+    ]
+    clips = read(write_frames(tmp_path / "flat", {f"clip{number}": 20 for number in range(1, 13)}))
+    assert [len(clips[split]) for split in SPLITS] == [10, 1, 1]
+    assert list(clips["test"]) == ["clip12"]
 
 
-def test_a_clip_in_folders_of_two_splits_is_refused(tmp_path):
-    assert_fails(lambda root: stated_split(PurePosixPath("train/val/a"), root=root), tmp_path, "train and validation")
-
-
-def test_clips_beside_the_splits_are_passed_over_and_said_to_be(tmp_path):
+def test_clips_outside_of_the_splits_are_passed_over_and_logged(tmp_path):
     lines: list[str] = []
     splits = split_clips(paths("train/a", "train/b", "test/c", "extra/d"), root=tmp_path, log=lines.append)
     assert [len(splits[split]) for split in SPLITS] == [1, 1, 1]
-    assert lines == ["  1 clip(s) lie in the folder of no split and are passed over, 'extra/d' for one"]
+    assert "extra/d" in lines[0]
+    assert_fails(lambda root: stated_split(PurePosixPath("train/val/a"), root=root), tmp_path, "train and validation")
 
 
 def files(*folders):
-    return [OriginalFile(PurePosixPath(folder) / "1.png", 0, bytes) for folder in folders]
+    return [OriginalFile(PurePosixPath(folder) / "1.png", 0, bytes, contextlib.nullcontext) for folder in folders]
 
 
 @pytest.mark.parametrize("mask", ["Test/Test001_gt", "testing/01_mask", "test/ground_truth/1", "train/1/flow"])
-def test_masks_and_folders_inside_of_clips_are_passed_over_and_said_to_be(mask, tmp_path):
+def test_masks_and_folders_inside_of_clips_are_passed_over_and_logged(mask, tmp_path):
     lines: list[str] = []
-    folders = clip_folders(files("train/1", mask), root=tmp_path, log=lines.append)
-    assert list(folders) == paths("train/1")
-    assert f"1 folder(s) hold masks or lie in a clip and are passed over, '{mask}' for one" in lines[0]
-
-
-def test_frames_beside_folders_of_frames_are_refused(tmp_path):
-    assert_fails(lambda root: clip_folders(files(".", "a"), root=root), tmp_path, "frames beside folders", "'1.png'")
-
-
-def test_masks_alone_are_refused(tmp_path):
+    assert list(clip_folders(files("train/1", mask), root=tmp_path, log=lines.append)) == paths("train/1")
+    assert mask in lines[0]
     assert_fails(lambda root: clip_folders(files("Test001_gt"), root=root), tmp_path, "no clips but masks")
+    assert_fails(lambda root: clip_folders(files(".", "a"), root=root), tmp_path, "'1.png'")
 
 
-@pytest.mark.parametrize("folder", [".", "clip", "data/my_test_clip"])
-def test_a_single_clip_is_cut_in_time_as_a_video_file_is(write_clips, folder):
-    root = write_clips({folder: 95}) if folder != "." else write_clips({"x": 95}) / "x"
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_published_layouts_come_to_their_splits_from_folders_and_archives(layout, tmp_path, pack):
+    root = write(layout, tmp_path / "data")
+    clips = read(root)
+    wanted = {split: [name for name, where in LAYOUTS[layout].items() if where == split] for split in SPLITS}
+    assert {split: list(split_clips) for split, split_clips in clips.items()} == wanted
+    assert {split_clips.shape[1:] for split in SPLITS for split_clips in clips[split].values()} == {(160, 160)}
+    for split, found in read(pack(root, "w:gz")).items():
+        assert [name.removeprefix("data/") for name in found] == wanted[split]
+        for name, frames in found.items():
+            np.testing.assert_array_equal(frames, clips[split][name.removeprefix("data/")])
+    if layout == "ShanghaiTech":
+        (clip,) = clips["train"].values()
+        np.testing.assert_array_equal(clip[:, 80, 80], 2 * np.arange(23))
+
+
+@pytest.mark.parametrize("mode", ["w", "w:gz"])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_an_archive_in_any_order_gives_the_frames_of_its_folder_and_writes_nothing(
+    write_clips, pack, mode, reverse, monkeypatch, tmp_path
+):
+    root = write_clips(UCSD)
+    (root / "Train/Train001/._001.png").write_bytes(b"resource fork")
+    (root / "Train/Train001/notes.txt").write_text("not a frame")
+    from_folder, archive = read(root), pack(root, mode, reverse=reverse)
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    before = sorted(tmp_path.rglob("*"))
+    from_archive = read(archive)
+    for split in SPLITS:
+        for name, frames in from_folder[split].items():
+            np.testing.assert_array_equal(from_archive[split][f"clips/{name}"], frames)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_frames_come_in_natural_order_and_clips_have_unique_numbers(write_clips):
+    root = write_clips({**UCSD, "Train/Train003": 12})
+    for number in range(1, 13):
+        (root / f"Train/Train003/{number:03d}.png").rename(root / f"Train/Train003/{number}.png")
+    with open_image_files(root) as found:
+        frames = clip_folders(found, root=root)[PurePosixPath("Train/Train003")]
+    assert [file.path.stem for file in frames] == [str(number) for number in range(1, 13)]
+    for file in (root / "Train/Train003").iterdir():
+        file.unlink()
+    with open_footage(root, print) as splits:
+        assert [clip.number for split in SPLITS for clip in splits[split].clips] == [0, 1, 2, 3]
+
+
+def test_a_clip_that_is_there_as_frames_and_as_a_video_is_one(tmp_path):
+    write_frames(tmp_path, {"training/frames/01": 20, "training/frames/02": 20, "testing/frames/01": 20})
+    for name in ("01", "02", "03"):
+        write_video(tmp_path / f"training/videos/{name}.avi", 20)
+    write_video(tmp_path / "testing/videos/02_gt.avi", 20)
+    write_video(tmp_path / "training/frames/01/all.avi", 20)
+    lines: list[str] = []
+    clips = read(tmp_path, lines.append)
+    assert list(clips["train"]) == ["training/frames/01", "training/frames/02"]
+    assert [list(clips[split]) for split in SPLITS[1:]] == [["training/videos/03.avi"], ["testing/frames/01"]]
+    assert "4 video(s)" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("clips", "sizes"),
+    [({".": 95}, [2, 1, 1]), ({"data/my_test_clip": 95}, [2, 1, 1]), ({"train/a": 60, "test/b": 20}, [2, 1, 1])],
+)
+def test_a_single_clip_of_frames_is_cut_in_time(write_clips, clips, sizes):
+    root = write_clips({"x": 95}) / "x" if "." in clips else write_clips(clips)
+    found = read(root)
+    assert [len(found[split]) for split in SPLITS] == sizes
+    starts = [name.split("/")[-1] for split in SPLITS for name in found[split] if "frames" in name]
+    assert starts == [f"frames {start} to {start + 19}" for start in range(0, 20 * len(starts), 20)]
+
+
+@pytest.mark.parametrize("name", ["only.avi", "only.AVI", "train.mpeg4", "only"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_one_video_of_any_suffix_is_cut_in_time_and_its_remainder_dropped(name, packed, tmp_path, pack):
+    root = write_video(tmp_path / "data/only.avi", 95).rename(tmp_path / "data" / name)
+    if packed and root.suffix.lower() == ".avi":
+        root = pack(tmp_path / "data")
     clips = read(root)
     assert [len(clips[split]) for split in SPLITS] == [2, 1, 1]
-    assert [name.split("/")[-1] for split in SPLITS for name in clips[split]] == [
-        f"frames {start} to {start + 19}" for start in range(0, 80, 20)
-    ]
+    levels = [frames[:, 0, 0] for split in SPLITS for frames in clips[split].values()]
+    np.testing.assert_array_equal(np.concatenate(levels), 2 * np.arange(80))
 
 
-def test_the_single_train_clip_gives_validation_its_end(write_clips):
-    clips = read(write_clips({"training/frames/01": 60, "testing/frames/01": 20}))
-    assert [len(clips[split]) for split in SPLITS] == [2, 1, 1]
-    assert list(clips["validation"]) == ["training/frames/01/frames 40 to 59"]
+def test_the_only_train_clip_is_cut_in_time_where_it_is_a_video_too(tmp_path):
+    write_frames(tmp_path, {"testing/frames/01": 20})
+    write_video(tmp_path / "training/01.avi", 65)
+    clips = read(tmp_path)
+    parts = [f"training/01.avi/frames {start} to {start + 19}" for start in (0, 20, 40)]
+    assert [list(clips[split]) for split in SPLITS] == [parts[:2], parts[2:], ["testing/frames/01"]]
+    np.testing.assert_array_equal(clips["validation"][parts[2]][:, 0, 0], 2 * np.arange(40, 60))
 
 
-@pytest.mark.parametrize(("lengths", "needed"), [({"a": 59}, "60"), ({"train": 39, "test": 20}, "40")])
-def test_a_clip_too_short_to_be_cut_is_an_error(write_clips, lengths, needed):
-    assert_fails(read, write_clips(lengths), f"has {next(iter(lengths.values()))} frames; give {needed}")
+def second_size(root):
+    Image.new("L", (80, 60)).save(root / "Train/Train001/020.png")
 
 
-def test_every_split_says_its_clips_and_names_few_of_them(write_clips, tmp_path):
-    lengths = {f"training/frames/{number:02d}": 20 for number in range(1, 7)} | {"testing/frames/01": 20}
+def two_pages(root):
+    page = Image.new("L", (160, 160))
+    page.save(root / "Train/Train001/003.tif", save_all=True, append_images=[page])
+
+
+BAD_FRAMES = {
+    "a short clip": (lambda root: (root / "Train/Train001/020.png").unlink(), "'Train/Train001' has 19 frames"),
+    "no image": (lambda root: (root / "Train/Train002/007.png").write_text("x"), "'Train/Train002/007.png' cannot be"),
+    "cut short": (lambda root: truncate(root / "Test/Test001/003.png"), "'Test/Test001/003.png'"),
+    "a dangling link": (lambda root: (root / "Train/Train002/026.png").symlink_to(root / "gone"), "No such file"),
+    "a device": (lambda root: (root / "Train/Train002/026.png").symlink_to("/dev/zero"), "is not a regular file"),
+    "two sizes": (second_size, "'Train/Train001/020.png' is 80x60"),
+    "many pages": (two_pages, "holds 2 pictures"),
+}
+
+
+@pytest.mark.parametrize(("spoil", "words"), BAD_FRAMES.values(), ids=BAD_FRAMES)
+def test_a_frame_that_cannot_be_used_is_named(write_clips, spoil, words):
+    root = write_clips(UCSD)
+    spoil(root)
+    assert_fails(read, root, words)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "words"),
+    [
+        ({"a": 20, "b": 20}, "holds 2 clip(s); give at least 3"),
+        ({"Train/1": 20, "Train/2": 20}, "0 Test"),
+        ({"a": 59}, "give 60"),
+        ({"train": 39, "test": 20}, "give 40"),
+    ],
+)
+def test_too_few_clips_or_frames_to_split_fail(write_clips, lengths, words):
+    assert_fails(read, write_clips(lengths), words)
+
+
+@pytest.mark.parametrize("content", [b"", b"not a video", bytes(100_000)])
+def test_a_file_that_is_not_a_video_fails(tmp_path, content):
+    (tmp_path / "noise.avi").write_bytes(content)
+    assert_fails(read, tmp_path / "noise.avi", "cannot be read as a video")
+    assert_fails(read, write_video(tmp_path / "short.avi", 59), "59 frames", "60")
+    (tmp_path / "empty").mkdir()
+    assert_fails(read, tmp_path / "empty", "holds no .png", ".avi")
+
+
+def test_sound_without_pictures_fails(tmp_path):
+    av = pytest.importorskip("av")
+    with av.open(str(tmp_path / "sound.wav"), "w") as container:
+        stream = container.add_stream("pcm_s16le", rate=8000)
+        frame = av.AudioFrame.from_ndarray(np.zeros((1, 800), np.int16), format="s16", layout="mono")
+        frame.sample_rate = 8000
+        container.mux(stream.encode(frame))
+    assert_fails(read, tmp_path / "sound.wav", "no video stream")
+
+
+def test_frames_that_decode_count_and_not_the_header(tmp_path):
+    root = write_video(tmp_path / "grey.avi", 80)
+    header = root.read_bytes()
+    stream_header = header.index(b"strh") + 8 + 32  # dwLength of the stream header: the claimed frames
+    root.write_bytes(header[:stream_header] + (160).to_bytes(4, "little") + header[stream_header + 4 :])
     lines: list[str] = []
-    data = load(DataConfig("frames", str(write_clips(lengths)), str(tmp_path / "prepared")), log=lines.append)
-    assert lines[1:4] == [
-        "  train: 500 sequences, clips: 5 (training/frames/01; training/frames/02; ...; training/frames/05)",
-        "  validation: 100 sequences, clips: 1 (training/frames/06)",
-        "  test: 100 sequences, clips: 1 (testing/frames/01)",
-    ]
-    assert np.array_equal(np.unique(data.clips("test")), [6])
-    assert some_of(HUNDRED) == "000; 001; ...; 099"
+    assert sum(map(len, read(root, lines.append).values())) == 4
+    assert lines == ["  grey.avi: using the 80 frames that decode, of 160 in the header"]
 
 
-def test_windows_are_consecutive_and_do_not_overlap():
-    frames = np.arange(45).reshape(45, 1, 1).repeat(160, 1).repeat(160, 2)
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("a.avi", {}, "of the 80 that it claims"),
+        ("a.mp4", {"movflags": "faststart"}, "of the 80 that it claims"),
+        ("a.mkv", {}, "s of the 3.2 s that it claims"),
+    ],
+)
+def test_a_truncated_video_fails_with_its_claims(tmp_path, name, options, words):
+    root = write_video(tmp_path / name, 80, codec="mpeg4", options=options)
+    assert len(read(root)["train"]) == 2
+    assert_fails(read, truncate(root), "is truncated: ", words, "copy it again")
+
+
+def test_a_video_that_stops_decoding_fails_and_damaged_frames_are_logged(tmp_path):
+    assert_fails(read, truncate(write_video(tmp_path / "a.avi", 80, codec="png")), "of 80 frames", "whole video file")
+    lines: list[str] = []
+    read(truncate(write_video(tmp_path / "a.ts", 99, codec="mpeg2video"), 0.8), lines.append)
+    assert len(lines) == 1
+    assert "frames are damaged and used as they decode" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("last", "words"),
+    [
+        (lambda path: write_video(path, 19), "has 19 frames, fewer than the 20"),
+        (lambda path: truncate(write_video(path, 60, codec="mpeg4")), "is truncated"),
+        (lambda path: path.write_bytes(b""), "cannot be read as a video"),
+    ],
+)
+def test_a_video_that_cannot_be_used_is_named_in_folders_and_archives(tmp_path, pack, last, words):
+    for name in "abcd":
+        write_video(tmp_path / f"data/{name}.avi", 20)
+    last(tmp_path / "data/d.avi")
+    assert_fails(read, tmp_path / "data", "video 'd.avi'", words)
+    assert_fails(read, pack(tmp_path / "data"), "video 'data/d.avi'", words)
+
+
+@pytest.mark.parametrize("mode", ["w", "w:gz"])
+@pytest.mark.parametrize("keep", [0.0001, 0.3, 0.9])
+def test_a_truncated_archive_fails(write_clips, pack, mode, keep):
+    assert_fails(read, truncate(pack(write_clips(UCSD), mode), keep), "nor a whole tar archive")
+
+
+@pytest.mark.parametrize("cut", [0, 100, 512, 700])
+def test_an_archive_cut_at_or_inside_a_member_fails(write_clips, pack, cut):
+    archive = pack(write_clips({"a": 20, "b": 20, "c": 21}))
+    with tarfile.open(archive) as tar:
+        end = tar.getmembers()[-1].offset
+    archive.write_bytes(archive.read_bytes()[: end + cut])
+    assert_fails(read, archive, "nor a whole tar archive")
+
+
+@pytest.mark.parametrize("name", ["../clip/001.png", "/clip/001.png", "clip/../../001.png"])
+def test_members_outside_the_archive_fail(tmp_path, name):
+    with tarfile.open(tmp_path / "clips.tar", "w") as tar:
+        tar.addfile(tarfile.TarInfo(name), io.BytesIO())
+    assert_fails(read, tmp_path / "clips.tar", repr(name), "outside the archive")
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE])
+def test_links_and_devices_in_an_archive_fail(tmp_path, kind):
+    member = tarfile.TarInfo("clip/001.png")
+    member.type, member.linkname = kind, "/etc/hostname"
+    with tarfile.open(tmp_path / "clips.tar", "w") as tar:
+        tar.addfile(member)
+    assert_fails(read, tmp_path / "clips.tar", "'clip/001.png' is not a plain file")
+
+
+def test_the_last_of_two_members_of_one_name_counts(write_clips, pack):
+    root = write_clips(UCSD)
+    archive = pack(root)
+    Image.new("L", (160, 160), 77).save(root / "Train/Train001/001.png")
+    with tarfile.open(archive, "a") as tar:
+        tar.add(root / "Train/Train001/001.png", "clips/Train/Train001/001.png")
+    assert (read(archive)["train"]["clips/Train/Train001"][0] == 77).all()
+
+
+@contextlib.contextmanager
+def files_of_at_most(size):
+    """The system does not write longer files, as on a full disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_full_temporary_disk_is_not_damage_of_the_originals(packed, tmp_path, pack, monkeypatch):
+    root = write_video(tmp_path / "data/only.avi", 62)
+    root = pack(tmp_path / "data") if packed else root
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    refusal = rf"^cannot write to {tmp_path}.* \(File too large\); free room there, .* TMPDIR$"
+    with files_of_at_most(8192), pytest.raises(StorageError, match=refusal):
+        read(root)
+    assert not list((tmp_path / "temporary").iterdir())
+
+
+def test_the_fingerprint_follows_the_files_and_not_the_place(write_clips):
+    root = write_clips({"a": 2, "b": 2})
+    before = fingerprint_images(root)
+    moved = root.rename(root.with_name("moved"))
+    assert fingerprint_images(moved) == before
+    (moved / "a/001.png").write_bytes((moved / "b/001.png").read_bytes())
+    assert fingerprint_images(moved) != before
+
+
+def test_windows_are_consecutive_and_patches_follow_one_position_through_time():
+    frames = np.random.default_rng(0).integers(0, 256, (45, 160, 160), np.uint8)
     first, second = windows(frames)
-    assert first[:, 0, 0].tolist() == list(range(20))
-    assert second[:, 5, 7].tolist() == list(range(20, 40))
-
-
-def test_frames_short_of_a_window_give_none():
-    assert list(windows(np.zeros((19, 160, 160)))) == []
-
-
-def test_patches_follow_one_position_through_time():
-    window = np.random.default_rng(0).integers(0, 256, (20, 160, 160), np.uint8)
-    sequences = patch_sequences(window)
+    np.testing.assert_array_equal([first, second], [frames[:20], frames[20:40]])
+    assert list(windows(frames[:19])) == []
+    sequences = patch_sequences(first)
     assert sequences.shape == (100, 20, 256)
-    np.testing.assert_array_equal(sequences[23, 7], window[7, 32:48, 48:64].ravel())  # row 2, column 3
-
-
-def test_patches_hold_every_pixel_once():
-    window = np.arange(2 * 32 * 48).reshape(2, 32, 48)
-    assert sorted(patch_sequences(window).ravel()) == list(range(window.size))
+    np.testing.assert_array_equal(sequences[23, 7], first[7, 32:48, 48:64].ravel())  # row 2, column 3
+    np.testing.assert_array_equal(np.sort(sequences.ravel()), np.sort(first.ravel()))
 
 
 @pytest.mark.parametrize("count", [3, 4, 10, 17, 126, 1000])
@@ -155,25 +419,16 @@ def test_splits_take_everything_and_none_is_empty(count):
     assert sum(sizes.values()) == count
     assert min(sizes.values()) >= 1
     assert abs(sizes["test"] - count / 10) <= 1
-
-
-def test_fewer_than_three_things_cannot_be_split():
     with pytest.raises(ValueError, match="2 cannot be split"):
         split_sizes(2)
-
-
-def test_a_grey_frame_of_the_right_size_is_untouched():
-    pixels = np.random.default_rng(0).integers(0, 256, (160, 160), np.uint8)
-    np.testing.assert_array_equal(standard_frame(Image.fromarray(pixels)), pixels)
 
 
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "P", "1", "L"])
 def test_any_picture_becomes_grey_and_square(mode):
     frame = standard_frame(Image.new("RGB", (360, 240), (90, 90, 90)).convert(mode))
-    assert frame.shape == (160, 160)
-    assert frame.dtype == np.uint8
-
-
-def test_deep_pixels_are_refused_rather_than_clipped():
+    assert (frame.shape, frame.dtype) == ((160, 160), np.uint8)
+    pixels = np.random.default_rng(0).integers(0, 256, (160, 160), np.uint8)
+    np.testing.assert_array_equal(standard_frame(Image.fromarray(pixels)), pixels)
     with pytest.raises(ValueError, match="more than 8 bits"):
         standard_frame(Image.fromarray(np.full((160, 160), 40_000, np.uint16)))
+    assert some_of([f"{number:03d}" for number in range(100)]) == "000; 001; ...; 099"

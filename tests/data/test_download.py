@@ -12,7 +12,7 @@ from tensorflow_datasets.core.download import checksums
 
 from unroll_jax.train.config.data import ImageConfig
 from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.data import cifar10
+from unroll_jax.train.data import images
 from unroll_jax.train.data.files import Download, fetch
 from unroll_jax.train.data.images import IMAGES, load
 
@@ -24,9 +24,9 @@ def archive() -> bytes:
     """CIFAR-10's archive with few records: their classes, and pixels of one level each."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as tar:
-        for name in cifar10.FILES:
+        for name in images.FILES:
             content = b"".join(bytes([number % 10]) + bytes([number]) * 3072 for number in range(RECORDS))
-            member = tarfile.TarInfo(f"{cifar10.FOLDER}/{name}")
+            member = tarfile.TarInfo(f"{images.FOLDER}/{name}")
             member.size = len(content)
             tar.addfile(member, io.BytesIO(content))
     return packed.getvalue()
@@ -55,9 +55,9 @@ def server(monkeypatch):
     thread = threading.Thread(target=running.serve_forever)
     thread.start()
     url = f"http://127.0.0.1:{running.server_port}/cifar-10-binary.tar.gz"
-    known = {url: checksums.UrlInfo(len(content), hashlib.sha256(content).hexdigest(), cifar10.ARCHIVE)}
+    known = {url: checksums.UrlInfo(len(content), hashlib.sha256(content).hexdigest(), images.ARCHIVE)}
     monkeypatch.setattr(checksums, "get_all_url_infos", lambda: dict(known))
-    monkeypatch.setattr(cifar10, "RECORDS", RECORDS)
+    monkeypatch.setattr(images, "RECORDS", RECORDS)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     yield Download(url, "cifar10"), known, requests
     running.shutdown()
@@ -68,7 +68,7 @@ def server(monkeypatch):
 def test_a_file_is_fetched_once_and_kept(server, tmp_path):
     download, _, requests = server
     kept = fetch(download, tmp_path / "downloads", print)
-    assert kept == tmp_path / "downloads" / cifar10.ARCHIVE
+    assert kept == tmp_path / "downloads" / images.ARCHIVE
     assert kept.read_bytes() == archive()
     assert requests == ["HEAD", "GET"]
     assert fetch(download, tmp_path / "downloads", print) == kept
@@ -97,16 +97,16 @@ def test_a_file_that_tfds_does_not_know_is_fetched_by_the_checksum_that_comes_wi
 
 def test_a_file_with_another_checksum_is_refused(server, tmp_path):
     download, known, _ = server
-    known[download.url] = checksums.UrlInfo(known[download.url].size, "0" * 64, cifar10.ARCHIVE)
+    known[download.url] = checksums.UrlInfo(known[download.url].size, "0" * 64, images.ARCHIVE)
     with pytest.raises(UserError, match=r"cannot download .*cifar-10-binary.tar.gz") as caught:
         fetch(download, tmp_path, print)
     assert "\n" not in str(caught.value)
-    assert not (tmp_path / cifar10.ARCHIVE).exists()
+    assert not (tmp_path / images.ARCHIVE).exists()
 
 
 def test_without_a_network_one_line_says_at_once_which_file_to_put_where(monkeypatch, tmp_path):
     download = Download("http://127.0.0.1:9/cifar-10-binary.tar.gz", "cifar10")  # where nothing listens
-    info = checksums.UrlInfo(1, "0" * 64, cifar10.ARCHIVE)
+    info = checksums.UrlInfo(1, "0" * 64, images.ARCHIVE)
     monkeypatch.setattr(checksums, "get_all_url_infos", lambda: {download.url: info})
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     start = time.monotonic()
@@ -116,4 +116,4 @@ def test_without_a_network_one_line_says_at_once_which_file_to_put_where(monkeyp
 
 
 def test_tfds_knows_the_checksum_of_the_official_archive():
-    assert len(cifar10.DOWNLOAD.fingerprint) == 12
+    assert len(images.DOWNLOAD.fingerprint) == 12

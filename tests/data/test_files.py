@@ -9,16 +9,15 @@ import pytest
 from tests.errors import assert_fails
 from unroll_jax.train.config.data import DataConfig, ImageConfig, TextConfig
 from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.data.clips import fingerprint_frames
-from unroll_jax.train.data.files import files_below, fingerprint_files, require_listable
+from unroll_jax.train.data.files import files_below, fingerprint_files, read_regular, require_listable
 from unroll_jax.train.data.images import prepare as prepare_images
+from unroll_jax.train.data.pictures import fingerprint_images
 from unroll_jax.train.data.published_texts import fingerprint_imdb
 from unroll_jax.train.data.text import prepare as prepare_texts
 from unroll_jax.train.data.video import prepare
 
 CONFIGS = {
-    "frames": (prepare, DataConfig("frames", "there")),
-    "file": (prepare, DataConfig("file", "there")),
+    "video": (prepare, DataConfig("video", "there")),
     "image_folder": (prepare_images, ImageConfig("image_folder", "there")),
     "cifar10": (prepare_images, ImageConfig("cifar10", "there")),
     "table": (prepare_texts, TextConfig("table", "there")),
@@ -94,7 +93,7 @@ def test_frames_that_may_not_be_listed_are_not_taken_for_none(tmp_path, forbidde
     assert len(files_below(tmp_path)) == 2
     forbidden(tmp_path / place)
     with pytest.raises(UserError, match=r"cannot be listed \(Permission denied\); it needs permission"):
-        fingerprint_frames(tmp_path)
+        fingerprint_images(tmp_path)
 
 
 @pytest.mark.parametrize("place", [".", "train/neg"])
@@ -106,3 +105,17 @@ def test_reviews_that_may_not_be_listed_are_not_taken_for_none(tmp_path, forbidd
     forbidden(tmp_path / place)
     with pytest.raises(UserError, match=r"cannot be listed \(Permission denied\)"):
         fingerprint_imdb(tmp_path)
+
+
+def test_a_pipe_a_device_and_a_large_file_are_not_read(tmp_path, monkeypatch):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        assert_fails(lambda path: read_regular(path, where=str(path)), path, "is not a regular file")
+    (tmp_path / "large").write_bytes(b"12345")
+    monkeypatch.setattr("unroll_jax.train.data.files.LARGEST", 4)
+    assert_fails(lambda path: read_regular(path, where=str(path)), tmp_path / "large", "split it into several")
+    assert_fails(
+        lambda path: prepare_images(ImageConfig("image_folder", str(path))),
+        Path("/dev/zero"),
+        "neither a folder nor a regular file",
+    )

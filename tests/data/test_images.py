@@ -69,38 +69,16 @@ def test_data_describe_themselves(digits):
     np.testing.assert_allclose(digits.std, pixels.std((0, 1, 2)), rtol=1e-6)
 
 
-def test_batches_are_uint8_images_and_int32_labels(digits):
-    batch = next(digits.batches("train", batch_size=16, seed=0))
-    assert (batch.images.shape, batch.images.dtype) == ((16, 8, 8, 1), np.uint8)
-    assert (batch.labels.shape, batch.labels.dtype) == ((16,), np.int32)
-
-
-@pytest.mark.parametrize("start_step", [0, 3, 1000])
+@pytest.mark.parametrize("start_step", [0, 1000])
 def test_a_batch_depends_on_seed_and_step_alone(digits, start_step):
     batches = digits.batches("train", batch_size=16, seed=4, start_step=start_step)
     for step, batch in enumerate(itertools.islice(batches, 3), start=start_step):
+        assert (batch.images.shape, batch.images.dtype, batch.labels.dtype) == ((16, 8, 8, 1), np.uint8, np.int32)
         again = digits.batch("train", batch_size=16, seed=4, step=step)
         np.testing.assert_array_equal(batch.images, again.images)
         np.testing.assert_array_equal(batch.labels, again.labels)
     other = digits.batch("train", batch_size=16, seed=5, step=start_step)
     assert (other.images != digits.batch("train", batch_size=16, seed=4, step=start_step).images).any()
-
-
-def test_an_epoch_shows_every_image_once(digits):
-    epoch = itertools.islice(digits.batches("validation", batch_size=50, seed=0), 4)
-    shown = fingerprints(image for batch in epoch for image in batch.images)
-    assert shown == fingerprints(whole(digits, "validation").images)
-
-
-def test_examples_end_with_a_short_batch(digits):
-    assert [len(batch.labels) for batch in digits.examples("test", batch_size=150)] == [150, 150, 100]
-
-
-def test_an_unknown_split_and_a_step_below_zero_are_refused(digits):
-    with pytest.raises(ValueError, match="split must be one of train, validation, test, got 'dev'"):
-        digits.num_examples("dev")
-    with pytest.raises(ValueError, match="start_step must be at least 0, got -1"):
-        digits.batches("train", batch_size=4, seed=0, start_step=-1)
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0, -0.5, float("nan")])
@@ -181,7 +159,7 @@ def test_a_class_may_be_named_after_a_split(folder, write_images):
 def test_what_is_passed_over_or_missing_is_said(folder, write_images):
     lines: list[str] = []
     folder(write_images({"train/cat": 20, "train/dog": 20, "test/cat": 3, "extra": 2}), lines.append)
-    assert "  2 images lie in the folder of no split and are passed over" in lines
+    assert "  passing over 2 images outside of the splits" in lines
     assert "  test holds no images of dog" in lines
 
 
@@ -196,16 +174,6 @@ def test_images_are_prepared_once_per_share_and_afresh_when_originals_change(fol
     before = folder(root).num_examples("test")
     (root / "test/cat/0000.png").unlink()
     assert folder(root).num_examples("test") == before - 1
-
-
-@pytest.mark.parametrize("name", ["pictures-train.array_record-00000-of-00001", "metadata.json", "dataset_info.json"])
-def test_damaged_prepared_images_are_an_error_that_says_how_to_redo_them(tmp_path, name):
-    config = ImageConfig(prepared=str(tmp_path))
-    file = prepare(config, log=silent) / name
-    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-    with pytest.raises(UserError, match=r"are damaged .*; delete that folder and run again") as caught:
-        load(config)
-    assert "\n" not in str(caught.value)
 
 
 def test_a_killed_preparation_is_done_again(tmp_path):

@@ -52,7 +52,7 @@ def test_made_up_instructions_differ_between_and_within_splits(opened):
 def test_the_entries_of_alpaca_are_questions_and_those_without_an_answer_are_left_out_with_a_count(opened):
     entries = [{"instruction": f"Do {n}", "input": "it" * (n % 2), "output": f"done {n}"} for n in range(20)]
     data, log = opened("alpaca", json.dumps([*entries, {"instruction": "a", "input": "", "output": " "}]), "a.json")
-    assert any("1 instruction(s) have an empty answer and are left out" in line for line in log)
+    assert any("leaving out 1 instruction(s) with an empty answer" in line for line in log)
     assert {split: data.num_examples(split) for split in SPLITS} == {"train": 11, "validation": 4, "test": 5}
     answers = {one.messages[0].content: one.answer for split in SPLITS for one in data.whole(split)}
     assert answers == {f"Do {n}{chr(10) * 2 + 'it' if n % 2 else ''}": f"done {n}" for n in range(20)}
@@ -70,17 +70,18 @@ def test_conversations_come_as_messages_or_as_prompt_and_answer(opened):
 @pytest.mark.parametrize(
     ("source", "content", "words"),
     [
-        ("alpaca", "[", "a.json cannot be read as JSON"),
-        ("alpaca", "{}", "holds no list; give the JSON file of Alpaca"),
-        ("alpaca", "[3]", "entry 1 is no object"),
-        ("alpaca", '[{"instruction": "a"}]', "entry 1 lacks 'input', 'output'; give the JSON file"),
+        ("alpaca", "[", "a.json is not valid JSON"),
+        ("alpaca", "{}", "is not a list; give the JSON file of Alpaca"),
+        ("alpaca", "[3]", "entry 1 is not an object"),
+        ("alpaca", '[{"instruction": "a"}]', "entry 1 has no 'input', 'output'; give the JSON file"),
         ("alpaca", '[{"instruction": 1, "input": "", "output": ""}]', "entry 1: 'instruction' must be a text, got 1"),
         ("alpaca", '[{"instruction": "a", "input": "", "output": ""}]', "has no answered instruction in train"),
-        ("conversations", "3\n", "is no JSON object"),
+        ("conversations", "3\n", "is not a JSON object"),
         ("conversations", "{\n", "line 1 cannot be read as JSON"),
-        ("conversations", '{"prompt": "a"}\n', "line 1 lacks 'answer'; it needs messages, or prompt and answer, its"),
+        ("conversations", '{"prompt": "a", "prompt": "b", "answer": "c"}\n', "the name 'prompt' twice in one object"),
+        ("conversations", '{"prompt": "a"}\n', "line 1 has no 'answer'; it needs messages, or prompt and answer, got"),
         ("conversations", '{"prompt": "a", "answer": 3}\n', "line 1: 'answer' must be a text, got 3"),
-        ("conversations", '{"messages": []}\n', "line 1: 'messages' must be a list of objects"),
+        ("conversations", '{"messages": []}\n', "line 1: 'messages' must be a list of one"),
         ("conversations", '{"messages": [{"role": "bot", "content": ""}]}\n', "message 1 has the role 'bot'"),
         ("conversations", '{"messages": [{"role": "user"}]}\n', "message 1 must be an object with role and content"),
         ("conversations", '{"messages": [{"role": "user", "content": "a"}]}\n', "line 1 must end in an answer of the"),
@@ -89,7 +90,7 @@ def test_conversations_come_as_messages_or_as_prompt_and_answer(opened):
 )
 def test_files_that_are_damaged_or_lack_fields_are_refused_by_their_place(opened, source, content, words):
     with pytest.raises(UserError, match=words.replace("(", r"\(")) as refused:
-        opened(source, content, "a.json")
+        opened(source, content, "a.json" if source == "alpaca" else "a.jsonl")
     assert "\n" not in str(refused.value)
 
 
@@ -163,5 +164,5 @@ def test_alpaca_as_it_is_published(real_data, tmp_path):
     log = []
     config = InstructionConfig("alpaca", str(real_data / "alpaca"), str(tmp_path / "prepared"))
     data = load(config, log=log.append)
-    assert any("2 instruction(s) have an empty answer and are left out" in line for line in log)
+    assert any("leaving out 2 instruction(s) with an empty answer" in line for line in log)
     assert sum(data.num_examples(split) for split in SPLITS) == 4998

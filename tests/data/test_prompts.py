@@ -35,7 +35,7 @@ def test_answers_are_read_only_where_they_are_asked_for(tmp_path):
     assert [prompt.answer for prompt in read_prompts(path, answers=True)] == ["3", None, None, ""]
     path.write_text('[{"instruction": "a", "output": {"text": 3}}, {"instruction": "b", "output": 0}]')
     assert read_prompts(path) == [Prompt("a"), Prompt("b")]
-    with pytest.raises(UserError, match=r"entry 1 has fields that are no texts; give .*, as is the output$"):
+    with pytest.raises(UserError, match="entry 1 has fields that are not texts"):
         read_prompts(path, answers=True)
 
 
@@ -46,20 +46,20 @@ def test_the_input_stands_below_the_instruction():
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("p.json", b'{"instruction": "a"}', ["holds an object instead of a list"]),
-        ("p.json", b"[]", ["holds no prompt"]),
-        ("p.json", b'[{"instruction": "a"}, 3]', ["entry 2 is a number instead of an object with an instruction"]),
+        ("p.json", b'{"instruction": "a"}', ["is not a list"]),
+        ("p.json", b"[]", ["has no prompt"]),
+        ("p.json", b'[{"instruction": "a"}, 3]', ["entry 2 is not an object with an instruction"]),
         ("p.json", b'[{"input": "a"}]', ["entry 1 has no instruction"]),
         ("p.json", b'[{"instruction": " "}]', ["entry 1 has no instruction"]),
-        ("p.json", b'[{"instruction": ["a"]}]', ["entry 1 has fields that are no texts"]),
-        ("p.json", b'[{"instruction": "a", "input": 0}]', ["entry 1 has fields that are no texts"]),
-        ("p.json", b'[{"instruction": "a", "dataset": []}]', ["entry 1 has fields that are no texts"]),
-        ("p.json", b'[{"instruction": "\\ud800"}]', ["entry 1 has fields that are no texts"]),
-        ("p.json", b"[" * 100_000, ["is no JSON"]),
-        ("p.jsonl", b'{"instruction": "a"}\n\n{"instruction"\n', ["line 3 is no JSON", "an object a line in .jsonl"]),
-        ("p.jsonl", b'"a"\n', ["line 1 is a text instead of an object"]),
+        ("p.json", b'[{"instruction": ["a"]}]', ["entry 1 has fields that are not texts"]),
+        ("p.json", b'[{"instruction": "a", "input": 0}]', ["entry 1 has fields that are not texts"]),
+        ("p.json", b'[{"instruction": "a", "dataset": []}]', ["entry 1 has fields that are not texts"]),
+        ("p.json", b'[{"instruction": "\\ud800"}]', ["entry 1 has fields that are not texts"]),
+        ("p.json", b"[" * 100_000, ["is not valid JSON"]),
+        ("p.jsonl", b'{"instruction": "a"}\n\n{"instruction"\n', ["line 3 is not valid JSON"]),
+        ("p.jsonl", b'"a"\n', ["line 1 is not an object"]),
         ("p.txt", b"a\n\xff\n", ["is not UTF-8", "in line 2"]),
-        ("p.txt", b" \n\n", ["holds no prompt"]),
+        ("p.txt", b" \n\n", ["has no prompt"]),
         ("p.txt", None, ["cannot be read (No such file or directory)"]),
     ],
 )

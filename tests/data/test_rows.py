@@ -16,52 +16,72 @@ REVIEWS = {f"{split}/{stars}.txt": "words" for split in ("train", "test") for st
 REVIEWS = {f"aclImdb/{name}": text for name, text in REVIEWS.items()}
 FOLDER, LINK = object(), object()
 BAD = {
-    "fields of TSV all empty": ("table", {"t.tsv": f"{HEADER}a\tx\n\n\t\nb\ty\n"}, r"t.tsv line 4 has an empty text"),
-    "fields of CSV all empty": ("table", {"t.csv": "text,label\na,x\n\n,\n"}, r"t.csv line 4 has an empty text"),
+    "fields of TSV all empty": (
+        "table",
+        {"t.tsv": f"{HEADER}a\tx\n\n\t\nb\ty\n"},
+        r"t.tsv line 4: 'label' must be the name",
+    ),
+    "fields of CSV all empty": (
+        "table",
+        {"t.csv": "text,label\na,x\n\n,\n"},
+        r"t.csv line 4: 'label' must be the name",
+    ),
     "fields of SST-2 all empty": ("sst2", {**SST2, "dev.tsv": f"{SST2['dev.tsv']}\t\n"}, "dev.tsv line 4 has an empty"),
-    "half a character": ("table", {"t.jsonl": '{"text": "\\ud83d", "label": 1}'}, r"t.jsonl line 1: 'text' has half a"),
+    "half a character": (
+        "table",
+        {"t.jsonl": '{"text": "\\ud83d", "label": 1}'},
+        r"t.jsonl line 1: 'text' has a lone surrogate",
+    ),
     "half a label": (
         "table",
         {"t.jsonl": '{"text": "a", "label": "\\udfff"}'},
-        r"line 1: 'label' has half .* '\\udfff'",
+        r"line 1: 'label' has a lone surrogate, '\\udfff'",
     ),
-    "half of a pair": ("mnli", {**MNLI, DEV: PAIR + PAIR.replace("wet", "\\udc00")}, r"line 2: 'sentence2' has half a"),
-    "label of a pair": ("mnli", {**MNLI, DEV: PAIR.replace("neutral", "\\udc00")}, r"line 1: 'gold_label' has half a"),
+    "half of a pair": (
+        "mnli",
+        {**MNLI, DEV: PAIR + PAIR.replace("wet", "\\udc00")},
+        r"line 2: 'sentence2' has a lone surrogate",
+    ),
+    "label of a pair": (
+        "mnli",
+        {**MNLI, DEV: PAIR.replace("neutral", "\\udc00")},
+        r"line 1: 'gold_label' has a lone surrogate",
+    ),
     "breaks in capitals": ("imdb", {**REVIEWS, "aclImdb/test/pos/1_8.txt": "<BR />"}, r"pos/1_8.txt has an empty text"),
     "a pair of breaks": ("mnli", {**MNLI, DEV: PAIR.replace("It rains.", "<BR>")}, "matched.jsonl holds no labelled"),
     "a link that leads nowhere": (
         "imdb",
         {**REVIEWS, "aclImdb/train/neg/5_2.txt": LINK},
-        r"train/neg/5_2.txt cannot be read \(No such file or directory\); copy the original again",
+        r"train/neg/5_2.txt cannot be read \(No such file",
     ),
     "a folder": (
         "imdb",
         {**REVIEWS, "aclImdb/train/neg/1_1.txt": FOLDER},
-        r"neg/1_1.txt cannot be read \(Is a directory",
+        r"'train/neg/1_1.txt' is not a regular file",
     ),
     "two columns missing": (
         "table",
         {"t.tsv": "a\tb\n"},
-        r"line 1 has no columns 'text', 'label'; its columns are 'a', 'b'; where there is no header",
+        r"line 1 has no columns 'text', 'label'; its columns are 'a', 'b'",
     ),
     "many columns": (
         "table",
         {"t.csv": ",".join(f"c{n}" for n in range(30))},
-        r"its columns are 'c0', .* 'c9' and more; where there is no header, give all columns as numbers, from 0$",
+        r"its columns are 'c0', .* 'c9' and more$",
     ),
     "no header": (
         "table",
         {"t.tsv": "a gale\twind\nheavy showers\train\n"},
-        r"line 1 has no columns 'text', 'label'; its columns are 'a gale', 'wind'; where there is no header",
+        r"line 1 has no columns 'text', 'label'; its columns are 'a gale', 'wind'",
     ),
     "no header of a published file": ("sst2", {**SST2, "dev.tsv": "fine\t1\n"}, r"its columns are 'fine', '1'$"),
-    "header again": ("table", {"t.csv": "text,label\na,x\nb,y\ntext,label\n"}, r"line 4 is the header again; take"),
-    "zero bytes": ("table", {"t.csv": "text,label\na,x\nb\0,y\n"}, r"t.csv is no UTF-8 text: .* zero byte in line 3"),
+    "header again": ("table", {"t.csv": "text,label\na,x\nb,y\ntext,label\n"}, r"line 4 repeats the header"),
+    "zero bytes": ("table", {"t.csv": "text,label\na,x\nb\0,y\n"}, r"t.csv is not UTF-8 text: .* zero byte in line 3"),
     "UTF-16 without a mark": ("table", {"t.csv": "t\0e\0x\0t\0"}, r"a zero byte in line 1; convert the file"),
     "a split of another name": (
         "table",
         {"train.tsv": f"{HEADER}a\tx\nb\ty\n", "test_set.tsv": HEADER},
-        r"'test_set.tsv' looks like test, and cannot be read; give",
+        r"'test_set.tsv' looks like test, but is not read; give",
     ),
     "one text": (
         "table",
@@ -93,50 +113,6 @@ def test_what_is_wrong_inside_is_told_in_one_line_and_nothing_is_left(tmp_path, 
         load(TextConfig(source, root, str(tmp_path / "prepared")), log=lambda line: None)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "prepared").exists()
-
-
-NUMBERS = {"text_column": "1", "label_column": "0"}
-BAD_NUMBERS = {
-    "beyond the last": (
-        "a,b\n",
-        {"text_column": "1", "label_column": "2"},
-        r"no column '2'; its columns are '0', '1'",
-    ),
-    "only some": ("a,b\n", {"text_column": "1"}, r"no columns '1', 'label'; .* give all columns as numbers, from 0$"),
-    "a header": (
-        "label,text\n" + "sun,a\nwind,b\n" * 20,
-        NUMBERS,
-        r"line 1 looks like a header: no other row has the label 'label'; give columns by their names, as 'text'",
-    ),
-    "ragged": ("sun,a\nwind\n", NUMBERS, r"line 2 has 1 field"),
-    "the same": ("sun,a\n", {"text_column": "1", "label_column": "1"}, r"must differ, got 1, 1"),
-}
-
-
-@pytest.mark.parametrize("suffix", ["csv", "tsv"])
-def test_a_table_without_header_is_read_by_the_numbers_of_its_columns(tmp_path, suffix):
-    separator = {"csv": ",", "tsv": "\t"}[suffix]
-    root = written(tmp_path, {f"t.{suffix}": "".join(f"{label}{separator}{text}\n" for text, label in GOOD)})
-    data = load(TextConfig("table", root, str(tmp_path / "prepared"), **NUMBERS), log=lambda line: None)
-    assert sum(data.num_examples(split) for split in ("train", "validation", "test")) == len(GOOD)
-    assert data.class_names == ("rain", "sun", "wind")
-    assert set(data.read("train", range(data.num_examples("train"))).texts) == {text for text, _ in GOOD}
-
-
-def test_columns_whose_names_are_numbers_are_known_by_name(tmp_path):
-    rows = "".join(f"{label},{text}\n" for text, label in GOOD)
-    config = TextConfig(
-        "table", written(tmp_path, {"t.csv": f"1,0\n{rows}"}), str(tmp_path / "prepared"), 0.1, "0", "1"
-    )
-    assert load(config, log=lambda line: None).class_names == ("rain", "sun", "wind")
-
-
-@pytest.mark.parametrize(("content", "columns", "message"), BAD_NUMBERS.values(), ids=BAD_NUMBERS)
-def test_numbers_of_columns_that_do_not_fit_are_told_in_one_line(tmp_path, content, columns, message):
-    config = TextConfig("table", written(tmp_path, {"t.csv": content}), str(tmp_path / "prepared"), **columns)
-    with pytest.raises(UserError, match=message) as caught:
-        load(config, log=lambda line: None)
-    assert "\n" not in str(caught.value)
 
 
 def table(tmp_path, rows, log=lambda line: None):

@@ -18,25 +18,26 @@ def test_the_config_offers_exactly_the_sources_of_the_table():
     assert set(typing.get_args(typing.get_type_hints(DataConfig)["source"])) == set(SOURCES)
 
 
-@pytest.mark.parametrize("source", ["frames", "file"])
+@pytest.mark.parametrize("source", ["video"])
 def test_a_source_of_files_needs_a_root(source):
-    with pytest.raises(UserError, match=f"data.source={source} needs data.root: the "):
+    with pytest.raises(UserError, match=f"data.source={source} needs data.root: a video file"):
         resolve_source(SOURCES, DataConfig(source=source))
 
 
 def test_photos_take_no_root():
-    with pytest.raises(UserError, match=r"takes no data.root, got /somewhere; .*data.source=video, frames, file$"):
+    with pytest.raises(UserError, match=r"takes no data.root, got '/somewhere'; .*data.source=video$"):
         resolve_source(SOURCES, DataConfig(root="/somewhere"))
 
 
 def test_an_unknown_source_is_an_error_that_lists_the_known_ones():
-    with pytest.raises(UserError, match=r"data.source=radio is unknown; choose one of photos, video, frames, file"):
+    with pytest.raises(UserError, match=r"data.source=radio is unknown; choose one of photos, video"):
         resolve_source(SOURCES, DataConfig(source="radio"))  # pyright: ignore (what an edited config file may hold)
 
 
 def test_a_tilde_in_the_root_is_the_home_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert resolve_source(SOURCES, DataConfig(source="frames", root="~/clips"))[1] == tmp_path / "clips"
+    (tmp_path / "clips").mkdir()
+    assert resolve_source(SOURCES, DataConfig(source="video", root="~/clips"))[1] == tmp_path / "clips"
 
 
 def test_photo_regions_share_no_pixel():

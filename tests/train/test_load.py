@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.data.test_video_file import write_video
+from tests.data.conftest import write_video
 from tests.train.conftest import CLIPS, clips_in_memory, traced_task
 from tests.train.test_fit import VALIDATION, linear
 from unroll_jax.train import load

@@ -309,7 +309,7 @@ def _records(pictures: PictureSet[Examples], split: str, facts: Record, where: s
     if len(classes) < (2 if split == "train" else 1):
         names = [pictures.class_names[number] for number in classes]
         raise UserError(
-            f"{where}: labels of {split} have {f'one class alone ({names[0]})' if names else 'no class'}; "
+            f"{where}: labels of {split} have {f'one class only ({names[0]})' if names else 'no class'}; "
             "give images of several classes"
         )
     log(f"  {split}: {count} images of {' x '.join(map(str, pictures.shape))}")

@@ -119,8 +119,8 @@ def prepare_from(
 
     The folder is named after the source, its fingerprint, and the ``options`` that the records depend on.
     """
-    source, root = resolve_source(sources, config)
     with _reading(config):
+        source, root = resolve_source(sources, config)
         if root is None and source.download is not None:
             fingerprint = source.download.fingerprint
         else:
