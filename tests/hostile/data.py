@@ -22,8 +22,8 @@ PED2 = {"d/training/frames/01": 20, "d/training/frames/02": 20, "d/testing/frame
 NEWLINE = {"d/a\nb": 20, "d/b c": 20, "d/c": 20}
 FRAMES = {f"d/{clip}/{n}.png": image(n) for clip in "abc" for n in range(20)}
 KEEP = {name: content for name, content in FRAMES.items() if name != "d/a/3.png"}
-FROM = "prepare frames --from d"
-RUN = "run video-ut --data.source frames --data.root d --out runs/x"
+FROM = "prepare video --from d"
+RUN = "run video-ut --data.source video --data.root d --out runs/x"
 
 
 def spoilt(content: bytes, name: str = "d/a/3.png"):
@@ -32,20 +32,20 @@ def spoilt(content: bytes, name: str = "d/a/3.png"):
 
 
 COMMANDS = [
-    Command("prepare frames --from nowhere", ("--from nowhere does not exist",)),
-    Command("prepare frames", ("prepare frames needs --from",)),
-    Command("prepare frames --from=", ("--from",)),
-    Command("prepare frames --from ~nobody-here/x", ("~nobody-here",)),
-    Command(f"prepare frames --from {'x' * 5000}", ("cannot be read",)),
+    Command("prepare video --from nowhere", ("--from nowhere does not exist",)),
+    Command("prepare video", ("prepare video needs --from",)),
+    Command("prepare video --from=", ("--from",)),
+    Command("prepare video --from ~nobody-here/x", ("~nobody-here",)),
+    Command(f"prepare video --from {'x' * 5000}", ("cannot be read",)),
     Command("prepare photos --from d", ("takes no --from",), folders("d")),
     Command("prepare videos --from d", ("videos",), folders("d")),
-    Command("prepare frames --from d --validation-share 0.2", ("--validation-share",), clips(THREE)),
-    Command("prepare frames --from d --text-column x", ("--text-column",), clips(THREE)),
-    Command(FROM, ("is empty",), folders("d")),
-    Command(FROM, ("is empty",), folders("d/train/a", "d/test/b")),
-    Command(FROM, ("holds no frames",), files({"d/a.txt": "x"})),
-    Command(FROM, ("whole tar",), files({"d": "x"})),
-    Command(FROM, ("whole tar",), files({"d": ""})),
+    Command("prepare video --from d --validation-share 0.2", ("--validation-share",), clips(THREE)),
+    Command("prepare video --from d --text-column x", ("--text-column",), clips(THREE)),
+    Command(FROM, ("--from d holds no .png, .jpg, .jpeg, .tif, .tiff, .bmp,",), folders("d")),
+    Command(FROM, ("--from d holds no .png, .jpg, .jpeg, .tif, .tiff, .bmp,",), folders("d/train/a", "d/test/b")),
+    Command(FROM, ("holds no .png",), files({"d/a.txt": "x"})),
+    Command(FROM, ("--from d: video 'd' cannot be read as a video",), files({"d": "x"})),
+    Command(FROM, ("--from d: video 'd' has 1 frames, fewer than the 20 of a",), files({"d": ""})),
     Command(FROM, ("whole tar",), files({"d": image()})),
     Command(FROM, ("does not exist",), link("d", "d")),
     Command(FROM, ("does not exist",), link("d", "nowhere")),
@@ -61,7 +61,7 @@ COMMANDS = [
     Command(FROM, ("test: 100 sequences, clips: 1 (testing/frames/01)",), clips(PED2), code=0),
     Command(
         FROM,
-        ("passed over, 'Test/Test001_gt'", "clips: 1 (Test/Test001)"),
+        ("passing over 1 folder(s) of masks or inside of a clip, as",),
         clips({"d/Train/Train001": 20, "d/Train/Train002": 20, "d/Test/Test001": 20, "d/Test/Test001_gt": 20}),
         code=0,
     ),
@@ -81,7 +81,7 @@ COMMANDS = [
         code=0,
     ),
     Command(FROM, ("test: 100 sequences, clips: 1 (frames 40 to 59)",), clips({"d": 65}), code=0),
-    Command(FROM, ("has 59 frames; give 60",), clips({"d": 59})),
+    Command(FROM, ("--from d: clip '.' of 59 frames is the only one for 3 splits",), clips({"d": 59})),
     Command(FROM, ("look like splits", "ROOT/test/CLIP"), clips({"d/Train001": 20, "d/Train002": 20, "d/Test001": 20})),
     Command(
         FROM,
@@ -95,7 +95,7 @@ COMMANDS = [
     ),
     Command(
         FROM,
-        ("1 clip(s) lie in the folder of no split and are passed over, 'extra/1'",),
+        ("passing over 1 clip(s) outside of the splits, as",),
         clips({"d/train/1": 20, "d/train/2": 20, "d/test/1": 20, "d/extra/1": 20}),
         code=0,
     ),
@@ -104,15 +104,21 @@ COMMANDS = [
     Command(FROM, ("1 Train and 0 Test",), clips({"d/train/1": 20, "d/val/1": 20})),
     Command(FROM, ("lies in folders of test and train",), clips({"d/train/test/1": 20, "d/train/1": 20})),
     Command(FROM, ("no clips but masks",), clips({"d/a_gt": 20, "d/b_gt": 20, "d/c_mask": 20})),
-    Command(FROM, ("passed over, 'b/flow'",), clips({**THREE, "d/b/flow": 20}), code=0),
-    Command(FROM, ("'cover.png' for one",), both(clips(THREE), files({"d/cover.png": image()}))),
-    Command(FROM, ("holds 2 clip(s); give at least 3",), clips({"d/a": 20, "d/b": 20})),
-    Command(FROM, ("clip 'e' has 19 frames",), clips({**THREE, "d/e": 19})),
-    Command(FROM, ("--from d: all frames of train are of one grey level (0)",), clips(THREE, black=True)),
-    Command(RUN, ("--data.root d: all frames of train are of one grey",), clips(THREE, black=True), gone=("runs",)),
+    Command(
+        FROM, ("passing over 1 folder(s) of masks or inside of a clip, as",), clips({**THREE, "d/b/flow": 20}), code=0
+    ),
     Command(
         FROM,
-        ("all frames of test are of one grey level",),
+        ("--from d holds frames and folders of frames, as 'cover.png'",),
+        both(clips(THREE), files({"d/cover.png": image()})),
+    ),
+    Command(FROM, ("holds 2 clip(s); give at least 3",), clips({"d/a": 20, "d/b": 20})),
+    Command(FROM, ("clip 'e' has 19 frames",), clips({**THREE, "d/e": 19})),
+    Command(FROM, ("--from d: all frames of train have one grey level",), clips(THREE, black=True)),
+    Command(RUN, ("--data.root d: all frames of train have one grey level",), clips(THREE, black=True), gone=("runs",)),
+    Command(
+        FROM,
+        ("--from d: all frames of test have one grey level",),
         both(clips({"d/a": 20, "d/b": 20}), clips({"d/c": 20}, black=True)),
     ),
     Command(
@@ -149,83 +155,110 @@ COMMANDS = [
         both(clips(THREE), named_in_latin_1("d/caf\xe9/1.png", image())),
     ),
     Command(FROM, ("'\\udce9.png' is not UTF-8",), named_in_latin_1("d/\xe9.png", image())),
-    Command("prepare frames --from t.tar", ("clips: 1 (d/a)",), tar("t.tar", FRAMES), code=0),
-    Command("prepare frames --from t.tar", ("points outside the archive",), tar("t.tar", {"../d/a/1.png": image()})),
+    Command("prepare video --from t.tar", ("clips: 1 (d/a)",), tar("t.tar", FRAMES), code=0),
+    Command("prepare video --from t.tar", ("points outside the archive",), tar("t.tar", {"../d/a/1.png": image()})),
     Command(
-        "prepare frames --from t.tar",
+        "prepare video --from t.tar",
         ("'/d/a/1.png' points outside the archive",),
         tar("t.tar", {"/d/a/1.png": image()}),
     ),
     Command(
-        "prepare frames --from t.tar", ("not a plain file",), tar("t.tar", {"d/a/1.png": b""}, kind=tarfile.SYMTYPE)
+        "prepare video --from t.tar", ("not a plain file",), tar("t.tar", {"d/a/1.png": b""}, kind=tarfile.SYMTYPE)
     ),
     Command(
-        "prepare frames --from t.tar", ("not a plain file",), tar("t.tar", {"d/a/1.png": b""}, kind=tarfile.CHRTYPE)
+        "prepare video --from t.tar", ("not a plain file",), tar("t.tar", {"d/a/1.png": b""}, kind=tarfile.CHRTYPE)
     ),
-    Command("prepare frames --from t.tar", ("holds no frames",), tar("t.tar", {})),
+    Command("prepare video --from t.tar", ("holds no .png",), tar("t.tar", {})),
     Command(
-        "prepare frames --from t.tar",
+        "prepare video --from t.tar",
         ("'d/caf\\udce9/1.png' is not UTF-8",),
         tar("t.tar", {"d/caf\udce9/1.png": image()}),
     ),
     Command(
-        "prepare frames --from t.tgz",
+        "prepare video --from t.tgz",
         ("ended before the end-of-stream",),
         both(tar("t.tgz", FRAMES, mode="w:gz"), cut("t.tgz", 0.7)),
     ),
-    Command("prepare frames --from t.tar", ("nor a whole tar archive",), both(tar("t.tar", FRAMES), cut("t.tar", 0.7))),
-    Command("prepare frames --from t.zip", ("nor a whole tar archive",), files({"t.zip": b"PK\x03\x04" + bytes(40)})),
-    Command("prepare file --from v.avi", ("--from v.avi does not exist",)),
-    Command("prepare file", ("needs --from: the video file",)),
-    Command("prepare file --from v.avi", ("not a video that can be read (Invalid data",), files({"v.avi": b""})),
-    Command("prepare file --from v.avi", ("not a video that can be read",), files({"v.avi": b"RIFF" + bytes(100)})),
-    Command("prepare file --from v.png", ("has 1 frames",), files({"v.png": image()})),
-    Command("prepare file --from v.avi", ("folder without videos",), folders("v.avi")),
-    Command("prepare file --from d", ("folder without videos", "prepare frames"), clips(THREE)),
-    Command("prepare file --from v.avi", ("does not exist",), link("v.avi", "v.avi")),
-    Command("prepare file --from v.avi", ("has 59 frames",), video("v.avi", 59)),
-    Command("prepare file --from v.avi", ("clips: 1 (v.avi, frames 40 to 59)",), video("v.avi", 65), code=0),
     Command(
-        "prepare file --from v.avi",
-        ("is truncated: ", "frames could be read of the 90"),
+        "prepare video --from t.tar",
+        ("--from t.zip: video 't.zip' cannot be read as a video",),
+        both(tar("t.tar", FRAMES), cut("t.tar", 0.7)),
+    ),
+    Command(
+        "prepare video --from t.zip",
+        ("--from t.zip: video 't.zip' cannot be read as a video",),
+        files({"t.zip": b"PK\x03\x04" + bytes(40)}),
+    ),
+    Command("prepare video --from v.avi", ("--from v.avi does not exist",)),
+    Command("prepare file", ("source must be one of photos, video, digits, cifar10,",)),
+    Command(
+        "prepare video --from v.avi", ("--from v.avi: video 'v.avi' cannot be read as a video",), files({"v.avi": b""})
+    ),
+    Command(
+        "prepare video --from v.avi",
+        ("--from v.avi: video 'v.avi' cannot be read as a video",),
+        files({"v.avi": b"RIFF" + bytes(100)}),
+    ),
+    Command("prepare video --from v.png", ("has 1 frames",), files({"v.png": image()})),
+    Command(
+        "prepare video --from v.avi", ("--from v.avi holds no .png, .jpg, .jpeg, .tif, .tiff, .bmp,",), folders("v.avi")
+    ),
+    Command("prepare video --from v.avi", ("does not exist",), link("v.avi", "v.avi")),
+    Command(
+        "prepare video --from v.avi",
+        ("--from v.avi: clip 'v.avi' of 59 frames is the only one for",),
+        video("v.avi", 59),
+    ),
+    Command("prepare video --from v.avi", ("clips: 1 (v.avi/frames 40 to 59)",), video("v.avi", 65), code=0),
+    Command(
+        "prepare video --from v.avi",
+        ("--from v.avi: video 'v.avi' cannot be decoded after 39 of",),
         both(video("v.avi", 90), cut("v.avi", 0.7)),
     ),
     Command(
-        "prepare file --from v.mp4", ("not a video that can be read",), both(video("v.mp4", 90), cut("v.mp4", 0.2))
+        "prepare video --from v.mp4",
+        ("--from v.mp4: video 'v.mp4' cannot be read as a video",),
+        both(video("v.mp4", 90), cut("v.mp4", 0.2)),
     ),
     Command(
-        "prepare file --from v.mkv", ("s of the 3.6 s that it claims",), both(video("v.mkv", 90), cut("v.mkv", 0.4))
+        "prepare video --from v.mkv", ("s of the 3.6 s that it claims",), both(video("v.mkv", 90), cut("v.mkv", 0.4))
     ),
-    Command("prepare file --from v.avi", ("all frames of train are of one grey",), video("v.avi", 65, black=True)),
-    Command("prepare frames --from d", ("holds no frames",), video("d/v.avi", 65)),
-    Command("prepare frames --from v.avi", ("nor a whole tar archive",), video("v.avi", 65)),
     Command(
-        "prepare file --from d",
+        "prepare video --from v.avi",
+        ("--from v.avi: all frames of train have one grey level",),
+        video("v.avi", 65, black=True),
+    ),
+    Command(
+        "prepare video --from d",
         ("test: 100 sequences, clips: 1 (testing_videos/1.avi)",),
         both(*(video(f"d/{n}.avi", 20) for n in ("training_videos/1", "training_videos/2", "testing_videos/1"))),
         code=0,
     ),
     Command(
-        "prepare file --from d",
+        "prepare video --from d",
         ("'train1.avi' like train",),
         both(*(video(f"d/{n}.avi", 20) for n in ("train1", "train2", "test1"))),
     ),
-    Command("prepare file --from d", ("holds 2 clip(s)",), both(video("d/a.avi", 20), video("d/b.avi", 20))),
+    Command("prepare video --from d", ("holds 2 clip(s)",), both(video("d/a.avi", 20), video("d/b.avi", 20))),
     Command(
-        "prepare file --from d",
+        "prepare video --from d",
         ("video 'c.avi' has 19 frames",),
         both(video("d/a.avi", 20), video("d/b.avi", 20), video("d/c.avi", 19)),
     ),
     Command(
-        "run video-ut --data.source file --data.root d/v.avi --out runs/x",
-        ("--data.root d/v.avi does not exist", "--data.source frames"),
+        "run video-ut --data.source video --data.root d/v.avi --out runs/x",
+        ("--data.root d/v.avi does not exist",),
         folders("d"),
         gone=("runs",),
     ),
     Command(
-        "run video-ut --data.source frames --out runs/x", ("--data.source frames needs --data.root",), gone=("runs",)
+        "run video-ut --data.source video --out runs/x", ("--data.source video needs --data.root",), gone=("runs",)
     ),
-    Command("run video-ut --data.root d --out runs/x", ("photos takes no --data.root, got d",), gone=("runs",)),
+    Command(
+        "run video-ut --data.root d --out runs/x",
+        ("--data.source photos takes no --data.root, got 'd'",),
+        gone=("runs",),
+    ),
     Command("run video-ut --data.source webcam --out runs/x", ("webcam",), gone=("runs",)),
     Command(
         RUN + " --data.prepared p",
@@ -234,5 +267,5 @@ COMMANDS = [
         gone=("runs",),
     ),
     Command(RUN + " --data.prepared ~nobody-here/p", ("--data.prepared ~nobody-here/p",), clips(THREE), gone=("runs",)),
-    Command("plan video-ut --data.source frames --data.root nowhere", ("--data.root nowhere does not exist",)),
+    Command("plan video-ut --data.source video --data.root nowhere", ("--data.root nowhere does not exist",)),
 ]

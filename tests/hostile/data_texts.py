@@ -27,11 +27,11 @@ COMMANDS = [
     Command("prepare table --from nowhere.csv", ("--from nowhere.csv does not exist",)),
     Command("prepare table --from t.xlsx", ("t.xlsx ends in none of .tsv, .csv, .jsonl",), table("PK", "t.xlsx")),
     Command("prepare table --from t.csv.gz", ("ends in none of",), table("\x1f", "t.csv.gz")),
-    Command(FROM, ("holds no train.tsv",), folders("t.csv")),
+    Command(FROM, ("holds no train file",), folders("t.csv")),
     Command(FROM, ("does not exist",), link("t.csv", "t.csv")),
     Command(FROM, ("t.csv is empty",), table("")),
     Command(FROM, ("t.csv is empty",), table("\n\n\n")),
-    Command(FROM, ("t.csv holds no rows",), table(HEAD)),
+    Command(FROM, ("t.csv has no rows",), table(HEAD)),
     Command(FROM, ("train: 32 texts, a: 16, b: 16",), table(HEAD + CSV), code=0),
     Command(
         FROM,
@@ -53,22 +53,13 @@ COMMANDS = [
     Command(FROM, ("line 42 has 1 field(s)",), table(HEAD + CSV + "alone\n")),
     Command(FROM, ("line 42 has an empty text",), table(HEAD + CSV + ",a\n")),
     Command(FROM, ("line 42: 'label' must be the name or number of a class",), table(HEAD + CSV + "x,\n")),
-    Command(FROM, ("line 42 is the header again",), table(HEAD + CSV + HEAD + CSV)),
+    Command(FROM, ("t.csv line 42 repeats the header",), table(HEAD + CSV + HEAD + CSV)),
     Command(
         FROM,
-        ("its columns are 'text 0', 'a'", "where there is no header, give all columns as numbers, from 0"),
+        ("t.csv line 1 has no columns 'text', 'label'",),
         table(CSV),
     ),
-    Command(FROM + " --text-column 0 --label-column 1", ("train: 32 texts, a: 16, b: 16",), table(CSV), code=0),
-    Command(FROM + " --text-column 0", ("no columns '0', 'label'", "give all columns as numbers"), table(CSV)),
-    Command(FROM + " --text-column 0 --label-column 2", ("no column '2'",), table(CSV)),
-    Command(FROM + " --text-column 0 --label-column -1", ("no columns '0', '-1'",), table(CSV)),
-    Command(
-        FROM + " --text-column 0 --label-column 1",
-        ("line 1 looks like a header", "as 'text' and 'label'"),
-        table(HEAD + CSV),
-    ),
-    Command(FROM + " --text-column 1 --label-column 0", ("line 1 looks like a header",), table(CSV)),
+    Command(FROM + " --text-column 0", ("t.csv line 1 has no columns '0', 'label'",), table(CSV)),
     Command(FROM + " --text-column label --label-column text", ("a class has a single example",), table(HEAD + CSV)),
     Command(
         FROM + " --text-column text --label-column text",
@@ -81,7 +72,7 @@ COMMANDS = [
     Command(FROM, ("names the column 'text' twice",), table("text,text,label\n" + "a,b,c\n")),
     Command(FROM, ("names the column 'label' twice",), table("text,label,label\n" + "a,b,c\n")),
     Command(FROM, ("--from t.csv: all texts of train are the same",), table(HEAD + "same,a\nsame,b\n" * 20)),
-    Command(FROM, ("one class alone (a)",), table(HEAD + CSV.replace(",b", ",a"))),
+    Command(FROM, ("--from t.csv: train has texts of one class only",), table(HEAD + CSV.replace(",b", ",a"))),
     Command(FROM, ("a class has a single example",), table(HEAD + "one,a\ntwo,b\n")),
     Command(FROM, ("a class has a single example",), table(HEAD + CSV + "x,c\n")),
     Command(FROM, ("the labels 1 and 1.0, one number",), table(HEAD + CSV.replace(",b", ",1").replace(",a", ",1.0"))),
@@ -94,13 +85,19 @@ COMMANDS = [
         table(HEAD.replace(",", "\t") + '"open\ta\n' + TSV, "t.tsv"),
         code=0,
     ),
-    Command("prepare table --from t.tsv", ("where there is no header",), table(TSV, "t.tsv")),
-    Command("prepare table --from t.tsv", ("those of a .tsv by tabs",), table(HEAD + CSV, "t.tsv")),
+    Command("prepare table --from t.tsv", ("t.tsv line 1 has no columns 'text', 'label'",), table(TSV, "t.tsv")),
+    Command("prepare table --from t.tsv", ("t.tsv line 1 has no columns 'text', 'label'",), table(HEAD + CSV, "t.tsv")),
     Command("prepare table --from t.jsonl", ("train: 32 texts",), table(LINES, "t.jsonl"), code=0),
-    Command("prepare table --from t.jsonl", ("no JSON object with 'text', 'label'",), table("[1, 2]\n", "t.jsonl")),
+    Command(
+        "prepare table --from t.jsonl",
+        ("t.jsonl line 1 is not a JSON object with 'text', 'label'",),
+        table("[1, 2]\n", "t.jsonl"),
+    ),
     Command("prepare table --from t.jsonl", ("line 41 cannot be read as JSON",), table(LINES + "{\n", "t.jsonl")),
     Command(
-        "prepare table --from t.jsonl", ("no JSON object",), table(json.dumps([{"text": "a", "label": 1}]), "t.jsonl")
+        "prepare table --from t.jsonl",
+        ("t.jsonl line 1 is not a JSON object with 'text', 'label'",),
+        table(json.dumps([{"text": "a", "label": 1}]), "t.jsonl"),
     ),
     Command(
         "prepare table --from t.jsonl",
@@ -108,12 +105,14 @@ COMMANDS = [
         table('{"text": "a", "label": NaN}\n', "t.jsonl"),
     ),
     Command(
-        "prepare table --from t.jsonl", ("'text' must be a text, got 5",), table('{"text": 5, "label": 1}\n', "t.jsonl")
+        "prepare table --from t.jsonl",
+        ("--from t.jsonl: train has texts of one class only",),
+        table('{"text": 5, "label": 1}\n', "t.jsonl"),
     ),
     Command("prepare table --from t.jsonl", ("line 1 cannot be read as JSON",), table("[" * 100_000, "t.jsonl")),
     Command(
         "prepare table --from t.jsonl",
-        ("'text' has half a character",),
+        ("t.jsonl line 1: 'text' has a lone surrogate, '\\ud83d'",),
         table('{"text": "\\ud83d", "label": 1}\n', "t.jsonl"),
     ),
     Command(
@@ -121,14 +120,14 @@ COMMANDS = [
         ("holds train.tsv and train.csv; keep one",),
         files({"d/train.csv": HEAD + CSV, "d/train.tsv": "x"}),
     ),
-    Command("prepare table --from d", ("holds no train.tsv",), files({"d/test.csv": HEAD + CSV})),
+    Command("prepare table --from d", ("holds no train file",), files({"d/test.csv": HEAD + CSV})),
     Command(
         "prepare table --from d",
         ("d/test.csv line 2 has label 'c'",),
         files({"d/train.csv": HEAD + CSV, "d/test.csv": HEAD + "x,c\n"}),
     ),
     Command(
-        "prepare table --from d", ("d/test.csv holds no rows",), files({"d/train.csv": HEAD + CSV, "d/test.csv": HEAD})
+        "prepare table --from d", ("d/test.csv has no rows",), files({"d/train.csv": HEAD + CSV, "d/test.csv": HEAD})
     ),
     Command(
         "prepare table --from d",
@@ -148,7 +147,7 @@ COMMANDS = [
     ),
     Command(
         "prepare table --from d",
-        ("'test.csv' looks like test, and cannot be read",),
+        ("--from d: 'test.csv' looks like test, but is not read",),
         both(files({"d/train.csv": HEAD + CSV}), link("d/test.csv", "nowhere")),
     ),
     Command(FROM + " --validation-share 0.5", ("test: 20 texts",), table(HEAD + CSV), code=0),
@@ -194,7 +193,7 @@ COMMANDS = [
     ),
     Command(
         "prepare sst2 --from d",
-        ("one class alone (positive)",),
+        ("--from d: train has texts of one class only",),
         files({**SST2, "d/train.tsv": "sentence\tlabel\nfine\t1\ngood\t1\n"}),
     ),
     Command(
@@ -202,7 +201,9 @@ COMMANDS = [
     ),
     Command("prepare sst2 --from d", ("holds no dev.tsv",), files({"d/train.tsv": SST2["d/train.tsv"]})),
     Command(
-        "prepare sst2 --from d", ("d/train.tsv cannot be read",), folders("d/train.tsv", "d/dev.tsv", "d/test.tsv")
+        "prepare sst2 --from d",
+        ("--from d: 'dev.tsv' is not a regular file",),
+        folders("d/train.tsv", "d/dev.tsv", "d/test.tsv"),
     ),
     Command(
         "prepare sst2 --from t.zip",
@@ -236,5 +237,5 @@ COMMANDS = [
         "prepare imdb --from d", ("is not UTF-8",), both(files(REVIEWS), named_in_latin_1("d/train/pos/\xe9.txt", b"x"))
     ),
     Command("prepare imdb --from t.tar", ("holds no reviews",), tar("t.tar", {"aclImdb/train/neg/0_3.txt": b"words"})),
-    Command("prepare verdicts --from d", ("takes no --from, got d",), folders("d")),
+    Command("prepare verdicts --from d", ("prepare verdicts takes no --from, got 'd'",), folders("d")),
 ]

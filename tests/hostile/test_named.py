@@ -71,8 +71,8 @@ def test_every_option_that_a_message_names_is_one_of_some_command():
     [
         ("run image-opteq", "lower --primal.learning-rate", {"primal.learning-rate"}),
         ("run demo", "lower --primal.learning-rate", set()),
-        ("prepare frames", "needs --data.root", {"data.root"}),
-        ("prepare frames", "needs --from", set()),
+        ("prepare video", "needs --data.root", {"data.root"}),
+        ("prepare video", "needs --from", set()),
         ("run demo --stesp 3", "unknown --stesp; see `unroll-jax run demo --helps`", set()),
     ],
 )

@@ -117,7 +117,7 @@ def of_processes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.fixture(scope="session")
 def launched(of_processes: dict[str, str], few_clips: Path) -> Callable[..., subprocess.Popen]:
     """``launched(folder, *before, **options)``: starts ``train [before] run video-ut``, its output in a file beside."""
-    data = {"data.source": "frames", "data.root": few_clips}
+    data = {"data.source": "video", "data.root": few_clips}
 
     def start(folder: Path, *before: str, **options: object) -> subprocess.Popen:
         folder.parent.mkdir(exist_ok=True)

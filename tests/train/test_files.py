@@ -186,12 +186,12 @@ def test_a_report_is_written_whole_or_not_at_all(tmp_path, read_only, monkeypatc
 def test_a_file_too_large_for_the_system_is_one_line_from_a_real_process(of_processes, few_clips, tmp_path):
     """RLIMIT_FSIZE refuses what TensorStore's threads write, as a quota does."""
     folder = tmp_path / "run"
-    options = OF_PROCESSES | {"data.source": "frames", "data.root": few_clips, "out": folder, "model.rank": 64}
+    options = OF_PROCESSES | {"data.source": "video", "data.root": few_clips, "out": folder, "model.rank": 64}
     words = [part for name, value in options.items() for part in (f"--{name}", str(value))]
     command = [sys.executable, "-m", "unroll_jax.train", "run", "video-ut", *words]
     limited = ["sh", "-c", 'ulimit -f 200 && exec "$@"', "sh", *command]
     environment = of_processes | {"JAX_COMPILATION_CACHE_DIR": ""}
-    subprocess.run([*command[:3], "prepare", "frames", "--from", str(few_clips)], env=of_processes, check=True)
+    subprocess.run([*command[:3], "prepare", "video", "--from", str(few_clips)], env=of_processes, check=True)
     ended = subprocess.run(limited, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert ended.returncode == 2, ended.stderr
     assert "Traceback" not in ended.stderr

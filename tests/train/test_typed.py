@@ -10,8 +10,8 @@ from unroll_jax.train.cli import as_typed
     [
         ("run", "data.root=clips is empty", "--data.root clips is empty"),
         ("prepare", "data.root=clips is empty", "--from clips is empty"),
-        ("run", "use data.source=frames", "use --data.source frames"),
-        ("prepare", "use data.source=frames", "use prepare frames"),
+        ("run", "use data.source=video", "use --data.source video"),
+        ("prepare", "use data.source=video", "use prepare video"),
         ("sweep", "data.validation_share must be", "--data.validation-share must be"),
         ("prepare", "data.validation_share=2 is", "--validation-share 2 is"),
         ("run", "with data.prepared or UNROLL_PREPARED", "with --data.prepared or UNROLL_PREPARED"),

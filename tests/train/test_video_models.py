@@ -148,11 +148,11 @@ def test_a_run_is_tested_on_other_video_at_its_own_noise(run, monkeypatch):
     other = Windows(seed=1, contrast=0.5)
     monkeypatch.setattr("unroll_jax.train.tasks.video.load", lambda config, *, log: DATA)
     monkeypatch.setattr("unroll_jax.train.tasks.video.load", lambda config, *, log: other)
-    evaluate_again([str(folder), "--on-source", "file", "--on-root", "elsewhere.avi"])
+    evaluate_again([str(folder), "--on-source", "video", "--on-root", "elsewhere.avi"])
     assert (folder / "evaluation.json").read_text() == original
     (place,) = folder.glob("evaluation_on_elsewhere_*.json")
     evaluation = json.loads(place.read_text())
-    assert (evaluation["tested_on"]["source"], evaluation["tested_on"]["root"]) == ("file", "elsewhere.avi")
+    assert (evaluation["tested_on"]["source"], evaluation["tested_on"]["root"]) == ("video", "elsewhere.avi")
     deviation = 255.0 * math.sqrt(0.3 * DATA.spec.pixel_std)
     assert evaluation["noisy_rmse"]["0.3"] == pytest.approx(deviation, rel=0.01)
     assert evaluation["rmse"]["0.3"] != json.loads(original)["rmse"]["0.3"]
@@ -162,7 +162,7 @@ def test_a_run_is_tested_on_other_video_at_its_own_noise(run, monkeypatch):
     ("options", "message"),
     [
         (("--on-root", "x"), "--on-root x has no effect without --on-source"),
-        (("--on-source", "frames"), "--on-source frames needs --on-root"),
+        (("--on-source", "video"), "--on-source video needs --on-root"),
     ],
 )
 def test_other_data_are_a_source_and_a_place(run, monkeypatch, options, message):

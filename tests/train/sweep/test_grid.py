@@ -113,7 +113,7 @@ def test_a_sweep_takes_no_folder_of_something_else_and_no_cell_of_another_sweep(
 
 @pytest.mark.slow
 def test_processes_that_are_ended_resume_and_end_like_one(of_processes, few_clips, tmp_path):
-    options = OF_PROCESSES | {"data.source": "frames", "data.root": few_clips, "over.seed": "0,1"}
+    options = OF_PROCESSES | {"data.source": "video", "data.root": few_clips, "over.seed": "0,1"}
     words = [part for name, value in options.items() for part in (f"--{name}", str(value))]
     command = [sys.executable, "-m", "unroll_jax.train", "sweep", "video-ut", *words]
 
@@ -140,7 +140,7 @@ def test_processes_that_are_ended_resume_and_end_like_one(of_processes, few_clip
 def test_a_child_that_dies_is_one_failure_and_its_log_is_kept(of_processes, tmp_path):
     """A child whose data are gone ends with the line that names them."""
     root = str(tmp_path / "nowhere")
-    command = [sys.executable, "-m", "unroll_jax.train", "sweep", "video-ut", *SMALL, "--data.source", "frames"]
+    command = [sys.executable, "-m", "unroll_jax.train", "sweep", "video-ut", *SMALL, "--data.source", "video"]
     command += ["--data.root", root, "--over.seed", "0,1", "--jobs", "2", "--out", str(tmp_path / "out")]
     done = subprocess.run(
         command, env=of_processes | {"TERM": os.environ.get("TERM", "")}, capture_output=True, text=True
