@@ -14,11 +14,6 @@ from ..system.files import writing
 from .clips import FRAME_SIZE, NUM_FRAMES, standard_frame
 from .files import TEMPORARY, Log
 
-with needs_extra("video"):
-    import av
-    from av.container import InputContainer
-    from av.error import FFmpegError
-
 FRAMES_BETWEEN_LINES = 1000  # of progress
 SUFFIXES = (".avi", ".mp4", ".m4v", ".mkv", ".mov", ".mpg", ".mpeg", ".webm", ".wmv", ".ts")
 SHAPE = (NUM_FRAMES, FRAME_SIZE, FRAME_SIZE)  # of a clip
@@ -96,11 +91,9 @@ def part_of(spool: IO[bytes], start: int) -> Iterator[np.ndarray]:
 
 
 def _av() -> Any:
-    try:
-        import av  # imported here: only video files need it
+    with needs_extra("video"):  # imported here: only video files need it
+        import av
         import av.error
-    except ImportError as error:
-        raise UserError("video files need the package av, which is missing; pip install av") from error
     return av
 
 
