@@ -181,7 +181,7 @@ def test_the_verdict_names_the_best_method_feasibility_layers_floors_and_the_see
     folders = [make_run("erm", evaluation=rmse(plain.tolist()) | {"layer_losses": [4.7, 13.7, 2.9, 0.6]})]
     sentences = verdict(grouped([*folders, make_run("constrained", evaluation=ours)])[0])
     assert 3 <= len(sentences) <= 5
-    assert sentences[0].startswith(f"3 layers, training gamma 0.15: {best} training has the best RMSE")
+    assert f"3 layers, training gamma 0.15: RMSE at the training noise (gamma 0.15), best first: {best}" in sentences[0]
     assert f"{100 * (factor - 1):+.1f}%" in sentences[1]
     assert "NOT feasible (layer 2 is 23.9% over its bound)" in sentences[2]
     assert "lower at layer 1 and higher at layer 3" in sentences[2]

@@ -39,10 +39,9 @@ def test_the_model_card_tells_task_data_constraints_and_figures(run, exported):
         f"data: photos: {sizes} sequences",
         f"feasible on the validation split (the layer furthest out is {excess})",
         f"RMSE {evaluation['rmse']['0.15']:.1f}",
-        f"Without a model: RMSE {evaluation['noisy_rmse']['0.15']:.1f} at test gamma 0.15, of the noisy input itself; "
-        f"{floors['linear layer']['0.15']:.1f} of linear layer; {floors['total variation']['0.15']:.1f} of total "
-        "variation.",
-        "Feasibility on held-out data, constrained",
+        f"Without a model: RMSE at test gamma 0.15: noisy input {evaluation['noisy_rmse']['0.15']:.2f}, linear layer "
+        f"{floors['linear layer']['0.15']:.2f}, total variation {floors['total variation']['0.15']:.2f}.",
+        "Layers on held-out data, constrained",
         'frames = model.predict("clip.mp4")',
     ):
         assert words in card

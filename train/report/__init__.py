@@ -1,7 +1,7 @@
 """Reports on evaluated run folders: `make_report` by the task that each names, and `write_report`.
 
 Commands, exports and sweeps import this room. `records` and `groups` read and group runs; `tables`, `figures` and
-`verdict` say what they show; `layered` and `supervised` put these together; `page` writes them.
+`verdict` say what they show; `layered`, `supervised` and `plain` put these together; `page` writes them.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,8 +14,9 @@ from ..runs import read_config, read_recorded
 from ..system.terminal import as_text
 from .layered import layered_report
 from .page import Report, write_files
+from .plain import plain_report
 from .records import Run, read_runs
-from .supervised import plain_report, supervised_report
+from .supervised import supervised_report
 
 __all__ = ["make_report", "write", "write_report"]
 

@@ -57,6 +57,7 @@ def layered_report(runs: Sequence[Run]) -> Report:
     accuracies = by_layer_table(settings, "layer_accuracies", "Accuracy (%) of every layer that is read", BY_LAYER)
     accepted = by_layer_table(settings, "acceptance", "Acceptance (%): tokens that a layer names as the last", BY_LAYER)
     layers = [layers_table(setting, variant) for setting in settings for variant in setting.variants]
+    enforced = [layers_table(setting, variant) for setting in settings for variant in setting.of("constrained")]
     configs = [Fold(f"Config of {run.name}", json.dumps(without_folders(run.config), indent=2)) for run in runs]
     drawn = {name: _picture(name, settings) for name in CAPTIONS}
     sections = [
@@ -77,7 +78,7 @@ def layered_report(runs: Sequence[Run]) -> Report:
         warnings=[*warnings(settings), *logged],
         sections=[(heading, blocks) for heading, blocks in sections if blocks],
         summary=summarise(settings, checked),
-        tables=[*scores, *exits, *accepted],
+        tables=[*scores, *enforced, *exits, *accepted],
         floor=f"{settings[0].spec.title}{at * bool(settings[0].spec.gamma)}: {floors}." if floors else "",
     )
 

@@ -1,4 +1,4 @@
-"""Reports on runs without layers: classifiers and segmenters, and any other task by its figures as they are."""
+"""The report on classifiers and segmenters: a table of networks, curves of training, predictions for scenes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +14,6 @@ from ..config.run import FREE
 from ..data.pictures import NOT_COUNTED
 from ..metrics import Predictions, read_predictions
 from ..registry import ReportSpec
-from ..system.files import without_folders
 from ..system.terminal import Table
 from .page import Block, Picture, Report
 from .panels import WIDTH, tidy
@@ -22,7 +21,6 @@ from .records import Run, flat, floats
 from .tables import number, ranged, runs_table
 from .verdict import ONE_SEED
 
-SHOWN = 16  # numbers of a list that a cell holds
 # Shares by level under disturbed pixels, by key of evaluation.json, and the word before a level in the table.
 DISTURBED = {
     "disturbed_accuracy": "",
@@ -63,23 +61,6 @@ def supervised_report(runs: Sequence[Run], spec: ReportSpec) -> Report:
         floor=f"{', '.join(f'{measures[key]} {100 * share:.2f}' for key, share in majority.items())}, of always the "
         "commonest class.",
     )
-
-
-def plain_report(runs: Sequence[Run]) -> Report:
-    """The report on runs of a task of any make: every figure of the evaluation, and curves of the losses."""
-    columns = [flat(run.evaluation) for run in runs]
-    names = dict.fromkeys(name for column in columns for name in column)
-    cells = tuple((name, *(_text(column.get(name)) for column in columns)) for name in names)
-    table = Table("Figures of the evaluation", ("", *(run.name for run in runs)), cells)
-    captions = {
-        "loss": "Loss against training steps.",
-        "layer_losses": "Loss after every layer, against training steps.",
-    }
-    drawn = {name: _losses(runs, name) for name in captions}
-    blocks = [Picture(name, captions[name], figure) for name, figure in drawn.items() if figure is not None]
-    title = ", ".join(dict.fromkeys(str(run.config["experiment"]) for run in runs))
-    summary = without_folders({"runs": [run.summary() for run in runs]})
-    return Report(title, [("", [*blocks, table]), ("Runs", [runs_table(runs)])], summary, [table])
 
 
 def draw_predictions(by_name: Mapping[str, Predictions], class_names: Sequence[str]) -> Figure:
@@ -127,42 +108,42 @@ def _grouped(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 
 def _summary(group: Sequence[Run], measures: Mapping[str, str]) -> dict[str, Any]:
-    """Means over the seeds, the ranges of shares, and shares under disturbances by level."""
+    """Means over the seeds, and mean, smallest and largest of shares under disturbances by level."""
     norms: list[Any] = [max(run.evaluation["weight_norms"].values(), default=None) for run in group]
     keys = [*measures, *(key for _, key, *_ in COLUMNS if key != "largest_weight_norm")]
     values = {key: [run.evaluation[key] for run in group] for key in keys} | {"largest_weight_norm": norms}
     known = {key: [value for value in column if value is not None] for key, column in values.items()}
+    disturbed = {key: {} for key in DISTURBED}
+    for (key, level), shares in _by_level(group).items():
+        disturbed[key][level] = [float(np.mean(shares)), min(shares), max(shares)]
     return {
         **{key: float(np.mean(column)) if column else None for key, column in known.items()},
-        **{f"{key}_range": [min(values[key]), max(values[key])] for key in measures},
-        **{key: levels for key in DISTURBED if (levels := _by_level(group, key))},
+        **{f"{key}_range": [min(known[key]), max(known[key])] for key in measures},
+        **{key: levels for key, levels in disturbed.items() if levels},
         "parameters": group[0].evaluation["parameters"],
         "seeds": [run.evaluation["seed"] for run in group],
     }
 
 
-def _by_level(group: Sequence[Run], key: str) -> dict[str, list[float]]:
-    """The shares of the seeds at every level of a disturbance that a run of the group has, in rising order."""
-    levels = {level for run in group for level in run.evaluation.get(key, {})}
-    shares = {
-        level: [run.evaluation[key][level] for run in group if level in run.evaluation.get(key, {})]
-        for level in sorted(levels, key=_order)
+def _by_level(group: Sequence[Run]) -> dict[tuple[str, str], list[float]]:
+    """The shares of the seeds by key of `DISTURBED` and level, which is a number or ends in one, in rising order."""
+    levels = {(key, level) for run in group for key in DISTURBED for level in run.evaluation.get(key, {})}
+    return {
+        (key, level): [run.evaluation[key][level] for run in group if level in run.evaluation.get(key, {})]
+        for key, level in sorted(levels, key=_order)
     }
-    return {level: [float(np.mean(each)), min(each), max(each)] for level, each in shares.items()}
 
 
-def _order(level: str) -> tuple[str, float]:
-    """A level, or the label of a disturbance, in rising order."""
-    name, _, size = level.rpartition("=")
-    return name, float(size)
+def _order(column: tuple[str, str]) -> tuple[int, str, float]:
+    name, _, size = column[1].rpartition("=")
+    return list(DISTURBED).index(column[0]), name, float(size)
 
 
 def _table(rows: Rows, summary: Mapping[str, dict[str, Any]], measures: Mapping[str, str]) -> Table:
     cells = []
     for name, group in rows.items():
         shares = [ranged(floats([100 * run.evaluation[key] for run in group]), 2) for key in measures]
-        scaled = [(summary[name][key], digits, factor) for _, key, digits, factor in COLUMNS]
-        numbers = ["-" if value is None else number(factor * value, digits) for value, digits, factor in scaled]
+        numbers = [number(floats(summary[name][key]) * factor, digits) for _, key, digits, factor in COLUMNS]
         cells.append((name, f"{summary[name]['parameters']:,}", str(len(group)), *shares, *numbers))
     tested = next(iter(rows.values()))[0].evaluation["num_examples"]
     header = ("run", "parameters", "seeds", *measures.values(), *(title for title, *_ in COLUMNS))
@@ -175,18 +156,12 @@ def _table(rows: Rows, summary: Mapping[str, dict[str, Any]], measures: Mapping[
 
 def _disturbed_table(rows: Rows) -> list[Table]:
     """Accuracies with disturbed pixels, where a run has any."""
-    by_level = {
-        name: {(key, level): shares for key in DISTURBED for level, shares in _by_level(group, key).items()}
-        for name, group in rows.items()
-    }
-    columns = sorted(
-        {column for levels in by_level.values() for column in levels},
-        key=lambda column: (list(DISTURBED).index(column[0]), _order(column[1])),
-    )
-    cells = []
-    for name, levels in by_level.items():
-        shares = (levels.get(column, [np.nan]) for column in columns)
-        cells.append((name, *(_share(*each) for each in shares)))
+    by_level = {name: _by_level(group) for name, group in rows.items()}
+    columns = sorted({column for levels in by_level.values() for column in levels}, key=_order)
+    cells = [
+        (name, *(ranged(100 * floats(levels.get(column, [np.nan])), 2) for column in columns))
+        for name, levels in by_level.items()
+    ]
     note = (
         "Shares in percent, pixels in [0, 1]. Salt and pepper: by the share of values that are 0 or 1. Blur: by its "
         "deviation in pixels. Noise: by its deviation. Attack: by the radius of a projected-gradient attack, on "
@@ -195,11 +170,6 @@ def _disturbed_table(rows: Rows) -> list[Table]:
     )
     header = ("run", *(f"{DISTURBED[key]}{level}" for key, level in columns))
     return [Table("Test split with disturbed pixels", header, tuple(cells), note)] if columns else []
-
-
-def _share(mean: float, low: float = np.nan, high: float = np.nan) -> str:
-    text = number(100 * mean, 2)
-    return f"{text} [{100 * low:.2f}, {100 * high:.2f}]" if low < high else text
 
 
 def _majority(run: Run, measures: Mapping[str, str]) -> dict[str, float]:
@@ -216,7 +186,7 @@ def _verdict(rows: Rows, spec: ReportSpec, floors: Mapping[str, float]) -> list[
     ranked = sorted(means.items(), key=lambda row: -row[1])
     unbeaten = [name for name, share in floors.items() if ranked[0][1] <= share]
     words = ", ".join(f"{name} {100 * share:.1f}%" for name, share in floors.items())
-    judged = f"no network is better than {' and '.join(unbeaten)}" if unbeaten else "the best network is better"
+    judged = f"no network is better than {' or '.join(unbeaten)}" if unbeaten else "the best network is better"
     several = max(map(len, rows.values())) > 1
     return [
         f"Best {spec.title} on the test split: {', '.join(f'{name} {100 * mean:.1f}%' for name, mean in ranked)}.",
@@ -256,27 +226,6 @@ def _curves(rows: Rows, spec: ReportSpec) -> Figure:
     return figure
 
 
-def _losses(runs: Sequence[Run], name: str) -> Figure | None:
-    """A row a run: a loss, or that of every layer, on training batches and on the validation split."""
-    kind = list if name == "layer_losses" else (int, float)
-    shown = [run for run in runs if any(isinstance(row.get(name), kind) for row in run.metrics)]
-    if not shown:
-        return None
-    figure = Figure(figsize=(WIDTH, 3.4 * len(shown)), layout="constrained")
-    for panels, run in zip(figure.subplots(len(shown), 2, squeeze=False), shown, strict=True):
-        for axes, split in zip(panels, ("train", "validation"), strict=True):
-            tidy(axes, f"{run.name}, {split}")
-            axes.set(xlabel="training step", ylabel="loss")
-            rows = [row for row in run.rows(split) if isinstance(row.get(name), kind)]
-            columns = np.atleast_2d(floats([row[name] for row in rows]).T)
-            for layer, losses in enumerate(columns):
-                shade = colormaps["viridis"](0.88 * layer / max(len(columns) - 1, 1))
-                axes.plot([row["step"] for row in rows], losses, ".-", color=shade, label=f"layer {layer}")
-        if name == "layer_losses":
-            panels[1].legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
-    return figure
-
-
 def _draw(axes: Axes, rows: Sequence[Mapping[str, Any]], name: str, *, scale: float = 1.0, **look: Any) -> None:
     """Draws a column of metrics.jsonl against the step, where rows have it."""
     known = [row for row in rows if row.get(name) is not None]
@@ -291,14 +240,6 @@ def _predictions(rows: Rows) -> Figure:
         if not np.array_equal(predictions.images, first.images):
             raise UserError(f"{name} and {other} were tested on other scenes; report them separately")
     return draw_predictions(by_name, next(iter(rows.values()))[0].evaluation["class_names"])
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(_text, value)) if len(value) <= SHOWN else f"{len(value)} values"
-    if value is None:
-        return "-"
-    return f"{value:.4g}" if isinstance(value, float) else str(without_folders(value))
 
 
 def _colour(place: int) -> tuple[float, float, float]:

@@ -74,11 +74,8 @@ def _best(setting: Setting) -> str:
     metric = spec.title + (f" at the training noise (gamma {setting.gammas[index]:g})" if spec.gamma else "")
     if not ranked:
         return f"{metric} is not a number in any run."
-    ranked.sort()
-    words = _joined([f"{method} {score}" for _, method, score in ranked])
-    if len(ranked) == 1:
-        return f"{metric}: {words}."
-    return f"{ranked[0][1]} training has the best {metric}: {words}."
+    words = _joined([f"{method} {score}" for _, method, score in sorted(ranked)])
+    return f"{metric}{', best first' if len(ranked) > 1 else ''}: {words}."
 
 
 def _against(setting: Setting) -> str:
@@ -132,7 +129,7 @@ def _floors(setting: Setting) -> str:
     sign, index = -1.0 if setting.spec.higher_is_better else 1.0, setting.training_index
     best = min(sign * float(one.scores()[:, index].mean()) for one in setting.variants)
     unbeaten = [name for name, scores in setting.floors().items() if not best < sign * scores[index]]
-    judged = f"no model is better than {_joined(unbeaten)}" if unbeaten else "the best model is better than each"
+    judged = f"no model is better than {' or '.join(unbeaten)}" if unbeaten else "the best model is better than each"
     return f"Without a network: {words}; {judged}."
 
 
