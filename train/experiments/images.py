@@ -31,7 +31,6 @@ TABLE_3: dict[str, Any] = SECTION_5 | {
         name="sgd", learning_rate=0.1, schedule="staircase", decay=0.6, decay_every=20, weight_decay=3e-4
     )
 }
-NOT_YET = "not yet run to its end"
 ON_A_GPU = "the published protocol: days on a CPU, made for a GPU; not yet run"
 
 
@@ -70,7 +69,14 @@ def _table_3(summary: str, network: OptEqConfig) -> Experiment:
 # more.
 SKIP_OF_THREE = 0.5
 
-# The networks for digits have as many parameters as one another, within 5%.
+BASELINE = "baseline of Xie et al., Table 1"
+
+
+def _digits(kind: type[SupervisedConfig], network: Any, summary: str, paper: str) -> Experiment:
+    return Experiment(kind(network=network, epochs=20), summary, paper, "about 97% of the digits")
+
+
+# The networks for digits have the same number of parameters, within 5%.
 QUICK: dict[str, Experiment] = {
     "image-opteq": Experiment(
         config=ImageOptEqConfig(
@@ -80,33 +86,29 @@ QUICK: dict[str, Experiment] = {
         paper="Xie et al. (2021), Section 5.1",
         expect="97% of the digits or more in under 90 s on 2 cores",
     ),
-    "image-mon": Experiment(
-        config=ImageMonConfig(network=MonConfig(convolutional=False, channels=86), epochs=20),
-        summary="a monotone operator network on the same images",
-        paper="Winston and Kolter (2020); baseline of Xie et al., Table 1b",
-        expect="about 97% of the digits",
+    "image-mon": _digits(
+        ImageMonConfig,
+        MonConfig(convolutional=False, channels=86),
+        "a monotone operator network on the same images",
+        f"Winston and Kolter (2020); {BASELINE}b",
     ),
-    "image-ode": Experiment(
-        config=ImageOdeConfig(network=OdeConfig(convolutional=False, widths=(128,), features=64), epochs=20),
-        summary="a neural ODE on the same images",
-        paper="Chen et al. (2018); baseline of Xie et al., Table 1b",
-        expect="about 97% of the digits",
+    "image-ode": _digits(
+        ImageOdeConfig,
+        OdeConfig(convolutional=False, widths=(128,), features=64),
+        "a neural ODE on the same images",
+        f"Chen et al. (2018); {BASELINE}b",
     ),
-    "image-anode": Experiment(
-        config=ImageOdeConfig(
-            network=OdeConfig(convolutional=False, widths=(100,), features=64, augment=16), epochs=20
-        ),
-        summary="an augmented neural ODE on the same images",
-        paper="Dupont, Doucet, Teh (2019); baseline of Xie et al., Table 1b",
-        expect="about 97% of the digits",
+    "image-anode": _digits(
+        ImageOdeConfig,
+        OdeConfig(convolutional=False, widths=(100,), features=64, augment=16),
+        "an augmented neural ODE on the same images",
+        f"Dupont, Doucet, Teh (2019); {BASELINE}b",
     ),
-    "image-dnn": Experiment(
-        config=ImageFeedForwardConfig(
-            network=FeedForwardConfig(convolutional=False, widths=(75, 75, 75), features=64), epochs=20
-        ),
-        summary="a plain network on the same images",
-        paper="baseline of Xie et al., Table 1a",
-        expect="about 97% of the digits",
+    "image-dnn": _digits(
+        ImageFeedForwardConfig,
+        FeedForwardConfig(convolutional=False, widths=(75, 75, 75), features=64),
+        "a plain network on the same images",
+        f"{BASELINE}a",
     ),
     "segment-opteq": Experiment(
         config=SceneOptEqConfig(network=SegmenterConfig(skip=SKIP_OF_THREE, norm_steps=10), batch_size=8, epochs=20),
@@ -123,7 +125,7 @@ QUICK: dict[str, Experiment] = {
 }
 
 # CIFAR-10 for one CPU core: 10,000 images, and a stem that brings them to 8 x 8, where each step of an equilibrium is
-# cheap. All networks have the same stem and head, and as many parameters as one another, within 5%. The norms of W are
+# cheap. All networks have the same stem and head, and the same number of parameters, within 5%. The norms of W are
 # certified. Adam's steps make one singular value of W large, and the bound then shrinks all others to a sixth of it:
 # the equilibrium is what one application makes of the input. Muon's do not.
 BEHIND_STEM: dict[str, Any] = {"stem": (16, 32), "features": None}
@@ -136,51 +138,25 @@ CPU_SIZED: dict[str, Any] = {
 }
 
 
-def _cpu_sized(
-    kind: type[SupervisedConfig], network: Any, learning_rate: float, summary: str, expect: str
-) -> Experiment:
-    rates = OptimizerConfig(name="muon", learning_rate=learning_rate)
+def _cpu_sized(kind: type[SupervisedConfig], network: Any, summary: str, expect: str) -> Experiment:
+    config = kind(network=network, optimizer=OptimizerConfig(name="muon", learning_rate=1e-2), **CPU_SIZED)
     summary = f"CIFAR-10 for one CPU core, 42k parameters: {summary}"
-    config = kind(network=network, optimizer=rates, **CPU_SIZED)
-    return Experiment(config, summary, "Xie et al. (2021), Table 1", expect, has_run=expect != NOT_YET)
-
-
-def _cpu_sized_opteq(learning_rate: float, summary: str, expect: str, **options: Any) -> Experiment:
-    network = OptEqConfig(channels=32, widths=(64,), **BEHIND_STEM, **options)
-    return _cpu_sized(ImageOptEqConfig, network, learning_rate, summary, expect)
+    return Experiment(config, summary, "Xie et al. (2021), Table 1", expect)
 
 
 CIFAR10: dict[str, Experiment] = {
-    "cifar10-opteq": _cpu_sized_opteq(
-        1e-2,
+    "cifar10-opteq": _cpu_sized(
+        ImageOptEqConfig,
+        OptEqConfig(channels=32, widths=(64,), **BEHIND_STEM),
         "OptEq without S, implicit gradients",
         "63.8% (seeds 0 to 2), 6 minutes",
     ),
-    "cifar10-opteq-sam": _cpu_sized_opteq(
-        1e-2,
-        "OptEq with S, 10 steps of SAM",
-        NOT_YET,
-        way="averaged",
-        num_steps=10,
-        regulariser="half_square",
-    ),
     "cifar10-mon": _cpu_sized(
-        ImageMonConfig, MonConfig(channels=38, stem=(16, 32), pool=None), 1e-2, "MON", "62.5% (seed 0), 9 minutes"
-    ),
-    "cifar10-ode": _cpu_sized(
-        ImageOdeConfig, OdeConfig(widths=(63,), tol=1e-2, **BEHIND_STEM), 3e-3, "a neural ODE", NOT_YET
-    ),
-    "cifar10-anode": _cpu_sized(
-        ImageOdeConfig,
-        OdeConfig(widths=(50,), augment=8, tol=1e-2, **BEHIND_STEM),
-        1e-2,
-        "an augmented neural ODE",
-        NOT_YET,
+        ImageMonConfig, MonConfig(channels=38, stem=(16, 32), pool=None), "MON", "62.5% (seed 0), 9 minutes"
     ),
     "cifar10-dnn": _cpu_sized(
         ImageFeedForwardConfig,
         FeedForwardConfig(widths=(32, 48, 32), **BEHIND_STEM),
-        1e-2,
         "a plain network",
         "64.2% (seeds 0 to 2), 1 minute",
     ),
