@@ -1,211 +1,155 @@
-"""Run folders, checkpoints and files of runs meant to break the commands that read them."""
+"""Run folders meant to break the commands that read them before anything is computed."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from tests.hostile.command import Command
-from tests.hostile.run_folders import config, content, deep, run, together
+from unroll_jax.train.experiments import EXPERIMENTS
+from unroll_jax.train.runs import identity
 
-CONFIG, METRICS = "config.json", "metrics.jsonl"
-NO_RUN = "is no run folder: it has no config.json"
+Given = Callable[[Path], None]
+STATUS = {"state": "finished", "steps": 6, "train_seconds": 1.0, "messages": []}
 
 
-def _parent(folder: Path) -> None:
+def run(folder: Path, experiment: str = "video-ut", name: str = "run") -> None:
+    """A finished run of an experiment with its default options, without arrays."""
+    root = folder / name
+    (root / "checkpoints" / "6").mkdir(parents=True)
+    (root / "config.json").write_text(json.dumps(identity(experiment, EXPERIMENTS[experiment].config, {})))
+    (root / "status.json").write_text(json.dumps(STATUS))
+    (root / "metrics.jsonl").write_text("")
+
+
+def config(text: str | bytes | None = None, **fields: Any) -> Given:
+    """A run whose config.json has another text, or other fields; of a dotted name with "__" for the dot."""
+
+    def given(folder: Path) -> None:
+        run(folder)
+        path = folder / "run" / "config.json"
+        values = json.loads(path.read_text())
+        for field, value in fields.items():
+            *groups, last = field.split("__")
+            inner = values
+            for group in groups:
+                inner = inner[group]
+            if value == "gone":
+                del inner[last]
+            else:
+                inner[last] = value
+        content = json.dumps(values) if text is None else text
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+    return given
+
+
+def written(files: dict[str, str | bytes | None], experiment: str = "video-ut") -> Given:
+    """A run with other contents of files beside or in it; None makes a folder in place of a file."""
+
+    def given(folder: Path) -> None:
+        run(folder, experiment)
+        for name, content in files.items():
+            path = folder / name
+            path.unlink(missing_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if content is None:
+                path.mkdir()
+            else:
+                path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+    return given
+
+
+def checkpoints(content: str) -> Given:
+    """A run with something in place of its checkpoints."""
+
+    def given(folder: Path) -> None:
+        run(folder)
+        place = folder / "run" / "checkpoints"
+        (place / "6").rmdir()
+        if content == "file":
+            place.rmdir()
+            place.write_text("")
+        elif content == "unfinished":
+            (place / "6.orbax-checkpoint-tmp").mkdir()
+
+    return given
+
+
+def parent(folder: Path) -> None:
     for name in ("a", "b"):
-        run(folder / name)
+        run(folder, name=f"{name}/run")
 
 
-def _parent_of_many(folder: Path) -> None:
-    for number in range(9):
-        run(folder / f"seed{number}")
-
-
-def _export(folder: Path) -> None:
-    (folder / "export").mkdir()
-    (folder / "export" / "config.json").write_text(json.dumps({"format": "unroll_jax 1", "experiment": "video-ut"}))
-
-
-def _file(folder: Path) -> None:
-    (folder / "run").write_text("a file")
-
-
-def _moved_link(folder: Path) -> None:
-    (folder / "run").symlink_to(folder / "elsewhere")
-
-
-def _loop(folder: Path) -> None:
+def loop(folder: Path) -> None:
     (folder / "run").symlink_to(folder / "run")
 
 
-def _checkpoints(make: str):
-    """A run with something in place of its folder of checkpoints."""
-
-    def given(folder: Path) -> None:
-        run(folder)
-        checkpoints = folder / "run" / "checkpoints"
-        (checkpoints / "6").rmdir()
-        checkpoints.rmdir()
-        if make == "file":
-            checkpoints.write_text("")
-        elif make == "empty":
-            checkpoints.mkdir()
-        elif make == "link":
-            checkpoints.symlink_to(folder / "nowhere")
-        elif make == "unfinished":
-            (checkpoints / "6.orbax-checkpoint-tmp").mkdir(parents=True)
-        elif make == "files":
-            checkpoints.mkdir()
-            (checkpoints / "6").write_text("")
-        elif make == "names":
-            (checkpoints / "best").mkdir(parents=True)
-
-    return given
-
-
-def _out(make: str):
-    """A run, and something where its export or report is to go."""
-
-    def given(folder: Path) -> None:
-        run(folder)
-        out = folder / "out"
-        if make == "file":
-            out.write_text("")
-        elif make == "full":
-            out.symlink_to("/dev/full")
-        elif make == "mine":
-            out.mkdir()
-            (out / "thesis.tex").write_text("")
-        elif make == "config":
-            out.mkdir()
-            (out / "config.json").write_text('{"experiment": "video-ut"}')
-
-    return given
-
-
-def _text(content: bytes | None):
-    """A text run, and a file of texts."""
-
-    def given(folder: Path) -> None:
-        run(folder, "text-ut")
-        if content is not None:
-            (folder / "texts").write_bytes(content)
-
-    return given
-
-
-def _evaluated(**fields: object):
-    def given(folder: Path) -> None:
-        run(folder)
-        (folder / "run" / "evaluation.json").write_text(json.dumps(fields))
-
-    return given
-
-
 READERS = [
-    Command(f"{command} {rest}", words, given=given)
-    for command in ("evaluate", "export")
-    for rest, words, given in [
-        ("here", ("here is no run folder",), None),
-        ("run", ("run is a file, not a run folder",), _file),
-        ("run/config.json", ("run/config.json is a file, not a run folder; give a folder",), run),
-        ("run", (NO_RUN,), _moved_link),
-        ("run", (NO_RUN,), content(CONFIG, None)),
-        ("run", (NO_RUN,), content(CONFIG, "/")),
-        (".", (". is no run folder", "it holds the run folders a/run, b/run"), _parent),
-        ("export", ("export is an export, not a run folder",), _export),
-        ("run", ("run/config.json is damaged",), content(CONFIG, "")),
-        ("run", ("run/config.json is damaged", "restore it"), content(CONFIG, '{"experiment": "video-ut"')),
-        ("run", ("field 'steps' is unknown or missing",), config(steps="gone")),
-        ("run", ("steps is '6', which is of the wrong type",), config(steps="6")),
-        ("run", ("checkpoints is a file, not a folder of checkpoints",), _checkpoints("file")),
-        ("run", ("run has no checkpoints; they are gone: restore them",), _checkpoints("gone")),
-        ("run", ("run has no checkpoints",), _checkpoints("unfinished")),
-    ]
+    ("here", "here", None),
+    ("run", "run", loop),
+    ("run", "run", written({"run/config.json": None})),
+    ("run/config.json", "run/config.json", run),
+    ("a", "a/run", parent),
+    ("run", "run/config.json", config("")),
+    ("run", "run/config.json", config('{"experiment": "video-ut"')),
+    ("run", "run", config(json.dumps({"format": "unroll_jax 1"}))),
+    ("run", "'steps'", config(steps="gone")),
+    ("run", "checkpoints", checkpoints("file")),
+    ("run", "checkpoints", checkpoints("empty")),
+    ("run", "checkpoints", checkpoints("unfinished")),
 ]
-CONFIGS = [
-    Command("evaluate run", words, given=given)
-    for words, given in [
-        (("config.json is damaged", "utf-8"), content(CONFIG, b"\xff\xfe{}")),
-        (("config.json is damaged",), content(CONFIG, bytes(4096))),
-        (("config.json is damaged (not a JSON object)",), content(CONFIG, "[]")),
-        (("config.json is damaged (not a JSON object)",), content(CONFIG, "null")),
-        (("config.json is damaged (nested too deeply)",), content(CONFIG, deep())),
-        (("NaN is no JSON",), content(CONFIG, '{"experiment": "video-ut", "steps": NaN}')),
-        (("Infinity is no JSON",), content(CONFIG, '{"experiment": "video-ut", "steps": -Infinity}')),
-        (("run was written by version 0.1 of unroll_jax, this is 0.2; use that one",), content(CONFIG, "{}")),
-        (("run was written by version 9 of unroll_jax",), config(version="9")),
-        (("run was written by version ['0.2'] of unroll_jax",), config(version=["0.2"])),
-        (("field 'task' is unknown or missing", "got 'video-2030'"), config(task="video-2030")),
-        (("field 'task' is unknown or missing", "got ['video']"), config(task=["video"])),
-        (("field 'task' is unknown or missing", "got None"), config(task="gone")),
-        (("field 'experiment' is unknown or missing", "got None"), config(experiment="gone")),
-        (("field 'experiment' is unknown or missing", "got ['video-ut']"), config(experiment=["video-ut"])),
-        (("field 'experiment' is unknown or missing", "got None"), config(experiment=None)),
-        (("field 'momentum' is unknown or missing; train again",), config(momentum=0.9)),
-        (("field 'rank' is unknown or missing",), config(model__rank="gone")),
-        (("is of the wrong type in place of",), config(model=None)),
-        (("is of the wrong type in place of",), config(model=[1, 2])),
-        (("is of the wrong type in place of",), config(data="photos")),
-        (("steps is 6.5, which is of the wrong type",), config(steps=6.5)),
-        (("steps is True, which is of the wrong type",), config(steps=True)),
-        (("steps is None, which is of the wrong type",), config(steps=None)),
-        (("steps must be a whole number from 1 to",), config(steps=-4)),
-        (("test_gammas is 0.5, which is of the wrong type",), config(test_gammas=0.5)),
-        (("test_gammas is ['a'], which is of the wrong type",), config(test_gammas=["a"])),
-        (("learning_rate is '1e-3', which is of the wrong type",), config(primal__learning_rate="1e-3")),
-        (("method is 'sgd', which is of the wrong type",), config(method="sgd")),
-        (("seed is {}, which is of the wrong type",), config(seed={})),
-        (("seed",), config(seed=2**40)),
-        (("run has no checkpoints",), _checkpoints("empty")),
-        (("run has no checkpoints",), _checkpoints("link")),
-        (("run has no checkpoints",), _checkpoints("files")),
-        (("run has no checkpoints",), _checkpoints("names")),
-    ]
+CONFIGS = {
+    "config.json": [b"\xff\xfe{}", bytes(4096), "[]", "null", "[" * 100_000, '{"steps": NaN}', '{"steps": -Infinity}'],
+    "version 9": [{"version": "9"}],
+    "version 0.1": ["{}"],
+    "'task'": [{"task": "video-2030"}, {"task": ["video"]}, {"task": "gone"}],
+    "'experiment'": [{"experiment": "gone"}, {"experiment": ["video-ut"]}, {"experiment": None}],
+    "'momentum'": [{"momentum": 0.9}],
+    "'rank'": [{"model__rank": "gone"}],
+    "num_layers": [{"model": None}, {"model": [1, 2]}],
+    "steps": [{"steps": value} for value in (6.5, True, None, "6", -4)],
+    "test_gammas": [{"test_gammas": 0.5}, {"test_gammas": ["a"]}],
+    "learning_rate": [{"primal__learning_rate": "1e-3"}],
+    "method": [{"method": "sgd"}],
+    "seed": [{"seed": {}}, {"seed": 2**40}],
+}
+LINES = [
+    ("export run --out out", "--out out", written({"out": ""})),
+    ("export run --out out", "--out out", written({"out/thesis.tex": ""})),
+    ("export run --out run", "--out run", run),
+    ("export run --out /proc/out", "--out /proc/out", run),
+    ("report run --out run", "--out run", run),
+    ("report run --out /proc/out", "--out /proc/out", run),
+    ("report run", "evaluation.json", run),
+    ("report run", "evaluation.json", written({"run/evaluation.json": "{"})),
+    ("report run", "evaluation.json", written({"run/evaluation.json": "{}"})),
+    ("report run", "evaluation.json", written({"run/evaluation.json": None})),
+    ("report run nowhere", "nowhere", run),
+    ("report run run/../run", "twice", written({"run/evaluation.json": "{}"})),
+    ("predict run --text good", "video-ut", run),
+    ("predict nowhere --text good", "nowhere", None),
+    ("predict run --text good --seed -1", "--seed", written({}, "text-ut")),
+    ("predict run --text good --gamma nan", "--gamma", written({}, "text-ut")),
+    ("predict run --file /dev/zero", "--file /dev/zero", written({}, "text-ut")),
+    ("predict run --file .", "--file .", written({}, "text-ut")),
+    ("predict run --file texts", "--file texts", written({}, "text-ut")),
+    ("predict run --file texts", "--file texts", written({"texts": b"\xff\xfe\x00"}, "text-ut")),
+    ("predict run --file texts", "--file texts", written({"texts": ""}, "text-ut")),
 ]
-PARENTS = [
-    Command("evaluate .", ("run folders seed0/run, seed1/run", "and 4 more"), given=_parent_of_many),
-    Command("report .", (". is no run folder", "it holds the run folders a/run, b/run"), given=_parent),
-    Command("predict . --text good", (". is no run folder", "a/run, b/run"), given=_parent),
-    Command("evaluate run", ("run",), given=_loop),
+COMMANDS = [
+    *(
+        Command(f"{command} {rest}", (named,), given=given)
+        for command in ("evaluate", "export")
+        for rest, named, given in READERS
+    ),
+    *(
+        Command("evaluate run", (named,), given=config(**value) if isinstance(value, dict) else config(value))
+        for named, values in CONFIGS.items()
+        for value in values
+    ),
+    *(Command(line, (named,), given=given) for line, named, given in LINES),
+    Command("export nowhere --out out", ("nowhere",), gone=("out",)),
+    Command("export run --out out", ("checkpoints",), given=checkpoints("empty"), gone=("out",)),
 ]
-OUTS = [
-    Command("export run --out out", ("cannot write to --out out: it is no folder",), given=_out("file")),
-    Command("export run --out out/a/b", ("cannot write to --out out/a/b",), given=_out("file")),
-    Command("export run --out out", ("cannot write to --out out",), given=_out("full")),
-    Command("export run --out out", ("--out out holds files that are no export",), given=_out("mine")),
-    Command("export run --out out", ("--out out holds files that are no export",), given=_out("config")),
-    Command("export run --out run", ("--out run holds files that are no export",), given=run),
-    Command("report run --out run", ("--out run holds files that are no report",), given=run, gone=("run/index.html",)),
-    Command("report run --out /proc/out", ("cannot write to --out /proc/out",), given=run),
-    Command("export run --out /proc/out", ("cannot write to --out /proc/out",), given=run),
-    Command("export nowhere --out out", ("nowhere is no run folder",), gone=("out",)),
-    Command("export run --out out", ("run has no checkpoints",), given=_checkpoints("empty"), gone=("out",)),
-]
-PREDICTS = [
-    Command("predict run --text good", ("run is a run of video-ut, which classifies no text",), given=run),
-    Command("predict nowhere --text good", ("nowhere is no run folder",)),
-    Command("predict run --text good --seed -1", ("--seed must be a whole number", "got -1"), given=_text(None)),
-    Command(f"predict run --text good --seed {2**32}", ("--seed must be a whole number",), given=_text(None)),
-    Command("predict run --text good --gamma nan", ("--gamma must be finite",), given=_text(None)),
-    Command("predict run --file /dev/zero", ("--file /dev/zero is not a regular file",), given=_text(None)),
-    Command("predict run --file .", ("--file . cannot be read (Is a directory)",), given=_text(None)),
-    Command("predict run --file texts", ("--file texts cannot be read",), given=_text(None)),
-    Command("predict run --file texts", ("--file texts is not UTF-8",), given=_text(b"\xff\xfe\x00")),
-    Command("predict run --file texts", ("--file texts has empty lines",), given=_text(b"")),
-    Command("predict run --file texts", ("run has no checkpoints",), given=together(
-        _text(b"good"), lambda folder: (folder / "run" / "checkpoints" / "6").rmdir())),
-    Command("predict run --file texts --text good", ("--file takes the place of",), given=_text(b"good")),
-    Command("predict run --text good", ("steps is 'x', which is of",), given=config("text-ut", steps="x")),
-]  # fmt: skip
-REPORTS = [
-    Command("report", ("at least one run folder",)),
-    Command("report run nowhere", ("nowhere is no run folder",), given=run),
-    Command("report run", ("run has no evaluation.json; run `unroll-jax evaluate run` first",), given=run),
-    Command("report run", ("evaluation.json lacks 'experiment'",), given=_evaluated()),
-    Command("report run", ("evaluation.json is damaged",), given=together(
-        run, lambda folder: (folder / "run" / "evaluation.json").write_text("{") and None)),
-    Command("report run", ("run has no evaluation.json",), given=together(
-        run, lambda folder: (folder / "run" / "evaluation.json").mkdir())),
-    Command("report run run/../run", ("given twice",), given=_evaluated()),
-]  # fmt: skip
-COMMANDS = [*READERS, *CONFIGS, *PARENTS, *OUTS, *PREDICTS, *REPORTS]

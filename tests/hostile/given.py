@@ -1,10 +1,8 @@
 """Files for hostile commands: functions that write them into the empty folder of a command."""
 
 import io
-import os
 import struct
 import tarfile
-import zipfile
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -23,12 +21,8 @@ __all__ = [
     "files",
     "folders",
     "image",
-    "labels",
     "link",
-    "named_in_latin_1",
-    "pages",
     "pictures",
-    "spoilt_zip",
     "tar",
     "video",
 ]
@@ -88,21 +82,6 @@ def bomb() -> bytes:
     return bytes(content)
 
 
-def pages(kind: str) -> bytes:
-    """The bytes of a file with three images."""
-    first, *others = (Image.open(io.BytesIO(image(seed))) for seed in range(3))
-    stream = io.BytesIO()
-    first.save(stream, kind, save_all=True, append_images=others)
-    return stream.getvalue()
-
-
-def labels(seed: int) -> bytes:
-    """The bytes of a map of classes 0 to 11."""
-    stream = io.BytesIO()
-    Image.fromarray(np.random.default_rng(seed).integers(0, 12, (SIDE, SIDE), np.uint8)).save(stream, "PNG")
-    return stream.getvalue()
-
-
 def clips(lengths: Mapping[str, int], *, black: bool = False) -> Given:
     """Folders of so many frames."""
     frames = {f"{name}/{n}.png": image(None if black else n) for name, length in lengths.items() for n in range(length)}
@@ -134,31 +113,6 @@ def tar(name: str, contents: Mapping[str, bytes], *, kind: bytes = tarfile.REGTY
                 member.type, member.linkname = kind, "" if kind == tarfile.REGTYPE else "/etc/hostname"
                 member.size = len(content) if kind == tarfile.REGTYPE else 0
                 archive.addfile(member, io.BytesIO(content))
-
-    return write
-
-
-def spoilt_zip(name: str, contents: Mapping[str, str], at: int) -> Given:
-    """A zip archive with bytes changed from a place on."""
-
-    def write(folder: Path) -> None:
-        with zipfile.ZipFile(folder / name, "w", zipfile.ZIP_DEFLATED) as archive:
-            for path, content in contents.items():
-                archive.writestr(path, content)
-        spoilt = bytearray((folder / name).read_bytes())
-        spoilt[at : at + 8] = b"\xff" * 8
-        (folder / name).write_bytes(spoilt)
-
-    return write
-
-
-def named_in_latin_1(name: str, content: bytes) -> Given:
-    """A file below a folder, both in names that are not UTF-8."""
-
-    def write(folder: Path) -> None:
-        path = folder / os.fsdecode(name.encode("latin-1"))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
 
     return write
 

@@ -7,29 +7,14 @@ import pytest
 
 from tests.hostile.named import OPTION, options_of, strangers
 from unroll_jax import train
+from unroll_jax.train.config.options import options_of as listed
+from unroll_jax.train.experiments import EXPERIMENTS
+from unroll_jax.train.main import MEMBERSHIP
 
-EXPERIMENTS = (
-    "demo",
-    "image-opteq",
-    "sparse-coding",
-    "image-mon",
-    "image-ode",
-    "segment-opteq",
-    "segment-fcn",
-    "video-dust",
-    "video-vit",
-    "text-encoder",
-    "text-ut",
-    "sft-tiny",
-    "sft-drafts",
-)
 COMMANDS = ("evaluate", "predict", "generate", "export", "report", "prepare", "launch")
-FOREIGN = {
-    "logdir",
-    "no-deps",
-    "xla_force_host_platform_device_count",
-    "xla_cpu_enable_concurrency_optimized_scheduler",
-}
+# Of processes, of messages with a placeholder, and of other programs.
+OTHERS = {*MEMBERSHIP, "--help", "--help-all", "--option", "--over", "--data", "--network", "--logdir", "--no-deps"}
+OTHERS |= {"--xla_force_host_platform_device_count", "--xla_cpu_enable_concurrency_optimized_scheduler"}
 
 
 def messages(module):
@@ -41,22 +26,11 @@ def messages(module):
 
 
 def test_every_option_that_a_message_names_is_one_of_some_command():
-    known = {
-        "help",
-        "help-all",
-        "coordinator",
-        "processes",
-        "process",
-        "cluster",
-        "option",
-        "over",
-        "data",
-        "network",
-        *FOREIGN,
-    }
-    known |= options_of("sweep", "video-ut")
-    known |= set().union(*(options_of(command, "") for command in COMMANDS))
-    known = known.union(*(options_of(command, name) for command in ("run", "sweep") for name in EXPERIMENTS))
+    known = {option.removeprefix("--") for option in OTHERS} | options_of("sweep", "video-ut")
+    known = known.union(*(options_of(command, "") for command in COMMANDS))
+    for experiment in EXPERIMENTS.values():
+        config = experiment.config
+        known |= {option.name.removeprefix("--") for option in listed(type(config), config)}
     places = {
         (path.name, option)
         for path in Path(train.__file__).parent.rglob("*.py")
