@@ -43,7 +43,8 @@ def launch(commands: Sequence[Sequence[str]], *, grace: float = GRACE_SECONDS) -
             processes.append(stack.enter_context(_started(number, command)))
         failed = _wait(processes)
         if signal.SIGINT in received:
-            _end(processes, grace)
+            for process in processes:
+                process.wait()  # while they save
             return CTRL_C
         if failed is None:
             return 0
