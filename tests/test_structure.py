@@ -118,7 +118,7 @@ ROOMS_OF_APPLICATION = {
     7: ("__main__", "__init__"),
     6: ("main", "sweep", "predict", "generation", "exporting"),
     5: ("loading",),
-    4: ("loop", "evaluate", "tasks", "report", "plan", "weights", "model_card"),
+    4: ("loop", "evaluate", "tasks", "report", "plan", "weights"),
     3: ("step", "constraints", "checkpoint", "runs", "metrics", "data", "cli"),
     2: ("task", "finite", "optimizers", "trackers", "registry", "sharding", "system", "experiments"),
     1: ("config",),

@@ -1,4 +1,4 @@
-"""`unroll-jax export`: a run's best parameters as safetensors, with all it takes to use them, and a model card."""
+"""`unroll-jax export`: a run's best parameters as safetensors, with the configuration to load them and a model card."""
 
 import dataclasses
 import hashlib
@@ -19,16 +19,21 @@ from .config.run import FREE
 from .evaluate import best_checkpoint
 from .loading import by_config, open_run, options_of
 from .metrics import read_metrics
-from .model_card import model_card
+from .registry import TASKS
 from .report import make_report
 from .runs import read_config
 from .system.files import PARTIAL, check_out, read_object, require_writable, without_folders, write_all
 from .system.machine import environment
-from .system.terminal import Table
+from .system.terminal import Table, as_text
 from .task import Row, Task
 from .weights import CARD, CONFIG, FORMAT, MODEL, named_arrays
 
 Log = Callable[[str], None]
+OWN = "losses = model.predict(batch)  # arrays by name, as those trained on; (samples, L + 1) of every layer comes out"
+FEASIBLE = {True: "feasible", False: "NOT feasible", None: "not known to be feasible"}
+
+# Options of constraints that a card names where they differ from these.
+USUAL = {"bind": "mean", "form": "difference", "proxy": False}
 
 
 def command(arguments: list[str]) -> None:
@@ -50,15 +55,15 @@ def export(
     Args:
       run: the run's folder.
       out: where to; None means the folder export in the run's.
-      mesh: to read the checkpoint onto, where one device cannot hold it; None is the default on these devices.
-      task: where it was trained on a task of your own, that task; its options are those of the run.
+      mesh: devices to read the checkpoint onto; None is the default on these devices.
+      task: the task itself, if it is your own; its options are those of the run.
       log: where messages go.
 
     Returns:
       The folder written to.
 
     Raises:
-      UserError: if the run has no checkpoint that can be read, or the folder is of something else.
+      UserError: if the run has no checkpoint that can be read, or the folder holds other files.
 
     Example: see `fit`.
     """
@@ -89,7 +94,7 @@ def export(
 
 
 def _describe(task: Task, run: Path, experiment: str, step: int, moving: Any) -> Row:
-    """Describes the parameters; the machine's folders are cut from the configuration, as in reports."""
+    """Returns config.json of an export, without the folders of this machine."""
     rows = read_metrics(run / "metrics.jsonl")
     validations = (row for row in rows if row["kind"] == "validation" and row["step"] == step)
     validation = next(validations, None)
@@ -114,7 +119,7 @@ def _describe(task: Task, run: Path, experiment: str, step: int, moving: Any) ->
 
 
 def _figures(run: Path, log: Log) -> tuple[Sequence[Table], str]:
-    """The tables of the report on the run alone, and the figures without a model; none where it is not evaluated."""
+    """Returns the tables of the report on the run alone, and the figures without a model; none if not evaluated."""
     if not (run / "evaluation.json").exists():
         return (), ""
     try:
@@ -134,7 +139,7 @@ def _is_ours(path: Path) -> bool:
 
 
 def _claim(out: Path) -> None:
-    """Makes the folder, if it is new or of an earlier export, before anything is computed."""
+    """Checks that the folder is new or of an earlier export, before anything is computed."""
     require_writable(out, f"--out {out}", "pass another folder")
     if not out.exists():
         return
@@ -146,9 +151,77 @@ def _claim(out: Path) -> None:
 
 
 def _write(out: Path, content: bytes, described: Row, card: str) -> None:
-    """Each file in one move; config.json last, so that a kill between two leaves a folder that is refused."""
+    """Writes each file in one move, config.json last: a kill between two leaves a folder that is not read."""
     text = json.dumps(described, indent=2, allow_nan=False) + "\n"
     try:
         write_all(out, {MODEL: content, CARD: card.encode(), CONFIG: text.encode()})
     except OSError as error:
         raise StorageError(f"cannot write to --out {out} ({error.strerror}); pass another folder") from error
+
+
+def model_card(description: Row, tables: Sequence[Table], floor: str) -> str:
+    """Returns the card from config.json of the export, the tables of the report, and the figures without a model."""
+    count = sum(int(np.prod(array["shape"])) for array in description["parameters"].values())
+    return f"""# {description["experiment"]}, step {description["step"]}
+
+- task: {description["task"]}, {count:,} parameters
+- data: {_data(description)}
+- constraints: {_constraints(description)}
+- test split: {description["evaluation"] or "not evaluated"}
+- made with: {", ".join(f"{name} {version}" for name, version in description["environment"].items())}
+{_shown_figures(tables, floor)}
+## Use
+
+```python
+{_usage(description["task"])}
+```
+
+`config.json` holds the whole configuration, the figures of the data, and the validation of this step.
+"""
+
+
+def _data(description: Row) -> str:
+    """Returns the source, and the number of samples of each split, in the words of the task."""
+    data, facts = description["config"].get("data"), {**description["facts"], **description["found"]}
+    source = data.get("source", "your own") if isinstance(data, dict) else "your own"
+    for unit in ("sequences", "examples"):
+        if isinstance(counts := facts.get(unit), dict):
+            return f"{source}: {', '.join(f'{count:,} {split}' for split, count in counts.items())} {unit}"
+    return source
+
+
+def _constraints(description: Row) -> str:
+    """Returns the bounds, whether the validation split meets them, and the largest margin or excess."""
+    config, excess = description["config"], description["excess"]
+    if config.get("method") == "deep_supervision":
+        rising = ", rising" if config["rising_weights"] else ""
+        return f"none; fixed weights {config['layer_weights']}{rising} on the losses of layers before the last"
+    if config.get("method") != "constrained":
+        return "none"
+    bounds = config["constraints"]
+    first = "" if bounds["first_alpha"] is None else f" ({bounds['first_alpha']} for layer 1)"
+    words = f"alpha {bounds['alpha']}{first}, reference {bounds['reference']}"
+    words += "".join(f", {name} {bounds[name]}" for name, usual in USUAL.items() if bounds[name] != usual)
+    words += f": {FEASIBLE[description['feasible']]}"
+    if excess is None:
+        return words
+    room = f"{excess:.1%} over its bound" if excess > 0 else f"{-excess:.1%} below its bound"
+    return f"{words} on the validation split (the layer furthest out is {room})"
+
+
+def _shown_figures(tables: Sequence[Table], floor: str) -> str:
+    if not tables:
+        return ""
+    beside = f"\nWithout a model: {floor}\n" if floor else ""
+    text = "\n\n".join(map(as_text, tables))
+    return f"\n## Figures of the test split\n{beside}\n```text\n{text}\n```\n"
+
+
+def _usage(task: str) -> str:
+    """Returns Python that loads the folder and predicts."""
+    load, row = "from unroll_jax.train import load\n", TASKS.get(task)
+    if row is None or row.functions is None:
+        with_task = 'model = load("FOLDER", task=task)  # the task that was trained, of your own code'
+        predict = "model.predict(...)  # see its predict" if row is None else OWN
+        return f"{load}\n{with_task}\n{predict}"
+    return f'{load}\nmodel = load("FOLDER")\n{row.functions.predict}'

@@ -1,19 +1,27 @@
-"""Loading of runs and exports: the task of a run, and the model with its preparation and tokenizer."""
+"""Loading of runs and exports: the task of a run, the model with all that predicting takes, and language models."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
+
+from unroll_jax.models import DecoderConfig
 
 from .checkpoint import Checkpoints, way_back
 from .config.errors import UserError, one_line
+from .config.language import LanguageConfig
 from .config.run import RunConfig
+from .data.answers import Template
+from .data.pretrained.chat import ChatTokenizer
+from .data.pretrained.decoders import load_decoder
 from .registry import PASS_IT, open_task, rebuild
 from .runs import FACTS, check_first, read_config, require_checkpoints, require_place
 from .step import state_like
-from .system.files import read_object, way_out
+from .system.files import expanded, no_run, read_object, way_out
 from .task import Params, Row, Task
 from .weights import AGAIN, CONFIG, is_export, read_export, restored
 
@@ -21,13 +29,13 @@ Log = Callable[[str], None]
 
 
 class Model:
-    """A trained model, and all it takes to use it.
+    """A trained model with its task, to predict with.
 
     Attributes:
-      task: what was trained, without its data.
+      task: the task that was trained, without its data.
       params: of the best checkpoint.
       config: of the run.
-      card: what is known of it: experiment, step, and of an export figures and whether it is feasible.
+      card: its experiment and step, and of an export the figures and feasibility.
 
     Example: see `fit`.
     """
@@ -52,13 +60,35 @@ class Model:
         return self.task.predict(self.params, inputs, **options)
 
 
+class Opened(NamedTuple):
+    """A language model to generate with.
+
+    Attributes:
+      config: of the decoder.
+      params: of `unroll_jax.models.Decoder`, without the outer key; low-rank changes are added to the kernels.
+      tokenizer: with the chat template.
+      template: of prompts.
+      deviation: ``gamma -> standard deviation`` of the noise on embeddings.
+      name: of the folder or file, for its answers.
+      layers: numbers of the layers that were read in training; all of a pretrained one.
+    """
+
+    config: DecoderConfig
+    params: Any
+    tokenizer: ChatTokenizer
+    template: Template
+    deviation: Callable[[float], float]
+    name: str
+    layers: tuple[int, ...]
+
+
 def load(folder: Path | str, *, task: Task | None = None, log: Log = print) -> Model:
     """Loads the model of a run folder (its best checkpoint) or of an export, wherever it was trained.
 
     Args:
       folder: of the run, or the export.
-      task: where it was trained on a task of your own, an `OwnTask` or any `Task`, that task; no other needs one. Its
-        options are those that the folder holds, whatever it has itself, but for its mesh.
+      task: the task itself, if it is your own, an `OwnTask` or any `Task`; its options but the mesh are those of the
+        folder.
       log: where messages go.
 
     Returns:
@@ -119,6 +149,62 @@ def by_config(task: Task, config: RunConfig, *, mesh: str | None = None) -> Task
     """Returns a task that was passed, with the configuration of a folder, on a mesh or that of the task."""
     config = dataclasses.replace(config, mesh=mesh or task.config.mesh)
     return task if task.config == config else task.with_config(config)
+
+
+def open_decoder(source: str, *, dtype: Any = None, option: str = "SOURCE", log: Log = print) -> Opened:
+    """Opens a language model: a run folder or an export, a folder of `transformers`, or a GGUF file.
+
+    Args:
+      source: the folder or file.
+      dtype: of the parameters; None takes that of the source.
+      option: what errors call the source.
+      log: takes the line that says what was read.
+
+    Raises:
+      UserError: if the source is none of these, is damaged, or is a run without checkpoints or of something else.
+    """
+    path = expanded(source, option)
+    if is_trained(path):
+        return _trained(path, dtype, log)
+    if path.is_dir() and any(map(is_trained, path.iterdir())):
+        raise UserError(no_run(path))
+    decoder = load_decoder(source, dtype=dtype, option=option, log=log)
+    deviation = float(jnp.std(decoder.params["embedding"].astype(jnp.float32)))
+    name = path.stem if path.suffix == ".gguf" else path.resolve().name
+    layers = tuple(range(decoder.config.num_layers + 1))
+    params, tokenizer = decoder.params, decoder.tokenizer
+    return Opened(decoder.config, params, tokenizer, "chat", lambda gamma: gamma * deviation, name, layers)
+
+
+def is_trained(folder: Path) -> bool:
+    """Returns whether a folder is a run or an export, by its config.json; one with a damaged config.json is not."""
+    try:
+        return {"experiment", "found"} <= read_object(folder / "config.json").keys()
+    except UserError:
+        return False
+
+
+def _trained(folder: Path, dtype: Any, log: Log) -> Opened:
+    """Opens the model of a run, whose noise is that of its training."""
+    description = read_object(folder / "config.json")
+    if description.get("task") != LanguageConfig.task:
+        raise UserError(
+            f"{folder} is a run of {description['experiment']}, not of a language model; give one of an sft experiment"
+        )
+    model = load(folder, log=log)
+    task: Any = model.task
+    params = task.model.decoder(model.params)
+    given, layers = task.data.source, task.model.layers
+    log(f"{folder}: {model.card['experiment']}, {model.config.title}, the checkpoint of step {model.card['step']}")
+    return Opened(
+        given.config,
+        params if dtype is None else jax.tree.map(lambda leaf: leaf.astype(dtype), params),
+        given.tokenizer,
+        task.data.answers.template,
+        lambda gamma: math.sqrt(task.variance(gamma)),
+        folder.resolve().name,
+        layers,
+    )
 
 
 def _rebuilt(config: RunConfig, spec: Row, path: Path, mend: str) -> Task:

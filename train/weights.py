@@ -1,4 +1,4 @@
-"""Exported weights: safetensors with the names of the parameters, and config.json, which says what they are."""
+"""Exported weights: safetensors by the names of the parameters, described by config.json."""
 
 import hashlib
 from pathlib import Path
@@ -25,9 +25,9 @@ class Export(NamedTuple):
 
     Attributes:
       config: of the run.
-      facts: what the model needs to know of its data.
+      facts: of the data, that the model needs.
       arrays: parameters by their keys joined by dots.
-      card: what else is said: experiment, step, feasible, multipliers, validation, figures.
+      card: config.json: experiment, step, feasible, multipliers, validation, figures.
     """
 
     config: RunConfig
@@ -43,9 +43,14 @@ def is_export(folder: Path) -> bool:
 
 
 def read_export(folder: Path, kind: type[RunConfig] | None = None) -> Export:
-    """Reads an export; files that are missing or damaged, or do not belong together, are refused.
+    """Reads an export whose files are whole and belong together.
 
-    ``kind`` is the class of the options where the task is not registered.
+    Args:
+      folder: of the export.
+      kind: the class of the options of a task that is not registered.
+
+    Raises:
+      UserError: if a file is missing or damaged, or of another export.
     """
     path, description = folder / MODEL, _read_config(folder)
     try:
@@ -56,8 +61,8 @@ def read_export(folder: Path, kind: type[RunConfig] | None = None) -> Export:
                 arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
         except (SafetensorError, ValueError, TypeError) as error:  # as where it holds what NumPy does not
             raise UserError(f"{path} is damaged ({one_line(error)}); {AGAIN}") from None
-        told = {name: (tuple(array["shape"]), array["dtype"]) for name, array in description["parameters"].items()}
-        odd = _first_difference(told, {name: (array.shape, str(array.dtype)) for name, array in arrays.items()})
+        described = {name: (tuple(array["shape"]), array["dtype"]) for name, array in description["parameters"].items()}
+        odd = _first_difference(described, {name: (array.shape, str(array.dtype)) for name, array in arrays.items()})
         if odd is not None:
             raise ValueError(f"it differs from {MODEL} in {odd}")
         known = config_type(description["task"], kind, folder / CONFIG, AGAIN)
@@ -71,7 +76,7 @@ def read_export(folder: Path, kind: type[RunConfig] | None = None) -> Export:
 
 
 def named_arrays(params: Params) -> dict[str, np.ndarray]:
-    """The arrays of parameters by their keys, fields and places joined by dots."""
+    """Returns the arrays of parameters by their keys, fields and places joined by dots."""
     arrays: dict[str, np.ndarray] = {}
     for path, leaf in jax.tree.leaves_with_path(params):
         if (name := _name(path)) in arrays:
@@ -81,7 +86,7 @@ def named_arrays(params: Params) -> dict[str, np.ndarray]:
 
 
 def restored(task: Task, arrays: dict[str, np.ndarray], *, source: Path | str = CONFIG, mend: str = AGAIN) -> Params:
-    """The parameters of a task from `named_arrays`, the same bit for bit; errors call what describes it ``source``."""
+    """Returns the parameters of a task from `named_arrays`, bit for bit; ``source`` and ``mend`` are for errors."""
     like = jax.eval_shape(lambda: task.init(jax.random.key(0)))
     shapes = {_name(path): leaf.shape for path, leaf in jax.tree.leaves_with_path(like)}
     if odd := _first_difference(shapes, {name: array.shape for name, array in arrays.items()}):
@@ -107,7 +112,7 @@ def _name(path: Any) -> str:
 
 
 def _first_difference(expected: Row, actual: Row) -> str | None:
-    """The first name that only one has, or that is of another shape or dtype."""
+    """Returns the first name that only one has, or whose shape or dtype differs."""
     for name in sorted(set(expected) | set(actual)):
         if expected.get(name) != actual.get(name):
             return f"{name} ({expected.get(name, 'missing')} and {actual.get(name, 'missing')})"

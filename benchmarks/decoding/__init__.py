@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from benchmarks.decoding.cases import ENOUGH, Case, Sizes, of_runs, random, smollm2
+from benchmarks.decoding.costs import measured_costs
 from benchmarks.record import Record
 from benchmarks.timing import interleaved, matmul_rate, table
 from unroll_jax.models import (
@@ -27,7 +28,6 @@ from unroll_jax.models import (
 )
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data.conversations import read_prompts
-from unroll_jax.train.generation.drafting import measured_costs
 
 __all__ = ["FULL", "QUICK", "Case", "Sizes", "main"]
 

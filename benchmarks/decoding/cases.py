@@ -15,7 +15,7 @@ from unroll_jax.train.config.language import LanguageConfig
 from unroll_jax.train.data import instructions
 from unroll_jax.train.data.answers import AnswerTokenizer
 from unroll_jax.train.data.pretrained.decoders import packaged_decoder
-from unroll_jax.train.generation.opening import Opened, is_trained, open_decoder
+from unroll_jax.train.loading import Opened, is_trained, open_decoder
 from unroll_jax.train.runs import read_config
 from unroll_jax.train.weights import is_export
 

@@ -19,9 +19,8 @@ from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data import instructions
 from unroll_jax.train.data.conversations import Prompt
 from unroll_jax.train.exporting import export
-from unroll_jax.train.generation import unfinished
-from unroll_jax.train.generation.answers import Settings, answer
-from unroll_jax.train.generation.opening import open_decoder
+from unroll_jax.train.generation import Settings, Unfinished, answer
+from unroll_jax.train.loading import open_decoder
 from unroll_jax.train.runs import read_config
 
 pytestmark = pytest.mark.xdist_group("language")
@@ -82,7 +81,7 @@ def test_an_export_answers_as_its_run_and_noise_is_that_of_training(finished, tm
 def test_an_interrupted_command_goes_on_behind_the_answers_it_has(command, monkeypatch, capsys):
     words, out = command
     assert main(words) == 0
-    whole, partial, add = out.read_text(), out.with_name("answers.unfinished.jsonl"), unfinished.Unfinished.add
+    whole, partial, add = out.read_text(), out.with_name("answers.unfinished.jsonl"), Unfinished.add
     assert not partial.exists()
     out.unlink()
 
@@ -91,7 +90,7 @@ def test_an_interrupted_command_goes_on_behind_the_answers_it_has(command, monke
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(unfinished.Unfinished, "add", killed)
+        patch.setattr(Unfinished, "add", killed)
         assert main(words) == 130
     assert len(partial.read_text().splitlines()) == 3, "what they are of, and the two of the first batch"
     assert not out.exists()
@@ -101,7 +100,7 @@ def test_an_interrupted_command_goes_on_behind_the_answers_it_has(command, monke
     line = refused(capsys, *words, "--gamma", "1")
     assert "holds answers of another command (gamma was 0.0, is now 1.0); give that one again, delete the" in line
     assert main(with_words(words, "2", "1")) == 0, "in batches of another size"
-    assert f"{partial}: goes on behind 2 of 3 answers" in capsys.readouterr().out
+    assert f"{partial}: resumes behind 2 of 3 answers" in capsys.readouterr().out
     assert (out.read_text(), partial.exists()) == (whole, False)
     out.unlink()
     partial.write_text("[]\n")
@@ -111,12 +110,12 @@ def test_an_interrupted_command_goes_on_behind_the_answers_it_has(command, monke
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"place": 3, "text": "a", "tokens": [1]}, "it answers prompt 3 of 3"),
-        ({"place": "0", "text": "a", "tokens": [1]}, "place is '0'"),
+        ({"place": 3, "text": "a", "tokens": [1]}, "damaged in line 2"),
+        ({"place": "0", "text": "a", "tokens": [1]}, "damaged in line 2"),
     ],
 )
 def test_unfinished_answers_that_are_none_are_refused_in_one_line(row, message, tmp_path):
-    answers = unfinished.Unfinished(tmp_path / "answers.json", {"seed": 0})
+    answers = Unfinished(tmp_path / "answers.json", {"seed": 0})
     answers.path.write_text("".join(json.dumps(line) + "\n" for line in ({"about": {"seed": 0}}, row)))
     with pytest.raises(UserError, match=message):
         answers.start([Prompt(one["instruction"]) for one in ROWS])
@@ -134,7 +133,7 @@ def test_what_a_run_cannot_generate_is_refused_in_one_line(finished, command, tm
     long.write_text("a" * 80)
     cases = (
         (with_words(words, words[1], str(bare)), "bare has no checkpoints; they are gone"),
-        (with_words(words, words[1], str(other)), "other is a run of demo, which is no language model; give one of an"),
+        (with_words(words, words[1], str(other)), "other is a run of demo, not of a language model; give one of an"),
         (with_words(words, words[1], str(several)), "it holds the run folders"),
         (with_words(words, words[3], str(long)), "prompt 1 has 83 tokens, and the decoder has places for 1 to 59"),
         (with_words(words, "5", "64"), "--max-tokens must be in [1, max_positions=64), got 64"),

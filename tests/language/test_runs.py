@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 
 from tests.language.conftest import answer_losses
-from unroll_jax.train import load
+from unroll_jax.train import generation, load
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.errors import Interrupted, UserError
 from unroll_jax.train.data.conversations import Prompt
 from unroll_jax.train.data.packing import Tokens, arrays
-from unroll_jax.train.generation import answers as generation
-from unroll_jax.train.generation.opening import open_decoder
+from unroll_jax.train.loading import open_decoder
 from unroll_jax.train.main import fit
 from unroll_jax.train.tasks.language_reading import floors
 

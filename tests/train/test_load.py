@@ -153,19 +153,14 @@ def test_a_video_file_comes_back_frame_by_frame_as_its_frames_do(model, tmp_path
 
 REFUSED = {
     "no picture": (lambda folder: folder / "no.png", r"no\.png cannot be read as an image"),
-    "no video": (lambda folder: folder / "no.avi", r"no\.avi is no file; give a picture, a video"),
     "a folder": (lambda folder: folder, "is no file"),
-    "no image": (lambda folder: folder / "text.png", r"text\.png cannot be read as an image"),
     "half an image": (lambda folder: folder / "half.png", r"half\.png cannot be read as an image"),
     "deep": (lambda folder: folder / "deep.png", "more than 8 bits"),
-    "text": (lambda folder: folder / "text.txt", r"text\.txt is not a video that can be read"),
     "floats": (lambda folder: np.zeros((160, 160)), r"uint8, from 0 to 255, .*got float64 \(160, 160\)"),
     "nothing": (lambda folder: np.zeros((0, 160, 160), np.uint8), "not empty"),
-    "no pixel": (lambda folder: np.zeros((160, 0), np.uint8), "not empty"),
     "a row": (lambda folder: np.zeros(160, np.uint8), r"must be uint8 \(frames, height, width\)"),
     "five axes": (lambda folder: np.zeros((1, 2, 4, 4, 3), np.uint8), "must be uint8"),
     "five channels": (lambda folder: np.zeros((2, 4, 4, 5), np.uint8), r"with 1 to 4 channels, got shape \(4, 4, 5\)"),
-    "several sizes": (lambda folder: [np.zeros((4, 4), np.uint8), np.zeros((5, 4), np.uint8)], "got list"),
     "none": (lambda folder: None, "got NoneType"),
 }
 
@@ -185,12 +180,9 @@ def test_what_is_no_picture_and_no_video_is_refused_in_a_line(model, tmp_path, c
 
 DAMAGE = {
     "half the facts": ("run", "model.json", None, r"model\.json is damaged"),
-    "a fact less": ("run", "model.json", lambda row: row.pop("token_dim"), r"model\.json is damaged .*token_dim"),
     "a fact more": ("run", "model.json", lambda row: row.update(more=1), r"model\.json is damaged"),
-    "another fact": ("run", "model.json", lambda row: row.update(token_dim="wide"), r"model\.json is damaged"),
     "facts of another model": ("run", "model.json", lambda row: row.update(token_dim=25), "is of another model: .*"),
     "of 0.1": ("run", "config.json", lambda row: row.pop("version"), "was written by version 0.1 of unroll_jax"),
-    "later": ("run", "config.json", lambda row: row.update(version="9.1"), "was written by version 9.1 of"),
     "another task": ("run", "config.json", lambda row: row.update(task="chess"), "'task' is unknown or missing"),
     "exported facts": ("export", "config.json", lambda row: row["facts"].clear(), r"config\.json is damaged .*again"),
     "of another": (

@@ -77,7 +77,7 @@ def mlflow(monkeypatch):
 
 def write(folder, name, steps, *, after_step=0):
     """Writes a row for each step to metrics.jsonl and to one tracker."""
-    opened = functools.partial(TRACKERS[name], folder, first_step=after_step + 1)
+    opened = functools.partial(TRACKERS[name], folder, after_step + 1)
     with MetricsWriter(folder, after_step=after_step, trackers=[opened]) as writer:
         for step in steps:
             writer.write({**ROW, "step": step})
@@ -217,7 +217,13 @@ def test_a_tracker_that_fails_in_training_is_dropped_with_one_line(name, call, a
 
 
 def test_tensorboard_that_fails_in_training_is_dropped_with_one_line(at, monkeypatch, capsys):
-    monkeypatch.setattr(TRACKERS["tensorboard"], "add", failing(TRACKERS["tensorboard"].add, []))
+    tensorboard = TRACKERS["tensorboard"]
+
+    def opened(folder, first_step):
+        tracker = tensorboard(folder, first_step)
+        return tracker._replace(add=failing(tracker.add, []))
+
+    monkeypatch.setitem(TRACKERS, "tensorboard", opened)
     assert main(RUN) == 0
     assert capsys.readouterr().out.count("--track tensorboard failed (RuntimeError: ") == 1
     assert len(read_metrics(at / "metrics.jsonl")) == 9

@@ -194,11 +194,8 @@ class GenerateArguments:
     draft_length: int | None = None
     """Tokens that --exit-layer drafts before the other layers verify them."""
     speculate: Literal["auto"] | None = None
-    """auto: chooses the exit layer and draft length on the first 8 prompts; no drafts if none pays. Greedy answers do
-    not depend on the choice, which is then the quickest by timing. Sampled texts depend on it: it is then made from
-    acceptance and the weights that are read, so that the same seed draws the same texts. Acceptance is measured on
-    greedy answers. NAME.draft.json beside --out has the choice (null: no draft pays), which --exit-layer and
-    --draft-length take again."""
+    """auto: chooses the exit layer and draft length on the first 8 prompts, by the acceptance of greedy answers and the
+    weights that are read; no drafts if none pays. The choice is logged, and is the same in every call."""
     dtype: Literal["float32", "bfloat16"] | None = None
     """Of parameters and computation; None takes that of the source, of GGUF and runs float32."""
 

@@ -2,13 +2,13 @@
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 from .constraints import ConstraintConfig, DualConfig
 from .disturbances import BLUR, DROPPED, SALT_AND_PEPPER, disturbance_rules
 from .errors import UserError, option_text
 from .fields import Basic, Condition, Count, NonNegative, Positive, Rule, check_rules, with_value
-from .run import Judgement, PrimalConfig, RunConfig, Tunable
+from .run import Judgement, PrimalConfig, RunConfig
 
 DUAL_OPTIMIZERS = ("adam", "nu_pi", "pi", "sgd")  # those of unroll_jax.constrained, which importing would load JAX for
 Method = Literal["erm", "constrained", "deep_supervision", "both", "all"]
@@ -22,11 +22,6 @@ SEVERAL: dict[str, tuple[Literal["erm", "constrained", "deep_supervision"], ...]
 @dataclasses.dataclass(frozen=True)
 class ConstrainedConfig(RunConfig):
     """Train a model whose every layer has a loss, plainly or under descent constraints."""
-
-    unit: ClassVar[str] = ""
-    """Of losses, for the labels of axes."""
-    ranges: ClassVar[Mapping[str, str]] = {"primal": "1e-4:5e-3", "dual": "5e-4:5e-2", "alpha": "0.05:0.3"}
-    """Default ranges of a search, for the two rates and alpha."""
 
     method: Basic[Method] = "constrained"
     """Plain risk (erm), descent constraints, or fixed weights on the losses of layers before the last
@@ -122,24 +117,6 @@ class ConstrainedConfig(RunConfig):
     def describe(self) -> str:
         """Method, noise and steps."""
         return f"{self.method}, train gamma {self.train_gamma}, {self.steps} steps"
-
-    def tunables(self) -> dict[str, Tunable]:
-        """Rates, bounds and the cost of slack; plain risk has but the rate of the parameters."""
-        rate = Tunable("primal.learning_rate", self.ranges["primal"], log=True)
-        if not self.enforces:
-            weight = {"layer-weight": Tunable("layer_weights", "0.01:1", log=True)} if self.supervises else {}
-            return {"primal-rate": rate, **weight}
-        reference = self.constraints.reference
-        # From where it is: a lower one may be below a loss that nothing can lower.
-        bounds = None if reference is None else f"{reference:g}:{1.5 * reference:g}"
-        return {
-            "f-ref": Tunable("constraints.reference", bounds, optional=True, unit=self.unit),
-            "alpha": Tunable("constraints.alpha", self.ranges["alpha"]),
-            "first-alpha": Tunable("constraints.first_alpha", None, optional=True),
-            "dual-rate": Tunable("dual.learning_rate", self.ranges["dual"], log=True),
-            "primal-rate": rate,
-            "resilience": Tunable("constraints.resilience", "none,3,10,100", log=True, optional=True),
-        }
 
     def judge(self, row: Mapping[str, Any]) -> Judgement:
         """The metric is the loss of the last layer, of either method."""

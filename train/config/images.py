@@ -19,7 +19,7 @@ from .networks import (
     SegmenterConfig,
     is_certifiable,
 )
-from .run import FREE, Judgement, OptimizerConfig, RunConfig, Tunable
+from .run import FREE, Judgement, OptimizerConfig, RunConfig
 
 Network = OptEqConfig | MonConfig | OdeConfig | FeedForwardConfig | SegmenterConfig | FcnConfig
 # Named otherwise, or what a run may go on with another value of.
@@ -84,11 +84,6 @@ class SupervisedConfig(RunConfig):
     def describe(self) -> str:
         """Network and epochs."""
         return f"{self.title}, {self.epochs} epochs"
-
-    def tunables(self) -> dict[str, Tunable]:
-        """The learning rate."""
-        rate = self.optimizer.learning_rate
-        return {"primal-rate": Tunable("optimizer.learning_rate", f"{rate / 10:g}:{rate * 10:g}", log=True)}
 
     def judge(self, row: Mapping[str, Any]) -> Judgement:
         """Without constraints; the metric in percent."""

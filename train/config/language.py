@@ -1,7 +1,7 @@
 """Options of fine-tuning language models on instructions: the decoder, its trained part and its runs."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
@@ -61,8 +61,6 @@ class LanguageConfig(ConstrainedConfig):
 
     task: ClassVar[str] = "language"
     metric: ClassVar[str] = "validation cross entropy of a token (nats)"
-    unit: ClassVar[str] = "nats"
-    ranges: ClassVar[Mapping[str, str]] = {"primal": "1e-5:3e-3", "dual": "5e-3:0.5", "alpha": "0.02:0.3"}
 
     steps: Basic[Count] = 1000
     """Training steps."""

@@ -1,4 +1,4 @@
-"""Options of every run: seed, batch, devices, parts, trackers; its optimiser; the options that a search may vary."""
+"""Options of every run: seed, batch, devices, parts, trackers; its optimiser."""
 
 import abc
 import dataclasses
@@ -44,24 +44,6 @@ FREE: dict[str, Any] = {
 }
 # Of these, what says where a run is and not how it computes: no configuration is stored with it.
 PLACE = ("overwrite", "config", "out")
-
-
-class Tunable(NamedTuple):
-    """A number of a configuration that a search may vary.
-
-    Attributes:
-      field: its dotted name in the configuration.
-      default: what is searched over where nothing is said, as in "1e-4:1e-2"; None leaves it as it is.
-      log: whether equal ratios are equal steps, as for rates.
-      optional: whether it may be none.
-      unit: for the labels of axes; "" for shares and other plain numbers.
-    """
-
-    field: str
-    default: str | None
-    log: bool = False
-    optional: bool = False
-    unit: str = ""
 
 
 class Judgement(NamedTuple):
@@ -146,7 +128,7 @@ class RunConfig(abc.ABC):
     task: ClassVar[str]
     """Name of the task in `train.tasks`."""
     metric: ClassVar[str]
-    """Metric that a search ranks feasible models by on the validation split, with its unit."""
+    """Metric that a sweep ranks feasible models by on the validation split, with its unit."""
     larger_is_better: ClassVar[bool] = False
     rates: ClassVar[str] = "--primal.learning-rate or --primal.clip-norm"
     """The options to lower where a number is not finite."""
@@ -224,10 +206,6 @@ class RunConfig(abc.ABC):
     @abc.abstractmethod
     def describe(self) -> str:
         """The words that the log begins a run with."""
-
-    def tunables(self) -> Mapping[str, Tunable]:
-        """Returns the options that a search may vary, by name on the command line; none by default."""
-        return {}
 
     def judge(self, row: Mapping[str, Any]) -> Judgement:
         """Judges a model by a validation row of metrics.jsonl, as checkpoints are scored: by its loss."""

@@ -1,7 +1,7 @@
 """Options of sparse coding: the network and its runs."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 from .constrained import PerturbedConfig, check_depth
@@ -31,8 +31,6 @@ class SparseCodingConfig(PerturbedConfig):
 
     task: ClassVar[str] = "sparse-coding"
     metric: ClassVar[str] = "validation loss (half squared error of a code)"
-    unit: ClassVar[str] = "half squared error of a code"
-    ranges: ClassVar[Mapping[str, str]] = {"primal": "1e-4:1e-2", "dual": "5e-4:5e-2", "alpha": "0.05:0.3"}
 
     steps: Basic[Count] = 3000
     """Training steps."""

@@ -1,7 +1,7 @@
 """Options of text classification with perturbed embeddings: encoders, unrolled transformers and their runs."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
@@ -77,8 +77,6 @@ class TextRunConfig(ConstrainedConfig):
     """Classify texts whose embeddings are perturbed (Porras-Valenzuela et al., Section 5)."""
 
     metric: ClassVar[str] = "validation cross entropy (nats)"
-    unit: ClassVar[str] = "nats"
-    ranges: ClassVar[Mapping[str, str]] = {"primal": "1e-5:3e-3", "dual": "5e-3:0.5", "alpha": "0.05:0.4"}
 
     steps: Count = 800
     """Training steps."""

@@ -106,7 +106,6 @@ class VideoRunConfig(PerturbedConfig):
     """Denoise patches of grey video (Porras-Valenzuela et al., Section 4)."""
 
     metric: ClassVar[str] = "validation loss (half squared error per patch)"
-    unit: ClassVar[str] = "half squared error per patch"
 
     batch_size: Parts = 64
     """Samples a step: sequences of one patch position through 20 frames, or frames."""

@@ -26,14 +26,19 @@ class Axis(NamedTuple):
     Attributes:
       name: as it was typed, whole or by the last parts.
       field: the whole name of the option, with dashes.
-      texts: the values of a list, or the two ends of a range.
+      values: those of a list by their texts, or the two ends of a range.
       bounds: ends of a range; None for a list.
     """
 
     name: str
     field: str
-    texts: tuple[str, ...]
+    values: dict[str, Any]
     bounds: tuple[float, float] | None = None
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The texts of the values."""
+        return tuple(self.values)
 
     @property
     def log(self) -> bool:
@@ -72,7 +77,8 @@ class Sweep(NamedTuple):
         """Returns the cell with these values by axis; its name lists them where none is given."""
         config = self.config
         for axis in self.axes:
-            value = _value(axis.name, axis.field, values[axis.name], self.config)
+            text = values[axis.name]
+            value = axis.values[text] if text in axis.values else _value(axis.name, axis.field, text, self.config)
             config = with_value(config, axis.field.replace("-", "_"), value)
         config = config.fitting(self.usual, chosen=self.warmup, log=lambda _: None)
         shown = {axis.name: shown_value(value_of(config, axis.field)) for axis in self.axes}
@@ -154,10 +160,10 @@ def _read_axis(name: str, text: str, config: RunConfig, options: Sequence[str], 
     parts = [part.strip() for part in text.split(":" if is_range else ",")]
     if not all(parts):
         raise UserError(f"--over.{name} {text}: a value is empty; list values with commas between, as in {AS_IN}")
-    texts = tuple(shown_value(_value(name, field, part, config)) for part in parts)
-    if len(set(texts)) < len(texts):
+    values = [_value(name, field, part, config) for part in parts]
+    axis = Axis(name, field, {shown_value(value): value for value in values})
+    if len(axis.values) < len(values):
         raise UserError(f"--over.{name} {text}: a value is there twice; give each value once")
-    axis = Axis(name, field, texts)
     return axis._replace(bounds=_bounds(axis, text)) if is_range else axis
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from unroll_jax.train.data.conversations import read_prompts
 from unroll_jax.train.data.pretrained.decoders import PretrainedDecoder, save_decoder
-from unroll_jax.train.generation.answers import Settings, answer
-from unroll_jax.train.generation.opening import open_decoder
+from unroll_jax.train.generation import Settings, answer
+from unroll_jax.train.loading import open_decoder
 
 pytestmark = [pytest.mark.slow, pytest.mark.data, pytest.mark.xdist_group("torch")]
 COUNT, TOKENS = 50, 8  # with 32 tokens it takes 15 minutes, and holds too

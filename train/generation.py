@@ -1,0 +1,307 @@
+"""`unroll-jax generate`: answers of a language model to prompts, plain or drafted by its first layers."""
+
+import functools
+import json
+import os
+import time
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from unroll_jax.models import Sampling, choose_draft, generate, speculate
+from unroll_jax.models.generation import requested
+from unroll_jax.models.speculative import check_draft
+
+from .cli import given, parse
+from .config.commands import GenerateArguments
+from .config.errors import UserError, one_line
+from .config.fields import differences
+from .data.answers import AnswerTokenizer
+from .data.conversations import Prompt, read_prompts
+from .loading import Opened, open_decoder
+from .system.digest import digest
+from .system.files import check_file, expanded, strict_json, write_json, writing
+from .task import Row
+from .tasks.common import check_noise
+
+FREE = ("batch",)  # settings that answers do not depend on, but for round-off
+MAX_TOKENS = 256  # of an answer, unless an option sets it
+CHOSEN_ON = 8  # prompts that a draft is chosen on, whatever the batch
+MEASURED_TOKENS = 64  # of an answer that acceptance is measured on
+Log = Callable[[str], None]
+
+
+class Settings(NamedTuple):
+    """Options for answering prompts, see `config.commands.GenerateArguments`; with ``auto``, `drafted` chooses."""
+
+    chat: bool = True
+    max_tokens: int = MAX_TOKENS
+    batch: int = 8
+    temperature: float = 0.0
+    top_k: int | None = None
+    top_p: float | None = None
+    gamma: float = 0.0
+    seed: int = 0
+    exit_layer: int | None = None
+    draft_length: int | None = None
+    auto: bool = False
+
+
+class Answer(NamedTuple):
+    """A prompt, and the text and tokens that a model answered with."""
+
+    prompt: Prompt
+    text: str
+    tokens: list[int]
+
+
+def command(arguments: list[str]) -> None:
+    """`unroll-jax generate SOURCE --prompts FILE ...`: answers on the screen, or as AlpacaEval reads them."""
+    parsed = parse(GenerateArguments, arguments, "unroll-jax generate")
+    _check_options(parsed, has_drafts=given(arguments, "--exit-layer") or given(arguments, "--draft-length"))
+    out = None if parsed.out is None else check_file(parsed.out, overwrite=parsed.overwrite)
+    prompts = read_prompts(expanded(str(parsed.prompts), "--prompts"))[: parsed.limit]
+    opened = open_decoder(parsed.source, dtype=parsed.dtype)
+    longest = parsed.max_tokens or min(MAX_TOKENS, max(1, opened.config.max_positions // 2))
+    shared = {name: getattr(parsed, name) for name in Settings._fields if name not in ("max_tokens", "auto")}
+    settings = Settings(**shared, max_tokens=longest, auto=parsed.speculate == "auto")
+    if out is not None:
+        name = parsed.name or opened.name + (f"-gamma{parsed.gamma:g}" if parsed.gamma > 0.0 else "")
+        return _write_answers(opened, prompts, settings, out, name)
+    for number, one in enumerate(answer(opened, prompts, settings), start=1):
+        print(f"\n{number}. {one.prompt.text}\n\n{one.text}")
+
+
+def _write_answers(opened: Opened, prompts: Sequence[Prompt], settings: Settings, out: Path, name: str) -> None:
+    """Writes answers as AlpacaEval reads them, resuming behind those that an interrupted command left."""
+    settings = drafted(opened, prompts, settings)
+    unfinished = Unfinished(out, about(opened, prompts, settings))
+    with writing(f"--out {out}", "give the same command again, or pass another file"):
+        if done := unfinished.start(prompts):
+            print(f"{unfinished.path}: resumes behind {len(done)} of {len(prompts)} answers")
+        answers = answer(opened, prompts, settings, done=done, keep=unfinished.add)
+        write_json(out, [_alpaca_row(one, name) for one in answers])
+        unfinished.path.unlink(missing_ok=True)
+    print(f"{out}: {len(answers)} answers of {name}")
+
+
+def answer(
+    opened: Opened,
+    prompts: Sequence[Prompt],
+    settings: Settings,
+    *,
+    done: Mapping[int, Answer] | None = None,
+    keep: Callable[[Mapping[int, Answer]], None] = lambda answers: None,
+    log: Log = print,
+) -> list[Answer]:
+    """Answers prompts, in batches of similar lengths; returns the answers in the order of the prompts.
+
+    Random numbers depend on the seed and the place of the prompt; sampled tokens also on the exit layer and the draft
+    length.
+
+    Args:
+      opened: the language model.
+      prompts: to be answered.
+      settings: options.
+      done: answers of an earlier call, by the place of their prompt.
+      keep: takes the answers of each batch once they are there, by place.
+      log: takes a line of figures.
+    """
+    settings = drafted(opened, prompts, settings, log=log)
+    tokens, answers = _encoded(opened, prompts, settings), dict(done or {})
+    batches = _batches(tokens, [place for place in range(len(tokens)) if place not in answers], settings.batch)
+    drawn = {name: getattr(settings, name) for name in ("temperature", "top_k", "top_p")}
+    draft = {name: getattr(settings, name) for name in ("exit_layer", "draft_length")}
+    run = generate if settings.exit_layer is None else functools.partial(speculate, **draft)
+    keys, options, figures, began = _keys(settings, len(tokens)), _options(opened, settings), [], time.monotonic()
+    for places in batches:
+        texts = [tokens[place] for place in places]
+        batch = jax.device_get(run(opened.config, opened.params, texts, **options, **drawn, key=keys[places]))
+        rows = {int(place): row for row, place in enumerate(places)}  # a prompt that fills the batch is answered once
+        new = {place: _answer(opened, prompts[place], batch, row) for place, row in rows.items()}
+        keep(new)
+        answers |= new
+        figures.append({name: getattr(batch, name)[list(rows.values())] for name in batch._fields})
+    if figures:
+        log(_summary(figures, time.monotonic() - began))
+    return [answers[place] for place in range(len(tokens))]
+
+
+def drafted(opened: Opened, prompts: Sequence[Prompt], settings: Settings, *, log: Log = print) -> Settings:
+    """Returns checked settings, with the exit layer and the draft length that ``auto`` chooses on the first prompts.
+
+    The choice is made from acceptance and the weights that are read, and so the same in every call: sampled answers
+    depend on it, greedy ones do not.
+    """
+    try:
+        sampling = Sampling(settings.temperature, settings.top_k, settings.top_p)
+        requested(opened.config, [[0]], settings.max_tokens, sampling=sampling, key=jax.random.key(settings.seed))
+        if settings.exit_layer is not None or settings.auto:
+            check_draft(opened.config, settings.exit_layer or 1, settings.draft_length or 1)
+    except ValueError as error:  # of the library, whose arguments are options here
+        name, _, rest = str(error).partition(" ")
+        raise UserError(f"--{name.replace('_', '-')} {rest}") from error
+    if not settings.auto:
+        return settings
+    tokens = _encoded(opened, prompts, settings)[:CHOSEN_ON]
+    shorter = settings._replace(max_tokens=min(settings.max_tokens, MEASURED_TOKENS))
+    options, keys = _options(opened, shorter), _keys(settings, len(tokens))
+    try:
+        best = choose_draft(opened.config, opened.params, tokens, key=keys, **options)
+    except ValueError as error:
+        raise UserError(f"--speculate auto: {error}; give --exit-layer and --draft-length") from error
+    line = (
+        f"{best.exit_layer} of {opened.config.num_layers} layers draft {best.draft_length} tokens: acceptance "
+        f"{best.rate:.0%}, {best.tokens:.2f} tokens a verification, expected speed-up {best.speedup:.2f}"
+    )
+    if best.speedup <= 1.0:
+        log(f"no draft pays, answers are generated plainly; the best: {line}")
+        return settings._replace(auto=False)
+    log(f"{line}; --exit-layer {best.exit_layer} --draft-length {best.draft_length} takes the same again")
+    return settings._replace(auto=False, exit_layer=best.exit_layer, draft_length=best.draft_length)
+
+
+class Unfinished:
+    """A file of the answers so far: a line that tells what they depend on, then an answer a line, in any order.
+
+    Args:
+      out: the file that takes all answers in the end.
+      about: JSON values that the answers depend on.
+    """
+
+    def __init__(self, out: Path, about: Row) -> None:
+        self.path, self._about = out.with_name(f"{out.stem}.unfinished.jsonl"), about
+
+    def start(self, prompts: Sequence[Prompt]) -> dict[int, Answer]:
+        """Returns the answers so far, by the place of their prompt; a line that a kill cut short is removed."""
+        if not self.path.exists():
+            return {}
+        *lines, rest = self.path.read_bytes().split(b"\n")
+        if rest:
+            os.truncate(self.path, sum(len(line) + 1 for line in lines))
+        rows = [self._parsed(line, number, len(prompts)) for number, line in enumerate(lines, start=1)]
+        if len(rows) <= 1:
+            self.path.write_bytes(b"")  # no answer, of any command
+        elif changed := differences(rows[0]["about"], self._about):
+            raise UserError(
+                f"{self.path} holds answers of another command ({'; '.join(changed)}); give that one again, delete the "
+                "file, or pass another --out"
+            )
+        return {row["place"]: Answer(prompts[row["place"]], row["text"], row["tokens"]) for row in rows[1:]}
+
+    def add(self, answers: Mapping[int, Answer]) -> None:
+        """Appends answers, and flushes them to the disk; the first ones make the file."""
+        rows = [{"place": place, "text": one.text, "tokens": one.tokens} for place, one in answers.items()]
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("ab") as file:
+            before = [] if file.tell() else [{"about": self._about}]
+            file.writelines(json.dumps(row, allow_nan=False).encode() + b"\n" for row in before + rows)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _parsed(self, line: bytes, number: int, count: int) -> dict[str, Any]:
+        kinds = {"about": dict} if number == 1 else {"place": int, "text": str, "tokens": list}
+        try:
+            row = strict_json(line)
+            wrong = [name for name in kinds.keys() | row.keys() if type(row.get(name)) is not kinds.get(name)]
+            if wrong or not 0 <= row.get("place", 0) < count:
+                raise ValueError(f"it holds {row!r:.60}")
+        except (ValueError, TypeError, AttributeError) as error:
+            raise UserError(
+                f"{self.path} is damaged in line {number} ({one_line(error)}); delete it, or pass another --out"
+            ) from error
+        return row
+
+
+def about(opened: Opened, prompts: Sequence[Prompt], settings: Settings) -> Row:
+    """Returns JSON values of all that answers depend on: prompts, weights and tokenizer by their checksums."""
+    if settings.temperature == 0.0:  # drafts change no greedy answer
+        settings = settings._replace(exit_layer=None, draft_length=None)
+    texts = json.dumps([[prompt.instruction, prompt.input, prompt.dataset] for prompt in prompts]).encode()
+    return {
+        "prompts": {"count": len(prompts), "checksum": zlib.crc32(texts)},
+        "weights": digest(opened.params, {})[0],
+        "dtype": str(np.result_type(*{leaf.dtype for leaf in jax.tree.leaves(opened.params)})),
+        "tokenizer": opened.tokenizer.checksum,
+        "template": opened.template,
+        **{name: value for name, value in settings._asdict().items() if name not in FREE},
+    }
+
+
+def _check_options(parsed: GenerateArguments, *, has_drafts: bool) -> None:
+    """Checks options before anything is read."""
+    if parsed.speculate is not None and has_drafts:
+        raise UserError("--speculate auto chooses --exit-layer and --draft-length; give one or the other")
+    if (parsed.exit_layer is None) != (parsed.draft_length is None):
+        alone, other = ("--exit-layer", "--draft-length")[:: 1 if parsed.draft_length is None else -1]
+        raise UserError(f"{alone} is given without {other}; give both, or --speculate auto")
+    for name in ("batch", "max_tokens", "limit", "exit_layer", "draft_length"):
+        value = getattr(parsed, name)
+        if value is not None and value < 1:
+            raise UserError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
+    check_noise(parsed.gamma, parsed.seed)
+
+
+def _alpaca_row(answer: Answer, generator: str) -> dict[str, str]:
+    prompt = answer.prompt
+    row = {"instruction": prompt.instruction, "output": answer.text, "generator": generator}
+    return row | {name: value for name in ("input", "dataset") if (value := getattr(prompt, name))}
+
+
+def _options(opened: Opened, settings: Settings) -> dict[str, Any]:
+    stops, noise = opened.tokenizer.stops, opened.deviation(settings.gamma)
+    return {"max_tokens": settings.max_tokens, "stops": stops, "noise": noise}
+
+
+def _keys(settings: Settings, count: int) -> jax.Array:
+    """Returns a key for each prompt, by its place."""
+    root = jax.random.key(settings.seed)
+    return jax.vmap(lambda place: jax.random.fold_in(root, place))(np.arange(count))
+
+
+def _encoded(opened: Opened, prompts: Sequence[Prompt], settings: Settings) -> list[np.ndarray]:
+    texts = [prompt.text for prompt in prompts]
+    if settings.chat:
+        mend = "pass --no-chat, which takes prompts as they are"
+        tokens = AnswerTokenizer(opened.tokenizer, opened.template, mend=mend).questions(texts)
+    else:
+        tokens = opened.tokenizer.encode(texts, special=True)
+    room = opened.config.max_positions - settings.max_tokens
+    for number, text in enumerate(tokens, start=1):
+        if not 1 <= len(text) <= room:
+            raise UserError(
+                f"prompt {number} has {len(text)} tokens, and the decoder has places for 1 to {room} before an answer "
+                f"of --max-tokens {settings.max_tokens}; shorten or leave out the prompt, or shorten the answers"
+            )
+    return tokens
+
+
+def _batches(tokens: Sequence[np.ndarray], left: Sequence[int], size: int) -> list[np.ndarray]:
+    """Batches the places that are left by length of prompt, for least padding; the last one fills up its batch."""
+    if not left:
+        return []
+    size = min(size, len(left))
+    places = np.asarray([place for _, place in sorted((len(tokens[place]), place) for place in left)])
+    filled = np.concatenate([places, np.repeat(places[-1:], -len(places) % size)])
+    return list(filled.reshape(-1, size))
+
+
+def _answer(opened: Opened, prompt: Prompt, generated: Any, row: int) -> Answer:
+    tokens = np.asarray(generated.tokens[row][: generated.lengths[row]]).tolist()
+    words = tokens[:-1] if generated.stopped[row] else tokens
+    return Answer(prompt, opened.tokenizer.decode(words, special=False).strip(), tokens)
+
+
+def _summary(figures: Sequence[dict[str, np.ndarray]], seconds: float) -> str:
+    totals = {name: sum(int(one[name].sum()) for one in figures) for name in figures[0]}
+    count, tokens = sum(len(one["lengths"]) for one in figures), totals["lengths"]
+    speed = f"{seconds:.0f} s, {tokens / seconds:.1f} tokens a second"
+    line = f"{count} answers of {tokens:,} tokens in {speed}; {totals['stopped']} ended with a stop"
+    if not totals.get("drafted"):
+        return line
+    accepted, call = totals["accepted"] / totals["drafted"], (tokens - count) / totals["calls"]
+    return f"{line}; {accepted:.0%} of drafted tokens were accepted, {call:.2f} tokens a verification"
