@@ -24,7 +24,7 @@ help:
 	@echo "make coverage      make test, with the lines that no test runs"
 	@echo "make faults        break the maths in small ways, one at a time: a test must fail for each"
 	@echo "make install       make .venv with everything in it"
-	@echo "make lint types    ruff, schemas of workflows and of CITATION.cff; pyright"
+	@echo "make lint types    ruff and the schema of workflows; pyright"
 	@echo "make dist          build the sdist and the wheel into dist, and check what they hold"
 	@echo "make docs          build the documentation into build/site, and run its examples; make site: build it alone"
 	@echo "make notebooks     run the notebooks and keep their outputs, for a commit"
@@ -65,7 +65,8 @@ test-lowest:
 	$(OLDEST) -m venv .venv-lowest
 	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check uv
 	.venv-lowest/bin/uv pip install --quiet --python .venv-lowest --resolution lowest-direct -e ".[test]"
-	.venv-lowest/bin/python $(PYTEST) -m "not slow" $(LIBRARY) $(ARGS)
+	@# Warnings of deprecation are errors with the newest versions alone.
+	.venv-lowest/bin/python $(PYTEST) -m "not slow" -W "default::DeprecationWarning" $(LIBRARY) $(ARGS)
 
 coverage: $(STAMP)
 	$(PY) $(PYTEST) -m "not slow" --cov unroll_jax --cov train --cov papers --cov-report term:skip-covered
@@ -79,7 +80,6 @@ lint: $(STAMP)
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m check_jsonschema --builtin-schema vendor.github-workflows $(WORKFLOWS)
-	$(PY) -m check_jsonschema --builtin-schema vendor.readthedocs .readthedocs.yaml
 
 types: $(STAMP)
 	$(PY) -m pyright --pythonpath $(PY)
