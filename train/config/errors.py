@@ -11,10 +11,10 @@ __all__ = [
     "StorageError",
     "UserError",
     "in_files",
-    "needs_extra",
     "on_command_line",
     "one_line",
     "option_text",
+    "require_extra",
 ]
 
 
@@ -127,16 +127,10 @@ class Interrupted(BaseException):
         self.code = code
 
 
-@contextlib.contextmanager
-def needs_extra(extra: str) -> Iterator[None]:
-    """Imports packages of an extra, within the context.
-
-    Raises:
-      UserError: if one of its packages is not installed; the message holds the command that installs them.
-    """
+def require_extra(extra: str) -> None:
+    """Raises UserError if a package of an extra is not installed, with the command that installs it."""
     if missing := [package for package in EXTRAS[extra] if importlib.util.find_spec(package) is None]:
         raise UserError(f"{' and '.join(missing)} must be installed first: pip install 'unroll_jax[{extra}]'")
-    yield
 
 
 def one_line(error: Exception) -> str:

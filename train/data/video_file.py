@@ -9,7 +9,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from ..config.errors import UserError, needs_extra
+from ..config.errors import UserError, require_extra
 from ..system.files import writing
 from .clips import FRAME_SIZE, NUM_FRAMES, standard_frame
 from .files import TEMPORARY, Log
@@ -91,9 +91,10 @@ def part_of(spool: IO[bytes], start: int) -> Iterator[np.ndarray]:
 
 
 def _av() -> Any:
-    with needs_extra("video"):  # imported here: only video files need it
-        import av
-        import av.error
+    require_extra("video")
+    import av  # here: only video files need it
+    import av.error
+
     return av
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ..config.errors import UserError, needs_extra
+from ..config.errors import UserError, require_extra
 from ..config.fields import value_of
 from ..runs import read_config
 from .axes import Axis, Cell, Sweep, shown_value
@@ -56,8 +56,9 @@ def _evaluated(sweep: Sweep, best: Result, log: Log) -> Result:
 
 
 def _optuna() -> Any:
-    with needs_extra("search"):
-        import optuna
+    require_extra("search")
+    import optuna
+
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna
 

@@ -14,7 +14,7 @@ from unroll_jax.perturbations import Perturbation, in_turn, layer_noise, lost_la
 
 from ..config.data import VideoSource
 from ..config.disturbances import Disturbance
-from ..config.errors import UserError
+from ..config.errors import UserError, require_extra
 from ..config.video import VideoRunConfig, VideoViTConfig
 from ..data.clips import SPLITS
 from ..data.pretrained.vit import PretrainedViT
@@ -279,6 +279,7 @@ class VideoTask(LayeredTask[VideoRunConfig]):
 
 def open_video(config: VideoRunConfig, log: Log) -> VideoTask:
     """Returns the task on the data of its configuration."""
+    require_extra("video")  # evaluation has a floor of scikit-image
     data, vit = load(config.data, log=log), None
     if isinstance(config, VideoViTConfig):
         side = math.isqrt(data.spec.token_dim)

@@ -9,15 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, UInt8
+from skimage.restoration import denoise_tv_chambolle
 
-from ..config.errors import needs_extra
 from ..data.video import frames_from
 from ..task import Row
 from .noise import add_noise, to_unit
 from .video_samples import BATCH_SIZE, keyed_batches
-
-with needs_extra("video"):
-    from skimage.restoration import denoise_tv_chambolle
 
 LINEAR, CLASSICAL = "linear layer", "total variation"
 # The classical denoiser sees a square of at most so many patches a side of at most so many windows: a second for each
