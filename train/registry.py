@@ -41,7 +41,7 @@ class ReportSpec(NamedTuple):
       baseline: key of the score of the noisy input itself by test gamma; None where there is none.
       reference: name, and prefix of the figures, of the reference that disturbances are tried on too; None for none.
       note: the definition of the metric.
-      measures: of a task without layers, what its table calls the shares, by key; None for layered tasks.
+      measures: titles of the shares in the table of a task without layers, by key; None for layered tasks.
     """
 
     metric: str

@@ -145,7 +145,7 @@ def test_methods_are_compared_where_their_configurations_agree(make_run, order):
         ({"form": "log_ratio", "violations": [None, 0.1, -0.2, -0.3]}, 1, 1 - np.exp(0.1)),
     ],
 )
-def test_margins_are_shares_of_the_bound_whatever_constraints_bind(make_run, changes, layer, margin):
+def test_margins_are_shares_of_the_bound_in_every_form_of_constraint(make_run, changes, layer, margin):
     usual = {"layer_losses": [4.0, 3.0, 2.5, 1.0], "bounds": [5.0, 4.0, 2.0, 2.0]}
     (setting,) = group(check_layered(read_runs([make_run(evaluation=usual | changes)])))
     assert setting.variants[0].worst()[1] == layer

@@ -1,7 +1,7 @@
 """Reports on evaluated run folders: `make_report` by the task that each names, and `write_report`.
 
 Commands, exports and sweeps import this room. `records` and `groups` read and group runs; `tables`, `figures` and
-`verdict` say what they show; `layered`, `supervised` and `plain` put these together; `page` writes them.
+`verdict` are its content; `layered`, `supervised` and `plain` put these together; `page` writes them.
 """
 
 from collections.abc import Callable, Sequence

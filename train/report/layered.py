@@ -74,7 +74,7 @@ def layered_report(runs: Sequence[Run]) -> Report:
     floors, at = reference_scores(settings[0]), f" at test gamma {settings[0].train_gamma:g}"
     return Report(
         title=f"{runs[0].evaluation['experiment']}: {' against '.join(methods)} training",
-        verdict=[sentence for setting in settings for sentence in verdict(setting)],
+        verdict=verdict(settings[0]) if len(settings) == 1 else [" ".join(verdict(setting)) for setting in settings],
         warnings=[*warnings(settings), *logged],
         sections=[(heading, blocks) for heading, blocks in sections if blocks],
         summary=summarise(settings, checked),

@@ -80,7 +80,7 @@ def shared_legend(figure: Figure, panels: Sequence[Axes]) -> None:
     for axes in panels:
         handles, labels = axes.get_legend_handles_labels()
         entries |= dict(zip(labels, handles, strict=True))
-    longest = max(map(len, entries)) + 8  # The line beside a label is about 8 letters wide.
+    longest = max(map(len, entries)) + 8  # The line of a label is about 8 letters wide.
     columns = int(np.clip(figure.get_figwidth() * LETTERS_PER_INCH // longest, 1, min(4, len(entries))))
     figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=columns)
 

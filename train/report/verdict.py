@@ -26,7 +26,7 @@ def reference_scores(setting: Setting) -> str:
 
 
 def warnings(settings: Sequence[Setting]) -> list[str]:
-    """Lists what weakens a comparison: unfinished runs, unequal steps, seeds or configurations."""
+    """Returns reasons to doubt a comparison: unfinished runs, unequal steps, seeds or configurations."""
     sentences = []
     for setting in settings:
         title = capital(setting.title)
