@@ -8,6 +8,7 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 
 from ..config.errors import UserError
 from ..config.run import FREE
@@ -18,7 +19,7 @@ from ..system.terminal import Table
 from .page import Block, Picture, Report
 from .panels import WIDTH, tidy
 from .records import Run, flat, floats
-from .tables import number, ranged, runs_table
+from .tables import ranged, runs_table
 from .verdict import ONE_SEED
 
 # Shares by level under disturbed pixels, by key of evaluation.json, and the word before a level in the table.
@@ -29,11 +30,11 @@ DISTURBED = {
     "attack_accuracy": "attack ",
     "certified_accuracy": "certified ",
 }
-# Columns of the table: title, key, digits, and factor of the unit.
+# Columns of the table: title, key, format, and factor of the unit.
 COLUMNS = (
-    ("loss", "loss", 3, 1.0), ("residual", "residual", 5, 1.0), ("iterations", "iterations", 1, 1.0),
-    ("largest |W|", "largest_weight_norm", 2, 1.0), ("ms an example", "seconds_an_example", 2, 1e3),
-    ("train s", "train_seconds", 0, 1.0),
+    ("loss", "loss", ".3f", 1.0), ("residual", "residual", ".1e", 1.0), ("iterations", "iterations", ".1f", 1.0),
+    ("largest |W|", "largest_weight_norm", ".2f", 1.0), ("ms an example", "seconds_an_example", ".2f", 1e3),
+    ("train s", "train_seconds", ".0f", 1.0),
 )  # fmt: skip
 Rows = Mapping[str, Sequence[Run]]  # runs that differ by the seed alone, by name
 
@@ -143,7 +144,8 @@ def _table(rows: Rows, summary: Mapping[str, dict[str, Any]], measures: Mapping[
     cells = []
     for name, group in rows.items():
         shares = [ranged(floats([100 * run.evaluation[key] for run in group]), 2) for key in measures]
-        numbers = [number(floats(summary[name][key]) * factor, digits) for _, key, digits, factor in COLUMNS]
+        means = [(summary[name][key], form, factor) for _, key, form, factor in COLUMNS]
+        numbers = ["-" if mean is None else format(factor * mean, form) for mean, form, factor in means]
         cells.append((name, f"{summary[name]['parameters']:,}", str(len(group)), *shares, *numbers))
     tested = next(iter(rows.values()))[0].evaluation["num_examples"]
     header = ("run", "parameters", "seeds", *measures.values(), *(title for title, *_ in COLUMNS))
@@ -202,13 +204,14 @@ def _curves(rows: Rows, spec: ReportSpec) -> Figure:
     panels = figure.subplots(2, 2).ravel() if solved else [figure.subplots()]
     titles = (
         ("Validation", spec.label, "linear"),
-        ("Iterations of the equilibrium, training", "evaluations of the step, mean of the batch", "linear"),
-        ("Residual of the equilibrium, training", "relative, mean of the batch", "log"),
+        ("Iterations of the equilibrium, training", "step evaluations (batch mean)", "linear"),
+        ("Residual of the equilibrium, training", "relative residual (batch mean)", "log"),
         ("Norms of W as trained", "solid: norm; dashed: bound", "log"),
     )
     for axes, (title, unit, scale) in zip(panels, titles, strict=False):
         tidy(axes, title)
         axes.set(xlabel="training step", ylabel=unit, yscale=scale)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     for place, (name, group) in enumerate(rows.items()):
         for run, label in zip(group, [name] + [None] * len(group), strict=False):
             look = {"color": f"C{place}", "linewidth": 1.2}
@@ -218,7 +221,7 @@ def _curves(rows: Rows, spec: ReportSpec) -> Figure:
             if solved:
                 _draw(panels[1], run.rows("train"), "iterations", **look)
                 _draw(panels[2], run.rows("train"), "residual", **look)
-                _draw(panels[3], run.rows("validation"), "weight_norms", **look)
+                _draw(panels[3], run.rows("validation"), "weight_norms", marker=".", **look)
                 _draw(panels[3], run.rows("validation"), "weight_norm_bounds", linestyle="--", **look)
     for axes in panels:
         axes.set_visible(axes.has_data())  # monotone operator networks have no W to bound

@@ -243,7 +243,7 @@ def environment_table(runs: Sequence[Run]) -> Table:
     return Table("Versions and machine", ("", *columns), rows, words=True)
 
 
-def number(value: float | Array, digits: int, *, sign: bool = False) -> str:
+def number(value: float, digits: int, *, sign: bool = False) -> str:
     """Fixed decimals, a dash for NaN and infinities; never a negative zero."""
     if not np.isfinite(value):
         return "-"

@@ -121,7 +121,6 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
     note: str = ""
     words: bool = False
-    marked: frozenset[tuple[int, int]] = frozenset()  # row and column of the cells that the page marks
 
 
 def as_text(table: Table) -> str:
