@@ -211,7 +211,7 @@ BAD = {
     "not UTF-8": ("sst2", sst2_line(b"sentence\tlabel\ncr\xe8me\t1\n"), r"not UTF-8: byte 0xe8 in line 2"),
     "no reviews": ("imdb", lambda root: shutil.rmtree(root / "imdb/aclImdb"), r"holds neither aclImdb/train/neg/0_3"),
     "no class": ("imdb", lambda root: shutil.rmtree(root / "imdb/aclImdb/test/pos"), r"no reviews aclImdb/test/pos"),
-    "odd class": ("imdb", folder("neutral"), r"train/neutral/0_5\.txt lies in no class; .* neg, pos"),
+    "odd class": ("imdb", folder("neutral"), r"train/neutral/0_5\.txt is not in the folder of a class; .* neg, pos"),
     "stars": ("imdb", review("train/neg/1_9", b"fine"), r"neg/1_9\.txt has 9 stars"),
     "empty review": ("imdb", review("test/pos/1_10", b"<br /> \n"), r"test/pos/1_10\.txt has an empty text"),
     "review not UTF-8": ("imdb", review("train/neg/0_3", b"\n\xff"), r"0_3\.txt is not UTF-8: byte 0xff in line 2"),

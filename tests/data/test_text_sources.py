@@ -84,10 +84,10 @@ def test_mnli_has_pairs_in_three_classes_and_leaves_out_what_has_no_gold_label(m
     assert records(data, "test") == PAIRS[::7]
     assert sorted(records(data, "train") + records(data, "validation")) == sorted(PAIRS)
     assert [data.num_examples(split) for split in SPLITS] == [27, 3, 5]
-    assert "  train: 1 record(s) have no gold label ('-') and are left out" in lines
-    assert "  train: 1 record(s) have an empty sentence and are left out" in lines
-    assert "  test: 2 record(s) have no gold label ('-') and are left out" in lines
-    assert "  test: 1 record(s) have an empty sentence and are left out" in lines
+    assert "  train: leaving out 1 record(s) that have no gold label ('-')" in lines
+    assert "  train: leaving out 1 record(s) that have an empty sentence" in lines
+    assert "  test: leaving out 2 record(s) that have no gold label ('-')" in lines
+    assert "  test: leaving out 1 record(s) that have an empty sentence" in lines
 
 
 def drop(name):

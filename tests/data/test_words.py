@@ -112,7 +112,7 @@ def test_hashed_vectors_are_gaussian_and_unrelated():
         ("400000 2\na 1 2\n", r"line 2 has 2 numbers after its word, the first line has 1"),
         ("a 1 nan\n", r"line 1 holds a number that is not finite"),
         ("a 1 inf\n", r"line 1 holds a number that is not finite"),
-        ("a 1 x\n", r"line 1: b?'x' is no number"),
+        ("a 1 x\n", r"line 1: b?'x' is not a number"),
         (b"a 1 2\n\xff 1 2\n", r"line 2 is not UTF-8"),
         ("", r"is empty"),
         ("justaword\n", r"line 1 has 0 numbers"),

@@ -1,4 +1,4 @@
-"""Conversations as tokens, by a chat template or Alpaca's prompt: where the prompt ends and the answer starts."""
+"""Conversations as tokens of a prompt and its answer, by a chat template or Alpaca's prompt."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
@@ -14,7 +14,7 @@ from .pretrained.chat import ChatTokenizer
 Template = Literal["chat", "alpaca"]
 Render = Callable[[Conversation], tuple[str, str]]  # a prompt, and the answer that follows it
 
-# Taori et al., "Stanford Alpaca" (2023): the prompt without an input, which stands below its instruction here.
+# Taori et al., "Stanford Alpaca" (2023): the prompt without an input, which follows the instruction here.
 ALPACA = (
     "Below is an instruction that describes a task. Write a response that appropriately completes the request.\n\n"
     "### Instruction:\n{}\n\n### Response:\n"
@@ -28,9 +28,9 @@ class Tokenised(NamedTuple):
 
     Attributes:
       texts: their tokens.
-      cut: how many lost the end of their answer.
-      left_out: how many conversations have a prompt that leaves no room for an answer.
-      apart: how many answers would share a token with the end of their prompt, and are taken as they stand alone.
+      cut: number of truncated answers.
+      left_out: number of conversations whose prompt leaves no room for an answer.
+      apart: number of answers that would share a token with the end of their prompt, and are encoded by themselves.
     """
 
     texts: list[Tokens]
@@ -45,7 +45,7 @@ class AnswerTokenizer:
     Args:
       tokenizer: with a chat template, or a token that ends an answer.
       template: chat, that of the tokenizer; alpaca; None takes the tokenizer's where it has one.
-      mend: the way out where the tokenizer's cannot be used.
+      mend: the advice if the tokenizer's template cannot be used.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class AnswerTokenizer:
         self._stops = np.asarray(tokenizer.stops, np.int32)
 
     def encode(self, conversations: Sequence[Conversation]) -> list[Tokens]:
-        """The tokens of conversations, of whatever length; an answer ends with the first token that stops it."""
+        """Encodes conversations of any length; an answer ends with the first token that stops it."""
         return self._encode(conversations)[0]
 
     def _encode(self, conversations: Sequence[Conversation]) -> tuple[list[Tokens], int]:
@@ -72,7 +72,7 @@ class AnswerTokenizer:
         return [self._joined(prompt, answer) for prompt, answer in zip(prompts, answers, strict=True)], apart
 
     def questions(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """The tokens of questions, to which an answer is the next; a template that leaves it no place is refused."""
+        """Encodes questions up to the start of an answer."""
         return self.tokenizer.encode([self._render(single_turn(text, PLACEHOLDER))[0] for text in texts])
 
     def fitting(self, conversations: Sequence[Conversation], max_length: int) -> Tokenised:
@@ -122,7 +122,7 @@ class AnswerTokenizer:
 
 
 def tell(tokenised: Tokenised, split: str, max_length: int, log: Log) -> None:
-    """Reports the examples of a split that are lost; refuses a split that loses all of them."""
+    """Logs the lost examples of a split; losing all is an error."""
     total = len(tokenised.texts) + tokenised.left_out
     if not tokenised.texts:
         raise UserError(

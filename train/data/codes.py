@@ -20,7 +20,7 @@ from .reader import Dataset, Records, open_prepared
 from .splits import SPLITS, check_share
 
 CODES = Kind("codes", "1.0.0")
-OVERCOMPLETE = 1.2  # atoms per pixel where nothing is said (Hadou et al. 2023)
+OVERCOMPLETE = 1.2  # atoms per pixel by default (Hadou et al. 2023)
 
 
 class CodeBatch(NamedTuple):
@@ -76,7 +76,7 @@ class CodeData(Dataset[CodeBatch]):
         self.square_norms: dict[str, float] = self.facts["square_norms"]
 
     def whole(self, split: str) -> CodeBatch:
-        """All of a split."""
+        """Returns a whole split."""
         return self.read(split, np.arange(self.num_examples(split)))
 
     def _read(self, records: Records, numbers: list[int]) -> CodeBatch:
@@ -87,12 +87,12 @@ class CodeData(Dataset[CodeBatch]):
 
 
 def load(config: CodeConfig, *, log: Log = print) -> CodeData:
-    """Opens the images and codes that a config names, preparing them on first use."""
+    """Opens the images and codes of a configuration, preparing them on first use."""
     return open_prepared(prepare(config, log=log), CodeData)
 
 
 def prepare(config: CodeConfig, *, log: Log = print) -> Path:
-    """Prepares what a config names, unless that is done, and returns the folder that holds it."""
+    """Prepares the images and codes of a configuration unless they are there, and returns their folder."""
     check_share(config.validation_share)
     size = "all" if config.atoms is None else str(config.atoms)
     options = [f"{config.validation_share:g}", config.dictionary, size, f"{config.sparsity:g}"]

@@ -1,4 +1,4 @@
-"""Original files: in folders, and in tar archives that are read in place; their fingerprints, and those fetched."""
+"""Original files: in folders, in tar archives that are read in place, and downloads; their fingerprints."""
 
 import contextlib
 import functools
@@ -33,7 +33,7 @@ SECONDS_TO_ANSWER = 10.0  # after which a server counts as out of reach
 RETRIES = 2  # of a server that was reached; TFDS's own 10 take minutes
 LARGEST = 1 << 28  # bytes of a file that is read whole
 PIECE = 1 << 20  # bytes of a member that are copied at a time
-TEMPORARY = "free room there, or name another folder with TMPDIR"  # the way out where temporary files cannot be written
+TEMPORARY = "free room there, or name another folder with TMPDIR"  # if temporary files cannot be written
 
 
 class OriginalFile(NamedTuple):
@@ -65,7 +65,7 @@ class Download(NamedTuple):
 
     @property
     def fingerprint(self) -> str:
-        """That of the file, known before it is fetched."""
+        """The fingerprint of the file, known before it is fetched."""
         return self.info.checksum[:12]
 
 
@@ -88,7 +88,7 @@ def fingerprint_files(files: Iterable[Path], *, root: Path) -> str:
 
 
 def fingerprint_program(file: str, *packages: str) -> Callable[[Path], str]:
-    """Fingerprints data that a program makes, whatever the root: by its file, and the versions of what it uses."""
+    """Returns the fingerprint of generated data: of the program's file and the versions of its packages."""
 
     def fingerprint(_: Path) -> str:
         versions = " ".join(metadata.version(package) for package in packages)
@@ -116,7 +116,7 @@ def _opener(path: str, flags: int) -> int:
 
 
 def check_name(name: str, root: Path) -> None:
-    """Refuses a name that is not UTF-8 or holds line breaks and the like: logs and reports show names."""
+    """Checks that a name is UTF-8 without control characters: logs and reports show names."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -126,18 +126,18 @@ def check_name(name: str, root: Path) -> None:
 
 
 def files_below(root: Path) -> list[Path]:
-    """Lists all files below a folder, following links; folders that cannot be read are refused, not empty."""
+    """Lists all files below a folder, following links; a folder that cannot be listed is an error."""
     files = []
     for folder, inside, names in os.walk(root, followlinks=True, onerror=_refuse):
         files += [Path(folder, name) for name in names]
         for link in (Path(folder, name) for name in inside):
             if link.is_symlink() and _is_above(link.resolve(), Path(folder), root):
-                raise UserError(f"data.root={root}: '{link}' links to a folder above it; take the link away")
+                raise UserError(f"data.root={root}: '{link}' links to a folder above it; remove the link")
     return files
 
 
 def require_listable(folder: Path) -> None:
-    """Refuses a folder that may not be listed, which `Path.glob` takes for an empty one."""
+    """Checks that a folder can be listed: `Path.glob` takes others for empty ones."""
     try:
         os.scandir(folder).close()
     except OSError as error:
@@ -154,7 +154,7 @@ def open_tar(root: Path, wanted: Callable[[PurePosixPath], bool]) -> Iterator[li
     with archive:
         # The last of several members of one name counts, as it does when an archive is unpacked.
         members = {PurePosixPath(member.name): member for member in _members(archive, root)}
-        # Going back in a compressed archive means decompressing it again from its start.
+        # Seeking back in a compressed archive decompresses it again from its start.
         compressed = not isinstance(archive.fileobj, io.BufferedReader)
         yield [
             OriginalFile(
@@ -174,7 +174,7 @@ def may_be_tar(path: Path) -> bool:
 
 
 def fetch(download: Download, folder: Path, log: Log) -> Path:
-    """Downloads a file into a folder through TFDS, unless it is there; fails at once if the server is out of reach."""
+    """Downloads a file into a folder by TFDS, unless it is there; fails at once if the server is out of reach."""
     info = download.info
     kept = folder / str(info.filename)
     if kept.exists():
@@ -185,7 +185,7 @@ def fetch(download: Download, folder: Path, log: Log) -> Path:
     try:
         head = urllib.request.Request(download.url, method="HEAD")
         urllib.request.urlopen(head, timeout=SECONDS_TO_ANSWER).close()
-        # TFDS gives the file a name of its own and sets it in place when its checksum is right.
+        # TFDS names the file, and moves it into place when its checksum is right.
         downloader.MAX_RETRIES = RETRIES
         tfds.disable_progress_bar()
         known = {download.url: info}
@@ -194,7 +194,7 @@ def fetch(download: Download, folder: Path, log: Log) -> Path:
     except Exception as error:  # of requests, urllib, TFDS and promise, which share no base
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise UserError(
-            f"cannot download {download.url} ({reason}); where there is no network, copy {info.filename} here from "
+            f"cannot download {download.url} ({reason}); without a network, copy {info.filename} here from "
             f"elsewhere and name it: data.source={download.source} with data.root=PATH/{info.filename}"
         ) from error
 
@@ -214,8 +214,8 @@ def _is_above(place: Path, folder: Path, root: Path) -> bool:
 def _members(archive: tarfile.TarFile, root: Path) -> Iterator[tarfile.TarInfo]:
     try:
         yield from archive
-        # tarfile takes an archive that stops between two members, or inside a header, for a whole one.
-        # A whole one ends in blocks of zeros.
+        # tarfile accepts an archive that stops between two members or inside a header.
+        # A complete one ends in blocks of zeros.
         assert archive.fileobj is not None
         archive.fileobj.seek(archive.offset)
         ending = archive.fileobj.read(tarfile.BLOCKSIZE)
@@ -248,7 +248,7 @@ def _read(archive: tarfile.TarFile, member: tarfile.TarInfo, root: Path) -> byte
 
 @contextlib.contextmanager
 def _unpacked(archive: tarfile.TarFile, member: tarfile.TarInfo, root: Path) -> Iterator[Path]:
-    """A file with the contents of a member, copied piece by piece, which goes with the context."""
+    """Copies a member into a file, which is deleted after the context."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, PurePosixPath(member.name).name)
         require_room(path.parent, member.size, f"{member.name} of {root}")
@@ -259,7 +259,7 @@ def _unpacked(archive: tarfile.TarFile, member: tarfile.TarInfo, root: Path) -> 
 
 
 def _pieces(archive: tarfile.TarFile, member: tarfile.TarInfo, root: Path) -> Iterator[bytes]:
-    """The contents of a member in their order; only what is wrong with reading them is the archive's damage."""
+    """Yields the contents of a member; only errors of reading are damage of the archive."""
     try:
         with archive.extractfile(member) or io.BytesIO() as content:
             while piece := content.read(PIECE):

@@ -192,8 +192,8 @@ def open_verdicts(_: Path, __: Log) -> Iterator[TextSet]:
 
     Six in ten have one clause, "the plot was not really dull .", in which every other adjective is negated: the class
     takes the adjective together with the negation. The others set a second clause of the opposite verdict against it,
-    "although the music seemed fresh , the plot was not clever .": the main clause decides, whether it stands first or
-    last, and "but" makes the last one main. With each of these comes equally often the sentence whose clauses have
+    "although the music seemed fresh , the plot was not clever .": the main clause decides, in either place,
+    and "but" makes the last one main. With each of these comes equally often the sentence whose clauses have
     changed places, which has the same words and the other class. So a model that sees which words there are, in no
     order, is right about at most eight in ten sentences however clever it is, and one that adds up words about five.
     """

@@ -13,7 +13,7 @@ from unroll_jax import equilibrium, lista
 from unroll_jax.energies import ListaParams, cosine_dictionary
 
 from .files import Log
-from .prepare import telling
+from .prepare import with_progress
 from .splits import SEED
 
 AT_ONCE = 4096  # signals that one program solves
@@ -63,7 +63,7 @@ def lasso_codes(signals: np.ndarray, dictionary: np.ndarray, sparsity: float, *,
     with jax.enable_x64(True):
         D = dictionary.astype(np.float64)
         solve = lambda part: _solve(part.astype(np.float64), D, sparsity, MAX_STEPS, TOLERANCE)  # noqa: E731
-        solutions = [solve(part) for part in telling(parts, len(parts), f"  {what}: {{}} parts", log)]
+        solutions = [solve(part) for part in with_progress(parts, len(parts), f"  {what}: {{}} parts", log)]
     codes, residuals = map(np.concatenate, zip(*solutions, strict=True))
     if unmet := int(np.sum(~(residuals <= TOLERANCE))):
         log(
@@ -102,7 +102,7 @@ def _solver(
     @jax.jit
     def solve(dictionary: jax.Array, signals: jax.Array) -> tuple[jax.Array, jax.Array]:
         start = jnp.zeros((len(signals), 1, atoms), signals.dtype)
-        # A step's Jacobian is symmetric on the active atoms alone, which the solver says; FISTA needs no more.
+        # A step's Jacobian is symmetric on the active atoms only, which is enough for FISTA.
         codes, info = equilibrium(
             layer,
             ListaParams(dictionary),

@@ -1,4 +1,4 @@
-"""Conversations as rows of tokens of one length, several in a row, of which the answers alone are learned."""
+"""Conversations packed into rows of tokens of one length, of which only the answers are learned."""
 
 import bisect
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -8,8 +8,8 @@ import numpy as np
 
 from .reader import check_batches, in_order, read_ahead, shuffled
 
-PADDING = 0  # the segment of what belongs to no text
-MULTIPLE = 8  # of which the number of positions is one, so that splits seldom differ in it
+PADDING = 0  # the segment of padding
+MULTIPLE = 8  # the number of positions is a multiple, so that splits seldom differ in it
 
 
 class Tokens(NamedTuple):
@@ -91,7 +91,7 @@ class PackedData:
 def pack(lengths: Sequence[int], capacity: int) -> list[list[int]]:
     """Texts by number in rows of a capacity: long texts first, each into the fullest row that has room for it.
 
-    A capacity of 0 gives each text a row of its own, in order.
+    A capacity of 0 gives each text one row, in order.
     """
     if not capacity:
         return [[number] for number in range(len(lengths))]
@@ -114,7 +114,7 @@ def kept_positions(texts: Sequence[Tokens], rows: Sequence[Sequence[int]]) -> in
 
 
 def arrays(texts: Sequence[Tokens], rows: Sequence[Sequence[int]], length: int, kept: int) -> PackedBatch:
-    """The rows as arrays: texts stand one behind the other, padding at the end."""
+    """Returns rows as arrays: texts one after another, padding at the end."""
     count = len(rows)
     tokens, segments = (np.zeros((count, length), np.int32) for _ in range(2))
     places, labels = (np.zeros((count, kept), np.int32) for _ in range(2))

@@ -1,4 +1,4 @@
-"""Pictures of images, scenes and frames: found and decoded where they lie, prepared with labels, read in batches."""
+"""Pictures of images, scenes and frames: found and decoded in place, prepared with labels, read in batches."""
 
 import contextlib
 import functools
@@ -15,12 +15,12 @@ from PIL import Image, UnidentifiedImageError
 
 from ..config.errors import UserError
 from .files import Log, OriginalFile, files_below, fingerprint_files, open_tar
-from .prepare import Kind, Originals, Record, telling
+from .prepare import Kind, Originals, Record, with_progress
 from .reader import Dataset, Records
 from .splits import SPLITS
 
 PICTURES = Kind("pictures", "1.0.0")
-NOT_COUNTED = 255  # in a map of classes: a pixel that neither trains nor counts
+NOT_COUNTED = 255  # in a map of classes: a pixel without a class
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp")
 FORMATS = ("PNG", "JPEG", "TIFF", "BMP")
 BOMBS = (Image.DecompressionBombError, Image.DecompressionBombWarning)  # of more pixels than Pillow trusts
@@ -34,14 +34,14 @@ T = TypeVar("T")
 
 
 class LabelledImages(NamedTuple):
-    """Images of a split: the class of each, and what reads those of given numbers, ascending, one after the other."""
+    """Images of a split: their classes, and a function that reads those of ascending numbers in turn."""
 
     labels: np.ndarray
     read: Callable[[np.ndarray], Iterable[np.ndarray]]
 
 
 class Examples(NamedTuple):
-    """Examples of a split: how many there are, and each image with its class or map of classes."""
+    """Examples of a split: their number, and each image with its class or map of classes."""
 
     num_examples: int
     examples: Iterable[tuple[np.ndarray, int | np.ndarray]]
@@ -60,7 +60,7 @@ class PictureSet(NamedTuple, Generic[S]):
 
 
 class PictureBatch(NamedTuple):
-    """Images, uint8 (batch, height, width, channels), and what they show.
+    """Images, uint8 (batch, height, width, channels), and their labels.
 
     Labels are classes, int32 (batch,), or of each pixel, uint8 (batch, height, width), where 255 does not count.
     """
@@ -150,7 +150,7 @@ def open_image_files(root: Path, *, suffixes: Collection[str] = IMAGE_SUFFIXES) 
 
 
 def check_one_data_set(tops: Collection[str], root: Path) -> None:
-    """Refuses images whose layout begins in more than one folder below the root."""
+    """Checks that the layout begins in one folder only below the root."""
     if len(tops) > 1:
         raise UserError(f"data.root={root} holds several data sets ({', '.join(sorted(tops))}); give one of them")
 
@@ -169,7 +169,7 @@ def is_image(path: PurePosixPath, suffixes: Collection[str] = IMAGE_SUFFIXES) ->
 def decode_in_order(
     files: Sequence[OriginalFile], convert: Callable[[OriginalFile, Image.Image], T], *, root: Path, what: str
 ) -> Iterator[T]:
-    """Decodes files in the order given, reading an archive forward; a ValueError of ``convert`` refuses a picture."""
+    """Decodes files in the order given, reading an archive forward; a ValueError of ``convert`` blames the picture."""
     contents: dict[PurePosixPath, bytes] = {}
     places = [file.place for file in files]
     if places != sorted(places):
@@ -193,13 +193,13 @@ def levels(picture: Image.Image) -> np.ndarray:
 
 
 def check_depth(picture: Image.Image) -> None:
-    """Refuses a picture whose pixels have more than 8 bits."""
+    """Checks that pixels have at most 8 bits."""
     if picture.mode.startswith(("I", "F")):
         raise ValueError(f"its pixels have more than 8 bits (mode {picture.mode})")
 
 
 def picture_of(source: Path | str | np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
-    """A picture at hand, a file or a uint8 array, brought to a size and number of channels."""
+    """Returns a picture, a file or a uint8 array, in a size and number of channels."""
     height, width, channels = shape
     if not isinstance(source, Path | str):
         pixels = pixels_of(source)
@@ -224,7 +224,7 @@ def picture_of(source: Path | str | np.ndarray, shape: tuple[int, int, int]) -> 
 
 
 def pixels_of(source: Any) -> np.ndarray:
-    """Pixels at hand, of a picture or several, which must be uint8."""
+    """Returns the pixels of a picture or several, which must be uint8."""
     try:
         pixels = np.asarray(source)
     except ValueError:  # of rows or pictures of several sizes
@@ -243,7 +243,7 @@ def stored_numbers(picture: Image.Image) -> np.ndarray:
 
 
 def picture_records(pictures: PictureSet[Examples], where: str, log: Log) -> Originals:
-    """The records of a picture set, with names, shape and statistics; splits that teach nothing are refused."""
+    """Returns the records of a picture set, with names, shape and statistics; splits must have several classes."""
     # Stored as bytes: TFDS would widen uint8 to 64-bit integers.
     image = tfds.features.Tensor(shape=pictures.shape, dtype=np.uint8, encoding="bytes")
     label_map = tfds.features.Tensor(shape=pictures.label_shape, dtype=np.uint8, encoding="bytes")
@@ -275,7 +275,7 @@ def _decode(file: OriginalFile, content: bytes | None, convert: Callable[[Origin
     with warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         with Image.open(io.BytesIO(content), formats=FORMATS) as picture:
-            # Pages of a TIFF and pictures of an animated PNG; what a camera's JPEG (MPO) has besides are views of one.
+            # Pages of a TIFF, frames of an animated PNG; other pictures in a camera's JPEG (MPO) are views of one.
             if picture.format not in ("JPEG", "MPO") and (pages := getattr(picture, "n_frames", 1)) > 1:
                 raise ValueError(
                     f"it holds {pages} pictures, of which only the first would be read; save each by itself"
@@ -289,14 +289,14 @@ def _named(read: Callable[[], T], file: OriginalFile, root: Path, what: str) -> 
     except IMAGE_ERRORS as error:
         reason = "not an image of a known kind" if isinstance(error, UnidentifiedImageError) else error
         raise UserError(
-            f"data.root={root}: {what} '{file.path}' cannot be read as an image ({reason}); replace it or take it away"
+            f"data.root={root}: {what} '{file.path}' cannot be read as an image ({reason}); replace or remove it"
         ) from error
 
 
 def _records(pictures: PictureSet[Examples], split: str, facts: Record, where: str, log: Log) -> Iterator[Record]:
     num_examples, examples = pictures.splits[split]
     counts, classes, count = np.zeros((1, 1), np.int64), set(), 0
-    shown = telling(examples, num_examples, f"  {split}: {{}} images", log)
+    shown = with_progress(examples, num_examples, f"  {split}: {{}} images", log)
     for image, label in shown:
         count += 1
         channels = image.reshape(-1, image.shape[-1]).T

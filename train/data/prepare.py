@@ -20,7 +20,7 @@ from ..system.files import disk_error, expanded, require_writable
 from .files import Download, Log, fetch
 from .splits import SPLITS
 
-# The way out where prepared data cannot be written.
+# The advice if prepared data cannot be written.
 ELSEWHERE = "name another place with data.prepared or UNROLL_PREPARED"
 SECONDS_BETWEEN_LINES = 5.0  # of progress, while a split is prepared
 
@@ -31,7 +31,7 @@ Record = dict[str, Any]
 
 
 class Source(NamedTuple, Generic[T]):
-    """A source of data: what it opens for as long as a context lasts, from a root and a log of progress.
+    """A source of data; ``open`` takes a root and a log of progress, and its result is valid within the context.
 
     ``fingerprint`` changes when the original files do. ``wanted`` describes the root; it is empty for a source without
     one. With a ``download`` the root is optional.
@@ -52,7 +52,7 @@ class Originals(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """Prepared data of one kind: their name, and the version of their records; other records need another version."""
+    """Prepared data of one kind: their name, and the version of their records."""
 
     name: str
     version: str
@@ -66,7 +66,7 @@ class _Info(tfds.core.DatasetInfo):
 
 
 class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):  # pyright: ignore
-    """Writes `Originals` of any kind; TFDS says nothing of downloads.
+    """Writes `Originals` of any kind; TFDS prints nothing about downloads.
 
     Records go to the disk one by one, a file a split. A `GeneratorBasedBuilder` keeps the records of a split in memory,
     and from a gigabyte on needs TensorFlow.
@@ -115,7 +115,7 @@ def prepare_from(
     options: Iterable[str] = (),
     log: Log,
 ) -> Path:
-    """Prepares the data that a config names unless that is done, and returns the folder that holds them.
+    """Prepares the data of a configuration unless they are there, and returns their folder.
 
     The folder is named after the source, its fingerprint, and the ``options`` that the records depend on.
     """
@@ -173,8 +173,8 @@ def origin(config: Config) -> str:
     return f"data.root={config.root}" if config.root else f"data.source={config.source}"
 
 
-def telling(items: Iterable[T], count: int, what: str, log: Log) -> Iterator[T]:
-    """Iterates, and now and then logs how many of ``count`` were handed out."""
+def with_progress(items: Iterable[T], count: int, what: str, log: Log) -> Iterator[T]:
+    """Iterates, and logs progress every few seconds."""
     spoken = time.monotonic()
     for number, item in enumerate(items):
         if time.monotonic() - spoken > SECONDS_BETWEEN_LINES:
@@ -185,7 +185,7 @@ def telling(items: Iterable[T], count: int, what: str, log: Log) -> Iterator[T]:
 
 @contextlib.contextmanager
 def _reading(config: Config) -> Iterator[None]:
-    """Tells in one line what the file system refuses while originals are read."""
+    """Reports errors of the file system in one line while originals are read."""
     try:
         yield
     except OSError as error:
@@ -198,7 +198,7 @@ def _reading(config: Config) -> Iterator[None]:
 def _write(builder: Builder) -> None:
     """Writes a builder's data, unless they are there.
 
-    TFDS writes beside the final folder and renames at the end, so a killed preparation leaves nothing that could be
+    TFDS writes next to the final folder and renames at the end, so a killed preparation leaves nothing that could be
     read. Of two processes that prepare the same data at once, the second waits and finds the work done.
     """
     folder = Path(builder.data_dir).parent

@@ -1,4 +1,4 @@
-"""Texts as published: IMDB reviews, SST-2 as GLUE lays it out, and MultiNLI; in a folder or an archive."""
+"""Published texts, in a folder or an archive: IMDB, SST-2 of GLUE, and MultiNLI."""
 
 import contextlib
 import functools
@@ -17,7 +17,7 @@ from .rows import Labelled, Row, RowFile, TextSet, checked, decoded, is_empty, r
 SENTIMENTS = ("negative", "positive")
 
 # IMDB: aclImdb/{train,test}/{neg,pos}/ID_STARS.txt.
-# The size and checksum are those that TFDS lists, but does not count among those it knows.
+# TFDS lists this size and checksum, but does not find them by the address.
 IMDB_DOWNLOAD = Download(
     "http://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",
     "imdb",
@@ -29,7 +29,7 @@ IMDB_FOLDERS = (".", "aclImdb", "imdb/aclImdb")
 # Folder of each class, and the stars its reviews give; reviews of 5 and 6 stars were left out.
 STARS = {"neg": range(1, 5), "pos": range(7, 11)}
 ARCHIVES = ("*.tar.gz", "*.tgz", "*.tar")
-# Beside the two classes lie reviews without a label, in unsup.
+# Reviews in unsup have no label.
 REVIEW = re.compile(r"(?:.*/)?aclImdb/(train|test)/(?!unsup/)([^/.][^/]*)/(\d+)_(\d+)\.txt")
 
 Review = tuple[str, int, int, str]  # split, label, number, text: the keys they are put in order with
@@ -38,7 +38,7 @@ SST2_DOWNLOAD = Download("https://dl.fbaipublicfiles.com/glue/data/SST-2.zip", "
 SST2_FILES = {"train": "train.tsv", "validation": "dev.tsv", "test": "test.tsv"}
 MNLI_CLASSES = ("entailment", "neutral", "contradiction")
 MNLI_DOWNLOAD = Download("https://cims.nyu.edu/~sbowman/multinli/multinli_1.0.zip", "mnli")
-# The labels of the published test files are kept back, so the matched dev file is the test split.
+# The test labels are not published: the matched dev file is the test split.
 MNLI_FILES = {"train": "multinli_1.0_train.jsonl", "test": "multinli_1.0_dev_matched.jsonl"}
 MNLI_COLUMNS = ("sentence1", "sentence2", "gold_label")
 UNDECIDED = "-"  # the gold label of MultiNLI where the annotators did not agree
@@ -98,7 +98,7 @@ def open_imdb(root: Path, _: Log) -> Iterator[TextSet]:
 
 @contextlib.contextmanager
 def open_sst2(root: Path, log: Log) -> Iterator[TextSet]:
-    """Reads every split. GLUE keeps its test labels back: dev is the test split then, and train gives validation."""
+    """Reads every split; without test labels, as in GLUE, dev is the test split and validation is cut from train."""
     with _open_rows(root, SST2_PLACE) as files:
         splits = {split: _sentences(files[SST2_FILES[split]]) for split in ("train", "validation")}
         test = files[SST2_FILES["test"]]
@@ -113,7 +113,7 @@ def open_sst2(root: Path, log: Log) -> Iterator[TextSet]:
 
 @contextlib.contextmanager
 def open_mnli(root: Path, log: Log) -> Iterator[TextSet]:
-    """Reads train, and the matched dev file as the test split; says how many records count for nothing, and why."""
+    """Reads train, and the matched dev file as the test split; logs the number of records left out."""
     with _open_rows(root, MNLI_PLACE) as files:
         splits = {split: _pairs(files[name], split, log) for split, name in MNLI_FILES.items()}
     yield TextSet(MNLI_CLASSES, splits, pairs=True)
@@ -158,9 +158,9 @@ def _reviews(files: Iterable[tuple[PurePosixPath, Callable[[], bytes]]], root: P
         split, name, number, stars = match[1], match[2], int(match[3]), int(match[4])
         where = f"data.root={root}: {path}"
         if name not in STARS:
-            raise UserError(f"{where} lies in no class; the folders are {', '.join(STARS)}")
+            raise UserError(f"{where} is not in the folder of a class; the folders are {', '.join(STARS)}")
         if stars not in STARS[name]:
-            raise UserError(f"{where} has {stars} stars, which are not those of {name}; copy the original again")
+            raise UserError(f"{where} has {stars} stars, not of {name}; copy the original again")
         try:
             content = read()
         except OSError as error:  # a link that leads nowhere, a folder with the name of a review
@@ -242,7 +242,7 @@ def _pairs(file: RowFile, split: str, log: Log) -> list[Labelled]:
         else:
             pairs.append(Labelled(premise, _gold(row), hypothesis))
     for reason, count in dropped.items():
-        log(f"  {split}: {count} record(s) {reason} and are left out")
+        log(f"  {split}: leaving out {count} record(s) that {reason}")
     if not pairs:
         raise UserError(f"{file.where} holds no labelled records; copy the original again")
     return pairs

@@ -1,4 +1,4 @@
-"""Prepared data read in batches by number: functions of (seed, step), so that a run resumes anywhere."""
+"""Prepared data in batches by number: functions of (seed, step), so that a run resumes anywhere."""
 
 import abc
 from collections.abc import Callable, Iterator, Sequence
@@ -73,7 +73,7 @@ def in_order(num_records: int, read: Read[T], *, batch_size: int) -> Batches[T]:
 
 
 def by_step(read: Callable[[int], T], num_steps: int = ENDLESS) -> Batches[T]:
-    """Batches that are functions of their step in whatever way; without end unless ``num_steps`` is given."""
+    """Returns batches that are any function of their step; endless unless ``num_steps`` is given."""
     return grain.MapDataset.range(num_steps).map(lambda step: read(int(step)))
 
 
@@ -85,7 +85,7 @@ def read_ahead(batches: Batches[T], start: int = 0) -> Iterator[T]:
 
 
 def check_batches(batch_size: int, seed: int = 0, **steps: int) -> None:
-    """Refuses batches that cannot be; steps are named as the caller's argument is."""
+    """Checks the size, the seed and the steps of batches; steps are named by the caller's argument."""
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     if not 0 <= seed < 2**32:
@@ -96,7 +96,7 @@ def check_batches(batch_size: int, seed: int = 0, **steps: int) -> None:
 
 
 class Dataset(abc.ABC, Generic[T]):
-    """Prepared examples in three splits, out of a folder of `prepare_from`; subclasses say how records make a batch."""
+    """Prepared examples in three splits, out of a folder of `prepare_from`; subclasses make batches of records."""
 
     def __init__(self, folder: Path) -> None:
         builder = tfds.builder_from_directory(folder)
@@ -124,7 +124,7 @@ class Dataset(abc.ABC, Generic[T]):
     ) -> Iterator[T]:
         """Iterates over shuffled batches without end, from any step on, reading ahead in a thread.
 
-        Batch ``step`` depends on (seed, step) alone. Every epoch shows each example once, in an order of its own.
+        Batch ``step`` depends on (seed, step) alone. Every epoch shows each example once, in a new order.
         """
         check_batches(batch_size, seed, start_step=start_step)
         return read_ahead(self._shuffled(split, batch_size, seed, rows), start_step)

@@ -95,7 +95,7 @@ class TokenData:
     def batches(self, split: str, *, batch_size: int, seed: int, start_step: int = 0) -> Iterator[TokenBatch]:
         """Iterates over shuffled batches without end, from any step on, reading ahead in a thread.
 
-        Batch ``step`` depends on (seed, step) alone. An epoch is a permutation of its own, cut into batches of about
+        Batch ``step`` depends on (seed, step) alone. Each epoch is a new permutation, cut into batches of about
         equal length, which come in random order. It shows each example once, but for a rest that is smaller than a
         batch; with fewer examples than a batch has, every batch shows each as often as others, or once more.
         """
@@ -183,8 +183,8 @@ def bucket_lengths(max_length: int) -> tuple[int, ...]:
 def group(lengths: np.ndarray, order: np.ndarray, batch_size: int) -> list[np.ndarray]:
     """Cuts examples into batches of one length each, as far as that goes, short ones first.
 
-    What is left over of one length goes into the first batch of the next one, so all batches but the last are full.
-    Those of one length are taken in the given order.
+    The remainder of one length goes into the first batch of the next one, so all batches but the last are full.
+    Examples of one length keep the given order.
     """
     in_order = order[np.argsort(lengths[order], kind="stable")]
     return [in_order[start : start + batch_size] for start in range(0, len(in_order), batch_size)]

@@ -43,7 +43,7 @@ from .pictures import (
     picture_of,
     pixels_of,
 )
-from .prepare import Kind, Originals, Record, Source, origin, prepare_from, telling
+from .prepare import Kind, Originals, Record, Source, origin, prepare_from, with_progress
 from .reader import Dataset, Records, open_prepared
 from .splits import SPLITS
 
@@ -244,7 +244,7 @@ def _sequences(splits: Splits, config: DataConfig, log: Log) -> Originals:
 
 def _records(clip_set: ClipSet, split: str, facts: Record, where: str, log: Log) -> Iterator[Record]:
     histogram, count, names = np.zeros(256, np.int64), 0, []
-    for clip in telling(clip_set.clips, clip_set.num_clips, f"  {split}: {{}} clips", log):
+    for clip in with_progress(clip_set.clips, clip_set.num_clips, f"  {split}: {{}} clips", log):
         names.append(clip.name)
         for index, window in enumerate(windows(clip.frames)):
             histogram += np.bincount(window.ravel(), minlength=256)

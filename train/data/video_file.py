@@ -19,7 +19,7 @@ SUFFIXES = (".avi", ".mp4", ".m4v", ".mkv", ".mov", ".mpg", ".mpeg", ".webm", ".
 SHAPE = (NUM_FRAMES, FRAME_SIZE, FRAME_SIZE)  # of a clip
 # Tolerance of a claimed duration: sound may last longer than pictures.
 LEAST_SHARE, SLACK = 0.95, 1.0  # seconds
-RIFF_HEADER = 8  # bytes: its name, and the length of what follows
+RIFF_HEADER = 8  # bytes: its name, and the length of its contents
 
 
 class Claim(NamedTuple):

@@ -23,7 +23,7 @@ CLITIC = re.compile(r"(?<=\w)(n't|'(?:s|m|d|re|ve|ll))\b")
 WORD = re.compile(
     r"""-[lr][rcs]b- | `` | '' | \.{3} | --  # brackets and other signs of more than one letter
       | (?:[^\W\d_]\.){2,}        # initials: u.s.
-      | n't\b | '(?:s|m|d|re|ve|ll)\b  # what was split off a word
+      | n't\b | '(?:s|m|d|re|ve|ll)\b  # clitics
       | \d+(?:[.,:]\d+)+             # numbers: 3.5, 1,000, 10:30
       | \w+(?:[-']\w+)*              # words: well-made, o'brien
       | [^\w\s]                      # any other sign by itself""",
@@ -47,12 +47,12 @@ class Tokenizer(Protocol):
 
     @property
     def padding_token(self) -> int:
-        """The number that stands where a text has ended."""
+        """The number of padding."""
         ...
 
     @property
     def checksum(self) -> int:
-        """CRC-32 of what it knows: another one may give texts other numbers."""
+        """CRC-32 of the tokenizer: another one may give texts other numbers."""
         ...
 
     def encode(self, texts: Sequence[str], seconds: Sequence[str] | None = None, *, max_length: int | None) -> Encoded:
@@ -63,8 +63,8 @@ class Tokenizer(Protocol):
 def tokenise(text: str) -> list[str]:
     """Splits a text into lower-case words.
 
-    Signs stand alone and clitics are split off, as in the Penn Treebank, whose words GloVe's vectors are named after
-    and SST-2 is already split into. The line breaks of HTML, of which IMDB is full, are left out.
+    Signs are words and clitics are split off, as in the Penn Treebank, whose words GloVe and SST-2 use. The line breaks
+    of HTML, of which IMDB is full, are dropped.
 
     Example:
       >>> tokenise("It's well-made, but I don't care.<br /><br />3.5 stars...")
@@ -76,7 +76,7 @@ def tokenise(text: str) -> list[str]:
 
 
 def check_texts(texts: Sequence[str], *, what: str = "texts", first: int = 1) -> None:
-    """Refuses texts that hold nothing but white space and line breaks of HTML, or halves of characters, by number."""
+    """Checks that texts have words and no lone surrogates; errors give their numbers."""
     problems = {
         "without a word": [is_empty(text) for text in texts],
         "that are no valid UTF-8": [not is_whole(text) for text in texts],
@@ -99,7 +99,7 @@ def check_pairs(texts: Sequence[str], seconds: Sequence[str] | None) -> None:
 class WordTokenizer:
     """Tokens that are words, as `tokenise` splits them; all words it does not know are one token.
 
-    The two texts of a pair stand behind each other with a separator between. The first three tokens of the vocabulary
+    The two texts of a pair have a separator between them. The first three tokens of the vocabulary
     are padding, unknown and separator; the checksum is that of the vocabulary in its order.
     """
 
@@ -241,7 +241,7 @@ def embedding_table(tokenizer: WordTokenizer, embeddings: Embeddings) -> np.ndar
 
 
 def _lines(path: Path) -> Iterator[tuple[str, str, list[bytes]]]:
-    """Yields each line: its name in errors, its word, and its numbers as they stand."""
+    """Yields the name of each line in errors, its word, and its numbers as bytes."""
     dim = 0
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
@@ -272,11 +272,11 @@ def _ends_in_number(word: bytes) -> bool:
 
 def _parsed(numbers: list[bytes], where: str) -> np.ndarray:
     try:
-        with np.errstate(over="ignore"):  # infinity is told below
+        with np.errstate(over="ignore"):  # infinity is an error below
             vector = np.array([float(number) for number in numbers], np.float32)
     except ValueError as error:
         raise UserError(
-            f"{where}: {str(error).removeprefix('could not convert string to float: ')} is no number"
+            f"{where}: {str(error).removeprefix('could not convert string to float: ')} is not a number"
         ) from error
     if not np.isfinite(vector).all():
         raise UserError(f"{where} holds a number that is not finite; mend the file")

@@ -114,7 +114,7 @@ def open_gguf(file: Path) -> Iterator[GGUFFiles]:
 
 
 def _bounded_reader(gguf: Any) -> Any:
-    """Returns a reader that stops at the end of the file: gguf's own counts on to 2**64 where a header says so."""
+    """Returns a reader that stops at the end of the file: gguf's reader follows any count in a header."""
 
     class BoundedReader(gguf.GGUFReader):
         def _get(self, offset: int, dtype: Any, count: int = 1, override_order: Any = None) -> Any:

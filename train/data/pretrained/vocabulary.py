@@ -9,7 +9,7 @@ _LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
     r"\s+(?!\S)|\s+"
 )
-SPLITS: dict[str, tuple[bool, str]] = {  # whether digits stand alone, and the pattern
+SPLITS: dict[str, tuple[bool, str]] = {  # whether to separate digits, and the pattern
     "gpt-2": (False, _GPT2),
     "smollm": (True, _GPT2),
     "llama-bpe": (False, _LLAMA3),
