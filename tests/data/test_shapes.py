@@ -1,5 +1,3 @@
-import itertools
-
 import numpy as np
 import pytest
 
@@ -47,21 +45,3 @@ def test_no_colour_tells_the_class_of_a_shape(shapes):
     means = np.stack([images[labels == shape].mean(0) for shape in range(1, 5)])
     spread = np.stack([images[labels == shape].std(0) for shape in range(1, 5)])
     assert (np.ptp(means, axis=0) < 0.5 * spread.min(0)).all()
-
-
-def test_data_describe_themselves(shapes):
-    assert (shapes.num_classes, shapes.class_names[0]) == (5, "ground")
-    pixels = whole(shapes, "train").images / 255.0
-    np.testing.assert_allclose(shapes.mean, pixels.mean((0, 1, 2)), rtol=1e-6)
-    np.testing.assert_allclose(shapes.std, pixels.std((0, 1, 2)), rtol=1e-6)
-
-
-@pytest.mark.parametrize("start_step", [0, 50])
-def test_a_batch_depends_on_seed_and_step_alone(shapes, start_step):
-    batches = shapes.batches("train", batch_size=8, seed=1, start_step=start_step)
-    for step, batch in enumerate(itertools.islice(batches, 2), start=start_step):
-        assert (batch.images.shape, batch.images.dtype) == ((8, 48, 48, 3), np.uint8)
-        assert (batch.labels.shape, batch.labels.dtype) == ((8, 48, 48), np.uint8)
-        again = shapes.batch("train", batch_size=8, seed=1, step=step)
-        np.testing.assert_array_equal(batch.images, again.images)
-        np.testing.assert_array_equal(batch.labels, again.labels)

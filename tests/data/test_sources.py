@@ -1,6 +1,5 @@
 import subprocess
 import sys
-import typing
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +11,6 @@ from unroll_jax.train.data import generated
 from unroll_jax.train.data.prepare import resolve_source
 from unroll_jax.train.data.splits import SPLITS
 from unroll_jax.train.data.video import SOURCES
-
-
-def test_the_config_offers_exactly_the_sources_of_the_table():
-    assert set(typing.get_args(typing.get_type_hints(DataConfig)["source"])) == set(SOURCES)
 
 
 @pytest.mark.parametrize("source", ["video"])

@@ -1,8 +1,6 @@
 import io
 import itertools
 import shutil
-import subprocess
-import sys
 import tarfile
 import zipfile
 from pathlib import Path
@@ -244,11 +242,6 @@ def test_a_damaged_zip_archive_is_told(load, root, tmp_path):
         load("sst2", place=tmp_path / "SST-2.zip")
 
 
-def test_an_unknown_split_is_told(load):
-    with pytest.raises(ValueError, match="train, validation, test, got 'dev'"):
-        load("imdb").num_examples("dev")
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -270,10 +263,3 @@ def test_texts_are_split_into_the_words_of_the_treebank(text, words):
 
 def test_long_texts_keep_all_their_words():
     assert len(tokenise("word " * 20_000)) == 20_000
-
-
-def test_reading_text_needs_no_tensorflow():
-    code = "import sys, train.data.text; print('tensorflow' in sys.modules)"
-    root = Path(__file__).parents[2]
-    process = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
-    assert process.stdout.strip() == "False"
