@@ -136,9 +136,9 @@ def test_published_layouts_come_to_their_splits_from_folders_and_archives(layout
     wanted = {split: [name for name, where in LAYOUTS[layout].items() if where == split] for split in SPLITS}
     assert {split: list(split_clips) for split, split_clips in clips.items()} == wanted
     assert {split_clips.shape[1:] for split in SPLITS for split_clips in clips[split].values()} == {(160, 160)}
-    for split, found in read(pack(root, "w:gz")).items():
-        assert [name.removeprefix("data/") for name in found] == wanted[split]
-        for name, frames in found.items():
+    for split, taken in read(pack(root, "w:gz")).items():
+        assert [name.removeprefix("data/") for name in taken] == wanted[split]
+        for name, frames in taken.items():
             np.testing.assert_array_equal(frames, clips[split][name.removeprefix("data/")])
     if layout == "ShanghaiTech":
         (clip,) = clips["train"].values()
@@ -168,8 +168,8 @@ def test_frames_come_in_natural_order_and_clips_have_unique_numbers(write_clips)
     root = write_clips({**UCSD, "Train/Train003": 12})
     for number in range(1, 13):
         (root / f"Train/Train003/{number:03d}.png").rename(root / f"Train/Train003/{number}.png")
-    with open_image_files(root) as found:
-        frames = clip_folders(found, root=root)[PurePosixPath("Train/Train003")]
+    with open_image_files(root) as taken:
+        frames = clip_folders(taken, root=root)[PurePosixPath("Train/Train003")]
     assert [file.path.stem for file in frames] == [str(number) for number in range(1, 13)]
     for file in (root / "Train/Train003").iterdir():
         file.unlink()
@@ -196,9 +196,9 @@ def test_a_clip_that_is_there_as_frames_and_as_a_video_is_one(tmp_path):
 )
 def test_a_single_clip_of_frames_is_cut_in_time(write_clips, clips, sizes):
     root = write_clips({"x": 95}) / "x" if "." in clips else write_clips(clips)
-    found = read(root)
-    assert [len(found[split]) for split in SPLITS] == sizes
-    starts = [name.split("/")[-1] for split in SPLITS for name in found[split] if "frames" in name]
+    taken = read(root)
+    assert [len(taken[split]) for split in SPLITS] == sizes
+    starts = [name.split("/")[-1] for split in SPLITS for name in taken[split] if "frames" in name]
     assert starts == [f"frames {start} to {start + 19}" for start in range(0, 20 * len(starts), 20)]
 
 

@@ -115,7 +115,7 @@ def test_what_a_language_run_cannot_read_is_refused_in_one_line(run, tmp_path, c
         (["--text", "a", " "], "prompt 2 is empty; leave it out"),
         (["--text", "a", "--second", ""], "answer 1 is empty; leave it out"),
         (["--text", "a", "--second", "\udcff"], "answer 1 is no valid UTF-8; leave it out"),
-        (["--file", str(odd)], "odd.json entry 1 has fields that are no texts"),
+        (["--file", str(odd)], "odd.json entry 1 has fields that are not texts"),
         (["--text", "a\udcff"], "prompt 1 is no valid UTF-8; leave it out"),
         (["--file", str(lines)], "lines.jsonl line 1 has no instruction"),
         (["--text", "a", "--out", str(there)], "there.jsonl is there already; pass another file, or --overwrite"),

@@ -49,7 +49,7 @@ BAD = {
     ),
     "label outside the classes": (
         {"texts": {"test": [*ROWS[:2], ("a film", "neither")]}},
-        ["test.tsv line 4 has label 'neither', which train does not have; its classes are bad, good"],
+        ["test.tsv line 4 has label 'neither', which train lacks; its classes are bad, good"],
     ),
     "empty text": ({"texts": {"train": [*ROWS, (" ", "good")]}}, ["train.tsv line 42 has an empty text"]),
     "not UTF-8": (
