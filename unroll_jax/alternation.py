@@ -7,10 +7,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import typed
-from unroll_jax.descent import Descent, Params, as_anchor
+from unroll_jax.arguments import POSITIVE, checked, require
+from unroll_jax.arrays import check_dtype
+from unroll_jax.descent import Descent, Params
 from unroll_jax.energies.proximal.operators import resolve_proximal
-from unroll_jax.energies.proximal.penalty import Proximal, check_positive, penalty_of_present, prox_of_present
+from unroll_jax.energies.proximal.penalty import Proximal, penalty_of_present, prox_of_present
+from unroll_jax.energies.tokens import as_anchor
 from unroll_jax.steps import vary_like
 
 __all__ = ["alternating"]
@@ -19,7 +21,7 @@ Energy = Callable[[Params, Any, Any], Float[Array, "*batch"]]
 Move = Callable[[Params, Any, Any], Any]
 
 
-@typed
+@checked(g_step_size=POSITIVE, f_step_size=POSITIVE)
 def alternating(
     f: Energy,
     g: Energy,
@@ -75,7 +77,8 @@ def alternating(
       >>> bool(jnp.all(system.energy(None, system.step(None, y, None), None) < system.energy(None, y, None)))
       True
     """
-    _check_options(f_step_size, g_step_size, f_step)
+    given = f"f_step_size={f_step_size} and f_step={f_step}"
+    require((f_step_size is None) != (f_step is None), "one of f_step_size and f_step", "be given", given)
     proximal = None if phi is None else resolve_proximal(phi, g_step_size)
     slope_f = f_gradient or _gradient(f)
     slope_g = g_gradient or _gradient(g)
@@ -106,17 +109,6 @@ def _move(y: Any, step_size: float, gradient: Any) -> Any:
     return jax.tree.map(lambda leaf, slope: (leaf - step_size * slope).astype(leaf.dtype), y, gradient)
 
 
-def _check_options(f_step_size: float | None, g_step_size: float, f_step: Move | None) -> None:
-    if (f_step_size is None) == (f_step is None):
-        raise ValueError(f"give either f_step_size or f_step, got f_step_size={f_step_size} and f_step={f_step}")
-    if f_step_size is not None:
-        check_positive("f_step_size", f_step_size)
-    check_positive("g_step_size", g_step_size)
-
-
 def _check_floating(y: Any) -> None:
     for path, leaf in jax.tree_util.tree_leaves_with_path(y):
-        if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
-            raise TypeError(
-                f"y{jax.tree_util.keystr(path)} must have a floating dtype, got {jnp.result_type(leaf)}; cast it first"
-            )
+        check_dtype(f"y{jax.tree_util.keystr(path)}", leaf)

@@ -1,68 +1,217 @@
-"""Plain arguments of public functions: a number where the signature says so, a name, a switch."""
+"""Checks of plain arguments: kinds from the signature, ranges from the decorator, one error that names the argument."""
 
 import functools
 import inspect
+import math
 import operator
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from fractions import Fraction
 from typing import Any, NamedTuple, ParamSpec, TypeVar, get_args
 
+import jax
 import numpy as np
 from jax.core import Tracer
 
-__all__ = ["typed"]
+__all__ = [
+    "FINITE",
+    "ODD",
+    "POSITIVE",
+    "Rule",
+    "at_least",
+    "check",
+    "check_fields",
+    "checked",
+    "in_interval",
+    "look_up",
+    "one_of",
+    "require",
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class _Rule(NamedTuple):
+class Rule(NamedTuple):
+    """The values that an argument may take.
+
+    Attributes:
+      allowed: the values in words, after "must be".
+      holds: ``value -> bool``.
+      integer: whether only integers are allowed.
+    """
+
+    allowed: str
+    holds: Callable[[Any], bool]
+    integer: bool = False
+
+
+FINITE = Rule("finite", math.isfinite)
+POSITIVE = Rule("positive and finite", lambda value: 0.0 < value < math.inf)
+ODD = Rule("odd and positive", lambda value: value > 0 and value % 2 == 1, integer=True)
+
+
+def at_least(least: int | float) -> Rule:
+    """Integers from an integer on, or finite numbers from a float on."""
+    if isinstance(least, int):
+        return Rule(f"at least {least}", lambda value: value >= least, integer=True)
+    return Rule(f"finite and at least {least:g}", lambda value: least <= value < math.inf)
+
+
+def in_interval(interval: str) -> Rule:
+    """Numbers of an interval, written as ``"(0, 1]"``; an end may bear a name, as in ``"[1, dim=4]"``."""
+    lower, upper = (end.split("=")[-1].strip() for end in interval[1:-1].split(","))
+    least, most = (math.inf if end == "inf" else float(Fraction(end)) for end in (lower, upper))
+    above = operator.lt if interval[0] == "(" else operator.le
+    below = operator.lt if interval[-1] == ")" else operator.le
+    return Rule(f"in {interval}", lambda value: above(least, value) and below(value, most))
+
+
+def one_of(names: Iterable[Any]) -> Rule:
+    """The values listed, such as the names of a table."""
+    listed = tuple(names)
+    return Rule(f"one of {listed}", lambda value: value in listed)
+
+
+def check(name: str, value: Any, rule: Rule, *, optional: bool = False, way_out: str = "") -> None:
+    """Checks a value whose rule is known only inside a function, or that is not an argument.
+
+    Args:
+      name: of the argument.
+      value: a Python or NumPy value.
+      rule: the values allowed.
+      optional: whether None is allowed too.
+      way_out: what else to do, at the end of the message.
+
+    Raises:
+      ValueError: naming the argument, its value and the values allowed.
+    """
+    if optional and value is None:
+        return
+    fractional = rule.integer and not _is_integer(value)
+    try:
+        allowed = not fractional and bool(rule.holds(value))
+    except TypeError:
+        allowed = False
+    words = f"be {rule.allowed}" + " and an integer" * fractional + ", or None" * optional
+    require(allowed, name, words, repr(value) if isinstance(value, str) else value, way_out)
+
+
+def check_fields(owner: Any, rule: Rule, *names: str, optional: bool = False) -> None:
+    """`check` of attributes; of a tuple, each entry is checked."""
+    for name in names:
+        value = getattr(owner, name)
+        for entry in value if isinstance(value, tuple) else (value,):
+            check(name, entry, rule, optional=optional)
+
+
+def require(holds: Any, name: str, allowed: str, got: Any, way_out: str = "") -> None:
+    """Checks a condition on an argument.
+
+    Args:
+      holds: whether the argument is as it must be.
+      name: of the argument.
+      allowed: the condition in words, after "must".
+      got: the value, or the part of it that matters, as the message shows it.
+      way_out: what else to do, at the end of the message.
+
+    Raises:
+      ValueError: ``{name} must {allowed}, got {got}; {way_out}``.
+    """
+    if not holds:
+        raise ValueError(f"{name} must {allowed}, got {got}" + (way_out and f"; {way_out}"))
+
+
+class _Parameter(NamedTuple):
     name: str
     position: int | None
     kinds: tuple[type, ...]
+    rule: Rule | None
+    optional: bool
 
 
-def typed(function: Callable[P, R]) -> Callable[P, R]:
-    """Refuses arguments that are not of the plain kinds that the signature names: int, float, bool, str, or None.
+def checked(**rules: Rule) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Checks plain arguments at each call: their kinds as annotated (int, float, bool, str, None), and their ranges.
 
-    Numbers may be of NumPy and JAX; arguments that the signature gives any other type are left alone.
+    Numbers may be NumPy and JAX scalars. A rule of an argument that may be an array applies to Python numbers only.
 
     Args:
-      function: a function with annotations.
+      **rules: the values allowed, by argument; None needs no rule where the signature allows it.
 
     Returns:
-      The same function; it raises a TypeError that names the argument and its value.
+      A decorator. The function raises a TypeError that names the argument where its kind is wrong, and the ValueError
+      of `check` where its value is.
+
+    Example:
+      >>> @checked(size=at_least(1))
+      ... def zeros(size: int | None = None) -> list[int]:
+      ...     return [0] * (size or 1)
+      >>> zeros(0)
+      Traceback (most recent call last):
+        ...
+      ValueError: size must be at least 1, or None, got 0
     """
-    parameters = list(inspect.signature(function).parameters.values())
-    rules = [rule for position, parameter in enumerate(parameters) if (rule := _rule(position, parameter))]
 
-    @functools.wraps(function)
-    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-        for name, position, kinds in rules:
-            if name in kwargs:
-                _check(name, kwargs[name], kinds)
-            elif position is not None and position < len(args):
-                _check(name, args[position], kinds)
-        return function(*args, **kwargs)
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        signature = inspect.signature(function).parameters
+        unknown = set(rules) - set(signature)
+        assert not unknown, f"{function.__name__} has no arguments {unknown}"
+        found = (_parameter(place, parameter, rules) for place, parameter in enumerate(signature.values()))
+        parameters = [parameter for parameter in found if parameter is not None]
 
-    return checked
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            for parameter in parameters:
+                if parameter.name in kwargs:
+                    _check_argument(parameter, kwargs[parameter.name])
+                elif parameter.position is not None and parameter.position < len(args):
+                    _check_argument(parameter, args[parameter.position])
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate
 
 
-def _rule(position: int, parameter: inspect.Parameter) -> _Rule | None:
+def _parameter(place: int, parameter: inspect.Parameter, rules: dict[str, Rule]) -> _Parameter | None:
     union = isinstance(parameter.annotation, types.UnionType)
     kinds = get_args(parameter.annotation) if union else (parameter.annotation,)
-    if not set(kinds) <= {int, float, bool, str, type(None)} or parameter.kind is parameter.VAR_POSITIONAL:
+    rule = rules.get(parameter.name)
+    plain = set(kinds) <= set(NAMES)
+    if parameter.kind is parameter.VAR_POSITIONAL or not (plain or rule):
         return None
     by_position = parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-    return _Rule(parameter.name, position if by_position else None, kinds)
+    position = place if by_position else None
+    return _Parameter(parameter.name, position, kinds if plain else (), rule, type(None) in kinds)
 
 
-def _check(name: str, value: Any, kinds: tuple[type, ...]) -> None:
-    if isinstance(value, Tracer):
+def _check_argument(parameter: _Parameter, value: Any) -> None:
+    name, _, kinds, rule, optional = parameter
+    if kinds and isinstance(value, Tracer):
         raise TypeError(f"{name} must be known beforehand, got a traced value; pass a Python value")
-    if not any(_is(kind, value) for kind in kinds):
+    if kinds and not any(_is(kind, value) for kind in kinds):
         wanted = " or ".join(NAMES[kind] for kind in kinds)
         raise TypeError(f"{name} must be {wanted}, got {value!r}")
+    if rule is not None and (kinds or not isinstance(value, jax.Array)):
+        check(name, value, rule, optional=optional)
+
+
+def look_up(argument: str, value: Any, table: Mapping[str, Any], kind: type, *kinds: type) -> Any:
+    """``value`` itself where it is of one of the kinds, else the entry of ``table`` that it names.
+
+    Raises:
+      ValueError: if the name is not in the table.
+      TypeError: if it is neither a name nor of one of the kinds.
+    """
+    if isinstance(value, (kind, *kinds)):
+        return value
+    article = "an" if kind.__name__[0] in "AEIOU" else "a"
+    wanted = f"{argument} must be one of {sorted(table)} or {article} {kind.__name__}"
+    if not isinstance(value, str):
+        raise TypeError(f"{wanted}, got {type(value).__name__}")
+    if value not in table:
+        raise ValueError(f"{wanted}, got {value!r}")
+    return table[value]
 
 
 def _is_integer(value: Any) -> bool:

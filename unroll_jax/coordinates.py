@@ -10,6 +10,8 @@ import optax
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
+from unroll_jax.arrays import check_square
+
 __all__ = ["Sides", "in_coordinates"]
 
 
@@ -115,8 +117,7 @@ def _check_orthonormal(name: str, basis: Any) -> None:
     if basis is None or isinstance(basis, Tracer):
         return
     wide = np.asarray(basis, np.float64)
-    if wide.ndim != 2 or wide.shape[0] != wide.shape[1]:
-        raise ValueError(f"{name} must be a square matrix, got shape {wide.shape}")
+    check_square(name, wide)
     error = np.max(np.abs(wide @ wide.T - np.eye(len(wide))), initial=0.0)
     if not error <= 1e-4:
         raise ValueError(f"{name} must be orthonormal, but its rows' products differ from those by {error:.2g}")

@@ -1,11 +1,11 @@
 """Disturbances of an input beside Gaussian noise: salt and pepper, blur, and dropped entries or frames."""
 
-import math
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+
+from unroll_jax.arguments import at_least, checked, in_interval, one_of
 
 __all__ = ["blur", "dropped", "salt_and_pepper"]
 
@@ -13,6 +13,7 @@ FILLS = ("zero", "last")
 REACH = 4.0  # of the Gaussian, in deviations, beyond which it counts as 0; that of scipy.ndimage
 
 
+@checked(share=in_interval("[0, 1]"))
 def salt_and_pepper(
     values: Float[Array, "*shape"], key: jax.Array, share: float | Float[Array, ""], low: float = 0.0, high: float = 1.0
 ) -> Float[Array, "*shape"]:
@@ -36,12 +37,12 @@ def salt_and_pepper(
       >>> sorted(set(salt_and_pepper(jnp.full(100, 0.5), jax.random.key(0), 1.0).tolist()))
       [0.0, 1.0]
     """
-    _check_share(share)
     # float32 draws never reach 1, so a share of 1 replaces everything.
     drawn = jax.random.uniform(key, values.shape, jnp.float32)
     return jnp.where(drawn < share, jnp.where(drawn < 0.5 * share, low, high).astype(values.dtype), values)
 
 
+@checked(deviation=at_least(0.0))
 def blur(
     values: Float[Array, "*shape"], deviation: float, *, axes: tuple[int, ...] = (-2, -1)
 ) -> Float[Array, "*shape"]:
@@ -69,8 +70,6 @@ def blur(
       >>> blurred.shape, round(float(blurred.sum()), 4), round(float(blurred[4, 4]), 4)
       ((9, 9), 1.0, 0.1592)
     """
-    if not (deviation >= 0.0 and math.isfinite(deviation)):
-        raise ValueError(f"deviation must be finite and at least 0, got {deviation}")
     for axis in axes:
         matrix = jnp.asarray(_gaussian(values.shape[axis], deviation), values.dtype)
         turned = jnp.matmul(jnp.moveaxis(values, axis, -1), matrix.T, precision="highest")
@@ -78,6 +77,7 @@ def blur(
     return values
 
 
+@checked(share=in_interval("[0, 1]"), fill=one_of(FILLS))
 def dropped(
     values: Float[Array, "*shape"],
     key: jax.Array,
@@ -107,9 +107,6 @@ def dropped(
       >>> dropped(jnp.arange(1.0, 9.0), jax.random.key(1), 0.5, fill="last").tolist()
       [0.0, 2.0, 2.0, 2.0, 5.0, 6.0, 7.0, 8.0]
     """
-    _check_share(share)
-    if fill not in FILLS:
-        raise ValueError(f"fill must be one of {', '.join(FILLS)}, got {fill!r}")
     places = jnp.arange(values.shape[axis])
     arrived = jax.random.uniform(key, places.shape, jnp.float32) >= share
     last = jax.lax.cummax(jnp.where(arrived, places, -1)) if fill == "last" else jnp.where(arrived, places, -1)
@@ -127,8 +124,3 @@ def _gaussian(size: int, deviation: float) -> np.ndarray:
     matrix = np.zeros((size, size))
     np.add.at(matrix, (np.arange(size)[:, None], np.minimum(places, 2 * size - 1 - places)), weights / weights.sum())
     return matrix
-
-
-def _check_share(share: float | Float[Array, ""]) -> None:
-    if not isinstance(share, jax.Array) and not 0.0 <= share <= 1.0:
-        raise ValueError(f"share must be in [0, 1], got {share}")

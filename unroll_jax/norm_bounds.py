@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import typed
+from unroll_jax.arguments import checked, require
 from unroll_jax.steps import full_precision
 
 __all__ = ["conv_norm_bound", "matrix_norm_bound"]
@@ -14,7 +14,7 @@ __all__ = ["conv_norm_bound", "matrix_norm_bound"]
 SQUARINGS = 10  # of `matrix_norm_bound`, which is then within a factor rank^(1 / 4096) of the norm, 0.1% for rank 100
 
 
-@typed
+@checked()
 @full_precision()
 def matrix_norm_bound(A: Array, *, num_squarings: int = SQUARINGS) -> Float[Array, "*batch"]:
     r"""An upper bound of the spectral norm of matrices (*batch, h, m), real or complex, without a decomposition.
@@ -48,8 +48,7 @@ def matrix_norm_bound(A: Array, *, num_squarings: int = SQUARINGS) -> Float[Arra
       >>> round(float(matrix_norm_bound(A)), 3), float(matrix_norm_bound(A, num_squarings=0)) > 3.0
       (3.0, True)
     """
-    if jnp.ndim(A) < 2:
-        raise ValueError(f"A must hold matrices (*batch, h, m), got shape {jnp.shape(A)}")
+    require(jnp.ndim(A) >= 2, "A", "hold matrices (*batch, h, m)", f"shape {jnp.shape(A)}")
     # Squares of entries leave the range of float32 beyond 1e19, and below 1e-19.
     scale = jax.lax.stop_gradient(jnp.max(jnp.abs(A), axis=(-2, -1), initial=0.0))
     scale = jnp.where(scale == 0.0, 1.0, scale)
@@ -58,7 +57,7 @@ def matrix_norm_bound(A: Array, *, num_squarings: int = SQUARINGS) -> Float[Arra
     return scale * _gram_bound(tall, num_squarings)
 
 
-@typed
+@checked()
 def conv_norm_bound(
     kernel: Float[Array, "k l i o"], image_shape: tuple[int, int], *, num_squarings: int = SQUARINGS
 ) -> Float[Array, ""]:

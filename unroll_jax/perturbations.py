@@ -1,6 +1,5 @@
 """Perturbations of a layer's output, the ``perturb`` of `unroll`: noise on it, or the layer left out."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -8,12 +7,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from unroll_jax.arguments import at_least, checked
+
 __all__ = ["Perturbation", "in_turn", "layer_noise", "lost_layer"]
 
 #: ``(layer, before, after) -> after``: replaces a layer's output; layers are counted from 1.
 Perturbation = Callable[[Int[Array, ""], Any, Any], Any]
 
 
+@checked(scale=at_least(0.0))
 def layer_noise(key: jax.Array, scale: float | Float[Array, ""]) -> Perturbation:
     """Gaussian noise on every layer's output, drawn anew for each layer.
 
@@ -36,8 +38,6 @@ def layer_noise(key: jax.Array, scale: float | Float[Array, ""]) -> Perturbation
       >>> bool((y != 0.0).all())
       True
     """
-    if not isinstance(scale, jax.Array) and not (scale >= 0.0 and math.isfinite(scale)):
-        raise ValueError(f"scale must be finite and at least 0, got {scale}")
 
     def perturb(layer: Int[Array, ""], before: Any, after: Any) -> Any:
         leaves, structure = jax.tree.flatten(after)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import typed
+from unroll_jax.arguments import at_least, checked
 from unroll_jax.steps import full_precision
 
 __all__ = [
@@ -20,7 +20,7 @@ __all__ = [
 ]
 
 
-@typed
+@checked(num_steps=at_least(1))
 @full_precision()
 def spectral_norm(
     apply: Callable[[Any], Any],
@@ -55,7 +55,6 @@ def spectral_norm(
       >>> round(float(spectral_norm(lambda v: A @ v, jnp.zeros(2))), 3)
       3.0
     """
-    _check_steps(num_steps, 1)
     start = _random_like(like, key)
     transpose = jax.linear_transpose(apply, start)
 
@@ -66,7 +65,7 @@ def spectral_norm(
     return norm(apply(jax.lax.stop_gradient(v)), batch_ndim)
 
 
-@typed
+@checked(num_steps=at_least(2))
 @full_precision()
 def spectral_radius(
     apply: Callable[[Any], Any],
@@ -103,7 +102,6 @@ def spectral_radius(
       >>> round(float(spectral_radius(lambda v: turn @ v, jnp.zeros(2))), 3)
       0.9
     """
-    _check_steps(num_steps, 2)
 
     def step(v: Any, _: None) -> tuple[Any, Array]:
         moved = apply(v)
@@ -113,7 +111,7 @@ def spectral_radius(
     return jnp.exp(jnp.mean(jnp.log(growths[num_steps // 2 :]), axis=0))
 
 
-@typed
+@checked()
 def jacobian_norm(
     step: Callable[[Array], Array],
     z: Float[Array, "..."],
@@ -143,7 +141,7 @@ def jacobian_norm(
     return spectral_norm(push, z, num_steps=num_steps, key=key, batch_ndim=batch_ndim)
 
 
-@typed
+@checked()
 def jacobian_radius(
     step: Callable[[Array], Array],
     z: Float[Array, "..."],
@@ -175,7 +173,7 @@ def jacobian_radius(
     return spectral_radius(lambda v: pull(v)[0], z, num_steps=num_steps, key=key, batch_ndim=batch_ndim)
 
 
-@typed
+@checked(num_probes=at_least(1))
 def jacobian_penalty(
     step: Callable[[Array], Array],
     z: Float[Array, "..."],
@@ -211,8 +209,6 @@ def jacobian_penalty(
       >>> abs(float(penalty) - 9.0) < 1.0  # |3 I|_F^2 / 4 = 9
       True
     """
-    if num_probes < 1:
-        raise ValueError(f"num_probes must be at least 1, got {num_probes}")
     _, pull = jax.vjp(step, z)
     probes = jax.random.normal(key, (num_probes, *z.shape), z.dtype)
     pulled = jax.vmap(lambda v: pull(v)[0])(probes)
@@ -240,8 +236,3 @@ def _random_like(like: Any, key: jax.Array | None) -> Any:
     return structure.unflatten(
         [jax.random.normal(leaf_key, leaf.shape, leaf.dtype) for leaf_key, leaf in zip(keys, leaves, strict=True)]
     )
-
-
-def _check_steps(num_steps: int, least: int) -> None:
-    if num_steps < least:
-        raise ValueError(f"num_steps must be at least {least}, got {num_steps}")

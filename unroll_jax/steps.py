@@ -6,6 +6,8 @@ from typing import Any
 
 import jax
 
+from unroll_jax.arguments import require
+
 __all__ = ["check_state", "check_step", "full_precision", "settle", "vary_like"]
 
 
@@ -18,8 +20,7 @@ def check_state(name: str, y: Any) -> None:
     """
     of_numbers = lambda node: isinstance(node, list) and any(isinstance(entry, int | float) for entry in node)  # noqa: E731
     leaves = jax.tree_util.tree_leaves_with_path(y, is_leaf=of_numbers)
-    if not leaves:
-        raise ValueError(f"{name} must hold at least one array, got {y!r}")
+    require(leaves, name, "hold at least one array", f"{y!r}")
     for path, leaf in leaves:
         if not hasattr(leaf, "dtype") and not isinstance(leaf, int | float | complex):
             place = f"{name}{jax.tree_util.keystr(path)}"

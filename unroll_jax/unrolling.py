@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import typed
+from unroll_jax.arguments import at_least, check, checked, require
 from unroll_jax.descent import Descent, Params
 from unroll_jax.perturbations import Perturbation
 from unroll_jax.steps import check_state, check_step, settle
@@ -37,7 +37,7 @@ class Trace(NamedTuple):
     energy: Float[Array, "layers_and_one *batch"]
 
 
-@typed
+@checked(num_layers=at_least(1))
 def unroll(
     descent: Descent | Callable[[Params, Any, Any], Any],
     params: Params,
@@ -128,10 +128,9 @@ def layers_at_once(unroll: int | None, num_layers: int, *, remat: bool) -> int:
     """
     if unroll is None:
         return 1 if remat or num_layers > UNROLLED else num_layers
-    if not isinstance(unroll, int) or unroll < 1:
-        raise ValueError(f"unroll must be at least 1 and an integer, or None, got {unroll}")
-    if remat and unroll >= num_layers > 1:
-        raise ValueError(f"unroll must be below num_layers={num_layers} with remat, which needs a loop, got {unroll}")
+    check("unroll", unroll, at_least(1))
+    loop = not remat or unroll < num_layers or num_layers == 1
+    require(loop, "unroll", f"be below num_layers={num_layers} with remat, which needs a loop", unroll)
     return min(unroll, num_layers)
 
 
@@ -140,8 +139,7 @@ def _resolve_record(descent: Any, record: Record | str | None) -> Record:
         return lambda params, y, x: None
     if callable(record):
         return record
-    if record != "energy":
-        raise ValueError(f'record must be "energy", a function of (params, y, x), or None, got {record!r}')
+    require(record == "energy", "record", 'be "energy", a function of (params, y, x), or None', f"{record!r}")
     if not isinstance(descent, Descent):
         raise ValueError('record="energy" needs a Descent, got a step alone; pass a record function, or record=None')
     return lambda params, y, x: Trace(energy=descent.energy(params, y, x))
@@ -160,13 +158,9 @@ def _step_and_record(descent: Any, step: Callable, measure: Record, record: Any)
 
 
 def _check_layers(params: Params, num_layers: int, tied: bool) -> None:
-    if num_layers < 1:
-        raise ValueError(f"num_layers must be at least 1, got {num_layers}")
     if tied:
         return
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        if jnp.ndim(leaf) == 0 or jnp.shape(leaf)[0] != num_layers:
-            raise ValueError(
-                f"params{jax.tree_util.keystr(path)} must have a leading axis of num_layers={num_layers} when "
-                f"tied=False, got shape {jnp.shape(leaf)}"
-            )
+        name, shape = f"params{jax.tree_util.keystr(path)}", jnp.shape(leaf)
+        allowed = f"have a leading axis of num_layers={num_layers} when tied=False"
+        require(shape[:1] == (num_layers,), name, allowed, f"shape {shape}")

@@ -75,7 +75,7 @@ def test_a_bad_option_is_named(args, options, message):
 
 @pytest.mark.usefixtures("unchecked")
 def test_losses_that_do_not_fit_are_named():
-    with pytest.raises(ValueError, match="alpha has 2 entries, but layer_losses has L=3 layers"):
+    with pytest.raises(ValueError, match="alpha must have one entry for each of L=3 layers, got 2"):
         uj.descent_constraints((0.1, 0.2))(jnp.asarray(LOSSES))
     with pytest.raises(ValueError, match=r"layer_losses must hold f_0..f_L with L >= 1, got shape \(1,\)"):
         uj.descent_constraints(0.1)(jnp.ones(1))

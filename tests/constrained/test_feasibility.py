@@ -116,7 +116,7 @@ def test_slacks_are_the_cheapest_relaxation():
 BAD_CALLS = [
     ({"sample_losses": np.ones(3)}, r"sample_losses must be \(samples, L \+ 1\).* got shape \(3,\)"),
     ({"sample_losses": np.ones((0, 3))}, r"sample_losses .* got shape \(0, 3\)"),
-    ({"tolerance": -0.1}, "tolerance must be at least 0, got -0.1"),
+    ({"tolerance": -0.1}, "tolerance must be finite and at least 0, got -0.1"),
     ({"resilience": 0.0}, "resilience .* got 0.0"),
     ({"multipliers": np.ones(3)}, r"multipliers must have shape \(2,\).* got \(3,\)"),
 ]

@@ -217,7 +217,7 @@ def test_a_bad_argument_is_named():
             uj.tail_mean(level)
         with pytest.raises(ValueError, match=r"level must be in \[0, 1\)"):
             tail_bound(level)
-    with pytest.raises(ValueError, match="level has 2 entries, but there are 3 constraints"):
+    with pytest.raises(ValueError, match="level must be one number or one for each of 3 constraints"):
         uj.tail_mean((0.1, 0.2))(np.zeros((5, 3)))
     with pytest.raises(ValueError, match=r"tolerance must be finite and at least 0, got -1\.0"):
         uj.positive_part(-1.0)

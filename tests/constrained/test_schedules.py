@@ -145,7 +145,7 @@ BAD_OPTIONS = [
     ({"warmup": 5, "freeze_after": 4}, "freeze_after must be at least warmup=5, or None, got 4"),
     ({"cap": 0.0}, "cap must be positive and finite, .* got 0.0"),
     ({"cap": (1.0, float("inf"))}, "cap must be positive and finite, .* got"),
-    ({"cap": (1.0, 2.0)}, "cap has 2 entries, but there are 3 constraints"),
+    ({"cap": (1.0, 2.0)}, "cap must be one number or one for each of 3 constraints"),
     ({"frozen": (3,)}, r"frozen must hold places of constraints in 0..2, .* got \(3,\)"),
     ({"frozen": (True, False, False)}, "frozen must hold places of constraints"),
 ]

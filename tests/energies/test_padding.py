@@ -10,8 +10,9 @@ import pytest
 
 import unroll_jax as uj
 from tests.energies.any_rho import of_every_rho
-from unroll_jax.descent import Anchor, check_tokens
+from unroll_jax.descent import Anchor
 from unroll_jax.energies import AttentionParams
+from unroll_jax.energies.tokens import check_tokens
 
 N, DIM = 7, 4
 LENGTHS = (4, 7, 1)

@@ -91,7 +91,7 @@ def test_nan_in_the_parameters_is_an_error_that_says_so():
     [
         (lambda: fp.damped(0.0), "share must be in"),
         (lambda: fp.anderson(0), "window must be at least 1"),
-        (lambda: fp.anderson(ridge=-1.0), "ridge must be at least 0"),
+        (lambda: fp.anderson(ridge=-1.0), "ridge must be finite and at least 0"),
         (lambda: fp.anderson(mixing=0.0), "mixing must be in"),
         (lambda: fp.broyden(0), "window must be at least 1"),
         (lambda: fp.newton_cg(forcing=1.0), "forcing must be in"),

@@ -174,7 +174,7 @@ EXPRESSIONS = [
     ("uj.transformer(4).step(None, Y, None)", TypeError, "params must be TransformerParams"),
     ("uj.transformer(4).step(uj.attention(dim=4).init(K), Y, None)", TypeError, "params must be TransformerParams"),
     ('uj.hopfield("4")', TypeError, "dim must be an integer"),
-    ("uj.hopfield(4, num_patterns=0)", ValueError, "num_patterns must be at least 1, or None to take the"),
+    ("uj.hopfield(4, num_patterns=0)", ValueError, "num_patterns must be at least 1, or None"),
     (
         "uj.hopfield(4, num_patterns=3, inverse_temperature=0.0)",
         ValueError,
@@ -189,7 +189,7 @@ EXPRESSIONS = [
     ),
     ('uj.unit_layer("4")', TypeError, "dim must be an integer"),
     ("uj.unit_layer(4, mu=0.0)", ValueError, "mu must be positive and finite"),
-    ('uj.unit_layer(4, width=2, energy="conjugate")', ValueError, "energy must be one of ('envelope', 'conjugate'),"),
+    ('uj.unit_layer(4, width=2, energy="conjugate")', ValueError, "energy must be 'envelope' unless width = dim = 4"),
     ('uj.unit_layer(4, activation="sign")', ValueError, "phi must be one of ['box', 'elu', 'group_shrinkage',"),
     ("uj.unit_layer(4, skip=0.0)", ValueError, "skip must be in (0, 1]"),
     ("uj.unit_layer(4).step(None, Y, None)", TypeError, "params must be UnitLayerParams"),
@@ -215,7 +215,7 @@ EXPRESSIONS = [
     ("uj.opteq(4, 3, skip=1.5)", ValueError, "skip must be in (0, 1]"),
     ("uj.opteq(4, 3).step(None, Z)", TypeError, "params must be OptEqParams"),
     ("uj.opteq(4, 3).step(uj.opteq(4, 3).init(K), Z[:, :3])", ValueError, "z must be (*batch, 4)"),
-    ("uj.opteq(4, 3).step(uj.opteq(4, 3).init(K), Z.astype(int))", TypeError, "z must be a floating array"),
+    ("uj.opteq(4, 3).step(uj.opteq(4, 3).init(K), Z.astype(int))", TypeError, "z must have a floating dtype"),
     (
         "uj.opteq(4, 3, 2).step(uj.opteq(4, 3, 2).init(K), Z, np.ones((3, 2), np.float32))",
         ValueError,

@@ -58,7 +58,7 @@ EXPRESSIONS = [
     ('uj.equilibrium(half, None, "state")', TypeError, "y0 must be an array"),
     ("uj.equilibrium(half, None, [])", ValueError, "y0 must hold at least one array"),
     ("uj.equilibrium(half, None, Z.astype(int))", TypeError, "y0 must have a floating dtype"),
-    ("uj.equilibrium(half, None, Z + np.nan)", ValueError, "y0 must be finite, but holds NaN or infinity"),
+    ("uj.equilibrium(half, None, Z + np.nan)", ValueError, "y0 must be finite, got NaN or infinity"),
     ('uj.equilibrium(half, None, Z, solver="newton")', ValueError, "solver must be one of ['accelerated_gradient',"),
     ("uj.equilibrium(half, None, Z, solver=3)", TypeError, "solver must be one of ['accelerated_gradient',"),
     ('uj.equilibrium(half, None, Z, adjoint="exact")', ValueError, "adjoint must be one of ['anderson', 'bicgstab',"),
@@ -78,7 +78,7 @@ EXPRESSIONS = [
     (
         'uj.equilibrium(half, None, Z, on_failure="raise")',
         ValueError,
-        "on_failure must be one of ['error', 'warn', 'accept']",
+        "on_failure must be one of ('error', 'warn', 'accept')",
     ),
     ("uj.equilibrium(half, None, Z, on_failure=None)", TypeError, "on_failure must be a name"),
     ("uj.equilibrium(half, None, Z, adjoint_tol=-1.0)", ValueError, "adjoint_tol must be in (0, 1)"),
@@ -138,7 +138,7 @@ EXPRESSIONS = [
     ),
     ("fp.anderson(0)", ValueError, "window must be at least 1"),
     ('fp.anderson("5")', TypeError, "window must be an integer"),
-    ("fp.anderson(ridge=-1.0)", ValueError, "ridge must be at least 0"),
+    ("fp.anderson(ridge=-1.0)", ValueError, "ridge must be finite and at least 0"),
     ("fp.anderson(mixing=0.0)", ValueError, "mixing must be in (0, 1]"),
     ("fp.broyden(0)", ValueError, "window must be at least 1"),
     ("fp.damped(0.0)", ValueError, "share must be in (0, 1]"),
@@ -148,12 +148,12 @@ EXPRESSIONS = [
     ("fp.neumann(0)", ValueError, "terms must be at least 1"),
     ("fp.unrolled(0)", ValueError, "num_steps must be at least 1"),
     ('fp.unrolled("3")', TypeError, "num_steps must be an integer"),
-    ('fp.jaxopt_adjoint("lu")', ValueError, "method must be one of ['normal_cg', 'cg', 'gmres',"),
+    ('fp.jaxopt_adjoint("lu")', ValueError, "method must be one of ('normal_cg', 'cg', 'gmres',"),
     ("fp.monotone_init(K, 0)", ValueError, "size must be at least 1"),
     (
         'fp.monotone_equilibrium(W, np.ones(4, np.float32), splitting="newton")',
         ValueError,
-        "splitting must be one of ['forward_backward',",
+        "splitting must be one of ('forward_backward',",
     ),
     (
         "fp.monotone_equilibrium(W, np.ones(3, np.float32))",
@@ -179,7 +179,7 @@ EXPRESSIONS = [
     (
         "uj.certify(uj.attention(), energies.AttentionParams(None), Y, smoothness=-1.0)",
         ValueError,
-        "smoothness must be at least 0",
+        "smoothness must be finite and at least 0",
     ),
     ("uj.certify(uj.attention(), None, Y)", TypeError, "params must be AttentionParams"),
     ("certificates.spectral_norm(lambda v: v, Z, num_steps=0)", ValueError, "num_steps must be at least 1"),
@@ -191,7 +191,7 @@ EXPRESSIONS = [
         ValueError,
         "num_steps must be at least 2",
     ),
-    ("uj.alternating(None, None, g_step_size=0.1)", ValueError, "give either f_step_size or f_step"),
+    ("uj.alternating(None, None, g_step_size=0.1)", ValueError, "one of f_step_size and f_step must be given"),
     (
         "uj.alternating(lambda p, y, x: 0.0, lambda p, y, x: 0.0, g_step_size=0.0, f_step_size=0.1)",
         ValueError,
@@ -200,7 +200,7 @@ EXPRESSIONS = [
     (
         "uj.alternating(lambda p, y, x: 0.0, lambda p, y, x: 0.0, g_step_size=0.1)",
         ValueError,
-        "give either f_step_size or f_step",
+        "one of f_step_size and f_step must be given",
     ),
     (
         'uj.alternating(lambda p, y, x: 0.0, lambda p, y, x: 0.0, g_step_size="0.1", f_step_size=0.1)',

@@ -253,7 +253,7 @@ TOKENS = np.ones((2, 5), np.int32)
     ("inputs", "error", "message"),
     [
         ({"tokens": np.ones((2, 41), np.int32)}, ValueError, r"n in \[1, max_positions=40\], got shape \(2, 41\)"),
-        ({"segments": np.ones((2, 4), np.int32)}, ValueError, r"segments must have shape \(2, 5\), as tokens say"),
+        ({"segments": np.ones((2, 4), np.int32)}, ValueError, r"segments must have shape \(2, 5\), as tokens have"),
         ({"positions": np.ones((2, 5))}, TypeError, "positions must be integers, got float64"),
         ({"perturbation": np.ones((2, 5))}, ValueError, r"perturbation must have shape \(2, 5, 8\)"),
     ],

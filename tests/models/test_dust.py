@@ -239,7 +239,7 @@ def test_a_bad_option_is_named(options, message):
         (np.ones(DIM, np.float32), None, ValueError, r"x must be \(\*batch, n, dim=4\), got shape \(4,\)"),
         (np.ones((TOKENS, DIM), np.uint8), None, TypeError, "x must have a floating dtype, got uint8"),
         (X, np.ones(TOKENS, np.int32), TypeError, "mask must be boolean, got int32"),
-        (X, np.ones(TOKENS + 1, bool), ValueError, r"mask must have shape \(5,\), as x says, got \(6,\)"),
+        (X, np.ones(TOKENS + 1, bool), ValueError, r"mask must have shape \(5,\), as x has, got \(6,\)"),
     ],
     ids=["width", "rank", "dtype", "mask's dtype", "mask's shape"],
 )

@@ -111,5 +111,5 @@ def test_inputs_that_do_not_fit_are_refused():
         init(jnp.zeros((5, 3)))
     with pytest.raises(TypeError, match="x must have a floating dtype, got int32"):
         init(jnp.zeros((5, DIM), jnp.int32))
-    with pytest.raises(ValueError, match=r"z must have shape \(5, 7\), as x says, got \(4, 7\)"):
+    with pytest.raises(ValueError, match=r"z must have shape \(5, 7\), with the batch axes of x, got \(4, 7\)"):
         init(jnp.zeros((5, DIM)), jnp.zeros((4, ATOMS)))

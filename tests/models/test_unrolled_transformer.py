@@ -206,7 +206,7 @@ def test_padding_changes_no_output_and_no_gradient_of_real_tokens():
     ("mask", "error", "message"),
     [
         (np.ones((TOKENS,), np.int32), TypeError, "mask must be boolean, got int32"),
-        (np.ones((TOKENS + 1,), bool), ValueError, r"mask must have shape \(5,\), as x says, got \(6,\)"),
+        (np.ones((TOKENS + 1,), bool), ValueError, r"mask must have shape \(5,\), as x has, got \(6,\)"),
     ],
     ids=["dtype", "shape"],
 )

@@ -213,7 +213,7 @@ def test_a_bad_configuration_is_named(options, message):
         ({"x": np.ones((4,), np.float32)}, ValueError, r"got shape \(4,\)"),
         ({"x": np.ones((5, 4), np.uint8)}, TypeError, "x must have a floating dtype, got uint8; cast it first"),
         ({"mask": np.ones(5, np.int32)}, TypeError, "mask must be boolean, got int32; cast it first"),
-        ({"mask": np.ones(6, bool)}, ValueError, r"mask must have shape \(5,\), as x says, got \(6,\)"),
+        ({"mask": np.ones(6, bool)}, ValueError, r"mask must have shape \(5,\), as x has, got \(6,\)"),
     ],
     ids=["number", "rank", "integers", "mask dtype", "mask shape"],
 )

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from unroll_jax.alternation import alternating
-from unroll_jax.arguments import typed
+from unroll_jax.arguments import at_least, checked
 from unroll_jax.certificates.outcome import (
     Energy,
     Outcome,
@@ -20,9 +20,10 @@ from unroll_jax.certificates.outcome import (
 )
 from unroll_jax.certificates.per_example import gradient
 from unroll_jax.certificates.steps import StepCertificate, certify_descent
-from unroll_jax.descent import Descent, Params, as_anchor, blank_absent
+from unroll_jax.descent import Descent, Params
 from unroll_jax.energies.proximal.operators import resolve_proximal
 from unroll_jax.energies.proximal.penalty import Proximal, prox_of_present
+from unroll_jax.energies.tokens import as_anchor, blank_absent
 from unroll_jax.spectral import norm
 from unroll_jax.steps import vary_like
 
@@ -106,7 +107,7 @@ def certify(*arguments: Any, **options: Any) -> Certificate | StepCertificate:
     return (certify_descent if of_descent else certify_alternating)(*arguments, **options)
 
 
-@typed
+@checked(num_layers=at_least(1))
 def certify_alternating(
     f: Energy,
     g: Energy,
@@ -195,8 +196,6 @@ def certify_alternating(
       (3, 8)
     """
     check_smoothness(smoothness_f=smoothness_f, smoothness_g=smoothness_g, smoothness_h=smoothness_h)
-    if num_layers < 1:
-        raise ValueError(f"num_layers must be at least 1, got {num_layers}")
     system = alternating(f, g, g_step_size=g_step_size, f_step_size=f_step_size, f_step=f_step, phi=phi)
     proximal = None if phi is None else resolve_proximal(phi, g_step_size)
     slope_f, slope_g = f_gradient or _gradient(f), g_gradient or _gradient(g)

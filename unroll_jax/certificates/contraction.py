@@ -5,14 +5,14 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import typed
+from unroll_jax.arguments import POSITIVE, checked
 from unroll_jax.certificates.weights import ImageShape, weight_norm_bound
 from unroll_jax.energies.equilibrium.opteq_params import OptEqParams
 
 __all__ = ["contraction_bound", "equilibrium_lipschitz", "error_bound", "picard_steps"]
 
 
-@typed
+@checked()
 def contraction_bound(
     params: OptEqParams | Sequence[OptEqParams], *, skip: float = 1.0, image_shape: ImageShape | None = None
 ) -> Float[Array, ""]:
@@ -49,7 +49,7 @@ def contraction_bound(
     return jnp.prod(jnp.stack(rates))
 
 
-@typed
+@checked()
 def equilibrium_lipschitz(
     params: OptEqParams | Sequence[OptEqParams], *, skip: float = 1.0, image_shape: ImageShape | None = None
 ) -> Float[Array, ""]:
@@ -96,7 +96,7 @@ def equilibrium_lipschitz(
     return jnp.where(contracts, slope / jnp.where(contracts, 1.0 - contraction, 1.0), jnp.inf)
 
 
-@typed
+@checked(tol=POSITIVE)
 def picard_steps(
     contraction: Float[Array, "..."] | float, residual: Float[Array, "*batch"] | float, tol: float
 ) -> Float[Array, "*batch"]:
@@ -121,8 +121,6 @@ def picard_steps(
       >>> float(picard_steps(0.5, residual=1.0, tol=2.0**-9))
       10.0
     """
-    if not tol > 0.0:
-        raise ValueError(f"tol must be positive, got {tol}")
     contraction, residual = jnp.broadcast_arrays(jnp.asarray(contraction), jnp.asarray(residual))
     contracts = contraction < 1.0
     rate = jnp.where(contracts, contraction, 0.5)

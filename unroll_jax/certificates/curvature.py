@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.scipy.linalg import eigh_tridiagonal
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import typed
+from unroll_jax.arguments import at_least, checked
 from unroll_jax.certificates.per_example import Energy, batch_rank, gradient, inner, scale
 from unroll_jax.spectral import norm
 
@@ -59,7 +59,7 @@ def hessian_product(f: Energy, y: Any, v: Any) -> Any:
     return jax.vjp(lambda state: gradient(f, state), y)[1](v)[0]
 
 
-@typed
+@checked(num_steps=at_least(2))
 def curvature(f: Energy, y: Any, *, num_steps: int = 64, key: jax.Array | None = None) -> Curvature:
     r"""Smallest and largest eigenvalue of :math:`\nabla^2 f(y)`, by Lanczos with full reorthogonalisation.
 
@@ -89,8 +89,6 @@ def curvature(f: Energy, y: Any, *, num_steps: int = 64, key: jax.Array | None =
       >>> round(float(curvature(energy, jnp.zeros(3), num_steps=3).largest), 3)
       5.0
     """
-    if num_steps < 2:
-        raise ValueError(f"num_steps must be at least 2, got {num_steps}")
     rank = batch_rank(f, y)
     start = _random_like(y, key)
     size = sum(math.prod(leaf.shape[rank:]) for leaf in jax.tree.leaves(start))

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from unroll_jax.arguments import at_least, check
 from unroll_jax.descent import Params
 
 __all__ = ["Energy", "Outcome", "Smoothness", "check_smoothness", "evaluate", "judge_layers", "outcome_of"]
@@ -59,8 +60,7 @@ def check_smoothness(**smoothness: Smoothness | None) -> None:
             continue
         if not isinstance(value, float | int):
             raise TypeError(f"{name} must be a number, an array or a function, got {value!r}")
-        if not value >= 0.0:
-            raise ValueError(f"{name} must be at least 0, got {value}")
+        check(name, value, at_least(0.0))
 
 
 def judge_layers(

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from unroll_jax.arguments import typed
+from unroll_jax.arguments import checked
 from unroll_jax.certificates.per_example import Energy, batch_rank, gradient, inner
 from unroll_jax.spectral import norm
 
@@ -192,7 +192,7 @@ def apollonian_ball(minimiser_f: Float[Array, "*event"], minimiser_h: Float[Arra
     return Ball(centre=centre, radius=radius, inside=r < 1.0)
 
 
-@typed
+@checked()
 def orthant_alignment(p: Any, q: Any, *, batch_ndim: int = 0) -> Float[Array, "*batch"]:
     r"""Alignment of a step -p from q with the orthant: :math:`D(p; q) = \sum_i \min(q_i^2 - p_i^2, 0) / |p|^2`.
 

@@ -6,12 +6,14 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import typed
+from unroll_jax.arguments import checked
 from unroll_jax.certificates.curvature import curvature
-from unroll_jax.descent import Params, as_anchor, blank_absent, compute_dtype
+from unroll_jax.descent import Params
 from unroll_jax.energies.attention.graphs import check_mask
 from unroll_jax.energies.attention.pairs import neighbourhood
 from unroll_jax.energies.attention.rho import RhoLike, resolve_rho
+from unroll_jax.energies.tokens import as_anchor, blank_absent
+from unroll_jax.numerics import compute_dtype
 
 __all__ = ["pairwise_smoothness", "quadratic_smoothness"]
 
@@ -21,7 +23,7 @@ SQUARINGS = 12
 Energy = Callable[[Params, Any, Any], Float[Array, "*batch"]]
 
 
-@typed
+@checked()
 def quadratic_smoothness(energy: Energy, *, num_steps: int = 64) -> Energy:
     """The smoothness L of a quadratic energy, from its Hessian at the state given (see `curvature`).
 
@@ -50,7 +52,7 @@ def quadratic_smoothness(energy: Energy, *, num_steps: int = 64) -> Energy:
     return smoothness
 
 
-@typed
+@checked()
 def pairwise_smoothness(*, rho: RhoLike = "softmax", mask: Any = None, ridge: float = 0.0) -> Energy:
     r"""The smoothness of an attention energy as seen from the state Y, by its tangent majoriser.
 

@@ -6,10 +6,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from unroll_jax.arguments import typed
+from unroll_jax.arguments import at_least, checked
 from unroll_jax.certificates.outcome import Smoothness, check_smoothness, evaluate, judge_layers, outcome_of
 from unroll_jax.certificates.per_example import gradient, inner
-from unroll_jax.descent import Descent, Params, as_anchor, blank_absent
+from unroll_jax.descent import Descent, Params
+from unroll_jax.energies.tokens import as_anchor, blank_absent
 from unroll_jax.steps import check_step, settle, vary_like
 
 __all__ = ["StepCertificate", "certify_descent"]
@@ -50,7 +51,7 @@ class StepCertificate(NamedTuple):
     limit: Float[Array, "layers *batch"]
 
 
-@typed
+@checked(num_layers=at_least(1), num_points=at_least(1))
 def certify_descent(
     descent: Descent,
     params: Params,
@@ -101,10 +102,6 @@ def certify_descent(
       >>> certificate.outcome.shape, bool(certificate.by_curvature.all())
       ((4, 8), True)
     """
-    if num_layers < 1:
-        raise ValueError(f"num_layers must be at least 1, got {num_layers}")
-    if num_points < 1:
-        raise ValueError(f"num_points must be at least 1, got {num_points}")
     check_smoothness(smoothness=smoothness)
     present = as_anchor(x).present
 

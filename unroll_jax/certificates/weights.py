@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import typed
+from unroll_jax.arguments import POSITIVE, checked, require
 from unroll_jax.energies.equilibrium.opteq_params import OptEqParams, opteq_linear
 from unroll_jax.norm_bounds import conv_norm_bound, matrix_norm_bound
 from unroll_jax.spectral import spectral_norm
@@ -16,7 +16,7 @@ __all__ = ["check_weight_norms", "spectral_normalise", "weight_norm", "weight_no
 ImageShape = tuple[int, int]
 
 
-@typed
+@checked()
 def weight_norm(
     W: Float[Array, "..."], image_shape: ImageShape | None = None, *, num_steps: int = 100, key: jax.Array | None = None
 ) -> Float[Array, ""]:
@@ -66,7 +66,7 @@ def weight_norm_bound(W: Float[Array, "..."], image_shape: ImageShape | None = N
     return matrix_norm_bound(W) if W.ndim == 2 else conv_norm_bound(W, (height_width[0], height_width[1]))
 
 
-@typed
+@checked(bound=POSITIVE)
 def spectral_normalise(
     params: OptEqParams,
     *,
@@ -107,8 +107,6 @@ def spectral_normalise(
       >>> round(params.W.item(), 3)
       0.5
     """
-    if not bound > 0.0:
-        raise ValueError(f"bound must be positive, got {bound}")
     if not hasattr(params, "W"):
         raise TypeError(f"params must hold a weight W, as OptEqParams do, got {type(params).__name__}")
     W = params.W
@@ -116,7 +114,7 @@ def spectral_normalise(
     return params._replace(W=W * jnp.where(size > bound, bound / jnp.where(size > bound, size, 1.0), 1.0))
 
 
-@typed
+@checked()
 def check_weight_norms(
     params: OptEqParams | Sequence[OptEqParams], *, bound: float = 1.0, image_shape: ImageShape | None = None
 ) -> None:
@@ -150,8 +148,7 @@ def check_weight_norms(
 def _domain(W: Array, image_shape: ImageShape | None) -> tuple[int, ...]:
     if W.ndim == 2:
         return (W.shape[1],)
-    if W.ndim != 4:
-        raise ValueError(f"W must be a matrix or a kernel of rank 4, got shape {W.shape}")
+    require(W.ndim == 4, "W", "be a matrix or a kernel of rank 4", f"shape {W.shape}")
     if image_shape is None:
         raise ValueError("image_shape must be given for a convolution, got None")
     return (*image_shape, W.shape[2])

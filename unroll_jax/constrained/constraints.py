@@ -1,6 +1,5 @@
 """Constraints on layer losses: descent of every layer; constraints of one size, relaxed ones, and their names."""
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,13 +9,13 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import typed
-from unroll_jax.constrained.forms import check_form
+from unroll_jax.arguments import POSITIVE, at_least, checked, in_interval, one_of, require
+from unroll_jax.arrays import check_shape
+from unroll_jax.constrained.forms import FORMS
 from unroll_jax.constrained.losses import as_losses, as_numbers
 
 __all__ = [
     "Constraints",
-    "check_resilience",
     "constraint_names",
     "descent_constraints",
     "initial_sizes",
@@ -30,7 +29,7 @@ __all__ = [
 Constraints = Callable[[Float[Array, "*batch layers_and_one"]], Float[Array, "*batch constraints"]]
 
 
-@typed
+@checked(reference=POSITIVE, form=one_of(FORMS))
 def descent_constraints(
     alpha: float | Sequence[float] | np.ndarray,
     *,
@@ -82,19 +81,15 @@ def descent_constraints(
       >>> [jax.grad(lambda f: descent_constraints(0.25, proxy=proxy)(f)[1])(losses).tolist() for proxy in (False, True)]
       [[0.0, -0.75, 1.0], [0.0, 0.0, 1.0]]
     """
-    schedule = as_numbers("alpha", alpha)
-    if schedule.ndim > 1 or schedule.size == 0 or not np.all((schedule > 0.0) & (schedule < 1.0)):
-        raise ValueError(f"alpha must be in (0, 1), one number or one for each layer, got {alpha}")
-    if reference is not None and not (reference > 0.0 and math.isfinite(reference)):
-        raise ValueError(f"reference must be positive and finite, or None, got {reference}")
-    compare = check_form(form)
+    schedule = as_numbers("alpha", alpha, in_interval("(0, 1)"), each="layer")
+    compare = FORMS[form]
 
     def violations(layer_losses: Float[Array, "*batch layers_and_one"]) -> Float[Array, "*batch constraints"]:
         losses = as_losses("layer_losses", layer_losses)
-        if losses.ndim == 0 or losses.shape[-1] < 2:
-            raise ValueError(f"layer_losses must hold f_0..f_L with L >= 1, got shape {losses.shape}")
-        if schedule.ndim == 1 and schedule.size != losses.shape[-1] - 1:
-            raise ValueError(f"alpha has {schedule.size} entries, but layer_losses has L={losses.shape[-1] - 1} layers")
+        layers = losses.shape[-1] - 1 if losses.ndim else 0
+        require(layers >= 1, "layer_losses", "hold f_0..f_L with L >= 1", f"shape {losses.shape}")
+        fits = schedule.ndim == 0 or schedule.size == layers
+        require(fits, "alpha", f"have one entry for each of L={layers} layers", schedule.size)
         before = jax.lax.stop_gradient(losses[..., :-1]) if proxy else losses[..., :-1]
         descent = compare(losses[..., 1:], (1.0 - schedule).astype(losses.dtype) * before)
         if reference is None:
@@ -153,19 +148,18 @@ def scaled_constraints(constraints: Constraints, sizes: Float[Array, "constraint
       >>> scaled_constraints(plain, initial_sizes(losses, plain))(losses).tolist()
       [-0.5, -299.0]
     """
-    if not isinstance(sizes, Tracer) and not np.all((np.asarray(sizes) > 0.0) & np.isfinite(sizes)):
-        raise ValueError(f"sizes must be positive and finite, got {sizes}")
+    sound = isinstance(sizes, Tracer) or np.all((np.asarray(sizes) > 0.0) & np.isfinite(sizes))
+    require(sound, "sizes", "be positive and finite", sizes)
 
     def violations(layer_losses: Float[Array, "*batch layers_and_one"]) -> Float[Array, "*fewer constraints"]:
         plain = constraints(layer_losses)
-        if jnp.shape(sizes) != plain.shape[-1:]:
-            raise ValueError(f"sizes must have shape {plain.shape[-1:]}, one a constraint, got {jnp.shape(sizes)}")
+        check_shape("sizes", sizes, plain.shape[-1:], ", one a constraint")
         return plain / jnp.asarray(sizes, plain.dtype)
 
     return violations
 
 
-@typed
+@checked(resilience=POSITIVE)
 def optimal_slacks(multipliers: Float[Array, "constraints"], resilience: float) -> Float[Array, "constraints"]:
     r"""Slacks :math:`s^* = \lambda / \beta`, the best relaxation :math:`c_l \le s_l` at cost :math:`\beta/2 |s|^2`.
 
@@ -186,11 +180,10 @@ def optimal_slacks(multipliers: Float[Array, "constraints"], resilience: float) 
       >>> optimal_slacks(jnp.array([0.0, 2.0]), 4.0).tolist()
       [0.0, 0.5]
     """
-    check_resilience(resilience)
     return multipliers / resilience
 
 
-@typed
+@checked(resilience=POSITIVE)
 def relaxed_violations(
     violations: Float[Array, "constraints"], multipliers: Float[Array, "constraints"], resilience: float
 ) -> Float[Array, "constraints"]:
@@ -217,13 +210,7 @@ def relaxed_violations(
     return violations - optimal_slacks(multipliers, resilience)
 
 
-def check_resilience(resilience: float) -> None:
-    """Raises ValueError unless beta is positive and finite."""
-    if not (resilience > 0.0 and math.isfinite(resilience)):
-        raise ValueError(f"resilience (beta, the cost of slack) must be positive and finite, or None, got {resilience}")
-
-
-@typed
+@checked(num_layers=at_least(1))
 def constraint_names(num_layers: int, *, reference: bool | float | None = None) -> list[str]:
     """One name a constraint of `descent_constraints`, in its order.
 
@@ -238,8 +225,6 @@ def constraint_names(num_layers: int, *, reference: bool | float | None = None) 
       >>> constraint_names(2, reference=4.0), constraint_names(2)
       (['f_0', 'layer 1', 'layer 2'], ['layer 1', 'layer 2'])
     """
-    if num_layers < 1:
-        raise ValueError(f"num_layers must be at least 1, got {num_layers}")
     first = [] if reference is None or reference is False else ["f_0"]
     return [*first, *(f"layer {layer}" for layer in range(1, num_layers + 1))]
 
@@ -262,6 +247,5 @@ def named_figures(names: Sequence[str], **figures: Float[Array | np.ndarray, "co
     """
     vectors = {figure: values for figure, values in figures.items() if values is not None}
     for figure, values in vectors.items():
-        if values.shape != (len(names),):
-            raise ValueError(f"{figure} must have shape ({len(names)},), one a name, got {values.shape}")
+        require(values.shape == (len(names),), figure, f"have shape ({len(names)},), one a name", values.shape)
     return {f"{figure}/{name}": values[i] for figure, values in vectors.items() for i, name in enumerate(names)}

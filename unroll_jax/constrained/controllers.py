@@ -1,6 +1,5 @@
 """Optimisers of the multipliers by name, and controllers beyond plain ascent."""
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -8,8 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from unroll_jax.arguments import typed
-from unroll_jax.descent import look_up
+from unroll_jax.arguments import FINITE, POSITIVE, at_least, checked, in_interval, look_up
 
 __all__ = ["DUAL_OPTIMIZERS", "NuPIState", "dual_optimizer", "nu_pi", "proportional_integral"]
 
@@ -28,7 +26,7 @@ class NuPIState(NamedTuple):
     smoothed: optax.Params
 
 
-@typed
+@checked(proportional_gain=at_least(0.0), cap=POSITIVE, integral_gain=POSITIVE)
 def proportional_integral(
     integral_gain: float, proportional_gain: float = 1.0, *, cap: float | None = None
 ) -> optax.GradientTransformation:
@@ -67,11 +65,6 @@ def proportional_integral(
       >>> state.multipliers.tolist(), update(state, jnp.array([0.0])).multipliers.tolist()
       ([3.0], [1.0])
     """
-    _check_integral_gain(integral_gain)
-    if not (proportional_gain >= 0.0 and math.isfinite(proportional_gain)):
-        raise ValueError(f"proportional_gain must be finite and at least 0, got {proportional_gain}")
-    if cap is not None and not (cap > 0.0 and math.isfinite(cap)):
-        raise ValueError(f"cap must be positive and finite, or None, got {cap}")
 
     def moved(start: Any, gradient: Any, gain: float) -> Any:
         return jnp.clip(start - gain * gradient, 0.0, cap)
@@ -91,7 +84,7 @@ def proportional_integral(
     return optax.GradientTransformation(init, update)  # type: ignore[arg-type]
 
 
-@typed
+@checked(proportional_gain=FINITE, nu=in_interval("(-1, 1)"), integral_gain=POSITIVE)
 def nu_pi(integral_gain: float, proportional_gain: float = 1.0, *, nu: float = 0.0) -> optax.GradientTransformation:
     r"""The controller nu-PI: PI control, its proportional part on a moving average of the violation.
 
@@ -125,11 +118,6 @@ def nu_pi(integral_gain: float, proportional_gain: float = 1.0, *, nu: float = 0
       >>> update(init(1), jnp.array([2.0])).multipliers.tolist()
       [2.0]
     """
-    _check_integral_gain(integral_gain)
-    if not math.isfinite(proportional_gain):
-        raise ValueError(f"proportional_gain must be finite, got {proportional_gain}")
-    if not -1.0 < nu < 1.0:
-        raise ValueError(f"nu must be in (-1, 1), got {nu}")
 
     def init(multipliers: optax.Params) -> NuPIState:
         return NuPIState(optax.tree.zeros_like(multipliers))
@@ -182,8 +170,3 @@ def dual_optimizer(
     if learning_rate is None:
         raise ValueError(f'learning_rate is missing: call dual_optimizer("{optimizer}", 0.01)')
     return entry(learning_rate, **options)
-
-
-def _check_integral_gain(integral_gain: float) -> None:
-    if not (integral_gain > 0.0 and math.isfinite(integral_gain)):
-        raise ValueError(f"integral_gain must be positive and finite, got {integral_gain}")

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from unroll_jax.arguments import typed
+from unroll_jax.arguments import at_least, checked, require
 
 __all__ = ["CountedPositions", "chunked_cross_entropy", "counted_positions"]
 
@@ -30,7 +30,7 @@ class CountedPositions(NamedTuple):
     weights: Float[Array, "kept"]
 
 
-@typed
+@checked()
 def counted_positions(counts: Bool[Array, "*batch n"], kept: int) -> CountedPositions:
     """The positions whose losses count, as many as ``kept``: only their hidden states need to be read out.
 
@@ -47,15 +47,14 @@ def counted_positions(counts: Bool[Array, "*batch n"], kept: int) -> CountedPosi
       >>> counted_positions(jnp.array([[False, True], [True, False]]), kept=3).weights.tolist()
       [1.0, 1.0, 0.0]
     """
-    if not 1 <= kept <= counts.size:
-        raise ValueError(f"kept must be in [1, {counts.size}], the positions there are, got {kept}")
+    require(1 <= kept <= counts.size, "kept", f"be in [1, {counts.size}], the positions there are", kept)
     (positions,) = jnp.nonzero(counts.reshape(-1), size=kept, fill_value=0)
     total = jnp.sum(counts)
     weights = (jnp.arange(kept) < total).astype(jnp.float32)
     return CountedPositions(positions, jnp.where(total > kept, jnp.nan, weights))
 
 
-@typed
+@checked(chunk=at_least(1))
 def chunked_cross_entropy(
     hidden: Float[Array, "*layers n d"],
     head: Float[Array, "vocabulary d"],
@@ -95,8 +94,6 @@ def chunked_cross_entropy(
       >>> chunked_cross_entropy(jnp.zeros((2, 3, 4)), jnp.ones((8, 4)), jnp.array([1, 0, 7]), chunk=3).shape
       (2, 3)
     """
-    if chunk < 1:
-        raise ValueError(f"chunk must be at least 1, got {chunk}")
     dtype = jnp.dtype(hidden.dtype if dtype is None else dtype)
     layers = hidden.reshape(-1, *hidden.shape[-2:])
     losses: Any = _losses(layers, head, labels, min(chunk, len(head)), dtype)

@@ -9,8 +9,9 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import typed
-from unroll_jax.constrained.losses import as_losses, as_numbers
+from unroll_jax.arguments import POSITIVE, at_least, checked, require
+from unroll_jax.arrays import check_shape
+from unroll_jax.constrained.losses import as_losses, as_numbers, check_each, check_optimizer
 from unroll_jax.constrained.schedules import scheduled
 
 __all__ = ["DualAscent", "DualState", "dual_ascent"]
@@ -47,7 +48,7 @@ class DualAscent(NamedTuple):
     update: Callable[[DualState, Float[Array, "constraints"]], DualState]
 
 
-@typed
+@checked()
 def dual_ascent(
     optimizer: optax.GradientTransformation,
     *,
@@ -104,8 +105,7 @@ def dual_ascent(
       >>> state.multipliers.tolist(), update(state, jnp.array([3.0, 1.0])).multipliers.tolist()
       ([0.0, 0.0], [1.0, 1.5])
     """
-    if not isinstance(optimizer, optax.GradientTransformation):
-        raise TypeError(f"optimizer must be an optax gradient transformation such as optax.sgd(0.1), got {optimizer!r}")
+    check_optimizer(optimizer)
     transformation = scheduled(
         optimizer,
         resilience=resilience,
@@ -114,26 +114,20 @@ def dual_ascent(
         warmup=warmup,
         freeze_after=freeze_after,
     )
-    highest = _check_cap(cap)
+    highest = None if cap is None else as_numbers("cap", cap, POSITIVE, each="constraint")
 
-    @typed
+    @checked(num_constraints=at_least(1))
     def init(num_constraints: int, start: Any = 0.0) -> DualState:
-        if num_constraints < 1:
-            raise ValueError(f"num_constraints must be at least 1, got {num_constraints}")
         _frozen_mask(frozen, num_constraints)
-        if highest is not None and highest.ndim == 1 and highest.size != num_constraints:
-            raise ValueError(f"cap has {highest.size} entries, but there are {num_constraints} constraints")
-        multipliers = _start_at(start, num_constraints)
+        check_each("cap", highest, num_constraints)
+        multipliers = jnp.full(num_constraints, _start(start, num_constraints), float)
         return DualState(multipliers, transformation.init(multipliers))
 
     def update(state: DualState, violations: Float[Array, "constraints"]) -> DualState:
         if not isinstance(state, DualState):
             raise TypeError(f"state must be a DualState of init, got {type(state).__name__}")
         violations = as_losses("violations", violations)
-        if violations.shape != state.multipliers.shape:
-            raise ValueError(
-                f"violations must have shape {state.multipliers.shape}, one a multiplier, got {violations.shape}"
-            )
+        check_shape("violations", violations, state.multipliers.shape, ", one a multiplier")
         ascent = jax.lax.stop_gradient(violations.astype(state.multipliers.dtype))
         sound = jnp.all(jnp.isfinite(ascent))
         updates, opt_state = transformation.update(-ascent, state.opt_state, state.multipliers)
@@ -147,30 +141,16 @@ def dual_ascent(
     return DualAscent(init, update)
 
 
-def _check_cap(cap: float | Sequence[float] | None) -> np.ndarray | None:
-    if cap is None:
-        return None
-    highest = as_numbers("cap", cap)
-    if highest.ndim > 1 or highest.size == 0 or not np.all((highest > 0.0) & np.isfinite(highest)):
-        raise ValueError(f"cap must be positive and finite, one number or one for each constraint, or None, got {cap}")
-    return highest
-
-
 def _frozen_mask(frozen: Sequence[int] | bool, num_constraints: int) -> np.ndarray:
     if isinstance(frozen, bool):
         return np.full(num_constraints, frozen)
-    if any(isinstance(place, bool | np.bool_) or not 0 <= place < num_constraints for place in frozen):
-        raise ValueError(
-            f"frozen must hold places of constraints in 0..{num_constraints - 1}, or be True or False, got {frozen}"
-        )
+    places = all(not isinstance(place, bool | np.bool_) and 0 <= place < num_constraints for place in frozen)
+    allowed = f"hold places of constraints in 0..{num_constraints - 1}, or be True or False"
+    require(places, "frozen", allowed, frozen)
     return np.isin(np.arange(num_constraints), list(frozen))
 
 
-def _start_at(start: Any, num_constraints: int) -> Float[Array, "constraints"]:
-    values = as_numbers("start", start)
-    if values.shape not in ((), (num_constraints,)) or not np.all((values >= 0.0) & np.isfinite(values)):
-        raise ValueError(
-            f"start must be finite and at least 0, one number or one for each of {num_constraints} constraints, "
-            f"got {start}"
-        )
-    return jnp.full(num_constraints, values, float)
+def _start(start: Any, num_constraints: int) -> np.ndarray:
+    values = as_numbers("start", start, at_least(0.0), each="constraint")
+    check_each("start", values, num_constraints)
+    return values

@@ -5,10 +5,10 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from unroll_jax.arguments import typed
+from unroll_jax.arguments import at_least, checked, require
 from unroll_jax.constrained.constraints import Constraints, optimal_slacks
 from unroll_jax.constrained.forms import constraint_bounds, relative_excess
-from unroll_jax.constrained.losses import as_losses, as_multipliers
+from unroll_jax.constrained.losses import as_losses, as_multipliers, check_samples
 from unroll_jax.constrained.samples import Reduction
 
 __all__ = ["FeasibilityReport", "feasibility_report"]
@@ -49,7 +49,7 @@ class FeasibilityReport(NamedTuple):
     complementary_slackness: Float[Array, "constraints"]
 
 
-@typed
+@checked(tolerance=at_least(0.0))
 def feasibility_report(
     sample_losses: Float[Array, "samples layers_and_one"],
     multipliers: Float[Array, "constraints"],
@@ -92,14 +92,10 @@ def feasibility_report(
       ([3.0, 2.0, 1.5], [True, False], False)
     """
     losses = as_losses("sample_losses", sample_losses)
-    if layer_axis not in (-1, 0):
-        raise ValueError(f"layer_axis must be -1 or 0, got {layer_axis}")
+    require(layer_axis in (-1, 0), "layer_axis", "be -1 or 0", layer_axis)
     if layer_axis == 0 and losses.ndim == 2:
         losses = losses.T
-    if losses.ndim != 2 or losses.shape[0] < 1:
-        raise ValueError(f"sample_losses must be (samples, L + 1) with at least one sample, got shape {losses.shape}")
-    if not tolerance >= 0.0:
-        raise ValueError(f"tolerance must be at least 0, got {tolerance}")
+    check_samples(losses)
     means = jnp.mean(losses, axis=0)
     violations = constraints(means)
     multipliers = as_multipliers(multipliers, violations.shape)

@@ -7,7 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-__all__ = ["FORMS", "check_form", "constraint_bounds", "relative_excess"]
+from unroll_jax.arguments import checked, one_of
+
+__all__ = ["FORMS", "constraint_bounds", "relative_excess"]
 
 Losses = Float[Array, "*batch constraints"]
 Numbers = Float[Array | np.ndarray, "*batch constraints"]
@@ -46,17 +48,7 @@ FORMS: dict[str, Callable[[Numbers, Numbers], Any]] = {
 }
 
 
-def check_form(form: str) -> Callable[[Numbers, Numbers], Any]:
-    """``(losses, bounds) -> violations`` of a form.
-
-    Raises:
-      ValueError: if there is none of that name.
-    """
-    if form not in FORMS:
-        raise ValueError(f"form must be one of {', '.join(FORMS)}, got {form!r}")
-    return FORMS[form]
-
-
+@checked(form=one_of(FORMS))
 def constraint_bounds(losses: Numbers, violations: Numbers, *, form: str = "difference") -> Losses:
     """The bounds that ``losses`` had to stay under, from their violations in a form.
 
@@ -79,13 +71,13 @@ def constraint_bounds(losses: Numbers, violations: Numbers, *, form: str = "diff
       >>> constraint_bounds(losses, jnp.array([0.5]), form="ratio").tolist()
       [2.0]
     """
-    check_form(form)
     losses, violations = jnp.asarray(losses), jnp.asarray(violations)
     if form == "difference":
         return losses - violations
     return losses / (1.0 + violations if form == "ratio" else jnp.exp(violations))
 
 
+@checked(form=one_of(FORMS))
 def relative_excess(violations: Numbers, bounds: Numbers, *, form: str = "difference") -> Losses:
     """The share of its bound by which each constraint is exceeded, at least -1. A bound may be 0.
 
@@ -105,7 +97,6 @@ def relative_excess(violations: Numbers, bounds: Numbers, *, form: str = "differ
       >>> relative_excess(jnp.array([1.0, -2.0]), jnp.array([2.0, 2.0])).tolist()  # losses of 3 and 0
       [0.5, -1.0]
     """
-    check_form(form)
     violations, bounds = jnp.asarray(violations), jnp.asarray(bounds)
     if form == "difference":
         return jnp.maximum(violations / jnp.maximum(jnp.abs(bounds), LEAST_BOUND), -1.0)

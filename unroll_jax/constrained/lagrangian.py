@@ -1,19 +1,17 @@
 """The Lagrangian of constrained training, one weighted sum of layer losses."""
 
-import math
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import typed
+from unroll_jax.arguments import POSITIVE, checked
 from unroll_jax.constrained.constraints import Constraints
 from unroll_jax.constrained.losses import as_losses, as_multipliers, check_function
 
 __all__ = ["augmented_lagrangian", "lagrangian", "layer_weights"]
 
 
-@typed
+@checked()
 def lagrangian(
     layer_losses: Float[Array, "*samples layers_and_one"],
     multipliers: Float[Array, "constraints"],
@@ -54,7 +52,7 @@ def lagrangian(
     return value / (1.0 + jnp.sum(fixed)) if normalise else value
 
 
-@typed
+@checked(penalty=POSITIVE)
 def augmented_lagrangian(
     layer_losses: Float[Array, "*samples layers_and_one"],
     multipliers: Float[Array, "constraints"],
@@ -89,14 +87,12 @@ def augmented_lagrangian(
       >>> float(augmented_lagrangian(jnp.array([4.0, 2.0, 2.0]), jnp.array([0.0, 2.0]), constraints, penalty=2.0))
       3.25
     """
-    if not (penalty > 0.0 and math.isfinite(penalty)):
-        raise ValueError(f"penalty must be positive and finite, got {penalty}")
     objective, violations, fixed = _parts(layer_losses, multipliers, constraints)
     pulled = jax.nn.relu(fixed + penalty * violations)
     return objective + jnp.sum(pulled**2 - fixed**2) / (2.0 * penalty)
 
 
-@typed
+@checked()
 def layer_weights(
     multipliers: Float[Array, "constraints"], constraints: Constraints, num_layers: int
 ) -> Float[Array, "layers_and_one"]:

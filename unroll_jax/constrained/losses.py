@@ -5,12 +5,25 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
-from unroll_jax.arguments import typed
+from unroll_jax.arguments import Rule, at_least, checked, require
+from unroll_jax.arrays import check_shape
 
-__all__ = ["LossMean", "add_losses", "as_losses", "as_multipliers", "as_numbers", "check_function", "empty_mean"]
+__all__ = [
+    "LossMean",
+    "add_losses",
+    "as_losses",
+    "as_multipliers",
+    "as_numbers",
+    "check_each",
+    "check_function",
+    "check_optimizer",
+    "check_samples",
+    "empty_mean",
+]
 
 
 class LossMean(NamedTuple):
@@ -44,21 +57,55 @@ def as_losses(name: str, value: Any) -> Float[Array, "..."]:
     return array
 
 
-def as_numbers(name: str, value: Any) -> np.ndarray:
-    """``value``, a number or several that are known, in float64.
+def as_numbers(name: str, value: Any, rule: Rule, *, each: str) -> np.ndarray:
+    """``value`` in float64: one known number, or one for ``each``.
 
     Raises:
       TypeError: if it is traced, or holds anything else.
+      ValueError: if a number is not as the rule allows, or there is none.
     """
     if isinstance(value, Tracer):
         raise TypeError(f"{name} must be known beforehand, got a traced value; pass a Python number")
     try:
         given = np.asarray(value)
-        if given.dtype.kind not in "iuf" and value is not None:
+        if given.dtype.kind not in "iuf":
             raise TypeError(given.dtype)
-        return given.astype(float)
     except (TypeError, ValueError) as error:
         raise TypeError(f"{name} must be a number, or several, got {value!r}") from error
+    numbers = given.astype(float)
+    sound = numbers.ndim <= 1 and numbers.size > 0 and all(map(rule.holds, numbers.ravel()))
+    require(sound, name, f"be {rule.allowed}, one number or one for each {each}", value)
+    return numbers
+
+
+def check_each(name: str, numbers: np.ndarray | None, count: int) -> None:
+    """Checks that numbers of `as_numbers` are one, or one for each of ``count`` constraints.
+
+    Raises:
+      ValueError: if they are not.
+    """
+    fits = numbers is None or numbers.ndim == 0 or numbers.size == count
+    require(fits, name, f"be one number or one for each of {count} constraints", numbers)
+
+
+def check_samples(losses: Array) -> None:
+    """Checks that losses are those of samples: (samples, L + 1).
+
+    Raises:
+      ValueError: if they are not, or there is no sample.
+    """
+    fits = losses.ndim == 2 and losses.shape[0] >= 1
+    require(fits, "sample_losses", "be (samples, L + 1) with at least one sample", f"shape {losses.shape}")
+
+
+def check_optimizer(optimizer: Any) -> None:
+    """Checks that the optimiser of multipliers or slacks is optax's.
+
+    Raises:
+      TypeError: if it is not.
+    """
+    if not isinstance(optimizer, optax.GradientTransformation):
+        raise TypeError(f"optimizer must be an optax gradient transformation such as optax.sgd(0.1), got {optimizer!r}")
 
 
 def check_function(name: str, value: Any, example: str) -> None:
@@ -79,15 +126,13 @@ def as_multipliers(value: Any, shape: tuple[int, ...]) -> Float[Array, "constrai
       ValueError: if there is not one for each violation, or a value that is known is negative or not a number.
     """
     multipliers = as_losses("multipliers", value)
-    if multipliers.shape != shape:
-        raise ValueError(f"multipliers must have shape {shape}, one a constraint, got {multipliers.shape}")
+    check_shape("multipliers", multipliers, shape, ", one a constraint")
     known = not isinstance(multipliers, Tracer) and multipliers.is_fully_addressable
-    if known and not np.all(np.asarray(multipliers) >= 0.0):
-        raise ValueError(f"multipliers must be at least 0, got {multipliers}")
+    require(not known or np.all(np.asarray(multipliers) >= 0.0), "multipliers", "be at least 0", multipliers)
     return multipliers
 
 
-@typed
+@checked(num_layers=at_least(1))
 def empty_mean(num_layers: int) -> LossMean:
     """The mean over no sample, of a model with ``num_layers`` layers.
 
@@ -104,8 +149,6 @@ def empty_mean(num_layers: int) -> LossMean:
       >>> empty_mean(2).losses.tolist()
       [0.0, 0.0, 0.0]
     """
-    if num_layers < 1:
-        raise ValueError(f"num_layers must be at least 1, got {num_layers}")
     return LossMean(jnp.zeros(num_layers + 1), jnp.zeros((), jnp.int32))
 
 

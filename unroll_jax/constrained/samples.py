@@ -1,6 +1,5 @@
 """Constraints on single samples: on the worst of them, or on every one, in place of the mean."""
 
-import math
 from collections.abc import Callable, Sequence
 
 import jax
@@ -8,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import typed
+from unroll_jax.arguments import at_least, checked, in_interval
 from unroll_jax.constrained.constraints import Constraints
-from unroll_jax.constrained.losses import as_losses, as_numbers, check_function
+from unroll_jax.constrained.losses import as_losses, as_numbers, check_each, check_function, check_samples
 
 __all__ = ["Reduction", "mean_of_samples", "positive_part", "sample_constraints", "tail_bound", "tail_mean"]
 
@@ -51,10 +50,7 @@ def sample_constraints(constraints: Constraints, reduction: Reduction) -> Constr
 
     def violations(sample_losses: Float[Array, "samples layers_and_one"]) -> Float[Array, "constraints"]:
         losses = as_losses("sample_losses", sample_losses)
-        if losses.ndim != 2 or losses.shape[0] < 1:
-            raise ValueError(
-                f"sample_losses must be (samples, L + 1) with at least one sample, got shape {losses.shape}"
-            )
+        check_samples(losses)
         return reduction(constraints(losses))
 
     return violations
@@ -103,7 +99,7 @@ def tail_mean(level: float | Sequence[float] | np.ndarray) -> Reduction:
       >>> tail_mean(0.5)(jnp.array([[1.0], [3.0], [-2.0], [0.0]])).tolist()
       [2.0]
     """
-    levels = _check_level(level)
+    levels = as_numbers("level", level, in_interval("[0, 1)"), each="constraint")
 
     def reduce(violations: Float[Array, "samples constraints"]) -> Float[Array, "constraints"]:
         violations = as_losses("violations", violations)
@@ -148,7 +144,7 @@ def tail_bound(
       >>> float(tail_mean(0.5)(violations)[0])
       3.5
     """
-    levels = _check_level(level)
+    levels = as_numbers("level", level, in_interval("[0, 1)"), each="constraint")
 
     def bound(
         violations: Float[Array, "samples constraints"], thresholds: Float[Array, "constraints"]
@@ -160,7 +156,7 @@ def tail_bound(
     return bound
 
 
-@typed
+@checked(tolerance=at_least(0.0))
 def positive_part(tolerance: float = 0.0) -> Reduction:
     r"""Every sample on its own, under one multiplier a layer: :math:`\frac1N \sum_i [c_i]_+ - \epsilon`.
 
@@ -182,19 +178,9 @@ def positive_part(tolerance: float = 0.0) -> Reduction:
       >>> positive_part()(jnp.array([[1.0], [3.0], [-2.0], [0.0]])).tolist()
       [1.0]
     """
-    if not (tolerance >= 0.0 and math.isfinite(tolerance)):
-        raise ValueError(f"tolerance must be finite and at least 0, got {tolerance}")
     return lambda violations: jnp.mean(jax.nn.relu(violations), axis=0) - tolerance
 
 
-def _check_level(level: float | Sequence[float] | np.ndarray) -> np.ndarray:
-    levels = as_numbers("level", level)
-    if levels.ndim > 1 or levels.size == 0 or not np.all((levels >= 0.0) & (levels < 1.0)):
-        raise ValueError(f"level must be in [0, 1), one number or one for each constraint, got {level}")
-    return levels
-
-
 def _fit(levels: np.ndarray, violations: Float[Array, "samples constraints"]) -> np.ndarray:
-    if levels.ndim == 1 and levels.size != violations.shape[1]:
-        raise ValueError(f"level has {levels.size} entries, but there are {violations.shape[1]} constraints")
+    check_each("level", levels, violations.shape[1])
     return levels

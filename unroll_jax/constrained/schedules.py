@@ -7,11 +7,13 @@ from typing import Any
 
 import optax
 
-from unroll_jax.constrained.constraints import check_resilience, relaxed_violations
+from unroll_jax.arguments import POSITIVE, at_least, checked, in_interval, require
+from unroll_jax.constrained.constraints import relaxed_violations
 
 __all__ = ["averaged", "between", "relaxed", "scheduled", "smoothed"]
 
 
+@checked(resilience=POSITIVE, every=at_least(1), smoothing=in_interval("[0, 1)"), warmup=at_least(0))
 def scheduled(
     optimizer: optax.GradientTransformation,
     *,
@@ -26,16 +28,9 @@ def scheduled(
     Raises:
       ValueError: if an option is outside what `dual_ascent` states.
     """
-    if not every >= 1:
-        raise ValueError(f"every must be at least 1, got {every}")
-    if not 0.0 <= smoothing < 1.0:
-        raise ValueError(f"smoothing must be in [0, 1), got {smoothing}")
-    if not warmup >= 0:
-        raise ValueError(f"warmup must be at least 0, got {warmup}")
-    if freeze_after is not None and not freeze_after >= warmup:
-        raise ValueError(f"freeze_after must be at least warmup={warmup}, or None, got {freeze_after}")
+    late = freeze_after is None or freeze_after >= warmup
+    require(late, "freeze_after", f"be at least warmup={warmup}, or None", freeze_after)
     if resilience is not None:
-        check_resilience(resilience)
         optimizer = relaxed(optimizer, resilience)
     if smoothing > 0.0:
         optimizer = smoothed(optimizer, smoothing)

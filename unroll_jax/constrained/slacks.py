@@ -8,9 +8,11 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import typed
-from unroll_jax.constrained.constraints import Constraints, check_resilience
+from unroll_jax.arguments import POSITIVE, at_least, checked
+from unroll_jax.arrays import check_shape
+from unroll_jax.constrained.constraints import Constraints
 from unroll_jax.constrained.lagrangian import lagrangian
+from unroll_jax.constrained.losses import check_optimizer
 
 __all__ = ["SlackDescent", "SlackState", "resilient_lagrangian", "slack_descent"]
 
@@ -48,7 +50,7 @@ class SlackDescent(NamedTuple):
     restart: Callable[..., SlackState]
 
 
-@typed
+@checked(resilience=POSITIVE)
 def resilient_lagrangian(
     layer_losses: Float[Array, "*samples layers_and_one"],
     slacks: Float[Array, "constraints"],
@@ -89,9 +91,7 @@ def resilient_lagrangian(
       >>> float(total), gradient.tolist()
       (2.625, [0.0, -1.0])
     """
-    check_resilience(resilience)
-    if jnp.shape(slacks) != jnp.shape(multipliers):
-        raise ValueError(f"slacks must have shape {jnp.shape(multipliers)}, one a multiplier, got {jnp.shape(slacks)}")
+    check_shape("slacks", slacks, jnp.shape(multipliers), ", one a multiplier")
     cost = 0.5 * resilience * jnp.sum(slacks**2)
     if normalise:
         cost = cost / (1.0 + jnp.sum(jax.lax.stop_gradient(multipliers)))
@@ -127,18 +127,15 @@ def slack_descent(optimizer: optax.GradientTransformation) -> SlackDescent:
       >>> state.slacks.tolist(), restart(state).slacks.tolist(), restart(state, when=False).slacks.tolist()
       ([0.5, 0.0], [0.0, 0.0], [0.5, 0.0])
     """
-    if not isinstance(optimizer, optax.GradientTransformation):
-        raise TypeError(f"optimizer must be an optax gradient transformation such as optax.sgd(0.1), got {optimizer!r}")
+    check_optimizer(optimizer)
 
+    @checked(num_constraints=at_least(1))
     def init(num_constraints: int) -> SlackState:
-        if num_constraints < 1:
-            raise ValueError(f"num_constraints must be at least 1, got {num_constraints}")
         slacks = jnp.zeros(num_constraints)
         return SlackState(slacks, optimizer.init(slacks))
 
     def update(state: SlackState, gradient: Float[Array, "constraints"]) -> SlackState:
-        if jnp.shape(gradient) != state.slacks.shape:
-            raise ValueError(f"gradient must have shape {state.slacks.shape}, one a slack, got {jnp.shape(gradient)}")
+        check_shape("gradient", gradient, state.slacks.shape, ", one a slack")
         updates, opt_state = optimizer.update(gradient.astype(state.slacks.dtype), state.opt_state, state.slacks)
         moved = optax.apply_updates(state.slacks, updates)
         return SlackState(optax.projections.projection_non_negative(moved), opt_state)

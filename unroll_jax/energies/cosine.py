@@ -4,12 +4,12 @@ import math
 
 import numpy as np
 
-from unroll_jax.arguments import typed
+from unroll_jax.arguments import at_least, checked
 
 __all__ = ["cosine_dictionary"]
 
 
-@typed
+@checked(num_atoms=at_least(1), dim=at_least(1))
 def cosine_dictionary(num_atoms: int, dim: int) -> np.ndarray:
     """The cosine dictionary (num_atoms, dim): sampled cosines as atoms, of unit length, lowest frequencies first.
 
@@ -36,9 +36,6 @@ def cosine_dictionary(num_atoms: int, dim: int) -> np.ndarray:
       >>> bool(np.allclose(atoms @ atoms.T, np.eye(4))), atoms[0].round(4).tolist()
       (True, [0.5, 0.5, 0.5, 0.5])
     """
-    for name, size in (("num_atoms", num_atoms), ("dim", dim)):
-        if size < 1:
-            raise ValueError(f"{name} must be at least 1, got {size}")
     side, across = math.isqrt(dim), math.isqrt(max(num_atoms - 1, 0)) + 1
     if side * side == dim:
         across = max(across, side)

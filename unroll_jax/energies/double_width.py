@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import typed
+from unroll_jax.arguments import check, checked, in_interval, require
 from unroll_jax.descent import Descent
 from unroll_jax.energies.transformer import transformer
 from unroll_jax.energies.transformer_parts import TransformerParams
@@ -58,7 +58,7 @@ class SymmetricEmbedding(NamedTuple):
     readout: Callable[[Array], Array]
 
 
-@typed
+@checked()
 def symmetric_embedding(
     layers: Sequence[AsymmetricLayer],
     *,
@@ -151,17 +151,12 @@ def symmetric_embedding(
 
 
 def _check(layers: Sequence[AsymmetricLayer], phi: str, contraction: float | None, dtype: Any) -> float:
-    if not layers:
-        raise ValueError("layers must hold at least one layer, got none")
-    if phi not in PHIS:
-        raise ValueError(f"phi must be one of {PHIS}, which commute with scaling, got {phi!r}")
-    if contraction is not None and not 0.0 < contraction <= 0.5:
-        raise ValueError(f"contraction must be in (0, 1/2], got {contraction}")
+    require(layers, "layers", "hold at least one layer", "none")
+    require(phi in PHIS, "phi", f"be one of {PHIS}, which commute with scaling", f"{phi!r}")
+    check("contraction", contraction, in_interval("(0, 1/2]"), optional=True)
     for place, (W_a, W) in enumerate(layers):
         expected = np.shape(layers[place - 1].W)[1] if place > 0 else np.shape(W)[0]
-        if np.ndim(W) != 2 or np.ndim(W_a) != 2 or not np.shape(W)[0] == np.shape(W_a)[0] == expected:
-            raise ValueError(
-                f"layers[{place}] must have W_a (d, k) and W (d, e) with d = {expected}, got shapes "
-                f"{np.shape(W_a)} and {np.shape(W)}"
-            )
+        fits = np.ndim(W) == 2 == np.ndim(W_a) and np.shape(W)[0] == np.shape(W_a)[0] == expected
+        got, allowed = f"shapes {np.shape(W_a)} and {np.shape(W)}", f"have W_a (d, k) and W (d, e) with d = {expected}"
+        require(fits, f"layers[{place}]", allowed, got)
     return float(jnp.finfo(dtype).eps) ** 0.25 if contraction is None else contraction

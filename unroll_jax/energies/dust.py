@@ -6,14 +6,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from unroll_jax.arguments import typed
-from unroll_jax.descent import Anchor, Descent, as_anchor, blank_absent, check_tokens, compute_dtype
+from unroll_jax.arguments import POSITIVE, checked, one_of, require
+from unroll_jax.descent import Anchor, Descent
 from unroll_jax.energies.attention.pairwise import FORMS, AttentionParams, attention
 from unroll_jax.energies.examples import DIM, TOKENS, Example, normal
-from unroll_jax.energies.inputs import check_params, guarded, project
+from unroll_jax.energies.inputs import check_params, guarded
 from unroll_jax.energies.lista import ListaParams, lista
-from unroll_jax.energies.proximal.penalty import check_positive
-from unroll_jax.products import gram
+from unroll_jax.energies.tokens import as_anchor, blank_absent, check_tokens, project
+from unroll_jax.numerics import compute_dtype, gram
 
 __all__ = ["DustParams", "dust", "dust_descends", "dust_example"]
 
@@ -36,7 +36,7 @@ class DustParams(NamedTuple):
     V: Float[Array, "rank atoms"] | None
 
 
-@typed
+@checked(form=one_of((*FORMS, "plain")), attention_scale=POSITIVE)
 def dust(
     dim: int,
     num_atoms: int,
@@ -171,16 +171,12 @@ def dust_descends(params: DustParams, y: Array, x: Array | None) -> Bool[Array, 
 
 
 def _check_attention(form: str, rank: int | None, attention_scale: float | None, self_loops: bool, mask: Any) -> None:
-    if form not in (*FORMS, "plain"):
-        raise ValueError(f"form must be one of {(*FORMS, 'plain')}, got {form!r}")
-    if form == "plain" and mask is not None:
-        raise ValueError("mask must be None for form='plain', which is softmax over all tokens")
-    if form != "plain" and not self_loops:
-        raise ValueError(f"self_loops must be True for form={form!r}; 'plain' and 'jacobi' can do without")
-    if attention_scale is not None:
-        check_positive("attention_scale", attention_scale)
-        if rank is not None:
-            raise ValueError(f"rank must be None where attention_scale={attention_scale} fixes V, got {rank}")
+    plain, fixed = form == "plain", attention_scale is not None
+    require(not plain or mask is None, "mask", "be None for form='plain', which is softmax over all tokens", "a mask")
+    require(
+        plain or self_loops, "self_loops", f"be True for form={form!r}", self_loops, "or choose 'plain' or 'jacobi'"
+    )
+    require(not fixed or rank is None, "rank", f"be None where attention_scale={attention_scale} fixes V", rank)
 
 
 def _plain_softmax(z: Array, codes: Array, present: Any, self_loops: bool) -> Array:

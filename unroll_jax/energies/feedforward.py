@@ -9,21 +9,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from unroll_jax.arguments import typed
-from unroll_jax.descent import (
-    Anchor,
-    Descent,
-    as_anchor,
-    blank_absent,
-    check_tokens,
-    compute_dtype,
-    square_range,
-)
+from unroll_jax.arguments import POSITIVE, at_least, checked, require
+from unroll_jax.arrays import check_square
+from unroll_jax.descent import Anchor, Descent
 from unroll_jax.energies.examples import DIM, Example, normal
 from unroll_jax.energies.inputs import check_params, guarded
 from unroll_jax.energies.proximal.operators import resolve_proximal
-from unroll_jax.energies.proximal.penalty import Proximal, check_positive, penalty_of_present
-from unroll_jax.products import linear
+from unroll_jax.energies.proximal.penalty import Proximal, penalty_of_present
+from unroll_jax.energies.tokens import as_anchor, blank_absent, check_tokens
+from unroll_jax.numerics import compute_dtype, linear, square_range
 
 __all__ = [
     "FeedForwardParams",
@@ -52,7 +46,7 @@ class FeedForwardParams(NamedTuple):
     W_f: Float[Array, "d d"]
 
 
-@typed
+@checked(dim=at_least(1), step_size=POSITIVE)
 def feedforward(
     dim: int,
     *,
@@ -99,9 +93,6 @@ def feedforward(
       >>> bool(layer.energy(params, layer.step(params, y, None), None) < layer.energy(params, y, None))
       True
     """
-    if dim < 1:
-        raise ValueError(f"dim must be at least 1, got {dim}")
-    check_positive("step_size", step_size)
     proximal = resolve_proximal(phi, step_size)
     if spectrum is not None:
         _check_spectrum(spectrum, step_size)
@@ -144,7 +135,7 @@ def feedforward(
     return guarded(Descent(init=init, energy=energy, step=step), FeedForwardParams)
 
 
-@typed
+@checked()
 def clip_spectrum(W_f: Float[Array, "d d"], lower: float = 0.0, upper: float = 0.95) -> Float[Array, "d d"]:
     r"""The symmetric matrix nearest to sym(W_f) whose eigenvalues lie in [lower, upper].
 
@@ -172,8 +163,7 @@ def clip_spectrum(W_f: Float[Array, "d d"], lower: float = 0.0, upper: float = 0
       [0.0, 0.5, 0.949999988079071]
     """
     _check_interval(lower, upper)
-    if jnp.ndim(W_f) != 2 or jnp.shape(W_f)[0] != jnp.shape(W_f)[1]:
-        raise ValueError(f"W_f must be a square matrix, got shape {jnp.shape(W_f)}")
+    check_square("W_f", W_f)
     wide = W_f.astype(compute_dtype(W_f))
     return _clip_eigenvalues(lower, upper, 0.5 * (wide + wide.T)).astype(W_f.dtype)
 
@@ -198,7 +188,7 @@ def feedforward_smoothness(W_f: Float[Array, "d d"]) -> Float[Array, ""]:
     return jnp.maximum(jnp.linalg.eigvalsh(0.5 * (wide + wide.T))[-1], 0.0) + 1.0
 
 
-@typed
+@checked()
 def step_is_guaranteed(W_f: Float[Array, "d d"], step_size: float) -> Bool[Array, ""]:
     """Returns whether a feed-forward step of this size lowers its energy from every point: step_size <= 1 / L.
 
@@ -243,10 +233,10 @@ def _(lower: float, upper: float, primals: tuple[Array], tangents: tuple[Array])
     return (basis * clipped) @ basis.T, basis @ (slopes * (basis.T @ tangent @ basis)) @ basis.T
 
 
-@typed
+@checked()
 def _check_interval(lower: float, upper: float) -> None:
-    if not (lower < upper and math.isfinite(lower) and math.isfinite(upper)):
-        raise ValueError(f"spectrum must be finite with lower < upper, got lower={lower}, upper={upper}")
+    ordered = -math.inf < lower < upper < math.inf
+    require(ordered, "spectrum", "be finite with lower < upper", f"lower={lower}, upper={upper}")
 
 
 def _check_spectrum(spectrum: Any, step_size: float) -> None:

@@ -7,10 +7,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from unroll_jax.arguments import typed
-from unroll_jax.descent import Anchor, Descent, as_anchor, blank_absent, check_tokens, compute_dtype
+from unroll_jax.arguments import POSITIVE, at_least, checked, in_interval
+from unroll_jax.arrays import check_dtype, check_shape
+from unroll_jax.descent import Anchor, Descent
 from unroll_jax.energies.examples import DIM, Example, normal
-from unroll_jax.energies.inputs import check_input, guarded, sum_present
+from unroll_jax.energies.inputs import check_input, guarded
+from unroll_jax.energies.tokens import as_anchor, blank_absent, check_tokens, sum_present
+from unroll_jax.numerics import compute_dtype
 
 __all__ = ["HopfieldParams", "cross_attention_example", "hopfield", "hopfield_example"]
 
@@ -27,7 +30,7 @@ class HopfieldParams(NamedTuple):
     S: Float[Array, "m d"] | None
 
 
-@typed
+@checked(dim=at_least(1), num_patterns=at_least(1), inverse_temperature=POSITIVE, step_size=in_interval("(0, 1]"))
 def hopfield(
     dim: int, *, num_patterns: int | None = None, inverse_temperature: float = 1.0, step_size: float = 1.0
 ) -> Descent:
@@ -76,7 +79,6 @@ def hopfield(
       >>> bool(layer.energy(params, layer.step(params, y, keys), keys) < layer.energy(params, y, keys))
       True
     """
-    _check_options(dim, num_patterns, inverse_temperature, step_size)
 
     def init(key: jax.Array) -> HopfieldParams:
         if num_patterns is None:
@@ -152,22 +154,9 @@ def _products(tokens: Float[Array, "*batch n d"], keys: Float[Array, "*#batch m 
     return jnp.matmul(tokens, jnp.swapaxes(keys, -1, -2), precision=jax.lax.Precision.HIGHEST)
 
 
-def _check_options(dim: int, num_patterns: int | None, inverse_temperature: float, step_size: float) -> None:
-    if dim < 1:
-        raise ValueError(f"dim must be at least 1, got {dim}")
-    if num_patterns is not None and num_patterns < 1:
-        raise ValueError(f"num_patterns must be at least 1, or None to take the patterns from x, got {num_patterns}")
-    if not (inverse_temperature > 0.0 and math.isfinite(inverse_temperature)):
-        raise ValueError(f"inverse_temperature must be positive and finite, got {inverse_temperature}")
-    if not 0.0 < step_size <= 1.0:
-        raise ValueError(f"step_size must be in (0, 1], got {step_size}")
-
-
 def _check_keys(y: Array, keys: Any, present: Any, dim: int) -> None:
     shape = () if keys is None else jnp.shape(keys)
-    if present is not None and jnp.result_type(present) != jnp.bool_:
-        raise TypeError(f"x.present must be boolean, got {jnp.result_type(present)}")
-    if present is not None and jnp.shape(present) != shape[:-1]:
-        raise ValueError(f"x.present must have a place for each key, {shape[:-1]}, got {jnp.shape(present)}")
+    check_dtype("x.present", present, jnp.bool_)
+    check_shape("x.present", present, shape[:-1], ", one entry a key")
     count = max(shape[-2], 1) if len(shape) >= 2 else 1
     check_input(keys, (*y.shape[:-2], count), width=dim, what="keys", present=present)

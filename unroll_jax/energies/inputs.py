@@ -1,4 +1,4 @@
-"""Checks of what a layer is given: params, masks, and an x that is no anchor (keys, signals, features)."""
+"""Checks of a layer's parameters, and of an x that is not an anchor: keys, signals, features."""
 
 import functools
 from typing import Any
@@ -6,13 +6,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
-from jaxtyping import Array, Float
 
-from unroll_jax.descent import Descent, blank_absent, broadcasts, check_array
-from unroll_jax.products import linear
+from unroll_jax.arguments import require
+from unroll_jax.arrays import broadcasts, check_array, check_dtype, check_finite
+from unroll_jax.descent import Descent
 
-__all__ = ["check_input", "check_known", "check_params", "guarded", "project", "sum_present"]
+__all__ = ["check_input", "check_params", "guarded"]
 
 
 def check_input(x: Any, tokens: tuple[int, ...], *, width: int, what: str, present: Any = None) -> None:
@@ -22,35 +21,13 @@ def check_input(x: Any, tokens: tuple[int, ...], *, width: int, what: str, prese
       TypeError: if x is not of a floating dtype.
       ValueError: if x is None, its shape does not fit, or a value that is known and present is not finite.
     """
-    if x is None:
-        raise ValueError(f"x must hold {what}, got None")
+    require(x is not None, "x", f"hold {what}", "None")
     check_array("x", x)
-    if not jnp.issubdtype(jnp.result_type(x), jnp.floating):
-        raise TypeError(f"x must have a floating dtype, got {jnp.result_type(x)}; cast it first")
-    shape = jnp.shape(x)
-    if len(shape) < 2 or shape[-1] != width or not broadcasts(shape[:-1], tokens):
-        wanted = (*tokens, width)
-        raise ValueError(f"x must hold {what} of shape {wanted}, or broadcasting to it, got shape {shape}")
-    if isinstance(x, Tracer) or isinstance(present, Tracer) or not getattr(x, "is_fully_addressable", True):
-        return
-    finite = np.isfinite(np.asarray(x))
-    if present is not None:
-        finite = finite | ~np.asarray(present)[..., None]
-    if not finite.all():
-        raise ValueError(f"x must be finite, but x{np.argwhere(~finite)[0].tolist()} is not")
-
-
-def check_known(name: str, value: Any) -> None:
-    """Checks that an option which a layer is made with is no traced array.
-
-    Raises:
-      ValueError: if it is one.
-    """
-    if isinstance(value, Tracer):
-        raise ValueError(
-            f"{name} must be known when the layer is made, got a traced array of shape {value.shape}; "
-            f"make the layer outside jit, or from a NumPy array"
-        )
+    check_dtype("x", x)
+    shape, wanted = jnp.shape(x), (*tokens, width)
+    fits = len(shape) >= 2 and shape[-1] == width and broadcasts(shape[:-1], tokens)
+    require(fits, "x", f"hold {what} of shape {wanted}, or broadcasting to it", f"shape {shape}")
+    check_finite("x", x, present)
 
 
 def guarded(descent: Descent, kind: type) -> Descent:
@@ -102,13 +79,3 @@ def _check_kind(params: Any, kind: type) -> None:
         if not isinstance(leaf, jax.Array | np.ndarray | None):
             place = f"params{jax.tree_util.keystr(path)}"
             raise TypeError(f"{place} must be an array, got {type(leaf).__name__}; jnp.asarray makes one")
-
-
-def project(tokens: Float[Array, "*batch n d"], W_a: Float[Array, "d k"] | None) -> Float[Array, "*batch n k"]:
-    """tokens W_a in the tokens' dtype, or the tokens themselves where W_a is None."""
-    return tokens if W_a is None else linear(tokens, W_a.astype(tokens.dtype))
-
-
-def sum_present(per_token: Float[Array, "*batch n"], present: Any) -> Float[Array, "*batch"]:
-    """The sum over the tokens that are there; ``present`` is a boolean (*batch, n), or None if all are."""
-    return jnp.sum(per_token if present is None else blank_absent(per_token[..., None], present)[..., 0], axis=-1)

@@ -7,14 +7,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import typed
-from unroll_jax.descent import Anchor, Descent, as_anchor, blank_absent, check_tokens, compute_dtype, powers_of_two
+from unroll_jax.arguments import POSITIVE, at_least, checked, in_interval
+from unroll_jax.descent import Anchor, Descent
 from unroll_jax.energies.examples import DIM, Example, normal
+from unroll_jax.energies.tokens import as_anchor, blank_absent, check_tokens
+from unroll_jax.numerics import compute_dtype, powers_of_two
 
 __all__ = ["layer_norm", "layer_norm_example"]
 
 
-@typed
+@checked(dim=at_least(2), radius=POSITIVE, epsilon=at_least(0.0), step_size=in_interval("(0, 1]"))
 def layer_norm(dim: int, *, radius: float | None = None, epsilon: float = 0.0, step_size: float = 1.0) -> Descent:
     r"""Layer normalisation (without scale and bias) as two gradient steps.
 
@@ -55,15 +57,7 @@ def layer_norm(dim: int, *, radius: float | None = None, epsilon: float = 0.0, s
       >>> round(float(layer.energy(None, layer.step(None, y, None), None)), 6)
       0.0
     """
-    if dim < 2:
-        raise ValueError(f"dim must be at least 2, got {dim}")
     norm = math.sqrt(dim) if radius is None else radius
-    if not (norm > 0.0 and math.isfinite(norm)):
-        raise ValueError(f"radius must be positive and finite, got {radius}")
-    if not (epsilon >= 0.0 and math.isfinite(epsilon)):
-        raise ValueError(f"epsilon must be finite and at least 0, got {epsilon}")
-    if not 0.0 < step_size <= 1.0:
-        raise ValueError(f"step_size must be in (0, 1], got {step_size}")
 
     def energy(params: Any, y: Array, x: Array | Anchor | None = None) -> Float[Array, "*batch"]:
         check_tokens(y, x, dim=dim)

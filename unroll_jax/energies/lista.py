@@ -1,6 +1,5 @@
 """Sparse coding of single tokens (ISTA, LISTA), from the signal itself or from fewer measurements of it."""
 
-import math
 from typing import Any, NamedTuple
 
 import jax
@@ -8,14 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import typed
-from unroll_jax.descent import Anchor, Descent, as_anchor, blank_absent, check_tokens, compute_dtype
+from unroll_jax.arguments import POSITIVE, at_least, checked, require
+from unroll_jax.arrays import check_known
+from unroll_jax.descent import Anchor, Descent
 from unroll_jax.energies.cosine import cosine_dictionary
 from unroll_jax.energies.examples import DIM, TOKENS, Example, normal
-from unroll_jax.energies.inputs import check_input, check_known, guarded, sum_present
-from unroll_jax.energies.proximal.penalty import check_positive
+from unroll_jax.energies.inputs import check_input, guarded
+from unroll_jax.energies.tokens import as_anchor, blank_absent, check_tokens, sum_present
 from unroll_jax.norm_bounds import matrix_norm_bound
-from unroll_jax.products import linear
+from unroll_jax.numerics import compute_dtype, linear
 
 __all__ = ["ListaParams", "lista", "lista_example"]
 
@@ -36,7 +36,7 @@ class ListaParams(NamedTuple):
     D: Float[Array, "atoms dim"]
 
 
-@typed
+@checked(sparsity=at_least(0.0), dim=at_least(1), num_atoms=at_least(1), curvature=POSITIVE)
 def lista(
     dim: int, num_atoms: int, *, sparsity: float = 0.1, curvature: float | None = None, measurement: Any = None
 ) -> Descent:
@@ -86,13 +86,6 @@ def lista(
       >>> bool(layer.energy(params, layer.step(params, codes, x), x) < layer.energy(params, codes, x))
       True
     """
-    for name, size in (("dim", dim), ("num_atoms", num_atoms)):
-        if size < 1:
-            raise ValueError(f"{name} must be at least 1, got {size}")
-    if not (sparsity >= 0.0 and math.isfinite(sparsity)):
-        raise ValueError(f"sparsity must be finite and at least 0, got {sparsity}")
-    if curvature is not None:
-        check_positive("curvature", curvature)
     Phi = _measurement(measurement, dim)
     width = dim if Phi is None else len(Phi)
 
@@ -135,10 +128,10 @@ def _measurement(measurement: Any, dim: int) -> np.ndarray | None:
         return None
     check_known("measurement", measurement)
     Phi = np.asarray(measurement)
-    if Phi.ndim != 2 or Phi.shape[1] != dim or len(Phi) < 1:
-        raise ValueError(f"measurement must be (m, dim={dim}) with m at least 1, or None, got shape {Phi.shape}")
-    if Phi.dtype.kind not in "fiu" or not np.isfinite(Phi).all():
-        raise ValueError(f"measurement must hold finite real numbers, got {Phi.dtype} with others")
+    fits = Phi.ndim == 2 and Phi.shape[1] == dim and len(Phi) >= 1
+    require(fits, "measurement", f"be (m, dim={dim}) with m at least 1, or None", f"shape {Phi.shape}")
+    real = Phi.dtype.kind in "fiu" and np.isfinite(Phi).all()
+    require(real, "measurement", "hold finite real numbers", f"{Phi.dtype} with others")
     return Phi
 
 

@@ -7,13 +7,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from unroll_jax.arguments import typed
-from unroll_jax.descent import Anchor, Descent, as_anchor
+from unroll_jax.arguments import checked
+from unroll_jax.descent import Anchor, Descent
 from unroll_jax.energies.attention.pairwise import attention
 from unroll_jax.energies.attention.rho import RhoLike
 from unroll_jax.energies.examples import DIM, TOKENS, Example, normal
 from unroll_jax.energies.inputs import guarded
 from unroll_jax.energies.proximal.penalty import Proximal, penalty_of_present
+from unroll_jax.energies.tokens import as_anchor
 from unroll_jax.energies.transformer_parts import AnchorRule, TransformerParams, TransformerParts, transformer_parts
 
 __all__ = [
@@ -36,7 +37,7 @@ RESIDUAL_EXAMPLE: dict[str, Any] = {
 }
 
 
-@typed
+@checked()
 def transformer(
     dim: int,
     *,

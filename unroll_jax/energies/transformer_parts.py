@@ -6,14 +6,15 @@ from typing import Any, NamedTuple
 import jax
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import typed
-from unroll_jax.descent import Anchor, Descent, as_anchor
+from unroll_jax.arguments import checked, in_interval, require
+from unroll_jax.descent import Anchor, Descent
 from unroll_jax.energies.attention.pairwise import attention
 from unroll_jax.energies.feedforward import FeedForwardParams, feedforward
 from unroll_jax.energies.inputs import guarded
 from unroll_jax.energies.layer_norm import layer_norm
 from unroll_jax.energies.proximal.operators import resolve_proximal
 from unroll_jax.energies.proximal.penalty import Proximal
+from unroll_jax.energies.tokens import as_anchor
 
 __all__ = ["TransformerParams", "TransformerParts", "transformer_parts"]
 
@@ -63,7 +64,7 @@ class TransformerParts(NamedTuple):
     layer_norm: Descent | None = None
 
 
-@typed
+@checked(attention_step_size=in_interval("(0, 1]"))
 def transformer_parts(
     dim: int,
     *,
@@ -116,8 +117,6 @@ def transformer_parts(
       >>> bool(jnp.allclose(by_parts, jax.jit(layer.step)(params, y, y), atol=1e-6))
       True
     """
-    if not 0.0 < attention_step_size <= 1.0:
-        raise ValueError(f"attention_step_size must be in (0, 1], got {attention_step_size}")
     if ridge == 0.0 and attention_anchor != "input":
         raise ValueError(f"attention_anchor must be 'input' while ridge is 0, got {attention_anchor!r}")
     options = {"form": form, "ridge": ridge, "step_size": attention_step_size, "dim": dim, "rank": rank}
@@ -159,8 +158,7 @@ def transformer_parts(
 
 def _resolve_anchor(name: str, anchor: str | AnchorRule) -> Callable[[Any, Any], Anchor]:
     """A function of (learnable row, input x) that gives the anchor, for the tokens that x says are there."""
-    if not (anchor in ("input", "row") or callable(anchor)):
-        raise ValueError(f"{name} must be 'input', 'row' or a function of x, got {anchor!r}")
+    require(anchor in ("input", "row") or callable(anchor), name, "be 'input', 'row' or a function of x", f"{anchor!r}")
 
     def find(row: Any, x: Any) -> Anchor:
         value, present = as_anchor(x)

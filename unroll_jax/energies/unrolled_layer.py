@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from unroll_jax.descent import check_tokens, compute_dtype
-from unroll_jax.products import gram, linear
+from unroll_jax.energies.tokens import check_tokens
+from unroll_jax.numerics import compute_dtype, gram, linear
 
 __all__ = ["UnrolledLayerParams", "unrolled_layer"]
 

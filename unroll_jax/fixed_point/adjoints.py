@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from unroll_jax.arguments import typed
-from unroll_jax.descent import look_up
+from unroll_jax.arguments import at_least, checked, look_up
 from unroll_jax.fixed_point import linear
 from unroll_jax.fixed_point.iteration import run
 from unroll_jax.fixed_point.jaxopt_loops import jaxopt_adjoint
@@ -48,7 +47,7 @@ def conjugate_gradient() -> Adjoint:
     )
 
 
-@typed
+@checked(restart=at_least(1))
 def gmres(restart: int = 20) -> Adjoint:
     """GMRES, restarted: for any J with I - J invertible; keeps restart + 1 vectors an example.
 
@@ -67,8 +66,6 @@ def gmres(restart: int = 20) -> Adjoint:
       >>> [round(value, 3) for value in w[0].tolist()]  # w - J^T w = (2, 0)
       [1.0, 1.0]
     """
-    if restart < 1:
-        raise ValueError(f"restart must be at least 1, got {restart}")
     return Adjoint(
         lambda operator, v, tol, max_steps: linear.gmres(operator, v, tol=tol, max_steps=max_steps, restart=restart)
     )
@@ -88,7 +85,7 @@ def bicgstab() -> Adjoint:
     return Adjoint(lambda operator, v, tol, max_steps: linear.bicgstab(operator, v, tol=tol, max_steps=max_steps))
 
 
-@typed
+@checked(restart=at_least(1))
 def bicgstab_gmres(restart: int = 20) -> Adjoint:
     """BiCGStab, which is the quicker, and GMRES from where it stands if it gets no further.
 
@@ -104,8 +101,6 @@ def bicgstab_gmres(restart: int = 20) -> Adjoint:
       >>> round(w.item(), 3)  # w - w / 2 = 1
       2.0
     """
-    if restart < 1:
-        raise ValueError(f"restart must be at least 1, got {restart}")
 
     def solve(operator: Linear, v: Array, tol: float, max_steps: int) -> tuple[Array, SolveInfo]:
         pairs = max_steps - 1  # BiCGStab takes two products at a time
@@ -123,7 +118,7 @@ def bicgstab_gmres(restart: int = 20) -> Adjoint:
     return Adjoint(solve)
 
 
-@typed
+@checked()
 def anderson_adjoint(window: int = 5, *, ridge: float | None = None) -> Adjoint:
     """Anderson acceleration of w = v + J^T w.
 
@@ -150,7 +145,7 @@ def anderson_adjoint(window: int = 5, *, ridge: float | None = None) -> Adjoint:
     return Adjoint(solve)
 
 
-@typed
+@checked(terms=at_least(1))
 def neumann(terms: int = 10) -> Adjoint:
     """The first ``terms`` terms of sum_k (J^T)^k v, the phantom gradient of a contraction.
 
@@ -167,8 +162,6 @@ def neumann(terms: int = 10) -> Adjoint:
       >>> neumann(3).solve(lambda w: 0.5 * w, jnp.ones((1, 1)), 1e-6, 20)[0].tolist()  # 1 + 1 / 2 + 1 / 4
       [[1.75]]
     """
-    if terms < 1:
-        raise ValueError(f"terms must be at least 1, got {terms}")
     return Adjoint(lambda operator, v, tol, max_steps: linear.neumann(operator, v, terms=terms, tol=tol), exact=False)
 
 
@@ -191,7 +184,7 @@ def one_step() -> Adjoint:
     return Adjoint(solve, exact=False)
 
 
-@typed
+@checked(num_steps=at_least(1))
 def unrolled(num_steps: int = 20) -> Unrolled:
     """Steps of the solver differentiated by autodiff, to any order and in both modes; memory grows with the steps.
 
@@ -214,8 +207,6 @@ def unrolled(num_steps: int = 20) -> Unrolled:
       >>> round(float(jax.grad(fixed_point)(0.5)), 3)  # of 1 / (1 - slope)
       4.0
     """
-    if num_steps < 1:
-        raise ValueError(f"num_steps must be at least 1, got {num_steps}")
     return Unrolled(num_steps)
 
 

@@ -11,6 +11,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array, Float
 
+from unroll_jax.arrays import check_shape
 from unroll_jax.fixed_point.checks import check_outcome, refuse_asymmetric
 from unroll_jax.fixed_point.problem import (
     MAX_STEPS,
@@ -201,8 +202,8 @@ def check_probe(probe: Any, batch: tuple[int, ...]) -> None:
         return
     if not isinstance(probe, Probe):
         raise TypeError(f"probe must be zeros of zero_probe(*batch), got {probe!r}")
-    if any(jnp.shape(leaf) != batch for leaf in probe):
-        raise ValueError(f"probe must have shape {batch}, one entry an example, got {jnp.shape(probe.residual)}")
+    for leaf in probe:
+        check_shape("probe", leaf, batch, ", one entry an example")
 
 
 @jax.custom_jvp

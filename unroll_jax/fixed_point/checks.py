@@ -10,6 +10,8 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
+from unroll_jax.arguments import require
+from unroll_jax.arrays import check_dtype
 from unroll_jax.descent import Descent
 from unroll_jax.fixed_point.problem import (
     CONVERGED,
@@ -30,7 +32,6 @@ __all__ = [
     "ConvergenceError",
     "ConvergenceWarning",
     "asymmetry",
-    "check_options",
     "check_outcome",
     "check_rows",
     "check_start",
@@ -73,24 +74,6 @@ class ConvergenceWarning(UserWarning):
     """
 
 
-def check_options(
-    tol: float, max_steps: int, on_failure: str, adjoint_tol: float | None, adjoint_max_steps: int | None
-) -> None:
-    """Checks the numbers.
-
-    Raises:
-      ValueError: naming the argument, its value and what is allowed.
-    """
-    for name, value in (("tol", tol), ("adjoint_tol", adjoint_tol)):
-        if value is not None and not 0.0 < value < 1.0:
-            raise ValueError(f"{name} must be in (0, 1), got {value}")
-    for name, value in (("max_steps", max_steps), ("adjoint_max_steps", adjoint_max_steps)):
-        if value is not None and value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
-    if on_failure not in ON_FAILURE:
-        raise ValueError(f"on_failure must be one of {list(ON_FAILURE)}, got {on_failure!r}")
-
-
 def check_start(y: Any) -> None:
     """Checks that the initial state holds floating arrays, finite where their values are known.
 
@@ -100,11 +83,9 @@ def check_start(y: Any) -> None:
     """
     for path, leaf in jax.tree_util.tree_leaves_with_path(y):
         name = f"y0{jax.tree_util.keystr(path)}"
-        if not jnp.issubdtype(leaf.dtype, jnp.floating):
-            raise TypeError(f"{name} must have a floating dtype, got {leaf.dtype}; cast it first")
+        check_dtype(name, leaf)
         known = not isinstance(leaf, Tracer) and leaf.is_fully_addressable
-        if known and not bool(jnp.isfinite(leaf).all()):
-            raise ValueError(f"{name} must be finite, but holds NaN or infinity")
+        require(not known or jnp.isfinite(leaf).all(), name, "be finite", "NaN or infinity")
 
 
 def resolve_batch_ndim(
@@ -118,10 +99,10 @@ def resolve_batch_ndim(
     lowest = min(int(leaf.ndim) for leaf in jax.tree.leaves(y))
     if batch_ndim is None:
         batch_ndim = len(jax.eval_shape(descent.energy, params, y, x).shape) if isinstance(descent, Descent) else 0
-    if not 0 <= batch_ndim <= lowest:
-        raise ValueError(f"batch_ndim must be between 0 and {lowest}, the least rank of the state, got {batch_ndim}")
-    if len({leaf.shape[:batch_ndim] for leaf in jax.tree.leaves(y)}) > 1:
-        raise ValueError(f"the leaves of y0 must share their first batch_ndim={batch_ndim} axes")
+    allowed = f"be between 0 and {lowest}, the least rank of the state"
+    require(0 <= batch_ndim <= lowest, "batch_ndim", allowed, batch_ndim)
+    batches = {leaf.shape[:batch_ndim] for leaf in jax.tree.leaves(y)}
+    require(len(batches) == 1, "the leaves of y0", f"share their first batch_ndim={batch_ndim} axes", sorted(batches))
     return batch_ndim
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun  # pyright: ignore[reportPrivateImportUsage]
 from jaxtyping import Array, Bool, Float, Int
 
-from unroll_jax.arguments import typed
+from unroll_jax.arguments import at_least, checked, in_interval, one_of
 from unroll_jax.descent import Descent, Params
 from unroll_jax.fixed_point.adjoints import resolve_adjoint
 from unroll_jax.fixed_point.backward import (
@@ -21,7 +21,7 @@ from unroll_jax.fixed_point.backward import (
     differentiable,
 )
 from unroll_jax.fixed_point.checks import (
-    check_options,
+    ON_FAILURE,
     check_outcome,
     check_rows,
     check_start,
@@ -79,7 +79,13 @@ class EquilibriumInfo(NamedTuple):
     converged: Bool[Array, "*batch"]
 
 
-@typed
+@checked(
+    tol=in_interval("(0, 1)"),
+    max_steps=at_least(1),
+    on_failure=one_of(ON_FAILURE),
+    adjoint_tol=in_interval("(0, 1)"),
+    adjoint_max_steps=at_least(1),
+)
 @full_precision()
 def equilibrium(
     descent: Descent | Callable[[Params, Any, Any], Any],
@@ -176,7 +182,6 @@ def equilibrium(
       >>> bool(info.converged.all()), bool(jnp.allclose(z, step(weight, z, x), atol=1e-5))
       (True, True)
     """
-    check_options(tol, max_steps, on_failure, adjoint_tol, adjoint_max_steps)
     step, y0 = _begin(descent, params, y0, x)
     function, operands = _close(step, params, y0, x)
     hint = _check_params(descent, params, y0)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import typed
+from unroll_jax.arguments import at_least, checked, one_of
 from unroll_jax.fixed_point.problem import Adjoint, Linear, Problem, SolveInfo, Solver, linear_info, norm
 
 __all__ = ["jaxopt_adjoint", "jaxopt_anderson", "jaxopt_fixed_point"]
@@ -32,7 +32,7 @@ def jaxopt_fixed_point() -> Solver:
     return _whole("FixedPointIteration")
 
 
-@typed
+@checked(window=at_least(1))
 def jaxopt_anderson(window: int = 5, *, ridge: float = 1e-5, mixing: float = 1.0) -> Solver:
     """`jaxopt.AndersonAcceleration`, with one set of weights for the whole batch.
 
@@ -53,12 +53,10 @@ def jaxopt_anderson(window: int = 5, *, ridge: float = 1e-5, mixing: float = 1.0
       >>> round(float(z), 3)
       2.0
     """
-    if window < 1:
-        raise ValueError(f"window must be at least 1, got {window}")
     return _whole("AndersonAcceleration", history_size=window, ridge=ridge, beta=mixing)
 
 
-@typed
+@checked(method=one_of(METHODS))
 def jaxopt_adjoint(method: str = "normal_cg") -> Adjoint:
     """A linear solver of `jaxopt.linear_solve`, on the whole batch as one system; it does not count its steps (-1).
 
@@ -77,8 +75,6 @@ def jaxopt_adjoint(method: str = "normal_cg") -> Adjoint:
       >>> round(w.item(), 3)  # w - w / 2 = 1
       2.0
     """
-    if method not in METHODS:
-        raise ValueError(f"method must be one of {list(METHODS)}, got {method!r}")
     linear_solve = getattr(_jaxopt("jaxopt.linear_solve"), f"solve_{method}")
 
     def solve(operator: Linear, v: Array, tol: float, max_steps: int) -> tuple[Array, SolveInfo]:

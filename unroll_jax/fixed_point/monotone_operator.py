@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact
 
-from unroll_jax.arguments import typed
+from unroll_jax.arguments import ODD, POSITIVE, at_least, checked, require
 
 __all__ = ["MonotoneParams", "monotone_init", "monotone_product", "monotone_resolvent", "monotone_weight"]
 
@@ -34,7 +34,7 @@ class MonotoneParams(NamedTuple):
     B_scale: Float[Array, ""]
 
 
-@typed
+@checked(size=at_least(1), kernel_size=ODD)
 def monotone_init(key: jax.Array, size: int, kernel_size: int | None = None) -> MonotoneParams:
     """Random A and B with scales of 1.
 
@@ -54,16 +54,12 @@ def monotone_init(key: jax.Array, size: int, kernel_size: int | None = None) -> 
       >>> monotone_init(jax.random.key(0), size=4).A.shape
       (4, 4)
     """
-    if size < 1:
-        raise ValueError(f"size must be at least 1, got {size}")
-    if kernel_size is not None and (kernel_size < 1 or kernel_size % 2 == 0):
-        raise ValueError(f"kernel_size must be odd and positive, got {kernel_size}")
     shape = (size, size) if kernel_size is None else (kernel_size, kernel_size, size, size)
     A, B = (jax.random.normal(matrix_key, shape) / math.sqrt(math.prod(shape)) for matrix_key in jax.random.split(key))
     return MonotoneParams(A, B, jnp.ones(()), jnp.ones(()))
 
 
-@typed
+@checked(margin=POSITIVE)
 def monotone_weight(
     params: MonotoneParams, *, margin: float = 1.0, image_shape: tuple[int, int] | None = None
 ) -> Inexact[Array, "..."]:
@@ -98,8 +94,6 @@ def monotone_weight(
         raise TypeError(
             f"params must be MonotoneParams, got {type(params).__name__}; monotone_init(key, size) makes them"
         )
-    if not (margin > 0.0 and math.isfinite(margin)):
-        raise ValueError(f"margin must be positive and finite, got {margin}")
     A, B = (
         scale * raw / jnp.linalg.norm(raw.ravel())
         for raw, scale in ((params.A, params.A_scale), (params.B, params.B_scale))
@@ -155,8 +149,9 @@ def monotone_product(W: Inexact[Array, "..."], z: Float[Array, "..."]) -> Float[
 def _symbol(kernel: Float[Array, "k l i o"], image_shape: tuple[int, int] | None) -> Inexact[Array, "h w o i"]:
     """The matrices of a circular convolution whose kernel is centred on the pixel it computes, one per frequency."""
     window = kernel.shape[:2]
-    if image_shape is None or any(size < side for size, side in zip(image_shape, window, strict=True)):
-        raise ValueError(f"image_shape must be at least the kernels' {window}, got {image_shape}")
+    fits = image_shape is not None and all(size >= side for size, side in zip(image_shape, window, strict=True))
+    require(fits, "image_shape", f"be at least the kernels' {window}", image_shape)
+    assert image_shape is not None
     padded = jnp.zeros((*image_shape, *kernel.shape[2:]), kernel.dtype).at[: window[0], : window[1]].set(kernel)
     centred = jnp.roll(padded, [-(side // 2) for side in window], axis=(0, 1))
     # A layer correlates with its kernel, which conjugates; matrices map channels in to channels out.

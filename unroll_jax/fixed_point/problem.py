@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from unroll_jax.descent import compute_dtype, powers_of_two
+from unroll_jax.numerics import compute_dtype, powers_of_two
 
 __all__ = [
     "CONVERGED",

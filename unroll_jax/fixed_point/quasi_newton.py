@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import typed
+from unroll_jax.arguments import at_least, checked, in_interval
 from unroll_jax.fixed_point.problem import Point, Problem, Solver, norm, put
 
 __all__ = ["anderson", "broyden"]
@@ -21,7 +21,7 @@ class AndersonMemory(NamedTuple):
     image: Float[Array, "b m"]
 
 
-@typed
+@checked(window=at_least(1), ridge=at_least(0.0), mixing=in_interval("(0, 1]"))
 def anderson(window: int = 5, *, ridge: float | None = None, mixing: float = 1.0) -> Solver:
     r"""Anderson acceleration: the combination of the last images whose linearised residual is least.
 
@@ -49,12 +49,6 @@ def anderson(window: int = 5, *, ridge: float | None = None, mixing: float = 1.0
       >>> bool(info.converged.all())
       True
     """
-    if window < 1:
-        raise ValueError(f"window must be at least 1, got {window}")
-    if ridge is not None and not ridge >= 0.0:
-        raise ValueError(f"ridge must be at least 0, got {ridge}")
-    if not 0.0 < mixing <= 1.0:
-        raise ValueError(f"mixing must be in (0, 1], got {mixing}")
 
     def init(z: Array) -> AndersonMemory:
         history = jnp.repeat(jnp.zeros_like(z)[:, None], window, axis=1)
@@ -93,7 +87,7 @@ class BroydenMemory(NamedTuple):
     residual: Float[Array, "b m"]
 
 
-@typed
+@checked(window=at_least(1))
 def broyden(window: int = 20) -> Solver:
     """Broyden's good method on z - f(z) = 0, with the last ``window`` rank-one updates.
 
@@ -115,8 +109,6 @@ def broyden(window: int = 20) -> Solver:
       >>> round(float(z), 2), int(info.steps) < 10  # `picard` needs more than 60
       (10.0, True)
     """
-    if window < 1:
-        raise ValueError(f"window must be at least 1, got {window}")
 
     def init(z: Array) -> BroydenMemory:
         history = jnp.repeat(jnp.zeros_like(z)[:, None], window, axis=1)

@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from unroll_jax.arguments import typed
-from unroll_jax.descent import look_up
+from unroll_jax.arguments import POSITIVE, at_least, checked, in_interval, look_up, require
 from unroll_jax.fixed_point.jaxopt_loops import jaxopt_anderson, jaxopt_fixed_point
 from unroll_jax.fixed_point.linear import conjugate_gradient
 from unroll_jax.fixed_point.problem import Point, Problem, Solver, filled, norm, per_example
@@ -40,7 +39,7 @@ def picard() -> Solver:
     return damped(1.0)
 
 
-@typed
+@checked(share=in_interval("(0, 1]"))
 def damped(share: float = 0.5) -> Solver:
     """z' = (1 - share) z + share f(z) (Krasnoselskii-Mann): converges for every f that is nonexpansive.
 
@@ -59,8 +58,6 @@ def damped(share: float = 0.5) -> Solver:
       >>> round(float(z), 3)
       0.5
     """
-    if not 0.0 < share <= 1.0:
-        raise ValueError(f"share must be in (0, 1], got {share}")
 
     def update(problem: Problem, point: Point, memory: Any) -> tuple[Array, Any]:
         return (point.fz if share == 1.0 else point.z + share * (point.fz - point.z)), memory
@@ -68,7 +65,7 @@ def damped(share: float = 0.5) -> Solver:
     return Solver(init=lambda z: (), update=update)
 
 
-@typed
+@checked(smoothness=POSITIVE, eta=in_interval("(0, 1]"))
 def averaged(
     regulariser: Callable[[Float[Array, "..."]], Float[Array, ""]] | None = None,
     *,
@@ -109,12 +106,7 @@ def averaged(
       >>> bool(abs(z[0] - z[1]) < 0.1)  # near (1, 1), the one of least norm
       True
     """
-    if not smoothness > 0.0:
-        raise ValueError(f"smoothness must be positive, got {smoothness}")
-    if not 0.0 < eta <= 1.0:
-        raise ValueError(f"eta must be in (0, 1], got {eta}")
-    if not (p > 0.0 and c > 0.0 and p + 2.0 * c < 1.0):
-        raise ValueError(f"p and c must be positive with p + 2 c < 1, got p={p}, c={c}")
+    require(p > 0.0 and c > 0.0 and (p + 2.0 * c < 1.0), "p and c", "be positive with p + 2 c < 1", f"p={p}, c={c}")
     gamma = 0.5 / smoothness
 
     def slope(z: Float[Array, "b m"]) -> Float[Array, "b m"]:
@@ -177,7 +169,7 @@ class _Newton(NamedTuple):
     residual: Float[Array, " b"]
 
 
-@typed
+@checked(forcing=in_interval("(0, 1)"), max_inner_steps=at_least(1))
 def newton_cg(*, forcing: float = 0.1, max_inner_steps: int = 100) -> Solver:
     r"""Semismooth Newton: (I - J) d = f(z) - z by conjugate gradients, z' = z + d.
 
@@ -201,10 +193,6 @@ def newton_cg(*, forcing: float = 0.1, max_inner_steps: int = 100) -> Solver:
       >>> round(float(z), 2), int(info.steps) < 5  # a linear map: one Newton step
       (10.0, True)
     """
-    if not 0.0 < forcing < 1.0:
-        raise ValueError(f"forcing must be in (0, 1), got {forcing}")
-    if max_inner_steps < 1:
-        raise ValueError(f"max_inner_steps must be at least 1, got {max_inner_steps}")
 
     def init(z: Array) -> _Newton:
         return _Newton(z, filled(z, jnp.inf))
@@ -223,7 +211,7 @@ def newton_cg(*, forcing: float = 0.1, max_inner_steps: int = 100) -> Solver:
     return Solver(init=init, update=update, symmetric=True, unrollable=False)
 
 
-@typed
+@checked()
 def picard_anderson(fall: float = 4.0, *, window: int = 5) -> Solver:
     """Plain steps as long as each makes every example's residual ``fall`` times smaller, then `anderson`.
 
@@ -243,8 +231,7 @@ def picard_anderson(fall: float = 4.0, *, window: int = 5) -> Solver:
       >>> round(float(z), 2), int(info.steps) < 20  # `picard` needs more than 60
       (10.0, True)
     """
-    if not (fall > 1.0 and math.isfinite(fall)):
-        raise ValueError(f"fall must be above 1 and finite, got {fall}")
+    require(fall > 1.0 and math.isfinite(fall), "fall", "be above 1 and finite", fall)
     return anderson(window)._replace(plain=fall)
 
 

@@ -1,6 +1,5 @@
 """Monotone operator equilibria by operator splitting: forward-backward and Peaceman-Rachford."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact
 
-from unroll_jax.arguments import typed
+from unroll_jax.arguments import POSITIVE, checked, one_of
 from unroll_jax.energies.proximal.operators import resolve_proximal
 from unroll_jax.energies.proximal.penalty import Proximal
 from unroll_jax.fixed_point.implicit import EquilibriumInfo, equilibrium
@@ -89,7 +88,7 @@ SPLITTINGS: dict[str, Callable[..., Array]] = {
 }
 
 
-@typed
+@checked(splitting=one_of(SPLITTINGS), step_size=POSITIVE)
 def monotone_equilibrium(
     W: Inexact[Array, "..."],
     x: Float[Array, "..."],
@@ -138,10 +137,6 @@ def monotone_equilibrium(
       >>> [round(value, 3) for value in z.tolist()], bool(info.converged)
       ([1.0, 0.0], True)
     """
-    if splitting not in SPLITTINGS:
-        raise ValueError(f"splitting must be one of {sorted(SPLITTINGS)}, got {splitting!r}")
-    if step_size is not None and not (step_size > 0.0 and math.isfinite(step_size)):
-        raise ValueError(f"step_size must be positive and finite, got {step_size}")
     _check_shapes(W, x)
     sigma = resolve_proximal(activation)
     forward = splitting == "forward_backward"

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from unroll_jax.arguments import at_least, check, check_fields, one_of
 from unroll_jax.models.encoder import Encoder, real_tokens
-from unroll_jax.models.parts import check_sizes
 
 __all__ = ["POOLINGS", "Classifier", "Head", "first_token", "mean_token", "read_by"]
 
@@ -62,11 +62,9 @@ class Head(nn.Module):
         Raises:
           ValueError: if num_classes, pooling or hidden is not allowed.
         """
-        check_sizes(num_classes=self.num_classes)
-        if self.pooling not in POOLINGS:
-            raise ValueError(f"pooling must be one of {list(POOLINGS)}, got {self.pooling!r}")
-        if self.hidden is not None and self.hidden not in HIDDEN:
-            raise ValueError(f"hidden must be one of {list(HIDDEN)} or None, got {self.hidden!r}")
+        check_fields(self, at_least(1), "num_classes", optional=True)
+        check("pooling", self.pooling, one_of(POOLINGS))
+        check("hidden", self.hidden, one_of(HIDDEN), optional=True)
         pooled = POOLINGS[self.pooling](y.astype(jnp.promote_types(y.dtype, jnp.float32)), mask)
         if self.hidden is not None:
             pooled = HIDDEN[self.hidden](nn.Dense(y.shape[-1], param_dtype=self.param_dtype, name="hidden")(pooled))

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from unroll_jax.arrays import check_dtype, check_shape
 from unroll_jax.models.decoder_parts import (
     DecoderConfig,
     causal_mask,
@@ -194,7 +195,5 @@ def decoder_logits(
 
 def _check_places(tokens: jax.Array, **places: jax.Array | None) -> None:
     for name, value in places.items():
-        if value is not None and not jnp.issubdtype(value.dtype, jnp.integer):
-            raise TypeError(f"{name} must be integers, got {value.dtype}; cast them first")
-        if value is not None and value.shape != tokens.shape:
-            raise ValueError(f"{name} must have shape {tokens.shape}, as tokens say, got {value.shape}")
+        check_dtype(name, value, jnp.integer)
+        check_shape(name, value, tokens.shape, ", as tokens have")

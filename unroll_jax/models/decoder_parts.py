@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 from jaxtyping import Array, Bool, Float, Int
 
-from unroll_jax.models.parts import check_sizes
+from unroll_jax.arguments import at_least, check_fields, in_interval, require
 from unroll_jax.models.rotary import RotaryScaling, rotary_angles, rotary_frequencies, rotated
-from unroll_jax.products import linear
+from unroll_jax.numerics import linear
 
 __all__ = [
     "Attended",
@@ -75,19 +75,15 @@ class DecoderConfig:
 
     def __post_init__(self) -> None:
         names = ("vocabulary_size", "dim", "num_layers", "num_heads", "num_key_value_heads", "hidden_dim")
-        check_sizes(**{name: getattr(self, name) for name in (*names, "head_dim", "max_positions")})
-        if self.num_heads % self.num_key_value_heads:
-            raise ValueError(
-                f"num_key_value_heads must divide num_heads={self.num_heads}, got {self.num_key_value_heads}"
-            )
-        if self.head_dim is None and self.dim % self.num_heads:
-            raise ValueError(f"num_heads must divide dim={self.dim} where head_dim is None, got {self.num_heads}")
-        if self.head_size % 2:
-            raise ValueError(f"head_dim must be even, as pairs are rotated, got {self.head_size}")
-        if not isinstance(self.rotary_base, float | int) or not 1.0 < self.rotary_base < math.inf:
-            raise ValueError(f"rotary_base must be finite and above 1, got {self.rotary_base}")
-        if not isinstance(self.norm_epsilon, float | int) or not 0.0 <= self.norm_epsilon < 1.0:
-            raise ValueError(f"norm_epsilon must be in [0, 1), got {self.norm_epsilon}")
+        check_fields(self, at_least(1), *names, "max_positions")
+        check_fields(self, at_least(1), "head_dim", optional=True)
+        heads, shared = self.num_heads, self.num_key_value_heads
+        require(heads % shared == 0, "num_key_value_heads", f"divide num_heads={heads}", shared)
+        fits = self.head_dim is not None or self.dim % heads == 0
+        require(fits, "num_heads", f"divide dim={self.dim} where head_dim is None", heads)
+        require(self.head_size % 2 == 0, "head_dim", "be even, as pairs are rotated", self.head_size)
+        check_fields(self, in_interval("(1, inf)"), "rotary_base")
+        check_fields(self, in_interval("[0, 1)"), "norm_epsilon")
 
     @property
     def head_size(self) -> int:

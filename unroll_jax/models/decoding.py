@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from unroll_jax.arguments import at_least, check, in_interval, require
 from unroll_jax.models.decoder_parts import (
     DecoderConfig,
     fed_forward,
@@ -54,10 +55,8 @@ def empty_cache(config: DecoderConfig, batch: int, capacity: int, dtype: Any = j
       >>> empty_cache(config, batch=3, capacity=16).values.nbytes  # 2 layers, 3 texts, 2 heads, 16 tokens, width 2
       1536
     """
-    if batch < 1:
-        raise ValueError(f"batch must be at least 1, got {batch}")
-    if not 1 <= capacity <= config.max_positions:
-        raise ValueError(f"capacity must be in [1, max_positions={config.max_positions}], got {capacity}")
+    check("batch", batch, at_least(1))
+    check("capacity", capacity, in_interval(f"[1, max_positions={config.max_positions}]"))
     shape = (config.num_layers, batch, config.num_key_value_heads, capacity, config.head_size)
     return KeyValueCache(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
 
@@ -140,26 +139,15 @@ def decode(
 
 
 def _check(config: DecoderConfig, inputs: Any, cache: KeyValueCache, positions: Any, first: Any, last: Any) -> None:
-    traced = isinstance(first, jax.Array) or isinstance(last, jax.Array)
-    if not traced and not 0 <= first < last <= config.num_layers:
-        raise ValueError(
-            f"first and last must be such that 0 <= first < last <= num_layers={config.num_layers}, got {first} and "
-            f"{last}"
-        )
+    layers, traced = config.num_layers, isinstance(first, jax.Array) or isinstance(last, jax.Array)
+    ordered = traced or 0 <= first < last <= layers
+    require(ordered, "first and last", f"have 0 <= first < last <= num_layers={layers}", f"{first} and {last}")
     floating = jnp.issubdtype(inputs.dtype, jnp.floating)
-    if (isinstance(first, jax.Array) or first > 0) and not floating:
-        raise ValueError(
-            f"inputs must be outputs of layer first={first}, got tokens ({inputs.dtype}); decode those by 0"
-        )
-    wanted = (*positions.shape, config.dim) if floating else positions.shape
-    if positions.ndim != 2 or inputs.shape != wanted:
-        raise ValueError(
-            f"inputs and positions must be (batch, n) each, or of a later layer (batch, n, dim={config.dim}) and "
-            f"(batch, n), got {inputs.shape} and {positions.shape}"
-        )
-    heads = (config.num_layers, inputs.shape[0], config.num_key_value_heads)
-    if cache.keys.shape[:3] != heads or cache.keys.shape[4:] != (config.head_size,):
-        raise ValueError(
-            f"cache must hold {heads} layers, texts and heads of width {config.head_size}, got shape "
-            f"{cache.keys.shape}; make it with empty_cache"
-        )
+    read = floating or not (isinstance(first, jax.Array) or first > 0)
+    require(read, "inputs", f"be outputs of layer first={first}", f"tokens ({inputs.dtype})", "decode those by 0")
+    fits = positions.ndim == 2 and inputs.shape == ((*positions.shape, config.dim) if floating else positions.shape)
+    allowed = f"be (batch, n), or inputs of a later layer (batch, n, dim={config.dim})"
+    require(fits, "inputs and positions", allowed, f"{inputs.shape} and {positions.shape}")
+    shape, heads = cache.keys.shape, (layers, inputs.shape[0], config.num_key_value_heads)
+    fits, allowed = shape[:3] == heads and shape[4:] == (config.head_size,), f"hold {heads} layers, texts and heads"
+    require(fits, "cache", f"{allowed} of width {config.head_size}", f"shape {shape}", "make it with empty_cache")

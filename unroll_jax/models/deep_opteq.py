@@ -3,9 +3,10 @@
 import flax.linen as nn
 from jaxtyping import Array, Float
 
+from unroll_jax.arguments import at_least, check_fields
 from unroll_jax.fixed_point import EquilibriumInfo, Probe
 from unroll_jax.models.opteq_base import OptEqBase
-from unroll_jax.models.parts import ClassifierHead, Features, check_array, check_sizes
+from unroll_jax.models.parts import ClassifierHead, Features, check_array
 
 __all__ = ["DeepOptEq"]
 
@@ -63,7 +64,7 @@ class DeepOptEq(OptEqBase, kw_only=True):
           TypeError: if x is not floating.
         """
         check_array(x, convolutional=self.convolutional)
-        check_sizes(num_classes=self.num_classes, features=self.features, pool=self.pool)
+        check_fields(self, at_least(1), "num_classes", "features", "pool", optional=True)
         if self.features is not None:
             x = Features(
                 self.features,

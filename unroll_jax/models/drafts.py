@@ -1,7 +1,6 @@
 """The choice of the drafting layer and of the number of drafted tokens, from measured acceptance and costs."""
 
 import functools
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -10,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from unroll_jax.arguments import typed
+from unroll_jax.arguments import at_least, checked, require
 from unroll_jax.models.decoder import Decoder, decoder_logits
 from unroll_jax.models.decoder_parts import DecoderConfig
 from unroll_jax.models.draft_costs import Costs, expected_speedup
@@ -67,7 +66,7 @@ class DraftChoice(NamedTuple):
     speedup: float
 
 
-@typed
+@checked(noise=at_least(0.0))
 def acceptance(
     config: DecoderConfig,
     params: Any,
@@ -107,14 +106,11 @@ def acceptance(
     """
     tokens, lengths = padded(texts, config.vocabulary_size, config.max_positions, f"{config.max_positions}")
     firsts = np.zeros_like(lengths) if starts is None else np.asarray(starts)
-    if firsts.shape != lengths.shape:
-        raise ValueError(f"starts must be one for each of {len(lengths)} texts, got {len(firsts)}")
+    require(firsts.shape == lengths.shape, "starts", f"be one for each of {len(lengths)} texts", len(firsts))
     places = np.arange(tokens.shape[1])
     counted = (places >= firsts[:, None]) & (places < lengths[:, None])
-    if not counted.any():
-        raise ValueError("starts must leave positions that count, got none; take longer texts")
-    if not 0.0 <= noise < math.inf or (noise > 0.0 and key is None):
-        raise ValueError(f"noise must be finite and at least 0, and have a key where it is above, got {noise}")
+    require(counted.any(), "starts", "leave positions that count", "none", "take longer texts")
+    require(noise == 0.0 or key is not None, "noise", "be 0 where key is None", noise)
     keys = None if key is None or noise == 0.0 else row_keys(key, len(lengths))
     dtype = jnp.dtype(params["embedding"].dtype if dtype is None else dtype)
     named = _named(config, params, jnp.asarray(tokens), keys, jnp.float32(noise), dtype=dtype)
@@ -154,7 +150,7 @@ def tokens_a_call(measured: Acceptance, exit_layer: int, draft_length: int) -> f
     return tokens / calls
 
 
-@typed
+@checked()
 def choose_draft(
     config: DecoderConfig,
     params: Any,
@@ -196,8 +192,8 @@ def choose_draft(
         np.concatenate([prompt, answer[: length - 1]])  # behind the last token there is nothing to draft
         for prompt, answer, length in zip(prompts, np.asarray(answers.tokens), lengths, strict=True)
     ]
-    if lengths.max() < 2:
-        raise ValueError(f"prompts must have answers of two tokens or more to measure on, got max_tokens={max_tokens}")
+    got = f"max_tokens={max_tokens}"
+    require(lengths.max() >= 2, "prompts", "have answers of two tokens or more to measure on", got)
     starts = [len(prompt) for prompt in prompts]
     given = {name: options[name] for name in ("noise", "key", "dtype") if name in options}
     measured = acceptance(config, params, texts, starts=starts, **given)

@@ -8,16 +8,17 @@ import jax
 import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
+from unroll_jax.arguments import POSITIVE, at_least, check, require
+from unroll_jax.arrays import check_dtype
 from unroll_jax.coordinates import Sides
 from unroll_jax.descent import Anchor, Descent
 from unroll_jax.energies.cosine import cosine_dictionary
 from unroll_jax.energies.dust import DustParams, dust
 from unroll_jax.energies.lista import ListaParams, lista
-from unroll_jax.energies.proximal.penalty import check_positive
 from unroll_jax.models.initializers import cosine_atoms
 from unroll_jax.models.parts import check_mask
+from unroll_jax.numerics import linear
 from unroll_jax.perturbations import Perturbation
-from unroll_jax.products import linear
 from unroll_jax.unrolling import unroll
 
 __all__ = ["DUST", "dictionary_bases"]
@@ -166,18 +167,15 @@ class DUST(nn.Module):
         return layer, lista(self.dim, self.num_atoms, sparsity=0.0, **shared)
 
     def _check(self, x: jax.Array, mask: jax.Array | None) -> None:
-        width = self.dim if self.measurement is None else len(self.measurement)
-        if not jnp.issubdtype(x.dtype, jnp.floating):
-            raise TypeError(f"x must have a floating dtype, got {x.dtype}; cast it first")
-        if x.ndim < 2 or x.shape[-1] != width:
-            name = "dim" if self.measurement is None else "m"
-            raise ValueError(f"x must be (*batch, n, {name}={width}), got shape {x.shape}")
+        name, width = ("dim", self.dim) if self.measurement is None else ("m", len(self.measurement))
+        check_dtype("x", x)
+        fits = x.ndim >= 2 and x.shape[-1] == width
+        require(fits, "x", f"be (*batch, n, {name}={width})", f"shape {x.shape}")
         check_mask(mask, x)
 
     def _layers(self) -> DustParams:
-        if self.num_layers < 1:
-            raise ValueError(f"num_layers must be at least 1, got {self.num_layers}")
-        check_positive("attention_scale", self.attention_scale)
+        check("num_layers", self.num_layers, at_least(1))
+        check("attention_scale", self.attention_scale, POSITIVE)
         axes = () if self.tied else (self.num_layers,)
 
         def init(key: jax.Array) -> DustParams:

@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from unroll_jax.arguments import check, in_interval, one_of, require
+
 __all__ = ["ACTIVATIONS", "INITIAL_STD", "EncoderLayer", "LayerShape", "check_layer_shape", "layer_norm"]
 
 #: Activations of `EncoderLayer` by the names that configurations of Hugging Face have for them.
@@ -125,12 +127,9 @@ def check_layer_shape(config: LayerShape) -> None:
     Raises:
       ValueError: naming the field, its value and what is allowed.
     """
-    if config.dim % config.num_heads:
-        raise ValueError(f"num_heads must divide dim={config.dim}, got {config.num_heads}")
-    if config.activation not in ACTIVATIONS:
-        raise ValueError(f"activation must be one of {sorted(ACTIVATIONS)}, got {config.activation!r}")
-    if not isinstance(config.norm_epsilon, float | int) or not 0.0 <= config.norm_epsilon < 1.0:
-        raise ValueError(f"norm_epsilon must be in [0, 1), got {config.norm_epsilon}")
+    require(not config.dim % config.num_heads, "num_heads", f"divide dim={config.dim}", config.num_heads)
+    check("activation", config.activation, one_of(ACTIVATIONS))
+    check("norm_epsilon", config.norm_epsilon, in_interval("[0, 1)"))
 
 
 def layer_norm(config: LayerShape, dtype: Any, param_dtype: Any) -> Callable[..., nn.LayerNorm]:

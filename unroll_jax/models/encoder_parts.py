@@ -2,14 +2,16 @@
 
 import dataclasses
 import functools
+import math
 from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from unroll_jax.arguments import at_least, check_fields, in_interval, require
+from unroll_jax.arrays import check_dtype, check_shape
 from unroll_jax.models.encoder_layer import INITIAL_STD, check_layer_shape, layer_norm
-from unroll_jax.models.parts import check_sizes
 
 __all__ = [
     "EncoderConfig",
@@ -62,15 +64,10 @@ class EncoderConfig:
 
     def __post_init__(self) -> None:
         names = ("vocabulary_size", "dim", "num_layers", "num_heads", "hidden_dim", "max_positions")
-        check_sizes(**{name: getattr(self, name) for name in names})
-        for name in ("position_offset", "token_types"):
-            if not isinstance(value := getattr(self, name), int) or value < 0:
-                raise ValueError(f"{name} must be at least 0 and an integer, got {value}")
+        check_fields(self, at_least(1), *names)
+        check_fields(self, at_least(0), "position_offset", "token_types", "padding_token")
         check_layer_shape(self)
-        if not isinstance(self.padding_token, int) or not 0 <= self.padding_token < self.vocabulary_size:
-            raise ValueError(
-                f"padding_token must be in [0, vocabulary_size={self.vocabulary_size}), got {self.padding_token}"
-            )
+        check_fields(self, in_interval(f"[0, vocabulary_size={self.vocabulary_size})"), "padding_token")
 
 
 class EncoderEmbeddings(nn.Module):
@@ -140,13 +137,10 @@ def check_inputs(
       ValueError: if shapes do not fit each other, or sequences are empty or too long.
       TypeError: if tokens or token_types are no integers, mask is not boolean, or perturbation is not floating.
     """
-    if tokens.ndim < 1 or tokens.shape[-1] < 1:
-        raise ValueError(f"tokens must be (*batch, n) with n at least 1, got shape {tokens.shape}")
-    if max_positions is not None and tokens.shape[-1] > max_positions:
-        raise ValueError(
-            f"tokens must be (*batch, n) with n in [1, max_positions={max_positions}], got shape {tokens.shape}; "
-            "truncate them"
-        )
+    length = tokens.shape[-1] if tokens.ndim else 0
+    longest = math.inf if max_positions is None else max_positions
+    allowed = f"be (*batch, n) with n in [1, max_positions={max_positions}]"
+    require(1 <= length <= longest, "tokens", allowed, f"shape {tokens.shape}", "truncate them")
     wanted = {
         "tokens": (tokens, jnp.integer, tokens.shape),
         "mask": (mask, jnp.bool_, tokens.shape),
@@ -154,7 +148,5 @@ def check_inputs(
         "perturbation": (perturbation, jnp.floating, (*tokens.shape, dim)),
     }
     for name, (value, kind, shape) in wanted.items():
-        if value is not None and not jnp.issubdtype(value.dtype, kind):
-            raise TypeError(f"{name} must have a dtype of kind {kind.__name__}, got {value.dtype}; cast it first")
-        if value is not None and value.shape != shape:
-            raise ValueError(f"{name} must have shape {shape}, as tokens say, got {value.shape}")
+        check_dtype(name, value, kind)
+        check_shape(name, value, shape, ", as tokens have")

@@ -6,8 +6,9 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from unroll_jax.arguments import at_least, check_fields
 from unroll_jax.energies.equilibrium.monotone import Monotone
-from unroll_jax.models.parts import ClassifierHead, Features, check_array, check_sizes
+from unroll_jax.models.parts import ClassifierHead, Features, check_array
 
 __all__ = ["FeedForwardNetwork"]
 
@@ -64,13 +65,7 @@ class FeedForwardNetwork(nn.Module):
           TypeError: if x is not floating.
         """
         check_array(x, convolutional=self.convolutional)
-        check_sizes(
-            num_classes=self.num_classes,
-            widths=self.widths,
-            features=self.features,
-            pool=self.pool,
-            kernel_size=self.kernel_size,
-        )
+        check_fields(self, at_least(1), "num_classes", "widths", "features", "pool", "kernel_size", optional=True)
         named = {f"layer_{place}": width for place, width in enumerate(self.widths, start=1)}
         if self.features is not None:
             named = {"features": self.features, **named}

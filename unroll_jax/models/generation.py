@@ -1,7 +1,6 @@
 """Generation of text under jit, with a cache of keys and values: greedy or sampled, with noise on the embeddings."""
 
 import functools
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -10,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from unroll_jax.arguments import typed
+from unroll_jax.arguments import at_least, check, checked, in_interval, require
 from unroll_jax.models.decoder import decoder_logits
 from unroll_jax.models.decoder_parts import DecoderConfig
 from unroll_jax.models.decoding import KeyValueCache, decode, empty_cache
@@ -95,7 +94,7 @@ class Answers(NamedTuple):
         return self.stopped | (self.lengths == self.tokens.shape[1])
 
 
-@typed
+@checked()
 def generate(
     config: DecoderConfig,
     params: Any,
@@ -181,17 +180,12 @@ def requested(
     key: jax.Array | None = None,
 ) -> Request:
     """Checks and pads prompts, see `generate`."""
-    if not 1 <= max_tokens < config.max_positions:
-        raise ValueError(f"max_tokens must be in [1, max_positions={config.max_positions}), got {max_tokens}")
-    if not 0.0 <= noise < math.inf:
-        raise ValueError(f"noise must be finite and at least 0, got {noise}")
-    if sampling.top_k is not None and sampling.top_k > config.vocabulary_size:
-        raise ValueError(f"top_k must be at most vocabulary_size={config.vocabulary_size}, got {sampling.top_k}")
+    check("max_tokens", max_tokens, in_interval(f"[1, max_positions={config.max_positions})"))
+    check("noise", noise, at_least(0.0))
+    check("top_k", sampling.top_k, in_interval(f"[1, vocabulary_size={config.vocabulary_size}]"), optional=True)
     random = noise > 0.0 or not sampling.greedy
-    if random and key is None:
-        raise ValueError(
-            f"key must be given where temperature={sampling.temperature} or noise={noise} is above 0, got None"
-        )
+    allowed = f"be given where temperature={sampling.temperature} or noise={noise} is above 0"
+    require(not random or key is not None, "key", allowed, "None")
     limit = config.max_positions - max_tokens
     tokens, lengths = padded(prompts, config.vocabulary_size, limit, f"max_positions - max_tokens={limit}")
     return Request(
@@ -217,14 +211,13 @@ def padded(
     Raises:
       ValueError: if there is no text, or one is empty, too long or has tokens that are none.
     """
-    if len(texts) == 0:
-        raise ValueError("prompts must be at least one, got none")
+    require(len(texts) != 0, "prompts", "be at least one", "none")
     rows = [np.asarray(text) for text in texts]
     for number, row in enumerate(rows):
-        if row.ndim != 1 or not 1 <= len(row) <= limit:
-            raise ValueError(f"prompt {number} must have from 1 to {name} tokens, got shape {row.shape}")
-        if not np.issubdtype(row.dtype, np.integer) or row.min() < 0 or row.max() >= vocabulary_size:
-            raise ValueError(f"prompt {number} must hold integers from 0 to vocabulary_size - 1={vocabulary_size - 1}")
+        fits = row.ndim == 1 and 1 <= len(row) <= limit
+        require(fits, f"prompt {number}", f"have from 1 to {name} tokens", f"shape {row.shape}")
+        known = np.issubdtype(row.dtype, np.integer) and row.min() >= 0 and row.max() < vocabulary_size
+        require(known, f"prompt {number}", f"hold integers from 0 to vocabulary_size - 1={vocabulary_size - 1}", row)
     lengths = np.array([len(row) for row in rows], np.int32)
     bucket = max(SHORTEST, 1 << (int(lengths.max()) - 1).bit_length())
     tokens = np.zeros((len(rows), min(bucket, limit)), np.int32)

@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
+from unroll_jax.arguments import at_least, check_fields, require
+from unroll_jax.arrays import check_dtype, check_shape
 from unroll_jax.energies.lista_layer import ListaLayerParams, ista_layer, lista_layer
 from unroll_jax.models.initializers import cosine_atoms
 from unroll_jax.perturbations import Perturbation
@@ -81,13 +83,10 @@ class LISTA(nn.Module):
             allowed.
           TypeError: if x is not floating.
         """
-        if not jnp.issubdtype(x.dtype, jnp.floating):
-            raise TypeError(f"x must have a floating dtype, got {x.dtype}; cast it first")
-        if x.ndim < 1 or x.shape[-1] != self.dim:
-            raise ValueError(f"x must be (*batch, dim={self.dim}), got shape {x.shape}")
+        check_dtype("x", x)
+        require(x.ndim >= 1 and x.shape[-1] == self.dim, "x", f"be (*batch, dim={self.dim})", f"shape {x.shape}")
         start = jnp.zeros((*x.shape[:-1], self.num_atoms), x.dtype) if z is None else z
-        if start.shape != (*x.shape[:-1], self.num_atoms):
-            raise ValueError(f"z must have shape {(*x.shape[:-1], self.num_atoms)}, as x says, got {start.shape}")
+        check_shape("z", start, (*x.shape[:-1], self.num_atoms), ", with the batch axes of x")
         _, recorded = unroll(
             lista_layer,
             self._layers(),
@@ -103,12 +102,8 @@ class LISTA(nn.Module):
         return recorded
 
     def _layers(self) -> ListaLayerParams:
-        for name, size in (("dim", self.dim), ("num_atoms", self.num_atoms), ("num_layers", self.num_layers)):
-            if size < 1:
-                raise ValueError(f"{name} must be at least 1, got {size}")
-        for name, value in (("sparsity", self.sparsity), ("noise", self.noise)):
-            if value is not None and not 0.0 <= value < float("inf"):
-                raise ValueError(f"{name} must be finite and at least 0, got {value}")
+        check_fields(self, at_least(1), "dim", "num_atoms", "num_layers")
+        check_fields(self, at_least(0.0), "sparsity", "noise", optional=True)
 
         def init(key: jax.Array) -> ListaLayerParams:
             dictionary = self.dictionary_init(key, (self.num_atoms, self.dim), self.param_dtype)

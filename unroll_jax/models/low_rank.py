@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from unroll_jax.arguments import at_least, check
 from unroll_jax.models.decoder_parts import DecoderConfig, layer_shapes
 
 __all__ = ["low_rank_changes", "merged_changes", "with_changes"]
@@ -35,8 +36,7 @@ def low_rank_changes(key: jax.Array, config: DecoderConfig, *, rank: int, dtype:
       >>> changes["gate"]["compress"].shape, changes["gate"]["expand"].shape
       ((2, 8, 3), (2, 3, 16))
     """
-    if rank < 1:
-        raise ValueError(f"rank must be at least 1, got {rank}")
+    check("rank", rank, at_least(1))
     kernels = {
         part: part_shapes["kernel"] for part, part_shapes in layer_shapes(config).items() if "kernel" in part_shapes
     }

@@ -7,11 +7,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from unroll_jax.arguments import at_least, check_fields
 from unroll_jax.energies.proximal.penalty import Proximal
 from unroll_jax.fixed_point import Adjoint, EquilibriumInfo, Solver, Unrolled
 from unroll_jax.fixed_point.monotone_operator import MonotoneParams, monotone_init, monotone_weight
 from unroll_jax.fixed_point.splitting import monotone_equilibrium
-from unroll_jax.models.parts import ClassifierHead, check_array, check_sizes
+from unroll_jax.models.parts import ClassifierHead, check_array
 
 __all__ = ["MonotoneOperatorNetwork"]
 
@@ -85,7 +86,7 @@ class MonotoneOperatorNetwork(nn.Module):
           TypeError: if x is not floating.
         """
         check_array(x, convolutional=self.convolutional)
-        check_sizes(num_classes=self.num_classes, channels=self.channels, pool=self.pool)
+        check_fields(self, at_least(1), "num_classes", "channels", "pool", optional=True)
         image = None
         if self.convolutional:
             reach = self.kernel_size // 2

@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from unroll_jax.arguments import at_least, check_fields, in_interval
 from unroll_jax.energies.equilibrium.monotone import Monotone
 from unroll_jax.energies.equilibrium.opteq_params import opteq_linear
-from unroll_jax.models.parts import ClassifierHead, Features, activate, check_array, check_sizes
+from unroll_jax.models.parts import ClassifierHead, Features, activate, check_array
 
 __all__ = ["NeuralODE", "integrate", "vector_field"]
 
@@ -118,18 +119,10 @@ class NeuralODE(nn.Module):
         return [(made[f"layer_{place}"]["W"], made[f"layer_{place}"]["b"]) for place in range(1, len(sizes))]
 
     def _check(self) -> None:
-        check_sizes(
-            num_classes=self.num_classes,
-            widths=self.widths,
-            features=self.features,
-            pool=self.pool,
-            kernel_size=self.kernel_size,
-            max_steps=self.max_steps,
-        )
-        if not isinstance(self.augment, int) or self.augment < 0:
-            raise ValueError(f"augment must be at least 0 and an integer, got {self.augment}")
-        if not 0.0 < self.tol < 1.0:
-            raise ValueError(f"tol must be in (0, 1), got {self.tol}")
+        names = ("num_classes", "widths", "features", "pool", "kernel_size", "max_steps")
+        check_fields(self, at_least(1), *names, optional=True)
+        check_fields(self, at_least(0), "augment")
+        check_fields(self, in_interval("(0, 1)"), "tol")
 
 
 def vector_field(

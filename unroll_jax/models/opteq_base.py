@@ -7,15 +7,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from unroll_jax.arguments import POSITIVE, at_least, check_fields, in_interval, look_up, one_of, require
 from unroll_jax.certificates.weights import spectral_normalise
-from unroll_jax.descent import Descent, look_up
+from unroll_jax.descent import Descent
 from unroll_jax.energies.equilibrium.deep_opteq import deep_opteq
 from unroll_jax.energies.equilibrium.monotone import Monotone
 from unroll_jax.energies.equilibrium.opteq import opteq, opteq_conv
 from unroll_jax.energies.equilibrium.opteq_params import OptEqParams, absorb_input
 from unroll_jax.energies.equilibrium.regularisers import REGULARISERS, Regulariser, regularised
 from unroll_jax.fixed_point import Adjoint, EquilibriumInfo, Probe, Solver, Unrolled, averaged, equilibrium, unrolled
-from unroll_jax.models.parts import check_sizes, event_ndim
+from unroll_jax.models.parts import event_ndim
 
 __all__ = ["WAYS", "OptEqBase", "resolve_regulariser"]
 
@@ -189,40 +190,27 @@ class OptEqBase(nn.Module):
         )
 
     def _check(self) -> None:
-        check_sizes(channels=self.channels, widths=self.widths, num_steps=self.num_steps, norm_steps=self.norm_steps)
-        if not self.widths:
-            raise ValueError("widths must name at least one layer, got ()")
-        count = len(self.widths)
-        for place in self.input_layers or ():
-            if not 1 <= place <= count:
-                raise ValueError(f"input_layers must be numbers from 1 to {count}, got {self.input_layers}")
-        if self.way not in WAYS:
-            raise ValueError(f"way must be one of {list(WAYS)}, got {self.way!r}")
-        for name in ("max_norm", "regulariser_step", "regulariser_smoothness"):
-            value = getattr(self, name)
-            if value is not None and not value > 0.0:
-                raise ValueError(f"{name} must be positive, got {value}")
-        if self.adjoint is not None and self.way != "implicit":
-            raise ValueError(f'adjoint must be None for way="{self.way}", which autodiff goes through')
+        check_fields(self, at_least(1), "channels", "widths", "num_steps", "norm_steps", optional=True)
+        require(self.widths, "widths", "name at least one layer", "()")
+        check_fields(self, in_interval(f"[1, {len(self.widths)}]"), "input_layers", optional=True)
+        check_fields(self, one_of(WAYS), "way")
+        check_fields(self, POSITIVE, "max_norm", "regulariser_step", "regulariser_smoothness", optional=True)
+        adjoint, solver = f"{self.adjoint!r}", f"{self.solver!r}"
+        implicit = self.adjoint is None or self.way == "implicit"
+        require(implicit, "adjoint", f'be None for way="{self.way}", differentiated by autodiff', adjoint)
         if self.way == "averaged" and self.solver is not None:
-            if not isinstance(self.solver, Solver):
-                raise ValueError(f'solver must be what averaged(...) returns for way="averaged", got {self.solver!r}')
-            if self.regulariser is not None:
-                raise ValueError('regulariser must be None for way="averaged" with a solver, which has its own')
+            require(isinstance(self.solver, Solver), "solver", 'be of averaged(...) for way="averaged"', solver)
+            alone = self.regulariser is None
+            require(alone, "regulariser", 'be None for way="averaged" with a solver, which has its own', "one")
 
 
 def _averaging(regulariser: Regulariser | None, smoothness: float | None) -> Solver:
     if regulariser is None:
         return averaged()
-    if regulariser.smoothness is not None and smoothness is not None:
-        raise ValueError(
-            f"regulariser_smoothness must be None for a regulariser that states its own, {regulariser.smoothness}, got "
-            f"{smoothness}"
-        )
-    smoothness = smoothness if regulariser.smoothness is None else regulariser.smoothness
+    stated = regulariser.smoothness
+    allowed = f"be None for a regulariser that states its own, {stated}"
+    require(stated is None or smoothness is None, "regulariser_smoothness", allowed, smoothness)
+    smoothness = smoothness if stated is None else stated
     if smoothness is None:
-        raise ValueError(
-            'regulariser must have a Lipschitz constant of its gradient (smoothness) for way="averaged", got None; '
-            "pass regulariser_smoothness"
-        )
+        raise ValueError('regulariser must have a smoothness for way="averaged", got None; pass regulariser_smoothness')
     return averaged(regulariser.value, smoothness=smoothness, couples_examples=regulariser.couples_examples)

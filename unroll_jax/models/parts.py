@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from unroll_jax.arguments import at_least, check_fields, require
+from unroll_jax.arrays import check_dtype, check_shape
 from unroll_jax.energies.equilibrium.monotone import Monotone, resolve_monotone
 
 __all__ = [
@@ -19,7 +21,6 @@ __all__ = [
     "activate",
     "check_array",
     "check_mask",
-    "check_sizes",
     "event_ndim",
 ]
 
@@ -36,12 +37,11 @@ def check_array(x: Any, *, convolutional: bool) -> None:
       TypeError: if x is not floating.
       ValueError: if it has too few axes, or an axis of the example is empty.
     """
-    if not jnp.issubdtype(jnp.result_type(x), jnp.floating):
-        raise TypeError(f"x must have a floating dtype, got {jnp.result_type(x)}; cast it first")
+    check_dtype("x", x)
     axes, wanted = event_ndim(convolutional), "height, width, channels" if convolutional else "features"
     shape = jnp.shape(x)
-    if len(shape) < axes or 0 in shape[-axes:]:
-        raise ValueError(f"x must be (*batch, {wanted}) with sizes of at least 1, got shape {shape}")
+    fits = len(shape) >= axes and 0 not in shape[-axes:]
+    require(fits, "x", f"be (*batch, {wanted}) with sizes of at least 1", f"shape {shape}")
 
 
 def check_mask(mask: Any, x: Any) -> None:
@@ -51,22 +51,8 @@ def check_mask(mask: Any, x: Any) -> None:
       TypeError: if it is not boolean.
       ValueError: if it is not (*batch, n).
     """
-    if mask is not None and mask.dtype != jnp.bool_:
-        raise TypeError(f"mask must be boolean, got {mask.dtype}; cast it first")
-    if mask is not None and mask.shape != x.shape[:-1]:
-        raise ValueError(f"mask must have shape {x.shape[:-1]}, as x says, got {mask.shape}")
-
-
-def check_sizes(**sizes: int | tuple[int, ...] | None) -> None:
-    """Checks that sizes, or all of a tuple of them, are integers of at least 1; None is no size.
-
-    Raises:
-      ValueError: naming the argument and its value.
-    """
-    for name, value in sizes.items():
-        for size in value if isinstance(value, tuple) else (value,):
-            if size is not None and (not isinstance(size, int) or size < 1):
-                raise ValueError(f"{name} must be at least 1 and an integer, got {value}")
+    check_dtype("mask", mask, jnp.bool_)
+    check_shape("mask", mask, x.shape[:-1], ", as x has")
 
 
 def activate(activation: str | Monotone) -> Callable[[Array], Array]:
@@ -133,10 +119,8 @@ class ClassifierHead(nn.Module):
         if self.convolutional and self.pool is None:
             z = jnp.mean(z, axis=(-3, -2))
         elif self.convolutional and self.pool is not None:
-            if self.pool > min(z.shape[-3:-1]):
-                raise ValueError(
-                    f"pool must be at most the image's shorter side, {min(z.shape[-3:-1])}, got {self.pool}"
-                )
+            side = min(z.shape[-3:-1])
+            require(self.pool <= side, "pool", f"be at most the image's shorter side, {side}", self.pool)
             pooled = nn.avg_pool(z, (self.pool,) * 2, strides=(self.pool,) * 2)
             z = pooled.reshape(*pooled.shape[:-3], -1)
         return nn.Dense(self.num_classes, param_dtype=self.param_dtype)(z)
@@ -207,7 +191,7 @@ class BehindStem(nn.Module):
           TypeError: if x is not floating.
         """
         check_array(x, convolutional=True)
-        check_sizes(stem=self.stem)
+        check_fields(self, at_least(1), "stem", optional=True)
         features = Stem(self.stem, param_dtype=self.param_dtype, name="stem")(x)
         return self.network(features, **options)  # pyright: ignore[reportCallIssue] (Flax types modules loosely)
 

@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from unroll_jax.arguments import at_least, check, require
+
 __all__ = ["SCALINGS", "RotaryScaling", "check_scaling", "rotary_angles", "rotary_frequencies", "rotated"]
 
 #: Kinds of `RotaryScaling`, by the names that configurations of Hugging Face have for them.
@@ -45,15 +47,11 @@ class RotaryScaling:
 
     def __post_init__(self) -> None:
         check_scaling(self.kind)
-        if not self.factor >= 1.0 or not math.isfinite(self.factor):
-            raise ValueError(f"factor must be finite and at least 1, got {self.factor}")
-        if not 0.0 < self.low_frequency_factor < self.high_frequency_factor < math.inf:
-            raise ValueError(
-                "low_frequency_factor must be positive and below high_frequency_factor="
-                f"{self.high_frequency_factor}, got {self.low_frequency_factor}"
-            )
-        if self.original_positions < 1:
-            raise ValueError(f"original_positions must be at least 1, got {self.original_positions}")
+        require(self.factor >= 1.0 and math.isfinite(self.factor), "factor", "be finite and at least 1", self.factor)
+        low, high = self.low_frequency_factor, self.high_frequency_factor
+        ordered = 0.0 < low < high < math.inf
+        require(ordered, "low_frequency_factor", f"be positive and below high_frequency_factor={high}", low)
+        check("original_positions", self.original_positions, at_least(1))
 
 
 def check_scaling(kind: object) -> None:
@@ -62,8 +60,7 @@ def check_scaling(kind: object) -> None:
     Raises:
       ValueError: naming it and those that are.
     """
-    if kind not in SCALINGS:
-        raise ValueError(f"kind of rotary scaling must be one of {', '.join(SCALINGS)}, got {kind!r}")
+    require(kind in SCALINGS, "kind of rotary scaling", f"be one of {', '.join(SCALINGS)}", f"{kind!r}")
 
 
 def rotary_frequencies(size: int, base: float, scaling: RotaryScaling | None = None) -> np.ndarray:

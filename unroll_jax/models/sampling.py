@@ -2,11 +2,12 @@
 
 import dataclasses
 import enum
-import math
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
+
+from unroll_jax.arguments import at_least, check, in_interval, require
 
 __all__ = ["Sampling", "Stream", "log_probabilities", "next_tokens", "position_keys", "position_noise", "row_keys"]
 
@@ -35,18 +36,12 @@ class Sampling:
     top_p: float | None = None
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.temperature < math.inf:
-            raise ValueError(f"temperature must be finite and at least 0, got {self.temperature}")
-        if self.top_k is not None and self.top_k < 1:
-            raise ValueError(f"top_k must be at least 1, got {self.top_k}; None keeps all tokens")
-        if self.top_p is not None and not 0.0 < self.top_p <= 1.0:
-            raise ValueError(f"top_p must be in (0, 1], got {self.top_p}; None keeps all tokens")
+        check("temperature", self.temperature, at_least(0.0))
+        check("top_k", self.top_k, at_least(1), optional=True, way_out="None keeps all tokens")
+        check("top_p", self.top_p, in_interval("(0, 1]"), optional=True, way_out="None keeps all tokens")
         for name in ("top_k", "top_p"):
-            if self.greedy and getattr(self, name) is not None:
-                raise ValueError(
-                    f"{name}={getattr(self, name)} needs a temperature above 0, which takes more than the most "
-                    "probable token"
-                )
+            cut = getattr(self, name)
+            require(not self.greedy or cut is None, name, "be None where temperature is 0", cut)
 
     @property
     def greedy(self) -> bool:
@@ -78,8 +73,7 @@ def row_keys(key: jax.Array, batch: int) -> jax.Array:
         raise TypeError(f"key must be made with jax.random.key, got an array of {key.dtype}")
     if key.shape == (batch,):
         return key
-    if key.shape != ():
-        raise ValueError(f"key must be one key, or one for each of {batch} prompts, got shape {key.shape}")
+    require(key.shape == (), "key", f"be one key, or one for each of {batch} prompts", f"shape {key.shape}")
     return jax.vmap(lambda row: jax.random.fold_in(key, row))(jnp.arange(batch))
 
 
@@ -107,8 +101,7 @@ def log_probabilities(
     Raises:
       ValueError: if the sampling is greedy, which draws nothing.
     """
-    if sampling.greedy:
-        raise ValueError("temperature must be above 0 for probabilities, got 0.0")
+    require(not sampling.greedy, "temperature", "be above 0 for probabilities", "0.0")
     logits = logits / sampling.temperature
     if sampling.top_k is not None and sampling.top_k < logits.shape[-1]:
         least = jax.lax.top_k(logits, sampling.top_k)[0][..., -1:]

@@ -6,10 +6,11 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from unroll_jax.arguments import at_least, check_fields
 from unroll_jax.energies.equilibrium.monotone import Monotone
 from unroll_jax.fixed_point import EquilibriumInfo, Probe
 from unroll_jax.models.opteq_base import OptEqBase
-from unroll_jax.models.parts import Features, SegmenterHead, Stem, check_array, check_sizes
+from unroll_jax.models.parts import Features, SegmenterHead, Stem, check_array
 
 __all__ = ["DeepOptEqSegmenter", "FullyConvolutionalNetwork"]
 
@@ -63,7 +64,7 @@ class DeepOptEqSegmenter(OptEqBase, kw_only=True):
           TypeError: if x is not floating.
         """
         check_array(x, convolutional=True)
-        check_sizes(num_classes=self.num_classes, stem=self.stem)
+        check_fields(self, at_least(1), "num_classes", "stem", optional=True)
         options = {"kernel_size": self.kernel_size, "activation": self.activation, "param_dtype": self.param_dtype}
         features = Stem(self.stem, dtype=self.dtype, name="stem", **options)(x)
         z, info = self.find_equilibrium(features, convolutional=True, probe=probe)
@@ -116,7 +117,7 @@ class FullyConvolutionalNetwork(nn.Module):
           TypeError: if x is not floating.
         """
         check_array(x, convolutional=True)
-        check_sizes(num_classes=self.num_classes, widths=self.widths, stem=self.stem, kernel_size=self.kernel_size)
+        check_fields(self, at_least(1), "num_classes", "widths", "stem", "kernel_size", optional=True)
         options = {
             "kernel_size": self.kernel_size,
             "activation": self.activation,

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from unroll_jax.arguments import typed
+from unroll_jax.arguments import check, checked, in_interval
 from unroll_jax.models.decoder import decoder_logits
 from unroll_jax.models.decoder_parts import DecoderConfig
 from unroll_jax.models.decoding import KeyValueCache, decode
@@ -65,7 +65,7 @@ class _Draft(NamedTuple):
     log_probabilities: Float[Array, "batch d vocabulary"] | None  # that they were drawn with
 
 
-@typed
+@checked()
 def speculate(
     config: DecoderConfig,
     params: Any,
@@ -132,10 +132,8 @@ def speculate(
 
 def check_draft(config: DecoderConfig, exit_layer: int, draft_length: int) -> None:
     """Refuses an exit layer or a draft length that a decoder cannot have."""
-    if not 1 <= exit_layer < config.num_layers:
-        raise ValueError(f"exit_layer must be from 1 to num_layers - 1={config.num_layers - 1}, got {exit_layer}")
-    if not 1 <= draft_length < config.max_positions:
-        raise ValueError(f"draft_length must be in [1, max_positions={config.max_positions}), got {draft_length}")
+    check("exit_layer", exit_layer, in_interval(f"[1, num_layers={config.num_layers})"))
+    check("draft_length", draft_length, in_interval(f"[1, max_positions={config.max_positions})"))
 
 
 def verdict(

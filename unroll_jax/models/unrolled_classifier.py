@@ -8,9 +8,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from unroll_jax.arguments import at_least, check_fields
 from unroll_jax.models.classifier import Head, read_by
 from unroll_jax.models.encoder_parts import check_inputs, perturbed, real_positions
-from unroll_jax.models.parts import check_sizes
 from unroll_jax.models.unrolled_transformer import UnrolledTransformer
 
 __all__ = ["TokenEmbeddings", "UnrolledClassifier"]
@@ -116,7 +116,7 @@ class UnrolledClassifier(nn.Module):
           TypeError: if an argument has a dtype of the wrong kind.
         """
         dim, param_dtype = self.transformer.dim, self.transformer.param_dtype
-        check_sizes(vocabulary_size=self.vocabulary_size, max_positions=self.max_positions)
+        check_fields(self, at_least(1), "vocabulary_size", "max_positions", optional=True)
         check_inputs(tokens, mask, token_types, perturbation, dim=dim, max_positions=self.max_positions)
         real = jnp.ones(tokens.shape, bool) if mask is None else mask
         embeddings = TokenEmbeddings(

@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
+from unroll_jax.arguments import at_least, check, require
+from unroll_jax.arrays import check_dtype
 from unroll_jax.coordinates import Sides
 from unroll_jax.energies.cosine import cosine_dictionary
 from unroll_jax.energies.unrolled_layer import UnrolledLayerParams, unrolled_layer
@@ -88,10 +90,8 @@ class UnrolledTransformer(nn.Module):
             is below 1.
           TypeError: if x is not floating, or mask is not boolean.
         """
-        if not jnp.issubdtype(x.dtype, jnp.floating):
-            raise TypeError(f"x must have a floating dtype, got {x.dtype}; cast it first")
-        if x.ndim < 2 or x.shape[-1] != self.dim:
-            raise ValueError(f"x must be (*batch, n, dim={self.dim}), got shape {x.shape}")
+        check_dtype("x", x)
+        require(x.ndim >= 2 and x.shape[-1] == self.dim, "x", f"be (*batch, n, dim={self.dim})", f"shape {x.shape}")
         check_mask(mask, x)
         params = self._layers()
         compute = x.dtype if self.dtype is None else self.dtype
@@ -121,11 +121,9 @@ class UnrolledTransformer(nn.Module):
         return recorded
 
     def _layers(self) -> UnrolledLayerParams:
-        if self.num_layers < 1:
-            raise ValueError(f"num_layers must be at least 1, got {self.num_layers}")
+        check("num_layers", self.num_layers, at_least(1))
         rank = self.dim if self.rank is None else self.rank
-        if rank < 1:
-            raise ValueError(f"rank must be at least 1, got {rank}")
+        check("rank", rank, at_least(1))
 
         def init(key: jax.Array) -> UnrolledLayerParams:
             square = (self.num_layers, self.dim, self.dim)

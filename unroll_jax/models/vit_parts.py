@@ -1,7 +1,6 @@
 """The parts of a vision transformer other than its layers: its configuration, its embeddings and its readout."""
 
 import dataclasses
-import math
 from typing import Any
 
 import flax.linen as nn
@@ -10,8 +9,10 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 from jaxtyping import Array, Float
 
+from unroll_jax.arguments import FINITE, POSITIVE, at_least, check_fields, one_of, require
+from unroll_jax.arrays import check_dtype
 from unroll_jax.models.encoder_layer import INITIAL_STD, check_layer_shape, layer_norm
-from unroll_jax.models.parts import check_mask, check_sizes
+from unroll_jax.models.parts import check_mask
 
 __all__ = ["READINGS", "PatchEmbeddings", "PatchReadout", "ViTConfig", "check_patches"]
 
@@ -77,19 +78,13 @@ class ViTConfig:
 
     def __post_init__(self) -> None:
         names = ("num_patches", "pixels", "dim", "num_layers", "num_heads", "hidden_dim")
-        check_sizes(**{name: getattr(self, name) for name in names})
+        check_fields(self, at_least(1), *names)
         check_layer_shape(self)
-        if self.reading not in READINGS:
-            raise ValueError(f"reading must be one of {', '.join(READINGS)}, got {self.reading!r}")
-        if self.reading == "state" and self.dim % self.pixels:
-            raise ValueError(
-                f'dim must be a multiple of pixels={self.pixels} with reading="state", got {self.dim}; '
-                'or take reading="residual"'
-            )
-        if not math.isfinite(self.mean):
-            raise ValueError(f"mean must be finite, got {self.mean}")
-        if not (self.std > 0.0 and math.isfinite(self.std)):
-            raise ValueError(f"std must be positive and finite, got {self.std}")
+        check_fields(self, one_of(READINGS), "reading")
+        fits, way_out = self.reading != "state" or self.dim % self.pixels == 0, 'or take reading="residual"'
+        require(fits, "dim", f'be a multiple of pixels={self.pixels} with reading="state"', self.dim, way_out)
+        check_fields(self, FINITE, "mean")
+        check_fields(self, POSITIVE, "std")
 
 
 class PatchEmbeddings(nn.Module):
@@ -193,12 +188,9 @@ def check_patches(x: Any, mask: Any, config: ViTConfig) -> None:
       TypeError: if x is not floating, or mask is not boolean.
     """
     wanted = (config.num_patches, config.pixels)
-    if not jnp.issubdtype(x.dtype, jnp.floating):
-        raise TypeError(f"x must have a floating dtype, got {x.dtype}; cast it first")
-    if x.shape[-2:] != wanted:
-        raise ValueError(
-            f"x must be (*batch, num_patches, pixels), here (*batch, {wanted[0]}, {wanted[1]}), got shape {x.shape}"
-        )
+    check_dtype("x", x)
+    allowed = f"be (*batch, num_patches, pixels), here (*batch, {wanted[0]}, {wanted[1]})"
+    require(x.shape[-2:] == wanted, "x", allowed, f"shape {x.shape}")
     check_mask(mask, x)
 
 

@@ -9,19 +9,22 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import typed
-from unroll_jax.descent import Anchor, Descent, as_anchor, blank_absent, check_tokens, compute_dtype
-from unroll_jax.energies.attention.graphs import EdgeList, Graph
+from unroll_jax.arguments import checked
+from unroll_jax.arrays import check_known
+from unroll_jax.descent import Anchor, Descent
+from unroll_jax.energies.attention.graphs import EdgeList, Graph, check_table
 from unroll_jax.energies.attention.pairwise import AttentionParams, attention
 from unroll_jax.energies.attention.rho import Rho, RhoLike, resolve_rho
 from unroll_jax.energies.attention.sums import combine, rectangle_energy, rectangle_sums, weighted_mean
 from unroll_jax.energies.examples import Example, normal
-from unroll_jax.energies.inputs import check_known, check_params, guarded, project
+from unroll_jax.energies.inputs import check_params, guarded
+from unroll_jax.energies.tokens import as_anchor, blank_absent, check_tokens, project
+from unroll_jax.numerics import compute_dtype
 
 __all__ = ["causal_attention", "causal_attention_example", "sweep_attention", "sweep_attention_example"]
 
 
-@typed
+@checked()
 def causal_attention(
     *,
     rho: RhoLike = "softmax",
@@ -118,7 +121,7 @@ def causal_attention(
     return guarded(Descent(init=undirected.init, energy=energy, step=step), AttentionParams)
 
 
-@typed
+@checked()
 def sweep_attention(
     *,
     rho: RhoLike = "softmax",
@@ -219,8 +222,7 @@ def _check_directed(mask: Any) -> np.ndarray | None:
         raise ValueError(f"mask must be a boolean (n, n) array, got the graph {mask.name}, which only attention takes")
     check_known("mask", mask)
     table = np.asarray(mask)
-    if table.dtype != np.bool_ or table.ndim != 2 or table.shape[0] != table.shape[1]:
-        raise ValueError(f"mask must be a boolean (n, n) array, got {table.dtype} of shape {table.shape}")
+    check_table("mask", table)
     return table
 
 

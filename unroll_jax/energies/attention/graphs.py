@@ -7,10 +7,21 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
-from unroll_jax.arguments import typed
-from unroll_jax.energies.inputs import check_known
+from unroll_jax.arguments import at_least, checked, require
+from unroll_jax.arrays import check_known
 
-__all__ = ["EdgeList", "Graph", "Layout", "band", "block_sparse", "check_mask", "complete", "edges", "star"]
+__all__ = [
+    "EdgeList",
+    "Graph",
+    "Layout",
+    "band",
+    "block_sparse",
+    "check_mask",
+    "check_table",
+    "complete",
+    "edges",
+    "star",
+]
 
 # Rows of a band that are taken together where the width does not ask for more: enough to fill a matrix product.
 BAND_BLOCK = 64
@@ -67,7 +78,7 @@ def complete() -> Graph:
     return Graph("the complete graph", None, lambda u, v: u != v, lambda n, block: [_all_columns(np.arange(n), block)])
 
 
-@typed
+@checked(width=at_least(1))
 def band(width: int) -> Graph:
     """Tokens at most ``width`` places apart are neighbours: a sliding window, n (2 width + 1) pairs.
 
@@ -86,11 +97,10 @@ def band(width: int) -> Graph:
       >>> import unroll_jax
       >>> local = unroll_jax.attention(form="softmax", mask=band(128))
     """
-    _check_count("width", width)
     return Graph(f"band({width})", None, lambda u, v: abs(u - v) <= width, lambda n, block: [_windows(n, width, block)])
 
 
-@typed
+@checked(num_hubs=at_least(1), width=at_least(0))
 def star(num_hubs: int, *, width: int = 0) -> Graph:
     """The first ``num_hubs`` tokens are neighbours of all, the others of the hubs, and of each other within a band.
 
@@ -115,8 +125,6 @@ def star(num_hubs: int, *, width: int = 0) -> Graph:
       >>> [round(value, 3) for value in y[1:].ravel().tolist()]
       [5.0, 5.0]
     """
-    _check_count("num_hubs", num_hubs)
-    _check_count("width", width, least=0)
 
     def layouts(n: int, block: int) -> list[Layout]:
         hubs = _all_columns(np.arange(min(num_hubs, n)), block)
@@ -135,7 +143,7 @@ def star(num_hubs: int, *, width: int = 0) -> Graph:
     return Graph(f"star({num_hubs}, width={width})", None, adjacent, layouts)
 
 
-@typed
+@checked(block=at_least(1))
 def block_sparse(tiles: Any, block: int) -> Graph:
     """Tokens u and v are neighbours if ``tiles[u // block, v // block]``; memory and time as the tiles that are True.
 
@@ -157,8 +165,7 @@ def block_sparse(tiles: Any, block: int) -> Graph:
       >>> [round(value, 3) for value in y.ravel().tolist()]
       [1.0, 0.0, 11.0, 10.0]
     """
-    _check_count("block", block)
-    table = _check_table("tiles", tiles)
+    table = _symmetric_table("tiles", tiles)
     n = len(table) * block
 
     def layouts(num_tokens: int, _: int) -> list[Layout]:
@@ -170,7 +177,7 @@ def block_sparse(tiles: Any, block: int) -> Graph:
     return Graph(f"block_sparse of {n} tokens", n, lambda u, v: u != v, layouts)
 
 
-@typed
+@checked(num_tokens=at_least(1))
 def edges(pairs: Sequence[tuple[int, int]] | np.ndarray, num_tokens: int) -> EdgeList:
     """The graph of a list of edges; memory and time as their number, O(m d).
 
@@ -190,10 +197,10 @@ def edges(pairs: Sequence[tuple[int, int]] | np.ndarray, num_tokens: int) -> Edg
       >>> ring = edges([(0, 1), (1, 2), (2, 3), (3, 0)], num_tokens=4)
       >>> layer = unroll_jax.attention(mask=ring)
     """
-    _check_count("num_tokens", num_tokens)
     listed = np.asarray(pairs).reshape(-1, 2) if np.size(pairs) == 0 else np.asarray(pairs)
-    if listed.ndim != 2 or listed.shape[1] != 2 or not (np.issubdtype(listed.dtype, np.integer) or listed.size == 0):
-        raise ValueError(f"pairs must be (m, 2) integers, got {listed.dtype} of shape {listed.shape}")
+    integers = np.issubdtype(listed.dtype, np.integer) or listed.size == 0
+    fits, got = listed.ndim == 2 and listed.shape[1] == 2 and integers, f"{listed.dtype} of shape {listed.shape}"
+    require(fits, "pairs", "be (m, 2) integers", got)
     ordered = np.sort(listed.astype(np.int64), axis=1)
     for wrong, what in (
         ((ordered < 0) | (ordered >= num_tokens), f"tokens are 0 to {num_tokens - 1}"),
@@ -220,7 +227,7 @@ def check_mask(mask: Any) -> Graph | EdgeList | None:
     if mask is None or isinstance(mask, Graph | EdgeList):
         return mask
     check_known("mask", mask)
-    table = _check_table("mask", mask)
+    table = _symmetric_table("mask", mask)
 
     def adjacent(u: Array, v: Array) -> Array:
         return jnp.asarray(table)[jnp.minimum(u, len(table) - 1), jnp.minimum(v, len(table) - 1)]
@@ -228,21 +235,25 @@ def check_mask(mask: Any) -> Graph | EdgeList | None:
     return Graph(f"{table.shape}", len(table), adjacent, lambda n, block: [_all_columns(np.arange(n), block)])
 
 
-def _check_table(name: str, value: Any) -> np.ndarray:
+def check_table(name: str, table: np.ndarray) -> None:
+    """Checks that a mask is a boolean (n, n) array.
+
+    Raises:
+      ValueError: if it is not.
+    """
+    square = table.dtype == np.bool_ and table.ndim == 2 and table.shape[0] == table.shape[1]
+    require(square, name, "be a boolean (n, n) array", f"{table.dtype} of shape {table.shape}")
+
+
+def _symmetric_table(name: str, value: Any) -> np.ndarray:
     table = np.asarray(value)
-    if table.dtype != np.bool_ or table.ndim != 2 or table.shape[0] != table.shape[1]:
-        raise ValueError(f"{name} must be a boolean (n, n) array, got {table.dtype} of shape {table.shape}")
+    check_table(name, table)
     if not np.array_equal(table, table.T):
         u, v = np.argwhere(table != table.T)[0]
         raise ValueError(
             f"{name} must be symmetric (an undirected graph), but {name}[{u}, {v}] differs from {name}[{v}, {u}]"
         )
     return table
-
-
-def _check_count(name: str, value: Any, least: int = 1) -> None:
-    if value < least:
-        raise ValueError(f"{name} must be at least {least}, got {value!r}")
 
 
 def _all_columns(tokens: np.ndarray, block: int) -> Layout:

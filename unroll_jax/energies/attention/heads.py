@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import typed
-from unroll_jax.descent import Anchor, Descent, as_anchor, blank_absent, check_tokens, compute_dtype
+from unroll_jax.arguments import at_least, checked, in_interval, one_of, require
+from unroll_jax.descent import Anchor, Descent
 from unroll_jax.energies.attention.graphs import check_mask
 from unroll_jax.energies.attention.least_squares import least_squares
 from unroll_jax.energies.attention.pairs import neighbourhood, pair_energy
@@ -17,6 +17,8 @@ from unroll_jax.energies.attention.rho import RhoLike, resolve_rho
 from unroll_jax.energies.attention.sums import combine
 from unroll_jax.energies.examples import DIM, Example, normal
 from unroll_jax.energies.inputs import check_params, guarded
+from unroll_jax.energies.tokens import as_anchor, blank_absent, check_tokens
+from unroll_jax.numerics import compute_dtype
 from unroll_jax.steps import vary_like
 
 __all__ = ["MAJORISERS", "HeadsParams", "multihead_attention", "multihead_attention_example", "orthonormal_heads"]
@@ -36,7 +38,13 @@ class HeadsParams(NamedTuple):
     W_a: Float[Array, "h d k"]
 
 
-@typed
+@checked(
+    dim=at_least(1),
+    majoriser=one_of(MAJORISERS),
+    form=one_of(FORMS),
+    ridge=at_least(0.0),
+    step_size=in_interval("(0, 1]"),
+)
 def multihead_attention(
     dim: int,
     *,
@@ -126,7 +134,7 @@ def multihead_attention(
       >>> bool(layer.energy(params, layer.step(params, y, None), None) < layer.energy(params, y, None))
       True
     """
-    _check_options(dim, num_heads, rank, majoriser, form, ridge, step_size)
+    _check_heads(dim, num_heads, rank, majoriser)
     chosen, graph, width = resolve_rho(rho), check_mask(mask), rank or dim // num_heads
     assert chosen.log_slope is not None
     log_slope = chosen.log_slope
@@ -270,22 +278,10 @@ def _split(columns: Float[Array, "d m"], num_heads: int) -> Float[Array, "h d k"
     return jnp.moveaxis(columns.reshape(columns.shape[0], num_heads, -1), 1, 0)
 
 
-def _check_options(
-    dim: int, num_heads: int, rank: int | None, majoriser: str, form: str, ridge: float, step_size: float
-) -> None:
-    if dim < 1:
-        raise ValueError(f"dim must be at least 1, got {dim}")
-    if num_heads < 1 or (rank is None and num_heads > dim):
-        raise ValueError(f"num_heads must be at least 1, and at most dim={dim} unless rank is given, got {num_heads}")
-    if rank is not None and not 1 <= rank <= dim:
-        raise ValueError(f"rank must be between 1 and dim={dim}, got {rank}")
-    if majoriser not in MAJORISERS:
-        raise ValueError(f"majoriser must be one of {MAJORISERS}, got {majoriser!r}")
-    if majoriser == "orthogonal" and num_heads * (rank or 1) > dim:
-        raise ValueError(f"rank must be at most dim // num_heads = {dim // num_heads} for orthogonal heads, got {rank}")
-    if form not in FORMS:
-        raise ValueError(f"form must be one of {FORMS}, got {form!r}")
-    if not (ridge >= 0.0 and math.isfinite(ridge)):
-        raise ValueError(f"ridge must be finite and at least 0, got {ridge}")
-    if not 0.0 < step_size <= 1.0:
-        raise ValueError(f"step_size must be in (0, 1], got {step_size}")
+def _check_heads(dim: int, num_heads: int, rank: int | None, majoriser: str) -> None:
+    most = dim if rank is None else math.inf
+    allowed = f"be at least 1, and at most dim={dim} unless rank is given"
+    require(1 <= num_heads <= most, "num_heads", allowed, num_heads)
+    require(rank is None or 1 <= rank <= dim, "rank", f"be between 1 and dim={dim}", rank)
+    fit = majoriser != "orthogonal" or num_heads * (rank or 1) <= dim
+    require(fit, "rank", f"be at most dim // num_heads = {dim // num_heads} for orthogonal heads", rank)

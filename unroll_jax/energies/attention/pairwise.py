@@ -1,21 +1,22 @@
 """Pairwise energies of tokens, and attention as the step that lowers them."""
 
 import functools
-import math
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import typed
-from unroll_jax.descent import Anchor, Descent, as_anchor, blank_absent, check_tokens, compute_dtype
+from unroll_jax.arguments import at_least, checked, in_interval, one_of, require
+from unroll_jax.descent import Anchor, Descent
 from unroll_jax.energies.attention.fused import fused_softmax_step, qualifies
 from unroll_jax.energies.attention.graphs import check_mask
 from unroll_jax.energies.attention.pairs import centred, neighbourhood, pair_energy
 from unroll_jax.energies.attention.rho import RhoLike, resolve_rho
 from unroll_jax.energies.examples import DIM, Example, normal
-from unroll_jax.energies.inputs import check_params, guarded, project
+from unroll_jax.energies.inputs import check_params, guarded
+from unroll_jax.energies.tokens import as_anchor, blank_absent, check_tokens, project
+from unroll_jax.numerics import compute_dtype
 
 __all__ = ["FORMS", "AttentionParams", "attention", "attention_example", "softmax_attention_example"]
 
@@ -34,7 +35,7 @@ class AttentionParams(NamedTuple):
     W_a: Float[Array, "d k"] | None
 
 
-@typed
+@checked(form=one_of(FORMS), ridge=at_least(0.0), step_size=in_interval("(0, 1]"), dim=at_least(1), block=at_least(1))
 def attention(
     *,
     rho: RhoLike = "softmax",
@@ -112,7 +113,8 @@ def attention(
       >>> bool(layer.energy(params, layer.step(params, y, None), None) < layer.energy(params, y, None))
       True
     """
-    _check_options(form, ridge, step_size, dim, rank, block)
+    ranks = range(1, (dim or 0) + 1)
+    require(rank is None or rank in ranks, "rank", f"be between 1 and dim={dim}", rank, "pass dim to learn W_a")
     _check_fused(fused, rho, form, ridge, mask)
     chosen, graph = resolve_rho(rho), check_mask(mask)
     log_slope = chosen.log_slope
@@ -167,23 +169,6 @@ def attention_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
 def softmax_attention_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
     """Softmax attention of the tokens themselves."""
     return attention(form="softmax"), normal(key, 1, batch)[0], None
-
-
-def _check_options(
-    form: str, ridge: float, step_size: float, dim: int | None, rank: int | None, block: int | None
-) -> None:
-    if form not in FORMS:
-        raise ValueError(f"form must be one of {FORMS}, got {form!r}")
-    if not (ridge >= 0.0 and math.isfinite(ridge)):
-        raise ValueError(f"ridge must be finite and at least 0, got {ridge}")
-    if not 0.0 < step_size <= 1.0:
-        raise ValueError(f"step_size must be in (0, 1], got {step_size}")
-    if dim is not None and dim < 1:
-        raise ValueError(f"dim must be at least 1, got {dim}")
-    if rank is not None and (dim is None or not 1 <= rank <= dim):
-        raise ValueError(f"rank must be between 1 and dim={dim}, got {rank}; pass dim to learn W_a")
-    if block is not None and block < 1:
-        raise ValueError(f"block must be at least 1, or None, got {block!r}")
 
 
 def _check_fused(fused: bool, rho: Any, form: str, ridge: float, mask: Any) -> None:

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from unroll_jax.arguments import POSITIVE, checked, in_interval, require
 from unroll_jax.energies.attention.rho_checks import check_rho
 
 __all__ = [
@@ -64,6 +65,7 @@ def softmax() -> Rho:
     return Rho(value=lambda z: -jnp.exp(-z), slope=lambda z: jnp.exp(-z), log_slope=jnp.negative, exponential=True)
 
 
+@checked(shift=POSITIVE)
 def log(shift: float = 1.0) -> Rho:
     """rho(z) = log(z + shift), slope 1 / (z + shift).
 
@@ -73,7 +75,6 @@ def log(shift: float = 1.0) -> Rho:
     Raises:
       ValueError: if shift is not a positive finite number.
     """
-    _check_positive("shift", shift)
     return Rho(
         # z + 1 would round distances below the machine's epsilon away.
         value=jnp.log1p if shift == 1.0 else lambda z: jnp.log(z + shift),
@@ -82,6 +83,7 @@ def log(shift: float = 1.0) -> Rho:
     )
 
 
+@checked(scale=POSITIVE)
 def cauchy(scale: float = 1.0) -> Rho:
     """rho(z) = c log(1 + z / c), slope 1 / (1 + z / c), c = scale: Cauchy's (or Lorentz's) function.
 
@@ -90,7 +92,6 @@ def cauchy(scale: float = 1.0) -> Rho:
     Raises:
       ValueError: if scale is not a positive finite number.
     """
-    _check_positive("scale", scale)
     return Rho(
         value=lambda z: scale * jnp.log1p(z / scale),
         slope=lambda z: 1.0 / (1.0 + z / scale),
@@ -98,6 +99,7 @@ def cauchy(scale: float = 1.0) -> Rho:
     )
 
 
+@checked(degrees=POSITIVE)
 def student(degrees: float = 3.0) -> Rho:
     r"""rho(z) = (m + 1)/2 log(1 + 2 z / m), slope (m + 1) / (m + 2 z), m = degrees of freedom.
 
@@ -107,7 +109,6 @@ def student(degrees: float = 3.0) -> Rho:
     Raises:
       ValueError: if degrees is not a positive finite number.
     """
-    _check_positive("degrees", degrees)
     half = 0.5 * (degrees + 1.0)
     return Rho(
         value=lambda z: half * jnp.log1p(2.0 / degrees * z),
@@ -116,6 +117,7 @@ def student(degrees: float = 3.0) -> Rho:
     )
 
 
+@checked(scale=POSITIVE)
 def geman_mcclure(scale: float = 1.0) -> Rho:
     """rho(z) = z / (1 + z / c), slope 1 / (1 + z / c)^2, c = scale: the function of Geman and McClure (1985).
 
@@ -124,7 +126,6 @@ def geman_mcclure(scale: float = 1.0) -> Rho:
     Raises:
       ValueError: if scale is not a positive finite number.
     """
-    _check_positive("scale", scale)
     return Rho(
         value=lambda z: z / (1.0 + z / scale),
         slope=lambda z: (1.0 / (1.0 + z / scale)) ** 2,
@@ -132,6 +133,7 @@ def geman_mcclure(scale: float = 1.0) -> Rho:
     )
 
 
+@checked(shift=POSITIVE, exponent=in_interval("(0, 1]"))
 def power(exponent: float = 0.5, shift: float = 1.0) -> Rho:
     """rho(z) = (z + shift)^p, slope p (z + shift)^(p - 1), p = exponent.
 
@@ -141,9 +143,6 @@ def power(exponent: float = 0.5, shift: float = 1.0) -> Rho:
     Raises:
       ValueError: unless exponent is in (0, 1] and shift is a positive finite number.
     """
-    if not 0.0 < exponent <= 1.0:
-        raise ValueError(f"exponent must be in (0, 1], got {exponent}")
-    _check_positive("shift", shift)
     return Rho(
         value=lambda z: (z + shift) ** exponent,
         slope=lambda z: exponent * (z + shift) ** (exponent - 1.0),
@@ -151,6 +150,7 @@ def power(exponent: float = 0.5, shift: float = 1.0) -> Rho:
     )
 
 
+@checked(threshold=POSITIVE)
 def truncated_quadratic(threshold: float = 1.0) -> Rho:
     """rho(z) = min(z, c), slope 1 below c = threshold and 0 from there on.
 
@@ -159,7 +159,6 @@ def truncated_quadratic(threshold: float = 1.0) -> Rho:
     Raises:
       ValueError: if threshold is not a positive finite number.
     """
-    _check_positive("threshold", threshold)
     return Rho(
         value=lambda z: jnp.minimum(z, threshold),
         slope=lambda z: jnp.where(z >= threshold, 0.0, z - z + 1.0),  # z - z + 1, not 1: a NaN stays one
@@ -190,8 +189,7 @@ def resolve_rho(rho: RhoLike) -> Rho:
     """
     named = isinstance(rho, str)
     if named:
-        if rho not in RHOS:
-            raise ValueError(f"rho must be one of {sorted(RHOS)}, a Rho or a function, got {rho!r}")
+        require(rho in RHOS, "rho", f"be one of {sorted(RHOS)}, a Rho or a function", f"{rho!r}")
         rho = RHOS[rho]()
     elif callable(rho):
         rho = Rho(rho)
@@ -218,8 +216,3 @@ def _logarithm(slope: Elementwise) -> Elementwise:
         return jnp.where(value <= 0.0, -jnp.inf, jnp.log(jnp.where(value <= 0.0, 1.0, value)))
 
     return log_slope
-
-
-def _check_positive(name: str, value: float) -> None:
-    if not (value > 0.0 and math.isfinite(value)):
-        raise ValueError(f"{name} must be positive and finite, got {value}")

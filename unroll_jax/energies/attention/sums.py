@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from unroll_jax.descent import square_range
 from unroll_jax.energies.attention.graphs import EdgeList
 from unroll_jax.energies.attention.rho import Rho
+from unroll_jax.numerics import square_range
 
 __all__ = [
     "combine",

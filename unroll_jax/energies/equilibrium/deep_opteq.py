@@ -7,10 +7,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.descent import Descent, Params, compute_dtype
+from unroll_jax.arguments import require
+from unroll_jax.descent import Descent, Params
 from unroll_jax.energies.equilibrium.opteq import opteq, opteq_example
 from unroll_jax.energies.examples import DIM, Example
 from unroll_jax.energies.inputs import guarded
+from unroll_jax.numerics import compute_dtype
 
 __all__ = ["deep_opteq", "deep_opteq_example", "multi_block", "residual_energy"]
 
@@ -155,8 +157,7 @@ def _checked(layers: Sequence[Descent]) -> tuple[Descent, ...]:
     several = isinstance(layers, Sequence) and not isinstance(layers, Descent)
     if not several or not all(isinstance(layer, Descent) for layer in layers):
         raise TypeError(f"layers must be a list of Descents, got {layers!r}")
-    if len(layers) == 0:
-        raise ValueError("layers must hold at least one layer, got none")
+    require(len(layers) != 0, "layers", "hold at least one layer", "none")
     return tuple(layers)
 
 
@@ -165,10 +166,8 @@ def _guarded(descent: Descent, num_layers: int) -> Descent:
 
     def of_all(function: Any) -> Any:
         def checked(params: Params, *rest: Any, **named: Any) -> Any:
-            if len(params) != num_layers:
-                raise ValueError(
-                    f"params must hold those of {num_layers} layers, got {len(params)}; init(key) makes them"
-                )
+            allowed = f"hold those of {num_layers} layers"
+            require(len(params) == num_layers, "params", allowed, len(params), "init(key) makes them")
             return function(params, *rest, **named)
 
         return checked if callable(function) else function

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.scipy.special import xlogy
 from jaxtyping import Array, Float
 
-from unroll_jax.descent import look_up
+from unroll_jax.arguments import look_up
 
 __all__ = ["MONOTONES", "Monotone", "antiderivative", "resolve_monotone"]
 

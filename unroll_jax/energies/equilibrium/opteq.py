@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import typed
-from unroll_jax.descent import Descent, Factored, broadcasts, check_array, compute_dtype
+from unroll_jax.arguments import ODD, at_least, checked, in_interval, require
+from unroll_jax.arrays import broadcasts, check_array, check_dtype
+from unroll_jax.descent import Descent, Factored
 from unroll_jax.energies.equilibrium.monotone import Monotone, antiderivative, resolve_monotone
 from unroll_jax.energies.equilibrium.opteq_params import (
     OptEqParams,
@@ -21,6 +22,7 @@ from unroll_jax.energies.equilibrium.opteq_params import (
 from unroll_jax.energies.examples import DIM, Example
 from unroll_jax.energies.inputs import guarded
 from unroll_jax.norm_bounds import conv_norm_bound, matrix_norm_bound
+from unroll_jax.numerics import compute_dtype
 from unroll_jax.steps import vary_like
 
 __all__ = ["opteq", "opteq_conv", "opteq_conv_example", "opteq_example", "opteq_potential"]
@@ -31,7 +33,7 @@ INITIAL_NORM = 0.9
 INITIAL_IMAGE = (32, 32)
 
 
-@typed
+@checked(dim=at_least(1), width=at_least(1), input_dim=at_least(1), skip=in_interval("(0, 1]"))
 def opteq(
     dim: int,
     width: int,
@@ -81,7 +83,6 @@ def opteq(
       >>> bool((layer.energy(params, layer.step(params, z, x), x) < layer.energy(params, z, x)).all())
       True
     """
-    _check_sizes(dim=dim, width=width, input_dim=input_dim)
 
     def init(key: jax.Array) -> OptEqParams:
         key_W, key_U = jax.random.split(key)
@@ -98,7 +99,9 @@ def opteq(
     return layer._replace(factored=factored)
 
 
-@typed
+@checked(
+    kernel_size=ODD, channels=at_least(1), width=at_least(1), input_channels=at_least(1), skip=in_interval("(0, 1]")
+)
 def opteq_conv(
     channels: int,
     width: int,
@@ -138,9 +141,6 @@ def opteq_conv(
       >>> layer.step(params, jax.numpy.zeros((3, 6, 6, 2)), x).shape
       (3, 6, 6, 2)
     """
-    _check_sizes(channels=channels, width=width, input_channels=input_channels)
-    if kernel_size < 1 or kernel_size % 2 == 0:
-        raise ValueError(f"kernel_size must be odd and positive, got {kernel_size}")
     window = (kernel_size, kernel_size)
 
     def init(key: jax.Array) -> OptEqParams:
@@ -212,8 +212,6 @@ def _layer(
     allow_expansive: bool,
 ) -> Descent:
     sigma = resolve_monotone(activation)
-    if not 0.0 < skip <= 1.0:
-        raise ValueError(f"skip must be in (0, 1], got {skip}")
 
     def prepare(params: OptEqParams, z: Any, x: Any) -> Array:
         _check("z", z, event)
@@ -238,24 +236,14 @@ def _layer(
     return guarded(Descent(init=init, energy=energy, step=step, symmetric=True, check=check), OptEqParams)
 
 
-def _check_sizes(**sizes: int | None) -> None:
-    for name, value in sizes.items():
-        if value is not None and value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
-
-
 def _check(name: str, value: Any, event: tuple[int | None, ...]) -> None:
     check_array(name, value)
-    if value is None or not jnp.issubdtype(jnp.result_type(value), jnp.floating):
-        raise TypeError(f"{name} must be a floating array, got {None if value is None else jnp.result_type(value)}")
-    shape = jnp.shape(value)
-    if len(shape) < len(event) or shape[-1] != event[-1]:
-        wanted = ", ".join(
-            ["*batch", "height", "width", str(event[-1])] if len(event) == 3 else ["*batch", str(event[-1])]
-        )
-        raise ValueError(f"{name} must be ({wanted}), got shape {shape}")
+    require(value is not None, name, "be an array", "None")
+    check_dtype(name, value)
+    shape, axes = jnp.shape(value), ("height, width, " if len(event) == 3 else "")
+    fits = len(shape) >= len(event) and shape[-1] == event[-1]
+    require(fits, name, f"be (*batch, {axes}{event[-1]})", f"shape {shape}")
 
 
 def _check_batch(of_state: tuple[int, ...], of_input: tuple[int, ...]) -> None:
-    if not broadcasts(of_input, of_state):
-        raise ValueError(f"x must have the batch axes {of_state} of z or broadcast to them, got {of_input}")
+    require(broadcasts(of_input, of_state), "x", f"have the batch axes {of_state} of z or broadcast to them", of_input)

@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import typed
+from unroll_jax.arguments import check, checked, in_interval, require
+from unroll_jax.arrays import check_square
 from unroll_jax.energies.equilibrium.monotone import Monotone, resolve_monotone
 from unroll_jax.energies.equilibrium.opteq import opteq_potential
 from unroll_jax.energies.equilibrium.opteq_params import OptEqParams, event_axes, opteq_hidden, refuse_expansive
@@ -15,7 +16,7 @@ from unroll_jax.energies.equilibrium.opteq_params import OptEqParams, event_axes
 __all__ = ["deep_opteq_objective", "opteq_objective", "opteq_preimage"]
 
 
-@typed
+@checked(skip=in_interval("(0, 1]"))
 def opteq_objective(
     params: OptEqParams,
     z: Float[Array, "..."],
@@ -66,8 +67,6 @@ def opteq_objective(
       >>> round(float(value), 4), round(float(slope[0]), 4)  # the minimum, at the equilibrium z = 1
       (-1.5, 0.0)
     """
-    if not 0.0 < skip <= 1.0:
-        raise ValueError(f"skip must be in (0, 1], got {skip}")
     sigma = resolve_monotone(activation)
     if not allow_expansive:
         refuse_expansive(params, z)
@@ -98,8 +97,7 @@ def opteq_preimage(
 
     Source: Nesterov (2018), "Lectures on convex optimization", method 2.2.22.
     """
-    if not 0.0 < skip < 1.0:
-        raise ValueError(f"skip must be in (0, 1), got {skip}")
+    check("skip", skip, in_interval("(0, 1)"))
     sigma = resolve_monotone(activation)
     root = math.sqrt(1.0 - skip)
     momentum = (1.0 - root) / (1.0 + root)
@@ -116,7 +114,7 @@ def opteq_preimage(
     return w
 
 
-@typed
+@checked()
 def deep_opteq_objective(
     params: Sequence[OptEqParams],
     blocks: Sequence[Float[Array, "..."]],
@@ -153,8 +151,7 @@ def deep_opteq_objective(
       >>> round(float(deep_opteq_objective([params, params], [jnp.ones(1), jnp.ones(1)])), 4)
       -3.0
     """
-    if len(params) != len(blocks):
-        raise ValueError(f"blocks must be as many as layers, {len(params)}, got {len(blocks)}")
+    require(len(params) == len(blocks), "blocks", f"be as many as layers, {len(params)}", len(blocks))
     options = {"activation": activation, "skip": skip, "allow_expansive": allow_expansive}
     values = [opteq_objective(layer_params, z, x, **options) for layer_params, z in zip(params, blocks, strict=True)]
     return sum(values[1:], values[0])
@@ -162,10 +159,9 @@ def deep_opteq_objective(
 
 def _conjugate(params: OptEqParams, z: Array, x: Array | None, sigma: Monotone) -> Float[Array, "*batch"]:
     W = params.W
-    if W.ndim != 2 or W.shape[0] != W.shape[1]:
-        raise ValueError(f"W must be a square matrix for skip = 1, got shape {W.shape}; with skip < 1 it may be any")
-    if sigma.conjugate is None:
-        raise ValueError("activation must have a conjugate for skip = 1, got None; with skip < 1 it needs none")
+    check_square("W", W, "with skip < 1 it may be any matrix")
+    require(sigma.conjugate, "activation", "have a conjugate for skip = 1", "None", "with skip < 1 it needs none")
+    assert sigma.conjugate is not None
     t = jnp.linalg.solve(W.T, z[..., None])[..., 0]
     # A point of the boundary, where sigma puts many, leaves the range by round-off: the nearest inside counts.
     slack = jnp.sqrt(jnp.finfo(t.dtype).eps) * (1.0 + jnp.max(jnp.abs(t), axis=-1, keepdims=True))

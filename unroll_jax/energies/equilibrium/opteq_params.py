@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from unroll_jax.descent import compute_dtype
 from unroll_jax.energies.equilibrium.convolution import convolve
+from unroll_jax.numerics import compute_dtype
 from unroll_jax.spectral import spectral_norm
 
 __all__ = ["OptEqParams", "absorb_input", "event_axes", "opteq_hidden", "opteq_linear", "refuse_expansive"]

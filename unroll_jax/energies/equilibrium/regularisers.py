@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import typed
-from unroll_jax.descent import Descent, Params, compute_dtype
+from unroll_jax.arguments import POSITIVE, checked, one_of, require
+from unroll_jax.descent import Descent, Params
 from unroll_jax.energies.equilibrium.deep_opteq import residual_energy
+from unroll_jax.numerics import compute_dtype
 
 __all__ = [
     "REGULARISERS",
@@ -52,7 +53,7 @@ class Regulariser(NamedTuple):
     couples_examples: bool = False
 
 
-@typed
+@checked(strength=POSITIVE)
 def half_square(strength: float = 1.0) -> Regulariser:
     """R = strength / 2 |z|^2; its prox scales the state down.
 
@@ -69,7 +70,6 @@ def half_square(strength: float = 1.0) -> Regulariser:
       >>> half_square(2.0).prox(jnp.array([3.0, -6.0]), 1.0).tolist()  # z / (1 + 2)
       [1.0, -2.0]
     """
-    _check_positive("strength", strength)
     return Regulariser(
         value=lambda z: 0.5 * strength * jnp.sum(z**2),
         prox=lambda z, step_size: z / (1.0 + step_size * strength),
@@ -78,7 +78,7 @@ def half_square(strength: float = 1.0) -> Regulariser:
     )
 
 
-@typed
+@checked(strength=POSITIVE)
 def absolute(strength: float = 1.0) -> Regulariser:
     """R = strength |z|_1; its prox is the soft threshold.
 
@@ -95,7 +95,6 @@ def absolute(strength: float = 1.0) -> Regulariser:
       >>> absolute(2.0).prox(jnp.array([3.0, 0.5]), 1.0).tolist()
       [1.0, 0.0]
     """
-    _check_positive("strength", strength)
     return Regulariser(
         value=lambda z: strength * jnp.sum(jnp.abs(z)),
         prox=lambda z, step_size: jnp.sign(z) * jax.nn.relu(jnp.abs(z) - step_size * strength),
@@ -104,7 +103,7 @@ def absolute(strength: float = 1.0) -> Regulariser:
     )
 
 
-@typed
+@checked(strength=POSITIVE, epsilon=POSITIVE)
 def inverse_square(strength: float = 1.0, *, epsilon: float = 1.0) -> Regulariser:
     """R = strength / (|z|^2 + epsilon), which pushes states away from 0; not convex.
 
@@ -124,8 +123,6 @@ def inverse_square(strength: float = 1.0, *, epsilon: float = 1.0) -> Regularise
       >>> float(regulariser.value(jnp.zeros(3))), float(regulariser.value(jnp.ones(3))), regulariser.convex
       (1.0, 0.25, False)
     """
-    _check_positive("strength", strength)
-    _check_positive("epsilon", epsilon)
     return Regulariser(
         value=lambda z: strength / (jnp.sum(z**2) + epsilon),
         prox=None,
@@ -134,7 +131,7 @@ def inverse_square(strength: float = 1.0, *, epsilon: float = 1.0) -> Regularise
     )
 
 
-@typed
+@checked(strength=POSITIVE)
 def decorrelation(strength: float = 1.0) -> Regulariser:
     r"""R = strength / 2 |D Z Z^T D - I|_F^2: half the squared correlations between features over a batch; not convex.
 
@@ -156,7 +153,6 @@ def decorrelation(strength: float = 1.0) -> Regulariser:
       >>> round(float(decorrelation().value(same)), 4), round(float(decorrelation().value(apart)), 4)
       (1.0, 0.0)
     """
-    _check_positive("strength", strength)
 
     def value(z: Array) -> Array:
         square = jnp.sum(z**2, axis=0)
@@ -178,7 +174,7 @@ REGULARISERS: dict[str, Callable[..., Regulariser]] = {
 }
 
 
-@typed
+@checked(step_size=POSITIVE, form=one_of(("prox", "gradient")))
 def regularised(descent: Descent, regulariser: Regulariser, *, step_size: float = 1.0, form: str = "prox") -> Descent:
     r"""A step with one more layer behind it, made of a regulariser.
 
@@ -215,17 +211,11 @@ def regularised(descent: Descent, regulariser: Regulariser, *, step_size: float 
       >>> bool(jnp.allclose(2.0 * small.step(params, z, None), layer.step(params, z, None)))
       True
     """
-    _check_positive("step_size", step_size)
-    if form not in ("prox", "gradient"):
-        raise ValueError(f'form must be "prox" or "gradient", got {form!r}')
     prox, smoothness = regulariser.prox, regulariser.smoothness
-    if form == "prox" and prox is None:
-        raise ValueError("form must be \"gradient\" for a regulariser without a prox, got 'prox'")
-    if form == "gradient" and regulariser.convex and not (smoothness and step_size <= 2.0 / smoothness):
-        raise ValueError(
-            f'step_size must be at most 2 / smoothness for the form "gradient", got step_size={step_size} and '
-            f"smoothness={smoothness}"
-        )
+    require(form != "prox" or prox, "form", 'be "gradient" for a regulariser without a prox', f"{form!r}")
+    short = not regulariser.convex or (smoothness and step_size <= 2.0 / smoothness)
+    got = f"step_size={step_size} and smoothness={smoothness}"
+    require(form == "prox" or short, "step_size", 'be at most 2 / smoothness for the form "gradient"', got)
 
     def append(z: Array, batch: tuple[int, ...]) -> Array:
         wide = z.astype(compute_dtype(z))
@@ -246,8 +236,3 @@ def _slope(regulariser: Regulariser, z: Array, batch: tuple[int, ...]) -> Array:
         return jax.grad(lambda z: regulariser.value(z.reshape(math.prod(batch), -1)))(z)
     examples = z.reshape(-1, *z.shape[len(batch) :])
     return jax.vmap(jax.grad(regulariser.value))(examples).reshape(z.shape)
-
-
-def _check_positive(name: str, value: float) -> None:
-    if not (value > 0.0 and math.isfinite(value)):
-        raise ValueError(f"{name} must be positive and finite, got {value}")

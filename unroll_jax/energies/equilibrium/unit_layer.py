@@ -7,12 +7,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import typed
-from unroll_jax.descent import Anchor, Descent, as_anchor, blank_absent, check_tokens, compute_dtype
+from unroll_jax.arguments import POSITIVE, at_least, checked, in_interval, one_of, require
+from unroll_jax.descent import Anchor, Descent
 from unroll_jax.energies.examples import DIM, Example, normal
-from unroll_jax.energies.inputs import check_input, guarded, sum_present
+from unroll_jax.energies.inputs import check_input, guarded
 from unroll_jax.energies.proximal.operators import resolve_proximal
-from unroll_jax.energies.proximal.penalty import Proximal, check_positive, moreau_envelope
+from unroll_jax.energies.proximal.penalty import Proximal, moreau_envelope
+from unroll_jax.energies.tokens import as_anchor, blank_absent, check_tokens, sum_present
+from unroll_jax.numerics import compute_dtype
 
 __all__ = ["ENERGIES", "UnitLayerParams", "unit_layer", "unit_layer_example"]
 
@@ -34,7 +36,14 @@ class UnitLayerParams(NamedTuple):
     b: Float[Array, " width"]
 
 
-@typed
+@checked(
+    skip=in_interval("(0, 1]"),
+    dim=at_least(1),
+    width=at_least(1),
+    input_dim=at_least(1),
+    mu=POSITIVE,
+    energy=one_of(ENERGIES),
+)
 def unit_layer(
     dim: int,
     width: int | None = None,
@@ -99,14 +108,8 @@ def unit_layer(
       True
     """
     rows = dim if width is None else width
-    for name, size in (("dim", dim), ("width", rows), ("input_dim", 1 if input_dim is None else input_dim)):
-        if size < 1:
-            raise ValueError(f"{name} must be at least 1, got {size}")
-    check_positive("mu", mu)
-    if not 0.0 < skip <= 1.0:
-        raise ValueError(f"skip must be in (0, 1], got {skip}")
-    if energy not in ENERGIES or (energy == "conjugate" and rows != dim):
-        raise ValueError(f"energy must be one of {ENERGIES}, 'conjugate' only for width = dim = {dim}, got {energy!r}")
+    fits = energy == "envelope" or rows == dim
+    require(fits, "energy", f"be 'envelope' unless width = dim = {dim}", f"{energy!r}")
     sigma = resolve_proximal(activation)
 
     def init(key: jax.Array) -> UnitLayerParams:

@@ -9,9 +9,9 @@ import numpy as np
 from jax.scipy.special import spence, xlog1py, xlogy
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import typed
-from unroll_jax.descent import compute_dtype
-from unroll_jax.energies.proximal.penalty import Proximal, check_positive
+from unroll_jax.arguments import POSITIVE, checked, in_interval, require
+from unroll_jax.energies.proximal.penalty import Proximal
+from unroll_jax.numerics import compute_dtype
 
 __all__ = ["ACTIVATIONS", "activation", "elu", "leaky_relu", "sigmoid", "softplus", "softsign", "tanh"]
 
@@ -21,7 +21,7 @@ Elementwise = Callable[[Float[Array, "..."]], Float[Array, "..."]]
 GRID = np.linspace(-16.0, 16.0, 2049, dtype=np.float32)
 
 
-@typed
+@checked(step_size=POSITIVE)
 def activation(function: Elementwise, penalty: Elementwise, *, step_size: float = 1.0) -> Proximal:
     r"""The proximal pair whose prox is an elementwise activation.
 
@@ -63,15 +63,12 @@ def activation(function: Elementwise, penalty: Elementwise, *, step_size: float 
     slopes = np.diff(values) / np.diff(GRID.astype(np.float64))
     tolerance = 1e-3  # float32 round-off of values up to 16, over a spacing of 1/64
     for bad in (int(np.argmin(slopes)), int(np.argmax(slopes))):
-        if not -tolerance <= slopes[bad] <= 1.0 + tolerance:
-            raise ValueError(
-                f"an activation must have slopes in [0, 1] to be a proximal operator, got slope {slopes[bad]:.3g} at "
-                f"{GRID[bad]:.3g}"
-            )
+        inside, got = -tolerance <= slopes[bad] <= 1.0 + tolerance, f"slope {slopes[bad]:.3g} at {GRID[bad]:.3g}"
+        require(inside, "an activation", "have slopes in [0, 1] to be a proximal operator", got)
     return _pair(function, penalty, step_size)
 
 
-@typed
+@checked(step_size=POSITIVE)
 def tanh(*, step_size: float = 1.0) -> Proximal:
     """tanh; phi_1 = ((1 + z) log(1 + z) + (1 - z) log(1 - z) - z^2) / 2 on [-1, 1]; see `activation`.
 
@@ -95,7 +92,7 @@ def tanh(*, step_size: float = 1.0) -> Proximal:
     return _pair(jnp.tanh, penalty, step_size)
 
 
-@typed
+@checked(step_size=POSITIVE)
 def sigmoid(*, step_size: float = 1.0) -> Proximal:
     """1 / (1 + e^-w); phi_1 = z log z + (1 - z) log(1 - z) - z^2 / 2 on [0, 1]; see `activation`.
 
@@ -119,7 +116,7 @@ def sigmoid(*, step_size: float = 1.0) -> Proximal:
     return _pair(jax.nn.sigmoid, penalty, step_size)
 
 
-@typed
+@checked(step_size=POSITIVE)
 def softplus(*, step_size: float = 1.0) -> Proximal:
     """log(1 + e^w); phi_1 = Li_2(e^-z) - pi^2 / 6 on z >= 0, Li_2 the dilogarithm; see `activation`.
 
@@ -142,7 +139,7 @@ def softplus(*, step_size: float = 1.0) -> Proximal:
     return _pair(jax.nn.softplus, penalty, step_size)
 
 
-@typed
+@checked(step_size=POSITIVE)
 def softsign(*, step_size: float = 1.0) -> Proximal:
     """w / (1 + |w|); phi_1 = -|z| - log(1 - |z|) - z^2 / 2 on (-1, 1); see `activation`.
 
@@ -166,7 +163,7 @@ def softsign(*, step_size: float = 1.0) -> Proximal:
     return _pair(jax.nn.soft_sign, penalty, step_size)
 
 
-@typed
+@checked(slope=in_interval("(0, 1]"), step_size=POSITIVE)
 def leaky_relu(slope: float = 0.01, *, step_size: float = 1.0) -> Proximal:
     """w, or slope w where w < 0; phi_1 = (1 / slope - 1) min(z, 0)^2 / 2; see `activation`.
 
@@ -182,8 +179,6 @@ def leaky_relu(slope: float = 0.01, *, step_size: float = 1.0) -> Proximal:
       >>> leaky_relu(0.25).prox(jnp.array([[2.0, -2.0]]), 1.0).tolist()
       [[2.0, -0.5]]
     """
-    if not 0.0 < slope <= 1.0:
-        raise ValueError(f"slope must be in (0, 1], got {slope}")
     return _pair(
         lambda w: jax.nn.leaky_relu(w, slope),
         lambda z: 0.5 * (1.0 / slope - 1.0) * jnp.minimum(z, 0.0) ** 2,
@@ -191,7 +186,7 @@ def leaky_relu(slope: float = 0.01, *, step_size: float = 1.0) -> Proximal:
     )
 
 
-@typed
+@checked(alpha=in_interval("(0, 1]"), step_size=POSITIVE)
 def elu(alpha: float = 1.0, *, step_size: float = 1.0) -> Proximal:
     """w, or alpha (e^w - 1) where w < 0; phi_1 = (z + alpha) log(1 + z / alpha) - z - z^2 / 2 on [-alpha, 0], 0 above.
 
@@ -209,8 +204,6 @@ def elu(alpha: float = 1.0, *, step_size: float = 1.0) -> Proximal:
       >>> elu(0.5).prox(jnp.array([[2.0, -50.0]]), 1.0).tolist()
       [[2.0, -0.5]]
     """
-    if not 0.0 < alpha <= 1.0:
-        raise ValueError(f"alpha must be in (0, 1], got {alpha}")
 
     def penalty(z: Array) -> Array:
         below = jnp.clip(z, -alpha, 0.0)
@@ -231,8 +224,6 @@ ACTIVATIONS: dict[str, Callable[..., Proximal]] = {
 
 
 def _pair(function: Elementwise, penalty: Elementwise, step_size: float) -> Proximal:
-    check_positive("step_size", step_size)
-
     def prox(y: Array, length: float | Float[Array, ""]) -> Array:
         if not isinstance(length, jax.Array) and length == step_size:
             return function(y)

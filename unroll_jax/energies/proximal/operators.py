@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from unroll_jax.arguments import typed
-from unroll_jax.descent import compute_dtype, look_up
+from unroll_jax.arguments import at_least, checked, look_up, require
 from unroll_jax.energies.proximal.activations import ACTIVATIONS, elu, leaky_relu, sigmoid, softplus, softsign, tanh
 from unroll_jax.energies.proximal.penalty import Proximal
+from unroll_jax.numerics import compute_dtype
 from unroll_jax.spectral import norm
 
 __all__ = [
@@ -53,7 +53,7 @@ def relu() -> Proximal:
     return Proximal(penalty=lambda y: _indicator(y, lower=0.0), prox=lambda y, step_size: jax.nn.relu(y))
 
 
-@typed
+@checked(threshold=at_least(0.0))
 def soft_threshold(threshold: float = 1.0) -> Proximal:
     """phi = threshold |y|_1; prox = sign(y) max(|y| - step_size threshold, 0).
 
@@ -70,14 +70,13 @@ def soft_threshold(threshold: float = 1.0) -> Proximal:
       >>> soft_threshold(1.0).prox(jnp.array([[3.0, 0.5, -2.0]]), 0.5).tolist()
       [[2.5, 0.0, -1.5]]
     """
-    _check_threshold(threshold)
     return Proximal(
         penalty=lambda y: threshold * jnp.sum(jnp.abs(y), axis=(-2, -1), dtype=compute_dtype(y)),
         prox=lambda y, step_size: jnp.sign(y) * jax.nn.relu(jnp.abs(y) - step_size * threshold),
     )
 
 
-@typed
+@checked(threshold=at_least(0.0))
 def nonnegative_soft_threshold(threshold: float = 1.0) -> Proximal:
     """phi = threshold sum(y) where every entry is at least 0, else infinite; prox = max(y - step_size threshold, 0).
 
@@ -92,14 +91,13 @@ def nonnegative_soft_threshold(threshold: float = 1.0) -> Proximal:
       >>> nonnegative_soft_threshold(1.0).prox(jnp.array([[3.0, 0.5, -2.0]]), 0.5).tolist()
       [[2.5, 0.0, 0.0]]
     """
-    _check_threshold(threshold)
     return Proximal(
         penalty=lambda y: _indicator(y, lower=0.0) + threshold * jnp.sum(y, axis=(-2, -1), dtype=compute_dtype(y)),
         prox=lambda y, step_size: jax.nn.relu(y - step_size * threshold),
     )
 
 
-@typed
+@checked()
 def box(lower: float = 0.0, upper: float = 1.0) -> Proximal:
     """phi = 0 where every entry is in [lower, upper], else infinite; prox clips.
 
@@ -115,15 +113,14 @@ def box(lower: float = 0.0, upper: float = 1.0) -> Proximal:
       >>> box(0.0, 1.0).prox(jnp.array([[3.0, 0.5, -2.0]]), 0.5).tolist()
       [[1.0, 0.5, 0.0]]
     """
-    if not lower < upper:
-        raise ValueError(f"lower must be below upper, got lower={lower}, upper={upper}")
+    require(lower < upper, "lower", "be below upper", f"lower={lower}, upper={upper}")
     return Proximal(
         penalty=lambda y: _indicator(y, lower, upper),
         prox=lambda y, step_size: jnp.clip(y, lower, upper),
     )
 
 
-@typed
+@checked(threshold=at_least(0.0))
 def group_shrinkage(threshold: float = 1.0) -> Proximal:
     """phi = threshold sum_i |y_i|_2 over tokens; prox shortens each by step_size threshold, to 0 at the least.
 
@@ -140,7 +137,6 @@ def group_shrinkage(threshold: float = 1.0) -> Proximal:
       >>> group_shrinkage(1.0).prox(jnp.array([[3.0, 4.0], [0.3, 0.4]]), 2.5).tolist()
       [[1.5, 2.0], [0.0, 0.0]]
     """
-    _check_threshold(threshold)
 
     def prox(y: Array, step_size: float) -> Array:
         lengths = _lengths(y)[..., None]
@@ -202,8 +198,3 @@ def _indicator(y: Array, lower: float, upper: float = math.inf) -> Array:
 def _lengths(y: Array) -> Array:
     """Norms of the tokens."""
     return norm(y.astype(compute_dtype(y)), y.ndim - 1)
-
-
-def _check_threshold(threshold: float) -> None:
-    if not (threshold >= 0.0 and math.isfinite(threshold)):
-        raise ValueError(f"threshold must be finite and at least 0, got {threshold}")

@@ -1,6 +1,5 @@
 """The parts of a nonlinearity: a convex penalty, its proximal operator and its Moreau envelope."""
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -8,10 +7,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import typed
-from unroll_jax.descent import blank_absent, compute_dtype
+from unroll_jax.arguments import POSITIVE, checked
+from unroll_jax.energies.tokens import blank_absent
+from unroll_jax.numerics import compute_dtype
 
-__all__ = ["Proximal", "check_positive", "moreau_envelope", "penalty_of_present", "prox_of_present"]
+__all__ = ["Proximal", "moreau_envelope", "penalty_of_present", "prox_of_present"]
 
 
 class Proximal(NamedTuple):
@@ -32,7 +32,7 @@ class Proximal(NamedTuple):
     prox: Callable[[Float[Array, "*batch n d"], float], Float[Array, "*batch n d"]]
 
 
-@typed
+@checked(step_size=POSITIVE)
 def moreau_envelope(phi: Proximal, y: Float[Array, "*batch n d"], step_size: float) -> Float[Array, "*batch"]:
     r"""The smoothed penalty :math:`M(y) = \min_z \phi(z) + \frac{1}{2 s} |z - y|_F^2`, with s = step_size.
 
@@ -59,7 +59,6 @@ def moreau_envelope(phi: Proximal, y: Float[Array, "*batch n d"], step_size: flo
       >>> moreau_envelope(soft_threshold(1.0), jnp.array([[3.0, 0.5]]), 1.0).item()  # Huber: 3 - 1/2, and 0.5^2 / 2
       2.625
     """
-    check_positive("step_size", step_size)
 
     @jax.custom_jvp
     def envelope(y: Array) -> Array:
@@ -89,13 +88,3 @@ def prox_of_present(phi: Proximal, y: Any, step_size: float, present: Any) -> An
     if present is None:
         return phi.prox(y, step_size)
     return jnp.where(present[..., None], phi.prox(blank_absent(y, present), step_size), y)
-
-
-def check_positive(name: str, value: Any) -> None:
-    """Checks a number that must be positive and finite; an array, which may be traced, is let through.
-
-    Raises:
-      ValueError: if it is neither.
-    """
-    if not isinstance(value, jax.Array) and not (value > 0.0 and math.isfinite(value)):
-        raise ValueError(f"{name} must be positive and finite, got {value}")

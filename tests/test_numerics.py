@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unroll_jax.products import gram, linear
+from unroll_jax.numerics import gram, linear
 
 
 def drawn(shape, seed=0):

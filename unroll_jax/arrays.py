@@ -1,0 +1,92 @@
+"""Checks of arrays: kind, shape, and the values that are known."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from unroll_jax.arguments import require
+
+__all__ = ["broadcasts", "check_array", "check_dtype", "check_finite", "check_known", "check_shape", "check_square"]
+
+DTYPES = {jnp.floating: "have a floating dtype", jnp.integer: "be integers", jnp.bool_: "be boolean"}
+
+
+def check_array(name: str, value: Any) -> None:
+    """Checks that ``value`` is an array, a number, or None.
+
+    Raises:
+      TypeError: if it is not; JAX takes no lists.
+    """
+    is_array = getattr(getattr(value, "dtype", None), "kind", "O") not in "OSU"
+    if value is not None and not is_array and not isinstance(value, int | float | complex):
+        raise TypeError(f"{name} must be an array, got {type(value).__name__}; jnp.asarray makes one")
+
+
+def check_dtype(name: str, value: Any, kind: Any = jnp.floating) -> None:
+    """Checks that an array, if there is one, is of a kind of `DTYPES`.
+
+    Raises:
+      TypeError: if it is not.
+    """
+    if value is not None and not jnp.issubdtype(jnp.result_type(value), kind):
+        raise TypeError(f"{name} must {DTYPES[kind]}, got {jnp.result_type(value)}; cast it first")
+
+
+def check_shape(name: str, value: Any, shape: tuple[int, ...], why: str = "") -> None:
+    """Checks that an array, if there is one, has a shape; ``why`` follows the shape in the message.
+
+    Raises:
+      ValueError: if it has not.
+    """
+    require(value is None or np.shape(value) == shape, name, f"have shape {shape}{why}", np.shape(value))
+
+
+def check_square(name: str, value: Any, way_out: str = "") -> None:
+    """Checks that an array is a square matrix.
+
+    Raises:
+      ValueError: if it is not.
+    """
+    shape = np.shape(value)
+    require(len(shape) == 2 and shape[0] == shape[-1], name, "be a square matrix", f"shape {shape}", way_out)
+
+
+def check_finite(name: str, value: Any, present: Any = None) -> None:
+    """Checks that an array holds no NaN or infinity where its values are known, but for rows that are not present.
+
+    Raises:
+      ValueError: naming the first such entry.
+    """
+    if value is None or any(isinstance(known, Tracer) for known in (value, present)):
+        return
+    if not getattr(value, "is_fully_addressable", True):  # parts of it lie on other hosts
+        return
+    value = np.asarray(value)
+    finite = np.isfinite(value)
+    if not finite.all() and present is not None:
+        finite, there = np.broadcast_arrays(finite, np.asarray(present)[..., None])
+        value, finite = np.broadcast_to(value, finite.shape), finite | ~there
+    if not finite.all():
+        place = tuple(int(i) for i in np.argwhere(~finite)[0])
+        raise ValueError(f"{name} must be finite, but {name}{list(place)} is {value[place]}")
+
+
+def check_known(name: str, value: Any) -> None:
+    """Checks that an option of a layer is not a traced array.
+
+    Raises:
+      ValueError: if it is.
+    """
+    if isinstance(value, Tracer):
+        raise ValueError(
+            f"{name} must be known when the layer is made, got a traced array of shape {value.shape}; "
+            "make the layer outside jit, or from a NumPy array"
+        )
+
+
+def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+    """Returns whether an array of ``shape`` broadcasts to ``target``."""
+    padded = (1,) * (len(target) - len(shape)) + tuple(shape)
+    return len(padded) == len(target) and all(a in (1, b) for a, b in zip(padded, target, strict=True))

@@ -1,0 +1,65 @@
+"""Dtypes, scales and matrix products of energies: no overflow where the value has none, and fast gradients."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+__all__ = ["compute_dtype", "gram", "linear", "powers_of_two", "square_range"]
+
+
+def powers_of_two(sizes: Float[Array, "..."]) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+    """Powers of two that bring ``sizes`` near 1, and those that take them back; 1 for 0, constants for autodiff.
+
+    Products with them are exact, and neither is subnormal, which compiled code takes for 0.
+    """
+    lowest = int(jnp.finfo(sizes.dtype).minexp)
+    _, exponent = jnp.frexp(jax.lax.stop_gradient(sizes))
+    exponent = jnp.clip(exponent, lowest, -lowest)
+    one = jnp.ones((), sizes.dtype)
+    return jnp.ldexp(one, -exponent), jnp.ldexp(one, exponent)
+
+
+def square_range(largest: Float[Array, "..."], count: int) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+    """Powers of two that make numbers small where sums of ``count`` of their squares overflow, and back; else 1.
+
+    Sums of squares and products, times the second power twice, then overflow to the infinity of their own sign.
+    """
+    limits = jnp.finfo(largest.dtype)
+    room = 0.25 * float(limits.max) ** 0.5 / count**0.5
+    most = 2.0 ** (int(limits.maxexp) // 2 - 2)  # compilers multiply the two powers first: their product is finite
+    return powers_of_two(jnp.where(largest > room, jnp.minimum(largest, most), 1.0))
+
+
+def compute_dtype(*arrays: Any) -> jnp.dtype:
+    """The dtype energies and reductions are computed in: float32 at least, float64 if an input is."""
+    return jnp.promote_types(jnp.result_type(*(a for a in arrays if a is not None)), jnp.float32)
+
+
+def linear(tokens: Float[Array, "*batch n d"], weight: Float[Array, "d k"]) -> Float[Array, "*batch n k"]:
+    """``tokens @ weight`` as one product over all tokens, which makes the weight's gradient one product too."""
+    return _flat_product(tokens, weight)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+def gram(tokens: Float[Array, "*batch n k"], dtype: Any = None) -> Float[Array, "*batch n n"]:
+    r"""The inner products :math:`Z Z^T` of all pairs of tokens, accumulated in ``dtype`` (None: that of the tokens).
+
+    Their derivative is :math:`A + A^T` with :math:`A = \dot Z Z^T`: one product, forward and backward, where autodiff
+    of a product of an array with itself takes two.
+    """
+    return jnp.matmul(tokens, jnp.swapaxes(tokens, -1, -2), preferred_element_type=dtype)
+
+
+@gram.defjvp
+def _(dtype: Any, primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    (tokens,), (moved,) = primals, tangents
+    half = jnp.matmul(moved, jnp.swapaxes(tokens, -1, -2), preferred_element_type=dtype)
+    return gram(tokens, dtype), half + jnp.swapaxes(half, -1, -2)
+
+
+@functools.partial(jax.checkpoint, prevent_cse=False)  # the backward pass keeps the tokens, not a flat copy of them
+def _flat_product(tokens: Array, weight: Array) -> Array:
+    return (tokens.reshape(-1, tokens.shape[-1]) @ weight).reshape(*tokens.shape[:-1], weight.shape[-1])
