@@ -76,7 +76,7 @@ def test_the_last_slice_that_arrived_stands_for_a_lost_one():
     [
         (lambda: salt_and_pepper(GREY, KEY, 1.1), r"share must be in \[0, 1\], got 1.1"),
         (lambda: dropped(GREY, KEY, float("nan")), r"share must be in \[0, 1\], got nan"),
-        (lambda: dropped(GREY, KEY, 0.1, fill="mean"), "fill must be one of zero, last, got 'mean'"),
+        (lambda: dropped(GREY, KEY, 0.1, fill="mean"), r"fill must be one of \('zero', 'last'\), got 'mean'"),
         (lambda: blur(GREY, -1.0), "deviation must be finite and at least 0, got -1.0"),
         (lambda: blur(GREY, float("inf")), "deviation must be finite and at least 0, got inf"),
     ],

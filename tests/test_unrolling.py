@@ -231,7 +231,7 @@ def test_layers_are_written_out_up_to_a_depth_and_without_remat(layer):
 
 BAD_CALLS = [
     ({"num_layers": 3, "unroll": 3, "remat": True}, "unroll must be below num_layers=3 with remat"),
-    ({"num_layers": 3, "unroll": 0}, "unroll must be at least 1 and an integer, or None, got 0"),
+    ({"num_layers": 3, "unroll": 0}, "unroll must be at least 1, got 0"),
     ({"num_layers": 0}, "num_layers must be at least 1, got 0"),
     ({"num_layers": 2.5}, "num_layers must be an integer, got 2.5"),
     ({"num_layers": 3, "record": "energies"}, "record must be .* got 'energies'"),

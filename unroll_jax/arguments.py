@@ -97,12 +97,13 @@ def check(name: str, value: Any, rule: Rule, *, optional: bool = False, way_out:
     require(allowed, name, words, repr(value) if isinstance(value, str) else value, way_out)
 
 
-def check_fields(owner: Any, rule: Rule, *names: str, optional: bool = False) -> None:
-    """`check` of attributes; of a tuple, each entry is checked."""
+def check_fields(owner: Any, rule: Rule, *names: str) -> None:
+    """`check` of attributes, and of every entry where one is a tuple; None is let through."""
     for name in names:
         value = getattr(owner, name)
         for entry in value if isinstance(value, tuple) else (value,):
-            check(name, entry, rule, optional=optional)
+            if entry is not None:
+                check(name, entry, rule)
 
 
 def require(holds: Any, name: str, allowed: str, got: Any, way_out: str = "") -> None:

@@ -112,7 +112,7 @@ def test_bfloat16_violations_leave_the_multipliers_in_float32():
 @pytest.mark.usefixtures("unchecked")
 def test_a_bad_argument_is_named():
     for resilience in (-1.0, 0.0, float("inf"), float("nan")):
-        with pytest.raises(ValueError, match=rf"resilience .* must be positive and finite, or None, got {resilience}"):
+        with pytest.raises(ValueError, match=rf"resilience must be positive and finite, or None, got {resilience}"):
             uj.dual_ascent(optax.sgd(0.1), resilience=resilience)
     with pytest.raises(TypeError, match=r"optimizer must be an optax gradient transformation .* got 0.1"):
         uj.dual_ascent(0.1)

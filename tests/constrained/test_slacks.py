@@ -120,7 +120,7 @@ def test_a_bad_argument_is_named():
     with pytest.raises(ValueError, match=r"gradient must have shape \(3,\), one a slack, got \(2,\)"):
         update(init(3), jnp.ones(2))
     losses = jnp.ones(4)
-    with pytest.raises(ValueError, match=r"resilience .* must be positive and finite"):
+    with pytest.raises(ValueError, match=r"resilience must be positive and finite"):
         uj.resilient_lagrangian(losses, jnp.zeros(4), jnp.zeros(4), CONSTRAINTS, resilience=0.0)
     with pytest.raises(ValueError, match=r"slacks must have shape \(4,\), one a multiplier, got \(3,\)"):
         uj.resilient_lagrangian(losses, jnp.zeros(3), jnp.zeros(4), CONSTRAINTS, resilience=1.0)

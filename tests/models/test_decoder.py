@@ -216,11 +216,11 @@ def test_a_token_beyond_the_capacity_overwrites_none():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"dim": 0}, "dim must be at least 1 and an integer, got 0"),
+        ({"dim": 0}, "dim must be at least 1, got 0"),
         ({"num_key_value_heads": 5}, "num_key_value_heads must divide num_heads=32, got 5"),
         ({"num_heads": 24}, "num_heads must divide dim=2048 where head_dim is None, got 24"),
         ({"head_dim": 7}, "head_dim must be even, as pairs are rotated, got 7"),
-        ({"rotary_base": 1.0}, "rotary_base must be finite and above 1, got 1.0"),
+        ({"rotary_base": 1.0}, r"rotary_base must be in \(1, inf\), got 1.0"),
         ({"norm_epsilon": 2.0}, r"norm_epsilon must be in \[0, 1\), got 2.0"),
     ],
     ids=lambda value: "" if isinstance(value, str) else next(iter(value)),

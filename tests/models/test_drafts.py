@@ -99,7 +99,7 @@ def test_a_bad_argument_is_named(change, message):
 
 
 def test_a_decoder_of_one_layer_and_answers_of_one_token_have_no_draft():
-    with pytest.raises(ValueError, match="exit_layer must be from 1 to num_layers - 1=0, got 1"):
+    with pytest.raises(ValueError, match=r"exit_layer must be in \[1, num_layers=1\), got 1"):
         choose_draft(DecoderConfig(30, 8, 1, 2, 1, 12), {}, PROMPTS)
     with pytest.raises(ValueError, match="answers of two tokens or more to measure on, got max_tokens=1"):
         choose_draft(SMALL, small_params(), PROMPTS, max_tokens=1)

@@ -87,7 +87,7 @@ def test_the_longest_prompt_that_has_room_is_answered():
         ({"noise": 0.1}, "key must be given where temperature=0.0 or noise=0.1 is above 0, got None"),
         ({"temperature": 1.0}, "key must be given where temperature=1.0"),
         ({"temperature": -1.0}, "temperature must be finite and at least 0"),
-        ({"temperature": 1.0, "top_k": 31, "key": 0}, "top_k must be at most vocabulary_size=30, got 31"),
+        ({"temperature": 1.0, "top_k": 31, "key": 0}, "top_k must be in [1, vocabulary_size=30], or None, got 31"),
     ],
     ids=str,
 )

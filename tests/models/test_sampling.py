@@ -67,7 +67,7 @@ def test_random_numbers_of_a_position_are_the_same_in_any_batch_and_differ_betwe
     [
         ({"temperature": -1.0}, "temperature must be finite and at least 0, got -1.0"),
         ({"temperature": float("nan")}, "temperature must be finite and at least 0, got nan"),
-        ({"temperature": 1.0, "top_k": 0}, "top_k must be at least 1, got 0; None keeps all tokens"),
+        ({"temperature": 1.0, "top_k": 0}, "top_k must be at least 1, or None, got 0; None keeps all tokens"),
         ({"temperature": 1.0, "top_p": 0.0}, "top_p must be in (0, 1], got 0.0"),
         ({"temperature": 1.0, "top_p": 1.5}, "top_p must be in (0, 1], got 1.5"),
         ({"top_p": 0.9}, "top_p=0.9 needs a temperature above 0"),

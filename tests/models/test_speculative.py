@@ -150,8 +150,8 @@ def test_sampled_answers_have_the_distribution_of_the_model(way):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"exit_layer": 0}, "exit_layer must be from 1 to num_layers - 1=3, got 0"),
-        ({"exit_layer": 4}, "exit_layer must be from 1 to num_layers - 1=3, got 4"),
+        ({"exit_layer": 0}, "exit_layer must be in [1, num_layers=4), got 0"),
+        ({"exit_layer": 4}, "exit_layer must be in [1, num_layers=4), got 4"),
         ({"draft_length": 0}, "draft_length must be in [1, max_positions=60), got 0"),
         ({"temperature": 1.0}, "key must be given where temperature=1.0"),
     ],

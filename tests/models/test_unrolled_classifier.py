@@ -103,7 +103,7 @@ def test_record_sees_the_logits_of_every_layer():
         ({"perturbation": np.zeros((2, 5, DIM), np.int32)}, TypeError, "perturbation must have .* floating, got int32"),
         ({"tokens": TOKENS[:, :0], "mask": MASK[:, :0]}, ValueError, r"n at least 1, got shape \(2, 0\)"),
         ({"token_types": TOKENS[:1]}, ValueError, r"token_types must have shape \(2, 5\)"),
-        ({"max_positions": 0}, ValueError, "max_positions must be at least 1 and an integer, got 0"),
+        ({"max_positions": 0}, ValueError, "max_positions must be at least 1, got 0"),
         ({"mask": MASK[:1]}, ValueError, r"mask must have shape \(2, 5\)"),
         ({"perturbation": np.zeros((2, 5, 1))}, ValueError, r"perturbation must have shape \(2, 5, 4\)"),
         ({"max_positions": 4}, ValueError, r"n in \[1, max_positions=4\], got shape \(2, 5\); truncate"),

@@ -11,12 +11,11 @@ from jaxtyping import Array, Bool, Float
 
 from unroll_jax.arguments import POSITIVE, at_least, checked, require
 from unroll_jax.arrays import check_square
-from unroll_jax.descent import Anchor, Descent
+from unroll_jax.descent import Descent
 from unroll_jax.energies.examples import DIM, Example, normal
-from unroll_jax.energies.inputs import check_params, guarded
 from unroll_jax.energies.proximal.operators import resolve_proximal
 from unroll_jax.energies.proximal.penalty import Proximal, penalty_of_present
-from unroll_jax.energies.tokens import as_anchor, blank_absent, check_tokens
+from unroll_jax.energies.tokens import Tokens, on_tokens
 from unroll_jax.numerics import compute_dtype, linear, square_range
 
 __all__ = [
@@ -98,41 +97,30 @@ def feedforward(
         _check_spectrum(spectrum, step_size)
 
     def matrix(params: FeedForwardParams) -> Array:
-        check_params("W_f", params.W_f, (dim, dim))
         return params.W_f if spectrum is None else clip_spectrum(params.W_f, *spectrum)
 
     def init(key: jax.Array) -> FeedForwardParams:
         W_f = jax.nn.initializers.xavier_normal()(key, (dim, dim))
         return FeedForwardParams(W_f * (INITIAL_NORM / jnp.linalg.norm(W_f, 2)))
 
-    def energy(params: FeedForwardParams, y: Array, x: Array | Anchor | None = None) -> Float[Array, "*batch"]:
-        check_tokens(y, x, dim=dim)
-        anchor, present = as_anchor(x)
-        y, anchor = blank_absent(y, present), blank_absent(anchor, present)
-        dtype = compute_dtype(y, params.W_f)
-        wide = y.astype(dtype)
-        down, up = square_range(jnp.max(jnp.abs(wide), axis=(-2, -1), keepdims=True, initial=0.0), wide.shape[-2] * dim)
-        wide = wide * down
-        distance = wide if anchor is None else wide - anchor.astype(dtype) * down
-        quadratic = 0.5 * jnp.sum(linear(wide, matrix(params).astype(dtype)) * wide + distance**2, axis=(-2, -1))
+    def energy(params: FeedForwardParams, tokens: Tokens) -> Float[Array, "*batch"]:
+        y, B, present, _ = tokens
+        down, up = square_range(jnp.max(jnp.abs(y), axis=(-2, -1), keepdims=True, initial=0.0), y.shape[-2] * dim)
+        scaled = y * down
+        distance = scaled if B is None else scaled - B * down
+        W_f = matrix(params).astype(y.dtype)
+        quadratic = 0.5 * jnp.sum(linear(scaled, W_f) * scaled + distance**2, axis=(-2, -1))
         quadratic = quadratic * up[..., 0, 0] * up[..., 0, 0]
         return quadratic + penalty_of_present(proximal, y, present)
 
-    def step(params: FeedForwardParams, y: Array, x: Array | Anchor | None = None) -> Array:
-        check_tokens(y, x, dim=dim)
-        anchor, present = as_anchor(x)
-        there, anchor = blank_absent(y, present), blank_absent(anchor, present)
-        dtype = compute_dtype(y, params.W_f)
+    def step(params: FeedForwardParams, tokens: Tokens) -> Array:
+        y, B, _, _ = tokens
         W_f = matrix(params)
-        symmetric = 0.5 * (W_f + W_f.T).astype(dtype)
-        mixing = (1.0 - step_size) * jnp.eye(dim, dtype=dtype) - step_size * symmetric
-        moved = linear(there.astype(dtype), mixing)
-        if anchor is not None:
-            moved = moved + step_size * anchor.astype(dtype)
-        stepped = proximal.prox(moved, step_size).astype(y.dtype)
-        return stepped if present is None else jnp.where(present[..., None], stepped, y)
+        symmetric = 0.5 * (W_f + W_f.T).astype(y.dtype)
+        moved = linear(y, (1.0 - step_size) * jnp.eye(dim, dtype=y.dtype) - step_size * symmetric)
+        return proximal.prox(moved if B is None else moved + step_size * B, step_size)
 
-    return guarded(Descent(init=init, energy=energy, step=step), FeedForwardParams)
+    return on_tokens(FeedForwardParams, init, energy, step, dim=dim, shapes={"W_f": (dim, dim)})
 
 
 @checked()

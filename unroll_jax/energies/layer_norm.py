@@ -1,17 +1,16 @@
 """The energy that layer normalisation lowers: half the squared distance to the sphere of centred tokens."""
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unroll_jax.arguments import POSITIVE, at_least, checked, in_interval
-from unroll_jax.descent import Anchor, Descent
+from unroll_jax.descent import Descent
 from unroll_jax.energies.examples import DIM, Example, normal
-from unroll_jax.energies.tokens import as_anchor, blank_absent, check_tokens
-from unroll_jax.numerics import compute_dtype, powers_of_two
+from unroll_jax.energies.tokens import Tokens, on_tokens, sum_present
+from unroll_jax.numerics import powers_of_two
 
 __all__ = ["layer_norm", "layer_norm_example"]
 
@@ -59,27 +58,21 @@ def layer_norm(dim: int, *, radius: float | None = None, epsilon: float = 0.0, s
     """
     norm = math.sqrt(dim) if radius is None else radius
 
-    def energy(params: Any, y: Array, x: Array | Anchor | None = None) -> Float[Array, "*batch"]:
-        check_tokens(y, x, dim=dim)
-        present = as_anchor(x).present
-        mean, _, length, up = _split(blank_absent(y, present), epsilon)
+    def energy(params: None, tokens: Tokens) -> Float[Array, "*batch"]:
+        mean, _, length, up = _split(tokens.y, epsilon)
         # |u|^2 / 2 - R sqrt(|u|^2 + c) + R^2 / 2, as a square so that nothing cancels near the sphere.
         centred_part = 0.5 * (length * up - norm) ** 2 - 0.5 * dim * epsilon
-        each = 0.5 * dim * mean**2 + centred_part
-        return jnp.sum(each if present is None else blank_absent(each, present), axis=(-2, -1))
+        return sum_present((0.5 * dim * mean**2 + centred_part)[..., 0], tokens.present)
 
-    def step(params: Any, y: Array, x: Array | Anchor | None = None) -> Array:
-        check_tokens(y, x, dim=dim)
-        present = as_anchor(x).present
-        _, centred, length, _ = _split(blank_absent(y, present), epsilon)
+    def step(params: None, tokens: Tokens) -> Array:
+        _, centred, length, _ = _split(tokens.y, epsilon)
         normed = centred * (norm / jnp.where(length == 0.0, 1.0, length))
-        stepped = ((1.0 - step_size) * y + step_size * normed).astype(y.dtype)
-        return stepped if present is None else jnp.where(present[..., None], stepped, y)
+        return (1.0 - step_size) * tokens.y + step_size * normed
 
     def init(key: jax.Array) -> None:
         return None
 
-    return Descent(init=init, energy=energy, step=step)
+    return on_tokens(None, init, energy, step, dim=dim)
 
 
 def layer_norm_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
@@ -92,11 +85,10 @@ def _split(y: Array, epsilon: float) -> tuple[Array, Array, Array, Array]:
 
     The power brings the larger of the token and of the smoothing near 1: squares neither over- nor underflow.
     """
-    wide = y.astype(compute_dtype(y))
-    down, up = powers_of_two(jnp.maximum(jnp.max(jnp.abs(wide), axis=-1, keepdims=True), math.sqrt(epsilon)))
-    wide = wide * down
-    mean = jnp.mean(wide, axis=-1, keepdims=True)
-    centred = wide - mean
+    down, up = powers_of_two(jnp.maximum(jnp.max(jnp.abs(y), axis=-1, keepdims=True), math.sqrt(epsilon)))
+    scaled = y * down
+    mean = jnp.mean(scaled, axis=-1, keepdims=True)
+    centred = scaled - mean
     square = jnp.sum(centred**2, axis=-1, keepdims=True)
     if epsilon > 0.0:  # compiled code would square the power first, and 0 times infinity is not 0
         square = square + y.shape[-1] * (math.sqrt(epsilon) * down) ** 2

@@ -9,13 +9,13 @@ from jaxtyping import Array, Float
 
 from unroll_jax.arguments import POSITIVE, at_least, checked, require
 from unroll_jax.arrays import check_known
-from unroll_jax.descent import Anchor, Descent
+from unroll_jax.descent import Descent
 from unroll_jax.energies.cosine import cosine_dictionary
 from unroll_jax.energies.examples import DIM, TOKENS, Example, normal
-from unroll_jax.energies.inputs import check_input, guarded
-from unroll_jax.energies.tokens import as_anchor, blank_absent, check_tokens, sum_present
+from unroll_jax.energies.inputs import check_input
+from unroll_jax.energies.tokens import Tokens, on_tokens, sum_present
 from unroll_jax.norm_bounds import matrix_norm_bound
-from unroll_jax.numerics import compute_dtype, linear
+from unroll_jax.numerics import linear
 
 __all__ = ["ListaParams", "lista", "lista_example"]
 
@@ -92,28 +92,29 @@ def lista(
     def init(key: jax.Array) -> ListaParams:
         return ListaParams(jnp.asarray(cosine_dictionary(num_atoms, dim), jnp.float32))
 
-    def energy(params: ListaParams, y: Array, x: Any = None) -> Float[Array, "*batch"]:
-        codes, A, signal, present = _prepare(params, y, x)
-        misfit = 0.5 * jnp.sum((signal - linear(codes, A)) ** 2, axis=-1)
+    def energy(params: ListaParams, tokens: Tokens) -> Float[Array, "*batch"]:
+        codes, signal, present, _ = tokens
+        assert signal is not None
+        misfit = 0.5 * jnp.sum((signal - linear(codes, measured(params, codes))) ** 2, axis=-1)
         return sum_present(misfit + sparsity * jnp.sum(jnp.abs(codes), axis=-1), present)
 
-    def step(params: ListaParams, y: Array, x: Any = None) -> Array:
-        codes, A, signal, present = _prepare(params, y, x)
+    def step(params: ListaParams, tokens: Tokens) -> Array:
+        codes, signal, _, _ = tokens
+        assert signal is not None
+        A = measured(params, codes)
         c = _square_norm_bound(A) if curvature is None else curvature
         moved = codes + linear(signal - linear(codes, A), A.T / c)
-        coded = (jnp.sign(moved) * jax.nn.relu(jnp.abs(moved) - sparsity / c)).astype(y.dtype)
-        return coded if present is None else jnp.where(present[..., None], coded, y)
+        return jnp.sign(moved) * jax.nn.relu(jnp.abs(moved) - sparsity / c)
 
-    def _prepare(params: ListaParams, y: Array, x: Any) -> tuple[Array, Array, Array, Any]:
-        signal, present = as_anchor(x)
-        check_tokens(y, Anchor(None, present), dim=num_atoms)
-        check_input(signal, y.shape[:-1], width=width, what="the signal", present=present)
-        dtype = compute_dtype(y, signal, params.D)
-        codes, signal = (jnp.asarray(blank_absent(a, present), dtype) for a in (y, signal))
-        D = jnp.asarray(params.D, dtype)
-        return codes, D if Phi is None else D @ jnp.asarray(Phi.T, dtype), signal, present
+    def measured(params: ListaParams, codes: Array) -> Array:
+        """A = D Phi^T, the atoms as they are measured."""
+        D = jnp.asarray(params.D, codes.dtype)
+        return D if Phi is None else D @ jnp.asarray(Phi.T, codes.dtype)
 
-    return guarded(Descent(init=init, energy=energy, step=step), ListaParams)
+    def check_x(x: Any, tokens: tuple[int, ...], present: Any) -> None:
+        check_input(x, tokens, width=width, what="the signal", present=present)
+
+    return on_tokens(ListaParams, init, energy, step, dim=num_atoms, check_x=check_x, x_widens=True)
 
 
 def lista_example(key: jax.Array, batch: tuple[int, ...]) -> Example:

@@ -1,17 +1,97 @@
-"""Tokens that may be absent: anchors, masks, and checks of both."""
+"""Layers on tokens: presence, dtype and anchors are handled here, so that an energy's file is its equation."""
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from unroll_jax.arguments import require
 from unroll_jax.arrays import broadcasts, check_array, check_dtype, check_finite
-from unroll_jax.descent import Anchor
-from unroll_jax.numerics import linear
+from unroll_jax.descent import Anchor, Descent
+from unroll_jax.energies.inputs import check_params, guarded
+from unroll_jax.numerics import compute_dtype, linear
 
-__all__ = ["as_anchor", "blank_absent", "check_tokens", "project", "sum_present"]
+__all__ = ["Tokens", "as_anchor", "blank_absent", "check_tokens", "on_tokens", "project", "sum_present"]
+
+
+class Tokens(NamedTuple):
+    """What an energy or a step reads, in the dtype of the computation, with 0 in place of absent tokens.
+
+    Attributes:
+      y: the tokens.
+      x: the anchor or other input, or None.
+      present: boolean (*batch, n), or None if every token is there.
+      dtype: of the tokens outside.
+    """
+
+    y: Float[Array, "*batch n d"]
+    x: Float[Array, "..."] | None
+    present: Bool[Array, "..."] | None
+    dtype: Any
+
+
+def on_tokens(
+    params: type | None,
+    init: Callable[[jax.Array], Any],
+    energy: Callable[[Any, Tokens], Float[Array, "*batch"]],
+    step: Callable[[Any, Tokens], Float[Array, "*batch n d"]],
+    step_and_energy: Callable[[Any, Tokens], tuple[Array, Array]] | None = None,
+    *,
+    dim: int | None = None,
+    shapes: Mapping[str, tuple[int, ...] | None] | None = None,
+    check_x: Callable[[Any, tuple[int, ...], Any], None] | None = None,
+    x_widens: bool = False,
+) -> Descent:
+    """A layer from an energy and a step on `Tokens`.
+
+    Arguments are checked; states below float32 are computed on in float32; absent tokens enter nothing and stay.
+
+    Args:
+      params: type of the parameters, a NamedTuple of arrays; None if there are none.
+      init: as in `Descent`.
+      energy: ``(params, tokens) -> (*batch,)``; it leaves absent tokens out of its sum.
+      step: ``(params, tokens) -> y'``, in any floating dtype.
+      step_and_energy: both at once, or None.
+      dim: width of the tokens; None is any.
+      shapes: shapes of arrays of the parameters, by name.
+      check_x: ``(x, shape of the tokens without their width, present) -> None``; None checks an anchor.
+      x_widens: whether the dtype of x counts towards that of the computation, as that of the parameters does.
+    """
+
+    def read(values: Any, y: Any, x: Any) -> Tokens:
+        x, present = as_anchor(x)
+        check_tokens(y, Anchor(x if check_x is None else None, present), dim=dim)
+        if check_x is not None:
+            check_x(x, y.shape[:-1], present)
+        for name, shape in (shapes or {}).items():
+            check_params(name, getattr(values, name), shape)
+        dtype = compute_dtype(y, *jax.tree.leaves(values), x if x_widens else None)
+        wide = jnp.asarray(blank_absent(y, present), dtype)
+        given = None if x is None else jnp.asarray(blank_absent(x, present), dtype)
+        return Tokens(wide, given, present, jnp.result_type(y))
+
+    def write(stepped: Array, y: Array, present: Any) -> Array:
+        stepped = stepped.astype(y.dtype)
+        return stepped if present is None else jnp.where(present[..., None], stepped, y)
+
+    def energy_of(params: Any, y: Array, x: Any = None) -> Float[Array, "*batch"]:
+        return energy(params, read(params, y, x))
+
+    def step_of(params: Any, y: Array, x: Any = None) -> Array:
+        tokens = read(params, y, x)
+        return write(step(params, tokens), y, tokens.present)
+
+    def both_of(params: Any, y: Array, x: Any = None) -> tuple[Array, Float[Array, "*batch"]]:
+        assert step_and_energy is not None
+        tokens = read(params, y, x)
+        stepped, value = step_and_energy(params, tokens)
+        return write(stepped, y, tokens.present), value
+
+    layer = Descent(init, energy_of, step_of, None if step_and_energy is None else both_of)
+    return layer if params is None else guarded(layer, params)
 
 
 def as_anchor(x: Any) -> Anchor:

@@ -62,7 +62,7 @@ class Head(nn.Module):
         Raises:
           ValueError: if num_classes, pooling or hidden is not allowed.
         """
-        check_fields(self, at_least(1), "num_classes", optional=True)
+        check_fields(self, at_least(1), "num_classes")
         check("pooling", self.pooling, one_of(POOLINGS))
         check("hidden", self.hidden, one_of(HIDDEN), optional=True)
         pooled = POOLINGS[self.pooling](y.astype(jnp.promote_types(y.dtype, jnp.float32)), mask)

@@ -76,7 +76,7 @@ class DecoderConfig:
     def __post_init__(self) -> None:
         names = ("vocabulary_size", "dim", "num_layers", "num_heads", "num_key_value_heads", "hidden_dim")
         check_fields(self, at_least(1), *names, "max_positions")
-        check_fields(self, at_least(1), "head_dim", optional=True)
+        check_fields(self, at_least(1), "head_dim")
         heads, shared = self.num_heads, self.num_key_value_heads
         require(heads % shared == 0, "num_key_value_heads", f"divide num_heads={heads}", shared)
         fits = self.head_dim is not None or self.dim % heads == 0

@@ -64,7 +64,7 @@ class DeepOptEq(OptEqBase, kw_only=True):
           TypeError: if x is not floating.
         """
         check_array(x, convolutional=self.convolutional)
-        check_fields(self, at_least(1), "num_classes", "features", "pool", optional=True)
+        check_fields(self, at_least(1), "num_classes", "features", "pool")
         if self.features is not None:
             x = Features(
                 self.features,

@@ -65,7 +65,7 @@ class FeedForwardNetwork(nn.Module):
           TypeError: if x is not floating.
         """
         check_array(x, convolutional=self.convolutional)
-        check_fields(self, at_least(1), "num_classes", "widths", "features", "pool", "kernel_size", optional=True)
+        check_fields(self, at_least(1), "num_classes", "widths", "features", "pool", "kernel_size")
         named = {f"layer_{place}": width for place, width in enumerate(self.widths, start=1)}
         if self.features is not None:
             named = {"features": self.features, **named}

@@ -103,7 +103,7 @@ class LISTA(nn.Module):
 
     def _layers(self) -> ListaLayerParams:
         check_fields(self, at_least(1), "dim", "num_atoms", "num_layers")
-        check_fields(self, at_least(0.0), "sparsity", "noise", optional=True)
+        check_fields(self, at_least(0.0), "sparsity", "noise")
 
         def init(key: jax.Array) -> ListaLayerParams:
             dictionary = self.dictionary_init(key, (self.num_atoms, self.dim), self.param_dtype)

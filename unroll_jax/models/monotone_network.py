@@ -86,7 +86,7 @@ class MonotoneOperatorNetwork(nn.Module):
           TypeError: if x is not floating.
         """
         check_array(x, convolutional=self.convolutional)
-        check_fields(self, at_least(1), "num_classes", "channels", "pool", optional=True)
+        check_fields(self, at_least(1), "num_classes", "channels", "pool")
         image = None
         if self.convolutional:
             reach = self.kernel_size // 2

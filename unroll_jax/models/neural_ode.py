@@ -120,7 +120,7 @@ class NeuralODE(nn.Module):
 
     def _check(self) -> None:
         names = ("num_classes", "widths", "features", "pool", "kernel_size", "max_steps")
-        check_fields(self, at_least(1), *names, optional=True)
+        check_fields(self, at_least(1), *names)
         check_fields(self, at_least(0), "augment")
         check_fields(self, in_interval("(0, 1)"), "tol")
 

@@ -190,11 +190,11 @@ class OptEqBase(nn.Module):
         )
 
     def _check(self) -> None:
-        check_fields(self, at_least(1), "channels", "widths", "num_steps", "norm_steps", optional=True)
+        check_fields(self, at_least(1), "channels", "widths", "num_steps", "norm_steps")
         require(self.widths, "widths", "name at least one layer", "()")
-        check_fields(self, in_interval(f"[1, {len(self.widths)}]"), "input_layers", optional=True)
+        check_fields(self, in_interval(f"[1, {len(self.widths)}]"), "input_layers")
         check_fields(self, one_of(WAYS), "way")
-        check_fields(self, POSITIVE, "max_norm", "regulariser_step", "regulariser_smoothness", optional=True)
+        check_fields(self, POSITIVE, "max_norm", "regulariser_step", "regulariser_smoothness")
         adjoint, solver = f"{self.adjoint!r}", f"{self.solver!r}"
         implicit = self.adjoint is None or self.way == "implicit"
         require(implicit, "adjoint", f'be None for way="{self.way}", differentiated by autodiff', adjoint)

@@ -191,7 +191,7 @@ class BehindStem(nn.Module):
           TypeError: if x is not floating.
         """
         check_array(x, convolutional=True)
-        check_fields(self, at_least(1), "stem", optional=True)
+        check_fields(self, at_least(1), "stem")
         features = Stem(self.stem, param_dtype=self.param_dtype, name="stem")(x)
         return self.network(features, **options)  # pyright: ignore[reportCallIssue] (Flax types modules loosely)
 

@@ -40,8 +40,10 @@ class Sampling:
         check("top_k", self.top_k, at_least(1), optional=True, way_out="None keeps all tokens")
         check("top_p", self.top_p, in_interval("(0, 1]"), optional=True, way_out="None keeps all tokens")
         for name in ("top_k", "top_p"):
-            cut = getattr(self, name)
-            require(not self.greedy or cut is None, name, "be None where temperature is 0", cut)
+            if self.greedy and getattr(self, name) is not None:
+                raise ValueError(
+                    f"{name}={getattr(self, name)} needs a temperature above 0; with 0 the best token is taken"
+                )
 
     @property
     def greedy(self) -> bool:

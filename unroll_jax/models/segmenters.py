@@ -64,7 +64,7 @@ class DeepOptEqSegmenter(OptEqBase, kw_only=True):
           TypeError: if x is not floating.
         """
         check_array(x, convolutional=True)
-        check_fields(self, at_least(1), "num_classes", "stem", optional=True)
+        check_fields(self, at_least(1), "num_classes", "stem")
         options = {"kernel_size": self.kernel_size, "activation": self.activation, "param_dtype": self.param_dtype}
         features = Stem(self.stem, dtype=self.dtype, name="stem", **options)(x)
         z, info = self.find_equilibrium(features, convolutional=True, probe=probe)
@@ -117,7 +117,7 @@ class FullyConvolutionalNetwork(nn.Module):
           TypeError: if x is not floating.
         """
         check_array(x, convolutional=True)
-        check_fields(self, at_least(1), "num_classes", "widths", "stem", "kernel_size", optional=True)
+        check_fields(self, at_least(1), "num_classes", "widths", "stem", "kernel_size")
         options = {
             "kernel_size": self.kernel_size,
             "activation": self.activation,

@@ -116,7 +116,7 @@ class UnrolledClassifier(nn.Module):
           TypeError: if an argument has a dtype of the wrong kind.
         """
         dim, param_dtype = self.transformer.dim, self.transformer.param_dtype
-        check_fields(self, at_least(1), "vocabulary_size", "max_positions", optional=True)
+        check_fields(self, at_least(1), "vocabulary_size", "max_positions")
         check_inputs(tokens, mask, token_types, perturbation, dim=dim, max_positions=self.max_positions)
         real = jnp.ones(tokens.shape, bool) if mask is None else mask
         embeddings = TokenEmbeddings(

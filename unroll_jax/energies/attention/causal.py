@@ -17,9 +17,7 @@ from unroll_jax.energies.attention.pairwise import AttentionParams, attention
 from unroll_jax.energies.attention.rho import Rho, RhoLike, resolve_rho
 from unroll_jax.energies.attention.sums import combine, rectangle_energy, rectangle_sums, weighted_mean
 from unroll_jax.energies.examples import Example, normal
-from unroll_jax.energies.inputs import check_params, guarded
-from unroll_jax.energies.tokens import as_anchor, blank_absent, check_tokens, project
-from unroll_jax.numerics import compute_dtype
+from unroll_jax.energies.tokens import Tokens, on_tokens, project
 
 __all__ = ["causal_attention", "causal_attention_example", "sweep_attention", "sweep_attention_example"]
 
@@ -89,36 +87,25 @@ def causal_attention(
     chosen, table = resolve_rho(rho), _check_directed(mask)
     shape = None if dim is None else (dim, rank or dim)
 
-    def energy(params: AttentionParams, y: Array, x: Array | Anchor | None = None) -> Float[Array, "*batch"]:
+    def energy(params: AttentionParams, tokens: Tokens) -> Float[Array, "*batch"]:
         def sums(rows: Array, columns: Array, _: Array, neighbours: Array) -> tuple[Array]:
             return (rectangle_energy(chosen, rows, columns, neighbours)[..., None],)
 
-        return jnp.sum(_by_rows(sums, params.W_a, *prepare(params, y, x), table, block)[0], axis=(-2, -1))
+        return jnp.sum(_by_rows(sums, params.W_a, tokens, table, block)[0], axis=(-2, -1))
 
-    def step(params: AttentionParams, y: Array, x: Array | Anchor | None = None) -> Array:
-        tokens, context, present = prepare(params, y, x)
-
+    def step(params: AttentionParams, tokens: Tokens) -> Array:
         def sums(*rectangle: Array) -> tuple[Array, Array]:
             return rectangle_sums(chosen, *rectangle, bounded=form == "softmax")[1:]
 
-        log_weight, mean = _by_rows(sums, params.W_a, tokens, context, present, table, block)
+        log_weight, mean = _by_rows(sums, params.W_a, tokens, table, block)
         if form == "softmax":
             assert chosen.log_slope is not None
-            itself = chosen.log_slope(jnp.zeros((), tokens.dtype))
-            log_weight, mean = combine([(log_weight, mean), (itself, tokens)])
-        return _move(y, tokens, log_weight, mean, step_size, present)
+            itself = chosen.log_slope(jnp.zeros((), tokens.y.dtype))
+            log_weight, mean = combine([(log_weight, mean), (itself, tokens.y)])
+        return _move(tokens.y, log_weight, mean, step_size)
 
-    def prepare(params: AttentionParams, y: Array, x: Any) -> tuple[Array, Array, Array | None]:
-        check_tokens(y, x, dim=dim)
-        check_params("W_a", params.W_a, shape)
-        context, present = as_anchor(x)
-        tokens = blank_absent(y, present).astype(compute_dtype(y, params.W_a))
-        if context is None:
-            return tokens, tokens, present
-        context = blank_absent(context, present).astype(tokens.dtype)
-        return tokens, jnp.broadcast_to(context, tokens.shape), present
-
-    return guarded(Descent(init=undirected.init, energy=energy, step=step), AttentionParams)
+    shapes = {"W_a": shape}
+    return on_tokens(AttentionParams, undirected.init, energy, step, dim=dim, shapes=shapes)
 
 
 @checked()
@@ -172,35 +159,31 @@ def sweep_attention(
     chosen = resolve_rho(rho)
     shape = None if dim is None else (dim, rank or dim)
 
-    def step(params: AttentionParams, y: Array, x: Array | Anchor | None = None) -> Array:
-        check_tokens(y, x, dim=dim)
-        check_params("W_a", params.W_a, shape)
-        anchor, present = as_anchor(x)
-        tokens = blank_absent(y, present).astype(compute_dtype(y, params.W_a))
-        n = tokens.shape[-2]
-        _check_length(table, tokens)
-        anchors = jnp.zeros_like(tokens)
-        if anchor is not None:
-            anchors = jnp.broadcast_to(blank_absent(anchor, present), y.shape).astype(tokens.dtype)
-        there = jnp.ones(n, bool) if present is None else present
+    def step(params: AttentionParams, tokens: Tokens) -> Array:
+        n = tokens.y.shape[-2]
+        _check_length(table, tokens.y)
+        anchors = jnp.broadcast_to(jnp.zeros((), tokens.y.dtype) if tokens.x is None else tokens.x, tokens.y.shape)
+        there = jnp.ones(n, bool) if tokens.present is None else tokens.present
 
-        def visit(tokens: Array, u: Array) -> tuple[Array, None]:
-            token = jax.lax.dynamic_index_in_dim(tokens, u, -2)
+        def visit(y: Array, u: Array) -> tuple[Array, None]:
+            token = jax.lax.dynamic_index_in_dim(y, u, -2)
             others = jnp.arange(n) != u
             neighbours = ((others if table is None else others & jnp.asarray(table)[u]) & there)[..., None, :]
-            differences = project(tokens - token, params.W_a)
+            differences = project(y - token, params.W_a)
             distances = jnp.where(neighbours, 0.5 * jnp.sum(differences**2, axis=-1)[..., None, :], 1.0)
-            pulls: list[tuple[Any, Array]] = [weighted_mean(_logits(chosen, distances, neighbours), tokens)]
+            pulls: list[tuple[Any, Array]] = [weighted_mean(_logits(chosen, distances, neighbours), y)]
             if ridge > 0.0:
                 pulls.append((math.log(ridge), jax.lax.dynamic_index_in_dim(anchors, u, -2)))
             log_weight, mean = combine(pulls)
-            moved = _move(token, token, log_weight, mean, step_size, None)
-            return jax.lax.dynamic_update_index_in_dim(tokens, moved, u, -2), None
+            moved = _move(token, log_weight, mean, step_size)
+            return jax.lax.dynamic_update_index_in_dim(y, moved, u, -2), None
 
-        swept = jax.lax.scan(visit, tokens, jnp.arange(n))[0].astype(y.dtype)
-        return swept if present is None else jnp.where(present[..., None], swept, y)
+        return jax.lax.scan(visit, tokens.y, jnp.arange(n))[0]
 
-    return guarded(Descent(init=at_once.init, energy=at_once.energy, step=step), AttentionParams)
+    def energy(params: AttentionParams, tokens: Tokens) -> Float[Array, "*batch"]:
+        return at_once.energy(params, tokens.y, Anchor(tokens.x, tokens.present))
+
+    return on_tokens(AttentionParams, at_once.init, energy, step, dim=dim, shapes={"W_a": shape})
 
 
 def causal_attention_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
@@ -234,17 +217,17 @@ def _check_length(table: np.ndarray | None, tokens: Array) -> None:
 def _by_rows(
     sums: Callable[..., tuple[Array, ...]],
     W_a: Array | None,
-    tokens: Array,
-    context: Array,
-    present: Array | None,
+    tokens: Tokens,
     table: np.ndarray | None,
     block: int | None,
 ) -> list[Array]:
     """``sums`` of every token against its neighbours in the context, ``block`` tokens at a time."""
-    _check_length(table, tokens)
-    n = tokens.shape[-2]
+    y, present = tokens.y, tokens.present
+    _check_length(table, y)
+    n = y.shape[-2]
+    context = y if tokens.x is None else jnp.broadcast_to(tokens.x, y.shape)
     shift = jnp.mean(context, axis=-2, keepdims=True)  # distances do not feel it, their digits do
-    z, c = (project(part - shift, W_a) for part in (tokens, context))
+    z, c = (project(part - shift, W_a) for part in (y, context))
 
     def some(u: Array) -> tuple[Array, ...]:
         v = jnp.arange(n)
@@ -267,8 +250,7 @@ def _logits(rho: Rho, distances: Array, neighbours: Array) -> Array:
     return jnp.where(neighbours, rho.log_slope(distances), -jnp.inf)
 
 
-def _move(y: Array, tokens: Array, log_weight: Array, mean: Array, step_size: float, present: Array | None) -> Array:
-    """Each token towards its mean; one that nothing pulls, or that is absent, stays."""
-    moved = jnp.where(jnp.isneginf(log_weight), tokens, mean)
-    stepped = (tokens + step_size * (moved - tokens)).astype(y.dtype)
-    return stepped if present is None else jnp.where(present[..., None], stepped, y)
+def _move(y: Array, log_weight: Array, mean: Array, step_size: float) -> Array:
+    """Each token towards its mean; one without any pull stays."""
+    moved = jnp.where(jnp.isneginf(log_weight), y, mean)
+    return y + step_size * (moved - y)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unroll_jax.arguments import at_least, checked, in_interval, one_of, require
-from unroll_jax.descent import Anchor, Descent
+from unroll_jax.descent import Descent
 from unroll_jax.energies.attention.graphs import check_mask
 from unroll_jax.energies.attention.least_squares import least_squares
 from unroll_jax.energies.attention.pairs import neighbourhood, pair_energy
@@ -16,9 +16,7 @@ from unroll_jax.energies.attention.pairwise import FORMS
 from unroll_jax.energies.attention.rho import RhoLike, resolve_rho
 from unroll_jax.energies.attention.sums import combine
 from unroll_jax.energies.examples import DIM, Example, normal
-from unroll_jax.energies.inputs import check_params, guarded
-from unroll_jax.energies.tokens import as_anchor, blank_absent, check_tokens
-from unroll_jax.numerics import compute_dtype
+from unroll_jax.energies.tokens import Tokens, on_tokens
 from unroll_jax.steps import vary_like
 
 __all__ = ["MAJORISERS", "HeadsParams", "multihead_attention", "multihead_attention_example", "orthonormal_heads"]
@@ -142,43 +140,36 @@ def multihead_attention(
     def init(key: jax.Array) -> HeadsParams:
         return _first_heads(key, dim, num_heads, width, orthogonal=majoriser == "orthogonal")
 
-    def energy(params: HeadsParams, y: Array, x: Array | Anchor | None = None) -> Float[Array, "*batch"]:
-        tokens, anchor, present, W = prepare(params, y, x)
-        z = _project(tokens, W)
+    def energy(params: HeadsParams, tokens: Tokens) -> Float[Array, "*batch"]:
+        W, anchor, present = prepare(params, tokens)
+        z = _project(tokens.y, W)
         pairs = pair_energy(chosen, z, graph, present, block=block)
-        return jnp.sum(pairs, axis=-1) + _pull(ridge, W, z, tokens, anchor)
+        return jnp.sum(pairs, axis=-1) + _pull(ridge, W, z, tokens.y, anchor)
 
-    def step(params: HeadsParams, y: Array, x: Array | Anchor | None = None) -> Array:
-        return step_and_energy(params, y, x)[0]
+    def step(params: HeadsParams, tokens: Tokens) -> Array:
+        return step_and_energy(params, tokens)[0]
 
-    def step_and_energy(
-        params: HeadsParams, y: Array, x: Array | Anchor | None = None
-    ) -> tuple[Array, Float[Array, "*batch"]]:
-        tokens, anchor, present, W = prepare(params, y, x)
-        z = _project(tokens, W)
+    def step_and_energy(params: HeadsParams, tokens: Tokens) -> tuple[Array, Float[Array, "*batch"]]:
+        W, anchor, present = prepare(params, tokens)
+        z = _project(tokens.y, W)
         around = neighbourhood(chosen, z, z, graph, present, block=block, bounded=form == "softmax")
         itself = log_slope(jnp.zeros((), z.dtype)) if form == "softmax" else -jnp.inf
         pulls = [(around.log_degree, around.mean), (itself, z)]
         if ridge > 0.0:
             pulls.append((math.log(ridge), jnp.zeros_like(z) if anchor is None else _project(anchor, W)))
         log_weights, mean = combine(pulls)
-        stepped = (tokens - step_size * _solve(majoriser, W, log_weights, z - mean)).astype(y.dtype)
-        stepped = stepped if present is None else jnp.where(jnp.swapaxes(present, -1, -2), stepped, y)
-        return stepped, jnp.sum(around.energy, axis=-1) + _pull(ridge, W, z, tokens, anchor)
+        stepped = tokens.y - step_size * _solve(majoriser, W, log_weights, z - mean)
+        return stepped, jnp.sum(around.energy, axis=-1) + _pull(ridge, W, z, tokens.y, anchor)
 
-    def prepare(params: HeadsParams, y: Array, x: Any) -> tuple[Array, Array | None, Array | None, Array]:
-        """Tokens and anchor in the dtype of the computation, which tokens are there (*batch, 1, n), and the heads."""
-        check_tokens(y, x, dim=dim)
-        check_params("W_a", params.W_a, (num_heads, dim, width))
-        anchor, present = as_anchor(x)
-        dtype = compute_dtype(y, params.W_a)
-        tokens, anchor = (v if v is None else blank_absent(v, present).astype(dtype) for v in (y, _rows(anchor)))
-        W = params.W_a.astype(dtype)
+    def prepare(params: HeadsParams, tokens: Tokens) -> tuple[Array, Array | None, Array | None]:
+        """The heads, the anchor as rows, and the tokens that each head sees (*batch, 1, n)."""
+        W = params.W_a.astype(tokens.y.dtype)
         W = orthonormal_heads(W) if majoriser == "orthogonal" else W
-        assert tokens is not None
-        return tokens, anchor, None if present is None else present[..., None, :], W
+        anchor = None if tokens.x is None else jnp.atleast_2d(tokens.x)
+        return W, anchor, None if tokens.present is None else tokens.present[..., None, :]
 
-    return guarded(Descent(init, energy, step, step_and_energy), HeadsParams)
+    shapes = {"W_a": (num_heads, dim, width)}
+    return on_tokens(HeadsParams, init, energy, step, step_and_energy, dim=dim, shapes=shapes)
 
 
 def orthonormal_heads(W_a: Float[Array, "h d k"]) -> Float[Array, "h d k"]:
@@ -212,11 +203,6 @@ def _first_heads(key: jax.Array, dim: int, num_heads: int, width: int, *, orthog
         return HeadsParams(_split(columns, num_heads))
     xavier = jax.nn.initializers.variance_scaling(1.0, "fan_avg", "normal", batch_axis=0)
     return HeadsParams(xavier(key, (num_heads, dim, width)))
-
-
-def _rows(anchor: Any) -> Any:
-    """One row for all tokens, (d,), is one of a matrix."""
-    return None if anchor is None else jnp.atleast_2d(anchor)
 
 
 def _project(tokens: Array, W: Float[Array, "h d k"]) -> Float[Array, "*batch h n k"]:

@@ -8,15 +8,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unroll_jax.arguments import at_least, checked, in_interval, one_of, require
-from unroll_jax.descent import Anchor, Descent
+from unroll_jax.descent import Descent
 from unroll_jax.energies.attention.fused import fused_softmax_step, qualifies
 from unroll_jax.energies.attention.graphs import check_mask
 from unroll_jax.energies.attention.pairs import centred, neighbourhood, pair_energy
 from unroll_jax.energies.attention.rho import RhoLike, resolve_rho
 from unroll_jax.energies.examples import DIM, Example, normal
-from unroll_jax.energies.inputs import check_params, guarded
-from unroll_jax.energies.tokens import as_anchor, blank_absent, check_tokens, project
-from unroll_jax.numerics import compute_dtype
+from unroll_jax.energies.tokens import Tokens, on_tokens, project
 
 __all__ = ["FORMS", "AttentionParams", "attention", "attention_example", "softmax_attention_example"]
 
@@ -124,40 +122,35 @@ def attention(
     def init(key: jax.Array) -> AttentionParams:
         return AttentionParams(None if shape is None else jax.nn.initializers.xavier_normal()(key, shape))
 
-    def energy(params: AttentionParams, y: Array, x: Array | Anchor | None = None) -> Float[Array, "*batch"]:
-        there, anchor, present = _checked(shape, params, y, x)
-        z = _project(params, there)
-        return pair_energy(chosen, z, graph, present, block=block) + _pull(ridge, params, z, there, anchor)
+    def energy(params: AttentionParams, tokens: Tokens) -> Float[Array, "*batch"]:
+        z = project(tokens.y, params.W_a)
+        return pair_energy(chosen, z, graph, tokens.present, block=block) + _pull(ridge, params, z, tokens)
 
-    def step(params: AttentionParams, y: Array, x: Array | Anchor | None = None) -> Array:
-        if not fused:
-            return step_and_energy(params, y, x)[0]
-        there, _, present = _checked(shape, params, y, x)
-        z = _project(params, there)
-        if not qualifies(z, there, y.dtype):
-            return step_and_energy(params, y, x)[0]
+    def step(params: AttentionParams, tokens: Tokens) -> Array:
+        z, there = project(tokens.y, params.W_a), tokens.y.astype(tokens.dtype)
+        if not (fused and qualifies(z, there, tokens.dtype)):
+            return step_and_energy(params, tokens)[0]
 
         def by_primitive() -> Array:
-            return _damped(step_size, there, fused_softmax_step(centred(z, present), there, present), y, present)
+            moved = fused_softmax_step(centred(z, tokens.present), there, tokens.present)
+            return _damped(step_size, there, moved).astype(tokens.dtype)
 
         # Compiled for a CPU after all, it is computed here; recomputed for gradients, as what one branch keeps for them
         # the other has to allocate.
-        by_us = jax.checkpoint(lambda: step_and_energy(params, y, x)[0])
+        by_us = jax.checkpoint(lambda: step_and_energy(params, tokens)[0].astype(tokens.dtype))
         return jax.lax.platform_dependent(cuda=by_primitive, default=by_us)
 
-    def step_and_energy(
-        params: AttentionParams, y: Array, x: Array | Anchor | None = None
-    ) -> tuple[Array, Float[Array, "*batch"]]:
-        there, anchor, present = _checked(shape, params, y, x)
-        z = _project(params, there)
-        tokens = there.astype(z.dtype)
-        around = neighbourhood(chosen, z, tokens, graph, present, block=block, bounded=form == "softmax")
+    def step_and_energy(params: AttentionParams, tokens: Tokens) -> tuple[Array, Float[Array, "*batch"]]:
+        z = project(tokens.y, params.W_a)
+        around = neighbourhood(chosen, z, tokens.y, graph, tokens.present, block=block, bounded=form == "softmax")
         itself = log_slope(jnp.zeros((), z.dtype)) if form == "softmax" else -jnp.inf
-        stepped = _move(tokens, around.mean, around.log_degree, anchor, ridge, itself)
-        return _damped(step_size, tokens, stepped, y, present), around.energy + _pull(ridge, params, z, there, anchor)
+        moved = _move(tokens.y, around.mean, around.log_degree, tokens.x, ridge, itself)
+        return _damped(step_size, tokens.y, moved), around.energy + _pull(ridge, params, z, tokens)
 
     # The primitive keeps its weights to itself, so that with it there is nothing to share.
-    return guarded(Descent(init, energy, step, None if fused else step_and_energy), AttentionParams)
+    both = None if fused else step_and_energy
+    shapes = None if shape is None else {"W_a": shape}
+    return on_tokens(AttentionParams, init, energy, step, both, dim=dim, shapes=shapes)
 
 
 def attention_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
@@ -179,32 +172,16 @@ def _check_fused(fused: bool, rho: Any, form: str, ridge: float, mask: Any) -> N
         )
 
 
-def _checked(
-    shape: tuple[int, int] | None, params: AttentionParams, y: Array, x: Any
-) -> tuple[Array, Array | None, Array | None]:
-    """Tokens and anchor, 0 where tokens are absent, and which are present; ``shape`` is that of W_a, None without."""
-    check_tokens(y, x, dim=None if shape is None else shape[0])
-    if shape is not None:
-        check_params("W_a", params.W_a, shape)
-    anchor, present = as_anchor(x)
-    return blank_absent(y, present), blank_absent(anchor, present), present
-
-
-def _project(params: AttentionParams, y: Array) -> Array:
-    return project(y.astype(compute_dtype(y, params.W_a)), params.W_a)
-
-
-def _pull(ridge: float, params: AttentionParams, z: Array, there: Array, anchor: Array | None) -> Array:
+def _pull(ridge: float, params: AttentionParams, z: Array, tokens: Tokens) -> Array:
     """The ridge's energy (*batch,), with z the projected tokens."""
     if ridge == 0.0:
         return jnp.zeros(z.shape[:-2], z.dtype)
-    pulled = z if anchor is None else _project(params, there.astype(z.dtype) - anchor.astype(z.dtype))
+    pulled = z if tokens.x is None else project(tokens.y - tokens.x, params.W_a)
     return 0.5 * ridge * jnp.sum(pulled**2, axis=(-2, -1))
 
 
-def _damped(step_size: float, tokens: Array, moved: Array, y: Array, present: Array | None) -> Array:
-    stepped = (moved if step_size == 1.0 else tokens + step_size * (moved - tokens)).astype(y.dtype)
-    return stepped if present is None else jnp.where(present[..., None], stepped, y)
+def _damped(step_size: float, tokens: Array, moved: Array) -> Array:
+    return moved if step_size == 1.0 else tokens + step_size * (moved - tokens)
 
 
 def _shares(log_degree: Array, ridge: float, log_itself: Any) -> tuple[Array, Array]:
@@ -225,5 +202,5 @@ def _move(tokens: Array, mean: Array, log_degree: Array, anchor: Array | None, r
     of_neighbours, of_anchor = _shares(log_degree, ridge, itself)
     moved = tokens + of_neighbours * (mean - tokens)
     if ridge > 0.0:
-        moved = moved + of_anchor * ((0.0 if anchor is None else anchor.astype(tokens.dtype)) - tokens)
+        moved = moved + of_anchor * ((0.0 if anchor is None else anchor) - tokens)
     return moved

@@ -8,13 +8,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unroll_jax.arguments import POSITIVE, at_least, checked, in_interval, one_of, require
-from unroll_jax.descent import Anchor, Descent
+from unroll_jax.descent import Descent
 from unroll_jax.energies.examples import DIM, Example, normal
-from unroll_jax.energies.inputs import check_input, guarded
+from unroll_jax.energies.inputs import check_input
 from unroll_jax.energies.proximal.operators import resolve_proximal
 from unroll_jax.energies.proximal.penalty import Proximal, moreau_envelope
-from unroll_jax.energies.tokens import as_anchor, blank_absent, check_tokens, sum_present
-from unroll_jax.numerics import compute_dtype
+from unroll_jax.energies.tokens import Tokens, on_tokens, sum_present
 
 __all__ = ["ENERGIES", "UnitLayerParams", "unit_layer", "unit_layer_example"]
 
@@ -118,34 +117,39 @@ def unit_layer(
         U = None if input_dim is None else jax.nn.initializers.xavier_normal()(key_U, (rows, input_dim))
         return UnitLayerParams(W * (INITIAL_NORM / jnp.linalg.norm(W, 2)), U, jnp.zeros(rows))
 
-    def envelope(params: UnitLayerParams, y: Array, x: Any = None) -> Float[Array, "*batch"]:
-        (W, shift), tokens, present = _prepare(params, y, x, dim, input_dim)
-        hidden = tokens @ W.T + shift
-        half_square = 0.5 * jnp.sum(tokens**2, axis=-1)
+    def envelope(params: UnitLayerParams, tokens: Tokens) -> Float[Array, "*batch"]:
+        W, shift = _affine(params, tokens)
+        hidden = tokens.y @ W.T + shift
+        half_square = 0.5 * jnp.sum(tokens.y**2, axis=-1)
         potential = 0.5 * jnp.sum(hidden**2, axis=-1) - _per_token(lambda t: moreau_envelope(sigma, t, 1.0), hidden)
         # Beyond the range of the dtype both are infinite; where |W|^2 <= mu the first is the larger.
-        return sum_present(jnp.where(jnp.isinf(half_square), jnp.inf, half_square - potential / mu), present)
+        return sum_present(jnp.where(jnp.isinf(half_square), jnp.inf, half_square - potential / mu), tokens.present)
 
-    def conjugate(params: UnitLayerParams, y: Array, x: Any = None) -> Float[Array, "*batch"]:
-        (W, shift), tokens, present = _prepare(params, y, x, dim, input_dim)
-        flat = tokens.reshape(-1, dim)
-        preimage = mu * jnp.linalg.solve(W.T, flat.T).T.reshape(tokens.shape)
+    def conjugate(params: UnitLayerParams, tokens: Tokens) -> Float[Array, "*batch"]:
+        W, shift = _affine(params, tokens)
+        flat = tokens.y.reshape(-1, dim)
+        preimage = mu * jnp.linalg.solve(W.T, flat.T).T.reshape(tokens.y.shape)
         # Points of the range's boundary, where sigma puts many, leave it by round-off: the nearest inside counts.
-        epsilon = float(jnp.finfo(tokens.dtype).eps)
+        epsilon = float(jnp.finfo(tokens.y.dtype).eps)
         inside = sigma.prox(preimage, epsilon)
         gap, size = (jnp.max(jnp.abs(t), axis=-1) for t in (preimage - inside, preimage))
         convex = _per_token(sigma.penalty, inside) + jnp.sum((0.5 * inside - shift) * inside, axis=-1)
-        per_token = convex / mu - 0.5 * jnp.sum(tokens**2, axis=-1)
-        return sum_present(jnp.where(gap <= math.sqrt(epsilon) * (1.0 + size), per_token, jnp.inf), present)
+        per_token = convex / mu - 0.5 * jnp.sum(tokens.y**2, axis=-1)
+        return sum_present(jnp.where(gap <= math.sqrt(epsilon) * (1.0 + size), per_token, jnp.inf), tokens.present)
 
-    def step(params: UnitLayerParams, y: Array, x: Any = None) -> Array:
-        (W, shift), tokens, present = _prepare(params, y, x, dim, input_dim)
-        layer = sigma.prox(tokens @ W.T + shift, 1.0) @ W / mu
-        stepped = (tokens + skip * (layer - tokens)).astype(y.dtype)
-        return stepped if present is None else jnp.where(present[..., None], stepped, y)
+    def step(params: UnitLayerParams, tokens: Tokens) -> Array:
+        W, shift = _affine(params, tokens)
+        layer = sigma.prox(tokens.y @ W.T + shift, 1.0) @ W / mu
+        return tokens.y + skip * (layer - tokens.y)
+
+    def check_x(x: Any, tokens: tuple[int, ...], present: Any) -> None:
+        if x is not None and input_dim is None:
+            raise ValueError("x must be None without input_dim, got an array; pass input_dim to learn U")
+        if x is not None and input_dim is not None:
+            check_input(x, tokens, width=input_dim, what="features", present=present)
 
     chosen = envelope if energy == "envelope" else conjugate
-    return guarded(Descent(init=init, energy=chosen, step=step), UnitLayerParams)
+    return on_tokens(UnitLayerParams, init, chosen, step, dim=dim, check_x=check_x)
 
 
 def unit_layer_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
@@ -154,20 +158,14 @@ def unit_layer_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
     return unit_layer(DIM, 2 * DIM, DIM - 1, skip=0.8), y, x[..., : DIM - 1]
 
 
-def _prepare(
-    params: UnitLayerParams, y: Array, x: Any, dim: int, input_dim: int | None
-) -> tuple[tuple[Array, Array], Array, Any]:
-    """W and the shift c, the tokens, and which of them are there, in the dtype of the computation."""
-    x, present = as_anchor(x)
-    check_tokens(y, Anchor(None, present), dim=dim)
-    dtype = compute_dtype(y, params.W)
+def _affine(params: UnitLayerParams, tokens: Tokens) -> tuple[Array, Array]:
+    """W and the shift c = b + x U^T."""
+    dtype = tokens.y.dtype
     shift = params.b.astype(dtype)
-    if x is not None:
-        if params.U is None or input_dim is None:
-            raise ValueError("x must be None without input_dim, got an array; pass input_dim to learn U")
-        check_input(x, y.shape[:-1], width=input_dim, what="features", present=present)
-        shift = shift + blank_absent(x, present).astype(dtype) @ params.U.T.astype(dtype)
-    return (params.W.astype(dtype), shift), blank_absent(y, present).astype(dtype), present
+    if tokens.x is not None:
+        assert params.U is not None
+        shift = shift + tokens.x @ params.U.T.astype(dtype)
+    return params.W.astype(dtype), shift
 
 
 def _per_token(function: Any, tokens: Float[Array, "*batch n d"]) -> Float[Array, "*batch n"]:
