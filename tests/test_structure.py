@@ -23,7 +23,7 @@ FLOORS = {
     "descent": 0,
     "numerics": 0,
     "arrays": 1,
-    "coordinates": 1,
+    "coordinates": 2,
     "disturbances": 1,
     "perturbations": 1,
     "steps": 1,
@@ -110,8 +110,9 @@ FLOORS_OF_ROOMS = {
         "backward": 2,
         "factored": 2,
         "solvers": 2,
-        "implicit": 3,
-        "splitting": 4,
+        "plan": 3,
+        "implicit": 4,
+        "splitting": 5,
     },
 }
 # The same of the application, by its files and folders, as in docs/architecture.md.

@@ -11,7 +11,7 @@ import unroll_jax as uj
 from tests.fixed_point.problems import finish, inputs, relative_error, skew_weights, tanh_step
 from unroll_jax import fixed_point
 from unroll_jax.fixed_point import STATUS, ConvergenceError, ConvergenceWarning
-from unroll_jax.fixed_point.checks import check_outcome
+from unroll_jax.fixed_point.checks import report_outcome
 from unroll_jax.fixed_point.problem import SolveInfo
 
 FORWARD = {"max_steps": 2, "solver": "picard"}
@@ -101,7 +101,7 @@ def test_info_says_which_examples_failed_and_how():
 def outcome(residual, statuses):
     status = np.array([STATUS.index(name) for name in statuses], np.int32)
     info = SolveInfo(np.asarray(residual, np.float32), np.full(len(residual), 7, np.int32), status)
-    check_outcome(info, what="solve", way_out="raise max_steps", tol=1e-5, on_failure="error")
+    report_outcome(info, what="solve", advice="raise max_steps", tol=1e-5, on_failure="error")
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -10,7 +10,7 @@ from tests.fixed_point.problems import symmetric_weights
 from unroll_jax import fixed_point as fp
 from unroll_jax.fixed_point import STATUS, linear
 from unroll_jax.fixed_point.backward import as_problem
-from unroll_jax.fixed_point.checks import refuse_asymmetric
+from unroll_jax.fixed_point.checks import flag_asymmetric
 from unroll_jax.fixed_point.iteration import RUNNING, Progress, at_the_cap
 from unroll_jax.fixed_point.problem import Point, SolveInfo, epsilon_of
 
@@ -131,7 +131,7 @@ def test_asymmetry_within_round_off_is_no_asymmetry():
     info = SolveInfo(np.zeros(1, np.float32), np.zeros(1, np.int32), np.zeros(1, np.int32))
     statuses = jax.jit(
         lambda z: [
-            refuse_asymmetric(info, lambda w: w @ A, z, float(jnp.finfo(dtype).eps)).status
+            flag_asymmetric(info, lambda w: w @ A, z, float(jnp.finfo(dtype).eps)).status
             for dtype in (jnp.float32, jnp.bfloat16)
         ]
     )

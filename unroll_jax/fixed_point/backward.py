@@ -1,4 +1,4 @@
-"""The two ways derivatives pass through an equilibrium: a `custom_vjp` around the adjoint solve, and a `custom_jvp`."""
+"""Derivatives of equilibria: a `custom_vjp` around the adjoint solve, or a `custom_jvp` of any order."""
 
 import functools
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array, Float
 
 from unroll_jax.arrays import check_shape
-from unroll_jax.fixed_point.checks import check_outcome, refuse_asymmetric
+from unroll_jax.fixed_point.checks import flag_asymmetric, report_outcome
 from unroll_jax.fixed_point.problem import (
     MAX_STEPS,
     ROUND_OFF,
@@ -27,7 +27,7 @@ from unroll_jax.fixed_point.problem import (
 from unroll_jax.steps import full_precision
 
 __all__ = [
-    "WAY_OUT",
+    "ADVICE",
     "Backward",
     "Probe",
     "as_problem",
@@ -38,7 +38,7 @@ __all__ = [
     "zero_probe",
 ]
 
-WAY_OUT = 'pass forward_mode=True for derivatives of any order, or adjoint="unrolled"'
+ADVICE = 'pass forward_mode=True for derivatives of any order, or adjoint="unrolled"'
 
 Function = Callable[[Any, Float[Array, "b m"]], Float[Array, "b m"]]
 
@@ -88,13 +88,13 @@ class Backward(NamedTuple):
     """Options of the solve for cotangents.
 
     Attributes:
-      adjoint: the linear solver; its operator is the transposed Jacobian unless ``prepared`` is given.
+      adjoint: the linear solver; its operator is the transposed Jacobian unless ``structured`` is given.
       tol: relative tolerance.
       max_steps: cap.
       on_failure: "error", "warn" or "accept".
       epsilon: relative spacing of the state's dtype.
-      hint: what else to do where it fails, behind the usual ways out.
-      prepared: ``(small, z, v, tol, max_steps) -> (w, info)``, a solver of the layer's own in place of ``adjoint``.
+      hint: further advice where it fails.
+      structured: ``(residuals, z, v, tol, max_steps) -> (w, info)``, the layer's solver in place of ``adjoint``.
     """
 
     adjoint: Adjoint
@@ -103,7 +103,7 @@ class Backward(NamedTuple):
     on_failure: str
     epsilon: float
     hint: str = ""
-    prepared: Callable[..., tuple[Array, SolveInfo]] | None = None
+    structured: Callable[..., tuple[Array, SolveInfo]] | None = None
 
 
 def as_problem(function: Function, operands: Any, epsilon: float) -> Problem:
@@ -117,33 +117,37 @@ def as_problem(function: Function, operands: Any, epsilon: float) -> Problem:
 
 
 def corrected(
-    function: Function, backward: Backward, operands: Any, z: Float[Array, "b m"], probe: Probe | None, small: Any
-) -> tuple[Float[Array, "b m"], Float[Array, "b m"]]:
-    """f(z) twice: with the cotangent of the equilibrium in place of that of one step, and without any."""
-    fz = function(operands, z)
+    function: Function,
+    backward: Backward,
+    operands: Any,
+    z: Float[Array, "b m"],
+    probe: Probe | None,
+    residuals: Any = None,
+) -> Float[Array, "b m"]:
+    """f(z), with the cotangent of the equilibrium in place of that of one step."""
     rows = zero_probe() if probe is None else Probe(*(leaf.reshape(z.shape[0]) for leaf in probe))
     probe = Probe(*(leaf + filled(z, 0.0) for leaf in rows))
-    return _corrected((function, backward), reverse_only(fz), probe, (operands, z, small)), jax.lax.stop_gradient(fz)
+    return _corrected((function, backward), reverse_only(function(operands, z)), probe, (operands, z, residuals))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _corrected(how: tuple[Function, Backward], fz: Array, probe: Probe, kept: Any) -> Array:
+def _corrected(static: tuple[Function, Backward], fz: Array, probe: Probe, residuals: Any) -> Array:
     return fz
 
 
-def _corrected_forward(how: tuple[Function, Backward], fz: Array, probe: Probe, kept: Any) -> tuple[Array, Any]:
-    return fz, (kept, probe)
+def _corrected_forward(static: tuple[Function, Backward], fz: Array, probe: Probe, residuals: Any) -> tuple[Array, Any]:
+    return fz, (residuals, probe)
 
 
 @full_precision()
-def _corrected_backward(how: tuple[Function, Backward], kept: Any, cotangent: Array) -> tuple[Any, ...]:
-    function, backward = how
-    (operands, z, small), probe = kept
+def _corrected_backward(static: tuple[Function, Backward], residuals: Any, cotangent: Array) -> tuple[Any, ...]:
+    function, backward = static
+    (operands, z, factored), probe = residuals
     operands, z, cotangent = _first_order_only((operands, z, cotangent))
-    if backward.prepared is None:
+    if backward.structured is None:
         w, info = _solve(as_problem(function, operands, backward.epsilon).pull(z), cotangent, backward)
     else:
-        w, info = _normalised(functools.partial(backward.prepared, small, z), cotangent, backward)
+        w, info = _normalised(functools.partial(backward.structured, factored, z), cotangent, backward)
     figures = (info.residual, info.steps, info.converged)
     return w, Probe(*(a.astype(b.dtype) + jnp.zeros_like(b) for a, b in zip(figures, probe, strict=True))), None
 
@@ -152,18 +156,16 @@ _corrected.defvjp(_corrected_forward, _corrected_backward)
 
 
 @jax.custom_jvp
-def _first_order_only(kept: Any) -> Any:
+def _first_order_only(residuals: Any) -> Any:
     """The identity, but an error where it is differentiated: the solve would take the equilibrium for a constant."""
-    return kept
+    return residuals
 
 
 @functools.partial(_first_order_only.defjvp, symbolic_zeros=True)
-def _refuse(primals: Any, tangents: Any) -> Any:
+def _second_order(primals: Any, tangents: Any) -> Any:
     moving = [leaf for leaf in jax.tree.leaves(tangents) if not isinstance(leaf, SymbolicZero)]
     if moving:
-        raise TypeError(
-            f"the gradient of an equilibrium was differentiated again, which its reverse mode does not do; {WAY_OUT}"
-        )
+        raise TypeError(f"equilibrium supports first derivatives only in reverse mode; {ADVICE}")
     return primals[0], tangents[0]
 
 
@@ -172,7 +174,9 @@ def differentiable(
 ) -> Float[Array, "b m"]:
     """f(z), whose derivatives of any order, in both modes, are those of the equilibrium."""
     fz = jax.lax.stop_gradient(function(operands, z))
-    solve = lambda matvec, v: _solve(lambda w: w - matvec(w), v, backward)[0]  # noqa: E731
+
+    def solve(matvec: Linear, v: Array) -> Array:
+        return _solve(lambda w: w - matvec(w), v, backward)[0]
 
     @jax.custom_jvp
     def root(operands: Any, fz: Array) -> Array:
@@ -184,7 +188,10 @@ def differentiable(
         operands, fz = primals
         z = root(operands, fz)
         _, moved = jax.jvp(lambda operands: function(operands, z), (operands,), (tangents[0],))
-        matvec = lambda u: u - jax.jvp(lambda z: function(operands, z), (z,), (u,))[1]  # noqa: E731
+
+        def matvec(u: Array) -> Array:
+            return u - jax.jvp(lambda z: function(operands, z), (z,), (u,))[1]
+
         symmetric = backward.adjoint.symmetric
         return z, jax.lax.custom_linear_solve(matvec, moved, solve, None if symmetric else solve, symmetric=symmetric)
 
@@ -210,8 +217,8 @@ def check_probe(probe: Any, batch: tuple[int, ...]) -> None:
 def reverse_only(y: Float[Array, "..."]) -> Float[Array, "..."]:
     """The identity. Reverse mode transposes its tangents and never computes one; computing one is an error.
 
-    The `custom_vjp` behind it would refuse as well, but with a message that knows of no way out, and under
-    `jax.jacfwd` of a missing rule. In programs compiled before they are differentiated its message may come first.
+    The `custom_vjp` behind it raises an error too, but without advice, and under `jax.jacfwd` one of a missing rule.
+    Its message may come first in programs that are compiled before they are differentiated.
     """
     return y
 
@@ -221,14 +228,14 @@ def _(primals: tuple[Array], tangents: tuple[Any]) -> tuple[Array, Any]:
     return reverse_only(primals[0]), _tangent.bind(tangents[0])
 
 
-def _refuse_forward_mode(*args: Any, **params: Any) -> NoReturn:
-    raise TypeError(f"an equilibrium was differentiated in forward mode, which it does where it is asked to; {WAY_OUT}")
+def _forward_mode(*args: Any, **params: Any) -> NoReturn:
+    raise TypeError(f"equilibrium supports reverse mode only; {ADVICE}")
 
 
 _tangent = Primitive("tangent_of_equilibrium")
 _tangent.def_abstract_eval(lambda tangent: tangent)
-_tangent.def_impl(_refuse_forward_mode)
-mlir.register_lowering(_tangent, _refuse_forward_mode)
+_tangent.def_impl(_forward_mode)
+mlir.register_lowering(_tangent, _forward_mode)
 ad.deflinear2(_tangent, lambda cotangent, tangent: [cotangent])
 batching.defvectorized(_tangent)
 
@@ -236,7 +243,7 @@ batching.defvectorized(_tangent)
 def _solve(operator: Linear, v: Array, backward: Backward) -> tuple[Array, SolveInfo]:
     def solve(v: Array, tol: float, max_steps: int) -> tuple[Array, SolveInfo]:
         w, info = backward.adjoint.solve(operator, v, tol, max_steps)
-        return w, refuse_asymmetric(info, operator, v, backward.epsilon) if backward.adjoint.symmetric else info
+        return w, flag_asymmetric(info, operator, v, backward.epsilon) if backward.adjoint.symmetric else info
 
     return _normalised(solve, v, backward)
 
@@ -252,10 +259,10 @@ def _normalised(solve: Callable[..., tuple[Array, SolveInfo]], v: Array, backwar
     stalled = (info.status == MAX_STEPS) & (info.residual <= floor) & (info.steps < backward.max_steps)
     info = info._replace(status=jnp.where(stalled, STALLED, info.status))
     if backward.adjoint.exact:
-        check_outcome(
+        report_outcome(
             info,
             what="adjoint of equilibrium",
-            way_out=f"raise adjoint_max_steps or adjoint_tol, or choose another adjoint{backward.hint}",
+            advice=f"raise adjoint_max_steps or adjoint_tol, or choose another adjoint{backward.hint}",
             tol=backward.tol,
             on_failure=backward.on_failure,
         )

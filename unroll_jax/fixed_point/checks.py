@@ -32,10 +32,10 @@ __all__ = [
     "ConvergenceError",
     "ConvergenceWarning",
     "asymmetry",
-    "check_outcome",
-    "check_rows",
     "check_start",
-    "refuse_asymmetric",
+    "flag_asymmetric",
+    "report_outcome",
+    "report_rows",
     "resolve_batch_ndim",
 ]
 
@@ -106,7 +106,7 @@ def resolve_batch_ndim(
     return batch_ndim
 
 
-def check_outcome(info: SolveInfo, *, what: str, way_out: str, tol: float, on_failure: str) -> None:
+def report_outcome(info: SolveInfo, *, what: str, advice: str, tol: float, on_failure: str) -> None:
     """Reports the rows that failed.
 
     Outside of transformations the error is raised, or the warning given, before this returns. Inside compiled code a
@@ -120,7 +120,7 @@ def check_outcome(info: SolveInfo, *, what: str, way_out: str, tol: float, on_fa
     def report(failed: np.ndarray, worst: int, residual: float, status: int) -> None:
         message = (
             f"{what}: {int(failed.sum())} of {failed.size} examples failed at tol={tol:g}; example {worst} "
-            f'{STATUS[status]} at relative residual {residual:.3g}; {way_out}, or pass on_failure="accept"'
+            f'{STATUS[status]} at relative residual {residual:.3g}; {advice}, or pass on_failure="accept"'
         )
         if on_failure == "error":
             raise ConvergenceError(message)
@@ -129,7 +129,7 @@ def check_outcome(info: SolveInfo, *, what: str, way_out: str, tol: float, on_fa
     _when_failed(info.residual, info.status, report)
 
 
-def check_rows(y: Any, fy: Any, *, tol: float, epsilon: float) -> None:
+def report_rows(y: Any, fy: Any, *, tol: float, epsilon: float) -> None:
     """Warns where a state judged as one example holds rows of its first axis that are far from their own fixed points.
 
     Args:
@@ -157,7 +157,7 @@ def check_rows(y: Any, fy: Any, *, tol: float, epsilon: float) -> None:
     _when_failed(residual, jnp.where(far, MAX_STEPS, CONVERGED), report)
 
 
-def refuse_asymmetric(info: SolveInfo, operator: Linear, like: Float[Array, "b m"], epsilon: float) -> SolveInfo:
+def flag_asymmetric(info: SolveInfo, operator: Linear, like: Float[Array, "b m"], epsilon: float) -> SolveInfo:
     """``info`` with a status of its own for the rows whose Jacobian is not symmetric, at two products a solve.
 
     Args:

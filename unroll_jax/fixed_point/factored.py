@@ -1,4 +1,4 @@
-"""Equilibria of factored layers f(z) = W^T sigma(W z + c), solved where they are small."""
+"""Equilibria of factored layers f(z) = W^T sigma(W z + c) in the space of W: one function for each direction."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -9,10 +9,10 @@ from jaxtyping import Array, Float, Int
 
 from unroll_jax.descent import Descent, Factored, Params
 from unroll_jax.fixed_point.iteration import Progress, advance, at_the_cap, begin
-from unroll_jax.fixed_point.preconditioned import Shared, product, solve
+from unroll_jax.fixed_point.preconditioned import Shared, prepare, product, solve
 from unroll_jax.fixed_point.problem import ROUND_OFF, SolveInfo, judge, norm, per_example, powers
 
-__all__ = ["factored_adjoint", "factored_form", "factored_solve", "prepared_adjoint"]
+__all__ = ["FactoredResiduals", "factored_adjoint", "factored_form", "factored_residuals", "factored_solve"]
 
 FORCING = 0.1  # inner solves need not be better than this while the active set still changes
 MAX_INNER = 400
@@ -34,6 +34,14 @@ class _Carry(NamedTuple):
     shared: Shared | None
 
 
+class FactoredResiduals(NamedTuple):
+    """The arrays that `factored_adjoint` reads of the forward pass."""
+
+    matrix: Float[Array, "h m"]
+    offset: Float[Array, "b h"]
+    shared: Shared | None
+
+
 def factored_form(descent: Any, params: Params, y: Any, x: Any, start: Array) -> Factored | None:
     """The factored form of a layer that has one, for the rows of ``start``, which is ``y`` as a matrix."""
     factored = descent.factored if isinstance(descent, Descent) else None
@@ -45,9 +53,14 @@ def factored_form(descent: Any, params: Params, y: Any, x: Any, start: Array) ->
     return layer._replace(matrix=matrix, offset=jnp.broadcast_to(offset, (*y.shape[:-1], width)).reshape(-1, width))
 
 
+def factored_residuals(layer: Factored, z: Float[Array, "b m"]) -> FactoredResiduals:
+    """Residuals for `factored_adjoint` where another solver ran forward."""
+    return FactoredResiduals(layer.matrix, layer.offset, prepare(layer.matrix, z))
+
+
 def factored_solve(
-    layer: Factored, shared: Shared | None, z: Float[Array, "b m"], *, tol: float, max_steps: int
-) -> tuple[Float[Array, "b m"], SolveInfo, Float[Array, " b"], Shared | None]:
+    layer: Factored, z: Float[Array, "b m"], *, tol: float, max_steps: int
+) -> tuple[Float[Array, "b m"], SolveInfo, Float[Array, " b"], FactoredResiduals]:
     r"""Semismooth Newton on the hidden activations of a factored layer.
 
     With z = W^T s and g = W z + c = G s + c, f is z' = W^T sigma(g), whose fixed points are those of the layer whatever
@@ -61,16 +74,16 @@ def factored_solve(
 
     Args:
       layer: W, c (b, h) and sigma.
-      shared: what `preconditioned.prepare` made of W.
       z: initial state; the iteration starts at f(z).
       tol: relative tolerance on |f(z) - z| / |f(z)|.
       max_steps: cap of the Newton steps.
 
     Returns:
-      ``(z, info, reach, shared)``; steps count products with G, the unit that Picard steps cost too; ``reach`` is that
-      of `relative`; what the systems shared serves the adjoint's too.
+      ``(z, info, reach, residuals)``; steps count products with G, which cost as much as Picard steps; ``reach`` is
+      that of `relative`; the residuals are those of `factored_adjoint`.
     """
     W, activation = layer.matrix, layer.activation
+    shared = prepare(W, z)
     floor = ROUND_OFF * (epsilon := float(jnp.finfo(z.dtype).eps))
 
     def unfinished(carry: _Carry) -> Array:
@@ -113,25 +126,24 @@ def factored_solve(
 
     end = jax.lax.while_loop(unfinished, body, _start(layer, shared, z))
     info = SolveInfo(end.progress.residual, end.steps, at_the_cap(end.progress, floor, 0.5 * epsilon))
-    return end.progress.best @ W, info, end.progress.reach, end.shared
+    return end.progress.best @ W, info, end.progress.reach, FactoredResiduals(W, layer.offset, end.shared)
 
 
 def factored_adjoint(
     layer: Factored,
-    shared: Shared | None,
+    residuals: FactoredResiduals,
     z: Float[Array, "b m"],
     v: Float[Array, "b m"],
-    *,
     tol: float,
     max_steps: int,
 ) -> tuple[Float[Array, "b m"], SolveInfo]:
     r"""w = (I - J)^{-1} v = (v + W^T D^{1/2} t) / a, where (I - D^{1/2} G D^{1/2}) t = D^{1/2} W v.
 
-    J is the layer's a W^T D W + (1 - a) I, so that I - J = a (I - W^T D W). The residual said is a bound where
-    |W| <= 1, and steps are products with G.
+    J is the layer's a W^T D W + (1 - a) I, so that I - J = a (I - W^T D W). The residual returned is a bound where
+    |W| <= 1, and steps are products with G. Arrays are read from the residuals, activation and share from the layer.
     """
-    W = layer.matrix
-    root = _root_slope(layer.activation, z @ W.T + layer.offset)
+    W, offset, shared = residuals
+    root = _root_slope(layer.activation, z @ W.T + offset)
     right = root * (v @ W.T)
     size, hidden = norm(v), norm(right)
     accuracy = ADJOINT_MARGIN * tol * size / jnp.where(hidden > 0.0, hidden, 1.0)
@@ -141,17 +153,6 @@ def factored_adjoint(
     left = norm(right - t + root * apply(root * t)) / jnp.where(size > 0.0, size, 1.0)
     w = v + (root * t) @ W
     return w / layer.share, judge(left, steps, tol, float(jnp.finfo(z.dtype).eps), idle=steps < max_steps)
-
-
-def prepared_adjoint(small: Factored) -> Callable[..., tuple[Array, SolveInfo]]:
-    """`factored_adjoint` as `Backward.prepared`, of the arrays that the forward pass kept."""
-
-    def solve(arrays: Any, z: Array, v: Array, tol: float, max_steps: int) -> tuple[Array, SolveInfo]:
-        matrix, offset, shared = arrays
-        layer = small._replace(matrix=matrix, offset=offset)
-        return factored_adjoint(layer, shared, z, v, tol=tol, max_steps=max_steps)
-
-    return solve
 
 
 def _start(layer: Factored, shared: Shared | None, z: Float[Array, "b m"]) -> _Carry:

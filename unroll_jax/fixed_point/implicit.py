@@ -1,5 +1,6 @@
-"""Depth without end: the equilibrium of a step, with gradients by the implicit function theorem."""
+"""Equilibria of a step, differentiated implicitly."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -10,7 +11,6 @@ from jaxtyping import Array, Bool, Float, Int
 
 from unroll_jax.arguments import at_least, checked, in_interval, one_of
 from unroll_jax.descent import Descent, Params
-from unroll_jax.fixed_point.adjoints import resolve_adjoint
 from unroll_jax.fixed_point.backward import (
     Backward,
     Function,
@@ -22,15 +22,15 @@ from unroll_jax.fixed_point.backward import (
 )
 from unroll_jax.fixed_point.checks import (
     ON_FAILURE,
-    check_outcome,
-    check_rows,
     check_start,
-    refuse_asymmetric,
+    flag_asymmetric,
+    report_outcome,
+    report_rows,
     resolve_batch_ndim,
 )
-from unroll_jax.fixed_point.factored import factored_form, factored_solve, prepared_adjoint
+from unroll_jax.fixed_point.factored import factored_adjoint, factored_residuals, factored_solve
 from unroll_jax.fixed_point.iteration import relative, run, unroll_solver
-from unroll_jax.fixed_point.preconditioned import Shared, prepare
+from unroll_jax.fixed_point.plan import Plan, choose
 from unroll_jax.fixed_point.problem import (
     STALLED,
     Adjoint,
@@ -44,16 +44,12 @@ from unroll_jax.fixed_point.problem import (
     judge,
     norm,
 )
-from unroll_jax.fixed_point.solvers import resolve_solver
 from unroll_jax.steps import check_state, check_step, full_precision, settle
 
 __all__ = ["EquilibriumInfo", "equilibrium"]
 
-# Solver and adjoint.
-GENERAL = ("picard_anderson", "bicgstab_gmres")
-SYMMETRIC = ("accelerated_gradient", "conjugate_gradient")
-LEAST_ADJOINT_STEPS = 200  # products with J^T are cheap beside a forward solve that a cap of a few Newton steps serves
-CONTRACTING = ", or keep |W| < 1 (certificates.spectral_normalise)"  # what else to do, for layers with such weights
+LEAST_ADJOINT_STEPS = 200  # products with J^T are cheap next to Newton steps, for which a cap of a few is enough
+CONTRACTING = ", or keep |W| < 1 (certificates.spectral_normalise)"  # advice for layers with such weights
 
 
 class EquilibriumInfo(NamedTuple):
@@ -184,47 +180,33 @@ def equilibrium(
     """
     step, y0 = _begin(descent, params, y0, x)
     function, operands = _close(step, params, y0, x)
-    hint = _check_params(descent, params, y0)
-    guessed = batch_ndim is None and not isinstance(descent, Descent)
+    hint = _check_layer(descent, params, y0)
+    inferred = batch_ndim is None and not isinstance(descent, Descent)
     batch_ndim = resolve_batch_ndim(descent, params, y0, x, batch_ndim)
     batch, epsilon = jax.tree.leaves(y0)[0].shape[:batch_ndim], epsilon_of(y0)
     check_probe(probe, batch)
     start, restore = flatten(y0, batch_ndim)
-    rows = lambda operands, z: flatten(function(operands, restore(z)), batch_ndim)[0]  # noqa: E731
 
-    small = factored_form(descent, params, y0, x, start) if solver is None or adjoint is None else None
-    if small is not None:
-        start = start + filled(small.offset, 0.0)[:, None]  # sharded as the input is
-    usual = SYMMETRIC if isinstance(descent, Descent) and descent.symmetric else GENERAL
-    way = resolve_adjoint(adjoint or usual[1])
-    if probe is not None and (forward_mode or isinstance(way, Unrolled)):
+    def rows(operands: Any, z: Array) -> Array:
+        return flatten(function(operands, restore(z)), batch_ndim)[0]
+
+    plan = choose(descent, solver, adjoint, params, y0, x, start)
+    if plan.factored is not None:
+        start = start + filled(plan.factored.offset, 0.0)[:, None]  # sharded as the input is
+    if probe is not None and (forward_mode or isinstance(plan.adjoint, Unrolled)):
         raise ValueError('probe needs the reverse mode: drop it, or forward_mode and adjoint="unrolled"')
-    if isinstance(way, Unrolled):
-        y, info = _solve_unrolled(rows, operands, start, epsilon, resolve_solver(solver or "picard"), way, tol)
-        way_out = f"raise num_steps{hint}"
-        check_outcome(info, what="unrolled equilibrium", way_out=way_out, tol=tol, on_failure=on_failure)
-        return restore(y), _shaped(info, batch)
-
-    if solver is not None or small is None:
-        solver = resolve_solver(solver or usual[0])
-    z, info, reach, shared = _solve_forward(rows, operands, start, epsilon, solver, small, tol, max_steps)
-    adjoint_max_steps = adjoint_max_steps or max(max_steps, LEAST_ADJOINT_STEPS)
-    backward = Backward(way, adjoint_tol or tol, adjoint_max_steps, on_failure, epsilon, hint)
-    if forward_mode:
-        y = differentiable(rows, backward, operands, z)
-        fz = jax.lax.stop_gradient(y)
+    if isinstance(plan.adjoint, Unrolled):
+        y, info = _unrolled(plan, plan.adjoint, rows, operands, start, epsilon, tol)
+        advice = f"raise num_steps{hint}"
+        report_outcome(info, what="unrolled equilibrium", advice=advice, tol=tol, on_failure=on_failure)
     else:
-        if adjoint is None and small is not None:
-            backward = backward._replace(prepared=prepared_adjoint(small))
-        arrays = None if small is None else (small.matrix, small.offset, shared)
-        y, fz = corrected(rows, backward, operands, z, probe, arrays)
-    if solver is None:  # measured where it iterates; said of the step itself
-        assert reach is not None
-        residual = relative(norm(fz - z), norm(fz), reach, epsilon)
-        info = judge(residual, info.steps, tol, epsilon, idle=info.status <= STALLED)
-    check_outcome(info, what="equilibrium", way_out=f"raise max_steps or tol{hint}", tol=tol, on_failure=on_failure)
-    if guessed and on_failure != "accept":
-        check_rows(restore(z), restore(fz), tol=tol, epsilon=epsilon)
+        cap = adjoint_max_steps or max(max_steps, LEAST_ADJOINT_STEPS)
+        backward = Backward(plan.adjoint, adjoint_tol or tol, cap, on_failure, epsilon, hint)
+        y, info, z = _implicit(plan, backward, rows, operands, start, tol, max_steps, probe, forward_mode)
+        advice = f"raise max_steps or tol{hint}"
+        report_outcome(info, what="equilibrium", advice=advice, tol=tol, on_failure=on_failure)
+        if inferred and on_failure != "accept":
+            report_rows(restore(z), restore(jax.lax.stop_gradient(y)), tol=tol, epsilon=epsilon)
     return restore(y), _shaped(info, batch)
 
 
@@ -239,8 +221,8 @@ def _begin(descent: Any, params: Params, y0: Any, x: Any) -> tuple[Callable[...,
     return step, settle(lambda y: step(params, y, x), y0)
 
 
-def _check_params(descent: Any, params: Params, y: Any) -> str:
-    """Has a layer refuse weights that it knows and cannot use; what to say of others, should the solve fail."""
+def _check_layer(descent: Any, params: Params, y: Any) -> str:
+    """Runs the layer's parameter check; returns a hint for the failure message."""
     if not isinstance(descent, Descent):
         return ""
     if descent.check is not None:
@@ -249,7 +231,7 @@ def _check_params(descent: Any, params: Params, y: Any) -> str:
 
 
 def _close(step: Callable[..., Any], params: Params, y: Any, x: Any) -> tuple[Function, Any]:
-    """The step with all it closes over as operands, so that no tracer of the caller's outlives its trace."""
+    """The step with everything it closes over as operands, so that no tracer of the caller outlives its trace."""
     closed, after = jax.make_jaxpr(step, return_shape=True)(params, y, x)
     check_step(y, after)
     structure = jax.tree.structure(after)
@@ -262,30 +244,55 @@ def _close(step: Callable[..., Any], params: Params, y: Any, x: Any) -> tuple[Fu
     return function, (params, x, closed.consts)
 
 
-def _solve_forward(
-    rows: Function, operands: Any, start: Array, epsilon: float, solver: Any, small: Any, tol: float, max_steps: int
-) -> tuple[Array, SolveInfo, Array | None, Shared | None]:
-    reach, shared = None, None if small is None else prepare(small.matrix, start)
-    if solver is None:
-        z, info, reach, shared = factored_solve(small, shared, start, tol=tol, max_steps=max_steps)  # pyright: ignore
+def _implicit(
+    plan: Plan,
+    backward: Backward,
+    rows: Function,
+    operands: Any,
+    start: Array,
+    tol: float,
+    max_steps: int,
+    probe: Probe | None,
+    forward_mode: bool,
+) -> tuple[Array, SolveInfo, Array]:
+    """One differentiable step from the solution, how the solve ended, and the solution itself."""
+    epsilon, reach, residuals = backward.epsilon, None, None
+    if plan.solver is None and plan.factored is not None:
+        z, info, reach, residuals = factored_solve(plan.factored, start, tol=tol, max_steps=max_steps)
     else:
+        assert plan.solver is not None
         problem = as_problem(rows, jax.lax.stop_gradient(operands), epsilon)
-        z, info = run(problem, start, solver, tol=tol, max_steps=max_steps)
-        info = _probed(solver, problem, z, info)
-    return jax.lax.stop_gradient((z, info, reach, shared))
+        z, info = run(problem, start, plan.solver, tol=tol, max_steps=max_steps)
+        info = _probed(plan.solver, problem, z, info)
+        residuals = factored_residuals(plan.factored, start) if plan.factored is not None else None
+    z, info, reach, residuals = jax.lax.stop_gradient((z, info, reach, residuals))
+    if forward_mode:
+        y = differentiable(rows, backward, operands, z)
+    else:
+        if plan.structured and plan.factored is not None:
+            backward = backward._replace(structured=functools.partial(factored_adjoint, plan.factored))
+        y = corrected(rows, backward, operands, z, probe, residuals)
+    if reach is not None:  # Newton's method watched the hidden residual; this is that of the step
+        fz = jax.lax.stop_gradient(y)
+        residual = relative(norm(fz - z), norm(fz), reach, epsilon)
+        info = judge(residual, info.steps, tol, epsilon, idle=info.status <= STALLED)
+    return y, info, z
 
 
-def _solve_unrolled(
-    rows: Function, operands: Any, start: Array, epsilon: float, solver: Solver, way: Unrolled, tol: float
+def _unrolled(
+    plan: Plan, adjoint: Unrolled, rows: Function, operands: Any, start: Array, epsilon: float, tol: float
 ) -> tuple[Array, SolveInfo]:
+    """The last state of a fixed number of steps, differentiated by autodiff, and how the solve ended."""
+    assert plan.solver is not None
     problem = as_problem(rows, operands, epsilon)
-    y, info = unroll_solver(problem, start, solver, num_steps=way.num_steps, tol=tol)
-    return y, _probed(solver, as_problem(rows, jax.lax.stop_gradient(operands), epsilon), y, info)
+    y, info = unroll_solver(problem, start, plan.solver, num_steps=adjoint.num_steps, tol=tol)
+    return y, _probed(plan.solver, as_problem(rows, jax.lax.stop_gradient(operands), epsilon), y, info)
 
 
 def _probed(solver: Solver, problem: Problem, z: Array, info: SolveInfo) -> SolveInfo:
+    """``info`` with its own status where a solver that needs a symmetric Jacobian met another."""
     z = jax.lax.stop_gradient(z)
-    return refuse_asymmetric(info, problem.pull(z), z, problem.epsilon) if solver.symmetric else info
+    return flag_asymmetric(info, problem.pull(z), z, problem.epsilon) if solver.symmetric else info
 
 
 def _shaped(info: SolveInfo, batch: tuple[int, ...]) -> EquilibriumInfo:

@@ -1,4 +1,4 @@
-"""Fixed-point problems on flat states: maps, solvers and adjoints as types, and how they say how it went."""
+"""Types of fixed-point problems, solvers and adjoints, and their diagnostics."""
 
 import math
 from collections.abc import Callable
