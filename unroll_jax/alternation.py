@@ -48,18 +48,17 @@ def alternating(
       g: likewise, whose gradient step follows.
       g_step_size: a2 > 0, the length of the gradient step on g.
       f_step_size: a1 > 0, the length of the gradient step on f.
-      f_step: ``(params, y, x) -> u``, a step on f that takes the place of the gradient step, such as the
-        majorise-minimise step of `attention`. Give it or f_step_size. What it moves, :math:`y - u`, then stands for
-        :math:`a_1 \nabla f(y)`.
-      phi: a name of `PROXIMALS`, or a `Proximal` (those of the table are for states (*batch, n, d); one with a penalty
-        and prox of its own may be for any state); None is no phi. The name of an activation means that the step
-        applies it as it is: its penalty is the one of `activation` at a2, as in `transformer`.
+      f_step: ``(params, y, x) -> u``, a step on f that replaces the gradient step, such as the majorise-minimise step
+        of `attention`. Give it or f_step_size. Its movement :math:`y - u` then replaces :math:`a_1 \nabla f(y)`.
+      phi: a name of `PROXIMALS`, or a `Proximal` (those of the table are for states (*batch, n, d); another may be for
+        any state); None leaves phi out. The name of an activation means that the step applies it as it is: its
+        penalty is the one of `activation` at a2, as in `transformer`.
       f_gradient: ``(params, y, x) -> gradient``, shaped as y; None is autodiff.
       g_gradient: likewise for g.
       init: ``key -> params``; None returns None, for f and g without parameters.
 
     Returns:
-      A `Descent` with energy f + g + phi; ``x`` is what f and g make of it. Where it is an `Anchor` that says which
+      A `Descent` with energy f + g + phi; f and g interpret ``x``. Where it is an `Anchor` that marks which
       tokens are there, y must be an array (*batch, n, d) if there is a phi, and phi is of those tokens alone.
 
     Raises:

@@ -30,8 +30,11 @@ def check_dtype(name: str, value: Any, kind: Any = jnp.floating) -> None:
     Raises:
       TypeError: if it is not.
     """
-    if value is not None and not jnp.issubdtype(jnp.result_type(value), kind):
-        raise TypeError(f"{name} must {DTYPES[kind]}, got {jnp.result_type(value)}; cast it first")
+    if value is None:
+        return
+    dtype = getattr(value, "dtype", None) or jnp.result_type(value)
+    if not jnp.issubdtype(dtype, kind):
+        raise TypeError(f"{name} must {DTYPES[kind]}, got {dtype}; cast it first")
 
 
 def check_shape(name: str, value: Any, shape: tuple[int, ...], why: str = "") -> None:

@@ -36,13 +36,15 @@ def continue_conjugate_gradient(
 
     ``product`` is that with each row's symmetric positive definite matrix. A row that meets a direction without
     positive curvature ends there: its matrix is not positive definite. Squares too small for the dtype to divide by end
-    a row as well, whatever the bound.
+    a row as well, under any bound.
     ``precondition`` is a symmetric positive definite approximation of the matrix's inverse.
     """
     near = (lambda r: r) if precondition is None else precondition
     limits = jnp.finfo(residual.dtype)
     bound = jnp.maximum(bound, limits.tiny / limits.eps)
-    dot = lambda a, b: jnp.sum(a * b, axis=-1)  # noqa: E731
+
+    def dot(a: Array, b: Array) -> Array:
+        return jnp.sum(a * b, axis=-1)
 
     def unfinished(carry: _CG) -> Array:
         return jnp.any(carry.sound & (carry.square > bound)) & (carry.number < max_steps)

@@ -1,4 +1,4 @@
-"""Optimisation in other coordinates: an optax transformation that sees parameters in orthonormal bases of its own."""
+"""Optimisation in other coordinates: an optax transformation that sees parameters in given orthonormal bases."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -19,8 +19,8 @@ class Sides(NamedTuple):
     """Orthonormal bases of the two sides of a matrix (*layers, rows, columns), basis vectors as rows.
 
     Attributes:
-      left: (rows, rows), of what the rows stand for; None leaves them as they are.
-      right: (columns, columns), of what the columns stand for; None leaves them as they are.
+      left: (rows, rows), a basis of the columns' space; None keeps it.
+      right: (columns, columns), a basis of the rows' space; None keeps it.
 
     Example:
       >>> import jax.numpy as jnp, optax
@@ -43,7 +43,7 @@ def in_coordinates(optimizer: optax.GradientTransformation, bases: Any) -> optax
 
     Args:
       optimizer: any optax transformation. Its state is of the rotated parameters, shaped as these are.
-      bases: a pytree of `Sides` like the parameters or a prefix of them; None leaves what is below it as it is.
+      bases: a pytree of `Sides` like the parameters or a prefix of them; None keeps the parameters below it.
 
     Returns:
       A transformation with the state of ``optimizer``. It adds a product a side for the
@@ -88,7 +88,7 @@ def _is_sides(node: Any) -> bool:
 
 
 def _turned(bases: Any, tree: Any, turn: Callable[[Sides, Array], Array]) -> Any:
-    """The tree with every array turned by its bases; what an optimiser masks out has no arrays and stays."""
+    """The tree with every array turned by its bases; masked parameters have no arrays and stay."""
 
     def each(sides: Sides | None, below: Any) -> Any:
         return below if sides is None else jax.tree.map(lambda leaf: turn(sides, leaf), below)

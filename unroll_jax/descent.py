@@ -12,7 +12,7 @@ Params = Any  # a pytree of arrays
 
 
 class Anchor(NamedTuple):
-    """An input x that also says which tokens are there, for sequences padded to a common length.
+    """An input x with a mask of the tokens that are present, for sequences padded to a common length.
 
     A token that is absent has no neighbours and no energy, and no step moves it.
 
@@ -43,7 +43,7 @@ class _Fields(NamedTuple):
     check: Callable[[Params, Any], None] | None = None
 
 
-# What is derived from a field, and its value where that field is replaced and it is not.
+# Fields derived from a field, and their values where that field alone is replaced.
 DERIVED: dict[str, dict[str, Any]] = {
     "energy": {"step_and_energy": None},
     "step": {"step_and_energy": None, "factored": None, "symmetric": False, "check": None},
@@ -53,7 +53,7 @@ DERIVED: dict[str, dict[str, Any]] = {
 class Descent(_Fields):
     """An energy and a step that lowers it, as pure functions of (params, y, x).
 
-    ``descent._replace(step=mine)`` drops what was derived from the old step, unless it is replaced too.
+    ``descent._replace(step=mine)`` drops the fields derived from the old step, unless they are replaced too.
 
     Attributes:
       init: ``key -> params``, a pytree of arrays.
@@ -99,7 +99,7 @@ class Factored(NamedTuple):
       matrix: W (h, m).
       offset: c (*batch, h).
       activation: sigma, elementwise, monotone and 1-Lipschitz.
-      share: a in (0, 1]; the fixed points are those of f whatever it is.
+      share: a in (0, 1]; the fixed points are those of f for every a.
     """
 
     matrix: Float[Array, "h m"]

@@ -1,4 +1,4 @@
-"""Disturbances of an input beside Gaussian noise: salt and pepper, blur, and dropped entries or frames."""
+"""Disturbances of an input other than Gaussian noise: salt and pepper, blur, and dropped entries or frames."""
 
 import jax
 import jax.numpy as jnp
@@ -48,7 +48,7 @@ def blur(
 ) -> Float[Array, "*shape"]:
     r"""A picture under a Gaussian, :math:`y_i = \sum_j w_{i-j} x_j, w_k \propto e^{-k^2 / 2 s^2}`, along each axis.
 
-    Beyond its edges a picture goes on mirrored, the pixel at the edge twice. The Gaussian is separable, so each axis
+    Beyond its edges a picture is mirrored, the pixel at the edge twice. The Gaussian is separable, so each axis
     takes one product with a matrix; it ends at 4 deviations, rounded.
 
     Args:
@@ -89,11 +89,11 @@ def dropped(
     """A share of the slices along an axis lost: frames of a video, rows of a picture, entries of a signal.
 
     Args:
-      values: of any shape; a slice is lost as a whole, each by a draw of its own.
+      values: of any shape; a slice is lost as a whole, each by its own draw.
       key: of the draw.
       share: of slices that are lost, in the mean, in [0, 1]; may be traced.
       axis: along which slices lie.
-      fill: what stands for a lost slice: "zero"; or "last", the last slice that arrived, as a decoder shows the last
+      fill: replacement of a lost slice: "zero"; or "last", the last slice that arrived, as a decoder shows the last
         frame again. Those lost before any has arrived are 0.
 
     Returns:

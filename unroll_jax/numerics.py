@@ -25,7 +25,7 @@ def powers_of_two(sizes: Float[Array, "..."]) -> tuple[Float[Array, "..."], Floa
 def square_range(largest: Float[Array, "..."], count: int) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
     """Powers of two that make numbers small where sums of ``count`` of their squares overflow, and back; else 1.
 
-    Sums of squares and products, times the second power twice, then overflow to the infinity of their own sign.
+    Sums of squares and products, times the second power twice, then overflow to the infinity of their sign.
     """
     limits = jnp.finfo(largest.dtype)
     room = 0.25 * float(limits.max) ** 0.5 / count**0.5

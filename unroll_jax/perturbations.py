@@ -71,7 +71,7 @@ def lost_layer(lost: int | Int[Array, ""]) -> Perturbation:
 
 
 def in_turn(*perturbations: Perturbation) -> Perturbation:
-    """Several perturbations, each of what the one before it made of the output; none changes nothing.
+    """Several perturbations, each applied to the result of the one before; none changes nothing.
 
     Args:
       *perturbations: each ``(layer, before, after) -> after``, the first one first.

@@ -79,7 +79,7 @@ def spectral_radius(
 
     .. math:: r = ( |A^{2 k} v| / |A^k v| )^{1 / k} , \qquad k = num\_steps / 2 .
 
-    A Rayleigh quotient says less than r where eigenvalues are complex: 0.45 for a rotation by 60 degrees of size 0.9.
+    A Rayleigh quotient is below r where eigenvalues are complex: 0.45 for a rotation by 60 degrees of size 0.9.
 
     Args:
       apply: the linear map, from pytrees shaped as ``like`` to such pytrees.
@@ -137,7 +137,10 @@ def jacobian_norm(
       >>> round(float(jacobian_norm(lambda z: z**2, jnp.array([1.0, 2.0]))), 3)  # of diag(2, 4)
       4.0
     """
-    push = lambda v: jax.jvp(step, (z,), (v,))[1]  # noqa: E731
+
+    def push(v: Array) -> Array:
+        return jax.jvp(step, (z,), (v,))[1]
+
     return spectral_norm(push, z, num_steps=num_steps, key=key, batch_ndim=batch_ndim)
 
 
@@ -220,7 +223,7 @@ def norm(v: Any, batch_ndim: int = 0) -> Float[Array, "*batch"]:
     """The Euclidean norm over all leaves and all axes behind the first ``batch_ndim``; its derivative at 0 is 0."""
     squares = [jnp.sum(leaf**2, axis=tuple(range(batch_ndim, leaf.ndim))) for leaf in jax.tree.leaves(v)]
     square = sum(squares[1:], squares[0])
-    # The inner `where` keeps the derivative finite at 0; what is not a number stays so.
+    # The inner `where` keeps the derivative finite at 0; NaN stays NaN.
     return jnp.where(square == 0.0, 0.0, jnp.sqrt(jnp.where(square == 0.0, 1.0, square)))
 
 

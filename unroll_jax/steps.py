@@ -16,9 +16,12 @@ def check_state(name: str, y: Any) -> None:
 
     Raises:
       TypeError: if a leaf is anything else.
-      ValueError: if there is no leaf.
+      ValueError: if it has no leaf.
     """
-    of_numbers = lambda node: isinstance(node, list) and any(isinstance(entry, int | float) for entry in node)  # noqa: E731
+
+    def of_numbers(node: Any) -> bool:
+        return isinstance(node, list) and any(isinstance(entry, int | float) for entry in node)
+
     leaves = jax.tree_util.tree_leaves_with_path(y, is_leaf=of_numbers)
     require(leaves, name, "hold at least one array", f"{y!r}")
     for path, leaf in leaves:
@@ -32,7 +35,7 @@ def check_step(before: Any, after: Any, *, what: str = "the step") -> None:
 
     Args:
       before: the state, a pytree of arrays or of their shapes and dtypes.
-      after: what the step returns for it.
+      after: the step's value there.
       what: the step's name in messages.
 
     Raises:
@@ -61,7 +64,7 @@ def settle(step: Callable[[Any], Any], y: Any) -> Any:
     for _ in range(2):  # a step may move the state further once it has moved
         placed = jax.make_jaxpr(step)(y).out_avals
         if len(placed) != len(jax.tree.leaves(y)):
-            return y  # `check_step` has more to say
+            return y  # `check_step` raises the error
         y = jax.tree.unflatten(jax.tree.structure(y), map(_moved, jax.tree.leaves(y), placed))
     return y
 
@@ -69,7 +72,7 @@ def settle(step: Callable[[Any], Any], y: Any) -> Any:
 def vary_like(tree: Any, like: Any) -> Any:
     """``tree``, varying over the axes of a `jax.shard_map` that an array in the pytree ``like`` varies over.
 
-    A derivative with respect to what does not vary is summed over the devices, so that whatever is to be differentiated
+    A derivative with respect to invariant values is summed over the devices, so that values to be differentiated
     for each device by itself must vary first.
     """
     axes = frozenset().union(*(jax.typeof(leaf).manual_axis_type.varying for leaf in jax.tree.leaves(like)))

@@ -63,16 +63,16 @@ def unroll(
       num_layers: how many steps, at least 1.
       tied: whether all layers share ``params``.
       record: "energy" records `Trace`, by ``step_and_energy`` where the descent has it; a function
-        ``(params, y, x) -> pytree`` records what it returns, stacked along a new leading axis of num_layers + 1; None
+        ``(params, y, x) -> pytree`` records its value, stacked along a new leading axis of num_layers + 1; None
         records nothing. Entry l < num_layers is taken before layer l + 1 with that layer's parameters, the last entry
         after the last layer with the last layer's.
       remat: recompute each layer in the backward pass instead of storing its intermediates; a policy of
-        `jax.checkpoint_policies` says which of them are stored all the same.
+        `jax.checkpoint_policies` selects those stored all the same.
       unroll: layers in one iteration of the scan. None takes up to `UNROLLED` of them all at once, without ``remat``:
-        that spares the copies of what a scan keeps for the backward pass, for some more memory, while a part of
+        that spares the copies that a scan keeps for the backward pass, for some more memory, while a part of
         them gains nothing; deeper or with ``remat``, one.
       perturb: ``(layer, before, after) -> after``, replaces the output of each layer 1..num_layers, such as
-        `unroll_jax.perturbations.layer_noise`; the next layer and the record see what it returns.
+        `unroll_jax.perturbations.layer_noise`; the next layer and the record see its result.
 
     Returns:
       ``(y, trace)``: the state after the last layer, and the record (None if ``record`` is None).
@@ -81,7 +81,7 @@ def unroll(
       ValueError: if num_layers or unroll is not at least 1, unroll leaves no loop for remat, a stacked leaf has another
         leading axis, a step alone is given with ``record="energy"``, or the step or perturb changes the state's
         structure, shape or dtype.
-      TypeError: if a leaf of y is no array.
+      TypeError: if a leaf of y is not an array.
 
     Example:
       >>> import jax, unroll_jax

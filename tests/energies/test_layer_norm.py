@@ -166,8 +166,8 @@ def test_absent_tokens_neither_count_nor_move():
 
 BAD_OPTIONS = [
     ((1,), {}, "dim must be at least 2, got 1"),
-    ((3,), {"radius": 0.0}, "radius must be positive and finite, got 0.0"),
-    ((3,), {"radius": float("inf")}, "radius must be positive and finite, got inf"),
+    ((3,), {"radius": 0.0}, "radius must be positive and finite, or None, got 0.0"),
+    ((3,), {"radius": float("inf")}, "radius must be positive and finite, or None, got inf"),
     ((3,), {"epsilon": -1.0}, "epsilon must be finite and at least 0, got -1.0"),
     ((3,), {"step_size": 1.5}, r"step_size must be in \(0, 1\], got 1.5"),
 ]

@@ -80,7 +80,7 @@ def certify(f: Energy, g: Energy, params: Params, y: Any, x: Any = None, /, **op
 
 
 def certify(*arguments: Any, **options: Any) -> Certificate | StepCertificate:
-    """Runs the layers of a model and says of each whether descent was guaranteed, and whether the energy fell.
+    """Runs the layers of a model and reports of each whether descent was guaranteed, and whether the energy fell.
 
     ``certify(descent, params, y, x, ...)`` is `certify_descent`, for any energy and its step;
     ``certify(f, g, params, y, x, ...)`` is `certify_alternating`, for the alternating steps of a transformer.
@@ -128,7 +128,7 @@ def certify_alternating(
     smoothness_h: Smoothness | None = None,
     tolerance: float | None = None,
 ) -> Certificate:
-    r"""Runs ``num_layers`` steps of `alternating` and says of each whether descent of h + phi was guaranteed.
+    r"""Runs ``num_layers`` steps of `alternating` and reports of each whether descent of h + phi was guaranteed.
 
     With u, v and y' as in `alternating` and the noise :math:`\Delta` defined by
     :math:`v = y - a_2 (\nabla h(y) - \Delta)`, one of these suffices:
@@ -157,7 +157,7 @@ def certify_alternating(
       g: see `alternating`.
       params: parameters of a layer if ``tied``, else stacked along a leading axis.
       y: the state before the first layer.
-      x: the input of f and g, or None. Tokens that an `Anchor` says are absent do not count: f and g must leave them
+      x: the input of f and g, or None. Tokens absent from an `Anchor` do not count: f and g must leave them
         alone, as those of the library do, and the certificate is that of the tokens that are there.
       smoothness_f: L_f, a number or one per example, or a function ``(params, y, x) -> (*batch,)`` of the state before
         the layer.
@@ -178,7 +178,7 @@ def certify_alternating(
 
     Raises:
       ValueError: if a step size or smoothness is out of range, or both or neither of f_step_size and f_step are given.
-      TypeError: if a smoothness is no number, array or function, or a leaf of y no array.
+      TypeError: if a smoothness is not a number, array or function, or a leaf of y not an array.
 
     Source: Yang, Huang, Wipf (2022), Theorems 4.1 and 5.1, proofs C.1 and D. Eq. 57 is used without the factor 2 that
     its last line loses, and T(kappa) is replaced by the length of the proximal step, which Lemma D.3 bounds by it.
@@ -212,7 +212,10 @@ def certify_alternating(
         v = _add(u, -g_step_size, slope_g(layer_params, u, x))
         after = prox(v)
         before_energy, after_energy = (system.energy(layer_params, state, x) for state in (y, after))
-        size = lambda tree: norm(tree, before_energy.ndim)  # noqa: E731
+
+        def size(tree: Any) -> Array:
+            return norm(tree, before_energy.ndim)
+
         L_f, L_g = (evaluate(value, layer_params, y, x, before_energy) for value in (smoothness_f, smoothness_g))
         reach = size(_add(y, -1.0, prox(_add(y, -g_step_size, of_h))))
         first = _add(u, -1.0, y)

@@ -62,8 +62,8 @@ def equilibrium_lipschitz(
     .. math:: |z^*(x) - z^*(x')| \le \frac{\sum_l a |W_l|_2 |U_l|_2 \prod_{k > l} c_k}{1 - \prod_l c_l} |x - x'| ,
               \qquad c_l = a |W_l|_2^2 + 1 - a ,
 
-    which for one layer is :math:`|W| |U| / (1 - |W|^2)`, whatever a is. It is attained where all singular directions
-    meet and sigma has slope 1. It is of the exact equilibrium; `error_bound` says how far a solver's can be from it.
+    which for one layer is :math:`|W| |U| / (1 - |W|^2)` for every a. It is attained where all singular directions
+    meet and sigma has slope 1. It is of the exact equilibrium; `error_bound` bounds a solver's distance to it.
 
     Args:
       params: of `opteq` or `opteq_conv`, or a sequence of them as `deep_opteq` has. Layers without U add nothing. sigma

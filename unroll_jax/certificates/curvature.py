@@ -15,7 +15,7 @@ from unroll_jax.spectral import norm
 
 __all__ = ["Curvature", "curvature", "hessian_product"]
 
-# The chance, over the random start, that an extreme eigenvalue lies further out than `Curvature.error` says.
+# The chance, over the random start, that an extreme eigenvalue lies further out than `Curvature.error`.
 FAILURE_PROBABILITY = 1e-6
 
 
@@ -63,7 +63,7 @@ def hessian_product(f: Energy, y: Any, v: Any) -> Any:
 def curvature(f: Energy, y: Any, *, num_steps: int = 64, key: jax.Array | None = None) -> Curvature:
     r"""Smallest and largest eigenvalue of :math:`\nabla^2 f(y)`, by Lanczos with full reorthogonalisation.
 
-    For a quadratic f these are its convexity c and smoothness L, whatever y is. For any other f they hold at y alone.
+    For a quadratic f these are its convexity c and smoothness L, at every y. For any other f they hold at y alone.
     They are exact once ``num_steps`` reaches the number D of entries of an example, or of distinct eigenvalues. Before
     that they lie inside the spectrum, and each is off by more than the share e of its width with probability at most
     :math:`1.648 \sqrt{D} \exp(-(2 m - 1) \sqrt{e})` over the start, m = ``num_steps``.
@@ -132,7 +132,10 @@ def _tridiagonal_eigenvalues(diagonal: Array, off_diagonal: Array) -> Array:
     """Ascending eigenvalues by bisection; no LAPACK, so that programs may run several at a time."""
     if diagonal.shape[-1] == 1:
         return diagonal
-    solve = lambda d, e: eigh_tridiagonal(d, e, eigvals_only=True)  # noqa: E731
+
+    def solve(d: Array, e: Array) -> Any:
+        return eigh_tridiagonal(d, e, eigvals_only=True)
+
     for _ in range(diagonal.ndim - 1):
         solve = jax.vmap(solve)
     return solve(diagonal, off_diagonal)

@@ -236,7 +236,7 @@ def in_proximal_region(h: Energy, y: Any, *, step_size: Number, kappa: Number) -
     Returns:
       True where y is in T(kappa), one per example.
 
-    Source: Yang, Huang, Wipf (2022), Theorem 5.1 and Fig. 4. The paper says that its result generalises beyond ReLU;
+    Source: Yang, Huang, Wipf (2022), Theorem 5.1 and Fig. 4. The paper claims that its result generalises beyond ReLU;
     with this D it does not: at the minimiser of h + phi for phi = l1, D can be 0 while delta is small.
 
     Example:

@@ -111,7 +111,7 @@ def pairwise_smoothness(*, rho: RhoLike = "softmax", mask: Any = None, ridge: fl
 def _squared_norm(W: Array | None, dtype: Any) -> Array:
     """An upper bound of |W|_2^2 by squaring its Gram matrix k times, too large by (rank)^(2^-k / 2) at most.
 
-    A decomposition would do, but not beside another in the same program, where LAPACK's calls can wait for each other.
+    A decomposition would do, but not next to another in the same program, where LAPACK's calls can wait for each other.
     """
     if W is None:
         return jnp.ones((), dtype)

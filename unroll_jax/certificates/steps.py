@@ -64,7 +64,7 @@ def certify_descent(
     num_points: int = 8,
     tolerance: float | None = None,
 ) -> StepCertificate:
-    r"""Runs ``num_layers`` steps y' of a descent and says of each whether its energy E had to fall.
+    r"""Runs ``num_layers`` steps y' of a descent and reports of each whether its energy E had to fall.
 
     If E grows from y towards y' no faster than a quadratic with constant L, as every L-smooth energy does,
 
@@ -77,7 +77,7 @@ def certify_descent(
       descent: the layer: an energy and a step, which need not come from this library.
       params: parameters of a layer if ``tied``, else stacked along a leading axis.
       y: the state before the first layer.
-      x: the input of the layer, or None. Tokens that an `Anchor` says are absent do not count.
+      x: the input of the layer, or None. Tokens absent from an `Anchor` do not count.
       smoothness: L, a number or one per example, or a function ``(params, y, x) -> (*batch,)`` of the state before the
         layer; None if it is not known.
       num_layers: how many steps, at least 1.
@@ -90,7 +90,7 @@ def certify_descent(
 
     Raises:
       ValueError: if an option is out of range, or the step changes the state's structure, shapes or dtypes.
-      TypeError: if smoothness is no number, array or function, or a leaf of y no array.
+      TypeError: if smoothness is not a number, array or function, or a leaf of y not an array.
 
     Source: the descent lemma, Nesterov (2018), Lectures on Convex Optimization, Lemma 1.2.3.
 

@@ -45,7 +45,7 @@ def weight_norm(
 
 
 def weight_norm_bound(W: Float[Array, "..."], image_shape: ImageShape | None = None) -> Float[Array, ""]:
-    """|W|_2 from above, up to rounding: what a certificate needs. See `matrix_norm_bound` and `conv_norm_bound`.
+    """|W|_2 from above, up to rounding, as certificates need. See `matrix_norm_bound` and `conv_norm_bound`.
 
     Args:
       W: (h, m), or a kernel (height, width, channels in, channels out).
@@ -120,7 +120,7 @@ def check_weight_norms(
 ) -> None:
     """Checks, outside jit, that every |W|_2 is at most ``bound``: without that a layer need not have an equilibrium.
 
-    The norm is taken from below, so that no weights within the bound are refused for rounding.
+    The norm is taken from below, so that rounding never fails weights within the bound.
 
     Args:
       params: of `opteq` or `opteq_conv`, or a sequence of them.

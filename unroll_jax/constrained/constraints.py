@@ -47,7 +47,7 @@ def descent_constraints(
     .. math:: \text{ratio: } c_l = \frac{f_l}{(1 - \alpha_l) f_{l-1}} - 1 , \qquad
               \text{log\_ratio: } c_l = \log \frac{f_l}{(1 - \alpha_l) f_{l-1}} .
 
-    Taken sample by sample (`sample_constraints` with `mean_of_samples`) every sample then counts alike, whatever the
+    Taken sample by sample (`sample_constraints` with `mean_of_samples`) every sample then counts alike, for any
     size of its loss. A sample whose bound is 0 (under 3e-10 in float32) has the violation 0.
 
     Args:
@@ -63,7 +63,7 @@ def descent_constraints(
       with c_0 first when there is a reference. Positive entries are violated.
 
     Raises:
-      ValueError: if an option is outside what is stated here; while tracing, if layer_losses has fewer than
+      ValueError: if an option is out of range; while tracing, if layer_losses has fewer than
         two entries or their number does not fit the schedule.
       TypeError: if alpha is traced; while tracing, if layer_losses does not hold real numbers.
 

@@ -53,7 +53,7 @@ def proportional_integral(
       (``params``).
 
     Raises:
-      ValueError: if a gain or cap is outside what is stated here.
+      ValueError: if a gain or cap is out of range.
 
     Source: Stooke, Achiam, Abbeel (2020), "Responsive safety in reinforcement learning by PID Lagrangian methods",
     Algorithm 2 without the derivative.
@@ -107,7 +107,7 @@ def nu_pi(integral_gain: float, proportional_gain: float = 1.0, *, nu: float = 0
       An optax gradient transformation, fed -c as `dual_ascent` does.
 
     Raises:
-      ValueError: if a gain or nu is outside what is stated here.
+      ValueError: if a gain or nu is out of range.
 
     Source: Sohrabi et al. (2024), "On PI controllers for updating Lagrange multipliers in constrained optimization",
     Algorithm 1 with xi_0 = (1 - nu) c_0, the start of its Theorem 1; with xi_0 = 0 the first step would be that of SGD.
@@ -145,7 +145,7 @@ DUAL_OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {
 def dual_optimizer(
     optimizer: str | optax.GradientTransformation, learning_rate: Any = None, **options: Any
 ) -> optax.GradientTransformation:
-    """The optimiser that a name of `DUAL_OPTIMIZERS` stands for, at a rate; an optax transformation stands for itself.
+    """The optimiser of a name of `DUAL_OPTIMIZERS`, at a rate; an optax transformation is returned unchanged.
 
     Args:
       optimizer: a name, or any optax gradient transformation.

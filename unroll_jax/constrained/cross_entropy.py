@@ -76,7 +76,7 @@ def chunked_cross_entropy(
       hidden: normalised hidden states, of any number of layers.
       head: a row for each word.
       labels: the word that each position is to predict; any number where its weight is 0.
-      weights: what each position's loss is multiplied by; None is 1. One of weight 0 has loss 0.
+      weights: multiples of each position's loss; None is 1. One of weight 0 has loss 0.
       chunk: words whose logits are computed at a time, at least 1.
       dtype: of the products' factors, such as bfloat16; None is that of hidden. Products, the softmax and gradients are
         accumulated in float32 at least.

@@ -83,13 +83,13 @@ def dual_ascent(
       freeze_after: calls, those of ``warmup`` among them, after which every multiplier stays as it is; None for never.
       frozen: places of the constraints whose multipliers never move, or True for all; they then weigh a fixed penalty.
       cap: largest multiplier, one number or one for each constraint; None for no bound. A controller with an integral
-        of its own must be told as well (``proportional_integral(..., cap=...)``).
+        with a cap must be given it as well (``proportional_integral(..., cap=...)``).
 
     Returns:
       A `DualAscent`, that is ``(init, update)``.
 
     Raises:
-      ValueError: if an option is outside what is stated here; when called, if num_constraints < 1, start is negative or
+      ValueError: if an option is out of range; when called, if num_constraints < 1, start is negative or
         does not fit, frozen or cap do not fit it, or there is not one violation for each multiplier.
       TypeError: if optimizer is not an optax gradient transformation.
 

@@ -20,7 +20,7 @@ class FeasibilityReport(NamedTuple):
     Attributes:
       layer_losses: (L + 1,) mean losses f_0..f_L.
       violations: (C,) mean violations c; positive is violated.
-      bounds: (C,) what each constrained loss had to stay under.
+      bounds: (C,) upper bounds of the constrained losses.
       satisfied: (C,) whether the violation is at most ``tolerance`` times the bound.
       feasible: scalar, whether every constraint is satisfied.
       descending: (L,) share of samples with f_l < f_{l-1}.
@@ -82,7 +82,7 @@ def feasibility_report(
 
     Raises:
       ValueError: if sample_losses is not (N, L + 1) with N >= 1, there is not one multiplier for each constraint,
-        tolerance is negative, or there is no such form.
+        tolerance is negative, or the form is unknown.
 
     Example:
       >>> import jax.numpy as jnp, unroll_jax

@@ -15,7 +15,7 @@ Losses = Float[Array, "*batch constraints"]
 Numbers = Float[Array | np.ndarray, "*batch constraints"]
 
 
-LEAST_BOUND = 1e-9  # what an excess is a share of where a bound is 0
+LEAST_BOUND = 1e-9  # denominator of an excess where a bound is 0
 
 
 def _ratio(losses: Numbers, bounds: Numbers) -> Losses:
@@ -61,7 +61,7 @@ def constraint_bounds(losses: Numbers, violations: Numbers, *, form: str = "diff
       The bounds, of the same shape.
 
     Raises:
-      ValueError: if there is no form of that name.
+      ValueError: if the form is unknown.
 
     Example:
       >>> import jax.numpy as jnp
@@ -90,7 +90,7 @@ def relative_excess(violations: Numbers, bounds: Numbers, *, form: str = "differ
       Shares, unitless, of the same shape.
 
     Raises:
-      ValueError: if there is no form of that name.
+      ValueError: if the form is unknown.
 
     Example:
       >>> import jax.numpy as jnp

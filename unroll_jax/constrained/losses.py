@@ -92,7 +92,7 @@ def check_samples(losses: Array) -> None:
     """Checks that losses are those of samples: (samples, L + 1).
 
     Raises:
-      ValueError: if they are not, or there is no sample.
+      ValueError: if they are not, or they are none.
     """
     fits = losses.ndim == 2 and losses.shape[0] >= 1
     require(fits, "sample_losses", "be (samples, L + 1) with at least one sample", f"shape {losses.shape}")

@@ -32,7 +32,7 @@ def sample_constraints(constraints: Constraints, reduction: Reduction) -> Constr
       ``losses (N, L + 1) -> violations (C,)``.
 
     Raises:
-      TypeError: if either is no function.
+      TypeError: if either is not a function.
       ValueError: while tracing, if the losses are not (N, L + 1) with N >= 1.
 
     Example:
@@ -80,7 +80,7 @@ def tail_mean(level: float | Sequence[float] | np.ndarray) -> Reduction:
     violation (the q-quantile lies below CVaR), which the mean does not.
 
     The gradient is that sum with the gradients of the :math:`c_{(j)}`: each of the worst floor(N(1 - q)) samples has
-    weight 1 / (N(1 - q)), the next one what is left to 1, all others none. That is the exact gradient where the
+    weight 1 / (N(1 - q)), the next one the rest to 1, all others none. That is the exact gradient where the
     violations at the boundary differ, and a subgradient where they tie.
 
     Args:
@@ -118,12 +118,12 @@ def tail_bound(
     r"""CVaR's upper bound :math:`t + \frac{1}{1 - q} \frac1N \sum_i [c_i - t]_+` for thresholds t that are trained.
 
     Constraints of it are ``sample_constraints(constraints, lambda c: tail_bound(q)(c, thresholds))``, the thresholds
-    variables beside the parameters. Tight at the q-quantile t. For a given t it is a mean over samples, so that means
+    variables next to the parameters. Tight at the q-quantile t. For a given t it is a mean over samples, so that means
     over batches, or over the parts of an accumulated one, are exact, as those of `tail_mean` are not.
 
     Gradients: 1/(N (1 - q)) times that of each :math:`c_i > t`; in t, 1 - (share of samples above t) / (1 - q).
-    In the Lagrangian both come times lambda, so that t stands still while lambda is 0: descend on this bound's sum in t
-    beside it, which has the same minimiser.
+    In the Lagrangian both come times lambda, so that t does not move while lambda is 0: descend on the sum of this
+    bound as well, which has the same minimiser.
 
     Args:
       level: q in [0, 1), one number or one for each constraint.
@@ -164,8 +164,8 @@ def positive_part(tolerance: float = 0.0) -> Reduction:
     with weight 1/N; met ones neither pull nor make up for others, as they do in the mean.
 
     Args:
-      tolerance: epsilon >= 0, what the mean may exceed 0 by. With 0 no point is strictly feasible, and multipliers may
-        grow without bound: use a tolerance, resilience or a cap.
+      tolerance: epsilon >= 0, excess over 0 allowed to the mean. With 0 no point is strictly feasible, and multipliers
+        may grow without bound: use a tolerance, resilience or a cap.
 
     Returns:
       ``(N, C) -> (C,)``.

@@ -26,7 +26,7 @@ def scheduled(
     """``optimizer`` under the options of `dual_ascent`; itself under their defaults.
 
     Raises:
-      ValueError: if an option is outside what `dual_ascent` states.
+      ValueError: if an option is out of range, see `dual_ascent`.
     """
     late = freeze_after is None or freeze_after >= warmup
     require(late, "freeze_after", f"be at least warmup={warmup}, or None", freeze_after)
@@ -44,7 +44,7 @@ def scheduled(
 def relaxed(optimizer: optax.GradientTransformation, resilience: float) -> optax.GradientTransformation:
     """``optimizer`` on the gradient of the resilient dual function, c - lambda / beta.
 
-    A loop: what it raises, it is fed. See `dual_ascent` for the least beta at which that comes to rest.
+    A feedback loop; see `dual_ascent` for the least beta at which it converges.
     """
 
     def update(gradients: Any, state: optax.OptState, multipliers: Any = None) -> tuple[Any, optax.OptState]:
@@ -54,7 +54,7 @@ def relaxed(optimizer: optax.GradientTransformation, resilience: float) -> optax
 
 
 def smoothed(optimizer: optax.GradientTransformation, decay: float) -> optax.GradientTransformation:
-    """``optimizer`` on the exponential moving average of what it is fed, free of the bias of its start at 0."""
+    """``optimizer`` on the exponential moving average of its gradients, corrected for the bias of its start at 0."""
     return optax.chain(optax.ema(decay), optimizer)
 
 
@@ -62,7 +62,7 @@ def averaged(optimizer: optax.GradientTransformation, every: int) -> optax.Gradi
     """``optimizer`` once in ``every`` calls, on the mean of what they were fed; the calls between change nothing."""
 
     def steps(multipliers: Any) -> optax.MultiSteps:
-        # MultiSteps sums in float32 unless told, which would round what is fed in float64.
+        # MultiSteps sums in float32 unless told, which would round gradients in float64.
         return optax.MultiSteps(optimizer, every, accumulator_dtype=multipliers.dtype)
 
     def init(multipliers: Any) -> optax.OptState:

@@ -1,4 +1,4 @@
-"""Resilience with explicit slacks, which autodiff moves beside the parameters."""
+"""Resilience with explicit slacks, trained by autodiff like the parameters."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -95,7 +95,10 @@ def resilient_lagrangian(
     cost = 0.5 * resilience * jnp.sum(slacks**2)
     if normalise:
         cost = cost / (1.0 + jnp.sum(jax.lax.stop_gradient(multipliers)))
-    relaxed = lambda losses: constraints(losses) - slacks  # noqa: E731
+
+    def relaxed(losses: Array) -> Array:
+        return constraints(losses) - slacks
+
     return lagrangian(layer_losses, multipliers, relaxed, normalise=normalise) + cost
 
 
@@ -106,7 +109,7 @@ def slack_descent(optimizer: optax.GradientTransformation) -> SlackDescent:
     update of each, and ``dual_ascent(...).update(state, violations - slacks)``.
 
     Slacks rise high at first and fall slowly, so the paper sets them to 0 after every epoch: ``restart``. The state of
-    the optimiser, and with it a schedule, goes on.
+    the optimiser, and with it a schedule, is kept.
 
     Args:
       optimizer: any optax gradient transformation.

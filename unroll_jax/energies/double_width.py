@@ -68,7 +68,7 @@ def symmetric_embedding(
     contraction: float | None = None,
     dtype: Any = jnp.float32,
 ) -> SymmetricEmbedding:
-    r"""A symmetric layer, the same at every depth, that computes a network of layers with weights of their own.
+    r"""A symmetric layer, the same at every depth, that computes a network of layers with separate weights.
 
     The network is, for l = 1..L with :math:`W_l` of shape :math:`(d_{l-1}, d_l)`,
 
@@ -79,15 +79,15 @@ def symmetric_embedding(
     elsewhere. Started from :math:`Y_0` in block 0, the first thing to reach block l is :math:`s_l Y_l`, after l layers:
     nothing arrives by a shorter way, and what flows back stays behind the front. Attention must see the front alone.
     W_a is block-diagonal with :math:`W_{a,l+1} / s_l`; behind the front, two layers late, come echoes that the ratios
-    :math:`s_l / s_{l-1} \le \epsilon / |W_l|_2` make :math:`\epsilon^2` of what was there, :math:`\epsilon^4` in the
+    :math:`s_l / s_{l-1} \le \epsilon / |W_l|_2` make :math:`\epsilon^2` of the tokens, :math:`\epsilon^4` in the
     logits: with :math:`\epsilon^4` at most the machine's epsilon the outputs are equal to round-off. (Up to L = 2 there
-    are no echoes in time, and they are equal for any ratio.) Ratios are powers of 2, which round nothing.
+    come no echoes in time, and they are equal for any ratio.) Ratios are powers of 2, which round nothing.
 
     Each half of the wide layer lowers its part of the one energy that `transformer` states: the linear map has norm at
     most :math:`2 \epsilon \le 1`, so :math:`a \le 2 / L`. The whole energy need not fall. Little should be read into
     it: the energy falls because the state shrinks from block to block.
 
-    What cannot be had is attention with logits :math:`y_u . A y_v` for an asymmetric A. In whatever width, tokens that
+    What cannot be had is attention with logits :math:`y_u . A y_v` for an asymmetric A. In any width, tokens that
     are functions of y_u alone have symmetric logits under a symmetric A, up to terms of u or v alone, so the weights
     obey :math:`P_{uv} P_{vw} P_{wu} = P_{uw} P_{wv} P_{vu}`, which asymmetric attention breaks. Nor can a width fixed
     for all L hold the weights of L layers: a symmetric D by D map has D (D + 1) / 2 numbers.
@@ -104,7 +104,7 @@ def symmetric_embedding(
       A `SymmetricEmbedding`.
 
     Raises:
-      ValueError: if there is no layer, shapes do not chain, an option is outside what is stated here, or the network is
+      ValueError: if layers is empty, shapes do not chain, an option is out of range, or the network is
         so deep that s_L or 1 / s_L is not a normal number of ``dtype``.
 
     Source: Yang, Huang, Wipf (2022), supplement F.1 and F.2, which refer to Yang et al. (2021), "Implicit vs unfolded

@@ -59,7 +59,7 @@ def dust(
     .. math:: U = softmax_\beta(H V^T V H^T) H , \qquad
               H' = S_{\lambda / c}( U + \tfrac1c (x - U D) D^T ) , \quad \beta_v = e^{-|V h_v|^2 / 2} .
 
-    With a ``measurement`` Phi, :math:`D \Phi^T` stands in the place of D, see `lista`. ``form`` names the first half.
+    With a ``measurement`` Phi, :math:`D \Phi^T` replaces D, see `lista`. ``form`` names the first half.
     "softmax", above, and "jacobi" are those of `attention`, which always lower the first term. "plain" is the published
     layer, without beta: softmax(H V^T V H^T) H. It is the same where all |V h_v| are equal; elsewhere it leans to long
     codes, and there are points where it raises the first term.

@@ -60,12 +60,12 @@ def hopfield(
 
     Returns:
       A `Descent` with params `HopfieldParams`. With learned patterns x is the anchor, broadcastable to y, or None; an
-      `Anchor` says which tokens are there. Without, x is the keys (*batch, m, dim), their leading axes broadcasting to
-      y's; an `Anchor` with ``present`` (*batch, m) says which keys are there. Where none is, E has no log-sum-exp and
+      `Anchor` marks the tokens present. Without, x is the keys (*batch, m, dim), their leading axes broadcasting to
+      y's; an `Anchor` with ``present`` (*batch, m) marks the keys present. Where none is, E has no log-sum-exp and
       p = 0.
 
     Raises:
-      ValueError: if an option is outside what is stated here; while tracing, if y and x do not fit.
+      ValueError: if an option is out of range; while tracing, if y and x do not fit.
       TypeError: while tracing, if y or x is not floating, or ``x.present`` not boolean.
 
     Source: Yang, Huang, Wipf (2022), eqs. 6 and 7, after Ramsauer et al. (2021). Mended: eq. 6 sums over the d features
@@ -119,7 +119,7 @@ def hopfield(
         if present is None:
             return _Query(tokens, keys, scores)
         some = jnp.any(present, axis=-1)[..., None]
-        # All keys where all are masked: no -inf then enters the derivatives, and what comes out is not used.
+        # All keys where all are masked: no -inf then enters the derivatives, and the result is not used.
         return _Query(tokens, keys, scores, seen=(present | ~some)[..., None, :], some=some)
 
     return guarded(Descent(init=init, energy=energy, step=step), HopfieldParams)

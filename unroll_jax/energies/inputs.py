@@ -31,11 +31,11 @@ def check_input(x: Any, tokens: tuple[int, ...], *, width: int, what: str, prese
 
 
 def guarded(descent: Descent, kind: type) -> Descent:
-    """``descent`` with functions that refuse params of another kind than it was made for, and what is no key.
+    """``descent`` with functions that check the type of params, and that a key is one.
 
     Args:
       descent: a layer.
-      kind: type of its params, a NamedTuple of arrays (or of such tuples); None may stand for an array.
+      kind: type of its params, a NamedTuple of arrays (or of such tuples); None may replace an array.
 
     Returns:
       The same layer; its functions raise a TypeError that names the leaf.
@@ -61,7 +61,7 @@ def guarded(descent: Descent, kind: type) -> Descent:
 
 
 def check_params(name: str, array: Any, shape: tuple[int, ...] | None) -> None:
-    """Checks that a layer's params are of the shape that it was made for; None stands for no array.
+    """Checks that a layer's params are of the shape that it was made for; None is not an array.
 
     Raises:
       ValueError: if they are not.

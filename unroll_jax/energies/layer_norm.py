@@ -26,7 +26,7 @@ def layer_norm(dim: int, *, radius: float | None = None, epsilon: float = 0.0, s
 
     The first term is lowered by the translation y - m 1, a gradient step on it of length 1, the rest by the rescaling
     of u, a gradient step on that of length 1. The first depends on m alone and the second on u alone, so neither step
-    touches what the other lowers, and both together are y - a grad E(y). No step ever raises E, for a in (0, 1]:
+    touches the other's term, and both together are y - a grad E(y). No step ever raises E, for a in (0, 1]:
     :math:`-R \sqrt{|u|^2 + c}` is concave along u, so E lies below a quadratic of curvature 1.
 
     With epsilon = 0, :math:`E = \tfrac12 (m \sqrt d)^2 + \tfrac12 (|u| - R)^2` is half the squared distance to the
@@ -43,7 +43,7 @@ def layer_norm(dim: int, *, radius: float | None = None, epsilon: float = 0.0, s
       A `Descent` without parameters (None); ``x`` does not enter, but for the tokens an `Anchor` says are absent.
 
     Raises:
-      ValueError: if an option is outside what is stated here; while tracing, if y does not fit.
+      ValueError: if an option is out of range; while tracing, if y does not fit.
       TypeError: while tracing, if y is not floating.
 
     Source: Yang, Huang, Wipf (2022), supplement F.3. The paper prints the translation without the factor 1 / (2 d) of
@@ -81,7 +81,7 @@ def layer_norm_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
 
 
 def _split(y: Array, epsilon: float) -> tuple[Array, Array, Array, Array]:
-    """Mean of each token; what is left of it and the smoothed norm of that, both times a power of two; its inverse.
+    """Mean of each token; the rest and its smoothed norm, both times a power of two; its inverse.
 
     The power brings the larger of the token and of the smoothing near 1: squares neither over- nor underflow.
     """

@@ -69,11 +69,11 @@ def lista(
 
     Returns:
       A `Descent` with params `ListaParams`, D starting as `cosine_dictionary`; ``y`` is the codes H (zeros are a good
-      start), ``x`` the measured signal (*batch, n, m) or broadcasting to it, or an `Anchor` of it that says which
-      tokens are there. The reconstruction of the signal is ``y @ params.D``.
+      start), ``x`` the measured signal (*batch, n, m) or broadcasting to it, or an `Anchor` of it that marks the
+      tokens present. The reconstruction of the signal is ``y @ params.D``.
 
     Raises:
-      ValueError: if an option is outside what is stated here; while tracing, if y or x does not fit, or x is None.
+      ValueError: if an option is out of range; while tracing, if y or x does not fit, or x is None.
       TypeError: while tracing, if y or x is not floating.
 
     Source: Gregor and LeCun (2010) for LISTA; the coupling of D^T and D as in Porras-Valenzuela et al. (2026), C.4; the

@@ -27,7 +27,7 @@ class ListaLayerParams(NamedTuple):
 def lista_layer(
     params: ListaLayerParams, z: Float[Array, "*batch atoms"], x: Float[Array, "*batch dim"]
 ) -> Float[Array, "*batch atoms"]:
-    r"""One layer of LISTA, with weights of its own:
+    r"""One layer of LISTA, with its weights:
 
     .. math:: z' = S_{|\theta|}(A z + B x) , \qquad S_t(v) = sign(v) \max(|v| - t, 0) .
 

@@ -18,7 +18,7 @@ __all__ = ["Tokens", "as_anchor", "blank_absent", "check_tokens", "on_tokens", "
 
 
 class Tokens(NamedTuple):
-    """What an energy or a step reads, in the dtype of the computation, with 0 in place of absent tokens.
+    """Input of an energy or a step, in the dtype of the computation, with 0 in place of absent tokens.
 
     Attributes:
       y: the tokens.
@@ -107,11 +107,11 @@ def blank_absent(tokens: Any, present: Any) -> Any:
 def check_tokens(y: Any, x: Any = None, *, dim: int | None = None) -> None:
     """Checks that ``y`` holds floating tokens (*batch, n, d) and that the anchor ``x`` fits it.
 
-    Values that are known (not traced) must be finite, but for tokens that an `Anchor` says are absent.
+    Values that are known (not traced) must be finite, but for tokens absent from an `Anchor`.
 
     Raises:
-      TypeError: if ``y`` or ``x`` is no array of a floating dtype, or ``x.present`` not of booleans.
-      ValueError: if the ranks or widths do not fit, there is no token, or a value that is known is not finite.
+      TypeError: if ``y`` or ``x`` is not an array of a floating dtype, or ``x.present`` not of booleans.
+      ValueError: if the ranks or widths do not fit, y holds no token, or a value that is known is not finite.
     """
     x, present = as_anchor(x)
     if y is None:

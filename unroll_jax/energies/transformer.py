@@ -66,7 +66,7 @@ def transformer(
 
     .. math:: Y' = prox_\phi( [softmax_\beta(Y W_a W_a^T Y^T) Y] W_f^s + a_2 B ) .
 
-    The attention half always lowers its part, the feed-forward half for a2 at most 1 / L of its own. The whole E falls
+    The attention half always lowers its part, the feed-forward half for a2 at most its 1 / L. The whole E falls
     where attention leaves little undone: with f the first two terms, U the tokens after attention,
     :math:`W_f^s = (1 - a_2) I - a_2 (W_f + W_f^T) / 2` and a2 at most 1 / L of the smooth part (L at most
     :math:`(n \rho'(0) + r) |W_a|_2^2 + \max(0, \lambda_{max}) + 1`), E does not rise if

@@ -157,7 +157,7 @@ def transformer_parts(
 
 
 def _resolve_anchor(name: str, anchor: str | AnchorRule) -> Callable[[Any, Any], Anchor]:
-    """A function of (learnable row, input x) that gives the anchor, for the tokens that x says are there."""
+    """A function of (learnable row, input x) that gives the anchor, for the tokens present in x."""
     require(anchor in ("input", "row") or callable(anchor), name, "be 'input', 'row' or a function of x", f"{anchor!r}")
 
     def find(row: Any, x: Any) -> Anchor:

@@ -34,7 +34,7 @@ def unrolled_layer(
     *,
     self_loops: bool = True,
 ) -> Float[Array, "*batch n d"]:
-    r"""A layer of the unrolled transformer (UT), with weights of its own.
+    r"""A layer of the unrolled transformer (UT), with its weights.
 
     .. math:: Z = softmax(Y V^T V Y^T) Y , \qquad Y' = relu(Z W^+ + Y U) , \quad W^+ = (W + W^T) / 2 .
 

@@ -87,7 +87,7 @@ def bicgstab() -> Adjoint:
 
 @checked(restart=at_least(1))
 def bicgstab_gmres(restart: int = 20) -> Adjoint:
-    """BiCGStab, which is the quicker, and GMRES from where it stands if it gets no further.
+    """BiCGStab, which is the quicker, then GMRES from its last iterate if it stalls.
 
     Args:
       restart: as in `gmres`.
@@ -188,7 +188,7 @@ def one_step() -> Adjoint:
 def unrolled(num_steps: int = 20) -> Unrolled:
     """Steps of the solver differentiated by autodiff, to any order and in both modes; memory grows with the steps.
 
-    ``max_steps`` does not count here, and ``tol`` only says which examples count as converged.
+    ``max_steps`` does not count here, and ``tol`` only decides which examples count as converged.
 
     Args:
       num_steps: of the solver, at least 1.
@@ -228,7 +228,7 @@ ADJOINTS: dict[str, Callable[..., Adjoint | Unrolled]] = {
 
 
 def resolve_adjoint(adjoint: str | Adjoint | Unrolled) -> Adjoint | Unrolled:
-    """The `Adjoint` or `Unrolled` that a name of `ADJOINTS` or either of them stands for.
+    """The `Adjoint` or `Unrolled` of a name of `ADJOINTS`, or the one given.
 
     Raises:
       ValueError: if the name is not in `ADJOINTS`.

@@ -202,7 +202,7 @@ def check_probe(probe: Any, batch: tuple[int, ...]) -> None:
     """Checks that a probe, if there is one, has an entry for every example.
 
     Raises:
-      TypeError: if it is no `Probe`.
+      TypeError: if it is not a `Probe`.
       ValueError: if its shape is another.
     """
     if probe is None:

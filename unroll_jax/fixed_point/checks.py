@@ -41,7 +41,7 @@ __all__ = [
 
 #: Responses of `equilibrium` to an example that does not converge.
 ON_FAILURE = ("error", "warn", "accept")
-FAR = 100.0  # times the tolerance, beyond which a row by itself is not what the whole was solved to
+FAR = 100.0  # times the tolerance, beyond which a row is far from the accuracy of the whole state
 
 # Of a random pair of vectors, above which a Jacobian is not taken for symmetric; far above round-off and rare to miss.
 ASYMMETRY = 1e-2
@@ -158,7 +158,7 @@ def report_rows(y: Any, fy: Any, *, tol: float, epsilon: float) -> None:
 
 
 def flag_asymmetric(info: SolveInfo, operator: Linear, like: Float[Array, "b m"], epsilon: float) -> SolveInfo:
-    """``info`` with a status of its own for the rows whose Jacobian is not symmetric, at two products a solve.
+    """``info`` with its own status for the rows whose Jacobian is not symmetric, at two products a solve.
 
     Args:
       info: how the solve went.

@@ -63,8 +63,8 @@ def factored_solve(
 ) -> tuple[Float[Array, "b m"], SolveInfo, Float[Array, " b"], FactoredResiduals]:
     r"""Semismooth Newton on the hidden activations of a factored layer.
 
-    With z = W^T s and g = W z + c = G s + c, f is z' = W^T sigma(g), whose fixed points are those of the layer whatever
-    its share a. Newton's direction for
+    With z = W^T s and g = W z + c = G s + c, f is z' = W^T sigma(g), whose fixed points are those of the layer for
+    every share a. Newton's direction for
     p = G sigma(p) + c at p = g, with :math:`D = diag \sigma'(g)`, is
 
     .. math:: d = F + G D^{1/2} q , \quad (I - D^{1/2} G D^{1/2}) q = D^{1/2} F , \quad F = G (\sigma(g) - s) ,
@@ -164,7 +164,7 @@ def _start(layer: Factored, shared: Shared | None, z: Float[Array, "b m"]) -> _C
 
 
 def _accuracy(residual: Float[Array, " b"], tol: float) -> Float[Array, " b"]:
-    """Returns the tolerance of the inner solve: for quadratic convergence, or for what is left where that is less."""
+    """Returns the tolerance of the inner solve, for quadratic convergence or for the remaining residual."""
     wanted = jnp.clip(0.3 * tol / jnp.maximum(residual, jnp.finfo(residual.dtype).tiny), None, FORCING)
     return jnp.maximum(wanted, jnp.minimum(FORCING, residual))
 

@@ -103,7 +103,7 @@ def equilibrium(
     r"""The fixed point z = f(z) of a step, and its gradient by the implicit function theorem.
 
     The forward solve runs under ``stop_gradient``, each example until it has converged by itself; one step y = f(z) is
-    then taken from its best state, through which params, x and whatever the step closes over are differentiated; the
+    then taken from its best state, through which params, x and closed-over values are differentiated; the
     cotangent v of that step is replaced by
 
     .. math:: w = (I - J^T)^{-1} v , \qquad J = \partial f / \partial z ,
@@ -112,15 +112,15 @@ def equilibrium(
     before the solve, an example at a time, so that tiny ones keep their accuracy.
 
     Products of float32 are taken in full precision, as tolerances below 1e-3 need it, where GPUs and TPUs would not by
-    default; a setting of your own (`jax.default_matmul_precision`) is left alone.
+    default; your setting of `jax.default_matmul_precision` is left alone.
 
     **Error bounds.** Let f contract with c < 1 (in the Euclidean norm), and let r = |f(z) - z|, at most ``tol`` |y|
-    where ``info`` says converged. Then
+    where ``info.converged``. Then
 
     .. math:: |y - z^*| \le c\, e , \qquad |z - z^*| \le e = r / (1 - c) .
 
     Let rho be the residual of the adjoint, at most ``adjoint_tol`` |v|; beta bound the derivative B of f with respect
-    to what is differentiated; L_J, L_B and L_v be Lipschitz constants in z of J, B and the loss's gradient. Then the
+    to params and x; L_J, L_B and L_v be Lipschitz constants in z of J, B and the loss's gradient. Then the
     gradient g is as near to the exact one as
 
     .. math:: |g - g^*| \le \frac{\beta}{1 - c} \Big( \rho + L_v c\, e + \frac{L_J\, e\, |v^*|}{1 - c} \Big)
@@ -140,14 +140,14 @@ def equilibrium(
         their own dtype.
       x: the input the step sees, a pytree, or None.
       solver: a name of `SOLVERS`, or a `Solver`; None is semismooth Newton in the layer's own small space for a
-        factored layer (`opteq`), plain steps if ``adjoint`` is unrolled, "accelerated_gradient" for a `Descent` that
-        says it is symmetric (`opteq_conv`), else "picard_anderson". Solvers and adjoints that need a symmetric Jacobian
-        probe for it, at two products; without it, examples count as failed.
+        factored layer (`opteq`), plain steps if ``adjoint`` is unrolled, "accelerated_gradient" for a `Descent`
+        with a symmetric Jacobian (`opteq_conv`), else "picard_anderson". Solvers and adjoints that need a symmetric
+        Jacobian probe for it, at two products; without it, examples count as failed.
       adjoint: a name of `ADJOINTS`, an `Adjoint`, or ``unrolled(k)``: then k steps of the solver, differentiated by
         autodiff. None is conjugate gradients for a factored or symmetric layer, in the small space of the former, else
         "bicgstab_gmres".
       tol: relative tolerance of the forward solve, |f(z) - z| <= tol |f(z)| for every example. An example that cannot
-        get there for round-off counts as converged, with a status of its own.
+        get there for round-off counts as converged, with its own status.
       max_steps: cap of the forward solve; of Newton steps where there are such.
       on_failure: "error", "warn" or "accept" where an example does not converge, in the forward and the backward pass.
         In compiled code the error is ``jax.errors.JaxRuntimeError``, raised when the results are waited for.
@@ -155,7 +155,7 @@ def equilibrium(
       adjoint_max_steps: cap of the adjoint solve; None is ``max_steps``, and 200 at least.
       batch_ndim: how many leading axes of the state are batch axes. None asks the energy of a `Descent`, and is 0 for a
         step alone: then all of the state is one example, with a warning where rows of its first axis are far from their
-        own fixed points, as small examples beside large ones would be.
+        own fixed points, as small examples next to large ones would be.
       probe: zeros from `unroll_jax.fixed_point.zero_probe`; its cotangent is the statistics of the backward solve.
       forward_mode: whether derivatives beyond one reverse pass are wanted.
 
@@ -163,8 +163,8 @@ def equilibrium(
       ``(y, info)``: the equilibrium, and an `EquilibriumInfo`.
 
     Raises:
-      ValueError: if an option is outside what is stated here, the step changes the state's structure, shapes or dtypes,
-        y0 is not finite or an OptEq layer has |W| > 1 (where their values are known; `opteq` says how to allow it).
+      ValueError: if an option is out of range, the step changes the state's structure, shapes or dtypes,
+        y0 is not finite or an OptEq layer has |W| > 1 (where their values are known; see `opteq`).
       TypeError: if a state leaf is not floating.
       ConvergenceError: if ``on_failure="error"`` and an example does not converge.
 

@@ -1,4 +1,4 @@
-"""The loop that runs an iteration until every example has converged, and what it keeps of each of them."""
+"""Runs an iteration until every example converges; tracks each example's best state."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 # States may grow to this many times their reach before residuals stop being relative to them: beyond, |f(z) - z| is
-# small beside |f(z)| because z is large, as of a map without a fixed point.
+# small next to |f(z)| because z is large, as of a map without a fixed point.
 GROWTH = 30.0
 
 RUNNING = -1
@@ -51,7 +51,7 @@ class Progress(NamedTuple):
       best: the state of least residual met.
       residual: its relative residual.
       since: steps since it was met.
-      status: how the row ended, or -1 while it goes on.
+      status: how the row ended, or -1 while it runs.
       reach: see `extend`.
     """
 
@@ -86,9 +86,9 @@ def run(
 ) -> tuple[Float[Array, "b m"], SolveInfo]:
     """Iterates until every row has |f(z) - z| <= tol |f(z)|, has stalled at round-off, or max_steps are taken.
 
-    A row that has ended is frozen. What is returned is the best state met and its residual. With ``scale``, residuals
+    A row that has ended is frozen. Returns the best state met and its residual. With ``scale``, residuals
     are relative to it in place of |f(z)|, as of a linear map, whose values may be large and round at their own size;
-    a row that improves no more then ends whatever its residual is.
+    a row that improves no more then ends at any residual.
     """
     if solver.whole is not None:
         return _run_whole(problem, z, solver.whole, tol, max_steps)
@@ -163,7 +163,7 @@ def unroll_solver(
 def _plain_steps(
     step: Callable[..., _Carry], unfinished: Callable[[_Carry], Array], start: _Carry, fall: float
 ) -> _Carry:
-    """Steps z' = f(z) until one has not made the least residual of every row that goes on ``fall`` times smaller."""
+    """Steps z' = f(z) until one has not made the least residual of every active row ``fall`` times smaller."""
 
     def body(carry: tuple[_Carry, Array]) -> tuple[_Carry, Array]:
         before, _ = carry
@@ -215,7 +215,7 @@ def advance(
 def at_the_cap(progress: Progress, floor: float | Float[Array, " b"], rounding: float) -> Int[Array, " b"]:
     """Returns the status of rows at the cap on steps: a row that is still going has stalled, or was cut off.
 
-    A residual under ``rounding`` is less than rounding the values of the map leaves: more steps say nothing.
+    A residual under ``rounding`` is less than rounding the values of the map leaves: more steps tell nothing.
     """
     idle = (progress.since >= IDLE_AT_THE_CAP) | (progress.residual <= rounding)
     stalled = (progress.residual <= floor) & idle
@@ -241,7 +241,7 @@ def extend(reach: Float[Array, " b"], step: Float[Array, " b"], first: Bool[Arra
     """The size that states of an iteration have by right, after a step |f(z) - z|.
 
     It is the norm of the first state or of the first step, and grows with later ones, at most twofold each: where an
-    extrapolation has gone far astray, one step says nothing of the size of a fixed point.
+    extrapolation has gone far astray, one step tells nothing about the size of a fixed point.
     """
     return jnp.fmax(reach, jnp.where(first, step, jnp.minimum(step, 2.0 * reach)))
 
@@ -249,7 +249,7 @@ def extend(reach: Float[Array, " b"], step: Float[Array, " b"], first: Bool[Arra
 def _run_whole(
     problem: Problem, z: Array, whole: Callable[..., Any], tol: float, max_steps: int
 ) -> tuple[Array, SolveInfo]:
-    """Runs a loop that is not `run`'s, and measures what it returns as that does its own."""
+    """Runs a loop that is not `run`'s, and measures its result as `run` does."""
     reach = extend(norm(z), norm(problem.apply(z) - z), first=True)
     z, steps = whole(problem, z, tol, max_steps)
     fz = problem.apply(z)

@@ -1,4 +1,4 @@
-"""jaxopt's solvers as entries of our tables: its loops, our measure of what they return."""
+"""jaxopt's solvers as entries of our tables: its loops, our measure of their results."""
 
 import importlib
 import warnings
@@ -38,7 +38,7 @@ def jaxopt_anderson(window: int = 5, *, ridge: float = 1e-5, mixing: float = 1.0
 
     Args:
       window: its history_size, at least 1.
-      ridge: its absolute ridge, as it stands on the Gram matrix.
+      ridge: its absolute ridge, added to the Gram matrix.
       mixing: its beta.
 
     Raises:
@@ -88,7 +88,7 @@ def jaxopt_adjoint(method: str = "normal_cg") -> Adjoint:
 
 
 def _check_one_device(z: Array) -> None:
-    """Refuses arrays whose type says how they are sharded: jaxopt's loops and products would end in errors of JAX."""
+    """Raises for arrays with sharding in their type, on which jaxopt's loops and products fail."""
     kind = jax.typeof(z)
     if kind.manual_axis_type.varying or any(axes is not None for axes in kind.sharding.spec):
         raise ValueError(

@@ -24,7 +24,10 @@ def conjugate_gradient(
 
     Source: Hestenes and Stiefel (1952).
     """
-    product = lambda w: w - operator(w)  # noqa: E731
+
+    def product(w: Array) -> Array:
+        return w - operator(w)
+
     w, _, steps = continue_conjugate_gradient(
         product, jnp.zeros_like(v), v, bound=(tol * norm(v)) ** 2, max_steps=max_steps
     )
@@ -57,8 +60,8 @@ def bicgstab(
 ) -> tuple[Float[Array, "b m"], SolveInfo]:
     """Solves w - A w = v for any A with I - A invertible, in short recurrences.
 
-    A row that breaks down starts again from where it is. The residual may rise on the way: what is returned is the best
-    iterate. A row ends after ``patience`` iterations without a better one; None has no such bound. Steps are products
+    A row that breaks down starts again from where it is. The residual may rise on the way: the best iterate is
+    returned. A row ends after ``patience`` iterations without a better one; None has no such bound. Steps are products
     with A, two an iteration.
 
     Source: van der Vorst (1992).

@@ -13,7 +13,7 @@ __all__ = ["MonotoneParams", "monotone_init", "monotone_product", "monotone_reso
 
 
 class MonotoneParams(NamedTuple):
-    """A and B, and the Frobenius norms that they are brought to; the rank of A says which kind they are.
+    """A and B, and the Frobenius norms that they are brought to; the rank of A tells their kind.
 
     Attributes:
       A: (m, m), or a kernel (height, width, c, c) of a convolution.
@@ -100,7 +100,10 @@ def monotone_weight(
     )
     if A.ndim == 4:
         A, B = (_symbol(kernel, image_shape) for kernel in (A, B))
-    adjoint = lambda M: jnp.swapaxes(M, -1, -2).conj()  # noqa: E731
+
+    def adjoint(M: Array) -> Array:
+        return jnp.swapaxes(M, -1, -2).conj()
+
     return (1.0 - margin) * jnp.eye(A.shape[-1], dtype=A.dtype) - adjoint(A) @ A + B - adjoint(B)
 
 

@@ -16,7 +16,7 @@ __all__ = ["Shared", "inverse", "prepare", "product", "solve"]
 # Sides of blocks within blocks. LAPACK inverts the smallest alone: on more than 16 rows its threads and XLA's get in
 # each other's way (20 ms for 32 rows were seen on two busy cores), and from 256 rows on products are quicker.
 BLOCKS = (64, 16)
-STRIP = 128  # rows changed at once, which bounds the memory beside the matrix
+STRIP = 128  # rows changed at once, which bounds the memory next to the matrix
 
 
 class Shared(NamedTuple):
@@ -53,7 +53,9 @@ def prepare(matrix: Float[Array, "h m"], states: Float[Array, "b _"]) -> Shared 
 def product(matrix: Float[Array, "h m"], shared: Shared | None) -> Callable[[Float[Array, "b h"]], Float[Array, "b h"]]:
     """u -> G u, on rows, the quickest way that ``shared`` offers."""
 
-    twice = lambda u: (u @ matrix) @ matrix.T  # noqa: E731
+    def twice(u: Array) -> Array:
+        return (u @ matrix) @ matrix.T
+
     if shared is None:
         return twice
     made, _, table = shared
@@ -73,7 +75,7 @@ def solve(
 
     Plain conjugate gradients for as many steps as an inverse costs; then, where an example is not done, conjugate
     gradients preconditioned by the inverse for the mean D of all examples. So a solve costs at most about twice the
-    better of the two, and where much the same units are active in all examples a few steps are enough, whatever |W|.
+    better of the two, and where much the same units are active in all examples a few steps are enough, for any |W|.
 
     Returns:
       ``(q, steps, shared)``; pass ``shared`` on to the next solve with the same W. An inverse that has grown slow is
@@ -83,12 +85,18 @@ def solve(
     # Squares of sizes far from 1 leave the range of float32; the barrier keeps XLA from taking them all the same.
     right = jax.lax.optimization_barrier(right / jnp.where(size > 0.0, size, 1.0)[:, None])
     bound, zero = jnp.broadcast_to(jnp.square(tol), size.shape), jnp.zeros_like(right)
-    twice = lambda u: u - root * (((root * u) @ matrix) @ matrix.T)  # noqa: E731
+
+    def twice(u: Array) -> Array:
+        return u - root * (((root * u) @ matrix) @ matrix.T)
+
     if shared is None:
         q, _, steps = continue_conjugate_gradient(twice, zero, right, bound=bound, max_steps=max_steps)
         return size[:, None] * q, steps, None
     patience, (made, _, gram) = _patience(matrix, len(right)), shared
-    once = lambda u: u - root * ((root * u) @ gram)  # noqa: E731
+
+    def once(u: Array) -> Array:
+        return u - root * ((root * u) @ gram)
+
     q, residual, steps = continue_conjugate_gradient(
         once if _squared(matrix, len(right)) else twice,
         zero,

@@ -107,7 +107,7 @@ class SolveInfo(NamedTuple):
 
 
 class Point(NamedTuple):
-    """The state of an iteration: of each row z, f(z), relative residual and whether it goes on; steps taken so far.
+    """The state of an iteration: of each row z, f(z), relative residual and whether it is active; steps taken so far.
 
     Example:
       >>> import jax.numpy as jnp
@@ -240,7 +240,7 @@ def judge(
 
 
 def linear_info(operator: Linear, v: Array, w: Array, steps: Array, tol: float | Array) -> SolveInfo:
-    """The true residual, not the recurrence's, and what it means."""
+    """The true residual, not the recurrence's, and its status."""
     size = norm(v)
     residual = norm(v - (w - operator(w))) / jnp.where(size > 0.0, size, 1.0)
     status = jnp.where(residual <= tol, CONVERGED, MAX_STEPS)
@@ -248,7 +248,7 @@ def linear_info(operator: Linear, v: Array, w: Array, steps: Array, tol: float |
 
 
 def filled(z: Float[Array, "b m"], value: float) -> Float[Array, " b"]:
-    """``value`` for every row; shards as the rows do, which loops ask of what they carry."""
+    """``value`` for every row; shards as the rows do, as carries of loops must."""
     return jnp.full_like(jnp.sum(z, axis=-1), value)
 
 

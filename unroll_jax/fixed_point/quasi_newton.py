@@ -38,7 +38,7 @@ def anderson(window: int = 5, *, ridge: float | None = None, mixing: float = 1.0
       mixing: beta in (0, 1].
 
     Raises:
-      ValueError: if an argument is outside what is stated here.
+      ValueError: if an argument is out of range.
 
     Source: Anderson (1965); Walker and Ni (2011), type II.
 

@@ -83,7 +83,7 @@ def averaged(
 
     For T nonexpansive and R convex with L_R-Lipschitz gradient it converges to the fixed point of least R. It converges
     slowly (the weights fall as powers of k): its use is a T with many fixed points. It takes all of ``max_steps``,
-    wherever it starts: that a state is a fixed point does not say that it is the one of least R.
+    wherever it starts: a fixed point need not be the one of least R.
 
     Args:
       regulariser: R of one state as a vector; None is |z|^2 / 2.
@@ -94,7 +94,7 @@ def averaged(
       couples_examples: whether R is of all states at once, a matrix (b, m), an example a row.
 
     Raises:
-      ValueError: if an argument is outside what is stated here.
+      ValueError: if an argument is out of range.
 
     Source: Xie et al. (2021), eq. 10 and Theorem 4.
 
@@ -182,7 +182,7 @@ def newton_cg(*, forcing: float = 0.1, max_inner_steps: int = 100) -> Solver:
       max_inner_steps: cap of the inner solve, at least 1.
 
     Raises:
-      ValueError: if an argument is outside what is stated here.
+      ValueError: if an argument is out of range.
 
     Source: Qi and Sun (1993); Dembo, Eisenstat, Steihaug (1982) for the inner tolerance.
 
@@ -251,7 +251,7 @@ SOLVERS: dict[str, Callable[..., Solver]] = {
 
 
 def resolve_solver(solver: str | Solver) -> Solver:
-    """The `Solver` that a name of `SOLVERS` or a `Solver` stands for.
+    """The `Solver` of a name of `SOLVERS`, or the `Solver` given.
 
     Raises:
       ValueError: if the name is not in `SOLVERS`.

@@ -29,7 +29,7 @@ def forward_backward(
     Args:
       W: of `monotone_weight`.
       z: (*batch, m) or (*batch, height, width, c).
-      x: what is added to W z, of the same shape.
+      x: the input added to W z, of the same shape.
       activation: sigma, as the `Proximal` f.
       step_size: alpha.
 
@@ -61,7 +61,7 @@ def peaceman_rachford(
     Args:
       V: of `monotone_resolvent`, with the same alpha.
       u: (*batch, m) or (*batch, height, width, c).
-      x: what is added to W z, of the same shape.
+      x: the input added to W z, of the same shape.
       activation: sigma, as the `Proximal` f.
       step_size: alpha.
 
@@ -125,7 +125,7 @@ def monotone_equilibrium(
       ``(z, info)``; ``info`` is of the splitting's iteration.
 
     Raises:
-      ValueError: if an option is outside what is stated here, or W and x do not fit.
+      ValueError: if an option is out of range, or W and x do not fit.
       TypeError: if activation, solver or adjoint is neither a name nor of its kind.
 
     Source: Winston and Kolter (2020), Section 3. They solve the backward pass by the same splitting; here it is any

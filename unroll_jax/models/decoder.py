@@ -36,8 +36,8 @@ class Decoder(nn.Module):
 
     All layers run in one scan over stacked parameters. The parameters are ``embedding`` (vocabulary_size, dim),
     ``layers`` (those of `layer_shapes` with a leading axis of length L), ``norm.scale`` (dim,) and, unless the head is
-    tied, ``head.embedding`` (vocabulary_size, dim). Norm and head are no part of the layers: `decoder_logits` reads any
-    of them out.
+    tied, ``head.embedding`` (vocabulary_size, dim). Norm and head are not part of the layers: `decoder_logits` reads
+    any of them out.
 
     Attributes:
       config: the decoder's shape.
@@ -45,7 +45,7 @@ class Decoder(nn.Module):
         computed in float32 at least.
       param_dtype: dtype of the parameters.
       remat: recompute layers in the backward pass instead of storing their intermediates; a policy of
-        `jax.checkpoint_policies` says which of them are stored all the same.
+        `jax.checkpoint_policies` selects those stored all the same.
       unroll: layers in one iteration of the scan, see `unroll_jax.unroll`.
 
     Source: Touvron et al. (2023), "Llama 2"; Grattafiori et al. (2024), "The Llama 3 herd of models".
@@ -98,7 +98,7 @@ class Decoder(nn.Module):
 
         Raises:
           ValueError: if shapes do not fit each other or the configuration; if ``unroll`` is below 1.
-          TypeError: if tokens, segments or positions are no integers, or perturbation is not floating.
+          TypeError: if tokens, segments or positions are not integers, or perturbation is not floating.
         """
         config = self.config
         check_inputs(tokens, None, None, perturbation, dim=config.dim, max_positions=config.max_positions)

@@ -50,7 +50,7 @@ class DecoderConfig:
       norm_epsilon: added to the mean square in norms.
 
     Raises:
-      ValueError: naming the argument, its value and what is allowed.
+      ValueError: naming the argument, its value and the values allowed.
 
     Source: Grattafiori et al. (2024), "The Llama 3 herd of models".
 
@@ -189,7 +189,7 @@ def grouped_attention(
     *batch, count, heads, size = queries.shape
     groups, wide = keys.shape[-3], jnp.promote_types(values.dtype, jnp.float32)
     shared = heads // groups
-    # Queries that share keys stand in one axis: a product a head of keys, instead of copies of the keys.
+    # Queries that share keys form one axis: a product a head of keys, instead of copies of the keys.
     rows = jnp.swapaxes(queries, -2, -3).reshape(*batch, groups, shared * count, size)
     scores = jnp.matmul(rows, jnp.swapaxes(keys, -1, -2), preferred_element_type=wide) * (1.0 / math.sqrt(size))
     scores = scores.reshape(*batch, groups, shared, count, -1)
@@ -201,7 +201,7 @@ def grouped_attention(
 def fed_forward(
     config: DecoderConfig, layer: Layer, y: Float[Array, "*batch n d"], attended: Float[Array, "*batch n width"]
 ) -> Float[Array, "*batch n d"]:
-    """A layer's output: what was attended to is added to its input, and then the feed-forward part (SwiGLU).
+    """A layer's output: its input plus the attention's output, then plus the feed-forward part (SwiGLU).
 
     Source: Shazeer, "GLU variants improve transformer" (2020), equation 6.
     """

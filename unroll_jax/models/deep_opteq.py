@@ -17,7 +17,7 @@ class DeepOptEq(OptEqBase, kw_only=True):
     The parameters are ``features`` (if there are), ``layer_1`` to ``layer_L`` with W, U and b, and ``head``.
 
     The networks of the paper for CIFAR-10 have ``widths=(16, 32, 64, 128, 128)`` or ``(16, 32, 64, 64, 128)``. It does
-    not say how many channels z has, which layers have U, nor what reads z. With ``channels=32``, ``features=32``,
+    not state how many channels z has, which layers have U, nor the head. With ``channels=32``, ``features=32``,
     ``input_layers=(3, 4, 5)``, no bias but the head's, and pooling over the whole image, they have 199,338 and 162,474
     parameters: "199k" and "162k" there. That choice is ours.
 
@@ -60,7 +60,7 @@ class DeepOptEq(OptEqBase, kw_only=True):
           ``(logits, info)``: (*batch, num_classes) in float32 at least, and how the equilibrium was found.
 
         Raises:
-          ValueError: if x has too few axes, or an attribute is outside what the class states.
+          ValueError: if x has too few axes, or an attribute is out of range.
           TypeError: if x is not floating.
         """
         check_array(x, convolutional=self.convolutional)

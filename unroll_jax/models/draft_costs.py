@@ -15,7 +15,7 @@ class Costs(NamedTuple):
     Attributes:
       layer: one layer on one token of each row.
       head: norm and head on one token of each row.
-      further: what each further token in the same call adds, as a share of the first: 0 where reading the weights is
+      further: cost of each further token in the same call, as a share of the first: 0 where reading the weights is
         all that counts, 1 where computing is.
 
     Example:
@@ -29,10 +29,10 @@ class Costs(NamedTuple):
 
 
 def expected_tokens(rate: float, draft_length: int) -> float:
-    r"""Tokens a verification yields, :math:`(1 - \alpha^{d + 1}) / (1 - \alpha)`, where drafts stand independently.
+    r"""Tokens of a verification, :math:`(1 - \alpha^{d + 1}) / (1 - \alpha)`, where drafts are accepted independently.
 
     Args:
-      rate: probability alpha that a drafted token stands, in [0, 1].
+      rate: probability alpha that a drafted token is accepted, in [0, 1].
       draft_length: d, at least 1.
 
     Returns:

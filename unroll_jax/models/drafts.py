@@ -133,7 +133,7 @@ def tokens_a_call(measured: Acceptance, exit_layer: int, draft_length: int) -> f
 
     Example:
       >>> import numpy as np
-      >>> matches = np.array([[[True, False, True, True]]])  # two drafts, one stands; two drafts, both stand
+      >>> matches = np.array([[[True, False, True, True]]])  # of two drafts, one is accepted; of two, both
       >>> measured = Acceptance(matches.mean(axis=(1, 2)), matches, counted=np.ones((1, 4), bool))
       >>> tokens_a_call(measured, exit_layer=0, draft_length=2)
       2.0
@@ -176,7 +176,7 @@ def choose_draft(
       A `DraftChoice`.
 
     Raises:
-      ValueError: if the decoder has one layer, no answer has two tokens, or `generate` refuses its arguments.
+      ValueError: if the decoder has one layer, no answer has two tokens, or an argument of `generate` is invalid.
 
     Example:
       >>> import jax, jax.numpy as jnp

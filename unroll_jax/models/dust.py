@@ -105,7 +105,7 @@ class DUST(nn.Module):
 
         Args:
           x: signals (*batch, n, dim), or measurements of them (*batch, n, m).
-          mask: which of them are real, bool (*batch, n); None takes all for real. What is masked out changes nothing of
+          mask: which of them are real, bool (*batch, n); None takes all for real. Masked tokens do not change
             the others' outputs; outputs at masked positions are undefined.
           record: ``y -> pytree``, evaluated inside the scan at every layer's reconstruction (*batch, n, dim), in
             float32 or wider; None keeps the reconstructions themselves.
@@ -124,7 +124,9 @@ class DUST(nn.Module):
         params, signal = self._layers(), Anchor(x, mask)
         compute = x.dtype if self.dtype is None else self.dtype
         output = jnp.promote_types(x.dtype, jnp.float32)
-        dictionary = lambda place: params.D if self.tied else params.D[place]  # noqa: E731
+
+        def dictionary(place: Any) -> Any:
+            return params.D if self.tied else params.D[place]
 
         def read(codes: jax.Array, D: jax.Array) -> _State:
             wide = jnp.where(mask[..., None], codes, 0.0) if mask is not None else codes

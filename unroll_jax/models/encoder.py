@@ -18,7 +18,7 @@ class Encoder(nn.Module):
     """BERT, DistilBERT, RoBERTa or MiniLM, by its `EncoderConfig`.
 
     All layers run in one scan over stacked parameters: ``embeddings`` are those of `EncoderEmbeddings`, ``layers`` are
-    those of `EncoderLayer` with a leading axis of length L. What is masked out changes nothing: a batch that is padded,
+    those of `EncoderLayer` with a leading axis of length L. Masked tokens do not affect others: a batch that is padded,
     on either side, gives real tokens the outputs they have without padding.
 
     Attributes:
@@ -26,7 +26,7 @@ class Encoder(nn.Module):
       dtype: dtype the layers compute in; None computes in that of the parameters.
       param_dtype: dtype of the parameters.
       remat: recompute layers in the backward pass instead of storing their intermediates; a policy of
-        `jax.checkpoint_policies` says which of them are stored all the same.
+        `jax.checkpoint_policies` selects those stored all the same.
       unroll: layers in one iteration of the scan, see `unroll_jax.unroll`.
 
     Source: Devlin et al. (2019), BERT; Sanh et al. (2019), DistilBERT; Liu et al. (2019), RoBERTa; Wang et al. (2020),
@@ -68,11 +68,11 @@ class Encoder(nn.Module):
 
         Returns:
           The outputs of layers 0..L, (L + 1, *batch, n, dim), or what ``record`` returned, stacked likewise. Layer 0 is
-          what the embeddings put out. Outputs of padding mean nothing.
+          the output of the embeddings. Outputs at masked positions are undefined.
 
         Raises:
           ValueError: if shapes do not fit each other or the configuration; if ``unroll`` is below 1.
-          TypeError: if tokens or token_types are no integers, mask is not boolean, or perturbation is not floating.
+          TypeError: if tokens or token_types are not integers, mask is not boolean, or perturbation is not floating.
         """
         config = self.config
         at_once = layers_at_once(self.unroll, self.config.num_layers, remat=bool(self.remat))
@@ -102,7 +102,10 @@ class Encoder(nn.Module):
         )
         layers = EncoderLayer(self.config, dtype, self.param_dtype, name="layers")
         _, recorded = scan(layers, start.astype(dtype), mask)
-        join = lambda first, rest: jnp.concatenate([jnp.asarray(first)[None], rest])  # noqa: E731
+
+        def join(first: Any, rest: jax.Array) -> jax.Array:
+            return jnp.concatenate([jnp.asarray(first)[None], rest])
+
         return jax.tree.map(join, read(start), recorded)
 
 

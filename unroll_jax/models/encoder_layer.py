@@ -59,7 +59,7 @@ class EncoderLayer(nn.Module):
     """Attention and a feed-forward part, each added to its input, with a layer norm behind or before it.
 
     With Norm the layer norm, y + A(y) is normalised as Norm(y + A(y)) (Vaswani et al., 2017), or with ``norm_first``
-    the part sees the normalised tokens, y + A(Norm(y)), and no norm stands between a layer's input and its output
+    the part sees the normalised tokens, y + A(Norm(y)), without a norm between a layer's input and its output
     (vision transformers: Dosovitskiy et al., 2021).
 
     Queries, keys and values come out of one product, ``query_key_value``; the other parameters are
@@ -69,7 +69,7 @@ class EncoderLayer(nn.Module):
       config: the layer's shape.
       dtype: dtype to compute in; softmax and the statistics of norms are computed in float32 at least.
       param_dtype: dtype of the parameters.
-      norm_first: whether norms stand before the parts, else behind the sums.
+      norm_first: whether norms come before the parts, else after the sums.
 
     Source: Vaswani et al. (2017); Dosovitskiy et al. (2021), eqs. 2 and 3, for ``norm_first``.
 
@@ -125,7 +125,7 @@ def check_layer_shape(config: LayerShape) -> None:
     """Checks what layers read of a configuration, but for the sizes.
 
     Raises:
-      ValueError: naming the field, its value and what is allowed.
+      ValueError: naming the field, its value and the values allowed.
     """
     require(not config.dim % config.num_heads, "num_heads", f"divide dim={config.dim}", config.num_heads)
     check("activation", config.activation, one_of(ACTIVATIONS))

@@ -40,7 +40,7 @@ class EncoderConfig:
       padding_token: number of the token that fills sequences up.
 
     Raises:
-      ValueError: naming the argument, its value and what is allowed.
+      ValueError: naming the argument, its value and the values allowed.
 
     Source: Devlin et al. (2019), "BERT".
 
@@ -73,7 +73,7 @@ class EncoderConfig:
 class EncoderEmbeddings(nn.Module):
     """The sum of word, position and token type embeddings, normalised: the output of layer 0.
 
-    Positions count real tokens only, so that padding on either side moves none, and any number may stand in it. The
+    Positions count real tokens only, so that padding on either side moves none, and their numbers do not matter. The
     parameters are ``word.embedding`` (vocabulary_size, dim), ``position.embedding``, ``token_type.embedding`` and
     ``norm``.
 
@@ -101,7 +101,7 @@ class EncoderEmbeddings(nn.Module):
         token_types: Int[Array, "*batch n"],
         perturbation: Float[Array, "*batch n d"] | None = None,
     ) -> Float[Array, "*batch n d"]:
-        """Embeds tokens; ``perturbation`` is added to the embeddings of words, where ``mask`` says they are real."""
+        """Embeds tokens; ``perturbation`` is added to the embeddings of words, where ``mask`` is True."""
         config = self.config
         initial = nn.initializers.normal(INITIAL_STD)
         embed = functools.partial(nn.Embed, features=config.dim, embedding_init=initial, param_dtype=self.param_dtype)
@@ -135,7 +135,7 @@ def check_inputs(
 
     Raises:
       ValueError: if shapes do not fit each other, or sequences are empty or too long.
-      TypeError: if tokens or token_types are no integers, mask is not boolean, or perturbation is not floating.
+      TypeError: if tokens or token_types are not integers, mask is not boolean, or perturbation is not floating.
     """
     length = tokens.shape[-1] if tokens.ndim else 0
     longest = math.inf if max_positions is None else max_positions

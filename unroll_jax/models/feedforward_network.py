@@ -58,10 +58,10 @@ class FeedForwardNetwork(nn.Module):
           x: images (*batch, height, width, channels), or vectors (*batch, d).
 
         Returns:
-          ``(logits, None)``: (*batch, num_classes) in float32 at least; there is no equilibrium.
+          ``(logits, None)``: (*batch, num_classes) in float32 at least; it has no equilibrium.
 
         Raises:
-          ValueError: if x has too few axes, or an attribute is outside what the class states.
+          ValueError: if x has too few axes, or an attribute is out of range.
           TypeError: if x is not floating.
         """
         check_array(x, convolutional=self.convolutional)

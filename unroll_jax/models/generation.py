@@ -29,7 +29,7 @@ __all__ = [
     "requested",
 ]
 
-#: Stands in `Generated` for the tokens after the end of an answer.
+#: Fills `Generated` after the end of an answer.
 NO_TOKEN = -1
 SHORTEST = 16  # tokens that prompts are padded to at least; beyond, to powers of two, so that few programs serve all
 
@@ -132,7 +132,7 @@ def generate(
       The answers, on the device.
 
     Raises:
-      ValueError, TypeError: naming the argument, its value and what is allowed.
+      ValueError, TypeError: naming the argument, its value and the values allowed.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -209,7 +209,7 @@ def padded(
       name: what messages call the limit.
 
     Raises:
-      ValueError: if there is no text, or one is empty, too long or has tokens that are none.
+      ValueError: if texts is empty, or one is empty, too long or has unknown tokens.
     """
     require(len(texts) != 0, "prompts", "be at least one", "none")
     rows = [np.asarray(text) for text in texts]

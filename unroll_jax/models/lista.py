@@ -1,4 +1,4 @@
-"""LISTA: iterative soft thresholding unrolled, each layer with weights of its own."""
+"""LISTA: iterative soft thresholding unrolled, each layer with its weights."""
 
 from collections.abc import Callable
 from typing import Any

@@ -51,7 +51,7 @@ def low_rank_changes(key: jax.Array, config: DecoderConfig, *, rank: int, dtype:
 
 
 def with_changes(layers: Any, changes: Any) -> Any:
-    """The layers' parameters with their changes beside the kernels, as layers, and `decode`, take them.
+    """The layers' parameters with their changes next to the kernels, as layers, and `decode`, take them.
 
     Args:
       layers: those of a `Decoder`, stacked.

@@ -82,7 +82,7 @@ class MonotoneOperatorNetwork(nn.Module):
           ``(logits, info)``: (*batch, num_classes), and how the splitting found the equilibrium.
 
         Raises:
-          ValueError: if x has too few axes, or an attribute is outside what the class states.
+          ValueError: if x has too few axes, or an attribute is out of range.
           TypeError: if x is not floating.
         """
         check_array(x, convolutional=self.convolutional)

@@ -69,10 +69,10 @@ class NeuralODE(nn.Module):
           x: images (*batch, height, width, channels), or vectors (*batch, d).
 
         Returns:
-          ``(logits, None)``: (*batch, num_classes) in float32 at least; there is no equilibrium.
+          ``(logits, None)``: (*batch, num_classes) in float32 at least; it has no equilibrium.
 
         Raises:
-          ValueError: if x has too few axes, or an attribute is outside what the class states.
+          ValueError: if x has too few axes, or an attribute is out of range.
           TypeError: if x is not floating.
           ImportError: if diffrax is not installed.
         """
@@ -92,7 +92,10 @@ class NeuralODE(nn.Module):
         end = start
         if not self.is_initializing():  # the end has the shape of the start, which is all that the head's init needs
             sigma = activate(self.activation)
-            field = lambda t, h, params: vector_field(params, h, t, activation=sigma)  # noqa: E731
+
+            def field(t: Any, h: Array, params: Any) -> Array:
+                return vector_field(params, h, t, activation=sigma)
+
             end = integrate(field, start, params, tol=self.tol, max_steps=self.max_steps)
         self.sow("intermediates", "end", end)
         head = ClassifierHead(

@@ -25,7 +25,7 @@ WAYS = ("implicit", "unrolled", "averaged")
 
 
 def resolve_regulariser(regulariser: str | Regulariser) -> Regulariser:
-    """The `Regulariser` that a name of `REGULARISERS` or a `Regulariser` stands for.
+    """The `Regulariser` of a name of `REGULARISERS`, or the `Regulariser` given.
 
     Raises:
       ValueError: if the name is not in `REGULARISERS`.
@@ -72,7 +72,7 @@ class OptEqBase(nn.Module):
       norm_steps: None divides by an upper bound of the norm, so that max_norm holds for certain; else by power
         iteration of so many steps, cheaper for convolutions of some hundred channels. A few steps leave norms some
         percent above max_norm where the leading singular values are close.
-      allow_expansive: whether a W of norm above 1 is no error outside of jit, where it is known (`opteq`).
+      allow_expansive: whether a W of norm above 1 is allowed outside of jit, where it is known (`opteq`).
       dtype: dtype of the state; None is that of the input. OptEq steps compute in float32 at least.
       param_dtype: dtype of the parameters.
     """
@@ -117,7 +117,7 @@ class OptEqBase(nn.Module):
           example (one in all for "implicit" with a regulariser that couples examples).
 
         Raises:
-          ValueError: if an attribute is outside what the class states.
+          ValueError: if an attribute is out of range.
           TypeError: if ``regulariser`` is neither a name nor a `Regulariser`.
         """
         self._check()

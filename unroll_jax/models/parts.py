@@ -45,7 +45,7 @@ def check_array(x: Any, *, convolutional: bool) -> None:
 
 
 def check_mask(mask: Any, x: Any) -> None:
-    """Checks that a mask, if there is one, says of each token of x (*batch, n, d) whether it is real.
+    """Checks that a mask, if there is one, has a boolean for each token of x (*batch, n, d).
 
     Raises:
       TypeError: if it is not boolean.
@@ -56,7 +56,7 @@ def check_mask(mask: Any, x: Any) -> None:
 
 
 def activate(activation: str | Monotone) -> Callable[[Array], Array]:
-    """The function that a name of `MONOTONES` or a `Monotone` stands for."""
+    """The function of a name of `MONOTONES`, or of a `Monotone`."""
     return resolve_monotone(activation).value
 
 

@@ -29,7 +29,7 @@ class RotaryScaling:
       original_positions: length of the texts of pretraining, in tokens; of "llama3" alone.
 
     Raises:
-      ValueError: naming the argument, its value and what is allowed.
+      ValueError: naming the argument, its value and the values allowed.
 
     Source: Chen et al. (2023), "Extending context window of large language models via positional interpolation", for
     "linear"; Grattafiori et al. (2024), "The Llama 3 herd of models", for "llama3".

@@ -22,7 +22,7 @@ class Sampling:
       top_p: keeps the fewest most probable tokens whose share is at least this, after ``top_k``; None keeps all.
 
     Raises:
-      ValueError: naming the argument, its value and what is allowed.
+      ValueError: naming the argument, its value and the values allowed.
 
     Source: Holtzman et al., "The curious case of neural text degeneration" (2020), section 3.1, for ``top_p``.
 
@@ -68,7 +68,7 @@ def row_keys(key: jax.Array, batch: int) -> jax.Array:
       batch: number of rows.
 
     Raises:
-      TypeError: if ``key`` is no typed key.
+      TypeError: if ``key`` is not a typed key.
       ValueError: if there are neither one nor ``batch`` keys.
     """
     if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
@@ -91,7 +91,10 @@ def position_keys(keys: jax.Array, stream: Stream, positions: Int[Array, "batch 
 
 def position_noise(keys: jax.Array, positions: Int[Array, "batch n"], dim: int) -> Float[Array, "batch n {dim}"]:
     """Standard normal numbers for each position of each row's text, the same whenever they are drawn."""
-    draw = lambda key: jax.random.normal(key, (dim,), jnp.float32)  # noqa: E731
+
+    def draw(key: Array) -> Array:
+        return jax.random.normal(key, (dim,), jnp.float32)
+
     return jax.vmap(jax.vmap(draw))(position_keys(keys, Stream.NOISE, positions))
 
 

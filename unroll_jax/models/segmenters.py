@@ -60,7 +60,7 @@ class DeepOptEqSegmenter(OptEqBase, kw_only=True):
           found.
 
         Raises:
-          ValueError: if x has too few axes, or an attribute is outside what the class states.
+          ValueError: if x has too few axes, or an attribute is out of range.
           TypeError: if x is not floating.
         """
         check_array(x, convolutional=True)
@@ -110,10 +110,10 @@ class FullyConvolutionalNetwork(nn.Module):
           x: images (*batch, height, width, channels) of any size.
 
         Returns:
-          ``(logits, None)``: (*batch, height, width, num_classes) in float32 at least; there is no equilibrium.
+          ``(logits, None)``: (*batch, height, width, num_classes) in float32 at least; it has no equilibrium.
 
         Raises:
-          ValueError: if x has too few axes, or an attribute is outside what the class states.
+          ValueError: if x has too few axes, or an attribute is out of range.
           TypeError: if x is not floating.
         """
         check_array(x, convolutional=True)

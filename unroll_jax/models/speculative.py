@@ -20,7 +20,7 @@ __all__ = ["Speculated", "Verdict", "check_draft", "speculate", "verdict"]
 
 
 class Speculated(NamedTuple):
-    """The answers to a batch of prompts, and what was drafted for them.
+    """The answers to a batch of prompts, and statistics of their drafts.
 
     Attributes:
       tokens: of the answers; `NO_TOKEN` behind their ends.
@@ -51,7 +51,7 @@ class Verdict(NamedTuple):
     """The result of a verification: the number of drafted tokens accepted, and the distribution of the next one.
 
     Attributes:
-      accepted: leading tokens that stand.
+      accepted: leading tokens that are accepted.
       remaining: logarithms of the probabilities of the next one.
     """
 
@@ -105,10 +105,10 @@ def speculate(
       dtype: that layers compute in.
 
     Returns:
-      The answers, on the device, and what was drafted for them.
+      The answers, on the device, and statistics of their drafts.
 
     Raises:
-      ValueError, TypeError: naming the argument, its value and what is allowed.
+      ValueError, TypeError: naming the argument, its value and the values allowed.
 
     Source: Elhoushi et al., "LayerSkip" (2024), section 4.3; Leviathan, Kalman, Matias, "Fast inference from
     transformers via speculative decoding" (2023), algorithm 1.
@@ -131,7 +131,7 @@ def speculate(
 
 
 def check_draft(config: DecoderConfig, exit_layer: int, draft_length: int) -> None:
-    """Refuses an exit layer or a draft length that a decoder cannot have."""
+    """Checks that a decoder can have an exit layer and a draft length."""
     check("exit_layer", exit_layer, in_interval(f"[1, num_layers={config.num_layers})"))
     check("draft_length", draft_length, in_interval(f"[1, max_positions={config.max_positions})"))
 
@@ -142,9 +142,9 @@ def verdict(
     tokens: Int[Array, "batch d"],
     uniforms: Float[Array, "batch d"],
 ) -> Verdict:
-    r"""Judges drafted tokens so that what stands, and the token behind it, have the distribution of the target.
+    r"""Judges drafted tokens so that accepted ones, and the token after them, have the distribution of the target.
 
-    A token x drawn from q stands with probability :math:`\min(1, p(x) / q(x))`. Behind the last that stands comes a
+    A token x drawn from q is accepted with probability :math:`\min(1, p(x) / q(x))`. After the last one comes a
     token from :math:`\max(p - q, 0)`, normalised; behind all of them, one from p.
 
     Args:
@@ -212,7 +212,7 @@ def _drafted(
     sampling: Sampling,
     dtype: Any,
 ) -> tuple[_Draft, KeyValueCache]:
-    """Tokens behind the last ones, by the first layers. The last is run through them too: it may stand."""
+    """Tokens behind the last ones, by the first layers. The last is run through them too: it may be accepted."""
 
     def run(tokens: Array, cache: KeyValueCache, places: Array) -> tuple[Array, KeyValueCache]:
         y = embedded(params, tokens[:, None], places[:, None], request, dtype)
@@ -239,7 +239,7 @@ def _verified(
     keys: jax.Array | None,
     sampling: Sampling,
 ) -> tuple[Int[Array, "batch d_and_one"], Int[Array, "batch"]]:
-    """Tokens for the positions, of which those that stand and the one behind them count; how many stand."""
+    """Tokens for the positions, of which the accepted ones and the next one count; the number accepted."""
     if draft.log_probabilities is None or keys is None:
         wanted = jnp.argmax(logits, axis=-1).astype(jnp.int32)
         stands = wanted[:, :-1] == draft.tokens

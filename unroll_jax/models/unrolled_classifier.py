@@ -19,7 +19,7 @@ __all__ = ["TokenEmbeddings", "UnrolledClassifier"]
 class TokenEmbeddings(nn.Module):
     """Embeddings of words, and of positions where there are any: the output of layer 0.
 
-    Positions count real tokens only, so that padding on either side moves none, and any number may stand in it. The
+    Positions count real tokens only, so that padding on either side moves none, and their numbers do not matter. The
     parameters are ``word.embedding`` (vocabulary_size, dim) and ``position.embedding`` (max_positions, dim).
 
     Attributes:
@@ -45,9 +45,9 @@ class TokenEmbeddings(nn.Module):
 
     @nn.compact
     def __call__(self, tokens: jax.Array, mask: jax.Array, perturbation: jax.Array | None = None) -> jax.Array:
-        """Embeds tokens; ``perturbation`` is added to the embeddings of words, where ``mask`` says they are real."""
+        """Embeds tokens; ``perturbation`` is added to the embeddings of words, where ``mask`` is True."""
         embed = functools.partial(nn.Embed, features=self.dim, param_dtype=self.param_dtype)
-        # Of unit variance: noise is stated relative to what an entry varies by.
+        # Of unit variance: noise is stated relative to an entry's deviation.
         words = embed(self.vocabulary_size, embedding_init=nn.initializers.normal(1.0), name="word")
         total = words(jnp.where(mask, tokens, 0))
         if self.frozen:
@@ -103,7 +103,7 @@ class UnrolledClassifier(nn.Module):
 
         Args:
           tokens: numbers of tokens, int (*batch, n).
-          mask: which of them are real, bool (*batch, n); None takes all for real. What is masked out changes nothing.
+          mask: which of them are real, bool (*batch, n); None takes all for real. Masked tokens change nothing.
           token_types: taken as `Classifier` does, and of no effect: the separator tells the texts of a pair apart.
           perturbation: added to the word embeddings of real tokens, (*batch, n, dim); None adds nothing.
           record: ``logits -> pytree``, evaluated inside the scan at every layer; None keeps the logits.

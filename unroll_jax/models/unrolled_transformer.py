@@ -1,4 +1,4 @@
-"""The unrolled transformer (UT): layers of attention, symmetric mixing and ReLU, each with weights of its own."""
+"""The unrolled transformer (UT): layers of attention, symmetric mixing and ReLU, each with its weights."""
 
 from collections.abc import Callable
 from typing import Any
@@ -34,7 +34,7 @@ class UnrolledTransformer(nn.Module):
       dtype: dtype the layers compute in; None computes in the input's. Parameters stay in ``param_dtype``.
       param_dtype: dtype of the parameters.
       remat: recompute layers in the backward pass instead of storing their intermediates; a policy of
-        `jax.checkpoint_policies` says which of them are stored all the same.
+        `jax.checkpoint_policies` selects those stored all the same.
       unroll: layers in one iteration of the scan, see `unroll_jax.unroll`.
       self_loops: whether tokens attend to themselves, see `unroll_jax.energies.unrolled_layer`.
       V_init: initialiser of V; the cosine transform by default (Porras-Valenzuela et al., Appendix B.2).
@@ -76,8 +76,8 @@ class UnrolledTransformer(nn.Module):
 
         Args:
           x: tokens (*batch, n, dim); the layer-0 output.
-          mask: which of them are real, bool (*batch, n); None takes all for real. What is masked out changes nothing of
-            the others' outputs; its own mean nothing.
+          mask: which of them are real, bool (*batch, n); None takes all for real. Masked tokens do not change
+            other outputs; outputs at masked positions are undefined.
           record: ``y -> pytree``, evaluated inside the scan at every layer's output, in float32 or wider; None keeps
             the outputs themselves.
           perturb: replaces each layer's output, see `unroll_jax.unroll`.

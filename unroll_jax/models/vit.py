@@ -26,7 +26,7 @@ class ViT(nn.Module):
       dtype: dtype the layers compute in; None computes in the input's. Parameters stay in ``param_dtype``.
       param_dtype: dtype of the parameters.
       remat: recompute layers in the backward pass instead of storing their intermediates; a policy of
-        `jax.checkpoint_policies` says which of them are stored all the same.
+        `jax.checkpoint_policies` selects those stored all the same.
       unroll: layers in one iteration of the scan, see `unroll_jax.unroll`.
 
     Example:
@@ -56,8 +56,8 @@ class ViT(nn.Module):
 
         Args:
           x: the patches of frames, row by row, with pixels in [0, 1]: (*batch, num_patches, pixels).
-          mask: which of them are real, bool (*batch, num_patches); None takes all for real. What is masked out changes
-            nothing of the others' outputs; outputs at masked positions are undefined.
+          mask: which of them are real, bool (*batch, num_patches); None takes all for real. Masked patches do not
+            affect other outputs; outputs at masked positions are undefined.
           record: ``y -> pytree``, evaluated inside the scan at every layer's reconstruction, in float32 or wider; None
             keeps the reconstructions themselves.
           perturb: replaces each layer's output (states, not reconstructions), see `unroll_jax.unroll`.

@@ -33,8 +33,8 @@ class ViTConfig:
     * "residual": y = x + std R(Norm(h)), a correction of the input, with Norm and R (linear) shared by all layers. R
       starts at 0, so that every layer starts as the noisy input. Norm takes the strength of the noise out of the
       correction: on cleaner input than in training it is too large.
-    * "linear": y = mean + std R(Norm(h)), as Hugging Face's decoder for masked images has it. There is no way from
-      the input around the layers: what layer 0 reconstructs is learned too, and starts worse than the input.
+    * "linear": y = mean + std R(Norm(h)), as Hugging Face's decoder for masked images has it. No path leads around
+      the layers: what layer 0 reconstructs is learned too, and starts worse than the input.
 
     Attributes:
       num_patches: patches of a frame.
@@ -43,7 +43,7 @@ class ViTConfig:
       num_layers: depth L.
       num_heads: attention heads; they share out ``dim``.
       hidden_dim: width between the two dense layers of the feed-forward part.
-      class_token: whether a learned token stands before the patches, as pretrained weights have it.
+      class_token: whether a learned token precedes the patches, as pretrained weights have it.
       reading: one of `READINGS`. "state" is the paper's, and the best from scratch too, but needs a width that is a
         multiple of the pixels; the others serve at any width.
       mean: subtracted from pixels; Hugging Face's processor of ViT has 0.5.
@@ -52,10 +52,10 @@ class ViTConfig:
       norm_epsilon: added to the variance in layer norms.
 
     Raises:
-      ValueError: naming the argument, its value and what is allowed.
+      ValueError: naming the argument, its value and the values allowed.
 
     Source: Dosovitskiy et al. (2021); Porras-Valenzuela, Hadou, Ribeiro, Appendix B.2, for "state", where colours of
-    grey video are not said to be averaged.
+    grey video are not averaged.
 
     Example:
       >>> config = ViTConfig(num_patches=4, pixels=9, dim=27, num_heads=3)
@@ -142,7 +142,7 @@ class PatchReadout(nn.Module):
 
     Attributes:
       config: of the transformer.
-      dtype: dtype to compute in; what is added to the normalised correction is added in that of x.
+      dtype: dtype to compute in; the additions to the normalised correction are in that of x.
       param_dtype: dtype of the parameters.
 
     Example:
@@ -181,7 +181,7 @@ class PatchReadout(nn.Module):
 
 
 def check_patches(x: Any, mask: Any, config: ViTConfig) -> None:
-    """Checks what a vision transformer is called with; the mask may be None.
+    """Checks the inputs of a vision transformer; the mask may be None.
 
     Raises:
       ValueError: if x is not (*batch, num_patches, pixels), or mask is not (*batch, num_patches).

@@ -1,4 +1,4 @@
-"""Attention to predecessors alone, and what it lowers; the sweep in order that lowers the whole energy."""
+"""Attention to predecessors alone, with its energy; the sweep in order that lowers the whole energy."""
 
 import math
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def causal_attention(
 ) -> Descent:
     r"""Attention of each token to its predecessors, as a descent step on its own energy while they are held.
 
-    With a context C = x and N(u) the tokens that u attends to, v < u unless ``mask`` says otherwise,
+    With a context C = x and N(u) the tokens that u attends to, v < u unless ``mask`` is given,
 
     .. math:: E(Y; C) = \sum_u \sum_{v \in N(u)} \rho(\tfrac12 |W_a^T (y_u - c_v)|^2) , \qquad
               y_u' = (1 - a) y_u + a \frac{\sum_{v \in N(u)} \gamma_{uv} c_v + s y_u}{\sum_{v \in N(u)} \gamma_{uv} + s}
@@ -50,7 +50,7 @@ def causal_attention(
     s = 0, a = 1 minimises each one's tangent majoriser. So a layer with C = Y lowers E( . ; Y), and layers that share
     one context x lower E( . ; x) again and again.
 
-    *What is lost.* E(Y; Y) is the pair energy of `attention`, each pair once, and a layer with C = Y may raise it: what
+    *The price.* E(Y; Y) is the pair energy of `attention`, each pair once, and a layer with C = Y may raise it: what
     a token gains with its predecessors its successors may lose, who are not asked. `sweep_attention` lowers E(Y; Y),
     but looks ahead. Fixed points with C = Y are those where each token is the mean of its predecessors by weights
     gamma: where these are positive, only Y whose tokens are all alike (to W_a) to the first.
@@ -71,7 +71,7 @@ def causal_attention(
       an `Anchor` of it and of the tokens that are there.
 
     Raises:
-      ValueError: if an option is outside what is stated here; while tracing, if params, y, x and mask do not fit.
+      ValueError: if an option is out of range; while tracing, if params, y, x and mask do not fit.
       TypeError: while tracing, if y or x is not floating.
 
     Source: ours; Yang, Huang, Wipf (2022) have undirected graphs alone.
@@ -142,7 +142,7 @@ def sweep_attention(
       A `Descent` with params `AttentionParams`; ``x`` is the anchor B, broadcastable to y, or None, or an `Anchor`.
 
     Raises:
-      ValueError: if an option is outside what is stated here; while tracing, if params, y, x and mask do not fit.
+      ValueError: if an option is out of range; while tracing, if params, y, x and mask do not fit.
       TypeError: while tracing, if y or x is not floating.
 
     Source: ours; the sequential counterpart of Yang, Huang, Wipf (2022), Theorem 3.1.
@@ -237,7 +237,7 @@ def _by_rows(
         return sums(jnp.take(z, u, axis=-2), c, context, neighbours)
 
     size = min(n, block or n)
-    rows = jnp.minimum(jnp.arange(-(-n // size) * size).reshape(-1, size), n - 1)  # what is over is cut off again
+    rows = jnp.minimum(jnp.arange(-(-n // size) * size).reshape(-1, size), n - 1)  # the surplus is cut off again
     if len(rows) == 1:
         return list(some(rows[0]))
     parts = jax.lax.map(jax.checkpoint(some, prevent_cse=False), rows)

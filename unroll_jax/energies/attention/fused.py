@@ -33,7 +33,7 @@ def fused_softmax_step(
 
     Args:
       z: tokens that logits are taken between, centred; rounded to the dtype of values.
-      values: what is averaged.
+      values: the arrays averaged.
       present: boolean (*batch, n): which tokens are there; None is all.
       implementation: of `jax.nn.dot_product_attention`.
 

@@ -32,8 +32,8 @@ class Layout(NamedTuple):
     """Blocks of tokens and, for each block, the tokens among which its neighbours are.
 
     Attributes:
-      rows: (blocks, b) numbers of tokens; below 0, or n and more, stands for no token.
-      columns: (blocks, m), likewise; None stands for all tokens.
+      rows: (blocks, b) numbers of tokens; those below 0, or n and more, are padding.
+      columns: (blocks, m), likewise; None is all tokens.
     """
 
     rows: Int[np.ndarray, "blocks b"]
@@ -44,7 +44,7 @@ class Graph(NamedTuple):
     """An undirected graph whose edges lie in few rectangles of the n x n table of pairs.
 
     Attributes:
-      name: what a message calls it.
+      name: its name in messages.
       num_tokens: n, or None if it fits any number of tokens.
       adjacent: ``(u, v) -> bool``, elementwise on numbers of tokens, for u != v.
       layouts: ``(n, block) -> [Layout, ...]``, every token in exactly one row; ``block`` is how many rows, of all
@@ -61,7 +61,7 @@ class EdgeList(NamedTuple):
     """An undirected graph as a list of edges, each in both directions and sorted by receiver.
 
     Attributes:
-      name: what a message calls it.
+      name: its name in messages.
       num_tokens: n.
       receivers: (2 m,) the token that an edge leads to.
       senders: (2 m,) the token that it comes from.
@@ -74,7 +74,7 @@ class EdgeList(NamedTuple):
 
 
 def complete() -> Graph:
-    """Every token is a neighbour of every other: what ``mask=None`` stands for."""
+    """Every token is a neighbour of every other: the same as ``mask=None``."""
     return Graph("the complete graph", None, lambda u, v: u != v, lambda n, block: [_all_columns(np.arange(n), block)])
 
 
@@ -219,7 +219,7 @@ def edges(pairs: Sequence[tuple[int, int]] | np.ndarray, num_tokens: int) -> Edg
 
 
 def check_mask(mask: Any) -> Graph | EdgeList | None:
-    """The graph that a mask stands for; None is the complete graph.
+    """The graph of a mask; None is the complete graph.
 
     Raises:
       ValueError: if it is neither a graph nor a symmetric boolean (n, n) array.

@@ -63,7 +63,7 @@ def multihead_attention(
     .. math:: E(Y) = \sum_h \Bigl( \sum_{\{u,v\} \in G} \rho(\tfrac12 |z^h_u - z^h_v|^2)
                      + \tfrac r2 |(Y - B) W_h|_F^2 \Bigr) .
 
-    Each head has weights :math:`\gamma^h_{uv}` of its own and pulls what it sees of a token to a mean of its own:
+    Each head has weights :math:`\gamma^h_{uv}` and pulls the part of a token that it sees to its mean:
 
     .. math:: m_u^h = \frac{\sum_{v \ne u} \gamma^h_{uv} z^h_v + r W_h^T b_u + s z^h_u}{D_u^h} , \qquad
               D_u^h = \sum_{v \ne u} \gamma^h_{uv} + r + s ,
@@ -120,7 +120,7 @@ def multihead_attention(
       and of the tokens that are there.
 
     Raises:
-      ValueError: if an option is outside what is stated here; while tracing, if params, y, x and mask do not fit.
+      ValueError: if an option is out of range; while tracing, if params, y, x and mask do not fit.
       TypeError: while tracing, if y or x is not floating.
 
     Source: ours; Yang, Huang, Wipf (2022) treat one head. The majoriser is theirs, eq. 9, summed over heads.

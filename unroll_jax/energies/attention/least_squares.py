@@ -19,9 +19,9 @@ def least_squares(
 ) -> Float[Array, "b d"]:
     """The x of least sum_i root_i^2 (W^T x - offset)_i^2 nearest to 0, of each row, by the smaller of its two systems.
 
-    A proximal step solves a system M x = g with M raised by t = sqrt(epsilon) times its trace, for what is left of g:
+    A proximal step solves a system M x = g with M raised by t = sqrt(epsilon) times its trace, for the remaining g:
     after three of them x = (1 - (t / (M + t))^3) M^+ g. That is never more than M^+ g, so it keeps the step's bound; an
-    eigenvalue of share e of the trace has relative error (sqrt(epsilon) / e)^3; and what round-off says of directions
+    eigenvalue of share e of the trace has relative error (sqrt(epsilon) / e)^3; and the round-off in directions
     that no head sees is not blown up. Conjugate gradients, not decompositions: those run badly in batches, and on some
     CPUs lock each other out when two of them run at the same time.
     """
@@ -29,13 +29,14 @@ def least_squares(
     dual = columns <= dim
     trace = jax.lax.stop_gradient(jnp.sum(root**2 * jnp.sum(W**2, axis=0), axis=-1, keepdims=True))
     lift = jnp.where(trace == 0.0, 1.0, jnp.sqrt(jnp.finfo(W.dtype).eps) * trace)
-    if dual:  # x = W S c with S W^T W S c = S offset, S = diag(root)
-        right = root * offset
-        product = lambda c: root * ((root * c) @ W.T @ W)  # noqa: E731
-    else:  # W S^2 W^T x = W S^2 offset
-        right = (root**2 * offset) @ W.T
-        product = lambda x: (root**2 * (x @ W)) @ W.T  # noqa: E731
-    raised = lambda c: product(c) + lift * c  # noqa: E731
+    # Dual: x = W S c with S W^T W S c = S offset, S = diag(root). Else: W S^2 W^T x = W S^2 offset.
+    right = root * offset if dual else (root**2 * offset) @ W.T
+
+    def product(c: Array) -> Array:
+        return root * ((root * c) @ W.T @ W) if dual else (root**2 * (c @ W)) @ W.T
+
+    def raised(c: Array) -> Array:
+        return product(c) + lift * c
 
     def solve(_: Any, left: Array) -> Array:
         size = jnp.max(jnp.abs(left), axis=-1, keepdims=True)

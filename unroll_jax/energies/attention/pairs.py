@@ -64,7 +64,7 @@ def neighbourhood(
     Args:
       rho: a resolved `Rho`.
       z: the tokens that distances are taken between.
-      values: what is averaged.
+      values: the arrays averaged.
       graph: what `check_mask` returns; None is the complete graph.
       present: boolean, broadcastable to (*batch, n): which tokens are there; None is all. The others have no edges.
       block: tokens in a block, taken one block at a time; None chooses.
@@ -205,7 +205,7 @@ def _layout_sums(
 
 
 def _grouped(tokens: Any, numbers: np.ndarray | None) -> Array | None:
-    """(groups, *batch, size, d): the tokens of these numbers; any token where a number stands for none."""
+    """(groups, *batch, size, d): the tokens of these numbers; any token in place of padding."""
     if tokens is None or numbers is None:
         return None
     n = tokens.shape[-2]
@@ -230,6 +230,6 @@ def _in_order(tokens: Array, numbers: np.ndarray, n: int) -> Array:
 
 
 def _is_range(numbers: np.ndarray, n: int) -> bool:
-    """Returns whether the numbers are 0, ..., n - 1 in order, followed only by numbers that stand for no token."""
+    """Returns whether the numbers are 0, ..., n - 1 in order, followed only by padding."""
     flat = numbers.ravel()
     return len(flat) >= n and bool(np.all(flat[:n] == np.arange(n)) and np.all(flat[n:] >= n))

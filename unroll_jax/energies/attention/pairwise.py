@@ -62,14 +62,14 @@ def attention(
     ``form="jacobi"`` has s = 0. ``form="softmax"`` adds the proximal weight s = rho'(0) of a token to itself, so that
     with r = 0 and rho = softmax the step is softmax attention,
     :math:`softmax_v(z_u . z_v - \tfrac12 |z_v|^2) Y`. A token without neighbours, with r = s = 0, stays where it is.
-    Where E is stationary the step leaves Z alone, and what a W_a of low rank does not see of Y it goes on averaging.
+    Where E is stationary the step leaves Z alone, but averages the part of Y that a W_a of low rank does not see.
 
     Neither form ever raises E, for every rho concave and nondecreasing, every undirected graph, r >= 0, B and a in
     (0, 1]: E lies below its tangent quadratic, whose Hessian is D - s - A with A = (gamma_uv) and D - s >= A row by
     row, and 2 D - (D - s - A) = D + s + A is positive semidefinite.
 
     Distances come from one matrix product of the centred tokens, so they err by about the dtype's epsilon times the
-    squared spread of all tokens: in float32, clusters far apart for their own size (1 at a distance of 1000, say) get
+    squared spread of all tokens: in float32, clusters far apart for their own size (1 at a distance of 1000) get
     wrong energies and weights. `edges` takes differences instead, and has no such error; nor has float64 there.
 
     Args:
@@ -77,7 +77,7 @@ def attention(
       form: "jacobi" or "softmax", see above.
       ridge: r >= 0, weight of the pull to the anchor.
       step_size: a in (0, 1], unitless; 1 is the undamped step.
-      mask: the graph. None is the complete one; a symmetric boolean (n, n) says which pairs are in it (the diagonal
+      mask: the graph. None is the complete one; a symmetric boolean (n, n) marks its pairs (the diagonal
         does not count); `band`, `star`, `block_sparse` and `edges` make graphs that cost time and memory only as their
         pairs do.
       dim: width d of the tokens, to learn W_a of shape (dim, rank); None uses the tokens as they are.
@@ -95,7 +95,7 @@ def attention(
       of it and of the tokens that are there.
 
     Raises:
-      ValueError: if an option is outside what is stated here; while tracing, if y, x and mask do not fit each other.
+      ValueError: if an option is out of range; while tracing, if y, x and mask do not fit each other.
       TypeError: while tracing, if y or x is not floating.
 
     Source: Yang, Huang, Wipf (2022), eq. 9 and Theorem 3.1, mended. The paper sums over ordered pairs, though its step

@@ -34,10 +34,10 @@ class Rho(NamedTuple):
     Attributes:
       value: ``z -> rho(z)``.
       slope: ``z -> rho'(z)``, at least 0, and finite at 0 too, where tokens coincide; None derives it with `jax.grad`.
-      log_slope: ``z -> log rho'(z)``. Attention normalises in the log domain, so that with a formula of its own tokens
+      log_slope: ``z -> log rho'(z)``. Attention normalises in the log domain, so that with an explicit formula tokens
         far apart do not underflow; None takes the logarithm of the slope.
-      exponential: whether rho(z) = -exp(-z), so that the energy is minus the sum of the slopes and needs no pass of its
-        own.
+      exponential: whether rho(z) = -exp(-z), so that the energy is minus the sum of the slopes and needs no separate
+        pass.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -54,7 +54,7 @@ class Rho(NamedTuple):
     exponential: bool = False
 
 
-RhoLike = str | Rho | Elementwise  # what a factory's ``rho`` may be: a name of `RHOS`, a `Rho`, or the function alone
+RhoLike = str | Rho | Elementwise  # a name of `RHOS`, a `Rho`, or the function alone
 
 
 def softmax() -> Rho:
@@ -70,7 +70,7 @@ def log(shift: float = 1.0) -> Rho:
     """rho(z) = log(z + shift), slope 1 / (z + shift).
 
     With unit-norm tokens z = 1 - y_i.y_j, so ``shift=1`` gives the weights 1 / (2 - y_i.y_j) of Yang et al. (2022),
-    Section 7 (printed there beside log(z + 2), which gives 1 / (3 - y_i.y_j)).
+    Section 7 (printed there for log(z + 2), which gives 1 / (3 - y_i.y_j)).
 
     Raises:
       ValueError: if shift is not a positive finite number.
@@ -179,9 +179,9 @@ RHOS: dict[str, Callable[..., Rho]] = {
 
 
 def resolve_rho(rho: RhoLike) -> Rho:
-    """The `Rho` that a name of `RHOS`, a `Rho`, or a function z -> rho(z) stands for, with both slopes filled in.
+    """The `Rho` of a name of `RHOS`, a `Rho`, or a function z -> rho(z), with both slopes filled in.
 
-    What is not a name is checked as `check_rho` says, once, here, under jit too.
+    Functions and `Rho`s are checked once, here, by `check_rho`, under jit too.
 
     Raises:
       ValueError: if the name is not in `RHOS`, or the function is not what attention needs, see `check_rho`.

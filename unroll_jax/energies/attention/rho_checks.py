@@ -9,8 +9,8 @@ import numpy as np
 
 __all__ = ["GRID", "check_rho"]
 
-# Half squared distances from 0 over twelve orders of magnitude, twenty to each: what a function does between two of
-# them or beyond the last is not seen.
+# Half squared distances from 0 over twelve orders of magnitude, twenty to each: a function is not seen between
+# two of them or beyond the last.
 GRID = np.concatenate([[0.0], np.logspace(-6, 6, 241)])
 
 # Relative errors that a slope may have: far above round-off in float64, far below any curvature worth a name.
@@ -26,8 +26,8 @@ def check_rho(value: Callable[[Any], Any], slope: Callable[[Any], Any], log_slop
     .. math:: \rho'(a) \ge \frac{\rho(b) - \rho(a)}{b - a} \ge \rho'(b) \ge 0 ,
 
     which also finds a slope that is not the derivative of the value. A slope must be finite, at 0 too (there in the
-    default dtype as well): it is the weight of equal tokens. A function that depends on values being traced (a shift
-    that is learned, say) cannot be looked at and passes unchecked.
+    default dtype as well): it is the weight of equal tokens. A function that depends on values being traced (such as a
+    learned shift) cannot be looked at and passes unchecked.
 
     Args:
       value: ``z -> rho(z)``.
@@ -40,7 +40,7 @@ def check_rho(value: Callable[[Any], Any], slope: Callable[[Any], Any], log_slop
     """
     name = f"rho {getattr(value, '__name__', repr(value))!r}"
     try:
-        # Under jit as without: these numbers do not depend on what is being traced.
+        # Under jit as without: these numbers do not depend on traced values.
         with jax.ensure_compile_time_eval(), jax.enable_x64(True):
             z = jnp.asarray(GRID)
             values, slopes, logarithms = (
@@ -59,7 +59,7 @@ def check_rho(value: Callable[[Any], Any], slope: Callable[[Any], Any], log_slop
 
 
 def _elementwise(name: str, what: str, function: Callable[[Any], Any], z: jax.Array) -> jax.Array:
-    """The function over the grid, if it says the same of each point alone."""
+    """The function over the grid, checked to be the same at each point alone."""
     table = function(z)
     if jnp.shape(table) != z.shape:
         raise ValueError(f"{name} must be elementwise, but its {what} turns shape {z.shape} into {jnp.shape(table)}")
@@ -104,7 +104,7 @@ def _check_slopes(name: str, values: np.ndarray, slopes: np.ndarray) -> None:
         ~np.isfinite(slopes) & (GRID > 0.0),
         lambda i: f"{name} must have a finite slope beyond z=0, but at z={GRID[i]:g} it is {slopes[i]}",
     )
-    # An infinite slope at 0, inf from a formula or NaN from autodiff, is refused by itself, in better words.
+    # An infinite slope at 0, inf from a formula or NaN from autodiff, has its own error.
     left = np.where(np.isfinite(slopes[:-1]), slopes[:-1], np.inf)
     wrong = (left < secants - slack) | (slopes[1:] > secants + slack)
     _refuse(

@@ -165,7 +165,7 @@ def _weighted(weights: Array, values: Array) -> tuple[Array, Array]:
 
 
 def _negligible(degree: Array, *, bounded: bool) -> Array:
-    """Beside a weight of 1 for the token itself a degree this small is lost in round-off, while 1 / degree^2, which the
+    """Next to a weight of 1 for the token itself so small a degree is lost in round-off, while 1 / degree^2, which the
     derivative holds, may overflow."""
     return degree <= (float(jnp.finfo(degree.dtype).tiny) ** 0.25 if bounded else 0.0)
 

@@ -26,7 +26,7 @@ def deep_opteq(layers: Sequence[Descent]) -> Descent:
     layer, and so T, is nonexpansive, and :math:`|T(T(z)) - T(z)| \le |T(z) - z|`. With one norm below 1, T contracts,
     and E is stationary at its fixed point alone.
 
-    In general there is no convex function that T descends: by Theorem 2 of the source an equilibrium solves
+    In general T does not descend a convex function: by Theorem 2 of the source an equilibrium solves
     :math:`0 \in \partial \Phi(\tilde z) + (I - P) \tilde z`, and for L > 2 the shift P is not symmetric. For L = 2 it
     is: one step is then a round of alternating minimisation of the convex
     :math:`\Phi(z_1, z_0) + \tfrac12 |z_1 - z_0|^2` (`deep_opteq_objective`), first over z_1, then over z_0, so it never
@@ -41,8 +41,8 @@ def deep_opteq(layers: Sequence[Descent]) -> Descent:
       A `Descent` whose params are a tuple of the layers' params.
 
     Raises:
-      ValueError: if there is no layer.
-      TypeError: if layers are no list of `Descent`.
+      ValueError: if layers is empty.
+      TypeError: if layers is not a list of `Descent`.
 
     Source: Xie et al. (2021), eqs. 4 and 5; the two energies are ours, the first of all, the second from Corollary 1.
 
@@ -95,8 +95,8 @@ def multi_block(layers: Sequence[Descent]) -> Descent:
       A `Descent` whose state is a tuple of L blocks and whose params are a tuple of the layers' params.
 
     Raises:
-      ValueError: if there is no layer; while tracing, if the state is not a tuple of L blocks.
-      TypeError: if layers are no list of `Descent`.
+      ValueError: if layers is empty; while tracing, if the state is not a tuple of L blocks.
+      TypeError: if layers is not a list of `Descent`.
 
     Source: Xie et al. (2021), Lemma 3 and eq. 6, where z_0 is our z_L. Lemma 6 (ii, a), which Theorem 2 rests on,
     prints :math:`f(A(y)) = \nabla \psi(y)`; (i) gives :math:`f(y) = \nabla \psi(A(y))`, which is what its use needs.
@@ -133,7 +133,7 @@ def residual_energy(
 
     Args:
       step: ``(params, z, x) -> z'``, z a pytree.
-      like: a function of the same arguments with one number per example, which says what the batch axes are.
+      like: a function of the same arguments with one number per example, which gives the batch axes.
     """
 
     def energy(params: Params, z: Any, x: Any = None) -> Float[Array, "*batch"]:

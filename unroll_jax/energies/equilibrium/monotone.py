@@ -52,7 +52,7 @@ def antiderivative(sigma: Monotone) -> Elementwise:
 
 
 def resolve_monotone(activation: str | Monotone) -> Monotone:
-    """The `Monotone` that a name of `MONOTONES` or a `Monotone` stands for.
+    """The `Monotone` of a name of `MONOTONES`, or the `Monotone` given.
 
     Raises:
       ValueError: if the name is not in `MONOTONES`.

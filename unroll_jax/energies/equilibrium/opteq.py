@@ -68,7 +68,7 @@ def opteq(
       None is 0.
 
     Raises:
-      ValueError: if an option is outside what is stated here; while tracing, if z or x do not fit.
+      ValueError: if an option is out of range; while tracing, if z or x do not fit.
       TypeError: while tracing, if z or x is not floating.
 
     Source: Xie et al. (2021), eqs. 3 and 5, Theorem 1 (mu = 1). The Moreau form after Theorem 1 replaces phi by
@@ -129,7 +129,7 @@ def opteq_conv(
       larger ones it is a little more.
 
     Raises:
-      ValueError: if an option is outside what is stated here; while tracing, if z or x do not fit.
+      ValueError: if an option is out of range; while tracing, if z or x do not fit.
       TypeError: while tracing, if z or x is not floating.
 
     Source: Xie et al. (2021), Section 5: the networks there are convolutional, the formulas are those of `opteq`.
@@ -174,7 +174,7 @@ def opteq_potential(
       One number per example.
 
     Raises:
-      ValueError: if there is no activation of that name.
+      ValueError: if the activation is unknown.
       TypeError: if activation is neither a name nor a `Monotone`.
 
     Source: Xie et al. (2021), Theorem 1.

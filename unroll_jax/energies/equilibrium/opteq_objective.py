@@ -47,8 +47,8 @@ def opteq_objective(
       x: the input, or None.
       activation: as in `opteq`.
       skip: a in (0, 1].
-      allow_expansive: whether a W of norm above 1 is no error, outside of jit, where it is known; the function is not
-        convex then, and for a < 1 the value need not be what is stated here.
+      allow_expansive: whether a W of norm above 1 is allowed, outside of jit, where it is known; the function is not
+        convex then, and for a < 1 the value need not be the one above.
 
     Returns:
       One number per example, differentiable in z and the parameters.
@@ -126,8 +126,8 @@ def deep_opteq_objective(
 ) -> Float[Array, "*batch"]:
     r"""Phi of a deep OptEq: :math:`\Phi(\tilde z) = \sum_l a M^{1-a}_{\phi_l}(z_l)`, over one block per layer.
 
-    An equilibrium of `multi_block` solves :math:`0 \in \partial \Phi(\tilde z) + (I - P) \tilde z`. For L = 2 that says
-    that it minimises :math:`\Phi(z_1, z_2) + \tfrac12 |z_1 - z_2|^2`; for L = 1, that it minimises Phi.
+    An equilibrium of `multi_block` solves :math:`0 \in \partial \Phi(\tilde z) + (I - P) \tilde z`. For L = 2 it
+    minimises :math:`\Phi(z_1, z_2) + \tfrac12 |z_1 - z_2|^2`; for L = 1, that it minimises Phi.
 
     Args:
       params: of the layers.

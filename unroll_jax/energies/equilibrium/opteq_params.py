@@ -1,4 +1,4 @@
-"""The weights of OptEq layers: what they do to states, and whether their norms promise an equilibrium."""
+"""The weights of OptEq layers: their action on states, and whether their norms promise an equilibrium."""
 
 import functools
 from typing import NamedTuple
@@ -16,7 +16,7 @@ __all__ = ["OptEqParams", "absorb_input", "event_axes", "opteq_hidden", "opteq_l
 
 
 class OptEqParams(NamedTuple):
-    """Weights of one layer; the rank of W says which kind it is.
+    """Weights of one layer; the rank of W tells its kind.
 
     Attributes:
       W: (width, dim), or a kernel (height, width, channels of z, hidden channels) of a convolution.
@@ -70,7 +70,7 @@ def refuse_expansive(params: OptEqParams, z: Float[Array, "..."]) -> None:
     """Checks that |W|_2 is at most 1 on states like z, where its value is known: a layer need have no equilibrium else.
 
     Known are values outside of jit, those that compiled code closes over included. The norm is taken from below, by
-    power iteration, so that no weights are refused that should not be.
+    power iteration, so that no valid weights fail.
 
     Raises:
       ValueError: if it is above 1, or not a number.

@@ -25,7 +25,7 @@ __all__ = [
 
 
 class Regulariser(NamedTuple):
-    """A function R of one equilibrium that says which are to be preferred.
+    """A function R of one equilibrium; smaller values are preferred.
 
     Two ways to use it: `regularised` appends a layer, which changes the problem; the solver
     ``averaged(R.value, smoothness=R.smoothness)`` chooses, among many equilibria, one of least R (for R convex and
@@ -196,18 +196,18 @@ def regularised(descent: Descent, regulariser: Regulariser, *, step_size: float 
       A `Descent` with the parameters of ``descent``.
 
     Raises:
-      ValueError: if step_size or form is outside what is stated here; if the regulariser has no prox and form is
+      ValueError: if step_size or form is out of range; if the regulariser has no prox and form is
         "prox"; for the form "gradient", if R is convex with smoothness L_R and g is above 2 / L_R, or has none.
 
-    Source: Xie et al. (2021), Section 4.1. The paper says that this adds R(z_L) to the objective Phi. It adds a block
-    of its own: R(z_{L+1}), and :math:`M^1_\phi + R` rather than :math:`\phi + R` is what a single layer minimises.
+    Source: Xie et al. (2021), Section 4.1. The paper adds R(z_L) to the objective Phi. It adds a separate
+    block: R(z_{L+1}), and :math:`M^1_\phi + R` rather than :math:`\phi + R` is the objective of a single layer.
 
     Example:
       >>> import jax, jax.numpy as jnp
       >>> from unroll_jax.energies import opteq
       >>> layer = opteq(2, 3)
       >>> params, z = layer.init(jax.random.key(0)), jnp.ones(2)
-      >>> small = regularised(layer, half_square(1.0))  # halves what the layer gives
+      >>> small = regularised(layer, half_square(1.0))  # halves the layer's output
       >>> bool(jnp.allclose(2.0 * small.step(params, z, None), layer.step(params, z, None)))
       True
     """

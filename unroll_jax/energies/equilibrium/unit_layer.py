@@ -70,7 +70,7 @@ def unit_layer(
 
     infinite off the range of f (with "relu", where :math:`W^{-T} z` has a negative entry).
 
-    **Neither ever rises**, whatever W, mu and a in (0, 1]. Since psi is convex, -psi lies below its tangent, so that
+    **Neither ever rises**, for any W, mu and a in (0, 1]. Since psi is convex, -psi lies below its tangent, so that
     :math:`E(z') \le E(z) - a (1 - \tfrac a2) |f(z) - z|^2`. By Fenchel's inequality :math:`\phi(z) \ge E(z)`, and
     :math:`\phi(f(z)) = E(z) - \tfrac12 |f(z) - z|^2`. As :math:`\psi^*` is convex between z and f(z), that gives
     :math:`\phi(z') \le \phi(z) - \tfrac12 a^2 |f(z) - z|^2`. What :math:`\mu \ge |W|_2^2` adds is that both are convex:
@@ -88,10 +88,10 @@ def unit_layer(
 
     Returns:
       A `Descent` with params `UnitLayerParams`; ``x`` is the input, (*batch, n, input_dim) or broadcasting to it, or
-      None for 0; or an `Anchor` of it that says which tokens are there.
+      None for 0; or an `Anchor` of it that marks the tokens present.
 
     Raises:
-      ValueError: if an option is outside what is stated here, or energy="conjugate" and width is not dim; while
+      ValueError: if an option is out of range, or energy="conjugate" and width is not dim; while
         tracing, if y or x does not fit.
       TypeError: while tracing, if y or x is not floating.
 

@@ -1,4 +1,4 @@
-"""Elementwise activations as proximal operators of convex functions of their own."""
+"""Elementwise activations as proximal operators of convex functions."""
 
 from collections.abc import Callable
 from typing import Any

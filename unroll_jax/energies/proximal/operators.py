@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 
-# Activations that a name is likely to ask for, and why they are no proximal operator.
+# Activations that a name is likely to ask for, and why they are not proximal operators.
 NOT_MONOTONE = ("gelu", "mish", "silu", "swish")
 
 
@@ -164,9 +164,9 @@ PROXIMALS: dict[str, Callable[..., Proximal]] = {
 
 
 def resolve_proximal(phi: str | Proximal, step_size: float = 1.0) -> Proximal:
-    """The `Proximal` that a name of `PROXIMALS` (with its default numbers) or a `Proximal` stands for.
+    """The `Proximal` of a name of `PROXIMALS` (with its default numbers), or the `Proximal` given.
 
-    The name of an activation stands for the pair whose prox at ``step_size`` is that activation.
+    The name of an activation gives the pair whose prox at ``step_size`` is that activation.
 
     Raises:
       ValueError: if the name is not in `PROXIMALS`.
