@@ -225,7 +225,7 @@ OPTIONS = {"f_step_size": 0.1, "g_step_size": 0.1, "smoothness_f": 1.0, "smoothn
     ("changed", "message"),
     [
         ({"g_step_size": 0.0}, "g_step_size must be positive and finite, got 0.0"),
-        ({"f_step_size": float("nan")}, "f_step_size must be positive and finite, got nan"),
+        ({"f_step_size": float("nan")}, "f_step_size must be positive and finite, or None, got nan"),
         ({"f_step_size": None}, "give either f_step_size or f_step"),
         ({"smoothness_f": -1.0}, "smoothness_f must be at least 0, got -1.0"),
         ({"smoothness_g": float("nan")}, "smoothness_g must be at least 0, got nan"),

@@ -225,7 +225,7 @@ def test_jit_grad_vmap_and_scan_work(kind):
 BAD_OPTIONS = [
     (lambda: opteq(0, 2), ValueError, "dim must be at least 1, got 0"),
     (lambda: opteq(2, 0), ValueError, "width must be at least 1, got 0"),
-    (lambda: opteq(2, 2, 0), ValueError, "input_dim must be at least 1, got 0"),
+    (lambda: opteq(2, 2, 0), ValueError, "input_dim must be at least 1, or None, got 0"),
     (lambda: opteq_conv(2, 2, 0), ValueError, "input_channels must be at least 1, got 0"),
     (lambda: opteq_conv(2, 2, kernel_size=2), ValueError, "kernel_size must be odd and positive, got 2"),
     (lambda: opteq(2, 2, skip=0.0), ValueError, r"skip must be in \(0, 1\], got 0.0"),

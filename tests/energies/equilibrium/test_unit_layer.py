@@ -268,7 +268,7 @@ def test_bfloat16_is_computed_in_float32():
 
 BAD_OPTIONS = [
     ({"dim": 0}, "dim must be at least 1, got 0"),
-    ({"input_dim": 0}, "input_dim must be at least 1, got 0"),
+    ({"input_dim": 0}, "input_dim must be at least 1, or None, got 0"),
     ({"mu": 0.0}, "mu must be positive and finite, got 0.0"),
     ({"skip": 1.1}, r"skip must be in \(0, 1\], got 1.1"),
     ({"energy": "moreau"}, "energy must be one of .*, got 'moreau'"),
