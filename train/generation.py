@@ -13,8 +13,8 @@ import jax
 import numpy as np
 
 from unroll_jax.models import Sampling, choose_draft, generate, speculate
-from unroll_jax.models.generation import requested
-from unroll_jax.models.speculative import check_draft
+from unroll_jax.models.language.generation import requested
+from unroll_jax.models.language.speculative import check_draft
 
 from .cli import given, parse
 from .config.commands import GenerateArguments

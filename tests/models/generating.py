@@ -7,7 +7,7 @@ import numpy as np
 from tests.models import decoder_reference
 from tests.models.drawing import drawn, float64
 from unroll_jax.models import Decoder, DecoderConfig
-from unroll_jax.models.sampling import position_noise
+from unroll_jax.models.language.sampling import position_noise
 
 SMALL = DecoderConfig(
     30, dim=8, num_layers=4, num_heads=4, num_key_value_heads=2, hidden_dim=12, max_positions=60, rotary_base=100.0

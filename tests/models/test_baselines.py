@@ -12,7 +12,7 @@ from tests.energies.opteq_reference import conv_matrix
 from tests.fixed_point.problems import relative_error
 from tests.models.drawing import drawn, float64, normal
 from unroll_jax.models import DeepOptEq, FeedForwardNetwork, NeuralODE
-from unroll_jax.models.neural_ode import integrate
+from unroll_jax.models.baselines.neural_ode import integrate
 
 
 def head_of(weights, z):

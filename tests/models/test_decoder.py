@@ -12,8 +12,8 @@ from tests import reference
 from tests.models import decoder_reference
 from tests.models.drawing import drawn, float64, normal
 from unroll_jax.models import Decoder, DecoderConfig, RotaryScaling, decode, decoder_logits, empty_cache
-from unroll_jax.models.decoder_parts import segment_positions
-from unroll_jax.models.rotary import rotary_frequencies
+from unroll_jax.models.language.decoder_parts import segment_positions
+from unroll_jax.models.language.rotary import rotary_frequencies
 from unroll_jax.perturbations import lost_layer
 
 SMALL = DecoderConfig(

@@ -20,7 +20,7 @@ from unroll_jax.models import (
     tokens_a_call,
     weight_costs,
 )
-from unroll_jax.models.sampling import row_keys
+from unroll_jax.models.language.sampling import row_keys
 
 NOISE, KEY = 0.3, jax.random.key(4)
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.models.generating import PROMPTS, SMALL, expected_answer, small_params
 from unroll_jax.models import NO_TOKEN, generate, generation
-from unroll_jax.models.sampling import row_keys
+from unroll_jax.models.language.sampling import row_keys
 
 COUNT = 6
 

@@ -26,7 +26,7 @@ def test_the_splitting_is_told_the_networks_own_margin(monkeypatch):
         told.append(margin)
         return fp.monotone_equilibrium(W, x, margin=margin, **options)
 
-    monkeypatch.setattr("unroll_jax.models.monotone_network.monotone_equilibrium", watched)
+    monkeypatch.setattr("unroll_jax.models.baselines.monotone_network.monotone_equilibrium", watched)
     model = MonotoneOperatorNetwork(3, convolutional=False, channels=5, margin=0.6, splitting="forward_backward")
     jax.eval_shape(model.init, jax.random.key(0), jax.ShapeDtypeStruct((2, 4), jnp.float32))
     assert told == [0.6]

@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 from unroll_jax.models import Sampling
-from unroll_jax.models.sampling import Stream, log_probabilities, next_tokens, position_keys, position_noise, row_keys
+from unroll_jax.models.language.sampling import (
+    Stream,
+    log_probabilities,
+    next_tokens,
+    position_keys,
+    position_noise,
+    row_keys,
+)
 
 LOGITS = np.log([0.4, 0.1, 0.25, 0.2, 0.05])
 

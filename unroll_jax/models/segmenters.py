@@ -1,18 +1,14 @@
-"""Segmenters: deep OptEq between a strided stem and a pixel-wise head, and the same with plain convolutions."""
-
-from typing import Any
+"""A segmenter: deep OptEq between a strided stem and a pixel-wise head."""
 
 import flax.linen as nn
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unroll_jax.arguments import at_least, check_fields
-from unroll_jax.energies.equilibrium.monotone import Monotone
 from unroll_jax.fixed_point import EquilibriumInfo, Probe
 from unroll_jax.models.opteq_base import OptEqBase
-from unroll_jax.models.parts import Features, SegmenterHead, Stem, check_array
+from unroll_jax.models.parts import SegmenterHead, Stem, check_array
 
-__all__ = ["DeepOptEqSegmenter", "FullyConvolutionalNetwork"]
+__all__ = ["DeepOptEqSegmenter"]
 
 
 class DeepOptEqSegmenter(OptEqBase, kw_only=True):
@@ -70,62 +66,3 @@ class DeepOptEqSegmenter(OptEqBase, kw_only=True):
         z, info = self.find_equilibrium(features, convolutional=True, probe=probe)
         head = SegmenterHead(self.num_classes, param_dtype=self.param_dtype, name="head")
         return head(z, (x.shape[-3], x.shape[-2])), info
-
-
-class FullyConvolutionalNetwork(nn.Module):
-    """The segmenter without an equilibrium (FCN): between the same stem and head, convolutions one after the other.
-
-    Attributes:
-      num_classes: logits of every pixel.
-      widths: channels of the convolutions between stem and head.
-      stem: as in `DeepOptEqSegmenter`.
-      kernel_size: side of the square kernels.
-      activation: a name of `MONOTONES` or a `Monotone`, behind every convolution but the head's.
-      dtype: dtype of stem and convolutions; None is that of the input.
-      param_dtype: dtype of the parameters.
-
-    Source: Long, Shelhamer, Darrell (2015), without skip connections, to be of one build with `DeepOptEqSegmenter`.
-
-    Example:
-      >>> import jax, jax.numpy as jnp
-      >>> model, x = FullyConvolutionalNetwork(num_classes=3, widths=(4, 4), stem=(2,)), jnp.ones((5, 8, 6, 1))
-      >>> variables = jax.eval_shape(model.init, jax.random.key(0), x)  # shapes alone
-      >>> jax.eval_shape(model.apply, variables, x)[0].shape
-      (5, 8, 6, 3)
-    """
-
-    num_classes: int
-    widths: tuple[int, ...] = (64, 64, 64)
-    stem: tuple[int, ...] = (16, 32)
-    kernel_size: int = 3
-    activation: str | Monotone = "relu"
-    dtype: Any = None
-    param_dtype: Any = jnp.float32
-
-    @nn.compact
-    def __call__(self, x: Float[Array, "*batch h w c"]) -> tuple[Float[Array, "*batch h w classes"], None]:
-        """Segments x.
-
-        Args:
-          x: images (*batch, height, width, channels) of any size.
-
-        Returns:
-          ``(logits, None)``: (*batch, height, width, num_classes) in float32 at least; it has no equilibrium.
-
-        Raises:
-          ValueError: if x has too few axes, or an attribute is out of range.
-          TypeError: if x is not floating.
-        """
-        check_array(x, convolutional=True)
-        check_fields(self, at_least(1), "num_classes", "widths", "stem", "kernel_size")
-        options = {
-            "kernel_size": self.kernel_size,
-            "activation": self.activation,
-            "dtype": self.dtype,
-            "param_dtype": self.param_dtype,
-        }
-        hidden = Stem(self.stem, name="stem", **options)(x)
-        for place, width in enumerate(self.widths, start=1):
-            hidden = Features(width, name=f"layer_{place}", **options)(hidden)
-        head = SegmenterHead(self.num_classes, param_dtype=self.param_dtype, name="head")
-        return head(hidden, (x.shape[-3], x.shape[-2])), None

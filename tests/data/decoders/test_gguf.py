@@ -10,7 +10,7 @@ import pytest
 from tests.data.decoders.conftest import TEMPLATE, byte_vocabulary
 from tests.errors import assert_fails
 from unroll_jax.models import DecoderConfig, RotaryScaling
-from unroll_jax.models.rotary import rotary_frequencies
+from unroll_jax.models.language.rotary import rotary_frequencies
 from unroll_jax.train.data.pretrained.decoders import load_decoder
 
 gguf = pytest.importorskip("gguf", reason="gguf, which reads quantised weights, is not installed")

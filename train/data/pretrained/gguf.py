@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from unroll_jax.models import DecoderConfig, RotaryScaling
-from unroll_jax.models.rotary import rotary_frequencies
+from unroll_jax.models.language.rotary import rotary_frequencies
 
 from ...config.errors import UserError, one_line
 from .architectures import check_required

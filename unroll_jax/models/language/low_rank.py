@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from unroll_jax.arguments import at_least, check
-from unroll_jax.models.decoder_parts import DecoderConfig, layer_shapes
+from unroll_jax.models.language.decoder_parts import DecoderConfig, layer_shapes
 
 __all__ = ["low_rank_changes", "merged_changes", "with_changes"]
 

@@ -10,12 +10,12 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from unroll_jax.arguments import at_least, checked, require
-from unroll_jax.models.decoder import Decoder, decoder_logits
-from unroll_jax.models.decoder_parts import DecoderConfig
-from unroll_jax.models.draft_costs import Costs, expected_speedup
-from unroll_jax.models.generation import generate, padded
-from unroll_jax.models.sampling import position_noise, row_keys
-from unroll_jax.models.speculative import check_draft
+from unroll_jax.models.language.decoder import Decoder, decoder_logits
+from unroll_jax.models.language.decoder_parts import DecoderConfig
+from unroll_jax.models.language.draft_costs import Costs, expected_speedup
+from unroll_jax.models.language.generation import generate, padded
+from unroll_jax.models.language.sampling import position_noise, row_keys
+from unroll_jax.models.language.speculative import check_draft
 
 __all__ = ["Acceptance", "DraftChoice", "acceptance", "choose_draft", "tokens_a_call"]
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from unroll_jax.arguments import at_least, check, in_interval, require
-from unroll_jax.models.decoder_parts import (
+from unroll_jax.models.language.decoder_parts import (
     DecoderConfig,
     fed_forward,
     grouped_attention,

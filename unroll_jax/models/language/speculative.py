@@ -10,11 +10,11 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from unroll_jax.arguments import check, checked, in_interval
-from unroll_jax.models.decoder import decoder_logits
-from unroll_jax.models.decoder_parts import DecoderConfig
-from unroll_jax.models.decoding import KeyValueCache, decode
-from unroll_jax.models.generation import Answers, Request, answered, appended, embedded, latest, requested
-from unroll_jax.models.sampling import Sampling, Stream, log_probabilities, next_tokens, position_keys
+from unroll_jax.models.language.decoder import decoder_logits
+from unroll_jax.models.language.decoder_parts import DecoderConfig
+from unroll_jax.models.language.decoding import KeyValueCache, decode
+from unroll_jax.models.language.generation import Answers, Request, answered, appended, embedded, latest, requested
+from unroll_jax.models.language.sampling import Sampling, Stream, log_probabilities, next_tokens, position_keys
 
 __all__ = ["Speculated", "Verdict", "check_draft", "speculate", "verdict"]
 

@@ -10,7 +10,7 @@ from jax.nn.initializers import Initializer
 from jaxtyping import Array, Bool, Float, Int
 
 from unroll_jax.arguments import at_least, check_fields, in_interval, require
-from unroll_jax.models.rotary import RotaryScaling, rotary_angles, rotary_frequencies, rotated
+from unroll_jax.models.language.rotary import RotaryScaling, rotary_angles, rotary_frequencies, rotated
 from unroll_jax.numerics import linear
 
 __all__ = [

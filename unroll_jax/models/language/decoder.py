@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unroll_jax.arrays import check_dtype, check_shape
-from unroll_jax.models.decoder_parts import (
+from unroll_jax.models.encoder_parts import check_inputs
+from unroll_jax.models.language.decoder_parts import (
     DecoderConfig,
     causal_mask,
     fed_forward,
@@ -20,8 +21,7 @@ from unroll_jax.models.decoder_parts import (
     rotation,
     segment_positions,
 )
-from unroll_jax.models.encoder_parts import check_inputs
-from unroll_jax.models.low_rank import with_changes
+from unroll_jax.models.language.low_rank import with_changes
 from unroll_jax.perturbations import Perturbation
 from unroll_jax.unrolling import unroll
 

@@ -3,8 +3,8 @@
 import math
 from typing import NamedTuple
 
-from unroll_jax.models.decoder_parts import DecoderConfig, layer_shapes
-from unroll_jax.models.speculative import check_draft
+from unroll_jax.models.language.decoder_parts import DecoderConfig, layer_shapes
+from unroll_jax.models.language.speculative import check_draft
 
 __all__ = ["Costs", "expected_speedup", "expected_tokens", "weight_costs"]
 

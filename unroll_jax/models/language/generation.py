@@ -10,10 +10,10 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from unroll_jax.arguments import at_least, check, checked, in_interval, require
-from unroll_jax.models.decoder import decoder_logits
-from unroll_jax.models.decoder_parts import DecoderConfig
-from unroll_jax.models.decoding import KeyValueCache, decode, empty_cache
-from unroll_jax.models.sampling import Sampling, next_tokens, position_noise, row_keys
+from unroll_jax.models.language.decoder import decoder_logits
+from unroll_jax.models.language.decoder_parts import DecoderConfig
+from unroll_jax.models.language.decoding import KeyValueCache, decode, empty_cache
+from unroll_jax.models.language.sampling import Sampling, next_tokens, position_noise, row_keys
 
 __all__ = [
     "NO_TOKEN",
