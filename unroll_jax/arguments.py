@@ -157,8 +157,8 @@ def checked(**rules: Rule) -> Callable[[Callable[P, R]], Callable[P, R]]:
         signature = inspect.signature(function).parameters
         unknown = set(rules) - set(signature)
         assert not unknown, f"{function.__name__} has no arguments {unknown}"
-        found = (_parameter(place, parameter, rules) for place, parameter in enumerate(signature.values()))
-        parameters = [parameter for parameter in found if parameter is not None]
+        candidates = (_parameter(place, parameter, rules) for place, parameter in enumerate(signature.values()))
+        parameters = [parameter for parameter in candidates if parameter is not None]
 
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -164,8 +164,8 @@ def layer(W_a=(3, 2), W=(3, 3), size=1.0):
 BAD = [
     ([], {}, "layers must hold at least one layer"),
     ([layer()], {"phi": "soft_threshold"}, "phi must be one of .*, got 'soft_threshold'"),
-    ([layer()], {"contraction": 0.6}, r"contraction must be in \(0, 1/2\], got 0.6"),
-    ([layer()], {"contraction": 0.0}, r"contraction must be in \(0, 1/2\], got 0.0"),
+    ([layer()], {"contraction": 0.6}, r"contraction must be in \(0, 1/2\], or None, got 0.6"),
+    ([layer()], {"contraction": 0.0}, r"contraction must be in \(0, 1/2\], or None, got 0.0"),
     ([layer(), layer(W_a=(4, 2), W=(4, 3))], {}, r"layers\[1\] must have .* d = 3, got shapes \(4, 2\) and \(4, 3\)"),
     ([layer(W_a=(2, 2))], {}, r"layers\[0\] must have .* d = 3, got shapes \(2, 2\) and \(3, 3\)"),
     ([layer(size=1e4)] * 8, {}, r"normal float32, got 8; widen dtype or contraction"),

@@ -241,5 +241,5 @@ def test_a_bad_input_is_named(factory):
             jax.eval_shape(function, params, H, None)
         with pytest.raises(ValueError, match=r"x must hold the signal of shape \(5, 3\).*got shape \(5, 6\)"):
             jax.eval_shape(function, params, H, H)
-        with pytest.raises(ValueError, match=r"x must be finite, but x\[1, 2\] is not"):
+        with pytest.raises(ValueError, match=r"x must be finite, but x\[1, 2\] is nan"):
             jax.eval_shape(lambda params, H, function=function: function(params, H, broken), params, H)

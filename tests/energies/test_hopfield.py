@@ -265,10 +265,10 @@ BAD_INPUTS = [
     (
         jnp.asarray(np.where(np.eye(M, DIM, -1) * (np.arange(DIM) == 1), np.nan, 1.0), jnp.float32),
         ValueError,
-        r"x must be finite, but x\[2, 1\] is not",
+        r"x must be finite, but x\[2, 1\] is nan",
     ),
     (Anchor(ones(M, DIM), ones(M)), TypeError, "x.present must be boolean, got float32"),
-    (Anchor(ones(M, DIM), ones(N, dtype=bool)), ValueError, r"place for each key, \(7,\), got \(5,\)"),
+    (Anchor(ones(M, DIM), ones(N, dtype=bool)), ValueError, r"have shape \(7,\), one entry a key, got \(5,\)"),
 ]
 
 

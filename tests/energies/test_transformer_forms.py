@@ -259,7 +259,7 @@ def test_all_parameters_are_drawn_apart():
         ({"attention_anchor": 3, "ridge": 1.0}, "attention_anchor must be 'input', 'row' .* got 3"),
         ({"attention_anchor": "row"}, "attention_anchor must be 'input' while ridge is 0, got 'row'"),
         ({"ridge": -1.0}, "ridge must be finite and at least 0, got -1.0"),
-        ({"norm_radius": 0.0}, "radius must be positive and finite, got 0.0"),
+        ({"norm_radius": 0.0}, "radius must be positive and finite, or None, got 0.0"),
         ({"spectrum": (1.0, 0.0)}, "spectrum must be finite with lower < upper"),
     ],
     ids=str,

@@ -27,7 +27,7 @@ def halve(params, z, x):
         ({"max_steps": 2.5}, "max_steps must be an integer"),
         ({"max_steps": True}, "max_steps must be an integer, got True"),
         ({"adjoint_max_steps": True}, "adjoint_max_steps must be an integer or None, got True"),
-        ({"adjoint_max_steps": -1}, "adjoint_max_steps must be at least 1, got -1"),
+        ({"adjoint_max_steps": -1}, "adjoint_max_steps must be at least 1, or None, got -1"),
         ({"on_failure": "ignore"}, "on_failure must be one of .*'error', 'warn', 'accept'.*, got 'ignore'"),
         ({"batch_ndim": 3}, "batch_ndim must be between 0 and 2"),
         ({"batch_ndim": -1}, "batch_ndim must be between 0 and 2"),

@@ -174,7 +174,7 @@ def test_float32_converges_to_its_round_off():
     ("call", "message"),
     [
         (lambda: fp.monotone_init(jax.random.key(0), 0), "size must be at least 1, got 0"),
-        (lambda: fp.monotone_init(jax.random.key(0), 2, 4), "kernel_size must be odd and positive, got 4"),
+        (lambda: fp.monotone_init(jax.random.key(0), 2, 4), "kernel_size must be odd and positive, or None, got 4"),
         (lambda: fp.monotone_weight(params_of("dense"), margin=0.0), "margin must be positive and finite, got 0.0"),
         (lambda: fp.monotone_weight(params_of("images")), r"image_shape must be at least .*\(3, 3\), got None"),
         (lambda: fp.monotone_weight(params_of("images"), image_shape=(2, 9)), r"image_shape must be .*got \(2, 9\)"),

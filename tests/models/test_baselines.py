@@ -177,7 +177,7 @@ PLAIN = {"num_classes": 3, "convolutional": False}
             FeedForwardNetwork(**PLAIN, widths=(0,)),
             np.ones((2, 4), np.float32),
             ValueError,
-            r"widths must be .*got \(0,\)",
+            r"widths must be at least 1, got 0",
         ),
         (
             FeedForwardNetwork(**PLAIN, features=-1),

@@ -118,8 +118,8 @@ def test_the_parts_one_by_one_are_the_classifier():
     ("options", "message"),
     [
         ({"num_classes": 0}, "num_classes must be at least 1"),
-        ({"num_classes": 2, "pooling": "last"}, r"pooling must be one of \['first', 'mean'\], got 'last'"),
-        ({"num_classes": 2, "hidden": "gelu"}, r"hidden must be one of \['tanh', 'relu'\] or None, got 'gelu'"),
+        ({"num_classes": 2, "pooling": "last"}, r"pooling must be one of \('first', 'mean'\), got 'last'"),
+        ({"num_classes": 2, "hidden": "gelu"}, r"hidden must be one of \('tanh', 'relu'\), or None, got 'gelu'"),
     ],
 )
 def test_a_bad_argument_is_named(options, message):

@@ -87,7 +87,7 @@ def test_the_chosen_draft_is_the_quickest_that_is_expected():
     [
         ({"starts": [0]}, "starts must be one for each of 3 texts, got 1"),
         ({"starts": [3, 7, 1]}, "starts must leave positions that count, got none"),
-        ({"noise": 0.1}, "have a key where it is above, got 0.1"),
+        ({"noise": 0.1}, "noise must be 0 where key is None, got 0.1"),
         ({"texts": [[1] * 61]}, "prompt 0 must have from 1 to 60 tokens, got shape (61,)"),
     ],
     ids=str,

@@ -217,7 +217,7 @@ def test_its_bases_turn_pixels_of_atoms_into_coefficients_and_leave_attention_as
         ({"num_layers": 0}, "num_layers must be at least 1, got 0"),
         ({"num_atoms": 0}, "num_atoms must be at least 1, got 0"),
         ({"sparsity": -1.0}, "sparsity must be finite and at least 0, got -1.0"),
-        ({"attention_scale": 0.0}, "attention_scale must be positive and finite, got 0.0"),
+        ({"attention_scale": 0.0}, "attention_scale must be positive and finite, or None, got 0.0"),
         ({"attention_scale": 0.0, "train_attention": True}, "attention_scale must be positive and finite, got 0.0"),
         ({"form": "softmax", "self_loops": False}, "self_loops must be True for form='softmax'"),
         ({"measurement": np.ones((2, 5))}, r"measurement must be \(m, dim=4\) .*, got shape \(2, 5\)"),

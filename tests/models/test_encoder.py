@@ -237,7 +237,7 @@ TOKENS = np.ones((2, 5), np.int32)
     ("inputs", "error", "message"),
     [
         ({"tokens": np.ones((2, 11), np.int32)}, ValueError, r"n in \[1, max_positions=10\], got shape \(2, 11\)"),
-        ({"tokens": np.ones((2, 0), np.int32)}, ValueError, r"n in \[1, max_positions=10\], got shape \(2, 0\)"),
+        ({"tokens": np.ones((2, 0), np.int32)}, ValueError, r"n at least 1, got shape \(2, 0\)"),
         ({"tokens": np.ones((2, 5), np.float32)}, TypeError, "tokens must be integers, got float32"),
         ({"mask": np.ones((2, 4), bool)}, ValueError, r"mask must have shape \(2, 5\), as tokens have, got \(2, 4\)"),
         ({"mask": np.ones((2, 5), np.int32)}, TypeError, "mask must be boolean, got int32"),

@@ -146,7 +146,7 @@ def test_bfloat16_states_keep_float32_logits():
     ("model", "x", "error", "message"),
     [
         (segmenter(num_classes=0), np.ones((8, 8, 3), np.float32), ValueError, "num_classes must be at least 1"),
-        (segmenter(stem=(4, 0)), np.ones((8, 8, 3), np.float32), ValueError, r"stem must be .*got \(4, 0\)"),
+        (segmenter(stem=(4, 0)), np.ones((8, 8, 3), np.float32), ValueError, r"stem must be at least 1, got 0"),
         (segmenter(way="both"), np.ones((8, 8, 3), np.float32), ValueError, "way must be one of"),
         (segmenter(), np.ones((8, 8), np.float32), ValueError, r"x must be \(\*batch, height, width, channels\)"),
         (segmenter(), np.ones((8, 8, 3), np.uint8), TypeError, "x must have a floating dtype, got uint8"),
@@ -154,7 +154,7 @@ def test_bfloat16_states_keep_float32_logits():
             BehindStem(FeedForwardNetwork(3), (4, 0)),
             np.ones((8, 8, 3), np.float32),
             ValueError,
-            r"stem must be .*got \(4, 0\)",
+            r"stem must be at least 1, got 0",
         ),
         (
             BehindStem(FeedForwardNetwork(3)),

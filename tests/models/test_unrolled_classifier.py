@@ -98,9 +98,13 @@ def test_record_sees_the_logits_of_every_layer():
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"tokens": TOKENS.astype(np.float32)}, TypeError, "tokens must have a dtype of kind integer, got float32"),
-        ({"mask": MASK.astype(np.int32)}, TypeError, "mask must have a dtype of kind bool, got int32"),
-        ({"perturbation": np.zeros((2, 5, DIM), np.int32)}, TypeError, "perturbation must have .* floating, got int32"),
+        ({"tokens": TOKENS.astype(np.float32)}, TypeError, "tokens must be integers, got float32"),
+        ({"mask": MASK.astype(np.int32)}, TypeError, "mask must be boolean, got int32"),
+        (
+            {"perturbation": np.zeros((2, 5, DIM), np.int32)},
+            TypeError,
+            "perturbation must have a floating dtype, got int32",
+        ),
         ({"tokens": TOKENS[:, :0], "mask": MASK[:, :0]}, ValueError, r"n at least 1, got shape \(2, 0\)"),
         ({"token_types": TOKENS[:1]}, ValueError, r"token_types must have shape \(2, 5\)"),
         ({"max_positions": 0}, ValueError, "max_positions must be at least 1, got 0"),

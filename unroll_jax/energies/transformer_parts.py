@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import checked, in_interval, require
+from unroll_jax.arguments import at_least, checked, in_interval, require
 from unroll_jax.descent import Anchor, Descent
 from unroll_jax.energies.attention.pairwise import attention
 from unroll_jax.energies.feedforward import FeedForwardParams, feedforward
@@ -64,7 +64,7 @@ class TransformerParts(NamedTuple):
     layer_norm: Descent | None = None
 
 
-@checked(attention_step_size=in_interval("(0, 1]"))
+@checked(attention_step_size=in_interval("(0, 1]"), dim=at_least(1))
 def transformer_parts(
     dim: int,
     *,

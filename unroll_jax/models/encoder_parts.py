@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import math
 from typing import Any
 
 import flax.linen as nn
@@ -138,9 +137,11 @@ def check_inputs(
       TypeError: if tokens or token_types are not integers, mask is not boolean, or perturbation is not floating.
     """
     length = tokens.shape[-1] if tokens.ndim else 0
-    longest = math.inf if max_positions is None else max_positions
+    require(length >= 1, "tokens", "be (*batch, n) with n at least 1", f"shape {tokens.shape}")
     allowed = f"be (*batch, n) with n in [1, max_positions={max_positions}]"
-    require(1 <= length <= longest, "tokens", allowed, f"shape {tokens.shape}", "truncate them")
+    require(
+        max_positions is None or length <= max_positions, "tokens", allowed, f"shape {tokens.shape}", "truncate them"
+    )
     wanted = {
         "tokens": (tokens, jnp.integer, tokens.shape),
         "mask": (mask, jnp.bool_, tokens.shape),

@@ -231,7 +231,7 @@ BAD_OPTIONS = [
     ({"ridge": float("nan")}, ValueError, "ridge .* got nan"),
     ({"step_size": 0.0}, ValueError, r"step_size must be in \(0, 1\], got 0.0"),
     ({"step_size": 1.5}, ValueError, r"step_size must be in \(0, 1\], got 1.5"),
-    ({"dim": 0}, ValueError, "dim must be at least 1, got 0"),
+    ({"dim": 0}, ValueError, "dim must be at least 1, or None, got 0"),
     ({"rank": 2}, ValueError, "rank .* got 2; pass dim"),
     ({"dim": 3, "rank": 4}, ValueError, "rank must be between 1 and dim=3, got 4"),
     ({"dim": 3, "rank": 0}, ValueError, "rank must be between 1 and dim=3, got 0"),

@@ -226,7 +226,7 @@ BAD_OPTIONS = [
     (lambda: opteq(0, 2), ValueError, "dim must be at least 1, got 0"),
     (lambda: opteq(2, 0), ValueError, "width must be at least 1, got 0"),
     (lambda: opteq(2, 2, 0), ValueError, "input_dim must be at least 1, or None, got 0"),
-    (lambda: opteq_conv(2, 2, 0), ValueError, "input_channels must be at least 1, got 0"),
+    (lambda: opteq_conv(2, 2, 0), ValueError, "input_channels must be at least 1, or None, got 0"),
     (lambda: opteq_conv(2, 2, kernel_size=2), ValueError, "kernel_size must be odd and positive, got 2"),
     (lambda: opteq(2, 2, skip=0.0), ValueError, r"skip must be in \(0, 1\], got 0.0"),
     (lambda: opteq(2, 2, skip=float("nan")), ValueError, "skip must be .* got nan"),
@@ -249,8 +249,8 @@ BAD_ARRAYS = [
     (lambda z, x: (z, x[..., :2]), ValueError, r"x must be \(\*batch, 3\), got shape \(3, 2\)"),
     (lambda z, x: (z, x[:2]), ValueError, r"x must have the batch axes \(3,\) of z .* got \(2,\)"),
     (lambda z, x: (z[0], x), ValueError, r"x must have the batch axes \(\) of z .* got \(3,\)"),
-    (lambda z, x: (z.astype(int), x), TypeError, "z must be a floating array, got int32"),
-    (lambda z, x: (None, x), TypeError, "z must be a floating array, got None"),
+    (lambda z, x: (z.astype(int), x), TypeError, "z must have a floating dtype, got int32"),
+    (lambda z, x: (None, x), TypeError, "z must be an array, got None"),
 ]
 
 

@@ -146,7 +146,10 @@ BAD_OPTIONS = [
     (lambda: inverse_square(epsilon=0.0), "epsilon must be positive and finite, got 0.0"),
     (lambda: decorrelation(-1.0), "strength must be positive and finite, got -1.0"),
     (lambda: regularised(LAYER, half_square(), step_size=0.0), "step_size must be positive and finite, got 0.0"),
-    (lambda: regularised(LAYER, half_square(), form="newton"), 'form must be "prox" or "gradient", got \'newton\''),
+    (
+        lambda: regularised(LAYER, half_square(), form="newton"),
+        r"form must be one of \('prox', 'gradient'\), got 'newton'",
+    ),
     (
         lambda: regularised(LAYER, decorrelation()),
         "form must be \"gradient\" for a regulariser without a prox, got 'prox'",
@@ -156,7 +159,7 @@ BAD_OPTIONS = [
         r"step_size must be at most 2 / smoothness .* got step_size=2.1 and smoothness=1.0",
     ),
     (lambda: regularised(LAYER, absolute(), form="gradient"), "got step_size=1.0 and smoothness=None"),
-    (lambda: opteq_objective(PARAMS, STATE), r"W must be a square matrix .* \(6, 4\)"),
+    (lambda: opteq_objective(PARAMS, STATE), r"W must be a square matrix, got shape \(6, 4\)"),
     (
         lambda: opteq_objective(PARAMS, STATE, skip=1.5),
         r"skip must be in \(0, 1\], got 1.5",

@@ -272,7 +272,7 @@ BAD_OPTIONS = [
     ({"mu": 0.0}, "mu must be positive and finite, got 0.0"),
     ({"skip": 1.1}, r"skip must be in \(0, 1\], got 1.1"),
     ({"energy": "moreau"}, "energy must be one of .*, got 'moreau'"),
-    ({"energy": "conjugate", "width": 4}, "'conjugate' only for width = dim = 3, got 'conjugate'"),
+    ({"energy": "conjugate", "width": 4}, "energy must be 'envelope' unless width = dim = 3, got 'conjugate'"),
     ({"activation": "gelu"}, "one of .* got 'gelu'"),
 ]
 

@@ -238,7 +238,8 @@ def _layer(
 
 def _check(name: str, value: Any, event: tuple[int | None, ...]) -> None:
     check_array(name, value)
-    require(value is not None, name, "be an array", "None")
+    if value is None:
+        raise TypeError(f"{name} must be an array, got None")
     check_dtype(name, value)
     shape, axes = jnp.shape(value), ("height, width, " if len(event) == 3 else "")
     fits = len(shape) >= len(event) and shape[-1] == event[-1]
