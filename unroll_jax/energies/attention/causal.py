@@ -162,7 +162,8 @@ def sweep_attention(
     def step(params: AttentionParams, tokens: Tokens) -> Array:
         n = tokens.y.shape[-2]
         _check_length(table, tokens.y)
-        anchors = jnp.broadcast_to(jnp.zeros((), tokens.y.dtype) if tokens.x is None else tokens.x, tokens.y.shape)
+        y = tokens.y
+        anchors = jnp.zeros_like(y) if tokens.x is None else jnp.broadcast_to(tokens.x, y.shape)
         there = jnp.ones(n, bool) if tokens.present is None else tokens.present
 
         def visit(y: Array, u: Array) -> tuple[Array, None]:
