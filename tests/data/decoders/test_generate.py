@@ -121,7 +121,7 @@ def test_unfinished_answers_depend_on_the_draft_only_where_tokens_are_drawn(llam
         (["--exit-layer", "1"], "--exit-layer is given without --draft-length"),
         (["--draft-length", "1"], "--draft-length is given without --exit-layer"),
         (["--speculate", "auto", "--exit-layer", "1"], "give one or the other"),
-        (["--exit-layer", "2", "--draft-length", "1"], "--exit-layer must be from 1 to num_layers - 1=1, got 2"),
+        (["--exit-layer", "2", "--draft-length", "1"], "--exit-layer must be in [1, num_layers=2), got 2"),
         (["--max-tokens", "0"], "--max-tokens must be at least 1, got 0"),
         (["--max-tokens", "400"], "--max-tokens must be in [1, max_positions=400), got 400"),
         (
