@@ -13,7 +13,7 @@ from unroll_jax import __version__
 
 try:
     from . import main as commands
-    from .cli import HELP, as_typed, parse, unknown
+    from .cli import HELP, parse, unknown
     from .config.commands import EvaluateArguments, MembershipArguments
     from .config.errors import Interrupted, UserError, on_command_line
     from .system.interrupts import CTRL_C, HEARD, stopping_at_once
@@ -81,7 +81,7 @@ def main(arguments: Sequence[str]) -> int:
         sys.stderr.write(f"{stop}\n")
         return stop.code
     except UserError as error:
-        return _refuse(str(error), next((word for word in arguments if word in COMMANDS), ""))
+        return _refuse(str(error))
     except BrokenPipeError:
         raise
     except OSError as error:  # what no command foresaw of files and disks
@@ -154,8 +154,8 @@ COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
 }
 
 
-def _refuse(message: str, command: str = "") -> int:
-    sys.stderr.write(f"error: {' '.join(as_typed(message, command).split())}\n")
+def _refuse(message: str) -> int:
+    sys.stderr.write(f"error: {' '.join(message.split())}\n")
     return 2
 
 

@@ -31,18 +31,6 @@ MAY_BE_EMPTY = ("--text", "--second")  # texts of predict, which has errors for 
 WITH_FOLDERS = ("run", "plan")  # the commands that take the folder of a run in place of an experiment
 FOLDER = "       unroll-jax {} FOLDER [--option value ...], with the options of the run in a folder\n"
 
-# Options in messages of the readers of data, who know them as fields of a configuration.
-DATA = "root|source|prepared|validation_share|reduction|text_column|label_column|second_column"
-FIELD = re.compile(
-    rf"(?<![\w./-])(?:--)?(data\.(?:{DATA})\b|(?:model\.pretrained|model\.embeddings|embeddings|revision)(?==))(=?)"
-)
-WITH_DATA = ("run", "plan", "sweep", "prepare")  # those that take options of data
-# Where a command takes an option by another name than --FIELD.
-NAMES = {
-    "prepare": {"data.root": "--from", "data.prepared": "UNROLL_PREPARED", "data.source": "prepare"},
-    "": {"embeddings": "--model.embeddings", "revision": "--model.revision"},
-}
-
 
 def parse(cls: type[T], arguments: list[str], program: str, default: T | None = None, *, hint: str = "") -> T:
     """Parses the options of a command.
@@ -142,28 +130,6 @@ def unknown(what: str, arguments: Sequence[str], known: Sequence[str]) -> UserEr
     """The error of a command whose first word is none of the known ones, or missing."""
     words = f"unknown {what} {arguments[0]!r}{_suggestion(arguments[0], known)}" if arguments else f"no {what} given"
     return UserError(f"{words}; choose from {', '.join(known)}")
-
-
-def as_typed(message: str, command: str) -> str:
-    """A message with data.FIELD=VALUE as ``command`` takes it, and commands as this installation has them.
-
-    Example:
-      >>> as_typed("data.root=clips is empty; see data.source=file", "run")
-      '--data.root clips is empty; see --data.source file'
-      >>> as_typed("data.root=clips is empty; see data.source=file", "prepare")
-      '--from clips is empty; see prepare file'
-    """
-    if command not in WITH_DATA or message.startswith("Unrecognized"):
-        # Data are those of a run's config.json; or the option is quoted.
-        return message.replace("data.prepared or UNROLL_PREPARED", "UNROLL_PREPARED")
-
-    def option(match: re.Match[str]) -> str:
-        field, value = match.groups()
-        plain = field.removeprefix("data.") if command == "prepare" else field
-        name = (NAMES[""] | NAMES.get(command, {})).get(field, f"--{plain.replace('_', '-')}")
-        return f"{name} " if value else name
-
-    return FIELD.sub(option, message).replace("UNROLL_PREPARED or UNROLL_PREPARED", "UNROLL_PREPARED")
 
 
 def _check_words(arguments: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ from unroll_jax.train.config.errors import UserError, on_command_line
 def main(arguments: list[str]) -> int:
     """Draws the figures; returns the exit code, 2 for what the user can mend."""
     try:
-        with on_command_line():
+        with on_command_line({"model.embeddings": "--embeddings"}):
             draw(parse(FiguresConfig, arguments, "python -m papers.yang2022"))
     except UserError as error:
         sys.stderr.write(f"error: {error}\n")

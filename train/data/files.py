@@ -22,7 +22,7 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.core import utils
 from tensorflow_datasets.core.download import checksums, downloader
 
-from ..config.errors import UserError
+from ..config.errors import UserError, option_text
 from ..system.files import require_room, require_writable, writing
 
 Log = Callable[[str], None]
@@ -81,7 +81,7 @@ def fingerprint_files(files: Iterable[Path], *, root: Path) -> str:
         name = file.relative_to(root).as_posix()
         status = file.stat() if file.exists() else file.lstat()  # a dangling link fails when it is read
         if file.exists() and not stat.S_ISREG(status.st_mode):
-            raise UserError(f"data.root={root}: {name!r} is not a regular file; remove it")
+            raise UserError(f"{option_text('data.root', root)}: {name!r} is not a regular file; remove it")
         check_name(name, root)
         digest.update(f"{name}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
     return digest.hexdigest()[:12]
@@ -120,9 +120,13 @@ def check_name(name: str, root: Path) -> None:
     try:
         name.encode()
     except UnicodeEncodeError:
-        raise UserError(f"data.root={root}: the name {name!a} is not UTF-8; rename the file or folder") from None
+        raise UserError(
+            f"{option_text('data.root', root)}: the name {name!a} is not UTF-8; rename the file or folder"
+        ) from None
     if CONTROL.search(name):
-        raise UserError(f"data.root={root}: the name {name!a} holds control characters; rename the file or folder")
+        raise UserError(
+            f"{option_text('data.root', root)}: the name {name!a} holds control characters; rename the file or folder"
+        )
 
 
 def files_below(root: Path) -> list[Path]:
@@ -132,7 +136,9 @@ def files_below(root: Path) -> list[Path]:
         files += [Path(folder, name) for name in names]
         for link in (Path(folder, name) for name in inside):
             if link.is_symlink() and _is_above(link.resolve(), Path(folder), root):
-                raise UserError(f"data.root={root}: '{link}' links to a folder above it; remove the link")
+                raise UserError(
+                    f"{option_text('data.root', root)}: '{link}' links to a folder above it; remove the link"
+                )
     return files
 
 
@@ -195,13 +201,15 @@ def fetch(download: Download, folder: Path, log: Log) -> Path:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise UserError(
             f"cannot download {download.url} ({reason}); without a network, copy {info.filename} here from "
-            f"elsewhere and name it: data.source={download.source} with data.root=PATH/{info.filename}"
+            f"elsewhere and name it: {option_text('data.source', download.source)} with "
+            f"{option_text('data.root')}=PATH/{info.filename}"
         ) from error
 
 
 def _refuse(error: OSError) -> NoReturn:
     raise UserError(
-        f"data.root={error.filename} cannot be listed ({error.strerror}); it needs permission to read and to enter"
+        f"{option_text('data.root', error.filename)} cannot be listed ({error.strerror}); it needs permission to "
+        "read and to enter"
     ) from error
 
 
@@ -228,9 +236,13 @@ def _members(archive: tarfile.TarFile, root: Path) -> Iterator[tarfile.TarInfo]:
 def _is_safe(member: tarfile.TarInfo, root: Path) -> bool:
     inside = PurePosixPath(member.name)
     if inside.is_absolute() or ".." in inside.parts:
-        raise UserError(f"data.root={root}: member {member.name!r} points outside the archive; make it anew")
+        raise UserError(
+            f"{option_text('data.root', root)}: member {member.name!r} points outside the archive; make it anew"
+        )
     if not member.isreg():
-        raise UserError(f"data.root={root}: member {member.name!r} is not a plain file; make the archive anew")
+        raise UserError(
+            f"{option_text('data.root', root)}: member {member.name!r} is not a plain file; make the archive anew"
+        )
     check_name(member.name, root)
     return True
 
@@ -271,5 +283,6 @@ def _pieces(archive: tarfile.TarFile, member: tarfile.TarInfo, root: Path) -> It
 def _damaged(root: Path, error: Exception | str) -> UserError:
     reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(":")
     return UserError(
-        f"data.root={root} is neither a folder nor a whole tar archive ({reason}); if it was truncated, copy it again"
+        f"{option_text('data.root', root)} is neither a folder nor a whole tar archive ({reason}); if it was "
+        "truncated, copy it again"
     )

@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from ..config.data import ImageConfig, SceneConfig
-from ..config.errors import UserError
+from ..config.errors import UserError, option_text
 from . import generated
 from .files import Download, Log, OriginalFile, fingerprint_files, open_tar
 from .pictures import (
@@ -59,7 +59,7 @@ def prepare(config: ImageConfig | SceneConfig, *, log: Log = print) -> Path:
     """Prepares the images or scenes of a configuration unless they are there, and returns their folder."""
     if isinstance(config, SceneConfig):
         if config.reduction < 1:
-            raise UserError(f"data.reduction must be at least 1, got {config.reduction}")
+            raise UserError(f"{option_text('data.reduction')} must be at least 1, got {config.reduction}")
         return prepare_from(SCENES, config, PICTURES, scene_records, options=[str(config.reduction)], log=log)
     check_share(config.validation_share)
     # Records depend on the share, but for those of the digits, where it costs nothing.
@@ -119,7 +119,8 @@ def _splits(files: list[OriginalFile], root: Path, log: Log) -> dict[str, Filed]
         top, split, rest = match.groups()
         if rest.count("/") != 1:
             raise UserError(
-                f"data.root={root}: image '{file.path}' is not in the folder of a class; the layout is {LAYOUT}"
+                f"{option_text('data.root', root)}: image '{file.path}' is not in the folder of a class; the "
+                f"layout is {LAYOUT}"
             )
         tops.add(top or ".")
         splits[KNOWN[split.lower()]][rest.split("/")[0]].append(file)
@@ -128,14 +129,17 @@ def _splits(files: list[OriginalFile], root: Path, log: Log) -> dict[str, Filed]
         log(f"  passing over {passed_over} images outside of the splits")
     for split in ("train", "test"):
         if split not in splits:
-            raise UserError(f"data.root={root} holds no {split} folder with images; the layout is {LAYOUT}")
+            raise UserError(
+                f"{option_text('data.root', root)} holds no {split} folder with images; the layout is {LAYOUT}"
+            )
     return splits
 
 
 def _check_no_split(file: OriginalFile, root: Path) -> None:
     if split := looks_like(file.path.parent):
         raise UserError(
-            f"data.root={root}: the folder of '{file.path}' looks like {split} under an unknown name; the layout is "
+            f"{option_text('data.root', root)}: the folder of '{file.path}' looks like {split} under an unknown "
+            "name; the layout is "
             f"{LAYOUT}; rename the folder"
         )
 
@@ -143,12 +147,15 @@ def _check_no_split(file: OriginalFile, root: Path) -> None:
 def _class_names(splits: dict[str, Filed], root: Path, log: Log) -> tuple[str, ...]:
     names = tuple(sorted(splits["train"]))
     if len(names) == 1:
-        raise UserError(f"data.root={root} holds images of one class only ({names[0]}); give at least two")
+        raise UserError(
+            f"{option_text('data.root', root)} holds images of one class only ({names[0]}); give at least two"
+        )
     for split, classes in splits.items():
         for name, files in classes.items():
             if name not in names:
                 raise UserError(
-                    f"data.root={root}: '{files[0].path}' is of class {name}, which train lacks; its classes are "
+                    f"{option_text('data.root', root)}: '{files[0].path}' is of class {name}, which train lacks; "
+                    "its classes are "
                     f"{', '.join(names)}"
                 )
         if missing := [name for name in names if name not in classes]:
@@ -169,12 +176,14 @@ def _read(
     for file, image in zip(files, decode_in_order(files, _levels, root=root, what="image"), strict=True):
         if image.shape[:2] != shape[:2]:
             raise UserError(
-                f"data.root={root}: image '{file.path}' is {image.shape[1]}x{image.shape[0]}, but '{first.path}' is "
+                f"{option_text('data.root', root)}: image '{file.path}' is {image.shape[1]}x{image.shape[0]}, but "
+                f"'{first.path}' is "
                 f"{shape[1]}x{shape[0]}; bring all images to one size"
             )
         if image.shape[2] > shape[2]:
             raise UserError(
-                f"data.root={root}: image '{file.path}' is in colour, but '{first.path}' is grey; make all of them "
+                f"{option_text('data.root', root)}: image '{file.path}' is in colour, but '{first.path}' is grey; "
+                "make all of them "
                 "grey, or all of them coloured"
             )
         yield np.broadcast_to(image, shape)
@@ -201,8 +210,8 @@ def open_cifar10(root: Path, _: Log) -> Iterator[PictureSet[LabelledImages]]:
         with open_tar(source, lambda inside: inside.name in FILES) as files:
             contents = {file.path.name: file.read() for file in files}
     if missing := [name for name in FILES if name not in contents]:
-        raise UserError(f"data.root={root} holds no {missing[0]}; give {WANTED}")
-    records = {name: _records(contents[name], where=f"data.root={root}: {name}") for name in FILES}
+        raise UserError(f"{option_text('data.root', root)} holds no {missing[0]}; give {WANTED}")
+    records = {name: _records(contents[name], where=f"{option_text('data.root', root)}: {name}") for name in FILES}
     splits = {split: _images([records[name] for name in names]) for split, names in PARTS.items()}
     yield PictureSet(CLASSES, SHAPE, splits)
 
@@ -216,7 +225,7 @@ def _find(root: Path) -> Path:
             return folder
     if (root / ARCHIVE).is_file():
         return root / ARCHIVE
-    raise UserError(f"data.root={root} holds no {FILES[0]}; give {WANTED}")
+    raise UserError(f"{option_text('data.root', root)} holds no {FILES[0]}; give {WANTED}")
 
 
 def _records(content: bytes, *, where: str) -> np.ndarray:

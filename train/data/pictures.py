@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 from PIL import Image, UnidentifiedImageError
 
-from ..config.errors import UserError
+from ..config.errors import UserError, option_text
 from .files import Log, OriginalFile, files_below, fingerprint_files, open_tar
 from .prepare import Kind, Originals, Record, with_progress
 from .reader import Dataset, Records
@@ -152,7 +152,9 @@ def open_image_files(root: Path, *, suffixes: Collection[str] = IMAGE_SUFFIXES) 
 def check_one_data_set(tops: Collection[str], root: Path) -> None:
     """Checks that the layout begins in one folder only below the root."""
     if len(tops) > 1:
-        raise UserError(f"data.root={root} holds several data sets ({', '.join(sorted(tops))}); give one of them")
+        raise UserError(
+            f"{option_text('data.root', root)} holds several data sets ({', '.join(sorted(tops))}); give one of them"
+        )
 
 
 def below(root: Path, path: Path) -> PurePosixPath:
@@ -266,7 +268,10 @@ def _paths(root: Path, suffixes: Collection[str]) -> list[Path]:
 
 def _some(files: list[T], root: Path, suffixes: Collection[str]) -> list[T]:
     if not files:
-        raise UserError(f"data.root={root} holds no {', '.join(suffixes)} files; give a folder or tar archive of them")
+        raise UserError(
+            f"{option_text('data.root', root)} holds no {', '.join(suffixes)} files; give a folder or tar archive "
+            "of them"
+        )
     return files
 
 
@@ -289,7 +294,8 @@ def _named(read: Callable[[], T], file: OriginalFile, root: Path, what: str) -> 
     except IMAGE_ERRORS as error:
         reason = "not an image of a known kind" if isinstance(error, UnidentifiedImageError) else error
         raise UserError(
-            f"data.root={root}: {what} '{file.path}' cannot be read as an image ({reason}); replace or remove it"
+            f"{option_text('data.root', root)}: {what} '{file.path}' cannot be read as an image ({reason}); "
+            "replace or remove it"
         ) from error
 
 

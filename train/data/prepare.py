@@ -15,13 +15,13 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.core.constants import INCOMPLETE_PREFIX
 
 from ..config.data import CodeConfig, DataConfig, ImageConfig, InstructionConfig, SceneConfig, TextConfig
-from ..config.errors import StorageError, UserError
+from ..config.errors import StorageError, UserError, option_text
 from ..system.files import disk_error, expanded, require_writable
 from .files import Download, Log, fetch
 from .splits import SPLITS
 
 # The advice if prepared data cannot be written.
-ELSEWHERE = "name another place with data.prepared or UNROLL_PREPARED"
+ELSEWHERE = "name another place with UNROLL_PREPARED"
 SECONDS_BETWEEN_LINES = 5.0  # of progress, while a split is prepared
 
 T = TypeVar("T")
@@ -145,32 +145,40 @@ def resolve_source(sources: Mapping[str, Source[T]], config: Config) -> tuple[So
     """Returns the source that a configuration names, and its root, which exists; None for no root."""
     source = sources.get(config.source)
     if source is None:
-        raise UserError(f"data.source={config.source} is unknown; choose one of {', '.join(sources)}")
+        raise UserError(f"{option_text('data.source', config.source)} is unknown; choose one of {', '.join(sources)}")
     if config.root is None:
         if source.wanted and source.download is None:
-            raise UserError(f"data.source={config.source} needs data.root: {source.wanted}")
+            raise UserError(
+                f"{option_text('data.source', config.source)} needs {option_text('data.root')}: {source.wanted}"
+            )
         return source, None
     if not source.wanted:
         readers = ", ".join(name for name, one in sources.items() if one.wanted)
         raise UserError(
-            f"data.source={config.source} takes no data.root, got {config.root!r}; omit it or set data.source={readers}"
+            f"{option_text('data.source', config.source)} takes no {option_text('data.root')}, got "
+            f"{config.root!r}; omit it or set {option_text('data.source', readers)}"
         )
-    root = expanded(config.root, "data.root")
+    root = expanded(config.root, option_text("data.root"))
     if not config.root or not root.exists():
-        raise UserError(f"data.root={config.root} does not exist; give {source.wanted}")
+        raise UserError(f"{option_text('data.root', config.root)} does not exist; give {source.wanted}")
     if not (root.is_dir() or root.is_file()):
-        raise UserError(f"data.root={root} is neither a folder nor a regular file; give {source.wanted}")
+        raise UserError(
+            f"{option_text('data.root', root)} is neither a folder nor a regular file; give {source.wanted}"
+        )
     return source, root
 
 
 def prepared_root(prepared: str | None) -> Path:
     """Returns the folder that prepared data live in: the given one, $UNROLL_PREPARED, or ~/.cache/unroll_jax."""
-    return expanded(prepared or os.environ.get("UNROLL_PREPARED") or "~/.cache/unroll_jax", "data.prepared")
+    return expanded(
+        prepared or os.environ.get("UNROLL_PREPARED") or "~/.cache/unroll_jax", option_text("data.prepared")
+    )
 
 
 def origin(config: Config) -> str:
     """Returns the name of the originals in errors."""
-    return f"data.root={config.root}" if config.root else f"data.source={config.source}"
+    name = "root" if config.root else "source"
+    return option_text(f"data.{name}", getattr(config, name))
 
 
 def with_progress(items: Iterable[T], count: int, what: str, log: Log) -> Iterator[T]:

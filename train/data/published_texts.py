@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from ..config.errors import UserError
+from ..config.errors import UserError, option_text
 from .files import Download, Log, fingerprint_files, open_tar, require_listable
 from .prepare import Source
 from .rows import Labelled, Row, RowFile, TextSet, checked, decoded, is_empty, read_rows
@@ -89,7 +89,10 @@ def open_imdb(root: Path, _: Log) -> Iterator[TextSet]:
     for split in IMDB_SPLITS:
         for label, name in enumerate(STARS):
             if (split, label) not in present:
-                raise UserError(f"data.root={root} holds no reviews aclImdb/{split}/{name}/ID_STARS.txt; copy it again")
+                raise UserError(
+                    f"{option_text('data.root', root)} holds no reviews aclImdb/{split}/{name}/ID_STARS.txt; copy "
+                    "it again"
+                )
     labelled = {
         split: [Labelled(text, label) for where, label, _, text in reviews if where == split] for split in IMDB_SPLITS
     }
@@ -129,7 +132,7 @@ def fingerprint_rows(root: Path, *, place: Place) -> str:
 def _find_reviews(root: Path) -> Path:
     """The folder of both splits, or the archive."""
     if not root.exists():
-        raise UserError(f"data.root={root} does not exist; give {IMDB_WANTED}")
+        raise UserError(f"{option_text('data.root', root)} does not exist; give {IMDB_WANTED}")
     if root.is_file():
         return root
     for folder in (root / place for place in IMDB_FOLDERS):
@@ -143,11 +146,14 @@ def _find_reviews(root: Path) -> Path:
         archives = sorted({file for pattern in ARCHIVES for file in folder.glob(pattern)})
         if len(archives) > 1:
             names = ", ".join(archive.name for archive in archives)
-            raise UserError(f"data.root={folder} holds {len(archives)} archives ({names}); name the one to be read")
+            raise UserError(
+                f"{option_text('data.root', folder)} holds {len(archives)} archives ({names}); name the one to be read"
+            )
         if archives:
             return archives[0]
     raise UserError(
-        f"data.root={root} holds neither aclImdb/train/neg/0_3.txt and so on nor an archive; give {IMDB_WANTED}"
+        f"{option_text('data.root', root)} holds neither aclImdb/train/neg/0_3.txt and so on nor an archive; give "
+        f"{IMDB_WANTED}"
     )
 
 
@@ -156,7 +162,7 @@ def _reviews(files: Iterable[tuple[PurePosixPath, Callable[[], bytes]]], root: P
         if not (match := REVIEW.fullmatch(str(path))):
             continue
         split, name, number, stars = match[1], match[2], int(match[3]), int(match[4])
-        where = f"data.root={root}: {path}"
+        where = f"{option_text('data.root', root)}: {path}"
         if name not in STARS:
             raise UserError(f"{where} is not in the folder of a class; the folders are {', '.join(STARS)}")
         if stars not in STARS[name]:
@@ -183,20 +189,20 @@ def _open_rows(root: Path, place: Place) -> Iterator[dict[str, RowFile]]:
             row_files = {name: file for name in place.names if (file := _packed(archive, name, root))}
         for name in place.names:
             if name not in row_files:
-                raise UserError(f"data.root={folder or root} holds no {name}; give {place.wanted}")
+                raise UserError(f"{option_text('data.root', folder or root)} holds no {name}; give {place.wanted}")
         yield row_files
 
 
 def _folder(root: Path, place: Place) -> Path | None:
     """The folder that holds the files; None where the root is a file."""
     if not root.exists():
-        raise UserError(f"data.root={root} does not exist; give {place.wanted}")
+        raise UserError(f"{option_text('data.root', root)} does not exist; give {place.wanted}")
     if root.is_file():
         return None
     for folder in (root / name for name in place.folders):
         if any((folder / name).exists() for name in place.names):
             return folder
-    raise UserError(f"data.root={root} holds no {place.names[0]}; give {place.wanted}")
+    raise UserError(f"{option_text('data.root', root)} holds no {place.names[0]}; give {place.wanted}")
 
 
 def _open_zip(root: Path, place: Place) -> zipfile.ZipFile:
@@ -204,7 +210,8 @@ def _open_zip(root: Path, place: Place) -> zipfile.ZipFile:
         return zipfile.ZipFile(root)
     except (zipfile.BadZipFile, OSError) as error:
         raise UserError(
-            f"data.root={root} is neither a folder nor a whole zip archive ({error}); if it was truncated, copy it "
+            f"{option_text('data.root', root)} is neither a folder nor a whole zip archive ({error}); if it was "
+            "truncated, copy it "
             f"again; give {place.wanted}"
         ) from error
 

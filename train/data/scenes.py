@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from ..config.data import SceneConfig
-from ..config.errors import UserError
+from ..config.errors import UserError, option_text
 from . import generated
 from .files import Log, OriginalFile
 from .pictures import (
@@ -50,7 +50,7 @@ def scene_records(scenes: PictureSet[Examples], config: SceneConfig, log: Log) -
     height, width, channels = scenes.shape
     factor = config.reduction
     if height % factor or width % factor:
-        raise UserError(f"data.reduction={factor} must divide the size of the images, {width}x{height}")
+        raise UserError(f"{option_text('data.reduction', factor)} must divide the size of the images, {width}x{height}")
     size = (height // factor, width // factor)
     splits = {
         split: Examples(examples.num_examples, _reduce(examples, factor)) for split, examples in scenes.splits.items()
@@ -93,7 +93,7 @@ def _scene_files(files: list[OriginalFile], root: Path) -> dict[tuple[str, str],
                 twice.append((other.path, file.path))
     check_one_data_set(tops, root)
     if twice:
-        raise UserError(f"data.root={root} holds '{twice[0][0]}' and '{twice[0][1]}'; keep one of them")
+        raise UserError(f"{option_text('data.root', root)} holds '{twice[0][0]}' and '{twice[0][1]}'; keep one of them")
     return scene_files
 
 
@@ -103,10 +103,12 @@ def _split(scene_files: Mapping[tuple[str, str], OriginalFile], folder: str, roo
         for each in (folder, f"{folder}annot")
     )
     if not images:
-        raise UserError(f"data.root={root} holds no {folder} folder with images; the layout is {LAYOUT}")
+        raise UserError(
+            f"{option_text('data.root', root)} holds no {folder} folder with images; the layout is {LAYOUT}"
+        )
     for name in sorted(images.keys() ^ maps.keys()):
         alone = (images | maps)[name].path
-        raise UserError(f"data.root={root}: '{alone}' has no counterpart; the layout is {LAYOUT}")
+        raise UserError(f"{option_text('data.root', root)}: '{alone}' has no counterpart; the layout is {LAYOUT}")
     return [SceneFiles(images[name], maps[name]) for name in sorted(images)]
 
 
@@ -119,10 +121,11 @@ def _read(
         array = stored_numbers(picture) if file in maps else _colours(file, picture)
         if array.shape[:2] != size:
             raise UserError(
-                f"data.root={root}: '{file.path}' is {array.shape[1]}x{array.shape[0]}, but '{first.path}' is "
+                f"{option_text('data.root', root)}: '{file.path}' is {array.shape[1]}x{array.shape[0]}, but "
+                f"'{first.path}' is "
                 f"{size[1]}x{size[0]}; bring all images and labels to one size"
             )
-        return _classes(array, f"data.root={root}: '{file.path}'") if file in maps else array
+        return _classes(array, f"{option_text('data.root', root)}: '{file.path}'") if file in maps else array
 
     in_turn = list(itertools.chain.from_iterable(scenes))
     arrays = decode_in_order(in_turn, convert, root=root, what="image")

@@ -5,7 +5,7 @@ from pathlib import PurePosixPath
 
 import numpy as np
 
-from ..config.errors import UserError
+from ..config.errors import UserError, option_text
 
 SPLITS = ("train", "validation", "test")
 SEED = 0  # of the choice of held-out or kept examples: the same in every run, for any seed of the run
@@ -57,7 +57,7 @@ def tenth(count: int) -> int:
 def check_share(share: float) -> None:
     """Checks the share of train that is held out to validate."""
     if not 0.0 < share < 1.0:
-        raise UserError(f"data.validation_share must be in (0, 1), got {share}")
+        raise UserError(f"{option_text('data.validation_share')} must be in (0, 1), got {share}")
 
 
 def cut_from_train(labels: np.ndarray, share: float, what: str, instead: str) -> tuple[np.ndarray, np.ndarray]:
@@ -66,7 +66,8 @@ def cut_from_train(labels: np.ndarray, share: float, what: str, instead: str) ->
         return hold_out(labels, share)
     except ValueError as error:
         raise UserError(
-            f"data.validation_share={share:g} cannot be cut from the train {what} ({error}); give more of them, "
+            f"{option_text('data.validation_share', f'{share:g}')} cannot be cut from the train {what} ({error}); "
+            "give more of them, "
             f"another share, or a {instead}"
         ) from error
 

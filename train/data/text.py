@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 
 from ..config.data import TextConfig
-from ..config.errors import UserError
+from ..config.errors import UserError, option_text
 from . import generated, published_texts
 from .files import Log, fingerprint_files
 from .prepare import Kind, Originals, Source, origin, prepare_from
@@ -74,7 +74,9 @@ def prepare(config: TextConfig, *, log: Log = print) -> Path:
     columns = Columns(config.text_column, config.label_column, config.second_column)
     for name, value in columns._asdict().items():
         if value != Columns._field_defaults[name] and config.source != "table":
-            raise UserError(f"data.{name}_column={value} is for data.source=table; omit it")
+            raise UserError(
+                f"{option_text(f'data.{name}_column', value)} is for {option_text('data.source', 'table')}; omit it"
+            )
     if len(set(columns)) < len(columns):
         names = ", ".join(column for column in columns if column is not None)
         raise UserError(f"the columns of a table must differ, got {names}")
@@ -157,13 +159,18 @@ def _label(row: Row, column: str) -> str:
 
 def _class_names(names: set[str], root: Path) -> tuple[str, ...]:
     if len(names) < 2:
-        raise UserError(f"data.root={root}: train has texts of one class only ({names.pop()}); give at least two")
+        raise UserError(
+            f"{option_text('data.root', root)}: train has texts of one class only ({names.pop()}); give at least two"
+        )
     if not all(NUMBER.fullmatch(name) for name in names):
         return tuple(sorted(names))
     by_value: dict[Decimal, str] = {}
     for name in sorted(names):
         if (other := by_value.setdefault(Decimal(name), name)) != name:
-            raise UserError(f"data.root={root}: train has the labels {other} and {name}, one number; write it one way")
+            raise UserError(
+                f"{option_text('data.root', root)}: train has the labels {other} and {name}, one number; write it "
+                "one way"
+            )
     return tuple(by_value[value] for value in sorted(by_value))
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 
 from ..config.data import DataConfig
-from ..config.errors import UserError
+from ..config.errors import UserError, option_text
 from . import generated, video_file
 from .clips import (
     FRAME_SIZE,
@@ -217,7 +217,7 @@ def _clips(files: Sequence[OriginalFile], root: Path, log: Log) -> tuple[Folders
         log(f"  passing over {count} video(s) of masks, in a clip of frames, or also there as frames, as '{one}'")
     videos = {name: file for name, file in videos.items() if name not in passed_over}
     if not (folders or videos):
-        raise UserError(f"data.root={root} holds no clips but masks; the layout is {LAYOUT}")
+        raise UserError(f"{option_text('data.root', root)} holds no clips but masks; the layout is {LAYOUT}")
     return folders, videos
 
 
@@ -229,7 +229,7 @@ def _frames(
         yield from read_frames(folders[name], root)
         return
     with videos[name].local() as path:
-        yield from video_file.whole_video(path, f"data.root={root}: video '{name}'", log)
+        yield from video_file.whole_video(path, f"{option_text('data.root', root)}: video '{name}'", log)
 
 
 def _sequences(splits: Splits, config: DataConfig, log: Log) -> Originals:

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from scipy.special import ndtri
 
-from ..config.errors import UserError
+from ..config.errors import UserError, option_text
 from .rows import is_empty, is_whole, without_breaks
 from .text import TextData
 
@@ -217,7 +217,10 @@ def glove_embeddings(path: Path, words: Collection[str]) -> Embeddings:
     are kept. Words that the file lacks get a `hashed_vector` of the root mean square length of those it has.
     """
     if not path.is_file():
-        raise UserError(f"embeddings={path} is not a file; give one in the format of GloVe: a word and numbers a line")
+        raise UserError(
+            f"{option_text('model.embeddings', path)} is not a file; give one in the format of GloVe: a word and "
+            "numbers a line"
+        )
     wanted, vectors, dim = set(words), {}, 0
     for where, word, numbers in _lines(path):
         dim = dim or len(numbers)
@@ -225,10 +228,14 @@ def glove_embeddings(path: Path, words: Collection[str]) -> Embeddings:
             vectors[word] = _parsed(numbers, where)
     if not vectors:
         raise UserError(
-            f"embeddings={path} has none of the {len(wanted)} words; give a file of their language, lower-case"
+            f"{option_text('model.embeddings', path)} has none of the {len(wanted)} words; give a file of their "
+            "language, lower-case"
         )
     if not any(vector.any() for vector in vectors.values()):
-        raise UserError(f"embeddings={path} has nothing but zeros for the {len(vectors)} words it knows; give others")
+        raise UserError(
+            f"{option_text('model.embeddings', path)} has nothing but zeros for the {len(vectors)} words it "
+            "knows; give others"
+        )
     length = math.sqrt(np.mean([np.sum(vector.astype(np.float64) ** 2) for vector in vectors.values()]))
     return Embeddings(dim, vectors, length=length)
 
@@ -245,7 +252,7 @@ def _lines(path: Path) -> Iterator[tuple[str, str, list[bytes]]]:
     dim = 0
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
-            where = f"embeddings={path} line {number}"
+            where = f"{option_text('model.embeddings', path)} line {number}"
             dim = dim or len(line.split()) - 1
             # From the right: the word may hold spaces.
             word, *numbers = line.rstrip().rsplit(b" ", max(dim, 1))
@@ -259,7 +266,10 @@ def _lines(path: Path) -> Iterator[tuple[str, str, list[bytes]]]:
             except UnicodeDecodeError as error:
                 raise UserError(f"{where} is not UTF-8; convert the file to UTF-8") from error
     if not dim:
-        raise UserError(f"embeddings={path} is empty; give a file in the format of GloVe: a word and numbers a line")
+        raise UserError(
+            f"{option_text('model.embeddings', path)} is empty; give a file in the format of GloVe: a word and "
+            "numbers a line"
+        )
 
 
 def _ends_in_number(word: bytes) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..config.errors import UserError
+from ..config.errors import UserError, option_text
 from ..config.text import EncoderOptions, TextRunConfig
 from ..data import text
 from ..data.pretrained.encoders import Pretrained, load_pretrained
@@ -157,7 +157,7 @@ def _tokenizer_and_weights(
         return pretrained.tokenizer, pretrained, _word_table(pretrained)
     if model.embeddings is None:
         return _words(data, config.min_count), None, None
-    if (file := expanded(model.embeddings, "model.embeddings")).is_file():
+    if (file := expanded(model.embeddings, option_text("model.embeddings"))).is_file():
         # Nothing is learned of words whose vectors stay as they are, so those of all splits may be known.
         words = _words(data, config.min_count, splits=SPLITS if model.frozen else ("train",))
         vectors = glove_embeddings(file, words.vocabulary)
@@ -174,7 +174,7 @@ def _tokenizer_and_weights(
 def _check_embeddings(source: str) -> None:
     """Raises a `UserError` for a name that is neither file, folder nor repository, before the hub is contacted."""
     is_vectors = source.lower().endswith(VECTOR_FILES) or not may_be_repository(source)
-    if is_vectors and not expanded(source, "model.embeddings").is_dir():
+    if is_vectors and not expanded(source, option_text("model.embeddings")).is_dir():
         raise UserError(
             f"--model.embeddings {source} is neither a file of word vectors nor an encoder's folder or repository; "
             f"give a file in the format of GloVe, a folder that holds {', '.join(FILES)}, or OWNER/NAME"

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import jax.numpy as jnp
 import numpy as np
 
-from ...config.errors import UserError, one_line
+from ...config.errors import UserError, one_line, option_text
 from ...system.files import expanded
 from ..files import Log
 from ..rows import parse_json
@@ -84,7 +84,10 @@ def find_folder(
     folder = expanded(source, option)
     if source and folder.is_dir():  # an empty source is not the working directory
         if revision is not None:
-            raise UserError(f"revision={revision} is for a repository of the hub, but {source} is a folder; omit it")
+            raise UserError(
+                f"{option_text('model.revision', revision)} is for a repository of the hub, but {source} is a "
+                "folder; omit it"
+            )
         return folder
     if (source and folder.exists()) or not may_be_repository(source):
         raise UserError(
