@@ -110,7 +110,7 @@ PREPARE: dict[str, list[tuple[str, Given | None]]] = {
     ],
     "table --from t.jsonl": [
         ("line 1", files({"t.jsonl": "[" * 100_000})),
-        ("'text'", files({"t.jsonl": '{"text": 5, "label": 1}\n'})),
+        ("'text'", files({"t.jsonl": '{"text": 5, "label": 1}\n{"text": "b", "label": 2}\n'})),
         ("'label'", files({"t.jsonl": '{"text": "a", "label": NaN}\n'})),
     ],
     "sst2 --from d": [("train.tsv", folders("d")), ("sentence", files({f"d/{name}.tsv": "fine\t1\n" for name in
