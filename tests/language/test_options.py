@@ -62,11 +62,11 @@ def test_bounds_on_what_is_not_trained_are_refused():
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"descent": DescentOptions(every=4)}, "--descent.every must be at most the 3 layers there are, got 4"),
-        ({"descent": DescentOptions(last=4)}, "--descent.last must be at most 3"),
+        ({"descent": DescentOptions(every=4)}, "descent.every must be at most the 3 layers there are, got 4"),
+        ({"descent": DescentOptions(last=4)}, "descent.last must be at most 3"),
         ({"max_length": 10}, "--max-length 10 leaves no train instruction room for an answer: the prompts of all 40"),
-        ({"batch_size": 64}, "--batch-size must be at most the .* rows of instructions of the train split, got 64"),
-        ({"train_examples": 2001}, "--train-examples does not fit the data: train must keep between 1 and 2000"),
+        ({"batch_size": 64}, "batch_size must be at most the .* rows of instructions of the train split, got 64"),
+        ({"train_examples": 2001}, "train_examples does not fit the data: train must keep between 1 and 2000"),
         ({"model": DecoderOptions(pretrained="nowhere")}, "--model.pretrained=nowhere is neither a folder nor"),
     ],
     ids=str,

@@ -189,12 +189,12 @@ def test_what_cannot_be_predicted_is_refused():
     params = task.init(jax.random.key(0))
     with pytest.raises(UserError, match="predict needs images, got an empty list"):
         task.predict(params, [])
-    with pytest.raises(UserError, match="--gamma must be finite and at least 0, got -1"):
+    with pytest.raises(UserError, match="gamma must be finite and at least 0, got -1"):
         task.predict(params, BLOBS.whole("test").images[0].reshape(4, 4), gamma=-1.0)
 
 
 def test_batches_and_bounds_that_do_not_fit_are_refused():
-    with pytest.raises(UserError, match="--batch-size must be at most the 48 images of the train split, got 49"):
+    with pytest.raises(UserError, match="batch_size must be at most the 48 images of the train split, got 49"):
         SparseCodingTask(small(batch_size=49), BLOBS)
-    with pytest.raises(UserError, match=r"--constraints\.alpha must be one number, or one for each layer"):
+    with pytest.raises(UserError, match=r"constraints\.alpha must be one number, or one for each layer"):
         small(constraints=dataclasses.replace(ConstraintConfig(), alpha=(0.1, 0.2)))

@@ -119,7 +119,7 @@ def test_figures_tell_other_word_vectors(on_table, tmp_path):
 
 def test_one_text_is_too_few_to_validate_on(on_table, write_table):
     load_inputs(on_table(validation_examples=2), quiet)
-    message = r"validation split must have at least 2 texts, .* got 1; raise --validation-examples, or give more"
+    message = r"validation split must have at least 2 texts, .* got 1; raise validation_examples, or give more"
     with pytest.raises(UserError, match=message):
         load_inputs(on_table(validation_examples=1), quiet)
     with pytest.raises(UserError, match=message):
@@ -134,7 +134,7 @@ def test_rare_words_are_unknown_where_vectors_come_from_a_file(on_table, tmp_pat
         tokenizer = load_inputs(on_table(model=model, min_count=count), quiet).tokens.tokenizer
         assert isinstance(tokenizer, WordTokenizer)
         assert set(tokenizer.vocabulary[3:]) == words
-    with pytest.raises(UserError, match=r"--min-count 99 does not fit the data: .* leaves no word"):
+    with pytest.raises(UserError, match=r"min_count=99 does not fit the data: .* leaves no word"):
         load_inputs(on_table(model=model, min_count=99), quiet)
 
 
@@ -143,7 +143,7 @@ def test_it_is_said_that_tokens_of_an_encoder_are_not_counted(on_table, write_fo
     for count in (1, 2):
         lines = []
         load_inputs(on_table(model=model, min_count=count), lines.append)
-        line = f"--min-count {count} has no effect: the tokens are those of {model.embeddings}"
+        line = f"min_count={count} has no effect: the tokens are those of {model.embeddings}"
         assert (line in lines) == (count == 2)
 
 
@@ -156,7 +156,7 @@ def test_a_revision_of_a_folder_is_refused(on_table, write_folder):
 @pytest.mark.parametrize("source", ["no/such/glove.txt", "glove.100d.txt", "vectors.VEC", "glove.zip", "./glove"])
 def test_embeddings_that_are_nowhere_are_not_looked_for_on_the_hub(on_table, source):
     lines, config = [], on_table(model=UnrolledConfig(embeddings=source))
-    message = f"--model.embeddings {source} is neither a file of word vectors nor an encoder's folder or repository; "
+    message = f"model.embeddings={source} is neither a file of word vectors nor an encoder's folder or repository; "
     with pytest.raises(UserError, match=re.escape(message)):
         load_inputs(config, lines.append)
     assert not any("hub" in line for line in lines)

@@ -147,10 +147,10 @@ def test_pairs_take_their_second_text(small, write_pairs, tmp_path):
         (["fine", " "], {}, "1 texts without a word, number 2"),
         (["fine"] * 40 + [" "], {}, "1 texts without a word, number 41"),
         (["fine", "\udcff"], {}, "1 texts that are no valid UTF-8, number 2"),
-        (["fine"], {"gamma": -1.0}, "--gamma must be finite and at least 0, got -1.0"),
-        (["fine"], {"gamma": float("nan")}, "--gamma must be finite"),
+        (["fine"], {"gamma": -1.0}, "gamma must be finite and at least 0, got -1.0"),
+        (["fine"], {"gamma": float("nan")}, "gamma must be finite"),
         (["fine"], {"seconds": ["other"]}, "classifies single texts; leave out --second"),
-        (["fine"], {"seconds": ["other", "third"]}, "--second must be as many as --text, 1, got 2"),
+        (["fine"], {"seconds": ["other", "third"]}, "second must be as many as --text, 1, got 2"),
     ],
     ids=["none", "empty", "late", "invalid", "gamma", "nan", "second", "seconds"],
 )

@@ -115,7 +115,7 @@ def test_noise_is_that_of_its_seed_and_another_in_every_window(model):
         assert np.abs(noisy - clean).mean() > 1
     assert np.abs(one - other).mean() > 1
     assert np.abs(one[:4] - one[4:]).mean() > 1
-    for options, words in (({"gamma": -1.0}, "--gamma must be"), ({"gamma": 0.1, "seed": -1}, "--seed must be")):
+    for options, words in (({"gamma": -1.0}, "gamma must be"), ({"gamma": 0.1, "seed": -1}, "seed must be")):
         with pytest.raises(UserError, match=words):
             model.predict(frames, **options)
 

@@ -13,7 +13,7 @@ from unroll_jax import in_coordinates
 
 from ..config.constrained import ConstrainedConfig, PerturbedConfig, check_depth, check_epochs
 from ..config.disturbances import Disturbance, disturbances
-from ..config.errors import UserError
+from ..config.errors import OptionError, UserError, option_text
 from ..config.run import RunConfig
 from ..constraints import DescentConstraints
 from ..data.splits import SPLITS
@@ -257,23 +257,21 @@ def keep_examples(data: Any, config: Any) -> None:
             if count is not None:
                 data.keep(split, count)
         except ValueError as error:
-            raise UserError(f"--{split}-examples does not fit the data: {error}") from error
+            raise UserError(f"{option_text(f'{split}_examples')} does not fit the data: {error}") from error
 
 
 def check_batch_size(batch_size: int, num_examples: int, examples: str) -> None:
     """Raises a `UserError` for a batch larger than the train split, before anything of its size is made."""
     if batch_size > num_examples:
-        raise UserError(
-            f"--batch-size must be at most the {num_examples:,} {examples} of the train split, got {batch_size}"
-        )
+        raise OptionError("batch_size", f"at most the {num_examples:,} {examples} of the train split", batch_size)
 
 
 def check_noise(gamma: float, seed: int) -> None:
     """Raises a `UserError` for noise that a prediction cannot have."""
     if not (gamma >= 0.0 and math.isfinite(gamma)):
-        raise UserError(f"--gamma must be finite and at least 0, got {gamma}")
+        raise OptionError("gamma", "finite and at least 0", gamma)
     if not 0 <= seed < 2**32:
-        raise UserError(f"--seed must be a whole number in [0, 2**32), got {seed}")
+        raise OptionError("seed", "a whole number in [0, 2**32)", seed)
 
 
 def on_batches(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 from unroll_jax.fixed_point import EquilibriumInfo, Probe
 
-from ..config.errors import UserError
+from ..config.errors import UserError, option_text
 from ..config.images import ImageTaskConfig, SceneTaskConfig, SupervisedConfig
 from ..data import images
 from ..data.augmentation import flip_and_crop, flip_and_shift, normalise, standardise
@@ -290,7 +290,7 @@ def _named(network: Any, error: str) -> str:
     """Names the attribute in a module's error as the option of the command line."""
     name = error.split(maxsplit=1)[0]
     if name in {field.name for field in dataclasses.fields(network)}:
-        return f"--network.{name.replace('_', '-')}{error.removeprefix(name)}"
+        return f"{option_text(f'network.{name}')}{error.removeprefix(name)}"
     return f"the network does not fit the data: {error}"
 
 

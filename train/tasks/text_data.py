@@ -142,7 +142,7 @@ def _check_validation(data: TextData) -> None:
     if (count := data.num_examples("validation")) < FEWEST_TO_VALIDATE:
         raise UserError(
             f"the validation split must have at least {FEWEST_TO_VALIDATE} texts, as early exit is fitted on one half "
-            f"of them and tried on the other, got {count}; raise --validation-examples, or give more of them"
+            f"of them and tried on the other, got {count}; raise {option_text('validation_examples')}, or give more"
         )
 
 
@@ -167,7 +167,7 @@ def _tokenizer_and_weights(
     _check_embeddings(model.embeddings)
     pretrained = load_pretrained(model.embeddings, option="--model.embeddings", log=log)
     if config.min_count != 1:  # allowed, as it may be the experiment's default for learned embeddings
-        log(f"--min-count {config.min_count} has no effect: the tokens are those of {model.embeddings}")
+        log(f"{option_text('min_count', config.min_count)} has no effect: the tokens are those of {model.embeddings}")
     return pretrained.tokenizer, None, _word_table(pretrained)
 
 
@@ -176,8 +176,8 @@ def _check_embeddings(source: str) -> None:
     is_vectors = source.lower().endswith(VECTOR_FILES) or not may_be_repository(source)
     if is_vectors and not expanded(source, option_text("model.embeddings")).is_dir():
         raise UserError(
-            f"--model.embeddings {source} is neither a file of word vectors nor an encoder's folder or repository; "
-            f"give a file in the format of GloVe, a folder that holds {', '.join(FILES)}, or OWNER/NAME"
+            f"{option_text('model.embeddings', source)} is neither a file of word vectors nor an encoder's folder or "
+            f"repository; give a file in the format of GloVe, a folder that holds {', '.join(FILES)}, or OWNER/NAME"
         )
 
 
@@ -185,7 +185,7 @@ def _words(data: TextData, at_least: int, *, splits: Sequence[str] = ("train",))
     try:
         return learn_words(data, splits=splits, at_least=at_least)
     except ValueError as error:
-        raise UserError(f"--min-count {at_least} does not fit the data: {error}") from error
+        raise UserError(f"{option_text('min_count', at_least)} does not fit the data: {error}") from error
 
 
 def _word_table(pretrained: Pretrained) -> np.ndarray:
@@ -196,4 +196,4 @@ def _check_length(tokenizer: Tokenizer, max_length: int, *, pairs: bool) -> None
     try:
         tokenizer.encode(["a"], ["a"] if pairs else None, max_length=max_length)
     except ValueError as error:
-        raise UserError(f"--max-length {max_length} does not fit the tokenizer: {error}") from error
+        raise UserError(f"{option_text('max_length', max_length)} does not fit the tokenizer: {error}") from error

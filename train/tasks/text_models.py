@@ -14,7 +14,7 @@ from unroll_jax.disturbances import dropped
 from unroll_jax.energies import UnrolledLayerParams, unrolled_layer
 from unroll_jax.models import Classifier, Encoder, UnrolledClassifier, UnrolledTransformer, dct, scaled_identity
 
-from ..config.errors import UserError
+from ..config.errors import OptionError
 from ..config.text import EncoderOptions, TextRunConfig, UnrolledConfig
 from ..data.pretrained.encoders import Pretrained, keeps_logits, start_from
 from ..data.tokens import TokenBatch
@@ -186,7 +186,7 @@ def _unrolled(settings: UnrolledConfig, max_length: int, loop: dict[str, Any], i
     table = inputs.table
     dim = settings.dim if table is None else table.shape[1]
     if settings.rank is not None and settings.rank > dim:
-        raise UserError(f"--model.rank must be at most the width of the embeddings, {dim}, got {settings.rank}")
+        raise OptionError("model.rank", f"at most the width of the embeddings, {dim}", settings.rank)
     transformer = UnrolledTransformer(
         dim=dim,
         num_layers=settings.num_layers,

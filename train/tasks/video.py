@@ -14,7 +14,7 @@ from unroll_jax.perturbations import Perturbation, in_turn, layer_noise, lost_la
 
 from ..config.data import VideoSource
 from ..config.disturbances import Disturbance
-from ..config.errors import UserError, require_extra
+from ..config.errors import UserError, option_text, require_extra
 from ..config.video import VideoRunConfig, VideoViTConfig
 from ..data.clips import SPLITS
 from ..data.pretrained.vit import PretrainedViT
@@ -317,6 +317,7 @@ def _check_reference(config: VideoRunConfig, input_loss: float) -> None:
     reference = config.constraints.reference
     if config.enforces and reference is not None and reference < input_loss:
         raise UserError(
-            f"--constraints.reference {reference} is below the loss of the noisy input, about {input_loss:.2f} at "
-            f"--train-gamma {config.train_gamma}, which no training can lower; raise it, or pass None"
+            f"{option_text('constraints.reference', reference)} is below the loss of the noisy input, about "
+            f"{input_loss:.2f} at {option_text('train_gamma', config.train_gamma)}, which no training can lower; raise "
+            "it, or pass None"
         )

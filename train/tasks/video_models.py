@@ -21,7 +21,7 @@ from unroll_jax.models import (
     scaled_identity,
 )
 
-from ..config.errors import UserError
+from ..config.errors import OptionError
 from ..config.run import Remat
 from ..config.video import DustOptions, ModelConfig, ViTOptions
 from ..data.pretrained.vit import PretrainedViT, load_vit, start_from
@@ -104,7 +104,7 @@ def build_video_model(model: Any, sizes: Patches, computing: Computing, vit: Pre
 @build_video_model.register
 def _(model: ModelConfig, sizes: Patches, computing: Computing, vit: PretrainedViT | None) -> VideoModel:
     if model.rank is not None and not 1 <= model.rank <= sizes.pixels:
-        raise UserError(f"--model.rank must be between 1 and the token width {sizes.pixels}, got {model.rank}")
+        raise OptionError("model.rank", f"between 1 and the token width {sizes.pixels}", model.rank)
     module = UnrolledTransformer(
         dim=sizes.pixels,
         num_layers=model.num_layers,
