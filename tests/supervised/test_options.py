@@ -13,9 +13,7 @@ from sklearn import metrics
 from tests.supervised.conftest import Fields, traced
 from tests.supervised.test_runs import small
 from unroll_jax.train.checkpoint import Checkpoints
-from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data.pictures import NOT_COUNTED
-from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.metrics import read_metrics
 from unroll_jax.train.step import state_like
 from unroll_jax.train.tasks.images import ImageTask
@@ -103,25 +101,3 @@ def test_an_average_is_what_a_run_is_judged_by(start, stripes, tmp_path):
     assert abs(last - average) > 1e-4 * average, "the case tells the two apart"
     evaluation = json.loads((tmp_path / "run" / "evaluation.json").read_text())
     np.testing.assert_allclose(evaluation["loss"], task.split_scores(state.evaluated, "test").loss, rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"unroll": 2}, "unroll must be None for networks, whose layers differ, got 2"),
-        ({"accumulate": 5}, "accumulate must be a divisor of batch_size=8, got 5"),
-        ({"accumulate": 0}, "accumulate must be a whole number from 1"),
-        ({"average": 1.0}, "average must be in"),
-        ({"profile": "now"}, "profile must be STEP:COUNT"),
-    ],
-)
-def test_bad_options_are_one_line(changes, words):
-    config = dataclasses.replace(small("image-dnn"), batch_size=8, **changes)
-    with pytest.raises(UserError, match=words):
-        config.check()
-
-
-def test_the_folder_of_a_run_names_its_options_but_not_what_may_change_as_it_goes_on():
-    config = EXPERIMENTS["image-dnn"].config
-    assert "average0.5" in dataclasses.replace(config, average=0.5).label()
-    assert dataclasses.replace(config, accumulate=2, remat="dots", profile="1:1").label() == config.label()

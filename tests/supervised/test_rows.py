@@ -87,11 +87,3 @@ def test_validation_rows_hold_the_norms_of_the_weights_in_the_order_of_the_layer
     assert "weight_norms" in estimated
     assert "weight_norm_bounds" not in estimated, "which is not what they are divided by"
     assert not {"weight_norms", "weight_norm_bounds"} & validation_row(small("image-dnn"))[0].keys()
-
-
-@pytest.mark.slow
-def test_scenes_have_the_same_figures_of_the_adjoint():
-    row = train_row(small("segment-opteq"))
-    assert row["adjoint_converged"] == 1.0
-    assert row["adjoint_iterations"] >= 1.0
-    assert row["adjoint_residual"] <= 1e-3

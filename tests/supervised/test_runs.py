@@ -170,17 +170,10 @@ def test_changed_data_are_refused(trained, stripes, tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"epochs": 0}, "epochs must be a whole number from 1 to 1000000, got 0"),
-        ({"batch_size": 0}, "batch_size must be a whole number from 1 to 1048576, got 0"),
         ({"augment": True}, "augment must be False for digits"),
-        ({"seed": -1}, "seed must be"),
-        ({"optimizer.learning_rate": 0.0}, "optimizer.learning_rate must be positive"),
         ({"optimizer.momentum": 1.0}, "optimizer.momentum must be in"),
-        ({"optimizer.decay": 0.0}, "optimizer.decay must be in"),
         ({"network.stem": (4,)}, "network.stem must be () for dense layers"),
-        ({"network.channels": 0}, "network.channels must be a whole number from 1"),
         ({"network.skip": 1.5}, "network.skip must be in"),
-        ({"network.activation": "gelu"}, "network.activation must be one of"),
     ],
     ids=str,
 )

@@ -1,9 +1,7 @@
 """Bad texts, labels and checkpoints, as the command line tells them: one line each, and nothing trained."""
 
-import numpy as np
 import pytest
 
-from tests.data.pretrained.conftest import WORDS, bert_tensors
 from unroll_jax.train.__main__ import main
 
 ROWS = [("a good film", "good"), ("a bad film", "bad"), ("a film that is good", "good"), ("long and bad", "bad")] * 10
@@ -23,10 +21,8 @@ def table(folder, train=ROWS, test=ROWS[:4], encoding="utf-8"):
 def told(tmp_path, capsys, write_folder):
     """What `run` says on stderr of an encoder and tables with something wrong; the run's folder must not be there."""
 
-    def run(*, texts=None, folder=None, pickled=False):
+    def run(*, texts=None, folder=None):
         encoder = write_folder(**(folder or {}))
-        if pickled:
-            (encoder / "model.safetensors").rename(encoder / "pytorch_model.bin")
         options = [*table(tmp_path, **(texts or {})), "--model.pretrained", str(encoder), "--max-length", "8"]
         code = main(["run", "text-encoder", *options, "--out", str(tmp_path / "run")])
         assert code == 2
@@ -36,22 +32,12 @@ def told(tmp_path, capsys, write_folder):
     return run
 
 
-LESS = {name: tensor for name, tensor in bert_tensors().items() if "layer.1.output.dense" not in name}
 BAD = {
     "unknown architecture": ({"folder": {"config": {"model_type": "t5"}}}, ["model_type='t5'", "bert, distilbert"]),
-    "missing tensors and wrong shapes": (
-        {"folder": {"tensors": LESS | {"bert.embeddings.LayerNorm.bias": np.zeros(3, np.float32)}}},
-        ["2 missing", "layer.1.output.dense.weight", "layer.1.output.dense.bias", "1 of another shape"],
-    ),
-    "tokenizer beyond the vocabulary": (
-        {"folder": {"words": [*WORDS, *(f"more{number}" for number in range(9))]}},
-        ["does not fit the weights: 3 tokens, as 'more8' with number 22", "table of 20"],
-    ),
     "label outside the classes": (
         {"texts": {"test": [*ROWS[:2], ("a film", "neither")]}},
         ["test.tsv line 4 has label 'neither', which train lacks; its classes are bad, good"],
     ),
-    "empty text": ({"texts": {"train": [*ROWS, (" ", "good")]}}, ["train.tsv line 42 has an empty text"]),
     "not UTF-8": (
         {"texts": {"train": [*ROWS, ("caf\u00e9", "good")], "encoding": "latin-1"}},
         ["train.tsv is not UTF-8: byte 0xe9 in line 42"],
@@ -66,12 +52,6 @@ def test_what_is_wrong_is_told_in_one_line_before_anything_is_trained(told, wron
     assert error.count("\n") == 1
     for word in words:
         assert word in error
-
-
-def test_pickled_weights_are_refused(told):
-    error = told(pickled=True)
-    assert "no model.safetensors but pytorch_model.bin" in error
-    assert error.count("\n") == 1
 
 
 def test_texts_that_are_too_long_are_one_line_with_their_count(tmp_path, capsys, monkeypatch, write_folder):

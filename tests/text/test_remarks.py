@@ -5,12 +5,7 @@ import numpy as np
 import pytest
 
 from tests.data.pretrained.conftest import bert_tensors
-from unroll_jax.train import load
 from unroll_jax.train.config.text import EncoderOptions
-from unroll_jax.train.evaluate import best_checkpoint
-from unroll_jax.train.loading import open_run
-from unroll_jax.train.loop import train_run
-from unroll_jax.train.tasks.text import open_text
 from unroll_jax.train.tasks.text_data import load_inputs
 from unroll_jax.train.tasks.text_models import build_model
 
@@ -60,22 +55,3 @@ def test_options_that_are_named_keep_the_pretrained_logits(model_of, encoder):
     assert model.remarks == ()
     kernel = jax.jit(model.init)(jax.random.key(3))["params"]["head"]["logits"]["kernel"]
     np.testing.assert_array_equal(kernel.T, TENSORS["classifier.weight"])
-
-
-def test_no_option_keeps_logits_of_other_classes(model_of, encoder):
-    assert model_of(encoder("up", "down")).remarks == (DRAWN.replace("negative, positive", "up, down"),)
-
-
-@pytest.mark.slow
-def test_drawn_logits_are_told_once_and_not_where_a_trained_head_is_read(small, encoder, capsys, tmp_path):
-    options = EncoderOptions(pretrained=encoder("negative", "positive"))
-    config, folder, log = small("text-encoder", model=options, steps=2, method="erm"), tmp_path / "run", []
-    train_run(open_text(config, log.append), folder, experiment="text-encoder", log=log.append)
-    assert log.count(f"{DRAWN}; --model.hidden keeps them") == 1
-    lines = []
-    train_run(open_text(config, lines.append), folder, experiment="text-encoder", log=lines.append)
-    load(folder, log=lines.append).predict(["dull"], log=lines.append)
-    experiment, task = open_run(folder, log=lines.append)
-    best_checkpoint(task, folder, experiment=experiment, log=lines.append)
-    assert not any("pretrained logits" in line for line in lines)
-    assert "pretrained logits" not in capsys.readouterr().out

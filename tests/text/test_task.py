@@ -72,16 +72,6 @@ def test_longer_padding_leaves_losses_and_gradients_as_they_are(built, experimen
         np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-6)
 
 
-def test_noise_has_the_stated_variance_and_grows_with_gamma(task_of):
-    task = task_of("text-ut")
-    batch = first_batch(task)
-    draw = jax.jit(lambda key, variance: gaussian(key, (*batch.tokens.shape, 400), variance))
-    for gamma in (0.0, 0.3, 0.6, 1.2):
-        noise = draw(jax.random.key(0), task.variance(gamma))
-        assert noise.shape == (*batch.tokens.shape, 400)
-        np.testing.assert_allclose(np.std(noise), gamma, rtol=0.02)
-
-
 @pytest.mark.parametrize(("noise", "power"), [("deviation", 2), ("variance", 1)])
 def test_gamma_times_the_std_is_the_deviation_or_the_variance_of_noise(task_of, noise, power):
     task = task_of("text-ut", noise=noise)
@@ -170,40 +160,16 @@ def test_the_types_of_the_tokens_of_pairs_reach_the_encoder(built, write_folder,
 @pytest.mark.parametrize(
     ("experiment", "fields", "message"),
     [
-        ("text-encoder", {"max_length": 2}, "max_length must be a whole number from 3 to 65536, got 2"),
-        ("text-encoder", {"test_examples": 0}, "test_examples must be a whole number from 1 to .*, got 0"),
         ("text-encoder", {"train_examples": 10**6}, r"train_examples does not fit the data: train must keep between"),
-        (
-            "text-encoder",
-            {"model": EncoderOptions(num_heads=3)},
-            "model.num_heads must be a divisor of model.dim=64, got 3",
-        ),
-        (
-            "text-encoder",
-            {"model": EncoderOptions(hidden=True)},
-            "model.hidden has no effect without model.pretr",
-        ),
         ("text-encoder", {"model": EncoderOptions(pretrained="no/such/place")}, "pretrained=no/such/place is neither"),
-        (
-            "text-ut",
-            {"model": UnrolledConfig(num_layers=0)},
-            "model.num_layers must be a whole number from 1 to 1024, got 0",
-        ),
         ("text-ut", {"model": UnrolledConfig(dim=8, rank=9)}, "model.rank must be at most the width .*, 8, got 9"),
         ("text-ut", {"min_count": 10**6}, "min_count=1000000 does not fit the data: .* leaves no word"),
-        ("text-ut", {"train_gamma": -1.0}, "train_gamma must be finite and at least 0, got -1.0"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
 def test_what_cannot_be_is_named(task_of, experiment, fields, message):
     with pytest.raises(UserError, match=message):
         task_of(experiment, **fields)
-
-
-def test_alpha_must_fit_the_depth(task_of, small):
-    bounds = dataclasses.replace(small("text-ut").constraints, alpha=(0.1, 0.2, 0.3))
-    with pytest.raises(UserError, match=r"constraints.alpha must be one number, or .* layer, of which there are 2"):
-        task_of("text-ut", constraints=bounds)
 
 
 def test_texts_longer_than_an_encoder_can_take_are_refused_by_the_option(task_of, write_folder):

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from tests.train.conftest import MANY, traced_task
-from tests.train.ladder import Ladder
 from unroll_jax.train.checkpoint import Checkpoints
 from unroll_jax.train.exporting import export
 from unroll_jax.train.metrics import read_metrics
-from unroll_jax.train.step import first_state, next_average, state_like
+from unroll_jax.train.step import next_average, state_like
 from unroll_jax.train.tasks.common import Trial
 from unroll_jax.train.weights import named_arrays, read_export
 
@@ -31,11 +30,6 @@ def test_the_average_is_the_weighted_mean_written_out(decay):
         weights = decay ** np.arange(step, -1, -1, dtype=np.float64)
         expected = weights @ values[: step + 1].astype(np.float64) / weights.sum()
         np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5, err_msg=f"step {step}")
-
-
-def test_without_a_decay_there_is_none(config):
-    assert first_state(Ladder(config)).average is None
-    assert next_average(None, {"w": np.ones(2)}, np.zeros((), np.int32), None) is None
 
 
 @pytest.mark.usefixtures("in_memory")

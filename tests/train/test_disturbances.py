@@ -1,6 +1,5 @@
 """Disturbed frames of video against SciPy and counts, over patches that a frame is cut into; words that are refused."""
 
-import dataclasses
 import functools
 import shutil
 from pathlib import Path
@@ -16,7 +15,6 @@ from unroll_jax.train.config.disturbances import Disturbance, disturbances
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.config.video import ModelConfig, VideoConfig
 from unroll_jax.train.data.video import VideoSpec, frames_from, patch_sequences
-from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.main import evaluate_again
 from unroll_jax.train.main import report as write_report
 from unroll_jax.train.tasks.video import VideoTask
@@ -146,10 +144,3 @@ def test_words_that_say_no_disturbance_are_one_line(changed, words, message):
         changed(test_disturbances=words).check()
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(("experiment", "word"), [("text-ut", "blur=1"), ("image-dnn", "dropped=0.1")])
-def test_a_disturbance_that_a_task_has_not_is_refused(experiment, word):
-    config = dataclasses.replace(EXPERIMENTS[experiment].config, test_disturbances=(word,))
-    with pytest.raises(UserError, match=r"test_disturbances must be of .* for this task, got"):
-        config.check()

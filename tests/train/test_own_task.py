@@ -1,7 +1,6 @@
 """A task of one's own on the way back: loaded and exported by the options of its run, and refused in one line."""
 
 import json
-import shutil
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
@@ -10,7 +9,6 @@ import pytest
 
 from tests.train.test_any_task import Mean
 from tests.train.test_fit import TRAIN, VALIDATION, layer_losses, linear
-from unroll_jax import train
 from unroll_jax.train import load
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.constraints import ConstraintConfig
@@ -69,14 +67,6 @@ def test_the_card_and_the_report_say_what_a_task_of_ones_own_has(both, tmp_path)
     assert "training gamma" not in report + card
 
 
-def test_an_export_beside_runs_is_not_listed_as_a_run(both, tmp_path):
-    folder = tmp_path / "runs"
-    shutil.copytree(both / "erm", folder / "erm")
-    export(folder / "erm", folder / "model", task=linear(), log=quiet)
-    with pytest.raises(UserError, match=r"it holds the run folders \S+erm;"):
-        load(folder, log=quiet)
-
-
 def test_only_a_reference_that_is_given_binds_the_input():
     counts = [
         DescentConstraints(OwnConfig(constraints=given), num_layers=3, steps_an_epoch=1).number
@@ -84,15 +74,6 @@ def test_only_a_reference_that_is_given_binds_the_input():
     ]
     assert counts == [3, 4]
     assert EXPERIMENTS["video-ut"].config == VideoConfig(constraints=ConstraintConfig(reference=8.0))
-
-
-def test_options_of_another_type_are_refused_where_the_task_is_made():
-    with pytest.raises(
-        UserError, match=r"method must be 'erm' or 'constrained' or 'deep_supervision' or 'both' or 'all', got 'x'"
-    ):
-        linear(method="x")
-    with pytest.raises(UserError, match=r"constraints\.alpha must be a tuple .*, got 0\.1"):
-        linear(constraints=ConstraintConfig(alpha=0.1))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("folder", ["constrained", "export"])
@@ -233,8 +214,3 @@ def test_a_figure_that_is_no_finite_number_is_refused_in_a_line(tmp_path, monkey
     with pytest.raises(UserError, match=words) as caught:
         fit(Measured(), out=tmp_path / "run", log=quiet)
     assert "\n" not in str(caught.value)
-
-
-def test_export_is_there_beside_its_module():
-    assert train.export is export
-    assert train.export is export  # also once its module is imported

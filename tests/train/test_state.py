@@ -181,11 +181,6 @@ def test_equal_states_do_the_same_and_seed_and_step_draw_the_noise(case):
         assert float(metrics.layer_losses[0]) != float(first[1].layer_losses[0])
 
 
-def test_the_seed_sets_the_noise(case):
-    keys = [init_state(case({"seed": seed})[0]).key for seed in (0, 1)]
-    assert not np.array_equal(*keys)
-
-
 def test_a_step_consumes_its_state(case):
     task, batches = case("pi")
     state = init_state(task)

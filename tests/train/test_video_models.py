@@ -175,23 +175,3 @@ def test_a_bound_on_the_first_loss_may_be_below_that_of_the_input_where_layer_0_
     config = CONFIGS["video-dust"]
     low = dataclasses.replace(config, constraints=dataclasses.replace(config.constraints, reference=1e-3))
     assert VideoTask(low, DATA).num_layers == 2
-
-
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        (VideoDustConfig(model=DustOptions(sparsity=-1.0)), "--model.sparsity must be finite and at least 0, got -1.0"),
-        (VideoDustConfig(model=DustOptions(attention_scale=0.0)), "--model.attention-scale must be positive"),
-        (VideoViTConfig(model=ViTOptions(dim=200)), "--model.dim must be a multiple of the 256 pixels of a patch"),
-        (VideoViTConfig(model=ViTOptions(num_heads=3)), "--model.num-heads must be a divisor of --model.dim 256"),
-        (VideoViTConfig(model=ViTOptions(pretrained="x", dim=512)), "--model.dim 512 has no effect without"),
-    ],
-)
-def test_options_that_cannot_be_are_refused(config, message):
-    with pytest.raises(UserError, match=message):
-        config.check()
-
-
-def test_a_dictionary_without_atoms_is_refused():
-    with pytest.raises(UserError, match=r"--model.num-atoms must be a whole number from 1 to 16384, got 0"):
-        VideoDustConfig(model=DustOptions(num_atoms=0)).check()

@@ -6,11 +6,9 @@ import json
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from tests.data.pretrained.test_vit import GRID, SIDE, write_vit
-from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.config.video import VideoViTConfig, ViTOptions
+from unroll_jax.train.config.video import ViTOptions
 from unroll_jax.train.tasks.video_models import (
     Computing,
     Patches,
@@ -46,38 +44,3 @@ def test_pretrained_weights_give_the_sizes_and_are_what_is_started_from(write_vi
     assert again.module == model.module
     shapes = jax.eval_shape(again.init, jax.random.key(0))["params"]
     assert jax.tree.map(jnp.shape, shapes) == jax.tree.map(jnp.shape, params)
-
-
-def test_without_a_source_nothing_is_given():
-    given = load_pretrained_vit(ViTOptions(), grid=(GRID, GRID), side=SIDE, log=print)
-    assert (given, vit_from_spec(None)) == (None, None)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"std": 0.0}, "model.std must be positive and finite, got 0.0"),
-        ({"num_heads": 3}, "model.num_heads must be a divisor of model.dim=256, got 3"),
-        (
-            {"dim": 128},
-            "model.dim must be a multiple of the 256 pixels of a patch with model.reading=state, got 128",
-        ),
-    ],
-    ids=["std", "heads", "dim"],
-)
-def test_a_number_that_is_not_allowed_is_named(options, message):
-    with pytest.raises(UserError, match=message):
-        VideoViTConfig(model=ViTOptions(**options)).check()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"pretrained": "owner/vit", "dim": 512}, "model.dim=512 has no effect without a transformer that is drawn"),
-        ({"revision": "v2"}, "model.revision=v2 has no effect without model.pretrained; leave it out"),
-    ],
-    ids=["dim", "revision"],
-)
-def test_an_option_without_effect_is_refused(options, message):
-    with pytest.raises(UserError, match=message):
-        VideoViTConfig(model=ViTOptions(**options)).check()
