@@ -22,7 +22,7 @@ INFEASIBLE = -1e6
 
 
 class Moving(NamedTuple):
-    """State that moves beside the parameters.
+    """State of a constrained objective.
 
     Attributes:
       dual: multipliers and the state of their optimiser; of the scaled constraints where they are scaled.
@@ -176,7 +176,7 @@ class DescentConstraints:
         losses = samples.mean(axis=0)
         form = self._settings.form
         violations = self._reduced(self.stated)(jnp.asarray(self._bound(samples, losses)))
-        # What the means have to stay under, as `feasibility_report` has it, whatever is bound of the samples.
+        # Bounds on the means, as in `feasibility_report`, for any reduction of the samples.
         of_means = self.stated(jnp.asarray(losses))
         allowed = constrained.constraint_bounds(losses[losses.size - violations.size :], of_means, form=form)
         excess = float(np.max(constrained.relative_excess(violations, allowed, form=form)))
@@ -200,7 +200,7 @@ class DescentConstraints:
         """Losses, bounds, violations, multipliers and slacks by layer, and how samples descend, on held-out data.
 
         Bounds and violations are those stated; complementary slackness is of the tightened ones, which the multipliers
-        of training enforced. Layer 0 has null where there is no reference.
+        of training enforced. Layer 0 has null without a reference.
         """
         settings, reduction = self._settings, self.reduction
         report = constrained.feasibility_report(

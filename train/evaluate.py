@@ -1,4 +1,4 @@
-"""The best checkpoint of a run, and what it is worth on the test split."""
+"""The best checkpoint of a run, and its evaluation on the test split."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -26,7 +26,11 @@ class Best(NamedTuple):
 
 
 def best_checkpoint(task: Task, folder: Path, *, experiment: str, log: Log = print) -> Best:
-    """The best checkpoint, on the mesh of the task; a run whose data or configuration are others now is refused."""
+    """Returns the best checkpoint, on the mesh of the task.
+
+    Raises:
+      UserError: if the data or the configuration of the run have changed.
+    """
     mend = f"{PASS_IT}, on its data" if is_own(task.config) else "put its data and config.json back"
     check_same(folder, identity(experiment, task.config, task.data_fingerprint()), mend)
     with Checkpoints(folder / "checkpoints", read_only=True, mend=way_back(task.config), log=log) as checkpoints:
@@ -74,7 +78,7 @@ def evaluate(
 
 
 def _by_options(task: Task, options: Mapping[str, Any]) -> Task:
-    """The task with other options of its evaluation; those that its kind does not have are refused."""
+    """Returns the task with other options of its evaluation; options of other tasks are a `UserError`."""
     for name in options:
         if not hasattr(task.config, name):
             typed = name.replace("_", "-")

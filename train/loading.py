@@ -53,9 +53,9 @@ class Model:
 
         Pictures are files or arrays of uint8. They are brought to the size of the training data, as results are.
         Video: a picture or video; denoised frames come back. Images and scenes: one or a list; classes, or maps of
-        them. Sparse coding: one image or a list; of each the ``code``, and the ``image`` that the code stands for.
+        them. Sparse coding: one image or a list; of each the ``code``, and the ``image`` that it reconstructs.
         Text: strings, with ``seconds=`` where the run is of pairs. Language: prompts, with ``answers=`` to be judged,
-        or for the next token without. A task of your own: a batch.
+        or for the next token without. `OwnTask`: a batch.
         """
         return self.task.predict(self.params, inputs, **options)
 

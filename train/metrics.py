@@ -26,7 +26,7 @@ class MetricsWriter:
     """
 
     def __init__(self, folder: Path, *, after_step: int, trackers: Sequence[Callable[[], Tracker]] = ()):
-        """Opens metrics.jsonl in ``folder``, keeping what was recorded up to ``after_step``; then the trackers."""
+        """Opens metrics.jsonl in ``folder``, keeping rows up to ``after_step``; then the trackers."""
         path = folder / "metrics.jsonl"
         kept = [row for row in read_metrics(path) if row["step"] <= after_step]
         self.lost = _lost_steps(kept, after_step)

@@ -1,4 +1,4 @@
-"""The optimisers that a configuration stands for: of the parameters, with its learning rate by step; of multipliers."""
+"""Optimisers of a configuration: of the parameters, with a learning rate by step, and of the multipliers."""
 
 import importlib
 from typing import Any
@@ -19,7 +19,7 @@ def make_optimizer(
 ) -> optax.GradientTransformation:
     """Clipping, weight decay and the rule, in the order that each rule's paper has them, with a warm-up and a schedule.
 
-    What is not ``trained`` (``params -> bool`` for each) keeps no state: its gradient has to be 0.
+    Parameters that are not ``trained`` (``params -> bool`` for each) keep no state; their gradients must be 0.
     """
     rates = learning_rates(config, num_steps=num_steps, steps_an_epoch=steps_an_epoch)
     clip = optax.identity() if config.clip_norm is None else optax.clip_by_global_norm(config.clip_norm)
@@ -83,13 +83,15 @@ def _muon(config: PrimalConfig | OptimizerConfig, rates: optax.Schedule) -> opta
 
 
 def dual_rule(config: ConstrainedConfig) -> optax.GradientTransformation:
-    """The optimiser that raises the multipliers: one by name, or what a factory of the user's makes of the rate."""
+    """Returns the optimiser that raises the multipliers: one by name, or from a factory of the user."""
     dual = config.dual
     if ":" in dual.optimizer:
         made = _made_by(dual.optimizer, dual.learning_rate, "--dual.optimizer")
         if isinstance(made, optax.GradientTransformation):
             return made
-        raise UserError(f"--dual.optimizer {dual.optimizer} made {made!r}, which is no optax gradient transformation")
+        raise UserError(
+            f"--dual.optimizer {dual.optimizer} made {made!r}, which is not an optax gradient transformation"
+        )
     options: dict[str, dict[str, Any]] = {
         "pi": {"proportional_gain": dual.proportional_gain, "cap": dual.cap},
         "nu_pi": {"proportional_gain": dual.proportional_gain, "nu": dual.nu},
@@ -102,5 +104,5 @@ def _made_by(path: str, argument: Any, option: str) -> Any:
     module, _, name = path.partition(":")
     try:
         return getattr(importlib.import_module(module), name)(argument)
-    except Exception as error:  # what a module or a factory of the user's raises can be anything
+    except Exception as error:  # a factory of the user may raise anything
         raise UserError(f"{option} {path}: cannot make it ({error!r}); pass MODULE:FACTORY") from error

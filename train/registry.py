@@ -116,7 +116,7 @@ _LANGUAGE = Functions(
     rebuild="tasks.language:language_of",
     predict='(answer,) = model.predict(["a prompt"], answers=["an answer"])\n'
     "answer.log_probabilities, answer.losses  # of the answer's tokens; of every layer that is read\n"
-    "# for answers of its own, `unroll-jax generate FOLDER --prompts FILE`",
+    "# to generate answers, `unroll-jax generate FOLDER --prompts FILE`",
     prepare="data.instructions:prepare",
 )
 _SCENES = _IMAGES._replace(

@@ -200,7 +200,7 @@ class PlainRisk:
     """The mean loss of the last layer; the objective has no state."""
 
     def init(self) -> None:
-        """Returns None: there is no state."""
+        """Returns None: the objective is stateless."""
         return
 
     def is_affine(self, moving: Any, step: Array) -> bool:
@@ -212,7 +212,7 @@ class PlainRisk:
         return means[-1]
 
     def advance(self, samples: SampleLosses, means: Array, moving: Any, step: Array) -> tuple[None, None]:
-        """Returns None twice: there is no state."""
+        """Returns None twice: the objective is stateless."""
         return None, None
 
     def describe(self, step: int, value: Any, means: Any, figures: Any) -> tuple[Row, dict[str, str]]:
@@ -220,7 +220,7 @@ class PlainRisk:
         return {"loss": float(means[-1])}, {"loss": f"{means[-1]:.3f}"}
 
     def multipliers(self, moving: Any) -> None:
-        """Returns None: there are no constraints."""
+        """Returns None."""
         return
 
     def judge(self, step: int, samples: np.ndarray, moving: Any) -> tuple[Row, float]:
@@ -229,5 +229,5 @@ class PlainRisk:
         return {"loss": loss}, -loss
 
     def report(self, samples: np.ndarray, moving: Any) -> Row:
-        """Returns nothing: there are no layers."""
+        """Returns an empty row."""
         return {}

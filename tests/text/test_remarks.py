@@ -11,8 +11,8 @@ from unroll_jax.train.tasks.text_models import build_model
 
 TENSORS = bert_tensors() | {name: bert_tensors()[name][:2] for name in ("classifier.weight", "classifier.bias")}
 DRAWN = (
-    "the pretrained logits are of negative, positive behind a tanh layer on the first token, which is not what is "
-    "trained: new ones are drawn"
+    "the pretrained logits are of negative, positive behind a tanh layer on the first token, not the classes of "
+    "training: new ones are drawn"
 )
 
 

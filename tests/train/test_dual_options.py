@@ -240,7 +240,7 @@ def test_an_optimizer_may_be_any_factory_of_a_transformation(runs):
         ("optax:nothing", "cannot make it .*nothing"),
         (":sgd", "cannot make it"),
         ("optax:", "cannot make it"),
-        ("math:sqrt", "made .*, which is no optax gradient transformation"),
+        ("math:sqrt", "made .*, which is not an optax gradient transformation"),
     ],
 )
 def test_a_path_that_makes_no_optimizer_is_one_line(changed, clips, path, words):

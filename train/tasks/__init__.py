@@ -1,1 +1,1 @@
-"""The tasks: each says its model, its batch, its layer losses and its evaluation."""
+"""Tasks: models, batches, layer losses and evaluations, in the frame of `common`; no task imports another."""

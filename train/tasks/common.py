@@ -27,7 +27,7 @@ C = TypeVar("C", bound=RunConfig)
 L = TypeVar("L", bound=ConstrainedConfig)
 Trials = Mapping[str, Mapping[str, "Trial"]]
 
-MANY = 1 << 30  # examples, where there are no data: more than any batch has
+MANY = 1 << 30  # number of examples without data: more than any batch has
 # Added to "feasible on held-out data" where constraints do not bind the mean over samples.
 BOUND = {"tail": " in the mean over the worst samples", "positive": " in every sample, but for the leeway"}
 
@@ -220,7 +220,7 @@ def constrained_training(
     Args:
       config: All options.
       num_layers: L.
-      num_examples: Size of the train split; None where there are no data.
+      num_examples: Size of the train split; None without data.
       examples: Name of the examples in messages.
       numbers: Numbers in the model of layers 0..L, where not every layer has a loss; None for their places.
       trained: Whether each parameter is trained; None for all.

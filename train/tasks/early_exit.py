@@ -150,7 +150,7 @@ def exit_times(
 ) -> dict[str, float]:
     """Milliseconds of a text by the whole network at once, by layers to the end, and by layers with early exit.
 
-    Means over texts, which come one by one with their noise; beside them the mean depth at which they leave.
+    Means over texts, which come one by one with their noise, and the mean depth at which they leave.
     """
     params = jax.device_put(fetch(params))
     whole, by_layers = jax.jit(whole), layer_runner(layerwise, params)

@@ -142,7 +142,7 @@ class LanguageTask(TokenTask[LanguageConfig]):
     def further_figures(self, params: Params, readings: Mapping[Trial, LanguageReading]) -> Row:
         """Returns figures by layer that is read out: accuracies, acceptance, perplexities; and answers and floors.
 
-        Acceptance is the share of tokens at which a layer predicts what the last one does. Each layer that is read out
+        Acceptance is the share of tokens at which a layer agrees with the last one. Each layer that is read out
         costs a product with the head at the tokens of answers, a strength of noise.
         """
         packed, trials = self.data.packed, self.trials()[self.score]
@@ -173,7 +173,7 @@ class LanguageTask(TokenTask[LanguageConfig]):
         seed: int = 0,
     ) -> list[Answered | NextToken]:
         """Returns log-probabilities of the ``answers`` to prompts, and losses and accuracies of every layer that is
-        read; of a prompt whose answer is None, or where there are no answers, the next token by each of these layers.
+        read; of a prompt without an answer, the next token by each of these layers.
 
         A prompt is a text, or messages of ``role`` and ``content``. Noise of a strength ``gamma`` may be added.
         """

@@ -88,7 +88,7 @@ class LanguageInputs:
     Attributes:
       source: The decoder that training starts from.
       answers: Tokeniser of conversations.
-      packed: Rows of the three splits; None where there are no data.
+      packed: Rows of the three splits; None without data.
       checksums: Checksums of the conversations of each split.
     """
 
@@ -112,7 +112,7 @@ class LanguageInputs:
 
     @property
     def num_rows(self) -> int | None:
-        """Rows of the train split; None where there are no data."""
+        """Rows of the train split; None without data."""
         return None if self._packed is None else self._packed.num_rows("train")
 
     @functools.cached_property

@@ -81,7 +81,7 @@ class LanguageModel:
         return decoder if changes is None else {**decoder, "layers": merged_changes(decoder["layers"], changes)}
 
     def _parts(self, params: Params) -> tuple[Any, Any]:
-        """The decoder, and the changes as layers take them; what is not trained has no gradient."""
+        """The decoder, and the changes as layers take them; frozen parameters have no gradient."""
         if "changes" not in params:
             return params["decoder"], None
         rank = self._options.lora_rank

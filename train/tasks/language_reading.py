@@ -47,8 +47,8 @@ class LanguageReading(NamedTuple):
       losses: of the texts, (N, layers): the sum over the tokens of a text's answer over the mean number of tokens, so
         that means over texts are means over tokens.
       accuracies: the share of tokens that each layer predicts, (layers,).
-      agreements: the share of tokens at which each layer predicts what the last one does, (layers,): how many drafts of
-        one token stand, if answers are those of the data.
+      agreements: the share of tokens at which each layer agrees with the last one, (layers,): the acceptance of drafts
+        of one token, on the answers of the data.
     """
 
     losses: np.ndarray
@@ -112,7 +112,7 @@ def paired(inputs: Any, answers: Any) -> tuple[list[Any], list[str | None]]:
     """Prompts, and an answer or None for each; without answers, None for all.
 
     Raises:
-      UserError: if there is no prompt, not an answer for each, or one of them is empty or no valid UTF-8.
+      UserError: if prompts are missing, their number differs from that of answers, or one is empty or not UTF-8.
     """
     inputs = several(inputs)
     answers = [None] * len(inputs) if answers is None else several(answers)
@@ -134,8 +134,11 @@ def paired(inputs: Any, answers: Any) -> tuple[list[Any], list[str | None]]:
 def rows_of(
     inputs: Sequence[Any], answers: Sequence[str | None], tokenizer: AnswerTokenizer, *, max_length: int
 ) -> PackedBatch:
-    """Prompts with their answers, a row each, and of a prompt without one the place of the next token; those that are
-    too long are refused."""
+    """Prompts with their answers, a row each; of a prompt without one, the place of the next token.
+
+    Raises:
+      UserError: if one is longer than ``max_length`` tokens.
+    """
     whole = [PLACEHOLDER if answer is None else answer for answer in answers]
     texts = tokenizer.encode([Conversation(_question(one), answer) for one, answer in zip(inputs, whole, strict=True)])
     texts = [
@@ -194,7 +197,7 @@ def completions(
     count: int,
     tokens: int,
 ) -> list[Row]:
-    """Greedy answers to the first prompts of the test split, beside what the data have; JSON values.
+    """Greedy answers to the first prompts of the test split, and those of the data; JSON values.
 
     Args:
       model: the decoder.

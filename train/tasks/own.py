@@ -165,7 +165,7 @@ def _num_layers(init: Callable[[jax.Array], Params], layer_losses: LayerLosses, 
         if len(losses.shape) != 2 or losses.shape[0] != 2 or losses.shape[1] < 2:
             raise UserError(f"{needed}, got {losses.shape} for 2 samples of {split}")
         if not jnp.issubdtype(losses.dtype, jnp.floating):
-            raise UserError(f"layer_losses must be floating, got {losses.dtype}; return what has a gradient")
+            raise UserError(f"layer_losses must be floating, got {losses.dtype}; return floating losses")
         widths.setdefault(losses.shape[1], split)
     if len(widths) > 1:
         given = " and ".join(f"{width} on {split}" for width, split in widths.items())

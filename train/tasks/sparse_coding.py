@@ -113,7 +113,7 @@ class SparseCodingTask(LayeredTask[SparseCodingConfig]):
         return float(2.0 * np.mean(reading.losses[:, -1], dtype=np.float64) / self.data.square_norms[split])
 
     def validate(self, params: Params, multipliers: np.ndarray | None) -> Validation:
-        """Validates at the noises of training; codes that are no better than zeros have collapsed."""
+        """Validates at the noises of training; a relative error of 1 or more is a collapse."""
         del multipliers
         reading = self.reading(params, "validation", self.training_trial)
         error = self.score_of(reading, "validation")

@@ -245,7 +245,7 @@ def _class_shares(reading: SplitReading, class_names: Any) -> np.ndarray:
 
 
 def _describe_collapse(reading: SplitReading, class_names: Any) -> str | None:
-    """One plain sentence if every text gets the same class and that is no better than knowing the shares of classes."""
+    """Returns one plain sentence if every text gets one class and the loss is not below that of class shares."""
     shares = _class_shares(reading, class_names)
     known = -float(np.sum(shares[shares > 0] * np.log(shares[shares > 0])))
     given, loss = np.unique(reading.predictions[:, -1]), float(reading.losses[:, -1].mean())

@@ -55,7 +55,7 @@ class TextInputs:
 
     @property
     def num_examples(self) -> int | None:
-        """Size of the train split; None where there are no data."""
+        """Size of the train split; None without data."""
         return None if self._tokens is None else self._tokens.num_examples("train")
 
     @property

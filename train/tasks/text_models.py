@@ -148,7 +148,7 @@ def _remarks(pretrained: Pretrained, module: Classifier, class_names: Sequence[s
     theirs = module.clone(hidden=pretrained.hidden, pooling="first")
     way_out = f"; {options} keeps them" if keeps_logits(pretrained, theirs, class_names) else ""
     readout = f"{', '.join(pretrained.classes)} behind a {pretrained.hidden} layer on the first token"
-    return (f"the pretrained logits are of {readout}, which is not what is trained: new ones are drawn{way_out}",)
+    return (f"the pretrained logits are of {readout}, not the classes of training: new ones are drawn{way_out}",)
 
 
 def _shape(settings: EncoderOptions, max_length: int, inputs: TextInputs) -> models.EncoderConfig:

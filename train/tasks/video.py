@@ -178,7 +178,7 @@ class VideoTask(LayeredTask[VideoRunConfig]):
         return Validation(reading.losses, row, collapse=collapse)
 
     def further_figures(self, params: Params, readings: Mapping[Trial, VideoReading]) -> Row:
-        """Returns the RMSE of inputs, of the validation split, and of denoisers that are no network."""
+        """Returns the RMSE of inputs, of the validation split, and of denoisers without a network."""
         from .video_floors import floors  # scikit-image takes half a second to load, and a prediction does without
 
         trials, disturbances = self.trials(), f"disturbed_{self.score}"
@@ -213,7 +213,7 @@ class VideoTask(LayeredTask[VideoRunConfig]):
           params: Parameters of the model.
           inputs: A picture or video: a file, or an array uint8 (height, width), (height, width, 3),
             (frames, height, width) or (frames, height, width, 3). It is scaled as the training data: grey,
-            160 x 160. A picture is taken for a video that stands still.
+            160 x 160. A picture counts as a video of equal frames.
           gamma: Strength of noise to add before, as in training.
           seed: Seed of that noise.
         """
@@ -297,10 +297,10 @@ def video_of(config: VideoRunConfig, spec: Row) -> VideoTask:
 def on_other_video(task: Task, source: VideoSource, root: str | None, log: Log) -> tuple[VideoTask, str]:
     """Returns the task of a run with the test split of another video, and the file for its evaluation.
 
-    Denoisers that are no network are still fitted to the run's train split.
+    Denoisers without a network are still fitted to the run's train split.
 
     Raises:
-      UserError: if the run is not of video, or there is no such video.
+      UserError: if the run is not of video, or the video does not exist.
     """
     if not isinstance(task, VideoTask):
         raise UserError(f"--on-source is for video, this run is of {task.config.task}; leave it out")

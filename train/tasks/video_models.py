@@ -179,8 +179,8 @@ def describe_collapse(
 ) -> str | None:
     """Returns one plain sentence if the model has collapsed, else None.
 
-    A model has collapsed when its output hardly depends on its input, or is no better than its input and a cause shows:
-    dead units, a layer that hardly depends on the input, or multipliers winding up. Arrays are of layers 0..L.
+    A model has collapsed when its output hardly depends on its input, or is not better than its input and there is a
+    cause: dead units, a layer that hardly depends on the input, or multipliers winding up. Arrays are of layers 0..L.
     """
     constant = spread < CONSTANT_SPREAD * spread[0]
     # Under strong noise a constant output is better than the input.
