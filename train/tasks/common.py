@@ -20,8 +20,7 @@ from ..data.splits import SPLITS
 from ..optimizers import make_optimizer
 from ..sharding.mesh import make_mesh, put_beside
 from ..system.distributed import fetch
-from ..task import Params, Row, Task, Training, Validation
-from .noise import embedding_variance
+from ..task import Params, Row, Task, Training
 
 C = TypeVar("C", bound=RunConfig)
 L = TypeVar("L", bound=ConstrainedConfig)
@@ -156,55 +155,6 @@ class LayeredTask(DataTask[L]):
         return figures, losses
 
 
-class TokenTask(LayeredTask[L]):
-    """A task of tokens with noise on their embeddings, scored by accuracy; readings have the ``accuracies`` of layers.
-
-    Data know their ``embedding_std``, the standard deviation of clean embeddings and unit of the noise, and as JSON all
-    that the model needs.
-    """
-
-    score = "accuracy"
-
-    def __init__(self, config: L, data: Any):
-        super().__init__(config, data, spec=data)
-
-    def with_config(self, config: L) -> Self:
-        """Returns the same task with another configuration, on the same data."""
-        return type(self)(config, self.data)
-
-    def data_fingerprint(self) -> Row:
-        """Returns figures that change when the texts or the pretrained weights do."""
-        return self.data.data_fingerprint()
-
-    def variance(self, gamma: float) -> float:
-        """Returns the variance of the noise of a strength."""
-        return embedding_variance(self.config, lambda: self.data.embedding_std, gamma)
-
-    def score_of(self, reading: Any, split: str) -> float:
-        """Returns the accuracy of the last layer."""
-        return float(reading.accuracies[-1])
-
-    def validate(self, params: Params, multipliers: np.ndarray | None) -> Validation:
-        """Validates at the noise of training."""
-        del multipliers
-        return self.validated(self.reading(params, "validation", self.training_trial))
-
-    def validated(self, reading: Any) -> Validation:
-        """Returns the validation of a reading."""
-        row = {"accuracy": self.score_of(reading, "validation"), "error_rates": (1.0 - reading.accuracies).tolist()}
-        return Validation(reading.losses, row)
-
-    def further_figures(self, params: Params, readings: Mapping[Trial, Any]) -> Row:
-        """Returns the area under the accuracy over ``test_gammas`` alone, so that runs compare, and error rates."""
-        gammas = noise_figures(self.config)["test_gammas"]
-        return {
-            "area": area_under({gamma: self.score_of(readings[Trial(gamma)], "test") for gamma in gammas}),
-            "error_rates": (1.0 - readings[self.training_trial].accuracies).tolist(),
-            "embedding_std": self.data.embedding_std,
-            "noise": self.config.noise,  # pyright: ignore (options of tokens have it)
-        }
-
-
 def constrained_training(
     config: ConstrainedConfig,
     *,
@@ -285,20 +235,6 @@ def noise_figures(config: ConstrainedConfig) -> Row:
     layers = {"layer_noise": config.layer_noise} if isinstance(config, PerturbedConfig) else {}
     gammas = sorted({float(gamma) for gamma in config.test_gammas})
     return {"train_gamma": config.train_gamma, "test_gammas": gammas, **layers}
-
-
-def area_under(accuracies: Mapping[float, float]) -> float | None:
-    """Returns the area under accuracies by gamma, by trapezoids: over [0, 2] at most 2; None for one gamma."""
-    gammas = sorted(accuracies)
-    if len(gammas) < 2:
-        return None
-    return float(np.trapezoid([accuracies[gamma] for gamma in gammas], gammas))
-
-
-def area_words(evaluation: Row) -> str:
-    """Describes the area under the accuracy; "" where there is one gamma."""
-    low, high = evaluation["test_gammas"][0], evaluation["test_gammas"][-1]
-    return "" if evaluation["area"] is None else f"area {evaluation['area']:.3f} over gamma {low:g} to {high:g}, "
 
 
 def feasibility_words(evaluation: Row) -> str:

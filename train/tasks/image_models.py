@@ -15,7 +15,7 @@ from unroll_jax.certificates import conv_norm_bound, equilibrium_lipschitz, matr
 from unroll_jax.certificates.weights import weight_norm, weight_norm_bound
 from unroll_jax.energies.equilibrium.opteq_params import OptEqParams
 from unroll_jax.energies.equilibrium.regularisers import REGULARISERS
-from unroll_jax.fixed_point import Probe, zero_probe
+from unroll_jax.fixed_point import EquilibriumInfo, Probe, zero_probe
 
 from ..config.images import Network
 from ..config.networks import (
@@ -30,6 +30,8 @@ from ..config.networks import (
 from ..task import Params
 
 ImageShape = tuple[int, int]
+# Figures of an equilibrium or adjoint solve: relative residual, evaluations, whether the tolerance was met.
+SOLVE = ("residual", "iterations", "converged")
 
 
 @functools.singledispatch
@@ -83,6 +85,15 @@ def adjoint_probe(network: Network, batch_size: int) -> Probe | None:
         return None
     whole = network.regulariser is not None and REGULARISERS[network.regulariser]().couples_examples
     return zero_probe() if whole else zero_probe(batch_size)
+
+
+def solve_figures(info: EquilibriumInfo | None, size: int) -> dict[str, Array]:
+    """Returns the figures of the equilibrium solve by sample; NaN for a network without one."""
+    values = [jnp.nan] * 3 if info is None else [info.residual, info.steps, info.converged]
+    return {
+        name: jnp.broadcast_to(jnp.asarray(value, jnp.float32), (size,))
+        for name, value in zip(SOLVE, values, strict=True)
+    }
 
 
 def weight_norms(

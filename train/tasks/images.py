@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from unroll_jax.fixed_point import EquilibriumInfo, Probe
+from unroll_jax.fixed_point import Probe
 
 from ..config.errors import UserError, option_text
 from ..config.images import ImageTaskConfig, SceneTaskConfig, SupervisedConfig
@@ -27,7 +27,7 @@ from ..sharding.mesh import gathered, make_mesh
 from ..sharding.parts import rematerialised
 from ..task import Log, Params, PlainRisk, Row, SampleLosses, Training, Validation
 from .common import MANY, DataTask, check_batch_size, keep_examples, num_parameters, on_batches
-from .image_models import adjoint_probe, build, lipschitz_bound, sees_vectors, weight_norms
+from .image_models import SOLVE, adjoint_probe, build, lipschitz_bound, sees_vectors, solve_figures, weight_norms
 from .image_scores import (
     Label,
     SplitScores,
@@ -40,8 +40,6 @@ from .image_scores import (
 from .robustness import robustness
 
 SHOWN = 4  # scenes: evenly spread over the test split
-# Figures of an equilibrium or adjoint solve: relative residual, evaluations, whether the tolerance was met.
-SOLVE = ("residual", "iterations", "converged")
 
 
 class ImageTask(DataTask[SupervisedConfig]):
@@ -100,7 +98,7 @@ class ImageTask(DataTask[SupervisedConfig]):
         logits, info = self._logits(gathered(params), batch.images, probe)
         right = counted(batch.labels) & (jnp.argmax(logits, axis=-1) == batch.labels)
         samples = _over_places(cross_entropies(logits, batch.labels))
-        return samples[:, None], {"right": _over_places(right), **_solve(info, len(batch.images))}
+        return samples[:, None], {"right": _over_places(right), **solve_figures(info, len(batch.images))}
 
     def summarise(self, figures: Mapping[str, Array], counts: Array | None, probed: Any) -> Mapping[str, Array]:
         """Returns numbers of places that are right and that count, and means over examples of both solves."""
@@ -227,7 +225,7 @@ class ImageTask(DataTask[SupervisedConfig]):
     def _measured(self, params: Params, batch: Any) -> tuple[Array, Array, Mapping[str, Array]]:
         """Returns cross entropy, confusion matrix, and means of the figures of the solve."""
         logits, info = self._logits(params, batch.images)
-        solve = {name: jnp.mean(rows) for name, rows in _solve(info, len(batch.images)).items()}
+        solve = {name: jnp.mean(rows) for name, rows in solve_figures(info, len(batch.images)).items()}
         return mean_cross_entropy(logits, batch.labels), confusion(logits, batch.labels), solve
 
     def _norms(self, params: Params, *, certified: bool = False) -> dict[str, float]:
@@ -297,12 +295,3 @@ def _named(network: Any, error: str) -> str:
 def _over_places(values: Array) -> Float[Array, "samples"]:
     """Sums over the places of a sample; an image has one."""
     return jnp.sum(values.reshape(len(values), -1), axis=1, dtype=jnp.float32)
-
-
-def _solve(info: EquilibriumInfo | None, size: int) -> dict[str, Array]:
-    """Returns statistics of the equilibrium solve of every sample; NaN where there is none."""
-    values = [jnp.nan] * 3 if info is None else [info.residual, info.steps, info.converged]
-    return {
-        name: jnp.broadcast_to(jnp.asarray(value, jnp.float32), (size,))
-        for name, value in zip(SOLVE, values, strict=True)
-    }

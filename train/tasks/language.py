@@ -16,9 +16,7 @@ from ..config.language import LanguageConfig
 from ..data.packing import PackedBatch
 from ..task import Log, Params, Row, SampleLosses, Validation
 from .common import (
-    TokenTask,
     Trial,
-    area_words,
     check_noise,
     constrained_training,
     feasibility_words,
@@ -42,6 +40,7 @@ from .language_reading import (
     rows_of,
 )
 from .noise import gaussian, keyed
+from .tokens import TokenTask, area_words
 
 
 class LanguageTask(TokenTask[LanguageConfig]):

@@ -63,17 +63,3 @@ def disturbed(
         return blur(clean, disturbance.size, axes=axes) + noise
     change = salt_and_pepper if disturbance.name == SALT_AND_PEPPER else lose
     return change(clean + noise, key, disturbance.size)
-
-
-def embedding_variance(config: Any, embedding_std: Callable[[], float], gamma: float) -> float:
-    """Returns the variance of noise of a strength on token embeddings.
-
-    Args:
-      config: Options of a task of tokens; ``noise`` tells whether gamma scales the deviation or the variance.
-      embedding_std: Reads the standard deviation of clean embeddings, which passes over the train split.
-      gamma: Strength of the noise.
-    """
-    if gamma == 0.0:
-        return 0.0  # without reading the train split
-    size = gamma * embedding_std()
-    return size**2 if config.noise == "deviation" else size

@@ -14,7 +14,7 @@ from ..data.tokens import TokenBatch, token_batch
 from ..data.words import check_texts
 from ..sharding.mesh import keep_rows
 from ..task import Log, Params, Row, SampleLosses, Validation
-from .common import TokenTask, Trial, area_words, check_noise, constrained_training, feasibility_words, on_batches
+from .common import Trial, check_noise, constrained_training, feasibility_words, on_batches
 from .early_exit import Predictor, evaluate_exits, exit_times
 from .noise import gaussian, keyed
 from .text_data import TextInputs, load_inputs
@@ -27,6 +27,7 @@ from .text_models import (
     lose_tokens,
     read_sample,
 )
+from .tokens import TokenTask, area_words
 
 BATCH_SIZE = 128  # texts, in an evaluation: no gradient is kept, so more fit than in training
 TOGETHER = 32  # texts a batch of a prediction

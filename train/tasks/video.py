@@ -27,7 +27,9 @@ from .noise import add_noise, to_unit
 from .video_models import (
     Computing,
     Patches,
+    VideoReading,
     build_video_model,
+    check_reference,
     describe_collapse,
     load_pretrained_vit,
     vit_from_spec,
@@ -56,22 +58,6 @@ class Noisy(NamedTuple):
     keys: UInt32[Array, "batch 2"] | None
 
 
-class VideoReading(NamedTuple):
-    """Figures of a split under one trial.
-
-    Attributes:
-      losses: (N, L + 1) loss of every sample at every layer; (N, 1) of the last one under a disturbance.
-      noisy: (N,) loss of every sample's input.
-      dead: (L + 1,) share of units that are 0 for every token of every sample.
-      spread: (L + 1,) standard deviation of the outputs over samples, averaged over tokens and units.
-    """
-
-    losses: np.ndarray
-    noisy: np.ndarray
-    dead: np.ndarray = np.zeros(0)
-    spread: np.ndarray = np.zeros(0)
-
-
 class VideoTask(LayeredTask[VideoRunConfig]):
     """f_l is the mean over samples and tokens of 1/2 |x_t - Phi_l,t|^2, pixels in [0, 1].
 
@@ -95,7 +81,7 @@ class VideoTask(LayeredTask[VideoRunConfig]):
         self.model = build_video_model(config.model, sizes, computing, vit)
         self.num_layers = self.model.num_layers
         if self.model.reads_input:
-            _check_reference(config, 0.5 * sizes.pixels * self._variance)
+            check_reference(config, 0.5 * sizes.pixels * self._variance)
         self.samples = (Frames if self.model.of_frames else Sequences)(data, self.spec)
         # Muon's steps are the same in either basis.
         turned = getattr(config.primal, "basis", "") == "cosine" and config.primal.name != "muon"
@@ -311,13 +297,3 @@ def on_other_video(task: Task, source: VideoSource, root: str | None, log: Log) 
 
 def _sample_losses(y: Clips, clean: Clips) -> Float[Array, "batch"]:
     return 0.5 * jnp.mean(jnp.sum((y - clean) ** 2, axis=-1), axis=-1)
-
-
-def _check_reference(config: VideoRunConfig, input_loss: float) -> None:
-    reference = config.constraints.reference
-    if config.enforces and reference is not None and reference < input_loss:
-        raise UserError(
-            f"{option_text('constraints.reference', reference)} is below the loss of the noisy input, about "
-            f"{input_loss:.2f} at {option_text('train_gamma', config.train_gamma)}, which no training can lower; raise "
-            "it, or pass None"
-        )

@@ -21,9 +21,9 @@ from unroll_jax.models import (
     scaled_identity,
 )
 
-from ..config.errors import OptionError
+from ..config.errors import OptionError, UserError, option_text
 from ..config.run import Remat
-from ..config.video import DustOptions, ModelConfig, ViTOptions
+from ..config.video import DustOptions, ModelConfig, VideoRunConfig, ViTOptions
 from ..data.pretrained.vit import PretrainedViT, load_vit, start_from
 from ..data.video import VideoSpec
 from ..sharding.parts import POLICIES
@@ -172,6 +172,33 @@ def load_pretrained_vit(options: ViTOptions, *, grid: tuple[int, int], side: int
 def vit_from_spec(shape: dict[str, Any] | None) -> PretrainedViT | None:
     """Returns a ViT of a shape without weights, which are then loaded; None for None."""
     return None if shape is None else PretrainedViT(ViTConfig(**shape), {})
+
+
+class VideoReading(NamedTuple):
+    """Figures of a split under one trial.
+
+    Attributes:
+      losses: (N, L + 1) loss of every sample at every layer; (N, 1) of the last one under a disturbance.
+      noisy: (N,) loss of every sample's input.
+      dead: (L + 1,) share of units that are 0 for every token of every sample.
+      spread: (L + 1,) standard deviation of the outputs over samples, averaged over tokens and units.
+    """
+
+    losses: np.ndarray
+    noisy: np.ndarray
+    dead: np.ndarray = np.zeros(0)
+    spread: np.ndarray = np.zeros(0)
+
+
+def check_reference(config: VideoRunConfig, input_loss: float) -> None:
+    """Raises a `UserError` for a bound on the input's loss that no training can meet."""
+    reference = config.constraints.reference
+    if config.enforces and reference is not None and reference < input_loss:
+        raise UserError(
+            f"{option_text('constraints.reference', reference)} is below the loss of the noisy input, about "
+            f"{input_loss:.2f} at {option_text('train_gamma', config.train_gamma)}, which no training can lower; raise "
+            "it, or pass None"
+        )
 
 
 def describe_collapse(
