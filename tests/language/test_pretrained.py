@@ -65,10 +65,10 @@ def test_changes_of_given_weights_are_trained_kept_and_exported_and_the_weights_
 
 def test_what_a_given_decoder_cannot_do_is_refused(given):
     make, _ = given
-    with pytest.raises(UserError, match=r"--max-length 64 is longer than .* reads, 32 tokens; lower it"):
+    with pytest.raises(UserError, match=r"max_length=64 is longer than .* reads, 32 tokens; lower it"):
         open_language(make(max_length=64), quiet)
     bounds = ConstraintConfig(alpha=(0.1,), reference=3.0, margin=0.0, first_margin=0.0)
-    with pytest.raises(UserError, match=r"--constraints\.reference must be None with --model\.lora-rank"):
+    with pytest.raises(UserError, match=r"constraints\.reference must be None with model\.lora_rank"):
         make(method="constrained", constraints=bounds)
 
 

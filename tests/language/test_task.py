@@ -83,8 +83,8 @@ def test_layers_that_are_read_are_counted_back_from_the_last():
     for (every, last), expected in cases.items():
         assert layers_read(DescentOptions(every=every, last=last), 7) == expected
     for options, words in (
-        (DescentOptions(every=8), "--descent.every must be at most the 7 layers there are, got 8"),
-        (DescentOptions(every=3, last=4), "--descent.last must be at most 3, the layers of 7"),
+        (DescentOptions(every=8), "descent.every must be at most the 7 layers there are, got 8"),
+        (DescentOptions(every=3, last=4), "descent.last must be at most 3, the layers of 7"),
     ):
         with pytest.raises(UserError, match=words):
             layers_read(options, 7)

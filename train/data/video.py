@@ -76,7 +76,7 @@ class VideoSpec(NamedTuple):
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Reads what `to_json` wrote; unknown fields are a TypeError."""
-        return cls(**values)
+        return cls(**{"num_tokens": values["num_tokens"], "token_dim": values["token_dim"], **values})
 
 
 class VideoData(Dataset[np.ndarray]):
