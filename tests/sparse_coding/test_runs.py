@@ -61,7 +61,6 @@ def test_a_report_compares_methods_with_each_other_and_with_what_needs_no_traini
     assert [word for word in words if word not in page] == []
 
 
-<<<<<<< HEAD
 def test_a_report_leaves_out_what_was_not_disturbed(finished, tmp_path):
     folder = shutil.copytree(finished[0][0], tmp_path / "run")
     evaluation = json.loads((folder / "evaluation.json").read_text())
@@ -76,8 +75,6 @@ def test_a_report_leaves_out_what_was_not_disturbed(finished, tmp_path):
     assert ">-<" in row, "the run that was not tried so"
 
 
-=======
->>>>>>> e2dfc20 (Tests of tasks: one test a claim)
 def test_codes_come_from_a_run_and_from_its_export_without_data(finished, in_memory, tmp_path, monkeypatch):
     folder, image = finished[0][-1], BLOBS.whole("test").images[0].reshape(4, 4)
     export(folder, tmp_path / "model", log=quiet)

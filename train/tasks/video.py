@@ -14,7 +14,7 @@ from unroll_jax.perturbations import Perturbation, in_turn, layer_noise, lost_la
 
 from ..config.data import VideoSource
 from ..config.disturbances import Disturbance
-from ..config.errors import UserError, option_text, require_extra
+from ..config.errors import UserError, require_extra
 from ..config.video import VideoRunConfig, VideoViTConfig
 from ..data.clips import SPLITS
 from ..data.pretrained.vit import PretrainedViT
