@@ -13,7 +13,7 @@ from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.registry import TASKS, functions_of, imported
 
 ROOT = Path(__file__).resolve().parents[2]
-PARAMETERS = {"open": ["config", "log"], "rebuild": ["config", "spec"], "report": ["folders"]}
+PARAMETERS = {"open": ["config", "log"], "rebuild": ["config", "spec"]}
 
 
 @pytest.mark.parametrize("name", TASKS)
