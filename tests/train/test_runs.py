@@ -104,7 +104,7 @@ def test_changed_options_and_changed_data_are_refused(finished, start, changed, 
             start(changed(**options))
     before = (finished / "evaluation.json").read_bytes()
     other = Clips(seed=1)
-    for name in ("splits", "pixel_std"):
+    for name in ("splits", "spec"):
         monkeypatch.setattr(clips, name, getattr(other, name))  # what `load` gives from here on
     for again in (lambda: start(config), lambda: evaluated_again(finished)):
         with pytest.raises(UserError, match=r"found\.pixel_std was .* is now"):
