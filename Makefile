@@ -79,7 +79,7 @@ WORKFLOWS := $(wildcard .github/workflows/*.yml)
 lint: $(STAMP)
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
-	$(PY) -m check_jsonschema --builtin-schema vendor.github-workflows $(WORKFLOWS)
+	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-workflows $(WORKFLOWS)
 
 types: $(STAMP)
 	$(PY) -m pyright --pythonpath $(PY)
