@@ -33,7 +33,7 @@ SWEEPS = {"search": "--trials N --over.OPTION LOW:HIGH", "table": "--over.OPTION
 USAGE = """\
 usage: unroll-jax [--coordinator HOST:PORT --processes N --process I | --cluster NAME] COMMAND ...
 
-  run EXPERIMENT [--option value ...]   train and evaluate; goes on where an interrupted run stopped
+  run EXPERIMENT [--option value ...]   train and evaluate; resumes an interrupted run
   run FOLDER [--option value ...]       go on with the run in a folder
   plan EXPERIMENT [--option value ...]  where arrays would live and the memory of a step, without running one
   sweep EXPERIMENT --over.OPTION V,V    a grid of runs and its table, as depth x method x seed; or --trials N, by Optuna
@@ -52,7 +52,7 @@ COMMAND --help shows its options; of an experiment, as in `run demo --help`, the
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs a command; returns its exit code: 0, also for a run that SIGTERM ended and that goes on when started again,
+    """Runs a command; returns its exit code: 0, also for a run that SIGTERM ended and that resumes when started again,
     2 for what the user can mend, 130 for what Ctrl-C ended."""
     if not arguments or arguments[0] in HELP:
         sys.stdout.write(USAGE)

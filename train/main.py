@@ -47,10 +47,10 @@ def fit(
     callbacks: "Sequence[Callbacks]" = (),
     log: Log = print,
 ) -> list[Path]:
-    """Trains, evaluates and reports; what was interrupted goes on, what has ended is not trained again.
+    """Trains, evaluates and reports; an interrupted run resumes, a finished one is not trained again.
 
     Args:
-      what: the name of an experiment, a configuration, or a task of your own (`train.task.Task`).
+      what: the name of an experiment, a configuration, or your task (`train.task.Task`).
       out: run folder; None makes one under runs/.
       experiment: what the run is called in reports; None takes the name of the experiment or the task.
       callbacks: hear of every step, validation and end (`train.loop.Callbacks`).
@@ -157,7 +157,7 @@ def report(arguments: list[str]) -> None:
     if not parsed.runs:
         raise UserError("report needs at least one run folder")
     if (out / "config.json").exists():
-        raise UserError(f"--out {out} holds files that are no report; pass an empty or a new folder")
+        raise UserError(f"--out {out} holds files of something else; pass an empty or a new folder")
     made = make_report(parsed.runs)
     require_writable(out, f"--out {out}", "pass another folder")
     write(made, out)
@@ -184,7 +184,7 @@ def launch(arguments: list[str]) -> int:
 
 
 def check_together(command: str) -> None:
-    """Refuses a command that many processes cannot run as one."""
+    """Checks that several processes can run a command as one."""
     if command.startswith("-"):
         raise UserError(f"launch needs a command behind --, as in `launch --processes 2 -- run demo`, got {command}")
     if command not in TOGETHER:

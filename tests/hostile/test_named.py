@@ -13,7 +13,18 @@ from unroll_jax.train.main import MEMBERSHIP
 
 COMMANDS = ("evaluate", "predict", "generate", "export", "report", "prepare", "launch")
 # Of processes, of messages with a placeholder, and of other programs.
-OTHERS = {*MEMBERSHIP, "--help", "--help-all", "--option", "--over", "--data", "--network", "--logdir", "--no-deps"}
+OTHERS = {
+    *MEMBERSHIP,
+    "--help",
+    "--help-all",
+    "--version",
+    "--option",
+    "--over",
+    "--data",
+    "--network",
+    "--logdir",
+    "--no-deps",
+}
 OTHERS |= {"--xla_force_host_platform_device_count", "--xla_cpu_enable_concurrency_optimized_scheduler"}
 
 

@@ -13,7 +13,7 @@ from .fields import Basic, Fraction
 C = TypeVar("C")
 
 
-# Of an evaluation, what is no option of its run.
+# Fields of an evaluation that are not options of its run.
 PLACES = ("run", "mesh", "on_source", "on_root")
 
 
@@ -86,7 +86,7 @@ class ReportArguments:
     """Folder for the report."""
 
 
-# Options of other commands, without their dashes, and what they are called at this one.
+# Options of other commands, without their dashes, and their names at this one.
 ELSEWHERE = {
     "prepare": {
         "data.root": "data.root of a run is --from here",
@@ -164,7 +164,7 @@ class GenerateArguments:
     UTF-8."""
     out: Path | None = None
     """JSON file for the answers, as AlpacaEval reads it; None prints them. Answers so far are in NAME.unfinished.jsonl
-    beside it, from which the same command goes on."""
+    next to it; the same command resumes from there."""
     overwrite: bool = False
     """Replace the file --out where it is there already."""
     name: str | None = None
@@ -202,7 +202,7 @@ class GenerateArguments:
 
 @dataclasses.dataclass(frozen=True)
 class ExportArguments:
-    """Write the parameters of a run's best checkpoint as model.safetensors, and config.json beside it."""
+    """Write the parameters of a run's best checkpoint as model.safetensors, with their config.json."""
 
     run: tyro.conf.Positional[Path]
     """Run folder."""

@@ -27,7 +27,7 @@ class ConstrainedConfig(RunConfig):
     """Plain risk (erm), descent constraints, or fixed weights on the losses of layers before the last
     (deep_supervision); both: a run of the first two, all: of all three, with a report that compares them."""
     layer_weights: tuple[NonNegative, ...] = (0.1,)
-    """Of deep_supervision, beside 1 on the last layer: one number, or one for each of layers 1 to L - 1."""
+    """Of deep_supervision, with 1 on the last layer: one number, or one for each of layers 1 to L - 1."""
     rising_weights: bool = False
     """Of deep_supervision: weights that grow with depth as LayerSkip's (Elhoushi et al. 2024), whose e_scale is
     --layer-weights: layer l of L weighs e_scale l (l - 1) / 2, the last L - 1 more than that, all over their sum."""

@@ -96,7 +96,7 @@ class ConstraintConfig:
     multipliers see the true violations (proxy constraints, Cotter et al. 2019)."""
     scale: bool = False
     """Divide every constraint by the size of the loss it bounds at the first step, so that one rate fits all; with
-    slacks, too, a share of that. What is reported stays in plain units, the sizes beside it."""
+    slacks, too, a share of that. Reports are in plain units, with the sizes."""
     margin: Share = 0.05
     """Share by which training tightens the bounds of layers 2 and on, so that the stated ones hold on held-out data."""
     first_margin: Share = 0.2

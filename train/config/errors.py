@@ -109,11 +109,11 @@ class OptionError(UserError):
 
 
 class StorageError(UserError):
-    """A disk that is full, read-only or forbidden: it says nothing of what was being computed."""
+    """A disk that is full, read-only or forbidden; the computation is not at fault."""
 
 
 class Interrupted(BaseException):
-    """The process was asked to end, and has saved what it did; the message says so in one line.
+    """The process was asked to end, and has saved its work; the message is one line.
 
     No `Exception`: what takes every one of them for a damaged file must not take this for one.
 

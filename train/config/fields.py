@@ -56,7 +56,7 @@ NonNegative = Annotated[float, Ge(0)]
 Rule = tuple[str, str, bool]
 """A field by its dotted name, the values that other options allow it, and whether it has one of these."""
 Condition = tuple[str, str, bool]
-"""A field by its dotted name, what it needs to have an effect, and whether that is given."""
+"""A field by its dotted name, the option that gives it an effect, and whether that is set."""
 
 
 def check_fields(config: "DataclassInstance", prefix: str = "") -> None:
@@ -104,7 +104,7 @@ def to_json(config: "DataclassInstance") -> dict[str, Any]:
 def from_json(cls: type[T], values: Any, *, source: Path | str, typed: bool = False, again: str = "train again") -> T:
     """The dataclass that `to_json` wrote; a field that is missing, unknown or of another type is refused by name.
 
-    ``typed`` says that it was written by hand, so that nothing of it is damaged; ``again`` is the way out.
+    ``typed`` is for files written by hand, which are not damaged but wrong; ``again`` is the way out.
     """
     wrong, way_out = (f"{source}:", "mend it") if typed else (f"{source} is damaged:", f"restore it, or {again}")
     hints = {field.name: field for field in dataclasses.fields(cls)}

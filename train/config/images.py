@@ -103,7 +103,7 @@ class ImageTaskConfig(SupervisedConfig):
     """Deviations of Gaussian noise on the pixels of the test split, which are in [0, 1]."""
     test_attacks: tuple[Positive, ...] = ()
     """Radii, in the Euclidean norm of all pixels of an image, which are in [0, 1], of a projected-gradient attack (PGD)
-    on the cross entropy of the test split; OptEq and plain networks have the certified accuracy beside it."""
+    on the cross entropy of the test split; OptEq and plain networks have the certified accuracy too."""
     attack_steps: Annotated[int, Ge(1), Le(10**4)] = 20
     """Gradient steps of the attack."""
     attack_examples: Count = 1000

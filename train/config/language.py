@@ -69,7 +69,7 @@ class LanguageConfig(ConstrainedConfig):
     max_length: Length = 128
     """Tokens of a row; longer answers lose their end, and instructions that leave no room for one are left out."""
     packing: bool = True
-    """Put several instructions into a row, none of which sees another; else each has a row of its own."""
+    """Put several instructions into a row, none of which sees another; else each has its row."""
     template: Literal["chat", "alpaca"] | None = None
     """chat: the chat template of the tokenizer. alpaca: the prompt of Stanford's Alpaca. None: the former where the
     tokenizer has one."""
@@ -134,7 +134,7 @@ class LanguageConfig(ConstrainedConfig):
         yield "data.validation_share", split, self.data.source != "chores"
 
     def label(self) -> str:
-        """Source, what is given, what of it is trained, method, noise and seed."""
+        """Source, pretrained weights, trained part, method, noise and seed."""
         model = self.model
         given = f"L{model.num_layers}" if model.pretrained is None else Path(model.pretrained).stem
         changed = "" if model.lora_rank is None else f"lora{model.lora_rank}"

@@ -51,7 +51,7 @@ class EquilibriumConfig:
     tol: float = 1e-3
     """Relative tolerance of the equilibrium and of the adjoint."""
     max_steps: Iterations = 100
-    """Cap of the solver; every metrics row says how many steps it took and how many examples converged."""
+    """Cap of the solver; metrics rows have its steps and the number of examples that converged."""
 
 
 @dataclasses.dataclass(frozen=True)

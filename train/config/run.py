@@ -42,7 +42,7 @@ FREE: dict[str, Any] = {
     "config": None,
     "out": None,
 }
-# Of these, what says where a run is and not how it computes: no configuration is stored with it.
+# Of these, the options of the place of a run, which are not stored with it.
 PLACE = ("overwrite", "config", "out")
 
 
@@ -154,7 +154,7 @@ class RunConfig(abc.ABC):
     profile: str | None = None
     """STEP:COUNT writes a trace of COUNT steps from step STEP on into the run folder, for TensorBoard or Perfetto."""
     track: tuple[Tracking, ...] = ("tensorboard",)
-    """Trackers of the curves, beside metrics.jsonl: tensorboard files in the run folder; wandb and mlflow, where these
+    """Trackers of the curves, in addition to metrics.jsonl: tensorboard files in the run folder; wandb and mlflow, where these
     are installed and set up."""
     out: Basic[str | None] = None
     """Run folder; None makes one under runs/ named after the experiment."""
@@ -191,7 +191,7 @@ class RunConfig(abc.ABC):
         return ()
 
     def fitting(self, usual: "RunConfig", *, chosen: bool, log: Callable[[str], None]) -> Self:
-        """With defaults that fit what was given; ``chosen`` says whether the constraints' warm-up was."""
+        """With defaults that fit the given options; ``chosen``: whether the constraints' warm-up is among these."""
         del usual, chosen, log
         return self
 
@@ -213,7 +213,7 @@ class RunConfig(abc.ABC):
 
 
 class Experiment(NamedTuple):
-    """One row of the table of experiments: what it shows.
+    """One row of the table of experiments.
 
     Attributes:
       config: the defaults, which command-line options override.

@@ -14,7 +14,7 @@ from .run import PrimalConfig
 
 @dataclasses.dataclass(frozen=True)
 class ListaConfig:
-    """LISTA: layers of iterative soft thresholding, each with weights of its own."""
+    """LISTA: layers of iterative soft thresholding, each with its weights."""
 
     num_layers: Basic[Depth] = 10
     """Depth L."""

@@ -142,7 +142,7 @@ class TextRunConfig(ConstrainedConfig):
             yield name, drawn, not there
 
     def label(self) -> str:
-        """Source, depth, what is given, method, noise and seed."""
+        """Source, depth, pretrained weights, method, noise and seed."""
         encoder = isinstance(self.model, EncoderOptions)
         depth = "" if encoder and self.pretrained else f"L{self.model.num_layers}"
         given = Path(self.pretrained).name if self.pretrained else ""

@@ -1,4 +1,4 @@
-"""Every experiment by name: what it shows, and its configuration."""
+"""Every experiment by name."""
 
 from ..config.run import Experiment
 from .images import SUPERVISED

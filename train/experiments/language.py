@@ -1,4 +1,4 @@
-"""Language experiments by name: what they show, and their configurations."""
+"""Language experiments by name."""
 
 from ..config.constraints import ConstraintConfig, DualConfig
 from ..config.data import InstructionConfig

@@ -1,4 +1,4 @@
-"""Sparse coding experiments by name: what they show, and their configurations."""
+"""Sparse coding experiments by name."""
 
 from ..config.constraints import ConstraintConfig, DualConfig
 from ..config.data import CodeConfig

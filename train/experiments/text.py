@@ -1,4 +1,4 @@
-"""Text experiments by name: what they show, and their configurations."""
+"""Text experiments by name."""
 
 import dataclasses
 from typing import Any, Literal
