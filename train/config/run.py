@@ -154,8 +154,8 @@ class RunConfig(abc.ABC):
     profile: str | None = None
     """STEP:COUNT writes a trace of COUNT steps from step STEP on into the run folder, for TensorBoard or Perfetto."""
     track: tuple[Tracking, ...] = ("tensorboard",)
-    """Trackers of the curves, in addition to metrics.jsonl: tensorboard files in the run folder; wandb and mlflow, where these
-    are installed and set up."""
+    """Trackers of the curves, in addition to metrics.jsonl: tensorboard files in the run folder; wandb and mlflow,
+    where these are installed and set up."""
     out: Basic[str | None] = None
     """Run folder; None makes one under runs/ named after the experiment."""
     overwrite: Basic[bool] = False
