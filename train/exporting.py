@@ -212,9 +212,9 @@ def _constraints(description: Row) -> str:
 def _shown_figures(tables: Sequence[Table], floor: str) -> str:
     if not tables:
         return ""
-    beside = f"\nWithout a model: {floor}\n" if floor else ""
+    reference = f"\nWithout a model: {floor}\n" if floor else ""
     text = "\n\n".join(map(as_text, tables))
-    return f"\n## Figures of the test split\n{beside}\n```text\n{text}\n```\n"
+    return f"\n## Figures of the test split\n{reference}\n```text\n{text}\n```\n"
 
 
 def _usage(task: str) -> str:

@@ -30,7 +30,7 @@ from .tasks.common import check_noise
 
 FREE = ("batch",)  # settings that answers do not depend on, but for round-off
 MAX_TOKENS = 256  # of an answer, unless an option sets it
-CHOSEN_ON = 8  # prompts that a draft is chosen on, whatever the batch
+CHOSEN_ON = 8  # prompts that a draft is chosen on, for every size of batch
 MEASURED_TOKENS = 64  # of an answer that acceptance is measured on
 Log = Callable[[str], None]
 
@@ -166,7 +166,7 @@ def drafted(opened: Opened, prompts: Sequence[Prompt], settings: Settings, *, lo
 
 
 class Unfinished:
-    """A file of the answers so far: a line that tells what they depend on, then an answer a line, in any order.
+    """A file of the answers so far: a line of all that they depend on, then an answer a line, in any order.
 
     Args:
       out: the file that takes all answers in the end.

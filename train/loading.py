@@ -158,7 +158,7 @@ def open_decoder(source: str, *, dtype: Any = None, option: str = "SOURCE", log:
       source: the folder or file.
       dtype: of the parameters; None takes that of the source.
       option: what errors call the source.
-      log: takes the line that says what was read.
+      log: takes a line about the model.
 
     Raises:
       UserError: if the source is none of these, is damaged, or is a run without checkpoints or of something else.

@@ -1,4 +1,4 @@
-"""`unroll-jax predict`: what every layer of a text or language run makes of texts."""
+"""`unroll-jax predict`: predictions of every layer of a text or language run."""
 
 import json
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ Texts = Sequence[str]
 
 
 def command(arguments: list[str]) -> None:
-    """`unroll-jax predict RUN --text TEXT ...`: what every layer of a run makes of texts."""
+    """`unroll-jax predict RUN --text TEXT ...`: predictions of every layer of a run."""
     hint = "write a text that begins with a dash as --text=TEXT or --second=TEXT, several as lines of --file"
     parsed = parse(PredictArguments, arguments, "unroll-jax predict", hint=hint)
     if parsed.file is not None and (parsed.text or parsed.second):
@@ -40,8 +40,8 @@ def command(arguments: list[str]) -> None:
     experiment, config = (export.card["experiment"], export.config) if export else read_config(parsed.run)
     if not isinstance(config, TextRunConfig | LanguageConfig):
         raise UserError(
-            f"{parsed.run} is a run of {experiment}, which classifies no text and is no language model; give one of a "
-            "text or sft experiment"
+            f"{parsed.run} is a run of {experiment}, which classifies no text and is not a language model; give one of "
+            "a text or sft experiment"
         )
     out = None if parsed.out is None else check_file(parsed.out, overwrite=parsed.overwrite)
     if isinstance(config, LanguageConfig):
@@ -59,7 +59,7 @@ def command(arguments: list[str]) -> None:
 
 
 def read_texts(texts: Texts, seconds: Texts, file: Path | None) -> tuple[Texts, Texts | None]:
-    """Texts and their second ones, None where there are none, from the command line or the lines of a file."""
+    """Returns texts and second texts, or None, from the command line or the lines of a file."""
     if file is None:
         return texts, seconds or None
     if file.suffix in JSON:
@@ -78,7 +78,7 @@ def read_texts(texts: Texts, seconds: Texts, file: Path | None) -> tuple[Texts, 
 
 
 def read_pairs(texts: Texts, seconds: Texts, file: Path | None) -> tuple[Texts, Sequence[str | None] | None]:
-    """Prompts and their answers, None for those without one, from the command line, lines, or objects of JSON."""
+    """Returns prompts and answers, or None, from the command line, lines of a file, or objects of JSON."""
     if file is None or file.suffix not in JSON:
         return read_texts(texts, seconds, file)
     prompts = read_prompts(file, option="--file", answers=True)
@@ -135,7 +135,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _class_table(number: int, prediction: Prediction) -> Table:
-    """A table with a row for each layer; the loss is that of the class predicted in the end."""
+    """Returns a table with a row for each layer; the loss is that of the class that the last layer predicts."""
     last, names = prediction.probabilities[-1].argmax(), prediction.class_names
     rows = tuple(
         (

@@ -80,7 +80,7 @@ def tracking(name: Tracking, folder: Path, *, first_step: int, log: Callable[[st
         except Exception as error:
             if not failed:
                 reason = f"{type(error).__name__}: {one_line(error)}"
-                log(f"--track {name} failed ({reason}); training goes on without it, metrics.jsonl has what it lacks")
+                log(f"--track {name} failed ({reason}); training continues without it, and metrics.jsonl has every row")
             failed = True
 
     return Tracker(

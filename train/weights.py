@@ -55,11 +55,11 @@ def read_export(folder: Path, kind: type[RunConfig] | None = None) -> Export:
     path, description = folder / MODEL, _read_config(folder)
     try:
         if hashlib.sha256(path.read_bytes()).hexdigest() != description["sha256"]:
-            raise UserError(f"{path} is damaged, or of another export than {CONFIG} beside it (sha256); {AGAIN}")
+            raise UserError(f"{path} is damaged, or of another export than its {CONFIG} (sha256); {AGAIN}")
         try:
             with safe_open(path, framework="numpy") as file:
                 arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
-        except (SafetensorError, ValueError, TypeError) as error:  # as where it holds what NumPy does not
+        except (SafetensorError, ValueError, TypeError) as error:  # such as a dtype that NumPy lacks
             raise UserError(f"{path} is damaged ({one_line(error)}); {AGAIN}") from None
         described = {name: (tuple(array["shape"]), array["dtype"]) for name, array in description["parameters"].items()}
         odd = _first_difference(described, {name: (array.shape, str(array.dtype)) for name, array in arrays.items()})
@@ -97,7 +97,7 @@ def restored(task: Task, arrays: dict[str, np.ndarray], *, source: Path | str = 
 def _read_config(folder: Path) -> Row:
     path = folder / CONFIG
     if not path.is_file():
-        raise UserError(f"{folder} is no exported folder: it has no {CONFIG}; `unroll-jax export RUN` makes one")
+        raise UserError(f"{folder} is not an exported folder: it lacks {CONFIG}; `unroll-jax export RUN` makes one")
     try:
         description = read_object(path)
     except UserError:

@@ -173,7 +173,7 @@ DAMAGE = {
     "truncated": (_model(lambda b: b[: len(b) // 2]), "is damaged"),
     "empty": (_model(lambda b: b""), "is damaged"),
     "flipped": (_model(lambda b: b[:-3] + bytes([b[-3] ^ 1]) + b[-2:]), "sha256"),
-    "no config": (lambda out: (out / "config.json").unlink(), "is no exported folder"),
+    "no config": (lambda out: (out / "config.json").unlink(), "is not an exported folder"),
     "half a config": (lambda out: _edit(out / "config.json", lambda b: b[:100]), r"config\.json is damaged"),
     "another shape": (
         _config(lambda c: c["parameters"]["params.V"].update(shape=[2, 16, 4])),

@@ -206,7 +206,7 @@ def test_a_tracker_that_fails_in_training_is_dropped_with_one_line(name, call, a
     module, times = request.getfixturevalue(name), []
     setattr(module, call, failing(getattr(module, call), times))
     assert main([*RUN, "--track", name, "tensorboard"]) == 0
-    line = f"--track {name} failed (RuntimeError: api_key not configured (no-tty)); training goes on without it"
+    line = f"--track {name} failed (RuntimeError: api_key not configured (no-tty)); training continues without it"
     assert capsys.readouterr().out.count(line) == 1
     assert (len(times), len(module.points)) == (3, 2)
     assert (module.finished if name == "wandb" else module.ended) == 1, "what was shown is closed"

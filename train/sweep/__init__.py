@@ -38,7 +38,7 @@ def command(arguments: list[str]) -> int | None:
 
 def _run(sweep: Sweep, cells: list[Cell], *, trials: int | None, jobs: int) -> int:
     """Computes the cells, or trials, and writes their tables; returns 1 if some failed, 0 if none did."""
-    from ..runs import begin, check_first  # what imports JAX comes once the options are right
+    from ..runs import begin, check_first  # these import JAX, once the options are right
     from .compute import check_folders, has_ended, run_cells
     from .results import read_result
     from .study import run_trials
