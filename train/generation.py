@@ -28,7 +28,6 @@ from .system.files import check_file, expanded, strict_json, write_json, writing
 from .task import Row
 from .tasks.common import check_noise
 
-FREE = ("batch",)  # settings that answers do not depend on, but for round-off
 MAX_TOKENS = 256  # of an answer, unless an option sets it
 CHOSEN_ON = 8  # prompts that a draft is chosen on, for every size of batch
 MEASURED_TOKENS = 64  # of an answer that acceptance is measured on
@@ -100,8 +99,7 @@ def answer(
 ) -> list[Answer]:
     """Answers prompts, in batches of similar lengths; returns the answers in the order of the prompts.
 
-    Random numbers depend on the seed and the place of the prompt; sampled tokens also on the exit layer and the draft
-    length.
+    Random numbers depend on the seed and the place of the prompt; sampled tokens also on the draft.
 
     Args:
       opened: the language model.
@@ -166,12 +164,7 @@ def drafted(opened: Opened, prompts: Sequence[Prompt], settings: Settings, *, lo
 
 
 class Unfinished:
-    """A file of the answers so far: a line of all that they depend on, then an answer a line, in any order.
-
-    Args:
-      out: the file that takes all answers in the end.
-      about: JSON values that the answers depend on.
-    """
+    """A file of the answers so far: a line of all that they depend on, then an answer a line, in any order."""
 
     def __init__(self, out: Path, about: Row) -> None:
         self.path, self._about = out.with_name(f"{out.stem}.unfinished.jsonl"), about
@@ -228,7 +221,7 @@ def about(opened: Opened, prompts: Sequence[Prompt], settings: Settings) -> Row:
         "dtype": str(np.result_type(*{leaf.dtype for leaf in jax.tree.leaves(opened.params)})),
         "tokenizer": opened.tokenizer.checksum,
         "template": opened.template,
-        **{name: value for name, value in settings._asdict().items() if name not in FREE},
+        **{name: value for name, value in settings._asdict().items() if name != "batch"},  # but for round-off
     }
 
 
