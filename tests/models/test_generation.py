@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from tests.models.generating import PROMPTS, SMALL, expected_answer, small_params
-from unroll_jax.models import NO_TOKEN, generate, generation
+from unroll_jax.models import NO_TOKEN, generate
+from unroll_jax.models.language import generation
 from unroll_jax.models.language.sampling import row_keys
 
 COUNT = 6
