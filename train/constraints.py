@@ -93,7 +93,7 @@ class DescentConstraints:
             smoothing=dual.smoothing,
             warmup=settings.warmup_steps,
             freeze_after=dual.freeze_after,
-            frozen=[layer - first for layer in dual.frozen],
+            frozen=np.isin(np.arange(self.number) + first, dual.frozen),
             cap=dual.cap,
         )
 
@@ -257,11 +257,12 @@ class DescentConstraints:
             means = jnp.mean(losses, axis=tuple(range(losses.ndim - 1)))
             return jnp.vdot(jnp.asarray(self._weights, means.dtype), means)
         settings = self._settings
+        objective, violations = jnp.mean(losses[..., -1]), constraints(losses)
         if slacks is None:
-            return constrained.lagrangian(losses, multipliers, constraints, normalise=settings.normalise)
+            return constrained.lagrangian(objective, violations, multipliers, normalise=settings.normalise)
         assert settings.resilience is not None, "check_training"
         return constrained.resilient_lagrangian(
-            losses, slacks, multipliers, constraints, resilience=settings.resilience, normalise=settings.normalise
+            objective, violations, slacks, multipliers, resilience=settings.resilience, normalise=settings.normalise
         )
 
     def _pressing(self, moving: Moving, step: Array) -> Array:

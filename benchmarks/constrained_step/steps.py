@@ -74,8 +74,7 @@ def compiled_step(problem: Problem, *, constrained: bool) -> CompiledStep:
             last = problem.last_loss(params, batch)
             return last, (last, None)
         last, losses = problem.layer_losses(params, batch, state.step)
-        value = lagrangian(losses, state.dual.multipliers, problem.constraints)
-        return value + (last - losses[-1]), (last, losses)
+        return lagrangian(last, problem.constraints(losses), state.dual.multipliers), (last, losses)
 
     def step(state: State, batch: Any) -> tuple[State, Array, Array | None]:
         gradients, (last, losses) = jax.grad(objective, has_aux=True)(state.params, state, batch)

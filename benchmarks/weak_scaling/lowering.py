@@ -74,7 +74,7 @@ def lowered(setting: Setting) -> jax.stages.Lowered:
         last, losses = losses_of(params, tokens)
         if losses is None:
             return last, (last, None)
-        return lagrangian(losses, dual.multipliers, constraints) + (last - losses[-1]), (last, losses)
+        return lagrangian(last, constraints(losses), dual.multipliers), (last, losses)
 
     def step(state: Any, tokens: Array) -> tuple[Any, Array]:
         params, opt_state, dual = state

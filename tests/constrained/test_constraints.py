@@ -8,6 +8,7 @@ import pytest
 
 import unroll_jax as uj
 from tests import reference
+from tests.constrained.of_losses import lagrangian
 from tests.convex_problem import ALPHA, REFERENCE, known_solution, layer_losses
 from unroll_jax.constrained import initial_sizes, named_figures
 
@@ -113,7 +114,7 @@ def test_one_dual_rate_fits_losses_of_any_unit():
 
         def step(carry, _):
             x, duals = carry
-            gradient = jax.grad(lambda x: uj.lagrangian(losses(x), unit * duals.multipliers, constraints))(x)
+            gradient = jax.grad(lambda x: lagrangian(losses(x), unit * duals.multipliers, constraints))(x)
             x = x - 0.05 / unit * gradient
             return (x, dual.update(duals, constraints(losses(x)))), None
 

@@ -8,6 +8,7 @@ import optax
 import pytest
 
 import unroll_jax as uj
+from tests.constrained.of_losses import lagrangian
 from tests.convex_problem import ALPHA, REFERENCE, known_solution, layer_losses
 from unroll_jax.constrained import nu_pi, optimal_slacks, proportional_integral
 
@@ -31,7 +32,7 @@ def test_the_primal_dual_loop_ends_at_the_known_solution(name, resilience):
 
     def both(carry, _):
         x, duals = carry
-        gradient = jax.grad(lambda x: uj.lagrangian(layer_losses(x), duals.multipliers, constraints))(x)
+        gradient = jax.grad(lambda x: lagrangian(layer_losses(x), duals.multipliers, constraints))(x)
         x = x - 0.05 * gradient
         return (x, update(duals, constraints(layer_losses(x)))), None
 
@@ -51,7 +52,7 @@ def test_the_normalised_lagrangian_leads_to_the_same_solution():
 
     def both(carry, _):
         x, duals = carry
-        loss = lambda x: uj.lagrangian(layer_losses(x), duals.multipliers, constraints, normalise=True)  # noqa: E731
+        loss = lambda x: lagrangian(layer_losses(x), duals.multipliers, constraints, normalise=True)  # noqa: E731
         x = x - 0.05 * jax.grad(loss)(x)
         return (x, update(duals, constraints(layer_losses(x)))), None
 
@@ -74,7 +75,9 @@ def test_resilience_under_sgd_decays_the_multipliers():
     """lambda <- [(1 - eta/beta) lambda + eta c]_+."""
     _, update = uj.dual_ascent(optax.sgd(0.1), resilience=2.0)
     multipliers, violations = jnp.array([1.0, 0.5, 0.02]), jnp.array([0.3, -0.2, -5.0])
-    updated = update(uj.DualState(multipliers, optax.sgd(0.1).init(multipliers)), violations).multipliers
+    updated = update(
+        uj.DualState(multipliers, optax.sgd(0.1).init(multipliers), jnp.zeros((), jnp.int32)), violations
+    ).multipliers
     np.testing.assert_allclose(updated, np.maximum((1 - 0.1 / 2.0) * multipliers + 0.1 * violations, 0.0), rtol=1e-6)
 
 
@@ -117,7 +120,7 @@ def test_a_bad_argument_is_named():
     with pytest.raises(TypeError, match=r"optimizer must be an optax gradient transformation .* got 0.1"):
         uj.dual_ascent(0.1)
     init, update = uj.dual_ascent(optax.sgd(0.1))
-    with pytest.raises(ValueError, match="num_constraints must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="number of constraints of at least 1, got 0"):
         init(0)
-    with pytest.raises(ValueError, match=r"violations must have shape \(3,\), one a multiplier, got \(1,\)"):
+    with pytest.raises(ValueError, match=r"violations must have shape \(3,\), as multipliers have, got \(1,\)"):
         update(init(3), jnp.ones(1))

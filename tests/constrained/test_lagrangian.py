@@ -8,8 +8,8 @@ import pytest
 
 import unroll_jax as uj
 from tests import reference
+from tests.constrained.of_losses import augmented_lagrangian, lagrangian
 from tests.convex_problem import ALPHA, REFERENCE, known_solution, layer_losses
-from unroll_jax.constrained import augmented_lagrangian
 
 LOSSES = np.array([4.7, 3.0, 3.5, 1.2])
 MULTIPLIERS = np.array([0.3, 2.0, 0.0, 0.7])
@@ -20,7 +20,7 @@ SCHEDULES = pytest.mark.parametrize("alpha", [0.22, (0.1, 0.5, 0.9)], ids=str)
 @SCHEDULES
 def test_the_lagrangian_equals_its_definition(alpha):
     constraints = uj.descent_constraints(alpha, reference=5.5)
-    run = jax.jit(lambda *given: [uj.lagrangian(*given, constraints, normalise=how) for how in (False, True)])
+    run = jax.jit(lambda *given: [lagrangian(*given, constraints, normalise=how) for how in (False, True)])
     value, scaled = run(LOSSES, MULTIPLIERS)
     expected = LOSSES[-1] + MULTIPLIERS @ reference.violations(LOSSES, alpha, 5.5)
     np.testing.assert_allclose(value, expected, rtol=1e-14)
@@ -35,7 +35,7 @@ def test_its_weights_are_those_written_out_by_hand(alpha):
 
     @jax.jit
     def run(losses, multipliers):
-        gradient = jax.grad(uj.lagrangian)(losses, multipliers, with_reference)
+        gradient = jax.grad(lagrangian)(losses, multipliers, with_reference)
         weights = uj.layer_weights(multipliers, with_reference, 3), uj.layer_weights(multipliers[1:], without, 3)
         return gradient, *weights
 
@@ -47,7 +47,7 @@ def test_its_weights_are_those_written_out_by_hand(alpha):
 
 def test_no_gradient_flows_to_the_multipliers():
     constraints = uj.descent_constraints(0.2)
-    gradient = jax.jit(lambda *given: jax.grad(uj.lagrangian, 1)(*given, constraints))
+    gradient = jax.jit(lambda *given: jax.grad(lagrangian, 1)(*given, constraints))
     assert not np.any(gradient(LOSSES.astype(np.float32), MULTIPLIERS[1:].astype(np.float32)))
 
 
@@ -79,7 +79,7 @@ def test_its_gradient_takes_one_backward_pass():
         return jnp.stack([jnp.mean(output**2) for output in outputs])
 
     constraints, weights = uj.descent_constraints(0.2), [np.float32(weight) for weight in (0.9, 0.8, 0.7)]
-    gradient = jax.jit(jax.grad(lambda w: uj.lagrangian(losses(w), multipliers, constraints)))(weights)
+    gradient = jax.jit(jax.grad(lambda w: lagrangian(losses(w), multipliers, constraints)))(weights)
     assert backward == 3  # once a layer
     jacobian = jax.jit(jax.jacobian(losses))(weights)
     by_layer = uj.layer_weights(multipliers, constraints, 3)
@@ -90,7 +90,7 @@ def test_its_gradient_takes_one_backward_pass():
 def test_multipliers_that_do_not_fit_are_named():
     for multipliers in (jnp.ones(2), jnp.ones(4)):
         with pytest.raises(ValueError, match=rf"multipliers must have shape \(3,\).* got \({len(multipliers)},\)"):
-            uj.lagrangian(jnp.asarray(LOSSES), multipliers, uj.descent_constraints(0.2))
+            lagrangian(jnp.asarray(LOSSES), multipliers, uj.descent_constraints(0.2))
 
 
 @pytest.mark.usefixtures("x64")

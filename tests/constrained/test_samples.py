@@ -10,6 +10,7 @@ import scipy.stats
 
 import unroll_jax as uj
 from tests import reference
+from tests.constrained.of_losses import lagrangian
 from unroll_jax.constrained import mean_of_samples, tail_bound
 
 SAMPLES = np.random.default_rng(0).normal(size=(37, 3)) + np.array([0.5, -1.0, 0.0])
@@ -152,7 +153,7 @@ def test_the_mean_of_samples_is_the_constraint_on_mean_losses():
 
     @jax.jit
     def run(losses, means, multipliers):
-        values = uj.lagrangian(losses, multipliers, sampled), uj.lagrangian(means, multipliers, plain)
+        values = lagrangian(losses, multipliers, sampled), lagrangian(means, multipliers, plain)
         return sampled(losses), values
 
     violations, (actual, expected) = run(losses, losses.mean(axis=0), np.array([0.1, 0.0, 2.0, 0.5]))
@@ -191,7 +192,7 @@ def test_training_under_a_tail_constraint_ends_at_the_known_solution(form):
 
     def objective(variables, multipliers):
         x, thresholds = variables
-        return uj.lagrangian(sample_losses(x), multipliers, constraints(thresholds))
+        return lagrangian(sample_losses(x), multipliers, constraints(thresholds))
 
     optimizer = optax.sgd(optax.cosine_decay_schedule(0.05, STEPS))
 

@@ -17,7 +17,7 @@ EVERYTHING = {
     "smoothing": 0.7,
     "warmup": 3,
     "freeze_after": 21,
-    "frozen": (1,),
+    "frozen": np.array([False, True, False]),
     "cap": 0.3,
 }
 
@@ -86,12 +86,12 @@ def test_warmup_and_freeze_leave_the_steps_between_as_they_are():
     np.testing.assert_array_equal(multipliers[15:], np.broadcast_to(multipliers[14], (9, 3)))
 
 
-@pytest.mark.parametrize("frozen", [(0, 2), [0], True, (), False], ids=str)
+@pytest.mark.parametrize("frozen", [(True, False, True), np.array([True, False, False]), True, False], ids=str)
 def test_frozen_multipliers_stay_where_they_start_and_others_do_not_notice(frozen):
     start = np.array([0.5, 1.0, 2.0], np.float32)
     free = multipliers_after(uj.dual_ascent(optax.adam(0.1)), start=start)
     multipliers = multipliers_after(uj.dual_ascent(optax.adam(0.1), frozen=frozen), start=start)
-    places = range(3) if frozen is True else frozen or ()
+    places = np.flatnonzero(np.broadcast_to(frozen, 3))
     for place in range(3):
         expected = np.full(24, start[place]) if place in places else free[:, place]
         np.testing.assert_allclose(multipliers[:, place], expected, rtol=1e-6)
@@ -145,9 +145,8 @@ BAD_OPTIONS = [
     ({"warmup": 5, "freeze_after": 4}, "freeze_after must be at least warmup=5, or None, got 4"),
     ({"cap": 0.0}, "cap must be positive and finite, .* got 0.0"),
     ({"cap": (1.0, float("inf"))}, "cap must be positive and finite, .* got"),
-    ({"cap": (1.0, 2.0)}, "cap must be one number or one for each of 3 constraints"),
-    ({"frozen": (3,)}, r"frozen must hold places of constraints in 0..2, .* got \(3,\)"),
-    ({"frozen": (True, False, False)}, "frozen must hold places of constraints"),
+    ({"cap": (1.0, 2.0)}, r"cap must be one value or have shape \(3,\)"),
+    ({"frozen": (True, False)}, r"frozen must be one value or have shape \(3,\)"),
 ]
 
 
@@ -161,5 +160,5 @@ def test_a_bad_option_is_named(options, message):
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("start", [-0.1, (1.0, 2.0), float("nan"), float("inf")], ids=str)
 def test_a_bad_start_is_named(start):
-    with pytest.raises(ValueError, match=r"start must be .*one number or one for each"):
+    with pytest.raises(ValueError, match=r"start must be (finite|one number)"):
         uj.dual_ascent(optax.sgd(0.1)).init(3, start)

@@ -15,7 +15,8 @@ whole, rows = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, Partitio
 losses = jax.random.uniform(jax.random.key(0), (6, 32, 4)) + jnp.array([1.5, 1.0, 1.0, 0.0])
 plain = uj.descent_constraints(0.2, reference=1.6)
 dual = uj.dual_ascent(
-    optax.adam(0.1), resilience=3.0, every=2, smoothing=0.5, warmup=1, freeze_after=5, frozen=(1,), cap=0.15
+    optax.adam(0.1), resilience=3.0, every=2, smoothing=0.5, warmup=1, freeze_after=5,
+    frozen=(False, True, False, False), cap=0.15,
 )
 slack = uj.slack_descent(optax.adam(0.1))
 for reduction in (uj.tail_mean(0.8), uj.positive_part(), lambda violations: jnp.mean(violations, axis=0)):
@@ -23,10 +24,11 @@ for reduction in (uj.tail_mean(0.8), uj.positive_part(), lambda violations: jnp.
 
     @jax.jit
     def step(duals, slacks, losses):
-        gradient = jax.grad(uj.resilient_lagrangian, 1)(
-            losses, slacks.slacks, duals.multipliers, constraints, resilience=3.0
+        objective, violations = jnp.mean(losses[:, -1]), constraints(losses)
+        gradient = jax.grad(uj.resilient_lagrangian, 2)(
+            objective, violations, slacks.slacks, duals.multipliers, resilience=3.0
         )
-        return dual.update(duals, constraints(losses)), slack.update(slacks, gradient)
+        return dual.update(duals, violations), slack.update(slacks, gradient)
 
     def run(place_state, place_losses):
         state = place_state((dual.init(4), slack.init(4)))

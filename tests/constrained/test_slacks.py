@@ -8,6 +8,7 @@ import optax
 import pytest
 
 import unroll_jax as uj
+from tests.constrained.of_losses import lagrangian, resilient_lagrangian
 from tests.convex_problem import ALPHA, REFERENCE, known_solution, layer_losses
 from unroll_jax.constrained import relaxed_violations
 
@@ -21,7 +22,7 @@ def explicit(slack_optimizer, *, restart_every=None, normalise=False):
 
     def objective(x, slacks, multipliers):
         losses = layer_losses(x)
-        value = uj.resilient_lagrangian(losses, slacks, multipliers, CONSTRAINTS, resilience=BETA, normalise=normalise)
+        value = resilient_lagrangian(losses, slacks, multipliers, CONSTRAINTS, resilience=BETA, normalise=normalise)
         return value, CONSTRAINTS(losses)
 
     def step(carry, number):
@@ -43,7 +44,7 @@ def decaying():
 
     def step(carry, _):
         x, duals = carry
-        x = x - 0.05 * jax.grad(lambda x: uj.lagrangian(layer_losses(x), duals.multipliers, CONSTRAINTS))(x)
+        x = x - 0.05 * jax.grad(lambda x: lagrangian(layer_losses(x), duals.multipliers, CONSTRAINTS))(x)
         return (x, dual.update(duals, CONSTRAINTS(layer_losses(x)))), None
 
     (x, duals), _ = jax.jit(lambda carry: jax.lax.scan(step, carry, length=STEPS))((jnp.zeros(2), dual.init(4)))
@@ -74,7 +75,7 @@ def test_both_forms_of_resilience_end_at_the_known_solution(optimizer, options):
 @pytest.mark.parametrize("normalise", [False, True])
 def test_the_lagrangian_with_slacks_equals_its_definition(normalise):
     losses, slacks, multipliers = layer_losses(jnp.ones(2)), np.array([0.1, 0.0, 2.0, 0.3]), np.array([0.5, 1.0, 0, 2])
-    evaluate = jax.value_and_grad(uj.resilient_lagrangian, argnums=(1, 2))
+    evaluate = jax.value_and_grad(resilient_lagrangian, argnums=(1, 2))
     value, (in_slacks, in_multipliers) = evaluate(
         losses, jnp.asarray(slacks), jnp.asarray(multipliers), CONSTRAINTS, resilience=BETA, normalise=normalise
     )
@@ -92,7 +93,7 @@ def test_slacks_at_rest_leave_the_dual_step_of_the_decaying_form():
     multipliers = jnp.array([0.5, 1.0, 0.0, 2.0])
     slacks = multipliers / BETA
     losses = layer_losses(jnp.ones(2))
-    gradient = jax.grad(uj.resilient_lagrangian, 1)(losses, slacks, multipliers, CONSTRAINTS, resilience=BETA)
+    gradient = jax.grad(resilient_lagrangian, 1)(losses, slacks, multipliers, CONSTRAINTS, resilience=BETA)
     np.testing.assert_allclose(gradient, np.zeros(4), atol=1e-15)
     violations = CONSTRAINTS(losses)
     np.testing.assert_allclose(violations - slacks, relaxed_violations(violations, multipliers, BETA), rtol=1e-14)
@@ -115,12 +116,12 @@ def test_a_bad_argument_is_named():
     with pytest.raises(TypeError, match=r"optimizer must be an optax gradient transformation .* got 0\.1"):
         uj.slack_descent(0.1)
     init, update, _ = uj.slack_descent(optax.sgd(0.1))
-    with pytest.raises(ValueError, match="num_constraints must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="number of constraints of at least 1, got 0"):
         init(0)
-    with pytest.raises(ValueError, match=r"gradient must have shape \(3,\), one a slack, got \(2,\)"):
+    with pytest.raises(ValueError, match=r"gradient must have shape \(3,\), as slacks have, got \(2,\)"):
         update(init(3), jnp.ones(2))
     losses = jnp.ones(4)
     with pytest.raises(ValueError, match=r"resilience must be positive and finite"):
-        uj.resilient_lagrangian(losses, jnp.zeros(4), jnp.zeros(4), CONSTRAINTS, resilience=0.0)
-    with pytest.raises(ValueError, match=r"slacks must have shape \(4,\), one a multiplier, got \(3,\)"):
-        uj.resilient_lagrangian(losses, jnp.zeros(3), jnp.zeros(4), CONSTRAINTS, resilience=1.0)
+        resilient_lagrangian(losses, jnp.zeros(4), jnp.zeros(4), CONSTRAINTS, resilience=0.0)
+    with pytest.raises(ValueError, match=r"slacks must have shape \(4,\), as violations have, got \(3,\)"):
+        resilient_lagrangian(losses, jnp.zeros(3), jnp.zeros(4), CONSTRAINTS, resilience=1.0)

@@ -113,7 +113,7 @@ def test_constraints_of_every_dtype_are_those_of_float64(dtype):
     with jax.enable_x64(dtype in ("float64", "int64")):
         losses = LOSSES.astype(dtype)
         violations = constraints(losses)
-        value = uj.lagrangian(losses, np.array([0.5, 2.0], np.float32), constraints)
+        value = uj.lagrangian(losses[-1], constraints(losses), np.array([0.5, 2.0], np.float32))
     expected = LOSSES[1:] - 0.8 * LOSSES[:-1]
     tolerance = 1e-6 if not jnp.issubdtype(dtype, jnp.floating) else 4 * float(jnp.finfo(dtype).eps)
     np.testing.assert_allclose(np.asarray(violations, np.float64), expected, rtol=max(tolerance, 1e-6))

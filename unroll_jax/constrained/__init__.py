@@ -11,6 +11,14 @@ Example:
   (['adam', 'nu_pi', 'pi', 'sgd'], ['difference', 'log_ratio', 'ratio'])
 """
 
+from unroll_jax.constrained.budgets import (
+    calibration_gap,
+    cost_budget,
+    expected_gates,
+    kl_budget,
+    norm_bound,
+    sample_gates,
+)
 from unroll_jax.constrained.constraints import (
     Constraints,
     constraint_names,
@@ -26,8 +34,22 @@ from unroll_jax.constrained.cross_entropy import CountedPositions, chunked_cross
 from unroll_jax.constrained.duals import DualAscent, DualState, dual_ascent
 from unroll_jax.constrained.feasibility import FeasibilityReport, feasibility_report
 from unroll_jax.constrained.forms import FORMS, constraint_bounds, relative_excess
+from unroll_jax.constrained.groups import KINDS
+from unroll_jax.constrained.implicit import ImplicitDuals, ImplicitState, implicit_dual_ascent
 from unroll_jax.constrained.lagrangian import augmented_lagrangian, lagrangian, layer_weights
 from unroll_jax.constrained.losses import LossMean, add_losses, empty_mean
+from unroll_jax.constrained.penalties import PenaltyRule, bertsekas_penalty, constant_penalty, growing_penalty
+from unroll_jax.constrained.plots import plot_feasibility, plot_multipliers
+from unroll_jax.constrained.rates import (
+    ProxyConstraint,
+    demographic_parity,
+    equal_opportunity,
+    equalised_odds,
+    positive_rate,
+    worst_class_loss,
+)
+from unroll_jax.constrained.report import ConstraintReport, GroupReport, constraint_report
+from unroll_jax.constrained.rows import take_rows
 from unroll_jax.constrained.samples import (
     Reduction,
     mean_of_samples,
@@ -37,46 +59,81 @@ from unroll_jax.constrained.samples import (
     tail_mean,
 )
 from unroll_jax.constrained.slacks import SlackDescent, SlackState, resilient_lagrangian, slack_descent
+from unroll_jax.constrained.stochastic import SmoothingState, proximal_smoothing, switching_objective
+from unroll_jax.constrained.transformation import ORDERS, PrimalDualState, multipliers_of, primal_dual
 
 __all__ = [
     "DUAL_OPTIMIZERS",
     "FORMS",
+    "KINDS",
+    "ORDERS",
+    "ConstraintReport",
     "Constraints",
     "CountedPositions",
     "DualAscent",
     "DualState",
     "FeasibilityReport",
+    "GroupReport",
+    "ImplicitDuals",
+    "ImplicitState",
     "LossMean",
     "NuPIState",
+    "PenaltyRule",
+    "PrimalDualState",
+    "ProxyConstraint",
     "Reduction",
     "SlackDescent",
     "SlackState",
+    "SmoothingState",
     "add_losses",
     "augmented_lagrangian",
+    "bertsekas_penalty",
+    "calibration_gap",
     "chunked_cross_entropy",
+    "constant_penalty",
     "constraint_bounds",
     "constraint_names",
+    "constraint_report",
+    "cost_budget",
     "counted_positions",
+    "demographic_parity",
     "descent_constraints",
     "dual_ascent",
     "dual_optimizer",
     "empty_mean",
+    "equal_opportunity",
+    "equalised_odds",
+    "expected_gates",
     "feasibility_report",
+    "growing_penalty",
+    "implicit_dual_ascent",
     "initial_sizes",
+    "kl_budget",
     "lagrangian",
     "layer_weights",
     "mean_of_samples",
+    "multipliers_of",
     "named_figures",
+    "norm_bound",
     "nu_pi",
     "optimal_slacks",
+    "plot_feasibility",
+    "plot_multipliers",
     "positive_part",
+    "positive_rate",
+    "primal_dual",
     "proportional_integral",
+    "proximal_smoothing",
     "relative_excess",
     "relaxed_violations",
     "resilient_lagrangian",
     "sample_constraints",
+    "sample_gates",
     "scaled_constraints",
     "slack_descent",
+    "switching_objective",
     "tail_bound",
     "tail_mean",
+    "take_rows",
+    "worst_class_loss",
 ]

@@ -160,7 +160,7 @@ def scaled_constraints(constraints: Constraints, sizes: Float[Array, "constraint
 
 
 @checked(resilience=POSITIVE)
-def optimal_slacks(multipliers: Float[Array, "constraints"], resilience: float) -> Float[Array, "constraints"]:
+def optimal_slacks(multipliers: Float[Array, "*constraints"], resilience: float) -> Float[Array, "*constraints"]:
     r"""Slacks :math:`s^* = \lambda / \beta`, the best relaxation :math:`c_l \le s_l` at cost :math:`\beta/2 |s|^2`.
 
     Args:
@@ -185,8 +185,8 @@ def optimal_slacks(multipliers: Float[Array, "constraints"], resilience: float) 
 
 @checked(resilience=POSITIVE)
 def relaxed_violations(
-    violations: Float[Array, "constraints"], multipliers: Float[Array, "constraints"], resilience: float
-) -> Float[Array, "constraints"]:
+    violations: Float[Array, "*constraints"], multipliers: Float[Array, "*constraints"], resilience: float
+) -> Float[Array, "*constraints"]:
     r"""Gradient of the resilient dual function, :math:`c - \lambda / \beta`: ascent along it decays the multipliers.
 
     Args:

@@ -1,102 +1,136 @@
-"""The Lagrangian of constrained training, one weighted sum of layer losses."""
+"""The Lagrangian of an objective under constraints, plain and augmented."""
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+import numpy as np
+from jaxtyping import Array, Float, PyTree
 
-from unroll_jax.arguments import POSITIVE, checked
-from unroll_jax.constrained.constraints import Constraints
-from unroll_jax.constrained.losses import as_losses, as_multipliers, check_function
+from unroll_jax.arguments import checked
+from unroll_jax.constrained.groups import (
+    as_violations,
+    broadcast_prefix,
+    check_kinds,
+    check_known,
+    check_matching,
+    check_sign,
+)
+from unroll_jax.constrained.losses import as_losses
 
 __all__ = ["augmented_lagrangian", "lagrangian", "layer_weights"]
 
 
 @checked()
 def lagrangian(
-    layer_losses: Float[Array, "*samples layers_and_one"],
-    multipliers: Float[Array, "constraints"],
-    constraints: Constraints,
+    objective: Float[Array, ""] | float,
+    violations: PyTree,
+    multipliers: PyTree,
     *,
     normalise: bool = False,
 ) -> Float[Array, ""]:
-    r"""The Lagrangian :math:`L = f_L + \sum_l \lambda_l c_l`.
+    r"""The Lagrangian :math:`L = f + \sum_i \lambda_i c_i` of an objective under constraints.
 
-    Its gradient takes one backward pass: for descent constraints it is the weighted sum of layer losses
-    :math:`w_l = [l = L] + \lambda_l - (1 - \alpha_{l+1}) \lambda_{l+1}` (see `layer_weights`).
+    Differentiate it in the parameters: one backward pass serves the objective and all constraints. Multipliers are
+    constants in it. Where a constraint has no useful gradient, pass a differentiable surrogate here and the strict
+    violation to the update of the multipliers (proxy constraints).
 
     Args:
-      layer_losses: f_0..f_L, means over the global batch; or those of every sample, (N, L + 1), for constraints that
-        need them (`sample_constraints`), and f_L above is their mean.
-      multipliers: lambda >= 0, one for each constraint; no gradient flows to them.
-      constraints: ``layer_losses -> violations``.
-      normalise: divide by 1 + sum(lambda), which leaves the minimiser alone and keeps the size of the gradient bounded
-        when multipliers grow.
+      objective: f, a scalar.
+      violations: c of constraints :math:`c \le 0` or :math:`c = 0`, any pytree of arrays with any names and shapes.
+      multipliers: lambda, of the structure and shapes of the violations; no gradient flows to them. Those of
+        inequalities are at least 0, those of equalities have either sign.
+      normalise: divide by 1 + sum |lambda|. The minimiser stays the same, and the gradient stays bounded when
+        multipliers grow.
 
     Returns:
       A scalar.
 
     Raises:
-      ValueError: while tracing, if there is not one multiplier for each constraint; if a known one is negative.
-      TypeError: if losses or multipliers are not real numbers.
+      ValueError: while tracing, if objective is not a scalar, or multipliers and violations differ in structure or
+        shape.
+      TypeError: if the objective or a leaf does not hold real numbers; if the arguments are those of version 0.2.
 
-    Source: Porras-Valenzuela, Hadou, Ribeiro, eq. 5.
+    Source: Porras-Valenzuela, Hadou, Ribeiro, eq. 5. Proxy constraints: Cotter et al., "Two-player games for efficient
+    non-convex constrained optimization" (2019).
 
     Example:
-      >>> import jax.numpy as jnp, unroll_jax
-      >>> constraints = unroll_jax.descent_constraints(0.25)
-      >>> float(lagrangian(jnp.array([4.0, 2.0, 2.0]), jnp.array([0.0, 2.0]), constraints))
-      3.0
+      >>> import jax, jax.numpy as jnp
+      >>> def violations(x):
+      ...     return {"sum": x[0] + x[1] - 1.0, "first": x[0] - 0.25}
+      >>> prices = {"sum": jnp.array(2.0), "first": jnp.array(0.5)}
+      >>> jax.grad(lambda x: lagrangian(jnp.sum(x**2), violations(x), prices))(jnp.array([1.0, 2.0])).tolist()
+      [4.5, 6.0]
     """
-    objective, violations, fixed = _parts(layer_losses, multipliers, constraints)
-    value = objective + jnp.sum(fixed * violations)
-    return value / (1.0 + jnp.sum(fixed)) if normalise else value
+    objective, violations, fixed = _parts(objective, violations, multipliers)
+    terms = jax.tree.map(lambda m, c: jnp.sum(m * c), fixed, violations)
+    value = objective + _total(terms)
+    return value / (1.0 + _total(jax.tree.map(lambda m: jnp.sum(jnp.abs(m)), fixed))) if normalise else value
 
 
-@checked(penalty=POSITIVE)
 def augmented_lagrangian(
-    layer_losses: Float[Array, "*samples layers_and_one"],
-    multipliers: Float[Array, "constraints"],
-    constraints: Constraints,
+    objective: Float[Array, ""] | float,
+    violations: PyTree,
+    multipliers: PyTree,
     *,
-    penalty: float,
+    penalty: Any,
+    kinds: Any = "at_most",
 ) -> Float[Array, ""]:
-    r"""The augmented Lagrangian :math:`L = f_L + \frac{1}{2\rho} \sum_l ([\lambda_l + \rho c_l]_+^2 - \lambda_l^2)`.
+    r"""The augmented Lagrangian, with a quadratic penalty on each violation.
 
-    Its gradient is that of `lagrangian` at the multipliers :math:`[\lambda + \rho c]_+`: a violation weighs at once,
-    before the multiplier has grown, which damps the swings of the two. With ``dual_ascent(optax.sgd(rho))`` after the
-    primal problem is solved it is the method of multipliers; with multipliers frozen at 0 it is the quadratic penalty.
+    .. math:: L_\rho = f + \sum_{c_i \le 0} \frac{[\lambda_i + \rho_i c_i]_+^2 - \lambda_i^2}{2 \rho_i}
+        + \sum_{c_i = 0} \left(\lambda_i c_i + \frac{\rho_i}{2} c_i^2\right) .
+
+    Its gradient is that of `lagrangian` at the multipliers :math:`\lambda + \rho c`, projected for inequalities: a
+    violation weighs at once, before the multiplier has grown, which damps their oscillation. With
+    ``dual_ascent(None, penalty=rho)`` it is the method of multipliers; with multipliers at 0 it is the quadratic
+    penalty.
 
     Args:
-      layer_losses: as in `lagrangian`.
-      multipliers: lambda >= 0, one for each constraint; no gradient flows to them.
-      constraints: ``layer_losses -> violations``.
-      penalty: rho > 0, multiplier per unit of violation.
+      objective: f, a scalar.
+      violations: c, any pytree of arrays.
+      multipliers: lambda, of the structure and shapes of the violations; no gradient flows to them.
+      penalty: rho > 0, multiplier per unit of violation: one number, or a prefix tree of numbers or arrays, for one
+        penalty a group or a constraint. It may be traced, such as ``state.penalty``.
+      kinds: "at_most" or "equal", one for all constraints or a prefix tree with one for each group.
 
     Returns:
       A scalar.
 
     Raises:
-      ValueError: if penalty is not positive and finite; while tracing, if there is not one multiplier for each
-        constraint.
+      ValueError: if a known penalty is not positive and finite, a known multiplier of an inequality is negative, or a
+        kind is unknown; while tracing, if multipliers,
+        penalty or kinds do not fit the violations.
 
-    Source: Rockafellar (1973), "The multiplier method of Hestenes and Powell applied to convex programming".
+    Source: Rockafellar (1973), "The multiplier method of Hestenes and Powell applied to convex programming"; Nocedal
+    and Wright (2006), "Numerical optimization", eqs. 17.36 and 17.64.
 
     Example:
-      >>> import jax.numpy as jnp, unroll_jax
-      >>> constraints = unroll_jax.descent_constraints(0.25)
-      >>> float(augmented_lagrangian(jnp.array([4.0, 2.0, 2.0]), jnp.array([0.0, 2.0]), constraints, penalty=2.0))
-      3.25
+      >>> import jax.numpy as jnp
+      >>> violations, multipliers = {"sum": jnp.array(2.0)}, {"sum": jnp.array(-1.0)}
+      >>> float(augmented_lagrangian(1.0, violations, multipliers, penalty=0.5, kinds="equal"))
+      0.0
     """
-    objective, violations, fixed = _parts(layer_losses, multipliers, constraints)
-    pulled = jax.nn.relu(fixed + penalty * violations)
-    return objective + jnp.sum(pulled**2 - fixed**2) / (2.0 * penalty)
+    objective, violations, fixed = _parts(objective, violations, multipliers)
+    kind = check_kinds(kinds, violations)
+    check_sign(fixed, kind)
+    check_known("penalty", penalty, lambda rho: (rho > 0.0) & (rho < float("inf")), "positive and finite")
+    rhos = broadcast_prefix("penalty", jax.lax.stop_gradient(penalty), violations)
+
+    def term(multiplier: Array, violation: Array, rho: Any, kind: str) -> Float[Array, ""]:
+        rho = jnp.asarray(rho, multiplier.dtype)
+        if kind == "equal":
+            return jnp.sum(multiplier * violation + 0.5 * rho * violation**2)
+        return jnp.sum((jax.nn.relu(multiplier + rho * violation) ** 2 - multiplier**2) / (2.0 * rho))
+
+    return objective + _total(jax.tree.map(term, fixed, violations, rhos, kind))
 
 
 @checked()
 def layer_weights(
-    multipliers: Float[Array, "constraints"], constraints: Constraints, num_layers: int
+    multipliers: Float[Array, "constraints"], constraints: Any, num_layers: int
 ) -> Float[Array, "layers_and_one"]:
-    """The weight each layer loss has in the Lagrangian, (num_layers + 1,), for constraints affine in the losses.
+    """The weight of each layer loss in the Lagrangian, (num_layers + 1,), for constraints affine in the losses.
 
     Args:
       multipliers: lambda, one for each constraint, at least 0.
@@ -115,16 +149,24 @@ def layer_weights(
       [0.0, -1.5, 3.0]
     """
     origin = jnp.zeros(num_layers + 1, jnp.result_type(multipliers))
-    return jax.grad(lagrangian)(origin, multipliers, constraints)
+    return jax.grad(lambda losses: lagrangian(losses[-1], constraints(losses), multipliers))(origin)
 
 
-def _parts(
-    layer_losses: Float[Array, "*samples layers_and_one"],
-    multipliers: Float[Array, "constraints"],
-    constraints: Constraints,
-) -> tuple[Float[Array, ""], Float[Array, "constraints"], Float[Array, "constraints"]]:
-    """Objective, violations and detached multipliers, one multiplier a violation."""
-    check_function("constraints", constraints, "descent_constraints(0.2)")
-    losses = as_losses("layer_losses", layer_losses)
-    violations = constraints(losses)
-    return jnp.mean(losses[..., -1]), violations, jax.lax.stop_gradient(as_multipliers(multipliers, violations.shape))
+def _parts(objective: Any, violations: Any, multipliers: Any) -> tuple[Float[Array, ""], PyTree, PyTree]:
+    """The objective, violations and detached multipliers, in the dtype of the multipliers."""
+    if callable(multipliers):
+        raise TypeError(
+            "multipliers must be arrays, got a function; since 0.3 the call is "
+            "lagrangian(layer_losses[-1], constraints(layer_losses), multipliers)"
+        )
+    objective = as_losses("objective", objective)
+    if objective.ndim:
+        raise ValueError(f"objective must be a scalar, got shape {objective.shape}")
+    violations, fixed = as_violations("violations", violations), as_violations("multipliers", multipliers)
+    check_matching("multipliers", fixed, violations)
+    check_known("multipliers", fixed, np.isfinite, "finite")
+    return objective, violations, jax.lax.stop_gradient(fixed)
+
+
+def _total(terms: PyTree) -> Float[Array, ""]:
+    return sum(jax.tree.leaves(terms)[1:], start=jax.tree.leaves(terms)[0])

@@ -5,6 +5,8 @@ Each is a gradient transformation around another, fed minus the violations, as `
 
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import optax
 
 from unroll_jax.arguments import POSITIVE, at_least, checked, in_interval, require
@@ -47,8 +49,11 @@ def relaxed(optimizer: optax.GradientTransformation, resilience: float) -> optax
     A feedback loop; see `dual_ascent` for the least beta at which it converges.
     """
 
+    def relaxed_gradient(gradient: Any, multiplier: Any) -> Any:
+        return -relaxed_violations(-gradient, multiplier, resilience)
+
     def update(gradients: Any, state: optax.OptState, multipliers: Any = None) -> tuple[Any, optax.OptState]:
-        return optimizer.update(-relaxed_violations(-gradients, multipliers, resilience), state, multipliers)
+        return optimizer.update(jax.tree.map(relaxed_gradient, gradients, multipliers), state, multipliers)
 
     return optax.GradientTransformation(optimizer.init, update)  # type: ignore[arg-type]
 
@@ -63,7 +68,8 @@ def averaged(optimizer: optax.GradientTransformation, every: int) -> optax.Gradi
 
     def steps(multipliers: Any) -> optax.MultiSteps:
         # MultiSteps sums in float32 unless told, which would round gradients in float64.
-        return optax.MultiSteps(optimizer, every, accumulator_dtype=multipliers.dtype)
+        widest = jnp.result_type(*jax.tree.leaves(multipliers))
+        return optax.MultiSteps(optimizer, every, accumulator_dtype=widest)
 
     def init(multipliers: Any) -> optax.OptState:
         return steps(multipliers).init(multipliers)

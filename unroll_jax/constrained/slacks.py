@@ -6,11 +6,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
-from unroll_jax.arguments import POSITIVE, at_least, checked
-from unroll_jax.arrays import check_shape
-from unroll_jax.constrained.constraints import Constraints
+from unroll_jax.arguments import POSITIVE, checked
+from unroll_jax.constrained.groups import as_violations, check_matching, zeros_like_violations
 from unroll_jax.constrained.lagrangian import lagrangian
 from unroll_jax.constrained.losses import check_optimizer
 
@@ -18,7 +17,7 @@ __all__ = ["SlackDescent", "SlackState", "resilient_lagrangian", "slack_descent"
 
 
 class SlackState(NamedTuple):
-    """Slacks s >= 0 (constraints,) and the state of the optimiser that moves them.
+    """Slacks s >= 0, of the structure of the violations, and the state of the optimiser that moves them.
 
     Example:
       >>> import optax
@@ -26,7 +25,7 @@ class SlackState(NamedTuple):
       [0.0, 0.0]
     """
 
-    slacks: Float[Array, "constraints"]
+    slacks: PyTree[Array]
     opt_state: optax.OptState
 
 
@@ -34,7 +33,7 @@ class SlackDescent(NamedTuple):
     """The three pure functions that `slack_descent` returns.
 
     Attributes:
-      init: ``num_constraints -> SlackState``, all slacks 0.
+      init: ``violations -> SlackState``, all slacks 0: of any pytree of arrays or shapes, or a number of constraints.
       update: ``(state, gradient) -> SlackState``, the gradient that of `resilient_lagrangian` in the slacks.
       restart: ``(state, when=True) -> SlackState``, all slacks 0 where ``when`` (it may be traced) holds.
 
@@ -45,31 +44,31 @@ class SlackDescent(NamedTuple):
       [0.5, 0.0]
     """
 
-    init: Callable[[int], SlackState]
-    update: Callable[[SlackState, Float[Array, "constraints"]], SlackState]
+    init: Callable[[Any], SlackState]
+    update: Callable[[SlackState, PyTree], SlackState]
     restart: Callable[..., SlackState]
 
 
 @checked(resilience=POSITIVE)
 def resilient_lagrangian(
-    layer_losses: Float[Array, "*samples layers_and_one"],
-    slacks: Float[Array, "constraints"],
-    multipliers: Float[Array, "constraints"],
-    constraints: Constraints,
+    objective: Float[Array, ""] | float,
+    violations: PyTree,
+    slacks: PyTree,
+    multipliers: PyTree,
     *,
     resilience: float,
     normalise: bool = False,
 ) -> Float[Array, ""]:
-    r"""The Lagrangian with slacks, :math:`L = f_L + \sum_l \lambda_l (c_l - s_l) + \frac{\beta}{2} |s|^2`.
+    r"""The Lagrangian with slacks, :math:`L = f + \sum_i \lambda_i (c_i - s_i) + \frac{\beta}{2} |s|^2`.
 
     Its gradient in the slacks is :math:`\beta s - \lambda`, so that they come to rest at :math:`\lambda / \beta`; there
     the violations left to the dual step, c - s, are `relaxed_violations`: the form that decays the multipliers.
 
     Args:
-      layer_losses: as in `lagrangian`.
-      slacks: s >= 0, one for each constraint.
-      multipliers: lambda >= 0, one for each constraint; no gradient flows to them.
-      constraints: ``layer_losses -> violations``.
+      objective: f, a scalar.
+      violations: c of inequalities, any pytree of arrays.
+      slacks: s >= 0, of the structure and shapes of the violations.
+      multipliers: lambda >= 0, likewise; no gradient flows to them.
       resilience: beta > 0, cost of slack.
       normalise: divide by 1 + sum(lambda), the cost of slack too.
 
@@ -77,29 +76,26 @@ def resilient_lagrangian(
       A scalar.
 
     Raises:
-      ValueError: if resilience is not positive and finite; while tracing, if there is not one multiplier and one slack
-        for each constraint.
+      ValueError: if resilience is not positive and finite; while tracing, if slacks, multipliers and violations differ
+        in structure or shape.
 
     Source: Porras-Valenzuela, Hadou, Ribeiro, eqs. 34 to 36.
 
     Example:
-      >>> import jax, jax.numpy as jnp, unroll_jax
-      >>> constraints = unroll_jax.descent_constraints(0.25)
-      >>> losses, slacks, multipliers = jnp.array([4.0, 2.0, 2.0]), jnp.array([0.0, 0.25]), jnp.array([0.0, 2.0])
-      >>> value = jax.value_and_grad(resilient_lagrangian, argnums=1)
-      >>> total, gradient = value(losses, slacks, multipliers, constraints, resilience=4.0)
+      >>> import jax, jax.numpy as jnp
+      >>> violations, slacks, multipliers = jnp.array([-1.0, 0.5]), jnp.array([0.0, 0.25]), jnp.array([0.0, 2.0])
+      >>> value = jax.value_and_grad(resilient_lagrangian, argnums=2)
+      >>> total, gradient = value(2.0, violations, slacks, multipliers, resilience=4.0)
       >>> float(total), gradient.tolist()
       (2.625, [0.0, -1.0])
     """
-    check_shape("slacks", slacks, jnp.shape(multipliers), ", one a multiplier")
-    cost = 0.5 * resilience * jnp.sum(slacks**2)
+    violations, slacks = as_violations("violations", violations), as_violations("slacks", slacks)
+    check_matching("slacks", slacks, violations)
+    cost = 0.5 * resilience * sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(slacks))
     if normalise:
-        cost = cost / (1.0 + jnp.sum(jax.lax.stop_gradient(multipliers)))
-
-    def relaxed(losses: Array) -> Array:
-        return constraints(losses) - slacks
-
-    return lagrangian(layer_losses, multipliers, relaxed, normalise=normalise) + cost
+        cost = cost / (1.0 + sum(jnp.sum(leaf) for leaf in jax.tree.leaves(jax.lax.stop_gradient(multipliers))))
+    relaxed = jax.tree.map(jnp.subtract, violations, slacks)
+    return lagrangian(objective, relaxed, multipliers, normalise=normalise) + cost
 
 
 def slack_descent(optimizer: optax.GradientTransformation) -> SlackDescent:
@@ -119,7 +115,7 @@ def slack_descent(optimizer: optax.GradientTransformation) -> SlackDescent:
 
     Raises:
       TypeError: if optimizer is not an optax gradient transformation.
-      ValueError: when called, if num_constraints < 1, or there is not one gradient for each slack.
+      ValueError: when called, if violations hold no array, or there is not one gradient for each slack.
 
     Source: Porras-Valenzuela, Hadou, Ribeiro, Appendices A.5 and B.2 (resilience restarts); Hounie et al. (2023).
 
@@ -132,18 +128,18 @@ def slack_descent(optimizer: optax.GradientTransformation) -> SlackDescent:
     """
     check_optimizer(optimizer)
 
-    @checked(num_constraints=at_least(1))
-    def init(num_constraints: int) -> SlackState:
-        slacks = jnp.zeros(num_constraints)
+    def init(violations: Any) -> SlackState:
+        slacks = zeros_like_violations(violations)
         return SlackState(slacks, optimizer.init(slacks))
 
-    def update(state: SlackState, gradient: Float[Array, "constraints"]) -> SlackState:
-        check_shape("gradient", gradient, state.slacks.shape, ", one a slack")
-        updates, opt_state = optimizer.update(gradient.astype(state.slacks.dtype), state.opt_state, state.slacks)
+    def update(state: SlackState, gradient: PyTree) -> SlackState:
+        check_matching("gradient", gradient, state.slacks, of="slacks")
+        cast = jax.tree.map(lambda g, s: jnp.asarray(g, s.dtype), gradient, state.slacks)
+        updates, opt_state = optimizer.update(cast, state.opt_state, state.slacks)
         moved = optax.apply_updates(state.slacks, updates)
         return SlackState(optax.projections.projection_non_negative(moved), opt_state)
 
     def restart(state: SlackState, when: Any = True) -> SlackState:
-        return state._replace(slacks=jnp.where(when, 0.0, state.slacks))
+        return state._replace(slacks=jax.tree.map(lambda s: jnp.where(when, 0.0, s), state.slacks))
 
     return SlackDescent(init, update, restart)

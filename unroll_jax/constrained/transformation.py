@@ -1,0 +1,163 @@
+"""Constraints for any optax training loop: primal and dual updates as one gradient transformation."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import optax
+from jaxtyping import Array, PyTree
+
+from unroll_jax.arguments import checked, one_of
+from unroll_jax.constrained.duals import DualAscent, DualState
+from unroll_jax.constrained.lagrangian import augmented_lagrangian, lagrangian
+
+__all__ = ["ORDERS", "PrimalDualState", "multipliers_of", "primal_dual"]
+
+#: Orders of the primal and the dual step, for `primal_dual`.
+ORDERS = ("simultaneous", "primal_dual", "dual_primal", "extragradient")
+
+
+class PrimalDualState(NamedTuple):
+    """State of `primal_dual`: that of the primal optimiser, and the multipliers with theirs.
+
+    Example:
+      >>> import jax.numpy as jnp, optax, unroll_jax
+      >>> optimizer = primal_dual(optax.sgd(0.1), unroll_jax.dual_ascent(optax.sgd(1.0)), violations=2)
+      >>> optimizer.init(jnp.zeros(3)).dual.multipliers.tolist()
+      [0.0, 0.0]
+    """
+
+    primal: optax.OptState
+    dual: DualState
+
+
+Problem = Callable[[Any], tuple[Array, PyTree]]
+
+
+@checked(order=one_of(ORDERS))
+def primal_dual(
+    primal: optax.GradientTransformation,
+    dual: DualAscent,
+    *,
+    violations: Any,
+    order: str = "simultaneous",
+    kinds: Any = "at_most",
+) -> optax.GradientTransformationExtraArgs:
+    r"""An optax optimiser of parameters under constraints, which keeps the multipliers in its state.
+
+    A training loop changes in two lines: its loss is ``lagrangian(objective, violations, multipliers_of(opt_state))``,
+    and its update gets the violations,
+
+    .. code-block:: python
+
+        updates, opt_state = optimizer.update(gradient, opt_state, params, violations=violations)
+
+    In the default order, "simultaneous", both steps use the violations of this call: the parameters' step is that of
+    ``primal`` on the gradient, the multipliers' that of ``dual``. The other orders evaluate the problem again, so the
+    update gets ``problem=`` in place of the violations, a function ``params -> (objective, violations)``:
+
+    - "primal_dual": the multipliers follow the violations at the new parameters;
+    - "dual_primal": the multipliers move first, and the parameters descend the Lagrangian at the new ones;
+    - "extragradient": both take a trial step, and then the step from here with the gradients found there.
+
+    Args:
+      primal: optimiser of the parameters.
+      dual: ascent of the multipliers, from `dual_ascent`. With a penalty the Lagrangian is the augmented one.
+      violations: arrays or shapes like the violations, or a number of constraints: multipliers are made like them.
+      order: one of `ORDERS`.
+      kinds: as in `dual_ascent`; used where this function evaluates an augmented Lagrangian itself.
+
+    Returns:
+      An optax transformation; ``init(params)`` gives a `PrimalDualState`.
+
+    Raises:
+      ValueError: if order is unknown; when called, if neither the violations nor the problem that the order needs is
+        passed, or the violations do not fit.
+      TypeError: if primal or dual is of another type.
+
+    Source: orders as in Cooper (Gallego-Posada et al., 2025); extragradient: Korpelevich (1976).
+
+    Example:
+      >>> import jax, jax.numpy as jnp, optax
+      >>> from unroll_jax import dual_ascent, lagrangian
+      >>> dual = dual_ascent(optax.sgd(0.5), kinds="equal")
+      >>> optimizer, params = primal_dual(optax.sgd(0.2), dual, violations=jnp.zeros(())), jnp.array([1.0, -1.0])
+      >>> def loss(params, multipliers):
+      ...     violations = params[0] + params[1] - 1.0
+      ...     return lagrangian(jnp.sum(params**2), violations, multipliers), violations
+      >>> state = optimizer.init(params)
+      >>> for _ in range(100):
+      ...     gradient, violations = jax.grad(loss, has_aux=True)(params, multipliers_of(state))
+      ...     updates, state = optimizer.update(gradient, state, params, violations=violations)
+      ...     params = optax.apply_updates(params, updates)
+      >>> params.round(3).tolist(), round(float(multipliers_of(state)), 3)
+      ([0.5, 0.5], -1.0)
+    """
+    if not isinstance(primal, optax.GradientTransformation):
+        raise TypeError(f"primal must be an optax gradient transformation such as optax.adam(1e-3), got {primal!r}")
+    if not isinstance(dual, DualAscent):
+        raise TypeError(f"dual must be a dual_ascent(...), got {dual!r}")
+    primal = optax.with_extra_args_support(primal)
+
+    def init(params: optax.Params) -> PrimalDualState:
+        return PrimalDualState(primal.init(params), dual.init(violations))
+
+    def slope(problem: Problem, params: optax.Params, duals: DualState) -> tuple[optax.Updates, PyTree]:
+        """Gradient of the Lagrangian, and the violations."""
+
+        def value(params: optax.Params) -> tuple[Array, PyTree]:
+            objective, values = problem(params)
+            if duals.penalty is None:
+                return lagrangian(objective, values, duals.multipliers), values
+            penalty = {"penalty": duals.penalty, "kinds": kinds}
+            return augmented_lagrangian(objective, values, duals.multipliers, **penalty), values
+
+        return jax.grad(value, has_aux=True)(params)
+
+    def update(
+        gradient: optax.Updates,
+        state: PrimalDualState,
+        params: optax.Params | None = None,
+        *,
+        violations: PyTree | None = None,
+        problem: Problem | None = None,
+        **extra: Any,
+    ) -> tuple[optax.Updates, PrimalDualState]:
+        if order == "simultaneous" and violations is None:
+            raise ValueError("violations are missing: call update(gradient, state, params, violations=violations)")
+        if order != "simultaneous" and (problem is None or params is None):
+            raise ValueError(f"order {order!r} needs update(gradient, state, params, problem=problem)")
+        duals = state.dual
+        if problem is not None and violations is None:
+            violations = problem(params)[1]
+        if order == "dual_primal":
+            duals = dual.update(duals, violations)
+            gradient, _ = slope(problem, params, duals)
+        elif order == "extragradient":
+            trial, _ = primal.update(gradient, state.primal, params, **extra)
+            gradient, violations = slope(problem, optax.apply_updates(params, trial), dual.update(duals, violations))
+        updates, opt_state = primal.update(gradient, state.primal, params, **extra)
+        if order == "primal_dual":
+            violations = problem(optax.apply_updates(params, updates))[1]
+        return updates, PrimalDualState(opt_state, duals if order == "dual_primal" else dual.update(duals, violations))
+
+    return optax.GradientTransformationExtraArgs(init, update)  # type: ignore[arg-type]
+
+
+def multipliers_of(opt_state: Any) -> PyTree[Array]:
+    """The multipliers in the state of `primal_dual`, also within `optax.chain` and the like.
+
+    Raises:
+      ValueError: if there are none.
+
+    Example:
+      >>> import jax.numpy as jnp, optax, unroll_jax
+      >>> inner = primal_dual(optax.sgd(0.1), unroll_jax.dual_ascent(optax.sgd(1.0)), violations=2)
+      >>> multipliers_of(optax.chain(optax.clip(1.0), inner).init(jnp.zeros(3))).tolist()
+      [0.0, 0.0]
+    """
+    leaves = jax.tree.leaves(opt_state, is_leaf=lambda leaf: isinstance(leaf, DualState))
+    states = [leaf for leaf in leaves if isinstance(leaf, DualState)]
+    if len(states) != 1:
+        raise ValueError(f"opt_state must hold the state of one primal_dual(...), got {len(states)} of them")
+    return states[0].multipliers
