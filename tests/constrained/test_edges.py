@@ -66,7 +66,7 @@ def test_known_multipliers_below_zero_or_not_finite_are_named():
     with pytest.raises(ValueError, match="multipliers must be finite"):
         lagrangian(losses, np.array([np.nan, 0.0], np.float32), CONSTRAINTS)
     with pytest.raises(ValueError, match="multipliers must be at least 0"):
-        uj.feasibility_report(np.ones((1, 3), np.float32), given, CONSTRAINTS)
+        uj.feasibility_report(np.ones((1, 3), np.float32), negative, CONSTRAINTS)
 
 
 def test_the_tail_leaves_out_a_sample_of_minus_infinity():

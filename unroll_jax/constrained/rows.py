@@ -3,13 +3,14 @@
 from typing import Any
 
 import jax
+import numpy as np
 import optax
 from jaxtyping import Array, Int, PyTree
 
 __all__ = ["rows_of", "set_rows", "take_rows"]
 
 
-def take_rows(multipliers: PyTree[Array], rows: Int[Array, "batch"]) -> PyTree[Array]:
+def take_rows(multipliers: PyTree, rows: Int[Array | np.ndarray, "batch"]) -> PyTree:
     """Multipliers of the data points of a batch, for `lagrangian`.
 
     Args:
@@ -27,12 +28,14 @@ def take_rows(multipliers: PyTree[Array], rows: Int[Array, "batch"]) -> PyTree[A
     return jax.tree.map(lambda leaf: leaf[rows], multipliers)
 
 
-def rows_of(state: Any, rows: Int[Array, "batch"], transformation: optax.GradientTransformation) -> Any:
+def rows_of(state: Any, rows: Int[Array | np.ndarray, "batch"], transformation: optax.GradientTransformation) -> Any:
     """The `DualState` of some rows; counters and other leaves without an entry for each row are shared."""
     return jax.tree.map(lambda by_row, leaf: leaf[rows] if by_row else leaf, _by_row(state, transformation), state)
 
 
-def set_rows(state: Any, rows: Int[Array, "batch"], part: Any, transformation: optax.GradientTransformation) -> Any:
+def set_rows(
+    state: Any, rows: Int[Array | np.ndarray, "batch"], part: Any, transformation: optax.GradientTransformation
+) -> Any:
     """The state with the rows of ``part`` in their places; of an index that occurs twice, one entry is kept."""
 
     def put(by_row: bool, leaf: Array, new: Array) -> Array:

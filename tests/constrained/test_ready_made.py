@@ -1,0 +1,111 @@
+"""Ready-made constraints against their definitions in NumPy, and their gradients."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.special import expit, log_softmax
+
+from unroll_jax import constrained
+
+RNG = np.random.default_rng(0)
+LOGITS, GROUPS, LABELS = RNG.normal(size=50), RNG.integers(3, size=50), RNG.integers(2, size=50)
+
+
+def gaps(predictions, among, tolerance):
+    """|rate of a group - rate of all| in both directions, less the tolerance, group by group."""
+    rates = np.array([predictions[among & (group == GROUPS)].mean() for group in range(3)])
+    gap = rates - predictions[among].mean()
+    return np.stack([gap - tolerance, -gap - tolerance])
+
+
+@pytest.mark.usefixtures("x64")
+def test_gaps_of_rates_equal_their_definitions_strict_and_soft():
+    everyone, positive, negative = np.ones(50, bool), LABELS == 1, LABELS == 0
+    cases = {
+        "parity": (constrained.demographic_parity(3, tolerance=0.1), (GROUPS,), [everyone]),
+        "opportunity": (constrained.equal_opportunity(3, tolerance=0.1), (GROUPS, LABELS), [positive]),
+        "odds": (constrained.equalised_odds(3, tolerance=0.1), (GROUPS, LABELS), [negative, positive]),
+    }
+    for name, (constraint, others, among) in cases.items():
+        for function, predictions in ((constraint.strict, LOGITS > 0.0), (constraint.surrogate, expit(LOGITS))):
+            expected = [gaps(predictions, mask, 0.1) for mask in among]
+            np.testing.assert_allclose(function(LOGITS, *others), np.squeeze(expected), atol=1e-12, err_msg=name)
+
+
+def test_only_surrogates_have_gradients():
+    constraint = constrained.demographic_parity(3, tolerance=0.1)
+    slope = {
+        name: jax.grad(lambda z, f=function: jnp.sum(f(z, GROUPS)[0]))(jnp.asarray(LOGITS, jnp.float32))
+        for name, function in constraint._asdict().items()
+    }
+    assert np.any(slope["surrogate"])
+    assert not np.any(slope["strict"])
+
+
+def test_a_group_without_samples_is_met():
+    constraint = constrained.demographic_parity(4, tolerance=0.1)
+    np.testing.assert_allclose(constraint.strict(jnp.asarray(LOGITS), GROUPS)[:, 3], -0.1, rtol=1e-6)
+    losses = constrained.worst_class_loss(3, at_most=1.0)(jnp.array([2.0, 3.0]), jnp.array([0, 0]))
+    assert losses.tolist() == [1.5, 0.0, 0.0]
+
+
+def test_the_rate_and_the_loss_of_classes_equal_their_definitions():
+    rate = constrained.positive_rate(at_most=0.3)
+    assert float(rate.strict(jnp.asarray(LOGITS))) == pytest.approx(np.mean(LOGITS > 0.0) - 0.3, abs=1e-6)
+    losses = np.abs(LOGITS)
+    actual = constrained.worst_class_loss(2, at_most=0.5)(jnp.asarray(losses), LABELS)
+    np.testing.assert_allclose(actual, [losses[label == LABELS].mean() - 0.5 for label in (0, 1)], rtol=1e-5)
+
+
+def test_norms_and_costs_are_shares_of_their_bounds():
+    params = {"a": np.ones((2, 2), np.float32), "b": np.full(3, 2.0, np.float32)}
+    assert float(constrained.norm_bound(at_most=2.0)(params)) == pytest.approx(1.0)
+    assert float(constrained.cost_budget({"a": 1.0, "b": 10.0}, at_most=32.0)(params)) == pytest.approx(1.0)
+    slope = jax.grad(constrained.norm_bound(at_most=2.0))({"a": jnp.zeros(3)})
+    assert not np.any(slope["a"])  # and not NaN
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_divergence_from_a_reference_equals_its_definition():
+    logits, reference, counted = RNG.normal(size=(2, 4, 5)), RNG.normal(size=(2, 4, 5)), RNG.random((2, 4)) < 0.5
+    logs, others = log_softmax(logits, -1), log_softmax(reference, -1)
+    expected = np.sum(np.exp(logs) * (logs - others), -1)[counted].mean() - 0.1
+    budget = constrained.kl_budget(at_most=0.1)
+    np.testing.assert_allclose(budget(logits, reference, counted), expected, rtol=1e-12)
+    assert not np.any(jax.grad(budget, 1)(jnp.asarray(logits), jnp.asarray(reference)))
+    assert float(budget(logits, logits)) == pytest.approx(-0.1)
+
+
+def test_gates_are_open_as_often_as_expected():
+    locations = jnp.array([-2.0, 0.0, 1.0])
+    gates = jax.vmap(lambda key: constrained.sample_gates(key, locations))(jax.random.split(jax.random.key(0), 20_000))
+    np.testing.assert_allclose(np.mean(gates > 0.0, axis=0), constrained.expected_gates(locations), atol=0.01)
+    assert 0.0 <= float(jnp.min(gates)) <= float(jnp.max(gates)) <= 1.0
+
+
+def test_the_gaps_of_calibration_add_up_to_the_expected_calibration_error():
+    probabilities = RNG.dirichlet(np.ones(3), size=200).astype(np.float32)
+    labels = RNG.integers(3, size=200)
+    confidence, correct = probabilities.max(-1), probabilities.argmax(-1) == labels
+    bins = np.minimum((confidence * 5).astype(int), 4)
+    error = sum(np.abs((confidence - correct)[bins == place].sum()) / 200 for place in range(5))
+    violations = constrained.calibration_gap(5, tolerance=0.01)(jnp.asarray(probabilities), labels)
+    np.testing.assert_allclose(np.sum(np.max(violations, axis=0) + 0.01), error, rtol=1e-4)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: constrained.demographic_parity(1, tolerance=0.1), "num_groups must be at least 2"),
+        (lambda: constrained.equalised_odds(2, tolerance=2.0), r"tolerance must be in \[0, 1\]"),
+        (lambda: constrained.positive_rate(at_most=-0.1), r"at_most must be in \[0, 1\]"),
+        (lambda: constrained.kl_budget(at_most=0.0), "at_most must be positive and finite"),
+        (lambda: constrained.norm_bound(at_most=float("inf")), "at_most must be positive and finite"),
+        (lambda: constrained.calibration_gap(0, tolerance=0.1), "num_bins must be at least 1"),
+    ],
+)
+def test_bad_arguments_are_named(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -1,0 +1,84 @@
+"""Reports and pictures of any constraints, and multipliers that are a function of features."""
+
+import jax
+import jax.numpy as jnp
+import matplotlib
+import numpy as np
+import optax
+import pytest
+
+import unroll_jax as uj
+from unroll_jax import constrained
+
+matplotlib.use("agg")
+VIOLATIONS = {"gap": np.array([0.2, -1.0]), "sum": np.array(0.0), "idle": np.array(-3.0)}
+MULTIPLIERS = {"gap": np.array([3.0, 0.0]), "sum": np.array(-1.5), "idle": np.array(0.0)}
+KINDS = {"gap": "at_most", "sum": "equal", "idle": "at_most"}
+
+
+def test_a_report_tells_what_is_violated_binding_and_idle():
+    report = uj.constraint_report(VIOLATIONS, MULTIPLIERS, kinds=KINDS, units={"gap": "rate", "sum": "", "idle": "MB"})
+    assert {group.name: group.status for group in report.groups} == {
+        "gap": "violated",
+        "sum": "binding",
+        "idle": "idle",
+    }
+    assert not report.feasible
+    assert report.verdict == "Violated: gap by 0.2 rate. Binding: sum (1.5 of the objective for 1 unit). Idle: idle."
+    assert len(str(report).splitlines()) == 5
+
+
+def test_an_equality_is_violated_in_either_direction():
+    for value in (-0.1, 0.1):
+        assert not uj.constraint_report(np.array(value), np.array(0.0), kinds="equal").feasible
+    assert uj.constraint_report(np.array(-0.1), np.array(0.0)).feasible
+    assert uj.constraint_report(np.array(0.1), np.array(0.0), tolerance=0.2).feasible
+
+
+@pytest.mark.usefixtures("x64")
+def test_a_multiplier_is_the_price_of_its_constraint():
+    """min |x|^2 subject to a x = b: relaxing b by d changes the optimum by lambda d; closed form."""
+    a, b, step = np.array([1.0, 2.0]), 3.0, 1e-4
+
+    def least(bound):
+        return bound**2 / (a @ a)
+
+    init, update = uj.dual_ascent(optax.sgd(0.2), kinds="equal")
+
+    def both(carry, _):
+        x, state = carry
+        x = x - 0.1 * jax.grad(lambda x: uj.lagrangian(x @ x, a @ x - b, state.multipliers))(x)
+        return (x, update(state, a @ x - b)), None
+
+    (x, state), _ = jax.jit(lambda carry: jax.lax.scan(both, carry, length=500))((jnp.zeros(2), init(jnp.zeros(()))))
+    np.testing.assert_allclose(x, a * b / (a @ a), atol=1e-6)
+    price = (least(b - step) - least(b + step)) / (2 * step)
+    np.testing.assert_allclose(state.multipliers, price, rtol=1e-4)
+
+
+def test_pictures_have_axes_units_and_names():
+    report = uj.constraint_report(VIOLATIONS, MULTIPLIERS, kinds=KINDS, units={"gap": "rate", "sum": "", "idle": "MB"})
+    axes = constrained.plot_feasibility(report)
+    assert axes.get_xlabel() == "worst violation"
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["gap [rate]", "sum", "idle [MB]"]
+    axes = constrained.plot_multipliers([MULTIPLIERS, MULTIPLIERS], steps=[0, 10])
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("step", "multiplier")
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["gap", "idle", "sum"]
+    many = constrained.plot_multipliers([np.arange(100.0), np.arange(100.0)])
+    assert "median, range of 100" in many.get_legend().get_texts()[0].get_text()
+    with pytest.raises(ValueError, match="history must hold"):
+        constrained.plot_multipliers([])
+
+
+def test_implicit_multipliers_ascend_the_violations_of_their_points():
+    """Points with a positive feature are violated and others met: one weight learns to tell them apart."""
+    duals = constrained.implicit_dual_ascent(lambda weights, x: x @ weights, optax.sgd(0.5))
+    features = jnp.array([[1.0], [-1.0], [2.0], [-2.0]])
+    violations = jnp.sign(features[:, 0])
+    state, update = duals.init(jnp.zeros(1)), jax.jit(duals.update)
+    for _ in range(20):
+        state = update(state, violations, features)
+    prices = duals.multipliers(state, jnp.array([[3.0], [-3.0]]))
+    assert prices[0] > 1.0 > prices[1] > 0.0
+    with pytest.raises(ValueError, match="one a point"):
+        duals.update(state, violations[:2], features)

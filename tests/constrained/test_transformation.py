@@ -1,0 +1,138 @@
+"""Primal and dual steps as one optax transformation: every order and formulation against cvxpy."""
+
+import cvxpy
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import unroll_jax as uj
+from unroll_jax.constrained import ORDERS, proximal_smoothing, switching_objective
+
+KINDS = {"sum": "equal", "bound": "at_most"}
+
+
+def program():
+    """A quadratic program of six variables with two equalities and three inequalities, solved by cvxpy."""
+    rng = np.random.default_rng(3)
+    root, slope = rng.normal(size=(6, 6)), rng.normal(size=6)
+    rows = np.linalg.qr(rng.normal(size=(6, 6)))[0]
+    a, g, point = rows[:2], rows[2:5], rng.normal(size=6)
+    b, h = a @ point, g @ point + np.array([-0.5, 0.0, 2.0])
+    matrix = root @ root.T / 6.0 + np.eye(6)
+    x = cvxpy.Variable(6)
+    constraints = [a @ x == b, g @ x <= h]
+    cvxpy.Problem(cvxpy.Minimize(0.5 * cvxpy.quad_form(x, matrix) + slope @ x), constraints).solve(
+        solver="CLARABEL", tol_gap_abs=1e-12, tol_gap_rel=1e-12, tol_feas=1e-12
+    )
+
+    def problem(x):
+        return 0.5 * x @ matrix @ x + slope @ x, {"sum": a @ x - b, "bound": g @ x - h}
+
+    return problem, x.value, {"sum": constraints[0].dual_value, "bound": constraints[1].dual_value}
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("penalty", [None, 1.0], ids=["lagrangian", "augmented"])
+@pytest.mark.parametrize("order", ORDERS)
+def test_every_order_and_formulation_ends_at_the_solution_of_cvxpy(order, penalty):
+    problem, solution, prices = program()
+    dual = uj.dual_ascent(optax.sgd(0.2), kinds=KINDS, penalty=penalty)
+    shapes = jax.eval_shape(problem, jnp.zeros(6))[1]
+    optimizer = uj.primal_dual(optax.sgd(0.1), dual, violations=shapes, order=order, kinds=KINDS)
+
+    def step(carry, _):
+        x, state = carry
+
+        def value(x):
+            objective, violations = problem(x)
+            if penalty is None:
+                return uj.lagrangian(objective, violations, uj.multipliers_of(state)), violations
+            dual = state.dual
+            options = {"penalty": dual.penalty, "kinds": KINDS}
+            return uj.augmented_lagrangian(objective, violations, dual.multipliers, **options), violations
+
+        gradient, violations = jax.grad(value, has_aux=True)(x)
+        updates, state = optimizer.update(gradient, state, x, violations=violations, problem=problem)
+        return (optax.apply_updates(x, updates), state), None
+
+    start = jnp.zeros(6), optimizer.init(jnp.zeros(6))
+    (x, state), _ = jax.jit(lambda carry: jax.lax.scan(step, carry, length=3000))(start)
+    assert np.any(prices["bound"] > 0.01)
+    np.testing.assert_allclose(x, solution, atol=1e-5)
+    for name, expected in prices.items():
+        np.testing.assert_allclose(state.dual.multipliers[name], expected, atol=1e-5, err_msg=name)
+    report = uj.constraint_report(problem(x)[1], state.dual.multipliers, kinds=KINDS, tolerance=1e-5)
+    assert report.feasible
+    assert max(group.slackness for group in report.groups) < 1e-5
+
+
+@pytest.mark.usefixtures("x64")
+def test_smoothed_stochastic_steps_come_near_the_solution():
+    """SSL-ALM with noise of deviation .3 on gradients and .1 on violations; rates fall with the root of the step."""
+    problem, solution, _ = program()
+    falling = lambda rate: lambda count: rate / jnp.sqrt(1.0 + count / 50.0)  # noqa: E731
+    dual = uj.dual_ascent(optax.sgd(falling(0.1)), kinds=KINDS, penalty=1.0)
+    primal = proximal_smoothing(optax.sgd(falling(0.05)), weight=1.0, rate=0.3)
+    shapes = jax.eval_shape(problem, jnp.zeros(6))[1]
+    optimizer = uj.primal_dual(primal, dual, violations=shapes, kinds=KINDS)
+
+    def step(carry, key):
+        x, state, mean = carry
+        noise = jax.random.normal(key, (11,))
+
+        def value(x):
+            objective, violations = problem(x)
+            noisy = {"sum": violations["sum"] + 0.1 * noise[6:8], "bound": violations["bound"] + 0.1 * noise[8:]}
+            options = {"penalty": state.dual.penalty, "kinds": KINDS}
+            return uj.augmented_lagrangian(objective, noisy, state.dual.multipliers, **options), noisy
+
+        gradient, violations = jax.grad(value, has_aux=True)(x)
+        updates, state = optimizer.update(gradient + 0.3 * noise[:6], state, x, violations=violations)
+        x = optax.apply_updates(x, updates)
+        return (x, state, mean + 0.002 * (x - mean)), None
+
+    start = jnp.zeros(6), optimizer.init(jnp.zeros(6)), jnp.zeros(6)
+    keys = jax.random.split(jax.random.key(0), 8000)
+    (_, _, mean), _ = jax.jit(lambda carry: jax.lax.scan(step, carry, keys))(start)
+    np.testing.assert_allclose(mean, solution, atol=0.05)
+
+
+@pytest.mark.usefixtures("x64")
+def test_switching_subgradients_end_at_the_solution_within_their_tolerance():
+    problem, solution, _ = program()
+
+    def step(x, count):
+        rate = 0.1 / jnp.sqrt(1.0 + count)
+        gradient = jax.grad(lambda x: switching_objective(*problem(x), kinds=KINDS, tolerance=rate))(x)
+        return x - rate * gradient, None
+
+    x, _ = jax.jit(lambda x: jax.lax.scan(step, x, jnp.arange(20_000)))(jnp.zeros(6))
+    np.testing.assert_allclose(x, solution, atol=0.02)
+    assert float(jnp.max(jnp.abs(problem(x)[1]["sum"]))) < 5e-3
+
+
+def test_it_sits_in_a_chain_and_accumulates_gradients():
+    """Two micro-batches of one sample give the step of the batch of two; the multipliers move once for both."""
+    dual = uj.dual_ascent(optax.sgd(1.0), every=2)
+    optimizer = optax.chain(
+        optax.clip(10.0),
+        uj.primal_dual(optax.MultiSteps(optax.sgd(0.1), 2).gradient_transformation(), dual, violations=1),
+    )
+    params = jnp.array([2.0])
+    state = optimizer.init(params)
+    for violation in (1.0, 3.0):
+        updates, state = optimizer.update(jnp.array([violation]), state, params, violations=jnp.array([violation]))
+        params = optax.apply_updates(params, updates)
+    np.testing.assert_allclose(params, [1.8], rtol=1e-6)
+    np.testing.assert_allclose(uj.multipliers_of(state), [2.0], rtol=1e-6)
+
+
+def test_missing_arguments_of_the_update_are_named():
+    optimizer = uj.primal_dual(optax.sgd(0.1), uj.dual_ascent(optax.sgd(0.1)), violations=1)
+    with pytest.raises(ValueError, match="violations are missing"):
+        optimizer.update(jnp.ones(1), optimizer.init(jnp.ones(1)), jnp.ones(1))
+    optimizer = uj.primal_dual(optax.sgd(0.1), uj.dual_ascent(optax.sgd(0.1)), violations=1, order="dual_primal")
+    with pytest.raises(ValueError, match="order 'dual_primal' needs"):
+        optimizer.update(jnp.ones(1), optimizer.init(jnp.ones(1)), jnp.ones(1), violations=jnp.ones(1))
