@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
 from unroll_jax.arguments import POSITIVE, at_least, checked
@@ -70,9 +71,9 @@ def kl_budget(*, at_most: float) -> Callable[..., Float[Array, ""]]:
     """
 
     def violation(
-        logits: Float[Array, "*positions classes"],
-        reference_logits: Float[Array, "*positions classes"],
-        counted: Bool[Array, "*positions"] | None = None,
+        logits: Float[Array | np.ndarray, "*positions classes"],
+        reference_logits: Float[Array | np.ndarray, "*positions classes"],
+        counted: Bool[Array | np.ndarray, "*positions"] | None = None,
     ) -> Float[Array, ""]:
         logs = jax.nn.log_softmax(logits)
         others = jax.lax.stop_gradient(jax.nn.log_softmax(reference_logits))

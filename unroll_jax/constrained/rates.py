@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from unroll_jax.arguments import at_least, checked, in_interval
+from unroll_jax.constrained.losses import as_losses
 
 __all__ = [
     "ProxyConstraint",
@@ -42,9 +43,6 @@ class ProxyConstraint(NamedTuple):
     strict: Callable[..., Any]
 
 
-Rate = Callable[[Logits], Float[Array, "samples"]]
-
-
 def _soft(logits: Logits) -> Float[Array, "samples"]:
     """The probability of a positive prediction."""
     return jax.nn.sigmoid(logits)
@@ -57,10 +55,11 @@ def _hard(logits: Logits) -> Float[Array, "samples"]:
 
 def _both(violations: Callable[..., Any]) -> ProxyConstraint:
     """The constraint of a function of predictions, with soft and with hard ones."""
-    return ProxyConstraint(
-        lambda logits, *others: violations(_soft(logits), *others),
-        lambda logits, *others: violations(_hard(logits), *others),
-    )
+
+    def of(predict: Callable[[Logits], Float[Array, "samples"]]) -> Callable[..., Any]:
+        return lambda logits, *others: violations(predict(as_losses("logits", logits)), *map(jnp.asarray, others))
+
+    return ProxyConstraint(surrogate=of(_soft), strict=of(_hard))
 
 
 @checked(at_most=in_interval("[0, 1]"))
@@ -199,8 +198,8 @@ def worst_class_loss(num_classes: int, *, at_most: float) -> Callable[..., Float
       [1.0, -0.5]
     """
 
-    def violations(losses: Float[Array, "samples"], labels: Int[Array, "samples"]) -> Float[Array, "classes"]:
-        means, counts = _group_means(losses, labels, num_classes)
+    def violations(losses: Any, labels: Any) -> Float[Array, "classes"]:
+        means, counts = _group_means(as_losses("losses", losses), jnp.asarray(labels), num_classes)
         return jnp.where(counts > 0, means - at_most, 0.0)
 
     return violations

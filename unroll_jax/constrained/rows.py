@@ -9,8 +9,10 @@ from jaxtyping import Array, Int, PyTree
 
 __all__ = ["rows_of", "set_rows", "take_rows"]
 
+Rows = Int[Array | np.ndarray, "batch"]
 
-def take_rows(multipliers: PyTree, rows: Int[Array | np.ndarray, "batch"]) -> PyTree:
+
+def take_rows(multipliers: PyTree, rows: Rows) -> PyTree:
     """Multipliers of the data points of a batch, for `lagrangian`.
 
     Args:
@@ -28,14 +30,12 @@ def take_rows(multipliers: PyTree, rows: Int[Array | np.ndarray, "batch"]) -> Py
     return jax.tree.map(lambda leaf: leaf[rows], multipliers)
 
 
-def rows_of(state: Any, rows: Int[Array | np.ndarray, "batch"], transformation: optax.GradientTransformation) -> Any:
+def rows_of(state: Any, rows: Rows, transformation: optax.GradientTransformation) -> Any:
     """The `DualState` of some rows; counters and other leaves without an entry for each row are shared."""
     return jax.tree.map(lambda by_row, leaf: leaf[rows] if by_row else leaf, _by_row(state, transformation), state)
 
 
-def set_rows(
-    state: Any, rows: Int[Array | np.ndarray, "batch"], part: Any, transformation: optax.GradientTransformation
-) -> Any:
+def set_rows(state: Any, rows: Rows, part: Any, transformation: optax.GradientTransformation) -> Any:
     """The state with the rows of ``part`` in their places; of an index that occurs twice, one entry is kept."""
 
     def put(by_row: bool, leaf: Array, new: Array) -> Array:
