@@ -60,7 +60,11 @@ def test_pictures_have_axes_units_and_names():
     report = uj.constraint_report(VIOLATIONS, MULTIPLIERS, kinds=KINDS, units={"gap": "rate", "sum": "", "idle": "MB"})
     axes = constrained.plot_feasibility(report)
     assert axes.get_xlabel() == "worst violation"
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["gap [rate]", "idle [MB]", "sum"]
+    assert [label.get_text().splitlines() for label in axes.get_yticklabels()] == [
+        ["gap [rate]", "violated, price 3"],
+        ["idle [MB]", "idle, price 0"],
+        ["sum", "binding, price -1.5"],
+    ]
     axes = constrained.plot_multipliers([MULTIPLIERS, MULTIPLIERS], steps=[0, 10])
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("step", "multiplier")
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["gap", "idle", "sum"]

@@ -58,7 +58,7 @@ def plot_multipliers(history: Sequence[PyTree], *, steps: Sequence[int] | None =
 
 
 def plot_feasibility(report: ConstraintReport, *, axes: Any = None) -> Any:
-    """Draws the worst violation of every group as a bar: to the right of 0 it is violated.
+    r"""Draws the worst violation of every group as a bar, with its status and price: to the right of 0 it is violated.
 
     Args:
       report: of `constraint_report`.
@@ -73,16 +73,15 @@ def plot_feasibility(report: ConstraintReport, *, axes: Any = None) -> Any:
       >>> from unroll_jax.constrained import constraint_report
       >>> axes = plot_feasibility(constraint_report({"gap": jnp.array(0.5)}, {"gap": jnp.array(1.0)}))
       >>> axes.get_xlabel(), [label.get_text() for label in axes.get_yticklabels()]
-      ('worst violation', ['gap'])
+      ('worst violation', ['gap\nviolated, price 1'])
     """
     axes = _axes(axes)
-    names = [f"{group.name} [{group.unit}]" if group.unit else group.name for group in report.groups]
+    units = [f" [{group.unit}]" if group.unit else "" for group in report.groups]
+    names = [f"{g.name}{unit}\n{g.status}, price {g.price:.3g}" for g, unit in zip(report.groups, units, strict=True)]
     colours = ["C3" if group.status == VIOLATED else "C2" for group in report.groups]
-    bars = axes.barh(names, [group.worst for group in report.groups], color=colours)
-    axes.bar_label(bars, [f"{group.status}, price {group.price:.3g}" for group in report.groups], padding=3)
+    axes.barh(names, [group.worst for group in report.groups], color=colours, height=0.5)
     axes.axvline(0.0, color="black", linewidth=0.8)
     axes.axvline(report.tolerance, color="grey", linewidth=0.8, linestyle="--", label="tolerance")
-    axes.margins(x=0.25)
     axes.invert_yaxis()
     axes.set_xlabel("worst violation")
     axes.legend()
