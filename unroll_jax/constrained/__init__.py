@@ -1,4 +1,4 @@
-"""Training under constraints: violations, Lagrangian, multipliers, resilience and the report on held-out data.
+"""Optimisation under constraints: violations, Lagrangian, multipliers, ready-made constraints and reports.
 
 Example:
   >>> import jax.numpy as jnp
@@ -9,6 +9,8 @@ Example:
   ([0.0, 0.5], [0.0, -0.375, 1.5])
   >>> sorted(DUAL_OPTIMIZERS), sorted(FORMS)
   (['adam', 'nu_pi', 'pi', 'sgd'], ['difference', 'log_ratio', 'ratio'])
+  >>> KINDS, ORDERS
+  (('at_most', 'equal'), ('simultaneous', 'primal_dual', 'dual_primal', 'extragradient'))
 """
 
 from unroll_jax.constrained.budgets import (

@@ -17,7 +17,7 @@ ABOVE_ONE = Rule("finite and above 1", lambda value: 1.0 < value < float("inf"))
 
 
 class PenaltyRule(NamedTuple):
-    """How penalties start and change, constraint by constraint.
+    """A rule by which penalties start and change, constraint by constraint.
 
     Attributes:
       init: ``multipliers -> penalty``, of their structure and shapes.

@@ -70,7 +70,7 @@ class ConstraintReport(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """Which constraints are violated, binding and idle, and the price of relaxing those that bind."""
+        """The constraints that are violated, binding and idle, and the price of relaxing those that bind."""
         violated = [f"{g.name} by {g.worst:.3g}{_unit(g)}" for g in self.groups if g.status == VIOLATED]
         binding = [
             f"{g.name} ({abs(g.price):.3g} of the objective for 1{_unit(g) or ' unit'})"

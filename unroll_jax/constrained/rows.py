@@ -45,7 +45,7 @@ def set_rows(state: Any, rows: Rows, part: Any, transformation: optax.GradientTr
 
 
 def _by_row(state: Any, transformation: optax.GradientTransformation) -> Any:
-    """Which leaves of a `DualState` have an entry for each row: those that grow with the number of rows."""
+    """Marks the leaves of a `DualState` that have an entry for each row: they grow with the number of rows."""
     longer = jax.tree.map(lambda m: jax.ShapeDtypeStruct((m.shape[0] + 1, *m.shape[1:]), m.dtype), state.multipliers)
     now, then = (jax.eval_shape(transformation.init, tree) for tree in (state.multipliers, longer))
     opt_state = jax.tree.map(lambda one, other: one.shape != other.shape, now, then)
