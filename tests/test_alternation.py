@@ -268,8 +268,11 @@ def test_the_energy_of_the_paper_s_example_falls_and_then_levels_off_above_its_m
             "f_step_size must be positive and finite, or None, got inf",
         ),
         ({"g_step_size": 0.1, "f_step_size": -1.0}, "f_step_size must be positive and finite, or None, got -1.0"),
-        ({"g_step_size": 0.1}, "give either f_step_size or f_step"),
-        ({"g_step_size": 0.1, "f_step_size": 0.1, "f_step": lambda params, y, x: y}, "give either f_step_size or"),
+        ({"g_step_size": 0.1}, "one of f_step_size and f_step must be given"),
+        (
+            {"g_step_size": 0.1, "f_step_size": 0.1, "f_step": lambda params, y, x: y},
+            "one of f_step_size and f_step must be given",
+        ),
         ({"g_step_size": 0.1, "f_step_size": 0.1, "phi": "rleu"}, "phi must be one of"),
     ],
 )

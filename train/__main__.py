@@ -28,6 +28,7 @@ CLOSED_PIPE = 141  # what shells say of a program whose reader, such as `head`, 
 LATE = 0.5  # seconds after a second Ctrl-C that nothing answered, as where XLA compiles
 WITH_CONFIG = ("run", "plan", "sweep")  # the commands that take every option of a configuration
 OF_EVALUATE = {field.name for field in dataclasses.fields(EvaluateArguments)}
+OF_NOISE = ("gamma", "seed")  # of predict and generate
 OF_PREPARE = {"data.root": "--from", "data.prepared": "UNROLL_PREPARED", "data.source": "prepare"}
 SWEEPS = {"search": "--trials N --over.OPTION LOW:HIGH", "table": "--over.OPTION VALUE,VALUE"}  # commands of 0.2
 USAGE = """\
@@ -163,7 +164,7 @@ def _options_of(command: str) -> contextlib.AbstractContextManager[None]:
     """The context in which messages name options as a command has them."""
     if command == "prepare":
         return on_command_line(OF_PREPARE)
-    return on_command_line(only=None if command in WITH_CONFIG else OF_EVALUATE)
+    return on_command_line(only=None if command in WITH_CONFIG else OF_EVALUATE | set(OF_NOISE))
 
 
 def _member(arguments: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -137,7 +137,7 @@ def test_what_a_run_cannot_generate_is_refused_in_one_line(finished, command, tm
         (with_words(words, words[1], str(several)), "it holds the run folders"),
         (with_words(words, words[3], str(long)), "prompt 1 has 83 tokens, and the decoder has places for 1 to 59"),
         (with_words(words, "5", "64"), "--max-tokens must be in [1, max_positions=64), got 64"),
-        ([*words, "--exit-layer", "3", "--draft-length", "1"], "--exit-layer must be from 1 to num_layers - 1=2"),
+        ([*words, "--exit-layer", "3", "--draft-length", "1"], "--exit-layer must be in [1, num_layers=3)"),
     )
     for command_words, message in cases:
         assert message in refused(capsys, *command_words)

@@ -23,8 +23,9 @@ from unroll_jax.train.report.tables import comparison_table, exit_table, score_t
 from unroll_jax.train.report.verdict import verdict
 from unroll_jax.train.runs import default_folder
 from unroll_jax.train.step import init_state, validate
-from unroll_jax.train.tasks.common import Trial, area_under
+from unroll_jax.train.tasks.common import Trial
 from unroll_jax.train.tasks.text import open_text
+from unroll_jax.train.tasks.tokens import area_under
 
 pytestmark = [pytest.mark.xdist_group("text-runs"), pytest.mark.slow]
 

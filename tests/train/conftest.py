@@ -183,7 +183,7 @@ def clips_in_memory() -> Iterator[None]:
         patch.setattr("unroll_jax.train.tasks.video.VideoTask", traced_task)
         patch.setattr("unroll_jax.train.loop.jit_step", traced_step)
         for module in ("loop", "step", "evaluate"):
-            patch.setattr(f"train.{module}.state_like", traced_state)
+            patch.setattr(f"unroll_jax.train.{module}.state_like", traced_state)
         patch.setattr("unroll_jax.train.report.write_report", lambda *arguments, **options: None)
         yield
 

@@ -153,7 +153,7 @@ def test_a_video_file_comes_back_frame_by_frame_as_its_frames_do(model, tmp_path
 
 REFUSED = {
     "no picture": (lambda folder: folder / "no.png", r"no\.png cannot be read as an image"),
-    "a folder": (lambda folder: folder, "is no file"),
+    "a folder": (lambda folder: folder, "is not a file"),
     "half an image": (lambda folder: folder / "half.png", r"half\.png cannot be read as an image"),
     "deep": (lambda folder: folder / "deep.png", "more than 8 bits"),
     "floats": (lambda folder: np.zeros((160, 160)), r"uint8, from 0 to 255, .*got float64 \(160, 160\)"),

@@ -58,7 +58,7 @@ def test_the_options_of_a_model_are_those_of_its_run_whatever_the_task_has(both,
 
 def test_the_card_and_the_report_say_what_a_task_of_ones_own_has(both, tmp_path):
     card = (export(both / "constrained", tmp_path / "model", task=linear(), log=quiet) / "README.md").read_text()
-    assert "data: of its own: 64 train, 16 validation, 16 test examples" in card
+    assert "data: your own: 64 train, 16 validation, 16 test examples" in card
     assert (
         "losses = model.predict(batch)  # arrays by name, as those trained on; (samples, L + 1) of every layer" in card
     )

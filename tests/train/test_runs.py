@@ -14,6 +14,7 @@ from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.metrics import read_metrics
 from unroll_jax.train.step import state_like
 from unroll_jax.train.system.files import check_out, locked
+from unroll_jax.train.tasks.video import VideoTask
 
 pytestmark = pytest.mark.xdist_group("video-runs")
 
@@ -104,6 +105,7 @@ def test_changed_options_and_changed_data_are_refused(finished, start, changed, 
             start(changed(**options))
     before = (finished / "evaluation.json").read_bytes()
     other = Clips(seed=1)
+    monkeypatch.setattr("unroll_jax.train.tasks.video.VideoTask", VideoTask)  # not the task that was kept
     for name in ("splits", "spec"):
         monkeypatch.setattr(clips, name, getattr(other, name))  # what `load` gives from here on
     for again in (lambda: start(config), lambda: evaluated_again(finished)):

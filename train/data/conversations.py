@@ -145,7 +145,7 @@ def _prompt(value: Any, where: str, answers: bool) -> Prompt:
         raise UserError(f"{where} is not an object with {FOR_PROMPTS}; correct it")
     fields = ["" if value.get(name) is None else value[name] for name in ("instruction", "input", "dataset")]
     answer = value.get("output") if answers else None
-    if not all(isinstance(text, str) and is_whole(text) for text in [*fields, answer or ""]):
+    if not all(isinstance(text, str) and is_whole(text) for text in [*fields, "" if answer is None else answer]):
         raise UserError(f"{where} has fields that are not texts; give {FOR_PROMPTS}")
     if not fields[0].strip():
         raise UserError(f"{where} has no instruction; give {FOR_PROMPTS}")
