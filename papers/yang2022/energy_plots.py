@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from papers.yang2022.energies import COMPONENTS, LayerEnergies
-from unroll_jax.train.report.panels import GUIDE, WIDTH, tidy
+from unroll_jax.train.report.page import GUIDE, WIDTH, tidy
 
 # Okabe-Ito: told apart with every common colour blindness.
 BLUE, SKY, ORANGE, GREEN, PINK, GREY = "#0072B2", "#A6CEE8", "#D55E00", "#009E73", "#CC79A7", "#CCCCCC"

@@ -23,7 +23,7 @@ from papers.yang2022.synthetic import (
     principal_plane,
     proximal_regions,
 )
-from unroll_jax.train.report.panels import GUIDE, WIDTH, tidy
+from unroll_jax.train.report.page import GUIDE, WIDTH, tidy
 
 Drawing = tuple[Figure, dict[str, Any]]  # a picture, and its numbers as JSON values
 

@@ -15,14 +15,12 @@ from tests.report.conftest import GAMMAS, RMSE, write_run
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.report import write
 from unroll_jax.train.report.groups import group
-from unroll_jax.train.report.layered import layered_report
+from unroll_jax.train.report.layered import layered_report, verdict, warnings
 from unroll_jax.train.report.page import write_files
 from unroll_jax.train.report.records import METHODS, check_layered, read_runs
 from unroll_jax.train.report.tables import comparison_table, differences, disturbed_table, layers_table, score_table
-from unroll_jax.train.report.verdict import verdict, warnings
-from unroll_jax.train.system.machine import environment
 
-FIGURES = {"layer_losses", "multipliers", "score_curve", "ratios", "training_loss"}
+FIGURES = {"layer_losses", "multipliers", "score_curve", "ratios"}
 FLOORS = {
     "floors": {"linear layer": dict.fromkeys(GAMMAS, 18.0), "total variation": dict.fromkeys(GAMMAS, 15.0)},
     "floor_shares": {"linear layer": 1.0, "total variation": 0.25},
@@ -64,9 +62,8 @@ def rmse(values):
     return {"rmse": dict(zip(GAMMAS, values, strict=True))}
 
 
-def test_the_page_holds_figures_tables_config_and_warnings_and_nothing_from_elsewhere(tmp_path):
-    status = {"environment": {"python": "3.11.0", "accelerator": "1 x Example Accelerator"}}
-    status["messages"] = ["multipliers wind up <at layer 2>; see /home/somebody/runs/x"]
+def test_the_page_holds_figures_tables_and_warnings_and_nothing_from_elsewhere(tmp_path):
+    status = {"messages": ["multipliers wind up <at layer 2>; see /home/somebody/runs/x"]}
     runs = [write_run(tmp_path / method, method, 3, 0, 60, status=status) for method in ("erm", "constrained")]
     lines, out = [], tmp_path / "a" / "out"
     summary = write(reported(runs), out, log=lines.append)
@@ -79,9 +76,9 @@ def test_the_page_holds_figures_tables_config_and_warnings_and_nothing_from_else
     sources = [value for _, name, value in page.attributes if name in ("src", "href", "srcset")]
     pictures = {path.read_bytes() for path in out.glob("*.png")}
     assert {base64.b64decode(one.removeprefix("data:image/png;base64,")) for one in sources} == pictures
-    assert len([value for tag, name, value in page.attributes if (tag, name) == ("img", "alt") and value]) == 5
+    assert len([value for tag, name, value in page.attributes if (tag, name) == ("img", "alt") and value]) == 4
     assert page.text.startswith("video-ut: plain against constrained training")
-    named = ("multipliers wind up <at layer 2>", "mult. x viol.", "Example Accelerator", *environment().values())
+    named = ("multipliers wind up <at layer 2>", "mult. x viol.")
     for words in (*named, *summary["verdict"]["3 layers, training gamma 0.15"]):
         assert words in page.text
     assert json.loads((out / "summary.json").read_text()) == summary
@@ -121,11 +118,10 @@ def test_numbers_that_are_not_finite_are_null(make_run, tmp_path):
 
 
 def test_a_report_survives_runs_without_metrics_and_figures_without_numbers(make_run, monkeypatch, tmp_path):
-    monkeypatch.setattr("unroll_jax.train.report.panels.DPI", 40)
+    monkeypatch.setattr("unroll_jax.train.report.page.DPI", 40)
     nothing = {"layer_losses": [None] * 4, "bounds": [None] * 4, "rmse": dict.fromkeys(["0.0", "0.15"])}
     folder = make_run("constrained", steps=0, evaluation=nothing | {"noisy_rmse": {"0.0": 0.0, "0.15": 48.8}})
     write_files(tmp_path / "out", reported([folder]))
-    assert "The runs hold no training metrics." in (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
     assert {path.stem for path in (tmp_path / "out").glob("*.png")} == {"score_curve", "layer_losses", "ratios"}
 
 
@@ -184,7 +180,6 @@ def test_the_verdict_names_the_best_method_feasibility_layers_floors_and_the_see
     assert f"3 layers, training gamma 0.15: RMSE at the training noise (gamma 0.15), best first: {best}" in sentences[0]
     assert f"{100 * (factor - 1):+.1f}%" in sentences[1]
     assert "NOT feasible (layer 2 is 23.9% over its bound)" in sentences[2]
-    assert "lower at layer 1 and higher at layer 3" in sentences[2]
     judged = "the best model is better than each" if factor < 1 else "no model is better than total variation"
     assert f"noisy input 48.80, linear layer 18.00, total variation 15.00; {judged}." in sentences[3]
     assert sentences[4].startswith("One seed each")
@@ -203,9 +198,7 @@ def test_what_weakens_a_comparison_is_listed(make_run):
     folders = [make_run("erm", seed=1, config={"primal": {"learning_rate": 0.001}})]
     listed = " ".join(warnings(grouped([*folders, make_run("constrained", status=stopped, config=usual)])))
     assert "constrained-L3-s0 is not finished (state: stopped, 40 steps)." in listed
-    assert "unequal steps (40, 60)" in listed
-    assert "do not share the same seeds" in listed
-    assert "differ in more than constraints: primal.learning_rate 0.1 (plain: 0.001)." in listed
+    assert "differ in steps (40, 60), seeds, primal.learning_rate." in listed
     assert "alpha" not in listed
     bounds = {"constraints": {"alpha": 0.5}, "dual": {"learning_rate": 0.3}, "mesh": "data=2"}
     assert warnings(grouped([make_run("erm"), make_run("constrained", name="bounds", config=bounds)])) == []

@@ -171,15 +171,7 @@ def test_a_task_of_any_make_is_trained_evaluated_and_reported(tmp_path, monkeypa
         {"run": "seed0", **{key: read(folder / "status.json").get(key) for key in
                             ("state", "steps", "compile_seconds", "messages")}, **evaluation}
     ]  # fmt: skip
-    pictures = {path.name for path in (folder / "report").glob("*.png")}
-    assert pictures == {"loss.png"}
     assert "0.5, 0.4942" in (folder / "report" / "index.html").read_text()
-
-
-def test_layers_without_the_figures_of_our_tasks_are_drawn_too(tmp_path):
-    (folder,) = fit(Steps(), out=tmp_path / "run", log=quiet)
-    assert read(folder / "evaluation.json")["layer_losses"][0] == 1.0
-    assert (folder / "report" / "layer_losses.png").stat().st_size > 10_000
 
 
 def test_it_is_loaded_with_the_task(run):

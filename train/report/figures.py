@@ -1,37 +1,31 @@
 """The figures of reports on layered runs: each function returns a `Figure`, or None where there is nothing to draw."""
 
-import functools
 import itertools
 from collections.abc import Sequence
 
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, PercentFormatter
+from numpy.typing import NDArray
 
 from .groups import METHOD_NAMES, Setting, Variant
-from .panels import (
-    COLOURS,
-    GUIDE,
-    MARKERS,
-    NOISY,
-    WIDTH,
-    draw_band,
-    log_if_wide,
-    padded,
-    plain_ticks,
-    setting_panels,
-    shared_legend,
-    styled,
-    tidy,
-)
+from .page import GUIDE, WIDTH, tidy
 from .records import METHODS, Array
 
-BOUND = "#004166"
-LEGEND_ENTRY = 0.45  # inches that a variant's two lines take in the legend under a panel
-# Okabe-Ito colours of scores without a network; no method has them.
+# Okabe-Ito: told apart with every common colour blindness.
+COLOURS = {"erm": "#D55E00", "deep_supervision": "#009E73", "constrained": "#0072B2"}
+MARKERS = {"erm": "o", "deep_supervision": "^", "constrained": "s"}
+LINE_STYLES = ("-", "--", ":", "-.")
+# Of scores without a network; no method has them.
 FLOOR_COLOURS = ("#CC79A7", "#E69F00", "#56B4E9")
+NOISY, BOUND = "#6E6E6E", "#004166"
+MOST_COLUMNS = 3
+LETTERS_PER_INCH = 11
+LEGEND_ENTRY = 0.45  # inches that a variant's two lines take in the legend under a panel
+LOG_RATIO = 4.0  # a log axis once the largest value is this many times the smallest
 SMOOTHING = 1 / 60  # of the steps: the fraction that curves are smoothed over
 
 
@@ -40,19 +34,19 @@ def score_curve(settings: Sequence[Setting]) -> Figure | None:
     spec = settings[0].spec
     if len(settings[0].gammas) < 2:
         return None
-    figure, panels = setting_panels(settings, spec.gamma, spec.label, percent=spec.percent)
+    figure, panels = _panels(settings, spec.gamma, spec.label, percent=spec.percent)
     for axes, setting in zip(panels, settings, strict=True):
         colours = itertools.cycle(FLOOR_COLOURS)
         for name, scores in setting.floors().items():
             colour, style = (NOISY, "--x") if name == "noisy input" else (next(colours), "--")
             axes.plot(setting.gammas, scores, style, color=colour, markersize=5, label=name)
-        for variant, style in styled(setting):
-            draw_band(axes, setting.gammas, variant.scores(), variant, style, marked=True)
+        for variant, style in _styled(setting):
+            _draw_band(axes, setting.gammas, variant.scores(), variant, style, marked=True)
         axes.axvline(setting.train_gamma, color=GUIDE, linestyle=":", linewidth=1.2, label="training gamma")
-        axes.set_xlim(padded(setting.gammas))
+        axes.margins(x=0.03)
         if not spec.percent:
             axes.set_ylim(0, _top(setting))
-    shared_legend(figure, panels)
+    _shared_legend(figure, panels)
     return figure
 
 
@@ -62,7 +56,7 @@ def frontier(settings: Sequence[Setting]) -> Figure | None:
     if not shown:
         return None
     title = settings[0].spec.title
-    figure, panels = setting_panels(shown, f"{title} at the training gamma", f"{title} at the largest test gamma")
+    figure, panels = _panels(shown, f"{title} at the training gamma", f"{title} at the largest test gamma")
     for axes, setting in zip(panels, shown, strict=True):
         for variant in setting.variants:
             x, y = variant.scores()[:, setting.training_index], variant.scores()[:, -1]
@@ -78,7 +72,7 @@ def frontier(settings: Sequence[Setting]) -> Figure | None:
                 markerfacecolor=colour if variant.feasible else "white",
                 label=METHOD_NAMES[variant.method],
             )
-    shared_legend(figure, panels)
+    _shared_legend(figure, panels)
     return figure
 
 
@@ -91,8 +85,8 @@ def layer_losses(settings: Sequence[Setting]) -> Figure:
         axes.margins(x=0.08)
     if any(setting.of("constrained") for setting in settings):
         panels[0].plot([], [], "_", color=BOUND, markersize=14, markeredgewidth=2, label="bound (constrained)")
-    log_if_wide(panels, [v.stack("layer_losses") for s in settings for v in s.variants])
-    shared_legend(figure, panels)
+    _log_if_wide(panels, [v.stack("layer_losses") for s in settings for v in s.variants])
+    _shared_legend(figure, panels)
     return figure
 
 
@@ -101,7 +95,7 @@ def error_rates(settings: Sequence[Setting]) -> Figure | None:
     if not _all_have(settings, "error_rates"):
         return None
     figure, panels = _by_layer(settings, "error_rates", "error rate", percent=True)
-    shared_legend(figure, panels)
+    _shared_legend(figure, panels)
     return figure
 
 
@@ -109,13 +103,13 @@ def acceptance(settings: Sequence[Setting]) -> Figure | None:
     """Share of tokens that a layer names as the last one does, by layer, at the lowest strength of noise."""
     if not _all_have(settings, "acceptance"):
         return None
-    figure, panels = setting_panels(settings, "layer that drafts (0: embedded input)", "acceptance", percent=True)
+    figure, panels = _panels(settings, "layer that drafts (0: embedded input)", "acceptance", percent=True)
     for axes, setting in zip(panels, settings, strict=True):
         axes.set_xticks(setting.layers)
-        for variant, style in styled(setting):
+        for variant, style in _styled(setting):
             lowest = variant.stack("acceptance")[:, 0]
-            draw_band(axes, np.asarray(setting.layers), lowest, variant, style, marked=True)
-    shared_legend(figure, panels)
+            _draw_band(axes, np.asarray(setting.layers), lowest, variant, style, marked=True)
+    _shared_legend(figure, panels)
     return figure
 
 
@@ -123,9 +117,9 @@ def ratios(settings: Sequence[Setting]) -> Figure:
     """Distribution of the per-sample ratios f_l / f_{l-1} over all layers, one panel per setting."""
     most = max(len(setting.variants) for setting in settings)
     x, y, height = "per-sample ratio  f$_l$ / f$_{l-1}$", "share of steps (% per bin)", 2.8 + LEGEND_ENTRY * most
-    figure, panels = setting_panels(settings, x, y, height=height)
+    figure, panels = _panels(settings, x, y, height=height)
     for axes, setting in zip(panels, settings, strict=True):
-        for variant, style in styled(setting):
+        for variant, style in _styled(setting):
             edges, shares, open_ended = _histogram(variant)
             if open_ended:  # the last bin holds everything above its left edge
                 ticks = np.linspace(0.0, edges[-2], 5)
@@ -144,29 +138,29 @@ def early_exit(settings: Sequence[Setting]) -> Figure | None:
     """Accuracy against mean depth over all thresholds; the threshold chosen on validation data is marked."""
     if not _all_have(settings, "early_exit"):
         return None
-    figure, panels = setting_panels(settings, "mean depth (layers run)", settings[0].spec.label, percent=True)
+    figure, panels = _panels(settings, "mean depth (layers run)", settings[0].spec.label, percent=True)
     for axes, setting in zip(panels, settings, strict=True):
         grid = np.linspace(0.0, setting.num_layers, 200)
-        for variant, style in styled(setting):
+        for variant, style in _styled(setting):
             exits = [run.evaluation["early_exit"] for run in variant.runs]
-            draw_band(axes, grid, np.stack([_on_grid(one["curve"], grid) for one in exits]), variant, style)
+            _draw_band(axes, grid, np.stack([_on_grid(one["curve"], grid) for one in exits]), variant, style)
             depths, accuracies = ([one[name] for one in exits] for name in ("mean_depth", "accuracy"))
             label = f"{METHOD_NAMES[variant.method]}: threshold chosen on validation data"
             axes.plot(depths, accuracies, MARKERS[variant.method], color=COLOURS[variant.method], label=label)
-    shared_legend(figure, panels)
+    _shared_legend(figure, panels)
     return figure
 
 
 def multipliers(settings: Sequence[Setting]) -> Figure | None:
     """Multiplier and violation of every layer against step, a row per constrained variant, means over the seeds."""
-    rows = [(s, v) for s in settings for v in s.of("constrained") if len(_curves(v, "loss")[0])]
+    rows = [(s, v) for s in settings for v in s.of("constrained") if len(v.curves("multipliers")[0])]
     if not rows:
         return None
     figure = Figure(figsize=(WIDTH, 0.5 + 3.1 * len(rows)), layout="constrained")
     for (left, right), (setting, variant) in zip(figure.subplots(len(rows), 2, squeeze=False), rows, strict=True):
         shades = colormaps["viridis"](np.linspace(0.0, 0.88, setting.num_layers + 1))
         for axes, name in ((left, "multipliers"), (right, "violations")):
-            steps, curves = _curves(variant, name)
+            steps, curves = variant.curves(name)
             for layer, shade, curve in zip(setting.layers, shades, curves.mean(0).T, strict=True):
                 if not np.isnan(variant.mean("bounds")[setting.layers.index(layer)]):  # no bound, no constraint
                     axes.plot(*_smooth(steps, curve), color=shade, label=f"layer {layer}")
@@ -176,32 +170,67 @@ def multipliers(settings: Sequence[Setting]) -> Figure | None:
         left.set_ylabel("multiplier λ (smoothed)")
         right.set_ylabel("violation of the tightened bound\n(smoothed; ≤ 0 holds)")
         right.set_yscale("symlog", linthresh=0.1, linscale=0.7)
-        plain_ticks(right.yaxis)
+        _plain_ticks(right.yaxis)
         right.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
     return figure
 
 
-def training_loss(settings: Sequence[Setting]) -> Figure | None:
-    """Loss of the last layer against training step (smoothed), with the validation values as dots."""
-    if not any(len(_curves(variant, "loss")[0]) for setting in settings for variant in setting.variants):
-        return None
-    figure, panels = setting_panels(settings, "training step", f"last layer's {settings[0].spec.loss}")
-    drawn = []
-    for axes, setting in zip(panels, settings, strict=True):
-        for variant, style in styled(setting):
-            steps, losses = _curves(variant, "loss")
-            if not len(steps):
-                continue
-            smoothed = [_smooth(steps, loss) for loss in losses]
-            drawn.append(np.stack([loss for _, loss in smoothed]))
-            draw_band(axes, smoothed[0][0], drawn[-1], variant, style)
-            for run in variant.runs:
-                dots = run.curves["validation"]
-                axes.plot(dots["step"], dots["layer_losses"][:, -1], ".", color=COLOURS[variant.method], markersize=5)
-    panels[0].plot([], [], ".", color=GUIDE, label="validation")
-    log_if_wide(panels, drawn)
-    shared_legend(figure, panels)
-    return figure
+def _panels(
+    settings: Sequence[Setting], x: str, y: str, *, percent: bool = False, height: float = 3.9
+) -> tuple[Figure, list[Axes]]:
+    """Returns a figure with one titled panel per setting; the first of every row has the y label."""
+    columns = min(len(settings), MOST_COLUMNS)
+    rows = -(-len(settings) // columns)
+    figure = Figure(figsize=(WIDTH, height * rows + 0.4), layout="constrained")
+    grid = list(figure.subplots(rows, columns, sharey=True, squeeze=False).flat)
+    for axes in grid[len(settings) :]:
+        axes.remove()
+    for place, (axes, setting) in enumerate(zip(grid, settings, strict=False)):
+        tidy(axes, setting.title)
+        axes.set(xlabel=x, ylabel="" if place % columns else y)
+        if percent:
+            axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    return figure, grid[: len(settings)]
+
+
+def _log_if_wide(panels: Sequence[Axes], values: Sequence[Array]) -> None:
+    """Makes the y axes logarithmic where the values are positive and span more than `LOG_RATIO`."""
+    finite = np.concatenate([value[np.isfinite(value)] for value in values])
+    if not len(finite) or finite.min() <= 0 or finite.max() < LOG_RATIO * finite.min():
+        return
+    for axes in panels:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        _plain_ticks(axes.yaxis)
+        axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _plain_ticks(axis: Axis) -> None:
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
+def _shared_legend(figure: Figure, panels: Sequence[Axes]) -> None:
+    """One legend under all panels."""
+    entries = {}
+    for axes in panels:
+        handles, labels = axes.get_legend_handles_labels()
+        entries |= dict(zip(labels, handles, strict=True))
+    longest = max(map(len, entries)) + 8  # The line of a label is about 8 letters wide.
+    columns = int(np.clip(figure.get_figwidth() * LETTERS_PER_INCH // longest, 1, min(4, len(entries))))
+    figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=columns)
+
+
+def _styled(setting: Setting) -> list[tuple[Variant, str]]:
+    """Variants with line styles: colour tells the method, the style tells variants of one method apart."""
+    return [(v, LINE_STYLES[setting.of(v.method).index(v) % len(LINE_STYLES)]) for v in setting.variants]
+
+
+def _draw_band(axes: Axes, x: NDArray, values: Array, variant: Variant, style: str, *, marked: bool = False) -> None:
+    """Mean over the first axis as a line; smallest to largest as a band where there are several seeds."""
+    colour, marker = COLOURS[variant.method], MARKERS[variant.method] if marked else ""
+    axes.plot(x, values.mean(0), color=colour, linestyle=style, marker=marker, markersize=5, label=variant.title)
+    if len(values) > 1:
+        axes.fill_between(x, values.min(0), values.max(0), color=colour, alpha=0.2, linewidth=0)
 
 
 def _top(setting: Setting) -> float | None:
@@ -212,24 +241,16 @@ def _top(setting: Setting) -> float | None:
 
 
 def _by_layer(settings: Sequence[Setting], key: str, label: str, *, percent: bool = False) -> tuple[Figure, list[Axes]]:
-    """A number of every layer on held-out data, for every variant."""
-    figure, panels = setting_panels(settings, "layer (0: embedded input)", label, percent=percent)
+    figure, panels = _panels(settings, "layer (0: embedded input)", label, percent=percent)
     for axes, setting in zip(panels, settings, strict=True):
-        for variant, style in styled(setting):
-            draw_band(axes, np.asarray(setting.layers), variant.stack(key), variant, style, marked=True)
+        for variant, style in _styled(setting):
+            _draw_band(axes, np.asarray(setting.layers), variant.stack(key), variant, style, marked=True)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     return figure, panels
 
 
 def _all_have(settings: Sequence[Setting], key: str) -> bool:
     return all(variant.has(key) for setting in settings for variant in setting.variants)
-
-
-def _curves(variant: Variant, name: str) -> tuple[Array, Array]:
-    """Steps that all seeds logged, and a column of metrics.jsonl of every seed at these."""
-    tables = [run.curves["train"] for run in variant.runs]
-    steps = functools.reduce(np.intersect1d, [table["step"] for table in tables])
-    return steps, np.stack([table[name][np.isin(table["step"], steps)] for table in tables])
 
 
 def _smooth(steps: Array, values: Array) -> tuple[Array, Array]:
@@ -240,7 +261,7 @@ def _smooth(steps: Array, values: Array) -> tuple[Array, Array]:
 
 
 def _histogram(variant: Variant) -> tuple[Array, Array, bool]:
-    """Bin edges, share of all ratios in each bin, and whether the last bin has no end."""
+    """Returns bin edges, the share of all ratios in each bin, and whether the last bin has no end."""
     histograms = [run.evaluation["ratio_histogram"] for run in variant.runs]
     edges = np.asarray(histograms[0]["edges"], np.float64)
     counts = np.sum([one["counts"] for one in histograms], axis=(0, 1), dtype=np.float64)
@@ -251,7 +272,6 @@ def _histogram(variant: Variant) -> tuple[Array, Array, bool]:
 
 
 def _on_grid(curve: dict[str, list[float]], grid: Array) -> Array:
-    """Accuracy at depths between those of thresholds, along the line that joins them."""
     order = np.argsort(curve["mean_depths"], kind="stable")
     return np.interp(grid, np.array(curve["mean_depths"])[order], np.array(curve["accuracies"])[order])
 

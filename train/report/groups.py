@@ -1,5 +1,6 @@
 """Runs by setting (depth, training noise) and variant (runs that differ only by the seed)."""
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -51,6 +52,12 @@ class Variant:
     def has(self, key: str) -> bool:
         """Returns whether the evaluations of all seeds hold a key."""
         return all(run.evaluation.get(key) is not None for run in self.runs)
+
+    def curves(self, name: str) -> tuple[Array, Array]:
+        """Steps that all seeds logged, and a column of metrics.jsonl of every seed at these."""
+        tables = [run.curves for run in self.runs]
+        steps = functools.reduce(np.intersect1d, [table["step"] for table in tables])
+        return steps, np.stack([table[name][np.isin(table["step"], steps)] for table in tables])
 
     @property
     def feasible_runs(self) -> int:

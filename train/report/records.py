@@ -1,6 +1,6 @@
 """Evaluated runs as reports read them: checked, comparable, and grouped by what sets them apart."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,6 @@ SCALARS = ("train_gamma", "tolerance", "share_descending", "mean_ratio_all", "tr
 OTHERS = ("experiment", "method", "num_layers", "seed", "feasible", "test_gammas", "ratio_histogram")
 # The evaluation of a user's task that has these figures is reported by layer.
 LAYERED = {"method", "num_examples", "loss", "layer_losses", "bounds"}
-# Noise of the same strength on the same clips differs by well under 1% between noise seeds; more is other clips.
-NOISY_RTOL, NOISY_ATOL = 0.02, 0.05
 
 
 @dataclass(frozen=True)
@@ -54,10 +52,10 @@ class Run:
 
 @dataclass(frozen=True)
 class LayeredRun(Run):
-    """A run whose layers have losses; ``curves`` holds columns of metrics.jsonl, by kind of row and name."""
+    """A run whose layers have losses; ``curves`` holds columns of the training rows of metrics.jsonl by name."""
 
     spec: ReportSpec
-    curves: dict[str, dict[str, Array]]
+    curves: dict[str, Array]
 
     @property
     def method(self) -> str:
@@ -106,9 +104,10 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
 
 
 def check_layered(runs: Sequence[Run]) -> list[LayeredRun]:
-    """The runs with checked figures of their layers, which must be comparable with each other."""
+    """Returns runs with checked figures of their layers, which must be comparable with each other."""
     checked = [_layered(run) for run in runs]
-    _check_comparable(checked)
+    for run in checked[1:]:
+        _check_comparable(checked[0], run)
     return checked
 
 
@@ -172,62 +171,43 @@ def _check_shapes(evaluation: dict[str, Any], spec: ReportSpec) -> None:
         raise ValueError(f"ratio_histogram must hold {layers} rows of one count less than edges, two at least")
 
 
-def _curves(run: Run) -> dict[str, dict[str, Array]]:
-    """Columns of the training and the validation rows: step, loss, and (steps, L + 1) by layer."""
+def _curves(run: Run) -> dict[str, Array]:
+    """Returns columns of the training rows: the step, and (steps, L + 1) by layer."""
     layers = (run.evaluation["num_layers"] + 1,)
-    shapes = {
-        "train": {"step": (), "loss": (), "violations": layers, "multipliers": layers},
-        "validation": {"step": (), "layer_losses": layers},
-    }
-    columns = {kind: {name: [] for name in names} for kind, names in shapes.items()}
+    shapes = {"step": (), "violations": layers, "multipliers": layers}
+    columns: dict[str, list[Array]] = {name: [] for name in shapes}
     for number, row in enumerate(run.metrics, start=1):
         try:
-            for name, shape in shapes.get(row["kind"], {}).items():
+            for name, shape in shapes.items() if row["kind"] == "train" else ():
                 value = floats(row[name])
                 if value.shape != shape:
                     raise ValueError(f"{name} must hold {shape[0] if shape else 'one'} number{'s' * bool(shape)}")
-                columns[row["kind"]][name].append(value)
+                columns[name].append(value)
         except (KeyError, TypeError, ValueError) as error:
             path = run.folder / "metrics.jsonl"
             raise UserError(f"{path} is damaged in line {number} ({one_line(error)}); train the run again") from None
-    return {
-        kind: {name: floats(columns[kind][name]).reshape(-1, *shape) for name, shape in names.items()}
-        for kind, names in shapes.items()
-    }
+    return {name: floats(columns[name]).reshape(-1, *shape) for name, shape in shapes.items()}
 
 
-def _check_comparable(runs: Sequence[LayeredRun]) -> None:
+def _check_comparable(first: LayeredRun, run: LayeredRun) -> None:
     """Raises a UserError for runs of mixed experiments, data sources, test sets or noise."""
     apart, again = "report them separately", "evaluate both again with the same settings"
-    first = runs[0]
-    checks: tuple[tuple[str, Callable[[LayeredRun], Any], str], ...] = (
-        ("experiment", lambda run: run.evaluation["experiment"], apart),
-        ("data source", _data_source, apart),
-        (f"number of test {first.spec.sample}s", lambda run: run.evaluation[run.spec.tested], again),
-        ("test gammas", lambda run: run.evaluation["test_gammas"], again),
-        ("the meaning of gamma (--noise)", lambda run: run.evaluation.get("noise", run.config.get("noise")), apart),
-        ("edges of ratio histograms", lambda run: run.evaluation["ratio_histogram"]["edges"], again),
+    tested = f"number of test {first.spec.sample}s"
+    one, two = (
+        {
+            "experiment": (each.evaluation["experiment"], apart),
+            "data source": (_data_source(each), apart),
+            tested: (each.evaluation[each.spec.tested], again),
+            "test gammas": (each.evaluation["test_gammas"], again),
+            "the meaning of gamma (--noise)": (each.evaluation.get("noise", each.config.get("noise")), apart),
+            "edges of ratio histograms": (each.evaluation["ratio_histogram"]["edges"], again),
+        }
+        for each in (first, run)
     )
-    for run in runs[1:]:
-        for what, value, mend in checks:
-            if value(run) != value(first):
-                pair = f"{first.folder} has {value(first)}, {run.folder} has {value(run)}"
-                raise UserError(f"runs differ in {what}: {pair}; {mend}")
-        if not _same_noise(run, first):
-            raise UserError(
-                f"{first.folder} and {run.folder} were not tested on the same noisy {first.spec.sample}s (the "
-                f"{first.spec.title} of their noisy inputs differs by more than {NOISY_RTOL:.0%}); {again}"
-            )
-
-
-def _same_noise(run: LayeredRun, other: LayeredRun) -> bool:
-    """Returns whether the scores of the input itself agree at the levels that both were tested at."""
-    key = run.spec.baseline
-    if key is None:
-        return True
-    shared = [gamma for gamma in run.gammas if gamma in other.gammas]
-    one, two = (floats([each.evaluation[key][gamma] for gamma in shared]) for each in (run, other))
-    return np.allclose(one, two, NOISY_RTOL, NOISY_ATOL, equal_nan=True)
+    for name, (value, way) in one.items():
+        if two[name][0] != value:
+            pair = f"{first.folder} has {value}, {run.folder} has {two[name][0]}"
+            raise UserError(f"runs differ in {name}: {pair}; {way}")
 
 
 def _data_source(run: Run) -> str:

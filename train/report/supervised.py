@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 from matplotlib import colormaps
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
@@ -16,11 +15,10 @@ from ..data.pictures import NOT_COUNTED
 from ..metrics import Predictions, read_predictions
 from ..registry import ReportSpec
 from ..system.terminal import Table
-from .page import Block, Picture, Report
-from .panels import WIDTH, tidy
+from .layered import MANY_SEEDS, ONE_SEED
+from .page import WIDTH, Picture, Report, tidy
 from .records import Run, flat, floats
 from .tables import ranged, runs_table
-from .verdict import ONE_SEED
 
 # Shares by level under disturbed pixels, by key of evaluation.json, and the word before a level in the table.
 DISTURBED = {
@@ -49,8 +47,8 @@ def supervised_report(runs: Sequence[Run], spec: ReportSpec) -> Report:
     if spec.metric == "accuracy":
         floors = {"chance": 1 / max(len(runs[0].evaluation["class_names"]), 1), **floors}
     tables = [_table(rows, summary, measures), *_disturbed_table(rows)]
-    caption = f"{spec.label} on the validation split, and equilibria in training, against training steps."
-    blocks: list[Block] = [Picture("curves", caption, _curves(rows, spec)), *tables]
+    caption = f"{spec.label} on the validation split, against training steps."
+    blocks: list[Picture | Table] = [Picture("curves", caption, _curves(rows, spec)), *tables]
     if spec.metric == "intersection_over_union":
         blocks.append(Picture("predictions", "Test scenes, their labels, and predictions.", _predictions(rows)))
     return Report(
@@ -189,51 +187,28 @@ def _verdict(rows: Rows, spec: ReportSpec, floors: Mapping[str, float]) -> list[
     unbeaten = [name for name, share in floors.items() if ranked[0][1] <= share]
     words = ", ".join(f"{name} {100 * share:.1f}%" for name, share in floors.items())
     judged = f"no network is better than {' or '.join(unbeaten)}" if unbeaten else "the best network is better"
-    several = max(map(len, rows.values())) > 1
+    counts = sorted({len(group) for group in rows.values()})
     return [
         f"Best {spec.title} on the test split: {', '.join(f'{name} {100 * mean:.1f}%' for name, mean in ranked)}.",
         f"Without a network: {words}; {judged}.",
-        "Means over seeds; brackets are from the smallest to the largest." if several else ONE_SEED,
+        ONE_SEED if counts == [1] else MANY_SEEDS.format(", ".join(map(str, counts))),
     ]
 
 
 def _curves(rows: Rows, spec: ReportSpec) -> Figure:
-    """The metric on the validation split, and where there are equilibria their iterations, residuals and norms."""
-    solved = any(row["iterations"] is not None for group in rows.values() for run in group for row in run.rows("train"))
-    figure = Figure(figsize=(WIDTH, 7.2 if solved else 3.8), layout="constrained")
-    panels = figure.subplots(2, 2).ravel() if solved else [figure.subplots()]
-    titles = (
-        ("Validation", spec.label, "linear"),
-        ("Iterations of the equilibrium, training", "step evaluations (batch mean)", "linear"),
-        ("Residual of the equilibrium, training", "relative residual (batch mean)", "log"),
-        ("Norms of W as trained", "solid: norm; dashed: bound", "log"),
-    )
-    for axes, (title, unit, scale) in zip(panels, titles, strict=False):
-        tidy(axes, title)
-        axes.set(xlabel="training step", ylabel=unit, yscale=scale)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    """Returns the metric on the validation split against the step, a curve a run."""
+    figure = Figure(figsize=(WIDTH, 3.8), layout="constrained")
+    axes = figure.subplots()
+    tidy(axes, "Validation")
+    axes.set(xlabel="training step", ylabel=spec.label)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     for place, (name, group) in enumerate(rows.items()):
         for run, label in zip(group, [name] + [None] * len(group), strict=False):
-            look = {"color": f"C{place}", "linewidth": 1.2}
-            _draw(
-                panels[0], run.rows("validation"), spec.metric, scale=100, marker="o", markersize=3, label=label, **look
-            )
-            if solved:
-                _draw(panels[1], run.rows("train"), "iterations", **look)
-                _draw(panels[2], run.rows("train"), "residual", **look)
-                _draw(panels[3], run.rows("validation"), "weight_norms", marker=".", **look)
-                _draw(panels[3], run.rows("validation"), "weight_norm_bounds", linestyle="--", **look)
-    for axes in panels:
-        axes.set_visible(axes.has_data())  # monotone operator networks have no W to bound
+            known = [row for row in run.rows("validation") if row.get(spec.metric) is not None]
+            shares = 100 * floats([row[spec.metric] for row in known])
+            axes.plot([row["step"] for row in known], shares, "o-", color=f"C{place}", markersize=3, label=label)
     figure.legend(loc="outside lower center", ncols=1 if max(map(len, rows)) > 50 else 3, fontsize="small")
     return figure
-
-
-def _draw(axes: Axes, rows: Sequence[Mapping[str, Any]], name: str, *, scale: float = 1.0, **look: Any) -> None:
-    """Draws a column of metrics.jsonl against the step, where rows have it."""
-    known = [row for row in rows if row.get(name) is not None]
-    if known:
-        axes.plot([row["step"] for row in known], scale * floats([row[name] for row in known]), **look)
 
 
 def _predictions(rows: Rows) -> Figure:

@@ -1,6 +1,5 @@
 """The tables of reports on runs with layers, as rows of text that the terminal and the page share."""
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +8,6 @@ from scipy import stats
 
 from ..registry import ReportSpec
 from ..system.files import without_folders
-from ..system.machine import environment
 from ..system.terminal import Table
 from .groups import Setting, Variant
 from .records import Array, Run, flat
@@ -22,6 +20,7 @@ BOUND = {
     "tail": " Violations and margins are of the mean over the worst samples.",
     "positive": " Violations and margins are of the mean over samples of the excess over the bound, less the leeway.",
 }
+BY_LAYER = "By the number of the layer in the model; 0 is the embedded input."
 RATIOS = " Violations and margins are of ratios, taken sample by sample; losses and bounds are means."
 
 
@@ -146,40 +145,35 @@ def _disturbed(evaluation: dict[str, Any], prefix: str, spec: ReportSpec) -> dic
 
 def exit_table(settings: Sequence[Setting]) -> list[Table]:
     """Early exit at the threshold chosen on validation data, a row a variant, means over seeds."""
+    chosen = [(setting, variant) for setting in settings for variant in setting.variants if variant.has("early_exit")]
     rows = []
-    for setting in settings:
-        for variant in (one for one in setting.variants if one.has("early_exit")):
-            exits = [
-                {**run.evaluation["early_exit"], **run.evaluation["early_exit"]["milliseconds"]} for run in variant.runs
-            ]
-            mean = {
-                name: np.mean([one[name] for one in exits]) for name, value in exits[0].items() if np.isscalar(value)
-            }
-            lost = number(100 * (mean["accuracy"] - mean["full_accuracy"]), 2, sign=True)
-            faster = mean["whole"] / mean["early_exit"] if mean["early_exit"] > 0 else np.nan
-            rows.append((
-                f"{variant.title}, {setting.title}",
-                f"{mean['mean_depth']:.2f} of {setting.num_layers}",
-                *_numbers(100 * np.array([mean["accuracy"], mean["full_accuracy"]]), 2),
-                f"{lost} ({number(100 * mean['standard_error'], 2)})",
-                *_numbers(np.array([mean["whole"], mean["by_layers"], mean["early_exit"], mean["depth"]]), 2),
-                f"{number(faster, 2)}{'x' * bool(np.isfinite(faster))}",
-            ))  # fmt: skip
+    for setting, variant in chosen:
+        exits = [run.evaluation["early_exit"] for run in variant.runs]
+        names = ("mean_depth", "accuracy", "full_accuracy", "standard_error")
+        depth, accuracy, full, error = (100 * np.mean([one[name] for one in exits]) for name in names)
+        times = {name: np.mean([one["milliseconds"][name] for one in exits]) for name in exits[0]["milliseconds"]}
+        shown = np.array([times[name] for name in ("whole", "by_layers", "early_exit", "depth")])
+        rows.append((
+            f"{variant.title}, {setting.title}",
+            f"{depth / 100:.2f} of {setting.num_layers}",
+            *_numbers(np.array([accuracy, full]), 2),
+            f"{number(accuracy - full, 2, sign=True)} ({number(error, 2)})",
+            *_numbers(shown, 2),
+        ))  # fmt: skip
     note = (
         "A text leaves at the first layer whose predicted improvement is under a threshold: that of least depth that "
         "costs at most half a point on validation data, its standard error included. Points: the cost on the test "
-        "split (standard error). Times are of one text at a time at the timed depth: whole network in one program, "
-        "layer by layer to the end, and with early exit, which calls a program a layer: on small models this costs "
-        "more than it saves. Speed: whole over exit; under 1 early exit is slower."
+        "split (standard error). Times are of one text at the timed depth: in one program, layer by layer to the end, "
+        "and with early exit, which calls a program a layer: on small models this costs more than it saves."
     )
     header = (
         "model", "mean depth", "accuracy %", "full depth", "points", "ms whole", "ms by layers", "ms exit",
-        "timed depth", "speed",
+        "timed depth",
     )  # fmt: skip
     return [Table("Early exit on the test split, at the training noise", header, tuple(rows), note)] if rows else []
 
 
-def by_layer_table(settings: Sequence[Setting], key: str, title: str, note: str) -> list[Table]:
+def by_layer_table(settings: Sequence[Setting], key: str, title: str) -> list[Table]:
     """Shares by test gamma and layer, a row a variant and gamma; no table where the evaluations lack them."""
     tables = []
     for setting in settings:
@@ -190,7 +184,7 @@ def by_layer_table(settings: Sequence[Setting], key: str, title: str, note: str)
             for gamma, shares in zip(setting.gammas, variant.mean(key), strict=True)
         ]
         header = ("method", "test gamma", *(f"layer {layer}" for layer in setting.layers))
-        tables += [Table(f"{title}, {setting.title}", header, tuple(rows), note)] if rows else []
+        tables += [Table(f"{title}, {setting.title}", header, tuple(rows), BY_LAYER)] if rows else []
     return tables
 
 
@@ -216,7 +210,7 @@ def completion_table(setting: Setting) -> list[Table]:
 
 def runs_table(runs: Sequence[Run]) -> Table:
     """A row per run with the config fields in which they differ."""
-    configs = [{key: _text(value) for key, value in flat(without_folders(run.config)).items()} for run in runs]
+    configs = [{key: str(value) for key, value in flat(without_folders(run.config)).items()} for run in runs]
     fields = list(dict.fromkeys(key for config in configs for key in config))
     fields = [field for field in fields if len({config.get(field, "not set") for config in configs}) > 1]
     rows = []
@@ -229,18 +223,6 @@ def runs_table(runs: Sequence[Run]) -> Table:
         rows.append((*ended, *(config.get(field, "not set") for field in fields)))
     header = ("run", "state", "steps", "reported step", "feasible", *fields)
     return Table("Runs, and the config fields in which they differ", header, tuple(rows), words=True)
-
-
-def environment_table(runs: Sequence[Run]) -> Table:
-    """The report's environment, and every other environment that the runs recorded."""
-    columns = {"this report": environment()}
-    for run in runs:
-        recorded = run.status.get("environment")
-        if isinstance(recorded, dict) and recorded not in columns.values():
-            columns[f"trained: {run.name}"] = recorded
-    names = list(dict.fromkeys(name for column in columns.values() for name in column))
-    rows = tuple((name, *(str(column.get(name, "-")) for column in columns.values())) for name in names)
-    return Table("Versions and machine", ("", *columns), rows, words=True)
 
 
 def number(value: float, digits: int, *, sign: bool = False) -> str:
@@ -280,10 +262,6 @@ def _interval(values: Array) -> str:
         return mean
     reach = stats.t.ppf(0.5 + LEVEL / 2, len(values) - 1) * stats.sem(values)
     return f"{mean} [{number(values.mean() - reach, 1, sign=True)}, {number(values.mean() + reach, 1, sign=True)}]"
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _cut(text: str) -> str:
