@@ -101,18 +101,22 @@ def comparison_table(settings: Sequence[Setting]) -> list[Table]:
             if len(gaps := differences(setting, one, other)):
                 areas = [number((one.areas().mean() - other.areas().mean()), 3, sign=True)] if one.has("area") else []
                 titles = (setting.title, one.title, other.title, str(len(gaps)))
-                rows.append((*titles, *(_interval(column) for column in gaps.T), *areas))
+                rows.append((*titles, *(_interval(column) for column in gaps.T[: 3 if spec.gamma else 1]), *areas))
     if not rows:
         return []
     unit = "points" if spec.percent else "%"
     area = ("area",) if len(rows[0]) > 7 else ()
+    columns, stronger = [f"difference, {unit}"], ""
+    if spec.gamma:
+        columns = [f"{place} {unit}" for place in ("training gamma", "stronger noise", "largest gamma")]
+        stronger = "Stronger noise: mean of the differences over the test gammas above that of training. "
     note = (
         f"Differences of {spec.title} {'in percentage points' if spec.percent else 'in percent of the other'}, paired "
-        f"by seed; {'above' if spec.higher_is_better else 'below'} 0 the constrained model is better. Stronger noise: "
-        f"mean of the differences over the test gammas above that of training. Brackets: {LEVEL:.0%} interval of the "
-        "mean over seeds (Student's t)." + " Area: difference of the mean areas." * bool(area)
+        f"by seed; {'above' if spec.higher_is_better else 'below'} 0 the constrained model is better. "
+        f"{stronger}Brackets: {LEVEL:.0%} interval of the mean over seeds (Student's t)."
+        + " Area: difference of the mean areas."
+        * bool(area)
     )
-    columns = (f"training gamma {unit}", f"stronger noise {unit}", f"largest gamma {unit}")
     header = ("setting", "constrained", "against", "seeds", *columns, *area)
     return [Table("Constraints against the same runs without", header, tuple(rows), note)]
 
