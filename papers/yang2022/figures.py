@@ -132,7 +132,7 @@ def _corpus(name: Literal["sst2", "imdb"], config: FiguresConfig, numbers: tuple
     train = data.read("train", choose(data.num_examples("train"), steps, seed=config.seed))
     embeddings = _embeddings(config, words_of([test, train]))
     covered = [embeddings.covers(word) for text in test.texts for word in tokenise(text)]
-    return Corpus(embed(test, embeddings), embed(train, embeddings), data.num_classes, float(np.mean(covered)))
+    return Corpus(embed(test, embeddings), embed(train, embeddings), len(data.class_names), float(np.mean(covered)))
 
 
 def _embeddings(config: FiguresConfig, words: set[str]) -> Embeddings:

@@ -85,11 +85,6 @@ def test_a_crop_that_does_not_fit_is_refused(batch, getkey, crop):
         flip_and_crop(getkey(), batch, batch[..., 0], crop=crop)
 
 
-def test_a_negative_shift_is_refused(batch, getkey):
-    with pytest.raises(ValueError, match="shift must be at least 0, got -1"):
-        flip_and_shift(getkey(), batch, LABELS, shift=-1)
-
-
 def test_normalised_train_pixels_have_mean_0_and_variance_1(batch):
     pixels = batch / 255.0
     mean, std = pixels.mean((0, 1, 2)), pixels.std((0, 1, 2))

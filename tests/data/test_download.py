@@ -65,16 +65,6 @@ def server(monkeypatch):
     running.server_close()
 
 
-def test_a_file_is_fetched_once_and_kept(server, tmp_path):
-    download, _, requests = server
-    kept = fetch(download, tmp_path / "downloads", print)
-    assert kept == tmp_path / "downloads" / images.ARCHIVE
-    assert kept.read_bytes() == archive()
-    assert requests == ["HEAD", "GET"]
-    assert fetch(download, tmp_path / "downloads", print) == kept
-    assert len(requests) == 2
-
-
 def test_cifar10_without_a_root_is_downloaded_and_prepared_once(server, tmp_path, monkeypatch):
     download, _, requests = server
     monkeypatch.setitem(IMAGES, "cifar10", IMAGES["cifar10"]._replace(download=download))
@@ -95,15 +85,6 @@ def test_a_file_that_tfds_does_not_know_is_fetched_by_the_checksum_that_comes_wi
         fetch(download._replace(known=(len(archive()), "0" * 64, "other.tar.gz")), tmp_path, print)
 
 
-def test_a_file_with_another_checksum_is_refused(server, tmp_path):
-    download, known, _ = server
-    known[download.url] = checksums.UrlInfo(known[download.url].size, "0" * 64, images.ARCHIVE)
-    with pytest.raises(UserError, match=r"cannot download .*cifar-10-binary.tar.gz") as caught:
-        fetch(download, tmp_path, print)
-    assert "\n" not in str(caught.value)
-    assert not (tmp_path / images.ARCHIVE).exists()
-
-
 def test_without_a_network_one_line_says_at_once_which_file_to_put_where(monkeypatch, tmp_path):
     download = Download("http://127.0.0.1:9/cifar-10-binary.tar.gz", "cifar10")  # where nothing listens
     info = checksums.UrlInfo(1, "0" * 64, images.ARCHIVE)
@@ -113,7 +94,3 @@ def test_without_a_network_one_line_says_at_once_which_file_to_put_where(monkeyp
     with pytest.raises(UserError, match=r"name it: data.source=cifar10 with data.root=PATH/cifar-10-binary.tar.gz"):
         fetch(download, tmp_path, print)
     assert time.monotonic() - start < 5.0
-
-
-def test_tfds_knows_the_checksum_of_the_official_archive():
-    assert len(images.DOWNLOAD.fingerprint) == 12

@@ -37,19 +37,6 @@ def test_a_root_without_permission_is_told_in_one_line(source, monkeypatch):
         read(config)
 
 
-def test_a_folder_without_permission_is_no_empty_folder(monkeypatch, tmp_path):
-    (tmp_path / "Test").mkdir()
-    scan = os.scandir
-
-    def forbidden(path):
-        if str(path).endswith("Test"):
-            raise PermissionError(13, "Permission denied", str(path))
-        return scan(path)
-
-    monkeypatch.setattr(os, "scandir", forbidden)
-    assert_fails(files_below, tmp_path, "Test cannot be listed (Permission denied)")
-
-
 def test_links_to_folders_are_followed_and_those_to_a_folder_above_refused(tmp_path):
     for name in ("root/a", "elsewhere"):
         (tmp_path / name).mkdir(parents=True)

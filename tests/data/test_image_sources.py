@@ -1,29 +1,17 @@
 import shutil
-import typing
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from unroll_jax.train.config.data import DataConfig, ImageConfig, ImageSource, SceneConfig, SceneSource, VideoSource
+from unroll_jax.train.config.data import ImageConfig
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data import images
-from unroll_jax.train.data.images import IMAGES, load
-from unroll_jax.train.data.scenes import SCENES
+from unroll_jax.train.data.images import load
 from unroll_jax.train.data.splits import SPLITS
-from unroll_jax.train.data.video import SOURCES
 
 RECORDS = 20  # of each file, instead of 10,000
 FOLDERS = {"train/cat": 10, "train/dog": 10, "test/cat": 2, "test/dog": 2}
-
-
-@pytest.mark.parametrize(
-    ("command", "config", "table"),
-    [(VideoSource, DataConfig, SOURCES), (ImageSource, ImageConfig, IMAGES), (SceneSource, SceneConfig, SCENES)],
-)
-def test_config_and_command_line_offer_exactly_the_sources_of_the_table(command, config, table):
-    assert typing.get_args(command) == tuple(table)
-    assert typing.get_args(typing.get_type_hints(config)["source"]) == tuple(table)
 
 
 @pytest.fixture
@@ -191,24 +179,3 @@ def test_bad_folders_of_images_are_told_in_one_line(opened, write_images, tmp_pa
         opened("image_folder", root)
     assert "\n" not in str(caught.value)
     assert not list((tmp_path / "prepared").rglob("*.array_record*")), "an error leaves nothing prepared"
-
-
-def test_a_coloured_image_among_grey_ones_is_an_error(opened, write_images):
-    root = write_images(FOLDERS, mode="L")
-    Image.new("RGB", (6, 5)).save(root / "test/cat/0000.png")
-    with pytest.raises(UserError, match=r"'test/cat/0000.png' is in colour, but 'train/cat/0000.png' is grey"):
-        opened("image_folder", root)
-
-
-def test_a_cut_image_is_an_error_that_names_it(opened, write_images):
-    root = write_images(FOLDERS, size=(60, 50))
-    file = root / "train/dog/0003.png"
-    file.write_bytes(file.read_bytes()[:1000])
-    with pytest.raises(UserError, match=r"'train/dog/0003.png' cannot be read as an image"):
-        opened("image_folder", root)
-
-
-def test_a_share_too_small_for_every_class_is_an_error(write_images, tmp_path):
-    config = ImageConfig("image_folder", str(write_images(FOLDERS)), str(tmp_path / "prepared"), validation_share=0.05)
-    with pytest.raises(UserError, match=r"data.validation_share=0.05 cannot be cut .* holds out 1 of 20 examples"):
-        load(config, log=lambda line: None)

@@ -1,5 +1,4 @@
 import itertools
-import shutil
 from collections import Counter
 
 import numpy as np
@@ -8,10 +7,9 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from unroll_jax.train.config.data import ImageConfig
-from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.data.images import load, prepare
+from unroll_jax.train.data.images import load
 from unroll_jax.train.data.pictures import PictureData
-from unroll_jax.train.data.splits import SPLITS, hold_out
+from unroll_jax.train.data.splits import SPLITS
 
 FOLDERS = {"train/cat": 20, "train/dog": 30, "test/cat": 3, "test/dog": 4}
 
@@ -53,22 +51,6 @@ def test_digits_are_those_of_scikit_learn_dealt_to_three_splits(digits):
     assert pairs == {(e.tobytes(), int(t)) for e, t in zip(expected, load_digits().target, strict=True)}
 
 
-def test_every_digit_has_its_share_of_every_split(digits):
-    share = np.bincount(load_digits().target) / 1797
-    for split in SPLITS:
-        counts = np.bincount(whole(digits, split).labels)
-        np.testing.assert_allclose(counts, share * digits.num_examples(split), atol=1.0)
-
-
-def test_data_describe_themselves(digits):
-    assert digits.shape == (8, 8, 1)
-    assert digits.num_classes == 10
-    assert digits.class_names == tuple("0123456789")
-    pixels = whole(digits, "train").images / 255.0
-    np.testing.assert_allclose(digits.mean, pixels.mean((0, 1, 2)), rtol=1e-6)
-    np.testing.assert_allclose(digits.std, pixels.std((0, 1, 2)), rtol=1e-6)
-
-
 @pytest.mark.parametrize("start_step", [0, 1000])
 def test_a_batch_depends_on_seed_and_step_alone(digits, start_step):
     batches = digits.batches("train", batch_size=16, seed=4, start_step=start_step)
@@ -79,21 +61,6 @@ def test_a_batch_depends_on_seed_and_step_alone(digits, start_step):
         np.testing.assert_array_equal(batch.labels, again.labels)
     other = digits.batch("train", batch_size=16, seed=5, step=start_step)
     assert (other.images != digits.batch("train", batch_size=16, seed=4, step=start_step).images).any()
-
-
-@pytest.mark.parametrize("share", [0.0, 1.0, -0.5, float("nan")])
-def test_a_validation_share_outside_its_range_is_refused(share):
-    with pytest.raises(UserError, match=r"data.validation_share must be in \(0, 1\), got"):
-        prepare(ImageConfig(validation_share=share))
-
-
-@pytest.mark.parametrize("share", [0.1, 0.25, 0.5])
-def test_what_is_held_out_is_balanced_and_fixed(share):
-    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(4), [40, 80, 120, 160]))
-    stay, held_out = hold_out(labels, share)
-    np.testing.assert_array_equal(np.sort(np.concatenate([stay, held_out])), np.arange(400))
-    np.testing.assert_allclose(np.bincount(labels[held_out]), share * np.array([40, 80, 120, 160]), atol=1.0)
-    np.testing.assert_array_equal(hold_out(labels, share)[1], held_out)
 
 
 @pytest.mark.parametrize("shares", [(0.1, [45, 5]), (0.4, [30, 20])])
@@ -138,22 +105,11 @@ def test_a_grey_image_among_coloured_ones_keeps_its_levels_in_all_channels(folde
     assert (whole(folder(root), "test").images[0] == 77).all()
 
 
-def test_palettes_are_resolved(folder, write_images):
-    root = write_images(FOLDERS, mode="P")
-    expected = np.asarray(Image.open(root / "test/cat/0000.png").convert("RGB"))
-    np.testing.assert_array_equal(whole(folder(root), "test").images[0], expected)
-
-
 def test_the_std_of_a_constant_channel_divides_without_harm(folder, write_images):
     root = write_images(FOLDERS)
     for number, path in enumerate(root.rglob("*.png")):
         Image.new("RGB", (6, 5), (number, 9, 9)).save(path)
     np.testing.assert_allclose(folder(root).std[1:], 1 / 255)
-
-
-def test_a_class_may_be_named_after_a_split(folder, write_images):
-    data = folder(write_images({"train/train": 10, "train/tram": 10, "test/train": 1, "test/tram": 1}))
-    assert data.class_names == ("train", "tram")
 
 
 def test_what_is_passed_over_or_missing_is_said(folder, write_images):
@@ -174,24 +130,6 @@ def test_images_are_prepared_once_per_share_and_afresh_when_originals_change(fol
     before = folder(root).num_examples("test")
     (root / "test/cat/0000.png").unlink()
     assert folder(root).num_examples("test") == before - 1
-
-
-def test_a_killed_preparation_is_done_again(tmp_path):
-    aside = tmp_path / "aside"
-
-    def interrupt(line):
-        if "validation" in line:  # the files that a kill here would leave behind
-            (left,) = (tmp_path / "prepared").rglob("incomplete*")
-            shutil.copytree(left, aside / left.relative_to(tmp_path / "prepared"))
-            raise KeyboardInterrupt
-
-    config = ImageConfig(prepared=str(tmp_path / "prepared"))
-    with pytest.raises(KeyboardInterrupt):
-        prepare(config, log=interrupt)
-    shutil.copytree(aside, tmp_path / "prepared", dirs_exist_ok=True)
-    assert list((tmp_path / "prepared").rglob("incomplete*"))
-    assert load(config, log=silent).num_examples("train") == 1197
-    assert not list((tmp_path / "prepared").rglob("incomplete*"))
 
 
 @pytest.mark.data

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from unroll_jax.train.config.data import InstructionConfig
 from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.data.answers import ALPACA, AnswerTokenizer
+from unroll_jax.train.data.answers import ALPACA, AnswerTokenizer, tell
 from unroll_jax.train.data.conversations import Conversation, Message, single_turn
 from unroll_jax.train.data.instructions import load
 from unroll_jax.train.data.packing import PackedBatch, PackedData, Tokens, arrays, filled, kept_positions, pack
@@ -125,6 +125,24 @@ def test_long_answers_lose_their_end_and_prompts_without_room_are_left_out():
     conversations = [single_turn("abc", "defgh"), single_turn("abcdefgh", "i")]
     tokenised = AnswerTokenizer(byte_tokenizer(), None).fitting(conversations, 9)
     assert (tokenised.cut, tokenised.left_out, [len(text.tokens) for text in tokenised.texts]) == (1, 1, [9])
+
+
+class Merging:
+    """A tokenizer of characters, but for a line break and an x behind it, which are one token."""
+
+    prefixes, template, stops, named, where = True, None, (0,), {}, "merging"
+
+    def encode(self, texts):
+        return [np.array([ord(letter) for letter in text.replace("\nx", "\v")], np.int32) for text in texts]
+
+
+def test_answers_that_share_a_token_with_their_prompt_are_encoded_apart_and_counted():
+    pairs, lines = [single_turn("a", "xyz"), single_turn("a", "yz")], []
+    tokens = AnswerTokenizer(Merging(), "alpaca").fitting(pairs, 1000)
+    assert [text.tokens[text.first :].tolist() for text in tokens.texts] == [[*b"xyz", 0], [*b"yz", 0]]
+    assert (tokens.cut, tokens.left_out, tokens.apart) == (0, 0, 1)
+    tell(tokens, "train", 1000, lines.append)
+    assert "1 of 2 answers are tokenised apart from their prompts" in lines[0]
 
 
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=40))

@@ -1,4 +1,8 @@
-"""Texts and labels with something wrong inside: each is told with its file and line, and nothing is prepared."""
+"""Texts and labels with something wrong inside: each fails with its file and line, and nothing is prepared."""
+
+import io
+import tarfile
+import zipfile
 
 import pytest
 
@@ -6,90 +10,97 @@ from unroll_jax.train.config.data import TextConfig
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data.text import load
 
-GOOD = [("warm and dry", "sun"), ("a gale", "wind"), ("heavy showers", "rain")] * 12
 HEADER = "text\tlabel\n"
+GOOD = HEADER + "".join(f"text {number}\t{'ab'[number % 2]}\n" for number in range(40))
 SST2 = {f"{name}.tsv": "sentence\tlabel\nfine\t1\ndull\t0\n" for name in ("train", "dev", "test")}
 PAIR = '{"sentence1": "It rains.", "sentence2": "It is wet.", "gold_label": "neutral"}\n'
-MNLI = {"multinli_1.0_train.jsonl": PAIR, "multinli_1.0_dev_matched.jsonl": PAIR}
-DEV = "multinli_1.0_dev_matched.jsonl"
-REVIEWS = {f"{split}/{stars}.txt": "words" for split in ("train", "test") for stars in ("neg/0_3", "pos/0_9")}
-REVIEWS = {f"aclImdb/{name}": text for name, text in REVIEWS.items()}
+TRAIN, DEV = "multinli_1.0_train.jsonl", "multinli_1.0_dev_matched.jsonl"
+MNLI = {TRAIN: PAIR, DEV: PAIR}
+REVIEWS = {f"aclImdb/{split}/{stars}.txt": "words" for split in ("train", "test") for stars in ("neg/0_3", "pos/0_9")}
 FOLDER, LINK = object(), object()
-BAD = {
-    "fields of TSV all empty": (
-        "table",
-        {"t.tsv": f"{HEADER}a\tx\n\n\t\nb\ty\n"},
-        r"t.tsv line 4: 'label' must be the name",
+
+
+def tar(kind=tarfile.REGTYPE, *, size=None):
+    """An archive of one review, or of a member of another kind; cut to a size."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        member = tarfile.TarInfo("aclImdb/train/neg/0_3.txt")
+        member.type, member.linkname = kind, "elsewhere"
+        archive.addfile(member, io.BytesIO())
+    return packed.getvalue()[:size]
+
+
+def zipped(*, size=None, change=(b"", b"")):
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name, content in SST2.items():
+            archive.writestr(f"SST-2/{name}", content)
+    return packed.getvalue()[:size].replace(*change)
+
+
+TABLES = {
+    "empty fields of TSV": ("t.tsv", f"{HEADER}a\tx\n\n\t\nb\ty\n", r"t.tsv line 4: 'label' must be the name"),
+    "empty fields of CSV": ("t.csv", "text,label\na,x\n\n,\n", r"t.csv line 4: 'label' must be the name"),
+    "half a character": ("t.jsonl", '{"text": "\\ud83d", "label": 1}', r"line 1: 'text' has a lone surrogate"),
+    "two columns missing": ("t.tsv", "a\tb\n", r"line 1 has no columns 'text', 'label'; its columns are 'a', 'b'"),
+    "many columns": ("t.csv", ",".join(f"c{n}" for n in range(30)), r"its columns are 'c0', .* 'c9' and more$"),
+    "no column in JSON": (
+        "t.jsonl",
+        '{"text": "a"}\n',
+        r"t.jsonl line 1 has no column 'label'; its columns are 'text'",
     ),
-    "fields of CSV all empty": (
-        "table",
-        {"t.csv": "text,label\na,x\n\n,\n"},
-        r"t.csv line 4: 'label' must be the name",
+    "a column twice": ("t.tsv", "text\ttext\tlabel\n", r"line 1 names the column 'text' twice"),
+    "header again": ("t.csv", "text,label\na,x\nb,y\ntext,label\n", r"line 4 repeats the header"),
+    "zero bytes": ("t.csv", "text,label\na,x\nb\0,y\n", r"t.csv is not UTF-8 text: .* zero byte in line 3"),
+    "not UTF-8": ("t.csv", b"text,label\na,x\ncr\xe8me,x\n", r"t.csv is not UTF-8: byte 0xe8 in line 3"),
+    "one text": ("t.csv", "text,label\n" + "a,x\na,y\n" * 30, r"data.root=.*: all texts of train are th"),
+    "empty text in CSV": ("t.csv", 'text,label\n"a\nb",c\n"",d\n', r"t.csv line 4 has an empty text"),
+    "no text": ("t.jsonl", '{"text": null, "label": 1}\n{"text": "b", "label": 2}\n', r"line 1: 'text' must be a text"),
+    "label no class": ("t.jsonl", '{"text": "a", "label": [1]}\n', r"line 1: 'label' must be the name .* got \[1\]"),
+    "one class": ("t.tsv", f"{HEADER}a\tx\nb\tx\n", r"texts of one class only \(x\)"),
+    "few fields": ("t.tsv", f"{GOOD}c\n", r"t.tsv line 42 has 1 field\(s\), the header has 2"),
+    "open quote": ("t.csv", 'text,label\na,x\n"b,x\n', r"t.csv line 3 cannot be read as CSV"),
+    "empty file": ("t.csv", "", r"t.csv is empty; it must begin with a header that has 'text', 'label'"),
+    "no rows": ("t.tsv", HEADER, r"t.tsv has no rows"),
+    "another kind": ("t.xlsx", "PK", r"t.xlsx ends in none of .tsv, .csv, .jsonl"),
+    "few of a class": ("t.tsv", f"{GOOD}one\tc\n", r"validation_share=0.1 cannot be cut .* single example"),
+}
+BAD = {name: ("table", {file: content}, message) for name, (file, content, message) in TABLES.items()} | {
+    "another split": ("table", {"train.tsv": GOOD, "test_set.tsv": HEADER}, r"'test_set.tsv' looks like test, but"),
+    "no train": ("table", {"val.tsv": GOOD, "test.tsv": GOOD}, r"holds no train file"),
+    "two train files": ("table", {"train.tsv": GOOD, "train.csv": ""}, r"holds train.tsv and train.csv; keep one"),
+    "new label": ("table", {"train.tsv": GOOD, "test.tsv": f"{HEADER}fog\tc\n"}, r"test.tsv line 2 has label 'c'"),
+    "no dev": ("sst2", {name: SST2[name] for name in ("train.tsv", "test.tsv")}, r"holds no dev\.tsv; give the folder"),
+    "no header": ("sst2", {**SST2, "dev.tsv": "fine\t1\n"}, r"its columns are 'fine', '1'$"),
+    "label": ("sst2", {**SST2, "train.tsv": "sentence\tlabel\na\t1\nb\t2\n"}, r"train\.tsv line 3 has label '2'"),
+    "no sentences": ("sst2", {**SST2, "train.tsv": "sentence\tlabel\n"}, r"train\.tsv holds no sentences"),
+    "zip cut": (
+        "sst2",
+        {"SST-2.zip": zipped(size=-30)},
+        r"is neither a folder nor a whole zip archive .*copy it again",
     ),
-    "fields of SST-2 all empty": ("sst2", {**SST2, "dev.tsv": f"{SST2['dev.tsv']}\t\n"}, "dev.tsv line 4 has an empty"),
-    "half a character": (
-        "table",
-        {"t.jsonl": '{"text": "\\ud83d", "label": 1}'},
-        r"t.jsonl line 1: 'text' has a lone surrogate",
-    ),
-    "half a label": (
-        "table",
-        {"t.jsonl": '{"text": "a", "label": "\\udfff"}'},
-        r"line 1: 'label' has a lone surrogate, '\\udfff'",
-    ),
-    "half of a pair": (
-        "mnli",
-        {**MNLI, DEV: PAIR + PAIR.replace("wet", "\\udc00")},
-        r"line 2: 'sentence2' has a lone surrogate",
-    ),
-    "label of a pair": (
-        "mnli",
-        {**MNLI, DEV: PAIR.replace("neutral", "\\udc00")},
-        r"line 1: 'gold_label' has a lone surrogate",
-    ),
-    "breaks in capitals": ("imdb", {**REVIEWS, "aclImdb/test/pos/1_8.txt": "<BR />"}, r"pos/1_8.txt has an empty text"),
-    "a pair of breaks": ("mnli", {**MNLI, DEV: PAIR.replace("It rains.", "<BR>")}, "matched.jsonl holds no labelled"),
-    "a link that leads nowhere": (
+    "zip changed": ("sst2", {"SST-2.zip": zipped(change=(b"dull", b"full"))}, r"cannot be read \(Bad CRC-32"),
+    "half of a pair": ("mnli", {**MNLI, DEV: PAIR + PAIR.replace("wet", "\\udc00")}, r"line 2: 'sentence2' has a lone"),
+    "gold label": ("mnli", {**MNLI, TRAIN: PAIR.replace("neutral", "maybe")}, r"line 1 has gold_label 'maybe'"),
+    "number": ("mnli", {**MNLI, TRAIN: PAIR.replace('"It rains."', "1")}, r"line 1: .* must be texts"),
+    "cut JSON": ("mnli", {**MNLI, DEV: PAIR[:20]}, r"dev_matched.jsonl line 1 cannot be read as JSON"),
+    "no object": ("mnli", {**MNLI, DEV: "[1]\n"}, r"line 1 is not a JSON object with 'sentence1', 'sentence2', 'gold"),
+    "breaks alone": ("mnli", {**MNLI, DEV: PAIR.replace("It rains.", "<BR>")}, "matched.jsonl holds no labelled"),
+    "no reviews": ("imdb", {"a/b.txt": "", "c.txt": ""}, r"holds neither aclImdb/train/neg/0_3"),
+    "a class lost": ("imdb", dict(list(REVIEWS.items())[:3]), r"no reviews aclImdb/test/pos"),
+    "odd class": ("imdb", {**REVIEWS, "aclImdb/train/neutral/0_5.txt": "so"}, r"0_5\.txt is not in the folder of a cl"),
+    "stars": ("imdb", {**REVIEWS, "aclImdb/train/neg/1_9.txt": "fine"}, r"neg/1_9\.txt has 9 stars"),
+    "empty review": ("imdb", {**REVIEWS, "aclImdb/test/pos/1_8.txt": "<BR />"}, r"pos/1_8.txt has an empty text"),
+    "dangling link": ("imdb", {**REVIEWS, "aclImdb/train/neg/5_2.txt": LINK}, r"5_2.txt cannot be read \(No such file"),
+    "a folder": ("imdb", {**REVIEWS, "aclImdb/train/neg/1_1.txt": FOLDER}, r"'train/neg/1_1.txt' is not a regular fi"),
+    "tar cut": ("imdb", {"aclImdb.tar": tar(size=600)}, r"nor a whole tar archive"),
+    "tar without an end": ("imdb", {"aclImdb.tar": tar(size=512)}, r"nor a whole tar archive \(it has no end mark\)"),
+    "no tar": ("imdb", {"aclImdb.tar": "text"}, r"nor a whole tar archive"),
+    "link in a tar": (
         "imdb",
-        {**REVIEWS, "aclImdb/train/neg/5_2.txt": LINK},
-        r"train/neg/5_2.txt cannot be read \(No such file",
+        {"aclImdb.tar": tar(tarfile.SYMTYPE)},
+        r"0_3\.txt' is not a plain file; make the archive",
     ),
-    "a folder": (
-        "imdb",
-        {**REVIEWS, "aclImdb/train/neg/1_1.txt": FOLDER},
-        r"'train/neg/1_1.txt' is not a regular file",
-    ),
-    "two columns missing": (
-        "table",
-        {"t.tsv": "a\tb\n"},
-        r"line 1 has no columns 'text', 'label'; its columns are 'a', 'b'",
-    ),
-    "many columns": (
-        "table",
-        {"t.csv": ",".join(f"c{n}" for n in range(30))},
-        r"its columns are 'c0', .* 'c9' and more$",
-    ),
-    "no header": (
-        "table",
-        {"t.tsv": "a gale\twind\nheavy showers\train\n"},
-        r"line 1 has no columns 'text', 'label'; its columns are 'a gale', 'wind'",
-    ),
-    "no header of a published file": ("sst2", {**SST2, "dev.tsv": "fine\t1\n"}, r"its columns are 'fine', '1'$"),
-    "header again": ("table", {"t.csv": "text,label\na,x\nb,y\ntext,label\n"}, r"line 4 repeats the header"),
-    "zero bytes": ("table", {"t.csv": "text,label\na,x\nb\0,y\n"}, r"t.csv is not UTF-8 text: .* zero byte in line 3"),
-    "UTF-16 without a mark": ("table", {"t.csv": "t\0e\0x\0t\0"}, r"a zero byte in line 1; convert the file"),
-    "a split of another name": (
-        "table",
-        {"train.tsv": f"{HEADER}a\tx\nb\ty\n", "test_set.tsv": HEADER},
-        r"'test_set.tsv' looks like test, but is not read; give",
-    ),
-    "one text": (
-        "table",
-        {"t.csv": "text,label\n" + "a,x\na,y\n" * 30},
-        r"data.root=.*: all texts of train are th",
-    ),
-    "one number twice": ("table", {"t.tsv": f"{HEADER}a\t1\nb\t01\n"}, r"train has the labels 01 and 1, one number"),
-    "one fraction twice": ("table", {"t.tsv": f"{HEADER}a\t1.50\nb\t1.5\n"}, r"train has the labels 1.5 and 1.50"),
 }
 
 
@@ -102,41 +113,22 @@ def written(root, files):
         elif content is LINK:
             (root / name).symlink_to(root / "nowhere")
         else:
-            (root / name).write_text(content)
+            (root / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     return str(root / next(iter(files))) if len(files) == 1 else str(root)
 
 
 @pytest.mark.parametrize(("source", "files", "message"), BAD.values(), ids=BAD)
-def test_what_is_wrong_inside_is_told_in_one_line_and_nothing_is_left(tmp_path, source, files, message):
+def test_bad_originals_fail_in_one_line_and_nothing_is_left(tmp_path, source, files, message):
     root = written(tmp_path / "files", files)
     with pytest.raises(UserError, match=message) as caught:
         load(TextConfig(source, root, str(tmp_path / "prepared")), log=lambda line: None)
     assert "\n" not in str(caught.value)
-    assert not (tmp_path / "prepared").exists()
+    assert not list((tmp_path / "prepared").rglob("*.array_record*"))
 
 
-def table(tmp_path, rows, log=lambda line: None):
-    lines = ["text,label", *(",".join(row) for row in rows)]
-    return load(
-        TextConfig("table", written(tmp_path, {"t.csv": "\n".join(lines)}), str(tmp_path / "prepared")), log=log
-    )
-
-
-@pytest.mark.parametrize(
-    ("labels", "in_order"),
-    [
-        (("10.0", "2.0", "-1.0"), ("-1.0", "2.0", "10.0")),
-        (("9" * 5000, "1" + "0" * 5000, "8"), ("8", "9" * 5000, "1" + "0" * 5000)),
-        (("10", "9", "many"), ("10", "9", "many")),
-    ],
-    ids=["fractions", "long", "names"],
-)
-def test_labels_that_are_numbers_are_put_in_order_by_value(tmp_path, labels, in_order):
-    rows = [(f"text {number}", labels[number % 3]) for number in range(36)]
-    assert table(tmp_path, rows).class_names == in_order
-
-
-def test_texts_in_both_of_two_splits_that_were_cut_from_one_file_are_said_to_be_so(tmp_path):
+def test_texts_of_both_splits_that_were_cut_from_one_file_are_logged(tmp_path):
     lines: list[str] = []
-    table(tmp_path, GOOD, log=lines.append)
+    rows = "".join(f"text {number % 3}\t{'abc'[number % 3]}\n" for number in range(36))
+    load(TextConfig("table", written(tmp_path, {"t.tsv": HEADER + rows}), str(tmp_path / "prepared")), log=lines.append)
+    assert "  no test file: holding out 4 of 36 texts for it" in lines
     assert "  3 text(s) occur in both train and test; they are kept, the original has them more than once" in lines

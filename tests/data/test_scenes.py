@@ -56,7 +56,7 @@ def test_camvid_is_read_as_it_is_and_unlabelled_does_not_count(opened, camvid, p
     root = camvid if packing is None else pack(camvid, packing[0], reverse=packing[1])
     data = opened("camvid", root)
     assert [data.num_examples(split) for split in SPLITS] == [4, 1, 2]
-    assert (data.shape, data.num_classes) == ((6, 8, 3), 11)
+    assert (data.shape, len(data.class_names)) == ((6, 8, 3), 11)
     for split, folder in zip(SPLITS, ("train", "val", "test"), strict=True):
         batch = whole(data, split)
         np.testing.assert_array_equal(batch.images, read(sorted((camvid / folder).iterdir())))

@@ -3,30 +3,12 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from unroll_jax.train.config.data import DataConfig
-from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data import generated
 from unroll_jax.train.data.prepare import resolve_source
 from unroll_jax.train.data.splits import SPLITS
 from unroll_jax.train.data.video import SOURCES
-
-
-@pytest.mark.parametrize("source", ["video"])
-def test_a_source_of_files_needs_a_root(source):
-    with pytest.raises(UserError, match=f"data.source={source} needs data.root: a video file"):
-        resolve_source(SOURCES, DataConfig(source=source))
-
-
-def test_photos_take_no_root():
-    with pytest.raises(UserError, match=r"takes no data.root, got '/somewhere'; .*data.source=video$"):
-        resolve_source(SOURCES, DataConfig(root="/somewhere"))
-
-
-def test_an_unknown_source_is_an_error_that_lists_the_known_ones():
-    with pytest.raises(UserError, match=r"data.source=radio is unknown; choose one of photos, video"):
-        resolve_source(SOURCES, DataConfig(source="radio"))  # pyright: ignore (what an edited config file may hold)
 
 
 def test_a_tilde_in_the_root_is_the_home_folder(monkeypatch, tmp_path):
@@ -42,13 +24,6 @@ def test_photo_regions_share_no_pixel():
     assert 2 * generated.TILE_HEIGHT <= 427
     assert 4 * generated.TILE_WIDTH <= 640
     assert min(generated.TILE_HEIGHT, generated.TILE_WIDTH) >= generated.LARGEST_VIEW
-
-
-def test_photo_splits_are_about_equally_bright():
-    brightness = [
-        np.mean([clip.mean() for clip in generated.photo_clips(s, num_frames=2, frame_size=16)]) for s in SPLITS
-    ]
-    assert max(brightness) - min(brightness) < 0.1 * 255
 
 
 def test_photo_clips_are_the_same_every_time_and_move():

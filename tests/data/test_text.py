@@ -1,58 +1,45 @@
-import io
+"""Texts of SST-2, IMDB, MultiNLI and tables: the records, splits and batches of each."""
+
 import itertools
+import json
+import re
 import shutil
 import tarfile
 import zipfile
-from pathlib import Path
 
+import numpy as np
 import pytest
 
+from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.data import TextConfig
 from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.data.published_texts import IMDB_DOWNLOAD
 from unroll_jax.train.data.splits import SPLITS
+from unroll_jax.train.data.text import TEXTS
 from unroll_jax.train.data.text import load as load_texts
-from unroll_jax.train.data.words import tokenise
+from unroll_jax.train.data.tokens import TokenData
+from unroll_jax.train.data.words import learn_words
 
 SENTENCES = {
     "train": [("a gripping film .", 1), ("dull", 0), ('"unbalanced quote', 0), ("a\u2028line separator", 1)],
     "dev": [("crème brûlée", 1)],
     "test": [("dull", 0), ("fine", 1)],
 }
-REVIEWS = {
-    "train/neg/0_3": "A waste.<br /><br />Really.",
-    "train/neg/10_1": "Worse.",
-    "train/neg/11_1": "Awful.",
-    "train/neg/9_4": "Bad.",
-    "train/pos/0_9": "Great — truly.",
-    "train/pos/1_8": "Good.",
-    "train/pos/2_7": "Fine.",
-    "train/pos/10_7": "Nice.",
-    "train/unsup/0_0": "No label.",
-    "test/neg/2_2": "Bad.",
-    "test/pos/1_10": "Superb.",
-}
+NEGATIVE = {"0_3": "A waste.<br /><br />Really.", "9_4": "Bad.", "10_1": "Worse.", "11_1": "Awful."}
+POSITIVE = {"0_9": "Great — truly.", "1_8": "Good.", "2_7": "Fine.", "10_7": "Nice."}
+REVIEWS = {"train/unsup/0_0": "No label.", "test/neg/2_2": "Bad.", "test/pos/1_10": "Superb."}
+REVIEWS |= {f"train/neg/{name}": text for name, text in NEGATIVE.items()}
+REVIEWS |= {f"train/pos/{name}": text for name, text in POSITIVE.items()}
+ROWS = [('warm, "dry" and\tcalm', "sun"), ("a gale", "wind"), ("heavy showers", "rain")] * 12
+PAIRS = [("It rains.", "It is wet.", "entailment"), ("It rains.", "It is dry.", "contradiction")] * 10
+PAIRS += [("It rains.", "I like it.", "neutral")] * 10
 
 
 @pytest.fixture
-def root(tmp_path) -> Path:
-    """Both data sets in their published layout."""
-    sst2, imdb = tmp_path / "data" / "glue" / "SST-2", tmp_path / "data" / "imdb" / "aclImdb"
-    sst2.mkdir(parents=True)
-    for split, rows in SENTENCES.items():
-        lines = ["sentence\tlabel", *(f"{sentence}\t{label}" for sentence, label in rows)]
-        (sst2 / f"{split}.tsv").write_text("\n".join(lines) + "\n")
-    for name, text in REVIEWS.items():
-        (imdb / name).parent.mkdir(parents=True, exist_ok=True)
-        (imdb / f"{name}.txt").write_text(text)
-    (imdb / "train" / "urls_neg.txt").write_text("not a review")
-    return tmp_path / "data"
-
-
-@pytest.fixture
-def load(root, tmp_path):
-    def load_source(name, log=lambda line: None, place=None):
-        place = place or {"sst2": root / "glue" / "SST-2", "imdb": root / "imdb"}[name]
-        return load_texts(TextConfig(name, str(place), str(tmp_path / "prepared"), validation_share=0.25), log=log)
+def load(tmp_path):
+    def load_source(source, root=None, log=lambda line: None, **options):
+        root = None if root is None else str(root)
+        return load_texts(TextConfig(source, root, str(tmp_path / "prepared"), **options), log=log)
 
     return load_source
 
@@ -61,205 +48,191 @@ def everything(data, split):
     return data.read(split, range(data.num_examples(split)))
 
 
-def pack(root, mode="w:gz", name="aclImdb_v1.tar.gz") -> Path:
-    """Packs the unpacked reviews, in an order of its own, and takes the folder away."""
-    with tarfile.open(root / "imdb" / name, mode) as archive:
-        for file in sorted((root / "imdb" / "aclImdb").rglob("*.txt"), reverse=True):
-            archive.add(file, file.relative_to(root / "imdb"))
-    shutil.rmtree(root / "imdb" / "aclImdb")
-    return root / "imdb" / name
+def records(data, split):
+    texts, labels, seconds = everything(data, split)
+    names = [data.class_names[label] for label in labels]
+    return list(zip(texts, *([seconds] if seconds else []), names, strict=True))
 
 
-@pytest.mark.parametrize("below", ["", "glue", "glue/SST-2"])
-def test_sst2_is_read_as_written(load, root, below):
-    data = load("sst2", place=root / below)
+def write(path, rows, columns=("text", "label")):
+    """Writes a table in the format that its name tells."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".jsonl":
+        lines = [json.dumps(dict(zip(columns, row, strict=True))) for row in rows]
+    elif path.suffix == ".csv":
+        lines = [",".join('"' + field.replace('"', '""') + '"' for field in row) for row in [columns, *rows]]
+    else:
+        lines = ["\t".join(str(field).replace("\t", " ") for field in row) for row in [columns, *rows]]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def sst2(tmp_path):
+    for split, rows in SENTENCES.items():
+        write(tmp_path / f"data/glue/SST-2/{split}.tsv", rows, ("sentence", "label"))
+    return tmp_path / "data"
+
+
+@pytest.mark.parametrize("below", ["", "glue/SST-2", "SST-2.zip"])
+def test_sst2_is_read_as_written_from_folders_and_its_archive(load, sst2, below):
+    if below == "SST-2.zip":
+        with zipfile.ZipFile(sst2 / below, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name in SENTENCES:
+                archive.write(sst2 / f"glue/SST-2/{name}.tsv", f"SST-2/{name}.tsv")
+                archive.writestr(f"SST-2/original/older/{name}.tsv", "another file")
+    lines: list[str] = []
+    data = load("sst2", sst2 / below, lines.append)
     assert data.class_names == ("negative", "positive")
     for split, name in zip(SPLITS, SENTENCES, strict=True):
         texts, labels, seconds = everything(data, split)
         assert list(zip(texts, labels.tolist(), strict=True)) == SENTENCES[name]
         assert seconds is None
+    assert any("1 text(s) occur in both train and test" in line for line in lines)
 
 
-def test_sst2_is_read_from_the_zip_archive_of_glue(load, root, tmp_path):
-    with zipfile.ZipFile(tmp_path / "SST-2.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-        for name in ("dev", "test", "train"):
-            archive.write(root / f"glue/SST-2/{name}.tsv", f"SST-2/{name}.tsv")
-            archive.writestr(f"SST-2/original/older/{name}.tsv", "another file")
-    data = load("sst2", place=tmp_path / "SST-2.zip")
-    assert everything(data, "train").texts == [sentence for sentence, _ in SENTENCES["train"]]
-
-
-def test_sst2_without_test_labels_is_tested_on_dev(load, root):
-    (root / "glue/SST-2/test.tsv").write_text("index\tsentence\n0\tdull\n1\tfine\n")
-    rows = "".join(f"sentence {number}\t{number % 2}\n" for number in range(16))
-    (root / "glue/SST-2/train.tsv").write_text(f"sentence\tlabel\n{rows}")
-    lines: list[str] = []
-    data = load("sst2", lines.append)
-    assert any("test.tsv has no labels" in line for line in lines)
+def test_sst2_without_test_labels_is_tested_on_dev(load, sst2):
+    folder = sst2 / "glue/SST-2"
+    write(folder / "test.tsv", [("0", "dull"), ("1", "fine")], ("index", "sentence"))
+    write(folder / "train.tsv", [(f"sentence {number}", number % 2) for number in range(16)], ("sentence", "label"))
+    data = load("sst2", folder, validation_share=0.25)
     assert everything(data, "test").texts == ["crème brûlée"]
     assert [data.num_examples(split) for split in SPLITS] == [12, 4, 1]
     kept, held_out = (everything(data, split).texts for split in SPLITS[:2])
     assert sorted(kept + held_out) == sorted(f"sentence {number}" for number in range(16))
 
 
-def test_carriage_returns_and_a_byte_order_mark_are_no_part_of_the_text(load, root):
-    (root / "glue/SST-2/test.tsv").write_bytes(b"\xef\xbb\xbfsentence\tlabel\r\nfine\t1\r\n")
-    assert everything(load("sst2"), "test").texts == ["fine"]
-
-
-@pytest.mark.parametrize("packed", [None, ("w:gz", "aclImdb_v1.tar.gz"), ("w", "any.tar")])
-def test_imdb_has_the_same_records_however_it_is_packed(load, root, packed):
+@pytest.mark.parametrize("packed", [None, "w:gz", "w"])
+def test_imdb_has_the_same_records_however_it_is_packed(load, tmp_path, packed):
+    for name, text in REVIEWS.items():
+        (tmp_path / "imdb/aclImdb" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / f"imdb/aclImdb/{name}.txt").write_text(text)
+    root = tmp_path / "imdb"
     if packed:
-        pack(root, *packed)
-    data = load("imdb")
+        with tarfile.open(root / "aclImdb_v1.tar.gz", packed) as archive:
+            for file in sorted((root / "aclImdb").rglob("*.txt"), reverse=True):
+                archive.add(file, file.relative_to(root))
+        shutil.rmtree(root / "aclImdb")
+    data = load("imdb", tmp_path if packed else root, validation_share=0.25)
     train, validation, test = (everything(data, split) for split in SPLITS)
-    negative = ["A waste.<br /><br />Really.", "Bad.", "Worse.", "Awful."]
-    positive = ["Great — truly.", "Good.", "Fine.", "Nice."]
-    assert [text for text in negative + positive if text not in validation.texts] == train.texts
-    assert validation.labels.tolist() == [0, 1]
-    assert train.labels.tolist() == [0] * 3 + [1] * 3
+    assert [text for text in (*NEGATIVE.values(), *POSITIVE.values()) if text not in validation.texts] == train.texts
+    assert (validation.labels.tolist(), train.labels.tolist()) == ([0, 1], [0] * 3 + [1] * 3)
     assert (test.texts, test.labels.tolist()) == (["Bad.", "Superb."], [0, 1])
 
 
-@pytest.mark.parametrize("place", ["", "imdb", "imdb/aclImdb"])
-def test_imdb_is_found_in_its_folder_and_in_those_above(load, root, place):
-    assert load("imdb", place=root / place).num_examples("test") == 2
-
-
-def test_texts_in_both_splits_are_told(load):
+@pytest.mark.parametrize("packed", [False, True])
+def test_mnli_has_pairs_in_three_classes_and_leaves_out_what_has_no_gold_label(load, tmp_path, packed):
+    root, columns = tmp_path / "mnli", ("sentence1", "sentence2", "gold_label")
+    unusable = [("It rains.", "Really?", "-"), ("", "Empty.", "neutral")]
+    write(root / "multinli_1.0_train.jsonl", [*PAIRS, *unusable], columns)
+    write(root / "multinli_1.0_dev_matched.jsonl", [*PAIRS[::7], ("<BR />", "a", "neutral")], columns)
+    if packed:
+        with zipfile.ZipFile(tmp_path / "multinli_1.0.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+            for file in root.iterdir():
+                archive.write(file, f"multinli_1.0/{file.name}")
+                archive.writestr(f"__MACOSX/multinli_1.0/._{file.name}", b"\x00\xff")
     lines: list[str] = []
-    load("sst2", lines.append)
-    assert any("1 text(s) occur in both train and test" in line for line in lines)
+    data = load("mnli", tmp_path / "multinli_1.0.zip" if packed else root, lines.append)
+    assert data.class_names == ("entailment", "neutral", "contradiction")
+    assert records(data, "test") == PAIRS[::7]
+    assert sorted(records(data, "train") + records(data, "validation")) == sorted(PAIRS)
+    assert "  train: leaving out 1 record(s) that have no gold label ('-')" in lines
+    assert "  test: leaving out 1 record(s) that have an empty sentence" in lines
 
 
-def test_prepared_texts_need_no_originals_again_and_changed_originals_are_prepared_afresh(load, root):
-    load("sst2")
-    silent: list[str] = []
-    load("sst2", silent.append)
-    assert silent == []
-    (root / "glue/SST-2/dev.tsv").write_text("sentence\tlabel\nother\t0\n")
-    assert everything(load("sst2"), "validation").texts == ["other"]
+@pytest.mark.parametrize("suffix", ["tsv", "csv", "jsonl"])
+def test_tables_are_read_as_written_with_the_classes_of_train(load, tmp_path, suffix):
+    rows = [(text.replace("\t", " ") if suffix == "tsv" else text, label) for text, label in ROWS]
+    for name, part in (("train", rows[:-6]), ("val", rows[-6:-3]), ("test", rows[-3:])):
+        write(tmp_path / "table" / f"{name}.{suffix}", part)
+    data = load("table", tmp_path / "table")
+    assert data.class_names == ("rain", "sun", "wind")
+    actual = {split: records(data, split) for split in SPLITS}
+    assert actual == {"train": rows[:-6], "validation": rows[-6:-3], "test": rows[-3:]}
 
 
-def test_a_batch_depends_on_seed_and_number_alone(load):
-    batches = [itertools.islice(load("sst2").batches("train", batch_size=2, seed=5), 4) for _ in range(2)]
+def test_columns_may_be_named_and_integers_are_in_order(load, tmp_path):
+    rows = [(f"premise {number}", f"claim {number}", number % 11, "x") for number in range(88)]
+    root = write(tmp_path / "table.jsonl", rows, ("premise", "claim", "stars", "who"))
+    columns = {"label_column": "stars", "validation_share": 0.25}
+    data = load("table", root, text_column="premise", second_column="claim", **columns)
+    assert data.class_names == tuple(map(str, range(11)))
+    actual = [record for split in SPLITS for record in records(data, split)]
+    assert sorted(actual) == sorted((premise, claim, str(stars)) for premise, claim, stars, _ in rows)
+    one = load("table", root, text_column="claim", **columns)
+    assert (data.pairs, one.pairs) == (True, False)
+    assert everything(one, "test").texts[0].startswith("claim")
+
+
+def test_lines_may_end_as_on_other_systems_and_quoted_fields_may_hold_line_breaks(load, tmp_path):
+    rows = "".join(f'"first\r\nsecond, {number}",{"ab"[number % 2]}\r\n' for number in range(40))
+    (tmp_path / "t.csv").write_bytes(b"\xef\xbb\xbftext,label\r\n" + rows.encode() + b"\r\n")
+    texts = everything(load("table", tmp_path / "t.csv"), "train").texts
+    assert all(re.fullmatch(r"first\r\nsecond, \d+", text) for text in texts)
+
+
+def test_a_batch_depends_on_seed_and_number_alone_and_changed_originals_are_prepared_afresh(load, sst2):
+    batches = [itertools.islice(load("sst2", sst2).batches("train", batch_size=2, seed=5), 4) for _ in range(2)]
     first, second = ([batch.texts for batch in several] for several in batches)
     assert first == second
-    assert load("sst2").batch("train", batch_size=2, seed=5, step=3).texts == first[3]
+    lines: list[str] = []
+    assert load("sst2", sst2, lines.append).batch("train", batch_size=2, seed=5, step=3).texts == first[3]
+    assert lines == []
     assert sorted(first[0] + first[1]) == sorted(sentence for sentence, _ in SENTENCES["train"])
-    assert [len(batch.texts) for batch in load("sst2").examples("train", batch_size=3)] == [3, 1]
-
-
-def sst2_line(text, name="train"):
-    return lambda root: (root / f"glue/SST-2/{name}.tsv").write_bytes(text)
-
-
-def review(name, content):
-    return lambda root: (root / f"imdb/aclImdb/{name}.txt").write_bytes(content)
-
-
-def folder(name):
-    def make(root):
-        (root / "imdb/aclImdb/train" / name).mkdir()
-        (root / "imdb/aclImdb/train" / name / "0_5.txt").write_text("so-so")
-
-    return make
-
-
-def truncate(root):
-    archive = pack(root)
-    archive.write_bytes(archive.read_bytes()[:-40])
-
-
-def drop_end(root):
-    archive = pack(root, "w", "aclImdb.tar")
-    with tarfile.open(archive) as opened:
-        end = opened.getmembers()[-1]
-    archive.write_bytes(archive.read_bytes()[: end.offset])
-
-
-def second_archive(root):
-    pack(root)
-    (root / "imdb/more.tar").write_bytes(b"")
-
-
-def link(root):
-    pack(root)
-    with tarfile.open(root / "imdb/aclImdb_v1.tar.gz", "w:gz") as archive:
-        member = tarfile.TarInfo("aclImdb/train/neg/0_3.txt")
-        member.type, member.linkname = tarfile.SYMTYPE, "elsewhere"
-        archive.addfile(member, io.BytesIO())
-
-
-BAD = {
-    "no file": ("sst2", lambda root: (root / "glue/SST-2/dev.tsv").unlink(), r"holds no dev\.tsv; give the folder of"),
-    "no files": ("sst2", lambda root: shutil.rmtree(root / "glue/SST-2"), r"SST-2 does not exist; give the folder of"),
-    "header": ("sst2", sst2_line(b"text\tlabel\nfine\t1\n"), r"train\.tsv line 1 has no column 'sentence'; .* 'text'"),
-    "no header": (
-        "sst2",
-        sst2_line(b"fine\t1\n"),
-        r"line 1 has no columns 'sentence', 'label'; its .* 'fine', '1'",
-    ),
-    "empty file": ("sst2", sst2_line(b""), r"train\.tsv is empty; it must begin with a header"),
-    "no rows": ("sst2", sst2_line(b"sentence\tlabel\n"), r"train\.tsv holds no sentences"),
-    "label": ("sst2", sst2_line(b"sentence\tlabel\nfine\t1\nodd\t2\n"), r"train\.tsv line 3 has label '2'"),
-    "no label": ("sst2", sst2_line(b"sentence\tlabel\nfine\n"), r"line 2 has 1 field"),
-    "many fields": ("sst2", sst2_line(b"sentence\tlabel\na\tb\t1\n"), r"line 2 has 3 field"),
-    "no text": ("sst2", sst2_line(b"sentence\tlabel\n \t1\n"), r"line 2 has an empty text"),
-    "not UTF-8": ("sst2", sst2_line(b"sentence\tlabel\ncr\xe8me\t1\n"), r"not UTF-8: byte 0xe8 in line 2"),
-    "no reviews": ("imdb", lambda root: shutil.rmtree(root / "imdb/aclImdb"), r"holds neither aclImdb/train/neg/0_3"),
-    "no class": ("imdb", lambda root: shutil.rmtree(root / "imdb/aclImdb/test/pos"), r"no reviews aclImdb/test/pos"),
-    "odd class": ("imdb", folder("neutral"), r"train/neutral/0_5\.txt is not in the folder of a class; .* neg, pos"),
-    "stars": ("imdb", review("train/neg/1_9", b"fine"), r"neg/1_9\.txt has 9 stars"),
-    "empty review": ("imdb", review("test/pos/1_10", b"<br /> \n"), r"test/pos/1_10\.txt has an empty text"),
-    "review not UTF-8": ("imdb", review("train/neg/0_3", b"\n\xff"), r"0_3\.txt is not UTF-8: byte 0xff in line 2"),
-    "truncated": ("imdb", truncate, r"nor a whole tar archive"),
-    "no end": ("imdb", drop_end, r"nor a whole tar archive \(it has no end mark\)"),
-    "two archives": ("imdb", second_archive, r"holds 2 archives \(aclImdb_v1\.tar\.gz, more\.tar\)"),
-    "no archive": ("imdb", lambda root: pack(root).write_bytes(b"text"), r"nor a whole tar archive"),
-    "link": ("imdb", link, r"'aclImdb/train/neg/0_3\.txt' is not a plain file; make the archive anew"),
-}
-
-
-@pytest.mark.parametrize(("name", "spoil", "message"), BAD.values(), ids=BAD)
-def test_bad_originals_are_told_in_one_line(load, root, name, spoil, message):
-    spoil(root)
-    with pytest.raises(UserError, match=message) as caught:
-        load(name)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_damaged_zip_archive_is_told(load, root, tmp_path):
-    with zipfile.ZipFile(tmp_path / "SST-2.zip", "w") as archive:
-        for name in ("dev", "test", "train"):
-            archive.write(root / f"glue/SST-2/{name}.tsv", f"SST-2/{name}.tsv")
-    content = (tmp_path / "SST-2.zip").read_bytes()
-    (tmp_path / "SST-2.zip").write_bytes(content[:-30])
-    with pytest.raises(UserError, match=r"is neither a folder nor a whole zip archive .*copy it again"):
-        load("sst2", place=tmp_path / "SST-2.zip")
-    (tmp_path / "SST-2.zip").write_bytes(content.replace(b"gripping", b"griPPing"))
-    with pytest.raises(UserError, match=r"train.tsv cannot be read \(Bad CRC-32"):
-        load("sst2", place=tmp_path / "SST-2.zip")
+    write(sst2 / "glue/SST-2/dev.tsv", [("other", 0)], ("sentence", "label"))
+    assert everything(load("sst2", sst2), "validation").texts == ["other"]
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("options", "message"),
     [
-        ("Don't stop", ["do", "n't", "stop"]),
-        ("you've he's it’s", ["you", "'ve", "he", "'s", "it", "'s"]),
-        ("you 've ca n't", ["you", "'ve", "ca", "n't"]),
-        ("end.The next", ["end", ".", "the", "next"]),
-        ("U.S. 3.5 1,000", ["u.s.", "3.5", "1,000"]),
-        ("one<br /><br/>two<BR>three", ["one", "two", "three"]),
-        ("well-made (k-19)", ["well-made", "(", "k-19", ")"]),
-        ("-LRB- director\\/writer -rrb-", ["-lrb-", "director", "/", "writer", "-rrb-"]),
-        ("Crème brûlée...", ["crème", "brûlée", "..."]),
-        (" \t\n", []),
+        ({"source": "table"}, r"data.source=table needs data.root: a TSV, CSV or JSONL file"),
+        ({"source": "verdicts", "root": "/tmp"}, r"data.source=verdicts takes no data.root"),
+        ({"source": "imdb", "root": "/nowhere"}, r"data.root=/nowhere does not exist; give the folder aclImdb"),
+        ({"source": "verdicts", "label_column": "x"}, r"data.label_column=x is for data.source=table"),
+        ({"source": "table", "root": ".", "second_column": "text"}, r"columns .* must differ, got text, label, text"),
+        ({"source": "verdicts", "validation_share": 1.0}, r"data.validation_share must be in \(0, 1\), got 1.0"),
+        ({"source": "novels"}, r"data.source=novels is unknown; choose one of verdicts, imdb, sst2, mnli, table"),
     ],
 )
-def test_texts_are_split_into_the_words_of_the_treebank(text, words):
-    assert tokenise(text) == words
+def test_a_choice_that_cannot_be_is_told_in_one_line(load, options, message):
+    with pytest.raises(UserError, match=message) as caught:
+        load(**options)
+    assert "\n" not in str(caught.value)
 
 
-def test_long_texts_keep_all_their_words():
-    assert len(tokenise("word " * 20_000)) == 20_000
+def test_the_published_archives_have_checksums_to_download_by():
+    downloads = [TEXTS[source].download for source in ("imdb", "sst2", "mnli")]
+    assert all(each is not None and re.fullmatch("[0-9a-f]{12}", each.fingerprint) for each in downloads)
+    assert IMDB_DOWNLOAD.known is not None  # TFDS's own list of known files lacks it
+
+
+def test_prepare_knows_texts_and_their_columns(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("UNROLL_PREPARED", str(tmp_path / "prepared"))
+    path = write(tmp_path / "t.csv", ROWS, ("words", "weather"))
+    columns = ["--text-column", "words", "--label-column", "weather"]
+    assert main(["prepare", "table", "--from", str(path), *columns]) == 0
+    assert "train: 29 texts, rain: " in capsys.readouterr().out
+    assert main(["prepare", "table"]) == 2
+    assert "prepare table needs --from" in capsys.readouterr().err
+
+
+@pytest.mark.data
+def test_the_published_files_have_their_known_counts(real_data, load):
+    places = {"imdb": "imdb/aclImdb_labelled.tar.gz", "sst2": "glue/SST-2", "mnli": "mnli"}
+    data = {name: load(name, real_data / place) for name, place in places.items()}
+    counts = {
+        name: [np.bincount(everything(each, split).labels).tolist() for split in SPLITS] for name, each in data.items()
+    }
+    assert counts == {
+        "imdb": [[11_250, 11_250], [1_250, 1_250], [12_500, 12_500]],
+        "sst2": [[29_780, 37_569], [428, 444], [912, 909]],
+        "mnli": [[895, 896, 909], [100, 99, 101], [2_681, 2_353, 2_435]],
+    }
+    words = learn_words(data["mnli"], at_least=2)
+    pairs = TokenData(data["mnli"], words, max_length=64, log=lambda line: None)
+    batches = list(itertools.islice(pairs.batches("train", batch_size=32, seed=0), 84))
+    assert {batch.tokens.shape[1] for batch in batches} <= {8, 12, 16, 24, 32, 48, 64}
+    for batch in batches:
+        np.testing.assert_array_equal((batch.tokens == 2).sum(axis=1), 1)
+        assert (batch.token_types.sum(axis=1) >= 1).all()

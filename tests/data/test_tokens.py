@@ -8,9 +8,8 @@ import pytest
 from unroll_jax.train.config.data import TextConfig
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data import tokens
-from unroll_jax.train.data import words as words_module
 from unroll_jax.train.data.text import load
-from unroll_jax.train.data.tokens import TokenBatch, TokenData, bucket_lengths, group, token_batch
+from unroll_jax.train.data.tokens import TokenBatch, TokenData, bucket_lengths, token_batch
 from unroll_jax.train.data.words import Encoded, WordTokenizer, learn_words
 
 LENGTHS = [3, 5, 8, 9, 14, 20, 30, 40, 70] * 9
@@ -52,14 +51,6 @@ def test_tokens_are_the_numbers_of_words_and_unknown_words_are_one(words):
         ["<unknown>", "<unknown>", "and"],
     ]
     assert (encoded.truncated, encoded.tokens[0].dtype) == (0, np.int32)
-
-
-def test_words_are_learned_most_frequent_first_from_the_splits_that_count(texts):
-    assert len(learn_words(texts()).vocabulary) == 3 + 1 + len(LENGTHS)
-    assert learn_words(texts(), at_least=2).vocabulary[3:] == ("and",)
-    assert len(learn_words(texts(), splits=("test",)).vocabulary) == 3 + 1 + 20
-    with pytest.raises(ValueError, match=r"at_least=10000 leaves no word"):
-        learn_words(texts(), at_least=10_000)
 
 
 def test_buckets_are_few_and_waste_less_than_a_third():
@@ -138,14 +129,6 @@ def test_examples_are_each_text_once_in_the_order_that_is_said(data, words):
     assert lengths == sorted(lengths)
 
 
-def test_groups_are_full_and_of_one_length_but_where_one_ends():
-    lengths = np.array([8] * 5 + [16] * 7 + [32] * 3)
-    order = np.random.default_rng(0).permutation(15)
-    batches = group(lengths, order, 4)
-    assert [sorted(lengths[batch]) for batch in batches] == [[8] * 4, [8, 16, 16, 16], [16] * 4, [32] * 3]
-    assert sorted(np.concatenate(batches)) == list(range(15))
-
-
 def test_truncation_is_counted_and_said_once_a_split(texts, words):
     lines: list[str] = []
     data = TokenData(texts(), words, max_length=25, log=lines.append)
@@ -164,19 +147,6 @@ def test_a_split_of_few_texts_is_cut_before_it_is_tokenised(texts, words):
     read.keep("train", 20)
     data = TokenData(read, words, max_length=50)
     assert data.num_examples("train") == sum(len(batch.labels) for batch in data.examples("train", batch_size=8)) == 20
-
-
-def test_what_is_kept_of_a_split_is_a_fixed_random_choice(texts, words):
-    def kept():
-        read = texts()
-        read.keep("train", 20)
-        batches = TokenData(read, words, max_length=50, log=lambda line: None).examples("train", batch_size=8)
-        return {number for batch in batches for number in numbers_of(batch, words)}
-
-    once = kept()
-    assert once == kept()
-    assert once < set(range(81))
-    assert once != set(range(20))
 
 
 def test_texts_at_hand_are_a_batch_without_labels():
@@ -230,22 +200,6 @@ def test_any_tokenizer_will_do_and_padding_is_its_own(tmp_path):
 def test_arguments_out_of_range_are_named(data, call, message):
     with pytest.raises(ValueError, match=message):
         call(data)
-
-
-@pytest.mark.parametrize("column", [0, 1])
-def test_a_text_without_words_is_told(column):
-    pair = [["fine", "dull"], ["fine", "dull"]]
-    pair[column][1] = " <br /> "
-    with pytest.raises(UserError, match=f"1 {'second ' * column}texts without a word, number 2; leave them out"):
-        WordTokenizer(["fine"]).encode(*pair)
-
-
-def test_every_text_is_checked_once(monkeypatch, data):
-    checked = []
-    monkeypatch.setattr(words_module, "is_whole", lambda text: not checked.append(text))
-    fresh = TokenData(data._data, data.tokenizer, max_length=50)
-    list(fresh.examples("train", batch_size=8))
-    assert len(checked) == data.num_examples("train") == 81
 
 
 def test_a_text_that_cannot_be_used_is_told_by_its_number_in_the_split(monkeypatch, data):

@@ -12,6 +12,25 @@ from unroll_jax.train.data.words import WordTokenizer, embedding_table, glove_em
 
 
 @pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Don't stop", ["do", "n't", "stop"]),
+        ("you've he's it’s", ["you", "'ve", "he", "'s", "it", "'s"]),
+        ("you 've ca n't", ["you", "'ve", "ca", "n't"]),
+        ("end.The next", ["end", ".", "the", "next"]),
+        ("U.S. 3.5 1,000", ["u.s.", "3.5", "1,000"]),
+        ("one<br /><br/>two<BR>three", ["one", "two", "three"]),
+        ("well-made (k-19)", ["well-made", "(", "k-19", ")"]),
+        ("-LRB- director\\/writer -rrb-", ["-lrb-", "director", "/", "writer", "-rrb-"]),
+        ("Crème brûlée...", ["crème", "brûlée", "..."]),
+        (" \t\n", []),
+    ],
+)
+def test_texts_are_split_into_the_words_of_the_treebank(text, words):
+    assert tokenise(text) == words
+
+
+@pytest.mark.parametrize(
     ("max_length", "expected", "truncated"),
     [
         (None, "a b c d e f | g h i", 0),
@@ -70,11 +89,6 @@ def test_the_vectors_of_a_file_are_read(glove):
     assert embeddings(["the"]).dtype == np.float32
 
 
-@pytest.mark.parametrize("end", ["\r\n", " \n"])
-def test_line_ends_are_no_numbers(glove, end):
-    np.testing.assert_array_equal(glove_embeddings(glove(f"a 1 2{end}b 3 4{end}"), ["b"])(["b"]), [[3, 4]])
-
-
 def test_a_word_the_file_lacks_has_a_vector_of_the_length_of_the_others(glove):
     embeddings = glove_embeddings(glove("a 3 0 0 4\nb 0 5 0 0\n"), ["a", "b", "zebra"])
     assert embeddings.covers("a")
@@ -110,24 +124,18 @@ def test_hashed_vectors_are_gaussian_and_unrelated():
         ("a 1 2\nb 1 2 3\n", r"line 2 has 3 numbers after its word, the first line has 2"),
         ("a 1 2\n\nb 3 4\n", r"line 2"),
         ("400000 2\na 1 2\n", r"line 2 has 2 numbers after its word, the first line has 1"),
-        ("a 1 nan\n", r"line 1 holds a number that is not finite"),
-        ("a 1 inf\n", r"line 1 holds a number that is not finite"),
-        ("a 1 x\n", r"line 1: b?'x' is not a number"),
+        ("a 1 nan\n", r"line 1 holds something that is not a finite number"),
+        ("a 1 x\n", r"line 1 holds something that is not a finite number"),
         (b"a 1 2\n\xff 1 2\n", r"line 2 is not UTF-8"),
-        ("", r"is empty"),
+        ("", r"has no vector but 0 for the 1 words"),
         ("justaword\n", r"line 1 has 0 numbers"),
-        ("zebra 1 2\n", r"has none of the 1 words"),
+        ("zebra 1 2\n", r"has no vector but 0 for the 1 words"),
     ],
 )
 def test_bad_files_are_told_in_one_line(glove, content, message):
     with pytest.raises(UserError, match=message) as caught:
         glove_embeddings(glove(content), ["a"])
     assert "\n" not in str(caught.value)
-
-
-def test_a_missing_file_is_told(tmp_path):
-    with pytest.raises(UserError, match="is not a file"):
-        glove_embeddings(tmp_path / "none.txt", ["a"])
 
 
 @pytest.mark.data

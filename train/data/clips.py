@@ -9,8 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-from ..config.errors import UserError, option_text
-from .files import Log, OriginalFile
+from .files import Log, OriginalFile, root_error
 from .pictures import check_depth, decode_in_order
 from .splits import KNOWN, SPLITS, looks_like, tenth
 
@@ -89,10 +88,7 @@ def stated_split(clip: PurePosixPath, *, root: Path) -> str | None:
     """Returns the split named by the folders above a clip, or else by the clip; None for neither."""
     above = {KNOWN[part.lower()] for part in clip.parent.parts if part.lower() in KNOWN}
     if len(above) > 1:
-        raise UserError(
-            f"{option_text('data.root', root)}: clip '{clip}' lies in folders of {' and '.join(sorted(above))}; "
-            "keep one"
-        )
+        raise root_error(root, f": clip '{clip}' lies in folders of {' and '.join(sorted(above))}; keep one")
     return above.pop() if above else KNOWN.get(clip.stem.lower())
 
 
@@ -110,16 +106,14 @@ def clip_folders(files: list[OriginalFile], *, root: Path, log: Log = print) -> 
     for file in files:
         folders[file.path.parent].append(file)
     if HERE in folders and len(folders) > 1:
-        raise UserError(
-            f"{option_text('data.root', root)} holds frames and folders of frames, as '{folders[HERE][0].path}'; "
-            "give each clip a "
-            "folder"
+        raise root_error(
+            root, f"holds frames and folders of frames, as '{folders[HERE][0].path}'; give each clip a folder"
         )
     passed_over = [folder for folder in folders if _is_no_clip(folder, folders)]
     if passed_over:
         log(f"  passing over {len(passed_over)} folder(s) of masks or inside of a clip, as '{passed_over[0]}'")
     if len(passed_over) == len(folders):
-        raise UserError(f"{option_text('data.root', root)} holds no clips but masks; the layout is {LAYOUT}")
+        raise root_error(root, f"holds no clips but masks; the layout is {LAYOUT}")
     return {
         folder: sorted(folders[folder], key=lambda file: natural(file.path))
         for folder in sorted(folders.keys() - passed_over, key=natural)
@@ -130,10 +124,10 @@ def check_lengths(folders: Folders, root: Path) -> None:
     """Checks that no clip is shorter than a sequence."""
     for name, frames in folders.items():
         if len(frames) < NUM_FRAMES:
-            raise UserError(
-                f"{option_text('data.root', root)}: clip '{name}' has {len(frames)} frames, fewer than the "
-                f"{NUM_FRAMES} of a "
-                "sequence; give it more frames or take it away"
+            raise root_error(
+                root,
+                f": clip '{name}' has {len(frames)} frames, fewer than the {NUM_FRAMES} of a sequence; give it more "
+                "frames or take it away",
             )
 
 
@@ -157,10 +151,10 @@ def stretches(name: PurePosixPath, count: int, *, num_splits: int, root: Path) -
     The remainder is dropped.
     """
     if count < num_splits * NUM_FRAMES:
-        raise UserError(
-            f"{option_text('data.root', root)}: clip '{name}' of {count} frames is the only one for {num_splits} "
-            "splits; give "
-            f"{num_splits * NUM_FRAMES} frames, or more clips"
+        raise root_error(
+            root,
+            f": clip '{name}' of {count} frames is the only one for {num_splits} splits; give "
+            f"{num_splits * NUM_FRAMES} frames, or more clips",
         )
     starts = range(0, count - NUM_FRAMES + 1, NUM_FRAMES)
     return {name / f"frames {start} to {start + NUM_FRAMES - 1}": start for start in starts}
@@ -174,9 +168,10 @@ def read_frames(files: list[OriginalFile], root: Path) -> Iterator[np.ndarray]:
         sizes.setdefault(size, file.path)
         if len(sizes) > 1:
             (one, first), (other, second) = sizes.items()
-            raise UserError(
-                f"{option_text('data.root', root)}: frames of one clip differ in size: '{first}' is {one[0]}x{one[1]}, "
-                f"'{second}' is {other[0]}x{other[1]}; bring them to one size"
+            raise root_error(
+                root,
+                f": frames of one clip differ in size: '{first}' is {one[0]}x{one[1]}, '{second}' is "
+                f"{other[0]}x{other[1]}; bring them to one size",
             )
         yield frame
 
@@ -188,10 +183,7 @@ def holds_masks(path: PurePosixPath) -> bool:
 
 def _dealt(names: list[PurePosixPath], root: Path) -> dict[str, list[PurePosixPath]]:
     if len(names) < len(SPLITS):
-        raise UserError(
-            f"{option_text('data.root', root)} holds {len(names)} clip(s); give at least 3, one for each of "
-            f"{', '.join(SPLITS)}"
-        )
+        raise root_error(root, f"holds {len(names)} clip(s); give at least 3, one for each of {', '.join(SPLITS)}")
     sizes, rest = split_sizes(len(names)), iter(names)
     return {split: [next(rest) for _ in range(sizes[split])] for split in SPLITS}
 
@@ -200,10 +192,10 @@ def _as_stated(stated: dict[str, list[PurePosixPath]], root: Path) -> dict[str, 
     train, validation, test = (stated[split] for split in SPLITS)
     least = 1 if validation else 2
     if len(train) < least or not test:
-        raise UserError(
-            f"{option_text('data.root', root)} holds {len(train)} Train and {len(test)} Test clip(s); give at "
-            f"least {least} and 1, "
-            "or one folder a clip without Train and Test"
+        raise root_error(
+            root,
+            f"holds {len(train)} Train and {len(test)} Test clip(s); give at least {least} and 1, or one folder a "
+            "clip without Train and Test",
         )
     if validation:
         return stated
@@ -219,10 +211,10 @@ def _check_look_alikes(names: Sequence[PurePosixPath], root: Path, *, unless_all
     examples = {split: name for name, split in reversed(looks.items()) if split}
     if examples:
         shown = " and ".join(f"'{examples[split]}' like {split}" for split in SPLITS if split in examples)
-        raise UserError(
-            f"{option_text('data.root', root)}: folders look like splits under unknown names: {shown}; lay clips "
-            f"out as {LAYOUT}, and "
-            "rename folders that are not splits"
+        raise root_error(
+            root,
+            f": folders look like splits under unknown names: {shown}; lay clips out as {LAYOUT}, and rename folders "
+            "that are not splits",
         )
 
 

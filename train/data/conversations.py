@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..config.errors import UserError, one_line, option_text
-from .files import Log, fingerprint_files
+from ..config.errors import UserError, one_line
+from .files import Log, fingerprint_files, root_error
 from .prepare import Source
 from .rows import is_whole, parse_json, read_rows, read_text, row_file, split_files
 
@@ -157,9 +157,7 @@ def _answered(splits: Mapping[str, Sequence[Conversation]], root: Path) -> Conve
     """Drops conversations with an empty answer, which would teach a model silence."""
     kept = {split: [one for one in conversations if one.answer.strip()] for split, conversations in splits.items()}
     if empty := [split for split, conversations in kept.items() if not conversations]:
-        raise UserError(
-            f"{option_text('data.root', root)} has no answered instruction in {empty[0]}; give at least one"
-        )
+        raise root_error(root, f"has no answered instruction in {empty[0]}; give at least one")
     return Conversations(kept, sum(len(splits[split]) - len(kept[split]) for split in splits))
 
 
@@ -177,7 +175,7 @@ def _alpaca_file(root: Path) -> Path:
         return root
     files = sorted(root.glob("*.json"))
     if len(files) != 1:
-        raise UserError(f"{option_text('data.root', root)} holds {len(files)} JSON files; give {WANTED['alpaca']}")
+        raise root_error(root, f"holds {len(files)} JSON files; give {WANTED['alpaca']}")
     return files[0]
 
 

@@ -69,6 +69,11 @@ class Download(NamedTuple):
         return self.info.checksum[:12]
 
 
+def root_error(root: Path | str, problem: str) -> UserError:
+    """Returns an error about a root; the problem follows its name, or is a clause after a colon."""
+    return UserError(f"{option_text('data.root', root)}{'' if problem.startswith(':') else ' '}{problem}")
+
+
 def fingerprint_files(files: Iterable[Path], *, root: Path) -> str:
     """Hashes names below the root, sizes and times of change: quick on any amount of data, and moving the root is free.
 
@@ -81,7 +86,7 @@ def fingerprint_files(files: Iterable[Path], *, root: Path) -> str:
         name = file.relative_to(root).as_posix()
         status = file.stat() if file.exists() else file.lstat()  # a dangling link fails when it is read
         if file.exists() and not stat.S_ISREG(status.st_mode):
-            raise UserError(f"{option_text('data.root', root)}: {name!r} is not a regular file; remove it")
+            raise root_error(root, f": {name!r} is not a regular file; remove it")
         check_name(name, root)
         digest.update(f"{name}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
     return digest.hexdigest()[:12]
@@ -120,13 +125,9 @@ def check_name(name: str, root: Path) -> None:
     try:
         name.encode()
     except UnicodeEncodeError:
-        raise UserError(
-            f"{option_text('data.root', root)}: the name {name!a} is not UTF-8; rename the file or folder"
-        ) from None
+        raise root_error(root, f": the name {name!a} is not UTF-8; rename the file or folder") from None
     if CONTROL.search(name):
-        raise UserError(
-            f"{option_text('data.root', root)}: the name {name!a} holds control characters; rename the file or folder"
-        )
+        raise root_error(root, f": the name {name!a} holds control characters; rename the file or folder")
 
 
 def files_below(root: Path) -> list[Path]:
@@ -136,9 +137,7 @@ def files_below(root: Path) -> list[Path]:
         files += [Path(folder, name) for name in names]
         for link in (Path(folder, name) for name in inside):
             if link.is_symlink() and _is_above(link.resolve(), Path(folder), root):
-                raise UserError(
-                    f"{option_text('data.root', root)}: '{link}' links to a folder above it; remove the link"
-                )
+                raise root_error(root, f": '{link}' links to a folder above it; remove the link")
     return files
 
 
@@ -207,9 +206,8 @@ def fetch(download: Download, folder: Path, log: Log) -> Path:
 
 
 def _refuse(error: OSError) -> NoReturn:
-    raise UserError(
-        f"{option_text('data.root', error.filename)} cannot be listed ({error.strerror}); it needs permission to "
-        "read and to enter"
+    raise root_error(
+        error.filename, f"cannot be listed ({error.strerror}); it needs permission to read and to enter"
     ) from error
 
 
@@ -236,13 +234,9 @@ def _members(archive: tarfile.TarFile, root: Path) -> Iterator[tarfile.TarInfo]:
 def _is_safe(member: tarfile.TarInfo, root: Path) -> bool:
     inside = PurePosixPath(member.name)
     if inside.is_absolute() or ".." in inside.parts:
-        raise UserError(
-            f"{option_text('data.root', root)}: member {member.name!r} points outside the archive; make it anew"
-        )
+        raise root_error(root, f": member {member.name!r} points outside the archive; make it anew")
     if not member.isreg():
-        raise UserError(
-            f"{option_text('data.root', root)}: member {member.name!r} is not a plain file; make the archive anew"
-        )
+        raise root_error(root, f": member {member.name!r} is not a plain file; make the archive anew")
     check_name(member.name, root)
     return True
 
@@ -282,7 +276,6 @@ def _pieces(archive: tarfile.TarFile, member: tarfile.TarInfo, root: Path) -> It
 
 def _damaged(root: Path, error: Exception | str) -> UserError:
     reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(":")
-    return UserError(
-        f"{option_text('data.root', root)} is neither a folder nor a whole tar archive ({reason}); if it was "
-        "truncated, copy it again"
+    return root_error(
+        root, f"is neither a folder nor a whole tar archive ({reason}); if it was truncated, copy it again"
     )

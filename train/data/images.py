@@ -13,7 +13,7 @@ from PIL import Image
 from ..config.data import ImageConfig, SceneConfig
 from ..config.errors import UserError, option_text
 from . import generated
-from .files import Download, Log, OriginalFile, fingerprint_files, open_tar
+from .files import Download, Log, OriginalFile, fingerprint_files, open_tar, root_error
 from .pictures import (
     PICTURES,
     Examples,
@@ -118,10 +118,7 @@ def _splits(files: list[OriginalFile], root: Path, log: Log) -> dict[str, Filed]
             continue
         top, split, rest = match.groups()
         if rest.count("/") != 1:
-            raise UserError(
-                f"{option_text('data.root', root)}: image '{file.path}' is not in the folder of a class; the "
-                f"layout is {LAYOUT}"
-            )
+            raise root_error(root, f": image '{file.path}' is not in the folder of a class; the layout is {LAYOUT}")
         tops.add(top or ".")
         splits[KNOWN[split.lower()]][rest.split("/")[0]].append(file)
     check_one_data_set(tops, root)
@@ -129,34 +126,29 @@ def _splits(files: list[OriginalFile], root: Path, log: Log) -> dict[str, Filed]
         log(f"  passing over {passed_over} images outside of the splits")
     for split in ("train", "test"):
         if split not in splits:
-            raise UserError(
-                f"{option_text('data.root', root)} holds no {split} folder with images; the layout is {LAYOUT}"
-            )
+            raise root_error(root, f"holds no {split} folder with images; the layout is {LAYOUT}")
     return splits
 
 
 def _check_no_split(file: OriginalFile, root: Path) -> None:
     if split := looks_like(file.path.parent):
-        raise UserError(
-            f"{option_text('data.root', root)}: the folder of '{file.path}' looks like {split} under an unknown "
-            "name; the layout is "
-            f"{LAYOUT}; rename the folder"
+        raise root_error(
+            root,
+            f": the folder of '{file.path}' looks like {split} under an unknown name; the layout is {LAYOUT}; rename "
+            "the folder",
         )
 
 
 def _class_names(splits: dict[str, Filed], root: Path, log: Log) -> tuple[str, ...]:
     names = tuple(sorted(splits["train"]))
     if len(names) == 1:
-        raise UserError(
-            f"{option_text('data.root', root)} holds images of one class only ({names[0]}); give at least two"
-        )
+        raise root_error(root, f"holds images of one class only ({names[0]}); give at least two")
     for split, classes in splits.items():
         for name, files in classes.items():
             if name not in names:
-                raise UserError(
-                    f"{option_text('data.root', root)}: '{files[0].path}' is of class {name}, which train lacks; "
-                    "its classes are "
-                    f"{', '.join(names)}"
+                raise root_error(
+                    root,
+                    f": '{files[0].path}' is of class {name}, which train lacks; its classes are {', '.join(names)}",
                 )
         if missing := [name for name in names if name not in classes]:
             log(f"  {split} holds no images of {', '.join(missing)}")
@@ -175,16 +167,16 @@ def _read(
     """Reads images, all with the size and the channels of the first."""
     for file, image in zip(files, decode_in_order(files, _levels, root=root, what="image"), strict=True):
         if image.shape[:2] != shape[:2]:
-            raise UserError(
-                f"{option_text('data.root', root)}: image '{file.path}' is {image.shape[1]}x{image.shape[0]}, but "
-                f"'{first.path}' is "
-                f"{shape[1]}x{shape[0]}; bring all images to one size"
+            raise root_error(
+                root,
+                f": image '{file.path}' is {image.shape[1]}x{image.shape[0]}, but '{first.path}' is "
+                f"{shape[1]}x{shape[0]}; bring all images to one size",
             )
         if image.shape[2] > shape[2]:
-            raise UserError(
-                f"{option_text('data.root', root)}: image '{file.path}' is in colour, but '{first.path}' is grey; "
-                "make all of them "
-                "grey, or all of them coloured"
+            raise root_error(
+                root,
+                f": image '{file.path}' is in colour, but '{first.path}' is grey; make all of them grey, or all of "
+                "them coloured",
             )
         yield np.broadcast_to(image, shape)
 
@@ -210,7 +202,7 @@ def open_cifar10(root: Path, _: Log) -> Iterator[PictureSet[LabelledImages]]:
         with open_tar(source, lambda inside: inside.name in FILES) as files:
             contents = {file.path.name: file.read() for file in files}
     if missing := [name for name in FILES if name not in contents]:
-        raise UserError(f"{option_text('data.root', root)} holds no {missing[0]}; give {WANTED}")
+        raise root_error(root, f"holds no {missing[0]}; give {WANTED}")
     records = {name: _records(contents[name], where=f"{option_text('data.root', root)}: {name}") for name in FILES}
     splits = {split: _images([records[name] for name in names]) for split, names in PARTS.items()}
     yield PictureSet(CLASSES, SHAPE, splits)
@@ -225,7 +217,7 @@ def _find(root: Path) -> Path:
             return folder
     if (root / ARCHIVE).is_file():
         return root / ARCHIVE
-    raise UserError(f"{option_text('data.root', root)} holds no {FILES[0]}; give {WANTED}")
+    raise root_error(root, f"holds no {FILES[0]}; give {WANTED}")
 
 
 def _records(content: bytes, *, where: str) -> np.ndarray:

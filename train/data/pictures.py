@@ -13,8 +13,8 @@ import numpy as np
 import tensorflow_datasets as tfds
 from PIL import Image, UnidentifiedImageError
 
-from ..config.errors import UserError, option_text
-from .files import Log, OriginalFile, files_below, fingerprint_files, open_tar
+from ..config.errors import UserError
+from .files import Log, OriginalFile, files_below, fingerprint_files, open_tar, root_error
 from .prepare import Kind, Originals, Record, with_progress
 from .reader import Dataset, Records
 from .splits import SPLITS
@@ -118,11 +118,6 @@ class PictureData(Dataset[PictureBatch]):
         self.std = np.maximum(np.array(self.facts["std"], np.float32), np.float32(1 / 255))
         self.spec = ImageSpec(self.shape, self.class_names, self.mean, self.std)
 
-    @property
-    def num_classes(self) -> int:
-        """The number of classes."""
-        return len(self.class_names)
-
     def _read(self, records: Records, numbers: list[int]) -> PictureBatch:
         images, labels = zip(*records.read(numbers, "image", "label"), strict=True)
         pixels = np.frombuffer(b"".join(images), np.uint8).reshape(-1, *self.shape)
@@ -152,9 +147,7 @@ def open_image_files(root: Path, *, suffixes: Collection[str] = IMAGE_SUFFIXES) 
 def check_one_data_set(tops: Collection[str], root: Path) -> None:
     """Checks that the layout begins in one folder only below the root."""
     if len(tops) > 1:
-        raise UserError(
-            f"{option_text('data.root', root)} holds several data sets ({', '.join(sorted(tops))}); give one of them"
-        )
+        raise root_error(root, f"holds several data sets ({', '.join(sorted(tops))}); give one of them")
 
 
 def below(root: Path, path: Path) -> PurePosixPath:
@@ -268,10 +261,7 @@ def _paths(root: Path, suffixes: Collection[str]) -> list[Path]:
 
 def _some(files: list[T], root: Path, suffixes: Collection[str]) -> list[T]:
     if not files:
-        raise UserError(
-            f"{option_text('data.root', root)} holds no {', '.join(suffixes)} files; give a folder or tar archive "
-            "of them"
-        )
+        raise root_error(root, f"holds no {', '.join(suffixes)} files; give a folder or tar archive of them")
     return files
 
 
@@ -293,9 +283,8 @@ def _named(read: Callable[[], T], file: OriginalFile, root: Path, what: str) -> 
         return read()
     except IMAGE_ERRORS as error:
         reason = "not an image of a known kind" if isinstance(error, UnidentifiedImageError) else error
-        raise UserError(
-            f"{option_text('data.root', root)}: {what} '{file.path}' cannot be read as an image ({reason}); "
-            "replace or remove it"
+        raise root_error(
+            root, f": {what} '{file.path}' cannot be read as an image ({reason}); replace or remove it"
         ) from error
 
 

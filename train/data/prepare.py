@@ -17,7 +17,7 @@ from tensorflow_datasets.core.constants import INCOMPLETE_PREFIX
 from ..config.data import CodeConfig, DataConfig, ImageConfig, InstructionConfig, SceneConfig, TextConfig
 from ..config.errors import StorageError, UserError, option_text
 from ..system.files import disk_error, expanded, require_writable
-from .files import Download, Log, fetch
+from .files import Download, Log, fetch, root_error
 from .splits import SPLITS
 
 # The advice if prepared data cannot be written.
@@ -160,11 +160,9 @@ def resolve_source(sources: Mapping[str, Source[T]], config: Config) -> tuple[So
         )
     root = expanded(config.root, option_text("data.root"))
     if not config.root or not root.exists():
-        raise UserError(f"{option_text('data.root', config.root)} does not exist; give {source.wanted}")
+        raise root_error(config.root, f"does not exist; give {source.wanted}")
     if not (root.is_dir() or root.is_file()):
-        raise UserError(
-            f"{option_text('data.root', root)} is neither a folder nor a regular file; give {source.wanted}"
-        )
+        raise root_error(root, f"is neither a folder nor a regular file; give {source.wanted}")
     return source, root
 
 

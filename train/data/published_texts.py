@@ -10,9 +10,9 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from ..config.errors import UserError, option_text
-from .files import Download, Log, fingerprint_files, open_tar, require_listable
+from .files import Download, Log, fingerprint_files, open_tar, require_listable, root_error
 from .prepare import Source
-from .rows import Labelled, Row, RowFile, TextSet, checked, decoded, is_empty, read_rows
+from .rows import Labelled, RowFile, TextSet, checked, decoded, is_empty, read_rows, row_file
 
 SENTIMENTS = ("negative", "positive")
 
@@ -26,9 +26,9 @@ IMDB_DOWNLOAD = Download(
 IMDB_WANTED = "the folder aclImdb of the reviews as published, or a tar archive of it such as aclImdb_v1.tar.gz"
 IMDB_SPLITS = ("train", "test")
 IMDB_FOLDERS = (".", "aclImdb", "imdb/aclImdb")
+IMDB_ARCHIVES = ("aclImdb_v1.tar.gz", "imdb/aclImdb_v1.tar.gz")
 # Folder of each class, and the stars its reviews give; reviews of 5 and 6 stars were left out.
 STARS = {"neg": range(1, 5), "pos": range(7, 11)}
-ARCHIVES = ("*.tar.gz", "*.tgz", "*.tar")
 # Reviews in unsup have no label.
 REVIEW = re.compile(r"(?:.*/)?aclImdb/(train|test)/(?!unsup/)([^/.][^/]*)/(\d+)_(\d+)\.txt")
 
@@ -89,10 +89,7 @@ def open_imdb(root: Path, _: Log) -> Iterator[TextSet]:
     for split in IMDB_SPLITS:
         for label, name in enumerate(STARS):
             if (split, label) not in present:
-                raise UserError(
-                    f"{option_text('data.root', root)} holds no reviews aclImdb/{split}/{name}/ID_STARS.txt; copy "
-                    "it again"
-                )
+                raise root_error(root, f"holds no reviews aclImdb/{split}/{name}/ID_STARS.txt; copy it again")
     labelled = {
         split: [Labelled(text, label) for where, label, _, text in reviews if where == split] for split in IMDB_SPLITS
     }
@@ -130,31 +127,20 @@ def fingerprint_rows(root: Path, *, place: Place) -> str:
 
 
 def _find_reviews(root: Path) -> Path:
-    """The folder of both splits, or the archive."""
-    if not root.exists():
-        raise UserError(f"{option_text('data.root', root)} does not exist; give {IMDB_WANTED}")
+    """Returns the folder of both splits, or the archive."""
     if root.is_file():
         return root
+    require_listable(root)
     for folder in (root / place for place in IMDB_FOLDERS):
         classes = [folder / split / name for split in IMDB_SPLITS for name in STARS]
-        if any(path.is_dir() for path in classes):
-            for path in filter(Path.is_dir, classes):
+        if present := [path for path in classes if path.is_dir()]:
+            for path in present:
                 require_listable(path)
             return folder
-    require_listable(root)
-    for folder in (root, root / "imdb"):
-        archives = sorted({file for pattern in ARCHIVES for file in folder.glob(pattern)})
-        if len(archives) > 1:
-            names = ", ".join(archive.name for archive in archives)
-            raise UserError(
-                f"{option_text('data.root', folder)} holds {len(archives)} archives ({names}); name the one to be read"
-            )
-        if archives:
-            return archives[0]
-    raise UserError(
-        f"{option_text('data.root', root)} holds neither aclImdb/train/neg/0_3.txt and so on nor an archive; give "
-        f"{IMDB_WANTED}"
-    )
+    for archive in (root / place for place in IMDB_ARCHIVES):
+        if archive.is_file():
+            return archive
+    raise root_error(root, f"holds neither aclImdb/train/neg/0_3.txt and so on nor an archive; give {IMDB_WANTED}")
 
 
 def _reviews(files: Iterable[tuple[PurePosixPath, Callable[[], bytes]]], root: Path) -> Iterator[Review]:
@@ -180,39 +166,34 @@ def _open_rows(root: Path, place: Place) -> Iterator[dict[str, RowFile]]:
     folder = _folder(root, place)
     with contextlib.ExitStack() as stack:
         if folder is not None:
-            paths = [folder / name for name in place.names if (folder / name).exists()]
-            row_files = {
-                path.name: RowFile(str(path), path.suffix, functools.partial(path.open, "rb")) for path in paths
-            }
+            row_files = {name: row_file(folder / name) for name in place.names if (folder / name).exists()}
         else:
             archive = stack.enter_context(_open_zip(root, place))
             row_files = {name: file for name in place.names if (file := _packed(archive, name, root))}
         for name in place.names:
             if name not in row_files:
-                raise UserError(f"{option_text('data.root', folder or root)} holds no {name}; give {place.wanted}")
+                raise root_error(folder or root, f"holds no {name}; give {place.wanted}")
         yield row_files
 
 
 def _folder(root: Path, place: Place) -> Path | None:
     """The folder that holds the files; None where the root is a file."""
-    if not root.exists():
-        raise UserError(f"{option_text('data.root', root)} does not exist; give {place.wanted}")
     if root.is_file():
         return None
     for folder in (root / name for name in place.folders):
         if any((folder / name).exists() for name in place.names):
             return folder
-    raise UserError(f"{option_text('data.root', root)} holds no {place.names[0]}; give {place.wanted}")
+    raise root_error(root, f"holds no {place.names[0]}; give {place.wanted}")
 
 
 def _open_zip(root: Path, place: Place) -> zipfile.ZipFile:
     try:
         return zipfile.ZipFile(root)
     except (zipfile.BadZipFile, OSError) as error:
-        raise UserError(
-            f"{option_text('data.root', root)} is neither a folder nor a whole zip archive ({error}); if it was "
-            "truncated, copy it "
-            f"again; give {place.wanted}"
+        raise root_error(
+            root,
+            f"is neither a folder nor a whole zip archive ({error}); if it was truncated, copy it again; give "
+            f"{place.wanted}",
         ) from error
 
 
@@ -246,20 +227,15 @@ def _pairs(file: RowFile, split: str, log: Log) -> list[Labelled]:
             raise UserError(f"{row.where}: sentence1 and sentence2 must be texts; mend the line")
         elif is_empty(premise) or is_empty(hypothesis):
             dropped["have an empty sentence"] += 1
+        elif label not in MNLI_CLASSES:
+            raise UserError(f"{row.where} has gold_label {label!r}; it must be one of {', '.join(MNLI_CLASSES)}")
         else:
-            pairs.append(Labelled(premise, _gold(row), hypothesis))
+            pairs.append(Labelled(premise, MNLI_CLASSES.index(label), hypothesis))
     for reason, count in dropped.items():
         log(f"  {split}: leaving out {count} record(s) that {reason}")
     if not pairs:
         raise UserError(f"{file.where} holds no labelled records; copy the original again")
     return pairs
-
-
-def _gold(row: Row) -> int:
-    label = row.fields["gold_label"]
-    if label not in MNLI_CLASSES:
-        raise UserError(f"{row.where} has gold_label {label!r}; it must be one of {', '.join(MNLI_CLASSES)}")
-    return MNLI_CLASSES.index(label)
 
 
 IMDB = Source(fingerprint_imdb, open_imdb, IMDB_WANTED, IMDB_DOWNLOAD)

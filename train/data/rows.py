@@ -12,8 +12,8 @@ from typing import IO, Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from ..config.errors import UserError, option_text
-from .files import read_regular
+from ..config.errors import UserError
+from .files import read_regular, root_error
 from .splits import NAMES, SPLITS, cut_from_train, looks_like
 
 T = TypeVar("T")
@@ -123,26 +123,22 @@ def split_files(root: Path, suffixes: Sequence[str]) -> dict[str, Path]:
     )
     if root.is_file():
         if root.suffix not in suffixes:
-            raise UserError(f"{option_text('data.root', root)} ends in none of {', '.join(suffixes)}; {wanted}")
+            raise root_error(root, f"ends in none of {', '.join(suffixes)}; {wanted}")
         return {"train": root}
     paths = {}
     for split, names in NAMES.items():
         files = [file for name in names for suffix in suffixes if (file := root / f"{name}{suffix}").is_file()]
         if len(files) > 1:
-            raise UserError(
-                f"{option_text('data.root', root)} holds {' and '.join(file.name for file in files)}; keep one of them"
-            )
+            raise root_error(root, f"holds {' and '.join(file.name for file in files)}; keep one of them")
         if files:
             paths[split] = files[0]
     for file in sorted(root.iterdir()):  # a split that is not read would be cut from train instead
         tabular = file.suffix.lower() in (*SUFFIXES, *OTHER_SUFFIXES) and not file.is_dir()
         split = looks_like(PurePosixPath(file.name)) if tabular else None
         if split and split not in paths:
-            raise UserError(
-                f"{option_text('data.root', root)}: '{file.name}' looks like {split}, but is not read; {wanted}"
-            )
+            raise root_error(root, f": '{file.name}' looks like {split}, but is not read; {wanted}")
     if "train" not in paths:
-        raise UserError(f"{option_text('data.root', root)} holds no train file; {wanted}")
+        raise root_error(root, f"holds no train file; {wanted}")
     return paths
 
 

@@ -13,7 +13,7 @@ from PIL import Image
 from ..config.data import SceneConfig
 from ..config.errors import UserError, option_text
 from . import generated
-from .files import Log, OriginalFile
+from .files import Log, OriginalFile, root_error
 from .pictures import (
     NOT_COUNTED,
     Examples,
@@ -93,7 +93,7 @@ def _scene_files(files: list[OriginalFile], root: Path) -> dict[tuple[str, str],
                 twice.append((other.path, file.path))
     check_one_data_set(tops, root)
     if twice:
-        raise UserError(f"{option_text('data.root', root)} holds '{twice[0][0]}' and '{twice[0][1]}'; keep one of them")
+        raise root_error(root, f"holds '{twice[0][0]}' and '{twice[0][1]}'; keep one of them")
     return scene_files
 
 
@@ -103,12 +103,10 @@ def _split(scene_files: Mapping[tuple[str, str], OriginalFile], folder: str, roo
         for each in (folder, f"{folder}annot")
     )
     if not images:
-        raise UserError(
-            f"{option_text('data.root', root)} holds no {folder} folder with images; the layout is {LAYOUT}"
-        )
+        raise root_error(root, f"holds no {folder} folder with images; the layout is {LAYOUT}")
     for name in sorted(images.keys() ^ maps.keys()):
         alone = (images | maps)[name].path
-        raise UserError(f"{option_text('data.root', root)}: '{alone}' has no counterpart; the layout is {LAYOUT}")
+        raise root_error(root, f": '{alone}' has no counterpart; the layout is {LAYOUT}")
     return [SceneFiles(images[name], maps[name]) for name in sorted(images)]
 
 
@@ -120,10 +118,10 @@ def _read(
     def convert(file: OriginalFile, picture: Image.Image) -> np.ndarray:
         array = stored_numbers(picture) if file in maps else _colours(file, picture)
         if array.shape[:2] != size:
-            raise UserError(
-                f"{option_text('data.root', root)}: '{file.path}' is {array.shape[1]}x{array.shape[0]}, but "
-                f"'{first.path}' is "
-                f"{size[1]}x{size[0]}; bring all images and labels to one size"
+            raise root_error(
+                root,
+                f": '{file.path}' is {array.shape[1]}x{array.shape[0]}, but '{first.path}' is {size[1]}x{size[0]}; "
+                "bring all images and labels to one size",
             )
         return _classes(array, f"{option_text('data.root', root)}: '{file.path}'") if file in maps else array
 

@@ -6,7 +6,6 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from decimal import Decimal
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,14 +15,14 @@ import tensorflow_datasets as tfds
 from ..config.data import TextConfig
 from ..config.errors import UserError, option_text
 from . import generated, published_texts
-from .files import Log, fingerprint_files
+from .files import Log, fingerprint_files, root_error
 from .prepare import Kind, Originals, Source, origin, prepare_from
 from .reader import Dataset, Records, open_prepared
 from .rows import SUFFIXES, Labelled, Row, TextSet, checked, checksum, read_rows, row_file, split_files, three_splits
 from .splits import SPLITS, check_share
 
 WANTED = "a TSV, CSV or JSONL file, or a folder with one called train, and optionally test and validation"
-NUMBER = re.compile(r"-?\d+(?:\.\d+)?")  # labels of this form are ordered by value
+NUMBER = re.compile(r"-?[0-9]{1,18}")  # labels that all have this form are ordered by value
 TEXT = Kind("texts", "2.1.0")
 
 
@@ -51,11 +50,6 @@ class TextData(Dataset[TextBatch]):
         self.class_names: tuple[str, ...] = tuple(self.facts["class_names"])
         self.pairs = bool(self.facts["pairs"])
         self.checksums: dict[str, int] = dict(self.facts["checksums"])
-
-    @property
-    def num_classes(self) -> int:
-        """The number of classes."""
-        return len(self.class_names)
 
     def _read(self, records: Records, numbers: list[int]) -> TextBatch:
         rows = records.read(numbers, "text", "second", "label")
@@ -122,7 +116,7 @@ def _describe(
 
 @contextlib.contextmanager
 def open_table(root: Path, _: Log, *, columns: Columns) -> Iterator[TextSet]:
-    """Reads every file. Classes are the labels of the train file: by value if all are numbers, else by name."""
+    """Reads every file. Classes are the labels of the train file: by value if all are integers, else by name."""
     tables = {split: _read(path, columns) for split, path in split_files(root, SUFFIXES).items()}
     class_names = _class_names({_label(row, columns.label) for row in tables["train"]}, root)
     splits = {split: [_labelled(row, columns, class_names) for row in rows] for split, rows in tables.items()}
@@ -159,19 +153,9 @@ def _label(row: Row, column: str) -> str:
 
 def _class_names(names: set[str], root: Path) -> tuple[str, ...]:
     if len(names) < 2:
-        raise UserError(
-            f"{option_text('data.root', root)}: train has texts of one class only ({names.pop()}); give at least two"
-        )
-    if not all(NUMBER.fullmatch(name) for name in names):
-        return tuple(sorted(names))
-    by_value: dict[Decimal, str] = {}
-    for name in sorted(names):
-        if (other := by_value.setdefault(Decimal(name), name)) != name:
-            raise UserError(
-                f"{option_text('data.root', root)}: train has the labels {other} and {name}, one number; write it "
-                "one way"
-            )
-    return tuple(by_value[value] for value in sorted(by_value))
+        raise root_error(root, f": train has texts of one class only ({names.pop()}); give at least two")
+    numbers = all(NUMBER.fullmatch(name) for name in names)
+    return tuple(sorted(names, key=lambda name: (int(name) if numbers else 0, name)))
 
 
 def _labelled(row: Row, columns: Columns, class_names: Sequence[str]) -> Labelled:

@@ -32,7 +32,7 @@ from .clips import (
     stated_split,
     stretches,
 )
-from .files import Log, OriginalFile, may_be_tar
+from .files import Log, OriginalFile, may_be_tar, root_error
 from .pictures import (
     CHANNELS,
     IMAGE_SUFFIXES,
@@ -84,10 +84,6 @@ class VideoData(Dataset[np.ndarray]):
 
     All positions of a window of 20 frames are consecutive, in the order of `patch_sequences`.
     """
-
-    num_tokens = NUM_FRAMES
-    token_dim = PATCH_SIZE**2
-    frame_side = FRAME_SIZE
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -217,7 +213,7 @@ def _clips(files: Sequence[OriginalFile], root: Path, log: Log) -> tuple[Folders
         log(f"  passing over {count} video(s) of masks, in a clip of frames, or also there as frames, as '{one}'")
     videos = {name: file for name, file in videos.items() if name not in passed_over}
     if not (folders or videos):
-        raise UserError(f"{option_text('data.root', root)} holds no clips but masks; the layout is {LAYOUT}")
+        raise root_error(root, f"holds no clips but masks; the layout is {LAYOUT}")
     return folders, videos
 
 

@@ -1,11 +1,12 @@
 """Texts as words: split as GloVe's vectors are named, by number, and by vector."""
 
+import functools
 import hashlib
 import math
 import re
 import zlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -125,25 +126,25 @@ class WordTokenizer:
             raise ValueError(f"max_length must be at least {fewest}, got {max_length}")
         check_pairs(texts, seconds)
         firsts = [self._column(text) for text in texts]
-        others = [None if seconds is None else self._column(text) for text in seconds or texts]
-        cut = [self._joined(first, second, max_length) for first, second in zip(firsts, others, strict=True)]
-        whole = [
-            len(first) + (0 if second is None else 1 + len(second))
-            for first, second in zip(firsts, others, strict=True)
-        ]
-        truncated = sum(len(tokens) < length for (tokens, _), length in zip(cut, whole, strict=True))
-        return Encoded([tokens for tokens, _ in cut], [types for _, types in cut], truncated)
+        if seconds is None:
+            tokens, types = (
+                [first[:max_length] for first in firsts],
+                [np.zeros_like(first[:max_length]) for first in firsts],
+            )
+            whole = [len(first) for first in firsts]
+        else:
+            pairs = list(zip(firsts, map(self._column, seconds), strict=True))
+            joined = [self._joined(*pair, max_length) for pair in pairs]
+            tokens, types = [each for each, _ in joined], [each for _, each in joined]
+            whole = [len(first) + 1 + len(second) for first, second in pairs]
+        return Encoded(tokens, types, sum(len(cut) < length for cut, length in zip(tokens, whole, strict=True)))
 
     def _column(self, text: str) -> np.ndarray:
         unknown = self._numbers[UNKNOWN]
         return np.array([self._numbers.get(word, unknown) for word in tokenise(text)], np.int32)
 
-    def _joined(
-        self, first: np.ndarray, second: np.ndarray | None, max_length: int | None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Numbers of tokens and their types."""
-        if second is None:
-            return first[:max_length], np.zeros_like(first[:max_length])
+    def _joined(self, first: np.ndarray, second: np.ndarray, max_length: int | None) -> tuple[np.ndarray, np.ndarray]:
+        """Numbers of tokens of a pair and their types."""
         if max_length is not None:
             room = max_length - 1
             kept = min(len(first), max(room - len(second), (room + 1) // 2))
@@ -175,23 +176,16 @@ class Embeddings:
     """A vector ``dim`` wide for every word: the file's where it has one, else a `hashed_vector` of a given length."""
 
     def __init__(self, dim: int, vectors: Mapping[str, np.ndarray], *, length: float) -> None:
-        self.dim, self._vectors, self._length = dim, dict(vectors), length
-        self._drawn: dict[str, np.ndarray] = {}
+        self.dim, self._vectors = dim, dict(vectors)
+        self._hashed = functools.cache(functools.partial(hashed_vector, dim=dim, length=length))
 
     def __call__(self, words: Sequence[str]) -> np.ndarray:
         """The vectors of words, float32 (words, dim)."""
-        return np.stack([self._vector(word) for word in words])
+        return np.stack([self._vectors[word] if word in self._vectors else self._hashed(word) for word in words])
 
     def covers(self, word: str) -> bool:
         """Returns whether the vector of a word comes from the file."""
         return word in self._vectors
-
-    def _vector(self, word: str) -> np.ndarray:
-        if word in self._vectors:
-            return self._vectors[word]
-        if word not in self._drawn:
-            self._drawn[word] = hashed_vector(word, self.dim, length=self._length)
-        return self._drawn[word]
 
 
 def hashed_vector(word: str, dim: int, *, length: float = 1.0) -> np.ndarray:
@@ -216,25 +210,19 @@ def glove_embeddings(path: Path, words: Collection[str]) -> Embeddings:
     Files of any width will do, and words may hold spaces, as some of GloVe's largest file do. Only the wanted vectors
     are kept. Words that the file lacks get a `hashed_vector` of the root mean square length of those it has.
     """
+    where = option_text("model.embeddings", path)
     if not path.is_file():
-        raise UserError(
-            f"{option_text('model.embeddings', path)} is not a file; give one in the format of GloVe: a word and "
-            "numbers a line"
-        )
+        raise UserError(f"{where} is not a file; give one in the format of GloVe: a word and numbers a line")
     wanted, vectors, dim = set(words), {}, 0
-    for where, word, numbers in _lines(path):
-        dim = dim or len(numbers)
-        if word in wanted and word not in vectors:
-            vectors[word] = _parsed(numbers, where)
-    if not vectors:
-        raise UserError(
-            f"{option_text('model.embeddings', path)} has none of the {len(wanted)} words; give a file of their "
-            "language, lower-case"
-        )
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            dim = dim or len(line.split()) - 1
+            word, numbers = _split(line, dim, f"{where} line {number}")
+            if word in wanted and word not in vectors:
+                vectors[word] = _parsed(numbers, f"{where} line {number}")
     if not any(vector.any() for vector in vectors.values()):
         raise UserError(
-            f"{option_text('model.embeddings', path)} has nothing but zeros for the {len(vectors)} words it "
-            "knows; give others"
+            f"{where} has no vector but 0 for the {len(wanted)} words; give one of their language, lower-case"
         )
     length = math.sqrt(np.mean([np.sum(vector.astype(np.float64) ** 2) for vector in vectors.values()]))
     return Embeddings(dim, vectors, length=length)
@@ -247,47 +235,31 @@ def embedding_table(tokenizer: WordTokenizer, embeddings: Embeddings) -> np.ndar
     return table
 
 
-def _lines(path: Path) -> Iterator[tuple[str, str, list[bytes]]]:
-    """Yields the name of each line in errors, its word, and its numbers as bytes."""
-    dim = 0
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            where = f"{option_text('model.embeddings', path)} line {number}"
-            dim = dim or len(line.split()) - 1
-            # From the right: the word may hold spaces.
-            word, *numbers = line.rstrip().rsplit(b" ", max(dim, 1))
-            if not dim:
-                raise UserError(f"{where} has 0 numbers after its word; give a file in the format of GloVe")
-            if len(numbers) != dim or _ends_in_number(word):
-                width = len(line.split()) - 1
-                raise UserError(f"{where} has {width} numbers after its word, the first line has {dim}; mend the file")
-            try:
-                yield where, word.decode(), numbers
-            except UnicodeDecodeError as error:
-                raise UserError(f"{where} is not UTF-8; convert the file to UTF-8") from error
-    if not dim:
+def _split(line: bytes, dim: int, where: str) -> tuple[str, list[bytes]]:
+    """Returns the word of a line, which may hold spaces, and its numbers."""
+    word, *numbers = line.rstrip().rsplit(b" ", max(dim, 1))
+    if not dim or len(numbers) != dim or (b" " in word and _is_number(word.rsplit(b" ", 1)[1])):
         raise UserError(
-            f"{option_text('model.embeddings', path)} is empty; give a file in the format of GloVe: a word and "
-            "numbers a line"
+            f"{where} has {len(line.split()) - 1} numbers after its word, the first line has {dim}; give a file in the "
+            "format of GloVe"
         )
-
-
-def _ends_in_number(word: bytes) -> bool:
-    """Returns whether a word with spaces swallowed a number of its line."""
     try:
-        return b" " in word and float(word.rsplit(b" ", 1)[1]) is not None
+        return word.decode(), numbers
+    except UnicodeDecodeError as error:
+        raise UserError(f"{where} is not UTF-8; convert the file to UTF-8") from error
+
+
+def _is_number(text: bytes) -> bool:
+    try:
+        float(text)
     except ValueError:
         return False
+    return True
 
 
 def _parsed(numbers: list[bytes], where: str) -> np.ndarray:
-    try:
-        with np.errstate(over="ignore"):  # infinity is an error below
-            vector = np.array([float(number) for number in numbers], np.float32)
-    except ValueError as error:
-        raise UserError(
-            f"{where}: {str(error).removeprefix('could not convert string to float: ')} is not a number"
-        ) from error
+    with np.errstate(over="ignore"):  # infinity is an error below
+        vector = np.array([float(text) if _is_number(text) else math.nan for text in numbers], np.float32)
     if not np.isfinite(vector).all():
-        raise UserError(f"{where} holds a number that is not finite; mend the file")
+        raise UserError(f"{where} holds something that is not a finite number; mend the file")
     return vector

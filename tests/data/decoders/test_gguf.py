@@ -10,7 +10,6 @@ import pytest
 from tests.data.decoders.conftest import TEMPLATE, byte_vocabulary
 from tests.errors import assert_fails
 from unroll_jax.models import DecoderConfig, RotaryScaling
-from unroll_jax.models.language.rotary import rotary_frequencies
 from unroll_jax.train.data.pretrained.decoders import load_decoder
 
 gguf = pytest.importorskip("gguf", reason="gguf, which reads quantised weights, is not installed")
@@ -127,16 +126,12 @@ def test_what_is_quantised_is_dequantised(write_file, kind):
     assert_params_are(params, rounded)
 
 
-def test_a_head_of_its_own_and_both_scalings_are_read(write_file):
+def test_a_separate_head_and_linear_scaling_are_read(write_file):
     head = np.ones((WORDS, DIM), np.float32)
     linear = {"rope_scaling_type": gguf.RopeScalingType.LINEAR, "rope_scaling_factor": 4.0}
     decoder = reads(write_file(more={"output.weight": (head, None)}, numbers=linear))
     assert (decoder.config.tied, decoder.config.rotary_scaling) == (False, RotaryScaling("linear", 4.0))
     np.testing.assert_array_equal(decoder.params["head"]["embedding"], head)
-    scaling, base = RotaryScaling("llama3", 32.0), 5e5
-    factors = rotary_frequencies(SIZE, base) / rotary_frequencies(SIZE, base, scaling)
-    more = {"rope_freqs.weight": (factors.astype(np.float32), None)}
-    assert reads(write_file(more=more, numbers={"rope_freq_base": base})).config.rotary_scaling == scaling
 
 
 @pytest.mark.parametrize(
@@ -152,12 +147,12 @@ def test_a_head_of_its_own_and_both_scalings_are_read(write_file):
         ({"gone": ("blk.1.attn_q.weight",)}, ["1 missing: model.layers.1.self_attn.q_proj.weight"]),
         ({"gone": ("token_embd.weight",)}, ["has no token_embd.weight"]),
         ({"more": {"blk.0.attn_q.bias": (np.ones(4, np.float32), None)}}, ["1 unknown: blk.0.attn_q.bias"]),
-        ({"more": {"rope_freqs.weight": (np.arange(1, 5, dtype=np.float32), None)}}, ["rope_freqs.weight", "3.1"]),
+        ({"more": {"rope_freqs.weight": (np.arange(1, 5, dtype=np.float32), None)}}, ["1 unknown: rope_freqs.weight"]),
         (
             {"more": {"other.weight": (np.zeros((1, 292), np.uint8), gguf.GGMLQuantizationType.Q8_K)}},
             ["cannot dequantise other.weight (Q8_K)", "safetensors"],
         ),
-        ({"split": "deepseek"}, ["'gpt2' split as 'deepseek'", "gpt-2, smollm, llama-bpe"]),
+        ({"split": "deepseek"}, ["'gpt2' split as 'deepseek'", "gpt-2, smollm"]),
     ],
     ids=lambda value: "" if isinstance(value, list) else str(next(iter(value.items())))[:40],
 )
@@ -190,9 +185,3 @@ def test_texts_become_tokens_and_back_and_conversations_texts(write_file):
     assert tokenizer.decode(tokens, special=False) == "ab é 12"
     assert tokenizer.stops == (257,)
     assert tokenizer.chat([{"role": "user", "content": "hi"}], answer=True) == "<s><s>user: hi<e>\nassistant: "
-
-
-def test_a_tokenizer_of_llama_3_puts_its_first_token_before_texts(write_file):
-    tokenizer = reads(write_file(split="llama-bpe")).tokenizer
-    with_first, without = (tokenizer.encode(["ab"], special=special)[0].tolist() for special in (True, False))
-    assert (with_first, without) == ([256, 258], [258])

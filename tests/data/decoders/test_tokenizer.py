@@ -3,13 +3,11 @@
 import json
 
 import pytest
-import tokenizers
 
 from tests.data.decoders.conftest import TEMPLATE
 from tests.errors import assert_fails
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data.pretrained.chat import folder_tokenizer
-from unroll_jax.train.data.pretrained.vocabulary import SPLITS
 
 MESSAGES = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}]
 
@@ -33,17 +31,6 @@ def test_a_conversation_is_the_text_that_transformers_makes_of_it(write_folder):
         expected = theirs.apply_chat_template(MESSAGES, tokenize=False, add_generation_prompt=answer)
         assert ours.chat(MESSAGES, answer=answer) == expected
     assert expected == "<s><s>user: hi<e>\nassistant: yes<e>\nassistant: "
-
-
-@pytest.mark.parametrize("kind", ["file", "several"])
-def test_a_template_stands_in_a_file_of_its_own_or_among_several(write_folder, kind):
-    folder = write_folder()
-    if kind == "file":
-        (folder / "chat_template.jinja").write_text("{{ messages[0].content }}!")
-    else:
-        several = [{"name": "tools", "template": "?"}, {"name": "default", "template": "{{ messages[0].content }}!"}]
-        (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": several}))
-    assert folder_tokenizer(folder).chat(MESSAGES) == "hi!"
 
 
 def test_the_end_of_an_answer_is_that_of_the_generation_config_or_is_told_in_one_line(write_folder):
@@ -79,16 +66,3 @@ def test_a_tokenizer_that_is_missing_or_damaged_is_told_in_one_line(write_folder
     (folder / "tokenizer.json").unlink()
     with pytest.raises(UserError, match=r"has no tokenizer\.json"):
         folder_tokenizer(folder)
-
-
-@pytest.mark.parametrize(
-    ("split", "pieces"),
-    [
-        ("gpt-2", ["It", "'s", " 1234", " cafés", "!?", "\n\n ", " ok"]),
-        ("llama-bpe", ["It", "'s", " ", "123", "4", " cafés", "!?\n\n", " ", " ok"]),
-    ],
-)
-def test_texts_are_split_by_the_pattern_of_the_name(split, pieces):
-    pattern = tokenizers.pre_tokenizers.Split(tokenizers.Regex(SPLITS[split][1]), "isolated")
-    pairs = pattern.pre_tokenize_str("It's 1234 cafés!?\n\n  ok")
-    assert [piece for piece, _ in pairs] == pieces

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
 from tests.data.pretrained.conftest import DIM, ROBERTA_WORDS, WORDS, bert_tensors
 from tests.errors import assert_fails
@@ -170,25 +169,6 @@ def test_fields_that_old_configurations_leave_out_have_their_defaults(write_fold
     assert pretrained.classes == ("LABEL_0", "LABEL_1", "LABEL_2")
 
 
-def test_null_stands_for_what_is_left_out(write_folder):
-    folder = write_folder()
-    values = json.loads((folder / "config.json").read_text())
-    nulls = dict.fromkeys(("type_vocab_size", "hidden_act", "is_decoder", "position_embedding_type", "id2label"))
-    (folder / "config.json").write_text(json.dumps(values | nulls))
-    pretrained = reads(folder)
-    assert pretrained.config == EncoderConfig(20, 8, 2, 2, 12, 16)
-    assert pretrained.classes == ("LABEL_0", "LABEL_1", "LABEL_2")
-
-
-def test_pickled_weights_are_refused_unread(write_folder):
-    folder = write_folder()
-    (folder / "model.safetensors").unlink()
-    (folder / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'false'\ntR.")
-    assert_fails(
-        reads, folder, "no model.safetensors but pytorch_model.bin", "never loaded", "save the weights as safetensors"
-    )
-
-
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
@@ -220,18 +200,3 @@ def test_weights_in_many_files_are_read_by_their_index(write_folder):
     weight_map = dict.fromkeys(bert_tensors(), "model-00001-of-00001.safetensors")
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
     jax.tree.map(np.testing.assert_array_equal, reads(folder).params, expected)
-
-
-def test_what_was_read_is_said_in_one_line(write_folder):
-    lines = []
-    words = [*WORDS, *(f"more{number}" for number in range(20 - len(WORDS)))]
-    load_pretrained(str(write_folder(words=words)), log=lines.append)
-    assert lines == ["bert of 2 layers, 8 wide, 20 tokens; head: hidden and logits"]
-
-
-def test_a_truncated_file_is_refused(write_folder):
-    folder = write_folder()
-    save_file(bert_tensors(), folder / "model.safetensors")
-    content = (folder / "model.safetensors").read_bytes()
-    (folder / "model.safetensors").write_bytes(content[: len(content) // 2])
-    assert_fails(reads, folder, "cannot be read as safetensors")

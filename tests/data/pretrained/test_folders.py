@@ -110,12 +110,6 @@ def printed(hub, tmp_path_factory):
     }
 
 
-def test_a_folder_here_is_taken_as_it_is(tmp_path):
-    lines = []
-    assert find_folder(str(tmp_path), log=lines.append) == tmp_path
-    assert lines == []
-
-
 def test_a_folder_here_has_no_revision(tmp_path):
     assert_fails(lambda folder: find_folder(str(folder), revision="v2"), tmp_path, "revision=v2", "omit it")
 

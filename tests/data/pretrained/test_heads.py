@@ -21,14 +21,6 @@ def reads(folder):
     return load(str(folder))
 
 
-def test_a_file_without_a_head_has_none(write_folder):
-    bare = {
-        name: tensor for name, tensor in bert_tensors().items() if "pooler" not in name and "classifier" not in name
-    }
-    pretrained = reads(write_folder(tensors=bare))
-    assert (pretrained.head, pretrained.classes) == ({}, ())
-
-
 def test_a_classifier_starts_from_what_fits_it(write_folder, getkey):
     pretrained = reads(write_folder())
     encoder = Encoder(pretrained.config)
@@ -93,12 +85,6 @@ def test_logits_of_the_first_token_are_not_taken_for_the_mean(write_folder, getk
     np.testing.assert_array_equal(head["hidden"]["kernel"], pretrained.head["hidden"]["kernel"])
     assert not np.isin(head["logits"]["kernel"], pretrained.head["logits"]["kernel"]).any()
     assert not keeps_logits(pretrained, model, pretrained.classes)
-
-
-def test_as_many_names_as_classes_are_wanted(write_folder, getkey):
-    model = Classifier(Encoder((pretrained := reads(write_folder())).config), 3)
-    with pytest.raises(ValueError, match="class_names must be as many as classes, 3, got 2"):
-        start_from(pretrained, model, getkey(), class_names=("a", "b"))
 
 
 HEADS = {

@@ -8,7 +8,6 @@ import pytest
 from tests.data.pretrained.conftest import WORDS, word_tokenizer
 from tests.errors import assert_fails
 from unroll_jax.models import EncoderConfig
-from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data.pretrained.encoders import EncoderTokenizer, load_tokenizer
 from unroll_jax.train.data.tokens import token_batch
 
@@ -74,18 +73,6 @@ def test_batches_are_padded_with_the_encoders_own_token(tokenizer):
     assert token_batch(roberta, ["bad"], max_length=8)[0].tokens[0, 3:].tolist() == [1] * 5
 
 
-def test_empty_texts_are_counted_and_numbered(tokenizer):
-    with pytest.raises(UserError, match=r"3 texts without a word, number 2, 3, 4; leave them out, or mend them"):
-        tokenizer.encode(["bad", "", " \n", "<BR />"])
-    with pytest.raises(UserError, match="1 second texts without a word, number 1"):
-        tokenizer.encode(["bad"], [""])
-
-
-def test_halves_of_characters_are_numbered(tokenizer):
-    with pytest.raises(UserError, match="1 texts that are no valid UTF-8, number 2; leave them out, or mend them"):
-        tokenizer.encode(["bad", "a \udc80 film"])
-
-
 @pytest.mark.parametrize(
     ("seconds", "max_length", "message"),
     [
@@ -99,34 +86,7 @@ def test_a_length_that_cannot_be_is_refused(tokenizer, seconds, max_length, mess
         tokenizer.encode(["bad"], seconds, max_length=max_length)
 
 
-def test_the_least_length_leaves_a_token_of_every_text(tokenizer):
-    encoded = tokenizer.encode(["a film that is long"], ["good and long"], max_length=5)
-    assert encoded.tokens[0].tolist() == [CLS, *numbers("a"), SEP, *numbers("good"), SEP]
-    short = EncoderTokenizer(word_tokenizer(WORDS), EncoderConfig(20, 8, 2, 2, 12, max_positions=4))
-    assert short.encode(["a film that is long"]).tokens[0].tolist() == [CLS, *numbers("a film"), SEP]
-    with pytest.raises(ValueError, match=r"max_length must be in \[5, 4\].* the encoder has 4 positions, got None"):
-        short.encode(["bad"], ["good"])
-
-
-def test_pairs_of_different_number_are_refused(tokenizer):
-    with pytest.raises(ValueError, match="seconds must be as many as texts, 2, got 1"):
-        tokenizer.encode(["bad", "good"], ["film"])
-
-
-def test_a_tokenizer_with_more_tokens_than_embeddings_is_refused(tmp_path):
-    words = [*WORDS, *(f"more{number}" for number in range(9))]
-    word_tokenizer(words).save(str(tmp_path / "tokenizer.json"))
-    problem = f"{len(words) - 20} tokens, as 'more8' with number {len(words) - 1}, have no row in the embedding table"
-    assert_fails(lambda folder: load_tokenizer(folder, CONFIG), tmp_path, "does not fit the weights", problem)
-
-
 ROBERTA = EncoderConfig(20, 8, 2, 2, 12, 8, position_offset=2, padding_token=1)
-
-
-def test_a_tokenizer_that_pads_with_another_token_is_refused(tmp_path):
-    word_tokenizer(WORDS).save(str(tmp_path / "tokenizer.json"))
-    problem = "its padding token '[PAD]' has number 0, config.json has pad_token_id=1; use the tokenizer that came"
-    assert_fails(lambda folder: load_tokenizer(folder, ROBERTA), tmp_path, problem)
 
 
 @pytest.mark.parametrize("name", ["[PAD]", "<pad>", "<filler>"])
@@ -143,22 +103,6 @@ def test_a_tokenizer_without_a_padding_token_is_given_the_encoders(tmp_path):
     tokenizer.enable_padding(pad_token="[PAD]")
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     assert load_tokenizer(tmp_path, ROBERTA).padding_token == 1
-
-
-@pytest.mark.parametrize(("rows", "count"), [(len(WORDS), False), (len(WORDS) + 1, False), (len(WORDS) + 2, True)])
-def test_it_is_said_when_much_of_the_table_has_no_token(tmp_path, rows, count):
-    word_tokenizer(WORDS).save(str(tmp_path / "tokenizer.json"))
-    lines = []
-    load_tokenizer(tmp_path, EncoderConfig(rows, 8, 2, 2, 12, 8), log=lines.append)
-    line = f"{tmp_path / 'tokenizer.json'} has 14 tokens for an embedding table of {rows} rows: make sure that"
-    assert [each.startswith(line) for each in lines] == [True] * count
-
-
-def test_added_tokens_count_as_tokens(tmp_path):
-    tokenizer = word_tokenizer(WORDS)
-    tokenizer.add_special_tokens([f"[extra{number}]" for number in range(20)])
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    assert_fails(lambda folder: load_tokenizer(folder, CONFIG), tmp_path, "'[extra19]'")
 
 
 def no_special(contents):

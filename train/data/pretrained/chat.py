@@ -14,11 +14,10 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from ...config.errors import UserError, one_line
 from .architectures import LARGEST
 from .folders import read_json, read_tokenizer
-from .vocabulary import CONTROL, SPLITS, byte_level, sentence_pieces
+from .vocabulary import CONTROL, SPLITS, byte_level
 
 Message = Mapping[str, str]  # "role" and "content"
 
-PIECES = {"unknown": 0, "bos": 1, "eos": 2}  # SentencePiece's default numbers of special tokens
 # Special tokens of the tokenizer of bytes, and its template.
 SIDES = ("<|user|>", "<|assistant|>", "<|system|>", "<|end|>")
 BYTE_TEMPLATE = (
@@ -106,9 +105,7 @@ def folder_tokenizer(folder: Path) -> ChatTokenizer:
     names = ("config.json", "generation_config.json", "tokenizer_config.json")
     values = {name: read_json(folder / name) if (folder / name).is_file() else {} for name in names}
     settings, template = values["tokenizer_config.json"], folder / "chat_template.jinja"
-    text = (
-        template.read_text(encoding="utf-8") if template.is_file() else _default_template(settings.get("chat_template"))
-    )
+    text = template.read_text(encoding="utf-8") if template.is_file() else settings.get("chat_template")
     named = {name: token for name in ("bos_token", "eos_token") if (token := _text(settings.get(name))) is not None}
     stops = values["generation_config.json"].get("eos_token_id", values["config.json"].get("eos_token_id"))
     if stops is None:
@@ -116,39 +113,23 @@ def folder_tokenizer(folder: Path) -> ChatTokenizer:
     stops = [] if stops is None else stops if isinstance(stops, list) else [stops]
     if not all(type(stop) is int and 0 <= stop < LARGEST for stop in stops):
         raise UserError(f"{folder} has eos_token_id={stops!r}; it must be the number of a token, or a list of them")
-    return ChatTokenizer(tokenizer, text, named, stops, where=str(folder))
+    return ChatTokenizer(tokenizer, text if isinstance(text, str) else None, named, stops, where=str(folder))
 
 
 def gguf_tokenizer(files: Any) -> ChatTokenizer:
-    """Returns the tokenizer of a GGUF file: SentencePiece's BPE, or byte-level BPE with one of `SPLITS`."""
+    """Returns the tokenizer of a GGUF file: byte-level BPE with one of `SPLITS`."""
     kind, split = files.value("tokenizer.ggml.model"), files.value("tokenizer.ggml.pre", "gpt-2")
-    pieces = kind == "llama"
-    if not pieces and (kind != "gpt2" or split not in SPLITS):
+    if kind != "gpt2" or split not in SPLITS:
         raise UserError(
-            f"{files.where} has a tokenizer of model {kind!r} split as {split!r}; 'llama', and 'gpt2' split as "
-            f"{', '.join(SPLITS)}, are supported; use the tokenizer.json that came with the original weights"
-        )
-    if pieces and files.value("tokenizer.ggml.remove_extra_whitespaces", False):
-        raise UserError(
-            f"{files.where} has tokenizer.ggml.remove_extra_whitespaces, which is not supported; use the "
-            "tokenizer.json that came with the original weights"
+            f"{files.where} has a tokenizer of model {kind!r} split as {split!r}; 'gpt2' split as {', '.join(SPLITS)} "
+            "is supported; use the folder of the original weights"
         )
     tokens, kinds = files.value("tokenizer.ggml.tokens"), files.value("tokenizer.ggml.token_type")
-    usual = PIECES if pieces else {}
-    numbers: dict[str, Any] = {
-        name: files.value(f"tokenizer.ggml.{name}_token_id", usual.get(name))
-        for name in ("bos", "eos", "eot", "unknown")
-    }
+    numbers = {name: files.value(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos", "eot")}
     try:
-        first = files.value("tokenizer.ggml.add_bos_token", pieces or split == "llama-bpe")
-        starts = numbers["bos"] if first else None
-        if pieces:
-            prefix = files.value("tokenizer.ggml.add_space_prefix", True)
-            options = {"unknown": numbers["unknown"], "prefix": prefix, "starts": starts}
-            tokenizer = sentence_pieces(tokens, files.value("tokenizer.ggml.scores", []), kinds or [], **options)
-        else:
-            merges: Any = [tuple(pair.split(" ")) for pair in files.value("tokenizer.ggml.merges", [])]
-            tokenizer = byte_level(tokens, kinds or [], merges, split, starts=starts)
+        starts = numbers["bos"] if files.value("tokenizer.ggml.add_bos_token", False) else None
+        merges: Any = [tuple(pair.split(" ")) for pair in files.value("tokenizer.ggml.merges", [])]
+        tokenizer = byte_level(tokens, kinds or [], merges, split, starts=starts)
         named = {f"{name}_token": tokens[place] for name in ("bos", "eos") if (place := numbers[name]) is not None}
     except Exception as error:  # tokenizers has no error class
         raise UserError(f"{files.where} has no usable tokenizer ({one_line(error)}); copy it again") from error
@@ -193,13 +174,6 @@ def _compiled(template: str, where: str) -> jinja2.Template:
 
 def _raise(message: str) -> None:
     raise jinja2.TemplateError(message)
-
-
-def _default_template(given: Any) -> str | None:
-    """Returns the template of conversations, given one template or several by name."""
-    if isinstance(given, list):
-        given = next((each["template"] for each in given if each.get("name") == "default"), None)
-    return given if isinstance(given, str) else None
 
 
 def _text(token: Any) -> str | None:

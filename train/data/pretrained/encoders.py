@@ -20,7 +20,6 @@ from .slots import read_weights
 
 UNKNOWN_WORDS = "a \U0010ffff"  # a common word, and a character that no tokenizer knows
 PADDING = ("[PAD]", "<pad>")  # its names in BERT and RoBERTa
-FILLED = 0.9  # expected share of tokens in an embedding table; some tables are rounded up to multiples of 64
 
 
 class EncoderTokenizer:
@@ -95,7 +94,7 @@ def load_pretrained(
     folder = find_folder(source, revision=revision, option=option, log=log)
     values, where = read_json(folder / "config.json"), str(folder / "config.json")
     architecture, config = read_architecture(values, where=where), read_config(values, where=where)
-    tokenizer = load_tokenizer(folder, config, log=log)
+    tokenizer = load_tokenizer(folder, config)
     with open_folder(folder) as tensors:
         params, head = read_weights(tensors, config, architecture)
     if "hidden" not in head:
@@ -140,7 +139,7 @@ def keeps_logits(pretrained: Pretrained, model: Classifier, class_names: Sequenc
     return _order_of_classes(pretrained, class_names) is not None
 
 
-def load_tokenizer(folder: Path, config: EncoderConfig, *, log: Log = print) -> EncoderTokenizer:
+def load_tokenizer(folder: Path, config: EncoderConfig) -> EncoderTokenizer:
     """Reads tokenizer.json of a folder, whose token numbers and padding must fit the encoder."""
     file, tokenizer = folder / "tokenizer.json", read_tokenizer(folder)
     with usable_tokenizer(file):
@@ -158,11 +157,6 @@ def load_tokenizer(folder: Path, config: EncoderConfig, *, log: Log = print) -> 
             f"the embedding table of {config.vocabulary_size}; use the tokenizer that came with the weights"
         )
     _check_padding(file, tokenizer, config)
-    if len(numbers) < FILLED * config.vocabulary_size:
-        log(
-            f"{file} has {len(numbers)} tokens for an embedding table of {config.vocabulary_size} rows: make sure that "
-            "it came with the weights"
-        )
     return EncoderTokenizer(tokenizer, config)
 
 

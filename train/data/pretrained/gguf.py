@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from unroll_jax.models import DecoderConfig, RotaryScaling
-from unroll_jax.models.language.rotary import rotary_frequencies
+from unroll_jax.models import DecoderConfig
 
 from ...config.errors import UserError, one_line
 from .architectures import check_required
@@ -43,9 +42,7 @@ NAMES = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-FREQUENCIES = "rope_freqs.weight"  # divisors of the rotary frequencies
 PERMUTED = ("self_attn.q_proj.weight", "self_attn.k_proj.weight")
-PRECISION = 1e-4  # relative, of the float32 divisors of a file
 
 
 class GGUFFiles:
@@ -58,9 +55,7 @@ class GGUFFiles:
     def __init__(self, where: str, reader: Any, dequantize: Callable[[np.ndarray, Any], np.ndarray]) -> None:
         self.where, self._dequantize = where, dequantize
         self.metadata = dict(reader.fields)
-        given = {tensor.name: tensor for tensor in reader.tensors}
-        self.frequencies = given.pop(FREQUENCIES, None)
-        self._tensors = {_renamed(name): tensor for name, tensor in given.items()}
+        self._tensors = {_renamed(tensor.name): tensor for tensor in reader.tensors}
         self.names = frozenset(self._tensors)
 
     def value(self, name: str, default: Any = None) -> Any:
@@ -142,23 +137,9 @@ def gguf_config(files: GGUFFiles) -> DecoderConfig:
     config = decoder_config(numbers, NUMBERS, where=where)
     required = {"llama.vocab_size": config.vocabulary_size, "llama.rope.dimension_count": config.head_size}
     check_required({name: files.value(name, value) for name, value in required.items()}, required, where=where)
-    return decoder_config({**numbers, "rotary_scaling": _scaling(files, config)}, NUMBERS, where=where)
-
-
-def _scaling(files: GGUFFiles, config: DecoderConfig) -> RotaryScaling | None:
-    kind = files.value("llama.rope.scaling.type")
-    if files.frequencies is None:
-        return read_scaling(kind, {"factor": files.value("llama.rope.scaling.factor")}, where=files.where)
-    # Llama 3.1's scaling is stored as the divisor of each frequency: of its numbers, only the factor varies.
-    given = np.asarray(files.frequencies.data, np.float64).reshape(-1)
-    scaling = RotaryScaling("llama3", float(max(given.max(), 1.0)))
-    plain, scaled = (rotary_frequencies(config.head_size, config.rotary_base, each) for each in (None, scaling))
-    if kind not in (None, "none") or given.shape != plain.shape or not np.allclose(plain / scaled, given, PRECISION):
-        raise UserError(
-            f"{files.where}: the frequencies in {FREQUENCIES} are not those of Llama 3.1's scaling; use the weights as "
-            "safetensors"
-        )
-    return scaling
+    kind, factor = (files.value(f"llama.rope.scaling.{name}") for name in ("type", "factor"))
+    scaling = read_scaling(kind, {"factor": factor}, where=where)
+    return decoder_config({**numbers, "rotary_scaling": scaling}, NUMBERS, where=where)
 
 
 def _key_value_heads(files: GGUFFiles) -> int:

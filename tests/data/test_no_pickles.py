@@ -1,0 +1,73 @@
+"""Pickled files are never loaded, as data or as weights: a command ends in one line, and the pickle runs no code."""
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.train.commands import refused
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.data.pretrained.folders import open_folder
+
+
+class Payload:
+    """Writes a file if it is unpickled."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self):
+        return Path.write_text, (self.trace, "unpickled")
+
+
+@pytest.fixture
+def pickled(tmp_path):
+    """Writes a pickle that leaves a trace, or an array of such objects, under any name."""
+
+    def write(name: str) -> Path:
+        path, payload = tmp_path / name, Payload(tmp_path / "trace")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix == ".npy":
+            np.save(path, np.array([payload], dtype=object), allow_pickle=True)
+        else:
+            path.write_bytes(pickle.dumps(payload))
+        return path
+
+    yield write
+    assert not (tmp_path / "trace").exists()
+
+
+@pytest.mark.parametrize("suffix", [".pkl", ".pt", ".npy"])
+@pytest.mark.parametrize("source", ["video", "image_folder", "cifar10", "camvid", "table", "imdb", "sst2", "alpaca"])
+def test_pickled_data_end_in_one_line(pickled, capsys, source, suffix, monkeypatch, tmp_path):
+    monkeypatch.setenv("UNROLL_PREPARED", str(tmp_path / "prepared"))
+    file = pickled(f"data{suffix}")
+    assert str(file) in refused(capsys, "prepare", source, "--from", str(file))
+    assert not list((tmp_path / "prepared").rglob("*.array_record*"))
+
+
+def test_folders_of_pickled_data_end_in_one_line(pickled, capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("UNROLL_PREPARED", str(tmp_path / "prepared"))
+    root = pickled("cifar-10-batches-py/data_batch_1").parent
+    assert "(pickles are never loaded)" in refused(capsys, "prepare", "cifar10", "--from", str(root))
+    for name, source in (("train/cat/1.png", "image_folder"), ("clip/001.png", "video")):
+        root = pickled(f"{source}/{name}").parents[name.count("/")]
+        assert str(root) in refused(capsys, "prepare", source, "--from", str(root))
+
+
+@pytest.mark.parametrize("name", ["model.pkl", "model.pt", "model.npy", "model.gguf", "llama/model.safetensors"])
+def test_pickled_weights_end_in_one_line(pickled, capsys, name, tmp_path):
+    file = pickled(name)
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("a\n")
+    source = file if file.parent == tmp_path else file.parent
+    assert str(source) in refused(capsys, "generate", str(source), "--prompts", str(prompts))
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "model.pkl"])
+def test_folders_of_pickled_weights_name_them(pickled, name):
+    folder = pickled(f"bert/{name}").parent
+    message = f"no model.safetensors but {name}, and pickles are never loaded; save the weights as safetensors"
+    with pytest.raises(UserError, match=message), open_folder(folder):
+        pass
