@@ -14,7 +14,6 @@ from typing import Any, NoReturn, TypeVar, get_args, get_origin
 
 import tyro
 
-from .config.commands import elsewhere
 from .config.errors import UserError
 from .config.fields import allowed_words
 from .config.files import from_file
@@ -84,8 +83,7 @@ def configured(
         base = name, EXPERIMENTS[name].config
     name, usual = base
     default = with_file(options, usual)
-    program, hint = f"unroll-jax {command} {arguments[0]}", elsewhere(command, arguments)
-    parsed = parse(type(default), options, program, default, hint=hint)
+    parsed = parse(type(default), options, f"unroll-jax {command} {arguments[0]}", default)
     return name, parsed.fitting(usual, chosen=given(options, "--constraints.warmup-steps"), log=print)
 
 

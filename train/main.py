@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from .cli import HELP, configured, given, parse, unknown
 from .config import data as sources
-from .config.commands import EvaluateArguments, LaunchArguments, PrepareArguments, ReportArguments, elsewhere
+from .config.commands import EvaluateArguments, LaunchArguments, PrepareArguments, ReportArguments
 from .config.errors import UserError
 from .config.fields import check_fields, check_used
 from .config.run import RunConfig
@@ -193,7 +193,7 @@ def check_together(command: str) -> None:
 
 def prepare(arguments: list[str]) -> None:
     """`unroll-jax prepare SOURCE --from PATH`: data ahead of their first use."""
-    parsed = parse(PrepareArguments, arguments, "unroll-jax prepare", hint=elsewhere("prepare", arguments))
+    parsed = parse(PrepareArguments, arguments, "unroll-jax prepare")
     check_fields(parsed)
     ((config, module),) = ((kind, module) for names, kind, module in PREPARED if parsed.source in get_args(names))
     fields = {field.name for field in dataclasses.fields(config)}

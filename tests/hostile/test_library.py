@@ -31,11 +31,17 @@ NAMES = {
     "C": unroll_jax.descent_constraints(0.2),
     "half": lambda params, z, x: 0.5 * z,
 }
-EXPRESSIONS = [*layers.EXPRESSIONS, *solvers.EXPRESSIONS, *training.EXPRESSIONS]
+CASES = [
+    pytest.param(expression, error, words, id=expression)
+    for module in (layers, solvers, training)
+    for error, rows in module.EXPRESSIONS.items()
+    for words, expressions in rows.items()
+    for expression in expressions
+]
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(("expression", "error", "words"), EXPRESSIONS, ids=[row[0] for row in EXPRESSIONS])
+@pytest.mark.parametrize(("expression", "error", "words"), CASES)
 def test_a_hostile_call_is_one_error_that_names_the_argument(expression, error, words):
     with pytest.raises(error) as caught:
         eval(expression, dict(NAMES))

@@ -18,13 +18,6 @@ def test_axes_come_in_any_order_and_have_size_1_unless_named():
     assert "(data=1)" in describe_mesh(mesh)
 
 
-@pytest.mark.parametrize("text", ["", "data", "data=", "data=0", "data=-1", "data=two", "pipeline=2", "data=2,data=4"])
-def test_a_text_that_is_not_a_mesh_is_an_error_with_an_example(text):
-    with pytest.raises(UserError, match="data=2,fsdp=4; got") as caught:
-        make_mesh(text, batch_size=8)
-    assert repr(text) in str(caught.value)
-
-
 @pytest.mark.parametrize(
     ("text", "batch_size", "words"),
     [

@@ -11,14 +11,12 @@ from pathlib import Path
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
-from matplotlib.figure import Figure
 
 from tests.train.conftest import OF_PROCESSES, evaluated_again
 from unroll_jax.train.config.errors import StorageError, UserError
 from unroll_jax.train.exporting import export
-from unroll_jax.train.report.page import Picture, Report, write_files
 from unroll_jax.train.system import files
-from unroll_jax.train.system.files import disk_error, require_room, require_writable, room_for, write_all
+from unroll_jax.train.system.files import disk_error, require_room, room_for, write_all
 
 pytestmark = pytest.mark.xdist_group("video-runs")
 
@@ -124,14 +122,6 @@ def test_a_disk_without_room_for_the_checkpoints_is_refused_before_the_first_ste
     require_room(tmp_path, 10**12, "everything")
 
 
-def test_a_folder_that_is_to_be_made_is_tried_where_it_will_be(tmp_path):
-    require_writable(tmp_path / "a" / "b", "--out", "pass another")
-    assert list(tmp_path.iterdir()) == [], "looking leaves nothing behind"
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match=r"cannot write to --out \(Not a directory\); pass another"):
-        require_writable(tmp_path / "file" / "b", "--out", "pass another")
-
-
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.ENOSPC])
 def test_a_run_folder_that_cannot_be_written_is_refused_before_data_are_read(finished, read_only, monkeypatch, number):
     def loaded(*_, **__):
@@ -159,27 +149,6 @@ def test_an_evaluation_that_cannot_be_written_keeps_the_one_before(in_memory, fi
     with pytest.raises(StorageError, match="No space left on device"):
         evaluated_again(finished)
     assert _files(finished) == before
-
-
-def _report(words):
-    figures = {name: Figure(figsize=(0.1 * len(words), 0.1)) for name in ("a", "b")}
-    return Report(words, [("", [Picture(name, "", figure) for name, figure in figures.items()])], {"is": words}, [])
-
-
-def test_a_report_is_written_whole_or_not_at_all(tmp_path, read_only, monkeypatch):
-    write_files(tmp_path, _report("1"))
-    before = _files(tmp_path)
-    write = Path.write_bytes
-
-    def refuse(path, content):
-        if path.name.startswith("index"):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return write(path, content)
-
-    monkeypatch.setattr(Path, "write_bytes", refuse)
-    with pytest.raises(StorageError, match="cannot write the report"):
-        write_files(tmp_path, _report("22"))
-    assert _files(tmp_path) == before
 
 
 @pytest.mark.slow

@@ -129,15 +129,6 @@ def test_a_task_of_ones_own_goes_on_where_it_was_ended_and_ends_the_same(run, tr
     assert (run / "metrics.jsonl").read_bytes() == (trained / "metrics.jsonl").read_bytes()
 
 
-def test_a_run_that_has_ended_is_not_trained_again(run):
-    log = []
-    fit(linear(), out=run, log=log.append)
-    assert any(
-        f"{run}: finished already after 6 steps; to train anew, pass another --out, or --overwrite" in line
-        for line in log
-    )
-
-
 def test_the_parameters_of_the_best_checkpoint_are_at_hand(run):
     task = linear()
     best = best_checkpoint(task, run, experiment="own")
@@ -159,11 +150,6 @@ def test_both_methods_are_trained_and_compared(tmp_path):
     assert set(json.loads((tmp_path / "report" / "summary.json").read_text())["methods"]) == {"erm", "constrained"}
     methods = [json.loads((folder / "config.json").read_text())["method"] for folder in folders]
     assert methods == ["erm", "constrained"]
-
-
-def test_overwrite_begins_anew_from_python_too(run):
-    fit(linear(steps=4, overwrite=True), out=run, log=lambda _: None)
-    assert json.loads((run / "status.json").read_text())["steps"] == 4
 
 
 @pytest.mark.parametrize(
@@ -224,11 +210,6 @@ def test_splits_of_which_a_model_has_other_depths_are_refused():
         OwnTask(lambda key: {}, by_rows, config=OwnConfig(batch_size=4), **splits)
 
 
-def test_options_of_another_task_are_refused():
-    with pytest.raises(UserError, match=r"config must be as OwnConfig\(steps=1000\), got VideoConfig"):
-        OwnTask(linear().init, layer_losses, train=TRAIN, validation=VALIDATION, config=EXPERIMENTS["video-ut"].config)
-
-
 def test_what_is_recomputed_is_a_choice_and_changes_no_gradient():
     def gradient(remat):
         task = linear(remat=remat, steps=1)
@@ -283,8 +264,3 @@ def test_both_methods_of_an_experiment_open_their_data_once(monkeypatch, tmp_pat
     fit(dataclasses.replace(EXPERIMENTS["video-ut"].config, method="both"), out=tmp_path)
     assert len(opened) == 1
     assert trained == ["erm of erm", "constrained of erm", "erm", "constrained"]
-
-
-def test_an_experiment_that_is_unknown_is_refused_with_the_nearest_name():
-    with pytest.raises(UserError, match=r"unknown experiment 'dmo' \(did you mean demo\?\)"):
-        fit("dmo")

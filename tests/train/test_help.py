@@ -27,14 +27,6 @@ def test_the_help_of_a_command_names_its_experiments_and_whether_it_takes_folder
     assert ("there is no run folder" in refused(capsys, command, "runs/x")) == takes_folders
 
 
-def test_the_words_of_a_field_are_wrapped_to_the_terminal_alone(monkeypatch, capsys):
-    monkeypatch.setenv("COLUMNS", "900")
-    assert main(["run", "video-ut", "--help"]) == 0
-    shown = capsys.readouterr().out
-    assert "tar archive or video file, in folders of splits as published" in shown
-    assert "(default: photos)" in shown
-
-
 @pytest.mark.parametrize("command", ["run", "plan", "sweep"])
 @pytest.mark.parametrize(
     "experiment", ["demo", "image-opteq", "segment-fcn", "sparse-coding", "text-encoder", "text-ut", "sft-tiny"]
@@ -52,16 +44,7 @@ def test_help_shows_the_basic_options_that_an_experiment_has_and_how_to_see_the_
     assert not {option.removeprefix("--") for option in MEMBERSHIP} & every
 
 
-def test_commands_without_basic_options_show_all_that_they_have(capsys):
-    assert options_in(capsys, "predict", "--help") == options_in(capsys, "predict", "--help-all")
-
-
 def test_help_is_shown_beside_other_options_and_a_refusal_names_the_whole_of_it(capsys):
     basic, _ = options_in(capsys, "run", "demo", "--dual.every", "2", "--help")
     assert "dual.every" not in basic
     assert "see `unroll-jax run demo --help-all`" in refused(capsys, "run", "demo", "--stesp", "3")
-
-
-def test_no_comment_of_the_code_is_help(capsys):
-    assert main(["run", "demo", "--help-all"]) == 0
-    assert "The paper's UT" not in capsys.readouterr().out

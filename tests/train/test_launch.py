@@ -41,11 +41,6 @@ def test_one_that_fails_ends_the_others_and_is_named(place, capfd):
     assert any("no such shard" in line for line in errors)
 
 
-def test_a_signal_is_named_and_its_exit_code_is_the_shells(capfd):
-    assert launch(python(SLEEPS, DIES)) == 128 + signal.SIGKILL
-    assert "process 1 of 2 was ended by SIGKILL" in capfd.readouterr().err
-
-
 def test_a_mistake_is_one_line_of_the_process_that_made_it(capfd):
     assert launch(python(SLEEPS, "import sys; sys.stderr.write('error: no such shard\\n'); sys.exit(2)")) == 2
     assert capfd.readouterr().err == "[1] error: no such shard\n"

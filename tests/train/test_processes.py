@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 
 from tests.train.conftest import OF_PROCESSES
-from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.metrics import read_metrics
-from unroll_jax.train.system.distributed import Membership, join
 from unroll_jax.train.system.files import read_object
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("processes")]
@@ -107,21 +105,6 @@ def test_what_one_process_would_refuse_ends_both_at_once(launched, tmp_path):
     assert "holds files but no config.json" in log_of(folder)
     assert "Traceback" not in log_of(folder)
     assert [path for path in sorted(tmp_path.rglob("*")) if path.suffix != ".log"] == before
-
-
-@pytest.mark.parametrize(
-    ("member", "words"),
-    [
-        (Membership("localhost:1", 2), "--coordinator, --processes and --process go together"),
-        (Membership("localhost", 2, 0), "--coordinator must be HOST:PORT, with a port from 1 to 65535, got localhost"),
-        (Membership("localhost:1", 2, 2), "--process must be in"),
-        (Membership(cluster="fleet"), "--cluster must be one of auto"),
-        (Membership(process=0, cluster="slurm"), "finds the processes by itself"),
-    ],
-)
-def test_a_membership_that_cannot_be_is_one_error(member, words):
-    with pytest.raises(UserError, match=words):
-        join(member)
 
 
 def test_a_cluster_that_is_not_there_is_one_error(launched, tmp_path):

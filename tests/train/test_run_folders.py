@@ -34,23 +34,6 @@ def test_a_run_goes_on_by_the_name_of_its_folder(trained, tmp_path, capsys):
     assert (trained / "metrics.jsonl").read_text() == whole
 
 
-@pytest.mark.parametrize(
-    ("named", "words"),
-    [
-        ("./empty", "empty is no run folder: it has no config.json"),
-        ("./several", "it holds the run folders several/erm; give one of these"),
-        ("empty", "empty is no run folder: it has no config.json"),
-        (".", ". is no run folder: it has no config.json; it holds the run folders several/erm; give one of these"),
-        ("./nowhere", "there is no run folder ./nowhere"),
-    ],
-)
-def test_a_folder_that_is_no_run_is_refused_in_one_line(named, words, tmp_path, capsys):
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "several" / "erm").mkdir(parents=True)
-    (tmp_path / "several" / "erm" / "config.json").write_text("{}")
-    assert words in refused(capsys, "run", named)
-
-
 def test_overwrite_begins_anew(trained, capsys):
     (trained / "notes.txt").write_text("of the old run")
     error = refused(capsys, *RUN, "--seed", "1")
@@ -116,16 +99,6 @@ def test_several_runs_are_refused_in_the_folder_of_one(trained, capsys):
         error = refused(capsys, *RUN, "--method", "both", *more)
         assert "--out run is itself a run, and this trains erm and constrained in folders inside; pass another" in error
     assert sorted(trained.rglob("*")) == kept
-
-
-def test_one_run_in_the_folder_of_several_is_told_how_to_go_on(trained, tmp_path, capsys):
-    trained.rename(tmp_path / "constrained")
-    trained.mkdir()
-    (tmp_path / "constrained").rename(trained / "constrained")
-    error = refused(capsys, *RUN)
-    assert "--out run is no run but holds the runs run/constrained; give the command that began them" in error
-    assert "or go on with one, as in `unroll-jax run run/constrained`" in error
-    assert "it holds the run folders run/constrained; give one of these" in refused(capsys, "run", "run/")
 
 
 @pytest.mark.parametrize("left", ["another run", "files"])

@@ -13,7 +13,7 @@ from unroll_jax.train.checkpoint import Checkpoints
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.metrics import read_metrics
 from unroll_jax.train.step import state_like
-from unroll_jax.train.system.files import check_out, locked
+from unroll_jax.train.system.files import locked
 from unroll_jax.train.tasks.video import VideoTask
 
 pytestmark = pytest.mark.xdist_group("video-runs")
@@ -122,38 +122,6 @@ def test_a_second_process_is_refused(finished, start, config, tmp_path):
     start(config)
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ("{", r"config\.json is damaged"),
-        ("[1]", r"config\.json is damaged"),
-        ('{"steps": 3}', r"was written by version 0\.1 of unroll_jax, this is .*; use that one, or train again"),
-        (("version", "9.9"), r"was written by version 9\.9 of unroll_jax"),
-        (("momentum", 3), "field 'momentum' is unknown or missing"),
-        (("task", "cooking"), "field 'task' is unknown or missing, got 'cooking'"),
-        (("steps", "abc"), "wrong type"),
-        (("model", 3), "wrong type"),
-        (("steps", -4), "steps must be a whole number from 1"),
-    ],
-)
-def test_a_damaged_configuration_is_one_clear_line(finished, start, content, words):
-    path = finished / "config.json"
-    if isinstance(content, tuple):
-        content = json.dumps({**json.loads(path.read_text()), content[0]: content[1]})
-    path.write_text(content)
-    with pytest.raises(UserError, match=words) as caught:
-        evaluated_again(finished)
-    assert "\n" not in str(caught.value)
-
-
-def test_evaluating_needs_a_run_with_checkpoints(finished, start, tmp_path):
-    with pytest.raises(UserError, match="is no run folder"):
-        evaluated_again(tmp_path / "nowhere")
-    shutil.rmtree(finished / "checkpoints")
-    with pytest.raises(UserError, match="has no checkpoints; they are gone: restore them"):
-        evaluated_again(finished)
-
-
 def test_the_best_checkpoint_is_the_feasible_one_of_least_loss_or_the_least_infeasible(infeasible):
     folder, log = infeasible
     assert any("no checkpoint was feasible" in line for line in log)
@@ -173,12 +141,3 @@ def test_a_folder_or_file_of_something_else_is_refused_and_stays(start, config, 
         with pytest.raises(UserError, match=words):
             start(config, name)
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["thesis.tex"]
-
-
-def test_out_may_name_the_home_folder(monkeypatch, tmp_path):
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    (tmp_path / "home").mkdir()
-    (tmp_path / "home" / "file").write_text("mine")
-    assert check_out("~/new") == tmp_path / "home" / "new"
-    with pytest.raises(UserError, match="cannot write to --out"):
-        check_out("~/file")

@@ -1,7 +1,6 @@
 """The arguments of commands that have more than an experiment's configuration."""
 
 import dataclasses
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
@@ -84,25 +83,6 @@ class ReportArguments:
     """Run folders."""
     out: Path = Path("runs/report")
     """Folder for the report."""
-
-
-# Options of other commands, without their dashes, and their names at this one.
-ELSEWHERE = {
-    "prepare": {
-        "data.root": "data.root of a run is --from here",
-        "root": "what is read is --from here",
-        "data.prepared": "the folder of prepared data is named by UNROLL_PREPARED here",
-        "prepared": "the folder of prepared data is named by UNROLL_PREPARED here",
-        "data.source": "the source is the word behind prepare",
-    },
-    **{name: {"from": "--from of prepare is --data.root here"} for name in ("run", "plan")},
-}
-
-
-def elsewhere(command: str, arguments: Iterable[str]) -> str:
-    """Returns the hint for an option of another command: its name at this one; empty where none is given."""
-    names = [word.partition("=")[0].removeprefix("--") for word in arguments if word.startswith("--")]
-    return next((hint for name, hint in ELSEWHERE.get(command, {}).items() if name in names), "")
 
 
 @dataclasses.dataclass(frozen=True)

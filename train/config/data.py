@@ -13,49 +13,42 @@ InstructionSource = Literal["chores", "alpaca", "conversations"]
 
 
 @dataclasses.dataclass(frozen=True)
-class DataConfig:
+class SourceConfig:
     """Data to train and test on, and the folder for prepared data."""
 
-    source: Basic[VideoSource] = "photos"
-    """photos: clips filmed over two photographs, no files needed. video: a folder tree, tar archive or video file, in
-    folders of splits as published (UCSD, Avenue, ShanghaiTech), a folder of frames or a video a clip, or one clip."""
+    source: Basic[str]
+    """Name of the data."""
     root: Basic[str | None] = None
-    """Path of the original frames or videos; photos need none."""
+    """Path of the original files; data that the program makes need none."""
     prepared: str | None = None
     """Folder for prepared data; by default $UNROLL_PREPARED, or ~/.cache/unroll_jax."""
 
 
 @dataclasses.dataclass(frozen=True)
-class ImageConfig:
+class DataConfig(SourceConfig):
+    """Video to train and test on, and the folder for prepared data."""
+
+    source: Basic[VideoSource] = "photos"
+    """photos: clips filmed over two photographs, no files needed. video: a folder tree, tar archive or video file, in
+    folders of splits as published (UCSD, Avenue, ShanghaiTech), a folder of frames or a video a clip, or one clip."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageConfig(SourceConfig):
     """Images to classify, and the folder for prepared data."""
 
     source: Basic[ImageSource] = "digits"
     """digits: 8x8 grey digits, no files needed. cifar10: the binary version, as archive or folder; downloaded where no
     root is given. image_folder: a folder or tar archive with train/CLASS/NAME.png and test/CLASS/NAME.png (or jpg)."""
-    root: Basic[str | None] = None
-    """Path of the original files; digits need none."""
-    prepared: str | None = None
-    """Folder for prepared data; by default $UNROLL_PREPARED, or ~/.cache/unroll_jax."""
     validation_share: Fraction = 0.1
     """Share of the train images held out for validation, the same ones every time, as many of each class as its share
     in train; digits, and a folder with a validation split, keep their own."""
 
 
 @dataclasses.dataclass(frozen=True)
-class CodeConfig:
-    """Images to code, the dictionary to code them in, and the folder for prepared images and codes."""
+class CodeConfig(ImageConfig):
+    """Images to code, in grey, the dictionary to code them in, and the folder for prepared images and codes."""
 
-    source: Basic[ImageSource] = "digits"
-    """digits: 8x8 grey digits, no files needed. cifar10: the binary version, as archive or folder; downloaded where no
-    root is given. image_folder: a folder or tar archive with train/CLASS/NAME.png and test/CLASS/NAME.png (or jpg).
-    Colours become grey."""
-    root: Basic[str | None] = None
-    """Path of the original files; digits need none."""
-    prepared: str | None = None
-    """Folder for prepared data; by default $UNROLL_PREPARED, or ~/.cache/unroll_jax."""
-    validation_share: Fraction = 0.1
-    """Share of the train images held out for validation, the same ones every time; digits, and a folder with a
-    validation split, keep their own."""
     dictionary: Basic[Literal["learned", "random", "cosine"]] = "learned"
     """learned: from the train images, by scikit-learn, which takes long for large images. random: Gaussian atoms of
     unit length, the same ones every time. cosine: sampled cosines, in which ISTA converges fast."""
@@ -67,30 +60,22 @@ class CodeConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class SceneConfig:
+class SceneConfig(SourceConfig):
     """Scenes to segment, and the folder for prepared data."""
 
     source: Basic[SceneSource] = "shapes"
     """shapes: scenes drawn by the program, no files needed. camvid: in the layout of SegNet (train, trainannot)."""
-    root: Basic[str | None] = None
-    """The folder or tar archive of the originals; shapes need none."""
-    prepared: str | None = None
-    """Folder for prepared data; by default $UNROLL_PREPARED, or ~/.cache/unroll_jax."""
     reduction: Width = 1
     """Divides both sides of the originals: images by averaging, labels by keeping one pixel of each block."""
 
 
 @dataclasses.dataclass(frozen=True)
-class TextConfig:
+class TextConfig(SourceConfig):
     """Texts to classify, and the folder for prepared data."""
 
     source: Basic[TextSource] = "verdicts"
     """verdicts: made-up sentences, no files needed. imdb, sst2, mnli: the published files, as folder or archive;
     downloaded where no root is given. table: a TSV, CSV or JSONL of your own."""
-    root: Basic[str | None] = None
-    """Path of the original files; verdicts need none."""
-    prepared: str | None = None
-    """Folder for prepared data; by default $UNROLL_PREPARED, or ~/.cache/unroll_jax."""
     validation_share: Fraction = 0.1
     """Share of the train texts held out for validation where the data come without it (imdb, mnli, a table without
     validation file), the same ones every time, as many of each class as its share in train. A table without test file
@@ -104,17 +89,13 @@ class TextConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class InstructionConfig:
+class InstructionConfig(SourceConfig):
     """Instructions that a language model learns to follow, and the folder for prepared data."""
 
     source: Basic[InstructionSource] = "chores"
     """chores: made-up instructions of a few words, no files needed. alpaca: the JSON of Stanford's Alpaca.
     conversations: a JSONL of your own, or a folder with train.jsonl, and where there are any validation.jsonl and
     test.jsonl; each line has "messages" of roles and contents, the last of the assistant, or "prompt" and "answer"."""
-    root: Basic[str | None] = None
-    """Path of the original files; chores need none."""
-    prepared: str | None = None
-    """Folder for prepared data; by default $UNROLL_PREPARED, or ~/.cache/unroll_jax."""
     validation_share: Fraction = 0.1
     """Share of the instructions held out for validation, and as much for test, the same ones every time; chores, and a
     folder with files of these splits, keep their own."""

@@ -1,6 +1,5 @@
 """Options of a `--config` file, TOML or JSON."""
 
-import collections
 import json
 import tomllib
 from collections.abc import Iterator
@@ -13,7 +12,6 @@ from .run import PLACE, RunConfig
 
 __all__ = ["from_file"]
 
-TWICE = object()  # in place of the values of a name that an object of JSON has more than once
 WAY_OUT = "give a TOML or JSON file of options"
 
 
@@ -34,10 +32,7 @@ def from_file(path: Path, default: RunConfig, source: str) -> RunConfig:
     # Where a run was is not an option of another one.
     others = ("version", "experiment", "task", "found", *(PLACE if "version" in values else ()))
     values = {name: value for name, value in values.items() if name not in others}
-    for name, value in _marked(list(_names(values))).items():
-        if value is TWICE:
-            raise UserError(f"{source}: {name} is there more than once; give it once")
-    return from_json(type(default), _merged(to_json(default), values, source), source=source, typed=True)
+    return from_json(type(default), _with_options(to_json(default), values, source), source=source, typed=True)
 
 
 def _read(path: Path, source: str) -> Any:
@@ -46,37 +41,44 @@ def _read(path: Path, source: str) -> Any:
             raise UserError(f"{source} is not a regular file; {WAY_OUT}")
         text = path.read_text(encoding="utf-8")
         if path.suffix == ".json":
-            return json.loads(text, object_pairs_hook=_marked)
+            return json.loads(text, object_pairs_hook=_once)
         return tomllib.loads(text)
     except (OSError, ValueError, RecursionError) as error:
         words = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())
         raise UserError(f"{source} cannot be read ({words}); {WAY_OUT}") from error
 
 
-def _marked(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The mapping of the pairs, with `TWICE` for names that are there more than once."""
-    counts = collections.Counter(name for name, _ in pairs)
-    return {name: TWICE if counts[name] > 1 else value for name, value in pairs}
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of JSON of these pairs; a name that is there twice is an error, as in TOML."""
+    values: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in values:
+            raise ValueError(f"{name} is there more than once")
+        values[name] = value
+    return values
 
 
-def _names(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _options(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """The options of a file by their dotted names, however they are grouped and written."""
     for typed, value in values.items():
         name = prefix + typed.replace("-", "_")
-        yield from _names(value, f"{name}.") if isinstance(value, dict) else [(name, value)]
+        yield from _options(value, f"{name}.") if isinstance(value, dict) else [(name, value)]
 
 
-def _merged(values: dict[str, Any], others: dict[str, Any], source: str, prefix: str = "") -> dict[str, Any]:
-    """The values with others in their places."""
-    for typed, value in others.items():
-        name, _, rest = typed.replace("-", "_").partition(".")
-        if name not in values:
-            raise UserError(f"{source}: {prefix}{typed} is not an option of this experiment; leave it out")
-        value, old = {rest: value} if rest else value, values[name]
-        if isinstance(old, dict) and isinstance(value, dict):
-            values[name] = _merged(old, value, source, f"{prefix}{name}.")
-        else:
-            values[name] = _like(old, value)
+def _with_options(values: dict[str, Any], options: dict[str, Any], source: str) -> dict[str, Any]:
+    """The values with those of the options in their places."""
+    given: set[str] = set()
+    for name, value in _options(options):
+        *groups, last = name.split(".")
+        group: Any = values
+        for part in groups:
+            group = group.get(part) if isinstance(group, dict) else None
+        if not isinstance(group, dict) or last not in group:
+            raise UserError(f"{source}: {name} is not an option of this experiment; leave it out")
+        if name in given:
+            raise UserError(f"{source}: {name} is there more than once; give it once")
+        given.add(name)
+        group[last] = _like(group[last], value)
     return values
 
 

@@ -7,14 +7,12 @@ from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Le
 
-from .constrained import ConstrainedConfig
-from .constraints import ConstraintConfig, DualConfig
+from .constraints import ConstraintConfig
 from .data import InstructionConfig
 from .errors import option_text
 from .fields import WIDEST, Basic, Condition, Count, Depth, Length, Natural, NonNegative, Parts, Positive, Rule, Width
 from .run import DecayedPrimalConfig
-
-Dtype = Literal["float32", "bfloat16"]
+from .text import Dtype, TokensConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,14 +54,13 @@ class DescentOptions:
 
 # Without a reference a decoder that is drawn meets descent bounds by making layer 0 bad (a loss of 8.7, plain 3.9).
 @dataclasses.dataclass(frozen=True)
-class LanguageConfig(ConstrainedConfig):
+class LanguageConfig(TokensConfig):
     """Fine-tune a decoder on instructions whose embeddings are perturbed (Porras-Valenzuela et al., Section 6)."""
 
     task: ClassVar[str] = "language"
     metric: ClassVar[str] = "validation cross entropy of a token (nats)"
 
     steps: Basic[Count] = 1000
-    """Training steps."""
     batch_size: Parts = 16
     """Rows a step, each with as many instructions as have room."""
     max_length: Length = 128
@@ -73,35 +70,18 @@ class LanguageConfig(ConstrainedConfig):
     template: Literal["chat", "alpaca"] | None = None
     """chat: the chat template of the tokenizer. alpaca: the prompt of Stanford's Alpaca. None: the former where the
     tokenizer has one."""
-    train_examples: Count | None = None
-    """Number of instructions of the train split to train on, a fixed random choice; None means all."""
-    validation_examples: Count | None = None
-    """The same of the validation split."""
-    test_examples: Count | None = None
-    """The same of the test split."""
     train_gamma: NonNegative = 0.25
-    """Noise of training: this times the standard deviation of clean token embeddings of train tokens is its
-    standard deviation or its variance, see --noise. The embeddings are those that training starts with."""
-    test_gammas: tuple[NonNegative, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
-    """Noise levels of the evaluation, over which the area under the accuracy is taken."""
     completions: Natural = 4
     """Number of prompts of the test split that the evaluation answers, for the report; 0 for none."""
     completion_gammas: tuple[NonNegative, ...] = (0.0, 1.0)
     """Noise levels of these answers."""
     completion_tokens: Annotated[int, Ge(1), Le(2**16)] = 48
     """Longest of these answers, in tokens."""
-    noise: Literal["deviation", "variance"] = "deviation"
-    """Meaning of gamma times the standard deviation of embeddings. deviation: the standard deviation of the noise;
-    variance: its variance, as the paper writes it, which drowns embeddings that are much smaller than 1."""
     validate_every: Count = 250
-    """Steps between validations; each writes a checkpoint."""
-    on_collapse: Literal["stop", "warn"] = "warn"
-    """Response to two validations in a row that show a collapsed model."""
     data: InstructionConfig = dataclasses.field(default_factory=InstructionConfig)
     model: DecoderOptions = dataclasses.field(default_factory=DecoderOptions)
     descent: DescentOptions = dataclasses.field(default_factory=DescentOptions)
     primal: DecayedPrimalConfig = dataclasses.field(default_factory=lambda: DecayedPrimalConfig(learning_rate=3e-3))
-    dual: DualConfig = dataclasses.field(default_factory=lambda: DualConfig(learning_rate=0.05))
     constraints: ConstraintConfig = dataclasses.field(
         default_factory=lambda: ConstraintConfig(alpha=(0.1,), reference=4.5, margin=0.0, first_margin=0.0)
     )

@@ -1,6 +1,7 @@
 """The options of a command: what the fields of its dataclass are called, take and mean on a command line."""
 
 import ast
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -142,18 +143,13 @@ def _reads(hint: Any, words: list[str]) -> bool:
         return any(_reads(part, words) for part in parts)
     if kind is tuple:
         return all(_reads(parts[0], [word]) for word in words)
-    if hint is bool:
-        return not words
-    if len(words) != 1:
+    if hint is bool or len(words) != 1:
+        return hint is bool and not words
+    if hint in (int, float):
+        with contextlib.suppress(ValueError):
+            return hint(words[0]) is not None
         return False
-    if kind is Literal:
-        return words[0] in map(str, parts)
-    if hint is NoneType:
-        return words[0] == "None"
-    try:
-        return hint not in (int, float) or hint(words[0]) is not None
-    except ValueError:
-        return False
+    return words[0] in map(str, parts) if kind is Literal else hint is not NoneType or words[0] == "None"
 
 
 def _default(field: "dataclasses.Field[Any]") -> Any:

@@ -33,7 +33,6 @@ class SparseCodingConfig(PerturbedConfig):
     metric: ClassVar[str] = "validation loss (half squared error of a code)"
 
     steps: Basic[Count] = 3000
-    """Training steps."""
     batch_size: Parts = 64
     """Images a step."""
     train_gamma: NonNegative = 0.0

@@ -73,44 +73,48 @@ class UnrolledConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class TextRunConfig(ConstrainedConfig):
-    """Classify texts whose embeddings are perturbed (Porras-Valenzuela et al., Section 5)."""
+class TokensConfig(ConstrainedConfig):
+    """Train on tokens whose embeddings are perturbed."""
 
-    metric: ClassVar[str] = "validation cross entropy (nats)"
-
-    steps: Count = 800
-    """Training steps."""
-    batch_size: Parts = 32
-    """Texts a step."""
-    max_length: Length = 128
-    """Most tokens of a text; longer ones lose their end, and the log has their number."""
     train_examples: Count | None = None
-    """Number of texts of the train split to train on, a fixed random choice; None means all."""
+    """Number of texts, or instructions, of the train split to train on, a fixed random choice; None means all."""
     validation_examples: Count | None = None
     """The same of the validation split."""
     test_examples: Count | None = None
     """The same of the test split."""
-    min_count: Count = 1
-    """Least number of times that a word must occur to be a token: in the train split, or in all where word vectors from
-    a file stay as they are. A pretrained encoder has its own tokens, whatever this is."""
-    train_gamma: NonNegative = 0.6
-    """Noise of training: this times the standard deviation of clean word embeddings of train tokens is its
-    standard deviation or its variance, see --noise. The embeddings are those that training starts with."""
+    train_gamma: NonNegative = 0.0
+    """Noise of training: this times the standard deviation of clean embeddings of train tokens is its standard
+    deviation or its variance, see --noise. The embeddings are those that training starts with."""
     test_gammas: tuple[NonNegative, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
     """Noise levels of the evaluation, over which the area under the accuracy is taken."""
     noise: Noise = "deviation"
     """Meaning of gamma times the standard deviation of embeddings. deviation: the standard deviation of the noise, so
     that gamma is its size relative to an embedding that is kept as it is; variance: its variance, as the paper writes
     it, which drowns embeddings that are much smaller than 1."""
+    on_collapse: Literal["stop", "warn"] = "warn"
+    dual: DualConfig = dataclasses.field(default_factory=lambda: DualConfig(learning_rate=0.05))
+
+
+@dataclasses.dataclass(frozen=True)
+class TextRunConfig(TokensConfig):
+    """Classify texts whose embeddings are perturbed (Porras-Valenzuela et al., Section 5)."""
+
+    metric: ClassVar[str] = "validation cross entropy (nats)"
+
+    steps: Count = 800
+    batch_size: Parts = 32
+    """Texts a step."""
+    max_length: Length = 128
+    """Most tokens of a text; longer ones lose their end, and the log has their number."""
+    min_count: Count = 1
+    """Least number of times that a word must occur to be a token: in the train split, or in all where word vectors from
+    a file stay as they are. A pretrained encoder has its own tokens, whatever this is."""
+    train_gamma: NonNegative = 0.6
     test_disturbances: tuple[str, ...] = ()
     """Disturbances of the texts in the evaluation, beside the noise of training, as in dropped=0.1 dropped=0.2: the
     share of a text's tokens that are masked out, its first one never."""
     validate_every: Count = 200
-    """Steps between validations; each writes a checkpoint."""
-    on_collapse: Literal["stop", "warn"] = "warn"
-    """Response to two validations in a row that show a collapsed model."""
     data: TextConfig = dataclasses.field(default_factory=TextConfig)
-    dual: DualConfig = dataclasses.field(default_factory=lambda: DualConfig(learning_rate=0.05))
     model: EncoderOptions | UnrolledConfig = dataclasses.field(default_factory=EncoderOptions)
 
     @property
