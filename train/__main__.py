@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import importlib
 import os
 import signal
 import sys
@@ -116,39 +117,20 @@ def run() -> int:
     return code
 
 
-def _sweep(arguments: list[str]) -> int | None:
-    from .sweep import command
-
-    return command(arguments)
-
-
-def _predict(arguments: list[str]) -> None:
-    from .predict import command
-
-    command(arguments)
-
-
-def _generate(arguments: list[str]) -> None:
-    from .generation import command
-
-    command(arguments)
-
-
-def _export(arguments: list[str]) -> None:
-    from .exporting import command
-
-    command(arguments)
+def _of(module: str) -> Callable[[list[str]], int | None]:
+    """The `command` of a module, which is imported when it is given."""
+    return lambda arguments: importlib.import_module(f".{module}", __package__).command(arguments)
 
 
 COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
     "run": commands.run,
     "plan": commands.plan,
-    "sweep": _sweep,
+    "sweep": _of("sweep"),
     "launch": commands.launch,
     "evaluate": commands.evaluate_again,
-    "predict": _predict,
-    "generate": _generate,
-    "export": _export,
+    "predict": _of("predict"),
+    "generate": _of("generation"),
+    "export": _of("exporting"),
     "report": commands.report,
     "prepare": commands.prepare,
     "list": commands.show,

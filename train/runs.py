@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .config.errors import StorageError, UserError, in_files
+from .config.errors import StorageError, UserError, on_command_line
 from .config.fields import differences, from_json, to_json
 from .config.run import FREE, PLACE, RunConfig
 from .registry import FROM_PYTHON, PASS_IT, TASKS
@@ -104,7 +104,7 @@ def config_type(name: str, kind: type[RunConfig] | None, path: Path, again: str 
 def check_values(config: RunConfig, path: Path, way_out: str) -> None:
     """Checks a configuration that was read from a file; the message names the file and its fields."""
     try:
-        with in_files():
+        with on_command_line(only=()):
             config.check()
     except UserError as error:
         raise UserError(f"{path} was changed: {error}; {way_out}") from error

@@ -3,14 +3,13 @@
 import contextlib
 import importlib.util
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 __all__ = [
     "Interrupted",
     "OptionError",
     "StorageError",
     "UserError",
-    "in_files",
     "on_command_line",
     "one_line",
     "option_text",
@@ -18,23 +17,12 @@ __all__ = [
 ]
 
 
-class _Surface(NamedTuple):
-    """The way in which options are given, which is how messages name them.
-
-    Attributes:
-      typed: fields that are options of the command; None for all.
-      names: the fields that the command line names otherwise than --FIELD.
-    """
-
-    typed: Collection[str] | None
-    names: Mapping[str, str]
-
-
 #: The packages of each extra of pyproject.toml that some commands do without.
 EXTRAS = {"search": ("optuna",), "video": ("av", "skimage")}
 
-_PYTHON = _Surface((), {})
-_surface = _PYTHON  # of the process, which has one command line
+# The fields that are options of the command, None for all, and the names of those that are not --FIELD. Python has no
+# command line, a process one.
+_surface: tuple[Collection[str] | None, Mapping[str, str]] = ((), {})
 _NO_VALUE = object()
 
 
@@ -44,17 +32,14 @@ def on_command_line(names: Mapping[str, str] | None = None, *, only: Collection[
 
     Args:
       names: the option of each field that is not --FIELD, as {"data.root": "--from"}.
-      only: the fields that are typed; None for all. Others are fields of a run's config.json.
+      only: the fields that are typed, None for all, () for none; others are named as in a run's config.json.
     """
-    with _named_by(_Surface(only, names or {})):
+    global _surface
+    before, _surface = _surface, (only, names or {})
+    try:
         yield
-
-
-@contextlib.contextmanager
-def in_files() -> Iterator[None]:
-    """Names options in messages by their fields, as in a file, within the context."""
-    with _named_by(_PYTHON):
-        yield
+    finally:
+        _surface = before
 
 
 def option_text(field: str, value: Any = _NO_VALUE) -> str:
@@ -71,23 +56,14 @@ def option_text(field: str, value: Any = _NO_VALUE) -> str:
       ...     option_text("data.root", "clips"), option_text("batch_size", 8), option_text("constraints.proxy", False)
       ('--from clips', '--batch-size 8', '--constraints.no-proxy')
     """
-    if _surface.typed is not None and field not in _surface.typed:
+    typed, names = _surface
+    if typed is not None and field not in typed:
         return field if value is _NO_VALUE else f"{field}={value}"
     group, dot, name = field.replace("_", "-").rpartition(".")
     if isinstance(value, bool):
         return f"--{group}{dot}{'' if value else 'no-'}{name}"
-    typed = _surface.names.get(field, f"--{group}{dot}{name}")
-    return typed if value is _NO_VALUE else f"{typed} {value}"
-
-
-@contextlib.contextmanager
-def _named_by(surface: _Surface) -> Iterator[None]:
-    global _surface
-    before, _surface = _surface, surface
-    try:
-        yield
-    finally:
-        _surface = before
+    option = names.get(field, f"--{group}{dot}{name}")
+    return option if value is _NO_VALUE else f"{option} {value}"
 
 
 class UserError(Exception):
