@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.hostile.command import Command
+from tests.hostile.given import Given, both
 
 __all__ = ["COMMANDS", "OPTIONS"]
 
@@ -21,78 +22,45 @@ OPTIONS = {
 }
 RUN = " ".join(["run video-ut --out run", *(f"--{name} {value}" for name, value in OPTIONS.items())])
 EVALUATED = ("RMSE", "feasible")
-Given = Callable[[Path], None]
 
 
-def _gone(*names: str) -> Given:
-    def given(folder: Path) -> None:
-        for name in names:
-            for path in (folder / "run").glob(name):
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-    return given
+def _each(pattern: str, act: Callable[[Path], object]) -> Given:
+    """Acts on each path of a pattern in the run folder."""
+    return lambda folder: [act(path) for path in (folder / "run").glob(pattern)] and None
 
 
-def _text(name: str, text: str | bytes) -> Given:
-    def given(folder: Path) -> None:
-        for path in (folder / "run").glob(name):
-            path.write_bytes(text if isinstance(text, bytes) else text.encode())
-
-    return given
+def _delete(path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def _halved(name: str) -> Given:
-    def given(folder: Path) -> None:
-        for path in (folder / "run").glob(name):
-            os.truncate(path, path.stat().st_size // 2)
+def _gone(*patterns: str) -> Given:
+    return both(*(_each(pattern, _delete) for pattern in patterns))
 
-    return given
+
+def _text(pattern: str, text: str) -> Given:
+    return _each(pattern, lambda path: path.write_text(text))
+
+
+def _halved(pattern: str) -> Given:
+    return _each(pattern, lambda path: os.truncate(path, path.stat().st_size // 2))
 
 
 def _values(name: str, **fields: object) -> Given:
-    def given(folder: Path) -> None:
-        path = folder / "run" / name
-        path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
-
-    return given
+    return _each(name, lambda path: path.write_text(json.dumps({**json.loads(path.read_text()), **fields})))
 
 
 def _folder(name: str) -> Given:
     """A folder in place of a file."""
-
-    def given(folder: Path) -> None:
-        path = folder / "run" / name
-        path.unlink(missing_ok=True)
-        path.mkdir()
-
-    return given
+    return both(_gone(name), lambda folder: (folder / "run" / name).mkdir())
 
 
 def _file(name: str) -> Given:
     """A file in place of a folder."""
-
-    def given(folder: Path) -> None:
-        path = folder / "run" / name
-        shutil.rmtree(path, ignore_errors=True)
-        path.write_text("")
-
-    return given
+    return both(_gone(name), lambda folder: (folder / "run" / name).touch())
 
 
 def _lines(change: Callable[[list[bytes]], list[bytes]]) -> Given:
-    def given(folder: Path) -> None:
-        path = folder / "run" / "metrics.jsonl"
-        path.write_bytes(b"".join(change(path.read_bytes().splitlines(keepends=True))))
-
-    return given
-
-
-def _all(*givens: Given) -> Given:
-    def given(folder: Path) -> None:
-        for one in givens:
-            one(folder)
-
-    return given
+    return _each("metrics.jsonl", lambda path: path.write_bytes(b"".join(change(path.read_bytes().splitlines(True)))))
 
 
 def _moved(folder: Path) -> None:
@@ -110,7 +78,7 @@ def _other_files(folder: Path) -> None:
 
 
 # Trained to step 4, as a kill leaves it.
-CUT = _all(_gone("checkpoints/6", "evaluation.json"), _values("status.json", state="running", steps=4))
+CUT = both(_gone("checkpoints/6", "evaluation.json"), _values("status.json", state="running", steps=4))
 ON = "checkpoint of step 4"
 HANDLED = [  # commands that go on, and what they print
     ("evaluate elsewhere", EVALUATED, _moved),
@@ -126,11 +94,11 @@ HANDLED = [  # commands that go on, and what they print
     (RUN, ("finished already after 6 steps",), _other_files),
     (RUN, ("finished already after 6 steps", *EVALUATED), _gone("evaluation.json")),
     (RUN, (ON, *EVALUATED), CUT),
-    (RUN, (ON, *EVALUATED), _all(CUT, _gone("status.json", "tensorboard"), _text(".lock", "99999"))),
-    (RUN, ("metrics.jsonl", ON), _all(CUT, _gone("metrics.jsonl"))),
-    (RUN, ("metrics.jsonl", ON), _all(CUT, _lines(lambda rows: rows[:2]))),
-    (RUN, EVALUATED, _all(CUT, _gone("checkpoints/*/notes"))),
-    (RUN, EVALUATED, _all(CUT, _gone("checkpoints"))),
+    (RUN, (ON, *EVALUATED), both(CUT, _gone("status.json", "tensorboard"), _text(".lock", "99999"))),
+    (RUN, ("metrics.jsonl", ON), both(CUT, _gone("metrics.jsonl"))),
+    (RUN, ("metrics.jsonl", ON), both(CUT, _lines(lambda rows: rows[:2]))),
+    (RUN, EVALUATED, both(CUT, _gone("checkpoints/*/notes"))),
+    (RUN, EVALUATED, both(CUT, _gone("checkpoints"))),
 ]
 REFUSED = [  # commands that end in a line, and what it names
     ("evaluate run", "run", _folder("evaluation.json")),
@@ -147,15 +115,15 @@ REFUSED = [  # commands that end in a line, and what it names
     ("report run", "sgd", _values("evaluation.json", method="sgd")),
     ("report run", "evaluation.json", _values("evaluation.json", rmse=3)),
     ("report run", "metrics.jsonl", _text("metrics.jsonl", '{"kind": "train"}\n')),
-    (RUN, "checkpoints", _all(_gone("evaluation.json"), _gone("checkpoints"))),
-    (RUN, "status.json", _all(CUT, _text("status.json", ""))),
+    (RUN, "checkpoints", both(_gone("evaluation.json"), _gone("checkpoints"))),
+    (RUN, "status.json", both(CUT, _text("status.json", ""))),
     (RUN, "status.json", _folder("status.json")),
     (RUN, "run/.lock", _folder(".lock")),
-    (RUN, "metrics.jsonl", _all(CUT, _lines(lambda rows: [rows[0][:9] + b"\n", *rows[1:]]))),
-    (RUN, "run/metrics.jsonl", _all(CUT, _folder("metrics.jsonl"))),
-    (RUN, "checkpoints", _all(CUT, _file("checkpoints"))),
-    (RUN, "run/tensorboard", _all(CUT, _file("tensorboard"))),
-    (RUN, "config.json", _all(CUT, _text("config.json", "{"))),
+    (RUN, "metrics.jsonl", both(CUT, _lines(lambda rows: [rows[0][:9] + b"\n", *rows[1:]]))),
+    (RUN, "run/metrics.jsonl", both(CUT, _folder("metrics.jsonl"))),
+    (RUN, "checkpoints", both(CUT, _file("checkpoints"))),
+    (RUN, "run/tensorboard", both(CUT, _file("tensorboard"))),
+    (RUN, "config.json", both(CUT, _text("config.json", "{"))),
     (RUN, "--out run", _gone("config.json")),
     (RUN, "steps was 7, is now 6", _values("config.json", steps=7)),
     (RUN + " --seed 1", "seed was 0, is now 1", _other_files),
