@@ -95,9 +95,8 @@ def export(
 
 def _describe(task: Task, run: Path, experiment: str, step: int, moving: Any) -> Row:
     """Returns config.json of an export, without the folders of this machine."""
-    rows = read_metrics(run / "metrics.jsonl")
-    validations = (row for row in rows if row["kind"] == "validation" and row["step"] == step)
-    validation = next(validations, None)
+    rows = (row for row in read_metrics(run / "metrics.jsonl") if row["kind"] == "validation")
+    validation = next((row for row in rows if row["step"] == step), None)
     judgement = task.config.judge(validation) if validation else None
     constrained = judgement is not None and judgement.excess is not None
     evaluation = run / "evaluation.json"
@@ -145,13 +144,13 @@ def _claim(out: Path) -> None:
         return
     files = (MODEL, CONFIG, CARD)
     ours = {*files, *(str(Path(name).with_suffix(PARTIAL)) for name in files)}
-    others = sorted(entry.name for entry in out.iterdir() if entry.name not in ours)
+    others = any(entry.name not in ours for entry in out.iterdir())
     if others or not _is_ours(out / CONFIG):
         raise UserError(f"--out {out} holds files that are no export; pass an empty or a new folder")
 
 
 def _write(out: Path, content: bytes, described: Row, card: str) -> None:
-    """Writes each file in one move, config.json last: a kill between two leaves a folder that is not read."""
+    """Writes each file in one move, config.json last: a kill between two leaves an unreadable folder."""
     text = json.dumps(described, indent=2, allow_nan=False) + "\n"
     try:
         write_all(out, {MODEL: content, CARD: card.encode(), CONFIG: text.encode()})

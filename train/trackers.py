@@ -71,23 +71,22 @@ def tracking(name: Tracking, folder: Path, *, first_step: int, log: Callable[[st
         raise UserError(f"--track {name}: {error}; set {name} up, or leave it out") from error
     failed = False
 
-    def guarded(call: Callable[..., None], *arguments: Any) -> None:
-        nonlocal failed
-        if failed and call is not tracker.close:
-            return
-        try:
-            call(*arguments)
-        except Exception as error:
-            if not failed:
-                reason = f"{type(error).__name__}: {one_line(error)}"
-                log(f"--track {name} failed ({reason}); training continues without it, and metrics.jsonl has every row")
-            failed = True
+    def guard(call: Callable[..., Any], *, always: bool = False) -> Callable[..., None]:
+        def guarded(*arguments: Any) -> None:
+            nonlocal failed
+            if failed and not always:
+                return
+            try:
+                call(*arguments)
+            except Exception as error:
+                if not failed:
+                    reason = f"{type(error).__name__}: {one_line(error)}"
+                    log(f"--track {name} failed ({reason}); training continues without it; metrics.jsonl has every row")
+                failed = True
 
-    return Tracker(
-        lambda numbers, step: guarded(tracker.add, numbers, step),
-        lambda: guarded(tracker.flush),
-        lambda: guarded(tracker.close),
-    )
+        return guarded
+
+    return Tracker(guard(tracker.add), guard(tracker.flush), guard(tracker.close, always=True))
 
 
 def require_installed(names: Iterable[Tracking]) -> None:
@@ -100,9 +99,8 @@ def require_installed(names: Iterable[Tracking]) -> None:
 def _tensorboard(folder: Path, first_step: int) -> Tracker:
     """Opens a file of events; points of earlier files from ``first_step`` on are dropped.
 
-    `tensorboardX.SummaryWriter` writes in a thread, for which training waits without end when a disk is full.
+    `tensorboardX.SummaryWriter` would block training on a full disk. The imports load torch if it is installed.
     """
-    # They import torch if it is installed: a second or more, which other commands need not wait for.
     from tensorboardX.event_file_writer import EventsWriter
     from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore (protobuf makes its classes)
     from tensorboardX.summary import scalar
@@ -122,19 +120,20 @@ def _tensorboard(folder: Path, first_step: int) -> Tracker:
 
 
 def _wandb(folder: Path, first_step: int) -> Tracker:
-    """Opens a run of the project that WANDB_PROJECT names, else unroll_jax; one that resumes adds to its curves."""
+    """Opens a run of the project that WANDB_PROJECT names, else unroll_jax."""
     del first_step
+    title, identity = _named(folder)
     project = os.environ.get("WANDB_PROJECT", "unroll_jax")
-    run = _installed("wandb").init(project=project, name=_title(folder), id=_identity(folder), resume="allow")
+    run = _installed("wandb").init(project=project, name=title, id=identity, resume="allow")
     return Tracker(lambda numbers, step: run.log(dict(numbers), step=step), lambda: None, run.finish)
 
 
 def _mlflow(folder: Path, first_step: int) -> Tracker:
     """Opens a run of the server and experiment that MLFLOW_TRACKING_URI and MLFLOW_EXPERIMENT_NAME name."""
     del first_step
-    mlflow, identity = _installed("mlflow"), _identity(folder)
+    mlflow, (title, identity) = _installed("mlflow"), _named(folder)
     runs = mlflow.search_runs(filter_string=f"tags.unroll_jax = '{identity}'", output_format="list", max_results=1)
-    known: dict[str, Any] = {"run_id": runs[0].info.run_id} if runs else {"run_name": _title(folder)}
+    known: dict[str, Any] = {"run_id": runs[0].info.run_id} if runs else {"run_name": title}
     mlflow.start_run(**known, tags={"unroll_jax": identity})
 
     def add(numbers: Mapping[str, float], step: int) -> None:
@@ -157,10 +156,6 @@ def _installed(name: Tracking) -> ModuleType:
         raise UserError(f"--track {name}: {name} is not installed; install it with pip, or leave {name} out") from error
 
 
-def _title(folder: Path) -> str:
-    return "/".join(folder.absolute().parts[-3:])
-
-
-def _identity(folder: Path) -> str:
-    """Returns an identifier that depends on the folder alone, so that a run that resumes adds to its curves."""
-    return hashlib.sha256(str(folder.absolute()).encode()).hexdigest()[:16]
+def _named(folder: Path) -> tuple[str, str]:
+    """Returns the title and the identifier of a folder's run: one that resumes adds to its curves."""
+    return "/".join(folder.absolute().parts[-3:]), hashlib.sha256(str(folder.absolute()).encode()).hexdigest()[:16]

@@ -21,14 +21,7 @@ AGAIN = "export the run again"
 
 
 class Export(NamedTuple):
-    """The content of an exported folder.
-
-    Attributes:
-      config: of the run.
-      facts: of the data, that the model needs.
-      arrays: parameters by their keys joined by dots.
-      card: config.json: experiment, step, feasible, multipliers, validation, figures.
-    """
+    """An exported folder: the run's config, the data's facts, the arrays by name, and config.json as ``card``."""
 
     config: RunConfig
     facts: Row
@@ -43,14 +36,9 @@ def is_export(folder: Path) -> bool:
 
 
 def read_export(folder: Path, kind: type[RunConfig] | None = None) -> Export:
-    """Reads an export whose files are whole and belong together.
+    """Reads an export whose files are whole and belong together, or raises UserError.
 
-    Args:
-      folder: of the export.
-      kind: the class of the options of a task that is not registered.
-
-    Raises:
-      UserError: if a file is missing or damaged, or of another export.
+    ``kind`` is the class of the options of a task that is not registered.
     """
     path, description = folder / MODEL, _read_config(folder)
     try:

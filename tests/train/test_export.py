@@ -227,6 +227,11 @@ def test_a_folder_of_something_else_is_left_alone(run, config, tmp_path):
         with pytest.raises(UserError, match="no export; pass an empty or a new folder"):
             export(run, out, log=lambda _: None)
         assert kept.read_bytes() == before
+    model = tmp_path / "mine" / "model.safetensors"  # with config.json, the files of a Hugging Face model
+    model.write_bytes(b"weights")
+    with pytest.raises(UserError, match="no export"):
+        export(run, tmp_path / "mine", log=lambda _: None)
+    assert model.read_bytes() == b"weights"
     (tmp_path / "file").write_text("dear")
     with pytest.raises(UserError, match="cannot write to --out"):
         export(run, tmp_path / "file", log=lambda _: None)

@@ -40,9 +40,8 @@ def _run(sweep: Sweep, cells: list[Cell], *, trials: int | None, jobs: int) -> i
     """Computes the cells, or trials, and writes their tables; returns 1 if some failed, 0 if none did."""
     from ..runs import begin, check_first  # these import JAX, once the options are right
     from .compute import check_folders, has_ended, run_cells
-    from .results import read_result
+    from .results import RECORD, grid_tables, read_result, trial_tables, write_tables
     from .study import run_trials
-    from .table import RECORD, grid_tables, trial_tables, write_tables
 
     folder = sweep.folder
     check_first(cells[0].config)

@@ -21,13 +21,9 @@ UNSAFE = re.compile(r"[^\w.+-]+")  # characters that folder names are kept witho
 
 
 class Axis(NamedTuple):
-    """An option that a sweep varies.
+    """An option that a sweep varies: its name as typed, and its whole name, with dashes, as ``field``.
 
-    Attributes:
-      name: as it was typed, whole or by the last parts.
-      field: the whole name of the option, with dashes.
-      values: those of a list by their texts, or the two ends of a range.
-      bounds: ends of a range; None for a list.
+    ``values`` are those of a list by their texts, or the two ends of a range, which are also ``bounds``.
     """
 
     name: str
@@ -37,7 +33,7 @@ class Axis(NamedTuple):
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The texts of the values."""
+        """Texts of the values."""
         return tuple(self.values)
 
     @property
@@ -55,15 +51,9 @@ class Cell(NamedTuple):
 
 
 class Sweep(NamedTuple):
-    """A sweep as its command line gives it.
+    """A sweep: options that all cells share, without `out`; ``usual``, the experiment's defaults; and the axes.
 
-    Attributes:
-      experiment: its name.
-      folder: where the run folders and the table are written.
-      config: options that all cells share, without `out`.
-      usual: the defaults of the experiment.
-      axes: the options that vary.
-      warmup: True where the warm-up of the constraints was chosen, so that it is not fitted to the steps.
+    ``warmup`` is True where the warm-up of the constraints was chosen, so that it is not fitted to the steps.
     """
 
     experiment: str
@@ -106,14 +96,7 @@ def split_over(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 
 
 def read_axes(over: Mapping[str, str], config: RunConfig, options: Sequence[str], *, ranges: bool) -> tuple[Axis, ...]:
-    """Returns the axes of a sweep.
-
-    Args:
-      over: texts by option.
-      config: that all cells share.
-      options: the other words of the command, which must not set an axis.
-      ranges: whether LOW:HIGH is allowed, as with --trials.
-    """
+    """Returns the axes of a sweep; ``options``, the other words, must not set one; ``ranges`` allows LOW:HIGH."""
     axes = tuple(_read_axis(name, text, config, options, ranges=ranges) for name, text in over.items())
     fields = [axis.field for axis in axes]
     if twice := [axis.name for axis in axes if fields.count(axis.field) > 1]:

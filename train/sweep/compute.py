@@ -58,24 +58,19 @@ def run_cells(
         _run_children(sweep, cells, min(jobs, len(cells)), tested, ended)
     else:
         for cell in cells:
-            ended(cell, compute_cell(sweep, cell, tested=tested, log=log))
+            ended(cell, _compute(sweep, cell, tested=tested, log=log))
     return {name: message for name, message in messages.items() if message}
 
 
-def compute_cell(sweep: Sweep, cell: Cell, *, tested: bool = True, log: Log = print) -> str:
-    """Trains one cell and, with ``tested``, evaluates it; returns why it failed, "" if it did not.
-
-    Raises:
-      StorageError: if a disk is in the way, which is not due to the cell.
-      Interrupted: if the process was asked to end.
-    """
+def _compute(sweep: Sweep, cell: Cell, *, tested: bool, log: Log = print) -> str:
+    """Trains one cell and, with ``tested``, evaluates it; returns why it failed, "" if it did not."""
     folder = sweep.folder / cell.name
     try:
         task = open_task(cell.config, log)
         train_run(task, folder, experiment=sweep.experiment, log=log)
         if tested and not (folder / "evaluation.json").exists():
             evaluate(task, folder, experiment=sweep.experiment, log=log)
-    except StorageError:
+    except StorageError:  # not due to the cell
         raise
     except UserError as error:
         return one_line(error)
@@ -88,7 +83,7 @@ def compute_cell(sweep: Sweep, cell: Cell, *, tested: bool = True, log: Log = pr
 def _run_children(
     sweep: Sweep, cells: Sequence[Cell], jobs: int, tested: bool, ended: Callable[[Cell, str], None]
 ) -> None:
-    """Computes cells in at most ``jobs`` processes at a time; ends them all when this process is asked to end."""
+    """Computes cells in at most ``jobs`` processes; ends them all when this process is asked to end."""
     context, waiting = multiprocessing.get_context("spawn"), list(cells)
     children = dict[int, tuple[Cell, BaseProcess]]()  # by slot
     with _ending(children):
@@ -108,7 +103,7 @@ def _run_children(
 
 @contextlib.contextmanager
 def _ending(children: dict[int, tuple[Cell, BaseProcess]]) -> Iterator[None]:
-    """Asks the children that are left to save and end when the context is left, and waits for them."""
+    """Asks the children that are left to save and end, and waits for them."""
     try:
         yield
     finally:
@@ -129,7 +124,7 @@ def _child(sweep: Sweep, cell: Cell, slot: int, jobs: int, tested: bool) -> None
     _share_machine(slot, jobs)
     try:
         with stopping_at_once():
-            message = compute_cell(sweep, cell, tested=tested)
+            message = _compute(sweep, cell, tested=tested)
     except Interrupted as stop:
         message = str(stop)
     except StorageError as error:
