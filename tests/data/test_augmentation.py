@@ -45,13 +45,6 @@ def test_every_image_is_a_shifted_and_perhaps_mirrored_copy_of_itself(batch, get
     assert 16 < sum(mirrored) < 48
 
 
-def test_flips_and_shifts_can_be_left_out(batch, getkey):
-    shifted = jax.jit(lambda key: [flip_and_shift(key, batch, LABELS, flip=False, shift=shift)[0] for shift in (1, 0)])
-    result, same = map(np.asarray, shifted(getkey()))
-    assert not any(locate(r, image, 1)[2] for r, image in zip(result, batch, strict=True))
-    np.testing.assert_array_equal(same, batch)
-
-
 def test_augmentation_depends_on_the_key_alone(batch, getkey):
     key = getkey()
     one, same, other = (np.asarray(augment(each, batch)) for each in (key, key, getkey()))
@@ -68,15 +61,6 @@ def test_a_scene_and_its_labels_are_cut_alike(batch, getkey):
     for window, image in zip(windows, batch, strict=True):
         cuts = [image[row : row + 6, column : column + 8] for row in range(7) for column in range(3)]
         assert any(np.array_equal(window, cut) or np.array_equal(window, cut[:, ::-1]) for cut in cuts)
-
-
-def test_without_a_crop_scenes_are_only_mirrored(batch, getkey):
-    windows, maps = map(np.asarray, jax.jit(flip_and_crop)(getkey(), batch, batch[..., 0]))
-    np.testing.assert_array_equal(windows[..., 0], maps)
-    kept = [np.array_equal(window, image) for window, image in zip(windows, batch, strict=True)]
-    turned = [np.array_equal(window, image[:, ::-1]) for window, image in zip(windows, batch, strict=True)]
-    assert all(a != b for a, b in zip(kept, turned, strict=True))
-    assert 16 < sum(kept) < 48
 
 
 @pytest.mark.parametrize("crop", [(13, 8), (6, 11), (0, 8)])

@@ -101,8 +101,6 @@ def make_cifar100(root):
 
 BAD_BATCHES = {
     "a file cut short": (shorten("data_batch_2.bin", 100), r"data_batch_2.bin has 61,360 bytes instead of 61,460"),
-    "whole records missing": (shorten("test_batch.bin", 3073), r"test_batch.bin has 58,387 bytes"),
-    "an empty file": (shorten("data_batch_1.bin", 61_460), r"data_batch_1.bin has 0 bytes"),
     "a missing file": (lambda root: (root / "data_batch_5.bin").unlink(), r"data_batch_5.bin"),
     "a class beyond the last": (mislabel, r"data_batch_3.bin gives image 7 the class 10; classes run from 0 to 9"),
     "one class": (
@@ -159,13 +157,10 @@ BAD_FOLDERS = {
         r"'test/cow/1.png' is of class cow, which train lacks",
     ),
     "another size": (write("train/cat/0001.png", OTHER_SIZE), r"'train/cat/0001.png' is 7x5, but 'train/cat/0000.png'"),
-    "another size in test": (write("test/dog/a.png", OTHER_SIZE), r"'test/dog/a.png' is 7x5, but .* is 6x5"),
     "no class folder": (write("train/1.png", OTHER_SIZE), r"'train/1.png' is not in the folder of a class"),
-    "folders in a class": (write("train/cat/a/1.png", OTHER_SIZE), r"'train/cat/a/1.png' is not in the folder"),
     "no image": (write("train/cat/a.png", b"text"), r"image 'train/cat/a.png' cannot be read as an image \(not an im"),
     "16 bits": (write("test/cat/a.png", Image.new("I;16", (6, 5))), r"'test/cat/a.png' .* more than 8 bits"),
     "one colour": (recolour("train"), r"data.root=.*: all images of train are of one colour; give images that differ"),
-    "one colour in test": (recolour("test"), r": all images of test are of one colour"),
     "an image alone in its class": (write("train/ant/1.png", Image.new("RGB", (6, 5))), r"a class has a single"),
     "two data sets": (write("old/train/cat/1.png", OTHER_SIZE), r"holds several data sets \(\., old\)"),
 }

@@ -99,19 +99,6 @@ def test_grey_images_have_one_channel(folder, write_images):
     np.testing.assert_array_equal(whole(folder(root), "test").images[0, ..., 0], Image.open(root / "test/cat/0000.png"))
 
 
-def test_a_grey_image_among_coloured_ones_keeps_its_levels_in_all_channels(folder, write_images):
-    root = write_images(FOLDERS)
-    Image.new("L", (6, 5), 77).save(root / "test/cat/0000.png")
-    assert (whole(folder(root), "test").images[0] == 77).all()
-
-
-def test_the_std_of_a_constant_channel_divides_without_harm(folder, write_images):
-    root = write_images(FOLDERS)
-    for number, path in enumerate(root.rglob("*.png")):
-        Image.new("RGB", (6, 5), (number, 9, 9)).save(path)
-    np.testing.assert_allclose(folder(root).std[1:], 1 / 255)
-
-
 def test_what_is_passed_over_or_missing_is_said(folder, write_images):
     lines: list[str] = []
     folder(write_images({"train/cat": 20, "train/dog": 20, "test/cat": 3, "extra": 2}), lines.append)

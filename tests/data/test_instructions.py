@@ -58,21 +58,11 @@ def test_the_entries_of_alpaca_are_questions_and_those_without_an_answer_are_lef
     assert answers == {f"Do {n}{chr(10) * 2 + 'it' if n % 2 else ''}": f"done {n}" for n in range(20)}
 
 
-def test_conversations_come_as_messages_or_as_prompt_and_answer(opened):
-    lines = [{"prompt": f"p{n}", "answer": f"a{n}"} for n in range(12)]
-    chat = {"messages": [*CHAT, {"role": "assistant", "content": "Ho"}]}
-    data, _ = opened("conversations", [*lines, chat])
-    conversations = [one for split in SPLITS for one in data.whole(split)]
-    assert single_turn("p3", "a3") in conversations
-    assert Conversation((Message("system", "Be brief."), Message("user", "Hi")), "Ho") in conversations
-
-
 @pytest.mark.parametrize(
     ("source", "content", "words"),
     [
         ("alpaca", "[", "a.json is not valid JSON"),
         ("alpaca", "{}", "is not a list; give the JSON file of Alpaca"),
-        ("alpaca", "[3]", "entry 1 is not an object"),
         ("alpaca", '[{"instruction": "a"}]', "entry 1 has no 'input', 'output'; give the JSON file"),
         ("alpaca", '[{"instruction": 1, "input": "", "output": ""}]', "entry 1: 'instruction' must be a text, got 1"),
         ("alpaca", '[{"instruction": "a", "input": "", "output": ""}]', "has no answered instruction in train"),
@@ -81,7 +71,6 @@ def test_conversations_come_as_messages_or_as_prompt_and_answer(opened):
         ("conversations", '{"prompt": "a", "prompt": "b", "answer": "c"}\n', "the name 'prompt' twice in one object"),
         ("conversations", '{"prompt": "a"}\n', "line 1 has no 'answer'; it needs messages, or prompt and answer, got"),
         ("conversations", '{"prompt": "a", "answer": 3}\n', "line 1: 'answer' must be a text, got 3"),
-        ("conversations", '{"messages": []}\n', "line 1: 'messages' must be a list of one"),
         ("conversations", '{"messages": [{"role": "bot", "content": ""}]}\n', "message 1 has the role 'bot'"),
         ("conversations", '{"messages": [{"role": "user"}]}\n', "message 1 must be an object with role and content"),
         ("conversations", '{"messages": [{"role": "user", "content": "a"}]}\n', "line 1 must end in an answer of the"),

@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 
 from unroll_jax.train.config.data import TextConfig
-from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.data import tokens
 from unroll_jax.train.data.text import load
-from unroll_jax.train.data.tokens import TokenBatch, TokenData, bucket_lengths, token_batch
+from unroll_jax.train.data.tokens import TokenBatch, TokenData, token_batch
 from unroll_jax.train.data.words import Encoded, WordTokenizer, learn_words
 
 LENGTHS = [3, 5, 8, 9, 14, 20, 30, 40, 70] * 9
@@ -41,25 +39,6 @@ def data(texts, words):
 def numbers_of(batch: TokenBatch, words) -> list[int]:
     """Which texts a batch holds, from the words they begin with."""
     return [int(words.vocabulary[token].removeprefix("w")) for token in batch.tokens[:, 0]]
-
-
-def test_tokens_are_the_numbers_of_words_and_unknown_words_are_one(words):
-    assert words.vocabulary[:4] == ("<padding>", "<unknown>", "<separator>", "and")
-    encoded = words.encode(["w7 and W3", "never seen and"])
-    assert [[words.vocabulary[token] for token in tokens] for tokens in encoded.tokens] == [
-        ["w7", "and", "w3"],
-        ["<unknown>", "<unknown>", "and"],
-    ]
-    assert (encoded.truncated, encoded.tokens[0].dtype) == (0, np.int32)
-
-
-def test_buckets_are_few_and_waste_less_than_a_third():
-    assert bucket_lengths(100) == (8, 12, 16, 24, 32, 48, 64, 96, 100)
-    assert bucket_lengths(64) == (8, 12, 16, 24, 32, 48, 64)
-    assert bucket_lengths(12) == (8, 12)
-    assert bucket_lengths(5) == (5,)
-    with pytest.raises(ValueError, match="max_length must be at least 1, got 0"):
-        bucket_lengths(0)
 
 
 def test_batches_hold_the_texts_as_they_are_and_nothing_else(data, texts, words):
@@ -142,13 +121,6 @@ def test_truncation_is_counted_and_said_once_a_split(texts, words):
     assert quiet == []
 
 
-def test_a_split_of_few_texts_is_cut_before_it_is_tokenised(texts, words):
-    read = texts()
-    read.keep("train", 20)
-    data = TokenData(read, words, max_length=50)
-    assert data.num_examples("train") == sum(len(batch.labels) for batch in data.examples("train", batch_size=8)) == 20
-
-
 def test_texts_at_hand_are_a_batch_without_labels():
     words = WordTokenizer(["a", "fine", "film"])
     batch, truncated = token_batch(words, ["a fine film", "film"], max_length=2)
@@ -200,16 +172,3 @@ def test_any_tokenizer_will_do_and_padding_is_its_own(tmp_path):
 def test_arguments_out_of_range_are_named(data, call, message):
     with pytest.raises(ValueError, match=message):
         call(data)
-
-
-def test_a_text_that_cannot_be_used_is_told_by_its_number_in_the_split(monkeypatch, data):
-    monkeypatch.setattr(tokens, "ENCODED_TOGETHER", 8)
-    read = data._data.examples
-
-    def examples(split, *, batch_size):
-        for place, batch in enumerate(read(split, batch_size=batch_size)):
-            yield batch._replace(texts=[*batch.texts[:2], "<Br>", *batch.texts[3:]]) if place == 1 else batch
-
-    monkeypatch.setattr(data._data, "examples", examples)
-    with pytest.raises(UserError, match="1 validation texts without a word, number 11; leave them out"):
-        data.examples("validation", batch_size=8)

@@ -105,18 +105,6 @@ def test_hashed_vectors_are_those_of_any_run_and_machine():
     np.testing.assert_array_equal(vector, hashed_embeddings(4)(["a", "film"])[1])
 
 
-def test_hashed_vectors_are_gaussian_and_unrelated():
-    words = [f"word{i}" for i in range(400)]
-    vectors = hashed_embeddings(256, length=2.0)(words).astype(np.float64)
-    # 102,400 entries of standard deviation 2 / 16: mean and higher moments to four standard errors.
-    entries = vectors.ravel() / (2.0 / 16)
-    assert abs(entries.mean()) < 4 / 320
-    assert abs((entries**2).mean() - 1) < 4 * np.sqrt(2) / 320
-    assert abs((entries**4).mean() - 3) < 4 * np.sqrt(96) / 320
-    cosines = vectors @ vectors.T / 4.0
-    assert abs(cosines[~np.eye(400, dtype=bool)]).max() < 6 / 16
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [

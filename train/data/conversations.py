@@ -96,11 +96,8 @@ def messages_of(values: Any, *, where: str) -> tuple[Message, ...]:
 def open_alpaca(root: Path, _: Log) -> Iterator[Conversations]:
     """Reads one split; an input goes below its instruction."""
     file = _alpaca_file(root)
-    values = _parsed(read_text(file, where=str(file)), str(file))
-    if not isinstance(values, list):
-        raise UserError(f"{file} is not a list; give {WANTED['alpaca']}")
-    conversations = [_alpaca(value, f"{file} entry {number}") for number, value in enumerate(values, start=1)]
-    yield _answered({"train": conversations}, root)
+    entries = _entries(read_text(file, where=str(file)), str(file), WANTED["alpaca"])
+    yield _answered({"train": [_alpaca(value, where) for value, where in entries]}, root)
 
 
 @contextlib.contextmanager
@@ -127,10 +124,8 @@ def read_prompts(path: Path, *, option: str = "--prompts", answers: bool = False
     lines = enumerate(text.replace("\r\n", "\n").split("\n"), start=1)
     filled = [(line, f"{where} line {number}") for number, line in lines if line.strip()]
     if path.suffix == ".json":
-        values = _parsed(text, where)
-        if not isinstance(values, list):
-            raise UserError(f"{where} is not a list; give a list of objects with {FOR_PROMPTS}")
-        prompts = [_prompt(value, f"{where} entry {number}", answers) for number, value in enumerate(values, start=1)]
+        entries = _entries(text, where, f"a list of objects with {FOR_PROMPTS}")
+        prompts = [_prompt(value, place, answers) for value, place in entries]
     elif path.suffix == ".jsonl":
         prompts = [_prompt(_parsed(line, place), place, answers) for line, place in filled]
     else:
@@ -185,12 +180,12 @@ def _text(value: Any, name: str, where: str) -> str:
     return value
 
 
-def _alpaca_fingerprint(root: Path) -> str:
-    return fingerprint_files([_alpaca_file(root)], root=root)
-
-
-def _fingerprint(root: Path) -> str:
-    return fingerprint_files(split_files(root, JSONL).values(), root=root)
+def _entries(text: str, where: str, wanted: str) -> list[tuple[Any, str]]:
+    """Returns the entries of a JSON list, each with its place."""
+    values = _parsed(text, where)
+    if not isinstance(values, list):
+        raise UserError(f"{where} is not a list; give {wanted}")
+    return [(value, f"{where} entry {number}") for number, value in enumerate(values, start=1)]
 
 
 def _parsed(text: str, where: str) -> Any:
@@ -200,5 +195,9 @@ def _parsed(text: str, where: str) -> Any:
         raise UserError(f"{where} is not valid JSON ({one_line(error)}); correct it, or copy it again") from error
 
 
-ALPACA = Source(_alpaca_fingerprint, open_alpaca, WANTED["alpaca"])
+def _fingerprint(root: Path) -> str:
+    return fingerprint_files(split_files(root, JSONL).values(), root=root)
+
+
+ALPACA = Source(lambda root: fingerprint_files([_alpaca_file(root)], root=root), open_alpaca, WANTED["alpaca"])
 CONVERSATIONS = Source(_fingerprint, open_conversations, WANTED["conversations"])

@@ -23,11 +23,9 @@ PICTURES = Kind("pictures", "1.0.0")
 NOT_COUNTED = 255  # in a map of classes: a pixel without a class
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp")
 FORMATS = ("PNG", "JPEG", "TIFF", "BMP")
-BOMBS = (Image.DecompressionBombError, Image.DecompressionBombWarning)  # of more pixels than Pillow trusts
-IMAGE_ERRORS = (OSError, SyntaxError, ValueError, EOFError, struct.error, *BOMBS)
+IMAGE_ERRORS = (OSError, SyntaxError, ValueError, EOFError, struct.error)
+IMAGE_ERRORS += (Image.DecompressionBombError, Image.DecompressionBombWarning)  # of more pixels than Pillow trusts
 CHANNELS = (1, 2, 3, 4)  # of arrays: grey, or red, green and blue; each with transparency or without
-GREY_MODES = ("1", "L", "LA")
-NUMBER_MODES = ("L", "P")
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -112,11 +110,10 @@ class PictureData(Dataset[PictureBatch]):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         height, width, channels = self.facts["shape"]
-        self.shape: tuple[int, int, int] = (height, width, channels)
-        self.class_names: tuple[str, ...] = tuple(self.facts["class_names"])
-        self.mean = np.array(self.facts["mean"], np.float32)
-        self.std = np.maximum(np.array(self.facts["std"], np.float32), np.float32(1 / 255))
-        self.spec = ImageSpec(self.shape, self.class_names, self.mean, self.std)
+        mean, std = (np.array(self.facts[name], np.float32) for name in ("mean", "std"))
+        std = np.maximum(std, np.float32(1 / 255))
+        self.spec = ImageSpec((height, width, channels), tuple(self.facts["class_names"]), mean, std)
+        self.shape, self.class_names, self.mean, self.std = self.spec
 
     def _read(self, records: Records, numbers: list[int]) -> PictureBatch:
         images, labels = zip(*records.read(numbers, "image", "label"), strict=True)
@@ -182,7 +179,7 @@ def levels(picture: Image.Image) -> np.ndarray:
     Palettes are resolved, and transparency is dropped.
     """
     check_depth(picture)
-    if picture.mode in GREY_MODES:
+    if picture.mode in ("1", "L", "LA"):
         return np.asarray(picture.convert("L"))[..., None]
     return np.asarray(picture.convert("RGB"))
 
@@ -225,16 +222,9 @@ def pixels_of(source: Any) -> np.ndarray:
     except ValueError:  # of rows or pictures of several sizes
         pixels = np.array(None)
     if pixels.dtype != np.uint8 or 0 in pixels.shape:
-        description = f"{pixels.dtype} {pixels.shape}" if isinstance(source, np.ndarray) else type(source).__name__
-        raise UserError(f"pixels must be an array of uint8, from 0 to 255, that is not empty, got {description}")
+        given = f"{pixels.dtype} {pixels.shape}" if isinstance(source, np.ndarray) else type(source).__name__
+        raise UserError(f"pixels must be an array of uint8, from 0 to 255, that is not empty, got {given}")
     return pixels
-
-
-def stored_numbers(picture: Image.Image) -> np.ndarray:
-    """The number of each pixel as stored, uint8 (height, width): a palette's entries are not looked up."""
-    if picture.mode not in NUMBER_MODES:
-        raise ValueError(f"it must hold one number of 8 bits a pixel, but its mode is {picture.mode}")
-    return np.asarray(picture)
 
 
 def picture_records(pictures: PictureSet[Examples], where: str, log: Log) -> Originals:
@@ -272,9 +262,7 @@ def _decode(file: OriginalFile, content: bytes | None, convert: Callable[[Origin
         with Image.open(io.BytesIO(content), formats=FORMATS) as picture:
             # Pages of a TIFF, frames of an animated PNG; other pictures in a camera's JPEG (MPO) are views of one.
             if picture.format not in ("JPEG", "MPO") and (pages := getattr(picture, "n_frames", 1)) > 1:
-                raise ValueError(
-                    f"it holds {pages} pictures, of which only the first would be read; save each by itself"
-                )
+                raise ValueError(f"it holds {pages} pictures; save each by itself")
             return convert(file, picture)
 
 

@@ -24,7 +24,6 @@ from .pictures import (
     levels,
     open_image_files,
     picture_records,
-    stored_numbers,
 )
 from .prepare import Originals, Source, origin
 
@@ -116,7 +115,9 @@ def _read(
     maps = {scene.labels for scene in scenes}
 
     def convert(file: OriginalFile, picture: Image.Image) -> np.ndarray:
-        array = stored_numbers(picture) if file in maps else _colours(file, picture)
+        if file in maps and picture.mode not in ("L", "P"):  # whose numbers are read as stored: no palette is looked up
+            raise ValueError(f"it must hold one number of 8 bits a pixel, but its mode is {picture.mode}")
+        array = np.asarray(picture) if file in maps else _colours(file, picture)
         if array.shape[:2] != size:
             raise root_error(
                 root,

@@ -10,12 +10,11 @@ import numpy as np
 
 from unroll_jax.models import EncoderConfig
 
-from ..config.errors import UserError
 from .files import Log
 from .pretrained.encoders import EncoderTokenizer
 from .reader import Batches, by_step, check_batches, read_ahead
 from .text import TextData
-from .words import SPECIAL, Encoded, Tokenizer, WordTokenizer, check_texts
+from .words import SPECIAL, Encoded, Tokenizer, WordTokenizer
 
 SHORTEST_BUCKET = 8  # a quarter of the phrases of SST-2 are no longer
 ENCODED_TOGETHER = 1024  # texts; tokenizers of parts of words share them among threads
@@ -148,13 +147,7 @@ class TokenData:
     def _encoded(self, split: str) -> tuple[Encoded, np.ndarray]:
         tokens, types, labels, truncated = [], [], [], 0
         for batch in self._data.examples(split, batch_size=ENCODED_TOGETHER):
-            try:
-                encoded = self.tokenizer.encode(batch.texts, batch.seconds, max_length=self.max_length)
-            except UserError:
-                # It was checked; here it is known which text of which split it is.
-                check_texts(batch.texts, what=f"{split} texts", first=len(tokens) + 1)
-                check_texts(batch.seconds or (), what=f"{split} second texts", first=len(tokens) + 1)
-                raise
+            encoded = self.tokenizer.encode(batch.texts, batch.seconds, max_length=self.max_length)
             tokens += encoded.tokens
             types += encoded.token_types
             labels.append(batch.labels)

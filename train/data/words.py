@@ -76,14 +76,14 @@ def tokenise(text: str) -> list[str]:
     return WORD.findall(CLITIC.sub(r" \1", plain))
 
 
-def check_texts(texts: Sequence[str], *, what: str = "texts", first: int = 1) -> None:
+def check_texts(texts: Sequence[str], *, what: str = "texts") -> None:
     """Checks that texts have words and no lone surrogates; errors give their numbers."""
     problems = {
         "without a word": [is_empty(text) for text in texts],
         "that are no valid UTF-8": [not is_whole(text) for text in texts],
     }
     for problem, bad in problems.items():
-        places = [str(place) for place, is_bad in enumerate(bad, start=first) if is_bad]
+        places = [str(place) for place, is_bad in enumerate(bad, start=1) if is_bad]
         if places:
             shown = f"{', '.join(places[:10])}{' and more' if len(places) > 10 else ''}"
             raise UserError(f"{len(places)} {what} {problem}, number {shown}; leave them out, or mend them")

@@ -142,11 +142,6 @@ def test_a_bad_option_is_refused_in_one_line(words, message, llama, prompts, cap
     assert message in refused(capsys, "generate", str(llama), "--prompts", str(prompts), *words)
 
 
-def test_a_source_that_is_none_is_refused(prompts, tmp_path, capsys):
-    line = refused(capsys, "generate", str(tmp_path / "none"), "--prompts", str(prompts))
-    assert "is neither a folder nor a GGUF file" in line
-
-
 def test_a_model_without_a_template_answers_texts_as_they_are(llama, prompts, capsys):
     (llama / "tokenizer_config.json").write_text("{}")
     assert "has no chat template" in refused(capsys, "generate", str(llama), "--prompts", str(prompts))

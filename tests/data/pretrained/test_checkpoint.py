@@ -143,18 +143,13 @@ def test_numbers_that_are_not_finite_are_named(write_folder):
     ("config", "words"),
     [
         ({"model_type": "gpt2"}, ["model_type='gpt2'", "bert, distilbert, roberta"]),
-        ({"model_type": None}, ["model_type=None"]),
         ({"hidden_size": None, "vocab_size": None}, ["has no vocab_size, hidden_size"]),
         ({"hidden_size": "8"}, ["hidden_size='8'; it must be an integer"]),
         ({"num_attention_heads": 3}, ["num_heads must divide dim=8, got 3", "num_heads is num_attention_heads"]),
         ({"hidden_act": "mish"}, ["hidden_act='mish'", "gelu_new"]),
         ({"position_embedding_type": "relative_key"}, ["position_embedding_type='relative_key'", "'absolute'"]),
-        ({"is_decoder": True}, ["is_decoder=True"]),
-        ({"model_type": ["bert"]}, ["model_type=['bert']"]),
-        ({"hidden_act": ["gelu"]}, ["hidden_act=['gelu']"]),
         ({"layer_norm_eps": "tiny"}, ["layer_norm_eps='tiny'; it must be a number"]),
         ({"id2label": ["bad", "good"]}, ["id2label=['bad', 'good']; it must be an object"]),
-        ({"id2label": "bad"}, ["id2label='bad'"]),
     ],
     ids=lambda value: "" if isinstance(value, list) else ",".join(f"{name}={value[name]}" for name in value),
 )
@@ -174,7 +169,6 @@ def test_fields_that_old_configurations_leave_out_have_their_defaults(write_fold
     [
         ("config.json", None, ["has no config.json"]),
         ("config.json", b"{", ["config.json is not valid JSON"]),
-        ("config.json", b"\xff", ["config.json is not valid JSON"]),
         ("config.json", b"[]", ["holds a list instead of an object"]),
         ("config.json", b"[" * 100_000, ["config.json is not valid JSON"]),
         ("model.safetensors", None, ["has no model.safetensors or model.safetensors.index.json"]),

@@ -171,11 +171,7 @@ def test_all_tensors_that_do_not_fit_are_named_at_once(write_vit):
         ({"qkv_bias": False}, ["qkv_bias=False; only qkv_bias=True is supported"]),
         ({"patch_size": 8}, ["patch_size=8, but patches of frames are 4 pixels wide"]),
         ({"image_size": 2}, ["image_size=2 and num_channels=3"]),
-        ({"image_size": [12, 12]}, ["image_size=[12, 12]; it must be an integer below 2**31"]),
-        ({"num_attention_heads": 3}, ["num_heads must divide dim=16, got 3", "num_heads is num_attention_heads"]),
         ({"num_hidden_layers": 10**9}, ["num_layers=1000000000, but", "tensors in all"]),
-        ({"hidden_act": "mish"}, ["hidden_act='mish'"]),
-        ({"hidden_size": 24}, ["multiple of pixels=16"]),
     ],
     ids=lambda value: "" if isinstance(value, list) else ",".join(value),
 )
