@@ -145,7 +145,7 @@ def primal_dual(
 
 
 def multipliers_of(opt_state: Any) -> PyTree[Array]:
-    """The multipliers in the state of `primal_dual`, also within `optax.chain` and the like.
+    """The multipliers in the state of `primal_dual`, also within `optax.chain`, `flax.nnx.Optimizer` and the like.
 
     Raises:
       ValueError: if there are none.
@@ -160,4 +160,13 @@ def multipliers_of(opt_state: Any) -> PyTree[Array]:
     states = [leaf for leaf in leaves if isinstance(leaf, DualState)]
     if len(states) != 1:
         raise ValueError(f"opt_state must hold the state of one primal_dual(...), got {len(states)} of them")
-    return states[0].multipliers
+    return jax.tree.map(_plain, states[0].multipliers, is_leaf=_is_variable)
+
+
+def _is_variable(leaf: Any) -> bool:
+    """A variable of flax.nnx, in which its optimiser keeps every array of the state."""
+    return hasattr(leaf, "get_value")
+
+
+def _plain(leaf: Any) -> Any:
+    return leaf.get_value() if _is_variable(leaf) else leaf
