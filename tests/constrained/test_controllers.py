@@ -87,17 +87,40 @@ def test_nu_pi_holds_the_methods_that_the_paper_names(name):
     np.testing.assert_allclose(theirs, ours - ours[0] + first, rtol=1e-12)
 
 
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("integral_gain", [0.0, 0.1])
+def test_nu_pi_may_start_as_sgd(integral_gain):
+    """xi_{-1} = c_0: the first step is k_i c_0; with k_i = 0 only changes of the smoothed violation count."""
+    violations = np.random.default_rng(9).normal(size=40)
+    smoothed, multiplier, expected = violations[0], 0.3, []
+    for violation in violations:
+        before, smoothed = smoothed, 0.6 * smoothed + 0.4 * violation
+        multiplier = max(multiplier + integral_gain * violation + 0.7 * (smoothed - before), 0.0)
+        expected.append(multiplier)
+    optimizer = nu_pi(integral_gain, 0.7, nu=0.6, start="sgd")
+    np.testing.assert_allclose(run(optimizer, violations, 0.3), expected, rtol=1e-12, atol=1e-13)
+
+
+def test_each_row_starts_as_sgd_when_it_first_moves():
+    init, update = uj.dual_ascent(nu_pi(0.5, 2.0, start="sgd"))
+    state = update(init(2), jnp.array([1.0]), np.array([0]))
+    state = update(state, jnp.array([1.0, 3.0]), np.array([1, 0]))
+    assert state.multipliers.tolist() == [0.5 + 1.5 + 2.0 * 2.0, 0.5]
+
+
 @pytest.mark.oracle("torch", "cooper")
 @pytest.mark.usefixtures("x64")
-def test_nu_pi_equals_coopers():
-    """Their start ZEROS, on the ascent direction; the projection at 0 is the multiplier's own, here as there."""
+@pytest.mark.parametrize(("start", "integral_gain"), [("zero", 0.1), ("sgd", 0.1), ("sgd", 0.0)])
+def test_nu_pi_equals_coopers(start, integral_gain):
+    """On the ascent direction; the projection at 0 is the multiplier's own, here as there."""
     import cooper
     import torch
 
     violations = np.random.default_rng(6).normal(size=(40, 1))
     multiplier = torch.zeros(1, dtype=torch.float64, requires_grad=True)
-    gains = {"Kp": torch.tensor(0.7), "Ki": torch.tensor(0.1), "ema_nu": 0.6}
-    peer = cooper.optim.nuPI([multiplier], lr=1.0, init_type=cooper.optim.nuPIInitType.ZEROS, maximize=True, **gains)
+    gains = {"Kp": torch.tensor(0.7), "Ki": torch.tensor(integral_gain), "ema_nu": 0.6}
+    init_type = {"zero": cooper.optim.nuPIInitType.ZEROS, "sgd": cooper.optim.nuPIInitType.SGD}[start]
+    peer = cooper.optim.nuPI([multiplier], lr=1.0, init_type=init_type, maximize=True, **gains)
     expected = []
     for violation in violations:
         multiplier.grad = torch.from_numpy(violation)
@@ -106,7 +129,8 @@ def test_nu_pi_equals_coopers():
         expected.append(multiplier.item())
     assert 0.0 in expected
     # Their gains are float32.
-    np.testing.assert_allclose(run(nu_pi(0.1, 0.7, nu=0.6), violations[:, 0]), expected, rtol=1e-6, atol=1e-7)
+    optimizer = nu_pi(integral_gain, 0.7, nu=0.6, start=start)
+    np.testing.assert_allclose(run(optimizer, violations[:, 0]), expected, rtol=1e-6, atol=1e-7)
 
 
 def test_a_capped_controller_never_exceeds_its_cap():
@@ -158,7 +182,8 @@ def test_a_bad_optimiser_is_named():
 @pytest.mark.usefixtures("unchecked")
 def test_a_bad_gain_is_named():
     for arguments, options, message in (
-        ((0.0, 1.0), {}, "integral_gain must be positive and finite, got 0.0"),
+        ((-0.1, 1.0), {}, "integral_gain must be finite and at least 0, got -0.1"),
+        ((0.1, 1.0), {"start": "c"}, "start must be one of .*'sgd'.* got 'c'"),
         ((0.1, float("inf")), {}, "proportional_gain must be finite, got inf"),
         ((0.1, 1.0), {"nu": 1.0}, r"nu must be in \(-1, 1\), got 1.0"),
     ):

@@ -7,13 +7,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from unroll_jax.arguments import FINITE, POSITIVE, at_least, checked, in_interval, look_up
+from unroll_jax.arguments import FINITE, POSITIVE, at_least, checked, in_interval, look_up, one_of
 
 __all__ = ["DUAL_OPTIMIZERS", "NuPIState", "dual_optimizer", "nu_pi", "proportional_integral"]
 
 
 class NuPIState(NamedTuple):
-    """The smoothed gradient of `nu_pi`: minus the smoothed violation.
+    """The smoothed gradient of `nu_pi`: minus the smoothed violation; infinite before a first step like SGD's.
 
     Example:
       >>> import jax.numpy as jnp
@@ -84,8 +84,12 @@ def proportional_integral(
     return optax.GradientTransformation(init, update)  # type: ignore[arg-type]
 
 
-@checked(proportional_gain=FINITE, nu=in_interval("(-1, 1)"), integral_gain=POSITIVE)
-def nu_pi(integral_gain: float, proportional_gain: float = 1.0, *, nu: float = 0.0) -> optax.GradientTransformation:
+@checked(
+    proportional_gain=FINITE, nu=in_interval("(-1, 1)"), integral_gain=at_least(0.0), start=one_of(("zero", "sgd"))
+)
+def nu_pi(
+    integral_gain: float, proportional_gain: float = 1.0, *, nu: float = 0.0, start: str = "zero"
+) -> optax.GradientTransformation:
     r"""The controller nu-PI: PI control, its proportional part on a moving average of the violation.
 
     .. math:: \xi_t = \nu \xi_{t-1} + (1 - \nu) c_t , \qquad
@@ -99,9 +103,11 @@ def nu_pi(integral_gain: float, proportional_gain: float = 1.0, *, nu: float = 0
     ``optax.sgd(eta, momentum=beta)``: momentum is a negative proportional gain; it swings where a positive one damps.
 
     Args:
-      integral_gain: k_i > 0, multiplier a step per unit of violation.
+      integral_gain: k_i >= 0, multiplier a step per unit of violation; at 0 only changes of the violation count.
       proportional_gain: k_p, multiplier per unit of smoothed violation.
       nu: decay of the moving average, in (-1, 1); 0 for none.
+      start: "zero" for the average above; "sgd" for :math:`\xi_{-1} = c_0`, so that the first step of a multiplier is
+        that of SGD, :math:`k_i c_0`.
 
     Returns:
       An optax gradient transformation, fed -c as `dual_ascent` does.
@@ -110,7 +116,7 @@ def nu_pi(integral_gain: float, proportional_gain: float = 1.0, *, nu: float = 0
       ValueError: if a gain or nu is out of range.
 
     Source: Sohrabi et al. (2024), "On PI controllers for updating Lagrange multipliers in constrained optimization",
-    Algorithm 1 with xi_0 = (1 - nu) c_0, the start of its Theorem 1; with xi_0 = 0 the first step would be that of SGD.
+    Algorithm 1 with xi_0 = (1 - nu) c_0, the start of its Theorem 1; ``start="sgd"`` is the default of Cooper.
 
     Example:
       >>> import jax.numpy as jnp, unroll_jax
@@ -120,15 +126,16 @@ def nu_pi(integral_gain: float, proportional_gain: float = 1.0, *, nu: float = 0
     """
 
     def init(multipliers: optax.Params) -> NuPIState:
-        return NuPIState(optax.tree.zeros_like(multipliers))
+        return NuPIState(optax.tree.full_like(multipliers, jnp.inf if start == "sgd" else 0.0))
 
     def update(
         gradients: optax.Updates, state: NuPIState, multipliers: optax.Params | None = None
     ) -> tuple[optax.Updates, NuPIState]:
         del multipliers
-        change = jax.tree.map(lambda g, old: (1.0 - nu) * (g - old), gradients, state.smoothed)
+        before = jax.tree.map(lambda g, old: jnp.where(jnp.isinf(old), g, old), gradients, state.smoothed)
+        change = jax.tree.map(lambda g, old: (1.0 - nu) * (g - old), gradients, before)
         updates = jax.tree.map(lambda g, d: -(integral_gain * g + proportional_gain * d), gradients, change)
-        return updates, NuPIState(jax.tree.map(jnp.add, state.smoothed, change))
+        return updates, NuPIState(jax.tree.map(jnp.add, before, change))
 
     return optax.GradientTransformation(init, update)  # type: ignore[arg-type]
 
