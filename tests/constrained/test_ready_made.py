@@ -77,6 +77,24 @@ def test_the_divergence_from_a_reference_equals_its_definition():
     assert float(budget(logits, logits)) == pytest.approx(-0.1)
 
 
+def test_classes_that_are_masked_do_not_count_in_the_divergence():
+    logits, reference = jnp.array([0.0, 1.0, -jnp.inf]), jnp.array([0.5, 0.0, -jnp.inf])
+    budget = constrained.kl_budget(at_most=0.1)
+    np.testing.assert_allclose(budget(logits, reference), budget(logits[:2], reference[:2]), rtol=1e-6)
+    slope = jax.grad(budget)(logits, reference)
+    np.testing.assert_allclose(slope, [*jax.grad(budget)(logits[:2], reference[:2]), 0.0], rtol=1e-6)
+
+
+def test_float16_counts_samples_and_squares_in_float32():
+    groups = np.arange(140_000) % 2
+    logits = jnp.asarray(1.0 - 2.0 * groups, jnp.float16)
+    gaps = constrained.demographic_parity(2, tolerance=0.25).strict(logits, groups)
+    np.testing.assert_allclose(gaps, [[0.25, -0.75], [-0.75, 0.25]], atol=1e-6)
+    losses = constrained.worst_class_loss(2, at_most=1.0)(jnp.ones(140_000, jnp.float16), groups)
+    np.testing.assert_allclose(losses, 0.0, atol=1e-6)
+    assert float(constrained.norm_bound(at_most=1.0)(jnp.full(4, 300.0, jnp.float16))) == 599.0
+
+
 def test_gates_are_open_as_often_as_expected():
     locations = jnp.array([-2.0, 0.0, 1.0])
     gates = jax.vmap(lambda key: constrained.sample_gates(key, locations))(jax.random.split(jax.random.key(0), 20_000))

@@ -160,5 +160,5 @@ def test_a_bad_option_is_named(options, message):
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("start", [-0.1, (1.0, 2.0), float("nan"), float("inf")], ids=str)
 def test_a_bad_start_is_named(start):
-    with pytest.raises(ValueError, match=r"start must be (finite|one number)"):
+    with pytest.raises(ValueError, match=r"start must be (finite|one value)"):
         uj.dual_ascent(optax.sgd(0.1)).init(3, start)

@@ -1,14 +1,16 @@
 """Primal and dual steps as one optax transformation: every order and formulation against cvxpy."""
 
+import chex
 import cvxpy
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import orbax.checkpoint as ocp
 import pytest
 
 import unroll_jax as uj
-from unroll_jax.constrained import ORDERS, proximal_smoothing, switching_objective
+from unroll_jax.constrained import ORDERS, bertsekas_penalty, proximal_smoothing, switching_objective
 
 KINDS = {"sum": "equal", "bound": "at_most"}
 
@@ -127,6 +129,47 @@ def test_it_sits_in_a_chain_and_accumulates_gradients():
         params = optax.apply_updates(params, updates)
     np.testing.assert_allclose(params, [1.8], rtol=1e-6)
     np.testing.assert_allclose(uj.multipliers_of(state), [2.0], rtol=1e-6)
+
+
+def trained(optimizer, params, state, steps):
+    """A step pulls both parameters to 1 under a bound on their sum; it can be compiled, scanned and mapped."""
+
+    def step(carry, _):
+        params, state = carry
+        violations = {"sum": jnp.sum(params) - 1.0, "each": params - 0.4}
+        loss = lambda x: uj.lagrangian(  # noqa: E731
+            jnp.sum((x - 1.0) ** 2), {"sum": jnp.sum(x) - 1.0, "each": x - 0.4}, uj.multipliers_of(state)
+        )
+        updates, state = optimizer.update(jax.grad(loss)(params), state, params, violations=violations)
+        return (optax.apply_updates(params, updates), state), None
+
+    return jax.lax.scan(step, (params, state), length=steps)[0]
+
+
+def bounded():
+    duals = {"sum": optax.adam(0.1), "each": uj.nu_pi(0.1, 1.0, start="sgd")}
+    dual = uj.dual_ascent(duals, penalty=bertsekas_penalty(1.0), every=2, smoothing=0.5, warmup=3)
+    return uj.primal_dual(optax.adam(0.05), dual, violations={"sum": jnp.zeros(()), "each": jnp.zeros(2)})
+
+
+def test_its_state_goes_through_orbax_and_training_goes_on_bit_for_bit(tmp_path):
+    optimizer, params = bounded(), jnp.zeros(2)
+    half = trained(optimizer, params, optimizer.init(params), 15)
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / "state", half)
+        checkpointer.wait_until_finished()
+        restored = checkpointer.restore(tmp_path / "state", jax.eval_shape(lambda: half))
+    chex.assert_trees_all_equal(restored, half)
+    ends = [trained(optimizer, *start, 15) for start in (half, restored)]
+    chex.assert_trees_all_equal(*ends)
+    assert float(uj.multipliers_of(ends[0][1])["sum"]) > 0.0
+
+
+def test_it_maps_over_problems():
+    optimizer, starts = bounded(), jnp.array([[0.0, 0.0], [2.0, -1.0]])
+    many = jax.vmap(lambda params: trained(optimizer, params, optimizer.init(params), 20))(starts)
+    one = trained(optimizer, starts[1], optimizer.init(starts[1]), 20)
+    chex.assert_trees_all_close(jax.tree.map(lambda leaf: leaf[1], many), one, rtol=1e-5, atol=1e-6)
 
 
 def test_missing_arguments_of_the_update_are_named():

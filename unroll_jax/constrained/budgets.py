@@ -1,4 +1,4 @@
-"""Constraints on a model itself: norms, Lipschitz bounds, sparsity, costs, and the distance to a reference model."""
+"""Constraints on a model itself: norms, sparsity, costs, calibration, and the distance to a reference model."""
 
 import math
 from collections.abc import Callable
@@ -39,7 +39,11 @@ def norm_bound(*, at_most: float) -> Callable[[PyTree], Float[Array, ""]]:
     """
 
     def violation(params: PyTree) -> Float[Array, ""]:
-        squares = jnp.asarray(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(params)))
+        # In float32 at least: float16 ends at 65504.
+        leaves = [
+            jnp.asarray(leaf).astype(jnp.promote_types(leaf.dtype, jnp.float32)) for leaf in jax.tree.leaves(params)
+        ]
+        squares = jnp.asarray(sum(jnp.sum(leaf**2) for leaf in leaves))
         # The gradient of a norm is NaN at 0.
         norm = jnp.where(squares > 0.0, jnp.sqrt(jnp.where(squares > 0.0, squares, 1.0)), 0.0)
         return norm / at_most - 1.0
@@ -77,7 +81,9 @@ def kl_budget(*, at_most: float) -> Callable[..., Float[Array, ""]]:
     ) -> Float[Array, ""]:
         logs = jax.nn.log_softmax(logits)
         others = jax.lax.stop_gradient(jax.nn.log_softmax(reference_logits))
-        divergences = jnp.sum(jnp.exp(logs) * (logs - others), axis=-1)
+        possible = logs > -jnp.inf  # 0 log 0 is 0, as of classes that are masked
+        ratios = jnp.where(possible, logs, 0.0) - jnp.where(possible, others, 0.0)
+        divergences = jnp.sum(jnp.exp(logs) * ratios, axis=-1)
         return jnp.mean(divergences, where=counted) - at_most
 
     return violation

@@ -13,6 +13,7 @@ from jaxtyping import Array, Int, PyTree
 from unroll_jax.arguments import checked
 from unroll_jax.constrained.groups import (
     as_violations,
+    broadcast_option,
     broadcast_prefix,
     check_kinds,
     check_known,
@@ -24,8 +25,8 @@ from unroll_jax.constrained.groups import (
     zeros_like_violations,
 )
 from unroll_jax.constrained.penalties import PenaltyRule, constant_penalty, violation_sizes
-from unroll_jax.constrained.rows import rows_of, set_rows
-from unroll_jax.constrained.schedules import scheduled
+from unroll_jax.constrained.rows import check_rows, rows_of, set_rows
+from unroll_jax.constrained.schedules import scheduled, steps_now
 
 __all__ = ["DualAscent", "DualState", "dual_ascent"]
 
@@ -60,7 +61,9 @@ class DualAscent(NamedTuple):
       init: ``(violations, start=0.0) -> DualState``: violations as any pytree of arrays or shapes, or a number of
         constraints for one vector of them; every multiplier at ``start`` (a number, or a prefix tree).
       update: ``(state, violations, rows=None) -> DualState``. With ``rows``, indices along the first axis, violations
-        are those of these constraints only, and only their multipliers move.
+        are those of these constraints only, and only their multipliers move; of an index that occurs twice, one
+        violation counts. The optimiser's counters are shared by all rows: Adam and ``smoothing`` do not correct a row
+        that first moves late for the bias of its start at 0.
 
     Example:
       >>> import optax
@@ -107,7 +110,7 @@ def dual_ascent(
         as the rate, :math:`\lambda \leftarrow [\lambda + \rho c]_+` (the method of multipliers).
       kinds: "at_most" (c <= 0) or "equal" (c = 0, signed multipliers), one for all constraints or a prefix tree.
       penalty: rho > 0 of `augmented_lagrangian`, kept in ``state.penalty``: a number, a prefix tree of numbers, or a
-        rule such as `bertsekas_penalty` that raises it; None without.
+        rule such as `bertsekas_penalty` that raises it on calls that move the multipliers; None without.
       resilience: beta > 0, cost of slack; None for hard constraints. The decay is fed back to the optimiser: under a
         constant violation c a multiplier comes to rest, at beta c, only if
         :math:`\beta > k_i / 2 + k_p (1 - \nu) / (1 + \nu)`, with nu = 0 for `proportional_integral` and k_i = eta,
@@ -121,7 +124,8 @@ def dual_ascent(
         arrays of booleans.
       cap: largest |multiplier|, one number or a prefix tree of numbers or arrays; None for no bound. A controller with
         a cap must be given it as well (``proportional_integral(..., cap=...)``).
-      restart: set the multiplier of an inequality to 0 whenever it is met, so that it stops pushing at once.
+      restart: set the multiplier of an inequality to 0 on calls that move it and find it met, so that it stops
+        pushing at once.
 
     Returns:
       A `DualAscent`, that is ``(init, update)``.
@@ -166,12 +170,15 @@ def dual_ascent(
     def transformation(multipliers: PyTree[Array]) -> optax.GradientTransformation:
         return scheduled(_by_group(optimizer, multipliers), **options)
 
+    def limits(multipliers: PyTree[Array]) -> tuple[PyTree, PyTree]:
+        return _caps(cap, multipliers), _still(frozen, multipliers)
+
     def init(violations: Any, start: Any = 0.0) -> DualState:
         zeros = zeros_like_violations(violations)
         kind = check_kinds(kinds, zeros)
-        starts = broadcast_prefix("start", start, zeros, is_leaf=_is_number_list)
+        starts = broadcast_option("start", start, zeros)
         multipliers = jax.tree.map_with_path(_started, zeros, starts, kind)
-        _still(frozen, multipliers), _caps(cap, multipliers)
+        limits(multipliers)
         first = None if rule is None else rule.init(multipliers)
         sizes = None if rule is None else jax.tree.map(lambda m: jnp.full_like(m, jnp.inf), multipliers)
         return DualState(
@@ -181,9 +188,18 @@ def dual_ascent(
     def update(state: DualState, violations: Any, rows: Any = None) -> DualState:
         if not isinstance(state, DualState):
             raise TypeError(f"state must be a DualState of init, got {type(state).__name__}")
-        if rows is not None:
-            part = update(rows_of(state, rows, transformation(state.multipliers)), violations)
-            return set_rows(state, rows, part, transformation(state.multipliers))
+        state = jax.tree.map(jnp.asarray, state)  # a checkpoint may hold NumPy's
+        if rows is None:
+            return step(state, violations, *limits(state.multipliers))
+        check_rows(rows, state.multipliers)
+        some = [
+            jax.tree.map(lambda one: jnp.asarray(one)[rows] if one.ndim else one, tree)
+            for tree in limits(state.multipliers)
+        ]
+        part = step(rows_of(state, rows, transformation(state.multipliers)), violations, *some)
+        return set_rows(state, rows, part, transformation(state.multipliers))
+
+    def step(state: DualState, violations: Any, caps: PyTree, still: PyTree) -> DualState:
         ascent = _finite("violations", as_violations("violations", violations))
         check_matching("violations", ascent, state.multipliers, of="multipliers")
         ascent = jax.tree.map(lambda c, m: jax.lax.stop_gradient(c).astype(m.dtype), ascent, state.multipliers)
@@ -191,15 +207,20 @@ def dual_ascent(
         check_sign(state.multipliers, kind)
         moved, opt_state = _moved(state, ascent, optimizer is None, transformation)
         moved = project(moved, kind)
+        due = steps_now(state.opt_state, **options)
         if restart:
-            moved = jax.tree.map(lambda m, c, k: m if k == "equal" else jnp.where(c > 0.0, m, 0.0), moved, ascent, kind)
+            met = jax.tree.map(lambda c, k: False if k == "equal" else due & (c <= 0.0), ascent, kind)
+            moved = jax.tree.map(lambda m, now: jnp.where(now, 0.0, m), moved, met)
         if cap is not None:
-            moved = jax.tree.map(lambda m, high: jnp.clip(m, -high, high), moved, _caps(cap, moved))
+            moved = jax.tree.map(lambda m, high: jnp.clip(m, -high, high), moved, caps)
         if frozen is not False:
-            moved = jax.tree.map(jnp.where, _still(frozen, moved), state.multipliers, moved)
-        sizes = violation_sizes(ascent, kind)
-        raised = None if rule is None else rule.update(state.penalty, sizes, state.sizes)
-        after = DualState(moved, opt_state, state.skipped, raised, None if rule is None else sizes)
+            moved = jax.tree.map(jnp.where, still, state.multipliers, moved)
+        after = DualState(moved, opt_state, state.skipped, state.penalty, state.sizes)
+        if rule is not None:
+            sizes = violation_sizes(ascent, kind)
+            raised = rule.update(state.penalty, sizes, state.sizes), sizes
+            penalty_now, sizes_now = jax.tree.map(lambda new, old: jnp.where(due, new, old), raised, after[3:])
+            after = after._replace(penalty=penalty_now, sizes=sizes_now)
         sound = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(ascent)]))
         kept = jax.tree.map(lambda new, old: jnp.where(sound, new, old), after, state)
         return kept._replace(skipped=state.skipped + jnp.logical_not(sound))
@@ -241,10 +262,6 @@ def _is_transformation(value: Any) -> bool:
     return isinstance(value, optax.GradientTransformation)
 
 
-def _is_number_list(value: Any) -> bool:
-    return isinstance(value, list | tuple) and all(isinstance(one, int | float) for one in value)
-
-
 def _started(path: Any, zeros: Array, start: Any, kind: str) -> Array:
     """Multipliers at their start."""
     name = group_name("start", path)
@@ -252,8 +269,6 @@ def _started(path: Any, zeros: Array, start: Any, kind: str) -> Array:
     if not np.all(np.isfinite(values)) or (kind == "at_most" and np.any(values < 0.0)):
         allowed = "finite" if kind == "equal" else "finite and at least 0, as multipliers of inequalities are"
         raise ValueError(f"{name} must be {allowed}, got {start}")
-    if values.shape not in ((), zeros.shape):
-        raise ValueError(f"{name} must be one number or have shape {zeros.shape}, got shape {values.shape}")
     return zeros + jnp.asarray(values, zeros.dtype)
 
 
@@ -265,21 +280,15 @@ def _finite(name: str, violations: PyTree[Array]) -> PyTree[Array]:
     return violations
 
 
-def _caps(cap: Any, multipliers: PyTree[Array]) -> PyTree:
-    caps = broadcast_prefix("cap", jnp.inf if cap is None else cap, multipliers, is_leaf=_is_number_list)
-    return jax.tree.map_with_path(lambda path, m, high: _fitting("cap", path, high, m, m.dtype), multipliers, caps)
+def _caps(cap: Any, multipliers: PyTree[Array]) -> PyTree[np.ndarray]:
+    caps = broadcast_option("cap", jnp.inf if cap is None else cap, multipliers)
+    return jax.tree.map(lambda m, high: np.asarray(high, m.dtype), multipliers, caps)
 
 
-def _still(frozen: Any, multipliers: PyTree[Array]) -> PyTree:
-    masks = broadcast_prefix("frozen", frozen, multipliers, is_leaf=lambda leaf: isinstance(leaf, list | tuple))
-    return jax.tree.map_with_path(lambda path, m, still: _fitting("frozen", path, still, m, bool), multipliers, masks)
-
-
-def _fitting(name: str, path: Any, value: Any, multipliers: Array, dtype: Any) -> np.ndarray:
-    """An option of one group as an array of one entry, or of one for each multiplier."""
-    where, array = group_name(name, path), np.asarray(value)
-    if dtype is bool and array.dtype != bool:
-        raise TypeError(f"{where} must be True, False, or an array of booleans, got {value!r}")
-    if array.shape not in ((), multipliers.shape):
-        raise ValueError(f"{where} must be one value or have shape {multipliers.shape}, got shape {array.shape}")
-    return array.astype(dtype)
+def _still(frozen: Any, multipliers: PyTree[Array]) -> PyTree[np.ndarray]:
+    masks = broadcast_option("frozen", frozen, multipliers)
+    for path, mask in jax.tree.leaves_with_path(masks):
+        if np.asarray(mask).dtype != bool:
+            where = group_name("frozen", path)
+            raise TypeError(f"{where} must be True, False, or an array of booleans, got {mask!r}")
+    return jax.tree.map(np.asarray, masks)

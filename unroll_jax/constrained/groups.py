@@ -13,6 +13,7 @@ from unroll_jax.constrained.losses import as_losses
 __all__ = [
     "KINDS",
     "as_violations",
+    "broadcast_option",
     "broadcast_prefix",
     "check_kinds",
     "check_known",
@@ -52,12 +53,31 @@ def broadcast_prefix(name: str, prefix: Any, tree: PyTree, *, is_leaf: Any = Non
       ValueError: if it is not a prefix; the message names the argument.
     """
     try:
-        return jax.tree.broadcast(prefix, tree, is_leaf=is_leaf)
+        return jax.tree.broadcast(prefix, tree)
     except ValueError as error:
+        if is_leaf is not None:
+            lists_as_arrays = jax.tree.map(
+                lambda leaf: np.asarray(leaf) if is_leaf(leaf) else leaf, prefix, is_leaf=is_leaf
+            )
+            return broadcast_prefix(name, lists_as_arrays, tree)
         raise ValueError(
             f"{name} must be one value, or a tree with the groups of the violations, "
             f"{jax.tree.structure(tree)}, got {prefix!r}"
         ) from error
+
+
+def broadcast_option(name: str, option: Any, tree: PyTree) -> PyTree:
+    """An option of each group, from a prefix tree: one value, or one for each constraint as an array or a list.
+
+    Raises:
+      ValueError: if it is not a prefix, or an array of it does not have the shape of its group.
+    """
+    full = broadcast_prefix(name, option, tree, is_leaf=_is_flat_list)
+    for (path, leaf), value in zip(jax.tree.leaves_with_path(tree), jax.tree.leaves(full), strict=True):
+        if np.shape(value) not in ((), np.shape(leaf)):
+            where = group_name(name, path)
+            raise ValueError(f"{where} must be one value or have shape {np.shape(leaf)}, got shape {np.shape(value)}")
+    return full
 
 
 def check_kinds(kinds: Any, tree: PyTree) -> PyTree[str]:
@@ -122,7 +142,7 @@ def known_numbers(name: str, value: Any) -> np.ndarray:
         numbers = np.asarray(value)
     except (TypeError, ValueError) as error:
         raise TypeError(f"{name} must be a number, or an array of numbers, got {value!r}") from error
-    if numbers.dtype.kind not in "biuf":
+    if numbers.dtype.kind not in "biuf" and not jnp.issubdtype(numbers.dtype, jnp.floating):  # "V" is bfloat16
         raise TypeError(f"{name} must be a number, or an array of numbers, got {value!r}")
     return numbers.astype(float)
 
@@ -153,6 +173,10 @@ def _shape(leaf: Any) -> jax.ShapeDtypeStruct:
     if not isinstance(leaf, jax.ShapeDtypeStruct):
         leaf = as_losses("violations", leaf)
     return jax.ShapeDtypeStruct(leaf.shape, jnp.promote_types(leaf.dtype, jnp.float32))
+
+
+def _is_flat_list(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(one, bool | int | float) for one in value)
 
 
 def _is_none(leaf: Any) -> bool:

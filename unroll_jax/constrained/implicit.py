@@ -5,12 +5,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float, PyTree
 
 from unroll_jax.arguments import checked, one_of
-from unroll_jax.constrained.groups import KINDS
-from unroll_jax.constrained.losses import as_losses
+from unroll_jax.constrained.groups import KINDS, check_known
+from unroll_jax.constrained.losses import as_losses, check_optimizer
 
 __all__ = ["ImplicitDuals", "ImplicitState", "implicit_dual_ascent"]
 
@@ -72,7 +73,9 @@ def implicit_dual_ascent(
       An `ImplicitDuals`.
 
     Raises:
-      ValueError: if kind is unknown; when called, if there is not one violation for each point.
+      ValueError: if kind is unknown; when called, if there is not one violation for each point, or a known one is not
+        finite.
+      TypeError: if optimizer is not an optax gradient transformation.
 
     Source: Narasimhan, Cotter, Zhou, Wang, Guo, "Approximate heavily-constrained learning with Lagrange multiplier
     models" (2020).
@@ -83,6 +86,8 @@ def implicit_dual_ascent(
       >>> duals.update(duals.init(jnp.zeros(1)), jnp.array([1.0, 3.0]), jnp.array([[1.0], [0.5]])).params.tolist()
       [1.25]
     """
+
+    check_optimizer(optimizer)
 
     def values(params: PyTree, features: Any) -> Float[Array, "points"]:
         heights = apply(params, features)
@@ -96,6 +101,7 @@ def implicit_dual_ascent(
 
     def update(state: ImplicitState, violations: Any, features: Any) -> ImplicitState:
         known = jax.lax.stop_gradient(as_losses("violations", violations))
+        check_known("violations", known, np.isfinite, "finite")
 
         def loss(params: PyTree) -> Float[Array, ""]:
             prices = values(params, features)

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, PyTree
 from unroll_jax.arguments import checked
 from unroll_jax.constrained.groups import (
     as_violations,
-    broadcast_prefix,
+    broadcast_option,
     check_kinds,
     check_known,
     check_matching,
@@ -99,8 +99,7 @@ def augmented_lagrangian(
 
     Raises:
       ValueError: if a known penalty is not positive and finite, a known multiplier of an inequality is negative, or a
-        kind is unknown; while tracing, if multipliers,
-        penalty or kinds do not fit the violations.
+        kind is unknown; while tracing, if multipliers, penalty or kinds do not fit the violations.
 
     Source: Rockafellar (1973), "The multiplier method of Hestenes and Powell applied to convex programming"; Nocedal
     and Wright (2006), "Numerical optimization", eqs. 17.36 and 17.64.
@@ -115,7 +114,7 @@ def augmented_lagrangian(
     kind = check_kinds(kinds, violations)
     check_sign(fixed, kind)
     check_known("penalty", penalty, lambda rho: (rho > 0.0) & (rho < float("inf")), "positive and finite")
-    rhos = broadcast_prefix("penalty", jax.lax.stop_gradient(penalty), violations)
+    rhos = broadcast_option("penalty", jax.lax.stop_gradient(penalty), violations)
 
     def term(multiplier: Array, violation: Array, rho: Any, kind: str) -> Float[Array, ""]:
         rho = jnp.asarray(rho, multiplier.dtype)
@@ -153,7 +152,7 @@ def layer_weights(
 
 
 def _parts(objective: Any, violations: Any, multipliers: Any) -> tuple[Float[Array, ""], PyTree, PyTree]:
-    """The objective, violations and detached multipliers, in the dtype of the multipliers."""
+    """The objective, violations in at least the precision of their multipliers, and detached multipliers."""
     if callable(multipliers):
         raise TypeError(
             "multipliers must be arrays, got a function; since 0.3 the call is "
@@ -165,6 +164,7 @@ def _parts(objective: Any, violations: Any, multipliers: Any) -> tuple[Float[Arr
     violations, fixed = as_violations("violations", violations), as_violations("multipliers", multipliers)
     check_matching("multipliers", fixed, violations)
     check_known("multipliers", fixed, np.isfinite, "finite")
+    violations = jax.tree.map(lambda c, m: c.astype(jnp.promote_types(c.dtype, m.dtype)), violations, fixed)
     return objective, violations, jax.lax.stop_gradient(fixed)
 
 

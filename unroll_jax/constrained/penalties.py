@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from unroll_jax.arguments import POSITIVE, Rule, checked
-from unroll_jax.constrained.groups import broadcast_prefix, check_known
+from unroll_jax.arguments import POSITIVE, Rule, at_least, checked, in_interval
+from unroll_jax.constrained.groups import broadcast_option, check_known
 
 __all__ = ["PenaltyRule", "bertsekas_penalty", "constant_penalty", "growing_penalty", "violation_sizes"]
 
@@ -53,13 +53,16 @@ def constant_penalty(penalty: Any) -> PenaltyRule:
     check_known("penalty", penalty, lambda rho: (rho > 0.0) & (rho < float("inf")), "positive and finite")
 
     def init(multipliers: PyTree[Array]) -> PyTree[Array]:
-        full = broadcast_prefix("penalty", penalty, multipliers)
-        return jax.tree.map(lambda m, rho: jnp.broadcast_to(jnp.asarray(rho, m.dtype), m.shape), multipliers, full)
+        # Buffers of their own: a caller may donate the state.
+        full = broadcast_option("penalty", penalty, multipliers)
+        return jax.tree.map(
+            lambda m, rho: jnp.array(jnp.broadcast_to(rho, m.shape), m.dtype, copy=True), multipliers, full
+        )
 
     return PenaltyRule(init, lambda rho, sizes, previous: rho)
 
 
-@checked(factor=ABOVE_ONE, maximum=POSITIVE)
+@checked(factor=ABOVE_ONE, tolerance=at_least(0.0), maximum=POSITIVE)
 def growing_penalty(
     penalty: Any, *, factor: float = 2.0, tolerance: float = 1e-4, maximum: float = MAX_PENALTY
 ) -> PenaltyRule:
@@ -84,6 +87,7 @@ def growing_penalty(
       >>> growing_penalty(1.0).update(jnp.ones(2), jnp.array([0.5, 0.0]), None).tolist()
       [2.0, 1.0]
     """
+    _check_maximum(penalty, maximum)
     return PenaltyRule(
         constant_penalty(penalty).init,
         lambda rhos, sizes, previous: jax.tree.map(
@@ -92,7 +96,7 @@ def growing_penalty(
     )
 
 
-@checked(factor=ABOVE_ONE, maximum=POSITIVE)
+@checked(factor=ABOVE_ONE, shrinkage=in_interval("(0, 1]"), tolerance=at_least(0.0), maximum=POSITIVE)
 def bertsekas_penalty(
     penalty: Any,
     *,
@@ -124,6 +128,7 @@ def bertsekas_penalty(
       >>> rule.update(jnp.ones(2), jnp.array([0.5, 0.1]), jnp.array([1.0, 1.0])).tolist()
       [10.0, 1.0]
     """
+    _check_maximum(penalty, maximum)
 
     def grown(rho: Array, size: Array, last: Array) -> Array:
         stalled = (size > tolerance) & (size > shrinkage * last)
@@ -132,6 +137,10 @@ def bertsekas_penalty(
     return PenaltyRule(
         constant_penalty(penalty).init, lambda rhos, sizes, previous: jax.tree.map(grown, rhos, sizes, previous)
     )
+
+
+def _check_maximum(penalty: Any, maximum: float) -> None:
+    check_known("penalty", penalty, lambda rho: rho <= maximum, f"at most maximum={maximum:g}")
 
 
 def violation_sizes(violations: PyTree[Array], kinds: PyTree[str]) -> PyTree[Array]:

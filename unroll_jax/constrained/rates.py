@@ -43,6 +43,12 @@ class ProxyConstraint(NamedTuple):
     strict: Callable[..., Any]
 
 
+def _wide(name: str, values: Any) -> Float[Array, "samples"]:
+    """Values in float32 at least: float16 does not count beyond 2048 samples."""
+    array = as_losses(name, values)
+    return array.astype(jnp.promote_types(array.dtype, jnp.float32))
+
+
 def _soft(logits: Logits) -> Float[Array, "samples"]:
     """The probability of a positive prediction."""
     return jax.nn.sigmoid(logits)
@@ -57,7 +63,7 @@ def _both(violations: Callable[..., Any]) -> ProxyConstraint:
     """The constraint of a function of predictions, with soft and with hard ones."""
 
     def of(predict: Callable[[Logits], Float[Array, "samples"]]) -> Callable[..., Any]:
-        return lambda logits, *others: violations(predict(as_losses("logits", logits)), *map(jnp.asarray, others))
+        return lambda logits, *others: violations(predict(_wide("logits", logits)), *map(jnp.asarray, others))
 
     return ProxyConstraint(surrogate=of(_soft), strict=of(_hard))
 
@@ -199,7 +205,7 @@ def worst_class_loss(num_classes: int, *, at_most: float) -> Callable[..., Float
     """
 
     def violations(losses: Any, labels: Any) -> Float[Array, "classes"]:
-        means, counts = _group_means(as_losses("losses", losses), jnp.asarray(labels), num_classes)
+        means, counts = _group_means(_wide("losses", losses), jnp.asarray(labels), num_classes)
         return jnp.where(counts > 0, means - at_most, 0.0)
 
     return violations

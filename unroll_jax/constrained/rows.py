@@ -3,11 +3,13 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.core import Tracer
 from jaxtyping import Array, Int, PyTree
 
-__all__ = ["rows_of", "set_rows", "take_rows"]
+__all__ = ["check_rows", "rows_of", "set_rows", "take_rows"]
 
 Rows = Int[Array | np.ndarray, "batch"]
 
@@ -27,11 +29,36 @@ def take_rows(multipliers: PyTree, rows: Rows) -> PyTree:
       >>> take_rows({"margin": jnp.array([0.0, 1.0, 2.0])}, jnp.array([2, 0]))["margin"].tolist()
       [2.0, 0.0]
     """
-    return jax.tree.map(lambda leaf: leaf[rows], multipliers)
+    check_rows(rows, multipliers)
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf)[rows], multipliers)
+
+
+def check_rows(rows: Any, multipliers: PyTree) -> None:
+    """Checks that rows are indices of every group of multipliers; of traced ones the values are not checked.
+
+    Raises:
+      TypeError: if they are not integers.
+      ValueError: if a group has no rows, rows are not a vector, or a known one is out of range.
+    """
+    if not jnp.issubdtype(jnp.result_type(rows), jnp.integer):
+        raise TypeError(f"rows must be integers, got {jnp.result_type(rows)}")
+    shapes = [np.shape(leaf) for leaf in jax.tree.leaves(multipliers)]
+    if np.ndim(rows) != 1 or () in shapes:
+        raise ValueError(f"rows must be a vector of indices along the first axis of {shapes}, got {rows!r}")
+    least = min(shape[0] for shape in shapes)
+    if not isinstance(rows, Tracer) and np.any((np.asarray(rows) < 0) | (np.asarray(rows) >= least)):
+        raise ValueError(f"rows must be in 0..{least - 1}, the rows of the multipliers, got {rows}")
 
 
 def rows_of(state: Any, rows: Rows, transformation: optax.GradientTransformation) -> Any:
-    """The `DualState` of some rows; counters and other leaves without an entry for each row are shared."""
+    """The `DualState` of some rows; counters and other leaves without an entry for each row are shared.
+
+    Raises:
+      ValueError: if the optimiser steps once in several calls, as these have other rows.
+    """
+    parts = jax.tree.leaves(state.opt_state, is_leaf=_is_mean)
+    if any(map(_is_mean, parts)):
+        raise ValueError("rows must not come with every > 1 or optax.MultiSteps, which average calls with other rows")
     return jax.tree.map(lambda by_row, leaf: leaf[rows] if by_row else leaf, _by_row(state, transformation), state)
 
 
@@ -42,6 +69,10 @@ def set_rows(state: Any, rows: Rows, part: Any, transformation: optax.GradientTr
         return leaf.at[rows].set(new) if by_row else new
 
     return jax.tree.map(put, _by_row(state, transformation), state, part)
+
+
+def _is_mean(part: Any) -> bool:
+    return isinstance(part, optax.MultiStepsState)
 
 
 def _by_row(state: Any, transformation: optax.GradientTransformation) -> Any:

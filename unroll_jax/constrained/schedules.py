@@ -8,11 +8,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from jaxtyping import Array, Bool
 
 from unroll_jax.arguments import POSITIVE, at_least, checked, in_interval, require
 from unroll_jax.constrained.constraints import relaxed_violations
 
-__all__ = ["averaged", "between", "relaxed", "scheduled", "smoothed"]
+__all__ = ["averaged", "between", "relaxed", "scheduled", "smoothed", "steps_now"]
 
 
 @checked(resilience=POSITIVE, every=at_least(1), smoothing=in_interval("[0, 1)"), warmup=at_least(0))
@@ -41,6 +42,16 @@ def scheduled(
     if warmup > 0 or freeze_after is not None:
         optimizer = between(optimizer, warmup, freeze_after)
     return optimizer
+
+
+def steps_now(
+    state: Any, *, every: int, warmup: int, freeze_after: int | None, **unused: Any
+) -> bool | Bool[Array, ""]:
+    """Whether the next call moves the multipliers, from the state of `scheduled` before it."""
+    due: Any = True
+    if warmup > 0 or freeze_after is not None:
+        due, state = _inside(state.step, warmup, freeze_after), state.inner_state
+    return due if every == 1 else due & (state.mini_step == every - 1)
 
 
 def relaxed(optimizer: optax.GradientTransformation, resilience: float) -> optax.GradientTransformation:
@@ -83,7 +94,8 @@ def averaged(optimizer: optax.GradientTransformation, every: int) -> optax.Gradi
 def between(optimizer: optax.GradientTransformation, first: int, last: int | None) -> optax.GradientTransformation:
     """``optimizer`` on the calls ``first`` up to, but not including, ``last``, counted from 0; on others, nothing."""
 
-    def inside(step: Any, **unused: Any) -> Any:
-        return step >= first if last is None else (step >= first) & (step < last)
+    return optax.conditionally_mask(optimizer, lambda step, **unused: _inside(step, first, last))
 
-    return optax.conditionally_mask(optimizer, inside)
+
+def _inside(step: Any, first: int, last: int | None) -> Any:
+    return step >= first if last is None else (step >= first) & (step < last)

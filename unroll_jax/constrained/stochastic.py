@@ -127,5 +127,5 @@ def switching_objective(
         raise ValueError(f"objective must be a scalar, got shape {objective.shape}")
     violations = as_violations("violations", violations)
     sizes = violation_sizes(violations, check_kinds(kinds, violations))
-    worst = jnp.max(jnp.stack([jnp.max(leaf) for leaf in jax.tree.leaves(sizes)]))
+    worst = jnp.max(jnp.stack([jnp.max(leaf, initial=0.0) for leaf in jax.tree.leaves(sizes)]))
     return jnp.where(worst > tolerance, scale * worst, objective)
