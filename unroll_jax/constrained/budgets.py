@@ -117,7 +117,8 @@ def cost_budget(costs: PyTree, *, at_most: float) -> Callable[[PyTree], Float[Ar
 
     def violation(gates: PyTree) -> Float[Array, ""]:
         full = jax.tree.broadcast(costs, gates)
-        return sum(jax.tree.leaves(jax.tree.map(lambda k, g: jnp.sum(k * g), full, gates))) / at_most - 1.0
+        spent = jax.tree.leaves(jax.tree.map(lambda k, g: jnp.sum(k * g), full, gates))
+        return jnp.asarray(sum(spent) / at_most - 1.0)
 
     return violation
 

@@ -1,5 +1,7 @@
 """The Lagrangian of an objective under constraints, plain and augmented."""
 
+import functools
+import operator
 from typing import Any
 
 import jax
@@ -169,4 +171,4 @@ def _parts(objective: Any, violations: Any, multipliers: Any) -> tuple[Float[Arr
 
 
 def _total(terms: PyTree) -> Float[Array, ""]:
-    return sum(jax.tree.leaves(terms)[1:], start=jax.tree.leaves(terms)[0])
+    return functools.reduce(operator.add, jax.tree.leaves(terms))

@@ -141,7 +141,8 @@ def constraint_report(
     leaves = jax.tree.leaves_with_path(violations)
     others = (multipliers, check_kinds(kinds, violations), broadcast_prefix("units", units, violations))
     parts = zip(leaves, *map(jax.tree.leaves, others), strict=True)
-    return ConstraintReport(tuple(_group(*leaf, *rest, tolerance) for leaf, *rest in parts), tolerance)
+    groups = (_group(path, c, prices, kind, unit, tolerance) for (path, c), prices, kind, unit in parts)
+    return ConstraintReport(tuple(groups), tolerance)
 
 
 def _group(path: Any, violation: Any, multiplier: Any, kind: str, unit: str, tolerance: float) -> GroupReport:

@@ -47,7 +47,7 @@ def scheduled(
 def steps_now(
     state: Any, *, every: int, warmup: int, freeze_after: int | None, **unused: Any
 ) -> bool | Bool[Array, ""]:
-    """Whether the next call moves the multipliers, from the state of `scheduled` before it."""
+    """True if the next call moves the multipliers, from the state of `scheduled` before it."""
     due: Any = True
     if warmup > 0 or freeze_after is not None:
         due, state = _inside(state.step, warmup, freeze_after), state.inner_state

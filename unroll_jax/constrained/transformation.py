@@ -123,12 +123,15 @@ def primal_dual(
         problem: Problem | None = None,
         **extra: Any,
     ) -> tuple[optax.Updates, PrimalDualState]:
-        if order == "simultaneous" and violations is None:
-            raise ValueError("violations are missing: call update(gradient, state, params, violations=violations)")
-        if order != "simultaneous" and (problem is None or params is None):
-            raise ValueError(f"order {order!r} needs update(gradient, state, params, problem=problem)")
         duals = state.dual
-        if problem is not None and violations is None:
+        if order == "simultaneous":
+            if violations is None:
+                raise ValueError("violations are missing: call update(gradient, state, params, violations=violations)")
+            updates, opt_state = primal.update(gradient, state.primal, params, **extra)
+            return updates, PrimalDualState(opt_state, dual.update(duals, violations))
+        if problem is None or params is None:
+            raise ValueError(f"order {order!r} needs update(gradient, state, params, problem=problem)")
+        if violations is None:
             violations = problem(params)[1]
         if order == "dual_primal":
             duals = dual.update(duals, violations)
