@@ -30,7 +30,7 @@ from .step import (
 from .system.distributed import Stop, fetch, first_does, is_first, stopping, wait_for_all
 from .system.files import AGAIN, write_json, writing
 from .system.interrupts import CTRL_C
-from .system.machine import Profiler, environment, profiling, require_memory, size_of, step_size
+from .system.machine import Profiler, environment, require_memory, size_of, step_size
 from .system.terminal import Progress
 from .task import Batch, Log, Row, Task
 from .trackers import Callbacks, tracking
@@ -96,7 +96,7 @@ def train(task: Task, folder: Path, *, callbacks: Sequence[Callbacks] = (), log:
                     log(f"going on from the checkpoint of step {step}")
             with (
                 _writer(task, folder, int(state.step), log) as writer,
-                profiling(profiled, folder / "profile", log) as profiler,
+                Profiler(profiled, folder / "profile", log) as profiler,
             ):
                 if writer is not None:
                     told = tell_lost(notes.messages, writer.lost, int(state.step), folder, log)

@@ -17,20 +17,18 @@ EXPRESSIONS: dict[type[Exception], dict[str, list[str]]] = {
         ],
         "params.W_a must be an array": ["uj.attention().step(energies.AttentionParams([[1.0]]), Y, None)"],
         "y must be an array": [
-            "uj.attention().step(energies.AttentionParams(None), [[1.0]], None)",
-            'uj.attention().step(energies.AttentionParams(None), "tokens", None)',
-            "uj.attention().step(energies.AttentionParams(None), None, None)",
-            "uj.attention().step(energies.AttentionParams(None), Y.astype(object), None)",
+            "uj.attention().step(P, [[1.0]], None)",
+            'uj.attention().step(P, "tokens", None)',
+            "uj.attention().step(P, None, None)",
+            "uj.attention().step(P, Y.astype(object), None)",
         ],
         "y must have a floating dtype": [
-            "uj.attention().step(energies.AttentionParams(None), np.ones((5, 4), int), None)",
-            "uj.attention().step(energies.AttentionParams(None), np.ones((5, 4), bool), None)",
-            "uj.attention().step(energies.AttentionParams(None), np.ones((5, 4), complex), None)",
+            "uj.attention().step(P, np.ones((5, 4), int), None)",
+            "uj.attention().step(P, np.ones((5, 4), bool), None)",
+            "uj.attention().step(P, np.ones((5, 4), complex), None)",
         ],
-        "x must be an array": ["uj.attention(ridge=0.1).step(energies.AttentionParams(None), Y, [1.0])"],
-        "x.present must be boolean": [
-            "uj.attention(ridge=0.1).step(energies.AttentionParams(None), Y, uj.Anchor(None, np.ones((2, 5))))"
-        ],
+        "x must be an array": ["uj.attention(ridge=0.1).step(P, Y, [1.0])"],
+        "x.present must be boolean": ["uj.attention(ridge=0.1).step(P, Y, uj.Anchor(None, np.ones((2, 5))))"],
         "key must be one of jax.random.key": [
             'uj.attention(dim=4).init("3")',
             "uj.attention(dim=4).init(3)",
@@ -107,30 +105,22 @@ EXPRESSIONS: dict[type[Exception], dict[str, list[str]]] = {
         ],
         "block must be at least 1, or None": ["uj.attention(block=0)"],
         "mask is (3, 3), but y has n=5 tokens (shape (2, 5, 4))": [
-            "uj.attention(mask=np.ones((3,3),bool)).step(energies.AttentionParams(None), Y, None)"
+            "uj.attention(mask=np.ones((3,3),bool)).step(P, Y, None)"
         ],
         "W_a must be (4, 4)": [
             "uj.attention(dim=4).step(energies.AttentionParams(np.ones((3, 3))), Y, None)",
-            "uj.attention(dim=4).step(energies.AttentionParams(None), Y, None)",
+            "uj.attention(dim=4).step(P, Y, None)",
         ],
         "y must hold at least one token of at least one number": [
-            "uj.attention().step(energies.AttentionParams(None), Y[:, :0], None)",
-            "uj.attention().step(energies.AttentionParams(None), Y[..., :0], None)",
+            "uj.attention().step(P, Y[:, :0], None)",
+            "uj.attention().step(P, Y[..., :0], None)",
         ],
-        "y must be (*batch, n, d) with at least two axes": [
-            "uj.attention().step(energies.AttentionParams(None), np.ones(4, np.float32), None)"
-        ],
-        "y must be finite, but y[0, 0] is nan": [
-            "uj.attention().step(energies.AttentionParams(None), np.full((5, 4), np.nan, np.float32), None)"
-        ],
-        "y must be finite, but y[0, 0] is inf": [
-            "uj.attention().step(energies.AttentionParams(None), np.full((5, 4), np.inf, np.float32), None)"
-        ],
-        "x must broadcast to y's shape (2, 5, 4)": [
-            "uj.attention(ridge=0.1).step(energies.AttentionParams(None), Y, np.ones((7, 4), np.float32))"
-        ],
+        "y must be (*batch, n, d) with at least two axes": ["uj.attention().step(P, ones(4), None)"],
+        "y must be finite, but y[0, 0] is nan": ["uj.attention().step(P, np.full((5, 4), np.nan, np.float32), None)"],
+        "y must be finite, but y[0, 0] is inf": ["uj.attention().step(P, np.full((5, 4), np.inf, np.float32), None)"],
+        "x must broadcast to y's shape (2, 5, 4)": ["uj.attention(ridge=0.1).step(P, Y, ones((7, 4)))"],
         "x.present must broadcast to y's tokens (2, 5)": [
-            "uj.attention(ridge=0.1).step(energies.AttentionParams(None), Y, uj.Anchor(None, np.ones((2, 4), bool)))"
+            "uj.attention(ridge=0.1).step(P, Y, uj.Anchor(None, np.ones((2, 4), bool)))"
         ],
         "num_heads must be at least 1, and at most dim=4 unless": [
             "uj.multihead_attention(4, num_heads=0)",
@@ -143,7 +133,7 @@ EXPRESSIONS: dict[type[Exception], dict[str, list[str]]] = {
             'uj.multihead_attention(4, num_heads=2, majoriser="diagonal")'
         ],
         "W_a must be (2, 4, 2)": [
-            "uj.multihead_attention(4, num_heads=2).step(uj.energies.HeadsParams(np.ones((4, 4), np.float32)), Y, None)"
+            "uj.multihead_attention(4, num_heads=2).step(uj.energies.HeadsParams(ones((4, 4))), Y, None)"
         ],
         "y must have tokens of width dim=4": [
             "(h := uj.multihead_attention(4, num_heads=2)).step(h.init(K), Y[..., :3], None)",

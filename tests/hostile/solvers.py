@@ -8,11 +8,11 @@ EXPRESSIONS: dict[type[Exception], dict[str, list[str]]] = {
             "uj.unroll(half, None, Y, num_layers=2)",
         ],
         "num_layers must be at least 1": [
-            "uj.unroll(uj.attention(), energies.AttentionParams(None), Y, num_layers=0)",
-            "uj.certify(uj.attention(), energies.AttentionParams(None), Y, num_layers=0)",
+            "uj.unroll(uj.attention(), P, Y, num_layers=0)",
+            "uj.certify(uj.attention(), P, Y, num_layers=0)",
         ],
         'record must be "energy", a function of (params, y, x), or': [
-            'uj.unroll(uj.attention(), energies.AttentionParams(None), Y, num_layers=2, record="loss")'
+            'uj.unroll(uj.attention(), P, Y, num_layers=2, record="loss")'
         ],
         "params.W_a must have a leading axis of num_layers=2 when": [
             "uj.unroll(uj.attention(dim=4), energies.AttentionParams(W), Y, num_layers=2, tied=False)"
@@ -67,17 +67,11 @@ EXPRESSIONS: dict[type[Exception], dict[str, list[str]]] = {
         "num_steps must be at least 1": ["fp.unrolled(0)", "certificates.spectral_norm(lambda v: v, Z, num_steps=0)"],
         "method must be one of ('normal_cg', 'cg', 'gmres',": ['fp.jaxopt_adjoint("lu")'],
         "size must be at least 1": ["fp.monotone_init(K, 0)"],
-        "splitting must be one of ('forward_backward',": [
-            'fp.monotone_equilibrium(W, np.ones(4, np.float32), splitting="newton")'
-        ],
-        "x must hold vectors of width 4 that W was made for": ["fp.monotone_equilibrium(W, np.ones(3, np.float32))"],
-        "num_points must be at least 1": [
-            "uj.certify(uj.attention(), energies.AttentionParams(None), Y, num_points=0)"
-        ],
-        "smoothness must be finite and at least 0": [
-            "uj.certify(uj.attention(), energies.AttentionParams(None), Y, smoothness=-1.0)"
-        ],
-        "A must hold matrices (*batch, h, m)": ["certificates.matrix_norm_bound(np.ones(3, np.float32))"],
+        "splitting must be one of ('forward_backward',": ['fp.monotone_equilibrium(W, ones(4), splitting="newton")'],
+        "x must hold vectors of width 4 that W was made for": ["fp.monotone_equilibrium(W, ones(3))"],
+        "num_points must be at least 1": ["uj.certify(uj.attention(), P, Y, num_points=0)"],
+        "smoothness must be finite and at least 0": ["uj.certify(uj.attention(), P, Y, smoothness=-1.0)"],
+        "A must hold matrices (*batch, h, m)": ["certificates.matrix_norm_bound(ones(3))"],
         "bound must be positive": ["certificates.spectral_normalise(uj.opteq(4, 3).init(K), bound=0.0)"],
         "num_steps must be at least 2": ["certificates.curvature(lambda y: jnp.sum(y**2, (-2, -1)), Y, num_steps=0)"],
         "one of f_step_size and f_step must be given": [
@@ -90,12 +84,10 @@ EXPRESSIONS: dict[type[Exception], dict[str, list[str]]] = {
     },
     TypeError: {
         "num_layers must be an integer": [
-            'uj.unroll(uj.attention(), energies.AttentionParams(None), Y, num_layers="2")',
-            "uj.unroll(uj.attention(), energies.AttentionParams(None), Y, num_layers=2.0)",
+            'uj.unroll(uj.attention(), P, Y, num_layers="2")',
+            "uj.unroll(uj.attention(), P, Y, num_layers=2.0)",
         ],
-        "tied must be True or False": [
-            'uj.unroll(uj.attention(), energies.AttentionParams(None), Y, num_layers=2, tied="no")'
-        ],
+        "tied must be True or False": ['uj.unroll(uj.attention(), P, Y, num_layers=2, tied="no")'],
         "y[0] must be an array": ["uj.unroll(half, None, [[1.0]], num_layers=2, record=None)"],
         "y must be an array": ['uj.unroll(half, None, "tokens", num_layers=2, record=None)'],
         "descent must be a Descent or a step (params, y, x) -> y'": [
@@ -123,9 +115,7 @@ EXPRESSIONS: dict[type[Exception], dict[str, list[str]]] = {
         "share must be a number": ['fp.damped("half")'],
         "num_steps must be an integer": ['fp.unrolled("3")'],
         "params must be MonotoneParams": ["fp.monotone_weight(None)"],
-        "smoothness must be a number, an array or a function": [
-            'uj.certify(uj.attention(), energies.AttentionParams(None), Y, smoothness="L")'
-        ],
+        "smoothness must be a number, an array or a function": ['uj.certify(uj.attention(), P, Y, smoothness="L")'],
         "params must be AttentionParams": ["uj.certify(uj.attention(), None, Y)"],
         "params must hold a weight W, as OptEqParams do": ["certificates.spectral_normalise(None)"],
         "g_step_size must be a number": [

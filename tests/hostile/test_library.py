@@ -29,6 +29,10 @@ NAMES = {
     "Z": np.zeros((2, 4), np.float32),
     "W": np.eye(4, dtype=np.float32),
     "C": unroll_jax.descent_constraints(0.2),
+    "P": energies.AttentionParams(None),
+    "Transformer": models.UnrolledTransformer,
+    "ones": lambda shape: np.ones(shape, np.float32),
+    "sgd": optax.sgd(0.1),
     "half": lambda params, z, x: 0.5 * z,
 }
 CASES = [

@@ -14,30 +14,30 @@ EXPRESSIONS: dict[type[Exception], dict[str, list[str]]] = {
             'uj.descent_constraints(0.2)("losses")',
             "uj.descent_constraints(0.2)(None)",
         ],
-        "multipliers must be an array of numbers": ["uj.lagrangian(1.0, np.ones(3, np.float32), None)"],
+        "multipliers must be an array of numbers": ["uj.lagrangian(1.0, ones(3), None)"],
         "since 0.3 the call is lagrangian(layer_losses[-1], constraints(layer_losses), multipliers)": [
-            "uj.lagrangian(np.ones(4, np.float32), np.ones(3, np.float32), C)"
+            "uj.lagrangian(ones(4), ones(3), C)"
         ],
         "optimizer must be an optax gradient transformation such": [
             "uj.dual_ascent(None)",
             "uj.dual_ascent(0.1)",
             'uj.dual_ascent("adam")',
         ],
-        "every must be an integer": ['uj.dual_ascent(optax.sgd(0.1), every="2")'],
-        "cap must be a number, or an array of numbers": ['uj.dual_ascent(optax.sgd(0.1), cap="high")'],
-        "frozen must be True, False, or an array of booleans": ["uj.dual_ascent(optax.sgd(0.1), frozen=[7])[0](3)"],
+        "every must be an integer": ['uj.dual_ascent(sgd, every="2")'],
+        "cap must be a number, or an array of numbers": ['uj.dual_ascent(sgd, cap="high")'],
+        "frozen must be True, False, or an array of booleans": ["uj.dual_ascent(sgd, frozen=[7])[0](3)"],
         "violations must be an array of numbers": [
-            'uj.dual_ascent(optax.sgd(0.1))[0]("3")',
-            "uj.dual_ascent(optax.sgd(0.1))[1](uj.dual_ascent(optax.sgd(0.1))[0](3), None)",
+            'uj.dual_ascent(sgd)[0]("3")',
+            "uj.dual_ascent(sgd)[1](uj.dual_ascent(sgd)[0](3), None)",
         ],
-        "state must be a DualState of init": ["uj.dual_ascent(optax.sgd(0.1))[1](None, np.ones(3, np.float32))"],
+        "state must be a DualState of init": ["uj.dual_ascent(sgd)[1](None, ones(3))"],
         "optimizer['a'] must be an optax gradient transformation such": ['uj.dual_ascent({"a": 0.1})'],
-        "primal must be an optax": ["uj.primal_dual(0.1, uj.dual_ascent(optax.sgd(0.1)), violations=2)"],
-        "dual must be a dual_ascent(...)": ["uj.primal_dual(optax.sgd(0.1), optax.sgd(0.1), violations=2)"],
+        "primal must be an optax": ["uj.primal_dual(0.1, uj.dual_ascent(sgd), violations=2)"],
+        "dual must be a dual_ascent(...)": ["uj.primal_dual(sgd, sgd, violations=2)"],
         "optimizer must be one of ['adam', 'nu_pi', 'pi', 'sgd']": ["uj.dual_optimizer(3, 0.1)"],
         "integral_gain must be a number": ['uj.nu_pi("0.1")'],
         "num_layers must be an integer": ['uj.constraint_names("3")'],
-        "sample_losses must be an array of numbers": ["uj.feasibility_report(None, np.ones(3, np.float32), C)"],
+        "sample_losses must be an array of numbers": ["uj.feasibility_report(None, ones(3), C)"],
         "constraints must be a function such as": ["uj.sample_constraints(0.2, uj.tail_mean(0.5))"],
         "reduction must be a function such as tail_mean(0.5)": ["uj.sample_constraints(C, 0.5)"],
     },
@@ -52,83 +52,66 @@ EXPRESSIONS: dict[type[Exception], dict[str, list[str]]] = {
         ],
         "reference must be positive and finite, or None": ["uj.descent_constraints(0.2, reference=-1.0)"],
         "layer_losses must hold f_0..f_L with L >= 1": [
-            "uj.descent_constraints(0.2)(np.ones(1, np.float32))",
+            "uj.descent_constraints(0.2)(ones(1))",
             "uj.descent_constraints(0.2)(np.float32(1.0))",
-            "uj.layer_weights(np.ones(3, np.float32), C, 0)",
+            "uj.layer_weights(ones(3), C, 0)",
         ],
-        "alpha must have one entry for each of L=4 layers, got 2": [
-            "uj.descent_constraints([0.1, 0.2])(np.ones(5, np.float32))"
-        ],
-        "multipliers must have shape (3,), as violations have, got (2,)": [
-            "uj.lagrangian(1.0, np.ones(3, np.float32), np.ones(2, np.float32))"
-        ],
+        "alpha must have one entry for each of L=4 layers, got 2": ["uj.descent_constraints([0.1, 0.2])(ones(5))"],
+        "multipliers must have shape (3,), as violations have, got (2,)": ["uj.lagrangian(1.0, ones(3), ones(2))"],
         "multipliers must have the groups of violations": ['uj.lagrangian(1.0, {"gap": 0.5}, {"cap": 1.0})'],
-        "objective must be a scalar": ["uj.lagrangian(np.ones(4, np.float32), np.ones(3, np.float32), np.ones(3))"],
-        "every must be at least 1": ["uj.dual_ascent(optax.sgd(0.1), every=0)"],
-        "smoothing must be in [0, 1)": ["uj.dual_ascent(optax.sgd(0.1), smoothing=1.0)"],
-        "warmup must be at least 0": ["uj.dual_ascent(optax.sgd(0.1), warmup=-1)"],
-        "cap must be positive and finite, got -1.0": ["uj.dual_ascent(optax.sgd(0.1), cap=-1.0)"],
-        "resilience must be positive and finite, or None": ["uj.dual_ascent(optax.sgd(0.1), resilience=0.0)"],
-        "freeze_after must be at least warmup=0, or None": ["uj.dual_ascent(optax.sgd(0.1), freeze_after=-1)"],
-        "a number of constraints of at least 1, got 0": ["uj.dual_ascent(optax.sgd(0.1))[0](0)"],
-        "violations must hold at least one array": ["uj.dual_ascent(optax.sgd(0.1))[0]({})"],
+        "objective must be a scalar": ["uj.lagrangian(ones(4), ones(3), np.ones(3))"],
+        "every must be at least 1": ["uj.dual_ascent(sgd, every=0)"],
+        "smoothing must be in [0, 1)": ["uj.dual_ascent(sgd, smoothing=1.0)"],
+        "warmup must be at least 0": ["uj.dual_ascent(sgd, warmup=-1)"],
+        "cap must be positive and finite, got -1.0": ["uj.dual_ascent(sgd, cap=-1.0)"],
+        "resilience must be positive and finite, or None": ["uj.dual_ascent(sgd, resilience=0.0)"],
+        "freeze_after must be at least warmup=0, or None": ["uj.dual_ascent(sgd, freeze_after=-1)"],
+        "a number of constraints of at least 1, got 0": ["uj.dual_ascent(sgd)[0](0)"],
+        "violations must hold at least one array": ["uj.dual_ascent(sgd)[0]({})"],
         "start must be finite and at least 0, as multipliers of inequalities are": [
-            "uj.dual_ascent(optax.sgd(0.1))[0](3, start=-1.0)"
+            "uj.dual_ascent(sgd)[0](3, start=-1.0)"
         ],
-        "start must be one number or have shape (3,)": ["uj.dual_ascent(optax.sgd(0.1))[0](3, start=[1.0, 2.0])"],
+        "start must be one number or have shape (3,)": ["uj.dual_ascent(sgd)[0](3, start=[1.0, 2.0])"],
         "violations must have shape (3,), as multipliers have": [
-            "uj.dual_ascent(optax.sgd(0.1))[1](uj.dual_ascent(optax.sgd(0.1))[0](3), np.ones(2, np.float32))"
+            "uj.dual_ascent(sgd)[1](uj.dual_ascent(sgd)[0](3), ones(2))"
         ],
-        "kinds must be one of ('at_most', 'equal'), got 'less'": ['uj.dual_ascent(optax.sgd(0.1), kinds="less")[0](3)'],
+        "kinds must be one of ('at_most', 'equal'), got 'less'": ['uj.dual_ascent(sgd, kinds="less")[0](3)'],
         "kinds must be one value, or a tree with the groups of the violations": [
-            'uj.dual_ascent(optax.sgd(0.1), kinds={"a": "equal"})[0]({"b": np.ones(2, np.float32)})'
+            'uj.dual_ascent(sgd, kinds={"a": "equal"})[0]({"b": ones(2)})'
         ],
         "violations must be finite": [
-            "uj.dual_ascent(optax.sgd(0.1))[1](uj.dual_ascent(optax.sgd(0.1))[0](1), np.array([np.nan], np.float32))"
+            "uj.dual_ascent(sgd)[1](uj.dual_ascent(sgd)[0](1), np.array([np.nan], np.float32))"
         ],
         "penalty must be positive and finite": [
             "uj.dual_ascent(None, penalty=float('inf'))",
-            "constrained.augmented_lagrangian(1.0, np.ones(3, np.float32), np.ones(3, np.float32), penalty=0.0)",
+            "constrained.augmented_lagrangian(1.0, ones(3), ones(3), penalty=0.0)",
         ],
         "must be at least 0, as it is an inequality": ["uj.constraint_report(1.0, -1.0)"],
         "must be finite": ["uj.constraint_report(float('nan'), 1.0)"],
-        "order must be one of": [
-            'uj.primal_dual(optax.sgd(0.1), uj.dual_ascent(optax.sgd(0.1)), violations=2, order="random")'
-        ],
+        "order must be one of": ['uj.primal_dual(sgd, uj.dual_ascent(sgd), violations=2, order="random")'],
         "the state of one primal_dual(...), got 0": ["uj.multipliers_of(optax.adam(0.1).init(np.ones(2)))"],
         "optimizer must be one of ['adam', 'nu_pi', 'pi', 'sgd']": ['uj.dual_optimizer("rmsprop", 0.1)'],
         "nu must be in (-1, 1)": ["uj.nu_pi(0.1, nu=1.5)"],
         "proportional_gain must be finite and at least 0": ["uj.proportional_integral(0.1, proportional_gain=-1.0)"],
-        "num_layers must be at least 1": [
-            "uj.constraint_names(0)",
-            "models.UnrolledTransformer(dim=4, num_layers=0).init(K, Y)",
-        ],
-        "multipliers must have shape (3,), one a constraint": [
-            "uj.feasibility_report(np.ones((4, 4), np.float32), np.ones(2, np.float32), C)"
-        ],
+        "num_layers must be at least 1": ["uj.constraint_names(0)", "Transformer(dim=4, num_layers=0).init(K, Y)"],
+        "multipliers must have shape (3,), one a constraint": ["uj.feasibility_report(ones((4, 4)), ones(2), C)"],
         "sample_losses must be (samples, L + 1) with at least one": [
-            "uj.feasibility_report(np.ones(4, np.float32), np.ones(3, np.float32), C)",
-            "uj.feasibility_report(np.ones((0, 4), np.float32), np.ones(3, np.float32), C)",
+            "uj.feasibility_report(ones(4), ones(3), C)",
+            "uj.feasibility_report(np.ones((0, 4), np.float32), ones(3), C)",
         ],
         "tolerance must be finite and at least 0": [
-            "uj.feasibility_report(np.ones((4, 4), np.float32), np.ones(3, np.float32), C, tolerance=-1.0)",
+            "uj.feasibility_report(ones((4, 4)), ones(3), C, tolerance=-1.0)",
             "uj.positive_part(-1.0)",
         ],
-        "layer_axis must be -1 or 0": [
-            "uj.feasibility_report(np.ones((4, 4), np.float32), np.ones(3, np.float32), C, layer_axis=2)"
-        ],
+        "layer_axis must be -1 or 0": ["uj.feasibility_report(ones((4, 4)), ones(3), C, layer_axis=2)"],
         "level must be in [0, 1), one number or one for each": ["uj.tail_mean(2.0)"],
         "sizes must be positive and finite": ["uj.scaled_constraints(C, np.zeros(3, np.float32))"],
-        "multipliers must have shape (3,), as violations have": ["uj.layer_weights(np.ones(2, np.float32), C, 3)"],
+        "multipliers must have shape (3,), as violations have": ["uj.layer_weights(ones(2), C, 3)"],
         "x must be (*batch, n, dim=4)": [
-            'models.UnrolledTransformer(dim="4", num_layers=2).init(K, Y)',
-            "models.UnrolledTransformer(dim=4, num_layers=2).init(K, Y[..., :3])",
+            'Transformer(dim="4", num_layers=2).init(K, Y)',
+            "Transformer(dim=4, num_layers=2).init(K, Y[..., :3])",
         ],
-        "y must hold at least one token of at least one number": [
-            "models.UnrolledTransformer(dim=4, num_layers=2).init(K, Y[:, :0])"
-        ],
-        "dct needs at most as many rows as columns": [
-            "models.UnrolledTransformer(dim=4, num_layers=2, rank=9).init(K, Y)"
-        ],
+        "y must hold at least one token of at least one number": ["Transformer(dim=4, num_layers=2).init(K, Y[:, :0])"],
+        "dct needs at most as many rows as columns": ["Transformer(dim=4, num_layers=2, rank=9).init(K, Y)"],
     },
 }

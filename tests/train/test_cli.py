@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from tests.started import environment
+from tests.train.commands import refused
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.data import images, text
 from unroll_jax.train.experiments import EXPERIMENTS
@@ -20,43 +21,29 @@ from unroll_jax.train.tasks.video import VideoTask
 SMALL = ("--steps", "4", "--batch-size", "4", "--model.num-layers", "2", "--validate-every", "2", "--test-gammas", "0")
 
 
-@pytest.fixture
-def refused(capsys):
-    """Runs a command that must fail; returns its one line."""
-
-    def run(*arguments):
-        assert main(arguments) == 2
-        output = capsys.readouterr()
-        lines = output.err.splitlines()
-        assert len(lines) == 1, output.err
-        assert lines[0].startswith("error: ")
-        return lines[0]
-
-    return run
+UNFIT = {
+    "--constraints.reference 0.01": "is below the loss of the noisy input",
+    "--model.rank 17": "between 1 and the token width 16",
+}
 
 
 @pytest.mark.usefixtures("in_memory")
-def test_a_reference_that_no_training_can_reach_is_refused(refused, tmp_path):
-    line = refused("run", "video-ut", *SMALL, "--constraints.reference", "0.01", "--out", str(tmp_path / "run"))
-    assert "--constraints.reference 0.01 is below the loss of the noisy input" in line
-    assert not (tmp_path / "run").exists(), "a refused run leaves nothing behind"
-
-
-@pytest.mark.usefixtures("in_memory")
-def test_a_rank_beyond_the_token_width_is_refused(refused, tmp_path):
-    for rank, words in (("0", "a whole number from 1 to 16384, or None"), ("17", "between 1 and the token width 16")):
-        line = refused("run", "video-ut", *SMALL, "--model.rank", rank, "--out", str(tmp_path / "run"))
-        assert f"--model.rank must be {words}, got {rank}" in line
+@pytest.mark.parametrize("option", UNFIT)
+def test_a_value_that_does_not_fit_the_data_is_refused_and_leaves_no_folder(option, capsys, tmp_path):
+    line = refused(capsys, "run", "video-ut", *SMALL, *option.split(), "--out", str(tmp_path / "run"))
+    assert option.split()[0] in line
+    assert UNFIT[option] in line
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.usefixtures("in_memory")
 @pytest.mark.xdist_group("video-runs")
-def test_a_resume_with_a_changed_option_names_it_and_both_values(refused, capsys, finished):
+def test_a_resume_with_a_changed_option_names_it_and_both_values(capsys, finished):
     options = "--steps 6 --batch-size 4 --validate-every 2 --test-gammas 0 0.3 --model.num-layers 2 --model.rank 4"
     command = ["run", "video-ut", *options.split(), "--out", str(finished)]
     assert main(command) == 0
     assert "finished already" in capsys.readouterr().out
-    line = refused(*command, "--dual.learning-rate", "0.5")
+    line = refused(capsys, *command, "--dual.learning-rate", "0.5")
     assert "dual.learning_rate was 0.005, is now 0.5" in line
     assert "--out" in line
 

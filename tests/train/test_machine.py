@@ -142,11 +142,11 @@ def test_the_trace_covers_its_steps_and_ends_with_the_run(monkeypatch, tmp_path,
     events, done = [], 0
     monkeypatch.setattr("jax.profiler.start_trace", lambda folder: events.append(f"start after {done}"))
     monkeypatch.setattr("jax.profiler.stop_trace", lambda: events.append(f"stop after {done}"))
-    profiler = Profiler(Profile(3, 4), tmp_path, lambda line: events.append(line) if "a trace;" not in line else None)
-    for done in calls:
-        profiler.at(done, None)
-    done = "end"
-    profiler.end()
+    log = lambda line: events.append(line) if "a trace;" not in line else None  # noqa: E731
+    with Profiler(Profile(3, 4), tmp_path, log) as profiler:
+        for done in calls:
+            profiler.at(done, None)
+        done = "end"
     assert events == expected
 
 

@@ -3,13 +3,12 @@
 JAX is imported inside functions, so that an error of the command line does not wait for it.
 """
 
-import contextlib
 import ctypes
 import math
 import os
 import platform
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -127,10 +126,18 @@ def memory_of_devices() -> int:
 
 
 class Profiler:
-    """Starts and ends a trace of some steps of a run, for TensorBoard or Perfetto; None for no trace."""
+    """Traces some steps of a run, for TensorBoard or Perfetto; the trace ends with the context at the latest."""
 
     def __init__(self, profile: Profile | None, folder: Path, log: Log):
         self._profile, self._folder, self._log, self._tracing = profile, folder, log, False
+
+    def __enter__(self) -> "Profiler":
+        """Returns itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Ends the trace, also if the run fails."""
+        self.end()
 
     def at(self, done: int, state: Any) -> None:
         """Starts or ends the trace; to be called before the first step and after each, with its number and state."""
@@ -158,16 +165,6 @@ class Profiler:
             jax.profiler.stop_trace()
             self._tracing = False
             self._log(f"{self._folder}: a trace; `tensorboard --logdir` (plug-in xprof) or ui.perfetto.dev shows it")
-
-
-@contextlib.contextmanager
-def profiling(profile: Profile | None, folder: Path, log: Log) -> Iterator[Profiler]:
-    """Yields a profiler whose trace ends with the context at the latest, also if the run fails."""
-    profiler = Profiler(profile, folder, log)
-    try:
-        yield profiler
-    finally:
-        profiler.end()
 
 
 def _version(package: str) -> str:
