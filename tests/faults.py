@@ -226,7 +226,7 @@ FAULTS = [
     Fault(f"{FIXED}linear.py:neumann", "+", 0, "fixed_point/test_linear.py"),
     Fault(f"{FIXED}linear.py:gmres.cycle", "-", 2, "fixed_point/test_linear.py"),
     Fault(f"{FIXED}linear.py:bicgstab.body", "-", 0, "fixed_point/test_linear.py"),
-    Fault(f"{FIXED}iteration.py:advance", "<", 0, "fixed_point/test_failure.py fixed_point/test_lessons.py"),
+    Fault(f"{FIXED}progress.py:advance", "<", 0, "fixed_point/test_failure.py fixed_point/test_lessons.py"),
     Fault(
         f"{FIXED}quasi_newton.py:anderson.update", "-", 0, "fixed_point/test_solvers.py fixed_point/test_iterations.py"
     ),

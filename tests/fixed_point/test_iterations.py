@@ -11,8 +11,8 @@ from unroll_jax import fixed_point as fp
 from unroll_jax.fixed_point import STATUS, linear
 from unroll_jax.fixed_point.backward import as_problem
 from unroll_jax.fixed_point.checks import flag_asymmetric
-from unroll_jax.fixed_point.iteration import RUNNING, Progress, at_the_cap
 from unroll_jax.fixed_point.problem import Point, SolveInfo, epsilon_of
+from unroll_jax.fixed_point.progress import RUNNING, Progress, at_the_cap
 
 pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.usefixtures("unchecked")]
 
@@ -147,7 +147,8 @@ def test_round_off_is_that_of_the_coarsest_dtype():
 def test_a_row_that_is_cut_off_had_stalled_if_nothing_improved_lately():
     rows = [(1e-7, 5, RUNNING), (1e-7, 1, RUNNING), (1e-2, 50, RUNNING), (1e-7, 5, 3)]
     residual, since, status = (np.array(column) for column in zip(*rows, strict=True))
-    ended = at_the_cap(Progress(np.zeros((4, 1)), residual, since, status, np.ones(4)), 1e-6, 1e-9)
+    one = np.ones(4)
+    ended = at_the_cap(Progress(np.zeros((4, 1)), residual, since, status, one, one, (one, one)), 1e-6, 1e-9)
     assert [STATUS[int(s)] for s in ended] == [
         "stalled at round-off",
         "reached max_steps",

@@ -129,20 +129,24 @@ def report_outcome(info: SolveInfo, *, what: str, advice: str, tol: float, on_fa
     _when_failed(info.residual, info.status, report)
 
 
-def report_rows(y: Any, fy: Any, *, tol: float, epsilon: float) -> None:
+def report_rows(y: Any, fy: Any, *, tol: float, atol: float, epsilon: float) -> None:
     """Warns where a state judged as one example holds rows of its first axis that are far from their own fixed points.
+
+    Nothing is reported where the relative residual of the whole state is as large, as of one that goes to 0.
 
     Args:
       y: the state, a pytree of arrays.
       fy: the step's value there.
       tol: relative tolerance that the state as a whole was solved to.
+      atol: absolute tolerance that was added.
       epsilon: relative spacing of the state's dtype.
     """
     leaves = jax.tree.leaves(y)
     if any(leaf.ndim < 2 or leaf.shape[0] != leaves[0].shape[0] for leaf in leaves):
         return
     (z, _), (fz, _) = flatten(y, 1), flatten(fy, 1)
-    residual = ratio(norm(fz - z), norm(fz))
+    residual = ratio(norm(fz - z), norm(fz) + atol / tol)
+    whole = ratio(norm((fz - z).reshape(1, -1)), norm(fz.reshape(1, -1)) + atol / tol)
 
     def report(failed: np.ndarray, worst: int, residual: float, _: int) -> None:
         warnings.warn(
@@ -153,7 +157,8 @@ def report_rows(y: Any, fy: Any, *, tol: float, epsilon: float) -> None:
             stacklevel=2,
         )
 
-    far = residual > max(FAR * tol, ROUND_OFF * epsilon)
+    limit = max(FAR * tol, ROUND_OFF * epsilon)
+    far = (residual > limit) & (whole <= limit)
     _when_failed(residual, jnp.where(far, MAX_STEPS, CONVERGED), report)
 
 

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from unroll_jax.descent import Descent, Factored, Params
-from unroll_jax.fixed_point.iteration import Progress, advance, at_the_cap, begin
 from unroll_jax.fixed_point.preconditioned import Shared, prepare, product, solve
 from unroll_jax.fixed_point.problem import ROUND_OFF, SolveInfo, judge, norm, per_example, powers
+from unroll_jax.fixed_point.progress import Progress, advance, at_the_cap, begin
 
 __all__ = ["FactoredResiduals", "factored_adjoint", "factored_form", "factored_residuals", "factored_solve"]
 
@@ -59,7 +59,7 @@ def factored_residuals(layer: Factored, z: Float[Array, "b m"]) -> FactoredResid
 
 
 def factored_solve(
-    layer: Factored, z: Float[Array, "b m"], *, tol: float, max_steps: int
+    layer: Factored, z: Float[Array, "b m"], *, tol: float, max_steps: int, atol: float = 0.0
 ) -> tuple[Float[Array, "b m"], SolveInfo, Float[Array, " b"], FactoredResiduals]:
     r"""Semismooth Newton on the hidden activations of a factored layer.
 
@@ -77,6 +77,7 @@ def factored_solve(
       z: initial state; the iteration starts at f(z).
       tol: relative tolerance on |f(z) - z| / |f(z)|.
       max_steps: cap of the Newton steps.
+      atol: absolute tolerance that is added.
 
     Returns:
       ``(z, info, reach, residuals)``; steps count products with G, which cost as much as Picard steps; ``reach`` is
@@ -105,6 +106,7 @@ def factored_solve(
             epsilon=epsilon,
             floor=floor,
             patience=STALL_PATIENCE,
+            offset=atol / tol,
         )
         going = progress.going
         root = _root_slope(activation, g)

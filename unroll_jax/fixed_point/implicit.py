@@ -5,8 +5,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, jaxpr_as_fun  # pyright: ignore[reportPrivateImportUsage]
 from jaxtyping import Array, Bool, Float, Int
 
 from unroll_jax.arguments import at_least, checked, in_interval, one_of
@@ -22,15 +20,14 @@ from unroll_jax.fixed_point.backward import (
 )
 from unroll_jax.fixed_point.checks import (
     ON_FAILURE,
-    check_start,
     flag_asymmetric,
     report_outcome,
     report_rows,
     resolve_batch_ndim,
 )
 from unroll_jax.fixed_point.factored import factored_adjoint, factored_residuals, factored_solve
-from unroll_jax.fixed_point.iteration import relative, run, unroll_solver
-from unroll_jax.fixed_point.plan import Plan, choose
+from unroll_jax.fixed_point.iteration import run, unroll_solver
+from unroll_jax.fixed_point.plan import Plan, begin_step, check_layer, choose, close_step
 from unroll_jax.fixed_point.problem import (
     STALLED,
     Adjoint,
@@ -44,20 +41,21 @@ from unroll_jax.fixed_point.problem import (
     judge,
     norm,
 )
-from unroll_jax.steps import check_state, check_step, full_precision, settle
+from unroll_jax.fixed_point.progress import relative
+from unroll_jax.steps import full_precision
 
 __all__ = ["EquilibriumInfo", "equilibrium"]
 
 LEAST_ADJOINT_STEPS = 200  # products with J^T are cheap next to Newton steps, for which a cap of a few is enough
-CONTRACTING = ", or keep |W| < 1 (certificates.spectral_normalise)"  # advice for layers with such weights
 
 
 class EquilibriumInfo(NamedTuple):
     """Diagnostics of the forward solve of `equilibrium`, per example.
 
     Attributes:
-      residual: relative, |f(z) - z| / |f(z)| at the z that the state returned is f of; where |f(z)| has grown to more
-        than 30 times the sizes of the first state and of the steps met, relative to that.
+      residual: relative, |f(z) - z| / (|f(z)| + atol / tol) at the z that the state returned is f of; where |f(z)| has
+        grown to more than 30 times the sizes of the first state and of the steps met, relative to that; where by
+        default a state goes to 0 (see ``atol``), |f(z) - z| relative to these sizes, once it is at most ``tol``.
       steps: evaluations of the step until the example ended.
       status: how it ended, an index into `unroll_jax.fixed_point.STATUS`.
       converged: whether it met the tolerance or stalled at round-off.
@@ -77,6 +75,7 @@ class EquilibriumInfo(NamedTuple):
 
 @checked(
     tol=in_interval("(0, 1)"),
+    atol=at_least(0.0),
     max_steps=at_least(1),
     on_failure=one_of(ON_FAILURE),
     adjoint_tol=in_interval("(0, 1)"),
@@ -99,6 +98,7 @@ def equilibrium(
     batch_ndim: int | None = None,
     probe: Probe | None = None,
     forward_mode: bool = False,
+    atol: float | None = None,
 ) -> tuple[Any, EquilibriumInfo]:
     r"""The fixed point z = f(z) of a step, and its gradient by the implicit function theorem.
 
@@ -146,8 +146,8 @@ def equilibrium(
       adjoint: a name of `ADJOINTS`, an `Adjoint`, or ``unrolled(k)``: then k steps of the solver, differentiated by
         autodiff. None is conjugate gradients for a factored or symmetric layer, in the small space of the former, else
         "bicgstab_gmres".
-      tol: relative tolerance of the forward solve, |f(z) - z| <= tol |f(z)| for every example. An example that cannot
-        get there for round-off counts as converged, with its own status.
+      tol: relative tolerance of the forward solve, |f(z) - z| <= atol + tol |f(z)| for every example. An example that
+        cannot get there for round-off counts as converged, with its own status.
       max_steps: cap of the forward solve; of Newton steps where there are such.
       on_failure: "error", "warn" or "accept" where an example does not converge, in the forward and the backward pass.
         In compiled code the error is ``jax.errors.JaxRuntimeError``, raised when the results are waited for.
@@ -158,6 +158,11 @@ def equilibrium(
         own fixed points, as small examples next to large ones would be.
       probe: zeros from `unroll_jax.fixed_point.zero_probe`; its cotangent is the statistics of the backward solve.
       forward_mode: whether derivatives beyond one reverse pass are wanted.
+      atol: absolute tolerance of the forward solve, at least 0. None is 0, except for states that go to 0, where a
+        relative residual tells nothing. Let s be the size of an example's first state or, if larger, of its steps. If
+        |f(z)| shrinks as |f(z) - z| does, the example ends where |f(z) - z| <= min(tol, epsilon / 2) s, with the
+        epsilon of the state's dtype, or after ``max_steps``, converged if |f(z) - z| <= tol s. Pass ``atol=0.0`` for
+        fixed points smaller than that. Unrolled solves and jaxopt's loops use a number given, but not this default.
 
     Returns:
       ``(y, info)``: the equilibrium, and an `EquilibriumInfo`.
@@ -178,9 +183,9 @@ def equilibrium(
       >>> bool(info.converged.all()), bool(jnp.allclose(z, step(weight, z, x), atol=1e-5))
       (True, True)
     """
-    step, y0 = _begin(descent, params, y0, x)
-    function, operands = _close(step, params, y0, x)
-    hint = _check_layer(descent, params, y0)
+    step, y0 = begin_step(descent, params, y0, x)
+    function, operands = close_step(step, params, y0, x)
+    hint = check_layer(descent, params, y0)
     inferred = batch_ndim is None and not isinstance(descent, Descent)
     batch_ndim = resolve_batch_ndim(descent, params, y0, x, batch_ndim)
     batch, epsilon = jax.tree.leaves(y0)[0].shape[:batch_ndim], epsilon_of(y0)
@@ -196,52 +201,18 @@ def equilibrium(
     if probe is not None and (forward_mode or isinstance(plan.adjoint, Unrolled)):
         raise ValueError('probe needs the reverse mode: drop it, or forward_mode and adjoint="unrolled"')
     if isinstance(plan.adjoint, Unrolled):
-        y, info = _unrolled(plan, plan.adjoint, rows, operands, start, epsilon, tol)
+        y, info = _unrolled(plan, plan.adjoint, rows, operands, start, epsilon, tol, atol)
         advice = f"raise num_steps{hint}"
         report_outcome(info, what="unrolled equilibrium", advice=advice, tol=tol, on_failure=on_failure)
     else:
         cap = adjoint_max_steps or max(max_steps, LEAST_ADJOINT_STEPS)
         backward = Backward(plan.adjoint, adjoint_tol or tol, cap, on_failure, epsilon, hint)
-        y, info, z = _implicit(plan, backward, rows, operands, start, tol, max_steps, probe, forward_mode)
+        y, info, z = _implicit(plan, backward, rows, operands, start, tol, atol, max_steps, probe, forward_mode)
         advice = f"raise max_steps or tol{hint}"
         report_outcome(info, what="equilibrium", advice=advice, tol=tol, on_failure=on_failure)
         if inferred and on_failure != "accept":
-            report_rows(restore(z), restore(jax.lax.stop_gradient(y)), tol=tol, epsilon=epsilon)
+            report_rows(restore(z), restore(jax.lax.stop_gradient(y)), tol=tol, atol=atol or 0.0, epsilon=epsilon)
     return restore(y), _shaped(info, batch)
-
-
-def _begin(descent: Any, params: Params, y0: Any, x: Any) -> tuple[Callable[..., Any], Any]:
-    """The step, and the initial state where the step leaves it."""
-    step = descent.step if isinstance(descent, Descent) else descent
-    if not callable(step):
-        raise TypeError(f"descent must be a Descent or a step (params, y, x) -> y', got {descent!r}")
-    check_state("y0", y0)
-    y0 = jax.tree.map(lambda leaf: jax.lax.stop_gradient(jnp.asarray(leaf)), y0)
-    check_start(y0)
-    return step, settle(lambda y: step(params, y, x), y0)
-
-
-def _check_layer(descent: Any, params: Params, y: Any) -> str:
-    """Runs the layer's parameter check; returns a hint for the failure message."""
-    if not isinstance(descent, Descent):
-        return ""
-    if descent.check is not None:
-        descent.check(params, y)
-    return CONTRACTING if descent.check is not None or descent.factored is not None else ""
-
-
-def _close(step: Callable[..., Any], params: Params, y: Any, x: Any) -> tuple[Function, Any]:
-    """The step with everything it closes over as operands, so that no tracer of the caller outlives its trace."""
-    closed, after = jax.make_jaxpr(step, return_shape=True)(params, y, x)
-    check_step(y, after)
-    structure = jax.tree.structure(after)
-
-    def function(operands: Any, y: Any) -> Any:
-        params, x, consts = operands
-        leaves = jax.tree.leaves((params, y, x))
-        return jax.tree.unflatten(structure, jaxpr_as_fun(ClosedJaxpr(closed.jaxpr, consts))(*leaves))
-
-    return function, (params, x, closed.consts)
 
 
 def _implicit(
@@ -251,6 +222,7 @@ def _implicit(
     operands: Any,
     start: Array,
     tol: float,
+    atol: float | None,
     max_steps: int,
     probe: Probe | None,
     forward_mode: bool,
@@ -258,11 +230,11 @@ def _implicit(
     """One differentiable step from the solution, how the solve ended, and the solution itself."""
     epsilon, reach, residuals = backward.epsilon, None, None
     if plan.solver is None and plan.factored is not None:
-        z, info, reach, residuals = factored_solve(plan.factored, start, tol=tol, max_steps=max_steps)
+        z, info, reach, residuals = factored_solve(plan.factored, start, tol=tol, max_steps=max_steps, atol=atol or 0.0)
     else:
         assert plan.solver is not None
         problem = as_problem(rows, jax.lax.stop_gradient(operands), epsilon)
-        z, info = run(problem, start, plan.solver, tol=tol, max_steps=max_steps)
+        z, info = run(problem, start, plan.solver, tol=tol, max_steps=max_steps, atol=atol)
         info = _probed(plan.solver, problem, z, info)
         residuals = factored_residuals(plan.factored, start) if plan.factored is not None else None
     z, info, reach, residuals = jax.lax.stop_gradient((z, info, reach, residuals))
@@ -274,18 +246,25 @@ def _implicit(
         y = corrected(rows, backward, operands, z, probe, residuals)
     if reach is not None:  # Newton's method watched the hidden residual; this is that of the step
         fz = jax.lax.stop_gradient(y)
-        residual = relative(norm(fz - z), norm(fz), reach, epsilon)
+        residual = relative(norm(fz - z), norm(fz), reach, epsilon, (atol or 0.0) / tol)
         info = judge(residual, info.steps, tol, epsilon, idle=info.status <= STALLED)
     return y, info, z
 
 
 def _unrolled(
-    plan: Plan, adjoint: Unrolled, rows: Function, operands: Any, start: Array, epsilon: float, tol: float
+    plan: Plan,
+    adjoint: Unrolled,
+    rows: Function,
+    operands: Any,
+    start: Array,
+    epsilon: float,
+    tol: float,
+    atol: float | None,
 ) -> tuple[Array, SolveInfo]:
     """The last state of a fixed number of steps, differentiated by autodiff, and how the solve ended."""
     assert plan.solver is not None
     problem = as_problem(rows, operands, epsilon)
-    y, info = unroll_solver(problem, start, plan.solver, num_steps=adjoint.num_steps, tol=tol)
+    y, info = unroll_solver(problem, start, plan.solver, num_steps=adjoint.num_steps, tol=tol, atol=atol or 0.0)
     return y, _probed(plan.solver, as_problem(rows, jax.lax.stop_gradient(operands), epsilon), y, info)
 
 

@@ -1,70 +1,26 @@
-"""Runs an iteration until every example converges; tracks each example's best state."""
+"""Runs an iteration until every example converges."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
-from unroll_jax.fixed_point.problem import (
-    CONVERGED,
-    MAX_STEPS,
-    NONFINITE,
-    STALLED,
-    Point,
-    Problem,
-    SolveInfo,
-    Solver,
-    judge,
-    norm,
-    per_example,
-    ratio,
+from unroll_jax.fixed_point.problem import Point, Problem, SolveInfo, Solver, judge, norm, per_example
+from unroll_jax.fixed_point.progress import (
+    IDLE_AT_THE_CAP,
+    STALL_PATIENCE,
+    Progress,
+    advance,
+    at_the_cap,
+    begin,
+    extend,
+    near_zero,
+    relative,
 )
 
-__all__ = [
-    "GROWTH",
-    "IDLE_AT_THE_CAP",
-    "Progress",
-    "advance",
-    "at_the_cap",
-    "begin",
-    "extend",
-    "relative",
-    "run",
-    "unroll_solver",
-]
-
-# States may grow to this many times their reach before residuals stop being relative to them: beyond, |f(z) - z| is
-# small next to |f(z)| because z is large, as of a map without a fixed point.
-GROWTH = 30.0
-
-RUNNING = -1
-IDLE_AT_THE_CAP = 3  # steps without a better residual, near round-off, after which a row that is cut off had stalled
-STALL_PATIENCE = 10  # steps without a better residual, near round-off, after which there is none to be had
-
-
-class Progress(NamedTuple):
-    """The progress of each row.
-
-    Attributes:
-      best: the state of least residual met.
-      residual: its relative residual.
-      since: steps since it was met.
-      status: how the row ended, or -1 while it runs.
-      reach: see `extend`.
-    """
-
-    best: Float[Array, "b m"]
-    residual: Float[Array, " b"]
-    since: Int[Array, " b"]
-    status: Int[Array, " b"]
-    reach: Float[Array, " b"]
-
-    @property
-    def going(self) -> Bool[Array, " b"]:
-        """True in rows that go on."""
-        return self.status == RUNNING
+__all__ = ["run", "unroll_solver"]
 
 
 class _Carry(NamedTuple):
@@ -83,15 +39,19 @@ def run(
     tol: float,
     max_steps: int,
     scale: Float[Array, " b"] | None = None,
+    atol: float | None = None,
 ) -> tuple[Float[Array, "b m"], SolveInfo]:
-    """Iterates until every row has |f(z) - z| <= tol |f(z)|, has stalled at round-off, or max_steps are taken.
+    """Iterates until every row has |f(z) - z| <= atol + tol |f(z)|, has stalled at round-off, or max_steps are taken.
 
     A row that has ended is frozen. Returns the best state met and its residual. With ``scale``, residuals
     are relative to it in place of |f(z)|, as of a linear map, whose values may be large and round at their own size;
-    a row that improves no more then ends at any residual.
+    a row that improves no more then ends at any residual. Without ``scale`` and ``atol``, rows that go to 0 end at
+    round-off of the sizes they came from, see `vanishing`.
     """
+    offset = (atol or 0.0) / tol
     if solver.whole is not None:
-        return _run_whole(problem, z, solver.whole, tol, max_steps)
+        return _run_whole(problem, z, solver.whole, tol, max_steps, offset)
+    nought = min(tol, 0.5 * problem.epsilon) if scale is None and atol is None else 0.0
 
     floor, rounding = (problem.floor, 0.5 * problem.epsilon) if scale is None else (jnp.inf, 0.0)
 
@@ -110,6 +70,8 @@ def run(
             epsilon=problem.epsilon,
             floor=floor,
             patience=STALL_PATIENCE,
+            offset=offset,
+            nought=nought,
         )
         z, memory = update(Point(carry.z, fz, residual, progress.going, carry.number), carry.memory)
         z, memory = per_example(progress.going, (z, memory), (carry.z, carry.memory))
@@ -129,11 +91,14 @@ def run(
         end = iterate(start)
     else:  # a loop of one turn or none, which makes no memory where plain steps have done
         end = jax.lax.while_loop(unfinished, iterate, _plain_steps(step, unfinished, start, solver.plain))
-    return end.progress.best, SolveInfo(end.progress.residual, end.steps, at_the_cap(end.progress, floor, rounding))
+    residual, status = end.progress.residual, at_the_cap(end.progress, floor, rounding)
+    if nought:
+        residual, status = near_zero(end.progress, status, tol)
+    return end.progress.best, SolveInfo(residual, end.steps, status)
 
 
 def unroll_solver(
-    problem: Problem, z: Float[Array, "b m"], solver: Solver, *, num_steps: int, tol: float
+    problem: Problem, z: Float[Array, "b m"], solver: Solver, *, num_steps: int, tol: float, atol: float = 0.0
 ) -> tuple[Float[Array, "b m"], SolveInfo]:
     """``num_steps`` steps in a scan that autodiff can go through; the residual is that of the last evaluation.
 
@@ -149,7 +114,7 @@ def unroll_solver(
         fz = problem.apply(z)
         step, size = jax.lax.stop_gradient((norm(fz - z), norm(fz)))
         reach = extend(reach, step, first=count == 0)
-        residual = relative(step, size, reach, problem.epsilon)
+        residual = relative(step, size, reach, problem.epsilon, atol / tol)
         z, memory = solver.update(problem, Point(z, fz, residual, going, count), memory)
         return (z, memory, reach), residual
 
@@ -175,83 +140,12 @@ def _plain_steps(
     return jax.lax.while_loop(lambda carry: unfinished(carry[0]) & carry[1], body, (start, quick))[0]
 
 
-def begin(z: Float[Array, "b m"], reach: Float[Array, " b"]) -> Progress:
-    """Before the first step from z, whose norm is ``reach``."""
-    none = jnp.zeros_like(reach, jnp.int32)
-    return Progress(z, jnp.full_like(reach, jnp.inf), none, jnp.full_like(none, RUNNING), reach)
-
-
-def advance(
-    progress: Progress,
-    z: Float[Array, "b m"],
-    step: Float[Array, " b"],
-    size: Float[Array, " b"],
-    *,
-    tol: float,
-    epsilon: float,
-    floor: float | Float[Array, " b"],
-    patience: int,
-) -> tuple[Progress, Float[Array, " b"]]:
-    """After |f(z) - z| and |f(z)| are known: rows end at ``tol``, at round-off, or at a value that is not finite.
-
-    A row is at round-off if ``patience`` steps have brought nothing better than a residual under ``floor``.
-
-    Returns:
-      ``(progress, residual)``, the latter relative to ``size``, or see `relative`.
-    """
-    reach = extend(progress.reach, step, first=jnp.isinf(progress.residual))
-    reach = jnp.where(progress.going, reach, progress.reach)
-    residual = relative(step, size, reach, epsilon)
-    better = progress.going & (residual < progress.residual)
-    best = per_example(better, z, progress.best)
-    since = jnp.where(better, 0, progress.since + 1)
-    lowest = jnp.where(better, residual, progress.residual)
-    status = jnp.where(progress.going & (since >= patience) & (lowest <= floor), STALLED, progress.status)
-    status = jnp.where(progress.going & ~jnp.isfinite(residual), NONFINITE, status)
-    status = jnp.where(progress.going & (residual <= tol), CONVERGED, status)
-    return Progress(best, lowest, since, status, reach), residual
-
-
-def at_the_cap(progress: Progress, floor: float | Float[Array, " b"], rounding: float) -> Int[Array, " b"]:
-    """Returns the status of rows at the cap on steps: a row that is still going has stalled, or was cut off.
-
-    A residual under ``rounding`` is less than rounding the values of the map leaves: more steps tell nothing.
-    """
-    idle = (progress.since >= IDLE_AT_THE_CAP) | (progress.residual <= rounding)
-    stalled = (progress.residual <= floor) & idle
-    return jnp.where(progress.going, jnp.where(stalled, STALLED, MAX_STEPS), progress.status)
-
-
-def relative(
-    step: Float[Array, " b"], size: Float[Array, " b"], reach: Float[Array, " b"], epsilon: float
-) -> Float[Array, " b"]:
-    """The residual |f(z) - z| relative to |f(z)|, or to `GROWTH` times ``reach`` where |f(z)| has outgrown that.
-
-    Args:
-      step: |f(z) - z|.
-      size: |f(z)|.
-      reach: see `extend`.
-      epsilon: relative spacing of the numbers f is computed in; an outgrown state is not known any better.
-    """
-    limit = GROWTH * reach
-    return jnp.where(size > limit, ratio(jnp.maximum(step, epsilon * size), limit), ratio(step, size))
-
-
-def extend(reach: Float[Array, " b"], step: Float[Array, " b"], first: Bool[Array, "..."] | bool) -> Float[Array, " b"]:
-    """The size that states of an iteration have by right, after a step |f(z) - z|.
-
-    It is the norm of the first state or of the first step, and grows with later ones, at most twofold each: where an
-    extrapolation has gone far astray, one step tells nothing about the size of a fixed point.
-    """
-    return jnp.fmax(reach, jnp.where(first, step, jnp.minimum(step, 2.0 * reach)))
-
-
 def _run_whole(
-    problem: Problem, z: Array, whole: Callable[..., Any], tol: float, max_steps: int
+    problem: Problem, z: Array, whole: Callable[..., Any], tol: float, max_steps: int, offset: float
 ) -> tuple[Array, SolveInfo]:
     """Runs a loop that is not `run`'s, and measures its result as `run` does."""
     reach = extend(norm(z), norm(problem.apply(z) - z), first=True)
     z, steps = whole(problem, z, tol, max_steps)
     fz = problem.apply(z)
-    residual = relative(norm(fz - z), norm(fz), reach, problem.epsilon)
+    residual = relative(norm(fz - z), norm(fz), reach, problem.epsilon, offset)
     return z, judge(residual, steps, tol, problem.epsilon, idle=steps < max_steps)
