@@ -15,11 +15,17 @@ def powers_of_two(sizes: Float[Array, "..."]) -> tuple[Float[Array, "..."], Floa
 
     Products with them are exact, and neither is subnormal, which compiled code takes for 0.
     """
-    lowest = int(jnp.finfo(sizes.dtype).minexp)
-    _, exponent = jnp.frexp(jax.lax.stop_gradient(sizes))
-    exponent = jnp.clip(exponent, lowest, -lowest)
-    one = jnp.ones((), sizes.dtype)
-    return jnp.ldexp(one, -exponent), jnp.ldexp(one, exponent)
+    limits = jnp.finfo(sizes.dtype)
+    lowest, mantissa = int(limits.minexp), int(limits.nmant)
+    bias, kind = 1 - lowest, jnp.dtype(f"int{limits.bits}")
+    # By their bits: frexp and ldexp take several times as long to compile and to run.
+    biased = (jax.lax.bitcast_convert_type(jax.lax.stop_gradient(sizes), kind) >> mantissa) & (2 * bias + 1)
+    exponent = jnp.where(biased == 0, 0, jnp.clip(biased - (bias - 1), lowest, -lowest))
+
+    def power(exponent: Array) -> Array:
+        return jax.lax.bitcast_convert_type((exponent + bias) << mantissa, sizes.dtype)
+
+    return power(-exponent), power(exponent)
 
 
 def square_range(largest: Float[Array, "..."], count: int) -> tuple[Float[Array, "..."], Float[Array, "..."]]:

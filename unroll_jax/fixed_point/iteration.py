@@ -43,7 +43,7 @@ def run(
 ) -> tuple[Float[Array, "b m"], SolveInfo]:
     """Iterates until every row has |f(z) - z| <= atol + tol |f(z)|, has stalled at round-off, or max_steps are taken.
 
-    A row that has ended is frozen. Returns the best state met and its residual. With ``scale``, residuals
+    The state of a row that has ended is frozen. Returns the best state met and its residual. With ``scale``, residuals
     are relative to it in place of |f(z)|, as of a linear map, whose values may be large and round at their own size;
     a row that improves no more then ends at any residual. Without ``scale`` and ``atol``, rows that go to 0 end at
     round-off of the sizes they came from, see `vanishing`.
@@ -74,7 +74,7 @@ def run(
             nought=nought,
         )
         z, memory = update(Point(carry.z, fz, residual, progress.going, carry.number), carry.memory)
-        z, memory = per_example(progress.going, (z, memory), (carry.z, carry.memory))
+        z = per_example(progress.going, z, carry.z)
         return _Carry(carry.number + 1, z, memory, progress, steps)
 
     progress = begin(z, norm(z) if scale is None else jnp.full_like(scale, jnp.inf))

@@ -7,18 +7,22 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unroll_jax.arguments import at_least, checked, in_interval
-from unroll_jax.fixed_point.problem import Point, Problem, Solver, norm, put
+from unroll_jax.fixed_point.problem import Point, Problem, Solver, filled, norm, put
 
 __all__ = ["anderson", "broyden"]
 
 
 class AndersonMemory(NamedTuple):
-    """The last differences of residuals, scaled to unit length, those of images in the same scale, the point before."""
+    """The last differences of residuals, scaled to unit length, those of images in the same scale, the point before.
+
+    ``gram`` holds the inner products of the former.
+    """
 
     residual_differences: Float[Array, "b w m"]
     image_differences: Float[Array, "b w m"]
     residual: Float[Array, "b m"]
     image: Float[Array, "b m"]
+    gram: Float[Array, "b w w"]
 
 
 @checked(window=at_least(1), ridge=at_least(0.0), mixing=in_interval("(0, 1]"))
@@ -52,7 +56,8 @@ def anderson(window: int = 5, *, ridge: float | None = None, mixing: float = 1.0
 
     def init(z: Array) -> AndersonMemory:
         history = jnp.repeat(jnp.zeros_like(z)[:, None], window, axis=1)
-        return AndersonMemory(history, history, jnp.zeros_like(z), jnp.zeros_like(z))
+        gram = filled(z, 0.0)[:, None, None] * jnp.zeros((window, window), z.dtype)
+        return AndersonMemory(history, history, jnp.zeros_like(z), jnp.zeros_like(z), gram)
 
     def update(problem: Problem, point: Point, memory: AndersonMemory) -> tuple[Array, AndersonMemory]:
         residual = point.fz - point.z
@@ -63,9 +68,11 @@ def anderson(window: int = 5, *, ridge: float | None = None, mixing: float = 1.0
         # A difference of zero, or one that is not there yet, is a column of zeros: a 1 on the diagonal, no weight.
         usable = ~first & (length > 0.0)
         scale = jnp.where(usable, length, 1.0)
-        residuals = put(memory.residual_differences, jnp.where(usable, change / scale, 0.0), place)
+        column = jnp.where(usable, change / scale, 0.0)
+        residuals = put(memory.residual_differences, column, place)
         images = put(memory.image_differences, jnp.where(usable, image_change / scale, 0.0), place)
-        gram = jnp.einsum("bim,bjm->bij", residuals, residuals)
+        products = jnp.einsum("bim,bm->bi", residuals, column)
+        gram = put(put(memory.gram, products, place).mT, products, place)
         least = 10.0 * float(jnp.finfo(gram.dtype).eps) if ridge is None else ridge
         empty = jnp.diagonal(gram, axis1=1, axis2=2) == 0.0
         system = gram + (least + empty[:, :, None]) * jnp.eye(window, dtype=gram.dtype)
@@ -73,7 +80,7 @@ def anderson(window: int = 5, *, ridge: float | None = None, mixing: float = 1.0
         moved = point.fz - jnp.einsum("bi,bim->bm", weights, images)
         if mixing < 1.0:
             moved = moved - (1.0 - mixing) * (residual - jnp.einsum("bi,bim->bm", weights, residuals))
-        return moved, AndersonMemory(residuals, images, residual, point.fz)
+        return moved, AndersonMemory(residuals, images, residual, point.fz, gram)
 
     return Solver(init=init, update=update)
 

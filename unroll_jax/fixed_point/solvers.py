@@ -212,7 +212,7 @@ def newton_cg(*, forcing: float = 0.1, max_inner_steps: int = 100) -> Solver:
 
 
 @checked()
-def picard_anderson(fall: float = 4.0, *, window: int = 5) -> Solver:
+def picard_anderson(fall: float = 1.25, *, window: int = 5) -> Solver:
     """Plain steps as long as each makes every example's residual ``fall`` times smaller, then `anderson`.
 
     Where a map contracts that well, plain steps need hardly more evaluations than extrapolation, and no history.
