@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unroll_jax.numerics import gram, linear
+from unroll_jax.numerics import gram, linear, powers_of_two
 
 
 def drawn(shape, seed=0):
@@ -59,3 +59,12 @@ def test_linear_is_the_product_and_so_are_its_gradients(batch):
     gradients = jax.grad(lambda y, w: jnp.sum(linear(y, w) * weights), (0, 1))(tokens, weight)
     expected = (weights @ weight.T, np.einsum("ud,uk->dk", tokens.reshape(-1, 4), weights.reshape(-1, 3)))
     chex.assert_trees_all_close(gradients, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit])
+def test_powers_of_two_are_those_of_frexp_where_they_are_normal(wrap):
+    sizes = jnp.array([0.0, 1.0, 0.99, 3.0, 4.0, 1.2e-38, 1e-30, 3.4e38, np.inf, np.nan], jnp.float32)
+    exponents = np.array([0, 1, 0, 2, 3, -125, -99, 126, 126, 126])
+    down, up = wrap(powers_of_two)(sizes)
+    np.testing.assert_array_equal(up, 2.0**exponents)
+    np.testing.assert_array_equal(down, 2.0**-exponents)

@@ -53,7 +53,7 @@ def test_damping_converges_where_plain_steps_turn_for_ever():
 
 
 @pytest.mark.slow
-def test_plain_steps_come_first_as_long_as_they_fall_fourfold():
+def test_plain_steps_come_first_as_long_as_they_fall_well():
     """A map that contracts tenfold needs no history; of one that contracts by a tenth, two steps, then Anderson's."""
     A, x = np.linalg.qr(np.asarray(skew_weights()))[0], np.asarray(inputs(8))
     affine = lambda A, z, x: z @ A + x  # noqa: E731
