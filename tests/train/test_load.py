@@ -155,21 +155,14 @@ REFUSED = {
     "no picture": (lambda folder: folder / "no.png", r"no\.png cannot be read as an image"),
     "a folder": (lambda folder: folder, "is not a file"),
     "half an image": (lambda folder: folder / "half.png", r"half\.png cannot be read as an image"),
-    "deep": (lambda folder: folder / "deep.png", "more than 8 bits"),
     "floats": (lambda folder: np.zeros((160, 160)), r"uint8, from 0 to 255, .*got float64 \(160, 160\)"),
-    "nothing": (lambda folder: np.zeros((0, 160, 160), np.uint8), "not empty"),
     "a row": (lambda folder: np.zeros(160, np.uint8), r"must be uint8 \(frames, height, width\)"),
-    "five axes": (lambda folder: np.zeros((1, 2, 4, 4, 3), np.uint8), "must be uint8"),
     "five channels": (lambda folder: np.zeros((2, 4, 4, 5), np.uint8), r"with 1 to 4 channels, got shape \(4, 4, 5\)"),
-    "none": (lambda folder: None, "got NoneType"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_is_no_picture_and_no_video_is_refused_in_a_line(model, tmp_path, case):
-    (tmp_path / "text.txt").write_text("dear")
-    (tmp_path / "text.png").write_text("dear")
-    Image.fromarray(np.zeros((9, 9), np.uint16)).save(tmp_path / "deep.png")
     PICTURE.save(tmp_path / "whole.png")
     (tmp_path / "half.png").write_bytes((tmp_path / "whole.png").read_bytes()[:1000])
     source, words = REFUSED[case]
@@ -180,7 +173,6 @@ def test_what_is_no_picture_and_no_video_is_refused_in_a_line(model, tmp_path, c
 
 DAMAGE = {
     "half the facts": ("run", "model.json", None, r"model\.json is damaged"),
-    "a fact more": ("run", "model.json", lambda row: row.update(more=1), r"model\.json is damaged"),
     "facts of another model": ("run", "model.json", lambda row: row.update(token_dim=25), "is of another model: .*"),
     "of 0.1": ("run", "config.json", lambda row: row.pop("version"), "was written by version 0.1 of unroll_jax"),
     "another task": ("run", "config.json", lambda row: row.update(task="chess"), "'task' is unknown or missing"),

@@ -216,19 +216,6 @@ def test_a_tracker_that_fails_in_training_is_dropped_with_one_line(name, call, a
     assert {step for step, _, _ in points} == set(range(1, 7)), "the others go on"
 
 
-def test_tensorboard_that_fails_in_training_is_dropped_with_one_line(at, monkeypatch, capsys):
-    tensorboard = TRACKERS["tensorboard"]
-
-    def opened(folder, first_step):
-        tracker = tensorboard(folder, first_step)
-        return tracker._replace(add=failing(tracker.add, []))
-
-    monkeypatch.setitem(TRACKERS, "tensorboard", opened)
-    assert main(RUN) == 0
-    assert capsys.readouterr().out.count("--track tensorboard failed (RuntimeError: ") == 1
-    assert len(read_metrics(at / "metrics.jsonl")) == 9
-
-
 def test_a_tracker_that_cannot_be_closed_ends_no_run(at, wandb, capsys):
     wandb.finish = refuse
     assert main([*RUN, "--track", "wandb"]) == 0
