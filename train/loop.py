@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 
 from .checkpoint import Checkpoints, way_back
-from .config.errors import Interrupted, StorageError
+from .config.errors import Interrupted, StorageError, option_text
 from .config.run import parse_profile
 from .finite import NotFiniteError
 from .metrics import MetricsWriter, tell_lost
@@ -36,7 +36,6 @@ from .task import Batch, Log, Row, Task
 from .trackers import Callbacks, tracking
 
 UNJUDGED = -1e30  # score of an interrupt checkpoint: below any other
-LESS_MEMORY = "raise --accumulate or pass --remat everything; or lower --batch-size, into another --out"
 Step = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
 
 
@@ -203,7 +202,9 @@ class _Loop:
             began = time.perf_counter()
             with bar.pausing("compiling"):
                 step = self.step.lower(state, batch).compile()
-            require_memory(step_size(step), "a step", LESS_MEMORY)
+            recomputed = option_text("remat", "everything")
+            way_out = f"raise {option_text('accumulate')} or pass {recomputed}; or lower {option_text('batch_size')}"
+            require_memory(step_size(step), "a step", f"{way_out}, into another {option_text('out')}")
             self.compiled[shapes] = step
             self.compile_seconds += time.perf_counter() - began
         return self.compiled[shapes]

@@ -10,18 +10,14 @@ import pytest
 
 from benchmarks import __main__ as benchmarks
 from benchmarks import decoding
-from benchmarks.decoding import cases
 from tests.train.commands import refused
 from unroll_jax.models import Decoder, decoder_logits
 from unroll_jax.train import load
 from unroll_jax.train.__main__ import main
-from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.data import instructions
 from unroll_jax.train.data.conversations import Prompt
 from unroll_jax.train.exporting import export
 from unroll_jax.train.generation import Settings, Unfinished, answer
 from unroll_jax.train.loading import open_decoder
-from unroll_jax.train.runs import read_config
 
 pytestmark = pytest.mark.xdist_group("language")
 ROWS = [{"instruction": "Say bado."}, {"instruction": "Add 1 and 2."}, {"instruction": "Say mi twice."}]
@@ -107,20 +103,6 @@ def test_an_interrupted_command_goes_on_behind_the_answers_it_has(command, monke
     assert "answers.unfinished.jsonl is damaged in line 1" in refused(capsys, *words)
 
 
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ({"place": 3, "text": "a", "tokens": [1]}, "damaged in line 2"),
-        ({"place": "0", "text": "a", "tokens": [1]}, "damaged in line 2"),
-    ],
-)
-def test_unfinished_answers_that_are_none_are_refused_in_one_line(row, message, tmp_path):
-    answers = Unfinished(tmp_path / "answers.json", {"seed": 0})
-    answers.path.write_text("".join(json.dumps(line) + "\n" for line in ({"about": {"seed": 0}}, row)))
-    with pytest.raises(UserError, match=message):
-        answers.start([Prompt(one["instruction"]) for one in ROWS])
-
-
 def test_what_a_run_cannot_generate_is_refused_in_one_line(finished, command, tmp_path, capsys):
     words, _ = command
     bare, other, several = (tmp_path / name for name in ("bare", "other", "several"))
@@ -142,15 +124,6 @@ def test_what_a_run_cannot_generate_is_refused_in_one_line(finished, command, tm
     for command_words, message in cases:
         assert message in refused(capsys, *command_words)
     assert not list(tmp_path.glob("*.unfinished.jsonl"))
-
-
-def test_answers_are_as_long_as_half_the_context_where_nothing_is_said(command, capsys):
-    words, _ = command
-    assert main([*words[:4], "--limit", "1"]) == 0
-    shown = capsys.readouterr().out
-    count = int(shown.split("1 answers of ")[1].split()[0])
-    assert 1 <= count <= 32
-    assert np.isin("1. Say bado.", shown.splitlines())
 
 
 @pytest.mark.slow
@@ -185,21 +158,3 @@ def test_the_benchmark_of_decoding_takes_runs_and_pairs_each_with_its_plain_answ
     assert "first 3 prompts, times of the other 3" in capsys.readouterr().out
     assert benchmarks.main([*words, "--runs", str(tmp_path)]) == 2
     assert capsys.readouterr().err.startswith(f"error: {tmp_path} ")
-
-
-def test_the_benchmark_asks_runs_the_prompts_of_their_test_split_which_exports_do_not_name(finished, tmp_path):
-    run, folder = finished.folders[1], export(finished.folders[1], tmp_path / "model", log=quiet)
-    test = instructions.load(read_config(run)[1].data, log=quiet).whole("test")
-    expected = [messages[0].content for messages, _ in test][:6]
-    (case,) = cases.of_runs([run], cases.Sizes(test_prompts=6, real_tokens=4), None, log=quiet)
-    tokenizer = open_decoder(str(run), log=quiet).tokenizer
-    prompts = [tokenizer.decode(tokens) for (tokens,) in (*case.choosing, *case.batches)]
-    assert prompts == [f"<|user|>{prompt}<|end|><|assistant|>" for prompt in expected]
-    assert len(set(prompts)) > 1
-    for place, sizes, words in (
-        (folder, cases.Sizes(), "has weights but does not say where test prompts are; give --prompts"),
-        (tmp_path / "missing", cases.Sizes(), "is neither a folder nor"),
-        (run, cases.Sizes(test_prompts=0), "no text of its test split is a single question; give --prompts"),
-    ):
-        with pytest.raises(UserError, match=words):
-            cases.of_runs([place], sizes, None, log=quiet)

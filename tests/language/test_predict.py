@@ -10,7 +10,6 @@ from tests.language.conftest import answer_logs
 from tests.train.commands import refused
 from unroll_jax.train import load
 from unroll_jax.train.__main__ import main
-from unroll_jax.train.config.errors import UserError
 
 pytestmark = pytest.mark.xdist_group("language")
 ROWS = [
@@ -64,36 +63,6 @@ def test_answers_get_losses_and_accuracies_of_every_layer_and_prompts_without_on
         losses = -logs[:, np.arange(len(tokens)), tokens]
         np.testing.assert_allclose(row["losses"], losses.mean(axis=1), rtol=1e-4)
         np.testing.assert_allclose(row["accuracies"], (logs.argmax(axis=-1) == tokens).mean(axis=1))
-
-
-def test_entries_with_an_empty_output_are_left_out_and_counted(run, tmp_path, capsys):
-    file = tmp_path / "prompts.json"
-    file.write_text(json.dumps([*ROWS, {"instruction": "Say lu.", "output": " "}]))
-    assert main(["predict", run, "--file", str(file)]) == 0
-    shown = capsys.readouterr().out
-    assert f"--file {file}: 1 of 4 entries have an empty output, left out" in shown
-    assert "Say lu." not in shown
-
-
-def test_an_answer_that_is_no_text_is_refused(run):
-    with pytest.raises(UserError, match="answer 2 must be a text, or None for the next token, got 3"):
-        load(run, log=quiet).predict(["a", "b"], answers=[None, 3])
-
-
-def test_tables_are_of_texts_of_the_command_line_and_of_lines_with_tabs(run, tmp_path, capsys):
-    assert main(["predict", run, "--text", "Say bado.", "--second", "bado"]) == 0
-    shown = capsys.readouterr().out
-    table = shown[shown.index("1. Say bado.") :]
-    assert table.splitlines()[1].split() == ["layer", "loss", "right", "tokens"]
-    assert "mean of the 5 tokens of the answer" in table, "the end among them"
-    assert main(["predict", run, "--text", "Say\n\nbado.", "--second", "bado"]) == 0
-    assert "1. Say bado.\n" in capsys.readouterr().out, "a title is a line"
-    file = tmp_path / "lines.txt"
-    file.write_text("Say bado.\tbado\n")
-    assert main(["predict", run, "--file", str(file)]) == 0
-    assert table in capsys.readouterr().out
-    assert main(["predict", run, "--text", "Say bado.", "--gamma", "1"]) == 0
-    assert "next token" in capsys.readouterr().out
 
 
 def test_what_a_language_run_cannot_read_is_refused_in_one_line(run, tmp_path, capsys, monkeypatch):

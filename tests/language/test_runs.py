@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 
 from tests.language.conftest import answer_losses
-from unroll_jax.train import generation, load
+from unroll_jax.train import load
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.errors import Interrupted, UserError
-from unroll_jax.train.data.conversations import Prompt
 from unroll_jax.train.data.packing import Tokens, arrays
-from unroll_jax.train.loading import open_decoder
 from unroll_jax.train.main import fit
 from unroll_jax.train.tasks.language_reading import floors
 
@@ -68,17 +66,6 @@ def test_answers_are_judged_by_a_run_without_its_data_as_by_the_reference(finish
         model.predict("Say " + 60 * "a" + ".", answers="b")
     with pytest.raises(UserError, match="for each prompt, got 2 prompts and 1 answers"):
         model.predict(["a", "b"], answers=["c"])
-
-
-def test_answers_to_test_prompts_are_those_of_the_best_weights(finished):
-    opened = open_decoder(str(finished.folders[1]), log=quiet)
-    rows = json.loads((finished.folders[1] / "evaluation.json").read_text())["completions"]
-    assert [list(row["answers"]) for row in rows] == [["0.0", "1.0"]] * 2
-    prompts, settings = [Prompt(row["prompt"]) for row in rows], generation.Settings(max_tokens=5)
-    answers = generation.answer(opened, prompts, settings, log=quiet)
-    assert [row["answers"]["0.0"] for row in rows] == [one.text for one in answers]
-    page = (finished.report / "index.html").read_text()
-    assert all(row["prompt"] in page for row in rows)
 
 
 def test_an_evaluation_takes_other_strengths_of_noise_and_as_many_answers(finished, tmp_path):

@@ -14,7 +14,7 @@ from unroll_jax.train.config.language import DescentOptions
 from unroll_jax.train.data.packing import PackedBatch
 from unroll_jax.train.step import first_state, train_step
 from unroll_jax.train.tasks.language_data import DecoderSource
-from unroll_jax.train.tasks.language_model import LanguageModel, layers_read
+from unroll_jax.train.tasks.language_model import layers_read
 from unroll_jax.train.tasks.language_reading import choose
 
 pytestmark = pytest.mark.xdist_group("language")
@@ -88,16 +88,6 @@ def test_layers_that_are_read_are_counted_back_from_the_last():
     ):
         with pytest.raises(UserError, match=words):
             layers_read(options, 7)
-
-
-def test_fewer_layers_have_the_losses_that_they_have_among_all(started, task_of):
-    task, params, _ = started
-    fewer = task_of(train_gamma=0.0, descent=DescentOptions(every=2))
-    assert fewer.num_layers == 2
-    drawn = task.sample_noise(task.data.packed.whole("test"), jax.random.key(0))
-    both = jax.jit(lambda params, rows: [one.losses(params, rows, None)[0] for one in (task, fewer)])
-    every, some = both(params, drawn)
-    np.testing.assert_allclose(some, every[:, jnp.array([0, 1, 3])], rtol=1e-6)
 
 
 def test_chosen_positions_count_and_stand_for_all_of_a_row():
@@ -235,16 +225,6 @@ def test_low_rank_changes_start_from_the_decoder_and_alone_move(task_of, started
     shapes = [leaf.shape for leaf in jax.tree.leaves(state.params["changes"])]
     assert sorted(moments) == sorted(2 * shapes), "two moments of each that moves, and of nothing else"
     assert np.isfinite(metrics.grad_norm)
-
-
-def test_a_rank_scales_changes_by_alpha_over_it(task_of):
-    task = task_of()
-    options = dataclasses.replace(TINY, lora_rank=4, lora_alpha=6.0)
-    model = LanguageModel(dataclasses.replace(task.config, model=options), task.data.source)
-    params = jax.eval_shape(model.init, jax.random.key(0))
-    assert params["changes"]["down"]["compress"].shape == (3, 12, 4)
-    seen = model._parts({"decoder": {}, "changes": {"down": {"compress": 1.0, "expand": 2.0}}})[1]
-    assert seen == {"down": {"compress": 1.0, "expand": 3.0}}
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ def test_axes_come_in_any_order_and_have_size_1_unless_named():
     [
         ("data=3", 9, r"asks for 3 devices, which does not divide the 8 .*device_count=3"),
         ("data=4,tensor=4", 8, "asks for 16 devices"),
-        ("data=2,fsdp=4", 12, r"--batch-size 12 .* 8 ways .* multiple of 8"),
+        ("data=2,fsdp=4", 12, r"batch_size=12 .* 8 parts .* multiple of 8"),
     ],
 )
 def test_a_mesh_that_does_not_fit_devices_or_batch_names_both_numbers_and_the_way_out(text, batch_size, words):
@@ -34,7 +34,7 @@ def test_a_mesh_that_does_not_fit_devices_or_batch_names_both_numbers_and_the_wa
 def test_every_process_has_a_device():
     devices = [jax.devices()[0], SimpleNamespace(process_index=1)]
     for text, batch_size in (("data=1", 8), (None, 7)):
-        with pytest.raises(UserError, match=r"--mesh .*leaves process 1 without a device"):
+        with pytest.raises(UserError, match=r"mesh=.*leaves process 1 without a device"):
             make_mesh(text, batch_size=batch_size, devices=devices)
 
 

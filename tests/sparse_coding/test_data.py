@@ -51,15 +51,6 @@ def test_dictionaries_are_of_unit_length_and_the_same_each_time(name):
     np.testing.assert_allclose(np.linalg.norm(first, axis=1), 1.0, rtol=1e-6)
 
 
-def test_a_learned_dictionary_codes_its_signals_better_than_a_random_one():
-    def objective(name):
-        D = make_dictionary(name, 20, SIGNALS, SPARSITY)
-        z = lasso(SIGNALS, D, SPARSITY)
-        return 0.5 * np.sum((SIGNALS - z @ D) ** 2) + SPARSITY * np.sum(np.abs(z))
-
-    assert objective("learned") < 0.8 * objective("random")
-
-
 @pytest.fixture
 def colours(monkeypatch):
     """A source of colour images without a validation split."""
@@ -99,19 +90,6 @@ def test_prepared_images_are_grey_with_the_codes_of_the_dictionary_beside_them(c
     assert any("a random dictionary of 19 atoms of 16 pixels" in line for line in log)
 
 
-def test_other_options_prepare_other_codes(colours, tmp_path, monkeypatch):
-    ones = lambda signals, dictionary, *_, **__: np.ones((len(signals), len(dictionary)), np.float32)  # noqa: E731
-    monkeypatch.setattr(codes, "lasso_codes", ones)
-
-    def folder(**options):
-        return codes.prepare(CodeConfig(dictionary="cosine", prepared=str(tmp_path), **options), log=quiet)
-
-    folders = [folder(), folder(atoms=18), folder(sparsity=0.3)]
-    assert len(set(folders)) == 3
-    assert folder() == folders[0]
-    assert codes.load(CodeConfig(dictionary="cosine", atoms=18, prepared=str(tmp_path))).dictionary.shape == (18, 16)
-
-
 def test_a_sparsity_that_leaves_nothing_is_refused(colours, tmp_path):
     config = CodeConfig(dictionary="random", sparsity=100.0, prepared=str(tmp_path))
     with pytest.raises(UserError, match=r"at data.sparsity=100 every code of train is 0; give a lower one"):
@@ -122,15 +100,3 @@ def test_greys_are_those_of_pillow():
     image = np.random.default_rng(0).integers(0, 256, (3, 5, 3)).astype(np.uint8)
     np.testing.assert_array_equal(codes.to_grey(image), np.asarray(Image.fromarray(image).convert("L")).reshape(-1))
     np.testing.assert_array_equal(codes.to_grey(image[..., :1]), image[..., 0].reshape(-1))
-
-
-def test_matrices_come_back_from_text():
-    matrix = np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32)
-    np.testing.assert_array_equal(codes.from_text(codes.to_text(matrix), width=5), matrix)
-
-
-def test_codes_that_have_not_converged_are_told(monkeypatch):
-    log = []
-    monkeypatch.setattr("unroll_jax.train.data.lasso.MAX_STEPS", 3)
-    lasso_codes(SIGNALS, BLOBS.dictionary, SPARSITY, what="train", log=log.append)
-    assert "codes of train are not converged after 3 steps: the largest relative residual is" in log[-1]

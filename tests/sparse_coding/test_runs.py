@@ -11,7 +11,6 @@ from unroll_jax.train import load
 from unroll_jax.train.config.errors import Interrupted
 from unroll_jax.train.exporting import export
 from unroll_jax.train.main import fit
-from unroll_jax.train.report import write_report
 
 pytestmark = [pytest.mark.xdist_group("sparse-coding"), pytest.mark.slow]
 FLOORS = ("ISTA", "FISTA", "linear map")
@@ -49,30 +48,6 @@ def test_evaluations_hold_errors_under_noise_with_disturbed_layers_and_without_t
         assert evaluation["relative_error"]["0.0"] == pytest.approx(error, rel=1e-5)
         assert evaluation["floors"]["FISTA"]["0.0"] < evaluation["floors"]["ISTA"]["0.0"] < 1.0
     assert any("relative error 0." in line and "of ISTA at gamma 0.0, unconstrained" in line for line in log)
-
-
-def test_a_report_compares_methods_with_each_other_and_with_what_needs_no_training(finished):
-    folders, _, root = finished
-    summary = write_report(folders, root / "report", log=quiet)
-    assert set(summary["methods"]) == {"erm", "constrained"}
-    assert set(summary["methods"]["erm"]["relative_error"]) == {"0.0", "0.5"}
-    page = (root / "report" / "index.html").read_text()
-    words = ("linear map", "one layer lost, worst", "noise 0.2", "relative error")
-    assert [word for word in words if word not in page] == []
-
-
-def test_a_report_leaves_out_what_was_not_disturbed(finished, tmp_path):
-    folder = shutil.copytree(finished[0][0], tmp_path / "run")
-    evaluation = json.loads((folder / "evaluation.json").read_text())
-    left = {name: value for name, value in evaluation.items() if "layer_noise_" not in name and "lost_" not in name}
-    assert len(left) == len(evaluation) - 4
-    (folder / "evaluation.json").write_text(json.dumps(left))
-    write_report([folder], tmp_path / "report", log=quiet)
-    assert "disturbed" not in (tmp_path / "report" / "index.html").read_text()
-    write_report([folder, finished[0][1]], tmp_path / "both", log=quiet)
-    table = (tmp_path / "both" / "index.html").read_text().partition("disturbed layers")[2]
-    row = table.partition("noise 0.2")[2].partition("</tr>")[0]
-    assert ">-<" in row, "the run that was not tried so"
 
 
 def test_codes_come_from_a_run_and_from_its_export_without_data(finished, in_memory, tmp_path, monkeypatch):

@@ -122,17 +122,3 @@ def test_muon_makes_the_singular_values_of_a_matrix_s_step_equal_and_as_large_as
             assert np.abs(inner - np.diag(np.diag(inner))).max() < 1e-3
             assert 0.6 < np.diag(inner).min() <= np.diag(inner).max() < 1.3
             np.testing.assert_allclose(left @ left.T @ one @ right.T @ right, one, atol=1e-4)
-
-
-def test_muon_is_in_no_basis():
-    """Rotating weights and gradients rotates the steps: what it does not need `in_coordinates` for."""
-    rng = np.random.default_rng(1)
-    left, right = (np.linalg.qr(rng.normal(size=(size, size)))[0] for size in (5, 4))
-    rule = make_optimizer(CONFIGS["primal"], num_steps=STEPS)
-    weight = {"V": jnp.zeros((5, 4))}
-    turned, plain = rule.init(weight), rule.init(weight)
-    for _ in range(3):
-        gradient = rng.normal(size=(5, 4))
-        step, plain = rule.update({"V": jnp.asarray(gradient, jnp.float32)}, plain, weight)
-        other, turned = rule.update({"V": jnp.asarray(left @ gradient @ right, jnp.float32)}, turned, weight)
-        np.testing.assert_allclose(other["V"], left @ np.asarray(step["V"]) @ right, atol=1e-4)

@@ -66,15 +66,6 @@ def test_where_no_adjoint_system_is_solved_there_is_no_figure():
 
 
 @pytest.mark.slow
-def test_a_batch_that_is_one_equilibrium_has_one_adjoint():
-    options = {"regulariser": "decorrelation", "regulariser_step": 1e-3, "tol": 1e-2}
-    row = train_row(network_of(small("image-opteq"), **options))
-    assert row["adjoint_converged"] == row["converged"] == 1.0
-    for residual in ("residual", "adjoint_residual"):
-        assert 0.0 < row[residual] <= 1e-2, residual
-
-
-@pytest.mark.slow
 def test_validation_rows_hold_the_norms_of_the_weights_in_the_order_of_the_layers():
     row, params = validation_row(network_of(small("image-opteq"), tol=1e-5))
     layers = [params["params"][name]["W"] for name in ("layer_1", "layer_2")]

@@ -2,8 +2,6 @@
 
 import dataclasses
 import functools
-import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -138,28 +136,3 @@ def built(task_of: Callable[..., TextTask]) -> Callable[..., tuple[TextTask, Any
         return task, jax.tree.map(jnp.array, drawn(task))
 
     return build
-
-
-@pytest.fixture
-def family(finished: Callable[..., Any], tmp_path: Path) -> Callable[..., Path]:
-    """Run folders made of one run, with other areas, seeds and configurations written into them."""
-    first = finished("text-ut").runs["constrained"]
-
-    def make(name: str, *, area: float | None, **fields: Any) -> Path:
-        folder = tmp_path / name
-        shutil.copytree(first, folder, ignore=shutil.ignore_patterns("checkpoints"))
-        for file in ("evaluation.json", "config.json"):
-            values = json.loads((folder / file).read_text())
-            for field, value in fields.items():
-                outer, _, inner = field.rpartition("__")
-                target = values.get(outer, {}) if outer else values
-                if inner in target:
-                    target[inner] = value
-                if field == "train_gamma" and file == "evaluation.json":
-                    values["accuracy"][str(value)] = values["accuracy"].pop("0.6")
-            if file == "evaluation.json":
-                values["area"] = area
-            (folder / file).write_text(json.dumps(values))
-        return folder
-
-    return make

@@ -39,19 +39,6 @@ def test_the_predictor_finds_what_entropy_says_of_the_improvement():
     np.testing.assert_allclose(exact.all(ENTROPIES)[:, 0], 2.0 * ENTROPIES[:, 0], rtol=1e-6)
 
 
-def test_texts_of_equal_entropy_are_given_their_mean():
-    entropies = np.array([[0.7, 0.1], [0.7, 0.1], [0.2, 0.1]])
-    predictor = calibrate(np.array([[1.0, 0.0], [2.0, 0.0], [0.5, 0.0]]), entropies)
-    np.testing.assert_allclose(predictor(0, np.array([0.2, 0.7])), [0.5, 1.5])
-
-
-def test_a_text_leaves_at_the_first_layer_under_the_threshold():
-    predicted = np.array([[0.5, 0.2, 0.05], [0.05, 0.5, 0.5], [0.5, 0.5, 0.5]])
-    assert exit_layers(predicted, 0.1).tolist() == [2, 0, 3]
-    assert exit_layers(predicted, 0.0).tolist() == [3, 3, 3]
-    assert exit_layers(predicted, 9.0).tolist() == [0, 0, 0]
-
-
 def test_the_curve_goes_from_full_depth_to_none_and_the_chosen_threshold_keeps_the_accuracy():
     predicted = np.sort(RNG.uniform(0.0, 1.0, (1000, 3)))[:, ::-1]
     correct = np.stack([RNG.uniform(size=1000) < share for share in (0.5, 0.7, 0.9, 0.9)], axis=1)

@@ -1,7 +1,5 @@
 """What text runs are made from: that it is what it was, and options about it that cannot be."""
 
-import re
-
 import numpy as np
 import pytest
 
@@ -108,24 +106,6 @@ def test_figures_tell_another_encoder(on_table, write_folder, other, name):
     assert changed(load_inputs(config, quiet).data_fingerprint(), fingerprint) == {name}
 
 
-def test_figures_tell_other_word_vectors(on_table, tmp_path):
-    vectors = tmp_path / "vectors.txt"
-    vectors.write_text("fine 1 0\ndull 0 1\n")
-    config = on_table(model=UnrolledConfig(embeddings=str(vectors)))
-    fingerprint = load_inputs(config, quiet).data_fingerprint()
-    vectors.write_text("fine 1 0\ndull 0 2\n")
-    assert changed(load_inputs(config, quiet).data_fingerprint(), fingerprint) == {"weights_checksum"}
-
-
-def test_one_text_is_too_few_to_validate_on(on_table, write_table):
-    load_inputs(on_table(validation_examples=2), quiet)
-    message = r"validation split must have at least 2 texts, .* got 1; raise validation_examples, or give more"
-    with pytest.raises(UserError, match=message):
-        load_inputs(on_table(validation_examples=1), quiet)
-    with pytest.raises(UserError, match=message):
-        load_inputs(on_table(data=write_table(held_out=ROWS[:1])), quiet)
-
-
 @pytest.mark.parametrize("frozen", [True, False])
 def test_rare_words_are_unknown_where_vectors_come_from_a_file(on_table, tmp_path, frozen):
     (tmp_path / "vectors.txt").write_text("fine 1 0\nplot 0 1\n")
@@ -136,41 +116,3 @@ def test_rare_words_are_unknown_where_vectors_come_from_a_file(on_table, tmp_pat
         assert set(tokenizer.vocabulary[3:]) == words
     with pytest.raises(UserError, match=r"min_count=99 does not fit the data: .* leaves no word"):
         load_inputs(on_table(model=model, min_count=99), quiet)
-
-
-def test_it_is_said_that_tokens_of_an_encoder_are_not_counted(on_table, write_folder):
-    model = UnrolledConfig(embeddings=str(write_folder()))
-    for count in (1, 2):
-        lines = []
-        load_inputs(on_table(model=model, min_count=count), lines.append)
-        line = f"min_count={count} has no effect: the tokens are those of {model.embeddings}"
-        assert (line in lines) == (count == 2)
-
-
-def test_a_revision_of_a_folder_is_refused(on_table, write_folder):
-    model = EncoderOptions(pretrained=str(write_folder()), revision="v2")
-    with pytest.raises(UserError, match="revision=v2 is for a repository"):
-        load_inputs(on_table("text-encoder", model=model), quiet)
-
-
-@pytest.mark.parametrize("source", ["no/such/glove.txt", "glove.100d.txt", "vectors.VEC", "glove.zip", "./glove"])
-def test_embeddings_that_are_nowhere_are_not_looked_for_on_the_hub(on_table, source):
-    lines, config = [], on_table(model=UnrolledConfig(embeddings=source))
-    message = f"model.embeddings={source} is neither a file of word vectors nor an encoder's folder or repository; "
-    with pytest.raises(UserError, match=re.escape(message)):
-        load_inputs(config, lines.append)
-    assert not any("hub" in line for line in lines)
-
-
-@pytest.mark.parametrize(
-    ("experiment", "option", "model"),
-    [("text-ut", "embeddings", UnrolledConfig), ("text-encoder", "pretrained", EncoderOptions)],
-)
-def test_what_an_encoder_lacks_is_said_of_the_option_that_named_it(
-    on_table, monkeypatch, tmp_path, experiment, option, model
-):
-    (tmp_path / "snapshot").mkdir()
-    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *arguments, **options: str(tmp_path / "snapshot"))
-    monkeypatch.setattr("huggingface_hub.list_repo_files", lambda *arguments, **options: [])
-    with pytest.raises(UserError, match=rf"^--model\.{option}=owner/name has no config\.json"):
-        load_inputs(on_table(experiment, model=model(**{option: "owner/name"})), quiet)

@@ -1,28 +1,17 @@
 """Options of every run and of its constraints, for text as for video."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from tests.text.conftest import MANY, newest_state
-from tests.text.test_task import first_batch, jnp_batch
-from unroll_jax.train import load
 from unroll_jax.train.config.constraints import DualConfig
 from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.config.text import EncoderOptions
-from unroll_jax.train.evaluate import best_checkpoint
-from unroll_jax.train.exporting import export
-from unroll_jax.train.loading import open_run
+from unroll_jax.train.config.text import EncoderOptions, UnrolledConfig
 from unroll_jax.train.metrics import read_metrics
 from unroll_jax.train.step import describe_step, init_state, jit_step
-from unroll_jax.train.tasks.text import Perturbed
 
 pytestmark = pytest.mark.xdist_group("text-runs")
-
-
-def quiet(line):
-    pass
 
 
 def close(actual, expected, tolerance):
@@ -52,72 +41,31 @@ def test_a_run_in_parts_takes_the_steps_of_whole_batches(finished, task_of, expe
     assert np.max(figures(rows[-1])["slack/"]) > 0.0, "no slack moved"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("experiment", "remat"), [("text-encoder", "dots_without_batch"), ("text-ut", "everything")])
-def test_recomputing_changes_no_gradient(built, task_of, experiment, remat):
-    kept, params = built(experiment)
-    recomputed = task_of(experiment, remat=remat)
-    noise = np.random.default_rng(0).normal(size=(8, 8, 8)).astype(np.float32)
-    drawn = Perturbed(first_batch(kept), jnp.asarray(noise))
-    total = lambda params, task: jnp.sum(task.losses(params, drawn, None)[0] ** 2)  # noqa: E731
-    slopes = [lambda params, task=task: jax.value_and_grad(total)(params, task) for task in (kept, recomputed)]
-    one, other = jax.jit(lambda params: [slope(params) for slope in slopes])(params)
-    close(other, one, 1e-5)
-    counts = [str(jax.make_jaxpr(slope)(params)).count("remat2[") for slope in slopes]
-    assert counts[1] > counts[0], "nothing is recomputed"
+BAD = {
+    "unrolled, recomputed": ({"unroll": 2, "remat": "dots"}, "unroll must be 1 or None with remat, got 2"),
+    "multipliers": ({"dual": DualConfig(start=(0.1, 0.2))}, "dual.start must be one number, or one for each of 3"),
+    "layers of an encoder": (
+        {"model": EncoderOptions(pretrained="x", num_layers=2)},
+        "model.num_layers=2 has no effect",
+    ),
+    "words of an encoder": ({"model": EncoderOptions(pretrained="x"), "min_count": 5}, "min_count=5 has no effect"),
+    "nowhere": ({"model": EncoderOptions(pretrained="no/such/place")}, "pretrained=no/such/place is neither"),
+    "texts": ({"train_examples": 10**6}, "train_examples does not fit the data: train must keep between"),
+    "validation": ({"validation_examples": 1}, "validation split must have at least 2 texts, .* got 1; raise"),
+    "words": ({"min_count": 10**6}, "min_count=1000000 does not fit the data: .* leaves no word"),
+    "rank": ({"model": UnrolledConfig(dim=8, rank=9)}, "model.rank must be at most the width .*, 8, got 9"),
+    "epoch": ({"dual": DualConfig(every="epoch")}, "dual.every=epoch moves no multiplier: an epoch has 6 steps"),
+    "vectors": ({"model": UnrolledConfig(embeddings="glove.zip")}, "embeddings=glove.zip is neither a file of word"),
+}
 
 
-@pytest.mark.slow
-def test_violations_are_those_of_the_worst_texts(finished, task_of):
-    rows = read_metrics(finished("text-ut").runs["constrained"] / "metrics.jsonl")
-    task = task_of("text-ut", **MANY)
-    batch = jnp_batch(next(task.batches(0, None)))
-
-    @jax.jit
-    def sample_losses(state):
-        key = jax.random.fold_in(jax.random.wrap_key_data(state.key), 0)
-        return task.losses(state.params, task.sample_noise(batch, key), None)[0]
-
-    losses = np.asarray(sample_losses(init_state(task)), np.float64)
-    each = np.column_stack([losses[:, 0] - 0.7, losses[:, 1:] - 0.9 * losses[:, :-1]])
-    expected = np.sort(each, axis=0)[4:].mean(axis=0)
-    np.testing.assert_allclose(rows[0]["violations"], expected, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.slow
-def test_the_average_is_what_is_judged_and_exported(finished, tmp_path):
-    folder = finished("text-ut").runs["erm"]
-    experiment, task = open_run(folder, log=quiet)
-    state = best_checkpoint(task, folder, experiment=experiment, log=quiet).state
-    out = export(folder, tmp_path / "export", log=quiet)
-    card = (out / "README.md").read_text()
-    assert "Without a model: accuracy 50.0%, of a class of 2 drawn at random." in card
-    assert "Early exit on the test split" in card
-    assert '(prediction,) = model.predict(["a text"])' in card
-    exported = load(out, log=quiet).params
-    for one, averaged, plain in zip(*map(jax.tree.leaves, (exported, state.average, state.params)), strict=True):
-        np.testing.assert_array_equal(one, averaged)
-        assert not np.array_equal(averaged, plain) or not np.any(plain)
-
-
-def test_an_epoch_that_never_ends_is_refused(task_of):
-    message = r"dual.every=epoch moves no multiplier: an epoch has 6 steps, multipliers may move in 4"
-    with pytest.raises(UserError, match=message):
-        task_of("text-ut", dual=DualConfig(every="epoch"))
-    task = task_of("text-ut", dual=DualConfig(every="epoch"), steps=6)
-    assert task.data.tokens.steps_an_epoch("train", batch_size=8) == 6
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"unroll": 2, "remat": "dots"}, "unroll must be 1 or None with remat, got 2"),
-        ({"dual": DualConfig(start=(0.1, 0.2))}, "dual.start must be one number, or one for each of 3 constraints"),
-        ({"model": EncoderOptions(pretrained="x", num_layers=2)}, "model.num_layers=2 has no effect without an enc"),
-        ({"model": EncoderOptions(pretrained="x"), "min_count": 5}, "min_count=5 has no effect without an encoder"),
-    ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
-)
-def test_an_option_that_cannot_be_is_named(task_of, fields, message):
-    with pytest.raises(UserError, match=message):
+@pytest.mark.parametrize(("fields", "message"), BAD.values(), ids=BAD)
+def test_a_bad_option_is_one_line(task_of, fields, message):
+    with pytest.raises(UserError, match=message) as caught:
         task_of("text-encoder" if isinstance(fields.get("model"), EncoderOptions) else "text-ut", **fields)
+    assert "\n" not in str(caught.value)
+
+
+def test_texts_longer_than_an_encoder_reads_are_one_line(task_of, write_folder):
+    with pytest.raises(UserError, match=r"max_length=64 does not fit the tokenizer: max_length must be in \[3, 16\]"):
+        task_of("text-encoder", model=EncoderOptions(pretrained=str(write_folder())), max_length=64)

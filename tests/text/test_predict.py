@@ -1,7 +1,6 @@
 """What every layer of a run says of texts at hand, and texts that cannot be classified."""
 
 import functools
-import itertools
 import json
 
 import jax
@@ -10,19 +9,16 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
+from tests.train.commands import refused
 from unroll_jax.train import load
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.evaluate import best_checkpoint
 from unroll_jax.train.loading import open_run
-from unroll_jax.train.loop import train_run
 from unroll_jax.train.predict import read_texts
-from unroll_jax.train.tasks.text import open_text
 
 TEXTS = ["the plot was dull .", "although the music seemed fresh , the plot was not clever .", "the cast felt tender ."]
 pytestmark = [pytest.mark.xdist_group("text-runs"), pytest.mark.slow]
-PAIRS = [("a dog runs", "an animal moves", "0"), ("a dog runs", "the dog sleeps", "1"), ("two men", "men speak", "0")]
-WORDS = ("although", "the", "music", "plot", "seemed", "fresh", "dull", "tender")
 
 
 def quiet(line):
@@ -59,45 +55,15 @@ def layers_of(folder, texts, seconds=None, noise=None):
     return [softmax(logits, axis=-1) for logits in map(np.asarray, each(best.state.evaluated))]
 
 
-def tables(out):
-    """The table of every text: a title, the head and its rule, a row for each of three layers, the note."""
-    lines = out[out.index("1. ") :].splitlines()
-    return [lines[start : start + 7] for start in range(0, len(lines), 7)]
-
-
-def test_predictions_are_the_networks_whatever_the_texts_beside_them(trained, opened, capsys, experiment):
+def test_predictions_are_the_networks_whatever_the_texts_beside_them(trained, opened, experiment):
     folder = trained(experiment)
     predictions = opened(folder).predict(TEXTS, log=quiet)
     (alone,) = opened(folder).predict(TEXTS[:1])
     np.testing.assert_allclose(predictions[0].probabilities, alone.probabilities, rtol=1e-4)
-    assert main(["predict", str(folder), "--text", *TEXTS]) == 0
-    told = tables(capsys.readouterr().out)
-    for shares, prediction, table in zip(layers_of(folder, TEXTS), predictions, told, strict=True):
+    for shares, prediction in zip(layers_of(folder, TEXTS), predictions, strict=True):
         assert prediction.probabilities.shape == (3, 2)
         np.testing.assert_allclose(prediction.probabilities, shares, rtol=1e-4)
         assert prediction.label == ("negative", "positive")[int(np.argmax(shares[-1]))]
-        assert prediction.label in table[0]
-
-
-@pytest.mark.parametrize("last", [0, 1])
-def test_the_table_of_a_text_has_the_shares_of_every_layer_and_the_loss_of_the_last_class(
-    trained, opened, capsys, tmp_path, last
-):
-    folder, file = trained("text-ut"), tmp_path / "lines.txt"
-    names, texts = ("negative", "positive"), [" ".join(words) for words in itertools.permutations(WORDS, 3)]
-    file.write_text("\n".join(texts))
-    predictions = opened(folder).predict(texts)
-    assert main(["predict", str(folder), "--file", str(file)]) == 0
-    place = next(place for place, one in enumerate(predictions) if one.label == names[last])
-    told = tables(capsys.readouterr().out)
-    assert len(told) == len(texts)
-    shares, lines = predictions[place].probabilities, told[place]
-    assert lines[0] == f"{place + 1}. {names[last]} ({shares[-1, last]:.1%}): {texts[place]}"
-    assert lines[1].split() == ["layer", "class", "p(negative)", "p(positive)", "loss"]
-    for layer, line in enumerate(lines[3:6]):
-        number, name, *figures = line.split()
-        assert (number, name) == (str(layer), names[int(np.argmax(shares[layer]))])
-        np.testing.assert_allclose(list(map(float, figures)), [*shares[layer], -np.log(shares[layer, last])], atol=6e-4)
 
 
 def test_noise_changes_predictions_and_is_that_of_its_seed(trained, opened):
@@ -127,34 +93,19 @@ def test_long_texts_are_truncated_and_counted(trained, opened):
     assert log == ["1 of 2 texts are longer than 8 tokens; their ends are left out"]
 
 
-def test_pairs_take_their_second_text(small, write_pairs, tmp_path):
-    folder, seconds = tmp_path / "run", ("an animal moves", "men speak")
-    config = small("text-ut", steps=2, method="erm", **write_pairs(PAIRS))
-    train_run(open_text(config, quiet), folder, experiment="text-ut", log=quiet)
-    model = load(folder, log=quiet)
-    predictions = model.predict(["a dog runs"] * 2, seconds=seconds)
-    for prediction, shares in zip(predictions, layers_of(folder, ["a dog runs"] * 2, seconds), strict=True):
-        np.testing.assert_allclose(prediction.probabilities, shares, rtol=1e-4)
-    assert not np.allclose(predictions[0].probabilities, predictions[1].probabilities, rtol=1e-2)
-    with pytest.raises(UserError, match="classifies pairs of texts; give the second with --second"):
-        model.predict(["a dog runs"])
-
-
 @pytest.mark.parametrize(
     ("texts", "options", "message"),
     [
         ([], {}, "predict needs texts; give --text, or a --file of lines"),
-        (["fine", " "], {}, "1 texts without a word, number 2"),
         (["fine"] * 40 + [" "], {}, "1 texts without a word, number 41"),
         (["fine", "\udcff"], {}, "1 texts that are no valid UTF-8, number 2"),
-        (["fine"], {"gamma": -1.0}, "gamma must be finite and at least 0, got -1.0"),
         (["fine"], {"gamma": float("nan")}, "gamma must be finite"),
         (["fine"], {"seconds": ["other"]}, "classifies single texts; leave out --second"),
         (["fine"], {"seconds": ["other", "third"]}, "second must be as many as --text, 1, got 2"),
     ],
-    ids=["none", "empty", "late", "invalid", "gamma", "nan", "second", "seconds"],
+    ids=["none", "empty", "invalid", "nan", "second", "seconds"],
 )
-def test_texts_that_cannot_be_classified_are_named(trained, opened, texts, options, message):
+def test_bad_texts_are_one_line(trained, opened, texts, options, message):
     with pytest.raises(UserError, match=message):
         opened(trained("text-ut")).predict(texts, **options)
 
@@ -162,22 +113,17 @@ def test_texts_that_cannot_be_classified_are_named(trained, opened, texts, optio
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (b"one\ntwo\n", (["one", "two"], None)),
-        ("caf\u00e9\n".encode(), (["caf\u00e9"], None)),
         (b"\xef\xbb\xbfone\r\ntwo\r\n", (["one", "two"], None)),
         (b"one\ta\ntwo\tb", (["one", "two"], ["a", "b"])),
         (b"one\n\ntwo\n", "has empty lines, the first is line 2"),
-        (b"", "has empty lines, the first is line 1"),
         (b"one\ta\ntwo\n", "line 2 has 0 tabs"),
         (b"caf\xe9\n", r"lines.txt is not UTF-8: byte 0xe9 in line 1; convert the file to UTF-8"),
-        (None, "cannot be read"),
     ],
-    ids=["lines", "accents", "mark", "pairs", "empty line", "empty", "mixed", "latin", "missing"],
+    ids=["mark", "pairs", "empty line", "mixed", "latin"],
 )
-def test_files_are_read_a_text_a_line(tmp_path, content, expected):
+def test_files_have_a_text_a_line(tmp_path, content, expected):
     path = tmp_path / "lines.txt"
-    if content is not None:
-        path.write_bytes(content)
+    path.write_bytes(content)
     if isinstance(expected, tuple):
         assert read_texts((), (), path) == expected
         return
@@ -185,28 +131,17 @@ def test_files_are_read_a_text_a_line(tmp_path, content, expected):
         read_texts((), (), path)
 
 
-def test_the_command_line_predicts_a_file_of_lines(trained, tmp_path, capsys):
-    folder = trained("text-ut")
+def test_the_command_predicts_a_file_of_lines(trained, tmp_path, capsys):
     (tmp_path / "lines.txt").write_text("\n".join(TEXTS))
-    assert main(["predict", str(folder), "--file", str(tmp_path / "lines.txt"), "--gamma", "0.5"]) == 0
-    out = capsys.readouterr().out
-    assert [f"{number}. " in out for number in range(1, 5)] == [True, True, True, False]
-    assert main(["predict", str(folder), "--text", "fine", "--file", "lines.txt"]) == 2
-    assert "--file takes the place of --text" in capsys.readouterr().err
-    out = tmp_path / "new" / "out.jsonl"
-    words = ["predict", str(folder), "--file", str(tmp_path / "lines.txt"), "--gamma", "0.5", "--out", str(out)]
-    assert main(words) == 0
+    command, out = ["predict", str(trained("text-ut")), "--gamma", "0.5"], tmp_path / "new" / "out.jsonl"
+    lines = ["--file", str(tmp_path / "lines.txt"), "--out", str(out)]
+    assert main([*command, *lines]) == 0
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert [row["text"] for row in rows] == TEXTS
     assert all(row["label"] == row["classes"][int(np.argmax(row["probabilities"][-1]))] for row in rows)
-    capsys.readouterr()
-    assert main(words) == 2
-    assert "out.jsonl is there already; pass another file, or --overwrite" in capsys.readouterr().err
-    assert main(["predict", str(folder), "--text", "-awful film"]) == 2
-    errors = capsys.readouterr().err
-    assert "Unrecognized options: -awful film; write a text that begins with a dash as --text=TEXT" in errors
-    assert errors.count("\n") == 1
-    assert main(["predict", str(folder), "--text=-awful film"]) == 0
-    assert "): -awful film" in capsys.readouterr().out
-    assert main(["predict", str(tmp_path / "nowhere"), "--text", "fine"]) == 2
-    assert "is no run folder" in capsys.readouterr().err
+    for words, message in (
+        (lines, "out.jsonl is there already; pass another file, or --overwrite"),
+        (["--text", "fine", *lines[:2]], "--file takes the place of --text"),
+        (["--text", "-awful film"], "write a text that begins with a dash as --text=TEXT"),
+    ):
+        assert message in refused(capsys, *command, *words)

@@ -1,7 +1,5 @@
 """What is said once, where a run starts from nothing."""
 
-import jax
-import numpy as np
 import pytest
 
 from tests.data.pretrained.conftest import bert_tensors
@@ -48,10 +46,3 @@ def model_of(small):
 def test_options_that_keep_the_pretrained_logits_are_named(model_of, encoder, fields, options):
     folder = encoder("negative", "positive")
     assert model_of(folder, **fields).remarks == (f"{DRAWN}; {options} keeps them",)
-
-
-def test_options_that_are_named_keep_the_pretrained_logits(model_of, encoder):
-    model = model_of(encoder("negative", "positive"), hidden=True)
-    assert model.remarks == ()
-    kernel = jax.jit(model.init)(jax.random.key(3))["params"]["head"]["logits"]["kernel"]
-    np.testing.assert_array_equal(kernel.T, TENSORS["classifier.weight"])

@@ -1,6 +1,5 @@
 """Text runs from the first step to the report."""
 
-import dataclasses
 import itertools
 import json
 import shutil
@@ -12,16 +11,9 @@ import pytest
 
 from tests.text.conftest import MANY, PARTS, newest_state
 from unroll_jax.train.config.text import UnrolledConfig
-from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.loop import train, train_run
 from unroll_jax.train.main import fit
 from unroll_jax.train.metrics import read_metrics
-from unroll_jax.train.report import figures, make_report
-from unroll_jax.train.report.groups import group
-from unroll_jax.train.report.layered import verdict
-from unroll_jax.train.report.records import check_layered, read_runs
-from unroll_jax.train.report.tables import comparison_table, exit_table, score_table
-from unroll_jax.train.runs import default_folder
 from unroll_jax.train.step import init_state, validate
 from unroll_jax.train.tasks.common import Trial
 from unroll_jax.train.tasks.text import open_text
@@ -141,57 +133,6 @@ def test_the_area_is_that_of_trapezoids():
     assert area_under({0.5: 0.9}) is None
 
 
-def grouped(folders):
-    return group(check_layered(read_runs(folders)))
-
-
-def test_areas_are_means_over_seeds_and_compared_with_the_plain_model_of_the_same_options(family):
-    plain = [family(f"erm{seed}", method="erm", seed=seed, area=1.6 + 0.1 * seed) for seed in (0, 1)]
-    other = family("other", method="erm", area=1.0, primal__learning_rate=0.25)
-    enforced = [family(f"own{seed}", seed=seed, area=1.75 + 0.1 * seed) for seed in (0, 1)]
-    (setting,) = grouped([other, *plain, *enforced])
-    (table,) = comparison_table([setting])
-    assert [(*row[2:4], row[-1]) for row in table.rows] == [("plain (learning_rate 0.003)", "2", "+0.150")]
-    assert score_table(setting).rows[-1][-1] == "1.800 [1.750, 1.850]"
-    assert "under stronger noise" in verdict(setting)[1]
-
-
-@pytest.mark.parametrize("stored", [0.0, None], ids=["an earlier version's", "none"])
-def test_under_one_gamma_there_is_no_area(task_of, family, stored):
-    one = {"test_gammas": [2.0], "area": stored}
-    folders = [family("plain", method="erm", **one), family("own", **one)]
-    (setting,) = grouped(folders)
-    assert "area" not in [row[0] for row in score_table(setting).rows]
-    summary = make_report(folders).summary
-    assert [variant.get("area") for variant in summary["groups"][0]["variants"]] == [None, None]
-    evaluation = read(folders[0], "evaluation.json")
-    assert "area" not in task_of("text-ut").summary_line(evaluation | {"area": area_under({2.0: 0.5})})
-
-
-def test_a_model_at_chance_is_said_to_be_no_better(family):
-    floors = {"chance": 0.5, "majority class": 0.99}
-    by_gamma = {name: dict.fromkeys(("0.0", "0.6", "2.0"), share) for name, share in floors.items()}
-    (setting,) = grouped([family("own", area=1.5, floors=by_gamma)])
-    sentence = verdict(setting)[-2]
-    assert "chance 50.0%, majority class 99.0%; no model is better than" in sentence
-    assert sentence.endswith("majority class.")
-
-
-def test_early_exit_is_marked_as_its_legend_says_and_a_slowdown_is_shown(family):
-    times = {"whole": 2.0, "by_layers": 1.0, "early_exit": 4.0, "depth": 1.0}
-    slow = family("plain", area=1.4, method="erm", early_exit__milliseconds=times)
-    settings = grouped([family("constrained", area=1.5), slow])
-    axes = figures.early_exit(settings).axes[0]
-    marked = {(line.get_color(), line.get_marker()) for line in axes.lines if line.get_linestyle() == "None"}
-    handles, labels = axes.get_legend_handles_labels()
-    legend = {(one.get_color(), one.get_marker()) for one, words in zip(handles, labels, strict=True) if ":" in words}
-    assert len(marked) == 2
-    assert legend == marked
-    (table,) = exit_table(settings)
-    assert table.rows[0][5:] == ("2.00", "1.00", "4.00", "1.00")
-    assert "early exit is slower" in table.note
-
-
 def test_a_model_that_gives_every_text_one_class_is_said_to_have_collapsed(task_of):
     task = task_of("text-ut", method="erm")
     state = init_state(task)
@@ -201,18 +142,3 @@ def test_a_model_that_gives_every_text_one_class_is_said_to_have_collapsed(task_
     _, _, collapse = validate(task, state._replace(params={"params": dead}))
     assert collapse is not None
     assert "it gives every text the class positive" in collapse
-
-
-def test_every_experiment_has_a_folder_of_its_own_and_the_bounds_of_the_paper():
-    names = [f"text-{model}-{source}" for model in ("encoder", "ut") for source in ("imdb", "sst2", "mnli")]
-    configs = {name: EXPERIMENTS[name].config for name in names}
-    assert len({default_folder(config, name) for name, config in configs.items()}) == len(names)
-    kept = {name: (1 - config.constraints.alpha[0], config.constraints.reference) for name, config in configs.items()}
-    assert kept["text-encoder-imdb"] == pytest.approx((0.774, 1.07))
-    assert kept["text-encoder-mnli"] == pytest.approx((0.774, 1.99))
-    assert kept["text-ut-imdb"] == pytest.approx((0.9, 3.45))
-    assert kept["text-ut-mnli"] == pytest.approx((0.9, 1.98))
-    for name, config in configs.items():
-        config.check()
-        assert config.data.source == name.rpartition("-")[2]
-        assert dataclasses.replace(config, method="erm").constraints.resilience == 10.0

@@ -10,10 +10,8 @@ from scipy.special import log_softmax
 
 from tests.data.pretrained.conftest import WORDS
 from tests.text.conftest import MODELS
-from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.config.text import EncoderOptions, UnrolledConfig
 from unroll_jax.train.data.tokens import TokenBatch
-from unroll_jax.train.data.words import WordTokenizer
 from unroll_jax.train.step import init_state, jit_step
 from unroll_jax.train.tasks.common import Trial
 from unroll_jax.train.tasks.early_exit import layer_runner
@@ -121,18 +119,6 @@ def test_given_embeddings_stay_as_they_are_where_they_are_frozen(built, task_of,
     assert kept == (0 if frozen else 2), "the moments of Adam, of what is trained alone"
 
 
-def test_a_pretrained_encoder_starts_with_its_weights_and_its_own_words(built, write_folder):
-    task, params = built("text-encoder", model=EncoderOptions(pretrained=str(write_folder())))
-    material = task.data
-    assert not isinstance(material.tokens.tokenizer, WordTokenizer)
-    assert (task.model.num_layers, task.model.dim, material.vocabulary_size) == (2, 8, 20)
-    assert len(WORDS) <= material.vocabulary_size
-    for one, other in zip(
-        jax.tree.leaves(params["params"]["encoder"]), jax.tree.leaves(material.pretrained.params), strict=True
-    ):
-        np.testing.assert_array_equal(one, other)
-
-
 def test_the_types_of_the_tokens_of_pairs_reach_the_encoder(built, write_folder, write_pairs):
     rows = [("a film that ends", "good", "x"), ("good", "a long film", "y"), ("bad and long", "never ends", "x")]
     model = EncoderOptions(pretrained=str(write_folder()))
@@ -155,26 +141,6 @@ def test_the_types_of_the_tokens_of_pairs_reach_the_encoder(built, write_folder,
     logs = log_softmax(np.asarray(logits, np.float64), axis=-1)
     expected = -np.sum(np.exp(logs) * logs, axis=-1)[:-1].T  # the last layer is not asked whether to leave
     np.testing.assert_allclose(np.reshape(entropies, (3, 2)), expected, rtol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("experiment", "fields", "message"),
-    [
-        ("text-encoder", {"train_examples": 10**6}, r"train_examples does not fit the data: train must keep between"),
-        ("text-encoder", {"model": EncoderOptions(pretrained="no/such/place")}, "pretrained=no/such/place is neither"),
-        ("text-ut", {"model": UnrolledConfig(dim=8, rank=9)}, "model.rank must be at most the width .*, 8, got 9"),
-        ("text-ut", {"min_count": 10**6}, "min_count=1000000 does not fit the data: .* leaves no word"),
-    ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
-)
-def test_what_cannot_be_is_named(task_of, experiment, fields, message):
-    with pytest.raises(UserError, match=message):
-        task_of(experiment, **fields)
-
-
-def test_texts_longer_than_an_encoder_can_take_are_refused_by_the_option(task_of, write_folder):
-    with pytest.raises(UserError, match=r"max_length=64 does not fit the tokenizer: max_length must be in \[3, 16\]"):
-        task_of("text-encoder", model=EncoderOptions(pretrained=str(write_folder())), max_length=64)
 
 
 @pytest.mark.slow

@@ -13,7 +13,6 @@ import optax
 import pytest
 
 from unroll_jax.train import load
-from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.constrained import ConstrainedConfig
 from unroll_jax.train.config.constraints import ConstraintConfig
 from unroll_jax.train.config.errors import UserError
@@ -22,7 +21,6 @@ from unroll_jax.train.evaluate import evaluate
 from unroll_jax.train.exporting import export
 from unroll_jax.train.main import fit
 from unroll_jax.train.metrics import read_metrics
-from unroll_jax.train.report import write_report
 from unroll_jax.train.runs import read_config
 from unroll_jax.train.sharding.mesh import make_mesh
 from unroll_jax.train.task import PlainRisk, Row, Task, Training, Validation
@@ -197,20 +195,6 @@ def test_it_is_evaluated_again(run):
     (run / "evaluation.json").unlink()
     evaluate(Mean(), run, experiment="mean", log=quiet)
     assert (run / "evaluation.json").read_bytes() == before
-
-
-def test_several_runs_are_reported_from_the_command_line(run, trained, tmp_path, capsys):
-    assert main(["report", str(run), str(trained), "--out", str(tmp_path / "report")]) == 0
-    assert "Figures of the evaluation" in capsys.readouterr().out
-    assert len(read(tmp_path / "report" / "summary.json")["runs"]) == 2
-
-
-def test_two_tasks_are_not_reported_together(run, tmp_path):
-    config = read(run / "config.json")
-    other = shutil.copytree(run, tmp_path / "other")
-    (other / "config.json").write_text(json.dumps({**config, "task": "median"}))
-    with pytest.raises(UserError, match="are of different kinds of experiments; report them separately"):
-        write_report([run, other], tmp_path / "report", log=quiet)
 
 
 @pytest.mark.parametrize(

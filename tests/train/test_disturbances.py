@@ -1,7 +1,6 @@
 """Disturbed frames of video against SciPy and counts, over patches that a frame is cut into; words that are refused."""
 
 import functools
-import shutil
 from pathlib import Path
 
 import jax
@@ -10,13 +9,11 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from tests.train.conftest import Clips, clips_in_memory
-from unroll_jax.train.config.disturbances import Disturbance, disturbances
+from tests.train.conftest import Clips
+from unroll_jax.train.config.disturbances import Disturbance
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.config.video import ModelConfig, VideoConfig
 from unroll_jax.train.data.video import VideoSpec, frames_from, patch_sequences
-from unroll_jax.train.main import evaluate_again
-from unroll_jax.train.main import report as write_report
 from unroll_jax.train.tasks.video import VideoTask
 from unroll_jax.train.tasks.video_samples import whole_windows, window_disturbance
 
@@ -82,11 +79,6 @@ def test_a_lost_frame_is_lost_whole_and_shows_the_last_that_arrived():
     assert len(np.unique(lost, axis=0)) > 10  # every window by a draw of its own
 
 
-def test_the_noise_of_training_is_there_too():
-    noise = seen(Disturbance("blur", 1.3), gamma=0.2) - seen(Disturbance("blur", 1.3))
-    assert np.var(noise) == pytest.approx(0.2 * FRAMES_OF.spec.pixel_std, rel=0.03)
-
-
 @pytest.mark.slow
 def test_an_evaluation_has_the_rmse_of_the_last_layer_and_of_the_input():
     evaluation, task, params = evaluated(("blur=1.3", "dropped=0.4"))
@@ -108,34 +100,14 @@ def test_figures_do_not_depend_on_how_many_windows_are_read_at_once(monkeypatch)
     np.testing.assert_allclose(seen(Disturbance("dropped", 0.4), gamma=0.1), whole, atol=1e-6)
 
 
-def test_a_run_is_evaluated_again_and_reported_with_disturbances(both, tmp_path, capsys):
-    folder = shutil.copytree(both / "erm", tmp_path / "run")
-    with clips_in_memory():
-        evaluate_again([str(folder), "--test-disturbances", "salt-and-pepper=0.1", "blur=0.5"])
-    write_report([str(folder), "--out", str(tmp_path / "report")])
-    printed, page = capsys.readouterr().out, (tmp_path / "report" / "index.html").read_text()
-    for words in ("disturbed layers or inputs", "salt-and-pepper=0.1", "blur=0.5", "input"):
-        assert words in printed
-        assert words in page
-
-
-def test_disturbances_come_in_order():
-    ordered = disturbances(["dropped=0.1", "blur=10", "blur=2"])
-    assert [one.label for one in ordered] == ["blur=2", "blur=10", "dropped=0.1"]
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (("blur",), "test_disturbances must be as in blur=1, got blur"),
-        (("blur=",), "test_disturbances must be as in blur=1, got blur="),
-        (("blur=wide",), "test_disturbances must be as in blur=1, got blur=wide"),
         (("rain=1",), "test_disturbances must be of salt-and-pepper, blur, dropped, got rain=1"),
         (("blur=0",), "test_disturbances must be blur=SIZE with a deviation in pixels above 0 and at most 100, got"),
-        (("blur=1e6",), "test_disturbances must be blur=SIZE with"),
         (("blur=nan",), "test_disturbances must be blur=SIZE with"),
         (("dropped=1.5",), "test_disturbances must be dropped=SIZE with a share above 0 and at most 1, got"),
-        (("salt-and-pepper=-0.1",), "test_disturbances must be salt-and-pepper=SIZE with a share above 0"),
         (("blur=1", "blur=1.0"), "test_disturbances must be each once, got"),
     ],
 )

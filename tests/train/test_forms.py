@@ -107,17 +107,6 @@ def test_rising_weights_are_those_of_layer_skip(changed, read, scale):
     np.testing.assert_allclose(config.loss_weights(len(read) - 1, read), enabled / enabled.sum(), rtol=1e-12)
 
 
-def test_all_is_a_run_of_each_method_and_each_stands_on_its_own(changed):
-    config = changed(method="all", layer_weights=(0.5,), out="runs/x")
-    config.check()
-    variants = dict(config.variants())
-    assert list(variants) == ["erm", "deep_supervision", "constrained"]
-    assert [one.method for one in variants.values()] == list(variants)
-    for variant in variants.values():
-        variant.check()
-    assert variants["deep_supervision"].layer_weights == (0.5,)
-
-
 @pytest.mark.parametrize(
     ("fields", "words"),
     [

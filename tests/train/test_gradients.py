@@ -10,7 +10,7 @@ import pytest
 
 from tests.train.conftest import Clips
 from tests.train.ladder import Ladder, batches, train
-from unroll_jax.train.sharding.parts import POLICIES, in_parts, loss_gradient, rematerialised, whole
+from unroll_jax.train.sharding.parts import POLICIES, in_parts, loss_gradient, whole
 from unroll_jax.train.step import first_state, init_state, jit_step, state_like, train_step
 from unroll_jax.train.tasks.video import VideoTask
 
@@ -193,28 +193,3 @@ def test_recomputing_changes_no_step_and_takes_less_memory(changed):
         _assert_close(ends[name], ends["none"], 1e-5, name)
     for name, share in (("everything", 0.65), ("dots_without_batch", 0.85)):
         assert memory[name] < share * memory["none"], name
-
-
-def test_a_policy_names_what_is_kept_of_a_function():
-    x = np.random.default_rng(0).normal(size=(8, 8)).astype(np.float32)
-    function = lambda x: jnp.sum(jnp.sin(jnp.sin(x @ x)))  # noqa: E731
-    kept = {name: _residuals(rematerialised(function, name), x) for name in POLICIES}
-    assert kept["everything"] < kept["dots"] <= kept["dots_without_batch"] < kept["none"]
-
-
-def _residuals(function, x):
-    return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(lambda x: jax.vjp(function, x)[1], x)))
-
-
-@pytest.mark.slow
-def test_noise_on_layers_is_the_same_in_whatever_parts_a_batch_is_computed(changed, clips):
-    batch = next(clips.batches("train", batch_size=4, seed=0, start_step=0, rows=None))
-
-    def losses(**fields):
-        task = VideoTask(changed(**fields), clips)
-        return jit_step(task)(init_state(task), batch)[1].layer_losses
-
-    whole, parts, none = (losses(layer_noise=noise, accumulate=n) for noise, n in ((0.3, 1), (0.3, 2), (0.0, 1)))
-    np.testing.assert_allclose(whole, parts, rtol=1e-5)
-    np.testing.assert_allclose(whole[0], none[0], rtol=1e-6)
-    assert np.all(whole[1:] > 1.05 * none[1:])

@@ -1,15 +1,12 @@
 """metrics.jsonl and JSON files."""
 
-import errno
 import json
 import math
-import os
 from pathlib import Path
 
 import pytest
 
 from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.finite import json_numbers
 from unroll_jax.train.metrics import MetricsWriter, read_metrics
 from unroll_jax.train.system.files import write_json
 
@@ -54,17 +51,6 @@ def test_a_damaged_line_in_the_middle_is_named(tmp_path):
             read_metrics(path)
 
 
-def test_a_kill_while_reopening_loses_nothing(tmp_path, monkeypatch):
-    _write(tmp_path, range(1, 6), after_step=0)
-    whole = (tmp_path / "metrics.jsonl").read_bytes()
-
-    with monkeypatch.context() as patch:
-        patch.setattr("pathlib.Path.replace", _killed)
-        with pytest.raises(KeyboardInterrupt):
-            MetricsWriter(tmp_path, after_step=5)
-    assert (tmp_path / "metrics.jsonl").read_bytes() == whole
-
-
 def test_rows_that_are_no_json_are_never_written(tmp_path):
     with MetricsWriter(tmp_path, after_step=0) as writer, pytest.raises(ValueError, match="JSON"):
         writer.write({"kind": "train", "step": 1, "loss": math.nan})
@@ -85,33 +71,14 @@ def test_rows_that_somebody_deleted_or_cut_are_counted(tmp_path):
         assert writer.lost == 3
 
 
-@pytest.mark.parametrize("row", ["3", "[]", "{}", '{"kind": "train"}', '{"kind": "train", "step": "1"}', "[" * 10**5])
+@pytest.mark.parametrize(
+    "row",
+    ["[]", '{"kind": "train"}', '{"kind": "a", "step": 1, "b": NaN}', "[" * 10**5],
+)
 def test_a_row_of_something_else_is_damage(tmp_path, row):
     (tmp_path / "metrics.jsonl").write_text(f"{row}\n")
     with pytest.raises(UserError, match=r"metrics\.jsonl is damaged in line 1; restore it"):
         read_metrics(tmp_path / "metrics.jsonl")
-
-
-def test_infinities_and_nan_are_damage(tmp_path):
-    for word in ("NaN", "Infinity", "-Infinity"):
-        (tmp_path / "metrics.jsonl").write_text(f'{{"kind": "train", "step": 1, "loss": {word}}}\n')
-        with pytest.raises(UserError, match="damaged in line 1"):
-            read_metrics(tmp_path / "metrics.jsonl")
-
-
-def test_a_full_disk_leaves_the_old_file_and_nothing_beside_it(tmp_path, monkeypatch):
-    write_json(tmp_path / "status.json", {"state": "running"})
-    write = Path.write_bytes
-
-    def full(path, content):
-        write(path, content[:3])
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(OSError, match="No space"):
-        write_json(tmp_path / "status.json", {"state": "failed"})
-    assert [path.name for path in tmp_path.iterdir()] == ["status.json"]
-    assert json.loads((tmp_path / "status.json").read_text()) == {"state": "running"}
 
 
 def test_a_full_disk_under_the_metrics_is_told_once(tmp_path):
@@ -142,9 +109,3 @@ def test_write_json_leaves_the_old_file_or_the_new_one(tmp_path, monkeypatch):
     assert json.loads(path.read_text()) == {"state": "running"}
     write_json(path, {"state": "finished"})
     assert json.loads(path.read_text()) == {"state": "finished"}
-
-
-def test_numbers_are_null_where_json_has_none():
-    assert json_numbers([1.0, math.nan, math.inf, 2]) == [1.0, None, None, 2.0]
-    assert json_numbers([1.0, 2.0], length=3) == [None, 1.0, 2.0]
-    assert json_numbers([1.0, 2.0], length=2) == [1.0, 2.0]

@@ -8,20 +8,15 @@ import numpy as np
 import pytest
 
 from tests.train.test_any_task import Mean
-from tests.train.test_fit import TRAIN, VALIDATION, layer_losses, linear
+from tests.train.test_fit import TRAIN, VALIDATION, linear
 from unroll_jax.train import load
 from unroll_jax.train.__main__ import main
-from unroll_jax.train.config.constraints import ConstraintConfig
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.config.own import OwnConfig
-from unroll_jax.train.config.video import VideoConfig
-from unroll_jax.train.constraints import DescentConstraints
-from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.exporting import export
 from unroll_jax.train.loop import Callbacks
 from unroll_jax.train.main import fit
 from unroll_jax.train.metrics import read_metrics
-from unroll_jax.train.tasks.own import OwnTask
 
 
 def quiet(line):
@@ -56,26 +51,6 @@ def test_the_options_of_a_model_are_those_of_its_run_whatever_the_task_has(both,
         np.testing.assert_allclose(model.predict(VALIDATION).mean(axis=0), losses, rtol=1e-6)
 
 
-def test_the_card_and_the_report_say_what_a_task_of_ones_own_has(both, tmp_path):
-    card = (export(both / "constrained", tmp_path / "model", task=linear(), log=quiet) / "README.md").read_text()
-    assert "data: your own: 64 train, 16 validation, 16 test examples" in card
-    assert (
-        "losses = model.predict(batch)  # arrays by name, as those trained on; (samples, L + 1) of every layer" in card
-    )
-    report = (both / "report" / "index.html").read_text()
-    assert "1 layer" in report
-    assert "training gamma" not in report + card
-
-
-def test_only_a_reference_that_is_given_binds_the_input():
-    counts = [
-        DescentConstraints(OwnConfig(constraints=given), num_layers=3, steps_an_epoch=1).number
-        for given in (ConstraintConfig(alpha=(0.1,)), ConstraintConfig(alpha=(0.1,), reference=2.0))
-    ]
-    assert counts == [3, 4]
-    assert EXPERIMENTS["video-ut"].config == VideoConfig(constraints=ConstraintConfig(reference=8.0))
-
-
 @pytest.mark.parametrize("folder", ["constrained", "export"])
 def test_a_task_is_read_onto_its_own_mesh(both, tmp_path, folder):
     run = both / "constrained"
@@ -88,8 +63,6 @@ def test_a_task_is_read_onto_its_own_mesh(both, tmp_path, folder):
     [
         ("own", "got 'own' of type str"),
         (OwnConfig(), "got OwnConfig("),
-        (OwnTask, "got the class OwnTask"),
-        (0, "got 0 of type int"),
     ],
 )
 @pytest.mark.parametrize("call", [load, export])
@@ -102,33 +75,12 @@ def test_what_is_no_task_is_refused_in_a_line(both, call, task, words):
     assert not (run / "export").exists()
 
 
-@pytest.mark.parametrize("command", ["run", "plan", "evaluate", "export"])
+@pytest.mark.parametrize("command", ["run", "evaluate"])
 def test_the_command_line_says_how_python_goes_on_with_a_task_of_ones_own(both, tmp_path, capsys, command):
     assert main([command, str(both / "constrained")]) == 2
     errors = capsys.readouterr().err
     assert "from Python: fit(task, out=FOLDER), load(FOLDER, task=task) or export(FOLDER, task=task)" in errors
     assert errors.count("\n") == 1
-
-
-def wide(**options):
-    """A task like `linear`, whose parameters are of another name."""
-    return linear(
-        init=lambda key: {"v": jnp.full((8, 8), 0.1)},
-        losses=lambda params, batch: layer_losses({"w": params["v"]}, batch),
-        **options,
-    )
-
-
-def test_another_model_is_told_to_be_that_of_the_task(both, tmp_path):
-    run, log = both / "constrained", quiet
-    out = export(run, tmp_path / "model", task=linear(), log=quiet)
-    for call in (
-        lambda: load(run, task=wide(), log=log),
-        lambda: load(out, task=wide(), log=log),
-        lambda: export(run, tmp_path / "other", task=wide(), log=log),
-    ):
-        with pytest.raises(UserError, match=r"; pass the task that was trained$"):
-            call()
 
 
 def test_other_data_are_told_to_be_those_of_the_task(both):
@@ -154,11 +106,7 @@ class Half:
     ("callbacks", "words"),
     [
         (Deaf(), "got a Deaf"),
-        (Deaf, "got the class Deaf"),
-        ([Deaf], "got the class Deaf"),
         ([Half()], "got a Half"),
-        (None, "got a NoneType"),
-        ((Deaf(), print), "got a builtin_function_or_method"),
     ],
 )
 def test_what_are_no_callbacks_are_refused_before_a_folder_is_made(tmp_path, callbacks, words):
@@ -176,11 +124,6 @@ def test_rows_of_another_width_are_refused_by_split_and_name():
     with pytest.raises(UserError, match=words) as caught:
         linear(test=narrow)
     assert "\n" not in str(caught.value)
-
-
-def test_an_error_of_the_users_own_function_keeps_its_traceback():
-    with pytest.raises(ZeroDivisionError):
-        linear(losses=lambda params, batch: 1 / 0)
 
 
 class Measured(Mean):

@@ -1,14 +1,12 @@
 """The floors of video denoising: least squares against NumPy and scikit-learn, whole frames, the models' own noise."""
 
-import json
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
-from sklearn.linear_model import LinearRegression
 
-from tests.train.conftest import Clips, traced_task
+from tests.train.conftest import traced_task
 from unroll_jax.train.data.video import patch_sequences
 from unroll_jax.train.tasks import video_floors
 from unroll_jax.train.tasks.video_floors import (
@@ -51,16 +49,6 @@ def test_the_linear_layer_is_least_squares_under_the_expected_noise(sequences):
     np.testing.assert_allclose(coefficients, expected, rtol=1e-9, atol=1e-11)
 
 
-def test_the_linear_layer_is_what_regression_on_drawn_noise_comes_to(sequences):
-    rng, clean = np.random.default_rng(1), np.tile(sequences / 255.0, (150, 1, 1))
-    drawn, fresh = (clean + np.sqrt(VARIANCE) * rng.standard_normal(clean.shape) for _ in range(2))
-    fitted = LinearRegression().fit(_inputs(drawn), clean.reshape(-1, PIXELS))
-    ours = np.asarray(fit_linear([sequences], VARIANCE)(fresh.astype(np.float32))).reshape(-1, PIXELS)
-    theirs = fitted.predict(_inputs(fresh))
-    assert np.sqrt(np.mean((ours - theirs) ** 2)) < 0.004  # of drawing: 14 numbers a pixel from 36,000 rows
-    assert np.sqrt(np.mean((ours - clean.reshape(-1, PIXELS)) ** 2)) < 0.6 * np.sqrt(VARIANCE)
-
-
 @pytest.mark.parametrize("length", [1, LENGTH])
 def test_without_noise_the_linear_layer_changes_nothing(sequences, length):
     layer = fit_linear([sequences[:, :length]], 0.0)
@@ -78,20 +66,6 @@ def test_squares_are_those_of_the_frames_and_tile_them_equally_often():
         tiles = {(i, j): window[:, i : i + 10, j : j + 10] for i in (0, 10) for j in (0, 10)}
         places += [place for place, tile in tiles.items() if np.array_equal(tile, square)]
     assert [places.count(place) for place in tiles] == [5, 5, 5, 5]
-
-
-def test_whole_frames_come_back_from_their_sequences():
-    window = np.random.default_rng(3).uniform(size=(2, 6, 6))
-    sequences = patch_sequences(window, side=2)
-    (restored,) = video_floors._frames(sequences[some_squares(9, 3)], 2)
-    np.testing.assert_array_equal(restored, window)
-
-
-def test_windows_are_spaced_evenly_over_a_long_split():
-    windows = some_squares(6800, 10) // 100
-    assert (windows == windows[:, :1]).all()
-    assert (windows[0, 0], windows[-1, 0], len(windows)) == (0, 67, 20)
-    assert set(np.diff(windows[:, 0])) == {3, 4}
 
 
 def test_total_variation_cleans_frames_and_leaves_clean_ones():
@@ -138,25 +112,3 @@ def test_the_floors_are_fitted_on_the_train_split_at_its_noise_alone(evaluated, 
     ((sequences, variance),) = fitted
     np.testing.assert_array_equal(sequences, clips.splits["train"])
     assert variance == pytest.approx(0.15 * clips.spec.pixel_std)
-
-
-def test_the_floors_are_figures_of_the_evaluation_and_of_its_verdict(evaluated, changed):
-    clips = Clips(seed=5)
-    evaluation = evaluated(clips)
-    assert json.loads(json.dumps(evaluation["floors"], allow_nan=False)) == evaluation["floors"]
-    assert all(set(evaluation["floors"][name]) == set(evaluation["rmse"]) for name in (LINEAR, CLASSICAL))
-    assert evaluation["floors"][CLASSICAL]["0.0"] == 0.0
-    assert evaluation["floors"][LINEAR]["0.15"] < 0.5 * evaluation["noisy_rmse"]["0.15"]
-    task = traced_task(changed(method="erm"), clips)
-    linear = evaluation["floors"][LINEAR]["0.15"]
-    assert f" of its input and {linear:.1f} of one linear layer at gamma 0.15, " in task.summary_line(evaluation)
-    del evaluation["floors"]  # as evaluations of before are
-    assert f"{evaluation['noisy_rmse']['0.15']:.1f} of its input at gamma 0.15, " in task.summary_line(evaluation)
-
-
-def test_both_methods_of_a_command_are_judged_by_floors_computed_once(evaluated, changed, clips):
-    one = evaluated(clips)
-    task = traced_task(changed(), clips)
-    other, _ = task.evaluate(task.init(jax.random.key(1)), Path("unused"))
-    assert other["floors"] == one["floors"]
-    assert floors.cache_info()[:2] == (1, 1)

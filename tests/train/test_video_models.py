@@ -11,10 +11,8 @@ import pytest
 from unroll_jax.train import load
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.config.video import DustOptions, VideoDustConfig, VideoViTConfig, ViTOptions
-from unroll_jax.train.data.pretrained.vit import PretrainedViT
 from unroll_jax.train.data.video import VideoSpec, frames_from, patch_sequences
 from unroll_jax.train.main import evaluate_again, fit
-from unroll_jax.train.runs import begin, check_folder, identity
 from unroll_jax.train.tasks.video import VideoTask
 from unroll_jax.train.tasks.video_samples import Frames, Sequences, cleaned_frames
 
@@ -87,17 +85,6 @@ def test_frames_are_samples_in_order_and_sequences_again():
     np.testing.assert_array_equal(samples.to_windows(frames), DATA.splits["test"])
 
 
-def test_batches_of_frames_show_each_once_an_epoch_and_go_on_anywhere():
-    samples, count = Frames(DATA, DATA.spec), COUNTS["train"] * FRAMES
-    batches = samples.batches("train", batch_size=4, seed=3, start_step=0, rows=None)
-    first = [next(batches) for _ in range(count // 4)]
-    shown = sorted(whole(frame).tobytes() for batch in first for frame in batch)
-    assert shown == sorted(frame.tobytes() for frame in DATA.frames["train"].reshape(-1, SIDE, SIDE))
-    rows = np.array([1, 3])
-    again = next(samples.batches("train", batch_size=4, seed=3, start_step=2, rows=rows))
-    np.testing.assert_array_equal(again, first[2][rows])
-
-
 @pytest.mark.parametrize("frames", [False, True])
 def test_frames_that_nothing_changes_come_back(frames):
     shown = DATA.frames["train"][0].repeat(2, axis=0)[:7]  # a window and three quarters
@@ -128,18 +115,6 @@ def test_a_run_comes_back_without_its_data_and_cleans_frames(run):
     patches = task.samples.to_windows(np.asarray(outputs))
     expected = np.clip(255.0 * frames_from(patches, (SIDE, SIDE), side=PATCH), 0, 255)
     np.testing.assert_allclose(cleaned, expected, atol=0.51)
-
-
-def test_a_run_from_given_weights_goes_on_from_no_others(tmp_path):
-    def given(scale):
-        tree = {"embeddings": {"class_token": np.full(16, scale, np.float32)}}
-        return VideoTask(config, DATA, PretrainedViT(shape, tree))
-
-    config, shape = CONFIGS["video-vit"], VideoTask(CONFIGS["video-vit"], DATA).model.module.config
-    begin(tmp_path, "config.json", identity("video-vit", config, given(1.0).data_fingerprint()), what="run")
-    check_folder(given(1.0), tmp_path, "video-vit")
-    with pytest.raises(UserError, match=r"found.weights_checksum was \d+, is now \d+; pass another --out"):
-        check_folder(given(2.0), tmp_path, "video-vit")
 
 
 def test_a_run_is_tested_on_other_video_at_its_own_noise(run, monkeypatch):

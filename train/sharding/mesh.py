@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from ..config.errors import UserError
+from ..config.errors import OptionError, UserError, option_text
 
 # data: copies of the model, each with its share of a batch. fsdp: the same with sharded parameters, gathered layer by
 # layer. tensor: the devices that compute one layer together.
@@ -41,23 +41,23 @@ def make_mesh(text: str | None, *, batch_size: int, accumulate: int = 1, devices
     count = math.prod(shape)
     if len(devices) % count:
         raise UserError(
-            f"--mesh {text} asks for {count} devices, which does not divide the {len(devices)} there are; on a CPU, "
-            f"XLA_FLAGS=--xla_force_host_platform_device_count={count} simulates them"
+            f"{option_text('mesh', text)} asks for {count} devices, which does not divide the {len(devices)} there "
+            f"are; on a CPU, XLA_FLAGS=--xla_force_host_platform_device_count={count} simulates them"
         )
     ways = math.prod(sizes.get(axis, 1) for axis in BATCH)
     if part % ways:
-        parts = f" / --accumulate {accumulate}" if accumulate > 1 else ""
+        parts = f" / {option_text('accumulate', accumulate)}" if accumulate > 1 else ""
         raise UserError(
-            f"--batch-size {batch_size}{parts} does not divide over "
-            f"--mesh {text}, which shares a batch out {ways} ways (data x fsdp); pass a multiple of "
-            f"{ways * accumulate}, or another mesh"
+            f"{option_text('batch_size', batch_size)}{parts} does not divide over {option_text('mesh', text)}, which "
+            f"divides a batch into {ways} parts (data x fsdp); pass a multiple of {ways * accumulate}, or another mesh"
         )
     mesh = jax.make_mesh(shape, AXES, (AxisType.Auto,) * len(AXES), devices=devices[:count])
     without = {device.process_index for device in devices} - {device.process_index for device in mesh.devices.flat}
     if without:
         raise UserError(
-            f"--mesh {text or describe_mesh(mesh)} leaves process {min(without)} without a device; pass a mesh (and a "
-            "--batch-size that divides over it) with devices of every process, or start fewer processes"
+            f"{option_text('mesh', text or describe_mesh(mesh))} leaves process {min(without)} without a device; pass "
+            f"a mesh (and a {option_text('batch_size')} that divides over it) with devices of every process, or start "
+            "fewer processes"
         )
     return mesh
 
@@ -72,10 +72,8 @@ def parse_mesh(text: str) -> dict[str, int]:
     for part in text.split(","):
         axis, _, size = (piece.strip() for piece in part.partition("="))
         if axis not in AXES or axis in sizes or not size.isdecimal() or int(size) < 1:
-            raise UserError(
-                f"--mesh must be axes of {', '.join(AXES)}, each once with a size of at least 1, as in "
-                f"data=2,fsdp=4; got {text!r}"
-            )
+            allowed = f"axes of {', '.join(AXES)}, each once with a size of at least 1, as in data=2,fsdp=4"
+            raise OptionError("mesh", allowed, repr(text))
         sizes[axis] = int(size)
     return sizes
 

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from ..config.errors import UserError
+from ..config.errors import UserError, option_text
 
 Axes = str | tuple[str, ...] | None
 Rules = Sequence[tuple[str, tuple[Axes, ...]]]
@@ -82,8 +82,8 @@ def _spec(keys: Path, shape: tuple[int, ...], mesh: Mesh, rules: Rules) -> Parti
         ways = math.prod(mesh.shape[part] for part in _parts(axis))
         if size % ways:
             raise UserError(
-                f"--mesh has {' x '.join(_parts(axis))} = {ways}, which does not divide {size} in the shape {shape} of "
-                f"{name}; pass a size that does, or data in its place"
+                f"{option_text('mesh')} has {' x '.join(_parts(axis))} = {ways}, which does not divide {size} in the "
+                f"shape {shape} of {name}; pass a size that does, or data in its place"
             )
     return PartitionSpec(*whole)
 
@@ -93,8 +93,8 @@ def _check_useful(mesh: Mesh, specs: Sequence[PartitionSpec]) -> None:
     for axis in ("fsdp", "tensor"):
         if mesh.shape[axis] > 1 and axis not in used:
             raise UserError(
-                f"--mesh has {axis}={mesh.shape[axis]}, over which no parameter of this experiment is shared out; pass "
-                "data in its place"
+                f"{option_text('mesh')} has {axis}={mesh.shape[axis]}, over which no parameter of this experiment is "
+                "divided; pass data in its place"
             )
 
 
