@@ -25,9 +25,9 @@ class Moving(NamedTuple):
     """State of a constrained objective.
 
     Attributes:
-      dual: multipliers and the state of their optimiser; of the scaled constraints where they are scaled.
-      slacks: explicit ones, and the state of their optimiser; None without.
-      sizes: (constraints,) what constraints are divided by, from the first step on; None where they are not scaled.
+      dual: Multipliers and the state of their optimiser; of the scaled constraints where they are scaled.
+      slacks: Explicit slacks and the state of their optimiser; None without.
+      sizes: Divisors of the constraints from the first step on; None where they are not scaled.
     """
 
     dual: constrained.DualState
@@ -54,8 +54,8 @@ class DescentConstraints:
 
     Attributes:
       stated: ``layer_losses -> violations``, as stated to the user: validation and reports judge by these.
-      tightened: the same with every descent bound lowered by the margin: what training enforces.
-      number: how many violations there are.
+      tightened: The same with every descent bound lowered by the margin: training enforces these.
+      number: Number of violations.
     """
 
     def __init__(
@@ -66,10 +66,10 @@ class DescentConstraints:
         steps_an_epoch: int,
         numbers: Sequence[int] | None = None,
     ):
-        self._config, self._settings = config, config.constraints
+        self._config = config
+        settings = self._settings = config.constraints
         self._steps_an_epoch, self._enforced = steps_an_epoch, config.enforces
         self._weights = config.loss_weights(num_layers, numbers)
-        settings = self._settings
         alphas = settings.alphas(num_layers)
         margins = (settings.first_margin, *[settings.margin] * (num_layers - 1))
         tight = [1.0 - (1.0 - alpha) * (1.0 - margin) for alpha, margin in zip(alphas, margins, strict=True)]
@@ -101,13 +101,11 @@ class DescentConstraints:
     def reduction(self) -> constrained.Reduction | None:
         """The reduction of samples' violations to constraints; None where these are on means and need no samples."""
         settings = self._settings
-        if settings.bind == "mean":
-            return None if settings.form == "difference" else constrained.mean_of_samples()
-        return (
-            constrained.tail_mean(settings.level)
-            if settings.bind == "tail"
-            else constrained.positive_part(settings.leeway)
-        )
+        if settings.bind == "tail":
+            return constrained.tail_mean(settings.level)
+        if settings.bind == "positive":
+            return constrained.positive_part(settings.leeway)
+        return None if settings.form == "difference" else constrained.mean_of_samples()
 
     def init(self) -> Moving:
         """Multipliers at their start, slacks at 0, sizes at 1."""
@@ -157,9 +155,7 @@ class DescentConstraints:
             "layer_losses": means.tolist(),
             "violations": json_numbers(figures.violations, length=means.size),
             "multipliers": json_numbers(figures.multipliers, length=means.size),
-            **self._named(
-                violation=figures.violations, multiplier=figures.multipliers, slack=figures.slacks, size=figures.sizes
-            ),
+            **self._named(**dict(zip(("violation", "multiplier", "slack", "size"), figures, strict=True))),
         }
         return row, {"loss": f"{means[-1]:.3f}", "worst_violation": f"{figures.violations.max():+.3f}"}
 
@@ -173,8 +169,7 @@ class DescentConstraints:
         Checkpoints that are not feasible go by their worst excess over a bound where constraints are hard. Resilience
         lets every bound be exceeded at a cost, so there they go by the last layer's loss with that cost.
         """
-        losses = samples.mean(axis=0)
-        form = self._settings.form
+        losses, form = samples.mean(axis=0), self._settings.form
         violations = self._reduced(self.stated)(jnp.asarray(self._bound(samples, losses)))
         # Bounds on the means, as in `feasibility_report`, for any reduction of the samples.
         of_means = self.stated(jnp.asarray(losses))

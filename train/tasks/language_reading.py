@@ -14,7 +14,7 @@ from unroll_jax.models import generate
 from ..config.errors import UserError
 from ..data.answers import PLACEHOLDER, AnswerTokenizer
 from ..data.conversations import Conversation, Message, messages_of
-from ..data.packing import PackedBatch, PackedData, Tokens, arrays, filled, kept_positions, pack
+from ..data.packing import PackedBatch, PackedData, Tokens, arrays, kept_positions, pack
 from ..data.rows import is_whole
 from ..system.distributed import fetch
 from ..task import Params, Row
@@ -114,8 +114,8 @@ def paired(inputs: Any, answers: Any) -> tuple[list[Any], list[str | None]]:
     Raises:
       UserError: if prompts are missing, their number differs from that of answers, or one is empty or not UTF-8.
     """
-    inputs = several(inputs)
-    answers = [None] * len(inputs) if answers is None else several(answers)
+    inputs = [inputs] if isinstance(inputs, str) else list(inputs)
+    answers = [answers] if isinstance(answers, str) else list([None] * len(inputs) if answers is None else answers)
     if not inputs:
         raise UserError("predict needs prompts; give --text, or a --file of them")
     if len(inputs) != len(answers):
@@ -139,8 +139,11 @@ def rows_of(
     Raises:
       UserError: if one is longer than ``max_length`` tokens.
     """
+    prompts = [
+        (Message("user", one),) if isinstance(one, str) else messages_of(one, where="a prompt") for one in inputs
+    ]
     whole = [PLACEHOLDER if answer is None else answer for answer in answers]
-    texts = tokenizer.encode([Conversation(_question(one), answer) for one, answer in zip(inputs, whole, strict=True)])
+    texts = tokenizer.encode([Conversation(*text) for text in zip(prompts, whole, strict=True)])
     texts = [
         Tokens(text.tokens[: text.first + 1], text.first) if answer is None else text
         for text, answer in zip(texts, answers, strict=True)
@@ -153,11 +156,6 @@ def rows_of(
             )
     rows = pack([len(text.tokens) for text in texts], 0)
     return arrays(texts, rows, max_length, kept_positions(texts, rows))
-
-
-def part_of(whole: PackedBatch, start: int, size: int) -> PackedBatch:
-    """A number of rows from one on; behind the last, rows that do not count."""
-    return filled(PackedBatch(*(part[start : start + size] for part in whole)), size)
 
 
 def answered(
@@ -176,16 +174,6 @@ def answered(
             continue
         right = words == whole.labels[row, counted]
         yield Answered(answer, -losses[-1], losses.mean(axis=1), right.mean(axis=1), layers)
-
-
-def several(given: Any) -> list[Any]:
-    """A list of texts; of one text, with it alone."""
-    return [given] if isinstance(given, str) else list(given)
-
-
-def _question(given: Any) -> tuple[Message, ...]:
-    """The messages before an answer, of a text or of messages as they are in files."""
-    return (Message("user", given),) if isinstance(given, str) else messages_of(given, where="a prompt")
 
 
 def completions(

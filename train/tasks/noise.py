@@ -1,5 +1,6 @@
 """Noise and disturbances of inputs; in an evaluation they are the same for every run, method and level."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
@@ -11,6 +12,7 @@ from jaxtyping import Array, Float, UInt8
 from unroll_jax.disturbances import blur, dropped, salt_and_pepper
 
 from ..config.disturbances import BLUR, SALT_AND_PEPPER, Disturbance
+from ..config.errors import UserError
 
 T = TypeVar("T")
 Lose = Callable[[Array, jax.Array, float], Array]
@@ -28,6 +30,24 @@ def keyed(batches: Iterable[T]) -> Iterator[tuple[T, jax.Array]]:
 def to_unit(pixels: UInt8[Array, "..."] | UInt8[np.ndarray, "..."], dtype: Any = jnp.float32) -> Float[Array, "..."]:
     """Converts pixels from 0..255 to floats in [0, 1]."""
     return jnp.asarray(pixels).astype(dtype) / 255.0
+
+
+def token_deviation(counts: np.ndarray, means: np.ndarray, squares: np.ndarray) -> float:
+    """Standard deviation of an entry of the embeddings of tokens: the unit of the noise on them.
+
+    Args:
+      counts: Number of each token.
+      means: Mean of the entries of each token's embedding.
+      squares: Mean of their squares.
+
+    Raises:
+      UserError: if it is 0, as noise in its unit would be 0 too.
+    """
+    shares = counts / counts.sum()
+    variance = float(shares @ squares) - float(shares @ means) ** 2
+    if not variance > 0.0:
+        raise UserError("all given embeddings of train tokens are one number, so noise would be 0; give others")
+    return math.sqrt(variance)
 
 
 def gaussian(key: jax.Array, shape: tuple[int, ...], variance: float | Array, dtype: Any = jnp.float32) -> Array:

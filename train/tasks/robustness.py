@@ -84,7 +84,9 @@ def _noisy(config: ImageTaskConfig, data: Any, logits: Logits, params: Params) -
 
     measure = on_batches(right)
     shares = {
-        str(level): _mean(measure(params, batch, level)[:count] for batch, count in _batches(config, data))
+        str(level): float(
+            np.mean(np.concatenate([measure(params, batch, level)[:count] for batch, count in _batches(config, data)]))
+        )
         for level in sorted(map(float, config.test_noises))
     }
     return {"noise_accuracy": shares}
@@ -149,10 +151,6 @@ def _batches(config: SupervisedConfig, data: Any, most: int | None = None) -> It
         parts = (batch.images, batch.labels, numbers.astype(np.int32))
         filled = [np.resize(np.asarray(part), (size, *np.shape(part)[1:])) for part in parts]
         yield (filled[0], filled[1], filled[2]), len(numbers)
-
-
-def _mean(parts: Iterator[np.ndarray]) -> float:
-    return float(np.mean(np.concatenate(list(parts))))
 
 
 class Attacked(NamedTuple):

@@ -18,6 +18,7 @@ from ..data.words import Tokenizer, WordTokenizer, embedding_table, glove_embedd
 from ..system.digest import weights_checksum
 from ..system.files import expanded
 from .common import keep_examples
+from .noise import token_deviation
 
 Log = Callable[[str], None]
 
@@ -67,11 +68,7 @@ class TextInputs:
 
     @functools.cached_property
     def embedding_std(self) -> float:
-        """Standard deviation of an entry of the clean embeddings of train tokens; 1 where these are learned.
-
-        Raises:
-          UserError: if it is 0, as noise in its unit would be 0 too.
-        """
+        """Standard deviation of an entry of the clean embeddings of train tokens; 1 where these are learned."""
         if self._embedding_std is not None:
             return self._embedding_std
         if self.table is None:
@@ -79,11 +76,8 @@ class TextInputs:
         counts = np.zeros(len(self.table))
         for batch in self.tokens.examples("train", batch_size=1024):
             counts += np.bincount(batch.tokens[batch.mask], minlength=len(counts))
-        shares, table = counts / counts.sum(), self.table.astype(np.float64)
-        variance = shares @ np.mean(table**2, axis=1) - (shares @ np.mean(table, axis=1)) ** 2
-        if not variance > 0.0:
-            raise UserError("all given embeddings of train tokens are one number, so noise would be 0; give others")
-        return float(np.sqrt(variance))
+        table = self.table.astype(np.float64)
+        return token_deviation(counts, np.mean(table, axis=1), np.mean(table**2, axis=1))
 
     def to_json(self) -> dict[str, Any]:
         """Returns all that a model needs without the texts, as JSON values."""

@@ -217,9 +217,7 @@ class VideoTask(LayeredTask[VideoRunConfig]):
         """RMSE at the noise of training, of the input and of the linear layer, and feasibility."""
         gamma = str(float(evaluation["train_gamma"]))
         rmse, noisy, words = evaluation["rmse"][gamma], evaluation["noisy_rmse"][gamma], feasibility_words(evaluation)
-        others = f"{noisy:.1f} of its input"
-        if "floors" in evaluation:  # older evaluations have none
-            others += f" and {evaluation['floors']['linear layer'][gamma]:.1f} of one linear layer"
+        others = f"{noisy:.1f} of its input and {evaluation['floors']['linear layer'][gamma]:.1f} of one linear layer"
         return f"RMSE {rmse:.1f} against {others} at gamma {evaluation['train_gamma']}, {words}"
 
     def _layers(

@@ -1,6 +1,5 @@
 """Samples of prepared video, whole frames from them, and test splits of other videos."""
 
-import abc
 import dataclasses
 import functools
 import math
@@ -28,8 +27,8 @@ Batch = UInt8[np.ndarray, "batch tokens pixels"]
 BATCH_SIZE = 250  # sequences, in an evaluation: no gradient is kept, so more fit than in training
 
 
-class Samples(abc.ABC):
-    """The map of sequences of prepared video to samples of a model, and back.
+class Sequences:
+    """Samples of a model: a patch position through the frames of a window, whose tokens are frames.
 
     Attributes:
       data: A `train.data.video.VideoData`; None to predict.
@@ -42,52 +41,28 @@ class Samples(abc.ABC):
         self.data, self.length, self.side = data, spec.num_tokens, math.isqrt(spec.token_dim)
         self.positions = (spec.frame_side // self.side) ** 2
 
-    @abc.abstractmethod
     def count(self, split: str) -> int:
-        """Returns how many samples a split has."""
-
-    @abc.abstractmethod
-    def batches(self, split: str, *, batch_size: int, seed: int, start_step: int, rows: Any) -> Iterator[Batch]:
-        """Iterates over shuffled batches without end, see `train.data.reader.Dataset.batches`."""
-
-    @abc.abstractmethod
-    def examples(self, split: str, *, batch_size: int) -> Iterator[Batch]:
-        """Iterates over a whole split in order."""
-
-    @abc.abstractmethod
-    def of_windows(self, sequences: Any) -> Any:
-        """Sequences of whole windows (windows x positions, frames, pixels) as samples."""
-
-    @abc.abstractmethod
-    def to_windows(self, samples: Any) -> Any:
-        """Samples of whole windows as sequences."""
-
-
-class Sequences(Samples):
-    """A patch position through the frames of a window: tokens are frames, and pixels those of a patch."""
-
-    def count(self, split: str) -> int:
-        """Returns the number of sequences."""
+        """Returns the number of samples of a split."""
         return self.data.num_sequences(split)
 
     def batches(self, split: str, *, batch_size: int, seed: int, start_step: int, rows: Any) -> Iterator[Batch]:
-        """Sequences in random order."""
+        """Yields shuffled batches without end, see `train.data.reader.Dataset.batches`."""
         return self.data.batches(split, batch_size=batch_size, seed=seed, start_step=start_step, rows=rows)
 
     def examples(self, split: str, *, batch_size: int) -> Iterator[Batch]:
-        """Sequences in order."""
+        """Yields a whole split in order."""
         return self.data.examples(split, batch_size=batch_size)
 
     def of_windows(self, sequences: Any) -> Any:
-        """Returns the sequences as they are."""
+        """Returns samples from sequences of whole windows (windows x positions, frames, pixels)."""
         return sequences
 
     def to_windows(self, samples: Any) -> Any:
-        """Returns the samples as they are."""
+        """Returns samples of whole windows as sequences."""
         return samples
 
 
-class Frames(Samples):
+class Frames(Sequences):
     """The patches of one frame: tokens are positions. Every frame of a batch is read with its whole window."""
 
     def count(self, split: str) -> int:
@@ -133,7 +108,7 @@ class Frames(Samples):
 
 
 def cleaned_frames(
-    frames: UInt8[np.ndarray, "frames height width"], samples: Samples, clean: Callable[[np.ndarray, int], Any]
+    frames: UInt8[np.ndarray, "frames height width"], samples: Sequences, clean: Callable[[np.ndarray, int], Any]
 ) -> UInt8[np.ndarray, "frames height width"]:
     """Frames as a model cleans them, window by window; the last frame is repeated to fill the last window.
 
@@ -153,7 +128,7 @@ def cleaned_frames(
 
 
 def keyed_batches(data: Any, split: str) -> Iterator[tuple[Batch, jax.Array]]:
-    """Yields the batches of a split in order, each with the key of its noise; ``data`` are sequences or `Samples`."""
+    """Yields the batches of a split in order, each with the key of its noise; ``data`` may be samples."""
     return keyed(data.examples(split, batch_size=BATCH_SIZE))
 
 
