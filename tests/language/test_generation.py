@@ -136,7 +136,6 @@ def test_the_benchmark_of_decoding_takes_runs_and_pairs_each_with_its_plain_answ
 
     monkeypatch.setattr(decoding, "interleaved", timed)
     (tmp_path / "prompts.txt").write_text("Say bado.\n")
-    (tmp_path / "several.txt").write_text("".join(f"Say {word}.\n" for word in ("bado", "mi", "lu", "re")))
     words = ["decoding", "--quick", "--out", str(tmp_path / "out"), "--prompts", str(tmp_path / "prompts.txt")]
     assert benchmarks.main([*words, "--runs", *map(str, finished.folders)]) == 0
     shown = capsys.readouterr().out
@@ -148,13 +147,5 @@ def test_the_benchmark_of_decoding_takes_runs_and_pairs_each_with_its_plain_answ
     assert " no" not in shown.split("same answers")[1].split("acceptance by layer")[0]
     assert "the exit of each that was expected to be quickest" in shown
     assert shown.count("drafts are chosen on the same prompts that are timed: there are fewer than 4") == 2
-    monkeypatch.setattr(decoding, "QUICK", decoding.QUICK._replace(test_prompts=6, real_tokens=4))
-    several = [word.replace("prompts.txt", "several.txt") for word in words]
-    assert benchmarks.main([*several, "--runs", str(finished.folders[1])]) == 0
-    shown = capsys.readouterr().out
-    assert "constrained, 3 layers, 8 wide, 2 x 1 prompts" in shown
-    assert "acceptance and drafts are of the first 2 prompts, times of the other 2" in shown
-    assert benchmarks.main([*words[:4], "--runs", str(finished.folders[1])]) == 0
-    assert "first 3 prompts, times of the other 3" in capsys.readouterr().out
     assert benchmarks.main([*words, "--runs", str(tmp_path)]) == 2
     assert capsys.readouterr().err.startswith(f"error: {tmp_path} ")

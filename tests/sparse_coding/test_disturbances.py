@@ -28,16 +28,6 @@ def test_a_blur_is_of_images_and_not_of_rows():
     np.testing.assert_allclose(actual, expected.reshape(clean.shape), atol=1e-6)
 
 
-@pytest.mark.parametrize(("name", "values"), [("dropped", (0.0,)), ("salt-and-pepper", (0.0, 1.0))])
-def test_the_share_of_pixels_that_is_said_is_replaced(name, values):
-    disturbed, clean = seen(name, 0.3)
-    share = 0.3 / len(values)
-    for value in values:
-        assert np.mean(disturbed == value) == pytest.approx(share, abs=5 * np.sqrt(share / disturbed.size))
-    kept = ~np.isin(disturbed, values)
-    np.testing.assert_allclose(disturbed[kept], clean[kept], rtol=1e-6)
-
-
 def test_an_evaluation_has_the_errors_of_the_network_and_of_ista():
     config = small(test_disturbances=("blur=1e-3", "dropped=0.5"), test_layer_noises=(), lose_layers=False)
     task = task_of(config)

@@ -15,7 +15,6 @@ from unroll_jax.train.loop import train, train_run
 from unroll_jax.train.main import fit
 from unroll_jax.train.metrics import read_metrics
 from unroll_jax.train.step import init_state, validate
-from unroll_jax.train.tasks.common import Trial
 from unroll_jax.train.tasks.text import open_text
 from unroll_jax.train.tasks.tokens import area_under
 
@@ -107,24 +106,6 @@ def test_the_loop_compiles_once_for_each_length_of_batch(task_of, monkeypatch, t
     train(task, tmp_path, log=lambda line: None)
     assert sorted(traced) == sorted(set(lengths))
     assert read(tmp_path, "status.json")["state"] == "finished"
-
-
-def test_readings_of_a_split_do_not_depend_on_how_it_is_padded(built, experiment):
-    task, params = built(experiment, max_length=16)
-    reading = task.reading(params, "test", Trial(0.0))
-    texts = list(task.data.tokens.examples("test", batch_size=1))
-    assert reading.losses.shape == reading.entropies.shape == reading.predictions.shape == (len(texts), 3)
-    assert reading.labels.tolist() == [int(batch.labels[0]) for batch in texts]
-    lengths = [batch.tokens.shape[1] for batch in texts]
-    rows = [row for row, length in enumerate(lengths) if length == min(lengths)][:4]
-    assert min(lengths) < max(lengths)
-    outputs = jax.jit(lambda batch: task.outputs(params, batch, None, lambda logits: logits))
-    for row in rows:
-        logits = np.asarray(outputs(texts[row]), np.float64)[:, 0]
-        shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-        np.testing.assert_allclose(reading.losses[row], -np.log(shares[:, texts[row].labels[0]]), rtol=1e-4)
-        np.testing.assert_allclose(reading.entropies[row], -(shares * np.log(shares)).sum(1), rtol=1e-4)
-        assert reading.predictions[row].tolist() == shares.argmax(1).tolist()
 
 
 def test_the_area_is_that_of_trapezoids():

@@ -11,7 +11,6 @@ import pytest
 
 from tests.train.conftest import traced_task
 from unroll_jax.train.step import init_state
-from unroll_jax.train.tasks.common import Trial
 from unroll_jax.train.tasks.noise import NOISE_SEED, add_noise, to_unit
 
 
@@ -76,21 +75,6 @@ def test_bounds_are_the_stated_ones_not_the_tightened(evaluated):
     np.testing.assert_allclose(evaluation["bounds"], bounds, rtol=1e-6)
     np.testing.assert_allclose(evaluation["violations"], losses - bounds, rtol=1e-5, atol=1e-6)
     assert evaluation["feasible"] == bool(np.all(losses <= 1.05 * np.array(bounds)))
-
-
-def test_a_split_larger_than_a_batch_is_measured_whole(evaluated, clips, monkeypatch):
-    _, task, params, _ = evaluated()
-    monkeypatch.setattr("unroll_jax.train.tasks.video_samples.BATCH_SIZE", 7)
-    reading = task.reading(params, "validation", Trial(0.15))
-    assert reading.losses.shape == (12, 3)
-    batch = clips.splits["validation"]
-    parts = [
-        [np.asarray(pixels) for pixels in _clean_and_noisy(part, 0.15 * clips.spec.pixel_std, index)]
-        for index, part in enumerate((batch[:7], batch[7:]))
-    ]
-    clean, noisy = (np.concatenate(pixels) for pixels in zip(*parts, strict=True))
-    losses = 0.5 * np.sum((noisy - clean) ** 2, axis=-1).mean(axis=-1)
-    np.testing.assert_allclose(reading.losses[:, 0], losses, rtol=1e-5)
 
 
 def test_both_methods_are_tested_on_the_same_noise(evaluated):
