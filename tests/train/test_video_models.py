@@ -78,7 +78,7 @@ def whole(frame):
 
 def test_frames_are_samples_in_order_and_sequences_again():
     samples = Frames(DATA, DATA.spec)
-    assert (samples.count("test"), samples.num_tokens) == (COUNTS["test"] * FRAMES, POSITIONS)
+    assert (samples.count("test"), samples.positions) == (COUNTS["test"] * FRAMES, POSITIONS)
     frames = np.concatenate(list(samples.examples("test", batch_size=2 * FRAMES)))
     expected = DATA.frames["test"].reshape(-1, SIDE, SIDE)
     np.testing.assert_array_equal([whole(frame) for frame in frames], expected)
