@@ -20,8 +20,6 @@ from ..system.files import disk_error, expanded, require_writable
 from .files import Download, Log, fetch, root_error
 from .splits import SPLITS
 
-# The advice if prepared data cannot be written.
-ELSEWHERE = "name another place with UNROLL_PREPARED"
 SECONDS_BETWEEN_LINES = 5.0  # of progress, while a split is prepared
 
 T = TypeVar("T")
@@ -130,7 +128,7 @@ def prepare_from(
         folder = data_dir / kind.name / kind.version
         if folder.exists():
             return folder
-        require_writable(prepared, f"the folder of prepared data {prepared}", ELSEWHERE)
+        require_writable(prepared, f"the folder of prepared data {prepared}", _elsewhere())
         start = time.monotonic()
         log(f"preparing {config.source} in {folder} (done once)")
         if root is None and source.download is not None:
@@ -179,6 +177,11 @@ def origin(config: Config) -> str:
     return option_text(f"data.{name}", getattr(config, name))
 
 
+def _elsewhere() -> str:
+    """Returns the advice if prepared data cannot be written."""
+    return f"name another place with {option_text('data.prepared')} or UNROLL_PREPARED"
+
+
 def with_progress(items: Iterable[T], count: int, what: str, log: Log) -> Iterator[T]:
     """Iterates, and logs progress every few seconds."""
     spoken = time.monotonic()
@@ -219,4 +222,4 @@ def _write(builder: Builder) -> None:
         words = error.strerror if isinstance(error, OSError) else disk_error(error)
         if words is None:
             raise
-        raise StorageError(f"cannot write prepared data to {folder} ({words}); {ELSEWHERE}") from error
+        raise StorageError(f"cannot write prepared data to {folder} ({words}); {_elsewhere()}") from error

@@ -81,7 +81,7 @@ def find_folder(
     log: Log = print,
 ) -> Path:
     """Returns the folder of a model: a local one, or a repository of the hub, which is downloaded once."""
-    folder = expanded(source, option)
+    folder, given = expanded(source, option), f"{option}{' ' if option.startswith('--') else '='}{source}"
     if source and folder.is_dir():  # an empty source is not the working directory
         if revision is not None:
             raise UserError(
@@ -91,7 +91,7 @@ def find_folder(
         return folder
     if (source and folder.exists()) or not may_be_repository(source):
         raise UserError(
-            f"{option}={source} is neither a folder nor a repository of the hub; give a folder that holds "
+            f"{given} is neither a folder nor a repository of the hub; give a folder that holds "
             f"{', '.join(files)}, or OWNER/NAME"
         )
     log(f"looking for {source} on the Hugging Face hub")
@@ -102,13 +102,11 @@ def find_folder(
     except Exception as error:  # of huggingface_hub, its HTTP client or the file system: no common base class
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise UserError(
-            f"{option}={source} is not a folder, and the Hugging Face hub cannot provide it ({reason}); without a "
+            f"{given} is not a folder, and the Hugging Face hub cannot provide it ({reason}); without a "
             f"network, copy {', '.join(files)} into a folder and name that"
         ) from error
     if missing := [name for name in files if name != ONE_FILE and not (folder / name).is_file()]:
-        raise UserError(
-            f"{option}={source} has no {', '.join(missing)}; give a repository that holds {', '.join(files)}"
-        )
+        raise UserError(f"{given} has no {', '.join(missing)}; give a repository that holds {', '.join(files)}")
     return folder
 
 
