@@ -90,10 +90,11 @@ def test_nu_pi_holds_the_methods_that_the_paper_names(name):
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("integral_gain", [0.0, 0.1])
 def test_nu_pi_may_start_as_sgd(integral_gain):
-    """xi_{-1} = c_0: the first step is k_i c_0; with k_i = 0 only changes of the smoothed violation count."""
+    """xi_0 = 0: the first step is k_i c_0; with k_i = 0 the multiplier follows the smoothed violation alone."""
     violations = np.random.default_rng(9).normal(size=40)
-    smoothed, multiplier, expected = violations[0], 0.3, []
-    for violation in violations:
+    smoothed, multiplier = 0.0, max(0.3 + integral_gain * violations[0], 0.0)
+    expected = [multiplier]
+    for violation in violations[1:]:
         before, smoothed = smoothed, 0.6 * smoothed + 0.4 * violation
         multiplier = max(multiplier + integral_gain * violation + 0.7 * (smoothed - before), 0.0)
         expected.append(multiplier)
@@ -105,7 +106,7 @@ def test_each_row_starts_as_sgd_when_it_first_moves():
     init, update = uj.dual_ascent(nu_pi(0.5, 2.0, start="sgd"))
     state = update(init(2), jnp.array([1.0]), np.array([0]))
     state = update(state, jnp.array([1.0, 3.0]), np.array([1, 0]))
-    assert state.multipliers.tolist() == [0.5 + 1.5 + 2.0 * 2.0, 0.5]
+    assert state.multipliers.tolist() == [0.5 + 1.5 + 2.0 * 3.0, 0.5]
 
 
 @pytest.mark.oracle("torch", "cooper")

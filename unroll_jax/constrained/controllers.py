@@ -106,8 +106,8 @@ def nu_pi(
       integral_gain: k_i >= 0, multiplier a step per unit of violation; at 0 only changes of the violation count.
       proportional_gain: k_p, multiplier per unit of smoothed violation.
       nu: decay of the moving average, in (-1, 1); 0 for none.
-      start: "zero" for the average above; "sgd" for :math:`\xi_{-1} = c_0`, so that the first step of a multiplier is
-        that of SGD, :math:`k_i c_0`.
+      start: "zero" for the average above; "sgd" for :math:`\xi_0 = 0`: the first step of a multiplier is that of SGD,
+        :math:`k_i c_0`, and the average starts with the second violation.
 
     Returns:
       An optax gradient transformation, fed -c as `dual_ascent` does.
@@ -116,7 +116,8 @@ def nu_pi(
       ValueError: if a gain or nu is out of range.
 
     Source: Sohrabi et al. (2024), "On PI controllers for updating Lagrange multipliers in constrained optimization",
-    Algorithm 1 with xi_0 = (1 - nu) c_0, the start of its Theorem 1; ``start="sgd"`` is the default of Cooper.
+    Algorithm 1 with xi_0 = (1 - nu) c_0, the start of its Theorem 1; with ``start="sgd"`` its
+    xi_0 = 0, which is the default of Cooper.
 
     Example:
       >>> import jax.numpy as jnp, unroll_jax
@@ -132,8 +133,9 @@ def nu_pi(
         gradients: optax.Updates, state: NuPIState, multipliers: optax.Params | None = None
     ) -> tuple[optax.Updates, NuPIState]:
         del multipliers
-        before = jax.tree.map(lambda g, old: jnp.where(jnp.isinf(old), g, old), gradients, state.smoothed)
-        change = jax.tree.map(lambda g, old: (1.0 - nu) * (g - old), gradients, before)
+        first = jax.tree.map(jnp.isinf, state.smoothed)
+        before = jax.tree.map(lambda old, now: jnp.where(now, 0.0, old), state.smoothed, first)
+        change = jax.tree.map(lambda g, old, now: jnp.where(now, 0.0, (1.0 - nu) * (g - old)), gradients, before, first)
         updates = jax.tree.map(lambda g, d: -(integral_gain * g + proportional_gain * d), gradients, change)
         return updates, NuPIState(jax.tree.map(jnp.add, before, change))
 
