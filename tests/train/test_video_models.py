@@ -121,8 +121,7 @@ def test_a_run_is_tested_on_other_video_at_its_own_noise(run, monkeypatch):
     _, folder = run
     original = (folder / "evaluation.json").read_text()
     other = Windows(seed=1, contrast=0.5)
-    monkeypatch.setattr("unroll_jax.train.tasks.video.load", lambda config, *, log: DATA)
-    monkeypatch.setattr("unroll_jax.train.tasks.video.load", lambda config, *, log: other)
+    monkeypatch.setattr("unroll_jax.train.tasks.video.load", lambda config, *, log: other if config.root else DATA)
     evaluate_again([str(folder), "--on-source", "video", "--on-root", "elsewhere.avi"])
     assert (folder / "evaluation.json").read_text() == original
     (place,) = folder.glob("evaluation_on_elsewhere_*.json")
@@ -136,7 +135,7 @@ def test_a_run_is_tested_on_other_video_at_its_own_noise(run, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--on-root", "x"), "--on-root x has no effect without --on-source"),
+        (("--on-root", "x"), "on_root=x has no effect without --on-source"),
         (("--on-source", "video"), "--on-source video needs --on-root"),
     ],
 )
