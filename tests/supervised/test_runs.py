@@ -110,7 +110,7 @@ def test_scenes_of_a_report_are_the_same_and_whole(trained, tmp_path):
     with pytest.raises(UserError, match="segment-opteq and segment-fcn were tested on other scenes"):
         report([*map(str, folders), "--out", str(tmp_path / "report")])
     (folders[1] / "predictions.npz").write_bytes(b"half")
-    with pytest.raises(UserError, match=r"predictions\.npz is damaged .*train evaluate"):
+    with pytest.raises(UserError, match=r"predictions\.npz is damaged .*`unroll-jax evaluate"):
         report([*map(str, folders), "--out", str(tmp_path / "report")])
 
 
