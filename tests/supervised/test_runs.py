@@ -11,6 +11,7 @@ import pytest
 from tests.supervised.conftest import Fields, Stripes
 from unroll_jax.train.config.data import ImageConfig, SceneConfig
 from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.data.pictures import NOT_COUNTED
 from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.experiments.images import QUICK
 from unroll_jax.train.main import fit, report
