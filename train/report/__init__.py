@@ -21,6 +21,8 @@ from .tables import runs_table
 
 __all__ = ["make_report", "write", "write_report"]
 
+SHOWN = 16  # numbers of a list that a cell holds
+
 
 def write_report(folders: Sequence[Path], out: Path, *, log: Callable[[str], None] = print) -> dict[str, Any]:
     """Compares evaluated runs of one kind of task; writes a page and returns its summary."""
@@ -77,5 +79,7 @@ def _plain_report(runs: Sequence[Run]) -> Report:
 
 def _text(value: Any) -> str:
     if isinstance(value, list):
-        return ", ".join(map(_text, value))
+        return ", ".join(map(_text, value)) if len(value) <= SHOWN else f"{len(value)} values"
+    if value is None:
+        return "-"
     return f"{value:.4g}" if isinstance(value, float) else str(without_folders(value))
