@@ -116,7 +116,7 @@ def test_what_is_no_picture_is_refused_in_a_line(model, source, words):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda facts: facts.pop("mean"), r"is damaged \(missing 'mean'\)"),
+        (lambda facts: facts.pop("mean"), "is damaged .*missing .*'mean'"),
         (lambda facts: facts.update(class_names=["one", "two", "three"]), "do not fit the model"),
     ],
 )

@@ -199,7 +199,7 @@ BAD = {
     "steps": ("image-dnn", {"test_attacks": (0.1,), "attack_steps": 0}, "attack_steps must be a whole number from 1"),
     "no attack": ("image-dnn", {"attack_steps": 5}, "attack_steps=5 has no effect without test_attacks; leave it out"),
     "a limit of 0": ("image-dnn", {"lipschitz": 0.0}, "lipschitz must be positive and finite, or None, got 0.0"),
-    "a network without a bound": ("image-mon", {"lipschitz": 1.0}, "lipschitz must be None but for plain networks"),
+    "a network without a bound": ("image-mon", {"lipschitz": 1.0}, "lipschitz must be None except for plain networks"),
 }
 
 
