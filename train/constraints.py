@@ -10,7 +10,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float
 
-from unroll_jax import constrained
+from unroll_jax import constrained, lagrangian
 
 from .config.constrained import ConstrainedConfig
 from .finite import json_numbers, ratio_figures, require_finite
@@ -254,7 +254,7 @@ class DescentConstraints:
         settings = self._settings
         objective, violations = jnp.mean(losses[..., -1]), constraints(losses)
         if slacks is None:
-            return constrained.lagrangian(objective, violations, multipliers, normalise=settings.normalise)
+            return lagrangian(objective, violations, multipliers, normalise=settings.normalise)
         assert settings.resilience is not None, "check_training"
         return constrained.resilient_lagrangian(
             objective, violations, slacks, multipliers, resilience=settings.resilience, normalise=settings.normalise

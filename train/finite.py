@@ -55,7 +55,7 @@ def ratio_figures(sample_losses: np.ndarray) -> dict[str, Any]:
     }
 
 
-def json_numbers(values: Iterable[float], *, length: int = 0) -> list[float | None]:
+def json_numbers(values: Iterable[Any], *, length: int = 0) -> list[float | None]:
     """Numbers for JSON: null for those that are not finite, and nulls in front to make up ``length``."""
     finite = [value if math.isfinite(value) else None for value in map(float, values)]
     return [None] * (length - len(finite)) + finite
