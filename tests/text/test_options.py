@@ -49,7 +49,7 @@ BAD = {
         "model.num_layers=2 has no effect",
     ),
     "words of an encoder": ({"model": EncoderOptions(pretrained="x"), "min_count": 5}, "min_count=5 has no effect"),
-    "nowhere": ({"model": EncoderOptions(pretrained="no/such/place")}, "pretrained=no/such/place is neither"),
+    "nowhere": ({"model": EncoderOptions(pretrained="no/such/place")}, "pretrained no/such/place is neither"),
     "texts": ({"train_examples": 10**6}, "train_examples does not fit the data: train must keep between"),
     "validation": ({"validation_examples": 1}, "validation split must have at least 2 texts, .* got 1; raise"),
     "words": ({"min_count": 10**6}, "min_count=1000000 does not fit the data: .* leaves no word"),
