@@ -25,7 +25,7 @@ EXPRESSIONS: dict[type[Exception], dict[str, list[str]]] = {
         ],
         "every must be an integer": ['uj.dual_ascent(sgd, every="2")'],
         "cap must be a number, or an array of numbers": ['uj.dual_ascent(sgd, cap="high")'],
-        "frozen must be True, False, or an array of booleans": ["uj.dual_ascent(sgd, frozen=[7])[0](3)"],
+        "frozen must be True, False, or an array of booleans": ["uj.dual_ascent(sgd, frozen=7)[0](3)"],
         "violations must be an array of numbers": [
             'uj.dual_ascent(sgd)[0]("3")',
             "uj.dual_ascent(sgd)[1](uj.dual_ascent(sgd)[0](3), None)",
@@ -71,7 +71,7 @@ EXPRESSIONS: dict[type[Exception], dict[str, list[str]]] = {
         "start must be finite and at least 0, as multipliers of inequalities are": [
             "uj.dual_ascent(sgd)[0](3, start=-1.0)"
         ],
-        "start must be one number or have shape (3,)": ["uj.dual_ascent(sgd)[0](3, start=[1.0, 2.0])"],
+        "start must be one value or have shape (3,)": ["uj.dual_ascent(sgd)[0](3, start=[1.0, 2.0])"],
         "violations must have shape (3,), as multipliers have": [
             "uj.dual_ascent(sgd)[1](uj.dual_ascent(sgd)[0](3), ones(2))"
         ],

@@ -192,7 +192,7 @@ def test_both_methods_are_trained_and_compared(tmp_path):
         ({"batch_size": 65}, "batch_size must be at most the 64 samples of the train split, got 65"),
         ({"constraints": ConstraintConfig(alpha=(0.1, 0.1), reference=None)}, "constraints.alpha must be one number"),
         ({"steps": 0}, "steps must be a whole number from 1"),
-        ({"mesh": "data=4096"}, "--mesh data=4096 asks for 4096 devices"),
+        ({"mesh": "data=4096"}, "mesh=data=4096 asks for 4096 devices"),
     ],
 )
 def test_a_task_that_cannot_be_is_refused_in_one_line(changed, words, tmp_path):
