@@ -94,7 +94,7 @@ def test_figures_are_written_with_what_they_are_of(capsys, monkeypatch, tmp_path
 @pytest.fixture
 def small(monkeypatch):
     """Frames of 3 tokens of 4 pixels."""
-    monkeypatch.setattr("benchmarks.video.FRAMES", FRAMES._replace(num_tokens=3, token_dim=4))
+    monkeypatch.setattr("benchmarks.video.FRAMES", FRAMES._replace(spec=FRAMES.spec._replace(num_tokens=3, token_dim=4)))
 
 
 @pytest.mark.usefixtures("small")
@@ -126,6 +126,6 @@ def test_operations_are_counted_from_the_shapes_of_the_layers():
     config = VideoConfig()
     params = jax.eval_shape(VideoTask(config, FRAMES).init, jax.random.key(0))["params"]["layers"]
     per_token = sum(math.prod(leaf.shape) for leaf in params) / config.model.num_layers
-    attention = 2 * FRAMES.num_tokens * FRAMES.token_dim
-    forward = 2 * 5 * FRAMES.num_tokens * (per_token + attention)
+    attention = 2 * FRAMES.spec.num_tokens * FRAMES.spec.token_dim
+    forward = 2 * 5 * FRAMES.spec.num_tokens * (per_token + attention)
     assert matmul_flops(config.model.num_layers, 5) == pytest.approx(3 * config.model.num_layers * forward)
