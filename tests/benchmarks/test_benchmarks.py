@@ -94,7 +94,9 @@ def test_figures_are_written_with_what_they_are_of(capsys, monkeypatch, tmp_path
 @pytest.fixture
 def small(monkeypatch):
     """Frames of 3 tokens of 4 pixels."""
-    monkeypatch.setattr("benchmarks.video.FRAMES", FRAMES._replace(spec=FRAMES.spec._replace(num_tokens=3, token_dim=4)))
+    monkeypatch.setattr(
+        "benchmarks.video.FRAMES", FRAMES._replace(spec=FRAMES.spec._replace(num_tokens=3, token_dim=4))
+    )
 
 
 @pytest.mark.usefixtures("small")

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import pytest
 
 pytestmark = pytest.mark.slow
@@ -49,8 +50,17 @@ else:
     )
 
 
-def test_a_batch_sharded_over_eight_devices_gives_the_same_gradient():
+EXPLICIT = pytest.mark.xfail(
+    tuple(int(part) for part in jax.__version__.split(".")[:2]) >= (0, 12),
+    reason="since JAX 0.12 zeros_like drops shardings that are part of the type: no equilibria on explicit meshes",
+    strict=True,
+)
+
+
+@pytest.mark.parametrize("axes", ["Auto", pytest.param("Explicit", marks=EXPLICIT)])
+def test_a_batch_sharded_over_eight_devices_gives_the_same_gradient(axes):
     in_a_process(
+        f"AXES = '{axes}'"
         """
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 layer = uj.opteq(8, 24, 8)  # solved in a small space of its own
@@ -59,7 +69,7 @@ def layer_loss(params, x):
 run_layer = jax.jit(jax.grad(layer_loss, (0, 1)))
 params = jax.jit(layer.init)(jax.random.key(0))
 one, one_layer = run(A, x)[0], run_layer(params, x)
-for axis_type in (AxisType.Auto, AxisType.Explicit):
+for axis_type in (AxisType[AXES],):
     mesh = jax.make_mesh((8,), ("data",), axis_types=(axis_type,))
     whole, rows = NamedSharding(mesh, PartitionSpec()), jax.device_put(x, NamedSharding(mesh, PartitionSpec("data")))
     found, info = run(jax.device_put(A, whole), rows)

@@ -165,7 +165,7 @@ def test_bfloat16_layers_keep_float32_parameters_outputs_and_records():
     assert {outputs.dtype, *seen} == {jnp.dtype(jnp.float32)}
     np.testing.assert_allclose(outputs, expected, atol=0.05)
     products = re.findall(r"dot_general.*: \((.*)\) ->", jax.jit(narrow.apply).lower(params, tokens).as_text())
-    assert len(products) == 6
+    assert len(products) in (6, 18)  # of the layer in a loop, or of three layers written out
     assert all("xf32" not in factors for factors in products)
 
 

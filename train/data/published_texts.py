@@ -26,7 +26,7 @@ IMDB_DOWNLOAD = Download(
 IMDB_WANTED = "the folder aclImdb of the reviews as published, or a tar archive of it such as aclImdb_v1.tar.gz"
 IMDB_SPLITS = ("train", "test")
 IMDB_FOLDERS = (".", "aclImdb", "imdb/aclImdb")
-IMDB_ARCHIVES = ("aclImdb_v1.tar.gz", "imdb/aclImdb_v1.tar.gz")
+IMDB_ARCHIVES = ("aclImdb*.tar.gz", "imdb/aclImdb*.tar.gz")
 # Folder of each class, and the stars its reviews give; reviews of 5 and 6 stars were left out.
 STARS = {"neg": range(1, 5), "pos": range(7, 11)}
 # Reviews in unsup have no label.
@@ -137,7 +137,7 @@ def _find_reviews(root: Path) -> Path:
             for path in present:
                 require_listable(path)
             return folder
-    for archive in (root / place for place in IMDB_ARCHIVES):
+    for archive in (path for pattern in IMDB_ARCHIVES for path in sorted(root.glob(pattern))):
         if archive.is_file():
             return archive
     raise root_error(root, f"holds neither aclImdb/train/neg/0_3.txt and so on nor an archive; give {IMDB_WANTED}")

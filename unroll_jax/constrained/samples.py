@@ -20,7 +20,7 @@ Reduction = Callable[[Float[Array, "samples constraints"]], Float[Array, "constr
 def sample_constraints(constraints: Constraints, reduction: Reduction) -> Constraints:
     """Constraints on the losses of every sample, (N, L + 1), whose violations a reduction brings down to one each.
 
-    `lagrangian` takes such constraints with the losses of every sample. Reductions are nonlinear: N must be the global
+    They take the losses of every sample. Reductions are nonlinear: N must be the global
     batch, which under `jax.jit` on a sharded batch it is (the mean of the tails of parts is too low). Over several
     batches use `tail_bound`.
 
@@ -41,7 +41,8 @@ def sample_constraints(constraints: Constraints, reduction: Reduction) -> Constr
       >>> constraints = unroll_jax.descent_constraints(0.25)
       >>> [sample_constraints(constraints, tail_mean(level))(losses).tolist() for level in (0.0, 0.5, 0.75)]
       [[-0.5], [0.5], [1.0]]
-      >>> float(unroll_jax.lagrangian(losses, jnp.array([2.0]), sample_constraints(constraints, tail_mean(0.5))))
+      >>> violations = sample_constraints(constraints, tail_mean(0.5))(losses)
+      >>> float(unroll_jax.lagrangian(jnp.mean(losses[:, -1]), violations, jnp.array([2.0])))
       3.5
     """
 
