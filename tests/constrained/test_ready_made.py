@@ -127,3 +127,18 @@ def test_the_gaps_of_calibration_add_up_to_the_expected_calibration_error():
 def test_bad_arguments_are_named(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_a_norm_of_the_users_bounds_a_lipschitz_constant():
+    """The product of two layers' spectral norms, against NumPy; its gradient is finite."""
+
+    def product(params):
+        return jnp.prod(jnp.stack([jnp.linalg.norm(w, 2) for w in params]))
+
+    weights = [RNG.normal(size=(3, 4)).astype(np.float32), RNG.normal(size=(2, 3)).astype(np.float32)]
+    bound = constrained.norm_bound(at_most=2.0, norm=product)
+    expected = np.prod([np.linalg.svd(w, compute_uv=False)[0] for w in weights]) / 2.0 - 1.0
+    np.testing.assert_allclose(bound(weights), expected, rtol=1e-5)
+    assert all(np.all(np.isfinite(leaf)) for leaf in jax.grad(bound)(weights))
+    with pytest.raises(TypeError, match="norm must be a function"):
+        constrained.norm_bound(at_most=2.0, norm=3.0)

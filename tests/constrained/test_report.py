@@ -28,6 +28,12 @@ def test_a_report_tells_what_is_violated_binding_and_idle():
     assert len(str(report).splitlines()) == 5
 
 
+@pytest.mark.parametrize(("price", "options", "status"), [(5e-5, {}, "idle"), (5e-5, {"least_price": 1e-5}, "binding")])
+def test_a_constraint_binds_from_a_least_price_on(price, options, status):
+    (group,) = uj.constraint_report(np.array(-0.1), np.array(price), **options).groups
+    assert group.status == status
+
+
 def test_an_equality_is_violated_in_either_direction():
     for value in (-0.1, 0.1):
         assert not uj.constraint_report(np.array(value), np.array(0.0), kinds="equal").feasible
@@ -86,3 +92,6 @@ def test_implicit_multipliers_ascend_the_violations_of_their_points():
     assert prices[0] > 1.0 > prices[1] > 0.0
     with pytest.raises(ValueError, match="one a point"):
         duals.update(state, violations[:2], features)
+    skipping = update(state, violations.at[1].set(jnp.nan), features)
+    assert (int(state.skipped), int(skipping.skipped)) == (0, 1)
+    np.testing.assert_array_equal(skipping.params, state.params)

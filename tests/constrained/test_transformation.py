@@ -42,7 +42,7 @@ def test_every_order_and_formulation_ends_at_the_solution_of_cvxpy(order, penalt
     problem, solution, prices = program()
     dual = uj.dual_ascent(optax.sgd(0.2), kinds=KINDS, penalty=penalty)
     shapes = jax.eval_shape(problem, jnp.zeros(6))[1]
-    optimizer = uj.primal_dual(optax.sgd(0.1), dual, violations=shapes, order=order, kinds=KINDS)
+    optimizer = uj.primal_dual(optax.sgd(0.1), dual, violations=shapes, order=order)
 
     def step(carry, _):
         x, state = carry
@@ -56,7 +56,8 @@ def test_every_order_and_formulation_ends_at_the_solution_of_cvxpy(order, penalt
             return uj.augmented_lagrangian(objective, violations, dual.multipliers, **options), violations
 
         gradient, violations = jax.grad(value, has_aux=True)(x)
-        updates, state = optimizer.update(gradient, state, x, violations=violations, problem=problem)
+        given = {"violations": violations} if order == "simultaneous" else {"problem": problem}
+        updates, state = optimizer.update(gradient, state, x, **given)
         return (optax.apply_updates(x, updates), state), None
 
     start = jnp.zeros(6), optimizer.init(jnp.zeros(6))
@@ -78,7 +79,7 @@ def test_smoothed_stochastic_steps_come_near_the_solution():
     dual = uj.dual_ascent(optax.sgd(falling(0.1)), kinds=KINDS, penalty=1.0)
     primal = proximal_smoothing(optax.sgd(falling(0.05)), weight=1.0, rate=0.3)
     shapes = jax.eval_shape(problem, jnp.zeros(6))[1]
-    optimizer = uj.primal_dual(primal, dual, violations=shapes, kinds=KINDS)
+    optimizer = uj.primal_dual(primal, dual, violations=shapes)
 
     def step(carry, key):
         x, state, mean = carry
@@ -179,3 +180,23 @@ def test_missing_arguments_of_the_update_are_named():
     optimizer = uj.primal_dual(optax.sgd(0.1), uj.dual_ascent(optax.sgd(0.1)), violations=1, order="dual_primal")
     with pytest.raises(ValueError, match="order 'dual_primal' needs"):
         optimizer.update(jnp.ones(1), optimizer.init(jnp.ones(1)), jnp.ones(1), violations=jnp.ones(1))
+    optimizer = uj.primal_dual(optax.sgd(0.1), uj.dual_ascent(optax.sgd(0.1)), violations=1, order="primal_dual")
+    given = {"violations": jnp.ones(1), "problem": lambda x: (jnp.sum(x), x)}
+    with pytest.raises(ValueError, match="violations must be left out in order 'primal_dual'"):
+        optimizer.update(jnp.ones(1), optimizer.init(jnp.ones(1)), jnp.ones(1), **given)
+
+
+@pytest.mark.parametrize("order", ORDERS[1:])
+def test_strict_violations_of_the_problem_move_the_multipliers_in_every_order(order):
+    """The surrogate is met and the strict value is 3 everywhere: one step of rate 1 from 0."""
+    optimizer = uj.primal_dual(optax.sgd(0.1), uj.dual_ascent(optax.sgd(1.0)), violations=1, order=order)
+
+    def problem(x):
+        return jnp.sum(x**2), x - 5.0, jnp.full(1, 3.0)
+
+    x = jnp.ones(1)
+    updates, state = optimizer.update(2.0 * x, optimizer.init(x), x, problem=problem)
+    assert uj.multipliers_of(state).tolist() == [3.0]
+    # Where the multiplier moves first, or both take a trial step, the surrogate's gradient weighs 3 already.
+    expected = {"primal_dual": -0.2, "dual_primal": -0.5, "extragradient": -0.1 * (1.6 + 3.0)}
+    np.testing.assert_allclose(updates, [expected[order]], rtol=1e-6)

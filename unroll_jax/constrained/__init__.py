@@ -40,7 +40,13 @@ from unroll_jax.constrained.groups import KINDS
 from unroll_jax.constrained.implicit import ImplicitDuals, ImplicitState, implicit_dual_ascent
 from unroll_jax.constrained.lagrangian import augmented_lagrangian, lagrangian, layer_weights
 from unroll_jax.constrained.losses import LossMean, add_losses, empty_mean
-from unroll_jax.constrained.penalties import PenaltyRule, bertsekas_penalty, constant_penalty, growing_penalty
+from unroll_jax.constrained.penalties import (
+    PenaltyRule,
+    balancing_penalty,
+    bertsekas_penalty,
+    constant_penalty,
+    growing_penalty,
+)
 from unroll_jax.constrained.plots import plot_feasibility, plot_multipliers
 from unroll_jax.constrained.rates import (
     ProxyConstraint,
@@ -89,6 +95,7 @@ __all__ = [
     "SmoothingState",
     "add_losses",
     "augmented_lagrangian",
+    "balancing_penalty",
     "bertsekas_penalty",
     "calibration_gap",
     "chunked_cross_entropy",

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
 from unroll_jax.arguments import POSITIVE, at_least, checked
+from unroll_jax.constrained.losses import check_function
 
 __all__ = ["calibration_gap", "cost_budget", "expected_gates", "kl_budget", "norm_bound", "sample_gates"]
 
@@ -18,37 +19,45 @@ GATE_LOW, GATE_HIGH, TEMPERATURE = -0.1, 1.1, 2.0 / 3.0
 
 
 @checked(at_most=POSITIVE)
-def norm_bound(*, at_most: float) -> Callable[[PyTree], Float[Array, ""]]:
-    r"""The Euclidean norm of parameters stays below a bound, :math:`|\theta| / b - 1 \le 0`.
+def norm_bound(*, at_most: float, norm: Any = None) -> Callable[[PyTree], Float[Array, ""]]:
+    r"""A norm of parameters stays below a bound, :math:`|\theta| / b - 1 \le 0`.
 
     Args:
-      at_most: b > 0, in units of the parameters.
+      at_most: b > 0, in units of the norm.
+      norm: ``params -> norm``, differentiable; None for the Euclidean norm of all of them. The product of the weights'
+        spectral norms (``certificates.spectral_norm`` or a bound of it) bounds the Lipschitz constant of a network.
 
     Returns:
       ``params -> violation``, a share of the bound; params is any pytree, such as one layer's.
 
     Raises:
       ValueError: if the bound is not positive and finite.
+      TypeError: if norm is not a function.
 
-    Source: Ivanov regularisation, the constrained form of weight decay.
+    Source: Ivanov regularisation, the constrained form of weight decay; Lipschitz constants: Gouk et al.,
+    "Regularisation of neural networks by enforcing Lipschitz continuity" (2021).
 
     Example:
       >>> import jax.numpy as jnp
       >>> float(norm_bound(at_most=2.5)({"w": jnp.array([3.0, 4.0])}))
       1.0
+      >>> def largest(params):
+      ...     return jnp.max(jnp.sum(jnp.abs(params["w"]), axis=1))  # Lipschitz constant of x -> w x, largest entry
+      >>> float(norm_bound(at_most=2.0, norm=largest)({"w": jnp.array([[1.0, -3.0], [2.0, 0.0]])}))
+      1.0
     """
+    if norm is not None:
+        check_function("norm", norm, "jnp.linalg.norm")
+    measure = _euclidean if norm is None else norm
+    return lambda params: measure(params) / at_most - 1.0
 
-    def violation(params: PyTree) -> Float[Array, ""]:
-        # In float32 at least: float16 ends at 65504.
-        leaves = [
-            jnp.asarray(leaf).astype(jnp.promote_types(leaf.dtype, jnp.float32)) for leaf in jax.tree.leaves(params)
-        ]
-        squares = jnp.asarray(sum(jnp.sum(leaf**2) for leaf in leaves))
-        # The gradient of a norm is NaN at 0.
-        norm = jnp.where(squares > 0.0, jnp.sqrt(jnp.where(squares > 0.0, squares, 1.0)), 0.0)
-        return norm / at_most - 1.0
 
-    return violation
+def _euclidean(params: PyTree) -> Float[Array, ""]:
+    # In float32 at least: float16 ends at 65504.
+    leaves = [jnp.asarray(leaf).astype(jnp.promote_types(leaf.dtype, jnp.float32)) for leaf in jax.tree.leaves(params)]
+    squares = jnp.asarray(sum(jnp.sum(leaf**2) for leaf in leaves))
+    # The gradient of a norm is NaN at 0.
+    return jnp.where(squares > 0.0, jnp.sqrt(jnp.where(squares > 0.0, squares, 1.0)), 0.0)
 
 
 @checked(at_most=POSITIVE)

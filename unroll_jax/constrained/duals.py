@@ -1,6 +1,7 @@
 """Projected dual ascent on the multipliers, through any optax optimiser."""
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -20,6 +21,7 @@ from unroll_jax.constrained.groups import (
     check_matching,
     check_sign,
     group_name,
+    kept_if_sound,
     known_numbers,
     project,
     zeros_like_violations,
@@ -54,8 +56,9 @@ class DualState(NamedTuple):
     sizes: PyTree[Array] | None = None
 
 
-class DualAscent(NamedTuple):
-    """The pair of pure functions that `dual_ascent` returns.
+@dataclasses.dataclass(frozen=True)
+class DualAscent:
+    """The two pure functions that `dual_ascent` returns, and their kinds; it unpacks as ``init, update``.
 
     Attributes:
       init: ``(violations, start=0.0) -> DualState``: violations as any pytree of arrays or shapes, or a number of
@@ -64,6 +67,7 @@ class DualAscent(NamedTuple):
         are those of these constraints only, and only their multipliers move; of an index that occurs twice, one
         violation counts. The optimiser's counters are shared by all rows: Adam and ``smoothing`` do not correct a row
         that first moves late for the bias of its start at 0.
+      kinds: those of the constraints, for `primal_dual`.
 
     Example:
       >>> import optax
@@ -74,6 +78,11 @@ class DualAscent(NamedTuple):
 
     init: Callable[..., DualState]
     update: Callable[..., DualState]
+    kinds: Any = "at_most"
+
+    def __iter__(self) -> Iterator[Callable[..., DualState]]:
+        """Yields ``init`` and ``update``."""
+        return iter((self.init, self.update))
 
 
 @checked()
@@ -128,7 +137,7 @@ def dual_ascent(
         pushing at once.
 
     Returns:
-      A `DualAscent`, that is ``(init, update)``.
+      A `DualAscent`, which unpacks as ``init, update``.
 
     Raises:
       ValueError: if an option is out of range; when called, if start is negative for an inequality, an
@@ -221,11 +230,9 @@ def dual_ascent(
             raised = rule.update(state.penalty, sizes, state.sizes), sizes
             penalty_now, sizes_now = jax.tree.map(lambda new, old: jnp.where(due, new, old), raised, after[3:])
             after = after._replace(penalty=penalty_now, sizes=sizes_now)
-        sound = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(ascent)]))
-        kept = jax.tree.map(lambda new, old: jnp.where(sound, new, old), after, state)
-        return kept._replace(skipped=state.skipped + jnp.logical_not(sound))
+        return kept_if_sound(ascent, after, state)
 
-    return DualAscent(init, update)
+    return DualAscent(init, update, kinds)
 
 
 def _moved(

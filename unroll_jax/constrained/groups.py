@@ -20,6 +20,7 @@ __all__ = [
     "check_matching",
     "check_sign",
     "group_name",
+    "kept_if_sound",
     "known_numbers",
     "project",
     "zeros_like_violations",
@@ -130,6 +131,13 @@ def check_sign(multipliers: PyTree, kinds: PyTree[str]) -> None:
     """
     least = jax.tree.map(lambda m, kind: 0.0 if kind == "equal" else m, multipliers, kinds)
     check_known("multipliers", least, lambda value: value >= 0.0, "at least 0, as its constraints are inequalities")
+
+
+def kept_if_sound(violations: PyTree[Array], after: Any, before: Any) -> Any:
+    """The state ``after`` a call, or that ``before`` with one more skipped call if a violation is not finite."""
+    sound = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(violations)]))
+    kept = jax.tree.map(lambda new, old: jnp.where(sound, new, old), after, before)
+    return kept._replace(skipped=before.skipped + jnp.logical_not(sound))
 
 
 def known_numbers(name: str, value: Any) -> np.ndarray:

@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 from unroll_jax.arguments import checked, one_of
-from unroll_jax.constrained.groups import KINDS, check_known
+from unroll_jax.constrained.groups import KINDS, check_known, kept_if_sound
 from unroll_jax.constrained.losses import as_losses, check_optimizer
 
 __all__ = ["ImplicitDuals", "ImplicitState", "implicit_dual_ascent"]
@@ -18,6 +18,11 @@ __all__ = ["ImplicitDuals", "ImplicitState", "implicit_dual_ascent"]
 
 class ImplicitState(NamedTuple):
     """Parameters of the function of multipliers, and the state of their optimiser.
+
+    Attributes:
+      params: of the function.
+      opt_state: state of the optimiser that moves them.
+      skipped: number of calls whose violations were not finite; such a call changes nothing else.
 
     Example:
       >>> import jax.numpy as jnp, optax
@@ -28,6 +33,7 @@ class ImplicitState(NamedTuple):
 
     params: PyTree
     opt_state: optax.OptState
+    skipped: Int[Array, ""]
 
 
 class ImplicitDuals(NamedTuple):
@@ -62,7 +68,8 @@ def implicit_dual_ascent(
     .. math:: \phi \leftarrow \phi + \eta \nabla_\phi \frac1n \sum_i h_\phi(x_i) c_i .
 
     Multipliers of inequalities are softplus(h), so that they are positive. Points with similar features share their
-    multipliers, and points that were never seen have one.
+    multipliers, and points that were never seen have one. As in `dual_ascent`, violations that are not finite are an
+    error if they are known, and change nothing under `jax.jit`.
 
     Args:
       apply: ``(params, features) -> (points,)``, such as a module's; before the softplus.
@@ -94,7 +101,7 @@ def implicit_dual_ascent(
         return heights if kind == "equal" else jax.nn.softplus(heights)
 
     def init(params: PyTree) -> ImplicitState:
-        return ImplicitState(params, optimizer.init(params))
+        return ImplicitState(params, optimizer.init(params), jnp.zeros((), jnp.int32))
 
     def multipliers(state: ImplicitState, features: Any) -> Float[Array, "points"]:
         return jax.lax.stop_gradient(values(state.params, features))
@@ -110,6 +117,7 @@ def implicit_dual_ascent(
             return -jnp.mean(prices * known)
 
         updates, opt_state = optimizer.update(jax.grad(loss)(state.params), state.opt_state, state.params)
-        return ImplicitState(optax.apply_updates(state.params, updates), opt_state)
+        after = state._replace(params=optax.apply_updates(state.params, updates), opt_state=opt_state)
+        return kept_if_sound(known, after, state)
 
     return ImplicitDuals(init, multipliers, update)

@@ -10,7 +10,14 @@ from jaxtyping import Array, PyTree
 from unroll_jax.arguments import POSITIVE, Rule, at_least, checked, in_interval
 from unroll_jax.constrained.groups import broadcast_option, check_known
 
-__all__ = ["PenaltyRule", "bertsekas_penalty", "constant_penalty", "growing_penalty", "violation_sizes"]
+__all__ = [
+    "PenaltyRule",
+    "balancing_penalty",
+    "bertsekas_penalty",
+    "constant_penalty",
+    "growing_penalty",
+    "violation_sizes",
+]
 
 MAX_PENALTY = 1e6
 ABOVE_ONE = Rule("finite and above 1", lambda value: 1.0 < value < float("inf"))
@@ -62,15 +69,21 @@ def constant_penalty(penalty: Any) -> PenaltyRule:
     return PenaltyRule(init, lambda rho, sizes, previous: rho)
 
 
-@checked(factor=ABOVE_ONE, tolerance=at_least(0.0), maximum=POSITIVE)
+@checked(factor=at_least(1.0), increment=at_least(0.0), tolerance=at_least(0.0), maximum=POSITIVE)
 def growing_penalty(
-    penalty: Any, *, factor: float = 2.0, tolerance: float = 1e-4, maximum: float = MAX_PENALTY
+    penalty: Any,
+    *,
+    factor: float = 2.0,
+    increment: float = 0.0,
+    tolerance: float = 1e-4,
+    maximum: float = MAX_PENALTY,
 ) -> PenaltyRule:
-    """Penalties that grow by a factor at every step at which their constraint is violated.
+    r"""Penalties that grow, :math:`\rho \leftarrow k \rho + d`, at every step at which their constraint is violated.
 
     Args:
       penalty: rho > 0 at the start, one number or a prefix tree.
-      factor: growth, above 1.
+      factor: k, at least 1.
+      increment: d, at least 0; with ``factor=1`` growth is linear.
       tolerance: largest violation that counts as met, in units of the violations.
       maximum: largest penalty.
 
@@ -88,12 +101,11 @@ def growing_penalty(
       [2.0, 1.0]
     """
     _check_maximum(penalty, maximum)
-    return PenaltyRule(
-        constant_penalty(penalty).init,
-        lambda rhos, sizes, previous: jax.tree.map(
-            lambda rho, size: jnp.where(size > tolerance, jnp.minimum(rho * factor, maximum), rho), rhos, sizes
-        ),
-    )
+
+    def grown(rho: Array, size: Array) -> Array:
+        return jnp.where(size > tolerance, jnp.minimum(rho * factor + increment, maximum), rho)
+
+    return PenaltyRule(constant_penalty(penalty).init, lambda rhos, sizes, previous: jax.tree.map(grown, rhos, sizes))
 
 
 @checked(factor=ABOVE_ONE, shrinkage=in_interval("(0, 1]"), tolerance=at_least(0.0), maximum=POSITIVE)
@@ -136,6 +148,48 @@ def bertsekas_penalty(
 
     return PenaltyRule(
         constant_penalty(penalty).init, lambda rhos, sizes, previous: jax.tree.map(grown, rhos, sizes, previous)
+    )
+
+
+@checked(factor=ABOVE_ONE, ratio=ABOVE_ONE, maximum=POSITIVE)
+def balancing_penalty(
+    penalty: Any, *, factor: float = 2.0, ratio: float = 10.0, maximum: float = MAX_PENALTY
+) -> PenaltyRule:
+    r"""Penalties that rise or fall until violations and the changes of multipliers are of similar size.
+
+    .. math:: \rho \leftarrow \tau \rho \;\text{if}\; r > \mu s , \quad \rho / \tau \;\text{if}\; s > \mu r , \qquad
+        r_k = |c_k| , \quad s_k = \rho_k \bigl| |c_k| - |c_{k-1}| \bigr| .
+
+    Args:
+      penalty: rho > 0 at the start, one number or a prefix tree.
+      factor: tau, above 1.
+      ratio: mu, above 1.
+      maximum: largest penalty; the smallest is 1 / maximum.
+
+    Returns:
+      A `PenaltyRule` for `dual_ascent`.
+
+    Raises:
+      ValueError: if an option is out of range.
+
+    Source: Boyd et al., "Distributed optimization and statistical learning via ADMM" (2011), eq. 3.13. Its dual
+    residual is measured here by the change of the violations, as the method of multipliers has one block.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> rule = balancing_penalty(1.0)
+      >>> rule.update(jnp.ones(3), jnp.array([1.0, 0.01, 1.0]), jnp.array([1.01, 1.0, 2.0])).tolist()
+      [2.0, 0.5, 1.0]
+    """
+    _check_maximum(penalty, maximum)
+
+    def balanced(rho: Array, size: Array, last: Array) -> Array:
+        change = jnp.where(jnp.isinf(last), size, rho * jnp.abs(size - last))  # the first call has nothing before it
+        rho = jnp.where(size > ratio * change, rho * factor, jnp.where(change > ratio * size, rho / factor, rho))
+        return jnp.clip(rho, 1.0 / maximum, maximum)
+
+    return PenaltyRule(
+        constant_penalty(penalty).init, lambda rhos, sizes, previous: jax.tree.map(balanced, rhos, sizes, previous)
     )
 
 

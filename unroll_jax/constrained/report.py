@@ -6,7 +6,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from unroll_jax.arguments import checked
+from unroll_jax.arguments import at_least, checked
 from unroll_jax.constrained.groups import as_violations, broadcast_prefix, check_kinds, check_matching
 
 __all__ = ["ConstraintReport", "GroupReport", "constraint_report"]
@@ -20,7 +20,8 @@ class GroupReport(NamedTuple):
     Attributes:
       name: path of the group in the violations, such as ``"gap"``.
       kind: "at_most" or "equal".
-      status: "violated" if a constraint exceeds its tolerance; else "binding" if a multiplier is not 0; else "idle".
+      status: "violated" if a constraint exceeds its tolerance; else "binding" if a price is above
+        ``least_price``; else "idle".
       worst: the largest violation (of equalities in absolute value), in units of the violations.
       met: share of the constraints within the tolerance.
       price: the multiplier of largest absolute value: objective a unit of relaxation.
@@ -93,13 +94,14 @@ class ConstraintReport(NamedTuple):
         return "\n".join([*lines, self.verdict])
 
 
-@checked()
+@checked(tolerance=at_least(0.0), least_price=at_least(0.0))
 def constraint_report(
     violations: PyTree,
     multipliers: PyTree,
     *,
     kinds: Any = "at_most",
     tolerance: float = 1e-3,
+    least_price: float = 1e-4,
     units: Any = "",
 ) -> ConstraintReport:
     r"""Judges a point by its strict violations, on data that training did not see.
@@ -113,6 +115,7 @@ def constraint_report(
       multipliers: lambda, of the same structure and shapes.
       kinds: as in `dual_ascent`.
       tolerance: largest violation that counts as met, in units of the violations.
+      least_price: a met constraint with multipliers up to this size is idle: objective per unit of violation.
       units: names of the violations' units, one or a prefix tree.
 
     Returns:
@@ -120,7 +123,7 @@ def constraint_report(
 
     Raises:
       ValueError: if violations are not finite, an inequality's multiplier is negative, tolerance is negative, or the
-        arguments do not fit each other.
+        arguments do not fit each other; if least_price is negative.
 
     Source: Boyd and Vandenberghe, "Convex optimization" (2004), Section 5.6 (prices).
 
@@ -134,18 +137,20 @@ def constraint_report(
       sum         equal    binding   +0               100%  -1.5   0
       Violated: gap by 0.25. Binding: sum (1.5 of the objective for 1 unit).
     """
-    if not 0.0 <= tolerance < float("inf"):
-        raise ValueError(f"tolerance must be finite and at least 0, got {tolerance}")
     violations, multipliers = as_violations("violations", violations), as_violations("multipliers", multipliers)
     check_matching("multipliers", multipliers, violations)
     leaves = jax.tree.leaves_with_path(violations)
     others = (multipliers, check_kinds(kinds, violations), broadcast_prefix("units", units, violations))
     parts = zip(leaves, *map(jax.tree.leaves, others), strict=True)
-    groups = (_group(path, c, prices, kind, unit, tolerance) for (path, c), prices, kind, unit in parts)
+    limits = tolerance, least_price
+    groups = (_group(path, c, prices, kind, unit, limits) for (path, c), prices, kind, unit in parts)
     return ConstraintReport(tuple(groups), tolerance)
 
 
-def _group(path: Any, violation: Any, multiplier: Any, kind: str, unit: str, tolerance: float) -> GroupReport:
+def _group(
+    path: Any, violation: Any, multiplier: Any, kind: str, unit: str, limits: tuple[float, float]
+) -> GroupReport:
+    tolerance, least_price = limits
     name = jax.tree_util.keystr(path, simple=True, separator="/") or "constraint"
     values, prices = np.asarray(violation, float), np.asarray(multiplier, float)
     if not np.all(np.isfinite(values)):
@@ -154,7 +159,7 @@ def _group(path: Any, violation: Any, multiplier: Any, kind: str, unit: str, tol
         raise ValueError(f"multipliers of {name} must be at least 0, as it is an inequality, got {prices}")
     sizes = np.abs(values) if kind == "equal" else values
     price = float(prices.flat[np.argmax(np.abs(prices))]) if prices.size else 0.0
-    status = VIOLATED if np.any(sizes > tolerance) else BINDING if price else IDLE
+    status = VIOLATED if np.any(sizes > tolerance) else BINDING if abs(price) > least_price else IDLE
     return GroupReport(
         name=name,
         kind=kind,

@@ -10,6 +10,7 @@ from jaxtyping import Array, PyTree
 from unroll_jax.arguments import checked, one_of
 from unroll_jax.constrained.duals import DualAscent, DualState
 from unroll_jax.constrained.lagrangian import augmented_lagrangian, lagrangian
+from unroll_jax.constrained.rows import take_rows
 
 __all__ = ["ORDERS", "PrimalDualState", "multipliers_of", "primal_dual"]
 
@@ -31,7 +32,7 @@ class PrimalDualState(NamedTuple):
     dual: DualState
 
 
-Problem = Callable[[Any], tuple[Array, PyTree]]
+Problem = Callable[[Any], tuple[Array, PyTree] | tuple[Array, PyTree, PyTree]]
 
 
 @checked(order=one_of(ORDERS))
@@ -41,7 +42,6 @@ def primal_dual(
     *,
     violations: Any,
     order: str = "simultaneous",
-    kinds: Any = "at_most",
 ) -> optax.GradientTransformationExtraArgs:
     r"""An optax optimiser of parameters under constraints, which keeps the multipliers in its state.
 
@@ -54,25 +54,28 @@ def primal_dual(
 
     In the default order, "simultaneous", both steps use the violations of this call: the parameters' step is that of
     ``primal`` on the gradient, the multipliers' that of ``dual``. The other orders evaluate the problem again, so the
-    update gets ``problem=`` in place of the violations, a function ``params -> (objective, violations)``:
+    update gets ``problem=`` in place of the violations, a function ``params -> (objective, violations)``, or
+    ``(objective, violations, strict)`` with strict violations for the multipliers:
 
     - "primal_dual": the multipliers follow the violations at the new parameters;
     - "dual_primal": the multipliers move first, and the parameters descend the Lagrangian at the new ones;
     - "extragradient": both take a trial step, and then the step from here with the gradients found there.
+
+    With one multiplier for each data point the update gets ``rows=``, the indices of those of the violations, and the
+    Lagrangian ``take_rows(multipliers_of(opt_state), rows)``.
 
     Args:
       primal: optimiser of the parameters.
       dual: ascent of the multipliers, from `dual_ascent`. With a penalty the Lagrangian is the augmented one.
       violations: arrays or shapes like the violations, or a number of constraints: multipliers are made like them.
       order: one of `ORDERS`.
-      kinds: as in `dual_ascent`; used where this function evaluates an augmented Lagrangian itself.
 
     Returns:
       An optax transformation; ``init(params)`` gives a `PrimalDualState`.
 
     Raises:
-      ValueError: if order is unknown; when called, if neither the violations nor the problem that the order needs is
-        passed, or the violations do not fit.
+      ValueError: if order is unknown; when called, if the violations or the problem that the order needs are missing,
+        violations are passed to an order that takes them at other parameters, or they do not fit.
       TypeError: if primal or dual is of another type.
 
     Source: orders as in Cooper (Gallego-Posada et al., 2025); extragradient: Korpelevich (1976).
@@ -102,15 +105,18 @@ def primal_dual(
     def init(params: optax.Params) -> PrimalDualState:
         return PrimalDualState(primal.init(params), dual.init(violations))
 
-    def slope(problem: Problem, params: optax.Params, duals: DualState) -> tuple[optax.Updates, PyTree]:
-        """Gradient of the Lagrangian, and the violations."""
+    def slope(problem: Problem, params: optax.Params, duals: DualState, rows: Any) -> tuple[optax.Updates, PyTree]:
+        """Gradient of the Lagrangian, and the strict violations."""
+        prices, penalty = duals.multipliers, duals.penalty
+        if rows is not None:
+            prices, penalty = take_rows((prices, penalty), rows)
 
         def value(params: optax.Params) -> tuple[Array, PyTree]:
-            objective, values = problem(params)
-            if duals.penalty is None:
-                return lagrangian(objective, values, duals.multipliers), values
-            penalty = {"penalty": duals.penalty, "kinds": kinds}
-            return augmented_lagrangian(objective, values, duals.multipliers, **penalty), values
+            objective, values, *strict = problem(params)
+            last = strict[0] if strict else values
+            if penalty is None:
+                return lagrangian(objective, values, prices), last
+            return augmented_lagrangian(objective, values, prices, penalty=penalty, kinds=dual.kinds), last
 
         return jax.grad(value, has_aux=True)(params)
 
@@ -121,6 +127,7 @@ def primal_dual(
         *,
         violations: PyTree | None = None,
         problem: Problem | None = None,
+        rows: Any = None,
         **extra: Any,
     ) -> tuple[optax.Updates, PrimalDualState]:
         duals = state.dual
@@ -128,21 +135,29 @@ def primal_dual(
             if violations is None:
                 raise ValueError("violations are missing: call update(gradient, state, params, violations=violations)")
             updates, opt_state = primal.update(gradient, state.primal, params, **extra)
-            return updates, PrimalDualState(opt_state, dual.update(duals, violations))
+            return updates, PrimalDualState(opt_state, dual.update(duals, violations, rows))
         if problem is None or params is None:
             raise ValueError(f"order {order!r} needs update(gradient, state, params, problem=problem)")
-        if violations is None:
-            violations = problem(params)[1]
+        if violations is not None and order != "dual_primal":
+            raise ValueError(
+                f"violations must be left out in order {order!r}, which takes them at other parameters; for "
+                "strict ones let problem return (objective, violations, strict)"
+            )
+        if violations is None and order != "primal_dual":
+            violations = problem(params)[-1]
         if order == "dual_primal":
-            duals = dual.update(duals, violations)
-            gradient, _ = slope(problem, params, duals)
+            duals = dual.update(duals, violations, rows)
+            gradient, _ = slope(problem, params, duals, rows)
         elif order == "extragradient":
             trial, _ = primal.update(gradient, state.primal, params, **extra)
-            gradient, violations = slope(problem, optax.apply_updates(params, trial), dual.update(duals, violations))
+            ahead = dual.update(duals, violations, rows)
+            gradient, violations = slope(problem, optax.apply_updates(params, trial), ahead, rows)
         updates, opt_state = primal.update(gradient, state.primal, params, **extra)
         if order == "primal_dual":
-            violations = problem(optax.apply_updates(params, updates))[1]
-        return updates, PrimalDualState(opt_state, duals if order == "dual_primal" else dual.update(duals, violations))
+            violations = problem(optax.apply_updates(params, updates))[-1]
+        if order != "dual_primal":
+            duals = dual.update(duals, violations, rows)
+        return updates, PrimalDualState(opt_state, duals)
 
     return optax.GradientTransformationExtraArgs(init, update)  # type: ignore[arg-type]
 
