@@ -30,7 +30,8 @@ NAMES = {
             Sides disturbances in_coordinates perturbations
         """,
         "0.3.0": """
-            augmented_lagrangian constraint_report multipliers_of primal_dual
+            augmented_lagrangian constraint_report implicit_argmin implicit_root multipliers_of primal_dual prox
+            prox_gradient
         """,
     },
     "unroll_jax.certificates": {
@@ -101,6 +102,9 @@ NAMES = {
         "0.2.0": """
             bicgstab_gmres picard_anderson
         """,
+        "0.3.0": """
+            implicit_argmin implicit_root
+        """,
     },
     "unroll_jax.models": {
         "0.1.0": """
@@ -120,6 +124,11 @@ NAMES = {
     "unroll_jax.perturbations": {
         "0.2.0": """
             Perturbation in_turn layer_noise lost_layer
+        """,
+    },
+    "unroll_jax.prox": {
+        "0.3.0": """
+            elastic_net group_lasso lasso nonnegative_lasso nonnegative_ridge ridge
         """,
     },
     "unroll_jax.train": {

@@ -6,6 +6,7 @@ from . import disturbances as disturbances
 from . import energies as energies
 from . import fixed_point as fixed_point
 from . import perturbations as perturbations
+from . import prox as prox
 from .alternation import alternating as alternating
 from .certificates import certify as certify
 from .constrained import DUAL_OPTIMIZERS as DUAL_OPTIMIZERS
@@ -66,6 +67,9 @@ from .fixed_point import SOLVERS as SOLVERS
 from .fixed_point import EquilibriumInfo as EquilibriumInfo
 from .fixed_point import anderson as anderson
 from .fixed_point import equilibrium as equilibrium
+from .fixed_point import implicit_argmin as implicit_argmin
+from .fixed_point import implicit_root as implicit_root
+from .proximal_gradient import prox_gradient as prox_gradient
 from .unrolling import Trace as Trace
 from .unrolling import unroll as unroll
 

@@ -32,6 +32,7 @@ from unroll_jax.fixed_point.monotone_operator import (
     monotone_resolvent,
     monotone_weight,
 )
+from unroll_jax.fixed_point.optimality import implicit_argmin, implicit_root
 from unroll_jax.fixed_point.problem import STATUS, Adjoint, Point, Problem, SolveInfo, Solver, Unrolled
 from unroll_jax.fixed_point.quasi_newton import anderson, broyden
 from unroll_jax.fixed_point.solvers import (
@@ -74,6 +75,8 @@ __all__ = [
     "equilibrium",
     "forward_backward",
     "gmres",
+    "implicit_argmin",
+    "implicit_root",
     "jaxopt_adjoint",
     "jaxopt_anderson",
     "jaxopt_fixed_point",

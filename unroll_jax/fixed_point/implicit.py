@@ -27,6 +27,7 @@ from unroll_jax.fixed_point.checks import (
 )
 from unroll_jax.fixed_point.factored import factored_adjoint, factored_residuals, factored_solve
 from unroll_jax.fixed_point.iteration import run, unroll_solver
+from unroll_jax.fixed_point.opened import open_step
 from unroll_jax.fixed_point.plan import Plan, begin_step, check_layer, choose, close_step
 from unroll_jax.fixed_point.problem import (
     STALLED,
@@ -99,7 +100,8 @@ def equilibrium(
     probe: Probe | None = None,
     forward_mode: bool = False,
     atol: float | None = None,
-) -> tuple[Any, EquilibriumInfo]:
+    has_aux: bool = False,
+) -> tuple[Any, ...]:
     r"""The fixed point z = f(z) of a step, and its gradient by the implicit function theorem.
 
     The forward solve runs under ``stop_gradient``, each example until it has converged by itself; one step y = f(z) is
@@ -134,10 +136,11 @@ def equilibrium(
 
     Args:
       descent: a `Descent`, or a step ``(params, y, x) -> y'`` alone.
-      params: parameters of the step, a pytree.
-      y0: initial state, a pytree of floating arrays that share their batch axes; receives no gradient. The equilibrium
-        of an earlier call is a warm start. States below float32 are iterated on in float32, between steps that see
-        their own dtype.
+      params: parameters of the step: any pytree, such as a module of Equinox or flax.nnx. Leaves that are neither
+        arrays nor floating numbers (functions, names, flags) are constants.
+      y0: initial state, a pytree of floating arrays that share their batch axes, for a step alone also complex ones;
+        receives no gradient. The equilibrium of an earlier call is a warm start. States below float32 are iterated on
+        in float32, between steps that see their own dtype.
       x: the input the step sees, a pytree, or None.
       solver: a name of `SOLVERS`, or a `Solver`; None is semismooth Newton in the layer's own small space for a
         factored layer (`opteq`), plain steps if ``adjoint`` is unrolled, "accelerated_gradient" for a `Descent`
@@ -163,14 +166,17 @@ def equilibrium(
         |f(z)| shrinks as |f(z) - z| does, the example ends where |f(z) - z| <= min(tol, epsilon / 2) s, with the
         epsilon of the state's dtype, or after ``max_steps``, converged if |f(z) - z| <= tol s. Pass ``atol=0.0`` for
         fixed points smaller than that. Unrolled solves and jaxopt's loops use a number given, but not this default.
+      has_aux: whether the step returns ``(y', aux)``; not for a `Descent`.
 
     Returns:
-      ``(y, info)``: the equilibrium, and an `EquilibriumInfo`.
+      ``(y, info)``: the equilibrium, and an `EquilibriumInfo`; with ``has_aux`` ``(y, info, aux)``, where aux is that
+      of the step at the equilibrium, differentiable too.
 
     Raises:
       ValueError: if an option is out of range, the step changes the state's structure, shapes or dtypes,
         y0 is not finite or an OptEq layer has |W| > 1 (where their values are known; see `opteq`).
-      TypeError: if a state leaf is not floating.
+      TypeError: if a state leaf is not floating, or the step takes other arguments than (params, y, x), such as those
+        of jaxopt, where their number or names tell.
       ConvergenceError: if ``on_failure="error"`` and an example does not converge.
 
     Source: Bai, Kolter, Koltun (2019), Theorem 1; Xie et al. (2021), Section 4.1. The bounds are ours.
@@ -183,6 +189,7 @@ def equilibrium(
       >>> bool(info.converged.all()), bool(jnp.allclose(z, step(weight, z, x), atol=1e-5))
       (True, True)
     """
+    descent, params, y0, x, close = open_step(descent, params, y0, x, has_aux)
     step, y0 = begin_step(descent, params, y0, x)
     function, operands = close_step(step, params, y0, x)
     hint = check_layer(descent, params, y0)
@@ -212,7 +219,7 @@ def equilibrium(
         report_outcome(info, what="equilibrium", advice=advice, tol=tol, on_failure=on_failure)
         if inferred and on_failure != "accept":
             report_rows(restore(z), restore(jax.lax.stop_gradient(y)), tol=tol, atol=atol or 0.0, epsilon=epsilon)
-    return restore(y), _shaped(info, batch)
+    return close(restore(y), _shaped(info, batch))
 
 
 def _implicit(

@@ -13,9 +13,10 @@ from unroll_jax.fixed_point.adjoints import resolve_adjoint
 from unroll_jax.fixed_point.backward import Function
 from unroll_jax.fixed_point.checks import check_start
 from unroll_jax.fixed_point.factored import factored_form
+from unroll_jax.fixed_point.opened import check_result
 from unroll_jax.fixed_point.problem import Adjoint, Solver, Unrolled
 from unroll_jax.fixed_point.solvers import resolve_solver
-from unroll_jax.steps import check_state, check_step, settle
+from unroll_jax.steps import check_state, settle
 
 __all__ = ["Plan", "begin_step", "check_layer", "choose", "close_step"]
 
@@ -96,7 +97,7 @@ def check_layer(descent: Any, params: Params, y: Any) -> str:
 def close_step(step: Callable[..., Any], params: Params, y: Any, x: Any) -> tuple[Function, Any]:
     """The step with everything it closes over as operands, so that no tracer of the caller outlives its trace."""
     closed, after = jax.make_jaxpr(step, return_shape=True)(params, y, x)
-    check_step(y, after)
+    check_result(params, y, after)
     structure = jax.tree.structure(after)
 
     def function(operands: Any, y: Any) -> Any:

@@ -134,13 +134,18 @@ class _Momentum(NamedTuple):
     weight: Float[Array, " b"]
 
 
-def accelerated_gradient() -> Solver:
+@checked()
+def accelerated_gradient(*, proximal: bool = False) -> Solver:
     r"""Nesterov's accelerated gradient on the convex h with grad h(z) = z - f(z), with restarts.
 
     Needs J symmetric with spectrum in [0, 1] (every OptEq layer), so that h is convex and 1-smooth. With spectral
     radius c it needs about sqrt(1 / (1 - c)) steps a digit where Picard needs 1 / (1 - c), and no c is asked for.
 
-    Source: Nesterov (1983); O'Donoghue and Candes (2015), gradient restart.
+    Args:
+      proximal: whether f is a proximal gradient step, as of `prox_gradient`: then this is FISTA with restarts, and J,
+        which need not be symmetric, is not probed.
+
+    Source: Beck and Teboulle (2009), FISTA; Nesterov (1983); O'Donoghue and Candes (2015), gradient restart.
 
     Example:
       >>> import jax.numpy as jnp, unroll_jax
@@ -161,7 +166,7 @@ def accelerated_gradient() -> Solver:
         share = jnp.where(uphill, 0.0, (weight - 1.0) / following)
         return point.fz + share[:, None] * moved, _Momentum(point.fz, following)
 
-    return Solver(init=init, update=update, symmetric=True)
+    return Solver(init=init, update=update, symmetric=not proximal)
 
 
 class _Newton(NamedTuple):

@@ -1,0 +1,198 @@
+"""Steps as users have them: modules as params, complex states, auxiliary results, keys and flags."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import unroll_jax as uj
+from tests.fixed_point import problems
+
+pytestmark = pytest.mark.usefixtures("unchecked")
+X = jnp.asarray(np.random.default_rng(0).normal(size=(5, 3)), jnp.float32)
+START = jnp.zeros((5, 3))
+
+
+def concatenated(z, x):
+    return jnp.concatenate([z, x], axis=-1)
+
+
+def solved(step, params):
+    return jnp.sum(uj.equilibrium(step, params, START, X, batch_ndim=1, tol=1e-6)[0] ** 2)
+
+
+def unrolled(step, params):
+    return jnp.sum(problems.unrolled(step, params, START, X, steps=60) ** 2)
+
+
+def test_an_equinox_module_with_functions_and_flags_is_params():
+    def step(module, z, x):
+        mlp, dropout = module
+        return 0.3 * jax.vmap(lambda v: dropout(mlp(v)))(concatenated(z, x))
+
+    mlp = eqx.nn.MLP(6, 3, 4, 1, activation=jnp.tanh, key=jax.random.key(0))
+    module = mlp, eqx.nn.Dropout(0.5, inference=True)  # its probability and its flag are leaves
+    gradients = (
+        eqx.filter_jit(eqx.filter_grad(lambda module, way=way: way(step, module)))(module) for way in (solved, unrolled)
+    )
+    got, expected = (eqx.filter(gradient, eqx.is_array) for gradient in gradients)
+    assert problems.relative_error(got, expected) < 1e-4
+
+
+class Cell(nnx.Module):
+    def __init__(self, rngs):
+        self.linear = nnx.Linear(6, 3, rngs=rngs)
+        self.dropout = nnx.Dropout(0.2, rngs=rngs)
+
+    def __call__(self, z, x):
+        return self.dropout(0.3 * jnp.tanh(self.linear(concatenated(z, x))))
+
+
+def test_an_nnx_module_is_params_and_its_dropout_has_one_mask():
+    cell = Cell(nnx.Rngs(0))
+    got = nnx.jit(nnx.grad(lambda cell: solved(lambda cell, z, x: cell(z, x), cell)))(cell)
+    # A copy in each step is of the loop's trace, and its counts of masks are lost as those of `equilibrium` are.
+    expected = nnx.grad(lambda cell: unrolled(lambda cell, z, x: jax.tree.map(jnp.asarray, cell)(z, x), cell))(cell)
+    assert problems.relative_error(nnx.to_pure_dict(got), nnx.to_pure_dict(expected)) < 1e-4
+
+
+class Linen(nn.Module):
+    @nn.compact
+    def __call__(self, z, x):
+        return 0.3 * jnp.tanh(nn.Dense(3)(concatenated(z, x)))
+
+
+class Model(nn.Module):
+    """An unbound submodule is a function of its variables, as docs/how_to/from_jaxopt.md shows."""
+
+    solve: Callable[..., Any]
+
+    @nn.compact
+    def __call__(self, x):
+        bound = Linen()
+        if self.is_initializing():
+            bound(jnp.zeros_like(x), x)
+        cell, variables = bound.unbind()
+        return self.solve(cell.apply, variables)
+
+
+def test_an_unbound_linen_submodule_is_a_step_under_grad_and_jit():
+    variables = Model(solved).init(jax.random.key(0), X)
+    got = jax.jit(jax.grad(lambda v: Model(solved).apply(v, X)))(variables)
+    expected = jax.grad(lambda v: Model(unrolled).apply(v, X))(variables)
+    assert problems.relative_error(got, expected) < 1e-4
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("forward_mode", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_complex_states_are_solved_and_differentiated(forward_mode):
+    draw = np.random.default_rng(1)
+    A = draw.normal(size=(3, 3)) + 1j * draw.normal(size=(3, 3))
+    A, b = jnp.asarray(0.5 * A / np.linalg.norm(A, 2)), jnp.asarray(draw.normal(size=(3,)) + 1j)
+
+    def step(A, state, b):
+        z, real = state["z"], state["r"]
+        return {"z": A @ z + b, "r": 0.5 * real + jnp.abs(z[0])}
+
+    def loss(A, b):
+        start = {"z": jnp.zeros(3, A.dtype), "r": jnp.zeros(())}
+        options = {"batch_ndim": 0, "tol": 1e-10, "forward_mode": forward_mode}
+        state, info = uj.equilibrium(step, A, start, b, **options)
+        return jnp.sum(jnp.abs(state["z"]) ** 2) + state["r"], (state, info)
+
+    def direct(A, b):
+        z = jnp.linalg.solve(jnp.eye(3) - A, b)
+        return jnp.sum(jnp.abs(z) ** 2) + 2.0 * jnp.abs(z[0])
+
+    gradient, (state, info) = jax.grad(loss, argnums=(0, 1), has_aux=True)(A, b)
+    assert bool(info.converged)
+    np.testing.assert_allclose(state["z"], jnp.linalg.solve(jnp.eye(3) - A, b), rtol=1e-8)
+    for got, expected in zip(gradient, jax.grad(direct, argnums=(0, 1))(A, b), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-7, atol=1e-9)
+
+
+def test_aux_is_that_of_the_equilibrium_and_has_a_gradient():
+    def step(w, z, x):
+        return w * z + 1.0, {"product": w * z}
+
+    def product(w):
+        z, info, aux = uj.equilibrium(step, w, jnp.zeros(()), has_aux=True, batch_ndim=0, tol=1e-6)
+        return aux["product"], (z, info)
+
+    slope, (z, info) = jax.grad(product, has_aux=True)(0.5)
+    assert bool(info.converged)
+    np.testing.assert_allclose(z, 2.0, rtol=1e-5)
+    np.testing.assert_allclose(slope, 4.0, rtol=1e-4)  # of w / (1 - w)
+
+
+def test_keys_are_params():
+    def step(params, z, x):
+        return params["w"] * z + jax.random.normal(params["key"], z.shape)
+
+    def total(w):
+        params = {"w": w, "key": jax.random.key(3)}
+        return jnp.sum(uj.equilibrium(step, params, jnp.zeros(3), batch_ndim=0, tol=1e-6)[0])
+
+    expected = jnp.sum(jax.random.normal(jax.random.key(3), (3,))) / 0.25
+    np.testing.assert_allclose(jax.grad(total)(0.5), expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (
+            lambda: uj.equilibrium(lambda z, x, params: z, 1.0, START),
+            TypeError,
+            r"must take \(params, z, x\), got .*z, x, p",
+        ),
+        (lambda: uj.equilibrium(lambda z, params: z, 1.0, START), TypeError, r"jaxopt's are T\(z, x, params\)"),
+        (lambda: uj.equilibrium(lambda z: z, 1.0, START), TypeError, r"must take \(params, z, x\), got one of \(z\)"),
+        (
+            lambda: uj.equilibrium(lambda a, b, c: a, jnp.ones(2), START),
+            ValueError,
+            "its value is like params: steps here",
+        ),
+        (
+            lambda: uj.equilibrium(lambda p, z, x: z, 1.0, [0.0, 1.0]),
+            TypeError,
+            "y0 must be an array, got list; jnp.as",
+        ),
+        (lambda: uj.equilibrium(lambda p, z, x: z, 1.0, None), ValueError, "y0 must hold at least one array, got None"),
+        (lambda: uj.equilibrium(lambda p, z, x: z, 1.0, jnp.zeros(3, int)), TypeError, "y0 must have a floating dtype"),
+        (lambda: uj.equilibrium(None, 1.0, START), TypeError, "descent must be a Descent or a step"),
+        (lambda: uj.equilibrium(lambda p, z, x: z, 1.0, START, has_aux=True), ValueError, r"must return \(z', aux\)"),
+        (
+            lambda: uj.equilibrium(uj.opteq(4, 3), 1.0, START, has_aux=True),
+            ValueError,
+            "has_aux must be False for a Desc",
+        ),
+        (
+            lambda: uj.equilibrium(lambda p, z, x: z + 1.0, 1.0, START, batch_ndim=1, on_failure="error", max_steps=50),
+            uj.fixed_point.ConvergenceError,
+            "equilibrium: 5 of 5 examples failed at tol=1e-05; example .* reached max_steps at relative residual",
+        ),
+    ],
+    ids=[
+        "jaxopt",
+        "jaxopt without x",
+        "one argument",
+        "jaxopt by result",
+        "list",
+        "None",
+        "integers",
+        "no step",
+        "no aux",
+        "aux of a descent",
+        "no fixed point",
+    ],
+)
+def test_a_wrong_input_is_one_line(call, error, message):
+    with pytest.raises(error, match=message) as caught:
+        call()
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,298 @@
+"""Implicit gradients of any solver's result: against closed forms, autodiff of them, SciPy's results and jaxopt."""
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import optimistix
+import pytest
+import scipy.optimize
+from sklearn.linear_model import Lasso
+
+import unroll_jax as uj
+from unroll_jax import fixed_point as fp
+from unroll_jax import prox
+
+pytestmark = pytest.mark.usefixtures("unchecked", "x64")
+DRAW = np.random.default_rng(0)
+X = DRAW.normal(size=(30, 5))
+Y = X @ np.array([1.0, -2.0, 0.0, 0.0, 0.5]) + 0.1 * DRAW.normal(size=30)
+
+
+def ridge_loss(weight, w, X, y):
+    return 0.5 * jnp.mean((X @ w - y) ** 2) + 0.5 * weight * jnp.sum(w**2)
+
+
+def ridge_solution(weight, X=X, y=Y):
+    return jnp.linalg.solve(X.T @ X / len(y) + weight * jnp.eye(5), X.T @ y / len(y))
+
+
+def by_scipy(weight, w, X, y):
+    def value_and_slope(w):
+        return tuple(np.asarray(part, np.float64) for part in jax.value_and_grad(ridge_loss, 1)(weight, w, X, y))
+
+    options = {"gtol": 1e-10, "ftol": 1e-15}
+    return scipy.optimize.minimize(value_and_slope, np.asarray(w), jac=True, method="L-BFGS-B", options=options).x
+
+
+def by_callback(*args):
+    return jax.pure_callback(by_scipy, jax.ShapeDtypeStruct((5,), jnp.float64), *args)
+
+
+def by_optimistix(weight, w, X, y):
+    solver = optimistix.BFGS(rtol=1e-10, atol=1e-10)
+    return optimistix.minimise(lambda w, args: ridge_loss(weight, w, X, y), solver, w, throw=False).value
+
+
+def by_loop(weight, w, X, y):
+    return jax.lax.fori_loop(0, 500, lambda _, w: w - 0.3 * jax.grad(ridge_loss, 1)(weight, w, X, y), w)
+
+
+@pytest.mark.parametrize("solver", [by_scipy, by_callback, by_optimistix, by_loop])
+def test_any_solver_gets_the_gradient_of_the_closed_form(solver):
+    solve = uj.implicit_argmin(ridge_loss, adjoint_tol=1e-10)(solver)
+
+    def loss(weight, X):
+        return jnp.sum(solve(weight, jnp.zeros(5), X, Y) ** 2)
+
+    gradient = jax.grad(loss, argnums=(0, 1))
+    got = (gradient if solver is by_scipy else jax.jit(gradient))(0.1, jnp.asarray(X))
+    expected = jax.grad(lambda weight, X: jnp.sum(ridge_solution(weight, X) ** 2), argnums=(0, 1))(0.1, jnp.asarray(X))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), got, expected)
+
+
+@pytest.mark.slow
+def test_forward_mode_gives_tangents_and_second_derivatives():
+    solve = uj.implicit_argmin(ridge_loss, forward_mode=True, adjoint_tol=1e-12)(
+        lambda weight, w, X, y: ridge_solution(weight, X, y)
+    )
+
+    def total(weight):
+        return jnp.sum(solve(weight, jnp.zeros(5), X, Y))
+
+    def closed(weight):
+        return jnp.sum(ridge_solution(weight))
+
+    np.testing.assert_allclose(jax.jacfwd(total)(0.1), jax.grad(closed)(0.1), rtol=1e-8)
+    np.testing.assert_allclose(jax.grad(total)(0.1), jax.grad(closed)(0.1), rtol=1e-8)
+    np.testing.assert_allclose(jax.hessian(total)(0.1), jax.hessian(closed)(0.1), rtol=1e-8)
+
+
+@pytest.mark.parametrize(("batch", "scale"), [((), 1e6), ((3,), 1e-6), ((2, 3), 1.0)])
+def test_a_condition_of_any_scale_leaves_the_root_alone(batch, scale):
+    @uj.implicit_root(lambda a, z: scale * (z**3 + z - a), batch_ndim=len(batch), adjoint_tol=1e-10)
+    def cubic(a, z0):
+        return jax.lax.fori_loop(0, 30, lambda _, z: z - (z**3 + z - a) / (3.0 * z**2 + 1.0), z0)
+
+    a = jnp.linspace(-2.0, 3.0, int(np.prod(batch)) * 4).reshape(*batch, 4)
+    z, pull = jax.vjp(lambda a: cubic(a, jnp.zeros_like(a)), a)
+    np.testing.assert_array_equal(
+        z, jax.lax.fori_loop(0, 30, lambda _, z: z - (z**3 + z - a) / (3.0 * z**2 + 1.0), 0.0 * a)
+    )
+    np.testing.assert_allclose(pull(jnp.ones_like(a))[0], 1.0 / (3.0 * z**2 + 1.0), rtol=1e-8)
+
+
+@pytest.mark.parametrize("adjoint", ["conjugate_gradient", "gmres", "anderson", fp.gmres(5)])
+def test_adjoints_by_name_and_value_and_pytrees(adjoint):
+    matrix = jnp.array([[1.0, 0.2], [0.2, 0.8]])
+
+    def optimality(params, z, x):
+        return {"u": matrix @ z["u"] - params, "v": z["v"] - x}
+
+    solve = uj.implicit_root(optimality, adjoint=adjoint, adjoint_tol=1e-10)(
+        lambda params, z0, x: {"u": np.linalg.solve(matrix, params), "v": x}
+    )
+    start = {"u": jnp.zeros(2), "v": jnp.zeros(3)}
+    slope = jax.grad(lambda p, x: jnp.sum(solve(p, start, x)["u"]) + jnp.sum(solve(p, start, x)["v"] ** 2), (0, 1))
+    for_p, for_x = slope(jnp.ones(2), jnp.arange(3.0))
+    np.testing.assert_allclose(for_p, np.linalg.solve(matrix.T, np.ones(2)), rtol=1e-8)
+    np.testing.assert_allclose(for_x, 2.0 * np.arange(3.0), rtol=1e-8)
+
+
+def test_closed_over_values_aux_and_the_probe():
+    def root(a, probe):
+        solve = uj.implicit_root(lambda _, z: z**2 - a, has_aux=True)(lambda _, z0: (2.0 * z0, "two"))
+        z, aux = solve(None, jnp.ones(()), probe=probe)
+        assert aux == "two"
+        return z
+
+    slope, probe = jax.grad(root, argnums=(0, 1))(4.0, fp.zero_probe())
+    np.testing.assert_allclose(slope, 0.25, rtol=1e-6)
+    assert float(probe.converged) == 1.0
+
+
+def test_a_singular_condition_is_reported():
+    def gradient(on_failure):
+        solve = uj.implicit_root(lambda a, z: a + 0.0 * z, on_failure=on_failure)(lambda a, z0: z0)
+        return jax.grad(lambda a: jnp.sum(solve(a, jnp.ones(2))))(1.0)
+
+    with pytest.warns(fp.ConvergenceWarning, match="derivative in z may be singular at the solution"):
+        gradient("warn")
+    with pytest.raises(fp.ConvergenceError, match="1 of 1 examples failed"):
+        gradient("error")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        gradient("accept")
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (
+            lambda: uj.implicit_root(None),
+            TypeError,
+            r"optimality must be a function \(params, z, \*inputs\) -> F, got None",
+        ),
+        (
+            lambda: uj.implicit_root(jnp.sin, adjoint="unrolled"),
+            ValueError,
+            'must solve a linear system, got "unrolled"',
+        ),
+        (lambda: uj.implicit_root(jnp.sin, adjoint_tol=0.0), ValueError, "adjoint_tol must be in"),
+        (lambda: uj.implicit_root(jnp.sin, batch_ndim=-1), ValueError, "batch_ndim must be at least 0"),
+        (lambda: uj.implicit_argmin(3.0), TypeError, "objective must be a function, got 3.0"),
+        (lambda: uj.implicit_argmin(jnp.sum, prox="lasso"), TypeError, "prox must be a function, got 'lasso'"),
+        (lambda: uj.implicit_argmin(jnp.sum, step_size=0.0), ValueError, "step_size must be positive"),
+        (
+            lambda: uj.implicit_root(lambda a, z: jnp.sum(z))(lambda a, z0: z0)(1.0, jnp.ones(2)),
+            ValueError,
+            r"optimality must keep shape and dtype, y float64\[2\] became float64\[\]",
+        ),
+        (
+            lambda: uj.implicit_root(lambda a, z: z)(lambda a, z0: [1, 2])(1.0, jnp.ones(2)),
+            TypeError,
+            "the solution must be an array, got list",
+        ),
+        (
+            lambda: uj.implicit_root(lambda a, z: z)(lambda a, z0: jnp.arange(2))(1.0, jnp.ones(2)),
+            TypeError,
+            "the solution must have a floating dtype",
+        ),
+        (
+            lambda: uj.implicit_root(lambda a, z: z, forward_mode=True)(lambda a, z: z)(1.0, X, probe=fp.zero_probe()),
+            ValueError,
+            "probe needs the reverse mode",
+        ),
+        (lambda: uj.prox_gradient(None, step_size=1.0), TypeError, "smooth must be a function, got None"),
+        (
+            lambda: uj.prox_gradient(jnp.sum, 3, step_size=1.0),
+            TypeError,
+            r"prox must be a function \(params, z, step_s",
+        ),
+        (lambda: uj.prox_gradient(jnp.sum, step_size=-1.0), ValueError, "step_size must be positive and finite"),
+    ],
+)
+def test_a_wrong_input_is_named(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+def squares(params, z, x):
+    X, y = x
+    return 0.5 * jnp.mean((X @ z - y) ** 2)
+
+
+def by_data(params, x):
+    return len(x[1]) / jnp.linalg.norm(x[0], 2) ** 2
+
+
+FISTA = fp.accelerated_gradient(proximal=True)
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [pytest.param(None, marks=pytest.mark.slow), pytest.param("picard", marks=pytest.mark.slow), FISTA],
+    ids=["default", "picard", "fista"],
+)
+def test_the_lasso_is_that_of_scikit_learn_and_has_its_gradient(solver):
+    layer = uj.prox_gradient(
+        squares,
+        lambda weight, z, size: prox.lasso(z, weight, size),
+        step_size=by_data,
+        penalty=lambda weight, z: weight * jnp.sum(jnp.abs(z)),
+    )
+
+    def solve(weight):
+        return uj.equilibrium(layer, weight, jnp.zeros(5), (X, Y), solver=solver, tol=1e-10, max_steps=2000)[0]
+
+    expected = Lasso(alpha=0.1, fit_intercept=False, tol=1e-12, max_iter=10_000).fit(X, Y).coef_
+    np.testing.assert_allclose(solve(0.1), expected, atol=1e-8)
+    slope = jax.grad(lambda weight: jnp.sum(solve(weight) ** 2))(0.1)
+    difference = [
+        np.sum(Lasso(alpha=0.1 + e, fit_intercept=False, tol=1e-14, max_iter=10_000).fit(X, Y).coef_ ** 2)
+        for e in (1e-4, -1e-4)
+    ]
+    np.testing.assert_allclose(slope, (difference[0] - difference[1]) / 2e-4, rtol=1e-5)
+    wrapped = uj.implicit_argmin(
+        lambda weight, z, x: squares(weight, z, x),
+        prox=lambda weight, z, size: prox.lasso(z, weight, size),
+        step_size=0.5,
+    )(lambda weight, z0, x: Lasso(alpha=float(weight), fit_intercept=False, tol=1e-12, max_iter=10_000).fit(*x).coef_)
+    of_sklearn = jax.grad(lambda weight: jnp.sum(wrapped(weight, jnp.zeros(5), (X, Y)) ** 2))(0.1)
+    np.testing.assert_allclose(of_sklearn, slope, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_nonnegative_least_squares_are_those_of_scipy():
+    project = lambda params, z, size: optax.projections.projection_non_negative(z)  # noqa: E731
+    layer = uj.prox_gradient(squares, project, step_size=by_data)
+
+    def solve(y):
+        return uj.equilibrium(layer, None, jnp.zeros(5), (X, y), solver=FISTA, tol=1e-10, max_steps=2000)[0]
+
+    np.testing.assert_allclose(solve(Y), scipy.optimize.nnls(X, Y)[0], atol=1e-8)
+    got = jax.jacrev(solve)(jnp.asarray(Y))
+    active = scipy.optimize.nnls(X, Y)[0] > 0.0
+    expected = np.zeros((5, 30))
+    expected[active] = np.linalg.pinv(X[:, active])
+    np.testing.assert_allclose(got, expected, atol=1e-7)
+
+
+def test_the_dual_of_a_support_vector_machine_is_that_of_cvxpy_with_the_slope_of_its_box():
+    import cvxpy as cp
+
+    labels = np.sign(Y)
+    kernel = jnp.asarray(labels[:, None] * (X @ X.T + 1.0) * labels[None, :])
+
+    def dual(bound, a, kernel):
+        return (0.5 * a @ kernel @ a - jnp.sum(a)) / len(a)
+
+    layer = uj.prox_gradient(
+        dual, lambda bound, a, size: jnp.clip(a, 0.0, bound), step_size=float(30 / np.linalg.norm(kernel, 2))
+    )
+
+    def value(bound):
+        a, _ = uj.equilibrium(
+            layer,
+            bound,
+            jnp.zeros(30),
+            kernel,
+            solver=FISTA,
+            tol=1e-8,
+            max_steps=20_000,
+            adjoint_max_steps=2000,
+            adjoint_tol=1e-6,
+        )
+        return dual(bound, a, kernel) * 30
+
+    def direct(bound):
+        a = cp.Variable(30)
+        problem = cp.Minimize(cp.quad_form(a, cp.psd_wrap(np.asarray(kernel))) / 2 - cp.sum(a))
+        return cp.Problem(problem, [a >= 0, a <= bound]).solve(solver=cp.CLARABEL)
+
+    got, slope = jax.value_and_grad(value)(0.1)
+    np.testing.assert_allclose(got, direct(0.1), rtol=1e-5)
+    np.testing.assert_allclose(slope, (direct(0.101) - direct(0.099)) / 0.002, rtol=1e-2)
+
+
+def test_pairs_by_name_batches_and_the_energy_of_a_step():
+    z0, x = jnp.asarray(DRAW.normal(size=(2, 3, 4))), jnp.asarray(DRAW.normal(size=(2, 3, 4)))
+    layer = uj.prox_gradient(
+        lambda p, z, x: 0.5 * jnp.sum((z - x) ** 2, axis=(-2, -1)), "soft_threshold", step_size=0.5
+    )
+    z, info = uj.equilibrium(layer, None, z0, x, tol=1e-10)
+    assert info.converged.shape == (2,)
+    np.testing.assert_allclose(z, prox.lasso(x, 1.0), atol=1e-9)
+    assert bool((layer.energy(None, layer.step(None, z0, x), x) < layer.energy(None, z0, x)).all())

@@ -1,0 +1,208 @@
+"""Implicit gradients of any solver's result, from the condition that its result fulfils."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from unroll_jax.arguments import POSITIVE, at_least, checked, in_interval, one_of
+from unroll_jax.arrays import check_dtype
+from unroll_jax.fixed_point.adjoints import resolve_adjoint
+from unroll_jax.fixed_point.backward import Backward, Probe, check_probe, corrected, differentiable
+from unroll_jax.fixed_point.checks import ON_FAILURE, resolve_batch_ndim
+from unroll_jax.fixed_point.opened import keep_static
+from unroll_jax.fixed_point.plan import close_step
+from unroll_jax.fixed_point.problem import Adjoint, Unrolled, epsilon_of, flatten
+from unroll_jax.steps import check_state, check_step, full_precision
+
+__all__ = ["implicit_argmin", "implicit_root"]
+
+HINT = "; the condition's derivative in z may be singular at the solution"
+
+
+@checked(
+    adjoint_tol=in_interval("(0, 1)"),
+    adjoint_max_steps=at_least(1),
+    on_failure=one_of(ON_FAILURE),
+    batch_ndim=at_least(0),
+)
+def implicit_root(
+    optimality: Callable[..., Any],
+    *,
+    adjoint: str | Adjoint | None = None,
+    adjoint_tol: float = 1e-5,
+    adjoint_max_steps: int = 1000,
+    on_failure: str = "warn",
+    batch_ndim: int = 0,
+    forward_mode: bool = False,
+    has_aux: bool = False,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    r"""Gives a solver of :math:`F(\theta, z, x) = 0` the derivatives of the implicit function theorem.
+
+    .. math:: d z^* = -\Big(\frac{\partial F}{\partial z}\Big)^{-1}
+              \Big(\frac{\partial F}{\partial \theta} d\theta + \frac{\partial F}{\partial x} dx\Big) ,
+
+    by vector products with the derivatives of F alone. The solver may be anything that finds z: a loop, another
+    library, or SciPy (outside of `jax.jit` as it is, inside by `jax.pure_callback`); it is never differentiated, and
+    sees values without gradients. Values that ``optimality`` closes over are differentiated too. The result is as
+    exact as the solver's z: at another point the derivatives are those of a root nearby.
+
+    Args:
+      optimality: ``(params, z, *inputs) -> F``, of the structure, shapes and dtypes of z.
+      adjoint: a name of `ADJOINTS` or an `Adjoint`, for I - J = dF/dz; None is "bicgstab_gmres". Those that need a
+        symmetric J probe for it. Series such as "neumann" need |I - dF/dz| < 1.
+      adjoint_tol: relative tolerance of the linear solve.
+      adjoint_max_steps: cap of the linear solve.
+      on_failure: "error", "warn" or "accept" where the linear solve does not converge, see `equilibrium`.
+      batch_ndim: how many leading axes of z are batch axes, over whose examples F is separate.
+      forward_mode: whether derivatives beyond one reverse pass are wanted: `jax.jvp`, second ones.
+      has_aux: whether the solver returns ``(z, aux)``; aux has no derivative.
+
+    Returns:
+      A decorator of ``solver(params, z0, *inputs) -> z``; the initial state z0 receives no gradient. The decorated
+      function also takes ``probe``, see `unroll_jax.fixed_point.zero_probe`, in reverse mode.
+
+    Raises:
+      ValueError: if an option is out of range, or F has another structure, shape or dtype than z.
+      TypeError: if optimality is not a function, or z is not floating.
+
+    Source: the implicit function theorem; the interface is that of jaxopt's ``custom_root``, in our order of arguments
+    (Blondel et al., 2022, Efficient and Modular Implicit Differentiation).
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> @implicit_root(lambda a, z: z**2 - a)
+      ... def square_root(a, z0):
+      ...     return jnp.sqrt(a)  # any solver
+      >>> float(jax.grad(square_root)(4.0, 1.0))  # 1 / (2 sqrt(a))
+      0.25
+    """
+    if not callable(optimality):
+        raise TypeError(f"optimality must be a function (params, z, *inputs) -> F, got {optimality!r}")
+    linear = resolve_adjoint(adjoint or "bicgstab_gmres")
+    if isinstance(linear, Unrolled):
+        raise ValueError('adjoint must solve a linear system, got "unrolled": the steps of the solver are not known')
+
+    def decorate(solver: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(solver)
+        @full_precision()
+        def solve(params: Any, z0: Any, *inputs: Any, probe: Probe | None = None) -> Any:
+            if probe is not None and forward_mode:
+                raise ValueError("probe needs the reverse mode: drop it, or forward_mode")
+            z = solver(*_constant((params, z0, *inputs)))
+            z, aux = z if has_aux else (z, None)
+            z = _solution(z)
+            backward = Backward(linear, adjoint_tol, adjoint_max_steps, on_failure, epsilon_of(z), HINT)
+            z = _implicit(optimality, backward, params, z, inputs, batch_ndim, probe, forward_mode)
+            return (z, _constant(aux)) if has_aux else z
+
+        return solve
+
+    return decorate
+
+
+@checked(step_size=POSITIVE)
+def implicit_argmin(
+    objective: Callable[..., Any],
+    *,
+    prox: Callable[..., Any] | None = None,
+    step_size: float = 1.0,
+    adjoint: str | Adjoint | None = None,
+    **options: Any,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    r"""Gives a solver of :math:`\min_z h(\theta, z, x) + \phi(\theta, z)` implicit derivatives, see `implicit_root`.
+
+    The condition is :math:`\nabla_z h = 0`, or with a prox, for any step size s > 0,
+
+    .. math:: z = prox_{s \phi}(z - s \nabla_z h(\theta, z, x)) .
+
+    Args:
+      objective: ``(params, z, *inputs) -> h``, a scalar; smooth.
+      prox: ``(params, z, step_size) -> z``, of a penalty or a projection (see `unroll_jax.prox`), or None.
+      step_size: s, positive; the solution does not depend on it. About 1 / |Hessian| conditions the system best.
+      adjoint: as in `implicit_root`; None is "conjugate_gradient" without a prox, which needs a positive definite
+        Hessian, else "bicgstab_gmres".
+      **options: the others of `implicit_root`.
+
+    Returns:
+      A decorator of ``solver(params, z0, *inputs) -> z``.
+
+    Raises:
+      ValueError: if an option is out of range.
+      TypeError: if objective or prox is not a function.
+
+    Source: Blondel et al. (2022), Efficient and Modular Implicit Differentiation, Sections 2.2 and 2.3.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> @implicit_argmin(lambda weight, z, x: jnp.sum((z - x) ** 2) + weight * jnp.sum(z**2))
+      ... def shrink(weight, z0, x):
+      ...     return x / (1.0 + weight)
+      >>> float(jax.grad(lambda weight: shrink(weight, jnp.zeros(1), jnp.ones(1))[0])(1.0))  # -1 / (1 + weight)^2
+      -0.25
+    """
+    for name, function in (("objective", objective), ("prox", prox)):
+        if not callable(function) and (name == "objective" or function is not None):
+            raise TypeError(f"{name} must be a function, got {function!r}")
+    gradient = jax.grad(objective, argnums=1)
+
+    def stationary(params: Any, z: Any, *inputs: Any) -> Any:
+        slope = gradient(params, z, *inputs)
+        if prox is None:
+            return slope
+        after = prox(params, jax.tree.map(lambda z, slope: z - step_size * slope, z, slope), step_size)
+        check_step(z, after, what="prox")
+        return jax.tree.map(lambda z, after: z - after, z, after)
+
+    default = "conjugate_gradient" if prox is None else "bicgstab_gmres"
+    return implicit_root(stationary, adjoint=adjoint or default, **options)
+
+
+def _implicit(
+    optimality: Callable[..., Any],
+    backward: Backward,
+    params: Any,
+    z: Any,
+    inputs: tuple[Any, ...],
+    batch_ndim: int,
+    probe: Probe | None,
+    forward_mode: bool,
+) -> Any:
+    """z, with the derivatives of the fixed point of z - F, whose Jacobian J has I - J = dF/dz."""
+
+    def condition(params: Any, z: Any, inputs: tuple[Any, ...]) -> Any:
+        return optimality(params, z, *inputs)
+
+    condition, (params, arrays) = keep_static(condition, params, inputs)
+
+    def shifted(params: Any, z: Any, arrays: Any) -> Any:
+        value = condition(params, z, arrays)
+        check_step(z, value, what="optimality")
+        # z itself in value, z - F in every derivative: F of any scale leaves the solution alone.
+        return jax.tree.map(lambda z, value: z - (value - jax.lax.stop_gradient(value)), z, value)
+
+    function, operands = close_step(shifted, params, z, arrays)
+    resolve_batch_ndim(shifted, params, z, arrays, batch_ndim)
+    check_probe(probe, jax.tree.leaves(z)[0].shape[:batch_ndim])
+    flat, restore = flatten(z, batch_ndim)
+
+    def rows(operands: Any, z: Any) -> Any:
+        return flatten(function(operands, restore(z)), batch_ndim)[0]
+
+    if forward_mode:
+        return restore(differentiable(rows, backward, operands, flat))
+    return restore(corrected(rows, backward, operands, flat, probe))
+
+
+def _constant(tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: jax.lax.stop_gradient(leaf) if hasattr(leaf, "dtype") else leaf, tree)
+
+
+def _solution(z: Any) -> Any:
+    check_state("the solution", z)
+    z = jax.tree.map(lambda leaf: jax.lax.stop_gradient(jnp.asarray(leaf)), z)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(z):
+        check_dtype(f"the solution{jax.tree_util.keystr(path)}", leaf)
+    return z
