@@ -133,12 +133,13 @@ FLOORS_OF_ROOMS = {
 # The same of the application, by its files and folders, as in docs/architecture.md.
 APPLICATION = ROOT / "train"
 ROOMS_OF_APPLICATION = {
-    7: ("__main__", "__init__"),
-    6: ("main", "sweep", "predict", "generation", "exporting"),
-    5: ("loading",),
-    4: ("loop", "evaluate", "tasks", "report", "plan", "weights"),
-    3: ("step", "constraints", "checkpoint", "runs", "metrics", "data", "cli"),
-    2: ("task", "finite", "optimizers", "trackers", "registry", "sharding", "system", "experiments"),
+    8: ("__main__", "__init__"),
+    7: ("main", "sweep", "predict", "generation", "exporting"),
+    6: ("loading",),
+    5: ("loop", "evaluate", "tasks", "report", "plan", "weights"),
+    4: ("runs",),
+    3: ("step", "constraints", "checkpoint", "metrics", "data", "cli"),
+    2: ("task", "optimizers", "registry", "sharding", "system", "experiments"),
     1: ("config",),
 }
 FLOORS_OF_APPLICATION = {room: floor for floor, rooms in ROOMS_OF_APPLICATION.items() for room in rooms}

@@ -6,8 +6,6 @@ import importlib
 import os
 import signal
 import sys
-import threading
-import time
 from collections.abc import Callable, Sequence
 
 from unroll_jax import __version__
@@ -17,8 +15,7 @@ try:
     from .cli import HELP, parse, unknown
     from .config.commands import EvaluateArguments, MembershipArguments
     from .config.errors import Interrupted, UserError, on_command_line
-    from .system.interrupts import CTRL_C, HEARD, stopping_at_once
-    from .system.machine import hush_xla, keep_memory, order_collectives
+    from .system.machine import CTRL_C, hush_xla, keep_memory, order_collectives, stopping_at_once
 except ModuleNotFoundError as error:
     if (error.name or "").startswith(("unroll_jax", "train")):
         raise
@@ -26,18 +23,16 @@ except ModuleNotFoundError as error:
     raise SystemExit(2) from None
 
 CLOSED_PIPE = 141  # what shells say of a program whose reader, such as `head`, has gone: 128 and SIGPIPE
-LATE = 0.5  # seconds after a second Ctrl-C that nothing answered, as where XLA compiles
 WITH_CONFIG = ("run", "plan", "sweep")  # the commands that take every option of a configuration
 OF_EVALUATE = {field.name for field in dataclasses.fields(EvaluateArguments)}
 OF_NOISE = ("gamma", "seed")  # of predict and generate
 OF_PREPARE = {"data.root": "--from", "data.prepared": "UNROLL_PREPARED", "data.source": "prepare"}
-SWEEPS = {"search": "--trials N --over.OPTION LOW:HIGH", "table": "--over.OPTION VALUE,VALUE"}  # commands of 0.2
 USAGE = """\
 usage: unroll-jax [--coordinator HOST:PORT --processes N --process I | --cluster NAME] COMMAND ...
 
   run EXPERIMENT [--option value ...]   train and evaluate; resumes an interrupted run
   run FOLDER [--option value ...]       go on with the run in a folder
-  plan EXPERIMENT [--option value ...]  where arrays would live and the memory of a step, without running one
+  plan EXPERIMENT [--option value ...]  the memory of a step on each device, without running one
   sweep EXPERIMENT --over.OPTION V,V    a grid of runs and its table, as depth x method x seed; or --trials N, by Optuna
   launch --processes N -- COMMAND ...   the same command in N processes on this machine, watched
   evaluate RUN                          evaluate the best checkpoint of a run folder again
@@ -64,8 +59,6 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     try:
         member, arguments = _member(arguments)
-        if arguments and arguments[0] in SWEEPS:
-            raise UserError(f"{arguments[0]} is now sweep; give `unroll-jax sweep EXPERIMENT {SWEEPS[arguments[0]]}`")
         if not arguments or arguments[0] not in COMMANDS:
             raise unknown("command", arguments, list(COMMANDS))
         hush_xla()
@@ -83,30 +76,25 @@ def main(arguments: Sequence[str]) -> int:
         sys.stderr.write(f"{stop}\n")
         return stop.code
     except UserError as error:
-        return _refuse(str(error))
+        return _failed(str(error))
     except BrokenPipeError:
         raise
-    except OSError as error:  # what no command foresaw of files and disks
-        return _refuse(f"{error.filename or 'a file'}: {error.strerror or error}; see to it and give the command again")
+    except OSError as error:  # of files and disks, which no command foresaw
+        return _failed(f"{error.filename or 'a file'}: {error.strerror or error}; see to it and give the command again")
     except SystemExit:
-        return 0  # help was asked for; `parse` turns every other exit into a UserError
-    except KeyboardInterrupt:
-        sys.stderr.write(
-            "interrupted; a run, or a sweep, goes on from its last checkpoint when the same command is given again\n"
-        )
+        return 0  # of help; `parse` turns every other exit into a UserError
+    except KeyboardInterrupt:  # raised by a library
+        sys.stderr.write("interrupted; the same command goes on from what is saved\n")
         return CTRL_C
 
 
 def run() -> int:
     """Runs the command that was given; a reader of its output that leaves early ends it in silence."""
-    _end_at_second_interrupt()
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as in the background of a script
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # outside of `main`, Ctrl-C is not a traceback
     try:
         code = main(sys.argv[1:])
         sys.stdout.flush()
-        if HEARD and not _is_one_of_many():
-            # What was interrupted may still compute in threads, and crashes where Python is taken down under it.
-            sys.stderr.flush()
-            os._exit(code)
     except BrokenPipeError:
         _discard_output()
         return CLOSED_PIPE
@@ -137,7 +125,7 @@ COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
 }
 
 
-def _refuse(message: str) -> int:
+def _failed(message: str) -> int:
     sys.stderr.write(f"error: {' '.join(message.split())}\n")
     return 2
 
@@ -157,37 +145,9 @@ def _member(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     return arguments[:count], arguments[count:]
 
 
-def _is_one_of_many() -> bool:
-    """Returns whether other processes wait for this one to say that it leaves."""
-    jax = sys.modules.get("jax")
-    return jax is not None and jax.distributed.is_initialized()
-
-
 def _discard_output() -> None:
     """Python flushes stdout once more as it exits: let it do so into nothing."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _end_at_second_interrupt() -> None:
-    """Ctrl-C outside of `main`, or a second one, ends the process without a traceback, whatever it is busy with.
-
-    Python's own handlers run between two of its instructions, so not while XLA compiles; a thread sees signals then.
-    """
-    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # started in the background of a script
-        return
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    seen, noted = os.pipe()
-    os.set_blocking(noted, False)
-    signal.set_wakeup_fd(noted, warn_on_full_buffer=False)
-
-    def watch() -> None:
-        interrupts = 0
-        while interrupts < 2:
-            interrupts += os.read(seen, 1)[0] == signal.SIGINT
-        time.sleep(LATE)  # what handles it in order, does so before
-        os._exit(CTRL_C)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 if __name__ == "__main__":

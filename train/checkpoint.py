@@ -17,27 +17,24 @@ from jax.sharding import SingleDeviceSharding
 from .config.errors import UserError
 from .config.run import RunConfig
 from .registry import PASS_IT, is_own
-from .system.digest import digest
-from .system.distributed import all_of, is_first, wait_for_all
-from .system.files import AGAIN, NEWEST_KEPT, require_room, room_for, steps_in, unreachable, writing
-from .system.interrupts import unreported
+from .system.distributed import all_of, digest, is_first, wait_for_all
+from .system.files import AGAIN, require_room, steps_in, unreachable, writing
 
 T = TypeVar("T")
 Log = Callable[[str], None]
 Stored = tuple[int, Any, dict[str, Any]]
 
+NEWEST_KEPT = 2  # besides the best
+OVERHEAD = 1 << 17  # bytes of a checkpoint besides its arrays, rounded up
 UNREADABLE = float("-inf")  # score of a checkpoint whose notes cannot be read
-UNFINISHED = "*.orbax-checkpoint-tmp*"
 PUT_BACK = "put the config.json and model.json that it was trained with back"
+# Orbax logs its work, and tracebacks of its threads, by absl; the manager raises the same errors.
+logging.getLogger("absl").setLevel(logging.CRITICAL)
 
 
 def way_back(config: RunConfig) -> str:
     """Returns the remedy for a checkpoint of another model: the task that was passed, or else the files."""
     return PASS_IT if is_own(config) else PUT_BACK
-
-
-# Orbax logs its work by absl; errors that a user can mend are raised.
-logging.getLogger("absl").setLevel(logging.ERROR)
 
 
 class Checkpoints:
@@ -59,18 +56,16 @@ class Checkpoints:
             create=not read_only, cleanup_tmp_directories=not read_only, preservation_policy=_NewestAndBest(self._score)
         )
         self._scores: dict[int, float] = {}
-        self._quiet = contextlib.ExitStack()
         with self._writing():
             self._manager = ocp.CheckpointManager(self._folder, options=options)
 
     def __enter__(self) -> "Checkpoints":
         """Returns itself; leaving the context waits for the last save."""
-        self._quiet.enter_context(_quiet_saves())
         return self
 
     def __exit__(self, kind: type | None, *_: object) -> None:
         """Waits for the last save: without it, an asynchronous save is lost when the process ends."""
-        with self._quiet, self._writing() if kind is None else contextlib.suppress(Exception):
+        with self._writing() if kind is None else contextlib.suppress(Exception):
             self._manager.close()
 
     def save(self, step: int, state: Any, notes: dict[str, Any], *, score: float) -> None:
@@ -80,7 +75,8 @@ class Checkpoints:
           StorageError: if the disk has no room for it, or had none for the one before.
         """
         self.wait()
-        require_room(self._folder, room_for(state, saves=1), f"the checkpoint of step {step}")
+        size = OVERHEAD + sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+        require_room(self._folder, size, f"the checkpoint of step {step}")
         notes = {**notes, "score": score}
         notes["digest"] = digest(state, notes)
         self._scores[step] = score
@@ -89,11 +85,7 @@ class Checkpoints:
             self._manager.save(step, args=arguments, force=True)
 
     def wait(self) -> None:
-        """Returns when the last save is complete.
-
-        Raises:
-          StorageError: if the disk has no room for it.
-        """
+        """Returns when the last save is complete; StorageError if the disk has no room for it."""
         with self._writing():
             self._manager.wait_until_finished()
 
@@ -103,7 +95,7 @@ class Checkpoints:
             self._manager.wait_until_finished()
         gc.collect()  # else objects of a failed save's threads print errors when the process ends
         if is_first():
-            for left in self._folder.glob(UNFINISHED):
+            for left in self._folder.glob("*.orbax-checkpoint-tmp*"):
                 shutil.rmtree(left, ignore_errors=True)
         return max(steps_in(self._folder), default=None)
 
@@ -184,20 +176,21 @@ class Checkpoints:
     def _score(self, step: int) -> float:
         """Returns the score given to `save`, by any process; the lowest if the notes cannot be read."""
         if step not in self._scores:
+            path = self._folder / str(step) / "notes" / "metadata"
             try:
-                self._scores[step] = float(self._notes(step)["score"])
+                self._scores[step] = float(json.loads(path.read_text(encoding="utf-8"))["score"])
             except (OSError, ValueError, KeyError, TypeError):
                 return UNREADABLE
         return self._scores[step]
-
-    def _notes(self, step: int) -> dict[str, Any]:
-        return json.loads((self._folder / str(step) / "notes" / "metadata").read_text(encoding="utf-8"))
 
     def _set_aside(self, step: int, reason: str) -> None:
         if self._read_only:
             self._log(f"checkpoint {step} cannot be read ({reason}), falling back to another")
             return
-        aside = _unused(self._folder.parent / "damaged" / str(step))
+        aside, number = self._folder.parent / "damaged" / str(step), 0
+        while aside.exists():
+            number += 1
+            aside = aside.with_name(f"{step}.{number}")
         if is_first():
             aside.parent.mkdir(exist_ok=True)
             shutil.move(self._folder / str(step), aside)
@@ -263,28 +256,3 @@ def _target(leaf: Any) -> jax.ShapeDtypeStruct:
     """Returns the array for Orbax to make; without a sharding, it would take the one of the save."""
     where = getattr(leaf, "sharding", None) or SingleDeviceSharding(jax.devices()[0])
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
-
-
-@contextlib.contextmanager
-def _quiet_saves() -> Iterator[None]:
-    """Keeps tracebacks of Orbax's and TensorStore's threads from the terminal; the manager raises their errors."""
-
-    def passes(record: logging.LogRecord) -> bool:
-        return record.levelno < logging.ERROR or "orbax" not in record.pathname
-
-    logger = logging.getLogger("absl")
-    logger.addFilter(passes)
-    try:
-        with unreported(lambda error: "Event loop is closed" in str(error)):  # by TensorStore, of arrays that come late
-            yield
-    finally:
-        logger.removeFilter(passes)
-
-
-def _unused(path: Path) -> Path:
-    """Returns the first of path, path.1, path.2, ... that does not exist."""
-    number, free = 0, path
-    while free.exists():
-        number += 1
-        free = path.with_name(f"{path.name}.{number}")
-    return free

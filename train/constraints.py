@@ -13,10 +13,12 @@ from jaxtyping import Array, Bool, Float
 from unroll_jax import constrained, lagrangian
 
 from .config.constrained import ConstrainedConfig
-from .finite import json_numbers, ratio_figures, require_finite
 from .optimizers import dual_rule
-from .task import Row, SampleLosses
+from .task import Row, SampleLosses, json_numbers, require_finite
 
+Constraints = constrained.Constraints
+# Bins of the ratios of two layers' losses; the last one is open.
+RATIO_EDGES = np.append(np.round(np.linspace(0.0, 2.0, 81), 3), np.inf)
 # Below any score of a checkpoint that may be reported without a warning.
 INFEASIBLE = -1e6
 
@@ -198,18 +200,12 @@ class DescentConstraints:
         of training enforced. Layer 0 has null without a reference.
         """
         settings, reduction = self._settings, self.reduction
+        options = {name: getattr(settings, name) for name in ("tolerance", "resilience", "form")}
         report = constrained.feasibility_report(
-            jnp.asarray(samples),
-            jnp.asarray(moving.multipliers),
-            self.stated,
-            tolerance=settings.tolerance,
-            resilience=settings.resilience,
-            reduction=reduction,
-            form=settings.form,
+            jnp.asarray(samples), jnp.asarray(moving.multipliers), self.stated, reduction=reduction, **options
         )
         bound = report.layer_losses if reduction is None else jnp.asarray(samples)
-        slacks = self.plain_slacks(moving)
-        slacks = report.slacks if slacks is None else jnp.asarray(slacks)
+        slacks = report.slacks if settings.resilience is None else jnp.asarray(self.plain_slacks(moving))
         slackness = report.multipliers * (self.enforced(None)(bound) - slacks)
         report = report._replace(slacks=slacks, complementary_slackness=slackness)
         names = ("layer_losses", "bounds", "violations", "multipliers", "slacks", "complementary_slackness")
@@ -221,10 +217,10 @@ class DescentConstraints:
             "feasible": bool(report.feasible),
             "descend_share": json_numbers(report.descending),
             "mean_ratio": json_numbers(report.ratios),
-            **ratio_figures(samples),
+            **_ratio_figures(samples),
         }
 
-    def enforced(self, sizes: Float[Array, "constraints"] | None) -> constrained.Constraints:
+    def enforced(self, sizes: Float[Array, "constraints"] | None) -> Constraints:
         """The tightened constraints that training enforces, divided by ``sizes`` if there are some."""
         constraints = self._reduced(self.tightened)
         return constraints if sizes is None else constrained.scaled_constraints(constraints, sizes)
@@ -237,7 +233,7 @@ class DescentConstraints:
         implied = constrained.optimal_slacks(moving.dual.multipliers, self._settings.resilience)
         return _times(implied if slacks is None else slacks, moving.sizes)
 
-    def _reduced(self, constraints: constrained.Constraints) -> constrained.Constraints:
+    def _reduced(self, constraints: Constraints) -> Constraints:
         reduction = self.reduction
         return constraints if reduction is None else constrained.sample_constraints(constraints, reduction)
 
@@ -245,20 +241,16 @@ class DescentConstraints:
         """Returns the losses that the constraints are on: means, or those of every sample."""
         return means if self.reduction is None else samples
 
-    def _value(
-        self, losses: Array, multipliers: Array, slacks: Any, constraints: constrained.Constraints
-    ) -> Float[Array, ""]:
+    def _value(self, losses: Array, multipliers: Array, slacks: Any, constraints: Constraints) -> Float[Array, ""]:
         if not self._enforced:
             means = jnp.mean(losses, axis=tuple(range(losses.ndim - 1)))
             return jnp.vdot(jnp.asarray(self._weights, means.dtype), means)
-        settings = self._settings
         objective, violations = jnp.mean(losses[..., -1]), constraints(losses)
+        options: dict[str, Any] = {"normalise": self._settings.normalise}
         if slacks is None:
-            return lagrangian(objective, violations, multipliers, normalise=settings.normalise)
-        assert settings.resilience is not None, "check_training"
-        return constrained.resilient_lagrangian(
-            objective, violations, slacks, multipliers, resilience=settings.resilience, normalise=settings.normalise
-        )
+            return lagrangian(objective, violations, multipliers, **options)
+        options["resilience"] = self._settings.resilience
+        return constrained.resilient_lagrangian(objective, violations, slacks, multipliers, **options)
 
     def _pressing(self, moving: Moving, step: Array) -> Array:
         """The multipliers that count in this step: none in the warm-up, also where they start above 0."""
@@ -273,11 +265,9 @@ class DescentConstraints:
     def _moved_slacks(self, losses: Array, moving: Moving, sizes: Any, step: Array) -> constrained.SlackState | None:
         if moving.slacks is None:
             return None
-        gradient = jax.grad(self._value, argnums=2)(
-            losses, self._pressing(moving, step), moving.slacks.slacks, self.enforced(sizes)
-        )
-        moved = self._slack_rule.update(moving.slacks, gradient)
-        over = (step + 1) % self._steps_an_epoch == 0
+        pressing, slacks = self._pressing(moving, step), moving.slacks.slacks
+        gradient = jax.grad(self._value, argnums=2)(losses, pressing, slacks, self.enforced(sizes))
+        moved, over = self._slack_rule.update(moving.slacks, gradient), (step + 1) % self._steps_an_epoch == 0
         return self._slack_rule.restart(moved, over) if self._settings.slack_restarts else moved
 
     def _relaxed_loss(self, losses: np.ndarray, violations: np.ndarray, moving: Moving) -> float | None:
@@ -298,3 +288,16 @@ def _slacks(moving: Moving) -> Any:
 
 def _times(values: Any, sizes: Any) -> Any:
     return values if sizes is None else values * sizes
+
+
+def _ratio_figures(sample_losses: np.ndarray) -> dict[str, Any]:
+    """Distribution of f_l / f_{l-1} over samples, layer by layer, and the share of steps that descend."""
+    before, after = sample_losses[:, :-1], sample_losses[:, 1:]
+    ratios = np.divide(after, before, out=np.full_like(after, np.nan), where=before > 0.0)
+    counts = [np.histogram(column[np.isfinite(column)], RATIO_EDGES)[0].tolist() for column in ratios.T]
+    known = ratios[np.isfinite(ratios)]
+    return {
+        "ratio_histogram": {"edges": json_numbers(RATIO_EDGES), "counts": counts},
+        "share_descending": float(np.mean(after < before)),
+        "mean_ratio_all": float(np.mean(known)) if known.size else None,
+    }

@@ -8,13 +8,12 @@ from typing import Any, NamedTuple
 from .checkpoint import Checkpoints, way_back
 from .config.errors import UserError
 from .constraints import INFEASIBLE
-from .finite import json_value
 from .registry import PASS_IT, is_own
 from .runs import check_same, identity, require_checkpoints, require_place
 from .step import TrainState, state_like
 from .system.distributed import is_first
 from .system.files import AGAIN, write_json, writing
-from .task import Log, Row, Task
+from .task import Log, Row, Task, json_value
 
 
 class Best(NamedTuple):

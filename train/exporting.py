@@ -1,11 +1,11 @@
 """`unroll-jax export`: a run's best parameters as safetensors, with the configuration to load them and a model card."""
 
+import contextlib
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -20,20 +20,15 @@ from .evaluate import best_checkpoint
 from .loading import by_config, open_run, options_of
 from .metrics import read_metrics
 from .registry import TASKS
-from .report import make_report
 from .runs import read_config
 from .system.files import PARTIAL, check_out, read_object, require_writable, without_folders, write_all
 from .system.machine import environment
-from .system.terminal import Table, as_text
 from .task import Row, Task
 from .weights import CARD, CONFIG, FORMAT, MODEL, named_arrays
 
 Log = Callable[[str], None]
 OWN = "losses = model.predict(batch)  # arrays by name, as those trained on; (samples, L + 1) of every layer comes out"
 FEASIBLE = {True: "feasible", False: "NOT feasible", None: "not known to be feasible"}
-
-# Options of constraints that a card names where they differ from these.
-USUAL = {"bind": "mean", "form": "difference", "proxy": False}
 
 
 def command(arguments: list[str]) -> None:
@@ -79,11 +74,11 @@ def export(
     arrays = named_arrays(jax.device_get(state.evaluated))
     content = save({name: np.asarray(array, order="C") for name, array in arrays.items()}, {"format": FORMAT})
     described = {
-        **_describe(task, run, experiment, step, state.moving),
+        **_describe(task, run, experiment, step, task.training.objective.multipliers(state.moving)),
         "parameters": {name: {"shape": list(array.shape), "dtype": str(array.dtype)} for name, array in arrays.items()},
         "sha256": hashlib.sha256(content).hexdigest(),
     }
-    _write(out, content, described, model_card(described, *_figures(run, log)))
+    _write(out, content, described, model_card(described))
     count = sum(array.size for array in arrays.values())
     log(f"{out / MODEL}: {count:,} parameters in {len(arrays)} arrays, {len(content):,} bytes, of step {step}")
     if described["validation"] is None:
@@ -93,7 +88,7 @@ def export(
     return out
 
 
-def _describe(task: Task, run: Path, experiment: str, step: int, moving: Any) -> Row:
+def _describe(task: Task, run: Path, experiment: str, step: int, multipliers: np.ndarray | None) -> Row:
     """Returns config.json of an export, without the folders of this machine."""
     rows = (row for row in read_metrics(run / "metrics.jsonl") if row["kind"] == "validation")
     validation = next((row for row in rows if row["step"] == step), None)
@@ -107,7 +102,7 @@ def _describe(task: Task, run: Path, experiment: str, step: int, moving: Any) ->
         "step": step,
         "feasible": judgement.feasible if judgement is not None and constrained else None,
         "excess": judgement.excess if judgement is not None else None,
-        "multipliers": np.asarray(moving.multipliers).tolist() if constrained else None,
+        "multipliers": multipliers.tolist() if constrained and multipliers is not None else None,
         "validation": validation,
         "evaluation": task.summary_line(read_object(evaluation)) if evaluation.exists() else None,
         "config": without_folders(to_json(dataclasses.replace(task.config, **FREE))),
@@ -115,26 +110,6 @@ def _describe(task: Task, run: Path, experiment: str, step: int, moving: Any) ->
         "facts": task.model_spec(),
         "environment": environment(),
     }
-
-
-def _figures(run: Path, log: Log) -> tuple[Sequence[Table], str]:
-    """Returns the tables of the report on the run alone, and the figures without a model; none if not evaluated."""
-    if not (run / "evaluation.json").exists():
-        return (), ""
-    try:
-        report = make_report([run])
-    except UserError as error:
-        log(f"the model card has no tables: {error}")
-        return (), ""
-    return report.tables, report.floor
-
-
-def _is_ours(path: Path) -> bool:
-    """Returns whether a config.json may be overwritten: there is none, or it is of an export."""
-    try:
-        return not path.exists() or str(read_object(path).get("format")).startswith("unroll_jax")
-    except UserError:
-        return False
 
 
 def _claim(out: Path) -> None:
@@ -145,8 +120,11 @@ def _claim(out: Path) -> None:
     files = (MODEL, CONFIG, CARD)
     ours = {*files, *(str(Path(name).with_suffix(PARTIAL)) for name in files)}
     others = any(entry.name not in ours for entry in out.iterdir())
-    if others or not _is_ours(out / CONFIG):
-        raise UserError(f"--out {out} holds files that are no export; pass an empty or a new folder")
+    with contextlib.suppress(UserError):  # of a damaged config.json
+        written = read_object(out / CONFIG) if (out / CONFIG).exists() else {"format": FORMAT}
+        if not others and str(written.get("format")).startswith("unroll_jax"):
+            return
+    raise UserError(f"--out {out} holds files of something else than an export; pass an empty or a new folder")
 
 
 def _write(out: Path, content: bytes, described: Row, card: str) -> None:
@@ -158,8 +136,8 @@ def _write(out: Path, content: bytes, described: Row, card: str) -> None:
         raise StorageError(f"cannot write to --out {out} ({error.strerror}); pass another folder") from error
 
 
-def model_card(description: Row, tables: Sequence[Table], floor: str) -> str:
-    """Returns the card from config.json of the export, the tables of the report, and the figures without a model."""
+def model_card(description: Row) -> str:
+    """Returns the card of an export from its config.json."""
     count = sum(int(np.prod(array["shape"])) for array in description["parameters"].values())
     return f"""# {description["experiment"]}, step {description["step"]}
 
@@ -168,7 +146,7 @@ def model_card(description: Row, tables: Sequence[Table], floor: str) -> str:
 - constraints: {_constraints(description)}
 - test split: {description["evaluation"] or "not evaluated"}
 - made with: {", ".join(f"{name} {version}" for name, version in description["environment"].items())}
-{_shown_figures(tables, floor)}
+
 ## Use
 
 ```python
@@ -192,28 +170,14 @@ def _data(description: Row) -> str:
 def _constraints(description: Row) -> str:
     """Returns the bounds, whether the validation split meets them, and the largest margin or excess."""
     config, excess = description["config"], description["excess"]
-    if config.get("method") == "deep_supervision":
-        rising = ", rising" if config["rising_weights"] else ""
-        return f"none; fixed weights {config['layer_weights']}{rising} on the losses of layers before the last"
     if config.get("method") != "constrained":
-        return "none"
+        return f"none ({config['method']})" if "method" in config else "none"
     bounds = config["constraints"]
-    first = "" if bounds["first_alpha"] is None else f" ({bounds['first_alpha']} for layer 1)"
-    words = f"alpha {bounds['alpha']}{first}, reference {bounds['reference']}"
-    words += "".join(f", {name} {bounds[name]}" for name, usual in USUAL.items() if bounds[name] != usual)
-    words += f": {FEASIBLE[description['feasible']]}"
+    words = f"alpha {bounds['alpha']}, reference {bounds['reference']}: {FEASIBLE[description['feasible']]}"
     if excess is None:
         return words
-    room = f"{excess:.1%} over its bound" if excess > 0 else f"{-excess:.1%} below its bound"
+    room = f"{abs(excess):.1%} {'over' if excess > 0 else 'below'} its bound"
     return f"{words} on the validation split (the layer furthest out is {room})"
-
-
-def _shown_figures(tables: Sequence[Table], floor: str) -> str:
-    if not tables:
-        return ""
-    reference = f"\nWithout a model: {floor}\n" if floor else ""
-    text = "\n\n".join(map(as_text, tables))
-    return f"\n## Figures of the test split\n{reference}\n```text\n{text}\n```\n"
 
 
 def _usage(task: str) -> str:

@@ -12,30 +12,28 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from unroll_jax.models import Sampling, choose_draft, generate, speculate
+from unroll_jax.models import Sampling, generate, speculate
 from unroll_jax.models.language.generation import requested
 from unroll_jax.models.language.speculative import check_draft
 
-from .cli import given, parse
+from .cli import parse
 from .config.commands import GenerateArguments
 from .config.errors import UserError, one_line
 from .config.fields import differences
 from .data.answers import AnswerTokenizer
 from .data.conversations import Prompt, read_prompts
 from .loading import Opened, open_decoder
-from .system.digest import digest
+from .system.distributed import digest
 from .system.files import check_file, expanded, strict_json, write_json, writing
 from .task import Row
 from .tasks.common import check_noise
 
 MAX_TOKENS = 256  # of an answer, unless an option sets it
-CHOSEN_ON = 8  # prompts that a draft is chosen on, for every size of batch
-MEASURED_TOKENS = 64  # of an answer that acceptance is measured on
 Log = Callable[[str], None]
 
 
 class Settings(NamedTuple):
-    """Options for answering prompts, see `config.commands.GenerateArguments`; with ``auto``, `drafted` chooses."""
+    """Options for answering prompts, see `config.commands.GenerateArguments`."""
 
     chat: bool = True
     max_tokens: int = MAX_TOKENS
@@ -47,7 +45,6 @@ class Settings(NamedTuple):
     seed: int = 0
     exit_layer: int | None = None
     draft_length: int | None = None
-    auto: bool = False
 
 
 class Answer(NamedTuple):
@@ -61,13 +58,13 @@ class Answer(NamedTuple):
 def command(arguments: list[str]) -> None:
     """`unroll-jax generate SOURCE --prompts FILE ...`: answers on the screen, or as AlpacaEval reads them."""
     parsed = parse(GenerateArguments, arguments, "unroll-jax generate")
-    _check_options(parsed, has_drafts=given(arguments, "--exit-layer") or given(arguments, "--draft-length"))
+    _check_options(parsed)
     out = None if parsed.out is None else check_file(parsed.out, overwrite=parsed.overwrite)
     prompts = read_prompts(expanded(str(parsed.prompts), "--prompts"))[: parsed.limit]
     opened = open_decoder(parsed.source, dtype=parsed.dtype)
     longest = parsed.max_tokens or min(MAX_TOKENS, max(1, opened.config.max_positions // 2))
-    shared = {name: getattr(parsed, name) for name in Settings._fields if name not in ("max_tokens", "auto")}
-    settings = Settings(**shared, max_tokens=longest, auto=parsed.speculate == "auto")
+    shared = {name: getattr(parsed, name) for name in Settings._fields if name != "max_tokens"}
+    settings = Settings(**shared, max_tokens=longest)
     if out is not None:
         name = parsed.name or opened.name + (f"-gamma{parsed.gamma:g}" if parsed.gamma > 0.0 else "")
         return _write_answers(opened, prompts, settings, out, name)
@@ -77,7 +74,6 @@ def command(arguments: list[str]) -> None:
 
 def _write_answers(opened: Opened, prompts: Sequence[Prompt], settings: Settings, out: Path, name: str) -> None:
     """Writes answers as AlpacaEval reads them, resuming behind those that an interrupted command left."""
-    settings = drafted(opened, prompts, settings)
     unfinished = Unfinished(out, about(opened, prompts, settings))
     with writing(f"--out {out}", "give the same command again, or pass another file"):
         if done := unfinished.start(prompts):
@@ -109,7 +105,7 @@ def answer(
       keep: takes the answers of each batch once they are there, by place.
       log: takes a line of figures.
     """
-    settings = drafted(opened, prompts, settings, log=log)
+    _check_settings(opened, settings)
     tokens, answers = _encoded(opened, prompts, settings), dict(done or {})
     batches = _batches(tokens, [place for place in range(len(tokens)) if place not in answers], settings.batch)
     drawn = {name: getattr(settings, name) for name in ("temperature", "top_k", "top_p")}
@@ -129,38 +125,16 @@ def answer(
     return [answers[place] for place in range(len(tokens))]
 
 
-def drafted(opened: Opened, prompts: Sequence[Prompt], settings: Settings, *, log: Log = print) -> Settings:
-    """Returns checked settings, with the exit layer and the draft length that ``auto`` chooses on the first prompts.
-
-    The choice is made from acceptance and the weights that are read, and so the same in every call: sampled answers
-    depend on it, greedy ones do not.
-    """
+def _check_settings(opened: Opened, settings: Settings) -> None:
+    """Raises UserError for settings that the library has no answers for."""
     try:
         sampling = Sampling(settings.temperature, settings.top_k, settings.top_p)
         requested(opened.config, [[0]], settings.max_tokens, sampling=sampling, key=jax.random.key(settings.seed))
-        if settings.exit_layer is not None or settings.auto:
-            check_draft(opened.config, settings.exit_layer or 1, settings.draft_length or 1)
-    except ValueError as error:  # of the library, whose arguments are options here
+        if settings.exit_layer is not None:
+            check_draft(opened.config, settings.exit_layer, settings.draft_length or 1)
+    except ValueError as error:  # whose arguments are options here
         name, _, rest = str(error).partition(" ")
         raise UserError(f"--{name.replace('_', '-')} {rest}") from error
-    if not settings.auto:
-        return settings
-    tokens = _encoded(opened, prompts, settings)[:CHOSEN_ON]
-    shorter = settings._replace(max_tokens=min(settings.max_tokens, MEASURED_TOKENS))
-    options, keys = _options(opened, shorter), _keys(settings, len(tokens))
-    try:
-        best = choose_draft(opened.config, opened.params, tokens, key=keys, **options)
-    except ValueError as error:
-        raise UserError(f"--speculate auto: {error}; give --exit-layer and --draft-length") from error
-    line = (
-        f"{best.exit_layer} of {opened.config.num_layers} layers draft {best.draft_length} tokens: acceptance "
-        f"{best.rate:.0%}, {best.tokens:.2f} tokens a verification, expected speed-up {best.speedup:.2f}"
-    )
-    if best.speedup <= 1.0:
-        log(f"no draft pays, answers are generated plainly; the best: {line}")
-        return settings._replace(auto=False)
-    log(f"{line}; --exit-layer {best.exit_layer} --draft-length {best.draft_length} takes the same again")
-    return settings._replace(auto=False, exit_layer=best.exit_layer, draft_length=best.draft_length)
 
 
 class Unfinished:
@@ -225,13 +199,10 @@ def about(opened: Opened, prompts: Sequence[Prompt], settings: Settings) -> Row:
     }
 
 
-def _check_options(parsed: GenerateArguments, *, has_drafts: bool) -> None:
+def _check_options(parsed: GenerateArguments) -> None:
     """Checks options before anything is read."""
-    if parsed.speculate is not None and has_drafts:
-        raise UserError("--speculate auto chooses --exit-layer and --draft-length; give one or the other")
     if (parsed.exit_layer is None) != (parsed.draft_length is None):
-        alone, other = ("--exit-layer", "--draft-length")[:: 1 if parsed.draft_length is None else -1]
-        raise UserError(f"{alone} is given without {other}; give both, or --speculate auto")
+        raise UserError("--exit-layer and --draft-length go together; give both, or neither")
     for name in ("batch", "max_tokens", "limit", "exit_layer", "draft_length"):
         value = getattr(parsed, name)
         if value is not None and value < 1:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from unroll_jax.models import DecoderConfig
 
 from .checkpoint import Checkpoints, way_back
-from .config.errors import UserError, one_line
+from .config.errors import UserError, kind_of, one_line
 from .config.language import LanguageConfig
 from .config.run import RunConfig
 from .data.answers import Template
@@ -133,15 +133,12 @@ def options_of(task: Any) -> type[RunConfig] | None:
     Raises:
       UserError: if it is not a task.
     """
-    config = None if isinstance(task, type) else getattr(task, "config", None)
-    if isinstance(config, RunConfig) and hasattr(task, "training"):
-        return type(config)
-    if task is None:
-        return None
-    given = f"the class {task.__name__}" if isinstance(task, type) else f"{task!r:.60} of type {type(task).__name__}"
+    config = getattr(task, "config", None)
+    if task is None or (isinstance(config, RunConfig) and hasattr(task, "training")):
+        return None if task is None else type(config)
     raise UserError(
         "task must be the task that was trained (as OwnTask(init, layer_losses, train=..., validation=...)), got "
-        f"{' '.join(given.split())}; pass that task"
+        f"{kind_of(task)}; pass that task"
     )
 
 

@@ -3,18 +3,19 @@
 import contextlib
 import dataclasses
 import functools
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+from tqdm import tqdm
 
 from .checkpoint import Checkpoints, way_back
-from .config.errors import Interrupted, StorageError, option_text
+from .config.errors import Interrupted, StorageError
 from .config.run import parse_profile
-from .finite import NotFiniteError
-from .metrics import MetricsWriter, tell_lost
+from .metrics import Callbacks, MetricsWriter, tracking
 from .runs import ANEW, ENDED, read_status, take
 from .sharding.mesh import describe_mesh, local_rows, put
 from .step import (
@@ -29,11 +30,9 @@ from .step import (
 )
 from .system.distributed import Stop, fetch, first_does, is_first, stopping, wait_for_all
 from .system.files import AGAIN, write_json, writing
-from .system.interrupts import CTRL_C
-from .system.machine import Profiler, environment, require_memory, size_of, step_size
-from .system.terminal import Progress
-from .task import Batch, Log, Row, Task
-from .trackers import Callbacks, tracking
+from .system.machine import CTRL_C, environment, profiling
+from .system.terminal import pausing, progress
+from .task import Batch, Log, NotFiniteError, Row, Task
 
 UNJUDGED = -1e30  # score of an interrupt checkpoint: below any other
 Step = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
@@ -52,14 +51,13 @@ def train_run(
 ) -> None:
     """Trains one run in its folder, or continues it; a run that has ended is not trained again.
 
-    The folder is claimed and locked. Raises UserError beforehand if parameters do not divide over the mesh, or memory
-    or disk are too small.
+    The folder is claimed and locked.
     """
-    config, like = task.config, state_like(task)
-    require_memory(size_of(like), "the state of training", "choose a smaller model, or more devices")
+    config = task.config
+    state_like(task)  # raises if parameters do not divide over the mesh
     parse_profile(config.profile, num_steps=task.training.num_steps)
     with contextlib.ExitStack() as held:
-        first_does(lambda: take(task, folder, experiment=experiment, like=like, held=held))
+        first_does(lambda: take(task, folder, experiment=experiment, held=held))
         status = read_status(folder)
         if status.get("state") in ENDED:
             log(f"{folder}: {status['state']} already after {status['steps']} steps; to train anew, {ANEW}")
@@ -89,19 +87,18 @@ def train(task: Task, folder: Path, *, callbacks: Sequence[Callbacks] = (), log:
                     log(remark)
                 state, notes = init_state(task), Notes()
             else:
-                step, state, saved_notes = newest
-                notes = Notes(saved_notes["train_seconds"], saved_notes["collapses"], tuple(saved_notes["messages"]))
+                step, state, saved = newest
+                notes = Notes(saved["train_seconds"], saved["collapses"], tuple(saved["messages"]))
                 if step < num_steps:
                     log(f"going on from the checkpoint of step {step}")
             with (
                 _writer(task, folder, int(state.step), log) as writer,
-                Profiler(profiled, folder / "profile", log) as profiler,
+                profiling(profiled, folder / "profile", log) as profile,
             ):
-                if writer is not None:
-                    told = tell_lost(notes.messages, writer.lost, int(state.step), folder, log)
-                    notes = notes._replace(messages=told)
-                loop = _Loop(task, folder, checkpoints, writer, stop, profiler, callbacks)
-                interrupted = loop.run(state, notes)
+                if writer is not None and writer.lost:
+                    lost = f"{folder}: metrics.jsonl lacks {writer.lost} of the rows of training: it was deleted or cut"
+                    log(f"{lost}; restore the file, with the run ended, to have them back")
+                interrupted = _Loop(task, folder, checkpoints, writer, stop, profile, callbacks).run(state, notes)
         if interrupted or stop.at(num_steps + 1):  # the last save has been waited for
             raise _interrupted(stop, task, folder, "trained to the end", "goes on")
     for callback in callbacks:
@@ -117,7 +114,7 @@ class _Loop:
     checkpoints: Checkpoints
     writer: MetricsWriter | None
     stop: Stop
-    profiler: Profiler
+    profile: Callable[[int, Any], None]
     callbacks: Sequence[Callbacks]
     # As of the last checkpoint.
     saved_step: int = 0
@@ -165,18 +162,18 @@ class _Loop:
         training, config, done, pending = self.training, self.task.config, self.saved_step, None
         batches = self.task.batches(done, local_rows(training.mesh, config.batch_size))
         batch = put(next(batches), training.mesh)
-        with Progress(config.title, total=training.num_steps, done=done, shown=is_first()) as bar:
+        with progress(config.title, total=training.num_steps, done=done, shown=is_first()) as bar:
             self._compile(state, batch, bar)
             self._write_status("running")
             began = time.perf_counter() - self.notes.train_seconds
-            self.profiler.at(done, state)
+            self.profile(done, state)
             while self._goes_on():
                 compiled_before = self.compile_seconds
                 step = self._compile(state, batch, bar)
                 began += self.compile_seconds - compiled_before
                 state, metrics = step(state, batch)
                 done += 1
-                self.profiler.at(done, state)
+                self.profile(done, state)
                 if pending is not None:
                     self._record(*pending, bar)
                 pending = (done, metrics)
@@ -195,38 +192,36 @@ class _Loop:
                     saved = f"saved at step {done} of {training.num_steps}"
                     raise _interrupted(self.stop, self.task, self.folder, saved, "goes on from there")
 
-    def _compile(self, state: TrainState, batch: Batch, bar: Progress) -> Step:
+    def _compile(self, state: TrainState, batch: Batch, bar: tqdm) -> Step:
         """Returns the step for batches of these shapes, compiled once; compile time is not counted as training time."""
         shapes = tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(batch))
         if shapes not in self.compiled:
             began = time.perf_counter()
-            with bar.pausing("compiling"):
+            with pausing(bar, "compiling"):
                 step = self.step.lower(state, batch).compile()
-            recomputed = option_text("remat", "everything")
-            way_out = f"raise {option_text('accumulate')} or pass {recomputed}; or lower {option_text('batch_size')}"
-            require_memory(step_size(step), "a step", f"{way_out}, into another {option_text('out')}")
             self.compiled[shapes] = step
             self.compile_seconds += time.perf_counter() - began
         return self.compiled[shapes]
 
-    def _record(self, step: int, metrics: Metrics, bar: Progress) -> None:
+    def _record(self, step: int, metrics: Metrics, bar: tqdm) -> None:
         """Writes the figures of a step, which waits for it, and counts it."""
         row, words = describe_step(self.task, step, fetch(metrics))
         self._write({"kind": "train", "step": step, **row})
-        bar.words(words)
-        bar.step()
+        bar.set_postfix(words, refresh=False)
+        bar.update()
         for callback in self.callbacks:
             callback.on_step({"step": step, **row})
 
-    def _checkpoint(self, state: TrainState, train_seconds: float, bar: Progress) -> None:
-        with bar.pausing("evaluating"):
+    def _checkpoint(self, state: TrainState, train_seconds: float, bar: tqdm) -> None:
+        with pausing(bar, "evaluating"):
             (row, score, collapse), step = validate(self.task, state), int(state.step)
         self._write({"kind": "validation", "step": step, **row})
         messages, collapses = self.notes.messages, 0
         if collapse is not None:
             messages = (*messages, f"step {step}: {collapse}")
             collapses = self.notes.collapses + 1
-            bar.write(messages[-1])
+            if is_first():
+                bar.write(messages[-1], file=sys.stderr)
         self._save(state, Notes(train_seconds, collapses, messages), score)
         for callback in self.callbacks:
             callback.on_validation({"step": step, **row})

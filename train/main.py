@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any, get_args
 from .cli import HELP, configured, given, parse, unknown
 from .config import data as sources
 from .config.commands import EvaluateArguments, LaunchArguments, PrepareArguments, ReportArguments
-from .config.errors import UserError
+from .config.errors import UserError, kind_of
 from .config.fields import check_fields, check_used
 from .config.run import RunConfig
 from .experiments import EXPERIMENTS
 from .system.files import check_out, require_writable
 from .system.machine import keep_programs
-from .trackers import check_callbacks
 
 if TYPE_CHECKING:
     from .loop import Callbacks
@@ -76,15 +75,16 @@ def fit(
       ...     isinstance(model, Model), bool(model.params < 1.0), sorted(path.name for path in written.iterdir())
       (True, True, ['README.md', 'config.json', 'model.safetensors'])
     """
-    name, trained, config = _told(what)
-    check_callbacks(callbacks)
-    config.check()  # before what takes seconds to import
+    name, trained, config = _target(what)
+    config.check()  # before imports that take seconds
     from .evaluate import evaluate
     from .loop import train_run
+    from .metrics import check_callbacks
     from .report import write_report
     from .runs import check_first, check_folder, check_parent, default_folder
     from .system.distributed import first_does, first_only, is_first
 
+    check_callbacks(callbacks)
     experiment, log = experiment or name, first_only(log)
     check_first(config)
     given_out = out or config.out
@@ -112,19 +112,19 @@ def run(arguments: list[str]) -> None:
 
 
 def plan(arguments: list[str]) -> None:
-    """Prints the place of every array of a run and the memory of a step, without running one."""
+    """Prints the memory of a step on each device, without running one."""
     known = _of_run(arguments)
     if chosen := configured("plan", arguments, known):
         experiment, config = chosen
         config.check()  # before what takes seconds to import
-        from .plan import describe_plan, make_plan, simulate
+        from .plan import describe_plan, simulate
         from .runs import check_first
 
         keep_programs()
         simulate(config.mesh)
         check_first(config)
         for _, task in _variants(config, config, print):
-            sys.stdout.write(f"{experiment}: {task.config.describe()}, {describe_plan(make_plan(task))}\n")
+            sys.stdout.write(f"{experiment}: {task.config.describe()}, {describe_plan(task)}\n")
 
 
 def evaluate_again(arguments: list[str]) -> None:
@@ -220,21 +220,18 @@ def show(arguments: list[str]) -> None:
         sys.stdout.write(f"{name:24} {row.summary}{details}\n")
 
 
-def _told(what: Any) -> tuple[str, Any, RunConfig]:
-    """The name of what `fit` is to train, a configuration or a task, and its configuration; all else is refused."""
+def _target(what: Any) -> tuple[str, Any, RunConfig]:
+    """Returns the name of a target of `fit`, a configuration or a task, and its configuration."""
     if isinstance(what, str):
         if what not in EXPERIMENTS:
             raise unknown("experiment", [what], list(EXPERIMENTS))
         return what, EXPERIMENTS[what].config, EXPERIMENTS[what].config
-    if isinstance(what, RunConfig):
-        return what.task, what, what
-    config = None if isinstance(what, type) else getattr(what, "config", None)
-    if isinstance(config, RunConfig) and hasattr(what, "training"):
+    config = what if isinstance(what, RunConfig) else getattr(what, "config", None)
+    if isinstance(config, RunConfig) and (config is what or hasattr(what, "training")):
         return config.task, what, config
-    given = f"the class {what.__name__}" if isinstance(what, type) else f"{what!r:.60} of type {type(what).__name__}"
     raise UserError(
         "what must be the name of an experiment, a configuration (as EXPERIMENTS['demo'].config) or a task (as "
-        f"OwnTask(init, layer_losses, train=..., validation=...)), got {' '.join(given.split())}; pass one of these"
+        f"OwnTask(init, layer_losses, train=..., validation=...)), got {kind_of(what)}; pass one of these"
     )
 
 

@@ -1,23 +1,62 @@
-"""Files of a run's measurements: metrics.jsonl, TensorBoard files and status.json."""
+"""Measurements of a run: metrics.jsonl, callbacks, trackers (TensorBoard, W&B, MLflow), and predictions."""
 
 import contextlib
+import hashlib
+import importlib
 import json
+import os
+import time
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from .config.errors import UserError
+from .config.errors import UserError, one_line
+from .config.run import Tracking
 from .system.files import strict_json, write_all
-from .trackers import Tracker
 
-LOST = "metrics.jsonl lacks"  # how the message that rows of it are gone begins
+EVENTS = ("on_step", "on_validation", "on_end")  # the methods of `Callbacks`
+PREDICTIONS = "predictions.npz"
+
+
+class Callbacks(Protocol):
+    """Callbacks of a run, for notebooks: subclass it and override the methods of the events you want.
+
+    Example:
+      >>> class Losses(Callbacks):
+      ...     def __init__(self):
+      ...         self.losses = []
+      ...     def on_step(self, row):
+      ...         self.losses.append(row["loss"])
+      >>> mine = Losses()
+      >>> mine.on_step({"step": 1, "loss": 0.5})  # as `fit(..., callbacks=[mine])` does
+      >>> mine.losses
+      [0.5]
+    """
+
+    def on_step(self, row: dict[str, Any]) -> None:
+        """After a step, one step late, its row of metrics.jsonl."""
+
+    def on_validation(self, row: dict[str, Any]) -> None:
+        """After a validation, its row."""
+
+    def on_end(self, folder: Path) -> None:
+        """After the last step."""
+
+
+class Tracker(NamedTuple):
+    """Curves of a run: ``add(numbers, step)`` adds a point by name, ``flush`` sends them, ``close`` ends the curves."""
+
+    add: Callable[[Mapping[str, float], int], None]
+    flush: Callable[[], Any]
+    close: Callable[[], Any]
 
 
 class MetricsWriter:
-    """Appends to metrics.jsonl and to trackers; reopening at a step forgets what came after it.
+    """Appends to metrics.jsonl and to trackers; reopening at a step forgets all that came after it.
 
     Lines hold no times, so a run that was interrupted and resumed writes the same file as one that was not.
 
@@ -29,7 +68,7 @@ class MetricsWriter:
         """Opens metrics.jsonl in ``folder``, keeping rows up to ``after_step``; then the trackers."""
         path = folder / "metrics.jsonl"
         kept = [row for row in read_metrics(path) if row["step"] <= after_step]
-        self.lost = _lost_steps(kept, after_step)
+        self.lost = after_step - len({row["step"] for row in kept if row["kind"] == "train" and row["step"] > 0})
         write_all(folder, {path.name: "".join(map(_line, kept)).encode()})
         self._file, self._trackers = path.open("a", encoding="utf-8"), list[Tracker]()
         with contextlib.ExitStack() as opened:
@@ -44,8 +83,8 @@ class MetricsWriter:
 
     def __exit__(self, kind: type | None, *_: object) -> None:
         """Closes the files; a full disk is not reported a second time."""
-        told = contextlib.nullcontext() if kind is None else contextlib.suppress(OSError)
-        with told, contextlib.ExitStack() as closed:
+        reported = contextlib.nullcontext() if kind is None else contextlib.suppress(OSError)
+        with reported, contextlib.ExitStack() as closed:
             for tracker in self._trackers:
                 closed.callback(tracker.close)
             self._file.close()
@@ -67,49 +106,23 @@ class MetricsWriter:
             tracker.flush()
 
 
-def tell_lost(
-    messages: tuple[str, ...], lost: int, step: int, folder: Path, log: Callable[[str], None]
-) -> tuple[str, ...]:
-    """The messages of a run, with one that rows of metrics are gone where they are: the state does not depend on them.
-
-    A message of an earlier process is not repeated; where another number of rows is lost, the message is replaced.
-    """
-    message = f"{LOST} {lost} of the rows of training: it was deleted or cut; what they recorded is lost"
-    if message in messages:
-        return messages
-    others = tuple(known for known in messages if not known.startswith(LOST))
-    if not lost:
-        return others
-    log(
-        f"{folder}: {message} (the checkpoint that the run goes on from is of step {step}); "
-        "restore the file, with the run ended, to have them back"
-    )
-    return (*others, message)
-
-
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The rows of a metrics.jsonl; a last line cut short by a kill is left out.
 
     Raises:
       UserError: naming the line, if another one is damaged.
     """
-    if not path.exists():
-        return []
     rows = []
-    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
+    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1] if path.exists() else (), start=1):
         try:
-            rows.append(_row(strict_json(line)))
+            row = strict_json(line)
+            if not isinstance(row, dict) or not isinstance(row.get("kind"), str) or type(row.get("step")) is not int:
+                raise ValueError("a row must be an object with kind and step")
         except ValueError as error:
-            raise UserError(
-                f"{path} is damaged in line {number}; restore it, or move it away: a run goes on without it"
-            ) from error
+            way_out = "restore it, or move it away: a run goes on without it"
+            raise UserError(f"{path} is damaged in line {number}; {way_out}") from error
+        rows.append(row)
     return rows
-
-
-def _row(row: Any) -> dict[str, Any]:
-    if not isinstance(row, dict) or not isinstance(row.get("kind"), str) or type(row.get("step")) is not int:
-        raise ValueError("a row must be an object with kind and step")
-    return row
 
 
 def _curves(row: dict[str, Any]) -> Iterator[tuple[str, float]]:
@@ -120,15 +133,118 @@ def _curves(row: dict[str, Any]) -> Iterator[tuple[str, float]]:
             yield from ((tag, float(number)) for tag, number in entries.items() if number is not None)
 
 
-def _lost_steps(rows: list[dict[str, Any]], steps: int) -> int:
-    return steps - len({row["step"] for row in rows if row["kind"] == "train"} & set(range(1, steps + 1)))
-
-
 def _line(row: dict[str, Any]) -> str:
     return json.dumps(row, allow_nan=False) + "\n"
 
 
-PREDICTIONS = "predictions.npz"
+def check_callbacks(callbacks: Any) -> None:
+    """Raises UserError unless callbacks are a list of objects with every method of `Callbacks`."""
+    listed = callbacks if isinstance(callbacks, list | tuple) else [callbacks]
+    wrong = [one for one in listed if isinstance(one, type) or not all(hasattr(one, name) for name in EVENTS)]
+    if wrong or listed is not callbacks:
+        given = wrong[0] if wrong else listed[0]
+        kind = f"the class {given.__name__}" if isinstance(given, type) else f"a {type(given).__name__}"
+        raise UserError(
+            f"callbacks must be a list of objects with {', '.join(EVENTS)}, got {kind}; pass callbacks=[Mine()], where "
+            "Mine is a subclass of Callbacks"
+        )
+
+
+def tracking(name: Tracking, folder: Path, *, first_step: int, log: Callable[[str], None]) -> Tracker:
+    """Opens the tracker of a name; after its first error it is closed, and the run continues without it."""
+    try:
+        tracker = TRACKERS[name](folder, first_step)
+    except Exception as error:  # of a login or a server: each has its own kind
+        if isinstance(error, UserError) or name == "tensorboard":  # `writing` reports a disk's error
+            raise
+        raise UserError(f"--track {name}: {error}; set {name} up, or leave it out") from error
+    failed = False
+
+    def guard(call: Callable[..., Any], *, always: bool = False) -> Callable[..., None]:
+        def guarded(*arguments: Any) -> None:
+            nonlocal failed
+            try:
+                if always or not failed:
+                    call(*arguments)
+            except Exception as error:
+                if not failed:
+                    reason = f"{type(error).__name__}: {one_line(error)}"
+                    log(f"--track {name} failed ({reason}); training continues without it; metrics.jsonl has every row")
+                failed = True
+
+        return guarded
+
+    return Tracker(guard(tracker.add), guard(tracker.flush), guard(tracker.close, always=True))
+
+
+def require_installed(names: Iterable[Tracking]) -> None:
+    """Raises UserError for a tracker whose package is missing, before a run begins."""
+    for name in names:
+        if name != "tensorboard":
+            _installed(name)
+
+
+def _tensorboard(folder: Path, first_step: int) -> Tracker:
+    """Opens a file of events; points of earlier files from ``first_step`` on are dropped.
+
+    `tensorboardX.SummaryWriter` would block training on a full disk. The imports load torch if it is installed.
+    """
+    from tensorboardX.event_file_writer import EventsWriter
+    from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore (protobuf makes its classes)
+    from tensorboardX.summary import scalar
+
+    (folder / "tensorboard").mkdir(exist_ok=True)
+    file = EventsWriter(str(folder / "tensorboard" / "events"), f".{first_step}")  # its name has the second
+
+    def write(**event: Any) -> None:
+        file.write_event(Event(wall_time=time.time(), **event))
+
+    def add(numbers: Mapping[str, float], step: int) -> None:
+        for name, number in numbers.items():
+            write(step=step, summary=scalar(name.replace(" ", "_"), number))
+
+    write(step=first_step, session_log=SessionLog(status=SessionLog.START))
+    return Tracker(add, file.flush, file.close)
+
+
+def _wandb(folder: Path, _: int) -> Tracker:
+    """Opens a run of the project that WANDB_PROJECT names, else unroll_jax."""
+    title, identity = _named(folder)
+    project = os.environ.get("WANDB_PROJECT", "unroll_jax")
+    run = _installed("wandb").init(project=project, name=title, id=identity, resume="allow")
+    return Tracker(lambda numbers, step: run.log(dict(numbers), step=step), lambda: None, run.finish)
+
+
+def _mlflow(folder: Path, _: int) -> Tracker:
+    """Opens a run of the server and experiment that MLFLOW_TRACKING_URI and MLFLOW_EXPERIMENT_NAME name."""
+    mlflow, (title, identity) = _installed("mlflow"), _named(folder)
+    runs = mlflow.search_runs(filter_string=f"tags.unroll_jax = '{identity}'", output_format="list", max_results=1)
+    known: dict[str, Any] = {"run_id": runs[0].info.run_id} if runs else {"run_name": title}
+    mlflow.start_run(**known, tags={"unroll_jax": identity})
+
+    def add(numbers: Mapping[str, float], step: int) -> None:
+        mlflow.log_metrics({name.replace("(", "").replace(")", ""): n for name, n in numbers.items()}, step=step)
+
+    return Tracker(add, lambda: None, mlflow.end_run)
+
+
+TRACKERS: dict[Tracking, Callable[[Path, int], Tracker]] = {
+    "tensorboard": _tensorboard,
+    "wandb": _wandb,
+    "mlflow": _mlflow,
+}
+
+
+def _installed(name: Tracking) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise UserError(f"--track {name}: {name} is not installed; install it with pip, or leave {name} out") from error
+
+
+def _named(folder: Path) -> tuple[str, str]:
+    """Returns the title and the identifier of a folder's run: one that resumes adds to its curves."""
+    return "/".join(folder.absolute().parts[-3:]), hashlib.sha256(str(folder.absolute()).encode()).hexdigest()[:16]
 
 
 class Predictions(NamedTuple):
@@ -146,11 +262,9 @@ def write_predictions(folder: Path, predictions: Predictions) -> None:
 
 def read_predictions(folder: Path) -> Predictions:
     """The predictions that `write_predictions` kept."""
-    path, again = folder / PREDICTIONS, f"run `unroll-jax evaluate {folder}` again"
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with np.load(folder / PREDICTIONS, allow_pickle=False) as file:
             return Predictions(*(file[name] for name in Predictions._fields))
-    except FileNotFoundError:
-        raise UserError(f"run {folder} has no {PREDICTIONS}; {again}") from None
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise UserError(f"{path} is damaged ({error}); {again}") from None
+        reason = "is missing" if isinstance(error, FileNotFoundError) else f"is damaged ({error})"
+        raise UserError(f"{folder / PREDICTIONS} {reason}; run `unroll-jax evaluate {folder}` again") from None

@@ -1,8 +1,9 @@
 """`unroll-jax predict`: predictions of every layer of a text or language run."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,8 +20,7 @@ from .system.files import check_file, write_all, writing
 from .system.terminal import Table, as_text
 from .task import Row
 from .tasks.common import check_noise
-from .tasks.language_reading import Answered, NextToken, paired
-from .tasks.text_models import Prediction
+from .tasks.language_reading import NextToken, paired
 from .weights import is_export, read_export
 
 JSON = (".json", ".jsonl")  # suffixes of files of objects
@@ -46,13 +46,15 @@ def command(arguments: list[str]) -> None:
     out = None if parsed.out is None else check_file(parsed.out, overwrite=parsed.overwrite)
     if isinstance(config, LanguageConfig):
         prompts, answers = paired(*read_pairs(parsed.text, parsed.second, parsed.file))
-        rows, tables = _of_language(load(parsed.run), prompts, answers, gamma=parsed.gamma, seed=parsed.seed)
+        predictions = _of_language(load(parsed.run), prompts, answers, gamma=parsed.gamma, seed=parsed.seed)
     else:
         texts, seconds = read_texts(parsed.text, parsed.second, parsed.file)
-        rows, tables = _of_texts(load(parsed.run), texts, seconds, gamma=parsed.gamma, seed=parsed.seed)
+        predictions = _of_texts(load(parsed.run), texts, seconds, gamma=parsed.gamma, seed=parsed.seed)
     if out is None:
-        print("\n".join(map(as_text, tables)))
+        for number, (_, table) in enumerate(predictions, start=1):
+            print(f"{number}. {as_text(table)}")
         return
+    rows = [row for row, _ in predictions]
     with writing(f"--out {out}", "pass another file"):
         write_all(out.parent, {out.name: "".join(f"{json.dumps(row, allow_nan=False)}\n" for row in rows).encode()})
     print(f"{out}: predictions for {len(rows)} texts")
@@ -90,39 +92,49 @@ def read_pairs(texts: Texts, seconds: Texts, file: Path | None) -> tuple[Texts, 
 
 def _of_texts(
     model: Model, texts: Texts, seconds: Texts | None, *, gamma: float, seed: int
-) -> tuple[list[Row], list[Table]]:
+) -> Iterator[tuple[Row, Table]]:
+    """Yields the row of each text, and its table with a row for each layer."""
     predictions = model.predict(texts, seconds=seconds, gamma=gamma, seed=seed)
-    rows = [
-        {
-            "text": one.text,
-            "label": one.label,
-            "classes": list(one.class_names),
-            "probabilities": one.probabilities.tolist(),
-        }
-        for one in predictions
-    ]
-    if seconds is not None:
-        rows = [row | {"second": second} for row, second in zip(rows, seconds, strict=True)]
-    return rows, [_class_table(number, one) for number, one in enumerate(predictions, start=1)]
+    for one, second in zip(predictions, seconds or [None] * len(texts), strict=True):
+        shares, names = one.probabilities, one.class_names
+        row = {"text": one.text, "label": one.label, "classes": list(names), "probabilities": shares.tolist()}
+        best = int(shares[-1].argmax())
+        losses = -np.log(np.maximum(shares[:, best], np.finfo(np.float32).tiny))
+        columns = ([names[int(share.argmax())] for share in shares], *np.char.mod("%.3f", [*shares.T, losses]))
+        table = _table(
+            f"{one.label} ({shares[-1].max():.1%}): {_shown(one.text)}",
+            {
+                "layer": range(len(shares)),
+                **dict(zip(("class", *(f"p({name})" for name in names), "loss"), columns, strict=True)),
+            },
+            f"loss: -log p({names[best]}), of the class that the last layer predicts",
+        )
+        yield row if second is None else row | {"second": second}, table
 
 
 def _of_language(
     model: Model, prompts: Texts, answers: Sequence[str | None], *, gamma: float, seed: int
-) -> tuple[list[Row], list[Table]]:
-    predictions = model.predict(prompts, answers=answers, gamma=gamma, seed=seed)
-    rows, tables = [], []
-    for number, (prompt, one) in enumerate(zip(prompts, predictions, strict=True), start=1):
-        of_layers = {"layers": list(one.layers)}
+) -> Iterator[tuple[Row, Table]]:
+    """Yields the row of each prompt, and its table with a row for each layer that is read."""
+    for prompt, one in zip(prompts, model.predict(prompts, answers=answers, gamma=gamma, seed=seed), strict=True):
+        layers = {"layer": one.layers}
         if isinstance(one, NextToken):
-            figures = {"next": list(one.tokens), "probabilities": one.probabilities.tolist()}
-            rows.append({"prompt": prompt} | of_layers | figures)
-            tables.append(_next_table(number, prompt, one))
+            figures: Row = {"next": list(one.tokens), "probabilities": one.probabilities.tolist()}
+            columns = {"next token": map(repr, one.tokens), "probability": np.char.mod("%.3f", one.probabilities)}
+            note = "next token: the most probable first token of an answer, by each layer that is read"
         else:
-            figures = {"losses": one.losses.tolist(), "accuracies": one.accuracies.tolist()}
-            counted = {"answer": one.answer, "tokens": len(one.log_probabilities)}
-            rows.append({"prompt": prompt} | counted | of_layers | figures)
-            tables.append(_answer_table(number, prompt, one))
-    return rows, tables
+            count = len(one.log_probabilities)
+            figures = {"answer": one.answer, "tokens": count, "losses": one.losses.tolist()}
+            figures |= {"accuracies": one.accuracies.tolist()}
+            shares = np.char.mod("%.1f%%", 100.0 * np.asarray(one.accuracies))
+            columns = {"loss": np.char.mod("%.3f", one.losses), "right tokens": shares}
+            note = f"loss: mean of the {count} tokens of the answer, its end among them, in nats"
+        yield {"prompt": prompt, "layers": list(one.layers), **figures}, _table(_shown(prompt), layers | columns, note)
+
+
+def _table(title: str, columns: Mapping[str, Iterable[Any]], note: str) -> Table:
+    rows = zip(*columns.values(), strict=True)
+    return Table(title, tuple(columns), tuple(tuple(map(str, row)) for row in rows), note)
 
 
 def _lines(path: Path) -> list[str]:
@@ -132,41 +144,6 @@ def _lines(path: Path) -> list[str]:
     if empty:
         raise UserError(f"--file {path} has empty lines, the first is line {empty[0]}; leave them out")
     return lines
-
-
-def _class_table(number: int, prediction: Prediction) -> Table:
-    """Returns a table with a row for each layer; the loss is that of the class that the last layer predicts."""
-    last, names = prediction.probabilities[-1].argmax(), prediction.class_names
-    rows = tuple(
-        (
-            str(layer),
-            names[int(row.argmax())],
-            *(f"{share:.3f}" for share in row),
-            f"{-np.log(max(row[last], np.finfo(np.float32).tiny)):.3f}",
-        )
-        for layer, row in enumerate(prediction.probabilities)
-    )
-    title = f"{number}. {prediction.label} ({prediction.probabilities[-1].max():.1%}): {_shown(prediction.text)}"
-    note = f"loss: -log p({names[int(last)]}), of the class that the last layer predicts"
-    return Table(title, ("layer", "class", *(f"p({name})" for name in names), "loss"), rows, note)
-
-
-def _answer_table(number: int, prompt: str, one: Answered) -> Table:
-    rows = tuple(
-        (str(layer), f"{loss:.3f}", f"{accuracy:.1%}")
-        for layer, loss, accuracy in zip(one.layers, one.losses, one.accuracies, strict=True)
-    )
-    note = f"loss: mean of the {len(one.log_probabilities)} tokens of the answer, its end among them, in nats"
-    return Table(f"{number}. {_shown(prompt)}", ("layer", "loss", "right tokens"), rows, note)
-
-
-def _next_table(number: int, prompt: str, one: NextToken) -> Table:
-    rows = tuple(
-        (str(layer), repr(token), f"{probability:.3f}")
-        for layer, token, probability in zip(one.layers, one.tokens, one.probabilities, strict=True)
-    )
-    note = "next token: the most probable first token of an answer, by each layer that is read"
-    return Table(f"{number}. {_shown(prompt)}", ("layer", "next token", "probability"), rows, note)
 
 
 def _shown(text: str) -> str:

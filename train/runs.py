@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import math
 import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,6 +9,7 @@ from typing import Any, NamedTuple
 from .config.errors import StorageError, UserError, on_command_line
 from .config.fields import differences, from_json, to_json
 from .config.run import FREE, PLACE, RunConfig
+from .metrics import require_installed
 from .registry import FROM_PYTHON, PASS_IT, TASKS
 from .sharding.mesh import make_mesh
 from .system.distributed import first_does
@@ -20,16 +20,13 @@ from .system.files import (
     locked,
     no_run,
     read_object,
-    require_room,
     require_writable,
-    room_for,
     steps_in,
     way_out,
     write_json,
     writing,
 )
 from .task import Row, Task
-from .trackers import require_installed
 
 FACTS = "model.json"  # of the data, for the model
 VERSION = "0.2"  # the first version of unroll_jax that writes run folders like this one
@@ -114,47 +111,35 @@ def read_status(folder: Path) -> Row:
     """Reads status.json of a run; empty where there is none."""
     path = folder / "status.json"
     status = read_object(path) if path.exists() else {}
-    whole = {"state": str, "steps": int, "messages": list}
-    if status and not all(isinstance(status.get(name), kind) for name, kind in whole.items()):
-        raise UserError(f"{path} is damaged (state, steps or messages is missing or no such thing); {way_out(path)}")
+    kinds = {"state": str, "steps": int, "messages": list}
+    if status and not all(isinstance(status.get(name), kind) for name, kind in kinds.items()):
+        raise UserError(f"{path} is damaged (state, steps or messages); {way_out(path)}")
     return status
 
 
-def take(task: Task, folder: Path, *, experiment: str, like: Any, held: contextlib.ExitStack) -> None:
+def take(task: Task, folder: Path, *, experiment: str, held: contextlib.ExitStack) -> None:
     """Claims a folder for a task, or checks that it belongs to it, and locks it until ``held`` closes.
 
     An error leaves nothing behind and deletes nothing: with ``overwrite`` the old run is deleted last.
 
-    Args:
-      task: the task to train.
-      folder: the run folder.
-      experiment: name of the run.
-      like: the state of training, whose checkpoints need room.
-      held: holds the lock.
-
     Raises:
-      UserError: if the folder holds something else, the disk has no room, or another process trains there.
+      UserError: if the folder holds something else, cannot be written, or another process trains there.
     """
     check_folder(task, folder, experiment)
-    description, free = identity(experiment, task.config, task.data_fingerprint()), free_values(task.config)
-    saves = math.ceil(task.training.num_steps / task.training.validate_every)
+    require_writable(folder, f"run folder {folder}", "see to that disk, or pass another --out")
+    free = free_values(task.config)
     exists = (folder / "config.json").exists()
     if task.config.overwrite and exists:
-        freed = sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())
-        _check_room(folder, room_for(like, saves=saves) - freed)
         clear(folder)
         exists = False
-    elif not exists:
-        _check_room(folder, room_for(like, saves=saves))
     if not exists:
-        begin(folder, "config.json", description | free, what="run")
+        begin(folder, "config.json", identity(experiment, task.config, task.data_fingerprint()) | free, what="run")
     held.enter_context(locked(folder))
-    if exists and read_status(folder).get("state") not in ENDED:
-        saved = len(steps_in(folder / "checkpoints"))
-        _check_room(folder, room_for(like, saves=saves) - saved * room_for(like, saves=1))
-        _store(folder, free)
-    if not (folder / FACTS).exists():
-        with writing(f"run folder {folder}", AGAIN):
+    with writing(f"run folder {folder}", AGAIN):
+        stored = read_object(folder / "config.json")
+        if read_status(folder).get("state") not in ENDED and differences(stored, stored | free):
+            write_json(folder / "config.json", stored | free)  # for a later `run FOLDER`
+        if not (folder / FACTS).exists():
             write_json(folder / FACTS, task.model_spec())
 
 
@@ -170,12 +155,9 @@ def check_folder(task: Task, folder: Path, experiment: str) -> None:
 
 def check_parent(config: RunConfig, folder: Path) -> None:
     """Raises UserError if a command that trains several runs names the folder of one."""
-    names = [name for name, _ in config.variants() if name]
-    if names and (folder / "config.json").exists():
-        inside = " and ".join(names)
-        raise UserError(
-            f"--out {folder} is itself a run, and this trains {inside} in folders inside; pass another --out"
-        )
+    inside = " and ".join(name for name, _ in config.variants() if name)
+    if inside and (folder / "config.json").exists():
+        raise UserError(f"--out {folder} is a run, and this trains {inside} in folders inside; pass another --out")
 
 
 def begin(folder: Path, name: str, description: Row, *, what: str) -> bool:
@@ -235,33 +217,20 @@ def require_place(folder: Path) -> None:
 def check_first(config: RunConfig) -> None:
     """Checks what a configuration needs of this machine, before data are read."""
     if config.task in TASKS and not isinstance(config, TASKS[config.task].config):
-        field = f"{type(config).__name__}.task"
-        raise UserError(
-            f"{field} must not be {config.task!r}, which a task of train/ is called; give yours another name"
-        )
+        raise UserError(f"{type(config).__name__}.task must not be {config.task!r}, a task of train/; rename yours")
     if config.out:
         check_out(config.out)
     make_mesh(config.mesh, batch_size=config.batch_size, accumulate=config.accumulate)
     require_installed(config.track)
 
 
-def _check_room(folder: Path, size: int) -> None:
-    """Checks that the disk can be written and has room for the checkpoints to come."""
-    require_writable(folder, f"run folder {folder}", "see to that disk, or pass another --out")
-    require_room(folder, size, "what a run keeps of checkpoints")
-
-
 def _require_empty(folder: Path, name: str, what: str) -> None:
     """Raises UserError for a folder of other files; what a kill left of the file ``name`` does not count."""
     if not folder.is_dir() or all(entry.suffix == PARTIAL for entry in folder.iterdir()):
         return
-    inner = _runs_inside(folder) if what == "run" else []
-    if not inner:
-        raise UserError(f"--out {folder} holds files but no {name}, so it is no {what}; pass an empty or a new folder")
-    raise UserError(
-        f"--out {folder} is no run but holds the runs {', '.join(map(str, inner))}; give the command that began them "
-        f"(as with --method both), pass another --out, or go on with one, as in `unroll-jax run {inner[0]}`"
-    )
+    inner = ", ".join(map(str, _runs_inside(folder)))
+    runs = f" (of the runs {inner})" if inner else ""
+    raise UserError(f"--out {folder} holds files{runs} but no {name}: not a {what}; pass an empty or a new folder")
 
 
 def _runs_inside(folder: Path) -> list[Path]:
@@ -272,14 +241,6 @@ def _is_run(path: Path) -> bool:
     """Returns True for the config.json of a run, of any version; False for an export."""
     contents = read_object(path)
     return "format" not in contents and {"experiment", "found"} <= contents.keys()
-
-
-def _store(folder: Path, free: Row) -> None:
-    """Stores the values of `FREE` options, for a later `run FOLDER`."""
-    stored = read_object(folder / "config.json")
-    if differences(stored, stored | free):
-        with writing(f"run folder {folder}", AGAIN):
-            write_json(folder / "config.json", stored | free)
 
 
 def _unknown(path: Path, field: str, value: Any, way_out: str = "train again") -> UserError:

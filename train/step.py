@@ -9,12 +9,11 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, UInt32
 
-from .finite import NotFiniteError, json_value, require_finite
 from .sharding.mesh import replicated, rows
 from .sharding.parts import loss_gradient
 from .sharding.rules import shardings
 from .system.distributed import fetch
-from .task import Batch, Params, Row, SampleLosses, Task
+from .task import Batch, NotFiniteError, Params, Row, SampleLosses, Task, json_value, require_finite
 
 
 class TrainState(NamedTuple):

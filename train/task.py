@@ -1,6 +1,7 @@
-"""Protocols of a task (model, batches, layer losses, evaluation) and of its objective."""
+"""Protocols of a task (model, batches, layer losses, evaluation) and of its objective; and checks of their numbers."""
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -10,6 +11,7 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float
 
+from .config.errors import UserError
 from .config.run import RunConfig
 
 Params = Any  # a pytree of arrays
@@ -231,3 +233,39 @@ class PlainRisk:
     def report(self, samples: np.ndarray, moving: Any) -> Row:
         """Returns an empty row."""
         return {}
+
+
+class NotFiniteError(UserError):
+    """A number of a training run is not finite; the loop adds the last checkpoint and the way out."""
+
+
+def require_finite(step: int, values: Any, what: str, *, each: str | None = None) -> None:
+    """Checks that a number, or each of a list, is finite; the error names the first place of a list, as "layer"."""
+    broken = np.flatnonzero(~np.isfinite(np.asarray(values)))
+    if broken.size:
+        place = "" if each is None else f", first at {each} {broken[0]}"
+        raise NotFiniteError(f"the {what} is not finite at step {step}{place}")
+
+
+def json_value(value: Any, name: str) -> Any:
+    """A figure as a value of JSON, from numbers and arrays of NumPy and JAX; ``name`` is for messages.
+
+    Raises:
+      UserError: if it is not a finite number, a text, a list or a dict.
+    """
+    if isinstance(value, Mapping):
+        return {key: json_value(part, f"{name}[{key!r}]") for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_value(part, f"{name}[{place}]") for place, part in enumerate(value)]
+    if hasattr(value, "tolist"):
+        return json_value(value.tolist(), name)
+    if value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    given = value if isinstance(value, float) else type(value).__name__
+    raise UserError(f"{name} must be finite numbers, texts, None, or lists or dicts of these, got {given}; mend it")
+
+
+def json_numbers(values: Iterable[Any], *, length: int = 0) -> list[float | None]:
+    """Numbers for JSON: null for those that are not finite, and nulls in front to make up ``length``."""
+    finite = [value if math.isfinite(value) else None for value in map(float, values)]
+    return [None] * (length - len(finite)) + finite

@@ -24,7 +24,7 @@ def test_folders_that_are_no_evaluated_runs_are_named(make_run, tmp_path):
     run, bare = make_run(), make_run(name="bare")
     assert "at least one run folder" in error_of([])
     assert f"{tmp_path / 'none'} does not exist" in error_of([tmp_path / "none"])
-    assert "is no run folder" in error_of([tmp_path])
+    assert "is not a run folder" in error_of([tmp_path])
     assert "given twice" in error_of([run, run / ".." / run.name])
     (bare / "evaluation.json").unlink()
     assert f"run `unroll-jax evaluate {bare}`" in error_of([bare])

@@ -22,7 +22,7 @@ from unroll_jax.train.config.video import ModelConfig, VideoConfig, VideoPrimalC
 from unroll_jax.train.evaluate import evaluate
 from unroll_jax.train.loading import open_run
 from unroll_jax.train.main import fit
-from unroll_jax.train.plan import compile_step, plan_of
+from unroll_jax.train.plan import compile_step, memory_of
 from unroll_jax.train.sharding.mesh import describe_mesh, local_rows, make_mesh, put
 from unroll_jax.train.sharding.rules import path_name
 from unroll_jax.train.step import init_state, jit_step, state_like
@@ -157,7 +157,8 @@ def main(out: Path) -> None:
             wide, parts[f"{name}/{key}"] = trained(task)
             arrays |= {f"{name}/{key}/float32/{path}": leaf for path, leaf in wide.items()}
             compiled, *shapes = compile_step(task)
-            plans[f"{name}/{key}"] = plan_of(task, compiled, *shapes)._asdict()
+            taken = {"arguments": compiled.memory_analysis().argument_size_in_bytes}
+            plans[f"{name}/{key}"] = memory_of(compiled, *shapes) | taken
             text = compiled.as_text() or ""
             communication[f"{name}/{key}"] = [one._asdict() for one in collectives(text)]
     for name, keys in DOUBLE.items():

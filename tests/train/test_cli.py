@@ -88,15 +88,6 @@ def test_prepare_prepares_what_a_run_of_that_validation_share_opens(capsys, monk
     assert log, "another share is prepared anew"
 
 
-def test_an_interrupt_is_no_traceback(capsys, monkeypatch):
-    def interrupted(*_, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("unroll_jax.train.tasks.video.load", interrupted)
-    assert main(["run", "video-ut"]) == 130
-    assert "goes on from its last checkpoint" in capsys.readouterr().err
-
-
 HELP = {
     "--help": "prepare SOURCE",
     "list": "video-ut",

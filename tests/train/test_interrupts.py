@@ -1,18 +1,19 @@
 """SIGTERM and Ctrl-C save and end in one line; a second Ctrl-C ends at once."""
 
-import importlib
 import json
 import signal
-import sys
 import time
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from tests.train.test_processes import newest
 from unroll_jax.train.__main__ import main
-from unroll_jax.train.config.errors import Interrupted
+from unroll_jax.train.config.errors import Interrupted, UserError
 from unroll_jax.train.data.prepare import Builder
-from unroll_jax.train.system.interrupts import handling, stopping_at_once
+from unroll_jax.train.loop import _Loop
+from unroll_jax.train.system.machine import handling, stopping_at_once
 
 pytestmark = pytest.mark.xdist_group("video-runs")
 
@@ -75,37 +76,6 @@ def test_a_second_ctrl_c_is_handled_by_nobody():
     assert signal.getsignal(signal.SIGINT) == before
 
 
-@pytest.mark.parametrize("place", ["finalizer", "import"])
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
-def test_a_request_in_a_finalizer_or_an_import_is_not_lost(tmp_path, monkeypatch, number, code, place):
-    """Python drops exceptions in finalizers; extensions take one during their import for a failure, or abort."""
-    name, imported = f"raises_{number.name}", []
-    (tmp_path / f"{name}.py").write_text(f"import signal\nsignal.raise_signal({number.value})\n")
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-
-    class Finalized:
-        def __del__(self):
-            signal.raise_signal(number)
-
-    def busy():
-        with stopping_at_once():
-            if place == "finalizer":
-                Finalized()
-            else:
-                imported.append(importlib.import_module(name))
-            limit = time.monotonic() + 20
-            while time.monotonic() < limit:
-                time.sleep(0.001)
-
-    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
-    before = [signal.getsignal(one) for one in signals]
-    with pytest.raises(Interrupted, match="goes on from what is saved") as caught:
-        busy()
-    assert caught.value.code == code
-    assert len(imported) == (place == "import")
-    assert [signal.getsignal(one) for one in signals] == before
-
-
 def test_what_the_shell_ignores_stays_ignored():
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
@@ -140,6 +110,24 @@ def test_a_signal_while_a_checkpoint_is_read_is_not_taken_for_damage(finished, m
     output = capsys.readouterr()
     assert "falling back" not in output.out + output.err
     assert _files(finished) == before
+
+
+def test_a_state_that_is_not_finite_is_not_saved_by_an_interrupt(start, changed, tmp_path, at_batch, monkeypatch):
+    def step(state, batch):
+        new, metrics = compiled(state, batch)
+        return new._replace(params=jax.tree.map(lambda leaf: leaf * jnp.nan, new.params)), metrics
+
+    def compile_step(loop, *arguments):
+        nonlocal compiled
+        compiled = ordinary(loop, *arguments)
+        return step
+
+    compiled, ordinary = None, _Loop._compile
+    monkeypatch.setattr(_Loop, "_compile", compile_step)
+    at_batch(2, lambda: signal.raise_signal(signal.SIGTERM))
+    with pytest.raises(UserError, match="not finite after step 1"):
+        start(changed(validate_every=6))
+    assert list((tmp_path / "run" / "checkpoints").iterdir()) == []
 
 
 def test_a_preparation_that_is_interrupted_leaves_nothing(tmp_path, monkeypatch, capsys):

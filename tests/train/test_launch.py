@@ -23,12 +23,6 @@ def python(*programs: str) -> list[list[str]]:
     return [[sys.executable, "-c", program] for program in programs]
 
 
-def test_output_passes_through_with_a_prefix_for_all_but_the_first(capfd):
-    assert launch(python("print('zero')", "print('one')", ENDS)) == 0
-    output = capfd.readouterr()
-    assert (output.out, output.err) == ("zero\n", "[1] one\n")
-
-
 @pytest.mark.parametrize("place", [0, 1])
 def test_one_that_fails_ends_the_others_and_is_named(place, capfd):
     programs = [SLEEPS, SLEEPS, SLEEPS]
@@ -43,7 +37,7 @@ def test_one_that_fails_ends_the_others_and_is_named(place, capfd):
 
 def test_a_mistake_is_one_line_of_the_process_that_made_it(capfd):
     assert launch(python(SLEEPS, "import sys; sys.stderr.write('error: no such shard\\n'); sys.exit(2)")) == 2
-    assert capfd.readouterr().err == "[1] error: no such shard\n"
+    assert capfd.readouterr().err == "error: no such shard\n"
 
 
 def test_one_that_ignores_sigterm_is_killed_after_the_grace_time():

@@ -203,8 +203,8 @@ def test_a_folder_without_a_model_is_refused_in_a_line(finished, both, exported,
     for folder, words in (
         (finished, "has no checkpoints"),
         (without_facts, r"has no model\.json"),
-        (both, "is no run folder: .*it holds the run folders"),
-        (tmp_path / "nowhere", "nowhere is no run folder"),
+        (both, "is not a run folder: .*it holds the run folders"),
+        (tmp_path / "nowhere", "nowhere is not a run folder"),
         (tmp_path / "file", "is a file, not a run folder"),
     ):
         with pytest.raises(UserError, match=words) as caught:

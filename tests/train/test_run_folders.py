@@ -68,17 +68,6 @@ def test_overwrite_deletes_nothing_that_a_command_is_refused_for(trained, monkey
     assert sorted(trained.rglob("*")) == kept
 
 
-def test_overwrite_deletes_nothing_where_the_disk_has_no_room_without_the_old_run(trained, monkeypatch, capsys):
-    kept, free = sorted(trained.rglob("*")), shutil.disk_usage(trained)
-    held = sum(path.stat().st_size for path in trained.rglob("*") if path.is_file())
-    monkeypatch.setattr("unroll_jax.train.runs.room_for", lambda like, *, saves: 10**9 + held)
-    monkeypatch.setattr("unroll_jax.train.system.files.shutil.disk_usage", lambda _: free._replace(free=10**9 - 1))
-    assert "the disk of run is full" in refused(capsys, *RUN, "--overwrite")
-    assert sorted(trained.rglob("*")) == kept
-    monkeypatch.setattr("unroll_jax.train.system.files.shutil.disk_usage", lambda _: free._replace(free=10**9))
-    assert main([*RUN, "--overwrite"]) == 0, "what the old run takes is free once it is deleted"
-
-
 def test_overwrite_deletes_no_other_run_that_lies_inside(trained, capsys):
     export = trained / "export" / "config.json"
     export.parent.mkdir()
@@ -97,7 +86,7 @@ def test_several_runs_are_refused_in_the_folder_of_one(trained, capsys):
     kept = sorted(trained.rglob("*"))
     for more in ((), ("--overwrite",)):
         error = refused(capsys, *RUN, "--method", "both", *more)
-        assert "--out run is itself a run, and this trains erm and constrained in folders inside; pass another" in error
+        assert "--out run is a run, and this trains erm and constrained in folders inside" in error
     assert sorted(trained.rglob("*")) == kept
 
 

@@ -11,8 +11,7 @@ import pytest
 from tests.hostile import runs
 from tests.train.board import events
 from unroll_jax.train.__main__ import main
-from unroll_jax.train.metrics import MetricsWriter, read_metrics
-from unroll_jax.train.trackers import TRACKERS
+from unroll_jax.train.metrics import TRACKERS, MetricsWriter, read_metrics
 
 RUN = runs.RUN.split()
 ROW = {"kind": "train", "loss": 0.5, "violations": [None, 0.25], "violation/layer 1": 0.25, "norm (L2)": None}

@@ -173,9 +173,6 @@ class GenerateArguments:
     """Number of layers that draft, for --draft-length."""
     draft_length: int | None = None
     """Tokens that --exit-layer drafts before the other layers verify them."""
-    speculate: Literal["auto"] | None = None
-    """auto: chooses the exit layer and draft length on the first 8 prompts, by the acceptance of greedy answers and the
-    weights that are read; no drafts if none pays. The choice is logged, and is the same in every call."""
     dtype: Literal["float32", "bfloat16"] | None = None
     """Of parameters and computation; None takes that of the source, of GGUF and runs float32."""
 

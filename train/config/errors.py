@@ -10,6 +10,7 @@ __all__ = [
     "OptionError",
     "StorageError",
     "UserError",
+    "kind_of",
     "on_command_line",
     "one_line",
     "option_text",
@@ -113,3 +114,11 @@ def one_line(error: Exception) -> str:
     """Returns the message of an error, in one line."""
     text = " ".join(str(error).split())
     return f"missing {text}" if isinstance(error, KeyError) else text or type(error).__name__
+
+
+def kind_of(value: Any) -> str:
+    """Returns a value that is not a task in words, for messages."""
+    words = (
+        f"the class {value.__name__}" if isinstance(value, type) else f"{value!r:.60} of type {type(value).__name__}"
+    )
+    return " ".join(words.split())

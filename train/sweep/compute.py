@@ -18,7 +18,7 @@ from ..loop import train_run
 from ..registry import open_task, prepare_data
 from ..runs import ENDED, check_same, identity, read_status
 from ..system.files import read_object
-from ..system.interrupts import stopping_at_once
+from ..system.machine import stopping_at_once
 from .axes import Cell, Sweep
 
 GRACE_SECONDS = 120.0  # a child that is asked to end finishes its step, or XLA's compilation, and saves

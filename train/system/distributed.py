@@ -1,36 +1,28 @@
-"""Many processes as one run: how they join, act together, and stop at one step."""
+"""Many processes as one run: they join, act together, stop at one step; and checksums of arrays on any mesh."""
 
 import contextlib
 import ipaddress
+import json
+import math
 import os
 import signal
 import threading
+import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
+from jaxtyping import Array, UInt32
 
 from ..config.errors import UserError
-from .interrupts import announce, handling
-from .machine import order_collectives
-
-__all__ = [
-    "Membership",
-    "Stop",
-    "all_of",
-    "fetch",
-    "first_does",
-    "first_only",
-    "is_first",
-    "join",
-    "stopping",
-    "wait_for_all",
-]
+from .machine import handling, order_collectives
 
 # Until a dead peer is noticed; JAX's default is 100 s.
 HEARTBEAT_SECONDS = 10
+ODD = 2654435769  # 2^32 over the golden ratio: consecutive multiples of it look random
 CLUSTERS = ("auto", "slurm", "ompi", "k8s", "gke_tpu", "gce_tpu", "mpi4py")  # auto: the first that JAX detects
 
 
@@ -118,11 +110,7 @@ def fetch(tree: Any) -> Any:
 
 
 class Stop:
-    """Requests to end the run.
-
-    Attributes:
-      by_hand: True after Ctrl-C in this process.
-    """
+    """Requests to end the run; ``by_hand`` is True after Ctrl-C in this process."""
 
     def __init__(self) -> None:
         self._requested = threading.Event()
@@ -135,7 +123,8 @@ class Stop:
     def interrupt(self) -> None:
         """Asks as Ctrl-C does; of many processes, JAX passes a SIGTERM on to the others."""
         self.by_hand = True
-        announce()
+        with contextlib.suppress(OSError):  # Python's own streams may be in use
+            os.write(2, b"\nCtrl-C: ending as soon as this step is saved; a second one ends at once\n")
         if jax.process_count() > 1:
             os.kill(os.getpid(), signal.SIGTERM)
         else:
@@ -157,6 +146,41 @@ def stopping() -> Iterator[Stop]:
             handlers.enter_context(handling(signal.SIGTERM, stop.ask))
         handlers.enter_context(handling(signal.SIGINT, stop.interrupt))
         yield stop
+
+
+def digest(state: Any, notes: dict[str, Any]) -> list[int]:
+    """Returns checksums of a state's arrays, in tree order and on any mesh, and of its notes without the checksum.
+
+    Any change of one element changes the first: sums are modulo 2^32, and an element's factor is odd. Sums do not
+    depend on their order, so each device sums its part.
+    """
+    contents = {name: value for name, value in notes.items() if name != "digest"}
+    return [int(fetch(_checksum(jax.tree.leaves(state)))), zlib.crc32(json.dumps(contents, sort_keys=True).encode())]
+
+
+def weights_checksum(weights: Any) -> int | None:
+    """Returns the CRC-32 of a pytree of NumPy arrays with their paths and shapes; None if it is empty."""
+    checksum = None
+    for path, leaf in jax.tree.leaves_with_path(weights):
+        named = f"{jax.tree_util.keystr(path)}{leaf.shape}".encode()
+        checksum = zlib.crc32(np.ascontiguousarray(leaf).data, zlib.crc32(named, checksum or 0))
+    return checksum
+
+
+@jax.jit
+def _checksum(leaves: list[Array]) -> UInt32[Array, ""]:
+    total = jnp.zeros((), jnp.uint32)
+    for leaf in leaves:
+        whole = leaf.astype(jnp.uint8) if leaf.dtype == bool else leaf
+        unsigned = jnp.dtype(f"uint{8 * min(whole.dtype.itemsize, 4)}")
+        bits = jax.lax.bitcast_convert_type(whole, unsigned).astype(jnp.uint32)
+        place = jnp.zeros(bits.shape, jnp.uint32)
+        for axis in range(bits.ndim):
+            stride = jnp.uint32(math.prod(bits.shape[axis + 1 :]) % 2**32)
+            place = place + stride * jax.lax.broadcasted_iota(jnp.uint32, bits.shape, axis)
+        factor = place * jnp.uint32(2 * ODD % 2**32) + jnp.uint32(1)
+        total = total * jnp.uint32(ODD) + jnp.sum(bits * factor, dtype=jnp.uint32)
+    return total
 
 
 def _explicit_options(member: Membership) -> dict[str, Any]:

@@ -17,27 +17,23 @@ import filelock
 
 from ..config.errors import StorageError, UserError, one_line
 
-# Messages of systems that fail to write; Orbax, TensorStore and array_record quote them in errors.
-FAILURES = tuple(
-    map(
-        os.strerror,
-        (
-            errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO,
-            errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EMFILE, errno.ENFILE, errno.ESTALE,
-        ),
-    )
-)  # fmt: skip
-# Of these, the ones that do not depend on the contents of a file.
-UNREACHABLE = tuple(
-    map(os.strerror, (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ESTALE, errno.ENOSPC, errno.EROFS))
-)
+# Messages of a system that fails to write; Orbax, TensorStore and array_record quote them in errors. The first ones do
+# not depend on the contents of a file.
+UNREACHABLE = tuple(map(os.strerror, (
+    errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ESTALE, errno.ENOSPC, errno.EROFS,
+)))  # fmt: skip
+FAILURES = (*UNREACHABLE, *map(os.strerror, (
+    errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG,
+)))  # fmt: skip
 AGAIN = "see to that disk and give the same command again"
 PARTIAL = ".partial"  # suffix of a file that is being written
 PROBE = 1 << 16  # bytes; a disk without room for so many has room for nothing
-NEWEST_KEPT = 2  # checkpoints of a run, besides the best
-CHECKPOINT_OVERHEAD = 1 << 17  # bytes of a checkpoint besides its arrays, rounded up
 MAX_LISTED = 5  # run folders in one line
 WRITTEN = "give a folder that `unroll-jax run` wrote"
+REMEDIES = {
+    "evaluation.json": "evaluate the run again",
+    "status.json": "restore it, or delete it and give the command of the run again: it goes on from its checkpoints",
+}
 PATHS = re.compile(r"(?<![\w:/.~])~?/(?:[^\s/'\"]+/)*([^\s/'\"]+)/?")
 
 
@@ -50,17 +46,10 @@ def expanded(path: str, option: str) -> Path:
 
 
 def check_out(out: Path | str) -> Path:
-    """Returns the folder that --out names, with ~ as the home folder.
-
-    Raises:
-      UserError: if it, or a folder above it, is a file.
-    """
+    """Returns the folder that --out names, with ~ as the home folder; UserError if it, or one above it, is a file."""
     folder = expanded(str(out), "--out")
-    path = folder.absolute()
-    nearest = _nearest(path)
-    if not nearest.is_dir():
-        file = "it" if nearest == path else nearest
-        raise UserError(f"cannot write to --out {out}: {file} is no folder; pass another")
+    if not (nearest := _nearest(folder)).is_dir():
+        raise UserError(f"cannot write to --out {out}: {nearest} is no folder; pass another")
     return folder
 
 
@@ -68,8 +57,7 @@ def check_file(out: Path | str, *, overwrite: bool) -> Path:
     """Returns the file that --out names, with ~ as the home folder; it can be written.
 
     Raises:
-      UserError: if it is a folder, or exists and ``overwrite`` is False.
-      StorageError: if it cannot be written.
+      UserError: if it is a folder, exists and ``overwrite`` is False, or cannot be written.
     """
     path = expanded(str(out), "--out")
     if path.is_dir():
@@ -89,20 +77,14 @@ def locked(folder: Path) -> Iterator[None]:
     except filelock.Timeout:
         raise UserError(f"another process is training {folder}; wait until it ends, or pass another --out") from None
     except OSError as error:
-        raise StorageError(
-            f"cannot write to {path} ({error.strerror}); see to that file, or pass another --out"
-        ) from error
+        raise StorageError(f"cannot write to {path} ({error.strerror}); mend that, or pass another --out") from error
     with lock:
         yield
 
 
 def disk_error(error: BaseException) -> str | None:
     """Returns the system's message for a failed read or write; None for an error of another kind."""
-    if isinstance(error, OSError) and error.strerror in FAILURES:
-        return error.strerror
-    if isinstance(error, UserError):
-        return None
-    text = str(error)
+    text = "" if isinstance(error, UserError) else str(error)
     return next((message for message in FAILURES if message in text), None)
 
 
@@ -127,13 +109,8 @@ def writing(target: str, remedy: str) -> Iterator[None]:
 def require_writable(folder: Path, name: str, remedy: str) -> None:
     """Writes a little into a folder, or into the nearest one above it that exists.
 
-    Args:
-      folder: to be written to.
-      name: its name in messages, as in "--out runs/a".
-      remedy: the end of the message.
-
     Raises:
-      StorageError: if it cannot be written to.
+      StorageError: if it cannot be written to; ``name`` is its name there, and ``remedy`` the end of the message.
     """
     probe = _nearest(folder) / f".probe-{os.getpid()}"
     try:
@@ -146,32 +123,15 @@ def require_writable(folder: Path, name: str, remedy: str) -> None:
 
 
 def require_room(folder: Path, size: int, name: str) -> None:
-    """Checks that the disk of a folder has ``size`` bytes free, where the system tells.
-
-    Raises:
-      StorageError: if it has fewer; ``name`` is the subject of "takes" in the message.
-    """
+    """Raises StorageError if the disk of a folder has fewer than ``size`` bytes free for ``name``, where it tells."""
     disk = shutil.disk_usage(_nearest(folder))
     if disk.total and disk.free < size:
-        raise StorageError(
-            f"the disk of {folder} is full: {name} takes {_megabytes(size)}, {_megabytes(disk.free)} are free; {AGAIN}"
-        )
-
-
-def room_for(like: Any, *, saves: int) -> int:
-    """Returns the bytes on disk of so many checkpoints of a state; one is written before another is deleted."""
-    import jax
-
-    arrays = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(like))
-    return min(saves, NEWEST_KEPT + 2) * (arrays + CHECKPOINT_OVERHEAD)
+        sizes = f"{size / 1e6:,.1f} MB, {disk.free / 1e6:,.1f} MB are free"
+        raise StorageError(f"the disk of {folder} is full: {name} takes {sizes}; {AGAIN}")
 
 
 def steps_in(folder: Path) -> list[int]:
-    """Returns the steps of the complete checkpoints in a folder, in order.
-
-    Raises:
-      UserError: if it is a file.
-    """
+    """Returns the steps of the complete checkpoints in a folder, in order; UserError if it is a file."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file, not a folder of checkpoints; restore the folder, or move the file away")
     return sorted(int(path.name) for path in folder.glob("*") if path.name.isdecimal() and path.is_dir())
@@ -196,11 +156,10 @@ def write_all(folder: Path, files: Mapping[str, bytes]) -> None:
         for name, partial in partials.items():
             partial.replace(folder / name)
     except OSError:
-        for partial in partials.values():
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
+            for partial in partials.values():
                 partial.unlink(missing_ok=True)
-        for path in made:
-            with contextlib.suppress(OSError):
+            for path in made:
                 path.rmdir()
         raise
 
@@ -214,7 +173,7 @@ def strict_json(content: str | bytes) -> Any:
     """Returns the value of a JSON text; NaN and infinities, which JSON lacks, are a ValueError like other damage."""
 
     def reject(name: str) -> None:
-        raise ValueError(f"{name} is no JSON")
+        raise ValueError(f"{name} is not JSON")
 
     try:
         return json.loads(content, parse_constant=reject)
@@ -223,42 +182,31 @@ def strict_json(content: str | bytes) -> Any:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Returns the JSON object in a file of a run folder.
-
-    Raises:
-      UserError: if the file is missing or damaged, with the remedy.
-    """
+    """Returns the JSON object in a file of a run folder; UserError with the remedy if it is missing or damaged."""
     try:
         value = strict_json(path.read_text(encoding="utf-8"))
+        if not isinstance(value, dict):
+            raise ValueError("not a JSON object")
     except FileNotFoundError:
         raise UserError(f"run {path.parent} has no {path.name}; {WRITTEN}") from None
     except (OSError, ValueError) as error:
         raise UserError(f"{path} is damaged ({one_line(error)}); {way_out(path)}") from None
-    if not isinstance(value, dict):
-        raise UserError(f"{path} is damaged (not a JSON object); {way_out(path)}")
     return value
 
 
 def way_out(path: Path) -> str:
     """Returns the remedy for a damaged file of a run folder."""
-    if path.name == "evaluation.json":
-        return f"run `unroll-jax evaluate {path.parent}` again"
-    if path.name == "status.json":
-        return "restore it, or delete it and give the command of the run again: it goes on from its checkpoints"
-    return "restore it, or move the run folder away and train again"
+    return REMEDIES.get(path.name, "restore it, or move the run folder away and train again")
 
 
 def no_run(folder: Path) -> str:
     """Returns the message for a folder without config.json; it lists the run folders inside."""
     if folder.is_file():
         return f"{folder} is a file, not a run folder; {WRITTEN}"
-    message = f"{folder} is no run folder: it has no config.json"
     paths = (path for depth in ("*", "*/*") for path in folder.glob(f"{depth}/config.json"))
     runs = sorted(str(path.parent) for path in paths if not (path.parent / "model.safetensors").exists())  # no exports
-    if not runs:
-        return f"{message}; {WRITTEN}"
-    more = f" and {len(runs) - MAX_LISTED} more" if len(runs) > MAX_LISTED else ""
-    return f"{message}; it holds the run folders {', '.join(runs[:MAX_LISTED])}{more}; give one of these"
+    inside = f"it holds the run folders {', '.join(runs[:MAX_LISTED])}; give one of these" if runs else WRITTEN
+    return f"{folder} is not a run folder: it has no config.json; {inside}"
 
 
 def without_folders(value: Any) -> Any:
@@ -273,7 +221,3 @@ def without_folders(value: Any) -> Any:
 def _nearest(folder: Path) -> Path:
     """Returns the folder, or the nearest one above it that exists."""
     return next(path for path in (folder, *folder.absolute().parents) if path.exists())
-
-
-def _megabytes(size: int) -> str:
-    return f"{size / 1e6:,.1f} MB"

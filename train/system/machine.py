@@ -1,24 +1,25 @@
-"""The machine: versions and hardware, memory, the cache of compiled programs, options of XLA, traces.
+"""The machine: signals, versions and hardware, kept memory and programs, options of XLA, traces.
 
 JAX is imported inside functions, so that an error of the command line does not wait for it.
 """
 
+import contextlib
 import ctypes
 import math
 import os
 import platform
+import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..config.errors import UserError
+from ..config.errors import Interrupted
 from ..config.run import Profile
 
-if TYPE_CHECKING:
-    from jax.stages import Compiled
-
+CTRL_C = 130  # exit code of shells for Ctrl-C
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 SIMULATED = "xla_force_host_platform_device_count"
 # XLA for CPUs starts independent collectives in any order, a different one on each device: with fewer cores than
@@ -26,8 +27,46 @@ SIMULATED = "xla_force_host_platform_device_count"
 ONE_ORDER = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
 # Of mallopt(3): M_MMAP_MAX, no block is mapped alone; M_TRIM_THRESHOLD, none is returned; M_ARENA_MAX, one heap.
 KEPT = {-4: 0, -1: 2**31 - 1, -8: 1}
-LIMIT = Path("/sys/fs/cgroup/memory.max")  # of a container; "max" for none
 Log = Callable[[str], None]
+
+
+@contextlib.contextmanager
+def handling(number: int, act: Callable[[], None]) -> Iterator[None]:
+    """Acts on a signal within the context, in the main thread; a signal that the shell ignores stays ignored.
+
+    A second Ctrl-C ends the process by the system's handler, so without a traceback.
+    """
+
+    def handle(*_: object) -> None:
+        if number == signal.SIGINT:
+            signal.signal(number, signal.SIG_DFL)
+        act()
+
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(number) == signal.SIG_IGN:
+        yield
+        return
+    before = signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+@contextlib.contextmanager
+def stopping_at_once(*, alone: bool = True) -> Iterator[None]:
+    """Raises `Interrupted` on SIGTERM and Ctrl-C within the context: for all work but training.
+
+    Of many processes, which are not ``alone``, JAX handles SIGTERM.
+    """
+
+    def stop(reason: str, code: int) -> None:
+        raise Interrupted(f"{reason}; the same command goes on from what is saved, or begins again", code)
+
+    with contextlib.ExitStack() as handlers:
+        if alone:
+            handlers.enter_context(handling(signal.SIGTERM, lambda: stop("asked to end by SIGTERM", 0)))
+        handlers.enter_context(handling(signal.SIGINT, lambda: stop("interrupted by Ctrl-C", CTRL_C)))
+        yield
 
 
 def hush_xla() -> None:
@@ -46,10 +85,10 @@ def order_collectives(*, processes: bool = False) -> None:
 
 
 def keep_memory() -> bool:
-    """Makes glibc keep freed memory while the process lives; returns True on success.
+    """Makes glibc keep freed memory while the process lives; returns True on success. Settings of the user's stay.
 
     XLA for CPUs allocates the temporary memory of a program anew at every call. From 32 MiB on, glibc maps it, which
-    zeroes every page, and unmaps it afterwards. Settings of the user's stay.
+    zeroes every page, and unmaps it afterwards.
     """
     if sys.platform != "linux" or any(name.startswith("MALLOC_") for name in os.environ):
         return False
@@ -68,103 +107,51 @@ def keep_programs() -> None:
     if ONE_ORDER in os.environ.get("XLA_FLAGS", ""):
         jax.config.update("jax_enable_compilation_cache", False)
         return
-
     setting = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue] (made at run time)
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ and setting is None:
-        folder = Path("~/.cache/unroll_jax/compiled").expanduser()
-        jax.config.update("jax_compilation_cache_dir", str(folder))
+        jax.config.update("jax_compilation_cache_dir", str(Path("~/.cache/unroll_jax/compiled").expanduser()))
 
 
 def environment() -> dict[str, str]:
     """Returns the versions of Python and of packages that affect results, and the names of CPU and accelerator."""
     import jax
 
-    versions = {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}}
     device = jax.devices()[0]
-    accelerator = "none" if device.platform == "cpu" else f"{len(jax.devices())} x {device.device_kind}"
-    return versions | {
+    return {
+        "python": platform.python_version(),
+        **{name: _version(name) for name in PACKAGES},
         "platform": f"{platform.system()} {platform.machine()}",
         "cpu": f"{_cpu_name()}, {os.cpu_count()} logical cores",
-        "accelerator": accelerator,
+        "accelerator": "none" if device.platform == "cpu" else f"{len(jax.devices())} x {device.device_kind}",
     }
 
 
-def size_of(like: Any) -> int:
-    """Returns the bytes of arrays with shardings on this process's devices."""
+@contextlib.contextmanager
+def profiling(profile: Profile | None, folder: Path, log: Log) -> Iterator[Callable[[int, Any], None]]:
+    """Traces the steps of a profile, for TensorBoard or Perfetto; the trace ends with the context at the latest.
+
+    Yields ``at(done, state)``, to be called before the first step and after each, with its number and the state.
+    """
     import jax
 
-    return sum(_bytes(leaf) * len(leaf.sharding.addressable_devices) for leaf in jax.tree.leaves(like))
+    tracing = False
 
-
-def step_size(compiled: "Compiled") -> int:
-    """Returns the bytes on this process's devices during a step, by XLA's analysis; 0 without one."""
-    import jax
-
-    analysis: Any = compiled.memory_analysis()
-    if analysis is None:
-        return 0
-    return (analysis.argument_size_in_bytes + analysis.temp_size_in_bytes) * jax.local_device_count()
-
-
-def require_memory(needed: int, what: str, way_out: str) -> None:
-    """Raises UserError if something takes more bytes than this process's devices have together."""
-    there = memory_of_devices()
-    if needed > there:
-        raise UserError(f"{what} takes {needed / 1e9:,.1f} GB and there are {there / 1e9:,.1f}; {way_out}")
-
-
-def memory_of_devices() -> int:
-    """Returns the bytes of this process's devices; CPUs, also simulated ones, share the machine's."""
-    import jax
-
-    limits = [(device.memory_stats() or {}).get("bytes_limit", 0) for device in jax.local_devices()]
-    if all(limits):
-        return sum(limits)
-    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    limit = LIMIT.read_text(encoding="utf-8").strip() if LIMIT.exists() else ""
-    return min(there, int(limit)) if limit.isdecimal() else there
-
-
-class Profiler:
-    """Traces some steps of a run, for TensorBoard or Perfetto; the trace ends with the context at the latest."""
-
-    def __init__(self, profile: Profile | None, folder: Path, log: Log):
-        self._profile, self._folder, self._log, self._tracing = profile, folder, log, False
-
-    def __enter__(self) -> "Profiler":
-        """Returns itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Ends the trace, also if the run fails."""
-        self.end()
-
-    def at(self, done: int, state: Any) -> None:
-        """Starts or ends the trace; to be called before the first step and after each, with its number and state."""
-        if self._profile is None:
+    def at(done: float, state: Any) -> None:
+        nonlocal tracing
+        if profile is None or tracing == (profile.first - 1 <= done < profile.last):
             return
-        import jax
+        jax.block_until_ready(state)  # keeps other steps out of the trace
+        tracing = not tracing
+        if tracing:
+            jax.profiler.start_trace(folder)
+            return
+        jax.profiler.stop_trace()
+        log(f"{folder}: a trace; `tensorboard --logdir` (plug-in xprof) or ui.perfetto.dev shows it")
 
-        first, last = self._profile
-        if done >= last:
-            if not self._tracing:  # a run that continues after them
-                self._log(f"--profile: steps {first} to {last} are done already; no trace")
-            self.end(state)
-            self._profile = None
-        elif not self._tracing and done >= first - 1:
-            jax.block_until_ready(state)  # keeps earlier steps out of the trace
-            jax.profiler.start_trace(self._folder)
-            self._tracing = True
-
-    def end(self, state: Any = None) -> None:
-        """Ends the trace if there is one, once the state is computed."""
-        if self._tracing:
-            import jax
-
-            jax.block_until_ready(state)
-            jax.profiler.stop_trace()
-            self._tracing = False
-            self._log(f"{self._folder}: a trace; `tensorboard --logdir` (plug-in xprof) or ui.perfetto.dev shows it")
+    try:
+        yield at
+    finally:
+        at(math.inf, None)
 
 
 def _version(package: str) -> str:
@@ -179,7 +166,3 @@ def _cpu_name() -> str:
     lines = table.read_text(encoding="utf-8", errors="replace").splitlines() if table.is_file() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()
-
-
-def _bytes(leaf: Any) -> int:
-    return math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize

@@ -14,8 +14,8 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 
 from ..data.tokens import TokenBatch
-from ..finite import json_numbers
 from ..system.distributed import fetch
+from ..task import json_numbers
 from .text_models import Layerwise, SplitReading, read_sample
 
 # Accuracy that the chosen threshold may cost on validation data, with the standard error of that: half a point.

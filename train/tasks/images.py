@@ -20,12 +20,11 @@ from ..data import images
 from ..data.augmentation import flip_and_crop, flip_and_shift, normalise, standardise
 from ..data.pictures import ImageSpec, picture_of
 from ..data.splits import SPLITS
-from ..finite import json_numbers
 from ..metrics import Predictions, write_predictions
 from ..optimizers import make_optimizer
 from ..sharding.mesh import gathered, make_mesh
 from ..sharding.parts import rematerialised
-from ..task import Log, Params, PlainRisk, Row, SampleLosses, Training, Validation
+from ..task import Log, Params, PlainRisk, Row, SampleLosses, Training, Validation, json_numbers
 from .common import MANY, DataTask, check_batch_size, keep_examples, num_parameters, on_batches
 from .image_models import SOLVE, adjoint_probe, build, lipschitz_bound, sees_vectors, solve_figures, weight_norms
 from .image_scores import (

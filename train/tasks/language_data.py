@@ -20,8 +20,7 @@ from ..data.pretrained.decoders import open_decoder_source, packaged_decoder
 from ..data.splits import SPLITS
 from ..sharding.mesh import make_mesh
 from ..sharding.rules import shardings
-from ..system.digest import digest
-from ..system.distributed import fetch
+from ..system.distributed import digest, fetch
 from ..task import Log
 from .common import keep_examples
 from .noise import token_deviation

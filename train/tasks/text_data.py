@@ -15,7 +15,7 @@ from ..data.splits import SPLITS
 from ..data.text import TextData
 from ..data.tokens import TextSpec, TokenData
 from ..data.words import Tokenizer, WordTokenizer, embedding_table, glove_embeddings, learn_words
-from ..system.digest import weights_checksum
+from ..system.distributed import weights_checksum
 from ..system.files import expanded
 from .common import keep_examples
 from .noise import token_deviation

@@ -20,7 +20,7 @@ from ..data.clips import SPLITS
 from ..data.pretrained.vit import PretrainedViT
 from ..data.video import VideoSpec, frames_of, load
 from ..sharding.mesh import keep_rows
-from ..system.digest import weights_checksum
+from ..system.distributed import weights_checksum
 from ..task import Log, Params, Row, SampleLosses, Task, Validation
 from .common import LayeredTask, Trial, check_noise, constrained_training, feasibility_words, on_batches
 from .noise import add_noise, to_unit

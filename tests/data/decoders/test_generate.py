@@ -6,7 +6,6 @@ import pytest
 
 from tests.train.commands import refused
 from unroll_jax.models import generate
-from unroll_jax.train import generation
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data.conversations import Prompt
@@ -74,38 +73,13 @@ def test_random_answers_do_not_depend_on_the_batch(llama):
     assert len(lines) == 3
 
 
-@pytest.fixture(params=[True, False], ids=["a draft pays", "no draft pays"])
-def pays(request, monkeypatch):
-    """Random layers seldom agree: the choice is made to pay, or not to."""
-    choose = generation.choose_draft
-    speedup = 1.5 if request.param else 0.9
-    made = lambda *args, **options: choose(*args, **options)._replace(speedup=speedup)  # noqa: E731
-    monkeypatch.setattr(generation, "choose_draft", made)
-    return request.param
-
-
-def test_a_draft_is_chosen_where_one_pays_and_changes_no_greedy_answer(llama, pays):
-    opened, lines = open_decoder(str(llama), log=lambda line: None), []
-    settings = Settings(max_tokens=6, batch=2, auto=True)
-    prompts = [Prompt("ab"), Prompt("cd")]
-    drafted = answer(opened, prompts, settings, log=lines.append)
-    plain = answer(opened, prompts, settings._replace(auto=False), log=lambda line: None)
+def test_a_draft_changes_no_greedy_answer(llama):
+    opened, lines, prompts = open_decoder(str(llama), log=lambda line: None), [], [Prompt("ab"), Prompt("cd")]
+    settings = Settings(max_tokens=6, batch=2)
+    drafts = settings._replace(exit_layer=1, draft_length=2)
+    drafted, plain = (answer(opened, prompts, one, log=lines.append) for one in (drafts, settings))
     assert [one.tokens for one in drafted] == [one.tokens for one in plain]
-    assert "1 of 2 layers draft" in lines[0]
-    assert ("no draft pays" in lines[0]) != pays
-    assert ("tokens a verification" in lines[1]) == pays
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("pays", [True], indirect=True)
-def test_a_draft_of_sampled_answers_can_be_given_again(llama, prompts, tmp_path, pays, capsys):
-    words = ["generate", str(llama), "--prompts", str(prompts), "--max-tokens", "6", "--temperature", "1", "--no-chat"]
-    one, other, given = (tmp_path / f"{name}.json" for name in ("one", "other", "given"))
-    assert main([*words, "--batch", "3", "--speculate", "auto", "--out", str(one)]) == 0
-    again = capsys.readouterr().out.split("speed-up 1.50; ")[1].split(" takes the same again")[0]
-    assert main([*words, "--batch", "2", "--speculate", "auto", "--out", str(other)]) == 0
-    assert main([*words, *again.split(), "--out", str(given)]) == 0
-    assert one.read_text() == other.read_text() == given.read_text()
+    assert ["tokens a verification" in line for line in lines] == [True, False]
 
 
 def test_unfinished_answers_depend_on_the_draft_only_where_tokens_are_drawn(llama):
@@ -118,9 +92,8 @@ def test_unfinished_answers_depend_on_the_draft_only_where_tokens_are_drawn(llam
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--exit-layer", "1"], "--exit-layer is given without --draft-length"),
-        (["--draft-length", "1"], "--draft-length is given without --exit-layer"),
-        (["--speculate", "auto", "--exit-layer", "1"], "give one or the other"),
+        (["--exit-layer", "1"], "--exit-layer and --draft-length go together"),
+        (["--draft-length", "1"], "--exit-layer and --draft-length go together"),
         (["--exit-layer", "2", "--draft-length", "1"], "--exit-layer must be in [1, num_layers=2), got 2"),
         (["--max-tokens", "0"], "--max-tokens must be at least 1, got 0"),
         (["--max-tokens", "400"], "--max-tokens must be in [1, max_positions=400), got 400"),
