@@ -65,25 +65,18 @@ VALUES = {
 # Lines, and what their error names.
 LINES = {
     "fly": "unknown command 'fly'",
-    "Run demo": "mean run?",
     "eval runs/x": "mean evaluate?",
-    "ñandú": "'ñandú'",
     "run": "no experiment given",
     "run dmo": "mean demo?",
-    "plan imag-opteq": "mean image-opteq?",
     "sweep 视频": "'视频'",
     "run --steps 3 demo": "`run demo --steps ...`",
     "run video-ut demo": "demo",
     "run video-ut --stesp 3": "mean --steps?",
     "run video-ut --primal.learning 3": "mean --primal.learning-rate?",
     "run image-opteq --primal.learning-rate 1": "mean --optimizer.learning-rate?",
-    "run video-ut --lr 3": "--lr",
     "run video-ut -s 3": "-s",
-    "run video-ut --resume": "--resume",
-    "run video-ut --from x": "--from",
     "run video-ut --": "--",
     "run video-ut --steps": "--steps",
-    "run video-ut --steps --seed 1": "--steps",
     "run video-ut --steps 3 --steps 4": "--steps",
     "run video-ut --batch-size=3 --batch_size=4": "--batch-size",
     "run video-ut --constraints.scale --constraints.no-scale": "--constraints.scale",
@@ -97,16 +90,13 @@ LINES = {
     "sweep runs/x --over.seed 0": "not a folder",
     "prepare": "SOURCE",
     "prepare cifar10 --from nowhere": "cifar-10-binary.tar.gz",
-    "prepare camvid --from nowhere": "trainannot",
     "prepare vidoe --from x": "mean video?",
     "prepare video": "--from",
     "prepare video --from nowhere": "--from nowhere",
-    "prepare video --root x": "--root",
     "prepare photos --from x": "--from",
     "prepare photos --validation-share 0.2": "--validation-share 0.2",
     "prepare digits --validation-share 0": "--validation-share",
     "list all of": "all of",
-    "list nothing": "'nothing'",
     "predict": "RUN",
     "predict nowhere --text a --file b": "--file",
     "generate nowhere": "--prompts",
@@ -115,9 +105,7 @@ LINES = {
     "evaluate nowhere --mesh data=0": "nowhere",
     "launch --processes 2 run video-ut": "--",
     "launch --processes 100000 -- run video-ut": "--processes",
-    "launch --proceses 2 -- run video-ut": "mean --processes?",
     "launch --processes 2 -- export runs/x": "export runs in one process",
-    "launch --processes 0 -- run video-ut": "--processes",
     "launch --processes 2 -- launch -- run video-ut": "launch",
     "launch --processes 2 -- run video-ut --coordinator=a:1": "--coordinator",
     "--processes 2 run video-ut": "--coordinator, --processes and --process",
@@ -125,7 +113,6 @@ LINES = {
     "--coordinator localhost:1 --processes a --process 0 run video-ut": "--processes",
     "--cluster slurmm run video-ut": "--cluster",
     "--cluster auto --processes 2 run video-ut": "--cluster",
-    "--cluster auto report runs/x": "report",
     "--steps 3 run video-ut": "--steps",
     "--processes": "no command given",
 }
@@ -143,13 +130,7 @@ COMMANDS = [
     ),
     *(
         Command(f"{line} --out {out}", (f"--out {out}",), file)
-        for line in (
-            "run video-ut",
-            "plan video-ut",
-            "sweep video-ut --over.seed 0",
-            "export nowhere",
-            "report nowhere",
-        )
+        for line in ("run video-ut", "sweep video-ut --over.seed 0", "export nowhere", "report nowhere")
         for out in ("file", "file/run")
     ),
     *(

@@ -16,7 +16,7 @@ OPTIONS = {
     "steps": 6,
     "batch-size": 4,
     "validate-every": 2,
-    "test-gammas": 0.3,
+    "test-gammas": "0 0.3",  # as of `tests.train.conftest.config`
     "model.num-layers": 2,
     "model.rank": 4,
 }

@@ -5,7 +5,6 @@ EXPRESSIONS: dict[type[Exception], dict[str, list[str]]] = {
         'record="energy" needs a Descent': [
             "uj.unroll(None, None, Y, num_layers=2)",
             'uj.unroll("attention", None, Y, num_layers=2)',
-            "uj.unroll(half, None, Y, num_layers=2)",
         ],
         "num_layers must be at least 1": [
             "uj.unroll(uj.attention(), P, Y, num_layers=0)",
@@ -33,7 +32,6 @@ EXPRESSIONS: dict[type[Exception], dict[str, list[str]]] = {
         "tol must be in (0, 1)": [
             "uj.equilibrium(half, None, Z, tol=0.0)",
             'uj.equilibrium(half, None, Z, tol=float("nan"))',
-            "uj.equilibrium(half, None, Z, tol=2.0)",
         ],
         "max_steps must be at least 1": ["uj.equilibrium(half, None, Z, max_steps=0)"],
         "on_failure must be one of ('error', 'warn', 'accept')": ['uj.equilibrium(half, None, Z, on_failure="raise")'],
@@ -83,29 +81,17 @@ EXPRESSIONS: dict[type[Exception], dict[str, list[str]]] = {
         ],
     },
     TypeError: {
-        "num_layers must be an integer": [
-            'uj.unroll(uj.attention(), P, Y, num_layers="2")',
-            "uj.unroll(uj.attention(), P, Y, num_layers=2.0)",
-        ],
+        "num_layers must be an integer": ['uj.unroll(uj.attention(), P, Y, num_layers="2")'],
         "tied must be True or False": ['uj.unroll(uj.attention(), P, Y, num_layers=2, tied="no")'],
         "y[0] must be an array": ["uj.unroll(half, None, [[1.0]], num_layers=2, record=None)"],
         "y must be an array": ['uj.unroll(half, None, "tokens", num_layers=2, record=None)'],
-        "descent must be a Descent or a step (params, y, x) -> y'": [
-            "uj.equilibrium(None, None, Z)",
-            'uj.equilibrium("tanh", None, Z)',
-        ],
+        "descent must be a Descent or a step (params, y, x) -> y'": ["uj.equilibrium(None, None, Z)"],
         "y0 must be an array": ['uj.equilibrium(half, None, "state")'],
         "y0 must have a floating dtype": ["uj.equilibrium(half, None, Z.astype(int))"],
-        "solver must be one of ['accelerated_gradient',": [
-            "uj.equilibrium(half, None, Z, solver=3)",
-            "uj.equilibrium(half, None, Z, solver=fp.gmres())",
-        ],
+        "solver must be one of ['accelerated_gradient',": ["uj.equilibrium(half, None, Z, solver=3)"],
         "adjoint must be one of ['anderson', 'bicgstab',": ["uj.equilibrium(half, None, Z, adjoint=fp.anderson())"],
         "tol must be a number": ['uj.equilibrium(half, None, Z, tol="1e-3")'],
-        "max_steps must be an integer": [
-            "uj.equilibrium(half, None, Z, max_steps=1.5)",
-            "uj.equilibrium(half, None, Z, max_steps=True)",
-        ],
+        "max_steps must be an integer": ["uj.equilibrium(half, None, Z, max_steps=1.5)"],
         "on_failure must be a name": ["uj.equilibrium(half, None, Z, on_failure=None)"],
         "batch_ndim must be an integer or None": ['uj.equilibrium(half, None, Z, batch_ndim="1")'],
         "forward_mode must be True or False": ["uj.equilibrium(half, None, Z, forward_mode=1)"],

@@ -3,33 +3,19 @@
 EXPRESSIONS: dict[type[Exception], dict[str, list[str]]] = {
     TypeError: {
         "step_size must be known beforehand": ["jax.jit(lambda a: uj.attention(step_size=a))(0.5)"],
-        "alpha must be a number, or several": [
-            'uj.descent_constraints("0.2")',
-            'uj.descent_constraints("a")',
-            "uj.descent_constraints(None)",
-        ],
-        "level must be a number, or several": ['uj.tail_mean("0.5")', 'uj.tail_mean("half")'],
+        "alpha must be a number, or several": ['uj.descent_constraints("0.2")'],
+        "level must be a number, or several": ['uj.tail_mean("0.5")'],
         "reference must be a number or None": ['uj.descent_constraints(0.2, reference="f0")'],
-        "layer_losses must be an array of numbers": [
-            'uj.descent_constraints(0.2)("losses")',
-            "uj.descent_constraints(0.2)(None)",
-        ],
+        "layer_losses must be an array of numbers": ['uj.descent_constraints(0.2)("losses")'],
         "multipliers must be an array of numbers": ["uj.lagrangian(1.0, ones(3), None)"],
         "since 0.3 the call is lagrangian(layer_losses[-1], constraints(layer_losses), multipliers)": [
             "uj.lagrangian(ones(4), ones(3), C)"
         ],
-        "optimizer must be an optax gradient transformation such": [
-            "uj.dual_ascent(None)",
-            "uj.dual_ascent(0.1)",
-            'uj.dual_ascent("adam")',
-        ],
+        "optimizer must be an optax gradient transformation such": ["uj.dual_ascent(None)"],
         "every must be an integer": ['uj.dual_ascent(sgd, every="2")'],
         "cap must be a number, or an array of numbers": ['uj.dual_ascent(sgd, cap="high")'],
         "frozen must be True, False, or an array of booleans": ["uj.dual_ascent(sgd, frozen=7)[0](3)"],
-        "violations must be an array of numbers": [
-            'uj.dual_ascent(sgd)[0]("3")',
-            "uj.dual_ascent(sgd)[1](uj.dual_ascent(sgd)[0](3), None)",
-        ],
+        "violations must be an array of numbers": ['uj.dual_ascent(sgd)[0]("3")'],
         "state must be a DualState of init": ["uj.dual_ascent(sgd)[1](None, ones(3))"],
         "optimizer['a'] must be an optax gradient transformation such": ['uj.dual_ascent({"a": 0.1})'],
         "primal must be an optax": ["uj.primal_dual(0.1, uj.dual_ascent(sgd), violations=2)"],
@@ -45,10 +31,6 @@ EXPRESSIONS: dict[type[Exception], dict[str, list[str]]] = {
         "alpha must be in (0, 1), one number or one for each layer": [
             "uj.descent_constraints(0.0)",
             "uj.descent_constraints(1.0)",
-            'uj.descent_constraints(float("nan"))',
-            "uj.descent_constraints([])",
-            "uj.descent_constraints([0.2, 2.0])",
-            "uj.descent_constraints([[0.2]])",
         ],
         "reference must be positive and finite, or None": ["uj.descent_constraints(0.2, reference=-1.0)"],
         "layer_losses must hold f_0..f_L with L >= 1": [

@@ -18,7 +18,6 @@ from PIL import Image
 
 from tests.hostile import runs
 from tests.started import environment
-from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.video import ModelConfig, VideoConfig
 from unroll_jax.train.data.clips import FRAME_SIZE, NUM_FRAMES
 from unroll_jax.train.data.generated import photo_clips
@@ -248,7 +247,6 @@ def finished(both: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def trained(in_memory, tmp_path):
-    """A finished run of the command `RUN`, in the folder where commands are given."""
-    assert main(RUN) == 0
-    return tmp_path / "run"
+def trained(in_memory: None, finished: Path) -> Path:
+    """The same, of the command `RUN`, in the folder where commands are given."""
+    return finished

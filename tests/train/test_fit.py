@@ -138,20 +138,6 @@ def test_the_parameters_of_the_best_checkpoint_are_at_hand(run):
     assert losses.mean(axis=0) == pytest.approx(evaluation["layer_losses"])
 
 
-def test_other_arrays_are_other_data(run):
-    other = linear(train={**TRAIN, "noisy": TRAIN["noisy"] + 1})
-    with pytest.raises(UserError, match=r"was trained with another configuration: found\.train was \d+, is now \d+"):
-        fit(other, out=run)
-
-
-def test_both_methods_are_trained_and_compared(tmp_path):
-    folders = fit(linear(method="both", steps=2), out=tmp_path, log=lambda _: None)
-    assert folders == [tmp_path / "erm", tmp_path / "constrained"]
-    assert set(json.loads((tmp_path / "report" / "summary.json").read_text())["methods"]) == {"erm", "constrained"}
-    methods = [json.loads((folder / "config.json").read_text())["method"] for folder in folders]
-    assert methods == ["erm", "constrained"]
-
-
 @pytest.mark.parametrize(
     ("changed", "words"),
     [

@@ -30,6 +30,19 @@ def test_reopening_forgets_what_came_after_the_step_and_goes_on(tmp_path):
     assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")] == list(range(1, 9))
 
 
+def test_a_kill_while_the_file_is_reopened_loses_nothing(tmp_path, monkeypatch):
+    _write(tmp_path, range(1, 9), after_step=0)
+    path = tmp_path / "metrics.jsonl"
+    whole = path.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr("pathlib.Path.replace", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            MetricsWriter(tmp_path, after_step=5)
+    assert path.read_bytes() == whole
+    _write(tmp_path, range(6, 9), after_step=5)
+    assert path.read_bytes() == whole
+
+
 @pytest.mark.parametrize("cut", [1, 10, 30])
 def test_a_last_line_cut_short_by_a_kill_is_forgotten(tmp_path, cut):
     _write(tmp_path, range(1, 6), after_step=0)

@@ -35,6 +35,9 @@ TYPED = (
 )
 
 
+pytestmark = pytest.mark.xdist_group("video-runs")
+
+
 @pytest.fixture(autouse=True)
 def _elsewhere(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)

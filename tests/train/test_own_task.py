@@ -58,20 +58,12 @@ def test_a_task_is_read_onto_its_own_mesh(both, tmp_path, folder):
     assert load(where, task=linear(mesh="data=1"), log=quiet).config.mesh == "data=1"
 
 
-@pytest.mark.parametrize(
-    ("task", "words"),
-    [
-        ("own", "got 'own' of type str"),
-        (OwnConfig(), "got OwnConfig("),
-    ],
-)
+@pytest.mark.parametrize("task", ["own", OwnConfig()])
 @pytest.mark.parametrize("call", [load, export])
-def test_what_is_no_task_is_refused_in_a_line(both, call, task, words):
+def test_a_task_that_is_none_is_refused_in_a_line(both, call, task):
     run = both / "constrained"
-    with pytest.raises(UserError, match="task must be the task that was trained") as caught:
+    with pytest.raises(UserError, match="task must be the task that was trained"):
         call(run, task=task, log=quiet)
-    assert words in str(caught.value)
-    assert "\n" not in str(caught.value)
     assert not (run / "export").exists()
 
 
@@ -83,12 +75,16 @@ def test_the_command_line_says_how_python_goes_on_with_a_task_of_ones_own(both, 
     assert errors.count("\n") == 1
 
 
-def test_other_data_are_told_to_be_those_of_the_task(both):
-    other = linear(train={**TRAIN, "noisy": TRAIN["noisy"] + 1})
-    with pytest.raises(
-        UserError, match=r"found\.train was \d+, is now \d+; pass the task that was trained, on its data"
-    ):
-        export(both / "constrained", task=other, log=quiet)
+def test_both_methods_are_compared_and_other_arrays_are_other_data(both):
+    assert set(read(both / "report" / "summary.json")["methods"]) == {"erm", "constrained"}
+    assert [read(both / method / "config.json")["method"] for method in ("erm", "constrained")] == [
+        "erm",
+        "constrained",
+    ]
+    other = linear(method="both", steps=2, train={**TRAIN, "noisy": TRAIN["noisy"] + 1})
+    for call in (lambda: export(both / "constrained", task=other, log=quiet), lambda: fit(other, out=both, log=quiet)):
+        with pytest.raises(UserError, match=r"found\.train was \d+, is now \d+; pass "):
+            call()
 
 
 class Deaf(Callbacks):
@@ -102,17 +98,10 @@ class Half:
         pass
 
 
-@pytest.mark.parametrize(
-    ("callbacks", "words"),
-    [
-        (Deaf(), "got a Deaf"),
-        ([Half()], "got a Half"),
-    ],
-)
-def test_what_are_no_callbacks_are_refused_before_a_folder_is_made(tmp_path, callbacks, words):
-    with pytest.raises(UserError, match="callbacks must be a list of objects with on_step, on_validation") as caught:
+@pytest.mark.parametrize("callbacks", [Deaf(), [Half()]])
+def test_other_callbacks_are_refused_before_a_folder_is_made(tmp_path, callbacks):
+    with pytest.raises(UserError, match=r"callbacks must be a list of objects with on_step, .* got a (Deaf|Half)"):
         fit(linear(), out=tmp_path / "run", callbacks=callbacks, log=quiet)
-    assert words in str(caught.value)
     assert not (tmp_path / "run").exists()
 
 

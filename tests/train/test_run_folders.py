@@ -12,6 +12,8 @@ from unroll_jax.train.__main__ import main
 from unroll_jax.train.runs import read_config
 from unroll_jax.train.system.files import locked
 
+pytestmark = pytest.mark.xdist_group("video-runs")
+
 
 @pytest.fixture(autouse=True)
 def _elsewhere(monkeypatch, tmp_path):
@@ -32,6 +34,14 @@ def test_a_run_goes_on_by_the_name_of_its_folder(trained, tmp_path, capsys):
     assert main(["run", "run", "--seed", "1", "--out", "again"]) == 0
     assert read_config(tmp_path / "again")[1].seed == 1
     assert (trained / "metrics.jsonl").read_text() == whole
+
+
+@pytest.mark.usefixtures("trained")
+def test_an_out_folder_may_begin_with_the_home_folder(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert main(runs.RUN.replace("--out run", "--out ~/run").split()) == 0
+    assert f"{tmp_path / 'run'}: finished already" in capsys.readouterr().out
+    assert not (tmp_path / "~").exists()
 
 
 def test_overwrite_begins_anew(trained, capsys):
