@@ -89,21 +89,19 @@ def configured(
 
 def experiment_named(command: str, arguments: list[str]) -> str | None:
     """The experiment that a command names; None where only help was asked for."""
-    name = arguments[0] if arguments else ""
+    name, takes_folders = arguments[0] if arguments else "", command in WITH_FOLDERS
     if name in HELP:
         sys.stdout.write(
             f"usage: unroll-jax {command} EXPERIMENT [--option value ...]\n"
-            f"{FOLDER.format(command) if command in WITH_FOLDERS else ''}"
-            f"experiments: {', '.join(EXPERIMENTS)}\n"
-            f"options: unroll-jax {command} EXPERIMENT --help shows those of one, as in `{command} demo --help`:\n"
-            "         the basic ones; --help-all in its place shows every one\n"
+            f"{FOLDER.format(command) if takes_folders else ''}experiments: {', '.join(EXPERIMENTS)}\n"
+            f"options: unroll-jax {command} EXPERIMENT --help shows the basic ones of one, --help-all every one\n"
         )
         return None
     if name.startswith("-"):
         raise UserError(f"{command} has its experiment first, as in `{command} demo {name} ...`, got {name}")
-    if command not in WITH_FOLDERS and (os.sep in name or name in (os.curdir, os.pardir)):
-        raise UserError(f"{command} takes the name of an experiment, not a folder, got {name}; see `unroll-jax list`")
-    if os.sep in name:
+    if os.sep in name or name in (os.curdir, os.pardir):
+        if not takes_folders:
+            raise UserError(f"{command} takes the name of an experiment, not a folder, got {name}")
         raise UserError(f"there is no run folder {name}; give that of a run, or the name of an experiment")
     if name not in EXPERIMENTS:
         raise unknown("experiment", arguments, list(EXPERIMENTS))
@@ -172,17 +170,17 @@ def _unrecognized(words: Sequence[str], names: Sequence[str], hint: str) -> str:
 
 def _problem(options: Sequence[Option], arguments: Sequence[str], program: str) -> str:
     """The message of words that cannot be parsed: of the first option whose values are not of its type."""
-    typed, words = _by_option(arguments)
-    positional = [option for option in options if option.is_positional]
-    taken = [(option, [word]) for option, word in zip(positional, words, strict=False)]
     by_name = {option.name: option for option in options}
-    for option, values in [*taken, *((by_name[name], values) for name, values in typed.items())]:
-        if not option.reads(values):
-            return _wrong(option, values)
-    missing = [option for option in options if option.required and option.name not in typed]
-    missing = [option for option in missing if option not in [one for one, _ in taken]]
-    words_of = (f"{option.label} ({option.help.rstrip('.')}){_one_of(option)}" for option in missing)
-    return f"Missing from {program}: {', '.join(words_of)}" if missing else "the options cannot be read together"
+    typed, words = _by_option(arguments)
+    given_values = {
+        name: [word] for name, word in zip((o.name for o in options if o.is_positional), words, strict=False)
+    } | typed
+    for name, values in given_values.items():
+        if not by_name[name].reads(values):
+            return _wrong(by_name[name], values)
+    missing = (option for option in options if option.required and option.name not in given_values)
+    labels = (f"{option.label} ({option.help.rstrip('.')}){_one_of(option)}" for option in missing)
+    return f"Missing from {program}: {', '.join(labels)}"
 
 
 def _by_option(arguments: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:

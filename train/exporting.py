@@ -171,7 +171,7 @@ def _constraints(description: Row) -> str:
     """Returns the bounds, whether the validation split meets them, and the largest margin or excess."""
     config, excess = description["config"], description["excess"]
     if config.get("method") != "constrained":
-        return f"none ({config['method']})" if "method" in config else "none"
+        return "none; fixed weights" if config.get("method") == "deep_supervision" else "none"
     bounds = config["constraints"]
     words = f"alpha {bounds['alpha']}, reference {bounds['reference']}: {FEASIBLE[description['feasible']]}"
     if excess is None:

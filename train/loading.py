@@ -133,9 +133,11 @@ def options_of(task: Any) -> type[RunConfig] | None:
     Raises:
       UserError: if it is not a task.
     """
-    config = getattr(task, "config", None)
-    if task is None or (isinstance(config, RunConfig) and hasattr(task, "training")):
-        return None if task is None else type(config)
+    config: Any = getattr(task, "config", None)
+    if task is None:
+        return None
+    if isinstance(config, RunConfig) and hasattr(task, "training"):
+        return type(config)
     raise UserError(
         "task must be the task that was trained (as OwnTask(init, layer_losses, train=..., validation=...)), got "
         f"{kind_of(task)}; pass that task"
