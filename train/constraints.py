@@ -61,12 +61,7 @@ class DescentConstraints:
     """
 
     def __init__(
-        self,
-        config: ConstrainedConfig,
-        *,
-        num_layers: int,
-        steps_an_epoch: int,
-        numbers: Sequence[int] | None = None,
+        self, config: ConstrainedConfig, *, num_layers: int, steps_an_epoch: int, numbers: Sequence[int] | None = None
     ):
         self._config = config
         settings = self._settings = config.constraints
@@ -174,13 +169,12 @@ class DescentConstraints:
         losses, form = samples.mean(axis=0), self._settings.form
         violations = self._reduced(self.stated)(jnp.asarray(self._bound(samples, losses)))
         # Bounds on the means, as in `feasibility_report`, for any reduction of the samples.
-        of_means = self.stated(jnp.asarray(losses))
-        allowed = constrained.constraint_bounds(losses[losses.size - violations.size :], of_means, form=form)
+        bounded = losses[losses.size - violations.size :]
+        allowed = constrained.constraint_bounds(bounded, self.stated(jnp.asarray(losses)), form=form)
         excess = float(np.max(constrained.relative_excess(violations, allowed, form=form)))
         violations = np.asarray(violations)
-        feasible = excess <= self._settings.tolerance
+        feasible, score = excess <= self._settings.tolerance, -float(losses[-1])
         relaxed = self._relaxed_loss(losses, violations, moving)
-        score = -float(losses[-1])
         if not feasible and self._enforced:
             score = INFEASIBLE - (excess if relaxed is None else relaxed)
         row = {
@@ -201,10 +195,9 @@ class DescentConstraints:
         """
         settings, reduction = self._settings, self.reduction
         options = {name: getattr(settings, name) for name in ("tolerance", "resilience", "form")}
-        report = constrained.feasibility_report(
-            jnp.asarray(samples), jnp.asarray(moving.multipliers), self.stated, reduction=reduction, **options
-        )
-        bound = report.layer_losses if reduction is None else jnp.asarray(samples)
+        losses, multipliers = jnp.asarray(samples), jnp.asarray(moving.multipliers)
+        report = constrained.feasibility_report(losses, multipliers, self.stated, reduction=reduction, **options)
+        bound = report.layer_losses if reduction is None else losses
         slacks = report.slacks if settings.resilience is None else jnp.asarray(self.plain_slacks(moving))
         slackness = report.multipliers * (self.enforced(None)(bound) - slacks)
         report = report._replace(slacks=slacks, complementary_slackness=slackness)

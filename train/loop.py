@@ -49,10 +49,7 @@ class Notes(NamedTuple):
 def train_run(
     task: Task, folder: Path, *, experiment: str, callbacks: Sequence[Callbacks] = (), log: Log = print
 ) -> None:
-    """Trains one run in its folder, or continues it; a run that has ended is not trained again.
-
-    The folder is claimed and locked.
-    """
+    """Trains one run in its folder, which is claimed and locked, or continues it; one that has ended stays."""
     config = task.config
     state_like(task)  # raises if parameters do not divide over the mesh
     parse_profile(config.profile, num_steps=task.training.num_steps)
@@ -186,7 +183,8 @@ class _Loop:
                     self._checkpoint(state, time.perf_counter() - began, bar)
                 elif self.interrupted:
                     self._record(*pending, bar)
-                    self._keep(state, time.perf_counter() - began)
+                    notes = self.notes._replace(train_seconds=time.perf_counter() - began)
+                    self._save(state, notes, UNJUDGED)
                 if self.interrupted and self._goes_on():
                     self.checkpoints.wait()
                     saved = f"saved at step {done} of {training.num_steps}"
@@ -225,10 +223,6 @@ class _Loop:
         self._save(state, Notes(train_seconds, collapses, messages), score)
         for callback in self.callbacks:
             callback.on_validation({"step": step, **row})
-
-    def _keep(self, state: TrainState, train_seconds: float) -> None:
-        """Saves an interrupt checkpoint, which is never the best."""
-        self._save(state, self.notes._replace(train_seconds=train_seconds), UNJUDGED)
 
     def _save(self, state: TrainState, notes: Notes, score: float) -> None:
         require_finite_state(state)

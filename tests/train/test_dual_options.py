@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.train.ladder import Ladder, batches, train
+from tests.train.ladder import batches, train
 from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.step import first_state, init_state, jit_step, state_like, train_step
+from unroll_jax.train.step import init_state, jit_step, state_like
 from unroll_jax.train.tasks.video import VideoTask
 
 STEPS, EPOCH, RATE = 9, 2, 0.3
@@ -125,65 +125,6 @@ def test_multipliers_and_slacks_are_those_of_the_options_written_out(runs, name)
     assert np.max(rows.objective.multipliers[:, 1]) > 0.2, "the case never raised a multiplier"
     if config.constraints.slacks == "explicit":
         assert np.max(rows.objective.slacks) > 1e-3, "the case never moved a slack"
-
-
-BINDS = {"mean": {}, "tail": {"constraints.level": 0.7}, "positive": {"constraints.leeway": 0.01}}
-
-
-@pytest.fixture(scope="module")
-def samples(changed):
-    """Of one step for everything that can be bound: losses of the samples, their slopes in the weights, metrics."""
-    data = batches(1, 8)[0]
-    fields = {"batch_size": 8, "dual.start": (0.5, 2.0, 1.0), **TIGHT}
-    configs = {bind: changed(**fields, **one, **{"constraints.bind": bind}) for bind, one in BINDS.items()}
-
-    def sample(config):
-        task = Ladder(config)
-        state, losses = first_state(task), lambda params: task.losses(params, data, None)[0]
-        return losses(state.params), jax.jacrev(losses)(state.params), train_step(task, state, data)[1]
-
-    return jax.device_get(jax.jit(lambda: {bind: sample(config) for bind, config in configs.items()})())
-
-
-KEPT = 0.4 * (1 - np.array([0.2, 0.05]))
-
-
-def _each(f):
-    """Violations of every sample."""
-    f = f.astype(np.float64)
-    return np.column_stack([f[:, 0] - 0.4, f[:, 1:] - KEPT * f[:, :-1]])
-
-
-@pytest.mark.parametrize("bind", BINDS)
-def test_violations_are_those_of_the_samples_in_numpy(samples, bind):
-    f, _, metrics = samples[bind]
-    each = _each(f)
-    worst = -np.sort(-each, axis=0)  # a share 0.3 of 8 samples: the two worst, and 0.4 of the third
-    expected = {
-        "mean": each.mean(axis=0),
-        "tail": (worst[0] + worst[1] + 0.4 * worst[2]) / 2.4,
-        "positive": np.maximum(each, 0).mean(axis=0) - 0.01,
-    }[bind]
-    np.testing.assert_allclose(metrics.objective.violations, expected, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(metrics.layer_losses, f.mean(axis=0), rtol=1e-5)
-
-
-@pytest.mark.parametrize("bind", BINDS)
-def test_the_gradient_is_that_of_the_weighted_samples(samples, bind):
-    multipliers = (0.5, 2.0, 1.0)
-    f, slopes, metrics = samples[bind]
-    each = _each(f)
-    rank = np.argsort(np.argsort(-each, axis=0), axis=0)
-    tail = np.select([rank < 2, rank == 2], [1 / 2.4, 0.4 / 2.4])
-    share = {"mean": np.full((8, 3), 1 / 8), "tail": tail, "positive": (each > 0) / 8}[bind]
-    pressed = share * np.array(multipliers)
-    weights = pressed.copy()
-    weights[:, -1] += 1 / 8
-    weights[:, :-1] -= KEPT * pressed[:, 1:]
-    gradient = np.tensordot(weights / (1 + sum(multipliers)), slopes.astype(np.float64), axes=2)
-    np.testing.assert_allclose(metrics.grad_norm, np.linalg.norm(gradient), rtol=1e-4)
-    if bind != "mean":
-        assert 0 < np.sum(share > 0) < share.size, "the case binds some of the samples"
 
 
 def test_the_warm_up_is_plain_risk_also_where_multipliers_start_above_0(runs):

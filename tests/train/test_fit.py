@@ -3,9 +3,7 @@
 import dataclasses
 import json
 import shutil
-from pathlib import Path
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -142,7 +140,6 @@ def test_the_parameters_of_the_best_checkpoint_are_at_hand(run):
     ("changed", "words"),
     [
         ({"losses": lambda params, batch: batch["noisy"][:, 0]}, "layer_losses must be of shape (samples, L + 1)"),
-        ({"losses": lambda params, batch: batch["noisy"][:, :1]}, "with L >= 1, got (2, 1)"),
         ({"train": {**TRAIN, "clean": TRAIN["clean"][1:]}}, "arrays of train must have the same number of rows"),
         (
             {"losses": lambda params, batch: (layer_losses(params, batch),) * 2},
@@ -156,28 +153,16 @@ def test_the_parameters_of_the_best_checkpoint_are_at_hand(run):
         ({"init": {"w": 0.0}}, "init must be a function key -> params, got dict; pass a function"),
         ({"train": TRAIN["clean"]}, "train must be a dict of arrays by name, got ndarray; pass a dict"),
         (
-            {"train": {"clean": [[1.0]], "noisy": [[1.0]]}},
-            "train['clean'] must be an array, got list; pass np.asarray",
-        ),
-        (
             {"train": TRAIN | {"name": np.array(["a"] * 64)}},
             "train['name'] must be numbers with a row a sample, got",
         ),
         ({"train": TRAIN | {"scale": np.float32(2)}}, "train['scale'] must be an array, got float32"),
-        (
-            {"train": TRAIN | {"scale": jnp.ones(())}},
-            "train['scale'] must be numbers with a row a sample",
-        ),
         ({"train": TRAIN | {"weight": TRAIN["clean"]}}, "validation lacks weight, which train has; give it arrays"),
-        ({"test": {"noisy": VALIDATION["noisy"]}}, "test lacks clean, which train has"),
         ({"train_gamma": 0.1}, "train_gamma=0.1 has no effect without noise and collapse, which a user's task"),
-        ({"test_gammas": (0.0, 0.1)}, "test_gammas=(0.0, 0.1) has no effect"),
-        ({"on_collapse": "warn"}, "on_collapse=warn has no effect"),
         ({"unroll": 2}, "unroll=2 has no effect without a loop over layers of this package"),
         ({"train": {}}, "arrays of train must have the same number of rows, at least 1, got {}"),
         ({"batch_size": 65}, "batch_size must be at most the 64 samples of the train split, got 65"),
         ({"constraints": ConstraintConfig(alpha=(0.1, 0.1), reference=None)}, "constraints.alpha must be one number"),
-        ({"steps": 0}, "steps must be a whole number from 1"),
         ({"mesh": "data=4096"}, "mesh=data=4096 asks for 4096 devices"),
     ],
 )
@@ -210,21 +195,12 @@ def test_what_is_recomputed_is_a_choice_and_changes_no_gradient():
 
 @pytest.mark.parametrize(
     ("what", "words"),
-    [
-        (None, "got None of type NoneType"),
-        (OwnTask, "got the class OwnTask"),
-        (OwnConfig, "got the class OwnConfig"),
-        (nn.Dense(8), "got Dense("),
-        (EXPERIMENTS["demo"], "got Experiment("),
-        (Path("runs"), "got PosixPath('runs') of type PosixPath"),
-    ],
+    [(None, "None of type NoneType"), (OwnTask, "the class OwnTask"), (EXPERIMENTS["demo"], "Experiment(")],
 )
-def test_what_cannot_be_trained_is_refused_in_one_line(what, words):
-    with pytest.raises(
-        UserError, match=r"what must be the name of an experiment, a configuration .* or a task"
-    ) as caught:
+def test_other_targets_are_refused_in_one_line(what, words):
+    with pytest.raises(UserError, match="what must be the name of an experiment") as caught:
         fit(what)
-    assert words in str(caught.value)
+    assert f"got {words}" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

@@ -1,4 +1,4 @@
-"""Constraints as ratios, proxy constraints and deep supervision: the gradient of a step against NumPy."""
+"""Constraints on means and samples, as ratios, proxies, and deep supervision: the gradient of a step in NumPy."""
 
 import jax
 import numpy as np
@@ -17,6 +17,8 @@ CASES = {
     "log_ratio": {"constraints.form": "log_ratio"},
     "log_ratio, proxy": {"constraints.form": "log_ratio", "constraints.proxy": True},
     "another first": {"constraints.first_alpha": 0.9},
+    "tail": {"constraints.bind": "tail", "constraints.level": 0.7},
+    "positive": {"constraints.bind": "positive", "constraints.leeway": 0.01},
 }
 SUPERVISED = {
     "erm": ((0.1,), False, [0.0, 0.0, 1.0]),
@@ -62,15 +64,27 @@ def _violations(name, f):
     return violations, slopes
 
 
+def _shares(name, violations):
+    """(8, 3): the weight of each sample in a constraint; of a tail of 0.3, the two worst and 0.4 of the third."""
+    rank = np.argsort(np.argsort(-violations, axis=0), axis=0)
+    tail = np.select([rank < 2, rank == 2], [1 / 2.4, 0.4 / 2.4])
+    return {"tail": tail, "positive": (violations > 0) / 8}.get(name, np.full((8, 3), 1 / 8))
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_violations_and_gradient_are_those_of_numpy(steps, name):
     f, in_params, metrics = steps[name]
     violations, slopes = _violations(name, f)
-    np.testing.assert_allclose(metrics.objective.violations, violations.mean(axis=0), rtol=1e-4, atol=1e-5)
-    weights = np.einsum("c,scl->sl", np.array(MULTIPLIERS), slopes) / 8
+    shares = _shares(name, violations)
+    expected = np.sum(shares * violations, axis=0) - (0.01 if name == "positive" else 0.0)
+    np.testing.assert_allclose(metrics.objective.violations, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(metrics.layer_losses, f.mean(axis=0), rtol=1e-5)
+    weights = np.einsum("sc,c,scl->sl", shares, np.array(MULTIPLIERS), slopes)
     weights[:, -1] += 1 / 8
     gradient = np.tensordot(weights / (1 + sum(MULTIPLIERS)), in_params.astype(np.float64), axes=2)
     np.testing.assert_allclose(metrics.grad_norm, np.linalg.norm(gradient), rtol=1e-4)
+    if name in ("tail", "positive"):
+        assert 0 < np.sum(shares > 0) < shares.size, "the case binds some of the samples"
 
 
 @pytest.mark.parametrize("name", SUPERVISED)

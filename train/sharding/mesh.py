@@ -13,15 +13,11 @@ from ..config.errors import OptionError, UserError, option_text
 # data: copies of the model, each with its share of a batch. fsdp: the same with sharded parameters, gathered layer by
 # layer. tensor: the devices that compute one layer together.
 AXES = ("data", "fsdp", "tensor")
-# The axes that divide a batch.
-BATCH = ("data", "fsdp")
+BATCH = ("data", "fsdp")  # the axes that divide a batch
 
 
 def make_mesh(text: str | None, *, batch_size: int, accumulate: int = 1, devices: Sequence[Any] | None = None) -> Mesh:
-    """Returns the mesh of a run.
-
-    Without a text it is ``data`` alone, over as many of the devices as divide both their number and the batch;
-    `describe_mesh` names the idle ones.
+    """Returns the mesh of a run; without a text ``data`` alone, over as many devices as divide all and the batch.
 
     Args:
       text: as in ``data=2,fsdp=4``; axes that are not named have size 1. A mesh smaller than the devices takes the
@@ -100,8 +96,7 @@ def replicated(mesh: Mesh) -> NamedSharding:
 def keep_rows(y: jax.Array, *, axis: int = 0) -> jax.Array:
     """Returns ``y`` with its rows, on ``axis``, over data and fsdp as in the batch; unchanged without a mesh.
 
-    For inputs of layers: otherwise the partitioner may move rows to the shards of a parameter instead of gathering the
-    parameter.
+    For inputs of layers: else the partitioner may move rows to the shards of a parameter, which should be gathered.
     """
     if jax.sharding.get_abstract_mesh().empty:
         return y

@@ -79,8 +79,7 @@ def in_parts(batch: Any, parts: int) -> Any:
     """
 
     def divide(rows: Array) -> Array:
-        strided = jnp.reshape(rows, (-1, parts, *rows.shape[1:]))
-        return keep_rows(jnp.swapaxes(strided, 0, 1), axis=1)
+        return keep_rows(jnp.swapaxes(jnp.reshape(rows, (-1, parts, *rows.shape[1:])), 0, 1), axis=1)
 
     return jax.tree.map(divide, batch)
 

@@ -27,14 +27,7 @@ CLUSTERS = ("auto", "slurm", "ompi", "k8s", "gke_tpu", "gce_tpu", "mpi4py")  # a
 
 
 class Membership(NamedTuple):
-    """Membership of this process in a run of several; all None for one process alone.
-
-    Attributes:
-      coordinator: HOST:PORT of process 0.
-      processes: their number.
-      process: the number of this one, from 0.
-      cluster: a name of JAX's cluster detection in place of the three, or "auto".
-    """
+    """Membership of this process in a run of several, see `MembershipArguments`; all None for one process alone."""
 
     coordinator: str | None = None
     processes: int | None = None
@@ -57,10 +50,8 @@ def join(member: Membership) -> None:
         jax.distributed.initialize(heartbeat_timeout_seconds=HEARTBEAT_SECONDS, **options)
     except (RuntimeError, ValueError, KeyError, ImportError) as error:
         reason = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
-        raise UserError(
-            f"the processes did not come together ({reason}); check --coordinator, --processes and --process, "
-            "or --cluster"
-        ) from error
+        ways = "check --coordinator, --processes and --process, or --cluster"
+        raise UserError(f"the processes did not come together ({reason}); {ways}") from error
 
 
 def is_first() -> bool:
