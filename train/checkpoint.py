@@ -5,6 +5,7 @@ import gc
 import json
 import logging
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -61,12 +62,22 @@ class Checkpoints:
 
     def __enter__(self) -> "Checkpoints":
         """Returns itself; leaving the context waits for the last save."""
+        hook = self._hook = sys.unraisablehook
+
+        def quiet(raised: Any) -> None:  # TensorStore drops this error on a full disk, and the manager raises another
+            if "Event loop is closed" not in str(raised.exc_value):
+                hook(raised)
+
+        sys.unraisablehook = quiet
         return self
 
     def __exit__(self, kind: type | None, *_: object) -> None:
         """Waits for the last save: without it, an asynchronous save is lost when the process ends."""
-        with self._writing() if kind is None else contextlib.suppress(Exception):
-            self._manager.close()
+        try:
+            with self._writing() if kind is None else contextlib.suppress(Exception):
+                self._manager.close()
+        finally:
+            sys.unraisablehook = self._hook
 
     def save(self, step: int, state: Any, notes: dict[str, Any], *, score: float) -> None:
         """Starts writing a checkpoint; the state may be changed or donated as soon as this returns.

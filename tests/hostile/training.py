@@ -14,9 +14,9 @@ EXPRESSIONS: dict[type[Exception], dict[str, list[str]]] = {
         "optimizer must be an optax gradient transformation such": ["uj.dual_ascent(None)"],
         "every must be an integer": ['uj.dual_ascent(sgd, every="2")'],
         "cap must be a number, or an array of numbers": ['uj.dual_ascent(sgd, cap="high")'],
-        "frozen must be True, False, or an array of booleans": ["uj.dual_ascent(sgd, frozen=7)[0](3)"],
-        "violations must be an array of numbers": ['uj.dual_ascent(sgd)[0]("3")'],
-        "state must be a DualState of init": ["uj.dual_ascent(sgd)[1](None, ones(3))"],
+        "frozen must be True, False, or an array of booleans": ["uj.dual_ascent(sgd, frozen=7).init(3)"],
+        "violations must be an array of numbers": ['uj.dual_ascent(sgd).init("3")'],
+        "state must be a DualState of init": ["uj.dual_ascent(sgd).update(None, ones(3))"],
         "optimizer['a'] must be an optax gradient transformation such": ['uj.dual_ascent({"a": 0.1})'],
         "primal must be an optax": ["uj.primal_dual(0.1, uj.dual_ascent(sgd), violations=2)"],
         "dual must be a dual_ascent(...)": ["uj.primal_dual(sgd, sgd, violations=2)"],
@@ -48,21 +48,21 @@ EXPRESSIONS: dict[type[Exception], dict[str, list[str]]] = {
         "cap must be positive and finite, got -1.0": ["uj.dual_ascent(sgd, cap=-1.0)"],
         "resilience must be positive and finite, or None": ["uj.dual_ascent(sgd, resilience=0.0)"],
         "freeze_after must be at least warmup=0, or None": ["uj.dual_ascent(sgd, freeze_after=-1)"],
-        "a number of constraints of at least 1, got 0": ["uj.dual_ascent(sgd)[0](0)"],
-        "violations must hold at least one array": ["uj.dual_ascent(sgd)[0]({})"],
+        "a number of constraints of at least 1, got 0": ["uj.dual_ascent(sgd).init(0)"],
+        "violations must hold at least one array": ["uj.dual_ascent(sgd).init({})"],
         "start must be finite and at least 0, as multipliers of inequalities are": [
-            "uj.dual_ascent(sgd)[0](3, start=-1.0)"
+            "uj.dual_ascent(sgd).init(3, start=-1.0)"
         ],
-        "start must be one value or have shape (3,)": ["uj.dual_ascent(sgd)[0](3, start=[1.0, 2.0])"],
+        "start must be one value or have shape (3,)": ["uj.dual_ascent(sgd).init(3, start=[1.0, 2.0])"],
         "violations must have shape (3,), as multipliers have": [
-            "uj.dual_ascent(sgd)[1](uj.dual_ascent(sgd)[0](3), ones(2))"
+            "uj.dual_ascent(sgd).update(uj.dual_ascent(sgd).init(3), ones(2))"
         ],
-        "kinds must be one of ('at_most', 'equal'), got 'less'": ['uj.dual_ascent(sgd, kinds="less")[0](3)'],
+        "kinds must be one of ('at_most', 'equal'), got 'less'": ['uj.dual_ascent(sgd, kinds="less").init(3)'],
         "kinds must be one value, or a tree with the groups of the violations": [
-            'uj.dual_ascent(sgd, kinds={"a": "equal"})[0]({"b": ones(2)})'
+            'uj.dual_ascent(sgd, kinds={"a": "equal"}).init({"b": ones(2)})'
         ],
         "violations must be finite": [
-            "uj.dual_ascent(sgd)[1](uj.dual_ascent(sgd)[0](1), np.array([np.nan], np.float32))"
+            "uj.dual_ascent(sgd).update(uj.dual_ascent(sgd).init(1), np.array([np.nan], np.float32))"
         ],
         "penalty must be positive and finite": [
             "uj.dual_ascent(None, penalty=float('inf'))",
