@@ -15,7 +15,7 @@ try:
     from .cli import HELP, parse, unknown
     from .config.commands import EvaluateArguments, MembershipArguments
     from .config.errors import Interrupted, UserError, on_command_line
-    from .system.machine import CTRL_C, hush_xla, keep_memory, order_collectives, stopping_at_once
+    from .system.machine import CTRL_C, HEARD, hush_xla, keep_memory, order_collectives, stopping_at_once
 except ModuleNotFoundError as error:
     if (error.name or "").startswith(("unroll_jax", "train")):
         raise
@@ -95,6 +95,10 @@ def run() -> int:
     try:
         code = main(sys.argv[1:])
         sys.stdout.flush()
+        jax = sys.modules.get("jax")
+        if HEARD and not (jax and jax.distributed.is_initialized()):  # else other processes wait for a good-bye
+            sys.stderr.flush()
+            os._exit(code)  # threads that still compute crash where Python is taken down under them
     except BrokenPipeError:
         _discard_output()
         return CLOSED_PIPE

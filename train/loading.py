@@ -64,9 +64,7 @@ class Opened(NamedTuple):
     """A language model to generate with.
 
     Attributes:
-      config: of the decoder.
       params: of `unroll_jax.models.Decoder`, without the outer key; low-rank changes are added to the kernels.
-      tokenizer: with the chat template.
       template: of prompts.
       deviation: ``gamma -> standard deviation`` of the noise on embeddings.
       name: of the folder or file, for its answers.

@@ -22,15 +22,18 @@ SampleLosses = Float[Array, "samples layers_and_one"]
 
 
 class Objective(Protocol):
-    """The objective of the parameters, a function of every layer's loss, and its state, such as multipliers."""
+    """The objective of the parameters, a function of every layer's loss, and its state, such as multipliers.
+
+    Methods with a body are those of an objective without state and constraints.
+    """
 
     def init(self) -> Any:
         """Returns the initial state, such as multipliers; None without state."""
-        ...
+        return None
 
     def is_affine(self, moving: Any, step: Array) -> bool | Bool[Array, ""]:
         """Returns whether the weights of losses in the value are known without the losses."""
-        ...
+        return True
 
     def value(self, samples: SampleLosses, means: Array, moving: Any, step: Array) -> Float[Array, ""]:
         """Returns the value that the parameters descend."""
@@ -38,7 +41,7 @@ class Objective(Protocol):
 
     def advance(self, samples: SampleLosses, means: Array, moving: Any, step: Array) -> tuple[Any, Any]:
         """Returns the state after the step, and figures of the state before it."""
-        ...
+        return None, None
 
     def describe(self, step: int, value: Any, means: Any, figures: Any) -> tuple[Row, dict[str, str]]:
         """Returns the figures of a step as a row, and some of them for the progress bar."""
@@ -46,7 +49,7 @@ class Objective(Protocol):
 
     def multipliers(self, moving: Any) -> np.ndarray | None:
         """Returns the multipliers of the constraints; None without constraints."""
-        ...
+        return None
 
     def judge(self, step: int, samples: np.ndarray, moving: Any) -> tuple[Row, float]:
         """Returns the row of a validation, and the score of its checkpoint: the highest is the best."""
@@ -54,7 +57,7 @@ class Objective(Protocol):
 
     def report(self, samples: np.ndarray, moving: Any) -> Row:
         """Returns figures by layer on held-out data, for the evaluation; empty where there are none."""
-        ...
+        return {}
 
 
 class Training(NamedTuple):
@@ -198,41 +201,21 @@ class Task(Protocol):
         return {name: float(value) for name, value in figures.items()}, {}
 
 
-class PlainRisk:
+class PlainRisk(Objective):
     """The mean loss of the last layer; the objective has no state."""
-
-    def init(self) -> None:
-        """Returns None: the objective is stateless."""
-        return
-
-    def is_affine(self, moving: Any, step: Array) -> bool:
-        """Returns True: the weights are equal."""
-        return True
 
     def value(self, samples: SampleLosses, means: Array, moving: Any, step: Array) -> Float[Array, ""]:
         """The mean loss of the last layer."""
         return means[-1]
 
-    def advance(self, samples: SampleLosses, means: Array, moving: Any, step: Array) -> tuple[None, None]:
-        """Returns None twice: the objective is stateless."""
-        return None, None
-
     def describe(self, step: int, value: Any, means: Any, figures: Any) -> tuple[Row, dict[str, str]]:
         """The loss."""
         return {"loss": float(means[-1])}, {"loss": f"{means[-1]:.3f}"}
-
-    def multipliers(self, moving: Any) -> None:
-        """Returns None."""
-        return
 
     def judge(self, step: int, samples: np.ndarray, moving: Any) -> tuple[Row, float]:
         """The loss; the lowest is the best."""
         loss = float(samples.mean(axis=0)[-1])
         return {"loss": loss}, -loss
-
-    def report(self, samples: np.ndarray, moving: Any) -> Row:
-        """Returns an empty row."""
-        return {}
 
 
 class NotFiniteError(UserError):

@@ -20,6 +20,7 @@ from ..config.errors import Interrupted
 from ..config.run import Profile
 
 CTRL_C = 130  # exit code of shells for Ctrl-C
+HEARD: set[int] = set()  # signals that this process was asked to end by
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 SIMULATED = "xla_force_host_platform_device_count"
 # XLA for CPUs starts independent collectives in any order, a different one on each device: with fewer cores than
@@ -38,6 +39,7 @@ def handling(number: int, act: Callable[[], None]) -> Iterator[None]:
     """
 
     def handle(*_: object) -> None:
+        HEARD.add(number)
         if number == signal.SIGINT:
             signal.signal(number, signal.SIG_DFL)
         act()
