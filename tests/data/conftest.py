@@ -1,5 +1,6 @@
 import functools
 import os
+import shutil
 import tarfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -101,9 +102,11 @@ def write_images(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def pack() -> Callable[..., Path]:
-    """Packs a folder's files into a tar archive next to it, in order or against it."""
+    """Packs a folder's files into an archive next to it, in order or against it."""
 
-    def packed(root: Path, mode: Literal["w", "w:gz"] = "w", *, reverse: bool = False) -> Path:
+    def packed(root: Path, mode: Literal["w", "w:gz", "zip"] = "w", *, reverse: bool = False) -> Path:
+        if mode == "zip":
+            return Path(shutil.make_archive(str(root), "zip", root.parent, root.name))
         archive = root.parent / (f"{root.name}.tar" if mode == "w" else f"{root.name}.tar.gz")
         with tarfile.open(archive, mode) as tar:
             for file in sorted((path for path in root.rglob("*") if path.is_file()), reverse=reverse):

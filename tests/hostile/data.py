@@ -73,7 +73,7 @@ PREPARE: dict[str, list[tuple[str, Given | None]]] = {
     "video --from v.avi": [
         ("", files({"v.avi": b"RIFF" + bytes(100)})),
         ("59", video("v.avi", 59)),
-        ("90", both(video("v.avi", 90), cut("v.avi", 0.7))),
+        ("59", both(video("v.avi", 90), cut("v.avi", 0.02))),
         ("grey", video("v.avi", 65, black=True)),
     ],
     "image_folder --from d": [

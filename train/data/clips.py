@@ -1,20 +1,25 @@
-"""Clips of grey square frames: the split of each clip, and frames in folders."""
+"""Clips of grey square frames: the split of each clip, and its frames, in folders and in video files."""
 
+import math
 import re
+import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from PIL import Image
 
-from .files import Log, OriginalFile, root_error
+from ..config.errors import UserError, require_extra
+from ..system.files import writing
+from .files import TEMPORARY, Log, OriginalFile, root_error
 from .pictures import check_depth, decode_in_order
 from .splits import KNOWN, SPLITS, looks_like, tenth
 
 FRAME_SIZE = 160  # side of a frame, in pixels
 NUM_FRAMES = 20  # frames of a sequence
+VIDEO_SUFFIXES = (".avi", ".mp4", ".m4v", ".mkv", ".mov", ".mpg", ".mpeg", ".webm", ".wmv", ".ts")
 LAYOUT = "ROOT/train/CLIP/001.png, ROOT/test/CLIP/001.png (and ROOT/validation), or ROOT/CLIP/001.png without splits"
 
 Folders = dict[PurePosixPath, list[OriginalFile]]
@@ -174,6 +179,58 @@ def read_frames(files: list[OriginalFile], root: Path) -> Iterator[np.ndarray]:
                 f"{other[0]}x{other[1]}; bring them to one size",
             )
         yield frame
+
+
+def video_frames(path: Path, *, where: str, log: Log, least: int = 1) -> Iterator[np.ndarray]:
+    """Decodes a video into grey frames, uint8 (160, 160), as far as it goes; errors name it by ``where``.
+
+    The log takes a line if that is not as far as its header claims, and if frames are damaged. Fewer frames than
+    ``least`` are an error at the end.
+    """
+    require_extra("video")
+    import av  # here: only video files need it
+    import av.error
+
+    errors = (av.error.FFmpegError, OSError)
+    try:
+        container: Any = av.open(str(path))
+    except errors as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{where} cannot be read as a video ({reason}); give a whole AVI or MP4 file") from error
+    with container:
+        if not container.streams.video:
+            raise UserError(f"{where} has no video stream; give an AVI or MP4 file")
+        claimed, count, damaged = container.streams.video[0].frames, 0, 0
+        try:
+            for frame in container.decode(video=0):
+                count += 1
+                damaged += bool(frame.is_corrupt)
+                yield standard_frame(frame.to_image())
+        except errors as error:
+            reason = getattr(error, "strerror", None) or error
+            done = f"after {count} of {claimed or 'unknown'} frames"
+            raise UserError(f"{where} cannot be decoded {done} ({reason}); give a whole video file") from error
+    if count < least:
+        raise UserError(f"{where} has {count} frames, fewer than the {least} needed; give a longer one or remove it")
+    if claimed not in (0, count):
+        log(f"  {path.name}: using the {count} frames that decode, of {claimed} in the header")
+    if damaged:
+        log(f"  {path.name}: {damaged} of {count} frames are damaged and used as they decode")
+
+
+def spool_frames(spool: IO[bytes], frames: Iterable[np.ndarray]) -> int:
+    """Writes frames to a temporary file, and returns their number."""
+    with writing(f"{tempfile.gettempdir()}, where decoded frames are kept", TEMPORARY):
+        count = sum(spool.write(frame.tobytes()) for frame in frames) // FRAME_SIZE**2
+        spool.flush()
+    return count
+
+
+def spooled_clip(spool: IO[bytes], start: int) -> Iterator[np.ndarray]:
+    """Yields 20 frames that `spool_frames` wrote, from one on."""
+    shape = (NUM_FRAMES, FRAME_SIZE, FRAME_SIZE)
+    spool.seek(start * FRAME_SIZE**2)
+    yield from np.frombuffer(spool.read(math.prod(shape)), np.uint8).reshape(shape)
 
 
 def holds_masks(path: PurePosixPath) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from ..config.errors import UserError, one_line
 from .files import Log, fingerprint_files, root_error
 from .prepare import Source
-from .rows import is_whole, parse_json, read_rows, read_text, row_file, split_files
+from .rows import is_whole, parse_json, read_rows, read_text, split_files
 
 ROLES = ("system", "user", "assistant")
 WANTED = {
@@ -103,7 +103,7 @@ def open_alpaca(root: Path, _: Log) -> Iterator[Conversations]:
 @contextlib.contextmanager
 def open_conversations(root: Path, _: Log) -> Iterator[Conversations]:
     """Reads the file of every split."""
-    splits = {split: read_rows(row_file(file), ()) for split, file in split_files(root, JSONL).items()}
+    splits = {split: read_rows(file, ()) for split, file in split_files(root, JSONL).items()}
     conversations = {
         split: [conversation_of(row.fields, where=row.where) for row in rows] for split, rows in splits.items()
     }

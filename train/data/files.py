@@ -1,7 +1,6 @@
-"""Original files: in folders, in tar archives that are read in place, and downloads; their fingerprints."""
+"""Original files: in folders, in tar and zip archives, and downloads; their fingerprints."""
 
 import contextlib
-import functools
 import hashlib
 import io
 import lzma
@@ -10,8 +9,8 @@ import re
 import stat
 import tarfile
 import tempfile
-import urllib.error
 import urllib.request
+import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from importlib import metadata
@@ -26,26 +25,59 @@ from ..config.errors import UserError, option_text
 from ..system.files import require_room, require_writable, writing
 
 Log = Callable[[str], None]
+Wanted = Callable[[PurePosixPath], bool]
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-ARCHIVE_ERRORS = (tarfile.TarError, OSError, EOFError, zlib.error, lzma.LZMAError)
-TAR_SUFFIXES = (".tar", ".tgz", ".tbz2", ".txz")
+# zipfile raises RuntimeError over passwords and unknown methods of compression.
+ARCHIVE_ERRORS = (tarfile.TarError, zipfile.BadZipFile, RuntimeError, OSError, EOFError, zlib.error, lzma.LZMAError)
+ARCHIVE_SUFFIXES = (".tar", ".tgz", ".tbz2", ".txz", ".zip")
 SECONDS_TO_ANSWER = 10.0  # after which a server counts as out of reach
 RETRIES = 2  # of a server that was reached; TFDS's own 10 take minutes
 LARGEST = 1 << 28  # bytes of a file that is read whole
-PIECE = 1 << 20  # bytes of a member that are copied at a time
 TEMPORARY = "free room there, or name another folder with TMPDIR"  # if temporary files cannot be written
 
 
 class OriginalFile(NamedTuple):
-    """A file below a root, its place in the order that reads fastest (0 where any does), and its contents.
-
-    ``local`` opens it as a file by itself: a member of an archive is copied for as long as the context lasts.
-    """
+    """A file, and its path below the root, or in the archive that the root is."""
 
     path: PurePosixPath
-    place: int
-    read: Callable[[], bytes]
-    local: Callable[[], contextlib.AbstractContextManager[Path]]
+    local: Path
+
+
+class Published(NamedTuple):
+    """Files as published: their names, folders below a root that may hold them, archives there, and all in words."""
+
+    names: tuple[str, ...]
+    folders: tuple[str, ...]
+    archives: tuple[str, ...]
+    wanted: str
+
+    def find(self, root: Path) -> Path:
+        """Returns the folder that holds the first of the names, or the archive; a root that is a file is one."""
+        if root.is_file():
+            return root
+        require_listable(root)
+        folders = (root / folder for folder in self.folders if (root / folder / self.names[0]).exists())
+        archives = (path for pattern in self.archives for path in sorted(root.glob(pattern)) if path.is_file())
+        if (source := next(folders, None) or next(archives, None)) is None:
+            raise root_error(root, f"holds no {self.names[0]}; give {self.wanted}")
+        return source
+
+    def fingerprint(self, root: Path) -> str:
+        """Fingerprints those of the files that are there, or the archive."""
+        source = self.find(root)
+        files = [path for name in self.names if (path := source / name).exists()]
+        return fingerprint_files(files or [source], root=source)
+
+    @contextlib.contextmanager
+    def open(self, root: Path) -> Iterator[dict[str, OriginalFile]]:
+        """Finds all the files by their names; of several of one name, the one in the fewest folders."""
+        with original_files(self.find(root), lambda path: path.name in self.names) as files:
+            deepest_first = sorted(files, key=lambda file: -len(file.path.parts))
+            by_name = {file.path.name: file for file in deepest_first}
+            for name in self.names:
+                if name not in by_name:
+                    raise root_error(root, f"holds no {name}; give {self.wanted}")
+            yield by_name
 
 
 class Download(NamedTuple):
@@ -105,7 +137,8 @@ def fingerprint_program(file: str, *packages: str) -> Callable[[Path], str]:
 def read_regular(path: Path, *, where: str) -> bytes:
     """Reads a regular file of up to 256 MiB, so that no pipe or device is read without end."""
     try:
-        with open(path, "rb", opener=_opener) as file:
+        # Opening a pipe without a writer would block.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise UserError(f"{where} is not a regular file; name another")
             content = file.read(LARGEST + 1)
@@ -114,10 +147,6 @@ def read_regular(path: Path, *, where: str) -> bytes:
     if len(content) > LARGEST:
         raise UserError(f"{where} has more than {LARGEST >> 20} MiB; split it into several files")
     return content
-
-
-def _opener(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # opening a pipe without a writer would block
 
 
 def check_name(name: str, root: Path) -> None:
@@ -130,15 +159,16 @@ def check_name(name: str, root: Path) -> None:
         raise root_error(root, f": the name {name!a} holds control characters; rename the file or folder")
 
 
-def files_below(root: Path) -> list[Path]:
-    """Lists all files below a folder, following links; a folder that cannot be listed is an error."""
+def files_below(root: Path, wanted: Wanted = lambda _: True) -> list[OriginalFile]:
+    """Lists the wanted files below a folder, following links; a folder that cannot be listed is an error."""
     files = []
-    for folder, inside, names in os.walk(root, followlinks=True, onerror=_refuse):
-        files += [Path(folder, name) for name in names]
+    for folder, inside, names in os.walk(root, followlinks=True, onerror=_raise_unlistable):
+        paths = [Path(folder, name) for name in names]
+        files += [OriginalFile(PurePosixPath(path.relative_to(root).as_posix()), path) for path in paths]
         for link in (Path(folder, name) for name in inside):
             if link.is_symlink() and _is_above(link.resolve(), Path(folder), root):
                 raise root_error(root, f": '{link}' links to a folder above it; remove the link")
-    return files
+    return [file for file in files if wanted(file.path)]
 
 
 def require_listable(folder: Path) -> None:
@@ -146,36 +176,31 @@ def require_listable(folder: Path) -> None:
     try:
         os.scandir(folder).close()
     except OSError as error:
-        _refuse(error)
+        _raise_unlistable(error)
 
 
 @contextlib.contextmanager
-def open_tar(root: Path, wanted: Callable[[PurePosixPath], bool]) -> Iterator[list[OriginalFile]]:
-    """Lists the wanted files of a tar archive, compressed or not; nothing is extracted, and all must be whole."""
-    try:
-        archive = tarfile.open(root)  # noqa: SIM115 (closed below; errors of the caller's are not the archive's)
-    except ARCHIVE_ERRORS as error:
-        raise _damaged(root, error) from error
-    with archive:
-        # The last of several members of one name counts, as it does when an archive is unpacked.
-        members = {PurePosixPath(member.name): member for member in _members(archive, root)}
-        # Seeking back in a compressed archive decompresses it again from its start.
-        compressed = not isinstance(archive.fileobj, io.BufferedReader)
-        yield [
-            OriginalFile(
-                path,
-                member.offset if compressed else 0,
-                functools.partial(_read, archive, member, root),
-                functools.partial(_unpacked, archive, member, root),
-            )
-            for path, member in members.items()
-            if wanted(path) and _is_safe(member, root)
-        ]
+def original_files(root: Path, wanted: Wanted) -> Iterator[list[OriginalFile]]:
+    """Lists the wanted files of a folder, or of a tar or zip archive.
+
+    An archive must be whole. Its wanted files are unpacked into a temporary folder for as long as the context lasts.
+    """
+    if root.is_dir():
+        yield files_below(root, wanted)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            with writing(f"{folder}, where {root} is unpacked", TEMPORARY):
+                (_unpack_zip if zipfile.is_zipfile(root) else _unpack_tar)(root, Path(folder), wanted)
+        except ARCHIVE_ERRORS as error:
+            raise _damaged(root, error) from error
+        yield files_below(Path(folder))
 
 
-def may_be_tar(path: Path) -> bool:
-    """Returns whether a file may be a tar archive, cut or damaged ones included, by its name or its first bytes."""
-    return any(suffix.lower() in TAR_SUFFIXES for suffix in path.suffixes) or tarfile.is_tarfile(path)
+def may_be_archive(path: Path) -> bool:
+    """Returns whether a file may be an archive, cut or damaged ones included, by its name or its first bytes."""
+    named = any(suffix.lower() in ARCHIVE_SUFFIXES for suffix in path.suffixes)
+    return named or tarfile.is_tarfile(path) or zipfile.is_zipfile(path)
 
 
 def fetch(download: Download, folder: Path, log: Log) -> Path:
@@ -205,7 +230,7 @@ def fetch(download: Download, folder: Path, log: Log) -> Path:
         ) from error
 
 
-def _refuse(error: OSError) -> NoReturn:
+def _raise_unlistable(error: OSError) -> NoReturn:
     raise root_error(
         error.filename, f"cannot be listed ({error.strerror}); it needs permission to read and to enter"
     ) from error
@@ -217,65 +242,42 @@ def _is_above(place: Path, folder: Path, root: Path) -> bool:
     return any(each.resolve().is_relative_to(place) for each in way)
 
 
-def _members(archive: tarfile.TarFile, root: Path) -> Iterator[tarfile.TarInfo]:
-    try:
-        yield from archive
+def _unpack_tar(root: Path, folder: Path, wanted: Wanted) -> None:
+    with tarfile.open(root) as archive:
+        # In turn: seeking back in a compressed archive would decompress it again from its start.
+        for member in archive:
+            if wanted(PurePosixPath(member.name)) and not member.isdir():
+                _check_member(member.name, member.isreg(), root)
+                require_room(folder, member.size, f"{member.name} of {root}")
+                archive.extract(member, folder, filter="data")
         # tarfile accepts an archive that stops between two members or inside a header.
         # A complete one ends in blocks of zeros.
-        assert archive.fileobj is not None
-        archive.fileobj.seek(archive.offset)
-        ending = archive.fileobj.read(tarfile.BLOCKSIZE)
-    except ARCHIVE_ERRORS as error:
-        raise _damaged(root, error) from error
-    if ending != bytes(tarfile.BLOCKSIZE):
-        raise _damaged(root, "it has no end mark")
+        ending = io.BytesIO() if archive.fileobj is None else archive.fileobj
+        ending.seek(archive.offset)
+        if ending.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+            raise _damaged(root, "it has no end mark")
 
 
-def _is_safe(member: tarfile.TarInfo, root: Path) -> bool:
-    inside = PurePosixPath(member.name)
+def _unpack_zip(root: Path, folder: Path, wanted: Wanted) -> None:
+    with zipfile.ZipFile(root) as archive:
+        members = [each for each in archive.infolist() if wanted(PurePosixPath(each.filename)) and not each.is_dir()]
+        for member in members:
+            _check_member(member.filename, True, root)
+        require_room(folder, sum(member.file_size for member in members), str(root))
+        archive.extractall(folder, members)
+
+
+def _check_member(name: str, plain: bool, root: Path) -> None:
+    inside = PurePosixPath(name)
     if inside.is_absolute() or ".." in inside.parts:
-        raise root_error(root, f": member {member.name!r} points outside the archive; make it anew")
-    if not member.isreg():
-        raise root_error(root, f": member {member.name!r} is not a plain file; make the archive anew")
-    check_name(member.name, root)
-    return True
-
-
-def _read(archive: tarfile.TarFile, member: tarfile.TarInfo, root: Path) -> bytes:
-    try:
-        opened = archive.extractfile(member)
-        content = b"" if opened is None else opened.read()
-    except ARCHIVE_ERRORS as error:
-        raise _damaged(root, error) from error
-    if len(content) != member.size:
-        raise _damaged(root, f"member {member.name!r} is not a whole plain file")
-    return content
-
-
-@contextlib.contextmanager
-def _unpacked(archive: tarfile.TarFile, member: tarfile.TarInfo, root: Path) -> Iterator[Path]:
-    """Copies a member into a file, which is deleted after the context."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, PurePosixPath(member.name).name)
-        require_room(path.parent, member.size, f"{member.name} of {root}")
-        with writing(f"{folder}, where {member.name} of {root} is unpacked", TEMPORARY), path.open("wb") as file:
-            for piece in _pieces(archive, member, root):
-                file.write(piece)
-        yield path
-
-
-def _pieces(archive: tarfile.TarFile, member: tarfile.TarInfo, root: Path) -> Iterator[bytes]:
-    """Yields the contents of a member; only errors of reading are damage of the archive."""
-    try:
-        with archive.extractfile(member) or io.BytesIO() as content:
-            while piece := content.read(PIECE):
-                yield piece
-    except ARCHIVE_ERRORS as error:
-        raise _damaged(root, error) from error
+        raise root_error(root, f": member {name!r} points outside the archive; make it anew")
+    if not plain:
+        raise root_error(root, f": member {name!r} is not a plain file; make the archive anew")
+    check_name(name, root)
 
 
 def _damaged(root: Path, error: Exception | str) -> UserError:
     reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(":")
     return root_error(
-        root, f"is neither a folder nor a whole tar archive ({reason}); if it was truncated, copy it again"
+        root, f"is neither a folder nor a whole tar or zip archive ({reason}); if it was truncated, copy it again"
     )

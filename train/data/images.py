@@ -13,7 +13,7 @@ from PIL import Image
 from ..config.data import ImageConfig, SceneConfig
 from ..config.errors import UserError, option_text
 from . import generated
-from .files import Download, Log, OriginalFile, fingerprint_files, open_tar, root_error
+from .files import Download, Log, OriginalFile, Published, root_error
 from .pictures import (
     PICTURES,
     Examples,
@@ -45,6 +45,7 @@ PARTS = {"train": tuple(f"data_batch_{number}.bin" for number in range(1, 6)), "
 FILES = (*PARTS["train"], *PARTS["test"])
 ARCHIVE, FOLDER = "cifar-10-binary.tar.gz", "cifar-10-batches-bin"
 WANTED = f"{ARCHIVE} or the folder it unpacks to, the binary version from {DOWNLOAD.url} (pickles are never loaded)"
+CIFAR10 = Published(FILES, (".", FOLDER), (ARCHIVE,), WANTED)
 RECORDS = 10_000  # of a file
 SHAPE = (32, 32, 3)
 RECORD_BYTES = 1 + 32 * 32 * 3
@@ -185,39 +186,14 @@ def _levels(_: OriginalFile, picture: Image.Image) -> np.ndarray:
     return levels(picture)
 
 
-def fingerprint_cifar10(root: Path) -> str:
-    """Fingerprints the six files, or the archive that holds them."""
-    source = _find(root)
-    files = [path for name in FILES if (path := source / name).exists()] if source.is_dir() else [source]
-    return fingerprint_files(files, root=source)
-
-
 @contextlib.contextmanager
 def open_cifar10(root: Path, _: Log) -> Iterator[PictureSet[LabelledImages]]:
     """Reads all images into memory, 184 MB."""
-    source = _find(root)
-    if source.is_dir():
-        contents = {name: (source / name).read_bytes() for name in FILES if (source / name).exists()}
-    else:
-        with open_tar(source, lambda inside: inside.name in FILES) as files:
-            contents = {file.path.name: file.read() for file in files}
-    if missing := [name for name in FILES if name not in contents]:
-        raise root_error(root, f"holds no {missing[0]}; give {WANTED}")
+    with CIFAR10.open(root) as files:
+        contents = {name: file.local.read_bytes() for name, file in files.items()}
     records = {name: _records(contents[name], where=f"{option_text('data.root', root)}: {name}") for name in FILES}
     splits = {split: _images([records[name] for name in names]) for split, names in PARTS.items()}
     yield PictureSet(CLASSES, SHAPE, splits)
-
-
-def _find(root: Path) -> Path:
-    """Returns the folder of the six files, or the archive."""
-    if root.is_file():
-        return root
-    for folder in (root, root / FOLDER):
-        if (folder / FILES[0]).exists():
-            return folder
-    if (root / ARCHIVE).is_file():
-        return root / ARCHIVE
-    raise root_error(root, f"holds no {FILES[0]}; give {WANTED}")
 
 
 def _records(content: bytes, *, where: str) -> np.ndarray:
@@ -247,6 +223,6 @@ def _images(files: list[np.ndarray]) -> LabelledImages:
 
 IMAGES: dict[str, Source[PictureSet[LabelledImages]]] = {
     "digits": generated.DIGITS,
-    "cifar10": Source(fingerprint_cifar10, open_cifar10, WANTED, DOWNLOAD),
+    "cifar10": Source(CIFAR10.fingerprint, open_cifar10, WANTED, DOWNLOAD),
     "image_folder": Source(fingerprint_images, open_image_folder, f"the folder or tar archive of images, {LAYOUT}"),
 }

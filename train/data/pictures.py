@@ -2,10 +2,9 @@
 
 import contextlib
 import functools
-import io
 import struct
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
@@ -14,7 +13,7 @@ import tensorflow_datasets as tfds
 from PIL import Image, UnidentifiedImageError
 
 from ..config.errors import UserError
-from .files import Log, OriginalFile, files_below, fingerprint_files, open_tar, root_error
+from .files import Log, OriginalFile, files_below, fingerprint_files, original_files, root_error
 from .prepare import Kind, Originals, Record, with_progress
 from .reader import Dataset, Records
 from .splits import SPLITS
@@ -125,19 +124,16 @@ class PictureData(Dataset[PictureBatch]):
 
 def fingerprint_images(root: Path, *, suffixes: Collection[str] = IMAGE_SUFFIXES) -> str:
     """Fingerprints the image files of a folder, or of a root that is a file the file."""
-    return fingerprint_files(_paths(root, suffixes) if root.is_dir() else [root], root=root)
+    if not root.is_dir():
+        return fingerprint_files([root], root=root)
+    files = files_below(root, functools.partial(is_image, suffixes=suffixes))
+    return fingerprint_files([file.local for file in _some(files, root, suffixes)], root=root)
 
 
 @contextlib.contextmanager
 def open_image_files(root: Path, *, suffixes: Collection[str] = IMAGE_SUFFIXES) -> Iterator[list[OriginalFile]]:
-    """Lists the image files of a folder or a tar archive, in no order; they can be read while the context lasts."""
-    if root.is_dir():
-        yield [
-            OriginalFile(below(root, path), 0, path.read_bytes, functools.partial(contextlib.nullcontext, path))
-            for path in _paths(root, suffixes)
-        ]
-        return
-    with open_tar(root, functools.partial(is_image, suffixes=suffixes)) as files:
+    """Lists the image files of a folder or an archive, in no order; they can be read while the context lasts."""
+    with original_files(root, functools.partial(is_image, suffixes=suffixes)) as files:
         yield _some(files, root, suffixes)
 
 
@@ -147,11 +143,6 @@ def check_one_data_set(tops: Collection[str], root: Path) -> None:
         raise root_error(root, f"holds several data sets ({', '.join(sorted(tops))}); give one of them")
 
 
-def below(root: Path, path: Path) -> PurePosixPath:
-    """A path as it is below the root."""
-    return PurePosixPath(path.relative_to(root).as_posix())
-
-
 def is_image(path: PurePosixPath, suffixes: Collection[str] = IMAGE_SUFFIXES) -> bool:
     """Returns whether a name is an image's; hidden files and the shadow files of macOS archives are not."""
     hidden = any((part.startswith(".") and part != "..") or part == "__MACOSX" for part in path.parts)
@@ -159,18 +150,17 @@ def is_image(path: PurePosixPath, suffixes: Collection[str] = IMAGE_SUFFIXES) ->
 
 
 def decode_in_order(
-    files: Sequence[OriginalFile], convert: Callable[[OriginalFile, Image.Image], T], *, root: Path, what: str
+    files: Iterable[OriginalFile], convert: Callable[[OriginalFile, Image.Image], T], *, root: Path, what: str
 ) -> Iterator[T]:
-    """Decodes files in the order given, reading an archive forward; a ValueError of ``convert`` blames the picture."""
-    contents: dict[PurePosixPath, bytes] = {}
-    places = [file.place for file in files]
-    if places != sorted(places):
-        # Going back in a compressed archive means decompressing it again: read forward, keep, then put in order.
-        for file in sorted(files, key=lambda file: file.place):
-            contents[file.path] = _named(file.read, file, root, what)
+    """Decodes files in the order given; errors, a ValueError of ``convert`` too, name the picture."""
     for file in files:
-        kept = contents.pop(file.path, None)
-        yield _named(lambda file=file, kept=kept: _decode(file, kept, convert), file, root, what)
+        try:
+            yield _decode(file, convert)
+        except IMAGE_ERRORS as error:
+            reason = "not an image of a known kind" if isinstance(error, UnidentifiedImageError) else error
+            raise root_error(
+                root, f": {what} '{file.path}' cannot be read as an image ({reason}); replace or remove it"
+            ) from error
 
 
 def levels(picture: Image.Image) -> np.ndarray:
@@ -245,35 +235,20 @@ def moments(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return mean, np.sqrt((counts * deviations).sum(-1) / total)
 
 
-def _paths(root: Path, suffixes: Collection[str]) -> list[Path]:
-    return _some([path for path in files_below(root) if is_image(below(root, path), suffixes)], root, suffixes)
-
-
 def _some(files: list[T], root: Path, suffixes: Collection[str]) -> list[T]:
     if not files:
-        raise root_error(root, f"holds no {', '.join(suffixes)} files; give a folder or tar archive of them")
+        raise root_error(root, f"holds no {', '.join(suffixes)} files; give a folder or archive of them")
     return files
 
 
-def _decode(file: OriginalFile, content: bytes | None, convert: Callable[[OriginalFile, Image.Image], T]) -> T:
-    content = file.read() if content is None else content
+def _decode(file: OriginalFile, convert: Callable[[OriginalFile, Image.Image], T]) -> T:
     with warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
-        with Image.open(io.BytesIO(content), formats=FORMATS) as picture:
+        with Image.open(file.local, formats=FORMATS) as picture:
             # Pages of a TIFF, frames of an animated PNG; other pictures in a camera's JPEG (MPO) are views of one.
             if picture.format not in ("JPEG", "MPO") and (pages := getattr(picture, "n_frames", 1)) > 1:
                 raise ValueError(f"it holds {pages} pictures; save each by itself")
             return convert(file, picture)
-
-
-def _named(read: Callable[[], T], file: OriginalFile, root: Path, what: str) -> T:
-    try:
-        return read()
-    except IMAGE_ERRORS as error:
-        reason = "not an image of a known kind" if isinstance(error, UnidentifiedImageError) else error
-        raise root_error(
-            root, f": {what} '{file.path}' cannot be read as an image ({reason}); replace or remove it"
-        ) from error
 
 
 def _records(pictures: PictureSet[Examples], split: str, facts: Record, where: str, log: Log) -> Iterator[Record]:

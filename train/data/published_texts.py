@@ -1,18 +1,24 @@
 """Published texts, in a folder or an archive: IMDB, SST-2 of GLUE, and MultiNLI."""
 
 import contextlib
-import functools
 import re
-import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
 
 from ..config.errors import UserError, option_text
-from .files import Download, Log, fingerprint_files, open_tar, require_listable, root_error
+from .files import (
+    Download,
+    Log,
+    OriginalFile,
+    Published,
+    files_below,
+    fingerprint_files,
+    original_files,
+    root_error,
+)
 from .prepare import Source
-from .rows import Labelled, RowFile, TextSet, checked, decoded, is_empty, read_rows, row_file
+from .rows import Labelled, TextSet, checked, decoded, is_empty, read_rows
 
 SENTIMENTS = ("negative", "positive")
 
@@ -23,14 +29,17 @@ IMDB_DOWNLOAD = Download(
     "imdb",
     (84_125_825, "c40f74a18d3b61f90feba1e17730e0d38e8b97c05fde7008942e91923d1658fe", "aclImdb_v1.tar.gz"),
 )
-IMDB_WANTED = "the folder aclImdb of the reviews as published, or a tar archive of it such as aclImdb_v1.tar.gz"
 IMDB_SPLITS = ("train", "test")
-IMDB_FOLDERS = (".", "aclImdb", "imdb/aclImdb")
-IMDB_ARCHIVES = ("aclImdb*.tar.gz", "imdb/aclImdb*.tar.gz")
+IMDB_PLACE = Published(
+    ("train/neg",),
+    (".", "aclImdb", "imdb/aclImdb"),
+    ("aclImdb*.tar.gz", "imdb/aclImdb*.tar.gz"),
+    "the folder aclImdb of the reviews as published, or an archive of it such as aclImdb_v1.tar.gz",
+)
 # Folder of each class, and the stars its reviews give; reviews of 5 and 6 stars were left out.
 STARS = {"neg": range(1, 5), "pos": range(7, 11)}
 # Reviews in unsup have no label.
-REVIEW = re.compile(r"(?:.*/)?aclImdb/(train|test)/(?!unsup/)([^/.][^/]*)/(\d+)_(\d+)\.txt")
+REVIEW = re.compile(r"(?:.*/)?(train|test)/(?!unsup/)([^/.][^/]*)/(\d+)_(\d+)\.txt")
 
 Review = tuple[str, int, int, str]  # split, label, number, text: the keys they are put in order with
 
@@ -44,47 +53,32 @@ MNLI_COLUMNS = ("sentence1", "sentence2", "gold_label")
 UNDECIDED = "-"  # the gold label of MultiNLI where the annotators did not agree
 
 
-class Place(NamedTuple):
-    """The place of published files: their names, their possible folders (the first with any counts), and in words.
-
-    In a zip archive they lie anywhere.
-    """
-
-    names: tuple[str, ...]
-    folders: tuple[str, ...]
-    wanted: str
-
-
-SST2_PLACE = Place(
+SST2_PLACE = Published(
     tuple(SST2_FILES.values()),
     (".", "SST-2", "glue/SST-2"),
+    (),
     "the folder of SST-2's train.tsv, dev.tsv and test.tsv, or SST-2.zip, both as GLUE has them",
 )
-MNLI_PLACE = Place(
+MNLI_PLACE = Published(
     tuple(MNLI_FILES.values()),
     (".", "multinli_1.0", "mnli"),
+    (),
     f"the folder of {' and '.join(MNLI_FILES.values())}, or multinli_1.0.zip, which holds both",
 )
 
 
 def fingerprint_imdb(root: Path) -> str:
     """Fingerprints the reviews of the unpacked folder, or the archive."""
-    source = _find_reviews(root)
-    folders = [source / split / name for split in IMDB_SPLITS for name in STARS]
-    reviews = [file for folder in folders for file in folder.glob("*.txt")]
-    return fingerprint_files([source] if source.is_file() else reviews, root=source)
+    source = IMDB_PLACE.find(root)
+    reviews = [source] if source.is_file() else [file.local for file in files_below(source, _is_review)]
+    return fingerprint_files(reviews, root=source)
 
 
 @contextlib.contextmanager
 def open_imdb(root: Path, _: Log) -> Iterator[TextSet]:
     """Reads both splits, negative reviews first, each class by number."""
-    source = _find_reviews(root)
-    if source.is_dir():
-        names = ((file, PurePosixPath("aclImdb", file.relative_to(source))) for file in source.glob("*/*/*.txt"))
-        reviews = sorted(_reviews(((name, file.read_bytes) for file, name in names), root))
-    else:
-        with open_tar(source, lambda path: REVIEW.fullmatch(str(path)) is not None) as files:
-            reviews = sorted(_reviews(((file.path, file.read) for file in files), root))
+    with original_files(IMDB_PLACE.find(root), _is_review) as files:
+        reviews = sorted(_reviews(files, root))
     present = {(split, label) for split, label, *_ in reviews}
     for split in IMDB_SPLITS:
         for label, name in enumerate(STARS):
@@ -99,12 +93,12 @@ def open_imdb(root: Path, _: Log) -> Iterator[TextSet]:
 @contextlib.contextmanager
 def open_sst2(root: Path, log: Log) -> Iterator[TextSet]:
     """Reads every split; without test labels, as in GLUE, dev is the test split and validation is cut from train."""
-    with _open_rows(root, SST2_PLACE) as files:
-        splits = {split: _sentences(files[SST2_FILES[split]]) for split in ("train", "validation")}
+    with SST2_PLACE.open(root) as files:
+        splits = {split: _sentences(files[SST2_FILES[split]], root) for split in ("train", "validation")}
         test = files[SST2_FILES["test"]]
-        first = next(read_rows(test, ("sentence",)), None)
+        first = next(read_rows(test.local, ("sentence",)), None)
         if first is None or "label" in first.fields:
-            splits["test"] = _sentences(test)
+            splits["test"] = _sentences(test, root)
         else:
             log("  test.tsv has no labels, as GLUE gives it out: dev.tsv is the test split, train gives validation")
             splits["test"] = splits.pop("validation")
@@ -114,39 +108,19 @@ def open_sst2(root: Path, log: Log) -> Iterator[TextSet]:
 @contextlib.contextmanager
 def open_mnli(root: Path, log: Log) -> Iterator[TextSet]:
     """Reads train, and the matched dev file as the test split; logs the number of records left out."""
-    with _open_rows(root, MNLI_PLACE) as files:
-        splits = {split: _pairs(files[name], split, log) for split, name in MNLI_FILES.items()}
+    with MNLI_PLACE.open(root) as files:
+        splits = {split: _pairs(files[name], root, split, log) for split, name in MNLI_FILES.items()}
     yield TextSet(MNLI_CLASSES, splits, pairs=True)
 
 
-def fingerprint_rows(root: Path, *, place: Place) -> str:
-    """Fingerprints those of the files that are there, or the zip archive that holds them."""
-    source = _folder(root, place) or root
-    files = [path for name in place.names if (path := source / name).exists()]
-    return fingerprint_files([source] if source.is_file() else files, root=source)
+def _is_review(path: PurePosixPath) -> bool:
+    return REVIEW.fullmatch(str(path)) is not None
 
 
-def _find_reviews(root: Path) -> Path:
-    """Returns the folder of both splits, or the archive."""
-    if root.is_file():
-        return root
-    require_listable(root)
-    for folder in (root / place for place in IMDB_FOLDERS):
-        classes = [folder / split / name for split in IMDB_SPLITS for name in STARS]
-        if present := [path for path in classes if path.is_dir()]:
-            for path in present:
-                require_listable(path)
-            return folder
-    for archive in (path for pattern in IMDB_ARCHIVES for path in sorted(root.glob(pattern))):
-        if archive.is_file():
-            return archive
-    raise root_error(root, f"holds neither aclImdb/train/neg/0_3.txt and so on nor an archive; give {IMDB_WANTED}")
-
-
-def _reviews(files: Iterable[tuple[PurePosixPath, Callable[[], bytes]]], root: Path) -> Iterator[Review]:
-    for path, read in files:
-        if not (match := REVIEW.fullmatch(str(path))):
-            continue
+def _reviews(files: Iterable[OriginalFile], root: Path) -> Iterator[Review]:
+    for path, local in files:
+        match = REVIEW.fullmatch(str(path))
+        assert match is not None  # only reviews are listed
         split, name, number, stars = match[1], match[2], int(match[3]), int(match[4])
         where = f"{option_text('data.root', root)}: {path}"
         if name not in STARS:
@@ -154,72 +128,27 @@ def _reviews(files: Iterable[tuple[PurePosixPath, Callable[[], bytes]]], root: P
         if stars not in STARS[name]:
             raise UserError(f"{where} has {stars} stars, not of {name}; copy the original again")
         try:
-            content = read()
+            content = local.read_bytes()
         except OSError as error:  # a link that leads nowhere, a folder with the name of a review
             raise UserError(f"{where} cannot be read ({error.strerror}); copy the original again") from error
         yield split, list(STARS).index(name), number, checked(decoded(content, where=where), where=where)
 
 
-@contextlib.contextmanager
-def _open_rows(root: Path, place: Place) -> Iterator[dict[str, RowFile]]:
-    """Finds the files, each by its name; they can be read while the context lasts."""
-    folder = _folder(root, place)
-    with contextlib.ExitStack() as stack:
-        if folder is not None:
-            row_files = {name: row_file(folder / name) for name in place.names if (folder / name).exists()}
-        else:
-            archive = stack.enter_context(_open_zip(root, place))
-            row_files = {name: file for name in place.names if (file := _packed(archive, name, root))}
-        for name in place.names:
-            if name not in row_files:
-                raise root_error(folder or root, f"holds no {name}; give {place.wanted}")
-        yield row_files
-
-
-def _folder(root: Path, place: Place) -> Path | None:
-    """The folder that holds the files; None where the root is a file."""
-    if root.is_file():
-        return None
-    for folder in (root / name for name in place.folders):
-        if any((folder / name).exists() for name in place.names):
-            return folder
-    raise root_error(root, f"holds no {place.names[0]}; give {place.wanted}")
-
-
-def _open_zip(root: Path, place: Place) -> zipfile.ZipFile:
-    try:
-        return zipfile.ZipFile(root)
-    except (zipfile.BadZipFile, OSError) as error:
-        raise root_error(
-            root,
-            f"is neither a folder nor a whole zip archive ({error}); if it was truncated, copy it again; give "
-            f"{place.wanted}",
-        ) from error
-
-
-def _packed(archive: zipfile.ZipFile, name: str, root: Path) -> RowFile | None:
-    members = [member for member in archive.namelist() if PurePosixPath(member).name == name]
-    if not members:
-        return None
-    member = min(members, key=lambda path: path.count("/"))
-    return RowFile(f"{root}: {member}", PurePosixPath(name).suffix, lambda: archive.open(member))
-
-
-def _sentences(file: RowFile) -> list[Labelled]:
+def _sentences(file: OriginalFile, root: Path) -> list[Labelled]:
     sentences = []
-    for row in read_rows(file, ("sentence", "label")):
+    for row in read_rows(file.local, ("sentence", "label"), where=f"{root}: {file.path}"):
         text = checked(row.fields["sentence"], where=row.where)
         if (label := row.fields["label"]) not in ("0", "1"):
             raise UserError(f"{row.where} has label {label!r}; a label must be 0 (negative) or 1 (positive)")
         sentences.append(Labelled(text, int(label)))
     if not sentences:
-        raise UserError(f"{file.where} holds no sentences; copy the original again")
+        raise UserError(f"{root}: {file.path} holds no sentences; copy the original again")
     return sentences
 
 
-def _pairs(file: RowFile, split: str, log: Log) -> list[Labelled]:
+def _pairs(file: OriginalFile, root: Path, split: str, log: Log) -> list[Labelled]:
     pairs, dropped = [], Counter()
-    for row in read_rows(file, MNLI_COLUMNS):
+    for row in read_rows(file.local, MNLI_COLUMNS, where=f"{root}: {file.path}"):
         premise, hypothesis, label = (row.fields[column] for column in MNLI_COLUMNS)
         if label == UNDECIDED:
             dropped["have no gold label ('-')"] += 1
@@ -234,10 +163,10 @@ def _pairs(file: RowFile, split: str, log: Log) -> list[Labelled]:
     for reason, count in dropped.items():
         log(f"  {split}: leaving out {count} record(s) that {reason}")
     if not pairs:
-        raise UserError(f"{file.where} holds no labelled records; copy the original again")
+        raise UserError(f"{root}: {file.path} holds no labelled records; copy the original again")
     return pairs
 
 
-IMDB = Source(fingerprint_imdb, open_imdb, IMDB_WANTED, IMDB_DOWNLOAD)
-SST2 = Source(functools.partial(fingerprint_rows, place=SST2_PLACE), open_sst2, SST2_PLACE.wanted, SST2_DOWNLOAD)
-MNLI = Source(functools.partial(fingerprint_rows, place=MNLI_PLACE), open_mnli, MNLI_PLACE.wanted, MNLI_DOWNLOAD)
+IMDB = Source(fingerprint_imdb, open_imdb, IMDB_PLACE.wanted, IMDB_DOWNLOAD)
+SST2 = Source(SST2_PLACE.fingerprint, open_sst2, SST2_PLACE.wanted, SST2_DOWNLOAD)
+MNLI = Source(MNLI_PLACE.fingerprint, open_mnli, MNLI_PLACE.wanted, MNLI_DOWNLOAD)

@@ -1,14 +1,12 @@
 """Rows of TSV, CSV and JSONL files, and their splits; errors name the line."""
 
 import csv
-import functools
 import json
 import re
-import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -42,14 +40,6 @@ class TextSet(NamedTuple):
     class_names: tuple[str, ...]
     splits: Mapping[str, Sequence[Labelled]]
     pairs: bool = False
-
-
-class RowFile(NamedTuple):
-    """A file of rows: its name in messages, its suffix, and a function that opens it."""
-
-    where: str
-    suffix: str
-    open: Callable[[], IO[bytes]]
 
 
 class Row(NamedTuple):
@@ -110,10 +100,16 @@ def checked(text: str, *, where: str) -> str:
     return text
 
 
-def read_rows(file: RowFile, columns: Sequence[str]) -> Iterator[Row]:
-    """Reads the rows of TSV (without quoting) or CSV with a header, or of JSONL with an object a line."""
-    lines = _lines(file)
-    return _objects(file, lines, columns) if file.suffix == ".jsonl" else _records(file, lines, columns)
+def read_rows(path: Path, columns: Sequence[str], *, where: str | None = None) -> Iterator[Row]:
+    """Reads the rows of TSV (without quoting) or CSV with a header, or of JSONL with an object a line.
+
+    Errors name the file by ``where``, or else by its path.
+    """
+    where = str(path) if where is None else where
+    lines = _lines(path, where)
+    if path.suffix == ".jsonl":
+        return _objects(where, lines, columns)
+    return _records(where, _tabbed(lines) if path.suffix == ".tsv" else _quoted(where, lines), columns)
 
 
 def split_files(root: Path, suffixes: Sequence[str]) -> dict[str, Path]:
@@ -142,11 +138,6 @@ def split_files(root: Path, suffixes: Sequence[str]) -> dict[str, Path]:
     return paths
 
 
-def row_file(path: Path) -> RowFile:
-    """Returns a file of rows on the disk."""
-    return RowFile(str(path), path.suffix, functools.partial(path.open, "rb"))
-
-
 def three_splits(
     splits: Mapping[str, Sequence[T]], share: float, what: str, *, labels: Callable[[T], int] = lambda _: 0
 ) -> dict[str, Sequence[T]]:
@@ -167,23 +158,22 @@ def checksum(rows: Iterable[Iterable[Any]]) -> int:
     return value
 
 
-def _lines(file: RowFile) -> Iterator[str]:
+def _lines(path: Path, where: str) -> Iterator[str]:
     """Lines with their ends. They end at a newline alone: texts hold the other characters that Python splits at."""
     try:
-        with file.open() as content:
+        with path.open("rb") as content:
             for number, line in enumerate(content, start=1):
-                yield decoded(line, where=file.where, first_line=number)
-    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
-        # zipfile raises RuntimeError over passwords and unknown methods of compression.
-        raise UserError(f"{file.where} cannot be read ({error}); copy it again") from error
+                yield decoded(line, where=where, first_line=number)
+    except OSError as error:
+        raise UserError(f"{where} cannot be read ({error.strerror}); copy it again") from error
 
 
-def _records(file: RowFile, lines: Iterator[str], columns: Sequence[str]) -> Iterator[Row]:
+def _records(source: str, rows: Iterator[tuple[int, list[str]]], columns: Sequence[str]) -> Iterator[Row]:
     header: list[str] | None = None
-    for number, fields in _tabbed(lines) if file.suffix == ".tsv" else _quoted(file, lines):
+    for number, fields in rows:
         if not fields:
             continue
-        where = f"{file.where} line {number}"
+        where = f"{source} line {number}"
         if header is None:
             header = _header(fields, columns, where)
             continue
@@ -193,7 +183,7 @@ def _records(file: RowFile, lines: Iterator[str], columns: Sequence[str]) -> Ite
             raise UserError(f"{where} has {len(fields)} field(s), the header has {len(header)}; correct the line")
         yield Row(where, dict(zip(header, fields, strict=True)))
     if header is None:
-        raise UserError(f"{file.where} is empty; it must begin with a header that has {_listed(columns)}")
+        raise UserError(f"{source} is empty; it must begin with a header that has {_listed(columns)}")
 
 
 def _tabbed(lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
@@ -202,7 +192,7 @@ def _tabbed(lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
         yield number, content.split("\t") if content else []
 
 
-def _quoted(file: RowFile, lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
+def _quoted(where: str, lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(LONGEST_FIELD)
     reader, number = csv.reader(lines, strict=True), 1
     try:
@@ -210,7 +200,7 @@ def _quoted(file: RowFile, lines: Iterator[str]) -> Iterator[tuple[int, list[str
             yield number, fields
             number = reader.line_num + 1  # a quoted field may hold line breaks: a row is named by its first line
     except csv.Error as error:
-        raise UserError(f"{file.where} line {number} cannot be read as CSV ({error}); correct the line") from error
+        raise UserError(f"{where} line {number} cannot be read as CSV ({error}); correct the line") from error
 
 
 def _header(names: list[str], columns: Sequence[str], where: str) -> list[str]:
@@ -222,11 +212,11 @@ def _header(names: list[str], columns: Sequence[str], where: str) -> list[str]:
     return names
 
 
-def _objects(file: RowFile, lines: Iterator[str], columns: Sequence[str]) -> Iterator[Row]:
+def _objects(source: str, lines: Iterator[str], columns: Sequence[str]) -> Iterator[Row]:
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
-        where = f"{file.where} line {number}"
+        where = f"{source} line {number}"
         try:
             fields = parse_json(line)
         except (ValueError, RecursionError) as error:

@@ -18,7 +18,7 @@ from . import generated, published_texts
 from .files import Log, fingerprint_files, root_error
 from .prepare import Kind, Originals, Source, origin, prepare_from
 from .reader import Dataset, Records, open_prepared
-from .rows import SUFFIXES, Labelled, Row, TextSet, checked, checksum, read_rows, row_file, split_files, three_splits
+from .rows import SUFFIXES, Labelled, Row, TextSet, checked, checksum, read_rows, split_files, three_splits
 from .splits import SPLITS, check_share
 
 WANTED = "a TSV, CSV or JSONL file, or a folder with one called train, and optionally test and validation"
@@ -124,7 +124,7 @@ def open_table(root: Path, _: Log, *, columns: Columns) -> Iterator[TextSet]:
 
 
 def _read(path: Path, columns: Columns) -> list[Row]:
-    rows = list(read_rows(row_file(path), [column for column in columns if column is not None]))
+    rows = list(read_rows(path, [column for column in columns if column is not None]))
     if not rows:
         raise UserError(f"{path} has no rows; give at least one")
     return rows

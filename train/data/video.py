@@ -13,11 +13,12 @@ import tensorflow_datasets as tfds
 
 from ..config.data import DataConfig
 from ..config.errors import UserError, option_text
-from . import generated, video_file
+from . import generated
 from .clips import (
     FRAME_SIZE,
     LAYOUT,
     NUM_FRAMES,
+    VIDEO_SUFFIXES,
     ClipSet,
     Folders,
     Splits,
@@ -29,10 +30,13 @@ from .clips import (
     numbered,
     read_frames,
     split_clips,
+    spool_frames,
+    spooled_clip,
     stated_split,
     stretches,
+    video_frames,
 )
-from .files import Log, OriginalFile, may_be_tar, root_error
+from .files import Log, OriginalFile, may_be_archive, root_error
 from .pictures import (
     CHANNELS,
     IMAGE_SUFFIXES,
@@ -47,8 +51,8 @@ from .prepare import Kind, Originals, Record, Source, origin, prepare_from, with
 from .reader import Dataset, Records, open_prepared
 from .splits import SPLITS
 
-SUFFIXES = (*IMAGE_SUFFIXES, *video_file.SUFFIXES)
-WANTED = "a video file (AVI, MP4), or a folder or tar archive of frames or videos"
+SUFFIXES = (*IMAGE_SUFFIXES, *VIDEO_SUFFIXES)
+WANTED = "a video file (AVI, MP4), or a folder or archive of frames or videos"
 VIDEO = Kind("video", "1.1.0")
 PATCH_SIZE = 16  # side of a patch, in pixels
 SHOWN = 3  # clips of a split that the log names
@@ -151,7 +155,7 @@ def frames_of(source: Path | str | np.ndarray) -> tuple[np.ndarray, bool]:
             return picture_of(path, shape)[None, ..., 0], True
         if not path.is_file():
             raise UserError(f"{path} is not a file; give a picture, a video, or an array of frames")
-        if frames := list(video_file.grey_frames(path, where=str(path), log=print)):
+        if frames := list(video_frames(path, where=str(path), log=print)):
             return np.stack(frames), False
         raise UserError(f"{path} has no frame; give a whole video file")
     pixels = pixels_of(source)
@@ -171,7 +175,7 @@ def open_footage(root: Path, log: Log) -> Iterator[Splits]:
     """Opens the clips below a root: every folder of frames and every video is one, read in its turn.
 
     Folders name the splits. A clip that serves several splits is cut in time: a video is then decoded once, into a
-    temporary file. Of an archive, one video at a time is copied to a file. A file that is not an archive is a video.
+    temporary file. A file that is not an archive is a video.
     """
     with _opened(root) as files, tempfile.TemporaryFile() as spool:
         folders, videos = _clips(files, root, log)
@@ -180,17 +184,16 @@ def open_footage(root: Path, log: Log) -> Iterator[Splits]:
         one = (names[0], len(SPLITS)) if root.is_file() and len(names) == 1 else clip_to_cut(names, root=root)
         if one is not None:
             name, num_splits = one
-            count = video_file.decode_into(spool, clips.pop(name), log)
+            count = spool_frames(spool, clips.pop(name))
             parts = stretches(name, count, num_splits=num_splits, root=root)
-            clips = {part: video_file.part_of(spool, start) for part, start in parts.items()} | clips
+            clips = {part: spooled_clip(spool, start) for part, start in parts.items()} | clips
         chosen = split_clips(list(clips), root=root, log=log)
         yield numbered({split: [(str(name), clips[name]) for name in chosen[split]] for split in SPLITS})
 
 
 def _opened(root: Path) -> contextlib.AbstractContextManager[list[OriginalFile]]:
-    if root.is_file() and (root.suffix.lower() in video_file.SUFFIXES or not may_be_tar(root)):
-        local = functools.partial(contextlib.nullcontext, root)
-        return contextlib.nullcontext([OriginalFile(PurePosixPath(root.name), 0, root.read_bytes, local)])
+    if root.is_file() and (root.suffix.lower() in VIDEO_SUFFIXES or not may_be_archive(root)):
+        return contextlib.nullcontext([OriginalFile(PurePosixPath(root.name), root)])
     return open_image_files(root, suffixes=SUFFIXES)
 
 
@@ -224,8 +227,8 @@ def _frames(
     if name in folders:
         yield from read_frames(folders[name], root)
         return
-    with videos[name].local() as path:
-        yield from video_file.whole_video(path, f"{option_text('data.root', root)}: video '{name}'", log)
+    where = f"{option_text('data.root', root)}: video '{name}'"
+    yield from video_frames(videos[name].local, where=where, log=log, least=NUM_FRAMES)
 
 
 def _sequences(splits: Splits, config: DataConfig, log: Log) -> Originals:
