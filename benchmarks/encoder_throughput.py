@@ -19,8 +19,8 @@ from benchmarks.record import Record
 from benchmarks.timing import SAME_ALLOCATOR, interleaved, matmul_rate, table
 from unroll_jax.models import Classifier, Encoder, EncoderConfig
 from unroll_jax.train.data.pretrained.architectures import read_architecture, read_config
+from unroll_jax.train.data.pretrained.encoders import read_weights
 from unroll_jax.train.data.pretrained.folders import open_folder, read_json
-from unroll_jax.train.data.pretrained.slots import read_weights
 
 __all__ = ["main"]
 

@@ -9,10 +9,20 @@ from hypothesis import strategies as st
 
 from unroll_jax.train.config.data import InstructionConfig
 from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.data.answers import ALPACA, AnswerTokenizer, tell
+from unroll_jax.train.data.answers import (
+    ALPACA,
+    AnswerTokenizer,
+    PackedBatch,
+    PackedData,
+    Tokens,
+    arrays,
+    filled,
+    kept_positions,
+    pack,
+    tell,
+)
 from unroll_jax.train.data.conversations import Conversation, Message, single_turn
 from unroll_jax.train.data.instructions import load
-from unroll_jax.train.data.packing import PackedBatch, PackedData, Tokens, arrays, filled, kept_positions, pack
 from unroll_jax.train.data.pretrained.chat import ChatTokenizer, byte_tokenizer
 from unroll_jax.train.data.splits import SPLITS
 
@@ -62,12 +72,12 @@ def test_the_entries_of_alpaca_are_questions_and_those_without_an_answer_are_lef
     ("source", "content", "words"),
     [
         ("alpaca", "[", "a.json is not valid JSON"),
-        ("alpaca", "{}", "is not a list; give the JSON file of Alpaca"),
-        ("alpaca", '[{"instruction": "a"}]', "entry 1 has no 'input', 'output'; give the JSON file"),
+        ("alpaca", "{}", "is not a list; give a list of objects"),
+        ("alpaca", '[{"instruction": "a"}]', "entry 1 has no 'input' and no 'output'; it needs messages"),
         ("alpaca", '[{"instruction": 1, "input": "", "output": ""}]', "entry 1: 'instruction' must be a text, got 1"),
-        ("alpaca", '[{"instruction": "a", "input": "", "output": ""}]', "has no answered instruction in train"),
-        ("conversations", "3\n", "is not a JSON object"),
-        ("conversations", "{\n", "line 1 cannot be read as JSON"),
+        ("conversations", '{"instruction": "a", "input": "", "output": ""}', "has no answered instruction in train"),
+        ("conversations", "3\n", "line 1 must be an object with messages"),
+        ("conversations", "{\n", "line 1 is not valid JSON"),
         ("conversations", '{"prompt": "a", "prompt": "b", "answer": "c"}\n', "the name 'prompt' twice in one object"),
         ("conversations", '{"prompt": "a"}\n', "line 1 has no 'answer'; it needs messages, or prompt and answer, got"),
         ("conversations", '{"prompt": "a", "answer": 3}\n', "line 1: 'answer' must be a text, got 3"),

@@ -93,7 +93,11 @@ BAD = {name: ("table", {file: content}, message) for name, (file, content, messa
     "empty review": ("imdb", {**REVIEWS, "aclImdb/test/pos/1_8.txt": "<BR />"}, r"pos/1_8.txt has an empty text"),
     "dangling link": ("imdb", {**REVIEWS, "aclImdb/train/neg/5_2.txt": LINK}, r"5_2.txt cannot be read \(No such file"),
     "tar cut": ("imdb", {"aclImdb.tar": tar(size=600)}, r"nor a whole tar or zip archive"),
-    "tar without an end": ("imdb", {"aclImdb.tar": tar(size=512)}, r"nor a whole tar or zip archive \(it has no end mark\)"),
+    "tar without an end": (
+        "imdb",
+        {"aclImdb.tar": tar(size=512)},
+        r"archive \(it has no end mark\)",
+    ),
     "no tar": ("imdb", {"aclImdb.tar": "text"}, r"nor a whole tar or zip archive"),
     "link in a tar": (
         "imdb",

@@ -13,9 +13,7 @@ import pytest
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.data import TextConfig
 from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.data.published_texts import IMDB_DOWNLOAD
 from unroll_jax.train.data.splits import SPLITS
-from unroll_jax.train.data.text import TEXTS
 from unroll_jax.train.data.text import load as load_texts
 from unroll_jax.train.data.tokens import TokenData
 from unroll_jax.train.data.words import learn_words
@@ -199,12 +197,6 @@ def test_a_choice_that_cannot_be_is_told_in_one_line(load, options, message):
     with pytest.raises(UserError, match=message) as caught:
         load(**options)
     assert "\n" not in str(caught.value)
-
-
-def test_the_published_archives_have_checksums_to_download_by():
-    downloads = [TEXTS[source].download for source in ("imdb", "sst2", "mnli")]
-    assert all(each is not None and re.fullmatch("[0-9a-f]{12}", each.fingerprint) for each in downloads)
-    assert IMDB_DOWNLOAD.known is not None  # TFDS's own list of known files lacks it
 
 
 def test_prepare_knows_texts_and_their_columns(capsys, monkeypatch, tmp_path):

@@ -129,7 +129,7 @@ ENCODERS: list[tuple[str, Given]] = [
     ("num_heads", encoder(num_attention_heads=3)),
     ("num_layers=1000000000", encoder(num_hidden_layers=10**9)),
     ("vocab_size=1000000000000", encoder(vocab_size=10**12)),
-    ("norm_epsilon", encoder(layer_norm_eps=float("nan"))),
+    ("NaN", encoder(layer_norm_eps=float("nan"))),
     (LARGE.removeprefix("bert."), encoder({LARGE: np.full((20, 8), np.nan, np.float32)})),
     ("(20, 7)", encoder({LARGE: np.zeros((20, 7), np.float32)})),
     ("tokenizer.json", changed("tokenizer.json", None)),

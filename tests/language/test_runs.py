@@ -11,7 +11,7 @@ from tests.language.conftest import answer_losses
 from unroll_jax.train import load
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.errors import Interrupted, UserError
-from unroll_jax.train.data.packing import Tokens, arrays
+from unroll_jax.train.data.answers import Tokens, arrays
 from unroll_jax.train.main import fit
 from unroll_jax.train.tasks.language_reading import floors
 

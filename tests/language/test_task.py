@@ -9,7 +9,7 @@ import pytest
 
 from tests.language.conftest import TINY, answer_logs, answer_losses
 from unroll_jax.train.config.language import DescentOptions
-from unroll_jax.train.data.packing import PackedBatch
+from unroll_jax.train.data.answers import PackedBatch
 from unroll_jax.train.step import first_state, train_step
 from unroll_jax.train.tasks.language_data import DecoderSource
 from unroll_jax.train.tasks.language_model import layers_read

@@ -29,7 +29,7 @@ class DataConfig(SourceConfig):
     """Video to train and test on, and the folder for prepared data."""
 
     source: Basic[VideoSource] = "photos"
-    """photos: clips filmed over two photographs, no files needed. video: a folder tree, tar archive or video file, in
+    """photos: clips filmed over two photographs, no files needed. video: a folder tree, archive or video file, in
     folders of splits as published (UCSD, Avenue, ShanghaiTech), a folder of frames or a video a clip, or one clip."""
 
 
@@ -38,8 +38,8 @@ class ImageConfig(SourceConfig):
     """Images to classify, and the folder for prepared data."""
 
     source: Basic[ImageSource] = "digits"
-    """digits: 8x8 grey digits, no files needed. cifar10: the binary version, as archive or folder; downloaded where no
-    root is given. image_folder: a folder or tar archive with train/CLASS/NAME.png and test/CLASS/NAME.png (or jpg)."""
+    """digits: 8x8 grey digits, no files needed. cifar10: the binary version, as archive or folder.
+    image_folder: a folder or archive with train/CLASS/NAME.png and test/CLASS/NAME.png (or jpg)."""
     validation_share: Fraction = 0.1
     """Share of the train images held out for validation, the same ones every time, as many of each class as its share
     in train; digits, and a folder with a validation split, keep their own."""
@@ -74,8 +74,8 @@ class TextConfig(SourceConfig):
     """Texts to classify, and the folder for prepared data."""
 
     source: Basic[TextSource] = "verdicts"
-    """verdicts: made-up sentences, no files needed. imdb, sst2, mnli: the published files, as folder or archive;
-    downloaded where no root is given. table: a TSV, CSV or JSONL of your own."""
+    """verdicts: made-up sentences, no files needed. imdb, sst2, mnli: the published files, as folder or archive.
+    table: a TSV, CSV or JSONL of your own."""
     validation_share: Fraction = 0.1
     """Share of the train texts held out for validation where the data come without it (imdb, mnli, a table without
     validation file), the same ones every time, as many of each class as its share in train. A table without test file
@@ -93,9 +93,9 @@ class InstructionConfig(SourceConfig):
     """Instructions that a language model learns to follow, and the folder for prepared data."""
 
     source: Basic[InstructionSource] = "chores"
-    """chores: made-up instructions of a few words, no files needed. alpaca: the JSON of Stanford's Alpaca.
-    conversations: a JSONL of your own, or a folder with train.jsonl, and where there are any validation.jsonl and
-    test.jsonl; each line has "messages" of roles and contents, the last of the assistant, or "prompt" and "answer"."""
+    """chores: made-up instructions of a few words, no files needed. alpaca or conversations: a .json list or .jsonl, or
+    a folder with train.jsonl, and where there are any validation.jsonl and test.jsonl; each object has "messages" of
+    roles and contents, the last of the assistant; "prompt" and "answer"; or "instruction", "input" and "output"."""
     validation_share: Fraction = 0.1
     """Share of the instructions held out for validation, and as much for test, the same ones every time; chores, and a
     folder with files of these splits, keep their own."""

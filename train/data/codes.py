@@ -1,26 +1,39 @@
-"""Grey images with their sparse codes in one dictionary, prepared once and read in reproducible batches."""
+"""Grey images with their sparse codes in one dictionary: solutions of the Lasso, prepared once and read in batches."""
 
 import base64
-from collections.abc import Iterator, Mapping
+import functools
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import tensorflow_datasets as tfds
 from PIL import Image
+
+from unroll_jax import equilibrium, lista
+from unroll_jax.energies import ListaParams, cosine_dictionary
 
 from ..config.data import CodeConfig
 from ..config.errors import UserError
 from .files import Log
 from .images import IMAGES, three_splits
-from .lasso import lasso_codes, make_dictionary
 from .pictures import LabelledImages, PictureSet
-from .prepare import Kind, Originals, Record, origin, prepare_from
+from .prepare import Kind, Originals, Record, origin, prepare_from, with_progress
 from .reader import Dataset, Records, open_prepared
-from .splits import SPLITS, check_share
+from .splits import SEED, SPLITS, check_share
 
 CODES = Kind("codes", "1.0.0")
 OVERCOMPLETE = 1.2  # atoms per pixel by default (Hadou et al. 2023)
+AT_ONCE = 4096  # signals that one program solves
+# Of the move of a code in a step of ISTA, relative to the code; where it is reached, codes of learned dictionaries are
+# within 1e-6 of the solution, relative and in squares. Never: an iteration that takes all of its steps.
+TOLERANCE, NEVER = 1e-7, 1e-30
+MAX_STEPS = 5000
+# Of dictionary learning: passes over the images at most, and images of a step.
+PASSES, IMAGES_A_STEP = 10, 256
 
 
 class CodeBatch(NamedTuple):
@@ -115,6 +128,54 @@ def from_text(text: str, *, width: int) -> np.ndarray:
     return np.frombuffer(base64.b64decode(text), "<f4").reshape(-1, width)
 
 
+def make_dictionary(
+    name: Literal["learned", "random", "cosine"], atoms: int, signals: np.ndarray, sparsity: float
+) -> np.ndarray:
+    """A dictionary (atoms, dim), float32, of atoms of unit length; the same one for the same signals.
+
+    A learned one is of the signals (samples, dim), with codes of the ``sparsity``.
+    """
+    dim = signals.shape[1]
+    if name == "cosine":
+        dictionary = cosine_dictionary(atoms, dim)
+    elif name == "random":
+        dictionary = np.random.default_rng(SEED).normal(size=(atoms, dim))
+    else:
+        dictionary = _learned(atoms, signals, sparsity)
+    lengths = np.linalg.norm(dictionary, axis=1, keepdims=True)
+    return (dictionary / np.maximum(lengths, np.finfo(np.float32).tiny)).astype(np.float32)
+
+
+def lasso_codes(signals: np.ndarray, dictionary: np.ndarray, sparsity: float, *, what: str, log: Log) -> np.ndarray:
+    r"""The codes that minimise :math:`\tfrac12 |x - D^T z|^2 + \lambda |z|_1`, (samples, atoms), float32.
+
+    They are fixed points of ISTA, to which FISTA with restarts brings each code in float64.
+    x are signals (samples, dim), D is the dictionary (atoms, dim); the log names the signals by ``what``.
+    """
+    parts = np.array_split(signals, -(-len(signals) // AT_ONCE))
+    with jax.enable_x64(True):
+        D = dictionary.astype(np.float64)
+        solve = lambda part: _solve(part.astype(np.float64), D, sparsity, MAX_STEPS, TOLERANCE)  # noqa: E731
+        solutions = [solve(part) for part in with_progress(parts, len(parts), f"  {what}: {{}} parts", log)]
+    codes, residuals = map(np.concatenate, zip(*solutions, strict=True))
+    if unmet := int(np.sum(~(residuals <= TOLERANCE))):
+        log(
+            f"{unmet} of {len(codes)} codes of {what} are not converged after {MAX_STEPS} steps: the largest relative "
+            f"residual is {residuals.max():.1e}; a larger --data.sparsity converges sooner"
+        )
+    return codes.astype(np.float32)
+
+
+def fista(
+    signals: np.ndarray, dictionary: np.ndarray, sparsity: float, max_steps: int, *, tol: float = NEVER
+) -> np.ndarray:
+    """The codes (samples, atoms) of signals after so many steps of FISTA from 0, with restarts where it overshoots.
+
+    Source: Beck and Teboulle (2009), with the step 1 / |D|_2^2; O'Donoghue and Candes (2015) for the restarts.
+    """
+    return _solve(signals, dictionary, sparsity, max_steps, tol)[0]
+
+
 def _code_records(images: PictureSet[LabelledImages], config: CodeConfig, log: Log) -> Originals:
     chosen = three_splits(images.splits, config.validation_share)
     grey = {split: np.stack([to_grey(one) for one in kept.read(numbers)]) for split, (kept, numbers) in chosen.items()}
@@ -152,3 +213,51 @@ def _codes(grey: np.ndarray, dictionary: np.ndarray, config: CodeConfig, split: 
 def _records(grey: np.ndarray, codes: np.ndarray) -> Iterator[Record]:
     for image, code in zip(grey, codes, strict=True):
         yield {"image": image, "code": code}
+
+
+def _solve(
+    signals: np.ndarray, dictionary: np.ndarray, sparsity: float, max_steps: int, tol: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Codes, and the relative residual of each."""
+    atoms, dim = dictionary.shape
+    curvature = float(np.linalg.norm(dictionary, 2) ** 2)
+    codes, residuals = _solver(dim, atoms, sparsity, curvature, max_steps, tol)(dictionary, signals)
+    return np.asarray(codes), np.asarray(residuals)
+
+
+@functools.cache
+def _solver(
+    dim: int, atoms: int, sparsity: float, curvature: float, max_steps: int, tol: float
+) -> Callable[[np.ndarray, np.ndarray], tuple[jax.Array, jax.Array]]:
+    layer = lista(dim, atoms, sparsity=sparsity, curvature=curvature)
+
+    @jax.jit
+    def solve(dictionary: jax.Array, signals: jax.Array) -> tuple[jax.Array, jax.Array]:
+        start = jnp.zeros((len(signals), 1, atoms), signals.dtype)
+        # A step's Jacobian is symmetric on the active atoms only, which is enough for FISTA.
+        codes, info = equilibrium(
+            layer,
+            ListaParams(dictionary),
+            start,
+            signals[:, None],
+            solver="accelerated_gradient",
+            tol=tol,
+            max_steps=max_steps,
+            on_failure="accept",
+        )
+        return codes[:, 0], info.residual
+
+    return solve
+
+
+def _learned(atoms: int, signals: np.ndarray, sparsity: float) -> np.ndarray:
+    from sklearn.decomposition import MiniBatchDictionaryLearning  # takes a second, and is needed only to prepare
+    from sklearn.exceptions import ConvergenceWarning
+
+    options: Any = {"alpha": sparsity}  # an int to its annotations
+    learning = MiniBatchDictionaryLearning(
+        atoms, **options, max_iter=PASSES, batch_size=IMAGES_A_STEP, fit_algorithm="cd", random_state=SEED
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # codes need not converge while the dictionary moves
+        return np.asarray(learning.fit(np.float64(signals)).components_)

@@ -1,4 +1,4 @@
-"""Instructions with their answers out of files: Alpaca's JSON, JSONL of conversations, and prompts."""
+"""Instructions with their answers out of JSON and JSONL files, as Alpaca or as conversations, and prompts."""
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,16 +8,12 @@ from typing import Any, NamedTuple
 from ..config.errors import UserError, one_line
 from .files import Log, fingerprint_files, root_error
 from .prepare import Source
-from .rows import is_whole, parse_json, read_rows, read_text, split_files
+from .rows import is_whole, lines_of, parse_json, read_text, split_files
 
 ROLES = ("system", "user", "assistant")
-WANTED = {
-    "alpaca": "the JSON file of Alpaca: a list of objects with instruction, input and output",
-    "conversations": "a JSONL file, or a folder with train.jsonl, and optionally validation.jsonl and test.jsonl",
-}
-JSONL = (".jsonl",)
-FIELDS = ("instruction", "input", "output")
-SHAPES = "messages, or prompt and answer"
+SUFFIXES = (".jsonl", ".json")
+SHAPES = "messages, prompt and answer, or instruction, input and output"
+WANTED = f"a .json list or .jsonl of objects with {SHAPES}; or a folder with a train file"
 FOR_PROMPTS = "an instruction and optionally an input, both texts"
 
 
@@ -62,7 +58,7 @@ def single_turn(prompt: str, answer: str) -> Conversation:
 
 
 def conversation_of(value: Any, *, where: str) -> Conversation:
-    """Returns the conversation in a JSON object: messages, the last of the assistant, or prompt and answer."""
+    """Returns the conversation in a JSON object: messages, the last of the assistant; or a question and its answer."""
     if not isinstance(value, Mapping):
         raise UserError(f"{where} must be an object with {SHAPES}, got {value!r:.60}; correct it")
     if "messages" in value:
@@ -71,10 +67,12 @@ def conversation_of(value: Any, *, where: str) -> Conversation:
             roles = ", ".join(message.role for message in messages)
             raise UserError(f"{where} must end in an answer of the assistant to the user, got {roles}; correct it")
         return Conversation(tuple(before), last.content)
-    if missing := [name for name in ("prompt", "answer") if name not in value]:
+    names = ("instruction", "input", "output") if "instruction" in value else ("prompt", "answer")
+    if missing := [name for name in names if name not in value]:
         shown = ", ".join(map(repr, value)) or "none"
         raise UserError(f"{where} has no {' and no '.join(map(repr, missing))}; it needs {SHAPES}, got {shown}")
-    return single_turn(*(_text(value[name], name, where) for name in ("prompt", "answer")))
+    *question, answer = (_text(value[name], name, where) for name in names)
+    return single_turn("\n\n".join([question[0], *filter(str.strip, question[1:])]), answer)
 
 
 def messages_of(values: Any, *, where: str) -> tuple[Message, ...]:
@@ -93,21 +91,16 @@ def messages_of(values: Any, *, where: str) -> tuple[Message, ...]:
 
 
 @contextlib.contextmanager
-def open_alpaca(root: Path, _: Log) -> Iterator[Conversations]:
-    """Reads one split; an input goes below its instruction."""
-    file = _alpaca_file(root)
-    entries = _entries(read_text(file, where=str(file)), str(file), WANTED["alpaca"])
-    yield _answered({"train": [_alpaca(value, where) for value, where in entries]}, root)
-
-
-@contextlib.contextmanager
 def open_conversations(root: Path, _: Log) -> Iterator[Conversations]:
-    """Reads the file of every split."""
-    splits = {split: read_rows(file, ()) for split, file in split_files(root, JSONL).items()}
-    conversations = {
-        split: [conversation_of(row.fields, where=row.where) for row in rows] for split, rows in splits.items()
-    }
-    yield _answered(conversations, root)
+    """Reads every split, and drops conversations with an empty answer, which would teach a model silence."""
+    splits, unanswered = {}, 0
+    for split, file in _files(root).items():
+        read = [conversation_of(value, where=where) for value, where in _entries(file, str(file))]
+        splits[split] = [one for one in read if one.answer.strip()]
+        unanswered += len(read) - len(splits[split])
+        if not splits[split]:
+            raise root_error(root, f"has no answered instruction in {split}; give at least one")
+    yield Conversations(splits, unanswered)
 
 
 def read_prompts(path: Path, *, option: str = "--prompts", answers: bool = False) -> list[Prompt]:
@@ -120,16 +113,11 @@ def read_prompts(path: Path, *, option: str = "--prompts", answers: bool = False
       answers: whether to read ``output`` too.
     """
     where = f"{option} {path}"
-    text = read_text(path, where=where)
-    lines = enumerate(text.replace("\r\n", "\n").split("\n"), start=1)
-    filled = [(line, f"{where} line {number}") for number, line in lines if line.strip()]
-    if path.suffix == ".json":
-        entries = _entries(text, where, f"a list of objects with {FOR_PROMPTS}")
-        prompts = [_prompt(value, place, answers) for value, place in entries]
-    elif path.suffix == ".jsonl":
-        prompts = [_prompt(_parsed(line, place), place, answers) for line, place in filled]
+    if path.suffix in SUFFIXES:
+        prompts = [_prompt(value, place, answers) for value, place in _entries(path, where)]
     else:
-        prompts = [Prompt(line) for line, _ in filled]
+        lines = read_text(path, where=where).replace("\r\n", "\n").split("\n")
+        prompts = [Prompt(line) for line in lines if line.strip()]
     if not prompts:
         raise UserError(f"{where} has no prompt; give a file with one or more")
     return prompts
@@ -148,30 +136,11 @@ def _prompt(value: Any, where: str, answers: bool) -> Prompt:
     return Prompt(instruction, context, dataset, answer)
 
 
-def _answered(splits: Mapping[str, Sequence[Conversation]], root: Path) -> Conversations:
-    """Drops conversations with an empty answer, which would teach a model silence."""
-    kept = {split: [one for one in conversations if one.answer.strip()] for split, conversations in splits.items()}
-    if empty := [split for split, conversations in kept.items() if not conversations]:
-        raise root_error(root, f"has no answered instruction in {empty[0]}; give at least one")
-    return Conversations(kept, sum(len(splits[split]) - len(kept[split]) for split in splits))
-
-
-def _alpaca(value: Any, where: str) -> Conversation:
-    if not isinstance(value, dict):
-        raise UserError(f"{where} is not an object; give {WANTED['alpaca']}")
-    if missing := [name for name in FIELDS if name not in value]:
-        raise UserError(f"{where} has no {', '.join(map(repr, missing))}; give {WANTED['alpaca']}")
-    instruction, given, answer = (_text(value[name], name, where) for name in FIELDS)
-    return single_turn(f"{instruction}\n\n{given}" if given.strip() else instruction, answer)
-
-
-def _alpaca_file(root: Path) -> Path:
-    if root.is_file():
-        return root
-    files = sorted(root.glob("*.json"))
-    if len(files) != 1:
-        raise root_error(root, f"holds {len(files)} JSON files; give {WANTED['alpaca']}")
-    return files[0]
+def _files(root: Path) -> dict[str, Path]:
+    """Returns the file of each split; a folder's only .json, as Alpaca has it, is train."""
+    if root.is_dir() and len(files := sorted(root.glob("*.json"))) == 1 and not any(root.glob("train.jsonl")):
+        return {"train": files[0]}
+    return split_files(root, SUFFIXES)
 
 
 def _text(value: Any, name: str, where: str) -> str:
@@ -180,24 +149,25 @@ def _text(value: Any, name: str, where: str) -> str:
     return value
 
 
-def _entries(text: str, where: str, wanted: str) -> list[tuple[Any, str]]:
-    """Returns the entries of a JSON list, each with its place."""
-    values = _parsed(text, where)
-    if not isinstance(values, list):
-        raise UserError(f"{where} is not a list; give {wanted}")
-    return [(value, f"{where} entry {number}") for number, value in enumerate(values, start=1)]
+def _entries(path: Path, where: str) -> Iterator[tuple[Any, str]]:
+    """Yields the entries of a .json list, or of a .jsonl file a line, each with its place."""
+    if path.suffix == ".json":
+        values = _parsed(read_text(path, where=where), where)
+        if not isinstance(values, list):
+            raise UserError(f"{where} is not a list; give a list of objects")
+        yield from ((value, f"{where} entry {number}") for number, value in enumerate(values, start=1))
+        return
+    for number, line in enumerate(lines_of(path, where), start=1):
+        if line.strip():
+            yield _parsed(line, place := f"{where} line {number}"), place
 
 
 def _parsed(text: str, where: str) -> Any:
     try:
         return parse_json(text)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UserError(f"{where} is not valid JSON ({one_line(error)}); correct it, or copy it again") from error
 
 
-def _fingerprint(root: Path) -> str:
-    return fingerprint_files(split_files(root, JSONL).values(), root=root)
-
-
-ALPACA = Source(lambda root: fingerprint_files([_alpaca_file(root)], root=root), open_alpaca, WANTED["alpaca"])
-CONVERSATIONS = Source(_fingerprint, open_conversations, WANTED["conversations"])
+CONVERSATIONS = Source(lambda root: fingerprint_files(_files(root).values(), root=root), open_conversations, WANTED)
+ALPACA = CONVERSATIONS  # the JSON of Stanford's Alpaca is one of the shapes

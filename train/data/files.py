@@ -1,4 +1,4 @@
-"""Original files: in folders, in tar and zip archives, and downloads; their fingerprints."""
+"""Original files, in folders and in tar and zip archives, and their fingerprints."""
 
 import contextlib
 import hashlib
@@ -9,20 +9,15 @@ import re
 import stat
 import tarfile
 import tempfile
-import urllib.request
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from importlib import metadata
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple, NoReturn
-
-import tensorflow_datasets as tfds
-from tensorflow_datasets.core import utils
-from tensorflow_datasets.core.download import checksums, downloader
+from typing import IO, NamedTuple, NoReturn
 
 from ..config.errors import UserError, option_text
-from ..system.files import require_room, require_writable, writing
+from ..system.files import require_room, writing
 
 Log = Callable[[str], None]
 Wanted = Callable[[PurePosixPath], bool]
@@ -30,8 +25,6 @@ CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 # zipfile raises RuntimeError over passwords and unknown methods of compression.
 ARCHIVE_ERRORS = (tarfile.TarError, zipfile.BadZipFile, RuntimeError, OSError, EOFError, zlib.error, lzma.LZMAError)
 ARCHIVE_SUFFIXES = (".tar", ".tgz", ".tbz2", ".txz", ".zip")
-SECONDS_TO_ANSWER = 10.0  # after which a server counts as out of reach
-RETRIES = 2  # of a server that was reached; TFDS's own 10 take minutes
 LARGEST = 1 << 28  # bytes of a file that is read whole
 TEMPORARY = "free room there, or name another folder with TMPDIR"  # if temporary files cannot be written
 
@@ -80,27 +73,6 @@ class Published(NamedTuple):
             yield by_name
 
 
-class Download(NamedTuple):
-    """A file to fetch for a source: ``known`` has size in bytes, SHA-256 and name where TFDS does not know them."""
-
-    url: str
-    source: str
-    known: tuple[int, str, str] | None = None
-
-    @property
-    def info(self) -> checksums.UrlInfo:
-        """Size, checksum and name of the file."""
-        if self.known is None:
-            return checksums.get_all_url_infos()[self.url]
-        size, checksum, filename = self.known
-        return checksums.UrlInfo(utils.Size(size), checksum, filename)
-
-    @property
-    def fingerprint(self) -> str:
-        """The fingerprint of the file, known before it is fetched."""
-        return self.info.checksum[:12]
-
-
 def root_error(root: Path | str, problem: str) -> UserError:
     """Returns an error about a root; the problem follows its name, or is a clause after a colon."""
     return UserError(f"{option_text('data.root', root)}{'' if problem.startswith(':') else ' '}{problem}")
@@ -134,16 +106,23 @@ def fingerprint_program(file: str, *packages: str) -> Callable[[Path], str]:
     return fingerprint
 
 
-def read_regular(path: Path, *, where: str) -> bytes:
-    """Reads a regular file of up to 256 MiB, so that no pipe or device is read without end."""
+@contextlib.contextmanager
+def open_regular(path: Path, *, where: str) -> Iterator[IO[bytes]]:
+    """Opens a regular file, so that no pipe or device is read without end."""
     try:
         # Opening a pipe without a writer would block.
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise UserError(f"{where} is not a regular file; name another")
-            content = file.read(LARGEST + 1)
+            yield file
     except OSError as error:
         raise UserError(f"{where} cannot be read ({error.strerror}); name another file") from error
+
+
+def read_regular(path: Path, *, where: str) -> bytes:
+    """Reads a regular file of up to 256 MiB."""
+    with open_regular(path, where=where) as file:
+        content = file.read(LARGEST + 1)
     if len(content) > LARGEST:
         raise UserError(f"{where} has more than {LARGEST >> 20} MiB; split it into several files")
     return content
@@ -201,33 +180,6 @@ def may_be_archive(path: Path) -> bool:
     """Returns whether a file may be an archive, cut or damaged ones included, by its name or its first bytes."""
     named = any(suffix.lower() in ARCHIVE_SUFFIXES for suffix in path.suffixes)
     return named or tarfile.is_tarfile(path) or zipfile.is_zipfile(path)
-
-
-def fetch(download: Download, folder: Path, log: Log) -> Path:
-    """Downloads a file into a folder by TFDS, unless it is there; fails at once if the server is out of reach."""
-    info = download.info
-    kept = folder / str(info.filename)
-    if kept.exists():
-        return kept
-    require_writable(folder, f"the folder of downloads {folder}", "name another place with UNROLL_PREPARED")
-    require_room(folder, int(info.size), f"{info.filename}")
-    log(f"  downloading {download.url} ({info.size})")
-    try:
-        head = urllib.request.Request(download.url, method="HEAD")
-        urllib.request.urlopen(head, timeout=SECONDS_TO_ANSWER).close()
-        # TFDS names the file, and moves it into place when its checksum is right.
-        downloader.MAX_RETRIES = RETRIES
-        tfds.disable_progress_bar()
-        known = {download.url: info}
-        manager = tfds.download.DownloadManager(download_dir=folder, url_infos=known, force_checksums_validation=True)
-        return Path(str(manager.download(download.url))).rename(kept)
-    except Exception as error:  # of requests, urllib, TFDS and promise, which share no base
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise UserError(
-            f"cannot download {download.url} ({reason}); without a network, copy {info.filename} here from "
-            f"elsewhere and name it: {option_text('data.source', download.source)} with "
-            f"{option_text('data.root')}=PATH/{info.filename}"
-        ) from error
 
 
 def _raise_unlistable(error: OSError) -> NoReturn:

@@ -13,7 +13,7 @@ from PIL import Image
 from ..config.data import ImageConfig, SceneConfig
 from ..config.errors import UserError, option_text
 from . import generated
-from .files import Download, Log, OriginalFile, Published, root_error
+from .files import Log, OriginalFile, Published, root_error
 from .pictures import (
     PICTURES,
     Examples,
@@ -40,11 +40,11 @@ Filed = dict[str, list[OriginalFile]]  # the files of each class
 
 # CIFAR-10: six files of 10,000 records, each a class and 32 x 32 x 3 pixels, channels first.
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-DOWNLOAD = Download("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz", "cifar10")
 PARTS = {"train": tuple(f"data_batch_{number}.bin" for number in range(1, 6)), "test": ("test_batch.bin",)}
 FILES = (*PARTS["train"], *PARTS["test"])
 ARCHIVE, FOLDER = "cifar-10-binary.tar.gz", "cifar-10-batches-bin"
-WANTED = f"{ARCHIVE} or the folder it unpacks to, the binary version from {DOWNLOAD.url} (pickles are never loaded)"
+ADDRESS = "https://www.cs.toronto.edu/~kriz/"
+WANTED = f"{ARCHIVE} from {ADDRESS}, or the folder it unpacks to, the binary version (pickles are never loaded)"
 CIFAR10 = Published(FILES, (".", FOLDER), (ARCHIVE,), WANTED)
 RECORDS = 10_000  # of a file
 SHAPE = (32, 32, 3)
@@ -200,7 +200,7 @@ def _records(content: bytes, *, where: str) -> np.ndarray:
     if len(content) != RECORDS * RECORD_BYTES:
         raise UserError(
             f"{where} has {len(content):,} bytes instead of {RECORDS * RECORD_BYTES:,}, {RECORDS:,} images; copy it "
-            f"again from {DOWNLOAD.url}"
+            f"again from {ADDRESS}"
         )
     records = np.frombuffer(content, np.uint8).reshape(RECORDS, RECORD_BYTES)
     beyond = np.flatnonzero(records[:, 0] >= len(CLASSES))
@@ -223,6 +223,6 @@ def _images(files: list[np.ndarray]) -> LabelledImages:
 
 IMAGES: dict[str, Source[PictureSet[LabelledImages]]] = {
     "digits": generated.DIGITS,
-    "cifar10": Source(CIFAR10.fingerprint, open_cifar10, WANTED, DOWNLOAD),
+    "cifar10": Source(CIFAR10.fingerprint, open_cifar10, WANTED),
     "image_folder": Source(fingerprint_images, open_image_folder, f"the folder or tar archive of images, {LAYOUT}"),
 }

@@ -17,7 +17,7 @@ from tensorflow_datasets.core.constants import INCOMPLETE_PREFIX
 from ..config.data import CodeConfig, DataConfig, ImageConfig, InstructionConfig, SceneConfig, TextConfig
 from ..config.errors import StorageError, UserError, option_text
 from ..system.files import disk_error, expanded, require_writable
-from .files import Download, Log, fetch, root_error
+from .files import Log, root_error
 from .splits import SPLITS
 
 SECONDS_BETWEEN_LINES = 5.0  # of progress, while a split is prepared
@@ -32,13 +32,12 @@ class Source(NamedTuple, Generic[T]):
     """A source of data; ``open`` takes a root and a log of progress, and its result is valid within the context.
 
     ``fingerprint`` changes when the original files do. ``wanted`` describes the root; it is empty for a source without
-    one. With a ``download`` the root is optional.
+    one.
     """
 
     fingerprint: Callable[[Path], str]
     open: Callable[[Path, Log], AbstractContextManager[T]]
     wanted: str = ""
-    download: Download | None = None
 
 
 class Originals(NamedTuple):
@@ -119,20 +118,14 @@ def prepare_from(
     """
     with _reading(config):
         source, root = resolve_source(sources, config)
-        if root is None and source.download is not None:
-            fingerprint = source.download.fingerprint
-        else:
-            fingerprint = source.fingerprint(root or Path())
         prepared = prepared_root(config.prepared)
-        data_dir = prepared / "-".join([config.source, fingerprint, *options])
+        data_dir = prepared / "-".join([config.source, source.fingerprint(root or Path()), *options])
         folder = data_dir / kind.name / kind.version
         if folder.exists():
             return folder
         require_writable(prepared, f"the folder of prepared data {prepared}", _elsewhere())
         start = time.monotonic()
         log(f"preparing {config.source} in {folder} (done once)")
-        if root is None and source.download is not None:
-            root = fetch(source.download, prepared / "downloads", log)
         with source.open(root or Path(), log) as opened:
             _write(Builder(data_dir, kind, convert(opened, config, log)))
         log(f"prepared {config.source} in {time.monotonic() - start:.1f} s")
@@ -145,7 +138,7 @@ def resolve_source(sources: Mapping[str, Source[T]], config: Config) -> tuple[So
     if source is None:
         raise UserError(f"{option_text('data.source', config.source)} is unknown; choose one of {', '.join(sources)}")
     if config.root is None:
-        if source.wanted and source.download is None:
+        if source.wanted:
             raise UserError(
                 f"{option_text('data.source', config.source)} needs {option_text('data.root')}: {source.wanted}"
             )

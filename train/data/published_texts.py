@@ -8,7 +8,6 @@ from pathlib import Path, PurePosixPath
 
 from ..config.errors import UserError, option_text
 from .files import (
-    Download,
     Log,
     OriginalFile,
     Published,
@@ -23,18 +22,12 @@ from .rows import Labelled, TextSet, checked, decoded, is_empty, read_rows
 SENTIMENTS = ("negative", "positive")
 
 # IMDB: aclImdb/{train,test}/{neg,pos}/ID_STARS.txt.
-# TFDS lists this size and checksum, but does not find them by the address.
-IMDB_DOWNLOAD = Download(
-    "http://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",
-    "imdb",
-    (84_125_825, "c40f74a18d3b61f90feba1e17730e0d38e8b97c05fde7008942e91923d1658fe", "aclImdb_v1.tar.gz"),
-)
 IMDB_SPLITS = ("train", "test")
 IMDB_PLACE = Published(
     ("train/neg",),
     (".", "aclImdb", "imdb/aclImdb"),
     ("aclImdb*.tar.gz", "imdb/aclImdb*.tar.gz"),
-    "the folder aclImdb of the reviews as published, or an archive of it such as aclImdb_v1.tar.gz",
+    "the folder aclImdb of the reviews as published, or its archive, http://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",
 )
 # Folder of each class, and the stars its reviews give; reviews of 5 and 6 stars were left out.
 STARS = {"neg": range(1, 5), "pos": range(7, 11)}
@@ -43,10 +36,8 @@ REVIEW = re.compile(r"(?:.*/)?(train|test)/(?!unsup/)([^/.][^/]*)/(\d+)_(\d+)\.t
 
 Review = tuple[str, int, int, str]  # split, label, number, text: the keys they are put in order with
 
-SST2_DOWNLOAD = Download("https://dl.fbaipublicfiles.com/glue/data/SST-2.zip", "sst2")
 SST2_FILES = {"train": "train.tsv", "validation": "dev.tsv", "test": "test.tsv"}
 MNLI_CLASSES = ("entailment", "neutral", "contradiction")
-MNLI_DOWNLOAD = Download("https://cims.nyu.edu/~sbowman/multinli/multinli_1.0.zip", "mnli")
 # The test labels are not published: the matched dev file is the test split.
 MNLI_FILES = {"train": "multinli_1.0_train.jsonl", "test": "multinli_1.0_dev_matched.jsonl"}
 MNLI_COLUMNS = ("sentence1", "sentence2", "gold_label")
@@ -57,13 +48,14 @@ SST2_PLACE = Published(
     tuple(SST2_FILES.values()),
     (".", "SST-2", "glue/SST-2"),
     (),
-    "the folder of SST-2's train.tsv, dev.tsv and test.tsv, or SST-2.zip, both as GLUE has them",
+    "the folder of SST-2's train.tsv, dev.tsv and test.tsv, or their archive, "
+    "https://dl.fbaipublicfiles.com/glue/data/SST-2.zip",
 )
 MNLI_PLACE = Published(
     tuple(MNLI_FILES.values()),
     (".", "multinli_1.0", "mnli"),
     (),
-    f"the folder of {' and '.join(MNLI_FILES.values())}, or multinli_1.0.zip, which holds both",
+    f"the folder of {' and '.join(MNLI_FILES.values())}, or their archive, https://cims.nyu.edu/~sbowman/multinli/multinli_1.0.zip",
 )
 
 
@@ -167,6 +159,6 @@ def _pairs(file: OriginalFile, root: Path, split: str, log: Log) -> list[Labelle
     return pairs
 
 
-IMDB = Source(fingerprint_imdb, open_imdb, IMDB_PLACE.wanted, IMDB_DOWNLOAD)
-SST2 = Source(SST2_PLACE.fingerprint, open_sst2, SST2_PLACE.wanted, SST2_DOWNLOAD)
-MNLI = Source(MNLI_PLACE.fingerprint, open_mnli, MNLI_PLACE.wanted, MNLI_DOWNLOAD)
+IMDB = Source(fingerprint_imdb, open_imdb, IMDB_PLACE.wanted)
+SST2 = Source(SST2_PLACE.fingerprint, open_sst2, SST2_PLACE.wanted)
+MNLI = Source(MNLI_PLACE.fingerprint, open_mnli, MNLI_PLACE.wanted)

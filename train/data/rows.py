@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from ..config.errors import UserError
-from .files import read_regular, root_error
+from .files import open_regular, read_regular, root_error
 from .splits import NAMES, SPLITS, cut_from_train, looks_like
 
 T = TypeVar("T")
@@ -21,8 +21,6 @@ SUFFIXES = (".tsv", ".csv", ".jsonl")
 OTHER_SUFFIXES = (".json", ".parquet", ".txt")  # of tables that are not read
 SHOWN = 10  # columns that a message lists
 LONGEST_FIELD = 2**31 - 1  # of CSV: Python's default of 131,072 letters is shorter than long reviews
-MOST_DIGITS = 20  # of an integer in JSON
-LARGEST_FLOAT = 3.4e38  # of a number in JSON: float32 holds no larger one
 BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 
 
@@ -89,8 +87,11 @@ def read_text(path: Path, *, where: str) -> str:
 
 
 def parse_json(text: str) -> Any:
-    """Parses JSON; repeated names and numbers beyond 64-bit integers or float32 raise a ValueError."""
-    return json.loads(text, object_pairs_hook=_object, parse_int=_integer, parse_float=_number)
+    """Parses JSON; repeated names, NaN, infinities and too deep nesting raise a ValueError."""
+    try:
+        return json.loads(text, object_pairs_hook=_object, parse_constant=_no_number)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def checked(text: str, *, where: str) -> str:
@@ -100,13 +101,20 @@ def checked(text: str, *, where: str) -> str:
     return text
 
 
+def lines_of(path: Path, where: str) -> Iterator[str]:
+    """Yields lines with their ends. They end at a newline alone: texts hold the other characters Python splits at."""
+    with open_regular(path, where=where) as content:
+        for number, line in enumerate(content, start=1):
+            yield decoded(line, where=where, first_line=number)
+
+
 def read_rows(path: Path, columns: Sequence[str], *, where: str | None = None) -> Iterator[Row]:
     """Reads the rows of TSV (without quoting) or CSV with a header, or of JSONL with an object a line.
 
     Errors name the file by ``where``, or else by its path.
     """
     where = str(path) if where is None else where
-    lines = _lines(path, where)
+    lines = lines_of(path, where)
     if path.suffix == ".jsonl":
         return _objects(where, lines, columns)
     return _records(where, _tabbed(lines) if path.suffix == ".tsv" else _quoted(where, lines), columns)
@@ -156,16 +164,6 @@ def checksum(rows: Iterable[Iterable[Any]]) -> int:
     for row in rows:
         value = zlib.crc32(("\0".join(map(str, row)) + "\n").encode(), value)
     return value
-
-
-def _lines(path: Path, where: str) -> Iterator[str]:
-    """Lines with their ends. They end at a newline alone: texts hold the other characters that Python splits at."""
-    try:
-        with path.open("rb") as content:
-            for number, line in enumerate(content, start=1):
-                yield decoded(line, where=where, first_line=number)
-    except OSError as error:
-        raise UserError(f"{where} cannot be read ({error.strerror}); copy it again") from error
 
 
 def _records(source: str, rows: Iterator[tuple[int, list[str]]], columns: Sequence[str]) -> Iterator[Row]:
@@ -219,7 +217,7 @@ def _objects(source: str, lines: Iterator[str], columns: Sequence[str]) -> Itera
         where = f"{source} line {number}"
         try:
             fields = parse_json(line)
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise UserError(f"{where} cannot be read as JSON ({error}); correct the line") from error
         if not isinstance(fields, dict):
             raise UserError(f"{where} is not a JSON object with {_listed(columns)}; correct the line")
@@ -245,16 +243,8 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
-def _integer(digits: str) -> int:
-    if len(digits) > MOST_DIGITS or abs(number := int(digits)) >= 2**63:
-        raise ValueError(f"the number {digits:.20}... is too large")
-    return number
-
-
-def _number(digits: str) -> float:
-    if abs(number := float(digits)) > LARGEST_FLOAT:
-        raise ValueError(f"the number {digits:.20} is too large")
-    return number
+def _no_number(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -47,7 +47,7 @@ SPARSE_CODING: dict[str, Experiment] = {
         config=CIFAR10,
         summary="10-layer LISTA on CIFAR-10 in grey with noise on layers, plain and constrained, at one learning rate",
         paper=PAPER,
-        expect="not yet run here in full; needs a GPU; downloads without --data.root",
+        expect="not yet run here in full; needs a GPU",
         has_run=False,
     ),
 }

@@ -38,7 +38,7 @@ def _encoder(source: Source) -> Experiment:
         config=config,
         summary=f"DistilBERT, or another (--model.pretrained FOLDER or repository), fine-tuned on {NAMES[source]}",
         paper=PAPER,
-        expect="in the paper, a larger area than plain training; not yet run here; downloads without --data.root",
+        expect="in the paper, a larger area than plain training; not yet run here",
         has_run=False,
     )
 
@@ -55,7 +55,7 @@ def _unrolled(source: Source) -> Experiment:
         config=config,
         summary=f"unrolled transformer on {NAMES[source]}, word embeddings learned or given (--model.embeddings)",
         paper=PAPER,
-        expect="in the paper, about the area of plain training; see docs/text.md; downloads without --data.root",
+        expect="in the paper, about the area of plain training; see docs/text.md",
     )
 
 

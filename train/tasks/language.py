@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from unroll_jax.constrained import chunked_cross_entropy
 
 from ..config.language import LanguageConfig
-from ..data.packing import PackedBatch, filled
+from ..data.answers import PackedBatch, filled
 from ..task import Log, Params, Row, SampleLosses, Validation
 from .common import (
     Trial,

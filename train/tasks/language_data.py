@@ -13,8 +13,7 @@ from unroll_jax.models import DecoderConfig, RotaryScaling
 from ..config.errors import UserError, option_text
 from ..config.language import DecoderOptions, LanguageConfig
 from ..data import instructions
-from ..data.answers import AnswerTokenizer, tell
-from ..data.packing import PackedData
+from ..data.answers import AnswerTokenizer, PackedData, tell
 from ..data.pretrained.chat import ChatTokenizer, byte_tokenizer
 from ..data.pretrained.decoders import open_decoder_source, packaged_decoder
 from ..data.splits import SPLITS

@@ -10,7 +10,7 @@ from unroll_jax.models import Decoder, decoder_readout, low_rank_changes, merged
 
 from ..config.errors import OptionError, option_text
 from ..config.language import DescentOptions, LanguageConfig
-from ..data.packing import PackedBatch
+from ..data.answers import PackedBatch
 from ..sharding.mesh import keep_rows
 from ..sharding.parts import POLICIES
 from ..task import Params

@@ -12,9 +12,8 @@ from scipy.sparse import csr_array
 from unroll_jax.models import generate
 
 from ..config.errors import UserError
-from ..data.answers import PLACEHOLDER, AnswerTokenizer
+from ..data.answers import PLACEHOLDER, AnswerTokenizer, PackedBatch, PackedData, Tokens, arrays, kept_positions, pack
 from ..data.conversations import Conversation, Message, messages_of
-from ..data.packing import PackedBatch, PackedData, Tokens, arrays, kept_positions, pack
 from ..data.rows import is_whole
 from ..system.distributed import fetch
 from ..task import Params, Row

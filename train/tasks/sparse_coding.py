@@ -16,8 +16,7 @@ from unroll_jax.perturbations import Perturbation, in_turn, layer_noise, lost_la
 from ..config.disturbances import Disturbance
 from ..config.errors import UserError
 from ..config.sparse_coding import SparseCodingConfig
-from ..data.codes import CodeBatch, CodeData, CodeSpec, load, to_grey
-from ..data.lasso import fista
+from ..data.codes import CodeBatch, CodeData, CodeSpec, fista, load, to_grey
 from ..data.pictures import picture_of
 from ..data.splits import SPLITS
 from ..sharding.mesh import keep_rows

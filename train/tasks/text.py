@@ -52,7 +52,7 @@ class TextTask(TokenTask[TextRunConfig]):
     def __init__(self, config: TextRunConfig, data: TextInputs):
         super().__init__(config, data)
         self.model = build_model(config, data)
-        self.num_layers, self.remarks = self.model.num_layers, self.model.remarks
+        self.num_layers = self.model.num_layers
         self.training = constrained_training(
             config,
             num_layers=self.num_layers,

@@ -94,7 +94,7 @@ class TextInputs:
         hidden, table = values["hidden"], values["table"]
         rest = ("embedding_std", "hidden", "table")
         spec = TextSpec.from_json({name: value for name, value in values.items() if name not in rest})
-        pretrained = None if hidden is None else Pretrained(spec.tokenizer.config, {}, {}, hidden, (), spec.tokenizer)
+        pretrained = None if hidden is None else Pretrained(spec.tokenizer.config, {}, {}, hidden, spec.tokenizer)
         table = None if table is None else np.broadcast_to(np.float32(0.0), table)
         return cls(spec, None, pretrained=pretrained, table=table, embedding_std=values["embedding_std"])
 

@@ -1,6 +1,6 @@
 """Classifiers of texts, whole and layer by layer, and readings of their logits."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -16,7 +16,7 @@ from unroll_jax.models import Classifier, Encoder, UnrolledClassifier, UnrolledT
 
 from ..config.errors import OptionError
 from ..config.text import EncoderOptions, TextRunConfig, UnrolledConfig
-from ..data.pretrained.encoders import Pretrained, keeps_logits, start_from
+from ..data.pretrained.encoders import start_from
 from ..data.tokens import TokenBatch
 from ..sharding.parts import POLICIES
 from ..sharding.rules import path_name
@@ -52,7 +52,6 @@ class TextModel(NamedTuple):
       init: ``key -> params``, with pretrained ones in their place.
       trained: ``params -> bool`` for each of them, as given word embeddings may be frozen; None where all are trained.
       layerwise: The same in parts.
-      remarks: Lines to log where training starts from ``init``.
     """
 
     module: Classifier | UnrolledClassifier
@@ -61,7 +60,6 @@ class TextModel(NamedTuple):
     init: Callable[[jax.Array], Any]
     trained: Callable[[Any], Any] | None
     layerwise: Layerwise
-    remarks: tuple[str, ...] = ()
 
 
 class TextReading(NamedTuple):
@@ -125,30 +123,14 @@ def _encoder(settings: EncoderOptions, max_length: int, loop: dict[str, Any], in
 
     def init(key: jax.Array) -> Any:
         if pretrained is not None and pretrained.params:
-            return start_from(pretrained, module, key, class_names=inputs.spec.class_names)
+            return start_from(pretrained, module, key)
         params = module.init(key, jnp.zeros((1, 1), jnp.int32))
         if pretrained is not None:
             return params  # only their shapes count
         return jax.tree.map_with_path(_widened, params)
 
     trained = _all_but_words if settings.frozen and pretrained is not None else None
-    remarks = () if pretrained is None else _remarks(pretrained, module, inputs.spec.class_names)
-    return TextModel(module, shape.num_layers, shape.dim, init, trained, _encoder_layerwise(module), remarks)
-
-
-def _remarks(pretrained: Pretrained, module: Classifier, class_names: Sequence[str]) -> tuple[str, ...]:
-    """Returns a line if pretrained logits are not kept, with the options that would keep them."""
-    if "logits" not in pretrained.head or keeps_logits(pretrained, module, class_names):
-        return ()
-    needed = {
-        "--model.hidden": module.hidden != pretrained.hidden,
-        "--model.pooling first": module.pooling != "first",
-    }
-    options = " ".join(option for option, differs in needed.items() if differs)
-    theirs = module.clone(hidden=pretrained.hidden, pooling="first")
-    way_out = f"; {options} keeps them" if keeps_logits(pretrained, theirs, class_names) else ""
-    readout = f"{', '.join(pretrained.classes)} behind a {pretrained.hidden} layer on the first token"
-    return (f"the pretrained logits are of {readout}, not the classes of training: new ones are drawn{way_out}",)
+    return TextModel(module, shape.num_layers, shape.dim, init, trained, _encoder_layerwise(module))
 
 
 def _shape(settings: EncoderOptions, max_length: int, inputs: TextInputs) -> models.EncoderConfig:

@@ -17,8 +17,7 @@ from tests.data.decoders.conftest import CONFIG, DIM, llama_tensors
 from tests.devices import on_eight_devices
 from tests.errors import assert_fails
 from unroll_jax.models import Decoder, DecoderConfig, RotaryScaling
-from unroll_jax.train.data.pretrained.decoder_weights import write_decoder_weights
-from unroll_jax.train.data.pretrained.decoders import load_decoder, save_decoder
+from unroll_jax.train.data.pretrained.decoders import load_decoder, save_decoder, write_decoder_weights
 from unroll_jax.train.data.pretrained.folders import SafetensorsFiles
 from unroll_jax.train.sharding.mesh import make_mesh
 from unroll_jax.train.sharding.rules import shardings

@@ -39,8 +39,7 @@ def test_the_tensors_of_a_file_become_the_parameters(write_folder):
     np.testing.assert_array_equal(weights["output"]["kernel"], tensors[f"{layer}output.dense.weight"].T)
     np.testing.assert_array_equal(weights["output_norm"]["scale"], tensors[f"{layer}output.LayerNorm.weight"])
     np.testing.assert_array_equal(pretrained.head["hidden"]["kernel"], tensors["bert.pooler.dense.weight"].T)
-    np.testing.assert_array_equal(pretrained.head["logits"]["bias"], tensors["classifier.bias"])
-    assert (pretrained.hidden, pretrained.classes) == ("tanh", ("bad", "good", "neither"))
+    assert pretrained.hidden == "tanh"
 
 
 @pytest.mark.parametrize(
@@ -52,7 +51,7 @@ def test_other_names_of_the_same_tensors_are_known(write_folder, tensors):
     pretrained = reads(write_folder(tensors=tensors))
     expected = next(iter(tensors.values()))
     np.testing.assert_array_equal(pretrained.params["embeddings"]["word"]["embedding"], expected)
-    assert sorted(pretrained.head) == ["hidden", "logits"]
+    assert sorted(pretrained.head) == ["hidden"]
 
 
 DISTILBERT = {
@@ -149,7 +148,6 @@ def test_numbers_that_are_not_finite_are_named(write_folder):
         ({"hidden_act": "mish"}, ["hidden_act='mish'", "gelu_new"]),
         ({"position_embedding_type": "relative_key"}, ["position_embedding_type='relative_key'", "'absolute'"]),
         ({"layer_norm_eps": "tiny"}, ["layer_norm_eps='tiny'; it must be a number"]),
-        ({"id2label": ["bad", "good"]}, ["id2label=['bad', 'good']; it must be an object"]),
     ],
     ids=lambda value: "" if isinstance(value, list) else ",".join(f"{name}={value[name]}" for name in value),
 )
@@ -158,10 +156,9 @@ def test_a_configuration_that_is_not_supported_is_named(write_folder, config, wo
 
 
 def test_fields_that_old_configurations_leave_out_have_their_defaults(write_folder):
-    left_out = dict.fromkeys(("type_vocab_size", "hidden_act", "layer_norm_eps", "pad_token_id", "id2label"))
+    left_out = dict.fromkeys(("type_vocab_size", "hidden_act", "layer_norm_eps", "pad_token_id"))
     pretrained = reads(write_folder(config=left_out))
     assert pretrained.config == EncoderConfig(20, 8, 2, 2, 12, 16)
-    assert pretrained.classes == ("LABEL_0", "LABEL_1", "LABEL_2")
 
 
 @pytest.mark.parametrize(

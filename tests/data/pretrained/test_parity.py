@@ -68,7 +68,10 @@ def test_hidden_states_and_logits_are_those_of_transformers(case, tmp_path, sequ
         )
     states = np.stack([state.numpy() for state in expected.hidden_states])
     model = Classifier(Encoder(config), num_classes=3, hidden=pretrained.hidden)
-    variables = start_from(pretrained, model, jax.random.key(0), class_names=pretrained.classes)
+    variables = start_from(pretrained, model, jax.random.key(0))
+    last = getattr(theirs.classifier, "out_proj", theirs.classifier)
+    given = {"kernel": jnp.asarray(last.weight.detach().numpy().T), "bias": jnp.asarray(last.bias.detach().numpy())}
+    variables["params"]["head"]["logits"] = given
     ours = {"tokens": jnp.asarray(tokens, jnp.int32), "mask": jnp.asarray(mask)}
     if inputs:
         ours["token_types"] = jnp.asarray(kinds)

@@ -32,8 +32,7 @@ class Architecture(NamedTuple):
     embeddings: Mapping[str, str]  # tensors of the embeddings, without ``.weight`` and ``.bias``
     layers: str  # name of the list of layers
     layer: Mapping[str, tuple[str, ...]]  # names inside a layer; several are concatenated
-    hidden: tuple[str, str]  # hidden layer of the head, and its activation
-    logits: str  # last layer of the head
+    hidden: tuple[str, str]  # the layer before logits, and its activation
     positions_after_padding: bool = False  # position embeddings start after the padding token's number
 
 
@@ -69,7 +68,6 @@ _BERT = Architecture(
         "output_norm": ("output.LayerNorm",),
     },
     hidden=("bert.pooler.dense", "tanh"),
-    logits="classifier",
 )
 
 _DISTILBERT = Architecture(
@@ -97,14 +95,12 @@ _DISTILBERT = Architecture(
         "output_norm": ("output_layer_norm",),
     },
     hidden=("pre_classifier", "relu"),
-    logits="classifier",
 )
 
 _ROBERTA = _BERT._replace(
     prefix="roberta.",
     defaults={**_BERT.defaults, "pad_token_id": 1},
     hidden=("classifier.dense", "tanh"),
-    logits="classifier.out_proj",
     positions_after_padding=True,
 )
 
@@ -139,7 +135,6 @@ _VIT = Architecture(
         "output": ("output.dense",),
     },
     hidden=("vit.pooler.dense", "tanh"),
-    logits="classifier",
 )
 
 # By ``model_type`` in config.json. MiniLM is a BERT.
@@ -176,19 +171,6 @@ def read_numbers(values: Mapping[str, Any], architecture: Architecture, *, where
         name = architecture.numbers["activation"]
         raise UserError(f"{where} has {name}={activation!r}; it must be one of {', '.join(ACTIVATIONS)}")
     return numbers | {"activation": ACTIVATIONS[activation]}
-
-
-def class_names(values: Mapping[str, Any], count: int, *, where: str) -> tuple[str, ...]:
-    """Returns the names of a head's classes by number, from config.json, or else those of `unnamed_classes`."""
-    names = given_values(values).get("id2label", {})
-    if not isinstance(names, dict):
-        raise UserError(f"{where} has id2label={names!r}; it must be an object of names by number")
-    return tuple(str(names.get(str(number), default)) for number, default in enumerate(unnamed_classes(count)))
-
-
-def unnamed_classes(count: int) -> tuple[str, ...]:
-    """Returns the default names of unnamed classes: LABEL_0, LABEL_1 and so on."""
-    return tuple(f"LABEL_{number}" for number in range(count))
 
 
 def given_values(values: Mapping[str, Any]) -> dict[str, Any]:

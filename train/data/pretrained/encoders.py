@@ -1,25 +1,151 @@
 """Pretrained encoders of texts: weights and tokenizer from a folder in the layout of Hugging Face, or from its hub."""
 
+import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import traverse_util
 
-from unroll_jax.models import Classifier, EncoderConfig
+from unroll_jax.models import Classifier, Encoder, EncoderConfig
 
 from ...config.errors import UserError
 from ..files import Log
 from ..words import Encoded, check_pairs
-from .architectures import class_names, read_architecture, read_config, unnamed_classes
-from .folders import find_folder, open_folder, read_json, read_tokenizer, usable_tokenizer
-from .slots import read_weights
+from .architectures import Architecture, read_architecture, read_config
+from .folders import (
+    SafetensorsFiles,
+    check_layer_count,
+    check_tensors,
+    find_folder,
+    listed,
+    open_folder,
+    read_json,
+    read_tokenizer,
+    usable_tokenizer,
+)
+
+# Names of our leaves in files; the first checkpoints of BERT call a norm's weights gamma and beta.
+SUFFIXES = {"kernel": ("weight",), "embedding": ("weight",), "scale": ("weight", "gamma"), "bias": ("bias", "beta")}
+
 
 UNKNOWN_WORDS = "a \U0010ffff"  # a common word, and a character that no tokenizer knows
 PADDING = ("[PAD]", "<pad>")  # its names in BERT and RoBERTa
+
+
+class Slot(NamedTuple):
+    """A leaf of our parameters, and the tensors that make it.
+
+    Attributes:
+      path: keys of the leaf.
+      rows: names of tensors; those of a row are concatenated, the rows are stacked.
+      shape: of each tensor.
+      stacked: whether the leaf has an axis of layers.
+    """
+
+    path: tuple[str, ...]
+    rows: list[list[str]]
+    shape: tuple[int, ...]
+    stacked: bool = False
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all its tensors."""
+        return [name for row in self.rows for name in row]
+
+
+def read_weights(
+    tensors: SafetensorsFiles, config: EncoderConfig, architecture: Architecture
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Reads the parameters of an `Encoder` and those of the hidden layer of a `Head`, float32, if the file has it."""
+    prefix = prefix_of(tensors, architecture)
+    tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+    shapes = jax.eval_shape(Encoder(config).init, jax.random.key(0), tokens)["params"]
+    embeddings: dict[Any, Any] = traverse_util.flatten_dict({"embeddings": shapes["embeddings"]})
+    slots = [
+        Slot(path, [[_stored_name(tensors, prefix + architecture.embeddings[path[1]], path[2])]], leaf.shape)
+        for path, leaf in embeddings.items()
+    ]
+    layers = layer_slots(tensors, shapes["layers"], architecture, num_layers=config.num_layers)
+    heads = _hidden_slots(tensors, config, architecture, prefix)
+    leaves = read_slots(tensors, [*slots, *layers, *heads], architecture, num_layers=config.num_layers)
+    params = traverse_util.unflatten_dict(leaves)
+    head = params.pop("head", {})
+    return params, head
+
+
+def prefix_of(tensors: SafetensorsFiles, architecture: Architecture) -> str:
+    """Returns the prefix of the names of the encoder's tensors; empty in a file without a head."""
+    return architecture.prefix if any(name.startswith(architecture.prefix) for name in tensors.names) else ""
+
+
+def layer_slots(
+    tensors: SafetensorsFiles, layers: Mapping[str, Mapping[str, Any]], architecture: Architecture, *, num_layers: int
+) -> list[Slot]:
+    """Returns slots of the parameters of stacked `unroll_jax.models.EncoderLayer`, given their shapes."""
+    check_layer_count(tensors, num_layers)
+    stem, slots = f"{prefix_of(tensors, architecture)}{architecture.layers}", []
+    leaves: dict[Any, Any] = traverse_util.flatten_dict(layers)
+    for (module, kind), leaf in leaves.items():
+        pieces = architecture.layer[module]
+        rows = [
+            [_stored_name(tensors, f"{stem}.{layer}.{piece}", kind) for piece in pieces] for layer in range(num_layers)
+        ]
+        shape = (*leaf.shape[1:-1], leaf.shape[-1] // len(pieces))
+        slots.append(Slot(("layers", module, kind), rows, shape[::-1], stacked=True))  # files have (out, in)
+    return slots
+
+
+def read_slots(
+    tensors: SafetensorsFiles, slots: Sequence[Slot], architecture: Architecture, *, num_layers: int
+) -> dict[tuple[str, ...], np.ndarray]:
+    """Reads the leaves of slots by their paths, float32.
+
+    Raises:
+      UserError: if tensors are missing, do not fit or are not finite, or if the file has more layers.
+    """
+    stem = f"{prefix_of(tensors, architecture)}{architecture.layers}"
+    layers = {int(match[1]) for name in tensors.names if (match := re.match(rf"{re.escape(stem)}\.(\d+)\.", name))}
+    beyond = [f"{stem}.{layer}" for layer in sorted(layers) if layer >= num_layers]
+    places = ((name, slot.shape) for slot in slots for name in slot.names)
+    check_tensors(tensors, places, {f"layer(s) beyond num_layers={num_layers}": beyond})
+    leaves = {slot.path: _joined(tensors, slot) for slot in slots}
+    suspects = [name for slot in slots if not np.isfinite(leaves[slot.path]).all() for name in slot.names]
+    if infinite := [name for name in suspects if not np.isfinite(_read(tensors, name)).all()]:
+        raise UserError(f"{tensors.where} holds values that are not finite in {listed(infinite)}; copy it again")
+    return leaves
+
+
+def _stored_name(tensors: SafetensorsFiles, name: str, leaf: str) -> str:
+    """Returns the name of a leaf of ours in the file; the default name if the file lacks it."""
+    names = [f"{name}.{suffix}" for suffix in SUFFIXES[leaf]]
+    return next((name for name in names if name in tensors.names), names[0])
+
+
+def _hidden_slots(
+    tensors: SafetensorsFiles, config: EncoderConfig, architecture: Architecture, prefix: str
+) -> list[Slot]:
+    # A bare BERT is written without the prefix, and with the pooler that heads are put on.
+    name = architecture.hidden[0] if prefix else architecture.hidden[0].removeprefix(architecture.prefix)
+    if tensors.names.isdisjoint((f"{name}.weight", f"{name}.bias")):
+        return []
+    kernel = Slot(("head", "hidden", "kernel"), [[f"{name}.weight"]], (config.dim, config.dim))
+    return [kernel, Slot(("head", "hidden", "bias"), [[f"{name}.bias"]], (config.dim,))]
+
+
+def _read(tensors: SafetensorsFiles, name: str) -> np.ndarray:
+    return np.asarray(tensors.read(name), np.float32)
+
+
+def _joined(tensors: SafetensorsFiles, slot: Slot) -> np.ndarray:
+    rows = [np.concatenate([_read(tensors, name) for name in row]) for row in slot.rows]
+    if slot.path[-1] == "kernel":
+        rows = [row.T for row in rows]  # files have (out, in)
+    return np.ascontiguousarray(np.stack(rows)) if slot.stacked else rows[0]
 
 
 class EncoderTokenizer:
@@ -78,9 +204,8 @@ class Pretrained(NamedTuple):
 
     config: EncoderConfig
     params: dict[str, Any]  # of `unroll_jax.models.Encoder`, NumPy float32
-    head: dict[str, Any]  # those of `unroll_jax.models.Head` that the file has: ``hidden``, ``logits``, both or none
+    head: dict[str, Any]  # of `unroll_jax.models.Head`: ``hidden`` if the file has it, or none
     hidden: str  # activation of the architecture's hidden layer, "tanh" or "relu"
-    classes: tuple[str, ...]  # names of the classes, where there are ``logits``; else empty
     tokenizer: EncoderTokenizer
 
 
@@ -97,46 +222,26 @@ def load_pretrained(
     tokenizer = load_tokenizer(folder, config)
     with open_folder(folder) as tensors:
         params, head = read_weights(tensors, config, architecture)
-    if "hidden" not in head:
-        head = {}  # logits without the layer before them belong to another task, as of single tokens
-    classes = class_names(values, len(head["logits"]["bias"]), where=where) if "logits" in head else ()
     log(
         f"{values['model_type']} of {config.num_layers} layers, {config.dim} wide, {config.vocabulary_size} tokens; "
         f"head: {' and '.join(head) or 'none'}"
     )
-    return Pretrained(config, params, head, architecture.hidden[1], classes, tokenizer)
+    return Pretrained(config, params, head, architecture.hidden[1], tokenizer)
 
 
-def start_from(pretrained: Pretrained, model: Classifier, key: jax.Array, *, class_names: Sequence[str]) -> Any:
-    """Returns the variables of a classifier: the encoder's are pretrained, the head's where they fit, else new.
+def start_from(pretrained: Pretrained, model: Classifier, key: jax.Array) -> Any:
+    """Returns the variables of a classifier: the encoder's are pretrained, and its hidden layer where it is the same.
 
-    A pretrained hidden layer is kept if the classifier has the same activation, pretrained logits if `keeps_logits`,
-    each for the class of its name.
+    Logits are new: they belong to the classes of training.
     """
     if model.encoder.config != pretrained.config:
         raise UserError(f"the classifier's encoder is {model.encoder.config}, the pretrained one {pretrained.config}")
-    if len(class_names) != model.num_classes:
-        raise ValueError(f"class_names must be as many as classes, {model.num_classes}, got {len(class_names)}")
     tokens = jnp.zeros((1, 1), jnp.int32)
     head = dict(jax.jit(lambda key: model.init(key, tokens)["params"]["head"])(key))
     if model.hidden == pretrained.hidden and "hidden" in pretrained.head:
         head["hidden"] = pretrained.head["hidden"]
-    if keeps_logits(pretrained, model, class_names):
-        order = _order_of_classes(pretrained, class_names)
-        head["logits"] = {name: leaf[..., order] for name, leaf in pretrained.head["logits"].items()}
     narrow = lambda leaf: jnp.asarray(leaf, model.encoder.param_dtype)  # noqa: E731
     return {"params": jax.tree.map(narrow, {"encoder": pretrained.params, "head": head})}
-
-
-def keeps_logits(pretrained: Pretrained, model: Classifier, class_names: Sequence[str]) -> bool:
-    """Returns whether there are pretrained logits that a classifier can keep.
-
-    They read the first token after the pretrained hidden layer. The classes must have the same names in any order,
-    ignoring case; classes that the checkpoint calls LABEL_0, LABEL_1 and so on are matched by number.
-    """
-    if "logits" not in pretrained.head or model.hidden != pretrained.hidden or model.pooling != "first":
-        return False
-    return _order_of_classes(pretrained, class_names) is not None
 
 
 def load_tokenizer(folder: Path, config: EncoderConfig) -> EncoderTokenizer:
@@ -158,19 +263,6 @@ def load_tokenizer(folder: Path, config: EncoderConfig) -> EncoderTokenizer:
         )
     _check_padding(file, tokenizer, config)
     return EncoderTokenizer(tokenizer, config)
-
-
-def _order_of_classes(pretrained: Pretrained, class_names: Sequence[str]) -> list[int] | None:
-    """Returns the number of the pretrained class of each class; None if the classes differ."""
-    theirs, ours = ([name.casefold() for name in names] for names in (pretrained.classes, class_names))
-    count = len(ours)
-    if len(theirs) != count:
-        return None
-    if theirs == [name.casefold() for name in unnamed_classes(count)]:
-        return list(range(count))
-    if set(theirs) != set(ours) or len(set(ours)) < count:
-        return None
-    return [theirs.index(name) for name in ours]
 
 
 def _check_padding(file: Path, tokenizer: Any, config: EncoderConfig) -> None:

@@ -121,7 +121,7 @@ def read_json(file: Path) -> dict[str, Any]:
         raise UserError(f"{file.parent} has no {file.name}; copy it from the original")
     try:
         contents = parse_json(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UserError(f"{file} is not valid JSON ({error}); copy it again") from error
     if not isinstance(contents, dict):
         raise UserError(f"{file} holds a {type(contents).__name__} instead of an object; copy it again")

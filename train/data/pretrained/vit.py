@@ -12,8 +12,8 @@ from unroll_jax.models import ViT, ViTConfig
 from ...config.errors import UserError
 from ..files import Log
 from .architectures import VISION, Architecture, make_config, read_architecture, read_numbers
+from .encoders import Slot, layer_slots, prefix_of, read_slots
 from .folders import SafetensorsFiles, find_folder, open_folder, read_json
-from .slots import Slot, layer_slots, prefix_of, read_slots
 
 FILES = ("config.json", "model.safetensors")
 DECODER = "decoder.0"  # of ViTForMaskedImageModeling: linear, from states to the pixels of a patch
