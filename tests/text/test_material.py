@@ -91,7 +91,7 @@ def test_figures_tell_edited_texts_and_labels_of_the_same_count_and_words(on_tab
 LAYER = "bert.encoder.layer.1.output.dense.bias"
 OTHER = {
     "a layer": ({"tensors": bert_tensors() | {LAYER: np.zeros(8, np.float32)}}, "weights_checksum"),
-    "the head": ({"tensors": bert_tensors() | {"classifier.bias": np.zeros(3, np.float32)}}, "weights_checksum"),
+    "the head": ({"tensors": bert_tensors() | {"bert.pooler.dense.bias": np.zeros(8, np.float32)}}, "weights_checksum"),
     "the tokenizer": ({"words": [*WORDS[:4], *reversed(WORDS[4:])]}, "tokenizer_checksum"),
 }
 

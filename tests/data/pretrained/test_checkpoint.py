@@ -132,9 +132,9 @@ def test_all_tensors_that_do_not_fit_are_named_at_once(write_folder):
 def test_numbers_that_are_not_finite_are_named(write_folder):
     tensors = bert_tensors()
     names = ("bert.embeddings.LayerNorm.bias", "bert.encoder.layer.1.output.dense.weight", "bert.pooler.dense.bias")
-    for name, bad in zip((*names, "classifier.weight"), (np.nan, np.inf, -np.inf, np.nan), strict=True):
+    for name, bad in zip(names, (np.nan, np.inf, -np.inf), strict=True):
         tensors[name].flat[3] = bad
-    words = (f"not finite in {', '.join(names)}, classifier.weight; copy it again",)
+    words = (f"not finite in {', '.join(names)}; copy it again",)
     assert_fails(reads, write_folder(tensors=tensors), *words)
 
 
