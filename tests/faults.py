@@ -197,7 +197,7 @@ FAULTS = [
         "energies/attention/test_pairwise.py energies/attention/test_causal.py",
     ),
     Fault(
-        f"{ENERGIES}attention/sums.py:weighted_mean",
+        f"{ENERGIES}attention/sums.py:rectangle_sums",
         "-",
         0,
         "energies/attention/test_pairwise.py energies/attention/test_causal.py",

@@ -71,7 +71,7 @@ NAMES = {
     "unroll_jax.disturbances": {
         "0.2.0": """
             blur dropped salt_and_pepper
-        """,
+        """
     },
     "unroll_jax.energies": {
         "0.1.0": """
@@ -124,7 +124,7 @@ NAMES = {
     "unroll_jax.perturbations": {
         "0.2.0": """
             Perturbation in_turn layer_noise lost_layer
-        """,
+        """
     },
     "unroll_jax.prox": {
         "0.3.0": """
@@ -135,7 +135,7 @@ NAMES = {
         "0.2.0": """
             EXPERIMENTS Callbacks ConstraintConfig DualConfig Model OwnConfig OwnTask PrimalConfig Task export
             fit load
-        """,
+        """
     },
 }
 # The same of names that are gone, by the version without them: {"unroll_jax.models": {"0.3.0": "NAME NAME"}}.

@@ -15,7 +15,7 @@ from unroll_jax.energies.proximal.penalty import Proximal, penalty_of_present, p
 from unroll_jax.energies.tokens import as_anchor
 from unroll_jax.steps import vary_like
 
-__all__ = ["alternating"]
+__all__ = ["alternating", "gradient_of"]
 
 Energy = Callable[[Params, Any, Any], Float[Array, "*batch"]]
 Move = Callable[[Params, Any, Any], Any]
@@ -79,15 +79,15 @@ def alternating(
     given = f"f_step_size={f_step_size} and f_step={f_step}"
     require((f_step_size is None) != (f_step is None), "one of f_step_size and f_step", "be given", given)
     proximal = None if phi is None else resolve_proximal(phi, g_step_size)
-    slope_f = f_gradient or _gradient(f)
-    slope_g = g_gradient or _gradient(g)
+    slope_f, slope_g = f_gradient or gradient_of(f), g_gradient or gradient_of(g)
 
     def energy(params: Params, y: Any, x: Any = None) -> Float[Array, "*batch"]:
         smooth = f(params, y, x) + g(params, y, x)
         return smooth if proximal is None else smooth + penalty_of_present(proximal, y, as_anchor(x).present)
 
     def step(params: Params, y: Any, x: Any = None) -> Any:
-        _check_floating(y)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(y):
+            check_dtype(f"y{jax.tree_util.keystr(path)}", leaf)
         if f_step is not None:
             u = f_step(params, y, x)
         else:
@@ -99,15 +99,11 @@ def alternating(
     return Descent(init=init or (lambda key: None), energy=energy, step=step)
 
 
-def _gradient(f: Energy) -> Move:
+def gradient_of(f: Energy) -> Move:
+    """The gradient of an energy in y, by autodiff; examples do not see each other."""
     slope = jax.grad(lambda params, y, x: jnp.sum(f(params, y, x)), argnums=1)
     return lambda params, y, x: slope(params, vary_like(y, (params, x)), x)
 
 
 def _move(y: Any, step_size: float, gradient: Any) -> Any:
     return jax.tree.map(lambda leaf, slope: (leaf - step_size * slope).astype(leaf.dtype), y, gradient)
-
-
-def _check_floating(y: Any) -> None:
-    for path, leaf in jax.tree_util.tree_leaves_with_path(y):
-        check_dtype(f"y{jax.tree_util.keystr(path)}", leaf)

@@ -123,14 +123,6 @@ def require(holds: Any, name: str, allowed: str, got: Any, way_out: str = "") ->
         raise ValueError(f"{name} must {allowed}, got {got}" + (way_out and f"; {way_out}"))
 
 
-class _Parameter(NamedTuple):
-    name: str
-    position: int | None
-    kinds: tuple[type, ...]
-    rule: Rule | None
-    optional: bool
-
-
 def checked(**rules: Rule) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Checks plain arguments at each call: their kinds as annotated (int, float, bool, str, None), and their ranges.
 
@@ -155,18 +147,13 @@ def checked(**rules: Rule) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(function).parameters
-        unknown = set(rules) - set(signature)
-        assert not unknown, f"{function.__name__} has no arguments {unknown}"
-        candidates = (_parameter(place, parameter, rules) for place, parameter in enumerate(signature.values()))
-        parameters = [parameter for parameter in candidates if parameter is not None]
+        assert set(rules) <= set(signature), f"{function.__name__} has no arguments {set(rules) - set(signature)}"
+        kinds = {name: _kinds(parameter.annotation) for name, parameter in signature.items()}
 
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            for parameter in parameters:
-                if parameter.name in kwargs:
-                    _check_argument(parameter, kwargs[parameter.name])
-                elif parameter.position is not None and parameter.position < len(args):
-                    _check_argument(parameter, args[parameter.position])
+            for name, value in (*zip(signature, args, strict=False), *kwargs.items()):
+                _check_argument(name, value, kinds.get(name, ()), rules.get(name))
             return function(*args, **kwargs)
 
         return call
@@ -174,27 +161,18 @@ def checked(**rules: Rule) -> Callable[[Callable[P, R]], Callable[P, R]]:
     return decorate
 
 
-def _parameter(place: int, parameter: inspect.Parameter, rules: dict[str, Rule]) -> _Parameter | None:
-    union = isinstance(parameter.annotation, types.UnionType)
-    kinds = get_args(parameter.annotation) if union else (parameter.annotation,)
-    rule = rules.get(parameter.name)
-    plain = set(kinds) <= set(NAMES)
-    if parameter.kind is parameter.VAR_POSITIONAL or not (plain or rule):
-        return None
-    by_position = parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-    position = place if by_position else None
-    return _Parameter(parameter.name, position, kinds if plain else (), rule, type(None) in kinds)
+def _kinds(annotation: Any) -> tuple[Any, ...]:
+    return get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
 
 
-def _check_argument(parameter: _Parameter, value: Any) -> None:
-    name, _, kinds, rule, optional = parameter
-    if kinds and isinstance(value, Tracer):
+def _check_argument(name: str, value: Any, kinds: tuple[Any, ...], rule: Rule | None) -> None:
+    plain = bool(kinds) and set(kinds) <= set(NAMES)
+    if plain and isinstance(value, Tracer):
         raise TypeError(f"{name} must be known beforehand, got a traced value; pass a Python value")
-    if kinds and not any(_is(kind, value) for kind in kinds):
-        wanted = " or ".join(NAMES[kind] for kind in kinds)
-        raise TypeError(f"{name} must be {wanted}, got {value!r}")
-    if rule is not None and (kinds or not isinstance(value, jax.Array)):
-        check(name, value, rule, optional=optional)
+    if plain and not any(_is(kind, value) for kind in kinds):
+        raise TypeError(f"{name} must be {' or '.join(NAMES[kind] for kind in kinds)}, got {value!r}")
+    if rule is not None and (plain or not isinstance(value, jax.Array)):
+        check(name, value, rule, optional=type(None) in kinds)
 
 
 def look_up(argument: str, value: Any, table: Mapping[str, Any], kind: type, *kinds: type) -> Any:
@@ -223,20 +201,13 @@ def _is_integer(value: Any) -> bool:
     return not isinstance(value, bool)
 
 
-def _is_number(value: Any) -> bool:
-    if isinstance(value, bool | np.bool_ | str | bytes):
-        return False
-    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
-    if dtype is None:
-        return isinstance(value, int | float)
-    return shape == () and getattr(dtype, "kind", "O") in "iufV"  # V: bfloat16, as NumPy sees it
-
-
 def _is(kind: type, value: Any) -> bool:
     if kind is int:
         return _is_integer(value)
     if kind is float:
-        return _is_number(value)
+        kinds = getattr(getattr(value, "dtype", None), "kind", "")
+        scalar = getattr(value, "shape", None) == () and kinds in tuple("iufV")  # V: bfloat16, as NumPy sees it
+        return scalar or (isinstance(value, int | float) and not isinstance(value, bool))
     return isinstance(value, (bool, np.bool_) if kind is bool else kind)
 
 

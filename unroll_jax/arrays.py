@@ -14,61 +14,39 @@ DTYPES = {jnp.floating: "have a floating dtype", jnp.integer: "be integers", jnp
 
 
 def check_array(name: str, value: Any) -> None:
-    """Checks that ``value`` is an array, a number, or None.
-
-    Raises:
-      TypeError: if it is not; JAX takes no lists.
-    """
+    """A TypeError unless ``value`` is an array, a number, or None: JAX takes no lists."""
     is_array = getattr(getattr(value, "dtype", None), "kind", "O") not in "OSU"
     if value is not None and not is_array and not isinstance(value, int | float | complex):
         raise TypeError(f"{name} must be an array, got {type(value).__name__}; jnp.asarray makes one")
 
 
 def check_dtype(name: str, value: Any, kind: Any = jnp.floating) -> None:
-    """Checks that an array, if there is one, is of a kind of `DTYPES`.
-
-    Raises:
-      TypeError: if it is not.
-    """
-    if value is None:
-        return
-    dtype = getattr(value, "dtype", None) or jnp.result_type(value)
+    """A TypeError unless an array, if there is one, is of a kind of `DTYPES`."""
+    dtype = kind if value is None else getattr(value, "dtype", None) or jnp.result_type(value)
     if not jnp.issubdtype(dtype, kind):
         raise TypeError(f"{name} must {DTYPES[kind]}, got {dtype}; cast it first")
 
 
 def check_shape(name: str, value: Any, shape: tuple[int, ...], why: str = "") -> None:
-    """Checks that an array, if there is one, has a shape; ``why`` follows the shape in the message.
-
-    Raises:
-      ValueError: if it has not.
-    """
+    """A ValueError unless an array, if there is one, has a shape; ``why`` follows the shape in the message."""
     require(value is None or np.shape(value) == shape, name, f"have shape {shape}{why}", np.shape(value))
 
 
 def check_square(name: str, value: Any, way_out: str = "") -> None:
-    """Checks that an array is a square matrix.
-
-    Raises:
-      ValueError: if it is not.
-    """
+    """A ValueError unless an array is a square matrix."""
     shape = np.shape(value)
     require(len(shape) == 2 and shape[0] == shape[-1], name, "be a square matrix", f"shape {shape}", way_out)
 
 
 def check_finite(name: str, value: Any, present: Any = None) -> None:
-    """Checks that an array holds no NaN or infinity where its values are known, but for rows that are not present.
-
-    Raises:
-      ValueError: naming the first such entry.
-    """
+    """A ValueError that names the first NaN or infinity where values are known, but for rows that are not present."""
     if value is None or any(isinstance(known, Tracer) for known in (value, present)):
         return
     if not getattr(value, "is_fully_addressable", True):  # parts of it lie on other hosts
         return
     value = np.asarray(value)
     finite = np.isfinite(value)
-    if not finite.all() and present is not None:
+    if present is not None and not finite.all():
         finite, there = np.broadcast_arrays(finite, np.asarray(present)[..., None])
         value, finite = np.broadcast_to(value, finite.shape), finite | ~there
     if not finite.all():
@@ -77,11 +55,7 @@ def check_finite(name: str, value: Any, present: Any = None) -> None:
 
 
 def check_known(name: str, value: Any) -> None:
-    """Checks that an option of a layer is not a traced array.
-
-    Raises:
-      ValueError: if it is.
-    """
+    """A ValueError if an option of a layer is a traced array."""
     if isinstance(value, Tracer):
         raise ValueError(
             f"{name} must be known when the layer is made, got a traced array of shape {value.shape}; "

@@ -22,12 +22,7 @@ class Sides(NamedTuple):
       left: (rows, rows), a basis of the columns' space; None keeps it.
       right: (columns, columns), a basis of the rows' space; None keeps it.
 
-    Example:
-      >>> import jax.numpy as jnp, optax
-      >>> swap = Sides(left=jnp.array([[0.0, 1.0], [1.0, 0.0]]))  # of the rows; columns stay as they are
-      >>> rule, params = in_coordinates(optax.sgd(1.0), {"W": swap}), {"W": jnp.zeros((2, 3))}
-      >>> rule.update(params, rule.init(params))[0]["W"].shape
-      (2, 3)
+    Example: see `in_coordinates`.
     """
 
     left: Float[Array | np.ndarray, "rows rows"] | None = None

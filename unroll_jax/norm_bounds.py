@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import checked, require
+from unroll_jax.arguments import require
 from unroll_jax.steps import full_precision
 
 __all__ = ["conv_norm_bound", "matrix_norm_bound"]
@@ -14,7 +14,6 @@ __all__ = ["conv_norm_bound", "matrix_norm_bound"]
 SQUARINGS = 10  # of `matrix_norm_bound`, which is then within a factor rank^(1 / 4096) of the norm, 0.1% for rank 100
 
 
-@checked()
 @full_precision()
 def matrix_norm_bound(A: Array, *, num_squarings: int = SQUARINGS) -> Float[Array, "*batch"]:
     r"""An upper bound of the spectral norm of matrices (*batch, h, m), real or complex, without a decomposition.
@@ -57,7 +56,6 @@ def matrix_norm_bound(A: Array, *, num_squarings: int = SQUARINGS) -> Float[Arra
     return scale * _gram_bound(tall, num_squarings)
 
 
-@checked()
 def conv_norm_bound(
     kernel: Float[Array, "k l i o"], image_shape: tuple[int, int], *, num_squarings: int = SQUARINGS
 ) -> Float[Array, ""]:

@@ -1,13 +1,14 @@
 """Dtypes, scales and matrix products of energies: no overflow where the value has none, and fast gradients."""
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-__all__ = ["compute_dtype", "gram", "linear", "powers_of_two", "square_range"]
+__all__ = ["compute_dtype", "gram", "infinite_outside", "linear", "powers_of_two", "square_range"]
 
 
 def powers_of_two(sizes: Float[Array, "..."]) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
@@ -42,6 +43,11 @@ def square_range(largest: Float[Array, "..."], count: int) -> tuple[Float[Array,
 def compute_dtype(*arrays: Any) -> jnp.dtype:
     """The dtype energies and reductions are computed in: float32 at least, float64 if an input is."""
     return jnp.promote_types(jnp.result_type(*(a for a in arrays if a is not None)), jnp.float32)
+
+
+def infinite_outside(inside: Array, value: Callable[[Array], Array], z: Array, safe: float) -> Array:
+    """``value(z)`` where ``inside``, else infinite; gradients are finite either way, as ``safe`` takes z's place."""
+    return jnp.where(inside, value(jnp.where(inside, z, safe)), jnp.inf)
 
 
 def linear(tokens: Float[Array, "*batch n d"], weight: Float[Array, "d k"]) -> Float[Array, "*batch n k"]:

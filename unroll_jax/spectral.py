@@ -15,6 +15,7 @@ __all__ = [
     "jacobian_penalty",
     "jacobian_radius",
     "norm",
+    "random_like",
     "spectral_norm",
     "spectral_radius",
 ]
@@ -23,12 +24,7 @@ __all__ = [
 @checked(num_steps=at_least(1))
 @full_precision()
 def spectral_norm(
-    apply: Callable[[Any], Any],
-    like: Any,
-    *,
-    num_steps: int = 100,
-    key: jax.Array | None = None,
-    batch_ndim: int = 0,
+    apply: Callable[[Any], Any], like: Any, *, num_steps: int = 100, key: jax.Array | None = None, batch_ndim: int = 0
 ) -> Float[Array, "*batch"]:
     r"""The largest singular value of a linear map A, by power iteration on :math:`A^T A`; never above the true value.
 
@@ -55,7 +51,7 @@ def spectral_norm(
       >>> round(float(spectral_norm(lambda v: A @ v, jnp.zeros(2))), 3)
       3.0
     """
-    start = _random_like(like, key)
+    start = random_like(like, key)
     transpose = jax.linear_transpose(apply, start)
 
     def step(v: Any, _: None) -> tuple[Any, None]:
@@ -68,12 +64,7 @@ def spectral_norm(
 @checked(num_steps=at_least(2))
 @full_precision()
 def spectral_radius(
-    apply: Callable[[Any], Any],
-    like: Any,
-    *,
-    num_steps: int = 200,
-    key: jax.Array | None = None,
-    batch_ndim: int = 0,
+    apply: Callable[[Any], Any], like: Any, *, num_steps: int = 200, key: jax.Array | None = None, batch_ndim: int = 0
 ) -> Float[Array, "*batch"]:
     r"""The largest modulus of an eigenvalue of a linear map A, symmetric or not, by the growth of norms.
 
@@ -107,11 +98,10 @@ def spectral_radius(
         moved = apply(v)
         return _unit(moved, batch_ndim), norm(moved, batch_ndim)
 
-    _, growths = jax.lax.scan(step, _unit(_random_like(like, key), batch_ndim), length=num_steps)
+    _, growths = jax.lax.scan(step, _unit(random_like(like, key), batch_ndim), length=num_steps)
     return jnp.exp(jnp.mean(jnp.log(growths[num_steps // 2 :]), axis=0))
 
 
-@checked()
 def jacobian_norm(
     step: Callable[[Array], Array],
     z: Float[Array, "..."],
@@ -125,8 +115,7 @@ def jacobian_norm(
     Args:
       step: ``z -> z'``, from arrays shaped as z to arrays.
       z: where.
-      num_steps: as in `spectral_norm`, and so are the others.
-      key: see `spectral_norm`.
+      num_steps, key: as in `spectral_norm`.
       batch_ndim: how many leading axes of z are batch axes.
 
     Returns:
@@ -144,7 +133,6 @@ def jacobian_norm(
     return spectral_norm(push, z, num_steps=num_steps, key=key, batch_ndim=batch_ndim)
 
 
-@checked()
 def jacobian_radius(
     step: Callable[[Array], Array],
     z: Float[Array, "..."],
@@ -160,8 +148,7 @@ def jacobian_radius(
     Args:
       step: ``z -> z'``, from arrays shaped as z to such arrays.
       z: where, usually at the equilibrium.
-      num_steps: as in `spectral_radius`, and so are the others.
-      key: see `spectral_radius`.
+      num_steps, key: as in `spectral_radius`.
       batch_ndim: how many leading axes of z are batch axes.
 
     Returns:
@@ -178,12 +165,7 @@ def jacobian_radius(
 
 @checked(num_probes=at_least(1))
 def jacobian_penalty(
-    step: Callable[[Array], Array],
-    z: Float[Array, "..."],
-    key: jax.Array,
-    *,
-    num_probes: int = 1,
-    batch_ndim: int = 0,
+    step: Callable[[Array], Array], z: Float[Array, "..."], key: jax.Array, *, num_probes: int = 1, batch_ndim: int = 0
 ) -> Float[Array, "*batch"]:
     r"""Hutchinson's estimate of :math:`|J|_F^2 / m`, J the Jacobian of ``step`` at z and m the entries of an example.
 
@@ -233,9 +215,10 @@ def _unit(v: Any, batch_ndim: int) -> Any:
     return jax.tree.map(lambda leaf: leaf / size.reshape(size.shape + (1,) * (leaf.ndim - batch_ndim)), v)
 
 
-def _random_like(like: Any, key: jax.Array | None) -> Any:
+def random_like(like: Any, key: jax.Array | None) -> Any:
+    """Standard normal numbers in the shapes and dtypes of a pytree; a key of None is a fixed one."""
     leaves, structure = jax.tree.flatten(like)
     keys = jax.random.split(jax.random.key(0) if key is None else key, len(leaves))
     return structure.unflatten(
-        [jax.random.normal(leaf_key, leaf.shape, leaf.dtype) for leaf_key, leaf in zip(keys, leaves, strict=True)]
+        [jax.random.normal(k, jnp.shape(leaf), jnp.result_type(leaf)) for k, leaf in zip(keys, leaves, strict=True)]
     )

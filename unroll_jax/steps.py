@@ -7,6 +7,7 @@ from typing import Any
 import jax
 
 from unroll_jax.arguments import require
+from unroll_jax.arrays import check_array
 
 __all__ = ["check_state", "check_step", "full_precision", "settle", "vary_like"]
 
@@ -25,32 +26,18 @@ def check_state(name: str, y: Any) -> None:
     leaves = jax.tree_util.tree_leaves_with_path(y, is_leaf=of_numbers)
     require(leaves, name, "hold at least one array", f"{y!r}")
     for path, leaf in leaves:
-        if not hasattr(leaf, "dtype") and not isinstance(leaf, int | float | complex):
-            place = f"{name}{jax.tree_util.keystr(path)}"
-            raise TypeError(f"{place} must be an array, got {type(leaf).__name__}; jnp.asarray makes one")
+        check_array(f"{name}{jax.tree_util.keystr(path)}", leaf)
 
 
 def check_step(before: Any, after: Any, *, what: str = "the step") -> None:
-    """Checks that a step kept structure, shapes and dtypes.
-
-    Args:
-      before: the state, a pytree of arrays or of their shapes and dtypes.
-      after: the step's value there.
-      what: the step's name in messages.
-
-    Raises:
-      ValueError: naming the structure, shape or dtype before and after.
-    """
-    if jax.tree.structure(before) != jax.tree.structure(after):
-        raise ValueError(
-            f"{what} must keep the state's structure, {jax.tree.structure(before)} became {jax.tree.structure(after)}"
-        )
+    """A ValueError, with both, unless a step kept structure, shapes and dtypes of its state, arrays or their shapes."""
+    old, new = jax.tree.structure(before), jax.tree.structure(after)
+    if old != new:
+        raise ValueError(f"{what} must keep the state's structure, {old} became {new}")
     for (path, old), new in zip(jax.tree_util.tree_leaves_with_path(before), jax.tree.leaves(after), strict=True):
         if (old.shape, old.dtype) != (new.shape, new.dtype):
-            raise ValueError(
-                f"{what} must keep shape and dtype, y{jax.tree_util.keystr(path)} {old.dtype}{list(old.shape)} "
-                f"became {new.dtype}{list(new.shape)}"
-            )
+            was, became = (f"{leaf.dtype}{list(leaf.shape)}" for leaf in (old, new))
+            raise ValueError(f"{what} must keep shape and dtype, y{jax.tree_util.keystr(path)} {was} became {became}")
 
 
 def settle(step: Callable[[Any], Any], y: Any) -> Any:

@@ -96,7 +96,8 @@ def unroll(
     advance = _step_and_record(descent, step, measure, record)
     check_state("y", y)
     y = jax.tree.map(jnp.asarray, y)
-    _check_layers(params, num_layers, tied)
+    if not tied:
+        _check_layers(params, num_layers)
     at_once = layers_at_once(unroll, num_layers, remat=bool(remat))
     first = params if tied else jax.tree.map(lambda leaf: leaf[0], params)
     y = settle(lambda y: step(first, y, x), y)
@@ -157,9 +158,7 @@ def _step_and_record(descent: Any, step: Callable, measure: Record, record: Any)
     return advance
 
 
-def _check_layers(params: Params, num_layers: int, tied: bool) -> None:
-    if tied:
-        return
+def _check_layers(params: Params, num_layers: int) -> None:
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         name, shape = f"params{jax.tree_util.keystr(path)}", jnp.shape(leaf)
         allowed = f"have a leading axis of num_layers={num_layers} when tied=False"

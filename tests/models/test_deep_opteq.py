@@ -201,12 +201,7 @@ def test_a_failure_is_said_as_asked_and_never_of_the_dummy_input_of_init():
         ({"activation": "gelu"}, (2, 4), ValueError, "activation must be one of"),
         ({"skip": 0.0}, (2, 4), ValueError, r"skip must be in \(0, 1\], got 0.0"),
         ({"max_norm": 0.0}, (2, 4), ValueError, "max_norm must be positive and finite, got 0.0"),
-        (
-            {"regulariser_step": 0.0},
-            (2, 4),
-            ValueError,
-            "regulariser_step must be positive and finite, got 0.0",
-        ),
+        ({"regulariser_step": 0.0}, (2, 4), ValueError, "regulariser_step must be positive and finite, got 0.0"),
         ({"tol": 0.0}, (2, 4), ValueError, "tol must be in"),
         ({"convolutional": True, "kernel_size": 2}, (2, 4, 4, 1), ValueError, "kernel_size must be odd"),
         ({"convolutional": True, "pool": 5}, (2, 4, 4, 1), ValueError, "pool must be at most .* 4, got 5"),

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from unroll_jax.alternation import alternating
+from unroll_jax.alternation import alternating, gradient_of
 from unroll_jax.arguments import at_least, checked
 from unroll_jax.certificates.outcome import (
     Energy,
@@ -18,7 +18,6 @@ from unroll_jax.certificates.outcome import (
     judge_layers,
     outcome_of,
 )
-from unroll_jax.certificates.per_example import gradient
 from unroll_jax.certificates.steps import StepCertificate, certify_descent
 from unroll_jax.descent import Descent, Params
 from unroll_jax.energies.proximal.operators import resolve_proximal
@@ -48,13 +47,7 @@ class Certificate(NamedTuple):
       smoothness_g: L_g as used.
       smoothness_h: L_h as used.
 
-    Example:
-      >>> import jax.numpy as jnp
-      >>> f, g = (lambda params, y, x: 0.5 * jnp.sum(y**2)), (lambda params, y, x: 0.5 * jnp.sum((y - 1.0) ** 2))
-      >>> options = {"f_step_size": 0.1, "g_step_size": 0.1, "smoothness_f": 1.0, "smoothness_g": 1.0}
-      >>> certificate = certify_alternating(f, g, None, jnp.ones((1, 1)), num_layers=2, **options)
-      >>> [Outcome(value).name for value in certificate.outcome.tolist()]
-      ['GUARANTEED', 'GUARANTEED']
+    Example: see `certify_alternating`.
     """
 
     outcome: Int[Array, "layers *batch"]
@@ -153,8 +146,7 @@ def certify_alternating(
     energy, and let f_step normalise before it attends.
 
     Args:
-      f: as in `alternating`, and so are all arguments not named here.
-      g: see `alternating`.
+      f, g, phi, f_gradient, g_gradient: as in `alternating`.
       params: parameters of a layer if ``tied``, else stacked along a leading axis.
       y: the state before the first layer.
       x: the input of f and g, or None. Tokens absent from an `Anchor` do not count: f and g must leave them
@@ -162,12 +154,7 @@ def certify_alternating(
       smoothness_f: L_f, a number or one per example, or a function ``(params, y, x) -> (*batch,)`` of the state before
         the layer.
       smoothness_g: L_g, likewise.
-      g_step_size: a2.
-      f_step_size: a1.
-      f_step: the step on f instead of a gradient step.
-      phi: the penalty; the name of an activation is resolved at a2, so that each step applies the activation itself.
-      f_gradient: the gradient of f; None is autodiff.
-      g_gradient: the gradient of g.
+      g_step_size, f_step_size, f_step: a2, a1, and the step on f instead of a gradient step.
       num_layers: how many steps, at least 1.
       tied: whether all layers share ``params``.
       smoothness_h: L_h, likewise; None is L_f + L_g.
@@ -189,7 +176,7 @@ def certify_alternating(
       >>> from unroll_jax.energies import transformer_parts
       >>> parts = transformer_parts(4, step_size=0.05)
       >>> params, y = parts.attention.init(jax.random.key(0)), 5.0 * jax.random.uniform(jax.random.key(1), (8, 6, 4))
-      >>> certificate = certify_alternating(
+      >>> certificate: Certificate = certify_alternating(
       ...     parts.attention.energy, parts.feedforward.energy, params, y, f_step=parts.attention.step, phi=parts.phi,
       ...     g_step_size=parts.step_size, smoothness_f=pairwise_smoothness(), smoothness_g=1.95, num_layers=3)
       >>> certificate.outcome.shape
@@ -198,7 +185,7 @@ def certify_alternating(
     check_smoothness(smoothness_f=smoothness_f, smoothness_g=smoothness_g, smoothness_h=smoothness_h)
     system = alternating(f, g, g_step_size=g_step_size, f_step_size=f_step_size, f_step=f_step, phi=phi)
     proximal = None if phi is None else resolve_proximal(phi, g_step_size)
-    slope_f, slope_g = f_gradient or _gradient(f), g_gradient or _gradient(g)
+    slope_f, slope_g = f_gradient or gradient_of(f), g_gradient or gradient_of(g)
     present = as_anchor(x).present
 
     def prox(v: Any) -> Any:
@@ -241,10 +228,6 @@ def certify_alternating(
     # What absent tokens hold, NaN even, must not reach the lengths of steps: they hold 0, and stay there.
     start = vary_like(jax.tree.map(lambda leaf: blank_absent(jnp.asarray(leaf), present), y), (params, x))
     return judge_layers(layer, system.energy, params, start, x, num_layers=num_layers, tied=tied)
-
-
-def _gradient(f: Energy) -> Move:
-    return lambda params, y, x: gradient(lambda state: f(params, state, x), vary_like(y, (params, x)))
 
 
 def _add(a: Any, factor: float, b: Any) -> Any:

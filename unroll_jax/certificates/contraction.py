@@ -12,7 +12,6 @@ from unroll_jax.energies.equilibrium.opteq_params import OptEqParams
 __all__ = ["contraction_bound", "equilibrium_lipschitz", "error_bound", "picard_steps"]
 
 
-@checked()
 def contraction_bound(
     params: OptEqParams | Sequence[OptEqParams], *, skip: float = 1.0, image_shape: ImageShape | None = None
 ) -> Float[Array, ""]:
@@ -49,7 +48,6 @@ def contraction_bound(
     return jnp.prod(jnp.stack(rates))
 
 
-@checked()
 def equilibrium_lipschitz(
     params: OptEqParams | Sequence[OptEqParams], *, skip: float = 1.0, image_shape: ImageShape | None = None
 ) -> Float[Array, ""]:
@@ -66,10 +64,8 @@ def equilibrium_lipschitz(
     meet and sigma has slope 1. It is of the exact equilibrium; `error_bound` bounds a solver's distance to it.
 
     Args:
-      params: of `opteq` or `opteq_conv`, or a sequence of them as `deep_opteq` has. Layers without U add nothing. sigma
-        is 1-Lipschitz, as every `Monotone` is.
-      skip: a, common to the layers.
-      image_shape: height and width of the images, for convolutions.
+      params, skip, image_shape: as in `contraction_bound`. Layers without U add nothing. sigma is 1-Lipschitz, as every
+        `Monotone` is.
 
     Returns:
       The constant; infinite where `contraction_bound` is not below 1.

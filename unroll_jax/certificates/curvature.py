@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from unroll_jax.arguments import at_least, checked
 from unroll_jax.certificates.per_example import Energy, batch_rank, gradient, inner, scale
-from unroll_jax.spectral import norm
+from unroll_jax.spectral import norm, random_like
 
 __all__ = ["Curvature", "curvature", "hessian_product"]
 
@@ -28,11 +28,7 @@ class Curvature(NamedTuple):
       error: how far beyond the two the true extremes may lie, but with probability 1e-6; 0 where they are exact (up to
         rounding), infinite where there were too few steps to tell.
 
-    Example:
-      >>> import jax.numpy as jnp
-      >>> found = curvature(lambda y: y[0] ** 2 - y[1] ** 2, jnp.ones(2))
-      >>> round(float(found.smallest), 3), round(float(found.largest), 3)
-      (-2.0, 2.0)
+    Example: see `curvature`.
     """
 
     smallest: Float[Array, "*batch"]
@@ -86,11 +82,12 @@ def curvature(f: Energy, y: Any, *, num_steps: int = 64, key: jax.Array | None =
     Example:
       >>> import jax.numpy as jnp
       >>> energy = lambda y: 0.5 * jnp.sum(jnp.array([1.0, 2.0, 5.0]) * y**2)
-      >>> round(float(curvature(energy, jnp.zeros(3), num_steps=3).largest), 3)
-      5.0
+      >>> extremes: Curvature = curvature(energy, jnp.zeros(3), num_steps=3)
+      >>> round(float(extremes.smallest), 3), round(float(extremes.largest), 3)
+      (1.0, 5.0)
     """
     rank = batch_rank(f, y)
-    start = _random_like(y, key)
+    start = random_like(y, key)
     size = sum(math.prod(leaf.shape[rank:]) for leaf in jax.tree.leaves(start))
     diagonal, off_diagonal = _lanczos(lambda v: hessian_product(f, y, v), start, min(num_steps, size), rank)
     values = _tridiagonal_eigenvalues(diagonal, off_diagonal)
@@ -139,14 +136,6 @@ def _tridiagonal_eigenvalues(diagonal: Array, off_diagonal: Array) -> Array:
     for _ in range(diagonal.ndim - 1):
         solve = jax.vmap(solve)
     return solve(diagonal, off_diagonal)
-
-
-def _random_like(like: Any, key: jax.Array | None) -> Any:
-    leaves, structure = jax.tree.flatten(like)
-    keys = jax.random.split(jax.random.key(0) if key is None else key, len(leaves))
-    return structure.unflatten(
-        [jax.random.normal(k, jnp.shape(leaf), jnp.result_type(leaf)) for k, leaf in zip(keys, leaves, strict=True)]
-    )
 
 
 def _reciprocal(value: Array) -> Array:

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from unroll_jax.arguments import checked
 from unroll_jax.certificates.per_example import Energy, batch_rank, gradient, inner
 from unroll_jax.spectral import norm
 
@@ -33,11 +32,7 @@ class Ball(NamedTuple):
         minimisers differ.
       inside: whether S(C) is the ball itself; else it is all but the open ball.
 
-    Example:
-      >>> import jax.numpy as jnp
-      >>> ball = apollonian_ball(jnp.array([0.0]), jnp.array([3.0]), 0.5)  # |y| = |y - 3| / 2 at y = 1 and y = -3
-      >>> ball.centre.tolist(), float(ball.radius), bool(ball.inside)
-      ([-1.0], 2.0, True)
+    Example: see `apollonian_ball`.
     """
 
     centre: Float[Array, "*event"]
@@ -182,8 +177,9 @@ def apollonian_ball(minimiser_f: Float[Array, "*event"], minimiser_h: Float[Arra
 
     Example:
       >>> import jax.numpy as jnp
-      >>> float(apollonian_ball(jnp.array([0.0]), jnp.array([3.0]), 1.0).radius)  # the plane half way
-      inf
+      >>> ball: Ball = apollonian_ball(jnp.array([0.0]), jnp.array([3.0]), 0.5)  # |y| = |y - 3| / 2 at y = 1 and -3
+      >>> ball.centre.tolist(), float(ball.radius), bool(ball.inside)
+      ([-1.0], 2.0, True)
     """
     r = jnp.asarray(ratio, float)
     apart = minimiser_f - minimiser_h
@@ -192,7 +188,6 @@ def apollonian_ball(minimiser_f: Float[Array, "*event"], minimiser_h: Float[Arra
     return Ball(centre=centre, radius=radius, inside=r < 1.0)
 
 
-@checked()
 def orthant_alignment(p: Any, q: Any, *, batch_ndim: int = 0) -> Float[Array, "*batch"]:
     r"""Alignment of a step -p from q with the orthant: :math:`D(p; q) = \sum_i \min(q_i^2 - p_i^2, 0) / |p|^2`.
 

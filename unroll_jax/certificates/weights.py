@@ -16,7 +16,6 @@ __all__ = ["check_weight_norms", "spectral_normalise", "weight_norm", "weight_no
 ImageShape = tuple[int, int]
 
 
-@checked()
 def weight_norm(
     W: Float[Array, "..."], image_shape: ImageShape | None = None, *, num_steps: int = 100, key: jax.Array | None = None
 ) -> Float[Array, ""]:
@@ -25,8 +24,7 @@ def weight_norm(
     Args:
       W: (h, m), or a kernel (height, width, channels in, channels out).
       image_shape: height and width of the images, for a kernel.
-      num_steps: as in `spectral_norm`.
-      key: as in `spectral_norm`.
+      num_steps, key: as in `spectral_norm`.
 
     Returns:
       A scalar.
@@ -36,8 +34,9 @@ def weight_norm(
 
     Example:
       >>> import jax.numpy as jnp
-      >>> round(float(weight_norm(jnp.diag(jnp.array([3.0, 1.0])))), 3)
-      3.0
+      >>> W = jnp.diag(jnp.array([3.0, 1.0]))
+      >>> round(float(weight_norm(W)), 3), 3.0 <= float(weight_norm_bound(W)) < 3.01
+      (3.0, True)
     """
     shape = _domain(W, image_shape)
     like = jax.ShapeDtypeStruct(shape, W.dtype)
@@ -47,23 +46,10 @@ def weight_norm(
 def weight_norm_bound(W: Float[Array, "..."], image_shape: ImageShape | None = None) -> Float[Array, ""]:
     """|W|_2 from above, up to rounding, as certificates need. See `matrix_norm_bound` and `conv_norm_bound`.
 
-    Args:
-      W: (h, m), or a kernel (height, width, channels in, channels out).
-      image_shape: height and width of the images, for a kernel.
-
-    Returns:
-      A scalar.
-
-    Raises:
-      ValueError: if W is neither, or a kernel comes without image_shape.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> 3.0 <= float(weight_norm_bound(jnp.diag(jnp.array([3.0, 1.0])))) < 3.01
-      True
+    Example: see `weight_norm`.
     """
-    height_width = _domain(W, image_shape)[:-1]
-    return matrix_norm_bound(W) if W.ndim == 2 else conv_norm_bound(W, (height_width[0], height_width[1]))
+    *image, _ = _domain(W, image_shape)
+    return conv_norm_bound(W, (image[0], image[1])) if image else matrix_norm_bound(W)
 
 
 @checked(bound=POSITIVE)
@@ -114,7 +100,6 @@ def spectral_normalise(
     return params._replace(W=W * jnp.where(size > bound, bound / jnp.where(size > bound, size, 1.0), 1.0))
 
 
-@checked()
 def check_weight_norms(
     params: OptEqParams | Sequence[OptEqParams], *, bound: float = 1.0, image_shape: ImageShape | None = None
 ) -> None:

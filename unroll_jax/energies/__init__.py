@@ -15,54 +15,44 @@ Example:
 """
 
 from unroll_jax.descent import Entry
-from unroll_jax.energies.attention import (
-    RHOS,
-    AttentionParams,
-    HeadsParams,
-    Rho,
-    attention,
-    attention_example,
-    band,
-    block_sparse,
+from unroll_jax.energies.attention.causal import (
     causal_attention,
     causal_attention_example,
-    edges,
-    multihead_attention,
-    multihead_attention_example,
-    orthonormal_heads,
-    softmax_attention_example,
-    star,
     sweep_attention,
     sweep_attention_example,
 )
+from unroll_jax.energies.attention.graphs import band, block_sparse, edges, star
+from unroll_jax.energies.attention.heads import (
+    HeadsParams,
+    multihead_attention,
+    multihead_attention_example,
+    orthonormal_heads,
+)
+from unroll_jax.energies.attention.pairwise import (
+    AttentionParams,
+    attention,
+    attention_example,
+    softmax_attention_example,
+)
+from unroll_jax.energies.attention.rho import RHOS, Rho
 from unroll_jax.energies.cosine import cosine_dictionary
 from unroll_jax.energies.double_width import AsymmetricLayer, SymmetricEmbedding, symmetric_embedding
 from unroll_jax.energies.dust import DustParams, dust, dust_descends, dust_example
-from unroll_jax.energies.equilibrium import (
-    MONOTONES,
+from unroll_jax.energies.equilibrium.deep_opteq import deep_opteq, deep_opteq_example, multi_block
+from unroll_jax.energies.equilibrium.monotone import MONOTONES, Monotone
+from unroll_jax.energies.equilibrium.opteq import opteq, opteq_conv, opteq_conv_example, opteq_example, opteq_potential
+from unroll_jax.energies.equilibrium.opteq_objective import deep_opteq_objective, opteq_objective
+from unroll_jax.energies.equilibrium.opteq_params import OptEqParams
+from unroll_jax.energies.equilibrium.regularisers import (
     REGULARISERS,
-    Monotone,
-    OptEqParams,
     Regulariser,
-    UnitLayerParams,
     absolute,
     decorrelation,
-    deep_opteq,
-    deep_opteq_example,
-    deep_opteq_objective,
     half_square,
     inverse_square,
-    multi_block,
-    opteq,
-    opteq_conv,
-    opteq_conv_example,
-    opteq_example,
-    opteq_objective,
-    opteq_potential,
     regularised,
-    unit_layer,
-    unit_layer_example,
 )
+from unroll_jax.energies.equilibrium.unit_layer import UnitLayerParams, unit_layer, unit_layer_example
 from unroll_jax.energies.feedforward import (
     FeedForwardParams,
     clip_spectrum,
@@ -75,24 +65,17 @@ from unroll_jax.energies.hopfield import HopfieldParams, cross_attention_example
 from unroll_jax.energies.layer_norm import layer_norm, layer_norm_example
 from unroll_jax.energies.lista import ListaParams, lista, lista_example
 from unroll_jax.energies.lista_layer import ListaLayerParams, ista_layer, lista_layer
-from unroll_jax.energies.proximal import (
+from unroll_jax.energies.proximal.activations import activation, elu, leaky_relu, sigmoid, softplus, softsign, tanh
+from unroll_jax.energies.proximal.operators import (
     PROXIMALS,
-    Proximal,
-    activation,
     box,
-    elu,
     group_shrinkage,
     identity,
-    leaky_relu,
-    moreau_envelope,
     nonnegative_soft_threshold,
     relu,
-    sigmoid,
     soft_threshold,
-    softplus,
-    softsign,
-    tanh,
 )
+from unroll_jax.energies.proximal.penalty import Proximal, moreau_envelope
 from unroll_jax.energies.transformer import (
     residual_transformer_descends,
     residual_transformer_example,

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import check, checked, in_interval, require
+from unroll_jax.arguments import check, in_interval, require
 from unroll_jax.descent import Descent
 from unroll_jax.energies.transformer import transformer
 from unroll_jax.energies.transformer_parts import TransformerParams
@@ -23,11 +23,7 @@ PHIS = ("relu", "identity")  # prox(s y) = s prox(y) for s > 0, and prox(0) = 0
 class AsymmetricLayer(NamedTuple):
     """W_a (d, k) of the attention, and W (d, d') of the linear map that follows it, under no condition.
 
-    Example:
-      >>> import numpy as np
-      >>> layer = AsymmetricLayer(W_a=np.eye(2), W=np.ones((2, 3)))  # maps tokens of 2 features to 3
-      >>> symmetric_embedding([layer]).params.W_f.shape  # a symmetric layer on 2 + 3
-      (5, 5)
+    Example: see `symmetric_embedding`.
     """
 
     W_a: Float[np.ndarray | Array, "d k"]
@@ -43,13 +39,7 @@ class SymmetricEmbedding(NamedTuple):
       embed: ``y (*batch, n, d_0) -> (*batch, n, D)``.
       readout: ``(*batch, n, D) -> (*batch, n, d_L)``, of the wide state after the last layer.
 
-    Example:
-      >>> import jax, jax.numpy as jnp, numpy as np
-      >>> swap = AsymmetricLayer(W_a=np.eye(2), W=np.array([[0.0, 1.0], [1.0, 0.0]]))
-      >>> wide, token = symmetric_embedding([swap]), jnp.array([[1.0, 2.0]])
-      >>> state = jax.jit(wide.descent.step)(wide.params, wide.embed(token), None)
-      >>> wide.readout(state).tolist()  # a single token attends to itself
-      [[2.0, 1.0]]
+    Example: see `symmetric_embedding`.
     """
 
     descent: Descent
@@ -58,7 +48,6 @@ class SymmetricEmbedding(NamedTuple):
     readout: Callable[[Array], Array]
 
 
-@checked()
 def symmetric_embedding(
     layers: Sequence[AsymmetricLayer],
     *,
@@ -114,7 +103,7 @@ def symmetric_embedding(
     Example:
       >>> import jax
       >>> layer = AsymmetricLayer(W_a=np.eye(2), W=np.array([[0.0, 1.0], [0.0, 0.0]]))
-      >>> wide = symmetric_embedding([layer, layer])
+      >>> wide: SymmetricEmbedding = symmetric_embedding([layer, layer])
       >>> (wide.params.W_f == wide.params.W_f.T).all().item(), wide.params.W_f.shape
       (True, (6, 6))
     """

@@ -1,5 +1,6 @@
 """Sparse coding of sequences of tokens (DUST): attention among codes, then soft thresholding."""
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -10,10 +11,9 @@ from unroll_jax.arguments import POSITIVE, checked, one_of, require
 from unroll_jax.descent import Anchor, Descent
 from unroll_jax.energies.attention.pairwise import FORMS, AttentionParams, attention
 from unroll_jax.energies.examples import DIM, TOKENS, Example, normal
-from unroll_jax.energies.inputs import check_params, guarded
 from unroll_jax.energies.lista import ListaParams, lista
-from unroll_jax.energies.tokens import as_anchor, blank_absent, check_tokens, project
-from unroll_jax.numerics import compute_dtype, gram
+from unroll_jax.energies.tokens import Tokens, check_input, on_tokens, project
+from unroll_jax.numerics import gram
 
 __all__ = ["DustParams", "dust", "dust_descends", "dust_example"]
 
@@ -25,11 +25,7 @@ EXAMPLE: dict[str, Any] = {"curvature": 8.0}
 class DustParams(NamedTuple):
     """D (num_atoms, dim), the dictionary, and V (rank, num_atoms), through which attention sees codes, or None.
 
-    Example:
-      >>> import jax
-      >>> params = dust(4, 6, curvature=16.0).init(jax.random.key(0))
-      >>> params.D.shape, params.V.shape
-      ((6, 4), (6, 6))
+    Example: see `dust`.
     """
 
     D: Float[Array, "atoms dim"]
@@ -105,7 +101,8 @@ def dust(
     Example:
       >>> import jax
       >>> layer, x = dust(4, 6, curvature=16.0), 9.0 * jax.random.normal(jax.random.key(0), (5, 4))
-      >>> params, codes = layer.init(jax.random.key(1)), jax.numpy.zeros((5, 6))
+      >>> params: DustParams = layer.init(jax.random.key(1))
+      >>> codes = jax.numpy.zeros((5, 6))
       >>> bool(layer.energy(params, layer.step(params, codes, x), x) < layer.energy(params, codes, x))
       True
     """
@@ -124,27 +121,26 @@ def dust(
     def init(key: jax.Array) -> DustParams:
         return DustParams(sparse.init(key).D, None if shape is None else jnp.eye(*shape))
 
-    def energy(params: DustParams, y: Array, x: Any = None) -> Float[Array, "*batch"]:
-        coding = sparse.energy(ListaParams(params.D), y, x)
-        return coding + pair.energy(_weight(params), scale * y, Anchor(None, as_anchor(x).present))
+    def energy(params: DustParams, tokens: Tokens) -> Float[Array, "*batch"]:
+        coding = sparse.energy(ListaParams(params.D), tokens.y, Anchor(tokens.x, tokens.present))
+        return coding + pair.energy(weight(params), scale * tokens.y, Anchor(None, tokens.present))
 
-    def step(params: DustParams, y: Array, x: Any = None) -> Array:
-        present = as_anchor(x).present
-        check_tokens(y, Anchor(None, present), dim=num_atoms)
+    def step(params: DustParams, tokens: Tokens) -> Array:
+        codes, signal, present, _ = tokens
         if form == "plain":
-            codes = blank_absent(y, present).astype(compute_dtype(y, params.D))
-            moved = _plain_softmax(project(scale * codes, _weight(params).W_a), codes, present, self_loops) - codes
-            mixed = (codes + attention_step_size * moved).astype(y.dtype)
+            moved = _plain_softmax(project(scale * codes, weight(params).W_a), codes, present, self_loops) - codes
+            mixed = codes + attention_step_size * moved
         else:
-            mixed = pair.step(_weight(params), scale * y, Anchor(None, present)) / scale
-        mixed = mixed if present is None else jnp.where(present[..., None], mixed, y)
-        return sparse.step(ListaParams(params.D), mixed, x)
+            mixed = pair.step(weight(params), scale * codes, Anchor(None, present)) / scale
+        return sparse.step(ListaParams(params.D), mixed, Anchor(signal, present))
 
-    def _weight(params: DustParams) -> AttentionParams:
-        check_params("V", params.V, shape)
+    def weight(params: DustParams) -> AttentionParams:
         return AttentionParams(None if params.V is None else params.V.T)
 
-    return guarded(Descent(init=init, energy=energy, step=step), DustParams)
+    width = dim if measurement is None else len(measurement)
+    check_x = functools.partial(check_input, width=width, what="the signal")
+    shapes = {"V": shape}
+    return on_tokens(DustParams, init, energy, step, dim=num_atoms, shapes=shapes, check_x=check_x, x_widens=True)
 
 
 def dust_example(key: jax.Array, batch: tuple[int, ...]) -> Example:

@@ -5,15 +5,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from unroll_jax.arguments import POSITIVE, at_least, checked, in_interval
 from unroll_jax.arrays import check_dtype, check_shape
-from unroll_jax.descent import Anchor, Descent
+from unroll_jax.descent import Descent
 from unroll_jax.energies.examples import DIM, Example, normal
-from unroll_jax.energies.inputs import check_input, guarded
-from unroll_jax.energies.tokens import as_anchor, blank_absent, check_tokens, sum_present
-from unroll_jax.numerics import compute_dtype
+from unroll_jax.energies.tokens import Tokens, check_input, on_tokens, sum_present
 
 __all__ = ["HopfieldParams", "cross_attention_example", "hopfield", "hopfield_example"]
 
@@ -21,10 +19,7 @@ __all__ = ["HopfieldParams", "cross_attention_example", "hopfield", "hopfield_ex
 class HopfieldParams(NamedTuple):
     """S (num_patterns, dim), or None when the patterns come from x.
 
-    Example:
-      >>> import jax
-      >>> hopfield(3, num_patterns=5).init(jax.random.key(0)).S.shape, hopfield(3).init(jax.random.key(0)).S
-      ((5, 3), None)
+    Example: see `hopfield`.
     """
 
     S: Float[Array, "m d"] | None
@@ -75,66 +70,53 @@ def hopfield(
     Example:
       >>> import jax
       >>> layer = hopfield(3)
-      >>> params, (y, keys) = layer.init(jax.random.key(0)), jax.random.normal(jax.random.key(1), (2, 5, 3))
+      >>> params: HopfieldParams = layer.init(jax.random.key(0))
+      >>> y, keys = jax.random.normal(jax.random.key(1), (2, 5, 3))
       >>> bool(layer.energy(params, layer.step(params, y, keys), keys) < layer.energy(params, y, keys))
       True
     """
+    is_cross = num_patterns is None
 
     def init(key: jax.Array) -> HopfieldParams:
         if num_patterns is None:
             return HopfieldParams(None)
         return HopfieldParams(jax.random.normal(key, (num_patterns, dim)) / math.sqrt(dim))  # of length about 1
 
-    def energy(params: HopfieldParams, y: Array, x: Any = None) -> Float[Array, "*batch"]:
-        query = _prepare(params, y, x)
-        lookup = jax.nn.logsumexp(query.scores, axis=-1, where=query.seen) / inverse_temperature
-        lookup = lookup if query.some is None else jnp.where(query.some, lookup, 0.0)
-        distance = query.tokens if query.anchor is None else query.tokens - query.anchor
-        return sum_present(0.5 * jnp.sum(distance**2, axis=-1) - lookup, query.present)
-
-    def step(params: HopfieldParams, y: Array, x: Any = None) -> Array:
-        query = _prepare(params, y, x)
-        shares = jax.nn.softmax(query.scores, axis=-1, where=query.seen)
-        target = jnp.matmul(shares, query.keys, precision=jax.lax.Precision.HIGHEST)
-        if query.some is not None:
-            target = jnp.where(query.some[..., None], target, 0.0)
-        if query.anchor is not None:
-            target = target + query.anchor
-        stepped = (query.tokens + step_size * (target - query.tokens)).astype(y.dtype)
-        return stepped if query.present is None else jnp.where(query.present[..., None], stepped, y)
-
-    def _prepare(params: HopfieldParams, y: Array, x: Any) -> _Query:
-        x, present = as_anchor(x)
-        if params.S is not None:
-            check_tokens(y, Anchor(x, present), dim=dim)
-            dtype = compute_dtype(y, params.S)
-            tokens, keys = blank_absent(y, present).astype(dtype), params.S.astype(dtype)
-            anchor = None if x is None else blank_absent(x, present).astype(dtype)
-            return _Query(tokens, keys, inverse_temperature * _products(tokens, keys), anchor=anchor, present=present)
-        check_tokens(y, dim=dim)
-        _check_keys(y, x, present, dim)
-        tokens = y.astype(compute_dtype(y))
-        keys = blank_absent(x, present).astype(tokens.dtype)
-        scores = inverse_temperature * _products(tokens, keys)
-        if present is None:
-            return _Query(tokens, keys, scores)
-        some = jnp.any(present, axis=-1)[..., None]
+    def lookup(params: HopfieldParams, tokens: Tokens) -> tuple[Array, Array, Array | None, Array | None]:
+        """The keys, their scores, the keys that count, and whether any does; None where all count."""
+        keys = tokens.x if params.S is None else params.S.astype(tokens.y.dtype)
+        assert keys is not None
+        # The energy is a small difference of large numbers, so accelerators must not shorten the products.
+        products = jnp.matmul(tokens.y, jnp.swapaxes(keys, -1, -2), precision=jax.lax.Precision.HIGHEST)
+        if num_patterns is not None or tokens.present is None:
+            return keys, inverse_temperature * products, None, None
+        some = jnp.any(tokens.present, axis=-1)[..., None]
         # All keys where all are masked: no -inf then enters the derivatives, and the result is not used.
-        return _Query(tokens, keys, scores, seen=(present | ~some)[..., None, :], some=some)
+        return keys, inverse_temperature * products, (tokens.present | ~some)[..., None, :], some
 
-    return guarded(Descent(init=init, energy=energy, step=step), HopfieldParams)
+    def energy(params: HopfieldParams, tokens: Tokens) -> Float[Array, "*batch"]:
+        _, scores, seen, some = lookup(params, tokens)
+        largest = jax.nn.logsumexp(scores, axis=-1, where=seen) / inverse_temperature
+        largest = largest if some is None else jnp.where(some, largest, 0.0)
+        distance = tokens.y if is_cross or tokens.x is None else tokens.y - tokens.x
+        return sum_present(0.5 * jnp.sum(distance**2, axis=-1) - largest, None if is_cross else tokens.present)
 
+    def step(params: HopfieldParams, tokens: Tokens) -> Array:
+        keys, scores, seen, some = lookup(params, tokens)
+        target = jnp.matmul(jax.nn.softmax(scores, where=seen), keys, precision=jax.lax.Precision.HIGHEST)
+        target = target if some is None else jnp.where(some[..., None], target, 0.0)
+        target = target if is_cross or tokens.x is None else target + tokens.x
+        return tokens.y + step_size * (target - tokens.y)
 
-class _Query(NamedTuple):
-    """Tokens against keys, in the dtype of the computation."""
+    def check_keys(x: Any, tokens: tuple[int, ...], present: Any) -> None:
+        shape = () if x is None else jnp.shape(x)
+        check_dtype("x.present", present, jnp.bool_)
+        check_shape("x.present", present, shape[:-1], ", one entry a key")
+        count = max(shape[-2], 1) if len(shape) >= 2 else 1
+        check_input(x, (*tokens[:-1], count), present, width=dim, what="keys")
 
-    tokens: Float[Array, "*batch n d"]
-    keys: Float[Array, "*keys m d"]
-    scores: Float[Array, "*batch n m"]
-    seen: Bool[Array, "*keys 1 m"] | None = None  # keys that count
-    some: Bool[Array, "*keys 1"] | None = None  # whether any does
-    anchor: Float[Array, "..."] | None = None
-    present: Bool[Array, "..."] | None = None  # tokens that are there
+    check_x = check_keys if is_cross else None
+    return on_tokens(HopfieldParams, init, energy, step, dim=dim, check_x=check_x, x_is_keys=is_cross)
 
 
 def hopfield_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
@@ -147,16 +129,3 @@ def cross_attention_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
     """The same with the input for patterns, damped."""
     y, x = normal(key, 2, batch)
     return hopfield(DIM, step_size=0.7), y, x[..., :3, :]
-
-
-def _products(tokens: Float[Array, "*batch n d"], keys: Float[Array, "*#batch m d"]) -> Float[Array, "*batch n m"]:
-    # The energy is a small difference of large numbers, so accelerators must not shorten the products.
-    return jnp.matmul(tokens, jnp.swapaxes(keys, -1, -2), precision=jax.lax.Precision.HIGHEST)
-
-
-def _check_keys(y: Array, keys: Any, present: Any, dim: int) -> None:
-    shape = () if keys is None else jnp.shape(keys)
-    check_dtype("x.present", present, jnp.bool_)
-    check_shape("x.present", present, shape[:-1], ", one entry a key")
-    count = max(shape[-2], 1) if len(shape) >= 2 else 1
-    check_input(keys, (*y.shape[:-2], count), width=dim, what="keys", present=present)

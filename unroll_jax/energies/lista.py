@@ -1,5 +1,6 @@
 """Sparse coding of single tokens (ISTA, LISTA), from the signal itself or from fewer measurements of it."""
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -12,8 +13,7 @@ from unroll_jax.arrays import check_known
 from unroll_jax.descent import Descent
 from unroll_jax.energies.cosine import cosine_dictionary
 from unroll_jax.energies.examples import DIM, TOKENS, Example, normal
-from unroll_jax.energies.inputs import check_input
-from unroll_jax.energies.tokens import Tokens, on_tokens, sum_present
+from unroll_jax.energies.tokens import Tokens, check_input, on_tokens, sum_present
 from unroll_jax.norm_bounds import matrix_norm_bound
 from unroll_jax.numerics import linear
 
@@ -27,10 +27,7 @@ SQUARINGS = 7
 class ListaParams(NamedTuple):
     """D (num_atoms, dim), the dictionary: atoms as rows.
 
-    Example:
-      >>> import jax
-      >>> lista(4, 6).init(jax.random.key(0)).D.shape
-      (6, 4)
+    Example: see `lista`.
     """
 
     D: Float[Array, "atoms dim"]
@@ -82,12 +79,12 @@ def lista(
     Example:
       >>> import jax
       >>> layer, x = lista(4, 6), jax.random.normal(jax.random.key(0), (5, 4))
-      >>> params, codes = layer.init(jax.random.key(1)), jax.numpy.zeros((5, 6))
+      >>> params: ListaParams = layer.init(jax.random.key(1))
+      >>> codes = jax.numpy.zeros((5, 6))
       >>> bool(layer.energy(params, layer.step(params, codes, x), x) < layer.energy(params, codes, x))
       True
     """
     Phi = _measurement(measurement, dim)
-    width = dim if Phi is None else len(Phi)
 
     def init(key: jax.Array) -> ListaParams:
         return ListaParams(jnp.asarray(cosine_dictionary(num_atoms, dim), jnp.float32))
@@ -111,9 +108,7 @@ def lista(
         D = jnp.asarray(params.D, codes.dtype)
         return D if Phi is None else D @ jnp.asarray(Phi.T, codes.dtype)
 
-    def check_x(x: Any, tokens: tuple[int, ...], present: Any) -> None:
-        check_input(x, tokens, width=width, what="the signal", present=present)
-
+    check_x = functools.partial(check_input, width=dim if Phi is None else len(Phi), what="the signal")
     return on_tokens(ListaParams, init, energy, step, dim=num_atoms, check_x=check_x, x_widens=True)
 
 

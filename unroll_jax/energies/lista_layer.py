@@ -12,11 +12,7 @@ __all__ = ["ListaLayerParams", "ista_layer", "lista_layer"]
 class ListaLayerParams(NamedTuple):
     """A (atoms, atoms), B (atoms, dim) and theta (atoms,) of one `lista_layer`.
 
-    Example:
-      >>> import jax.numpy as jnp
-      >>> params = ista_layer(jnp.ones((6, 4)), 0.1)
-      >>> params.A.shape, params.B.shape, params.theta.shape
-      ((6, 6), (6, 4), (6,))
+    Example: see `lista_layer`.
     """
 
     A: Float[Array, "atoms atoms"]

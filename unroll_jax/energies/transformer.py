@@ -7,14 +7,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from unroll_jax.arguments import checked
-from unroll_jax.descent import Anchor, Descent
+from unroll_jax.descent import Descent
 from unroll_jax.energies.attention.pairwise import attention
 from unroll_jax.energies.attention.rho import RhoLike
 from unroll_jax.energies.examples import DIM, TOKENS, Example, normal
-from unroll_jax.energies.inputs import guarded
-from unroll_jax.energies.proximal.penalty import Proximal, penalty_of_present
-from unroll_jax.energies.tokens import as_anchor
+from unroll_jax.energies.proximal.penalty import Proximal, penalty_of_present, prox_of_present
+from unroll_jax.energies.tokens import as_anchor, guarded
 from unroll_jax.energies.transformer_parts import AnchorRule, TransformerParams, TransformerParts, transformer_parts
 
 __all__ = [
@@ -37,7 +35,6 @@ RESIDUAL_EXAMPLE: dict[str, Any] = {
 }
 
 
-@checked()
 def transformer(
     dim: int,
     *,
@@ -140,28 +137,25 @@ def transformer(
         **attention_options,
     )
 
-    def energy(params: TransformerParams, y: Array, x: Array | Anchor | None = None) -> Float[Array, "*batch"]:
+    def energy(params: TransformerParams, y: Array, x: Any = None) -> Float[Array, "*batch"]:
         return parts.attention.energy(params, y, x) + rest(params, y, x)
 
-    def step(params: TransformerParams, y: Array, x: Array | Anchor | None = None) -> Array:
+    def step(params: TransformerParams, y: Array, x: Any = None) -> Array:
         normed = y if parts.layer_norm is None else parts.layer_norm.step(params, y, x)
-        return finish(params, parts.attention.step(params, normed, x), y, x)
+        return finish(params, parts.attention.step(params, normed, x), x)
 
-    def step_and_energy(
-        params: TransformerParams, y: Array, x: Array | Anchor | None = None
-    ) -> tuple[Array, Float[Array, "*batch"]]:
+    def step_and_energy(params: TransformerParams, y: Array, x: Any = None) -> tuple[Array, Float[Array, "*batch"]]:
         assert shared is not None
         attended, pairs = shared(params, y, x)
-        return finish(params, attended, y, x), pairs + rest(params, y, x)
+        return finish(params, attended, x), pairs + rest(params, y, x)
 
     def rest(params: TransformerParams, y: Array, x: Any) -> Array:
         total = parts.feedforward.energy(params, y, x) + penalty_of_present(parts.phi, y, as_anchor(x).present)
         return total if parts.layer_norm is None else total + parts.layer_norm.energy(params, y, x)
 
-    def finish(params: TransformerParams, attended: Array, y: Array, x: Any) -> Array:
-        present = as_anchor(x).present
-        stepped = parts.phi.prox(parts.feedforward.step(params, attended, x), parts.step_size)
-        return stepped if present is None else jnp.where(present[..., None], stepped, y)
+    def finish(params: TransformerParams, attended: Array, x: Any) -> Array:
+        stepped = parts.feedforward.step(params, attended, x)
+        return prox_of_present(parts.phi, stepped, parts.step_size, as_anchor(x).present)
 
     # After layer norm attention sees other tokens than the energy is asked for, and there is nothing to share.
     shared = parts.attention.step_and_energy if parts.layer_norm is None else None

@@ -10,11 +10,10 @@ from unroll_jax.arguments import at_least, checked, in_interval, require
 from unroll_jax.descent import Anchor, Descent
 from unroll_jax.energies.attention.pairwise import attention
 from unroll_jax.energies.feedforward import FeedForwardParams, feedforward
-from unroll_jax.energies.inputs import guarded
 from unroll_jax.energies.layer_norm import layer_norm
 from unroll_jax.energies.proximal.operators import resolve_proximal
 from unroll_jax.energies.proximal.penalty import Proximal
-from unroll_jax.energies.tokens import as_anchor
+from unroll_jax.energies.tokens import as_anchor, guarded
 
 __all__ = ["TransformerParams", "TransformerParts", "transformer_parts"]
 
@@ -24,11 +23,7 @@ AnchorRule = Callable[[Any], Any]  # of the input x
 class TransformerParams(NamedTuple):
     """W_a (d, k) of the attention energy, W_f (d, d) of the feed-forward one, and learnable anchors (1, d), if any.
 
-    Example:
-      >>> import jax
-      >>> params = transformer_parts(4, rank=2, anchor="row").attention.init(jax.random.key(0))
-      >>> jax.tree.map(lambda leaf: leaf.shape, params)
-      TransformerParams(W_a=(4, 2), W_f=(4, 4), row=(1, 4), attention_row=None)
+    Example: see `transformer_parts`.
     """
 
     W_a: Float[Array, "*heads d k"]
@@ -51,10 +46,7 @@ class TransformerParts(NamedTuple):
       step_size: a2.
       layer_norm: the energy that layer normalisation lowers, and its step; or None.
 
-    Example:
-      >>> parts = transformer_parts(4, step_size=0.25, norm_radius=1.0)
-      >>> parts.step_size, parts.layer_norm is None
-      (0.25, False)
+    Example: see `transformer_parts`.
     """
 
     attention: Descent
@@ -85,17 +77,8 @@ def transformer_parts(
 
     Args:
       dim: as in `transformer`, and so are all other arguments; ``rho`` and ``mask`` are among the attention_options.
-      rank: see `transformer`.
-      phi: see `transformer`.
-      form: see `transformer`.
-      ridge: see `transformer`.
-      attention_step_size: see `transformer`.
-      step_size: see `transformer`.
-      anchor: see `transformer`.
-      attention_anchor: see `transformer`.
-      norm_radius: see `transformer`.
-      spectrum: see `transformer`.
-      attention_factory: see `transformer`.
+      rank, phi, form, ridge, attention_step_size, step_size, anchor, attention_anchor, norm_radius, spectrum,
+        attention_factory: as in `transformer`.
       **attention_options: further keywords of the attention half.
 
     Returns:
@@ -110,8 +93,9 @@ def transformer_parts(
     Example:
       >>> import jax, jax.numpy as jnp
       >>> from unroll_jax.energies import transformer
-      >>> layer, parts, y = transformer(4), transformer_parts(4), jnp.eye(3, 4)
-      >>> params = layer.init(jax.random.key(0))
+      >>> parts: TransformerParts = transformer_parts(4)
+      >>> layer, y = transformer(4), jnp.eye(3, 4)
+      >>> params: TransformerParams = layer.init(jax.random.key(0))
       >>> attended = jax.jit(parts.attention.step)(params, y, y)
       >>> by_parts = parts.phi.prox(parts.feedforward.step(params, attended, y), parts.step_size)
       >>> bool(jnp.allclose(by_parts, jax.jit(layer.step)(params, y, y), atol=1e-6))

@@ -15,11 +15,7 @@ __all__ = ["UnrolledLayerParams", "unrolled_layer"]
 class UnrolledLayerParams(NamedTuple):
     """V (k, d), W (d, d) and U (d, d) of one `unrolled_layer`.
 
-    Example:
-      >>> import jax, jax.numpy as jnp
-      >>> params = UnrolledLayerParams(V=jnp.zeros((1, 3)), W=jnp.eye(3), U=jnp.zeros((3, 3)))
-      >>> jax.eval_shape(unrolled_layer, params, jnp.ones((2, 5, 3))).shape
-      (2, 5, 3)
+    Example: see `unrolled_layer`.
     """
 
     V: Float[Array, "k d"]

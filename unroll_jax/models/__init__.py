@@ -11,12 +11,10 @@ Example:
   (('state', 'residual', 'linear'), ('linear', 'llama3'), -1)
 """
 
-from unroll_jax.models.baselines import (
-    FeedForwardNetwork,
-    FullyConvolutionalNetwork,
-    MonotoneOperatorNetwork,
-    NeuralODE,
-)
+from unroll_jax.models.baselines.feedforward_network import FeedForwardNetwork
+from unroll_jax.models.baselines.fully_convolutional_network import FullyConvolutionalNetwork
+from unroll_jax.models.baselines.monotone_network import MonotoneOperatorNetwork
+from unroll_jax.models.baselines.neural_ode import NeuralODE
 from unroll_jax.models.classifier import POOLINGS, Classifier, Head
 from unroll_jax.models.deep_opteq import DeepOptEq
 from unroll_jax.models.dust import DUST, dictionary_bases
@@ -24,36 +22,16 @@ from unroll_jax.models.encoder import Encoder
 from unroll_jax.models.encoder_layer import ACTIVATIONS, EncoderLayer
 from unroll_jax.models.encoder_parts import EncoderConfig, EncoderEmbeddings
 from unroll_jax.models.initializers import cosine_atoms, dct, scaled_identity
-from unroll_jax.models.language import (
-    NO_TOKEN,
-    SCALINGS,
-    Acceptance,
-    Costs,
-    Decoder,
-    DecoderConfig,
-    DraftChoice,
-    Generated,
-    KeyValueCache,
-    RotaryScaling,
-    Sampling,
-    Speculated,
-    acceptance,
-    choose_draft,
-    decode,
-    decoder_logits,
-    decoder_readout,
-    empty_cache,
-    expected_speedup,
-    expected_tokens,
-    generate,
-    low_rank_changes,
-    merged_changes,
-    rms_norm,
-    speculate,
-    tokens_a_call,
-    weight_costs,
-    with_changes,
-)
+from unroll_jax.models.language.decoder import Decoder, decoder_logits, decoder_readout
+from unroll_jax.models.language.decoder_parts import DecoderConfig, rms_norm
+from unroll_jax.models.language.decoding import KeyValueCache, decode, empty_cache
+from unroll_jax.models.language.draft_costs import Costs, expected_speedup, expected_tokens, weight_costs
+from unroll_jax.models.language.drafts import Acceptance, DraftChoice, acceptance, choose_draft, tokens_a_call
+from unroll_jax.models.language.generation import NO_TOKEN, Generated, generate
+from unroll_jax.models.language.low_rank import low_rank_changes, merged_changes, with_changes
+from unroll_jax.models.language.rotary import SCALINGS, RotaryScaling
+from unroll_jax.models.language.sampling import Sampling
+from unroll_jax.models.language.speculative import Speculated, speculate
 from unroll_jax.models.lista import LISTA
 from unroll_jax.models.opteq_base import WAYS
 from unroll_jax.models.parts import BehindStem

@@ -79,8 +79,7 @@ class Classifier(nn.Module):
     Attributes:
       encoder: the encoder.
       num_classes: logits out.
-      pooling: of the head.
-      hidden: of the head.
+      pooling, hidden: of the head.
 
     Example:
       >>> import jax, jax.numpy as jnp

@@ -66,17 +66,9 @@ class DeepOptEq(OptEqBase, kw_only=True):
         check_array(x, convolutional=self.convolutional)
         check_fields(self, at_least(1), "num_classes", "features", "pool")
         if self.features is not None:
-            x = Features(
-                self.features,
-                kernel_size=self.kernel_size if self.convolutional else None,
-                activation=self.activation,
-                use_bias=self.use_bias,
-                dtype=self.dtype,
-                param_dtype=self.param_dtype,
-                name="features",
-            )(x)
+            window = self.kernel_size if self.convolutional else None
+            options = {"use_bias": self.use_bias, "dtype": self.dtype, "param_dtype": self.param_dtype}
+            x = Features(self.features, window, self.activation, name="features", **options)(x)
         z, info = self.find_equilibrium(x, convolutional=self.convolutional, probe=probe)
-        head = ClassifierHead(
-            self.num_classes, self.convolutional, pool=self.pool, param_dtype=self.param_dtype, name="head"
-        )
+        head = ClassifierHead(self.num_classes, self.convolutional, self.pool, self.param_dtype, name="head")
         return head(z), info

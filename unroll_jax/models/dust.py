@@ -101,23 +101,17 @@ class DUST(nn.Module):
         record: Callable[[jax.Array], Any] | None = None,
         perturb: Perturbation | None = None,
     ) -> Any:
-        """Runs all layers.
+        """Runs all layers, as `UnrolledTransformer` does, with reconstructions (*batch, n, dim) for outputs.
 
         Args:
           x: signals (*batch, n, dim), or measurements of them (*batch, n, m).
-          mask: which of them are real, bool (*batch, n); None takes all for real. Masked tokens do not change
-            the others' outputs; outputs at masked positions are undefined.
-          record: ``y -> pytree``, evaluated inside the scan at every layer's reconstruction (*batch, n, dim), in
-            float32 or wider; None keeps the reconstructions themselves.
+          mask: which of them are real, bool (*batch, n); None takes all for real.
+          record: of reconstructions.
           perturb: replaces each layer's codes, see `unroll_jax.unroll`; its dictionary reads the replaced ones.
             A lost layer (`unroll_jax.perturbations.lost_layer`) passes codes on, and its output is theirs by its D.
 
         Returns:
           The reconstructions of layers 0..L, (L + 1, *batch, n, dim), or what ``record`` returned, stacked likewise.
-
-        Raises:
-          ValueError: if x is not (*batch, n, dim or m), mask is not (*batch, n), or an option is not allowed.
-          TypeError: if x is not floating, or mask is not boolean.
         """
         layer, start = self._descents()
         self._check(x, mask)
@@ -139,33 +133,19 @@ class DUST(nn.Module):
             assert perturb is not None
             return read(perturb(number, before.codes, after.codes), dictionary(number - 1))
 
+        def measure(_: DustParams, state: _State, x: Anchor) -> Any:
+            return state.output if record is None else record(state.output)
+
         zeros = jnp.zeros((*x.shape[:-1], self.num_atoms), compute)
-        _, recorded = unroll(
-            step,
-            params,
-            read(start.step(ListaParams(dictionary(0)), zeros, signal), dictionary(0)),
-            signal,
-            num_layers=self.num_layers,
-            tied=self.tied,
-            record=lambda _, state, x: state.output if record is None else record(state.output),
-            remat=self.remat,
-            unroll=self.unroll,
-            perturb=None if perturb is None else perturbed,
-        )
-        return recorded
+        start = read(start.step(ListaParams(dictionary(0)), zeros, signal), dictionary(0))
+        options = {"num_layers": self.num_layers, "remat": self.remat, "unroll": self.unroll, "tied": self.tied}
+        return unroll(step, params, start, signal, record=measure, perturb=perturb and perturbed, **options)[1]
 
     def _descents(self) -> tuple[Descent, Descent]:
         """The layer, and the step from zero that makes the codes of layer 0."""
         shared: dict[str, Any] = {"curvature": self.curvature, "measurement": self.measurement}
-        layer = dust(
-            self.dim,
-            self.num_atoms,
-            form=self.form,
-            sparsity=self.sparsity,
-            attention_scale=None if self.train_attention else self.attention_scale,
-            self_loops=self.self_loops,
-            **shared,
-        )
+        V = {"attention_scale": None if self.train_attention else self.attention_scale, "self_loops": self.self_loops}
+        layer = dust(self.dim, self.num_atoms, form=self.form, sparsity=self.sparsity, **V, **shared)
         return layer, lista(self.dim, self.num_atoms, sparsity=0.0, **shared)
 
     def _check(self, x: jax.Array, mask: jax.Array | None) -> None:

@@ -75,7 +75,7 @@ class Encoder(nn.Module):
           TypeError: if tokens or token_types are not integers, mask is not boolean, or perturbation is not floating.
         """
         config = self.config
-        at_once = layers_at_once(self.unroll, self.config.num_layers, remat=bool(self.remat))
+        at_once = layers_at_once(self.unroll, config.num_layers, remat=bool(self.remat))
         check_inputs(tokens, mask, token_types, perturbation, dim=config.dim, max_positions=config.max_positions)
         mask = real_tokens(tokens, mask, self.config)
         token_types = jnp.zeros_like(tokens) if token_types is None else token_types
@@ -94,10 +94,10 @@ class Encoder(nn.Module):
         policy = None if isinstance(self.remat, bool) else self.remat
         scan = nn.scan(
             nn.remat(advance, policy=policy, prevent_cse=False) if self.remat else advance,
-            variable_axes={"params": 0},
+            {"params": 0},
             split_rngs={"params": True},
             in_axes=nn.broadcast,  # pyright: ignore[reportArgumentType] (Flax's own value for it)
-            length=self.config.num_layers,
+            length=config.num_layers,
             unroll=at_once,
         )
         layers = EncoderLayer(self.config, dtype, self.param_dtype, name="layers")

@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float
 
 from unroll_jax.arguments import check, in_interval, one_of, require
 
-__all__ = ["ACTIVATIONS", "INITIAL_STD", "EncoderLayer", "LayerShape", "check_layer_shape", "layer_norm"]
+__all__ = ["ACTIVATIONS", "INITIAL_STD", "EncoderLayer", "check_layer_shape", "layer_norm"]
 
 #: Activations of `EncoderLayer` by the names that configurations of Hugging Face have for them.
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
@@ -23,36 +23,6 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 }
 
 INITIAL_STD = 0.02  # BERT and its descendants, and vision transformers, start with normal numbers of it
-
-
-@runtime_checkable
-class LayerShape(Protocol):
-    """The fields of a configuration that `EncoderLayer` reads, as `EncoderConfig` documents them."""
-
-    @property
-    def dim(self) -> int:
-        """Width of the tokens."""
-        ...
-
-    @property
-    def num_heads(self) -> int:
-        """Attention heads."""
-        ...
-
-    @property
-    def hidden_dim(self) -> int:
-        """Width between the two dense layers of the feed-forward part."""
-        ...
-
-    @property
-    def activation(self) -> str:
-        """A name of `ACTIVATIONS`."""
-        ...
-
-    @property
-    def norm_epsilon(self) -> float:
-        """Added to the variance in layer norms."""
-        ...
 
 
 class EncoderLayer(nn.Module):
@@ -66,7 +36,8 @@ class EncoderLayer(nn.Module):
     ``attention_output``, ``attention_norm``, ``hidden``, ``output`` and ``output_norm``.
 
     Attributes:
-      config: the layer's shape.
+      config: the layer's shape: an `EncoderConfig`, a `ViTConfig`, or other fields of the same names: ``dim``,
+        ``num_heads``, ``hidden_dim``, ``activation`` and ``norm_epsilon``.
       dtype: dtype to compute in; softmax and the statistics of norms are computed in float32 at least.
       param_dtype: dtype of the parameters.
       norm_first: whether norms come before the parts, else after the sums.
@@ -82,7 +53,7 @@ class EncoderLayer(nn.Module):
       ((5, 3, 8), (8, 24))
     """
 
-    config: LayerShape
+    config: Any
     dtype: Any = jnp.float32
     param_dtype: Any = jnp.float32
     norm_first: bool = False
@@ -121,27 +92,18 @@ class EncoderLayer(nn.Module):
         return nn.Dense(features, dtype=self.dtype, param_dtype=self.param_dtype, kernel_init=initial, name=name)
 
 
-def check_layer_shape(config: LayerShape) -> None:
-    """Checks what layers read of a configuration, but for the sizes.
-
-    Raises:
-      ValueError: naming the field, its value and the values allowed.
-    """
+def check_layer_shape(config: Any) -> None:
+    """A ValueError unless layers can use a configuration's heads, activation and epsilon."""
     require(not config.dim % config.num_heads, "num_heads", f"divide dim={config.dim}", config.num_heads)
     check("activation", config.activation, one_of(ACTIVATIONS))
     check("norm_epsilon", config.norm_epsilon, in_interval("[0, 1)"))
 
 
-def layer_norm(config: LayerShape, dtype: Any, param_dtype: Any) -> Callable[..., nn.LayerNorm]:
+def layer_norm(config: Any, dtype: Any, param_dtype: Any) -> Callable[..., nn.LayerNorm]:
     """Layer norms with a configuration's epsilon, to be given their names."""
     # The fast variance, E[y^2] - E[y]^2, loses digits where a mean is large, as it is in trained encoders.
-    return functools.partial(
-        nn.LayerNorm,
-        epsilon=config.norm_epsilon,
-        dtype=dtype,
-        param_dtype=param_dtype,
-        use_fast_variance=False,
-    )
+    options = {"dtype": dtype, "param_dtype": param_dtype, "use_fast_variance": False}
+    return functools.partial(nn.LayerNorm, epsilon=config.norm_epsilon, **options)
 
 
 def _attend(

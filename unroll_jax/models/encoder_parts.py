@@ -12,13 +12,7 @@ from unroll_jax.arguments import at_least, check_fields, in_interval, require
 from unroll_jax.arrays import check_dtype, check_shape
 from unroll_jax.models.encoder_layer import INITIAL_STD, check_layer_shape, layer_norm
 
-__all__ = [
-    "EncoderConfig",
-    "EncoderEmbeddings",
-    "check_inputs",
-    "perturbed",
-    "real_positions",
-]
+__all__ = ["EncoderConfig", "EncoderEmbeddings", "check_inputs", "perturbed", "real_positions"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,24 +124,16 @@ def perturbed(
 def check_inputs(
     tokens: Any, mask: Any, token_types: Any, perturbation: Any, *, dim: int, max_positions: int | None
 ) -> None:
-    """Checks what classifiers of text are called with; None is not there, or of max_positions any length.
-
-    Raises:
-      ValueError: if shapes do not fit each other, or sequences are empty or too long.
-      TypeError: if tokens or token_types are not integers, mask is not boolean, or perturbation is not floating.
-    """
+    """Checks what classifiers of text are called with; None is not there, or of max_positions any length."""
     length = tokens.shape[-1] if tokens.ndim else 0
     require(length >= 1, "tokens", "be (*batch, n) with n at least 1", f"shape {tokens.shape}")
-    allowed = f"be (*batch, n) with n in [1, max_positions={max_positions}]"
-    require(
-        max_positions is None or length <= max_positions, "tokens", allowed, f"shape {tokens.shape}", "truncate them"
-    )
-    wanted = {
-        "tokens": (tokens, jnp.integer, tokens.shape),
-        "mask": (mask, jnp.bool_, tokens.shape),
-        "token_types": (token_types, jnp.integer, tokens.shape),
-        "perturbation": (perturbation, jnp.floating, (*tokens.shape, dim)),
-    }
-    for name, (value, kind, shape) in wanted.items():
+    fits, allowed = max_positions is None or length <= max_positions, f"be (*batch, n) with n in [1, {max_positions=}]"
+    require(fits, "tokens", allowed, f"shape {tokens.shape}", "truncate them")
+    for name, value, kind, width in (
+        ("tokens", tokens, jnp.integer, ()),
+        ("mask", mask, jnp.bool_, ()),
+        ("token_types", token_types, jnp.integer, ()),
+        ("perturbation", perturbation, jnp.floating, (dim,)),
+    ):
         check_dtype(name, value, kind)
-        check_shape(name, value, shape, ", as tokens have")
+        check_shape(name, value, (*tokens.shape, *width), ", as tokens have")

@@ -15,8 +15,6 @@ __all__ = ["cosine_atoms", "dct", "scaled_identity"]
 def cosine_atoms() -> Initializer:
     """The cosine dictionary of `unroll_jax.energies.cosine_dictionary`, (atoms, dim), atoms as rows.
 
-    Source: as `unroll_jax.energies.cosine_dictionary`.
-
     Example:
       >>> import jax
       >>> cosine_atoms()(jax.random.key(0), (6, 4)).shape  # more atoms than pixels
@@ -62,13 +60,7 @@ def dct(scale: float = 1.0) -> Initializer:
 
 
 def scaled_identity(scale: float) -> Initializer:
-    """``scale`` times the identity matrix.
-
-    Args:
-      scale: value of the diagonal entries.
-
-    Returns:
-      An initialiser of shapes (*layers, rows, columns).
+    """``scale`` times the identity matrix, for shapes (*layers, rows, columns).
 
     Example:
       >>> import jax

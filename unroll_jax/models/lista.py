@@ -79,27 +79,19 @@ class LISTA(nn.Module):
           The codes of layers 0..L, (L + 1, *batch, num_atoms), or what ``record`` returned, stacked likewise.
 
         Raises:
-          ValueError: if x is not (*batch, dim), z is not (*batch, num_atoms), or a size, sparsity or unroll is not
-            allowed.
+          ValueError: if x or z does not fit, or an attribute is out of range.
           TypeError: if x is not floating.
         """
         check_dtype("x", x)
         require(x.ndim >= 1 and x.shape[-1] == self.dim, "x", f"be (*batch, dim={self.dim})", f"shape {x.shape}")
         start = jnp.zeros((*x.shape[:-1], self.num_atoms), x.dtype) if z is None else z
         check_shape("z", start, (*x.shape[:-1], self.num_atoms), ", with the batch axes of x")
-        _, recorded = unroll(
-            lista_layer,
-            self._layers(),
-            start,
-            x,
-            num_layers=self.num_layers,
-            tied=False,
-            record=lambda layer, z, x: z if record is None else record(z),
-            remat=self.remat,
-            unroll=self.unroll,
-            perturb=perturb,
-        )
-        return recorded
+
+        def measure(_: ListaLayerParams, z: jax.Array, x: jax.Array) -> Any:
+            return z if record is None else record(z)
+
+        options = {"num_layers": self.num_layers, "remat": self.remat, "unroll": self.unroll, "perturb": perturb}
+        return unroll(lista_layer, self._layers(), start, x, tied=False, record=measure, **options)[1]
 
     def _layers(self) -> ListaLayerParams:
         check_fields(self, at_least(1), "dim", "num_atoms", "num_layers")

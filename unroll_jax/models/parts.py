@@ -1,6 +1,5 @@
 """The parts that classifiers and segmenters share: input checks, feature extractors, heads."""
 
-from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -18,7 +17,6 @@ __all__ = [
     "Features",
     "SegmenterHead",
     "Stem",
-    "activate",
     "check_array",
     "check_mask",
     "event_ndim",
@@ -31,12 +29,7 @@ def event_ndim(convolutional: bool) -> int:
 
 
 def check_array(x: Any, *, convolutional: bool) -> None:
-    """Checks that x holds floating images or vectors with any batch axes.
-
-    Raises:
-      TypeError: if x is not floating.
-      ValueError: if it has too few axes, or an axis of the example is empty.
-    """
+    """Checks that x holds floating images or vectors with any batch axes, none of whose axes is empty."""
     check_dtype("x", x)
     axes, wanted = event_ndim(convolutional), "height, width, channels" if convolutional else "features"
     shape = jnp.shape(x)
@@ -45,19 +38,9 @@ def check_array(x: Any, *, convolutional: bool) -> None:
 
 
 def check_mask(mask: Any, x: Any) -> None:
-    """Checks that a mask, if there is one, has a boolean for each token of x (*batch, n, d).
-
-    Raises:
-      TypeError: if it is not boolean.
-      ValueError: if it is not (*batch, n).
-    """
+    """Checks that a mask, if there is one, has a boolean for each token of x (*batch, n, d)."""
     check_dtype("mask", mask, jnp.bool_)
     check_shape("mask", mask, x.shape[:-1], ", as x has")
-
-
-def activate(activation: str | Monotone) -> Callable[[Array], Array]:
-    """The function of a name of `MONOTONES`, or of a `Monotone`."""
-    return resolve_monotone(activation).value
 
 
 class Features(nn.Module):
@@ -88,9 +71,8 @@ class Features(nn.Module):
         if self.kernel_size is None:
             hidden = nn.Dense(self.features, **options)(x)
         else:
-            window, strides = (self.kernel_size,) * 2, (self.strides,) * 2
-            hidden = nn.Conv(self.features, window, strides=strides, **options)(x)
-        return activate(self.activation)(hidden)
+            hidden = nn.Conv(self.features, (self.kernel_size,) * 2, strides=(self.strides,) * 2, **options)(x)
+        return resolve_monotone(self.activation).value(hidden)
 
 
 class ClassifierHead(nn.Module):
@@ -110,11 +92,7 @@ class ClassifierHead(nn.Module):
 
     @nn.compact
     def __call__(self, z: Float[Array, "..."]) -> Float[Array, "*batch classes"]:
-        """Maps states to logits, in float32 at least.
-
-        Raises:
-          ValueError: if pool is larger than the image.
-        """
+        """Maps states to logits, in float32 at least; a ValueError if ``pool`` is larger than the image."""
         z = z.astype(jnp.promote_types(z.dtype, jnp.float32))
         if self.convolutional and self.pool is None:
             z = jnp.mean(z, axis=(-3, -2))
@@ -147,14 +125,8 @@ class Stem(nn.Module):
     def __call__(self, x: Float[Array, "*batch h w c"]) -> Float[Array, "*batch k l d"]:
         """Maps images to feature maps."""
         for width in self.widths:
-            x = Features(
-                width,
-                kernel_size=self.kernel_size,
-                activation=self.activation,
-                strides=2,
-                dtype=self.dtype,
-                param_dtype=self.param_dtype,
-            )(x)
+            options = {"strides": 2, "dtype": self.dtype, "param_dtype": self.param_dtype}
+            x = Features(width, self.kernel_size, self.activation, **options)(x)
         return x
 
 
@@ -184,12 +156,7 @@ class BehindStem(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "*batch h w c"], **options: Any) -> tuple[Float[Array, "*batch classes"], Any]:
-        """Applies stem and network to images (*batch, height, width, channels); the options go to the network.
-
-        Raises:
-          ValueError: if x has too few axes, stem names a size below 1, or the network finds something wrong.
-          TypeError: if x is not floating.
-        """
+        """Applies stem and network to images (*batch, height, width, channels); the options go to the network."""
         check_array(x, convolutional=True)
         check_fields(self, at_least(1), "stem")
         features = Stem(self.stem, param_dtype=self.param_dtype, name="stem")(x)

@@ -45,15 +45,11 @@ class DeepOptEqSegmenter(OptEqBase, kw_only=True):
     def __call__(
         self, x: Float[Array, "*batch h w c"], *, probe: Probe | None = None
     ) -> tuple[Float[Array, "*batch h w classes"], EquilibriumInfo]:
-        """Segments x.
-
-        Args:
-          x: images (*batch, height, width, channels) of any size.
-          probe: as in `OptEqBase.find_equilibrium`.
+        """Segments images x (*batch, height, width, channels) of any size.
 
         Returns:
-          ``(logits, info)``: (*batch, height, width, num_classes) in float32 at least, and how the equilibrium was
-          found.
+          ``(logits, info)``: (*batch, height, width, num_classes) in float32 at least; ``info`` and ``probe`` are those
+          of `equilibrium`.
 
         Raises:
           ValueError: if x has too few axes, or an attribute is out of range.

@@ -99,29 +99,16 @@ class UnrolledClassifier(nn.Module):
         perturbation: jax.Array | None = None,
         record: Callable[[jax.Array], Any] | None = None,
     ) -> Any:
-        """Reads all layers.
+        """Reads all layers, as `Classifier` does.
 
-        Args:
-          tokens: numbers of tokens, int (*batch, n).
-          mask: which of them are real, bool (*batch, n); None takes all for real. Masked tokens change nothing.
-          token_types: taken as `Classifier` does, and of no effect: the separator tells the texts of a pair apart.
-          perturbation: added to the word embeddings of real tokens, (*batch, n, dim); None adds nothing.
-          record: ``logits -> pytree``, evaluated inside the scan at every layer; None keeps the logits.
-
-        Returns:
-          Logits of layers 0..L, (L + 1, *batch, classes), or what ``record`` made of each layer's, stacked likewise.
-
-        Raises:
-          ValueError: if an attribute or a shape is not allowed.
-          TypeError: if an argument has a dtype of the wrong kind.
+        ``token_types`` have no effect: the separator tells the texts of a pair apart.
         """
         dim, param_dtype = self.transformer.dim, self.transformer.param_dtype
         check_fields(self, at_least(1), "vocabulary_size", "max_positions")
         check_inputs(tokens, mask, token_types, perturbation, dim=dim, max_positions=self.max_positions)
         real = jnp.ones(tokens.shape, bool) if mask is None else mask
-        embeddings = TokenEmbeddings(
-            self.vocabulary_size, dim, self.max_positions, self.frozen, param_dtype, name="embeddings"
-        )
+        sizes = self.vocabulary_size, dim, self.max_positions
+        embeddings = TokenEmbeddings(*sizes, self.frozen, param_dtype, name="embeddings")
         head = Head(self.num_classes, self.pooling, param_dtype=param_dtype, name="head")
         read = read_by(head, real, dim, record)
         return self.transformer(embeddings(tokens, real, perturbation), real, record=read)

@@ -86,8 +86,7 @@ class UnrolledTransformer(nn.Module):
           The outputs of layers 0..L, (L + 1, *batch, n, dim), or what ``record`` returned, stacked likewise.
 
         Raises:
-          ValueError: if x is not (*batch, n, dim), mask is not (*batch, n), or num_layers, rank or unroll
-            is below 1.
+          ValueError: if x or mask does not fit, or an attribute is out of range.
           TypeError: if x is not floating, or mask is not boolean.
         """
         check_dtype("x", x)
@@ -105,20 +104,8 @@ class UnrolledTransformer(nn.Module):
             wide = y.astype(output)
             return wide if record is None else record(wide)
 
-        start = x.astype(compute)
-        _, recorded = unroll(
-            step,
-            params,
-            start,
-            mask,
-            num_layers=self.num_layers,
-            tied=False,
-            record=measure,
-            remat=self.remat,
-            unroll=self.unroll,
-            perturb=perturb,
-        )
-        return recorded
+        options = {"num_layers": self.num_layers, "remat": self.remat, "unroll": self.unroll, "perturb": perturb}
+        return unroll(step, params, x.astype(compute), mask, tied=False, record=measure, **options)[1]
 
     def _layers(self) -> UnrolledLayerParams:
         check("num_layers", self.num_layers, at_least(1))

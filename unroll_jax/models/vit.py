@@ -52,24 +52,17 @@ class ViT(nn.Module):
         record: Callable[[jax.Array], Any] | None = None,
         perturb: Perturbation | None = None,
     ) -> Any:
-        """Runs all layers.
+        """Runs all layers, as `UnrolledTransformer` does, with reconstructions of the patches for outputs.
 
         Args:
           x: the patches of frames, row by row, with pixels in [0, 1]: (*batch, num_patches, pixels).
-          mask: which of them are real, bool (*batch, num_patches); None takes all for real. Masked patches do not
-            affect other outputs; outputs at masked positions are undefined.
-          record: ``y -> pytree``, evaluated inside the scan at every layer's reconstruction, in float32 or wider; None
-            keeps the reconstructions themselves.
+          mask: which of them are real, bool (*batch, num_patches); None takes all for real.
+          record: of reconstructions.
           perturb: replaces each layer's output (states, not reconstructions), see `unroll_jax.unroll`.
 
         Returns:
           The reconstructions of layers 0..L, (L + 1, *batch, num_patches, pixels), or what ``record`` returned, stacked
           likewise. Layer 0 is read from the embeddings.
-
-        Raises:
-          ValueError: if x is not (*batch, num_patches, pixels), mask is not (*batch, num_patches), or unroll is below
-            1.
-          TypeError: if x is not floating, or mask is not boolean.
         """
         config = self.config
         check_patches(x, mask, config)
@@ -90,19 +83,8 @@ class ViT(nn.Module):
             y = jnp.asarray(readout.apply({"params": reading}, h, wide))
             return y if record is None else record(y)
 
-        _, recorded = unroll(
-            step,
-            layers,
-            start,
-            mask,
-            num_layers=config.num_layers,
-            tied=False,
-            record=measure,
-            remat=self.remat,
-            unroll=self.unroll,
-            perturb=perturb,
-        )
-        return recorded
+        options = {"num_layers": config.num_layers, "remat": self.remat, "unroll": self.unroll, "perturb": perturb}
+        return unroll(step, layers, start, mask, tied=False, record=measure, **options)[1]
 
 
 def _params_of(module: nn.Module) -> Callable[..., Any]:

@@ -6,7 +6,6 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jax.nn.initializers import Initializer
 from jaxtyping import Array, Float
 
 from unroll_jax.arguments import FINITE, POSITIVE, at_least, check_fields, one_of, require
@@ -118,13 +117,9 @@ class PatchEmbeddings(nn.Module):
         config = self.config
         is_state = config.reading == "state"
         initial = nn.initializers.zeros if is_state else nn.initializers.normal(INITIAL_STD)
-        dense = nn.Dense(
-            config.dim,
-            dtype=self.dtype,
-            param_dtype=self.param_dtype,
-            kernel_init=_colours() if is_state else nn.initializers.lecun_normal(),
-            name="patch",
-        )
+        options = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+        kernel = _colours if is_state else nn.initializers.lecun_normal()
+        dense = nn.Dense(config.dim, kernel_init=kernel, name="patch", **options)
         shifted = ((x - config.mean) / config.std).astype(self.dtype)
         tokens = dense(shifted.reshape(-1, config.pixels)).reshape(*x.shape[:-1], config.dim)
         if config.class_token:
@@ -169,24 +164,15 @@ class PatchReadout(nn.Module):
             return config.mean + config.std * jnp.mean(colours, axis=-2)
         flat = layer_norm(config, self.dtype, self.param_dtype)(name="norm")(h.reshape(-1, config.dim))
         is_residual = config.reading == "residual"
-        dense = nn.Dense(
-            config.pixels,
-            dtype=self.dtype,
-            param_dtype=self.param_dtype,
-            kernel_init=nn.initializers.zeros if is_residual else nn.initializers.normal(INITIAL_STD),
-            name="pixels",
-        )
+        kernel = nn.initializers.zeros if is_residual else nn.initializers.normal(INITIAL_STD)
+        options = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+        dense = nn.Dense(config.pixels, kernel_init=kernel, name="pixels", **options)
         read = config.std * dense(flat).astype(x.dtype).reshape(x.shape)
         return x + read if is_residual else config.mean + read
 
 
 def check_patches(x: Any, mask: Any, config: ViTConfig) -> None:
-    """Checks the inputs of a vision transformer; the mask may be None.
-
-    Raises:
-      ValueError: if x is not (*batch, num_patches, pixels), or mask is not (*batch, num_patches).
-      TypeError: if x is not floating, or mask is not boolean.
-    """
+    """Checks the inputs of a vision transformer, (*batch, num_patches, pixels); the mask may be None."""
     wanted = (config.num_patches, config.pixels)
     check_dtype("x", x)
     allowed = f"be (*batch, num_patches, pixels), here (*batch, {wanted[0]}, {wanted[1]})"
@@ -194,11 +180,7 @@ def check_patches(x: Any, mask: Any, config: ViTConfig) -> None:
     check_mask(mask, x)
 
 
-def _colours() -> Initializer:
-    """The identity, once for each colour: (pixels, colours x pixels)."""
-
-    def init(key: jax.Array, shape: Any, dtype: Any = jnp.float32, out_sharding: Any = None) -> jax.Array:
-        rows, columns = shape
-        return jnp.tile(jnp.eye(rows, dtype=dtype), (1, columns // rows))
-
-    return init
+def _colours(key: jax.Array, shape: Any, dtype: Any = jnp.float32, out_sharding: Any = None) -> jax.Array:
+    """Initialises with the identity, once for each colour: (pixels, colours x pixels)."""
+    rows, columns = shape
+    return jnp.tile(jnp.eye(rows, dtype=dtype), (1, columns // rows))

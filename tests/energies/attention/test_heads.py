@@ -180,8 +180,7 @@ def test_heads_of_independent_columns_all_get_their_means():
 
 
 @pytest.mark.parametrize(
-    ("majoriser", "form"),
-    [("block", "jacobi"), ("block", "softmax"), ("scalar", "softmax"), ("orthogonal", "jacobi")],
+    ("majoriser", "form"), [("block", "jacobi"), ("block", "softmax"), ("scalar", "softmax"), ("orthogonal", "jacobi")]
 )
 def test_tokens_far_apart_keep_step_and_gradients_finite(majoriser, form):
     layer = build(majoriser, "square", form=form)

@@ -160,19 +160,10 @@ BAD_OPTIONS = [
     ),
     (lambda: regularised(LAYER, absolute(), form="gradient"), "got step_size=1.0 and smoothness=None"),
     (lambda: opteq_objective(PARAMS, STATE), r"W must be a square matrix, got shape \(6, 4\)"),
-    (
-        lambda: opteq_objective(PARAMS, STATE, skip=1.5),
-        r"skip must be in \(0, 1\], got 1.5",
-    ),
-    (
-        lambda: opteq_preimage(PARAMS, STATE, skip=1.0),
-        r"skip must be in \(0, 1\), got 1.0",
-    ),
+    (lambda: opteq_objective(PARAMS, STATE, skip=1.5), r"skip must be in \(0, 1\], got 1.5"),
+    (lambda: opteq_preimage(PARAMS, STATE, skip=1.0), r"skip must be in \(0, 1\), got 1.0"),
     (lambda: deep_opteq_objective((), (STATE,)), "blocks must be as many as layers, 0, got 1"),
-    (
-        lambda: multi_block([LAYER]).step((PARAMS,), (STATE, STATE)),
-        "z must be a tuple of 1 blocks, got tuple of 2",
-    ),
+    (lambda: multi_block([LAYER]).step((PARAMS,), (STATE, STATE)), "z must be a tuple of 1 blocks, got tuple of 2"),
 ]
 
 

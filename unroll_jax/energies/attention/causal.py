@@ -9,20 +9,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import checked
 from unroll_jax.arrays import check_known
 from unroll_jax.descent import Anchor, Descent
 from unroll_jax.energies.attention.graphs import EdgeList, Graph, check_table
 from unroll_jax.energies.attention.pairwise import AttentionParams, attention
-from unroll_jax.energies.attention.rho import Rho, RhoLike, resolve_rho
-from unroll_jax.energies.attention.sums import combine, rectangle_energy, rectangle_sums, weighted_mean
+from unroll_jax.energies.attention.rho import RhoLike, resolve_rho
+from unroll_jax.energies.attention.sums import combine, rectangle_energy, rectangle_sums
 from unroll_jax.energies.examples import Example, normal
 from unroll_jax.energies.tokens import Tokens, on_tokens, project
 
 __all__ = ["causal_attention", "causal_attention_example", "sweep_attention", "sweep_attention_example"]
 
 
-@checked()
 def causal_attention(
     *,
     rho: RhoLike = "softmax",
@@ -108,7 +106,6 @@ def causal_attention(
     return on_tokens(AttentionParams, undirected.init, energy, step, dim=dim, shapes=shapes)
 
 
-@checked()
 def sweep_attention(
     *,
     rho: RhoLike = "softmax",
@@ -170,9 +167,9 @@ def sweep_attention(
             token = jax.lax.dynamic_index_in_dim(y, u, -2)
             others = jnp.arange(n) != u
             neighbours = ((others if table is None else others & jnp.asarray(table)[u]) & there)[..., None, :]
-            differences = project(y - token, params.W_a)
-            distances = jnp.where(neighbours, 0.5 * jnp.sum(differences**2, axis=-1)[..., None, :], 1.0)
-            pulls: list[tuple[Any, Array]] = [weighted_mean(_logits(chosen, distances, neighbours), y)]
+            columns = project(y - token, params.W_a)
+            rows = jnp.zeros_like(columns[..., :1, :])
+            pulls: list[tuple[Any, Array]] = [rectangle_sums(chosen, rows, columns, y, neighbours, bounded=False)[1:]]
             if ridge > 0.0:
                 pulls.append((math.log(ridge), jax.lax.dynamic_index_in_dim(anchors, u, -2)))
             log_weight, mean = combine(pulls)
@@ -244,11 +241,6 @@ def _by_rows(
     parts = jax.lax.map(jax.checkpoint(some, prevent_cse=False), rows)
     joined = [jnp.moveaxis(part, 0, -3) for part in parts]
     return [part.reshape(*part.shape[:-3], -1, part.shape[-1])[..., :n, :] for part in joined]
-
-
-def _logits(rho: Rho, distances: Array, neighbours: Array) -> Array:
-    assert rho.log_slope is not None
-    return jnp.where(neighbours, rho.log_slope(distances), -jnp.inf)
 
 
 def _move(y: Array, log_weight: Array, mean: Array, step_size: float) -> Array:

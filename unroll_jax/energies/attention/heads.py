@@ -27,10 +27,7 @@ MAJORISERS = ("block", "scalar", "orthogonal")
 class HeadsParams(NamedTuple):
     """W_a (num_heads, dim, rank): the weight of each head.
 
-    Example:
-      >>> import jax
-      >>> multihead_attention(6, num_heads=2, rank=3).init(jax.random.key(0)).W_a.shape
-      (2, 6, 3)
+    Example: see `multihead_attention`.
     """
 
     W_a: Float[Array, "h d k"]
@@ -112,8 +109,7 @@ def multihead_attention(
       form: "jacobi" or "softmax", see above.
       ridge: r >= 0, weight of the pull to the anchor.
       step_size: a in (0, 1], unitless; 1 is the undamped step.
-      mask: as in `attention`.
-      block: as in `attention`.
+      mask, block: as in `attention`.
 
     Returns:
       A `Descent` with params `HeadsParams`; ``x`` is the anchor B, broadcastable to y, or None, or an `Anchor` of it
@@ -128,7 +124,8 @@ def multihead_attention(
     Example:
       >>> import jax
       >>> layer = multihead_attention(6, num_heads=2, majoriser="orthogonal", form="softmax")
-      >>> params, y = layer.init(jax.random.key(0)), jax.random.normal(jax.random.key(1), (5, 6))
+      >>> params: HeadsParams = layer.init(jax.random.key(0))
+      >>> y = jax.random.normal(jax.random.key(1), (5, 6))
       >>> bool(layer.energy(params, layer.step(params, y, None), None) < layer.energy(params, y, None))
       True
     """

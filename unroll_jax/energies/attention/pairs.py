@@ -96,11 +96,7 @@ def pair_energy(
     """``neighbourhood(...).energy`` alone, without the rest where nothing is compiled.
 
     Args:
-      rho: see `neighbourhood`, and so for the others.
-      z: see `neighbourhood`.
-      graph: see `neighbourhood`.
-      present: see `neighbourhood`.
-      block: see `neighbourhood`.
+      rho, z, graph, present, block: as in `neighbourhood`.
 
     Returns:
       The sum of rho over unordered pairs.

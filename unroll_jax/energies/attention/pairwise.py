@@ -24,10 +24,7 @@ FORMS = ("jacobi", "softmax")
 class AttentionParams(NamedTuple):
     """W_a (dim, rank), or None when the energy is taken on the tokens themselves.
 
-    Example:
-      >>> import jax
-      >>> attention(dim=4, rank=2).init(jax.random.key(0)).W_a.shape, attention().init(jax.random.key(0)).W_a
-      ((4, 2), None)
+    Example: see `attention`.
     """
 
     W_a: Float[Array, "d k"] | None
@@ -107,7 +104,8 @@ def attention(
     Example:
       >>> import jax
       >>> layer = attention(form="softmax")
-      >>> params, y = layer.init(jax.random.key(0)), jax.random.normal(jax.random.key(1), (5, 3))
+      >>> params: AttentionParams = layer.init(jax.random.key(0))
+      >>> y = jax.random.normal(jax.random.key(1), (5, 3))
       >>> bool(layer.energy(params, layer.step(params, y, None), None) < layer.energy(params, y, None))
       True
     """

@@ -71,9 +71,6 @@ def log(shift: float = 1.0) -> Rho:
 
     With unit-norm tokens z = 1 - y_i.y_j, so ``shift=1`` gives the weights 1 / (2 - y_i.y_j) of Yang et al. (2022),
     Section 7 (printed there for log(z + 2), which gives 1 / (3 - y_i.y_j)).
-
-    Raises:
-      ValueError: if shift is not a positive finite number.
     """
     return Rho(
         # z + 1 would round distances below the machine's epsilon away.
@@ -88,9 +85,6 @@ def cauchy(scale: float = 1.0) -> Rho:
     """rho(z) = c log(1 + z / c), slope 1 / (1 + z / c), c = scale: Cauchy's (or Lorentz's) function.
 
     Slope 1 at distance 0, one half at z = c. The shape of `log`, in other units.
-
-    Raises:
-      ValueError: if scale is not a positive finite number.
     """
     return Rho(
         value=lambda z: scale * jnp.log1p(z / scale),
@@ -105,9 +99,6 @@ def student(degrees: float = 3.0) -> Rho:
 
     The negative log-density of Student's t at the distance of the tokens, 2 z being its square. One degree is Cauchy's
     density; many approach the quadratic rho(z) = z.
-
-    Raises:
-      ValueError: if degrees is not a positive finite number.
     """
     half = 0.5 * (degrees + 1.0)
     return Rho(
@@ -122,9 +113,6 @@ def geman_mcclure(scale: float = 1.0) -> Rho:
     """rho(z) = z / (1 + z / c), slope 1 / (1 + z / c)^2, c = scale: the function of Geman and McClure (1985).
 
     Slope 1 at distance 0; bounded by c, so that far pairs cost the same wherever they are.
-
-    Raises:
-      ValueError: if scale is not a positive finite number.
     """
     return Rho(
         value=lambda z: z / (1.0 + z / scale),
@@ -139,9 +127,6 @@ def power(exponent: float = 0.5, shift: float = 1.0) -> Rho:
 
     p = 1/2 is Charbonnier's (the pseudo-Huber) function of the distance, p = 1 the quadratic, whose attention is
     a plain average over neighbours.
-
-    Raises:
-      ValueError: unless exponent is in (0, 1] and shift is a positive finite number.
     """
     return Rho(
         value=lambda z: (z + shift) ** exponent,
@@ -155,9 +140,6 @@ def truncated_quadratic(threshold: float = 1.0) -> Rho:
     """rho(z) = min(z, c), slope 1 below c = threshold and 0 from there on.
 
     The plain average over the neighbours nearer than sqrt(2 c); farther pairs do not feel each other.
-
-    Raises:
-      ValueError: if threshold is not a positive finite number.
     """
     return Rho(
         value=lambda z: jnp.minimum(z, threshold),

@@ -12,15 +12,7 @@ from unroll_jax.energies.attention.graphs import EdgeList
 from unroll_jax.energies.attention.rho import Rho
 from unroll_jax.numerics import square_range
 
-__all__ = [
-    "combine",
-    "edge_energy",
-    "edge_sums",
-    "rectangle_energy",
-    "rectangle_sums",
-    "square_exponential_sums",
-    "weighted_mean",
-]
+__all__ = ["combine", "edge_energy", "edge_sums", "rectangle_energy", "rectangle_sums", "square_exponential_sums"]
 
 Sums = tuple[Array, Array, Array]
 
@@ -120,19 +112,6 @@ def combine(pulls: list[tuple[Any, Array]]) -> tuple[Float[Array, "*batch n 1"],
     shares = jnp.exp(logs - jnp.where(jnp.isneginf(total), 0.0, total))
     # Term by term: points are not copied into one array, and have no axis more than they had.
     return total, functools.reduce(jnp.add, [share * point for share, (_, point) in zip(shares, pulls, strict=True)])
-
-
-def weighted_mean(
-    logits: Float[Array, "*batch n m"], values: Float[Array, "*batch m d"]
-) -> tuple[Float[Array, "*batch n 1"], Float[Array, "*batch n d"]]:
-    """Log of each row's summed weight exp(logits) (-inf for none), and its mean of the values (then 0)."""
-    largest = jnp.max(logits, axis=-1, keepdims=True)
-    largest = jax.lax.stop_gradient(jnp.where(jnp.isneginf(largest), 0.0, largest))
-    weights = jnp.exp(logits - largest)
-    total = jnp.sum(weights, axis=-1, keepdims=True)
-    nobody = total == 0.0
-    total = jnp.where(nobody, 1.0, total)
-    return jnp.where(nobody, -jnp.inf, largest + jnp.log(total)), (weights @ values) / total
 
 
 @jax.custom_jvp

@@ -11,7 +11,7 @@ from unroll_jax.arguments import require
 from unroll_jax.descent import Descent, Params
 from unroll_jax.energies.equilibrium.opteq import opteq, opteq_example
 from unroll_jax.energies.examples import DIM, Example
-from unroll_jax.energies.inputs import guarded
+from unroll_jax.energies.tokens import guarded
 from unroll_jax.numerics import compute_dtype
 
 __all__ = ["deep_opteq", "deep_opteq_example", "multi_block", "residual_energy"]
@@ -67,14 +67,11 @@ def deep_opteq(layers: Sequence[Descent]) -> Descent:
         return first.energy(params[0], z, x)
 
     if rest:
-        energy = residual_energy(step, first_energy)
-        check = _check_of(chain, lambda z: (z,) * len(chain))
-        return _guarded(Descent(_init_of(chain), energy, step, check=check), len(chain))
+        return _of_layers(chain, residual_energy(step, first_energy), step, lambda z: (z,) * len(chain))
     factored = first.factored
     only_factored = None if factored is None else lambda params, x: factored(params[0], x)
-    check = _check_of(chain, lambda z: (z,))
-    descent = Descent(_init_of(chain), first_energy, step, None, only_factored, first.symmetric, check)
-    return _guarded(descent, len(chain))
+    layer = _of_layers(chain, first_energy, step, lambda z: (z,))
+    return layer._replace(factored=only_factored, symmetric=first.symmetric)
 
 
 def multi_block(layers: Sequence[Descent]) -> Descent:
@@ -122,8 +119,7 @@ def multi_block(layers: Sequence[Descent]) -> Descent:
         )
 
     energy = residual_energy(step, lambda params, z, x: chain[0].energy(params[0], z[0], x))
-    descent = Descent(_init_of(chain), energy, step, check=_check_of(chain, lambda blocks: blocks))
-    return _guarded(descent, len(chain))
+    return _of_layers(chain, energy, step, lambda blocks: blocks)
 
 
 def residual_energy(
@@ -161,43 +157,30 @@ def _checked(layers: Sequence[Descent]) -> tuple[Descent, ...]:
     return tuple(layers)
 
 
-def _guarded(descent: Descent, num_layers: int) -> Descent:
-    """``descent`` on a tuple of params, one a layer."""
+def _of_layers(
+    layers: tuple[Descent, ...], energy: Callable, step: Callable, states_of: Callable[[Any], tuple[Any, ...]]
+) -> Descent:
+    """A `Descent` on a tuple of params, one a layer; its check is each layer's own on its own state."""
 
-    def of_all(function: Any) -> Any:
+    def of_all(function: Callable) -> Callable:
         def checked(params: Params, *rest: Any, **named: Any) -> Any:
-            allowed = f"hold those of {num_layers} layers"
-            require(len(params) == num_layers, "params", allowed, len(params), "init(key) makes them")
+            allowed = f"hold those of {len(layers)} layers"
+            require(len(params) == len(layers), "params", allowed, len(params), "init(key) makes them")
             return function(params, *rest, **named)
 
-        return checked if callable(function) else function
-
-    return guarded(Descent(descent.init, *map(of_all, descent[1:])), tuple)
-
-
-def _check_of(
-    layers: tuple[Descent, ...], states_of: Callable[[Any], tuple[Any, ...]]
-) -> Callable[[Params, Any], None] | None:
-    """Each layer's own check on its own state, its error with the layer's place in front; None if there is none."""
-    if all(layer.check is None for layer in layers):
-        return None
+        return checked
 
     def check(params: Params, state: Any) -> None:
         for place, (layer, layer_params, z) in enumerate(zip(layers, params, states_of(state), strict=True), start=1):
-            if layer.check is None:
-                continue
             try:
-                layer.check(layer_params, z)
+                if layer.check is not None:
+                    layer.check(layer_params, z)
             except ValueError as error:
                 raise ValueError(f"layer {place} of {len(layers)}: {error}") from None
 
-    return check
-
-
-def _init_of(layers: tuple[Descent, ...]) -> Callable[[jax.Array], tuple[Params, ...]]:
     def init(key: jax.Array) -> tuple[Params, ...]:
-        return tuple(
-            layer.init(layer_key) for layer, layer_key in zip(layers, jax.random.split(key, len(layers)), strict=True)
-        )
+        keys = jax.random.split(key, len(layers))
+        return tuple(layer.init(layer_key) for layer, layer_key in zip(layers, keys, strict=True))
 
-    return init
+    checks = None if all(layer.check is None for layer in layers) else of_all(check)
+    return guarded(Descent(init, of_all(energy), of_all(step), check=checks), tuple)

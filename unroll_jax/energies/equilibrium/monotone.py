@@ -10,6 +10,7 @@ from jax.scipy.special import xlogy
 from jaxtyping import Array, Float
 
 from unroll_jax.arguments import look_up
+from unroll_jax.numerics import infinite_outside
 
 __all__ = ["MONOTONES", "Monotone", "antiderivative", "resolve_monotone"]
 
@@ -64,11 +65,6 @@ def resolve_monotone(activation: str | Monotone) -> Monotone:
 LEAK = 0.01  # slope of leaky_relu below 0, that of `jax.nn.leaky_relu`
 
 
-def _inside(t: Array, inside: Array, value: Elementwise, safe: float) -> Array:
-    """``value`` where ``inside``, else infinite; with gradients that are finite either way."""
-    return jnp.where(inside, value(jnp.where(inside, t, safe)), jnp.inf)
-
-
 #: Activations of equilibrium layers by name, each with its potential: 1-Lipschitz and monotone, as Assumptions 1 and 2
 #: of Xie et al. (2021) ask.
 MONOTONES: dict[str, Monotone] = {
@@ -79,20 +75,22 @@ MONOTONES: dict[str, Monotone] = {
         lambda t: 0.5 * t**2 * jnp.where(t >= 0.0, 1.0, 1.0 / LEAK),
     ),
     "relu": Monotone(
-        jax.nn.relu, lambda t: 0.5 * jax.nn.relu(t) ** 2, lambda t: _inside(t, t >= 0.0, lambda t: 0.5 * t**2, 0.0)
+        jax.nn.relu,
+        lambda t: 0.5 * jax.nn.relu(t) ** 2,
+        lambda t: infinite_outside(t >= 0.0, lambda t: 0.5 * t**2, t, 0.0),
     ),
     "sigmoid": Monotone(
         jax.nn.sigmoid,
         lambda t: jax.nn.softplus(t) - math.log(2.0),
-        lambda t: _inside(
-            t, (t >= 0.0) & (t <= 1.0), lambda t: xlogy(t, t) + xlogy(1.0 - t, 1.0 - t) + math.log(2.0), 0.5
+        lambda t: infinite_outside(
+            (t >= 0.0) & (t <= 1.0), lambda t: xlogy(t, t) + xlogy(1.0 - t, 1.0 - t) + math.log(2.0), t, 0.5
         ),
     ),
     "tanh": Monotone(
         jnp.tanh,
         lambda t: jnp.abs(t) + jnp.log1p(jnp.exp(-2.0 * jnp.abs(t))) - math.log(2.0),
-        lambda t: _inside(
-            t, jnp.abs(t) <= 1.0, lambda t: 0.5 * (xlogy(1.0 + t, 1.0 + t) + xlogy(1.0 - t, 1.0 - t)), 0.0
+        lambda t: infinite_outside(
+            jnp.abs(t) <= 1.0, lambda t: 0.5 * (xlogy(1.0 + t, 1.0 + t) + xlogy(1.0 - t, 1.0 - t)), t, 0.0
         ),
     ),
 }

@@ -20,7 +20,7 @@ from unroll_jax.energies.equilibrium.opteq_params import (
     refuse_expansive,
 )
 from unroll_jax.energies.examples import DIM, Example
-from unroll_jax.energies.inputs import guarded
+from unroll_jax.energies.tokens import guarded
 from unroll_jax.norm_bounds import conv_norm_bound, matrix_norm_bound
 from unroll_jax.numerics import compute_dtype
 from unroll_jax.steps import vary_like
@@ -119,9 +119,7 @@ def opteq_conv(
       width: hidden channels.
       input_channels: channels of the input x, or None for a layer that does not see x.
       kernel_size: side of the square kernels, odd.
-      activation: as in `opteq`.
-      skip: as in `opteq`.
-      allow_expansive: as in `opteq`.
+      activation, skip, allow_expansive: as in `opteq`.
 
     Returns:
       A `Descent` with params `OptEqParams`; states are (*batch, height, width, channels), ``x`` is the same with
@@ -217,7 +215,8 @@ def _layer(
         _check("z", z, event)
         if x is not None and input_event[-1] is not None:
             _check("x", x, input_event)
-            _check_batch(jnp.shape(z)[: -len(event)], jnp.shape(x)[: -len(event)])
+            of_z, of_x = (jnp.shape(value)[: -len(event)] for value in (z, x))
+            require(broadcasts(of_x, of_z), "x", f"have the batch axes {of_z} of z or broadcast to them", of_x)
         return vary_like(z.astype(compute_dtype(z, params.W)), (params, x))
 
     def energy(params: OptEqParams, z: Array, x: Array | None = None) -> Float[Array, "*batch"]:
@@ -244,7 +243,3 @@ def _check(name: str, value: Any, event: tuple[int | None, ...]) -> None:
     shape, axes = jnp.shape(value), ("height, width, " if len(event) == 3 else "")
     fits = len(shape) >= len(event) and shape[-1] == event[-1]
     require(fits, name, f"be (*batch, {axes}{event[-1]})", f"shape {shape}")
-
-
-def _check_batch(of_state: tuple[int, ...], of_input: tuple[int, ...]) -> None:
-    require(broadcasts(of_input, of_state), "x", f"have the batch axes {of_state} of z or broadcast to them", of_input)

@@ -114,7 +114,6 @@ def opteq_preimage(
     return w
 
 
-@checked()
 def deep_opteq_objective(
     params: Sequence[OptEqParams],
     blocks: Sequence[Float[Array, "..."]],

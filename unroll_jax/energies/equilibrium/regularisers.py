@@ -13,15 +13,7 @@ from unroll_jax.descent import Descent, Params
 from unroll_jax.energies.equilibrium.deep_opteq import residual_energy
 from unroll_jax.numerics import compute_dtype
 
-__all__ = [
-    "REGULARISERS",
-    "Regulariser",
-    "absolute",
-    "decorrelation",
-    "half_square",
-    "inverse_square",
-    "regularised",
-]
+__all__ = ["REGULARISERS", "Regulariser", "absolute", "decorrelation", "half_square", "inverse_square", "regularised"]
 
 
 class Regulariser(NamedTuple):
@@ -55,13 +47,7 @@ class Regulariser(NamedTuple):
 
 @checked(strength=POSITIVE)
 def half_square(strength: float = 1.0) -> Regulariser:
-    """R = strength / 2 |z|^2; its prox scales the state down.
-
-    Args:
-      strength: positive, unitless.
-
-    Raises:
-      ValueError: if strength is not positive and finite.
+    """R = strength / 2 |z|^2; its prox scales the state down. ``strength`` is positive, unitless.
 
     Source: Xie et al. (2021), A.1, first regulariser.
 
@@ -80,13 +66,7 @@ def half_square(strength: float = 1.0) -> Regulariser:
 
 @checked(strength=POSITIVE)
 def absolute(strength: float = 1.0) -> Regulariser:
-    """R = strength |z|_1; its prox is the soft threshold.
-
-    Args:
-      strength: positive, in units of the state.
-
-    Raises:
-      ValueError: if strength is not positive and finite.
+    """R = strength |z|_1; its prox is the soft threshold. ``strength`` is positive, in units of the state.
 
     Source: the shrinkage of Xie et al. (2021), Section 4.1; its prox, Parikh and Boyd (2014), Section 6.5.
 
@@ -105,14 +85,7 @@ def absolute(strength: float = 1.0) -> Regulariser:
 
 @checked(strength=POSITIVE, epsilon=POSITIVE)
 def inverse_square(strength: float = 1.0, *, epsilon: float = 1.0) -> Regulariser:
-    """R = strength / (|z|^2 + epsilon), which pushes states away from 0; not convex.
-
-    Args:
-      strength: positive.
-      epsilon: positive, in units of the state squared.
-
-    Raises:
-      ValueError: if strength or epsilon is not positive and finite.
+    """R = strength / (|z|^2 + epsilon), which pushes states away from 0; not convex. Both are positive.
 
     Source: Xie et al. (2021), A.1. The paper asks for convex R, which this one is not: Theorem 4 does not cover it, and
     z - g grad R(z) is not nonexpansive.
@@ -137,12 +110,6 @@ def decorrelation(strength: float = 1.0) -> Regulariser:
 
     Z has a row per feature and a column per example, D = diag(1 / |z_i|) with z_i its rows; a feature that is 0 in the
     whole batch correlates with nothing. The state passed to ``value`` is the batch, (n, m), an example a row.
-
-    Args:
-      strength: positive, unitless.
-
-    Raises:
-      ValueError: if strength is not positive and finite.
 
     Source: Xie et al. (2021), A.1. The paper asks for convex R, which this one is not (it does not change when a
     feature is scaled).

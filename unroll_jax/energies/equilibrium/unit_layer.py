@@ -10,10 +10,9 @@ from jaxtyping import Array, Float
 from unroll_jax.arguments import POSITIVE, at_least, checked, in_interval, one_of, require
 from unroll_jax.descent import Descent
 from unroll_jax.energies.examples import DIM, Example, normal
-from unroll_jax.energies.inputs import check_input
 from unroll_jax.energies.proximal.operators import resolve_proximal
 from unroll_jax.energies.proximal.penalty import Proximal, moreau_envelope
-from unroll_jax.energies.tokens import Tokens, on_tokens, sum_present
+from unroll_jax.energies.tokens import Tokens, check_input, on_tokens, sum_present
 
 __all__ = ["ENERGIES", "UnitLayerParams", "unit_layer", "unit_layer_example"]
 
@@ -24,10 +23,7 @@ INITIAL_NORM = 0.95  # of W: below 1, so that at initialisation the layer contra
 class UnitLayerParams(NamedTuple):
     """W (width, dim), U (width, input_dim) or None without an input, b (width,).
 
-    Example:
-      >>> import jax
-      >>> jax.tree.map(lambda leaf: leaf.shape, unit_layer(3, width=8).init(jax.random.key(0)))
-      UnitLayerParams(W=(8, 3), U=None, b=(8,))
+    Example: see `unit_layer`.
     """
 
     W: Float[Array, "width d"]
@@ -102,7 +98,8 @@ def unit_layer(
     Example:
       >>> import jax
       >>> layer = unit_layer(3, width=8)
-      >>> params, y = layer.init(jax.random.key(0)), jax.random.normal(jax.random.key(1), (5, 3))
+      >>> params: UnitLayerParams = layer.init(jax.random.key(0))
+      >>> y = jax.random.normal(jax.random.key(1), (5, 3))
       >>> bool(layer.energy(params, layer.step(params, y, None), None) < layer.energy(params, y, None))
       True
     """
@@ -146,7 +143,7 @@ def unit_layer(
         if x is not None and input_dim is None:
             raise ValueError("x must be None without input_dim, got an array; pass input_dim to learn U")
         if x is not None and input_dim is not None:
-            check_input(x, tokens, width=input_dim, what="features", present=present)
+            check_input(x, tokens, present, width=input_dim, what="features")
 
     chosen = envelope if energy == "envelope" else conjugate
     return on_tokens(UnitLayerParams, init, chosen, step, dim=dim, check_x=check_x)

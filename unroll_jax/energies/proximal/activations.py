@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from unroll_jax.arguments import POSITIVE, checked, in_interval, require
 from unroll_jax.energies.proximal.penalty import Proximal
-from unroll_jax.numerics import compute_dtype
+from unroll_jax.numerics import compute_dtype, infinite_outside
 
 __all__ = ["ACTIVATIONS", "activation", "elu", "leaky_relu", "sigmoid", "softplus", "softsign", "tanh"]
 
@@ -54,9 +54,10 @@ def activation(function: Elementwise, penalty: Elementwise, *, step_size: float 
 
     Example:
       >>> import jax.numpy as jnp
-      >>> arctan = activation(jnp.arctan, lambda z: -jnp.log(jnp.cos(z)) - 0.5 * z**2)
-      >>> round(arctan.prox(jnp.ones((1, 1)), 1.0).item(), 4)
-      0.7854
+      >>> arctan, y = activation(jnp.arctan, lambda z: -jnp.log(jnp.cos(z)) - 0.5 * z**2), jnp.ones((1, 1))
+      >>> ready = [tanh(), sigmoid(), softplus(), softsign(), leaky_relu(), elu(0.5)]
+      >>> [round(phi.prox(y, 1.0).item(), 4) for phi in (arctan, *ready)]
+      [0.7854, 0.7616, 0.7311, 1.3133, 0.5, 1.0, 1.0]
     """
     with jax.ensure_compile_time_eval():
         values = np.asarray(function(jnp.asarray(GRID)), np.float64)
@@ -70,139 +71,73 @@ def activation(function: Elementwise, penalty: Elementwise, *, step_size: float 
 
 @checked(step_size=POSITIVE)
 def tanh(*, step_size: float = 1.0) -> Proximal:
-    """tanh; phi_1 = ((1 + z) log(1 + z) + (1 - z) log(1 - z) - z^2) / 2 on [-1, 1]; see `activation`.
+    """tanh; phi_1 = ((1 + z) log(1 + z) + (1 - z) log(1 - z) - z^2) / 2 on [-1, 1].
 
-    Args:
-      step_size: at which the prox is this function, positive.
-
-    Raises:
-      ValueError: if step_size is not positive and finite.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> tanh().prox(jnp.array([[0.0, 50.0]]), 1.0).tolist(), float(tanh().penalty(jnp.array([[2.0]])))
-      ([[0.0, 1.0]], inf)
+    Example: see `activation`.
     """
 
-    def penalty(z: Array) -> Array:
-        inside = jnp.abs(z) <= 1.0
-        z = jnp.where(inside, z, 0.0)
-        return jnp.where(inside, 0.5 * (xlog1py(1.0 + z, z) + xlog1py(1.0 - z, -z) - z**2), jnp.inf)
+    def inside(z: Array) -> Array:
+        return 0.5 * (xlog1py(1.0 + z, z) + xlog1py(1.0 - z, -z) - z**2)
 
-    return _pair(jnp.tanh, penalty, step_size)
+    return _pair(jnp.tanh, lambda z: infinite_outside(jnp.abs(z) <= 1.0, inside, z, 0.0), step_size)
 
 
 @checked(step_size=POSITIVE)
 def sigmoid(*, step_size: float = 1.0) -> Proximal:
-    """1 / (1 + e^-w); phi_1 = z log z + (1 - z) log(1 - z) - z^2 / 2 on [0, 1]; see `activation`.
+    """1 / (1 + e^-w); phi_1 = z log z + (1 - z) log(1 - z) - z^2 / 2 on [0, 1].
 
-    Args:
-      step_size: at which the prox is this function, positive.
-
-    Raises:
-      ValueError: if step_size is not positive and finite.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> sigmoid().prox(jnp.array([[0.0, 50.0]]), 1.0).tolist(), float(sigmoid().penalty(jnp.array([[2.0]])))
-      ([[0.5, 1.0]], inf)
+    Example: see `activation`.
     """
 
-    def penalty(z: Array) -> Array:
-        inside = (z >= 0.0) & (z <= 1.0)
-        z = jnp.where(inside, z, 0.5)
-        return jnp.where(inside, xlogy(z, z) + xlog1py(1.0 - z, -z) - 0.5 * z**2, jnp.inf)
+    def inside(z: Array) -> Array:
+        return xlogy(z, z) + xlog1py(1.0 - z, -z) - 0.5 * z**2
 
-    return _pair(jax.nn.sigmoid, penalty, step_size)
+    return _pair(jax.nn.sigmoid, lambda z: infinite_outside((z >= 0.0) & (z <= 1.0), inside, z, 0.5), step_size)
 
 
 @checked(step_size=POSITIVE)
 def softplus(*, step_size: float = 1.0) -> Proximal:
-    """log(1 + e^w); phi_1 = Li_2(e^-z) - pi^2 / 6 on z >= 0, Li_2 the dilogarithm; see `activation`.
+    """log(1 + e^w); phi_1 = Li_2(e^-z) - pi^2 / 6 on z >= 0, Li_2 the dilogarithm.
 
-    Args:
-      step_size: at which the prox is this function, positive.
-
-    Raises:
-      ValueError: if step_size is not positive and finite.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> round(softplus().prox(jnp.zeros((1, 1)), 1.0).item(), 4)  # log 2
-      0.6931
+    Example: see `activation`.
     """
 
-    def penalty(z: Array) -> Array:
-        inside = z >= 0.0
-        return jnp.where(inside, spence(-jnp.expm1(-jnp.where(inside, z, 1.0))) - np.pi**2 / 6.0, jnp.inf)
+    def inside(z: Array) -> Array:
+        return spence(-jnp.expm1(-z)) - np.pi**2 / 6.0
 
-    return _pair(jax.nn.softplus, penalty, step_size)
+    return _pair(jax.nn.softplus, lambda z: infinite_outside(z >= 0.0, inside, z, 1.0), step_size)
 
 
 @checked(step_size=POSITIVE)
 def softsign(*, step_size: float = 1.0) -> Proximal:
-    """w / (1 + |w|); phi_1 = -|z| - log(1 - |z|) - z^2 / 2 on (-1, 1); see `activation`.
+    """w / (1 + |w|); phi_1 = -|z| - log(1 - |z|) - z^2 / 2 on (-1, 1).
 
-    Args:
-      step_size: at which the prox is this function, positive.
-
-    Raises:
-      ValueError: if step_size is not positive and finite.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> softsign().prox(jnp.array([[1.0, -3.0]]), 1.0).tolist()
-      [[0.5, -0.75]]
+    Example: see `activation`.
     """
 
-    def penalty(z: Array) -> Array:
-        inside = jnp.abs(z) < 1.0
-        size = jnp.abs(jnp.where(inside, z, 0.0))
-        return jnp.where(inside, -size - jnp.log1p(-size) - 0.5 * size**2, jnp.inf)
+    def inside(size: Array) -> Array:
+        return -size - jnp.log1p(-size) - 0.5 * size**2
 
-    return _pair(jax.nn.soft_sign, penalty, step_size)
+    return _pair(jax.nn.soft_sign, lambda z: infinite_outside(jnp.abs(z) < 1.0, inside, jnp.abs(z), 0.0), step_size)
 
 
 @checked(slope=in_interval("(0, 1]"), step_size=POSITIVE)
 def leaky_relu(slope: float = 0.01, *, step_size: float = 1.0) -> Proximal:
-    """w, or slope w where w < 0; phi_1 = (1 / slope - 1) min(z, 0)^2 / 2; see `activation`.
+    """w, or slope w where w < 0; phi_1 = (1 / slope - 1) min(z, 0)^2 / 2, for a slope in (0, 1].
 
-    Args:
-      slope: below 0, in (0, 1].
-      step_size: at which the prox is this function, positive.
-
-    Raises:
-      ValueError: if slope is not in (0, 1], or step_size not positive and finite.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> leaky_relu(0.25).prox(jnp.array([[2.0, -2.0]]), 1.0).tolist()
-      [[2.0, -0.5]]
+    Example: see `activation`.
     """
-    return _pair(
-        lambda w: jax.nn.leaky_relu(w, slope),
-        lambda z: 0.5 * (1.0 / slope - 1.0) * jnp.minimum(z, 0.0) ** 2,
-        step_size,
-    )
+    bend = 0.5 * (1.0 / slope - 1.0)
+    return _pair(lambda w: jax.nn.leaky_relu(w, slope), lambda z: bend * jnp.minimum(z, 0.0) ** 2, step_size)
 
 
 @checked(alpha=in_interval("(0, 1]"), step_size=POSITIVE)
 def elu(alpha: float = 1.0, *, step_size: float = 1.0) -> Proximal:
     """w, or alpha (e^w - 1) where w < 0; phi_1 = (z + alpha) log(1 + z / alpha) - z - z^2 / 2 on [-alpha, 0], 0 above.
 
-    See `activation`.
+    ``alpha``, minus the limit towards minus infinity, is in (0, 1].
 
-    Args:
-      alpha: minus the limit towards minus infinity, in (0, 1].
-      step_size: at which the prox is this function, positive.
-
-    Raises:
-      ValueError: if alpha is not in (0, 1], or step_size not positive and finite.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> elu(0.5).prox(jnp.array([[2.0, -50.0]]), 1.0).tolist()
-      [[2.0, -0.5]]
+    Example: see `activation`.
     """
 
     def penalty(z: Array) -> Array:
@@ -214,12 +149,7 @@ def elu(alpha: float = 1.0, *, step_size: float = 1.0) -> Proximal:
 
 
 ACTIVATIONS: dict[str, Callable[..., Proximal]] = {
-    "elu": elu,
-    "leaky_relu": leaky_relu,
-    "sigmoid": sigmoid,
-    "softplus": softplus,
-    "softsign": softsign,
-    "tanh": tanh,
+    each.__name__: each for each in (elu, leaky_relu, sigmoid, softplus, softsign, tanh)
 }
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from unroll_jax.arguments import at_least, checked, look_up, require
-from unroll_jax.energies.proximal.activations import ACTIVATIONS, elu, leaky_relu, sigmoid, softplus, softsign, tanh
+from unroll_jax.energies.proximal.activations import ACTIVATIONS
 from unroll_jax.energies.proximal.penalty import Proximal
 from unroll_jax.numerics import compute_dtype
 from unroll_jax.spectral import norm
@@ -32,10 +32,7 @@ NOT_MONOTONE = ("gelu", "mish", "silu", "swish")
 def identity() -> Proximal:
     """phi = 0: no nonlinearity.
 
-    Example:
-      >>> import jax.numpy as jnp
-      >>> identity().prox(jnp.array([[3.0, -2.0]]), 0.5).tolist()
-      [[3.0, -2.0]]
+    Example: see `relu`.
     """
     return Proximal(penalty=lambda y: jnp.zeros(y.shape[:-2], compute_dtype(y)), prox=lambda y, step_size: y)
 
@@ -47,8 +44,9 @@ def relu() -> Proximal:
 
     Example:
       >>> import jax.numpy as jnp
-      >>> relu().prox(jnp.array([[3.0, -2.0]]), 0.5).tolist(), float(relu().penalty(jnp.array([[3.0, -2.0]])))
-      ([[3.0, 0.0]], inf)
+      >>> y = jnp.array([[3.0, -2.0]])
+      >>> relu().prox(y, 0.5).tolist(), float(relu().penalty(y)), float(identity().penalty(y))
+      ([[3.0, 0.0]], inf, 0.0)
     """
     return Proximal(penalty=lambda y: _indicator(y, lower=0.0), prox=lambda y, step_size: jax.nn.relu(y))
 
@@ -67,8 +65,10 @@ def soft_threshold(threshold: float = 1.0) -> Proximal:
 
     Example:
       >>> import jax.numpy as jnp
-      >>> soft_threshold(1.0).prox(jnp.array([[3.0, 0.5, -2.0]]), 0.5).tolist()
-      [[2.5, 0.0, -1.5]]
+      >>> y = jnp.array([[3.0, 0.5, -2.0]])
+      >>> phis = soft_threshold(1.0), nonnegative_soft_threshold(1.0), box(0.0, 1.0)
+      >>> [phi.prox(y, 0.5).tolist()[0] for phi in phis]
+      [[2.5, 0.0, -1.5], [2.5, 0.0, 0.0], [1.0, 0.5, 0.0]]
     """
     return Proximal(
         penalty=lambda y: threshold * jnp.sum(jnp.abs(y), axis=(-2, -1), dtype=compute_dtype(y)),
@@ -80,16 +80,7 @@ def soft_threshold(threshold: float = 1.0) -> Proximal:
 def nonnegative_soft_threshold(threshold: float = 1.0) -> Proximal:
     """phi = threshold sum(y) where every entry is at least 0, else infinite; prox = max(y - step_size threshold, 0).
 
-    Args:
-      threshold: at least 0, in units of y over the step size.
-
-    Raises:
-      ValueError: if threshold is negative or not finite.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> nonnegative_soft_threshold(1.0).prox(jnp.array([[3.0, 0.5, -2.0]]), 0.5).tolist()
-      [[2.5, 0.0, 0.0]]
+    Example: see `soft_threshold`.
     """
     return Proximal(
         penalty=lambda y: _indicator(y, lower=0.0) + threshold * jnp.sum(y, axis=(-2, -1), dtype=compute_dtype(y)),
@@ -99,36 +90,17 @@ def nonnegative_soft_threshold(threshold: float = 1.0) -> Proximal:
 
 @checked()
 def box(lower: float = 0.0, upper: float = 1.0) -> Proximal:
-    """phi = 0 where every entry is in [lower, upper], else infinite; prox clips.
+    """phi = 0 where every entry is in [lower, upper], else infinite; prox clips. A ValueError unless lower < upper.
 
-    Args:
-      lower: least value of an entry.
-      upper: largest value of an entry.
-
-    Raises:
-      ValueError: unless lower < upper.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> box(0.0, 1.0).prox(jnp.array([[3.0, 0.5, -2.0]]), 0.5).tolist()
-      [[1.0, 0.5, 0.0]]
+    Example: see `soft_threshold`.
     """
     require(lower < upper, "lower", "be below upper", f"lower={lower}, upper={upper}")
-    return Proximal(
-        penalty=lambda y: _indicator(y, lower, upper),
-        prox=lambda y, step_size: jnp.clip(y, lower, upper),
-    )
+    return Proximal(penalty=lambda y: _indicator(y, lower, upper), prox=lambda y, step_size: jnp.clip(y, lower, upper))
 
 
 @checked(threshold=at_least(0.0))
 def group_shrinkage(threshold: float = 1.0) -> Proximal:
     """phi = threshold sum_i |y_i|_2 over tokens; prox shortens each by step_size threshold, to 0 at the least.
-
-    Args:
-      threshold: at least 0, in units of y over the step size.
-
-    Raises:
-      ValueError: if threshold is negative or not finite.
 
     Source: Parikh and Boyd (2014), "Proximal algorithms", Section 6.5.
 
@@ -154,12 +126,7 @@ PROXIMALS: dict[str, Callable[..., Proximal]] = {
     "nonnegative_soft_threshold": nonnegative_soft_threshold,
     "box": box,
     "group_shrinkage": group_shrinkage,
-    "tanh": tanh,
-    "sigmoid": sigmoid,
-    "softplus": softplus,
-    "softsign": softsign,
-    "leaky_relu": leaky_relu,
-    "elu": elu,
+    **ACTIVATIONS,
 }
 
 

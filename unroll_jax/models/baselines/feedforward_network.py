@@ -52,34 +52,14 @@ class FeedForwardNetwork(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "..."]) -> tuple[Float[Array, "*batch classes"], None]:
-        """Classifies x.
-
-        Args:
-          x: images (*batch, height, width, channels), or vectors (*batch, d).
-
-        Returns:
-          ``(logits, None)``: (*batch, num_classes) in float32 at least; it has no equilibrium.
-
-        Raises:
-          ValueError: if x has too few axes, or an attribute is out of range.
-          TypeError: if x is not floating.
-        """
+        """Classifies x, as `DeepOptEq` does: ``(logits, None)``, as there is no equilibrium."""
         check_array(x, convolutional=self.convolutional)
         check_fields(self, at_least(1), "num_classes", "widths", "features", "pool", "kernel_size")
-        named = {f"layer_{place}": width for place, width in enumerate(self.widths, start=1)}
-        if self.features is not None:
-            named = {"features": self.features, **named}
-        for name, width in named.items():
-            x = Features(
-                width,
-                kernel_size=self.kernel_size if self.convolutional else None,
-                activation=self.activation,
-                use_bias=self.use_bias,
-                dtype=self.dtype,
-                param_dtype=self.param_dtype,
-                name=name,
-            )(x)
-        head = ClassifierHead(
-            self.num_classes, self.convolutional, pool=self.pool, param_dtype=self.param_dtype, name="head"
-        )
+        first = {} if self.features is None else {"features": self.features}
+        layers = {f"layer_{place}": width for place, width in enumerate(self.widths, start=1)}
+        window = self.kernel_size if self.convolutional else None
+        options = {"use_bias": self.use_bias, "dtype": self.dtype, "param_dtype": self.param_dtype}
+        for name, width in (first | layers).items():
+            x = Features(width, window, self.activation, name=name, **options)(x)
+        head = ClassifierHead(self.num_classes, self.convolutional, self.pool, self.param_dtype, name="head")
         return head(x), None

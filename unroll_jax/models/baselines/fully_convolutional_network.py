@@ -45,26 +45,11 @@ class FullyConvolutionalNetwork(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "*batch h w c"]) -> tuple[Float[Array, "*batch h w classes"], None]:
-        """Segments x.
-
-        Args:
-          x: images (*batch, height, width, channels) of any size.
-
-        Returns:
-          ``(logits, None)``: (*batch, height, width, num_classes) in float32 at least; it has no equilibrium.
-
-        Raises:
-          ValueError: if x has too few axes, or an attribute is out of range.
-          TypeError: if x is not floating.
-        """
+        """Segments x, as `DeepOptEqSegmenter` does: ``(logits, None)``, as there is no equilibrium."""
         check_array(x, convolutional=True)
         check_fields(self, at_least(1), "num_classes", "widths", "stem", "kernel_size")
-        options = {
-            "kernel_size": self.kernel_size,
-            "activation": self.activation,
-            "dtype": self.dtype,
-            "param_dtype": self.param_dtype,
-        }
+        names = ("kernel_size", "activation", "dtype", "param_dtype")
+        options = {name: getattr(self, name) for name in names}
         hidden = Stem(self.stem, name="stem", **options)(x)
         for place, width in enumerate(self.widths, start=1):
             hidden = Features(width, name=f"layer_{place}", **options)(hidden)

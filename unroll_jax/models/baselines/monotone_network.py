@@ -37,11 +37,7 @@ class MonotoneOperatorNetwork(nn.Module):
       step_size: alpha of the splitting; None is the default of `monotone_equilibrium`.
       activation: sigma, a name of `PROXIMALS` or a `Proximal`.
       pool: side of the windows that are averaged before the head; None averages over the whole image.
-      solver: as in `monotone_equilibrium`.
-      adjoint: as in `monotone_equilibrium`.
-      tol: as in `monotone_equilibrium`.
-      max_steps: as in `monotone_equilibrium`.
-      on_failure: as in `monotone_equilibrium`.
+      solver, adjoint, tol, max_steps, on_failure: as in `monotone_equilibrium`.
       param_dtype: dtype of the parameters, and of the computation, where inverses and transforms need no less than
         float32.
 
@@ -73,18 +69,7 @@ class MonotoneOperatorNetwork(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "..."]) -> tuple[Float[Array, "*batch classes"], EquilibriumInfo]:
-        """Classifies x.
-
-        Args:
-          x: images (*batch, height, width, channels), or vectors (*batch, d).
-
-        Returns:
-          ``(logits, info)``: (*batch, num_classes), and how the splitting found the equilibrium.
-
-        Raises:
-          ValueError: if x has too few axes, or an attribute is out of range.
-          TypeError: if x is not floating.
-        """
+        """Classifies x, as `DeepOptEq` does; ``info`` is of the splitting that found the equilibrium."""
         check_array(x, convolutional=self.convolutional)
         check_fields(self, at_least(1), "num_classes", "channels", "pool")
         image = None
@@ -108,9 +93,7 @@ class MonotoneOperatorNetwork(nn.Module):
             on_failure="accept" if self.is_initializing() else self.on_failure,
         )
         self.sow("intermediates", "equilibrium", z)
-        head = ClassifierHead(
-            self.num_classes, self.convolutional, pool=self.pool, param_dtype=self.param_dtype, name="head"
-        )
+        head = ClassifierHead(self.num_classes, self.convolutional, self.pool, self.param_dtype, name="head")
         return head(z), info
 
     def _operator(self) -> MonotoneParams:

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unroll_jax.arguments import at_least, check_fields, in_interval
-from unroll_jax.energies.equilibrium.monotone import Monotone
+from unroll_jax.energies.equilibrium.monotone import Monotone, resolve_monotone
 from unroll_jax.energies.equilibrium.opteq_params import opteq_linear
-from unroll_jax.models.parts import ClassifierHead, Features, activate, check_array
+from unroll_jax.models.parts import ClassifierHead, Features, check_array
 
 __all__ = ["NeuralODE", "integrate", "vector_field"]
 
@@ -63,44 +63,27 @@ class NeuralODE(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "..."]) -> tuple[Float[Array, "*batch classes"], None]:
-        """Classifies x.
-
-        Args:
-          x: images (*batch, height, width, channels), or vectors (*batch, d).
-
-        Returns:
-          ``(logits, None)``: (*batch, num_classes) in float32 at least; it has no equilibrium.
-
-        Raises:
-          ValueError: if x has too few axes, or an attribute is out of range.
-          TypeError: if x is not floating.
-          ImportError: if diffrax is not installed.
-        """
+        """Classifies x, as `DeepOptEq` does: ``(logits, None)``; an ImportError if diffrax is not installed."""
         check_array(x, convolutional=self.convolutional)
-        self._check()
+        check_fields(self, at_least(1), "num_classes", "widths", "features", "pool", "kernel_size", "max_steps")
+        check_fields(self, at_least(0), "augment")
+        check_fields(self, in_interval("(0, 1)"), "tol")
         if self.features is not None:
-            x = Features(
-                self.features,
-                kernel_size=self.kernel_size if self.convolutional else None,
-                activation=self.activation,
-                param_dtype=self.param_dtype,
-                name="features",
-            )(x)
+            window = self.kernel_size if self.convolutional else None
+            x = Features(self.features, window, self.activation, param_dtype=self.param_dtype, name="features")(x)
         start = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, self.augment)])
         start = start.astype(jnp.promote_types(x.dtype, self.param_dtype))
         params = self._field(start.shape[-1])
         end = start
         if not self.is_initializing():  # the end has the shape of the start, which is all that the head's init needs
-            sigma = activate(self.activation)
+            sigma = resolve_monotone(self.activation).value
 
             def field(t: Any, h: Array, params: Any) -> Array:
                 return vector_field(params, h, t, activation=sigma)
 
             end = integrate(field, start, params, tol=self.tol, max_steps=self.max_steps)
         self.sow("intermediates", "end", end)
-        head = ClassifierHead(
-            self.num_classes, self.convolutional, pool=self.pool, param_dtype=self.param_dtype, name="head"
-        )
+        head = ClassifierHead(self.num_classes, self.convolutional, self.pool, self.param_dtype, name="head")
         return head(end), None
 
     def _field(self, channels: int) -> FieldParams:
@@ -112,28 +95,16 @@ class NeuralODE(nn.Module):
             for place, layer_key in enumerate(jax.random.split(key, len(sizes) - 1)):
                 inner, outer = sizes[place] + (place == 0), sizes[place + 1]  # the first layer sees t
                 W = scale(layer_key, (*window, inner, outer), self.param_dtype)
-                made[f"layer_{place + 1}"] = {
-                    "W": W if self.convolutional else W.T,
-                    "b": jnp.zeros(outer, self.param_dtype),
-                }
+                zeros = jnp.zeros(outer, self.param_dtype)
+                made[f"layer_{place + 1}"] = {"W": W if self.convolutional else W.T, "b": zeros}
             return made
 
         made = self.param("field", init)
         return [(made[f"layer_{place}"]["W"], made[f"layer_{place}"]["b"]) for place in range(1, len(sizes))]
 
-    def _check(self) -> None:
-        names = ("num_classes", "widths", "features", "pool", "kernel_size", "max_steps")
-        check_fields(self, at_least(1), *names)
-        check_fields(self, at_least(0), "augment")
-        check_fields(self, in_interval("(0, 1)"), "tol")
-
 
 def vector_field(
-    params: FieldParams,
-    h: Float[Array, "..."],
-    t: Float[Array, ""] | float,
-    *,
-    activation: Callable[[Array], Array],
+    params: FieldParams, h: Float[Array, "..."], t: Float[Array, ""] | float, *, activation: Callable[[Array], Array]
 ) -> Float[Array, "..."]:
     """g(h, t): layers W h + b with the activation between them, t as one more channel of the first one's input."""
     time = jnp.broadcast_to(jnp.asarray(t, h.dtype), (*h.shape[:-1], 1))
@@ -148,9 +119,7 @@ def integrate(
 ) -> Float[Array, "..."]:
     """The end, at t = 1, of the solution of dh/dt = field(t, h, params) from h(0) = start; differentiable.
 
-    Raises:
-      ImportError: if diffrax is not installed.
-      RuntimeError: while it runs, if the tolerance takes more than max_steps.
+    While it runs, a RuntimeError if the tolerance takes more than max_steps.
 
     Source: Tsitouras (2011), Tsit5, with the gradient of the discrete solution by checkpointed backpropagation.
     """

@@ -102,7 +102,9 @@ class Decoder(nn.Module):
         """
         config = self.config
         check_inputs(tokens, None, None, perturbation, dim=config.dim, max_positions=config.max_positions)
-        _check_places(tokens, segments=segments, positions=positions)
+        for name, places in (("segments", segments), ("positions", positions)):
+            check_dtype(name, places, jnp.integer)
+            check_shape(name, places, tokens.shape, ", as tokens have")
         table, layers = self._params()
         layers = layers if changes is None else with_changes(layers, changes)
         compute = jnp.dtype(self.param_dtype if self.dtype is None else self.dtype)
@@ -122,19 +124,9 @@ class Decoder(nn.Module):
             return wide if record is None else record(wide)
 
         start = table[tokens].astype(compute)
-        _, recorded = unroll(
-            step,
-            layers,
-            start if perturbation is None else start + perturbation.astype(compute),
-            (angles, causal_mask(segments)),
-            num_layers=config.num_layers,
-            tied=False,
-            record=measure,
-            remat=self.remat,
-            unroll=self.unroll,
-            perturb=perturb,
-        )
-        return recorded
+        start = start if perturbation is None else start + perturbation.astype(compute)
+        options = {"num_layers": config.num_layers, "remat": self.remat, "unroll": self.unroll, "perturb": perturb}
+        return unroll(step, layers, start, (angles, causal_mask(segments)), tied=False, record=measure, **options)[1]
 
     def _params(self) -> tuple[jax.Array, Any]:
         config, dtype = self.config, self.param_dtype
@@ -191,9 +183,3 @@ def decoder_logits(
     dtype = normed.dtype if dtype is None else dtype
     wide = jnp.promote_types(dtype, jnp.float32)
     return jnp.matmul(normed.astype(dtype), head.astype(dtype).T, preferred_element_type=wide)
-
-
-def _check_places(tokens: jax.Array, **places: jax.Array | None) -> None:
-    for name, value in places.items():
-        check_dtype(name, value, jnp.integer)
-        check_shape(name, value, tokens.shape, ", as tokens have")

@@ -25,10 +25,7 @@ class KeyValueCache(NamedTuple):
       keys: of every layer.
       values: of every layer.
 
-    Example:
-      >>> config = DecoderConfig(100, dim=8, num_layers=2, num_heads=4, num_key_value_heads=2, hidden_dim=16)
-      >>> empty_cache(config, batch=3, capacity=16).keys.shape
-      (2, 3, 2, 16, 2)
+    Example: see `empty_cache`.
     """
 
     keys: Float[Array, "layers batch key_heads capacity size"]
@@ -52,8 +49,9 @@ def empty_cache(config: DecoderConfig, batch: int, capacity: int, dtype: Any = j
 
     Example:
       >>> config = DecoderConfig(100, dim=8, num_layers=2, num_heads=4, num_key_value_heads=2, hidden_dim=16)
-      >>> empty_cache(config, batch=3, capacity=16).values.nbytes  # 2 layers, 3 texts, 2 heads, 16 tokens, width 2
-      1536
+      >>> cache: KeyValueCache = empty_cache(config, batch=3, capacity=16)
+      >>> cache.keys.shape, cache.values.nbytes  # 2 layers, 3 texts, 2 heads, 16 tokens, width 2
+      ((2, 3, 2, 16, 2), 1536)
     """
     check("batch", batch, at_least(1))
     check("capacity", capacity, in_interval(f"[1, max_positions={config.max_positions}]"))

@@ -18,9 +18,7 @@ class Costs(NamedTuple):
       further: cost of each further token in the same call, as a share of the first: 0 where reading the weights is
         all that counts, 1 where computing is.
 
-    Example:
-      >>> Costs(layer=1.0, head=0.5).further
-      0.0
+    Example: see `expected_speedup`.
     """
 
     layer: float

@@ -30,12 +30,7 @@ class Acceptance(NamedTuple):
       matches: whether a layer names that token, of each text at each position.
       counted: which positions count.
 
-    Example:
-      >>> import numpy as np
-      >>> matches = np.array([[[False, False]], [[True, False]], [[True, True]]])  # of layers 0 to 2, one text
-      >>> measured = Acceptance(matches.mean(axis=(1, 2)), matches, counted=np.ones((1, 2), bool))
-      >>> measured.rates.tolist()
-      [0.0, 0.5, 1.0]
+    Example: see `acceptance`.
     """
 
     rates: Float[np.ndarray, "layers_and_one"]
@@ -53,10 +48,7 @@ class DraftChoice(NamedTuple):
       tokens: of an answer that a verification yielded.
       speedup: expected, over plain generation; below 1 drafts do not pay.
 
-    Example:
-      >>> choice = DraftChoice(exit_layer=2, draft_length=3, rate=0.8, tokens=2.7, speedup=1.4)
-      >>> choice.speedup > 1.0  # drafts pay; `speculate` takes the first two
-      True
+    Example: see `choose_draft`.
     """
 
     exit_layer: int
@@ -100,7 +92,7 @@ def acceptance(
       >>> import jax, jax.numpy as jnp
       >>> config = DecoderConfig(50, dim=8, num_layers=2, num_heads=2, num_key_value_heads=2, hidden_dim=16)
       >>> params = jax.jit(Decoder(config).init)(jax.random.key(0), jnp.ones((1, 1), int))["params"]
-      >>> measured = acceptance(config, params, [[5, 6, 7], [8]])
+      >>> measured: Acceptance = acceptance(config, params, [[5, 6, 7], [8]])
       >>> measured.rates.shape, float(measured.rates[-1])
       ((3,), 1.0)
     """
@@ -150,7 +142,6 @@ def tokens_a_call(measured: Acceptance, exit_layer: int, draft_length: int) -> f
     return tokens / calls
 
 
-@checked()
 def choose_draft(
     config: DecoderConfig,
     params: Any,
@@ -182,7 +173,8 @@ def choose_draft(
       >>> import jax, jax.numpy as jnp
       >>> config = DecoderConfig(50, dim=8, num_layers=2, num_heads=2, num_key_value_heads=2, hidden_dim=16)
       >>> params = jax.jit(Decoder(config).init)(jax.random.key(0), jnp.ones((1, 1), int))["params"]
-      >>> choose_draft(config, params, [[5, 6, 7], [8]], max_tokens=4).exit_layer
+      >>> choice: DraftChoice = choose_draft(config, params, [[5, 6, 7], [8]], max_tokens=4)
+      >>> choice.exit_layer
       1
     """
     check_draft(config, 1, 1)

@@ -43,12 +43,7 @@ class Generated(NamedTuple):
       stopped: whether it ended with a stop.
       calls: passes through the last layer that each took behind its prompt.
 
-    Example:
-      >>> import jax.numpy as jnp
-      >>> tokens, stopped = jnp.array([[5, 2, NO_TOKEN, NO_TOKEN]]), jnp.array([True])
-      >>> answers = Generated(tokens, lengths=jnp.array([2]), stopped=stopped, calls=jnp.array([2]))
-      >>> answers.tokens[0, : answers.lengths[0]].tolist()
-      [5, 2]
+    Example: see `generate`.
     """
 
     tokens: Int[Array, "batch max_tokens"]
@@ -121,8 +116,7 @@ def generate(
       max_tokens: longest answer.
       stops: tokens that end an answer, of which they are the last.
       temperature: divides the logits; 0 takes the most probable token.
-      top_k: see `Sampling`.
-      top_p: see `Sampling`.
+      top_k, top_p: as in `Sampling`.
       noise: standard deviation of Gaussian noise on the embeddings of all tokens, those of the answer included, in the
         units of the embedding table.
       key: of `jax.random.key`, where temperature or noise is above 0; or one for each prompt.
@@ -139,7 +133,7 @@ def generate(
       >>> from unroll_jax.models import Decoder
       >>> config = DecoderConfig(100, dim=8, num_layers=2, num_heads=4, num_key_value_heads=2, hidden_dim=16)
       >>> params = Decoder(config).init(jax.random.key(0), jnp.ones((1, 1), int))["params"]
-      >>> answers = generate(config, params, [[5, 6, 7], [8]], max_tokens=4)
+      >>> answers: Generated = generate(config, params, [[5, 6, 7], [8]], max_tokens=4)
       >>> answers.tokens.shape, answers.lengths.tolist()
       ((2, 4), [4, 4])
     """
@@ -247,9 +241,7 @@ def answered(
     last = jnp.take_along_axis(y, (request.lengths - 1)[:, None, None], axis=1)[:, 0]
     tokens = next_tokens(decoder_logits(config, params, last), sampling, request.keys, request.lengths)
     none = Answers(
-        jnp.full((batch, max_tokens), NO_TOKEN, jnp.int32),
-        jnp.zeros(batch, jnp.int32),
-        jnp.zeros(batch, bool),
+        jnp.full((batch, max_tokens), NO_TOKEN, jnp.int32), jnp.zeros(batch, jnp.int32), jnp.zeros(batch, bool)
     )
     return appended(none, tokens[:, None], jnp.ones_like(none.lengths), request.stops), cache
 

@@ -30,13 +30,7 @@ class Speculated(NamedTuple):
       drafted: tokens drafted for each.
       accepted: those of them that were verified, also where a stop or the longest answer then cut them.
 
-    Example:
-      >>> import jax.numpy as jnp
-      >>> counts = {"lengths": jnp.array([4]), "stopped": jnp.array([False]), "calls": jnp.array([2])}
-      >>> tokens = jnp.array([[5, 6, 7, 8]])
-      >>> answers = Speculated(tokens, **counts, drafted=jnp.array([4]), accepted=jnp.array([2]))
-      >>> (answers.accepted / answers.drafted).tolist()
-      [0.5]
+    Example: see `speculate`.
     """
 
     tokens: Int[Array, "batch max_tokens"]
@@ -118,7 +112,8 @@ def speculate(
       >>> from unroll_jax.models import Decoder
       >>> config = DecoderConfig(50, dim=8, num_layers=2, num_heads=2, num_key_value_heads=2, hidden_dim=16)
       >>> params = jax.jit(Decoder(config).init)(jax.random.key(0), jnp.ones((1, 1), int))["params"]
-      >>> answers = speculate(config, params, [[5, 6, 7], [8]], exit_layer=1, draft_length=2, max_tokens=4)
+      >>> options = {"exit_layer": 1, "draft_length": 2, "max_tokens": 4}
+      >>> answers: Speculated = speculate(config, params, [[5, 6, 7], [8]], **options)
       >>> answers.lengths.tolist(), bool((answers.accepted <= answers.drafted).all())
       ([4, 4], True)
     """
