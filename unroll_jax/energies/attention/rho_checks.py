@@ -67,7 +67,7 @@ def _elementwise(message: str, function: Function) -> np.ndarray:
 def _faults(
     values: np.ndarray, slopes: np.ndarray, logarithms: np.ndarray, at_zero: np.ndarray
 ) -> Iterator[tuple[np.ndarray, Callable[[int], str]]]:
-    """Yields where on the grid each condition fails, and the condition in words, with its place and the values there."""
+    """Yields each condition: where on the grid it fails, and words with the place and the values there."""
 
     def between(i: int, steps: int = 1) -> str:
         return f"between z={GRID[i]:g} and z={GRID[i + steps]:g}"
