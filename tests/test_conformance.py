@@ -271,4 +271,4 @@ def test_a_point_that_is_not_stationary_moves(name):
 
 def test_every_row_of_the_table_names_a_public_factory():
     for name, entry in uj.DESCENTS.items():
-        assert getattr(uj, entry.factory.__name__) is entry.factory, name
+        assert getattr(uj.energies, entry.factory.__name__) is entry.factory, name

@@ -14,6 +14,7 @@ import unroll_jax
 
 ROOT = Path(__file__).resolve().parents[1]
 # The public names of each package, by the version that brought them. A name that goes stays here, and goes to REMOVED.
+# Names that come need no entry before their version is finished: until then CHANGELOG.md lists them.
 NAMES = {
     "unroll_jax": {
         "0.1.0": """
@@ -180,7 +181,7 @@ def documented(modules):
     public = {
         f"{module}.{name}": getattr(importlib.import_module(module), name)
         for module in modules
-        for name in listed(NAMES, module) - listed(REMOVED, module)
+        for name in importlib.import_module(module).__all__
     }
     return {name: value for name, value in public.items() if inspect.isclass(value) or inspect.isroutine(value)}
 
@@ -221,8 +222,9 @@ def without_example(values, sources):
 def test_the_public_names_are_those_listed(module):
     public = set(importlib.import_module(module).__all__)
     expected = listed(NAMES, module) - listed(REMOVED, module)
-    new, missing = sorted(public - expected), sorted(expected - public)
-    assert not new, f"new in {module}: list them in NAMES, and name them in CHANGELOG.md"
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    new, missing = " ".join(sorted(public - expected)), sorted(expected - public)
+    assert untold({module: {next(iter(sections(changelog))): new}}, {}, changelog) == [], "name them in CHANGELOG.md"
     assert not missing, f"gone from {module}: list them in REMOVED, and name them in CHANGELOG.md"
 
 

@@ -15,7 +15,8 @@ DTYPES = {jnp.floating: "have a floating dtype", jnp.integer: "be integers", jnp
 
 def check_array(name: str, value: Any) -> None:
     """A TypeError unless ``value`` is an array, a number, or None: JAX takes no lists."""
-    is_array = getattr(getattr(value, "dtype", None), "kind", "O") not in "OSU"
+    dtype = getattr(value, "dtype", None)
+    is_array = dtype is not None and getattr(dtype, "kind", "V") not in "OSU"  # dtypes of keys have no kind
     if value is not None and not is_array and not isinstance(value, int | float | complex):
         raise TypeError(f"{name} must be an array, got {type(value).__name__}; jnp.asarray makes one")
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp, softmax
 
-from tests import reference
 from unroll_jax.descent import Anchor
 from unroll_jax.energies.hopfield import HopfieldParams, hopfield
 
@@ -82,27 +81,6 @@ def test_the_step_is_a_gradient_step():
 
     stepped, gradient = step_and_gradient(params, y, x)
     np.testing.assert_allclose(stepped, y - 0.7 * gradient, rtol=1e-12, atol=1e-14)
-
-
-@pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("learned", [True, False])
-def test_gradients_equal_finite_differences_of_the_reference(learned):
-    points, weight = [draw(0, N, DIM), draw(1, M, DIM)], draw(2, N, DIM)
-    layer = hopfield(DIM, num_patterns=M if learned else None, inverse_temperature=1.5, step_size=0.8)
-
-    def ours(y, S):
-        energy, stepped = both(layer)(*((HopfieldParams(S), y, None) if learned else (OWN, y, S)))
-        return jnp.stack([energy, jnp.sum(weight * stepped)])
-
-    def expected(y, S):
-        return np.array([reference_energy(y, S, 1.5), np.sum(weight * reference_step(y, S, 1.5, step_size=0.8))])
-
-    gradients = jax.jit(jax.jacrev(ours, (0, 1)))(*points)
-    for place, gradient in enumerate(gradients):
-        direction = draw(3, *points[place].shape)
-        along = lambda p, place=place: expected(*points[:place], p, *points[place + 1 :])  # noqa: E731
-        by_differences = reference.directional_derivative(along, points[place], direction)
-        np.testing.assert_allclose(np.sum(gradient * direction, (-2, -1)), by_differences, rtol=1e-8)
 
 
 def random_systems(b, dtype, count=1000):
@@ -206,49 +184,9 @@ def test_one_set_of_keys_serves_a_batch_of_queries():
         np.testing.assert_allclose(energies[1, 2], energy, rtol=1e-6, err_msg=str(shape))
 
 
-def test_absent_tokens_neither_count_nor_move():
-    of, y, S = both(hopfield(DIM, num_patterns=M)), np.float32(draw(0, 2, N, DIM)), np.float32(draw(1, M, DIM))
-    y[:, 3:] = np.nan
-
-    @jax.jit
-    def all_of(S, y, there):
-        return of(HopfieldParams(S), y, Anchor(None, there)), of(HopfieldParams(S), y[:, :3], None)
-
-    (energy, stepped), (expected, moved) = all_of(S, y, np.arange(N) < 3)
-    np.testing.assert_allclose(energy, expected, rtol=1e-5)
-    np.testing.assert_allclose(stepped[:, :3], moved, rtol=1e-5, atol=1e-6)
-    assert np.all(np.isnan(stepped[:, 3:]))
-
-
-def test_bfloat16_is_computed_in_float32():
-    narrow = [jnp.asarray(array, jnp.bfloat16) for array in draw(0, 2, 3, N, DIM)]
-    of = jax.jit(lambda y, x: both(hopfield(DIM))(OWN, y, x))
-    (energy, stepped), (expected, moved) = of(*narrow), of(*(np.float32(array) for array in narrow))
-    np.testing.assert_array_equal(stepped, np.asarray(moved).astype(jnp.bfloat16))
-    assert energy.dtype == jnp.float32
-    np.testing.assert_array_equal(energy, expected)
-
-
 def test_learned_patterns_have_about_unit_length(getkey):
     lengths = np.linalg.norm(hopfield(400, num_patterns=50).init(getkey()).S, axis=1)
     assert np.all(np.abs(lengths - 1.0) < 0.2)
-
-
-BAD_OPTIONS = [
-    ({"dim": 0}, "dim must be at least 1, got 0"),
-    ({"num_patterns": 0}, "num_patterns must be at least 1.*, got 0"),
-    ({"inverse_temperature": 0.0}, "inverse_temperature must be positive and finite, got 0.0"),
-    ({"inverse_temperature": float("inf")}, "inverse_temperature must be positive and finite, got inf"),
-    ({"step_size": 0.0}, r"step_size must be in \(0, 1\], got 0.0"),
-    ({"step_size": 1.5}, r"step_size must be in \(0, 1\], got 1.5"),
-]
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(("options", "message"), BAD_OPTIONS, ids=str)
-def test_a_bad_option_is_named(options, message):
-    with pytest.raises(ValueError, match=message):
-        hopfield(**{"dim": DIM, **options})
 
 
 def ones(*shape, dtype=np.float32):
@@ -278,12 +216,3 @@ def test_keys_that_do_not_fit_are_named(x, error, message):
     for function in (hopfield(DIM).energy, hopfield(DIM).step):
         with pytest.raises(error, match=message):
             function(OWN, ones(2, N, DIM), x)
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_tokens_that_do_not_fit_are_named():
-    layer, params = hopfield(DIM, num_patterns=M), HopfieldParams(ones(M, DIM))
-    with pytest.raises(ValueError, match=r"width dim=3, got shape \(5, 4\)"):
-        layer.step(params, ones(N, 4))
-    with pytest.raises(ValueError, match=r"x must broadcast to y's shape \(5, 3\), got shape \(7, 3\)"):
-        layer.energy(params, ones(N, DIM), ones(M, DIM))

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import unroll_jax as uj
-from unroll_jax.descent import Anchor
 
 DIM = 6
 
@@ -142,49 +141,3 @@ def test_a_token_of_equal_entries_has_finite_derivatives():
     stepped, *slopes = jax.jit(lambda y: [measure(None, y) for measure in measures])(y)
     np.testing.assert_array_equal(stepped[0], 0.0)
     chex.assert_tree_all_finite(slopes)
-
-
-def test_bfloat16_tokens_are_computed_in_float32():
-    layer, y = uj.layer_norm(DIM), np.random.default_rng(5).normal(size=(3, 5, DIM)).astype(jnp.bfloat16)
-    measures = lambda y: (layer.step(None, y), layer.step(None, y.astype(jnp.float32)), layer.energy(None, y))  # noqa: E731
-    stepped, wide, energy = jax.jit(measures)(y)
-    chex.assert_trees_all_equal(stepped, wide.astype(jnp.bfloat16))
-    assert energy.dtype == jnp.float32
-
-
-def test_absent_tokens_neither_count_nor_move():
-    layer, y = uj.layer_norm(DIM), draw(dtype=np.float32)
-    present = np.array([True, True, False, True, False])
-    padded = np.where(present[:, None], y, np.nan)
-    both = jax.jit(lambda y, x: (layer.energy(None, y, x), layer.step(None, y, x)))
-    energy, stepped = map(np.asarray, both(padded, Anchor(None, jnp.asarray(present))))
-    alone, expected = both(y[present], None)
-    np.testing.assert_allclose(energy, alone, rtol=1e-6)
-    np.testing.assert_allclose(stepped[present], expected, rtol=1e-6)
-    assert np.all(np.isnan(stepped[~present]))
-
-
-BAD_OPTIONS = [
-    ((1,), {}, "dim must be at least 2, got 1"),
-    ((3,), {"radius": 0.0}, "radius must be positive and finite, or None, got 0.0"),
-    ((3,), {"radius": float("inf")}, "radius must be positive and finite, or None, got inf"),
-    ((3,), {"epsilon": -1.0}, "epsilon must be finite and at least 0, got -1.0"),
-    ((3,), {"step_size": 1.5}, r"step_size must be in \(0, 1\], got 1.5"),
-]
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(("args", "options", "message"), BAD_OPTIONS, ids=[row[2] for row in BAD_OPTIONS])
-def test_a_bad_option_is_named(args, options, message):
-    with pytest.raises(ValueError, match=message):
-        uj.layer_norm(*args, **options)
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_a_bad_input_is_named():
-    layer = uj.layer_norm(3)
-    for function in (layer.energy, layer.step):
-        with pytest.raises(ValueError, match=r"width dim=3, got shape \(5, 4\)"):
-            jax.eval_shape(function, None, np.ones((5, 4)), None)
-        with pytest.raises(TypeError, match="y must have a floating dtype, got int32"):
-            jax.eval_shape(function, None, np.ones((5, 3), np.int32), None)

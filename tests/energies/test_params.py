@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import pytest
 
 import unroll_jax as uj
-from unroll_jax.energies import AttentionParams, FeedForwardParams
+from unroll_jax.energies import AttentionParams, FeedForwardParams, HopfieldParams
 from unroll_jax.energies.attention.heads import MAJORISERS, HeadsParams
 
 CASES = [
@@ -13,6 +13,7 @@ CASES = [
     (uj.causal_attention(dim=4, rank=2), AttentionParams, "W_a", (4, 2)),
     (uj.causal_attention(), AttentionParams, "W_a", None),
     (uj.sweep_attention(dim=4, rank=2), AttentionParams, "W_a", (4, 2)),
+    (uj.hopfield(4, num_patterns=3), HopfieldParams, "S", (3, 4)),
     (uj.feedforward(4), FeedForwardParams, "W_f", (4, 4)),
     (uj.feedforward(4, spectrum=(0.0, 0.95)), FeedForwardParams, "W_f", (4, 4)),
 ]

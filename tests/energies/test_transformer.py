@@ -69,35 +69,6 @@ def test_the_default_layer_is_equation_20():
     np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.usefixtures("x64")
-def test_gradients_equal_finite_differences_of_the_reference():
-    point, weight, layer = draw(2), np.random.default_rng(4).normal(size=(N, DIM)), uj.transformer(DIM, rank=2)
-
-    @jax.jit
-    @functools.partial(jax.jacrev, argnums=range(4))
-    def both(*point):
-        arguments = as_arguments(*point)
-        return jnp.stack([layer.energy(*arguments), jnp.sum(weight * layer.step(*arguments))])
-
-    gradients = list(map(np.asarray, both(*point)))
-
-    def energy(y, x, W_a, W_f):
-        return reference.pair_energy(y, W_a=W_a) + reference.feedforward_energy(y, W_f, x)
-
-    def step(y, x, W_a, W_f):
-        return np.sum(weight * reference_step(y, x, W_a, W_f, form="softmax", step_size=0.5))
-
-    for row, function in enumerate((energy, step)):
-        for place, gradient in enumerate(gradients):
-            direction = np.random.default_rng(5).normal(size=gradient[row].shape)
-
-            def along(value, function=function, place=place):
-                return function(*point[:place], value, *point[place + 1 :])
-
-            expected = reference.directional_derivative(along, point[place], direction, width=1e-4)
-            np.testing.assert_allclose(np.sum(gradient[row] * direction), expected, rtol=1e-8)
-
-
 @functools.cache
 def changes(form):
     """What a layer makes of random weights, tokens, anchors and step sizes, compiled."""
@@ -188,20 +159,6 @@ def test_the_condition_that_the_table_checks_is_the_stated_one():
     assert np.sum((share > 0.51) & (share < 0.99) & (length <= 0.99)) > 10
     clear = (np.abs(share - 0.5) > 1e-3) & (np.abs(length - 1.0) > 1e-3)
     np.testing.assert_array_equal(held[clear], ((share <= 0.5) & (length <= 1.0))[clear])
-
-
-def test_bfloat16_tokens_keep_their_dtype_and_energies_are_float32():
-    layer, y = uj.transformer(DIM), np.random.default_rng(10).uniform(size=(2, N, DIM)).astype(jnp.bfloat16)
-
-    @jax.jit
-    def measure(y):
-        params = layer.init(jax.random.key(0))
-        return layer.step(params, y), layer.step(params, y.astype(jnp.float32)), layer.energy(params, y)
-
-    stepped, wide, energy = measure(y)
-    assert stepped.dtype == jnp.bfloat16
-    assert energy.dtype == jnp.float32
-    np.testing.assert_allclose(np.asarray(stepped, np.float32), wide, atol=0.02)
 
 
 def test_the_energy_is_infinite_outside_the_domain_of_phi():

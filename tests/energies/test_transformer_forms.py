@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import unroll_jax as uj
-from tests import reference
 from tests.energies.transformer_layers import DIM, FORMS, STEP, N, build, draw, reference_layer
 from unroll_jax.descent import Anchor
 from unroll_jax.energies import AttentionParams, TransformerParams
@@ -120,28 +119,6 @@ def test_energy_and_step_equal_the_reference(form):
     np.testing.assert_allclose(actual[1], energy, rtol=1e-12)
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("x64")
-@every_form
-def test_gradients_equal_finite_differences_of_the_reference(form):
-    """With respect to every parameter, rows included, the tokens and the input."""
-    (leaves, tree), ways = jax.tree.flatten(draw(form, seed=1)), jax.tree.leaves(along(form))
-    gradients, slopes = measured(form)["derivatives"]
-
-    def moved(value, place, leaf_place):
-        energy, step = reference_layer(form, *tree.unflatten([*leaves[:leaf_place], value, *leaves[leaf_place + 1 :]]))
-        return energy if place == 0 else np.sum(WEIGHT * step)
-
-    for place in (0, 1):
-        total = 0.0
-        for leaf_place, (gradient, way) in enumerate(zip(jax.tree.leaves(gradients), ways, strict=True)):
-            function = functools.partial(moved, place=place, leaf_place=leaf_place)
-            expected = reference.directional_derivative(function, leaves[leaf_place], way, width=1e-4)
-            np.testing.assert_allclose(np.sum(gradient[place] * way), expected, rtol=1e-8, atol=1e-10)
-            total += expected
-        assert slopes[place] == pytest.approx(total, rel=1e-8, abs=1e-9)
-
-
 @pytest.mark.usefixtures("x64")
 @every_form
 def test_under_the_stated_condition_no_step_raises_the_whole_energy(form):
@@ -160,19 +137,6 @@ def test_the_parts_make_up_the_layer(form):
         np.testing.assert_allclose(actual, expected, rtol=1e-13, atol=1e-15)
     np.testing.assert_allclose(*values["features"], rtol=1e-10, atol=1e-12)
     assert (uj.transformer_parts(DIM, **build(form)).layer_norm is not None) == (form == "norm")
-
-
-@pytest.mark.usefixtures("x64")
-@every_form
-def test_padded_sequences_equal_sequences_alone(form):
-    """Alone they equal the reference. A function of x sees the padding too; what it makes of it must not matter."""
-    params, y, x = draw(form)
-    energies, steps = measured(form)["padded"]
-    for energy, stepped, length in zip(energies, steps, LENGTHS, strict=True):
-        of_reference, expected = reference_layer(form, params, y[:length], x[:length])
-        np.testing.assert_allclose(energy, of_reference, rtol=1e-12)
-        np.testing.assert_allclose(stepped[:length], expected, rtol=1e-12, atol=1e-14)
-    assert np.all(np.isnan(steps[~PRESENT]))
 
 
 @pytest.mark.usefixtures("x64")

@@ -134,6 +134,10 @@ EXPRESSIONS: dict[type[Exception], dict[str, list[str]]] = {
             'uj.transformer(4, anchor="bias")',
             "uj.transformer(4, anchor=None)",
         ],
+        "dim must be at least 2, got 1": ["uj.layer_norm(1)"],
+        "input_dim must be at least 1, or None": ["uj.opteq(2, 2, 0)", "uj.unit_layer(4, input_dim=0)"],
+        "input_channels must be at least 1, or None": ["uj.opteq_conv(2, 2, 0)"],
+        "energy must be one of ('envelope', 'conjugate')": ['uj.unit_layer(4, energy="moreau")'],
         "num_patterns must be at least 1, or None": ["uj.hopfield(4, num_patterns=0)"],
         "inverse_temperature must be positive and finite": ["uj.hopfield(4, num_patterns=3, inverse_temperature=0.0)"],
         "x must hold keys": ["uj.hopfield(4).step(energies.HopfieldParams(None), Y, None)"],
@@ -159,7 +163,11 @@ EXPRESSIONS: dict[type[Exception], dict[str, list[str]]] = {
         ],
         "kernel_size must be odd and positive": ["uj.opteq_conv(2, 3, kernel_size=2)"],
         "z must be (*batch, height, width, 2)": ["uj.opteq_conv(2, 3).step(uj.opteq_conv(2, 3).init(K), Z)"],
-        "layers must hold at least one layer": ["uj.deep_opteq([])", "uj.symmetric_embedding([])"],
+        "layers must hold at least one layer": [
+            "uj.deep_opteq([])",
+            "energies.multi_block([])",
+            "uj.symmetric_embedding([])",
+        ],
         "params must hold those of 1 layers": ["uj.deep_opteq([uj.opteq(4, 3)]).step((), Z)"],
         "params must hold those of 2 layers": [
             "uj.deep_opteq([uj.opteq(4, 3), uj.opteq(4, 3)]).step((uj.opteq(4, 3).init(K),), Z)"
@@ -171,7 +179,8 @@ EXPRESSIONS: dict[type[Exception], dict[str, list[str]]] = {
             'energies.edges("ab", num_tokens=3)',
         ],
         "block must be at least 1": ["energies.block_sparse(np.ones((2, 2), bool), block=0)"],
-        "lower must be below upper": ["energies.box(1.0, 0.0)"],
+        "lower must be below upper": ["energies.box(1.0, 0.0)", 'energies.box(float("nan"), 1.0)'],
+        "got 'gelu', which falls somewhere: every proximal operator": ['uj.feedforward(4, phi="gelu")'],
         "threshold must be finite and at least 0": [
             "energies.soft_threshold(-1.0)",
             'energies.group_shrinkage(float("nan"))',

@@ -102,39 +102,3 @@ def test_implicit_gradients_are_those_of_either_splitting_unrolled():
     first, *others = gradients(start(models[0], x))
     for other in others:
         assert relative_error(first, other) < 1e-7
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(
-    ("options", "x", "error", "message"),
-    [
-        ({"num_classes": 0}, np.ones((2, 4), np.float32), ValueError, "num_classes must be at least 1"),
-        ({"channels": 0}, np.ones((2, 4), np.float32), ValueError, "channels must be at least 1"),
-        ({"margin": -1.0}, np.ones((2, 4), np.float32), ValueError, "margin must be positive"),
-        ({"splitting": "admm"}, np.ones((2, 4), np.float32), ValueError, "splitting must be one of"),
-        (
-            {"convolutional": True, "kernel_size": 2},
-            np.ones((8, 8, 1), np.float32),
-            ValueError,
-            "kernel_size must be odd",
-        ),
-        (
-            {"convolutional": True},
-            np.ones((8, 8), np.float32),
-            ValueError,
-            r"x must be \(\*batch, height, width, channels\)",
-        ),
-        (
-            {"convolutional": True, "pool": 9},
-            np.ones((6, 6, 1), np.float32),
-            ValueError,
-            "pool must be at most .* 8, got 9",
-        ),
-        ({}, np.ones((2, 4), np.int32), TypeError, "x must have a floating dtype, got int32"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_a_bad_argument_is_named(options, x, error, message):
-    model = MonotoneOperatorNetwork(**{"num_classes": 3, "convolutional": False, "channels": 4, **options})
-    with pytest.raises(error, match=message):
-        jax.eval_shape(model.init, jax.random.key(0), x)

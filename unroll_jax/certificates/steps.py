@@ -69,15 +69,10 @@ def certify_descent(
 
     Args:
       descent: the layer: an energy and a step, which need not come from this library.
-      params: parameters of a layer if ``tied``, else stacked along a leading axis.
-      y: the state before the first layer.
-      x: the input of the layer, or None. Tokens absent from an `Anchor` do not count.
+      params, y, x, num_layers, tied, tolerance: as in `certify_alternating`.
       smoothness: L, a number or one per example, or a function ``(params, y, x) -> (*batch,)`` of the state before the
         layer; None if it is not known.
-      num_layers: how many steps, at least 1.
-      tied: whether all layers share ``params``.
       num_points: how many points of each step, y' among them, the slope is measured at, at least 1.
-      tolerance: a rise by less than this share of the energy is put down to rounding; None is 16 machine epsilons.
 
     Returns:
       A `StepCertificate`.

@@ -84,7 +84,7 @@ def dust(
         V a parameter.
       self_loops: for form="plain", whether tokens attend to themselves, see `unrolled_layer`; without, a token that has
         no other to attend to stays where it is. "softmax" has them, "jacobi" has not.
-      mask: symmetric boolean (n, n) graph of the tokens; None is the complete graph.
+      mask: as in `attention`.
 
     Returns:
       A `Descent` with params `DustParams`, D starting as `cosine_dictionary` and V as the identity (its first rows), or

@@ -88,7 +88,7 @@ def hopfield(
         assert keys is not None
         # The energy is a small difference of large numbers, so accelerators must not shorten the products.
         products = jnp.matmul(tokens.y, jnp.swapaxes(keys, -1, -2), precision=jax.lax.Precision.HIGHEST)
-        if num_patterns is not None or tokens.present is None:
+        if not is_cross or tokens.present is None:
             return keys, inverse_temperature * products, None, None
         some = jnp.any(tokens.present, axis=-1)[..., None]
         # All keys where all are masked: no -inf then enters the derivatives, and the result is not used.
@@ -115,8 +115,9 @@ def hopfield(
         count = max(shape[-2], 1) if len(shape) >= 2 else 1
         check_input(x, (*tokens[:-1], count), present, width=dim, what="keys")
 
-    check_x = check_keys if is_cross else None
-    return on_tokens(HopfieldParams, init, energy, step, dim=dim, check_x=check_x, x_is_keys=is_cross)
+    options = {"check_x": check_keys if is_cross else None, "x_is_keys": is_cross}
+    shapes = {"S": None if num_patterns is None else (num_patterns, dim)}
+    return on_tokens(HopfieldParams, init, energy, step, dim=dim, shapes=shapes, **options)
 
 
 def hopfield_example(key: jax.Array, batch: tuple[int, ...]) -> Example:

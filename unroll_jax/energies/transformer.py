@@ -84,15 +84,12 @@ def transformer(
 
     Args:
       dim: width d of the tokens.
-      rank: columns k of W_a; None means ``dim``.
-      rho: a name of `RHOS`, a `Rho`, or a function z -> rho(z), checked to be concave and nondecreasing.
+      rank, rho, form, mask: as in `attention`.
       phi: a name of `PROXIMALS`, or a `Proximal`. E is infinite where phi is: for "relu" at a negative
         entry, so that the trace of signed tokens starts at inf; ``jax.nn.relu(y)`` starts it at a number.
-      form: form of the attention step, "softmax" or "jacobi".
       ridge: r >= 0, weight of the pull to A in the attention half.
       attention_step_size: damping of the attention step, in (0, 1].
       step_size: a2 > 0 of the feed-forward step.
-      mask: symmetric boolean (n, n) graph of the tokens; None is the complete graph.
       anchor: B: "input" is x (0 when x is None); "row" a learnable (1, d) in the params; or a function of x.
       attention_anchor: A, likewise; it needs ``ridge`` > 0 to count.
       norm_radius: radius R of the layer norm; None leaves it out.

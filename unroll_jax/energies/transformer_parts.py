@@ -76,10 +76,8 @@ def transformer_parts(
     """The terms of ``transformer(dim, ...)``, for certificates and for the energy of each component.
 
     Args:
-      dim: as in `transformer`, and so are all other arguments; ``rho`` and ``mask`` are among the attention_options.
-      rank, phi, form, ridge, attention_step_size, step_size, anchor, attention_anchor, norm_radius, spectrum,
-        attention_factory: as in `transformer`.
-      **attention_options: further keywords of the attention half.
+      **attention_options: further keywords of the attention half, ``rho`` and ``mask`` among them. All other arguments
+        are those of `transformer`.
 
     Returns:
       `TransformerParts`, whose functions take the layer's `TransformerParams`.

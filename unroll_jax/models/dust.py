@@ -59,10 +59,8 @@ class DUST(nn.Module):
         times its square.
       train_attention: whether V is a parameter; the paper trains D alone.
       dtype: dtype of codes from layer to layer; None takes the input's. Steps are computed in float32 or wider.
-      param_dtype: dtype of the parameters.
-      remat: recompute layers in the backward pass instead of storing their intermediates, see `unroll_jax.unroll`.
-      unroll: layers in one iteration of the scan, see `unroll_jax.unroll`.
       D_init: initialiser of the dictionary (num_atoms, dim), atoms as rows.
+      param_dtype, remat, unroll: as in `UnrolledTransformer`.
 
     Source: De Weerdt, Eldar, Deligiannis (2023) in the reading of Porras-Valenzuela, Hadou, Ribeiro (2026), C.3 and
     C.4. The codes of layer 0 are ours.

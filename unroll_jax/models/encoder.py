@@ -24,10 +24,7 @@ class Encoder(nn.Module):
     Attributes:
       config: the encoder's shape.
       dtype: dtype the layers compute in; None computes in that of the parameters.
-      param_dtype: dtype of the parameters.
-      remat: recompute layers in the backward pass instead of storing their intermediates; a policy of
-        `jax.checkpoint_policies` selects those stored all the same.
-      unroll: layers in one iteration of the scan, see `unroll_jax.unroll`.
+      param_dtype, remat, unroll: as in `UnrolledTransformer`.
 
     Source: Devlin et al. (2019), BERT; Sanh et al. (2019), DistilBERT; Liu et al. (2019), RoBERTa; Wang et al. (2020),
     MiniLM.

@@ -33,9 +33,7 @@ class LISTA(nn.Module):
       dictionary_init: initialiser of its dictionary D (num_atoms, dim), atoms as rows;
         ``jax.nn.initializers.constant(D)`` takes one that is given.
       noise: standard deviation of the initial weights; None starts as ISTA.
-      param_dtype: dtype of the parameters.
-      remat: recompute layers in the backward pass instead of storing their intermediates, see `unroll_jax.unroll`.
-      unroll: layers in one iteration of the scan, see `unroll_jax.unroll`.
+      param_dtype, remat, unroll: as in `UnrolledTransformer`.
 
     Source: Gregor and LeCun (2010); untied as in Hadou, NaderiAlizadeh, Ribeiro (2023), whose weights start as noise of
     0.01.

@@ -67,11 +67,9 @@ class UnrolledClassifier(nn.Module):
 
     Attributes:
       transformer: the layers.
-      vocabulary_size: rows of the table of word embeddings.
       num_classes: logits out.
       pooling: of the head: the "mean" of the real tokens, or the "first".
-      max_positions: longest sequence that positions are learned for; None has no positions, and no order of words.
-      frozen: keep the word embeddings as they are.
+      vocabulary_size, max_positions, frozen: of the `TokenEmbeddings`.
 
     Example:
       >>> import jax, jax.numpy as jnp

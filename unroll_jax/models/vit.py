@@ -23,11 +23,7 @@ class ViT(nn.Module):
 
     Attributes:
       config: the transformer's shape, and how layers are read.
-      dtype: dtype the layers compute in; None computes in the input's. Parameters stay in ``param_dtype``.
-      param_dtype: dtype of the parameters.
-      remat: recompute layers in the backward pass instead of storing their intermediates; a policy of
-        `jax.checkpoint_policies` selects those stored all the same.
-      unroll: layers in one iteration of the scan, see `unroll_jax.unroll`.
+      dtype, param_dtype, remat, unroll: as in `UnrolledTransformer`.
 
     Example:
       >>> import jax, jax.numpy as jnp

@@ -10,7 +10,6 @@ import pytest
 import unroll_jax as uj
 from tests import reference
 from tests.energies.any_rho import of_every_rho
-from unroll_jax.descent import Anchor
 from unroll_jax.energies import AttentionParams
 from unroll_jax.energies.attention.causal import causal_attention, sweep_attention
 
@@ -74,28 +73,6 @@ def test_energy_and_step_equal_the_reference(rho):
         np.testing.assert_allclose(energy, expected, rtol=1e-12, atol=1e-12, err_msg=message)
         expected = reference.causal_step(y, held, form=entry[1], step_size=step_size, **system)
         np.testing.assert_allclose(stepped, expected, rtol=1e-12, atol=1e-12, err_msg=message)
-
-
-@pytest.mark.usefixtures("x64")
-@every_form
-def test_gradients_equal_finite_differences_of_the_reference(form):
-    points = {"W_a": tokens(2, (3, 2)), "y": tokens(0), "x": tokens(1)}
-    weight = tokens(4)
-    layer = causal_attention(form=form, rho="log", dim=3, rank=2)
-
-    def ours(W_a, y, x):
-        energy, stepped = both(layer, AttentionParams(W_a), y, x)
-        return energy + jnp.sum(weight * stepped)
-
-    def expected(W_a, y, x):
-        energy = np.sum(reference.causal_energy(y, x, rho="log", W_a=W_a))
-        return energy + np.sum(weight * reference.causal_step(y, x, rho="log", form=form, W_a=W_a))
-
-    gradients = jax.jit(jax.grad(ours, (0, 1, 2)))(*points.values())
-    for place, (name, point) in enumerate(points.items()):
-        direction = tokens(5, point.shape)
-        by_differences = reference.directional_derivative(lambda p: expected(**{**points, name: p}), point, direction)  # noqa: B023
-        np.testing.assert_allclose(np.sum(gradients[place] * direction), by_differences, rtol=1e-8)
 
 
 @pytest.mark.slow
@@ -253,24 +230,6 @@ def test_no_sweep_raises_the_pair_energy(dtype):
     for rho, of_options in zip(uj.RHOS, np.asarray(of_rhos, np.float64), strict=True):
         for option, (before, after) in zip(options, of_options, strict=True):
             assert np.all(after <= before + rounding(before, y, dtype) + pull), (rho, option)
-
-
-@pytest.mark.parametrize("factory", [causal_attention, sweep_attention])
-def test_absent_tokens_are_as_if_left_out(factory):
-    y, x = np.float32(tokens(0, (2, 2, 6, 3)))
-    there = np.arange(6) < np.array([[4], [6]])
-    layer = factory() if factory is causal_attention else factory(ridge=0.5)
-
-    @jax.jit
-    def all_of(y, padded, x, there):
-        alone = [both(layer, NO_WEIGHT, y[i, :length], x[i, :length]) for i, length in enumerate((4, 6))]
-        return both(layer, NO_WEIGHT, padded, Anchor(x, there)), alone
-
-    (energy, stepped), alone = all_of(y, np.where(there[..., None], y, np.nan), x, there)
-    for example, (expected, moved) in enumerate(alone):
-        np.testing.assert_allclose(stepped[example, : len(moved)], moved, rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(energy[example], expected, rtol=1e-5)
-    assert np.all(np.isnan(stepped[0, 4:]))
 
 
 BAD = [

@@ -12,7 +12,6 @@ import unroll_jax as uj
 from tests.energies import opteq_reference as reference
 from tests.energies.opteq_layers import IMAGE, H, M, convolutional, dense
 from unroll_jax.certificates.weights import weight_norm_bound
-from unroll_jax.energies.equilibrium.deep_opteq import deep_opteq, multi_block
 from unroll_jax.energies.equilibrium.monotone import MONOTONES, Monotone, antiderivative, resolve_monotone
 from unroll_jax.energies.equilibrium.opteq import opteq, opteq_conv
 from unroll_jax.energies.equilibrium.opteq_params import OptEqParams, opteq_linear
@@ -96,14 +95,6 @@ def test_initial_weights_contract(kind):
     params, bound = drawn(jax.random.key(20, impl="rbg"))
     assert 0.5 < np.linalg.norm(KINDS[kind][1](params.W, IMAGE), 2) <= 0.9 + 1e-6
     assert float(bound) == pytest.approx(0.9, abs=1e-6)
-
-
-@every_kind
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
-def test_states_keep_their_dtype_and_energies_are_float32(kind, dtype):
-    layer, params, z, x = KINDS[kind][0]((2,), dtype)
-    assert jax.eval_shape(layer.step, params, z, x).dtype == dtype
-    assert jax.eval_shape(layer.energy, params, z, x).dtype == jnp.float32
 
 
 @every_kind
@@ -195,53 +186,6 @@ def test_the_factored_form_is_the_layer(skip):
     for pair in jax.jit(lambda *a: (compose(*a), compose(*a[:2], None)))(params, z, x):
         chex.assert_trees_all_close(*pair, rtol=1e-12)
     assert opteq_conv(2, 3).factored is None
-
-
-@pytest.mark.usefixtures("x64")
-@every_kind
-def test_jit_grad_vmap_and_scan_work(kind):
-    layer, params, z, x = KINDS[kind][0]((3,), activation="tanh", skip=0.5)
-
-    def loss(params, z, x):
-        last, energies = jax.lax.scan(lambda z, _: (layer.step(params, z, x), layer.energy(params, z, x)), z, length=3)
-        return jnp.sum(last**2) + jnp.sum(energies)
-
-    @jax.jit
-    def measure(params, z, x):
-        moved = lambda t: loss(jax.tree.map(lambda leaf: leaf + t, params), z, x)  # noqa: E731
-        losses = jax.lax.map(moved, 1e-4 * jnp.array([-2.0, -1.0, 1.0, 2.0]))
-        steps = jax.vmap(layer.step, (None, 0, 0))(params, z, x), layer.step(params, z, x)
-        return jax.grad(loss, (0, 1, 2))(params, z, x), losses, steps
-
-    gradients, losses, steps = jax.tree.map(np.asarray, measure(params, z, x))
-    assert all(np.any(leaf != 0.0) and np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(gradients))
-    chex.assert_trees_all_close(*steps, rtol=1e-12)
-    slope = sum(np.sum(leaf) for leaf in jax.tree.leaves(gradients[0]))
-    at = dict(zip(np.round(1e-4 * np.array([-2.0, -1.0, 1.0, 2.0]), 6), losses, strict=True))
-    measured = reference.directional(lambda t: at[np.round(t, 6)])
-    assert slope == pytest.approx(measured, rel=1e-6)
-
-
-BAD_OPTIONS = [
-    (lambda: opteq(0, 2), ValueError, "dim must be at least 1, got 0"),
-    (lambda: opteq(2, 0), ValueError, "width must be at least 1, got 0"),
-    (lambda: opteq(2, 2, 0), ValueError, "input_dim must be at least 1, or None, got 0"),
-    (lambda: opteq_conv(2, 2, 0), ValueError, "input_channels must be at least 1, or None, got 0"),
-    (lambda: opteq_conv(2, 2, kernel_size=2), ValueError, "kernel_size must be odd and positive, got 2"),
-    (lambda: opteq(2, 2, skip=0.0), ValueError, r"skip must be in \(0, 1\], got 0.0"),
-    (lambda: opteq(2, 2, skip=float("nan")), ValueError, "skip must be .* got nan"),
-    (lambda: opteq(2, 2, activation="gelu"), ValueError, "activation must be one of .*'relu'.* got 'gelu'"),
-    (lambda: opteq(2, 2, activation=3), TypeError, "activation must be one of .* got int"),
-    (lambda: deep_opteq([]), ValueError, "layers must hold at least one layer"),
-    (lambda: multi_block([]), ValueError, "layers must hold at least one layer"),
-]
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(("call", "error", "message"), BAD_OPTIONS, ids=[row[2] for row in BAD_OPTIONS])
-def test_a_bad_option_is_named(call, error, message):
-    with pytest.raises(error, match=message):
-        call()
 
 
 BAD_ARRAYS = [

@@ -1,8 +1,5 @@
 """The unit layer and the two energies it lowers."""
 
-import functools
-
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +7,6 @@ import pytest
 from scipy.optimize import minimize
 
 import unroll_jax as uj
-from tests import reference
 from tests.energies.equilibrium.unit_layer_reference import (
     CONJUGATE,
     SIGMA,
@@ -18,8 +14,6 @@ from tests.energies.equilibrium.unit_layer_reference import (
     reference_energy,
     reference_step,
 )
-from unroll_jax.descent import Anchor
-from unroll_jax.energies import box
 from unroll_jax.energies.equilibrium.unit_layer import UnitLayerParams, unit_layer
 
 N, DIM, WIDTH, INPUT = 5, 3, 6, 2
@@ -104,32 +98,6 @@ def test_the_step_is_a_gradient_step_on_the_envelope():
     results = jax.jit(lambda *a: {name: both(layer, *a) for name, layer in layers.items()})(params, y, x)
     for name, (stepped, gradient) in jax.tree.map(np.asarray, results).items():
         np.testing.assert_allclose(stepped, y - 0.6 * gradient, rtol=1e-9, atol=1e-12, err_msg=name)
-
-
-@pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("activation", ["relu", "tanh"])
-def test_gradients_equal_finite_differences_of_the_reference(activation):
-    point, weight = draw(4), np.random.default_rng(5).normal(size=(N, DIM))
-    layer = unit_layer(DIM, WIDTH, INPUT, activation=activation, mu=1.3, skip=0.6)
-
-    @jax.jit
-    @functools.partial(jax.jacrev, argnums=range(5))
-    def both(y, W, U, b, x):
-        arguments = as_arguments(y, W, U, b, x)
-        return jnp.stack([layer.energy(*arguments), jnp.sum(weight * layer.step(*arguments))])
-
-    gradients = list(map(np.asarray, both(*point)))
-    energy = lambda *a: reference_energy(*a, mu=1.3, activation=activation)  # noqa: E731
-    step = lambda *a: np.sum(weight * reference_step(*a, mu=1.3, activation=activation, skip=0.6))  # noqa: E731
-    for row, function in enumerate((energy, step)):
-        for place, gradient in enumerate(gradients):
-            direction = np.random.default_rng(6).normal(size=gradient[row].shape)
-
-            def along(value, function=function, place=place):
-                return function(*point[:place], value, *point[place + 1 :])
-
-            expected = reference.directional_derivative(along, point[place], direction, width=1e-4)
-            np.testing.assert_allclose(np.sum(gradient[row] * direction), expected, rtol=1e-8)
 
 
 def random_layers(rng, count, width):
@@ -233,55 +201,6 @@ def test_at_initialisation_the_layer_contracts():
     params = jax.jit(unit_layer(4, 9, INPUT).init)(jax.random.key(0))
     np.testing.assert_allclose(np.linalg.norm(params.W, 2), 0.95, rtol=1e-5)
     assert jax.eval_shape(unit_layer(4).init, jax.random.key(0)).U is None
-
-
-@pytest.mark.parametrize("energy", ["envelope", "conjugate"])
-def test_absent_tokens_neither_count_nor_move(energy):
-    """Where a token of zeros, which stands in for them, has an infinite conjugate energy."""
-    layer, rng = unit_layer(DIM, None, INPUT, energy=energy, activation=box(0.2, 1.0)), np.random.default_rng(12)
-    t, x = rng.uniform(0.25, 0.95, size=(2, N, DIM)).astype(np.float32), rng.normal(size=(2, N, INPUT))
-    x = x.astype(np.float32)
-    t[:, 3:], x[:, 3:] = np.nan, np.inf
-
-    @jax.jit
-    def both(t, x):
-        params = layer.init(jax.random.key(0))
-        evaluate = lambda t, x: (layer.energy(params, t @ params.W, x), layer.step(params, t @ params.W, x))  # noqa: E731
-        return evaluate(t, Anchor(x, jnp.asarray(np.arange(N) < 3))), evaluate(t[:, :3], x[:, :3])
-
-    padded, short = both(t, x)
-    assert np.all(np.isfinite(short[0]))
-    chex.assert_trees_all_close((padded[0], padded[1][:, :3]), short, rtol=1e-5)
-    assert np.all(np.isnan(padded[1][:, 3:]))
-
-
-def test_bfloat16_is_computed_in_float32():
-    layer, y = unit_layer(DIM, WIDTH), np.random.default_rng(13).normal(size=(N, DIM)).astype(jnp.bfloat16)
-
-    @jax.jit
-    def both(y):
-        params = layer.init(jax.random.key(0))
-        return layer.step(params, y), layer.step(params, y.astype(jnp.float32)).astype(jnp.bfloat16)
-
-    chex.assert_trees_all_equal(*both(y))
-
-
-BAD_OPTIONS = [
-    ({"dim": 0}, "dim must be at least 1, got 0"),
-    ({"input_dim": 0}, "input_dim must be at least 1, or None, got 0"),
-    ({"mu": 0.0}, "mu must be positive and finite, got 0.0"),
-    ({"skip": 1.1}, r"skip must be in \(0, 1\], got 1.1"),
-    ({"energy": "moreau"}, "energy must be one of .*, got 'moreau'"),
-    ({"energy": "conjugate", "width": 4}, "energy must be 'envelope' unless width = dim = 3, got 'conjugate'"),
-    ({"activation": "gelu"}, "one of .* got 'gelu'"),
-]
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(("options", "message"), BAD_OPTIONS, ids=str)
-def test_a_bad_option_is_named(options, message):
-    with pytest.raises(ValueError, match=message):
-        unit_layer(**{"dim": DIM, **options})
 
 
 @pytest.mark.usefixtures("unchecked")

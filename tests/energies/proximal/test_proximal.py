@@ -247,34 +247,6 @@ def test_an_entry_that_is_nan_is_outside_every_domain():
         assert np.all(np.isnan(prox)), name
 
 
-BAD_OPTIONS = [
-    (lambda: energies.soft_threshold(-1.0), ValueError, "threshold must be finite and at least 0, got -1.0"),
-    (lambda: energies.nonnegative_soft_threshold(float("inf")), ValueError, "threshold .* got inf"),
-    (lambda: energies.box(1.0, 1.0), ValueError, "lower must be below upper, got lower=1.0, upper=1.0"),
-    (lambda: energies.box(float("nan"), 1.0), ValueError, "lower=nan"),
-    (lambda: energies.group_shrinkage(-1.0), ValueError, "threshold must be finite and at least 0, got -1.0"),
-    (
-        lambda: energies.moreau_envelope(energies.relu(), jnp.asarray(np.ones((2, 2))), 0.0),
-        ValueError,
-        "step_size must be positive and finite, got 0.0",
-    ),
-    (
-        lambda: resolve_proximal("gelu"),
-        ValueError,
-        r"phi must be one of \[.*'relu'.*\] or a Proximal, got 'gelu', which falls",
-    ),
-    (lambda: resolve_proximal("cube"), ValueError, r"phi must be one of \[.*'relu'.*\] or a Proximal, got 'cube'$"),
-    (lambda: resolve_proximal(3), TypeError, "phi must be one of .* or a Proximal, got int"),
-]
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(("call", "error", "message"), BAD_OPTIONS, ids=[row[2] for row in BAD_OPTIONS])
-def test_a_bad_option_is_named(call, error, message):
-    with pytest.raises(error, match=message):
-        call()
-
-
 def test_a_users_own_proximal_serves_a_layer():
     shrink = uj.Proximal(penalty=lambda y: 0.5 * jnp.sum(y**2, (-2, -1)), prox=lambda y, step_size: y / (1 + step_size))
     layer, y = uj.feedforward(3, phi=shrink), np.random.default_rng(7).normal(size=(5, 3)).astype(np.float32)

@@ -54,13 +54,9 @@ def causal_attention(
     gamma: where these are positive, only Y whose tokens are all alike (to W_a) to the first.
 
     Args:
-      rho: a name of `RHOS`, a `Rho`, or a function z -> rho(z), checked to be concave and nondecreasing.
-      form: "jacobi" or "softmax", see above.
-      step_size: a in (0, 1], unitless; 1 is the undamped step.
+      rho, form, step_size, dim, rank: as in `attention`.
       mask: boolean (n, n), True in row u where u attends to v, in any direction; None is v < u. The diagonal does not
         count.
-      dim: width d of the tokens, to learn W_a of shape (dim, rank); None uses the tokens as they are.
-      rank: columns k of W_a, at most ``dim``; None means ``dim``.
       block: tokens that look back at a time: memory O(n block), in value and derivatives, for the price of computing
         them again in the backward pass. None takes all at once, O(n^2).
 
@@ -128,12 +124,8 @@ def sweep_attention(
     over the n tokens, each O(n d).
 
     Args:
-      rho: a name of `RHOS`, a `Rho`, or a function z -> rho(z), checked to be concave and nondecreasing.
-      ridge: r >= 0, weight of the pull to the anchor.
-      step_size: a in (0, 1], unitless; 1 is the undamped step.
+      rho, ridge, step_size, dim, rank: as in `attention`.
       mask: symmetric boolean (n, n), True where a pair is in the graph; None is the complete graph.
-      dim: width d of the tokens, to learn W_a of shape (dim, rank); None uses the tokens as they are.
-      rank: columns k of W_a, at most ``dim``; None means ``dim``.
 
     Returns:
       A `Descent` with params `AttentionParams`; ``x`` is the anchor B, broadcastable to y, or None, or an `Anchor`.

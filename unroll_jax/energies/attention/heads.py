@@ -105,11 +105,7 @@ def multihead_attention(
       num_heads: number of heads, at least 1.
       rank: columns k of each W_h, at most ``dim``; None means dim // num_heads, as usual.
       majoriser: "block", "scalar" or "orthogonal", see above; the last needs num_heads rank <= dim.
-      rho: a name of `RHOS`, a `Rho`, or a function z -> rho(z), checked to be concave and nondecreasing.
-      form: "jacobi" or "softmax", see above.
-      ridge: r >= 0, weight of the pull to the anchor.
-      step_size: a in (0, 1], unitless; 1 is the undamped step.
-      mask, block: as in `attention`.
+      rho, form, ridge, step_size, mask, block: as in `attention`.
 
     Returns:
       A `Descent` with params `HeadsParams`; ``x`` is the anchor B, broadcastable to y, or None, or an `Anchor` of it

@@ -40,12 +40,14 @@ def check_rho(value: Function, slope: Function, log_slope: Function) -> None:
         # Under jit as without: these numbers do not depend on traced values.
         with jax.ensure_compile_time_eval(), jax.enable_x64(True):
             named = {"value": value, "slope": slope, "log_slope": log_slope}
-            tables = [_elementwise(f"{rho} must be elementwise, but its {name}", named[name]) for name in named]
+            values, slopes, logarithms = (
+                _elementwise(f"{rho} must be elementwise, but its {name}", named[name]) for name in named
+            )
         with jax.ensure_compile_time_eval():
             at_zero = np.asarray(slope(jnp.zeros(1)))
     except jax.errors.TracerArrayConversionError:
         return
-    for wrong, message in _faults(*tables, at_zero):
+    for wrong, message in _faults(values, slopes, logarithms, at_zero):
         if wrong.any():
             raise ValueError(f"{rho} must {message(int(np.argmax(wrong)))}")
 

@@ -132,9 +132,7 @@ def deep_opteq_objective(
       params: of the layers.
       blocks: z_1 to z_L, as the state of `multi_block`.
       x: the input, or None.
-      activation: common to the layers.
-      skip: a, common to the layers.
-      allow_expansive: as in `opteq_objective`.
+      activation, skip, allow_expansive: as in `opteq_objective`, common to the layers.
 
     Returns:
       One number per example, differentiable in the blocks and the parameters.

@@ -19,16 +19,9 @@ class FeedForwardNetwork(nn.Module):
     Features, widths and head are as there; a layer is sigma(W z + b), without a transposed W behind it.
 
     Attributes:
-      num_classes: logits out.
-      convolutional: whether x are images (*batch, height, width, channels), else vectors (*batch, d).
       widths: width, or channels, of each layer.
-      features: channels of a first layer, as in `DeepOptEq`; None is none.
-      pool: as in `DeepOptEq`.
-      kernel_size: side of the square kernels of convolutions.
-      activation: sigma, a name of `MONOTONES` or a `Monotone`.
-      use_bias: whether layers have b; the head has one.
-      dtype: dtype of the layers; None is that of the input.
-      param_dtype: dtype of the parameters.
+      num_classes, convolutional, features, pool, kernel_size, activation, use_bias, dtype, param_dtype: as in
+        `DeepOptEq`.
 
     Example:
       >>> import jax, jax.numpy as jnp

@@ -17,13 +17,8 @@ class FullyConvolutionalNetwork(nn.Module):
     """The segmenter without an equilibrium (FCN): between the same stem and head, convolutions one after the other.
 
     Attributes:
-      num_classes: logits of every pixel.
       widths: channels of the convolutions between stem and head.
-      stem: as in `DeepOptEqSegmenter`.
-      kernel_size: side of the square kernels.
-      activation: a name of `MONOTONES` or a `Monotone`, behind every convolution but the head's.
-      dtype: dtype of stem and convolutions; None is that of the input.
-      param_dtype: dtype of the parameters.
+      num_classes, stem, kernel_size, activation, dtype, param_dtype: as in `DeepOptEqSegmenter`.
 
     Source: Long, Shelhamer, Darrell (2015), without skip connections, to be of one build with `DeepOptEqSegmenter`.
 

@@ -28,18 +28,15 @@ class MonotoneOperatorNetwork(nn.Module):
     conv, 172K" of both papers.
 
     Attributes:
-      num_classes: logits out.
-      convolutional: whether x are images (*batch, height, width, channels), else vectors (*batch, d).
       channels: width of the state z, or its channels.
-      kernel_size: side of the square kernels, odd.
       margin: m, positive.
       splitting: a name of `SPLITTINGS`.
       step_size: alpha of the splitting; None is the default of `monotone_equilibrium`.
       activation: sigma, a name of `PROXIMALS` or a `Proximal`.
-      pool: side of the windows that are averaged before the head; None averages over the whole image.
       solver, adjoint, tol, max_steps, on_failure: as in `monotone_equilibrium`.
       param_dtype: dtype of the parameters, and of the computation, where inverses and transforms need no less than
         float32.
+      num_classes, convolutional, pool, kernel_size: as in `DeepOptEq`.
 
     Source: Winston and Kolter (2020), Section 4, "Single conv"; Xie et al. (2021), Table 1b.
 

@@ -27,17 +27,12 @@ class NeuralODE(nn.Module):
     ``features`` (if there are), ``field`` and ``head``.
 
     Attributes:
-      num_classes: logits out.
-      convolutional: whether x are images (*batch, height, width, channels), else vectors (*batch, d).
       widths: hidden widths, or channels, of g.
-      features: channels of a first layer, as in `DeepOptEq`; None is none.
-      pool: as in `DeepOptEq`.
       augment: channels of zeros; 0 is a plain Neural ODE.
-      kernel_size: side of the square kernels of convolutions, odd.
-      activation: sigma, a name of `MONOTONES` or a `Monotone`.
       tol: relative and absolute tolerance of the solver, Tsit5 with a step size common to the batch.
       max_steps: cap of its steps; more are an error.
       param_dtype: dtype of the parameters and, where x is not wider, of the trajectory.
+      num_classes, convolutional, features, pool, kernel_size, activation: as in `DeepOptEq`.
 
     Source: Chen et al. (2018); Dupont, Doucet, Teh (2019) for ``augment``.
 

@@ -43,10 +43,7 @@ class Decoder(nn.Module):
       config: the decoder's shape.
       dtype: dtype the layers compute in; None computes in that of the parameters. Softmax, norms and rotations are
         computed in float32 at least.
-      param_dtype: dtype of the parameters.
-      remat: recompute layers in the backward pass instead of storing their intermediates; a policy of
-        `jax.checkpoint_policies` selects those stored all the same.
-      unroll: layers in one iteration of the scan, see `unroll_jax.unroll`.
+      param_dtype, remat, unroll: as in `UnrolledTransformer`.
 
     Source: Touvron et al. (2023), "Llama 2"; Grattafiori et al. (2024), "The Llama 3 herd of models".
 

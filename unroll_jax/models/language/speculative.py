@@ -89,14 +89,8 @@ def speculate(
       prompts: see `generate`.
       exit_layer: number of layers that draft, from 1 to num_layers - 1.
       draft_length: tokens drafted before a verification, at least 1.
-      max_tokens: see `generate`, and so of all others.
-      stops: tokens that end an answer.
-      temperature: of draft and verification.
-      top_k: of draft and verification.
-      top_p: of draft and verification.
-      noise: on the embeddings of all tokens; that of a position is the same as in `generate`.
-      key: where temperature or noise is above 0.
-      dtype: that layers compute in.
+      max_tokens, stops, noise, key, dtype: as in `generate`; noise of a position is the same as there.
+      temperature, top_k, top_p: of draft and verification, see `Sampling`.
 
     Returns:
       The answers, on the device, and statistics of their drafts.

@@ -1,0 +1,104 @@
+"""Every system of `DESCENTS`, and options that its examples leave out: derivatives, absent tokens, low precision."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import unroll_jax as uj
+from unroll_jax.descent import Anchor
+
+TOKENS, DIM, ATOMS = 5, 4, 6
+CHAIN = np.abs(np.subtract.outer(np.arange(TOKENS), np.arange(TOKENS))) <= 2
+# Further layers on tokens (5, 4) with an input like them; of "dust" and "lista", on codes (5, 6).
+FURTHER = {
+    "attention, student": uj.attention(rho="student", form="softmax", ridge=0.7, step_size=0.6, dim=DIM, mask=CHAIN),
+    "attention, chain": uj.attention(rho="cauchy", mask=CHAIN),
+    "heads, scalar": uj.multihead_attention(DIM, num_heads=2, majoriser="scalar", rho="student", ridge=0.7),
+    "heads, orthogonal": uj.multihead_attention(DIM, num_heads=2, majoriser="orthogonal", form="softmax"),
+    "heads, wide": uj.multihead_attention(DIM, num_heads=3, rank=2, ridge=0.7, form="softmax"),
+    "causal, log": uj.causal_attention(rho="log", dim=DIM, rank=2, step_size=0.6),
+    "sweep, weights": uj.sweep_attention(rho="power", ridge=0.7, dim=DIM, rank=2),
+    "feedforward, tanh": uj.feedforward(DIM, phi="tanh", step_size=0.3),
+    "feedforward, spectrum": uj.feedforward(DIM, spectrum=(0.1, 0.6)),
+    "layer norm, epsilon": uj.layer_norm(DIM, epsilon=0.1, step_size=0.7),
+    "transformer, norm": uj.transformer(DIM, phi="softplus", norm_radius=1.5, ridge=0.3, anchor="row", rho="log"),
+    "unit layer, conjugate": uj.unit_layer(DIM, activation="tanh", mu=1.5, skip=0.6),
+    "dust, plain": uj.dust(DIM, ATOMS, form="plain", self_loops=False, attention_scale=0.5, attention_step_size=0.7),
+    "dust, jacobi": uj.dust(DIM, ATOMS, form="jacobi", rank=2, curvature=5.0, mask=CHAIN),
+    "lista, measured": uj.lista(DIM, ATOMS, measurement=np.random.default_rng(5).normal(size=(DIM, DIM))),
+}
+HAVE_A_GRAPH = {"attention, student", "attention, chain", "dust, jacobi"}
+every_system = pytest.mark.parametrize("name", [*uj.DESCENTS, *FURTHER])
+
+
+@functools.cache
+def drawn(name):
+    """A layer and NumPy's parameters, state and input of one example, in float64."""
+    rng = np.random.default_rng(0)
+    if name in uj.DESCENTS:
+        layer, y, x = uj.DESCENTS[name].example(jax.random.key(0), ())
+    else:
+        width = ATOMS if name.startswith(("dust", "lista")) else DIM
+        layer, y, x = FURTHER[name], rng.normal(size=(TOKENS, width)), rng.normal(size=(TOKENS, DIM))
+        x = None if name.startswith("unit") else x
+        y = np.tanh(y) if "tanh" in name else np.abs(y) if "transformer" in name else y  # where phi is finite
+    wide = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), (layer.init(jax.random.key(1)), y, x))
+    return layer, *wide
+
+
+def both(layer, *arguments):
+    return layer.energy(*arguments), layer.step(*arguments)
+
+
+@pytest.mark.usefixtures("x64")
+@every_system
+def test_derivatives_equal_finite_differences(name):
+    """Of the energy, and of a random sum over the step's output, in parameters, state and input along one direction."""
+    layer, *point = drawn(name)
+    rng = np.random.default_rng(3)
+    direction = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), point)
+    weight = rng.normal(size=point[1].shape)
+
+    @jax.jit
+    def along(t):
+        def values(t):
+            energy, stepped = both(layer, *jax.tree.map(lambda leaf, d: leaf + t * d, point, direction))
+            return jnp.stack([energy, jnp.sum(weight * stepped)])
+
+        return values(t), jax.jacrev(values)(t)
+
+    h = 1e-6
+    slopes = (along(h)[0] - along(-h)[0]) / (2 * h)
+    np.testing.assert_allclose(along(0.0)[1], slopes, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.usefixtures("x64")
+@every_system
+def test_absent_tokens_neither_count_nor_move(name):
+    """Masks of `cross_attention` are of its keys, see test_hopfield.py; for graphs see test_padding.py."""
+    layer, params, y, x = drawn(name)
+    if name in HAVE_A_GRAPH | {"cross_attention"} or y.ndim != 2:
+        pytest.skip("no tokens that may be absent, or a graph of their number")
+    present = jnp.asarray(np.arange(TOKENS) < 3)
+    blank = lambda tokens: None if tokens is None else np.where(np.arange(TOKENS)[:, None] < 3, tokens, np.nan)  # noqa: E731
+    first = lambda tokens: None if tokens is None else tokens[:3]  # noqa: E731
+    run = jax.jit(lambda p, y, x, *alone: (both(layer, p, y, Anchor(x, present)), both(layer, p, *alone)))
+    (energy, stepped), expected = run(params, blank(y), blank(x), first(y), first(x))
+    np.testing.assert_allclose(energy, expected[0], rtol=1e-12)
+    np.testing.assert_allclose(stepped[:3], expected[1], rtol=1e-10, atol=1e-12)
+    np.testing.assert_array_equal(stepped[3:], blank(y)[3:])
+
+
+@every_system
+def test_bfloat16_states_keep_their_dtype_and_are_computed_in_float32(name):
+    layer, params, *arrays = jax.tree.map(lambda leaf: leaf, drawn(name))
+    params = jax.tree.map(np.float32, params)
+    y, x = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.bfloat16), arrays)
+    wide = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), (y, x))
+    (energy, stepped), (expected, moved) = jax.jit(lambda p: (both(layer, p, y, x), both(layer, p, *wide)))(params)
+    assert (energy.dtype, stepped.dtype) == (jnp.float32, jnp.bfloat16)
+    np.testing.assert_allclose(energy, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(stepped.astype(np.float32), moved, rtol=2.0**-7, atol=2.0**-7 * np.max(np.abs(moved)))
