@@ -282,10 +282,7 @@ def test_weights_above_the_bound_are_refused_by_layer():
 BAD_OPTIONS = [
     (lambda: certificates.weight_norm(jnp.ones((3, 3, 2, 2))), "image_shape must be given for a convolution, got None"),
     (lambda: certificates.weight_norm(jnp.ones(3)), r"W must be a matrix or a kernel of rank 4, got shape \(3,\)"),
-    (
-        lambda: certificates.spectral_normalise(params_of(np.eye(2)), bound=0.0),
-        "bound must be positive and finite, got 0.0",
-    ),
+    (lambda: certificates.spectral_normalise(params_of(np.eye(2)), bound=0.0), "bound must be positive and finite"),
     (lambda: certificates.picard_steps(0.5, 1.0, 0.0), "tol must be positive and finite, got 0.0"),
     (lambda: spectral.spectral_norm(lambda v: v, jnp.ones(2), num_steps=0), "num_steps must be at least 1, got 0"),
     (lambda: spectral.spectral_radius(lambda v: v, jnp.ones(2), num_steps=1), "num_steps must be at least 2, got 1"),

@@ -42,6 +42,13 @@ FLOORS = {
     "train": 8,
     "benchmarks": 9,
 }
+
+
+def in_order(*floors):
+    """Floors by file, from the names on each, ground first."""
+    return {name: floor for floor, names in enumerate(floors) for name in names.split()}
+
+
 # The same inside of rooms. A file that is not named here, such as a new energy, is on the top floor.
 TOP = 9
 FLOORS_OF_ROOMS = {
@@ -68,46 +75,21 @@ FLOORS_OF_ROOMS = {
         "stochastic": 3,
         "transformation": 4,
     },
-    "energies": {
-        "cosine": 0,
-        "examples": 0,
-        "tokens": 0,
-        "proximal": 2,
-        "attention": 3,
-        "equilibrium": 3,
-        "feedforward": 3,
-        "hopfield": 3,
-        "layer_norm": 3,
-        "lista": 3,
-        "unrolled_layer": 3,
-        "dust": 4,
-        "transformer_parts": 4,
-        "transformer": 5,
-        "double_width": 6,
-    },
-    "energies.attention": {
-        "graphs": 0,
-        "fused": 0,
-        "least_squares": 0,
-        "rho_checks": 0,
-        "rho": 1,
-        "sums": 2,
-        "pairs": 3,
-        "pairwise": 4,
-        "causal": 5,
-        "heads": 5,
-    },
-    "energies.equilibrium": {
-        "convolution": 0,
-        "monotone": 0,
-        "unit_layer": 0,
-        "opteq_params": 1,
-        "opteq": 2,
-        "deep_opteq": 3,
-        "opteq_objective": 3,
-        "regularisers": 4,
-    },
-    "energies.proximal": {"penalty": 0, "activations": 1, "operators": 2},
+    "energies": in_order(
+        "cosine examples tokens",
+        "proximal",
+        "attention equilibrium feedforward hopfield layer_norm lista unrolled_layer",
+        "dust transformer_parts",
+        "transformer",
+        "double_width",
+    ),
+    "energies.attention": in_order(
+        "graphs fused least_squares rho_checks", "rho", "sums", "pairs", "pairwise", "causal heads"
+    ),
+    "energies.equilibrium": in_order(
+        "convolution monotone unit_layer", "opteq_params", "opteq", "deep_opteq opteq_objective", "regularisers"
+    ),
+    "energies.proximal": in_order("penalty", "activations", "operators"),
     "fixed_point": {
         "monotone_operator": 0,
         "problem": 0,
