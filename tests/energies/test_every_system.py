@@ -92,9 +92,9 @@ def test_absent_tokens_neither_count_nor_move(name):
     np.testing.assert_array_equal(stepped[3:], blank(y)[3:])
 
 
-@every_system
+@pytest.mark.parametrize("name", [*uj.DESCENTS, *(pytest.param(name, marks=pytest.mark.slow) for name in FURTHER)])
 def test_bfloat16_states_keep_their_dtype_and_are_computed_in_float32(name):
-    layer, params, *arrays = jax.tree.map(lambda leaf: leaf, drawn(name))
+    layer, params, *arrays = drawn(name)
     params = jax.tree.map(np.float32, params)
     y, x = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.bfloat16), arrays)
     wide = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), (y, x))
