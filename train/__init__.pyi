@@ -1,8 +1,8 @@
 """The public names of the application and the modules that define them; each is imported on first use."""
 
+from .config.constrained import OwnConfig as OwnConfig
 from .config.constraints import ConstraintConfig as ConstraintConfig
 from .config.constraints import DualConfig as DualConfig
-from .config.own import OwnConfig as OwnConfig
 from .config.run import PrimalConfig as PrimalConfig
 from .experiments import EXPERIMENTS as EXPERIMENTS
 from .exporting import export as export

@@ -13,8 +13,8 @@ from unroll_jax.models import DecoderConfig
 
 from .checkpoint import Checkpoints, way_back
 from .config.errors import UserError, kind_of, one_line
-from .config.language import LanguageConfig
 from .config.run import RunConfig
+from .config.tokens import LanguageConfig
 from .data.answers import Template
 from .data.pretrained.chat import ChatTokenizer
 from .data.pretrained.decoders import load_decoder

@@ -80,8 +80,6 @@ def train(task: Task, folder: Path, *, callbacks: Sequence[Callbacks] = (), log:
         with Checkpoints(folder / "checkpoints", mend=way_back(task.config), log=log) as checkpoints:
             newest = checkpoints.newest(state_like(task))
             if newest is None:
-                for remark in task.remarks:
-                    log(remark)
                 state, notes = init_state(task), Notes()
             else:
                 step, state, saved = newest

@@ -48,8 +48,6 @@ def learning_rates(
         after = optax.constant_schedule(rate)
     elif isinstance(config, PrimalConfig):
         raise ValueError(f"schedule must be cosine, linear or constant, got {config.schedule}")
-    elif config.schedule == "polynomial":
-        after = optax.polynomial_schedule(rate, 0.0, config.power, left)
     else:
         after = optax.exponential_decay(rate, config.decay_every * steps_an_epoch, config.decay, staircase=True)
     if warmup == 0:

@@ -10,8 +10,7 @@ import numpy as np
 from .cli import parse
 from .config.commands import PredictArguments
 from .config.errors import UserError
-from .config.language import LanguageConfig
-from .config.text import TextRunConfig
+from .config.tokens import LanguageConfig, TextRunConfig
 from .data.conversations import read_prompts
 from .data.rows import read_text
 from .loading import Model, load

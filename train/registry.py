@@ -4,6 +4,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from .config.constrained import OwnConfig
 from .config.errors import UserError
 from .config.images import (
     ImageFeedForwardConfig,
@@ -13,11 +14,9 @@ from .config.images import (
     SceneFcnConfig,
     SceneOptEqConfig,
 )
-from .config.language import LanguageConfig
-from .config.own import OwnConfig
 from .config.run import RunConfig
 from .config.sparse_coding import SparseCodingConfig
-from .config.text import TextEncoderConfig, TextUnrolledConfig
+from .config.tokens import LanguageConfig, TextEncoderConfig, TextUnrolledConfig
 from .config.video import VideoConfig, VideoDustConfig, VideoViTConfig
 
 PASS_IT = "pass the task that was trained"

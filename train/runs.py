@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .config.errors import StorageError, UserError, on_command_line
-from .config.fields import differences, from_json, to_json
+from .config.fields import differences, from_json, to_json, without_retired
 from .config.run import FREE, PLACE, RunConfig
 from .metrics import require_installed
 from .registry import FROM_PYTHON, PASS_IT, TASKS
@@ -194,7 +194,7 @@ def _require_deletable(folder: Path) -> None:
 
 def check_same(folder: Path, description: Row, way_out: str) -> None:
     """Raises UserError if the config.json of a folder differs from a description."""
-    stored = read_object(folder / "config.json")
+    stored = without_retired(read_object(folder / "config.json"), description)
     changed = differences(stored | {name: description[name] for name in FREE}, description)
     if changed:
         raise UserError(f"{folder} was trained with another configuration: {'; '.join(changed)}; {way_out}")

@@ -102,8 +102,6 @@ class Task(Protocol):
     training: Training
     num_layers: int
     """L: losses have L + 1 columns, the first of the embedded input. 0: a network with one loss."""
-    remarks: tuple[str, ...] = ()
-    """Lines to log where a run starts afresh."""
 
     @property
     def config(self) -> RunConfig:

@@ -11,7 +11,7 @@ import numpy as np
 
 from unroll_jax.models import Decoder, DecoderConfig
 from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.config.language import LanguageConfig
+from unroll_jax.train.config.tokens import LanguageConfig
 from unroll_jax.train.data import instructions
 from unroll_jax.train.data.answers import AnswerTokenizer
 from unroll_jax.train.data.pretrained.decoders import packaged_decoder

@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.record import Record
 from benchmarks.timing import counted_compilations
-from unroll_jax.train.config.own import OwnConfig
+from unroll_jax.train.config.constrained import OwnConfig
 from unroll_jax.train.loop import train_run
 from unroll_jax.train.sharding.mesh import put
 from unroll_jax.train.step import init_state, jit_step

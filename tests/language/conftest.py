@@ -12,13 +12,13 @@ import pytest
 
 from tests.models import decoder_reference as reference
 from unroll_jax.train.config.data import InstructionConfig
-from unroll_jax.train.config.language import DecoderOptions, LanguageConfig
+from unroll_jax.train.config.tokens import DecoderOptions, LanguageConfig
 from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.main import fit
 from unroll_jax.train.tasks.language import LanguageTask, open_language
 
 TINY = DecoderOptions(dim=8, num_layers=3, num_heads=2, num_key_value_heads=1, hidden_dim=12)
-SIZES = {"train_examples": 40, "validation_examples": 12, "test_examples": 12, "completions": 2, "completion_tokens": 5}
+SIZES = {"train_examples": 40, "validation_examples": 12, "test_examples": 12}
 
 
 class Finished(NamedTuple):

@@ -10,8 +10,8 @@ import pytest
 
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.config.fields import with_value
-from unroll_jax.train.config.language import DecoderOptions, DescentOptions
 from unroll_jax.train.config.run import DecayedPrimalConfig
+from unroll_jax.train.config.tokens import DecoderOptions, DescentOptions
 from unroll_jax.train.optimizers import make_optimizer
 from unroll_jax.train.tasks.language import open_language
 
@@ -40,7 +40,6 @@ def test_values_that_cannot_be_are_refused(small, field, value, words):
     ("fields", "words"),
     [
         ({"descent": DescentOptions(every=4)}, "descent.every must be at most the 3 layers there are, got 4"),
-        ({"descent": DescentOptions(last=4)}, "descent.last must be at most 3"),
         ({"max_length": 10}, "--max-length 10 leaves no train instruction room for an answer: the prompts of all 40"),
         ({"batch_size": 64}, "batch_size must be at most the .* rows of instructions of the train split, got 64"),
         ({"train_examples": 2001}, "train_examples does not fit the data: train must keep between 1 and 2000"),

@@ -11,7 +11,7 @@ from unroll_jax.train import load
 from unroll_jax.train.config.constraints import ConstraintConfig
 from unroll_jax.train.config.data import InstructionConfig
 from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.config.language import DecoderOptions
+from unroll_jax.train.config.tokens import DecoderOptions
 from unroll_jax.train.data.pretrained.decoders import load_decoder
 from unroll_jax.train.exporting import export
 from unroll_jax.train.main import fit

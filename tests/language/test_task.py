@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from tests.language.conftest import TINY, answer_logs, answer_losses
-from unroll_jax.train.config.language import DescentOptions
+from unroll_jax.train.config.tokens import DescentOptions
 from unroll_jax.train.data.answers import PackedBatch
 from unroll_jax.train.step import first_state, train_step
-from unroll_jax.train.tasks.language_data import DecoderSource
-from unroll_jax.train.tasks.language_model import layers_read
+from unroll_jax.train.tasks.language_model import DecoderSource, layers_read
 from unroll_jax.train.tasks.language_reading import choose
 
 pytestmark = pytest.mark.xdist_group("language")
@@ -77,9 +76,8 @@ def test_evaluation_figures_are_those_of_every_text_alone(started, tmp_path):
 
 
 def test_layers_that_are_read_are_counted_back_from_the_last():
-    cases = {(1, None): (0, 1, 2, 3, 4, 5, 6, 7), (3, None): (0, 1, 4, 7), (1, 2): (0, 6, 7), (3, 2): (0, 4, 7)}
-    for (every, last), expected in cases.items():
-        assert layers_read(DescentOptions(every=every, last=last), 7) == expected
+    for every, expected in {1: (0, 1, 2, 3, 4, 5, 6, 7), 3: (0, 1, 4, 7), 7: (0, 7)}.items():
+        assert layers_read(DescentOptions(every=every), 7) == expected
 
 
 def test_chosen_positions_count_and_stand_for_all_of_a_row():

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from unroll_jax.train.config.constrained import OwnConfig
 from unroll_jax.train.config.constraints import ConstraintConfig
-from unroll_jax.train.config.own import OwnConfig
 from unroll_jax.train.sharding.mesh import keep_rows
 from unroll_jax.train.tasks.own import OwnTask
 

@@ -7,7 +7,7 @@ from scipy.special import softmax
 from sklearn import metrics
 
 from unroll_jax.train.data.pictures import NOT_COUNTED
-from unroll_jax.train.tasks.image_scores import confusion, mean_cross_entropy, scores
+from unroll_jax.train.tasks.image_models import confusion, mean_cross_entropy, scores
 
 CLASSES = 5
 

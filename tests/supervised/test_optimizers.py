@@ -24,7 +24,6 @@ STEP = np.arange(STEPS)
         ({"schedule": "constant"}, 2.0 + 0.0 * STEP),
         ({"schedule": "linear"}, 2.0 * (1.0 - STEP / STEPS)),
         ({"schedule": "cosine"}, 1.0 + np.cos(np.pi * STEP / STEPS)),
-        ({"schedule": "polynomial", "power": 0.9}, 2.0 * (1.0 - STEP / STEPS) ** 0.9),
         ({"schedule": "staircase", "decay": 0.5, "decay_every": 3}, 2.0 * 0.5 ** (STEP // 15)),
     ],
     ids=lambda value: value["schedule"] if isinstance(value, dict) else "",

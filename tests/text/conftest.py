@@ -14,7 +14,7 @@ from tests.data.pretrained.conftest import write_folder
 from unroll_jax.train.checkpoint import Checkpoints
 from unroll_jax.train.config.constraints import ConstraintConfig, DualConfig
 from unroll_jax.train.config.data import TextConfig
-from unroll_jax.train.config.text import EncoderOptions, UnrolledConfig
+from unroll_jax.train.config.tokens import EncoderOptions, UnrolledConfig
 from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.main import fit
 from unroll_jax.train.step import TrainState, state_like

@@ -8,7 +8,7 @@ import pytest
 from unroll_jax.train import load
 from unroll_jax.train.config.data import TextConfig
 from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.config.text import EncoderOptions, UnrolledConfig
+from unroll_jax.train.config.tokens import EncoderOptions, UnrolledConfig
 from unroll_jax.train.evaluate import best_checkpoint
 from unroll_jax.train.exporting import export
 from unroll_jax.train.loop import train_run

@@ -7,7 +7,7 @@ import pytest
 from tests.text.conftest import MANY, newest_state
 from unroll_jax.train.config.constraints import DualConfig
 from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.config.text import EncoderOptions, UnrolledConfig
+from unroll_jax.train.config.tokens import EncoderOptions, UnrolledConfig
 from unroll_jax.train.metrics import read_metrics
 from unroll_jax.train.step import describe_step, init_state, jit_step
 
@@ -51,7 +51,7 @@ BAD = {
     "words of an encoder": ({"model": EncoderOptions(pretrained="x"), "min_count": 5}, "min_count=5 has no effect"),
     "nowhere": ({"model": EncoderOptions(pretrained="no/such/place")}, "pretrained no/such/place is neither"),
     "texts": ({"train_examples": 10**6}, "train_examples does not fit the data: train must keep between"),
-    "validation": ({"validation_examples": 1}, "validation split must have at least 2 texts, .* got 1; raise"),
+    "validation": ({"validation_examples": 1}, "validation_examples must be at least 2, .* got 1"),
     "words": ({"min_count": 10**6}, "min_count=1000000 does not fit the data: .* leaves no word"),
     "rank": ({"model": UnrolledConfig(dim=8, rank=9)}, "model.rank must be at most the width .*, 8, got 9"),
     "epoch": ({"dual": DualConfig(every="epoch")}, "dual.every=epoch moves no multiplier: an epoch has 6 steps"),

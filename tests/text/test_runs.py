@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.text.conftest import MANY, PARTS, newest_state
-from unroll_jax.train.config.text import UnrolledConfig
+from unroll_jax.train.config.tokens import UnrolledConfig
 from unroll_jax.train.loop import train, train_run
 from unroll_jax.train.main import fit
 from unroll_jax.train.metrics import read_metrics

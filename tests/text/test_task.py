@@ -10,13 +10,12 @@ from scipy.special import log_softmax
 
 from tests.data.pretrained.conftest import WORDS
 from tests.text.conftest import MODELS
-from unroll_jax.train.config.text import EncoderOptions, UnrolledConfig
+from unroll_jax.train.config.tokens import EncoderOptions, UnrolledConfig
 from unroll_jax.train.data.tokens import TokenBatch
 from unroll_jax.train.step import init_state, jit_step
-from unroll_jax.train.tasks.common import Trial
-from unroll_jax.train.tasks.early_exit import layer_runner
-from unroll_jax.train.tasks.noise import NOISE_SEED, gaussian
+from unroll_jax.train.tasks.common import NOISE_SEED, Trial, gaussian
 from unroll_jax.train.tasks.text import BATCH_SIZE, TextTask
+from unroll_jax.train.tasks.text_models import read_sample
 
 
 def jnp_batch(batch):
@@ -135,12 +134,9 @@ def test_the_types_of_the_tokens_of_pairs_reach_the_encoder(built, write_folder,
     assert not np.allclose(logits, apply(0 * kinds), rtol=1e-2)
     losses, _ = jax.jit(task.losses)(params, task.sample_noise(batch, None), None)
     np.testing.assert_allclose(losses, cross_entropies(logits, batch.labels), rtol=1e-4)
-    run, entropies = layer_runner(task.model.layerwise, params), []
-    for row in range(3):
-        run(TokenBatch(*(part[row : row + 1] for part in batch)), None, lambda _, entropy: entropies.append(entropy))
+    entropies = task.outputs(params, batch, None, lambda logits: read_sample(logits, batch.labels).entropies)
     logs = log_softmax(np.asarray(logits, np.float64), axis=-1)
-    expected = -np.sum(np.exp(logs) * logs, axis=-1)[:-1].T  # the last layer is not asked whether to leave
-    np.testing.assert_allclose(np.reshape(entropies, (3, 2)), expected, rtol=1e-4)
+    np.testing.assert_allclose(entropies, -np.sum(np.exp(logs) * logs, axis=-1), rtol=1e-4)
 
 
 @pytest.mark.slow
@@ -166,17 +162,12 @@ def test_bfloat16_is_near_float32_and_keeps_parameters_and_layer_0_wide(built, e
     (task, params), (other, same) = built(experiment), built(experiment, model=narrow)
     assert {leaf.dtype for leaf in jax.tree.leaves(same)} == {jnp.dtype(jnp.float32)}
     batch = first_batch(task)
-    text = jnp_batch(task.data.tokens.batch("test", batch_size=1, seed=0, step=0))
 
     @jax.jit
     def run(params):
-        losses = [one.losses(params, one.sample_noise(batch, jax.random.key(0)), None)[0] for one in (task, other)]
-        return losses, other.outputs(params, text, None, lambda logits: logits)
+        return [one.losses(params, one.sample_noise(batch, jax.random.key(0)), None)[0] for one in (task, other)]
 
-    (wide, half), logits = jax.tree.map(np.asarray, run(params))
+    wide, half = map(np.asarray, run(params))
     assert half.dtype == np.float32
     np.testing.assert_allclose(half, wide, rtol=0.05, atol=0.02)
     assert not np.array_equal(half[:, 1:], wide[:, 1:])
-    entropies, logs = [], log_softmax(np.asarray(logits[0, 0], np.float64))
-    layer_runner(other.model.layerwise, params)(text, None, lambda layer, entropy: entropies.append(entropy))
-    np.testing.assert_allclose(entropies[0], -np.sum(np.exp(logs) * logs), rtol=1e-5)

@@ -12,7 +12,7 @@ from annotated_types import Ge, Gt
 from unroll_jax import DUAL_OPTIMIZERS
 from unroll_jax.train.config.constrained import DUAL_OPTIMIZERS as NAMES
 from unroll_jax.train.config.errors import UserError, on_command_line
-from unroll_jax.train.config.fields import check_fields, differences, from_json, hints_of, to_json
+from unroll_jax.train.config.fields import check_fields, differences, from_json, hints_of, to_json, without_retired
 from unroll_jax.train.config.options import options_of
 from unroll_jax.train.config.run import RunConfig
 from unroll_jax.train.config.video import VideoConfig
@@ -198,6 +198,14 @@ def test_json_of_another_version_names_the_file_and_the_field(config):
     del nested["dual"]["optimizer"]
     with pytest.raises(UserError, match="optimizer"):
         from_json(VideoConfig, nested, source=Path("config.json"))
+
+
+def test_options_that_are_gone_are_read_where_they_changed_no_step(config):
+    stored = to_json(config) | {"layer_noise": 0.0, "test_layer_noises": [0.1], "lose_layers": True}
+    assert from_json(VideoConfig, stored, source="config.json") == config
+    assert without_retired(stored, to_json(config)) == to_json(config)
+    with pytest.raises(UserError, match=r"config\.json.*layer_noise"):
+        from_json(VideoConfig, stored | {"layer_noise": 0.1}, source="config.json")
 
 
 def test_differences_name_the_field_and_both_values(config, changed):

@@ -10,9 +10,8 @@ import pytest
 from scipy import ndimage
 
 from tests.train.conftest import Clips
-from unroll_jax.train.config.disturbances import Disturbance
 from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.config.video import ModelConfig, VideoConfig
+from unroll_jax.train.config.video import Disturbance, ModelConfig, VideoConfig
 from unroll_jax.train.data.video import VideoSpec, frames_from, patch_sequences
 from unroll_jax.train.tasks.video import VideoTask
 from unroll_jax.train.tasks.video_samples import whole_windows, window_disturbance

@@ -11,7 +11,7 @@ import pytest
 
 from tests.train.conftest import traced_task
 from unroll_jax.train.step import init_state
-from unroll_jax.train.tasks.noise import NOISE_SEED, add_noise, to_unit
+from unroll_jax.train.tasks.common import NOISE_SEED, add_noise, to_unit
 
 
 @functools.cache
@@ -113,20 +113,3 @@ def test_complementary_slackness_is_of_the_tightened_bounds_that_multipliers_enf
     enforced = np.append(losses[0] - settings.reference, losses[1:] - factors * losses[:-1])
     expected = np.array(evaluation["multipliers"]) * (enforced - evaluation["slacks"])
     np.testing.assert_allclose(evaluation["complementary_slackness"], expected, rtol=1e-4, atol=1e-6)
-
-
-def test_disturbed_layers_are_evaluated_as_they_are_asked_for(evaluated, clips):
-    """A lost layer is the model without it; noise of no strength to speak of changes nothing."""
-    _, task, params, evaluation = evaluated(lose_layers=True, test_layer_noises=(1e-6, 0.5))
-    clean, noisy = (np.asarray(pixels, np.float64) for pixels in _noisy(clips, "test", 0.15))
-    layers = params["params"]["layers"]
-    for lost in (1, 2):
-        kept = {
-            "params": {"layers": jax.tree.map(lambda leaf, lost=lost: leaf[np.array([2 - lost, 2 - lost])], layers)}
-        }
-        output = np.asarray(_outputs(task)(kept, noisy.astype(np.float32))[1], np.float64)
-        rmse = 255 * np.sqrt(np.mean((output - clean) ** 2))
-        assert evaluation["lost_layer_rmse"][str(lost)] == pytest.approx(rmse, rel=1e-5)
-    noise = evaluation["layer_noise_rmse"]
-    assert noise["1e-06"] == pytest.approx(evaluation["rmse"]["0.15"], rel=1e-3)
-    assert noise["0.5"] > 2 * noise["1e-06"]

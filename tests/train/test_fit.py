@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from unroll_jax.train.config.constrained import OwnConfig
 from unroll_jax.train.config.constraints import ConstraintConfig
 from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.config.own import OwnConfig
 from unroll_jax.train.evaluate import best_checkpoint
 from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.loop import Callbacks
@@ -146,17 +146,11 @@ def test_the_parameters_of_the_best_checkpoint_are_at_hand(run):
             "with L >= 1, got a tuple; return one array",
         ),
         ({"losses": lambda params, batch: layer_losses(params, batch) > 0}, "layer_losses must be floating, got bool"),
-        (
-            {"losses": None},
-            "layer_losses must be a function (params, batch) -> losses of shape (samples, L + 1)",
-        ),
-        ({"init": {"w": 0.0}}, "init must be a function key -> params, got dict; pass a function"),
+        ({"losses": None}, "layer_losses must be a function, got NoneType"),
+        ({"init": {"w": 0.0}}, "init must be a function, got dict"),
         ({"train": TRAIN["clean"]}, "train must be a dict of arrays by name, got ndarray; pass a dict"),
-        (
-            {"train": TRAIN | {"name": np.array(["a"] * 64)}},
-            "train['name'] must be numbers with a row a sample, got",
-        ),
-        ({"train": TRAIN | {"scale": np.float32(2)}}, "train['scale'] must be an array, got float32"),
+        ({"train": TRAIN | {"name": np.array(["a"] * 64)}}, "train['name'] must be an array of numbers"),
+        ({"train": TRAIN | {"scale": np.float32(2)}}, "train['scale'] must be an array of numbers"),
         ({"train": TRAIN | {"weight": TRAIN["clean"]}}, "validation lacks weight, which train has; give it arrays"),
         ({"train_gamma": 0.1}, "train_gamma=0.1 has no effect without noise and collapse, which a user's task"),
         ({"unroll": 2}, "unroll=2 has no effect without a loop over layers of this package"),

@@ -144,9 +144,6 @@ def test_rising_weights_are_those_of_layer_skip(changed, read, scale):
             {"constraints.first_alpha": 0.5, "constraints.alpha": (0.1, 0.2)},
             "constraints.first_alpha must be None where constraints.alpha has a number a layer",
         ),
-        ({"layer_noise": -1.0}, "layer_noise must be finite and at least 0"),
-        ({"test_layer_noises": (0.1, 0.1)}, "test_layer_noises must be positive and finite, each once"),
-        ({"test_layer_noises": (0.0,)}, "test_layer_noises must be positive"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

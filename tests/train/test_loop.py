@@ -15,7 +15,7 @@ from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.loop import train
 from unroll_jax.train.metrics import read_metrics
 from unroll_jax.train.step import state_like
-from unroll_jax.train.tasks.noise import to_unit
+from unroll_jax.train.tasks.common import to_unit
 from unroll_jax.train.tasks.video import VideoTask
 
 pytestmark = pytest.mark.xdist_group("video-runs")

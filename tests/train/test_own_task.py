@@ -11,8 +11,8 @@ from tests.train.test_any_task import Mean
 from tests.train.test_fit import TRAIN, VALIDATION, linear
 from unroll_jax.train import load
 from unroll_jax.train.__main__ import main
+from unroll_jax.train.config.constrained import OwnConfig
 from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.config.own import OwnConfig
 from unroll_jax.train.exporting import export
 from unroll_jax.train.loop import Callbacks
 from unroll_jax.train.main import fit

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from unroll_jax.train.config.constrained import OwnConfig
 from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.config.own import OwnConfig
 from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.registry import TASKS, functions_of, imported
 

@@ -25,26 +25,13 @@ class EvaluateArguments:
     mesh: str | None = None
     """Devices by axis, as in data=2,fsdp=4; None means data over all that divide the batch."""
     on_source: VideoSource | None = None
-    """Of video: another source whose test split to evaluate on, at the noise of the run; the run's own evaluation
-    stays, and evaluation_on_NAME.json has this one."""
+    """Of video: another source whose test split to evaluate on; its figures go to evaluation_on_NAME.json."""
     on_root: str | None = None
     """Path of the files of that source."""
     test_disturbances: tuple[str, ...] | None = None
-    """Disturbances of the input, as in blur=1; this option and those below replace the run's."""
+    """Of video: disturbances of the frames, as in blur=1; this option and the next replace the run's."""
     test_gammas: tuple[float, ...] | None = None
     """Noise levels, of runs whose every layer has a loss."""
-    completions: int | None = None
-    """Number of prompts of the test split that a language model answers."""
-    completion_gammas: tuple[float, ...] | None = None
-    """Noise levels of these answers."""
-    test_noises: tuple[float, ...] | None = None
-    """Noise levels of the pixels, for image classifiers; the options below are for these too."""
-    test_attacks: tuple[float, ...] | None = None
-    """Radii of an attack on the pixels."""
-    attack_steps: int | None = None
-    """Gradient steps of the attack."""
-    attack_examples: int | None = None
-    """Number of examples that are attacked."""
 
     @property
     def disturbances(self) -> dict[str, Any]:
@@ -90,13 +77,11 @@ class PrepareArguments:
     """Prepare a data source ahead of its first use."""
 
     source: tyro.conf.Positional[Literal[VideoSource, ImageSource, SceneSource, TextSource, InstructionSource]]
-    """Kind of data: video, images with a class each, scenes with a map of classes, texts with a class each, or
-    instructions with their answers."""
+    """Data of video, images, scenes, texts, or instructions with their answers."""
     root: Annotated[str | None, tyro.conf.arg(name="from")] = None
     """The folder, archive, video file or table to read."""
     validation_share: Fraction = 0.1
-    """Of images with a class each, texts and instructions: that of the run, as data are prepared for each share of
-    their own."""
+    """Of images, texts and instructions: that of the run, as data are prepared for each share."""
     text_column: str = "text"
     """Of a table: the column of the text, by name. A table without a header takes numbers for all columns, from 0."""
     label_column: str = "label"
@@ -118,9 +103,8 @@ class PredictArguments:
     second: tuple[str, ...] = ()
     """The second text of each, where the run is of pairs; of a language run the answer to each."""
     file: Path | None = None
-    """A UTF-8 file in place of --text: a text a line; of pairs, and of prompts with answers, a tab between the two. Of
-    a language run also a .json list or .jsonl of objects with instruction, input and output, as Alpaca's and those
-    that generate writes."""
+    """A UTF-8 file in place of --text: a text a line, a tab before its second text or answer. Of a language run also a
+    .json list or .jsonl of objects with instruction, input and output."""
     out: Path | None = None
     """JSONL file for the predictions, an object a line for each text; None prints tables."""
     overwrite: bool = False
@@ -137,14 +121,11 @@ class GenerateArguments:
     ones have the same distribution, but are other texts for another exit layer or draft length."""
 
     source: tyro.conf.Positional[str]
-    """Run folder of an sft experiment, or its export; folder of transformers (config.json, tokenizer.json,
-    model.safetensors); or GGUF file."""
+    """Run folder of an sft experiment, its export, folder of transformers, or GGUF file."""
     prompts: Path
-    """A .json list or .jsonl of objects with an instruction, and an input if need be, as Alpaca's; else a text a line.
-    UTF-8."""
+    """UTF-8: a .json list or .jsonl of objects with an instruction and perhaps an input; else a text a line."""
     out: Path | None = None
-    """JSON file for the answers, as AlpacaEval reads it; None prints them. Answers so far are in NAME.unfinished.jsonl
-    next to it; the same command resumes from there."""
+    """JSON file for the answers, as AlpacaEval reads it; None prints them. The same command resumes."""
     overwrite: bool = False
     """Replace the file --out where it is there already."""
     name: str | None = None
@@ -152,8 +133,7 @@ class GenerateArguments:
     limit: int | None = None
     """Number of prompts, from the first; None takes all."""
     chat: bool = True
-    """Put prompts through the template of the run, or the chat template of the tokenizer; else they are texts to go on
-    with."""
+    """Put prompts through the template of the run or tokenizer; else they are texts to continue."""
     max_tokens: int | None = None
     """Longest answer, in tokens; None takes 256, or half the context where that is shorter."""
     batch: int = 8

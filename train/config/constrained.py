@@ -2,12 +2,11 @@
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from .constraints import ConstraintConfig, DualConfig
-from .disturbances import BLUR, DROPPED, SALT_AND_PEPPER, disturbance_rules
 from .errors import UserError, option_text
-from .fields import Basic, Condition, Count, NonNegative, Positive, Rule, check_rules, with_value
+from .fields import Basic, Condition, Count, NonNegative, Rule, check_rules, with_value
 from .run import Judgement, PrimalConfig, RunConfig
 
 DUAL_OPTIMIZERS = ("adam", "nu_pi", "pi", "sgd")  # those of unroll_jax.constrained, which importing would load JAX for
@@ -25,7 +24,7 @@ class ConstrainedConfig(RunConfig):
 
     method: Basic[Method] = "constrained"
     """Plain risk (erm), descent constraints, or fixed weights on the losses of layers before the last
-    (deep_supervision); both: a run of the first two, all: of all three, with a report that compares them."""
+    (deep_supervision); both, all: the first two, or three, and a report."""
     layer_weights: tuple[NonNegative, ...] = (0.1,)
     """Of deep_supervision, with 1 on the last layer: one number, or one for each of layers 1 to L - 1."""
     rising_weights: bool = False
@@ -140,29 +139,39 @@ class ConstrainedConfig(RunConfig):
         return with_value(self, "constraints.warmup_steps", fits)
 
 
+NOISE = "noise and collapse, which a user's task does not have"
+WITHOUT_EFFECT = {
+    "train_gamma": NOISE,
+    "test_gammas": NOISE,
+    "on_collapse": NOISE,
+    "unroll": "a loop over layers of this package",
+}
+
+
 @dataclasses.dataclass(frozen=True)
-class PerturbedConfig(ConstrainedConfig):
-    """Training and evaluation of layers whose outputs are disturbed."""
+class OwnConfig(ConstrainedConfig):
+    """Options of a user's task, an `OwnTask` of functions and arrays, which gets no noise.
 
-    layer_noise: NonNegative = 0.0
-    """Standard deviation of Gaussian noise on every layer's output in training, in units of the state; validation, and
-    the feasibility of an evaluation, have it too."""
-    test_layer_noises: tuple[Positive, ...] = ()
-    """The same in the evaluation, level by level, at the noise of training on the input; none: not evaluated."""
-    lose_layers: bool = False
-    """Evaluate with each layer left out in turn, at the noise of training on the input."""
-    test_disturbances: tuple[str, ...] = ()
-    """Disturbances of the input in the evaluation, one by one, beside the noise of training, as in salt-and-pepper=0.05
-    blur=1 dropped=0.1. salt-and-pepper: share of pixels that are black or white. blur: deviation in pixels of a
-    Gaussian, before the noise. dropped: share of frames of video that are lost, where the last one that arrived is
-    shown again, or of pixels of an image that are 0."""
+    Example:
+      >>> from unroll_jax.train import ConstraintConfig, PrimalConfig
+      >>> constraints, primal = ConstraintConfig(alpha=(0.1,)), PrimalConfig(learning_rate=1e-2)
+      >>> config = OwnConfig(steps=100, constraints=constraints, primal=primal)
+      >>> config.check()  # of every number
+      >>> config.label()
+      'constrained-seed0'
+    """
 
-    def rules(self) -> Iterator[Rule]:
-        """Yields those of all such runs, and of disturbed layers and inputs."""
-        yield from super().rules()
-        levels = self.test_layer_noises
-        yield "test_layer_noises", "positive and finite, each once", len(set(levels)) == len(levels)
-        yield from disturbance_rules(self.test_disturbances, (SALT_AND_PEPPER, BLUR, DROPPED))
+    task: ClassVar[str] = "own"
+    metric: ClassVar[str] = "validation loss"
+
+    def conditions(self) -> Iterator[Condition]:
+        """Yields those of all such runs, and the options that a user's task cannot have."""
+        yield from super().conditions()
+        yield from ((name, of, False) for name, of in WITHOUT_EFFECT.items())
+
+    def label(self) -> str:
+        """Method and seed."""
+        return f"{self.method}-seed{self.seed}"
 
 
 def check_depth(config: ConstrainedConfig, num_layers: int) -> None:

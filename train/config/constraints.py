@@ -19,9 +19,8 @@ class DualConfig:
     """
 
     optimizer: str = "pi"
-    """sgd: rate x violation a step; pi: sgd plus a part proportional to the violation, which damps swings; nu_pi: the
-    same on a moving average; adam: about its learning rate a step, whatever the violation (the paper's). Any other:
-    MODULE:FACTORY, as in optax:rmsprop, which makes an optax chain of the rate; it is fed minus the violations."""
+    """sgd: rate x violation a step; pi: sgd plus a part proportional to the violation; nu_pi: the same on a moving
+    average; adam (the paper's). Any other: MODULE:FACTORY of optax, as in optax:rmsprop, fed minus the violations."""
     learning_rate: Positive = 5e-3
     """Rate of the ascent; for pi and nu_pi, the integral gain."""
     proportional_gain: NonNegative = 1.0
@@ -29,9 +28,8 @@ class DualConfig:
     nu: Annotated[float, Gt(-1), Lt(1)] = 0.0
     """Decay in (-1, 1) of the moving average of nu_pi."""
     every: Count | Literal["epoch"] = 1
-    """Batches whose violations are averaged for one step of the multipliers; epoch: as many as fit into a pass over the
-    data, counted from the end of the warm-up on. Where batches do not divide the data they run over into the next
-    pass. Of tails it is the mean of the batches' tails, which is lower than the tail over the pass."""
+    """Batches whose violations (or tails) are averaged for one step of the multipliers; epoch: as many as fit into a
+    pass over the data, counted from the end of the warm-up on."""
     smoothing: Share = 0.0
     """Decay in [0, 1) of a moving average that takes the place of the violations; 0 for none."""
     start: tuple[NonNegative, ...] = (0.0,)
@@ -70,33 +68,28 @@ class ConstraintConfig:
     reference: Positive | None = None
     """f_ref, bound on the loss at the embedded input; None leaves that constraint out."""
     resilience: Positive | None = None
-    """beta, cost of slack; None keeps the constraints hard. Implied slacks decay multipliers by 1 / beta, which pi and
-    nu_pi answer at once: a beta so small that multipliers would oscillate is an error."""
+    """beta, cost of slack; None keeps the constraints hard. A beta so small that multipliers would oscillate is an
+    error."""
     slacks: Literal["implied", "explicit"] = "implied"
-    """Under resilience. implied: multiplier / beta, which decays the multipliers; explicit: variables that descend
-    beside the parameters."""
+    """Under resilience. implied: multiplier / beta, which decays the multipliers; explicit: variables that descend."""
     slack_rate: Positive = 0.01
     """Rate of the descent of explicit slacks."""
     slack_restarts: bool = True
     """Set explicit slacks to 0 after every pass over the data, as the paper does."""
     bind: Literal["mean", "tail", "positive"] = "mean"
-    """Statistic of the samples that a constraint bounds. mean: their mean; tail: the mean over the worst share 1 -
-    level (CVaR); positive: the mean of the violations above 0, so every sample. The last two are beyond the paper."""
+    """Statistic of the samples that a constraint bounds: their mean; the mean over the worst share 1 - level (tail); or
+    the mean of the violations above 0 (positive). The last two are beyond the paper."""
     level: Share = 0.7
     """Of tail, in [0, 1): 0 is the mean, towards 1 the worst sample."""
     leeway: NonNegative = 0.0
-    """Largest mean that --constraints.bind positive allows, in units of the loss; at 0, no model is strictly
-    feasible."""
+    """Largest mean that --constraints.bind positive allows; at 0, no model is strictly feasible."""
     form: Literal["difference", "ratio", "log_ratio"] = "difference"
-    """Form in which a loss is compared with its bound. difference: loss minus bound, of mean losses. ratio, log_ratio:
-    loss over bound minus 1, or the logarithm of that quotient, sample by sample before the mean, so that every sample
-    counts alike."""
+    """Comparison of a loss and its bound. difference: loss minus bound, of mean losses. ratio, log_ratio: loss over
+    bound minus 1, or the logarithm of that quotient, sample by sample."""
     proxy: bool = False
-    """Take the loss before a layer for a constant in the gradient, so that no layer is rewarded for being bad;
-    multipliers see the true violations (proxy constraints, Cotter et al. 2019)."""
+    """Take the loss before a layer for a constant in the gradient (proxy constraints, Cotter et al. 2019)."""
     scale: bool = False
-    """Divide every constraint by the size of the loss it bounds at the first step, so that one rate fits all; with
-    slacks, too, a share of that. Reports are in plain units, with the sizes."""
+    """Divide every constraint by the size of the loss it bounds at the first step; reports are in plain units."""
     margin: Share = 0.05
     """Share by which training tightens the bounds of layers 2 and on, so that the stated ones hold on held-out data."""
     first_margin: Share = 0.2

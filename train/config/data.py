@@ -41,8 +41,8 @@ class ImageConfig(SourceConfig):
     """digits: 8x8 grey digits, no files needed. cifar10: the binary version, as archive or folder.
     image_folder: a folder or archive with train/CLASS/NAME.png and test/CLASS/NAME.png (or jpg)."""
     validation_share: Fraction = 0.1
-    """Share of the train images held out for validation, the same ones every time, as many of each class as its share
-    in train; digits, and a folder with a validation split, keep their own."""
+    """Share of the train images held out for validation, stratified; digits, and a folder with that split, keep
+    theirs."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,8 +55,7 @@ class CodeConfig(ImageConfig):
     atoms: Width | None = None
     """Atoms of the dictionary, and so the width of a code; None: 1.2 times the pixels of an image."""
     sparsity: Basic[Positive] = 0.1
-    """lambda of the Lasso that codes solve, 1/2 |x - D'z|^2 + lambda |z|_1; pixels of x are in [0, 1], atoms of unit
-    length."""
+    """lambda of the Lasso that codes solve, 1/2 |x - D'z|^2 + lambda |z|_1, pixels in [0, 1]."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,9 +76,8 @@ class TextConfig(SourceConfig):
     """verdicts: made-up sentences, no files needed. imdb, sst2, mnli: the published files, as folder or archive.
     table: a TSV, CSV or JSONL of your own."""
     validation_share: Fraction = 0.1
-    """Share of the train texts held out for validation where the data come without it (imdb, mnli, a table without
-    validation file), the same ones every time, as many of each class as its share in train. A table without test file
-    gives as much for that."""
+    """Share of the train texts held out for validation, stratified, where the data come without it (imdb, mnli, a table
+    without such a file). A table without test file gives as much for that."""
     text_column: str = "text"
     """Of a table: the column of the text."""
     label_column: str = "label"
@@ -97,5 +95,4 @@ class InstructionConfig(SourceConfig):
     a folder with train.jsonl, and where there are any validation.jsonl and test.jsonl; each object has "messages" of
     roles and contents, the last of the assistant; "prompt" and "answer"; or "instruction", "input" and "output"."""
     validation_share: Fraction = 0.1
-    """Share of the instructions held out for validation, and as much for test, the same ones every time; chores, and a
-    folder with files of these splits, keep their own."""
+    """Share held out for validation, and as much for test; chores, and a folder with such files, keep their own."""

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import (
@@ -52,6 +52,13 @@ Fraction = Annotated[float, Gt(0), Lt(1)]
 Share = Annotated[float, Ge(0), Lt(1)]
 Positive = Annotated[float, Gt(0)]
 NonNegative = Annotated[float, Ge(0)]
+
+# Options that earlier versions wrote into run folders, and the value with which such runs are read; ... is any value.
+_OF_EVALUATION = (
+    "attack_examples attack_steps completion_gammas completion_tokens completions lose_layers test_attacks "
+    "test_disturbances test_layer_noises test_noises"
+)
+RETIRED: dict[str, Any] = {"last": None, "layer_noise": 0.0, "power": 0.9, **dict.fromkeys(_OF_EVALUATION.split(), ...)}
 
 Rule = tuple[str, str, bool]
 """A field by its dotted name, the values that other options allow it, and whether it has one of these."""
@@ -110,6 +117,7 @@ def from_json(cls: type[T], values: Any, *, source: Path | str, typed: bool = Fa
     hints = {field.name: field for field in dataclasses.fields(cls)}
     if not isinstance(values, dict):
         raise UserError(f"{wrong} {values!r} is of the wrong type in place of {', '.join(hints)}; {way_out}")
+    values = without_retired(values, hints)
     odd = sorted(set(values) ^ set(hints))
     if odd:
         raise UserError(
@@ -124,6 +132,16 @@ def from_json(cls: type[T], values: Any, *, source: Path | str, typed: bool = Fa
         if not _fits(built[name], types[name], in_range=False):
             raise UserError(f"{wrong} {name} is {value!r}, which is of the wrong type; {way_out}")
     return cls(**built)
+
+
+def without_retired(values: dict[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns options without those of `RETIRED` that are not ``known``, names by group."""
+    kept: dict[str, Any] = {}
+    for name, value in values.items():
+        if name in known or name not in RETIRED or RETIRED[name] not in (..., value):
+            groups = isinstance(value, dict) and isinstance(known.get(name), dict)
+            kept[name] = without_retired(value, known[name]) if groups else value
+    return kept
 
 
 def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:

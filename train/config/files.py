@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import UserError
-from .fields import from_json, to_json
+from .fields import from_json, to_json, without_retired
 from .run import PLACE, RunConfig
 
 __all__ = ["from_file"]
@@ -30,9 +30,11 @@ def from_file(path: Path, default: RunConfig, source: str) -> RunConfig:
     if not isinstance(values, dict) or not values:
         raise UserError(f"{source} holds no options by name; {WAY_OUT}")
     # Where a run was is not an option of another one.
-    others = ("version", "experiment", "task", "found", *(PLACE if "version" in values else ()))
+    of_run, known = "version" in values, to_json(default)
+    others = ("version", "experiment", "task", "found", *(PLACE if of_run else ()))
     values = {name: value for name, value in values.items() if name not in others}
-    return from_json(type(default), _with_options(to_json(default), values, source), source=source, typed=True)
+    values = without_retired(values, known) if of_run else values
+    return from_json(type(default), _with_options(known, values, source), source=source, typed=True)
 
 
 def _read(path: Path, source: str) -> Any:

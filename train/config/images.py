@@ -1,25 +1,138 @@
-"""Options of image classification and of scene labelling."""
+"""Options of image classification and of scene labelling: the networks and their runs."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Le
 
 from .data import ImageConfig, SceneConfig
-from .disturbances import BLUR, SALT_AND_PEPPER, disturbance_rules
 from .errors import option_text
-from .fields import Basic, Condition, Count, Iterations, Parts, Positive, Rule, changes
-from .networks import (
-    FcnConfig,
-    FeedForwardConfig,
-    MonConfig,
-    OdeConfig,
-    OptEqConfig,
-    SegmenterConfig,
-    is_certifiable,
-)
+from .fields import WIDEST, Basic, Condition, Count, Depth, Iterations, Parts, Positive, Rule, Width, changes
 from .run import FREE, Judgement, OptimizerConfig, RunConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassifierConfig:
+    """Options that networks for images share: the kind of their layers, and the stem before them."""
+
+    convolutional: bool = True
+    """Convolutions; else dense layers on flattened images."""
+    stem: tuple[Width, ...] = ()
+    """Channels of convolutions of stride 2 before all else: each halves the images."""
+
+
+@dataclasses.dataclass(frozen=True)
+class EquilibriumConfig:
+    """Deep OptEq, without the layers around it."""
+
+    channels: Width = 16
+    """Channels of the state."""
+    widths: Basic[tuple[Width, ...]] = (16, 32)
+    """Hidden channels of each layer."""
+    input_layers: tuple[Depth, ...] | None = None
+    """Layers that see the input, counted from 1; None means all."""
+    use_bias: bool = True
+    """Give layers biases."""
+    activation: str = "relu"
+    """A name of unroll_jax.energies.MONOTONES."""
+    skip: float = 1.0
+    """a in (0, 1]: share of the layer in each step; 1 has no skip connection."""
+    way: Basic[Literal["implicit", "unrolled", "averaged"]] = "implicit"
+    """Method for the equilibrium and its gradient: implicit function theorem, K steps, or K steps of SAM."""
+    num_steps: Annotated[int, Ge(1), Le(10**4)] = 20
+    """K of unrolled and averaged."""
+    regulariser: str | None = None
+    """A name of unroll_jax.energies.REGULARISERS: a layer appended to the network, or what SAM regularises by."""
+    regulariser_step: float = 1.0
+    """Step size g of the appended layer, prox_(g R) or I - g grad R."""
+    regulariser_smoothness: float | None = None
+    """L_R of averaged, whose step size is 1 / (2 L_R), for a regulariser without one (decorrelation, absolute)."""
+    max_norm: float | None = 0.9
+    """Spectral norm that every W is kept to; None leaves them free (then nothing promises an equilibrium)."""
+    norm_steps: Iterations | None = None
+    """None divides by a certified upper bound of the norm; else power iteration of so many steps."""
+    tol: float = 1e-3
+    """Relative tolerance of the equilibrium and of the adjoint."""
+    max_steps: Iterations = 100
+    """Cap of the solver; metrics rows have its steps and the number of examples that converged."""
+
+
+@dataclasses.dataclass(frozen=True)
+class OptEqConfig(ClassifierConfig, EquilibriumConfig):
+    """Deep OptEq behind a feature extractor."""
+
+    features: Width | None = 16
+    """Channels of the feature extractor before the equilibrium."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SegmenterConfig(EquilibriumConfig):
+    """Deep OptEq between a strided stem and a head that is enlarged to the image."""
+
+    channels: Width = 32
+    widths: Basic[tuple[Width, ...]] = (32, 64, 64)
+    stem: tuple[Width, ...] = (16, 32)
+    """Channels of the convolutions of stride 2 before the equilibrium."""
+
+
+@dataclasses.dataclass(frozen=True)
+class MonConfig(ClassifierConfig):
+    """One monotone operator layer (Winston and Kolter, 2020)."""
+
+    channels: Width = 16
+    """Channels of the state."""
+    margin: float = 1.0
+    """m > 0: how strongly monotone I - W is kept."""
+    splitting: Literal["peaceman_rachford", "forward_backward"] = "peaceman_rachford"
+    """Operator splitting that solves for the equilibrium."""
+    step_size: float | None = None
+    """Of the splitting; None takes its usual one."""
+    pool: Width | None = 4
+    """Side of the windows that are averaged before the head; None averages over the whole image."""
+    tol: float = 1e-3
+    """Relative tolerance of the equilibrium."""
+    max_steps: Iterations = 200
+    """Cap of the splitting."""
+
+
+@dataclasses.dataclass(frozen=True)
+class OdeConfig(ClassifierConfig):
+    """A neural ODE, integrated by diffrax from time 0 to 1."""
+
+    widths: Basic[tuple[Width, ...]] = (32,)
+    """Hidden channels of the vector field."""
+    features: Width | None = 16
+    """Channels of the feature extractor, which are those of the state."""
+    augment: Annotated[int, Ge(0), Le(WIDEST)] = 0
+    """Channels of zeros appended to the state: an augmented neural ODE."""
+    tol: float = 1e-3
+    """Relative and absolute tolerance of the integrator."""
+
+
+@dataclasses.dataclass(frozen=True)
+class FeedForwardConfig(ClassifierConfig):
+    """A plain network of the same layers, each applied once."""
+
+    widths: Basic[tuple[Width, ...]] = (16, 32)
+    """Channels of each layer."""
+    features: Width | None = 16
+    """Channels of the feature extractor before them."""
+    activation: str = "relu"
+    """A name of unroll_jax.energies.MONOTONES."""
+
+
+@dataclasses.dataclass(frozen=True)
+class FcnConfig:
+    """A fully convolutional network: the segmenter's stem and head around plain convolutions."""
+
+    widths: Basic[tuple[Width, ...]] = (32, 64, 64)
+    """Channels of each layer."""
+    stem: tuple[Width, ...] = (16, 32)
+    """Channels of the convolutions of stride 2 before them."""
+    activation: str = "relu"
+    """A name of unroll_jax.energies.MONOTONES."""
+
 
 Network = OptEqConfig | MonConfig | OdeConfig | FeedForwardConfig | SegmenterConfig | FcnConfig
 # Named otherwise, or what a run may go on with another value of.
@@ -43,9 +156,6 @@ class SupervisedConfig(RunConfig):
     """Number of examples of the train split to train on, a fixed random choice; None means all."""
     validate_every: Count = 2
     """Epochs between validations; each writes a checkpoint."""
-    test_disturbances: tuple[str, ...] = ()
-    """Disturbances of the pictures of the test split, one by one, as in salt-and-pepper=0.05 blur=1: share of values
-    of pixels that are 0 or 1, deviation of a Gaussian in pixels."""
     augment: bool = False
     """Flip images at random, and shift or crop them."""
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
@@ -61,7 +171,6 @@ class SupervisedConfig(RunConfig):
         yield "augment", "False for digits, which must not be mirrored", not mirrored
         stem = getattr(self.network, "stem", ())
         yield "network.stem", "() for dense layers, which see images as vectors", not (vectors and stem)
-        yield from disturbance_rules(self.test_disturbances, (SALT_AND_PEPPER, BLUR))
 
     def conditions(self) -> Iterator[Condition]:
         """Yields the options of one optimiser."""
@@ -97,31 +206,14 @@ class ImageTaskConfig(SupervisedConfig):
     metric: ClassVar[str] = "validation accuracy %"
 
     lipschitz: Positive | None = None
-    """Lipschitz constant of the logits in pixels of [0, 1], both in the Euclidean norm: where the bound of the network
-    is larger, logits are scaled down to it, in training too, so that margins certify something; None leaves them."""
-    test_noises: tuple[Positive, ...] = ()
-    """Deviations of Gaussian noise on the pixels of the test split, which are in [0, 1]."""
-    test_attacks: tuple[Positive, ...] = ()
-    """Radii, in the Euclidean norm of all pixels of an image, which are in [0, 1], of a projected-gradient attack (PGD)
-    on the cross entropy of the test split; OptEq and plain networks have the certified accuracy too."""
-    attack_steps: Annotated[int, Ge(1), Le(10**4)] = 20
-    """Gradient steps of the attack."""
-    attack_examples: Count = 1000
-    """Number of examples of the test split that are attacked, evenly spread over it."""
+    """Lipschitz constant (Euclidean, pixels in [0, 1]) that logits are scaled down to, in training too, where the bound
+    of the network is larger, so that margins certify something; None leaves them."""
     data: ImageConfig = dataclasses.field(default_factory=ImageConfig)
 
     def rules(self) -> Iterator[Rule]:
-        """Yields those of all networks, and of the disturbances of the test split."""
+        """Yields those of all networks, and of the limit."""
         yield from super().rules()
-        for name, levels in (("test_noises", self.test_noises), ("test_attacks", self.test_attacks)):
-            yield name, "positive and finite, each once", len(set(levels)) == len(levels)
         yield "lipschitz", _certifiable_words(), self.lipschitz is None or is_certifiable(self.network)
-
-    def conditions(self) -> Iterator[Condition]:
-        """Yields those of all networks, and of the attack."""
-        yield from super().conditions()
-        for name in ("attack_steps", "attack_examples"):
-            yield name, option_text("test_attacks"), bool(self.test_attacks)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,6 +277,17 @@ class SceneFcnConfig(SceneTaskConfig):
     task: ClassVar[str] = "segment-fcn"
 
     network: FcnConfig = dataclasses.field(default_factory=FcnConfig)
+
+
+def is_certifiable(network: object) -> bool:
+    """Returns whether a Lipschitz constant is known: of plain networks, and of OptEq held by a certified norm below 1.
+
+    SAM and regularisers change the map from features to states, and have none.
+    """
+    if isinstance(network, OptEqConfig):
+        held = network.max_norm is not None and network.max_norm < 1.0 and network.norm_steps is None
+        return held and network.way != "averaged" and network.regulariser is None
+    return isinstance(network, FeedForwardConfig)
 
 
 def _certifiable_words() -> str:

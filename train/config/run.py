@@ -81,8 +81,7 @@ class PrimalConfig:
     clip_norm: Positive | None = 1.0
     """Largest global norm of a gradient; None for no bound."""
     name: Literal["adam", "muon"] = "adam"
-    """adam; or muon, whose step of a weight matrix is its momentum with all singular values made equal, and as large as
-    Adam's."""
+    """adam; or muon: momentum with all singular values made equal, and steps as large as Adam's."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,21 +97,17 @@ class OptimizerConfig:
     """Adam, Muon or SGD, with a schedule over the run."""
 
     name: Literal["adam", "muon", "sgd"] = "adam"
-    """adam; sgd with momentum; or muon, whose step of a matrix or convolution is its momentum with all singular values
-    made equal, and as large as Adam's."""
+    """adam; sgd with momentum; or muon: momentum with all singular values made equal, steps as large as Adam's."""
     learning_rate: Positive = 3e-3
     """Peak learning rate."""
-    schedule: Literal["cosine", "linear", "staircase", "polynomial", "constant"] = "cosine"
-    """cosine, linear and polynomial fall to 0 at the last step; staircase multiplies by `decay` every `decay_every`
-    epochs."""
+    schedule: Literal["cosine", "linear", "staircase", "constant"] = "cosine"
+    """cosine and linear fall to 0 at the last step; staircase falls every `decay_every` epochs."""
     warmup_share: Share = 0.0
     """Share of the steps over which the learning rate rises from 0."""
     decay: Annotated[float, Gt(0), Le(1)] = 0.5
     """Factor of the staircase."""
     decay_every: Count = 30
     """Epochs between two stairs."""
-    power: Positive = 0.9
-    """Power of the polynomial, (1 - step / steps)^power."""
     momentum: Share = 0.9
     """Of sgd."""
     weight_decay: NonNegative = 0.0
@@ -140,22 +135,18 @@ class RunConfig(abc.ABC):
     accumulate: Parts = 1
     """Parts that a batch is computed in, one after the other: less memory, the same step."""
     average: Fraction | None = None
-    """Decay in (0, 1) of a moving average of the parameters, which validation, evaluation and export then use in their
-    place; None for none."""
+    """Decay of a moving average of the parameters that is validated, evaluated and exported; None for none."""
     remat: Remat = "none"
-    """Part of the forward pass that the backward pass recomputes in place of storing it: none; everything; dots,
-    everything but matrix products, which saves little where layers are narrow; dots_without_batch, everything but
-    products with weights. Of each layer for video and text, else of the whole network."""
+    """Part of the forward pass that the backward pass recomputes: none; everything; dots, everything but matrix
+    products; dots_without_batch, everything but products with weights."""
     unroll: Depth | None = None
-    """Layers of video and text that one turn of the loop over them holds. None: all, up to 16 without --remat, which
-    spares time on CPUs for some memory; else one."""
+    """Layers of video and text in one turn of the loop over them. None: all, up to 16 without --remat; else one."""
     mesh: str | None = None
     """Devices by axis, as in data=2,fsdp=4 (data, fsdp, tensor); None means data over all that divide the batch."""
     profile: str | None = None
     """STEP:COUNT writes a trace of COUNT steps from step STEP on into the run folder, for TensorBoard or Perfetto."""
     track: tuple[Tracking, ...] = ("tensorboard",)
-    """Trackers of the curves, in addition to metrics.jsonl: tensorboard files in the run folder; wandb and mlflow,
-    where these are installed and set up."""
+    """Trackers of the curves: tensorboard files in the run folder; wandb and mlflow, where installed and set up."""
     out: Basic[str | None] = None
     """Run folder; None makes one under runs/ named after the experiment."""
     overwrite: Basic[bool] = False

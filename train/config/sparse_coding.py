@@ -4,11 +4,11 @@ import dataclasses
 from collections.abc import Iterator
 from typing import ClassVar, Literal
 
-from .constrained import PerturbedConfig, check_depth
+from .constrained import ConstrainedConfig, check_depth
 from .constraints import ConstraintConfig
 from .data import CodeConfig
 from .errors import option_text
-from .fields import Basic, Condition, Count, Depth, NonNegative, Parts, Positive
+from .fields import Basic, Condition, Count, Depth, NonNegative, Parts, Positive, Rule
 from .run import PrimalConfig
 
 
@@ -19,14 +19,14 @@ class ListaConfig:
     num_layers: Basic[Depth] = 10
     """Depth L."""
     weights: Literal["ista", "noise"] = "ista"
-    """Initial weights. ista: those of ISTA in the dictionary; noise: Gaussian, of a standard deviation of 0.01 (Hadou
-    et al.)."""
+    """Initial weights. ista: those of ISTA in the dictionary; noise: Gaussian, of a deviation of 0.01 (Hadou et
+    al.)."""
     start: NonNegative = 0.0
     """Standard deviation of the codes of layer 0, drawn anew for every image and step; at 0 they are 0."""
 
 
 @dataclasses.dataclass(frozen=True)
-class SparseCodingConfig(PerturbedConfig):
+class SparseCodingConfig(ConstrainedConfig):
     """Find the sparse codes of images by a few layers (LISTA; Gregor and LeCun 2010, Hadou et al. 2023)."""
 
     task: ClassVar[str] = "sparse-coding"
@@ -36,13 +36,13 @@ class SparseCodingConfig(PerturbedConfig):
     batch_size: Parts = 64
     """Images a step."""
     train_gamma: NonNegative = 0.0
-    """Noise of training on the images: its standard deviation over that of clean train pixels. Codes to be reached
-    stay those of the clean image."""
+    """Noise of training on the images: its standard deviation over that of clean train pixels."""
     test_gammas: tuple[NonNegative, ...] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
     """Noise levels of the evaluation, in the same unit; the training level is added when missing."""
+    layer_noise: NonNegative = 0.0
+    """Standard deviation of Gaussian noise on every layer's output, in training and validation."""
     test_layer_noises: tuple[Positive, ...] = (0.1, 0.2)
-    """Standard deviations of Gaussian noise on every layer's output in the evaluation, level by level, at the noise of
-    training on the input; none: not evaluated."""
+    """The same in the evaluation, level by level, at the noise of training on the input; none: not evaluated."""
     lose_layers: bool = True
     """Evaluate with each layer left out in turn, at the noise of training on the input."""
     data: CodeConfig = dataclasses.field(default_factory=CodeConfig)
@@ -54,6 +54,12 @@ class SparseCodingConfig(PerturbedConfig):
         """Checks every value, and those of each layer against the depth."""
         super().check()
         check_depth(self, self.model.num_layers)
+
+    def rules(self) -> Iterator[Rule]:
+        """Yields those of all such runs, and of noise on layers."""
+        yield from super().rules()
+        levels = self.test_layer_noises
+        yield "test_layer_noises", "positive and finite, each once", len(set(levels)) == len(levels)
 
     def conditions(self) -> Iterator[Condition]:
         """Yields those of all such runs, and of the split."""

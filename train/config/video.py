@@ -1,20 +1,58 @@
-"""Options of video denoising: the models and their runs."""
+"""Options of video denoising: the models, their runs, and disturbances of an evaluation's frames."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from annotated_types import Ge, Le
 
-from .constrained import PerturbedConfig, check_depth
+from .constrained import ConstrainedConfig, check_depth
 from .constraints import ConstraintConfig
 from .data import DataConfig
-from .errors import UserError, option_text
+from .errors import OptionError, UserError, option_text
 from .fields import WIDEST, Basic, Condition, Depth, NonNegative, Parts, Positive, Rule, Width
 from .run import PrimalConfig
 
 PATCH_PIXELS = 16**2
+SALT_AND_PEPPER, BLUR, DROPPED = "salt-and-pepper", "blur", "dropped"
+# The largest size of each, and its meaning; all are above 0. Of a wider blur, little but the mean grey is left.
+SIZES = {SALT_AND_PEPPER: (1.0, "a share"), BLUR: (100.0, "a deviation in pixels"), DROPPED: (1.0, "a share")}
+
+
+class Disturbance(NamedTuple):
+    """A kind of disturbance of inputs other than Gaussian noise, one of `SIZES`, and its strength."""
+
+    name: str
+    size: float
+
+    @property
+    def label(self) -> str:
+        """The word that it is typed as, and that figures name it by."""
+        return f"{self.name}={self.size:g}"
+
+
+def disturbances(words: Sequence[str]) -> list[Disturbance]:
+    """Returns the disturbances of words NAME=SIZE, sorted by name and then by strength.
+
+    Raises:
+      OptionError: for a word that is none, or a size out of range.
+    """
+    parsed = []
+    for word in words:
+        name, _, size = word.partition("=")
+        if name not in SIZES:
+            raise OptionError("test_disturbances", f"of {', '.join(SIZES)}", word)
+        most, meaning = SIZES[name]
+        try:
+            parsed.append(Disturbance(name, float(size)))
+        except ValueError:
+            raise OptionError("test_disturbances", "as in blur=1", word) from None
+        if not 0.0 < parsed[-1].size <= most:
+            raise OptionError("test_disturbances", f"{name}=SIZE with {meaning} above 0 and at most {most:g}", word)
+    if len({one.label for one in parsed}) < len(parsed):
+        raise OptionError("test_disturbances", "each once", " ".join(words))
+    return sorted(parsed)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,9 +62,8 @@ class VideoPrimalConfig(PrimalConfig):
     learning_rate: Positive = 2e-3
     """Peak learning rate."""
     basis: Literal["cosine", "pixels"] = "cosine"
-    """Coordinates of Adam for the entries of V, W and U that stand for pixels: cosine, coefficients of the cosine
-    transform of a patch, so that a step does not change brightness; pixels, as they are stored. Muon's steps are the
-    same in either."""
+    """Coordinates of Adam: cosine, coefficients of the cosine transform of a patch, so that a step does not change
+    brightness; pixels, as they are stored. Muon's steps are the same in either."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,8 +81,7 @@ class ModelConfig:
     mixing: Annotated[float, Ge(0), Le(1)] = 0.2
     """W starts as this times the identity and U as the rest: how much of a layer's first output is attention's."""
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
-    """Dtype of the layers; parameters, losses and multipliers stay float32, or are float64 too, for which
-    JAX_ENABLE_X64=1 must be set."""
+    """Dtype of the layers; parameters and losses stay float32, or are float64 too (with JAX_ENABLE_X64=1)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,8 +103,7 @@ class DustOptions:
     self_loops: bool = True
     """Let frames attend to themselves; they do so more under noise that is stronger than in training."""
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
-    """Dtype that codes are kept in from layer to layer; they are computed in float32, or in float64, for which
-    JAX_ENABLE_X64=1 must be set."""
+    """Dtype that codes are kept in; they are computed in float32, or in float64 (with JAX_ENABLE_X64=1)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,9 +111,8 @@ class ViTOptions:
     """A vision transformer that sees the patches of one frame at a time, and whose every layer is read as the frame."""
 
     pretrained: Basic[str | None] = None
-    """Folder with config.json and model.safetensors of a ViT (ViTModel, ViTForImageClassification,
-    ViTForMaskedImageModeling), or a repository of the Hugging Face hub; None draws a small one, whose sizes are those
-    below."""
+    """Folder with config.json and model.safetensors of a ViT, or a repository of the Hugging Face hub; None draws a
+    small one, whose sizes are those below."""
     revision: str | None = None
     """Of the repository: branch, tag or commit."""
     num_layers: Basic[Depth] = 3
@@ -90,9 +124,8 @@ class ViTOptions:
     hidden_dim: Annotated[int, Ge(1), Le(4 * WIDEST)] = 512
     """Width between the dense layers."""
     reading: Literal["state", "residual", "linear"] = "state"
-    """Readout of a frame from a layer's state: state, it is one, as the paper has it, and its width must be a multiple
-    of the pixels of a patch; residual, the noisy frame plus a readout of the state that all layers share; linear, that
-    readout alone."""
+    """Readout of a frame: state, the layer's state itself, as in the paper; residual, the noisy frame plus a readout of
+    the state that all layers share; linear, that readout alone."""
     mean: float = 0.5
     """Subtracted from pixels in [0, 1]; 0.5 is what most ViTs were pretrained with."""
     std: Positive = 0.5
@@ -102,7 +135,7 @@ class ViTOptions:
 
 
 @dataclasses.dataclass(frozen=True)
-class VideoRunConfig(PerturbedConfig):
+class VideoRunConfig(ConstrainedConfig):
     """Denoise patches of grey video (Porras-Valenzuela et al., Section 4)."""
 
     metric: ClassVar[str] = "validation loss (half squared error per patch)"
@@ -113,12 +146,16 @@ class VideoRunConfig(PerturbedConfig):
     """Noise of training; gamma x the standard deviation of clean train pixels is the noise's variance."""
     test_gammas: tuple[NonNegative, ...] = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
     """Noise levels of the evaluation; the training level is added when missing."""
+    test_disturbances: tuple[str, ...] = ()
+    """Disturbances of the frames in the evaluation, one by one, with the noise of training, as in blur=1 dropped=0.1:
+    salt-and-pepper, share of pixels; blur, deviation in pixels; dropped, share of frames that repeat the last one."""
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
     model: ModelConfig | DustOptions | ViTOptions = dataclasses.field(default_factory=ModelConfig)
 
     def check(self) -> None:
         """Checks every value, and those of each layer against the depth if it is known."""
         super().check()
+        disturbances(self.test_disturbances)
         if not self.pretrained:  # the task checks the depth of pretrained weights
             check_depth(self, self.model.num_layers)
         if self.train_gamma == 0.0 and self.enforces:
@@ -145,7 +182,6 @@ class VideoRunConfig(PerturbedConfig):
             ("noself", not getattr(self.model, "self_loops", True)),
             ("pixels", getattr(self.primal, "basis", "cosine") == "pixels"),
             ("muon", self.primal.name == "muon"),
-            (f"layers{self.layer_noise}", self.layer_noise > 0.0),
         )
         others = [name for name, there in changed if there]
         return "-".join((self.data.source, self.method, depth, f"gamma{self.train_gamma}", *others, f"seed{self.seed}"))

@@ -155,25 +155,18 @@ def exit_table(settings: Sequence[Setting]) -> list[Table]:
         exits = [run.evaluation["early_exit"] for run in variant.runs]
         names = ("mean_depth", "accuracy", "full_accuracy", "standard_error")
         depth, accuracy, full, error = (100 * np.mean([one[name] for one in exits]) for name in names)
-        times = {name: np.mean([one["milliseconds"][name] for one in exits]) for name in exits[0]["milliseconds"]}
-        shown = np.array([times[name] for name in ("whole", "by_layers", "early_exit", "depth")])
         rows.append((
             f"{variant.title}, {setting.title}",
             f"{depth / 100:.2f} of {setting.num_layers}",
             *_numbers(np.array([accuracy, full]), 2),
             f"{number(accuracy - full, 2, sign=True)} ({number(error, 2)})",
-            *_numbers(shown, 2),
         ))  # fmt: skip
     note = (
         "A text leaves at the first layer whose predicted improvement is under a threshold: that of least depth that "
         "costs at most half a point on validation data, its standard error included. Points: the cost on the test "
-        "split (standard error). Times are of one text at the timed depth: in one program, layer by layer to the end, "
-        "and with early exit, which calls a program a layer: on small models this costs more than it saves."
+        "split (standard error)."
     )
-    header = (
-        "model", "mean depth", "accuracy %", "full depth", "points", "ms whole", "ms by layers", "ms exit",
-        "timed depth",
-    )  # fmt: skip
+    header = ("model", "mean depth", "accuracy %", "full depth", "points")
     return [Table("Early exit on the test split, at the training noise", header, tuple(rows), note)] if rows else []
 
 

@@ -2,17 +2,18 @@
 
 import abc
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float, UInt8
 
 from unroll_jax import in_coordinates
 
-from ..config.constrained import ConstrainedConfig, PerturbedConfig, check_depth, check_epochs
-from ..config.disturbances import Disturbance, disturbances
+from ..config.constrained import ConstrainedConfig, check_depth, check_epochs
 from ..config.errors import OptionError, UserError, option_text
 from ..config.run import RunConfig
 from ..constraints import DescentConstraints
@@ -24,8 +25,11 @@ from ..task import Params, Row, Task, Training
 
 C = TypeVar("C", bound=RunConfig)
 L = TypeVar("L", bound=ConstrainedConfig)
+T = TypeVar("T")
 Trials = Mapping[str, Mapping[str, "Trial"]]
 
+# One seed for all evaluations: noise is drawn once and scaled to each level, so that runs compare like with like.
+NOISE_SEED = 20260101
 MANY = 1 << 30  # number of examples without data: more than any batch has
 # Added to "feasible on held-out data" where constraints do not bind the mean over samples.
 BOUND = {"tail": " in the mean over the worst samples", "positive": " in every sample, but for the leeway"}
@@ -69,13 +73,13 @@ class Trial(NamedTuple):
       gamma: Strength of the noise on inputs.
       layer_noise: Standard deviation of the noise on layers.
       lost: The layer that is left out, from 1; 0 for none.
-      disturbance: A further disturbance of the inputs.
+      disturbance: A further disturbance of the inputs, of a type of the task.
     """
 
     gamma: float
     layer_noise: float = 0.0
     lost: int = 0
-    disturbance: Disturbance | None = None
+    disturbance: Any = None
 
 
 class Reading(NamedTuple):
@@ -108,21 +112,11 @@ class LayeredTask(DataTask[L]):
     @property
     def training_trial(self) -> Trial:
         """The noises of training."""
-        config = self.config
-        return Trial(float(config.train_gamma), config.layer_noise if isinstance(config, PerturbedConfig) else 0.0)
+        return Trial(float(self.config.train_gamma))
 
     def trials(self) -> dict[str, dict[str, Trial]]:
-        """Returns the trials of an evaluation by score and label: levels of noise, and disturbances one by one."""
-        config, gamma = self.config, float(self.config.train_gamma)
-        trials = {self.score: {str(level): Trial(level) for level in config.noise_levels}}
-        if isinstance(config, PerturbedConfig):
-            layers = range(1, self.num_layers + 1) if config.lose_layers else ()
-            levels = sorted(config.test_layer_noises)
-            trials[f"layer_noise_{self.score}"] = {str(level): Trial(gamma, layer_noise=level) for level in levels}
-            trials[f"lost_layer_{self.score}"] = {str(layer): Trial(gamma, lost=layer) for layer in layers}
-        words = getattr(config, "test_disturbances", ())
-        trials[f"disturbed_{self.score}"] = {one.label: Trial(gamma, disturbance=one) for one in disturbances(words)}
-        return {name: cases for name, cases in trials.items() if cases}
+        """Returns the trials of an evaluation by score and label; here the levels of noise."""
+        return {self.score: {str(level): Trial(level) for level in self.config.noise_levels}}
 
     def readings(self, params: Params, split: str, trials: Trials) -> dict[Trial, Any]:
         """Returns the reading of each trial, and of the noises of training."""
@@ -144,7 +138,8 @@ class LayeredTask(DataTask[L]):
         losses = readings[self.training_trial].losses
         figures = {
             "method": config.method,
-            **noise_figures(config),
+            "train_gamma": config.train_gamma,
+            "test_gammas": sorted({float(gamma) for gamma in config.test_gammas}),
             "num_layers": self.num_layers,
             "seed": config.seed,
             self.count: len(losses),
@@ -224,17 +219,31 @@ def check_noise(gamma: float, seed: int) -> None:
         raise OptionError("seed", "a whole number in [0, 2**32)", seed)
 
 
+def keyed(batches: Iterable[T]) -> Iterator[tuple[T, jax.Array]]:
+    """Yields the batches of an evaluation, each with the key of its noise."""
+    for index, batch in enumerate(batches):
+        yield batch, jax.random.fold_in(jax.random.key(NOISE_SEED), index)
+
+
+def to_unit(pixels: UInt8[Array, "..."] | UInt8[np.ndarray, "..."], dtype: Any = jnp.float32) -> Float[Array, "..."]:
+    """Converts pixels from 0..255 to floats in [0, 1]."""
+    return jnp.asarray(pixels).astype(dtype) / 255.0
+
+
+def gaussian(key: jax.Array, shape: tuple[int, ...], variance: float | Array, dtype: Any = jnp.float32) -> Array:
+    """Draws centred Gaussian noise of a variance."""
+    return jnp.sqrt(jnp.asarray(variance, dtype)) * jax.random.normal(key, shape, dtype)
+
+
+def add_noise(clean: Float[Array, "..."], variance: float | Array, key: jax.Array) -> Float[Array, "..."]:
+    """Adds centred Gaussian noise of a variance."""
+    return clean + gaussian(key, clean.shape, variance, clean.dtype)
+
+
 def on_batches(function: Callable[..., Any]) -> Callable[..., Any]:
     """``(params, batch, *others) -> arrays of NumPy``, jitted; batches are put on the mesh of the parameters."""
     compiled = jax.jit(function)
     return lambda params, batch, *others: fetch(compiled(params, put_beside(params, batch), *others))
-
-
-def noise_figures(config: ConstrainedConfig) -> Row:
-    """Returns the noises of training, and those of the evaluation, which must agree for runs to compare."""
-    layers = {"layer_noise": config.layer_noise} if isinstance(config, PerturbedConfig) else {}
-    gammas = sorted({float(gamma) for gamma in config.test_gammas})
-    return {"train_gamma": config.train_gamma, "test_gammas": gammas, **layers}
 
 
 def feasibility_words(evaluation: Row) -> str:

@@ -5,23 +5,18 @@ isotonic regression, layer by layer, on validation data. Where every layer lower
 and texts leave that later layers would not have changed.
 """
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from scipy.optimize import isotonic_regression
 
-from ..data.tokens import TokenBatch
-from ..system.distributed import fetch
 from ..task import json_numbers
-from .text_models import Layerwise, SplitReading, read_sample
+from .text_models import SplitReading
 
 # Accuracy that the chosen threshold may cost on validation data, with the standard error of that: half a point.
 TOLERATED = 0.005
 NUM_THRESHOLDS = 40
-REPEATS = 5  # of the timing of a text
 
 
 class Predictor(NamedTuple):
@@ -93,12 +88,10 @@ def choose_threshold(predicted: np.ndarray, correct: np.ndarray, thresholds: Seq
     return float(thresholds[min(kept, key=lambda place: layers[place].mean())])
 
 
-def evaluate_exits(
-    validation: SplitReading, test: SplitReading, times: Callable[[Predictor, float], dict[str, float]]
-) -> dict[str, Any]:
+def evaluate_exits(validation: SplitReading, test: SplitReading) -> dict[str, Any]:
     """Early exit on the test split, calibrated and its threshold chosen on the validation split; JSON values.
 
-    Depths count layers that were run, of L; ``times`` are `exit_times` by a predictor and a threshold.
+    Depths count layers that are run, of L.
     """
     predictor = calibrate(validation.losses, validation.entropies)
     unseen = calibrate_crosswise(validation.losses, validation.entropies)
@@ -120,7 +113,6 @@ def evaluate_exits(
             {"entropies": json_numbers(entropies), "improvements": json_numbers(improvements)}
             for entropies, improvements in zip(*predictor, strict=True)
         ],
-        "milliseconds": times(predictor, chosen),
     }
 
 
@@ -138,67 +130,3 @@ def _thresholds(predicted: np.ndarray) -> list[float]:
     """Returns thresholds, from no text leaving early to all leaving at layer 0."""
     levels = np.unique(np.quantile(predicted, np.linspace(0.0, 1.0, NUM_THRESHOLDS)))
     return [float(levels[0]), *levels[1:].tolist(), float(np.nextafter(levels[-1], np.inf))]
-
-
-def exit_times(
-    whole: Callable[[Any, TokenBatch, Any], jax.Array],
-    layerwise: Layerwise,
-    params: Any,
-    texts: Sequence[tuple[TokenBatch, Any]],
-    predictor: Predictor,
-    threshold: float,
-) -> dict[str, float]:
-    """Milliseconds of a text by the whole network at once, by layers to the end, and by layers with early exit.
-
-    Means over texts, which come one by one with their noise, and the mean depth at which they leave.
-    """
-    params = jax.device_put(fetch(params))
-    whole, by_layers = jax.jit(whole), layer_runner(layerwise, params)
-    ways = {
-        "whole": lambda batch, noise: whole(params, batch, noise).block_until_ready(),
-        "by_layers": lambda batch, noise: by_layers(batch, noise, lambda layer, entropy: False),
-        "early_exit": lambda batch, noise: by_layers(
-            batch, noise, lambda layer, entropy: predictor(layer, entropy) < threshold
-        ),
-    }
-    taken, depths = {name: [] for name in ways}, []
-    for batch, noise in texts:
-        depths.append(ways["early_exit"](batch, noise)[0])
-        for name, way in ways.items():
-            way(batch, noise)  # compiles for lengths that are new
-            taken[name].append(np.median([_seconds(way, batch, noise) for _ in range(REPEATS)]))
-    return {name: 1e3 * float(np.mean(seconds)) for name, seconds in taken.items()} | {"depth": float(np.mean(depths))}
-
-
-def layer_runner(parts: Layerwise, params: Any) -> Any:
-    """A function ``(batch of one, noise, leaves) -> (layer, predicted class)`` that runs layers until one may leave.
-
-    ``leaves`` is asked ``(layer, entropy)`` after every layer but the last, from layer 0 on.
-    """
-    layers = parts.layers(params)
-
-    @jax.jit
-    def begin(params: Any, batch: Any, noise: Any) -> Any:
-        y = parts.embed(params, batch, noise)
-        return y, read_sample(parts.read(params, y, batch.mask), batch.labels)
-
-    @jax.jit
-    def advance(layer_params: Any, shared: Any, y: Any, batch: Any) -> Any:
-        y = parts.layer(layer_params, y, batch.mask)
-        return y, read_sample(parts.read(shared, y, batch.mask), batch.labels)
-
-    def run(batch: Any, noise: Any, leaves: Any) -> tuple[int, int]:
-        y, reading = begin(params, batch, noise)
-        for layer, layer_params in enumerate(layers):
-            if leaves(layer, float(reading.entropies[0])):
-                return layer, int(reading.predictions[0])
-            y, reading = advance(layer_params, params, y, batch)
-        return len(layers), int(reading.predictions[0])
-
-    return run
-
-
-def _seconds(way: Any, batch: Any, noise: Any) -> float:
-    began = time.perf_counter()
-    way(batch, noise)
-    return time.perf_counter() - began

@@ -1,14 +1,15 @@
-"""Networks of images and scenes, norms of their weights, and their Lipschitz constants."""
+"""Networks of images and scenes, norms of their weights, their Lipschitz constants, and scores."""
 
 import dataclasses
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+import optax
+from jaxtyping import Array, Bool, Float, Int
 
 from unroll_jax import models
 from unroll_jax.certificates import conv_norm_bound, equilibrium_lipschitz, matrix_norm_bound, spectral_normalise
@@ -17,23 +18,23 @@ from unroll_jax.energies.equilibrium.opteq_params import OptEqParams
 from unroll_jax.energies.equilibrium.regularisers import REGULARISERS
 from unroll_jax.fixed_point import EquilibriumInfo, Probe, zero_probe
 
-from ..config.images import Network
-from ..config.networks import (
+from ..config.images import (
     ClassifierConfig,
     EquilibriumConfig,
     FcnConfig,
     FeedForwardConfig,
     MonConfig,
+    Network,
     OdeConfig,
     OptEqConfig,
     SegmenterConfig,
 )
+from ..data.pictures import NOT_COUNTED
 from ..task import Params
 
 ImageShape = tuple[int, int]
 # Figures of an equilibrium or adjoint solve: relative residual, evaluations, whether the tolerance was met.
 SOLVE = ("residual", "iterations", "converged")
-
 
 MODULES = {
     OptEqConfig: models.DeepOptEq,
@@ -116,15 +117,82 @@ def lipschitz_bound(network: Any, params: Params, image_shape: ImageShape, std: 
     return _network_bound(params["params"], network, image_shape) / float(np.min(std))
 
 
-def certified_radius(margin: Float[np.ndarray, "*batch"], lipschitz: float) -> Float[np.ndarray, "*batch"]:
-    r"""Returns the radius in which pixels can move without changing the class: :math:`margin / (\sqrt 2 L)`.
+class Scores(NamedTuple):
+    """Shares in [0, 1], from a confusion matrix.
 
-    ``margin`` is the logit of the class less the largest other. It is a difference of two logits, which moves by at
-    most :math:`\sqrt 2` times as much as all of them.
-
-    Source: Tsuzuku, Sato, Sugiyama (2018), "Lipschitz-margin training", Proposition 1.
+    Attributes:
+      accuracy: Share of images, or of pixels (aAcc), that are right.
+      class_accuracy: Mean over classes of the share of a class that is right (mAcc), without classes that do not occur.
+      intersection_over_union: Mean over classes of the intersection of labels and predictions over their union (mIoU),
+        without classes that neither occur nor are predicted.
     """
-    return margin / (np.sqrt(2.0) * lipschitz)
+
+    accuracy: float
+    class_accuracy: float
+    intersection_over_union: float
+
+
+class Label(NamedTuple):
+    """The most probable class of an image, and the probabilities of all, (classes,)."""
+
+    label: str
+    probabilities: np.ndarray
+
+
+class SplitScores(NamedTuple):
+    """Over a whole split.
+
+    Attributes:
+      loss: Cross entropy in nats, mean over the labels that count.
+      scores: Accuracy and other shares.
+      matrix: (classes, classes), how often each label (row) was taken for each class.
+      solve: Means over examples of the solve; NaN for a network without an equilibrium.
+      seconds: Seconds of computing per example, without compilation.
+    """
+
+    loss: float
+    scores: Scores
+    matrix: np.ndarray
+    solve: dict[str, Any]
+    seconds: float
+
+
+def counted(labels: Int[Array, "*places"]) -> Bool[Array, "*places"]:
+    """True at labels that count."""
+    return labels != NOT_COUNTED
+
+
+def cross_entropies(logits: Float[Array, "*places classes"], labels: Int[Array, "*places"]) -> Float[Array, "*places"]:
+    """-log p(label), in nats; 0 where a label does not count."""
+    counts = counted(labels)
+    known = jnp.where(counts, labels, 0).astype(jnp.int32)
+    return jnp.where(counts, optax.softmax_cross_entropy_with_integer_labels(logits.astype(jnp.float32), known), 0.0)
+
+
+def mean_cross_entropy(logits: Float[Array, "*places classes"], labels: Int[Array, "*places"]) -> Float[Array, ""]:
+    """The mean over the labels that count; 0 if none does."""
+    return jnp.sum(cross_entropies(logits, labels)) / jnp.maximum(jnp.sum(counted(labels)), 1)
+
+
+def confusion(logits: Float[Array, "*places classes"], labels: Int[Array, "*places"]) -> Int[Array, "classes classes"]:
+    """Counts how often each label (row) was taken for each class (column)."""
+    classes = logits.shape[-1]
+    pairs = labels.astype(jnp.int32) * classes + jnp.argmax(logits, axis=-1)
+    beyond = classes**2  # the place of labels that do not count
+    counts = jnp.bincount(jnp.where(counted(labels), pairs, beyond).ravel(), length=beyond + 1)
+    return counts[:beyond].reshape(classes, classes)
+
+
+def scores(matrix: Any) -> Scores:
+    """Returns the scores of a confusion matrix (label, prediction)."""
+    matrix = np.asarray(matrix, np.float64)
+    right, of_label, of_prediction = np.diag(matrix), matrix.sum(1), matrix.sum(0)
+    either = of_label + of_prediction - right
+    return Scores(
+        accuracy=float(right.sum() / max(matrix.sum(), 1.0)),
+        class_accuracy=_mean_where(right, of_label),
+        intersection_over_union=_mean_where(right, either),
+    )
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
@@ -159,3 +227,8 @@ def _features(layer: Any, image_shape: ImageShape) -> Float[Array, ""]:
 
 _weight_norm = jax.jit(weight_norm, static_argnums=1)
 _weight_norm_bound = jax.jit(weight_norm_bound, static_argnums=1)
+
+
+def _mean_where(above: np.ndarray, below: np.ndarray) -> float:
+    there = below > 0.0
+    return float(np.mean(above[there] / below[there])) if there.any() else 0.0

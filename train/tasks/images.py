@@ -1,6 +1,5 @@
 """Classification of images and of the pixels of scenes, by networks with an equilibrium or without."""
 
-import dataclasses
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -26,17 +25,22 @@ from ..sharding.mesh import gathered, make_mesh
 from ..sharding.parts import rematerialised
 from ..task import Log, Params, PlainRisk, Row, SampleLosses, Training, Validation, json_numbers
 from .common import MANY, DataTask, check_batch_size, keep_examples, num_parameters, on_batches
-from .image_models import SOLVE, adjoint_probe, build, lipschitz_bound, sees_vectors, solve_figures, weight_norms
-from .image_scores import (
+from .image_models import (
+    SOLVE,
     Label,
     SplitScores,
+    adjoint_probe,
+    build,
     confusion,
     counted,
     cross_entropies,
+    lipschitz_bound,
     mean_cross_entropy,
     scores,
+    sees_vectors,
+    solve_figures,
+    weight_norms,
 )
-from .robustness import robustness
 
 SHOWN = 4  # scenes: evenly spread over the test split
 
@@ -56,7 +60,10 @@ class ImageTask(DataTask[SupervisedConfig]):
         try:
             jax.eval_shape(self.init, jax.random.key(0))
         except (ValueError, TypeError) as error:
-            raise UserError(_named(config.network, str(error))) from error
+            name, _, rest = str(error).partition(" ")
+            if hasattr(config.network, name):
+                raise UserError(f"{option_text(f'network.{name}')} {rest}") from error
+            raise UserError(f"the network does not fit the data: {error}") from error
         count = MANY if data is None else data.num_examples("train")
         check_batch_size(config.batch_size, count, "examples")
         epoch = max(count // config.batch_size, 1)
@@ -147,7 +154,7 @@ class ImageTask(DataTask[SupervisedConfig]):
         return Validation(np.array([[reading.loss]]), row, score=getattr(reading.scores, self.config.best_by))
 
     def evaluate(self, params: Params, folder: Path) -> tuple[Row, None]:
-        """Returns scores on the test split, also under disturbances and attacks."""
+        """Returns scores on the test split."""
         del folder
         reading = self.split_scores(params, "test")
         figures = {
@@ -159,7 +166,6 @@ class ImageTask(DataTask[SupervisedConfig]):
             "weight_norms": self._norms(params),
             "parameters": num_parameters(params),
             "seconds_an_example": json_numbers([reading.seconds])[0],
-            **robustness(self.config, self.data, self.logits, params),
             "class_names": list(self.spec.class_names),
             "confusion": reading.matrix.tolist(),
         }
@@ -281,14 +287,6 @@ def images_of(config: SupervisedConfig, spec: Row) -> ImageTask:
 
 def _task_of(config: SupervisedConfig) -> type[ImageTask]:
     return SceneTask if isinstance(config, SceneTaskConfig) else ImageTask
-
-
-def _named(network: Any, error: str) -> str:
-    """Names the attribute in a module's error as the option of the command line."""
-    name = error.split(maxsplit=1)[0]
-    if name in {field.name for field in dataclasses.fields(network)}:
-        return f"{option_text(f'network.{name}')}{error.removeprefix(name)}"
-    return f"the network does not fit the data: {error}"
 
 
 def _over_places(values: Array) -> Float[Array, "samples"]:

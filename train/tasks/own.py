@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..config.constrained import OwnConfig
 from ..config.errors import UserError, one_line
 from ..config.fields import check_fields
-from ..config.own import OwnConfig
 from ..data.reader import in_order, read_ahead, shuffled
 from ..sharding.parts import rematerialised
 from ..task import Batch, Params, Row, SampleLosses, Validation
@@ -67,7 +67,7 @@ class OwnTask(LayeredTask[OwnConfig]):
         self._splits = {"train": train, "validation": validation, "test": validation if test is None else test}
         for split, arrays in self._splits.items():
             _check_arrays(split, arrays, train)
-        self._sizes = {split: _rows(split, arrays) for split, arrays in self._splits.items()}
+        self._sizes = {split: len(next(iter(arrays.values()))) for split, arrays in self._splits.items()}
         check_batch_size(self.config.batch_size, self._sizes["train"], "samples")
         self.num_layers = _num_layers(init, layer_losses, self._splits)
         self.training = constrained_training(config, num_layers=self.num_layers, num_examples=self._sizes["train"])
@@ -130,10 +130,9 @@ class OwnTask(LayeredTask[OwnConfig]):
 
 def _check_kinds(init: Any, layer_losses: Any, config: Any) -> None:
     """Checks the types of functions and options."""
-    made = {"init": "key -> params", "layer_losses": "(params, batch) -> losses of shape (samples, L + 1)"}
-    for (name, needed), function in zip(made.items(), (init, layer_losses), strict=True):
+    for name, function in (("init", init), ("layer_losses", layer_losses)):
         if not callable(function):
-            raise UserError(f"{name} must be a function {needed}, got {type(function).__name__}; pass a function")
+            raise UserError(f"{name} must be a function, got {type(function).__name__}; see OwnTask")
     if not isinstance(config, OwnConfig):
         raise UserError(f"config must be as OwnConfig(steps=1000), got {type(config).__name__}; pass an OwnConfig")
     check_fields(config)
@@ -144,21 +143,24 @@ def _check_arrays(split: str, arrays: Any, train: Arrays) -> None:
     if not isinstance(arrays, Mapping):
         raise UserError(f"{split} must be a dict of arrays by name, got {type(arrays).__name__}; pass a dict")
     for name, array in arrays.items():
-        if not isinstance(array, np.ndarray | jax.Array):
-            given = type(array).__name__
-            raise UserError(f"{split}[{name!r}] must be an array, got {given}; pass np.asarray({split}[{name!r}])")
-        if array.ndim == 0 or array.dtype.kind in NO_NUMBERS:
-            given = f"shape {array.shape} of {array.dtype}"
-            raise UserError(f"{split}[{name!r}] must be numbers with a row a sample, got {given}; pass such an array")
+        is_array = isinstance(array, np.ndarray | jax.Array)
+        if not is_array or array.ndim == 0 or array.dtype.kind in NO_NUMBERS:
+            given = f"shape {array.shape} of {array.dtype}" if is_array else type(array).__name__
+            raise UserError(f"{split}[{name!r}] must be an array of numbers with a row a sample, got {given}")
     if lacking := [str(name) for name in train if name not in arrays]:
         raise UserError(f"{split} lacks {', '.join(lacking)}, which train has; give it arrays of the same names")
+    sizes = {name: len(array) for name, array in arrays.items()}
+    if not sizes or len(set(sizes.values())) > 1 or 0 in sizes.values():
+        raise UserError(f"arrays of {split} must have the same number of rows, at least 1, got {sizes}")
 
 
 def _num_layers(init: Callable[[jax.Array], Params], layer_losses: LayerLosses, splits: Mapping[str, Arrays]) -> int:
     """Returns L from the shape of the losses of two samples, which must agree on all splits; nothing is computed."""
     needed, widths = "layer_losses must be of shape (samples, L + 1) with L >= 1", dict[int, str]()
     for split, arrays in splits.items():
-        two = {name: _two_rows(array) for name, array in arrays.items()}
+        # As JAX computes: float64 becomes float32 unless x64 is on.
+        dtypes = {name: jax.dtypes.canonicalize_dtype(array.dtype) for name, array in arrays.items()}
+        two = {name: jax.ShapeDtypeStruct((2, *arrays[name].shape[1:]), dtype) for name, dtype in dtypes.items()}
         losses = _shaped(lambda batch: layer_losses(init(jax.random.key(0)), batch), two, split, splits["train"])
         if not isinstance(losses, jax.ShapeDtypeStruct):
             raise UserError(f"{needed}, got a {type(losses).__name__}; return one array, as jnp.stack(losses, -1) is")
@@ -171,11 +173,6 @@ def _num_layers(init: Callable[[jax.Array], Params], layer_losses: LayerLosses, 
         given = " and ".join(f"{width} on {split}" for width, split in widths.items())
         raise UserError(f"layer_losses must have as many columns on every split, got {given}; give splits alike rows")
     return next(iter(widths)) - 1
-
-
-def _two_rows(array: np.ndarray) -> jax.ShapeDtypeStruct:
-    """Returns the shape of two rows, of the type that JAX computes with: float64 becomes float32 unless x64 is on."""
-    return jax.ShapeDtypeStruct((2, *array.shape[1:]), jax.dtypes.canonicalize_dtype(array.dtype))
 
 
 def _shaped(losses: Callable[[Batch], Any], two: Batch, split: str, train: Arrays) -> Any:
@@ -191,13 +188,6 @@ def _shaped(losses: Callable[[Batch], Any], two: Batch, split: str, train: Array
             f"layer_losses cannot be computed on {split}: rows of {split}[{name!r}] are of shape {shapes[0]}, those "
             f"of train of {shapes[1]} ({one_line(error)}); give splits alike rows"
         ) from error
-
-
-def _rows(split: str, arrays: Arrays) -> int:
-    sizes = {name: len(array) for name, array in arrays.items()}
-    if not sizes or len(set(sizes.values())) > 1 or 0 in sizes.values():
-        raise UserError(f"arrays of {split} must have the same number of rows, at least 1, got {sizes}")
-    return next(iter(sizes.values()))
 
 
 def _checksum(arrays: Arrays) -> int:

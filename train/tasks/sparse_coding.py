@@ -1,6 +1,5 @@
 """Sparse coding: LISTA towards the Lasso's solutions, plain and under descent constraints."""
 
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -9,11 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, UInt32
 
-from unroll_jax.disturbances import dropped
 from unroll_jax.models import LISTA
 from unroll_jax.perturbations import Perturbation, in_turn, layer_noise, lost_layer
 
-from ..config.disturbances import Disturbance
 from ..config.errors import UserError
 from ..config.sparse_coding import SparseCodingConfig
 from ..data.codes import CodeBatch, CodeData, CodeSpec, fista, load, to_grey
@@ -22,8 +19,17 @@ from ..data.splits import SPLITS
 from ..sharding.mesh import keep_rows
 from ..sharding.parts import POLICIES
 from ..task import Log, Params, Row, SampleLosses, Validation
-from .common import LayeredTask, Reading, Trial, check_noise, constrained_training, feasibility_words, on_batches
-from .noise import NOISE_SEED, disturbed, keyed
+from .common import (
+    NOISE_SEED,
+    LayeredTask,
+    Reading,
+    Trial,
+    check_noise,
+    constrained_training,
+    feasibility_words,
+    keyed,
+    on_batches,
+)
 
 BATCH_SIZE = 1000  # images, in an evaluation: no gradient is kept, so more fit than in training
 WEIGHT_NOISE = 0.01
@@ -81,7 +87,6 @@ class SparseCodingTask(LayeredTask[SparseCodingConfig]):
         )
         self._apply: Callable[..., Any] = self.model.apply
         self._read, self._coded = on_batches(self._tried), on_batches(self._codes)
-        self._read_disturbed = functools.cache(lambda one: on_batches(functools.partial(self._disturbed, one)))
 
     def init(self, key: jax.Array) -> Params:
         """Returns the weights of ISTA, for any key, or noise."""
@@ -100,12 +105,24 @@ class SparseCodingTask(LayeredTask[SparseCodingConfig]):
 
     def reading(self, params: Params, split: str, trial: Trial) -> Reading:
         """Returns the losses of every image of a split at every layer."""
-        if trial.disturbance is None:
-            read, conditions = self._read, tuple(map(np.asarray, trial[:3]))
-        else:
-            read, conditions = self._read_disturbed(trial.disturbance), ()
         batches = keyed(self.data.examples(split, batch_size=BATCH_SIZE))
-        return Reading(np.concatenate([read(params, batch, *conditions, key) for batch, key in batches]))
+        return Reading(
+            np.concatenate([self._read(params, batch, *map(np.asarray, trial[:3]), key) for batch, key in batches])
+        )
+
+    @property
+    def training_trial(self) -> Trial:
+        """The noises of training, on images and on layers."""
+        return Trial(float(self.config.train_gamma), self.config.layer_noise)
+
+    def trials(self) -> dict[str, dict[str, Trial]]:
+        """Returns the levels of noise on images, those on layers, and each layer left out, as the options tell."""
+        config, gamma = self.config, float(self.config.train_gamma)
+        layers = range(1, self.num_layers + 1) if config.lose_layers else ()
+        noisy = {str(level): Trial(gamma, layer_noise=level) for level in sorted(config.test_layer_noises)}
+        lost = {str(layer): Trial(gamma, lost=layer) for layer in layers}
+        further = {f"layer_noise_{self.score}": noisy, f"lost_layer_{self.score}": lost}
+        return super().trials() | {name: cases for name, cases in further.items() if cases}
 
     def score_of(self, reading: Reading, split: str) -> float:
         """Returns the relative error of the last layer."""
@@ -127,6 +144,7 @@ class SparseCodingTask(LayeredTask[SparseCodingConfig]):
         of_ista = self.scores(self.readings(ista, "test", trials), trials)
         floor_errors = {"ISTA": of_ista.pop(self.score), **floors(self.config, self.data)}
         return {
+            "layer_noise": self.config.layer_noise,
             "validation_relative_error": self.scores(validation, levels, "validation")[self.score],
             "floors": floor_errors,
             "floor_shares": dict.fromkeys(floor_errors, 1.0),
@@ -170,28 +188,14 @@ class SparseCodingTask(LayeredTask[SparseCodingConfig]):
             f"relative error {error:.3f} against {ista:.3f} of ISTA at gamma {gamma}, {feasibility_words(evaluation)}"
         )
 
-    def _drawn(self, batch: CodeBatch, gamma: Any, key: jax.Array, one: Disturbance | None = None) -> Drawn:
+    def _drawn(self, batch: CodeBatch, gamma: Any, key: jax.Array) -> Drawn:
         of_images, of_start, of_layers = jax.random.split(key, 3)
         clean = jnp.asarray(batch.images, jnp.float32) / 255.0
-        noise = gamma * self.spec.pixel_std * jax.random.normal(of_images, clean.shape)
-        signals = clean + noise if one is None else self._signals(clean, noise, one, jax.random.fold_in(of_images, 1))
+        signals = clean + gamma * self.spec.pixel_std * jax.random.normal(of_images, clean.shape)
         codes = jnp.asarray(batch.codes)
         start = self.config.model.start * jax.random.normal(of_start, codes.shape)
         keys = jax.random.key_data(jax.random.split(of_layers, len(codes)))
         return Drawn(signals, codes, start, keys)
-
-    def _signals(self, clean: Array, noise: Array, one: Disturbance, key: jax.Array) -> Array:
-        """Disturbs images and returns them as rows; every pixel is lost independently."""
-        height, width, _ = self.spec.shape
-
-        def lose(image: Array, *others: Any) -> Array:
-            return dropped(image.reshape(-1), *others).reshape(image.shape)
-
-        def disturb(clean: Array, noise: Array, key: jax.Array) -> Array:
-            picture, picture_noise = clean.reshape(height, width), noise.reshape(height, width)
-            return disturbed(picture, picture_noise, one, key, lose=lose).reshape(-1)
-
-        return jax.vmap(disturb)(clean, noise, jax.random.split(key, len(clean)))
 
     def _losses(self, params: Params, batch: Drawn, perturb: Perturbation | None) -> SampleLosses:
         def record(z: Array) -> Array:
@@ -205,10 +209,6 @@ class SparseCodingTask(LayeredTask[SparseCodingConfig]):
         drawn = self._drawn(batch, gamma, key)
         noisy = layer_noise(jax.random.wrap_key_data(drawn.keys), noise)
         return self._losses(params, drawn, in_turn(lost_layer(lost), noisy))
-
-    def _disturbed(self, one: Disturbance, params: Params, batch: CodeBatch, key: jax.Array) -> Array:
-        """Losses of every image at every layer under a disturbance, which a program is compiled for."""
-        return self._losses(params, self._drawn(batch, self.config.train_gamma, key, one), None)
 
     def _codes(self, params: Params, batch: CodeBatch, gamma: Array, key: jax.Array) -> Array:
         drawn = self._drawn(batch, gamma, key)

@@ -1,6 +1,5 @@
 """Text classification with perturbed embeddings: encoders and unrolled transformers, plain and under constraints."""
 
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -9,14 +8,13 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..config.errors import UserError
-from ..config.text import TextRunConfig
+from ..config.tokens import TextRunConfig
 from ..data.tokens import TokenBatch, token_batch
 from ..data.words import check_texts
 from ..sharding.mesh import keep_rows
 from ..task import Log, Params, Row, SampleLosses, Validation
-from .common import Trial, check_noise, constrained_training, feasibility_words, on_batches
-from .early_exit import Predictor, evaluate_exits, exit_times
-from .noise import gaussian, keyed
+from .common import Trial, check_noise, constrained_training, feasibility_words, gaussian, keyed, on_batches
+from .early_exit import evaluate_exits
 from .text_data import TextInputs, load_inputs
 from .text_models import (
     Prediction,
@@ -24,14 +22,12 @@ from .text_models import (
     TextReading,
     build_model,
     cross_entropy,
-    lose_tokens,
     read_sample,
 )
 from .tokens import TokenTask, area_words
 
 BATCH_SIZE = 128  # texts, in an evaluation: no gradient is kept, so more fit than in training
 TOGETHER = 32  # texts a batch of a prediction
-TIMED_TEXTS = 30  # timed one by one
 
 Record = Callable[[Float[Array, "batch classes"]], Any]
 
@@ -100,11 +96,10 @@ class TextTask(TokenTask[TextRunConfig]):
         return self.outputs(params, texts, noise, lambda logits: cross_entropy(logits, texts.labels)).T, {}
 
     def reading(self, params: Params, split: str, trial: Trial) -> SplitReading:
-        """Reads every layer on a split, of whose tokens a share may be lost; compiled once a length of batch."""
+        """Reads every layer on a split; compiled once a length of batch."""
         parts, labels, variance = [], [], np.float32(self.variance(trial.gamma))
-        lost = [] if trial.disturbance is None else [np.float32(trial.disturbance.size)]
         for batch, key in keyed(self.data.tokens.examples(split, batch_size=BATCH_SIZE)):
-            parts.append(self._read(params, batch, variance, key, *lost))
+            parts.append(self._read(params, batch, variance, key))
             labels.append(batch.labels)
         joined = (np.concatenate(column, axis=1).T for column in zip(*parts, strict=True))
         return SplitReading(*joined, labels=np.concatenate(labels))
@@ -117,7 +112,7 @@ class TextTask(TokenTask[TextRunConfig]):
     def further_figures(self, params: Params, readings: Mapping[Trial, SplitReading]) -> Row:
         """Returns the area under the accuracy, figures by layer at the noise of training, and early exit."""
         validation = self.reading(params, "validation", self.training_trial)
-        exits = evaluate_exits(validation, readings[self.training_trial], self._exit_times(params))
+        exits = evaluate_exits(validation, readings[self.training_trial])
         names, gammas = list(self.data.spec.class_names), self.trials()[self.score]
         shares = _class_shares(readings[self.training_trial], names)
         floors = {"chance": 1.0 / len(names), "majority class": float(shares.max())}
@@ -170,18 +165,13 @@ class TextTask(TokenTask[TextRunConfig]):
         return f"accuracy {accuracy:.1%} at gamma {evaluation['train_gamma']}, {words}"
 
     def _token_batches(self, texts: Sequence[str], seconds: Sequence[str] | None) -> list[tuple[TokenBatch, int]]:
-        parts = [slice(start, start + TOGETHER) for start in range(0, len(texts), TOGETHER)]
+        check_texts(texts)  # an error has the place among all, not in a part
+        check_texts(seconds or (), what="second texts")
         tokenizer, length = self.data.spec.tokenizer, self.config.max_length
-        try:
-            return [
-                token_batch(tokenizer, texts[part], None if seconds is None else seconds[part], max_length=length)
-                for part in parts
-            ]
-        except UserError:
-            # The error has the place in a part; these have it among all texts.
-            check_texts(texts)
-            check_texts(seconds or (), what="second texts")
-            raise
+        return [
+            token_batch(tokenizer, texts[part], None if seconds is None else seconds[part], max_length=length)
+            for part in (slice(start, start + TOGETHER) for start in range(0, len(texts), TOGETHER))
+        ]
 
     def _probabilities(
         self, params: Params, batch: TokenBatch, numbers: Array, deviation: Any, key: jax.Array
@@ -194,29 +184,13 @@ class TextTask(TokenTask[TextRunConfig]):
             noise = deviation * drawn[:, : batch.tokens.shape[1]]
         return self.outputs(params, batch, noise, jax.nn.softmax)
 
-    def _readings(
-        self, params: Params, batch: TokenBatch, variance: Array, key: Array, lost: Any = None
-    ) -> TextReading:
-        if lost is not None:
-            batch = lose_tokens(batch, jax.random.fold_in(key, 1), lost)
+    def _readings(self, params: Params, batch: TokenBatch, variance: Array, key: Array) -> TextReading:
         noise = self._noise(key, batch, variance)
         return self.outputs(params, batch, noise, lambda logits: read_sample(logits, batch.labels))
 
     def _noise(self, key: jax.Array, batch: TokenBatch, variance: float | Array) -> Float[Array, "batch n dim"]:
         """Draws noise for every token of a batch, padding included."""
         return gaussian(key, (*batch.tokens.shape, self.model.dim), variance)
-
-    def _exit_times(self, params: Params) -> Callable[[Predictor, float], dict[str, float]]:
-        def whole(params: Params, batch: TokenBatch, noise: Any) -> jax.Array:
-            return self.outputs(params, batch, noise, lambda logits: logits)[-1]
-
-        def times(predictor: Predictor, threshold: float) -> dict[str, float]:
-            variance, key = self.variance(self.config.train_gamma), jax.random.key(self.config.seed)
-            tokens = self.data.tokens.batches("test", batch_size=1, seed=0)
-            texts = [(batch, self._noise(key, batch, variance)) for batch in itertools.islice(tokens, TIMED_TEXTS)]
-            return exit_times(whole, self.model.layerwise, params, texts, predictor, threshold)
-
-        return times
 
 
 def open_text(config: TextRunConfig, log: Log) -> TextTask:
@@ -234,10 +208,9 @@ def _check_inputs(texts: Sequence[str], seconds: Sequence[str] | None, *, pairs:
         raise UserError("predict needs texts; give --text, or a --file of lines")
     if seconds is not None and len(seconds) != len(texts):
         raise UserError(f"--second must be as many as --text, {len(texts)}, got {len(seconds)}")
-    if pairs and seconds is None:
-        raise UserError("the run classifies pairs of texts; give the second with --second, or behind a tab in the file")
-    if not pairs and seconds is not None:
-        raise UserError("the run classifies single texts; leave out --second, or the tabs in the lines of --file")
+    if pairs != (seconds is not None):
+        kind = "pairs of texts; give the second with" if pairs else "single texts; leave out"
+        raise UserError(f"the run classifies {kind} --second, or tabs in the lines of --file")
 
 
 def _class_shares(reading: SplitReading, class_names: Any) -> np.ndarray:

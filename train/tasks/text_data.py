@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ..config.errors import UserError, option_text
-from ..config.text import EncoderOptions, TextRunConfig
+from ..config.errors import OptionError, UserError, option_text
+from ..config.tokens import EncoderOptions, TextRunConfig
 from ..data import text
 from ..data.pretrained.encoders import Pretrained, load_pretrained
 from ..data.pretrained.folders import FILES, may_be_repository
@@ -18,7 +18,7 @@ from ..data.words import Tokenizer, WordTokenizer, embedding_table, glove_embedd
 from ..system.distributed import weights_checksum
 from ..system.files import expanded
 from .common import keep_examples
-from .noise import token_deviation
+from .tokens import token_deviation
 
 Log = Callable[[str], None]
 
@@ -123,21 +123,15 @@ def load_inputs(config: TextRunConfig, log: Log) -> TextInputs:
     """Opens the texts and the pretrained part of the model."""
     data = text.load(config.data, log=log)
     keep_examples(data, config)
-    _check_validation(data)
+    if (count := data.num_examples("validation")) < FEWEST_TO_VALIDATE:
+        allowed = f"at least {FEWEST_TO_VALIDATE}, one for each half of early exit; or give more texts"
+        raise OptionError("validation_examples", allowed, count)
     tokenizer, pretrained, table = _tokenizer_and_weights(config, data, log)
     _check_length(tokenizer, config.max_length, pairs=data.pairs)
     if table is not None and np.ptp(table) == 0.0:
         raise UserError("all entries of the given word embeddings are one number, so noise would be 0; give others")
     tokens = TokenData(data, tokenizer, max_length=config.max_length, log=log)
     return TextInputs(tokens.spec, tokens, pretrained=pretrained, table=table)
-
-
-def _check_validation(data: TextData) -> None:
-    if (count := data.num_examples("validation")) < FEWEST_TO_VALIDATE:
-        raise UserError(
-            f"the validation split must have at least {FEWEST_TO_VALIDATE} texts, as early exit is fitted on one half "
-            f"of them and tried on the other, got {count}; raise {option_text('validation_examples')}, or give more"
-        )
 
 
 def _tokenizer_and_weights(

@@ -1,4 +1,4 @@
-"""Classifiers of texts, whole and layer by layer, and readings of their logits."""
+"""Classifiers of texts, and readings of their logits."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -9,37 +9,25 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
-from unroll_jax import models
-from unroll_jax.disturbances import dropped
-from unroll_jax.energies import UnrolledLayerParams, unrolled_layer
-from unroll_jax.models import Classifier, Encoder, UnrolledClassifier, UnrolledTransformer, dct, scaled_identity
+from unroll_jax.models import (
+    Classifier,
+    Encoder,
+    EncoderConfig,
+    UnrolledClassifier,
+    UnrolledTransformer,
+    dct,
+    scaled_identity,
+)
 
 from ..config.errors import OptionError
-from ..config.text import EncoderOptions, TextRunConfig, UnrolledConfig
+from ..config.tokens import EncoderOptions, TextRunConfig, UnrolledConfig
 from ..data.pretrained.encoders import start_from
-from ..data.tokens import TokenBatch
 from ..sharding.parts import POLICIES
 from ..sharding.rules import path_name
 from .text_data import TextInputs
 
 # Factor of a drawn encoder's tables: they start with a standard deviation of 0.02, and the unit of noise is 1.
 UNIT_VARIANCE = 50.0
-
-
-class Layerwise(NamedTuple):
-    """A classifier in parts, for early exit: its layers are applied one by one.
-
-    Attributes:
-      embed: ``(params, batch, perturbation) -> y``, the output of layer 0; perturbation may be None.
-      layers: ``params -> [parameters of layer 1, of layer 2, ...]``.
-      layer: ``(layer parameters, y, mask) -> y``.
-      read: ``(params, y, mask) -> logits``.
-    """
-
-    embed: Callable[[Any, Any, jax.Array | None], jax.Array]
-    layers: Callable[[Any], list[Any]]
-    layer: Callable[[Any, jax.Array, jax.Array], jax.Array]
-    read: Callable[[Any, jax.Array, jax.Array], jax.Array]
 
 
 class TextModel(NamedTuple):
@@ -51,7 +39,6 @@ class TextModel(NamedTuple):
       dim: Width of the tokens.
       init: ``key -> params``, with pretrained ones in their place.
       trained: ``params -> bool`` for each of them, as given word embeddings may be frozen; None where all are trained.
-      layerwise: The same in parts.
     """
 
     module: Classifier | UnrolledClassifier
@@ -59,7 +46,6 @@ class TextModel(NamedTuple):
     dim: int
     init: Callable[[jax.Array], Any]
     trained: Callable[[Any], Any] | None
-    layerwise: Layerwise
 
 
 class TextReading(NamedTuple):
@@ -116,7 +102,17 @@ def build_model(config: TextRunConfig, inputs: TextInputs) -> TextModel:
 
 def _encoder(settings: EncoderOptions, max_length: int, loop: dict[str, Any], inputs: TextInputs) -> TextModel:
     pretrained = inputs.pretrained
-    shape = _shape(settings, max_length, inputs) if pretrained is None else pretrained.config
+    names = ("dim", "num_layers", "num_heads", "hidden_dim")
+    shape = (
+        pretrained.config
+        if pretrained
+        else EncoderConfig(
+            vocabulary_size=inputs.vocabulary_size,
+            max_positions=max_length,
+            padding_token=inputs.spec.tokenizer.padding_token,
+            **{name: getattr(settings, name) for name in names},
+        )
+    )
     encoder = Encoder(shape, dtype=jnp.dtype(settings.dtype), **loop)
     hidden = pretrained.hidden if pretrained is not None and settings.hidden else None
     module = Classifier(encoder, len(inputs.spec.class_names), settings.pooling, hidden)
@@ -130,38 +126,7 @@ def _encoder(settings: EncoderOptions, max_length: int, loop: dict[str, Any], in
         return jax.tree.map_with_path(_widened, params)
 
     trained = _all_but_words if settings.frozen and pretrained is not None else None
-    return TextModel(module, shape.num_layers, shape.dim, init, trained, _encoder_layerwise(module))
-
-
-def _shape(settings: EncoderOptions, max_length: int, inputs: TextInputs) -> models.EncoderConfig:
-    return models.EncoderConfig(
-        vocabulary_size=inputs.vocabulary_size,
-        dim=settings.dim,
-        num_layers=settings.num_layers,
-        num_heads=settings.num_heads,
-        hidden_dim=settings.hidden_dim,
-        max_positions=max_length,
-        padding_token=inputs.spec.tokenizer.padding_token,
-    )
-
-
-def _encoder_layerwise(module: Classifier) -> Layerwise:
-    encoder = module.encoder
-    dtype = encoder.param_dtype if encoder.dtype is None else encoder.dtype
-    embeddings = models.EncoderEmbeddings(encoder.config, encoder.param_dtype)
-    layer = models.EncoderLayer(encoder.config, dtype, encoder.param_dtype)
-    head = models.Head(module.num_classes, module.pooling, module.hidden, encoder.param_dtype)
-
-    def embed(params: Any, batch: Any, perturbation: jax.Array | None) -> Any:
-        variables = {"params": params["params"]["encoder"]["embeddings"]}
-        return jnp.asarray(embeddings.apply(variables, batch.tokens, batch.mask, batch.token_types, perturbation))
-
-    return Layerwise(
-        embed=embed,
-        layers=lambda params: _unstacked(params["params"]["encoder"]["layers"]),
-        layer=lambda layer_params, y, mask: jnp.asarray(layer.apply({"params": layer_params}, y.astype(dtype), mask)),
-        read=lambda params, y, mask: jnp.asarray(head.apply({"params": params["params"]["head"]}, y, mask)),
-    )
+    return TextModel(module, shape.num_layers, shape.dim, init, trained)
 
 
 def _unrolled(settings: UnrolledConfig, max_length: int, loop: dict[str, Any], inputs: TextInputs) -> TextModel:
@@ -198,35 +163,7 @@ def _unrolled(settings: UnrolledConfig, max_length: int, loop: dict[str, Any], i
         return jax.tree.map_with_path(with_table, params)
 
     trained = _all_but_words if settings.frozen and table is not None else None
-    return TextModel(module, settings.num_layers, dim, init, trained, _unrolled_layerwise(module))
-
-
-def _unrolled_layerwise(module: UnrolledClassifier) -> Layerwise:
-    transformer = module.transformer
-    dtype = transformer.dtype
-    embeddings = models.TokenEmbeddings(
-        module.vocabulary_size, transformer.dim, module.max_positions, module.frozen, transformer.param_dtype
-    )
-    head = models.Head(module.num_classes, module.pooling, param_dtype=transformer.param_dtype)
-
-    def embed(params: Any, batch: Any, perturbation: jax.Array | None) -> Any:
-        variables = {"params": params["params"]["embeddings"]}
-        return jnp.asarray(embeddings.apply(variables, batch.tokens, batch.mask, perturbation), dtype)
-
-    def layer(layer_params: UnrolledLayerParams, y: jax.Array, mask: jax.Array) -> jax.Array:
-        return unrolled_layer(jax.tree.map(lambda leaf: leaf.astype(dtype), layer_params), y, mask)
-
-    return Layerwise(
-        embed=embed,
-        layers=lambda params: _unstacked(params["params"]["transformer"]["layers"]),
-        layer=layer,
-        read=lambda params, y, mask: jnp.asarray(head.apply({"params": params["params"]["head"]}, y, mask)),
-    )
-
-
-def _unstacked(layers: Any) -> list[Any]:
-    count = len(jax.tree.leaves(layers)[0])
-    return [jax.tree.map(lambda leaf, place=place: leaf[place], layers) for place in range(count)]
+    return TextModel(module, settings.num_layers, dim, init, trained)
 
 
 def _widened(path: Any, leaf: jax.Array) -> jax.Array:
@@ -251,11 +188,3 @@ def read_sample(logits: Float[Array, "batch classes"], labels: Any) -> TextReadi
 def cross_entropy(logits: Float[Array, "batch classes"], labels: Any) -> Float[Array, "batch"]:
     """-log p(label), in nats."""
     return optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-
-
-def lose_tokens(batch: TokenBatch, key: jax.Array, share: Array) -> TokenBatch:
-    """The batch with a share of every text's tokens masked out; the first one stays, for readouts that see it alone."""
-    whole = jnp.ones(batch.tokens.shape[1:])
-    keys = jax.random.split(key, len(batch.tokens))
-    arrived = jax.vmap(lambda row_key: dropped(whole, row_key, share))(keys) > 0.0
-    return batch._replace(mask=batch.mask & arrived.at[:, 0].set(True))

@@ -1,12 +1,14 @@
 """The frame of tasks of tokens: noise on embeddings, accuracies, and the area under them."""
 
+import math
 from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
 
+from ..config.errors import UserError
 from ..task import Params, Row, Validation
-from .common import L, LayeredTask, Trial, noise_figures
+from .common import L, LayeredTask, Trial
 
 
 class TokenTask(LayeredTask[L]):
@@ -52,7 +54,7 @@ class TokenTask(LayeredTask[L]):
 
     def further_figures(self, params: Params, readings: Mapping[Trial, Any]) -> Row:
         """Returns the area under the accuracy over ``test_gammas`` alone, so that runs compare, and error rates."""
-        gammas = noise_figures(self.config)["test_gammas"]
+        gammas = map(float, self.config.test_gammas)
         return {
             "area": area_under({gamma: self.score_of(readings[Trial(gamma)], "test") for gamma in gammas}),
             "error_rates": (1.0 - readings[self.training_trial].accuracies).tolist(),
@@ -73,3 +75,21 @@ def area_words(evaluation: Row) -> str:
     """Describes the area under the accuracy; "" where there is one gamma."""
     low, high = evaluation["test_gammas"][0], evaluation["test_gammas"][-1]
     return "" if evaluation["area"] is None else f"area {evaluation['area']:.3f} over gamma {low:g} to {high:g}, "
+
+
+def token_deviation(counts: np.ndarray, means: np.ndarray, squares: np.ndarray) -> float:
+    """Standard deviation of an entry of the embeddings of tokens: the unit of the noise on them.
+
+    Args:
+      counts: Number of each token.
+      means: Mean of the entries of each token's embedding.
+      squares: Mean of their squares.
+
+    Raises:
+      UserError: if it is 0, as noise in its unit would be 0 too.
+    """
+    shares = counts / counts.sum()
+    variance = float(shares @ squares) - float(shares @ means) ** 2
+    if not variance > 0.0:
+        raise UserError("all given embeddings of train tokens are one number, so noise would be 0; give others")
+    return math.sqrt(variance)

@@ -1,38 +1,43 @@
 """Video denoising: unrolled transformers on sequences of patches, plain and under descent constraints."""
 
 import dataclasses
-import math
+import zlib
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, UInt8, UInt32
+from jaxtyping import Array, Float, UInt8
 
-from unroll_jax.perturbations import Perturbation, in_turn, layer_noise, lost_layer
+from unroll_jax.models import ViTConfig
 
 from ..config.data import VideoSource
-from ..config.disturbances import Disturbance
 from ..config.errors import UserError, require_extra
-from ..config.video import VideoRunConfig, VideoViTConfig
+from ..config.video import Disturbance, VideoRunConfig, VideoViTConfig, disturbances
 from ..data.clips import SPLITS
 from ..data.pretrained.vit import PretrainedViT
 from ..data.video import VideoSpec, frames_of, load
 from ..sharding.mesh import keep_rows
 from ..system.distributed import weights_checksum
 from ..task import Log, Params, Row, SampleLosses, Task, Validation
-from .common import LayeredTask, Trial, check_noise, constrained_training, feasibility_words, on_batches
-from .noise import add_noise, to_unit
+from .common import (
+    LayeredTask,
+    Trial,
+    add_noise,
+    check_noise,
+    constrained_training,
+    feasibility_words,
+    on_batches,
+    to_unit,
+)
 from .video_models import (
-    Computing,
-    Patches,
     VideoReading,
     build_video_model,
     check_reference,
     describe_collapse,
     load_pretrained_vit,
-    vit_from_spec,
 )
 from .video_samples import (
     Frames,
@@ -40,7 +45,6 @@ from .video_samples import (
     Sequences,
     cleaned_frames,
     keyed_batches,
-    other_source,
     whole_windows,
     window_disturbance,
 )
@@ -51,11 +55,10 @@ WEIGHTS = "weights_checksum"  # in the fingerprint: the one figure that does not
 
 
 class Noisy(NamedTuple):
-    """A batch with its noise: pixels in [0, 1], the same with noise, and keys of noise on layers."""
+    """A batch with its noise: pixels in [0, 1], and the same with noise."""
 
     clean: Clips
     noisy: Clips
-    keys: UInt32[Array, "batch 2"] | None
 
 
 class VideoTask(LayeredTask[VideoRunConfig]):
@@ -75,13 +78,11 @@ class VideoTask(LayeredTask[VideoRunConfig]):
     ):
         super().__init__(config, data, spec)
         self.vit, self._dtype = vit, jnp.promote_types(config.model.dtype, jnp.float32)
-        sizes = Patches.of(self.spec)
         self._variance = config.train_gamma * self.spec.pixel_std
-        computing = Computing(self._dtype, config.remat, config.unroll)
-        self.model = build_video_model(config.model, sizes, computing, vit)
+        self.model = build_video_model(config, self.spec, vit, self._dtype)
         self.num_layers = self.model.num_layers
         if self.model.reads_input:
-            check_reference(config, 0.5 * sizes.pixels * self._variance)
+            check_reference(config, 0.5 * self.spec.token_dim * self._variance)
         self.samples = (Frames if self.model.of_frames else Sequences)(data, self.spec)
         # Muon's steps are the same in either basis.
         turned = getattr(config.primal, "basis", "") == "cosine" and config.primal.name != "muon"
@@ -110,38 +111,29 @@ class VideoTask(LayeredTask[VideoRunConfig]):
     def sample_noise(self, batch: UInt8[Array, "batch tokens pixels"], key: jax.Array) -> Noisy:
         """Draws noise of the strength of training."""
         clean = to_unit(batch, self._dtype)
-        keys = None
-        if self.config.layer_noise > 0.0:
-            keys = jax.random.key_data(jax.random.split(jax.random.fold_in(key, 1), len(batch)))
-        return Noisy(clean, add_noise(clean, self._variance, key), keys)
+        return Noisy(clean, add_noise(clean, self._variance, key))
 
-    def outputs(
-        self, params: Params, noisy: Clips, record: Callable[[Clips], Any], perturb: Perturbation | None = None
-    ) -> Any:
+    def outputs(self, params: Params, noisy: Clips, record: Callable[[Clips], Any]) -> Any:
         """``record(output)`` of layers 0..L, stacked on a leading axis."""
-        return self.model.module.apply(params, noisy, record=record, perturb=perturb)
+        return self.model.module.apply(params, noisy, record=record)
 
     def losses(self, params: Params, batch: Noisy, probe: Any) -> tuple[SampleLosses, Mapping[str, Array]]:
         """Returns the losses of every sample at every layer."""
         del probe
-        perturb = None
-        if batch.keys is not None:
-            perturb = layer_noise(jax.random.wrap_key_data(batch.keys), self.config.layer_noise)
 
         # Samples are averaged after the layers: over many devices, in one reduction rather than one a layer.
         def record(y: Clips) -> Float[Array, "batch"]:
             return _sample_losses(keep_rows(y), batch.clean)
 
-        return self.outputs(params, keep_rows(batch.noisy), record, perturb).T, {}
+        return self.outputs(params, keep_rows(batch.noisy), record).T, {}
 
     def reading(self, params: Params, split: str, trial: Trial) -> VideoReading:
         """Returns losses and health of every layer on a split."""
         if trial.disturbance is not None:
             return self._disturbed(params, split, trial.disturbance)
-        perturbed = (trial.layer_noise, trial.lost) if trial.layer_noise > 0.0 or trial.lost > 0 else ()
         losses, deads, spreads, inputs = [], [], [], []
         for batch, key in keyed_batches(self.samples, split):
-            layers, noisy = self._read(params, batch, trial.gamma * self.spec.pixel_std, key, *perturbed)
+            layers, noisy = self._read(params, batch, trial.gamma * self.spec.pixel_std, key)
             samples, dead, spread = layers
             losses.append(samples.T)
             inputs.append(noisy)
@@ -150,6 +142,12 @@ class VideoTask(LayeredTask[VideoRunConfig]):
         # A unit is dead if it is in every batch; the smallest share bounds that from above.
         dead, spread = np.min(deads, axis=0), np.mean(spreads, axis=0)
         return VideoReading(np.concatenate(losses), np.concatenate(inputs), dead, spread)
+
+    def trials(self) -> dict[str, dict[str, Trial]]:
+        """Returns the levels of noise, and the disturbances one by one at the noise of training."""
+        gamma, several = float(self.config.train_gamma), disturbances(self.config.test_disturbances)
+        disturbed = {one.label: Trial(gamma, disturbance=one) for one in several}
+        return super().trials() | ({f"disturbed_{self.score}": disturbed} if disturbed else {})
 
     def score_of(self, reading: VideoReading, split: str) -> float:
         """Returns the RMSE of the last layer."""
@@ -220,21 +218,16 @@ class VideoTask(LayeredTask[VideoRunConfig]):
         others = f"{noisy:.1f} of its input and {evaluation['floors']['linear layer'][gamma]:.1f} of one linear layer"
         return f"RMSE {rmse:.1f} against {others} at gamma {evaluation['train_gamma']}, {words}"
 
-    def _layers(
-        self, params: Params, batch: Array, variance: Array, key: jax.Array, noise: Any = None, lost: Any = None
-    ) -> tuple[tuple[Array, Array, Array], Array]:
-        """Losses, dead share and spread of all layers, one of them lost or all noisy; and the loss of the input."""
+    def _layers(self, params: Params, batch: Array, variance: Array, key: jax.Array) -> tuple[Any, Array]:
+        """Losses, dead share and spread of all layers; and the loss of the input."""
         clean = to_unit(batch)
         noisy = add_noise(clean, variance, key)
-        perturb = None
-        if noise is not None:
-            perturb = in_turn(lost_layer(lost), layer_noise(jax.random.fold_in(key, 1), noise))
 
         def record(y: Clips) -> tuple[Array, Array, Array]:
             dead = jnp.mean(jnp.all(y == 0.0, axis=(0, 1)), dtype=jnp.float32)
             return _sample_losses(y, clean), dead, jnp.mean(jnp.std(y, axis=0))
 
-        return self.outputs(params, noisy, record, perturb), _sample_losses(noisy, clean)
+        return self.outputs(params, noisy, record), _sample_losses(noisy, clean)
 
     def _denoised(self, params: Params, batch: Array, variance: Array, key: jax.Array) -> Clips:
         """Returns the last layer's output."""
@@ -266,16 +259,16 @@ def open_video(config: VideoRunConfig, log: Log) -> VideoTask:
     require_extra("video")  # evaluation has a floor of scikit-image
     data, vit = load(config.data, log=log), None
     if isinstance(config, VideoViTConfig):
-        side = math.isqrt(data.spec.token_dim)
-        across = data.spec.frame_side // side
-        vit = load_pretrained_vit(config.model, grid=(across, across), side=side, log=log)
+        vit = load_pretrained_vit(config.model, data.spec, log)
     return VideoTask(config, data, vit=vit)
 
 
 def video_of(config: VideoRunConfig, spec: Row) -> VideoTask:
     """Returns the task that `VideoTask.model_spec` describes, without its data."""
     sizes = {name: value for name, value in spec.items() if name != "pretrained"}
-    return VideoTask(config, None, VideoSpec.from_json(sizes), vit_from_spec(spec.get("pretrained")))
+    shape = spec.get("pretrained")
+    vit = None if shape is None else PretrainedViT(ViTConfig(**shape), {})  # its weights are then loaded
+    return VideoTask(config, None, VideoSpec.from_json(sizes), vit)
 
 
 def on_other_video(task: Task, source: VideoSource, root: str | None, log: Log) -> tuple[VideoTask, str]:
@@ -288,9 +281,13 @@ def on_other_video(task: Task, source: VideoSource, root: str | None, log: Log) 
     """
     if not isinstance(task, VideoTask):
         raise UserError(f"--on-source is for video, this run is of {task.config.task}; leave it out")
-    options, file = other_source(task.config.data, source, root)
-    config = dataclasses.replace(task.config, data=options)
-    return VideoTask(config, OtherTestSplit(task.data, load(options, log=log)), task.spec, task.vit), file
+    if root is None and source != "photos":
+        raise UserError(f"--on-source {source} needs --on-root: the folder, archive or video file to test on")
+    options = dataclasses.replace(task.config.data, source=source, root=root)
+    name = Path(root).resolve() if root else Path(source)
+    file = f"evaluation_on_{name.stem}_{zlib.crc32(str(name).encode()):08x}.json"
+    data = OtherTestSplit(task.data, load(options, log=log))
+    return VideoTask(dataclasses.replace(task.config, data=options), data, task.spec, task.vit), file
 
 
 def _sample_losses(y: Clips, clean: Clips) -> Float[Array, "batch"]:

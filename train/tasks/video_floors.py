@@ -13,7 +13,7 @@ from skimage.restoration import denoise_tv_chambolle
 
 from ..data.video import frames_from
 from ..task import Row
-from .noise import add_noise, to_unit
+from .common import add_noise, to_unit
 from .video_samples import BATCH_SIZE, keyed_batches
 
 LINEAR, CLASSICAL = "linear layer", "total variation"

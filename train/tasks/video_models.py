@@ -1,6 +1,5 @@
 """Models of video denoising, built from their options, and the check of their outputs."""
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -22,7 +21,6 @@ from unroll_jax.models import (
 )
 
 from ..config.errors import OptionError, UserError, option_text
-from ..config.run import Remat
 from ..config.video import DustOptions, ModelConfig, VideoRunConfig, ViTOptions
 from ..data.pretrained.vit import PretrainedViT, load_vit, start_from
 from ..data.video import VideoSpec
@@ -35,37 +33,6 @@ DEAD_SHARE = 0.5
 CONSTANT_SPREAD = 0.1
 # Mean multipliers of feasible runs stay of the order of 1.
 WOUND_UP = 5.0
-
-
-class Patches(NamedTuple):
-    """Sizes of prepared video: frames of a window, patches of a frame, pixels of a patch."""
-
-    frames: int
-    positions: int
-    pixels: int
-
-    @classmethod
-    def of(cls, spec: VideoSpec) -> "Patches":
-        """Returns the sizes of prepared video."""
-        return cls(spec.num_tokens, (spec.frame_side // math.isqrt(spec.token_dim)) ** 2, spec.token_dim)
-
-
-class Computing(NamedTuple):
-    """Options for the computation of layers.
-
-    Attributes:
-      param_dtype: Dtype of the parameters.
-      remat: Policy of rematerialisation, a name of `POLICIES`.
-      unroll: Layers in one iteration of the scan.
-    """
-
-    param_dtype: Any
-    remat: Remat
-    unroll: int | None
-
-    def options(self) -> dict[str, Any]:
-        """Returns the options of a module."""
-        return {"param_dtype": self.param_dtype, "remat": POLICIES[self.remat] or False, "unroll": self.unroll}
 
 
 class VideoModel(NamedTuple):
@@ -88,90 +55,72 @@ class VideoModel(NamedTuple):
     reads_input: bool = False
 
 
-@functools.singledispatch
-def build_video_model(model: Any, sizes: Patches, computing: Computing, vit: PretrainedViT | None) -> VideoModel:
-    """Builds the model of its options.
-
-    Args:
-      model: Options of the model.
-      sizes: Sizes of the video.
-      computing: Options for the computation of layers.
-      vit: Pretrained weights of a vision transformer, or None.
-    """
-    raise TypeError(f"no model of video is known for {type(model).__name__}")
+def patches_across(spec: VideoSpec) -> int:
+    """Patches on a side of a frame."""
+    return spec.frame_side // math.isqrt(spec.token_dim)
 
 
-@build_video_model.register
-def _(model: ModelConfig, sizes: Patches, computing: Computing, vit: PretrainedViT | None) -> VideoModel:
-    if model.rank is not None and not 1 <= model.rank <= sizes.pixels:
-        raise OptionError("model.rank", f"between 1 and the token width {sizes.pixels}", model.rank)
-    module = UnrolledTransformer(
-        dim=sizes.pixels,
+def build_video_model(
+    config: VideoRunConfig, spec: VideoSpec, vit: PretrainedViT | None, param_dtype: Any
+) -> VideoModel:
+    """Builds the model of a configuration; ``vit`` are pretrained weights of a vision transformer, or None."""
+    loop: dict[str, Any] = {"remat": POLICIES[config.remat] or False, "unroll": config.unroll}
+    model, dim = config.model, spec.token_dim
+    if isinstance(model, ViTOptions):
+        return _vit(model, spec, vit, loop)
+    shared = {"dtype": jnp.dtype(model.dtype), "self_loops": model.self_loops, "param_dtype": param_dtype, **loop}
+    module = _dust(model, dim, shared) if isinstance(model, DustOptions) else _transformer(model, dim, shared)
+
+    def init(key: jax.Array) -> Params:
+        return dict(module.init(key, jnp.zeros((1, spec.num_tokens, dim))))
+
+    of_input = isinstance(model, ModelConfig)
+    bases = cosine_bases(dim) if of_input else dictionary_bases(dim)
+    return VideoModel(module, model.num_layers, init, bases=bases, reads_input=of_input)
+
+
+def _transformer(model: ModelConfig, dim: int, shared: dict[str, Any]) -> nn.Module:
+    if model.rank is not None and model.rank > dim:
+        raise OptionError("model.rank", f"between 1 and the token width {dim}", model.rank)
+    return UnrolledTransformer(
+        dim=dim,
         num_layers=model.num_layers,
         rank=model.rank,
-        dtype=jnp.dtype(model.dtype),
-        self_loops=model.self_loops,
         V_init=dct(model.attention_scale),
         W_init=scaled_identity(model.mixing),
         U_init=scaled_identity(1.0 - model.mixing),
-        **computing.options(),
-    )
-    return VideoModel(
-        module, model.num_layers, _init(module, sizes), bases=cosine_bases(sizes.pixels), reads_input=True
+        **shared,
     )
 
 
-@build_video_model.register
-def _(model: DustOptions, sizes: Patches, computing: Computing, vit: PretrainedViT | None) -> VideoModel:
-    module = DUST(
-        dim=sizes.pixels,
-        num_atoms=model.num_atoms,
-        num_layers=model.num_layers,
-        tied=model.tied,
-        sparsity=model.sparsity,
-        attention_scale=model.attention_scale,
-        train_attention=model.train_attention,
-        self_loops=model.self_loops,
-        dtype=jnp.dtype(model.dtype),
-        **computing.options(),
-    )
-    return VideoModel(module, model.num_layers, _init(module, sizes), bases=dictionary_bases(sizes.pixels))
+def _dust(model: DustOptions, dim: int, shared: dict[str, Any]) -> nn.Module:
+    names = ("num_atoms", "num_layers", "tied", "sparsity", "attention_scale", "train_attention")
+    return DUST(dim=dim, **{name: getattr(model, name) for name in names}, **shared)
 
 
-@build_video_model.register
-def _(model: ViTOptions, sizes: Patches, computing: Computing, vit: PretrainedViT | None) -> VideoModel:
-    shape = _vit_shape(model, sizes) if vit is None else vit.config
-    remat = POLICIES[computing.remat] or False
-    module = ViT(shape, dtype=jnp.dtype(model.dtype), remat=remat, unroll=computing.unroll)
+def _vit(model: ViTOptions, spec: VideoSpec, vit: PretrainedViT | None, loop: dict[str, Any]) -> VideoModel:
+    names = ("dim", "num_layers", "num_heads", "hidden_dim", "reading", "mean", "std")
+    options = {name: getattr(model, name) for name in names}
+    sizes = {"num_patches": patches_across(spec) ** 2, "pixels": spec.token_dim}
+    shape = ViTConfig(**sizes, **options) if vit is None else vit.config
+    module = ViT(shape, dtype=jnp.dtype(model.dtype), **loop)
 
     def init(key: jax.Array) -> Params:
         if vit is not None and vit.params:
             return start_from(vit, module, key)
-        return module.init(key, jnp.zeros((1, sizes.positions, sizes.pixels)))
+        return module.init(key, jnp.zeros((1, *sizes.values())))
 
     return VideoModel(module, shape.num_layers, init, of_frames=True)
 
 
-def load_pretrained_vit(options: ViTOptions, *, grid: tuple[int, int], side: int, log: Log) -> PretrainedViT | None:
+def load_pretrained_vit(options: ViTOptions, spec: VideoSpec, log: Log) -> PretrainedViT | None:
     """Loads the pretrained weights that the options name, for frames of a grid of patches; None without a name."""
     if options.pretrained is None:
         return None
-    return load_vit(
-        options.pretrained,
-        grid=grid,
-        side=side,
-        reading=options.reading,
-        mean=options.mean,
-        std=options.std,
-        revision=options.revision,
-        option="--model.pretrained",
-        log=log,
-    )
-
-
-def vit_from_spec(shape: dict[str, Any] | None) -> PretrainedViT | None:
-    """Returns a ViT of a shape without weights, which are then loaded; None for None."""
-    return None if shape is None else PretrainedViT(ViTConfig(**shape), {})
+    across = patches_across(spec)
+    fields = {name: getattr(options, name) for name in ("reading", "mean", "std", "revision")}
+    where = {"grid": (across, across), "side": math.isqrt(spec.token_dim), "option": "--model.pretrained"}
+    return load_vit(options.pretrained, **fields, **where, log=log)
 
 
 class VideoReading(NamedTuple):
@@ -224,21 +173,3 @@ def describe_collapse(
         return None
     losses = f"output loss {layer_losses[-1]:.2f}, input {layer_losses[0]:.2f}"
     return f"the model has collapsed ({losses}): {', '.join(causes)}"
-
-
-def _init(module: nn.Module, sizes: Patches) -> Callable[[jax.Array], Params]:
-    return lambda key: dict(module.init(key, jnp.zeros((1, sizes.frames, sizes.pixels))))
-
-
-def _vit_shape(options: ViTOptions, sizes: Patches) -> ViTConfig:
-    return ViTConfig(
-        num_patches=sizes.positions,
-        pixels=sizes.pixels,
-        dim=options.dim,
-        num_layers=options.num_layers,
-        num_heads=options.num_heads,
-        hidden_dim=options.hidden_dim,
-        reading=options.reading,
-        mean=options.mean,
-        std=options.std,
-    )

@@ -1,11 +1,8 @@
 """Samples of prepared video, whole frames from them, and test splits of other videos."""
 
-import dataclasses
 import functools
 import math
-import zlib
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,14 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, UInt8
 
-from unroll_jax.disturbances import dropped
+from unroll_jax.disturbances import blur, dropped, salt_and_pepper
 
-from ..config.data import DataConfig, VideoSource
-from ..config.disturbances import Disturbance
-from ..config.errors import UserError
+from ..config.video import BLUR, SALT_AND_PEPPER, Disturbance
 from ..data.reader import in_order, read_ahead, shuffled
 from ..data.video import VideoSpec, frames_from, patch_sequences
-from .noise import NOISE_SEED, disturbed, keyed, to_unit
+from .common import NOISE_SEED, keyed, to_unit
 
 Batch = UInt8[np.ndarray, "batch tokens pixels"]
 
@@ -146,16 +141,19 @@ def window_disturbance(
 ) -> Callable[[Array, Array], tuple[Array, Array]]:
     """``(sequences of whole windows, numbers of the windows) -> (noisy, clean)``, in [0, 1].
 
-    Whole frames are disturbed: blur crosses patches, and a lost frame shows the last one that arrived, as in decoders.
+    Whole frames are disturbed in the order of a camera: blur comes before the sensor's noise, the others after it. Blur
+    crosses patches, and a lost frame shows the last one that arrived, as in decoders.
     """
     side, size = math.isqrt(spec.token_dim), (spec.frame_side, spec.frame_side)
-    lose = functools.partial(dropped, fill="last")
+    kind, strength = disturbance
+    change = salt_and_pepper if kind == SALT_AND_PEPPER else functools.partial(dropped, fill="last")
 
     def window(sequences: Any, number: Array) -> Any:
         of_noise, of_loss = jax.random.split(jax.random.fold_in(jax.random.key(NOISE_SEED), number))
-        frames = frames_from(sequences, size, side=side)
+        frames = jnp.asarray(frames_from(sequences, size, side=side))
         noise = math.sqrt(variance) * jax.random.normal(of_noise, frames.shape)
-        noisy: Any = disturbed(jnp.asarray(frames), noise, disturbance, of_loss, lose=lose)
+        is_blur = kind == BLUR
+        noisy: Any = blur(frames, strength) + noise if is_blur else change(frames + noise, of_loss, strength)
         return patch_sequences(noisy, side=side)
 
     def disturb(batch: Array, numbers: Array) -> tuple[Array, Array]:
@@ -192,16 +190,3 @@ class OtherTestSplit:
 
     def _of(self, split: str) -> Any:
         return self._other if split == "test" else self._data
-
-
-def other_source(data: DataConfig, source: VideoSource, root: str | None) -> tuple[DataConfig, str]:
-    """Options of another video to test on, and the file of its evaluation.
-
-    Raises:
-      UserError: if the source needs a root.
-    """
-    if root is None and source != "photos":
-        raise UserError(f"--on-source {source} needs --on-root: the folder, archive or video file to test on")
-    name = Path(root).resolve() if root else Path(source)
-    file = f"evaluation_on_{name.stem}_{zlib.crc32(str(name).encode()):08x}.json"
-    return dataclasses.replace(data, source=source, root=root), file

@@ -1,102 +1,102 @@
-"""Accuracy of image classifiers under disturbances, noise and attacks, and certified against any attack."""
+"""Accuracy of image classifiers under noise and attacks on the pixels, and certified against any attack."""
 
+import dataclasses
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import tyro
+from annotated_types import Ge, Le
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from optax.projections import projection_l2_ball
 
-from ..config.disturbances import Disturbance, disturbances
-from ..config.images import ImageTaskConfig, SupervisedConfig
-from ..config.networks import is_certifiable
-from ..data.pictures import NOT_COUNTED
-from ..sharding.mesh import gathered
-from ..task import Params, Row
-from .common import on_batches
-from .image_models import certified_radius, lipschitz_bound
-from .image_scores import confusion, scores
-from .noise import NOISE_SEED, disturbed, to_unit
+from unroll_jax.train.config.fields import Count, Positive, check_fields, check_rules
+from unroll_jax.train.config.images import is_certifiable
+from unroll_jax.train.sharding.mesh import gathered
+from unroll_jax.train.task import Params, Row
+from unroll_jax.train.tasks.common import NOISE_SEED, on_batches, to_unit
+from unroll_jax.train.tasks.image_models import lipschitz_bound
+from unroll_jax.train.tasks.images import ImageTask
 
 # Length of an attack's steps over the radius, over all steps: from any start the far side of the ball is reached.
 REACH = 2.5
 
 Images = Float[Array, "batch height width channels"]
 Batch = tuple[np.ndarray, np.ndarray, np.ndarray]  # images, labels, numbers of the examples
-Logits = Callable[[Params, Array], Array]
 
 
-def robustness(config: SupervisedConfig, data: Any, logits: Logits, params: Params) -> Row:
-    """Scores on the test split by disturbance, level of noise and radius of attack, as the options tell.
+@dataclasses.dataclass(frozen=True)
+class RobustnessConfig:
+    """Evaluate runs of image classifiers under noise and attacks on the pixels, which are in [0, 1]."""
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Run folders, whose evaluation.json gets the figures."""
+    noises: tuple[Positive, ...] = ()
+    """Standard deviations of Gaussian noise."""
+    attacks: tuple[Positive, ...] = ()
+    """Radii of a projected-gradient attack (PGD), in the Euclidean norm of all pixels of an image; OptEq and plain
+    networks have the certified accuracy too."""
+    attack_steps: Annotated[int, Ge(1), Le(10**4)] = 20
+    """Gradient steps of the attack."""
+    attack_examples: Count = 1000
+    """Number of examples of the test split that are attacked, evenly spread over it."""
+
+    def check(self) -> None:
+        """Checks every value, and that levels differ."""
+        check_fields(self)
+        each = "positive and finite, each once"
+        check_rules(self, ((name, each, len(set(levels)) == len(levels)) for name, levels in self.levels.items()))
+
+    @property
+    def levels(self) -> dict[str, tuple[float, ...]]:
+        """Strengths of noise, and radii of attacks."""
+        return {"noises": self.noises, "attacks": self.attacks}
+
+
+def robustness(task: ImageTask, params: Params, config: RobustnessConfig) -> Row:
+    """Accuracies on the test split by level of noise and radius of attack.
 
     Noise and starts of attacks belong to the examples: they are the same for every run, level (scaled) and batch size.
 
-    Args:
-      config: All options; scenes have disturbances alone.
-      data: Images with a test split.
-      logits: ``(params, pixels in [0, 1]) -> logits``.
-      params: Parameters of the model.
-
     Returns:
-      ``disturbed_accuracy``, or of scenes ``disturbed_intersection_over_union``, by label; ``noise_accuracy`` and
-      ``attack_accuracy`` by level; with the latter ``attacked_examples``, ``attack_steps`` and the accuracy on these
-      examples without an attack, and for certifiable networks ``lipschitz_bound`` and ``certified_accuracy`` of the
-      whole split.
+      ``noise_accuracy`` and ``attack_accuracy`` by level; with the latter ``attacked_examples``, ``attack_steps`` and
+      the accuracy on these examples without an attack, and for certifiable networks ``lipschitz_bound`` and
+      ``certified_accuracy`` of the whole split.
     """
-    params = gathered(params)
-    several = disturbances(config.test_disturbances)
-    scored = {one.label: _disturbed(config, data, logits, params, one) for one in several}
-    figures: Row = {f"disturbed_{config.best_by}": scored} if scored else {}
-    if not isinstance(config, ImageTaskConfig):
-        return figures
-    if config.test_noises:
-        figures |= _noisy(config, data, logits, params)
-    if config.test_attacks:
-        figures |= _attacked(config, data, logits, params)
-        if is_certifiable(config.network):
-            figures |= _certified(config, data, logits, params)
+    params, figures = gathered(params), Row()
+    if config.noises:
+        figures |= _noisy(task, params, config)
+    if config.attacks:
+        figures |= _attacked(task, params, config)
+        if is_certifiable(task.config.network):
+            figures |= _certified(task, params, config)
     return figures
 
 
-def _disturbed(config: SupervisedConfig, data: Any, logits: Logits, params: Params, one: Disturbance) -> float:
-    """Returns the score that selects the best checkpoint."""
-
-    def disturb(pixels: Array, key: Array) -> Array:
-        return disturbed(pixels, 0.0, one, key, axes=(0, 1))
-
-    def matrix(params: Params, batch: Batch) -> Array:
-        return confusion(logits(params, jax.vmap(disturb)(to_unit(batch[0]), _keys(batch))), jnp.asarray(batch[1]))
-
-    measure, matrices = on_batches(matrix), []
-    for (images, labels, numbers), count in _batches(config, data):
-        labels = np.where(np.arange(len(labels)).reshape(-1, *[1] * (labels.ndim - 1)) < count, labels, NOT_COUNTED)
-        matrices.append(measure(params, (images, labels, numbers)))
-    return float(getattr(scores(np.sum(matrices, axis=0)), config.best_by))
-
-
-def _noisy(config: ImageTaskConfig, data: Any, logits: Logits, params: Params) -> Row:
+def _noisy(task: ImageTask, params: Params, config: RobustnessConfig) -> Row:
     def right(params: Params, batch: Batch, level: Array) -> Array:
         pixels = to_unit(batch[0])
         noise = jax.vmap(lambda key: jax.random.normal(key, pixels.shape[1:]))(_keys(batch))
-        return right_answers(logits(params, pixels + level * noise), batch[1])
+        return right_answers(task.logits(params, pixels + level * noise), batch[1])
 
     measure = on_batches(right)
     shares = {
         str(level): float(
-            np.mean(np.concatenate([measure(params, batch, level)[:count] for batch, count in _batches(config, data)]))
+            np.mean(np.concatenate([measure(params, batch, level)[:count] for batch, count in _batches(task)]))
         )
-        for level in sorted(map(float, config.test_noises))
+        for level in sorted(map(float, config.noises))
     }
     return {"noise_accuracy": shares}
 
 
-def _attacked(config: ImageTaskConfig, data: Any, logits: Logits, params: Params) -> Row:
+def _attacked(task: ImageTask, params: Params, config: RobustnessConfig) -> Row:
     def stands(params: Params, batch: Batch, radius: Array) -> tuple[Array, Array]:
         steps = config.attack_steps
         outcome = attack(
-            lambda pixels: logits(params, pixels),
+            lambda pixels: task.logits(params, pixels),
             to_unit(batch[0]),
             jnp.asarray(batch[1]),
             _keys(batch),
@@ -106,11 +106,9 @@ def _attacked(config: ImageTaskConfig, data: Any, logits: Logits, params: Params
         return outcome.right, outcome.stands
 
     measure, shares = on_batches(stands), dict[str, float]()
-    most, right = min(config.attack_examples, data.num_examples("test")), np.zeros(0)
-    for radius in sorted(map(float, config.test_attacks)):
-        several = [
-            [part[:count] for part in measure(params, batch, radius)] for batch, count in _batches(config, data, most)
-        ]
+    most, right = min(config.attack_examples, task.data.num_examples("test")), np.zeros(0)
+    for radius in sorted(map(float, config.attacks)):
+        several = [[part[:count] for part in measure(params, batch, radius)] for batch, count in _batches(task, most)]
         right, standing = (np.concatenate(parts) for parts in zip(*several, strict=True))
         shares[str(radius)] = float(np.mean(standing))
     clean = float(np.mean(right))
@@ -118,14 +116,25 @@ def _attacked(config: ImageTaskConfig, data: Any, logits: Logits, params: Params
     return {"attack_accuracy": shares, **of}
 
 
-def _certified(config: ImageTaskConfig, data: Any, logits: Logits, params: Params) -> Row:
-    free = float(lipschitz_bound(config.network, params, data.shape[:2], data.std))
-    bound = free if config.lipschitz is None else min(free, config.lipschitz)
-    measure = on_batches(lambda params, batch: _margins(logits(params, to_unit(batch[0])), batch[1]))
-    margins = np.concatenate([measure(params, batch)[:count] for batch, count in _batches(config, data)])
+def _certified(task: ImageTask, params: Params, config: RobustnessConfig) -> Row:
+    free = float(lipschitz_bound(task.config.network, params, task.spec.shape[:2], task.spec.std))
+    bound = free if task.lipschitz is None else min(free, task.lipschitz)
+    measure = on_batches(lambda params, batch: _margins(task.logits(params, to_unit(batch[0])), batch[1]))
+    margins = np.concatenate([measure(params, batch)[:count] for batch, count in _batches(task)])
     radii = certified_radius(margins, bound)
-    shares = {str(radius): float(np.mean(radii > radius)) for radius in sorted(map(float, config.test_attacks))}
+    shares = {str(radius): float(np.mean(radii > radius)) for radius in sorted(map(float, config.attacks))}
     return {"lipschitz_bound": bound, "certified_accuracy": shares}
+
+
+def certified_radius(margin: Float[np.ndarray, "*batch"], lipschitz: float) -> Float[np.ndarray, "*batch"]:
+    r"""Returns the radius in which pixels can move without changing the class: :math:`margin / (\sqrt 2 L)`.
+
+    ``margin`` is the logit of the class less the largest other. It is a difference of two logits, which moves by at
+    most :math:`\sqrt 2` times as much as all of them.
+
+    Source: Tsuzuku, Sato, Sugiyama (2018), "Lipschitz-margin training", Proposition 1.
+    """
+    return margin / (np.sqrt(2.0) * lipschitz)
 
 
 def _margins(logits: Float[Array, "batch classes"], labels: Any) -> Float[Array, " batch"]:
@@ -140,14 +149,14 @@ def _keys(batch: Batch) -> Array:
     return jax.vmap(lambda number: jax.random.fold_in(root, number))(jnp.asarray(batch[2]))
 
 
-def _batches(config: SupervisedConfig, data: Any, most: int | None = None) -> Iterator[tuple[Batch, int]]:
+def _batches(task: ImageTask, most: int | None = None) -> Iterator[tuple[Batch, int]]:
     """Yields batches of examples evenly spread over the test split, all of one size, and how many rows count."""
-    total, size = data.num_examples("test"), config.batch_size
+    total, size = task.data.num_examples("test"), task.config.batch_size
     count = total if most is None else min(most, total)
     chosen = np.arange(count) * total // count
     for begun in range(0, len(chosen), size):
         numbers = chosen[begun : begun + size]
-        batch = data.read("test", numbers)
+        batch = task.data.read("test", numbers)
         parts = (batch.images, batch.labels, numbers.astype(np.int32))
         filled = [np.resize(np.asarray(part), (size, *np.shape(part)[1:])) for part in parts]
         yield (filled[0], filled[1], filled[2]), len(numbers)

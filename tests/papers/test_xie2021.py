@@ -9,20 +9,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import ndimage
 
-from tests.supervised.conftest import Fields, Stripes, traced
+from papers.xie2021.__main__ import main
+from papers.xie2021.robustness import RobustnessConfig, attack, robustness
+from tests.supervised.conftest import start, stripes, traced
 from tests.supervised.test_runs import small
 from unroll_jax.certificates import conv_norm_bound
 from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.config.networks import is_certifiable
-from unroll_jax.train.data.pictures import NOT_COUNTED, PictureBatch
-from unroll_jax.train.main import evaluate_again
+from unroll_jax.train.config.images import is_certifiable
 from unroll_jax.train.main import report as write_report
 from unroll_jax.train.tasks.image_models import lipschitz_bound
-from unroll_jax.train.tasks.robustness import attack, robustness
 
 pytestmark = [pytest.mark.xdist_group("images"), pytest.mark.slow]
+
+__all__ = ["start", "stripes"]  # fixtures
 
 RADII = (0.05, 0.3, 1.0)
 
@@ -89,12 +89,12 @@ def test_an_attack_finds_its_way_where_the_answer_is_sure():
     "name", ["image-dnn", *(pytest.param(f"image-{name}", marks=pytest.mark.slow) for name in ("opteq", "mon", "ode"))]
 )
 def test_attacks_cost_accuracy_and_certificates_promise_less_than_they_leave(name):
-    config = dataclasses.replace(small(name), test_noises=(0.1,), test_attacks=RADII, attack_steps=4)
+    config = small(name)
     task, init, step = traced(config)
     state = init()
     for _, batch in zip(range(20), task.batches(0, None), strict=False):
         state, _ = step(state, batch)
-    figures = robustness(config, task.data, task.logits, state.params)
+    figures = robustness(task, state.params, RobustnessConfig((), noises=(0.1,), attacks=RADII, attack_steps=4))
     clean = task.split_scores(state.params, "test").scores.accuracy
     left = [figures["attack_accuracy"][str(radius)] for radius in RADII]
     assert list(figures["noise_accuracy"]) == ["0.1"]
@@ -163,41 +163,35 @@ def test_what_is_not_held_by_a_certified_norm_is_not_certified():
 
 
 def test_figures_do_not_depend_on_the_batch_size():
-    config = dataclasses.replace(small("image-dnn"), test_noises=(0.5,), test_attacks=(0.3,), attack_examples=7)
-    task, init, _ = traced(config)
-    params, configs = init().params, [dataclasses.replace(config, batch_size=size) for size in (3, 16)]
-    one, other = (robustness(each, task.data, task.logits, params) for each in configs)
+    config = RobustnessConfig((), noises=(0.5,), attacks=(0.3,), attack_examples=7)
+    tasks = [traced(dataclasses.replace(small("image-dnn"), batch_size=size)) for size in (3, 16)]
+    one, other = (robustness(each.task, tasks[0].init().params, config) for each in tasks)
     assert one == other
     assert one["attacked_examples"] == 7
 
 
-def test_a_run_is_evaluated_and_reported_with_disturbed_pixels(start, stripes, tmp_path):
-    config = dataclasses.replace(small("image-dnn"), test_noises=(0.2,))
-    start(config, "image-dnn")
+def test_a_run_is_evaluated_and_reported_with_disturbed_pixels(start, stripes, tmp_path, capsys):
+    start(small("image-dnn"), "image-dnn")
     folder = tmp_path / "run"
     read = lambda: json.loads((folder / "evaluation.json").read_text())  # noqa: E731
-    assert list(read()["noise_accuracy"]) == ["0.2"]
-    assert "attack_accuracy" not in read()
-    words = ["--test-disturbances", "blur=0.7"]
-    evaluate_again([str(folder), "--test-attacks", "0.3", "0.1", "--attack-steps", "3", *words])
+    before = read()
+    assert main([str(folder), "--noises", "0.2"]) == 0
+    assert main([str(folder), "--attacks", "0.3", "0.1", "--attack-steps", "3"]) == 0
     evaluation = read()
     assert list(evaluation["attack_accuracy"]) == list(evaluation["certified_accuracy"]) == ["0.1", "0.3"]
     assert list(evaluation["noise_accuracy"]) == ["0.2"]
-    assert list(evaluation["disturbed_accuracy"]) == ["blur=0.7"]
+    assert before.items() <= evaluation.items()
+    for words in (["--noises", "0"], ["--attacks", "0.1", "0.1"], ["--attacks", "0.1", "--attack-steps", "0"]):
+        assert main([str(folder), *words]) == 2
+        assert words[0 if len(words) < 4 else 2] in capsys.readouterr().err
+    assert read() == evaluation
     write_report([str(folder), "--out", str(tmp_path / "report")])
     page = (tmp_path / "report" / "index.html").read_text()
-    for words in ("blur=0.7", "noise 0.2", "attack 0.3", "certified 0.1"):
+    for words in ("noise 0.2", "attack 0.3", "certified 0.1"):
         assert words in page
 
 
 BAD = {
-    "noise": (
-        "image-dnn",
-        {"test_noises": (0.0,)},
-        "test_noises must be positive and finite",
-    ),
-    "steps": ("image-dnn", {"test_attacks": (0.1,), "attack_steps": 0}, "attack_steps must be a whole number from 1"),
-    "no attack": ("image-dnn", {"attack_steps": 5}, "attack_steps=5 has no effect without test_attacks; leave it out"),
     "a limit of 0": ("image-dnn", {"lipschitz": 0.0}, "lipschitz must be positive and finite, or None, got 0.0"),
     "a network without a bound": ("image-mon", {"lipschitz": 1.0}, "lipschitz must be None except for plain networks"),
 }
@@ -207,38 +201,3 @@ BAD = {
 def test_a_bad_option_is_one_line(name, options, words):
     with pytest.raises(UserError, match=words):
         dataclasses.replace(small(name), **options).check()
-
-
-def brightness(params, pixels):
-    """Logits of images, or of their pixels: class 1 where a pixel, or the first of an image, is above a half."""
-    bright = pixels[..., 0] - 0.5
-    return jnp.stack([jnp.zeros_like(bright), bright], axis=-1)
-
-
-def test_scenes_under_a_blur_have_the_scores_that_scipy_s_blur_has():
-    config = dataclasses.replace(small("segment-fcn", epochs=2), test_disturbances=("blur=1.5",))
-    config.check()
-    data = Fields()
-    figures = robustness(config, data, brightness, {"none": jnp.zeros(1)})
-    images, labels = data.splits["test"]
-    blurred = ndimage.gaussian_filter(images / 255.0, (0.0, 1.5, 1.5, 0.0))
-    predicted, counts = blurred[..., 0] > 0.5, labels != NOT_COUNTED
-    overlaps = [
-        np.sum((predicted == one) & (labels == one)) / np.sum(counts & ((predicted == one) | (labels == one)))
-        for one in (0, 1)
-    ]
-    assert figures == {"disturbed_intersection_over_union": {"blur=1.5": pytest.approx(np.mean(overlaps))}}
-
-
-def test_images_under_salt_and_pepper_have_answers_of_the_share_that_is_replaced():
-    """All are grey and of class 0; white first pixels, half of what is replaced, make class 1 of them."""
-    data = Stripes()
-    data.splits["test"] = PictureBatch(np.full((2000, 4, 4, 1), 100, np.uint8), np.zeros(2000, np.int32))
-    logits = lambda params, pixels: brightness(params, pixels)[:, 0, 0]  # noqa: E731
-    shares = []
-    for size in (300, 1000):  # the first leaves a rest
-        config = dataclasses.replace(small("image-dnn"), batch_size=size, test_disturbances=("salt-and-pepper=0.4",))
-        figures = robustness(config, data, logits, {"none": jnp.zeros(1)})
-        shares.append(figures["disturbed_accuracy"]["salt-and-pepper=0.4"])
-    assert shares[0] == shares[1]
-    assert shares[0] == pytest.approx(0.8, abs=5 * math.sqrt(0.16 / 2000))
