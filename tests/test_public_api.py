@@ -104,7 +104,7 @@ NAMES = {
             bicgstab_gmres picard_anderson
         """,
         "0.3.0": """
-            implicit_argmin implicit_root
+            implicit_argmin implicit_root neumann_gcr
         """,
     },
     "unroll_jax.models": {

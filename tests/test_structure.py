@@ -96,6 +96,7 @@ FLOORS_OF_ROOMS = {
         "checks": 1,
         "jaxopt_loops": 1,
         "linear": 1,
+        "neumann_gcr": 1,
         "opened": 1,
         "preconditioned": 1,
         "progress": 1,

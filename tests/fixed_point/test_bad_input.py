@@ -102,6 +102,7 @@ def test_nan_in_the_parameters_is_an_error_that_says_so():
         (lambda: fp.averaged(p=0.5, c=0.25), r"p \+ 2 c < 1"),
         (lambda: fp.gmres(0), "restart must be at least 1"),
         (lambda: fp.bicgstab_gmres(0), "restart must be at least 1"),
+        (lambda: fp.neumann_gcr(0), "window must be at least 1"),
         (lambda: fp.picard_anderson(1.0), "fall must be above 1 and finite, got 1.0"),
         (lambda: fp.picard_anderson(float("inf")), "fall must be above 1 and finite, got inf"),
         (lambda: fp.picard_anderson(window=0), "window must be at least 1"),

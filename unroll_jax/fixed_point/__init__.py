@@ -18,6 +18,7 @@ from unroll_jax.fixed_point.adjoints import (
     conjugate_gradient,
     gmres,
     neumann,
+    neumann_gcr,
     one_step,
     unrolled,
 )
@@ -86,6 +87,7 @@ __all__ = [
     "monotone_resolvent",
     "monotone_weight",
     "neumann",
+    "neumann_gcr",
     "newton_cg",
     "one_step",
     "peaceman_rachford",

@@ -10,6 +10,7 @@ from unroll_jax.arguments import at_least, checked, look_up
 from unroll_jax.fixed_point import linear
 from unroll_jax.fixed_point.iteration import run
 from unroll_jax.fixed_point.jaxopt_loops import jaxopt_adjoint
+from unroll_jax.fixed_point.neumann_gcr import neumann_gcr as solve_general
 from unroll_jax.fixed_point.problem import Adjoint, Linear, Problem, SolveInfo, Unrolled, norm
 from unroll_jax.fixed_point.quasi_newton import anderson
 
@@ -21,6 +22,7 @@ __all__ = [
     "conjugate_gradient",
     "gmres",
     "neumann",
+    "neumann_gcr",
     "one_step",
     "resolve_adjoint",
     "unrolled",
@@ -116,6 +118,33 @@ def bicgstab_gmres(restart: int = 20) -> Adjoint:
         return jax.lax.while_loop(lambda carry: carry[2], again, (w, info, jnp.any(~info.converged)))[:2]
 
     return Adjoint(solve)
+
+
+@checked(window=at_least(1))
+def neumann_gcr(window: int = 20) -> Adjoint:
+    """The Neumann series as long as it converges quickly, then generalised conjugate residuals, for any J.
+
+    Conjugate residuals (GCR) take as many products as GMRES in exact arithmetic and keep 2 ``window`` vectors an
+    example; the series keeps none.
+
+    Args:
+      window: directions that a new one is made conjugate to, at least 1.
+
+    Raises:
+      ValueError: if window is below 1.
+
+    Source: Eisenstat, Elman and Schultz (1983).
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> turn = lambda w: jnp.stack([-w[:, 1], w[:, 0]], axis=1)  # of which the series does not converge
+      >>> w, _ = neumann_gcr().solve(turn, jnp.array([[2.0, 0.0]]), 1e-6, 20)
+      >>> [round(value, 3) for value in w[0].tolist()]  # w - J^T w = (2, 0)
+      [1.0, 1.0]
+    """
+    return Adjoint(
+        lambda operator, v, tol, max_steps: solve_general(operator, v, tol=tol, max_steps=max_steps, window=window)
+    )
 
 
 @checked()
@@ -216,6 +245,7 @@ ADJOINTS: dict[str, Callable[..., Adjoint | Unrolled]] = {
     "gmres": gmres,
     "bicgstab": bicgstab,
     "bicgstab_gmres": bicgstab_gmres,
+    "neumann_gcr": neumann_gcr,
     "anderson": anderson_adjoint,
     "neumann": neumann,
     "one_step": one_step,

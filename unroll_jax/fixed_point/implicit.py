@@ -148,7 +148,7 @@ def equilibrium(
         Jacobian probe for it, at two products; without it, examples count as failed.
       adjoint: a name of `ADJOINTS`, an `Adjoint`, or ``unrolled(k)``: then k steps of the solver, differentiated by
         autodiff. None is conjugate gradients for a factored or symmetric layer, in the small space of the former, else
-        "bicgstab_gmres".
+        "neumann_gcr".
       tol: relative tolerance of the forward solve, |f(z) - z| <= atol + tol |f(z)| for every example. An example that
         cannot get there for round-off counts as converged, with its own status.
       max_steps: cap of the forward solve; of Newton steps where there are such.

@@ -21,7 +21,7 @@ from unroll_jax.steps import check_state, settle
 __all__ = ["Plan", "begin_step", "check_layer", "choose", "close_step"]
 
 # Solver and adjoint, by name.
-GENERAL = ("picard_anderson", "bicgstab_gmres")
+GENERAL = ("picard_anderson", "neumann_gcr")
 SYMMETRIC = ("accelerated_gradient", "conjugate_gradient")
 UNROLLED = "picard"
 
