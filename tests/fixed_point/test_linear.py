@@ -161,3 +161,20 @@ def test_conjugate_gradients_told_to_go_on_for_ever_end_at_round_off(dtype):
     truth = np.linalg.solve(np.eye(size) - J.astype(np.float64), v.T).T
     assert int(info.steps.max()) < 9000
     assert np.abs(w - truth).max() <= 1e4 * np.finfo(dtype).eps * np.abs(truth).max()
+
+
+def test_conjugate_residuals_take_over_where_the_series_grows_or_is_slow():
+    """Rows that contract well, slowly and not at all, a growing rotation among them, and a window of 3 directions."""
+    J, v = systems(symmetric=False)
+    turn = np.kron(np.eye(DIM // 2), [[0.0, -1.0], [1.0, 0.0]])
+    J = np.stack([0.3 * J[0], J[1], 3.0 * turn, -4.0 * np.eye(DIM), 1.5 * turn + 0.5 * np.eye(DIM)])
+    solve = ADJOINTS["neumann_gcr"]
+    ways = {"wide": lambda o, v: solve().solve(o, v, 1e-9, 300), "short": lambda o, v: solve(3).solve(o, v, 1e-9, 300)}
+    for w, info in solved(J, v, **ways).values():
+        np.testing.assert_allclose(w, direct(J, v), rtol=1e-7, atol=1e-8)
+        true = np.linalg.norm(v - (w - np.einsum("bij,bj->bi", J, w)), axis=1) / np.linalg.norm(v, axis=1)
+        np.testing.assert_allclose(info.residual, true, rtol=0.1, atol=1e-12)
+        assert info.converged.all()
+    (_, info) = solved(J, v, cut=lambda o, v: solve().solve(o, v, 1e-9, 12))["cut"]
+    assert info.converged.tolist() == [True, False, True, True, True]
+    assert (info.steps <= 12).all()
