@@ -1,7 +1,7 @@
 """The registry of tasks, a row each. Functions are named, and imported when they are called."""
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .config.constrained import OwnConfig
@@ -40,7 +40,7 @@ class ReportSpec(NamedTuple):
       baseline: key of the score of the noisy input itself by test gamma; None where there is none.
       reference: name, and prefix of the figures, of the reference that disturbances are tried on too; None for none.
       note: the definition of the metric.
-      measures: titles of the shares in the table of a task without layers, by key; None for layered tasks.
+      layered: whether layers have losses; else evaluations have a confusion matrix and names of classes.
     """
 
     metric: str
@@ -56,7 +56,7 @@ class ReportSpec(NamedTuple):
     baseline: str | None = None
     reference: tuple[str, str] | None = None
     note: str = ""
-    measures: Mapping[str, str] | None = None
+    layered: bool = True
 
 
 class Functions(NamedTuple):
@@ -163,13 +163,12 @@ _IMAGES_REPORT = ReportSpec(
     label="accuracy %",
     higher_is_better=True,
     percent=True,
-    measures={"accuracy": "accuracy %"},
+    layered=False,
 )
 _SCENES_REPORT = _IMAGES_REPORT._replace(
     metric="intersection_over_union",
     title="mIoU",
     label="mIoU %",
-    measures={"intersection_over_union": "mIoU %", "class_accuracy": "mAcc %", "accuracy": "aAcc %"},
 )
 OWN_REPORT = ReportSpec("loss", title="loss", label="loss of the last layer", digits=4, gamma="", loss="loss")
 

@@ -26,8 +26,7 @@ def test_a_report_says_accuracy_under_noise_at_every_layer_and_what_counting_rea
     page = (finished.report / "index.html").read_text()
     words = (
         "plain against constrained training",
-        "The score on held-out answers",
-        "Accuracy (%) of every layer that is read",
+        "The score on held-out samples",
         "unigram",
         "Layers on held-out data, constrained",
         "Acceptance (%): tokens that a layer names as the last",

@@ -187,7 +187,7 @@ def test_a_run_is_evaluated_and_reported_with_disturbed_pixels(start, stripes, t
     assert read() == evaluation
     write_report([str(folder), "--out", str(tmp_path / "report")])
     page = (tmp_path / "report" / "index.html").read_text()
-    for words in ("noise 0.2", "attack 0.3", "certified 0.1"):
+    for words in ("noise_accuracy.0.2", "attack_accuracy.0.3", "certified_accuracy.0.1"):
         assert words in page
 
 

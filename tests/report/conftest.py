@@ -1,12 +1,15 @@
 """Synthetic run folders with the figures of a realistic run."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+
+from unroll_jax.train.report.groups import Setting, group
+from unroll_jax.train.report.records import read_runs
 
 GAMMAS = ("0.0", "0.09", "0.15", "0.2", "0.3", "0.5")
 NOISY = (0.0, 37.8, 48.8, 56.3, 68.9, 88.9)
@@ -30,6 +33,11 @@ EDGES = np.linspace(0, 2, 41)
 RunMaker = Callable[..., Path]
 
 
+def grouped(folders: Sequence[Path]) -> list[Setting]:
+    """The settings of runs."""
+    return group(read_runs(folders))
+
+
 @pytest.fixture
 def make_run(tmp_path: Path) -> RunMaker:
     """Writes a run folder below ``tmp_path``; ``evaluation``, ``config``, ``status`` override keys."""
@@ -46,7 +54,7 @@ def make_run(tmp_path: Path) -> RunMaker:
 @pytest.fixture
 def without_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
     """No figures, for tests of sentences and numbers."""
-    monkeypatch.setattr("unroll_jax.train.report.layered._picture", lambda *_: [])
+    monkeypatch.setattr("unroll_jax.train.report.figures.pictures", lambda *_: [])
 
 
 def write_run(folder: Path, method: str, num_layers: int, seed: int, steps: int, **overrides: Any) -> Path:

@@ -47,9 +47,9 @@ def test_both_methods_train_evaluate_and_report(finished, experiment):
         assert all(0.0 <= row["accuracy"] <= 1.0 for row in rows if row["kind"] == "validation")
     page = (whole.report / "index.html").read_text()
     names = {path.stem for path in whole.report.glob("*.png")}
-    assert names >= {"score_curve", "layer_losses", "error_rates", "ratios", "early_exit", "multipliers"}
+    assert names >= {"score_curve", "layer_losses", "ratios", "early_exit", "multipliers"}
     methods = "plain against constrained" if len(whole.runs) == 2 else "constrained training"
-    for words in ("Area: under the accuracy", "Early exit", methods, "majority class"):
+    for words in ("Area: under the accuracy", "Early exit", "error %", methods, "majority class"):
         assert words in page
     assert any("Area: under the accuracy" in line for line in whole.log)
 

@@ -1,27 +1,31 @@
-"""Reports on evaluated run folders: `make_report` by the task that each names, and `write_report`.
+"""Reports on evaluated run folders, of each kind of task, and their verdict.
 
-`records` and `groups` read and group runs; `tables` and `figures` are the content; `layered` and `supervised` put these
-together; `page` writes them.
+`records` and `groups` read and group runs; `tables` and `figures` are the content, which `page` writes.
 """
 
-from collections.abc import Callable, Sequence
+import itertools
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..config.errors import UserError
-from ..registry import TASKS
+from ..metrics import read_predictions
+from ..registry import TASKS, ReportSpec
 from ..runs import read_config, read_recorded
 from ..system.files import without_folders
-from ..system.terminal import Table, as_text
-from .layered import layered_report
-from .page import Report, write_files
-from .records import Run, flat, read_runs
-from .supervised import supervised_report
-from .tables import runs_table
+from ..system.terminal import as_text
+from . import figures, tables
+from .groups import Setting, Variant, by_config, group, unlike
+from .page import Picture, Report, write_files
+from .records import METHODS, PER_LAYER, PER_STEP, SCALARS, Run, read_runs
 
 __all__ = ["make_report", "write", "write_report"]
 
-SHOWN = 16  # numbers of a list that a cell holds
+FURTHER = ("error_rates", "area", "parameters")  # figures that some evaluations have
+Models = Mapping[str, tuple[float, str]]  # score and remark by name
 
 
 def write_report(folders: Sequence[Path], out: Path, *, log: Callable[[str], None] = print) -> dict[str, Any]:
@@ -39,47 +43,207 @@ def write(report: Report, out: Path, *, log: Callable[[str], None] = print) -> d
 
 
 def make_report(folders: Sequence[Path]) -> Report:
-    """Returns the report on runs, by the task that each names.
+    """Returns the report on runs.
 
     Raises:
       UserError: if runs are of different kinds, or a folder is not that of an evaluated run.
     """
     runs = read_runs([Path(folder) for folder in folders])
-    kinds = [_kind(run) for run in runs]
-    for run, kind in zip(runs, kinds, strict=True):
-        if kind != kinds[0]:
-            raise UserError(
-                f"{runs[0].folder} and {run.folder} are of different kinds of experiments; report them separately"
-            )
-    spec = runs[0].spec
-    if spec is None:
-        return _plain_report(runs)
-    return supervised_report(runs, spec) if spec.measures is not None else layered_report(runs)
+    for run in runs:  # raises if it was changed
+        read_config(run.folder) if run.config.get("task") in TASKS else read_recorded(run.folder)
+    return layered_report(runs) if runs[0].layered else _other_report(runs)
 
 
-def _kind(run: Run) -> tuple[Any, str]:
-    """Returns the spec of the report on a run, and the name of its task where that is not registered."""
-    task = read_recorded(run.folder).task
-    row = TASKS.get(task)
-    if row is not None:
-        read_config(run.folder)  # raises if it was changed
-    return run.spec, "" if row is not None else task
+def layered_report(runs: Sequence[Run]) -> Report:
+    """Returns the report on runs of a task whose layers have losses."""
+    settings, spec = group(runs), runs[0].spec
+    scores = [table for setting in settings for table in tables.score_table(setting)]
+    scores += tables.comparison_table(settings)
+    scores += [table for setting in settings for table in tables.disturbed_table(setting)]
+    by_method = {
+        method: [table for each in settings for one in each.of(method) for table in tables.layers_table(each, one)]
+        for method in METHODS
+    }
+    exits, accepted = tables.exit_table(settings), [one for each in settings for one in tables.acceptance_table(each)]
+    drawn = {name: figures.pictures(name, settings) for name in figures.FIGURES}
+    sections = {
+        "Score": [*drawn["score_curve"], *drawn["frontier"], *scores],
+        "Layer by layer": [*drawn["layer_losses"], *drawn["ratios"], *itertools.chain(*by_method.values())],
+        "Early exit": [*drawn["early_exit"], *exits],
+        "Drafts by the first layers": [*drawn["acceptance"], *accepted],
+        "Answers": [one for setting in settings for one in tables.completion_table(setting)],
+        "Training": [*drawn["multipliers"], *drawn["violations"]],
+    }
+    sentences = [verdict(setting) for setting in settings]
+    if len(settings) > 1:  # a line for each
+        sentences = [*([" ".join(each[:-1])] for each in sentences), sentences[0][-1:]]
+    floors = {name: scores[settings[0].training_index] for name, scores in settings[0].floors().items()}
+    methods = [METHODS[method] for method, made in by_method.items() if made]
+    return Report(
+        title=f"{runs[0].evaluation['experiment']}: {' against '.join(methods)} training",
+        verdict=list(itertools.chain(*sentences)),
+        warnings=warnings(settings),
+        sections=[section for section in sections.items() if section[1]],
+        summary=_summary(settings),
+        tables=[*scores, *by_method["constrained"], *exits, *accepted],
+        floor=f"{spec.title} {_shown(spec, floors)}" if floors else "",
+    )
 
 
-def _plain_report(runs: Sequence[Run]) -> Report:
-    """Returns the report on runs of a task without layers or shares: every figure of the evaluations."""
-    columns = [{name: _text(value) for name, value in flat(run.evaluation).items()} for run in runs]
-    names = dict.fromkeys(name for column in columns for name in column)
-    cells = tuple((name, *(column.get(name, "-") for column in columns)) for name in names)
-    table = Table("Figures of the evaluation", ("", *(run.name for run in runs)), cells)
-    title = ", ".join(dict.fromkeys(str(run.config["experiment"]) for run in runs))
-    summary = without_folders({"runs": [run.summary() for run in runs]})
-    return Report(title, [("", [table]), ("Runs", [runs_table(runs)])], summary, [table])
+def verdict(setting: Setting) -> list[str]:
+    """Returns three or four sentences: best method first, with feasibility, and under noise; floors; seeds."""
+    spec, places = setting.spec, dict.fromkeys([setting.training_index, len(setting.gammas) - 1])
+    at = [f" at gamma {setting.gammas[index]:g}" * bool(spec.gamma) for index in places]
+    models = [_models(setting, index) for index in places]
+    floors = {name: scores[setting.training_index] for name, scores in setting.floors().items()}
+    first, *others = (_ranked(spec, place, each) for place, each in zip(at, models, strict=True))
+    judged = [_judged(spec, models[0], floors)] if floors else []
+    return [f"{tables.capital(setting.title)}. {first}", *judged, *others, _seeds(one.runs for one in setting.variants)]
 
 
-def _text(value: Any) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(_text, value)) if len(value) <= SHOWN else f"{len(value)} values"
-    if value is None:
-        return "-"
-    return f"{value:.4g}" if isinstance(value, float) else str(without_folders(value))
+def warnings(settings: Sequence[Setting]) -> list[str]:
+    """Returns the messages of runs, those that are not finished, and for each setting an unequal comparison."""
+    sentences = []
+    for setting in settings:
+        members = [run for variant in setting.variants for run in variant.runs]
+        for run in members:
+            state, steps = run.status.get("state", "unknown"), run.status.get("steps", "?")
+            sentences += [f"{run.name} is not finished (state: {state}, {steps} steps)."] * (state != "finished")
+            sentences += [f"{run.name}: {without_folders(str(text))}" for text in run.status.get("messages") or []]
+        seeds = {tuple(sorted(run.evaluation["seed"] for run in variant.runs)) for variant in setting.variants}
+        unequal = ["steps"] * (len({run.status["steps"] for run in members if "steps" in run.status}) > 1)
+        unequal += ["seeds"] * (len(seeds) > 1 or any(len(set(each)) < len(each) for each in seeds))
+        unequal += sorted({field for pair in setting.pairs() for field in unlike(*pair)})
+        if unequal:
+            sentences.append(f"{tables.capital(setting.title)}: compared runs differ in {', '.join(unequal)}.")
+    return sentences
+
+
+def _other_report(runs: Sequence[Run]) -> Report:
+    """Returns the report on runs without losses of layers: every figure, and of classifiers a verdict and scenes."""
+    spec, rows = runs[0].spec, dict[str, tuple[Run, ...]]()
+    for experiment in dict.fromkeys(str(run.config["experiment"]) for run in runs):
+        members = by_config([run for run in runs if run.config["experiment"] == experiment])
+        rows |= {f"{experiment} {label}".strip(): cell for label, cell in members.items()}
+    made, drawn, sentences, floors = tables.figures_table(rows), [], [], {}
+    if not spec.layered:
+        confusion, names = np.array(runs[0].evaluation["confusion"]), runs[0].evaluation["class_names"]
+        share = float(confusion.sum(1).max() / max(confusion.sum(), 1))
+        floors = {"chance": 1 / len(names), "majority class": share}
+        if spec.metric == "intersection_over_union":
+            floors = {"majority class": share / max(np.count_nonzero(confusion.sum(1)), 1)}
+            predicted = {name: read_predictions(each[0].folder) for name, each in rows.items()}
+            shown = [one.images for one in predicted.values()]
+            if not all(np.array_equal(images, shown[0]) for images in shown):
+                raise UserError(f"{', '.join(rows)} were tested on different scenes; report them separately")
+            drawn = [Picture("predictions", "Test scenes, labels, predictions.", figures.scenes(predicted, names))]
+        means = {
+            name: (float(np.mean([run.evaluation[spec.metric] for run in each])), "") for name, each in rows.items()
+        }
+        sentences = [_ranked(spec, "", means), _judged(spec, means, floors), _seeds(rows.values())]
+    return Report(
+        title=", ".join(dict.fromkeys(str(run.config["experiment"]) for run in runs)),
+        sections=[("", [*drawn, *made])],
+        summary=without_folders({"floors": floors, "runs": [run.summary() for run in runs]}),
+        tables=made,
+        verdict=sentences,
+        floor=f"{spec.title} {_shown(spec, floors)}" if floors else "",
+    )
+
+
+def _models(setting: Setting, index: int) -> Models:
+    """The best variant of each method at a test gamma, with its feasibility where this is the gamma of training."""
+    models: dict[str, tuple[float, str]] = {}
+    for variants in filter(None, map(setting.of, METHODS)):
+        scores = [float(one.scores()[:, index].mean()) for one in variants]
+        best = int(np.argmin([_order(setting.spec, score) for score in scores]))
+        chosen = f" (best of {len(variants)}: {variants[best].label})" if len(variants) > 1 else ""
+        remark = _feasibility(variants[best]) if index == setting.training_index else ""
+        models[f"{METHODS[variants[best].method]}{chosen}"] = scores[best], remark
+    return models
+
+
+def _order(spec: ReportSpec, score: float) -> float:
+    """Returns a number that is the smaller, the better the score; those that are not numbers are last."""
+    return np.inf if np.isnan(score) else -score if spec.higher_is_better else score
+
+
+def _shown(spec: ReportSpec, scores: Mapping[str, float]) -> str:
+    scale, digits = (100, 1) if spec.percent else (1, spec.digits)
+    unit = "%" * spec.percent
+    return ", ".join(f"{name} {tables.number(scale * score, digits)}{unit}" for name, score in scores.items())
+
+
+def _ranked(spec: ReportSpec, place: str, models: Models) -> str:
+    """The scores of models, the best first."""
+    best_first = sorted(models.items(), key=lambda item: _order(spec, item[1][0]))
+    words = [_shown(spec, {name: score}) + note for name, (score, note) in best_first]
+    return f"{tables.capital(spec.title)}{place}{', best first' * (len(words) > 1)}: {', '.join(words)}."
+
+
+def _judged(spec: ReportSpec, models: Models, floors: Mapping[str, float]) -> str:
+    """The scores without a network, and the models that are not better."""
+    unbeaten = {
+        floor: [name for name, (score, _) in models.items() if not _order(spec, score) < _order(spec, limit)]
+        for floor, limit in floors.items()
+    }
+    words = [f"{' and '.join(names)} not better than {floor}" for floor, names in unbeaten.items() if names]
+    return f"Without a network: {_shown(spec, floors)}; {'; '.join(words) or 'every model is better'}."
+
+
+def _seeds(variants: Iterable[Sized]) -> str:
+    counts = sorted(set(map(len, variants)))
+    if counts == [1]:
+        return "One seed each: differences of a few percent may be chance."
+    return f"Means are over {', '.join(map(str, counts))} seeds; ranges and bands are from the smallest to the largest."
+
+
+def _feasibility(variant: Variant) -> str:
+    """Whether a constrained variant is feasible, and the layer that is furthest out or has the least room."""
+    if variant.method != "constrained":
+        return ""
+    count, failed, margins = len(variant.runs), len(variant.runs) - variant.feasible_runs, variant.margins()
+    words = " NOT feasible" if failed else " feasible"
+    words += f" for {failed or count} of {count} seeds" * (count > 1)
+    if np.isnan(margins).all():
+        return words
+    layer, margin = int(np.nanargmin(margins) % margins.shape[1]), np.nanmin(margins)
+    number = variant.runs[0].evaluation.get("layers", range(margins.shape[1]))[layer]
+    return f"{words} (layer {number} is {abs(margin):.1%} {'over' if margin < 0 else 'below'} its bound)"
+
+
+def _summary(settings: Sequence[Setting]) -> dict[str, Any]:
+    """Returns every figure of a report, ready for strict JSON: a number that is not finite is None.
+
+    ``methods`` and ``floors`` are those of the first setting; ``groups`` has all settings.
+    """
+    groups = [
+        {
+            "num_layers": setting.num_layers,
+            "train_gamma": setting.train_gamma,
+            "floors": {name: dict(zip(setting.first.gammas, x, strict=True)) for name, x in setting.floors().items()},
+            "methods": {one.method + f" ({one.label})" * bool(one.label): _means(one) for one in setting.variants},
+        }
+        for setting in settings
+    ]
+    summary = {
+        "experiment": settings[0].first.evaluation["experiment"],
+        "verdict": {setting.title: verdict(setting) for setting in settings},
+        **groups[0],
+        "groups": groups,
+        "runs": [run.summary() for setting in settings for variant in setting.variants for run in variant.runs],
+    }
+    strict = json.dumps(summary, default=lambda array: array.tolist())
+    return without_folders(json.loads(strict, parse_constant=lambda _: None))
+
+
+def _means(variant: Variant) -> dict[str, Any]:
+    """Figures of a variant: the score with its range over the seeds, and means of all others."""
+    scores, gammas, spec = variant.scores(), variant.runs[0].gammas, variant.runs[0].spec
+    ends = {"": scores.mean(0), "_min": scores.min(0), "_max": scores.max(0)}
+    return {
+        "seeds": [run.evaluation["seed"] for run in variant.runs],
+        "feasible": variant.feasible_runs == len(variant.runs),
+        **{f"{spec.metric}{end}": dict(zip(gammas, x, strict=True)) for end, x in ends.items()},
+        **{key: variant.mean(key) for key in (*PER_LAYER, *PER_STEP, *SCALARS, *FURTHER) if variant.has(key)},
+    }

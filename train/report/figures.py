@@ -1,18 +1,20 @@
-"""The figures of reports on layered runs: each function returns a `Figure`, or None where there is nothing to draw."""
+"""The figures of reports on layered runs, a panel for each setting; and scenes with their predictions."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, PercentFormatter
-from numpy.typing import NDArray
+from matplotlib.patches import Patch
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
-from .groups import METHOD_NAMES, Setting, Variant
-from .page import GUIDE, WIDTH, tidy
+from ..data.pictures import NOT_COUNTED
+from ..metrics import Predictions
+from .groups import Setting, Variant
+from .page import GUIDE, WIDTH, Picture, tidy
 from .records import METHODS, Array
 
 # Okabe-Ito: told apart with every common colour blindness.
@@ -23,201 +25,178 @@ LINE_STYLES = ("-", "--", ":", "-.")
 FLOOR_COLOURS = ("#CC79A7", "#E69F00", "#56B4E9")
 NOISY, BOUND = "#6E6E6E", "#004166"
 MOST_COLUMNS = 3
-LETTERS_PER_INCH = 11
-LEGEND_ENTRY = 0.45  # inches that a variant's two lines take in the legend under a panel
 LOG_RATIO = 4.0  # a log axis once the largest value is this many times the smallest
 SMOOTHING = 1 / 60  # of the steps: the fraction that curves are smoothed over
 
 
-def score_curve(settings: Sequence[Setting]) -> Figure | None:
-    """The score against test gamma, one panel per setting, with floors; the training gamma is marked."""
-    spec = settings[0].spec
-    if len(settings[0].gammas) < 2:
-        return None
-    figure, panels = _panels(settings, spec.gamma, spec.label, percent=spec.percent)
-    for axes, setting in zip(panels, settings, strict=True):
-        colours = itertools.cycle(FLOOR_COLOURS)
-        for name, scores in setting.floors().items():
-            colour, style = (NOISY, "--x") if name == "noisy input" else (next(colours), "--")
-            axes.plot(setting.gammas, scores, style, color=colour, markersize=5, label=name)
-        for variant, style in _styled(setting):
-            _draw_band(axes, setting.gammas, variant.scores(), variant, style, marked=True)
-        axes.axvline(setting.train_gamma, color=GUIDE, linestyle=":", linewidth=1.2, label="training gamma")
-        axes.margins(x=0.03)
-        if not spec.percent:
-            axes.set_ylim(0, _top(setting))
-    _shared_legend(figure, panels)
-    return figure
+class Kind(NamedTuple):
+    """A figure: how it draws a setting on axes, their labels, and whether there is something to draw of a setting.
+
+    The docstring of ``draw`` is its caption, and labels are formatted with the spec of the report.
+    """
+
+    draw: Callable[[Axes, Setting], None]
+    x: str
+    y: str
+    shows: Callable[[Setting], bool] = lambda _: True
 
 
-def frontier(settings: Sequence[Setting]) -> Figure | None:
-    """The score at the largest test gamma against that at the training gamma, a point a variant of several a method."""
-    shown = [setting for setting in settings if len(setting.variants) > len(METHODS)]
+def pictures(name: str, settings: Sequence[Setting]) -> list[Picture]:
+    """The figure of a name in `FIGURES` with its caption; none where there is nothing to draw."""
+    kind, spec = FIGURES[name], settings[0].spec
+    shown = [setting for setting in settings if kind.shows(setting)]
     if not shown:
-        return None
-    title = settings[0].spec.title
-    figure, panels = _panels(shown, f"{title} at the training gamma", f"{title} at the largest test gamma")
-    for axes, setting in zip(panels, shown, strict=True):
-        for variant in setting.variants:
-            x, y = variant.scores()[:, setting.training_index], variant.scores()[:, -1]
-            colour = COLOURS[variant.method]
-            axes.errorbar(
-                x.mean(),
-                y.mean(),
-                xerr=_reach(x),
-                yerr=_reach(y),
-                color=colour,
-                marker=MARKERS[variant.method],
-                linestyle="",
-                markerfacecolor=colour if variant.feasible else "white",
-                label=METHOD_NAMES[variant.method],
-            )
-    _shared_legend(figure, panels)
-    return figure
-
-
-def layer_losses(settings: Sequence[Setting]) -> Figure:
-    """Mean held-out loss after every layer, one panel per setting, with the bounds of the constrained variants."""
-    figure, panels = _by_layer(settings, "layer_losses", settings[0].spec.loss)
-    for axes, setting in zip(panels, settings, strict=True):
-        for variant in setting.of("constrained"):
-            axes.plot(setting.layers, variant.mean("bounds"), "_", color=BOUND, markersize=18, markeredgewidth=2)
-        axes.margins(x=0.08)
-    if any(setting.of("constrained") for setting in settings):
-        panels[0].plot([], [], "_", color=BOUND, markersize=14, markeredgewidth=2, label="bound (constrained)")
-    _log_if_wide(panels, [v.stack("layer_losses") for s in settings for v in s.variants])
-    _shared_legend(figure, panels)
-    return figure
-
-
-def error_rates(settings: Sequence[Setting]) -> Figure | None:
-    """Share of held-out samples that each layer gets wrong, one panel per setting."""
-    if not _all_have(settings, "error_rates"):
-        return None
-    figure, panels = _by_layer(settings, "error_rates", "error rate", percent=True)
-    _shared_legend(figure, panels)
-    return figure
-
-
-def acceptance(settings: Sequence[Setting]) -> Figure | None:
-    """Share of tokens that a layer names as the last one does, by layer, at the lowest strength of noise."""
-    if not _all_have(settings, "acceptance"):
-        return None
-    figure, panels = _panels(settings, "layer that drafts (0: embedded input)", "acceptance", percent=True)
-    for axes, setting in zip(panels, settings, strict=True):
-        axes.set_xticks(setting.layers)
-        for variant, style in _styled(setting):
-            lowest = variant.stack("acceptance")[:, 0]
-            _draw_band(axes, np.asarray(setting.layers), lowest, variant, style, marked=True)
-    _shared_legend(figure, panels)
-    return figure
-
-
-def ratios(settings: Sequence[Setting]) -> Figure:
-    """Distribution of the per-sample ratios f_l / f_{l-1} over all layers, one panel per setting."""
-    most = max(len(setting.variants) for setting in settings)
-    x, y, height = "per-sample ratio  f$_l$ / f$_{l-1}$", "share of steps (% per bin)", 2.8 + LEGEND_ENTRY * most
-    figure, panels = _panels(settings, x, y, height=height)
-    for axes, setting in zip(panels, settings, strict=True):
-        for variant, style in _styled(setting):
-            edges, shares, open_ended = _histogram(variant)
-            if open_ended:  # the last bin holds everything above its left edge
-                ticks = np.linspace(0.0, edges[-2], 5)
-                axes.set_xticks(ticks, [*(f"{tick:g}" for tick in ticks[:-1]), f"≥ {ticks[-1]:g}"])
-            mean, share = variant.mean("mean_ratio_all"), variant.mean("share_descending")
-            label = f"{variant.title}: mean {mean:.2f},\n{share:.1%} of steps descend"
-            colour = COLOURS[variant.method]
-            axes.stairs(100 * shares, edges, fill=True, color=colour, alpha=0.25)
-            axes.stairs(100 * shares, edges, color=colour, linestyle=style, linewidth=1.6, label=label)
-        axes.axvline(1.0, color=GUIDE, linestyle=":", linewidth=1.4, label="1: no change")
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2))
-    return figure
-
-
-def early_exit(settings: Sequence[Setting]) -> Figure | None:
-    """Accuracy against mean depth over all thresholds; the threshold chosen on validation data is marked."""
-    if not _all_have(settings, "early_exit"):
-        return None
-    figure, panels = _panels(settings, "mean depth (layers run)", settings[0].spec.label, percent=True)
-    for axes, setting in zip(panels, settings, strict=True):
-        grid = np.linspace(0.0, setting.num_layers, 200)
-        for variant, style in _styled(setting):
-            exits = [run.evaluation["early_exit"] for run in variant.runs]
-            _draw_band(axes, grid, np.stack([_on_grid(one["curve"], grid) for one in exits]), variant, style)
-            depths, accuracies = ([one[name] for one in exits] for name in ("mean_depth", "accuracy"))
-            label = f"{METHOD_NAMES[variant.method]}: threshold chosen on validation data"
-            axes.plot(depths, accuracies, MARKERS[variant.method], color=COLOURS[variant.method], label=label)
-    _shared_legend(figure, panels)
-    return figure
-
-
-def multipliers(settings: Sequence[Setting]) -> Figure | None:
-    """Multiplier and violation of every layer against step, a row per constrained variant, means over the seeds."""
-    rows = [(s, v) for s in settings for v in s.of("constrained") if len(v.curves("multipliers")[0])]
-    if not rows:
-        return None
-    figure = Figure(figsize=(WIDTH, 0.5 + 3.1 * len(rows)), layout="constrained")
-    for (left, right), (setting, variant) in zip(figure.subplots(len(rows), 2, squeeze=False), rows, strict=True):
-        shades = colormaps["viridis"](np.linspace(0.0, 0.88, setting.num_layers + 1))
-        for axes, name in ((left, "multipliers"), (right, "violations")):
-            steps, curves = variant.curves(name)
-            for layer, shade, curve in zip(setting.layers, shades, curves.mean(0).T, strict=True):
-                if not np.isnan(variant.mean("bounds")[setting.layers.index(layer)]):  # no bound, no constraint
-                    axes.plot(*_smooth(steps, curve), color=shade, label=f"layer {layer}")
-            axes.axhline(0.0, color=GUIDE, linewidth=1.0)
-            axes.set_xlabel("training step")
-            tidy(axes, setting.title + (f"\n{variant.label}" if variant.label else ""))
-        left.set_ylabel("multiplier λ (smoothed)")
-        right.set_ylabel("violation of the tightened bound\n(smoothed; ≤ 0 holds)")
-        right.set_yscale("symlog", linthresh=0.1, linscale=0.7)
-        _plain_ticks(right.yaxis)
-        right.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
-    return figure
-
-
-def _panels(
-    settings: Sequence[Setting], x: str, y: str, *, percent: bool = False, height: float = 3.9
-) -> tuple[Figure, list[Axes]]:
-    """Returns a figure with one titled panel per setting; the first of every row has the y label."""
-    columns = min(len(settings), MOST_COLUMNS)
-    rows = -(-len(settings) // columns)
-    figure = Figure(figsize=(WIDTH, height * rows + 0.4), layout="constrained")
-    grid = list(figure.subplots(rows, columns, sharey=True, squeeze=False).flat)
-    for axes in grid[len(settings) :]:
+        return []
+    columns = min(len(shown), MOST_COLUMNS)
+    rows = -(-len(shown) // columns)
+    figure = Figure(figsize=(WIDTH, 3.9 * rows + 0.4), layout="constrained")
+    grid, entries = list(figure.subplots(rows, columns, sharey=True, squeeze=False).flat), {}
+    for axes in grid[len(shown) :]:
         axes.remove()
-    for place, (axes, setting) in enumerate(zip(grid, settings, strict=False)):
+    for place, (axes, setting) in enumerate(zip(grid, shown, strict=False)):
         tidy(axes, setting.title)
-        axes.set(xlabel=x, ylabel="" if place % columns else y)
-        if percent:
-            axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-    return figure, grid[: len(settings)]
+        axes.set(xlabel=kind.x.format(spec=spec), ylabel="" if place % columns else kind.y.format(spec=spec))
+        kind.draw(axes, setting)
+        handles, labels = axes.get_legend_handles_labels()
+        entries |= dict(zip(labels, handles, strict=True))
+    longest = max(map(len, entries))
+    if axes.get_legend() is None:
+        ncols = 4 if longest < 20 else 2 if longest < 45 else 1
+        figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=ncols)
+    return [Picture(name, kind.draw.__doc__ or name, figure)]
 
 
-def _log_if_wide(panels: Sequence[Axes], values: Sequence[Array]) -> None:
-    """Makes the y axes logarithmic where the values are positive and span more than `LOG_RATIO`."""
-    finite = np.concatenate([value[np.isfinite(value)] for value in values])
-    if not len(finite) or finite.min() <= 0 or finite.max() < LOG_RATIO * finite.min():
-        return
-    for axes in panels:
+def scenes(by_name: Mapping[str, Predictions], class_names: Sequence[str]) -> Figure:
+    """Scenes, their labels, and a column of predictions of each network by its name; one colour a class."""
+    first, strong_first = next(iter(by_name.values())), [*range(0, 20, 2), *range(1, 20, 2)]  # of tab20's pairs
+    colours = np.zeros((NOT_COUNTED + 1, 3))  # labels that are not counted are black
+    colours[:NOT_COUNTED] = [colormaps["tab20"](strong_first[place % 20])[:3] for place in range(NOT_COUNTED)]
+    columns = {"scene": first.images, "labels (black: not counted)": colours[first.labels]}
+    columns |= {name: colours[one.predicted] for name, one in by_name.items()}
+    rows, height, width = first.labels.shape
+    figure = Figure(figsize=(WIDTH, WIDTH / len(columns) * height / width * rows + 0.9), layout="constrained")
+    grid = figure.subplots(rows, len(columns), squeeze=False)
+    for axes, (title, column) in zip(grid.T, columns.items(), strict=True):
+        axes[0].set_title(title, fontsize="medium")
+        for place, picture in zip(axes, column, strict=True):
+            place.imshow(picture, interpolation="nearest")
+            place.set_axis_off()
+    patches = [Patch(color=tuple(colours[place]), label=name) for place, name in enumerate(class_names)]
+    figure.legend(handles=patches, loc="outside lower center", ncols=6, fontsize="small")
+    return figure
+
+
+def _score_curve(axes: Axes, setting: Setting) -> None:
+    """The score on held-out samples against the strength of the test noise. Dashed: without a network."""
+    _curves(axes, setting, lambda variant: (setting.gammas, variant.scores()))
+    colours, top = itertools.cycle(FLOOR_COLOURS), max(one.scores().max() for one in setting.variants)
+    for name, scores in setting.floors().items():
+        noisy = name == "noisy input"
+        colour, style = (NOISY, "--x") if noisy else (next(colours), "--")
+        axes.plot(setting.gammas, scores, style, color=colour, markersize=5, label=name)
+        top = top if noisy else max(top, scores.max())
+    axes.axvline(setting.train_gamma, color=GUIDE, linestyle=":", linewidth=1.2, label="training gamma")
+    if setting.spec.percent:
+        axes.yaxis.set_major_formatter("{x:.0%}")
+    else:  # the noisy input may lie beyond the axis, to tell models apart
+        axes.set_ylim(0, 1.3 * top if setting.spec.baseline and np.isfinite(top) and top > 0 else None)
+
+
+def _frontier(axes: Axes, setting: Setting) -> None:
+    """The score of every variant at two strengths of noise. Open markers: not feasible."""
+    for variant in setting.variants:
+        colour, scores = COLOURS[variant.method], variant.scores().mean(0)
+        face = colour if variant.feasible_runs == len(variant.runs) else "white"
+        style: dict[str, Any] = {"color": colour, "markerfacecolor": face, "label": METHODS[variant.method]}
+        axes.plot(scores[setting.training_index], scores[-1], MARKERS[variant.method], **style)
+
+
+def _layer_losses(axes: Axes, setting: Setting) -> None:
+    """Held-out loss after every layer. The bound of layer l is (1 − α) times the loss of layer l − 1."""
+    _curves(axes, setting, lambda variant: (setting.layers, variant.stack("layer_losses")))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    bounds: dict[str, Any] = {"color": BOUND, "markersize": 18, "markeredgewidth": 2, "label": "bound (constrained)"}
+    for variant in setting.of("constrained"):
+        axes.plot(setting.layers, variant.mean("bounds"), "_", **bounds)
+    losses = np.concatenate([variant.stack("layer_losses").ravel() for variant in setting.variants])
+    least, most = (np.min(losses, initial=np.inf, where=losses > 0), np.max(losses, initial=0, where=losses > 0))
+    if most >= LOG_RATIO * least:
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        _plain_ticks(axes.yaxis)
+        axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def _plain_ticks(axis: Axis) -> None:
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+def _acceptance(axes: Axes, setting: Setting) -> None:
+    """Share of held-out tokens at which a layer predicts the same as the last, at the least noise."""
+    _curves(axes, setting, lambda variant: (setting.layers, variant.stack("acceptance")[:, 0]))
+    axes.set_xticks(setting.layers)
+    axes.yaxis.set_major_formatter("{x:.0%}")
 
 
-def _shared_legend(figure: Figure, panels: Sequence[Axes]) -> None:
-    """One legend under all panels."""
-    entries = {}
-    for axes in panels:
-        handles, labels = axes.get_legend_handles_labels()
-        entries |= dict(zip(labels, handles, strict=True))
-    longest = max(map(len, entries)) + 8  # The line of a label is about 8 letters wide.
-    columns = int(np.clip(figure.get_figwidth() * LETTERS_PER_INCH // longest, 1, min(4, len(entries))))
-    figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=columns)
+def _ratios(axes: Axes, setting: Setting) -> None:
+    """Change of the loss of single samples by a layer, all layers together. Constraints bind the mean alone."""
+    for variant, style in _styled(setting):
+        histograms = [run.evaluation["ratio_histogram"] for run in variant.runs]
+        counts = np.sum([one["counts"] for one in histograms], axis=(0, 1), dtype=np.float64)
+        edges = np.asarray(histograms[0]["edges"], np.float64)
+        if not np.isfinite(edges[-1]):  # the last bin holds everything above its left edge
+            edges[-1] = 2 * edges[-2] - edges[-3]
+            ticks = np.linspace(0.0, edges[-2], 5)
+            axes.set_xticks(ticks, [*(f"{tick:g}" for tick in ticks[:-1]), f"≥ {ticks[-1]:g}"])
+        mean, share = variant.mean("mean_ratio_all"), variant.mean("share_descending")
+        label = f"{variant.title}: mean {mean:.2f},\n{share:.1%} of steps descend"
+        shares, colour = 100 * counts / max(1.0, counts.sum()), COLOURS[variant.method]
+        axes.stairs(shares, edges, fill=True, color=colour, alpha=0.25)
+        axes.stairs(shares, edges, color=colour, linestyle=style, linewidth=1.6, label=label)
+    axes.axvline(1.0, color=GUIDE, linestyle=":", linewidth=1.4)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2))
+
+
+def _early_exit(axes: Axes, setting: Setting) -> None:
+    """Early exit: accuracy against the layers run, over all thresholds. Marked: those chosen on validation data."""
+    grid = np.linspace(0.0, setting.num_layers, 200)
+    for variant, style in _styled(setting):
+        for run, label in itertools.zip_longest(variant.runs, [variant.title]):
+            one, colour = run.evaluation["early_exit"], COLOURS[variant.method]
+            depths, accuracies = (np.array(one["curve"][key]) for key in ("mean_depths", "accuracies"))
+            order = np.argsort(depths, kind="stable")
+            axes.plot(grid, np.interp(grid, depths[order], accuracies[order]), style, color=colour, label=label)
+            axes.plot(one["mean_depth"], one["accuracy"], MARKERS[variant.method], color=colour)
+    axes.yaxis.set_major_formatter("{x:.0%}")
+
+
+def _multipliers(axes: Axes, setting: Setting) -> None:
+    """Multipliers of the first constrained run, by layer."""
+    _by_step(axes, setting, "multipliers")
+
+
+def _violations(axes: Axes, setting: Setting) -> None:
+    """Violations of the bounds, tightened by constraints.margin; a multiplier grows while its bound is violated."""
+    _by_step(axes, setting, "violations")
+    axes.set_yscale("symlog", linthresh=0.1, linscale=0.7)
+    axes.yaxis.set_major_formatter("{x:g}")
+
+
+def _by_step(axes: Axes, setting: Setting, name: str) -> None:
+    """Draws a column of the first constrained run, a curve for each layer with a bound."""
+    run = setting.of("constrained")[0].runs[0]
+    shades = colormaps["viridis"](np.linspace(0.0, 0.88, setting.num_layers + 1))
+    window = np.ones(max(1, round(len(run.curves["step"]) * SMOOTHING)))
+    steps, *curves = (np.convolve(x, window / window.sum(), "valid") for x in (run.curves["step"], *run.curves[name].T))
+    for layer, shade, curve, bound in zip(setting.layers, shades, curves, run.values("bounds"), strict=True):
+        if not np.isnan(bound):  # without a bound there is no constraint
+            axes.plot(steps, curve, color=shade, label=f"layer {layer}")
+    axes.axhline(0.0, color=GUIDE, linewidth=1.0)
+
+
+def _curves(axes: Axes, setting: Setting, values: Callable[[Variant], tuple[Any, Array]]) -> None:
+    """Draws the mean over seeds of each variant, and a band from the smallest to the largest of several."""
+    for variant, style in _styled(setting):
+        (x, seeds), colour = values(variant), COLOURS[variant.method]
+        axes.plot(x, seeds.mean(0), MARKERS[variant.method] + style, color=colour, markersize=5, label=variant.title)
+        if len(seeds) > 1:
+            axes.fill_between(x, seeds.min(0), seeds.max(0), color=colour, alpha=0.2, linewidth=0)
 
 
 def _styled(setting: Setting) -> list[tuple[Variant, str]]:
@@ -225,56 +204,21 @@ def _styled(setting: Setting) -> list[tuple[Variant, str]]:
     return [(v, LINE_STYLES[setting.of(v.method).index(v) % len(LINE_STYLES)]) for v in setting.variants]
 
 
-def _draw_band(axes: Axes, x: NDArray, values: Array, variant: Variant, style: str, *, marked: bool = False) -> None:
-    """Mean over the first axis as a line; smallest to largest as a band where there are several seeds."""
-    colour, marker = COLOURS[variant.method], MARKERS[variant.method] if marked else ""
-    axes.plot(x, values.mean(0), color=colour, linestyle=style, marker=marker, markersize=5, label=variant.title)
-    if len(values) > 1:
-        axes.fill_between(x, values.min(0), values.max(0), color=colour, alpha=0.2, linewidth=0)
+def _all_have(key: str) -> Callable[[Setting], bool]:
+    return lambda setting: all(variant.has(key) for variant in setting.variants)
 
 
-def _top(setting: Setting) -> float | None:
-    """Returns the end of the axis; the noisy input may lie beyond it, to tell models apart; None: anywhere."""
-    floors = [scores for name, scores in setting.floors().items() if name != "noisy input"]
-    highest = float(np.max([*(one.scores().max() for one in setting.variants), *map(np.max, floors)]))
-    return 1.3 * highest if setting.spec.baseline is not None and np.isfinite(highest) and highest > 0 else None
+def _trained(setting: Setting) -> bool:
+    return any(len(one.runs[0].curves["step"]) for one in setting.of("constrained")[:1])
 
 
-def _by_layer(settings: Sequence[Setting], key: str, label: str, *, percent: bool = False) -> tuple[Figure, list[Axes]]:
-    figure, panels = _panels(settings, "layer (0: embedded input)", label, percent=percent)
-    for axes, setting in zip(panels, settings, strict=True):
-        for variant, style in _styled(setting):
-            _draw_band(axes, np.asarray(setting.layers), variant.stack(key), variant, style, marked=True)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    return figure, panels
-
-
-def _all_have(settings: Sequence[Setting], key: str) -> bool:
-    return all(variant.has(key) for setting in settings for variant in setting.variants)
-
-
-def _smooth(steps: Array, values: Array) -> tuple[Array, Array]:
-    """Running mean over a window of `SMOOTHING` of the curve, without made-up ends."""
-    window = max(1, round(len(values) * SMOOTHING))
-    kernel = np.full(window, 1 / window)
-    return np.convolve(steps, kernel, "valid"), np.convolve(values, kernel, "valid")
-
-
-def _histogram(variant: Variant) -> tuple[Array, Array, bool]:
-    """Returns bin edges, the share of all ratios in each bin, and whether the last bin has no end."""
-    histograms = [run.evaluation["ratio_histogram"] for run in variant.runs]
-    edges = np.asarray(histograms[0]["edges"], np.float64)
-    counts = np.sum([one["counts"] for one in histograms], axis=(0, 1), dtype=np.float64)
-    open_ended = not np.isfinite(edges[-1])
-    if open_ended:
-        edges[-1] = 2 * edges[-2] - edges[-3]
-    return edges, np.asarray(counts / max(1.0, counts.sum())), open_ended
-
-
-def _on_grid(curve: dict[str, list[float]], grid: Array) -> Array:
-    order = np.argsort(curve["mean_depths"], kind="stable")
-    return np.interp(grid, np.array(curve["mean_depths"])[order], np.array(curve["accuracies"])[order])
-
-
-def _reach(values: Array) -> Array:
-    return np.array([[values.mean() - values.min()], [values.max() - values.mean()]])
+FIGURES = {
+    "score_curve": Kind(_score_curve, "{spec.gamma}", "{spec.label}", lambda setting: len(setting.gammas) > 1),
+    "frontier": Kind(_frontier, "at the training gamma", "at the largest test gamma", lambda s: len(s.variants) > 3),
+    "layer_losses": Kind(_layer_losses, "layer (0: embedded input)", "{spec.loss}"),
+    "ratios": Kind(_ratios, "per-sample ratio  f$_l$ / f$_{{l-1}}$", "share of steps (% per bin)"),
+    "early_exit": Kind(_early_exit, "mean depth (layers run)", "{spec.label}", _all_have("early_exit")),
+    "acceptance": Kind(_acceptance, "layer that drafts (0: embedded input)", "acceptance", _all_have("acceptance")),
+    "multipliers": Kind(_multipliers, "training step", "multiplier λ (smoothed)", _trained),
+    "violations": Kind(_violations, "training step", "violation of the tightened bound\n(≤ 0 holds)", _trained),
+}

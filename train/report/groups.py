@@ -1,6 +1,5 @@
 """Runs by setting (depth, training noise) and variant (runs that differ only by the seed)."""
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,14 +7,12 @@ from typing import Any
 import numpy as np
 
 from ..config.run import FREE
-from ..registry import ReportSpec
+from ..registry import OWN_REPORT, ReportSpec
 from ..system.files import without_folders
-from .records import METHODS, Array, LayeredRun, flat
+from .records import METHODS, Array, Run, flat
 
-METHOD_NAMES = {"erm": "plain", "deep_supervision": "deep supervision", "constrained": "constrained"}
-# Fields that do not make another variant: the seed, and places.
-NOT_A_VARIANT = frozenset({"seed", "name", "run", "runs", "folder", "output", "root", "prepared", "method", *FREE})
-# Options that only one method uses: two methods are compared regardless of these.
+# Fields that do not make another variant; those of single methods do not make a comparison unequal.
+NOT_A_VARIANT = frozenset({"seed", "method", "data.root", "data.prepared", *FREE})
 OF_METHODS = ("dual", "constraints", "layer_weights", "rising_weights")
 
 
@@ -25,12 +22,12 @@ class Variant:
 
     method: str
     label: str
-    runs: tuple[LayeredRun, ...]
+    runs: tuple[Run, ...]
 
     @property
     def title(self) -> str:
         """Method, and the config fields that set this variant apart."""
-        return METHOD_NAMES[self.method] + (f" ({self.label})" if self.label else "")
+        return METHODS[self.method] + (f" ({self.label})" if self.label else "")
 
     def stack(self, key: str) -> Array:
         """Values of evaluation.json under a key for every seed, shape (seeds, ...)."""
@@ -44,30 +41,14 @@ class Variant:
         """The score at every test gamma, shape (seeds, gammas)."""
         return self.stack(self.runs[0].spec.metric)
 
-    def areas(self) -> Array:
-        """The area under the score of every seed; NaN where one gamma was tested."""
-        tested = [len(run.evaluation["test_gammas"]) > 1 for run in self.runs]
-        return np.where(tested, self.stack("area"), np.nan)
-
     def has(self, key: str) -> bool:
         """Returns whether the evaluations of all seeds hold a key."""
         return all(run.evaluation.get(key) is not None for run in self.runs)
-
-    def curves(self, name: str) -> tuple[Array, Array]:
-        """Steps that all seeds logged, and a column of metrics.jsonl of every seed at these."""
-        tables = [run.curves for run in self.runs]
-        steps = functools.reduce(np.intersect1d, [table["step"] for table in tables])
-        return steps, np.stack([table[name][np.isin(table["step"], steps)] for table in tables])
 
     @property
     def feasible_runs(self) -> int:
         """The number of seeds that ended feasible."""
         return sum(bool(run.evaluation["feasible"]) for run in self.runs)
-
-    @property
-    def feasible(self) -> bool:
-        """True where every seed ended feasible."""
-        return self.feasible_runs == len(self.runs)
 
     def margins(self) -> Array:
         """Room below the bound as a fraction of it, (seeds, L + 1); negative where the bound is exceeded."""
@@ -80,55 +61,30 @@ class Variant:
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.where(bounds > 0, (bounds - losses if bind == "mean" else -violations) / bounds, np.nan)
 
-    def worst(self) -> tuple[int, int, float]:
-        """Position among the seeds, layer and margin where the least room is left; margin NaN if none is known."""
-        margins = self.margins()
-        if np.isnan(margins).all():
-            return 0, 0, np.nan
-        seed, layer = np.unravel_index(np.nanargmin(margins), margins.shape)
-        numbers = self.runs[0].evaluation.get("layers", range(margins.shape[1]))
-        return int(seed), int(numbers[layer]), float(margins[seed, layer])
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Setting:
-    """All variants of one depth and training noise."""
+    """All variants of one depth and training noise.
 
+    Attributes:
+      title: depth and training noise in words.
+      variants: plain before constrained.
+      first: any run; all that the variants share is read from it.
+      spec: of the report.
+      layers: numbers of the layers that are read, the input's 0 first; a model may have others between them.
+      gammas: of the test, in rising order.
+      training_index: of the gamma that is that of training, or lies nearest to it.
+    """
+
+    title: str
     num_layers: int
     train_gamma: float
     variants: tuple[Variant, ...]
-
-    @property
-    def title(self) -> str:
-        """Depth and training noise in words."""
-        read = "" if self.layers[-1] == self.num_layers else f" of {self.layers[-1]}"
-        layers = f"{self.num_layers}{read} layer{'s' * (self.num_layers > 1)}"
-        return f"{layers}, training gamma {self.train_gamma:g}" if self.spec.gamma or self.train_gamma else layers
-
-    @property
-    def layers(self) -> list[int]:
-        """Numbers of the layers that are read, the input's 0 first; a model may have others between them."""
-        return list(self.first.evaluation.get("layers", range(self.num_layers + 1)))
-
-    @property
-    def first(self) -> LayeredRun:
-        """Any run: what all of them share is read from it."""
-        return self.variants[0].runs[0]
-
-    @property
-    def spec(self) -> ReportSpec:
-        """The spec of the task's report."""
-        return self.first.spec
-
-    @property
-    def gammas(self) -> Array:
-        """Test gammas in rising order."""
-        return np.array([float(gamma) for gamma in self.first.gammas])
-
-    @property
-    def training_index(self) -> int:
-        """Index of the test gamma that is the training gamma, or lies nearest to it."""
-        return int(np.argmin(np.abs(self.gammas - self.train_gamma)))
+    first: Run
+    spec: ReportSpec
+    layers: list[int]
+    gammas: Array
+    training_index: int
 
     def of(self, method: str) -> list[Variant]:
         """Variants of one method, in the order given."""
@@ -136,67 +92,67 @@ class Setting:
 
     def pairs(self) -> list[tuple[Variant, Variant]]:
         """Every constrained variant with the plain one of the most similar config, and with each deep supervision."""
-        plain = sorted(self.of("erm"), key=lambda variant: variant.label)
-        nearest = [
-            (one, min(plain, key=lambda other: len(unlike(one, other)))) for one in self.of("constrained") if plain
-        ]
-        return nearest + [(one, other) for one in self.of("constrained") for other in self.of("deep_supervision")]
+        plain, constrained = sorted(self.of("erm"), key=lambda variant: variant.label), self.of("constrained")
+        nearest = [(one, min(plain, key=lambda other: len(unlike(one, other)))) for one in constrained if plain]
+        return nearest + [(one, other) for one in constrained for other in self.of("deep_supervision")]
 
     def floors(self) -> dict[str, Array]:
-        """Scores that need no network at each test gamma, by name, the input's own first; means over the runs."""
-        runs = [run for one in self.variants for run in one.runs]
-        key, with_floors = self.spec.baseline, [run.floors for run in runs if run.floors]
-        floors = {"noisy input": np.mean([run.values(key) for run in runs], axis=0)} if key else {}
-        for name in (with_floors or [{}])[0]:
-            floors[name] = np.mean([each[name] for each in with_floors if name in each], axis=0)
-        return floors
+        """Scores that need no network at each test gamma, by name, the input's first; means over the runs."""
+        columns: dict[str, list[Array]] = {}
+        for run in (run for one in self.variants for run in one.runs):
+            floors = run.evaluation.get("floors", {})
+            if self.spec.baseline:
+                floors = {"noisy input": run.evaluation[self.spec.baseline], **floors}
+            elif self.spec is OWN_REPORT:
+                floors = {"embedded input": dict.fromkeys(run.gammas, run.evaluation["layer_losses"][0])}
+            for name, scores in floors.items():
+                columns.setdefault(name, []).append(run.at_gammas(scores))
+        return {name: np.mean(column, axis=0) for name, column in columns.items()}
 
-    def floor_shares(self) -> dict[str, float]:
-        """The share of the test split that each floor is of; all of it is 1."""
-        shares = [run.evaluation["floor_shares"] for one in self.variants for run in one.runs if run.floors]
-        return {name: float(share) for name, share in (shares or [{}])[0].items()}
 
-
-def group(runs: Sequence[LayeredRun]) -> list[Setting]:
-    """Settings in the order in which the runs were given; within one, plain before constrained."""
-    cells: dict[tuple[int, float], list[LayeredRun]] = {}
+def group(runs: Sequence[Run]) -> list[Setting]:
+    """Settings in the order in which the runs were given."""
+    cells: dict[tuple[int, float], list[Run]] = {}
     for run in runs:
         cells.setdefault((run.evaluation["num_layers"], float(run.values("train_gamma"))), []).append(run)
-    return [
-        Setting(layers, gamma, tuple(v for method in METHODS for v in _variants(method, members)))
-        for (layers, gamma), members in cells.items()
-    ]
+    return [_setting(layers, gamma, members) for (layers, gamma), members in cells.items()]
 
 
-def unlike(one: Variant, other: Variant) -> dict[str, tuple[str, str]]:
-    """Config fields in which two variants differ though their methods do not need it, with the value of each."""
+def by_config(runs: Sequence[Run]) -> dict[str, tuple[Run, ...]]:
+    """Runs that differ only by the seed, under a label of the config fields that set them apart from the others."""
+    configs = [_identity(run) for run in runs]
+    fields = sorted({key for config in configs for key in config if len({_text(c, key) for c in configs}) > 1})
+    last = [field.rpartition(".")[2] for field in fields]
+    names = [short if last.count(short) == 1 else field for field, short in zip(fields, last, strict=True)]
+    cells: dict[str, tuple[Run, ...]] = {}
+    for run, config in zip(runs, configs, strict=True):
+        label = ", ".join(f"{name} {_text(config, field)}" for name, field in zip(names, fields, strict=True))
+        cells[label] = (*cells.get(label, ()), run)
+    return cells
+
+
+def unlike(one: Variant, other: Variant) -> list[str]:
+    """Config fields in which two variants differ though their methods do not need it."""
     configs = [_identity(variant.runs[0]) for variant in (one, other)]
     fields = sorted(key for key in configs[0] | configs[1] if key.split(".")[0] not in OF_METHODS)
-    values = {field: (_text(configs[0], field), _text(configs[1], field)) for field in fields}
-    return {field: both for field, both in values.items() if both[0] != both[1]}
+    return [field for field in fields if _text(configs[0], field) != _text(configs[1], field)]
 
 
-def _variants(method: str, runs: Sequence[LayeredRun]) -> list[Variant]:
-    members = [run for run in runs if run.method == method]
-    configs = [_identity(run) for run in members]
-    fields = sorted({key for config in configs for key in config if len({_text(c, key) for c in configs}) > 1})
-    cells: dict[str, list[LayeredRun]] = {}
-    for run, config in zip(members, configs, strict=True):
-        label = ", ".join(f"{_short(field, fields)} {_text(config, field)}" for field in fields)
-        cells.setdefault(label, []).append(run)
-    return [Variant(method, label, tuple(cell)) for label, cell in cells.items()]
+def _setting(depth: int, gamma: float, runs: Sequence[Run]) -> Setting:
+    cells = {method: by_config([run for run in runs if run.evaluation["method"] == method]) for method in METHODS}
+    variants = tuple(Variant(method, label, cell) for method in METHODS for label, cell in cells[method].items())
+    first, spec = variants[0].runs[0], runs[0].spec
+    layers, gammas = list(first.evaluation.get("layers", range(depth + 1))), np.array([*map(float, first.gammas)])
+    read = "" if layers[-1] == depth else f" of {layers[-1]}"
+    title = f"{depth}{read} layer{'s' * (depth > 1)}" + f", training gamma {gamma:g}" * bool(spec.gamma or gamma)
+    nearest = int(np.argmin(np.abs(gammas - gamma)))
+    return Setting(title, depth, gamma, variants, first, spec, layers, gammas, nearest)
 
 
-def _identity(run: LayeredRun) -> dict[str, Any]:
+def _identity(run: Run) -> dict[str, Any]:
     """The run's config by dotted names, without what does not make a variant; a list of one value is that value."""
-    kept = {key: value for key, value in flat(run.config).items() if key.split(".")[-1] not in NOT_A_VARIANT}
+    kept = {key: value for key, value in flat(run.config).items() if key not in NOT_A_VARIANT}
     return {key: value[0] if isinstance(value, list) and len(value) == 1 else value for key, value in kept.items()}
-
-
-def _short(field: str, fields: Sequence[str]) -> str:
-    """The field's last name, unless another field ends in the same."""
-    last = field.split(".")[-1]
-    return last if sum(other.split(".")[-1] == last for other in fields) == 1 else field
 
 
 def _text(config: dict[str, Any], key: str) -> str:

@@ -1,11 +1,9 @@
 """The files of a report: one HTML page from one escaped template, figures as PNG, and a strict-JSON summary."""
 
 import base64
-import functools
 import io
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,34 +18,56 @@ from ..system.terminal import Table
 # 9 inches shown at 900 px: one point of type is 1.4 px.
 WIDTH, DPI = 9.0, 160
 GUIDE = "#222222"  # the colour of lines that guide the eye
+TEMPLATE = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
+<title>{{ report.title }}</title>
+<style>
+body { margin: 0 auto; padding: 1.5rem 1rem; max-width: 60rem; font: 16px/1.5 system-ui, sans-serif; }
+h2 { margin-top: 2.2rem; border-bottom: 1px solid #8888; }
+div { overflow-x: auto; margin: 1rem 0; }
+table { border-collapse: collapse; font-size: .875rem; font-variant-numeric: tabular-nums; }
+caption { text-align: left; white-space: nowrap; font-weight: 600; }
+th, td { padding: .25rem .6rem; text-align: right; border-bottom: 1px solid #8884; white-space: nowrap; }
+th:first-child, td:first-child, .words th, .words td { text-align: left; white-space: pre-line; }
+p, figcaption { opacity: .75; font-size: .875rem; margin: .2rem 0 0; }
+img { width: 100%; max-width: 900px; border-radius: 6px; }
+</style></head>
+<body>
+<h1>{{ report.title }}</h1>
+<ul>{% for line in report.verdict %}<li>{{ line }}</li>{% endfor %}</ul>
+{% for line in report.warnings %}<p>Warning: {{ line }}</p>{% endfor %}
+{% for heading, blocks in report.sections %}
+{% if heading %}<h2>{{ heading }}</h2>{% endif %}
+{% for block in blocks %}
+{% if block.caption is defined %}
+<figure><img src="data:image/png;base64,{{ encoded[block.name] }}" alt="{{ block.caption }}">
+<figcaption>{{ block.caption }}</figcaption></figure>
+{% else %}
+<div><table{% if block.words %} class="words"{% endif %}><caption>{{ block.title }}</caption>
+<thead><tr>{% for cell in block.header %}<th scope="col">{{ cell }}</th>{% endfor %}</tr></thead>
+<tbody>{% for row in block.rows %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>{% endfor %}</tbody>
+</table>{% if block.note %}<p>{{ block.note }}</p>{% endif %}</div>
+{% endif %}
+{% endfor %}
+{% endfor %}
+</body></html>
+"""
 
 
-@dataclass(frozen=True)
-class Picture:
+class Picture(NamedTuple):
     """A figure, which is also written as a file of that name, and its caption."""
 
     name: str
     caption: str
     figure: Figure
 
-    @functools.cached_property
-    def data(self) -> bytes:
-        """The figure as PNG, drawn on first use."""
-        buffer = io.BytesIO()
-        # Tight: a layout makes too little room for legends below panels where these are wider than their panels.
-        self.figure.savefig(buffer, format="png", dpi=DPI, facecolor="white", bbox_inches="tight", pad_inches=0.05)
-        return buffer.getvalue()
-
-    @property
-    def base64(self) -> str:
-        """The picture as the page holds it."""
-        return base64.b64encode(self.data).decode()
-
 
 class Report(NamedTuple):
     """The content of a report, on its page, in JSON, and as ``tables`` and ``verdict`` on the terminal.
 
-    ``floor`` is the score without a model, for model cards.
+    ``floor`` is the score without a model, for model cards. A section has a heading, pictures and tables.
     """
 
     title: str
@@ -60,26 +80,22 @@ class Report(NamedTuple):
 
 
 def write_files(out: Path, report: Report) -> None:
-    """Writes the files of a report, all or none."""
+    """Writes the files of a report, all or none.
+
+    Raises:
+      StorageError: if the folder cannot be written to.
+    """
     pictures = [block for _, blocks in report.sections for block in blocks if isinstance(block, Picture)]
+    drawn = {picture.name: _png(picture.figure) for picture in pictures}
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+    encoded = {name: base64.b64encode(content).decode() for name, content in drawn.items()}
+    page = environment.from_string(TEMPLATE).render(report=report, encoded=encoded)
     summary = json.dumps(report.summary, indent=2, allow_nan=False) + "\n"
-    files = {f"{picture.name}.png": picture.data for picture in pictures}
+    files = {f"{name}.png": content for name, content in drawn.items()}
     try:
-        write_all(out, files | {"index.html": page(report).encode(), "summary.json": summary.encode()})
+        write_all(out, files | {"index.html": page.encode(), "summary.json": summary.encode()})
     except OSError as error:
         raise StorageError(f"cannot write the report to {out} ({error.strerror}); choose another folder") from None
-
-
-def page(report: Report) -> str:
-    """Returns one HTML file with its pictures inside, no script, nothing loaded from elsewhere."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("page.html").render(report=report)
 
 
 def tidy(axes: Axes, title: str) -> None:
@@ -88,3 +104,10 @@ def tidy(axes: Axes, title: str) -> None:
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_title(title, fontsize="medium")
+
+
+def _png(figure: Figure) -> bytes:
+    buffer = io.BytesIO()
+    # Tight: a layout makes too little room for legends below panels where these are wider than their panels.
+    figure.savefig(buffer, format="png", dpi=DPI, facecolor="white", bbox_inches="tight", pad_inches=0.05)
+    return buffer.getvalue()

@@ -1,5 +1,6 @@
-"""Evaluated runs as reports read them: checked, comparable, and grouped by what sets them apart."""
+"""Evaluated runs as reports read them: checked and comparable with each other."""
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,34 +16,54 @@ from ..system.files import WRITTEN, no_run, read_object, way_out
 
 Array = NDArray[np.float64]
 
-METHODS = ("erm", "deep_supervision", "constrained")
+METHODS = {"erm": "plain", "deep_supervision": "deep supervision", "constrained": "constrained"}
 PER_LAYER = ("layer_losses", "bounds", "violations", "multipliers", "slacks", "complementary_slackness")
 PER_STEP = ("descend_share", "mean_ratio")
-SCALARS = ("train_gamma", "tolerance", "share_descending", "mean_ratio_all", "train_seconds")
-OTHERS = ("experiment", "method", "num_layers", "seed", "feasible", "test_gammas", "ratio_histogram")
+SCALARS = ("seed", "num_layers", "train_gamma", "tolerance", "share_descending", "mean_ratio_all", "train_seconds")
 # The evaluation of a user's task that has these figures is reported by layer.
 LAYERED = {"method", "num_examples", "loss", "layer_losses", "bounds"}
 
 
 @dataclass(frozen=True)
 class Run:
-    """One evaluated run: its files, and how its task is reported; ``spec`` is None for figures without layers."""
+    """One evaluated run: its files, and how its task is reported; not ``layered`` where layers have no losses."""
 
     folder: Path
     config: dict[str, Any]
     status: dict[str, Any]
     evaluation: dict[str, Any]
     metrics: list[dict[str, Any]]
-    spec: ReportSpec | None
+    spec: ReportSpec
+    layered: bool
 
     @property
     def name(self) -> str:
         """Folder name without its parents."""
         return self.folder.resolve().name
 
-    def rows(self, kind: str) -> list[dict[str, Any]]:
-        """Rows of metrics.jsonl of one kind: train or validation."""
-        return [row for row in self.metrics if row["kind"] == kind]
+    @property
+    def gammas(self) -> list[str]:
+        """Test gammas as written in the file, in rising order; that of training is among them."""
+        return sorted(self.evaluation[self.spec.metric], key=float)
+
+    def values(self, key: str) -> Array:
+        """A number or list of evaluation.json, or its number at each of `gammas`; null becomes NaN."""
+        return self.at_gammas(self.evaluation[key])
+
+    def at_gammas(self, value: Any) -> Array:
+        """Numbers as floats, those by gamma in the order of `gammas`."""
+        return floats([value[gamma] for gamma in self.gammas] if isinstance(value, dict) else value)
+
+    @functools.cached_property
+    def curves(self) -> dict[str, Array]:
+        """Columns of the training rows of metrics.jsonl by name: the step, and (steps, L + 1) by layer."""
+        rows, layers = [row for row in self.metrics if row["kind"] == "train"], self.evaluation["num_layers"] + 1
+        shapes = {"step": (len(rows),), "violations": (len(rows), layers), "multipliers": (len(rows), layers)}
+        try:
+            return {name: floats([row[name] for row in rows]).reshape(shape) for name, shape in shapes.items()}
+        except (KeyError, TypeError, ValueError) as error:
+            path = self.folder / "metrics.jsonl"
+            raise UserError(f"{path} is damaged ({one_line(error)}); train the run again") from None
 
     def summary(self) -> dict[str, Any]:
         """Its row of summary.json: how it ended, and its evaluation."""
@@ -50,65 +71,36 @@ class Run:
         return {"run": self.name, **status, **self.evaluation}
 
 
-@dataclass(frozen=True)
-class LayeredRun(Run):
-    """A run whose layers have losses; ``curves`` holds columns of the training rows of metrics.jsonl by name."""
-
-    spec: ReportSpec
-    curves: dict[str, Array]
-
-    @property
-    def method(self) -> str:
-        """One of `METHODS`."""
-        return self.evaluation["method"]
-
-    @property
-    def gammas(self) -> list[str]:
-        """Test gammas as written in the file, in rising order; that of training is among them."""
-        return sorted(self.evaluation[self.spec.metric], key=float)
-
-    @property
-    def floors(self) -> dict[str, Array]:
-        """Scores that need no network at each of `gammas`, by name; empty where the evaluation has none."""
-        floors = self.evaluation.get("floors", {})
-        return {name: floats([scores[gamma] for gamma in self.gammas]) for name, scores in floors.items()}
-
-    def values(self, key: str) -> Array:
-        """A number or list of evaluation.json, or its number at each of `gammas`; null becomes NaN."""
-        value = self.evaluation[key]
-        return floats([value[gamma] for gamma in self.gammas] if isinstance(value, dict) else value)
-
-
 def read_runs(folders: Sequence[Path]) -> list[Run]:
-    """The evaluated runs in folders, each given once.
+    """Reads the evaluated runs in folders, each given once, and checks that they can be compared.
 
     Raises:
-      UserError: naming a folder or file that is missing, damaged or not of an evaluated run.
+      UserError: naming a folder or file that is missing, damaged or not of an evaluated run, or runs that differ in
+        their data or their evaluation.
     """
     if not folders:
         raise UserError("report needs at least one run folder, got none; give folders such as runs/NAME")
-    seen: set[Path] = set()
     for folder in folders:
-        if folder.resolve() in seen:
+        if [other.resolve() for other in folders].count(folder.resolve()) > 1:
             raise UserError(f"run folder {folder} is given twice; give each run once")
-        seen.add(folder.resolve())
-        if not folder.is_dir():
-            raise UserError(f"run folder {folder} does not exist; {WRITTEN}")
         if not (folder / "config.json").is_file():
-            raise UserError(no_run(folder))
-        if not (folder / "evaluation.json").is_file():
-            raise UserError(f"run {folder} has no evaluation.json; run `unroll-jax evaluate {folder}` first")
-        if not (folder / "metrics.jsonl").is_file():
-            raise UserError(f"run {folder} has no metrics.jsonl; restore it: without it there are no curves")
-    return [_read(folder) for folder in folders]
-
-
-def check_layered(runs: Sequence[Run]) -> list[LayeredRun]:
-    """Returns runs with checked figures of their layers, which must be comparable with each other."""
-    checked = [_layered(run) for run in runs]
-    for run in checked[1:]:
-        _check_comparable(checked[0], run)
-    return checked
+            raise UserError(no_run(folder) if folder.is_dir() else f"run folder {folder} does not exist; {WRITTEN}")
+        for name, remedy in (
+            ("evaluation.json", f"run `unroll-jax evaluate {folder}`"),
+            ("metrics.jsonl", "restore it"),
+        ):
+            if not (folder / name).is_file():
+                raise UserError(f"run {folder} has no {name}; {remedy} first")
+    runs = [_read(folder) for folder in folders]
+    first, tested = runs[0], _tested(runs[0])
+    for run in runs:
+        for name, value in _tested(run).items():
+            if tested.get(name) != value:
+                raise UserError(
+                    f"runs differ in {name}: {first.folder} has {tested.get(name)}, {run.folder} has {value}; report "
+                    "them separately, or evaluate them again with the same settings"
+                )
+    return runs
 
 
 def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -129,90 +121,52 @@ def floats(values: Any) -> Array:
 def _read(folder: Path) -> Run:
     config, status, evaluation = (read_object(folder / f"{name}.json") for name in ("config", "status", "evaluation"))
     row = TASKS.get(str(config.get("task")))
-    layered = OWN_REPORT if evaluation.keys() >= LAYERED else None
-    spec = row.report if row is not None and row.functions is not None else layered
-    return Run(folder, config, status, evaluation, read_metrics(folder / "metrics.jsonl"), spec)
-
-
-def _layered(run: Run) -> LayeredRun:
-    path, evaluation, spec = run.folder / "evaluation.json", run.evaluation, run.spec
-    if spec is None or spec.measures is not None:
-        raise UserError(f"{run.folder} has no losses of layers; report it apart")
-    for key in (*OTHERS, spec.metric, spec.tested, *filter(None, [spec.baseline]), *PER_LAYER, *PER_STEP, *SCALARS):
-        if key not in evaluation:
-            raise UserError(f"{path} lacks {key!r}; {way_out(path)}")
-    if evaluation["method"] not in METHODS:
-        raise UserError(f"{path}: method {evaluation['method']!r} is unknown, must be one of {', '.join(METHODS)}")
+    registered = row is not None and row.functions is not None
+    spec = row.report if registered else OWN_REPORT
+    layered = spec.layered and (registered or evaluation.keys() >= LAYERED)
+    run = Run(folder, config, status, evaluation, read_metrics(folder / "metrics.jsonl"), spec, layered)
     try:
-        _check_shapes(evaluation, spec)
+        _check_layers(run) if layered else None
     except (TypeError, ValueError, KeyError, AttributeError) as error:
+        path = folder / "evaluation.json"
         raise UserError(f"{path} is damaged ({one_line(error)}); {way_out(path)}") from None
-    return LayeredRun(**{**vars(run), "spec": spec}, curves=_curves(run))
+    return run
 
 
-def _check_shapes(evaluation: dict[str, Any], spec: ReportSpec) -> None:
-    layers = evaluation["num_layers"]
-    if not isinstance(layers, int) or layers < 1:
-        raise ValueError(f"num_layers must be a positive integer, got {layers!r}")
-    numbered = {"layers": layers + 1} if "layers" in evaluation else {}
-    for key, length in (numbered | dict.fromkeys(PER_LAYER, layers + 1) | dict.fromkeys(PER_STEP, layers)).items():
-        if floats(evaluation[key]).shape != (length,):
-            raise ValueError(f"{key} must hold {length} numbers for {layers} layers, got {len(evaluation[key])}")
-    floats([evaluation[key] for key in SCALARS])
-    scores, floors = evaluation[spec.metric], evaluation.get("floors", {})
-    floats([*map(float, scores)])
-    for name, column in {spec.metric: scores, "input": evaluation[spec.baseline or spec.metric], **floors}.items():
-        if not scores or set(column) != set(scores):
-            raise ValueError(f"{name} must hold the same test gammas as {spec.metric}, at least one")
-        floats(list(column.values()))
-    floats([evaluation["floor_shares"][name] for name in floors])
+def _check_layers(run: Run) -> None:
+    """Raises an error for an evaluation without the figures of layers that reports need."""
+    evaluation, spec, layers = run.evaluation, run.spec, run.evaluation["num_layers"]
+    if evaluation["method"] not in METHODS:
+        raise ValueError(f"method must be one of {', '.join(METHODS)}, got {evaluation['method']!r}")
+    shapes = dict.fromkeys(SCALARS, ()) | dict.fromkeys(PER_LAYER, (layers + 1,)) | dict.fromkeys(PER_STEP, (layers,))
+    shapes |= dict.fromkeys((spec.metric, spec.baseline or spec.metric), (len(run.gammas),))
+    for key, shape in (shapes | ({"layers": (layers + 1,)} if "layers" in evaluation else {})).items():
+        if run.values(key).shape != shape or 0 in shape:
+            raise ValueError(f"{key} must be {shape[0] if shape else 'one'} number{'s' * bool(shape)}")
+    for scores in evaluation.get("floors", {}).values():
+        run.at_gammas(scores)
+    for key in ("experiment", "feasible", "test_gammas", spec.tested):
+        evaluation[key]  # missing ones are a KeyError
     edges, counts = (floats(evaluation["ratio_histogram"][name]) for name in ("edges", "counts"))
     if edges.ndim != 1 or len(edges) < 3 or counts.shape != (layers, len(edges) - 1):
         raise ValueError(f"ratio_histogram must hold {layers} rows of one count less than edges, two at least")
 
 
-def _curves(run: Run) -> dict[str, Array]:
-    """Returns columns of the training rows: the step, and (steps, L + 1) by layer."""
-    layers = (run.evaluation["num_layers"] + 1,)
-    shapes = {"step": (), "violations": layers, "multipliers": layers}
-    columns: dict[str, list[Array]] = {name: [] for name in shapes}
-    for number, row in enumerate(run.metrics, start=1):
-        try:
-            for name, shape in shapes.items() if row["kind"] == "train" else ():
-                value = floats(row[name])
-                if value.shape != shape:
-                    raise ValueError(f"{name} must hold {shape[0] if shape else 'one'} number{'s' * bool(shape)}")
-                columns[name].append(value)
-        except (KeyError, TypeError, ValueError) as error:
-            path = run.folder / "metrics.jsonl"
-            raise UserError(f"{path} is damaged in line {number} ({one_line(error)}); train the run again") from None
-    return {name: floats(columns[name]).reshape(-1, *shape) for name, shape in shapes.items()}
-
-
-def _check_comparable(first: LayeredRun, run: LayeredRun) -> None:
-    """Raises a UserError for runs of mixed experiments, data sources, test sets or noise."""
-    apart, again = "report them separately", "evaluate both again with the same settings"
-    tested = f"number of test {first.spec.sample}s"
-    one, two = (
-        {
-            "experiment": (each.evaluation["experiment"], apart),
-            "data source": (_data_source(each), apart),
-            tested: (each.evaluation[each.spec.tested], again),
-            "test gammas": (each.evaluation["test_gammas"], again),
-            "the meaning of gamma (--noise)": (each.evaluation.get("noise", each.config.get("noise")), apart),
-            "edges of ratio histograms": (each.evaluation["ratio_histogram"]["edges"], again),
-        }
-        for each in (first, run)
-    )
-    for name, (value, way) in one.items():
-        if two[name][0] != value:
-            pair = f"{first.folder} has {value}, {run.folder} has {two[name][0]}"
-            raise UserError(f"runs differ in {name}: {pair}; {way}")
-
-
-def _data_source(run: Run) -> str:
-    data = run.config.get("data")
+def _tested(run: Run) -> dict[str, Any]:
+    """Returns what runs of one report share, by the words for it: kind, data, test and noise."""
+    data, evaluation = run.config.get("data"), run.evaluation
     data = data if isinstance(data, dict) else {}
-    # Only the last part of the root: the same data may lie elsewhere or be spelled relative.
-    root = data.get("root")
-    return f"{data.get('source', 'unknown')}" + (f" ({Path(str(root)).name})" if root else "")
+    judged = run.layered or not run.spec.layered
+    tested = {
+        "kind of experiment": run.spec.title if judged else run.config.get("task"),
+        "data.source": data.get("source"),
+        "data.root": Path(str(data.get("root"))).name,  # the same data may lie elsewhere or be spelled relative
+        "data.reduction": data.get("reduction"),
+        "class_names": evaluation.get("class_names"),
+        f"number of test {run.spec.sample}s": evaluation.get(run.spec.tested),
+    }
+    if run.layered:
+        tested |= {name: evaluation[name] for name in ("experiment", "test_gammas")}
+        tested["the meaning of gamma (--noise)"] = evaluation.get("noise", run.config.get("noise"))
+        tested["edges of ratio histograms"] = evaluation["ratio_histogram"]["edges"]
+    return tested

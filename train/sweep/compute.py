@@ -1,29 +1,53 @@
-"""Trains and evaluates the cells of a sweep, here or in child processes."""
+"""Computes the cells of a sweep, here or in processes, and its trials, which Optuna proposes."""
 
-import contextlib
 import multiprocessing
 import multiprocessing.connection
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 import jax
+import numpy as np
 
-from ..config.errors import Interrupted, StorageError, UserError, one_line
+from ..config.errors import Interrupted, StorageError, UserError, one_line, require_extra
+from ..config.fields import value_of
 from ..evaluate import evaluate
 from ..loop import train_run
 from ..registry import open_task, prepare_data
-from ..runs import ENDED, check_same, identity, read_status
-from ..system.files import read_object
+from ..runs import ENDED, begin, check_first, check_same, identity, read_config, read_status
+from ..system.files import AGAIN, locked, read_object, require_writable, writing
 from ..system.machine import stopping_at_once
-from .axes import Cell, Sweep
+from . import Cell, Sweep, shown_value
+from .results import RECORD, Result, grid_tables, read_result, score, trial_tables, write_tables
 
 GRACE_SECONDS = 120.0  # a child that is asked to end finishes its step, or XLA's compilation, and saves
 MEMORY_SHARE = 0.9  # share of a GPU's memory that the jobs on it divide
-Log = Callable[[str], None]
+
+
+def run(sweep: Sweep, cells: Sequence[Cell], *, trials: int | None, jobs: int) -> int:
+    """Computes the cells, or trials, and writes their tables; returns 1 if some failed, 0 if none did."""
+    folder = sweep.folder
+    check_first(cells[0].config)
+    begin(folder, RECORD, {"experiment": sweep.experiment}, what="sweep")
+    with locked(folder), writing(f"--out {folder}", AGAIN):
+        require_writable(folder, f"--out {folder}", AGAIN)
+        if trials is not None:
+            results = run_trials(sweep, trials, jobs=jobs)
+            write_tables(sweep, results, trial_tables(sweep, results))
+            return 1 if results[0].validation is None else 0
+        check_folders(sweep, cells)
+        left = [cell for cell in cells if not has_ended(folder / cell.name)]
+        print(f"{folder}: {len(cells)} cells, {len(left)} left")
+        failures = run_cells(sweep, left, jobs=jobs)
+        results = [read_result(sweep, cell) for cell in cells]
+        write_tables(sweep, results, grid_tables(sweep, results))
+    for name, message in failures.items():
+        print(f"failed: {name}: {message}")
+    return 1 if failures else 0
 
 
 def has_ended(folder: Path, *, tested: bool = True) -> bool:
@@ -31,7 +55,7 @@ def has_ended(folder: Path, *, tested: bool = True) -> bool:
     return read_status(folder).get("state") in ENDED and (not tested or (folder / "evaluation.json").exists())
 
 
-def check_folders(sweep: Sweep, cells: Sequence[Cell]) -> None:
+def check_folders(sweep: Sweep, cells: Iterable[Cell]) -> None:
     """Raises UserError if the folder of a cell holds a run with other options, before anything is computed."""
     for cell in cells:
         if (path := sweep.folder / cell.name / "config.json").exists():
@@ -39,9 +63,7 @@ def check_folders(sweep: Sweep, cells: Sequence[Cell]) -> None:
             check_same(path.parent, expected, "pass another --out, or move that folder away")
 
 
-def run_cells(
-    sweep: Sweep, cells: Sequence[Cell], *, jobs: int, tested: bool = True, log: Log = print
-) -> dict[str, str]:
+def run_cells(sweep: Sweep, cells: Sequence[Cell], *, jobs: int, tested: bool = True) -> dict[str, str]:
     """Trains cells, resuming those that were interrupted, and with ``tested`` evaluates them on the test split.
 
     Returns:
@@ -51,31 +73,70 @@ def run_cells(
 
     def ended(cell: Cell, message: str) -> None:
         messages[cell.name] = message
-        log(f"[{len(messages)} of {len(cells)}] {cell.name}: {message or 'finished'}")
+        print(f"[{len(messages)} of {len(cells)}] {cell.name}: {message or 'finished'}")
 
     if jobs > 1 and len(cells) > 1:
-        prepare_data(cells[0].config, log)  # once, ahead of the processes that read them
+        prepare_data(cells[0].config, print)  # once, ahead of the processes that read them
         _run_children(sweep, cells, min(jobs, len(cells)), tested, ended)
     else:
         for cell in cells:
-            ended(cell, _compute(sweep, cell, tested=tested, log=log))
+            ended(cell, _compute(sweep, cell, tested=tested))
     return {name: message for name, message in messages.items() if message}
 
 
-def _compute(sweep: Sweep, cell: Cell, *, tested: bool, log: Log = print) -> str:
+def run_trials(sweep: Sweep, count: int, *, jobs: int) -> list[Result]:
+    """Trains trials, those of earlier calls included, until there are ``count``; evaluates the best on the test split.
+
+    Trials run in groups of ``jobs``; the values of a trial depend on the seed, its number and the results of the
+    groups before it, not on interruptions. A trial that fails is a result, and tried again by the next call.
+
+    Returns:
+      The results, the best first.
+    """
+    require_extra("search")
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    names, cells = [f"trial-{number:04d}" for number in range(count)], dict[str, Cell]()
+    for name in (name for name in names if (sweep.folder / name / "config.json").exists()):
+        config = read_config(sweep.folder / name)[1]
+        cells[name] = sweep.cell({a.name: shown_value(value_of(config, a.field)) for a in sweep.axes}, name)
+    check_folders(sweep, cells.values())
+    begun = [cell for cell in cells.values() if not has_ended(sweep.folder / cell.name, tested=False)]
+    run_cells(sweep, begun, jobs=jobs, tested=False)
+    missing = [name for name in names if name not in cells]
+    for first in range(0, len(missing), jobs):
+        results = [read_result(sweep, cells[name]) for name in names if name in cells]
+        new = {name: _proposed(optuna, sweep, results, name) for name in missing[first : first + jobs]}
+        run_cells(sweep, list(new.values()), jobs=jobs, tested=False)
+        cells |= new
+    results = [read_result(sweep, cells[name]) for name in names]
+    results.sort(key=lambda result: -score(result.validation, sweep.config))
+    best, path = results[0], sweep.folder / results[0].cell.name
+    if best.validation is None:
+        return results
+    if not best.validation.feasible:
+        print(f"no trial is feasible on validation data: the best is {best.validation.excess or 0.0:.1%} over a bound")
+    print(f"best: {path}; again: unroll-jax run {sweep.experiment} --config {path / 'config.json'}")
+    if not has_ended(path):  # the best trial alone is tested
+        run_cells(sweep, [best.cell], jobs=1)
+    return [read_result(sweep, best.cell), *results[1:]]
+
+
+def _compute(sweep: Sweep, cell: Cell, *, tested: bool) -> str:
     """Trains one cell and, with ``tested``, evaluates it; returns why it failed, "" if it did not."""
     folder = sweep.folder / cell.name
     try:
-        task = open_task(cell.config, log)
-        train_run(task, folder, experiment=sweep.experiment, log=log)
+        task = open_task(cell.config, print)
+        train_run(task, folder, experiment=sweep.experiment, log=print)
         if tested and not (folder / "evaluation.json").exists():
-            evaluate(task, folder, experiment=sweep.experiment, log=log)
+            evaluate(task, folder, experiment=sweep.experiment, log=print)
     except StorageError:  # not due to the cell
         raise
     except UserError as error:
         return one_line(error)
     except (jax.errors.JaxRuntimeError, ValueError, TypeError) as error:  # such as too little memory on a device
-        log(traceback.format_exc())
+        traceback.print_exc(file=sys.stdout)
         return f"{type(error).__name__}: {one_line(error)}"
     return ""
 
@@ -83,78 +144,76 @@ def _compute(sweep: Sweep, cell: Cell, *, tested: bool, log: Log = print) -> str
 def _run_children(
     sweep: Sweep, cells: Sequence[Cell], jobs: int, tested: bool, ended: Callable[[Cell, str], None]
 ) -> None:
-    """Computes cells in at most ``jobs`` processes; ends them all when this process is asked to end."""
+    """Computes cells in at most ``jobs`` processes; where this process is asked to end, they save and end too."""
     context, waiting = multiprocessing.get_context("spawn"), list(cells)
     children = dict[int, tuple[Cell, BaseProcess]]()  # by slot
-    with _ending(children):
+    try:
         while waiting or children:
             for slot in sorted(set(range(jobs)) - set(children))[: len(waiting)]:
                 cell = waiting.pop(0)
                 process = context.Process(target=_child, args=(sweep, cell, slot, jobs, tested), daemon=True)
-                children[slot] = cell, process
                 process.start()
+                children[slot] = cell, process
             multiprocessing.connection.wait([process.sentinel for _, process in children.values()])
             for slot, (cell, process) in list(children.items()):
                 if not process.is_alive():
                     process.join()
                     del children[slot]
-                    ended(cell, _message(sweep, cell, process.exitcode))
-
-
-@contextlib.contextmanager
-def _ending(children: dict[int, tuple[Cell, BaseProcess]]) -> Iterator[None]:
-    """Asks the children that are left to save and end, and waits for them."""
-    try:
-        yield
+                    lines = (sweep.folder / f"{cell.name}.log").read_text(errors="replace").split("\n")
+                    last = next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
+                    known = {0: "", 1: last}  # why a child failed is its last line
+                    ended(
+                        cell, known.get(process.exitcode or 0, f"exit code {process.exitcode}; it wrote last: {last}")
+                    )
     finally:
-        started = [process for _, process in children.values() if process.pid is not None]
-        for process in started:
+        for _, process in children.values():
             process.terminate()
-        for process in started:
+        for _, process in children.values():
             process.join(GRACE_SECONDS)
-            if process.is_alive():
-                process.kill()
+            process.kill()
 
 
 def _child(sweep: Sweep, cell: Cell, slot: int, jobs: int, tested: bool) -> None:
     """Computes a cell in a process that writes to the cell's log; the last line of a failure tells why."""
-    with _log_of(sweep, cell).open("ab") as file:
+    with (sweep.folder / f"{cell.name}.log").open("ab") as file:
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)
-    _share_machine(slot, jobs)
+    if hasattr(os, "sched_setaffinity"):  # a share of the cores, and one GPU or a part of its memory
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, cores[slot::jobs] or [cores[slot % len(cores)]])
+    all_gpus = ",".join(str(number) for number in range(len(list(Path("/dev").glob("nvidia[0-9]*")))))
+    if gpus := [part for part in os.environ.get("CUDA_VISIBLE_DEVICES", all_gpus).split(",") if part.strip()]:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpus[slot % len(gpus)]
+        os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", f"{MEMORY_SHARE / -(-jobs // len(gpus)):.3f}")
     try:
         with stopping_at_once():
             message = _compute(sweep, cell, tested=tested)
-    except Interrupted as stop:
-        message = str(stop)
-    except StorageError as error:
-        message = one_line(error)
+    except (Interrupted, StorageError) as stop:
+        message = " ".join(str(stop).split())
     if message:
         print(message, flush=True)
         sys.exit(1)
 
 
-def _share_machine(slot: int, jobs: int) -> None:
-    """Gives this process its share of the cores and, where there are any, one GPU or a part of its memory."""
-    if hasattr(os, "sched_setaffinity"):
-        cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, cores[slot::jobs] or [cores[slot % len(cores)]])
-    all_gpus = ",".join(str(number) for number in range(len(list(Path("/dev").glob("nvidia[0-9]*")))))
-    gpus = [part for part in os.environ.get("CUDA_VISIBLE_DEVICES", all_gpus).split(",") if part.strip()]
-    if gpus:
-        os.environ["CUDA_VISIBLE_DEVICES"] = gpus[slot % len(gpus)]
-        share = MEMORY_SHARE / -(-jobs // len(gpus))
-        os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", f"{share:.3f}")
+def _proposed(optuna: Any, sweep: Sweep, results: Sequence[Result], name: str) -> Cell:
+    """Returns a new trial by a study of those so far, of which failed ones are pruned, so that TPE avoids their like.
 
-
-def _log_of(sweep: Sweep, cell: Cell) -> Path:
-    return sweep.folder / f"{cell.name}.log"
-
-
-def _message(sweep: Sweep, cell: Cell, code: int | None) -> str:
-    """Returns why a child failed, the last line of its log; "" if it did not."""
-    if code == 0:
-        return ""
-    lines = _log_of(sweep, cell).read_text(errors="replace").split("\n")
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
-    return last if code == 1 else f"exit code {code}; it wrote last: {last}"
+    The sampler's seed depends on the seed of the runs and the number of the trial.
+    """
+    seed = int(np.random.SeedSequence((sweep.config.seed, int(name[-4:]))).generate_state(1)[0])
+    study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed))
+    kinds, state = {}, optuna.trial.TrialState
+    for axis in sweep.axes:
+        is_int = isinstance(value_of(sweep.config, axis.field), int)
+        kind, read = ("IntDistribution", int) if is_int else ("FloatDistribution", float)
+        ranged = axis.is_range and getattr(optuna.distributions, kind)(*map(read, axis.values), log=axis.log)
+        kinds[axis.name] = ranged or optuna.distributions.CategoricalDistribution(list(axis.values))
+    for cell, _, _, validation, _ in results:
+        params = {a.name: float(cell.values[a.name]) if a.is_range else cell.values[a.name] for a in sweep.axes}
+        figures = {"state": state.PRUNED} if validation is None else {"value": score(validation, sweep.config)}
+        try:
+            study.add_trial(optuna.trial.create_trial(params=params, distributions=kinds, **figures))
+        except ValueError as error:
+            place = sweep.folder / cell.name
+            raise UserError(f"{place} is outside of the ranges of this sweep ({error}); pass another --out") from error
+    return sweep.cell({axis: str(value) for axis, value in study.ask(kinds).params.items()}, name)

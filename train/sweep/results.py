@@ -7,19 +7,18 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import stats
 
 from ..config.run import Judgement, RunConfig
 from ..constraints import INFEASIBLE
 from ..metrics import read_metrics
 from ..registry import TASKS
+from ..report.tables import interval, text_of
 from ..runs import read_status
 from ..system.files import read_object, write_all
 from ..system.terminal import Table, as_text
-from .axes import Cell, Sweep
+from . import Cell, Sweep
 
 RECORD = "sweep.json"
-LEVEL = 0.95  # of the intervals
 
 
 class Result(NamedTuple):
@@ -36,10 +35,11 @@ class Result(NamedTuple):
     test: dict[str, float]
 
     def row(self) -> dict[str, Any]:
-        """Returns the figures by name, unrounded."""
+        """Returns the figures by name, unrounded; None for those that are not finite."""
         feasible, excess, metric, _ = self.validation or (None,) * 4
-        figures = {"feasible": feasible, "excess": excess, "validation": metric, **self.test}
-        return {"cell": self.cell.name, **self.cell.values, "state": self.state, "step": self.step, **figures}
+        figures = {"step": self.step, "feasible": feasible, "excess": excess, "validation": metric, **self.test}
+        known = {name: x if x is not None and np.isfinite(x) else None for name, x in figures.items()}
+        return {"cell": self.cell.name, **self.cell.values, "state": self.state, **known}
 
 
 def read_result(sweep: Sweep, cell: Cell) -> Result:
@@ -70,28 +70,39 @@ def score(judgement: Judgement | None, config: RunConfig, *, within: bool = Fals
 
 def grid_tables(sweep: Sweep, results: Sequence[Result]) -> list[Table]:
     """Returns the table of a grid, a row for all seeds of a setting, and paired differences between methods."""
-    names, test = [axis.name for axis in sweep.axes], _test_names(results)
-    axes, rows = [name for name in names if name != "seed"], []
-    for values, group in _groups(results, axes):
+    axes, test = [axis.name for axis in sweep.axes], list(dict.fromkeys(name for one in results for name in one.test))
+    rows, whole = [], [name for name in axes if name != "seed"]
+    for values, group in _groups(results, whole):
         judged = [result.validation for result in group if result.validation is not None]
         counts = (f"{len(judged)}/{len(group)}", f"{sum(one.feasible for one in judged)}/{len(judged)}")
-        figures = [[result.test[name] for result in group if name in result.test] for name in test]
-        rows.append((*values, *counts, *map(_ranged, [[one.metric for one in judged], *figures])))
+        columns = [[result.test[name] for result in group if name in result.test] for name in test]
+        rows.append((*values, *counts, *map(text_of, [[one.metric for one in judged], *columns])))
     note = f"Mean [smallest, largest] over seeds. validation: {sweep.config.metric}; then figures of the test split."
-    whole = Table(f"Sweep of {sweep.experiment}", (*axes, "runs", "feasible", "validation", *test), tuple(rows), note)
-    return [whole, *([_differences(sweep, results)] if "method" in names and test else [])]
+    header = (*whole, "runs", "feasible", "validation", *test)
+    tables, pairs = [Table(f"Sweep of {sweep.experiment}", header, tuple(rows), note)], []
+    methods = next((list(axis.values) for axis in sweep.axes if axis.name == "method"), [])
+    others = [name for name in whole if name != "method"]
+    for values, group in _groups([result for result in results if result.test], others):
+        by_run = {(result.cell.values.get("method"), result.cell.values.get("seed")): result.test for result in group}
+        for method in methods[1:]:
+            seeds = [seed for name, seed in by_run if name == method and (methods[0], seed) in by_run]
+            gaps = [[by_run[method, seed][name] - by_run[methods[0], seed][name] for seed in seeds] for name in test]
+            pairs.append(
+                (*values, f"{method} - {methods[0]}", str(len(seeds)), *(interval(gap, "+.4g") for gap in gaps))
+            )
+    note = "Mean difference over equal seeds [95% interval, Student's t], test split."
+    paired = Table("Paired differences", (*others, "methods", "pairs", *test), tuple(pairs), note)
+    return [*tables, *([paired] if pairs else [])]
 
 
 def trial_tables(sweep: Sweep, results: Sequence[Result]) -> list[Table]:
     """Returns the table of ranked trials."""
-    names, rows = [axis.name for axis in sweep.axes], []
-    for result in results:
-        feasible, excess, metric, _ = result.validation or (None,) * 4
-        figures = ("-" if feasible is None else "yes" if feasible else "no", excess, metric, result.step)
-        rows.append((result.cell.name, *map(_shown, [*result.cell.values.values(), *figures]), result.state))
-    header = ("trial", *names, "feasible", "excess", "validation", "step", "run")
+    rows = [{name: text_of([value]) for name, value in result.row().items()} for result in results]
+    header = tuple(list(rows[0])[: -len(results[0].test) or None])
     note = f"Feasible trials first, then by validation: {sweep.config.metric}. excess: over a bound, as a share of it."
-    return [Table(f"Trials of {sweep.experiment}", header, tuple(rows), note)]
+    return [
+        Table(f"Trials of {sweep.experiment}", header, tuple(tuple(row[name] for name in header) for row in rows), note)
+    ]
 
 
 def write_tables(sweep: Sweep, results: Sequence[Result], tables: Sequence[Table]) -> None:
@@ -100,75 +111,22 @@ def write_tables(sweep: Sweep, results: Sequence[Result], tables: Sequence[Table
     writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)))
     writer.writeheader()
     writer.writerows(rows)
-    over = {axis.name: list(axis.texts) for axis in sweep.axes}
-    finite = [
-        {name: None if isinstance(value, float) and not np.isfinite(value) else value for name, value in row.items()}
-        for row in rows
-    ]
-    record = {"experiment": sweep.experiment, "over": over, "cells": finite}
-    files = {
-        "table.md": "\n\n".join(map(_markdown, tables)) + "\n",
+    record = {"experiment": sweep.experiment, "over": {a.name: list(a.values) for a in sweep.axes}, "cells": rows}
+    texts = {
+        "table.md": "\n\n".join(f"```\n{as_text(table)}\n```" for table in tables) + "\n",
         "table.csv": file.getvalue(),
         RECORD: json.dumps(record, indent=2, allow_nan=False) + "\n",
     }
-    write_all(sweep.folder, {name: text.encode() for name, text in files.items()})
+    write_all(sweep.folder, {name: text.encode() for name, text in texts.items()})
     print("\n\n".join(map(as_text, tables)))
-    print(f"\ntable: {', '.join(str(sweep.folder / name) for name in files)}")
+    print(f"\ntable: {', '.join(str(sweep.folder / name) for name in texts)}")
 
 
-def _differences(sweep: Sweep, results: Sequence[Result]) -> Table:
-    """Returns the differences of each method from the first, over the seeds that both have."""
-    axes, test = [axis.name for axis in sweep.axes if axis.name not in ("seed", "method")], _test_names(results)
-    first, *others = next(axis.texts for axis in sweep.axes if axis.name == "method")
-    rows = []
-    for values, group in _groups([result for result in results if result.test], axes):
-        by_run = {(result.cell.values["method"], result.cell.values.get("seed")): result.test for result in group}
-        seeds = list(dict.fromkeys(seed for _, seed in by_run))
-        for method in others:
-            pairs = [(by_run[method, s], by_run[first, s]) for s in seeds if {(method, s), (first, s)} <= set(by_run)]
-            columns = [_interval([one[name] - two[name] for one, two in pairs]) for name in test]
-            rows.append((*values, f"{method} - {first}", str(len(pairs)), *columns))
-    note = f"Mean difference over equal seeds [{LEVEL:.0%} interval, Student's t], test split."
-    return Table("Paired differences", (*axes, "methods", "pairs", *test), tuple(rows), note)
-
-
-def _groups(results: Iterable[Result], axes: Sequence[str]) -> list[tuple[tuple[str, ...], list[Result]]]:
+def _groups(results: Iterable[Result], axes: Sequence[str]) -> Iterable[tuple[tuple[str, ...], list[Result]]]:
     groups: dict[tuple[str, ...], list[Result]] = {}
     for result in results:
         groups.setdefault(tuple(result.cell.values[name] for name in axes), []).append(result)
-    return list(groups.items())
-
-
-def _test_names(results: Iterable[Result]) -> list[str]:
-    return list(dict.fromkeys(name for result in results for name in result.test))
-
-
-def _markdown(table: Table) -> str:
-    rule = ("---", *("---:" for _ in table.header[1:]))
-    rows = "\n".join(f"| {' | '.join(row)} |" for row in (table.header, rule, *table.rows))
-    return f"## {table.title}\n\n{rows}\n\n{table.note}"
-
-
-def _interval(values: Sequence[float]) -> str:
-    """Returns the mean and, of several values, its interval."""
-    if len(values) < 2:
-        return f"{values[0]:+.4g}" if values else "-"
-    mean, reach = np.mean(values), stats.t.ppf(0.5 + LEVEL / 2, len(values) - 1) * stats.sem(values)
-    return f"{mean:+.4g} [{mean - reach:+.4g}, {mean + reach:+.4g}]"
-
-
-def _ranged(values: Sequence[float]) -> str:
-    """Returns the mean and, of several values, the smallest and the largest."""
-    if len(values) < 2:
-        return _shown(values[0] if values else None)
-    return f"{np.mean(values):.4g} [{min(values):.4g}, {max(values):.4g}]"
-
-
-def _shown(value: Any) -> str:
-    try:
-        return "-" if value is None else f"{float(value):.4g}"
-    except ValueError:
-        return str(value)
+    return groups.items()
 
 
 def _test_figures(cell: Cell, evaluation: dict[str, Any]) -> dict[str, float]:

@@ -9,7 +9,7 @@ import pytest
 from tests.started import environment
 from tests.train.commands import refused
 from unroll_jax.train.config.video import VideoConfig
-from unroll_jax.train.sweep.axes import Sweep, grid, read_axes, split_over
+from unroll_jax.train.sweep import Sweep, grid, read_axes, split_over
 
 
 def cells_of(over, config=None, *options):
@@ -79,7 +79,7 @@ RATE = "--over.primal.learning-rate"
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line_that_names_it(capsys, monkeypatch, words, named):
-    monkeypatch.setattr("unroll_jax.train.sweep._run", lambda *_, **__: pytest.fail("computes"))
+    monkeypatch.setattr("unroll_jax.train.sweep.compute.run", lambda *_, **__: pytest.fail("computes"))
     line = refused(capsys, "sweep", *words.split())
     assert named in line, line
 
