@@ -97,8 +97,6 @@ def test_the_summary_of_one_pair_holds_the_figures_of_its_runs(make_run):
         entry = summary["methods"][method]
         for key in ("rmse", "layer_losses", "bounds", "violations", "feasible", "train_seconds"):
             assert entry[key] == evaluation[key], key
-    assert summary["methods"]["constrained"]["monotone"]
-    assert not summary["methods"]["erm"]["monotone"]
 
 
 @pytest.mark.usefixtures("without_drawing")
@@ -144,7 +142,11 @@ def test_a_report_is_written_whole_or_not_at_all(make_run, monkeypatch, tmp_path
 
 @pytest.mark.usefixtures("without_drawing")
 def test_aggregates_over_seeds_equal_numpy(make_run):
-    folders = [make_run(method, seed=seed) for seed in range(3) for method in ("erm", "constrained")]
+    folders = [
+        make_run(method, seed=seed, evaluation=rmse([(10 + place) * (1 + 0.1 * seed**power) for place in range(6)]))
+        for seed in range(3)
+        for power, method in enumerate(("erm", "constrained"))
+    ]
     report = reported(folders)
     evaluations = [json.loads((folder / "evaluation.json").read_text()) for folder in folders]
     for method in ("erm", "constrained"):
@@ -170,7 +172,7 @@ def test_aggregates_over_seeds_equal_numpy(make_run):
     (table,) = comparison_table([setting])
     low, high = stats.ttest_1samp(gaps[:, 2], 0.0).confidence_interval(0.95)
     assert table.rows[0][-1] == f"{gaps[:, 2].mean():+.1f} [{low:+.1f}, {high:+.1f}]"
-    shared = grouped([*folders[1:3], folders[5]])
+    shared = grouped([*folders[:2], folders[5]])
     assert [len(differences(shared[0], *pair)) for pair in shared[0].pairs()] == [1]
 
 

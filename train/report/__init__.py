@@ -199,7 +199,7 @@ def _seeds(variants: Iterable[Sized]) -> str:
 
 
 def _feasibility(variant: Variant) -> str:
-    """Whether a constrained variant is feasible, and the layer that is furthest out or has the least room."""
+    """Feasibility of a constrained variant, and the layer that is furthest out or has the least room."""
     if variant.method != "constrained":
         return ""
     count, failed, margins = len(variant.runs), len(variant.runs) - variant.feasible_runs, variant.margins()

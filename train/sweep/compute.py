@@ -21,7 +21,7 @@ from ..registry import open_task, prepare_data
 from ..runs import ENDED, begin, check_first, check_same, identity, read_config, read_status
 from ..system.files import AGAIN, locked, read_object, require_writable, writing
 from ..system.machine import stopping_at_once
-from . import Cell, Sweep, shown_value
+from .axes import Cell, Sweep, shown_value
 from .results import RECORD, Result, grid_tables, read_result, score, trial_tables, write_tables
 
 GRACE_SECONDS = 120.0  # a child that is asked to end finishes its step, or XLA's compilation, and saves

@@ -16,7 +16,7 @@ from ..report.tables import interval, text_of
 from ..runs import read_status
 from ..system.files import read_object, write_all
 from ..system.terminal import Table, as_text
-from . import Cell, Sweep
+from .axes import Cell, Sweep
 
 RECORD = "sweep.json"
 

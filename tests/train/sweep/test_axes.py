@@ -9,7 +9,7 @@ import pytest
 from tests.started import environment
 from tests.train.commands import refused
 from unroll_jax.train.config.video import VideoConfig
-from unroll_jax.train.sweep import Sweep, grid, read_axes, split_over
+from unroll_jax.train.sweep.axes import Sweep, grid, read_axes, split_over
 
 
 def cells_of(over, config=None, *options):
