@@ -94,8 +94,3 @@ print([name for name in ("jax", "optuna", "matplotlib") if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", program], env=environment(), capture_output=True, text=True)
     assert done.stdout == "[]\n", done.stderr
-
-
-@pytest.mark.parametrize("old", ["table", "search"])
-def test_the_old_commands_name_the_new_one(capsys, old):
-    assert f"{old} is now sweep; give `unroll-jax sweep EXPERIMENT" in refused(capsys, old, "video-ut", "--help")
