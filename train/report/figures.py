@@ -60,7 +60,7 @@ def pictures(name: str, settings: Sequence[Setting]) -> list[Picture]:
         handles, labels = axes.get_legend_handles_labels()
         entries |= dict(zip(labels, handles, strict=True))
     longest = max(map(len, entries))
-    if axes.get_legend() is None:
+    if grid[0].get_legend() is None:
         ncols = 4 if longest < 20 else 2 if longest < 45 else 1
         figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=ncols)
     return [Picture(name, kind.draw.__doc__ or name, figure)]

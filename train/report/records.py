@@ -122,7 +122,7 @@ def _read(folder: Path) -> Run:
     config, status, evaluation = (read_object(folder / f"{name}.json") for name in ("config", "status", "evaluation"))
     row = TASKS.get(str(config.get("task")))
     registered = row is not None and row.functions is not None
-    spec = row.report if registered else OWN_REPORT
+    spec = row.report if row is not None and registered else OWN_REPORT
     layered = spec.layered and (registered or evaluation.keys() >= LAYERED)
     run = Run(folder, config, status, evaluation, read_metrics(folder / "metrics.jsonl"), spec, layered)
     try:

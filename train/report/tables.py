@@ -119,7 +119,7 @@ def exit_table(settings: Sequence[Setting]) -> list[Table]:
     rows, keys = [], ("mean_depth", "accuracy", "full_accuracy", "standard_error")
     for setting, variant in ((each, one) for each in settings for one in each.variants if one.has("early_exit")):
         depth, *shares = (np.mean([run.evaluation["early_exit"][key] for run in variant.runs]) for key in keys)
-        accuracy, full, error = (100 * share for share in shares)
+        accuracy, full, error = (100 * float(share) for share in shares)
         rows.append({
             "model": f"{variant.title}, {setting.title}",
             "mean depth": f"{depth:.2f} of {setting.num_layers}",
