@@ -61,12 +61,13 @@ NAMES = {
             FORMS CountedPositions chunked_cross_entropy constraint_bounds counted_positions relative_excess
         """,
         "0.3.0": """
-            KINDS ORDERS ConstraintReport GroupReport ImplicitDuals ImplicitState PenaltyRule
-            PrimalDualState ProxyConstraint SmoothingState balancing_penalty bertsekas_penalty
-            calibration_gap constant_penalty constraint_report cost_budget demographic_parity
-            equal_opportunity equalised_odds expected_gates growing_penalty implicit_dual_ascent
-            kl_budget multipliers_of norm_bound plot_feasibility plot_multipliers positive_rate
-            primal_dual proximal_smoothing sample_gates switching_objective take_rows worst_class_loss
+            BOUNDS KINDS ORDERS ConstraintReport GroupReport ImplicitDuals ImplicitState LayerConstraints
+            PenaltyRule PrimalDualState ProxyConstraint SmoothingState balancing_penalty
+            bertsekas_penalty calibration_gap constant_penalty constraint_report cost_budget
+            demographic_parity descent_warnings equal_opportunity equalised_odds expected_gates
+            growing_penalty implicit_dual_ascent kl_budget level_constraints multipliers_of norm_bound
+            plot_feasibility plot_multipliers positive_rate primal_dual proximal_smoothing sample_gates
+            suggest_alpha switching_objective take_rows worst_class_loss
         """,
     },
     "unroll_jax.disturbances": {

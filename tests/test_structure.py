@@ -60,6 +60,8 @@ FLOORS_OF_ROOMS = {
         "rows": 0,
         "budgets": 1,
         "constraints": 1,
+        "layer_bounds": 1,
+        "advice": 1,
         "groups": 1,
         "rates": 1,
         "implicit": 2,

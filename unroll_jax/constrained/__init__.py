@@ -9,10 +9,11 @@ Example:
   ([0.0, 0.5], [0.0, -0.375, 1.5])
   >>> sorted(DUAL_OPTIMIZERS), sorted(FORMS)
   (['adam', 'nu_pi', 'pi', 'sgd'], ['difference', 'log_ratio', 'ratio'])
-  >>> KINDS, ORDERS
-  (('at_most', 'equal'), ('simultaneous', 'primal_dual', 'dual_primal', 'extragradient'))
+  >>> BOUNDS, KINDS, ORDERS
+  (('stepwise', 'cumulative'), ('at_most', 'equal'), ('simultaneous', 'primal_dual', 'dual_primal', 'extragradient'))
 """
 
+from unroll_jax.constrained.advice import descent_warnings, suggest_alpha
 from unroll_jax.constrained.budgets import (
     calibration_gap,
     cost_budget,
@@ -24,7 +25,6 @@ from unroll_jax.constrained.budgets import (
 from unroll_jax.constrained.constraints import (
     Constraints,
     constraint_names,
-    descent_constraints,
     initial_sizes,
     named_figures,
     optimal_slacks,
@@ -39,6 +39,7 @@ from unroll_jax.constrained.forms import FORMS, constraint_bounds, relative_exce
 from unroll_jax.constrained.groups import KINDS
 from unroll_jax.constrained.implicit import ImplicitDuals, ImplicitState, implicit_dual_ascent
 from unroll_jax.constrained.lagrangian import augmented_lagrangian, lagrangian, layer_weights
+from unroll_jax.constrained.layer_bounds import BOUNDS, LayerConstraints, descent_constraints, level_constraints
 from unroll_jax.constrained.losses import LossMean, add_losses, empty_mean
 from unroll_jax.constrained.penalties import (
     PenaltyRule,
@@ -71,6 +72,7 @@ from unroll_jax.constrained.stochastic import SmoothingState, proximal_smoothing
 from unroll_jax.constrained.transformation import ORDERS, PrimalDualState, multipliers_of, primal_dual
 
 __all__ = [
+    "BOUNDS",
     "DUAL_OPTIMIZERS",
     "FORMS",
     "KINDS",
@@ -84,6 +86,7 @@ __all__ = [
     "GroupReport",
     "ImplicitDuals",
     "ImplicitState",
+    "LayerConstraints",
     "LossMean",
     "NuPIState",
     "PenaltyRule",
@@ -107,6 +110,7 @@ __all__ = [
     "counted_positions",
     "demographic_parity",
     "descent_constraints",
+    "descent_warnings",
     "dual_ascent",
     "dual_optimizer",
     "empty_mean",
@@ -120,6 +124,7 @@ __all__ = [
     "kl_budget",
     "lagrangian",
     "layer_weights",
+    "level_constraints",
     "mean_of_samples",
     "multipliers_of",
     "named_figures",
@@ -140,6 +145,7 @@ __all__ = [
     "sample_gates",
     "scaled_constraints",
     "slack_descent",
+    "suggest_alpha",
     "switching_objective",
     "tail_bound",
     "tail_mean",

@@ -1,23 +1,20 @@
-"""Constraints on layer losses: descent of every layer; constraints of one size, relaxed ones, and their names."""
+"""Constraints on layer losses: those of one size, relaxed ones, and their names."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import POSITIVE, at_least, checked, in_interval, one_of, require
+from unroll_jax.arguments import POSITIVE, at_least, checked, require
 from unroll_jax.arrays import check_shape
-from unroll_jax.constrained.forms import FORMS
-from unroll_jax.constrained.losses import as_losses, as_numbers
+from unroll_jax.constrained.losses import as_losses
 
 __all__ = [
     "Constraints",
     "constraint_names",
-    "descent_constraints",
     "initial_sizes",
     "named_figures",
     "optimal_slacks",
@@ -27,77 +24,6 @@ __all__ = [
 
 #: Violations of constraints on layer losses: losses (..., L + 1) to violations (..., C); positive is violated.
 Constraints = Callable[[Float[Array, "*batch layers_and_one"]], Float[Array, "*batch constraints"]]
-
-
-@checked(reference=POSITIVE, form=one_of(FORMS))
-def descent_constraints(
-    alpha: float | Sequence[float] | np.ndarray,
-    *,
-    reference: float | None = None,
-    form: str = "difference",
-    proxy: bool = False,
-) -> Constraints:
-    r"""Violations of the layerwise descent constraints.
-
-    .. math:: c_l = f_l - (1 - \alpha_l) f_{l-1} \le 0 , \; l = 1..L ; \qquad c_0 = f_0 - f_{ref} \le 0 .
-
-    The bound of each constraint is ``layer_losses - violations``. Two other forms measure by how much of its bound a
-    loss exceeds it:
-
-    .. math:: \text{ratio: } c_l = \frac{f_l}{(1 - \alpha_l) f_{l-1}} - 1 , \qquad
-              \text{log\_ratio: } c_l = \log \frac{f_l}{(1 - \alpha_l) f_{l-1}} .
-
-    Taken sample by sample (`sample_constraints` with `mean_of_samples`) every sample then counts alike, for any
-    size of its loss. A sample whose bound is 0 (under 3e-10 in float32) has the violation 0.
-
-    Args:
-      alpha: the share of the loss every layer must remove, in (0, 1): one number, or one for each layer 1..L; numbers,
-        not traced values.
-      reference: f_ref > 0, bound on the loss at the embedded input; None leaves c_0 out.
-      form: one of `FORMS`: "difference", "ratio" or "log_ratio".
-      proxy: take f_(l-1) for a constant in gradients. Then no layer is rewarded for a larger loss, which otherwise
-        eases the next layer's constraint; values stay as they are, so that multipliers see the true violations.
-
-    Returns:
-      ``violations(layer_losses)``: layer losses f_0..f_L on the last axis, (..., L + 1), give (..., L), or (..., L + 1)
-      with c_0 first when there is a reference. Positive entries are violated.
-
-    Raises:
-      ValueError: if an option is out of range; while tracing, if layer_losses has fewer than
-        two entries or their number does not fit the schedule.
-      TypeError: if alpha is traced; while tracing, if layer_losses does not hold real numbers.
-
-    Source: Porras-Valenzuela, Hadou, Ribeiro, problem (4) and Section 4. The fraction printed in its Tables 1, 2
-    and 5 is 1 - alpha. Ratios: Hadou, NaderiAlizadeh, Ribeiro, "Robust stochastically-descending unrolled networks"
-    (2024). Proxies: Cotter et al., "Two-player games for efficient non-convex constrained optimization" (2019).
-
-    Example:
-      >>> import jax, jax.numpy as jnp
-      >>> losses = jnp.array([4.0, 2.0, 2.0])
-      >>> descent_constraints(0.25, reference=4.0)(losses).tolist()
-      [0.0, -1.0, 0.5]
-      >>> descent_constraints(0.5, form="ratio")(losses).tolist()
-      [0.0, 1.0]
-      >>> [jax.grad(lambda f: descent_constraints(0.25, proxy=proxy)(f)[1])(losses).tolist() for proxy in (False, True)]
-      [[0.0, -0.75, 1.0], [0.0, 0.0, 1.0]]
-    """
-    schedule = as_numbers("alpha", alpha, in_interval("(0, 1)"), each="layer")
-    compare = FORMS[form]
-
-    def violations(layer_losses: Float[Array, "*batch layers_and_one"]) -> Float[Array, "*batch constraints"]:
-        losses = as_losses("layer_losses", layer_losses)
-        layers = losses.shape[-1] - 1 if losses.ndim else 0
-        require(layers >= 1, "layer_losses", "hold f_0..f_L with L >= 1", f"shape {losses.shape}")
-        fits = schedule.ndim == 0 or schedule.size == layers
-        require(fits, "alpha", f"have one entry for each of L={layers} layers", schedule.size)
-        before = jax.lax.stop_gradient(losses[..., :-1]) if proxy else losses[..., :-1]
-        descent = compare(losses[..., 1:], (1.0 - schedule).astype(losses.dtype) * before)
-        if reference is None:
-            return descent
-        bound = jnp.full_like(losses[..., :1], float(reference))
-        return jnp.concatenate([compare(losses[..., :1], bound), descent], axis=-1)
-
-    return violations
 
 
 def initial_sizes(

@@ -59,7 +59,7 @@ def feasibility_report(
     resilience: float | None = None,
     reduction: Reduction | None = None,
     layer_axis: int = -1,
-    form: str = "difference",
+    form: str | None = None,
 ) -> FeasibilityReport:
     """Checks descent constraints on held-out data.
 
@@ -75,7 +75,7 @@ def feasibility_report(
       resilience: beta of the training, for the slacks.
       reduction: of the samples' violations, if training had one; bounds remain those of the means.
       layer_axis: the axis of ``sample_losses`` that runs over layers, -1 or 0.
-      form: of the constraints, as in `descent_constraints`.
+      form: of the constraints, as in `descent_constraints`; None for the ``form`` of the constraints, or "difference".
 
     Returns:
       A `FeasibilityReport`.
@@ -92,6 +92,7 @@ def feasibility_report(
       ([3.0, 2.0, 1.5], [True, False], False)
     """
     losses = as_losses("sample_losses", sample_losses)
+    form = str(getattr(constraints, "form", "difference")) if form is None else form
     require(layer_axis in (-1, 0), "layer_axis", "be -1 or 0", layer_axis)
     if layer_axis == 0 and losses.ndim == 2:
         losses = losses.T

@@ -1,0 +1,191 @@
+"""Constraints on the layers of a small transformer of digits, against plain training and fixed weights."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float
+
+import unroll_jax as uj
+from benchmarks.record import Record
+from benchmarks.timing import table
+
+__all__ = ["Setting", "main"]
+
+CHANCE, ALPHA, FLOOR = math.log(10.0), 0.3, 0.08
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """Sizes of the network and of its training."""
+
+    layers: int = 5
+    width: int = 32
+    heads: int = 4
+    batch: int = 32
+    steps: int = 600
+    seeds: int = 5
+    rate: float = 3e-3
+
+
+FULL, QUICK = Setting(), Setting(width=16, steps=60, seeds=2)
+Params = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """A way to train: constraints and the optimiser of their multipliers, or weights of the losses f_0..f_L."""
+
+    constraints: Any = None
+    dual: optax.GradientTransformation | None = None
+    weights: tuple[float, ...] = ()
+
+
+def digits() -> tuple[Any, ...]:
+    """Images (n, 8, 8) in [0, 1] and labels of scikit-learn's digits: 1,437 of training, 360 of the test."""
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(images))
+    images, labels = (images[order] / 16.0).reshape(-1, 8, 8).astype(np.float32), labels[order]
+    return images[:1437], labels[:1437], images[1437:], labels[1437:]
+
+
+def init(key: Array, setting: Setting) -> Params:
+    """Weights of the embedding of 8 rows, of the blocks, stacked, and of one readout for all layers."""
+    keys, d, n = iter(jax.random.split(key, 8)), setting.width, setting.layers
+
+    def draw(*shape: int) -> Array:
+        return jax.random.normal(next(keys), shape) / math.sqrt(shape[-2])
+
+    return {
+        "embed": draw(8, d),
+        "place": 0.1 * draw(8, d),
+        "blocks": {"qkv": draw(n, d, 3 * d), "out": draw(n, d, d), "up": draw(n, d, 4 * d), "down": draw(n, 4 * d, d)},
+        "readout": draw(d, 10),
+    }
+
+
+def layer_logits(params: Params, images: Float[Array, "n 8 8"], heads: int) -> Float[Array, "layers_and_one n 10"]:
+    """Logits of the embedding and after each block, all by the same readout."""
+
+    def read(y: Array) -> Array:
+        return jnp.mean(_norm(y), axis=1) @ params["readout"]
+
+    def block(y: Array, weights: Params) -> tuple[Array, Array]:
+        q, k, v = jnp.split((_norm(y) @ weights["qkv"]).reshape(*y.shape[:2], heads, -1), 3, axis=-1)
+        y = y + jax.nn.dot_product_attention(q, k, v).reshape(y.shape) @ weights["out"]
+        y = y + jax.nn.gelu(_norm(y) @ weights["up"]) @ weights["down"]
+        return y, read(y)
+
+    start = images @ params["embed"] + params["place"]
+    _, logits = jax.lax.scan(block, start, params["blocks"])
+    return jnp.concatenate([read(start)[None], logits])
+
+
+def _norm(y: Array) -> Array:
+    return jax.nn.standardize(y, axis=-1, epsilon=1e-6)
+
+
+def layer_losses(params: Params, images: Array, labels: Array, heads: int) -> Float[Array, "layers_and_one"]:
+    """Mean cross-entropy of every layer, in nats."""
+    logits = layer_logits(params, images, heads)
+    return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(logits, labels[None]), axis=1)
+
+
+def train(method: Method, setting: Setting, data: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Accuracies (seeds, L + 1), losses on both splits, the multipliers at the end and their largest sum."""
+    images, labels, test_images, test_labels = map(jnp.asarray, data)
+    primal = optax.chain(
+        optax.clip_by_global_norm(1.0), optax.adam(optax.cosine_decay_schedule(setting.rate, setting.steps))
+    )
+    constrained = method.constraints is not None
+    dual = uj.dual_ascent(optax.sgd(1.0) if method.dual is None else method.dual)
+    count = method.constraints(jnp.ones(setting.layers + 1)).size if constrained else 1
+    weights = jnp.asarray(method.weights or (0.0,) * setting.layers + (1.0,))
+
+    def step(carry: Any, key: Array) -> tuple[Any, Array]:
+        params, opt_state, duals = carry
+        rows = jax.random.randint(key, (setting.batch,), 0, len(labels))
+
+        def loss(params: Params) -> tuple[Array, Any]:
+            losses = layer_losses(params, images[rows], labels[rows], setting.heads)
+            if not constrained:
+                return weights @ losses, jnp.zeros(1)
+            violations = method.constraints(losses)
+            return uj.lagrangian(losses[-1], violations, duals.multipliers), violations
+
+        gradient, violations = jax.grad(loss, has_aux=True)(params)
+        updates, opt_state = primal.update(gradient, opt_state, params)
+        duals = dual.update(duals, violations) if constrained else duals
+        return (optax.apply_updates(params, updates), opt_state, duals), jnp.sum(duals.multipliers)
+
+    def run(key: Array) -> tuple[Any, ...]:
+        start, order = jax.random.split(key)
+        params = init(start, setting)
+        carry = params, primal.init(params), dual.init(count)
+        (params, _, duals), sums = jax.lax.scan(step, carry, jax.random.split(order, setting.steps))
+        guesses = jnp.argmax(layer_logits(params, test_images, setting.heads), axis=-1)
+        sets = (images, labels), (test_images, test_labels)
+        losses = [layer_losses(params, *one, setting.heads) for one in sets]
+        return jnp.mean(guesses == test_labels, axis=1), *losses, duals.multipliers, jnp.max(sums)
+
+    one = jax.jit(run)  # seed by seed: products with an axis of seeds are slow on CPUs
+    runs = [jax.device_get(one(key)) for key in jax.random.split(jax.random.key(0), setting.seeds)]
+    return tuple(map(np.stack, zip(*runs, strict=True)))
+
+
+def methods(layers: int) -> dict[str, Callable[[Any], Method]]:
+    """Methods by name, as functions of the mean layer losses of the plain runs, on held-out data."""
+
+    def cumulative(alpha: float, rate: float, floor: float = FLOOR) -> Method:
+        return Method(
+            uj.descent_constraints(alpha, reference=CHANCE, bounds="cumulative", floor=floor), optax.adam(rate)
+        )
+
+    def supervised(weight: float) -> Method:
+        return Method(weights=(0.0,) + (weight,) * (layers - 1) + (1.0,))
+
+    return {
+        "plain": lambda plain: Method(),
+        "stepwise difference, Adam .05": lambda plain: Method(uj.descent_constraints(ALPHA), optax.adam(0.05)),
+        "stepwise ratio of means, Adam .05": lambda plain: Method(
+            uj.descent_constraints(ALPHA, form="ratio", floor=FLOOR), optax.adam(0.05)
+        ),
+        "cumulative, Adam .01": lambda plain: cumulative(ALPHA, 0.01),
+        "cumulative, Adam .05": lambda plain: cumulative(ALPHA, 0.05),
+        "cumulative, Adam .2": lambda plain: cumulative(ALPHA, 0.2),
+        "cumulative, suggest_alpha, Adam .01": lambda plain: cumulative(
+            uj.constrained.suggest_alpha(plain, reference=CHANCE), 0.01, floor=0.0
+        ),
+        "deep supervision, weight .1": lambda plain: supervised(0.1),
+        "deep supervision, weight .3": lambda plain: supervised(0.3),
+        "deep supervision, weight 1": lambda plain: supervised(1.0),
+    }
+
+
+def main(*, quick: bool = False, peers: bool = True) -> Record:
+    """Prints test accuracies of some layers, means and deviations over seeds, and the sums of multipliers."""
+    del peers
+    setting = QUICK if quick else FULL
+    data, record, rows, plain = digits(), Record(), [], np.ones(setting.layers + 1)
+    print(f"{setting}, cumulative bounds max({CHANCE:.2f} (1 - {ALPHA})^l, {FLOOR})")
+    shown = (1, 2, 3, setting.layers)
+    for name, build in methods(setting.layers).items():
+        accuracies, _, test_losses, multipliers, sums = train(build(plain), setting, data)
+        plain = test_losses.mean(axis=0) if name == "plain" else plain
+        cells = [
+            f"{100 * accuracies[:, layer].mean():.1f} +- {100 * accuracies[:, layer].std():.1f}" for layer in shown
+        ]
+        rows.append([name, *cells, f"{sums.max():.2f}", f"{multipliers.sum(axis=1).mean():.2f}"])
+        record.figures |= {
+            f"{name}, layer {layer}_percent": 100 * float(accuracies[:, layer].mean()) for layer in shown
+        }
+        record.figures[f"{name}_largest_sum"] = float(sums.max())
+    print(table(["method", *(f"layer {layer}" for layer in shown), "largest sum", "sum at the end"], rows))
+    return record

@@ -1,0 +1,136 @@
+"""Cumulative and absolute bounds of layers, their suggestions and warnings, against NumPy and closed forms."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import unroll_jax as uj
+from unroll_jax.constrained import FORMS, descent_warnings, level_constraints, suggest_alpha
+
+LOSSES = np.random.default_rng(0).uniform(0.5, 6.0, size=(2, 3, 4))
+ALPHA, REFERENCE, FLOOR = (0.1, 0.2, 0.3), 5.0, 3.0
+CUMULATIVE = np.maximum(REFERENCE * np.cumprod(1.0 - np.array(ALPHA)), FLOOR)
+COMPARED = {"difference": lambda f, b: f - b, "ratio": lambda f, b: f / b - 1, "log_ratio": lambda f, b: np.log(f / b)}
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("rank", [0, 1, 2])
+@pytest.mark.parametrize("form", FORMS)
+def test_cumulative_bounds_and_levels_are_those_of_numpy(form, rank):
+    losses = LOSSES[(0,) * (2 - rank)]
+    bounds = np.array([REFERENCE, *CUMULATIVE])
+    assert CUMULATIVE[2] == FLOOR
+    cumulative = uj.descent_constraints(ALPHA, reference=REFERENCE, bounds="cumulative", floor=FLOOR, form=form)
+    for constraints in (cumulative, level_constraints(bounds, form=form)):
+        np.testing.assert_allclose(constraints(jnp.asarray(losses)), COMPARED[form](losses, bounds), rtol=1e-12)
+    np.testing.assert_allclose(cumulative.bounds(jnp.asarray(losses)), np.broadcast_to(bounds, losses.shape))
+    without = level_constraints(bounds[1:], form=form)(jnp.asarray(losses))
+    np.testing.assert_allclose(without, COMPARED[form](losses[..., 1:], bounds[1:]), rtol=1e-12)
+    np.testing.assert_allclose(level_constraints(2.0)(jnp.asarray(losses)), losses[..., 1:] / 2.0 - 1.0, rtol=1e-12)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("form", FORMS)
+def test_a_floor_holds_under_stepwise_bounds_too(form):
+    constraints = uj.descent_constraints(ALPHA, floor=FLOOR, form=form)
+    bounds = np.maximum((1.0 - np.array(ALPHA)) * LOSSES[..., :-1], FLOOR)
+    assert np.any(bounds == FLOOR)
+    assert np.any(bounds > FLOOR)
+    np.testing.assert_allclose(constraints(jnp.asarray(LOSSES)), COMPARED[form](LOSSES[..., 1:], bounds), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "options", [{"form": "ratio"}, {"form": "log_ratio"}, {"reference": 2.0, "bounds": "cumulative"}]
+)
+def test_no_layer_is_rewarded_for_a_larger_loss_unless_asked(options):
+    """With multipliers of any size no loss has a negative weight; the paper's difference has, and proxy=False."""
+    losses, multipliers = jnp.array([4.0, 3.0, 2.5, 1.0]), jnp.array([0.0, 5.0, 9.0, 2.0])
+
+    def weights(**chosen):
+        def value(losses):
+            violations = uj.descent_constraints(0.3, **chosen)(losses)
+            return uj.lagrangian(losses[-1], violations, multipliers[-violations.size :])
+
+        return jax.grad(value)(losses)
+
+    assert np.all(np.asarray(weights(**options)) >= 0.0)
+    assert float(jnp.min(weights())) < 0.0
+    if "bounds" not in options:
+        assert float(jnp.min(weights(proxy=False, **options))) < 0.0
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("form", ["ratio", "log_ratio"])
+@pytest.mark.parametrize("options", [{}, {"reference": 2.0, "bounds": "cumulative"}], ids=["stepwise", "cumulative"])
+def test_one_dual_rate_gives_losses_of_any_unit_the_same_multipliers(form, options):
+    """Losses of .06 and of 110 with proportional references: the same multipliers after ten steps."""
+    init, update = uj.dual_ascent(optax.sgd(0.1))
+    ends = []
+    for unit in (0.06, 110.0):
+        scaled = {name: unit * value if name == "reference" else value for name, value in options.items()}
+        constraints = uj.descent_constraints(0.3, form=form, **scaled)
+        state = init(constraints(jnp.ones(4)))
+        for step in range(10):
+            state = update(state, constraints(unit * jnp.asarray(LOSSES[0, step % 3])))
+        ends.append(state.multipliers)
+    assert np.any(np.asarray(ends[0]) > 0.0)
+    np.testing.assert_allclose(ends[0], ends[1], rtol=1e-9)
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_report_takes_the_form_of_the_constraints():
+    constraints = uj.descent_constraints(0.3, reference=5.0, bounds="cumulative")
+    report = uj.feasibility_report(jnp.asarray(LOSSES[0]), jnp.zeros(4), constraints)
+    np.testing.assert_allclose(report.bounds, 5.0 * 0.7 ** np.arange(4), rtol=1e-12)
+
+
+@pytest.mark.parametrize("slack", [0.0, 0.2])
+@pytest.mark.parametrize("reference", [None, 2.3])
+def test_the_suggested_alpha_ends_at_the_plain_loss(reference, slack):
+    losses = np.array([3.0, 2.0, 1.0, 0.25])
+    alpha = suggest_alpha(losses, reference=reference, slack=slack)
+    first = 3.0 if reference is None else reference
+    assert first * (1.0 - alpha) ** 3 == pytest.approx(0.25 * (1.0 + slack))
+    constraints = uj.descent_constraints(alpha, reference=first, bounds="cumulative")
+    assert float(constraints(jnp.asarray(losses, jnp.float32))[-1]) == pytest.approx(
+        1.0 / (1.0 + slack) - 1.0, abs=1e-6
+    )
+
+
+def test_healthy_runs_have_no_warnings_and_each_sign_has_one():
+    constraints = uj.descent_constraints(0.3, reference=2.3, bounds="cumulative")
+    healthy = {"constraints": constraints, "start_losses": [2.5, 2.4, 2.4, 2.4], "plain_losses": [2.6, 1.9, 1.2, 0.5]}
+    losses, multipliers = [2.2, 1.6, 1.1, 0.5], [0.0, 0.5, 0.0, 0.0]
+    assert descent_warnings(losses, multipliers, **healthy) == []
+    for words, changed in (
+        ("Multipliers add up to 9, above 5", {"multipliers": [9.0, 0.0, 0.0, 0.0]}),
+        ("f_0 rose from 2.6 to 61", {"layer_losses": [61.0, 1.6, 1.1, 0.5]}),
+        (r"The bound 0.789 of layer 3 lies below 0.9", {"plain_losses": [2.6, 1.9, 1.2, 0.9]}),
+    ):
+        given = {"layer_losses": losses, "multipliers": multipliers} | healthy | changed
+        (line,) = descent_warnings(given.pop("layer_losses"), given.pop("multipliers"), **given)
+        assert line.startswith(words)
+    assert descent_warnings(losses, [9.0], most=10.0) == []
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (
+            lambda: uj.descent_constraints(0.3, bounds="cumulative"),
+            "reference must be a number with bounds='cumulative'",
+        ),
+        (lambda: uj.descent_constraints(0.3, bounds="sideways"), "bounds must be one of"),
+        (lambda: uj.descent_constraints(0.3, floor=-1.0), "floor must be finite and at least 0"),
+        (lambda: level_constraints([1.0, 0.0]), "levels must be positive and finite"),
+        (lambda: level_constraints([1.0, 2.0])(jnp.ones(5)), "levels must be one number, 4 or 5, for f_0..f_4, got 2"),
+        (lambda: suggest_alpha([2.0, 2.0]), "plain_layer_losses must end below the reference, 2, .*got f_L = 2"),
+        (lambda: suggest_alpha([2.0]), "plain_layer_losses must hold f_0..f_L"),
+        (lambda: descent_warnings([2.0, 1.0], [0.0], most=0.0), "most must be positive"),
+    ],
+)
+def test_wrong_arguments_are_named(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()
