@@ -1,0 +1,187 @@
+"""CRATE: compression against subspaces and sparse coding, and sparse rate reduction, which the step is said to lower."""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from unroll_jax.arguments import POSITIVE, at_least, checked, in_interval, one_of
+from unroll_jax.descent import Descent
+from unroll_jax.energies.examples import DIM, Example, normal
+from unroll_jax.energies.proximal import nonnegative_soft_threshold
+from unroll_jax.energies.proximal.penalty import penalty_of_present
+from unroll_jax.energies.tokens import Tokens, on_tokens
+
+__all__ = ["CrateParams", "crate", "crate_example"]
+
+
+class CrateParams(NamedTuple):
+    """Bases of the subspaces, U (heads, dim, p), and the dictionary D (dim, dim) of the published step.
+
+    Example:
+      >>> import jax
+      >>> params = crate(4, num_heads=2, head_dim=2).init(jax.random.key(0))
+      >>> params.U.shape, params.D.shape
+      ((2, 4, 2), (4, 4))
+    """
+
+    U: Float[Array, "h d p"]
+    D: Float[Array, "d d"]
+
+
+@checked(
+    dim=at_least(1),
+    num_heads=at_least(1),
+    head_dim=at_least(1),
+    form=one_of(("published", "proximal")),
+    sparsity=at_least(0.0),
+    precision=POSITIVE,
+    step_size=in_interval("(0, 1]"),
+    compression=in_interval("(0, 1]"),
+)
+def crate(
+    dim: int,
+    *,
+    num_heads: int,
+    head_dim: int,
+    form: str = "published",
+    sparsity: float = 0.1,
+    precision: float = 0.5,
+    step_size: float | None = None,
+    compression: float | None = None,
+) -> Descent:
+    r"""CRATE layer on the sparse rate reduction of its tokens Z.
+
+    .. math:: E(Z) = \sum_k R_p(Z U_k) - R_d(Z) + \lambda |Z|_1 \text{ for } Z \ge 0 , \qquad
+              R_m(Z) = \tfrac12 \log\det( I + \tfrac{m}{n \epsilon^2} Z^T Z ) ,
+
+    in nats, with n the number of tokens: a code that is short within the subspaces and long as a whole.
+
+    The published step (``form="published"``) has multi-head subspace attention, then one step of ISTA with step size
+    eta on a dictionary D,
+
+    .. math:: Z^{1/2} = (1 - w) Z + w A , \quad
+              A = \sum_k softmax\big( (Z U_k) (Z U_k)^T / \sqrt p \big) Z U_k U_k^T , \qquad
+              Z' = relu\big( Z^{1/2} + \eta ( Z^{1/2} D - Z^{1/2} D^T D ) - \eta \lambda \big) ,
+
+    with w = ``compression``. The public code has :math:`Z^{1/2} = Z + A` (``compression=None``). Neither half is a
+    gradient step on E: attention takes the place of one term of the series of an inverse in the gradient of R_p, and ISTA
+    knows R_d by D alone. Where the U_k together are an orthonormal basis, the paper's first half lowers
+    :math:`\sum_k R_p` for all tokens that were drawn; the public code's raises it for all of them
+    (tests/energies/test_field.py).
+
+    With ``form="proximal"`` the step is the proximal gradient step on E itself,
+
+    .. math:: Z' = relu\big( Z - a \nabla ( \textstyle\sum_k R_p(Z U_k) - R_d(Z) ) - a \lambda \big) , \qquad
+              a = \frac{step\_size}{L} , \quad L = \tfrac{p}{n \epsilon^2} \textstyle\sum_k |U_k|_2^2
+              + \tfrac{2 d}{n \epsilon^2} ,
+
+    which never raises E. *Proof.* With :math:`M = I + c Z Z^T` and :math:`S = Z V^T + V Z^T`, the second derivative of
+    :math:`\tfrac12 \log\det M` along V is :math:`c \, tr(M^{-1} V V^T) - \tfrac{c^2}{2} tr(M^{-1} S M^{-1} S)`: at most
+    :math:`c |V|^2`, and at least :math:`-2 c |V|^2` as :math:`|M^{-1/2} Z|_2 \le c^{-1/2}`. So the smooth part curves
+    upwards by at most L.
+
+    Args:
+      dim: width d of the tokens.
+      num_heads: subspaces k.
+      head_dim: width p of a subspace.
+      form: "published" or "proximal".
+      sparsity: lambda >= 0, nats per unit of a token.
+      precision: epsilon > 0, the distortion up to which tokens are coded, in units of the tokens.
+      step_size: eta of ISTA (None is the public code's .1), or the share of 1 / L, in (0, 1] (None is 1).
+      compression: w of the published form; None adds A to Z, as the public code does.
+
+    Returns:
+      A `Descent` with params `CrateParams`; the proximal form does not read D. E is infinite at a negative entry;
+      ``x`` does not enter, but for the tokens that an `Anchor` marks as absent.
+
+    Raises:
+      ValueError: if an option is out of range; while tracing, if y does not fit.
+      TypeError: while tracing, if y is not floating.
+
+    Source: Yu et al. (2023), *White-Box Transformers via Sparse Rate Reduction*, eqs. 1, 11 to 17, with |Z|_1 for the
+    number of nonzeros, as their ISTA has. The published step is that of the public code, without its layer norms
+    and with the output projection tied to U, as in the paper. The proximal step and its proof are ours.
+
+    Example:
+      >>> import jax
+      >>> layer = crate(4, num_heads=2, head_dim=2, form="proximal")
+      >>> params, y = layer.init(jax.random.key(0)), jax.random.uniform(jax.random.key(1), (5, 4))
+      >>> bool(layer.energy(params, layer.step(params, y)) < layer.energy(params, y))
+      True
+    """
+    phi = nonnegative_soft_threshold(sparsity)
+
+    def init(key: jax.Array) -> CrateParams:
+        key_u, key_d = jax.random.split(key)
+        bases = jax.random.normal(key_u, (num_heads, dim, head_dim)) / math.sqrt(dim)
+        return CrateParams(bases, jax.random.normal(key_d, (dim, dim)) / math.sqrt(dim))
+
+    def energy(params: CrateParams, tokens: Tokens) -> Float[Array, "*batch"]:
+        unit = _unit(tokens, precision)
+        inside = jnp.sum(_rate(_heads(params, tokens.y), head_dim * unit[..., None]), axis=-1)
+        smooth = inside - _rate(tokens.y, dim * unit)
+        return smooth + penalty_of_present(phi, tokens.y, tokens.present)
+
+    def published_step(params: CrateParams, tokens: Tokens) -> Array:
+        heads = _heads(params, tokens.y)
+        scores = jnp.einsum("...hip,...hjp->...hij", heads, heads) / math.sqrt(head_dim)
+        seen = None if tokens.present is None else tokens.present[..., None, None, :]
+        shares = jax.nn.softmax(scores, axis=-1, where=seen)
+        attended = jnp.einsum("...hij,...hjp,hdp->...id", shares, heads, params.U)
+        half = tokens.y + attended if compression is None else tokens.y + compression * (attended - tokens.y)
+        eta = 0.1 if step_size is None else step_size
+        coded = half @ params.D
+        return jax.nn.relu(half + eta * (coded - half @ params.D.T @ params.D) - eta * sparsity)
+
+    def proximal_step(params: CrateParams, tokens: Tokens) -> Array:
+        unit = _unit(tokens, precision)
+        heads = _heads(params, tokens.y)
+        inside = _rate_gradient(heads, head_dim * unit[..., None])
+        gradient = jnp.einsum("...hip,hdp->...id", inside, params.U) - _rate_gradient(tokens.y, dim * unit)
+        # |U|_2^2 is at most |U^T U|_F.
+        squares = jnp.linalg.norm(jnp.einsum("hdp,hdq->hpq", params.U, params.U), axis=(-2, -1))
+        smoothness = unit * (head_dim * jnp.sum(squares) + 2.0 * dim)
+        length = ((1.0 if step_size is None else step_size) / smoothness)[..., None, None]
+        return phi.prox(tokens.y - length * gradient, length)
+
+    step = published_step if form == "published" else proximal_step
+    shapes = {"U": (num_heads, dim, head_dim), "D": (dim, dim)}
+    return on_tokens(CrateParams, init, energy, step, dim=dim, shapes=shapes)
+
+
+def crate_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
+    """Proximal gradient steps on nonnegative tokens."""
+    return crate(DIM, num_heads=2, head_dim=2, form="proximal"), jnp.abs(normal(key, 1, batch)[0]), None
+
+
+def _unit(tokens: Tokens, precision: float) -> Array:
+    """1 / (n epsilon^2), with n the tokens that are there, at least 1."""
+    count = tokens.y.shape[-2] if tokens.present is None else jnp.sum(tokens.present, axis=-1)
+    count = jnp.broadcast_to(jnp.asarray(count, tokens.y.dtype), tokens.y.shape[:-2])
+    return 1.0 / (jnp.maximum(count, 1.0) * precision**2)
+
+
+def _heads(params: CrateParams, y: Array) -> Float[Array, "*batch h n p"]:
+    return jnp.einsum("...nd,hdp->...hnp", y, params.U.astype(y.dtype))
+
+
+def _gram(z: Array, scale: Array) -> tuple[Array, bool]:
+    """I + scale Z^T Z or I + scale Z Z^T, the smaller of the two, and whether it is the first."""
+    narrow = z.shape[-1] <= z.shape[-2]
+    product = jnp.einsum("...nd,...ne->...de" if narrow else "...nd,...md->...nm", z, z)
+    return jnp.eye(product.shape[-1], dtype=z.dtype) + scale[..., None, None] * product, narrow
+
+
+def _rate(z: Array, scale: Array) -> Array:
+    """1/2 log det(I + scale Z^T Z), one number a matrix."""
+    return 0.5 * jnp.linalg.slogdet(_gram(z, scale)[0])[1]
+
+
+def _rate_gradient(z: Array, scale: Array) -> Array:
+    """The gradient of `_rate`, scale Z (I + scale Z^T Z)^-1."""
+    gram, narrow = _gram(z, scale)
+    solved = jnp.linalg.solve(gram, jnp.swapaxes(z, -1, -2) if narrow else z)
+    return scale[..., None, None] * (jnp.swapaxes(solved, -1, -2) if narrow else solved)

@@ -1,0 +1,167 @@
+"""The Energy Transformer: attention and memories as one energy of normalised tokens, lowered through layer norm."""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from unroll_jax.arguments import POSITIVE, at_least, checked
+from unroll_jax.descent import Descent
+from unroll_jax.energies.examples import DIM, Example, normal
+from unroll_jax.energies.tokens import Tokens, on_tokens
+
+__all__ = ["EnergyTransformerParams", "energy_transformer", "energy_transformer_example"]
+
+
+class EnergyTransformerParams(NamedTuple):
+    """Queries and keys of the heads, (heads, k, dim); memories (m, dim); layer norm's scale () and shift (dim,).
+
+    Example:
+      >>> import jax
+      >>> params = energy_transformer(4, num_heads=2, head_dim=3, num_memories=8).init(jax.random.key(0))
+      >>> params.W_Q.shape, params.memories.shape, params.scale.shape
+      ((2, 3, 4), (8, 4), ())
+    """
+
+    W_Q: Float[Array, "h k d"]
+    W_K: Float[Array, "h k d"]
+    memories: Float[Array, "m d"]
+    scale: Float[Array, ""]
+    shift: Float[Array, " d"]
+
+
+@checked(
+    dim=at_least(2),
+    num_heads=at_least(1),
+    head_dim=at_least(1),
+    num_memories=at_least(1),
+    step_size=POSITIVE,
+    epsilon=POSITIVE,
+)
+def energy_transformer(
+    dim: int,
+    *,
+    num_heads: int,
+    head_dim: int,
+    num_memories: int,
+    step_size: float = 0.1,
+    guaranteed: bool = True,
+    epsilon: float = 1e-5,
+) -> Descent:
+    r"""Energy Transformer block: tokens y move down an energy of their layer norm g.
+
+    With :math:`g = \gamma (y - mean) / s + \delta`, :math:`s^2 = var(y) + \epsilon`, and :math:`\beta = 1 / \sqrt k`,
+
+    .. math:: E(Y) = - \tfrac1\beta \sum_h \sum_C \log \sum_{B \ne C}
+                     \exp( \beta (W^K_h g_B) . (W^Q_h g_C) ) - \tfrac12 \sum_B |relu(\Xi g_B)|^2 ,
+              \qquad Y' = Y - a \nabla_g E .
+
+    The paper proves descent in continuous time: g is the gradient of the convex Lagrangian
+    :math:`L(y) = d \gamma s + \delta . y`, so :math:`dE/dt = - \nabla_g E^T \, (\partial^2 L) \, \nabla_g E \le 0`. A
+    step of fixed length a = ``step_size`` can raise E (``guaranteed=False``; tests/energies hold an example). With
+    ``guaranteed=True`` each example takes the smaller of ``step_size`` and
+
+    .. math:: a = \min_C \frac{s_C}{\gamma K + \delta_C} , \qquad K = (n - 1 + 1) \sum_h |W^K_h|_2 |W^Q_h|_2 ,
+              \qquad \delta_C = |(\nabla_g E)_C| / \sqrt d ,
+
+    which never raises E if :math:`\gamma > 0`. *Proof.* Log-sum-exp and squared ReLU are convex, so that E curves
+    upwards in g only by the products of keys and queries, by at most K (each token is one query and at most n - 1 keys,
+    of weights that sum to 1). Along the segment, L's Hessian is at most :math:`\gamma / \min s =: \lambda`, and s
+    changes by at most :math:`a \delta_C`; so :math:`|g' - g|^2 \le \lambda (g' - g) . (y' - y)`, and
+    :math:`E' - E \le (- 1 / a + K \lambda / 2) (g' - g) . (y' - y) \le 0`, as :math:`a \le 1 / (K \lambda)`. Spectral
+    norms are bounded by :math:`|W W^T|_F^{1/2}`.
+
+    Args:
+      dim: width d of the tokens, at least 2.
+      num_heads: heads h.
+      head_dim: width k of queries and keys.
+      num_memories: rows m of the Hopfield memory.
+      step_size: a > 0 in units of tokens over energy; the paper's images use 0.1.
+      guaranteed: whether a step is shortened to the bound above.
+      epsilon: added to the variance.
+
+    Returns:
+      A `Descent` with params `EnergyTransformerParams`; ``x`` does not enter, but for the tokens that an `Anchor`
+      marks as absent. A token alone has no attention energy.
+
+    Raises:
+      ValueError: if an option is out of range; while tracing, if y does not fit.
+      TypeError: while tracing, if y is not floating.
+
+    Source: Hoover, Liang, Pham, Panda, Strobelt, Chau, Zaki, Krotov (2023), *Energy Transformer*, eqs. 1 to 8. The
+    discrete step's bound is ours.
+
+    Example:
+      >>> import jax
+      >>> layer = energy_transformer(4, num_heads=2, head_dim=3, num_memories=8)
+      >>> params, y = layer.init(jax.random.key(0)), jax.random.normal(jax.random.key(1), (5, 4))
+      >>> bool(layer.energy(params, layer.step(params, y)) < layer.energy(params, y))
+      True
+    """
+
+    def init(key: jax.Array) -> EnergyTransformerParams:
+        key_q, key_k, key_m = jax.random.split(key, 3)
+        heads, scale = (num_heads, head_dim, dim), 1.0 / math.sqrt(dim)
+        return EnergyTransformerParams(
+            scale * jax.random.normal(key_q, heads),
+            scale * jax.random.normal(key_k, heads),
+            scale * jax.random.normal(key_m, (num_memories, dim)),
+            jnp.ones(()),
+            jnp.zeros((dim,)),
+        )
+
+    def energy(params: EnergyTransformerParams, tokens: Tokens) -> Float[Array, "*batch"]:
+        return _energy(params, _layer_norm(params, tokens.y, epsilon)[0], tokens.present)
+
+    def step(params: EnergyTransformerParams, tokens: Tokens) -> Array:
+        normed, deviation = _layer_norm(params, tokens.y, epsilon)
+        gradient = jax.grad(lambda g: jnp.sum(_energy(params, g, tokens.present)))(normed)
+        if not guaranteed:
+            return tokens.y - step_size * gradient
+        speed = jnp.linalg.norm(gradient, axis=-1) / math.sqrt(dim)
+        bound = deviation / (params.scale * _curvature(params, tokens.y.shape[-2]) + speed)
+        bound = bound if tokens.present is None else jnp.where(tokens.present, bound, step_size)
+        length = jnp.minimum(jnp.min(bound, axis=-1), step_size)
+        return tokens.y - length[..., None, None] * gradient
+
+    shapes = {"W_Q": (num_heads, head_dim, dim), "W_K": (num_heads, head_dim, dim), "memories": (num_memories, dim)}
+    return on_tokens(EnergyTransformerParams, init, energy, step, dim=dim, shapes=shapes)
+
+
+def energy_transformer_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
+    """Two heads and a memory, with the guaranteed step."""
+    layer = energy_transformer(DIM, num_heads=2, head_dim=3, num_memories=6, step_size=1e3, epsilon=1e-12)
+    return layer, normal(key, 1, batch)[0], None
+
+
+def _layer_norm(params: EnergyTransformerParams, y: Array, epsilon: float) -> tuple[Array, Array]:
+    """g (*batch, n, d) and s (*batch, n)."""
+    centred = y - jnp.mean(y, axis=-1, keepdims=True)
+    deviation = jnp.sqrt(jnp.mean(centred**2, axis=-1, keepdims=True) + epsilon)
+    return params.scale * centred / deviation + params.shift, deviation[..., 0]
+
+
+def _energy(params: EnergyTransformerParams, g: Array, present) -> Float[Array, "*batch"]:
+    beta = 1.0 / math.sqrt(params.W_Q.shape[1])
+    queries, keys = (jnp.einsum("...nd,hkd->...hnk", g, weight) for weight in (params.W_Q, params.W_K))
+    scores = beta * jnp.einsum("...hck,...hbk->...hcb", queries, keys)
+    seen = ~jnp.eye(g.shape[-2], dtype=bool)
+    if present is not None:
+        seen = seen & present[..., None, None, :]
+    some = jnp.any(seen, axis=-1)  # a token alone sees nobody
+    # The inner `where` keeps -inf out of derivatives where there is nothing to sum.
+    lookup = jax.nn.logsumexp(scores, axis=-1, where=seen | ~some[..., None])
+    memory = 0.5 * jnp.sum(jax.nn.relu(jnp.einsum("...nd,md->...nm", g, params.memories)) ** 2, axis=-1)
+    value = jnp.sum(jnp.where(some, lookup, 0.0), axis=-2) / beta + memory
+    return -jnp.sum(value if present is None else jnp.where(present, value, 0.0), axis=-1)
+
+
+def _curvature(params: EnergyTransformerParams, count: int) -> Array:
+    """K: a bound of E's upward curvature in g."""
+
+    def squared_norms(weight: Array) -> Array:
+        return jnp.linalg.norm(jnp.einsum("hkd,hld->hkl", weight, weight), axis=(-2, -1))
+
+    return count * jnp.sum(jnp.sqrt(squared_norms(params.W_Q) * squared_norms(params.W_K)))

@@ -1,0 +1,149 @@
+"""Hyper-SET: attention that spreads tokens on spheres of subspaces, and a feed-forward part that aligns them."""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from unroll_jax.arguments import POSITIVE, at_least, checked, one_of
+from unroll_jax.descent import Descent
+from unroll_jax.energies.examples import DIM, Example, normal
+from unroll_jax.energies.safeguard import safeguarded
+from unroll_jax.energies.tokens import Tokens, on_tokens, sum_present
+
+__all__ = ["HyperSetParams", "hyper_set", "hyper_set_example"]
+
+
+class HyperSetParams(NamedTuple):
+    """Projections of the heads, W (heads, p, dim), and the rows of the dictionary, D (m, dim).
+
+    Example:
+      >>> import jax
+      >>> params = hyper_set(4, num_heads=2, head_dim=3, width=8).init(jax.random.key(0))
+      >>> params.W.shape, params.D.shape
+      ((2, 3, 4), (8, 4))
+    """
+
+    W: Float[Array, "h p d"]
+    D: Float[Array, "m d"]
+
+
+@checked(
+    dim=at_least(1),
+    num_heads=at_least(1),
+    head_dim=at_least(1),
+    width=at_least(1),
+    step_size=POSITIVE,
+    form=one_of(("published", "gradient")),
+    epsilon=POSITIVE,
+)
+def hyper_set(
+    dim: int,
+    *,
+    num_heads: int,
+    head_dim: int,
+    width: int,
+    step_size: float = 0.1,
+    form: str = "published",
+    epsilon: float = 1e-6,
+) -> Descent:
+    r"""Hyper-SET layer on tokens whose projections are normalised to spheres.
+
+    With :math:`z_i^h = \sqrt p \, W_h y_i / |W_h y_i|`, :math:`u_i = \sqrt m \, D y_i / |D y_i|` and
+    :math:`\beta = 1 / \sqrt p`,
+
+    .. math:: E(Y) = \tfrac1\beta \sum_h \sum_i \log \sum_j \exp(\beta z_i^h . z_j^h) - \tfrac12 \sum_i |relu(u_i)|^2 .
+
+    The published step (``form="published"``) takes attention first and then the feed-forward part,
+
+    .. math:: Y^{1/2} = Y - a \sum_h W_h^T (S_h + S_h^T) Z^h , \qquad Y' = Y^{1/2} + a D^T relu(U^{1/2}) ,
+
+    with S_h the softmax over rows: the gradient in z and u, carried back by the weights alone. It leaves out the
+    derivative of the normalisation, :math:`\tfrac{\sqrt p}{|W_h y|} (I - \hat z \hat z^T)`. For one head with
+    orthonormal rows attention still points downhill on its own term; in general the step does not, and for some weights
+    and tokens it raises E at every step size (tests/energies hold an example). With ``form="gradient"`` the step is
+    :math:`Y' = Y - a \nabla E(Y)`, which lowers E for small enough a. `safeguarded` finds such an a for every example.
+
+    Args:
+      dim: width d of the tokens.
+      num_heads: heads h.
+      head_dim: width p of a head's subspace.
+      width: rows m of D.
+      step_size: a > 0, unitless; the public code learns one for each layer.
+      form: "published" or "gradient".
+      epsilon: added to mean squares under the root, as in RMSNorm; it makes E smooth at 0.
+
+    Returns:
+      A `Descent` with params `HyperSetParams`; ``x`` does not enter, but for the tokens that an `Anchor` marks as
+      absent.
+
+    Raises:
+      ValueError: if an option is out of range; while tracing, if y does not fit.
+      TypeError: while tracing, if y is not floating.
+
+    Source: Hu, Zou, Xu (2026), *Hyper-SET: Designing Transformers via Hyperspherical Energy Minimization*. Their public
+    code has GELU in the step and ReLU in the energy that it plots; here both have ReLU.
+
+    Example:
+      >>> import jax
+      >>> from unroll_jax import safeguarded
+      >>> layer = safeguarded(hyper_set(4, num_heads=2, head_dim=3, width=8, form="gradient"))
+      >>> params, y = layer.init(jax.random.key(0)), jax.random.normal(jax.random.key(1), (5, 4))
+      >>> bool(layer.energy(params, layer.step(params, y)) < layer.energy(params, y))
+      True
+    """
+
+    def init(key: jax.Array) -> HyperSetParams:
+        key_w, key_d = jax.random.split(key)
+        scale = 1.0 / math.sqrt(dim)
+        heads = scale * jax.random.normal(key_w, (num_heads, head_dim, dim))
+        return HyperSetParams(heads, scale * jax.random.normal(key_d, (width, dim)))
+
+    def energy(params: HyperSetParams, tokens: Tokens) -> Float[Array, "*batch"]:
+        return _energy(params, tokens.y, tokens.present, epsilon)
+
+    def gradient_step(params: HyperSetParams, tokens: Tokens) -> Array:
+        gradient = jax.grad(lambda y: jnp.sum(_energy(params, y, tokens.present, epsilon)))(tokens.y)
+        return tokens.y - step_size * gradient
+
+    def published_step(params: HyperSetParams, tokens: Tokens) -> Array:
+        z, scores = _heads(params, tokens.y, tokens.present, epsilon)
+        shares = jax.nn.softmax(scores, axis=-1)
+        moved = jnp.einsum("...hij,...hjp->...hip", shares + jnp.swapaxes(shares, -1, -2), z)
+        half = tokens.y - step_size * jnp.einsum("...hip,hpd->...id", moved, params.W)
+        features = jax.nn.relu(_normalised(half @ params.D.T, epsilon))
+        return half + step_size * features @ params.D
+
+    step = published_step if form == "published" else gradient_step
+    shapes = {"W": (num_heads, head_dim, dim), "D": (width, dim)}
+    return on_tokens(HyperSetParams, init, energy, step, dim=dim, shapes=shapes)
+
+
+def hyper_set_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
+    """Gradient steps, safeguarded."""
+    layer = hyper_set(DIM, num_heads=2, head_dim=3, width=6, form="gradient", epsilon=1e-12)
+    return safeguarded(layer, halvings=30), normal(key, 1, batch)[0], None
+
+
+def _normalised(rows: Array, epsilon: float) -> Array:
+    return rows / jnp.sqrt(jnp.mean(rows**2, axis=-1, keepdims=True) + epsilon)
+
+
+def _heads(params: HyperSetParams, y: Array, present, epsilon: float) -> tuple[Array, Array]:
+    """z (*batch, h, n, p) and the logits of attention (*batch, h, n, n), absent tokens without weight."""
+    z = _normalised(jnp.einsum("...nd,hpd->...hnp", y, params.W), epsilon)
+    scores = jnp.einsum("...hip,...hjp->...hij", z, z) / math.sqrt(z.shape[-1])
+    if present is None:
+        return z, scores
+    both = present[..., None, :, None] & present[..., None, None, :]
+    # An absent token sees itself alone, so that its row has a softmax; z is 0 there.
+    return z, jnp.where(both | jnp.eye(y.shape[-2], dtype=bool), scores, -jnp.inf)
+
+
+def _energy(params: HyperSetParams, y: Array, present, epsilon: float) -> Float[Array, "*batch"]:
+    z, scores = _heads(params, y, present, epsilon)
+    spread = math.sqrt(z.shape[-1]) * jnp.sum(jax.nn.logsumexp(scores, axis=-1), axis=-2)
+    aligned = 0.5 * jnp.sum(jax.nn.relu(_normalised(y @ params.D.T, epsilon)) ** 2, axis=-1)
+    return sum_present(spread - aligned, present)

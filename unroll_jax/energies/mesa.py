@@ -1,0 +1,118 @@
+"""Mesa layers: the optimal fast weights after every pair of a sequence, by conjugate gradients."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from unroll_jax.arguments import POSITIVE, at_least, checked, require
+from unroll_jax.conjugate_gradients import continue_conjugate_gradient
+from unroll_jax.energies.fast_weights import chunked
+
+__all__ = ["MesaState", "mesa"]
+
+
+class MesaState(NamedTuple):
+    """Sums over the pairs that were read: of b k k^T (*batch, k, k), and of b k v^T (*batch, k, v)."""
+
+    H: Float[Array, "*batch k k"]
+    G: Float[Array, "*batch k v"]
+
+
+@checked(ridge=POSITIVE, tol=POSITIVE, max_steps=at_least(1), chunk_size=at_least(1))
+def mesa(
+    queries: Float[Array, "*batch n k"],
+    keys: Float[Array, "*batch n k"],
+    values: Float[Array, "*batch n v"],
+    rates: Float[Array, "*batch n"],
+    *,
+    ridge: float = 1.0,
+    tol: float = 1e-5,
+    max_steps: int | None = None,
+    chunk_size: int = 64,
+    state: MesaState | None = None,
+) -> tuple[Float[Array, "*batch n v"], MesaState, Float[Array, "*batch n"]]:
+    r"""Reads a sequence with fast weights that are optimal for every prefix of it.
+
+    .. math:: W_t = \arg\min_W \tfrac12 \sum_{s \le t} b_s |W k_s - v_s|^2 + \tfrac{r}{2} |W|_F^2 , \qquad
+              o_t = W_t q_t = G_t^T (H_t + r I)^{-1} q_t ,
+
+    the equilibrium of `fast_weights` on the pairs up to t. The systems of a chunk are solved at once by conjugate
+    gradients, and so are their derivatives; no k x k matrix is kept for a single t, so that memory is linear in n.
+
+    Args:
+      queries: q, (*batch, n, k).
+      keys: k, (*batch, n, k).
+      values: v, (*batch, n, v).
+      rates: b >= 0, (*batch, n); 0 leaves a pair out.
+      ridge: r > 0, in units of key^2.
+      tol: relative residual at which a system is solved.
+      max_steps: of conjugate gradients; None is 2 k, twice what exact arithmetic needs.
+      chunk_size: pairs computed at once.
+      state: sums before the first pair; None is 0.
+
+    Returns:
+      The outputs o (*batch, n, v), the sums after the last pair, and the relative residual of every system (*batch, n),
+      above ``tol`` where max_steps was not enough.
+
+    Raises:
+      ValueError: if an option is out of range or the shapes do not fit.
+
+    Source: von Oswald et al. (2025), *MesaNet: Sequence Modeling by Locally Optimal Test-Time Training*, eqs. 8 to 12,
+    without the forgetting factor.
+
+    Example:
+      >>> import jax
+      >>> q, k, v = jax.random.normal(jax.random.key(0), (3, 100, 8))
+      >>> outputs, state, residuals = mesa(q, k, v, jax.numpy.ones(100))
+      >>> outputs.shape, bool(residuals.max() <= 1e-5)
+      ((100, 8), True)
+    """
+    for name, array, shape in (
+        ("keys", keys, queries.shape),
+        ("values", values, (*queries.shape[:-1], values.shape[-1])),
+        ("rates", rates, queries.shape[:-1]),
+    ):
+        require(array.shape == shape, name, f"have shape {shape}", f"shape {array.shape}")
+    batch, (count, width) = queries.shape[:-2], queries.shape[-2:]
+    if state is None:
+        zeros = jnp.zeros((*batch, width, width + values.shape[-1]), values.dtype)
+        state = MesaState(zeros[..., :width], zeros[..., width:])
+
+    def read(state: MesaState, chunk: tuple[Array, ...]) -> tuple[MesaState, tuple[Array, Array]]:
+        queries, keys, values, rates = chunk
+        weighted = rates * keys
+
+        def product(rows: Array) -> Array:
+            seen = jnp.tril(rows @ jnp.swapaxes(keys, -1, -2))
+            return rows @ state.H + seen @ weighted + ridge * rows
+
+        solved = _solve(product, queries, tol, 2 * width if max_steps is None else max_steps)
+        seen = jnp.tril(solved @ jnp.swapaxes(keys, -1, -2))
+        outputs = solved @ state.G + seen @ (rates * values)
+        error = jax.lax.stop_gradient(jnp.linalg.norm(queries - product(solved), axis=-1))
+        size = jnp.linalg.norm(queries, axis=-1)
+        after = jnp.swapaxes(weighted, -1, -2)
+        return MesaState(state.H + after @ keys, state.G + after @ values), (
+            outputs,
+            error / jnp.where(size > 0.0, size, 1.0),
+        )
+
+    chunks = [chunked(array, min(chunk_size, count)) for array in (queries, keys, values, rates[..., None])]
+    state, (outputs, residuals) = jax.lax.scan(jax.checkpoint(read), state, tuple(chunks))
+    outputs = jnp.moveaxis(outputs, 0, -3).reshape(*batch, -1, values.shape[-1])
+    return outputs[..., :count, :], state, jnp.moveaxis(residuals, 0, -2).reshape(*batch, -1)[..., :count]
+
+
+def _solve(product, rows: Array, tol: float, max_steps: int) -> Array:
+    """The rows x with product(x) = rows, each a system of its own; symmetric, so that gradients are such solves too."""
+
+    def by_conjugate_gradients(product, rows: Array) -> Array:
+        flat = rows.reshape(-1, rows.shape[-1])
+        bound = tol**2 * jnp.sum(flat**2, axis=-1)
+        image = lambda flat_rows: product(flat_rows.reshape(rows.shape)).reshape(flat.shape)  # noqa: E731
+        zeros = jnp.zeros_like(flat)
+        return continue_conjugate_gradient(image, zeros, flat, bound=bound, max_steps=max_steps)[0].reshape(rows.shape)
+
+    return jax.lax.custom_linear_solve(product, rows, by_conjugate_gradients, symmetric=True)
