@@ -78,9 +78,9 @@ FLOORS_OF_ROOMS = {
         "transformation": 4,
     },
     "energies": in_order(
-        "cosine examples tokens",
+        "cosine examples safeguard tokens",
         "proximal",
-        "attention equilibrium feedforward hopfield layer_norm lista unrolled_layer",
+        "attention equilibrium fast_weights feedforward hopfield layer_norm lista unrolled_layer",
         "dust transformer_parts",
         "transformer",
         "double_width",

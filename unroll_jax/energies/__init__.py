@@ -36,8 +36,14 @@ from unroll_jax.energies.attention.pairwise import (
 )
 from unroll_jax.energies.attention.rho import RHOS, Rho
 from unroll_jax.energies.cosine import cosine_dictionary
+from unroll_jax.energies.crate import CrateParams, crate, crate_example
 from unroll_jax.energies.double_width import AsymmetricLayer, SymmetricEmbedding, symmetric_embedding
 from unroll_jax.energies.dust import DustParams, dust, dust_descends, dust_example
+from unroll_jax.energies.energy_transformer import (
+    EnergyTransformerParams,
+    energy_transformer,
+    energy_transformer_example,
+)
 from unroll_jax.energies.equilibrium.deep_opteq import deep_opteq, deep_opteq_example, multi_block
 from unroll_jax.energies.equilibrium.monotone import MONOTONES, Monotone
 from unroll_jax.energies.equilibrium.opteq import opteq, opteq_conv, opteq_conv_example, opteq_example, opteq_potential
@@ -53,6 +59,12 @@ from unroll_jax.energies.equilibrium.regularisers import (
     regularised,
 )
 from unroll_jax.energies.equilibrium.unit_layer import UnitLayerParams, unit_layer, unit_layer_example
+from unroll_jax.energies.fast_weights import (
+    delta_rule,
+    fast_weights,
+    fast_weights_example,
+    proximal_fast_weights_example,
+)
 from unroll_jax.energies.feedforward import (
     FeedForwardParams,
     clip_spectrum,
@@ -62,11 +74,14 @@ from unroll_jax.energies.feedforward import (
     step_is_guaranteed,
 )
 from unroll_jax.energies.hopfield import HopfieldParams, cross_attention_example, hopfield, hopfield_example
+from unroll_jax.energies.hyper_set import HyperSetParams, hyper_set, hyper_set_example
 from unroll_jax.energies.layer_norm import layer_norm, layer_norm_example
 from unroll_jax.energies.lista import ListaParams, lista, lista_example
 from unroll_jax.energies.lista_layer import ListaLayerParams, ista_layer, lista_layer
 from unroll_jax.energies.proximal.activations import activation, elu, leaky_relu, sigmoid, softplus, softsign, tanh
 from unroll_jax.energies.proximal.operators import (
+from unroll_jax.energies.mesa import MesaState, mesa
+from unroll_jax.energies.proximal import (
     PROXIMALS,
     box,
     group_shrinkage,
@@ -76,6 +91,7 @@ from unroll_jax.energies.proximal.operators import (
     soft_threshold,
 )
 from unroll_jax.energies.proximal.penalty import Proximal, moreau_envelope
+from unroll_jax.energies.safeguard import safeguarded
 from unroll_jax.energies.transformer import (
     residual_transformer_descends,
     residual_transformer_example,
@@ -94,12 +110,16 @@ __all__ = [
     "RHOS",
     "AsymmetricLayer",
     "AttentionParams",
+    "CrateParams",
     "DustParams",
+    "EnergyTransformerParams",
     "FeedForwardParams",
     "HeadsParams",
     "HopfieldParams",
+    "HyperSetParams",
     "ListaLayerParams",
     "ListaParams",
+    "MesaState",
     "Monotone",
     "OptEqParams",
     "Proximal",
@@ -119,17 +139,22 @@ __all__ = [
     "causal_attention",
     "clip_spectrum",
     "cosine_dictionary",
+    "crate",
     "decorrelation",
     "deep_opteq",
     "deep_opteq_objective",
+    "delta_rule",
     "dust",
     "edges",
     "elu",
+    "energy_transformer",
+    "fast_weights",
     "feedforward",
     "feedforward_smoothness",
     "group_shrinkage",
     "half_square",
     "hopfield",
+    "hyper_set",
     "identity",
     "inverse_square",
     "ista_layer",
@@ -137,6 +162,7 @@ __all__ = [
     "leaky_relu",
     "lista",
     "lista_layer",
+    "mesa",
     "moreau_envelope",
     "multi_block",
     "multihead_attention",
@@ -148,6 +174,7 @@ __all__ = [
     "orthonormal_heads",
     "regularised",
     "relu",
+    "safeguarded",
     "sigmoid",
     "soft_threshold",
     "softplus",
@@ -176,6 +203,11 @@ DESCENTS: dict[str, Entry] = {
     "residual_transformer": Entry(transformer, residual_transformer_example, residual_transformer_descends),
     "hopfield": Entry(hopfield, hopfield_example),
     "cross_attention": Entry(hopfield, cross_attention_example),
+    "energy_transformer": Entry(energy_transformer, energy_transformer_example),
+    "crate": Entry(crate, crate_example),
+    "hyper_set": Entry(hyper_set, hyper_set_example),
+    "fast_weights": Entry(fast_weights, fast_weights_example),
+    "proximal_fast_weights": Entry(fast_weights, proximal_fast_weights_example),
     "unit_layer": Entry(unit_layer, unit_layer_example),
     "lista": Entry(lista, lista_example),
     "dust": Entry(dust, dust_example, dust_descends),

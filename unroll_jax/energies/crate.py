@@ -1,4 +1,4 @@
-"""CRATE: compression against subspaces and sparse coding, and sparse rate reduction, which the step is said to lower."""
+"""CRATE: attention within subspaces and sparse coding, and the sparse rate reduction that they are derived from."""
 
 import math
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from unroll_jax.arguments import POSITIVE, at_least, checked, in_interval, one_of
 from unroll_jax.descent import Descent
 from unroll_jax.energies.examples import DIM, Example, normal
-from unroll_jax.energies.proximal import nonnegative_soft_threshold
+from unroll_jax.energies.proximal.operators import nonnegative_soft_threshold
 from unroll_jax.energies.proximal.penalty import penalty_of_present
 from unroll_jax.energies.tokens import Tokens, on_tokens
 
@@ -18,7 +18,7 @@ __all__ = ["CrateParams", "crate", "crate_example"]
 
 
 class CrateParams(NamedTuple):
-    """Bases of the subspaces, U (heads, dim, p), and the dictionary D (dim, dim) of the published step.
+    """Bases of the subspaces, U (heads, dim, p), and the dictionary D (dim, dim) of the published step, else None.
 
     Example:
       >>> import jax
@@ -28,7 +28,7 @@ class CrateParams(NamedTuple):
     """
 
     U: Float[Array, "h d p"]
-    D: Float[Array, "d d"]
+    D: Float[Array, "d d"] | None
 
 
 @checked(
@@ -67,8 +67,8 @@ def crate(
               Z' = relu\big( Z^{1/2} + \eta ( Z^{1/2} D - Z^{1/2} D^T D ) - \eta \lambda \big) ,
 
     with w = ``compression``. The public code has :math:`Z^{1/2} = Z + A` (``compression=None``). Neither half is a
-    gradient step on E: attention takes the place of one term of the series of an inverse in the gradient of R_p, and ISTA
-    knows R_d by D alone. Where the U_k together are an orthonormal basis, the paper's first half lowers
+    gradient step on E: attention takes the place of one term of the series of an inverse in the gradient of R_p, and
+    ISTA knows R_d by D alone. Where the U_k together are an orthonormal basis, the paper's first half lowers
     :math:`\sum_k R_p` for all tokens that were drawn; the public code's raises it for all of them
     (tests/energies/test_field.py).
 
@@ -94,7 +94,7 @@ def crate(
       compression: w of the published form; None adds A to Z, as the public code does.
 
     Returns:
-      A `Descent` with params `CrateParams`; the proximal form does not read D. E is infinite at a negative entry;
+      A `Descent` with params `CrateParams`; E is infinite at a negative entry;
       ``x`` does not enter, but for the tokens that an `Anchor` marks as absent.
 
     Raises:
@@ -112,12 +112,13 @@ def crate(
       >>> bool(layer.energy(params, layer.step(params, y)) < layer.energy(params, y))
       True
     """
+    published = form == "published"
     phi = nonnegative_soft_threshold(sparsity)
 
     def init(key: jax.Array) -> CrateParams:
         key_u, key_d = jax.random.split(key)
         bases = jax.random.normal(key_u, (num_heads, dim, head_dim)) / math.sqrt(dim)
-        return CrateParams(bases, jax.random.normal(key_d, (dim, dim)) / math.sqrt(dim))
+        return CrateParams(bases, jax.random.normal(key_d, (dim, dim)) / math.sqrt(dim) if published else None)
 
     def energy(params: CrateParams, tokens: Tokens) -> Float[Array, "*batch"]:
         unit = _unit(tokens, precision)
@@ -133,8 +134,8 @@ def crate(
         attended = jnp.einsum("...hij,...hjp,hdp->...id", shares, heads, params.U)
         half = tokens.y + attended if compression is None else tokens.y + compression * (attended - tokens.y)
         eta = 0.1 if step_size is None else step_size
-        coded = half @ params.D
-        return jax.nn.relu(half + eta * (coded - half @ params.D.T @ params.D) - eta * sparsity)
+        D = jnp.asarray(params.D, half.dtype)
+        return jax.nn.relu(half + eta * (half @ D - half @ D.T @ D) - eta * sparsity)
 
     def proximal_step(params: CrateParams, tokens: Tokens) -> Array:
         unit = _unit(tokens, precision)
@@ -147,8 +148,8 @@ def crate(
         length = ((1.0 if step_size is None else step_size) / smoothness)[..., None, None]
         return phi.prox(tokens.y - length * gradient, length)
 
-    step = published_step if form == "published" else proximal_step
-    shapes = {"U": (num_heads, dim, head_dim), "D": (dim, dim)}
+    step = published_step if published else proximal_step
+    shapes = {"U": (num_heads, dim, head_dim), "D": (dim, dim) if published else None}
     return on_tokens(CrateParams, init, energy, step, dim=dim, shapes=shapes)
 
 

@@ -63,7 +63,7 @@ def energy_transformer(
     step of fixed length a = ``step_size`` can raise E (``guaranteed=False``; tests/energies hold an example). With
     ``guaranteed=True`` each example takes the smaller of ``step_size`` and
 
-    .. math:: a = \min_C \frac{s_C}{\gamma K + \delta_C} , \qquad K = (n - 1 + 1) \sum_h |W^K_h|_2 |W^Q_h|_2 ,
+    .. math:: a = \min_C \frac{s_C}{\gamma K + \delta_C} , \qquad K = n \sum_h |W^K_h|_2 |W^Q_h|_2 ,
               \qquad \delta_C = |(\nabla_g E)_C| / \sqrt d ,
 
     which never raises E if :math:`\gamma > 0`. *Proof.* Log-sum-exp and squared ReLU are convex, so that E curves
@@ -121,7 +121,8 @@ def energy_transformer(
         if not guaranteed:
             return tokens.y - step_size * gradient
         speed = jnp.linalg.norm(gradient, axis=-1) / math.sqrt(dim)
-        bound = deviation / (params.scale * _curvature(params, tokens.y.shape[-2]) + speed)
+        count = tokens.y.shape[-2] if tokens.present is None else jnp.sum(tokens.present, axis=-1)[..., None]
+        bound = deviation / (params.scale * _curvature(params, count) + speed)
         bound = bound if tokens.present is None else jnp.where(tokens.present, bound, step_size)
         length = jnp.minimum(jnp.min(bound, axis=-1), step_size)
         return tokens.y - length[..., None, None] * gradient
@@ -158,8 +159,8 @@ def _energy(params: EnergyTransformerParams, g: Array, present) -> Float[Array, 
     return -jnp.sum(value if present is None else jnp.where(present, value, 0.0), axis=-1)
 
 
-def _curvature(params: EnergyTransformerParams, count: int) -> Array:
-    """K: a bound of E's upward curvature in g."""
+def _curvature(params: EnergyTransformerParams, count: int | Array) -> Array:
+    """K: a bound of E's upward curvature in g, for ``count`` tokens."""
 
     def squared_norms(weight: Array) -> Array:
         return jnp.linalg.norm(jnp.einsum("hkd,hld->hkl", weight, weight), axis=(-2, -1))

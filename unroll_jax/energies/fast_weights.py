@@ -9,8 +9,7 @@ from jaxtyping import Array, Float
 from unroll_jax.arguments import POSITIVE, at_least, checked, one_of, require
 from unroll_jax.descent import Descent
 from unroll_jax.energies.examples import DIM, TOKENS, Example
-from unroll_jax.energies.inputs import check_input
-from unroll_jax.energies.tokens import Tokens, on_tokens
+from unroll_jax.energies.tokens import Tokens, check_input, on_tokens
 
 __all__ = ["delta_rule", "fast_weights", "fast_weights_example", "proximal_fast_weights_example"]
 
@@ -142,14 +141,9 @@ def delta_rule(
       >>> outputs.shape, W.shape
       ((100, 8), (8, 8))
     """
-    for name, array, shape in (
-        ("keys", keys, queries.shape),
-        ("values", values, (*queries.shape[:-1], values.shape[-1])),
-        ("rates", rates, queries.shape[:-1]),
-        ("state", state, (*queries.shape[:-2], values.shape[-1], queries.shape[-1])),
-    ):
-        fits = array is None or array.shape == shape
-        require(fits, name, f"have shape {shape}", f"shape {jnp.shape(array)}")
+    check_sequence(queries, keys, values, rates)
+    wanted = (*queries.shape[:-2], values.shape[-1], queries.shape[-1])
+    require(state is None or state.shape == wanted, "state", f"have shape {wanted}", getattr(state, "shape", None))
     if form == "proximal":
         rates = rates / (1.0 + rates * jnp.sum(keys**2, axis=-1))
     count, size = queries.shape[-2], min(chunk_size, max(queries.shape[-2], 1))
@@ -159,6 +153,17 @@ def delta_rule(
     end, outputs = jax.lax.scan(jax.checkpoint(_read_chunk), start, tuple(chunks))
     outputs = jnp.moveaxis(outputs, 0, -3).reshape(*queries.shape[:-2], -1, values.shape[-1])
     return outputs[..., :count, :], jnp.swapaxes(end, -1, -2)
+
+
+def check_sequence(queries: Any, keys: Any, values: Any, rates: Any) -> None:
+    """Checks the shapes of queries and keys (*batch, n, k), values (*batch, n, v) and rates (*batch, n)."""
+    tokens = jnp.shape(queries)[:-1]
+    for name, array, shape in (
+        ("keys", keys, jnp.shape(queries)),
+        ("values", values, (*tokens, jnp.shape(values)[-1])),
+        ("rates", rates, tokens),
+    ):
+        require(jnp.shape(array) == shape, name, f"have shape {shape}", f"shape {jnp.shape(array)}")
 
 
 def fast_weights_example(key: jax.Array, batch: tuple[int, ...]) -> Example:

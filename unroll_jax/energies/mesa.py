@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import POSITIVE, at_least, checked, require
+from unroll_jax.arguments import POSITIVE, at_least, checked
 from unroll_jax.conjugate_gradients import continue_conjugate_gradient
-from unroll_jax.energies.fast_weights import chunked
+from unroll_jax.energies.fast_weights import check_sequence, chunked
 
 __all__ = ["MesaState", "mesa"]
 
@@ -69,12 +69,7 @@ def mesa(
       >>> outputs.shape, bool(residuals.max() <= 1e-5)
       ((100, 8), True)
     """
-    for name, array, shape in (
-        ("keys", keys, queries.shape),
-        ("values", values, (*queries.shape[:-1], values.shape[-1])),
-        ("rates", rates, queries.shape[:-1]),
-    ):
-        require(array.shape == shape, name, f"have shape {shape}", f"shape {array.shape}")
+    check_sequence(queries, keys, values, rates)
     batch, (count, width) = queries.shape[:-2], queries.shape[-2:]
     if state is None:
         zeros = jnp.zeros((*batch, width, width + values.shape[-1]), values.dtype)

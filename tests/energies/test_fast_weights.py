@@ -1,0 +1,142 @@
+"""Fast weights: the delta rule, its proximal form and mesa layers, against loops in float64 NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+from unroll_jax import delta_rule, equilibrium, fast_weights, mesa
+
+N, K, V = 37, 5, 3
+
+
+def draw(count=N, batch=(2,)):
+    keys = jax.random.split(jax.random.key(0), 4)
+    q, k = (jax.random.normal(key, (*batch, count, K)) for key in keys[:2])
+    v, b = jax.random.normal(keys[2], (*batch, count, V)), jax.random.uniform(keys[3], (*batch, count)) / K
+    return q, k, v, b
+
+
+def delta_reference(q, k, v, b, form, W):
+    outputs = []
+    for t in range(len(q)):
+        rate = b[t] / (1 + b[t] * k[t] @ k[t]) if form == "proximal" else b[t]
+        W = W - rate * np.outer(W @ k[t] - v[t], k[t])
+        outputs.append(W @ q[t])
+    return np.stack(outputs), W
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("form", ["gradient", "proximal"])
+@pytest.mark.parametrize(("chunk_size", "batch"), [(1, ()), (8, (2,)), (64, (2, 1))])
+def test_the_delta_rule_in_chunks_is_the_loop(form, chunk_size, batch):
+    q, k, v, b = draw(batch=batch)
+    W = jax.random.normal(jax.random.key(5), (*batch, V, K))
+    outputs, end = jax.jit(lambda *arrays, state: delta_rule(*arrays, form=form, chunk_size=chunk_size, state=state))(
+        q, k, v, b, state=W
+    )
+    flat = [np.asarray(array).reshape(-1, *array.shape[len(batch) :]) for array in (q, k, v, b)]
+    for row, (start, expected, last) in enumerate(
+        zip(W.reshape(-1, V, K), outputs.reshape(-1, N, V), end.reshape(-1, V, K), strict=True)
+    ):
+        reference, W_end = delta_reference(*(array[row] for array in flat), form, np.asarray(start))
+        np.testing.assert_allclose(expected, reference, atol=1e-11)
+        np.testing.assert_allclose(last, W_end, atol=1e-11)
+
+
+@pytest.mark.usefixtures("x64")
+def test_one_pair_of_the_delta_rule_is_a_step_of_fast_weights():
+    q, k, v, _ = draw(count=1)
+    pair, W = jnp.concatenate([k, v], axis=-1), jax.random.normal(jax.random.key(5), (2, V, K))
+    for form, step_size in (("gradient", 0.7), ("proximal", 2.0)):
+        stepped = fast_weights(K, V, form=form, step_size=step_size).step(None, W, pair)
+        rate = step_size / jnp.sum(k**2, axis=-1) if form == "gradient" else jnp.full((2, 1), step_size)
+        _, end = delta_rule(q, k, v, rate, form=form, state=W)
+        np.testing.assert_allclose(stepped, end, atol=1e-12)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("chunk_size", [8, 64])
+def test_a_mesa_layer_is_ridge_regression_on_every_prefix(chunk_size):
+    q, k, v, b = map(np.asarray, draw())
+    outputs, state, residuals = jax.jit(lambda *a: mesa(*a, ridge=0.3, tol=1e-12, chunk_size=chunk_size))(q, k, v, b)
+    for t in (0, 6, 20, N - 1):
+        H, G = (np.einsum("rs,rsk,rsv->rkv", b[:, : t + 1], k[:, : t + 1], z[:, : t + 1]) for z in (k, v))
+        solved = np.linalg.solve(H + 0.3 * np.eye(K), q[:, t, :, None])[..., 0]
+        np.testing.assert_allclose(outputs[:, t], np.einsum("rk,rkv->rv", solved, G), atol=1e-10)
+    np.testing.assert_allclose(state.G, G, atol=1e-12)
+    assert residuals.shape == (2, N)
+    assert np.all(residuals <= 1e-12)
+
+
+@pytest.mark.usefixtures("x64")
+def test_a_sequence_read_in_two_parts_is_the_sequence():
+    arrays = draw()
+    parts = [[array[:, :20] for array in arrays], [array[:, 20:] for array in arrays]]
+    whole = mesa(*arrays, tol=1e-12)
+    first = mesa(*parts[0], tol=1e-12)
+    second = mesa(*parts[1], tol=1e-12, state=first[1])
+    np.testing.assert_allclose(jnp.concatenate([first[0], second[0]], axis=1), whole[0], atol=1e-10)
+    start = delta_rule(*parts[0])
+    np.testing.assert_allclose(delta_rule(*parts[1], state=start[1])[1], delta_rule(*arrays)[1], atol=1e-12)
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_equilibrium_of_fast_weights_is_what_a_mesa_layer_ends_at():
+    q, k, v, _ = draw()
+    pairs = jnp.concatenate([k, v], axis=-1)
+    outputs, _, _ = mesa(q, k, v, jnp.ones(k.shape[:-1]), ridge=0.5, tol=1e-12)
+    for form in ("gradient", "proximal"):
+        layer = fast_weights(K, V, form=form, ridge=0.5)
+        W, info = equilibrium(layer, None, jnp.zeros((2, V, K)), pairs, tol=1e-10, max_steps=5000)
+        assert np.all(info.converged)
+        np.testing.assert_allclose(jnp.einsum("rvk,rk->rv", W, q[:, -1]), outputs[:, -1], atol=1e-7)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("layer", [delta_rule, lambda *a, **kw: mesa(*a, tol=1e-13, ridge=0.3, **kw)])
+def test_gradients_of_sequences(layer):
+    outputs = jax.jit(lambda *arrays: layer(*map(jnp.asarray, arrays), chunk_size=4)[0])
+    check_grads(outputs, draw(count=10), 1, modes=("rev",))
+
+
+def test_a_system_that_is_not_solved_is_told_by_its_residual():
+    *_, residuals = mesa(*draw(), ridge=1e-4, max_steps=1)
+    assert np.max(residuals) > 1e-2
+
+
+@pytest.mark.parametrize("layer", [delta_rule, mesa])
+def test_memory_of_value_and_gradient_is_linear_in_the_sequence(layer):
+    def temporaries(count):
+        shapes = [jax.ShapeDtypeStruct((count, width), jnp.float32) for width in (16, 16, 16)]
+        gradient = jax.grad(lambda *arrays: jnp.sum(layer(*arrays)[0] ** 2), (0, 1, 2, 3))
+        compiled = jax.jit(gradient).lower(*shapes, jax.ShapeDtypeStruct((count,), jnp.float32)).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    assert temporaries(4096) < 4.5 * temporaries(1024)
+
+
+def test_a_rate_too_high_raises_the_error_of_the_delta_rule_and_never_that_of_its_proximal_form():
+    key, value = jnp.ones((1, K)), jnp.ones((1, V))
+    for form, risen in (("gradient", True), ("proximal", False)):
+        _, W = delta_rule(key, key, value, jnp.full(1, 2.5 / K * 10), form=form)
+        assert (float(jnp.sum((W @ key[0] - value[0]) ** 2)) > float(jnp.sum(value**2))) == risen
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: fast_weights(2, 2, form="delta"), "form must be one of .*got 'delta'"),
+        (lambda: fast_weights(2, 2, step_size=3.0), r'step_size must be in \(0, 2\] with form="gradient", got 3.0'),
+        (lambda: fast_weights(2, 2).step(None, jnp.ones((2, 2)), jnp.ones((4, 3))), "x must hold pairs of keys"),
+        (lambda: fast_weights(2, 3).step(None, jnp.ones((2, 2)), jnp.ones((4, 5))), "y must hold value_dim=3 rows"),
+        (lambda: delta_rule(*draw()[:3], jnp.ones(3)), r"rates must have shape \(2, 37\), got shape \(3,\)"),
+        (lambda: mesa(*draw()[:2], jnp.ones((2, 3, 4)), draw()[3]), r"values must have shape \(2, 37, 4\)"),
+        (lambda: mesa(*draw(), ridge=0.0), "ridge must be positive"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -1,0 +1,256 @@
+"""Published layers that are descents by construction or claim to be: CRATE, Energy Transformer, Hyper-SET; safeguards.
+
+Their steps are compared with NumPy written from the authors' public code (read, not copied: Ma-Lab-Berkeley/CRATE,
+bhoov/energy-transformer-jax, huyunzhe/hyper-set).
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.special import logsumexp, softmax
+
+from unroll_jax import Anchor, Descent, crate, energy_transformer, hyper_set, safeguarded
+
+N, DIM = 6, 4
+MAKE = {
+    "crate": functools.partial(crate, DIM, num_heads=2, head_dim=2),
+    "energy_transformer": functools.partial(energy_transformer, DIM, num_heads=2, head_dim=3, num_memories=5),
+    "hyper_set": functools.partial(hyper_set, DIM, num_heads=2, head_dim=3, width=5),
+}
+OPTIONS = [
+    ("crate", {}),
+    ("crate", {"compression": 0.3, "step_size": 0.2, "sparsity": 0.05}),
+    ("crate", {"form": "proximal", "precision": 0.7, "step_size": 0.5}),
+    ("energy_transformer", {"guaranteed": False}),
+    ("energy_transformer", {"guaranteed": False, "step_size": 0.5, "epsilon": 0.1}),
+    ("hyper_set", {"step_size": 0.3}),
+    ("hyper_set", {"form": "gradient", "epsilon": 0.1}),
+]
+
+
+def draw(name, options, count=None):
+    layer = MAKE[name](**options)
+    batch = () if count is None else (count,)
+    y = jax.random.normal(jax.random.key(1), (*batch, N, DIM))
+    return layer, layer.init(jax.random.key(0)), jnp.abs(y) if name == "crate" else y
+
+
+def crate_reference(params, y, *, form="published", sparsity=0.1, precision=0.5, step_size=None, compression=None):
+    U = np.asarray(params.U)
+    heads = [y @ basis for basis in U]
+
+    def rate(z):
+        return 0.5 * np.linalg.slogdet(np.eye(z.shape[1]) + z.shape[1] / (len(z) * precision**2) * z.T @ z)[1]
+
+    energy = sum(map(rate, heads)) - rate(y) + sparsity * np.sum(np.abs(y))
+    if form == "proximal":
+        unit = 1.0 / (len(y) * precision**2)
+
+        def gradient(z):
+            c = z.shape[1] * unit
+            return c * z @ np.linalg.inv(np.eye(z.shape[1]) + c * z.T @ z)
+
+        slope = sum(gradient(z) @ basis.T for z, basis in zip(heads, U, strict=True)) - gradient(y)
+        L = unit * (2 * sum(np.linalg.norm(basis.T @ basis) for basis in U) + 2 * DIM)
+        return energy, np.maximum(y - step_size / L * (slope + sparsity), 0.0)
+    attended = sum(softmax(z @ z.T / np.sqrt(2), -1) @ z @ basis.T for z, basis in zip(heads, U, strict=True))
+    half = y + attended if compression is None else (1 - compression) * y + compression * attended
+    eta, D = step_size or 0.1, np.asarray(params.D)
+    return energy, np.maximum(half + eta * (half @ D - half @ D.T @ D) - eta * sparsity, 0.0)
+
+
+def layer_normed(y, epsilon):
+    return (y - y.mean(-1, keepdims=True)) / np.sqrt(y.var(-1, keepdims=True) + epsilon)
+
+
+def energy_transformer_reference(params, y, *, guaranteed, step_size=0.1, epsilon=1e-5):
+    g, beta = layer_normed(y, epsilon), 1 / np.sqrt(3)
+    energy, slope = 0.0, np.zeros_like(g)
+    for W_Q, W_K in zip(np.asarray(params.W_Q), np.asarray(params.W_K), strict=True):
+        q, k = g @ W_Q.T, g @ W_K.T
+        scores = np.where(np.eye(N, dtype=bool), -np.inf, beta * q @ k.T)  # queries by keys
+        shares = softmax(scores, -1)
+        energy -= np.sum(logsumexp(scores, -1)) / beta
+        slope -= shares @ k @ W_Q + shares.T @ q @ W_K
+    hidden = np.maximum(g @ np.asarray(params.memories).T, 0.0)
+    slope -= hidden @ np.asarray(params.memories)
+    return energy - 0.5 * np.sum(hidden**2), y - step_size * slope
+
+
+def hyper_set_reference(params, y, *, form="published", step_size=0.1, epsilon=1e-6):
+    def normed(z):
+        return z / np.sqrt(np.mean(z**2, -1, keepdims=True) + epsilon)
+
+    def pulled_back(z, gradient):
+        size = np.sqrt(np.mean(z**2, -1, keepdims=True) + epsilon)
+        return gradient / size - z * np.mean(z * gradient, -1, keepdims=True) / size**3
+
+    D, energy, half, slope = np.asarray(params.D), 0.0, y.copy(), np.zeros_like(y)
+    for W in np.asarray(params.W):
+        z = normed(y @ W.T)
+        scores = z @ z.T / np.sqrt(3)
+        energy += np.sqrt(3) * np.sum(logsumexp(scores, -1))
+        moved = (softmax(scores, -1) + softmax(scores, -2)) @ z
+        half -= step_size * moved @ W
+        slope += pulled_back(y @ W.T, moved) @ W
+    aligned = np.maximum(normed(y @ D.T), 0.0)
+    energy -= 0.5 * np.sum(aligned**2)
+    if form == "gradient":
+        return energy, y - step_size * (slope - pulled_back(y @ D.T, aligned) @ D)
+    return energy, half + step_size * np.maximum(normed(half @ D.T), 0.0) @ D
+
+
+REFERENCES = {
+    "crate": crate_reference,
+    "energy_transformer": energy_transformer_reference,
+    "hyper_set": hyper_set_reference,
+}
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(("name", "options"), OPTIONS)
+def test_energy_and_step_equal_the_public_code_in_numpy(name, options):
+    layer, params, y = draw(name, options)
+    params = jax.tree.map(lambda leaf: leaf.astype("float64"), params)
+    energy, stepped = REFERENCES[name](params, np.asarray(y, "float64"), **options)
+    ours = jax.jit(lambda params, y: (layer.energy(params, y), layer.step(params, y)))(params, y.astype("float64"))
+    np.testing.assert_allclose(ours[0], energy, rtol=1e-9)
+    np.testing.assert_allclose(ours[1], stepped, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize(("name", "options"), [*OPTIONS, ("energy_transformer", {})])
+def test_absent_tokens_change_nothing(name, options):
+    layer, params, y = draw(name, options)
+    some = Anchor(present=jnp.arange(N + 2) < N)
+    padded = jnp.concatenate([y, jnp.full((2, DIM), jnp.nan)])
+
+    @jax.jit
+    def both(padded, y):
+        of_padded = layer.step(params, padded, some), layer.energy(params, padded, some)
+        return of_padded, (layer.step(params, y), layer.energy(params, y))
+
+    (stepped, energy), (expected, energy_expected) = both(padded, y)
+    np.testing.assert_allclose(stepped[:N], expected, rtol=2e-5, atol=2e-6)
+    assert np.isnan(stepped[N:]).all()
+    np.testing.assert_allclose(energy, energy_expected, rtol=2e-5)
+
+
+def rises(layer, params, y):
+    @jax.jit
+    def energies(params, y):
+        return layer.energy(params, y), layer.energy(params, layer.step(params, y))
+
+    before, after = energies(params, y)
+    return np.asarray(after > before + 1e-5 * (1.0 + np.abs(before)))
+
+
+@pytest.mark.parametrize("step_size", [0.1, 1.0, 10.0])
+def test_a_fixed_step_raises_the_energy_of_an_energy_transformer_and_the_guaranteed_one_does_not(step_size):
+    """Keys and queries five times their initial size: training makes such."""
+
+    def make(guaranteed):
+        return energy_transformer(
+            2, num_heads=1, head_dim=2, num_memories=2, step_size=step_size, guaranteed=guaranteed
+        )
+
+    y = jax.random.normal(jax.random.key(1), (500, 2, 2))
+    params = make(True).init(jax.random.key(0))
+    params = params._replace(W_Q=5.0 * params.W_Q, W_K=5.0 * params.W_K)
+    assert np.mean(rises(make(False), params, y)) > 0.1
+    assert not np.any(rises(make(True), params, y))
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_published_step_of_hyper_set_points_uphill_at_its_own_initialisation():
+    layer = hyper_set(3, num_heads=1, head_dim=2, width=4)
+
+    def slope(key):
+        key_init, key_y = jax.random.split(key)
+        params, y = layer.init(key_init), jax.random.normal(key_y, (3, 3))
+        gradient = jax.grad(layer.energy, 1)(params, y)
+        return jnp.sum(gradient * (layer.step(params, y) - y)), params, y
+
+    slopes, params, y = jax.jit(jax.vmap(slope))(jax.random.split(jax.random.key(0), 1000))
+    assert 0.1 < np.mean(slopes > 0.0) < 0.5  # 19%: at these no step size helps
+    worst = int(np.argmax(slopes))
+    params, y = jax.tree.map(lambda leaf: leaf[worst], (params, y))
+    exact = safeguarded(hyper_set(3, num_heads=1, head_dim=2, width=4, form="gradient"))
+    small = [hyper_set(3, num_heads=1, head_dim=2, width=4, step_size=step_size) for step_size in (1e-6, 1e-4, 1e-2)]
+    stepped = jax.jit(lambda params, y: [layer.energy(params, layer.step(params, y)) for layer in (exact, *small)])
+    descended, *risen = stepped(params, y)
+    assert descended < layer.energy(params, y) < min(risen)
+
+
+def test_crate_compresses_as_the_paper_has_it_and_expands_as_the_public_code_has_it():
+    """The attention half alone on the rates of subspaces that are an orthonormal basis: no ISTA, no sparsity."""
+    y = jnp.abs(jax.random.normal(jax.random.key(1), (500, 8, 16)))
+    basis = jnp.linalg.qr(jax.random.normal(jax.random.key(0), (16, 16)))[0].reshape(16, 4, 4).transpose(1, 0, 2)
+
+    @jax.jit
+    def rates(z):
+        heads = jnp.einsum("bnd,hdp->bhnp", z, basis)
+        gram = jnp.eye(4) + 4 / (8 * 0.5**2) * jnp.einsum("bhnp,bhnq->bhpq", heads, heads)
+        return 0.5 * jnp.sum(jnp.linalg.slogdet(gram)[1], axis=-1)
+
+    heads = jnp.einsum("bnd,hdp->bhnp", y, basis)
+    shares = jax.nn.softmax(jnp.einsum("bhip,bhjp->bhij", heads, heads) / 2.0, axis=-1)
+    attended = jnp.einsum("bhij,bhjp,hdp->bid", shares, heads, basis)
+    for share in (0.1, 0.5):
+        assert np.all(rates(y + share * (attended - y)) < rates(y))
+    assert np.all(rates(y + attended) > rates(y))
+    # The whole published layer, at its own initialisation, on its own objective.
+    for compression, rising in ((None, 1.0), (0.3, None)):
+        layer = crate(16, num_heads=4, head_dim=4, compression=compression)
+        share = np.mean(rises(layer, layer.init(jax.random.key(2)), y))
+        assert share == rising if rising is not None else share < 1.0
+    proximal = crate(16, num_heads=4, head_dim=4, form="proximal")
+    assert not np.any(rises(proximal, proximal.init(jax.random.key(2)), y))
+
+
+def wild(scale):
+    """Gradient steps on |y|^2 / 2 that are ``scale`` times too long."""
+    return Descent(
+        lambda key: None, lambda params, y, x: 0.5 * jnp.sum(y**2, (-2, -1)), lambda params, y, x: -scale * y
+    )
+
+
+def test_a_safeguarded_step_is_the_longest_half_of_a_half_that_does_not_rise():
+    y = jnp.ones((3, 1, 1)) * jnp.array([1.0, -2.0, 3.0])[:, None, None]
+    for scale, length in ((0.5, 1.0), (1.5, 0.5), (6.0, 0.25), (1e6, 0.0)):
+        stepped = safeguarded(wild(scale), halvings=4).step(None, y, None)
+        np.testing.assert_allclose(stepped, (1.0 - length * (scale + 1.0)) * y, rtol=1e-6)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_safeguarded_step_stays_where_the_step_is_not_a_number(bad):
+    broken = wild(0.5)._replace(step=lambda params, y, x: jnp.where(y > 0.0, bad, 0.5 * y))
+    y = jnp.array([[[1.0]], [[-1.0]]])
+    np.testing.assert_array_equal(safeguarded(broken).step(None, y, None), [[[1.0]], [[-0.5]]])
+
+
+def test_a_safeguarded_layer_is_differentiable_and_takes_every_example_by_itself():
+    layer = safeguarded(MAKE["hyper_set"](form="gradient", step_size=100.0))
+    _, params, y = draw("hyper_set", {}, count=5)
+    step = jax.jit(layer.step)
+    whole, single = step(params, y), [step(params, row) for row in y]
+    np.testing.assert_allclose(whole, np.stack(single), rtol=2e-4, atol=2e-4)
+    gradient = jax.jit(jax.grad(lambda params: jnp.sum(layer.step(params, y) ** 2)))(params)
+    assert all(np.isfinite(leaf).all() and np.any(leaf) for leaf in jax.tree.leaves(gradient))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: crate(4, num_heads=2, head_dim=2, form="paper"), "form must be one of .*'proximal'.*got 'paper'"),
+        (lambda: crate(4, num_heads=2, head_dim=2, compression=1.5), r"compression must be in \(0, 1\]"),
+        (lambda: energy_transformer(1, num_heads=2, head_dim=2, num_memories=3), "dim must be at least 2"),
+        (lambda: hyper_set(4, num_heads=0, head_dim=2, width=3), "num_heads must be at least 1"),
+        (lambda: safeguarded(wild(1.0), halvings=0), "halvings must be at least 1"),
+    ],
+)
+def test_options_out_of_range_are_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
