@@ -119,14 +119,14 @@ def table(rows: list[Row], linear: float) -> str:
 
 def plot(rows: list[Row], path: Path) -> None:
     """Shares of steps that do not raise the energy, by layer, one panel before and one after training."""
-    figure, panels = plt.subplots(1, 2, figsize=(10, 4), sharey=True, layout="constrained")
+    figure, panels = plt.subplots(1, 2, figsize=(10, 4.8), sharey=True, layout="constrained")
     for panel, trained in zip(panels, (False, True), strict=True):
         for number, row in enumerate(row for row in rows if row.trained == trained):
             style = "--" if "ours" in row.name else "-"
             panel.plot(range(1, DEPTH + 1), 100.0 * row.falls, style, color=f"C{number}", label=row.name)
         panel.set(title="after training" if trained else "as drawn", xlabel="layer", ylim=(-4, 104))
     panels[0].set_ylabel("steps that do not raise their energy, %")
-    panels[1].legend(fontsize=7, loc="lower right")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
     figure.savefig(path, dpi=110)
     plt.close(figure)
 

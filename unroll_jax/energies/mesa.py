@@ -95,9 +95,9 @@ def mesa(
         )
 
     chunks = [chunked(array, min(chunk_size, count)) for array in (queries, keys, values, rates[..., None])]
-    state, (outputs, residuals) = jax.lax.scan(jax.checkpoint(read), state, tuple(chunks))
+    end, (outputs, residuals) = jax.lax.scan(jax.checkpoint(read), state, tuple(chunks))
     outputs = jnp.moveaxis(outputs, 0, -3).reshape(*batch, -1, values.shape[-1])
-    return outputs[..., :count, :], state, jnp.moveaxis(residuals, 0, -2).reshape(*batch, -1)[..., :count]
+    return outputs[..., :count, :], end, jnp.moveaxis(residuals, 0, -2).reshape(*batch, -1)[..., :count]
 
 
 def _solve(product, rows: Array, tol: float, max_steps: int) -> Array:
