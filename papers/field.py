@@ -7,7 +7,7 @@ certified before and after.
 
 import argparse
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,8 +23,8 @@ from unroll_jax.numerics import compute_dtype
 __all__ = ["LAYERS", "Row", "draw_sets", "main", "study", "table"]
 
 DEPTH, TOKENS, DIM, PLANES = 12, 8, 16, 4
-HEADS = {"num_heads": 4, "head_dim": 4}
-CRATE = {**HEADS, "sparsity": 0.02}
+HEADS: dict[str, Any] = {"num_heads": 4, "head_dim": 4}
+CRATE: dict[str, Any] = {**HEADS, "sparsity": 0.02}
 LAYERS: dict[str, Descent] = {
     "CRATE, public code": crate(DIM, **CRATE),
     "CRATE, paper (w = .3)": crate(DIM, **CRATE, compression=0.3),

@@ -146,7 +146,8 @@ def crate(
         squares = jnp.linalg.norm(jnp.einsum("hdp,hdq->hpq", params.U, params.U), axis=(-2, -1))
         smoothness = unit * (head_dim * jnp.sum(squares) + 2.0 * dim)
         length = ((1.0 if step_size is None else step_size) / smoothness)[..., None, None]
-        return phi.prox(tokens.y - length * gradient, length)
+        # The proximal operator of phi, whose threshold varies by example.
+        return jax.nn.relu(tokens.y - length * (gradient + sparsity))
 
     step = published_step if published else proximal_step
     shapes = {"U": (num_heads, dim, head_dim), "D": (dim, dim) if published else None}
