@@ -80,7 +80,7 @@ def test_derivatives_equal_finite_differences(name):
 def test_absent_tokens_neither_count_nor_move(name):
     """Masks of `cross_attention` are of its keys, see test_hopfield.py; for graphs see test_padding.py."""
     layer, params, y, x = drawn(name)
-    if name in HAVE_A_GRAPH | {"cross_attention"} or y.ndim != 2:
+    if name in HAVE_A_GRAPH | {"cross_attention", "fast_weights", "proximal_fast_weights"} or y.ndim != 2:
         pytest.skip("no tokens that may be absent, or a graph of their number")
     present = jnp.asarray(np.arange(TOKENS) < 3)
     blank = lambda tokens: None if tokens is None else np.where(np.arange(TOKENS)[:, None] < 3, tokens, np.nan)  # noqa: E731

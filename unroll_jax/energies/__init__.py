@@ -78,10 +78,9 @@ from unroll_jax.energies.hyper_set import HyperSetParams, hyper_set, hyper_set_e
 from unroll_jax.energies.layer_norm import layer_norm, layer_norm_example
 from unroll_jax.energies.lista import ListaParams, lista, lista_example
 from unroll_jax.energies.lista_layer import ListaLayerParams, ista_layer, lista_layer
+from unroll_jax.energies.mesa import MesaState, mesa
 from unroll_jax.energies.proximal.activations import activation, elu, leaky_relu, sigmoid, softplus, softsign, tanh
 from unroll_jax.energies.proximal.operators import (
-from unroll_jax.energies.mesa import MesaState, mesa
-from unroll_jax.energies.proximal import (
     PROXIMALS,
     box,
     group_shrinkage,
