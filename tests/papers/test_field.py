@@ -1,0 +1,27 @@
+"""The study of published layers: does it descend?"""
+
+import jax
+import numpy as np
+import pytest
+
+from papers.field import DEPTH, LAYERS, draw_sets, linear_floor, plot, study, table
+
+
+@pytest.mark.slow
+def test_the_steps_of_ours_descend_and_those_of_the_public_code_do_not(tmp_path):
+    rows = [row for name in ("CRATE, public code", "CRATE, proximal step (ours)") for row in study(name, 2)]
+    assert [row.falls.shape for row in rows] == [(DEPTH,)] * 4
+    assert all(np.mean(row.falls) < 0.5 for row in rows[:2])
+    assert all(np.all(row.falls == 1.0) and np.all(row.uphill == 0.0) for row in rows[2:])
+    lines = table(rows, 0.375).splitlines()
+    assert lines[3].startswith("| CRATE, proximal step (ours) | 100% | 100% | 0% | 0% |")
+    plot(rows, tmp_path / "field.png")
+    assert (tmp_path / "field.png").stat().st_size > 10_000
+
+
+def test_the_floor_is_below_the_noise_and_sets_are_drawn_by_key():
+    assert 0.3 < linear_floor() < 0.5
+    noisy, clean = draw_sets(jax.random.key(5), 3)
+    np.testing.assert_array_equal(draw_sets(jax.random.key(5), 3)[0], noisy)
+    assert noisy.shape == clean.shape == (3, 8, 16)
+    assert sum("ours" in name for name in LAYERS) == 3
