@@ -38,7 +38,9 @@ FLOORS = {
     "certificates": 6,
     "unrolling": 6,
     "fixed_point": 6,
+    "linen": 7,
     "models": 7,
+    "nnx": 7,
     "train": 8,
     "benchmarks": 9,
 }

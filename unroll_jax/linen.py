@@ -1,0 +1,63 @@
+"""Equilibrium layers for flax.linen; imported on first use, so that the library does without flax."""
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from flax.core import FrozenDict
+
+from unroll_jax.fixed_point.implicit import equilibrium
+
+__all__ = ["Equilibrium"]
+
+
+class Equilibrium(nn.Module):
+    """The fixed point z = cell(z, x) of a module, with the parameters of the cell, see `unroll_jax.equilibrium`.
+
+    The cell is called as a function of its variables, so that no tracer of the solve outlives it. Variables that it
+    changes, such as averages of batch norms, stay as they are; dropout has one mask for a solve. The `EquilibriumInfo`
+    is sown into the collection "intermediates" as "equilibrium".
+
+    Attributes:
+      cell: a module of ``(z, x) -> z'``.
+      options: keyword arguments of `unroll_jax.equilibrium`, such as ``{"tol": 1e-4}``; ``batch_ndim`` is 1 by default.
+      rngs: names of the random streams that the cell needs, such as ("dropout",).
+
+    Example:
+      >>> import flax.linen as nn, jax, jax.numpy as jnp
+      >>> class Cell(nn.Module):
+      ...     @nn.compact
+      ...     def __call__(self, z, x):
+      ...         return jnp.tanh(0.3 * nn.Dense(x.shape[-1])(z) + x)
+      >>> layer, x = Equilibrium(Cell()), jnp.ones((4, 3))
+      >>> z, state = layer.apply(layer.init(jax.random.key(0), x), x, mutable="intermediates")
+      >>> z.shape, bool(state["intermediates"]["equilibrium"][0].converged.all())
+      ((4, 3), True)
+    """
+
+    cell: nn.Module
+    options: Any = FrozenDict()
+    rngs: tuple[str, ...] = ()
+
+    @nn.compact
+    def __call__(self, x: Any, z0: Any = None) -> Any:
+        """Returns the equilibrium.
+
+        Args:
+          x: the input, a pytree.
+          z0: the initial state; None is zeros like x.
+        """
+        z0 = jax.tree.map(jnp.zeros_like, x) if z0 is None else z0
+        if self.is_initializing():
+            self.cell(z0, x)
+        cell, variables = self.cell.unbind()
+        keys = {name: self.make_rng(name) for name in self.rngs if self.has_rng(name)}
+
+        def step(params: Any, z: Any, x: Any) -> Any:
+            variables, keys = params
+            return cell.apply(variables, z, x, rngs=keys)
+
+        z, info = equilibrium(step, (variables, keys), z0, x, **{"batch_ndim": 1, **self.options})
+        self.sow("intermediates", "equilibrium", info)
+        return z
