@@ -70,9 +70,17 @@ class DescentConstraints:
         alphas = settings.alphas(num_layers)
         margins = (settings.first_margin, *[settings.margin] * (num_layers - 1))
         tight = [1.0 - (1.0 - alpha) * (1.0 - margin) for alpha, margin in zip(alphas, margins, strict=True)]
-        options = {"reference": settings.reference, "form": settings.form, "proxy": settings.proxy}
-        self.stated = constrained.descent_constraints(alphas, **options)
-        self.tightened = constrained.descent_constraints(tight, **options)
+        self._form, levels = settings.form.removesuffix("_of_means"), settings.absolute_bounds(num_layers)
+        self._constant = levels is not None
+        if levels is None:
+            options = {"reference": settings.reference, "form": self._form, "floor": settings.floor}
+            options["proxy"] = settings.proxy or settings.form != self._form
+            self.stated, self.tightened = (constrained.descent_constraints(by, **options) for by in (alphas, tight))
+        else:
+            first = () if settings.reference is None else (settings.reference,)
+            lower = [level * (1.0 - margin) for level, margin in zip(levels, margins, strict=True)]
+            bounds = ([*first, *levels], [*first, *lower])
+            self.stated, self.tightened = (constrained.level_constraints(by, form=self._form) for by in bounds)
         self.number = num_layers + (settings.reference is not None)
         self._names = constrained.constraint_names(num_layers, reference=settings.reference)
         self._scaled = settings.scale and self._enforced
@@ -102,7 +110,7 @@ class DescentConstraints:
             return constrained.tail_mean(settings.level)
         if settings.bind == "positive":
             return constrained.positive_part(settings.leeway)
-        return None if settings.form == "difference" else constrained.mean_of_samples()
+        return None if settings.of_means else constrained.mean_of_samples()
 
     def init(self) -> Moving:
         """Multipliers at their start, slacks at 0, sizes at 1."""
@@ -122,7 +130,8 @@ class DescentConstraints:
         if not self._enforced:
             return True
         weighed = self._scaled and any(self._config.dual.start) and self._settings.warmup_steps == 0
-        return self.reduction is None and (step > 0 if weighed else True)
+        known = self._form != "log_ratio" if self._constant else self._form == "difference" and not self._settings.floor
+        return self.reduction is None and known and (step > 0 if weighed else True)
 
     def value(self, samples: SampleLosses, means: Array, moving: Moving, step: Array) -> Float[Array, ""]:
         """The Lagrangian, or the fixed sum of losses."""
@@ -166,7 +175,7 @@ class DescentConstraints:
         Checkpoints that are not feasible go by their worst excess over a bound where constraints are hard. Resilience
         lets every bound be exceeded at a cost, so there they go by the last layer's loss with that cost.
         """
-        losses, form = samples.mean(axis=0), self._settings.form
+        losses, form = samples.mean(axis=0), self._form
         violations = self._reduced(self.stated)(jnp.asarray(self._bound(samples, losses)))
         # Bounds on the means, as in `feasibility_report`, for any reduction of the samples.
         bounded = losses[losses.size - violations.size :]
@@ -194,7 +203,7 @@ class DescentConstraints:
         of training enforced. Layer 0 has null without a reference.
         """
         settings, reduction = self._settings, self.reduction
-        options = {name: getattr(settings, name) for name in ("tolerance", "resilience", "form")}
+        options = {name: getattr(settings, name) for name in ("tolerance", "resilience")}
         losses, multipliers = jnp.asarray(samples), jnp.asarray(moving.multipliers)
         report = constrained.feasibility_report(losses, multipliers, self.stated, reduction=reduction, **options)
         bound = report.layer_losses if reduction is None else losses

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.xdist_group("language")
         ("model.num_heads", 3, "model.num_heads must be such that model.dim=8 over it is even, got 3"),
         ("model.num_key_value_heads", 3, "model.num_key_value_heads must be a divisor of model.num_heads=2, got 3"),
         ("constraints.bind", "tail", "constraints.bind must be mean for language, whose losses are means over all"),
-        ("constraints.form", "ratio", "constraints.form must be difference for language"),
+        ("constraints.form", "ratio", "constraints.form must be of means for language"),
         ("data.validation_share", 0.2, "data.validation_share=0.2 has no effect without data.source=alpaca or"),
     ],
     ids=str,

@@ -19,7 +19,15 @@ CASES = {
     "another first": {"constraints.first_alpha": 0.9},
     "tail": {"constraints.bind": "tail", "constraints.level": 0.7},
     "positive": {"constraints.bind": "positive", "constraints.leeway": 0.01},
+    "ratio of means, proxy": {"constraints.form": "ratio_of_means"},
+    "log_ratio of means, proxy": {"constraints.form": "log_ratio_of_means"},
+    "ratio of means, proxy, floor": {"constraints.form": "ratio_of_means", "constraints.floor": 0.25},
+    "ratio of means, proxy, cumulative": {"constraints.form": "ratio_of_means", "constraints.bounds": "cumulative"},
+    "difference, proxy, levels": {"constraints.levels": (0.3, 0.2)},
+    "ratio of means, proxy, one level": {"constraints.form": "ratio_of_means", "constraints.levels": (0.3,)},
 }
+# Bounds that do not depend on the losses, tightened by the margins of the two layers.
+ABSOLUTE = {"cumulative": [0.4 * 0.4, 0.4 * 0.4**2], "levels": [0.3, 0.2], "one level": [0.3, 0.3]}
 SUPERVISED = {
     "erm": ((0.1,), False, [0.0, 0.0, 1.0]),
     "deep_supervision": ((0.3,), False, [0.0, 0.3, 1.0]),
@@ -49,7 +57,14 @@ def _violations(name, f):
     """(8, 3) of every sample, and their slopes (8, 3, 3) in its losses."""
     f = f.astype(np.float64)
     kept = np.array([0.1 * 0.8, KEPT[1]]) if name == "another first" else KEPT
+    if "of means" in name:
+        f = np.tile(f.mean(axis=0), (8, 1))
     losses, bounds = f, np.column_stack([np.full(8, 0.4), kept * f[:, :-1]])
+    if "floor" in name:
+        bounds[:, 1:] = np.maximum(bounds[:, 1:], 0.25)
+        assert np.any(bounds[:, 1:] == 0.25)
+    if (last := name.rsplit(", ", maxsplit=1)[-1]) in ABSOLUTE:
+        bounds[:, 1:] = np.array(ABSOLUTE[last]) * [0.8, 0.95]
     in_loss, in_bound = np.ones((8, 3)), -np.ones((8, 3))
     violations = losses - bounds
     if name.startswith("ratio"):
@@ -139,6 +154,13 @@ def test_rising_weights_are_those_of_layer_skip(changed, read, scale):
         ({"method": "all", "layer_weights": ()}, "layer_weights must be one number or more"),
         ({"method": "all", "layer_weights": (0.1, 0.2)}, "layer_weights must be one number, or one for each layer"),
         ({"constraints.form": "ratio", "constraints.scale": True}, "constraints.scale must be left out with"),
+        (
+            {"constraints.bounds": "cumulative"},
+            "constraints.reference must be a number with",
+        ),
+        ({"constraints.levels": (0.1,) * 3}, "constraints.levels must be one number, or one for each layer"),
+        ({"constraints.levels": (0.0,)}, "constraints.levels must be positive"),
+        ({"constraints.floor": -1.0}, "constraints.floor must be finite and at least 0"),
         ({"constraints.first_alpha": 0.0}, r"constraints.first_alpha must be in \(0, 1\), or None, got 0.0"),
         (
             {"constraints.first_alpha": 0.5, "constraints.alpha": (0.1, 0.2)},

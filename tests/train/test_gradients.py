@@ -24,6 +24,12 @@ BINDS = {
         "constraints.resilience": 2.0,
     },
     "ratio": {"constraints.form": "ratio", "constraints.reference": None},
+    "cumulative ratio of means": {
+        "constraints.form": "ratio_of_means",
+        "constraints.bounds": "cumulative",
+        "constraints.reference": 0.4,
+    },
+    "log ratio of means": {"constraints.form": "log_ratio_of_means", "constraints.reference": None},
     "proxy": {"constraints.proxy": True, "constraints.reference": None},
     "plain": {"method": "erm"},
 }

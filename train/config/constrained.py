@@ -205,10 +205,6 @@ def rising_weights(numbers: Sequence[int], scale: float) -> tuple[float, ...]:
     over the sum of these: quadratically more towards the end, where predicting is easier. The embedded input and layer
     1 weigh nothing.
 
-    Args:
-      numbers: of the layers that have a loss, rising; the last is the depth L, at least 1.
-      scale: s, in (0, 1] in the paper.
-
     Source: Elhoushi et al., "LayerSkip" (2024), section 4.1.2, where layers are counted from 0; the sum runs over the
     layers that its curriculum has on, here those with a loss.
     """
@@ -237,7 +233,10 @@ def _dual_rules(config: ConstrainedConfig) -> Iterator[Rule]:
 def _layer_rules(config: ConstrainedConfig) -> Iterator[Rule]:
     """Yields the rules for the constraints of layers and for their weights."""
     constraints, weights = config.constraints, config.layer_weights
-    without_size = f"left out with {option_text('constraints.form', 'ratio or log_ratio')}, which have no size"
+    needed = f"a number with {option_text('constraints.bounds', 'cumulative')}, which start at it"
+    absolute = bool(constraints.levels) or constraints.bounds == "stepwise"
+    yield "constraints.reference", needed, absolute or constraints.reference is not None
+    without_size = f"left out with {option_text('constraints.form', 'ratios')}, which have no size"
     yield "constraints.scale", without_size, not constraints.scale or constraints.form == "difference"
     yield "constraints.alpha", "one number or more", len(constraints.alpha) > 0
     single = constraints.first_alpha is None or len(constraints.alpha) == 1
@@ -273,6 +272,7 @@ def _depth_rules(config: ConstrainedConfig, num_layers: int) -> Iterator[Rule]:
     yield "method", "another for one layer, which has none before it", num_layers > 1 or not config.supervises
     each = f"one number, or one for each layer, of which there are {num_layers}"
     yield "constraints.alpha", each, len(alpha) in (1, num_layers)
+    yield "constraints.levels", each, len(config.constraints.levels) in (0, 1, num_layers)
     first = 0 if config.constraints.reference is not None else 1
     count = num_layers + 1 - first
     yield "dual.start", f"one number, or one for each of {count} constraints", len(dual.start) in (1, count)

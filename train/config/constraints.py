@@ -1,6 +1,7 @@
 """Options of descent constraints and of their multipliers."""
 
 import dataclasses
+import math
 from typing import Annotated, Literal
 
 from annotated_types import Gt, Lt
@@ -67,6 +68,13 @@ class ConstraintConfig:
     """alpha of layer 1; None takes that of all layers."""
     reference: Positive | None = None
     """f_ref, bound on the loss at the embedded input; None leaves that constraint out."""
+    bounds: Literal["stepwise", "cumulative"] = "stepwise"
+    """stepwise: layer l is bound by the loss before it, (1 - alpha) f_(l-1). cumulative: by f_ref (1 - alpha)^l, so
+    that an early layer that does more than asked tightens no bound, and none gains from a larger loss."""
+    floor: NonNegative = 0.0
+    """Least bound of layers 1 to L, in units of the loss, such as the last loss of plain training."""
+    levels: tuple[Positive, ...] = ()
+    """Bounds in units of the loss, in place of shares: one number, or one for each of layers 1 to L."""
     resilience: Positive | None = None
     """beta, cost of slack; None keeps the constraints hard. A beta so small that multipliers would oscillate is an
     error."""
@@ -83,9 +91,10 @@ class ConstraintConfig:
     """Of tail, in [0, 1): 0 is the mean, towards 1 the worst sample."""
     leeway: NonNegative = 0.0
     """Largest mean that --constraints.bind positive allows; at 0, no model is strictly feasible."""
-    form: Literal["difference", "ratio", "log_ratio"] = "difference"
+    form: Literal["difference", "ratio", "log_ratio", "ratio_of_means", "log_ratio_of_means"] = "difference"
     """Comparison of a loss and its bound. difference: loss minus bound, of mean losses. ratio, log_ratio: loss over
-    bound minus 1, or the logarithm of that quotient, sample by sample."""
+    bound minus 1, or the logarithm of that quotient, sample by sample. The same of_means: of mean losses, with the loss
+    before a layer as a constant in gradients; without units, so that one rate of the multipliers fits all losses."""
     proxy: bool = False
     """Take the loss before a layer for a constant in the gradient (proxy constraints, Cotter et al. 2019)."""
     scale: bool = False
@@ -105,3 +114,17 @@ class ConstraintConfig:
         """The share that each of layers 1 to L must remove."""
         alphas = self.alpha if len(self.alpha) == num_layers else self.alpha * num_layers
         return alphas if self.first_alpha is None else (self.first_alpha, *alphas[1:])
+
+    @property
+    def of_means(self) -> bool:
+        """True where mean losses are compared with their bounds, not those of samples."""
+        return self.form == "difference" or self.form.endswith("_of_means")
+
+    def absolute_bounds(self, num_layers: int) -> tuple[float, ...] | None:
+        """The bounds of layers 1 to L where they do not depend on the losses; else None."""
+        if self.levels:
+            return self.levels if len(self.levels) == num_layers else self.levels * num_layers
+        if self.bounds == "stepwise" or self.reference is None:
+            return None
+        kept = [1.0 - alpha for alpha in self.alphas(num_layers)]
+        return tuple(max(self.reference * math.prod(kept[: l + 1]), self.floor) for l in range(num_layers))  # noqa: E741

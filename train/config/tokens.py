@@ -242,7 +242,7 @@ class LanguageConfig(TokensConfig):
         lora = option_text("model.lora_rank")
         yield "constraints.reference", f"None with {lora}, which leaves embeddings, norm and head as they are", free
         yield "constraints.bind", f"mean for language, {tokens}", self.constraints.bind == "mean"
-        yield "constraints.form", f"difference for language, {tokens}", self.constraints.form == "difference"
+        yield "constraints.form", f"of means for language, {tokens}", self.constraints.of_means
 
     def conditions(self) -> Iterator[Condition]:
         """Yields those of all such runs, and of the decoder and the split."""

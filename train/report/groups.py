@@ -56,7 +56,7 @@ class Variant:
         bind, form = evaluation.get("bind", "mean"), evaluation.get("form", "difference")
         violations, losses, bounds = (self.stack(key) for key in ("violations", "layer_losses", "bounds"))
         if form != "difference":
-            return -violations if form == "ratio" else -np.expm1(violations)
+            return -violations if form.startswith("ratio") else -np.expm1(violations)
         # A bound that is missing or not positive has no margin in percent.
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.where(bounds > 0, (bounds - losses if bind == "mean" else -violations) / bounds, np.nan)
