@@ -155,9 +155,14 @@ def test_rising_weights_are_those_of_layer_skip(changed, read, scale):
         ({"method": "all", "layer_weights": (0.1, 0.2)}, "layer_weights must be one number, or one for each layer"),
         ({"constraints.form": "ratio", "constraints.scale": True}, "constraints.scale must be left out with"),
         (
-            {"constraints.bounds": "cumulative"},
+            {"constraints.bounds": "cumulative", "constraints.reference": None},
             "constraints.reference must be a number with",
         ),
+        (
+            {"constraints.bounds": "cumulative", "constraints.levels": (0.3,)},
+            "constraints.bounds=cumulative has no effect",
+        ),
+        ({"constraints.floor": 0.1, "constraints.levels": (0.3,)}, "constraints.floor=0.1 has no effect"),
         ({"constraints.levels": (0.1,) * 3}, "constraints.levels must be one number, or one for each layer"),
         ({"constraints.levels": (0.0,)}, "constraints.levels must be positive"),
         ({"constraints.floor": -1.0}, "constraints.floor must be finite and at least 0"),

@@ -68,6 +68,8 @@ class ConstrainedConfig(RunConfig):
             yield name, option_text("method", "deep_supervision"), self.supervises
         for name, bind in (("level", "tail"), ("leeway", "positive")):
             yield f"constraints.{name}", option_text("constraints.bind", bind), constraints.bind == bind
+        for name in ("bounds", "floor"):
+            yield f"constraints.{name}", f"no {option_text('constraints.levels')}", not constraints.levels
         for name in ("slack_rate", "slack_restarts"):
             yield f"constraints.{name}", slacks, constraints.slacks == "explicit"
 
