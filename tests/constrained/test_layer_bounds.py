@@ -105,13 +105,17 @@ def test_healthy_runs_have_no_warnings_and_each_sign_has_one():
     losses, multipliers = [2.2, 1.6, 1.1, 0.5], [0.0, 0.5, 0.0, 0.0]
     assert descent_warnings(losses, multipliers, **healthy) == []
     for words, changed in (
-        ("Multipliers add up to 9, above 5", {"multipliers": [9.0, 0.0, 0.0, 0.0]}),
+        ("Multipliers end at 2.25 in the mean, above 1", {"multipliers": [9.0, 0.0, 0.0, 0.0]}),
         ("f_0 rose from 2.6 to 61", {"layer_losses": [61.0, 1.6, 1.1, 0.5]}),
-        (r"The bound 0.789 of layer 3 lies below 0.9", {"plain_losses": [2.6, 1.9, 1.2, 0.9]}),
+        (
+            "The bound 0.789 of layer 3 is not met and lies below 0.9",
+            {"plain_losses": [2.6, 1.9, 1.2, 0.9], "layer_losses": [2.2, 1.6, 1.1, 0.8]},
+        ),
     ):
         given = {"layer_losses": losses, "multipliers": multipliers} | healthy | changed
         (line,) = descent_warnings(given.pop("layer_losses"), given.pop("multipliers"), **given)
         assert line.startswith(words)
+    assert descent_warnings(losses, multipliers, **healthy | {"plain_losses": [2.6, 1.9, 1.2, 0.9]}) == []
     assert descent_warnings(losses, [9.0], most=10.0) == []
 
 

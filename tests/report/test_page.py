@@ -183,7 +183,7 @@ def test_the_verdict_names_the_best_method_feasibility_floors_and_the_seeds(make
     ours = rmse((factor * plain).tolist()) | layers | FLOORS
     folders = [make_run("erm", evaluation=rmse(plain.tolist()) | {"layer_losses": [4.7, 13.7, 2.9, 0.6]})]
     sentences = verdict(grouped([*folders, make_run("constrained", evaluation=ours)])[0])
-    assert len(sentences) == 4
+    assert len(sentences) == 5
     assert sentences[0].startswith(f"3 layers, training gamma 0.15. RMSE at gamma 0.15, best first: {best}")
     assert f"constrained {factor * 17.5:.2f} NOT feasible (layer 2 is 23.9% over its bound)" in sentences[0]
     assert sentences[1].startswith("Without a network: noisy input 48.80, linear layer 18.00, total variation 15.00; ")
@@ -191,7 +191,52 @@ def test_the_verdict_names_the_best_method_feasibility_floors_and_the_seeds(make
     assert all(words in sentences[1] for words in worse[factor])
     assert ("constrained not better than linear layer" in sentences[1]) == (factor > 1)
     assert sentences[2].startswith(f"RMSE at gamma 0.5, best first: {best}")
-    assert sentences[3].startswith("One seed each")
+    assert sentences[3].startswith("Constrained against plain, held-out losses of layers: ")
+    assert sentences[4].startswith("One seed each")
+
+
+PLAIN = {"layer_losses": [4.7, 13.0, 10.0, 0.6]}
+FALLING = {"layer_losses": [4.7, 2.6, 10.1, 0.66], "bounds": [5.5, 3.67, 11.0, 7.9], "feasible": True}
+
+
+@pytest.mark.usefixtures("without_drawing")
+def test_a_constrained_run_is_compared_with_the_plain_one_layer_by_layer(make_run):
+    folders = [make_run("erm", evaluation=PLAIN), make_run("constrained", evaluation=FALLING)]
+    line = "Constrained against plain, held-out losses of layers: lower at 1 (-80%); higher at 3 (+10%)."
+    assert reported(folders).verdict[-2] == line
+    met = make_run("erm", name="met", evaluation=PLAIN | {"feasible": True})
+    assert reported([met, folders[1]]).verdict[-2] == f"{line} Plain training already meets these bounds."
+    other = make_run("constrained", name="other", evaluation=FALLING, config={"constraints": {"alpha": 0.1}})
+    assert reported([met, other]).verdict[-2] == line, "plain is judged by other bounds"
+    alike = make_run("constrained", name="alike", evaluation=PLAIN)
+    assert reported([folders[0], alike]).verdict[-2].endswith("layers: within 2%.")
+
+
+@pytest.mark.usefixtures("without_drawing")
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, []),
+        ({"multipliers": [0.0, 3.0, 3.0, 2.0]}, ["Constrained: Multipliers end at 2 in the mean, above 1"]),
+        ({"layer_losses": [30.0, 2.6, 10.1, 0.66]}, ["Constrained: f_0 rose from "]),
+        (
+            {"bounds": [5.5, 3.67, 11.0, 0.5], "feasible": False},
+            ["Constrained: The bound 0.5 of layer 3 is not met", "Constrained: bounds are not met on train batches"],
+        ),
+        ({"form": "ratio", "feasible": False}, ["Constrained: bounds hold on train batches and not on held-out data"]),
+    ],
+)
+def test_signs_of_constraints_that_do_harm_are_warnings(make_run, changes, words):
+    calm = {"multipliers": [0.0, 0.5, 0.0, 0.0]}
+    folders = [make_run("erm", evaluation=PLAIN), make_run("constrained", evaluation=FALLING | calm | changes)]
+    if changes.get("form"):  # violations in training, relative to the bounds
+        path = folders[1] / "metrics.jsonl"
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        rows = [row | {"violations": [None, -0.1, 0.01, -0.2]} for row in rows]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    lines = reported(folders).warnings
+    assert len(lines) == len(words)
+    assert all(line.startswith(start) for line, start in zip(lines, words, strict=True))
 
 
 @pytest.mark.usefixtures("without_drawing")

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from unroll_jax import constrained
+
 from ..config.errors import UserError
 from ..metrics import read_predictions
 from ..registry import TASKS, ReportSpec
@@ -25,6 +27,7 @@ from .records import METHODS, PER_LAYER, PER_STEP, SCALARS, Run, read_runs
 __all__ = ["make_report", "write", "write_report"]
 
 FURTHER = ("error_rates", "area", "parameters")  # figures that some evaluations have
+SAME = 2.0  # percent within which losses of layers are alike
 Models = Mapping[str, tuple[float, str]]  # score and remark by name
 
 
@@ -91,18 +94,20 @@ def layered_report(runs: Sequence[Run]) -> Report:
 
 
 def verdict(setting: Setting) -> list[str]:
-    """Returns three or four sentences: best method first, with feasibility, and under noise; floors; seeds."""
+    """Returns sentences: best method first, with feasibility, and under noise; floors; layers against plain; seeds."""
     spec, places = setting.spec, dict.fromkeys([setting.training_index, len(setting.gammas) - 1])
     at = [f" at gamma {setting.gammas[index]:g}" * bool(spec.gamma) for index in places]
     models = [_models(setting, index) for index in places]
     floors = {name: scores[setting.training_index] for name, scores in setting.floors().items()}
     first, *others = (_ranked(spec, place, each) for place, each in zip(at, models, strict=True))
     judged = [_judged(spec, models[0], floors)] if floors else []
-    return [f"{tables.capital(setting.title)}. {first}", *judged, *others, _seeds(one.runs for one in setting.variants)]
+    layers = [_against_plain(*pair, setting.layers) for pair in setting.pairs() if pair[1].method == "erm"]
+    seeds = _seeds(one.runs for one in setting.variants)
+    return [f"{tables.capital(setting.title)}. {first}", *judged, *others, *filter(None, layers), seeds]
 
 
 def warnings(settings: Sequence[Setting]) -> list[str]:
-    """Returns the messages of runs, those that are not finished, and for each setting an unequal comparison."""
+    """Returns messages of runs, those not finished, signs of harmful constraints, and unequal comparisons."""
     sentences = []
     for setting in settings:
         members = [run for variant in setting.variants for run in variant.runs]
@@ -110,6 +115,9 @@ def warnings(settings: Sequence[Setting]) -> list[str]:
             state, steps = run.status.get("state", "unknown"), run.status.get("steps", "?")
             sentences += [f"{run.name} is not finished (state: {state}, {steps} steps)."] * (state != "finished")
             sentences += [f"{run.name}: {without_folders(str(text))}" for text in run.status.get("messages") or []]
+        plain = {one.label: other for one, other in setting.pairs() if other.method == "erm"}
+        for one in setting.of("constrained"):
+            sentences += [f"{tables.capital(one.title)}: {line}" for line in _advice(one, plain.get(one.label))]
         seeds = {tuple(sorted(run.evaluation["seed"] for run in variant.runs)) for variant in setting.variants}
         unequal = ["steps"] * (len({run.status["steps"] for run in members if "steps" in run.status}) > 1)
         unequal += ["seeds"] * (len(seeds) > 1 or any(len(set(each)) < len(each) for each in seeds))
@@ -117,6 +125,48 @@ def warnings(settings: Sequence[Setting]) -> list[str]:
         if unequal:
             sentences.append(f"{tables.capital(setting.title)}: compared runs differ in {', '.join(unequal)}.")
     return sentences
+
+
+def _against_plain(one: Variant, plain: Variant, layers: Sequence[int]) -> str:
+    """The layers whose held-out losses constraints changed, and whether plain training meets the same bounds."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        gaps = 100.0 * (one.mean("layer_losses") / plain.mean("layer_losses") - 1.0)
+    words = []
+    for word, there in (("lower", gaps < -SAME), ("higher", gaps > SAME)):
+        if there.any():
+            ends = dict.fromkeys(f"{gap:+.0f}" for gap in (gaps[there].min(), gaps[there].max()))
+            words.append(f"{word} at {', '.join(np.array(layers)[there].astype(str))} ({' to '.join(ends)}%)")
+    text = f"{tables.capital(one.title)} against {plain.title}, held-out losses of layers: "
+    text += ("; ".join(words) or f"within {SAME:g}%") + "."
+    same = one.runs[0].config.get("constraints") == plain.runs[0].config.get("constraints")
+    met = same and plain.feasible_runs == len(plain.runs)
+    return text + " Plain training already meets these bounds." * met
+
+
+def _advice(one: Variant, plain: Variant | None) -> list[str]:
+    """Signs that constraints do harm, and whether bounds that are not met on held-out data are met in training."""
+    losses, bounds, multipliers = (one.mean(key) for key in ("layer_losses", "bounds", "multipliers"))
+    bound, evaluation, failed, lines = ~np.isnan(bounds), one.runs[0].evaluation, one.feasible_runs < len(one.runs), []
+    if not np.isnan(losses).any() and all(len(run.curves["step"]) for run in one.runs):
+        layers = evaluation.get("layers", range(len(losses)))
+        allowed = constrained.level_constraints(np.maximum(bounds[bound], np.finfo(np.float32).tiny))
+        lines = constrained.descent_warnings(
+            losses,
+            multipliers[bound],
+            constraints=allowed if failed and list(layers) == list(range(len(losses))) else None,
+            start_losses=np.mean([run.curves["layer_losses"][0] for run in one.runs], axis=0),
+            plain_losses=None if plain is None else plain.mean("layer_losses"),
+        )
+        if failed and evaluation.get("bind", "mean") == "mean":
+            room = one.margins(training=True)
+            lines += [
+                "bounds hold on train batches and not on held-out data; raise --constraints.margin (first-margin for "
+                "layer 1), or train on more data."
+                if np.nanmin(room) >= -one.mean("tolerance")
+                else f"bounds are not met on train batches either (layer {layers[int(np.nanargmin(room.min(0)))]} is "
+                f"{-np.nanmin(room):.1%} over); train longer, or ask for less (--constraints.alpha, floor)."
+            ]
+    return lines
 
 
 def _other_report(runs: Sequence[Run]) -> Report:

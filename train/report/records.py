@@ -58,7 +58,8 @@ class Run:
     def curves(self) -> dict[str, Array]:
         """Columns of the training rows of metrics.jsonl by name: the step, and (steps, L + 1) by layer."""
         rows, layers = [row for row in self.metrics if row["kind"] == "train"], self.evaluation["num_layers"] + 1
-        shapes = {"step": (len(rows),), "violations": (len(rows), layers), "multipliers": (len(rows), layers)}
+        by_layer = dict.fromkeys(("layer_losses", "violations", "multipliers"), (len(rows), layers))
+        shapes = {"step": (len(rows),), **by_layer}
         try:
             return {name: floats([row[name] for row in rows]).reshape(shape) for name, shape in shapes.items()}
         except (KeyError, TypeError, ValueError) as error:

@@ -1,6 +1,5 @@
 """Advice on constraints of layers: a share that can be met, and warnings about a run."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -59,17 +58,19 @@ def descent_warnings(
     constraints: Any = None,
     start_losses: Numbers | None = None,
     plain_losses: Numbers | None = None,
-    most: float = 5.0,
+    most: float = 1.0,
 ) -> list[str]:
     """Signs that constraints of layers do harm, one sentence each; none in a healthy run.
 
     Args:
-      layer_losses: f_0..f_L, now or at the end.
-      multipliers: lambda, one for each constraint, without units (of violations over their bounds).
+      layer_losses: f_0..f_L, at the end.
+      multipliers: lambda at the end, one for each constraint. On the way, while bounds are not met yet, they may be far
+        larger in runs that end well.
       constraints: those of the run, from `descent_constraints` or `level_constraints`; None leaves their bounds out.
       start_losses: f_0..f_L at the start, to see whether f_0 rose, beyond that of the plain run if that is given.
-      plain_losses: f_0..f_L at the end of a plain run, to see bounds that plain training does not reach at any layer.
-      most: size above which the sum of the multipliers is too large; the objective has the weight 1.
+      plain_losses: f_0..f_L at the end of a plain run, to see bounds that are exceeded and that plain training does not
+        reach at its last layer either.
+      most: size above which the mean of the multipliers is too large; the objective has the weight 1.
 
     Returns:
       Sentences, each with a way out.
@@ -84,14 +85,14 @@ def descent_warnings(
       >>> constraints = unroll_jax.descent_constraints(0.5, reference=4.0, bounds="cumulative")
       >>> lines = descent_warnings([9.0, 2.0, 1.0], [6.0, 0.0, 3.0], constraints=constraints, start_losses=[4.0] * 3)
       >>> print("\\n".join(lines))
-      Multipliers add up to 9, above 5: constraints outweigh the objective; lower alpha or raise the floor.
+      Multipliers end at 3 in the mean, above 1: constraints outweigh the objective; lower alpha or raise the floor.
       f_0 rose from 4 to 9: a layer may gain from a larger loss; pass proxy=True, cumulative bounds, or a reference.
     """
     now, lines = np.asarray(layer_losses, float), []
     starts = [float(np.asarray(losses)[0]) for losses in (start_losses, plain_losses) if losses is not None]
-    if (total := float(np.sum(np.asarray(multipliers, float)))) > most:
+    if (mean := float(np.mean(np.asarray(multipliers, float)))) > most:
         lines.append(
-            f"Multipliers add up to {total:.3g}, above {most:g}: constraints outweigh the objective; "
+            f"Multipliers end at {mean:.3g} in the mean, above {most:g}: constraints outweigh the objective; "
             "lower alpha or raise the floor."
         )
     if start_losses is not None and now[0] > RISE * (before := max(starts)):
@@ -101,11 +102,12 @@ def descent_warnings(
         )
     if constraints is not None and plain_losses is not None:
         bounds, reached = np.asarray(constraints.bounds(jnp.asarray(now))), float(np.asarray(plain_losses)[-1])
-        low = int(np.argmin(bounds))
-        if bounds[low] < reached and not math.isclose(bounds[low], reached, rel_tol=1e-3):
+        bounded = now[now.size - bounds.size :]
+        low = int(np.argmin(np.where(bounded > bounds, bounds, np.inf)))
+        if bounded[low] > bounds[low] and bounds[low] < reached * (1.0 - 1e-3):
             layer = now.size - bounds.size + low
             lines.append(
-                f"The bound {bounds[low]:.3g} of layer {layer} lies below {reached:.3g}, where plain training ends: it "
-                "may be out of reach; lower alpha (suggest_alpha) or pass it as the floor."
+                f"The bound {bounds[low]:.3g} of layer {layer} is not met and lies below {reached:.3g}, where plain "
+                "training ends: it may be out of reach; lower alpha (suggest_alpha) or pass that loss as the floor."
             )
     return lines
