@@ -29,7 +29,11 @@ def test_python_of_the_readme_runs_and_does_what_it_says():
     assert jnp.all(energy[-1] < energy[0])
     assert names["objective"].shape == ()
     raised = names["state"].multipliers > 0.0
-    assert raised.tolist() == [False, True, False]
+    assert raised.tolist() == [False, True, False, False]
+    errors = [float(jnp.sqrt(jnp.mean((names[name] - names["centres"]) ** 2))) for name in ("tokens", "y")]
+    assert [round(error, 2) for error in errors] == [0.61, 0.15]
+    lines = [line.strip() for line in repr(names["trace"]).splitlines()]
+    assert "energy, mean: -327.558 before, -549.981 after" in lines
 
 
 def test_the_figures_of_the_readme_are_those_of_the_docs():

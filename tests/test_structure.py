@@ -20,6 +20,7 @@ PACKAGE = ROOT / "unroll_jax"
 # Ground first; a file may import from floors below. `descent` holds the types they all share.
 FLOORS = {
     "arguments": 0,
+    "summaries": 0,
     "descent": 0,
     "numerics": 0,
     "arrays": 1,

@@ -11,6 +11,7 @@ from unroll_jax.arguments import at_least, check, checked, require
 from unroll_jax.descent import Descent, Params
 from unroll_jax.perturbations import Perturbation
 from unroll_jax.steps import check_state, check_step, settle
+from unroll_jax.summaries import energy_lines, plot_layers, summary
 
 __all__ = ["UNROLLED", "Trace", "layers_at_once", "unroll"]
 
@@ -35,6 +36,13 @@ class Trace(NamedTuple):
     """
 
     energy: Float[Array, "layers_and_one *batch"]
+
+    def __repr__(self) -> str:
+        return summary(self, lambda: energy_lines(self.energy))
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draws the energy by layer, the median and the range of the examples; returns the matplotlib axes."""
+        return plot_layers(self.energy, label="energy", axes=axes)
 
 
 @checked(num_layers=at_least(1))

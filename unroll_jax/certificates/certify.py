@@ -13,6 +13,7 @@ from unroll_jax.certificates.outcome import (
     Energy,
     Outcome,
     Smoothness,
+    certificate_lines,
     check_smoothness,
     evaluate,
     judge_layers,
@@ -25,6 +26,7 @@ from unroll_jax.energies.proximal.penalty import Proximal, prox_of_present
 from unroll_jax.energies.tokens import as_anchor, blank_absent
 from unroll_jax.spectral import norm
 from unroll_jax.steps import vary_like
+from unroll_jax.summaries import plot_layers, summary
 
 __all__ = ["Certificate", "Outcome", "certify", "certify_alternating"]
 
@@ -60,6 +62,13 @@ class Certificate(NamedTuple):
     noise_limit: Float[Array, "layers *batch"]
     smoothness_g: Float[Array, "layers *batch"]
     smoothness_h: Float[Array, "layers *batch"]
+
+    def __repr__(self) -> str:
+        return summary(self, lambda: certificate_lines(self.outcome, self.energy))
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draws the energy by layer and marks the layers that rose for some example; returns the matplotlib axes."""
+        return plot_layers(self.energy, label="energy", axes=axes, marks=self.outcome == Outcome.ROSE)
 
 
 @overload
@@ -97,6 +106,12 @@ def certify(*arguments: Any, **options: Any) -> Certificate | StepCertificate:
       (3, 8)
     """
     of_descent = (bool(arguments) and isinstance(arguments[0], Descent)) or "descent" in options
+    if not of_descent and "smoothness_f" not in options:
+        got = type(arguments[0]).__name__ if arguments else "nothing"
+        raise TypeError(
+            f"certify takes a Descent, or two energies f and g with smoothness_f, smoothness_g, g_step_size; got {got}. "
+            "Descent(init, energy, step) makes a layer of an energy and a step"
+        )
     return (certify_descent if of_descent else certify_alternating)(*arguments, **options)
 
 

@@ -6,12 +6,23 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from unroll_jax.arguments import at_least, check
 from unroll_jax.descent import Params
+from unroll_jax.summaries import energy_lines
 
-__all__ = ["Energy", "Outcome", "Smoothness", "check_smoothness", "evaluate", "judge_layers", "outcome_of"]
+__all__ = [
+    "Energy",
+    "Outcome",
+    "Smoothness",
+    "certificate_lines",
+    "check_smoothness",
+    "evaluate",
+    "judge_layers",
+    "outcome_of",
+]
 
 Energy = Callable[[Params, Any, Any], Float[Array, "*batch"]]
 Smoothness = float | Float[Array, "*batch"] | Energy
@@ -32,6 +43,15 @@ class Outcome(enum.IntEnum):
     GUARANTEED = 0
     DESCENDED = 1
     ROSE = 2
+
+
+def certificate_lines(outcome: Array, energy: Array) -> list[str]:
+    """A summary of the outcomes (num_layers, *batch) of a pass, and of its energy."""
+    shares = [
+        f"{name.lower()} {np.mean(np.asarray(outcome) == value):.1%}" for name, value in Outcome.__members__.items()
+    ]
+    size, run, rises = energy_lines(energy, np.asarray(outcome) == Outcome.ROSE)
+    return [size, f"steps: {', '.join(shares)}", run, rises]
 
 
 def outcome_of(before: Array, after: Array, guaranteed: Array, tolerance: float | None) -> Array:

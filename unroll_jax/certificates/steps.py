@@ -7,11 +7,20 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from unroll_jax.arguments import at_least, checked
-from unroll_jax.certificates.outcome import Smoothness, check_smoothness, evaluate, judge_layers, outcome_of
+from unroll_jax.certificates.outcome import (
+    Outcome,
+    Smoothness,
+    certificate_lines,
+    check_smoothness,
+    evaluate,
+    judge_layers,
+    outcome_of,
+)
 from unroll_jax.certificates.per_example import gradient, inner
 from unroll_jax.descent import Descent, Params
 from unroll_jax.energies.tokens import as_anchor, blank_absent
 from unroll_jax.steps import check_step, settle, vary_like
+from unroll_jax.summaries import plot_layers, summary
 
 __all__ = ["StepCertificate", "certify_descent"]
 
@@ -43,6 +52,13 @@ class StepCertificate(NamedTuple):
     slope: Float[Array, "layers *batch"]
     curvature: Float[Array, "layers *batch"]
     limit: Float[Array, "layers *batch"]
+
+    def __repr__(self) -> str:
+        return summary(self, lambda: certificate_lines(self.outcome, self.energy))
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draws the energy by layer and marks the layers that rose for some example; returns the matplotlib axes."""
+        return plot_layers(self.energy, label="energy", axes=axes, marks=self.outcome == Outcome.ROSE)
 
 
 @checked(num_layers=at_least(1), num_points=at_least(1))
@@ -92,6 +108,7 @@ def certify_descent(
       ((4, 8), True)
     """
     check_smoothness(smoothness=smoothness)
+    _check_energy(descent, params if tied else jax.tree.map(lambda leaf: leaf[0], params), y, x)
     present = as_anchor(x).present
 
     def layer(y: Any, stacked: Params) -> tuple[Any, StepCertificate]:
@@ -130,3 +147,16 @@ def certify_descent(
     first = params if tied else jax.tree.map(lambda leaf: leaf[0], params)
     start = settle(lambda y: descent.step(first, y, x), start)
     return judge_layers(layer, descent.energy, params, start, x, num_layers=num_layers, tied=tied)
+
+
+def _check_energy(descent: Descent, params: Params, y: Any, x: Any) -> None:
+    """Calls the energy once on shapes alone, so that a forgotten x is told as such."""
+    try:
+        jax.eval_shape(descent.energy, params, y, x)
+    except (TypeError, AttributeError) as error:
+        if x is not None:
+            raise
+        message = (
+            "the energy cannot be computed with x=None; pass the layer's input, as in certify(descent, params, y, x)"
+        )
+        raise TypeError(f"{message} ({error})") from error

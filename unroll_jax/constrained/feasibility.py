@@ -1,8 +1,9 @@
 """Feasibility of a trained model: tests that its layers descend, from per-sample losses on held-out data."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from unroll_jax.arguments import at_least, checked, require
@@ -10,6 +11,7 @@ from unroll_jax.constrained.constraints import Constraints, optimal_slacks
 from unroll_jax.constrained.forms import constraint_bounds, relative_excess
 from unroll_jax.constrained.losses import as_losses, as_multipliers, check_samples
 from unroll_jax.constrained.samples import Reduction
+from unroll_jax.summaries import plot_layers, summary
 
 __all__ = ["FeasibilityReport", "feasibility_report"]
 
@@ -47,6 +49,17 @@ class FeasibilityReport(NamedTuple):
     multipliers: Float[Array, "constraints"]
     slacks: Float[Array, "constraints"]
     complementary_slackness: Float[Array, "constraints"]
+
+    def __repr__(self) -> str:
+        return summary(self, lambda: _lines(self))
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draws the mean loss of every layer and the bounds of those that have one; returns the matplotlib axes."""
+        axes = plot_layers(self.layer_losses, label="mean loss", axes=axes)
+        first = len(self.layer_losses) - len(self.bounds)
+        axes.plot(range(first, len(self.layer_losses)), self.bounds, "_", color="C3", markersize=18, label="bound")
+        axes.legend()
+        return axes
 
 
 @checked(tolerance=at_least(0.0))
@@ -117,6 +130,21 @@ def feasibility_report(
         slacks=slacks,
         complementary_slackness=multipliers * (violations - slacks),
     )
+
+
+def _lines(report: FeasibilityReport) -> list[str]:
+    first = len(report.layer_losses) - len(report.bounds)
+    lines = [f"feasible: {bool(report.feasible)}", "layer  loss      bound     multiplier  descend"]
+    for layer, loss in enumerate(np.asarray(report.layer_losses)):
+        row = f"{layer:>5}  {loss:<8.4g}"
+        if layer >= first:
+            place = layer - first
+            mark = "" if report.satisfied[place] else "  violated"
+            row += f"  {report.bounds[place]:<8.4g}  {report.multipliers[place]:<10.4g}"
+        else:
+            mark, row = "", row + " " * 22
+        lines.append(f"{row}  {report.descending[layer - 1]:.0%}{mark}" if layer else row.rstrip() + mark)
+    return lines
 
 
 def _mean_ratios(losses: Float[Array, "samples layers_and_one"]) -> Float[Array, "layers"]:

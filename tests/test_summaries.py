@@ -1,0 +1,113 @@
+"""Short summaries and pictures of traces, certificates and feasibility reports."""
+
+import jax
+import jax.numpy as jnp
+import matplotlib
+import numpy as np
+import pytest
+
+from unroll_jax import attention, certify, descent_constraints, feasibility_report, feedforward, unroll
+from unroll_jax.certificates import certify_alternating
+from unroll_jax.descent import Descent
+
+matplotlib.use("agg")
+
+
+@pytest.fixture(scope="module")
+def records():
+    layer, tokens = attention(), jax.random.normal(jax.random.key(0), (8, 5, 3))
+    params = layer.init(jax.random.key(1))
+    rising = layer._replace(
+        step=lambda params, y, x=None: jnp.where(jnp.arange(8)[:, None, None] < 2, 1.2 * y, 0.9 * y)
+    )
+    energies = [feedforward(3, step_size=0.1).energy, feedforward(3, step_size=0.2).energy]
+    weights = feedforward(3).init(jax.random.key(2))
+    return {
+        "trace": unroll(layer, params, tokens, num_layers=12)[1],
+        "one": unroll(layer, params, tokens[0], num_layers=2)[1],
+        "descends": certify(layer, params, tokens, num_layers=12),
+        "rises": certify(rising, params, tokens, num_layers=6),
+        "alternating": certify_alternating(
+            *energies, weights, tokens, smoothness_f=2.0, smoothness_g=2.0, g_step_size=0.1, num_layers=3
+        ),
+        "report": feasibility_report(
+            jnp.array([[4.0, 2.0, 1.9], [2.0, 2.0, 1.0]]), jnp.array([0.25, 0.0]), descent_constraints(0.3)
+        ),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("trace", ["Trace", "12 layers, 8 examples", "energy, mean: ", "rises: none"]),
+        ("one", ["Trace", "2 layers, 1 example (one number for the whole state)", "energy, mean: ", "rises: none"]),
+        (
+            "descends",
+            ["StepCertificate", "12 layers, 8 examples", "steps: guaranteed 0.0%, descended 100.0%, rose 0.0%"],
+        ),
+        ("rises", ["StepCertificate", "6 layers, 8 examples", "steps: guaranteed 0.0%, descended 75.0%, rose 25.0%"]),
+        ("alternating", ["Certificate", "3 layers, 8 examples", "steps: guaranteed "]),
+        ("report", ["FeasibilityReport", "feasible: False", "layer  loss      bound     multiplier  descend"]),
+    ],
+)
+def test_a_record_prints_a_few_lines(records, name, lines):
+    printed = repr(records[name]).splitlines()
+    assert len(printed) <= 6
+    for line, start in zip(printed, lines, strict=False):
+        assert line.strip().startswith(start)
+
+
+def test_rises_are_told_by_layer_and_violations_by_name(records):
+    expected = "rises: layer 1 (25.0%), layer 2 (25.0%), layer 3 (25.0%), layer 4 (25.0%) and 2 more"
+    assert repr(records["rises"]).splitlines()[-1].strip() == expected
+    rows = [line.split() for line in repr(records["report"]).splitlines()[3:]]
+    assert rows == [
+        ["0", "3"],
+        ["1", "2", "2.1", "0.25", "50%"],
+        ["2", "1.45", "1.4", "0", "100%"],
+    ]
+
+
+def test_a_violated_layer_is_marked():
+    report = feasibility_report(jnp.array([[1.0, 1.0], [1.0, 1.0]]), jnp.ones(1), descent_constraints(0.5))
+    assert repr(report).splitlines()[-1].endswith("violated")
+    assert "violated" not in repr(report).splitlines()[-2]
+
+
+def test_traced_records_print_shapes():
+    layer, tokens = attention(), jnp.ones((2, 5, 3))
+    printed = []
+
+    @jax.jit
+    def run(tokens):
+        trace = unroll(layer, layer.init(jax.random.key(0)), tokens, num_layers=3)[1]
+        printed.append(repr(trace))
+        return trace
+
+    assert printed == [] and repr(jax.eval_shape(run, tokens)) == "Trace\n  energy: (4, 2)"  # noqa: PT018
+    assert printed == ["Trace\n  energy: (4, 2)"]
+
+
+@pytest.mark.parametrize("name", ["trace", "one", "descends", "rises", "alternating", "report"])
+def test_a_record_draws_a_line_by_layer(records, name):
+    record = records[name]
+    axes = record.plot()
+    values = record.layer_losses if name == "report" else record.energy
+    expected = np.median(np.reshape(values, (len(values), -1)), axis=1)
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), expected, rtol=1e-6)
+    assert axes.get_xlabel() == "layer"
+    assert axes.get_ylabel() == ("mean loss" if name == "report" else "energy")
+    marked = [line for line in axes.lines if line.get_marker() == "x"]
+    assert len(marked) == (name == "rises")
+    assert record.plot(axes) is axes
+    matplotlib.pyplot.close("all")
+
+
+def test_a_forgotten_input_and_a_bare_function_are_told():
+    needs = Descent(lambda key: None, lambda params, y, x: jnp.sum((y - x) ** 2, (-2, -1)), lambda params, y, x: y)
+    with pytest.raises(TypeError, match="energy cannot be computed with x=None; pass the layer's input"):
+        certify(needs, None, jnp.ones((2, 3)))
+    with pytest.raises(TypeError, match=r"certify takes a Descent, or two energies f and g .*; got function"):
+        certify(needs.step, None, jnp.ones((2, 3)))
+    with pytest.raises(TypeError, match="got nothing"):
+        certify()

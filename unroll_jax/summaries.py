@@ -1,0 +1,67 @@
+"""Short summaries and pictures of records of a forward pass: traces, certificates, feasibility."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax.core import Tracer
+
+__all__ = ["energy_lines", "plot_layers", "summary"]
+
+
+def summary(record: Any, lines: Callable[[], list[str]]) -> str:
+    """The name of a record's type and lines about it; the shapes of its fields where values are traced."""
+    leaves = jax.tree.leaves(record)
+    known = leaves and all(isinstance(leaf, jax.Array | np.ndarray) and not isinstance(leaf, Tracer) for leaf in leaves)
+    fields = (f"{name}: {getattr(value, 'shape', value)}" for name, value in record._asdict().items())
+    return "\n  ".join([type(record).__name__, *(lines() if known else fields)])
+
+
+def energy_lines(energy: Any, rising: Any = None) -> list[str]:
+    """How an energy (num_layers + 1, *batch) runs over layers; ``rising`` (num_layers, *batch) are rises of note."""
+    energy = np.asarray(energy, np.float64)
+    flat = energy.reshape(len(energy), -1)
+    examples = f"{flat.shape[1]} examples" if energy.ndim > 1 else "1 example (one number for the whole state)"
+    rises = np.diff(flat, axis=0) > 0.0 if rising is None else np.asarray(rising).reshape(len(flat) - 1, -1)
+    worst = [(int(layer) + 1, share) for layer, share in enumerate(rises.mean(axis=1)) if share > 0.0]
+    places = ", ".join(f"layer {layer} ({share:.1%})" for layer, share in worst[:4])
+    more = f" and {len(worst) - 4} more" if len(worst) > 4 else ""
+    return [
+        f"{len(flat) - 1} layers, {examples}",
+        f"energy, mean: {flat[0].mean():.6g} before, {flat[-1].mean():.6g} after",
+        f"rises: {places}{more}" if worst else "rises: none",
+    ]
+
+
+def plot_layers(values: Any, *, label: str, axes: Any = None, marks: Any = None) -> Any:
+    """Draws values (num_layers + 1, *batch) by layer: their median, the range of all, and the layers marked as risen.
+
+    It needs matplotlib.
+
+    Args:
+      values: numbers before the first layer and after each.
+      label: of the axis.
+      axes: matplotlib axes; None makes a figure.
+      marks: (num_layers, *batch) booleans, layers to mark, or None.
+
+    Returns:
+      The axes.
+    """
+    import matplotlib.pyplot as plt
+
+    axes = plt.subplots(layout="constrained")[1] if axes is None else axes
+    flat = np.asarray(values, np.float64)
+    flat = flat.reshape(len(flat), -1)
+    layers, median = np.arange(len(flat)), np.median(flat, axis=1)
+    axes.plot(layers, median, marker=".", label="median" if flat.shape[1] > 1 else None)
+    if flat.shape[1] > 1:
+        axes.fill_between(layers, flat.min(axis=1), flat.max(axis=1), alpha=0.2, label="range")
+    if marks is not None:
+        risen = np.flatnonzero(np.asarray(marks).reshape(len(flat) - 1, -1).any(axis=1)) + 1
+        if len(risen):
+            axes.plot(risen, median[risen], "x", color="C3", label="rises for some")
+    axes.set(xlabel="layer", ylabel=label)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend()
+    return axes
