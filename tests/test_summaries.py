@@ -28,7 +28,14 @@ def records():
         "descends": certify(layer, params, tokens, num_layers=12),
         "rises": certify(rising, params, tokens, num_layers=6),
         "alternating": certify_alternating(
-            *energies, weights, tokens, smoothness_f=2.0, smoothness_g=2.0, g_step_size=0.1, num_layers=3
+            *energies,
+            weights,
+            tokens,
+            smoothness_f=2.0,
+            smoothness_g=2.0,
+            f_step_size=0.1,
+            g_step_size=0.1,
+            num_layers=3,
         ),
         "report": feasibility_report(
             jnp.array([[4.0, 2.0, 1.9], [2.0, 2.0, 1.0]]), jnp.array([0.25, 0.0]), descent_constraints(0.3)

@@ -109,7 +109,7 @@ def certify(*arguments: Any, **options: Any) -> Certificate | StepCertificate:
     if not of_descent and "smoothness_f" not in options:
         got = type(arguments[0]).__name__ if arguments else "nothing"
         raise TypeError(
-            f"certify takes a Descent, or two energies f and g with smoothness_f, smoothness_g, g_step_size; got {got}. "
+            f"certify takes a Descent, or two energies f and g with smoothness_f and the rest; got {got}. "
             "Descent(init, energy, step) makes a layer of an energy and a step"
         )
     return (certify_descent if of_descent else certify_alternating)(*arguments, **options)

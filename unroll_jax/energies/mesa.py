@@ -14,7 +14,10 @@ __all__ = ["MesaState", "mesa"]
 
 
 class MesaState(NamedTuple):
-    """Sums over the pairs that were read: of b k k^T (*batch, k, k), and of b k v^T (*batch, k, v)."""
+    """Sums over the pairs that were read: of b k k^T (*batch, k, k), and of b k v^T (*batch, k, v).
+
+    Example: see `mesa`.
+    """
 
     H: Float[Array, "*batch k k"]
     G: Float[Array, "*batch k v"]
@@ -66,8 +69,8 @@ def mesa(
       >>> import jax
       >>> q, k, v = jax.random.normal(jax.random.key(0), (3, 100, 8))
       >>> outputs, state, residuals = mesa(q, k, v, jax.numpy.ones(100))
-      >>> outputs.shape, bool(residuals.max() <= 1e-5)
-      ((100, 8), True)
+      >>> outputs.shape, bool(residuals.max() <= 1e-5), isinstance(state, MesaState)
+      ((100, 8), True, True)
     """
     check_sequence(queries, keys, values, rates)
     batch, (count, width) = queries.shape[:-2], queries.shape[-2:]
