@@ -174,7 +174,7 @@ def test_remark_4_2_the_constant_grows_as_its_arguments_shrink_and_only_where_th
 
 
 def proximal_problem(seed):
-    """A quadratic h with L_h = 1, phi = |.|_1 / 2, a point x, an inexact step y of length a2 = lambda, and its noise."""
+    """A quadratic h with L_h = 1, phi = |.|_1 / 2, a point x, an inexact step y of length a2 = lambda, its noise."""
     rng = np.random.default_rng(seed)
     basis = np.linalg.qr(rng.normal(size=(6, 6)))[0]
     A, b, x = basis @ np.diag(rng.uniform(0.1, 1.0, 6)) @ basis.T, rng.normal(size=6), rng.normal(size=6)
