@@ -122,7 +122,7 @@ def test_lemma_2_a_deep_opteq_contains_any_relu_network():
     deep = deep_opteq([opteq(m, widths[1], widths[0]), *(opteq(m, width) for width in widths[2:-1])])
     x, z = jnp.asarray(rng.normal(size=widths[0])), jnp.asarray(rng.normal(size=m))
 
-    def run(first):
+    def run(first, x=x):
         inputs = [jnp.asarray(layers[0][0])] + [None] * (len(hidden) - 1)
         weights = [first, *hidden[1:]]
         params = tuple(
@@ -136,7 +136,9 @@ def test_lemma_2_a_deep_opteq_contains_any_relu_network():
 
     expected = forward(layers, np.asarray(x), lambda u: np.maximum(u, 0.0))
     np.testing.assert_allclose(run(hidden[0]), expected, atol=1e-9)
-    assert np.max(np.abs(run(np.zeros_like(hidden[0])) - expected)) > 0.1
+    cut_off = np.zeros_like(hidden[0])
+    np.testing.assert_array_equal(run(cut_off), run(cut_off, -3.0 * x))
+    assert np.max(np.abs(run(cut_off) - expected)) > 0.01
 
 
 @pytest.mark.parametrize("L", [0.5, 3.0])
@@ -195,9 +197,9 @@ def proximal_problem(seed):
 @pytest.mark.parametrize("seed", range(20))
 def test_lemmas_d_1_d_2_and_d_4_of_the_proximal_problem(seed):
     h, prox, x, y, gradient, noise, a2 = proximal_problem(seed)
-    # D.1: -noise (with lambda = a2) is a subgradient of P at y, so P(z) >= P(y) - noise . (z - y) + |z - y|^2 / (2 a2).
+    # D.1, whose print has the other sign: the noise is a subgradient of P at y (lambda = a2), which is 1 / a2 convex.
     for z in np.random.default_rng(seed + 100).normal(size=(200, 6)):
-        assert prox(z) >= prox(y) - noise @ (z - y) + np.sum((z - y) ** 2) / (2.0 * a2) - 1e-12
+        assert prox(z) >= prox(y) + noise @ (z - y) + np.sum((z - y) ** 2) / (2.0 * a2) - 1e-12
         # D.4: P + eta majorises h + phi and touches it at x.
         eta = h(x) - 0.5 * a2 * np.sum(gradient**2)
         assert prox(z) + eta >= h(z) + 0.5 * np.sum(np.abs(z)) - 1e-12
@@ -237,7 +239,7 @@ def test_theorem_2_with_failures_holds_for_the_best_layer_so_far_and_its_second_
         history.append(loss)
     bound = (zeta + delta * worst / (1.0 - delta)) / alpha
     assert np.all(best <= bound)
-    assert np.all(best <= 1.001 * zeta / alpha + (1.0 - alpha) ** 20 * worst)
+    assert np.all(best <= zeta / alpha + (1.0 - alpha) ** 12 * worst)
     assert np.mean(history[1000:]) > 1.5 * zeta / alpha
 
 

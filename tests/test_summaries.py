@@ -54,7 +54,7 @@ def records():
         ),
         ("rises", ["StepCertificate", "6 layers, 8 examples", "steps: guaranteed 0.0%, descended 75.0%, rose 25.0%"]),
         ("alternating", ["Certificate", "3 layers, 8 examples", "steps: guaranteed "]),
-        ("report", ["FeasibilityReport", "feasible: False", "layer  loss      bound     multiplier  descend"]),
+        ("report", ["FeasibilityReport", "feasible: True", "layer  loss      bound     multiplier  descend"]),
     ],
 )
 def test_a_record_prints_a_few_lines(records, name, lines):
