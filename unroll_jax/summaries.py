@@ -19,7 +19,7 @@ def summary(record: Any, lines: Callable[[], list[str]]) -> str:
 
 
 def energy_lines(energy: Any, rising: Any = None) -> list[str]:
-    """How an energy (num_layers + 1, *batch) runs over layers; ``rising`` (num_layers, *batch) are rises of note."""
+    """Lines about an energy (num_layers + 1, *batch); ``rising`` (num_layers, *batch) marks the rises of note."""
     energy = np.asarray(energy, np.float64)
     flat = energy.reshape(len(energy), -1)
     examples = f"{flat.shape[1]} examples" if energy.ndim > 1 else "1 example (one number for the whole state)"
