@@ -117,8 +117,8 @@ def test_lemma_2_a_deep_opteq_contains_any_relu_network():
         V.append(factor(weight, V[-1], rng))
     read, *hidden = V[0], *V[:0:-1]
     both = np.concatenate([hidden[1], hidden[-1]])  # W_2 and W_L
-    asked = np.concatenate([layers[1][0], np.zeros((len(hidden[-1]), widths[1]))])
-    hidden[0] = factor(asked, both, rng)
+    wanted = np.concatenate([layers[1][0], np.zeros((len(hidden[-1]), widths[1]))])
+    hidden[0] = factor(wanted, both, rng)
     deep = deep_opteq([opteq(m, widths[1], widths[0]), *(opteq(m, width) for width in widths[2:-1])])
     x, z = jnp.asarray(rng.normal(size=widths[0])), jnp.asarray(rng.normal(size=m))
 
