@@ -13,6 +13,7 @@ from unroll_jax.energies.examples import DIM, Example, normal
 from unroll_jax.energies.proximal.operators import nonnegative_soft_threshold
 from unroll_jax.energies.proximal.penalty import penalty_of_present
 from unroll_jax.energies.tokens import Tokens, on_tokens
+from unroll_jax.numerics import powers_of_two
 
 __all__ = ["CrateParams", "crate", "crate_example"]
 
@@ -170,20 +171,26 @@ def _heads(params: CrateParams, y: Array) -> Float[Array, "*batch h n p"]:
     return jnp.einsum("...nd,hdp->...hnp", y, params.U.astype(y.dtype))
 
 
-def _gram(z: Array, scale: Array) -> tuple[Array, bool]:
-    """I + scale Z^T Z or I + scale Z Z^T, the smaller of the two, and whether it is the first."""
-    narrow = z.shape[-1] <= z.shape[-2]
-    product = jnp.einsum("...nd,...ne->...de" if narrow else "...nd,...md->...nm", z, z)
-    return jnp.eye(product.shape[-1], dtype=z.dtype) + scale[..., None, None] * product, narrow
+def _gram(z: Array, scale: Array) -> tuple[Array, Array, Array, bool]:
+    """(I + scale Z^T Z) / u^2, or with Z Z^T if that is smaller; Z / u, log u; whether it is the first.
+
+    u is a power of two, at least 1, that keeps squares finite. The identity is kept above round-off of the rest.
+    """
+    down, up = powers_of_two(jnp.maximum(jnp.max(jnp.abs(z), axis=(-2, -1), keepdims=True), 1.0))
+    z, narrow = z * down, z.shape[-1] <= z.shape[-2]
+    product = scale[..., None, None] * jnp.einsum("...nd,...ne->...de" if narrow else "...nd,...md->...nm", z, z)
+    floor = jnp.maximum(down**2, jnp.finfo(z.dtype).eps * jnp.trace(product, axis1=-2, axis2=-1)[..., None, None])
+    return floor * jnp.eye(product.shape[-1], dtype=z.dtype) + product, z, jnp.log(up)[..., 0, 0], narrow
 
 
 def _rate(z: Array, scale: Array) -> Array:
     """1/2 log det(I + scale Z^T Z), one number a matrix."""
-    return 0.5 * jnp.linalg.slogdet(_gram(z, scale)[0])[1]
+    gram, _, log_u, _ = _gram(z, scale)
+    return 0.5 * jnp.linalg.slogdet(gram)[1] + gram.shape[-1] * log_u
 
 
 def _rate_gradient(z: Array, scale: Array) -> Array:
     """The gradient of `_rate`, scale Z (I + scale Z^T Z)^-1."""
-    gram, narrow = _gram(z, scale)
-    solved = jnp.linalg.solve(gram, jnp.swapaxes(z, -1, -2) if narrow else z)
-    return scale[..., None, None] * (jnp.swapaxes(solved, -1, -2) if narrow else solved)
+    gram, scaled, log_u, narrow = _gram(z, scale)
+    solved = jnp.linalg.solve(gram, jnp.swapaxes(scaled, -1, -2) if narrow else scaled)
+    return (scale * jnp.exp(-log_u))[..., None, None] * (jnp.swapaxes(solved, -1, -2) if narrow else solved)

@@ -11,6 +11,7 @@ from unroll_jax.arguments import POSITIVE, at_least, checked
 from unroll_jax.descent import Descent
 from unroll_jax.energies.examples import DIM, Example, normal
 from unroll_jax.energies.tokens import Tokens, on_tokens
+from unroll_jax.numerics import powers_of_two
 
 __all__ = ["EnergyTransformerParams", "energy_transformer", "energy_transformer_example"]
 
@@ -139,9 +140,13 @@ def energy_transformer_example(key: jax.Array, batch: tuple[int, ...]) -> Exampl
 
 def _layer_norm(params: EnergyTransformerParams, y: Array, epsilon: float) -> tuple[Array, Array]:
     """g (*batch, n, d) and s (*batch, n)."""
-    centred = y - jnp.mean(y, axis=-1, keepdims=True)
-    deviation = jnp.sqrt(jnp.mean(centred**2, axis=-1, keepdims=True) + epsilon)
-    return params.scale * centred / deviation + params.shift, deviation[..., 0]
+    # Powers of two bring the larger of a token and of the smoothing near 1: squares neither over- nor underflow.
+    down, up = powers_of_two(jnp.maximum(jnp.max(jnp.abs(y), axis=-1, keepdims=True), math.sqrt(epsilon)))
+    centred = y * down - jnp.mean(y * down, axis=-1, keepdims=True)
+    deviation = jnp.sqrt(jnp.mean(centred**2, axis=-1, keepdims=True) + (math.sqrt(epsilon) * down) ** 2)
+    # Tokens of equal entries whose smoothing is lost beside them.
+    deviation = jnp.maximum(deviation, jnp.finfo(y.dtype).tiny)
+    return params.scale * centred / deviation + params.shift, (deviation * up)[..., 0]
 
 
 def _energy(params: EnergyTransformerParams, g: Array, present) -> Float[Array, "*batch"]:

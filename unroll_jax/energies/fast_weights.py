@@ -69,7 +69,9 @@ def fast_weights(
     def energy(params: None, tokens: Tokens) -> Float[Array, "*batch"]:
         keys, values = _pairs(tokens, key_dim)
         error = jnp.einsum("...vk,...nk->...nv", tokens.y, keys) - values
-        return 0.5 * jnp.sum(error**2, axis=(-2, -1)) + 0.5 * ridge * jnp.sum(tokens.y**2, axis=(-2, -1))
+        total = 0.5 * jnp.sum(error**2, axis=(-2, -1))
+        # Without a ridge squares may overflow, and 0 times infinity is not 0.
+        return total + 0.5 * ridge * jnp.sum(tokens.y**2, axis=(-2, -1)) if ridge > 0.0 else total
 
     def gradient_step(params: None, tokens: Tokens) -> Array:
         keys, values = _pairs(tokens, key_dim)

@@ -12,6 +12,7 @@ from unroll_jax.descent import Descent
 from unroll_jax.energies.examples import DIM, Example, normal
 from unroll_jax.energies.safeguard import safeguarded
 from unroll_jax.energies.tokens import Tokens, on_tokens, sum_present
+from unroll_jax.numerics import powers_of_two
 
 __all__ = ["HyperSetParams", "hyper_set", "hyper_set_example"]
 
@@ -128,7 +129,10 @@ def hyper_set_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
 
 
 def _normalised(rows: Array, epsilon: float) -> Array:
-    return rows / jnp.sqrt(jnp.mean(rows**2, axis=-1, keepdims=True) + epsilon)
+    # Powers of two bring the larger of a row and of the smoothing near 1: squares neither over- nor underflow.
+    down, _ = powers_of_two(jnp.maximum(jnp.max(jnp.abs(rows), axis=-1, keepdims=True), math.sqrt(epsilon)))
+    scaled = rows * down
+    return scaled / jnp.sqrt(jnp.mean(scaled**2, axis=-1, keepdims=True) + (math.sqrt(epsilon) * down) ** 2)
 
 
 def _heads(params: HyperSetParams, y: Array, present, epsilon: float) -> tuple[Array, Array]:
