@@ -158,9 +158,12 @@ def test_texts_come_back_out_of_the_rows_they_are_packed_in():
     texts = [Tokens(np.arange(3 + number, 9), 1 + number % 2) for number in range(5)]
     packed = PackedData({"test": texts}, length=12, packing=True)
     assert packed.num_rows("test") < len(texts)
+    whole = packed.whole("test")
     for number, text in enumerate(texts):
-        unpacked = packed.text("test", number)
-        assert (unpacked.tokens.tolist(), unpacked.first) == (text.tokens.tolist(), text.first)
+        ((row, *_), places) = np.nonzero(whole.owners == number)
+        assert whole.labels[row, places].tolist() == text.tokens[text.first :].tolist()
+        same = whole.segments[row] == whole.segments[row, whole.places[row, places[0]]]
+        assert whole.tokens[row, same].tolist() == text.tokens.tolist()
 
 
 def test_rows_say_where_answers_are_and_whose():

@@ -58,7 +58,11 @@ _OF_EVALUATION = (
     "attack_examples attack_steps completion_gammas completion_tokens completions lose_layers test_attacks "
     "test_disturbances test_layer_noises test_noises"
 )
-RETIRED: dict[str, Any] = {"last": None, "layer_noise": 0.0, "power": 0.9, **dict.fromkeys(_OF_EVALUATION.split(), ...)}
+RETIRED: dict[str, Any] = {
+    **dict.fromkeys(("last", "pretrained", "revision")),
+    **{"layer_noise": 0.0, "power": 0.9},
+    **dict.fromkeys(_OF_EVALUATION.split(), ...),
+}
 
 Rule = tuple[str, str, bool]
 """A field by its dotted name, the values that other options allow it, and whether it has one of these."""

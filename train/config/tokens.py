@@ -25,8 +25,6 @@ class EncoderOptions:
     pretrained: Basic[str | None] = None
     """Folder with config.json, model.safetensors and tokenizer.json (BERT, DistilBERT, RoBERTa, MiniLM), or a
     repository of the Hugging Face hub; None draws a small encoder of words, whose sizes are those below."""
-    revision: str | None = None
-    """Of the repository: branch, tag or commit."""
     frozen: bool = True
     """Keep a pretrained encoder's word embeddings as they are, so that noise cannot be outgrown."""
     pooling: Literal["first", "mean"] = "first"
@@ -133,7 +131,7 @@ class TextRunConfig(TokensConfig):
             yield "model.frozen", option_text("model.embeddings"), there
             yield "model.dim", f"embeddings that are learned ({option_text('model.embeddings', None)})", not there
             return
-        for name in ("revision", "frozen", "hidden"):
+        for name in ("frozen", "hidden"):
             yield f"model.{name}", option_text("model.pretrained"), there
         drawn = f"an encoder that is drawn ({option_text('model.pretrained', None)})"
         for name in ("model.dim", "model.num_layers", "model.num_heads", "model.hidden_dim", "min_count"):

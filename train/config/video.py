@@ -11,7 +11,7 @@ from .constrained import ConstrainedConfig, check_depth
 from .constraints import ConstraintConfig
 from .data import DataConfig
 from .errors import OptionError, UserError, option_text
-from .fields import WIDEST, Basic, Condition, Depth, NonNegative, Parts, Positive, Rule, Width
+from .fields import WIDEST, Basic, Depth, NonNegative, Parts, Positive, Rule, Width
 from .run import PrimalConfig
 
 PATCH_PIXELS = 16**2
@@ -110,13 +110,8 @@ class DustOptions:
 class ViTOptions:
     """A vision transformer that sees the patches of one frame at a time, and whose every layer is read as the frame."""
 
-    pretrained: Basic[str | None] = None
-    """Folder with config.json and model.safetensors of a ViT, or a repository of the Hugging Face hub; None draws a
-    small one, whose sizes are those below."""
-    revision: str | None = None
-    """Of the repository: branch, tag or commit."""
     num_layers: Basic[Depth] = 3
-    """Depth L, without pretrained weights; the next three options likewise."""
+    """Depth L."""
     dim: Width = 256
     """Width."""
     num_heads: Depth = 4
@@ -127,9 +122,9 @@ class ViTOptions:
     """Readout of a frame: state, the layer's state itself, as in the paper; residual, the noisy frame plus a readout of
     the state that all layers share; linear, that readout alone."""
     mean: float = 0.5
-    """Subtracted from pixels in [0, 1]; 0.5 is what most ViTs were pretrained with."""
+    """Subtracted from pixels in [0, 1]."""
     std: Positive = 0.5
-    """Divides the difference; 0.5 likewise."""
+    """Divides the difference."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Dtype of the layers; parameters, losses and multipliers stay float32."""
 
@@ -230,20 +225,9 @@ class VideoViTConfig(VideoRunConfig):
         """Yields those of video, and of the transformer's sizes."""
         yield from super().rules()
         model, dim = self.model, option_text("model.dim", self.model.dim)
-        drawn = model.pretrained is None
-        yield "model.num_heads", f"a divisor of {dim}", not drawn or model.dim % model.num_heads == 0
+        yield "model.num_heads", f"a divisor of {dim}", model.dim % model.num_heads == 0
         multiple = f"a multiple of the {PATCH_PIXELS} pixels of a patch with {option_text('model.reading', 'state')}"
-        whole = model.dim % PATCH_PIXELS == 0
-        yield "model.dim", multiple, not drawn or model.reading != "state" or whole
-
-    def conditions(self) -> Iterator[Condition]:
-        """Yields those of video, and of weights that are given or drawn."""
-        yield from super().conditions()
-        there = self.model.pretrained is not None
-        yield "model.revision", option_text("model.pretrained"), there
-        drawn = f"a transformer that is drawn ({option_text('model.pretrained', None)})"
-        for name in ("num_layers", "dim", "num_heads", "hidden_dim"):
-            yield f"model.{name}", drawn, not there
+        yield "model.dim", multiple, model.reading != "state" or model.dim % PATCH_PIXELS == 0
 
 
 def _computable(dtype: str) -> bool:

@@ -189,18 +189,6 @@ class PackedData:
         """All rows of a split."""
         return self._splits[split]
 
-    def text(self, split: str, number: int) -> Tokens:
-        """A text of a split, as it was packed."""
-        whole = self._splits[split]
-        rows, columns = np.nonzero(whole.owners == number)
-        row, before = rows[0], whole.places[rows[0], columns[0]]
-        (places,) = np.nonzero(whole.segments[row] == whole.segments[row, before])
-        return Tokens(whole.tokens[row, places], int(before + 1 - places[0]))
-
-    def steps_an_epoch(self, *, batch_size: int) -> int:
-        """Batches that fit into a pass over the train split."""
-        return max(self.num_rows("train") // batch_size, 1)
-
     def batches(
         self, split: str, *, batch_size: int, seed: int, start_step: int = 0, rows: np.ndarray | None = None
     ) -> Iterator[PackedBatch]:

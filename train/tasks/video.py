@@ -11,16 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, UInt8
 
-from unroll_jax.models import ViTConfig
-
 from ..config.data import VideoSource
 from ..config.errors import UserError, require_extra
-from ..config.video import Disturbance, VideoRunConfig, VideoViTConfig, disturbances
+from ..config.video import Disturbance, VideoRunConfig, disturbances
 from ..data.clips import SPLITS
-from ..data.pretrained.vit import PretrainedViT
 from ..data.video import VideoSpec, frames_of, load
 from ..sharding.mesh import keep_rows
-from ..system.distributed import weights_checksum
 from ..task import Log, Params, Row, SampleLosses, Task, Validation
 from .common import (
     LayeredTask,
@@ -32,13 +28,7 @@ from .common import (
     on_batches,
     to_unit,
 )
-from .video_models import (
-    VideoReading,
-    build_video_model,
-    check_reference,
-    describe_collapse,
-    load_pretrained_vit,
-)
+from .video_models import VideoReading, build_video_model, check_reference, describe_collapse
 from .video_samples import (
     Frames,
     OtherTestSplit,
@@ -50,8 +40,6 @@ from .video_samples import (
 )
 
 Clips = Float[Array, "batch frames pixels"]
-
-WEIGHTS = "weights_checksum"  # in the fingerprint: the one figure that does not depend on the data
 
 
 class Noisy(NamedTuple):
@@ -73,13 +61,11 @@ class VideoTask(LayeredTask[VideoRunConfig]):
 
     score, count = "rmse", "num_sequences"
 
-    def __init__(
-        self, config: VideoRunConfig, data: Any, spec: VideoSpec | None = None, vit: PretrainedViT | None = None
-    ):
+    def __init__(self, config: VideoRunConfig, data: Any, spec: VideoSpec | None = None):
         super().__init__(config, data, spec)
-        self.vit, self._dtype = vit, jnp.promote_types(config.model.dtype, jnp.float32)
+        self._dtype = jnp.promote_types(config.model.dtype, jnp.float32)
         self._variance = config.train_gamma * self.spec.pixel_std
-        self.model = build_video_model(config, self.spec, vit, self._dtype)
+        self.model = build_video_model(config, self.spec, self._dtype)
         self.num_layers = self.model.num_layers
         if self.model.reads_input:
             check_reference(config, 0.5 * self.spec.token_dim * self._variance)
@@ -94,10 +80,6 @@ class VideoTask(LayeredTask[VideoRunConfig]):
             bases=self.model.bases if turned else None,
         )
         self._read, self._clean = on_batches(self._layers), on_batches(self._denoised)
-
-    def with_config(self, config: VideoRunConfig) -> "VideoTask":
-        """Returns the same task with another configuration, on the same data and from the same weights."""
-        return VideoTask(config, self.data, self.spec, self.vit)
 
     def init(self, key: jax.Array) -> Params:
         """Returns parameters of the model."""
@@ -181,14 +163,9 @@ class VideoTask(LayeredTask[VideoRunConfig]):
         }
 
     def data_fingerprint(self) -> Row:
-        """Returns the deviation of pixels, sizes of the splits, and a checksum of pretrained weights."""
+        """Returns the deviation of pixels, and sizes of the splits."""
         sequences = {split: self.data.num_sequences(split) for split in SPLITS}
-        weights = None if self.vit is None else self.vit.params
-        return {"pixel_std": self.spec.pixel_std, "sequences": sequences, WEIGHTS: weights_checksum(weights)}
-
-    def model_spec(self) -> Row:
-        """Returns sizes of tokens, the deviation of clean pixels, and the shape of a pretrained ViT."""
-        return self.spec.to_json() | ({} if self.vit is None else {"pretrained": dataclasses.asdict(self.vit.config)})
+        return {"pixel_std": self.spec.pixel_std, "sequences": sequences, "weights_checksum": None}  # of earlier runs
 
     def predict(self, params: Params, inputs: Any, *, gamma: float = 0.0, seed: int = 0) -> np.ndarray:
         """A picture or a video without its noise: uint8 (160, 160), or (frames, 160, 160), in grey levels.
@@ -257,18 +234,12 @@ class VideoTask(LayeredTask[VideoRunConfig]):
 def open_video(config: VideoRunConfig, log: Log) -> VideoTask:
     """Returns the task on the data of its configuration."""
     require_extra("video")  # evaluation has a floor of scikit-image
-    data, vit = load(config.data, log=log), None
-    if isinstance(config, VideoViTConfig):
-        vit = load_pretrained_vit(config.model, data.spec, log)
-    return VideoTask(config, data, vit=vit)
+    return VideoTask(config, load(config.data, log=log))
 
 
 def video_of(config: VideoRunConfig, spec: Row) -> VideoTask:
     """Returns the task that `VideoTask.model_spec` describes, without its data."""
-    sizes = {name: value for name, value in spec.items() if name != "pretrained"}
-    shape = spec.get("pretrained")
-    vit = None if shape is None else PretrainedViT(ViTConfig(**shape), {})  # its weights are then loaded
-    return VideoTask(config, None, VideoSpec.from_json(sizes), vit)
+    return VideoTask(config, None, VideoSpec.from_json(spec))
 
 
 def on_other_video(task: Task, source: VideoSource, root: str | None, log: Log) -> tuple[VideoTask, str]:
@@ -287,7 +258,7 @@ def on_other_video(task: Task, source: VideoSource, root: str | None, log: Log) 
     name = Path(root).resolve() if root else Path(source)
     file = f"evaluation_on_{name.stem}_{zlib.crc32(str(name).encode()):08x}.json"
     data = OtherTestSplit(task.data, load(options, log=log))
-    return VideoTask(dataclasses.replace(task.config, data=options), data, task.spec, task.vit), file
+    return VideoTask(dataclasses.replace(task.config, data=options), data, task.spec), file
 
 
 def _sample_losses(y: Clips, clean: Clips) -> Float[Array, "batch"]:

@@ -1,6 +1,5 @@
 """Models of video denoising, built from their options, and the check of their outputs."""
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -22,10 +21,9 @@ from unroll_jax.models import (
 
 from ..config.errors import OptionError, UserError, option_text
 from ..config.video import DustOptions, ModelConfig, VideoRunConfig, ViTOptions
-from ..data.pretrained.vit import PretrainedViT, load_vit, start_from
 from ..data.video import VideoSpec
 from ..sharding.parts import POLICIES
-from ..task import Log, Params
+from ..task import Params
 
 # A trained layer leaves at most a few units silent; collapsed ones silence most of theirs.
 DEAD_SHARE = 0.5
@@ -55,19 +53,12 @@ class VideoModel(NamedTuple):
     reads_input: bool = False
 
 
-def patches_across(spec: VideoSpec) -> int:
-    """Patches on a side of a frame."""
-    return spec.frame_side // math.isqrt(spec.token_dim)
-
-
-def build_video_model(
-    config: VideoRunConfig, spec: VideoSpec, vit: PretrainedViT | None, param_dtype: Any
-) -> VideoModel:
-    """Builds the model of a configuration; ``vit`` are pretrained weights of a vision transformer, or None."""
+def build_video_model(config: VideoRunConfig, spec: VideoSpec, param_dtype: Any) -> VideoModel:
+    """Builds the model of a configuration."""
     loop: dict[str, Any] = {"remat": POLICIES[config.remat] or False, "unroll": config.unroll}
     model, dim = config.model, spec.token_dim
     if isinstance(model, ViTOptions):
-        return _vit(model, spec, vit, loop)
+        return _vit(model, spec, loop)
     shared = {"dtype": jnp.dtype(model.dtype), "self_loops": model.self_loops, "param_dtype": param_dtype, **loop}
     module = _dust(model, dim, shared) if isinstance(model, DustOptions) else _transformer(model, dim, shared)
 
@@ -98,29 +89,16 @@ def _dust(model: DustOptions, dim: int, shared: dict[str, Any]) -> nn.Module:
     return DUST(dim=dim, **{name: getattr(model, name) for name in names}, **shared)
 
 
-def _vit(model: ViTOptions, spec: VideoSpec, vit: PretrainedViT | None, loop: dict[str, Any]) -> VideoModel:
+def _vit(model: ViTOptions, spec: VideoSpec, loop: dict[str, Any]) -> VideoModel:
     names = ("dim", "num_layers", "num_heads", "hidden_dim", "reading", "mean", "std")
-    options = {name: getattr(model, name) for name in names}
-    sizes = {"num_patches": patches_across(spec) ** 2, "pixels": spec.token_dim}
-    shape = ViTConfig(**sizes, **options) if vit is None else vit.config
+    num_patches = spec.frame_side**2 // spec.token_dim
+    shape = ViTConfig(num_patches, spec.token_dim, **{name: getattr(model, name) for name in names})
     module = ViT(shape, dtype=jnp.dtype(model.dtype), **loop)
 
     def init(key: jax.Array) -> Params:
-        if vit is not None and vit.params:
-            return start_from(vit, module, key)
-        return module.init(key, jnp.zeros((1, *sizes.values())))
+        return module.init(key, jnp.zeros((1, num_patches, spec.token_dim)))
 
     return VideoModel(module, shape.num_layers, init, of_frames=True)
-
-
-def load_pretrained_vit(options: ViTOptions, spec: VideoSpec, log: Log) -> PretrainedViT | None:
-    """Loads the pretrained weights that the options name, for frames of a grid of patches; None without a name."""
-    if options.pretrained is None:
-        return None
-    across = patches_across(spec)
-    fields = {name: getattr(options, name) for name in ("reading", "mean", "std", "revision")}
-    where = {"grid": (across, across), "side": math.isqrt(spec.token_dim), "option": "--model.pretrained"}
-    return load_vit(options.pretrained, **fields, **where, log=log)
 
 
 class VideoReading(NamedTuple):

@@ -1,4 +1,4 @@
-"""Decoders out of folders: read as they are and written back bit for bit, or refused in one line."""
+"""Decoders out of folders: read as they are, or refused in one line."""
 
 import functools
 import json
@@ -11,13 +11,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
-from safetensors.numpy import load_file
 
-from tests.data.decoders.conftest import CONFIG, DIM, llama_tensors
+from tests.data.decoders.conftest import DIM, llama_tensors
 from tests.devices import on_eight_devices
 from tests.errors import assert_fails
 from unroll_jax.models import Decoder, DecoderConfig, RotaryScaling
-from unroll_jax.train.data.pretrained.decoders import load_decoder, save_decoder, write_decoder_weights
+from unroll_jax.train.data.pretrained.decoders import load_decoder
 from unroll_jax.train.data.pretrained.folders import SafetensorsFiles
 from unroll_jax.train.sharding.mesh import make_mesh
 from unroll_jax.train.sharding.rules import shardings
@@ -47,27 +46,13 @@ def test_the_tensors_of_a_folder_become_the_parameters(write_folder, shards):
     np.testing.assert_array_equal(decoder.params["head"]["embedding"], tensors["lm_head.weight"])
 
 
-@pytest.mark.parametrize("shard_bytes", [2_000_000_000, 4000])
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
-def test_what_is_read_and_written_is_the_same_bit_for_bit(write_folder, tmp_path, dtype, shard_bytes):
+def test_tensors_of_a_file_may_have_several_dtypes(write_folder, dtype):
     tensors = llama_tensors(dtype)
-    tensors["model.norm.weight"] = tensors["model.norm.weight"].astype(np.float32)  # dtypes may differ in a file
-    decoder, folder = reads(write_folder(tensors=tensors)), tmp_path / "again"
-    assert decoder.params["layers"]["up"]["kernel"].dtype == dtype
-    folder.mkdir()
-    (folder / INDEX).write_text("{}")  # of what was there before
-    save_decoder(folder, decoder)
-    write_decoder_weights(folder, decoder.config, decoder.params, shard_bytes=shard_bytes)
-    assert (folder / INDEX).exists() is (shard_bytes == 4000)
-    stored = {}
-    for file in folder.glob("*.safetensors"):
-        stored |= load_file(file)
-    assert stored.keys() == tensors.keys()
-    for name, tensor in tensors.items():
-        assert (stored[name].dtype, stored[name].tobytes()) == (tensor.dtype, tensor.tobytes()), name
-    again = reads(folder)
-    assert (again.config, again.tokenizer.stops) == (decoder.config, (257,))
-    assert again.tokenizer.checksum == decoder.tokenizer.checksum
+    tensors["model.norm.weight"] = tensors["model.norm.weight"].astype(np.float32)
+    params = reads(write_folder(tensors=tensors)).params
+    assert (params["layers"]["up"]["kernel"].dtype, params["norm"]["scale"].dtype) == (dtype, np.float32)
+    np.testing.assert_array_equal(params["embedding"], tensors["model.embed_tokens.weight"])
 
 
 def test_weights_are_cast_to_the_dtype_that_is_named(write_folder):
@@ -216,13 +201,3 @@ def test_a_gguf_file_without_the_package_that_reads_it_is_told_in_one_line(tmp_p
     file = tmp_path / "model.gguf"
     file.write_bytes(b"GGUF")
     assert_fails(reads, file, "needs the package gguf")
-
-
-def test_what_config_json_calls_the_numbers_is_written_as_it_is_read(write_folder, tmp_path):
-    scaling = {"rope_type": "linear", "factor": 2.0}
-    save_decoder(tmp_path, reads(write_folder(config={"rope_scaling": scaling})))
-    values = json.loads((tmp_path / "config.json").read_text())
-    assert {name: values[name] for name in CONFIG if name != "eos_token_id"} == {
-        name: value for name, value in CONFIG.items() if name != "eos_token_id"
-    }
-    assert (values["rope_scaling"], values["eos_token_id"]) == (scaling, [257])

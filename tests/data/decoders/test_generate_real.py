@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from unroll_jax.train.data.conversations import read_prompts
-from unroll_jax.train.data.pretrained.decoders import PretrainedDecoder, save_decoder
 from unroll_jax.train.generation import Settings, answer
 from unroll_jax.train.loading import open_decoder
 
@@ -34,10 +33,9 @@ def plain(opened, prompts):
 
 
 @pytest.mark.oracle("torch", "transformers")
-def test_answers_are_those_of_transformers(opened, prompts, plain, oracles, tmp_path):
+def test_answers_are_those_of_transformers(opened, prompts, plain, oracles, smollm2):
     torch, transformers = oracles
-    save_decoder(tmp_path, PretrainedDecoder(opened.config, opened.params, opened.tokenizer))
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(str(smollm2.parent), gguf_file=smollm2.name).eval()
     for one in plain[:6]:
         chat = opened.tokenizer.chat([{"role": "user", "content": one.prompt.text}], answer=True)
         (tokens,) = opened.tokenizer.encode([chat])

@@ -134,8 +134,7 @@ def test_numbers_that_are_not_finite_are_named(write_folder):
     names = ("bert.embeddings.LayerNorm.bias", "bert.encoder.layer.1.output.dense.weight", "bert.pooler.dense.bias")
     for name, bad in zip(names, (np.nan, np.inf, -np.inf), strict=True):
         tensors[name].flat[3] = bad
-    words = (f"not finite in {', '.join(names)}; copy it again",)
-    assert_fails(reads, write_folder(tensors=tensors), *words)
+    assert_fails(reads, write_folder(tensors=tensors), f"not finite in {names[0]}; copy it again")
 
 
 @pytest.mark.parametrize(

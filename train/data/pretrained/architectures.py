@@ -104,73 +104,32 @@ _ROBERTA = _BERT._replace(
     positions_after_padding=True,
 )
 
-_VIT = Architecture(
-    prefix="vit.",
-    numbers={
-        "dim": "hidden_size",
-        "num_layers": "num_hidden_layers",
-        "num_heads": "num_attention_heads",
-        "hidden_dim": "intermediate_size",
-        "norm_epsilon": "layer_norm_eps",
-        "activation": "hidden_act",
-        "image_size": "image_size",
-        "patch_size": "patch_size",
-        "channels": "num_channels",
-        "stride": "encoder_stride",
-    },
-    defaults={"layer_norm_eps": 1e-12, "hidden_act": "gelu", "num_channels": 3, "encoder_stride": 16},
-    required={"qkv_bias": True},
-    embeddings={
-        "class_token": "embeddings.cls_token",
-        "position": "embeddings.position_embeddings",
-        "patch": "embeddings.patch_embeddings.projection",
-    },
-    layers="encoder.layer",
-    layer={
-        "attention_norm": ("layernorm_before",),
-        "query_key_value": tuple(f"attention.attention.{name}" for name in ("query", "key", "value")),
-        "attention_output": ("attention.output.dense",),
-        "output_norm": ("layernorm_after",),
-        "hidden": ("intermediate.dense",),
-        "output": ("output.dense",),
-    },
-    hidden=("vit.pooler.dense", "tanh"),
-)
-
 # By ``model_type`` in config.json. MiniLM is a BERT.
 ARCHITECTURES: dict[str, Architecture] = {"bert": _BERT, "distilbert": _DISTILBERT, "roberta": _ROBERTA}
-VISION: dict[str, Architecture] = {"vit": _VIT}
 
 
-def read_architecture(
-    values: Mapping[str, Any], *, where: str, known: Mapping[str, Architecture] = ARCHITECTURES
-) -> Architecture:
-    """Returns the known architecture that the values of a config.json name."""
+def read_architecture(values: Mapping[str, Any], *, where: str) -> Architecture:
+    """Returns the architecture that the values of a config.json name."""
     values, name = given_values(values), values.get("model_type")
-    if not isinstance(name, str) or name not in known:
-        raise UserError(f"{where} has model_type={name!r}; it must be one of {', '.join(known)}")
-    check_required(values, known[name].required, where=where)
-    return known[name]
+    if not isinstance(name, str) or name not in ARCHITECTURES:
+        raise UserError(f"{where} has model_type={name!r}; it must be one of {', '.join(ARCHITECTURES)}")
+    check_required(values, ARCHITECTURES[name].required, where=where)
+    return ARCHITECTURES[name]
 
 
 def read_config(values: Mapping[str, Any], *, where: str) -> EncoderConfig:
     """Returns the encoder of a config.json; one error names all missing fields."""
     architecture = read_architecture(values, where=where)
-    numbers = {"token_types": 0, **read_numbers(values, architecture, where=where)}
-    if architecture.positions_after_padding:
-        numbers["position_offset"] = numbers["padding_token"] + 1
-        numbers["max_positions"] -= numbers["position_offset"]
-    return make_config(EncoderConfig, numbers, architecture.numbers, where=where)
-
-
-def read_numbers(values: Mapping[str, Any], architecture: Architecture, *, where: str) -> dict[str, Any]:
-    """Returns the sizes of an architecture and its activation from config.json, by our names."""
     numbers = named_values({**architecture.defaults, **given_values(values)}, architecture.numbers, where=where)
     activation = numbers["activation"]
     if not isinstance(activation, str) or activation not in ACTIVATIONS:
         name = architecture.numbers["activation"]
         raise UserError(f"{where} has {name}={activation!r}; it must be one of {', '.join(ACTIVATIONS)}")
-    return numbers | {"activation": ACTIVATIONS[activation]}
+    numbers = {"token_types": 0, **numbers, "activation": ACTIVATIONS[activation]}
+    if architecture.positions_after_padding:
+        numbers["position_offset"] = numbers["padding_token"] + 1
+        numbers["max_positions"] -= numbers["position_offset"]
+    return make_config(EncoderConfig, numbers, architecture.numbers, where=where)
 
 
 def given_values(values: Mapping[str, Any]) -> dict[str, Any]:

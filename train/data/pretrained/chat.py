@@ -150,18 +150,6 @@ def byte_tokenizer() -> ChatTokenizer:
     return ChatTokenizer(made, BYTE_TEMPLATE, {}, [len(tokens) - 1], where="the tokenizer of bytes")
 
 
-def tokenizer_files(tokenizer: ChatTokenizer) -> dict[str, bytes]:
-    """Returns the files, by name, that `folder_tokenizer` and `transformers` read a tokenizer from."""
-    settings: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", **tokenizer.named}
-    files = {
-        "tokenizer.json": tokenizer.to_json(),
-        "generation_config.json": json.dumps({"eos_token_id": list(tokenizer.stops)}),
-    }
-    if tokenizer.template is not None:
-        settings["chat_template"] = tokenizer.template
-    return {name: text.encode() for name, text in {**files, "tokenizer_config.json": json.dumps(settings)}.items()}
-
-
 def _compiled(template: str, where: str) -> jinja2.Template:
     """Compiles a template in a sandbox: weights may come from anywhere."""
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)

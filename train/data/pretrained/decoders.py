@@ -1,8 +1,7 @@
-"""Pretrained decoders: weights and tokenizer of a language model from a folder or a GGUF file, and back to a folder."""
+"""Pretrained decoders: weights and tokenizer of a language model from a folder or a GGUF file."""
 
 import functools
 import importlib.util
-import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,16 +12,25 @@ import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
-from safetensors.numpy import save_file
 
 from unroll_jax.models import Decoder, DecoderConfig
 
 from ...config.errors import UserError
-from ...system.files import expanded, require_room, write_all, write_json, writing
+from ...system.files import expanded
 from ..files import Log
-from .chat import ChatTokenizer, folder_tokenizer, gguf_tokenizer, tokenizer_files
-from .folders import INDEX, ONE_FILE, TensorFiles, bytes_of, check_layer_count, check_tensors, open_folder, read_json
-from .llama import decoder_values, gguf_config, open_gguf, read_decoder_config
+from .chat import ChatTokenizer, folder_tokenizer, gguf_tokenizer
+from .folders import (
+    INDEX,
+    ONE_FILE,
+    Slot,
+    TensorFiles,
+    check_finite,
+    check_layer_count,
+    check_slots,
+    open_folder,
+    read_json,
+)
+from .llama import gguf_config, open_gguf, read_decoder_config
 
 Place = Callable[[Any], Any]  # from parameters as shapes to the sharding of each
 
@@ -42,26 +50,6 @@ OTHERS = {("embedding",): "model.embed_tokens", ("norm", "scale"): "model.norm",
 UNUSED = re.compile(r"rotary_emb\.inv_freq$")  # a table in old files of Llama, redundant with config.json
 
 
-class Slot(NamedTuple):
-    """A leaf of our parameters, and the tensors that make it."""
-
-    path: tuple[str, ...]  # keys of the leaf
-    names: list[str]  # of tensors, which are stacked where there is an axis of layers
-    shape: tuple[int, ...]  # of the leaf
-    stacked: bool
-
-    @property
-    def transposed(self) -> bool:
-        """True if files have (out, in) and we have (in, out)."""
-        return self.path[-1] == "kernel"
-
-    @property
-    def tensor_shape(self) -> tuple[int, ...]:
-        """The shape of each tensor in the file."""
-        layer_shape = self.shape[1:] if self.stacked else self.shape
-        return layer_shape[::-1] if self.transposed else layer_shape
-
-
 def read_decoder_weights(
     files: TensorFiles, config: DecoderConfig, *, dtype: Any = None, place: Place | None = None
 ) -> dict[str, Any]:
@@ -78,10 +66,9 @@ def read_decoder_weights(
     """
     check_layer_count(files, config.num_layers)
     slots = list(decoder_slots(config))
-    places = [(name, slot.tensor_shape) for slot in slots for name in slot.names]
-    known = {name for name, _ in places} | {"lm_head.weight"}  # which files of tied heads may hold too
+    known = {name for slot in slots for name in slot.names} | {"lm_head.weight"}  # which files of tied heads may hold
     others = sorted(name for name in files.names - known if not UNUSED.search(name))
-    check_tensors(files, places, {"unknown": others})
+    check_slots(files, slots, {"unknown": others})
     dtypes = {slot.path: _dtype(files, slot) if dtype is None else np.dtype(dtype) for slot in slots}
     shapes = {slot.path: jax.ShapeDtypeStruct(slot.shape, dtypes[slot.path]) for slot in slots}
     shardings: dict[Any, Any] = dict.fromkeys(shapes, SingleDeviceSharding(jax.local_devices()[0]))
@@ -91,50 +78,16 @@ def read_decoder_weights(
     return traverse_util.unflatten_dict(leaves)
 
 
-def write_decoder_weights(
-    folder: Path, config: DecoderConfig, params: Any, *, dtype: Any = None, shard_bytes: int = 2_000_000_000
-) -> None:
-    """Writes parameters as safetensors files of up to ``shard_bytes``, with an index where they are several.
-
-    The host holds one file's tensors at a time. Files of these names are overwritten.
-
-    Args:
-      folder: that exists.
-      config: of the decoder.
-      params: of a `Decoder`, without the outer key ``params``.
-      dtype: of the file; None keeps each leaf's.
-      shard_bytes: a larger tensor gets a file for itself.
-    """
-    leaves: dict[Any, Any] = traverse_util.flatten_dict(params)
-    slots = [slot for slot in decoder_slots(config) if slot.path in leaves]
-    sources = {name: (slot, number) for slot in slots for number, name in enumerate(slot.names)}
-    sizes = {name: bytes_of(slot.tensor_shape, dtype or leaves[slot.path].dtype) for name, (slot, _) in sources.items()}
-    parts: list[list[str]] = [[]]
-    for name, size in sizes.items():
-        if parts[-1] and sum(map(sizes.__getitem__, parts[-1])) + size > shard_bytes:
-            parts.append([])
-        parts[-1].append(name)
-    files = [f"model-{place:05d}-of-{len(parts):05d}.safetensors" for place in range(1, len(parts) + 1)]
-    files = [ONE_FILE] if len(parts) == 1 else files
-    for file, names in zip(files, parts, strict=True):
-        tensors = {name: _tensor(leaves, *sources[name], dtype) for name in names}
-        save_file(tensors, folder / file, metadata={"format": "pt"})
-    if len(parts) > 1:
-        places = {name: file for file, names in zip(files, parts, strict=True) for name in names}
-        write_json(folder / INDEX, {"metadata": {"total_size": sum(sizes.values())}, "weight_map": places})
-    (folder / (ONE_FILE if len(parts) > 1 else INDEX)).unlink(missing_ok=True)  # of earlier weights
-
-
 def decoder_slots(config: DecoderConfig) -> Iterator[Slot]:
     """Yields the slots of all leaves of a decoder's parameters."""
     shapes = jax.eval_shape(Decoder(config).init, jax.random.key(0), jax.ShapeDtypeStruct((1, 1), jnp.int32))
     leaves: dict[Any, Any] = traverse_util.flatten_dict(shapes["params"])
     for path, leaf in leaves.items():
         if path[0] != "layers":
-            yield Slot(path, [f"{OTHERS[path]}.weight"], leaf.shape, stacked=False)
+            yield Slot(path, [[f"{OTHERS[path]}.weight"]], leaf.shape)
             continue
-        names = [f"model.layers.{layer}.{LAYER[path[1]]}.weight" for layer in range(config.num_layers)]
-        yield Slot(path, names, leaf.shape, stacked=True)
+        rows = [[f"model.layers.{layer}.{LAYER[path[1]]}.weight"] for layer in range(config.num_layers)]
+        yield Slot(path, rows, leaf.shape, stacked=True)
 
 
 def _dtype(files: TensorFiles, slot: Slot) -> np.dtype:
@@ -145,8 +98,7 @@ def _dtype(files: TensorFiles, slot: Slot) -> np.dtype:
 def _leaf(files: TensorFiles, slot: Slot, dtype: np.dtype, sharding: Any) -> jax.Array:
     def read_part(name: str, index: Any) -> np.ndarray:
         part = files.read(name, index[::-1] if slot.transposed else index).astype(dtype, copy=False)
-        if not np.isfinite(part).all():
-            raise UserError(f"{files.where} holds values that are not finite in {name}; copy it again")
+        check_finite(part, name, files.where)
         return part.T if slot.transposed else part
 
     def placed(name: str, shape: tuple[int, ...], sharding: Any) -> jax.Array:
@@ -178,13 +130,6 @@ def _of_a_layer(sharding: Any) -> Any:
     if first is not None:
         raise ValueError(f"place must not shard the axis of layers, got {sharding.spec}; shard the axes of a layer")
     return NamedSharding(sharding.mesh, PartitionSpec(*rest))
-
-
-def _tensor(leaves: dict[tuple[str, ...], Any], slot: Slot, number: int, dtype: Any) -> np.ndarray:
-    leaf = leaves[slot.path]
-    tensor = np.asarray(leaf[number] if slot.stacked else leaf)
-    tensor = tensor.T if slot.transposed else tensor
-    return np.ascontiguousarray(tensor if dtype is None else tensor.astype(dtype))
 
 
 class PretrainedDecoder(NamedTuple):
@@ -262,22 +207,3 @@ def load_decoder(
     """Reads a decoder with its weights: `open_decoder_source`, then `DecoderSource.read`."""
     opened = open_decoder_source(source, option=option, log=log)
     return PretrainedDecoder(opened.config, opened.read(dtype=dtype, place=place), opened.tokenizer)
-
-
-def save_decoder(folder: Path, decoder: PretrainedDecoder, *, dtype: Any = None) -> None:
-    """Writes a folder that `load_decoder` and `transformers` read.
-
-    Args:
-      folder: created if missing; files of these names are overwritten.
-      decoder: to be written.
-      dtype: of the weights; None keeps each leaf's.
-    """
-    leaves = jax.tree.leaves(decoder.params)
-    stops = list(decoder.tokenizer.stops)
-    values = {**decoder_values(decoder.config), "torch_dtype": str(dtype or leaves[0].dtype), "eos_token_id": stops}
-    with writing(str(folder), "pass another folder, or make room"):
-        folder.mkdir(parents=True, exist_ok=True)
-        require_room(folder, sum(bytes_of(leaf.shape, dtype or leaf.dtype) for leaf in leaves), "the decoder")
-        write_decoder_weights(folder, decoder.config, decoder.params, dtype=dtype)
-        files = tokenizer_files(decoder.tokenizer)
-        write_all(folder, {"config.json": (json.dumps(values, indent=2) + "\n").encode(), **files})

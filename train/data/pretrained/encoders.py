@@ -2,7 +2,7 @@
 
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -19,10 +19,11 @@ from ..words import Encoded, check_pairs
 from .architectures import Architecture, read_architecture, read_config
 from .folders import (
     SafetensorsFiles,
+    Slot,
+    check_finite,
     check_layer_count,
-    check_tensors,
+    check_slots,
     find_folder,
-    listed,
     open_folder,
     read_json,
     read_tokenizer,
@@ -31,93 +32,39 @@ from .folders import (
 
 # Names of our leaves in files; the first checkpoints of BERT call a norm's weights gamma and beta.
 SUFFIXES = {"kernel": ("weight",), "embedding": ("weight",), "scale": ("weight", "gamma"), "bias": ("bias", "beta")}
-
-
 UNKNOWN_WORDS = "a \U0010ffff"  # a common word, and a character that no tokenizer knows
 PADDING = ("[PAD]", "<pad>")  # its names in BERT and RoBERTa
-
-
-class Slot(NamedTuple):
-    """A leaf of our parameters, and the tensors that make it.
-
-    Attributes:
-      path: keys of the leaf.
-      rows: names of tensors; those of a row are concatenated, the rows are stacked.
-      shape: of each tensor.
-      stacked: whether the leaf has an axis of layers.
-    """
-
-    path: tuple[str, ...]
-    rows: list[list[str]]
-    shape: tuple[int, ...]
-    stacked: bool = False
-
-    @property
-    def names(self) -> list[str]:
-        """The names of all its tensors."""
-        return [name for row in self.rows for name in row]
 
 
 def read_weights(
     tensors: SafetensorsFiles, config: EncoderConfig, architecture: Architecture
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Reads the parameters of an `Encoder` and those of the hidden layer of a `Head`, float32, if the file has it."""
-    prefix = prefix_of(tensors, architecture)
-    tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-    shapes = jax.eval_shape(Encoder(config).init, jax.random.key(0), tokens)["params"]
-    embeddings: dict[Any, Any] = traverse_util.flatten_dict({"embeddings": shapes["embeddings"]})
-    slots = [
-        Slot(path, [[_stored_name(tensors, prefix + architecture.embeddings[path[1]], path[2])]], leaf.shape)
-        for path, leaf in embeddings.items()
-    ]
-    layers = layer_slots(tensors, shapes["layers"], architecture, num_layers=config.num_layers)
-    heads = _hidden_slots(tensors, config, architecture, prefix)
-    leaves = read_slots(tensors, [*slots, *layers, *heads], architecture, num_layers=config.num_layers)
-    params = traverse_util.unflatten_dict(leaves)
-    head = params.pop("head", {})
-    return params, head
-
-
-def prefix_of(tensors: SafetensorsFiles, architecture: Architecture) -> str:
-    """Returns the prefix of the names of the encoder's tensors; empty in a file without a head."""
-    return architecture.prefix if any(name.startswith(architecture.prefix) for name in tensors.names) else ""
-
-
-def layer_slots(
-    tensors: SafetensorsFiles, layers: Mapping[str, Mapping[str, Any]], architecture: Architecture, *, num_layers: int
-) -> list[Slot]:
-    """Returns slots of the parameters of stacked `unroll_jax.models.EncoderLayer`, given their shapes."""
-    check_layer_count(tensors, num_layers)
-    stem, slots = f"{prefix_of(tensors, architecture)}{architecture.layers}", []
-    leaves: dict[Any, Any] = traverse_util.flatten_dict(layers)
-    for (module, kind), leaf in leaves.items():
-        pieces = architecture.layer[module]
-        rows = [
-            [_stored_name(tensors, f"{stem}.{layer}.{piece}", kind) for piece in pieces] for layer in range(num_layers)
-        ]
-        shape = (*leaf.shape[1:-1], leaf.shape[-1] // len(pieces))
-        slots.append(Slot(("layers", module, kind), rows, shape[::-1], stacked=True))  # files have (out, in)
-    return slots
-
-
-def read_slots(
-    tensors: SafetensorsFiles, slots: Sequence[Slot], architecture: Architecture, *, num_layers: int
-) -> dict[tuple[str, ...], np.ndarray]:
-    """Reads the leaves of slots by their paths, float32.
+    """Reads the parameters of an `Encoder` and those of the hidden layer of a `Head`, float32, if the file has it.
 
     Raises:
       UserError: if tensors are missing, do not fit or are not finite, or if the file has more layers.
     """
-    stem = f"{prefix_of(tensors, architecture)}{architecture.layers}"
+    count = config.num_layers
+    check_layer_count(tensors, count)
+    prefix = architecture.prefix if any(name.startswith(architecture.prefix) for name in tensors.names) else ""
+    stem = f"{prefix}{architecture.layers}"
+    shapes = jax.eval_shape(Encoder(config).init, jax.random.key(0), jax.ShapeDtypeStruct((1, 1), jnp.int32))
+    leaves: dict[Any, Any] = traverse_util.flatten_dict(shapes["params"])
+    slots = []
+    for path, leaf in leaves.items():
+        rows = (
+            [[prefix + architecture.embeddings[path[1]]]]
+            if path[0] == "embeddings"
+            else [[f"{stem}.{layer}.{piece}" for piece in architecture.layer[path[1]]] for layer in range(count)]
+        )
+        stored = [[_stored_name(tensors, name, path[2]) for name in row] for row in rows]
+        slots.append(Slot(path, stored, leaf.shape, stacked=path[0] == "layers"))
+    slots += _hidden_slots(tensors, config, architecture, prefix)
     layers = {int(match[1]) for name in tensors.names if (match := re.match(rf"{re.escape(stem)}\.(\d+)\.", name))}
-    beyond = [f"{stem}.{layer}" for layer in sorted(layers) if layer >= num_layers]
-    places = ((name, slot.shape) for slot in slots for name in slot.names)
-    check_tensors(tensors, places, {f"layer(s) beyond num_layers={num_layers}": beyond})
-    leaves = {slot.path: _joined(tensors, slot) for slot in slots}
-    suspects = [name for slot in slots if not np.isfinite(leaves[slot.path]).all() for name in slot.names]
-    if infinite := [name for name in suspects if not np.isfinite(_read(tensors, name)).all()]:
-        raise UserError(f"{tensors.where} holds values that are not finite in {listed(infinite)}; copy it again")
-    return leaves
+    beyond = [f"{stem}.{layer}" for layer in sorted(layers) if layer >= count]
+    check_slots(tensors, slots, {f"layer(s) beyond num_layers={count}": beyond})
+    params = traverse_util.unflatten_dict({slot.path: _joined(tensors, slot) for slot in slots})
+    return params, params.pop("head", {})
 
 
 def _stored_name(tensors: SafetensorsFiles, name: str, leaf: str) -> str:
@@ -137,15 +84,14 @@ def _hidden_slots(
     return [kernel, Slot(("head", "hidden", "bias"), [[f"{name}.bias"]], (config.dim,))]
 
 
-def _read(tensors: SafetensorsFiles, name: str) -> np.ndarray:
-    return np.asarray(tensors.read(name), np.float32)
-
-
 def _joined(tensors: SafetensorsFiles, slot: Slot) -> np.ndarray:
     rows = [np.concatenate([_read(tensors, name) for name in row]) for row in slot.rows]
-    if slot.path[-1] == "kernel":
-        rows = [row.T for row in rows]  # files have (out, in)
+    rows = [row.T for row in rows] if slot.transposed else rows
     return np.ascontiguousarray(np.stack(rows)) if slot.stacked else rows[0]
+
+
+def _read(tensors: SafetensorsFiles, name: str) -> np.ndarray:
+    return check_finite(np.asarray(tensors.read(name), np.float32), name, tensors.where)
 
 
 class EncoderTokenizer:
@@ -209,14 +155,12 @@ class Pretrained(NamedTuple):
     tokenizer: EncoderTokenizer
 
 
-def load_pretrained(
-    source: str, *, revision: str | None = None, option: str = "pretrained", log: Log = print
-) -> Pretrained:
+def load_pretrained(source: str, *, option: str = "pretrained", log: Log = print) -> Pretrained:
     """Reads encoder, head and tokenizer of a BERT, DistilBERT, RoBERTa or MiniLM, from a folder or the hub.
 
     Errors name the source by its option. Pickles are never loaded.
     """
-    folder = find_folder(source, revision=revision, option=option, log=log)
+    folder = find_folder(source, option=option, log=log)
     values, where = read_json(folder / "config.json"), str(folder / "config.json")
     architecture, config = read_architecture(values, where=where), read_config(values, where=where)
     tokenizer = load_tokenizer(folder, config)

@@ -1,16 +1,15 @@
 """Folders of pretrained weights in the layout of Hugging Face: local or on its hub, read as JSON and safetensors."""
 
 import contextlib
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax.numpy as jnp
 import numpy as np
 
-from ...config.errors import UserError, one_line, option_text
+from ...config.errors import UserError, one_line
 from ...system.files import expanded
 from ..files import Log
 from ..rows import parse_json
@@ -47,6 +46,39 @@ class TensorFiles(Protocol):
         ...
 
 
+class Slot(NamedTuple):
+    """A leaf of our parameters, and the tensors that make it.
+
+    Attributes:
+      path: keys of the leaf.
+      rows: names of tensors; those of a row are concatenated, the rows are stacked.
+      shape: of the leaf.
+      stacked: whether the leaf has an axis of layers.
+    """
+
+    path: tuple[str, ...]
+    rows: list[list[str]]
+    shape: tuple[int, ...]
+    stacked: bool = False
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all its tensors."""
+        return [name for row in self.rows for name in row]
+
+    @property
+    def transposed(self) -> bool:
+        """True if files have (out, in) and we have (in, out)."""
+        return self.path[-1] == "kernel"
+
+    @property
+    def tensor_shape(self) -> tuple[int, ...]:
+        """The shape of each tensor in the file."""
+        shape = self.shape[1:] if self.stacked else self.shape
+        first, *rest = shape[::-1] if self.transposed else shape
+        return first // len(self.rows[0]), *rest
+
+
 class SafetensorsFiles:
     """Open safetensors files, by the names of their tensors."""
 
@@ -72,41 +104,27 @@ class SafetensorsFiles:
             raise UserError(f"{self.where}: cannot read {name} ({one_line(error)}); copy it again") from error
 
 
-def find_folder(
-    source: str,
-    *,
-    files: Sequence[str] = FILES,
-    revision: str | None = None,
-    option: str = "pretrained",
-    log: Log = print,
-) -> Path:
+def find_folder(source: str, *, option: str = "pretrained", log: Log = print) -> Path:
     """Returns the folder of a model: a local one, or a repository of the hub, which is downloaded once."""
     folder, given = expanded(source, option), f"{option}{' ' if option.startswith('--') else '='}{source}"
     if source and folder.is_dir():  # an empty source is not the working directory
-        if revision is not None:
-            raise UserError(
-                f"{option_text('model.revision', revision)} is for a repository of the hub, but {source} is a "
-                "folder; omit it"
-            )
         return folder
     if (source and folder.exists()) or not may_be_repository(source):
         raise UserError(
             f"{given} is neither a folder nor a repository of the hub; give a folder that holds "
-            f"{', '.join(files)}, or OWNER/NAME"
+            f"{', '.join(FILES)}, or OWNER/NAME"
         )
     log(f"looking for {source} on the Hugging Face hub")
     from huggingface_hub import snapshot_download  # imported here: local folders do not need it
 
     try:
-        folder = Path(snapshot_download(source, revision=revision, allow_patterns=[*files, INDEX, SHARDS]))
+        folder = Path(snapshot_download(source, allow_patterns=[*FILES, INDEX, SHARDS]))
     except Exception as error:  # of huggingface_hub, its HTTP client or the file system: no common base class
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise UserError(
             f"{given} is not a folder, and the Hugging Face hub cannot provide it ({reason}); without a "
-            f"network, copy {', '.join(files)} into a folder and name that"
+            f"network, copy {', '.join(FILES)} into a folder and name that"
         ) from error
-    if missing := [name for name in files if name != ONE_FILE and not (folder / name).is_file()]:
-        raise UserError(f"{given} has no {', '.join(missing)}; give a repository that holds {', '.join(files)}")
     return folder
 
 
@@ -183,22 +201,16 @@ def check_layer_count(files: TensorFiles, num_layers: int) -> None:
         )
 
 
-def check_tensors(
-    files: TensorFiles, places: Iterable[tuple[str, tuple[int, ...]]], others: Mapping[str, Sequence[str]]
-) -> None:
-    """Checks that files hold floating tensors of these names and shapes; one error names all that do not fit.
+def check_slots(files: TensorFiles, slots: Iterable[Slot], others: Mapping[str, Sequence[str]]) -> None:
+    """Checks that files hold floating tensors for slots; one error names all that do not fit.
 
-    Args:
-      files: the tensors.
-      places: name and shape of each wanted tensor.
-      others: names of unexpected tensors, by description.
+    ``others`` are names of unexpected tensors, by description.
     """
-    places = list(places)
-    missing = [name for name, _ in places if name not in files.names]
+    places = [(name, slot.tensor_shape) for slot in slots for name in slot.names]
     present = [(name, shape) for name, shape in places if name in files.names]
     wrong = [f"{name} is {stored}, not {shape}" for name, shape in present if (stored := files.shape(name)) != shape]
     titles = {
-        "missing": missing,
+        "missing": [name for name, _ in places if name not in files.names],
         "of another shape": wrong,
         f"not of {', '.join(DTYPES)}": [name for name, _ in present if files.dtype(name) is None],
         **others,
@@ -207,9 +219,11 @@ def check_tensors(
         raise UserError(f"{files.where} does not fit config.json: {'; '.join(problems)}")
 
 
-def bytes_of(shape: tuple[int, ...], dtype: Any) -> int:
-    """Returns the number of bytes of an array."""
-    return math.prod(shape) * np.dtype(dtype).itemsize
+def check_finite(tensor: np.ndarray, name: str, where: str) -> np.ndarray:
+    """Returns a tensor, all of whose values are finite."""
+    if not np.isfinite(tensor).all():
+        raise UserError(f"{where} holds values that are not finite in {name}; copy it again")
+    return tensor
 
 
 def listed(names: Sequence[str]) -> str:

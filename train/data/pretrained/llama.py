@@ -96,24 +96,6 @@ def decoder_config(numbers: Mapping[str, Any], names: Mapping[str, str], *, wher
     return dataclasses.replace(config, head_dim=None) if default else config
 
 
-def decoder_values(config: DecoderConfig) -> dict[str, Any]:
-    """Returns the values of config.json for a decoder, by names that every version of `transformers` reads."""
-    scaling = config.rotary_scaling
-    values = {name: getattr(config, field) for field, name in NUMBERS.items()}
-    return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": MODEL_TYPE,
-        **values,
-        "head_dim": config.head_size,
-        "hidden_act": "silu",
-        "attention_bias": False,
-        "mlp_bias": False,
-        "rope_theta": config.rotary_base,
-        "rope_scaling": None if scaling is None else _scaling_values(scaling),
-        "tie_word_embeddings": config.tied,
-    }
-
-
 def read_scaling(kind: Any, values: Mapping[str, Any], *, where: str) -> RotaryScaling | None:
     """Returns the scaling of a kind, by the fields of `RotaryScaling`; None if the kind is "default" or None."""
     if kind in (None, "default", "none"):
@@ -136,11 +118,6 @@ def _rotary(values: Mapping[str, Any], where: str) -> tuple[Any, RotaryScaling |
     if kind == "llama3":
         given.setdefault("original_positions", values["max_position_embeddings"])
     return rope.get("rope_theta", values.get("rope_theta", BASE)), read_scaling(kind, given, where=where)
-
-
-def _scaling_values(scaling: RotaryScaling) -> dict[str, Any]:
-    names = SCALING if scaling.kind == "llama3" else {"factor": "factor"}
-    return {"rope_type": scaling.kind} | {name: getattr(scaling, field) for field, name in names.items()}
 
 
 class GGUFFiles:
