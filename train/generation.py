@@ -21,7 +21,7 @@ from .config.commands import GenerateArguments
 from .config.errors import UserError, one_line
 from .config.fields import differences
 from .data.answers import AnswerTokenizer
-from .data.conversations import Prompt, read_prompts
+from .data.instructions import Prompt, read_prompts
 from .loading import Opened, open_decoder
 from .system.distributed import digest
 from .system.files import check_file, expanded, strict_json, write_json, writing

@@ -11,7 +11,7 @@ from .cli import parse
 from .config.commands import PredictArguments
 from .config.errors import UserError
 from .config.tokens import LanguageConfig, TextRunConfig
-from .data.conversations import read_prompts
+from .data.instructions import read_prompts
 from .data.rows import read_text
 from .loading import Model, load
 from .runs import read_config

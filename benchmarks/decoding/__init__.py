@@ -27,7 +27,7 @@ from unroll_jax.models import (
     weight_costs,
 )
 from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.data.conversations import read_prompts
+from unroll_jax.train.data.instructions import read_prompts
 
 __all__ = ["FULL", "QUICK", "Case", "Sizes", "main"]
 

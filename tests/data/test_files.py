@@ -12,7 +12,7 @@ from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data.files import files_below, fingerprint_files, read_regular, require_listable
 from unroll_jax.train.data.images import prepare as prepare_images
 from unroll_jax.train.data.pictures import fingerprint_images
-from unroll_jax.train.data.published_texts import fingerprint_imdb
+from unroll_jax.train.data.text import fingerprint_imdb
 from unroll_jax.train.data.text import prepare as prepare_texts
 from unroll_jax.train.data.video import prepare
 

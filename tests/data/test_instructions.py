@@ -21,8 +21,7 @@ from unroll_jax.train.data.answers import (
     pack,
     tell,
 )
-from unroll_jax.train.data.conversations import Conversation, Message, single_turn
-from unroll_jax.train.data.instructions import load
+from unroll_jax.train.data.instructions import Conversation, Message, load, single_turn
 from unroll_jax.train.data.pretrained.chat import ChatTokenizer, byte_tokenizer
 from unroll_jax.train.data.splits import SPLITS
 

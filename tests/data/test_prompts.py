@@ -5,7 +5,7 @@ import json
 import pytest
 
 from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.data.conversations import Prompt, read_prompts
+from unroll_jax.train.data.instructions import Prompt, read_prompts
 
 ROWS = [
     {"instruction": "Add.", "input": "1 and 2", "output": "3"},

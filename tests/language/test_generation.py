@@ -14,7 +14,7 @@ from tests.train.commands import refused
 from unroll_jax.models import Decoder, decoder_logits
 from unroll_jax.train import load
 from unroll_jax.train.__main__ import main
-from unroll_jax.train.data.conversations import Prompt
+from unroll_jax.train.data.instructions import Prompt
 from unroll_jax.train.exporting import export
 from unroll_jax.train.generation import Settings, Unfinished, answer
 from unroll_jax.train.loading import open_decoder

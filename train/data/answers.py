@@ -7,8 +7,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from ..config.errors import UserError
-from .conversations import Conversation, single_turn
 from .files import Log
+from .instructions import Conversation, single_turn
 from .pretrained.chat import ChatTokenizer
 from .reader import check_batches, in_order, read_ahead, shuffled
 

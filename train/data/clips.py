@@ -15,7 +15,7 @@ from ..config.errors import UserError, require_extra
 from ..system.files import writing
 from .files import TEMPORARY, Log, OriginalFile, root_error
 from .pictures import check_depth, decode_in_order
-from .splits import KNOWN, SPLITS, looks_like, tenth
+from .splits import KNOWN, SPLITS, check_no_split, looks_like, tenth
 
 FRAME_SIZE = 160  # side of a frame, in pixels
 NUM_FRAMES = 20  # frames of a sequence
@@ -80,10 +80,11 @@ def split_clips(names: Sequence[PurePosixPath], *, root: Path, log: Log = print)
     """
     stated = {name: stated_split(name, root=root) for name in names}
     unstated = [name for name in names if stated[name] is None]
+    alike = len(unstated) == len(names) and len({looks_like(name) for name in names}) == 1  # which divides no clips
+    for name in () if alike else unstated:
+        check_no_split(name, root, LAYOUT)
     if len(unstated) == len(names):
-        _check_look_alikes(names, root, unless_all_agree=True)
         return _dealt(list(names), root)
-    _check_look_alikes(unstated, root, unless_all_agree=False)
     if unstated:
         log(f"  passing over {len(unstated)} clip(s) outside of the splits, as '{unstated[0]}'")
     return _as_stated({split: [name for name in names if stated[name] == split] for split in SPLITS}, root)
@@ -166,19 +167,8 @@ def stretches(name: PurePosixPath, count: int, *, num_splits: int, root: Path) -
 
 
 def read_frames(files: list[OriginalFile], root: Path) -> Iterator[np.ndarray]:
-    """Reads a clip's frames from the first to the last, and checks that they have one size."""
-    sizes: dict[tuple[int, int], PurePosixPath] = {}
-    frames = decode_in_order(files, lambda _, picture: (standard_frame(picture), picture.size), root=root, what="frame")
-    for file, (frame, size) in zip(files, frames, strict=True):
-        sizes.setdefault(size, file.path)
-        if len(sizes) > 1:
-            (one, first), (other, second) = sizes.items()
-            raise root_error(
-                root,
-                f": frames of one clip differ in size: '{first}' is {one[0]}x{one[1]}, '{second}' is "
-                f"{other[0]}x{other[1]}; bring them to one size",
-            )
-        yield frame
+    """Reads a clip's frames, which have one size, from the first to the last."""
+    return decode_in_order(files, lambda _, picture: standard_frame(picture), root=root, what="frame")
 
 
 def video_frames(path: Path, *, where: str, log: Log, least: int = 1) -> Iterator[np.ndarray]:
@@ -258,21 +248,6 @@ def _as_stated(stated: dict[str, list[PurePosixPath]], root: Path) -> dict[str, 
         return stated
     num_train = len(train) - tenth(len(train))
     return {"train": train[:num_train], "validation": train[num_train:], "test": test}
-
-
-def _check_look_alikes(names: Sequence[PurePosixPath], root: Path, *, unless_all_agree: bool) -> None:
-    """Checks that no name may mean a split; names that all agree do not divide the clips."""
-    looks = {name: looks_like(name) for name in names}
-    if unless_all_agree and len(set(looks.values())) <= 1:
-        return
-    examples = {split: name for name, split in reversed(looks.items()) if split}
-    if examples:
-        shown = " and ".join(f"'{examples[split]}' like {split}" for split in SPLITS if split in examples)
-        raise root_error(
-            root,
-            f": folders look like splits under unknown names: {shown}; lay clips out as {LAYOUT}, and rename folders "
-            "that are not splits",
-        )
 
 
 def _is_no_clip(folder: PurePosixPath, folders: Folders) -> bool:

@@ -1,11 +1,13 @@
-"""Labelled images, and scenes with maps of classes: prepared once, out of folders of classes or CIFAR-10's files."""
+"""Labelled images, and scenes with maps of classes: prepared once: folders of classes, CIFAR-10, CamVid."""
 
 import contextlib
 import functools
+import itertools
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -15,6 +17,7 @@ from ..config.errors import UserError, option_text
 from . import generated
 from .files import Log, OriginalFile, Published, root_error
 from .pictures import (
+    NOT_COUNTED,
     PICTURES,
     Examples,
     LabelledImages,
@@ -29,8 +32,7 @@ from .pictures import (
 )
 from .prepare import Originals, Source, origin, prepare_from
 from .reader import open_prepared
-from .scenes import SCENES, scene_records
-from .splits import KNOWN, SPLITS, check_share, cut_from_train, looks_like
+from .splits import KNOWN, SPLITS, check_no_split, check_share, cut_from_train
 
 # Images in folders named after their classes.
 LAYOUT = "ROOT/train/CLASS/0001.png, ROOT/test/CLASS/0001.png, and if there is one ROOT/validation/CLASS/0001.png"
@@ -49,6 +51,16 @@ CIFAR10 = Published(FILES, (".", FOLDER), (ARCHIVE,), WANTED)
 RECORDS = 10_000  # of a file
 SHAPE = (32, 32, 3)
 RECORD_BYTES = 1 + 32 * 32 * 3
+
+# CamVid in the layout of SegNet: scenes in colour, each with a map of classes.
+SCENE_CLASSES = (
+    *("sky", "building", "pole", "road", "pavement", "tree"),
+    *("sign", "fence", "car", "pedestrian", "bicyclist"),
+)
+UNLABELLED = len(SCENE_CLASSES)
+SCENE_LAYOUT = "ROOT/train/NAME.png with its labels in ROOT/trainannot/NAME.png, and so for val and test"
+SCENE_FILE = re.compile(r"(?:(.*?)/)?(train|val|test)(annot)?/([^/]+)\.\w+", re.DOTALL)
+SCENE_FOLDERS = {"train": "train", "validation": "val", "test": "test"}
 
 
 def load(config: ImageConfig | SceneConfig, *, log: Log = print) -> PictureData:
@@ -103,8 +115,7 @@ def open_image_folder(root: Path, log: Log) -> Iterator[PictureSet[LabelledImage
         class_names = _class_names(splits, root, log)
         first = splits["train"][class_names[0]][0]
         height, width, channels = next(decode_in_order([first], _levels, root=root, what="image")).shape
-        shape = (height, width, channels)
-        read = functools.partial(_read, shape=shape, first=first, root=root)
+        read = functools.partial(_read, shape=(shape := (height, width, channels)), root=root)
         yield PictureSet(class_names, shape, {name: _labelled(splits[name], class_names, read) for name in splits})
 
 
@@ -114,7 +125,7 @@ def _splits(files: list[OriginalFile], root: Path, log: Log) -> dict[str, Filed]
     for file in sorted(files, key=lambda file: file.path):
         match = SPLIT.fullmatch(str(file.path))
         if match is None:
-            _check_no_split(file, root)
+            check_no_split(file.path.parent, root, LAYOUT)
             passed_over += 1
             continue
         top, split, rest = match.groups()
@@ -131,26 +142,13 @@ def _splits(files: list[OriginalFile], root: Path, log: Log) -> dict[str, Filed]
     return splits
 
 
-def _check_no_split(file: OriginalFile, root: Path) -> None:
-    if split := looks_like(file.path.parent):
-        raise root_error(
-            root,
-            f": the folder of '{file.path}' looks like {split} under an unknown name; the layout is {LAYOUT}; rename "
-            "the folder",
-        )
-
-
 def _class_names(splits: dict[str, Filed], root: Path, log: Log) -> tuple[str, ...]:
     names = tuple(sorted(splits["train"]))
-    if len(names) == 1:
-        raise root_error(root, f"holds images of one class only ({names[0]}); give at least two")
     for split, classes in splits.items():
         for name, files in classes.items():
             if name not in names:
-                raise root_error(
-                    root,
-                    f": '{files[0].path}' is of class {name}, which train lacks; its classes are {', '.join(names)}",
-                )
+                where = f"'{files[0].path}' is of class {name}"
+                raise root_error(root, f": {where}, which train lacks; its classes are {', '.join(names)}")
         if missing := [name for name in names if name not in classes]:
             log(f"  {split} holds no images of {', '.join(missing)}")
     return names
@@ -162,24 +160,15 @@ def _labelled(classes: Filed, names: tuple[str, ...], read: functools.partial[It
     return LabelledImages(labels, lambda numbers: read([files[number] for number in numbers]))
 
 
-def _read(
-    files: list[OriginalFile], *, shape: tuple[int, int, int], first: OriginalFile, root: Path
-) -> Iterator[np.ndarray]:
-    """Reads images, all with the size and the channels of the first."""
-    for file, image in zip(files, decode_in_order(files, _levels, root=root, what="image"), strict=True):
-        if image.shape[:2] != shape[:2]:
-            raise root_error(
-                root,
-                f": image '{file.path}' is {image.shape[1]}x{image.shape[0]}, but '{first.path}' is "
-                f"{shape[1]}x{shape[0]}; bring all images to one size",
-            )
-        if image.shape[2] > shape[2]:
-            raise root_error(
-                root,
-                f": image '{file.path}' is in colour, but '{first.path}' is grey; make all of them grey, or all of "
-                "them coloured",
-            )
-        yield np.broadcast_to(image, shape)
+def _read(files: list[OriginalFile], *, shape: tuple[int, int, int], root: Path) -> Iterator[np.ndarray]:
+    """Reads images of one size; grey ones are broadcast to the channels of the first."""
+
+    def convert(file: OriginalFile, picture: Image.Image) -> np.ndarray:
+        if (image := _levels(file, picture)).shape[2] > shape[2]:
+            raise ValueError("it is in colour, others are grey; make all of them grey, or all coloured")
+        return np.broadcast_to(image, shape)
+
+    return decode_in_order(files, convert, root=root, what="image", size=(shape[1], shape[0]))
 
 
 def _levels(_: OriginalFile, picture: Image.Image) -> np.ndarray:
@@ -203,12 +192,8 @@ def _records(content: bytes, *, where: str) -> np.ndarray:
             f"again from {ADDRESS}"
         )
     records = np.frombuffer(content, np.uint8).reshape(RECORDS, RECORD_BYTES)
-    beyond = np.flatnonzero(records[:, 0] >= len(CLASSES))
-    if len(beyond):
-        raise UserError(
-            f"{where} gives image {beyond[0]} the class {records[beyond[0], 0]}; classes run from 0 to "
-            f"{len(CLASSES) - 1}: copy the file again"
-        )
+    if (largest := records[:, 0].max()) >= len(CLASSES):
+        raise UserError(f"{where} has the class {largest}; classes are 0 to {len(CLASSES) - 1}; copy the file again")
     return records
 
 
@@ -221,8 +206,104 @@ def _images(files: list[np.ndarray]) -> LabelledImages:
     return LabelledImages(np.concatenate([records[:, 0] for records in files]).astype(np.int64), read)
 
 
+class SceneFiles(NamedTuple):
+    """The files of one scene."""
+
+    image: OriginalFile
+    labels: OriginalFile
+
+
+def scene_records(scenes: PictureSet[Examples], config: SceneConfig, log: Log) -> Originals:
+    """Returns the records of scenes, reduced in size."""
+    height, width, channels = scenes.shape
+    factor = config.reduction
+    if height % factor or width % factor:
+        raise UserError(f"{option_text('data.reduction', factor)} must divide the size of the images, {width}x{height}")
+    size = (height // factor, width // factor)
+    splits = {
+        split: Examples(examples.num_examples, _reduce(examples, factor)) for split, examples in scenes.splits.items()
+    }
+    return picture_records(PictureSet(scenes.class_names, (*size, channels), splits, size), origin(config), log)
+
+
+@contextlib.contextmanager
+def open_camvid(root: Path, _: Log) -> Iterator[PictureSet[Examples]]:
+    """Opens the scenes below a root, all of the size of the first; they can be read while the context lasts."""
+    with open_image_files(root) as files:
+        scene_files = _scene_files(files, root)
+        splits = {split: _scenes_of(scene_files, folder, root) for split, folder in SCENE_FOLDERS.items()}
+        first = splits["train"][0].image
+        height, width, _ = next(decode_in_order([first], _colours, root=root, what="image")).shape
+        pictures = {
+            split: Examples(len(scenes), _read_scenes(scenes, (height, width), root))
+            for split, scenes in splits.items()
+        }
+        yield PictureSet(SCENE_CLASSES, (height, width, 3), pictures, (height, width))
+
+
+def _reduce(pictures: Examples, factor: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    middle = factor // 2
+    for image, labels in pictures.examples:
+        smaller = np.asarray(Image.fromarray(image).reduce(factor)) if factor > 1 else image
+        yield smaller, np.asarray(labels)[middle::factor, middle::factor]
+
+
+def _scene_files(files: list[OriginalFile], root: Path) -> dict[tuple[str, str], OriginalFile]:
+    """Returns files by their folder and their name without suffix."""
+    scene_files: dict[tuple[str, str], OriginalFile] = {}
+    tops = set()
+    for file in sorted(files, key=lambda file: file.path):
+        if matched := SCENE_FILE.fullmatch(str(file.path)):
+            top, split, labels, name = matched.groups()
+            tops.add(top or ".")
+            scene_files[split + (labels or ""), name] = file
+    check_one_data_set(tops, root)
+    return scene_files
+
+
+def _scenes_of(scene_files: Mapping[tuple[str, str], OriginalFile], folder: str, root: Path) -> list[SceneFiles]:
+    images, maps = (
+        {name: file for (place, name), file in scene_files.items() if place == each}
+        for each in (folder, f"{folder}annot")
+    )
+    if not images:
+        raise root_error(root, f"holds no {folder} folder with images; the layout is {SCENE_LAYOUT}")
+    for name in sorted(images.keys() ^ maps.keys()):
+        alone = (images | maps)[name].path
+        raise root_error(root, f": '{alone}' has no counterpart; the layout is {SCENE_LAYOUT}")
+    return [SceneFiles(images[name], maps[name]) for name in sorted(images)]
+
+
+def _read_scenes(
+    scenes: Sequence[SceneFiles], size: tuple[int, int], root: Path
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    maps = {scene.labels for scene in scenes}
+
+    def convert(file: OriginalFile, picture: Image.Image) -> np.ndarray:
+        if file not in maps:
+            return _colours(file, picture)
+        if picture.mode not in ("L", "P"):  # whose numbers are read as stored: no palette is looked up
+            raise ValueError(f"it must hold one number of 8 bits a pixel, but its mode is {picture.mode}")
+        if (largest := (numbers := np.asarray(picture)).max()) > UNLABELLED:
+            raise ValueError(f"it has the label {largest}; labels are 0 to {UNLABELLED - 1}, unlabelled {UNLABELLED}")
+        return np.where(numbers == UNLABELLED, np.uint8(NOT_COUNTED), numbers)
+
+    in_turn = itertools.chain.from_iterable(scenes)
+    arrays = decode_in_order(in_turn, convert, root=root, what="image", size=size[::-1])
+    yield from zip(arrays, arrays, strict=True)
+
+
+def _colours(_: OriginalFile, picture: Image.Image) -> np.ndarray:
+    image = levels(picture)
+    return np.broadcast_to(image, (*image.shape[:2], 3))
+
+
 IMAGES: dict[str, Source[PictureSet[LabelledImages]]] = {
     "digits": generated.DIGITS,
     "cifar10": Source(CIFAR10.fingerprint, open_cifar10, WANTED),
     "image_folder": Source(fingerprint_images, open_image_folder, f"the folder or tar archive of images, {LAYOUT}"),
+}
+SCENES: dict[str, Source[PictureSet[Examples]]] = {
+    "shapes": generated.SHAPES,
+    "camvid": Source(fingerprint_images, open_camvid, f"the folder or tar archive of {SCENE_LAYOUT}"),
 }

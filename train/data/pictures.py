@@ -150,17 +150,31 @@ def is_image(path: PurePosixPath, suffixes: Collection[str] = IMAGE_SUFFIXES) ->
 
 
 def decode_in_order(
-    files: Iterable[OriginalFile], convert: Callable[[OriginalFile, Image.Image], T], *, root: Path, what: str
+    files: Iterable[OriginalFile],
+    convert: Callable[[OriginalFile, Image.Image], T],
+    *,
+    root: Path,
+    what: str,
+    size: tuple[int, int] | None = None,
 ) -> Iterator[T]:
-    """Decodes files in the order given; errors, a ValueError of ``convert`` too, name the picture."""
+    """Decodes files of one size (width, height), that of the first if it is None, in the order given.
+
+    Errors, a ValueError of ``convert`` too, name the picture.
+    """
     for file in files:
         try:
-            yield _decode(file, convert)
+            with _opened(file) as picture:
+                size = size or picture.size
+                if picture.size != size:
+                    wrong, right = (f"{width}x{height}" for width, height in (picture.size, size))
+                    raise ValueError(f"it is {wrong}, others are {right}; bring all to one size")
+                converted = convert(file, picture)
         except IMAGE_ERRORS as error:
             reason = "not an image of a known kind" if isinstance(error, UnidentifiedImageError) else error
             raise root_error(
                 root, f": {what} '{file.path}' cannot be read as an image ({reason}); replace or remove it"
             ) from error
+        yield converted
 
 
 def levels(picture: Image.Image) -> np.ndarray:
@@ -241,14 +255,15 @@ def _some(files: list[T], root: Path, suffixes: Collection[str]) -> list[T]:
     return files
 
 
-def _decode(file: OriginalFile, convert: Callable[[OriginalFile, Image.Image], T]) -> T:
+@contextlib.contextmanager
+def _opened(file: OriginalFile) -> Iterator[Image.Image]:
     with warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         with Image.open(file.local, formats=FORMATS) as picture:
             # Pages of a TIFF, frames of an animated PNG; other pictures in a camera's JPEG (MPO) are views of one.
             if picture.format not in ("JPEG", "MPO") and (pages := getattr(picture, "n_frames", 1)) > 1:
                 raise ValueError(f"it holds {pages} pictures; save each by itself")
-            return convert(file, picture)
+            yield picture
 
 
 def _records(pictures: PictureSet[Examples], split: str, facts: Record, where: str, log: Log) -> Iterator[Record]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..config.errors import UserError
 from .files import open_regular, read_regular, root_error
-from .splits import NAMES, SPLITS, cut_from_train, looks_like
+from .splits import NAMES, SPLITS, check_no_split, cut_from_train, looks_like
 
 T = TypeVar("T")
 
@@ -138,9 +138,8 @@ def split_files(root: Path, suffixes: Sequence[str]) -> dict[str, Path]:
             paths[split] = files[0]
     for file in sorted(root.iterdir()):  # a split that is not read would be cut from train instead
         tabular = file.suffix.lower() in (*SUFFIXES, *OTHER_SUFFIXES) and not file.is_dir()
-        split = looks_like(PurePosixPath(file.name)) if tabular else None
-        if split and split not in paths:
-            raise root_error(root, f": '{file.name}' looks like {split}, but is not read; {wanted}")
+        if tabular and looks_like(name := PurePosixPath(file.name)) not in paths:
+            check_no_split(name, root, f"train{suffixes[0]}, and optionally test and validation")
     if "train" not in paths:
         raise root_error(root, f"holds no train file; {wanted}")
     return paths

@@ -1,11 +1,12 @@
 """The three splits: cut from data without them, and recognised by names of folders and files."""
 
 import re
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 
 from ..config.errors import UserError, option_text
+from .files import root_error
 
 SPLITS = ("train", "validation", "test")
 SEED = 0  # of the choice of held-out or kept examples: the same in every run, for any seed of the run
@@ -70,6 +71,14 @@ def cut_from_train(labels: np.ndarray, share: float, what: str, instead: str) ->
             "give more of them, "
             f"another share, or a {instead}"
         ) from error
+
+
+def check_no_split(path: PurePosixPath, root: Path, layout: str) -> None:
+    """Checks that a path that is not read as a split does not look like one: held-out examples would be trained on."""
+    if split := looks_like(path):
+        raise root_error(
+            root, f": '{path}' looks like {split} under an unknown name; the layout is {layout}; rename it if it is not"
+        )
 
 
 def looks_like(path: PurePosixPath) -> str | None:

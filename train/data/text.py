@@ -1,29 +1,75 @@
-"""Labelled texts: prepared once, out of tables, published files or made-up sentences, and read in batches."""
+"""Labelled texts out of tables and published files (IMDB, SST-2, MultiNLI), prepared once and read in batches."""
 
 import contextlib
 import functools
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import tensorflow_datasets as tfds
 
 from ..config.data import TextConfig
 from ..config.errors import UserError, option_text
-from . import generated, published_texts
-from .files import Log, fingerprint_files, root_error
+from . import generated
+from .files import Log, OriginalFile, Published, files_below, fingerprint_files, original_files, root_error
 from .prepare import Kind, Originals, Source, origin, prepare_from
 from .reader import Dataset, Records, open_prepared
-from .rows import SUFFIXES, Labelled, Row, TextSet, checked, checksum, read_rows, split_files, three_splits
+from .rows import (
+    SUFFIXES,
+    Labelled,
+    Row,
+    TextSet,
+    checked,
+    checksum,
+    is_empty,
+    read_rows,
+    read_text,
+    split_files,
+    three_splits,
+)
 from .splits import SPLITS, check_share
 
 WANTED = "a TSV, CSV or JSONL file, or a folder with one called train, and optionally test and validation"
 NUMBER = re.compile(r"-?[0-9]{1,18}")  # labels that all have this form are ordered by value
 TEXT = Kind("texts", "2.1.0")
+T = TypeVar("T")
+SENTIMENTS = ("negative", "positive")
+
+# IMDB: aclImdb/{train,test}/{neg,pos}/ID_STARS.txt.
+IMDB_SPLITS = ("train", "test")
+IMDB_PLACE = Published(
+    ("train/neg",),
+    (".", "aclImdb", "imdb/aclImdb"),
+    ("aclImdb*.tar.gz", "imdb/aclImdb*.tar.gz"),
+    "the folder aclImdb of the reviews as published, or its archive, http://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",
+)
+CLASSES = ("neg", "pos")  # folders
+# Reviews in unsup have no label.
+REVIEW = re.compile(r"(?:.*/)?(train|test)/(neg|pos)/(\d+)_\d+\.txt")
+
+SST2_FILES = {"train": "train.tsv", "validation": "dev.tsv", "test": "test.tsv"}
+MNLI_CLASSES = ("entailment", "neutral", "contradiction")
+# The test labels are not published: the matched dev file is the test split.
+MNLI_FILES = {"train": "multinli_1.0_train.jsonl", "test": "multinli_1.0_dev_matched.jsonl"}
+MNLI_COLUMNS = ("sentence1", "sentence2", "gold_label")
+UNDECIDED = "-"  # the gold label of MultiNLI where the annotators did not agree
+SST2_PLACE = Published(
+    tuple(SST2_FILES.values()),
+    (".", "SST-2", "glue/SST-2"),
+    (),
+    "the folder of SST-2's train.tsv, dev.tsv and test.tsv, or their archive, "
+    "https://dl.fbaipublicfiles.com/glue/data/SST-2.zip",
+)
+MNLI_PLACE = Published(
+    tuple(MNLI_FILES.values()),
+    (".", "multinli_1.0", "mnli"),
+    (),
+    f"the folder of {' and '.join(MNLI_FILES.values())}, or their archive, https://cims.nyu.edu/~sbowman/multinli/multinli_1.0.zip",
+)
 
 
 class Columns(NamedTuple):
@@ -117,17 +163,64 @@ def _describe(
 @contextlib.contextmanager
 def open_table(root: Path, _: Log, *, columns: Columns) -> Iterator[TextSet]:
     """Reads every file. Classes are the labels of the train file: by value if all are integers, else by name."""
-    tables = {split: _read(path, columns) for split, path in split_files(root, SUFFIXES).items()}
-    class_names = _class_names({_label(row, columns.label) for row in tables["train"]}, root)
+    wanted = [column for column in columns if column is not None]
+    files = split_files(root, SUFFIXES).items()
+    tables = {split: _some(list(read_rows(path, wanted)), str(path)) for split, path in files}
+    class_names = _class_names({_label(row, columns.label) for row in tables["train"]})
     splits = {split: [_labelled(row, columns, class_names) for row in rows] for split, rows in tables.items()}
     yield TextSet(class_names, splits, pairs=columns.second is not None)
 
 
-def _read(path: Path, columns: Columns) -> list[Row]:
-    rows = list(read_rows(path, [column for column in columns if column is not None]))
-    if not rows:
-        raise UserError(f"{path} has no rows; give at least one")
-    return rows
+def fingerprint_imdb(root: Path) -> str:
+    """Fingerprints the reviews of the unpacked folder, or the archive."""
+    source = IMDB_PLACE.find(root)
+    reviews = [source] if source.is_file() else [file.local for file in files_below(source, _is_review)]
+    return fingerprint_files(reviews, root=source)
+
+
+@contextlib.contextmanager
+def open_imdb(root: Path, _: Log) -> Iterator[TextSet]:
+    """Reads both splits, negative reviews first, each class by number."""
+    with original_files(IMDB_PLACE.find(root), _is_review) as files:
+        reviews = sorted(_reviews(files, root))
+    present = {(split, label) for split, label, *_ in reviews}
+    for split in IMDB_SPLITS:
+        for label, name in enumerate(CLASSES):
+            if (split, label) not in present:
+                raise root_error(root, f"holds no reviews aclImdb/{split}/{name}/ID_STARS.txt; copy it again")
+    labelled = {
+        split: [Labelled(text, label) for where, label, _, text in reviews if where == split] for split in IMDB_SPLITS
+    }
+    yield TextSet(SENTIMENTS, labelled)
+
+
+@contextlib.contextmanager
+def open_sst2(root: Path, log: Log) -> Iterator[TextSet]:
+    """Reads every split; without test labels, as in GLUE, dev is the test split and validation is cut from train."""
+    with SST2_PLACE.open(root) as files:
+        splits = {split: _sentences(files[SST2_FILES[split]], root) for split in ("train", "validation")}
+        test = files[SST2_FILES["test"]]
+        first = next(read_rows(test.local, ("sentence",)), None)
+        if first is None or "label" in first.fields:
+            splits["test"] = _sentences(test, root)
+        else:
+            log("  test.tsv has no labels, as GLUE gives it out: dev.tsv is the test split, train gives validation")
+            splits["test"] = splits.pop("validation")
+    yield TextSet(SENTIMENTS, splits)
+
+
+@contextlib.contextmanager
+def open_mnli(root: Path, log: Log) -> Iterator[TextSet]:
+    """Reads train, and the matched dev file as the test split; logs the number of records left out."""
+    with MNLI_PLACE.open(root) as files:
+        splits = {split: _pairs(files[name], root, split, log) for split, name in MNLI_FILES.items()}
+    yield TextSet(MNLI_CLASSES, splits, pairs=True)
+
+
+def _some(examples: list[T], where: str) -> list[T]:
+    if not examples:
+        raise UserError(f"{where} has no labelled texts; give at least one, or copy the original again")
+    return examples
 
 
 def _fingerprint(root: Path, *, columns: Columns) -> str:
@@ -139,7 +232,7 @@ def _text(row: Row, column: str) -> str:
     text = row.fields[column]
     if not isinstance(text, str):
         raise UserError(f"{row.where}: {column!r} must be a text, got {text!r}; correct the line")
-    return checked(text, where=row.where)
+    return text
 
 
 def _label(row: Row, column: str) -> str:
@@ -151,19 +244,58 @@ def _label(row: Row, column: str) -> str:
     return str(label).strip()
 
 
-def _class_names(names: set[str], root: Path) -> tuple[str, ...]:
-    if len(names) < 2:
-        raise root_error(root, f": train has texts of one class only ({names.pop()}); give at least two")
+def _class_names(names: set[str]) -> tuple[str, ...]:
     numbers = all(NUMBER.fullmatch(name) for name in names)
     return tuple(sorted(names, key=lambda name: (int(name) if numbers else 0, name)))
 
 
 def _labelled(row: Row, columns: Columns, class_names: Sequence[str]) -> Labelled:
-    text, label = _text(row, columns.text), _label(row, columns.label)
+    text, label = checked(_text(row, columns.text), where=row.where), _label(row, columns.label)
     if label not in class_names:
         raise UserError(f"{row.where} has label {label!r}, which train lacks; its classes are {', '.join(class_names)}")
-    second = "" if columns.second is None else _text(row, columns.second)
+    second = "" if columns.second is None else checked(_text(row, columns.second), where=row.where)
     return Labelled(text, class_names.index(label), second)
+
+
+def _is_review(path: PurePosixPath) -> bool:
+    return REVIEW.fullmatch(str(path)) is not None
+
+
+def _reviews(files: Iterable[OriginalFile], root: Path) -> Iterator[tuple[str, int, int, str]]:
+    """Yields split, label, number and text: the keys they are put in order with."""
+    for path, local in files:
+        match = REVIEW.fullmatch(str(path))
+        assert match is not None  # only reviews are listed
+        where = f"{option_text('data.root', root)}: {path}"
+        text = checked(read_text(local, where=where), where=where)
+        yield match[1], CLASSES.index(match[2]), int(match[3]), text
+
+
+def _sentences(file: OriginalFile, root: Path) -> list[Labelled]:
+    sentences = []
+    for row in read_rows(file.local, ("sentence", "label"), where=f"{root}: {file.path}"):
+        text = checked(row.fields["sentence"], where=row.where)
+        if (label := row.fields["label"]) not in ("0", "1"):
+            raise UserError(f"{row.where} has label {label!r}; a label must be 0 (negative) or 1 (positive)")
+        sentences.append(Labelled(text, int(label)))
+    return _some(sentences, f"{root}: {file.path}")
+
+
+def _pairs(file: OriginalFile, root: Path, split: str, log: Log) -> list[Labelled]:
+    pairs, dropped = [], Counter()
+    for row in read_rows(file.local, MNLI_COLUMNS, where=f"{root}: {file.path}"):
+        premise, hypothesis, label = (row.fields[column] for column in MNLI_COLUMNS)
+        if label == UNDECIDED:
+            dropped["have no gold label ('-')"] += 1
+        elif is_empty(_text(row, "sentence1")) or is_empty(_text(row, "sentence2")):
+            dropped["have an empty sentence"] += 1
+        elif label not in MNLI_CLASSES:
+            raise UserError(f"{row.where} has gold_label {label!r}; it must be one of {', '.join(MNLI_CLASSES)}")
+        else:
+            pairs.append(Labelled(premise, MNLI_CLASSES.index(label), hypothesis))
+    for reason, count in dropped.items():
+        log(f"  {split}: leaving out {count} record(s) that {reason}")
+    return _some(pairs, f"{root}: {file.path}")
 
 
 def _table(columns: Columns) -> Source[TextSet]:
@@ -173,8 +305,8 @@ def _table(columns: Columns) -> Source[TextSet]:
 
 TEXTS: dict[str, Source[TextSet]] = {
     "verdicts": generated.VERDICTS,
-    "imdb": published_texts.IMDB,
-    "sst2": published_texts.SST2,
-    "mnli": published_texts.MNLI,
+    "imdb": Source(fingerprint_imdb, open_imdb, IMDB_PLACE.wanted),
+    "sst2": Source(SST2_PLACE.fingerprint, open_sst2, SST2_PLACE.wanted),
+    "mnli": Source(MNLI_PLACE.fingerprint, open_mnli, MNLI_PLACE.wanted),
     "table": _table(Columns()),
 }

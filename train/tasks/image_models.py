@@ -1,4 +1,4 @@
-"""Networks of images and scenes, norms of their weights, their Lipschitz constants, and scores."""
+"""Networks of images and scenes, their augmentation, norms of weights, Lipschitz constants, and scores."""
 
 import dataclasses
 import functools
@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, UInt8
 
 from unroll_jax import models
 from unroll_jax.certificates import conv_norm_bound, equilibrium_lipschitz, matrix_norm_bound, spectral_normalise
@@ -35,6 +35,7 @@ from ..task import Params
 ImageShape = tuple[int, int]
 # Figures of an equilibrium or adjoint solve: relative residual, evaluations, whether the tolerance was met.
 SOLVE = ("residual", "iterations", "converged")
+SHIFT = 4  # pixels that images are moved by at most
 
 MODULES = {
     OptEqConfig: models.DeepOptEq,
@@ -44,6 +45,43 @@ MODULES = {
     FeedForwardConfig: models.FeedForwardNetwork,
     FcnConfig: models.FullyConvolutionalNetwork,
 }
+
+
+def standardise(pixels: Float[Array, "*batch height width channels"], mean: Any, std: Any) -> Array:
+    """Pixels in unit scale as ``(pixels - mean) / std``, with the mean and deviation of each channel."""
+    return (pixels - jnp.asarray(mean)) / jnp.asarray(std)
+
+
+def flip_and_shift(
+    key: jax.Array, images: UInt8[Array, "batch height width channels"]
+) -> UInt8[Array, "batch height width channels"]:
+    """Mirrors every other image, left to right, and moves each by up to 4 pixels along both axes, black behind.
+
+    Source: He et al., Deep Residual Learning (2016), Section 4.2: 4 pixels are padded on each side, and a 32 x 32 crop
+      is taken from the padded image or its mirror image.
+    """
+    padded = jnp.pad(images, ((0, 0), (SHIFT, SHIFT), (SHIFT, SHIFT), (0, 0)))
+    of_flips, *keys = jax.random.split(key, 3)
+    # Both ends of the range are taken.
+    corners = [jax.random.randint(one, (len(images),), 0, 2 * SHIFT + 1) for one in keys]
+
+    def cut(picture: Array, row: Array, column: Array) -> Array:
+        return jax.lax.dynamic_slice(picture, (row, column, 0), images.shape[1:])
+
+    return _mirrored(of_flips, jax.vmap(cut)(padded, *corners))
+
+
+def flip(
+    key: jax.Array, images: UInt8[Array, "batch height width 3"], labels: UInt8[Array, "batch height width"]
+) -> tuple[Array, Array]:
+    """Mirrors every other scene with its map of labels, left to right."""
+    of_flips, *_ = jax.random.split(key, 3)
+    return _mirrored(of_flips, images), _mirrored(of_flips, labels)
+
+
+def _mirrored(key: jax.Array, pictures: Array) -> Array:
+    mirrored = jax.random.bernoulli(key, 0.5, (len(pictures), *[1] * (pictures.ndim - 1)))
+    return jnp.where(mirrored, pictures[:, :, ::-1], pictures)
 
 
 def build(network: Any, num_classes: int) -> nn.Module:

@@ -16,7 +16,6 @@ from unroll_jax.fixed_point import Probe
 from ..config.errors import UserError, option_text
 from ..config.images import ImageTaskConfig, SceneTaskConfig, SupervisedConfig
 from ..data import images
-from ..data.augmentation import flip_and_crop, flip_and_shift, normalise, standardise
 from ..data.pictures import ImageSpec, picture_of
 from ..data.splits import SPLITS
 from ..metrics import Predictions, write_predictions
@@ -34,11 +33,14 @@ from .image_models import (
     confusion,
     counted,
     cross_entropies,
+    flip,
+    flip_and_shift,
     lipschitz_bound,
     mean_cross_entropy,
     scores,
     sees_vectors,
     solve_figures,
+    standardise,
     weight_norms,
 )
 
@@ -88,7 +90,7 @@ class ImageTask(DataTask[SupervisedConfig]):
 
     def augmented(self, key: jax.Array, images: Array, labels: Array) -> tuple[Array, Array]:
         """Returns augmented images and labels."""
-        return flip_and_shift(key, images, labels)
+        return flip_and_shift(key, images), labels
 
     def counts(self, batch: Any) -> Float[Array, "samples"]:
         """Returns the number of labels that count in every sample."""
@@ -218,7 +220,7 @@ class ImageTask(DataTask[SupervisedConfig]):
 
     def _shown(self, pictures: Array) -> Array:
         """Returns the network's input for images."""
-        return self._flat(normalise(pictures, self.spec.mean, self.spec.std))
+        return self._flat(standardise(pictures.astype(jnp.float32) / 255.0, self.spec.mean, self.spec.std))
 
     def _flat(self, pixels: Array) -> Array:
         return pixels.reshape(len(pixels), -1) if sees_vectors(self.config.network) else pixels
@@ -251,8 +253,8 @@ class SceneTask(ImageTask):
     }
 
     def augmented(self, key: jax.Array, images: Array, labels: Array) -> tuple[Array, Array]:
-        """Returns flipped and cropped scenes and labels."""
-        return flip_and_crop(key, images, labels)
+        """Returns flipped scenes and labels."""
+        return flip(key, images, labels)
 
     def evaluate(self, params: Params, folder: Path) -> tuple[Row, None]:
         """Returns scores on the test split, and writes some predictions."""

@@ -11,7 +11,7 @@ from scipy.sparse import csr_array
 
 from ..config.errors import UserError
 from ..data.answers import PLACEHOLDER, AnswerTokenizer, PackedBatch, Tokens, arrays, kept_positions, pack
-from ..data.conversations import Conversation, Message, messages_of
+from ..data.instructions import Conversation, Message, messages_of
 from ..data.rows import is_whole
 
 BACKED_OFF = 1.0  # pairs of each first token that are counted as if the table of single tokens had drawn them

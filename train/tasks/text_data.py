@@ -141,7 +141,7 @@ def _tokenizer_and_weights(
     if isinstance(model, EncoderOptions):
         if model.pretrained is None:
             return _words(data, config.min_count), None, None
-        pretrained = load_pretrained(model.pretrained, revision=model.revision, option="--model.pretrained", log=log)
+        pretrained = load_pretrained(model.pretrained, option="--model.pretrained", log=log)
         return pretrained.tokenizer, pretrained, _word_table(pretrained)
     if model.embeddings is None:
         return _words(data, config.min_count), None, None
@@ -160,7 +160,7 @@ def _tokenizer_and_weights(
 
 
 def _check_embeddings(source: str) -> None:
-    """Raises a `UserError` for a name that is neither file, folder nor repository, before the hub is contacted."""
+    """Raises a `UserError` for a missing file of word vectors, before the hub is asked for it."""
     is_vectors = source.lower().endswith(VECTOR_FILES) or not may_be_repository(source)
     if is_vectors and not expanded(source, option_text("model.embeddings")).is_dir():
         raise UserError(

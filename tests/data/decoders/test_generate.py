@@ -8,7 +8,7 @@ from tests.train.commands import refused
 from unroll_jax.models import generate
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.data.conversations import Prompt
+from unroll_jax.train.data.instructions import Prompt
 from unroll_jax.train.generation import Settings, about, answer
 from unroll_jax.train.loading import open_decoder
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from unroll_jax.train.data.conversations import read_prompts
+from unroll_jax.train.data.instructions import read_prompts
 from unroll_jax.train.generation import Settings, answer
 from unroll_jax.train.loading import open_decoder
 
