@@ -89,7 +89,7 @@ def test_known_folders_name_the_split_and_a_tenth_of_train_validates(train, test
 
 @pytest.mark.parametrize("case", LOOKS)
 def test_folders_that_look_like_splits_under_unknown_names_fail(case, tmp_path):
-    assert_fails(lambda root: split_clips(paths(*LOOKS[case]), root=root), tmp_path, "look like splits", "ROOT/train/")
+    assert_fails(lambda root: split_clips(paths(*LOOKS[case]), root=root), tmp_path, "looks like", "ROOT/train/")
 
 
 def test_clips_without_splits_are_split_by_clip_in_natural_order(tmp_path):
@@ -158,17 +158,18 @@ def test_an_archive_in_any_order_gives_the_frames_of_its_folder_and_leaves_nothi
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_clip_that_is_there_as_frames_and_as_a_video_is_one(tmp_path):
+def test_videos_of_masks_or_in_a_clip_of_frames_are_passed_over(tmp_path):
     write_frames(tmp_path, {"training/frames/01": 20, "training/frames/02": 20, "testing/frames/01": 20})
-    for name in ("01", "02", "03"):
-        write_video(tmp_path / f"training/videos/{name}.avi", 20)
     write_video(tmp_path / "testing/videos/02_gt.avi", 20)
     write_video(tmp_path / "training/frames/01/all.avi", 20)
     lines: list[str] = []
     clips = read(tmp_path, lines.append)
-    assert list(clips["train"]) == ["training/frames/01", "training/frames/02"]
-    assert [list(clips[split]) for split in SPLITS[1:]] == [["training/videos/03.avi"], ["testing/frames/01"]]
-    assert "4 video(s)" in lines[0]
+    assert [list(clips[split]) for split in SPLITS] == [
+        ["training/frames/01"],
+        ["training/frames/02"],
+        ["testing/frames/01"],
+    ]
+    assert "2 video(s)" in lines[0]
 
 
 @pytest.mark.parametrize(
@@ -249,15 +250,13 @@ BAD_CLIPS = {
     "cut short": (lambda root: truncate(root / "Test/Test001/003.png"), "'Test/Test001/003.png'"),
     "a dangling link": (lambda root: (root / "Train/Train002/026.png").symlink_to(root / "gone"), "No such file"),
     "a device": (lambda root: (root / "Train/Train002/026.png").symlink_to("/dev/zero"), "is not a regular file"),
-    "two sizes": (second_size, "'Train/Train001/020.png' is 80x60"),
+    "two sizes": (second_size, "'Train/Train001/020.png' cannot be read as an image (it is 80x60, others are 160x160"),
     "many pages": (two_pages, "holds 2 pictures"),
     "outside of the archive": (archive_of(name="../clip/001.png"), "outside the archive"),
-    "absolute in the archive": (archive_of(name="/clip/001.png"), "outside the archive"),
     "a link in the archive": (archive_of(type=tarfile.SYMTYPE), "'clip/001.png' is not a plain file"),
     "a pipe in the archive": (archive_of(type=tarfile.FIFOTYPE), "'clip/001.png' is not a plain file"),
     "an archive cut at a member": (cut_archive(0), "nor a whole tar or zip archive"),
     "an archive cut in a header": (cut_archive(100), "nor a whole tar or zip archive"),
-    "an archive cut in a member": (cut_archive(700), "nor a whole tar or zip archive"),
     "a short video": (with_video(lambda path: write_video(path, 19)), "'d.avi' has 19 frames, fewer than the 20"),
     "an empty video": (with_video(lambda path: path.write_bytes(b"")), "'d.avi' cannot be read as a video"),
     "too few clips": (lambda root: write_frames(root / "few", {"a": 20, "b": 20}), "holds 2 clip(s); give at least 3"),

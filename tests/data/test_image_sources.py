@@ -102,7 +102,7 @@ def make_cifar100(root):
 BAD_BATCHES = {
     "a file cut short": (shorten("data_batch_2.bin", 100), r"data_batch_2.bin has 61,360 bytes instead of 61,460"),
     "a missing file": (lambda root: (root / "data_batch_5.bin").unlink(), r"data_batch_5.bin"),
-    "a class beyond the last": (mislabel, r"data_batch_3.bin gives image 7 the class 10; classes run from 0 to 9"),
+    "a class beyond the last": (mislabel, r"data_batch_3.bin has the class 10; classes are 0 to 9"),
     "one class": (
         give_one_class,
         r"data.root=.*: labels of train have one class only \(cat\)",
@@ -111,15 +111,13 @@ BAD_BATCHES = {
 }
 
 
-@pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize(("spoil", "message"), BAD_BATCHES.values(), ids=BAD_BATCHES)
-def test_bad_cifar10_files_are_told_in_one_line(batches, opened, pack, spoil, message, packed):
+def test_bad_cifar10_files_are_told_in_one_line(batches, opened, spoil, message):
     spoil(batches)
-    root = pack(batches, "w:gz") if packed else batches
     with pytest.raises(UserError, match=message) as caught:
-        opened("cifar10", root)
+        opened("cifar10", batches)
     assert "\n" not in str(caught.value)
-    assert str(root) in str(caught.value)
+    assert str(batches) in str(caught.value)
 
 
 def write(name, content):
@@ -151,12 +149,12 @@ OTHER_SIZE = Image.new("RGB", (7, 5))
 BAD_FOLDERS = {
     "no train": (remove("train"), r"holds no train folder with images; the layout is ROOT/train/CLASS"),
     "no test": (remove("test"), r"holds no test folder with images"),
-    "one class": (remove("train/dog"), r"holds images of one class only \(cat\)"),
+    "one class": (remove("train/dog"), r"labels of train have one class only \(cat\)"),
     "a class of test alone": (
         write("test/cow/1.png", OTHER_SIZE),
         r"'test/cow/1.png' is of class cow, which train lacks",
     ),
-    "another size": (write("train/cat/0001.png", OTHER_SIZE), r"'train/cat/0001.png' is 7x5, but 'train/cat/0000.png'"),
+    "another size": (write("train/cat/0001.png", OTHER_SIZE), r"'train/cat/0001.png' .*it is 7x5, others are 6x5"),
     "no class folder": (write("train/1.png", OTHER_SIZE), r"'train/1.png' is not in the folder of a class"),
     "no image": (write("train/cat/a.png", b"text"), r"image 'train/cat/a.png' cannot be read as an image \(not an im"),
     "16 bits": (write("test/cat/a.png", Image.new("I;16", (6, 5))), r"'test/cat/a.png' .* more than 8 bits"),

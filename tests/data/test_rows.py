@@ -1,7 +1,6 @@
 """Texts and labels with something wrong inside: each fails with its file and line, and nothing is prepared."""
 
 import io
-import tarfile
 import zipfile
 
 import pytest
@@ -18,16 +17,6 @@ TRAIN, DEV = "multinli_1.0_train.jsonl", "multinli_1.0_dev_matched.jsonl"
 MNLI = {TRAIN: PAIR, DEV: PAIR}
 REVIEWS = {f"aclImdb/{split}/{stars}.txt": "words" for split in ("train", "test") for stars in ("neg/0_3", "pos/0_9")}
 LINK = object()
-
-
-def tar(kind=tarfile.REGTYPE, *, size=None):
-    """An archive of one review, or of a member of another kind; cut to a size."""
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as archive:
-        member = tarfile.TarInfo("aclImdb/train/neg/0_3.txt")
-        member.type, member.linkname = kind, "elsewhere"
-        archive.addfile(member, io.BytesIO())
-    return packed.getvalue()[:size]
 
 
 def zipped(*, size=None, change=(b"", b"")):
@@ -61,19 +50,19 @@ TABLES = {
     "few fields": ("t.tsv", f"{GOOD}c\n", r"t.tsv line 42 has 1 field\(s\), the header has 2"),
     "open quote": ("t.csv", 'text,label\na,x\n"b,x\n', r"t.csv line 3 cannot be read as CSV"),
     "empty file": ("t.csv", "", r"t.csv is empty; it must begin with a header that has 'text', 'label'"),
-    "no rows": ("t.tsv", HEADER, r"t.tsv has no rows"),
+    "no rows": ("t.tsv", HEADER, r"t.tsv has no labelled texts"),
     "another kind": ("t.xlsx", "PK", r"t.xlsx ends in none of .tsv, .csv, .jsonl"),
     "few of a class": ("t.tsv", f"{GOOD}one\tc\n", r"validation_share=0.1 cannot be cut .* single example"),
 }
 BAD = {name: ("table", {file: content}, message) for name, (file, content, message) in TABLES.items()} | {
-    "another split": ("table", {"train.tsv": GOOD, "test_set.tsv": HEADER}, r"'test_set.tsv' looks like test, but"),
+    "another split": ("table", {"train.tsv": GOOD, "test_set.tsv": HEADER}, r"'test_set.tsv' looks like test under"),
     "no train": ("table", {"val.tsv": GOOD, "test.tsv": GOOD}, r"holds no train file"),
     "two train files": ("table", {"train.tsv": GOOD, "train.csv": ""}, r"holds train.tsv and train.csv; keep one"),
     "new label": ("table", {"train.tsv": GOOD, "test.tsv": f"{HEADER}fog\tc\n"}, r"test.tsv line 2 has label 'c'"),
     "no dev": ("sst2", {name: SST2[name] for name in ("train.tsv", "test.tsv")}, r"holds no dev\.tsv; give the folder"),
     "no header": ("sst2", {**SST2, "dev.tsv": "fine\t1\n"}, r"its columns are 'fine', '1'$"),
     "label": ("sst2", {**SST2, "train.tsv": "sentence\tlabel\na\t1\nb\t2\n"}, r"train\.tsv line 3 has label '2'"),
-    "no sentences": ("sst2", {**SST2, "train.tsv": "sentence\tlabel\n"}, r"train\.tsv holds no sentences"),
+    "no sentences": ("sst2", {**SST2, "train.tsv": "sentence\tlabel\n"}, r"train\.tsv has no labelled texts"),
     "zip cut": (
         "sst2",
         {"SST-2.zip": zipped(size=-30)},
@@ -82,28 +71,14 @@ BAD = {name: ("table", {file: content}, message) for name, (file, content, messa
     "zip changed": ("sst2", {"SST-2.zip": zipped(change=(b"dull", b"full"))}, r"archive \(Bad CRC-32"),
     "half of a pair": ("mnli", {**MNLI, DEV: PAIR + PAIR.replace("wet", "\\udc00")}, r"line 2: 'sentence2' has a lone"),
     "gold label": ("mnli", {**MNLI, TRAIN: PAIR.replace("neutral", "maybe")}, r"line 1 has gold_label 'maybe'"),
-    "number": ("mnli", {**MNLI, TRAIN: PAIR.replace('"It rains."', "1")}, r"line 1: .* must be texts"),
+    "number": ("mnli", {**MNLI, TRAIN: PAIR.replace('"It rains."', "1")}, r"line 1: 'sentence1' must be a text, got 1"),
     "cut JSON": ("mnli", {**MNLI, DEV: PAIR[:20]}, r"dev_matched.jsonl line 1 cannot be read as JSON"),
     "no object": ("mnli", {**MNLI, DEV: "[1]\n"}, r"line 1 is not a JSON object with 'sentence1', 'sentence2', 'gold"),
-    "breaks alone": ("mnli", {**MNLI, DEV: PAIR.replace("It rains.", "<BR>")}, "matched.jsonl holds no labelled"),
+    "breaks alone": ("mnli", {**MNLI, DEV: PAIR.replace("It rains.", "<BR>")}, "matched.jsonl has no labelled"),
     "no reviews": ("imdb", {"a/b.txt": "", "c.txt": ""}, r"holds no train/neg; give the folder aclImdb"),
     "a class lost": ("imdb", dict(list(REVIEWS.items())[:3]), r"no reviews aclImdb/test/pos"),
-    "odd class": ("imdb", {**REVIEWS, "aclImdb/train/neutral/0_5.txt": "so"}, r"0_5\.txt is not in the folder of a cl"),
-    "stars": ("imdb", {**REVIEWS, "aclImdb/train/neg/1_9.txt": "fine"}, r"neg/1_9\.txt has 9 stars"),
     "empty review": ("imdb", {**REVIEWS, "aclImdb/test/pos/1_8.txt": "<BR />"}, r"pos/1_8.txt has an empty text"),
     "dangling link": ("imdb", {**REVIEWS, "aclImdb/train/neg/5_2.txt": LINK}, r"5_2.txt cannot be read \(No such file"),
-    "tar cut": ("imdb", {"aclImdb.tar": tar(size=600)}, r"nor a whole tar or zip archive"),
-    "tar without an end": (
-        "imdb",
-        {"aclImdb.tar": tar(size=512)},
-        r"archive \(it has no end mark\)",
-    ),
-    "no tar": ("imdb", {"aclImdb.tar": "text"}, r"nor a whole tar or zip archive"),
-    "link in a tar": (
-        "imdb",
-        {"aclImdb.tar": tar(tarfile.SYMTYPE)},
-        r"0_3\.txt' is not a plain file; make the archive",
-    ),
 }
 
 

@@ -54,7 +54,7 @@ def read(paths):
 @pytest.mark.parametrize("packing", [None, ("w", False), ("w:gz", False), ("w:gz", True)])
 def test_camvid_is_read_as_it_is_and_unlabelled_does_not_count(opened, camvid, pack, packing):
     root = camvid if packing is None else pack(camvid, packing[0], reverse=packing[1])
-    data = opened("camvid", root)
+    data = opened(root)
     assert [data.num_examples(split) for split in SPLITS] == [4, 1, 2]
     assert (data.shape, len(data.class_names)) == ((6, 8, 3), 11)
     for split, folder in zip(SPLITS, ("train", "val", "test"), strict=True):
@@ -113,32 +113,29 @@ LABELS, COLOURS = np.zeros(SIZE[::-1], np.uint8), np.zeros((*SIZE[::-1], 3), np.
 ODD = LABELS.copy()
 ODD[2, 5] = 34
 BAD = {
-    "no train": ("camvid", remove("train"), r"holds no train folder with images; the layout is ROOT/train/NAME.png"),
-    "no validation": ("camvid", remove("val"), r"holds no val folder"),
-    "no labels": ("camvid", remove("trainannot"), r"'train/000.png' has no counterpart"),
-    "image missing": ("camvid", remove("test/001.png"), r"'testannot/001.png' has no counterpart;"),
+    "no train": (remove("train"), r"holds no train folder with images; the layout is ROOT/train/NAME.png"),
+    "no validation": (remove("val"), r"holds no val folder"),
+    "no labels": (remove("trainannot"), r"'train/000.png' has no counterpart"),
+    "image missing": (remove("test/001.png"), r"'testannot/001.png' has no counterpart;"),
     "label beyond": (
-        "camvid",
         put("valannot/000.png", ODD),
-        r"'valannot/000.png' has the label 34 at row 2, column 5",
+        r"'valannot/000.png' .*it has the label 34; labels are 0 to 10",
     ),
-    "image size": ("camvid", put("test/000.png", COLOURS[1:]), r"'test/000.png' is 8x5, but 'train/000.png' is 8x6"),
-    "coloured labels": ("camvid", put("trainannot/002.png", COLOURS), r"one number of 8 bits a pixel, .* mode is RGB"),
-    "no image": ("camvid", lambda root: (root / "test/000.png").write_text("text"), r"'test/000.png' cannot be read"),
-    "one class": ("camvid", relabel("train", 3), r"labels of train have one class only \(road\); give"),
-    "nothing labelled": ("camvid", relabel("test", 11), r"labels of test have no class; give"),
-    "two data sets": ("camvid", put("old/train/1.png", COLOURS), r"holds several data sets \(\., old\)"),
+    "image size": (put("test/000.png", COLOURS[1:]), r"'test/000.png' .*it is 8x5, others are 8x6"),
+    "coloured labels": (put("trainannot/002.png", COLOURS), r"one number of 8 bits a pixel, .* mode is RGB"),
+    "no image": (lambda root: (root / "test/000.png").write_text("text"), r"'test/000.png' cannot be read"),
+    "one class": (relabel("train", 3), r"labels of train have one class only \(road\); give"),
+    "nothing labelled": (relabel("test", 11), r"labels of test have no class; give"),
+    "two data sets": (put("old/train/1.png", COLOURS), r"holds several data sets \(\., old\)"),
 }
 
 
-@pytest.mark.parametrize(("source", "spoil", "message"), BAD.values(), ids=BAD)
-def test_bad_scenes_are_told_in_one_line(opened, request, tmp_path, source, spoil, message):
-    root = request.getfixturevalue(source)
-    spoil(root)
+@pytest.mark.parametrize(("spoil", "message"), BAD.values(), ids=BAD)
+def test_bad_scenes_are_told_in_one_line(opened, camvid, tmp_path, spoil, message):
+    spoil(camvid)
     with pytest.raises(UserError, match=message) as caught:
-        opened(source, root)
+        opened("camvid", camvid)
     assert "\n" not in str(caught.value)
-    assert str(root) in str(caught.value)
     assert not list((tmp_path / "prepared").rglob("*.array_record*")), "an error leaves nothing prepared"
 
 

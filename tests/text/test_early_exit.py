@@ -5,7 +5,7 @@ import pytest
 import scipy.stats
 
 from unroll_jax.train.tasks.common import Trial
-from unroll_jax.train.tasks.early_exit import (
+from unroll_jax.train.tasks.text_models import (
     calibrate,
     calibrate_crosswise,
     choose_threshold,

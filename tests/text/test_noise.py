@@ -6,7 +6,7 @@ import pytest
 
 from unroll_jax.train.step import init_state, validate
 from unroll_jax.train.tasks.common import Trial
-from unroll_jax.train.tasks.early_exit import calibrate
+from unroll_jax.train.tasks.text_models import calibrate
 
 
 def test_validation_is_at_the_noise_of_training(task_of):

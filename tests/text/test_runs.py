@@ -15,8 +15,8 @@ from unroll_jax.train.loop import train, train_run
 from unroll_jax.train.main import fit
 from unroll_jax.train.metrics import read_metrics
 from unroll_jax.train.step import init_state, validate
+from unroll_jax.train.tasks.common import area_under
 from unroll_jax.train.tasks.text import open_text
-from unroll_jax.train.tasks.tokens import area_under
 
 pytestmark = [pytest.mark.xdist_group("text-runs"), pytest.mark.slow]
 

@@ -8,8 +8,8 @@ import pytest
 
 from tests.train.conftest import traced_task
 from unroll_jax.train.data.video import patch_sequences
-from unroll_jax.train.tasks import video_floors
-from unroll_jax.train.tasks.video_floors import (
+from unroll_jax.train.tasks import video_models
+from unroll_jax.train.tasks.video_models import (
     CLASSICAL,
     LINEAR,
     LinearLayer,
@@ -60,7 +60,7 @@ def test_squares_are_those_of_the_frames_and_tile_them_equally_often():
     rng = np.random.default_rng(2)
     frames = rng.uniform(size=(20, 2, 20, 20))  # 20 windows of 2 frames of 10 x 10 patches
     sequences = np.concatenate([patch_sequences(window, side=2) for window in frames])
-    squares = video_floors._frames(sequences[some_squares(len(sequences), 10)], 2)
+    squares = video_models._frames(sequences[some_squares(len(sequences), 10)], 2)
     places = []
     for window, square in zip(frames, squares, strict=True):
         tiles = {(i, j): window[:, i : i + 10, j : j + 10] for i in (0, 10) for j in (0, 10)}
@@ -91,8 +91,8 @@ def evaluated(changed):
 def test_the_floors_meet_the_noise_that_the_models_meet(evaluated, clips, monkeypatch):
     monkeypatch.setattr("unroll_jax.train.tasks.video_samples.BATCH_SIZE", 7)  # ten sequences: two batches
     nothing = LinearLayer(np.eye(16), np.zeros((16, 16)), np.zeros(16))
-    monkeypatch.setattr(video_floors, "fit_linear", lambda *_: nothing)
-    monkeypatch.setattr(video_floors, "total_variation", lambda noisy, deviation: noisy)
+    monkeypatch.setattr(video_models, "fit_linear", lambda *_: nothing)
+    monkeypatch.setattr(video_models, "total_variation", lambda noisy, deviation: noisy)
     evaluation = evaluated(clips)
     for name in (LINEAR, CLASSICAL):
         for gamma, rmse in evaluation["noisy_rmse"].items():
@@ -107,7 +107,7 @@ def test_the_floors_are_fitted_on_the_train_split_at_its_noise_alone(evaluated, 
         fitted.append((np.concatenate(list(batches)), variance))
         return fit([fitted[-1][0]], variance)
 
-    monkeypatch.setattr(video_floors, "fit_linear", spy)
+    monkeypatch.setattr(video_models, "fit_linear", spy)
     evaluated(clips, test_gammas=(0.0, 0.3))
     ((sequences, variance),) = fitted
     np.testing.assert_array_equal(sequences, clips.splits["train"])

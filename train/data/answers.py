@@ -33,19 +33,12 @@ class Tokens(NamedTuple):
 
 
 class Tokenised(NamedTuple):
-    """Conversations as tokens.
-
-    Attributes:
-      texts: their tokens.
-      cut: number of truncated answers.
-      left_out: number of conversations whose prompt leaves no room for an answer.
-      apart: number of answers that would share a token with the end of their prompt, and are encoded by themselves.
-    """
+    """Conversations as tokens."""
 
     texts: list[Tokens]
-    cut: int
-    left_out: int
-    apart: int = 0
+    cut: int  # truncated answers
+    left_out: int  # conversations whose prompt leaves no room for an answer
+    apart: int = 0  # answers that would share a token with the end of their prompt, and are encoded by themselves
 
 
 class AnswerTokenizer:
@@ -153,23 +146,14 @@ def tell(tokenised: Tokenised, split: str, max_length: int, log: Log) -> None:
 
 
 class PackedBatch(NamedTuple):
-    """Rows of texts, and the positions whose next token belongs to an answer.
+    """Rows of texts, and the positions whose next token belongs to an answer."""
 
-    Attributes:
-      tokens: numbers of tokens, int32 (batch, n).
-      segments: of which text in the row each token is, from 1 on, int32 (batch, n); 0 is padding.
-      places: positions that predict a token of an answer, int32 (batch, kept).
-      labels: the token to predict there, int32 (batch, kept).
-      weights: float32 (batch, kept), 1; or 0, where positions only fill up the row.
-      owners: the number of the text in its split, int32 (batch, kept); -1 where it only fills up.
-    """
-
-    tokens: np.ndarray
-    segments: np.ndarray
-    places: np.ndarray
-    labels: np.ndarray
-    weights: np.ndarray
-    owners: np.ndarray
+    tokens: np.ndarray  # numbers of tokens, int32 (batch, n)
+    segments: np.ndarray  # of which text in the row each token is, from 1 on, int32 (batch, n); 0 is padding
+    places: np.ndarray  # positions that predict a token of an answer, int32 (batch, kept)
+    labels: np.ndarray  # the token to predict there, int32 (batch, kept)
+    weights: np.ndarray  # float32 (batch, kept), 1; or 0, where positions only fill up the row
+    owners: np.ndarray  # the number of the text in its split, int32 (batch, kept); -1 where it only fills up
 
 
 class PackedData:

@@ -44,17 +44,11 @@ class CodeBatch(NamedTuple):
 
 
 class CodeSpec(NamedTuple):
-    """Properties of images and codes that a model needs.
+    """Properties of images and codes that a model needs."""
 
-    Attributes:
-      shape: (height, width, 1) of an image.
-      dictionary: (atoms, pixels), float32, atoms of unit length.
-      pixel_std: standard deviation of the clean train pixels, in [0, 1].
-    """
-
-    shape: tuple[int, int, int]
-    dictionary: np.ndarray
-    pixel_std: float
+    shape: tuple[int, int, int]  # (height, width, 1) of an image
+    dictionary: np.ndarray  # (atoms, pixels), float32, atoms of unit length
+    pixel_std: float  # standard deviation of the clean train pixels, in [0, 1]
 
     def to_json(self) -> dict[str, Any]:
         """Returns the fields as JSON values."""
@@ -70,14 +64,7 @@ class CodeSpec(NamedTuple):
 
 
 class CodeData(Dataset[CodeBatch]):
-    """Prepared images and codes.
-
-    Attributes:
-      shape: (height, width, 1) of an image.
-      dictionary: (atoms, pixels), float32, atoms of unit length.
-      pixel_std: standard deviation of the train pixels, in [0, 1].
-      square_norms: mean of |z|^2 over the codes of each split.
-    """
+    """Prepared images and codes, with the fields of their spec; ``square_norms`` are means of |z|^2 by split."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)

@@ -289,7 +289,7 @@ def _read_scenes(
         return np.where(numbers == UNLABELLED, np.uint8(NOT_COUNTED), numbers)
 
     in_turn = itertools.chain.from_iterable(scenes)
-    arrays = decode_in_order(in_turn, convert, root=root, what="image", size=size[::-1])
+    arrays = decode_in_order(in_turn, convert, root=root, what="image", size=(size[1], size[0]))
     yield from zip(arrays, arrays, strict=True)
 
 

@@ -67,19 +67,12 @@ class PictureBatch(NamedTuple):
 
 
 class ImageSpec(NamedTuple):
-    """Properties of images that a model needs.
+    """Properties of images that a model needs."""
 
-    Attributes:
-      shape: (height, width, channels).
-      class_names: in the order of the labels.
-      mean: of each channel over the train split, in [0, 1], float32.
-      std: standard deviation of each channel, likewise; at least one grey level.
-    """
-
-    shape: tuple[int, int, int]
-    class_names: tuple[str, ...]
-    mean: np.ndarray
-    std: np.ndarray
+    shape: tuple[int, int, int]  # (height, width, channels)
+    class_names: tuple[str, ...]  # in the order of the labels
+    mean: np.ndarray  # of each channel over the train split, in [0, 1], float32
+    std: np.ndarray  # standard deviation of each channel, likewise; at least one grey level
 
     @property
     def num_classes(self) -> int:

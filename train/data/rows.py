@@ -201,8 +201,7 @@ def _quoted(where: str, lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]
 
 
 def _header(names: list[str], columns: Sequence[str], where: str) -> list[str]:
-    repeated = {name for name in names if names.count(name) > 1} & set(columns)
-    if repeated:
+    if repeated := {name for name in names if names.count(name) > 1} & set(columns):
         raise UserError(f"{where} names the column {repeated.pop()!r} twice; rename one")
     one = "; columns of a .csv are separated by commas, of a .tsv by tabs" if len(names) == 1 < len(columns) else ""
     _require(names, columns, where, one)

@@ -34,17 +34,11 @@ class TokenBatch(NamedTuple):
 
 
 class TextSpec(NamedTuple):
-    """Properties of texts that a model needs.
+    """Properties of texts that a model needs."""
 
-    Attributes:
-      class_names: in the order of the labels.
-      pairs: whether every record has a second text.
-      tokenizer: a `WordTokenizer` or an `EncoderTokenizer`.
-    """
-
-    class_names: tuple[str, ...]
-    pairs: bool
-    tokenizer: Any
+    class_names: tuple[str, ...]  # in the order of the labels
+    pairs: bool  # whether every record has a second text
+    tokenizer: Any  # a `WordTokenizer` or an `EncoderTokenizer`
 
     def to_json(self) -> dict[str, Any]:
         """Returns the fields as JSON values; the tokenizer as its words, or as JSON of the package ``tokenizers``."""

@@ -32,7 +32,6 @@ from .clips import (
     split_clips,
     spool_frames,
     spooled_clip,
-    stated_split,
     stretches,
     video_frames,
 )
@@ -59,19 +58,12 @@ SHOWN = 3  # clips of a split that the log names
 
 
 class VideoSpec(NamedTuple):
-    """Properties of video that a model needs.
+    """Properties of video that a model needs."""
 
-    Attributes:
-      pixel_std: standard deviation of the clean train pixels, in [0, 1].
-      num_tokens: frames of a sequence.
-      token_dim: pixels of a patch.
-      frame_side: height and width of a frame, in pixels.
-    """
-
-    pixel_std: float
-    num_tokens: int = NUM_FRAMES
-    token_dim: int = PATCH_SIZE**2
-    frame_side: int = FRAME_SIZE
+    pixel_std: float  # standard deviation of the clean train pixels, in [0, 1]
+    num_tokens: int = NUM_FRAMES  # frames of a sequence
+    token_dim: int = PATCH_SIZE**2  # pixels of a patch
+    frame_side: int = FRAME_SIZE  # height and width of a frame, in pixels
 
     def to_json(self) -> dict[str, Any]:
         """Returns the fields as JSON values."""
@@ -198,22 +190,14 @@ def _opened(root: Path) -> contextlib.AbstractContextManager[list[OriginalFile]]
 
 
 def _clips(files: Sequence[OriginalFile], root: Path, log: Log) -> tuple[Folders, dict[PurePosixPath, OriginalFile]]:
-    """Returns folders of frames and videos that are clips: no masks, and frames where a clip is there as both."""
+    """Returns folders of frames and videos that are clips, not masks."""
     images = [file for file in files if is_image(file.path)]
     folders = clip_folders(images, root=root, log=log) if images else {}
     check_lengths(folders, root)
     videos = {file.path: file for file in files if file not in images}
-    both = {(stated_split(name, root=root), name.name) for name in folders}
-    passed_over = [
-        name
-        for name in videos
-        if holds_masks(name)
-        or any(above in folders for above in name.parents)
-        or (stated_split(name, root=root), name.stem) in both
-    ]
+    passed_over = [name for name in videos if holds_masks(name) or any(above in folders for above in name.parents)]
     if passed_over:
-        count, one = len(passed_over), passed_over[0]
-        log(f"  passing over {count} video(s) of masks, in a clip of frames, or also there as frames, as '{one}'")
+        log(f"  passing over {len(passed_over)} video(s) of masks or in a clip of frames, as '{passed_over[0]}'")
     videos = {name: file for name, file in videos.items() if name not in passed_over}
     if not (folders or videos):
         raise root_error(root, f"holds no clips but masks; the layout is {LAYOUT}")

@@ -21,7 +21,7 @@ from ..data.splits import SPLITS
 from ..optimizers import make_optimizer
 from ..sharding.mesh import make_mesh, put_beside
 from ..system.distributed import fetch
-from ..task import Params, Row, Task, Training
+from ..task import Params, Row, Task, Training, Validation
 
 C = TypeVar("C", bound=RunConfig)
 L = TypeVar("L", bound=ConstrainedConfig)
@@ -67,19 +67,12 @@ class DataTask(Task, Generic[C]):
 
 
 class Trial(NamedTuple):
-    """Conditions of a pass over a split.
+    """Conditions of a pass over a split."""
 
-    Attributes:
-      gamma: Strength of the noise on inputs.
-      layer_noise: Standard deviation of the noise on layers.
-      lost: The layer that is left out, from 1; 0 for none.
-      disturbance: A further disturbance of the inputs, of a type of the task.
-    """
-
-    gamma: float
-    layer_noise: float = 0.0
-    lost: int = 0
-    disturbance: Any = None
+    gamma: float  # strength of the noise on inputs
+    layer_noise: float = 0.0  # standard deviation of the noise on layers
+    lost: int = 0  # the layer that is left out, from 1; 0 for none
+    disturbance: Any = None  # a further disturbance of the inputs, of a type of the task
 
 
 class Reading(NamedTuple):
@@ -150,6 +143,54 @@ class LayeredTask(DataTask[L]):
         return figures, losses
 
 
+class TokenTask(LayeredTask[L]):
+    """A task of tokens with noise on their embeddings, scored by accuracy; readings have the ``accuracies`` of layers.
+
+    Data know their ``embedding_std``, the standard deviation of clean embeddings and unit of the noise, and as JSON all
+    that the model needs.
+    """
+
+    score = "accuracy"
+
+    def __init__(self, config: L, data: Any):
+        super().__init__(config, data, spec=data)
+
+    def data_fingerprint(self) -> Row:
+        """Returns figures that change when the texts or the pretrained weights do."""
+        return self.data.data_fingerprint()
+
+    def variance(self, gamma: float) -> float:
+        """Returns the variance of the noise of a strength."""
+        if gamma == 0.0:
+            return 0.0  # without reading the train split
+        size = gamma * self.data.embedding_std
+        return size**2 if self.config.noise == "deviation" else size  # pyright: ignore (options of tokens have it)
+
+    def score_of(self, reading: Any, split: str) -> float:
+        """Returns the accuracy of the last layer."""
+        return float(reading.accuracies[-1])
+
+    def validate(self, params: Params, multipliers: np.ndarray | None) -> Validation:
+        """Validates at the noise of training."""
+        del multipliers
+        return self.validated(self.reading(params, "validation", self.training_trial))
+
+    def validated(self, reading: Any) -> Validation:
+        """Returns the validation of a reading."""
+        row = {"accuracy": self.score_of(reading, "validation"), "error_rates": (1.0 - reading.accuracies).tolist()}
+        return Validation(reading.losses, row)
+
+    def further_figures(self, params: Params, readings: Mapping[Trial, Any]) -> Row:
+        """Returns the area under the accuracy over ``test_gammas`` alone, so that runs compare, and error rates."""
+        gammas = map(float, self.config.test_gammas)
+        return {
+            "area": area_under({gamma: self.score_of(readings[Trial(gamma)], "test") for gamma in gammas}),
+            "error_rates": (1.0 - readings[self.training_trial].accuracies).tolist(),
+            "embedding_std": self.data.embedding_std,
+            "noise": self.config.noise,  # pyright: ignore (as above)
+        }
+
+
 def constrained_training(
     config: ConstrainedConfig,
     *,
@@ -160,19 +201,16 @@ def constrained_training(
     trained: Any = None,
     bases: Any = None,
 ) -> Training:
-    """Training by a configuration with constraints, plain or under them.
+    """Training by a configuration with constraints, plain or under them, on ``num_examples`` (None without data).
 
     Args:
       config: All options.
       num_layers: L.
-      num_examples: Size of the train split; None without data.
-      examples: Name of the examples in messages.
+      num_examples: Size of the train split, of ``examples`` in messages.
+      examples: Their name.
       numbers: Numbers in the model of layers 0..L, where not every layer has a loss; None for their places.
       trained: Whether each parameter is trained; None for all.
       bases: Bases in which the optimiser takes its steps, see `unroll_jax.in_coordinates`; None for the entries.
-
-    Raises:
-      UserError: if options do not fit the depth or the number of examples.
     """
     check_depth(config, num_layers)
     count = MANY if num_examples is None else num_examples
@@ -190,12 +228,33 @@ def constrained_training(
     )
 
 
-def keep_examples(data: Any, config: Any) -> None:
-    """Keeps as many examples of each split as `train_examples`, `validation_examples` and `test_examples` tell.
+def area_under(accuracies: Mapping[float, float]) -> float | None:
+    """Returns the area under accuracies by gamma, by trapezoids: over [0, 2] at most 2; None for one gamma."""
+    gammas = sorted(accuracies)
+    return None if len(gammas) < 2 else float(np.trapezoid([accuracies[gamma] for gamma in gammas], gammas))
 
-    Raises:
-      UserError: if a split has fewer.
+
+def area_words(evaluation: Row) -> str:
+    """Describes the area under the accuracy; "" where there is one gamma."""
+    low, high = evaluation["test_gammas"][0], evaluation["test_gammas"][-1]
+    return "" if evaluation["area"] is None else f"area {evaluation['area']:.3f} over gamma {low:g} to {high:g}, "
+
+
+def token_deviation(counts: np.ndarray, means: np.ndarray, squares: np.ndarray) -> float:
+    """Standard deviation of an entry of the embeddings of tokens: the unit of the noise on them.
+
+    Of each token, ``counts`` has the number, ``means`` and ``squares`` the mean of its embedding's entries and of their
+    squares.
     """
+    shares = counts / counts.sum()
+    variance = float(shares @ squares) - float(shares @ means) ** 2
+    if not variance > 0.0:
+        raise UserError("all given embeddings of train tokens are one number, so noise would be 0; give others")
+    return math.sqrt(variance)
+
+
+def keep_examples(data: Any, config: Any) -> None:
+    """Keeps as many examples of each split as `train_examples`, `validation_examples` and `test_examples` tell."""
     for split in SPLITS:
         count = getattr(config, f"{split}_examples", None)
         try:

@@ -156,18 +156,11 @@ def lipschitz_bound(network: Any, params: Params, image_shape: ImageShape, std: 
 
 
 class Scores(NamedTuple):
-    """Shares in [0, 1], from a confusion matrix.
+    """Shares in [0, 1], from a confusion matrix; means over classes leave out those that do not occur."""
 
-    Attributes:
-      accuracy: Share of images, or of pixels (aAcc), that are right.
-      class_accuracy: Mean over classes of the share of a class that is right (mAcc), without classes that do not occur.
-      intersection_over_union: Mean over classes of the intersection of labels and predictions over their union (mIoU),
-        without classes that neither occur nor are predicted.
-    """
-
-    accuracy: float
-    class_accuracy: float
-    intersection_over_union: float
+    accuracy: float  # share of images, or of pixels (aAcc), that are right
+    class_accuracy: float  # mean over classes of the share that is right (mAcc)
+    intersection_over_union: float  # mean over classes of labels and predictions, intersection over union (mIoU)
 
 
 class Label(NamedTuple):
@@ -178,21 +171,13 @@ class Label(NamedTuple):
 
 
 class SplitScores(NamedTuple):
-    """Over a whole split.
+    """Over a whole split."""
 
-    Attributes:
-      loss: Cross entropy in nats, mean over the labels that count.
-      scores: Accuracy and other shares.
-      matrix: (classes, classes), how often each label (row) was taken for each class.
-      solve: Means over examples of the solve; NaN for a network without an equilibrium.
-      seconds: Seconds of computing per example, without compilation.
-    """
-
-    loss: float
-    scores: Scores
-    matrix: np.ndarray
-    solve: dict[str, Any]
-    seconds: float
+    loss: float  # cross entropy in nats, mean over the labels that count
+    scores: Scores  # accuracy and other shares
+    matrix: np.ndarray  # (classes, classes), how often each label (row) was taken for each class
+    solve: dict[str, Any]  # means over examples of the solve; NaN for a network without an equilibrium
+    seconds: float  # seconds of computing per example, without compilation
 
 
 def counted(labels: Int[Array, "*places"]) -> Bool[Array, "*places"]:

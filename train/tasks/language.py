@@ -15,7 +15,9 @@ from ..config.tokens import LanguageConfig
 from ..data.answers import PackedBatch, filled
 from ..task import Log, Params, Row, SampleLosses, Validation
 from .common import (
+    TokenTask,
     Trial,
+    area_words,
     check_noise,
     constrained_training,
     feasibility_words,
@@ -37,7 +39,6 @@ from .language_reading import (
     perplexity,
     rows_of,
 )
-from .tokens import TokenTask, area_words
 
 
 class LanguageTask(TokenTask[LanguageConfig]):

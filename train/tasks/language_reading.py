@@ -18,67 +18,41 @@ BACKED_OFF = 1.0  # pairs of each first token that are counted as if the table o
 
 
 class Drawn(NamedTuple):
-    """A batch with the draws of a step.
-
-    Attributes:
-      batch: Rows of texts.
-      noise: Noise of the embeddings; None for no noise.
-      chosen: Kept positions of each row at which layers before the last are read; None for all.
-      weights: Weights of these, by which a sum over them estimates that over all.
-    """
+    """A batch with the draws of a step: noise of the embeddings, and positions at which not all layers are read."""
 
     batch: PackedBatch
     noise: Float[Array, "batch n dim"] | None
-    chosen: Int[Array, "batch part"] | None
-    weights: Float[Array, "batch part"] | None
+    chosen: Int[Array, "batch part"] | None  # kept positions at which layers before the last are read; None for all
+    weights: Float[Array, "batch part"] | None  # by which a sum over these estimates that over all
 
 
 class LanguageReading(NamedTuple):
     """The layers that are read, on a whole split at one strength of noise.
 
-    Attributes:
-      losses: of the texts, (N, layers): the sum over the tokens of a text's answer over the mean number of tokens, so
-        that means over texts are means over tokens.
-      accuracies: the share of tokens that each layer predicts, (layers,).
-      agreements: the share of tokens at which each layer agrees with the last one, (layers,): the acceptance of drafts
-        of one token, on the answers of the data.
+    The loss of a text sums over its answer's tokens, over the mean number of tokens: means over texts are over tokens.
     """
 
-    losses: np.ndarray
-    accuracies: np.ndarray
-    agreements: np.ndarray
+    losses: np.ndarray  # of the texts, (N, layers)
+    accuracies: np.ndarray  # (layers,), share of tokens that each layer predicts
+    agreements: np.ndarray  # (layers,), share at which it agrees with the last one: the acceptance of one-token drafts
 
 
 class Answered(NamedTuple):
-    """The answer to one prompt as a model sees it.
+    """The answer to one prompt as a model sees it."""
 
-    Attributes:
-      answer: the answer.
-      log_probabilities: of its tokens, the end among them, by the last layer; in nats.
-      losses: means over these tokens of every layer that is read.
-      accuracies: the share of these tokens that each layer predicts.
-      layers: numbers of these layers.
-    """
-
-    answer: str
-    log_probabilities: np.ndarray
-    losses: np.ndarray
-    accuracies: np.ndarray
-    layers: tuple[int, ...]
+    answer: str  # the answer
+    log_probabilities: np.ndarray  # of its tokens, the end among them, by the last layer; in nats
+    losses: np.ndarray  # means over these tokens of every layer that is read
+    accuracies: np.ndarray  # the share of these tokens that each layer predicts
+    layers: tuple[int, ...]  # numbers of these layers
 
 
 class NextToken(NamedTuple):
-    """The most probable token behind a prompt, by every layer that is read.
+    """The most probable token behind a prompt, by every layer that is read."""
 
-    Attributes:
-      tokens: as texts.
-      probabilities: of these, (layers,).
-      layers: numbers of these layers.
-    """
-
-    tokens: tuple[str, ...]
-    probabilities: np.ndarray
-    layers: tuple[int, ...]
+    tokens: tuple[str, ...]  # as texts
+    probabilities: np.ndarray  # of these, (layers,)
+    layers: tuple[int, ...]  # numbers of these layers
 
 
 def choose(key: jax.Array, weights: Any, share: int) -> tuple[Array, Array]:

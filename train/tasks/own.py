@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..config.constrained import OwnConfig
-from ..config.errors import UserError, one_line
+from ..config.errors import UserError
 from ..config.fields import check_fields
 from ..data.reader import in_order, read_ahead, shuffled
 from ..sharding.parts import rematerialised
@@ -69,7 +69,7 @@ class OwnTask(LayeredTask[OwnConfig]):
             _check_arrays(split, arrays, train)
         self._sizes = {split: len(next(iter(arrays.values()))) for split, arrays in self._splits.items()}
         check_batch_size(self.config.batch_size, self._sizes["train"], "samples")
-        self.num_layers = _num_layers(init, layer_losses, self._splits)
+        self.num_layers = _num_layers(init, layer_losses, train)
         self.training = constrained_training(config, num_layers=self.num_layers, num_examples=self._sizes["train"])
         self._trained = rematerialised(layer_losses, self.config.remat)
         self._read = on_batches(layer_losses)
@@ -147,47 +147,27 @@ def _check_arrays(split: str, arrays: Any, train: Arrays) -> None:
         if not is_array or array.ndim == 0 or array.dtype.kind in NO_NUMBERS:
             given = f"shape {array.shape} of {array.dtype}" if is_array else type(array).__name__
             raise UserError(f"{split}[{name!r}] must be an array of numbers with a row a sample, got {given}")
-    if lacking := [str(name) for name in train if name not in arrays]:
-        raise UserError(f"{split} lacks {', '.join(lacking)}, which train has; give it arrays of the same names")
+    rows, known = ({name: np.shape(array)[1:] for name, array in one.items()} for one in (arrays, train))
+    if unlike := [name for name in known if rows.get(name) != known[name]]:
+        raise UserError(f"{split} must have {unlike[0]!r} with rows of shape {known[unlike[0]]}, as train has")
     sizes = {name: len(array) for name, array in arrays.items()}
     if not sizes or len(set(sizes.values())) > 1 or 0 in sizes.values():
         raise UserError(f"arrays of {split} must have the same number of rows, at least 1, got {sizes}")
 
 
-def _num_layers(init: Callable[[jax.Array], Params], layer_losses: LayerLosses, splits: Mapping[str, Arrays]) -> int:
-    """Returns L from the shape of the losses of two samples, which must agree on all splits; nothing is computed."""
-    needed, widths = "layer_losses must be of shape (samples, L + 1) with L >= 1", dict[int, str]()
-    for split, arrays in splits.items():
-        # As JAX computes: float64 becomes float32 unless x64 is on.
-        dtypes = {name: jax.dtypes.canonicalize_dtype(array.dtype) for name, array in arrays.items()}
-        two = {name: jax.ShapeDtypeStruct((2, *arrays[name].shape[1:]), dtype) for name, dtype in dtypes.items()}
-        losses = _shaped(lambda batch: layer_losses(init(jax.random.key(0)), batch), two, split, splits["train"])
-        if not isinstance(losses, jax.ShapeDtypeStruct):
-            raise UserError(f"{needed}, got a {type(losses).__name__}; return one array, as jnp.stack(losses, -1) is")
-        if len(losses.shape) != 2 or losses.shape[0] != 2 or losses.shape[1] < 2:
-            raise UserError(f"{needed}, got {losses.shape} for 2 samples of {split}")
-        if not jnp.issubdtype(losses.dtype, jnp.floating):
-            raise UserError(f"layer_losses must be floating, got {losses.dtype}; return floating losses")
-        widths.setdefault(losses.shape[1], split)
-    if len(widths) > 1:
-        given = " and ".join(f"{width} on {split}" for width, split in widths.items())
-        raise UserError(f"layer_losses must have as many columns on every split, got {given}; give splits alike rows")
-    return next(iter(widths)) - 1
-
-
-def _shaped(losses: Callable[[Batch], Any], two: Batch, split: str, train: Arrays) -> Any:
-    """Returns the shape of the losses of two samples; an error of rows unlike those of train becomes a `UserError`."""
-    try:
-        return jax.eval_shape(losses, two)
-    except Exception as error:
-        unlike = [name for name in train if two[name].shape[1:] != train[name].shape[1:]]
-        if not unlike:  # an error of the user's function, which keeps its traceback
-            raise
-        name, shapes = unlike[0], (two[unlike[0]].shape[1:], train[unlike[0]].shape[1:])
-        raise UserError(
-            f"layer_losses cannot be computed on {split}: rows of {split}[{name!r}] are of shape {shapes[0]}, those "
-            f"of train of {shapes[1]} ({one_line(error)}); give splits alike rows"
-        ) from error
+def _num_layers(init: Callable[[jax.Array], Params], layer_losses: LayerLosses, arrays: Arrays) -> int:
+    """Returns L from the shape of the losses of two samples; nothing is computed."""
+    needed = "layer_losses must be floating, of shape (samples, L + 1) with L >= 1"
+    # As JAX computes: float64 becomes float32 unless x64 is on.
+    dtypes = {name: jax.dtypes.canonicalize_dtype(array.dtype) for name, array in arrays.items()}
+    two = {name: jax.ShapeDtypeStruct((2, *arrays[name].shape[1:]), dtype) for name, dtype in dtypes.items()}
+    losses = jax.eval_shape(lambda batch: layer_losses(init(jax.random.key(0)), batch), two)
+    if not isinstance(losses, jax.ShapeDtypeStruct):
+        raise UserError(f"{needed}, got a {type(losses).__name__}; return one array, as jnp.stack(losses, -1) is")
+    whole = len(losses.shape) == 2 and losses.shape[0] == 2 and losses.shape[1] >= 2
+    if not (whole and jnp.issubdtype(losses.dtype, jnp.floating)):
+        raise UserError(f"{needed}, got {losses.dtype} {losses.shape} for 2 samples")
+    return losses.shape[1] - 1
 
 
 def _checksum(arrays: Arrays) -> int:

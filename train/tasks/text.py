@@ -13,8 +13,17 @@ from ..data.tokens import TokenBatch, token_batch
 from ..data.words import check_texts
 from ..sharding.mesh import keep_rows
 from ..task import Log, Params, Row, SampleLosses, Validation
-from .common import Trial, check_noise, constrained_training, feasibility_words, gaussian, keyed, on_batches
-from .early_exit import evaluate_exits
+from .common import (
+    TokenTask,
+    Trial,
+    area_words,
+    check_noise,
+    constrained_training,
+    feasibility_words,
+    gaussian,
+    keyed,
+    on_batches,
+)
 from .text_data import TextInputs, load_inputs
 from .text_models import (
     Prediction,
@@ -22,9 +31,9 @@ from .text_models import (
     TextReading,
     build_model,
     cross_entropy,
+    evaluate_exits,
     read_sample,
 )
-from .tokens import TokenTask, area_words
 
 BATCH_SIZE = 128  # texts, in an evaluation: no gradient is kept, so more fit than in training
 TOGETHER = 32  # texts a batch of a prediction

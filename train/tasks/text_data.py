@@ -17,8 +17,7 @@ from ..data.tokens import TextSpec, TokenData
 from ..data.words import Tokenizer, WordTokenizer, embedding_table, glove_embeddings, learn_words
 from ..system.distributed import weights_checksum
 from ..system.files import expanded
-from .common import keep_examples
-from .tokens import token_deviation
+from .common import keep_examples, token_deviation
 
 Log = Callable[[str], None]
 
@@ -27,44 +26,32 @@ VECTOR_FILES = (".txt", ".vec", ".gz", ".zip")  # endings of files of word vecto
 
 
 class TextInputs:
-    """Texts as batches of tokens, and pretrained weights.
+    """Texts as batches of ``tokens``, a ``pretrained`` encoder or a ``table`` of word embeddings (tokens, dim).
 
-    Attributes:
-      spec: Classes, pairs and tokenizer.
-      tokens: Batches of the three splits; None to predict.
-      pretrained: The encoder that a classifier starts from; None to draw one.
-      table: Given word embeddings, float32 (tokens, dim); None to learn them.
+    Each is None where there is none; to predict, there are no tokens.
     """
 
     def __init__(
         self,
         spec: TextSpec,
-        tokens: TokenData | None,
+        tokens: TokenData | Any,
         *,
         pretrained: Pretrained | None = None,
         table: np.ndarray | None = None,
         embedding_std: float | None = None,
     ) -> None:
-        self.spec, self.pretrained, self.table = spec, pretrained, table
-        self._tokens, self._embedding_std = tokens, embedding_std
-
-    @property
-    def tokens(self) -> TokenData:
-        """Batches of the three splits, where there are data."""
-        assert self._tokens is not None
-        return self._tokens
+        self.spec, self.tokens, self.pretrained, self.table = spec, tokens, pretrained, table
+        self._embedding_std = embedding_std
 
     @property
     def num_examples(self) -> int | None:
         """Size of the train split; None without data."""
-        return None if self._tokens is None else self._tokens.num_examples("train")
+        return None if self.tokens is None else self.tokens.num_examples("train")
 
     @property
     def vocabulary_size(self) -> int:
         """The number of different tokens."""
-        if self.table is not None:
-            return len(self.table)
-        return len(self.spec.tokenizer.vocabulary)
+        return len(self.spec.tokenizer.vocabulary if self.table is None else self.table)
 
     @functools.cached_property
     def embedding_std(self) -> float:

@@ -28,7 +28,7 @@ from .common import (
     on_batches,
     to_unit,
 )
-from .video_models import VideoReading, build_video_model, check_reference, describe_collapse
+from .video_models import VideoReading, build_video_model, check_reference, describe_collapse, floors
 from .video_samples import (
     Frames,
     OtherTestSplit,
@@ -145,8 +145,6 @@ class VideoTask(LayeredTask[VideoRunConfig]):
 
     def further_figures(self, params: Params, readings: Mapping[Trial, VideoReading]) -> Row:
         """Returns the RMSE of inputs, of the validation split, and of denoisers without a network."""
-        from .video_floors import floors  # scikit-image takes half a second to load, and a prediction does without
-
         trials, disturbances = self.trials(), f"disturbed_{self.score}"
         levels = {self.score: trials[self.score]}
         inputs = {"noisy_rmse": levels[self.score]}

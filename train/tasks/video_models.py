@@ -1,12 +1,15 @@
-"""Models of video denoising, built from their options, and the check of their outputs."""
+r"""Models of video denoising, the check of their outputs, and floors: a linear layer and a classical denoiser."""
 
-from collections.abc import Callable
+import functools
+import math
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float, UInt8
 
 from unroll_jax.models import (
     DUST,
@@ -21,9 +24,11 @@ from unroll_jax.models import (
 
 from ..config.errors import OptionError, UserError, option_text
 from ..config.video import DustOptions, ModelConfig, VideoRunConfig, ViTOptions
-from ..data.video import VideoSpec
+from ..data.video import VideoSpec, frames_from
 from ..sharding.parts import POLICIES
-from ..task import Params
+from ..task import Params, Row
+from .common import add_noise, to_unit
+from .video_samples import BATCH_SIZE, keyed_batches
 
 # A trained layer leaves at most a few units silent; collapsed ones silence most of theirs.
 DEAD_SHARE = 0.5
@@ -31,18 +36,22 @@ DEAD_SHARE = 0.5
 CONSTANT_SPREAD = 0.1
 # Mean multipliers of feasible runs stay of the order of 1.
 WOUND_UP = 5.0
+LINEAR, CLASSICAL = "linear layer", "total variation"
+# The classical denoiser sees a square of at most so many patches a side of at most so many windows: a second for each
+# noise level, where all of UCSD Ped2 would take eleven.
+MOST_WINDOWS, MOST_PATCHES, PLACES_SEED = 20, 5, 0
+# Weight of total variation over the noise's standard deviation, and iterations: chosen on validation frames of the
+# built-in clips and of UCSD Ped2, of 0.3 to 2 and 10 to 200, and the same for every data set and noise level.
+TV_WEIGHT, TV_ITERATIONS = 0.8, 20
+
+Sequences = Float[Array, "batch frames pixels"]
 
 
 class VideoModel(NamedTuple):
     """A model of patches, whose every layer is read as the clean ones.
 
-    Attributes:
-      module: ``apply(params, noisy, record=, perturb=)`` gives ``record`` of layers 0..L, stacked.
-      num_layers: Depth L.
-      init: ``key -> params``.
-      bases: Bases of `unroll_jax.in_coordinates`, in which Adam's steps change no brightness; None for the entries.
-      of_frames: Whether samples are frames and tokens their patches; else tokens are the frames of one patch position.
-      reads_input: Whether layer 0 is the input itself.
+    ``of_frames`` tells that samples are frames and tokens their patches; else tokens are the frames of one patch
+    position. In ``bases`` (of `unroll_jax.in_coordinates`) Adam's steps change no brightness; None for the entries.
     """
 
     module: nn.Module
@@ -50,7 +59,7 @@ class VideoModel(NamedTuple):
     init: Callable[[jax.Array], Params]
     bases: Any = None
     of_frames: bool = False
-    reads_input: bool = False
+    reads_input: bool = False  # layer 0 is the input itself
 
 
 def build_video_model(config: VideoRunConfig, spec: VideoSpec, param_dtype: Any) -> VideoModel:
@@ -102,19 +111,12 @@ def _vit(model: ViTOptions, spec: VideoSpec, loop: dict[str, Any]) -> VideoModel
 
 
 class VideoReading(NamedTuple):
-    """Figures of a split under one trial.
+    """Figures of a split under one trial; ``spread`` is the deviation over samples, averaged over tokens and units."""
 
-    Attributes:
-      losses: (N, L + 1) loss of every sample at every layer; (N, 1) of the last one under a disturbance.
-      noisy: (N,) loss of every sample's input.
-      dead: (L + 1,) share of units that are 0 for every token of every sample.
-      spread: (L + 1,) standard deviation of the outputs over samples, averaged over tokens and units.
-    """
-
-    losses: np.ndarray
-    noisy: np.ndarray
-    dead: np.ndarray = np.zeros(0)
-    spread: np.ndarray = np.zeros(0)
+    losses: np.ndarray  # (N, L + 1), of every sample at every layer; (N, 1) of the last one under a disturbance
+    noisy: np.ndarray  # (N,), of every sample's input
+    dead: np.ndarray = np.zeros(0)  # (L + 1,), share of units that are 0 for every token of every sample
+    spread: np.ndarray = np.zeros(0)  # (L + 1,)
 
 
 def check_reference(config: VideoRunConfig, input_loss: float) -> None:
@@ -151,3 +153,130 @@ def describe_collapse(
         return None
     losses = f"output loss {layer_losses[-1]:.2f}, input {layer_losses[0]:.2f}"
     return f"the model has collapsed ({losses}): {', '.join(causes)}"
+
+
+class LinearLayer(NamedTuple):
+    r"""Predicts a clean patch as :math:`A y_t + B \bar y + c` from a noisy one and its temporal mean."""
+
+    frame: np.ndarray  # A, (pixels, pixels)
+    mean: np.ndarray  # B, (pixels, pixels)
+    constant: np.ndarray  # c, (pixels,)
+
+    def __call__(self, noisy: Sequences) -> Sequences:
+        """The prediction for every frame of every sequence."""
+        frame, mean, constant = (jnp.asarray(part, noisy.dtype) for part in self)
+        product = functools.partial(jnp.matmul, precision="highest")
+        return product(noisy, frame.T) + (product(noisy.mean(axis=1), mean.T) + constant)[:, None]
+
+
+def fit_linear(batches: Iterable[UInt8[np.ndarray, "batch frames pixels"]], variance: float) -> LinearLayer:
+    r"""Least squares for clean patches under white noise of a variance, over sequences that are read once.
+
+    The noise enters by its expectation, so none is drawn. As deviations :math:`x_t - \bar x` sum to zero over a
+    sequence, the normal equations fall apart into those of the mean and those of the deviations, each a Wiener filter:
+
+    .. math:: \hat x_t = \mu + M (M + \tfrac{s^2}{T})^+ (\bar y - \mu)
+                             + D (D + s^2 (1 - \tfrac1T))^+ (y_t - \bar y)
+
+    with M the covariance of the clean temporal means, D that of the deviations, and s^2 the noise's variance.
+
+    All sequences have T frames; the variance is of pixels in [0, 1].
+    """
+    count, length = 0, 1
+    total, squares, of_means = np.zeros(()), np.zeros(()), np.zeros(())
+    for batch in batches:
+        clean = batch.astype(np.float64) / 255.0
+        means, length = clean.mean(axis=1), clean.shape[1]
+        rows = clean.reshape(-1, clean.shape[-1])
+        count, total = count + len(rows), total + rows.sum(axis=0)
+        squares, of_means = squares + rows.T @ rows, of_means + length * (means.T @ means)
+    centre = total / count
+    across = of_means / count - np.outer(centre, centre)
+    mean = _wiener(across, variance / length)
+    frame = _wiener((squares - of_means) / count, variance * (1.0 - 1.0 / length))
+    return LinearLayer(frame, mean - frame, centre - mean @ centre)
+
+
+def total_variation(noisy: Float[np.ndarray, "frames height width"], deviation: float) -> np.ndarray:
+    """Frames without noise of a known standard deviation, by total variation in space and time together.
+
+    Source: Rudin, Osher, Fatemi, 1992, by the iteration of Chambolle, 2004, from scikit-image.
+    """
+    if deviation == 0.0:
+        return noisy
+    from skimage.restoration import denoise_tv_chambolle  # takes half a second, and is needed only to evaluate
+
+    return denoise_tv_chambolle(noisy, weight=TV_WEIGHT * deviation, eps=0.0, max_num_iter=TV_ITERATIONS)
+
+
+@functools.lru_cache(maxsize=1)  # the plain and the constrained run of one command are judged by the same
+def floors(data: Any, train_gamma: float, gammas: tuple[float, ...]) -> Row:
+    """RMSE of both floors on the test split (0-255 scale) by gamma, under the noise of models; and shares of it.
+
+    The linear layer is fitted for ``train_gamma`` on the train split.
+    """
+    layer = fit_linear(data.examples("train", batch_size=BATCH_SIZE), train_gamma * data.spec.pixel_std)
+    patches, side = data.spec.frame_side // math.isqrt(data.spec.token_dim), math.isqrt(data.spec.token_dim)
+    chosen = some_squares(data.num_sequences("test"), patches)
+    rmse = {gamma: _rmse(data, layer, chosen, side, gamma * data.spec.pixel_std) for gamma in gammas}
+    return {
+        "floors": {name: {str(gamma): both[name] for gamma, both in rmse.items()} for name in (LINEAR, CLASSICAL)},
+        "floor_shares": {LINEAR: 1.0, CLASSICAL: chosen.size / data.num_sequences("test")},
+    }
+
+
+def some_squares(num_sequences: int, patches: int) -> np.ndarray:
+    """The numbers of the sequences of squares, one a window, in the order of `patch_sequences`: (windows, positions).
+
+    Windows are evenly spaced. Squares tile the frame; every tile is taken as often as others, but for one time, in an
+    order that is drawn: before a fixed camera places differ most, before a moving one windows, often in a cycle.
+    """
+    count, side = num_sequences // patches**2, min(patches, MOST_PATCHES)
+    windows = np.linspace(0, count - 1, min(count, MOST_WINDOWS)).round().astype(int)
+    tiles = np.random.default_rng(PLACES_SEED).permutation(len(windows)) % (patches // side) ** 2
+    corners = side * np.stack(np.divmod(tiles, patches // side))
+    row, column = corners[..., None] + np.indices((side, side)).reshape(2, 1, -1)
+    return windows[:, None] * patches**2 + row * patches + column
+
+
+def _rmse(data: Any, layer: LinearLayer, chosen: np.ndarray, side: int, variance: float) -> dict[str, float]:
+    """Returns the RMSE of both floors on the test split, in one pass over its batches."""
+    errors, kept, first = [], [], 0
+    for batch, key in keyed_batches(data, "test"):
+        *pixels, squares = _noisy(layer, batch, variance, key)
+        errors.append(np.asarray(squares, np.float64))
+        rows = np.flatnonzero(np.isin(chosen, np.arange(first, first + len(batch))))
+        kept.append([np.asarray(each)[chosen.flat[rows] - first] for each in pixels])
+        first += len(batch)
+    clean, noisy = (
+        np.concatenate(parts).reshape(*chosen.shape, data.spec.num_tokens, side**2) for parts in zip(*kept, strict=True)
+    )
+    squares = [
+        np.square(total_variation(one, math.sqrt(variance)) - other).mean(dtype=np.float64)
+        for one, other in zip(_frames(noisy, side), _frames(clean, side), strict=True)
+    ]
+    return {LINEAR: _on_bytes(np.concatenate(errors)), CLASSICAL: _on_bytes(np.asarray(squares))}
+
+
+@jax.jit
+def _noisy(layer: LinearLayer, batch: Array, variance: float, key: Array) -> tuple[Array, Array, Array]:
+    """Clean and noisy pixels, and the mean squared error of the layer on every sequence."""
+    clean = to_unit(batch)
+    noisy = add_noise(clean, variance, key)
+    return clean, noisy, jnp.mean((layer(noisy) - clean) ** 2, axis=(1, 2))
+
+
+def _frames(squares: np.ndarray, side: int) -> Iterator[np.ndarray]:
+    """The frames of every square, whose patches have ``side`` pixels a side."""
+    pixels = math.isqrt(squares.shape[1]) * side
+    return (frames_from(sequences, (pixels, pixels), side=side) for sequences in squares)
+
+
+def _wiener(covariance: np.ndarray, variance: float) -> np.ndarray:
+    """C (C + variance I)^+, which shrinks every principal direction by its share of noise."""
+    noisy = covariance + variance * np.eye(len(covariance))
+    return covariance @ np.linalg.pinv(noisy, hermitian=True)
+
+
+def _on_bytes(squares: np.ndarray) -> float:
+    return 255.0 * math.sqrt(squares.mean())

@@ -25,11 +25,7 @@ BATCH_SIZE = 250  # sequences, in an evaluation: no gradient is kept, so more fi
 class Sequences:
     """Samples of a model: a patch position through the frames of a window, whose tokens are frames.
 
-    Attributes:
-      data: A `train.data.video.VideoData`; None to predict.
-      length: Frames of a window.
-      side: Height and width of a patch, in pixels.
-      positions: Patches of a frame.
+    A window has ``length`` frames of ``positions`` patches, each of ``side`` x ``side`` pixels.
     """
 
     def __init__(self, data: Any, spec: VideoSpec):
@@ -107,10 +103,7 @@ def cleaned_frames(
 ) -> UInt8[np.ndarray, "frames height width"]:
     """Frames as a model cleans them, window by window; the last frame is repeated to fill the last window.
 
-    Args:
-      frames: Grey levels.
-      samples: Samples of the model.
-      clean: ``(samples of a window, number of its first frame) -> pixels`` in [0, 1].
+    ``clean`` maps samples of a window and the number of its first frame to pixels in [0, 1].
     """
     length, side = samples.length, samples.side
     padded, windows = np.concatenate([frames, np.repeat(frames[-1:], -len(frames) % length, axis=0)]), []

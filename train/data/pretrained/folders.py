@@ -47,19 +47,12 @@ class TensorFiles(Protocol):
 
 
 class Slot(NamedTuple):
-    """A leaf of our parameters, and the tensors that make it.
+    """A leaf of our parameters, and the tensors that make it."""
 
-    Attributes:
-      path: keys of the leaf.
-      rows: names of tensors; those of a row are concatenated, the rows are stacked.
-      shape: of the leaf.
-      stacked: whether the leaf has an axis of layers.
-    """
-
-    path: tuple[str, ...]
-    rows: list[list[str]]
-    shape: tuple[int, ...]
-    stacked: bool = False
+    path: tuple[str, ...]  # keys of the leaf
+    rows: list[list[str]]  # names of tensors; those of a row are concatenated, the rows are stacked
+    shape: tuple[int, ...]  # of the leaf
+    stacked: bool = False  # whether the leaf has an axis of layers
 
     @property
     def names(self) -> list[str]:
