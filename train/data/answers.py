@@ -42,12 +42,9 @@ class Tokenised(NamedTuple):
 
 
 class AnswerTokenizer:
-    """Makes tokens of conversations.
+    """Makes tokens of conversations, by the chat template of the tokenizer or by Alpaca's.
 
-    Args:
-      tokenizer: with a chat template, or a token that ends an answer.
-      template: chat, that of the tokenizer; alpaca; None takes the tokenizer's where it has one.
-      mend: the advice if the tokenizer's template cannot be used.
+    None takes the tokenizer's where it has one; ``mend`` is the advice if it cannot be used.
     """
 
     def __init__(
@@ -131,18 +128,14 @@ def tell(tokenised: Tokenised, split: str, max_length: int, log: Log) -> None:
             f"--max-length {max_length} leaves no {split} instruction room for an answer: the prompts of all {total} "
             "are as long; raise it"
         )
-    if tokenised.cut:
-        log(f"  {split}: {tokenised.cut} of {total} answers end after {max_length} tokens of prompt and answer")
-    if tokenised.apart:
-        log(
-            f"  {split}: {tokenised.apart} of {total} answers are tokenised apart from their prompts: one token would "
-            "span the end of one and the start of the other"
-        )
-    if tokenised.left_out:
-        log(
-            f"  {split}: {tokenised.left_out} of {total} instructions are left out: "
-            f"their prompts have {max_length} tokens"
-        )
+    lost = {
+        f"answers end after {max_length} tokens of prompt and answer": tokenised.cut,
+        "answers are tokenised apart from their prompts: one token would span both": tokenised.apart,
+        f"instructions are left out: their prompts have {max_length} tokens": tokenised.left_out,
+    }
+    for words, count in lost.items():
+        if count:
+            log(f"  {split}: {count} of {total} {words}")
 
 
 class PackedBatch(NamedTuple):

@@ -238,9 +238,7 @@ def _text(row: Row, column: str) -> str:
 def _label(row: Row, column: str) -> str:
     label = row.fields[column]
     if not isinstance(label, str | int) or not str(label).strip():
-        raise UserError(
-            f"{row.where}: {column!r} must be the name or number of a class, got {label!r}; correct the line"
-        )
+        raise UserError(f"{row.where}: {column!r} must be the name or number of a class, got {label!r}; correct it")
     return str(label).strip()
 
 

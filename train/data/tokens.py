@@ -3,6 +3,7 @@
 import bisect
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self, cast
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from unroll_jax.models import EncoderConfig
 
+from ..config.errors import UserError
 from .files import Log
 from .pretrained.encoders import EncoderTokenizer
 from .reader import Batches, by_step, check_batches, read_ahead
@@ -199,3 +201,16 @@ def token_batch(
     labels = np.full(len(texts), UNLABELLED, np.int32)
     buckets = bucket_lengths(max_length)
     return pad_tokens(encoded, labels, buckets, padding_token=tokenizer.padding_token), encoded.truncated
+
+
+def token_deviation(counts: np.ndarray, means: np.ndarray, squares: np.ndarray) -> float:
+    """Standard deviation of an entry of the embeddings of tokens: the unit of the noise on them.
+
+    Of each token, ``counts`` has the number, ``means`` and ``squares`` the mean of its embedding's entries and of their
+    squares.
+    """
+    shares = counts / counts.sum()
+    variance = float(shares @ squares) - float(shares @ means) ** 2
+    if not variance > 0.0:
+        raise UserError("all given embeddings of train tokens are one number, so noise would be 0; give others")
+    return math.sqrt(variance)

@@ -8,7 +8,7 @@ import zlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import ndtri
@@ -32,6 +32,9 @@ WORD = re.compile(
 )
 
 
+Tokenizer = Any  # a `WordTokenizer`, or an `EncoderTokenizer` of parts of words
+
+
 class Encoded(NamedTuple):
     """Texts as numbers of tokens and their types, int32 arrays as long as each text, and how many were truncated.
 
@@ -41,24 +44,6 @@ class Encoded(NamedTuple):
     tokens: list[np.ndarray]
     token_types: list[np.ndarray]
     truncated: int
-
-
-class Tokenizer(Protocol):
-    """Interface of a tokenizer for batches of tokens, of words or of parts of words."""
-
-    @property
-    def padding_token(self) -> int:
-        """The number of padding."""
-        ...
-
-    @property
-    def checksum(self) -> int:
-        """CRC-32 of the tokenizer: another one may give texts other numbers."""
-        ...
-
-    def encode(self, texts: Sequence[str], seconds: Sequence[str] | None = None, *, max_length: int | None) -> Encoded:
-        """Turns texts, or pairs of texts, into no more than ``max_length`` tokens each."""
-        ...
 
 
 def tokenise(text: str) -> list[str]:
@@ -191,9 +176,7 @@ class Embeddings:
 def hashed_vector(word: str, dim: int, *, length: float = 1.0) -> np.ndarray:
     """A Gaussian vector that is a function of the word alone, the same in every run and on every machine.
 
-    Its entries are independent, of mean 0 and variance length^2 / dim: the bytes of SHAKE-256 of the word, read as
-    uniform numbers and put through the inverse of the normal distribution. Different words are thus about
-    length sqrt(2) apart, whatever they mean.
+    Its entries have mean 0 and variance length^2 / dim: bytes of SHAKE-256 as uniform numbers, by the normal quantiles.
     """
     bits = np.frombuffer(hashlib.shake_256(word.encode()).digest(4 * dim), "<u4")
     return (length / math.sqrt(dim) * ndtri((bits + 0.5) / 2.0**32)).astype(np.float32)
@@ -205,10 +188,9 @@ def hashed_embeddings(dim: int, *, length: float = 1.0) -> Embeddings:
 
 
 def glove_embeddings(path: Path, words: Collection[str]) -> Embeddings:
-    """Reads the vectors of words from a file in the format of GloVe: a word and its numbers on each line.
+    """Reads the vectors of words from a file in the format of GloVe: a word, which may hold spaces, and its numbers.
 
-    Files of any width will do, and words may hold spaces, as some of GloVe's largest file do. Only the wanted vectors
-    are kept. Words that the file lacks get a `hashed_vector` of the root mean square length of those it has.
+    Words that the file lacks get a `hashed_vector` of the root mean square length of those it has.
     """
     where = option_text("model.embeddings", path)
     if not path.is_file():
@@ -217,9 +199,11 @@ def glove_embeddings(path: Path, words: Collection[str]) -> Embeddings:
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             dim = dim or len(line.split()) - 1
-            word, numbers = _split(line, dim, f"{where} line {number}")
+            word, vector = _split(line, dim, f"{where} line {number}")
             if word in wanted and word not in vectors:
-                vectors[word] = _parsed(numbers, f"{where} line {number}")
+                if not np.isfinite(vector).all():
+                    raise UserError(f"{where} line {number} holds something that is not a finite number; mend the file")
+                vectors[word] = vector
     if not any(vector.any() for vector in vectors.values()):
         raise UserError(
             f"{where} has no vector but 0 for the {len(wanted)} words; give one of their language, lower-case"
@@ -235,31 +219,22 @@ def embedding_table(tokenizer: WordTokenizer, embeddings: Embeddings) -> np.ndar
     return table
 
 
-def _split(line: bytes, dim: int, where: str) -> tuple[str, list[bytes]]:
-    """Returns the word of a line, which may hold spaces, and its numbers."""
-    word, *numbers = line.rstrip().rsplit(b" ", max(dim, 1))
-    if not dim or len(numbers) != dim or (b" " in word and _is_number(word.rsplit(b" ", 1)[1])):
+def _split(line: bytes, dim: int, where: str) -> tuple[str, np.ndarray]:
+    """Returns the word of a line, which may hold spaces, and its vector; NaN where a number is none."""
+    word, *numbers = line.decode(errors="replace").rstrip().rsplit(" ", max(dim, 1))
+    if not dim or len(numbers) != dim or (" " in word and not math.isnan(_number(word.rsplit(" ", 1)[1]))):
         raise UserError(
             f"{where} has {len(line.split()) - 1} numbers after its word, the first line has {dim}; give a file in the "
             "format of GloVe"
         )
-    try:
-        return word.decode(), numbers
-    except UnicodeDecodeError as error:
-        raise UserError(f"{where} is not UTF-8; convert the file to UTF-8") from error
+    if "\ufffd" in word:
+        raise UserError(f"{where} is not UTF-8; convert the file to UTF-8")
+    with np.errstate(over="ignore"):  # infinity is an error where a word is wanted
+        return word, np.array([_number(number) for number in numbers], np.float32)
 
 
-def _is_number(text: bytes) -> bool:
+def _number(text: str) -> float:
     try:
-        float(text)
+        return float(text)
     except ValueError:
-        return False
-    return True
-
-
-def _parsed(numbers: list[bytes], where: str) -> np.ndarray:
-    with np.errstate(over="ignore"):  # infinity is an error below
-        vector = np.array([float(text) if _is_number(text) else math.nan for text in numbers], np.float32)
-    if not np.isfinite(vector).all():
-        raise UserError(f"{where} holds something that is not a finite number; mend the file")
-    return vector
+        return math.nan

@@ -36,12 +36,7 @@ BOUND = {"tail": " in the mean over the worst samples", "positive": " in every s
 
 
 class DataTask(Task, Generic[C]):
-    """A task on one data set.
-
-    Attributes:
-      data: The data set; None where the task is built from a model's ``spec`` alone, to predict.
-      spec: Properties of the data that the model needs.
-    """
+    """A task on one data set; ``data`` is None where it is built from a model's ``spec`` of them, to predict."""
 
     def __init__(self, config: C, data: Any, spec: Any = None):
         self._config, self.data = config, data
@@ -240,19 +235,6 @@ def area_words(evaluation: Row) -> str:
     return "" if evaluation["area"] is None else f"area {evaluation['area']:.3f} over gamma {low:g} to {high:g}, "
 
 
-def token_deviation(counts: np.ndarray, means: np.ndarray, squares: np.ndarray) -> float:
-    """Standard deviation of an entry of the embeddings of tokens: the unit of the noise on them.
-
-    Of each token, ``counts`` has the number, ``means`` and ``squares`` the mean of its embedding's entries and of their
-    squares.
-    """
-    shares = counts / counts.sum()
-    variance = float(shares @ squares) - float(shares @ means) ** 2
-    if not variance > 0.0:
-        raise UserError("all given embeddings of train tokens are one number, so noise would be 0; give others")
-    return math.sqrt(variance)
-
-
 def keep_examples(data: Any, config: Any) -> None:
     """Keeps as many examples of each split as `train_examples`, `validation_examples` and `test_examples` tell."""
     for split in SPLITS:
@@ -276,6 +258,14 @@ def check_noise(gamma: float, seed: int) -> None:
         raise OptionError("gamma", "finite and at least 0", gamma)
     if not 0 <= seed < 2**32:
         raise OptionError("seed", "a whole number in [0, 2**32)", seed)
+
+
+def each_of(inputs: Any) -> tuple[list[Any], bool]:
+    """Returns inputs of a prediction as a list, and whether they were one."""
+    several = isinstance(inputs, list | tuple)
+    if several and not inputs:
+        raise UserError("predict needs images, got an empty list; give one or more")
+    return list(inputs) if several else [inputs], several
 
 
 def keyed(batches: Iterable[T]) -> Iterator[tuple[T, jax.Array]]:

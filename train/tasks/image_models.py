@@ -141,16 +141,8 @@ def lipschitz_bound(network: Any, params: Params, image_shape: ImageShape, std: 
 
     It is the product of those of its parts: 1 / std of the pixels, every convolution and dense layer, activations
     (1-Lipschitz, all of `MONOTONES`), the equilibrium (`equilibrium_lipschitz`), and the head. A convolution of stride
-    2 leaves out outputs of the one that `conv_norm_bound` is of; the mean over n places has norm 1 / sqrt(n).
-
-    Args:
-      network: Options of the network.
-      params: Parameters of its module.
-      image_shape: Height and width of the pictures.
-      std: Standard deviations that channels are divided by.
-
-    Returns:
-      The constant, which can be differentiated in the parameters.
+    2 leaves out outputs of the one that `conv_norm_bound` is of; the mean over n places has norm 1 / sqrt(n). It can be
+    differentiated in the parameters.
     """
     return _network_bound(params["params"], network, image_shape) / float(np.min(std))
 

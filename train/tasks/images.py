@@ -23,7 +23,7 @@ from ..optimizers import make_optimizer
 from ..sharding.mesh import gathered, make_mesh
 from ..sharding.parts import rematerialised
 from ..task import Log, Params, PlainRisk, Row, SampleLosses, Training, Validation, json_numbers
-from .common import MANY, DataTask, check_batch_size, keep_examples, num_parameters, on_batches
+from .common import MANY, DataTask, check_batch_size, each_of, keep_examples, num_parameters, on_batches
 from .image_models import (
     SOLVE,
     Label,
@@ -184,10 +184,8 @@ class ImageTask(DataTask[SupervisedConfig]):
         Images are scaled to the size and channels of the train images. The prediction is a `Label`; of scenes, it is
         the class of each pixel, uint8, at that size.
         """
-        several = isinstance(inputs, list | tuple)
-        if several and not inputs:
-            raise UserError("predict needs images, got an empty list")
-        pictures = np.stack([picture_of(one, self.spec.shape) for one in (inputs if several else [inputs])])
+        given, several = each_of(inputs)
+        pictures = np.stack([picture_of(one, self.spec.shape) for one in given])
         predictions = self.predictions_of(self._see(gathered(params), pictures))
         return predictions if several else predictions[0]
 

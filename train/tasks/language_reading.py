@@ -76,11 +76,7 @@ def perplexity(losses: np.ndarray) -> list[float]:
 
 
 def paired(inputs: Any, answers: Any) -> tuple[list[Any], list[str | None]]:
-    """Prompts, and an answer or None for each; without answers, None for all.
-
-    Raises:
-      UserError: if prompts are missing, their number differs from that of answers, or one is empty or not UTF-8.
-    """
+    """Returns prompts, and an answer or None for each; without answers, None for all."""
     inputs = [inputs] if isinstance(inputs, str) else list(inputs)
     answers = [answers] if isinstance(answers, str) else list([None] * len(inputs) if answers is None else answers)
     if not inputs:
@@ -101,11 +97,7 @@ def paired(inputs: Any, answers: Any) -> tuple[list[Any], list[str | None]]:
 def rows_of(
     inputs: Sequence[Any], answers: Sequence[str | None], tokenizer: AnswerTokenizer, *, max_length: int
 ) -> PackedBatch:
-    """Prompts with their answers, a row each; of a prompt without one, the place of the next token.
-
-    Raises:
-      UserError: if one is longer than ``max_length`` tokens.
-    """
+    """Returns prompts with their answers, a row each; of a prompt without one, the place of the next token."""
     prompts = [
         (Message("user", one),) if isinstance(one, str) else messages_of(one, where="a prompt") for one in inputs
     ]

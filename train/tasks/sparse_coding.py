@@ -11,7 +11,6 @@ from jaxtyping import Array, Float, UInt32
 from unroll_jax.models import LISTA
 from unroll_jax.perturbations import Perturbation, in_turn, layer_noise, lost_layer
 
-from ..config.errors import UserError
 from ..config.sparse_coding import SparseCodingConfig
 from ..data.codes import CodeBatch, CodeData, CodeSpec, fista, load, to_grey
 from ..data.pictures import picture_of
@@ -26,6 +25,7 @@ from .common import (
     Trial,
     check_noise,
     constrained_training,
+    each_of,
     feasibility_words,
     keyed,
     on_batches,
@@ -163,17 +163,11 @@ class SparseCodingTask(LayeredTask[SparseCodingConfig]):
     def predict(self, params: Params, inputs: Any, *, gamma: float = 0.0, seed: int = 0) -> Any:
         """Returns the `Coded` of an image (a file, or a uint8 array); a list of them for a list.
 
-        Args:
-          params: Parameters of the model.
-          inputs: An image or a list of them, converted to the size of the train images and to grey.
-          gamma: Strength of noise to add before, as in training.
-          seed: Seed of that noise.
+        Images are converted to the size of the train images and to grey. Noise of a strength ``gamma`` may be added.
         """
         check_noise(gamma, seed)
-        several = isinstance(inputs, list | tuple)
-        if several and not inputs:
-            raise UserError("predict needs images, got an empty list; give one or more")
-        images = [to_grey(picture_of(one, self.spec.shape)) for one in (inputs if several else [inputs])]
+        pictures, several = each_of(inputs)
+        images = [to_grey(picture_of(one, self.spec.shape)) for one in pictures]
         codes = np.zeros((len(images), self.model.num_atoms), np.float32)
         estimates = self._coded(params, CodeBatch(np.stack(images), codes), np.float32(gamma), jax.random.key(seed))
         shown = np.clip(np.round(255.0 * estimates @ self.spec.dictionary), 0, 255).astype(np.uint8)

@@ -13,11 +13,11 @@ from ..data.pretrained.encoders import Pretrained, load_pretrained
 from ..data.pretrained.folders import FILES, may_be_repository
 from ..data.splits import SPLITS
 from ..data.text import TextData
-from ..data.tokens import TextSpec, TokenData
+from ..data.tokens import TextSpec, TokenData, token_deviation
 from ..data.words import Tokenizer, WordTokenizer, embedding_table, glove_embeddings, learn_words
 from ..system.distributed import weights_checksum
 from ..system.files import expanded
-from .common import keep_examples, token_deviation
+from .common import keep_examples
 
 Log = Callable[[str], None]
 

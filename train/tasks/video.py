@@ -168,13 +168,9 @@ class VideoTask(LayeredTask[VideoRunConfig]):
     def predict(self, params: Params, inputs: Any, *, gamma: float = 0.0, seed: int = 0) -> np.ndarray:
         """A picture or a video without its noise: uint8 (160, 160), or (frames, 160, 160), in grey levels.
 
-        Args:
-          params: Parameters of the model.
-          inputs: A picture or video: a file, or an array uint8 (height, width), (height, width, 3),
-            (frames, height, width) or (frames, height, width, 3). It is scaled as the training data: grey,
-            160 x 160. A picture counts as a video of equal frames.
-          gamma: Strength of noise to add before, as in training.
-          seed: Seed of that noise.
+        It is a file, or an array uint8 (height, width) or (frames, height, width), optionally with channels last, and
+        scaled as the training data. A picture counts as a video of equal frames. Noise of a strength ``gamma`` may be
+        added.
         """
         check_noise(gamma, seed)
         frames, still = frames_of(inputs)
@@ -244,9 +240,6 @@ def on_other_video(task: Task, source: VideoSource, root: str | None, log: Log) 
     """Returns the task of a run with the test split of another video, and the file for its evaluation.
 
     Denoisers without a network are still fitted to the run's train split.
-
-    Raises:
-      UserError: if the run is not of video, or the video does not exist.
     """
     if not isinstance(task, VideoTask):
         raise UserError(f"--on-source is for video, this run is of {task.config.task}; leave it out")

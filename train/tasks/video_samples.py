@@ -174,11 +174,11 @@ class OtherTestSplit:
         return self._of(split).num_sequences(split)
 
     def read(self, split: str, numbers: Any) -> Batch:
-        """Sequences by number."""
+        """Returns sequences by number."""
         return self._of(split).read(split, numbers)
 
     def examples(self, split: str, *, batch_size: int) -> Iterator[Batch]:
-        """Sequences in order."""
+        """Yields sequences in order."""
         return self._of(split).examples(split, batch_size=batch_size)
 
     def _of(self, split: str) -> Any:

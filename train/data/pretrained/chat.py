@@ -30,14 +30,9 @@ BYTE_TEMPLATE = (
 
 
 class ChatTokenizer:
-    """A tokenizer of the package ``tokenizers``, and the chat template that came with it.
+    """A tokenizer of the package ``tokenizers``, and the chat template that came with it, in Jinja.
 
-    Args:
-      tokenizer: of the package.
-      template: of a conversation, in Jinja; None for none.
-      named: tokens by their names in templates, as ``bos_token`` and ``eos_token``.
-      stops: numbers of the tokens that end an answer.
-      where: its origin, for messages.
+    Templates know tokens by name (``named``), as ``bos_token``; ``stops`` are the numbers of those that end an answer.
     """
 
     def __init__(
@@ -174,17 +169,10 @@ def _text(token: Any) -> str | None:
 def byte_level(
     tokens: Sequence[str], kinds: Sequence[int], merges: Sequence[tuple[str, str]], split: str, *, starts: int | None
 ) -> Any:
-    """Makes the byte-level BPE tokenizer of GPT-2 and SmolLM2.
+    """Makes the byte-level BPE tokenizer of GPT-2 and SmolLM2, a ``tokenizers.Tokenizer``.
 
-    Args:
-      tokens: by their number.
-      kinds: of the tokens, as GGUF numbers them; missing ones are normal.
-      merges: pairs of tokens, by rank.
-      split: a name of `SPLITS`.
-      starts: number of the token that ``add_special_tokens`` puts before texts; None for none.
-
-    Returns:
-      A ``tokenizers.Tokenizer``.
+    Tokens are by number, with GGUF's ``kinds`` (missing ones are normal); merges are pairs by rank; ``split`` is a name
+    of `SPLITS`; ``starts`` is the number of the token that ``add_special_tokens`` puts before texts.
     """
     import tokenizers
     from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors

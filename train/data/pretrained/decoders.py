@@ -58,11 +58,8 @@ def read_decoder_weights(
     Every device reads the part of each tensor that it will hold. Stacks are filled layer by layer, so that the host
     never holds more than a layer of one leaf.
 
-    Args:
-      files: the tensors.
-      config: of the decoder.
-      dtype: of the parameters; None takes that of each tensor in the file.
-      place: from the parameters as `jax.ShapeDtypeStruct` to a sharding of each; None is the first device.
+    ``dtype`` None takes that of each tensor in the file. ``place`` maps the parameters as `jax.ShapeDtypeStruct` to a
+    sharding of each; None is the first device.
     """
     check_layer_count(files, config.num_layers)
     slots = list(decoder_slots(config))
@@ -153,12 +150,7 @@ class DecoderSource(NamedTuple):
         return self.path.is_file() or any((self.path / name).is_file() for name in (ONE_FILE, INDEX))
 
     def read(self, *, dtype: Any = None, place: Place | None = None) -> dict[str, Any]:
-        """Reads the parameters of `unroll_jax.models.Decoder`, without the outer key.
-
-        Args:
-          dtype: of the parameters; None takes that of each tensor, of GGUF float32.
-          place: from the parameters as `jax.ShapeDtypeStruct` to a sharding of each; None is the first device.
-        """
+        """Reads the parameters of `unroll_jax.models.Decoder`, without the outer key, see `read_decoder_weights`."""
         opened: Any = open_gguf(self.path) if self.path.is_file() else open_folder(self.path)
         with opened as files:
             return read_decoder_weights(files, self.config, dtype=dtype, place=place)
@@ -172,13 +164,9 @@ def packaged_decoder() -> Path | None:
 
 
 def open_decoder_source(source: str, *, option: str = "pretrained", log: Log = print) -> DecoderSource:
-    """Reads the configuration and the tokenizer of a Llama, SmolLM2 or TinyLlama.
+    """Reads the configuration and the tokenizer of a Llama, SmolLM2 or TinyLlama: a folder of `transformers`, or GGUF.
 
-    Args:
-      source: a folder of `transformers`, with config.json, tokenizer.json and model.safetensors or its index; or a GGUF
-        file.
-      option: name of the source in errors.
-      log: takes a line about the decoder.
+    Errors name the source by its option.
     """
     path = expanded(source, option)
     if path.suffix == ".gguf" and path.is_file():

@@ -4,7 +4,7 @@ import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -25,25 +25,7 @@ SHOWN = 5  # names in one line
 REPOSITORY = re.compile(r"[\w-][\w.-]*(?:/[\w-][\w.-]*)?")
 
 Index = tuple[slice, ...]
-
-
-class TensorFiles(Protocol):
-    """Tensors by the names that `transformers` gives them; matrices are (out, in)."""
-
-    where: str
-    names: frozenset[str]
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Returns the shape of a tensor."""
-        ...
-
-    def dtype(self, name: str) -> np.dtype | None:
-        """Returns the dtype that a tensor is read in; None for a tensor that is not floating."""
-        ...
-
-    def read(self, name: str, index: Index) -> np.ndarray:
-        """Reads a part of a tensor, and no more of the file than that needs."""
-        ...
+TensorFiles = Any  # `SafetensorsFiles` or `llama.GGUFFiles`: tensors as `transformers` names them, matrices (out, in)
 
 
 class Slot(NamedTuple):
