@@ -166,7 +166,6 @@ def test_any_tokenizer_will_do_and_padding_is_its_own(tmp_path):
         (lambda data: data.tokenizer.encode(["a"], ["b"], max_length=2), "max_length must be at least 3, got 2"),
         (lambda data: data.tokenizer.encode(["a"], ["b", "c"]), "seconds must be as many as texts, 1, got 2"),
         (lambda data: WordTokenizer(["a", "b", "a"]), "words must differ, got 'a' more than once"),
-        (lambda data: learn_words(data, at_least=0), "at_least must be at least 1, got 0"),
     ],
 )
 def test_arguments_out_of_range_are_named(data, call, message):

@@ -10,9 +10,8 @@ import pytest
 from tests.language.conftest import answer_losses
 from unroll_jax.train import load
 from unroll_jax.train.__main__ import main
-from unroll_jax.train.config.errors import Interrupted, UserError
+from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data.answers import Tokens, arrays
-from unroll_jax.train.main import fit
 from unroll_jax.train.tasks.language_reading import floors
 
 pytestmark = pytest.mark.xdist_group("language")
@@ -71,18 +70,6 @@ def test_an_evaluation_takes_other_strengths_of_noise(finished, tmp_path):
     assert main(["evaluate", str(folder), "--test-gammas", "0", "2"]) == 0
     evaluation = json.loads((folder / "evaluation.json").read_text())
     assert list(evaluation["accuracy"]) == ["0.0", "0.25", "2.0"], "that of training among them"
-
-
-@pytest.mark.slow
-def test_an_interrupted_run_goes_on_as_if_it_had_not_been(small, finished, tmp_path):
-    config = small(method="constrained")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("unroll_jax.train.system.distributed.Stop.at", lambda stop, step: step >= 2)
-        with pytest.raises(Interrupted):
-            fit(config, out=tmp_path / "run", experiment="sft-tiny", log=quiet)
-    (folder,) = fit(config, out=tmp_path / "run", experiment="sft-tiny", log=quiet)
-    parts, whole = (json.loads((one / "evaluation.json").read_text()) for one in (folder, finished.folders[1]))
-    assert parts["layer_losses"] == whole["layer_losses"]
 
 
 def test_floors_are_tables_of_the_answers_that_are_trained_on():

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.sparse_coding.conftest import BLOBS, small, task_of
+from tests.sparse_coding.conftest import BLOBS, small
 from unroll_jax.train import load
-from unroll_jax.train.config.errors import Interrupted
 from unroll_jax.train.exporting import export
 from unroll_jax.train.main import fit
 
@@ -66,16 +65,3 @@ def test_codes_come_from_a_run_and_from_its_export_without_data(finished, in_mem
         np.testing.assert_array_equal(one.code, predictions[0].code)
     card = (tmp_path / "model" / "README.md").read_text()
     assert "coded.code, coded.image" in card
-
-
-def test_an_interrupted_run_goes_on_as_if_it_had_not_been(tmp_path, in_memory):
-    config = small(layer_noise=0.1, train_gamma=0.2)
-    folders = [fit(config, out=tmp_path / "whole", experiment="sparse-coding", log=quiet)[0]]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("unroll_jax.train.system.distributed.Stop.at", lambda stop, step: step >= 2)
-        with pytest.raises(Interrupted):
-            fit(config, out=tmp_path / "parts", experiment="sparse-coding", log=quiet)
-    folders += fit(config, out=tmp_path / "parts", experiment="sparse-coding", log=quiet)
-    whole, parts = (json.loads((folder / "evaluation.json").read_text()) for folder in folders)
-    assert whole["layer_losses"] == parts["layer_losses"]
-    assert task_of(config).config == config

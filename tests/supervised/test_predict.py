@@ -2,7 +2,6 @@
 
 import functools
 import json
-import shutil
 
 import numpy as np
 import pytest
@@ -111,20 +110,3 @@ def test_what_is_no_picture_is_refused_in_a_line(model, source, words):
         with pytest.raises(UserError, match=words) as caught:
             model("image-opteq").predict(given)
         assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda facts: facts.pop("mean"), "is damaged .*missing .*'mean'"),
-        (lambda facts: facts.update(class_names=["one", "two", "three"]), "do not fit the model"),
-    ],
-)
-def test_damaged_facts_are_refused_in_a_line(model, trained, tmp_path, change, words):
-    folder = shutil.copytree(trained["image-opteq"]["export"], tmp_path / "model")
-    contents = json.loads((folder / "config.json").read_text())
-    change(contents["facts"])
-    (folder / "config.json").write_text(json.dumps(contents))
-    with pytest.raises(UserError, match=words) as caught:
-        load(folder)
-    assert "\n" not in str(caught.value)

@@ -114,5 +114,5 @@ def test_rare_words_are_unknown_where_vectors_come_from_a_file(on_table, tmp_pat
         tokenizer = load_inputs(on_table(model=model, min_count=count), quiet).tokens.tokenizer
         assert isinstance(tokenizer, WordTokenizer)
         assert set(tokenizer.vocabulary[3:]) == words
-    with pytest.raises(UserError, match=r"min_count=99 does not fit the data: .* leaves no word"):
+    with pytest.raises(UserError, match="min_count=99 leaves no word"):
         load_inputs(on_table(model=model, min_count=99), quiet)

@@ -9,7 +9,6 @@ import pytest
 from scipy.special import log_softmax
 
 from tests.data.pretrained.conftest import WORDS
-from tests.text.conftest import MODELS
 from unroll_jax.train.config.tokens import EncoderOptions, UnrolledConfig
 from unroll_jax.train.data.tokens import TokenBatch
 from unroll_jax.train.step import init_state, jit_step
@@ -154,20 +153,3 @@ def test_evaluations_add_the_same_noise_to_every_model_scaled_by_gamma(built, ex
     for gamma in (0.5, 1.0):
         expected = cross_entropies(perturbed(params, gamma), batch.labels)
         np.testing.assert_allclose(task.reading(params, "test", Trial(gamma)).losses, expected, rtol=1e-4)
-
-
-@pytest.mark.slow
-def test_bfloat16_is_near_float32_and_keeps_parameters_and_layer_0_wide(built, experiment):
-    narrow = dataclasses.replace(MODELS[experiment], dtype="bfloat16")
-    (task, params), (other, same) = built(experiment), built(experiment, model=narrow)
-    assert {leaf.dtype for leaf in jax.tree.leaves(same)} == {jnp.dtype(jnp.float32)}
-    batch = first_batch(task)
-
-    @jax.jit
-    def run(params):
-        return [one.losses(params, one.sample_noise(batch, jax.random.key(0)), None)[0] for one in (task, other)]
-
-    wide, half = map(np.asarray, run(params))
-    assert half.dtype == np.float32
-    np.testing.assert_allclose(half, wide, rtol=0.05, atol=0.02)
-    assert not np.array_equal(half[:, 1:], wide[:, 1:])

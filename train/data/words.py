@@ -144,8 +144,6 @@ def learn_words(data: TextData, *, splits: Sequence[str] = ("train",), at_least:
     With fixed word vectors from a file, words of the other ``splits`` may be taken in too, as nothing is learned of
     them; with learned vectors they would stay as they were drawn.
     """
-    if at_least < 1:
-        raise ValueError(f"at_least must be at least 1, got {at_least}")
     counts: Counter[str] = Counter()
     for split in splits:
         for batch in data.examples(split, batch_size=256):
@@ -153,7 +151,8 @@ def learn_words(data: TextData, *, splits: Sequence[str] = ("train",), at_least:
                 counts.update(tokenise(text))
     words = sorted((word for word in counts if counts[word] >= at_least), key=lambda word: (-counts[word], word))
     if not words:
-        raise ValueError(f"at_least={at_least} leaves no word; the most frequent occurs {max(counts.values())} times")
+        most = max(counts.values())
+        raise UserError(f"{option_text('min_count', at_least)} leaves no word; the most frequent occurs {most} times")
     return WordTokenizer(words)
 
 

@@ -1,7 +1,7 @@
 """Inputs of text classification: batches of tokens, and the pretrained part of the model."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from ..data.pretrained.folders import FILES, may_be_repository
 from ..data.splits import SPLITS
 from ..data.text import TextData
 from ..data.tokens import TextSpec, TokenData, token_deviation
-from ..data.words import Tokenizer, WordTokenizer, embedding_table, glove_embeddings, learn_words
+from ..data.words import Tokenizer, embedding_table, glove_embeddings, learn_words
 from ..system.distributed import weights_checksum
 from ..system.files import expanded
 from .common import keep_examples
@@ -127,14 +127,14 @@ def _tokenizer_and_weights(
     model = config.model
     if isinstance(model, EncoderOptions):
         if model.pretrained is None:
-            return _words(data, config.min_count), None, None
+            return learn_words(data, at_least=config.min_count), None, None
         pretrained = load_pretrained(model.pretrained, option="--model.pretrained", log=log)
         return pretrained.tokenizer, pretrained, _word_table(pretrained)
     if model.embeddings is None:
-        return _words(data, config.min_count), None, None
+        return learn_words(data, at_least=config.min_count), None, None
     if (file := expanded(model.embeddings, option_text("model.embeddings"))).is_file():
         # Nothing is learned of words whose vectors stay as they are, so those of all splits may be known.
-        words = _words(data, config.min_count, splits=SPLITS if model.frozen else ("train",))
+        words = learn_words(data, splits=SPLITS if model.frozen else ("train",), at_least=config.min_count)
         vectors = glove_embeddings(file, words.vocabulary)
         known = sum(vectors.covers(word) for word in words.vocabulary)
         log(f"{model.embeddings} has vectors of {known} of {len(words.vocabulary)} words, {vectors.dim} wide")
@@ -154,13 +154,6 @@ def _check_embeddings(source: str) -> None:
             f"{option_text('model.embeddings', source)} is neither a file of word vectors nor an encoder's folder or "
             f"repository; give a file in the format of GloVe, a folder that holds {', '.join(FILES)}, or OWNER/NAME"
         )
-
-
-def _words(data: TextData, at_least: int, *, splits: Sequence[str] = ("train",)) -> WordTokenizer:
-    try:
-        return learn_words(data, splits=splits, at_least=at_least)
-    except ValueError as error:
-        raise UserError(f"{option_text('min_count', at_least)} does not fit the data: {error}") from error
 
 
 def _word_table(pretrained: Pretrained) -> np.ndarray:
