@@ -292,7 +292,9 @@ def test_a_truncated_video_is_used_as_far_as_it_decodes_and_logged(tmp_path, nam
 
 
 def test_a_video_that_stops_decoding_fails_and_damaged_frames_are_logged(tmp_path):
-    assert_fails(read, truncate(write_video(tmp_path / "a.avi", 80, codec="png")), "of 80 frames", "whole video file")
+    assert_fails(
+        read, truncate(write_video(tmp_path / "a.avi", 80, codec="png")), "of 80 frames", "whole AVI or MP4 file"
+    )
     lines: list[str] = []
     read(truncate(write_video(tmp_path / "a.ts", 99, codec="mpeg2video"), 0.8), lines.append)
     assert len(lines) == 1

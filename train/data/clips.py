@@ -6,7 +6,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -181,25 +181,19 @@ def video_frames(path: Path, *, where: str, log: Log, least: int = 1) -> Iterato
     import av  # here: only video files need it
     import av.error
 
-    errors = (av.error.FFmpegError, OSError)
+    claimed, count, damaged = 0, 0, 0
     try:
-        container: Any = av.open(str(path))
-    except errors as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"{where} cannot be read as a video ({reason}); give a whole AVI or MP4 file") from error
-    with container:
-        if not container.streams.video:
-            raise UserError(f"{where} has no video stream; give an AVI or MP4 file")
-        claimed, count, damaged = container.streams.video[0].frames, 0, 0
-        try:
+        with av.open(str(path)) as container:
+            if not container.streams.video:
+                raise UserError(f"{where} has no video stream; give an AVI or MP4 file")
+            claimed = container.streams.video[0].frames
             for frame in container.decode(video=0):
                 count += 1
                 damaged += bool(frame.is_corrupt)
                 yield standard_frame(frame.to_image())
-        except errors as error:
-            reason = getattr(error, "strerror", None) or error
-            done = f"after {count} of {claimed or 'unknown'} frames"
-            raise UserError(f"{where} cannot be decoded {done} ({reason}); give a whole video file") from error
+    except (av.error.FFmpegError, OSError) as error:
+        reason, done = getattr(error, "strerror", None) or error, f"after {count} of {claimed or 'unknown'} frames"
+        raise UserError(f"{where} cannot be read as a video {done} ({reason}); give a whole AVI or MP4 file") from error
     if count < least:
         raise UserError(f"{where} has {count} frames, fewer than the {least} needed; give a longer one or remove it")
     if claimed not in (0, count):
