@@ -149,7 +149,7 @@ OTHER_SIZE = Image.new("RGB", (7, 5))
 BAD_FOLDERS = {
     "no train": (remove("train"), r"holds no train folder with images; the layout is ROOT/train/CLASS"),
     "no test": (remove("test"), r"holds no test folder with images"),
-    "one class": (remove("train/dog"), r"labels of train have one class only \(cat\)"),
+    "one class": (remove("train/dog"), r"'test/dog/0000.png' is of class dog, which train lacks"),
     "a class of test alone": (
         write("test/cow/1.png", OTHER_SIZE),
         r"'test/cow/1.png' is of class cow, which train lacks",

@@ -46,7 +46,7 @@ TABLES = {
     "empty text in CSV": ("t.csv", 'text,label\n"a\nb",c\n"",d\n', r"t.csv line 4 has an empty text"),
     "no text": ("t.jsonl", '{"text": null, "label": 1}\n{"text": "b", "label": 2}\n', r"line 1: 'text' must be a text"),
     "label no class": ("t.jsonl", '{"text": "a", "label": [1]}\n', r"line 1: 'label' must be the name .* got \[1\]"),
-    "one class": ("t.tsv", f"{HEADER}a\tx\nb\tx\n", r"texts of one class only \(x\)"),
+    "one class": ("t.tsv", HEADER + "a\tx\nb\tx\n" * 15, r"train has texts of one class only \(x\)"),
     "few fields": ("t.tsv", f"{GOOD}c\n", r"t.tsv line 42 has 1 field\(s\), the header has 2"),
     "open quote": ("t.csv", 'text,label\na,x\n"b,x\n', r"t.csv line 3 cannot be read as CSV"),
     "empty file": ("t.csv", "", r"t.csv is empty; it must begin with a header that has 'text', 'label'"),

@@ -54,7 +54,7 @@ def read(paths):
 @pytest.mark.parametrize("packing", [None, ("w", False), ("w:gz", False), ("w:gz", True)])
 def test_camvid_is_read_as_it_is_and_unlabelled_does_not_count(opened, camvid, pack, packing):
     root = camvid if packing is None else pack(camvid, packing[0], reverse=packing[1])
-    data = opened(root)
+    data = opened("camvid", root)
     assert [data.num_examples(split) for split in SPLITS] == [4, 1, 2]
     assert (data.shape, len(data.class_names)) == ((6, 8, 3), 11)
     for split, folder in zip(SPLITS, ("train", "val", "test"), strict=True):

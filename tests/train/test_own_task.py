@@ -107,7 +107,7 @@ def test_other_callbacks_are_refused_before_a_folder_is_made(tmp_path, callbacks
 
 def test_rows_of_another_width_are_refused_by_split_and_name():
     narrow = {name: array[:, :4] for name, array in VALIDATION.items()}
-    words = r"test must have 'noisy' with rows of shape \(8,\), as train has"
+    words = r"test must have 'clean' with rows of shape \(8,\), as train has"
     with pytest.raises(UserError, match=words) as caught:
         linear(test=narrow)
     assert "\n" not in str(caught.value)

@@ -49,7 +49,8 @@ class DataTask(Task, Generic[C]):
 
     def with_config(self, config: C) -> Self:
         """Returns the same task with another configuration, on the same data."""
-        return type(self)(config, self.data, self.spec)
+        more = () if self.spec is self.data else (self.spec,)  # data of tokens are their spec
+        return type(self)(config, self.data, *more)
 
     def model_spec(self) -> Row:
         """Returns the properties of the data that the model needs."""
@@ -297,10 +298,9 @@ def on_batches(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def feasibility_words(evaluation: Row) -> str:
     """Describes the feasibility of an evaluation."""
-    if evaluation["method"] == "erm":
-        return "unconstrained"
-    if evaluation["method"] == "deep_supervision":
-        return "with fixed weights on its layers"
+    plain = {"erm": "unconstrained", "deep_supervision": "with fixed weights on its layers"}
+    if evaluation["method"] in plain:
+        return plain[evaluation["method"]]
     words = "feasible on held-out data" if evaluation["feasible"] else "NOT feasible on held-out data"
     return words + BOUND.get(evaluation["bind"], "")
 

@@ -19,16 +19,16 @@ def test_a_source_that_is_neither_a_folder_nor_a_repository_fails_without_a_netw
 
 
 def test_a_repository_is_downloaded_without_its_pickles(tmp_path, monkeypatch):
-    asked = []
+    requests = []
 
     def download(source, *, allow_patterns):
-        asked.append((source, allow_patterns))
+        requests.append((source, allow_patterns))
         return str(tmp_path)
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     lines: list[str] = []
     assert find_folder("owner/tiny", log=lines.append) == tmp_path
-    assert asked == [("owner/tiny", [*FILES, INDEX, SHARDS])]
+    assert requests == [("owner/tiny", [*FILES, INDEX, SHARDS])]
     assert lines == ["looking for owner/tiny on the Hugging Face hub"]
 
 
