@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import papers.looped
 import papers.xie2021
 import papers.yang2022
 from benchmarks.__main__ import BENCHMARKS
@@ -107,7 +108,8 @@ def known_options():
     """Every option of every experiment and command, as it is typed."""
     arguments = [getattr(commands, name) for name in dir(commands) if name.endswith("Arguments")]
     typed = [(type(experiment.config), experiment.config) for experiment in EXPERIMENTS.values()]
-    typed += [(cls, None) for cls in (*arguments, papers.xie2021.RobustnessConfig, papers.yang2022.FiguresConfig)]
+    studies = (papers.looped.Study, papers.xie2021.RobustnessConfig, papers.yang2022.FiguresConfig)
+    typed += [(cls, None) for cls in (*arguments, *studies)]
     return {option.name for cls, default in typed for option in options_of(cls, default)}
 
 

@@ -40,10 +40,11 @@ FLOORS = {
     "unrolling": 6,
     "fixed_point": 6,
     "linen": 7,
-    "models": 7,
+    "looped": 7,
     "nnx": 7,
-    "train": 8,
-    "benchmarks": 9,
+    "models": 8,
+    "train": 9,
+    "benchmarks": 10,
 }
 
 

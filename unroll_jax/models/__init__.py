@@ -33,6 +33,8 @@ from unroll_jax.models.language.rotary import SCALINGS, RotaryScaling
 from unroll_jax.models.language.sampling import Sampling
 from unroll_jax.models.language.speculative import Speculated, speculate
 from unroll_jax.models.lista import LISTA
+from unroll_jax.models.looped_network import LoopedNetwork
+from unroll_jax.models.looped_transformer import STARTS, LoopedTransformer
 from unroll_jax.models.opteq_base import WAYS
 from unroll_jax.models.parts import BehindStem
 from unroll_jax.models.segmenters import DeepOptEqSegmenter
@@ -49,6 +51,7 @@ __all__ = [
     "POOLINGS",
     "READINGS",
     "SCALINGS",
+    "STARTS",
     "WAYS",
     "Acceptance",
     "BehindStem",
@@ -68,6 +71,8 @@ __all__ = [
     "Generated",
     "Head",
     "KeyValueCache",
+    "LoopedNetwork",
+    "LoopedTransformer",
     "MonotoneOperatorNetwork",
     "NeuralODE",
     "PatchEmbeddings",

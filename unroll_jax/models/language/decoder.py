@@ -13,10 +13,8 @@ from unroll_jax.models.encoder_parts import check_inputs
 from unroll_jax.models.language.decoder_parts import (
     DecoderConfig,
     causal_mask,
-    fed_forward,
-    grouped_attention,
+    decoder_layer,
     new_layers,
-    queries_keys_values,
     rms_norm,
     rotation,
     segment_positions,
@@ -112,9 +110,7 @@ class Decoder(nn.Module):
         def step(layer: Any, y: jax.Array, x: Any) -> jax.Array:
             angles, mask = x
             cast = jax.tree.map(lambda leaf: leaf.astype(compute), layer)
-            mixed = queries_keys_values(config, cast, y, angles)
-            keys, values = (jnp.swapaxes(part, -2, -3) for part in (mixed.keys, mixed.values))
-            return fed_forward(config, cast, y, grouped_attention(mixed.queries, keys, values, mask))
+            return decoder_layer(config, cast, y, angles, mask)
 
         def measure(layer: Any, y: jax.Array, x: Any) -> Any:
             wide = y.astype(output)

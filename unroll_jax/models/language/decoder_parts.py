@@ -17,6 +17,7 @@ __all__ = [
     "Attended",
     "DecoderConfig",
     "causal_mask",
+    "decoder_layer",
     "dense",
     "fed_forward",
     "grouped_attention",
@@ -159,6 +160,19 @@ def rotation(config: DecoderConfig, positions: Int[Array, "*batch n"], dtype: An
     """Cosines and sines that `queries_keys_values` rotates by, in float32 or wider."""
     frequencies = rotary_frequencies(config.head_size, config.rotary_base, config.rotary_scaling)
     return rotary_angles(positions, frequencies, jnp.promote_types(dtype, jnp.float32))
+
+
+def decoder_layer(
+    config: DecoderConfig,
+    layer: Layer,
+    y: Float[Array, "*batch n d"],
+    angles: tuple[Array, Array],
+    mask: Bool[Array, "*batch n n"],
+) -> Float[Array, "*batch n d"]:
+    """The output of one layer, whose parameters have the dtype of y; ``mask`` marks the tokens that each token sees."""
+    mixed = queries_keys_values(config, layer, y, angles)
+    keys, values = (jnp.swapaxes(part, -2, -3) for part in (mixed.keys, mixed.values))
+    return fed_forward(config, layer, y, grouped_attention(mixed.queries, keys, values, mask))
 
 
 def queries_keys_values(

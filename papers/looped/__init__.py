@@ -1,0 +1,5 @@
+"""Networks whose loops are an argument, on generated tasks: accuracy at more loops than in training."""
+
+from papers.looped.study import Study, evaluate, run, table, train
+
+__all__ = ["Study", "evaluate", "run", "table", "train"]

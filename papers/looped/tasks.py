@@ -1,0 +1,86 @@
+
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+__all__ = ["TASKS", "Batch", "mazes", "prefix_sums"]
+
+
+class Batch(NamedTuple):
+    """Inputs (batch, n, channels), or with two spatial axes, and the class of every position."""
+
+    inputs: np.ndarray
+    targets: np.ndarray
+
+
+def prefix_sums(rng: np.random.Generator, batch: int, size: int) -> Batch:
+    """Strings of ``size`` random bits, as -1 and 1, and the parity of every prefix.
+
+    Source: Schwarzschild et al., "Can you learn an algorithm?" (2021).
+    """
+    bits = rng.integers(0, 2, (batch, size))
+    return Batch((2.0 * bits - 1.0)[..., None].astype(np.float32), np.cumsum(bits, 1) % 2)
+
+
+def mazes(rng: np.random.Generator, batch: int, size: int) -> Batch:
+    """Mazes of ``size`` x ``size`` cells, an odd number, and the cells of the path from start to end.
+
+    A random depth-first search carves the spanning tree of a grid of rooms, every second cell; the path is the only
+    one. Inputs have three channels: open cells, the start, the end.
+
+    Source: the mazes of Schwarzschild et al. (2021), with a start and an end drawn from all rooms.
+    """
+    assert size % 2 == 1, "mazes have an odd number of cells a side"
+    inputs, targets = np.zeros((batch, size, size, 3), np.float32), np.zeros((batch, size, size), int)
+    for maze, path in zip(inputs, targets, strict=True):
+        rooms = [(row, column) for row in range(0, size, 2) for column in range(0, size, 2)]
+        _carve(rng, maze[..., 0], rooms[rng.integers(len(rooms))])
+        start, end = (rooms[place] for place in rng.choice(len(rooms), 2, replace=False))
+        maze[(*start, 1)] = maze[(*end, 2)] = 1.0
+        for cell in shortest_path(maze[..., 0], start, end):
+            path[cell] = 1
+    return Batch(inputs, targets)
+
+
+def shortest_path(free: np.ndarray, start: tuple[int, int], end: tuple[int, int]) -> list[tuple[int, int]]:
+    """The cells of a shortest path, both ends included, by breadth-first search."""
+    before, queue = {start: start}, deque([start])
+    while end not in before:
+        cell = queue.popleft()
+        for neighbour in _neighbours(free.shape, cell, 1):
+            if free[neighbour] and neighbour not in before:
+                before[neighbour] = cell
+                queue.append(neighbour)
+    path = [end]
+    while path[-1] != start:
+        path.append(before[path[-1]])
+    return path
+
+
+def _carve(rng: np.random.Generator, free: np.ndarray, room: tuple[int, int]) -> None:
+    free[room] = 1.0
+    stack = [room]
+    while stack:
+        row, column = stack[-1]
+        closed = [cell for cell in _neighbours(free.shape, stack[-1], 2) if not free[cell]]
+        if not closed:
+            stack.pop()
+            continue
+        room = closed[rng.integers(len(closed))]
+        free[room] = free[(row + room[0]) // 2, (column + room[1]) // 2] = 1.0
+        stack.append(room)
+
+
+def _neighbours(shape: tuple[int, ...], cell: tuple[int, int], distance: int) -> list[tuple[int, int]]:
+    row, column = cell
+    near = [(row + distance, column), (row - distance, column), (row, column + distance), (row, column - distance)]
+    return [(a, b) for a, b in near if 0 <= a < shape[0] and 0 <= b < shape[1]]
+
+
+#: Tasks by their names on the command line.
+TASKS: dict[str, Callable[[np.random.Generator, int, int], Batch]] = {
+    "prefix-sums": prefix_sums,
+    "mazes": mazes,
+}

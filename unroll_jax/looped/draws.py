@@ -1,0 +1,117 @@
+"""Random numbers of loops for training: of all loops, of those before a far start, of segments."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+from unroll_jax.arguments import POSITIVE, at_least, checked, in_interval, one_of, require
+
+__all__ = ["DISTRIBUTIONS", "sample_far_start", "sample_loops", "sample_segment"]
+
+#: Distributions of `sample_loops`.
+DISTRIBUTIONS = ("uniform", "log_normal_poisson")
+
+
+@checked(most=at_least(1), distribution=one_of(DISTRIBUTIONS), least=at_least(1), mean=POSITIVE, spread=at_least(0.0))
+def sample_loops(
+    key: jax.Array,
+    most: int,
+    *,
+    distribution: str = "uniform",
+    least: int = 1,
+    mean: float | None = None,
+    spread: float = 0.5,
+) -> Int[Array, ""]:
+    r"""Draws how many loops a step of training takes.
+
+    "uniform": each number from ``least`` to ``most`` alike. "log_normal_poisson": Huginn's
+
+    .. math:: \tau \sim N(\log \bar r - \tfrac12 \sigma^2, \sigma), \quad r \sim \text{Poisson}(e^\tau) + 1 ,
+
+    cut to that range: most draws below the mean :math:`\bar r + 1`, with a heavy tail.
+
+    Args:
+      key: of the draw.
+      most: largest number.
+      distribution: one of `DISTRIBUTIONS`.
+      least: smallest number, at most ``most``.
+      mean: :math:`\bar r`, of the second one; None is ``most / 2``.
+      spread: :math:`\sigma`, of the second one.
+
+    Returns:
+      An integer; to pass as ``loops`` with ``most``, or through `last_loops`.
+
+    Raises:
+      ValueError: if an option is out of range.
+
+    Source: Geiping et al. (2025), Section 3.3.
+
+    Example:
+      >>> import jax
+      >>> draws = jax.vmap(lambda key: sample_loops(key, 4))(jax.random.split(jax.random.key(0), 100))
+      >>> sorted(set(draws.tolist()))
+      [1, 2, 3, 4]
+    """
+    require(least <= most, "least", f"be at most most={most}", least)
+    if distribution == "uniform":
+        return jax.random.randint(key, (), least, most + 1)
+    of_rate, of_count = jax.random.split(key)
+    average = most / 2 if mean is None else float(mean)
+    rate = jnp.exp(math.log(average) - 0.5 * spread**2 + spread * jax.random.normal(of_rate))
+    return jnp.clip(jax.random.poisson(of_count, rate) + 1, least, most)
+
+
+@checked(horizon=at_least(1), share=in_interval("[0, 1]"))
+def sample_far_start(key: jax.Array, horizon: int, *, share: float = 0.5) -> Int[Array, ""]:
+    """Draws how many loops without gradient come before those that are trained: 0, or from 1 to ``horizon``.
+
+    Args:
+      key: of the draw.
+      horizon: largest number.
+      share: of the steps that begin from a far state, in [0, 1].
+
+    Returns:
+      An integer, to pass as ``free`` of `run_loops`.
+
+    Raises:
+      ValueError: if an option is out of range.
+
+    Source: Anil et al., "Path independent equilibrium models can better exploit test-time computation" (2022), vary
+    the start; Bansal et al. (2022) the number of loops. Both together are ours.
+
+    Example:
+      >>> import jax
+      >>> int(sample_far_start(jax.random.key(0), 60, share=0.0)), int(sample_far_start(jax.random.key(0), 1, share=1.0))
+      (0, 1)
+    """
+    of_start, of_number = jax.random.split(key)
+    far = jax.random.bernoulli(of_start, share)
+    return jnp.where(far, jax.random.randint(of_number, (), 1, horizon + 1), 0)
+
+
+@checked(most=at_least(1))
+def sample_segment(key: jax.Array, most: int) -> tuple[Int[Array, ""], Int[Array, ""]]:
+    """Draws a segment of loops for the progressive loss: n from 0 to ``most - 1``, k from 1 to ``most - n``.
+
+    Args:
+      key: of the draw.
+      most: loops of training.
+
+    Returns:
+      ``(free, loops)``: n loops without gradient, then k with, of `run_loops`.
+
+    Raises:
+      ValueError: if ``most`` is below 1.
+
+    Source: Bansal et al. (2022), Algorithm 1.
+
+    Example:
+      >>> import jax
+      >>> [int(number) for number in sample_segment(jax.random.key(0), 1)]
+      [0, 1]
+    """
+    of_free, of_loops = jax.random.split(key)
+    free = jax.random.randint(of_free, (), 0, most)
+    return free, jax.random.randint(of_loops, (), 1, most - free + 1)
