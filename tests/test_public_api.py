@@ -31,7 +31,7 @@ NAMES = {
             Sides disturbances in_coordinates perturbations
         """,
         "0.3.0": """
-            augmented_lagrangian constraint_report implicit_argmin implicit_root multipliers_of primal_dual prox
+            augmented_lagrangian constraint_report implicit_argmin implicit_root looped multipliers_of primal_dual prox
             prox_gradient
         """,
     },
@@ -113,6 +113,12 @@ NAMES = {
             Equilibrium
         """,
     },
+    "unroll_jax.looped": {
+        "0.3.0": """
+            DISTRIBUTIONS GRADIENTS Loops all_loops_loss last_loops never_rise path_independence progressive_loss
+            run_loops sample_far_start sample_loops sample_segment
+        """,
+    },
     "unroll_jax.models": {
         "0.1.0": """
             ACTIVATIONS POOLINGS WAYS BehindStem Classifier DeepOptEq DeepOptEqSegmenter Encoder EncoderConfig
@@ -126,6 +132,9 @@ NAMES = {
             acceptance choose_draft cosine_atoms cosine_bases decode decoder_logits decoder_readout
             dictionary_bases empty_cache expected_speedup expected_tokens generate low_rank_changes
             merged_changes rms_norm speculate tokens_a_call weight_costs with_changes
+        """,
+        "0.3.0": """
+            STARTS LoopedNetwork LoopedTransformer
         """,
     },
     "unroll_jax.nnx": {

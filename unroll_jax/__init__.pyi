@@ -5,6 +5,7 @@ from . import constrained as constrained
 from . import disturbances as disturbances
 from . import energies as energies
 from . import fixed_point as fixed_point
+from . import looped as looped
 from . import perturbations as perturbations
 from . import prox as prox
 from .alternation import alternating as alternating

@@ -1,3 +1,4 @@
+"""Tasks that need depth, generated in NumPy: parities of prefixes and paths through mazes."""
 
 from collections import deque
 from collections.abc import Callable

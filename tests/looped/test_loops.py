@@ -175,7 +175,7 @@ def test_blocks_of_other_libraries_loop():
 
 
 def test_loops_of_a_certified_hopfield_layer_never_raise_its_energy(getkey):
-    """The concave part adds no curvature: smoothness 1, that of the quadratic part, proves the descent of every loop."""
+    """The concave part adds no curvature: smoothness 1, that of the quadratic part, proves descent."""
     descent, y, x = uj.DESCENTS["hopfield"].example(getkey(), (2,))
     params = descent.init(getkey())
     certificate = uj.certify(descent, params, y, x, smoothness=1.0, num_layers=30)

@@ -1,5 +1,7 @@
 """Models with the number of loops as an argument: against loops in NumPy, causal, carried on, and differentiated."""
 
+import operator
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -51,7 +53,7 @@ def by_hand(params, tokens, loops, causal):
 
     def layers(stacked, y):
         for place in range(len(jax.tree.leaves(stacked)[0])):
-            y = decoder_layer(CONFIG, jax.tree.map(lambda leaf: leaf[place], stacked), y, angles, mask)
+            y = decoder_layer(CONFIG, jax.tree.map(operator.itemgetter(place), stacked), y, angles, mask)
         return y
 
     e = layers(params["prelude"], params["embedding"][tokens])
@@ -117,7 +119,6 @@ def test_the_implicit_gradient_of_the_transformer_is_that_of_many_loops(x64):
     model = LoopedTransformer(CONFIG, param_dtype=jnp.float64)
     variables = model.init(jax.random.key(0), TOKENS, loops=1)
     # Half of the injection's share of the state: the block contracts, so that an equilibrium exists.
-    variables = jax.tree.map(lambda leaf: leaf, variables)
     kernel = variables["params"]["injection"]["kernel"]
     variables["params"]["injection"]["kernel"] = kernel.at[:8].multiply(0.3)
 

@@ -83,8 +83,8 @@ def sample_far_start(key: jax.Array, horizon: int, *, share: float = 0.5) -> Int
 
     Example:
       >>> import jax
-      >>> int(sample_far_start(jax.random.key(0), 60, share=0.0)), int(sample_far_start(jax.random.key(0), 1, share=1.0))
-      (0, 1)
+      >>> [int(sample_far_start(jax.random.key(0), 1, share=share)) for share in (0.0, 1.0)]
+      [0, 1]
     """
     of_start, of_number = jax.random.split(key)
     far = jax.random.bernoulli(of_start, share)

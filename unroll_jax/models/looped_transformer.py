@@ -129,9 +129,7 @@ class LoopedTransformer(nn.Module):
         params = jax.tree.map(lambda leaf: leaf.astype(compute), params)
         e = params["embedding"][tokens]
         if self.prelude_layers:
-            e, _ = unroll(
-                layer, params["prelude"], e, seen, num_layers=self.prelude_layers, tied=False, record=None
-            )
+            e, _ = unroll(layer, params["prelude"], e, seen, num_layers=self.prelude_layers, tied=False, record=None)
         state = self._first(e, key) if state is None else state.astype(compute)
         check_shape("state", state, e.shape, ", of tokens and dim")
         head = params.get("head", params)["embedding"]
