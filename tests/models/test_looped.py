@@ -56,8 +56,8 @@ def by_hand(params, tokens, loops, causal):
             y = decoder_layer(CONFIG, jax.tree.map(operator.itemgetter(place), stacked), y, angles, mask)
         return y
 
-    e = layers(params["prelude"], params["embedding"][tokens])
-    h, logits = rms_norm(e, jnp.ones(8), CONFIG.norm_epsilon), []
+    e = rms_norm(layers(params["prelude"], params["embedding"][tokens]), jnp.ones(8), CONFIG.norm_epsilon)
+    h, logits = e, []
     for _ in range(loops + 1):
         logits.append(h @ params["head"]["embedding"].T)
         mixed = h @ params["injection"]["kernel"][:8] + e @ params["injection"]["kernel"][8:]

@@ -27,7 +27,7 @@ from unroll_jax.unrolling import unroll
 
 __all__ = ["STARTS", "LoopedTransformer"]
 
-#: States before the first loop of `LoopedTransformer`: zeros, the prelude's output, or noise.
+#: States before the first loop of `LoopedTransformer`: zeros, the input e, or noise.
 STARTS = ("zeros", "prelude", "noise")
 
 _INITIAL = nn.initializers.normal(0.02)
@@ -36,10 +36,10 @@ _INITIAL = nn.initializers.normal(0.02)
 class LoopedTransformer(nn.Module):
     r"""Embeddings and a prelude, a tied block that sees the prelude's output at every loop, and one readout for all.
 
-    .. math:: e = P(\text{tokens}) , \quad h_{l+1} = \text{Norm}(B(A [h_l, e])) , \quad z_l = Q\, h_l ,
+    .. math:: e = \text{Norm}(P(\text{tokens})) , \quad h_{l+1} = \text{Norm}(B(A [h_l, e])) , \quad z_l = Q\, h_l ,
 
     where P and B are layers of Llama (`Decoder`), A is a product without bias from 2 d to d coordinates, and Norm an
-    RMS norm, which keeps the state's size for any number of loops. The parameters are ``embedding``, ``prelude`` and
+    RMS norm: input and state keep their size, that of each other, for any number of loops. The parameters are ``embedding``, ``prelude`` and
     ``layers`` (stacked layers), ``injection.kernel`` (2 dim, dim), ``norm.scale``, and ``head.embedding``
     (vocabulary_size, dim) unless the configuration ties it.
 
@@ -130,6 +130,7 @@ class LoopedTransformer(nn.Module):
         e = params["embedding"][tokens]
         if self.prelude_layers:
             e, _ = unroll(layer, params["prelude"], e, seen, num_layers=self.prelude_layers, tied=False, record=None)
+        e = rms_norm(e, jnp.ones(config.dim, compute), config.norm_epsilon)
         state = self._first(e, key) if state is None else state.astype(compute)
         check_shape("state", state, e.shape, ", of tokens and dim")
         head = params.get("head", params)["embedding"]
@@ -142,7 +143,7 @@ class LoopedTransformer(nn.Module):
 
     def _first(self, e: jax.Array, key: jax.Array | None) -> jax.Array:
         if self.start == "prelude":
-            return rms_norm(e, jnp.ones(e.shape[-1], e.dtype), self.config.norm_epsilon)
+            return e
         if self.start == "zeros":
             return jnp.zeros_like(e)
         if key is None:
