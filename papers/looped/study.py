@@ -24,6 +24,7 @@ from unroll_jax.constrained import (
     tail_mean,
 )
 from unroll_jax.looped import (
+    Loops,
     all_loops_loss,
     never_rise,
     path_independence,
@@ -77,7 +78,7 @@ class Study:
     """Folder for the results, a JSON file a run; the table has a row for each method in it."""
 
 
-def network(study: Study) -> LoopedNetwork:
+def network(study: Study) -> Any:
     """The network of a task: strings have one axis and parities two classes, mazes two axes and two classes."""
     return LoopedNetwork(study.width, num_outputs=2, ndim=1 if study.task == "prefix-sums" else 2)
 
@@ -130,7 +131,9 @@ def train(study: Study) -> Any:
         elif study.method == "random":
             loops, most = sample_loops(of_loops, study.loops, least=min(FEWEST, study.loops)), study.loops
         options = {"loops": loops, "free": free, "most": most}
-        losses, sizes = model.apply(params, batch.inputs, record=losses_and_sizes(batch.targets), **options).records
+        losses, sizes = model.apply(
+            params, batch.inputs, record=losses_and_sizes(jnp.asarray(batch.targets)), **options
+        ).records
         means = jnp.mean(losses, axis=1)
         if study.method == "all":
             return all_loops_loss(means), None
@@ -159,7 +162,7 @@ def train(study: Study) -> Any:
     return carried[0]
 
 
-def evaluate(study: Study, params: Any, size: int) -> dict[str, list[float]]:
+def evaluate(study: Study, params: Any, size: int) -> dict[str, Any]:
     """Shares of examples all of whose positions are right, by loops, and the agreement of states from four starts."""
     model = network(study)
     inputs, targets = TASKS[study.task](np.random.default_rng(2**31 + size), study.test_examples, size)
@@ -170,7 +173,7 @@ def evaluate(study: Study, params: Any, size: int) -> dict[str, list[float]]:
         return jnp.mean(jnp.all(right, axis=tuple(range(1, right.ndim))))
 
     @jax.jit
-    def run(params: Any, inputs: jax.Array) -> tuple[jax.Array, jax.Array, list[jax.Array]]:
+    def run(params: Any, inputs: jax.Array) -> tuple[jax.Array, jax.Array, list[Loops]]:
         result = model.apply(params, inputs, loops=max(numbers), record=solved)
         state, apart = result.state, study.loops * 8
         noise = jax.nn.relu(jax.random.normal(jax.random.key(0), state.shape))
