@@ -1,6 +1,7 @@
 """Trains a looped network on a generated task in one of the field's ways, and measures it at more loops."""
 
 import dataclasses
+import functools
 import json
 import sys
 import time
@@ -15,7 +16,6 @@ import optax
 
 from papers.looped.tasks import TASKS, Batch
 from unroll_jax.constrained import (
-    DualState,
     dual_ascent,
     dual_optimizer,
     lagrangian,
@@ -111,6 +111,32 @@ def violations(study: Study, losses: jax.Array, sizes: jax.Array) -> dict[str, j
     }
 
 
+def objective(
+    params: Any, multipliers: Any, batch: Batch, key: jax.Array, *, study: Study
+) -> tuple[jax.Array, dict[str, jax.Array] | None]:
+    """The loss of a step of training, and the violations of its window: those of constraints elsewhere are 0."""
+    of_start, of_loops = jax.random.split(key)
+    free = sample_far_start(of_start, study.far) if study.far else 0
+    loops, most = study.loops, None
+    if study.method == "progressive":
+        segment, loops = sample_segment(of_loops, study.loops)
+        free, most = free + segment, study.loops
+    elif study.method == "random":
+        loops, most = sample_loops(of_loops, study.loops, least=min(FEWEST, study.loops)), study.loops
+    record = losses_and_sizes(jnp.asarray(batch.targets))
+    options = {"loops": loops, "free": free, "most": most, "record": record}
+    losses, sizes = network(study).apply(params, batch.inputs, **options).records
+    means = jnp.mean(losses, axis=1)
+    if study.method == "all":
+        return all_loops_loss(means), None
+    if study.method != "constrained":
+        return means[-1], None
+    near, both = jnp.asarray(free) == 0, violations(study, losses, sizes)
+    # Violations of the other kind of window are 0: its integrals keep their values, its proportional parts end.
+    masked = both | {"near": jnp.where(near, both["near"], 0.0), "far": jnp.where(near, 0.0, both["far"])}
+    return lagrangian(means[-1], masked, multipliers), masked
+
+
 def train(study: Study) -> Any:
     """Trains a network; returns its variables."""
     model, rng = network(study), np.random.default_rng(study.seed)
@@ -120,33 +146,11 @@ def train(study: Study) -> Any:
     key = jax.random.key(study.seed)
     params = model.init(key, TASKS[study.task](rng, 1, study.size).inputs, loops=1)
     duals = ascent.init({name: jnp.zeros(study.loops) for name in ("near", "far", "state")})
-
-    def objective(params: Any, duals: DualState, batch: Batch, key: jax.Array) -> tuple[jax.Array, Any]:
-        of_start, of_loops = jax.random.split(key)
-        free = sample_far_start(of_start, study.far) if study.far else 0
-        loops, most = study.loops, None
-        if study.method == "progressive":
-            segment, loops = sample_segment(of_loops, study.loops)
-            free, most = free + segment, study.loops
-        elif study.method == "random":
-            loops, most = sample_loops(of_loops, study.loops, least=min(FEWEST, study.loops)), study.loops
-        options = {"loops": loops, "free": free, "most": most}
-        losses, sizes = model.apply(
-            params, batch.inputs, record=losses_and_sizes(jnp.asarray(batch.targets)), **options
-        ).records
-        means = jnp.mean(losses, axis=1)
-        if study.method == "all":
-            return all_loops_loss(means), None
-        if study.method != "constrained":
-            return means[-1], None
-        near, both = jnp.asarray(free) == 0, violations(study, losses, sizes)
-        # A window sees its own multipliers: those of the other are neither used nor moved.
-        masked = both | {"near": jnp.where(near, both["near"], 0.0), "far": jnp.where(near, 0.0, both["far"])}
-        return lagrangian(means[-1], masked, duals.multipliers), masked
+    gradient = jax.value_and_grad(functools.partial(objective, study=study), has_aux=True)
 
     def step(carried: Any, each: Any) -> tuple[Any, jax.Array]:
         (params, state, duals), (batch, key) = carried, each
-        (value, masked), grads = jax.value_and_grad(objective, has_aux=True)(params, duals, batch, key)
+        (value, masked), grads = gradient(params, duals.multipliers, batch, key)
         updates, state = optimizer.update(grads, state, params)
         duals = duals if masked is None else ascent.update(duals, masked)
         return (optax.apply_updates(params, updates), state, duals), value

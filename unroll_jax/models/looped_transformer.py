@@ -39,7 +39,7 @@ class LoopedTransformer(nn.Module):
     .. math:: e = \text{Norm}(P(\text{tokens})) , \quad h_{l+1} = \text{Norm}(B(A [h_l, e])) , \quad z_l = Q\, h_l ,
 
     where P and B are layers of Llama (`Decoder`), A is a product without bias from 2 d to d coordinates, and Norm an
-    RMS norm: input and state keep their size, that of each other, for any number of loops. The parameters are ``embedding``, ``prelude`` and
+    RMS norm: input and state keep one size for any number of loops. The parameters are ``embedding``, ``prelude`` and
     ``layers`` (stacked layers), ``injection.kernel`` (2 dim, dim), ``norm.scale``, and ``head.embedding``
     (vocabulary_size, dim) unless the configuration ties it.
 
