@@ -48,7 +48,7 @@ def test_states_are_those_of_a_python_loop(batch, remat, x64):
 def test_free_loops_come_before_the_others(x64):
     params, h, x = arguments(3)
     states = python_loop(params, h, x, 9)
-    for free in (4, jnp.int32(4)):
+    for free in (4, np.int64(4), jnp.int32(4)):
         result = run_loops(block, params, h, x, loops=5, free=free, record=lambda h: h)
         chex.assert_trees_all_close(result.records, states[4:], rtol=1e-12)
     assert run_loops(block, params, h, x, loops=5).records is None

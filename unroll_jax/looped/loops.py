@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from unroll_jax.arguments import at_least, check, checked, one_of, require
 from unroll_jax.descent import Descent, Params
@@ -104,8 +105,7 @@ def run_loops(
     step = block.step if isinstance(block, Descent) else block
     check_state("state", state)
     state = jax.tree.map(jnp.asarray, state)
-    _check_number("free", free, least=0)
-    _check_number("loops", loops, least=1)
+    free, loops = _as_number("free", free, least=0), _as_number("loops", loops, least=1)
     check_step(state, jax.eval_shape(lambda h: step(params, h, x), state), what="block")
     if not (isinstance(free, int) and free == 0):
         state = _without_gradient(lambda h: step(params, h, x), state, free)
@@ -144,12 +144,14 @@ def last_loops(total: Any, window: int) -> tuple[Any, Any]:
     return jnp.maximum(total - window, 0), jnp.minimum(total, window)
 
 
-def _check_number(name: str, value: Any, *, least: int) -> None:
-    traced = hasattr(value, "dtype") and jnp.issubdtype(value.dtype, jnp.integer) and jnp.shape(value) == ()
-    if not traced and (isinstance(value, bool) or not isinstance(value, int)):
+def _as_number(name: str, value: Any, *, least: int) -> Any:
+    """A known number of loops as an int, checked; a traced one, or an array of JAX, as it is."""
+    if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jnp.integer) and value.shape == ():
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise TypeError(f"{name} must be an integer, got {value!r}")
-    if not traced:
-        check(name, value, at_least(least))
+    check(name, value, at_least(least))
+    return int(value)
 
 
 def _without_gradient(step: Callable[[Any], Any], state: Any, free: Any) -> Any:
