@@ -2,13 +2,16 @@
 
 Classifiers and segmenters of images are called as ``(logits, info) = module.apply(variables, x)``: ``info`` is an
 `EquilibriumInfo` where features are an equilibrium, and None where they are not. `Classifier` and `UnrolledClassifier`,
-of text, return the logits of every layer; `Decoder`, of language, the hidden states.
+of text, return the logits of every layer; `Decoder`, of language, the hidden states. `LoopedTransformer` and
+`LoopedNetwork` take the number of loops as an argument, and return a `Loops`.
 
 Example:
   >>> sorted(ACTIVATIONS), sorted(POOLINGS), WAYS
   (['gelu', 'gelu_tanh', 'relu', 'silu'], ['first', 'mean'], ('implicit', 'unrolled', 'averaged'))
   >>> READINGS, SCALINGS, NO_TOKEN  # of `ViTConfig`, of `RotaryScaling`, behind the ends of answers
   (('state', 'residual', 'linear'), ('linear', 'llama3'), -1)
+  >>> STARTS  # of `LoopedTransformer`
+  ('zeros', 'prelude', 'noise')
 """
 
 from unroll_jax.models.baselines.feedforward_network import FeedForwardNetwork
