@@ -144,7 +144,7 @@ def train(study: Study) -> Any:
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(schedule))
     ascent = dual_ascent(dual_optimizer("pi", 0.1, proportional_gain=1.0, cap=10.0), cap=10.0)
     key = jax.random.key(study.seed)
-    params = model.init(key, TASKS[study.task](rng, 1, study.size).inputs, loops=1)
+    params = model.init(key, jnp.asarray(TASKS[study.task](rng, 1, study.size).inputs), loops=1)
     duals = ascent.init({name: jnp.zeros(study.loops) for name in ("near", "far", "state")})
     gradient = jax.value_and_grad(functools.partial(objective, study=study), has_aux=True)
 
@@ -186,7 +186,7 @@ def evaluate(study: Study, params: Any, size: int) -> dict[str, Any]:
         ends = [model.apply(params, inputs, state=start, loops=apart, record=solved) for start in starts]
         return result.records, jnp.sqrt(jnp.mean(state**2)), ends
 
-    accuracies, size_of_state, ends = run(params, inputs)
+    accuracies, size_of_state, ends = run(params, jnp.asarray(inputs))
     agreement = path_independence(jnp.stack([end.state for end in ends]))
     return {
         "loops": numbers,

@@ -115,6 +115,7 @@ def test_bfloat16_reads_out_in_float32():
     assert float(jnp.abs(result.records - full).max()) < 0.05 * float(jnp.abs(full).max()) + 0.01
 
 
+@pytest.mark.slow
 def test_the_implicit_gradient_of_the_transformer_is_that_of_many_loops(x64):
     model = LoopedTransformer(CONFIG, param_dtype=jnp.float64)
     variables = model.init(jax.random.key(0), TOKENS, loops=1)

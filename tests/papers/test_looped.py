@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -43,11 +44,11 @@ def test_tasks_are_those_of_their_seed(name):
 def test_bounds_fall_to_the_floor_and_windows_may_not_rise():
     study = dataclasses.replace(TINY, loops=10)
     losses, sizes = np.full((11, 4), 0.02), np.full((11, 4), 10.0)
-    met = violations(study, losses, sizes)
+    met = violations(study, jnp.asarray(losses), jnp.asarray(sizes))
     assert {name: value.shape for name, value in met.items()} == {"near": (10,), "far": (10,), "state": (10,)}
     assert max(float(np.max(value)) for value in met.values()) <= 1e-6
     losses[10, 0] = 0.04  # one of four samples, the worst quarter
-    risen = violations(study, losses, sizes)
+    risen = violations(study, jnp.asarray(losses), jnp.asarray(sizes))
     assert np.isclose(float(risen["far"][-1]), 1.0, atol=1e-5)
     assert np.isclose(float(risen["near"][-1]), 0.25, atol=1e-5)
 
