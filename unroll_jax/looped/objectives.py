@@ -77,7 +77,9 @@ def all_loops_loss(losses: Float[Array, "loops_and_one"], weights: Any = None) -
 
 
 @checked(alpha=in_interval("[0, 1]"))
-def progressive_loss(last: Float[Array, ""], segment: Float[Array, ""], *, alpha: float = 1.0) -> Float[Array, ""]:
+def progressive_loss(
+    last: float | Float[Array, ""], segment: float | Float[Array, ""], *, alpha: float = 1.0
+) -> float | Float[Array, ""]:
     """The progressive loss, ``(1 - alpha) last + alpha segment``.
 
     Args:
