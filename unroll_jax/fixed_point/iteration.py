@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from unroll_jax.fixed_point.problem import Point, Problem, SolveInfo, Solver, judge, norm, per_example
 from unroll_jax.fixed_point.progress import (
@@ -16,6 +16,7 @@ from unroll_jax.fixed_point.progress import (
     at_the_cap,
     begin,
     extend,
+    looks,
     near_zero,
     relative,
 )
@@ -29,6 +30,37 @@ class _Carry(NamedTuple):
     memory: Any
     progress: Progress
     steps: Array
+
+
+class _Rule(NamedTuple):
+    """When rows end, see `run`: as soon as `advance` finds it, or after ``max_steps``."""
+
+    tol: float
+    max_steps: int
+    epsilon: float
+    scale: Float[Array, " b"] | None
+    offset: float
+    nought: float
+    floor: float
+    rounding: float
+
+    def look(self, progress: Progress, z: Float[Array, "b m"], fz: Float[Array, "b m"]) -> tuple[Progress, Array]:
+        """The progress after the evaluation f(z), and the residuals of z."""
+        return advance(
+            progress,
+            z,
+            norm(fz - z),
+            norm(fz) if self.scale is None else jnp.where(self.scale > 0.0, self.scale, 1.0),
+            tol=self.tol,
+            epsilon=self.epsilon,
+            floor=self.floor,
+            patience=STALL_PATIENCE,
+            offset=self.offset,
+            nought=self.nought,
+        )
+
+    def unfinished(self, carry: _Carry) -> Bool[Array, ""]:
+        return jnp.any(carry.progress.going) & (carry.number < self.max_steps)
 
 
 def run(
@@ -52,49 +84,58 @@ def run(
     if solver.whole is not None:
         return _run_whole(problem, z, solver.whole, tol, max_steps, offset)
     nought = min(tol, 0.5 * problem.epsilon) if scale is None and atol is None else 0.0
-
     floor, rounding = (problem.floor, 0.5 * problem.epsilon) if scale is None else (jnp.inf, 0.0)
-
-    def unfinished(carry: _Carry) -> Array:
-        return jnp.any(carry.progress.going) & (carry.number < max_steps)
-
-    def step(carry: _Carry, update: Callable[[Point, Any], tuple[Array, Any]]) -> _Carry:
-        fz = problem.apply(carry.z)
-        steps = carry.steps + carry.progress.going
-        progress, residual = advance(
-            carry.progress,
-            carry.z,
-            norm(fz - carry.z),
-            norm(fz) if scale is None else jnp.where(scale > 0.0, scale, 1.0),
-            tol=tol,
-            epsilon=problem.epsilon,
-            floor=floor,
-            patience=STALL_PATIENCE,
-            offset=offset,
-            nought=nought,
-        )
-        z, memory = update(Point(carry.z, fz, residual, progress.going, carry.number), carry.memory)
-        z = per_example(progress.going, z, carry.z)
-        return _Carry(carry.number + 1, z, memory, progress, steps)
-
+    rule = _Rule(tol, max_steps, problem.epsilon, scale, offset, nought, floor, rounding)
     progress = begin(z, norm(z) if scale is None else jnp.full_like(scale, jnp.inf))
-    start = _Carry(jnp.zeros((), jnp.int32), z, (), progress, jnp.zeros_like(progress.since))
-
-    def iterate(start: _Carry) -> _Carry:
-        def update(point: Point, memory: Any) -> tuple[Array, Any]:
-            return solver.update(problem, point._replace(number=point.number - start.number), memory)
-
-        with_memory = start._replace(memory=solver.init(start.z))
-        return jax.lax.while_loop(unfinished, lambda carry: step(carry, update), with_memory)._replace(memory=())
-
+    carry = _Carry(jnp.max(progress.since, initial=0), z, (), progress, jnp.zeros_like(progress.since))
     if solver.plain is None:
-        end = iterate(start)
+        end = _iterate(problem, solver, rule, carry)
     else:  # a loop of one turn or none, which makes no memory where plain steps have done
-        end = jax.lax.while_loop(unfinished, iterate, _plain_steps(step, unfinished, start, solver.plain))
+        after = _plain_steps(problem, rule, carry, solver.plain)
+        end = jax.lax.while_loop(rule.unfinished, lambda carry: _iterate(problem, solver, rule, carry), after)
     residual, status = end.progress.residual, at_the_cap(end.progress, floor, rounding)
     if nought:
         residual, status = near_zero(end.progress, status, tol)
     return end.progress.best, SolveInfo(residual, end.steps, status)
+
+
+def _iterate(problem: Problem, solver: Solver, rule: _Rule, start: _Carry) -> _Carry:
+    """Steps of the solver until every row has ended."""
+
+    def body(carry: _Carry) -> _Carry:
+        fz = problem.apply(carry.z)
+        progress, residual = rule.look(carry.progress, carry.z, fz)
+        point = Point(carry.z, fz, residual, progress.going, carry.number - start.number)
+        z, memory = solver.update(problem, point, carry.memory)
+        z = per_example(progress.going, z, carry.z)
+        return _Carry(carry.number + 1, z, memory, progress, carry.steps + carry.progress.going)
+
+    with_memory = start._replace(memory=solver.init(start.z))
+    return jax.lax.while_loop(rule.unfinished, body, with_memory)._replace(memory=())
+
+
+def _plain_steps(problem: Problem, rule: _Rule, start: _Carry, fall: float) -> _Carry:
+    """Steps z' = f(z) until they have not made the least residual of every active row ``fall`` times smaller each.
+
+    Residuals are not looked at after each step, which would cost as much as a small step does, see `looks`.
+    """
+
+    def body(carry: tuple[_Carry, Array, Array]) -> tuple[_Carry, Array, Array]:
+        before, count, _ = carry
+        going = before.progress.going
+
+        def step(_: Any, pair: tuple[Array, Array]) -> tuple[Array, Array]:
+            return pair[1], per_example(going, problem.apply(pair[1]), pair[1])
+
+        z, fz = jax.lax.fori_loop(0, count, step, (before.z, before.z))
+        progress, _ = rule.look(before.progress, z, fz)
+        after = _Carry(before.number + count, fz, (), progress, before.steps + count * going)
+        following, quick = looks(before.progress.residual, progress.residual, rule.tol, progress.going, count, fall)
+        return after, jnp.minimum(following, jnp.maximum(rule.max_steps - after.number, 1)), quick
+
+    quick = jnp.all(start.progress.going)  # which they all do
+    begin = (start, start.number + 1, quick)
+    return jax.lax.while_loop(lambda carry: rule.unfinished(carry[0]) & carry[2], body, begin)[0]
 
 
 def unroll_solver(
@@ -123,21 +164,6 @@ def unroll_solver(
     steps = jnp.full(z.shape[0], num_steps, jnp.int32)
     idle = num_steps - 1 - jnp.argmin(residuals, axis=0) >= IDLE_AT_THE_CAP
     return z, judge(residuals[-1], steps, tol, problem.epsilon, idle)
-
-
-def _plain_steps(
-    step: Callable[..., _Carry], unfinished: Callable[[_Carry], Array], start: _Carry, fall: float
-) -> _Carry:
-    """Steps z' = f(z) until one has not made the least residual of every active row ``fall`` times smaller."""
-
-    def body(carry: tuple[_Carry, Array]) -> tuple[_Carry, Array]:
-        before, _ = carry
-        after = step(before, lambda point, memory: (point.fz, memory))
-        fell = after.progress.residual <= before.progress.residual / fall
-        return after, jnp.all(fell | ~after.progress.going)
-
-    quick = jnp.all(start.progress.going)  # which they all do
-    return jax.lax.while_loop(lambda carry: unfinished(carry[0]) & carry[1], body, (start, quick))[0]
 
 
 def _run_whole(

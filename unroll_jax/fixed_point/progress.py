@@ -17,6 +17,7 @@ __all__ = [
     "at_the_cap",
     "begin",
     "extend",
+    "looks",
     "near_zero",
     "relative",
     "vanishing",
@@ -30,6 +31,7 @@ RUNNING = -1
 IDLE_AT_THE_CAP = 3  # steps without a better residual, near round-off, after which a row that is cut off had stalled
 PLATEAU = 2.0  # the relative residual may vary so much while a state goes to 0
 SHRUNK = 4.0  # times smaller is a step, in the same time, than where the plateau began
+UNSEEN = 8  # steps of a quick contraction between two looks at its residuals, at most
 STALL_PATIENCE = 10  # steps without a better residual, near round-off, after which there is none to be had
 
 
@@ -163,3 +165,30 @@ def extend(reach: Float[Array, " b"], step: Float[Array, " b"], first: Bool[Arra
     extrapolation has gone far astray, one step tells nothing about the size of a fixed point.
     """
     return jnp.fmax(reach, jnp.where(first, step, jnp.minimum(step, 2.0 * reach)))
+
+
+def looks(
+    before: Float[Array, " b"],
+    after: Float[Array, " b"],
+    bound: float | Float[Array, " b"],
+    going: Bool[Array, " b"],
+    count: Int[Array, ""],
+    fall: float,
+) -> tuple[Int[Array, ""], Bool[Array, ""]]:
+    """How many plain steps to take until the next look at residuals, and whether the last were quick.
+
+    As many as take every row to its bound at the rate of the last ones, but at most twice as many as those were, and at
+    most `UNSEEN`.
+
+    Args:
+      before: residuals at the look before.
+      after: residuals now, ``count`` steps later.
+      bound: where rows have converged.
+      going: rows that have not.
+      count: steps since the look before.
+      fall: how many times smaller each step must have made every residual to be quick.
+    """
+    share = (after / before) ** (1.0 / count.astype(after.dtype))
+    left = jnp.where(going, jnp.log(bound / after) / jnp.log(share), 0.0)
+    following = jnp.clip(jnp.ceil(jnp.max(left, initial=0.0)), 1.0, UNSEEN).astype(count.dtype)
+    return jnp.minimum(following, 2 * count), jnp.all((share <= 1.0 / fall) | ~going)
