@@ -1,6 +1,7 @@
 """Solves that do not converge: an error, a warning or accepted, as asked, in both passes, under every transform."""
 
 import re
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +12,9 @@ import unroll_jax as uj
 from tests.fixed_point.problems import finish, inputs, relative_error, skew_weights, tanh_step
 from unroll_jax import fixed_point
 from unroll_jax.fixed_point import STATUS, ConvergenceError, ConvergenceWarning
-from unroll_jax.fixed_point.checks import report_outcome
+from unroll_jax.fixed_point.checks import Reporting, report_outcome
 from unroll_jax.fixed_point.problem import SolveInfo
+from unroll_jax.fixed_point.reports import call_site
 
 FORWARD = {"max_steps": 2, "solver": "picard"}
 BACKWARD = {"adjoint_max_steps": 1, "adjoint_tol": 1e-6}
@@ -77,6 +79,36 @@ def test_the_default_warns():
         finish(jax.jit(lambda x: value(x, **FORWARD))(draw(4)))
 
 
+def test_a_line_of_the_user_warns_once_by_default_and_its_warning_names_it():
+    run = jax.jit(lambda x: value(x, **FORWARD)[0])
+    with warnings.catch_warnings(record=True, action="default") as caught:
+        for scale in (1.0, 2.0, 3.0):
+            finish(run(scale * draw(4)))
+    assert [warning.filename for warning in caught] == [__file__]
+
+
+PARTS = {
+    "steps": lambda x: value(x, **FORWARD)[1].steps,
+    "a gradient that holds no state": jax.grad(lambda x: linear(x).sum()),
+    "a derivative forward": lambda x: jax.jvp(lambda x: linear(x, forward_mode=True), (x,), (x,))[1],
+}
+
+
+def linear(x, **options):
+    return uj.equilibrium(lambda w, z, x: 0.5 * z + x, (), 0.0 * x, x, batch_ndim=1, **FORWARD, **options)[0]
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_program_warns_of_the_forward_solve_whichever_part_of_it_is_kept(part):
+    with pytest.warns(ConvergenceWarning, match="^equilibrium: .* after 2 steps that contract by 0.* each"):
+        finish(jax.jit(PARTS[part])(draw(4)))
+
+
+def test_a_map_that_does_not_contract_is_told_so():
+    with pytest.warns(ConvergenceWarning, match="do not contract .*spectral_normalise"):
+        uj.equilibrium(lambda p, z, x: 1.0 - 2.0 * z, (), jnp.zeros((2, 3)), batch_ndim=1, **FORWARD)
+
+
 def test_under_vmap_all_examples_are_reported_at_once():
     with pytest.warns(ConvergenceWarning, match="of 6 examples") as caught:
         finish(jax.jit(jax.vmap(jax.vmap(lambda x: value(x, **FORWARD)[0])))(draw(2, 3)))
@@ -101,7 +133,7 @@ def test_info_says_which_examples_failed_and_how():
 def outcome(residual, statuses):
     status = np.array([STATUS.index(name) for name in statuses], np.int32)
     info = SolveInfo(np.asarray(residual, np.float32), np.full(len(residual), 7, np.int32), status)
-    report_outcome(info, what="solve", advice="raise max_steps", tol=1e-5, on_failure="error")
+    report_outcome((), info, "solve", "raise max_steps", Reporting("error", 1e-5, call_site()))
 
 
 @pytest.mark.usefixtures("unchecked")

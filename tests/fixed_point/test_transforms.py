@@ -1,6 +1,7 @@
 """Under every transform the value, its info and its gradient are those of the plain call."""
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -82,3 +83,24 @@ def test_a_second_call_with_the_same_shapes_does_not_trace_again():
     once = len(traces)
     run(jnp.asarray(np.asarray(x) + 1.0))
     assert len(traces) == once
+
+
+OPTEQ = uj.energies.opteq(3, 3, 3)
+SOLVES = {
+    "a step": lambda weight, x: uj.equilibrium(tanh_step, weight, 0.0 * x, x, batch_ndim=1)[0],
+    "a factored layer": lambda W, x: uj.equilibrium(
+        OPTEQ, uj.energies.OptEqParams(W, jnp.eye(3), jnp.ones(3)), 0.0 * x, x
+    )[0],
+    "unrolled steps": lambda weight, x: uj.unroll(tanh_step, weight, 0.0 * x, x, num_layers=3, record=None)[0],
+}
+
+
+@pytest.mark.parametrize("name", SOLVES)
+def test_values_and_gradients_are_exported_by_default_with_a_symbolic_batch(name):
+    (batch,) = jax.export.symbolic_shape("batch")
+    weight, x = 0.5 * jnp.eye(3), jnp.linspace(-1.0, 1.0, 12).reshape(4, 3)
+    find = SOLVES[name]
+    slope = jax.grad(lambda weight, x: jnp.sum(find(weight, x) ** 2))
+    for function in (find, slope):
+        exported = jax.export.export(jax.jit(function))(weight, jax.ShapeDtypeStruct((batch, 3), x.dtype))
+        np.testing.assert_allclose(exported.call(weight, x), function(weight, x), rtol=1e-5, atol=1e-7)

@@ -12,7 +12,7 @@ from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array, Float
 
 from unroll_jax.arrays import check_shape
-from unroll_jax.fixed_point.checks import flag_asymmetric, report_outcome
+from unroll_jax.fixed_point.checks import Reporting, flag_asymmetric, report_outcome
 from unroll_jax.fixed_point.problem import (
     MAX_STEPS,
     ROUND_OFF,
@@ -89,18 +89,16 @@ class Backward(NamedTuple):
 
     Attributes:
       adjoint: the linear solver; its operator is the transposed Jacobian unless ``structured`` is given.
-      tol: relative tolerance.
       max_steps: cap.
-      on_failure: "error", "warn" or "accept".
+      reporting: how rows that fail are reported, and the relative tolerance.
       epsilon: relative spacing of the state's dtype.
       hint: further advice where it fails.
       structured: ``(residuals, z, v, tol, max_steps) -> (w, info)``, the layer's solver in place of ``adjoint``.
     """
 
     adjoint: Adjoint
-    tol: float
     max_steps: int
-    on_failure: str
+    reporting: Reporting
     epsilon: float
     hint: str = ""
     structured: Callable[..., tuple[Array, SolveInfo]] | None = None
@@ -198,7 +196,7 @@ def differentiable(
     return root(operands, fz)
 
 
-def check_probe(probe: Any, batch: tuple[int, ...]) -> None:
+def check_probe(probe: Any, batch: tuple[Any, ...]) -> None:
     """Checks that a probe, if there is one, has an entry for every example.
 
     Raises:
@@ -253,17 +251,12 @@ def _normalised(solve: Callable[..., tuple[Array, SolveInfo]], v: Array, backwar
     size = norm(v)
     # The barrier keeps XLA from squaring numerator and denominator apart, which underflows.
     unit = jax.lax.optimization_barrier(v / jnp.where(size > 0.0, size, 1.0)[:, None])
-    w, info = solve(unit, backward.tol, backward.max_steps)
+    w, info = solve(unit, backward.reporting.tol, backward.max_steps)
     # The sums that make up w - J^T w round at the size of w, not of v. A solve that used up its steps was cut off.
     floor = ROUND_OFF * backward.epsilon * jnp.maximum(norm(w), 1.0)
     stalled = (info.status == MAX_STEPS) & (info.residual <= floor) & (info.steps < backward.max_steps)
     info = info._replace(status=jnp.where(stalled, STALLED, info.status))
     if backward.adjoint.exact:
-        report_outcome(
-            info,
-            what="adjoint of equilibrium",
-            advice=f"raise adjoint_max_steps or adjoint_tol, or choose another adjoint{backward.hint}",
-            tol=backward.tol,
-            on_failure=backward.on_failure,
-        )
+        advice = f"raise adjoint_max_steps or adjoint_tol, or choose another adjoint{backward.hint}"
+        w, info = report_outcome((w, info), info, "adjoint of equilibrium", advice, backward.reporting)
     return w * size[:, None], info

@@ -1,14 +1,13 @@
 """Checks of `equilibrium`: its arguments, symmetry where a method needs it, and convergence of a solve."""
 
-import warnings
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from unroll_jax.arguments import require
 from unroll_jax.arrays import check_dtype
@@ -18,7 +17,6 @@ from unroll_jax.fixed_point.problem import (
     MAX_STEPS,
     NONSYMMETRIC,
     ROUND_OFF,
-    STALLED,
     STATUS,
     Linear,
     SolveInfo,
@@ -26,11 +24,13 @@ from unroll_jax.fixed_point.problem import (
     norm,
     ratio,
 )
+from unroll_jax.fixed_point.reports import Failure, Site, watched
 
 __all__ = [
     "ON_FAILURE",
     "ConvergenceError",
     "ConvergenceWarning",
+    "Reporting",
     "asymmetry",
     "check_start",
     "flag_asymmetric",
@@ -41,6 +41,7 @@ __all__ = [
 
 #: Responses of `equilibrium` to an example that does not converge.
 ON_FAILURE = ("error", "warn", "accept")
+SLOWEST = 0.999  # mean contraction a step, above which there was none
 FAR = 100.0  # times the tolerance, beyond which a row is far from the accuracy of the whole state
 
 # Of a random pair of vectors, above which a Jacobian is not taken for symmetric; far above round-off and rare to miss.
@@ -106,60 +107,85 @@ def resolve_batch_ndim(
     return batch_ndim
 
 
-def report_outcome(info: SolveInfo, *, what: str, advice: str, tol: float, on_failure: str) -> None:
-    """Reports the rows that failed.
+class Reporting(NamedTuple):
+    """How failed rows are reported: "error", "warn" or "accept", of a solve to ``tol``, at the user's line."""
+
+    on_failure: str
+    tol: float
+    site: Site
+
+
+def report_outcome(tree: Any, info: SolveInfo, what: str, advice: str, reporting: Reporting) -> Any:
+    """``tree``, once the rows that failed are reported.
 
     Outside of transformations the error is raised, or the warning given, before this returns. Inside compiled code a
-    callback does it while the program runs: the error then reaches the caller as ``jax.errors.JaxRuntimeError`` with
-    this message in it, when the results are first waited for (`jax.block_until_ready`), and the warning is sure to
-    have been given after `jax.effects_barrier`. Under vmap the examples of all calls are reported together, once.
+    callback does it while the program runs: the warning has been given once the results are there, and the error then
+    reaches the caller as ``jax.errors.JaxRuntimeError`` with this message in it (`jax.block_until_ready`). Under vmap
+    the examples of all calls are reported together, once. Not a program of `jax.export`, which has no callbacks.
     """
+    on_failure, tol, site = reporting
     if on_failure == "accept":
-        return
+        return tree
 
-    def report(failed: np.ndarray, worst: int, residual: float, status: int) -> None:
+    def report(failure: Failure) -> None:
         message = (
-            f"{what}: {int(failed.sum())} of {failed.size} examples failed at tol={tol:g}; example {worst} "
-            f'{STATUS[status]} at relative residual {residual:.3g}; {advice}, or pass on_failure="accept"'
+            f"{what}: {int(failure.failed.sum())} of {failure.failed.size} examples failed at tol={tol:g}; example "
+            f"{failure.worst} {STATUS[failure.status]} at relative residual {failure.residual:.3g}{_pace(failure, tol)}"
+            f'; {advice}, or pass on_failure="accept"'
         )
         if on_failure == "error":
             raise ConvergenceError(message)
-        warnings.warn(message, ConvergenceWarning, stacklevel=2)
+        site.warn(message, ConvergenceWarning)
 
-    _when_failed(info.residual, info.status, report)
+    return watched(tree, info, report)
 
 
-def report_rows(y: Any, fy: Any, *, tol: float, atol: float, epsilon: float) -> None:
-    """Warns where a state judged as one example holds rows of its first axis that are far from their own fixed points.
+def _pace(failure: Failure, tol: float) -> str:
+    """The mean contraction of a solve that was cut off, and how many steps it would take at that."""
+    if failure.status != MAX_STEPS or failure.steps < 1 or not failure.residual > 0.0:
+        return ""
+    rate = failure.residual ** (1.0 / failure.steps)
+    if rate > SLOWEST:
+        return f" after {failure.steps} steps that do not contract (weights grown? certificates.spectral_normalise)"
+    needed = failure.steps * math.log(tol) / math.log(failure.residual)
+    return f" after {failure.steps} steps that contract by {rate:.3g} each (about {math.ceil(needed)} would do)"
 
-    Nothing is reported where the relative residual of the whole state is as large, as of one that goes to 0.
+
+def report_rows(tree: Any, y: Any, fy: Any, *, atol: float, epsilon: float, reporting: Reporting) -> Any:
+    """``tree``; warns where a state judged as one example holds rows that are far from their own fixed points.
+
+    The rows are those of its first axis. Nothing is reported where the relative residual of the whole state is as
+    large, as of one that goes to 0.
 
     Args:
+      tree: what the report must come before.
       y: the state, a pytree of arrays.
       fy: the step's value there.
-      tol: relative tolerance that the state as a whole was solved to.
       atol: absolute tolerance that was added.
       epsilon: relative spacing of the state's dtype.
+      reporting: where, and the relative tolerance that the state as a whole was solved to.
     """
+    _, tol, site = reporting
     leaves = jax.tree.leaves(y)
     if any(leaf.ndim < 2 or leaf.shape[0] != leaves[0].shape[0] for leaf in leaves):
-        return
+        return tree
     (z, _), (fz, _) = flatten(y, 1), flatten(fy, 1)
     residual = ratio(norm(fz - z), norm(fz) + atol / tol)
     whole = ratio(norm((fz - z).reshape(1, -1)), norm(fz.reshape(1, -1)) + atol / tol)
 
-    def report(failed: np.ndarray, worst: int, residual: float, _: int) -> None:
-        warnings.warn(
-            f"equilibrium: batch_ndim was not given, so all of the state was judged as one example; {failed.sum()} of "
-            f"its {failed.size} rows are by themselves not at tol={tol:g}: row {worst} is at relative residual "
-            f"{residual:.3g}; pass batch_ndim=1 where rows are examples, batch_ndim=0 where they are not",
-            ConvergenceWarning,
-            stacklevel=2,
+    def report(failure: Failure) -> None:
+        message = (
+            "batch_ndim was not given to equilibrium: all of the state was judged as one example; "
+            f"{int(failure.failed.sum())} of its {failure.failed.size} rows are by themselves not at tol={tol:g}: row "
+            f"{failure.worst} is at relative residual "
+            f"{failure.residual:.3g}; pass batch_ndim=1 where rows are examples, batch_ndim=0 where they are not"
         )
+        site.warn(message, ConvergenceWarning)
 
     limit = max(FAR * tol, ROUND_OFF * epsilon)
     far = (residual > limit) & (whole <= limit)
-    _when_failed(residual, jnp.where(far, MAX_STEPS, CONVERGED), report)
+    status = jnp.where(far, MAX_STEPS, CONVERGED)
+    return watched(tree, SolveInfo(residual, jnp.zeros_like(status), status), report)
 
 
 def flag_asymmetric(info: SolveInfo, operator: Linear, like: Float[Array, "b m"], epsilon: float) -> SolveInfo:
@@ -185,39 +211,3 @@ def asymmetry(operator: Linear, like: Float[Array, "b m"]) -> Float[Array, " b"]
     # Random vectors are nearly orthogonal to random images; sqrt(m) brings the figure to the order of |J - J^T| / |J|.
     width = like.shape[-1] ** 0.5
     return width * jnp.abs(jnp.sum(p * image_q - q * image_p, -1)) / jnp.where(scale > 0.0, scale, 1.0)
-
-
-def _when_failed(
-    residual: Float[Array, " b"], status: Int[Array, " b"], report: Callable[[np.ndarray, int, float, int], None]
-) -> None:
-    """Calls ``report(failed, worst, its residual, its status)`` if a row failed, from compiled code by a callback."""
-
-    def call(residual: Array, status: Array) -> None:
-        sizes, ends = np.asarray(residual), np.asarray(status)
-        failed = ends > STALLED
-        if failed.any():
-            worst = int(np.argmax(np.where(failed, np.nan_to_num(sizes, nan=np.inf), -1.0)))
-            report(failed, worst, float(sizes[worst]), int(ends[worst]))
-
-    @jax.custom_batching.custom_vmap
-    def watch(residual: Float[Array, " b"], status: Int[Array, " b"]) -> tuple[()]:
-        jax.lax.cond(
-            jnp.any(status > STALLED),
-            lambda residual, status: jax.debug.callback(call, residual, status),
-            lambda residual, status: None,
-            residual,
-            status,
-        )
-        return ()
-
-    # The rule that vmap has for callbacks calls back once an example; this one joins the examples first.
-    @watch.def_vmap
-    def _(size: int, batched: list[bool], residual: Array, status: Array) -> tuple[tuple[()], tuple[()]]:
-        pair = zip((residual, status), batched, strict=True)
-        watch(*(jnp.broadcast_to(a if is_batched else a[None], (size, a.shape[-1])).ravel() for a, is_batched in pair))
-        return (), ()
-
-    if isinstance(residual, Tracer) or isinstance(status, Tracer):
-        watch(jax.lax.stop_gradient(residual), status)
-    else:
-        call(residual, status)

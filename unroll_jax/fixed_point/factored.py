@@ -9,10 +9,29 @@ from jaxtyping import Array, Float, Int
 
 from unroll_jax.descent import Descent, Factored, Params
 from unroll_jax.fixed_point.preconditioned import Shared, prepare, product, solve
-from unroll_jax.fixed_point.problem import ROUND_OFF, SolveInfo, judge, norm, per_example, powers
-from unroll_jax.fixed_point.progress import Progress, advance, at_the_cap, begin
+from unroll_jax.fixed_point.problem import (
+    ROUND_OFF,
+    STALLED,
+    Limits,
+    Problem,
+    Solution,
+    SolveInfo,
+    judge,
+    norm,
+    per_example,
+    powers,
+)
+from unroll_jax.fixed_point.progress import Progress, advance, at_the_cap, begin, relative
 
-__all__ = ["FactoredResiduals", "factored_adjoint", "factored_form", "factored_residuals", "factored_solve"]
+__all__ = [
+    "FactoredResiduals",
+    "factored_adjoint",
+    "factored_form",
+    "factored_forward",
+    "factored_residuals",
+    "factored_solve",
+    "step_info",
+]
 
 FORCING = 0.1  # inner solves need not be better than this while the active set still changes
 MAX_INNER = 400
@@ -51,6 +70,22 @@ def factored_form(descent: Any, params: Params, y: Any, x: Any, start: Array) ->
     matrix, offset = layer.matrix.astype(start.dtype), layer.offset.astype(start.dtype)
     width = offset.shape[-1]
     return layer._replace(matrix=matrix, offset=jnp.broadcast_to(offset, (*y.shape[:-1], width)).reshape(-1, width))
+
+
+def factored_forward(layer: Factored, problem: Problem, start: Float[Array, "b m"], limits: Limits) -> Solution:
+    """The solution by `factored_solve`."""
+    tol, atol, max_steps = limits
+    z, info, reach, residuals = factored_solve(layer, start, tol=tol, max_steps=max_steps, atol=atol or 0.0)
+    return Solution(z, info, residuals, reach)
+
+
+def step_info(solution: Solution, fz: Float[Array, "b m"], limits: Limits, epsilon: float) -> SolveInfo:
+    """How the solve ended by the residual of the step, as Newton's method watched the hidden one."""
+    z, info, _, reach = solution
+    if reach is None:
+        return info
+    residual = relative(norm(fz - z), norm(fz), reach, epsilon, (limits.atol or 0.0) / limits.tol)
+    return judge(residual, info.steps, limits.tol, epsilon, idle=info.status <= STALLED)
 
 
 def factored_residuals(layer: Factored, z: Float[Array, "b m"]) -> FactoredResiduals:

@@ -1,6 +1,5 @@
 """Equilibria of a step, differentiated implicitly."""
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -9,40 +8,14 @@ from jaxtyping import Array, Bool, Float, Int
 
 from unroll_jax.arguments import at_least, checked, in_interval, one_of
 from unroll_jax.descent import Descent, Params
-from unroll_jax.fixed_point.backward import (
-    Backward,
-    Function,
-    Probe,
-    as_problem,
-    check_probe,
-    corrected,
-    differentiable,
-)
-from unroll_jax.fixed_point.checks import (
-    ON_FAILURE,
-    flag_asymmetric,
-    report_outcome,
-    report_rows,
-    resolve_batch_ndim,
-)
-from unroll_jax.fixed_point.factored import factored_adjoint, factored_residuals, factored_solve
-from unroll_jax.fixed_point.iteration import run, unroll_solver
+from unroll_jax.fixed_point.backward import Backward, Probe, as_problem, check_probe, corrected, differentiable
+from unroll_jax.fixed_point.checks import ON_FAILURE, Reporting, report_outcome, report_rows
+from unroll_jax.fixed_point.factored import step_info
+from unroll_jax.fixed_point.iteration import unroll_solver
 from unroll_jax.fixed_point.opened import open_step
-from unroll_jax.fixed_point.plan import Plan, begin_step, check_layer, choose, close_step
-from unroll_jax.fixed_point.problem import (
-    STALLED,
-    Adjoint,
-    Problem,
-    SolveInfo,
-    Solver,
-    Unrolled,
-    epsilon_of,
-    filled,
-    flatten,
-    judge,
-    norm,
-)
-from unroll_jax.fixed_point.progress import relative
+from unroll_jax.fixed_point.plan import Plan, System, begin, choose, probed
+from unroll_jax.fixed_point.problem import Adjoint, Limits, SolveInfo, Solver, Unrolled
+from unroll_jax.fixed_point.reports import call_site
 from unroll_jax.steps import full_precision
 
 __all__ = ["EquilibriumInfo", "equilibrium"]
@@ -190,96 +163,51 @@ def equilibrium(
       (True, True)
     """
     descent, params, y0, x, close = open_step(descent, params, y0, x, has_aux)
-    step, y0 = begin_step(descent, params, y0, x)
-    function, operands = close_step(step, params, y0, x)
-    hint = check_layer(descent, params, y0)
     inferred = batch_ndim is None and not isinstance(descent, Descent)
-    batch_ndim = resolve_batch_ndim(descent, params, y0, x, batch_ndim)
-    batch, epsilon = jax.tree.leaves(y0)[0].shape[:batch_ndim], epsilon_of(y0)
-    check_probe(probe, batch)
-    start, restore = flatten(y0, batch_ndim)
-
-    def rows(operands: Any, z: Array) -> Array:
-        return flatten(function(operands, restore(z)), batch_ndim)[0]
-
-    plan = choose(descent, solver, adjoint, params, y0, x, start)
-    if plan.factored is not None:
-        start = start + filled(plan.factored.offset, 0.0)[:, None]  # sharded as the input is
+    system = begin(descent, params, y0, x, batch_ndim)
+    check_probe(probe, system.batch)
+    plan = choose(system, descent, solver, adjoint, params, x)
     if probe is not None and (forward_mode or isinstance(plan.adjoint, Unrolled)):
         raise ValueError('probe needs the reverse mode: drop it, or forward_mode and adjoint="unrolled"')
+    limits, reporting = Limits(tol, atol, max_steps), Reporting(on_failure, tol, call_site())
     if isinstance(plan.adjoint, Unrolled):
-        y, info = _unrolled(plan, plan.adjoint, rows, operands, start, epsilon, tol, atol)
-        advice = f"raise num_steps{hint}"
-        report_outcome(info, what="unrolled equilibrium", advice=advice, tol=tol, on_failure=on_failure)
+        y, info = _unrolled(plan, plan.adjoint, system, limits)
+        y, info = report_outcome((y, info), info, "unrolled equilibrium", f"raise num_steps{system.hint}", reporting)
     else:
         cap = adjoint_max_steps or max(max_steps, LEAST_ADJOINT_STEPS)
-        backward = Backward(plan.adjoint, adjoint_tol or tol, cap, on_failure, epsilon, hint)
-        y, info, z = _implicit(plan, backward, rows, operands, start, tol, atol, max_steps, probe, forward_mode)
-        advice = f"raise max_steps or tol{hint}"
-        report_outcome(info, what="equilibrium", advice=advice, tol=tol, on_failure=on_failure)
+        backward = Backward(
+            plan.adjoint, cap, reporting._replace(tol=adjoint_tol or tol), system.epsilon, system.hint, plan.structured
+        )
+        y, info, z = _implicit(plan, backward, system, limits, probe, forward_mode)
+        y, info = report_outcome((y, info), info, "equilibrium", f"raise max_steps or tol{system.hint}", reporting)
         if inferred and on_failure != "accept":
-            report_rows(restore(z), restore(jax.lax.stop_gradient(y)), tol=tol, atol=atol or 0.0, epsilon=epsilon)
-    return close(restore(y), _shaped(info, batch))
+            states = system.restore(z), system.restore(jax.lax.stop_gradient(y))
+            y = report_rows(y, *states, atol=atol or 0.0, epsilon=system.epsilon, reporting=reporting)
+    return close(system.restore(y), _shaped(info, system.batch))
 
 
 def _implicit(
-    plan: Plan,
-    backward: Backward,
-    rows: Function,
-    operands: Any,
-    start: Array,
-    tol: float,
-    atol: float | None,
-    max_steps: int,
-    probe: Probe | None,
-    forward_mode: bool,
+    plan: Plan, backward: Backward, system: System, limits: Limits, probe: Probe | None, forward_mode: bool
 ) -> tuple[Array, SolveInfo, Array]:
     """One differentiable step from the solution, how the solve ended, and the solution itself."""
-    epsilon, reach, residuals = backward.epsilon, None, None
-    if plan.solver is None and plan.factored is not None:
-        z, info, reach, residuals = factored_solve(plan.factored, start, tol=tol, max_steps=max_steps, atol=atol or 0.0)
-    else:
-        assert plan.solver is not None
-        problem = as_problem(rows, jax.lax.stop_gradient(operands), epsilon)
-        z, info = run(problem, start, plan.solver, tol=tol, max_steps=max_steps, atol=atol)
-        info = _probed(plan.solver, problem, z, info)
-        residuals = factored_residuals(plan.factored, start) if plan.factored is not None else None
-    z, info, reach, residuals = jax.lax.stop_gradient((z, info, reach, residuals))
+    problem = as_problem(system.rows, jax.lax.stop_gradient(system.operands), system.epsilon)
+    solution = jax.lax.stop_gradient(plan.solve(problem, plan.start, limits))
     if forward_mode:
-        y = differentiable(rows, backward, operands, z)
+        y = differentiable(system.rows, backward, system.operands, solution.z)
     else:
-        if plan.structured and plan.factored is not None:
-            backward = backward._replace(structured=functools.partial(factored_adjoint, plan.factored))
-        y = corrected(rows, backward, operands, z, probe, residuals)
-    if reach is not None:  # Newton's method watched the hidden residual; this is that of the step
-        fz = jax.lax.stop_gradient(y)
-        residual = relative(norm(fz - z), norm(fz), reach, epsilon, (atol or 0.0) / tol)
-        info = judge(residual, info.steps, tol, epsilon, idle=info.status <= STALLED)
-    return y, info, z
+        y = corrected(system.rows, backward, system.operands, solution.z, probe, solution.residuals)
+    return y, step_info(solution, jax.lax.stop_gradient(y), limits, system.epsilon), solution.z
 
 
-def _unrolled(
-    plan: Plan,
-    adjoint: Unrolled,
-    rows: Function,
-    operands: Any,
-    start: Array,
-    epsilon: float,
-    tol: float,
-    atol: float | None,
-) -> tuple[Array, SolveInfo]:
+def _unrolled(plan: Plan, adjoint: Unrolled, system: System, limits: Limits) -> tuple[Array, SolveInfo]:
     """The last state of a fixed number of steps, differentiated by autodiff, and how the solve ended."""
-    assert plan.solver is not None
+    assert plan.unroll is not None
+    tol, atol, _ = limits
+    rows, operands, epsilon = system.rows, system.operands, system.epsilon
     problem = as_problem(rows, operands, epsilon)
-    y, info = unroll_solver(problem, start, plan.solver, num_steps=adjoint.num_steps, tol=tol, atol=atol or 0.0)
-    return y, _probed(plan.solver, as_problem(rows, jax.lax.stop_gradient(operands), epsilon), y, info)
+    y, info = unroll_solver(problem, plan.start, plan.unroll, num_steps=adjoint.num_steps, tol=tol, atol=atol or 0.0)
+    return y, probed(plan.unroll, as_problem(rows, jax.lax.stop_gradient(operands), epsilon), y, info)
 
 
-def _probed(solver: Solver, problem: Problem, z: Array, info: SolveInfo) -> SolveInfo:
-    """``info`` with its own status where a solver that needs a symmetric Jacobian met another."""
-    z = jax.lax.stop_gradient(z)
-    return flag_asymmetric(info, problem.pull(z), z, problem.epsilon) if solver.symmetric else info
-
-
-def _shaped(info: SolveInfo, batch: tuple[int, ...]) -> EquilibriumInfo:
+def _shaped(info: SolveInfo, batch: tuple[Any, ...]) -> EquilibriumInfo:
     return EquilibriumInfo(*(leaf.reshape(batch) for leaf in (info.residual, info.steps, info.status, info.converged)))

@@ -1,6 +1,6 @@
 """Systems w - A w = v for any A: the Neumann series while it is quick, then generalised conjugate residuals."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,7 @@ from unroll_jax.fixed_point.problem import (
     per_example,
     put,
 )
+from unroll_jax.fixed_point.progress import looks
 
 __all__ = ["gcr", "neumann_gcr"]
 
@@ -28,6 +29,7 @@ SLOW = 0.9  # a step that leaves more than this share of the residual extends th
 
 class _Series(NamedTuple):
     number: Int[Array, ""]
+    count: Int[Array, ""]
     w: Float[Array, "b m"]
     residual: Float[Array, " b"]
     steps: Int[Array, " b"]
@@ -59,28 +61,37 @@ def neumann_gcr(
 ) -> tuple[Float[Array, "b m"], SolveInfo]:
     """Solves w - A w = v, row by row to |residual| <= tol |v|; the residual is true. Steps are products with A.
 
-    Terms of the series are added as long as each makes every residual `FALL` times smaller; where rows are then left,
-    `gcr` takes over. It is in a loop of one turn or none: under vmap that is skipped where no example needs it, as a
-    condition would not be, and it makes no memory where the series has done.
+    Terms of the series are added as long as each makes every residual `FALL` times smaller, though not each residual
+    is looked at, see `looks`; where rows are then left, `gcr` takes over. It is in a loop of one turn or none: under
+    vmap that is skipped where no example needs it, as a condition would not be, and it makes no memory where the series
+    has done.
     """
     size = norm(v)
     bound, scale = tol * size, jnp.where(size > 0.0, size, 1.0)
 
     def add(carry: _Series) -> _Series:
         going = carry.residual > bound
-        following = v + operator(carry.w)
-        residual = jnp.where(going, norm(following - carry.w), carry.residual)
+
+        def term(_: Any, pair: tuple[Array, Array]) -> tuple[Array, Array]:
+            return pair[1], per_example(going, v + operator(pair[1]), pair[1])
+
+        w, following = jax.lax.fori_loop(0, carry.count, term, (carry.w, carry.w))
+        residual = jnp.where(going, norm(following - w), carry.residual)
         going_on = residual > bound
-        quick = jnp.all((residual <= carry.residual / FALL) | ~going_on)
-        w = per_example(going_on, following, carry.w)
-        return _Series(carry.number + 1, w, residual, carry.steps + going, quick)
+        count, quick = looks(carry.residual, residual, bound, going_on, carry.count, FALL)
+        number = carry.number + carry.count
+        count = jnp.minimum(count, jnp.maximum(max_steps - 1 - number, 1))
+        return _Series(
+            number, count, per_example(going_on, following, w), residual, carry.steps + carry.count * going, quick
+        )
 
     none = jnp.zeros_like(size, jnp.int32)
+    first = jnp.max(none, initial=0)
     unknown = jnp.where(size > 0.0, jnp.inf, size)
     series = jax.lax.while_loop(
         lambda carry: carry.quick & jnp.any(carry.residual > bound) & (carry.number < max_steps - 1),
         add,
-        _Series(jnp.zeros((), jnp.int32), v, unknown, none, jnp.all(none == 0)),
+        _Series(first, first + 1, v, unknown, none, jnp.all(none == 0)),
     )
 
     def again(carry: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:

@@ -11,10 +11,11 @@ from unroll_jax.arguments import POSITIVE, at_least, checked, in_interval, one_o
 from unroll_jax.arrays import check_dtype
 from unroll_jax.fixed_point.adjoints import resolve_adjoint
 from unroll_jax.fixed_point.backward import Backward, Probe, check_probe, corrected, differentiable
-from unroll_jax.fixed_point.checks import ON_FAILURE, resolve_batch_ndim
+from unroll_jax.fixed_point.checks import ON_FAILURE, Reporting, resolve_batch_ndim
 from unroll_jax.fixed_point.opened import keep_static
 from unroll_jax.fixed_point.plan import close_step
 from unroll_jax.fixed_point.problem import Adjoint, Unrolled, epsilon_of, flatten
+from unroll_jax.fixed_point.reports import call_site
 from unroll_jax.steps import check_state, check_step, full_precision
 
 __all__ = ["implicit_argmin", "implicit_root"]
@@ -94,7 +95,8 @@ def implicit_root(
             z = solver(*_constant((params, z0, *inputs)))
             z, aux = z if has_aux else (z, None)
             z = _solution(z)
-            backward = Backward(linear, adjoint_tol, adjoint_max_steps, on_failure, epsilon_of(z), HINT)
+            reporting = Reporting(on_failure, adjoint_tol, call_site())
+            backward = Backward(linear, adjoint_max_steps, reporting, epsilon_of(z), HINT)
             z = _implicit(optimality, backward, params, z, inputs, batch_ndim, probe, forward_mode)
             return (z, _constant(aux)) if has_aux else z
 

@@ -1,5 +1,6 @@
 """The step and the methods of one call of `equilibrium`, prepared once from the layer and the options."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -11,14 +12,26 @@ from jaxtyping import Array
 from unroll_jax.descent import Descent, Factored, Params
 from unroll_jax.fixed_point.adjoints import resolve_adjoint
 from unroll_jax.fixed_point.backward import Function
-from unroll_jax.fixed_point.checks import check_start
-from unroll_jax.fixed_point.factored import factored_form
+from unroll_jax.fixed_point.checks import check_start, flag_asymmetric, resolve_batch_ndim
+from unroll_jax.fixed_point.factored import factored_adjoint, factored_form, factored_forward, factored_residuals
+from unroll_jax.fixed_point.iteration import run
 from unroll_jax.fixed_point.opened import check_result
-from unroll_jax.fixed_point.problem import Adjoint, Solver, Unrolled
+from unroll_jax.fixed_point.problem import (
+    Adjoint,
+    Limits,
+    Problem,
+    Solution,
+    SolveInfo,
+    Solver,
+    Unrolled,
+    epsilon_of,
+    filled,
+    flatten,
+)
 from unroll_jax.fixed_point.solvers import resolve_solver
 from unroll_jax.steps import check_state, settle
 
-__all__ = ["Plan", "begin_step", "check_layer", "choose", "close_step"]
+__all__ = ["Plan", "System", "begin", "begin_step", "check_layer", "choose", "close_step", "probed"]
 
 # Solver and adjoint, by name.
 GENERAL = ("picard_anderson", "neumann_gcr")
@@ -28,50 +41,101 @@ UNROLLED = "picard"
 CONTRACTING = ", or keep |W| < 1 (certificates.spectral_normalise)"  # advice for layers with such weights
 
 
+class System(NamedTuple):
+    """The step of one call of `equilibrium` as a map of rows.
+
+    Attributes:
+      rows: ``(operands, z (b, m)) -> f(z)``.
+      operands: params, x and what the step closes over.
+      y0: the initial state.
+      start: the same as a matrix, a row an example.
+      restore: takes such a matrix back to a state.
+      batch: shape of the batch; sizes may be symbols of `jax.export`.
+      epsilon: relative spacing of the coarsest dtype of the state.
+      hint: further advice where a solve fails.
+    """
+
+    rows: Function
+    operands: Any
+    y0: Any
+    start: Array
+    restore: Callable[[Array], Any]
+    batch: tuple[Any, ...]
+    epsilon: float
+    hint: str
+
+
 class Plan(NamedTuple):
     """The methods of one call of `equilibrium`.
 
     Attributes:
-      solver: the forward iteration; None is Newton's method in the space of the factored layer.
+      start: the initial state, sharded as the input is where the layer is factored.
+      solve: ``(problem, start, limits) -> Solution``.
+      unroll: the solver whose steps are unrolled, if the adjoint is `Unrolled`.
       adjoint: the linear solver of the backward pass, or `Unrolled`.
-      factored: the layer on flat states, if it is factored and one direction uses that.
-      structured: whether the backward pass is solved in the space of the factored layer.
+      structured: the backward solve in the space of a factored layer, see `Backward`.
     """
 
-    solver: Solver | None
+    start: Array
+    solve: Callable[..., Solution]
+    unroll: Solver | None
     adjoint: Adjoint | Unrolled
-    factored: Factored | None
-    structured: bool
+    structured: Callable[..., Any] | None
 
 
 def choose(
+    system: System,
     descent: Any,
     solver: str | Solver | None,
     adjoint: str | Adjoint | Unrolled | None,
     params: Params,
-    y: Any,
     x: Any,
-    start: Array,
 ) -> Plan:
-    """Returns the solver and adjoint given, or the defaults of the layer, see `equilibrium`.
-
-    Args:
-      descent: a `Descent` or a step.
-      solver: as given to `equilibrium`.
-      adjoint: as given to `equilibrium`.
-      params: of the layer.
-      y: the state.
-      x: the input.
-      start: the state as a matrix, a row an example.
-    """
-    factored = factored_form(descent, params, y, x, start) if solver is None or adjoint is None else None
+    """Returns the solver and adjoint given, or the defaults of the layer, see `equilibrium`."""
     defaults = SYMMETRIC if isinstance(descent, Descent) and descent.symmetric else GENERAL
     backward = resolve_adjoint(adjoint or defaults[1])
-    if isinstance(backward, Unrolled):
-        return Plan(resolve_solver(solver or UNROLLED), backward, factored, structured=False)
-    newton = solver is None and factored is not None
-    forward = None if newton else resolve_solver(solver or defaults[0])
-    return Plan(forward, backward, factored, structured=adjoint is None and factored is not None)
+    unroll = resolve_solver(solver or UNROLLED) if isinstance(backward, Unrolled) else None
+    either = solver is None or adjoint is None
+    factored = factored_form(descent, params, system.y0, x, system.start) if either else None
+    if factored is None:
+        forward = unroll or resolve_solver(solver or defaults[0])
+        return Plan(system.start, functools.partial(iterated, forward), unroll, backward, None)
+    start = system.start + filled(factored.offset, 0.0)[:, None]
+    structured = functools.partial(factored_adjoint, factored) if adjoint is None else None
+    if solver is None:
+        return Plan(start, functools.partial(factored_forward, factored), unroll, backward, structured)
+    forward = functools.partial(iterated, resolve_solver(solver), layer=factored)
+    return Plan(start, forward, unroll, backward, structured)
+
+
+def iterated(
+    solver: Solver, problem: Problem, start: Array, limits: Limits, *, layer: Factored | None = None
+) -> Solution:
+    """The solution by a solver; with the residuals of the backward pass of ``layer``, if it is factored."""
+    z, info = run(problem, start, solver, tol=limits.tol, max_steps=limits.max_steps, atol=limits.atol)
+    residuals = factored_residuals(layer, start) if layer is not None else None
+    return Solution(z, probed(solver, problem, z, info), residuals, None)
+
+
+def probed(solver: Solver, problem: Problem, z: Array, info: SolveInfo) -> SolveInfo:
+    """``info`` with its own status where a solver that needs a symmetric Jacobian met another."""
+    z = jax.lax.stop_gradient(z)
+    return flag_asymmetric(info, problem.pull(z), z, problem.epsilon) if solver.symmetric else info
+
+
+def begin(descent: Any, params: Params, y0: Any, x: Any, batch_ndim: int | None) -> System:
+    """The step as a map of rows, with its arguments checked."""
+    step, y0 = begin_step(descent, params, y0, x)
+    function, operands = close_step(step, params, y0, x)
+    hint = check_layer(descent, params, y0)
+    ndim = resolve_batch_ndim(descent, params, y0, x, batch_ndim)
+    start, restore = flatten(y0, ndim)
+
+    def rows(operands: Any, z: Array) -> Array:
+        return flatten(function(operands, restore(z)), ndim)[0]
+
+    batch = jax.tree.leaves(y0)[0].shape[:ndim]
+    return System(rows, operands, y0, start, restore, batch, epsilon_of(y0), hint)
 
 
 def begin_step(descent: Any, params: Params, y0: Any, x: Any) -> tuple[Callable[..., Any], Any]:

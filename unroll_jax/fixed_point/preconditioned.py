@@ -16,6 +16,7 @@ __all__ = ["Shared", "inverse", "prepare", "product", "solve"]
 # Sides of blocks within blocks. LAPACK inverts the smallest alone: on more than 16 rows its threads and XLA's get in
 # each other's way (20 ms for 32 rows were seen on two busy cores), and from 256 rows on products are quicker.
 BLOCKS = (64, 16)
+UNKNOWN = 64  # examples, that a batch of unknown size is taken to have when the quicker way is chosen
 STRIP = 128  # rows changed at once, which bounds the memory next to the matrix
 
 
@@ -43,7 +44,7 @@ class _Round(NamedTuple):
 
 def prepare(matrix: Float[Array, "h m"], states: Float[Array, "b _"]) -> Shared | None:
     """Returns the initial state of `solve`; None for a single example (or none), with nobody to share the cost."""
-    if (rows := len(states)) <= 1:
+    if (rows := _rows(states)) <= 1:
         return None
     side = matrix.shape[0] if _wide(matrix) else matrix.shape[1]
     table = matrix @ matrix.T if _squared(matrix, rows) else jnp.zeros((side, side), matrix.dtype)
@@ -59,7 +60,7 @@ def product(matrix: Float[Array, "h m"], shared: Shared | None) -> Callable[[Flo
     if shared is None:
         return twice
     made, _, table = shared
-    return lambda u: jax.lax.cond(made, twice, lambda u: u @ table, u) if _squared(matrix, len(u)) else twice(u)
+    return lambda u: jax.lax.cond(made, twice, lambda u: u @ table, u) if _squared(matrix, _rows(u)) else twice(u)
 
 
 def solve(
@@ -92,18 +93,34 @@ def solve(
     if shared is None:
         q, _, steps = continue_conjugate_gradient(twice, zero, right, bound=bound, max_steps=max_steps)
         return size[:, None] * q, steps, None
-    patience, (made, _, gram) = _patience(matrix, len(right)), shared
+    patience, (made, _, gram) = _patience(matrix, _rows(right)), shared
 
     def once(u: Array) -> Array:
         return u - root * ((root * u) @ gram)
 
     q, residual, steps = continue_conjugate_gradient(
-        once if _squared(matrix, len(right)) else twice,
+        once if _squared(matrix, _rows(right)) else twice,
         zero,
         right,
         bound=bound,
         max_steps=jnp.where(made, 0, min(patience, max_steps)),
     )
+
+    begin = _Round(jnp.zeros((), jnp.int32), q, residual, steps, shared)
+    end = _helped(matrix, root, twice, begin, bound, max_steps, patience)
+    return size[:, None] * end.q, end.steps, end.shared
+
+
+def _helped(
+    matrix: Array,
+    root: Array,
+    twice: Callable[[Array], Array],
+    begin: _Round,
+    bound: Array,
+    max_steps: int,
+    patience: int,
+) -> _Round:
+    """Rounds of preconditioned steps, the second with an inverse made anew, until every example is done."""
 
     def unfinished(carry: _Round) -> Array:
         going = jnp.any(jnp.sum(carry.residual**2, -1) > bound)
@@ -126,9 +143,7 @@ def solve(
         )
         return _Round(carry.number + 1, q, residual, carry.steps + steps, shared)
 
-    begin = _Round(jnp.zeros((), jnp.int32), q, residual, steps, shared)
-    end = jax.lax.while_loop(unfinished, body, begin)
-    return size[:, None] * end.q, end.steps, end.shared
+    return jax.lax.while_loop(unfinished, body, begin)
 
 
 def inverse(matrix: Float[Array, "n n"], blocks: tuple[int, ...] = BLOCKS) -> Float[Array, "n n"]:
@@ -164,6 +179,12 @@ def inverse(matrix: Float[Array, "n n"], blocks: tuple[int, ...] = BLOCKS) -> Fl
         return jax.lax.dynamic_update_slice_in_dim(table, scaled, start, 0)
 
     return jax.lax.fori_loop(0, whole // block, eliminate, padded)[:size, :size]
+
+
+def _rows(states: Array) -> int:
+    """How many examples; of an unknown number, as `jax.export` may have, a guess."""
+    rows = states.shape[0]
+    return rows if isinstance(rows, int) else UNKNOWN
 
 
 def _wide(matrix: Array) -> bool:

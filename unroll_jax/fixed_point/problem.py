@@ -19,9 +19,11 @@ __all__ = [
     "STALLED",
     "STATUS",
     "Adjoint",
+    "Limits",
     "Linear",
     "Point",
     "Problem",
+    "Solution",
     "SolveInfo",
     "Solver",
     "Unrolled",
@@ -154,6 +156,30 @@ class Solver(NamedTuple):
         None
     )
     plain: float | None = None
+
+
+class Limits(NamedTuple):
+    """When forward solves end, see `equilibrium`."""
+
+    tol: float
+    atol: float | None
+    max_steps: int
+
+
+class Solution(NamedTuple):
+    """A solution of z = f(z).
+
+    Attributes:
+      z: the best state.
+      info: how the solve ended.
+      residuals: what `factored_adjoint` reads of it, or None.
+      reach: of `relative`, where ``info`` has another residual than that of the step; else None.
+    """
+
+    z: Float[Array, "b m"]
+    info: SolveInfo
+    residuals: Any
+    reach: Float[Array, " b"] | None
 
 
 class Adjoint(NamedTuple):
