@@ -64,7 +64,7 @@ def check_known(name: str, value: Any) -> None:
         )
 
 
-def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+def broadcasts(shape: tuple[Any, ...], target: tuple[Any, ...]) -> bool:
     """Returns whether an array of ``shape`` broadcasts to ``target``."""
     padded = (1,) * (len(target) - len(shape)) + tuple(shape)
     return len(padded) == len(target) and all(a in (1, b) for a, b in zip(padded, target, strict=True))

@@ -119,7 +119,6 @@ def factored_solve(
       that of `relative`; the residuals are those of `factored_adjoint`.
     """
     W, activation = layer.matrix, layer.activation
-    shared = prepare(W, z)
     floor = ROUND_OFF * (epsilon := float(jnp.finfo(z.dtype).eps))
 
     def unfinished(carry: _Carry) -> Array:
@@ -161,7 +160,7 @@ def factored_solve(
             shared=shared,
         )
 
-    end = jax.lax.while_loop(unfinished, body, _start(layer, shared, z))
+    end = jax.lax.while_loop(unfinished, body, _start(layer, prepare(W, z), z))
     info = SolveInfo(end.progress.residual, end.steps, at_the_cap(end.progress, floor, 0.5 * epsilon))
     return end.progress.best @ W, info, end.progress.reach, FactoredResiduals(W, layer.offset, end.shared)
 

@@ -126,7 +126,8 @@ def equilibrium(
         cannot get there for round-off counts as converged, with its own status.
       max_steps: cap of the forward solve; of Newton steps where there are such.
       on_failure: "error", "warn" or "accept" where an example does not converge, in the forward and the backward pass.
-        In compiled code the error is ``jax.errors.JaxRuntimeError``, raised when the results are waited for.
+        In compiled code the error is ``jax.errors.JaxRuntimeError``, raised when the results are waited for. Programs
+        of `jax.export` report by ``info`` alone.
       adjoint_tol: relative tolerance of the adjoint solve; None is ``tol``.
       adjoint_max_steps: cap of the adjoint solve; None is ``max_steps``, and 200 at least.
       batch_ndim: how many leading axes of the state are batch axes. None asks the energy of a `Descent`, and is 0 for a

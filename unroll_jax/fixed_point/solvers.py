@@ -220,7 +220,8 @@ def newton_cg(*, forcing: float = 0.1, max_inner_steps: int = 100) -> Solver:
 def picard_anderson(fall: float = 1.25, *, window: int = 5) -> Solver:
     """Plain steps as long as each makes every example's residual ``fall`` times smaller, then `anderson`.
 
-    Where a map contracts that well, plain steps need hardly more evaluations than extrapolation, and no history.
+    Where a map contracts that well, plain steps need hardly more evaluations than extrapolation, and no history. After
+    a quick step the next residuals are looked at up to 8 steps on: an example may end that many steps late.
 
     Args:
       fall: how many times smaller a plain step must make every residual, above 1.
