@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from benchmarks.gradients.against_unrolling import sweeps
-from benchmarks.gradients.problems import INPUT_DIM, Cell, conv_cell, deep_cell, dense_cell
+from benchmarks.gradients.problems import INPUT_DIM, Cell, conv_cell, deep_cell, dense_cell, tanh_cell
 from benchmarks.gradients.race import TOL, Result, compiled_gradient, race
 from benchmarks.record import Record
 from benchmarks.timing import SAME_ALLOCATOR, interleaved, table
@@ -14,15 +14,16 @@ from benchmarks.timing import SAME_ALLOCATOR, interleaved, table
 __all__ = ["main"]
 
 DIMS, SQUARES = (64, 256, 1024), (0.9, 0.99, 0.999)
-PEERS = ("jaxopt", "optimistix", "torchdeq")
+PEERS = ("jaxopt", "optimistix", "banax", "torchdeq")
 BARS = {"median": 0.5, "hard": 0.2, "worst": 1.05}  # of the best peer's time
 
 
 def main(*, quick: bool = False, peers: bool = True) -> Record:
     """Prints a table of problems and libraries, what is left of the bars, and the sweeps against unrolling."""
     print(
-        f"forward and backward to a residual of {TOL:.0e} in every example; {INPUT_DIM} inputs, batch 64 (images: 4), "
-        f"float32, {jax.default_backend()}, {len(os.sched_getaffinity(0))} cores; ms, medians of interleaved runs"
+        f"forward and backward to a residual of {TOL:.0e} in every example; {INPUT_DIM} inputs, batch 64 (images: 4) "
+        f"if no other is named, float32, {jax.default_backend()}, {len(os.sched_getaffinity(0))} cores; ms, medians of "
+        "interleaved runs"
     )
     if peers:
         print(SAME_ALLOCATOR)
@@ -34,13 +35,14 @@ def main(*, quick: bool = False, peers: bool = True) -> Record:
         rows.append(_row(cell, results[cell.name], floor))
         _add(record, cell, results[cell.name], floor)
         print(f"  {cell.name}: {_words(results[cell.name])}", flush=True)
-    header = ["problem", "floor", "ours", *PEERS, "of best", "MiB", "best's", "error", "best's"]
+    header = ["problem", "floor", "ours", *PEERS, "of best", "MiB", "best's", "error", "best's", "compile", "least"]
     print(f"\n{table(header, rows)}\n")
     record.figures |= _judge(cells, results)
     print(
         "\nfloor: one step with its gradient in the parameters; error: of the gradient, against float64 direct solves;"
     )
     print("of best: our time over the best peer's; -: the mark was missed in every way, or 100 times our time reached.")
+    print("compile: seconds to trace and compile; least: of the peers' best ways.")
     record.figures |= sweeps(quick=quick)
     record.draw = record.draw_times
     return record
@@ -48,10 +50,11 @@ def main(*, quick: bool = False, peers: bool = True) -> Record:
 
 def _cells(*, quick: bool) -> list[Cell]:
     if quick:
-        return [dense_cell(256, 0.99, "random"), dense_cell(256, 0.999, "spread"), deep_cell(), conv_cell(8, 16)]
+        dense = [dense_cell(256, 0.99, "random"), dense_cell(256, 0.999, "spread")]
+        return [*dense, deep_cell(), conv_cell(8, 16), tanh_cell()]
     kinds = [*((kind, square) for kind in ("random", "spread") for square in SQUARES), ("spread, own", max(SQUARES))]
     dense = [dense_cell(dim, square, kind) for dim in DIMS for kind, square in kinds]
-    return [*dense, deep_cell(), conv_cell()]
+    return [*dense, deep_cell(), conv_cell(), tanh_cell(), tanh_cell(batch=1)]
 
 
 def _floor(cell: Cell) -> float:
@@ -63,7 +66,7 @@ def _floor(cell: Cell) -> float:
 def _add(record: Record, cell: Cell, results: dict[str, Result], floor: float) -> None:
     for library, result in results.items():
         name = f"{cell.name}, {library}"
-        for field in ("seconds", "mebibytes", "residual", "error"):
+        for field in ("seconds", "mebibytes", "residual", "error", "compile_seconds"):
             record.figures[f"{name} {field}"] = getattr(result, field)
         record.spreads[f"{name} seconds"] = result.spread
         record.floors[f"{name} seconds"] = {"seconds": floor}
@@ -77,7 +80,18 @@ def _row(cell: Cell, results: dict[str, Result], floor: float) -> list[str]:
         ratio, memory = f"{ours.seconds / best.seconds:.2f}", f"{best.mebibytes:.2f}"
         error = f"{best.error:.0e}"
     our_figures = [f"{1e3 * floor:.2f}", f"{1e3 * ours.seconds:.2f}"]
-    return [cell.name, *our_figures, *times, ratio, f"{ours.mebibytes:.2f}", memory, f"{ours.error:.0e}", error]
+    compiled = [f"{ours.compile_seconds:.2f}", f"{_least(results, 'compile_seconds'):.2f}"]
+    return [
+        cell.name,
+        *our_figures,
+        *times,
+        ratio,
+        f"{ours.mebibytes:.2f}",
+        memory,
+        f"{ours.error:.0e}",
+        error,
+        *compiled,
+    ]
 
 
 def _best(results: dict[str, Result]) -> Result | None:

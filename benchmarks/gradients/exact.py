@@ -9,7 +9,7 @@ import numpy as np
 import scipy.linalg
 import scipy.sparse.linalg
 
-from benchmarks.gradients.problems import Cell
+from benchmarks.gradients.problems import Cell, TanhParams
 from unroll_jax.energies import OptEqParams
 
 __all__ = ["Exact", "exact", "residual"]
@@ -39,10 +39,13 @@ def residual(cell: Cell, z: Any) -> float:
 def exact(cell: Cell, near: Any) -> Exact:
     """Newton's method from a point nearby, then the adjoint system, each by direct solves in NumPy.
 
-    Of a convolution, whose matrix is too large, by SciPy's conjugate gradients to a residual of 1e-13.
+    Of a convolution, whose matrix is too large, by SciPy's conjugate gradients to a residual of 1e-13; of the tanh
+    cell, which contracts, by as many plain steps as that takes.
     """
     if cell.start.ndim > 2:
         return _exact_conv(cell, near)
+    if isinstance(cell.params, TanhParams):
+        return _exact_contraction(cell, near)
     chain = [cell.params] if isinstance(cell.params, OptEqParams) else list(cell.params)
     chain = [_Weights(*_doubles(*params)) for params in chain]
     factors: dict[bytes, Any] = {}
@@ -108,6 +111,23 @@ def _exact_conv(cell: Cell, near: Any) -> Exact:
     else:
         raise RuntimeError("the exact equilibrium was not found")
     return Exact(z, gradient(z, _solved(pull(z), np.asarray(cell.target, np.float64))))
+
+
+def _exact_contraction(cell: Cell, near: Any) -> Exact:
+    step, pull, gradient = _double(cell)
+    z, target = np.asarray(near, np.float64), np.asarray(cell.target, np.float64)
+    z = _repeated(step, z)
+    pulled = pull(z)
+    return Exact(z, gradient(z, _repeated(lambda w: target + pulled(w), target)))
+
+
+def _repeated(step: Callable[[np.ndarray], np.ndarray], z: np.ndarray) -> np.ndarray:
+    for _ in range(2000):
+        after = step(z)
+        if np.linalg.norm(after - z) <= 1e-14 * np.linalg.norm(after):
+            return after
+        z = after
+    raise RuntimeError("plain steps in float64 did not converge")
 
 
 def _solved(pull: Callable[[np.ndarray], np.ndarray], v: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""jaxopt and Optimistix on the same equilibria, each told what it can be told, so that its best is what is timed."""
+"""jaxopt, Optimistix and banax on the same equilibria, each told all it can be told, so that its best is timed."""
 
 import functools
 import importlib
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from benchmarks.gradients.problems import Cell
 
-__all__ = ["Way", "installed", "jaxopt_ways", "optimistix_ways"]
+__all__ = ["Way", "banax_ways", "installed", "jaxopt_ways", "optimistix_ways"]
 
 MAX_STEPS = 3000
 # ``(cell, backward) -> (params, forward) -> state``: a relative tolerance on the residual of the adjoint system, and an
@@ -69,6 +69,28 @@ def optimistix_ways(cell: Cell) -> dict[str, Way]:
                 key = f"{solver}, {name}" + (", vmap" if mapped else "")
                 ways[key] = functools.partial(_optimistix, solver, name, mapped)
     return ways
+
+
+def banax_ways() -> dict[str, Callable[[Cell, float, float], Callable[[Any], jax.Array]]]:
+    """Its solvers, forward and backward; its tolerances are constants of the program: ``(cell, forward, backward)``.
+
+    Both are relative, of the batch or, where the way is mapped over them, of an example.
+    """
+    if installed("banax") is None:
+        return {}
+    ways = {}
+    for name in ("Picard", "Anderson"):
+        for mapped in (False, True):
+            ways[name + ", vmap" * mapped] = functools.partial(_banax, name, mapped)
+    return ways
+
+
+def _banax(name: str, mapped: bool, cell: Cell, forward: float, backward: float) -> Callable[[Any], jax.Array]:
+    solver, adjoint = getattr(installed("banax.solver"), name), installed("banax.adjoint")
+    method = adjoint.Implicit(*(solver(rtol=tol, max_steps=MAX_STEPS) for tol in (forward, backward)))
+    step = lambda z, params, x: cell.layer.step(params, z, x)  # noqa: E731
+    run = lambda params, _, z, x: method((step, (params, x)), z).value  # noqa: E731
+    return lambda params: _over_examples(mapped, cell, run)(params, jnp.float32(forward))
 
 
 def _jaxopt(

@@ -1,4 +1,4 @@
-"""Equilibria to differentiate: OptEq layers with a known spectrum."""
+"""Equilibria to differentiate: OptEq layers with a known spectrum, and a plain tanh cell."""
 
 from typing import Any, NamedTuple
 
@@ -9,7 +9,7 @@ import numpy as np
 from unroll_jax import Descent
 from unroll_jax.energies import OptEqParams, deep_opteq, opteq, opteq_conv
 
-__all__ = ["INPUT_DIM", "Cell", "conv_cell", "deep_cell", "dense_cell"]
+__all__ = ["INPUT_DIM", "Cell", "TanhParams", "conv_cell", "deep_cell", "dense_cell", "tanh_cell"]
 
 INPUT_DIM = 32
 
@@ -36,6 +36,31 @@ class Cell(NamedTuple):
     target: jax.Array
     symmetric: bool
     hard: bool
+
+
+class TanhParams(NamedTuple):
+    """Weights of tanh(z W + x U)."""
+
+    W: jax.Array
+    U: jax.Array
+
+
+def tanh_cell(dim: int = 64, norm: float = 0.9, *, batch: int = 128) -> Cell:
+    """tanh(z W + x U) as a user writes it, W orthogonal times ``norm``: it contracts well and has no energy."""
+    draw = np.random.default_rng(0)
+    W = norm * np.linalg.qr(draw.normal(size=(dim, dim)))[0]
+    U, x = draw.normal(size=(dim, dim)) / np.sqrt(dim), draw.normal(size=(batch, dim))
+
+    def step(params: TanhParams, z: jax.Array, x: jax.Array) -> jax.Array:
+        return jnp.tanh(z @ params.W + x @ params.U)
+
+    layer = Descent(
+        init=lambda key: None,
+        energy=lambda params, z, x: 0.5 * jnp.sum((step(params, z, x) - z) ** 2, -1),
+        step=step,
+    )
+    params = TanhParams(*(jnp.asarray(leaf, jnp.float32) for leaf in (W, U)))
+    return _cell(f"tanh m={dim} {norm} batch {batch}", layer, params, x, (batch, dim), symmetric=False)
 
 
 def dense_cell(dim: int, square: float, kind: str, *, batch: int = 64, width: int | None = None) -> Cell:

@@ -35,11 +35,13 @@ class Contender(NamedTuple):
       name: of the solver and its settings.
       run: a call that returns ``(state, gradient)``, both done.
       mebibytes: of temporary memory, NaN where it is not known.
+      compile_seconds: to trace and compile it, NaN where nothing is compiled.
     """
 
     name: str
     run: Callable[[], tuple[Any, Any]]
     mebibytes: float
+    compile_seconds: float
 
 
 class Result(NamedTuple):
@@ -52,6 +54,7 @@ class Result(NamedTuple):
       residual: the worst example's, relative.
       error: of the gradient, relative to the exact one.
       spread: interquartile range of the runs over their median.
+      compile_seconds: as of a contender.
     """
 
     name: str
@@ -60,11 +63,12 @@ class Result(NamedTuple):
     residual: float
     error: float
     spread: float = 0.0
+    compile_seconds: float = float("nan")
 
 
 def race(cell: Cell, *, repeats: int, peers: bool = True) -> dict[str, Result]:
     """Every library's best way in interleaved runs; a library that solves the problem in no way is left out."""
-    ours = Contender("unroll_jax", *compiled_gradient(cell, _ours(cell)))
+    ours = Contender("unroll_jax", *_compiled(cell, _ours(cell)))
     truth = exact(cell, ours.run()[0])
     best = {"unroll_jax": ours}
     logging.getLogger("jax._src.callback").setLevel(logging.CRITICAL)  # the breakdowns of peers, which are counted
@@ -80,7 +84,8 @@ def race(cell: Cell, *, repeats: int, peers: bool = True) -> dict[str, Result]:
         state, gradient = way.run()
         figures = (way.mebibytes, residual(cell, state), gradient_error(truth, gradient))
         low, median, high = np.quantile(seconds[library], [0.25, 0.5, 0.75])
-        results[library] = Result(way.name, float(median) / calls, *figures, spread=float((high - low) / median))
+        spread = float((high - low) / median)
+        results[library] = Result(way.name, float(median) / calls, *figures, spread, way.compile_seconds)
     return results
 
 
@@ -103,6 +108,19 @@ def compiled_gradient(
         return state, gradient
 
     return run, temporary_mebibytes(program)
+
+
+def _compiled(
+    cell: Cell, find: Callable[..., jax.Array], *arguments: jax.Array
+) -> tuple[Callable[..., tuple[Any, Any]], float, float]:
+    """The same, and the seconds that it took; not from JAX's cache on disk."""
+    cached = jax.config.jax_enable_compilation_cache
+    jax.config.update("jax_enable_compilation_cache", False)
+    began = time.perf_counter()
+    run, mebibytes = compiled_gradient(cell, find, *arguments)
+    seconds = time.perf_counter() - began
+    jax.config.update("jax_enable_compilation_cache", cached)
+    return run, mebibytes, seconds
 
 
 def gradient_error(truth: Exact, gradient: Any) -> float:
@@ -130,18 +148,22 @@ def _peers(cell: Cell, truth: Exact) -> dict[str, dict[str, _Way]]:
         norm = TOL * size * (1.0 if name.endswith("vmap") else np.sqrt(len(truth.z)))
 
         def build() -> Callable[[float], Contender]:
-            run, mebibytes = compiled_gradient(cell, way(cell, TOL), jnp.float32(norm))
-            return lambda factor: Contender(name, functools.partial(run, jnp.float32(factor * norm)), mebibytes)
+            run, *figures = _compiled(cell, way(cell, TOL), jnp.float32(norm))
+            return lambda factor: Contender(name, functools.partial(run, jnp.float32(factor * norm)), *figures)
 
         return build
 
+    def in_banax(name: str, way: Callable[..., Any]) -> _Way:
+        return lambda: lambda factor: Contender(name, *_compiled(cell, way(cell, factor * TOL, TOL)))
+
     def in_torch(name: str, settings: dict[str, Any]) -> _Way:
         build = lambda factor: torch_peer.gradient(cell, settings, forward=factor * TOL, backward=TOL)  # noqa: E731
-        return lambda: lambda factor: Contender(name, build(factor), float("nan"))
+        return lambda: lambda factor: Contender(name, build(factor), float("nan"), float("nan"))
 
     return {
         "jaxopt": {name: in_jax(name, way) for name, way in jax_peers.jaxopt_ways(cell).items()},
         "optimistix": {name: in_jax(name, way) for name, way in jax_peers.optimistix_ways(cell).items()},
+        "banax": {name: in_banax(name, way) for name, way in jax_peers.banax_ways().items()},
         "torchdeq": {name: in_torch(name, settings) for name, settings in torch_peer.ways().items()},
     }
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks import torch_peer
 from benchmarks.gradients.jax_peers import installed
-from benchmarks.gradients.problems import Cell
+from benchmarks.gradients.problems import Cell, TanhParams
 
 __all__ = ["gradient", "ways"]
 
@@ -57,13 +57,21 @@ def gradient(
     def run() -> tuple[np.ndarray, list[np.ndarray]]:
         for leaf in leaves:
             leaf.grad = None
-        step = _conv_step(torch, weights[0], x) if images else _dense_step(torch, weights, x)
+        if isinstance(cell.params, TanhParams):
+            step = _tanh_step(torch, leaves[0], leaves[1], x)
+        else:
+            step = _conv_step(torch, weights[0], x) if images else _dense_step(torch, weights, x)
         fixed_point = deq(step, start, solver_kwargs=solver)[0][-1]
         (fixed_point * target).sum().backward()
         state = fixed_point.detach().permute(0, 2, 3, 1) if images else fixed_point.detach()
         return state.numpy(), [leaf.grad.numpy() for leaf in leaves]
 
     return run
+
+
+def _tanh_step(torch: Any, W: Any, U: Any, x: Any) -> Callable[..., Any]:
+    signal = x @ U
+    return lambda z, tau=1.0: torch.tanh(z @ W + signal)
 
 
 def _dense_step(torch: Any, weights: list[tuple[Any, ...]], x: Any) -> Callable[..., Any]:

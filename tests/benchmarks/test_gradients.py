@@ -9,7 +9,7 @@ import unroll_jax
 from benchmarks import gradients, torch_peer
 from benchmarks.gradients import against_unrolling, jax_peers
 from benchmarks.gradients.exact import exact, residual
-from benchmarks.gradients.problems import conv_cell, deep_cell, dense_cell
+from benchmarks.gradients.problems import conv_cell, deep_cell, dense_cell, tanh_cell
 from benchmarks.gradients.race import TOL, Result, compiled_gradient, gradient_error, race
 
 CELLS = {
@@ -18,6 +18,7 @@ CELLS = {
     "dense, wide": lambda: dense_cell(6, 0.9, "spread", batch=2, width=9),
     "deep": lambda: deep_cell(3, 8, 0.9, batch=3),
     "conv": lambda: conv_cell(2, 5, 0.9, batch=2),
+    "tanh": lambda: tanh_cell(6, 0.9, batch=3),
 }
 
 
@@ -54,7 +55,7 @@ def test_dense_problems_have_the_norm_and_the_activity_they_name(dim, kind):
 def test_every_installed_peer_solves_an_easy_problem_to_the_same_mark():
     cell = dense_cell(8, 0.9, "random", batch=4)
     results = race(cell, repeats=1)
-    installed = {name for name in ("jaxopt", "optimistix") if jax_peers.installed(name)}
+    installed = {name for name in ("jaxopt", "optimistix", "banax") if jax_peers.installed(name)}
     if torch_peer.torch_or_none() is not None and jax_peers.installed("torchdeq"):
         installed.add("torchdeq")
     assert {"unroll_jax"} <= set(results) <= installed | {"unroll_jax"}
@@ -83,9 +84,8 @@ def test_quick_runs_few_problems_without_peers(monkeypatch, capsys):
     monkeypatch.setattr(gradients, "sweeps", lambda *, quick: {"swept": float(quick)})
     record = gradients.main(quick=True, peers=False)
     name = f"{cell.name}, unroll_jax"
-    assert set(record.figures) == {f"{name} {unit}" for unit in ("seconds", "mebibytes", "residual", "error")} | {
-        "swept"
-    }
+    units = ("seconds", "mebibytes", "residual", "error", "compile_seconds")
+    assert set(record.figures) == {f"{name} {unit}" for unit in units} | {"swept"}
     assert record.floors[f"{name} seconds"]["seconds"] > 0.0
     assert "same allocator" not in capsys.readouterr().out
 

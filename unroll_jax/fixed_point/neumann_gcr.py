@@ -29,7 +29,7 @@ SLOW = 0.9  # a step that leaves more than this share of the residual extends th
 
 class _Series(NamedTuple):
     number: Int[Array, ""]
-    count: Int[Array, ""]
+    ahead: Int[Array, ""]
     w: Float[Array, "b m"]
     residual: Float[Array, " b"]
     steps: Int[Array, " b"]
@@ -75,14 +75,14 @@ def neumann_gcr(
         def term(_: Any, pair: tuple[Array, Array]) -> tuple[Array, Array]:
             return pair[1], per_example(going, v + operator(pair[1]), pair[1])
 
-        w, following = jax.lax.fori_loop(0, carry.count, term, (carry.w, carry.w))
+        w, following = jax.lax.fori_loop(0, carry.ahead, term, (carry.w, carry.w))
         residual = jnp.where(going, norm(following - w), carry.residual)
         going_on = residual > bound
-        count, quick = looks(carry.residual, residual, bound, going_on, carry.count, FALL)
-        number = carry.number + carry.count
+        count, quick = looks(carry.residual, residual, bound, going_on, carry.ahead, FALL)
+        number = carry.number + carry.ahead
         count = jnp.minimum(count, jnp.maximum(max_steps - 1 - number, 1))
         return _Series(
-            number, count, per_example(going_on, following, w), residual, carry.steps + carry.count * going, quick
+            number, count, per_example(going_on, following, w), residual, carry.steps + carry.ahead * going, quick
         )
 
     none = jnp.zeros_like(size, jnp.int32)

@@ -1,5 +1,6 @@
 """Reports of failed solves to the user: at once where values are known, from compiled code by one host callback."""
 
+import contextlib
 import dataclasses
 import functools
 import sys
@@ -21,8 +22,8 @@ from unroll_jax.steps import vary_like
 
 __all__ = ["Failure", "Site", "call_site", "watched"]
 
-# Files between the user's line and a report: this library, and what wraps its functions.
-_INSIDE = tuple(str(Path(file).parent) for file in (str(Path(__file__).parent), jax.__file__, functools.__file__))
+# Files between the user's line and a report: this library, JAX, and what Python's decorators wrap functions in.
+_INSIDE = (str(Path(__file__).parents[1]), str(Path(str(jax.__file__)).parent), contextlib.__file__, functools.__file__)
 
 
 class Failure(NamedTuple):
