@@ -36,10 +36,6 @@ def test_both_methods_train_evaluate_and_report(finished, experiment):
             assert len(evaluation[name]) == 3
         assert evaluation["error_rates"][-1] == pytest.approx(1.0 - evaluation["accuracy"]["0.6"])
         assert sum(map(sum, evaluation["ratio_histogram"]["counts"])) == 2 * 20
-        times = evaluation["early_exit"]["milliseconds"]
-        assert set(times) == {"whole", "by_layers", "early_exit", "depth"}
-        assert min(times[name] for name in ("whole", "by_layers", "early_exit")) > 0
-        assert 0.0 <= times["depth"] <= 2.0
         assert evaluation["early_exit"]["curve"]["mean_depths"][0] == 2.0
         assert evaluation["early_exit"]["curve"]["accuracies"][0] == evaluation["early_exit"]["full_accuracy"]
         rows = read_metrics(folder / "metrics.jsonl")
@@ -66,7 +62,7 @@ def test_a_run_with_many_options_goes_on_as_if_it_had_not_been_interrupted(small
     assert (whole / "metrics.jsonl").read_bytes() == (again / "metrics.jsonl").read_bytes()
     one, other = (read(folder, "evaluation.json") for folder in (whole, again))
     for evaluation in (one, other):
-        del evaluation["train_seconds"], evaluation["early_exit"]["milliseconds"]
+        del evaluation["train_seconds"]
     assert one == other
     assert (one["bind"], len(one["slacks"])) == ("tail", 3)
     first = read_metrics(whole / "metrics.jsonl")[0]
