@@ -4,6 +4,7 @@ import importlib
 import inspect
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,12 +12,12 @@ import papers.looped
 import papers.xie2021
 import papers.yang2022
 from benchmarks.__main__ import BENCHMARKS
+from docs.extensions.options import help_of
 from tests.test_public_api import NAMES
 from unroll_jax import train
 from unroll_jax.certificates import Outcome
 from unroll_jax.train.__main__ import COMMANDS
 from unroll_jax.train.config import commands
-from unroll_jax.train.config.options import options_of
 from unroll_jax.train.experiments import EXPERIMENTS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -29,7 +30,7 @@ MODULES = [name for name in NAMES if name != "unroll_jax.train"]
 FROM_TRAIN = re.compile(r"from (?:unroll_jax\.)?train import (.*)")
 # Options that no dataclass has: of help, of each of many processes, and of benchmarks.
 OF_BENCHMARKS = {"--runs", "--quick", "--peers", "--compare"}
-OTHERS = {"--help", "--help-all", "--coordinator", "--processes", "--process", "--cluster", "--over"} | OF_BENCHMARKS
+OTHERS = {"--help", "--coordinator", "--processes", "--process", "--cluster", "--over"} | OF_BENCHMARKS
 
 
 def code(text):
@@ -106,11 +107,15 @@ def test_docs_name_only_commands_experiments_and_benchmarks_that_exist():
 
 def known_options():
     """Every option of every experiment and command, as it is typed."""
-    arguments = [getattr(commands, name) for name in dir(commands) if name.endswith("Arguments")]
-    typed = [(type(experiment.config), experiment.config) for experiment in EXPERIMENTS.values()]
+    arguments = [
+        getattr(commands, name) for name in dir(commands) if name.endswith("Arguments") and name != "SweepArguments"
+    ]
     studies = (papers.looped.Study, papers.xie2021.RobustnessConfig, papers.yang2022.FiguresConfig)
+    typed: list[tuple[Any, Any]] = list({type(one.config): one.config for one in EXPERIMENTS.values()}.items())
+    swept = EXPERIMENTS["demo"].config
+    typed.append((commands.SweepArguments[type(swept)], commands.SweepArguments(config=swept)))
     typed += [(cls, None) for cls in (*arguments, *studies)]
-    return {option.name for cls, default in typed for option in options_of(cls, default)}
+    return {option for cls, default in typed for option in re.findall(r"--[a-z][\w.-]*\w", help_of(cls, default))}
 
 
 def test_docs_name_only_options_that_exist():

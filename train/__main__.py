@@ -44,7 +44,7 @@ usage: unroll-jax [--coordinator HOST:PORT --processes N --process I | --cluster
   list [WORD]                           the experiments; with a word, those it names, with details
   --version                             the version of unroll_jax
 
-COMMAND --help shows its options; of an experiment, as in `run demo --help`, the basic ones, and --help-all every one
+COMMAND --help shows its options, as in `run demo --help`
 """
 
 

@@ -1,34 +1,35 @@
-"""Options from the words of a command: tyro's parser, errors of one line with the nearest name, and help."""
+"""Options from the words of a command, by tyro, and from a `--config` file; errors as one line."""
 
 import collections
 import contextlib
 import difflib
 import io
+import itertools
+import json
 import os
 import re
-import shutil
 import sys
-import textwrap
-from collections.abc import Iterable, Sequence
-from typing import Any, NoReturn, TypeVar, get_args, get_origin
+import tomllib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
 
 import tyro
 
 from .config.errors import UserError
-from .config.fields import allowed_words
-from .config.files import from_file
-from .config.options import Option, bare, choices, options_of, summary_of
-from .config.run import RunConfig
+from .config.fields import from_json, to_json, without_retired
+from .config.run import PLACE, RunConfig
 from .experiments import EXPERIMENTS
 from .system.files import expanded
 
 T = TypeVar("T")
 
-EVERY = "--help-all"
-HELP = ("-h", "--help", EVERY)
+HELP = ("-h", "--help")
 MAY_BE_EMPTY = ("--text", "--second")  # texts of predict, which has errors for those
 WITH_FOLDERS = ("run", "plan")  # the commands that take the folder of a run in place of an experiment
 FOLDER = "       unroll-jax {} FOLDER [--option value ...], with the options of the run in a folder\n"
+WAY_OUT = "give a TOML or JSON file of options"
+FRAME = re.compile(r"[\u2500-\u257f]|-{5,}")  # lines around and between tyro's messages
 
 
 def parse(cls: type[T], arguments: list[str], program: str, default: T | None = None, *, hint: str = "") -> T:
@@ -46,26 +47,15 @@ def parse(cls: type[T], arguments: list[str], program: str, default: T | None = 
       SystemExit: where help was asked for and is printed.
     """
     _check_words(arguments)
-    options = list(options_of(cls, default))
-    basic = any(option.is_basic for option in options)
-    if flags := [word for word in arguments if word in HELP]:
-        _show_help(cls, options, program, basic=basic and EVERY not in flags)
-    see = f"see `{program} {EVERY if basic else '--help'}`"
-    names = [option.name for option in options]
-    unknown_names = [word for word in arguments if word.startswith("--") and _name(word) not in names]
-    if unknown_names:
-        raise UserError(f"{_unrecognized(unknown_names, names, hint)}; {see}")
     given_default: dict[str, Any] = {} if default is None else {"default": default}
+    printed = io.StringIO()
     try:
-        with contextlib.redirect_stderr(io.StringIO()):  # tyro prints some errors although it is asked not to
-            parsed, stray = tyro.cli(
-                cls, args=arguments, prog=program, console_outputs=False, return_unknown_args=True, **given_default
-            )
-    except SystemExit:
-        raise UserError(f"{_problem(options, arguments, program)}; {see}") from None
-    if stray:
-        raise UserError(f"{_unrecognized(stray, names, hint)}; {see}")
-    return parsed
+        with contextlib.redirect_stderr(printed):
+            return tyro.cli(cls, args=arguments, prog=program, **given_default)
+    except SystemExit as ended:
+        if not ended.code:
+            raise
+        raise UserError(f"{_message(printed.getvalue(), hint)}; see `{program} --help`") from None
 
 
 def configured(
@@ -83,8 +73,7 @@ def configured(
         base = name, EXPERIMENTS[name].config
     name, usual = base
     default = with_file(options, usual)
-    parsed = parse(type(default), options, f"unroll-jax {command} {arguments[0]}", default)
-    return name, parsed.fitting(usual, chosen=given(options, "--constraints.warmup-steps"), log=print)
+    return name, parse(type(default), options, f"unroll-jax {command} {arguments[0]}", default)
 
 
 def experiment_named(command: str, arguments: list[str]) -> str | None:
@@ -94,7 +83,7 @@ def experiment_named(command: str, arguments: list[str]) -> str | None:
         sys.stdout.write(
             f"usage: unroll-jax {command} EXPERIMENT [--option value ...]\n"
             f"{FOLDER.format(command) if takes_folders else ''}experiments: {', '.join(EXPERIMENTS)}\n"
-            f"options: unroll-jax {command} EXPERIMENT --help shows the basic ones of one, --help-all every one\n"
+            f"options: unroll-jax {command} EXPERIMENT --help shows those of one\n"
         )
         return None
     if name.startswith("-"):
@@ -115,6 +104,28 @@ def with_file(options: list[str], default: RunConfig) -> RunConfig:
     if not value or value.startswith("--"):  # `parse` raises for a missing value
         return default
     return from_file(expanded(value, "--config"), default, f"--config {value}")
+
+
+def from_file(path: Path, default: RunConfig, source: str) -> RunConfig:
+    """A configuration with the options of a file, in groups or by dotted names.
+
+    Args:
+      path: of the file; JSON where it ends in .json, else TOML. The config.json of a run is one.
+      default: the values of all other options.
+      source: what messages call the file.
+
+    Raises:
+      UserError: if the file cannot be read, or has an option twice, an unknown one, or one of another type.
+    """
+    values = _read(path, source)
+    if not isinstance(values, dict) or not values:
+        raise UserError(f"{source} holds no options by name; {WAY_OUT}")
+    # Where a run was is not an option of another one.
+    of_run, known = "version" in values, to_json(default)
+    others = ("version", "experiment", "task", "found", *(PLACE if of_run else ()))
+    values = {name: value for name, value in values.items() if name not in others}
+    values = without_retired(values, known) if of_run else values
+    return from_json(type(default), _with_options(known, values, source), source=source, typed=True)
 
 
 def given(arguments: Iterable[str], option: str) -> bool:
@@ -156,79 +167,68 @@ def _suggestion(word: str, known: Sequence[str]) -> str:
     return f" (did you mean {near[0]}?)" if near else ""
 
 
-def _unrecognized(words: Sequence[str], names: Sequence[str], hint: str) -> str:
-    """The message of unknown options, with the hint, or else the nearest name."""
-    message = f"Unrecognized options: {', '.join(words)}"
-    if hint:
+def _message(printed: str, hint: str) -> str:
+    """Returns tyro's first message in one line, with the hint or the name that tyro suggests."""
+    lines = [FRAME.sub("", line).strip() for line in printed.splitlines()][1:]  # but the title
+    message = " ".join(itertools.takewhile(bool, itertools.dropwhile(lambda line: not line, lines))).rstrip(".")
+    near = re.search(r"Perhaps you meant:?\W*(--[\w.-]+)", printed)
+    if hint and "Unrecognized" in message:
         return f"{message}; {hint}"
-    word = _name(words[0])
-    ends = {name.rpartition(".")[2].lstrip("-"): name for name in reversed(names)}
-    near = difflib.get_close_matches(word, names, n=1, cutoff=0.7)
-    near += [ends[end] for end in difflib.get_close_matches(word.rpartition(".")[2].lstrip("-"), ends, n=1, cutoff=0.7)]
-    return f"{message} (did you mean {near[0]}?)" if word.startswith("--") and near else message
+    return f"{message} (did you mean {near[1]}?)" if near else message
 
 
-def _problem(options: Sequence[Option], arguments: Sequence[str], program: str) -> str:
-    """The message of words that cannot be parsed: of the first option whose values are not of its type."""
-    by_name = {option.name: option for option in options}
-    typed, words = _by_option(arguments)
-    given_values = {
-        name: [word] for name, word in zip((o.name for o in options if o.is_positional), words, strict=False)
-    } | typed
-    for name, values in given_values.items():
-        if not by_name[name].reads(values):
-            return _wrong(by_name[name], values)
-    missing = (option for option in options if option.required and option.name not in given_values)
-    labels = (f"{option.label} ({option.help.rstrip('.')}){_one_of(option)}" for option in missing)
-    return f"Missing from {program}: {', '.join(labels)}"
+def _read(path: Path, source: str) -> Any:
+    try:
+        if path.exists() and not path.is_file():
+            raise UserError(f"{source} is not a regular file; {WAY_OUT}")
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".json":
+            return json.loads(text, object_pairs_hook=_once)
+        return tomllib.loads(text)
+    except (OSError, ValueError, RecursionError) as error:
+        words = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())
+        raise UserError(f"{source} cannot be read ({words}); {WAY_OUT}") from error
 
 
-def _by_option(arguments: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
-    """The values of every option, and the words before the first one."""
-    typed: dict[str, list[str]] = {}
-    values = words = []
-    for word in arguments:
-        if word.startswith("--"):
-            values = typed[_name(word)] = [word.partition("=")[2]] if "=" in word else []
-        else:
-            values.append(word)
-    return typed, words
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of JSON of these pairs; a name that is there twice is an error, as in TOML."""
+    values: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in values:
+            raise ValueError(f"{name} is there more than once")
+        values[name] = value
+    return values
 
 
-def _wrong(option: Option, values: list[str]) -> str:
-    """The message of an option whose values are not of its type."""
-    if not values:
-        return f"Missing value for argument '{option.label}'"
-    hint, few = bare(option.hint), choices(option.hint)
-    hint = get_args(hint)[0] if get_origin(hint) is tuple else hint
-    wrong = next((value for value in values if not option.reads([value])), " ".join(values))
-    if few:
-        return f"{option.label} must be one of {', '.join(few)}, got {wrong!r}{_suggestion(wrong, few)}"
-    return f"{option.label} must be {allowed_words(hint)}, got {wrong!r}"
+def _options(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The options of a file by their dotted names, however they are grouped and written."""
+    for typed, value in values.items():
+        name = prefix + typed.replace("-", "_")
+        yield from _options(value, f"{name}.") if isinstance(value, dict) else [(name, value)]
 
 
-def _one_of(option: Option) -> str:
-    few = choices(option.hint)
-    return f", one of {','.join(few)}" if few else ""
+def _with_options(values: dict[str, Any], options: dict[str, Any], source: str) -> dict[str, Any]:
+    """The values with those of the options in their places."""
+    given: set[str] = set()
+    for name, value in _options(options):
+        *groups, last = name.split(".")
+        group: Any = values
+        for part in groups:
+            group = group.get(part) if isinstance(group, dict) else None
+        if not isinstance(group, dict) or last not in group:
+            raise UserError(f"{source}: {name} is not an option of this experiment; leave it out")
+        if name in given:
+            raise UserError(f"{source}: {name} is there more than once; give it once")
+        given.add(name)
+        group[last] = _like(group[last], value)
+    return values
 
 
-def _show_help(cls: Any, options: Sequence[Option], program: str, *, basic: bool) -> NoReturn:
-    """Prints every option, or the basic ones and how to see the others; raises `SystemExit`."""
-    width = max(40, shutil.get_terminal_size().columns - 2)
-    words = " ".join(option.usage for option in options if option.is_positional)
-    lines = [f"usage: {program} {words}{' ' if words else ''}[--option value ...]", ""]
-    lines += textwrap.wrap(summary_of(cls), width)
-    group = ""
-    for option in options:
-        if basic and not option.is_basic:
-            continue
-        if option.group != group and "." in option.name:
-            lines += ["", *textwrap.wrap(f"{option.name.rpartition('.')[0]}: {option.group}", width)]
-        group = option.group
-        lines.append(f"  {option.usage}")
-        help_words, indent = option.help + option.default_words, " " * 6
-        lines += textwrap.wrap(help_words, width, initial_indent=indent, subsequent_indent=indent)
-    if basic:
-        lines.append(f"every option: {program} {EVERY}")
-    sys.stdout.write("\n".join(lines) + "\n")
-    raise SystemExit(0)
+def _like(old: Any, value: Any) -> Any:
+    """The value as a command line gives it: one number for a list of one, 1 for 1.0, "None" for none."""
+    if value == "None":  # TOML has no null
+        return None
+    if isinstance(old, list):
+        several = value if isinstance(value, list) else [value]
+        return [_like(old[0], one) for one in several] if old else several
+    return float(value) if isinstance(old, float) and type(value) is int else value

@@ -1,13 +1,11 @@
-"""Descent constraints as an objective of the step, by all options of a run: their bounds, multipliers and slacks."""
+"""Descent constraints as an objective of the step, by all options of a run: their bounds and multipliers."""
 
 import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array, Bool, Float
 
 from unroll_jax import constrained, lagrangian
@@ -27,28 +25,18 @@ class Moving(NamedTuple):
     """State of a constrained objective.
 
     Attributes:
-      dual: Multipliers and the state of their optimiser; of the scaled constraints where they are scaled.
-      slacks: Explicit slacks and the state of their optimiser; None without.
-      sizes: Divisors of the constraints from the first step on; None where they are not scaled.
+      dual: Multipliers and the state of their optimiser.
     """
 
     dual: constrained.DualState
-    slacks: constrained.SlackState | None = None
-    sizes: Float[Array, "constraints"] | None = None
-
-    @property
-    def multipliers(self) -> Float[Array, "constraints"]:
-        """The multipliers of the constraints in plain units."""
-        return self.dual.multipliers if self.sizes is None else self.dual.multipliers / self.sizes
 
 
 class Figures(NamedTuple):
-    """Figures of one step, before its update, in plain units; violations are of the tightened bounds of training."""
+    """Figures of one step, before its update; violations are of the tightened bounds of training."""
 
     violations: Float[Array, "constraints"]
     multipliers: Float[Array, "constraints"]
     slacks: Float[Array, "constraints"] | None
-    sizes: Float[Array, "constraints"] | None
 
 
 class DescentConstraints:
@@ -83,22 +71,16 @@ class DescentConstraints:
             self.stated, self.tightened = (constrained.level_constraints(by, form=self._form) for by in bounds)
         self.number = num_layers + (settings.reference is not None)
         self._names = constrained.constraint_names(num_layers, reference=settings.reference)
-        self._scaled = settings.scale and self._enforced
-        self._slack_rule = constrained.slack_descent(optax.sgd(settings.slack_rate))
 
     @functools.cached_property
     def ascent(self) -> constrained.DualAscent:
         """The ascent of the multipliers; once an epoch, it is on the mean violation (or tail) of its batches."""
         dual, settings = self._config.dual, self._settings
-        first = 0 if settings.reference is not None else 1
         return constrained.dual_ascent(
             dual_rule(self._config),
-            resilience=settings.resilience if settings.slacks == "implied" else None,
+            resilience=settings.resilience,
             every=self._steps_an_epoch if dual.every == "epoch" else dual.every,
-            smoothing=dual.smoothing,
             warmup=settings.warmup_steps,
-            freeze_after=dual.freeze_after,
-            frozen=np.isin(np.arange(self.number) + first, dual.frozen),
             cap=dual.cap,
         )
 
@@ -108,48 +90,31 @@ class DescentConstraints:
         settings = self._settings
         if settings.bind == "tail":
             return constrained.tail_mean(settings.level)
-        if settings.bind == "positive":
-            return constrained.positive_part(settings.leeway)
         return None if settings.of_means else constrained.mean_of_samples()
 
     def init(self) -> Moving:
-        """Multipliers at their start, slacks at 0, sizes at 1."""
+        """Multipliers at their start."""
         start = self._config.dual.start
-        explicit = self._enforced and self._settings.slacks == "explicit"
-        return Moving(
-            dual=self.ascent.init(self.number, start[0] if len(start) == 1 else start),
-            slacks=self._slack_rule.init(self.number) if explicit else None,
-            sizes=jnp.ones(self.number) if self._scaled else None,
-        )
+        return Moving(self.ascent.init(self.number, start[0] if len(start) == 1 else start))
 
     def is_affine(self, moving: Moving, step: Array) -> bool | Bool[Array, ""]:
-        """Returns whether the weights of losses in the Lagrangian are known without the losses.
-
-        Sizes are those of the first step's losses: they weigh nothing there if no multiplier does.
-        """
-        if not self._enforced:
-            return True
-        weighed = self._scaled and any(self._config.dual.start) and self._settings.warmup_steps == 0
+        """Returns whether the weights of losses in the Lagrangian are known without the losses."""
         known = self._form != "log_ratio" if self._constant else self._form == "difference" and not self._settings.floor
-        return self.reduction is None and known and (step > 0 if weighed else True)
+        return not self._enforced or (self.reduction is None and known)
 
     def value(self, samples: SampleLosses, means: Array, moving: Moving, step: Array) -> Float[Array, ""]:
-        """The Lagrangian, or the fixed sum of losses."""
-        enforced = self.enforced(self._sizes(means, moving, step))
-        return self._value(self._bound(samples, means), self._pressing(moving, step), _slacks(moving), enforced)
+        """The Lagrangian, or the fixed sum of losses; multipliers do not count in the warm-up."""
+        if not self._enforced:
+            return jnp.vdot(jnp.asarray(self._weights, means.dtype), means)
+        multipliers = jnp.where(step < self._settings.warmup_steps, 0.0, moving.dual.multipliers)
+        violations = self.enforced(self._bound(samples, means))
+        return lagrangian(means[-1], violations, multipliers, normalise=self._settings.normalise)
 
     def advance(self, samples: SampleLosses, means: Array, moving: Moving, step: Array) -> tuple[Moving, Figures]:
-        """Multipliers after a step on the violations, slacks after one on the Lagrangian; and figures of before."""
-        losses, sizes, slacks = self._bound(samples, means), self._sizes(means, moving, step), _slacks(moving)
-        violations = self.enforced(sizes)(losses)
-        unmet = violations if slacks is None else violations - slacks
-        before = moving._replace(sizes=sizes)
-        new = Moving(
-            dual=self.ascent.update(moving.dual, unmet) if self._enforced else moving.dual,
-            slacks=self._moved_slacks(losses, moving, sizes, step),
-            sizes=sizes,
-        )
-        return new, Figures(_times(violations, sizes), before.multipliers, self.plain_slacks(before), sizes)
+        """Multipliers after a step on the violations; and figures of before."""
+        violations = self.enforced(self._bound(samples, means))
+        new = Moving(self.ascent.update(moving.dual, violations)) if self._enforced else moving
+        return new, Figures(violations, moving.dual.multipliers, self.slacks(moving))
 
     def describe(self, step: int, value: Any, means: Any, figures: Figures) -> tuple[Row, dict[str, str]]:
         """Losses, violations and multipliers by layer and by name."""
@@ -161,13 +126,13 @@ class DescentConstraints:
             "layer_losses": means.tolist(),
             "violations": json_numbers(figures.violations, length=means.size),
             "multipliers": json_numbers(figures.multipliers, length=means.size),
-            **self._named(**dict(zip(("violation", "multiplier", "slack", "size"), figures, strict=True))),
+            **self._named(**dict(zip(("violation", "multiplier", "slack"), figures, strict=True))),
         }
         return row, {"loss": f"{means[-1]:.3f}", "worst_violation": f"{figures.violations.max():+.3f}"}
 
     def multipliers(self, moving: Moving) -> np.ndarray:
-        """Returns the multipliers in plain units."""
-        return np.asarray(moving.multipliers)
+        """Returns the multipliers."""
+        return np.asarray(moving.dual.multipliers)
 
     def judge(self, step: int, samples: np.ndarray, moving: Moving) -> tuple[Row, float]:
         """Feasible first, then by loss.
@@ -183,7 +148,7 @@ class DescentConstraints:
         excess = float(np.max(constrained.relative_excess(violations, allowed, form=form)))
         violations = np.asarray(violations)
         feasible, score = excess <= self._settings.tolerance, -float(losses[-1])
-        relaxed = self._relaxed_loss(losses, violations, moving)
+        relaxed = self._relaxed_loss(losses, violations)
         if not feasible and self._enforced:
             score = INFEASIBLE - (excess if relaxed is None else relaxed)
         row = {
@@ -204,11 +169,11 @@ class DescentConstraints:
         """
         settings, reduction = self._settings, self.reduction
         options = {name: getattr(settings, name) for name in ("tolerance", "resilience")}
-        losses, multipliers = jnp.asarray(samples), jnp.asarray(moving.multipliers)
+        losses, multipliers = jnp.asarray(samples), jnp.asarray(moving.dual.multipliers)
         report = constrained.feasibility_report(losses, multipliers, self.stated, reduction=reduction, **options)
         bound = report.layer_losses if reduction is None else losses
-        slacks = report.slacks if settings.resilience is None else jnp.asarray(self.plain_slacks(moving))
-        slackness = report.multipliers * (self.enforced(None)(bound) - slacks)
+        slacks = report.slacks if settings.resilience is None else self.slacks(moving)
+        slackness = report.multipliers * (self.enforced(bound) - slacks)
         report = report._replace(slacks=slacks, complementary_slackness=slackness)
         names = ("layer_losses", "bounds", "violations", "multipliers", "slacks", "complementary_slackness")
         return {
@@ -222,18 +187,14 @@ class DescentConstraints:
             **_ratio_figures(samples),
         }
 
-    def enforced(self, sizes: Float[Array, "constraints"] | None) -> Constraints:
-        """The tightened constraints that training enforces, divided by ``sizes`` if there are some."""
-        constraints = self._reduced(self.tightened)
-        return constraints if sizes is None else constrained.scaled_constraints(constraints, sizes)
+    def enforced(self, losses: Array) -> Float[Array, "constraints"]:
+        """The violations of the tightened constraints, which training enforces."""
+        return self._reduced(self.tightened)(losses)
 
-    def plain_slacks(self, moving: Moving) -> Float[Array, "constraints"] | None:
-        """Slacks in units of the losses, explicit or implied by the multipliers; None where constraints are hard."""
-        if self._settings.resilience is None:
-            return None
-        slacks = _slacks(moving)
-        implied = constrained.optimal_slacks(moving.dual.multipliers, self._settings.resilience)
-        return _times(implied if slacks is None else slacks, moving.sizes)
+    def slacks(self, moving: Moving) -> Float[Array, "constraints"] | None:
+        """The slacks that the multipliers imply; None where constraints are hard."""
+        beta = self._settings.resilience
+        return None if beta is None else constrained.optimal_slacks(moving.dual.multipliers, beta)
 
     def _reduced(self, constraints: Constraints) -> Constraints:
         reduction = self.reduction
@@ -243,53 +204,15 @@ class DescentConstraints:
         """Returns the losses that the constraints are on: means, or those of every sample."""
         return means if self.reduction is None else samples
 
-    def _value(self, losses: Array, multipliers: Array, slacks: Any, constraints: Constraints) -> Float[Array, ""]:
-        if not self._enforced:
-            means = jnp.mean(losses, axis=tuple(range(losses.ndim - 1)))
-            return jnp.vdot(jnp.asarray(self._weights, means.dtype), means)
-        objective, violations = jnp.mean(losses[..., -1]), constraints(losses)
-        options: dict[str, Any] = {"normalise": self._settings.normalise}
-        if slacks is None:
-            return lagrangian(objective, violations, multipliers, **options)
-        options["resilience"] = self._settings.resilience
-        return constrained.resilient_lagrangian(objective, violations, slacks, multipliers, **options)
-
-    def _pressing(self, moving: Moving, step: Array) -> Array:
-        """The multipliers that count in this step: none in the warm-up, also where they start above 0."""
-        return jnp.where(step < self._settings.warmup_steps, 0.0, moving.dual.multipliers)
-
-    def _sizes(self, means: Array, moving: Moving, step: Array) -> Any:
-        if moving.sizes is None:
-            return None
-        initial = constrained.initial_sizes(jax.lax.stop_gradient(means), self.tightened)
-        return jnp.where(step == 0, initial.astype(moving.sizes.dtype), moving.sizes)
-
-    def _moved_slacks(self, losses: Array, moving: Moving, sizes: Any, step: Array) -> constrained.SlackState | None:
-        if moving.slacks is None:
-            return None
-        pressing, slacks = self._pressing(moving, step), moving.slacks.slacks
-        gradient = jax.grad(self._value, argnums=2)(losses, pressing, slacks, self.enforced(sizes))
-        moved, over = self._slack_rule.update(moving.slacks, gradient), (step + 1) % self._steps_an_epoch == 0
-        return self._slack_rule.restart(moved, over) if self._settings.slack_restarts else moved
-
-    def _relaxed_loss(self, losses: np.ndarray, violations: np.ndarray, moving: Moving) -> float | None:
+    def _relaxed_loss(self, losses: np.ndarray, violations: np.ndarray) -> float | None:
         """f_L + beta/2 |[c]_+|^2: the least that the relaxed problem can give these losses; None without resilience."""
         if self._settings.resilience is None:
             return None
-        slacks = np.maximum(violations, 0.0) / (1.0 if moving.sizes is None else np.asarray(moving.sizes))
-        return float(losses[-1] + 0.5 * self._settings.resilience * np.sum(slacks**2))
+        return float(losses[-1] + 0.5 * self._settings.resilience * np.sum(np.maximum(violations, 0.0) ** 2))
 
     def _named(self, **figures: Any) -> dict[str, float | None]:
         named = constrained.named_figures(self._names, **figures)
         return dict(zip(named, json_numbers(map(float, named.values())), strict=True))
-
-
-def _slacks(moving: Moving) -> Any:
-    return None if moving.slacks is None else moving.slacks.slacks
-
-
-def _times(values: Any, sizes: Any) -> Any:
-    return values if sizes is None else values * sizes
 
 
 def _ratio_figures(sample_losses: np.ndarray) -> dict[str, Any]:

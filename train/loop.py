@@ -90,9 +90,6 @@ def train(task: Task, folder: Path, *, callbacks: Sequence[Callbacks] = (), log:
                 _writer(task, folder, int(state.step), log) as writer,
                 profiling(profiled, folder / "profile", log) as profile,
             ):
-                if writer is not None and writer.lost:
-                    lost = f"{folder}: metrics.jsonl lacks {writer.lost} of the rows of training: it was deleted or cut"
-                    log(f"{lost}; restore the file, with the run ended, to have them back")
                 interrupted = _Loop(task, folder, checkpoints, writer, stop, profile, callbacks).run(state, notes)
         if interrupted or stop.at(num_steps + 1):  # the last save has been waited for
             raise _interrupted(stop, task, folder, "trained to the end", "goes on")

@@ -176,7 +176,7 @@ def launch(arguments: list[str]) -> int:
     for option in MEMBERSHIP:
         if given(command, option):
             raise UserError(f"launch gives each process its {option}; leave it out behind --")
-    from .system.launch import free_port, launch
+    from .system.machine import free_port, launch
 
     coordinator, program = f"127.0.0.1:{free_port()}", [sys.executable, "-m", __package__ or "unroll_jax.train"]
     shared = ["--coordinator", coordinator, "--processes", str(parsed.processes)]

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from .config.errors import UserError, one_line
+from .config.errors import UserError, kind_of, one_line
 from .config.run import Tracking
 from .system.files import strict_json, write_all
 
@@ -59,16 +59,12 @@ class MetricsWriter:
     """Appends to metrics.jsonl and to trackers; reopening at a step forgets all that came after it.
 
     Lines hold no times, so a run that was interrupted and resumed writes the same file as one that was not.
-
-    Attributes:
-      lost: how many steps of training before that step have no row: somebody deleted or cut the file.
     """
 
     def __init__(self, folder: Path, *, after_step: int, trackers: Sequence[Callable[[], Tracker]] = ()):
         """Opens metrics.jsonl in ``folder``, keeping rows up to ``after_step``; then the trackers."""
         path = folder / "metrics.jsonl"
         kept = [row for row in read_metrics(path) if row["step"] <= after_step]
-        self.lost = after_step - len({row["step"] for row in kept if row["kind"] == "train" and row["step"] > 0})
         write_all(folder, {path.name: "".join(map(_line, kept)).encode()})
         self._file, self._trackers = path.open("a", encoding="utf-8"), list[Tracker]()
         with contextlib.ExitStack() as opened:
@@ -139,15 +135,13 @@ def _line(row: dict[str, Any]) -> str:
 
 def check_callbacks(callbacks: Any) -> None:
     """Raises UserError unless callbacks are a list of objects with every method of `Callbacks`."""
-    listed = callbacks if isinstance(callbacks, list | tuple) else [callbacks]
-    wrong = [one for one in listed if isinstance(one, type) or not all(hasattr(one, name) for name in EVENTS)]
-    if wrong or listed is not callbacks:
-        given = wrong[0] if wrong else listed[0]
-        kind = f"the class {given.__name__}" if isinstance(given, type) else f"a {type(given).__name__}"
-        raise UserError(
-            f"callbacks must be a list of objects with {', '.join(EVENTS)}, got {kind}; pass callbacks=[Mine()], where "
-            "Mine is a subclass of Callbacks"
-        )
+    listed = isinstance(callbacks, list | tuple)
+    for one in callbacks if listed else [callbacks]:
+        if not listed or isinstance(one, type) or not all(hasattr(one, name) for name in EVENTS):
+            raise UserError(
+                f"callbacks must be a list of objects with {', '.join(EVENTS)}, got {kind_of(one)}; pass "
+                "callbacks=[Mine()], where Mine is a subclass of Callbacks"
+            )
 
 
 def tracking(name: Tracking, folder: Path, *, first_step: int, log: Callable[[str], None]) -> Tracker:

@@ -92,7 +92,6 @@ def dual_rule(config: ConstrainedConfig) -> optax.GradientTransformation:
         )
     options: dict[str, dict[str, Any]] = {
         "pi": {"proportional_gain": dual.proportional_gain, "cap": dual.cap},
-        "nu_pi": {"proportional_gain": dual.proportional_gain, "nu": dual.nu},
     }
     return constrained.dual_optimizer(dual.optimizer, dual.learning_rate, **options.get(dual.optimizer, {}))
 

@@ -5,7 +5,7 @@ They are started and watched as `unroll-jax launch` does it: the one that is lef
 
 import sys
 
-from unroll_jax.train.system.launch import free_port, launch
+from unroll_jax.train.system.machine import free_port, launch
 
 __all__ = ["PROCESSES"]
 

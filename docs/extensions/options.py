@@ -1,14 +1,16 @@
 """Directives for the command line: its usage, its experiments, and the options of each command, from the code."""
 
+import contextlib
 import importlib
+import io
 from typing import Any
 
+import tyro
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from unroll_jax.train.__main__ import USAGE
-from unroll_jax.train.config.options import options_of
 from unroll_jax.train.experiments import EXPERIMENTS
 
 
@@ -50,10 +52,16 @@ class Options(SphinxDirective):
         else:
             module, _, name = named.rpartition(".")
             cls, default = getattr(importlib.import_module(module), name), None
-        listed = nodes.definition_list(classes=["options"])
-        for option in options_of(cls, default):
-            listed += _item(option.usage, option.help + option.default_words)
-        return [listed]
+        shown = help_of(cls, default)
+        return [nodes.literal_block(shown, shown, language="none")]
+
+
+def help_of(cls: Any, default: Any = None) -> str:
+    """Returns the help of a command's options, from a dataclass and an instance with its defaults."""
+    given = {} if default is None else {"default": default}
+    with contextlib.redirect_stdout(io.StringIO()) as shown, contextlib.suppress(SystemExit):
+        tyro.cli(cls, args=["--help"], prog="", **given)
+    return shown.getvalue().partition("\n\n")[2]
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

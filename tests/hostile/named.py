@@ -6,7 +6,6 @@ import io
 import re
 
 from unroll_jax.train.__main__ import main
-from unroll_jax.train.cli import EVERY
 from unroll_jax.train.main import MEMBERSHIP
 
 __all__ = ["OPTION", "options_of", "strangers"]
@@ -30,13 +29,13 @@ def strangers(line: str, message: str) -> set[str]:
         command = commands[-1] if commands[0] == "launch" else commands[0]  # behind it, words may name folders
         behind = words[words.index(command) + 1 :]
         known |= options_of(command, behind[0] if command in NAMED and behind else "")
-    return set(OPTION.findall(QUOTED.sub("", message))) - typed - known - {"help", "help-all"}
+    return set(OPTION.findall(QUOTED.sub("", message))) - typed - known - {"help"}
 
 
 @functools.cache
 def options_of(command: str, name: str) -> set[str]:
     """The options in a command's help."""
-    words = [command, name, EVERY] if name else [command, EVERY]
+    words = [command, name, "--help"] if name else [command, "--help"]
     with contextlib.redirect_stdout(io.StringIO()) as shown, contextlib.redirect_stderr(io.StringIO()):
         main(words)
     return set(OPTION.findall(shown.getvalue()))

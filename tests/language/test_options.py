@@ -22,7 +22,6 @@ pytestmark = pytest.mark.xdist_group("language")
     ("field", "value", "words"),
     [
         ("model.lora_rank", 2, "model.lora_rank must be None for a decoder that is drawn, got 2"),
-        ("model.lora_alpha", 8.0, "model.lora_alpha=8.0 has no effect without model.lora_rank"),
         ("model.num_heads", 3, "model.num_heads must be such that model.dim=8 over it is even, got 3"),
         ("model.num_key_value_heads", 3, "model.num_key_value_heads must be a divisor of model.num_heads=2, got 3"),
         ("constraints.bind", "tail", "constraints.bind must be mean for language, whose losses are means over all"),

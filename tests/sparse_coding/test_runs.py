@@ -25,7 +25,7 @@ def finished(tmp_path_factory):
     root, log = tmp_path_factory.mktemp("runs"), []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("unroll_jax.train.tasks.sparse_coding.load", lambda config, *, log: BLOBS)
-        config = small(method="both", lose_layers=True, test_layer_noises=(0.2, 0.1))
+        config = small(method="both", test_layer_noises=(0.2, 0.1))
         folders = fit(config, out=root, experiment="sparse-coding", log=log.append)
     return folders, log, root
 

@@ -28,10 +28,9 @@ MODELS = {
 }
 # Options of the finished runs; margins of 0, so that the violations of training are those of the stated bounds.
 TAILS = ConstraintConfig(
-    alpha=(0.1,), reference=0.7, bind="tail", level=0.5, scale=True, slacks="explicit", resilience=2.0, slack_rate=0.1,
-    margin=0.0, first_margin=0.0,
+    alpha=(0.1,), reference=0.7, bind="tail", level=0.5, resilience=2.0, margin=0.0, first_margin=0.0,
 )  # fmt: skip
-DUALS = DualConfig(optimizer="nu_pi", learning_rate=0.3, every=2, smoothing=0.5)
+DUALS = DualConfig(learning_rate=0.3, every=2)
 MANY = {"average": 0.7, "remat": "dots", "constraints": TAILS, "dual": DUALS}
 PARTS = {"text-encoder": 4, "text-ut": 2}
 

@@ -28,18 +28,14 @@ from unroll_jax.train.tasks.video import VideoTask
 
 RUN = runs.RUN.split()
 
-# An epoch of 5 steps: what goes on from step 4 has a sum of one violation, and slacks that start anew after step 5.
+# What goes on from step 4 has a sum of one violation.
 MANY = {
     "batch_size": 12,
     "accumulate": 2,
     "average": 0.7,
     "remat": "dots",
-    "dual.optimizer": "nu_pi",
     "dual.every": 3,
-    "dual.smoothing": 0.5,
     "constraints.bind": "tail",
-    "constraints.scale": True,
-    "constraints.slacks": "explicit",
     "constraints.resilience": 2.0,
     "constraints.alpha": (0.6,),
     "primal.schedule": "linear",
@@ -59,7 +55,6 @@ OF_PROCESSES = {
     "dual.optimizer": "adam",
     "constraints.alpha": 0.6,
     "constraints.bind": "tail",
-    "constraints.slacks": "explicit",
     "constraints.resilience": 5.0,
 }
 SIZES = {"train": 64, "validation": 12, "test": 10}

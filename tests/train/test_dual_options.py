@@ -1,4 +1,4 @@
-"""Multipliers and slacks under every option, replayed in NumPy from the violations of the steps."""
+"""Multipliers under every option, replayed in NumPy from the violations of the steps."""
 
 import jax
 import jax.numpy as jnp
@@ -13,43 +13,24 @@ from unroll_jax.train.tasks.video import VideoTask
 STEPS, EPOCH, RATE = 9, 2, 0.3
 TIGHT = {"constraints.reference": 0.4, "constraints.alpha": (0.6,), "primal.learning_rate": 0.02}
 SGD = {"dual.optimizer": "sgd", "dual.learning_rate": RATE}
-EXPLICIT = {"constraints.resilience": 2.0, "constraints.slacks": "explicit", "constraints.slack_rate": 0.1}
 
 VARIANTS = {
-    "nu_pi": {"dual.optimizer": "nu_pi", "dual.learning_rate": RATE, "dual.nu": 0.4},
+    "pi": {"dual.optimizer": "pi", "dual.learning_rate": RATE, "dual.proportional_gain": 0.5},
     "every 3 batches": {**SGD, "dual.every": 3},
-    "every epoch, smoothed": {**SGD, "dual.every": "epoch", "dual.smoothing": 0.7},
-    "smoothed, resilient, after a warm-up": {
+    "every epoch": {**SGD, "dual.every": "epoch"},
+    "resilient, after a warm-up": {**SGD, "constraints.resilience": 2.0, "constraints.warmup_steps": 2},
+    "capped": {**SGD, "dual.cap": 0.4},
+    "resilient, tails, started": {
         **SGD,
-        "dual.smoothing": 0.5,
         "constraints.resilience": 2.0,
-        "constraints.warmup_steps": 2,
+        "constraints.bind": "tail",
+        "dual.start": (0.0, 0.5, 0.25),
     },
-    "capped, then frozen": {**SGD, "dual.cap": 0.4, "dual.freeze_after": 5},
-    "one frozen where it starts": {**SGD, "dual.start": (0.0, 0.5, 0.25), "dual.frozen": (1,)},
-    "explicit slacks": {**SGD, **EXPLICIT},
-    "explicit slacks that go on": {**SGD, **EXPLICIT, "constraints.slack_restarts": False},
-    "explicit slacks, not normalised": {**SGD, **EXPLICIT, "constraints.normalise": False},
-    "explicit slacks, started, after a warm-up": {
-        **SGD,
-        **EXPLICIT,
-        "dual.start": (2.0,),
-        "constraints.warmup_steps": 3,
-    },
-    "scaled": {**SGD, "constraints.scale": True},
-    "scaled, started": {**SGD, "constraints.scale": True, "dual.start": (0.5,)},
-    "scaled, resilient": {**SGD, "constraints.scale": True, "constraints.resilience": 2.0},
-    "scaled, explicit slacks, tails": {**SGD, **EXPLICIT, "constraints.scale": True, "constraints.bind": "tail"},
 }
 
 
-FEW, LATE = "dual.every must be at most the 3 steps", "dual.freeze_after must be above constraints.warmup_steps="
-NEVER = {
-    "frozen before the fourth batch": ({"dual.every": 4, "dual.freeze_after": 3}, FEW),
-    "warm until the third batch": ({"dual.every": 4, "constraints.warmup_steps": 3}, FEW),
-    "frozen as they warm up": ({"constraints.warmup_steps": 3, "dual.freeze_after": 3}, f"{LATE}3"),
-    "frozen at once": ({"dual.freeze_after": 0}, f"{LATE}0, unless"),
-}
+FEW = "dual.every must be at most the 3 steps"
+NEVER = {"warm until the third batch": ({"dual.every": 4, "constraints.warmup_steps": 3}, FEW)}
 # What tests compare with each other.
 OTHERS = {
     "erm": {"method": "erm"},
@@ -57,9 +38,8 @@ OTHERS = {
     "sgd": SGD,
     "optax:sgd": {**SGD, "dual.optimizer": "optax:sgd"},
     "optax:rmsprop": {**SGD, "dual.optimizer": "optax:rmsprop"},
-    "no reference": {**SGD, "constraints.reference": None, "dual.start": (0.5, 0.25), "dual.frozen": (2,)},
     "defaults": {},
-    "defaults said": {"dual.cap": 1e6, "dual.smoothing": 0.0, "dual.every": 1, "constraints.level": 0.5},
+    "defaults said": {"dual.cap": 1e6, "dual.every": 1, "constraints.level": 0.5},
 }
 
 
@@ -74,41 +54,24 @@ def runs(changed):
 
 
 def _replay(config, rows):
-    """Multipliers and slacks before every step, in plain units; SGD and nu-PI, written out."""
+    """Multipliers before every step: SGD and PI, written out."""
     dual, settings = config.dual, config.constraints
-    sizes = np.abs(rows.layer_losses[0].astype(np.float64)) if settings.scale else np.ones(3)
-    lam, slack = np.broadcast_to(np.array(dual.start), 3).astype(float), np.zeros(3)
-    beta, explicit = settings.resilience, settings.slacks == "explicit"
-    waiting, average, number, before = [], 0.0, 0, 0.0
-    history = []
+    lam = integral = np.broadcast_to(np.array(dual.start), 3).astype(float)
+    waiting, history = [], []
     for step, violations in enumerate(rows.objective.violations.astype(np.float64)):
-        shown = slack if explicit else lam / beta if beta else None
-        history.append((lam / sizes, None if shown is None else shown * sizes))
-        unmet = violations / sizes - (slack if explicit else 0.0)
-        if explicit:
-            pressing = lam if step >= settings.warmup_steps else np.zeros(3)
-            scale = 1 + pressing.sum() if settings.normalise else 1.0
-            slack = np.maximum(slack - settings.slack_rate * (beta * slack - pressing) / scale, 0)
-            if settings.slack_restarts and (step + 1) % EPOCH == 0:
-                slack = np.zeros(3)
-        if step < settings.warmup_steps or (dual.freeze_after is not None and step >= dual.freeze_after):
+        history.append(lam)
+        if step < settings.warmup_steps:
             continue
-        waiting.append(unmet)
+        waiting.append(violations)
         if len(waiting) < (EPOCH if dual.every == "epoch" else dual.every):
             continue
         pressure, waiting = np.mean(waiting, axis=0), []
-        if dual.smoothing:
-            number += 1
-            average = dual.smoothing * average + (1 - dual.smoothing) * pressure
-            pressure = average / (1 - dual.smoothing**number)
-        if beta and not explicit:
-            pressure = pressure - lam / beta
-        raised = lam + RATE * pressure
-        if dual.optimizer == "nu_pi":
-            smooth = dual.nu * before + (1 - dual.nu) * pressure
-            raised, before = raised + dual.proportional_gain * (smooth - before), smooth
-        raised = np.clip(raised, 0, dual.cap)
-        lam = np.where(np.isin(np.arange(3), dual.frozen), lam, raised)
+        if settings.resilience:
+            pressure = pressure - lam / settings.resilience
+        integral = np.maximum(integral + RATE * pressure, 0)
+        gain = dual.proportional_gain if dual.optimizer == "pi" else 0.0
+        lam = np.clip(integral + gain * pressure, 0, dual.cap)
+        integral = integral if dual.optimizer == "pi" else lam
     return history
 
 
@@ -116,15 +79,14 @@ def _replay(config, rows):
 @pytest.mark.parametrize("name", VARIANTS)
 def test_multipliers_and_slacks_are_those_of_the_options_written_out(runs, name):
     config, rows, _ = runs[name]
-    for step, (multipliers, slacks) in enumerate(_replay(config, rows)):
+    beta = config.constraints.resilience
+    for step, multipliers in enumerate(_replay(config, rows)):
         np.testing.assert_allclose(rows.objective.multipliers[step], multipliers, rtol=2e-4, atol=1e-5)
-        if slacks is None:
+        if beta is None:
             assert rows.objective.slacks is None
         else:
-            np.testing.assert_allclose(rows.objective.slacks[step], slacks, rtol=2e-4, atol=1e-5)
+            np.testing.assert_allclose(rows.objective.slacks[step], multipliers / beta, rtol=2e-4, atol=1e-5)
     assert np.max(rows.objective.multipliers[:, 1]) > 0.2, "the case never raised a multiplier"
-    if config.constraints.slacks == "explicit":
-        assert np.max(rows.objective.slacks) > 1e-3, "the case never moved a slack"
 
 
 def test_the_warm_up_is_plain_risk_also_where_multipliers_start_above_0(runs):
@@ -142,9 +104,7 @@ def test_an_epoch_that_never_ends_is_refused(changed, clips):
     with pytest.raises(UserError, match=r"dual.every=epoch moves no multiplier: an epoch has 16 steps"):
         VideoTask(changed(**{"dual.every": "epoch"}), clips)
     VideoTask(changed(**{"dual.every": "epoch"}, steps=16), clips)
-    with pytest.raises(UserError, match=r"an epoch has 16 steps, multipliers may move in 15 .*dual.freeze_after"):
-        VideoTask(changed(**{"dual.every": "epoch", "dual.freeze_after": 15}, steps=16), clips)
-    VideoTask(changed(**{"dual.every": "epoch", "dual.freeze_after": 15, "dual.start": (1.0,)}, steps=16), clips)
+    VideoTask(changed(**{"dual.every": "epoch", "dual.start": (1.0,)}, steps=15), clips)
 
 
 @pytest.mark.parametrize("name", NEVER)
@@ -152,22 +112,16 @@ def test_multipliers_that_start_at_0_and_never_move_are_refused(runs, changed, n
     fields, words = NEVER[name]
     with pytest.raises(UserError, match=words):
         changed(**fields).check()
-    assert not np.any(runs[name][2].moving.multipliers), "the case does move one"
+    assert not np.any(runs[name][2].moving.dual.multipliers), "the case does move one"
     for allowed in ({"dual.start": (0.5,)}, {"method": "erm"}):
         changed(**fields, **allowed).check()
 
 
 def test_an_optimizer_may_be_any_factory_of_a_transformation(runs):
-    named, made, another = (runs[name][2].moving.multipliers for name in ("sgd", "optax:sgd", "optax:rmsprop"))
+    named, made, another = (runs[name][2].moving.dual.multipliers for name in ("sgd", "optax:sgd", "optax:rmsprop"))
     assert np.any(named > 0.0)
     np.testing.assert_array_equal(made, named)
     assert np.any(another != named)
-
-
-def test_layers_are_frozen_by_their_number_also_without_a_bound_on_the_input(runs):
-    rows = runs["no reference"][1]
-    np.testing.assert_array_equal(rows.objective.multipliers[:, 1], np.full(STEPS, 0.25, np.float32))
-    assert np.all(rows.objective.multipliers[1:, 0] != 0.5)
 
 
 @pytest.mark.parametrize(
@@ -185,24 +139,16 @@ def test_a_path_that_makes_no_optimizer_is_one_line(changed, clips, path, words)
     assert "\n" not in str(caught.value)
 
 
-def test_restarts_that_would_keep_slacks_at_0_are_refused(changed, clips):
-    fields = {"constraints.slacks": "explicit", "constraints.resilience": 2.0, "dual.start": (1.0,), "batch_size": 33}
-    with pytest.raises(UserError, match=r"slack_restarts sets .* to 0 in every step: .*slack_restarts=False"):
-        VideoTask(changed(**fields), clips)
-    for allowed in ({"batch_size": 32}, {"constraints.slack_restarts": False}, {"method": "erm"}):
-        VideoTask(changed(**{**fields, **allowed}), clips)
-
-
-def test_without_a_frozen_or_capped_multiplier_nothing_differs_from_the_defaults(runs):
+def test_without_a_capped_multiplier_nothing_differs_from_the_defaults(runs):
     (_, plain, last), (_, stated, other) = runs["defaults"], runs["defaults said"]
     np.testing.assert_array_equal(plain.objective.multipliers, stated.objective.multipliers)
     np.testing.assert_array_equal(plain.layer_losses, stated.layer_losses)
     np.testing.assert_array_equal(last.params, other.params)
-    assert (last.moving.slacks, last.moving.sizes, last.average) == (None, None, None)
+    assert last.average is None
 
 
 def test_everything_but_the_layers_stays_float32_where_these_compute_in_bfloat16(changed, clips):
-    fields = {**VARIANTS["scaled, explicit slacks, tails"], **TIGHT, "average": 0.5, "batch_size": 32}
+    fields = {**VARIANTS["resilient, tails, started"], **TIGHT, "average": 0.5, "batch_size": 32}
     ends = {}
     for dtype in ("bfloat16", "float32"):
         task = VideoTask(changed(**fields, **{"model.dtype": dtype}), clips)

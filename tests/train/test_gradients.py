@@ -16,13 +16,8 @@ from unroll_jax.train.tasks.video import VideoTask
 
 BINDS = {
     "mean": {"constraints.reference": None},
-    "mean, scaled, started": {"constraints.scale": True, "dual.start": (0.3,)},
-    "tail": {"constraints.bind": "tail", "constraints.scale": True},
-    "positive, slacks": {
-        "constraints.bind": "positive",
-        "constraints.slacks": "explicit",
-        "constraints.resilience": 2.0,
-    },
+    "mean, started": {"dual.start": (0.3,)},
+    "tail, resilient": {"constraints.bind": "tail", "constraints.resilience": 2.0},
     "ratio": {"constraints.form": "ratio", "constraints.reference": None},
     "cumulative ratio of means": {
         "constraints.form": "ratio_of_means",
@@ -118,12 +113,6 @@ def _stacked(probed, parts):
 
 PASSES = {
     "plain": ({}, [1, 1, 1]),
-    "scaled": ({"constraints.scale": True}, [1, 1, 1]),
-    "scaled, started": ({"constraints.scale": True, "dual.start": (0.3,)}, [2, 1, 1]),
-    "scaled, started, after a warm-up": (
-        {"constraints.scale": True, "dual.start": (0.3,), "constraints.warmup_steps": 1},
-        [1, 1, 1],
-    ),
     "tail": ({"constraints.bind": "tail"}, [2, 2, 2]),
 }
 

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from unroll_jax.train.system.distributed import Membership, join
-from unroll_jax.train.system.launch import launch
+from unroll_jax.train.system.machine import launch
 
 ENDS = "import sys; sys.exit(0)"
 FAILS = "import sys; sys.stderr.write('reading shard 3\\nno such shard\\n'); sys.exit(7)"
@@ -60,7 +60,7 @@ def test_a_second_ctrl_c_kills():
 def _check_signal(numbers, child, code):
     program = f"""
         import sys
-        from unroll_jax.train.system.launch import launch
+        from unroll_jax.train.system.machine import launch
         child = [sys.executable, "-c", {child!r}]
         sys.exit(launch([child, child]))
     """

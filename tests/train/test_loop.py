@@ -169,11 +169,3 @@ def test_two_collapses_in_a_row_stop_a_run(loop, changed, tmp_path, monkeypatch,
     loop(changed(on_collapse=on_collapse))
     assert _status(tmp_path)["state"] == state
     assert (tmp_path / "metrics.jsonl").read_bytes() == rows
-
-
-@pytest.mark.slow
-def test_rows_that_are_lost_are_counted_where_the_run_goes_on(loop, changed, tmp_path):
-    loop(changed(steps=2))
-    rows = (tmp_path / "metrics.jsonl").read_bytes().splitlines(keepends=True)
-    (tmp_path / "metrics.jsonl").write_bytes(b"".join(rows[1:]))
-    assert any("metrics.jsonl lacks 1 of the rows of training" in line for line in loop(changed(steps=4)))

@@ -69,21 +69,6 @@ def test_rows_that_are_no_json_are_never_written(tmp_path):
         writer.write({"kind": "train", "step": 1, "loss": math.nan})
 
 
-def test_rows_that_somebody_deleted_or_cut_are_counted(tmp_path):
-    _write(tmp_path, range(1, 9), after_step=0)
-    path = tmp_path / "metrics.jsonl"
-    whole = path.read_bytes()
-    lines = whole.splitlines(keepends=True)
-    cut = b"".join(lines[:3]) + lines[3][:5]
-    for content, step, lost in ((whole, 8, 0), (cut, 8, 5), (b"", 8, 8), (whole[:-1], 7, 0)):
-        path.write_bytes(content)
-        with MetricsWriter(tmp_path, after_step=step) as writer:
-            assert writer.lost == lost
-    path.unlink()
-    with MetricsWriter(tmp_path, after_step=3) as writer:
-        assert writer.lost == 3
-
-
 @pytest.mark.parametrize(
     "row",
     ["[]", '{"kind": "train"}', '{"kind": "a", "step": 1, "b": NaN}', "[" * 10**5],

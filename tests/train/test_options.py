@@ -84,12 +84,6 @@ def test_a_run_resumes_by_its_folder_with_the_free_options_that_it_had_last(in_m
     assert json.loads(path.read_text()) == json.loads(stored) | {"accumulate": 4, "profile": None}
 
 
-def test_a_warm_up_in_a_file_is_chosen(tmp_path):
-    (tmp_path / "options.toml").write_text("constraints.warmup-steps = 50\n")
-    assert main(["run", "text-ut", "--config", "options.toml", "--steps", "40"]) == 2
-    assert "constraints.warmup_steps was 300, is now 15" in meant("--steps", "40", of="text-ut")
-
-
 TOML = [
     (None, "cannot be read (No such file or directory)"),
     (b"\xff\xfe\x00", "cannot be read ("),

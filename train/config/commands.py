@@ -7,7 +7,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 import tyro
 
 from .data import ImageSource, InstructionSource, SceneSource, TextSource, VideoSource
-from .fields import Basic, Fraction
+from .fields import Fraction
 
 C = TypeVar("C")
 
@@ -153,6 +153,8 @@ class GenerateArguments:
     """Number of layers that draft, for --draft-length."""
     draft_length: int | None = None
     """Tokens that --exit-layer drafts before the other layers verify them."""
+    speculate: Literal["auto"] | None = None
+    """auto: choose --exit-layer and --draft-length by what the first prompts' answers make of them."""
     dtype: Literal["float32", "bfloat16"] | None = None
     """Of parameters and computation; None takes that of the source, of GGUF and runs float32."""
 
@@ -181,7 +183,7 @@ class SweepArguments(Generic[C]):
 
     config: Annotated[C, tyro.conf.arg(name="")]
     """Options that all cells share; --out is the folder of the sweep."""
-    jobs: Basic[int] = 1
+    jobs: int = 1
     """Cells that are computed at the same time, each in a process with its share of the cores and GPUs."""
-    trials: Basic[int | None] = None
+    trials: int | None = None
     """Number of trials, those of earlier calls included, which Optuna's TPE proposes; None computes the grid."""

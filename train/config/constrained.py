@@ -1,15 +1,15 @@
 """Options of runs with a loss at every layer: plain, supervised deeply or under descent constraints; their rules."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self
 
 from .constraints import ConstraintConfig, DualConfig
 from .errors import UserError, option_text
-from .fields import Basic, Condition, Count, NonNegative, Rule, check_rules, with_value
+from .fields import Condition, Count, NonNegative, Rule, check_rules
 from .run import Judgement, PrimalConfig, RunConfig
 
-DUAL_OPTIMIZERS = ("adam", "nu_pi", "pi", "sgd")  # those of unroll_jax.constrained, which importing would load JAX for
+DUAL_OPTIMIZERS = ("adam", "pi", "sgd")  # of unroll_jax.constrained
 Method = Literal["erm", "constrained", "deep_supervision", "both", "all"]
 # The runs of one command, by method; any other method is one run.
 SEVERAL: dict[str, tuple[Literal["erm", "constrained", "deep_supervision"], ...]] = {
@@ -22,7 +22,7 @@ SEVERAL: dict[str, tuple[Literal["erm", "constrained", "deep_supervision"], ...]
 class ConstrainedConfig(RunConfig):
     """Train a model whose every layer has a loss, plainly or under descent constraints."""
 
-    method: Basic[Method] = "constrained"
+    method: Method = "constrained"
     """Plain risk (erm), descent constraints, or fixed weights on the losses of layers before the last
     (deep_supervision); both, all: the first two, or three, and a report."""
     layer_weights: tuple[NonNegative, ...] = (0.1,)
@@ -30,7 +30,7 @@ class ConstrainedConfig(RunConfig):
     rising_weights: bool = False
     """Of deep_supervision: weights that grow with depth as LayerSkip's (Elhoushi et al. 2024), whose e_scale is
     --layer-weights: layer l of L weighs e_scale l (l - 1) / 2, the last L - 1 more than that, all over their sum."""
-    steps: Basic[Count] = 1500
+    steps: Count = 1500
     """Training steps."""
     train_gamma: NonNegative = 0.0
     """Strength of the noise of training."""
@@ -47,31 +47,20 @@ class ConstrainedConfig(RunConfig):
     def rules(self) -> Iterator[Rule]:
         """Yields the rules across fields that hold at any depth; `check_depth` has the others."""
         yield from super().rules()
-        yield from _dual_rules(self)
-        yield from _layer_rules(self)
-        yield from _swing_rules(self)
+        yield from _own_rules(self)
         warmup = self.constraints.warmup_steps
         needed = f"below {option_text('steps', self.steps)}, or constraints never count; lower it, or raise the steps"
         yield "constraints.warmup_steps", needed, not self.enforces or warmup < self.steps
         yield "test_gammas", "one number or more", len(self.test_gammas) > 0
-        explicit = self.constraints.slacks == "explicit"
-        needed = f"a number with {option_text('constraints.slacks', 'explicit')}, whose slacks cost it"
-        yield "constraints.resilience", needed, not explicit or self.constraints.resilience is not None
 
     def conditions(self) -> Iterator[Condition]:
         """Yields the options of one choice among several."""
-        dual, constraints, slacks = self.dual, self.constraints, option_text("constraints.slacks", "explicit")
-        yield "dual.nu", option_text("dual.optimizer", "nu_pi"), dual.optimizer == "nu_pi"
-        pi = option_text("dual.optimizer", "pi or nu_pi")
-        yield "dual.proportional_gain", pi, dual.optimizer in ("pi", "nu_pi")
+        yield "dual.proportional_gain", option_text("dual.optimizer", "pi"), self.dual.optimizer == "pi"
         for name in ("layer_weights", "rising_weights"):
             yield name, option_text("method", "deep_supervision"), self.supervises
-        for name, bind in (("level", "tail"), ("leeway", "positive")):
-            yield f"constraints.{name}", option_text("constraints.bind", bind), constraints.bind == bind
+        yield "constraints.level", option_text("constraints.bind", "tail"), self.constraints.bind == "tail"
         for name in ("bounds", "floor"):
-            yield f"constraints.{name}", f"no {option_text('constraints.levels')}", not constraints.levels
-        for name in ("slack_rate", "slack_restarts"):
-            yield f"constraints.{name}", slacks, constraints.slacks == "explicit"
+            yield f"constraints.{name}", f"no {option_text('constraints.levels')}", not self.constraints.levels
 
     @property
     def title(self) -> str:
@@ -126,20 +115,6 @@ class ConstrainedConfig(RunConfig):
             return Judgement(True, None, loss)
         return Judgement(row["feasible"], row["worst_excess"], loss, row.get("relaxed_loss"))
 
-    def fitting(self, usual: "RunConfig", *, chosen: bool, log: Callable[[str], None]) -> Self:
-        """With a default warm-up that fits the steps; one that was chosen and does not is refused by `check`.
-
-        A default as long as the run, or longer, becomes as large a share of it as the ``usual`` configuration has.
-        """
-        assert isinstance(usual, ConstrainedConfig)
-        warmup = self.constraints.warmup_steps
-        if chosen or warmup != usual.constraints.warmup_steps or not 1 <= self.steps <= warmup:
-            return self
-        fits = self.steps * usual.constraints.warmup_steps // usual.steps
-        name, steps = option_text("constraints.warmup_steps"), option_text("steps", self.steps)
-        log(f"{name} is {fits} here: the default, {warmup}, does not fit {steps}")
-        return with_value(self, "constraints.warmup_steps", fits)
-
 
 NOISE = "noise and collapse, which a user's task does not have"
 WITHOUT_EFFECT = {
@@ -182,21 +157,13 @@ def check_depth(config: ConstrainedConfig, num_layers: int) -> None:
 
 
 def check_epochs(config: ConstrainedConfig, steps_an_epoch: int) -> None:
-    """Checks that multipliers move, and that explicit slacks are not 0 in every step, at this length of an epoch."""
-    counted, settings = _counted_steps(config), config.constraints
-    restarts = settings.slacks == "explicit" and settings.slack_restarts
-    if config.enforces and restarts and steps_an_epoch == 1:
-        raise UserError(
-            f"{option_text('constraints.slack_restarts')} sets explicit slacks to 0 in every step: the train split is "
-            f"one batch; pass {option_text('constraints.slack_restarts', False)}, or a smaller "
-            f"{option_text('batch_size')}"
-        )
+    """Checks that multipliers move at this length of an epoch."""
+    counted = config.steps - config.constraints.warmup_steps
     if config.dual.every == "epoch" and counted < steps_an_epoch and not _may_stand_still(config):
-        names = ", ".join(map(option_text, ("steps", "constraints.warmup_steps", "dual.freeze_after")))
+        names = ", ".join(map(option_text, ("steps", "constraints.warmup_steps")))
         raise UserError(
             f"{option_text('dual.every', 'epoch')} moves no multiplier: an epoch has {steps_an_epoch} steps, "
-            f"multipliers may move in {counted} ({names}); raise {option_text('steps')} or "
-            f"{option_text('dual.freeze_after')}, or pass a number of batches"
+            f"multipliers may move in {counted} ({names}); raise {option_text('steps')}, or pass a number of batches"
         )
 
 
@@ -217,29 +184,17 @@ def rising_weights(numbers: Sequence[int], scale: float) -> tuple[float, ...]:
     return (*(weight / total for weight in before), last / total) if total > 0.0 else (*before, 1.0)
 
 
-def _dual_rules(config: ConstrainedConfig) -> Iterator[Rule]:
-    """Yields the rules for the multipliers' steps."""
-    dual, counted = config.dual, _counted_steps(config)
+def _own_rules(config: ConstrainedConfig) -> Iterator[Rule]:
+    """Yields the rules for multipliers, for the constraints of layers and for their weights."""
+    dual, constraints, weights = config.dual, config.constraints, config.layer_weights
     known = dual.optimizer in DUAL_OPTIMIZERS or ":" in dual.optimizer
     yield "dual.optimizer", f"one of {', '.join(DUAL_OPTIMIZERS)}, or MODULE:FACTORY", known
-    warmup, frozen, still = config.constraints.warmup_steps, dual.freeze_after, _may_stand_still(config)
-    name = option_text("constraints.warmup_steps", warmup)
-    yield "dual.freeze_after", f"at least {name}", frozen is None or frozen >= warmup
-    moves = still or frozen is None or frozen > warmup
-    yield "dual.freeze_after", f"above {name}, unless some start above 0", moves
-    every = 1 if dual.every == "epoch" else dual.every
+    counted, every = config.steps - constraints.warmup_steps, 1 if dual.every == "epoch" else dual.every
     needed = f"at most the {counted} steps in which multipliers may move, unless some start above 0"
-    yield "dual.every", needed, still or every <= max(counted, 1)
-
-
-def _layer_rules(config: ConstrainedConfig) -> Iterator[Rule]:
-    """Yields the rules for the constraints of layers and for their weights."""
-    constraints, weights = config.constraints, config.layer_weights
+    yield "dual.every", needed, _may_stand_still(config) or every <= max(counted, 1)
     needed = f"a number with {option_text('constraints.bounds', 'cumulative')}, which start at it"
     absolute = bool(constraints.levels) or constraints.bounds == "stepwise"
     yield "constraints.reference", needed, absolute or constraints.reference is not None
-    without_size = f"left out with {option_text('constraints.form', 'ratios')}, which have no size"
-    yield "constraints.scale", without_size, not constraints.scale or constraints.form == "difference"
     yield "constraints.alpha", "one number or more", len(constraints.alpha) > 0
     single = constraints.first_alpha is None or len(constraints.alpha) == 1
     yield "constraints.first_alpha", f"None where {option_text('constraints.alpha')} has a number a layer", single
@@ -248,48 +203,30 @@ def _layer_rules(config: ConstrainedConfig) -> Iterator[Rule]:
     yield "layer_weights", rising, len(weights) == 1 or not config.rising_weights
     some = f"above 0 for a layer, or it is {option_text('method', 'erm')}"
     yield "layer_weights", some, not config.supervises or any(weights)
-
-
-def _swing_rules(config: ConstrainedConfig) -> Iterator[Rule]:
-    """Yields the rules against oscillation under resilience: of a multiplier and its decay, a slack and its cost."""
-    settings, least = config.constraints, config.dual.least_resilience
-    beta = settings.resilience
-    if not config.enforces or beta is None:
-        return
-    implied = (
-        f"above {least:g} with these gains of {option_text('dual.optimizer', config.dual.optimizer)}, or multipliers "
-        f"will oscillate; raise it, lower the gains, or pass {option_text('constraints.slacks', 'explicit')}"
+    beta, least, optimizer = (
+        constraints.resilience,
+        dual.least_resilience,
+        option_text("dual.optimizer", dual.optimizer),
     )
-    yield "constraints.resilience", implied, settings.slacks == "explicit" or beta > least
-    # Normalised, it is divided by 1 + sum of multipliers, which is 1 where they start.
-    explicit = f"below {2.0 / beta:g}, which is 2 / {option_text('constraints.resilience')}, or slacks will oscillate"
-    yield "constraints.slack_rate", explicit, settings.slacks == "implied" or settings.slack_rate * beta < 2.0
+    steady = (
+        f"above {least:g} with these gains of {optimizer}, or multipliers will oscillate; raise it, or lower the gains"
+    )
+    yield "constraints.resilience", steady, not config.enforces or beta is None or beta > least
 
 
 def _depth_rules(config: ConstrainedConfig, num_layers: int) -> Iterator[Rule]:
     """Yields the rules for values of each layer or constraint."""
-    dual, alpha, cap = config.dual, config.constraints.alpha, config.dual.cap
+    dual, alpha, weights = config.dual, config.constraints.alpha, config.layer_weights
     before = f"one number, or one for each layer before the last, of which there are {num_layers - 1}"
-    yield "layer_weights", before, len(config.layer_weights) in (1, num_layers - 1)
+    yield "layer_weights", before, len(weights) in (1, num_layers - 1)
     yield "method", "another for one layer, which has none before it", num_layers > 1 or not config.supervises
     each = f"one number, or one for each layer, of which there are {num_layers}"
     yield "constraints.alpha", each, len(alpha) in (1, num_layers)
     yield "constraints.levels", each, len(config.constraints.levels) in (0, 1, num_layers)
-    first = 0 if config.constraints.reference is not None else 1
-    count = num_layers + 1 - first
+    count = num_layers + (config.constraints.reference is not None)
     yield "dual.start", f"one number, or one for each of {count} constraints", len(dual.start) in (1, count)
-    starts = dual.start * count if len(dual.start) == 1 else dual.start
-    below = cap is None or all(at <= cap or first + place in dual.frozen for place, at in enumerate(starts))
-    yield "dual.start", f"at most {option_text('dual.cap', cap)}, but for frozen layers", below
-    there = all(first <= layer <= num_layers for layer in dual.frozen)
-    yield "dual.frozen", f"layers in {first}..{num_layers}", there
-
-
-def _counted_steps(config: ConstrainedConfig) -> int:
-    """Steps in which multipliers may move: after the warm-up, before they are frozen."""
-    frozen = config.dual.freeze_after
-    last = config.steps if frozen is None else min(config.steps, frozen)
-    return last - config.constraints.warmup_steps
+    below = dual.cap is None or all(start <= dual.cap for start in dual.start)
+    yield "dual.start", f"at most {option_text('dual.cap', dual.cap)}", below
 
 
 def _may_stand_still(config: ConstrainedConfig) -> bool:

@@ -2,11 +2,9 @@
 
 import dataclasses
 import math
-from typing import Annotated, Literal
+from typing import Literal
 
-from annotated_types import Gt, Lt
-
-from .fields import Basic, Count, Fraction, Natural, NonNegative, Positive, Share
+from .fields import Count, Fraction, Natural, NonNegative, Positive, Share
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,37 +18,26 @@ class DualConfig:
     """
 
     optimizer: str = "pi"
-    """sgd: rate x violation a step; pi: sgd plus a part proportional to the violation; nu_pi: the same on a moving
-    average; adam (the paper's). Any other: MODULE:FACTORY of optax, as in optax:rmsprop, fed minus the violations."""
+    """sgd: rate x violation a step; pi: that plus a part proportional to the violation; adam: the paper's. Any other:
+    MODULE:FACTORY of optax, as in optax:rmsprop, fed minus the violations."""
     learning_rate: Positive = 5e-3
-    """Rate of the ascent; for pi and nu_pi, the integral gain."""
+    """Rate of the ascent; for pi, the integral gain."""
     proportional_gain: NonNegative = 1.0
-    """Multiplier per unit of violation, for pi and nu_pi alone."""
-    nu: Annotated[float, Gt(-1), Lt(1)] = 0.0
-    """Decay in (-1, 1) of the moving average of nu_pi."""
+    """Multiplier per unit of violation, for pi alone."""
     every: Count | Literal["epoch"] = 1
     """Batches whose violations (or tails) are averaged for one step of the multipliers; epoch: as many as fit into a
     pass over the data, counted from the end of the warm-up on."""
-    smoothing: Share = 0.0
-    """Decay in [0, 1) of a moving average that takes the place of the violations; 0 for none."""
     start: tuple[NonNegative, ...] = (0.0,)
-    """Initial multipliers: one number, or one for each; under --constraints.scale, of the scaled constraints."""
+    """Initial multipliers: one number, or one for each."""
     cap: Positive | None = None
-    """Largest multiplier; None for no bound. Under --constraints.scale, of the scaled constraint."""
-    frozen: tuple[Natural, ...] = ()
-    """Layers whose multipliers stay where they start and weigh a fixed penalty; 0 is the bound on the input's loss."""
-    freeze_after: Natural | None = None
-    """Steps after which all multipliers stay as they are; None for never."""
+    """Largest multiplier; None for no bound."""
 
     @property
     def least_resilience(self) -> float:
         """The resilience at or below which a root of the loop of a multiplier and its decay is -1 or beyond."""
-        if self.optimizer not in ("sgd", "pi", "nu_pi"):
-            # Adam's steps are no larger for a larger violation; a factory's are unknown.
-            return 0.0
-        lag = (1.0 - self.nu) / (1.0 + self.nu) if self.optimizer == "nu_pi" else 1.0
-        gain = self.proportional_gain if self.optimizer in ("pi", "nu_pi") else 0.0
-        return 0.5 * self.learning_rate + gain * lag
+        if self.optimizer not in ("sgd", "pi"):
+            return 0.0  # Adam's steps are no larger for a larger violation; a factory's are unknown.
+        return 0.5 * self.learning_rate + (self.proportional_gain if self.optimizer == "pi" else 0.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +49,7 @@ class ConstraintConfig:
       (0.5, 0.3, 0.3)
     """
 
-    alpha: Basic[tuple[Fraction, ...]] = (0.22,)
+    alpha: tuple[Fraction, ...] = (0.22,)
     """Share of the loss each layer must remove, in (0, 1): one number, or one a layer."""
     first_alpha: Fraction | None = None
     """alpha of layer 1; None takes that of all layers."""
@@ -76,29 +63,17 @@ class ConstraintConfig:
     levels: tuple[Positive, ...] = ()
     """Bounds in units of the loss, in place of shares: one number, or one for each of layers 1 to L."""
     resilience: Positive | None = None
-    """beta, cost of slack; None keeps the constraints hard. A beta so small that multipliers would oscillate is an
-    error."""
-    slacks: Literal["implied", "explicit"] = "implied"
-    """Under resilience. implied: multiplier / beta, which decays the multipliers; explicit: variables that descend."""
-    slack_rate: Positive = 0.01
-    """Rate of the descent of explicit slacks."""
-    slack_restarts: bool = True
-    """Set explicit slacks to 0 after every pass over the data, as the paper does."""
-    bind: Literal["mean", "tail", "positive"] = "mean"
-    """Statistic of the samples that a constraint bounds: their mean; the mean over the worst share 1 - level (tail); or
-    the mean of the violations above 0 (positive). The last two are beyond the paper."""
+    """beta, cost of slack (multiplier / beta), which decays the multipliers; None keeps the constraints hard."""
+    bind: Literal["mean", "tail"] = "mean"
+    """Statistic of the samples that a constraint bounds: their mean, or the mean over the worst share 1 - level."""
     level: Share = 0.7
     """Of tail, in [0, 1): 0 is the mean, towards 1 the worst sample."""
-    leeway: NonNegative = 0.0
-    """Largest mean that --constraints.bind positive allows; at 0, no model is strictly feasible."""
     form: Literal["difference", "ratio", "log_ratio", "ratio_of_means", "log_ratio_of_means"] = "difference"
     """Comparison of a loss and its bound. difference: loss minus bound, of mean losses. ratio, log_ratio: loss over
     bound minus 1, or the logarithm of that quotient, sample by sample. The same of_means: of mean losses, with the loss
     before a layer as a constant in gradients; without units, so that one rate of the multipliers fits all losses."""
     proxy: bool = False
     """Take the loss before a layer for a constant in the gradient (proxy constraints, Cotter et al. 2019)."""
-    scale: bool = False
-    """Divide every constraint by the size of the loss it bounds at the first step; reports are in plain units."""
     margin: Share = 0.05
     """Share by which training tightens the bounds of layers 2 and on, so that the stated ones hold on held-out data."""
     first_margin: Share = 0.2

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Literal
 
-from .fields import Basic, Fraction, Positive, Width
+from .fields import Fraction, Positive, Width
 
 VideoSource = Literal["photos", "video"]
 ImageSource = Literal["digits", "cifar10", "image_folder"]
@@ -16,9 +16,9 @@ InstructionSource = Literal["chores", "alpaca", "conversations"]
 class SourceConfig:
     """Data to train and test on, and the folder for prepared data."""
 
-    source: Basic[str]
+    source: str
     """Name of the data."""
-    root: Basic[str | None] = None
+    root: str | None = None
     """Path of the original files; data that the program makes need none."""
     prepared: str | None = None
     """Folder for prepared data; by default $UNROLL_PREPARED, or ~/.cache/unroll_jax."""
@@ -28,7 +28,7 @@ class SourceConfig:
 class DataConfig(SourceConfig):
     """Video to train and test on, and the folder for prepared data."""
 
-    source: Basic[VideoSource] = "photos"
+    source: VideoSource = "photos"
     """photos: clips filmed over two photographs, no files needed. video: a folder tree, archive or video file, in
     folders of splits as published (UCSD, Avenue, ShanghaiTech), a folder of frames or a video a clip, or one clip."""
 
@@ -37,7 +37,7 @@ class DataConfig(SourceConfig):
 class ImageConfig(SourceConfig):
     """Images to classify, and the folder for prepared data."""
 
-    source: Basic[ImageSource] = "digits"
+    source: ImageSource = "digits"
     """digits: 8x8 grey digits, no files needed. cifar10: the binary version, as archive or folder.
     image_folder: a folder or archive with train/CLASS/NAME.png and test/CLASS/NAME.png (or jpg)."""
     validation_share: Fraction = 0.1
@@ -49,12 +49,12 @@ class ImageConfig(SourceConfig):
 class CodeConfig(ImageConfig):
     """Images to code, in grey, the dictionary to code them in, and the folder for prepared images and codes."""
 
-    dictionary: Basic[Literal["learned", "random", "cosine"]] = "learned"
+    dictionary: Literal["learned", "random", "cosine"] = "learned"
     """learned: from the train images, by scikit-learn, which takes long for large images. random: Gaussian atoms of
     unit length, the same ones every time. cosine: sampled cosines, in which ISTA converges fast."""
     atoms: Width | None = None
     """Atoms of the dictionary, and so the width of a code; None: 1.2 times the pixels of an image."""
-    sparsity: Basic[Positive] = 0.1
+    sparsity: Positive = 0.1
     """lambda of the Lasso that codes solve, 1/2 |x - D'z|^2 + lambda |z|_1, pixels in [0, 1]."""
 
 
@@ -62,7 +62,7 @@ class CodeConfig(ImageConfig):
 class SceneConfig(SourceConfig):
     """Scenes to segment, and the folder for prepared data."""
 
-    source: Basic[SceneSource] = "shapes"
+    source: SceneSource = "shapes"
     """shapes: scenes drawn by the program, no files needed. camvid: in the layout of SegNet (train, trainannot)."""
     reduction: Width = 1
     """Divides both sides of the originals: images by averaging, labels by keeping one pixel of each block."""
@@ -72,7 +72,7 @@ class SceneConfig(SourceConfig):
 class TextConfig(SourceConfig):
     """Texts to classify, and the folder for prepared data."""
 
-    source: Basic[TextSource] = "verdicts"
+    source: TextSource = "verdicts"
     """verdicts: made-up sentences, no files needed. imdb, sst2, mnli: the published files, as folder or archive.
     table: a TSV, CSV or JSONL of your own."""
     validation_share: Fraction = 0.1
@@ -90,7 +90,7 @@ class TextConfig(SourceConfig):
 class InstructionConfig(SourceConfig):
     """Instructions that a language model learns to follow, and the folder for prepared data."""
 
-    source: Basic[InstructionSource] = "chores"
+    source: InstructionSource = "chores"
     """chores: made-up instructions of a few words, no files needed. alpaca or conversations: a .json list or .jsonl, or
     a folder with train.jsonl, and where there are any validation.jsonl and test.jsonl; each object has "messages" of
     roles and contents, the last of the assistant; "prompt" and "answer"; or "instruction", "input" and "output"."""

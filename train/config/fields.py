@@ -4,7 +4,8 @@ import dataclasses
 import functools
 import json
 import math
-from collections.abc import Iterable, Mapping
+import operator
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import (
@@ -28,11 +29,6 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 T = TypeVar("T", bound="DataclassInstance")
-V = TypeVar("V")
-
-BASIC = "basic"
-Basic = Annotated[V, BASIC]
-"""Marks options that `--help` shows; `--help-all` shows the others too."""
 
 LONGEST = 10**9  # steps: counters on devices are int32
 WIDEST = 2**14  # a square matrix of this width takes a gigabyte
@@ -58,11 +54,14 @@ _OF_EVALUATION = (
     "attack_examples attack_steps completion_gammas completion_tokens completions lose_layers test_attacks "
     "test_disturbances test_layer_noises test_noises"
 )
-RETIRED: dict[str, Any] = {
-    **dict.fromkeys(("last", "pretrained", "revision")),
-    **{"layer_noise": 0.0, "power": 0.9},
-    **dict.fromkeys(_OF_EVALUATION.split(), ...),
+_AT_DEFAULT = {
+    **{"last": None, "pretrained": None, "revision": None, "layer_noise": 0.0, "power": 0.9},
+    **{"nu": 0.0, "smoothing": 0.0, "frozen": [], "freeze_after": None},
+    **{"slacks": "implied", "slack_rate": 0.01, "slack_restarts": True, "leeway": 0.0, "scale": False},
+    **{"attention_scale": 0.25, "mixing": 0.2, "train_attention": False, "hidden": False, "lora_alpha": 16.0},
+    **{"activation": "relu", "splitting": "peaceman_rachford", "step_size": None},
 }
+RETIRED: dict[str, Any] = {**_AT_DEFAULT, **dict.fromkeys(_OF_EVALUATION.split(), ...)}
 
 Rule = tuple[str, str, bool]
 """A field by its dotted name, the values that other options allow it, and whether it has one of these."""
@@ -80,6 +79,8 @@ def check_fields(config: "DataclassInstance", prefix: str = "") -> None:
         value = getattr(config, name)
         if not _fits(value, hint):
             raise OptionError(prefix + name, _allowed(hint, value), _shown(value))
+        if not _is_sane(value):
+            raise OptionError(prefix + name, f"finite, and 0 or of a size from {SMALLEST:g} to {LARGEST:g}", value)
         if _is_part(value):
             check_fields(value, f"{prefix}{name}.")
 
@@ -194,11 +195,6 @@ def hints_of(cls: Any) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in dataclasses.fields(get_origin(cls) or cls)}
 
 
-def allowed_words(hint: Any) -> str:
-    """The values of an annotation, in words."""
-    return _allowed(hint, None)
-
-
 def _default_of(config: "DataclassInstance", dotted: str) -> Any:
     """The default of the field of a dotted name."""
     name, _, rest = dotted.partition(".")
@@ -215,7 +211,9 @@ def _fits(value: Any, hint: Any, *, in_range: bool = True) -> bool:
     """Returns whether a value is of the type of a field, and within its range."""
     kind, parts = get_origin(hint), get_args(hint)
     if kind is Annotated:
-        return _fits(value, parts[0], in_range=in_range) and (not in_range or _in_range(value, parts[1:]))
+        return _fits(value, parts[0], in_range=in_range) and not (
+            in_range and value is not None and _beyond(value, parts)
+        )
     if kind in (Union, UnionType):
         return any(_fits(value, part, in_range=in_range) for part in parts)
     if kind is Literal:
@@ -225,75 +223,47 @@ def _fits(value: Any, hint: Any, *, in_range: bool = True) -> bool:
         same = isinstance(value, tuple) and len(value) == len(each)
         return same and all(_fits(one, part, in_range=in_range) for one, part in zip(value, each, strict=True))
     if hint is float:
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        return is_number and (not in_range or _is_sane(value))
-    if hint is Any:
-        return True
-    return isinstance(value, kind or hint) and (hint is bool) == isinstance(value, bool)
+        return isinstance(value, int | float) and not isinstance(value, bool) and not (in_range and math.isnan(value))
+    return hint is Any or (isinstance(value, kind or hint) and (hint is bool) == isinstance(value, bool))
 
 
-def _is_sane(value: float) -> bool:
-    return value == 0.0 or (math.isfinite(value) and SMALLEST <= abs(value) <= LARGEST)
+def _beyond(value: Any, parts: Iterable[Any]) -> bool:
+    """Returns whether a number is out of the bounds among an annotation's parts."""
+    tests = {Ge: operator.ge, Gt: operator.gt, Le: operator.le, Lt: operator.lt}
+    return any(not tests[type(bound)](value, *dataclasses.astuple(bound)) for bound in parts if type(bound) in tests)
 
 
-def _in_range(value: Any, bounds: Iterable[Any]) -> bool:
-    """Returns whether a number is within the bounds among an annotation's extras."""
-    for bound in bounds:
-        match bound:
-            case Ge(least) if not value >= least:
-                return False
-            case Gt(least) if not value > least:
-                return False
-            case Le(most) if not value <= most:
-                return False
-            case Lt(most) if not value < most:
-                return False
-    return True
+def _is_sane(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_is_sane, value))
+    return not isinstance(value, float) or value == 0.0 or SMALLEST <= abs(value) <= LARGEST
 
 
 def _allowed(hint: Any, value: Any) -> str:
     """The values of an annotation, in words; ``value`` is one that it does not allow."""
     kind, parts = get_origin(hint), get_args(hint)
     if kind is Annotated:
-        return _range(parts[0], parts[1:], value) or _allowed(parts[0], value)
+        return _range(parts[0], [bound for bound in parts[1:] if isinstance(bound, Ge | Gt | Le | Lt)])
     if kind in (Union, UnionType):
         return ", or ".join(_allowed(part, value) for part in parts)
     if kind is Literal:
         return " or ".join(map(repr, parts))
     if kind is tuple and parts[1:] == (...,):
-        wrong = [one for one in value if not _fits(one, parts[0])] if isinstance(value, tuple) else []
-        return _allowed(parts[0], wrong[0]) if wrong else f"a tuple (x, ...), where x is {_allowed(parts[0], None)}"
-    if hint is float and _fits(value, float, in_range=False):
-        return f"finite, and 0 or of a size from {SMALLEST:g} to {LARGEST:g}"
+        words = _allowed(parts[0], None)
+        return words if isinstance(value, tuple) else f"a tuple (x, ...), where x is {words}"
     words = {bool: "True or False", int: "a whole number", float: "a number", str: "a string", NoneType: "None"}
     return words.get(hint, hint.__name__ if kind is None else str(hint))
 
 
-def _range(kind: Any, extras: Iterable[Any], value: Any) -> str:
-    """A range in words; empty for annotations without one, and for numbers in it that float32 cannot hold."""
-    bounds = [bound for bound in extras if isinstance(bound, Ge | Gt | Le | Lt)]
-    is_number = _fits(value, float, in_range=False)
-    if not bounds or (kind is float and is_number and _in_range(value, bounds) and math.isfinite(value)):
-        return ""
-    match bounds:
-        case [Ge(least), Le(most)] if kind is int:
-            words = f"from {least} to {most}"
-        case [Gt() | Ge() as low, Lt() | Le() as high]:
-            opening, closing = "[" if isinstance(low, Ge) else "(", "]" if isinstance(high, Le) else ")"
-            words = f"in {opening}{_end(low)}, {_end(high)}{closing}"
-        case [Gt(0)]:
-            words = "positive and finite"
-        case [Ge(0)]:
-            words = "finite and at least 0"
-        case _:
-            words = " and ".join(str(bound) for bound in bounds)
+def _range(kind: Any, bounds: Sequence[Any]) -> str:
+    """A range in words, from its lower bound and perhaps an upper one."""
+    (least, *most), low = (dataclasses.astuple(bound)[0] for bound in bounds), bounds[0]
     if kind is int:
-        return f"a whole number {words}"
-    return words if is_number else f"a number {words}"
-
-
-def _end(bound: Any) -> Any:
-    return dataclasses.astuple(bound)[0]
+        return f"a whole number from {least} to {most[0]}"
+    if not most:
+        return "positive and finite" if isinstance(low, Gt) else f"finite and at least {least}"
+    ends = "[" if isinstance(low, Ge) else "(", "]" if isinstance(bounds[1], Le) else ")"
+    return f"in {ends[0]}{least}, {most[0]}{ends[1]}"
 
 
 def _shown(value: Any) -> Any:

@@ -8,7 +8,7 @@ from annotated_types import Ge, Le
 
 from .data import ImageConfig, SceneConfig
 from .errors import option_text
-from .fields import WIDEST, Basic, Condition, Count, Depth, Iterations, Parts, Positive, Rule, Width, changes
+from .fields import WIDEST, Condition, Count, Depth, Iterations, Parts, Positive, Rule, Width, changes
 from .run import FREE, Judgement, OptimizerConfig, RunConfig
 
 
@@ -28,17 +28,15 @@ class EquilibriumConfig:
 
     channels: Width = 16
     """Channels of the state."""
-    widths: Basic[tuple[Width, ...]] = (16, 32)
+    widths: tuple[Width, ...] = (16, 32)
     """Hidden channels of each layer."""
     input_layers: tuple[Depth, ...] | None = None
     """Layers that see the input, counted from 1; None means all."""
     use_bias: bool = True
     """Give layers biases."""
-    activation: str = "relu"
-    """A name of unroll_jax.energies.MONOTONES."""
     skip: float = 1.0
     """a in (0, 1]: share of the layer in each step; 1 has no skip connection."""
-    way: Basic[Literal["implicit", "unrolled", "averaged"]] = "implicit"
+    way: Literal["implicit", "unrolled", "averaged"] = "implicit"
     """Method for the equilibrium and its gradient: implicit function theorem, K steps, or K steps of SAM."""
     num_steps: Annotated[int, Ge(1), Le(10**4)] = 20
     """K of unrolled and averaged."""
@@ -71,7 +69,7 @@ class SegmenterConfig(EquilibriumConfig):
     """Deep OptEq between a strided stem and a head that is enlarged to the image."""
 
     channels: Width = 32
-    widths: Basic[tuple[Width, ...]] = (32, 64, 64)
+    widths: tuple[Width, ...] = (32, 64, 64)
     stem: tuple[Width, ...] = (16, 32)
     """Channels of the convolutions of stride 2 before the equilibrium."""
 
@@ -84,10 +82,6 @@ class MonConfig(ClassifierConfig):
     """Channels of the state."""
     margin: float = 1.0
     """m > 0: how strongly monotone I - W is kept."""
-    splitting: Literal["peaceman_rachford", "forward_backward"] = "peaceman_rachford"
-    """Operator splitting that solves for the equilibrium."""
-    step_size: float | None = None
-    """Of the splitting; None takes its usual one."""
     pool: Width | None = 4
     """Side of the windows that are averaged before the head; None averages over the whole image."""
     tol: float = 1e-3
@@ -100,7 +94,7 @@ class MonConfig(ClassifierConfig):
 class OdeConfig(ClassifierConfig):
     """A neural ODE, integrated by diffrax from time 0 to 1."""
 
-    widths: Basic[tuple[Width, ...]] = (32,)
+    widths: tuple[Width, ...] = (32,)
     """Hidden channels of the vector field."""
     features: Width | None = 16
     """Channels of the feature extractor, which are those of the state."""
@@ -114,24 +108,20 @@ class OdeConfig(ClassifierConfig):
 class FeedForwardConfig(ClassifierConfig):
     """A plain network of the same layers, each applied once."""
 
-    widths: Basic[tuple[Width, ...]] = (16, 32)
+    widths: tuple[Width, ...] = (16, 32)
     """Channels of each layer."""
     features: Width | None = 16
     """Channels of the feature extractor before them."""
-    activation: str = "relu"
-    """A name of unroll_jax.energies.MONOTONES."""
 
 
 @dataclasses.dataclass(frozen=True)
 class FcnConfig:
     """A fully convolutional network: the segmenter's stem and head around plain convolutions."""
 
-    widths: Basic[tuple[Width, ...]] = (32, 64, 64)
+    widths: tuple[Width, ...] = (32, 64, 64)
     """Channels of each layer."""
     stem: tuple[Width, ...] = (16, 32)
     """Channels of the convolutions of stride 2 before them."""
-    activation: str = "relu"
-    """A name of unroll_jax.energies.MONOTONES."""
 
 
 Network = OptEqConfig | MonConfig | OdeConfig | FeedForwardConfig | SegmenterConfig | FcnConfig
@@ -148,7 +138,7 @@ class SupervisedConfig(RunConfig):
     larger_is_better: ClassVar[bool] = True
     rates: ClassVar[str] = "--optimizer.learning-rate or --optimizer.clip-norm"
 
-    epochs: Basic[Iterations] = 30
+    epochs: Iterations = 30
     """Passes over the train split."""
     batch_size: Parts = 64
     """Images a step."""

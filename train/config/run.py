@@ -3,14 +3,13 @@
 import abc
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from annotated_types import Gt, Le
 
 from .errors import OptionError, UserError, option_text
 from .fields import (
-    Basic,
     Condition,
     Count,
     Depth,
@@ -128,9 +127,9 @@ class RunConfig(abc.ABC):
     rates: ClassVar[str] = "--primal.learning-rate or --primal.clip-norm"
     """The options to lower where a number is not finite."""
 
-    seed: Basic[Seed] = 0
+    seed: Seed = 0
     """Seed of initialisation, batch order, and of noise or augmentation."""
-    batch_size: Basic[Parts] = 64
+    batch_size: Parts = 64
     """Examples a step."""
     accumulate: Parts = 1
     """Parts that a batch is computed in, one after the other: less memory, the same step."""
@@ -147,11 +146,11 @@ class RunConfig(abc.ABC):
     """STEP:COUNT writes a trace of COUNT steps from step STEP on into the run folder, for TensorBoard or Perfetto."""
     track: tuple[Tracking, ...] = ("tensorboard",)
     """Trackers of the curves: tensorboard files in the run folder; wandb and mlflow, where installed and set up."""
-    out: Basic[str | None] = None
+    out: str | None = None
     """Run folder; None makes one under runs/ named after the experiment."""
-    overwrite: Basic[bool] = False
+    overwrite: bool = False
     """Delete a run that is in the folder, and begin anew."""
-    config: Basic[str | None] = None
+    config: str | None = None
     """FILE of options as TOML or JSON, or the config.json of a run; options on the command line override it."""
 
     @property
@@ -180,11 +179,6 @@ class RunConfig(abc.ABC):
     def conditions(self) -> Iterable[Condition]:
         """Yields the conditions under which options have an effect; none by default."""
         return ()
-
-    def fitting(self, usual: "RunConfig", *, chosen: bool, log: Callable[[str], None]) -> Self:
-        """With defaults that fit the given options; ``chosen``: whether the constraints' warm-up is among these."""
-        del usual, chosen, log
-        return self
 
     def variants(self) -> Sequence[tuple[str, Self]]:
         """The runs of one command by subfolder; "" is the run folder itself."""

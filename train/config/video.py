@@ -11,7 +11,7 @@ from .constrained import ConstrainedConfig, check_depth
 from .constraints import ConstraintConfig
 from .data import DataConfig
 from .errors import OptionError, UserError, option_text
-from .fields import WIDEST, Basic, Depth, NonNegative, Parts, Positive, Rule, Width
+from .fields import WIDEST, Depth, NonNegative, Parts, Positive, Rule, Width
 from .run import PrimalConfig
 
 PATCH_PIXELS = 16**2
@@ -70,16 +70,12 @@ class VideoPrimalConfig(PrimalConfig):
 class ModelConfig:
     """The unrolled transformer."""
 
-    num_layers: Basic[Depth] = 3
+    num_layers: Depth = 3
     """Depth L."""
     rank: Width | None = None
     """Rows of V; None means the token width."""
-    attention_scale: Positive = 0.25
-    """V starts as this times the cosine transform: the square sharpens or softens attention."""
     self_loops: bool = True
     """Let frames attend to themselves; they do so more under noise that is stronger than in training."""
-    mixing: Annotated[float, Ge(0), Le(1)] = 0.2
-    """W starts as this times the identity and U as the rest: how much of a layer's first output is attention's."""
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
     """Dtype of the layers; parameters and losses stay float32, or are float64 too (with JAX_ENABLE_X64=1)."""
 
@@ -88,7 +84,7 @@ class ModelConfig:
 class DustOptions:
     """DUST: sparse codes of the patches of a sequence, which attend to one another."""
 
-    num_layers: Basic[Depth] = 3
+    num_layers: Depth = 3
     """Depth L."""
     num_atoms: Width = 256
     """Atoms of the dictionary, which starts as cosines: more than the 256 pixels of a patch make it overcomplete."""
@@ -96,10 +92,6 @@ class DustOptions:
     """One dictionary for all layers; the paper's unconstrained models have one, its constrained ones one a layer."""
     sparsity: NonNegative = 0.3
     """lambda: what a code's entry costs, in the units of pixels in [0, 1]."""
-    attention_scale: Positive = 0.25
-    """The multiple of the identity through which attention sees codes."""
-    train_attention: bool = False
-    """Train that matrix too; the paper trains dictionaries alone."""
     self_loops: bool = True
     """Let frames attend to themselves; they do so more under noise that is stronger than in training."""
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
@@ -110,7 +102,7 @@ class DustOptions:
 class ViTOptions:
     """A vision transformer that sees the patches of one frame at a time, and whose every layer is read as the frame."""
 
-    num_layers: Basic[Depth] = 3
+    num_layers: Depth = 3
     """Depth L."""
     dim: Width = 256
     """Width."""

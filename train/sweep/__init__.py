@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..cli import experiment_named, given, parse, with_file
+from ..cli import experiment_named, parse, with_file
 from ..config.commands import SweepArguments
 from ..config.errors import UserError
 from ..experiments import EXPERIMENTS
@@ -30,8 +30,7 @@ def command(arguments: list[str]) -> int | None:
     folder = check_out(parsed.config.out or Path("runs") / "sweep" / name)
     config = dataclasses.replace(parsed.config, out=None, config=None)
     axes = read_axes(over, config, options, ranges=parsed.trials is not None)
-    warmup = given(options, "--constraints.warmup-steps") or "constraints.warmup-steps" in (axis.field for axis in axes)
-    sweep = Sweep(name, folder, config, usual, axes, warmup)
+    sweep = Sweep(name, folder, config, axes)
     cells = grid(sweep) if parsed.trials is None else _ends(sweep)
     keep_programs()
     from .compute import run  # which imports JAX, once the options are right

@@ -46,17 +46,12 @@ class Cell(NamedTuple):
 
 
 class Sweep(NamedTuple):
-    """A sweep: options that all cells share, without `out`; ``usual``, the experiment's defaults; and the axes.
-
-    ``warmup`` is True where the warm-up of the constraints was chosen, so that it is not fitted to the steps.
-    """
+    """A sweep: options that all cells share, without `out`, and the axes."""
 
     experiment: str
     folder: Path
     config: RunConfig
-    usual: RunConfig
     axes: tuple[Axis, ...]
-    warmup: bool
 
     def cell(self, values: Mapping[str, str], name: str | None = None) -> Cell:
         """Returns the cell with these values by axis; its name lists them where none is given.
@@ -69,7 +64,6 @@ class Sweep(NamedTuple):
             text = values[axis.name]
             value = axis.values[text] if text in axis.values else _value(axis.name, axis.field, text, self.config)
             config = with_value(config, axis.field.replace("-", "_"), value)
-        config = config.fitting(self.usual, chosen=self.warmup, log=lambda _: None)
         shown = {axis.name: shown_value(value_of(config, axis.field)) for axis in self.axes}
         try:
             config.check()

@@ -32,7 +32,7 @@ Trials = Mapping[str, Mapping[str, "Trial"]]
 NOISE_SEED = 20260101
 MANY = 1 << 30  # number of examples without data: more than any batch has
 # Added to "feasible on held-out data" where constraints do not bind the mean over samples.
-BOUND = {"tail": " in the mean over the worst samples", "positive": " in every sample, but for the leeway"}
+BOUND = {"tail": " in the mean over the worst samples"}
 
 
 class DataTask(Task, Generic[C]):

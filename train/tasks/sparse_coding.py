@@ -118,9 +118,8 @@ class SparseCodingTask(LayeredTask[SparseCodingConfig]):
     def trials(self) -> dict[str, dict[str, Trial]]:
         """Returns the levels of noise on images, those on layers, and each layer left out, as the options tell."""
         config, gamma = self.config, float(self.config.train_gamma)
-        layers = range(1, self.num_layers + 1) if config.lose_layers else ()
         noisy = {str(level): Trial(gamma, layer_noise=level) for level in sorted(config.test_layer_noises)}
-        lost = {str(layer): Trial(gamma, lost=layer) for layer in layers}
+        lost = {str(layer): Trial(gamma, lost=layer) for layer in range(1, self.num_layers + 1)}
         further = {f"layer_noise_{self.score}": noisy, f"lost_layer_{self.score}": lost}
         return super().trials() | {name: cases for name, cases in further.items() if cases}
 

@@ -34,6 +34,9 @@ UNIT_VARIANCE = 50.0
 TOLERATED = 0.005
 NUM_THRESHOLDS = 40
 
+# V starts as the first times the cosine transform; W as the second times the identity, and U as the rest.
+ATTENTION_SCALE, MIXING = 0.25, 0.2
+
 
 class TextModel(NamedTuple):
     """A classifier."""
@@ -124,9 +127,9 @@ def _unrolled(settings: UnrolledConfig, max_length: int, loop: dict[str, Any], i
         rank=settings.rank,
         dtype=jnp.dtype(settings.dtype),
         **loop,
-        V_init=dct(settings.attention_scale),
-        W_init=scaled_identity(settings.mixing),
-        U_init=scaled_identity(1.0 - settings.mixing),
+        V_init=dct(ATTENTION_SCALE),
+        W_init=scaled_identity(MIXING),
+        U_init=scaled_identity(1.0 - MIXING),
     )
     module = UnrolledClassifier(
         transformer,

@@ -46,6 +46,9 @@ TV_WEIGHT, TV_ITERATIONS = 0.8, 20
 
 Sequences = Float[Array, "batch frames pixels"]
 
+# V starts as the first times the cosine transform; W as the second times the identity, and U as the rest.
+ATTENTION_SCALE, MIXING = 0.25, 0.2
+
 
 class VideoModel(NamedTuple):
     """A model of patches, whose every layer is read as the clean ones.
@@ -86,16 +89,16 @@ def _transformer(model: ModelConfig, dim: int, shared: dict[str, Any]) -> nn.Mod
         dim=dim,
         num_layers=model.num_layers,
         rank=model.rank,
-        V_init=dct(model.attention_scale),
-        W_init=scaled_identity(model.mixing),
-        U_init=scaled_identity(1.0 - model.mixing),
+        V_init=dct(ATTENTION_SCALE),
+        W_init=scaled_identity(MIXING),
+        U_init=scaled_identity(1.0 - MIXING),
         **shared,
     )
 
 
 def _dust(model: DustOptions, dim: int, shared: dict[str, Any]) -> nn.Module:
-    names = ("num_atoms", "num_layers", "tied", "sparsity", "attention_scale", "train_attention")
-    return DUST(dim=dim, **{name: getattr(model, name) for name in names}, **shared)
+    names = ("num_atoms", "num_layers", "tied", "sparsity")
+    return DUST(dim=dim, attention_scale=ATTENTION_SCALE, **{name: getattr(model, name) for name in names}, **shared)
 
 
 def _vit(model: ViTOptions, spec: VideoSpec, loop: dict[str, Any]) -> VideoModel:
