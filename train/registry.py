@@ -23,42 +23,6 @@ PASS_IT = "pass the task that was trained"
 FROM_PYTHON = "from Python: fit(task, out=FOLDER), load(FOLDER, task=task) or export(FOLDER, task=task)"
 
 
-class ReportSpec(NamedTuple):
-    """The evaluation of a task as its report shows it.
-
-    Attributes:
-      metric: key of evaluation.json under which the score is, by test gamma; of a task without layers, a share.
-      title: the metric in words.
-      label: of the metric's axis, with its unit.
-      higher_is_better: whether the largest score is the best.
-      percent: whether the score is a share, shown in percent.
-      digits: behind the decimal point, in tables.
-      gamma: the strength of noise on axes, with its unit; empty where a task has no noise.
-      loss: of the axis of the layers' losses, with its unit.
-      sample: one sample in words.
-      tested: key of the number of samples tested.
-      baseline: key of the score of the noisy input itself by test gamma; None where there is none.
-      reference: name, and prefix of the figures, of the reference that disturbances are tried on too; None for none.
-      note: the definition of the metric.
-      layered: whether layers have losses; else evaluations have a confusion matrix and names of classes.
-    """
-
-    metric: str
-    title: str
-    label: str
-    higher_is_better: bool = False
-    percent: bool = False
-    digits: int = 2
-    gamma: str = "test gamma"
-    loss: str = "cross entropy (nats)"
-    sample: str = "example"
-    tested: str = "num_examples"
-    baseline: str | None = None
-    reference: tuple[str, str] | None = None
-    note: str = ""
-    layered: bool = True
-
-
 class Functions(NamedTuple):
     """The functions of a task, as MODULE:NAME within train/.
 
@@ -76,11 +40,10 @@ class Functions(NamedTuple):
 
 
 class Registered(NamedTuple):
-    """A row: the class of a task's options, its functions (None for your own, passed from Python), and its report."""
+    """A row: the class of a task's options, and its functions; None for your own, passed from Python."""
 
     config: type[RunConfig]
     functions: Functions | None
-    report: ReportSpec
 
 
 _VIDEO = Functions(
@@ -122,71 +85,21 @@ _SCENES = _IMAGES._replace(
     predict='classes = model.predict("scene.png")  # or uint8 arrays, one or a list; the class of each pixel',
 )
 
-_VIDEO_REPORT = ReportSpec(
-    "rmse",
-    title="RMSE",
-    label="RMSE (0-255 scale)",
-    gamma="test gamma (variance / data std)",
-    loss="loss  ½|x − Φ|²  (pixels in [0, 1])",
-    sample="sequence",
-    tested="num_sequences",
-    baseline="noisy_rmse",
-    reference=("input", "input_"),
-    note="RMSE on the 0-255 scale, lower is better.",
-)
-_CODES_REPORT = ReportSpec(
-    "relative_error",
-    title="relative error",
-    label="relative error  |z − z*|² / |z*|²",
-    digits=3,
-    gamma="test gamma (deviation / data std)",
-    loss="loss  ½|z − z*|²",
-    sample="image",
-    reference=("ISTA", "ista_"),
-    note="Mean of |z − z*|² over that of |z*|², lower is better; all codes zero give 1.",
-)
-_TEXT_REPORT = ReportSpec(
-    "accuracy",
-    title="accuracy",
-    label="accuracy on held-out texts",
-    higher_is_better=True,
-    percent=True,
-    sample="text",
-    note="In percent. Area: under the accuracy over the test gammas, by trapezoids, not divided by their range.",
-)
-_LANGUAGE_REPORT = _TEXT_REPORT._replace(
-    title="token accuracy", label="share of right tokens of held-out answers", sample="answer"
-)
-_IMAGES_REPORT = ReportSpec(
-    "accuracy",
-    title="accuracy",
-    label="accuracy %",
-    higher_is_better=True,
-    percent=True,
-    layered=False,
-)
-_SCENES_REPORT = _IMAGES_REPORT._replace(
-    metric="intersection_over_union",
-    title="mIoU",
-    label="mIoU %",
-)
-OWN_REPORT = ReportSpec("loss", title="loss", label="loss of the last layer", digits=4, gamma="", loss="loss")
-
 TASKS: dict[str, Registered] = {
-    "video": Registered(VideoConfig, _VIDEO, _VIDEO_REPORT),
-    "video-dust": Registered(VideoDustConfig, _VIDEO, _VIDEO_REPORT),
-    "video-vit": Registered(VideoViTConfig, _VIDEO, _VIDEO_REPORT),
-    "sparse-coding": Registered(SparseCodingConfig, _SPARSE_CODING, _CODES_REPORT),
-    "text-encoder": Registered(TextEncoderConfig, _TEXT, _TEXT_REPORT),
-    "text-ut": Registered(TextUnrolledConfig, _TEXT, _TEXT_REPORT),
-    "image-opteq": Registered(ImageOptEqConfig, _IMAGES, _IMAGES_REPORT),
-    "image-mon": Registered(ImageMonConfig, _IMAGES, _IMAGES_REPORT),
-    "image-ode": Registered(ImageOdeConfig, _IMAGES, _IMAGES_REPORT),
-    "image-dnn": Registered(ImageFeedForwardConfig, _IMAGES, _IMAGES_REPORT),
-    "segment-opteq": Registered(SceneOptEqConfig, _SCENES, _SCENES_REPORT),
-    "segment-fcn": Registered(SceneFcnConfig, _SCENES, _SCENES_REPORT),
-    "language": Registered(LanguageConfig, _LANGUAGE, _LANGUAGE_REPORT),
-    "own": Registered(OwnConfig, None, OWN_REPORT),
+    "video": Registered(VideoConfig, _VIDEO),
+    "video-dust": Registered(VideoDustConfig, _VIDEO),
+    "video-vit": Registered(VideoViTConfig, _VIDEO),
+    "sparse-coding": Registered(SparseCodingConfig, _SPARSE_CODING),
+    "text-encoder": Registered(TextEncoderConfig, _TEXT),
+    "text-ut": Registered(TextUnrolledConfig, _TEXT),
+    "image-opteq": Registered(ImageOptEqConfig, _IMAGES),
+    "image-mon": Registered(ImageMonConfig, _IMAGES),
+    "image-ode": Registered(ImageOdeConfig, _IMAGES),
+    "image-dnn": Registered(ImageFeedForwardConfig, _IMAGES),
+    "segment-opteq": Registered(SceneOptEqConfig, _SCENES),
+    "segment-fcn": Registered(SceneFcnConfig, _SCENES),
+    "language": Registered(LanguageConfig, _LANGUAGE),
+    "own": Registered(OwnConfig, None),
 }
 
 

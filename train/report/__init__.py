@@ -15,7 +15,7 @@ from unroll_jax import constrained
 
 from ..config.errors import UserError
 from ..metrics import read_predictions
-from ..registry import TASKS, ReportSpec
+from ..registry import TASKS
 from ..runs import read_config, read_recorded
 from ..system.files import without_folders
 from ..system.terminal import as_text
@@ -23,6 +23,7 @@ from . import figures, tables
 from .groups import Setting, Variant, by_config, group, unlike
 from .page import Picture, Report, write_files
 from .records import METHODS, PER_LAYER, PER_STEP, SCALARS, Run, read_runs
+from .specs import ReportSpec
 
 __all__ = ["make_report", "write", "write_report"]
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from ..config.run import FREE
-from ..registry import OWN_REPORT, ReportSpec
 from ..system.files import without_folders
 from .records import METHODS, Array, Run, flat
+from .specs import OWN_REPORT, ReportSpec
 
 # Fields that do not make another variant; those of single methods do not make a comparison unequal.
 NOT_A_VARIANT = frozenset({"seed", "method", "data.root", "data.prepared", *FREE})

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from ..config.errors import UserError, one_line
 from ..metrics import read_metrics
-from ..registry import OWN_REPORT, TASKS, ReportSpec
 from ..system.files import WRITTEN, no_run, read_object, way_out
+from .specs import OWN_REPORT, REPORTS, ReportSpec
 
 Array = NDArray[np.float64]
 
@@ -121,10 +121,8 @@ def floats(values: Any) -> Array:
 
 def _read(folder: Path) -> Run:
     config, status, evaluation = (read_object(folder / f"{name}.json") for name in ("config", "status", "evaluation"))
-    row = TASKS.get(str(config.get("task")))
-    registered = row is not None and row.functions is not None
-    spec = row.report if row is not None and registered else OWN_REPORT
-    layered = spec.layered and (registered or evaluation.keys() >= LAYERED)
+    spec = REPORTS.get(str(config.get("task")), OWN_REPORT)
+    layered = spec.layered and (spec is not OWN_REPORT or evaluation.keys() >= LAYERED)
     run = Run(folder, config, status, evaluation, read_metrics(folder / "metrics.jsonl"), spec, layered)
     try:
         _check_layers(run) if layered else None

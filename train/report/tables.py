@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from ..registry import ReportSpec
 from ..system.files import without_folders
 from ..system.terminal import Table
 from .groups import Setting, Variant
 from .records import Array, Run, flat
+from .specs import ReportSpec
 
 LEVEL = 0.95  # of intervals over seeds
 LONGEST = 500  # letters of a text that are shown

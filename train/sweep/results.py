@@ -11,7 +11,7 @@ import numpy as np
 from ..config.run import Judgement, RunConfig
 from ..constraints import INFEASIBLE
 from ..metrics import read_metrics
-from ..registry import TASKS
+from ..report.specs import REPORTS
 from ..report.tables import interval, text_of
 from ..runs import read_status
 from ..system.files import read_object, write_all
@@ -130,7 +130,7 @@ def _groups(results: Iterable[Result], axes: Sequence[str]) -> Iterable[tuple[tu
 
 
 def _test_figures(cell: Cell, evaluation: dict[str, Any]) -> dict[str, float]:
-    spec = TASKS[cell.config.task].report
+    spec = REPORTS[cell.config.task]
     if spec.metric not in evaluation:
         return {}
     name, value = spec.title, evaluation[spec.metric]

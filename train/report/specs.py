@@ -1,0 +1,105 @@
+"""Evaluations of tasks as their report shows them: metric, unit, and the words of the figures."""
+
+from typing import NamedTuple
+
+
+class ReportSpec(NamedTuple):
+    """The evaluation of a task as its report shows it.
+
+    Attributes:
+      metric: key of evaluation.json under which the score is, by test gamma; of a task without layers, a share.
+      title: the metric in words.
+      label: of the metric's axis, with its unit.
+      higher_is_better: whether the largest score is the best.
+      percent: whether the score is a share, shown in percent.
+      digits: behind the decimal point, in tables.
+      gamma: the strength of noise on axes, with its unit; empty where a task has no noise.
+      loss: of the axis of the layers' losses, with its unit.
+      sample: one sample in words.
+      tested: key of the number of samples tested.
+      baseline: key of the score of the noisy input itself by test gamma; None where there is none.
+      reference: name, and prefix of the figures, of the reference that disturbances are tried on too; None for none.
+      note: the definition of the metric.
+      layered: whether layers have losses; else evaluations have a confusion matrix and names of classes.
+    """
+
+    metric: str
+    title: str
+    label: str
+    higher_is_better: bool = False
+    percent: bool = False
+    digits: int = 2
+    gamma: str = "test gamma"
+    loss: str = "cross entropy (nats)"
+    sample: str = "example"
+    tested: str = "num_examples"
+    baseline: str | None = None
+    reference: tuple[str, str] | None = None
+    note: str = ""
+    layered: bool = True
+
+
+_VIDEO = ReportSpec(
+    "rmse",
+    title="RMSE",
+    label="RMSE (0-255 scale)",
+    gamma="test gamma (variance / data std)",
+    loss="loss  ½|x − Φ|²  (pixels in [0, 1])",
+    sample="sequence",
+    tested="num_sequences",
+    baseline="noisy_rmse",
+    reference=("input", "input_"),
+    note="RMSE on the 0-255 scale, lower is better.",
+)
+_CODES = ReportSpec(
+    "relative_error",
+    title="relative error",
+    label="relative error  |z − z*|² / |z*|²",
+    digits=3,
+    gamma="test gamma (deviation / data std)",
+    loss="loss  ½|z − z*|²",
+    sample="image",
+    reference=("ISTA", "ista_"),
+    note="Mean of |z − z*|² over that of |z*|², lower is better; all codes zero give 1.",
+)
+_TEXT = ReportSpec(
+    "accuracy",
+    title="accuracy",
+    label="accuracy on held-out texts",
+    higher_is_better=True,
+    percent=True,
+    sample="text",
+    note="In percent. Area: under the accuracy over the test gammas, by trapezoids, not divided by their range.",
+)
+_LANGUAGE = _TEXT._replace(title="token accuracy", label="share of right tokens of held-out answers", sample="answer")
+_IMAGES = ReportSpec(
+    "accuracy",
+    title="accuracy",
+    label="accuracy %",
+    higher_is_better=True,
+    percent=True,
+    layered=False,
+)
+_SCENES = _IMAGES._replace(
+    metric="intersection_over_union",
+    title="mIoU",
+    label="mIoU %",
+)
+OWN_REPORT = ReportSpec("loss", title="loss", label="loss of the last layer", digits=4, gamma="", loss="loss")
+
+REPORTS: dict[str, ReportSpec] = {
+    "video": _VIDEO,
+    "video-dust": _VIDEO,
+    "video-vit": _VIDEO,
+    "sparse-coding": _CODES,
+    "text-encoder": _TEXT,
+    "text-ut": _TEXT,
+    "image-opteq": _IMAGES,
+    "image-mon": _IMAGES,
+    "image-ode": _IMAGES,
+    "image-dnn": _IMAGES,
+    "segment-opteq": _SCENES,
+    "segment-fcn": _SCENES,
+    "language": _LANGUAGE,
+    "own": OWN_REPORT,
+}
