@@ -172,7 +172,7 @@ class DescentConstraints:
         losses, multipliers = jnp.asarray(samples), jnp.asarray(moving.dual.multipliers)
         report = constrained.feasibility_report(losses, multipliers, self.stated, reduction=reduction, **options)
         bound = report.layer_losses if reduction is None else losses
-        slacks = report.slacks if settings.resilience is None else self.slacks(moving)
+        slacks = report.slacks if (implied := self.slacks(moving)) is None else implied
         slackness = report.multipliers * (self.enforced(bound) - slacks)
         report = report._replace(slacks=slacks, complementary_slackness=slackness)
         names = ("layer_losses", "bounds", "violations", "multipliers", "slacks", "complementary_slackness")

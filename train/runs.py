@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import shutil
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from .config.errors import StorageError, UserError, on_command_line
 from .config.fields import differences, from_json, to_json, without_retired
@@ -45,21 +45,8 @@ def identity(experiment: str, config: RunConfig, fingerprint: Row) -> Row:
     return {"version": VERSION, "experiment": experiment, "task": config.task, **to_json(fixed), "found": fingerprint}
 
 
-def free_values(config: RunConfig) -> Row:
-    """Returns the run's latest values of `FREE`, which config.json holds in place of the defaults."""
-    return {name: value for name, value in to_json(config).items() if name in FREE and name not in PLACE}
-
-
-class Recorded(NamedTuple):
-    """The content of a run's config.json: experiment, name of the task, and options as JSON values."""
-
-    experiment: str
-    task: str
-    options: Row
-
-
-def read_recorded(folder: Path) -> Recorded:
-    """Reads the config.json of a run of this version, of any task; its options are not checked."""
+def read_recorded(folder: Path) -> tuple[str, str, Row]:
+    """Returns experiment, task and options of the config.json of a run of this version; options are not checked."""
     path = folder / "config.json"
     if not path.is_file():
         raise UserError(no_run(folder))
@@ -75,7 +62,7 @@ def read_recorded(folder: Path) -> Recorded:
     for name, value in (("experiment", experiment), ("task", task)):
         if not isinstance(value, str):
             raise _unknown(path, name, value)
-    return Recorded(experiment, task, values)
+    return experiment, task, values
 
 
 def read_config(folder: Path, kind: type[RunConfig] | None = None, *, free: bool = False) -> tuple[str, RunConfig]:
@@ -127,7 +114,8 @@ def take(task: Task, folder: Path, *, experiment: str, held: contextlib.ExitStac
     """
     check_folder(task, folder, experiment)
     require_writable(folder, f"run folder {folder}", "see to that disk, or pass another --out")
-    free = free_values(task.config)
+    # The latest values of `FREE`, which config.json holds in place of the defaults.
+    free = {name: value for name, value in to_json(task.config).items() if name in FREE and name not in PLACE}
     exists = (folder / "config.json").exists()
     if task.config.overwrite and exists:
         clear(folder)

@@ -164,5 +164,4 @@ def test_list_has_a_line_for_each_experiment_and_details_of_those_of_a_word(caps
 def test_experiments_tell_figures_unless_they_were_never_run():
     figures = r"\d%|\d\.\d|feasible|in the paper|see [a-z0-9-]+ for"
     for name, experiment in EXPERIMENTS.items():
-        assert experiment.has_run == ("not yet run" not in experiment.expect), name
         assert not experiment.has_run or re.search(figures, experiment.expect), name

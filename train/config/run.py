@@ -205,14 +205,17 @@ class Experiment(NamedTuple):
       summary: one line for `unroll-jax list`.
       paper: where it comes from.
       expect: what a run should end with, and how long it takes.
-      has_run: whether it was run here, so that ``expect`` tells what came of it.
     """
 
     config: RunConfig
     summary: str
     paper: str
     expect: str
-    has_run: bool = True
+
+    @property
+    def has_run(self) -> bool:
+        """True if it was run here, so that ``expect`` tells what came of it."""
+        return "not yet run" not in self.expect
 
 
 class Profile(NamedTuple):

@@ -113,7 +113,6 @@ SPARSE_CODING: dict[str, Experiment] = {
         summary="10-layer LISTA on CIFAR-10 in grey with noise on layers, plain and constrained, at one learning rate",
         paper=HADOU,
         expect="not yet run here in full; needs a GPU",
-        has_run=False,
     ),
 }
 
@@ -134,12 +133,10 @@ ENCODER_BOUNDS = {"imdb": _bounds(0.226, 1.07), "sst2": _bounds(0.226, 1.07), "m
 UNROLLED_BOUNDS = {"imdb": _bounds(0.1, 3.45), "sst2": _bounds(0.1, 3.45), "mnli": _bounds(0.1, 1.98)}
 
 
-def _published(
-    config: TextRunConfig, source: Source, summary: str, expect: str, *, has_run: bool = True, **fields: Any
-) -> Experiment:
+def _published(config: TextRunConfig, source: Source, summary: str, expect: str, **fields: Any) -> Experiment:
     config = dataclasses.replace(config, max_length=LENGTHS[source], data=TextConfig(source=source), **fields)
     expect = f"in the paper, {expect}"
-    return Experiment(config, summary, f"{PAPER}, Section 5, Table 4", expect, has_run)
+    return Experiment(config, summary, f"{PAPER}, Section 5, Table 4", expect)
 
 
 def _encoder(source: Source) -> Experiment:
@@ -148,7 +145,6 @@ def _encoder(source: Source) -> Experiment:
         source,
         f"DistilBERT, or another (--model.pretrained FOLDER or repository), fine-tuned on {NAMES[source]}",
         "a larger area than plain training; not yet run here",
-        has_run=False,
         primal=PrimalConfig(learning_rate=5e-5),
         constraints=ENCODER_BOUNDS[source],
     )
@@ -176,7 +172,7 @@ def _on_one_core(experiment: Experiment, summary: str, expect: str, **fields: An
         primal=PrimalConfig(learning_rate=1e-4),
         constraints=dataclasses.replace(base.constraints, reference=CHANCE),
     )
-    return experiment._replace(config=config, summary=summary, expect=expect, has_run=True)
+    return experiment._replace(config=config, summary=summary, expect=expect)
 
 
 def _built_in(experiment: Experiment, summary: str, expect: str, alpha: float, **fields: Any) -> Experiment:
@@ -188,7 +184,7 @@ def _built_in(experiment: Experiment, summary: str, expect: str, alpha: float, *
     assert isinstance(base, TextRunConfig)
     constraints = dataclasses.replace(base.constraints, alpha=(alpha,), reference=CHANCE, warmup_steps=warmup)
     config = dataclasses.replace(base, data=TextConfig(), max_length=32, min_count=1, constraints=constraints, **fields)
-    return experiment._replace(config=config, summary=summary, expect=expect, has_run=True)
+    return experiment._replace(config=config, summary=summary, expect=expect)
 
 
 TEXT: dict[str, Experiment] = {

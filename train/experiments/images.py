@@ -56,7 +56,7 @@ def _opteq(widths: tuple[int, ...] = (16, 32, 64, 128, 128), **options: Any) -> 
 
 
 def _row(config: SupervisedConfig, table: str, summary: str) -> Experiment:
-    return Experiment(config, summary, paper=f"Xie et al. (2021), {table}", expect=ON_A_GPU, has_run=False)
+    return Experiment(config, summary, paper=f"Xie et al. (2021), {table}", expect=ON_A_GPU)
 
 
 def _table_1(part: str, summary: str, kind: type[SupervisedConfig], network: Any) -> Experiment:

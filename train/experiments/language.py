@@ -83,6 +83,5 @@ LANGUAGE: dict[str, Experiment] = {
         paper=PAPER,
         expect="in the paper, a token accuracy that falls later under noise than plain training's; not yet run here; "
         "needs --data.root, the weights, and some 160 GB of memory on devices",
-        has_run=False,
     ),
 }
