@@ -60,7 +60,7 @@ def given(name, tmp_path, write_folder):
     folder = str(write_folder())
     if name == "encoder's words":
         return "text-ut", UnrolledConfig(num_layers=2, embeddings=folder, frozen=False)
-    return "text-encoder", EncoderOptions(pretrained=folder)
+    return "text-encoder", EncoderOptions(pretrained=folder, hidden=True)
 
 
 def in_order(losses):

@@ -58,7 +58,7 @@ _AT_DEFAULT = {
     **{"last": None, "pretrained": None, "revision": None, "layer_noise": 0.0, "power": 0.9},
     **{"nu": 0.0, "smoothing": 0.0, "frozen": [], "freeze_after": None},
     **{"slacks": "implied", "slack_rate": 0.01, "slack_restarts": True, "leeway": 0.0, "scale": False},
-    **{"attention_scale": 0.25, "mixing": 0.2, "train_attention": False, "hidden": False, "lora_alpha": 16.0},
+    **{"attention_scale": 0.25, "mixing": 0.2, "train_attention": False, "lora_alpha": 16.0},
     **{"activation": "relu", "splitting": "peaceman_rachford", "step_size": None},
 }
 RETIRED: dict[str, Any] = {**_AT_DEFAULT, **dict.fromkeys(_OF_EVALUATION.split(), ...)}

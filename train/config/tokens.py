@@ -29,6 +29,8 @@ class EncoderOptions:
     """Keep a pretrained encoder's word embeddings as they are, so that noise cannot be outgrown."""
     pooling: Literal["first", "mean"] = "first"
     """Input of the readout, of each layer: the first token, or the mean of all."""
+    hidden: bool = False
+    """Give the readout the hidden layer of the pretrained architecture; else it is linear, as in the paper."""
     dim: Width = 64
     """Width, without pretrained weights; the next three options likewise."""
     num_layers: Depth = 4
