@@ -108,7 +108,7 @@ def resolve_batch_ndim(
 
 
 class Reporting(NamedTuple):
-    """How failed rows are reported: "error", "warn" or "accept", of a solve to ``tol``, at the user's line."""
+    """The report of failed rows, "error", "warn" or "accept", of a solve to ``tol``, at the user's line."""
 
     on_failure: str
     tol: float

@@ -80,7 +80,7 @@ def factored_forward(layer: Factored, problem: Problem, start: Float[Array, "b m
 
 
 def step_info(solution: Solution, fz: Float[Array, "b m"], limits: Limits, epsilon: float) -> SolveInfo:
-    """How the solve ended by the residual of the step, as Newton's method watched the hidden one."""
+    """The outcome of the solve by the residual of the step, as Newton's method watched the hidden one."""
     z, info, _, reach = solution
     if reach is None:
         return info

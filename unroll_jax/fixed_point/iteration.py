@@ -33,7 +33,7 @@ class _Carry(NamedTuple):
 
 
 class _Rule(NamedTuple):
-    """When rows end, see `run`: as soon as `advance` finds it, or after ``max_steps``."""
+    """The end of rows, see `run`: as soon as `advance` finds it, or after ``max_steps``."""
 
     tol: float
     max_steps: int

@@ -182,7 +182,7 @@ def inverse(matrix: Float[Array, "n n"], blocks: tuple[int, ...] = BLOCKS) -> Fl
 
 
 def _rows(states: Array) -> int:
-    """How many examples; of an unknown number, as `jax.export` may have, a guess."""
+    """The number of examples; of an unknown number, as `jax.export` may have, a guess."""
     rows = states.shape[0]
     return rows if isinstance(rows, int) else UNKNOWN
 

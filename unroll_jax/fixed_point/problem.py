@@ -159,7 +159,7 @@ class Solver(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """When forward solves end, see `equilibrium`."""
+    """The end of forward solves, see `equilibrium`."""
 
     tol: float
     atol: float | None

@@ -175,7 +175,7 @@ def looks(
     count: Int[Array, ""],
     fall: float,
 ) -> tuple[Int[Array, ""], Bool[Array, ""]]:
-    """How many plain steps to take until the next look at residuals, and whether the last were quick.
+    """The plain steps to take until the next look at residuals, and whether the last were quick.
 
     As many as take every row to its bound at the rate of the last ones, but at most twice as many as those were, and at
     most `UNSEEN`.
