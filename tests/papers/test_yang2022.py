@@ -191,7 +191,7 @@ def test_what_the_user_can_mend_is_told_in_one_line(capsys, arguments, words):
 def test_a_folder_that_cannot_be_written_is_told(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert main(["--only", "1", "--points", "5", "--out", str(tmp_path / "file")]) == 2
-    assert "it is no folder" in capsys.readouterr().err
+    assert "is no folder" in capsys.readouterr().err
 
 
 def test_help_names_the_options(capsys):

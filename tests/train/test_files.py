@@ -17,7 +17,11 @@ from unroll_jax.train.exporting import export
 from unroll_jax.train.system import files
 from unroll_jax.train.system.files import disk_error, require_room, write_all
 
-pytestmark = pytest.mark.xdist_group("video-runs")
+pytestmark = [
+    pytest.mark.xdist_group("video-runs"),
+    # Threads of TensorStore end after a save that failed has closed their event loop.
+    pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning"),
+]
 
 FULL = "RESOURCE_EXHAUSTED: Failed writing: Failed to write 607 bytes: No space left on device [os_error_code='28']"
 Disk = namedtuple("Disk", "total used free")
