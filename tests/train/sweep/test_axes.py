@@ -70,7 +70,7 @@ RATE = "--over.primal.learning-rate"
         ("video-ut --over.seed 0,1 --jobs 0", "--jobs must be from 1 to 256, got 0"),
         ("video-ut --over.seed 0,1 --overwrite", "--overwrite would delete every run of the sweep"),
         (f"video-ut --over.seed {','.join(map(str, range(10_001)))}", "10001 cells, more than 10000"),
-        ("text-ut --over.data.root a/b,a+b --method erm", "two cells would share the folder"),
+        ("text-encoder --over.model.pretrained a/b,a+b --method erm", "two cells would share the folder"),
         ("video-ut --trials 0 --over.alpha 0.1:0.2", "--trials must be from 1 to 10000, got 0"),
         (f"video-ut {RATE} 1e-4:1e-2", "--primal.learning-rate: "),
         (f"video-ut --trials 2 {RATE} 1e-2:1e-4", "must be LOW:HIGH with 0 < LOW < HIGH, got 1e-2:1e-4"),
