@@ -2,8 +2,7 @@
 
 jaxopt: fixed_point_iteration_test, anderson_test, broyden_test, implicit_diff_test, linear_solve_test. optimistix:
 test_fixed_point with helpers.py. TorchDEQ has no tests of solvers; its problem here is its usual map. Left out:
-jaxopt's dense and least-squares linear solvers and its mixing frequency, which have no counterpart here,
-and the cosine by plain steps and its gradient: at pi / 2 its slope is -1, so that plain steps converge sublinearly.
+jaxopt's dense and least-squares linear solvers and its mixing frequency, which have no counterpart here.
 """
 
 import jax
@@ -11,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.linalg
+from jax.flatten_util import ravel_pytree
 
 import unroll_jax as uj
 from unroll_jax import fixed_point as fp
@@ -59,7 +59,7 @@ def by_vector(step):
     """A step of vectors on optimistix' pytree of 28 numbers."""
 
     def advance(params, tree, x):
-        flat, restore = jax.flatten_util.ravel_pytree(tree)
+        flat, restore = ravel_pytree(tree)
         return restore(step(params, flat, x))
 
     return advance
@@ -133,13 +133,15 @@ PROBLEMS = {
             lambda theta, z, x: jnp.cos(z) + theta,
             THETA,
             jnp.array([0.3, jnp.pi / 4]),
-            {"solver": solver, "tol": 1e-6},
+            options,
             jnp.array([COS, jnp.pi / 2]),
             tol,
         )
-        for name, solver, tol in [
-            ("Anderson", fp.anderson(4, ridge=1e-6), 1e-5),
-            ("Broyden", "broyden", 1e-2),
+        for name, options, tol in [
+            # At pi / 2 the slope is -1: plain steps converge sublinearly, and jaxopt allows them as many.
+            ("plain", {"solver": "picard", "tol": 1e-2, "max_steps": 100_000}, 1e-2),
+            ("Anderson", {"solver": fp.anderson(4, ridge=1e-6), "tol": 1e-6}, 1e-5),
+            ("Broyden", {"solver": "broyden", "tol": 1e-6}, 1e-2),
         ]
     },
     "jaxopt: rotations, Anderson": (
@@ -243,6 +245,14 @@ def test_a_gradient_of_a_peers_problem_is_that_of_unrolled_steps(name, solver):
 
     got, expected = (jax.jit(jax.grad(way))(params) for way in (solved, unrolled))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-3, rtol=1e-3), got, expected)
+
+
+@pytest.mark.parametrize("name", ["plain", "Anderson", "Broyden"])
+def test_the_gradient_of_jaxopts_cosine_is_the_closed_form(name):
+    """dz / dtheta = 1 / (1 + sin z)."""
+    step, theta, start, options, solution, _ = PROBLEMS[f"jaxopt: cosine, {name}"]
+    got = jax.grad(lambda theta: jnp.sum(uj.equilibrium(step, theta, start, batch_ndim=0, **options)[0]))(theta)
+    np.testing.assert_allclose(got, 1.0 / (1.0 + jnp.sin(solution)), rtol=1e-2)
 
 
 WEIGHTS = jnp.linspace(0.5, 1.5, 200)
