@@ -3,6 +3,7 @@
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import digits, general_constraints
@@ -34,7 +35,7 @@ def test_weights_of_zero_are_plain_training_and_every_method_trains():
     assert sums[0] >= multipliers.sum() > 0.0
     suggested = digits.methods(2)["cumulative, suggest_alpha, Adam .01"](np.array([2.5, 1.0, 0.5]))
     alpha = suggest_alpha([2.5, 1.0, 0.5], reference=digits.CHANCE)
-    bounds = suggested.constraints.bounds(np.ones(3, np.float32))
+    bounds = suggested.constraints.bounds(jnp.ones(3))
     np.testing.assert_allclose(bounds, digits.CHANCE * (1.0 - alpha) ** np.arange(3), rtol=1e-5)
 
 

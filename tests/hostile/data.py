@@ -73,7 +73,7 @@ PREPARE: dict[str, list[tuple[str, Given | None]]] = {
     "video --from v.avi": [
         ("", files({"v.avi": b"RIFF" + bytes(100)})),
         ("59", video("v.avi", 59)),
-        ("59", both(video("v.avi", 90), cut("v.avi", 0.02))),
+        ("v.avi", both(video("v.avi", 90), cut("v.avi", 0.02))),
         ("grey", video("v.avi", 65, black=True)),
     ],
     "image_folder --from d": [
@@ -111,7 +111,7 @@ PREPARE: dict[str, list[tuple[str, Given | None]]] = {
     "table --from t.jsonl": [
         ("line 1", files({"t.jsonl": "[" * 100_000})),
         ("'text'", files({"t.jsonl": '{"text": 5, "label": 1}\n{"text": "b", "label": 2}\n'})),
-        ("'label'", files({"t.jsonl": '{"text": "a", "label": NaN}\n'})),
+        ("line 1", files({"t.jsonl": '{"text": "a", "label": NaN}\n'})),
     ],
     "sst2 --from d": [("train.tsv", folders("d")), ("sentence", files({f"d/{name}.tsv": "fine\t1\n" for name in
                                                                      ("train", "dev", "test")}))],

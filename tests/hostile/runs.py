@@ -95,8 +95,8 @@ HANDLED = [  # commands that go on, and what they print
     (RUN, ("finished already after 6 steps", *EVALUATED), _gone("evaluation.json")),
     (RUN, (ON, *EVALUATED), CUT),
     (RUN, (ON, *EVALUATED), both(CUT, _gone("status.json", "tensorboard"), _text(".lock", "99999"))),
-    (RUN, ("metrics.jsonl", ON), both(CUT, _gone("metrics.jsonl"))),
-    (RUN, ("metrics.jsonl", ON), both(CUT, _lines(lambda rows: rows[:2]))),
+    (RUN, (ON, *EVALUATED), both(CUT, _gone("metrics.jsonl"))),
+    (RUN, (ON, *EVALUATED), both(CUT, _lines(lambda rows: rows[:2]))),
     (RUN, EVALUATED, both(CUT, _gone("checkpoints/*/notes"))),
     (RUN, EVALUATED, both(CUT, _gone("checkpoints"))),
 ]

@@ -138,7 +138,7 @@ def test_rising_weights_are_those_of_layer_skip(changed, read, scale):
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"layer_weights": (0.5,)}, "layer_weights=.* has no effect without method=deep_supervision"),
+        ({"rising_weights": True}, "rising_weights=.* has no effect without method=deep_supervision"),
         (
             {"method": "deep_supervision", "layer_weights": (0.1, 0.2), "rising_weights": True},
             "layer_weights must be one number with rising_weights, which makes it one for each layer",

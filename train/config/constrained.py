@@ -56,8 +56,8 @@ class ConstrainedConfig(RunConfig):
     def conditions(self) -> Iterator[Condition]:
         """Yields the options of one choice among several."""
         yield "dual.proportional_gain", option_text("dual.optimizer", "pi"), self.dual.optimizer == "pi"
-        for name in ("layer_weights", "rising_weights"):
-            yield name, option_text("method", "deep_supervision"), self.supervises
+        # Not of layer_weights, which the demo has: it may be run by any method.
+        yield "rising_weights", option_text("method", "deep_supervision"), self.supervises
         yield "constraints.level", option_text("constraints.bind", "tail"), self.constraints.bind == "tail"
         for name in ("bounds", "floor"):
             yield f"constraints.{name}", f"no {option_text('constraints.levels')}", not self.constraints.levels

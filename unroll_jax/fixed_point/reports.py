@@ -116,7 +116,14 @@ def _lower(ctx: Any, *operands: Any, report: Callable[[Failure], None]) -> Any:
     def none(failed: Array, *arrays: Array) -> Array:
         return failed & False
 
+    # Of several devices, as XLA asks for one sharding in both branches, which a callback with a result does not have.
+    devices = ctx.module_context.axis_context
+    several = getattr(devices, "num_devices", None) != 1
+
     def call(failed: Array, *arrays: Array) -> Array:
+        if several:
+            jax.debug.callback(functools.partial(_call, report), *arrays)
+            return failed & False
         done = jax.pure_callback(functools.partial(_call, report), jax.ShapeDtypeStruct((), bool), *arrays)
         return vary_like(done, failed)
 
