@@ -124,7 +124,7 @@ def hyper_set(
 
 def hyper_set_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
     """Gradient steps, safeguarded."""
-    layer = hyper_set(DIM, num_heads=2, head_dim=3, width=6, form="gradient", epsilon=1e-12)
+    layer = hyper_set(DIM, num_heads=2, head_dim=3, width=6, form="gradient", epsilon=0.01)
     return safeguarded(layer, halvings=30), normal(key, 1, batch)[0], None
 
 

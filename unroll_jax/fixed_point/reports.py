@@ -120,9 +120,12 @@ def _lower(ctx: Any, *operands: Any, report: Callable[[Failure], None]) -> Any:
     devices = ctx.module_context.axis_context
     several = getattr(devices, "num_devices", None) != 1
 
+    def tell(*arrays: Array) -> None:
+        _call(report, *arrays)
+
     def call(failed: Array, *arrays: Array) -> Array:
         if several:
-            jax.debug.callback(functools.partial(_call, report), *arrays)
+            jax.debug.callback(tell, *arrays)
             return failed & False
         done = jax.pure_callback(functools.partial(_call, report), jax.ShapeDtypeStruct((), bool), *arrays)
         return vary_like(done, failed)
