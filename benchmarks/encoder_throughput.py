@@ -190,6 +190,8 @@ def _same_weights(model: Classifier, *, peers: bool = True) -> tuple[Any, Any]:
         architecture = read_architecture(values, where=folder)
         with open_folder(Path(folder)) as tensors:
             encoder, head = read_weights(tensors, read_config(values, where=folder), architecture)
+    kernel, bias = (leaf.detach().numpy() for leaf in (peer.classifier.weight.T, peer.classifier.bias))
+    head["logits"] = {"kernel": kernel, "bias": bias}
     return jax.tree.map(jnp.asarray, {"params": {"encoder": encoder, "head": head}}), peer
 
 

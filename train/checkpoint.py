@@ -69,6 +69,7 @@ class Checkpoints:
                 hook(raised)
 
         sys.unraisablehook = quiet
+        logging.getLogger("asyncio").addFilter(_not_a_lost_write)
         return self
 
     def __exit__(self, kind: type | None, *_: object) -> None:
@@ -77,7 +78,10 @@ class Checkpoints:
             with self._writing() if kind is None else contextlib.suppress(Exception):
                 self._manager.close()
         finally:
+            if kind is not None:
+                gc.collect()  # what a failed save left is told here, or when the process ends
             sys.unraisablehook = self._hook
+            logging.getLogger("asyncio").removeFilter(_not_a_lost_write)
 
     def save(self, step: int, state: Any, notes: dict[str, Any], *, score: float) -> None:
         """Starts writing a checkpoint; the state may be changed or donated as soon as this returns.
@@ -209,6 +213,11 @@ class Checkpoints:
         self._scores.pop(step, None)
         self._manager.reload()
         self._log(f"checkpoint {step} is damaged ({reason}); moved to {aside}, falling back to the one before")
+
+
+def _not_a_lost_write(record: logging.LogRecord) -> bool:
+    """False for asyncio's line on a write that failed after another: the manager has raised the first one's error."""
+    return not record.getMessage().startswith("Task exception was never retrieved")
 
 
 class _NewestAndBest(ocp.checkpoint_managers.PreservationPolicy):
