@@ -268,15 +268,8 @@ def constrained_training(
 ) -> Training:
     """Training by a configuration with constraints, plain or under them, on ``num_examples`` (None without data).
 
-    Args:
-      config: All options.
-      num_layers: L.
-      num_examples: Size of the train split, of ``examples`` in messages.
-      examples: Their name.
-      numbers: Numbers in the model of layers 0..L, where not every layer has a loss; None for their places.
-      trained: Whether each parameter is trained; None for all.
-      bases: Bases in which the optimiser takes its steps, see `unroll_jax.in_coordinates`; None for the entries.
-      limits: Constraints by name.
+    ``numbers`` are those in the model of layers 0..L, where not every layer has a loss; ``trained`` tells which
+    parameters are trained, None for all; in ``bases`` the optimiser takes its steps, see `unroll_jax.in_coordinates`.
     """
     check_depth(config, num_layers)
     count = MANY if num_examples is None else num_examples

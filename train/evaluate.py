@@ -46,16 +46,10 @@ def evaluate(
     place: str = "evaluation.json",
     log: Log = print,
 ) -> Row:
-    """Evaluates the best checkpoint of a run on its test split and writes evaluation.json.
+    """Evaluates the best checkpoint of a run on its test split and writes the file ``place`` in its folder.
 
-    Args:
-      task: of the run.
-      folder: of the run.
-      experiment: its name.
-      options: of the evaluation, by field, in place of the run's own, which config.json keeps.
-      on: the same task on other data, to be evaluated on; None evaluates on the run's.
-      place: the file to write in the folder.
-      log: where messages go.
+    ``options`` of the evaluation, by field, take the place of the run's own, which config.json keeps; ``on`` is the
+    same task on other data, None for the run's.
     """
     judge = _by_options(on or task, options or {})
     require_checkpoints(folder, experiment)

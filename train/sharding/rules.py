@@ -56,11 +56,6 @@ def shardings(state: Any, mesh: Mesh, *, rules: Rules = RULES) -> Any:
     Parameters follow the rules. Arrays with a parameter's shape whose path ends in its path follow the parameter:
     moments of an optimiser, averages. The rest (multipliers, slacks, counters, keys) has a copy on every device.
 
-    Args:
-      state: arrays or their shapes, with an attribute ``params``.
-      mesh: of `train.sharding.make_mesh`.
-      rules: the table.
-
     Raises:
       UserError: if a dimension of a parameter does not divide over its axes, or an axis of the mesh shards nothing.
     """

@@ -65,7 +65,7 @@ class DataTask(Task, Generic[C]):
         """The constraints by name."""
         return limits_of(self, vars(self.config)["constraints"].limits)
 
-    def labels(self, batch: Any) -> Array:
+    def labels(self, batch: Any) -> Any:
         """Returns the class of every sample of a batch."""
         return batch.labels
 

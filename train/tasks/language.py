@@ -53,6 +53,7 @@ class LanguageTask(TokenTask[LanguageConfig]):
         super().__init__(config, data)
         self.model = LanguageModel(config, data.source)
         self.num_layers = len(self.model.layers) - 1
+        self.divergences = None if config.model.lora_rank is None else self._divergences
         self.training = constrained_training(
             config,
             num_layers=self.num_layers,
@@ -63,11 +64,6 @@ class LanguageTask(TokenTask[LanguageConfig]):
             limits=self.limits,
         )
         self._read = on_batches(self._readings)
-
-    @property
-    def divergences(self) -> Any:
-        """KL from the frozen decoder at the noise of a batch, the mean over a row's tokens; None without one."""
-        return None if self.config.model.lora_rank is None else self._divergences
 
     def held(self, split: str) -> Iterator[tuple[PackedBatch, jax.Array]]:
         """Yields rows of a split, each batch with the key of its noise."""
@@ -205,6 +201,7 @@ class LanguageTask(TokenTask[LanguageConfig]):
         return gaussian(key, (*batch.tokens.shape, self.model.dim), variance)
 
     def _divergences(self, params: Params, batch: Drawn) -> Float[Array, "batch"]:
+        """KL from the frozen decoder at the noise of a batch, the mean over a row's tokens, in nats."""
         dtype, weights = jnp.dtype(self.config.model.dtype), jnp.asarray(batch.batch.weights)
 
         def logits(params: Params) -> Array:

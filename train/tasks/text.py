@@ -77,7 +77,7 @@ class TextTask(TokenTask[TextRunConfig]):
         """Yields texts of a split, each batch with the key of its noise."""
         return keyed(self.data.tokens.examples(split, batch_size=BATCH_SIZE))
 
-    def labels(self, batch: Perturbed) -> Array:
+    def labels(self, batch: Perturbed) -> Any:
         """Returns the class of every text."""
         return batch.batch.labels
 
