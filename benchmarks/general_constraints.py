@@ -32,7 +32,7 @@ class Setting(NamedTuple):
     width: int = 512
     batch: int = 512
     counts: tuple[int, ...] = (1, 10, 100, 1_000, 10_000)
-    repeats: int = 30
+    repeats: int = 60
 
 
 class Data(NamedTuple):
@@ -157,13 +157,11 @@ def main(*, quick: bool = False, peers: bool = True) -> Record:
         makers["Cooper"] = coopers
         print(SAME_ALLOCATOR)
     candidates = {(who, *case): make(setting, *case) for who, make in makers.items() for case in cases}
-    # The first step behind another library's shares the cores with its threads, which spin for a while: one untimed.
-    settling = {(who, "settle", 0): make(setting, "plain", 1) for who, make in makers.items()}
-    turns = {_key(*case): run for who in makers for case, run in (settling | candidates).items() if case[0] == who}
-    seconds = interleaved(turns, repeats=setting.repeats)
+    calls = {_key(*case): run for case, run in candidates.items()}
+    seconds = interleaved(calls, repeats=setting.repeats, settle=1)
     rows = []
-    for who, *case in candidates:
-        record.time(name := _key(who, *case), seconds[name])
+    for name, runs in seconds.items():
+        record.time(name, runs)
     for kind, count in cases:
         row = [f"{kind}, {count:,}" if kind != "plain" else "no constraints"]
         for who in makers:
