@@ -68,7 +68,7 @@ def in_parts(batch: Any, parts: int, place: Place = lambda rows, axis: rows) -> 
     Every device holds its share of every part, so no row moves.
     """
 
-    def divide(rows: Array) -> Array:
+    def divide(rows: Any) -> Array:
         return place(jnp.swapaxes(jnp.reshape(rows, (-1, parts, *rows.shape[1:])), 0, 1), 1)
 
     return jax.tree.map(divide, batch)
