@@ -104,8 +104,8 @@ def verdict(setting: Setting) -> list[str]:
     judged = [_judged(spec, models[0], floors)] if floors else []
     layers = [_against_plain(*pair, setting.layers) for pair in setting.pairs() if pair[1].method == "erm"]
     seeds = _seeds(one.runs for one in setting.variants)
-    layers += [line for one in setting.variants for line in _of_limits(one.title, one.runs)]
-    return [f"{tables.capital(setting.title)}. {first}", *judged, *others, *filter(None, layers), seeds]
+    named = [line for one in setting.variants for line in _of_limits(one.title, one.runs)]
+    return [f"{tables.capital(setting.title)}. {first}", *judged, *others, *filter(None, layers), *named, seeds]
 
 
 def warnings(settings: Sequence[Setting]) -> list[str]:
@@ -131,8 +131,8 @@ def warnings(settings: Sequence[Setting]) -> list[str]:
 
 def _of_limits(title: str, runs: Sequence[Run]) -> list[str]:
     """The verdict on constraints by name of the first run."""
-    verdict = runs[0].evaluation.get("limits_verdict")
-    return [] if verdict is None else [f"{tables.capital(title)}, constraints by name: {verdict}"]
+    words = runs[0].evaluation.get("limits_verdict")
+    return [f"{tables.capital(title)}, constraints by name: {words}"] * (words is not None)
 
 
 def _against_plain(one: Variant, plain: Variant, layers: Sequence[int]) -> str:
@@ -147,15 +147,15 @@ def _against_plain(one: Variant, plain: Variant, layers: Sequence[int]) -> str:
     text = f"{tables.capital(one.title)} against {plain.title}, held-out losses of layers: "
     text += ("; ".join(words) or f"within {SAME:g}%") + "."
     same = one.runs[0].config.get("constraints") == plain.runs[0].config.get("constraints")
-    met = same and plain.feasible_runs == len(plain.runs)
-    return text + " Plain training already meets these bounds." * met
+    return text + " Plain training already meets these bounds." * (same and plain.feasible_runs == len(plain.runs))
 
 
 def _advice(one: Variant, plain: Variant | None) -> list[str]:
     """Signs that constraints do harm, and whether bounds that are not met on held-out data are met in training."""
     losses, bounds, multipliers = (one.mean(key) for key in ("layer_losses", "bounds", "multipliers"))
-    bound, evaluation, lines = ~np.isnan(bounds), one.runs[0].evaluation, []
-    failed = one.feasible_runs < len(one.runs) and np.nanmin(one.margins(), initial=0.0) < -one.mean("tolerance")
+    bound, evaluation, lines, least = ~np.isnan(bounds), one.runs[0].evaluation, [], -one.mean("tolerance")
+    met = one.has("limits") and np.nanmin(one.margins(), initial=0.0) >= least  # then others are not
+    failed = one.feasible_runs < len(one.runs) and not met
     if not np.isnan(losses).any() and all(len(run.curves["step"]) for run in one.runs):
         layers = evaluation.get("layers", range(len(losses)))
         allowed = constrained.level_constraints(np.maximum(bounds[bound], np.finfo(np.float32).tiny))
@@ -171,7 +171,7 @@ def _advice(one: Variant, plain: Variant | None) -> list[str]:
             lines += [
                 "bounds hold on train batches and not on held-out data; raise --constraints.margin (first-margin for "
                 "layer 1), or train on more data."
-                if np.nanmin(room) >= -one.mean("tolerance")
+                if np.nanmin(room) >= least
                 else f"bounds are not met on train batches either (layer {layers[int(np.nanargmin(room.min(0)))]} is "
                 f"{-np.nanmin(room):.1%} over); train longer, or ask for less (--constraints.alpha, floor)."
             ]
