@@ -32,7 +32,7 @@ class Setting(NamedTuple):
     width: int = 512
     batch: int = 512
     counts: tuple[int, ...] = (1, 10, 100, 1_000, 10_000)
-    repeats: int = 30
+    repeats: int = 60
 
 
 class Data(NamedTuple):
@@ -157,7 +157,8 @@ def main(*, quick: bool = False, peers: bool = True) -> Record:
         makers["Cooper"] = coopers
         print(SAME_ALLOCATOR)
     candidates = {(who, *case): make(setting, *case) for who, make in makers.items() for case in cases}
-    seconds = interleaved({_key(*case): run for case, run in candidates.items()}, repeats=setting.repeats)
+    calls = {_key(*case): run for case, run in candidates.items()}
+    seconds = interleaved(calls, repeats=setting.repeats, settle=1)
     rows = []
     for name, runs in seconds.items():
         record.time(name, runs)

@@ -38,11 +38,12 @@ def counted_compilations() -> Iterator[list[float]]:
 
 
 def interleaved(
-    candidates: Mapping[str, Callable[[], object]], *, repeats: int, warmup: int = 2
+    candidates: Mapping[str, Callable[[], object]], *, repeats: int, warmup: int = 2, settle: int = 0
 ) -> dict[str, np.ndarray]:
     """Seconds of every call, (repeats,) a candidate, the candidates taking turns so that drift hits all alike.
 
-    Candidates must block until their work is done.
+    Candidates must block until their work is done. ``settle`` calls before each are not timed: behind another library,
+    whose threads spin for a while, the first one is slower.
     """
     for _ in range(warmup):
         for candidate in candidates.values():
@@ -50,6 +51,8 @@ def interleaved(
     seconds = {name: np.zeros(repeats) for name in candidates}
     for index in range(repeats):
         for name, candidate in candidates.items():
+            for _ in range(settle):
+                candidate()
             began = time.perf_counter()
             candidate()
             seconds[name][index] = time.perf_counter() - began

@@ -74,6 +74,7 @@ FLOORS_OF_ROOMS = {
         "report": 2,
         "samples": 2,
         "schedules": 2,
+        "bounded_means": 3,
         "duals": 3,
         "feasibility": 3,
         "plots": 3,
@@ -127,7 +128,7 @@ ROOMS_OF_APPLICATION = {
     6: ("loading",),
     5: ("loop", "evaluate", "tasks", "report", "plan", "weights"),
     4: ("runs",),
-    3: ("step", "constraints", "checkpoint", "metrics", "data", "cli"),
+    3: ("step", "constraints", "limits", "checkpoint", "metrics", "data", "cli"),
     2: ("task", "optimizers", "registry", "sharding", "system", "experiments"),
     1: ("config",),
 }

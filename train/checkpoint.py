@@ -120,11 +120,8 @@ class Checkpoints:
     def newest(self, like: Any) -> Stored | None:
         """Returns the newest checkpoint that can be read, as (step, state, notes), or None.
 
-        A damaged one is named in the log and, unless read-only, moved to ``damaged/`` next to the checkpoints.
-
-        Args:
-          like: a state of the same structure, shapes and dtypes, or these alone; arrays get its shardings, which need
-            not be the ones they were saved with.
+        A damaged one is named in the log and, unless read-only, moved to ``damaged/`` next to the checkpoints. Arrays
+        get the shardings of ``like``, a state of the same structure or its shapes.
 
         Raises:
           UserError: if a checkpoint is of another model.

@@ -33,14 +33,7 @@ FRAME = re.compile(r"[\u2500-\u257f]|-{5,}")  # lines around and between tyro's 
 
 
 def parse(cls: type[T], arguments: list[str], program: str, default: T | None = None, *, hint: str = "") -> T:
-    """Parses the options of a command.
-
-    Args:
-      cls: a dataclass.
-      arguments: the words of the command.
-      program: the command, for messages.
-      default: an instance with the defaults; None takes those of the class.
-      hint: the way out where an option is unknown.
+    """Parses the options of a command into a dataclass; ``hint`` is the way out where an option is unknown.
 
     Raises:
       UserError: for an unknown or malformed option, or one that is given twice or empty.
@@ -107,12 +100,9 @@ def with_file(options: list[str], default: RunConfig) -> RunConfig:
 
 
 def from_file(path: Path, default: RunConfig, source: str) -> RunConfig:
-    """A configuration with the options of a file, in groups or by dotted names.
+    """A configuration with the options of a file, in groups or by dotted names; ``source`` names it in messages.
 
-    Args:
-      path: of the file; JSON where it ends in .json, else TOML. The config.json of a run is one.
-      default: the values of all other options.
-      source: what messages call the file.
+    It is JSON where it ends in .json, else TOML. The config.json of a run is one.
 
     Raises:
       UserError: if the file cannot be read, or has an option twice, an unknown one, or one of another type.

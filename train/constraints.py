@@ -1,4 +1,4 @@
-"""Descent constraints as an objective of the step, by all options of a run: their bounds and multipliers."""
+"""Constraints as an objective of the step: on every layer and by name, with their bounds and multipliers."""
 
 import functools
 from collections.abc import Sequence
@@ -8,15 +8,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from unroll_jax import constrained, lagrangian
+from unroll_jax import constrained, in_coordinates, lagrangian
+from unroll_jax.constrained.bounded_means import BoundedMeans, limits_report, limits_violations, with_columns
+from unroll_jax.constrained.feasibility import ratio_histogram
 
-from .config.constrained import ConstrainedConfig
-from .optimizers import dual_rule
-from .task import Row, SampleLosses, json_numbers, require_finite
+from .config.constrained import ConstrainedConfig, check_depth, check_epochs
+from .config.constraints import ConstraintConfig
+from .config.images import SupervisedConfig
+from .optimizers import dual_rule, make_optimizer
+from .sharding.mesh import make_mesh
+from .task import MANY, Batch, Params, Row, SampleLosses, Training, check_batch_size, json_numbers, require_finite
 
 Constraints = constrained.Constraints
-# Bins of the ratios of two layers' losses; the last one is open.
-RATIO_EDGES = np.append(np.round(np.linspace(0.0, 2.0, 81), 3), np.inf)
 # Below any score of a checkpoint that may be reported without a warning.
 INFEASIBLE = -1e6
 
@@ -42,19 +45,39 @@ class Figures(NamedTuple):
 class DescentConstraints:
     """The constraints of a run. Other methods descend a fixed sum of losses and only watch them.
 
+    Losses have a column for each layer, and behind these the columns of the constraints by name, see `measured`.
+
     Attributes:
+      limits: Constraints by name; their violations come behind those of layers.
       stated: ``layer_losses -> violations``, as stated to the user: validation and reports judge by these.
       tightened: The same with every descent bound lowered by the margin: training enforces these.
       number: Number of violations.
     """
 
     def __init__(
-        self, config: ConstrainedConfig, *, num_layers: int, steps_an_epoch: int, numbers: Sequence[int] | None = None
+        self,
+        config: ConstrainedConfig | SupervisedConfig,
+        *,
+        num_layers: int,
+        steps_an_epoch: int,
+        numbers: Sequence[int] | None = None,
+        limits: Sequence[BoundedMeans] = (),
     ):
-        self._config = config
-        settings = self._settings = config.constraints
+        self._config, self.limits, self._losses = config, tuple(limits), num_layers + 1
         self._steps_an_epoch, self._enforced = steps_an_epoch, config.enforces
-        self._weights = config.loss_weights(num_layers, numbers)
+        self._settings: Any = config.constraints
+        self._names = [name for limit in limits for name in limit.names]
+        self._bounded, self._form, self._constant = 0, "difference", True
+        self.stated = self.tightened = _none
+        if isinstance(config, ConstrainedConfig):
+            self._weights = config.loss_weights(num_layers, numbers)
+            self._bound_layers(config.constraints, num_layers)
+        self.number = len(self._names)
+        # Constraints on layers that are reported and do not count.
+        idle = 0 if self._bounded == 0 or self._settings.layers else self._bounded
+        self._idle = np.arange(self.number) < idle
+
+    def _bound_layers(self, settings: ConstraintConfig, num_layers: int) -> None:
         alphas = settings.alphas(num_layers)
         margins = (settings.first_margin, *[settings.margin] * (num_layers - 1))
         tight = [1.0 - (1.0 - alpha) * (1.0 - margin) for alpha, margin in zip(alphas, margins, strict=True)]
@@ -69,50 +92,56 @@ class DescentConstraints:
             lower = [level * (1.0 - margin) for level, margin in zip(levels, margins, strict=True)]
             bounds = ([*first, *levels], [*first, *lower])
             self.stated, self.tightened = (constrained.level_constraints(by, form=self._form) for by in bounds)
-        self.number = num_layers + (settings.reference is not None)
-        self._names = constrained.constraint_names(num_layers, reference=settings.reference)
+        self._bounded = num_layers + (settings.reference is not None)
+        self._names = [*constrained.constraint_names(num_layers, reference=settings.reference), *self._names]
 
     @functools.cached_property
     def ascent(self) -> constrained.DualAscent:
         """The ascent of the multipliers; once an epoch, it is on the mean violation (or tail) of its batches."""
         dual, settings = self._config.dual, self._settings
         return constrained.dual_ascent(
-            dual_rule(self._config),
+            dual_rule(dual),
             resilience=settings.resilience,
             every=self._steps_an_epoch if dual.every == "epoch" else dual.every,
             warmup=settings.warmup_steps,
             cap=dual.cap,
+            frozen=self._idle if self._idle.any() else False,
         )
 
     @property
     def reduction(self) -> constrained.Reduction | None:
         """The reduction of samples' violations to constraints; None where these are on means and need no samples."""
         settings = self._settings
-        if settings.bind == "tail":
-            return constrained.tail_mean(settings.level)
-        return None if settings.of_means else constrained.mean_of_samples()
+        if not self._bounded or (settings.bind == "mean" and settings.of_means):
+            return None
+        return constrained.tail_mean(settings.level) if settings.bind == "tail" else constrained.mean_of_samples()
 
     def init(self) -> Moving:
         """Multipliers at their start."""
         start = self._config.dual.start
-        return Moving(self.ascent.init(self.number, start[0] if len(start) == 1 else start))
+        start = start * self.number if len(start) == 1 else (*start, *(0.0,) * (self.number - len(start)))
+        return Moving(self.ascent.init(self.number, np.where(self._idle, 0.0, start)))
 
     def is_affine(self, moving: Moving, step: Array) -> bool | Bool[Array, ""]:
         """Returns whether the weights of losses in the Lagrangian are known without the losses."""
         known = self._form != "log_ratio" if self._constant else self._form == "difference" and not self._settings.floor
-        return not self._enforced or (self.reduction is None and known)
+        return not self._enforced or (self.reduction is None and known and all(one.affine for one in self.limits))
+
+    def measured(self, params: Params, batch: Batch, samples: SampleLosses, counts: Array | None) -> SampleLosses:
+        """Returns losses with the columns that `limits` bound behind them; ``counts`` weigh samples in means."""
+        return with_columns(self.limits, params, batch, samples, counts)
 
     def value(self, samples: SampleLosses, means: Array, moving: Moving, step: Array) -> Float[Array, ""]:
         """The Lagrangian, or the fixed sum of losses; multipliers do not count in the warm-up."""
+        losses = means[: self._losses]
         if not self._enforced:
-            return jnp.vdot(jnp.asarray(self._weights, means.dtype), means)
+            return jnp.vdot(jnp.asarray(self._weights, means.dtype), losses)
         multipliers = jnp.where(step < self._settings.warmup_steps, 0.0, moving.dual.multipliers)
-        violations = self.enforced(self._bound(samples, means))
-        return lagrangian(means[-1], violations, multipliers, normalise=self._settings.normalise)
+        return lagrangian(losses[-1], self.violations(samples, means), multipliers, normalise=self._settings.normalise)
 
     def advance(self, samples: SampleLosses, means: Array, moving: Moving, step: Array) -> tuple[Moving, Figures]:
         """Multipliers after a step on the violations; and figures of before."""
-        violations = self.enforced(self._bound(samples, means))
+        violations = self.violations(samples, means)
         new = Moving(self.ascent.update(moving.dual, violations)) if self._enforced else moving
         return new, Figures(violations, moving.dual.multipliers, self.slacks(moving))
 
@@ -124,8 +153,8 @@ class DescentConstraints:
             "loss": float(means[-1]),
             "lagrangian": float(value),
             "layer_losses": means.tolist(),
-            "violations": json_numbers(figures.violations, length=means.size),
-            "multipliers": json_numbers(figures.multipliers, length=means.size),
+            "violations": json_numbers(figures.violations[: self._bounded], length=means.size),
+            "multipliers": json_numbers(figures.multipliers[: self._bounded], length=means.size),
             **self._named(**dict(zip(("violation", "multiplier", "slack"), figures, strict=True))),
         }
         return row, {"loss": f"{means[-1]:.3f}", "worst_violation": f"{figures.violations.max():+.3f}"}
@@ -140,20 +169,21 @@ class DescentConstraints:
         Checkpoints that are not feasible go by their worst excess over a bound where constraints are hard. Resilience
         lets every bound be exceeded at a cost, so there they go by the last layer's loss with that cost.
         """
-        losses, form = samples.mean(axis=0), self._form
-        violations = self._reduced(self.stated)(jnp.asarray(self._bound(samples, losses)))
+        means, form = samples.mean(axis=0), self._form
+        losses = means[: self._losses]
+        violations = np.asarray(self.violations(samples, means, self.stated))
         # Bounds on the means, as in `feasibility_report`, for any reduction of the samples.
-        bounded = losses[losses.size - violations.size :]
+        bounded = losses[losses.size - self._bounded :]
         allowed = constrained.constraint_bounds(bounded, self.stated(jnp.asarray(losses)), form=form)
-        excess = float(np.max(constrained.relative_excess(violations, allowed, form=form)))
-        violations = np.asarray(violations)
+        excesses = np.asarray(constrained.relative_excess(violations[: self._bounded], allowed, form=form))
+        excess = float(np.max(np.append(excesses, violations[self._bounded :])[~self._idle]))
         feasible, score = excess <= self._settings.tolerance, -float(losses[-1])
-        relaxed = self._relaxed_loss(losses, violations)
+        relaxed = self._relaxed_loss(losses, violations[~self._idle])
         if not feasible and self._enforced:
             score = INFEASIBLE - (excess if relaxed is None else relaxed)
         row = {
             "layer_losses": losses.tolist(),
-            "violations": json_numbers(violations, length=losses.size),
+            "violations": json_numbers(violations[: self._bounded], length=losses.size),
             "worst_excess": excess,
             "feasible": feasible,
             **({} if relaxed is None else {"relaxed_loss": relaxed}),
@@ -162,47 +192,57 @@ class DescentConstraints:
         return row, score
 
     def report(self, samples: np.ndarray, moving: Moving) -> Row:
-        """Losses, bounds, violations, multipliers and slacks by layer, and how samples descend, on held-out data.
+        """Losses, bounds, violations, multipliers and slacks by layer, and how samples descend, on held-out data; and
+        values, bounds, units and prices of the constraints by name.
 
         Bounds and violations are those stated; complementary slackness is of the tightened ones, which the multipliers
         of training enforced. Layer 0 has null without a reference.
         """
-        settings, reduction = self._settings, self.reduction
+        settings, reduction, few = self._settings, self.reduction, slice(self._bounded)
+        losses, multipliers = jnp.asarray(samples[:, : self._losses]), jnp.asarray(moving.dual.multipliers)
+        limits = {}
+        if self.limits:
+            means = samples.mean(axis=0)[self._losses :]
+            limits = limits_report(self.limits, means, multipliers[self._bounded :], tolerance=settings.tolerance)
+        if not self._bounded:
+            return {"tolerance": settings.tolerance, "feasible": True, **limits}
         options = {name: getattr(settings, name) for name in ("tolerance", "resilience")}
-        losses, multipliers = jnp.asarray(samples), jnp.asarray(moving.dual.multipliers)
-        report = constrained.feasibility_report(losses, multipliers, self.stated, reduction=reduction, **options)
-        bound = report.layer_losses if reduction is None else losses
-        slacks = report.slacks if (implied := self.slacks(moving)) is None else implied
-        slackness = report.multipliers * (self.enforced(bound) - slacks)
+        report = constrained.feasibility_report(losses, multipliers[few], self.stated, reduction=reduction, **options)
+        slacks = report.slacks if (implied := self.slacks(moving)) is None else implied[few]
+        enforced = self._of_layers(self.tightened, losses, report.layer_losses)
+        slackness = report.multipliers * (enforced - slacks)
         report = report._replace(slacks=slacks, complementary_slackness=slackness)
+        ratios = ratio_histogram(samples[:, : self._losses])
         names = ("layer_losses", "bounds", "violations", "multipliers", "slacks", "complementary_slackness")
         return {
             "tolerance": settings.tolerance,
             "bind": settings.bind,
             "form": settings.form,
             **{name: json_numbers(getattr(report, name), length=len(report.layer_losses)) for name in names},
-            "feasible": bool(report.feasible),
             "descend_share": json_numbers(report.descending),
             "mean_ratio": json_numbers(report.ratios),
-            **_ratio_figures(samples),
+            "ratio_histogram": {"edges": json_numbers(ratios.edges), "counts": ratios.counts.tolist()},
+            "share_descending": ratios.share_descending,
+            "mean_ratio_all": ratios.mean,
+            **limits,
+            "feasible": (bool(report.feasible) or not settings.layers) and limits.get("feasible", True),
         }
 
-    def enforced(self, losses: Array) -> Float[Array, "constraints"]:
-        """The violations of the tightened constraints, which training enforces."""
-        return self._reduced(self.tightened)(losses)
+    def violations(self, samples: Any, means: Any, of_layers: Any = None) -> Float[Array, "constraints"]:
+        """The violations of constraints on layers, None for those that training tightens, and of those by name."""
+        layers = self._of_layers(self.tightened if of_layers is None else of_layers, samples, means)
+        return jnp.append(layers, limits_violations(self.limits, jnp.asarray(means)[self._losses :]))
 
     def slacks(self, moving: Moving) -> Float[Array, "constraints"] | None:
         """The slacks that the multipliers imply; None where constraints are hard."""
         beta = self._settings.resilience
         return None if beta is None else constrained.optimal_slacks(moving.dual.multipliers, beta)
 
-    def _reduced(self, constraints: Constraints) -> Constraints:
-        reduction = self.reduction
-        return constraints if reduction is None else constrained.sample_constraints(constraints, reduction)
-
-    def _bound(self, samples: Any, means: Any) -> Any:
-        """Returns the losses that the constraints are on: means, or those of every sample."""
-        return means if self.reduction is None else samples
+    def _of_layers(self, constraints: Constraints, samples: Any, means: Any) -> Float[Array, "layers"]:
+        """The violations of layers, of means or of the losses of every sample."""
+        if self.reduction is None:
+            return constraints(jnp.asarray(means)[: self._losses])
+        return constrained.sample_constraints(constraints, self.reduction)(jnp.asarray(samples)[:, : self._losses])
 
     def _relaxed_loss(self, losses: np.ndarray, violations: np.ndarray) -> float | None:
         """f_L + beta/2 |[c]_+|^2: the least that the relaxed problem can give these losses; None without resilience."""
@@ -215,14 +255,40 @@ class DescentConstraints:
         return dict(zip(named, json_numbers(map(float, named.values())), strict=True))
 
 
-def _ratio_figures(sample_losses: np.ndarray) -> dict[str, Any]:
-    """Distribution of f_l / f_{l-1} over samples, layer by layer, and the share of steps that descend."""
-    before, after = sample_losses[:, :-1], sample_losses[:, 1:]
-    ratios = np.divide(after, before, out=np.full_like(after, np.nan), where=before > 0.0)
-    counts = [np.histogram(column[np.isfinite(column)], RATIO_EDGES)[0].tolist() for column in ratios.T]
-    known = ratios[np.isfinite(ratios)]
-    return {
-        "ratio_histogram": {"edges": json_numbers(RATIO_EDGES), "counts": counts},
-        "share_descending": float(np.mean(after < before)),
-        "mean_ratio_all": float(np.mean(known)) if known.size else None,
-    }
+def constrained_training(
+    config: ConstrainedConfig,
+    *,
+    num_layers: int,
+    num_examples: int | None,
+    examples: str = "samples",
+    numbers: Sequence[int] | None = None,
+    trained: Any = None,
+    bases: Any = None,
+    limits: Sequence[BoundedMeans] = (),
+) -> Training:
+    """Training by a configuration with constraints, plain or under them, on ``num_examples`` (None without data).
+
+    ``numbers`` are those in the model of layers 0..L, where not every layer has a loss; ``trained`` tells which
+    parameters are trained, None for all; in ``bases`` the optimiser takes its steps, see `unroll_jax.in_coordinates`.
+    """
+    check_depth(config, num_layers)
+    count = MANY if num_examples is None else num_examples
+    check_batch_size(config.batch_size, count, examples)
+    steps_an_epoch = max(count // config.batch_size, 1)
+    check_epochs(config, steps_an_epoch)
+    optimizer = make_optimizer(config.primal, num_steps=config.steps, trained=trained)
+    return Training(
+        objective=DescentConstraints(
+            config, num_layers=num_layers, steps_an_epoch=steps_an_epoch, numbers=numbers, limits=limits
+        ),
+        optimizer=optimizer if bases is None else in_coordinates(optimizer, bases),
+        num_steps=config.steps,
+        validate_every=config.validate_every,
+        mesh=make_mesh(config.mesh, batch_size=config.batch_size, accumulate=config.accumulate),
+        stop_on_collapse=config.on_collapse == "stop",
+    )
+
+
+def _none(losses: Array) -> Float[Array, "0"]:
+    """The violations without constraints on layers."""
+    return jnp.zeros(0, losses.dtype)

@@ -10,7 +10,7 @@ from .config.errors import UserError
 from .constraints import INFEASIBLE
 from .registry import PASS_IT, is_own
 from .runs import check_same, identity, require_checkpoints, require_place
-from .step import TrainState, state_like
+from .step import TrainState, held_out, state_like
 from .system.distributed import is_first
 from .system.files import AGAIN, write_json, writing
 from .task import Log, Row, Task, json_value
@@ -46,16 +46,10 @@ def evaluate(
     place: str = "evaluation.json",
     log: Log = print,
 ) -> Row:
-    """Evaluates the best checkpoint of a run on its test split and writes evaluation.json.
+    """Evaluates the best checkpoint of a run on its test split and writes the file ``place`` in its folder.
 
-    Args:
-      task: of the run.
-      folder: of the run.
-      experiment: its name.
-      options: of the evaluation, by field, in place of the run's own, which config.json keeps.
-      on: the same task on other data, to be evaluated on; None evaluates on the run's.
-      place: the file to write in the folder.
-      log: where messages go.
+    ``options`` of the evaluation, by field, take the place of the run's own, which config.json keeps; ``on`` is the
+    same task on other data, None for the run's.
     """
     judge = _by_options(on or task, options or {})
     require_checkpoints(folder, experiment)
@@ -66,7 +60,9 @@ def evaluate(
     log(f"{folder}: evaluating the checkpoint of step {step}")
     with writing(f"run folder {folder}", AGAIN):
         figures, losses = judge.evaluate(state.evaluated, folder)
-        layers = {} if losses is None else task.training.objective.report(losses, state.moving)
+        layers = {}
+        if losses is not None:
+            layers = task.training.objective.report(held_out(judge, state, "test", losses), state.moving)
         tested = {} if on is None else {"tested_on": dataclasses.asdict(vars(on.config)["data"])}
         about = {**tested, "experiment": experiment, "best_step": step, "train_seconds": notes["train_seconds"]}
         evaluation = json_value({**figures, **layers, **about}, "the figures of evaluate")

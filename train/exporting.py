@@ -170,14 +170,17 @@ def _data(description: Row) -> str:
 def _constraints(description: Row) -> str:
     """Returns the bounds, whether the validation split meets them, and the largest margin or excess."""
     config, excess = description["config"], description["excess"]
-    if config.get("method") != "constrained":
-        return "none; fixed weights" if config.get("method") == "deep_supervision" else "none"
-    bounds = config["constraints"]
-    words = f"alpha {bounds['alpha']}, reference {bounds['reference']}: {FEASIBLE[description['feasible']]}"
+    bounds = config.get("constraints", {})
+    names, method = list(bounds.get("also", ())), config.get("method", "constrained")
+    if method != "constrained" or not (names or "alpha" in bounds):
+        return "none; fixed weights" if method == "deep_supervision" else "none"
+    if bounds.get("layers", False):
+        names = [f"alpha {bounds['alpha']}", f"reference {bounds['reference']}", *names]
+    words = f"{', '.join(names)}: {FEASIBLE[description['feasible']]}"
     if excess is None:
         return words
     room = f"{abs(excess):.1%} {'over' if excess > 0 else 'below'} its bound"
-    return f"{words} on the validation split (the layer furthest out is {room})"
+    return f"{words} on the validation split (the one furthest out is {room})"
 
 
 def _usage(task: str) -> str:

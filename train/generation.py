@@ -117,13 +117,7 @@ def answer(
 
     Random numbers depend on the seed and the place of the prompt; sampled tokens also on the draft.
 
-    Args:
-      opened: the language model.
-      prompts: to be answered.
-      settings: options.
-      done: answers of an earlier call, by the place of their prompt.
-      keep: takes the answers of each batch once they are there, by place.
-      log: takes a line of figures.
+    ``done`` are answers of an earlier call by the place of their prompt; ``keep`` takes those of each batch.
     """
     _check_settings(opened, settings)
     tokens, answers = _encoded(opened, prompts, settings), dict(done or {})

@@ -151,12 +151,6 @@ def by_config(task: Task, config: RunConfig, *, mesh: str | None = None) -> Task
 def open_decoder(source: str, *, dtype: Any = None, option: str = "SOURCE", log: Log = print) -> Opened:
     """Opens a language model: a run folder or an export, a folder of `transformers`, or a GGUF file.
 
-    Args:
-      source: the folder or file.
-      dtype: of the parameters; None takes that of the source.
-      option: what errors call the source.
-      log: takes a line about the model.
-
     Raises:
       UserError: if the source is none of these, is damaged, or is a run without checkpoints or of something else.
     """

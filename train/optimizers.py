@@ -9,7 +9,7 @@ from optax.contrib import MuonDimensionNumbers, muon
 
 from unroll_jax import constrained
 
-from .config.constrained import ConstrainedConfig
+from .config.constraints import DualConfig
 from .config.errors import UserError
 from .config.run import DecayedPrimalConfig, OptimizerConfig, PrimalConfig
 
@@ -80,9 +80,8 @@ def _muon(config: PrimalConfig | OptimizerConfig, rates: optax.Schedule) -> opta
     )
 
 
-def dual_rule(config: ConstrainedConfig) -> optax.GradientTransformation:
+def dual_rule(dual: DualConfig) -> optax.GradientTransformation:
     """Returns the optimiser that raises the multipliers: one by name, or from a factory of the user."""
-    dual = config.dual
     if ":" in dual.optimizer:
         made = _made_by(dual.optimizer, dual.learning_rate, "--dual.optimizer")
         if isinstance(made, optax.GradientTransformation):

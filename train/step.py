@@ -6,11 +6,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, UInt32
 
-from .sharding.mesh import replicated, rows
-from .sharding.parts import loss_gradient
+from unroll_jax.constrained.parts import loss_gradient
+
+from .sharding.mesh import keep_rows, replicated, rows
 from .sharding.rules import shardings
 from .system.distributed import fetch
 from .task import Batch, NotFiniteError, Params, Row, SampleLosses, Task, json_value, require_finite
@@ -69,19 +71,24 @@ def train_step(task: Task, state: TrainState, batch: Batch) -> tuple[TrainState,
     batch = task.sample_noise(batch, jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step))
     counts = task.counts(batch)
 
+    def losses(params: Params, batch: Batch, probe: Any) -> tuple[SampleLosses, Mapping[str, Array]]:
+        samples, figures = task.losses(params, batch, probe)
+        return objective.measured(params, batch, samples, task.counts(batch)), figures
+
     def value_of(samples: SampleLosses) -> tuple[Float[Array, ""], Array]:
         means = _means(samples, counts)
         return objective.value(samples, means, state.moving, state.step), means
 
     # The means come out of there: taken again, they would be reduced over the devices twice.
     (value, means, samples, figures), (gradient, probed) = loss_gradient(
-        task.losses,
+        losses,
         value_of,
         state.params,
         batch,
         task.probe,
         parts=config.accumulate,
         affine=objective.is_affine(state.moving, state.step),
+        place=lambda part, axis: keep_rows(part, axis=axis),
     )
     updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
@@ -95,7 +102,7 @@ def train_step(task: Task, state: TrainState, batch: Batch) -> tuple[TrainState,
         average=next_average(state.average, params, state.step, config.average),
     )
     seen = task.summarise(figures, counts, probed)
-    return new, Metrics(value, means, optax.tree.norm(gradient), moved, seen)
+    return new, Metrics(value, means[: task.num_layers + 1], optax.tree.norm(gradient), moved, seen)
 
 
 def first_state(task: Task, pretrained: Any = None) -> TrainState:
@@ -162,9 +169,16 @@ def validate(task: Task, state: TrainState) -> tuple[Row, float, str | None]:
     validation = task.validate(state.evaluated, objective.multipliers(state.moving))
     means = validation.losses.mean(axis=0)
     require_finite(int(state.step), means, "validation loss", each="layer" if task.num_layers else None)
-    row, score = objective.judge(int(state.step), validation.losses, state.moving)
-    score = score if validation.score is None else float(validation.score)
+    row, score = objective.judge(int(state.step), held_out(task, state, "validation", validation.losses), state.moving)
+    if validation.score is not None and row.get("feasible", True):
+        score = float(validation.score)
     return row | json_value(validation.row, "the row of validate"), score, validation.collapse
+
+
+def held_out(task: Task, state: TrainState, split: str, losses: np.ndarray) -> np.ndarray:
+    """Returns losses on a split with means of the columns of the constraints by name behind them."""
+    means = task.measured(state.evaluated, split)
+    return losses if means is None else np.concatenate([losses, np.tile(means, (len(losses), 1))], axis=1)
 
 
 def next_average(average: Params, params: Params, step: Int[Array, ""], decay: float | None) -> Params:

@@ -11,8 +11,10 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float
 
-from .config.errors import UserError
+from .config.errors import OptionError, UserError
 from .config.run import RunConfig
+
+MANY = 1 << 30  # number of examples without data: more than any batch has
 
 Params = Any  # a pytree of arrays
 Batch = Any  # a pytree of arrays with a row a sample
@@ -34,6 +36,10 @@ class Objective(Protocol):
     def is_affine(self, moving: Any, step: Array) -> bool | Bool[Array, ""]:
         """Returns whether the weights of losses in the value are known without the losses."""
         return True
+
+    def measured(self, params: Params, batch: Batch, samples: SampleLosses, counts: Array | None) -> SampleLosses:
+        """Returns losses, with further columns of samples behind them that the value depends on."""
+        return samples
 
     def value(self, samples: SampleLosses, means: Array, moving: Any, step: Array) -> Float[Array, ""]:
         """Returns the value that the parameters descend."""
@@ -129,6 +135,10 @@ class Task(Protocol):
         The gradient in ``probe`` carries the figures that `probe` describes.
         """
         ...
+
+    def measured(self, params: Params, split: str) -> np.ndarray | None:
+        """Returns means on a split of the further columns of `Objective.measured`; None without any."""
+        return None
 
     def validate(self, params: Params, multipliers: np.ndarray | None) -> Validation:
         """Returns losses and figures on the validation split; ``multipliers`` are the objective's."""
@@ -226,6 +236,12 @@ def require_finite(step: int, values: Any, what: str, *, each: str | None = None
     if broken.size:
         place = "" if each is None else f", first at {each} {broken[0]}"
         raise NotFiniteError(f"the {what} is not finite at step {step}{place}")
+
+
+def check_batch_size(batch_size: int, num_examples: int, examples: str) -> None:
+    """Raises a `UserError` for a batch larger than the train split, before anything of its size is made."""
+    if batch_size > num_examples:
+        raise OptionError("batch_size", f"at most the {num_examples:,} {examples} of the train split", batch_size)
 
 
 def json_value(value: Any, name: str) -> Any:

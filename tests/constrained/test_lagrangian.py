@@ -126,6 +126,6 @@ def test_the_method_of_multipliers_needs_few_dual_steps():
 
 @pytest.mark.usefixtures("unchecked")
 def test_a_bad_penalty_is_named():
-    for penalty in (0.0, float("inf")):
-        with pytest.raises(ValueError, match=f"penalty must be positive and finite, got {penalty}"):
+    for penalty in (0.0, float("inf"), 1e39):
+        with pytest.raises(ValueError, match=r"penalty must be positive and finite, got [0-9i]"):
             augmented_lagrangian(jnp.ones(3), jnp.zeros(2), uj.descent_constraints(0.2), penalty=penalty)

@@ -200,3 +200,31 @@ def test_strict_violations_of_the_problem_move_the_multipliers_in_every_order(or
     # Where the multiplier moves first, or both take a trial step, the surrogate's gradient weighs 3 already.
     expected = {"primal_dual": -0.2, "dual_primal": -0.5, "extragradient": -0.1 * (1.6 + 3.0)}
     np.testing.assert_allclose(updates, [expected[order]], rtol=1e-6)
+
+
+def test_averages_of_iterates_come_to_rest_where_a_bilinear_game_circles():
+    def problem(x):
+        return jnp.zeros(()), {"zero": x - 0.0}
+
+    rate, count = 0.1, 3000
+    optimizer = uj.primal_dual(
+        optax.sgd(rate), uj.dual_ascent(optax.sgd(rate), kinds="equal"), violations={"zero": jnp.zeros(())}
+    )
+    smooth = optax.ema(0.999)
+
+    def step(carry, number):
+        x, state, mean, moving = carry
+        gradient = jax.grad(lambda x: uj.lagrangian(*problem(x), uj.multipliers_of(state)))(x)
+        updates, after = optimizer.update(gradient, state, x, violations=problem(x + -rate * gradient)[1])
+        x = optax.apply_updates(x, updates)
+        iterate = jnp.stack([x, uj.multipliers_of(after)["zero"]])
+        average, moving = smooth.update(iterate, moving)
+        return (x, after, optax.incremental_update(iterate, mean, 1.0 / (number + 1)), moving), (iterate, average)
+
+    x = jnp.ones(())
+    start = (x, optimizer.init(x), jnp.zeros(2), smooth.init(jnp.zeros(2)))
+    (_, _, mean, _), (iterates, averages) = jax.jit(lambda: jax.lax.scan(step, start, jnp.arange(count)))()
+    assert np.linalg.norm(iterates[-100:], axis=1).min() > 0.8
+    np.testing.assert_allclose(mean, np.mean(iterates, axis=0), atol=1e-5)
+    assert np.linalg.norm(mean) < 0.01
+    assert np.linalg.norm(averages[-1]) < 0.02

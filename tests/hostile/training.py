@@ -9,7 +9,9 @@ EXPRESSIONS: dict[type[Exception], dict[str, list[str]]] = {
         "layer_losses must be an array of numbers": ['uj.descent_constraints(0.2)("losses")'],
         "multipliers must be an array of numbers": ["uj.lagrangian(1.0, ones(3), None)"],
         "since 0.3 the call is lagrangian(layer_losses[-1], constraints(layer_losses), multipliers)": [
-            "uj.lagrangian(ones(4), ones(3), C)"
+            "uj.lagrangian(ones(4), ones(3), C)",
+            "uj.lagrangian(ones(4), ones(3), constraints=C)",
+            "uj.lagrangian(layer_losses=ones(4), multipliers=ones(3), constraints=C)",
         ],
         "optimizer must be an optax gradient transformation such": ["uj.dual_ascent(None)"],
         "every must be an integer": ['uj.dual_ascent(sgd, every="2")'],

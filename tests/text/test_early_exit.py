@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from unroll_jax.train.tasks.common import Trial
-from unroll_jax.train.tasks.text_models import (
+from unroll_jax.constrained.early_exit import (
     calibrate,
     calibrate_crosswise,
     choose_threshold,
-    evaluate_exits,
     exit_curve,
     exit_layers,
 )
+from unroll_jax.train.tasks.common import Trial
+from unroll_jax.train.tasks.text_models import evaluate_exits
 
 RNG = np.random.default_rng(0)
 ENTROPIES = RNG.uniform(0.0, 0.7, (3000, 3))

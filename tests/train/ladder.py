@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from unroll_jax.train.constraints import constrained_training
 from unroll_jax.train.step import first_state, train_step
 from unroll_jax.train.task import Task
-from unroll_jax.train.tasks.common import constrained_training
 
 __all__ = ["Ladder", "batches", "train"]
 

@@ -16,6 +16,7 @@ from unroll_jax.train.config.constrained import ConstrainedConfig
 from unroll_jax.train.config.constraints import ConstraintConfig
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.config.run import RunConfig
+from unroll_jax.train.constraints import constrained_training
 from unroll_jax.train.evaluate import evaluate
 from unroll_jax.train.exporting import export
 from unroll_jax.train.main import fit
@@ -23,7 +24,6 @@ from unroll_jax.train.metrics import read_metrics
 from unroll_jax.train.runs import read_config
 from unroll_jax.train.sharding.mesh import make_mesh
 from unroll_jax.train.task import PlainRisk, Row, Task, Training, Validation
-from unroll_jax.train.tasks.common import constrained_training
 
 
 @dataclasses.dataclass(frozen=True)

@@ -59,6 +59,8 @@ class ConstrainedConfig(RunConfig):
         # Not of layer_weights, which the demo has: it may be run by any method.
         yield "rising_weights", option_text("method", "deep_supervision"), self.supervises
         yield "constraints.level", option_text("constraints.bind", "tail"), self.constraints.bind == "tail"
+        other = bool(self.constraints.also) or self.task == "own"
+        yield "constraints.layers", option_text("constraints.also"), other
         for name in ("bounds", "floor"):
             yield f"constraints.{name}", f"no {option_text('constraints.levels')}", not self.constraints.levels
 
@@ -187,6 +189,7 @@ def rising_weights(numbers: Sequence[int], scale: float) -> tuple[float, ...]:
 def _own_rules(config: ConstrainedConfig) -> Iterator[Rule]:
     """Yields the rules for multipliers, for the constraints of layers and for their weights."""
     dual, constraints, weights = config.dual, config.constraints, config.layer_weights
+    yield from constraints.rules()
     known = dual.optimizer in DUAL_OPTIMIZERS or ":" in dual.optimizer
     yield "dual.optimizer", f"one of {', '.join(DUAL_OPTIMIZERS)}, or MODULE:FACTORY", known
     counted, every = config.steps - constraints.warmup_steps, 1 if dual.every == "epoch" else dual.every

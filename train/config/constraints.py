@@ -2,9 +2,10 @@
 
 import dataclasses
 import math
+from collections.abc import Iterator
 from typing import Literal
 
-from .fields import Count, Fraction, Natural, NonNegative, Positive, Share
+from .fields import Count, Fraction, Natural, NonNegative, Positive, Rule, Share
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,9 +41,42 @@ class DualConfig:
         return 0.5 * self.learning_rate + (self.proportional_gain if self.optimizer == "pi" else 0.0)
 
 
+# Constraints by name, each with the unit of its bound.
+LIMITS = {"norm": "", "l1": "", "worst_class": "nats", "kl": "nats a token"}
+
+
 @dataclasses.dataclass(frozen=True)
-class ConstraintConfig:
-    """Constraints on every layer.
+class LimitConfig:
+    """Constraints by name."""
+
+    also: tuple[str, ...] = ()
+    """NAME=BOUND of further constraints: norm or l1 of the trained parameters; worst_class, the loss of each class in
+    nats; kl, nats a token from the frozen decoder of --model.lora-rank. Violations are shares of the bound."""
+    resilience: Positive | None = None
+    """beta, cost of slack (multiplier / beta), which decays the multipliers; None keeps the constraints hard."""
+    warmup_steps: Natural = 0
+    """Steps of plain risk before the constraints count, whatever multipliers start at."""
+    normalise: bool = True
+    """Divide the Lagrangian by 1 + sum of multipliers, so that growing multipliers do not grow the gradient."""
+    tolerance: NonNegative = 0.05
+    """Relative excess over a bound that still counts as feasible."""
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """The bound of each name of `also`; 0 where it is not a positive number."""
+        pairs = (text.partition("=") for text in self.also)
+        return {name.replace("-", "_"): _positive(bound) for name, _, bound in pairs}
+
+    def rules(self) -> Iterator[Rule]:
+        """Yields the rule for `also`."""
+        known = all(name in LIMITS and bound for name, bound in self.limits.items())
+        allowed = f"NAME=BOUND, each name of {', '.join(LIMITS)} once and each bound positive"
+        yield "constraints.also", allowed, known and len(self.limits) == len(self.also)
+
+
+@dataclasses.dataclass(frozen=True)
+class ConstraintConfig(LimitConfig):
+    """Constraints on every layer, and others by name.
 
     Example:
       >>> ConstraintConfig(alpha=(0.3,), first_alpha=0.5).alphas(num_layers=3)  # shares of the loss to remove
@@ -62,8 +96,6 @@ class ConstraintConfig:
     """Least bound of layers 1 to L, in units of the loss, such as the last loss of plain training."""
     levels: tuple[Positive, ...] = ()
     """Bounds in units of the loss, in place of shares: one number, or one for each of layers 1 to L."""
-    resilience: Positive | None = None
-    """beta, cost of slack (multiplier / beta), which decays the multipliers; None keeps the constraints hard."""
     bind: Literal["mean", "tail"] = "mean"
     """Statistic of the samples that a constraint bounds: their mean, or the mean over the worst share 1 - level."""
     level: Share = 0.7
@@ -78,12 +110,8 @@ class ConstraintConfig:
     """Share by which training tightens the bounds of layers 2 and on, so that the stated ones hold on held-out data."""
     first_margin: Share = 0.2
     """The same for layer 1, whose loss carries over to held-out data least well."""
-    warmup_steps: Natural = 0
-    """Steps of plain risk before the constraints count, whatever multipliers start at."""
-    normalise: bool = True
-    """Divide the Lagrangian by 1 + sum of multipliers, so that growing multipliers do not grow the gradient."""
-    tolerance: NonNegative = 0.05
-    """Relative excess over a bound that still counts as feasible."""
+    layers: bool = True
+    """Bound the losses of layers; --constraints.no-layers leaves the constraints of `also` alone."""
 
     def alphas(self, num_layers: int) -> tuple[float, ...]:
         """The share that each of layers 1 to L must remove."""
@@ -103,3 +131,12 @@ class ConstraintConfig:
             return None
         kept = [1.0 - alpha for alpha in self.alphas(num_layers)]
         return tuple(max(self.reference * math.prod(kept[: l + 1]), self.floor) for l in range(num_layers))  # noqa: E741
+
+
+def _positive(text: str) -> float:
+    """Reads a positive number; 0 for anything else."""
+    try:
+        value = float(text)
+    except ValueError:
+        return 0.0
+    return value if 0.0 < value < math.inf else 0.0

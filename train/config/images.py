@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Le
 
+from .constraints import DualConfig, LimitConfig
 from .data import ImageConfig, SceneConfig
 from .errors import option_text
 from .fields import WIDEST, Condition, Count, Depth, Iterations, Parts, Positive, Rule, Width, changes
@@ -149,12 +150,16 @@ class SupervisedConfig(RunConfig):
     augment: bool = False
     """Flip images at random, and shift or crop them."""
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
+    dual: DualConfig = dataclasses.field(default_factory=DualConfig)
+    constraints: LimitConfig = dataclasses.field(default_factory=LimitConfig)
     data: ImageConfig | SceneConfig = dataclasses.field(default_factory=ImageConfig)
     network: Network = dataclasses.field(default_factory=OptEqConfig)
 
     def rules(self) -> Iterator[Rule]:
         """Yields those of every run, and of images; networks check their sizes when they are built."""
         yield from super().rules()
+        yield from self.constraints.rules()
+        yield "dual.start", "one number", len(self.dual.start) == 1
         vectors = not getattr(self.network, "convolutional", True)
         yield "unroll", "None for networks, whose layers differ", self.unroll is None
         mirrored = self.augment and self.data.source == "digits"
@@ -165,6 +170,9 @@ class SupervisedConfig(RunConfig):
     def conditions(self) -> Iterator[Condition]:
         """Yields the options of one optimiser."""
         yield "optimizer.momentum", option_text("optimizer.name", "sgd"), self.optimizer.name == "sgd"
+        for part in ("dual", "constraints"):
+            for field in dataclasses.fields(getattr(self, part)):
+                yield f"{part}.{field.name}", option_text("constraints.also"), self.enforces
 
     def label(self) -> str:
         """The source, and every option of the run that is not the task's own, shortened."""
@@ -184,9 +192,14 @@ class SupervisedConfig(RunConfig):
         """Network and epochs."""
         return f"{self.title}, {self.epochs} epochs"
 
+    @property
+    def enforces(self) -> bool:
+        """True where the network is trained under constraints."""
+        return bool(self.constraints.also)
+
     def judge(self, row: Mapping[str, Any]) -> Judgement:
-        """Without constraints; the metric in percent."""
-        return Judgement(True, None, 100.0 * row[self.best_by])
+        """Feasible where there are no constraints; the metric in percent."""
+        return Judgement(row.get("feasible", True), row.get("worst_excess"), 100.0 * row[self.best_by])
 
 
 @dataclasses.dataclass(frozen=True)

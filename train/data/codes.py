@@ -1,20 +1,18 @@
 """Grey images with their sparse codes in one dictionary: solutions of the Lasso, prepared once and read in batches."""
 
 import base64
-import functools
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import tensorflow_datasets as tfds
 from PIL import Image
 
-from unroll_jax import equilibrium, lista
-from unroll_jax.energies import ListaParams, cosine_dictionary
+from unroll_jax.energies import cosine_dictionary
+from unroll_jax.fixed_point.lasso import solve_lasso
 
 from ..config.data import CodeConfig
 from ..config.errors import UserError
@@ -142,8 +140,8 @@ def lasso_codes(signals: np.ndarray, dictionary: np.ndarray, sparsity: float, *,
     parts = np.array_split(signals, -(-len(signals) // AT_ONCE))
     with jax.enable_x64(True):
         D = dictionary.astype(np.float64)
-        solve = lambda part: _solve(part.astype(np.float64), D, sparsity, MAX_STEPS, TOLERANCE)  # noqa: E731
-        solutions = [solve(part) for part in with_progress(parts, len(parts), f"  {what}: {{}} parts", log)]
+        shown = with_progress(parts, len(parts), f"  {what}: {{}} parts", log)
+        solutions = [solve_lasso(part.astype(np.float64), D, sparsity, MAX_STEPS, TOLERANCE) for part in shown]
     codes, residuals = map(np.concatenate, zip(*solutions, strict=True))
     if unmet := int(np.sum(~(residuals <= TOLERANCE))):
         log(
@@ -160,7 +158,7 @@ def fista(
 
     Source: Beck and Teboulle (2009), with the step 1 / |D|_2^2; O'Donoghue and Candes (2015) for the restarts.
     """
-    return _solve(signals, dictionary, sparsity, max_steps, tol)[0]
+    return solve_lasso(signals, dictionary, sparsity, max_steps, tol)[0]
 
 
 def _code_records(images: PictureSet[LabelledImages], config: CodeConfig, log: Log) -> Originals:
@@ -200,41 +198,6 @@ def _codes(grey: np.ndarray, dictionary: np.ndarray, config: CodeConfig, split: 
 def _records(grey: np.ndarray, codes: np.ndarray) -> Iterator[Record]:
     for image, code in zip(grey, codes, strict=True):
         yield {"image": image, "code": code}
-
-
-def _solve(
-    signals: np.ndarray, dictionary: np.ndarray, sparsity: float, max_steps: int, tol: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """Codes, and the relative residual of each."""
-    atoms, dim = dictionary.shape
-    curvature = float(np.linalg.norm(dictionary, 2) ** 2)
-    codes, residuals = _solver(dim, atoms, sparsity, curvature, max_steps, tol)(dictionary, signals)
-    return np.asarray(codes), np.asarray(residuals)
-
-
-@functools.cache
-def _solver(
-    dim: int, atoms: int, sparsity: float, curvature: float, max_steps: int, tol: float
-) -> Callable[[np.ndarray, np.ndarray], tuple[jax.Array, jax.Array]]:
-    layer = lista(dim, atoms, sparsity=sparsity, curvature=curvature)
-
-    @jax.jit
-    def solve(dictionary: jax.Array, signals: jax.Array) -> tuple[jax.Array, jax.Array]:
-        start = jnp.zeros((len(signals), 1, atoms), signals.dtype)
-        # A step's Jacobian is symmetric on the active atoms only, which is enough for FISTA.
-        codes, info = equilibrium(
-            layer,
-            ListaParams(dictionary),
-            start,
-            signals[:, None],
-            solver="accelerated_gradient",
-            tol=tol,
-            max_steps=max_steps,
-            on_failure="accept",
-        )
-        return codes[:, 0], info.residual
-
-    return solve
 
 
 def _learned(atoms: int, signals: np.ndarray, sparsity: float) -> np.ndarray:

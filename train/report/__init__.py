@@ -22,7 +22,7 @@ from ..system.terminal import as_text
 from . import figures, tables
 from .groups import Setting, Variant, by_config, group, unlike
 from .page import Picture, Report, write_files
-from .records import METHODS, PER_LAYER, PER_STEP, SCALARS, Run, read_runs
+from .records import METHODS, PER_LAYER, PER_STEP, SCALARS, Run, flat, read_runs
 from .specs import ReportSpec
 
 __all__ = ["make_report", "write", "write_report"]
@@ -104,7 +104,8 @@ def verdict(setting: Setting) -> list[str]:
     judged = [_judged(spec, models[0], floors)] if floors else []
     layers = [_against_plain(*pair, setting.layers) for pair in setting.pairs() if pair[1].method == "erm"]
     seeds = _seeds(one.runs for one in setting.variants)
-    return [f"{tables.capital(setting.title)}. {first}", *judged, *others, *filter(None, layers), seeds]
+    named = [line for one in setting.variants for line in _of_limits(one.title, one.runs)]
+    return [f"{tables.capital(setting.title)}. {first}", *judged, *others, *filter(None, layers), *named, seeds]
 
 
 def warnings(settings: Sequence[Setting]) -> list[str]:
@@ -128,6 +129,12 @@ def warnings(settings: Sequence[Setting]) -> list[str]:
     return sentences
 
 
+def _of_limits(title: str, runs: Sequence[Run]) -> list[str]:
+    """The verdict on constraints by name of the first run."""
+    words = runs[0].evaluation.get("limits_verdict")
+    return [f"{tables.capital(title)}, constraints by name: {words}"] * (words is not None)
+
+
 def _against_plain(one: Variant, plain: Variant, layers: Sequence[int]) -> str:
     """The layers whose held-out losses constraints changed, and whether plain training meets the same bounds."""
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -140,14 +147,15 @@ def _against_plain(one: Variant, plain: Variant, layers: Sequence[int]) -> str:
     text = f"{tables.capital(one.title)} against {plain.title}, held-out losses of layers: "
     text += ("; ".join(words) or f"within {SAME:g}%") + "."
     same = one.runs[0].config.get("constraints") == plain.runs[0].config.get("constraints")
-    met = same and plain.feasible_runs == len(plain.runs)
-    return text + " Plain training already meets these bounds." * met
+    return text + " Plain training already meets these bounds." * (same and plain.feasible_runs == len(plain.runs))
 
 
 def _advice(one: Variant, plain: Variant | None) -> list[str]:
     """Signs that constraints do harm, and whether bounds that are not met on held-out data are met in training."""
     losses, bounds, multipliers = (one.mean(key) for key in ("layer_losses", "bounds", "multipliers"))
-    bound, evaluation, failed, lines = ~np.isnan(bounds), one.runs[0].evaluation, one.feasible_runs < len(one.runs), []
+    bound, evaluation, lines, least = ~np.isnan(bounds), one.runs[0].evaluation, [], -one.mean("tolerance")
+    met = one.has("limits") and np.nanmin(one.margins(), initial=0.0) >= least  # then others are not
+    failed = one.feasible_runs < len(one.runs) and not met
     if not np.isnan(losses).any() and all(len(run.curves["step"]) for run in one.runs):
         layers = evaluation.get("layers", range(len(losses)))
         allowed = constrained.level_constraints(np.maximum(bounds[bound], np.finfo(np.float32).tiny))
@@ -163,7 +171,7 @@ def _advice(one: Variant, plain: Variant | None) -> list[str]:
             lines += [
                 "bounds hold on train batches and not on held-out data; raise --constraints.margin (first-margin for "
                 "layer 1), or train on more data."
-                if np.nanmin(room) >= -one.mean("tolerance")
+                if np.nanmin(room) >= least
                 else f"bounds are not met on train batches either (layer {layers[int(np.nanargmin(room.min(0)))]} is "
                 f"{-np.nanmin(room):.1%} over); train longer, or ask for less (--constraints.alpha, floor)."
             ]
@@ -177,6 +185,7 @@ def _other_report(runs: Sequence[Run]) -> Report:
         members = by_config([run for run in runs if run.config["experiment"] == experiment])
         rows |= {f"{experiment} {label}".strip(): cell for label, cell in members.items()}
     made, drawn, sentences, floors = tables.figures_table(rows), [], [], {}
+    made += [table for name, each in rows.items() for table in tables.limits_table(name, each)]
     if not spec.layered:
         confusion, names = np.array(runs[0].evaluation["confusion"]), runs[0].evaluation["class_names"]
         share = float(confusion.sum(1).max() / max(confusion.sum(), 1))
@@ -191,7 +200,8 @@ def _other_report(runs: Sequence[Run]) -> Report:
         means = {
             name: (float(np.mean([run.evaluation[spec.metric] for run in each])), "") for name, each in rows.items()
         }
-        sentences = [_ranked(spec, "", means), _judged(spec, means, floors), _seeds(rows.values())]
+        limits = [line for name, each in rows.items() for line in _of_limits(name, each)]
+        sentences = [_ranked(spec, "", means), _judged(spec, means, floors), *limits, _seeds(rows.values())]
     return Report(
         title=", ".join(dict.fromkeys(str(run.config["experiment"]) for run in runs)),
         sections=[("", [*drawn, *made])],
@@ -256,7 +266,7 @@ def _feasibility(variant: Variant) -> str:
     count, failed, margins = len(variant.runs), len(variant.runs) - variant.feasible_runs, variant.margins()
     words = " NOT feasible" if failed else " feasible"
     words += f" for {failed or count} of {count} seeds" * (count > 1)
-    if np.isnan(margins).all():
+    if np.isnan(margins).all() or not flat(variant.runs[0].config).get("constraints.layers", True):
         return words
     layer, margin = int(np.nanargmin(margins) % margins.shape[1]), np.nanmin(margins)
     number = variant.runs[0].evaluation.get("layers", range(margins.shape[1]))[layer]

@@ -15,7 +15,7 @@ from ..data.pictures import NOT_COUNTED
 from ..metrics import Predictions
 from .groups import Setting, Variant
 from .page import GUIDE, WIDTH, Picture, tidy
-from .records import METHODS, Array
+from .records import METHODS, Array, floats
 
 # Okabe-Ito: told apart with every common colour blindness.
 COLOURS = {"erm": "#D55E00", "deep_supervision": "#009E73", "constrained": "#0072B2"}
@@ -167,7 +167,7 @@ def _early_exit(axes: Axes, setting: Setting) -> None:
 
 
 def _multipliers(axes: Axes, setting: Setting) -> None:
-    """Multipliers of the first constrained run, by layer."""
+    """Multipliers of the first constrained run, by layer; dashed: of the constraints by name."""
     _by_step(axes, setting, "multipliers")
 
 
@@ -187,6 +187,9 @@ def _by_step(axes: Axes, setting: Setting, name: str) -> None:
     for layer, shade, curve, bound in zip(setting.layers, shades, curves, run.values("bounds"), strict=True):
         if not np.isnan(bound):  # without a bound there is no constraint
             axes.plot(steps, curve, color=shade, label=f"layer {layer}")
+    for limit in run.evaluation.get("limits", {}):
+        figures = floats([row[f"{name[:-1]}/{limit}"] for row in run.metrics if row["kind"] == "train"])
+        axes.plot(steps, np.convolve(figures, window / window.sum(), "valid"), "--", label=limit)
     axes.axhline(0.0, color=GUIDE, linewidth=1.0)
 
 

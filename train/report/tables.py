@@ -42,7 +42,7 @@ def score_table(setting: Setting) -> list[Table]:
 
 
 def layers_table(setting: Setting, variant: Variant) -> list[Table]:
-    """Every layer of a variant on held-out data: loss, bound, violation, margin, multiplier, slack, descent."""
+    """Every layer of a variant on held-out data: loss, bound, multiplier, descent; and constraints by name."""
     columns = {
         "layer": [str(layer) for layer in setting.layers],
         "loss": _numbers(variant.mean("layer_losses"), 3),
@@ -62,7 +62,20 @@ def layers_table(setting: Setting, variant: Variant) -> list[Table]:
     )
     free = " (bounds not enforced)" * (variant.method != "constrained")
     title = f"Layers on held-out data, {variant.title}{free}, {setting.title}"
-    return _table(title, [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)], note)
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    return [*_table(title, rows, note), *limits_table(f"{variant.title}{free}, {setting.title}", variant.runs)]
+
+
+def limits_table(title: str, runs: Sequence[Run]) -> list[Table]:
+    """Every constraint by name on held-out data, means over seeds; none without such constraints."""
+    rows = []
+    for name, first in runs[0].evaluation.get("limits", {}).items():
+        each = [run.evaluation["limits"][name] for run in runs]
+        bound, status = f"{first['bound']:g} {first['unit']}".strip(), dict.fromkeys(one["status"] for one in each)
+        figures = {key: number(np.mean([one[key] for one in each]), 4) for key in ("value", "multiplier", "price")}
+        rows.append({"constraint": name, "at most": bound, **figures, "status": ", ".join(status)})
+    note = "Multipliers are of violations as shares of the bound; prices are of the objective, for a unit of the bound."
+    return _table(f"Constraints by name on held-out data, {title}", rows, note)
 
 
 def differences(setting: Setting, one: Variant, other: Variant) -> Array:
@@ -110,7 +123,7 @@ def disturbed_table(setting: Setting) -> list[Table]:
 
 def figures_table(rows: Mapping[str, Sequence[Run]]) -> list[Table]:
     """Every figure of evaluations, a column for all seeds of a model."""
-    columns = {name: [flat(run.evaluation) for run in runs] for name, runs in rows.items()}
+    columns = {name: [_figures(run) for run in runs] for name, runs in rows.items()}
     return _by_name("Figures of the evaluation", columns)
 
 
@@ -220,6 +233,10 @@ def _disturbed(run: Run, spec: ReportSpec, prefix: str = "") -> dict[str, float]
     named = {f"layer noise {level}": value for level, value in noisy.items()}
     named |= {f"one layer lost, {words}": of(list(lost.values())) for words, of in LOST.items() if lost}
     return {name: value * (100.0 if spec.percent else 1.0) for name, value in (named | inputs).items()}
+
+
+def _figures(run: Run) -> dict[str, Any]:
+    return {name: value for name, value in flat(run.evaluation).items() if not name.startswith("limits")}
 
 
 def _numbers(values: Sequence[float] | Array, digits: int, *, sign: bool = False) -> list[str]:

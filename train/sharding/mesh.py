@@ -19,12 +19,8 @@ BATCH = ("data", "fsdp")  # the axes that divide a batch
 def make_mesh(text: str | None, *, batch_size: int, accumulate: int = 1, devices: Sequence[Any] | None = None) -> Mesh:
     """Returns the mesh of a run; without a text ``data`` alone, over as many devices as divide all and the batch.
 
-    Args:
-      text: as in ``data=2,fsdp=4``; axes that are not named have size 1. A mesh smaller than the devices takes the
-        first ones, for comparisons; its size must divide their number.
-      batch_size: examples a step.
-      accumulate: parts of a batch, each divided over the mesh; divides the batch size.
-      devices: all of `jax.devices` by default.
+    In a text such as ``data=2,fsdp=4``, axes that are not named have size 1. A mesh smaller than the devices takes the
+    first ones, for comparisons; its size must divide their number. Each part of a batch is divided over the mesh.
 
     Raises:
       UserError: if the text cannot be parsed, its size does not divide the number of devices, or a part of the batch
@@ -141,7 +137,7 @@ def gathered(params: Any) -> Any:
     """Returns parameters whole on every device, for networks that apply their layers many times a step."""
     if not jax.sharding.get_abstract_mesh().empty:
         return jax.lax.with_sharding_constraint(params, PartitionSpec())
-    where = jax.tree.leaves(params)[0].sharding
+    where = getattr(jax.tree.leaves(params)[0], "sharding", None)  # a traced array has none
     if not isinstance(where, NamedSharding):
         return params
     return jax.device_put(params, NamedSharding(where.mesh, PartitionSpec()))

@@ -1,14 +1,15 @@
-"""Rules of sharding: one table from parameters to axes of the mesh."""
+"""Rules of sharding, one table from parameters to axes of the mesh; and policies of rematerialisation by name."""
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ..config.errors import UserError, option_text
+from ..config.run import Remat
 
 Axes = str | tuple[str, ...] | None
 Rules = Sequence[tuple[str, tuple[Axes, ...]]]
@@ -34,16 +35,26 @@ RULES: Rules = (
 )
 
 
+# Values stored for the backward pass, which recomputes the rest. None: nothing is recomputed.
+POLICIES: dict[Remat, Callable[..., Any] | None] = {
+    "none": None,
+    "everything": jax.checkpoint_policies.nothing_saveable,
+    "dots": jax.checkpoint_policies.dots_saveable,
+    "dots_without_batch": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+}
+
+
+def rematerialised(function: Callable[..., Any], remat: Remat) -> Callable[..., Any]:
+    """Returns the function with a backward pass that recomputes by a policy of `POLICIES`."""
+    policy = POLICIES[remat]
+    return function if policy is None else jax.checkpoint(function, policy=policy)
+
+
 def shardings(state: Any, mesh: Mesh, *, rules: Rules = RULES) -> Any:
     """Returns the sharding of every array of a training state.
 
     Parameters follow the rules. Arrays with a parameter's shape whose path ends in its path follow the parameter:
     moments of an optimiser, averages. The rest (multipliers, slacks, counters, keys) has a copy on every device.
-
-    Args:
-      state: arrays or their shapes, with an attribute ``params``.
-      mesh: of `train.sharding.make_mesh`.
-      rules: the table.
 
     Raises:
       UserError: if a dimension of a parameter does not divide over its axes, or an axis of the mesh shards nothing.

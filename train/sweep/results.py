@@ -53,12 +53,9 @@ def read_result(sweep: Sweep, cell: Cell) -> Result:
 
 
 def score(judgement: Judgement | None, config: RunConfig, *, within: bool = False) -> float:
-    """Returns the number that ranks models: feasible ones by the metric, all others below by their excess.
+    """Returns the number that ranks models: feasible ones by the metric, others below by excess, failed ones last.
 
-    Args:
-      judgement: of a model; None for a run that failed, which is last.
-      config: of its run.
-      within: True to rank the checkpoints of one run, which under resilience have their cost in common.
+    ``within`` one run, checkpoints have the cost of resilience in common.
     """
     if judgement is None:
         return -np.inf

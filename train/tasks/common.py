@@ -1,6 +1,7 @@
 """The frame of tasks: data, training under constraints, and an evaluation that each task fills."""
 
 import abc
+import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,17 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, UInt8
 
-from unroll_jax import in_coordinates
+from unroll_jax.constrained.bounded_means import BoundedMeans
 
-from ..config.constrained import ConstrainedConfig, check_depth, check_epochs
+from ..config.constrained import ConstrainedConfig
 from ..config.errors import OptionError, UserError, option_text
 from ..config.run import RunConfig
-from ..constraints import DescentConstraints
 from ..data.splits import SPLITS
-from ..optimizers import make_optimizer
-from ..sharding.mesh import make_mesh, put_beside
+from ..limits import limits_of, means_of_columns, sums_of_columns
+from ..sharding.mesh import put_beside
 from ..system.distributed import fetch
-from ..task import Params, Row, Task, Training, Validation
+from ..task import Params, Row, Task, Validation
 
 C = TypeVar("C", bound=RunConfig)
 L = TypeVar("L", bound=ConstrainedConfig)
@@ -30,13 +30,17 @@ Trials = Mapping[str, Mapping[str, "Trial"]]
 
 # One seed for all evaluations: noise is drawn once and scaled to each level, so that runs compare like with like.
 NOISE_SEED = 20260101
-MANY = 1 << 30  # number of examples without data: more than any batch has
 # Added to "feasible on held-out data" where constraints do not bind the mean over samples.
 BOUND = {"tail": " in the mean over the worst samples"}
 
 
 class DataTask(Task, Generic[C]):
     """A task on one data set; ``data`` is None where it is built from a model's ``spec`` of them, to predict."""
+
+    classes: Sequence[str] = ()
+    """Names of the classes of samples; none where a sample has no class."""
+    divergences: Callable[[Params, Any], Array] | None = None
+    """``(params, batch) -> (samples,)``, KL from the model that training starts from; None where that is not kept."""
 
     def __init__(self, config: C, data: Any, spec: Any = None):
         self._config, self.data = config, data
@@ -55,6 +59,28 @@ class DataTask(Task, Generic[C]):
     def model_spec(self) -> Row:
         """Returns the properties of the data that the model needs."""
         return self.spec.to_json()
+
+    @property
+    def limits(self) -> list[BoundedMeans]:
+        """The constraints by name."""
+        return limits_of(self, vars(self.config)["constraints"].limits)
+
+    def labels(self, batch: Any) -> Any:
+        """Returns the class of every sample of a batch."""
+        return batch.labels
+
+    def held(self, split: str) -> Iterable[tuple[Any, jax.Array]]:
+        """Yields batches of a split, each with the key of its noise."""
+        return keyed(self.data.examples(split, batch_size=self.config.batch_size))
+
+    def measured(self, params: Params, split: str) -> np.ndarray | None:
+        """Returns means on a split of the columns that constraints by name bound."""
+        limited = getattr(self.training.objective, "limits", ())
+        return means_of_columns(self._sums, params, self.held(split)) if limited else None
+
+    @functools.cached_property
+    def _sums(self) -> Callable[..., Any]:
+        return on_batches(functools.partial(sums_of_columns, self))
 
     def batches(self, start_step: int, rows: np.ndarray | None) -> Iterator[Any]:
         """Yields samples of the train split."""
@@ -187,43 +213,6 @@ class TokenTask(LayeredTask[L]):
         }
 
 
-def constrained_training(
-    config: ConstrainedConfig,
-    *,
-    num_layers: int,
-    num_examples: int | None,
-    examples: str = "samples",
-    numbers: Sequence[int] | None = None,
-    trained: Any = None,
-    bases: Any = None,
-) -> Training:
-    """Training by a configuration with constraints, plain or under them, on ``num_examples`` (None without data).
-
-    Args:
-      config: All options.
-      num_layers: L.
-      num_examples: Size of the train split, of ``examples`` in messages.
-      examples: Their name.
-      numbers: Numbers in the model of layers 0..L, where not every layer has a loss; None for their places.
-      trained: Whether each parameter is trained; None for all.
-      bases: Bases in which the optimiser takes its steps, see `unroll_jax.in_coordinates`; None for the entries.
-    """
-    check_depth(config, num_layers)
-    count = MANY if num_examples is None else num_examples
-    check_batch_size(config.batch_size, count, examples)
-    steps_an_epoch = max(count // config.batch_size, 1)
-    check_epochs(config, steps_an_epoch)
-    optimizer = make_optimizer(config.primal, num_steps=config.steps, trained=trained)
-    return Training(
-        objective=DescentConstraints(config, num_layers=num_layers, steps_an_epoch=steps_an_epoch, numbers=numbers),
-        optimizer=optimizer if bases is None else in_coordinates(optimizer, bases),
-        num_steps=config.steps,
-        validate_every=config.validate_every,
-        mesh=make_mesh(config.mesh, batch_size=config.batch_size, accumulate=config.accumulate),
-        stop_on_collapse=config.on_collapse == "stop",
-    )
-
-
 def area_under(accuracies: Mapping[float, float]) -> float | None:
     """Returns the area under accuracies by gamma, by trapezoids: over [0, 2] at most 2; None for one gamma."""
     gammas = sorted(accuracies)
@@ -245,12 +234,6 @@ def keep_examples(data: Any, config: Any) -> None:
                 data.keep(split, count)
         except ValueError as error:
             raise UserError(f"{option_text(f'{split}_examples')} does not fit the data: {error}") from error
-
-
-def check_batch_size(batch_size: int, num_examples: int, examples: str) -> None:
-    """Raises a `UserError` for a batch larger than the train split, before anything of its size is made."""
-    if batch_size > num_examples:
-        raise OptionError("batch_size", f"at most the {num_examples:,} {examples} of the train split", batch_size)
 
 
 def check_noise(gamma: float, seed: int) -> None:

@@ -15,15 +15,16 @@ from unroll_jax.fixed_point import Probe
 
 from ..config.errors import UserError, option_text
 from ..config.images import ImageTaskConfig, SceneTaskConfig, SupervisedConfig
+from ..constraints import DescentConstraints
 from ..data import images
 from ..data.pictures import ImageSpec, picture_of
 from ..data.splits import SPLITS
 from ..metrics import Predictions, write_predictions
 from ..optimizers import make_optimizer
 from ..sharding.mesh import gathered, make_mesh
-from ..sharding.parts import rematerialised
-from ..task import Log, Params, PlainRisk, Row, SampleLosses, Training, Validation, json_numbers
-from .common import MANY, DataTask, check_batch_size, each_of, keep_examples, num_parameters, on_batches
+from ..sharding.rules import rematerialised
+from ..task import MANY, Log, Params, PlainRisk, Row, SampleLosses, Training, Validation, check_batch_size, json_numbers
+from .common import DataTask, each_of, keep_examples, num_parameters, on_batches
 from .image_models import (
     SOLVE,
     Label,
@@ -70,8 +71,10 @@ class ImageTask(DataTask[SupervisedConfig]):
         check_batch_size(config.batch_size, count, "examples")
         epoch = max(count // config.batch_size, 1)
         num_steps = config.epochs * epoch
+        self.classes = () if isinstance(config, SceneTaskConfig) else self.spec.class_names
+        named = {"num_layers": 0, "steps_an_epoch": epoch, "limits": self.limits}
         self.training = Training(
-            objective=PlainRisk(),
+            objective=DescentConstraints(config, **named) if config.enforces else PlainRisk(),
             optimizer=make_optimizer(config.optimizer, num_steps=num_steps, steps_an_epoch=epoch),
             num_steps=num_steps,
             validate_every=config.validate_every * epoch,
@@ -155,8 +158,8 @@ class ImageTask(DataTask[SupervisedConfig]):
                 row["weight_norm_bounds"] = json_numbers(self._norms(params, certified=True).values())
         return Validation(np.array([[reading.loss]]), row, score=getattr(reading.scores, self.config.best_by))
 
-    def evaluate(self, params: Params, folder: Path) -> tuple[Row, None]:
-        """Returns scores on the test split."""
+    def evaluate(self, params: Params, folder: Path) -> tuple[Row, np.ndarray]:
+        """Returns scores on the test split, and its loss."""
         del folder
         reading = self.split_scores(params, "test")
         figures = {
@@ -171,7 +174,7 @@ class ImageTask(DataTask[SupervisedConfig]):
             "class_names": list(self.spec.class_names),
             "confusion": reading.matrix.tolist(),
         }
-        return figures, None
+        return figures, np.array([[reading.loss]])
 
     def data_fingerprint(self) -> Row:
         """Returns sizes of the splits, and the mean pixel."""
@@ -254,8 +257,8 @@ class SceneTask(ImageTask):
         """Returns flipped scenes and labels."""
         return flip(key, images, labels)
 
-    def evaluate(self, params: Params, folder: Path) -> tuple[Row, None]:
-        """Returns scores on the test split, and writes some predictions."""
+    def evaluate(self, params: Params, folder: Path) -> tuple[Row, np.ndarray]:
+        """Returns scores on the test split and its loss, and writes some predictions."""
         write_predictions(folder, self.predictions(params))
         return super().evaluate(params, folder)
 

@@ -10,8 +10,10 @@ import optax
 from jaxtyping import Array, Float
 
 from unroll_jax.constrained import chunked_cross_entropy
+from unroll_jax.constrained.budgets import divergences
 
 from ..config.tokens import LanguageConfig
+from ..constraints import constrained_training
 from ..data.answers import PackedBatch, filled
 from ..task import Log, Params, Row, SampleLosses, Validation
 from .common import (
@@ -19,7 +21,6 @@ from .common import (
     Trial,
     area_words,
     check_noise,
-    constrained_training,
     feasibility_words,
     gaussian,
     keyed,
@@ -52,6 +53,7 @@ class LanguageTask(TokenTask[LanguageConfig]):
         super().__init__(config, data)
         self.model = LanguageModel(config, data.source)
         self.num_layers = len(self.model.layers) - 1
+        self.divergences = None if config.model.lora_rank is None else self._divergences
         self.training = constrained_training(
             config,
             num_layers=self.num_layers,
@@ -59,8 +61,13 @@ class LanguageTask(TokenTask[LanguageConfig]):
             examples="rows of instructions",
             numbers=self.model.layers,
             trained=None if config.model.lora_rank is None else self.model.trained,
+            limits=self.limits,
         )
         self._read = on_batches(self._readings)
+
+    def held(self, split: str) -> Iterator[tuple[PackedBatch, jax.Array]]:
+        """Yields rows of a split, each batch with the key of its noise."""
+        return keyed(self.data.packed.examples(split, batch_size=self.config.batch_size))
 
     def init(self, key: jax.Array) -> Params:
         """Returns parameters, from the key alone."""
@@ -101,13 +108,13 @@ class LanguageTask(TokenTask[LanguageConfig]):
         states = self.model.states(params, rows, batch.noise)
         watched = not (self.config.enforces or self.config.supervises)
         if batch.chosen is None and not watched:
-            return self._sums(states, head, rows.labels, rows.weights).T, {}
+            return self._layer_sums(states, head, rows.labels, rows.weights).T, {}
         part, labels, weights = states[:-1], jnp.asarray(rows.labels), rows.weights
         if batch.chosen is not None:
             part = jnp.take_along_axis(part, batch.chosen[None, ..., None], axis=2)
             labels, weights = jnp.take_along_axis(labels, batch.chosen, axis=1), batch.weights
-        before = self._sums(*(jax.lax.stop_gradient((part, head)) if watched else (part, head)), labels, weights)
-        last = self._sums(states[-1:], head, rows.labels, rows.weights)
+        before = self._layer_sums(*(jax.lax.stop_gradient((part, head)) if watched else (part, head)), labels, weights)
+        last = self._layer_sums(states[-1:], head, rows.labels, rows.weights)
         return jnp.concatenate([before, last]).T, {}
 
     def counts(self, batch: Drawn) -> Float[Array, "batch"]:
@@ -120,7 +127,7 @@ class LanguageTask(TokenTask[LanguageConfig]):
         losses, lengths = np.zeros((count, layers)), np.zeros(count)
         right, agreed = np.zeros(layers), np.zeros(layers)
         variance = np.float32(self.variance(trial.gamma))
-        for batch, key in keyed(self.data.packed.examples(split, batch_size=self.config.batch_size)):
+        for batch, key in self.held(split):
             token_losses, predicted, _ = self._read(params, batch, variance, key)
             counted = batch.weights > 0.0
             owners = batch.owners[counted]
@@ -193,7 +200,18 @@ class LanguageTask(TokenTask[LanguageConfig]):
     def _noise(self, key: jax.Array, batch: PackedBatch, variance: float | Array) -> Float[Array, "batch n dim"]:
         return gaussian(key, (*batch.tokens.shape, self.model.dim), variance)
 
-    def _sums(self, states: Array, head: Array, labels: Any, weights: Any) -> Float[Array, "layers batch"]:
+    def _divergences(self, params: Params, batch: Drawn) -> Float[Array, "batch"]:
+        """KL from the frozen decoder at the noise of a batch, the mean over a row's tokens, in nats."""
+        dtype, weights = jnp.dtype(self.config.model.dtype), jnp.asarray(batch.batch.weights)
+
+        def logits(params: Params) -> Array:
+            states = self.model.states(params, batch.batch, batch.noise)[-1].astype(dtype)
+            return jnp.matmul(states, self.model.head(params).astype(dtype).T, preferred_element_type=jnp.float32)
+
+        each = divergences(logits(params), logits({"decoder": params["decoder"]}))
+        return jnp.sum(weights * each, axis=1) / jnp.maximum(jnp.sum(weights, axis=1), 1.0)
+
+    def _layer_sums(self, states: Array, head: Array, labels: Any, weights: Any) -> Float[Array, "layers batch"]:
         """Losses of all layers in one call, which makes the head's gradient once."""
         shape, dtype = labels.shape, jnp.dtype(self.config.model.dtype)
         flat = states.reshape(len(states), -1, states.shape[-1])

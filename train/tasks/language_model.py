@@ -29,8 +29,7 @@ from ..data.pretrained.decoders import open_decoder_source, packaged_decoder
 from ..data.splits import SPLITS
 from ..data.tokens import token_deviation
 from ..sharding.mesh import keep_rows, make_mesh
-from ..sharding.parts import POLICIES
-from ..sharding.rules import shardings
+from ..sharding.rules import POLICIES, shardings
 from ..system.distributed import digest, fetch
 from ..task import Log, Params
 from .common import keep_examples

@@ -1,20 +1,23 @@
 """Tasks from Python: a function that draws parameters, one of layer losses, and arrays to train on."""
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from unroll_jax.constrained.bounded_means import BoundedMeans, bounded_violations
+
 from ..config.constrained import OwnConfig
 from ..config.errors import UserError
 from ..config.fields import check_fields
+from ..constraints import constrained_training
 from ..data.reader import in_order, read_ahead, shuffled
-from ..sharding.parts import rematerialised
-from ..task import Batch, Params, Row, SampleLosses, Validation
-from .common import LayeredTask, Reading, Trial, check_batch_size, constrained_training, feasibility_words, on_batches
+from ..sharding.rules import rematerialised
+from ..task import Batch, Params, Row, SampleLosses, Validation, check_batch_size
+from .common import LayeredTask, Reading, Trial, feasibility_words, keyed, on_batches
 
 Arrays = Mapping[str, np.ndarray]  # with a row a sample
 LayerLosses = Callable[[Params, Batch], SampleLosses]
@@ -31,6 +34,9 @@ class OwnTask(LayeredTask[OwnConfig]):
       train: Arrays to train on, by name, with a row a sample; a batch is a dict of some of their rows.
       validation: Arrays to validate on.
       test: Arrays to evaluate on; None takes those of the validation.
+      constraints: ``(params, batch)``, or ``(params, batch, losses)`` -> violations c <= 0 as a dict of numbers or
+        arrays, beside those of layers (``ConstraintConfig(layers=False)`` leaves these out). Over parts of a batch and
+        of a split, their mean counts: take means over samples, or functions of the parameters.
       config: Options of the training.
 
     Raises:
@@ -58,25 +64,41 @@ class OwnTask(LayeredTask[OwnConfig]):
         train: Arrays,
         validation: Arrays,
         test: Arrays | None = None,
+        constraints: Callable[..., Mapping[str, Any]] | None = None,
         config: OwnConfig | None = None,
     ):
         config = OwnConfig() if config is None else config
-        _check_kinds(init, layer_losses, config)
+        _check_kinds(init, layer_losses, constraints, config)
         self._config, self.data, self.spec = config, None, None
-        self._init, self._losses = init, layer_losses
+        self._init, self._losses, self._constraints = init, layer_losses, constraints
         self._splits = {"train": train, "validation": validation, "test": validation if test is None else test}
         for split, arrays in self._splits.items():
             _check_arrays(split, arrays, train)
         self._sizes = {split: len(next(iter(arrays.values()))) for split, arrays in self._splits.items()}
         check_batch_size(self.config.batch_size, self._sizes["train"], "samples")
         self.num_layers = _num_layers(init, layer_losses, train)
-        self.training = constrained_training(config, num_layers=self.num_layers, num_examples=self._sizes["train"])
+        self.training = constrained_training(
+            config, num_layers=self.num_layers, num_examples=self._sizes["train"], limits=self.limits
+        )
         self._trained = rematerialised(layer_losses, self.config.remat)
         self._read = on_batches(layer_losses)
 
     def with_config(self, config: OwnConfig) -> "OwnTask":
         """Returns the same task with another configuration, on the same data."""
-        return OwnTask(self._init, self._losses, config=config, **self._splits)
+        return OwnTask(self._init, self._losses, config=config, constraints=self._constraints, **self._splits)
+
+    @property
+    def limits(self) -> list[BoundedMeans]:
+        """The constraints by name, and those of the user's function."""
+        if self._constraints is None:
+            return super().limits
+        two = _two(self._splits["train"])
+        return [*super().limits, bounded_violations(self._constraints, self._init, self._losses, two)]
+
+    def held(self, split: str) -> Iterable[tuple[Batch, jax.Array]]:
+        """Yields rows of a split, each batch with a key."""
+        batches = in_order(self._sizes[split], self._reader(split), batch_size=self.config.batch_size)
+        return keyed(read_ahead(batches))
 
     def init(self, key: jax.Array) -> Params:
         """Returns parameters, from the key alone."""
@@ -95,8 +117,7 @@ class OwnTask(LayeredTask[OwnConfig]):
     def reading(self, params: Params, split: str, trial: Trial) -> Reading:
         """Returns the losses of every sample of a split at every layer; such a task has no noise."""
         del trial
-        batches = in_order(self._sizes[split], self._reader(split), batch_size=self.config.batch_size)
-        return Reading(np.concatenate([self._read(params, batch) for batch in read_ahead(batches)]))
+        return Reading(np.concatenate([self._read(params, batch) for batch, _ in self.held(split)]))
 
     def score_of(self, reading: Reading, split: str) -> float:
         """Returns the loss of the last layer."""
@@ -128,10 +149,10 @@ class OwnTask(LayeredTask[OwnConfig]):
         return lambda numbers: {name: array[np.asarray(numbers)] for name, array in arrays.items()}
 
 
-def _check_kinds(init: Any, layer_losses: Any, config: Any) -> None:
+def _check_kinds(init: Any, layer_losses: Any, constraints: Any, config: Any) -> None:
     """Checks the types of functions and options."""
-    for name, function in (("init", init), ("layer_losses", layer_losses)):
-        if not callable(function):
+    for name, function in (("init", init), ("layer_losses", layer_losses), ("constraints", constraints)):
+        if not callable(function) and (name, function) != ("constraints", None):
             raise UserError(f"{name} must be a function, got {type(function).__name__}; see OwnTask")
     if not isinstance(config, OwnConfig):
         raise UserError(f"config must be as OwnConfig(steps=1000), got {type(config).__name__}; pass an OwnConfig")
@@ -158,16 +179,19 @@ def _check_arrays(split: str, arrays: Any, train: Arrays) -> None:
 def _num_layers(init: Callable[[jax.Array], Params], layer_losses: LayerLosses, arrays: Arrays) -> int:
     """Returns L from the shape of the losses of two samples; nothing is computed."""
     needed = "layer_losses must be floating, of shape (samples, L + 1) with L >= 1"
-    # As JAX computes: float64 becomes float32 unless x64 is on.
-    dtypes = {name: jax.dtypes.canonicalize_dtype(array.dtype) for name, array in arrays.items()}
-    two = {name: jax.ShapeDtypeStruct((2, *arrays[name].shape[1:]), dtype) for name, dtype in dtypes.items()}
-    losses = jax.eval_shape(lambda batch: layer_losses(init(jax.random.key(0)), batch), two)
+    losses = jax.eval_shape(lambda batch: layer_losses(init(jax.random.key(0)), batch), _two(arrays))
     if not isinstance(losses, jax.ShapeDtypeStruct):
         raise UserError(f"{needed}, got a {type(losses).__name__}; return one array, as jnp.stack(losses, -1) is")
     whole = len(losses.shape) == 2 and losses.shape[0] == 2 and losses.shape[1] >= 2
     if not (whole and jnp.issubdtype(losses.dtype, jnp.floating)):
         raise UserError(f"{needed}, got {losses.dtype} {losses.shape} for 2 samples")
     return losses.shape[1] - 1
+
+
+def _two(arrays: Arrays) -> dict[str, jax.ShapeDtypeStruct]:
+    """Shapes of a batch of two samples, with dtypes as JAX computes: float64 becomes float32 unless x64 is on."""
+    dtypes = {name: jax.dtypes.canonicalize_dtype(array.dtype) for name, array in arrays.items()}
+    return {name: jax.ShapeDtypeStruct((2, *arrays[name].shape[1:]), dtype) for name, dtype in dtypes.items()}
 
 
 def _checksum(arrays: Arrays) -> int:

@@ -12,24 +12,14 @@ from unroll_jax.models import LISTA
 from unroll_jax.perturbations import Perturbation, in_turn, layer_noise, lost_layer
 
 from ..config.sparse_coding import SparseCodingConfig
+from ..constraints import constrained_training
 from ..data.codes import CodeBatch, CodeData, CodeSpec, fista, load, to_grey
 from ..data.pictures import picture_of
 from ..data.splits import SPLITS
 from ..sharding.mesh import keep_rows
-from ..sharding.parts import POLICIES
+from ..sharding.rules import POLICIES
 from ..task import Log, Params, Row, SampleLosses, Validation
-from .common import (
-    NOISE_SEED,
-    LayeredTask,
-    Reading,
-    Trial,
-    check_noise,
-    constrained_training,
-    each_of,
-    feasibility_words,
-    keyed,
-    on_batches,
-)
+from .common import NOISE_SEED, LayeredTask, Reading, Trial, check_noise, each_of, feasibility_words, keyed, on_batches
 
 BATCH_SIZE = 1000  # images, in an evaluation: no gradient is kept, so more fit than in training
 WEIGHT_NOISE = 0.01
@@ -83,7 +73,7 @@ class SparseCodingTask(LayeredTask[SparseCodingConfig]):
         )
         num_examples = None if data is None else data.num_examples("train")
         self.training = constrained_training(
-            config, num_layers=self.num_layers, num_examples=num_examples, examples="images"
+            config, num_layers=self.num_layers, num_examples=num_examples, examples="images", limits=self.limits
         )
         self._apply: Callable[..., Any] = self.model.apply
         self._read, self._coded = on_batches(self._tried), on_batches(self._codes)

@@ -9,21 +9,12 @@ from jaxtyping import Array, Float
 
 from ..config.errors import UserError
 from ..config.tokens import TextRunConfig
+from ..constraints import constrained_training
 from ..data.tokens import TokenBatch, token_batch
 from ..data.words import check_texts
 from ..sharding.mesh import keep_rows
 from ..task import Log, Params, Row, SampleLosses, Validation
-from .common import (
-    TokenTask,
-    Trial,
-    area_words,
-    check_noise,
-    constrained_training,
-    feasibility_words,
-    gaussian,
-    keyed,
-    on_batches,
-)
+from .common import TokenTask, Trial, area_words, check_noise, feasibility_words, gaussian, keyed, on_batches
 from .text_data import TextInputs, load_inputs
 from .text_models import (
     Prediction,
@@ -57,13 +48,14 @@ class TextTask(TokenTask[TextRunConfig]):
     def __init__(self, config: TextRunConfig, data: TextInputs):
         super().__init__(config, data)
         self.model = build_model(config, data)
-        self.num_layers = self.model.num_layers
+        self.num_layers, self.classes = self.model.num_layers, data.spec.class_names
         self.training = constrained_training(
             config,
             num_layers=self.num_layers,
             num_examples=data.num_examples,
             examples="texts",
             trained=self.model.trained,
+            limits=self.limits,
         )
         self._read, self._predict = on_batches(self._readings), jax.jit(self._probabilities)
 
@@ -80,6 +72,14 @@ class TextTask(TokenTask[TextRunConfig]):
         reading = {"batch_size": self.config.batch_size, "seed": self.config.seed, "start_step": start_step}
         for batch in self.data.tokens.batches("train", **reading):
             yield batch if rows is None else TokenBatch(*(part[rows] for part in batch))
+
+    def held(self, split: str) -> Iterator[tuple[TokenBatch, jax.Array]]:
+        """Yields texts of a split, each batch with the key of its noise."""
+        return keyed(self.data.tokens.examples(split, batch_size=BATCH_SIZE))
+
+    def labels(self, batch: Perturbed) -> Any:
+        """Returns the class of every text."""
+        return batch.batch.labels
 
     def sample_noise(self, batch: TokenBatch, key: jax.Array) -> Perturbed:
         """Draws noise of the strength of training."""
@@ -107,7 +107,7 @@ class TextTask(TokenTask[TextRunConfig]):
     def reading(self, params: Params, split: str, trial: Trial) -> SplitReading:
         """Reads every layer on a split; compiled once a length of batch."""
         parts, labels, variance = [], [], np.float32(self.variance(trial.gamma))
-        for batch, key in keyed(self.data.tokens.examples(split, batch_size=BATCH_SIZE)):
+        for batch, key in self.held(split):
             parts.append(self._read(params, batch, variance, key))
             labels.append(batch.labels)
         joined = (np.concatenate(column, axis=1).T for column in zip(*parts, strict=True))

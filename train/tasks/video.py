@@ -14,20 +14,12 @@ from jaxtyping import Array, Float, UInt8
 from ..config.data import VideoSource
 from ..config.errors import UserError, require_extra
 from ..config.video import Disturbance, VideoRunConfig, disturbances
+from ..constraints import constrained_training
 from ..data.clips import SPLITS
 from ..data.video import VideoSpec, frames_of, load
 from ..sharding.mesh import keep_rows
 from ..task import Log, Params, Row, SampleLosses, Task, Validation
-from .common import (
-    LayeredTask,
-    Trial,
-    add_noise,
-    check_noise,
-    constrained_training,
-    feasibility_words,
-    on_batches,
-    to_unit,
-)
+from .common import LayeredTask, Trial, add_noise, check_noise, feasibility_words, on_batches, to_unit
 from .video_models import VideoReading, build_video_model, check_reference, describe_collapse, floors
 from .video_samples import (
     Frames,
@@ -78,6 +70,7 @@ class VideoTask(LayeredTask[VideoRunConfig]):
             num_examples=None if data is None else self.samples.count("train"),
             examples="frames" if self.model.of_frames else "sequences",
             bases=self.model.bases if turned else None,
+            limits=self.limits,
         )
         self._read, self._clean = on_batches(self._layers), on_batches(self._denoised)
 
@@ -89,6 +82,10 @@ class VideoTask(LayeredTask[VideoRunConfig]):
         """Yields samples of the train split."""
         size, seed = self.config.batch_size, self.config.seed
         return self.samples.batches("train", batch_size=size, seed=seed, start_step=start_step, rows=rows)
+
+    def held(self, split: str) -> Iterator[tuple[Any, jax.Array]]:
+        """Yields samples of a split, each batch with the key of its noise."""
+        return keyed_batches(self.samples, split)
 
     def sample_noise(self, batch: UInt8[Array, "batch tokens pixels"], key: jax.Array) -> Noisy:
         """Draws noise of the strength of training."""
@@ -114,7 +111,7 @@ class VideoTask(LayeredTask[VideoRunConfig]):
         if trial.disturbance is not None:
             return self._disturbed(params, split, trial.disturbance)
         losses, deads, spreads, inputs = [], [], [], []
-        for batch, key in keyed_batches(self.samples, split):
+        for batch, key in self.held(split):
             layers, noisy = self._read(params, batch, trial.gamma * self.spec.pixel_std, key)
             samples, dead, spread = layers
             losses.append(samples.T)

@@ -25,7 +25,7 @@ from unroll_jax.models import (
 from ..config.errors import OptionError, UserError, option_text
 from ..config.video import DustOptions, ModelConfig, VideoRunConfig, ViTOptions
 from ..data.video import VideoSpec, frames_from
-from ..sharding.parts import POLICIES
+from ..sharding.rules import POLICIES
 from ..task import Params, Row
 from .common import add_noise, to_unit
 from .video_samples import BATCH_SIZE, keyed_batches

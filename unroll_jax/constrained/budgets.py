@@ -88,14 +88,21 @@ def kl_budget(*, at_most: float) -> Callable[..., Float[Array, ""]]:
         reference_logits: Float[Array | np.ndarray, "*positions classes"],
         counted: Bool[Array | np.ndarray, "*positions"] | None = None,
     ) -> Float[Array, ""]:
-        logs = jax.nn.log_softmax(logits)
-        others = jax.lax.stop_gradient(jax.nn.log_softmax(reference_logits))
-        possible = logs > -jnp.inf  # 0 log 0 is 0, as of classes that are masked
-        ratios = jnp.where(possible, logs, 0.0) - jnp.where(possible, others, 0.0)
-        divergences = jnp.sum(jnp.exp(logs) * ratios, axis=-1)
-        return jnp.mean(divergences, where=counted) - at_most
+        return jnp.mean(divergences(logits, reference_logits), where=counted) - at_most
 
     return violation
+
+
+def divergences(
+    logits: Float[Array | np.ndarray, "*positions classes"],
+    reference_logits: Float[Array | np.ndarray, "*positions classes"],
+) -> Float[Array, "*positions"]:
+    """KL(p_theta | p_ref) of every position, nats; no gradient flows to the reference."""
+    logs = jax.nn.log_softmax(logits)
+    others = jax.lax.stop_gradient(jax.nn.log_softmax(reference_logits))
+    possible = logs > -jnp.inf  # 0 log 0 is 0, as of classes that are masked
+    ratios = jnp.where(possible, logs, 0.0) - jnp.where(possible, others, 0.0)
+    return jnp.sum(jnp.exp(logs) * ratios, axis=-1)
 
 
 @checked(at_most=POSITIVE)

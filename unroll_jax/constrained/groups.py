@@ -18,6 +18,7 @@ __all__ = [
     "check_kinds",
     "check_known",
     "check_matching",
+    "check_penalty",
     "check_sign",
     "group_name",
     "kept_if_sound",
@@ -121,6 +122,16 @@ def check_known(name: str, tree: PyTree, rule: Any, allowed: str) -> None:
             continue
         if not np.all(rule(known_numbers(group_name(name, path), leaf))):
             raise ValueError(f"{group_name(name, path)} must be {allowed}, got {leaf}")
+
+
+def check_penalty(penalty: Any) -> None:
+    """Checks that known penalties are positive and do not overflow in float32.
+
+    Raises:
+      TypeError, ValueError: naming the first group with another one.
+    """
+    largest = float(np.finfo(np.float32).max)
+    check_known("penalty", penalty, lambda rho: (rho > 0.0) & (rho <= largest), "positive and finite")
 
 
 def check_sign(multipliers: PyTree, kinds: PyTree[str]) -> None:

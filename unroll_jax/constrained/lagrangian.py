@@ -2,7 +2,8 @@
 
 import functools
 import operator
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -16,14 +17,32 @@ from unroll_jax.constrained.groups import (
     check_kinds,
     check_known,
     check_matching,
+    check_penalty,
     check_sign,
 )
 from unroll_jax.constrained.losses import as_losses
 
-__all__ = ["augmented_lagrangian", "lagrangian", "layer_weights"]
+__all__ = ["augmented_lagrangian", "lagrangian", "layer_weights", "renamed_call"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+NEW_CALL = "since 0.3 the call is lagrangian(layer_losses[-1], constraints(layer_losses), multipliers)"
+
+
+def renamed_call(function: Callable[P, R]) -> Callable[P, R]:
+    """Raises a TypeError with the new call for the names of arguments of version 0.2."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        if old := sorted({"layer_losses", "constraints"} & set(kwargs)):
+            raise TypeError(f"{function.__name__} takes no {old[0]}; {NEW_CALL}")
+        return function(*args, **kwargs)
+
+    return call
 
 
 @checked()
+@renamed_call
 def lagrangian(
     objective: Float[Array, ""] | float,
     violations: PyTree,
@@ -70,6 +89,7 @@ def lagrangian(
     return value / (1.0 + _total(jax.tree.map(lambda m: jnp.sum(jnp.abs(m)), fixed))) if normalise else value
 
 
+@renamed_call
 def augmented_lagrangian(
     objective: Float[Array, ""] | float,
     violations: PyTree,
@@ -115,7 +135,7 @@ def augmented_lagrangian(
     objective, violations, fixed = _parts(objective, violations, multipliers)
     kind = check_kinds(kinds, violations)
     check_sign(fixed, kind)
-    check_known("penalty", penalty, lambda rho: (rho > 0.0) & (rho < float("inf")), "positive and finite")
+    check_penalty(penalty)
     rhos = broadcast_option("penalty", jax.lax.stop_gradient(penalty), violations)
 
     def term(multiplier: Array, violation: Array, rho: Any, kind: str) -> Float[Array, ""]:
@@ -156,10 +176,7 @@ def layer_weights(
 def _parts(objective: Any, violations: Any, multipliers: Any) -> tuple[Float[Array, ""], PyTree, PyTree]:
     """The objective, violations in at least the precision of their multipliers, and detached multipliers."""
     if callable(multipliers):
-        raise TypeError(
-            "multipliers must be arrays, got a function; since 0.3 the call is "
-            "lagrangian(layer_losses[-1], constraints(layer_losses), multipliers)"
-        )
+        raise TypeError(f"multipliers must be arrays, got a function; {NEW_CALL}")
     objective = as_losses("objective", objective)
     if objective.ndim:
         raise ValueError(f"objective must be a scalar, got shape {objective.shape}")

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from unroll_jax.arguments import POSITIVE, Rule, at_least, checked, in_interval
-from unroll_jax.constrained.groups import broadcast_option, check_known
+from unroll_jax.constrained.groups import broadcast_option, check_known, check_penalty
 
 __all__ = [
     "PenaltyRule",
@@ -57,7 +57,7 @@ def constant_penalty(penalty: Any) -> PenaltyRule:
       >>> constant_penalty({"gap": 3.0}).init({"gap": jnp.zeros(2)})["gap"].tolist()
       [3.0, 3.0]
     """
-    check_known("penalty", penalty, lambda rho: (rho > 0.0) & (rho < float("inf")), "positive and finite")
+    check_penalty(penalty)
 
     def init(multipliers: PyTree[Array]) -> PyTree[Array]:
         # Buffers of their own: a caller may donate the state.

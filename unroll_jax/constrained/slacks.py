@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, PyTree
 
 from unroll_jax.arguments import POSITIVE, checked
 from unroll_jax.constrained.groups import as_violations, check_matching, zeros_like_violations
-from unroll_jax.constrained.lagrangian import lagrangian
+from unroll_jax.constrained.lagrangian import lagrangian, renamed_call
 from unroll_jax.constrained.losses import check_optimizer
 
 __all__ = ["SlackDescent", "SlackState", "resilient_lagrangian", "slack_descent"]
@@ -50,6 +50,7 @@ class SlackDescent(NamedTuple):
 
 
 @checked(resilience=POSITIVE)
+@renamed_call
 def resilient_lagrangian(
     objective: Float[Array, ""] | float,
     violations: PyTree,

@@ -1,4 +1,4 @@
-"""Gradients of a batch in parts, for activations that do not fit; and policies of rematerialisation by name."""
+"""Gradients of an objective of many losses, with the batch in parts, for activations that do not fit."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -7,29 +7,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from ..config.run import Remat
-from .mesh import keep_rows
+__all__ = ["in_parts", "loss_gradient", "whole"]
 
 SampleLosses = Float[Array, "samples layers_and_one"]
 # (params, batch, probe) -> (losses of every sample, other figures of the samples), a row a sample
 Losses = Callable[[Any, Any, Any], tuple[SampleLosses, Mapping[str, Array]]]
 ObjectiveOfLosses = Callable[[SampleLosses], tuple[Array, Any]]  # losses of the whole batch -> (value, extras)
 # (value, extras, losses of every sample, other figures), (gradient in the parameters, gradient in the probe)
+Place = Callable[[Array, int], Array]
 ValueAndGradients = tuple[tuple[Array, Any, SampleLosses, Mapping[str, Array]], tuple[Any, Any]]
-
-# Values stored for the backward pass, which recomputes the rest. None: nothing is recomputed.
-POLICIES: dict[Remat, Callable[..., Any] | None] = {
-    "none": None,
-    "everything": jax.checkpoint_policies.nothing_saveable,
-    "dots": jax.checkpoint_policies.dots_saveable,
-    "dots_without_batch": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
-}
-
-
-def rematerialised(function: Callable[..., Any], remat: Remat) -> Callable[..., Any]:
-    """Returns the function with a backward pass that recomputes by a policy of `POLICIES`."""
-    policy = POLICIES[remat]
-    return function if policy is None else jax.checkpoint(function, policy=policy)
 
 
 def loss_gradient(
@@ -41,6 +27,7 @@ def loss_gradient(
     *,
     parts: int = 1,
     affine: bool | Bool[Array, ""] = False,
+    place: Place = lambda rows, axis: rows,
 ) -> ValueAndGradients:
     r"""Returns an objective of losses with extras, the samples' losses and figures, and gradients.
 
@@ -60,26 +47,29 @@ def loss_gradient(
       probe: zeros for so many rows; the gradients of several parts in it are stacked.
       parts: number of parts of the batch; must divide its rows (and rows / parts those of a mesh).
       affine: True if the objective is affine in the losses; may be traced, if that changes during training.
+      place: ``(array, axis) -> array`` constrains the sharding of rows on an axis.
     """
     rows = jax.tree.leaves(batch)[0].shape[0]
     probed = probe(rows // parts)
     if parts == 1:
         return _undivided(losses, objective, params, batch, probed)
-    divided = in_parts(batch, parts)
+    divided = in_parts(batch, parts, place)
     weights, _ = jax.grad(objective, has_aux=True)(_losses_so_far(losses, params, divided, probed, rows, affine))
-    gradient, (samples, figures, in_probe) = _added_up(losses, params, probed, (divided, in_parts(weights, parts)))
+    gradient, (samples, figures, in_probe) = _added_up(
+        losses, params, probed, (divided, in_parts(weights, parts, place))
+    )
     samples, figures = whole(samples), whole(figures)
     return (*objective(samples), samples, figures), (gradient, in_probe)
 
 
-def in_parts(batch: Any, parts: int) -> Any:
+def in_parts(batch: Any, parts: int, place: Place = lambda rows, axis: rows) -> Any:
     """Returns a batch as (parts, rows / parts, ...): part i has the rows i, i + parts, ...
 
     Every device holds its share of every part, so no row moves.
     """
 
-    def divide(rows: Array) -> Array:
-        return keep_rows(jnp.swapaxes(jnp.reshape(rows, (-1, parts, *rows.shape[1:])), 0, 1), axis=1)
+    def divide(rows: Any) -> Array:
+        return place(jnp.swapaxes(jnp.reshape(rows, (-1, parts, *rows.shape[1:])), 0, 1), 1)
 
     return jax.tree.map(divide, batch)
 
