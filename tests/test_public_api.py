@@ -105,7 +105,7 @@ NAMES = {
             bicgstab_gmres picard_anderson
         """,
         "0.3.0": """
-            implicit_argmin implicit_root neumann_gcr
+            implicit_argmin implicit_root intermediate_states neumann_gcr phantom reversible
         """,
     },
     "unroll_jax.linen": {
