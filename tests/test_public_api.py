@@ -47,6 +47,9 @@ NAMES = {
         "0.2.0": """
             equilibrium_lipschitz
         """,
+        "0.3.0": """
+            WeightGains split_gains weight_normalise
+        """,
     },
     "unroll_jax.constrained": {
         "0.1.0": """
