@@ -6,6 +6,9 @@ import re
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import papers.looped
@@ -13,7 +16,7 @@ import papers.xie2021
 import papers.yang2022
 from benchmarks.__main__ import BENCHMARKS
 from tests.test_public_api import NAMES
-from unroll_jax import train
+from unroll_jax import equilibrium, train
 from unroll_jax.certificates import Outcome
 from unroll_jax.train.__main__ import COMMANDS
 from unroll_jax.train.config import commands
@@ -56,7 +59,7 @@ def test_warm_starts_masks_and_normalised_weights_of_the_docs_do_as_the_page_cla
     """Against cold starts, plain steps with the mask written out, and NumPy's norms."""
     names = run("how_to/equilibrium.md")
     step, x, target = names["step"], names["x"], names["target"]
-    _, cold = unroll_jax.equilibrium(step, names["weights"], jnp.zeros((16, 8)), x, batch_ndim=1)
+    _, cold = equilibrium(step, names["weights"], jnp.zeros((16, 8)), x, batch_ndim=1)
     assert names["steps"] < cold.steps.max()
     np.testing.assert_allclose(names["carried"], step(names["weights"], names["carried"], x), atol=0.05)
     mask = jax.random.bernoulli(jax.random.key(2), 0.9, (16, 8)) / 0.9
