@@ -6,6 +6,9 @@ import re
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import papers.looped
@@ -13,7 +16,7 @@ import papers.xie2021
 import papers.yang2022
 from benchmarks.__main__ import BENCHMARKS
 from tests.test_public_api import NAMES
-from unroll_jax import train
+from unroll_jax import equilibrium, train
 from unroll_jax.certificates import Outcome
 from unroll_jax.train.__main__ import COMMANDS
 from unroll_jax.train.config import commands
@@ -25,6 +28,7 @@ PAGES = sorted(path for path in DOCS.rglob("*.md") if "generated" not in path.pa
 TEXTS = {str(path.relative_to(DOCS)): path.read_text(encoding="utf-8") for path in PAGES}
 # Those whose Python stands alone; tests/test_your_model.py runs that of your_model.md.
 RUN = [name for name, text in TEXTS.items() if "```python\n" in text and name != "your_model.md"]
+WITH_A_TEST = ("how_to/energy.md", "how_to/equilibrium.md", "explanation/errata.md")
 MODULES = [name for name in NAMES if name != "unroll_jax.train"]
 FROM_TRAIN = re.compile(r"from (?:unroll_jax\.)?train import (.*)")
 # Options that no dataclass has: of help, of each of many processes, and of benchmarks.
@@ -45,9 +49,35 @@ def run(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in RUN if name not in ("how_to/energy.md", "explanation/errata.md")])
+@pytest.mark.parametrize("name", [name for name in RUN if name not in WITH_A_TEST])
 def test_the_python_of_docs_runs(name):
     assert run(name)
+
+
+@pytest.mark.slow
+def test_warm_starts_masks_and_normalised_weights_of_the_docs_do_as_the_page_claims():
+    """Against cold starts, plain steps with the mask written out, and NumPy's norms."""
+    names = run("how_to/equilibrium.md")
+    step, x, target = names["step"], names["x"], names["target"]
+    _, cold = equilibrium(step, names["weights"], jnp.zeros((16, 8)), x, batch_ndim=1)
+    assert names["steps"] < cold.steps.max()
+    np.testing.assert_allclose(names["carried"], step(names["weights"], names["carried"], x), atol=0.05)
+    mask = jax.random.bernoulli(jax.random.key(2), 0.9, (16, 8)) / 0.9
+
+    def unrolled(params):
+        z = jnp.zeros((16, 8))
+        for _ in range(300):
+            z = step(params, z * mask, x)
+        return jnp.mean((z - target) ** 2)
+
+    expected = jax.jit(jax.grad(unrolled))(names["params"])
+    for name in ("W", "U"):
+        np.testing.assert_allclose(names["gradient"][name], expected[name], rtol=1e-3, atol=1e-6)
+    split = names["weight_normalise"](names["split"], bound=0.95)
+    normalised = names["spectral_normalise"](names["params"], bound=0.5, where=names["within"])
+    assert np.linalg.norm(split["W"], 2) <= 0.95
+    assert np.linalg.norm(normalised["W"], 2) <= 0.5 * (1.0 + 1e-6)
+    np.testing.assert_array_equal(normalised["U"], names["params"]["U"])
 
 
 @pytest.mark.slow

@@ -47,6 +47,9 @@ NAMES = {
         "0.2.0": """
             equilibrium_lipschitz
         """,
+        "0.3.0": """
+            WeightGains split_gains weight_normalise
+        """,
     },
     "unroll_jax.constrained": {
         "0.1.0": """
@@ -105,7 +108,7 @@ NAMES = {
             bicgstab_gmres picard_anderson
         """,
         "0.3.0": """
-            implicit_argmin implicit_root neumann_gcr
+            implicit_argmin implicit_root intermediate_states neumann_gcr phantom reversible
         """,
     },
     "unroll_jax.linen": {

@@ -100,6 +100,7 @@ FLOORS_OF_ROOMS = {
     "fixed_point": {
         "monotone_operator": 0,
         "problem": 0,
+        "differentiated_steps": 1,
         "checks": 2,
         "jaxopt_loops": 1,
         "linear": 1,
@@ -114,6 +115,7 @@ FLOORS_OF_ROOMS = {
         "neumann_gcr": 2,
         "solvers": 2,
         "adjoints": 3,
+        "reversible_iteration": 3,
         "plan": 4,
         "implicit": 5,
         "optimality": 5,

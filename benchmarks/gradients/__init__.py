@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from benchmarks.gradients.against_unrolling import sweeps
-from benchmarks.gradients.problems import INPUT_DIM, Cell, conv_cell, deep_cell, dense_cell, tanh_cell
+from benchmarks.gradients.problems import INPUT_DIM, Cell, conv_cell, deep_cell, dense_cell, tanh_cell, transformer_cell
 from benchmarks.gradients.race import TOL, Result, compiled_gradient, race
 from benchmarks.record import Record
 from benchmarks.timing import SAME_ALLOCATOR, interleaved, table
@@ -51,10 +51,10 @@ def main(*, quick: bool = False, peers: bool = True) -> Record:
 def _cells(*, quick: bool) -> list[Cell]:
     if quick:
         dense = [dense_cell(256, 0.99, "random"), dense_cell(256, 0.999, "spread")]
-        return [*dense, deep_cell(), conv_cell(8, 16), tanh_cell()]
+        return [*dense, deep_cell(), conv_cell(8, 16), tanh_cell(), tanh_cell(batch=1), transformer_cell()]
     kinds = [*((kind, square) for kind in ("random", "spread") for square in SQUARES), ("spread, own", max(SQUARES))]
     dense = [dense_cell(dim, square, kind) for dim in DIMS for kind, square in kinds]
-    return [*dense, deep_cell(), conv_cell(), tanh_cell(), tanh_cell(batch=1)]
+    return [*dense, deep_cell(), conv_cell(), tanh_cell(), tanh_cell(batch=1), transformer_cell()]
 
 
 def _floor(cell: Cell) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.linalg
 import scipy.sparse.linalg
 
-from benchmarks.gradients.problems import Cell, TanhParams
+from benchmarks.gradients.problems import BlockParams, Cell, TanhParams
 from unroll_jax.energies import OptEqParams
 
 __all__ = ["Exact", "exact", "residual"]
@@ -40,12 +40,12 @@ def exact(cell: Cell, near: Any) -> Exact:
     """Newton's method from a point nearby, then the adjoint system, each by direct solves in NumPy.
 
     Of a convolution, whose matrix is too large, by SciPy's conjugate gradients to a residual of 1e-13; of the tanh
-    cell, which contracts, by as many plain steps as that takes.
+    cell and the transformer block, which contract, by as many plain steps as that takes.
     """
+    if isinstance(cell.params, TanhParams | BlockParams):
+        return _exact_contraction(cell, near)
     if cell.start.ndim > 2:
         return _exact_conv(cell, near)
-    if isinstance(cell.params, TanhParams):
-        return _exact_contraction(cell, near)
     chain = [cell.params] if isinstance(cell.params, OptEqParams) else list(cell.params)
     chain = [_Weights(*_doubles(*params)) for params in chain]
     factors: dict[bytes, Any] = {}

@@ -1,4 +1,4 @@
-"""Equilibria to differentiate: OptEq layers with a known spectrum, and a plain tanh cell."""
+"""Equilibria to differentiate: OptEq layers with a known spectrum, a plain tanh cell and a transformer block."""
 
 from typing import Any, NamedTuple
 
@@ -9,7 +9,17 @@ import numpy as np
 from unroll_jax import Descent
 from unroll_jax.energies import OptEqParams, deep_opteq, opteq, opteq_conv
 
-__all__ = ["INPUT_DIM", "Cell", "TanhParams", "conv_cell", "deep_cell", "dense_cell", "tanh_cell"]
+__all__ = [
+    "INPUT_DIM",
+    "BlockParams",
+    "Cell",
+    "TanhParams",
+    "conv_cell",
+    "deep_cell",
+    "dense_cell",
+    "tanh_cell",
+    "transformer_cell",
+]
 
 INPUT_DIM = 32
 
@@ -61,6 +71,47 @@ def tanh_cell(dim: int = 64, norm: float = 0.9, *, batch: int = 128) -> Cell:
     )
     params = TanhParams(*(jnp.asarray(leaf, jnp.float32) for leaf in (W, U)))
     return _cell(f"tanh m={dim} {norm} batch {batch}", layer, params, x, (batch, dim), symmetric=False)
+
+
+class BlockParams(NamedTuple):
+    """Weights of a transformer block: queries, keys, values and outputs, and the two layers of the MLP."""
+
+    Q: jax.Array
+    K: jax.Array
+    V: jax.Array
+    O: jax.Array  # noqa: E741
+    up: jax.Array
+    down: jax.Array
+
+
+def transformer_cell(dim: int = 64, tokens: int = 32, heads: int = 4, scale: float = 0.8, *, batch: int = 1) -> Cell:
+    """A block of self-attention and MLP with the input injected: h = x + s A(N(z)), z' = h + s M(N(h)), N RMS norm."""
+    draw = np.random.default_rng(4)
+
+    def normed(a: jax.Array) -> jax.Array:
+        return a / jnp.sqrt(1.0 + jnp.mean(a**2, -1, keepdims=True))
+
+    def attend(params: BlockParams, z: jax.Array) -> jax.Array:
+        split = (*z.shape[:-1], heads, dim // heads)
+        queries, keys, values = ((z @ weight).reshape(split) for weight in params[:3])
+        scores = jnp.einsum("...ihd,...jhd->...hij", queries, keys) / (dim // heads) ** 0.5
+        mixed = jnp.einsum("...hij,...jhd->...ihd", jax.nn.softmax(scores), values)
+        return mixed.reshape(z.shape) @ params.O
+
+    def step(params: BlockParams, z: jax.Array, x: jax.Array) -> jax.Array:
+        hidden = x + scale * attend(params, normed(z))
+        return hidden + scale * jax.nn.gelu(normed(hidden) @ params.up) @ params.down
+
+    layer = Descent(
+        init=lambda key: None,
+        energy=lambda params, z, x: 0.5 * jnp.sum((step(params, z, x) - z) ** 2, (-2, -1)),
+        step=step,
+    )
+    sizes = [(dim, dim)] * 4 + [(dim, 4 * dim), (4 * dim, dim)]
+    params = BlockParams(*(jnp.asarray(draw.normal(size=s) / np.sqrt(s[0]), jnp.float32) for s in sizes))
+    shape = (batch, tokens, dim)
+    x = draw.normal(size=shape)
+    return _cell(f"transformer {tokens}x{dim} batch {batch}", layer, params, x, shape, symmetric=False)
 
 
 def dense_cell(dim: int, square: float, kind: str, *, batch: int = 64, width: int | None = None) -> Cell:

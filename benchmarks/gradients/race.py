@@ -164,7 +164,7 @@ def _peers(cell: Cell, truth: Exact) -> dict[str, dict[str, _Way]]:
         "jaxopt": {name: in_jax(name, way) for name, way in jax_peers.jaxopt_ways(cell).items()},
         "optimistix": {name: in_jax(name, way) for name, way in jax_peers.optimistix_ways(cell).items()},
         "banax": {name: in_banax(name, way) for name, way in jax_peers.banax_ways().items()},
-        "torchdeq": {name: in_torch(name, settings) for name, settings in torch_peer.ways().items()},
+        "torchdeq": {name: in_torch(name, settings) for name, settings in torch_peer.ways(cell).items()},
     }
 
 

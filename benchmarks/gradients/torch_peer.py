@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks import torch_peer
 from benchmarks.gradients.jax_peers import installed
-from benchmarks.gradients.problems import Cell, TanhParams
+from benchmarks.gradients.problems import BlockParams, Cell, TanhParams
 
 __all__ = ["gradient", "ways"]
 
@@ -16,9 +16,12 @@ MAX_STEPS = 3000
 SOLVER_OPTIONS = ("m", "lam", "LBFGS_thres")
 
 
-def ways() -> dict[str, dict[str, Any]]:
-    """Settings of ``torchdeq.get_deq``; a smaller ridge (lam) than its default is quicker."""
-    if torch_peer.torch_or_none() is None or installed("torchdeq") is None:
+def ways(cell: Cell) -> dict[str, dict[str, Any]]:
+    """Settings of ``torchdeq.get_deq``; a smaller ridge (lam) than its default is quicker.
+
+    None of them for the transformer block, which is not written in PyTorch here.
+    """
+    if isinstance(cell.params, BlockParams) or torch_peer.torch_or_none() is None or installed("torchdeq") is None:
         return {}
     both = lambda name: {"f_solver": name, "b_solver": name}  # noqa: E731
     return {

@@ -9,7 +9,7 @@ import unroll_jax
 from benchmarks import gradients, torch_peer
 from benchmarks.gradients import against_unrolling, jax_peers
 from benchmarks.gradients.exact import exact, residual
-from benchmarks.gradients.problems import conv_cell, deep_cell, dense_cell, tanh_cell
+from benchmarks.gradients.problems import conv_cell, deep_cell, dense_cell, tanh_cell, transformer_cell
 from benchmarks.gradients.race import TOL, Result, compiled_gradient, gradient_error, race
 
 CELLS = {
@@ -19,6 +19,7 @@ CELLS = {
     "deep": lambda: deep_cell(3, 8, 0.9, batch=3),
     "conv": lambda: conv_cell(2, 5, 0.9, batch=2),
     "tanh": lambda: tanh_cell(6, 0.9, batch=3),
+    "transformer": lambda: transformer_cell(8, 5, 2, batch=2),
 }
 
 

@@ -23,8 +23,8 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 # Averaging takes all of its steps, to the point of least regulariser, at a rate of its own: see test_averaging.
 SOLVING = [name for name in SOLVERS if name != "averaged"]
-# These two are inexact by choice, and unrolling has no adjoint system.
-EXACT = [name for name in ADJOINTS if name not in ("neumann", "one_step", "unrolled")]
+# The first two are inexact by choice; the others have no adjoint system.
+EXACT = [name for name in ADJOINTS if name not in ("neumann", "one_step", "unrolled", "phantom", "reversible")]
 OPTIONS = {"tol": 1e-10, "max_steps": 2000, "on_failure": "accept", "batch_ndim": 1}
 
 

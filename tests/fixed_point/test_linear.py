@@ -46,7 +46,8 @@ def solved(J, v, **solvers):
 def test_every_exact_adjoint_equals_a_direct_solve(symmetric):
     J, v = systems(symmetric=symmetric)
     v = v / np.linalg.norm(v, axis=1, keepdims=True)
-    adjoints = {n: ADJOINTS[n]() for n in ADJOINTS if n not in ("neumann", "one_step", "unrolled")}
+    others = ("neumann", "one_step", "unrolled", "phantom", "reversible")
+    adjoints = {name: ADJOINTS[name]() for name in ADJOINTS if name not in others}
     chosen = {name: adjoint for name, adjoint in adjoints.items() if adjoint.symmetric == symmetric}
     calls = {name: lambda o, v, adjoint=adjoint: adjoint.solve(o, v, 1e-11, 1000) for name, adjoint in chosen.items()}
     for name, (w, info) in solved(J, v, **calls).items():

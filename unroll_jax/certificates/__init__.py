@@ -21,6 +21,7 @@ from unroll_jax.certificates.regions import (
 )
 from unroll_jax.certificates.smoothness import pairwise_smoothness, quadratic_smoothness
 from unroll_jax.certificates.steps import StepCertificate, certify_descent
+from unroll_jax.certificates.weight_normalisation import WeightGains, split_gains, weight_normalise
 from unroll_jax.certificates.weights import check_weight_norms, spectral_normalise, weight_norm, weight_norm_bound
 from unroll_jax.norm_bounds import conv_norm_bound, matrix_norm_bound
 from unroll_jax.spectral import jacobian_norm, jacobian_penalty, jacobian_radius, spectral_norm, spectral_radius
@@ -31,6 +32,7 @@ __all__ = [
     "Curvature",
     "Outcome",
     "StepCertificate",
+    "WeightGains",
     "apollonian_ball",
     "certify",
     "certify_alternating",
@@ -58,6 +60,8 @@ __all__ = [
     "spectral_norm",
     "spectral_normalise",
     "spectral_radius",
+    "split_gains",
     "weight_norm",
     "weight_norm_bound",
+    "weight_normalise",
 ]

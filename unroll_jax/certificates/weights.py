@@ -1,6 +1,7 @@
 """Norms of the weights of equilibria: measured, bounded, checked and capped."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ from unroll_jax.energies.equilibrium.opteq_params import OptEqParams, opteq_line
 from unroll_jax.norm_bounds import conv_norm_bound, matrix_norm_bound
 from unroll_jax.spectral import spectral_norm
 
-__all__ = ["check_weight_norms", "spectral_normalise", "weight_norm", "weight_norm_bound"]
+__all__ = ["check_weight_norms", "map_weights", "spectral_normalise", "weight_norm", "weight_norm_bound"]
 
 ImageShape = tuple[int, int]
 
@@ -54,34 +55,37 @@ def weight_norm_bound(W: Float[Array, "..."], image_shape: ImageShape | None = N
 
 @checked(bound=POSITIVE)
 def spectral_normalise(
-    params: OptEqParams,
+    params: Any,
     *,
     bound: float = 0.95,
     image_shape: ImageShape | None = None,
     certified: bool = True,
     num_steps: int = 20,
-) -> OptEqParams:
-    r"""The parameters with W scaled down, if it must be, to a norm of at most ``bound``.
+    where: Callable[[str], bool] | None = None,
+) -> Any:
+    r"""The parameters with every weight W scaled down, if it must be, to a norm of at most ``bound``.
 
     .. math:: W \min(1, bound / |W|_2) .
 
     Do it once, before the equilibrium is solved and not inside the step. The gradient passes through the norm.
 
     Args:
-      params: of `opteq` or `opteq_conv`.
-      bound: positive; below 1 the layer contracts.
-      image_shape: height and width of the images, for a convolution.
+      params: of `opteq` or `opteq_conv`, of which W is scaled; or any pytree, such as parameters of flax or a module of
+        Equinox, of which every matrix and every kernel (height, width, channels in, channels out) is.
+      bound: positive; below 1 an OptEq layer contracts, and a step z -> s(z W + u) with a 1-Lipschitz s.
+      image_shape: height and width of the images, for convolutions.
       certified: whether to divide by an upper bound of the norm, so that the result keeps to ``bound`` for certain;
         else by power iteration of ``num_steps``, which may leave it slightly above and costs less for wide
         convolutions.
       num_steps: of power iteration.
+      where: chooses weights of a pytree by their path, as in ``lambda path: "recurrent" in path``; None takes all.
 
     Returns:
-      The parameters, with another W.
+      The parameters, with other weights.
 
     Raises:
       ValueError: if bound is not positive, or W and image_shape do not fit.
-      TypeError: if params hold no W.
+      TypeError: if params hold no weight.
 
     Source: Miyato et al. (2018), "Spectral normalization for generative adversarial networks", with a cap and not a
     fixed norm.
@@ -93,11 +97,35 @@ def spectral_normalise(
       >>> round(params.W.item(), 3)
       0.5
     """
-    if not hasattr(params, "W"):
-        raise TypeError(f"params must hold a weight W, as OptEqParams do, got {type(params).__name__}")
-    W = params.W
-    size = weight_norm_bound(W, image_shape) if certified else weight_norm(W, image_shape, num_steps=num_steps)
-    return params._replace(W=W * jnp.where(size > bound, bound / jnp.where(size > bound, size, 1.0), 1.0))
+
+    def scaled(W: Array) -> Array:
+        size = weight_norm_bound(W, image_shape) if certified else weight_norm(W, image_shape, num_steps=num_steps)
+        return W * jnp.where(size > bound, bound / jnp.where(size > bound, size, 1.0), 1.0)
+
+    if where is None and hasattr(params, "W") and hasattr(params, "_replace"):
+        return params._replace(W=scaled(params.W))
+    return map_weights(scaled, params, where)
+
+
+def map_weights(function: Callable[[Array], Any], params: Any, where: Callable[[str], bool] | None) -> Any:
+    """The pytree with ``function`` of its matrices and kernels, those of the paths that ``where`` chooses.
+
+    Raises:
+      TypeError: if there are none.
+    """
+    leaves, structure = jax.tree_util.tree_flatten_with_path(params)
+    chosen = [
+        getattr(leaf, "ndim", 0) in (2, 4) and (where is None or where(jax.tree_util.keystr(path)))
+        for path, leaf in leaves
+    ]
+    if not any(chosen):
+        paths = ", ".join(jax.tree_util.keystr(path) for path, _ in leaves[:5]) or "no leaves"
+        raise TypeError(
+            "params must hold a weight W, as OptEqParams do, or matrices at paths that where chooses, got "
+            f"{type(params).__name__} with {paths}"
+        )
+    pairs = zip(leaves, chosen, strict=True)
+    return structure.unflatten([function(jnp.asarray(leaf)) if use else leaf for (_, leaf), use in pairs])
 
 
 def check_weight_norms(

@@ -20,11 +20,12 @@ from unroll_jax.fixed_point.adjoints import (
     neumann,
     neumann_gcr,
     one_step,
-    unrolled,
 )
 from unroll_jax.fixed_point.backward import Probe, zero_probe
 from unroll_jax.fixed_point.checks import ON_FAILURE, ConvergenceError, ConvergenceWarning
+from unroll_jax.fixed_point.differentiated_steps import phantom, reversible, unrolled
 from unroll_jax.fixed_point.implicit import EquilibriumInfo, equilibrium
+from unroll_jax.fixed_point.intermediate import intermediate_states
 from unroll_jax.fixed_point.jaxopt_loops import jaxopt_adjoint, jaxopt_anderson, jaxopt_fixed_point
 from unroll_jax.fixed_point.monotone_operator import (
     MonotoneParams,
@@ -78,6 +79,7 @@ __all__ = [
     "gmres",
     "implicit_argmin",
     "implicit_root",
+    "intermediate_states",
     "jaxopt_adjoint",
     "jaxopt_anderson",
     "jaxopt_fixed_point",
@@ -91,8 +93,10 @@ __all__ = [
     "newton_cg",
     "one_step",
     "peaceman_rachford",
+    "phantom",
     "picard",
     "picard_anderson",
+    "reversible",
     "unrolled",
     "zero_probe",
 ]

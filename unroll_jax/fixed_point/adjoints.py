@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from unroll_jax.arguments import at_least, checked, look_up
+from unroll_jax.arguments import at_least, checked, in_interval, look_up
 from unroll_jax.fixed_point import linear
+from unroll_jax.fixed_point.differentiated_steps import phantom, reversible, unrolled
 from unroll_jax.fixed_point.iteration import run
 from unroll_jax.fixed_point.jaxopt_loops import jaxopt_adjoint
 from unroll_jax.fixed_point.neumann_gcr import neumann_gcr as solve_general
@@ -25,7 +26,6 @@ __all__ = [
     "neumann_gcr",
     "one_step",
     "resolve_adjoint",
-    "unrolled",
 ]
 
 
@@ -174,24 +174,34 @@ def anderson_adjoint(window: int = 5, *, ridge: float | None = None) -> Adjoint:
     return Adjoint(solve)
 
 
-@checked(terms=at_least(1))
-def neumann(terms: int = 10) -> Adjoint:
-    """The first ``terms`` terms of sum_k (J^T)^k v, the phantom gradient of a contraction.
+@checked(terms=at_least(1), damping=in_interval("(0, 1]"))
+def neumann(terms: int = 10, *, damping: float = 1.0) -> Adjoint:
+    r"""The phantom gradient by the Neumann series, cut off and damped.
+
+    .. math:: w = \lambda \sum_{k < terms} ((1 - \lambda) I + \lambda J^T)^k v .
+
+    Damping 1 are the first terms of the series of :math:`(I - J^T)^{-1}`. A smaller one is for a J with eigenvalues
+    below -1, with which the plain series diverges. `phantom` differentiates as many steps and takes no fixed J.
 
     Args:
       terms: how many, at least 1.
+      damping: :math:`\lambda`, in (0, 1].
 
     Raises:
-      ValueError: if terms is below 1.
+      ValueError: if an argument is out of range.
 
-    Source: Geng et al. (2021), On Training Implicit Models, with damping 1.
+    Source: Geng et al. (2021), On Training Implicit Models, eq. 12.
 
     Example:
       >>> import jax.numpy as jnp
       >>> neumann(3).solve(lambda w: 0.5 * w, jnp.ones((1, 1)), 1e-6, 20)[0].tolist()  # 1 + 1 / 2 + 1 / 4
       [[1.75]]
     """
-    return Adjoint(lambda operator, v, tol, max_steps: linear.neumann(operator, v, terms=terms, tol=tol), exact=False)
+
+    def solve(operator: Linear, v: Array, tol: float, max_steps: int) -> tuple[Array, SolveInfo]:
+        return linear.neumann(operator, v, terms=terms, damping=damping, tol=tol)
+
+    return Adjoint(solve, exact=False)
 
 
 def one_step() -> Adjoint:
@@ -213,32 +223,6 @@ def one_step() -> Adjoint:
     return Adjoint(solve, exact=False)
 
 
-@checked(num_steps=at_least(1))
-def unrolled(num_steps: int = 20) -> Unrolled:
-    """Steps of the solver differentiated by autodiff, to any order and in both modes; memory grows with the steps.
-
-    ``max_steps`` does not count here, and ``tol`` only decides which examples count as converged.
-
-    Args:
-      num_steps: of the solver, at least 1.
-
-    Raises:
-      ValueError: if num_steps is below 1.
-
-    Source: Xie et al. (2021), Section 4.2; K = 20 in Section 5.
-
-    Example:
-      >>> import jax, jax.numpy as jnp, unroll_jax
-      >>> def fixed_point(slope):
-      ...     return unroll_jax.equilibrium(
-      ...         lambda slope, z, x: slope * z + 1.0, slope, jnp.zeros(()), adjoint=unrolled(50), batch_ndim=0
-      ...     )[0]
-      >>> round(float(jax.grad(fixed_point)(0.5)), 3)  # of 1 / (1 - slope)
-      4.0
-    """
-    return Unrolled(num_steps)
-
-
 #: Ways to the gradient of `equilibrium` by name; each entry is a factory whose options have defaults.
 ADJOINTS: dict[str, Callable[..., Adjoint | Unrolled]] = {
     "conjugate_gradient": conjugate_gradient,
@@ -250,6 +234,8 @@ ADJOINTS: dict[str, Callable[..., Adjoint | Unrolled]] = {
     "neumann": neumann,
     "one_step": one_step,
     "unrolled": unrolled,
+    "phantom": phantom,
+    "reversible": reversible,
     "jaxopt_normal_cg": lambda: jaxopt_adjoint("normal_cg"),
     "jaxopt_cg": lambda: jaxopt_adjoint("cg"),
     "jaxopt_gmres": lambda: jaxopt_adjoint("gmres"),

@@ -16,10 +16,16 @@ from unroll_jax.fixed_point.opened import open_step
 from unroll_jax.fixed_point.plan import Plan, System, begin, choose, probed
 from unroll_jax.fixed_point.problem import Adjoint, Limits, SolveInfo, Solver, Unrolled
 from unroll_jax.fixed_point.reports import call_site
+from unroll_jax.fixed_point.reversible_iteration import run_reversible
 from unroll_jax.steps import full_precision
 
 __all__ = ["EquilibriumInfo", "equilibrium"]
 
+UNROLLED_REPORTS = {
+    "solver": ("unrolled ", "raise num_steps"),
+    "phantom": ("", "raise max_steps or tol"),
+    "reversible": ("reversible ", "raise num_steps"),
+}
 LEAST_ADJOINT_STEPS = 200  # products with J^T are cheap next to Newton steps, for which a cap of a few is enough
 
 
@@ -120,8 +126,8 @@ def equilibrium(
         with a symmetric Jacobian (`opteq_conv`), else "picard_anderson". Solvers and adjoints that need a symmetric
         Jacobian probe for it, at two products; without it, examples count as failed.
       adjoint: a name of `ADJOINTS`, an `Adjoint`, or ``unrolled(k)``: then k steps of the solver, differentiated by
-        autodiff. None is conjugate gradients for a factored or symmetric layer, in the small space of the former, else
-        "neumann_gcr".
+        autodiff; `phantom` and `reversible` differentiate steps too. None is conjugate gradients for a factored or
+        symmetric layer, in the small space of the former, else "neumann_gcr".
       tol: relative tolerance of the forward solve, |f(z) - z| <= atol + tol |f(z)| for every example. An example that
         cannot get there for round-off counts as converged, with its own status.
       max_steps: cap of the forward solve; of Newton steps where there are such.
@@ -172,8 +178,9 @@ def equilibrium(
         raise ValueError('probe needs the reverse mode: drop it, or forward_mode and adjoint="unrolled"')
     limits, reporting = Limits(tol, atol, max_steps), Reporting(on_failure, tol, call_site())
     if isinstance(plan.adjoint, Unrolled):
-        y, info = _unrolled(plan, plan.adjoint, system, limits)
-        y, info = report_outcome((y, info), info, "unrolled equilibrium", f"raise num_steps{system.hint}", reporting)
+        y, info = _unrolled(plan, plan.adjoint, system, limits, reporting)
+        name, advice = UNROLLED_REPORTS[plan.adjoint.kind]
+        y, info = report_outcome((y, info), info, f"{name}equilibrium", f"{advice}{system.hint}", reporting)
     else:
         cap = adjoint_max_steps or max(max_steps, LEAST_ADJOINT_STEPS)
         backward = Backward(
@@ -200,14 +207,23 @@ def _implicit(
     return y, step_info(solution, jax.lax.stop_gradient(y), limits, system.epsilon), solution.z
 
 
-def _unrolled(plan: Plan, adjoint: Unrolled, system: System, limits: Limits) -> tuple[Array, SolveInfo]:
-    """The last state of a fixed number of steps, differentiated by autodiff, and how the solve ended."""
+def _unrolled(
+    plan: Plan, adjoint: Unrolled, system: System, limits: Limits, reporting: Reporting
+) -> tuple[Array, SolveInfo]:
+    """The last state of a fixed number of differentiated steps, and how the solve ended."""
     assert plan.unroll is not None
     tol, atol, _ = limits
-    rows, operands, epsilon = system.rows, system.operands, system.epsilon
-    problem = as_problem(rows, operands, epsilon)
-    y, info = unroll_solver(problem, plan.start, plan.unroll, num_steps=adjoint.num_steps, tol=tol, atol=atol or 0.0)
-    return y, probed(plan.unroll, as_problem(rows, jax.lax.stop_gradient(operands), epsilon), y, info)
+    rows, operands, epsilon, count = system.rows, system.operands, system.epsilon, adjoint.num_steps
+    if adjoint.kind == "reversible":
+        options = {"num_steps": count, "share": adjoint.share, "epsilon": epsilon, "reporting": reporting}
+        return run_reversible(rows, operands, plan.start, **options)
+    moving, fixed = (as_problem(rows, o, epsilon) for o in (operands, jax.lax.stop_gradient(operands)))
+    if adjoint.kind == "phantom":
+        solution = jax.lax.stop_gradient(plan.solve(fixed, plan.start, limits))
+        y, _ = unroll_solver(moving, solution.z, plan.unroll, num_steps=count, tol=tol)
+        return y, step_info(solution, fixed.apply(solution.z), limits, epsilon)
+    y, info = unroll_solver(moving, plan.start, plan.unroll, num_steps=count, tol=tol, atol=atol or 0.0)
+    return y, probed(plan.unroll, fixed, y, info)
 
 
 def _shaped(info: SolveInfo, batch: tuple[Any, ...]) -> EquilibriumInfo:

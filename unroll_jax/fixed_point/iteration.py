@@ -21,7 +21,7 @@ from unroll_jax.fixed_point.progress import (
     relative,
 )
 
-__all__ = ["run", "unroll_solver"]
+__all__ = ["run", "solver_states", "unroll_solver"]
 
 
 class _Carry(NamedTuple):
@@ -148,6 +148,29 @@ def unroll_solver(
     """
     if not solver.unrollable:
         raise ValueError('adjoint="unrolled" needs a solver whose steps can be differentiated, such as "picard"')
+    body, begin = _recorded(problem, z, solver, atol / tol)
+    (z, _, _), residuals = jax.lax.scan(body, begin, jnp.arange(num_steps, dtype=jnp.int32))
+    steps = jnp.full(z.shape[0], num_steps, jnp.int32)
+    idle = num_steps - 1 - jnp.argmin(residuals, axis=0) >= IDLE_AT_THE_CAP
+    return z, judge(residuals[-1], steps, tol, problem.epsilon, idle)
+
+
+def solver_states(
+    problem: Problem, z: Float[Array, "b m"], solver: Solver, numbers: tuple[int, ...]
+) -> Float[Array, "k b m"]:
+    """The states after each of the increasing ``numbers`` of steps from z; no row ends before."""
+    body, begin = _recorded(problem, z, solver, 0.0)
+
+    def segment(carry: Any, ends: tuple[Array, Array]) -> tuple[Any, Array]:
+        carry = jax.lax.fori_loop(*ends, lambda count, carry: body(carry, count)[0], carry)
+        return carry, carry[0]
+
+    ends = jnp.asarray(numbers, jnp.int32)
+    return jax.lax.scan(segment, begin, (jnp.concatenate([jnp.zeros_like(ends[:1]), ends[:-1]]), ends))[1]
+
+
+def _recorded(problem: Problem, z: Array, solver: Solver, offset: float) -> tuple[Callable[..., Any], Any]:
+    """A step ``(carry, number) -> (carry, residual)`` of the solver for all rows, and the first carry, z and others."""
     going = jnp.ones(z.shape[0], bool)
 
     def body(carry: tuple[Array, Any, Array], count: Array) -> tuple[tuple[Array, Any, Array], Array]:
@@ -155,15 +178,11 @@ def unroll_solver(
         fz = problem.apply(z)
         step, size = jax.lax.stop_gradient((norm(fz - z), norm(fz)))
         reach = extend(reach, step, first=count == 0)
-        residual = relative(step, size, reach, problem.epsilon, atol / tol)
+        residual = relative(step, size, reach, problem.epsilon, offset)
         z, memory = solver.update(problem, Point(z, fz, residual, going, count), memory)
         return (z, memory, reach), residual
 
-    begin = (z, solver.init(z), jax.lax.stop_gradient(norm(z)))
-    (z, _, _), residuals = jax.lax.scan(body, begin, jnp.arange(num_steps, dtype=jnp.int32))
-    steps = jnp.full(z.shape[0], num_steps, jnp.int32)
-    idle = num_steps - 1 - jnp.argmin(residuals, axis=0) >= IDLE_AT_THE_CAP
-    return z, judge(residuals[-1], steps, tol, problem.epsilon, idle)
+    return body, (z, solver.init(z), jax.lax.stop_gradient(norm(z)))
 
 
 def _run_whole(

@@ -1,6 +1,6 @@
 """Linear systems w - A w = v solved for many examples at once, each row stopping by itself."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -35,10 +35,14 @@ def conjugate_gradient(
 
 
 def neumann(
-    operator: Linear, v: Float[Array, "b m"], *, terms: int, tol: float
+    operator: Linear, v: Float[Array, "b m"], *, terms: int, tol: float, damping: float = 1.0
 ) -> tuple[Float[Array, "b m"], SolveInfo]:
-    """w = sum_{k < terms} A^k v: the series cut off, exact in the limit where A contracts."""
-    w = jax.lax.fori_loop(0, terms - 1, lambda _, w: v + operator(w), v)
+    """w = d sum_{k < terms} ((1 - d) I + d A)^k v, d the damping: exact in the limit where that map contracts."""
+
+    def add(_: Any, w: Array) -> Array:
+        return v + operator(w) if damping == 1.0 else (1.0 - damping) * w + damping * (v + operator(w))
+
+    w = jax.lax.fori_loop(0, terms - 1, add, damping * v)
     return w, linear_info(operator, v, w, jnp.full(v.shape[0], terms - 1, jnp.int32), tol)
 
 

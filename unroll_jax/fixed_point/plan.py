@@ -28,7 +28,7 @@ from unroll_jax.fixed_point.problem import (
     filled,
     flatten,
 )
-from unroll_jax.fixed_point.solvers import resolve_solver
+from unroll_jax.fixed_point.solvers import damped, resolve_solver
 from unroll_jax.steps import check_state, settle
 
 __all__ = ["Plan", "System", "begin", "begin_step", "check_layer", "choose", "close_step", "probed"]
@@ -71,7 +71,7 @@ class Plan(NamedTuple):
     Attributes:
       start: the initial state, sharded as the input is where the layer is factored.
       solve: ``(problem, start, limits) -> Solution``.
-      unroll: the solver whose steps are unrolled, if the adjoint is `Unrolled`.
+      unroll: the solver whose steps are differentiated, if the adjoint is `Unrolled`.
       adjoint: the linear solver of the backward pass, or `Unrolled`.
       structured: the backward solve in the space of a factored layer, see `Backward`.
     """
@@ -94,11 +94,11 @@ def choose(
     """Returns the solver and adjoint given, or the defaults of the layer, see `equilibrium`."""
     defaults = SYMMETRIC if isinstance(descent, Descent) and descent.symmetric else GENERAL
     backward = resolve_adjoint(adjoint or defaults[1])
-    unroll = resolve_solver(solver or UNROLLED) if isinstance(backward, Unrolled) else None
+    unroll = _unrolled_solver(backward, solver) if isinstance(backward, Unrolled) else None
     either = solver is None or adjoint is None
     factored = factored_form(descent, params, system.y0, x, system.start) if either else None
     if factored is None:
-        forward = unroll or resolve_solver(solver or defaults[0])
+        forward = resolve_solver(solver or defaults[0])
         return Plan(system.start, functools.partial(iterated, forward), unroll, backward, None)
     start = system.start + filled(factored.offset, 0.0)[:, None]
     structured = functools.partial(factored_adjoint, factored) if adjoint is None else None
@@ -106,6 +106,13 @@ def choose(
         return Plan(start, functools.partial(factored_forward, factored), unroll, backward, structured)
     forward = functools.partial(iterated, resolve_solver(solver), layer=factored)
     return Plan(start, forward, unroll, backward, structured)
+
+
+def _unrolled_solver(adjoint: Unrolled, solver: str | Solver | None) -> Solver:
+    """The solver whose steps are differentiated."""
+    if adjoint.kind == "reversible" and solver not in (None, UNROLLED):
+        raise ValueError(f"solver must be None with a reversible adjoint, which is an iteration, got {solver!r}")
+    return resolve_solver(solver or UNROLLED) if adjoint.kind == "solver" else damped(adjoint.share)
 
 
 def iterated(

@@ -202,15 +202,22 @@ class Adjoint(NamedTuple):
 
 
 class Unrolled(NamedTuple):
-    """No adjoint system: ``num_steps`` steps of the solver in a scan, differentiated by autodiff.
+    """No adjoint system: steps that are differentiated themselves, see `unrolled`, `phantom` and `reversible`.
+
+    Attributes:
+      num_steps: how many.
+      share: of f(z) in each step, where ``kind`` is not "solver".
+      kind: "solver", steps of the solver from the start; "phantom", damped steps from the solution; "reversible".
 
     Example:
       >>> from unroll_jax.fixed_point import unrolled
-      >>> unrolled(5)
-      Unrolled(num_steps=5)
+      >>> unrolled(5).num_steps
+      5
     """
 
     num_steps: int
+    share: float = 1.0
+    kind: str = "solver"
 
 
 def flatten(tree: Any, batch_ndim: int) -> tuple[Float[Array, "b m"], Callable[[Array], Any]]:
