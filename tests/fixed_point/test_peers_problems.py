@@ -5,6 +5,8 @@ test_fixed_point with helpers.py. TorchDEQ has no tests of solvers; its problem 
 jaxopt's dense and least-squares linear solvers and its mixing frequency, which have no counterpart here.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -216,9 +218,15 @@ def test_a_problem_of_a_peer_is_solved_to_its_tolerance(name):
     step, params, start, options, solution, tolerance = PROBLEMS[name]
     options = {"batch_ndim": 0, "on_failure": "accept", **options}
     x = options.pop("x", None)
-    z, info = uj.equilibrium(step, params, start, x, **options)
-    solution = step(params, z, x) if solution is None else solution
-    assert bool(info.converged.all())
+
+    @jax.jit
+    def solve(params, start, x):
+        z, info = uj.equilibrium(step, params, start, x, **options)
+        return z, info.converged, step(params, z, x)
+
+    z, converged, stepped = solve(params, start, x)
+    solution = stepped if solution is None else solution
+    assert bool(converged.all())
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=tolerance, rtol=tolerance), z, solution)
 
 
@@ -238,21 +246,27 @@ def test_a_gradient_of_a_peers_problem_is_that_of_unrolled_steps(name, solver):
             uj.equilibrium(step, params, start, solver=solver, batch_ndim=0, tol=1e-6)[0] * WEIGHTS[: start.size]
         )
 
-    def unrolled(params):
-        return jnp.sum(
-            jax.lax.scan(lambda z, _: (step(params, z, None), None), start, length=80)[0] * WEIGHTS[: start.size]
-        )
-
-    got, expected = (jax.jit(jax.grad(way))(params) for way in (solved, unrolled))
+    got, expected = jax.jit(jax.grad(solved))(params), of_unrolled(name)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-3, rtol=1e-3), got, expected)
+
+
+@functools.cache
+def of_unrolled(name):
+    step, params, start = GRADIENTS[name]
+
+    def unrolled(params):
+        last, _ = jax.lax.scan(lambda z, _: (step(params, z, None), None), start, length=80)
+        return jnp.sum(last * WEIGHTS[: start.size])
+
+    return jax.jit(jax.grad(unrolled))(params)
 
 
 @pytest.mark.parametrize("name", ["plain", "Anderson", "Broyden"])
 def test_the_gradient_of_jaxopts_cosine_is_the_closed_form(name):
     """dz / dtheta = 1 / (1 + sin z)."""
     step, theta, start, options, solution, _ = PROBLEMS[f"jaxopt: cosine, {name}"]
-    got = jax.grad(lambda theta: jnp.sum(uj.equilibrium(step, theta, start, batch_ndim=0, **options)[0]))(theta)
-    np.testing.assert_allclose(got, 1.0 / (1.0 + jnp.sin(solution)), rtol=1e-2)
+    total = lambda theta: jnp.sum(uj.equilibrium(step, theta, start, batch_ndim=0, **options)[0])  # noqa: E731
+    np.testing.assert_allclose(jax.jit(jax.grad(total))(theta), 1.0 / (1.0 + np.sin(solution)), rtol=1e-2)
 
 
 WEIGHTS = jnp.linspace(0.5, 1.5, 200)
@@ -272,11 +286,12 @@ SYSTEM = np.random.RandomState(0).randn(5, 5)
     ids=["bicgstab", "gmres", "both", "gmres, ridge", "bicgstab, ridge", "cg, ridge"],
 )
 def test_a_linear_system_of_jaxopt_is_solved(adjoint, matrix):
-    matrix, right = jnp.asarray(matrix, jnp.float32), jnp.asarray(np.random.RandomState(1).randn(5), jnp.float32)
-    solve = fp.ADJOINTS[adjoint]().solve
-    w, info = solve(lambda w: w - w @ matrix.T, right[None] / jnp.linalg.norm(right), 1e-6, 200)
+    matrix, right = np.float32(matrix), np.float32(np.random.RandomState(1).randn(5))
+    size = np.linalg.norm(right)
+    solve = jax.jit(lambda right: fp.ADJOINTS[adjoint]().solve(lambda w: w - w @ matrix.T, right, 1e-6, 200))
+    w, info = solve(right[None] / size)
     assert float(info.residual[0]) < 1e-5
-    np.testing.assert_allclose(w[0] * jnp.linalg.norm(right), np.linalg.solve(matrix, right), rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(w[0] * size, np.linalg.solve(matrix, right), rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("forward_mode", [False, True])
@@ -296,5 +311,6 @@ def test_the_ridge_of_jaxopts_implicit_differentiation(has_aux, forward_mode):
     )
     take = (lambda result: result[0]) if has_aux else (lambda result: result)
     jacobian = jax.jacfwd if forward_mode else jax.jacrev
-    got = jacobian(lambda weight: take(solve(weight, jnp.zeros(3))))(5.0)
-    np.testing.assert_allclose(got, jax.jacfwd(closed)(5.0), atol=1e-4)
+    slope = jacobian(lambda weight: take(solve(weight, jnp.zeros(3))))
+    got, expected = jax.jit(lambda weight: (slope(weight), jax.jacfwd(closed)(weight)))(5.0)
+    np.testing.assert_allclose(got, expected, atol=1e-4)
