@@ -103,7 +103,7 @@ site: $(STAMP)
 	$(PY) -m sphinx --builder html --conf-dir docs --fail-on-warning --keep-going --quiet . build/site
 
 docs: site
-	$(PY) $(PYTEST) tests/test_docs.py tests/test_public_api.py tests/test_structure.py -k docs $(ARGS)
+	$(PY) $(PYTEST) tests/test_docs.py tests/test_examples.py tests/test_structure.py -k docs $(ARGS)
 
 notebooks: $(STAMP)
 	$(PY) -m pytest --nbmake --overwrite --numprocesses 0 notebooks $(ARGS)
