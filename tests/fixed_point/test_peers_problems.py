@@ -35,9 +35,9 @@ def rotation():
     return jnp.asarray(scipy.linalg.block_diag(*blocks), jnp.float32)
 
 
-def midpoint(f, scale, z0=0.0, inside=1.0):
-    """A step of the implicit midpoint rule from 0, as a fixed point."""
-    return lambda params, z, x: z0 + scale * f(params, inside * z)
+def midpoint(f):
+    """A step of the implicit midpoint rule from 0, as a fixed point; in y, f or k by the scales in its params."""
+    return lambda params, z, x: params[1] * f(params[0], params[2] * z)
 
 
 def robertson(k, y):
@@ -51,6 +51,8 @@ def heat(const, y, x):
     return const * (start + 0.5 * ((1.0 - y) * y + (1.0 - start) * start))
 
 
+MIDPOINT = {"y": (1 / 16, 0.5), "f": (1.0, 1 / 16)}  # that in k is the one in f where f is linear
+STIFF = {"y": (1e-8, 0.5), "f": (1.0, 1e-8), "k": (1e-8, 1.0)}
 DECAY, START = jnp.array([0.9, 0.99, 0.999]), jnp.array([1.0, 0.4, -0.2])
 THETA = jnp.array([0.0, jnp.pi / 2])
 HALVES = {"a": jnp.full((3, 2, 4), 0.5), "b": jnp.full(4, 0.5)}
@@ -65,6 +67,9 @@ def by_vector(step):
         return restore(step(params, flat, x))
 
     return advance
+
+
+LINEAR, ROBERTSONS = by_vector(midpoint(lambda A, v: A @ v)), midpoint(robertson)
 
 
 def on_leaves(function):
@@ -158,47 +163,14 @@ PROBLEMS = {
     "optimistix: exponential": (on_leaves(lambda v: jnp.exp(-v)), 1.0, HALVES, {}, None, 1e-4),
     "optimistix: network": (by_vector(network), NETWORK, HALVES, {}, None, 1e-4),
     "optimistix: heat equation": (heat, 1.0, jnp.ones(100), {"max_steps": 10_000}, None, 1e-4),
-    "optimistix: midpoint, linear, y": (
-        by_vector(midpoint(lambda A, v: A @ v, 1 / 16, inside=0.5)),
-        MATRIX,
-        HALVES,
-        {},
-        None,
-        1e-4,
-    ),
-    "optimistix: midpoint, linear, f": (
-        by_vector(midpoint(lambda A, v: A @ v, 1.0, inside=1 / 16)),
-        MATRIX,
-        HALVES,
-        {},
-        None,
-        1e-4,
-    ),
-    "optimistix: midpoint, linear, k": (
-        by_vector(midpoint(lambda A, v: A @ v, 1 / 16)),
-        MATRIX,
-        HALVES,
-        {},
-        None,
-        1e-4,
-    ),
-    "optimistix: midpoint, Robertson, y": (
-        midpoint(robertson, 1e-8, inside=0.5),
-        ROBERTSON,
-        jnp.ones(3),
-        {},
-        None,
-        1e-4,
-    ),
-    "optimistix: midpoint, Robertson, f": (
-        midpoint(robertson, 1.0, inside=1e-8),
-        ROBERTSON,
-        jnp.ones(3),
-        {},
-        None,
-        1e-4,
-    ),
-    "optimistix: midpoint, Robertson, k": (midpoint(robertson, 1e-8), ROBERTSON, jnp.ones(3), {}, None, 1e-4),
+    **{
+        f"optimistix: midpoint, linear, {name}": (LINEAR, (MATRIX, *scales), HALVES, {}, None, 1e-4)
+        for name, scales in MIDPOINT.items()
+    },
+    **{
+        f"optimistix: midpoint, Robertson, {name}": (ROBERTSONS, (ROBERTSON, *scales), jnp.ones(3), {}, None, 1e-4)
+        for name, scales in STIFF.items()
+    },
     **{
         f"torchdeq: tanh, {solver}": (
             lambda p, z, x: jnp.tanh(z @ p + x),
@@ -213,18 +185,22 @@ PROBLEMS = {
 }
 
 
+@functools.cache
+def solver_of(step, options):
+    @jax.jit
+    def solve(params, start, x):
+        z, info = uj.equilibrium(step, params, start, x, **{"batch_ndim": 0, "on_failure": "accept"} | dict(options))
+        return z, info.converged, step(params, z, x)
+
+    return solve
+
+
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_a_problem_of_a_peer_is_solved_to_its_tolerance(name):
     step, params, start, options, solution, tolerance = PROBLEMS[name]
-    options = {"batch_ndim": 0, "on_failure": "accept", **options}
+    options = dict(options)
     x = options.pop("x", None)
-
-    @jax.jit
-    def solve(params, start, x):
-        z, info = uj.equilibrium(step, params, start, x, **options)
-        return z, info.converged, step(params, z, x)
-
-    z, converged, stepped = solve(params, start, x)
+    z, converged, stepped = solver_of(step, tuple(options.items()))(params, start, x)
     solution = stepped if solution is None else solution
     assert bool(converged.all())
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=tolerance, rtol=tolerance), z, solution)
@@ -294,8 +270,7 @@ def test_a_linear_system_of_jaxopt_is_solved(adjoint, matrix):
     np.testing.assert_allclose(w[0] * size, np.linalg.solve(matrix, right), rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("forward_mode", [False, True])
-@pytest.mark.parametrize("has_aux", [False, True])
+@pytest.mark.parametrize(("has_aux", "forward_mode"), [(False, False), (True, True)])
 def test_the_ridge_of_jaxopts_implicit_differentiation(has_aux, forward_mode):
     draw = np.random.default_rng(0)
     X, y = (jnp.asarray(draw.normal(size=size), jnp.float32) for size in ((10, 3), 10))

@@ -12,7 +12,8 @@ import unroll_jax as uj
 pytestmark = pytest.mark.usefixtures("unchecked")  # NumPy arrays of any dtype, as users pass them
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 SLOW = [pytest.param(dtype, marks=pytest.mark.slow) for dtype in DTYPES if dtype != "float32"]
-NARROW = [pytest.param(dtype, marks=pytest.mark.slow) for dtype in ("float16", "bfloat16")]  # float64: conformance
+# float64 has a wider range, and conformance; bfloat16 has that of float32, in which it is computed (test_every_system).
+NARROW = [pytest.param("float16", marks=pytest.mark.slow)]
 MAGNITUDES = (1e-40, 1e-30, 1e-15, 1e-5, 1.0, 1e3, 1e15, 1e30)
 
 
