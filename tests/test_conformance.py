@@ -141,6 +141,7 @@ def test_an_example_does_not_depend_on_its_batch_and_step_and_energy_at_once_are
     chex.assert_trees_all_close(whole, at_once or whole, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.slow
 @every_system
 def test_grad_and_scan_work_and_known_values_step_as_traced_ones(name):
     descent, *arrays = draw(name, 0, (3,), "float32")

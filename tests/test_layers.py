@@ -61,6 +61,7 @@ def test_the_nnx_layer_has_the_gradient_of_the_unrolled_cell_and_diagnostics():
     assert bool(kept["equilibrium"].get_value()[0].converged.all())
 
 
+@pytest.mark.slow
 def test_dropout_of_the_nnx_layer_has_a_new_mask_at_each_call():
     layer = Equilibrium(Cell(0.5, nnx.Rngs(0)))
     first, second = layer(X), layer(X)

@@ -23,7 +23,9 @@ FURTHER = {
     "unit layer, conjugate": uj.unit_layer(DIM, activation="tanh", mu=1.5, skip=0.6),
     "dust, plain": uj.dust(DIM, ATOMS, form="plain", self_loops=False, attention_scale=0.5, attention_step_size=0.7),
 }
-every_system = pytest.mark.parametrize("name", [*uj.DESCENTS, *FURTHER])
+every_system = pytest.mark.parametrize(
+    "name", [*uj.DESCENTS, *(pytest.param(name, marks=pytest.mark.slow) for name in FURTHER)]
+)
 # Those of the further layers with a derivative that is not autodiff's: of pairs, heads, weights and radii.
 DIFFERENTIATED = ("attention, student", "heads, wide", "sweep, weights", "feedforward, spectrum", "transformer, norm")
 
@@ -86,6 +88,7 @@ def test_absent_tokens_neither_count_nor_move(name):
     np.testing.assert_array_equal(stepped[3:], blank(y)[3:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", uj.DESCENTS)
 def test_bfloat16_states_keep_their_dtype_and_are_computed_in_float32(name):
     layer, params, *arrays = drawn(name)

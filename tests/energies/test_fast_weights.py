@@ -91,6 +91,7 @@ def test_a_sequence_read_in_two_parts_is_the_sequence():
         np.testing.assert_allclose(got, expected, atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_the_equilibrium_of_fast_weights_is_what_a_mesa_layer_ends_at():
     q, k, v, _ = draw()
@@ -122,6 +123,7 @@ def test_a_system_that_is_not_solved_is_told_by_its_residual():
     assert np.max(residuals) > 1e-2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layer", [delta_rule, mesa])
 def test_memory_of_value_and_gradient_is_linear_in_the_sequence(layer):
     def temporaries(count):

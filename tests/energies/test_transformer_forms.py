@@ -13,7 +13,10 @@ from tests.energies.transformer_layers import DIM, FORMS, STEP, N, build, draw, 
 from unroll_jax.energies import AttentionParams, TransformerParams
 
 DRAWS = 1000
-every_form = pytest.mark.parametrize("form", FORMS)
+QUICK = ("plain", "norm", "rows")  # all others run in make test-rest
+every_form = pytest.mark.parametrize(
+    "form", [form if form in QUICK else pytest.param(form, marks=pytest.mark.slow) for form in FORMS]
+)
 
 
 def random_draws(form):

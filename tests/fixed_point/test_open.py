@@ -31,6 +31,7 @@ def unrolled(step, params):
     return jnp.sum(problems.unrolled(step, params, START, X, steps=60) ** 2)
 
 
+@pytest.mark.slow
 def test_an_equinox_module_with_functions_and_flags_is_params():
     def step(module, z, x):
         mlp, dropout = module
@@ -83,6 +84,7 @@ class Model(nn.Module):
         return self.solve(cell.apply, variables)
 
 
+@pytest.mark.slow
 def test_an_unbound_linen_submodule_is_a_step_under_grad_and_jit():
     variables = jax.jit(Model(solved).init)(jax.random.key(0), X)
     slopes = [jax.grad(lambda v, way=way: Model(way).apply(v, X)) for way in (solved, unrolled)]

@@ -17,7 +17,7 @@ from jax.flatten_util import ravel_pytree
 import unroll_jax as uj
 from unroll_jax import fixed_point as fp
 
-pytestmark = pytest.mark.usefixtures("unchecked")
+pytestmark = [pytest.mark.usefixtures("unchecked"), pytest.mark.slow]
 ROBERTSON = jnp.array([0.04, 3e7, 1e4])
 
 

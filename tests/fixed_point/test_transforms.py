@@ -95,7 +95,9 @@ SOLVES = {
 }
 
 
-@pytest.mark.parametrize("name", SOLVES)
+@pytest.mark.parametrize(
+    "name", ["a step", *(pytest.param(name, marks=pytest.mark.slow) for name in SOLVES if name != "a step")]
+)
 def test_values_and_gradients_are_exported_by_default_with_a_symbolic_batch(name):
     (batch,) = jax.export.symbolic_shape("batch")
     weight, x = 0.5 * jnp.eye(3), jnp.linspace(-1.0, 1.0, 12).reshape(4, 3)

@@ -119,6 +119,7 @@ def test_segments_do_not_see_each_other():
     assert bool((run(TOKENS)[:, :, :2] == run(TOKENS.at[:, 3].add(1))[:, :, :2]).all())
 
 
+@pytest.mark.slow
 def test_bfloat16_reads_out_in_float32():
     model = LoopedTransformer(CONFIG, dtype=jnp.bfloat16)
     both = lambda v: [m.apply(v, TOKENS, loops=2) for m in (model, LoopedTransformer(CONFIG))]  # noqa: E731
