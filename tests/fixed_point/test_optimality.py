@@ -1,6 +1,5 @@
 """Implicit gradients of any solver's result: against closed forms, autodiff of them, SciPy's results and jaxopt."""
 
-import functools
 import warnings
 
 import jax
@@ -31,6 +30,7 @@ def ridge_solution(weight, X=X, y=Y):
 
 
 ridge_loss_and_slope = jax.jit(jax.value_and_grad(ridge_loss, 1))
+OF_RIDGE = jax.jit(jax.grad(lambda weight, X: jnp.sum(ridge_solution(weight, X) ** 2), argnums=(0, 1)))
 
 
 def by_scipy(weight, w, X, y):
@@ -63,12 +63,7 @@ def test_any_solver_gets_the_gradient_of_the_closed_form(solver):
 
     gradient = jax.grad(loss, argnums=(0, 1))
     got = (gradient if solver is by_scipy else jax.jit(gradient))(0.1, jnp.asarray(X))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), got, of_the_closed_form())
-
-
-@functools.cache
-def of_the_closed_form():
-    return jax.jit(jax.grad(lambda weight, X: jnp.sum(ridge_solution(weight, X) ** 2), argnums=(0, 1)))(0.1, X)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), got, OF_RIDGE(0.1, X))
 
 
 @pytest.mark.slow
@@ -209,6 +204,10 @@ def by_data(params, x):
     return len(x[1]) / jnp.linalg.norm(x[0], 2) ** 2
 
 
+def by_sklearn(weight, z0, x):
+    return Lasso(alpha=float(weight), fit_intercept=False, tol=1e-14, max_iter=10_000).fit(*x).coef_
+
+
 FISTA = fp.accelerated_gradient(proximal=True)
 
 
@@ -228,19 +227,12 @@ def test_the_lasso_is_that_of_scikit_learn_and_has_its_gradient(solver):
     def solve(weight):
         return uj.equilibrium(layer, weight, jnp.zeros(5), (X, Y), solver=solver, tol=1e-10, max_steps=2000)[0]
 
-    expected = Lasso(alpha=0.1, fit_intercept=False, tol=1e-12, max_iter=10_000).fit(X, Y).coef_
     z, slope = jax.jit(lambda weight: (solve(weight), jax.grad(lambda w: jnp.sum(solve(w) ** 2))(weight)))(0.1)
-    np.testing.assert_allclose(z, expected, atol=1e-8)
-    difference = [
-        np.sum(Lasso(alpha=0.1 + e, fit_intercept=False, tol=1e-14, max_iter=10_000).fit(X, Y).coef_ ** 2)
-        for e in (1e-4, -1e-4)
-    ]
-    np.testing.assert_allclose(slope, (difference[0] - difference[1]) / 2e-4, rtol=1e-5)
-    wrapped = uj.implicit_argmin(
-        lambda weight, z, x: squares(weight, z, x),
-        prox=lambda weight, z, size: prox.lasso(z, weight, size),
-        step_size=0.5,
-    )(lambda weight, z0, x: Lasso(alpha=float(weight), fit_intercept=False, tol=1e-12, max_iter=10_000).fit(*x).coef_)
+    np.testing.assert_allclose(z, by_sklearn(0.1, None, (X, Y)), atol=1e-8)
+    above, below = (np.sum(by_sklearn(0.1 + e, None, (X, Y)) ** 2) for e in (1e-4, -1e-4))
+    np.testing.assert_allclose(slope, (above - below) / 2e-4, rtol=1e-5)
+    shrink = lambda weight, z, size: prox.lasso(z, weight, size)  # noqa: E731
+    wrapped = uj.implicit_argmin(squares, prox=shrink, step_size=0.5)(by_sklearn)
     of_sklearn = jax.grad(lambda weight: jnp.sum(wrapped(weight, jnp.zeros(5), (X, Y)) ** 2))(0.1)
     np.testing.assert_allclose(of_sklearn, slope, rtol=1e-5)
 
@@ -275,17 +267,8 @@ def test_the_dual_of_a_support_vector_machine_is_that_of_cvxpy_with_the_slope_of
     )
 
     def value(bound):
-        a, _ = uj.equilibrium(
-            layer,
-            bound,
-            jnp.zeros(30),
-            kernel,
-            solver=FISTA,
-            tol=1e-8,
-            max_steps=20_000,
-            adjoint_max_steps=2000,
-            adjoint_tol=1e-6,
-        )
+        options = {"solver": FISTA, "tol": 1e-8, "max_steps": 20_000, "adjoint_max_steps": 2000, "adjoint_tol": 1e-6}
+        a, _ = uj.equilibrium(layer, bound, jnp.zeros(30), kernel, **options)
         return dual(bound, a, kernel) * 30
 
     def direct(bound):
