@@ -135,9 +135,8 @@ def test_constraints_of_every_magnitude_are_those_of_float64(scale):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["attention", "opteq", "transformer", "multihead_attention"])
-def test_vmap_over_params_is_a_loop_over_them(name):
-    descent, y, x = uj.DESCENTS[name].example(jax.random.key(0), (2,))
+def test_vmap_over_params_is_a_loop_over_them():
+    descent, y, x = uj.DESCENTS["transformer"].example(jax.random.key(0), (2,))
     keys = jax.random.split(jax.random.key(1), 3)
     run = lambda key: uj.unroll(descent, descent.init(key), y, x, num_layers=2)[0]  # noqa: E731
     together, single = jax.jit(lambda keys: (jax.vmap(run)(keys), run(keys[1])))(keys)
