@@ -55,9 +55,10 @@ test-rest: $(STAMP)
 test-all: $(STAMP)
 	$(PY) $(PYTEST) $(ARGS)
 
+ORACLES = $(shell grep -rl --include="test_*.py" "mark.oracle" tests)
 test-oracles:
 	$(MAKE) install VENV=.venv-oracles EXTRAS=test,oracles PYTHON="$(OLDEST)"
-	.venv-oracles/bin/python $(PYTEST) -m oracle $(ARGS)
+	.venv-oracles/bin/python $(PYTEST) -m oracle $(ORACLES) $(ARGS)
 
 # The library alone: the application asks for newer versions of what it alone uses.
 LIBRARY := tests/test_conformance.py tests/energies tests/constrained tests/fixed_point tests/models
@@ -103,7 +104,7 @@ site: $(STAMP)
 	$(PY) -m sphinx --builder html --conf-dir docs --fail-on-warning --keep-going --quiet . build/site
 
 docs: site
-	$(PY) $(PYTEST) tests/test_docs.py tests/test_public_api.py tests/test_structure.py -k docs $(ARGS)
+	$(PY) $(PYTEST) tests/test_docs.py tests/test_examples.py tests/test_structure.py -k docs $(ARGS)
 
 notebooks: $(STAMP)
 	$(PY) -m pytest --nbmake --overwrite --numprocesses 0 notebooks $(ARGS)

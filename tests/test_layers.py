@@ -29,16 +29,17 @@ class Cell(nnx.Module):
 
 def test_the_linen_layer_has_the_gradient_of_the_unrolled_cell_and_one_mask():
     layer = linen.Equilibrium(LinenCell(), options={"tol": 1e-6}, rngs=("dropout",))
-    variables = layer.init(jax.random.key(0), X)
+    variables = jax.jit(layer.init)(jax.random.key(0), X)
 
     def unrolled(variables):
         cell = {"params": variables["params"]["cell"]}
         return jnp.sum(jax.lax.fori_loop(0, 40, lambda _, z: LinenCell().apply(cell, z, X), 0.0 * X) ** 2)
 
     got = jax.jit(jax.grad(lambda v: jnp.sum(layer.apply(v, X) ** 2)))(variables)
-    expected = jax.jacfwd(unrolled)(variables)
+    expected = jax.jit(jax.jacfwd(unrolled))(variables)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), got, expected)
-    z, state = layer.apply(variables, X, rngs={"dropout": jax.random.key(1)}, mutable="intermediates")
+    run = lambda v: layer.apply(v, X, rngs={"dropout": jax.random.key(1)}, mutable="intermediates")  # noqa: E731
+    z, state = jax.jit(run)(variables)
     assert bool(state["intermediates"]["equilibrium"][0].converged.all())
     assert bool((z == 0.0).any())
 
@@ -60,6 +61,7 @@ def test_the_nnx_layer_has_the_gradient_of_the_unrolled_cell_and_diagnostics():
     assert bool(kept["equilibrium"].get_value()[0].converged.all())
 
 
+@pytest.mark.slow
 def test_dropout_of_the_nnx_layer_has_a_new_mask_at_each_call():
     layer = Equilibrium(Cell(0.5, nnx.Rngs(0)))
     first, second = layer(X), layer(X)

@@ -15,7 +15,7 @@ from unroll_jax.energies.equilibrium.opteq_objective import deep_opteq_objective
 from unroll_jax.energies.equilibrium.regularisers import absolute, half_square, regularised
 from unroll_jax.fixed_point.implicit import equilibrium
 
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.slow]
 EXACT = {"atol": 1e-8, "rtol": 0.0}
 TIGHT = {"tol_gap_abs": 1e-13, "tol_gap_rel": 1e-13, "tol_feas": 1e-13}  # of the convex solver
 

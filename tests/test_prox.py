@@ -141,6 +141,8 @@ SETS = {
 }
 
 
+@pytest.mark.slow
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SETS)
 def test_the_projections_of_optax_that_our_docs_name_are_those_of_jaxopt(name):
     project, theirs, constraints = SETS[name]

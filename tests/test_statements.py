@@ -13,6 +13,8 @@ import pytest
 
 from unroll_jax.energies import OptEqParams, deep_opteq, opteq
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "explanation" / "statements.md").read_text(encoding="utf-8")
 # The numbered statements in print, without definitions and assumptions, which are conditions of the others.

@@ -15,28 +15,26 @@ matplotlib.use("agg")
 
 @pytest.fixture(scope="module")
 def records():
-    layer, tokens = attention(), jax.random.normal(jax.random.key(0), (8, 5, 3))
+    layer, tokens = attention(), np.random.default_rng(0).normal(size=(8, 5, 3)).astype("float32")
     params = layer.init(jax.random.key(1))
     rising = layer._replace(
         step=lambda params, y, x=None: jnp.where(jnp.arange(8)[:, None, None] < 2, 1.2 * y, 0.9 * y)
     )
     energies = [feedforward(3, step_size=0.1).energy, feedforward(3, step_size=0.2).energy]
-    weights = feedforward(3).init(jax.random.key(2))
-    return {
-        "trace": unroll(layer, params, tokens, num_layers=12)[1],
-        "one": unroll(layer, params, tokens[0], num_layers=2)[1],
-        "descends": certify(layer, params, tokens, num_layers=12),
-        "rises": certify(rising, params, tokens, num_layers=6),
-        "alternating": certify_alternating(
-            *energies,
-            weights,
-            tokens,
-            smoothness_f=2.0,
-            smoothness_g=2.0,
-            f_step_size=0.1,
-            g_step_size=0.1,
-            num_layers=3,
-        ),
+    weights = jax.jit(feedforward(3).init)(jax.random.key(2))
+    sizes = {"smoothness_f": 2.0, "smoothness_g": 2.0, "f_step_size": 0.1, "g_step_size": 0.1}
+
+    @jax.jit
+    def run(tokens):
+        return {
+            "trace": unroll(layer, params, tokens, num_layers=12)[1],
+            "one": unroll(layer, params, tokens[0], num_layers=2)[1],
+            "descends": certify(layer, params, tokens, num_layers=12),
+            "rises": certify(rising, params, tokens, num_layers=6),
+            "alternating": certify_alternating(*energies, weights, tokens, **sizes, num_layers=3),
+        }
+
+    return run(tokens) | {
         "report": feasibility_report(
             jnp.array([[4.0, 2.0, 1.9], [2.0, 2.0, 1.0]]), jnp.array([0.25, 0.0]), descent_constraints(0.3)
         ),

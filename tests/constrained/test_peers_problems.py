@@ -20,6 +20,8 @@ import pytest
 import unroll_jax as uj
 from unroll_jax.constrained import ORDERS, growing_penalty, switching_objective, take_rows
 
+pytestmark = pytest.mark.slow
+
 VARIANTS = ("equal", "equal split", "at_most", "at_most split")
 KINDS = {name: name.split()[0] for name in VARIANTS}
 CASES = list(itertools.product((5, 10), (0, 1)))  # widths, seeds

@@ -1,4 +1,6 @@
 import itertools
+import re
+import tarfile
 from collections import Counter
 
 import numpy as np
@@ -121,14 +123,20 @@ def test_images_are_prepared_once_per_share_and_afresh_when_originals_change(fol
 
 @pytest.mark.data
 @pytest.mark.slow
-def test_the_cifar10_archive_of_jpegs_is_read_whole(real_data, folder):
-    data = folder(real_data / "cifar10" / "cifar10_images.tar.gz")
-    assert [data.num_examples(split) for split in SPLITS] == [45_000, 5_000, 10_000]
+def test_the_cifar10_archive_of_jpegs_is_read(real_data, folder, tmp_path):
+    """A fifth of it: the number in a file's name ends with 0 or 5."""
+    root = tmp_path / "cifar10.tar"
+    with tarfile.open(real_data / "cifar10" / "cifar10_images.tar.gz") as whole, tarfile.open(root, "w") as some:
+        for member in whole:
+            if member.isfile() and re.search(r"[05]\.\w+$", member.name):
+                some.addfile(member, whole.extractfile(member))
+    data = folder(root)
+    assert [data.num_examples(split) for split in SPLITS] == [9_000, 1_000, 2_000]
     assert data.shape == (32, 32, 3)
     assert data.class_names[::9] == ("airplane", "truck")
-    for split, count in zip(SPLITS, (4500, 500, 1000), strict=True):
+    for split, count in zip(SPLITS, (900, 100, 200), strict=True):
         labels = np.concatenate([batch.labels for batch in data.examples(split, batch_size=1000)])
         assert np.bincount(labels).tolist() == [count] * 10
     # Published for the binaries: mean 0.4914, 0.4822, 0.4465, std 0.2470, 0.2435, 0.2616.
-    np.testing.assert_allclose(data.mean, [0.4914, 0.4822, 0.4465], atol=2e-3)
-    np.testing.assert_allclose(data.std, [0.2470, 0.2435, 0.2616], atol=3e-3)
+    np.testing.assert_allclose(data.mean, [0.4914, 0.4822, 0.4465], atol=6e-3)
+    np.testing.assert_allclose(data.std, [0.2470, 0.2435, 0.2616], atol=6e-3)

@@ -12,10 +12,9 @@ N, K, V = 37, 5, 3
 
 
 def draw(count=N, batch=(2,)):
-    keys = jax.random.split(jax.random.key(0), 4)
-    q, k = (jax.random.normal(key, (*batch, count, K)) for key in keys[:2])
-    v, b = jax.random.normal(keys[2], (*batch, count, V)), jax.random.uniform(keys[3], (*batch, count)) / K
-    return q, k, v, b
+    rng, dtype = np.random.default_rng(0), jnp.result_type(float)
+    q, k, v = (rng.normal(size=(*batch, count, width)) for width in (K, K, V))
+    return tuple(jnp.asarray(array, dtype) for array in (q, k, v, rng.uniform(size=(*batch, count)) / K))
 
 
 def delta_reference(q, k, v, b, form, W):
@@ -32,7 +31,7 @@ def delta_reference(q, k, v, b, form, W):
 @pytest.mark.parametrize(("chunk_size", "batch"), [(1, ()), (8, (2,)), (64, (2, 1))])
 def test_the_delta_rule_in_chunks_is_the_loop(form, chunk_size, batch):
     q, k, v, b = draw(batch=batch)
-    W = jax.random.normal(jax.random.key(5), (*batch, V, K))
+    W = np.random.default_rng(5).normal(size=(*batch, V, K))
     outputs, end = jax.jit(lambda *arrays, state: delta_rule(*arrays, form=form, chunk_size=chunk_size, state=state))(
         q, k, v, b, state=W
     )
@@ -48,11 +47,18 @@ def test_the_delta_rule_in_chunks_is_the_loop(form, chunk_size, batch):
 @pytest.mark.usefixtures("x64")
 def test_one_pair_of_the_delta_rule_is_a_step_of_fast_weights():
     q, k, v, _ = draw(count=1)
-    pair, W = jnp.concatenate([k, v], axis=-1), jax.random.normal(jax.random.key(5), (2, V, K))
-    for form, step_size in (("gradient", 0.7), ("proximal", 2.0)):
-        stepped = fast_weights(K, V, form=form, step_size=step_size).step(None, W, pair)
-        rate = step_size / jnp.sum(k**2, axis=-1) if form == "gradient" else jnp.full((2, 1), step_size)
-        _, end = delta_rule(q, k, v, rate, form=form, state=W)
+    pair, W = np.concatenate([k, v], axis=-1), np.random.default_rng(5).normal(size=(2, V, K))
+
+    @jax.jit
+    def both(q, k, v, pair, W):
+        results = []
+        for form, step_size in (("gradient", 0.7), ("proximal", 2.0)):
+            stepped = fast_weights(K, V, form=form, step_size=step_size).step(None, W, pair)
+            rate = step_size / jnp.sum(k**2, axis=-1) if form == "gradient" else jnp.full((2, 1), step_size)
+            results.append((stepped, delta_rule(q, k, v, rate, form=form, state=W)[1]))
+        return results
+
+    for stepped, end in both(q, k, v, pair, W):
         np.testing.assert_allclose(stepped, end, atol=1e-12)
 
 
@@ -72,26 +78,37 @@ def test_a_mesa_layer_is_ridge_regression_on_every_prefix(chunk_size):
 
 @pytest.mark.usefixtures("x64")
 def test_a_sequence_read_in_two_parts_is_the_sequence():
-    arrays = draw()
-    parts = [[array[:, :20] for array in arrays], [array[:, 20:] for array in arrays]]
-    whole = mesa(*arrays, tol=1e-12)
-    first = mesa(*parts[0], tol=1e-12)
-    second = mesa(*parts[1], tol=1e-12, state=first[1])
-    np.testing.assert_allclose(jnp.concatenate([first[0], second[0]], axis=1), whole[0], atol=1e-10)
-    start = delta_rule(*parts[0])
-    np.testing.assert_allclose(delta_rule(*parts[1], state=start[1])[1], delta_rule(*arrays)[1], atol=1e-12)
+    @jax.jit
+    def run(arrays):
+        parts = [[array[:, :20] for array in arrays], [array[:, 20:] for array in arrays]]
+        first = mesa(*parts[0], tol=1e-12)
+        second = mesa(*parts[1], tol=1e-12, state=first[1])
+        state = delta_rule(*parts[1], state=delta_rule(*parts[0])[1])[1]
+        whole = mesa(*arrays, tol=1e-12)[0], delta_rule(*arrays)[1]
+        return (jnp.concatenate([first[0], second[0]], axis=1), state), whole
+
+    for got, expected in zip(*run(draw()), strict=True):
+        np.testing.assert_allclose(got, expected, atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_the_equilibrium_of_fast_weights_is_what_a_mesa_layer_ends_at():
     q, k, v, _ = draw()
-    pairs = jnp.concatenate([k, v], axis=-1)
-    outputs, _, _ = mesa(q, k, v, jnp.ones(k.shape[:-1]), ridge=0.5, tol=1e-12)
-    for form in ("gradient", "proximal"):
-        layer = fast_weights(K, V, form=form, ridge=0.5)
-        W, info = equilibrium(layer, None, jnp.zeros((2, V, K)), pairs, tol=1e-10, max_steps=5000)
+
+    @jax.jit
+    def run(q, k, v):
+        pairs = jnp.concatenate([k, v], axis=-1)
+        layers = [fast_weights(K, V, form=form, ridge=0.5) for form in ("gradient", "proximal")]
+        equilibria = [
+            equilibrium(each, None, jnp.zeros((2, V, K)), pairs, tol=1e-10, max_steps=5000) for each in layers
+        ]
+        return mesa(q, k, v, jnp.ones(k.shape[:-1]), ridge=0.5, tol=1e-12)[0], equilibria
+
+    outputs, equilibria = run(q, k, v)
+    for W, info in equilibria:
         assert np.all(info.converged)
-        np.testing.assert_allclose(jnp.einsum("rvk,rk->rv", W, q[:, -1]), outputs[:, -1], atol=1e-7)
+        np.testing.assert_allclose(np.einsum("rvk,rk->rv", W, q[:, -1]), outputs[:, -1], atol=1e-7)
 
 
 @pytest.mark.usefixtures("x64")
@@ -106,6 +123,7 @@ def test_a_system_that_is_not_solved_is_told_by_its_residual():
     assert np.max(residuals) > 1e-2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layer", [delta_rule, mesa])
 def test_memory_of_value_and_gradient_is_linear_in_the_sequence(layer):
     def temporaries(count):

@@ -97,8 +97,11 @@ def curvatures(D, x, measurement=None):
     return jnp.sqrt(jnp.sum((x @ A.T) ** 2) / jnp.sum(layer.step(ListaParams(D), start, x) ** 2))
 
 
-@pytest.mark.parametrize("measured", [False, True])
-@pytest.mark.parametrize("shape", [(12, 9), (9, 12), (40, 9), (1, 5), (5, 1)], ids=str)
+@pytest.mark.parametrize(
+    ("shape", "measured"),
+    [((12, 9), True), ((9, 12), False), ((40, 9), False), ((1, 5), True), ((5, 1), False)],
+    ids=str,
+)
 def test_the_default_curvature_bounds_the_dictionary_from_above_by_little(shape, measured):
     """In float32, for dictionaries of any spread of singular values and any size; rounding apart."""
     rng = np.random.default_rng(21)

@@ -10,14 +10,13 @@ import pytest
 
 import unroll_jax as uj
 from tests.energies.transformer_layers import DIM, FORMS, STEP, N, build, draw, reference_layer
-from unroll_jax.descent import Anchor
 from unroll_jax.energies import AttentionParams, TransformerParams
 
 DRAWS = 1000
-WEIGHT = np.random.default_rng(4).normal(size=(N, DIM))
-LENGTHS = (3, 5, 1)  # of padded sequences
-PRESENT = np.arange(N) < np.array(LENGTHS)[:, None]
-every_form = pytest.mark.parametrize("form", FORMS)
+QUICK = ("plain", "norm", "rows")  # all others run in make test-rest
+every_form = pytest.mark.parametrize(
+    "form", [form if form in QUICK else pytest.param(form, marks=pytest.mark.slow) for form in FORMS]
+)
 
 
 def random_draws(form):
@@ -43,21 +42,14 @@ def measured(form):
     ridge = FORMS[form][0].get("ridge", 0.0)
 
     @jax.jit
-    def everything(point, other, direction, padded, draws):
-        params, y, anchor = padded
+    def everything(point, draws):
         return {
             "values": steps_and_energies(layer, parts, *point),
-            "derivatives": derivatives(layer, other, direction),
-            "padded": (layer.energy(params, y, anchor), layer.step(params, y, anchor)),
             # One at a time: decompositions of many matrices side by side can block each other, see test_transformer.
             "descents": jax.lax.map(functools.partial(descends, layer, parts, ridge), draws),
         }
 
-    params, y, x = draw(form)
-    stack = lambda leaf: np.where(PRESENT[..., None], leaf, np.nan)  # noqa: E731
-    padded = params, stack(y), Anchor(stack(x), jnp.asarray(PRESENT))
-    results = everything((params, y, x), draw(form, seed=1), along(form), padded, random_draws(form))
-    return jax.tree.map(np.asarray, results)
+    return jax.tree.map(np.asarray, everything(draw(form), random_draws(form)))
 
 
 def steps_and_energies(layer, parts, params, y, x):
@@ -71,12 +63,6 @@ def steps_and_energies(layer, parts, params, y, x):
         "parts": (parts.phi.prox(mixed, parts.step_size), sum(terms) + parts.phi.penalty(y)),
         "features": (parts.feedforward.step(params, y, x), y - STEP * slope),
     }
-
-
-def derivatives(layer, point, direction):
-    """Derivatives of the energy and of a weighted step: by every argument in reverse, along a direction in forward."""
-    both = lambda *p: jnp.stack([layer.energy(*p), jnp.sum(WEIGHT * layer.step(*p))])  # noqa: E731
-    return jax.jacrev(both, (0, 1, 2))(*point), jax.jvp(both, point, direction)[1]
 
 
 def descends(layer, parts, ridge, example):
@@ -101,12 +87,6 @@ def descends(layer, parts, ridge, example):
 
 def normalised(parts, params, y, x):
     return y if parts.layer_norm is None else parts.layer_norm.step(params, y, x)
-
-
-def along(form):
-    """A direction for derivatives."""
-    rng = np.random.default_rng(2)
-    return jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), draw(form))
 
 
 @pytest.mark.slow

@@ -29,9 +29,13 @@ def ridge_solution(weight, X=X, y=Y):
     return jnp.linalg.solve(X.T @ X / len(y) + weight * jnp.eye(5), X.T @ y / len(y))
 
 
+ridge_loss_and_slope = jax.jit(jax.value_and_grad(ridge_loss, 1))
+OF_RIDGE = jax.jit(jax.grad(lambda weight, X: jnp.sum(ridge_solution(weight, X) ** 2), argnums=(0, 1)))
+
+
 def by_scipy(weight, w, X, y):
     def value_and_slope(w):
-        return tuple(np.asarray(part, np.float64) for part in jax.value_and_grad(ridge_loss, 1)(weight, w, X, y))
+        return tuple(np.asarray(part, np.float64) for part in ridge_loss_and_slope(weight, w, X, y))
 
     options = {"gtol": 1e-10, "ftol": 1e-15}
     return scipy.optimize.minimize(value_and_slope, np.asarray(w), jac=True, method="L-BFGS-B", options=options).x
@@ -59,8 +63,7 @@ def test_any_solver_gets_the_gradient_of_the_closed_form(solver):
 
     gradient = jax.grad(loss, argnums=(0, 1))
     got = (gradient if solver is by_scipy else jax.jit(gradient))(0.1, jnp.asarray(X))
-    expected = jax.grad(lambda weight, X: jnp.sum(ridge_solution(weight, X) ** 2), argnums=(0, 1))(0.1, jnp.asarray(X))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), got, expected)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), got, OF_RIDGE(0.1, X))
 
 
 @pytest.mark.slow
@@ -75,9 +78,9 @@ def test_forward_mode_gives_tangents_and_second_derivatives():
     def closed(weight):
         return jnp.sum(ridge_solution(weight))
 
-    np.testing.assert_allclose(jax.jacfwd(total)(0.1), jax.grad(closed)(0.1), rtol=1e-8)
-    np.testing.assert_allclose(jax.grad(total)(0.1), jax.grad(closed)(0.1), rtol=1e-8)
-    np.testing.assert_allclose(jax.hessian(total)(0.1), jax.hessian(closed)(0.1), rtol=1e-8)
+    results = [[jax.jacfwd(f), jax.grad(f), jax.hessian(f)] for f in (total, closed)]
+    got, expected = jax.jit(lambda weight: [[slope(weight) for slope in slopes] for slopes in results])(0.1)
+    np.testing.assert_allclose(got, expected, rtol=1e-8)
 
 
 @pytest.mark.parametrize(("batch", "scale"), [((), 1e6), ((3,), 1e-6), ((2, 3), 1.0)])
@@ -86,12 +89,15 @@ def test_a_condition_of_any_scale_leaves_the_root_alone(batch, scale):
     def cubic(a, z0):
         return jax.lax.fori_loop(0, 30, lambda _, z: z - (z**3 + z - a) / (3.0 * z**2 + 1.0), z0)
 
-    a = jnp.linspace(-2.0, 3.0, int(np.prod(batch)) * 4).reshape(*batch, 4)
-    z, pull = jax.vjp(lambda a: cubic(a, jnp.zeros_like(a)), a)
-    np.testing.assert_array_equal(
-        z, jax.lax.fori_loop(0, 30, lambda _, z: z - (z**3 + z - a) / (3.0 * z**2 + 1.0), 0.0 * a)
-    )
-    np.testing.assert_allclose(pull(jnp.ones_like(a))[0], 1.0 / (3.0 * z**2 + 1.0), rtol=1e-8)
+    @jax.jit
+    def run(a):
+        z, pull = jax.vjp(lambda a: cubic(a, jnp.zeros_like(a)), a)
+        return z, pull(jnp.ones_like(a))[0]
+
+    a = np.linspace(-2.0, 3.0, int(np.prod(batch)) * 4).reshape(*batch, 4)
+    z, slope = run(a)
+    np.testing.assert_allclose(z**3 + z, a, rtol=1e-14, atol=1e-14)
+    np.testing.assert_allclose(slope, 1.0 / (3.0 * np.asarray(z) ** 2 + 1.0), rtol=1e-8)
 
 
 @pytest.mark.parametrize("adjoint", ["conjugate_gradient", "gmres", "anderson", fp.gmres(5)])
@@ -102,11 +108,11 @@ def test_adjoints_by_name_and_value_and_pytrees(adjoint):
         return {"u": matrix @ z["u"] - params, "v": z["v"] - x}
 
     solve = uj.implicit_root(optimality, adjoint=adjoint, adjoint_tol=1e-10)(
-        lambda params, z0, x: {"u": np.linalg.solve(matrix, params), "v": x}
+        lambda params, z0, x: {"u": jnp.linalg.solve(matrix, params), "v": x}
     )
     start = {"u": jnp.zeros(2), "v": jnp.zeros(3)}
     slope = jax.grad(lambda p, x: jnp.sum(solve(p, start, x)["u"]) + jnp.sum(solve(p, start, x)["v"] ** 2), (0, 1))
-    for_p, for_x = slope(jnp.ones(2), jnp.arange(3.0))
+    for_p, for_x = jax.jit(slope)(jnp.ones(2), jnp.arange(3.0))
     np.testing.assert_allclose(for_p, np.linalg.solve(matrix.T, np.ones(2)), rtol=1e-8)
     np.testing.assert_allclose(for_x, 2.0 * np.arange(3.0), rtol=1e-8)
 
@@ -118,7 +124,7 @@ def test_closed_over_values_aux_and_the_probe():
         assert aux == "two"
         return z
 
-    slope, probe = jax.grad(root, argnums=(0, 1))(4.0, fp.zero_probe())
+    slope, probe = jax.jit(jax.grad(root, argnums=(0, 1)))(4.0, fp.zero_probe())
     np.testing.assert_allclose(slope, 0.25, rtol=1e-6)
     assert float(probe.converged) == 1.0
 
@@ -198,6 +204,10 @@ def by_data(params, x):
     return len(x[1]) / jnp.linalg.norm(x[0], 2) ** 2
 
 
+def by_sklearn(weight, z0, x):
+    return Lasso(alpha=float(weight), fit_intercept=False, tol=1e-14, max_iter=10_000).fit(*x).coef_
+
+
 FISTA = fp.accelerated_gradient(proximal=True)
 
 
@@ -217,19 +227,12 @@ def test_the_lasso_is_that_of_scikit_learn_and_has_its_gradient(solver):
     def solve(weight):
         return uj.equilibrium(layer, weight, jnp.zeros(5), (X, Y), solver=solver, tol=1e-10, max_steps=2000)[0]
 
-    expected = Lasso(alpha=0.1, fit_intercept=False, tol=1e-12, max_iter=10_000).fit(X, Y).coef_
-    np.testing.assert_allclose(solve(0.1), expected, atol=1e-8)
-    slope = jax.grad(lambda weight: jnp.sum(solve(weight) ** 2))(0.1)
-    difference = [
-        np.sum(Lasso(alpha=0.1 + e, fit_intercept=False, tol=1e-14, max_iter=10_000).fit(X, Y).coef_ ** 2)
-        for e in (1e-4, -1e-4)
-    ]
-    np.testing.assert_allclose(slope, (difference[0] - difference[1]) / 2e-4, rtol=1e-5)
-    wrapped = uj.implicit_argmin(
-        lambda weight, z, x: squares(weight, z, x),
-        prox=lambda weight, z, size: prox.lasso(z, weight, size),
-        step_size=0.5,
-    )(lambda weight, z0, x: Lasso(alpha=float(weight), fit_intercept=False, tol=1e-12, max_iter=10_000).fit(*x).coef_)
+    z, slope = jax.jit(lambda weight: (solve(weight), jax.grad(lambda w: jnp.sum(solve(w) ** 2))(weight)))(0.1)
+    np.testing.assert_allclose(z, by_sklearn(0.1, None, (X, Y)), atol=1e-8)
+    above, below = (np.sum(by_sklearn(0.1 + e, None, (X, Y)) ** 2) for e in (1e-4, -1e-4))
+    np.testing.assert_allclose(slope, (above - below) / 2e-4, rtol=1e-5)
+    shrink = lambda weight, z, size: prox.lasso(z, weight, size)  # noqa: E731
+    wrapped = uj.implicit_argmin(squares, prox=shrink, step_size=0.5)(by_sklearn)
     of_sklearn = jax.grad(lambda weight: jnp.sum(wrapped(weight, jnp.zeros(5), (X, Y)) ** 2))(0.1)
     np.testing.assert_allclose(of_sklearn, slope, rtol=1e-5)
 
@@ -242,8 +245,8 @@ def test_nonnegative_least_squares_are_those_of_scipy():
     def solve(y):
         return uj.equilibrium(layer, None, jnp.zeros(5), (X, y), solver=FISTA, tol=1e-10, max_steps=2000)[0]
 
-    np.testing.assert_allclose(solve(Y), scipy.optimize.nnls(X, Y)[0], atol=1e-8)
-    got = jax.jacrev(solve)(jnp.asarray(Y))
+    z, got = jax.jit(lambda y: (solve(y), jax.jacrev(solve)(y)))(Y)
+    np.testing.assert_allclose(z, scipy.optimize.nnls(X, Y)[0], atol=1e-8)
     active = scipy.optimize.nnls(X, Y)[0] > 0.0
     expected = np.zeros((5, 30))
     expected[active] = np.linalg.pinv(X[:, active])
@@ -264,17 +267,8 @@ def test_the_dual_of_a_support_vector_machine_is_that_of_cvxpy_with_the_slope_of
     )
 
     def value(bound):
-        a, _ = uj.equilibrium(
-            layer,
-            bound,
-            jnp.zeros(30),
-            kernel,
-            solver=FISTA,
-            tol=1e-8,
-            max_steps=20_000,
-            adjoint_max_steps=2000,
-            adjoint_tol=1e-6,
-        )
+        options = {"solver": FISTA, "tol": 1e-8, "max_steps": 20_000, "adjoint_max_steps": 2000, "adjoint_tol": 1e-6}
+        a, _ = uj.equilibrium(layer, bound, jnp.zeros(30), kernel, **options)
         return dual(bound, a, kernel) * 30
 
     def direct(bound):
@@ -282,7 +276,7 @@ def test_the_dual_of_a_support_vector_machine_is_that_of_cvxpy_with_the_slope_of
         problem = cp.Minimize(cp.quad_form(a, cp.psd_wrap(np.asarray(kernel))) / 2 - cp.sum(a))
         return cp.Problem(problem, [a >= 0, a <= bound]).solve(solver=cp.CLARABEL)
 
-    got, slope = jax.value_and_grad(value)(0.1)
+    got, slope = jax.jit(jax.value_and_grad(value))(0.1)
     np.testing.assert_allclose(got, direct(0.1), rtol=1e-5)
     np.testing.assert_allclose(slope, (direct(0.101) - direct(0.099)) / 0.002, rtol=1e-2)
 
@@ -292,7 +286,14 @@ def test_pairs_by_name_batches_and_the_energy_of_a_step():
     layer = uj.prox_gradient(
         lambda p, z, x: 0.5 * jnp.sum((z - x) ** 2, axis=(-2, -1)), "soft_threshold", step_size=0.5
     )
-    z, info = uj.equilibrium(layer, None, z0, x, tol=1e-10)
-    assert info.converged.shape == (2,)
-    np.testing.assert_allclose(z, prox.lasso(x, 1.0), atol=1e-9)
-    assert bool((layer.energy(None, layer.step(None, z0, x), x) < layer.energy(None, z0, x)).all())
+
+    @jax.jit
+    def run(z0, x):
+        z, info = uj.equilibrium(layer, None, z0, x, tol=1e-10)
+        energies = layer.energy(None, layer.step(None, z0, x), x), layer.energy(None, z0, x)
+        return z, info.converged, prox.lasso(x, 1.0), energies
+
+    z, converged, expected, (after, before) = run(z0, x)
+    assert converged.shape == (2,)
+    np.testing.assert_allclose(z, expected, atol=1e-9)
+    assert bool((after < before).all())

@@ -5,6 +5,8 @@ test_fixed_point with helpers.py. TorchDEQ has no tests of solvers; its problem 
 jaxopt's dense and least-squares linear solvers and its mixing frequency, which have no counterpart here.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +17,7 @@ from jax.flatten_util import ravel_pytree
 import unroll_jax as uj
 from unroll_jax import fixed_point as fp
 
-pytestmark = pytest.mark.usefixtures("unchecked")
+pytestmark = [pytest.mark.usefixtures("unchecked"), pytest.mark.slow]
 ROBERTSON = jnp.array([0.04, 3e7, 1e4])
 
 
@@ -33,9 +35,9 @@ def rotation():
     return jnp.asarray(scipy.linalg.block_diag(*blocks), jnp.float32)
 
 
-def midpoint(f, scale, z0=0.0, inside=1.0):
-    """A step of the implicit midpoint rule from 0, as a fixed point."""
-    return lambda params, z, x: z0 + scale * f(params, inside * z)
+def midpoint(f):
+    """A step of the implicit midpoint rule from 0, as a fixed point; in y, f or k by the scales in its params."""
+    return lambda params, z, x: params[1] * f(params[0], params[2] * z)
 
 
 def robertson(k, y):
@@ -49,6 +51,8 @@ def heat(const, y, x):
     return const * (start + 0.5 * ((1.0 - y) * y + (1.0 - start) * start))
 
 
+MIDPOINT = {"y": (1 / 16, 0.5), "f": (1.0, 1 / 16)}  # that in k is the one in f where f is linear
+STIFF = {"y": (1e-8, 0.5), "f": (1.0, 1e-8), "k": (1e-8, 1.0)}
 DECAY, START = jnp.array([0.9, 0.99, 0.999]), jnp.array([1.0, 0.4, -0.2])
 THETA = jnp.array([0.0, jnp.pi / 2])
 HALVES = {"a": jnp.full((3, 2, 4), 0.5), "b": jnp.full(4, 0.5)}
@@ -63,6 +67,9 @@ def by_vector(step):
         return restore(step(params, flat, x))
 
     return advance
+
+
+LINEAR, ROBERTSONS = by_vector(midpoint(lambda A, v: A @ v)), midpoint(robertson)
 
 
 def on_leaves(function):
@@ -156,47 +163,14 @@ PROBLEMS = {
     "optimistix: exponential": (on_leaves(lambda v: jnp.exp(-v)), 1.0, HALVES, {}, None, 1e-4),
     "optimistix: network": (by_vector(network), NETWORK, HALVES, {}, None, 1e-4),
     "optimistix: heat equation": (heat, 1.0, jnp.ones(100), {"max_steps": 10_000}, None, 1e-4),
-    "optimistix: midpoint, linear, y": (
-        by_vector(midpoint(lambda A, v: A @ v, 1 / 16, inside=0.5)),
-        MATRIX,
-        HALVES,
-        {},
-        None,
-        1e-4,
-    ),
-    "optimistix: midpoint, linear, f": (
-        by_vector(midpoint(lambda A, v: A @ v, 1.0, inside=1 / 16)),
-        MATRIX,
-        HALVES,
-        {},
-        None,
-        1e-4,
-    ),
-    "optimistix: midpoint, linear, k": (
-        by_vector(midpoint(lambda A, v: A @ v, 1 / 16)),
-        MATRIX,
-        HALVES,
-        {},
-        None,
-        1e-4,
-    ),
-    "optimistix: midpoint, Robertson, y": (
-        midpoint(robertson, 1e-8, inside=0.5),
-        ROBERTSON,
-        jnp.ones(3),
-        {},
-        None,
-        1e-4,
-    ),
-    "optimistix: midpoint, Robertson, f": (
-        midpoint(robertson, 1.0, inside=1e-8),
-        ROBERTSON,
-        jnp.ones(3),
-        {},
-        None,
-        1e-4,
-    ),
-    "optimistix: midpoint, Robertson, k": (midpoint(robertson, 1e-8), ROBERTSON, jnp.ones(3), {}, None, 1e-4),
+    **{
+        f"optimistix: midpoint, linear, {name}": (LINEAR, (MATRIX, *scales), HALVES, {}, None, 1e-4)
+        for name, scales in MIDPOINT.items()
+    },
+    **{
+        f"optimistix: midpoint, Robertson, {name}": (ROBERTSONS, (ROBERTSON, *scales), jnp.ones(3), {}, None, 1e-4)
+        for name, scales in STIFF.items()
+    },
     **{
         f"torchdeq: tanh, {solver}": (
             lambda p, z, x: jnp.tanh(z @ p + x),
@@ -211,14 +185,24 @@ PROBLEMS = {
 }
 
 
+@functools.cache
+def solver_of(step, options):
+    @jax.jit
+    def solve(params, start, x):
+        z, info = uj.equilibrium(step, params, start, x, **{"batch_ndim": 0, "on_failure": "accept"} | dict(options))
+        return z, info.converged, step(params, z, x)
+
+    return solve
+
+
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_a_problem_of_a_peer_is_solved_to_its_tolerance(name):
     step, params, start, options, solution, tolerance = PROBLEMS[name]
-    options = {"batch_ndim": 0, "on_failure": "accept", **options}
+    options = dict(options)
     x = options.pop("x", None)
-    z, info = uj.equilibrium(step, params, start, x, **options)
-    solution = step(params, z, x) if solution is None else solution
-    assert bool(info.converged.all())
+    z, converged, stepped = solver_of(step, tuple(options.items()))(params, start, x)
+    solution = stepped if solution is None else solution
+    assert bool(converged.all())
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=tolerance, rtol=tolerance), z, solution)
 
 
@@ -238,21 +222,27 @@ def test_a_gradient_of_a_peers_problem_is_that_of_unrolled_steps(name, solver):
             uj.equilibrium(step, params, start, solver=solver, batch_ndim=0, tol=1e-6)[0] * WEIGHTS[: start.size]
         )
 
-    def unrolled(params):
-        return jnp.sum(
-            jax.lax.scan(lambda z, _: (step(params, z, None), None), start, length=80)[0] * WEIGHTS[: start.size]
-        )
-
-    got, expected = (jax.jit(jax.grad(way))(params) for way in (solved, unrolled))
+    got, expected = jax.jit(jax.grad(solved))(params), of_unrolled(name)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-3, rtol=1e-3), got, expected)
+
+
+@functools.cache
+def of_unrolled(name):
+    step, params, start = GRADIENTS[name]
+
+    def unrolled(params):
+        last, _ = jax.lax.scan(lambda z, _: (step(params, z, None), None), start, length=80)
+        return jnp.sum(last * WEIGHTS[: start.size])
+
+    return jax.jit(jax.grad(unrolled))(params)
 
 
 @pytest.mark.parametrize("name", ["plain", "Anderson", "Broyden"])
 def test_the_gradient_of_jaxopts_cosine_is_the_closed_form(name):
     """dz / dtheta = 1 / (1 + sin z)."""
     step, theta, start, options, solution, _ = PROBLEMS[f"jaxopt: cosine, {name}"]
-    got = jax.grad(lambda theta: jnp.sum(uj.equilibrium(step, theta, start, batch_ndim=0, **options)[0]))(theta)
-    np.testing.assert_allclose(got, 1.0 / (1.0 + jnp.sin(solution)), rtol=1e-2)
+    total = lambda theta: jnp.sum(uj.equilibrium(step, theta, start, batch_ndim=0, **options)[0])  # noqa: E731
+    np.testing.assert_allclose(jax.jit(jax.grad(total))(theta), 1.0 / (1.0 + np.sin(solution)), rtol=1e-2)
 
 
 WEIGHTS = jnp.linspace(0.5, 1.5, 200)
@@ -272,15 +262,15 @@ SYSTEM = np.random.RandomState(0).randn(5, 5)
     ids=["bicgstab", "gmres", "both", "gmres, ridge", "bicgstab, ridge", "cg, ridge"],
 )
 def test_a_linear_system_of_jaxopt_is_solved(adjoint, matrix):
-    matrix, right = jnp.asarray(matrix, jnp.float32), jnp.asarray(np.random.RandomState(1).randn(5), jnp.float32)
-    solve = fp.ADJOINTS[adjoint]().solve
-    w, info = solve(lambda w: w - w @ matrix.T, right[None] / jnp.linalg.norm(right), 1e-6, 200)
+    matrix, right = np.float32(matrix), np.float32(np.random.RandomState(1).randn(5))
+    size = np.linalg.norm(right)
+    solve = jax.jit(lambda right: fp.ADJOINTS[adjoint]().solve(lambda w: w - w @ matrix.T, right, 1e-6, 200))
+    w, info = solve(right[None] / size)
     assert float(info.residual[0]) < 1e-5
-    np.testing.assert_allclose(w[0] * jnp.linalg.norm(right), np.linalg.solve(matrix, right), rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(w[0] * size, np.linalg.solve(matrix, right), rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("forward_mode", [False, True])
-@pytest.mark.parametrize("has_aux", [False, True])
+@pytest.mark.parametrize(("has_aux", "forward_mode"), [(False, False), (True, True)])
 def test_the_ridge_of_jaxopts_implicit_differentiation(has_aux, forward_mode):
     draw = np.random.default_rng(0)
     X, y = (jnp.asarray(draw.normal(size=size), jnp.float32) for size in ((10, 3), 10))
@@ -296,5 +286,6 @@ def test_the_ridge_of_jaxopts_implicit_differentiation(has_aux, forward_mode):
     )
     take = (lambda result: result[0]) if has_aux else (lambda result: result)
     jacobian = jax.jacfwd if forward_mode else jax.jacrev
-    got = jacobian(lambda weight: take(solve(weight, jnp.zeros(3))))(5.0)
-    np.testing.assert_allclose(got, jax.jacfwd(closed)(5.0), atol=1e-4)
+    slope = jacobian(lambda weight: take(solve(weight, jnp.zeros(3))))
+    got, expected = jax.jit(lambda weight: (slope(weight), jax.jacfwd(closed)(weight)))(5.0)
+    np.testing.assert_allclose(got, expected, atol=1e-4)

@@ -20,7 +20,7 @@ def weights(width, dim, square=0.999, seed=0):
     return left * np.sqrt(square * np.linspace(1.0, 0.0, len(right), endpoint=False)) @ right
 
 
-@pytest.mark.parametrize("size", [1, 5, 16, 17, 64, 100, 130, 200])
+@pytest.mark.parametrize("size", [1, 16, 17, 130])
 def test_the_inverse_is_that_of_numpy(size):
     W = weights(size, size)
     matrix = np.eye(size) - W @ W.T

@@ -1,5 +1,6 @@
 """Zero as a fixed point, where a relative residual tells nothing, and the absolute tolerance."""
 
+import functools
 import warnings
 
 import jax
@@ -21,7 +22,8 @@ def shrink(rate, z, x):
 
 def test_the_last_state_is_returned_on_the_way_to_zero():
     rates, start = jnp.array([0.9, 0.99, 0.999]), jnp.array([1.0, 0.4, -0.2])
-    z, info = uj.equilibrium(shrink, rates, start, solver="picard", tol=1e-5, max_steps=8000, batch_ndim=0)
+    solve = lambda *args: uj.equilibrium(shrink, *args, solver="picard", tol=1e-5, max_steps=8000, batch_ndim=0)  # noqa: E731
+    z, info = jax.jit(solve)(rates, start)
     assert np.linalg.norm(z) <= 6.7e-5
     assert info.converged
     assert info.residual <= 1e-5
@@ -33,7 +35,8 @@ def test_the_last_state_is_returned_on_the_way_to_zero():
 )
 def test_a_contraction_to_zero_converges(solver, max_steps):
     """Half as far a step, `damped` needs twice the steps of `picard`."""
-    z, info = uj.equilibrium(shrink, 0.95, jnp.ones((2, 3)), solver=solver, max_steps=max_steps, batch_ndim=1)
+    options = {"solver": solver, "max_steps": max_steps, "batch_ndim": 1}
+    z, info = jax.jit(lambda start: uj.equilibrium(shrink, 0.95, start, **options))(np.ones((2, 3), np.float32))
     assert np.all(info.converged)
     assert np.all(info.residual <= 1e-5)
     bound = 2e-6 if max_steps == 1000 or solver in (None, "accelerated_gradient") else 1e-4
@@ -47,13 +50,17 @@ def test_a_contraction_to_zero_that_is_cut_off_early_does_not_converge():
     assert np.all(info.status == MAX_STEPS)
 
 
+@functools.cache
+def midpoint(solver):
+    return jax.jit(lambda A, y: uj.equilibrium(lambda A, y, x: A @ y, A, y, solver=solver, batch_ndim=0))
+
+
 @pytest.mark.parametrize("solver", ["picard", "damped", "anderson", "broyden", None])
 @pytest.mark.parametrize("scale", [1 / 32, 1 / 16], ids=["in y", "in k"])
 def test_an_implicit_midpoint_step_from_zero_takes_few_steps(solver, scale):
     """A test problem of Optimistix: y = y0 + dt A (y0 + y) / 2 with y0 = 0, dt = 1 / 16 and a Gaussian A."""
     A = np.random.default_rng(0).normal(size=(28, 28)).astype(np.float32)
-    step = lambda A, y, x: scale * (A @ y)  # noqa: E731
-    y, info = uj.equilibrium(step, A, np.full(28, 0.5, np.float32), solver=solver, batch_ndim=0)
+    y, info = midpoint(solver)(scale * A, np.full(28, 0.5, np.float32))
     assert info.converged
     assert info.steps < 60
     assert np.abs(y).max() < 1e-6
@@ -70,9 +77,10 @@ def test_a_small_fixed_point_is_not_taken_for_zero(start):
 
 
 def test_an_absolute_tolerance_ends_the_solve():
-    solve = lambda atol: uj.equilibrium(  # noqa: E731
-        shrink, 0.95, jnp.ones((1, 3)), solver="picard", atol=atol, batch_ndim=1, on_failure="accept"
-    )
+    def solve(atol):
+        options = {"solver": "picard", "atol": atol, "batch_ndim": 1, "on_failure": "accept"}
+        return jax.jit(lambda start: uj.equilibrium(shrink, 0.95, start, **options))(np.ones((1, 3), np.float32))
+
     z, info = solve(1e-3)
     assert info.converged.all()
     assert info.residual[0] <= 1e-5
@@ -100,8 +108,9 @@ def test_every_kind_of_solve_is_judged_by_the_absolute_tolerance(options):
 
 def test_a_factored_layer_takes_an_absolute_tolerance():
     layer = uj.opteq(4, 3, 2)
-    params, x = layer.init(jax.random.key(0)), jnp.ones((2, 2))
-    loose, tight = (uj.equilibrium(layer, params, jnp.ones((2, 4)), x, tol=1e-6, atol=atol)[1] for atol in (1e-1, None))
+    params, x = jax.jit(layer.init)(jax.random.key(0)), jnp.ones((2, 2))
+    solve = lambda params, y, x: [uj.equilibrium(layer, params, y, x, tol=1e-6, atol=atol)[1] for atol in (1e-1, None)]  # noqa: E731
+    loose, tight = jax.jit(solve)(params, jnp.ones((2, 4)), x)
     assert np.all(loose.converged)
     assert np.all(loose.steps <= tight.steps)
 
@@ -115,7 +124,7 @@ def test_rows_on_their_way_to_zero_are_not_told_of_a_batch():
 
 def test_gradients_at_zero_are_those_of_the_fixed_point():
     solve = lambda x: uj.equilibrium(lambda p, z, x: 0.5 * z + x, None, jnp.ones(3), x, batch_ndim=0)[0]  # noqa: E731
-    np.testing.assert_allclose(jax.jacrev(solve)(jnp.zeros(3)), 2.0 * np.eye(3), rtol=1e-4)
+    np.testing.assert_allclose(jax.jit(jax.jacrev(solve))(jnp.zeros(3)), 2.0 * np.eye(3), rtol=1e-4)
 
 
 @pytest.mark.parametrize("atol", [-1e-3, np.nan, np.inf])

@@ -66,6 +66,7 @@ def test_logits_are_read_from_the_equilibrium_that_iterations_by_hand_find(draw,
     np.testing.assert_allclose(logit, np.asarray(logits)[1, 1], atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
     ("draw", "options"),

@@ -69,6 +69,7 @@ def test_speedup_weighs_tokens_against_the_calls_that_they_take():
     assert weight_costs(SMALL) == Costs(sum(leaf.size for leaf in leaves) / 4, 30 * 8, 0.0)
 
 
+@pytest.mark.slow
 def test_the_chosen_draft_is_the_quickest_that_is_expected():
     """The last two layers add nothing: two layers that draft are always right, and the head is cheap."""
     params = small_params()

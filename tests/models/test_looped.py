@@ -30,8 +30,9 @@ def convolved(x, kernel):
 def test_the_network_is_its_equation(ndim, shape, x64):
     model = LoopedNetwork(width=4, num_outputs=2, ndim=ndim, param_dtype=jnp.float64)
     x = np.random.default_rng(0).normal(size=shape)
-    variables = model.init(jax.random.key(0), jnp.asarray(x), loops=1)
-    result = model.apply(variables, jnp.asarray(x), loops=3, record=lambda logits, h: (logits, h))
+    variables = jax.jit(lambda x: model.init(jax.random.key(0), x, loops=1))(x)
+    run = lambda variables, x: model.apply(variables, x, loops=3, record=lambda logits, h: (logits, h))  # noqa: E731
+    result = jax.jit(run)(variables, x)
     kernels = jax.tree.map(np.asarray, variables["params"])
     h, states = np.maximum(convolved(x, kernels["prelude"]), 0.0), []
     for _ in range(4):
@@ -65,21 +66,27 @@ def by_hand(params, tokens, loops, causal):
     return jnp.stack(logits)
 
 
+def initial(model, **options):
+    """Variables in the dtype of the model's parameters."""
+    return jax.jit(lambda: model.init(jax.random.key(0), TOKENS, loops=1, **options))()
+
+
 @pytest.mark.parametrize("causal", [True, False])
 def test_the_transformer_is_its_equation(causal, x64):
     model = LoopedTransformer(CONFIG, causal=causal, param_dtype=jnp.float64)
-    variables = model.init(jax.random.key(0), TOKENS, loops=1)
-    logits = model.apply(variables, TOKENS, loops=3).records
-    chex.assert_trees_all_close(logits, by_hand(variables["params"], TOKENS, 3, causal), rtol=1e-9, atol=1e-12)
-    changed = model.apply(variables, TOKENS.at[:, -1].add(1), loops=3).records
+    variables = initial(model)
+    run = jax.jit(lambda tokens: model.apply(variables, tokens, loops=3).records)
+    logits, expected = run(TOKENS), jax.jit(lambda params: by_hand(params, TOKENS, 3, causal))(variables["params"])
+    chex.assert_trees_all_close(logits, expected, rtol=1e-9, atol=1e-12)
+    changed = run(TOKENS.at[:, -1].add(1))
     assert bool((changed[:, :, :-1] == logits[:, :, :-1]).all()) == causal
 
 
 def test_one_program_serves_any_number_of_loops():
     model = LoopedTransformer(CONFIG)
-    variables = model.init(jax.random.key(0), TOKENS, loops=1)
+    variables = initial(model)
     run = jax.jit(lambda n, free: model.apply(variables, TOKENS, loops=n, free=free, most=6).records)
-    whole = model.apply(variables, TOKENS, loops=8).records
+    whole = np.asarray(jax.jit(lambda variables: model.apply(variables, TOKENS, loops=8).records)(variables))
     for count, free in ((2, 0), (6, 0), (3, 5)):
         chex.assert_trees_all_close(run(count, free)[: count + 1], whole[free : free + count + 1], rtol=1e-4, atol=1e-5)
     assert run._cache_size() == 1
@@ -89,42 +96,49 @@ def test_one_program_serves_any_number_of_loops():
 def test_states_begin_as_named_and_are_carried_on(start):
     model = LoopedTransformer(CONFIG, start=start, prelude_layers=0)
     key = jax.random.key(1)
-    variables = model.init(jax.random.key(0), TOKENS, loops=1, key=key)
-    whole = model.apply(variables, TOKENS, loops=5, key=key, record=lambda logits, h: (logits, h))
-    size = float(jnp.sqrt(jnp.mean(whole.records[1][0] ** 2)))
+    variables = initial(model, key=key)
+
+    @jax.jit
+    def run(variables):
+        record = lambda logits, h: (logits, h)  # noqa: E731
+        whole = model.apply(variables, TOKENS, loops=5, key=key, record=record)
+        first = model.apply(variables, TOKENS, loops=2, key=key)
+        rest = model.apply(variables, TOKENS, loops=3, state=first.state, record=record)
+        return whole.records, rest.records
+
+    whole, rest = jax.tree.map(np.asarray, run(variables))
+    size = np.sqrt(np.mean(whole[1][0] ** 2))
     assert abs(size - {"zeros": 0.0, "prelude": 1.0, "noise": 1.0}[start]) < 0.3
-    first = model.apply(variables, TOKENS, loops=2, key=key)
-    rest = model.apply(variables, TOKENS, loops=3, state=first.state, record=lambda logits, h: (logits, h))
-    chex.assert_trees_all_close(rest.records, jax.tree.map(lambda leaf: leaf[2:], whole.records), rtol=1e-4, atol=1e-5)
+    chex.assert_trees_all_close(rest, jax.tree.map(lambda leaf: leaf[2:], whole), rtol=1e-4, atol=1e-5)
 
 
 def test_segments_do_not_see_each_other():
     model = LoopedTransformer(CONFIG, causal=False)
-    variables = model.init(jax.random.key(0), TOKENS, loops=1)
-    segments = jnp.array([[0, 0, 1, 1, 1]] * 2)
-    run = lambda tokens: model.apply(variables, tokens, loops=2, segments=segments).records  # noqa: E731
+    variables, segments = initial(model), np.array([[0, 0, 1, 1, 1]] * 2)
+    run = jax.jit(lambda tokens: model.apply(variables, tokens, loops=2, segments=segments).records)
     assert bool((run(TOKENS)[:, :, :2] == run(TOKENS.at[:, 3].add(1))[:, :, :2]).all())
 
 
+@pytest.mark.slow
 def test_bfloat16_reads_out_in_float32():
     model = LoopedTransformer(CONFIG, dtype=jnp.bfloat16)
-    variables = model.init(jax.random.key(0), TOKENS, loops=1)
-    result = model.apply(variables, TOKENS, loops=2)
+    both = lambda v: [m.apply(v, TOKENS, loops=2) for m in (model, LoopedTransformer(CONFIG))]  # noqa: E731
+    result, full = jax.jit(both)(initial(model))
     assert (result.records.dtype, result.state.dtype) == (jnp.float32, jnp.bfloat16)
-    full = LoopedTransformer(CONFIG).apply(variables, TOKENS, loops=2).records
+    full = full.records
     assert float(jnp.abs(result.records - full).max()) < 0.05 * float(jnp.abs(full).max()) + 0.01
 
 
 @pytest.mark.slow
 def test_the_implicit_gradient_of_the_transformer_is_that_of_many_loops(x64):
     model = LoopedTransformer(CONFIG, param_dtype=jnp.float64)
-    variables = model.init(jax.random.key(0), TOKENS, loops=1)
+    variables = initial(model)
     # Half of the injection's share of the state: the block contracts, so that an equilibrium exists.
     kernel = variables["params"]["injection"]["kernel"]
     variables["params"]["injection"]["kernel"] = kernel.at[:8].multiply(0.3)
 
     def gradient(**options):
-        return jax.grad(lambda v: jnp.sum(model.apply(v, TOKENS, **options).state[..., 0] ** 2))(variables)
+        return jax.jit(jax.grad(lambda v: jnp.sum(model.apply(v, TOKENS, **options).state[..., 0] ** 2)))(variables)
 
     implicit = gradient(loops=300, gradient="implicit", batch_ndim=1, tol=1e-12)
     chex.assert_trees_all_close(implicit, gradient(loops=150), rtol=1e-5, atol=1e-8)

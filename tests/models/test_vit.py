@@ -156,6 +156,7 @@ def test_layers_are_perturbed_before_they_are_read():
     np.testing.assert_allclose(outputs[[0, 1, 3]], expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_bfloat16_layers_keep_float32_parameters_and_outputs():
     narrow, wide, x = ViT(SMALL, dtype=jnp.bfloat16), ViT(SMALL), frames(2)
     params = drawn(narrow, X, scale=0.2)

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -80,9 +80,11 @@ MODELS = {"video": video, "encoder": encoder}
 DOUBLE = {"video": [key for key in MESHES if key != "data"], "options": list(MESHES)}
 
 
-def trained(task: Task) -> tuple[dict[str, np.ndarray], dict[str, list[int]]]:
+def trained(
+    task: Task, advance: Callable[..., Any] | None = None
+) -> tuple[dict[str, np.ndarray], dict[str, list[int]]]:
     """The state and the metrics after five steps, and the shape of one device's part of every array of the state."""
-    mesh, state, advance, arrays = task.training.mesh, init_state(task), jit_step(task), {}
+    mesh, state, advance, arrays = task.training.mesh, init_state(task), advance or jit_step(task), {}
     batches = task.batches(0, local_rows(mesh, task.config.batch_size))
     for step in range(STEPS):
         state, metrics = advance(state, put(next(batches), mesh))
@@ -154,9 +156,9 @@ def main(out: Path) -> None:
     for name, model in MODELS.items():
         for key, mesh in MESHES.items():
             task = model(mesh)
-            wide, parts[f"{name}/{key}"] = trained(task)
-            arrays |= {f"{name}/{key}/float32/{path}": leaf for path, leaf in wide.items()}
             compiled, *shapes = compile_step(task)
+            wide, parts[f"{name}/{key}"] = trained(task, compiled)
+            arrays |= {f"{name}/{key}/float32/{path}": leaf for path, leaf in wide.items()}
             taken = {"arguments": compiled.memory_analysis().argument_size_in_bytes}
             plans[f"{name}/{key}"] = memory_of(compiled, *shapes) | taken
             text = compiled.as_text() or ""

@@ -11,7 +11,7 @@ from unroll_jax.train.generation import Settings, answer
 from unroll_jax.train.loading import open_decoder
 
 pytestmark = [pytest.mark.slow, pytest.mark.data, pytest.mark.xdist_group("torch")]
-COUNT, TOKENS = 50, 8  # with 32 tokens it takes 15 minutes, and holds too
+COUNT, TOKENS = 16, 8  # with 50 prompts and 32 tokens it takes 15 minutes, and holds too
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def prompts():
 
 @pytest.fixture(scope="module")
 def plain(opened, prompts):
-    return answer(opened, prompts, Settings(max_tokens=TOKENS, batch=25), log=lambda line: None)
+    return answer(opened, prompts, Settings(max_tokens=TOKENS, batch=COUNT), log=lambda line: None)
 
 
 @pytest.mark.oracle("torch", "transformers")
@@ -48,7 +48,7 @@ def test_answers_are_those_of_transformers(opened, prompts, plain, oracles, smol
 def test_drafted_answers_are_the_plain_ones(exit_layer, draft_length, opened, prompts, plain):
     draft = {"exit_layer": exit_layer, "draft_length": draft_length}
     lines = []
-    answers = answer(opened, prompts, Settings(max_tokens=TOKENS, batch=25, **draft), log=lines.append)
+    answers = answer(opened, prompts, Settings(max_tokens=TOKENS, batch=COUNT, **draft), log=lines.append)
     assert [one.tokens for one in answers] == [one.tokens for one in plain]
     assert "tokens a verification" in lines[-1]
     assert np.mean([len(one.tokens) for one in answers]) > TOKENS / 2

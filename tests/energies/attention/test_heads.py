@@ -116,6 +116,7 @@ def test_orthogonal_heads_step_as_the_block_majoriser_does_on_them(shape):
     np.testing.assert_allclose(energy, expected, rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @every_form
 def test_one_head_has_the_energy_of_attention_and_moves_what_it_sees_alike(form):

@@ -30,8 +30,11 @@ def entries(rho):
             yield graph, form, *options[(9 * row + 5 * g + 2 * f) % len(options)]
 
 
+QUICK = ("softmax", "student", "truncated_quadratic")  # all others run in make test-rest
+
+
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("rho", list(uj.RHOS))
+@pytest.mark.parametrize("rho", [rho if rho in QUICK else pytest.param(rho, marks=pytest.mark.slow) for rho in uj.RHOS])
 def test_energy_and_step_equal_the_reference(rho):
     y, x, W_a = tokens(0, (6, 3)), tokens(1, (6, 3)), tokens(2, (3, 2))
     table = list(entries(rho))

@@ -1,0 +1,98 @@
+"""Every public name has an example in its docstring, and all examples run."""
+
+import ast
+import doctest
+import importlib
+import inspect
+import pkgutil
+import re
+
+import pytest
+
+import unroll_jax
+from tests.test_public_api import NAMES, listed
+
+# Functions and classes without an example in their docstring, and why. Type aliases and tables have no docstring: the
+# example of a table is that of its package.
+WITHOUT_EXAMPLE = {"unroll_jax.train.Task": "a protocol, of which `OwnTask` shows an instance"}
+WALKED = (module.name for module in pkgutil.walk_packages(unroll_jax.__path__, "unroll_jax."))
+LIBRARY = ["unroll_jax", *(name for name in WALKED if not name.startswith("unroll_jax.train"))]
+FINDER = doctest.DocTestFinder(exclude_empty=True)
+
+
+def documented(modules):
+    """The functions and classes among the public names of modules, by module and name."""
+    public = {
+        f"{module}.{name}": getattr(importlib.import_module(module), name)
+        for module in modules
+        for name in importlib.import_module(module).__all__
+    }
+    return {name: value for name, value in public.items() if inspect.isclass(value) or inspect.isroutine(value)}
+
+
+def places(values):
+    """The modules in which values are defined."""
+    return sorted({value.__module__ for value in values.values()})
+
+
+def examples(modules):
+    """The source of every docstring's examples, as they are collected to be run."""
+    tests = [test for module in modules for test in FINDER.find(importlib.import_module(module))]
+    return {test.name: "".join(example.source for example in test.examples) for test in tests if test.examples}
+
+
+def identifiers(source):
+    """The names that the code of an example reads or imports; not those that it sets, nor its strings and comments."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Name(id=name, ctx=ast.Load()) | ast.Attribute(attr=name, ctx=ast.Load()):
+                yield name
+            case ast.alias(name=name, asname=other):
+                yield from (name.rpartition(".")[2], other or name)
+
+
+def without_example(values, sources):
+    """The names of values that neither show an example nor lead, by "see `name`", to one whose code uses them."""
+    examples_of = {name: sources.get(f"{value.__module__}.{value.__qualname__}") for name, value in values.items()}
+    for name, value in values.items():
+        package, _, word = name.rpartition(".")
+        leads = re.search(r"^Example: see `(\w+)`\.$", inspect.getdoc(value) or "", re.MULTILINE)
+        shown = examples_of.get(f"{package}.{leads[1]}") if leads else None
+        if not examples_of[name] and word not in identifiers(shown or ""):
+            yield name
+
+
+def test_every_public_function_and_class_has_an_example():
+    values = documented(NAMES)
+    assert sorted(without_example(values, examples(places(values)))) == sorted(WITHOUT_EXAMPLE)
+
+
+def test_a_name_without_an_example_is_reported():
+    """Among them those that an example sets, or has in a string or a comment alone."""
+    source = 'from flax import linen as nn\nmade = called(size=nn.silu)["quoted"]  # commented\n'
+    used, unused = ["linen", "nn", "called", "silu"], ["made", "size", "quoted", "commented"]
+    led = dict.fromkeys([*used, *unused], "Adds.\n\nExample: see `shown`.")
+    docstrings = {"shown": "Adds.", "bare": "Adds."} | led
+    values = {
+        f"here.{name}": type(name, (), {"__doc__": text, "__module__": "here"}) for name, text in docstrings.items()
+    }
+    assert list(without_example(values, {"here.shown": source})) == ["here.bare", *(f"here.{name}" for name in unused)]
+
+
+@pytest.mark.parametrize("package", sorted(set(NAMES) - {"unroll_jax"}))
+def test_tables_and_constants_occur_in_the_example_of_their_package(package):
+    constants = {name for name in listed(NAMES, package) if name.isupper()} - {"DUST", "LISTA"}  # models
+    assert constants <= set(re.findall(r"\w+", examples([package]).get(package, "")))
+
+
+@pytest.mark.slow  # one operation at a time, each compiled
+@pytest.mark.parametrize("module", LIBRARY)
+def test_the_examples_in_the_docs_of_the_library_run(module):
+    failed, _ = doctest.testmod(importlib.import_module(module))
+    assert failed == 0
+
+
+@pytest.mark.slow  # one of them trains
+def test_the_examples_in_the_docs_of_the_application_run():
+    modules = ["unroll_jax.train", *places(documented(["unroll_jax.train"]))]
+    assert [module for module in modules if doctest.testmod(importlib.import_module(module)).failed] == []
