@@ -180,7 +180,8 @@ def _constraints(description: Row) -> str:
     if excess is None:
         return words
     room = f"{abs(excess):.1%} {'over' if excess > 0 else 'below'} its bound"
-    return f"{words} on the validation split (the one furthest out is {room})"
+    furthest = "one" if bounds.get("also") else "layer"
+    return f"{words} on the validation split (the {furthest} furthest out is {room})"
 
 
 def _usage(task: str) -> str:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.devices import on_eight_devices
 from unroll_jax.train import ConstraintConfig, DualConfig, OwnConfig, OwnTask, PrimalConfig, fit
 from unroll_jax.train.config.constraints import LIMITS
 from unroll_jax.train.config.errors import UserError
@@ -85,17 +86,36 @@ def test_a_function_of_the_user_counts_beside_names_and_in_parts():
     def constraints(w, batch, layers):
         return {"mean": jnp.mean(w * batch["x"]) - 1.0, "loss": jnp.mean(layers[:, -1]) * jnp.ones(2) - 3.0}
 
-    moved = []
-    for accumulate in (1, 2):
-        config = dataclasses.replace(CONFIG, accumulate=accumulate)
-        task = task_of(config, constraints=constraints)
+    def moved(accumulate):
+        task = task_of(dataclasses.replace(CONFIG, accumulate=accumulate), constraints=constraints)
         state, step = init_state(task), jit_step(task)
         for _ in range(3):
             state, metrics = step(state, {"x": jnp.asarray(ARRAYS["x"][:8])})
-        moved.append((state.moving.dual.multipliers, metrics.objective.violations))
-    np.testing.assert_allclose(*moved, rtol=1e-6)
-    assert task.training.objective._names[-4:] == ["norm", "loss/0", "loss/1", "mean"]
-    assert task.num_layers == 1
+        assert [name for limit in task.limits for name in limit.names] == ["norm", "loss/0", "loss/1", "mean"]
+        return state.moving.dual.multipliers, metrics.objective.violations
+
+    np.testing.assert_allclose(moved(1), moved(2), rtol=1e-6)
+
+
+PROGRAM = """
+import dataclasses, jax.numpy as jnp, numpy as np
+from tests.train.test_limits import ARRAYS, CONFIG, task_of
+from unroll_jax.train.step import init_state, jit_step
+from unroll_jax.train.sharding.mesh import put
+for mesh in ("data=1", "data=4,fsdp=2"):
+    task = task_of(dataclasses.replace(CONFIG, mesh=mesh))
+    state, step = init_state(task), jit_step(task)
+    for number in range(20):
+        state, metrics = step(state, put({"x": ARRAYS["x"][:8]}, task.training.mesh))
+    print(*np.asarray(state.moving.dual.multipliers), *np.asarray(state.params), *task.measured(state.params, "test"))
+"""
+
+
+@pytest.mark.slow
+def test_eight_devices_move_multipliers_as_one_does():
+    one, eight = (np.array(line.split(), float) for line in on_eight_devices(PROGRAM))
+    np.testing.assert_allclose(eight, one, rtol=1e-5)
+    assert one[1] != 0.0
 
 
 def image_task(also):
