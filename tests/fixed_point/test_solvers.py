@@ -76,6 +76,18 @@ def test_plain_steps_come_first_as_long_as_they_fall_well():
     assert int(info.steps) < int(solved(0.9, "picard")[1].steps)
 
 
+def test_outside_of_jit_no_fallback_is_compiled_where_plain_steps_do():
+    """The memory of the solver that would take over is made only for a map that contracts slowly."""
+    made = []
+    solver = fp.picard_anderson()
+    watched = solver._replace(init=lambda z: (made.append(True), solver.init(z))[1])
+    for weight, needed in ((0.1, False), (0.95, True)):
+        z, info = uj.equilibrium(lambda w, z, x: w * z + 1.0, weight, jnp.zeros(2), batch_ndim=0, solver=watched)
+        np.testing.assert_allclose(z, np.full(2, 1.0 / (1.0 - weight)), rtol=1e-4)
+        assert bool(info.converged)
+        assert bool(made) == needed
+
+
 def test_anderson_takes_the_step_of_least_linearised_residual():
     """Four steps against the definition, solved by NumPy's least squares."""
     A, x = np.asarray(skew_weights()), np.asarray(inputs(8))

@@ -20,7 +20,10 @@ class WeightGains(NamedTuple):
       direction: V, of the shape of W; its length does not count.
       gain: g, the lengths of the columns of W, one for each output.
 
-    Example: see `split_gains`.
+    Example:
+      >>> import jax.numpy as jnp
+      >>> weight_normalise(WeightGains(jnp.array([[3.0], [4.0]]), jnp.ones(1))).round(1).tolist()
+      [[0.6], [0.8]]
     """
 
     direction: Array

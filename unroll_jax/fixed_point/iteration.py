@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from unroll_jax.fixed_point.problem import Point, Problem, SolveInfo, Solver, judge, norm, per_example
+from unroll_jax.fixed_point.problem import Point, Problem, SolveInfo, Solver, judge, norm, per_example, repeat_while
 from unroll_jax.fixed_point.progress import (
     IDLE_AT_THE_CAP,
     STALL_PATIENCE,
@@ -92,7 +92,7 @@ def run(
         end = _iterate(problem, solver, rule, carry)
     else:  # a loop of one turn or none, which makes no memory where plain steps have done
         after = _plain_steps(problem, rule, carry, solver.plain)
-        end = jax.lax.while_loop(rule.unfinished, lambda carry: _iterate(problem, solver, rule, carry), after)
+        end = repeat_while(rule.unfinished, lambda carry: _iterate(problem, solver, rule, carry), after)
     residual, status = end.progress.residual, at_the_cap(end.progress, floor, rounding)
     if nought:
         residual, status = near_zero(end.progress, status, tol)

@@ -16,6 +16,7 @@ from unroll_jax.fixed_point.problem import (
     norm,
     per_example,
     put,
+    repeat_while,
 )
 from unroll_jax.fixed_point.progress import looks
 
@@ -102,7 +103,7 @@ def neumann_gcr(
 
     left = jnp.any(~(series.residual <= bound))
     w = per_example(series.residual < size, series.w, jnp.zeros_like(v))  # where the series grows, from 0
-    w, residual, steps, _ = jax.lax.while_loop(lambda carry: carry[-1], again, (w, series.residual, series.steps, left))
+    w, residual, steps, _ = repeat_while(lambda carry: carry[-1], again, (w, series.residual, series.steps, left))
     residual = residual / scale
     status = jnp.where(residual <= tol, CONVERGED, MAX_STEPS)
     return w, SolveInfo(residual, steps, jnp.where(jnp.isfinite(residual), status, NONFINITE).astype(jnp.int32))

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int
 
 from unroll_jax.numerics import compute_dtype, powers_of_two
@@ -37,6 +38,7 @@ __all__ = [
     "powers",
     "put",
     "ratio",
+    "repeat_while",
 ]
 
 # How a solve of one example ended.
@@ -283,6 +285,14 @@ def linear_info(operator: Linear, v: Array, w: Array, steps: Array, tol: float |
 def filled(z: Float[Array, "b m"], value: float) -> Float[Array, " b"]:
     """``value`` for every row; shards as the rows do, as carries of loops must."""
     return jnp.full_like(jnp.sum(z, axis=-1), value)
+
+
+def repeat_while(unfinished: Callable[[Any], Array], body: Callable[[Any], Any], carry: Any) -> Any:
+    """`jax.lax.while_loop` for a loop of one turn or none: not even compiled where its end is known before."""
+    left = unfinished(carry)
+    if not isinstance(left, Tracer) and left.is_fully_addressable and not left:
+        return carry
+    return jax.lax.while_loop(unfinished, body, carry)
 
 
 def put(history: Float[Array, "b w m"], row: Float[Array, "b m"], place: Array | int) -> Float[Array, "b w m"]:
