@@ -34,8 +34,8 @@ OPTIONS = [
 def draw(name, options, count=None):
     layer = MAKE[name](**options)
     y = np.random.default_rng(1).normal(size=(N, DIM) if count is None else (count, N, DIM)).astype("float32")
-    params = jax.tree.map(np.float32, jax.jit(layer.init)(jax.random.key(0)))
-    return layer, params, np.abs(y) if name == "crate" else y
+    params = jax.tree.map(lambda leaf: leaf.astype("float32"), jax.jit(layer.init)(jax.random.key(0)))
+    return layer, params, jnp.asarray(np.abs(y) if name == "crate" else y)
 
 
 def crate_reference(params, y, *, form="published", sparsity=0.1, precision=0.5, step_size=None, compression=None):

@@ -114,7 +114,7 @@ def test_states_begin_as_named_and_are_carried_on(start):
 
 def test_segments_do_not_see_each_other():
     model = LoopedTransformer(CONFIG, causal=False)
-    variables, segments = initial(model), np.array([[0, 0, 1, 1, 1]] * 2)
+    variables, segments = initial(model), jnp.array([[0, 0, 1, 1, 1]] * 2)
     run = jax.jit(lambda tokens: model.apply(variables, tokens, loops=2, segments=segments).records)
     assert bool((run(TOKENS)[:, :, :2] == run(TOKENS.at[:, 3].add(1))[:, :, :2]).all())
 
