@@ -39,7 +39,7 @@ Params = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """A way to train: constraints and the optimiser of their multipliers, or weights of the losses f_0..f_L."""
+    """A way to train: weights of the losses f_0..f_L (the last alone if empty), constraints and their dual rule."""
 
     constraints: Any = None
     dual: optax.GradientTransformation | None = None
@@ -118,7 +118,7 @@ def train(method: Method, setting: Setting, data: tuple[Any, ...]) -> tuple[Any,
             if not constrained:
                 return weights @ losses, jnp.zeros(1)
             violations = method.constraints(losses)
-            return uj.lagrangian(losses[-1], violations, duals.multipliers), violations
+            return uj.lagrangian(weights @ losses, violations, duals.multipliers), violations
 
         gradient, violations = jax.grad(loss, has_aux=True)(params)
         updates, opt_state = primal.update(gradient, opt_state, params)
@@ -169,8 +169,44 @@ def methods(layers: int) -> dict[str, Callable[[Any], Method]]:
     }
 
 
+def exits(layers: int) -> dict[str, Callable[[Any], Method]]:
+    """Ways to good early exits, as functions of the mean losses of the plain runs on their training data."""
+
+    def within(epsilon: float) -> Callable[[Any], Method]:
+        early = (0.0,) + (1.0 / (layers - 1),) * (layers - 1) + (0.0,)
+        return lambda plain: Method(
+            lambda losses: jnp.log(losses[-1:] / ((1.0 + epsilon) * plain[-1])), optax.adam(0.05), early
+        )
+
+    def supervised(weight: float) -> Callable[[Any], Method]:
+        return lambda plain: Method(weights=(0.0,) + (weight,) * (layers - 1) + (1.0,))
+
+    weights = {f"deep supervision, weight {weight:g}": supervised(weight) for weight in (0.01, 0.03, 0.06, 0.1, 0.3, 1)}
+    budgets = {f"early exits, last loss at most +{epsilon:.0%}": within(epsilon) for epsilon in (0.05, 0.1, 0.2)}
+    return {"plain": lambda plain: Method(), **weights, **budgets}
+
+
+def _exits(setting: Setting, data: tuple[Any, ...], record: Record) -> None:
+    """Prints what early exits cost the last layer of a network that is too narrow to have both."""
+    rows, plain = [], np.ones(setting.layers + 1)
+    for name, build in exits(setting.layers).items():
+        accuracies, losses, _, multipliers, _ = train(build(plain), setting, data)
+        plain = losses.mean(axis=0) if name == "plain" else plain
+        early, last = 100 * accuracies[:, 1:-1].mean(axis=1), 100 * accuracies[:, -1]
+        cost = 100 * (losses[:, -1] / plain[-1] - 1.0)
+        price = f"{multipliers.mean():.1f}" if name.startswith("early") else ""
+        cells = [f"{figure.mean():.1f} +- {figure.std():.1f}" for figure in (early, last, cost)]
+        rows.append([name, *cells, price])
+        record.figures |= {
+            f"{name}, last layer_percent": float(last.mean()),
+            f"{name}, cost_percent": float(cost.mean()),
+        }
+    print(f"\nwidth {setting.width}: early exits, and what they cost the last layer's loss on the training data")
+    print(table(["method", "layers 1 to L-1, mean", "last layer", "last loss over plain's, %", "multiplier"], rows))
+
+
 def main(*, quick: bool = False, peers: bool = True) -> Record:
-    """Prints test accuracies of some layers, means and deviations over seeds, and the sums of multipliers."""
+    """Prints test accuracies of some layers, means and deviations over seeds, and multipliers; then early exits."""
     del peers
     setting = QUICK if quick else FULL
     data, record, rows, plain = digits(), Record(), [], np.ones(setting.layers + 1)
@@ -188,4 +224,5 @@ def main(*, quick: bool = False, peers: bool = True) -> Record:
         }
         record.figures[f"{name}_largest_sum"] = float(sums.max())
     print(table(["method", *(f"layer {layer}" for layer in shown), "largest sum", "sum at the end"], rows))
+    _exits(dataclasses.replace(setting, width=8, heads=4), data, record)
     return record
