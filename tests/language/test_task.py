@@ -222,7 +222,7 @@ def test_the_divergence_from_the_frozen_decoder_is_a_mean_over_tokens_and_0_at_t
     each = np.sum(np.exp(logs) * (logs - others), axis=-1)
     np.testing.assert_allclose(at_start[0], 0.0, atol=1e-6)
     np.testing.assert_allclose(sums, [np.sum(rows.weights * each), rows.weights.sum()], rtol=1e-4)
-    assert sums[0] > 0.01 * sums[1]
+    assert sums[0] > 0.01, "far above what rounding leaves"
 
 
 @pytest.mark.slow

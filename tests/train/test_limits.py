@@ -89,8 +89,9 @@ def test_a_function_of_the_user_counts_beside_names_and_in_parts():
     def moved(accumulate):
         task = task_of(dataclasses.replace(CONFIG, accumulate=accumulate), constraints=constraints)
         state, step = init_state(task), jit_step(task)
-        for _ in range(3):
-            state, metrics = step(state, {"x": jnp.asarray(ARRAYS["x"][:8])})
+        batch = {"x": jnp.asarray(ARRAYS["x"][:8])}
+        state, _ = step(state, batch)
+        state, metrics = step(state, batch)
         assert [name for limit in task.limits for name in limit.names] == ["norm", "loss/0", "loss/1", "mean"]
         return state.moving.dual.multipliers, metrics.objective.violations
 
@@ -102,8 +103,9 @@ import dataclasses, jax.numpy as jnp, numpy as np
 from tests.train.test_limits import ARRAYS, CONFIG, task_of
 from unroll_jax.train.step import init_state, jit_step
 from unroll_jax.train.sharding.mesh import put
-for mesh in ("data=1", "data=4,fsdp=2"):
-    task = task_of(dataclasses.replace(CONFIG, mesh=mesh))
+for mesh in ("data=1", "data=8"):
+    bounds = dataclasses.replace(CONFIG.constraints, also=("norm=0.05",))
+    task = task_of(dataclasses.replace(CONFIG, mesh=mesh, constraints=bounds))
     state, step = init_state(task), jit_step(task)
     for number in range(20):
         state, metrics = step(state, put({"x": ARRAYS["x"][:8]}, task.training.mesh))
@@ -115,7 +117,7 @@ for mesh in ("data=1", "data=4,fsdp=2"):
 def test_eight_devices_move_multipliers_as_one_does():
     one, eight = (np.array(line.split(), float) for line in on_eight_devices(PROGRAM))
     np.testing.assert_allclose(eight, one, rtol=1e-5)
-    assert one[1] != 0.0
+    assert one[0] > 0.1
 
 
 def image_task(also):
