@@ -158,13 +158,14 @@ def _suggestion(word: str, known: Sequence[str]) -> str:
 
 
 def _message(printed: str, hint: str) -> str:
-    """Returns tyro's first message in one line, with the hint or the name that tyro suggests."""
+    """Returns tyro's first message in one line, with the hint or the names that tyro suggests."""
     lines = [FRAME.sub("", line).strip() for line in printed.splitlines()][1:]  # but the title
     message = " ".join(itertools.takewhile(bool, itertools.dropwhile(lambda line: not line, lines))).rstrip(".")
-    near = re.search(r"Perhaps you meant:?\W*(--[\w.-]+)", printed)
+    near = re.findall(r"^\W*(--[\w.-]+)", printed.partition("Perhaps you meant")[2], flags=re.MULTILINE)
     if hint and "Unrecognized" in message:
         return f"{message}; {hint}"
-    return f"{message} (did you mean {near[1]}?)" if near else message
+    same = [name for name in near if name.rpartition(".")[2] == near[0].rpartition(".")[2]]
+    return f"{message} (did you mean {' or '.join(same)}?)" if near else message
 
 
 def _read(path: Path, source: str) -> Any:

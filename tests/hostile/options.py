@@ -69,7 +69,7 @@ LINES = {
     "run video-ut demo": "demo",
     "run video-ut --stesp 3": "mean --steps?",
     "run video-ut --primal.learning 3": "mean --primal.learning-rate?",
-    "run image-opteq --primal.learning-rate 1": "mean --optimizer.learning-rate?",
+    "run image-opteq --primal.learning-rate 1": "mean --dual.learning-rate or --optimizer.learning-rate?",
     "run video-ut -s 3": "-s",
     "run video-ut --": "--",
     "run video-ut --steps": "--steps",
