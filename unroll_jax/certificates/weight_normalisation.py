@@ -22,8 +22,8 @@ class WeightGains(NamedTuple):
 
     Example:
       >>> import jax.numpy as jnp
-      >>> weight_normalise(WeightGains(jnp.array([[3.0], [4.0]]), jnp.ones(1))).round(1).tolist()
-      [[0.6], [0.8]]
+      >>> weight_normalise(WeightGains(jnp.array([[3.0], [4.0]]), 10.0 * jnp.ones(1))).tolist()
+      [[6.0], [8.0]]
     """
 
     direction: Array

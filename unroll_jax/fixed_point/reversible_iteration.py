@@ -92,7 +92,13 @@ def _backward(static: _Static, residuals: Any, cotangents: tuple[Array, Array, A
     info = SolveInfo(error, jnp.zeros_like(status), status)
     reporting = reporting._replace(tol=RECOVERED)
     gradient = report_outcome(gradient, info, "reversible adjoint of equilibrium", ADVICE, reporting)
-    return gradient, None, None
+    return jax.tree.map(_shared_like, gradient, variables), None, None
+
+
+def _shared_like(gradient: Array, variable: Array) -> Array:
+    """A gradient of a value that shards of a `jax.shard_map` share: summed before, and equal on all of them."""
+    axes = jax.typeof(gradient).manual_axis_type.varying - jax.typeof(variable).manual_axis_type.varying
+    return jax.lax.pmean(gradient, tuple(sorted(axes))) if axes else gradient
 
 
 _iterate.defvjp(_forward, _backward)
