@@ -206,14 +206,9 @@ def _own_rules(config: ConstrainedConfig) -> Iterator[Rule]:
     yield "layer_weights", rising, len(weights) == 1 or config.layer_weighting == "given"
     some = f"above 0 for a layer, or it is {option_text('method', 'erm')}"
     yield "layer_weights", some, not config.supervises or any(weights)
-    beta, least, optimizer = (
-        constraints.resilience,
-        dual.least_resilience,
-        option_text("dual.optimizer", dual.optimizer),
-    )
-    steady = (
-        f"above {least:g} with these gains of {optimizer}, or multipliers will oscillate; raise it, or lower the gains"
-    )
+    beta, least = constraints.resilience, dual.least_resilience
+    gains = f"these gains of {option_text('dual.optimizer', dual.optimizer)}"
+    steady = f"above {least:g} with {gains}, or multipliers will oscillate; raise it, or lower the gains"
     yield "constraints.resilience", steady, not config.enforces or beta is None or beta > least
 
 
