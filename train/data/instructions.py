@@ -1,6 +1,7 @@
 """Instructions with their answers: prepared once, out of JSON and JSONL files or made up (chores), and prompts."""
 
 import contextlib
+import functools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ import tensorflow_datasets as tfds
 from ..config.data import InstructionConfig
 from ..config.errors import UserError, one_line
 from .files import Log, fingerprint_files, fingerprint_program, root_error
-from .prepare import Kind, Originals, Record, Source, prepare_from
+from .prepare import Kind, Originals, Source, prepare_from
 from .reader import Dataset, Records, open_prepared
 from .rows import checksum, is_whole, lines_of, parse_json, read_text, split_files, three_splits
 from .splits import SEED, SPLITS, check_share
@@ -176,15 +177,11 @@ def _records(dataset: Conversations, config: InstructionConfig, log: Log) -> Ori
         log(f"  leaving out {dataset.unanswered} instruction(s) with an empty answer")
     splits = three_splits(dataset.splits, config.validation_share, "instructions")
     log("  " + ", ".join(f"{split}: {len(splits[split])}" for split in SPLITS))
-    rows = {split: list(_rows(splits[split])) for split in SPLITS}
+    as_text = functools.partial(json.dumps, ensure_ascii=False)
+    rows = {split: [{"messages": as_text(one), "answer": two} for one, two in splits[split]] for split in SPLITS}
     text = tfds.features.Text()
     facts = {"checksums": {split: checksum(row.values() for row in rows[split]) for split in SPLITS}}
     return Originals({"messages": text, "answer": text}, rows, facts)
-
-
-def _rows(split: Sequence[Conversation]) -> Iterator[Record]:
-    for messages, answer in split:
-        yield {"messages": json.dumps(messages, ensure_ascii=False), "answer": answer}
 
 
 def _prompt(value: Any, where: str, answers: bool) -> Prompt:
