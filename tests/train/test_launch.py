@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from unroll_jax.train.system.distributed import Membership, join
+from unroll_jax.train.config.commands import Membership
+from unroll_jax.train.system.distributed import join
 from unroll_jax.train.system.machine import free_port, launch
 
 ENDS = "import sys; sys.exit(0)"
@@ -91,7 +92,8 @@ def test_a_coordinator_on_loopback_answers_there_alone():
     port = free_port()
     program = f"""
         import socket
-        from unroll_jax.train.system.distributed import Membership, join
+        from unroll_jax.train.config.commands import Membership
+        from unroll_jax.train.system.distributed import join
 
         def answers(host):
             try:

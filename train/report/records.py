@@ -66,6 +66,13 @@ class Run:
             path = self.folder / "metrics.jsonl"
             raise UserError(f"{path} is damaged ({one_line(error)}); train the run again") from None
 
+    @property
+    def lost(self) -> list[str]:
+        """A sentence on the training steps that metrics.jsonl lacks, if it lacks any."""
+        done, steps = self.status.get("steps"), {row["step"] for row in self.metrics if row["kind"] == "train"}
+        sentence = f"{self.name}: metrics.jsonl has {len(steps)} of {done} steps; figures of training lack the others."
+        return [sentence] * (done not in (None, len(steps)))
+
     def summary(self) -> dict[str, Any]:
         """Its row of summary.json: how it ended, and its evaluation."""
         status = {key: self.status.get(key) for key in ("state", "steps", "compile_seconds", "messages")}
@@ -86,12 +93,8 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
             raise UserError(f"run folder {folder} is given twice; give each run once")
         if not (folder / "config.json").is_file():
             raise UserError(no_run(folder) if folder.is_dir() else f"run folder {folder} does not exist; {WRITTEN}")
-        for name, remedy in (
-            ("evaluation.json", f"run `unroll-jax evaluate {folder}`"),
-            ("metrics.jsonl", "restore it"),
-        ):
-            if not (folder / name).is_file():
-                raise UserError(f"run {folder} has no {name}; {remedy} first")
+        if not (folder / "metrics.jsonl").is_file():
+            raise UserError(f"run {folder} has no metrics.jsonl; restore it first")
     runs = [_read(folder) for folder in folders]
     first, tested = runs[0], _tested(runs[0])
     for run in runs:
@@ -120,7 +123,9 @@ def floats(values: Any) -> Array:
 
 
 def _read(folder: Path) -> Run:
-    config, status, evaluation = (read_object(folder / f"{name}.json") for name in ("config", "status", "evaluation"))
+    missing = f"run {folder} has no evaluation.json; run `unroll-jax evaluate {folder}` first"
+    evaluation = read_object(folder / "evaluation.json", missing=missing)
+    config, status = (read_object(folder / f"{name}.json") for name in ("config", "status"))
     spec = REPORTS.get(str(config.get("task")), OWN_REPORT)
     layered = spec.layered and (spec is not OWN_REPORT or evaluation.keys() >= LAYERED)
     run = Run(folder, config, status, evaluation, read_metrics(folder / "metrics.jsonl"), spec, layered)
