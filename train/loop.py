@@ -255,9 +255,8 @@ class _Loop:
 
 def _interrupted(stop: Stop, task: Task, folder: Path, saved: str, goes_on: str) -> Interrupted:
     again = "the same command without --overwrite" if task.config.overwrite else "the same command"
-    if stop.by_hand:
-        return Interrupted(f"{folder}: interrupted by Ctrl-C, {saved}; {again} {goes_on}", CTRL_C)
-    return Interrupted(f"{folder}: asked to end by SIGTERM, {saved}; {again} {goes_on}")
+    reason, code = ("interrupted by Ctrl-C", CTRL_C) if stop.by_hand else ("asked to end by SIGTERM", 0)
+    return Interrupted(f"{folder}: {reason}, {saved}; {again} {goes_on}", code)
 
 
 def _writer(task: Task, folder: Path, step: int, log: Log) -> contextlib.AbstractContextManager[MetricsWriter | None]:

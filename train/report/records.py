@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ..config.errors import UserError, one_line
 from ..metrics import read_metrics
+from ..runs import read_status
 from ..system.files import WRITTEN, no_run, read_object, way_out
 from .specs import OWN_REPORT, REPORTS, ReportSpec
 
@@ -125,7 +126,7 @@ def floats(values: Any) -> Array:
 def _read(folder: Path) -> Run:
     missing = f"run {folder} has no evaluation.json; run `unroll-jax evaluate {folder}` first"
     evaluation = read_object(folder / "evaluation.json", missing=missing)
-    config, status = (read_object(folder / f"{name}.json") for name in ("config", "status"))
+    config, status = read_object(folder / "config.json"), read_status(folder) or read_object(folder / "status.json")
     spec = REPORTS.get(str(config.get("task")), OWN_REPORT)
     layered = spec.layered and (spec is not OWN_REPORT or evaluation.keys() >= LAYERED)
     run = Run(folder, config, status, evaluation, read_metrics(folder / "metrics.jsonl"), spec, layered)
@@ -149,8 +150,9 @@ def _check_layers(run: Run) -> None:
             raise ValueError(f"{key} must be {shape[0] if shape else 'one'} number{'s' * bool(shape)}")
     for scores in evaluation.get("floors", {}).values():
         run.at_gammas(scores)
-    for key in ("experiment", "feasible", "test_gammas", spec.tested):
+    for key in ("experiment", "feasible", spec.tested):
         evaluation[key]  # missing ones are a KeyError
+    run.values("test_gammas")
     edges, counts = (floats(evaluation["ratio_histogram"][name]) for name in ("edges", "counts"))
     if edges.ndim != 1 or len(edges) < 3 or counts.shape != (layers, len(edges) - 1):
         raise ValueError(f"ratio_histogram must hold {layers} rows of one count less than edges, two at least")

@@ -153,7 +153,7 @@ def _compiled(template: str, where: str) -> jinja2.Template:
     environment.globals["raise_exception"] = _raise
     try:
         return environment.from_string(template)
-    except jinja2.TemplateError as error:
+    except Exception as error:  # of Jinja, or of the compilers of Python
         raise UserError(
             f"the chat template of {where} is not valid Jinja ({one_line(error)}); copy it again"
         ) from error
