@@ -24,7 +24,7 @@ from .machine import handling, order_collectives
 # Until a dead peer is noticed; JAX's default is 100 s.
 HEARTBEAT_SECONDS = 10
 ODD = 2654435769  # 2^32 over the golden ratio: consecutive multiples of it look random
-CLUSTERS = ("auto", "slurm", "ompi", "k8s", "gke_tpu", "gce_tpu", "mpi4py")  # auto: the first that JAX detects
+CLUSTERS = ("auto", "slurm", "ompi", "mpi4py", "gcetpu", "gketpu")  # of JAX; auto: the first that it detects
 
 
 def join(member: Membership) -> None:
