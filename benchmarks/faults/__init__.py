@@ -17,9 +17,7 @@ def main(*, quick: bool = False, peers: bool = True) -> Record:
     quick: the scenarios alone.
     """
     del peers  # there are none
-    signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # scripts ignore it in the background, and so would processes
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background of a script
     scenarios = try_scenarios()
     notes = ["; ".join(f"{title}: {cell}" for title, cell in row.items()) for row in scenarios]
     right = sum(row["as it should be"] == row["same result in the end"] == "yes" for row in scenarios)
