@@ -12,7 +12,7 @@ NEWEST = $(or $(call first,3.13 3.12 3.11),python3)
 OLDEST = $(or $(call first,3.11),$(NEWEST))
 PYTHON ?= $(NEWEST)
 
-.PHONY: help install demo test test-rest test-all oracles test-oracles test-lowest coverage faults lint types dist \
+.PHONY: help install demo test test-rest test-all oracles test-oracles test-lowest coverage faults fuzz lint types dist \
   site docs notebooks benchmarks clean
 
 help:
@@ -23,6 +23,7 @@ help:
 	@echo "make test-lowest   test the library on the oldest versions of its dependencies; in .venv-lowest"
 	@echo "make coverage      make test, with the lines that no test runs"
 	@echo "make faults        break the maths in small ways, one at a time: a test must fail for each"
+	@echo "make fuzz          read changed files of every kind, ten minutes each; ARGS='--only gguf --seconds 60'"
 	@echo "make install       make .venv with everything in it"
 	@echo "make lint types    ruff and the schema of workflows; pyright"
 	@echo "make dist          build the sdist and the wheel into dist, and check what they hold"
@@ -77,6 +78,9 @@ coverage: $(STAMP)
 faults: export JAX_COMPILATION_CACHE_DIR ?= $(PROGRAMS)
 faults: $(STAMP)
 	$(PY) -m tests.faults
+
+fuzz: $(STAMP)
+	$(PY) -m tests.fuzz $(ARGS)
 
 WORKFLOWS := $(wildcard .github/workflows/*.yml)
 lint: $(STAMP)

@@ -13,9 +13,10 @@ from unroll_jax import __version__
 try:
     from . import main as commands
     from .cli import HELP, parse, unknown
-    from .config.commands import EvaluateArguments, MembershipArguments
+    from .config.commands import EvaluateArguments, Membership
     from .config.errors import Interrupted, UserError, on_command_line
     from .system.machine import CTRL_C, HEARD, hush_xla, keep_memory, order_collectives, stopping_at_once
+    from .system.terminal import safe_output
 except ModuleNotFoundError as error:
     if (error.name or "").startswith(("unroll_jax", "train")):
         raise
@@ -26,7 +27,7 @@ CLOSED_PIPE = 141  # what shells say of a program whose reader, such as `head`, 
 WITH_CONFIG = ("run", "plan", "sweep")  # the commands that take every option of a configuration
 OF_EVALUATE = {field.name for field in dataclasses.fields(EvaluateArguments)}
 OF_NOISE = ("gamma", "seed")  # of predict and generate
-OF_PREPARE = {"data.root": "--from", "data.prepared": "UNROLL_PREPARED", "data.source": "prepare"}
+OF_PREPARE = {"root": "--from", "data.root": "--from", "data.prepared": "UNROLL_PREPARED", "data.source": "prepare"}
 USAGE = """\
 usage: unroll-jax [--coordinator HOST:PORT --processes N --process I | --cluster NAME] COMMAND ...
 
@@ -48,6 +49,7 @@ COMMAND --help shows its options, as in `run demo --help`
 """
 
 
+@safe_output()
 def main(arguments: Sequence[str]) -> int:
     """Runs a command; returns its exit code: 0, also for a run that SIGTERM ended and that resumes when started again,
     2 for what the user can mend, 130 for what Ctrl-C ended."""
@@ -67,9 +69,9 @@ def main(arguments: Sequence[str]) -> int:
         with stopping_at_once(alone=not member):
             if member:
                 commands.check_together(arguments[0])
-                from .system.distributed import Membership, join
+                from .system.distributed import join
 
-                join(Membership(*dataclasses.astuple(parse(MembershipArguments, member, "unroll-jax"))))
+                join(parse(Membership, member, "unroll-jax"))
             with _options_of(arguments[0]):
                 return COMMANDS[arguments[0]](list(arguments[1:])) or 0
     except Interrupted as stop:
