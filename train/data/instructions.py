@@ -21,7 +21,7 @@ from .splits import SEED, SPLITS, check_share
 INSTRUCTIONS = Kind("instructions", "1.0.0")
 ROLES = ("system", "user", "assistant")
 SUFFIXES = (".jsonl", ".json")
-SHAPES = "messages, prompt and answer, or instruction, input and output"
+SHAPES = "messages, prompt and answer, or instruction, output and optionally input"
 WANTED = f"a .json list or .jsonl of objects with {SHAPES}; or a folder with a train file"
 FOR_PROMPTS = "an instruction and optionally an input, both texts"
 
@@ -113,10 +113,10 @@ def conversation_of(value: Any, *, where: str) -> Conversation:
             raise UserError(f"{where} must end in an answer of the assistant to the user, got {roles}; correct it")
         return Conversation(tuple(before), last.content)
     names = ("instruction", "input", "output") if "instruction" in value else ("prompt", "answer")
-    if missing := [name for name in names if name not in value]:
+    if missing := [name for name in names if name not in value and name != "input"]:
         shown = ", ".join(map(repr, value)) or "none"
         raise UserError(f"{where} has no {' and no '.join(map(repr, missing))}; it needs {SHAPES}, got {shown}")
-    *question, answer = (_text(value[name], name, where) for name in names)
+    *question, answer = (_text(value.get(name, ""), name, where) for name in names)
     return single_turn("\n\n".join([question[0], *filter(str.strip, question[1:])]), answer)
 
 
