@@ -12,8 +12,8 @@ NEWEST = $(or $(call first,3.13 3.12 3.11),python3)
 OLDEST = $(or $(call first,3.11),$(NEWEST))
 PYTHON ?= $(NEWEST)
 
-.PHONY: help install demo test test-rest test-all test-oracles test-lowest coverage faults fuzz lint types dist site docs \
-  notebooks benchmarks clean
+.PHONY: help install demo test test-rest test-all oracles test-oracles test-lowest coverage faults fuzz lint types dist \
+  site docs notebooks benchmarks clean
 
 help:
 	@echo "make demo          train the demo, plain and under constraints, and write runs/demo/report/index.html"
@@ -57,8 +57,10 @@ test-all: $(STAMP)
 	$(PY) $(PYTEST) $(ARGS)
 
 ORACLES = $(shell grep -rl --include="test_*.py" "mark.oracle" tests)
-test-oracles:
+oracles:
 	$(MAKE) install VENV=.venv-oracles EXTRAS=test,oracles PYTHON="$(OLDEST)"
+
+test-oracles: oracles
 	.venv-oracles/bin/python $(PYTEST) -m oracle $(ORACLES) $(ARGS)
 
 # The library alone: the application asks for newer versions of what it alone uses.

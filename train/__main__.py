@@ -24,15 +24,16 @@ except ModuleNotFoundError as error:
     raise SystemExit(2) from None
 
 CLOSED_PIPE = 141  # what shells say of a program whose reader, such as `head`, has gone: 128 and SIGPIPE
-WITH_CONFIG = ("run", "plan", "sweep")  # the commands that take every option of a configuration
-OF_EVALUATE = {field.name for field in dataclasses.fields(EvaluateArguments)}
-OF_NOISE = ("gamma", "seed")  # of predict and generate
+WITH_CONFIG = ("run", "demo", "plan", "sweep")  # the commands that take every option of a configuration
+OF_OTHERS = {field.name for field in dataclasses.fields(EvaluateArguments)} | {"gamma", "seed"}  # predict, generate
 OF_PREPARE = {"root": "--from", "data.root": "--from", "data.prepared": "UNROLL_PREPARED", "data.source": "prepare"}
+OF_PREPARE |= {f"data.{name}_column": f"--{name}-column" for name in ("text", "label", "second")}
 USAGE = """\
 usage: unroll-jax [--coordinator HOST:PORT --processes N --process I | --cluster NAME] COMMAND ...
 
   run EXPERIMENT [--option value ...]   train and evaluate; resumes an interrupted run
   run FOLDER [--option value ...]       go on with the run in a folder
+  demo [--option value ...]             short for run demo: one network trained in three ways, in minutes
   plan EXPERIMENT [--option value ...]  the memory of a step on each device, without running one
   sweep EXPERIMENT --over.OPTION V,V    a grid of runs and its table, as depth x method x seed; or --trials N, by Optuna
   launch --processes N -- COMMAND ...   the same command in N processes on this machine, watched
@@ -61,6 +62,8 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     try:
         member, arguments = _member(arguments)
+        if arguments[:1] == ["benchmarks"]:
+            raise UserError(f"benchmarks are in a clone, not in the package; there: python -m {' '.join(arguments)}")
         if not arguments or arguments[0] not in COMMANDS:
             raise unknown("command", arguments, list(COMMANDS))
         hush_xla()
@@ -118,6 +121,7 @@ def _of(module: str) -> Callable[[list[str]], int | None]:
 
 COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
     "run": commands.run,
+    "demo": lambda arguments: commands.run(["demo", *arguments]),
     "plan": commands.plan,
     "sweep": _of("sweep"),
     "launch": commands.launch,
@@ -138,9 +142,8 @@ def _failed(message: str) -> int:
 
 def _options_of(command: str) -> contextlib.AbstractContextManager[None]:
     """The context in which messages name options as a command has them."""
-    if command == "prepare":
-        return on_command_line(OF_PREPARE)
-    return on_command_line(only=None if command in WITH_CONFIG else OF_EVALUATE | set(OF_NOISE))
+    names = OF_PREPARE if command == "prepare" else None
+    return on_command_line(names, only=None if names or command in WITH_CONFIG else OF_OTHERS)
 
 
 def _member(arguments: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -1,6 +1,7 @@
 """Instructions with their answers: prepared once, out of JSON and JSONL files or made up (chores), and prompts."""
 
 import contextlib
+import functools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ import tensorflow_datasets as tfds
 from ..config.data import InstructionConfig
 from ..config.errors import UserError
 from .files import Log, fingerprint_files, fingerprint_program, root_error
-from .prepare import Kind, Originals, Record, Source, prepare_from
+from .prepare import Kind, Originals, Source, prepare_from
 from .reader import Dataset, Records, open_prepared
 from .rows import checksum, is_whole, json_of, lines_of, read_text, split_files, three_splits
 from .splits import SEED, SPLITS, check_share
@@ -20,7 +21,7 @@ from .splits import SEED, SPLITS, check_share
 INSTRUCTIONS = Kind("instructions", "1.0.0")
 ROLES = ("system", "user", "assistant")
 SUFFIXES = (".jsonl", ".json")
-SHAPES = "messages, prompt and answer, or instruction, input and output"
+SHAPES = "messages, prompt and answer, or instruction, output and optionally input"
 WANTED = f"a .json list or .jsonl of objects with {SHAPES}; or a folder with a train file"
 FOR_PROMPTS = "an instruction and optionally an input, both texts"
 
@@ -112,10 +113,10 @@ def conversation_of(value: Any, *, where: str) -> Conversation:
             raise UserError(f"{where} must end in an answer of the assistant to the user, got {roles}; correct it")
         return Conversation(tuple(before), last.content)
     names = ("instruction", "input", "output") if "instruction" in value else ("prompt", "answer")
-    if missing := [name for name in names if name not in value]:
+    if missing := [name for name in names if name not in value and name != "input"]:
         shown = ", ".join(map(repr, value)) or "none"
         raise UserError(f"{where} has no {' and no '.join(map(repr, missing))}; it needs {SHAPES}, got {shown}")
-    *question, answer = (_text(value[name], name, where) for name in names)
+    *question, answer = (_text(value.get(name, ""), name, where) for name in names)
     return single_turn("\n\n".join([question[0], *filter(str.strip, question[1:])]), answer)
 
 
@@ -176,15 +177,11 @@ def _records(dataset: Conversations, config: InstructionConfig, log: Log) -> Ori
         log(f"  leaving out {dataset.unanswered} instruction(s) with an empty answer")
     splits = three_splits(dataset.splits, config.validation_share, "instructions")
     log("  " + ", ".join(f"{split}: {len(splits[split])}" for split in SPLITS))
-    rows = {split: list(_rows(splits[split])) for split in SPLITS}
+    as_text = functools.partial(json.dumps, ensure_ascii=False)
+    rows = {split: [{"messages": as_text(one), "answer": two} for one, two in splits[split]] for split in SPLITS}
     text = tfds.features.Text()
     facts = {"checksums": {split: checksum(row.values() for row in rows[split]) for split in SPLITS}}
     return Originals({"messages": text, "answer": text}, rows, facts)
-
-
-def _rows(split: Sequence[Conversation]) -> Iterator[Record]:
-    for messages, answer in split:
-        yield {"messages": json.dumps(messages, ensure_ascii=False), "answer": answer}
 
 
 def _prompt(value: Any, where: str, answers: bool) -> Prompt:

@@ -105,16 +105,16 @@ def lines_of(path: Path, where: str) -> Iterator[str]:
             yield decoded(line, where=where, first_line=number)
 
 
-def read_rows(path: Path, columns: Sequence[str], *, where: str | None = None) -> Iterator[Row]:
+def read_rows(path: Path, columns: Sequence[str], *, where: str | None = None, hint: str = "") -> Iterator[Row]:
     """Reads the rows of TSV (without quoting) or CSV with a header, or of JSONL with an object a line.
 
-    Errors name the file by ``where``, or else by its path.
+    Errors name the file by ``where``, or else by its path; ``hint`` is the way out where columns are missing.
     """
     where = str(path) if where is None else where
     lines = lines_of(path, where)
     if path.suffix == ".jsonl":
-        return _objects(where, lines, columns)
-    return _records(where, _tabbed(lines) if path.suffix == ".tsv" else _quoted(where, lines), columns)
+        return _objects(where, lines, columns, hint)
+    return _records(where, _tabbed(lines) if path.suffix == ".tsv" else _quoted(where, lines), columns, hint)
 
 
 def split_files(root: Path, suffixes: Sequence[str]) -> dict[str, Path]:
@@ -162,14 +162,14 @@ def checksum(rows: Iterable[Iterable[Any]]) -> int:
     return value
 
 
-def _records(source: str, rows: Iterator[tuple[int, list[str]]], columns: Sequence[str]) -> Iterator[Row]:
+def _records(source: str, rows: Iterator[tuple[int, list[str]]], columns: Sequence[str], hint: str) -> Iterator[Row]:
     header: list[str] | None = None
     for number, fields in rows:
         if not fields:
             continue
         where = f"{source} line {number}"
         if header is None:
-            header = _header(fields, columns, where)
+            header = _header(fields, columns, where, hint)
             continue
         if fields == header:
             raise UserError(f"{where} repeats the header; remove the line")
@@ -197,15 +197,15 @@ def _quoted(where: str, lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]
         raise UserError(f"{where} line {number} cannot be read as CSV ({error}); correct the line") from error
 
 
-def _header(names: list[str], columns: Sequence[str], where: str) -> list[str]:
+def _header(names: list[str], columns: Sequence[str], where: str, hint: str) -> list[str]:
     if repeated := {name for name in names if names.count(name) > 1} & set(columns):
         raise UserError(f"{where} names the column {repeated.pop()!r} twice; rename one")
     one = "; columns of a .csv are separated by commas, of a .tsv by tabs" if len(names) == 1 < len(columns) else ""
-    _require(names, columns, where, one)
+    _require(names, columns, where, one or hint)
     return names
 
 
-def _objects(source: str, lines: Iterator[str], columns: Sequence[str]) -> Iterator[Row]:
+def _objects(source: str, lines: Iterator[str], columns: Sequence[str], hint: str) -> Iterator[Row]:
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -213,18 +213,18 @@ def _objects(source: str, lines: Iterator[str], columns: Sequence[str]) -> Itera
         fields = json_of(line, where=where)
         if not isinstance(fields, dict):
             raise UserError(f"{where} is not a JSON object with {_listed(columns)}; correct the line")
-        _require(list(fields), columns, where)
+        _require(list(fields), columns, where, hint)
         for column in columns:
             if isinstance(fields[column], str) and not is_whole(fields[column]):
                 raise UserError(f"{where}: {column!r} has a lone surrogate, {fields[column]!a}; correct the line")
         yield Row(where, fields)
 
 
-def _require(names: list[str], columns: Sequence[str], where: str, way_out: str = "") -> None:
+def _require(names: list[str], columns: Sequence[str], where: str, hint: str) -> None:
     if missing := [column for column in columns if column not in names]:
-        several = "s" if len(missing) > 1 else ""
         shown = f"{_listed(names[:SHOWN])}{' and more' if len(names) > SHOWN else ''}"
-        raise UserError(f"{where} has no column{several} {_listed(missing)}; its columns are {shown}{way_out}")
+        s = "s" * (len(missing) > 1)
+        raise UserError(f"{where} has no column{s} {_listed(missing)}; its columns are {shown}{hint}")
 
 
 def _listed(names: Sequence[str]) -> str:
