@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from .config.errors import UserError, kind_of, one_line
+from .config.errors import StorageError, UserError, kind_of, one_line
 from .config.run import Tracking
 from .system.files import open_regular, strict_json, write_all
 
@@ -98,6 +98,8 @@ class MetricsWriter:
     def flush(self) -> None:
         """Hands everything to the operating system, so that a killed process loses nothing before this point."""
         self._file.flush()
+        if os.fstat(self._file.fileno()).st_nlink == 0:
+            raise StorageError(f"{self._file.name} was deleted under the run; the same command begins anew")
         for tracker in self._trackers:
             tracker.flush()
 
