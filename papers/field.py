@@ -6,21 +6,33 @@ certified before and after.
 """
 
 import argparse
+import textwrap
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import matplotlib.pyplot as plt
 import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
+from matplotlib.figure import Figure
 
-from unroll_jax import Descent, attention, crate, energy_transformer, hyper_set, safeguarded, transformer, unroll
-from unroll_jax.certificates import certify_descent
+from unroll_jax import (
+    Descent,
+    attention,
+    certify,
+    crate,
+    energy_transformer,
+    hyper_set,
+    safeguarded,
+    transformer,
+    unroll,
+)
+from unroll_jax.certificates import Outcome, pairwise_smoothness
+from unroll_jax.energies import transformer_parts
 from unroll_jax.numerics import compute_dtype
 
-__all__ = ["LAYERS", "Row", "draw_sets", "main", "study", "table"]
+__all__ = ["LAYERS", "Row", "draw_sets", "linear_floor", "main", "plot", "study", "table"]
 
 DEPTH, TOKENS, DIM, PLANES = 12, 8, 16, 4
 HEADS: dict[str, Any] = {"num_heads": 4, "head_dim": 4}
@@ -36,6 +48,8 @@ LAYERS: dict[str, Descent] = {
     "softmax attention": attention(form="softmax", dim=DIM),
     "transformer of Yang et al.": transformer(DIM),
 }
+COLORS = {"guaranteed to descend": "#0072B2", "descends": "#99C7E0", "rises": "#D55E00"}
+PROVED = ("(ours)", "softmax attention")  # every step descends, by construction
 
 
 class Row(NamedTuple):
@@ -45,6 +59,7 @@ class Row(NamedTuple):
       name: of the layer in `LAYERS`.
       trained: whether after training.
       falls: (DEPTH,), the share of steps that do not raise the energy.
+      guaranteed: (DEPTH,), the share that could not: by construction, or by the conditions of `certify`.
       uphill: (DEPTH,), the share that points uphill, so that no step size helps.
       error: mean squared error of the readout, over that of the noisy tokens.
     """
@@ -52,6 +67,7 @@ class Row(NamedTuple):
     name: str
     trained: bool
     falls: np.ndarray
+    guaranteed: np.ndarray
     uphill: np.ndarray
     error: float
 
@@ -76,7 +92,7 @@ def study(name: str, steps: int) -> list[Row]:
         return jnp.abs(noisy) if nonnegative else noisy  # where the energy is finite
 
     def error(params, noisy, clean):
-        y, _ = unroll(layer, params["layer"], begin(noisy), None, num_layers=DEPTH, record=None)
+        y, _ = unroll(layer, params["layer"], begin(noisy), None, num_layers=DEPTH, record=None, unroll=1)
         read = y @ params["readout"] + noisy @ params["skip"]
         return jnp.mean((read - clean) ** 2) / jnp.mean((noisy - clean) ** 2)
 
@@ -92,43 +108,75 @@ def study(name: str, steps: int) -> list[Row]:
 
     @jax.jit
     def judge(params):
-        certificate = certify_descent(layer, params["layer"], begin(held_out), None, num_layers=DEPTH, num_points=1)
+        certificate = certify(layer, params["layer"], begin(held_out), num_layers=DEPTH, num_points=1)
         before, after = certificate.energy[:-1], certificate.energy[1:]
         slack = 16.0 * jnp.finfo(compute_dtype(before)).eps * (1.0 + jnp.abs(before))
-        shares = [jnp.mean(held, axis=1) for held in (after <= before + slack, certificate.slope > slack)]
+        guaranteed = _guaranteed(name, params["layer"], begin(held_out))
+        shares = [jnp.mean(held, axis=1) for held in (after <= before + slack, guaranteed, certificate.slope > slack)]
         return *shares, error(params, held_out, target)
 
     drawn = judge(params)
     (params, _), _ = jax.lax.scan(train, (params, optimizer.init(params)), jax.random.split(jax.random.key(3), steps))
     assert jnp.isfinite(ravel_pytree(params)[0]).all(), f"{name}: training diverged"
     results = ((False, drawn), (True, judge(params)))
-    return [Row(name, when, np.asarray(falls), np.asarray(up), float(err)) for when, (falls, up, err) in results]
+    return [
+        Row(name, when, np.asarray(falls), np.asarray(guaranteed), np.asarray(uphill), float(last))
+        for when, (falls, guaranteed, uphill, last) in results
+    ]
+
+
+def _guaranteed(name: str, params: Any, y: jax.Array) -> jax.Array:
+    """Whether each step on each set could not rise, (DEPTH, sets)."""
+    if name.startswith("transformer"):
+        parts = transformer_parts(DIM)
+        certificate = certify(
+            parts.attention.energy, parts.feedforward.energy, params, y, f_step=parts.attention.step, phi=parts.phi,
+            g_step_size=parts.step_size, smoothness_f=pairwise_smoothness(), smoothness_g=_quadratic_norm,
+            num_layers=DEPTH,
+        )  # fmt: skip
+        return certificate.outcome == Outcome.GUARANTEED
+    return jnp.full((DEPTH, len(y)), name.endswith(PROVED))
 
 
 def table(rows: list[Row], linear: float) -> str:
-    """A table in Markdown: shares over all layers, drawn and trained, and errors."""
+    """A table in Markdown: shares of the steps of all layers, drawn and trained, and errors."""
     lines = [
-        "| layer | steps that do not rise, drawn | trained | uphill, drawn | trained | error, trained |",
-        "|---|---|---|---|---|---|",
+        "| layer | guaranteed, drawn | trained | no rise, drawn | trained | uphill, drawn | trained | error, trained |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for drawn, trained in zip(rows[::2], rows[1::2], strict=True):
-        shares = [f"{np.mean(share):.0%}" for share in (drawn.falls, trained.falls, drawn.uphill, trained.uphill)]
+        pairs = [(row.guaranteed, row.falls, row.uphill) for row in (drawn, trained)]
+        shares = [f"{np.mean(share):.0%}" for pair in zip(*pairs, strict=True) for share in pair]
         lines.append(f"| {drawn.name} | {' | '.join(shares)} | {trained.error:.3f} |")
-    return "\n".join([*lines, f"| *linear map* | | | | | *{linear:.3f}* |"])
+    return "\n".join([*lines, f"| *linear map* | | | | | | | *{linear:.3f}* |"])
 
 
-def plot(rows: list[Row], path: Path) -> None:
-    """Shares of steps that do not raise the energy, by layer, one panel before and one after training."""
-    figure, panels = plt.subplots(1, 2, figsize=(10, 4.8), sharey=True, layout="constrained")
-    for panel, trained in zip(panels, (False, True), strict=True):
-        for number, row in enumerate(row for row in rows if row.trained == trained):
-            style = "--" if "ours" in row.name else "-"
-            panel.plot(range(1, DEPTH + 1), 100.0 * row.falls, style, color=f"C{number}", label=row.name)
-        panel.set(title="after training" if trained else "as drawn", xlabel="layer", ylim=(-4, 104))
-    panels[0].set_ylabel("steps that do not raise their energy, %")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+def _quadratic_norm(params: Any, y: jax.Array, x: Any) -> jax.Array:
+    """|I + sym(W_f)|_2, the smoothness of the feed-forward energy."""
+    return jnp.linalg.norm(jnp.eye(DIM) + 0.5 * (params.W_f + params.W_f.T), 2)
+
+
+def plot(rows: list[Row]) -> Figure:
+    """Shares of guaranteed, descending and rising steps by layer, a row of panels for each name: drawn and trained."""
+    names = list(dict.fromkeys(row.name for row in rows))
+    figure = Figure(figsize=(8.0, 1.2 + 0.75 * len(names)), dpi=110, layout="constrained")
+    panels = figure.subplots(len(names), 2, sharex=True, sharey=True, squeeze=False)
+    for row in rows:
+        parts = (row.guaranteed, row.falls - row.guaranteed, 1.0 - row.falls)
+        panel, base = panels[names.index(row.name), int(row.trained)], np.zeros(DEPTH)
+        for part, (kind, color) in zip(parts, COLORS.items(), strict=True):
+            panel.bar(range(1, DEPTH + 1), 100.0 * part, bottom=base, width=1.0, color=color, label=kind)
+            base = base + 100.0 * part
+    for panel, name in zip(panels[:, 0], names, strict=True):
+        label = textwrap.fill(name.replace(" (ours)", ", ours"), 28)
+        panel.set_ylabel(label, rotation=0, ha="right", va="center", fontsize=9)
+        panel.set(xlim=(0.5, DEPTH + 0.5), ylim=(0, 100), xticks=range(1, DEPTH + 1))
+    for panel, when in zip(panels[0], ("as drawn: steps, %", "after training: steps, %"), strict=True):
+        panel.set_title(when, fontsize=10)
+    for panel in panels[-1]:
+        panel.set_xlabel("layer")
+    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure
 
 
 def linear_floor() -> float:
@@ -148,7 +196,7 @@ def main() -> None:
     rows = [row for name in LAYERS for row in study(name, options.steps)]
     text = table(rows, linear_floor())
     (options.out / "table.md").write_text(text + "\n", encoding="utf-8")
-    plot(rows, options.out / "field.png")
+    plot(rows).savefig(options.out / "field.png")
     print(text)
 
 

@@ -13,9 +13,10 @@ from unroll_jax import __version__
 try:
     from . import main as commands
     from .cli import HELP, parse, unknown
-    from .config.commands import EvaluateArguments, MembershipArguments
+    from .config.commands import EvaluateArguments, Membership
     from .config.errors import Interrupted, UserError, on_command_line
     from .system.machine import CTRL_C, HEARD, hush_xla, keep_memory, order_collectives, stopping_at_once
+    from .system.terminal import safe_output
 except ModuleNotFoundError as error:
     if (error.name or "").startswith(("unroll_jax", "train")):
         raise
@@ -25,7 +26,7 @@ except ModuleNotFoundError as error:
 CLOSED_PIPE = 141  # what shells say of a program whose reader, such as `head`, has gone: 128 and SIGPIPE
 WITH_CONFIG = ("run", "demo", "plan", "sweep")  # the commands that take every option of a configuration
 OF_OTHERS = {field.name for field in dataclasses.fields(EvaluateArguments)} | {"gamma", "seed"}  # predict, generate
-OF_PREPARE = {"data.root": "--from", "data.prepared": "UNROLL_PREPARED", "data.source": "prepare"}
+OF_PREPARE = {"root": "--from", "data.root": "--from", "data.prepared": "UNROLL_PREPARED", "data.source": "prepare"}
 OF_PREPARE |= {f"data.{name}_column": f"--{name}-column" for name in ("text", "label", "second")}
 USAGE = """\
 usage: unroll-jax [--coordinator HOST:PORT --processes N --process I | --cluster NAME] COMMAND ...
@@ -49,6 +50,7 @@ COMMAND --help shows its options, as in `run demo --help`
 """
 
 
+@safe_output()
 def main(arguments: Sequence[str]) -> int:
     """Runs a command; returns its exit code: 0, also for a run that SIGTERM ended and that resumes when started again,
     2 for what the user can mend, 130 for what Ctrl-C ended."""
@@ -70,9 +72,9 @@ def main(arguments: Sequence[str]) -> int:
         with stopping_at_once(alone=not member):
             if member:
                 commands.check_together(arguments[0])
-                from .system.distributed import Membership, join
+                from .system.distributed import join
 
-                join(Membership(*dataclasses.astuple(parse(MembershipArguments, member, "unroll-jax"))))
+                join(parse(Membership, member, "unroll-jax"))
             with _options_of(arguments[0]):
                 return COMMANDS[arguments[0]](list(arguments[1:])) or 0
     except Interrupted as stop:

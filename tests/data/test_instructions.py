@@ -78,7 +78,7 @@ def test_the_entries_of_alpaca_are_questions_and_those_without_an_answer_are_lef
         ("conversations", '{"instruction": "a", "input": "", "output": ""}', "has no answered instruction in train"),
         ("conversations", "3\n", "line 1 must be an object with messages"),
         ("conversations", "{\n", "line 1 is not valid JSON"),
-        ("conversations", '{"prompt": "a", "prompt": "b", "answer": "c"}\n', "the name 'prompt' twice in one object"),
+        ("conversations", '{"prompt": "a", "prompt": "b", "answer": "c"}\n', "prompt is there more than once"),
         ("conversations", '{"prompt": "a"}\n', "line 1 has no 'answer'; it needs messages, prompt and answer, or"),
         ("conversations", '{"prompt": "a", "answer": 3}\n', "line 1: 'answer' must be a text, got 3"),
         ("conversations", '{"messages": [{"role": "bot", "content": ""}]}\n', "message 1 has the role 'bot'"),

@@ -72,7 +72,7 @@ BAD = {name: ("table", {file: content}, message) for name, (file, content, messa
     "half of a pair": ("mnli", {**MNLI, DEV: PAIR + PAIR.replace("wet", "\\udc00")}, r"line 2: 'sentence2' has a lone"),
     "gold label": ("mnli", {**MNLI, TRAIN: PAIR.replace("neutral", "maybe")}, r"line 1 has gold_label 'maybe'"),
     "number": ("mnli", {**MNLI, TRAIN: PAIR.replace('"It rains."', "1")}, r"line 1: 'sentence1' must be a text, got 1"),
-    "cut JSON": ("mnli", {**MNLI, DEV: PAIR[:20]}, r"dev_matched.jsonl line 1 cannot be read as JSON"),
+    "cut JSON": ("mnli", {**MNLI, DEV: PAIR[:20]}, r"dev_matched.jsonl line 1 is not valid JSON"),
     "no object": ("mnli", {**MNLI, DEV: "[1]\n"}, r"line 1 is not a JSON object with 'sentence1', 'sentence2', 'gold"),
     "breaks alone": ("mnli", {**MNLI, DEV: PAIR.replace("It rains.", "<BR>")}, "matched.jsonl has no labelled"),
     "no reviews": ("imdb", {"a/b.txt": "", "c.txt": ""}, r"holds no train/neg; give the folder aclImdb"),

@@ -41,8 +41,8 @@ class EvaluateArguments:
 
 
 @dataclasses.dataclass(frozen=True)
-class MembershipArguments:
-    """The options before a command, by which a process finds the others."""
+class Membership:
+    """The options before a command, by which a process finds the others; all None for one process alone."""
 
     coordinator: str | None = None
     """HOST:PORT of process 0."""

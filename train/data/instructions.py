@@ -11,11 +11,11 @@ import numpy as np
 import tensorflow_datasets as tfds
 
 from ..config.data import InstructionConfig
-from ..config.errors import UserError, one_line
+from ..config.errors import UserError
 from .files import Log, fingerprint_files, fingerprint_program, root_error
 from .prepare import Kind, Originals, Source, prepare_from
 from .reader import Dataset, Records, open_prepared
-from .rows import checksum, is_whole, lines_of, parse_json, read_text, split_files, three_splits
+from .rows import checksum, is_whole, json_of, lines_of, read_text, split_files, three_splits
 from .splits import SEED, SPLITS, check_share
 
 INSTRUCTIONS = Kind("instructions", "1.0.0")
@@ -213,21 +213,14 @@ def _text(value: Any, name: str, where: str) -> str:
 def _entries(path: Path, where: str) -> Iterator[tuple[Any, str]]:
     """Yields the entries of a .json list, or of a .jsonl file a line, each with its place."""
     if path.suffix == ".json":
-        values = _parsed(read_text(path, where=where), where)
+        values = json_of(read_text(path, where=where), where=where)
         if not isinstance(values, list):
             raise UserError(f"{where} is not a list; give a list of objects")
         yield from ((value, f"{where} entry {number}") for number, value in enumerate(values, start=1))
         return
     for number, line in enumerate(lines_of(path, where), start=1):
         if line.strip():
-            yield _parsed(line, place := f"{where} line {number}"), place
-
-
-def _parsed(text: str, where: str) -> Any:
-    try:
-        return parse_json(text)
-    except ValueError as error:
-        raise UserError(f"{where} is not valid JSON ({one_line(error)}); correct it, or copy it again") from error
+            yield json_of(line, where=(place := f"{where} line {number}")), place
 
 
 def _different(generator: np.random.Generator, count: int, seen: set[str]) -> list[Conversation]:

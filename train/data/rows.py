@@ -1,7 +1,6 @@
 """Rows of TSV, CSV and JSONL files, and their splits; errors name the line."""
 
 import csv
-import json
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -10,8 +9,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from ..config.errors import UserError
-from .files import open_regular, read_regular, root_error
+from ..config.errors import UserError, one_line
+from ..system.files import open_regular, read_regular, strict_json
+from .files import root_error
 from .splits import NAMES, SPLITS, check_no_split, cut_from_train, looks_like
 
 T = TypeVar("T")
@@ -21,6 +21,7 @@ SUFFIXES = (".tsv", ".csv", ".jsonl")
 OTHER_SUFFIXES = (".json", ".parquet", ".txt")  # of tables that are not read
 SHOWN = 10  # columns that a message lists
 LONGEST_FIELD = 2**31 - 1  # of CSV: Python's default of 131,072 letters is shorter than long reviews
+SURROGATES = re.compile("[\\ud800-\\udfff]")
 BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 
 
@@ -59,11 +60,7 @@ def is_empty(text: str) -> bool:
 
 def is_whole(text: str) -> bool:
     """Returns whether a text has no lone surrogate, which JSON and command lines can hold, but UTF-8 cannot."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return not SURROGATES.search(text)
 
 
 def decoded(content: bytes, *, where: str, first_line: int = 1) -> str:
@@ -86,12 +83,12 @@ def read_text(path: Path, *, where: str) -> str:
     return decoded(read_regular(path, where=where), where=where)
 
 
-def parse_json(text: str) -> Any:
-    """Parses JSON; repeated names, NaN, infinities and too deep nesting raise a ValueError."""
+def json_of(text: str, *, where: str) -> Any:
+    """Returns the value of a JSON text."""
     try:
-        return json.loads(text, object_pairs_hook=_object, parse_constant=_no_number)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
+        return strict_json(text)
+    except ValueError as error:
+        raise UserError(f"{where} is not valid JSON ({one_line(error)}); correct it, or copy it again") from error
 
 
 def checked(text: str, *, where: str) -> str:
@@ -213,10 +210,7 @@ def _objects(source: str, lines: Iterator[str], columns: Sequence[str], hint: st
         if not line.strip():
             continue
         where = f"{source} line {number}"
-        try:
-            fields = parse_json(line)
-        except ValueError as error:
-            raise UserError(f"{where} cannot be read as JSON ({error}); correct the line") from error
+        fields = json_of(line, where=where)
         if not isinstance(fields, dict):
             raise UserError(f"{where} is not a JSON object with {_listed(columns)}; correct the line")
         _require(list(fields), columns, where, hint)
@@ -231,18 +225,6 @@ def _require(names: list[str], columns: Sequence[str], where: str, hint: str) ->
         shown = f"{_listed(names[:SHOWN])}{' and more' if len(names) > SHOWN else ''}"
         s = "s" * (len(missing) > 1)
         raise UserError(f"{where} has no column{s} {_listed(missing)}; its columns are {shown}{hint}")
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"the name {next(name for name in names if names.count(name) > 1)!r} twice in one object")
-    return fields
-
-
-def _no_number(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _listed(names: Sequence[str]) -> str:

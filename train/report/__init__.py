@@ -25,8 +25,6 @@ from .page import Picture, Report, write_files
 from .records import METHODS, PER_LAYER, PER_STEP, SCALARS, Run, flat, read_runs
 from .specs import ReportSpec
 
-__all__ = ["make_report", "write", "write_report"]
-
 FURTHER = ("error_rates", "area", "parameters")  # figures that some evaluations have
 SAME = 2.0  # percent within which losses of layers are alike
 Models = Mapping[str, tuple[float, str]]  # score and remark by name
@@ -117,6 +115,7 @@ def warnings(settings: Sequence[Setting]) -> list[str]:
             state, steps = run.status.get("state", "unknown"), run.status.get("steps", "?")
             sentences += [f"{run.name} is not finished (state: {state}, {steps} steps)."] * (state != "finished")
             sentences += [f"{run.name}: {without_folders(str(text))}" for text in run.status.get("messages") or []]
+            sentences += run.lost
         plain = {one.label: other for one, other in setting.pairs() if other.method == "erm"}
         for one in setting.of("constrained"):
             sentences += [f"{tables.capital(one.title)}: {line}" for line in _advice(one, plain.get(one.label))]
@@ -208,6 +207,7 @@ def _other_report(runs: Sequence[Run]) -> Report:
         summary=without_folders({"floors": floors, "runs": [run.summary() for run in runs]}),
         tables=made,
         verdict=sentences,
+        warnings=[line for run in runs for line in run.lost],
         floor=f"{spec.title} {_shown(spec, floors)}" if floors else "",
     )
 

@@ -1,0 +1,44 @@
+"""Quantities of the constrained paper's theorems."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from papers import theorems
+
+
+def test_the_best_denoiser_is_the_posterior_mean():
+    noisy, clean = theorems.draw_sets(jax.random.key(0), 5)
+    atoms, total = np.asarray(theorems.ATOM, float), 0.0
+    for token, truth in zip(np.asarray(noisy).reshape(-1, 16), np.asarray(clean).reshape(-1, 16), strict=True):
+        weights = np.array([np.exp(-0.5 * np.sum((token - atom) ** 2) / theorems.NOISE**2) for atom in atoms])
+        total += np.mean((weights @ atoms / weights.sum() - truth) ** 2) / theorems.NOISE**2
+    np.testing.assert_allclose(theorems.bayes_loss(noisy, clean), total / noisy[..., 0].size, rtol=1e-4)
+
+
+def test_the_distance_of_two_sizes_of_noise_is_that_of_coupled_sets():
+    """E |e| of n standard normal entries is close to sqrt(n - 1/2), and sets of one key differ by (s' - s) e."""
+    noisy, other = (theorems.draw_sets(jax.random.key(1), 4096, size)[0] for size in (0.7, 1.0))
+    move = np.mean(np.linalg.norm(np.asarray(other - noisy).reshape(4096, -1), axis=1))
+    np.testing.assert_allclose(move, 0.3 * np.sqrt(theorems.TOKENS * theorems.DIM - 0.5), rtol=0.01)
+
+
+def test_the_sample_complexity_holds_for_one_network_and_is_vacuous_for_all():
+    """Means of losses in [0, 1], the worst for Hoeffding's inequality among them, exceed it as seldom as it tells."""
+    means = np.mean(np.random.default_rng(0).random((2000, theorems.SETS)) < 0.5, axis=1)
+    assert np.mean(np.abs(means - 0.5) > theorems.sample_complexity(1.0, 0)) <= theorems.DELTA
+    assert theorems.sample_complexity(1.0, 3840) > 1.0
+
+
+@pytest.mark.slow
+def test_the_gap_is_between_the_last_loss_and_a_lagrangian_that_is_no_larger_than_the_trained_one():
+    sets = theorems.draw_sets(jax.random.key(2), 256)
+    trained = theorems.train(jax.random.key(3), sets, 20, rate=1.0)
+    assert jnp.all(trained.multipliers >= 0.0)
+    assert jnp.any(trained.multipliers > 0.0)
+    primal, least = theorems.estimate_gap(trained, sets, 20)
+    losses = np.asarray(theorems.layer_losses(trained.params, *sets), float)
+    violations = losses[1:] - (1.0 - theorems.ALPHA) * losses[:-1]
+    assert primal == pytest.approx(losses[-1])
+    assert least <= losses[-1] + np.asarray(trained.multipliers) @ violations + 1e-5
