@@ -7,6 +7,7 @@ from unroll_jax.arguments import at_least, checked, one_of, require
 
 __all__ = ["EXIT_WEIGHTS", "exit_weights"]
 
+#: Sources of the weights of `exit_weights`.
 EXIT_WEIGHTS = ("layerskip", "torchtune")
 
 
