@@ -12,8 +12,8 @@ NEWEST = $(or $(call first,3.13 3.12 3.11),python3)
 OLDEST = $(or $(call first,3.11),$(NEWEST))
 PYTHON ?= $(NEWEST)
 
-.PHONY: help install demo test test-rest test-all test-oracles test-lowest coverage faults lint types dist site docs notebooks \
-  benchmarks clean
+.PHONY: help install demo test test-rest test-all oracles test-oracles test-lowest coverage faults fuzz lint types dist \
+  site docs notebooks benchmarks clean
 
 help:
 	@echo "make demo          train the demo, plain and under constraints, and write runs/demo/report/index.html"
@@ -23,6 +23,7 @@ help:
 	@echo "make test-lowest   test the library on the oldest versions of its dependencies; in .venv-lowest"
 	@echo "make coverage      make test, with the lines that no test runs"
 	@echo "make faults        break the maths in small ways, one at a time: a test must fail for each"
+	@echo "make fuzz          read changed files of every kind, ten minutes each; ARGS='--only gguf --seconds 60'"
 	@echo "make install       make .venv with everything in it"
 	@echo "make lint types    ruff and the schema of workflows; pyright"
 	@echo "make dist          build the sdist and the wheel into dist, and check what they hold"
@@ -56,8 +57,10 @@ test-all: $(STAMP)
 	$(PY) $(PYTEST) $(ARGS)
 
 ORACLES = $(shell grep -rl --include="test_*.py" "mark.oracle" tests)
-test-oracles:
+oracles:
 	$(MAKE) install VENV=.venv-oracles EXTRAS=test,oracles PYTHON="$(OLDEST)"
+
+test-oracles: oracles
 	.venv-oracles/bin/python $(PYTEST) -m oracle $(ORACLES) $(ARGS)
 
 # The library alone: the application asks for newer versions of what it alone uses.
@@ -75,6 +78,9 @@ coverage: $(STAMP)
 faults: export JAX_COMPILATION_CACHE_DIR ?= $(PROGRAMS)
 faults: $(STAMP)
 	$(PY) -m tests.faults
+
+fuzz: $(STAMP)
+	$(PY) -m tests.fuzz $(ARGS)
 
 WORKFLOWS := $(wildcard .github/workflows/*.yml)
 lint: $(STAMP)

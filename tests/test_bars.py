@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 APPLICATION = sorted((ROOT / "train").rglob("*.py"))
 # The aim is 16,000 lines in 90 files. A change that cuts lowers these numbers; none raises them.
-MAX_LINES, MAX_FILES, MIN_LINES, LONGEST = 17_910, 95, 40, 310
+MAX_LINES, MAX_FILES, MIN_LINES, LONGEST = 17_908, 95, 40, 310
 # Each counts one habit of writing; optax has about one of all of them in 10,000 words of docstrings and comments.
 HABITS = (
     r"\bwhat (is|it|they|the|has|have|are|was|a|an|comes|each)\b",
@@ -25,6 +25,9 @@ HABITS = (
     r"\bgoes? on\b",
 )
 MAX_HABITS = 12.0  # in 10,000 words
+
+
+LONGEST_PAGE = 150
 
 
 def words_of(source):
@@ -46,6 +49,11 @@ def test_the_application_stays_under_its_bar():
     assert len(lines) <= MAX_FILES
     assert [str(path) for path, count in lines.items() if count < MIN_LINES and path.name != "__init__.py"] == []
     assert [str(path) for path, count in lines.items() if count > LONGEST] == []
+
+
+def test_no_page_is_too_long():
+    written = [path for path in (ROOT / "docs").rglob("*.md") if "reference" not in path.parts]  # lists of names
+    assert [str(path) for path in written if len(path.read_text().splitlines()) > LONGEST_PAGE] == []
 
 
 @pytest.mark.parametrize("package", ["unroll_jax", "train"])

@@ -28,7 +28,7 @@ PAGES = sorted(path for path in DOCS.rglob("*.md") if "generated" not in path.pa
 TEXTS = {str(path.relative_to(DOCS)): path.read_text(encoding="utf-8") for path in PAGES}
 # Those whose Python stands alone; tests/test_your_model.py runs that of your_model.md.
 RUN = [name for name, text in TEXTS.items() if "```python\n" in text and name != "your_model.md"]
-WITH_A_TEST = ("how_to/energy.md", "how_to/equilibrium.md", "explanation/errata.md")
+WITH_A_TEST = ("how_to/energy.md", "how_to/equilibrium_training.md", "explanation/errata.md")
 MODULES = [name for name in NAMES if name != "unroll_jax.train"]
 FROM_TRAIN = re.compile(r"from (?:unroll_jax\.)?train import (.*)")
 # Options that no dataclass has: of help, of each of many processes, and of benchmarks.
@@ -57,7 +57,7 @@ def test_the_python_of_docs_runs(name):
 @pytest.mark.slow
 def test_warm_starts_masks_and_normalised_weights_of_the_docs_do_as_the_page_claims():
     """Against cold starts, plain steps with the mask written out, and NumPy's norms."""
-    names = run("how_to/equilibrium.md")
+    names = run("how_to/equilibrium_training.md")
     step, x, target = names["step"], names["x"], names["target"]
     _, cold = equilibrium(step, names["weights"], jnp.zeros((16, 8)), x, batch_ndim=1)
     assert names["steps"] < cold.steps.max()

@@ -13,9 +13,10 @@ from unroll_jax import __version__
 try:
     from . import main as commands
     from .cli import HELP, parse, unknown
-    from .config.commands import EvaluateArguments, MembershipArguments
+    from .config.commands import EvaluateArguments, Membership
     from .config.errors import Interrupted, UserError, on_command_line
     from .system.machine import CTRL_C, HEARD, hush_xla, keep_memory, order_collectives, stopping_at_once
+    from .system.terminal import safe_output
 except ModuleNotFoundError as error:
     if (error.name or "").startswith(("unroll_jax", "train")):
         raise
@@ -23,15 +24,16 @@ except ModuleNotFoundError as error:
     raise SystemExit(2) from None
 
 CLOSED_PIPE = 141  # what shells say of a program whose reader, such as `head`, has gone: 128 and SIGPIPE
-WITH_CONFIG = ("run", "plan", "sweep")  # the commands that take every option of a configuration
-OF_EVALUATE = {field.name for field in dataclasses.fields(EvaluateArguments)}
-OF_NOISE = ("gamma", "seed")  # of predict and generate
-OF_PREPARE = {"data.root": "--from", "data.prepared": "UNROLL_PREPARED", "data.source": "prepare"}
+WITH_CONFIG = ("run", "demo", "plan", "sweep")  # the commands that take every option of a configuration
+OF_OTHERS = {field.name for field in dataclasses.fields(EvaluateArguments)} | {"gamma", "seed"}  # predict, generate
+OF_PREPARE = {"root": "--from", "data.root": "--from", "data.prepared": "UNROLL_PREPARED", "data.source": "prepare"}
+OF_PREPARE |= {f"data.{name}_column": f"--{name}-column" for name in ("text", "label", "second")}
 USAGE = """\
 usage: unroll-jax [--coordinator HOST:PORT --processes N --process I | --cluster NAME] COMMAND ...
 
   run EXPERIMENT [--option value ...]   train and evaluate; resumes an interrupted run
   run FOLDER [--option value ...]       go on with the run in a folder
+  demo [--option value ...]             short for run demo: one network trained in three ways, in minutes
   plan EXPERIMENT [--option value ...]  the memory of a step on each device, without running one
   sweep EXPERIMENT --over.OPTION V,V    a grid of runs and its table, as depth x method x seed; or --trials N, by Optuna
   launch --processes N -- COMMAND ...   the same command in N processes on this machine, watched
@@ -48,6 +50,7 @@ COMMAND --help shows its options, as in `run demo --help`
 """
 
 
+@safe_output()
 def main(arguments: Sequence[str]) -> int:
     """Runs a command; returns its exit code: 0, also for a run that SIGTERM ended and that resumes when started again,
     2 for what the user can mend, 130 for what Ctrl-C ended."""
@@ -59,6 +62,8 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     try:
         member, arguments = _member(arguments)
+        if arguments[:1] == ["benchmarks"]:
+            raise UserError(f"benchmarks are in a clone, not in the package; there: python -m {' '.join(arguments)}")
         if not arguments or arguments[0] not in COMMANDS:
             raise unknown("command", arguments, list(COMMANDS))
         hush_xla()
@@ -67,9 +72,9 @@ def main(arguments: Sequence[str]) -> int:
         with stopping_at_once(alone=not member):
             if member:
                 commands.check_together(arguments[0])
-                from .system.distributed import Membership, join
+                from .system.distributed import join
 
-                join(Membership(*dataclasses.astuple(parse(MembershipArguments, member, "unroll-jax"))))
+                join(parse(Membership, member, "unroll-jax"))
             with _options_of(arguments[0]):
                 return COMMANDS[arguments[0]](list(arguments[1:])) or 0
     except Interrupted as stop:
@@ -116,6 +121,7 @@ def _of(module: str) -> Callable[[list[str]], int | None]:
 
 COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
     "run": commands.run,
+    "demo": lambda arguments: commands.run(["demo", *arguments]),
     "plan": commands.plan,
     "sweep": _of("sweep"),
     "launch": commands.launch,
@@ -136,9 +142,8 @@ def _failed(message: str) -> int:
 
 def _options_of(command: str) -> contextlib.AbstractContextManager[None]:
     """The context in which messages name options as a command has them."""
-    if command == "prepare":
-        return on_command_line(OF_PREPARE)
-    return on_command_line(only=None if command in WITH_CONFIG else OF_EVALUATE | set(OF_NOISE))
+    names = OF_PREPARE if command == "prepare" else None
+    return on_command_line(names, only=None if names or command in WITH_CONFIG else OF_OTHERS)
 
 
 def _member(arguments: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -5,7 +5,6 @@ import contextlib
 import difflib
 import io
 import itertools
-import json
 import os
 import re
 import sys
@@ -16,11 +15,11 @@ from typing import Any, TypeVar
 
 import tyro
 
-from .config.errors import UserError
+from .config.errors import UserError, one_line
 from .config.fields import from_json, to_json, without_retired
 from .config.run import PLACE, RunConfig
 from .experiments import EXPERIMENTS
-from .system.files import expanded
+from .system.files import expanded, read_regular, strict_json
 
 T = TypeVar("T")
 
@@ -41,12 +40,13 @@ def parse(cls: type[T], arguments: list[str], program: str, default: T | None = 
     """
     _check_words(arguments)
     given_default: dict[str, Any] = {} if default is None else {"default": default}
-    printed = io.StringIO()
+    printed, shown = io.StringIO(), io.StringIO()  # no terminals: colours would be escaped
     try:
-        with contextlib.redirect_stderr(printed):
+        with contextlib.redirect_stderr(printed), contextlib.redirect_stdout(shown):
             return tyro.cli(cls, args=arguments, prog=program, **given_default)
     except SystemExit as ended:
         if not ended.code:
+            sys.stdout.write(shown.getvalue())
             raise
         raise UserError(f"{_message(printed.getvalue(), hint)}; see `{program} --help`") from None
 
@@ -170,25 +170,10 @@ def _message(printed: str, hint: str) -> str:
 
 def _read(path: Path, source: str) -> Any:
     try:
-        if path.exists() and not path.is_file():
-            raise UserError(f"{source} is not a regular file; {WAY_OUT}")
-        text = path.read_text(encoding="utf-8")
-        if path.suffix == ".json":
-            return json.loads(text, object_pairs_hook=_once)
-        return tomllib.loads(text)
-    except (OSError, ValueError, RecursionError) as error:
-        words = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())
-        raise UserError(f"{source} cannot be read ({words}); {WAY_OUT}") from error
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The object of JSON of these pairs; a name that is there twice is an error, as in TOML."""
-    values: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in values:
-            raise ValueError(f"{name} is there more than once")
-        values[name] = value
-    return values
+        text = read_regular(path, where=source, mend=WAY_OUT).decode()
+        return strict_json(text) if path.suffix == ".json" else tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{source} cannot be read ({one_line(error)}); {WAY_OUT}") from error
 
 
 def _options(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -222,4 +207,5 @@ def _like(old: Any, value: Any) -> Any:
     if isinstance(old, list):
         several = value if isinstance(value, list) else [value]
         return [_like(old[0], one) for one in several] if old else several
-    return float(value) if isinstance(old, float) and type(value) is int else value
+    # Of the text: 10^400 is infinite then, which is out of every range, and no error of Python's.
+    return float(str(value)) if isinstance(old, float) and type(value) is int else value

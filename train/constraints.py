@@ -89,11 +89,12 @@ class DescentConstraints:
             self.stated, self.tightened = (constrained.descent_constraints(by, **options) for by in (alphas, tight))
         else:
             first = () if settings.reference is None else (settings.reference,)
-            lower = [level * (1.0 - margin) for level, margin in zip(levels, margins, strict=True)]
+            lower = [level * (1.0 - margin) for level, margin in zip(levels, margins[-len(levels) :], strict=True)]
             bounds = ([*first, *levels], [*first, *lower])
             self.stated, self.tightened = (constrained.level_constraints(by, form=self._form) for by in bounds)
-        self._bounded = num_layers + (settings.reference is not None)
-        self._names = [*constrained.constraint_names(num_layers, reference=settings.reference), *self._names]
+        self._bounded = (1 if settings.last else num_layers) + (settings.reference is not None)
+        names = constrained.constraint_names(num_layers, reference=settings.reference)
+        self._names = [*names[-self._bounded :], *self._names]
 
     @functools.cached_property
     def ascent(self) -> constrained.DualAscent:
@@ -135,9 +136,10 @@ class DescentConstraints:
         """The Lagrangian, or the fixed sum of losses; multipliers do not count in the warm-up."""
         losses = means[: self._losses]
         if not self._enforced:
-            return jnp.vdot(jnp.asarray(self._weights, means.dtype), losses)
+            return self._weighted(losses)
         multipliers = jnp.where(step < self._settings.warmup_steps, 0.0, moving.dual.multipliers)
-        return lagrangian(losses[-1], self.violations(samples, means), multipliers, normalise=self._settings.normalise)
+        violations, normalise = self.violations(samples, means), self._settings.normalise
+        return lagrangian(self._minimised(losses), violations, multipliers, normalise=normalise)
 
     def advance(self, samples: SampleLosses, means: Array, moving: Moving, step: Array) -> tuple[Moving, Figures]:
         """Multipliers after a step on the violations; and figures of before."""
@@ -177,7 +179,7 @@ class DescentConstraints:
         allowed = constrained.constraint_bounds(bounded, self.stated(jnp.asarray(losses)), form=form)
         excesses = np.asarray(constrained.relative_excess(violations[: self._bounded], allowed, form=form))
         excess = float(np.max(np.append(excesses, violations[self._bounded :])[~self._idle]))
-        feasible, score = excess <= self._settings.tolerance, -float(losses[-1])
+        feasible, score = excess <= self._settings.tolerance, -float(self._minimised(losses))
         relaxed = self._relaxed_loss(losses, violations[~self._idle])
         if not feasible and self._enforced:
             score = INFEASIBLE - (excess if relaxed is None else relaxed)
@@ -244,11 +246,21 @@ class DescentConstraints:
             return constraints(jnp.asarray(means)[: self._losses])
         return constrained.sample_constraints(constraints, self.reduction)(jnp.asarray(samples)[:, : self._losses])
 
+    def _weighted(self, losses: Any) -> Float[Array, ""]:
+        """The losses by their fixed weights."""
+        return jnp.vdot(jnp.asarray(self._weights, losses.dtype), losses)
+
+    def _minimised(self, losses: Any) -> Any:
+        """The last loss, or those before it where the last is bound."""
+        early = self._enforced and isinstance(self._settings, ConstraintConfig) and self._settings.last
+        return self._weighted(losses) if early else losses[-1]
+
     def _relaxed_loss(self, losses: np.ndarray, violations: np.ndarray) -> float | None:
         """f_L + beta/2 |[c]_+|^2: the least that the relaxed problem can give these losses; None without resilience."""
         if self._settings.resilience is None:
             return None
-        return float(losses[-1] + 0.5 * self._settings.resilience * np.sum(np.maximum(violations, 0.0) ** 2))
+        slack = 0.5 * self._settings.resilience * np.sum(np.maximum(violations, 0.0) ** 2)
+        return float(self._minimised(losses) + slack)
 
     def _named(self, **figures: Any) -> dict[str, float | None]:
         named = constrained.named_figures(self._names, **figures)

@@ -62,11 +62,11 @@ def train_run(
             log(f"{folder}: {config.describe()}, on {describe_mesh(task.training.mesh)}")
             if is_first():
                 (folder / "evaluation.json").unlink(missing_ok=True)
-            train(task, folder, callbacks=callbacks, log=log)
+            train(task, folder, experiment=experiment, callbacks=callbacks, log=log)
         wait_for_all(f"{folder} is trained")
 
 
-def train(task: Task, folder: Path, *, callbacks: Sequence[Callbacks] = (), log: Log) -> None:
+def train(task: Task, folder: Path, *, experiment: str = "", callbacks: Sequence[Callbacks] = (), log: Log) -> None:
     """Restores, steps, validates and saves, until the last step or a collapse; writes status.json.
 
     Raises:
@@ -90,7 +90,8 @@ def train(task: Task, folder: Path, *, callbacks: Sequence[Callbacks] = (), log:
                 _writer(task, folder, int(state.step), log) as writer,
                 profiling(profiled, folder / "profile", log) as profile,
             ):
-                interrupted = _Loop(task, folder, checkpoints, writer, stop, profile, callbacks).run(state, notes)
+                loop = _Loop(task, folder, checkpoints, writer, stop, profile, callbacks, experiment)
+                interrupted = loop.run(state, notes)
         if interrupted or stop.at(num_steps + 1):  # the last save has been waited for
             raise _interrupted(stop, task, folder, "trained to the end", "goes on")
     for callback in callbacks:
@@ -108,6 +109,7 @@ class _Loop:
     stop: Stop
     profile: Callable[[int, Any], None]
     callbacks: Sequence[Callbacks]
+    experiment: str = ""
     # As of the last checkpoint.
     saved_step: int = 0
     notes: Notes = dataclasses.field(default_factory=Notes)
@@ -147,7 +149,7 @@ class _Loop:
         self.saved_step = kept or 0
         self.notes = self.notes._replace(messages=(*self.notes.messages, " ".join(str(error).split())))
         with contextlib.suppress(OSError):
-            self._write_status("failed")
+            self._write_status("failed") if self.folder.exists() else None  # else deleted
         return error
 
     def _steps(self, state: TrainState) -> None:
@@ -239,6 +241,7 @@ class _Loop:
     def _write_status(self, state: str) -> None:
         status = {
             "state": state,
+            "experiment": self.experiment,
             "steps": self.saved_step,
             "mesh": describe_mesh(self.training.mesh),
             "train_seconds": self.notes.train_seconds,
@@ -252,9 +255,8 @@ class _Loop:
 
 def _interrupted(stop: Stop, task: Task, folder: Path, saved: str, goes_on: str) -> Interrupted:
     again = "the same command without --overwrite" if task.config.overwrite else "the same command"
-    if stop.by_hand:
-        return Interrupted(f"{folder}: interrupted by Ctrl-C, {saved}; {again} {goes_on}", CTRL_C)
-    return Interrupted(f"{folder}: asked to end by SIGTERM, {saved}; {again} {goes_on}")
+    reason, code = ("interrupted by Ctrl-C", CTRL_C) if stop.by_hand else ("asked to end by SIGTERM", 0)
+    return Interrupted(f"{folder}: {reason}, {saved}; {again} {goes_on}", code)
 
 
 def _writer(task: Task, folder: Path, step: int, log: Log) -> contextlib.AbstractContextManager[MetricsWriter | None]:

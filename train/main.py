@@ -104,8 +104,7 @@ def fit(
 
 def run(arguments: list[str]) -> None:
     """`unroll-jax run EXPERIMENT [--option value ...]`."""
-    known = _of_run(arguments)
-    if chosen := configured("run", arguments, known):
+    if chosen := configured("run", arguments, _of_run(arguments)):
         experiment, config = chosen
         keep_programs()
         fit(config, experiment=experiment)
@@ -113,8 +112,7 @@ def run(arguments: list[str]) -> None:
 
 def plan(arguments: list[str]) -> None:
     """Prints the memory of a step on each device, without running one."""
-    known = _of_run(arguments)
-    if chosen := configured("plan", arguments, known):
+    if chosen := configured("plan", arguments, _of_run(arguments)):
         experiment, config = chosen
         config.check()  # before what takes seconds to import
         from .plan import describe_plan, simulate
@@ -154,8 +152,6 @@ def report(arguments: list[str]) -> None:
     from .report import make_report, write
 
     out = check_out(parsed.out)
-    if not parsed.runs:
-        raise UserError("report needs at least one run folder")
     if (out / "config.json").exists():
         raise UserError(f"--out {out} holds files of something else; pass an empty or a new folder")
     made = make_report(parsed.runs)

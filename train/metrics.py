@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from .config.errors import UserError, kind_of, one_line
+from .config.errors import StorageError, UserError, kind_of, one_line
 from .config.run import Tracking
-from .system.files import strict_json, write_all
+from .system.files import open_regular, strict_json, write_all
 
 EVENTS = ("on_step", "on_validation", "on_end")  # the methods of `Callbacks`
 PREDICTIONS = "predictions.npz"
@@ -98,6 +98,8 @@ class MetricsWriter:
     def flush(self) -> None:
         """Hands everything to the operating system, so that a killed process loses nothing before this point."""
         self._file.flush()
+        if os.fstat(self._file.fileno()).st_nlink == 0:
+            raise StorageError(f"{self._file.name} was deleted under the run; the same command begins anew")
         for tracker in self._trackers:
             tracker.flush()
 
@@ -108,16 +110,19 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     Raises:
       UserError: naming the line, if another one is damaged.
     """
-    rows = []
-    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1] if path.exists() else (), start=1):
-        try:
-            row = strict_json(line)
-            if not isinstance(row, dict) or not isinstance(row.get("kind"), str) or type(row.get("step")) is not int:
-                raise ValueError("a row must be an object with kind and step")
-        except ValueError as error:
-            way_out = "restore it, or move it away: a run goes on without it"
-            raise UserError(f"{path} is damaged in line {number}; {way_out}") from error
-        rows.append(row)
+    rows, mend = [], "restore it, or move it away: a run goes on without it"
+    if not path.exists():
+        return rows
+    with open_regular(path, where=str(path), mend=mend) as file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith(b"\n"):
+                break
+            try:
+                rows.append(strict_json(line))
+                if not (isinstance(rows[-1]["kind"], str) and type(rows[-1]["step"]) is int):
+                    raise ValueError("kind must be a text, and step a whole number")
+            except (ValueError, KeyError, TypeError) as error:
+                raise UserError(f"{path} is damaged in line {number}; {mend}") from error
     return rows
 
 

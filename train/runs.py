@@ -53,7 +53,7 @@ def read_recorded(folder: Path) -> tuple[str, str, Row]:
     values = read_object(path)
     if "format" in values:
         raise UserError(f"{folder} is an export, not a run folder; name the run folder that it was exported from")
-    version, experiment, task, _ = (values.pop(name, None) for name in ("version", "experiment", "task", "found"))
+    version, experiment, task, data = (values.pop(name, None) for name in ("version", "experiment", "task", "found"))
     if version != VERSION:
         wrote = "0.1" if version is None else version
         raise UserError(
@@ -62,6 +62,11 @@ def read_recorded(folder: Path) -> tuple[str, str, Row]:
     for name, value in (("experiment", experiment), ("task", task)):
         if not isinstance(value, str):
             raise _unknown(path, name, value)
+    if not isinstance(data, dict) or (task in TASKS and not data):
+        raise _unknown(path, "found", data)
+    trained = read_status(folder).get("experiment") or experiment  # runs of earlier versions lack it
+    if trained != experiment:
+        raise UserError(f"{path} was changed: experiment was {trained}, is now {experiment}; put the value back")
     return experiment, task, values
 
 

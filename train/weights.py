@@ -84,12 +84,8 @@ def restored(task: Task, arrays: dict[str, np.ndarray], *, source: Path | str = 
 
 def _read_config(folder: Path) -> Row:
     path = folder / CONFIG
-    if not path.is_file():
-        raise UserError(f"{folder} is not an exported folder: it lacks {CONFIG}; `unroll-jax export RUN` makes one")
-    try:
-        description = read_object(path)
-    except UserError:
-        raise UserError(f"{path} is damaged; {AGAIN}") from None
+    missing = f"{folder} is not an exported folder: it lacks {CONFIG}; `unroll-jax export RUN` makes one"
+    description = read_object(path, missing=missing, mend=AGAIN)
     if description.get("format") != FORMAT:
         raise UserError(f"{path}: format must be {FORMAT!r}, got {description.get('format')!r}; {AGAIN}")
     return description

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.faults.pair import PROCESSES
-from benchmarks.faults.process import PHASES
 from benchmarks.timing import table
 
 __all__ = ["arguments", "figures_without_times", "kills_at_random", "newest", "outcome", "surroundings"]
@@ -28,7 +27,7 @@ OPTIONS = {
     "constraints.alpha": 0.6,
     "dual.optimizer": "adam",
 }
-LATEST = {"restore": 0.3, "step": 2.0, "save": 0.2}  # seconds after the phase began; a kill is drawn in (0, latest)
+LATEST = {"restore": 0.3, "step": 2.0, "save": 0.2}  # seconds after a phase began; a kill is drawn in (0, latest)
 
 
 class Fleet(NamedTuple):
@@ -45,7 +44,7 @@ class Fleet(NamedTuple):
     kills: int
 
 
-FLEETS = (Fleet(processes=1, runs=3, kills=6), Fleet(processes=PROCESSES, runs=1, kills=6))
+FLEETS = (Fleet(processes=1, runs=8, kills=6), Fleet(processes=PROCESSES, runs=2, kills=6))
 
 
 class Kill(NamedTuple):
@@ -73,7 +72,7 @@ def kills_at_random() -> dict[str, Any]:
         kills, same = [*kills, *fleet_kills], [*same, *equal]
         rows += [
             [str(fleet.processes), phase, *_figures([kill for kill in fleet_kills if kill.phase == phase])]
-            for phase in PHASES
+            for phase in LATEST
         ]
     titles = [
         "processes",
@@ -97,6 +96,7 @@ def kills_at_random() -> dict[str, Any]:
         "most_steps_lost": max(lost),
         "above_an_interval": sum(steps > EVERY for steps in lost),
         "same_results": sum(same) / len(same),
+        "other_results": len(same) - sum(same),
     }
 
 
@@ -108,7 +108,7 @@ def _killed(fleet: Fleet, draw: random.Random) -> tuple[list[Kill], list[bool]]:
         expected = outcome(work.end("alone"))
         for number in range(fleet.runs):
             name = f"run{number}"
-            for phase in draw.choices(list(PHASES), k=fleet.kills):
+            for phase in draw.choices(list(LATEST), k=fleet.kills):
                 victim, seconds = draw.randrange(fleet.processes), draw.uniform(0.0, LATEST[phase])
                 if kill := work.kill(name, victim, phase, seconds):
                     kills.append(kill)
@@ -153,7 +153,7 @@ class _Work:
         before = newest(folder)
         file.write_text(str(before), encoding="utf-8")
         module = ["benchmarks.faults.process"] if self._processes == 1 else ["benchmarks.faults.pair", str(victim)]
-        code = self._run([*module, phase, str(seconds), str(file), *arguments(folder)])
+        code = self._run([*module, phase, "SIGKILL", str(seconds), str(file), *arguments(folder)])
         if code not in (0, -signal.SIGKILL, 128 + signal.SIGKILL):
             raise RuntimeError(f"a process to be killed during {phase} ended with exit code {code}")
         done = max(int(file.read_text(encoding="utf-8")), before)

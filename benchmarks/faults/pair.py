@@ -1,4 +1,4 @@
-"""Two processes of one run, one of them killed: `python -m benchmarks.faults.pair VICTIM PHASE SECONDS FILE ARGUMENTS`.
+"""Two processes, one killed: `python -m benchmarks.faults.pair VICTIM PHASE SIGNAL SECONDS FILE ARGUMENTS`.
 
 They are started and watched as `unroll-jax launch` does it: the one that is left is ended by the launcher.
 """
@@ -23,4 +23,4 @@ def main(victim: int, kill: list[str], arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), sys.argv[2:5], sys.argv[5:]))
+    sys.exit(main(int(sys.argv[1]), sys.argv[2:6], sys.argv[6:]))

@@ -1,6 +1,6 @@
-"""A training process killed at a chosen moment: `python -m benchmarks.faults.process PHASE SECONDS FILE ARGUMENTS`.
+"""A process that gets a signal in a phase: `python -m benchmarks.faults.process PHASE SIGNAL SECONDS FILE ARGUMENTS`.
 
-The kill is a real SIGKILL: nothing is flushed, no handler runs. Before it, FILE gets the number of steps done.
+The signal is real: after SIGKILL nothing is flushed, and no handler runs. Before it, FILE gets the number of steps.
 """
 
 import os
@@ -11,27 +11,34 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import unroll_jax.train.data.prepare as preparation
+import unroll_jax.train.evaluate as evaluation
 from unroll_jax.train import __main__ as train
+from unroll_jax.train import loop, report
 from unroll_jax.train.checkpoint import Checkpoints
 from unroll_jax.train.system.distributed import Stop
 
 __all__ = ["PHASES"]
 
-# What a kill may fall into: the method at whose call the clock starts.
-PHASES: dict[str, tuple[type, str]] = {
+# What a signal may fall into: the class or module and the function at whose call the clock starts.
+PHASES: dict[str, tuple[Any, str]] = {
+    "prepare": (preparation, "_write"),
     "restore": (Checkpoints, "newest"),
+    "compile": (loop._Loop, "_compile"),
     "step": (Stop, "at"),
     "save": (Checkpoints, "save"),
+    "evaluate": (evaluation, "evaluate"),
+    "report": (report, "write_report"),
 }
 
 
-def main(phase: str, seconds: float, file: Path, arguments: list[str]) -> int:
-    """Runs `unroll-jax ARGUMENTS`, to be killed ``seconds`` after the phase began for the first time."""
+def main(phase: str, name: str, seconds: float, file: Path, arguments: list[str]) -> int:
+    """Runs `unroll-jax ARGUMENTS`, to be sent the signal ``seconds`` after the phase began for the first time."""
     done = [0]
 
     def die() -> None:
         file.write_text(str(done[0]), encoding="utf-8")
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), signal.Signals[name])
 
     def count(_: Any, step: int) -> None:
         done[0] = step
@@ -39,12 +46,12 @@ def main(phase: str, seconds: float, file: Path, arguments: list[str]) -> int:
     clock = threading.Timer(seconds, die)
     clock.daemon = True
     owner, method = PHASES[phase]
-    _before(owner, method, lambda *_, **__: None if clock.is_alive() else clock.start())
+    _before(owner, method, lambda *_, **__: None if clock.ident else clock.start())
     _before(Stop, "at", count)
     return train.main(arguments)
 
 
-def _before(owner: type, method: str, do: Callable[..., None]) -> None:
+def _before(owner: Any, method: str, do: Callable[..., None]) -> None:
     original = getattr(owner, method)
 
     def both(self: Any, *arguments: Any, **options: Any) -> Any:
@@ -55,4 +62,4 @@ def _before(owner: type, method: str, do: Callable[..., None]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], float(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:]))
+    sys.exit(main(sys.argv[1], sys.argv[2], float(sys.argv[3]), Path(sys.argv[4]), sys.argv[5:]))

@@ -16,7 +16,7 @@ from papers.yang2022.sentences import Sentence, choose, embed, words_of
 from papers.yang2022.synthetic_plots import Drawing, draw_descent_regions, draw_energy_and_trace, draw_proximal_regions
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data.text import TextConfig, load
-from unroll_jax.train.data.words import Embeddings, glove_embeddings, hashed_embeddings, tokenise
+from unroll_jax.train.data.words import Embeddings, glove_embeddings, tokenise
 from unroll_jax.train.system.files import check_out, expanded
 
 DPI = 110
@@ -137,7 +137,7 @@ def _corpus(name: Literal["sst2", "imdb"], config: FiguresConfig, numbers: tuple
 
 def _embeddings(config: FiguresConfig, words: set[str]) -> Embeddings:
     if config.embeddings is None:
-        return hashed_embeddings(config.embedding_dim)
+        return Embeddings(config.embedding_dim, {}, length=1.0)
     return glove_embeddings(expanded(config.embeddings, "embeddings"), words)
 
 

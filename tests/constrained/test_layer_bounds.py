@@ -27,6 +27,8 @@ def test_cumulative_bounds_and_levels_are_those_of_numpy(form, rank):
         np.testing.assert_allclose(constraints(jnp.asarray(losses)), COMPARED[form](losses, bounds), rtol=1e-12)
     np.testing.assert_allclose(cumulative.bounds(jnp.asarray(losses)), np.broadcast_to(bounds, losses.shape))
     without = level_constraints(bounds[1:], form=form)(jnp.asarray(losses))
+    alone = level_constraints(bounds[-1:], form=form)(jnp.asarray(losses))
+    np.testing.assert_array_equal(alone, without[..., -1:])
     np.testing.assert_allclose(without, COMPARED[form](losses[..., 1:], bounds[1:]), rtol=1e-12)
     np.testing.assert_allclose(level_constraints(2.0)(jnp.asarray(losses)), losses[..., 1:] / 2.0 - 1.0, rtol=1e-12)
 
@@ -129,7 +131,7 @@ def test_healthy_runs_have_no_warnings_and_each_sign_has_one():
         (lambda: uj.descent_constraints(0.3, bounds="sideways"), "bounds must be one of"),
         (lambda: uj.descent_constraints(0.3, floor=-1.0), "floor must be finite and at least 0"),
         (lambda: level_constraints([1.0, 0.0]), "levels must be positive and finite"),
-        (lambda: level_constraints([1.0, 2.0])(jnp.ones(5)), "levels must be one number, 4 or 5, for f_0..f_4, got 2"),
+        (lambda: level_constraints([1.0, 2.0])(jnp.ones(5)), "levels must be 1, 4 or 5 numbers, for f_0..f_4, got 2"),
         (lambda: suggest_alpha([2.0, 2.0]), "plain_layer_losses must end below the reference, 2, .*got f_L = 2"),
         (lambda: suggest_alpha([2.0]), "plain_layer_losses must hold f_0..f_L"),
         (lambda: descent_warnings([2.0, 1.0], [0.0], most=0.0), "most must be positive"),

@@ -9,12 +9,13 @@ import pytest
 from tests.errors import assert_fails
 from unroll_jax.train.config.data import DataConfig, ImageConfig, TextConfig
 from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.data.files import files_below, fingerprint_files, read_regular, require_listable
+from unroll_jax.train.data.files import files_below, fingerprint_files, require_listable
 from unroll_jax.train.data.images import prepare as prepare_images
 from unroll_jax.train.data.pictures import fingerprint_images
 from unroll_jax.train.data.text import fingerprint_imdb
 from unroll_jax.train.data.text import prepare as prepare_texts
 from unroll_jax.train.data.video import prepare
+from unroll_jax.train.system.files import read_regular
 
 CONFIGS = {
     "video": (prepare, DataConfig("video", "there")),
@@ -50,7 +51,7 @@ def test_links_to_folders_are_followed_and_those_to_a_folder_above_refused(tmp_p
     assert_fails(files_below, tmp_path / "root", "links to a folder above it")
 
 
-@pytest.mark.parametrize(("name", "words"), [("a\udce9", "is not UTF-8"), ("a\nb", "control characters")])
+@pytest.mark.parametrize(("name", "words"), [("a\udce9", "UTF-8"), ("a\nb", "control characters")])
 def test_names_that_cannot_be_shown_are_refused(tmp_path, name, words):
     (tmp_path / name).write_text("")
     assert_fails(lambda root: fingerprint_files([root / name], root=root), tmp_path, ascii(name), words)
@@ -99,7 +100,7 @@ def test_a_pipe_a_device_and_a_large_file_are_not_read(tmp_path, monkeypatch):
     for path in (tmp_path / "pipe", Path("/dev/zero")):
         assert_fails(lambda path: read_regular(path, where=str(path)), path, "is not a regular file")
     (tmp_path / "large").write_bytes(b"12345")
-    monkeypatch.setattr("unroll_jax.train.data.files.LARGEST", 4)
+    monkeypatch.setattr("unroll_jax.train.system.files.LARGEST", 4)
     assert_fails(lambda path: read_regular(path, where=str(path)), tmp_path / "large", "split it into several")
     assert_fails(
         lambda path: prepare_images(ImageConfig("image_folder", str(path))),

@@ -59,7 +59,8 @@ def test_made_up_instructions_differ_between_and_within_splits(opened):
 
 
 def test_the_entries_of_alpaca_are_questions_and_those_without_an_answer_are_left_out_with_a_count(opened):
-    entries = [{"instruction": f"Do {n}", "input": "it" * (n % 2), "output": f"done {n}"} for n in range(20)]
+    inputs = [{}, {"input": "it"}, {"input": ""}, {"input": "it"}]
+    entries = [{"instruction": f"Do {n}", **inputs[n % 4], "output": f"done {n}"} for n in range(20)]
     data, log = opened("alpaca", json.dumps([*entries, {"instruction": "a", "input": "", "output": " "}]), "a.json")
     assert any("leaving out 1 instruction(s) with an empty answer" in line for line in log)
     assert {split: data.num_examples(split) for split in SPLITS} == {"train": 11, "validation": 4, "test": 5}
@@ -72,12 +73,12 @@ def test_the_entries_of_alpaca_are_questions_and_those_without_an_answer_are_lef
     [
         ("alpaca", "[", "a.json is not valid JSON"),
         ("alpaca", "{}", "is not a list; give a list of objects"),
-        ("alpaca", '[{"instruction": "a"}]', "entry 1 has no 'input' and no 'output'; it needs messages"),
+        ("alpaca", '[{"instruction": "a"}]', "entry 1 has no 'output'; it needs messages"),
         ("alpaca", '[{"instruction": 1, "input": "", "output": ""}]', "entry 1: 'instruction' must be a text, got 1"),
         ("conversations", '{"instruction": "a", "input": "", "output": ""}', "has no answered instruction in train"),
         ("conversations", "3\n", "line 1 must be an object with messages"),
         ("conversations", "{\n", "line 1 is not valid JSON"),
-        ("conversations", '{"prompt": "a", "prompt": "b", "answer": "c"}\n', "the name 'prompt' twice in one object"),
+        ("conversations", '{"prompt": "a", "prompt": "b", "answer": "c"}\n', "prompt is there more than once"),
         ("conversations", '{"prompt": "a"}\n', "line 1 has no 'answer'; it needs messages, prompt and answer, or"),
         ("conversations", '{"prompt": "a", "answer": 3}\n', "line 1: 'answer' must be a text, got 3"),
         ("conversations", '{"messages": [{"role": "bot", "content": ""}]}\n', "message 1 has the role 'bot'"),

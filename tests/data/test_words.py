@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.data.words import WordTokenizer, embedding_table, glove_embeddings, hashed_embeddings, tokenise
+from unroll_jax.train.data.words import Embeddings, WordTokenizer, embedding_table, glove_embeddings, tokenise
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,8 @@ def test_the_embedding_table_has_the_vector_of_every_word_and_none_for_padding(t
     assert (table.shape, table.dtype) == ((5, 2), np.float32)
     np.testing.assert_array_equal(table[0], 0.0)
     np.testing.assert_array_equal(table[3], [3.0, 4.0])
-    np.testing.assert_array_equal(embedding_table(words, hashed_embeddings(2))[4], hashed_embeddings(2)(["other"])[0])
+    hashed = Embeddings(2, {}, length=1.0)
+    np.testing.assert_array_equal(embedding_table(words, hashed)[4], hashed(["other"])[0])
 
 
 GLOVE = "the 0.1 -0.2 3e-1\n. 1 2 3\n. . . 4 5 6\ncrème 7 8 9\n"
@@ -93,16 +94,16 @@ def test_a_word_the_file_lacks_has_a_vector_of_the_length_of_the_others(glove):
     embeddings = glove_embeddings(glove("a 3 0 0 4\nb 0 5 0 0\n"), ["a", "b", "zebra"])
     assert embeddings.covers("a")
     assert not embeddings.covers("zebra")
-    np.testing.assert_allclose(embeddings(["zebra"]), 5 * hashed_embeddings(4)(["zebra"]), rtol=1e-6)
+    np.testing.assert_allclose(embeddings(["zebra"]), 5 * Embeddings(4, {}, length=1.0)(["zebra"]), rtol=1e-6)
 
 
 def test_hashed_vectors_are_those_of_any_run_and_machine():
-    vector = hashed_embeddings(4)(["film"])[0]
+    vector = Embeddings(4, {}, length=1.0)(["film"])[0]
     np.testing.assert_allclose(vector, [0.4879, -0.1575398, -0.06851278, -0.08043907], rtol=1e-6)
     stream = hashlib.shake_256(b"film").digest(16)
     uniforms = [(int.from_bytes(stream[at : at + 4], "little") + 0.5) / 2**32 for at in range(0, 16, 4)]
     np.testing.assert_allclose(vector, [NormalDist().inv_cdf(u) / 2 for u in uniforms], rtol=1e-5)
-    np.testing.assert_array_equal(vector, hashed_embeddings(4)(["a", "film"])[1])
+    np.testing.assert_array_equal(vector, Embeddings(4, {}, length=1.0)(["a", "film"])[1])
 
 
 @pytest.mark.parametrize(

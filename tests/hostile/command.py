@@ -1,6 +1,7 @@
 """A command line meant to break the application, and what must come of it."""
 
 import dataclasses
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from tests.hostile.named import strangers
 from unroll_jax.train.__main__ import main
 
+CONTROLS = re.compile(r"[^\S\n\t\r ]|[\x00-\x08\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 LONGEST = 120  # seconds; a command that takes longer hangs
 
 
@@ -48,6 +50,7 @@ def assert_handled(command: Command, folder: Path, patch: pytest.MonkeyPatch, ca
     printed = output.err if command.code else output.out + output.err
     assert code == command.code, printed
     assert "Traceback" not in output.out + output.err
+    assert not CONTROLS.findall(output.out + output.err), "a name must not steer the terminal"
     for word in command.words:
         assert word in printed, printed
     if command.code:

@@ -13,6 +13,7 @@ from tests.hostile.command import Command
 from tests.hostile.given import Given, bomb, both, clips, cut, files, folders, image, link, pictures, tar, video
 
 THREE = {"d/a": 20, "d/b": 20, "d/c": 20}
+STEERING = ("a\nb", "a\x1b[31m", "a\x9b", "a\u202eb")  # names that would steer a terminal
 FRAMES = {f"d/{clip}/{n}.png": image(n) for clip in "abc" for n in range(20)}
 CLASSES = {"d/train/cat": 10, "d/train/dog": 10, "d/test/cat": 2}
 IMAGES = {f"{name}/{n}.png": image(n, mode="RGB") for name, count in CLASSES.items() for n in range(count)}
@@ -61,10 +62,11 @@ PREPARE: dict[str, list[tuple[str, Given | None]]] = {
         ("a/3.png", in_place(FRAMES, "d/a/3.png", image(3, kind="GIF"))),
         ("I;16", in_place(FRAMES, "d/a/3.png", image(3, mode="I;16"))),
         ("9x9", in_place(FRAMES, "d/a/3.png", image(3, side=9))),
-        ("control characters", clips({"d/a\nb": 20, "d/b c": 20, "d/c": 20})),
+        *(("control characters", clips({f"d/{name}": 20, "d/b c": 20, "d/c": 20})) for name in STEERING),
     ],
     "video --from t.tar": [
         ("outside", tar("t.tar", {"../d/a/1.png": image()})),
+        *(("control characters", tar("t.tar", {f"d/{name}/1.png": image()})) for name in STEERING),
         ("plain file", tar("t.tar", {"d/a/1.png": b""}, kind=tarfile.SYMTYPE)),
         ("plain file", tar("t.tar", {"d/a/1.png": b""}, kind=tarfile.CHRTYPE)),
         ("", tar("t.tar", {})),

@@ -10,6 +10,7 @@ from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.runs import identity
 
 Given = Callable[[Path], None]
+FINGERPRINT = {"pixel_std": 0.25}
 STATUS = {"state": "finished", "steps": 6, "train_seconds": 1.0, "messages": []}
 
 
@@ -17,8 +18,8 @@ def run(folder: Path, experiment: str = "video-ut", name: str = "run") -> None:
     """A finished run of an experiment with its default options, without arrays."""
     root = folder / name
     (root / "checkpoints" / "6").mkdir(parents=True)
-    (root / "config.json").write_text(json.dumps(identity(experiment, EXPERIMENTS[experiment].config, {})))
-    (root / "status.json").write_text(json.dumps(STATUS))
+    (root / "config.json").write_text(json.dumps(identity(experiment, EXPERIMENTS[experiment].config, FINGERPRINT)))
+    (root / "status.json").write_text(json.dumps(STATUS | {"experiment": experiment}))
     (root / "metrics.jsonl").write_text("")
 
 
@@ -101,11 +102,24 @@ READERS = [
     ("run", "checkpoints", checkpoints("unfinished")),
 ]
 CONFIGS = {
-    "config.json": [b"\xff\xfe{}", bytes(4096), "[]", "null", "[" * 100_000, '{"steps": NaN}', '{"steps": -Infinity}'],
+    "config.json": [
+        b"\xff\xfe{}",
+        bytes(4096),
+        "[]",
+        "null",
+        "[" * 100_000,
+        '{"steps": NaN}',
+        '{"steps": -Infinity}',
+        '{"steps": 1e999}',
+        *(f'{{"steps": 1{"0" * digits}}}' for digits in (30, 400, 5000)),
+        '{"steps": 1, "steps": 2}',
+    ],
     "version 9": [{"version": "9"}],
     "version 0.1": ["{}"],
     "'task'": [{"task": "video-2030"}, {"task": ["video"]}, {"task": "gone"}],
     "'experiment'": [{"experiment": "gone"}, {"experiment": ["video-ut"]}, {"experiment": None}],
+    "experiment was video-ut, is now ucsd-ut": [{"experiment": "ucsd-ut"}],
+    "'found'": [{"found": {}}, {"found": "x"}, {"found": None}, {"found": "gone"}],
     "'momentum'": [{"momentum": 0.9}],
     "'rank'": [{"model__rank": "gone"}],
     "num_layers": [{"model": None}, {"model": [1, 2]}],
@@ -125,6 +139,7 @@ LINES = [
     ("report run", "evaluation.json", written({"run/evaluation.json": "{"})),
     ("report run", "evaluation.json", written({"run/evaluation.json": "{}"})),
     ("report run", "evaluation.json", written({"run/evaluation.json": None})),
+    ("report run", "has 401 digits", written({"run/evaluation.json": f'{{"num_layers": 1{"0" * 400}}}'})),
     ("report nowhere run", "nowhere", run),
     ("report run run/../run", "twice", written({"run/evaluation.json": "{}"})),
     ("predict run --text good", "video-ut", run),

@@ -111,6 +111,9 @@ LINES = {
     "--steps 3 run video-ut": "--steps",
     "--processes": "no command given",
 }
+# Names that would steer a terminal, or that UTF-8 lacks, at the end of lines.
+STEERING = ("v\x1b[31m", "v\x9b31m", "v\u202eabc", "v\udcff")
+NAMED = ("", "run ", "list ", "evaluate ", "report ", "run video-ut --", "run video-ut --out ", "prepare video --from ")
 COMMANDS = [
     *(
         Command(f"run {experiment} --{option} {value}".strip(), (f"--{option}",))
@@ -119,6 +122,7 @@ COMMANDS = [
         for value in values
     ),
     *(Command(line, (named,)) for line, named in LINES.items()),
+    *(Command(f"{line}{name}", (ascii(name)[1:-1],)) for line in NAMED for name in STEERING),
     *(
         Command(f"--coordinator {place} --processes 2 --process 0 run video-ut", ("--coordinator",))
         for place in ("localhost", ":1", "localhost:0", "localhost:99999", "localhost:http")

@@ -15,7 +15,7 @@ from unroll_jax import transformer, unroll
 from unroll_jax.energies.transformer import transformer_parts
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data.text import TextBatch, TextConfig, load
-from unroll_jax.train.data.words import hashed_embeddings
+from unroll_jax.train.data.words import Embeddings
 
 pytestmark = pytest.mark.slow
 
@@ -186,7 +186,7 @@ def test_texts_are_chosen_once_each_while_there_are_others():
 def test_every_word_of_a_text_has_its_vector():
     batch = TextBatch(["A fine film.", "Dull"], np.array([1, 0]))
     assert words_of([batch]) == {"a", "fine", "film", ".", "dull"}
-    embeddings = hashed_embeddings(3)
+    embeddings = Embeddings(3, {}, length=1.0)
     first, second = embed(batch, embeddings)
     np.testing.assert_array_equal(first.vectors, embeddings(["a", "fine", "film", "."]))
     assert (first.label, second.label, second.vectors.shape) == (1, 0, (1, 3))
@@ -262,7 +262,7 @@ def test_a_bad_embedding_file_is_told_in_one_line(root, capsys, content, words):
 @pytest.mark.data
 def test_the_energy_of_real_texts_falls_at_every_layer(real_data, tmp_path):
     data = load(TextConfig("sst2", str(real_data), str(tmp_path)), log=lambda line: None)
-    texts = embed(data.read("test", choose(data.num_examples("test"), 8, seed=0)), hashed_embeddings(50))
+    texts = embed(data.read("test", choose(data.num_examples("test"), 8, seed=0)), Embeddings(50, {}, length=1.0))
     stack = Stack(50, 4)
     measured = layer_energies(stack, init_network(stack, 2, seed=0), texts)
     assert moves(measured)["falls"].all()

@@ -7,7 +7,8 @@ import jax
 import numpy as np
 
 from tests.sharding.measure import options, trained, video
-from unroll_jax.train.system.distributed import Membership, is_first, join
+from unroll_jax.train.config.commands import Membership
+from unroll_jax.train.system.distributed import is_first, join
 
 PAIRS = {("options", "two data"): (options, "data=2"), ("video", "two fsdp"): (video, "fsdp=2")}
 

@@ -21,6 +21,13 @@ from unroll_jax.train.tasks.video import VideoTask
 SMALL = ("--steps", "4", "--batch-size", "4", "--model.num-layers", "2", "--validate-every", "2", "--test-gammas", "0")
 
 
+def test_the_demo_is_a_command_and_benchmarks_are_told_to_be_in_a_clone(capsys):
+    assert main(["demo", "--help"]) == 0
+    assert "--model.num-layers" in capsys.readouterr().out
+    assert "see `unroll-jax run demo --help`" in refused(capsys, "demo", "--stesp", "3")
+    assert "in a clone, not in the package; there: python -m benchmarks gpu" in refused(capsys, "benchmarks", "gpu")
+
+
 UNFIT = {
     "--constraints.reference 0.01": "is below the loss of the noisy input",
     "--model.rank 17": "between 1 and the token width 16",

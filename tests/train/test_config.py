@@ -50,7 +50,7 @@ WRONG = [
     ("constraints.alpha", 0.1, "must be a tuple (x, ...), where x is in (0, 1)"),
     ("constraints.alpha", ("0.1",), "must be in (0, 1)"),
     ("track", ("tensorbord",), "must be 'tensorboard' or 'wandb' or 'mlflow'"),
-    ("out", Path("runs"), "must be a string, or None"),
+    ("out", Path("runs"), "must be a string of UTF-8 without control characters, or None"),
     ("model", None, "must be ModelConfig"),
     *(("dual.cap", value, "must be finite, and 0 or of a size from 1e-15 to 1e+09") for value in (1e10, 1e-16)),
     ("dual.start", (0.0, 1.0), "must be one number, or one for each of 3 constraints"),

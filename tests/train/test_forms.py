@@ -28,8 +28,8 @@ CASES = {
 # Bounds that do not depend on the losses, tightened by the margins of the two layers.
 ABSOLUTE = {"cumulative": [0.4 * 0.4, 0.4 * 0.4**2], "levels": [0.3, 0.2], "one level": [0.3, 0.3]}
 SUPERVISED = {
-    "erm": ((0.1,), False, [0.0, 0.0, 1.0]),
-    "deep_supervision": ((0.3,), False, [0.0, 0.3, 1.0]),
+    "erm": ((0.1,), "given", [0.0, 0.0, 1.0]),
+    "deep_supervision": ((0.3,), "given", [0.0, 0.3, 1.0]),
 }
 
 
@@ -39,10 +39,12 @@ def steps(changed):
     data = batches(1, 8)[0]
     fields = {"batch_size": 8, "dual.start": MULTIPLIERS, "constraints.reference": 0.4, "constraints.alpha": (0.6,)}
     configs = {name: changed(**fields, **one) for name, one in CASES.items()}
-    for name, (weights, rising, _) in SUPERVISED.items():
+    for name, (weights, weighting, _) in SUPERVISED.items():
         configs[name] = changed(
-            **fields, method=name.split(",")[0], layer_weights=weights, rising_weights=rising, accumulate=2
+            **fields, method=name.split(",")[0], layer_weights=weights, layer_weighting=weighting, accumulate=2
         )
+    turned = {"constraints.last": 0.2, "constraints.reference": None, "layer_weights": (0.3,), "dual.start": (2.0,)}
+    configs["last"] = changed(**fields | turned)
 
     def steps_of(config):
         task = Ladder(config)
@@ -111,39 +113,58 @@ def test_deep_supervision_is_a_fixed_sum_of_losses_also_in_parts(steps, name):
     assert np.all(metrics.objective.multipliers == np.array(MULTIPLIERS)), "multipliers move without constraints"
 
 
+def test_early_losses_are_minimised_within_a_bound_on_the_last(steps):
+    f, in_params, metrics = steps["last"]
+    bound = 0.2 * 0.95
+    np.testing.assert_allclose(metrics.objective.violations, [f[:, 2].mean() - bound], rtol=1e-4)
+    np.testing.assert_allclose(
+        metrics.value, np.append(0.3 * f[:, 1], 2.0 * (f[:, 2] - bound)).mean() * 2 / 3, rtol=1e-5
+    )
+    weights = np.tile(np.array([0.0, 0.3, 2.0]) / 3 / 8, (8, 1))
+    np.testing.assert_allclose(
+        metrics.grad_norm, np.linalg.norm(np.tensordot(weights, in_params.astype(np.float64), axes=2)), rtol=1e-4
+    )
+
+
 @pytest.mark.parametrize(
-    ("num_layers", "weights", "rising", "expected"),
+    ("num_layers", "weights", "weighting", "expected"),
     [
-        (4, (0.1,), False, (0.0, 0.1, 0.1, 0.1, 1.0)),
-        (4, (0.1, 0.2, 0.3), False, (0.0, 0.1, 0.2, 0.3, 1.0)),
-        (1, (0.1,), True, (0.0, 1.0)),
+        (4, (0.1,), "given", (0.0, 0.1, 0.1, 0.1, 1.0)),
+        (4, (0.1, 0.2, 0.3), "given", (0.0, 0.1, 0.2, 0.3, 1.0)),
+        (1, (0.1,), "layerskip", (0.0, 1.0)),
     ],
 )
-def test_weights_of_layers(changed, num_layers, weights, rising, expected):
-    config = changed(method="deep_supervision", layer_weights=weights, rising_weights=rising)
+def test_weights_of_layers(changed, num_layers, weights, weighting, expected):
+    config = changed(method="deep_supervision", layer_weights=weights, layer_weighting=weighting)
     np.testing.assert_allclose(config.loss_weights(num_layers), expected, rtol=1e-12)
 
 
+@pytest.mark.parametrize(("read", "scale"), [(range(6), 0.2), ((0, 5, 10, 15), 0.5)])
+def test_weights_are_those_of_torchtune(changed, read, scale):
+    rising = np.cumsum(read) * np.where(np.arange(len(read)) < len(read) - 1, scale, 1.0)
+    config = changed(method="deep_supervision", layer_weights=(scale,), layer_weighting="torchtune")
+    np.testing.assert_allclose(config.loss_weights(len(read) - 1, read), rising / rising.sum(), rtol=1e-12)
+
+
 @pytest.mark.parametrize(("read", "scale"), [(range(6), 1.0), (range(6), 0.2), ((0, 5, 10, 15), 0.5)])
-def test_rising_weights_are_those_of_layer_skip(changed, read, scale):
+def test_weights_are_those_of_layer_skip(changed, read, scale):
     depth = read[-1]
     # The paper's e(l) for its layers 0..L-1, whose outputs are our layers 1..L.
     paper = [scale * sum(range(layer + 1)) for layer in range(depth - 1)]
     paper.append(depth - 1 + scale * sum(range(depth - 1)))
     enabled = np.array([0.0, *paper])[list(read)]
-    config = changed(method="deep_supervision", layer_weights=(scale,), rising_weights=True)
+    config = changed(method="deep_supervision", layer_weights=(scale,), layer_weighting="layerskip")
     np.testing.assert_allclose(config.loss_weights(len(read) - 1, read), enabled / enabled.sum(), rtol=1e-12)
 
 
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"rising_weights": True}, "rising_weights=.* has no effect without method=deep_supervision"),
+        ({"layer_weighting": "layerskip"}, "layer_weighting=.* has no effect without method=deep_supervision"),
         (
-            {"method": "deep_supervision", "layer_weights": (0.1, 0.2), "rising_weights": True},
-            "layer_weights must be one number with rising_weights, which makes it one for each layer",
+            {"method": "deep_supervision", "layer_weights": (0.1, 0.2), "layer_weighting": "layerskip"},
+            "layer_weights must be one number with layer_weighting=layerskip, which it scales",
         ),
-        ({"rising_weights": True}, "rising_weights=True has no effect without method=deep_supervision"),
         ({"method": "all", "layer_weights": (-0.5,)}, "layer_weights must be finite and at least 0"),
         (
             {"method": "all", "layer_weights": (0.0,)},
@@ -161,6 +182,14 @@ def test_rising_weights_are_those_of_layer_skip(changed, read, scale):
             "constraints.bounds=cumulative has no effect",
         ),
         ({"constraints.floor": 0.1, "constraints.levels": (0.3,)}, "constraints.floor=0.1 has no effect"),
+        (
+            {"constraints.last": 0.1, "constraints.levels": (0.3,)},
+            "constraints.levels must be empty with constraints.last",
+        ),
+        (
+            {"constraints.last": 0.1, "constraints.reference": 0.4},
+            "constraints.reference must be None with constraints.last",
+        ),
         ({"constraints.levels": (0.1,) * 3}, "constraints.levels must be one number, or one for each layer"),
         ({"constraints.levels": (0.0,)}, "constraints.levels must be positive"),
         ({"constraints.floor": -1.0}, "constraints.floor must be finite and at least 0"),

@@ -29,6 +29,7 @@ def _describe(**values):
         {"layer_losses": [4.7, 13.7, 9.8, 0.6], "multipliers": [0.0] * 4},  # plain: layers before the last are bad
         {"layer_losses": [4.7, 4.8, 4.9, 5.0]},  # untrained
         {"multipliers": [0.0, 12.0, 3.0, 1.0]},
+        {"layer_losses": [16.6, 32.4, 14.9, 0.05], "spread": [11.8, 6.3, 1.4, 0.99]},  # a scene of little movement
     ],
 )
 def test_runs_without_a_collapse_are_not_flagged(values):
@@ -99,8 +100,10 @@ def test_a_unit_that_one_batch_moves_is_not_dead(measured):
 
 
 def test_health_measures_the_spread_over_samples(measured):
-    output = np.random.default_rng(0).normal(size=(50, 3, 10)).astype(np.float32)
-    black = [np.zeros(output.shape, np.uint8)]
-    spread = measured(black, lambda _: output).spread[1]
-    np.testing.assert_allclose(spread, np.std(output, axis=0).mean(), rtol=1e-5)
-    assert measured(black, lambda _: np.broadcast_to(output[:1], output.shape)).spread[1] < 1e-6
+    draw = np.random.default_rng(0)
+    output = draw.normal(size=(50, 3, 10)).astype(np.float32)
+    black, grey = np.zeros(output.shape, np.uint8), draw.integers(0, 255, output.shape, np.uint8)
+    spread, clean = np.std(output, axis=0).mean(), np.std(grey / 255.0, axis=0).mean()
+    np.testing.assert_allclose(measured([black], lambda _: output).spread[1], spread, rtol=1e-5)
+    np.testing.assert_allclose(measured([grey], lambda _: output).spread, [1.0, spread / clean], rtol=1e-5)
+    assert measured([black], lambda _: np.broadcast_to(output[:1], output.shape)).spread[1] < 1e-6

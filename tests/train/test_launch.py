@@ -8,8 +8,9 @@ import time
 
 import pytest
 
-from unroll_jax.train.system.distributed import Membership, join
-from unroll_jax.train.system.machine import launch
+from unroll_jax.train.config.commands import Membership
+from unroll_jax.train.system.distributed import join
+from unroll_jax.train.system.machine import free_port, launch
 
 ENDS = "import sys; sys.exit(0)"
 FAILS = "import sys; sys.stderr.write('reading shard 3\\nno such shard\\n'); sys.exit(7)"
@@ -84,3 +85,25 @@ def test_the_coordinator_listens_on_the_address_that_it_is_given(coordinator, bo
     monkeypatch.setattr("jax.distributed.initialize", lambda **options: given.update(options))
     join(Membership(coordinator, 2, 0))
     assert (given["coordinator_address"], given["coordinator_bind_address"]) == (coordinator, bound)
+
+
+def test_a_coordinator_on_loopback_answers_there_alone():
+    """A real one, asked at its address and at two others of the same machine."""
+    port = free_port()
+    program = f"""
+        import socket
+        from unroll_jax.train.config.commands import Membership
+        from unroll_jax.train.system.distributed import join
+
+        def answers(host):
+            try:
+                socket.create_connection((host, {port}), timeout=1.0).close()
+            except OSError:
+                return False
+            return True
+
+        join(Membership("127.0.0.1:{port}", 1, 0))
+        print([answers(host) for host in ("127.0.0.1", "127.0.0.2", "::1")])
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[True, False, False]\n"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.config.errors import StorageError, UserError
 from unroll_jax.train.metrics import MetricsWriter, read_metrics
 from unroll_jax.train.system.files import write_json
 
@@ -93,6 +93,13 @@ def test_a_full_disk_under_the_metrics_is_told_once(tmp_path):
     with pytest.raises(OSError, match="No space") as caught:
         fill()
     assert caught.value.__context__ is None
+
+
+def test_a_run_that_is_deleted_under_its_process_ends(tmp_path):
+    with MetricsWriter(tmp_path, after_step=0) as writer:
+        (tmp_path / "metrics.jsonl").unlink()
+        with pytest.raises(StorageError, match="was deleted under the run"):
+            writer.flush()
 
 
 def test_write_json_leaves_the_old_file_or_the_new_one(tmp_path, monkeypatch):

@@ -105,6 +105,7 @@ TOML = [
     (b"constraints.alpha = [0.1, 'b']", "alpha is [0.1, 'b'], which is of the wrong type"),
     (b"steps = 0", "--steps must be a whole number from 1 to 1000000000, got 0"),
     (b"train-gamma = nan", "--train-gamma"),
+    (b"train-gamma = 1%s" % (b"0" * 400), "--train-gamma"),
 ]
 JSON = [
     (b"{", "cannot be read ("),
@@ -113,7 +114,9 @@ JSON = [
     (b'{"model": {"rank": 4, "rank": 8}}', "rank is there more than once"),
     (b'{"model": {"rank": 4}, "model": {"rank": 8}}', "model is there more than once"),
     (b'{"dual.every": 4, "dual": {"every": 8}}', "dual.every is there more than once"),
-    (b'{"train_gamma": 1e400}', "--train-gamma"),
+    (b'{"train_gamma": 1e400}', "1e400"),
+    (b'{"train_gamma": 1%s}' % (b"0" * 5000), "has 5001 digits"),
+    (b'{"out": "a\\u0000b"}', "--out"),
     (b"[" * 100_000, "cannot be read ("),
 ]
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from unroll_jax.train.system.terminal import pausing, progress
+from unroll_jax.train.system.terminal import pausing, progress, safe_output
 
 
 class Terminal(io.StringIO):
@@ -33,3 +33,18 @@ def test_processes_but_the_first_show_nothing(capsys):
     with progress("erm", total=2, shown=False) as bar, pausing(bar, "compiling"):
         bar.update()
     assert capsys.readouterr().err == ""
+
+
+def test_output_escapes_what_would_steer_a_terminal_or_what_it_cannot_show(monkeypatch):
+    content = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(content, encoding="ascii", write_through=True))
+    with safe_output():
+        print("a\x1b[2J\tb\x00\x9b\u202e\udcff é")
+    assert content.getvalue() == rb"a\x1b[2J" + b"\t" + rb"b\x00\x9b\u202e\udcff \xe9" + b"\n"
+
+
+def test_a_bar_is_drawn_through_safe_output(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    with safe_output(), progress("a\x1bb", total=1) as bar:
+        bar.update()
+    assert "\ra\\x1bb: " in sys.stderr.getvalue()

@@ -41,8 +41,8 @@ class EvaluateArguments:
 
 
 @dataclasses.dataclass(frozen=True)
-class MembershipArguments:
-    """The options before a command, by which a process finds the others."""
+class Membership:
+    """The options before a command, by which a process finds the others; all None for one process alone."""
 
     coordinator: str | None = None
     """HOST:PORT of process 0."""
@@ -83,7 +83,7 @@ class PrepareArguments:
     validation_share: Fraction = 0.1
     """Of images, texts and instructions: that of the run, as data are prepared for each share."""
     text_column: str = "text"
-    """Of a table: the column of the text, by name. A table without a header takes numbers for all columns, from 0."""
+    """Of a table: the column of the text."""
     label_column: str = "label"
     """Of a table: the column of the class."""
     second_column: str | None = None
@@ -104,7 +104,7 @@ class PredictArguments:
     """The second text of each, where the run is of pairs; of a language run the answer to each."""
     file: Path | None = None
     """A UTF-8 file in place of --text: a text a line, a tab before its second text or answer. Of a language run also a
-    .json list or .jsonl of objects with instruction, input and output."""
+    .json list or .jsonl of objects with instruction, output and perhaps input."""
     out: Path | None = None
     """JSONL file for the predictions, an object a line for each text; None prints tables."""
     overwrite: bool = False

@@ -26,10 +26,11 @@ class ConstrainedConfig(RunConfig):
     """Plain risk (erm), descent constraints, or fixed weights on the losses of layers before the last
     (deep_supervision); both, all: the first two, or three, and a report."""
     layer_weights: tuple[NonNegative, ...] = (0.1,)
-    """Of deep_supervision, with 1 on the last layer: one number, or one for each of layers 1 to L - 1."""
-    rising_weights: bool = False
-    """Of deep_supervision: weights that grow with depth as LayerSkip's (Elhoushi et al. 2024), whose e_scale is
-    --layer-weights: layer l of L weighs e_scale l (l - 1) / 2, the last L - 1 more than that, all over their sum."""
+    """Of deep_supervision, with 1 on the last layer, and of --constraints.last: one number, or one for each of layers 1
+    to L - 1."""
+    layer_weighting: Literal["given", "layerskip", "torchtune"] = "given"
+    """given: --layer-weights. layerskip, torchtune: weights that grow with depth, of LayerSkip (Elhoushi et al. 2024)
+    or torchtune's sum_l_loss_scale; --layer-weights is their scale of layers before the last."""
     steps: Count = 1500
     """Training steps."""
     train_gamma: NonNegative = 0.0
@@ -57,7 +58,8 @@ class ConstrainedConfig(RunConfig):
         """Yields the options of one choice among several."""
         yield "dual.proportional_gain", option_text("dual.optimizer", "pi"), self.dual.optimizer == "pi"
         # Not of layer_weights, which the demo has: it may be run by any method.
-        yield "rising_weights", option_text("method", "deep_supervision"), self.supervises
+        weighted = f"{option_text('method', 'deep_supervision')} or {option_text('constraints.last')}"
+        yield "layer_weighting", weighted, self.supervises or self._early
         yield "constraints.level", option_text("constraints.bind", "tail"), self.constraints.bind == "tail"
         other = bool(self.constraints.also) or self.task == "own"
         yield "constraints.layers", option_text("constraints.also"), other
@@ -80,29 +82,40 @@ class ConstrainedConfig(RunConfig):
         return "deep_supervision" in SEVERAL.get(self.method, (self.method,))
 
     @property
+    def _early(self) -> bool:
+        """True where the losses of layers before the last are minimised, in one of the runs at least."""
+        return self.enforces and self.constraints.last is not None
+
+    @property
     def noise_levels(self) -> list[float]:
         """Those of the evaluation in rising order, the training level among them."""
         return sorted({float(gamma) for gamma in (*self.test_gammas, self.train_gamma)})
 
     def loss_weights(self, num_layers: int, numbers: Sequence[int] | None = None) -> tuple[float, ...]:
-        """Returns the weights of f_0 to f_L without constraints: the last loss alone, or those of deep supervision.
+        """Returns the weights of f_0 to f_L: the last loss alone, those of deep supervision, or those of the losses
+        before the last where that is bound.
 
         ``numbers`` are those of the layers in the model, from 0 on, where not every layer has a loss.
         """
-        if not self.supervises:
+        if not (self.supervises or self._early):
             return (*(0.0,) * num_layers, 1.0)
-        if self.rising_weights:
-            return rising_weights(numbers or range(num_layers + 1), self.layer_weights[0])
         one, several = self.layer_weights * (num_layers - 1), self.layer_weights
-        return (0.0, *(several if len(several) == num_layers - 1 else one), 1.0)
+        weights = (0.0, *(several if len(several) == num_layers - 1 else one), 1.0)
+        if self.layer_weighting != "given":
+            from unroll_jax.constrained import exit_weights  # imports JAX, for which options need not wait
+
+            layers = tuple(numbers or range(num_layers + 1))
+            weights = exit_weights(layers, scale=self.layer_weights[0], source=self.layer_weighting)
+        return (*weights[:-1], 0.0) if self._early else weights
 
     def variants(self) -> Sequence[tuple[str, Self]]:
         """One run, or with methods "both" and "all" one of each."""
         if self.method not in SEVERAL:
             return [("", self)]
-        unused = {"layer_weights": ConstrainedConfig.layer_weights, "rising_weights": False}
+        weighted = ("deep_supervision", *(("constrained",) if self._early else ()))
+        unused = {"layer_weights": ConstrainedConfig.layer_weights, "layer_weighting": "given"}
         return [
-            (method, dataclasses.replace(self, method=method, **({} if method == "deep_supervision" else unused)))
+            (method, dataclasses.replace(self, method=method, **({} if method in weighted else unused)))
             for method in SEVERAL[self.method]
         ]
 
@@ -169,23 +182,6 @@ def check_epochs(config: ConstrainedConfig, steps_an_epoch: int) -> None:
         )
 
 
-def rising_weights(numbers: Sequence[int], scale: float) -> tuple[float, ...]:
-    r"""Returns the weights of the losses of layers, which add up to 1.
-
-    Layer :math:`l < L` weighs :math:`e_l = s \sum_{i=0}^{l-1} i`, the last :math:`L - 1 + s \sum_{i=0}^{L-2} i`, each
-    over the sum of these: quadratically more towards the end, where predicting is easier. The embedded input and layer
-    1 weigh nothing.
-
-    Source: Elhoushi et al., "LayerSkip" (2024), section 4.1.2, where layers are counted from 0; the sum runs over the
-    layers that its curriculum has on, here those with a loss.
-    """
-    depth = numbers[-1]
-    before = [scale * number * (number - 1) / 2 for number in numbers[:-1]]
-    last = depth - 1 + scale * (depth - 1) * (depth - 2) / 2
-    total = sum(before) + last
-    return (*(weight / total for weight in before), last / total) if total > 0.0 else (*before, 1.0)
-
-
 def _own_rules(config: ConstrainedConfig) -> Iterator[Rule]:
     """Yields the rules for multipliers, for the constraints of layers and for their weights."""
     dual, constraints, weights = config.dual, config.constraints, config.layer_weights
@@ -198,22 +194,21 @@ def _own_rules(config: ConstrainedConfig) -> Iterator[Rule]:
     needed = f"a number with {option_text('constraints.bounds', 'cumulative')}, which start at it"
     absolute = bool(constraints.levels) or constraints.bounds == "stepwise"
     yield "constraints.reference", needed, absolute or constraints.reference is not None
+    alone = constraints.last is None
+    yield "constraints.levels", f"empty with {option_text('constraints.last')}", alone or not constraints.levels
+    needed = f"None with {option_text('constraints.last')}, which is the only bound on layers then"
+    yield "constraints.reference", needed, alone or constraints.reference is None
     yield "constraints.alpha", "one number or more", len(constraints.alpha) > 0
     single = constraints.first_alpha is None or len(constraints.alpha) == 1
     yield "constraints.first_alpha", f"None where {option_text('constraints.alpha')} has a number a layer", single
     yield "layer_weights", "one number or more", len(weights) > 0
-    rising = f"one number with {option_text('rising_weights')}, which makes it one for each layer"
-    yield "layer_weights", rising, len(weights) == 1 or not config.rising_weights
+    rising = f"one number with {option_text('layer_weighting', config.layer_weighting)}, which it scales"
+    yield "layer_weights", rising, len(weights) == 1 or config.layer_weighting == "given"
     some = f"above 0 for a layer, or it is {option_text('method', 'erm')}"
     yield "layer_weights", some, not config.supervises or any(weights)
-    beta, least, optimizer = (
-        constraints.resilience,
-        dual.least_resilience,
-        option_text("dual.optimizer", dual.optimizer),
-    )
-    steady = (
-        f"above {least:g} with these gains of {optimizer}, or multipliers will oscillate; raise it, or lower the gains"
-    )
+    beta, least = constraints.resilience, dual.least_resilience
+    gains = f"these gains of {option_text('dual.optimizer', dual.optimizer)}"
+    steady = f"above {least:g} with {gains}, or multipliers will oscillate; raise it, or lower the gains"
     yield "constraints.resilience", steady, not config.enforces or beta is None or beta > least
 
 
@@ -222,11 +217,13 @@ def _depth_rules(config: ConstrainedConfig, num_layers: int) -> Iterator[Rule]:
     dual, alpha, weights = config.dual, config.constraints.alpha, config.layer_weights
     before = f"one number, or one for each layer before the last, of which there are {num_layers - 1}"
     yield "layer_weights", before, len(weights) in (1, num_layers - 1)
-    yield "method", "another for one layer, which has none before it", num_layers > 1 or not config.supervises
+    several = num_layers > 1 or not (config.supervises or config.constraints.last)
+    yield "method", "another for one layer, which has none before it", several
     each = f"one number, or one for each layer, of which there are {num_layers}"
     yield "constraints.alpha", each, len(alpha) in (1, num_layers)
     yield "constraints.levels", each, len(config.constraints.levels) in (0, 1, num_layers)
-    count = num_layers + (config.constraints.reference is not None)
+    bounded = num_layers if config.constraints.last is None else 1
+    count = bounded + (config.constraints.reference is not None)
     yield "dual.start", f"one number, or one for each of {count} constraints", len(dual.start) in (1, count)
     below = dual.cap is None or all(start <= dual.cap for start in dual.start)
     yield "dual.start", f"at most {option_text('dual.cap', dual.cap)}", below

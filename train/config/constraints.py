@@ -96,6 +96,9 @@ class ConstraintConfig(LimitConfig):
     """Least bound of layers 1 to L, in units of the loss, such as the last loss of plain training."""
     levels: tuple[Positive, ...] = ()
     """Bounds in units of the loss, in place of shares: one number, or one for each of layers 1 to L."""
+    last: Positive | None = None
+    """Bound on the last loss alone, within which the losses before it are minimised, weighted by --layer-weights: early
+    exits at a cost that is known. None: the last loss is minimised."""
     bind: Literal["mean", "tail"] = "mean"
     """Statistic of the samples that a constraint bounds: their mean, or the mean over the worst share 1 - level."""
     level: Share = 0.7
@@ -124,7 +127,9 @@ class ConstraintConfig(LimitConfig):
         return self.form == "difference" or self.form.endswith("_of_means")
 
     def absolute_bounds(self, num_layers: int) -> tuple[float, ...] | None:
-        """The bounds of layers 1 to L where they do not depend on the losses; else None."""
+        """The bounds of layers 1 to L, or of L alone, where they do not depend on the losses; else None."""
+        if self.last is not None:
+            return (self.last,)
         if self.levels:
             return self.levels if len(self.levels) == num_layers else self.levels * num_layers
         if self.bounds == "stepwise" or self.reference is None:

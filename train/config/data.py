@@ -93,6 +93,6 @@ class InstructionConfig(SourceConfig):
     source: InstructionSource = "chores"
     """chores: made-up instructions of a few words, no files needed. alpaca or conversations: a .json list or .jsonl, or
     a folder with train.jsonl, and where there are any validation.jsonl and test.jsonl; each object has "messages" of
-    roles and contents, the last of the assistant; "prompt" and "answer"; or "instruction", "input" and "output"."""
+    roles and contents, the last of the assistant; "prompt", "answer"; or "instruction", perhaps "input", "output"."""
     validation_share: Fraction = 0.1
     """Share held out for validation, and as much for test; chores, and a folder with such files, keep their own."""

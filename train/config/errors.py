@@ -2,22 +2,13 @@
 
 import contextlib
 import importlib.util
+import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-__all__ = [
-    "Interrupted",
-    "OptionError",
-    "StorageError",
-    "UserError",
-    "kind_of",
-    "on_command_line",
-    "one_line",
-    "option_text",
-    "require_extra",
-]
-
-
+# Controls of terminals, marks of another direction of text, ends of lines, and bytes that are not UTF-8.
+UNSHOWN = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+PLAIN = "a string of UTF-8 without control characters"
 #: The packages of each extra of pyproject.toml that some commands do without.
 EXTRAS = {"search": ("optuna",), "video": ("av", "skimage")}
 

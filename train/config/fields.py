@@ -23,7 +23,7 @@ from typing import (
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from .errors import OptionError, UserError, option_text
+from .errors import PLAIN, UNSHOWN, OptionError, UserError, option_text
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -222,6 +222,8 @@ def _fits(value: Any, hint: Any, *, in_range: bool = True) -> bool:
         each = parts[:1] * len(value) if isinstance(value, tuple) and parts[1:] == (...,) else parts
         same = isinstance(value, tuple) and len(value) == len(each)
         return same and all(_fits(one, part, in_range=in_range) for one, part in zip(value, each, strict=True))
+    if in_range and isinstance(value, str) and UNSHOWN.search(value):
+        return False
     if hint is float:
         return isinstance(value, int | float) and not isinstance(value, bool) and not (in_range and math.isnan(value))
     return hint is Any or (isinstance(value, kind or hint) and (hint is bool) == isinstance(value, bool))
@@ -243,7 +245,8 @@ def _allowed(hint: Any, value: Any) -> str:
     """The values of an annotation, in words; ``value`` is one that it does not allow."""
     kind, parts = get_origin(hint), get_args(hint)
     if kind is Annotated:
-        return _range(parts[0], [bound for bound in parts[1:] if isinstance(bound, Ge | Gt | Le | Lt)])
+        bounds = [bound for bound in parts[1:] if isinstance(bound, Ge | Gt | Le | Lt)]
+        return _range(parts[0], bounds) if bounds else _allowed(parts[0], value)
     if kind in (Union, UnionType):
         return ", or ".join(_allowed(part, value) for part in parts)
     if kind is Literal:
@@ -251,7 +254,7 @@ def _allowed(hint: Any, value: Any) -> str:
     if kind is tuple and parts[1:] == (...,):
         words = _allowed(parts[0], None)
         return words if isinstance(value, tuple) else f"a tuple (x, ...), where x is {words}"
-    words = {bool: "True or False", int: "a whole number", float: "a number", str: "a string", NoneType: "None"}
+    words = {bool: "True or False", int: "a whole number", float: "a number", str: PLAIN, NoneType: "None"}
     return words.get(hint, hint.__name__ if kind is None else str(hint))
 
 

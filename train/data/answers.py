@@ -13,7 +13,6 @@ from .pretrained.chat import ChatTokenizer
 from .reader import check_batches, in_order, read_ahead, shuffled
 
 Template = Literal["chat", "alpaca"]
-Render = Callable[[Conversation], tuple[str, str]]  # a prompt, and the answer that follows it
 
 # Taori et al., "Stanford Alpaca" (2023): the prompt without an input, which follows the instruction here.
 ALPACA = (

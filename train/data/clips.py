@@ -115,7 +115,7 @@ def clip_folders(files: list[OriginalFile], *, root: Path, log: Log = print) -> 
         raise root_error(
             root, f"holds frames and folders of frames, as '{folders[HERE][0].path}'; give each clip a folder"
         )
-    passed_over = [folder for folder in folders if _is_no_clip(folder, folders)]
+    passed_over = [one for one in folders if holds_masks(one) or any(above in folders for above in one.parents)]
     if passed_over:
         log(f"  passing over {len(passed_over)} folder(s) of masks or inside of a clip, as '{passed_over[0]}'")
     if len(passed_over) == len(folders):
@@ -242,7 +242,3 @@ def _as_stated(stated: dict[str, list[PurePosixPath]], root: Path) -> dict[str, 
         return stated
     num_train = len(train) - tenth(len(train))
     return {"train": train[:num_train], "validation": train[num_train:], "test": test}
-
-
-def _is_no_clip(folder: PurePosixPath, folders: Folders) -> bool:
-    return holds_masks(folder) or any(above in folders for above in folder.parents)

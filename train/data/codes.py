@@ -189,9 +189,8 @@ def _codes(grey: np.ndarray, dictionary: np.ndarray, config: CodeConfig, split: 
         raise UserError(
             f"{origin(config)}: at data.sparsity={config.sparsity:g} every code of {split} is 0; give a lower one"
         )
-    log(
-        f"  {split}: codes of {len(codes)} images, {np.count_nonzero(codes) / len(codes):.1f} of {codes.shape[1]} not 0"
-    )
+    used = np.count_nonzero(codes) / len(codes)
+    log(f"  {split}: codes of {len(codes)} images, {used:.1f} of {codes.shape[1]} not 0")
     return codes
 
 

@@ -5,7 +5,6 @@ import hashlib
 import io
 import lzma
 import os
-import re
 import stat
 import tarfile
 import tempfile
@@ -14,18 +13,16 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from importlib import metadata
 from pathlib import Path, PurePosixPath
-from typing import IO, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
-from ..config.errors import UserError, option_text
+from ..config.errors import PLAIN, UNSHOWN, UserError, option_text
 from ..system.files import require_room, writing
 
 Log = Callable[[str], None]
 Wanted = Callable[[PurePosixPath], bool]
-CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 # zipfile raises RuntimeError over passwords and unknown methods of compression.
 ARCHIVE_ERRORS = (tarfile.TarError, zipfile.BadZipFile, RuntimeError, OSError, EOFError, zlib.error, lzma.LZMAError)
 ARCHIVE_SUFFIXES = (".tar", ".tgz", ".tbz2", ".txz", ".zip")
-LARGEST = 1 << 28  # bytes of a file that is read whole
 TEMPORARY = "free room there, or name another folder with TMPDIR"  # if temporary files cannot be written
 
 
@@ -106,36 +103,10 @@ def fingerprint_program(file: str, *packages: str) -> Callable[[Path], str]:
     return fingerprint
 
 
-@contextlib.contextmanager
-def open_regular(path: Path, *, where: str) -> Iterator[IO[bytes]]:
-    """Opens a regular file, so that no pipe or device is read without end."""
-    try:
-        # Opening a pipe without a writer would block.
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise UserError(f"{where} is not a regular file; name another")
-            yield file
-    except OSError as error:
-        raise UserError(f"{where} cannot be read ({error.strerror}); name another file") from error
-
-
-def read_regular(path: Path, *, where: str) -> bytes:
-    """Reads a regular file of up to 256 MiB."""
-    with open_regular(path, where=where) as file:
-        content = file.read(LARGEST + 1)
-    if len(content) > LARGEST:
-        raise UserError(f"{where} has more than {LARGEST >> 20} MiB; split it into several files")
-    return content
-
-
 def check_name(name: str, root: Path) -> None:
     """Checks that a name is UTF-8 without control characters: logs and reports show names."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        raise root_error(root, f": the name {name!a} is not UTF-8; rename the file or folder") from None
-    if CONTROL.search(name):
-        raise root_error(root, f": the name {name!a} holds control characters; rename the file or folder")
+    if UNSHOWN.search(name):
+        raise root_error(root, f": the name {name!a} is not {PLAIN}; rename the file or folder")
 
 
 def files_below(root: Path, wanted: Wanted = lambda _: True) -> list[OriginalFile]:

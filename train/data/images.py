@@ -95,13 +95,10 @@ def three_splits(
 def _image_records(images: PictureSet[LabelledImages], config: ImageConfig, log: Log) -> Originals:
     chosen = three_splits(images.splits, config.validation_share)
     splits = {
-        split: Examples(len(numbers), _labels(pictures, numbers)) for split, (pictures, numbers) in chosen.items()
+        split: Examples(len(few), zip(pictures.read(few), pictures.labels[few].tolist(), strict=True))
+        for split, (pictures, few) in chosen.items()
     }
     return picture_records(PictureSet(images.class_names, images.shape, splits), origin(config), log)
-
-
-def _labels(images: LabelledImages, numbers: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
-    yield from zip(images.read(numbers), images.labels[numbers].tolist(), strict=True)
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """Instructions with their answers: prepared once, out of JSON and JSONL files or made up (chores), and prompts."""
 
 import contextlib
+import functools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,17 +11,17 @@ import numpy as np
 import tensorflow_datasets as tfds
 
 from ..config.data import InstructionConfig
-from ..config.errors import UserError, one_line
+from ..config.errors import UserError
 from .files import Log, fingerprint_files, fingerprint_program, root_error
-from .prepare import Kind, Originals, Record, Source, prepare_from
+from .prepare import Kind, Originals, Source, prepare_from
 from .reader import Dataset, Records, open_prepared
-from .rows import checksum, is_whole, lines_of, parse_json, read_text, split_files, three_splits
+from .rows import checksum, is_whole, json_of, lines_of, read_text, split_files, three_splits
 from .splits import SEED, SPLITS, check_share
 
 INSTRUCTIONS = Kind("instructions", "1.0.0")
 ROLES = ("system", "user", "assistant")
 SUFFIXES = (".jsonl", ".json")
-SHAPES = "messages, prompt and answer, or instruction, input and output"
+SHAPES = "messages, prompt and answer, or instruction, output and optionally input"
 WANTED = f"a .json list or .jsonl of objects with {SHAPES}; or a folder with a train file"
 FOR_PROMPTS = "an instruction and optionally an input, both texts"
 
@@ -112,10 +113,10 @@ def conversation_of(value: Any, *, where: str) -> Conversation:
             raise UserError(f"{where} must end in an answer of the assistant to the user, got {roles}; correct it")
         return Conversation(tuple(before), last.content)
     names = ("instruction", "input", "output") if "instruction" in value else ("prompt", "answer")
-    if missing := [name for name in names if name not in value]:
+    if missing := [name for name in names if name not in value and name != "input"]:
         shown = ", ".join(map(repr, value)) or "none"
         raise UserError(f"{where} has no {' and no '.join(map(repr, missing))}; it needs {SHAPES}, got {shown}")
-    *question, answer = (_text(value[name], name, where) for name in names)
+    *question, answer = (_text(value.get(name, ""), name, where) for name in names)
     return single_turn("\n\n".join([question[0], *filter(str.strip, question[1:])]), answer)
 
 
@@ -176,15 +177,11 @@ def _records(dataset: Conversations, config: InstructionConfig, log: Log) -> Ori
         log(f"  leaving out {dataset.unanswered} instruction(s) with an empty answer")
     splits = three_splits(dataset.splits, config.validation_share, "instructions")
     log("  " + ", ".join(f"{split}: {len(splits[split])}" for split in SPLITS))
-    rows = {split: list(_rows(splits[split])) for split in SPLITS}
+    as_text = functools.partial(json.dumps, ensure_ascii=False)
+    rows = {split: [{"messages": as_text(one), "answer": two} for one, two in splits[split]] for split in SPLITS}
     text = tfds.features.Text()
     facts = {"checksums": {split: checksum(row.values() for row in rows[split]) for split in SPLITS}}
     return Originals({"messages": text, "answer": text}, rows, facts)
-
-
-def _rows(split: Sequence[Conversation]) -> Iterator[Record]:
-    for messages, answer in split:
-        yield {"messages": json.dumps(messages, ensure_ascii=False), "answer": answer}
 
 
 def _prompt(value: Any, where: str, answers: bool) -> Prompt:
@@ -216,21 +213,14 @@ def _text(value: Any, name: str, where: str) -> str:
 def _entries(path: Path, where: str) -> Iterator[tuple[Any, str]]:
     """Yields the entries of a .json list, or of a .jsonl file a line, each with its place."""
     if path.suffix == ".json":
-        values = _parsed(read_text(path, where=where), where)
+        values = json_of(read_text(path, where=where), where=where)
         if not isinstance(values, list):
             raise UserError(f"{where} is not a list; give a list of objects")
         yield from ((value, f"{where} entry {number}") for number, value in enumerate(values, start=1))
         return
     for number, line in enumerate(lines_of(path, where), start=1):
         if line.strip():
-            yield _parsed(line, place := f"{where} line {number}"), place
-
-
-def _parsed(text: str, where: str) -> Any:
-    try:
-        return parse_json(text)
-    except ValueError as error:
-        raise UserError(f"{where} is not valid JSON ({one_line(error)}); correct it, or copy it again") from error
+            yield json_of(line, where=(place := f"{where} line {number}")), place
 
 
 def _different(generator: np.random.Generator, count: int, seen: set[str]) -> list[Conversation]:

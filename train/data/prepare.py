@@ -134,22 +134,17 @@ def prepare_from(
 
 def resolve_source(sources: Mapping[str, Source[T]], config: Config) -> tuple[Source[T], Path | None]:
     """Returns the source that a configuration names, and its root, which exists; None for no root."""
-    source = sources.get(config.source)
-    if source is None:
-        raise UserError(f"{option_text('data.source', config.source)} is unknown; choose one of {', '.join(sources)}")
+    name, option = option_text("data.source", config.source), option_text("data.root")
+    if (source := sources.get(config.source)) is None:
+        raise UserError(f"{name} is unknown; choose one of {', '.join(sources)}")
     if config.root is None:
         if source.wanted:
-            raise UserError(
-                f"{option_text('data.source', config.source)} needs {option_text('data.root')}: {source.wanted}"
-            )
+            raise UserError(f"{name} needs {option}: {source.wanted}")
         return source, None
     if not source.wanted:
-        readers = ", ".join(name for name, one in sources.items() if one.wanted)
-        raise UserError(
-            f"{option_text('data.source', config.source)} takes no {option_text('data.root')}, got "
-            f"{config.root!r}; omit it or set {option_text('data.source', readers)}"
-        )
-    root = expanded(config.root, option_text("data.root"))
+        readers = option_text("data.source", ", ".join(other for other, one in sources.items() if one.wanted))
+        raise UserError(f"{name} takes no {option}, got {config.root!r}; omit it or set {readers}")
+    root = expanded(config.root, option)
     if not config.root or not root.exists():
         raise root_error(config.root, f"does not exist; give {source.wanted}")
     if not (root.is_dir() or root.is_file()):
@@ -159,9 +154,8 @@ def resolve_source(sources: Mapping[str, Source[T]], config: Config) -> tuple[So
 
 def prepared_root(prepared: str | None) -> Path:
     """Returns the folder that prepared data live in: the given one, $UNROLL_PREPARED, or ~/.cache/unroll_jax."""
-    return expanded(
-        prepared or os.environ.get("UNROLL_PREPARED") or "~/.cache/unroll_jax", option_text("data.prepared")
-    )
+    place = prepared or os.environ.get("UNROLL_PREPARED") or "~/.cache/unroll_jax"
+    return expanded(place, option_text("data.prepared"))
 
 
 def origin(config: Config) -> str:

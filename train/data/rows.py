@@ -1,7 +1,6 @@
 """Rows of TSV, CSV and JSONL files, and their splits; errors name the line."""
 
 import csv
-import json
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -10,8 +9,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from ..config.errors import UserError
-from .files import open_regular, read_regular, root_error
+from ..config.errors import UserError, one_line
+from ..system.files import open_regular, read_regular, strict_json
+from .files import root_error
 from .splits import NAMES, SPLITS, check_no_split, cut_from_train, looks_like
 
 T = TypeVar("T")
@@ -21,6 +21,7 @@ SUFFIXES = (".tsv", ".csv", ".jsonl")
 OTHER_SUFFIXES = (".json", ".parquet", ".txt")  # of tables that are not read
 SHOWN = 10  # columns that a message lists
 LONGEST_FIELD = 2**31 - 1  # of CSV: Python's default of 131,072 letters is shorter than long reviews
+SURROGATES = re.compile("[\\ud800-\\udfff]")
 BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 
 
@@ -59,11 +60,7 @@ def is_empty(text: str) -> bool:
 
 def is_whole(text: str) -> bool:
     """Returns whether a text has no lone surrogate, which JSON and command lines can hold, but UTF-8 cannot."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return not SURROGATES.search(text)
 
 
 def decoded(content: bytes, *, where: str, first_line: int = 1) -> str:
@@ -86,12 +83,12 @@ def read_text(path: Path, *, where: str) -> str:
     return decoded(read_regular(path, where=where), where=where)
 
 
-def parse_json(text: str) -> Any:
-    """Parses JSON; repeated names, NaN, infinities and too deep nesting raise a ValueError."""
+def json_of(text: str, *, where: str) -> Any:
+    """Returns the value of a JSON text."""
     try:
-        return json.loads(text, object_pairs_hook=_object, parse_constant=_no_number)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
+        return strict_json(text)
+    except ValueError as error:
+        raise UserError(f"{where} is not valid JSON ({one_line(error)}); correct it, or copy it again") from error
 
 
 def checked(text: str, *, where: str) -> str:
@@ -108,16 +105,16 @@ def lines_of(path: Path, where: str) -> Iterator[str]:
             yield decoded(line, where=where, first_line=number)
 
 
-def read_rows(path: Path, columns: Sequence[str], *, where: str | None = None) -> Iterator[Row]:
+def read_rows(path: Path, columns: Sequence[str], *, where: str | None = None, hint: str = "") -> Iterator[Row]:
     """Reads the rows of TSV (without quoting) or CSV with a header, or of JSONL with an object a line.
 
-    Errors name the file by ``where``, or else by its path.
+    Errors name the file by ``where``, or else by its path; ``hint`` is the way out where columns are missing.
     """
     where = str(path) if where is None else where
     lines = lines_of(path, where)
     if path.suffix == ".jsonl":
-        return _objects(where, lines, columns)
-    return _records(where, _tabbed(lines) if path.suffix == ".tsv" else _quoted(where, lines), columns)
+        return _objects(where, lines, columns, hint)
+    return _records(where, _tabbed(lines) if path.suffix == ".tsv" else _quoted(where, lines), columns, hint)
 
 
 def split_files(root: Path, suffixes: Sequence[str]) -> dict[str, Path]:
@@ -165,14 +162,14 @@ def checksum(rows: Iterable[Iterable[Any]]) -> int:
     return value
 
 
-def _records(source: str, rows: Iterator[tuple[int, list[str]]], columns: Sequence[str]) -> Iterator[Row]:
+def _records(source: str, rows: Iterator[tuple[int, list[str]]], columns: Sequence[str], hint: str) -> Iterator[Row]:
     header: list[str] | None = None
     for number, fields in rows:
         if not fields:
             continue
         where = f"{source} line {number}"
         if header is None:
-            header = _header(fields, columns, where)
+            header = _header(fields, columns, where, hint)
             continue
         if fields == header:
             raise UserError(f"{where} repeats the header; remove the line")
@@ -200,49 +197,34 @@ def _quoted(where: str, lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]
         raise UserError(f"{where} line {number} cannot be read as CSV ({error}); correct the line") from error
 
 
-def _header(names: list[str], columns: Sequence[str], where: str) -> list[str]:
+def _header(names: list[str], columns: Sequence[str], where: str, hint: str) -> list[str]:
     if repeated := {name for name in names if names.count(name) > 1} & set(columns):
         raise UserError(f"{where} names the column {repeated.pop()!r} twice; rename one")
     one = "; columns of a .csv are separated by commas, of a .tsv by tabs" if len(names) == 1 < len(columns) else ""
-    _require(names, columns, where, one)
+    _require(names, columns, where, one or hint)
     return names
 
 
-def _objects(source: str, lines: Iterator[str], columns: Sequence[str]) -> Iterator[Row]:
+def _objects(source: str, lines: Iterator[str], columns: Sequence[str], hint: str) -> Iterator[Row]:
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         where = f"{source} line {number}"
-        try:
-            fields = parse_json(line)
-        except ValueError as error:
-            raise UserError(f"{where} cannot be read as JSON ({error}); correct the line") from error
+        fields = json_of(line, where=where)
         if not isinstance(fields, dict):
             raise UserError(f"{where} is not a JSON object with {_listed(columns)}; correct the line")
-        _require(list(fields), columns, where)
+        _require(list(fields), columns, where, hint)
         for column in columns:
             if isinstance(fields[column], str) and not is_whole(fields[column]):
                 raise UserError(f"{where}: {column!r} has a lone surrogate, {fields[column]!a}; correct the line")
         yield Row(where, fields)
 
 
-def _require(names: list[str], columns: Sequence[str], where: str, way_out: str = "") -> None:
+def _require(names: list[str], columns: Sequence[str], where: str, hint: str) -> None:
     if missing := [column for column in columns if column not in names]:
-        several = "s" if len(missing) > 1 else ""
         shown = f"{_listed(names[:SHOWN])}{' and more' if len(names) > SHOWN else ''}"
-        raise UserError(f"{where} has no column{several} {_listed(missing)}; its columns are {shown}{way_out}")
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"the name {next(name for name in names if names.count(name) > 1)!r} twice in one object")
-    return fields
-
-
-def _no_number(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
+        s = "s" * (len(missing) > 1)
+        raise UserError(f"{where} has no column{s} {_listed(missing)}; its columns are {shown}{hint}")
 
 
 def _listed(names: Sequence[str]) -> str:

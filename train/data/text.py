@@ -114,12 +114,10 @@ def prepare(config: TextConfig, *, log: Log = print) -> Path:
     columns = Columns(config.text_column, config.label_column, config.second_column)
     for name, value in columns._asdict().items():
         if value != Columns._field_defaults[name] and config.source != "table":
-            raise UserError(
-                f"{option_text(f'data.{name}_column', value)} is for {option_text('data.source', 'table')}; omit it"
-            )
+            given = option_text(f"data.{name}_column", value)
+            raise UserError(f"{given} is for {option_text('data.source', 'table')}; omit it")
     if len(set(columns)) < len(columns):
-        names = ", ".join(column for column in columns if column is not None)
-        raise UserError(f"the columns of a table must differ, got {names}")
+        raise UserError(f"the columns of a table must differ, got {', '.join(filter(None, columns))}")
     # Records depend on the share, but for those of sources with a validation split, where it costs nothing.
     options = [f"{config.validation_share:g}"]
     return prepare_from(TEXTS | {"table": _table(columns)}, config, TEXT, _records, options=options, log=log)
@@ -165,7 +163,8 @@ def open_table(root: Path, _: Log, *, columns: Columns) -> Iterator[TextSet]:
     """Reads every file. Classes are the labels of the train file: by value if all are integers, else by name."""
     wanted = [column for column in columns if column is not None]
     files = split_files(root, SUFFIXES).items()
-    tables = {split: _some(list(read_rows(path, wanted)), str(path)) for split, path in files}
+    hint = f"; name yours by {' and '.join(option_text(f'data.{name}_column') for name in ('text', 'label'))}"
+    tables = {split: _some(list(read_rows(path, wanted, hint=hint)), str(path)) for split, path in files}
     class_names = _class_names({_label(row, columns.label) for row in tables["train"]})
     splits = {split: [_labelled(row, columns, class_names) for row in rows] for split, rows in tables.items()}
     yield TextSet(class_names, splits, pairs=columns.second is not None)

@@ -14,6 +14,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from ..config.errors import UserError, option_text
+from ..system.files import open_regular
 from .rows import is_empty, is_whole, without_breaks
 from .text import TextData
 
@@ -181,21 +182,15 @@ def hashed_vector(word: str, dim: int, *, length: float = 1.0) -> np.ndarray:
     return (length / math.sqrt(dim) * ndtri((bits + 0.5) / 2.0**32)).astype(np.float32)
 
 
-def hashed_embeddings(dim: int, *, length: float = 1.0) -> Embeddings:
-    """Embeddings without a file: every vector is a `hashed_vector`."""
-    return Embeddings(dim, {}, length=length)
-
-
 def glove_embeddings(path: Path, words: Collection[str]) -> Embeddings:
     """Reads the vectors of words from a file in the format of GloVe: a word, which may hold spaces, and its numbers.
 
     Words that the file lacks get a `hashed_vector` of the root mean square length of those it has.
     """
     where = option_text("model.embeddings", path)
-    if not path.is_file():
-        raise UserError(f"{where} is not a file; give one in the format of GloVe: a word and numbers a line")
+    mend = "give one in the format of GloVe: a word and numbers a line"
     wanted, vectors, dim = set(words), {}, 0
-    with path.open("rb") as file:
+    with open_regular(path, where=where, mend=mend) as file:
         for number, line in enumerate(file, start=1):
             dim = dim or len(line.split()) - 1
             word, vector = _split(line, dim, f"{where} line {number}")

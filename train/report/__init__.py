@@ -25,8 +25,6 @@ from .page import Picture, Report, write_files
 from .records import METHODS, PER_LAYER, PER_STEP, SCALARS, Run, flat, read_runs
 from .specs import ReportSpec
 
-__all__ = ["make_report", "write", "write_report"]
-
 FURTHER = ("error_rates", "area", "parameters")  # figures that some evaluations have
 SAME = 2.0  # percent within which losses of layers are alike
 Models = Mapping[str, tuple[float, str]]  # score and remark by name
@@ -117,6 +115,7 @@ def warnings(settings: Sequence[Setting]) -> list[str]:
             state, steps = run.status.get("state", "unknown"), run.status.get("steps", "?")
             sentences += [f"{run.name} is not finished (state: {state}, {steps} steps)."] * (state != "finished")
             sentences += [f"{run.name}: {without_folders(str(text))}" for text in run.status.get("messages") or []]
+            sentences += run.lost
         plain = {one.label: other for one, other in setting.pairs() if other.method == "erm"}
         for one in setting.of("constrained"):
             sentences += [f"{tables.capital(one.title)}: {line}" for line in _advice(one, plain.get(one.label))]
@@ -155,7 +154,7 @@ def _advice(one: Variant, plain: Variant | None) -> list[str]:
     losses, bounds, multipliers = (one.mean(key) for key in ("layer_losses", "bounds", "multipliers"))
     bound, evaluation, lines, least = ~np.isnan(bounds), one.runs[0].evaluation, [], -one.mean("tolerance")
     met = one.has("limits") and np.nanmin(one.margins(), initial=0.0) >= least  # then others are not
-    failed = one.feasible_runs < len(one.runs) and not met
+    failed = one.feasible_runs < len(one.runs) and not met and flat(one.runs[0].config).get("constraints.layers", True)
     if not np.isnan(losses).any() and all(len(run.curves["step"]) for run in one.runs):
         layers = evaluation.get("layers", range(len(losses)))
         allowed = constrained.level_constraints(np.maximum(bounds[bound], np.finfo(np.float32).tiny))
@@ -208,6 +207,7 @@ def _other_report(runs: Sequence[Run]) -> Report:
         summary=without_folders({"floors": floors, "runs": [run.summary() for run in runs]}),
         tables=made,
         verdict=sentences,
+        warnings=[line for run in runs for line in run.lost],
         floor=f"{spec.title} {_shown(spec, floors)}" if floors else "",
     )
 

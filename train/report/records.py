@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ..config.errors import UserError, one_line
 from ..metrics import read_metrics
+from ..runs import read_status
 from ..system.files import WRITTEN, no_run, read_object, way_out
 from .specs import OWN_REPORT, REPORTS, ReportSpec
 
@@ -66,6 +67,13 @@ class Run:
             path = self.folder / "metrics.jsonl"
             raise UserError(f"{path} is damaged ({one_line(error)}); train the run again") from None
 
+    @property
+    def lost(self) -> list[str]:
+        """A sentence on the training steps that metrics.jsonl lacks, if it lacks any."""
+        done, steps = self.status.get("steps"), {row["step"] for row in self.metrics if row["kind"] == "train"}
+        sentence = f"{self.name}: metrics.jsonl has {len(steps)} of {done} steps; figures of training lack the others."
+        return [sentence] * (done not in (None, len(steps)))
+
     def summary(self) -> dict[str, Any]:
         """Its row of summary.json: how it ended, and its evaluation."""
         status = {key: self.status.get(key) for key in ("state", "steps", "compile_seconds", "messages")}
@@ -86,12 +94,8 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
             raise UserError(f"run folder {folder} is given twice; give each run once")
         if not (folder / "config.json").is_file():
             raise UserError(no_run(folder) if folder.is_dir() else f"run folder {folder} does not exist; {WRITTEN}")
-        for name, remedy in (
-            ("evaluation.json", f"run `unroll-jax evaluate {folder}`"),
-            ("metrics.jsonl", "restore it"),
-        ):
-            if not (folder / name).is_file():
-                raise UserError(f"run {folder} has no {name}; {remedy} first")
+        if not (folder / "metrics.jsonl").is_file():
+            raise UserError(f"run {folder} has no metrics.jsonl; restore it first")
     runs = [_read(folder) for folder in folders]
     first, tested = runs[0], _tested(runs[0])
     for run in runs:
@@ -120,7 +124,9 @@ def floats(values: Any) -> Array:
 
 
 def _read(folder: Path) -> Run:
-    config, status, evaluation = (read_object(folder / f"{name}.json") for name in ("config", "status", "evaluation"))
+    missing = f"run {folder} has no evaluation.json; run `unroll-jax evaluate {folder}` first"
+    evaluation = read_object(folder / "evaluation.json", missing=missing)
+    config, status = read_object(folder / "config.json"), read_status(folder) or read_object(folder / "status.json")
     spec = REPORTS.get(str(config.get("task")), OWN_REPORT)
     layered = spec.layered and (spec is not OWN_REPORT or evaluation.keys() >= LAYERED)
     run = Run(folder, config, status, evaluation, read_metrics(folder / "metrics.jsonl"), spec, layered)
@@ -144,8 +150,9 @@ def _check_layers(run: Run) -> None:
             raise ValueError(f"{key} must be {shape[0] if shape else 'one'} number{'s' * bool(shape)}")
     for scores in evaluation.get("floors", {}).values():
         run.at_gammas(scores)
-    for key in ("experiment", "feasible", "test_gammas", spec.tested):
+    for key in ("experiment", "feasible", spec.tested):
         evaluation[key]  # missing ones are a KeyError
+    run.values("test_gammas")
     edges, counts = (floats(evaluation["ratio_histogram"][name]) for name in ("edges", "counts"))
     if edges.ndim != 1 or len(edges) < 3 or counts.shape != (layers, len(edges) - 1):
         raise ValueError(f"ratio_histogram must hold {layers} rows of one count less than edges, two at least")

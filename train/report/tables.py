@@ -123,7 +123,8 @@ def disturbed_table(setting: Setting) -> list[Table]:
 
 def figures_table(rows: Mapping[str, Sequence[Run]]) -> list[Table]:
     """Every figure of evaluations, a column for all seeds of a model."""
-    columns = {name: [_figures(run) for run in runs] for name, runs in rows.items()}
+    shown = lambda run: {name: value for name, value in run.items() if not name.startswith("limits")}  # noqa: E731
+    columns = {name: [shown(flat(run.evaluation)) for run in runs] for name, runs in rows.items()}
     return _by_name("Figures of the evaluation", columns)
 
 
@@ -233,10 +234,6 @@ def _disturbed(run: Run, spec: ReportSpec, prefix: str = "") -> dict[str, float]
     named = {f"layer noise {level}": value for level, value in noisy.items()}
     named |= {f"one layer lost, {words}": of(list(lost.values())) for words, of in LOST.items() if lost}
     return {name: value * (100.0 if spec.percent else 1.0) for name, value in (named | inputs).items()}
-
-
-def _figures(run: Run) -> dict[str, Any]:
-    return {name: value for name, value in flat(run.evaluation).items() if not name.startswith("limits")}
 
 
 def _numbers(values: Sequence[float] | Array, digits: int, *, sign: bool = False) -> list[str]:

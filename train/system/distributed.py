@@ -9,7 +9,7 @@ import signal
 import threading
 import zlib
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,22 +17,14 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jaxtyping import Array, UInt32
 
+from ..config.commands import Membership
 from ..config.errors import UserError
 from .machine import handling, order_collectives
 
 # Until a dead peer is noticed; JAX's default is 100 s.
 HEARTBEAT_SECONDS = 10
 ODD = 2654435769  # 2^32 over the golden ratio: consecutive multiples of it look random
-CLUSTERS = ("auto", "slurm", "ompi", "k8s", "gke_tpu", "gce_tpu", "mpi4py")  # auto: the first that JAX detects
-
-
-class Membership(NamedTuple):
-    """Membership of this process in a run of several, see `MembershipArguments`; all None for one process alone."""
-
-    coordinator: str | None = None
-    processes: int | None = None
-    process: int | None = None
-    cluster: str | None = None
+CLUSTERS = ("auto", "slurm", "ompi", "mpi4py", "gcetpu", "gketpu")  # of JAX; auto: the first that it detects
 
 
 def join(member: Membership) -> None:
@@ -41,8 +33,7 @@ def join(member: Membership) -> None:
     Raises:
       UserError: if the membership is incomplete or inconsistent, or the others do not join.
     """
-    explicit = (member.coordinator, member.processes, member.process)
-    if member.cluster is None and all(value is None for value in explicit):
+    if member == Membership():
         return
     order_collectives(processes=True)
     options = _cluster_options(member) if member.cluster is not None else _explicit_options(member)
@@ -175,7 +166,7 @@ def _checksum(leaves: list[Array]) -> UInt32[Array, ""]:
 
 
 def _explicit_options(member: Membership) -> dict[str, Any]:
-    coordinator, processes, process, _ = member
+    coordinator, processes, process = member.coordinator, member.processes, member.process
     if coordinator is None or processes is None or process is None:
         raise UserError(
             f"--coordinator, --processes and --process go together, got {coordinator}, {processes} and {process}"
@@ -206,6 +197,6 @@ def _is_local_name(host: str) -> bool:
 def _cluster_options(member: Membership) -> dict[str, Any]:
     if member.cluster not in CLUSTERS:
         raise UserError(f"--cluster must be one of {', '.join(CLUSTERS)}, got {member.cluster}")
-    if member[:3] != (None, None, None):
+    if member != Membership(cluster=member.cluster):
         raise UserError("--cluster finds the processes by itself; drop it, or --coordinator, --processes and --process")
     return {"cluster_detection_method": None if member.cluster == "auto" else member.cluster}

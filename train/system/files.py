@@ -6,16 +6,18 @@ Any room above may import it; it imports neither JAX nor Orbax.
 import contextlib
 import errno
 import json
+import math
 import os
 import re
 import shutil
+import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import filelock
 
-from ..config.errors import StorageError, UserError, one_line
+from ..config.errors import PLAIN, UNSHOWN, StorageError, UserError, one_line
 
 # Messages of a system that fails to write; Orbax, TensorStore and array_record quote them in errors. The first ones do
 # not depend on the contents of a file.
@@ -29,6 +31,8 @@ AGAIN = "see to that disk and give the same command again"
 PARTIAL = ".partial"  # suffix of a file that is being written
 PROBE = 1 << 16  # bytes; a disk without room for so many has room for nothing
 MAX_LISTED = 5  # run folders in one line
+LARGEST = 1 << 28  # bytes of a file that is read whole
+MAX_DIGITS = 20  # of a whole number: 64 bits have no more
 WRITTEN = "give a folder that `unroll-jax run` wrote"
 REMEDIES = {
     "evaluation.json": "evaluate the run again",
@@ -38,7 +42,9 @@ PATHS = re.compile(r"(?<![\w:/.~])~?/(?:[^\s/'\"]+/)*([^\s/'\"]+)/?")
 
 
 def expanded(path: str, option: str) -> Path:
-    """Returns a path with ~ as the home folder; errors name ``option`` if there is no such home folder."""
+    """Returns a path with ~ as the home folder; errors name ``option`` if there is no such folder, or name."""
+    if UNSHOWN.search(path):
+        raise UserError(f"{option} must be {PLAIN}, got {path!a}; pass another")
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
@@ -169,28 +175,57 @@ def write_json(path: Path, value: Any) -> None:
     write_all(path.parent, {path.name: (json.dumps(value, indent=2, allow_nan=False) + "\n").encode()})
 
 
-def strict_json(content: str | bytes) -> Any:
-    """Returns the value of a JSON text; NaN and infinities, which JSON lacks, are a ValueError like other damage."""
-
-    def reject(name: str) -> None:
-        raise ValueError(f"{name} is not JSON")
-
+@contextlib.contextmanager
+def open_regular(path: Path, *, where: str, mend: str = "name another file") -> Iterator[IO[bytes]]:
+    """Opens a regular file, so that no pipe or device is read without end."""
     try:
-        return json.loads(content, parse_constant=reject)
+        # Opening a pipe without a writer would block.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise UserError(f"{where} is not a regular file; {mend}")
+            yield file
+    except OSError as error:
+        raise UserError(f"{where} cannot be read ({error.strerror}); {mend}") from error
+
+
+def read_regular(path: Path, *, where: str, mend: str = "name another file") -> bytes:
+    """Reads a regular file of up to 256 MiB."""
+    with open_regular(path, where=where, mend=mend) as file:
+        content = file.read(LARGEST + 1)
+    if len(content) > LARGEST:
+        raise UserError(f"{where} has more than {LARGEST >> 20} MiB; split it into several files")
+    return content
+
+
+def strict_json(content: str | bytes) -> Any:
+    """Returns the value of a JSON text.
+
+    Raises:
+      ValueError: also for repeated names, NaN, numbers beyond 64 bits, and deep nesting.
+    """
+    try:
+        return json.loads(
+            content, object_pairs_hook=_once, parse_constant=_finite, parse_float=_finite, parse_int=_whole
+        )
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
 
-def read_object(path: Path) -> dict[str, Any]:
-    """Returns the JSON object in a file of a run folder; UserError with the remedy if it is missing or damaged."""
+def read_object(path: Path, *, missing: str = "", mend: str = "") -> dict[str, Any]:
+    """Returns the JSON object in a file, by default of a run folder.
+
+    Raises:
+      UserError: ``missing`` if there is no such file; with the remedy ``mend`` if it is damaged.
+    """
+    mend = mend or way_out(path)
+    if not path.exists():
+        raise UserError(missing or f"run {path.parent} has no {path.name}; {WRITTEN}")
     try:
-        value = strict_json(path.read_text(encoding="utf-8"))
+        value = strict_json(read_regular(path, where=str(path), mend=mend).decode())
         if not isinstance(value, dict):
             raise ValueError("not a JSON object")
-    except FileNotFoundError:
-        raise UserError(f"run {path.parent} has no {path.name}; {WRITTEN}") from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} is damaged ({one_line(error)}); {way_out(path)}") from None
+    except ValueError as error:
+        raise UserError(f"{path} is damaged ({one_line(error)}); {mend}") from None
     return value
 
 
@@ -216,6 +251,26 @@ def without_folders(value: Any) -> Any:
     if isinstance(value, list):
         return [without_folders(item) for item in value]
     return PATHS.sub(r"\1", value) if isinstance(value, str) else value
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)} is there more than once")
+    return values
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"{text:.{MAX_DIGITS}} is not a finite number of JSON")
+    return number
+
+
+def _whole(text: str) -> int:
+    if len(text) > MAX_DIGITS:
+        raise ValueError(f"{text:.{MAX_DIGITS}}... has {len(text)} digits, more than 64 bits hold")
+    return int(text)
 
 
 def _nearest(folder: Path) -> Path:

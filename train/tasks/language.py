@@ -242,4 +242,4 @@ def open_language(config: LanguageConfig, log: Log) -> LanguageTask:
 
 def language_of(config: LanguageConfig, spec: Row) -> LanguageTask:
     """Returns the task that `LanguageTask.model_spec` describes, without its data."""
-    return LanguageTask(config, LanguageInputs.from_json(spec))
+    return LanguageTask(config, LanguageInputs.from_json(**spec))

@@ -23,7 +23,7 @@ from unroll_jax.models import (
 from ..config.errors import OptionError, UserError, option_text
 from ..config.tokens import DecoderOptions, DescentOptions, LanguageConfig
 from ..data import instructions
-from ..data.answers import AnswerTokenizer, PackedBatch, PackedData, tell
+from ..data.answers import AnswerTokenizer, PackedBatch, PackedData, Template, tell
 from ..data.pretrained.chat import ChatTokenizer, byte_tokenizer
 from ..data.pretrained.decoders import open_decoder_source, packaged_decoder
 from ..data.splits import SPLITS
@@ -83,11 +83,11 @@ class DecoderSource:
         return {"decoder": dataclasses.asdict(self.config), "tokenizer": self.tokenizer.to_spec()}
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> "DecoderSource":
-        """Reads what `to_json` wrote."""
-        shape, scaling = values["decoder"], values["decoder"]["rotary_scaling"]
-        config = DecoderConfig(**{**shape, "rotary_scaling": None if scaling is None else RotaryScaling(**scaling)})
-        return cls(config, ChatTokenizer.from_spec(values["tokenizer"]))
+    def from_json(cls, decoder: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> "DecoderSource":
+        """Reads what `to_json` wrote; unknown fields are a TypeError."""
+        scaling = decoder["rotary_scaling"]
+        config = DecoderConfig(**{**decoder, "rotary_scaling": None if scaling is None else RotaryScaling(**scaling)})
+        return cls(config, ChatTokenizer.from_spec(tokenizer))
 
 
 class LanguageInputs:
@@ -131,11 +131,10 @@ class LanguageInputs:
         return {"model": model, "template": self.answers.template, "embedding_std": self.embedding_std}
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> "LanguageInputs":
+    def from_json(cls, model: Mapping[str, Any], template: Template, embedding_std: float) -> "LanguageInputs":
         """Reads what `to_json` wrote: enough for a model, whose parameters are then loaded."""
-        source = DecoderSource.from_json(values["model"])
-        answers = AnswerTokenizer(source.tokenizer, values["template"])
-        return cls(source, answers, packed=None, embedding_std=values["embedding_std"])
+        source = DecoderSource.from_json(**model)
+        return cls(source, AnswerTokenizer(source.tokenizer, template), packed=None, embedding_std=embedding_std)
 
     def data_fingerprint(self) -> dict[str, Any]:
         """Returns figures that change when the conversations, their tokens or the pretrained parameters do."""

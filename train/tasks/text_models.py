@@ -114,7 +114,8 @@ def _encoder(settings: EncoderOptions, max_length: int, loop: dict[str, Any], in
         params = module.init(key, jnp.zeros((1, 1), jnp.int32))
         if pretrained is not None:
             return params  # only their shapes count
-        return jax.tree.map_with_path(_widened, params)
+        scale = lambda path: UNIT_VARIANCE if path_name(path).endswith("embedding") else 1.0  # noqa: E731
+        return jax.tree.map_with_path(lambda path, leaf: scale(path) * leaf, params)
 
     trained = _all_but_words if settings.frozen and pretrained is not None else None
     return TextModel(module, shape.num_layers, shape.dim, init, trained)
@@ -155,10 +156,6 @@ def _unrolled(settings: UnrolledConfig, max_length: int, loop: dict[str, Any], i
 
     trained = _all_but_words if settings.frozen and table is not None else None
     return TextModel(module, settings.num_layers, dim, init, trained)
-
-
-def _widened(path: Any, leaf: jax.Array) -> jax.Array:
-    return leaf * UNIT_VARIANCE if path_name(path).endswith("embedding") else leaf
 
 
 def _all_but_words(params: Any) -> Any:

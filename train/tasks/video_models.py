@@ -32,7 +32,7 @@ from .video_samples import BATCH_SIZE, keyed_batches
 
 # A trained layer leaves at most a few units silent; collapsed ones silence most of theirs.
 DEAD_SHARE = 0.5
-# Spread of an output over samples, relative to that of the input: a denoiser keeps most of it.
+# Spread of an output over samples, relative to that of the clean data: a denoiser keeps most of it.
 CONSTANT_SPREAD = 0.1
 # Mean multipliers of feasible runs stay of the order of 1.
 WOUND_UP = 5.0
@@ -114,7 +114,7 @@ def _vit(model: ViTOptions, spec: VideoSpec, loop: dict[str, Any]) -> VideoModel
 
 
 class VideoReading(NamedTuple):
-    """Figures of a split under one trial; ``spread`` is the deviation over samples, averaged over tokens and units."""
+    """Figures of a split under one trial; ``spread`` is the mean deviation over samples, over that of clean ones."""
 
     losses: np.ndarray  # (N, L + 1), of every sample at every layer; (N, 1) of the last one under a disturbance
     noisy: np.ndarray  # (N,), of every sample's input
@@ -141,7 +141,7 @@ def describe_collapse(
     A model has collapsed when its output hardly depends on its input, or is not better than its input and there is a
     cause: dead units, a layer that hardly depends on the input, or multipliers winding up. Arrays are of layers 0..L.
     """
-    constant = spread < CONSTANT_SPREAD * spread[0]
+    constant = spread < CONSTANT_SPREAD
     # Under strong noise a constant output is better than the input.
     if layer_losses[-1] < layer_losses[0] and not constant[-1]:
         return None

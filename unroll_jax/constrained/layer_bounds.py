@@ -141,12 +141,12 @@ def level_constraints(levels: float | Sequence[float] | np.ndarray, *, form: str
     r"""Violations of absolute bounds on layer losses, :math:`f_l / b_l - 1 \le 0`.
 
     Args:
-      levels: b > 0, in units of the losses: one number for layers 1..L, one for each of them, or L + 1 numbers with
-        that of f_0 first; numbers, not traced values.
+      levels: b > 0, in units of the losses: a number for layers 1..L, or a sequence of one for layer L alone, of L for
+        layers 1..L, or of L + 1 with that of f_0 first; numbers, not traced values.
       form: one of `FORMS`.
 
     Returns:
-      ``violations(layer_losses)``, (..., L + 1) to (..., L), or (..., L + 1) with a bound on f_0.
+      ``violations(layer_losses)``, (..., L + 1) to (..., C) for C bounds.
 
     Raises:
       ValueError: if a level is not positive and finite, or the form is unknown; while tracing, if their number does not
@@ -164,8 +164,8 @@ def level_constraints(levels: float | Sequence[float] | np.ndarray, *, form: str
 
     def allowed(losses: Losses) -> Violations:
         layers = losses.shape[-1] - 1
-        fits = numbers.ndim == 0 or numbers.size in (layers, layers + 1)
-        require(fits, "levels", f"be one number, {layers} or {layers + 1}, for f_0..f_{layers}", numbers.size)
+        fits = numbers.ndim == 0 or numbers.size in (1, layers, layers + 1)
+        require(fits, "levels", f"be 1, {layers} or {layers + 1} numbers, for f_0..f_{layers}", numbers.size)
         count = layers if numbers.ndim == 0 else numbers.size
         return jnp.broadcast_to(jnp.asarray(numbers, losses.dtype), (*losses.shape[:-1], count))
 

@@ -190,7 +190,7 @@ def test_missing_shards_and_lying_indices_are_told_in_one_line(write_folder):
     with_places(**{"model.norm.weight": "../model-0.safetensors"})
     assert_fails(reads, folder, "'../model-0.safetensors', not files of its folder")
     (folder / INDEX).write_text("[]")
-    assert_fails(reads, folder, "holds a list instead of an object")
+    assert_fails(reads, folder, "not a JSON object")
     with_places()
     (folder / "model-1.safetensors").unlink()
     assert_fails(reads, folder, "'model-1.safetensors', not files of its folder")

@@ -164,9 +164,9 @@ def test_fields_that_old_configurations_leave_out_have_their_defaults(write_fold
     ("name", "content", "words"),
     [
         ("config.json", None, ["has no config.json"]),
-        ("config.json", b"{", ["config.json is not valid JSON"]),
-        ("config.json", b"[]", ["holds a list instead of an object"]),
-        ("config.json", b"[" * 100_000, ["config.json is not valid JSON"]),
+        ("config.json", b"{", ["config.json is damaged"]),
+        ("config.json", b"[]", ["not a JSON object"]),
+        ("config.json", b"[" * 100_000, ["config.json is damaged"]),
         ("model.safetensors", None, ["has no model.safetensors or model.safetensors.index.json"]),
         ("model.safetensors", b"junk", ["cannot be read as safetensors", "copy it again"]),
         (

@@ -12,6 +12,7 @@ import numpy as np
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ...config.errors import UserError, one_line
+from ..rows import read_text
 from .architectures import LARGEST
 from .folders import read_json, read_tokenizer
 
@@ -86,11 +87,11 @@ class ChatTokenizer:
 
     @classmethod
     def from_spec(cls, values: Mapping[str, Any]) -> Self:
-        """Reads what `to_spec` wrote."""
+        """Reads what `to_spec` wrote; unknown fields are a TypeError."""
         import tokenizers  # imported here: most runs need none
 
-        made = tokenizers.Tokenizer.from_str(values["json"])
-        return cls(made, values["template"], values["named"], values["stops"], where=values["where"])
+        others = {name: value for name, value in values.items() if name != "json"}
+        return cls(tokenizers.Tokenizer.from_str(values["json"]), **others)
 
     def to_json(self) -> str:
         """Returns the tokenizer as JSON, for `tokenizers.Tokenizer.from_str`."""
@@ -103,7 +104,7 @@ def folder_tokenizer(folder: Path) -> ChatTokenizer:
     names = ("config.json", "generation_config.json", "tokenizer_config.json")
     values = {name: read_json(folder / name) if (folder / name).is_file() else {} for name in names}
     settings, template = values["tokenizer_config.json"], folder / "chat_template.jinja"
-    text = template.read_text(encoding="utf-8") if template.is_file() else settings.get("chat_template")
+    text = read_text(template, where=str(template)) if template.is_file() else settings.get("chat_template")
     named = {name: token for name in ("bos_token", "eos_token") if (token := _text(settings.get(name))) is not None}
     stops = values["generation_config.json"].get("eos_token_id", values["config.json"].get("eos_token_id"))
     if stops is None:
@@ -152,7 +153,7 @@ def _compiled(template: str, where: str) -> jinja2.Template:
     environment.globals["raise_exception"] = _raise
     try:
         return environment.from_string(template)
-    except jinja2.TemplateError as error:
+    except Exception as error:  # of Jinja, or of the compilers of Python
         raise UserError(
             f"the chat template of {where} is not valid Jinja ({one_line(error)}); copy it again"
         ) from error

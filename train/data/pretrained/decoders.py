@@ -177,8 +177,8 @@ def open_decoder_source(source: str, *, option: str = "pretrained", log: Log = p
         tokenizer = folder_tokenizer(path)
     else:
         raise UserError(
-            f"{option}={source} is neither a folder nor a GGUF file; give a folder that holds config.json, "
-            "tokenizer.json and model.safetensors, or a file .gguf"
+            f"{option}={source} is neither a folder nor a GGUF file; give a file .gguf, or a folder of config.json, "
+            "tokenizer.json and model.safetensors (`hf download OWNER/NAME --local-dir FOLDER` fetches one of the hub)"
         )
     if tokenizer.size > config.vocabulary_size:
         raise UserError(

@@ -10,9 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...config.errors import UserError, one_line
-from ...system.files import expanded
+from ...system.files import expanded, read_object
 from ..files import Log
-from ..rows import parse_json
 
 FILES = ("config.json", "model.safetensors", "tokenizer.json")
 ONE_FILE = "model.safetensors"
@@ -110,15 +109,8 @@ def may_be_repository(source: str) -> bool:
 
 def read_json(file: Path) -> dict[str, Any]:
     """Reads a JSON object from a file of a model's folder."""
-    if not file.is_file():
-        raise UserError(f"{file.parent} has no {file.name}; copy it from the original")
-    try:
-        contents = parse_json(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{file} is not valid JSON ({error}); copy it again") from error
-    if not isinstance(contents, dict):
-        raise UserError(f"{file} holds a {type(contents).__name__} instead of an object; copy it again")
-    return contents
+    missing = f"{file.parent} has no {file.name}; copy it from the original"
+    return read_object(file, missing=missing, mend="copy it again")
 
 
 def read_tokenizer(folder: Path) -> Any:

@@ -136,7 +136,10 @@ class GGUFFiles:
     def value(self, name: str, default: Any = None) -> Any:
         """Returns a value of the metadata, or a default."""
         field = self.metadata.get(name)
-        return default if field is None else field.contents()
+        try:
+            return default if field is None else field.contents()
+        except (ValueError, IndexError) as error:
+            raise UserError(f"{self.where}: cannot read {name} ({one_line(error)}); copy it again") from error
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Returns the shape of a tensor."""
@@ -170,17 +173,16 @@ def open_gguf(file: Path) -> Iterator[GGUFFiles]:
         raise UserError(f"{file} needs the package gguf, which is missing; pip install gguf") from error
     try:
         reader = _bounded_reader(gguf)(file)
+        files = GGUFFiles(str(file), reader, gguf.dequantize)
     except Exception as error:  # damaged files raise errors of many classes
         raise UserError(f"{file} cannot be read as GGUF ({one_line(error)}); copy it again") from error
-    architecture = reader.fields.get("general.architecture")
-    name = None if architecture is None else architecture.contents()
-    if name != MODEL_TYPE:
+    if (name := files.value("general.architecture")) != MODEL_TYPE:
         raise UserError(f"{file} has general.architecture={name!r}; only {MODEL_TYPE!r} is supported")
     for tensor in reader.tensors:  # gguf.quants has a class for each type that it dequantises
         kind = tensor.tensor_type.name
         if kind not in PLAIN and not hasattr(gguf.quants, kind):
             raise UserError(f"{file}: the package gguf cannot dequantise {tensor.name} ({kind}); use safetensors")
-    yield GGUFFiles(str(file), reader, gguf.dequantize)
+    yield files
 
 
 def _bounded_reader(gguf: Any) -> Any:

@@ -1,0 +1,299 @@
+"""Fuzzing of every reader of outside bytes: each accepts them or raises `UserError`, in time. `make fuzz` runs it.
+
+    python -m tests.fuzz --seconds 600          # ten minutes for each reader
+    python -m tests.fuzz --only gguf metrics    # some of them
+
+Hypothesis changes a valid file: values of its JSON, or bytes, numbers and names anywhere. A traceback or a hang is
+printed with the bytes that led to it, and the exit code is 1.
+"""
+
+import argparse
+import json
+import re
+import signal
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+from safetensors.numpy import save_file
+
+from tests.data.decoders import conftest as llama
+from tests.data.pretrained import conftest as bert
+from tests.report.conftest import write_run
+from unroll_jax.train.cli import from_file
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.data.instructions import read_prompts
+from unroll_jax.train.data.pretrained.architectures import read_config as read_encoder_config
+from unroll_jax.train.data.pretrained.chat import folder_tokenizer, gguf_tokenizer
+from unroll_jax.train.data.pretrained.folders import open_folder, read_json
+from unroll_jax.train.data.pretrained.llama import gguf_config, open_gguf, read_decoder_config
+from unroll_jax.train.data.rows import read_rows
+from unroll_jax.train.experiments import EXPERIMENTS
+from unroll_jax.train.metrics import read_metrics
+from unroll_jax.train.report import layered_report
+from unroll_jax.train.report.records import read_runs
+from unroll_jax.train.runs import identity, read_config
+
+__all__ = ["READERS", "Outcome", "Reader", "fuzzed", "main"]
+
+LIMIT = 30  # seconds; a reader that takes longer hangs
+ROUND = 200  # changed files between two looks at the clock
+BYTES = 100  # of a file that are shown
+CONFIG = EXPERIMENTS["video-ut"].config
+NUMBER = re.compile(rb"-?\d+(?:\.\d+)?")
+ODD = (None, True, -1, 0, 2**31, 2**63, 10**30, 10**400, 1e308, -0.5, "", "x", "\x1b[31m\u202e", [], [[]], {}, {"x": 1})
+TEXTS = (b"1e999", b"NaN", b"1" + b"0" * 5000, b"null", b"[" * 2000, b"\0", b"\xff", b"\x1b[2J", b'"', b",", b"\n")
+COUNTS = tuple(number.to_bytes(8, "little") for number in (0, 2**31, 2**32 - 1, 2**40, 2**63, 2**64 - 1))
+
+
+class Reader(NamedTuple):
+    """A reader of files of others.
+
+    Attributes:
+      name: the file to change, in a folder that ``prepare`` fills.
+      prepare: writes valid files into a folder.
+      read: reads the folder as the application does.
+    """
+
+    name: str
+    prepare: Callable[[Path], Any]
+    read: Callable[[Path], Any]
+
+
+class Hang(KeyboardInterrupt):
+    """A reader takes too long; no `Exception`, which readers turn into a UserError."""
+
+
+class Outcome(NamedTuple):
+    """Numbers of changed files that were accepted and that raised UserError, and of the others the error and bytes."""
+
+    accepted: int
+    refused: int
+    broken: list[str]
+
+
+def _files(**contents: Any) -> Callable[[Path], None]:
+    """Writes files by stem, as JSON where they are not bytes."""
+
+    def write(folder: Path) -> None:
+        for name, content in contents.items():
+            path = folder / name.replace("__", ".")
+            path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+
+    return write
+
+
+def _llama(folder: Path) -> None:
+    llama.byte_tokenizer().save(str(folder / "tokenizer.json"))
+    chat = {"chat_template": llama.TEMPLATE, "bos_token": {"content": "<s>"}, "eos_token": "<e>"}
+    scaled = llama.CONFIG | {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}
+    _files(config__json=scaled, tokenizer_config__json=chat)(folder)
+
+
+def _gguf(folder: Path) -> None:
+    import gguf
+
+    writer = gguf.GGUFWriter(folder / "model.gguf", "llama")
+    sizes = {"context_length": 32, "embedding_length": 8, "block_count": 1, "feed_forward_length": 12}
+    for name, number in (sizes | {"head_count": 2, "layer_norm_rms_eps": 1e-5, "rope_freq_base": 100.0}).items():
+        getattr(writer, f"add_{name}")(number)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(llama.byte_vocabulary())
+    writer.add_token_merges(["a b"])
+    writer.add_eos_token_id(257)
+    writer.add_tensor("token_embd.weight", np.ones((259, 8), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _read_gguf(folder: Path) -> None:
+    with open_gguf(folder / "model.gguf") as files:
+        gguf_config(files)
+        gguf_tokenizer(files)
+        for name in files.names:
+            files.read(name, (slice(None),) * len(files.shape(name)))
+
+
+def _read_safetensors(folder: Path) -> None:
+    with open_folder(folder) as files:
+        for name in files.names:
+            if files.dtype(name) is not None:
+                files.read(name, (slice(None),) * len(files.shape(name)))
+
+
+def _read_encoder(folder: Path) -> None:
+    read_encoder_config(read_json(folder / "config.json"), where="config.json")
+
+
+def _read_decoder(folder: Path) -> None:
+    read_decoder_config(read_json(folder / "config.json"), where="config.json")
+    folder_tokenizer(folder)
+
+
+def _safetensors(folder: Path) -> None:
+    save_file({"a": np.ones((2, 3), np.float32), "b": np.ones(4, np.float16)}, folder / "model.safetensors")
+
+
+def _table(suffix: str, content: bytes) -> Reader:
+    def read(folder: Path) -> None:
+        list(read_rows(folder / f"t.{suffix}", ("text", "label")))
+
+    return Reader(f"t.{suffix}", _files(**{f"t__{suffix}": content}), read)
+
+
+def _options(suffix: str, content: bytes) -> Reader:
+    def read(folder: Path) -> None:
+        from_file(folder / f"options.{suffix}", CONFIG, "--config").check()
+
+    return Reader(f"options.{suffix}", _files(**{f"options__{suffix}": content}), read)
+
+
+def _run(folder: Path) -> None:
+    write_run(folder / "run", "constrained", 3, 0, 6)
+
+
+def _read_run(folder: Path) -> None:
+    layered_report(read_runs([folder / "run"]))
+
+
+STATUS = {"state": "finished", "steps": 6, "messages": []}
+OPTIONS = {"steps": 4, "train_gamma": 0.1, "out": "runs/x", "dual": {"every": 2}}
+MESSAGES = [{"role": "user", "content": "a"}]
+RECORDED = identity("video-ut", CONFIG, {"pixel_std": 0.25})
+READERS = {
+    "run": Reader("config.json", _files(config__json=RECORDED, status__json=STATUS), read_config),
+    "options": _options("json", json.dumps(OPTIONS).encode()),
+    "toml": _options("toml", b"steps = 4\ntrain-gamma = 0.1\n[dual]\nevery = 2\nlearning-rate = 1\n"),
+    "metrics": Reader("run/metrics.jsonl", _run, lambda folder: read_metrics(folder / "run/metrics.jsonl")),
+    "curves": Reader("run/metrics.jsonl", _run, _read_run),
+    "evaluation": Reader("run/evaluation.json", _run, _read_run),
+    "status": Reader("run/status.json", _run, _read_run),
+    "encoder": Reader("config.json", _files(config__json=bert.CONFIG), _read_encoder),
+    "decoder": Reader("config.json", _llama, _read_decoder),
+    "chat": Reader("tokenizer_config.json", _llama, lambda folder: folder_tokenizer(folder).chat(MESSAGES)),
+    "tokenizer": Reader("tokenizer.json", _llama, lambda folder: folder_tokenizer(folder).encode(["a b"])),
+    "gguf": Reader("model.gguf", _gguf, _read_gguf),
+    "safetensors": Reader("model.safetensors", _safetensors, _read_safetensors),
+    "csv": _table("csv", b'text,label\n"a, b",1\nc,2\n'),
+    "tsv": _table("tsv", b"text\tlabel\na b\t1\nc\t2\n"),
+    "jsonl": _table("jsonl", b'{"text": "a", "label": 1}\n{"text": "b", "label": 2}\n'),
+    "prompts": Reader("p.json", _files(p__json=[{"instruction": "a"}]), lambda folder: read_prompts(folder / "p.json")),
+}
+
+
+@st.composite
+def changed(draw: st.DrawFn, content: bytes) -> bytes:
+    """A file with one to three changes."""
+    for _ in range(draw(st.integers(1, 3))):
+        content = draw(st.sampled_from([_value, _bytes, _number]))(draw, content)
+    return content
+
+
+def _value(draw: st.DrawFn, content: bytes) -> bytes:
+    """Another value, or none, somewhere in the JSON."""
+    try:
+        root = json.loads(content)
+    except ValueError:
+        return _bytes(draw, content)
+    places = list(_places(root))
+    if not places:
+        return _bytes(draw, content)
+    parent, key = draw(st.sampled_from(places))
+    if isinstance(parent, dict) and draw(st.booleans()):
+        parent["unknown"] = parent.pop(key)
+    else:
+        parent[key] = draw(st.sampled_from(ODD))
+    return json.dumps(root).encode()
+
+
+def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, part in items:
+        yield value, key
+        yield from _places(part)
+
+
+def _bytes(draw: st.DrawFn, content: bytes) -> bytes:
+    """Bytes put in the place of others."""
+    start, length = draw(st.integers(0, len(content))), draw(st.sampled_from([0, 1, 4, 8, 64, len(content)]))
+    new = draw(st.one_of(st.binary(max_size=8), st.sampled_from(TEXTS + COUNTS)))
+    return content[:start] + new + content[start + length :]
+
+
+def _number(draw: st.DrawFn, content: bytes) -> bytes:
+    """Another text in the place of a number."""
+    numbers = list(NUMBER.finditer(content))
+    if not numbers:
+        return _bytes(draw, content)
+    match = draw(st.sampled_from(numbers))
+    return content[: match.start()] + draw(st.sampled_from(TEXTS)) + content[match.end() :]
+
+
+def fuzzed(reader: Reader, seconds: float, *, most: int = 10**9) -> Outcome:
+    """Reads changed files for a time, or at the most so many."""
+    counts, broken = {"accepted": 0, "refused": 0}, dict[str, str]()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        reader.prepare(folder)
+        original = (folder / reader.name).read_bytes()
+        reader.read(folder)  # the valid file
+
+        def attempt(content: bytes) -> None:
+            (folder / reader.name).write_bytes(content)
+            signal.alarm(LIMIT)
+            try:
+                reader.read(folder)
+                counts["accepted"] += 1
+            except UserError:
+                counts["refused"] += 1
+            except (Exception, Hang) as error:
+                place = traceback.extract_tb(error.__traceback__)[-1]
+                words = f"{type(error).__name__} at {Path(place.filename).name}:{place.lineno}"
+                broken.setdefault(words, f"{error!s:.80} of {content[:BYTES]!r}")
+            finally:
+                signal.alarm(0)
+
+        began, number = time.monotonic(), 0
+        limits: Any = {"max_examples": min(ROUND, most), "deadline": None, "database": None}
+        options = settings(**limits, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+        while time.monotonic() - began < seconds and sum(counts.values()) < most:
+            seed(number)(options(given(changed(original))(attempt)))()
+            number += 1
+    return Outcome(counts["accepted"], counts["refused"], [f"{error}: {words}" for error, words in broken.items()])
+
+
+def _hang(*_: object) -> None:
+    raise Hang(f"still running after {LIMIT} s")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Fuzzes the readers, one after the other; returns 1 if one raised anything but a UserError."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=600.0, help="for each reader")
+    parser.add_argument("--only", nargs="+", choices=READERS, default=list(READERS))
+    given_options, failures = parser.parse_args(arguments), 0
+    signal.signal(signal.SIGALRM, _hang)
+    warnings.simplefilter("ignore")  # of numbers that overflow
+    for name in given_options.only:
+        accepted, refused, broken = fuzzed(READERS[name], given_options.seconds)
+        row = f"{name:12} {accepted:7} accepted {refused:7} refused {len(broken):3} broken"
+        print(row, *broken, sep="\n  ", flush=True)
+        failures += len(broken)
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    from unroll_jax.train.report import figures
+
+    figures.pictures = lambda *_: []  # drawing takes seconds
+    sys.exit(main())

@@ -1,0 +1,51 @@
+"""Fixed weights of the losses of layers, as LayerSkip and torchtune have them."""
+
+import itertools
+from collections.abc import Sequence
+
+from unroll_jax.arguments import at_least, checked, one_of, require
+
+__all__ = ["EXIT_WEIGHTS", "exit_weights"]
+
+EXIT_WEIGHTS = ("layerskip", "torchtune")
+
+
+@checked(scale=at_least(0.0), source=one_of(EXIT_WEIGHTS))
+def exit_weights(layers: Sequence[int], *, scale: float, source: str = "layerskip") -> tuple[float, ...]:
+    r"""Weights of the losses of layers, quadratically larger towards the end; they add up to 1.
+
+    With layers counted by their outputs, 1 to L, before all are divided by their sum:
+
+    - "layerskip": layer :math:`l < L` weighs :math:`s \sum_{i<l} i`, layer L :math:`L - 1 + s \sum_{i<L-1} i`.
+    - "torchtune": layer l weighs the sum of the numbers of the layers read up to l, times s where :math:`l < L`.
+
+    The last layer's share is much larger by torchtune's: .577 against .333 for 12 layers at scale .2.
+
+    Args:
+      layers: numbers of the layers read, rising; 0, the embedded input, weighs nothing.
+      scale: s >= 0, the weight of early layers.
+      source: one of `EXIT_WEIGHTS`.
+
+    Raises:
+      ValueError: if the layers do not rise from 0 or more, or the scale or the source is not allowed.
+
+    Source: Elhoushi et al., "LayerSkip" (2024), section 4.1.2, whose layers count from 0; ``sum_l_loss_scale`` of
+    torchtune's ``early_exit_loss``.
+
+    Example:
+      >>> exit_weights(range(4), scale=1.0)
+      (0.0, 0.0, 0.25, 0.75)
+      >>> exit_weights(range(4), scale=1.0, source="torchtune")
+      (0.0, 0.1, 0.3, 0.6)
+    """
+    rise = len(layers) > 1 and layers[0] >= 0 and all(one < two for one, two in itertools.pairwise(layers))
+    require(rise, "layers", "be two numbers or more that rise from 0", list(layers))
+    depth = layers[-1]
+    if source == "layerskip":
+        early = [layer * (layer - 1) / 2 for layer in layers[:-1]]
+        last = depth - 1 + scale * (depth - 1) * (depth - 2) / 2
+    else:
+        *early, last = itertools.accumulate(layers)
+    before = [scale * weight for weight in early]
+    total = sum(before) + last
+    return (*(weight / total for weight in before), last / total) if total > 0.0 else (*before, 1.0)
