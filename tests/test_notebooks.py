@@ -32,8 +32,8 @@ def code_cells(path):
     return [cell for cell in cells if cell["cell_type"] == "code"]
 
 
-def test_there_are_fifteen():
-    assert len(NOTEBOOKS) == 15
+def test_there_are_sixteen():
+    assert len(NOTEBOOKS) == 16
 
 
 def test_every_cell_was_executed_in_order_and_some_show_pictures(notebook):
