@@ -23,6 +23,7 @@ BENCHMARKS = {
     "growth": "how time and memory grow with layers, tokens and batch",
     "transformer_forward": "what a transformer with its energies costs, against PyTorch",
     "encoder_throughput": "how many tokens a second an encoder takes, against that of transformers",
+    "fast_weights": "what fast weights cost over a long sequence, against a chunked delta rule in PyTorch",
     "layer_losses": "what losses of all layers of a language model cost, chunked and by whole logits",
     "decoding": "how many tokens a second a decoder writes, plainly and drafted by its first layers",
     "gradients": "what gradients through equilibria cost, against other libraries and unrolling",

@@ -126,7 +126,7 @@ def study(name: str, steps: int) -> list[Row]:
 
 
 def _guaranteed(name: str, params: Any, y: jax.Array) -> jax.Array:
-    """Whether each step on each set could not rise, (DEPTH, sets)."""
+    """True for each step on each set that could not rise, (DEPTH, sets)."""
     if name.startswith("transformer"):
         parts = transformer_parts(DIM)
         certificate = certify(
