@@ -29,8 +29,18 @@ NEWEST_KEPT = 2  # besides the best
 OVERHEAD = 1 << 17  # bytes of a checkpoint besides its arrays, rounded up
 UNREADABLE = float("-inf")  # score of a checkpoint whose notes cannot be read
 PUT_BACK = "put the config.json and model.json that it was trained with back"
+TELL = sys.unraisablehook
 # Orbax logs its work, and tracebacks of its threads, by absl; the manager raises the same errors.
 logging.getLogger("absl").setLevel(logging.CRITICAL)
+
+
+def _quiet(raised: Any) -> None:  # TensorStore drops this error on a full disk, and the manager raises another
+    if "Event loop is closed" not in str(raised.exc_value):
+        TELL(raised)
+
+
+# For good: Python crashes if a hook is replaced, and so freed, while a thread of TensorStore is about to call it.
+sys.unraisablehook = _quiet
 
 
 def way_back(config: RunConfig) -> str:
@@ -62,13 +72,6 @@ class Checkpoints:
 
     def __enter__(self) -> "Checkpoints":
         """Returns itself; leaving the context waits for the last save."""
-        hook = self._hook = sys.unraisablehook
-
-        def quiet(raised: Any) -> None:  # TensorStore drops this error on a full disk, and the manager raises another
-            if "Event loop is closed" not in str(raised.exc_value):
-                hook(raised)
-
-        sys.unraisablehook = quiet
         logging.getLogger("asyncio").addFilter(_not_a_lost_write)
         return self
 
@@ -80,7 +83,6 @@ class Checkpoints:
         finally:
             if kind is not None:
                 gc.collect()  # what a failed save left is told here, or when the process ends
-            sys.unraisablehook = self._hook
             logging.getLogger("asyncio").removeFilter(_not_a_lost_write)
 
     def save(self, step: int, state: Any, notes: dict[str, Any], *, score: float) -> None:

@@ -22,6 +22,7 @@ OTHERS = {
     "--network",
     "--logdir",
     "--no-deps",
+    "--local-dir",
 }
 OTHERS |= {"--xla_force_host_platform_device_count", "--xla_cpu_enable_concurrency_optimized_scheduler"}
 
