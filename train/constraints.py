@@ -188,6 +188,7 @@ class DescentConstraints:
             "violations": json_numbers(violations[: self._bounded], length=losses.size),
             "worst_excess": excess,
             "feasible": feasible,
+            "minimised": float(self._minimised(losses)),
             **({} if relaxed is None else {"relaxed_loss": relaxed}),
             **self._named(violation=violations),
         }

@@ -47,12 +47,7 @@ def _kl(task: Any, name: str, **options: Any) -> BoundedMeans:
     return bounded_rows(name, rows=task.divergences, **options)
 
 
-FACTORIES: dict[str, Callable[..., BoundedMeans]] = {
-    "norm": _norm,
-    "l1": _norm,
-    "worst_class": _worst_class,
-    "kl": _kl,
-}
+FACTORIES: dict[str, Callable[..., BoundedMeans]] = {"norm": _norm, "l1": _norm, "worst_class": _worst_class, "kl": _kl}
 
 
 def sums_of_columns(task: Task, params: Params, batch: Batch, key: jax.Array) -> Float[Array, "columns_and_one"]:

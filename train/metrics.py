@@ -99,7 +99,8 @@ class MetricsWriter:
         """Hands everything to the operating system, so that a killed process loses nothing before this point."""
         self._file.flush()
         if os.fstat(self._file.fileno()).st_nlink == 0:
-            raise StorageError(f"{self._file.name} was deleted under the run; the same command begins anew")
+            again = "goes on" if Path(self._file.name).parent.exists() else "begins anew"
+            raise StorageError(f"{self._file.name} was deleted under the run; the same command {again}")
         for tracker in self._trackers:
             tracker.flush()
 

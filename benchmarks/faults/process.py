@@ -35,10 +35,13 @@ PHASES: dict[str, tuple[Any, str]] = {
 def main(phase: str, name: str, seconds: float, file: Path, arguments: list[str]) -> int:
     """Runs `unroll-jax ARGUMENTS`, to be sent the signal ``seconds`` after the phase began for the first time."""
     done = [0]
+    number = signal.Signals[name]
+    if signal.getsignal(number) == signal.SIG_IGN:  # as under nohup
+        signal.signal(number, signal.SIG_DFL)
 
     def die() -> None:
         file.write_text(str(done[0]), encoding="utf-8")
-        os.kill(os.getpid(), signal.Signals[name])
+        os.kill(os.getpid(), number)
 
     def count(_: Any, step: int) -> None:
         done[0] = step

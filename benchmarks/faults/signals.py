@@ -58,7 +58,7 @@ def _struck(root: Path, phase: str, name: str, expected: Any) -> list[Any]:
     same = again == 0 and outcome(folder) == expected
     # A signal in the last moment may find the command ended.
     right = code in (0, *EXITS[name]) if phase == "report" else code in EXITS[name]
-    hung = "YES" if code is None else "no"
+    hung = "YES" if None in (code, again) else "no"
     return [name, phase, code, "yes" if right else "NO", log.count("Traceback"), hung, "yes" if same else "NO"]
 
 

@@ -190,6 +190,18 @@ def test_weights_are_those_of_layer_skip(changed, read, scale):
             {"constraints.last": 0.1, "constraints.reference": 0.4},
             "constraints.reference must be None with constraints.last",
         ),
+        (
+            {"constraints.last": 0.1, "constraints.layers": False, "constraints.also": ("norm=8",)},
+            "constraints.layers must be True with constraints.last",
+        ),
+        (
+            {"constraints.last": 0.1, "constraints.reference": None, "constraints.floor": 0.2},
+            "constraints.floor=0.2 has no effect",
+        ),
+        (
+            {"constraints.last": 0.1, "constraints.reference": None, "layer_weights": (0.0,)},
+            "layer_weights must be above 0 for a layer",
+        ),
         ({"constraints.levels": (0.1,) * 3}, "constraints.levels must be one number, or one for each layer"),
         ({"constraints.levels": (0.0,)}, "constraints.levels must be positive"),
         ({"constraints.floor": -1.0}, "constraints.floor must be finite and at least 0"),
@@ -204,3 +216,12 @@ def test_weights_are_those_of_layer_skip(changed, read, scale):
 def test_options_that_do_not_fit_are_refused(changed, fields, words):
     with pytest.raises(UserError, match=words):
         changed(**fields).check()
+
+
+def test_a_bound_on_the_last_loss_needs_no_reference_and_ranks_by_the_early_losses(changed):
+    turned = {"constraints.last": 0.1, "constraints.reference": None, "constraints.bounds": "cumulative"}
+    config = changed(**turned)
+    config.check()
+    row = {"layer_losses": [2.0, 0.7, 0.1], "minimised": 0.7, "feasible": True, "worst_excess": 0.0}
+    assert config.judge(row).metric == 0.7
+    assert changed().judge(row).metric == 0.1

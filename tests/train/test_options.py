@@ -11,6 +11,7 @@ from unroll_jax.train.cli import configured
 from unroll_jax.train.config.fields import differences, to_json
 from unroll_jax.train.config.run import FREE
 from unroll_jax.train.runs import read_config
+from unroll_jax.train.system.files import strict_json
 
 FILES = {
     "options.toml": """\
@@ -115,10 +116,17 @@ JSON = [
     (b'{"model": {"rank": 4}, "model": {"rank": 8}}', "model is there more than once"),
     (b'{"dual.every": 4, "dual": {"every": 8}}', "dual.every is there more than once"),
     (b'{"train_gamma": 1e400}', "1e400"),
-    (b'{"train_gamma": 1%s}' % (b"0" * 5000), "has 5001 digits"),
+    (b'{"train_gamma": 1%s}' % (b"0" * 5000), "is not a finite number"),
     (b'{"out": "a\\u0000b"}', "--out"),
     (b"[" * 100_000, "cannot be read ("),
 ]
+
+
+def test_a_whole_number_beyond_64_bits_is_a_float():
+    """As model_max_length of many tokenizers is, int(1e30)."""
+    values = strict_json(b"[1000000000000000019884624838656, 18446744073709551615, -9223372036854775808]")
+    assert values == [1e30, 2**64 - 1, -(2**63)]
+    assert list(map(type, values)) == [float, int, int]
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,8 @@ class ConstrainedConfig(RunConfig):
         yield "constraints.layers", option_text("constraints.also"), other
         for name in ("bounds", "floor"):
             yield f"constraints.{name}", f"no {option_text('constraints.levels')}", not self.constraints.levels
+        for name in ("floor", "proxy"):
+            yield f"constraints.{name}", f"no {option_text('constraints.last')}", self.constraints.last is None
 
     @property
     def title(self) -> str:
@@ -124,8 +126,8 @@ class ConstrainedConfig(RunConfig):
         return f"{self.method}, train gamma {self.train_gamma}, {self.steps} steps"
 
     def judge(self, row: Mapping[str, Any]) -> Judgement:
-        """The metric is the loss of the last layer, of either method."""
-        loss = row["layer_losses"][-1]
+        """The metric is the loss of the last layer, of either method, or those that are minimised within its bound."""
+        loss = row["minimised"] if self._early else row["layer_losses"][-1]
         if not self.enforces:
             return Judgement(True, None, loss)
         return Judgement(row["feasible"], row["worst_excess"], loss, row.get("relaxed_loss"))
@@ -192,9 +194,10 @@ def _own_rules(config: ConstrainedConfig) -> Iterator[Rule]:
     needed = f"at most the {counted} steps in which multipliers may move, unless some start above 0"
     yield "dual.every", needed, _may_stand_still(config) or every <= max(counted, 1)
     needed = f"a number with {option_text('constraints.bounds', 'cumulative')}, which start at it"
-    absolute = bool(constraints.levels) or constraints.bounds == "stepwise"
-    yield "constraints.reference", needed, absolute or constraints.reference is not None
     alone = constraints.last is None
+    absolute = bool(constraints.levels) or constraints.bounds == "stepwise" or not alone
+    yield "constraints.reference", needed, absolute or constraints.reference is not None
+    yield "constraints.layers", f"True with {option_text('constraints.last')}", alone or constraints.layers
     yield "constraints.levels", f"empty with {option_text('constraints.last')}", alone or not constraints.levels
     needed = f"None with {option_text('constraints.last')}, which is the only bound on layers then"
     yield "constraints.reference", needed, alone or constraints.reference is None
@@ -205,7 +208,7 @@ def _own_rules(config: ConstrainedConfig) -> Iterator[Rule]:
     rising = f"one number with {option_text('layer_weighting', config.layer_weighting)}, which it scales"
     yield "layer_weights", rising, len(weights) == 1 or config.layer_weighting == "given"
     some = f"above 0 for a layer, or it is {option_text('method', 'erm')}"
-    yield "layer_weights", some, not config.supervises or any(weights)
+    yield "layer_weights", some, any(weights) or not (config.supervises or (config.enforces and not alone))
     beta, least = constraints.resilience, dual.least_resilience
     gains = f"these gains of {option_text('dual.optimizer', dual.optimizer)}"
     steady = f"above {least:g} with {gains}, or multipliers will oscillate; raise it, or lower the gains"

@@ -72,7 +72,7 @@ class Run:
         """A sentence on the training steps that metrics.jsonl lacks, if it lacks any."""
         done, steps = self.status.get("steps"), {row["step"] for row in self.metrics if row["kind"] == "train"}
         sentence = f"{self.name}: metrics.jsonl has {len(steps)} of {done} steps; figures of training lack the others."
-        return [sentence] * (done not in (None, len(steps)))
+        return [sentence] * (isinstance(done, int) and len(steps) < done)
 
     def summary(self) -> dict[str, Any]:
         """Its row of summary.json: how it ended, and its evaluation."""

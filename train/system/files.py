@@ -32,7 +32,7 @@ PARTIAL = ".partial"  # suffix of a file that is being written
 PROBE = 1 << 16  # bytes; a disk without room for so many has room for nothing
 MAX_LISTED = 5  # run folders in one line
 LARGEST = 1 << 28  # bytes of a file that is read whole
-MAX_DIGITS = 20  # of a whole number: 64 bits have no more
+MAX_DIGITS = 20  # of a whole number of 64 bits
 WRITTEN = "give a folder that `unroll-jax run` wrote"
 REMEDIES = {
     "evaluation.json": "evaluate the run again",
@@ -201,7 +201,7 @@ def strict_json(content: str | bytes) -> Any:
     """Returns the value of a JSON text.
 
     Raises:
-      ValueError: also for repeated names, NaN, numbers beyond 64 bits, and deep nesting.
+      ValueError: also for repeated names, NaN, numbers beyond float, and deep nesting.
     """
     try:
         return json.loads(
@@ -267,10 +267,9 @@ def _finite(text: str) -> float:
     return number
 
 
-def _whole(text: str) -> int:
-    if len(text) > MAX_DIGITS:
-        raise ValueError(f"{text:.{MAX_DIGITS}}... has {len(text)} digits, more than 64 bits hold")
-    return int(text)
+def _whole(text: str) -> int | float:
+    """A whole number of 64 bits; a larger one is a float, as 1e30, which stands for no limit in tokenizers' files."""
+    return int(text) if len(text) <= MAX_DIGITS and -(2**63) <= int(text) < 2**64 else _finite(text)
 
 
 def _nearest(folder: Path) -> Path:

@@ -189,11 +189,11 @@ class VideoTask(LayeredTask[VideoRunConfig]):
     def _layers(self, params: Params, batch: Array, variance: Array, key: jax.Array) -> tuple[Any, Array]:
         """Losses, dead share and spread of all layers; and the loss of the input."""
         clean = to_unit(batch)
-        noisy, moves = add_noise(clean, variance, key), jnp.mean(jnp.std(clean, axis=0))
+        noisy, moves = add_noise(clean, variance, key), jnp.mean(jnp.std(clean, axis=0)) + 1e-6
 
         def record(y: Clips) -> tuple[Array, Array, Array]:
             dead = jnp.mean(jnp.all(y == 0.0, axis=(0, 1)), dtype=jnp.float32)
-            return _sample_losses(y, clean), dead, jnp.mean(jnp.std(y, axis=0)) / jnp.where(moves > 0.0, moves, 1.0)
+            return _sample_losses(y, clean), dead, (jnp.mean(jnp.std(y, axis=0)) + 1e-6) / moves
 
         return self.outputs(params, noisy, record), _sample_losses(noisy, clean)
 

@@ -114,7 +114,7 @@ def _vit(model: ViTOptions, spec: VideoSpec, loop: dict[str, Any]) -> VideoModel
 
 
 class VideoReading(NamedTuple):
-    """Figures of a split under one trial; ``spread`` is the mean deviation over samples, over that of clean ones."""
+    """Figures of a split under one trial; ``spread``: mean deviation over samples, over that of clean ones (1 if 0)."""
 
     losses: np.ndarray  # (N, L + 1), of every sample at every layer; (N, 1) of the last one under a disturbance
     noisy: np.ndarray  # (N,), of every sample's input
