@@ -247,7 +247,11 @@ def test_figures_5_and_6_are_drawn_from_texts(root, capsys):
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [("a 1 2\nb 1\n", "line 2 has 1 numbers"), ("zebra 1 2\n", "has no vector but 0"), (None, "is not a file")],
+    [
+        ("a 1 2\nb 1\n", "line 2 has 1 numbers"),
+        ("zebra 1 2\n", "has no vector but 0"),
+        (None, "cannot be read (No such file"),
+    ],
 )
 def test_a_bad_embedding_file_is_told_in_one_line(root, capsys, content, words):
     if content is not None:
