@@ -68,7 +68,7 @@ class DescentConstraints:
         self._settings: Any = config.constraints
         self._names = [name for limit in limits for name in limit.names]
         self._bounded, self._form, self._constant = 0, "difference", True
-        self.stated = self.tightened = _none
+        self.stated = self.tightened = lambda losses: jnp.zeros(0, losses.dtype)  # without constraints on layers
         if isinstance(config, ConstrainedConfig):
             self._weights = config.loss_weights(num_layers, numbers)
             self._bound_layers(config.constraints, num_layers)
@@ -253,15 +253,13 @@ class DescentConstraints:
 
     def _minimised(self, losses: Any) -> Any:
         """The last loss, or those before it where the last is bound."""
-        early = self._enforced and isinstance(self._settings, ConstraintConfig) and self._settings.last
+        early = self._enforced and getattr(self._settings, "last", None) is not None
         return self._weighted(losses) if early else losses[-1]
 
     def _relaxed_loss(self, losses: np.ndarray, violations: np.ndarray) -> float | None:
         """f_L + beta/2 |[c]_+|^2: the least that the relaxed problem can give these losses; None without resilience."""
-        if self._settings.resilience is None:
-            return None
-        slack = 0.5 * self._settings.resilience * np.sum(np.maximum(violations, 0.0) ** 2)
-        return float(self._minimised(losses) + slack)
+        beta, exceeded = self._settings.resilience, np.maximum(violations, 0.0)
+        return None if beta is None else float(self._minimised(losses) + 0.5 * beta * np.sum(exceeded**2))
 
     def _named(self, **figures: Any) -> dict[str, float | None]:
         named = constrained.named_figures(self._names, **figures)
@@ -300,8 +298,3 @@ def constrained_training(
         mesh=make_mesh(config.mesh, batch_size=config.batch_size, accumulate=config.accumulate),
         stop_on_collapse=config.on_collapse == "stop",
     )
-
-
-def _none(losses: Array) -> Float[Array, "0"]:
-    """The violations without constraints on layers."""
-    return jnp.zeros(0, losses.dtype)

@@ -149,7 +149,8 @@ class _Loop:
         self.saved_step = kept or 0
         self.notes = self.notes._replace(messages=(*self.notes.messages, " ".join(str(error).split())))
         with contextlib.suppress(OSError):
-            self._write_status("failed") if self.folder.exists() else None  # else deleted
+            if self.folder.exists():  # else it was deleted
+                self._write_status("failed")
         return error
 
     def _steps(self, state: TrainState) -> None:

@@ -218,6 +218,13 @@ def test_options_that_do_not_fit_are_refused(changed, fields, words):
         changed(**fields).check()
 
 
+def test_weights_of_early_losses_are_not_all_zero(changed):
+    turned = {"constraints.last": 0.1, "constraints.reference": None, "layer_weighting": "layerskip"}
+    assert changed(**turned).loss_weights(3) == pytest.approx((0.0, 0.0, 0.1 / 2.2, 0.0))
+    with pytest.raises(UserError, match=r"layer_weighting=layerskip weighs none of the layers \(0, 1, 2\)"):
+        changed(**turned).loss_weights(2)
+
+
 def test_a_bound_on_the_last_loss_needs_no_reference_and_ranks_by_the_early_losses(changed):
     turned = {"constraints.last": 0.1, "constraints.reference": None, "constraints.bounds": "cumulative"}
     config = changed(**turned)

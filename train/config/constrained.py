@@ -108,6 +108,9 @@ class ConstrainedConfig(RunConfig):
 
             layers = tuple(numbers or range(num_layers + 1))
             weights = exit_weights(layers, scale=self.layer_weights[0], source=self.layer_weighting)
+            if self._early and not any(weights[:-1]):
+                name = option_text("layer_weighting", self.layer_weighting)
+                raise UserError(f"{name} weighs none of the layers {layers} before the last; give the weights")
         return (*weights[:-1], 0.0) if self._early else weights
 
     def variants(self) -> Sequence[tuple[str, Self]]:

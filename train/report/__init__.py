@@ -155,8 +155,8 @@ def _advice(one: Variant, plain: Variant | None) -> list[str]:
     bound, evaluation, lines, least = ~np.isnan(bounds), one.runs[0].evaluation, [], -one.mean("tolerance")
     met = one.has("limits") and np.nanmin(one.margins(), initial=0.0) >= least  # then others are not
     failed = one.feasible_runs < len(one.runs) and not met and flat(one.runs[0].config).get("constraints.layers", True)
-    roles = (one.runs[0].config.get("constraints") or {}).get("last") is None  # else a multiplier is the last weight
-    if roles and not np.isnan(losses).any() and all(len(run.curves["step"]) for run in one.runs):
+    layered = flat(one.runs[0].config).get("constraints.last") is None  # else a multiplier is the last loss's weight
+    if layered and not np.isnan(losses).any() and all(len(run.curves["step"]) for run in one.runs):
         layers = evaluation.get("layers", range(len(losses)))
         allowed = constrained.level_constraints(np.maximum(bounds[bound], np.finfo(np.float32).tiny))
         lines = constrained.descent_warnings(
