@@ -29,6 +29,7 @@ def test_the_demo_is_a_command_and_benchmarks_are_told_to_be_in_a_clone(capsys):
 
 
 UNFIT = {
+    "--train-gamma 0": "stepwise bounds nothing to lower",
     "--constraints.reference 0.01": "is below the loss of the noisy input",
     "--model.rank 17": "between 1 and the token width 16",
 }

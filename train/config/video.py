@@ -145,11 +145,6 @@ class VideoRunConfig(ConstrainedConfig):
         disturbances(self.test_disturbances)
         if not self.pretrained:  # the task checks the depth of pretrained weights
             check_depth(self, self.model.num_layers)
-        if self.train_gamma == 0.0 and self.enforces:
-            raise UserError(
-                f"{option_text('train_gamma', 0)} leaves descent constraints nothing to lower; use "
-                f"{option_text('method', 'erm')}, or a gamma above 0"
-            )
 
     def rules(self) -> Iterator[Rule]:
         """Yields those of all such runs, and of the dtype."""
