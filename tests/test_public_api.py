@@ -146,7 +146,10 @@ NAMES = {
     "unroll_jax.perturbations": {
         "0.2.0": """
             Perturbation in_turn layer_noise lost_layer
-        """
+        """,
+        "0.3.0": """
+            layer_dropout layer_dropout_rates
+        """,
     },
     "unroll_jax.prox": {
         "0.3.0": """

@@ -1,7 +1,7 @@
 """Constraints as an objective of the step: on every layer and by name, with their bounds and multipliers."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -68,9 +68,13 @@ class DescentConstraints:
         self._settings: Any = config.constraints
         self._names = [name for limit in limits for name in limit.names]
         self._bounded, self._form, self._constant = 0, "difference", True
+        self._curriculum: Callable[[Array], Array] | None = None
         self.stated = self.tightened = lambda losses: jnp.zeros(0, losses.dtype)  # without constraints on layers
         if isinstance(config, ConstrainedConfig):
             self._weights = config.loss_weights(num_layers, numbers)
+            if config.layer_curriculum != "none" and config.supervises:
+                options = {"interval": config.layer_interval, "num_steps": config.steps}
+                self._curriculum = constrained.exit_curriculum(self._weights, kind=config.layer_curriculum, **options)
             self._bound_layers(config.constraints, num_layers)
         self.number = len(self._names)
         # Constraints on layers that are reported and do not count.
@@ -136,7 +140,7 @@ class DescentConstraints:
         """The Lagrangian, or the fixed sum of losses; multipliers do not count in the warm-up."""
         losses = means[: self._losses]
         if not self._enforced:
-            return self._weighted(losses)
+            return self._weighted(losses) if self._curriculum is None else jnp.vdot(self._curriculum(step), losses)
         multipliers = jnp.where(step < self._settings.warmup_steps, 0.0, moving.dual.multipliers)
         violations, normalise = self.violations(samples, means), self._settings.normalise
         return lagrangian(self._minimised(losses), violations, multipliers, normalise=normalise)

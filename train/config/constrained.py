@@ -31,6 +31,11 @@ class ConstrainedConfig(RunConfig):
     layer_weighting: Literal["given", "layerskip", "torchtune"] = "given"
     """given: --layer-weights. layerskip, torchtune: weights that grow with depth, of LayerSkip (Elhoushi et al. 2024)
     or torchtune's sum_l_loss_scale; --layer-weights is their scale of layers before the last."""
+    layer_curriculum: Literal["none", "rotational", "gradual"] = "none"
+    """Of deep_supervision, as LayerSkip has it: one early loss in --layer-interval counts at a time, the next ones at
+    each step (rotational); or they join one by one in the first half of the steps, the last ones first (gradual)."""
+    layer_interval: Count = 2
+    """R of the rotational curriculum."""
     steps: Count = 1500
     """Training steps."""
     train_gamma: NonNegative = 0.0
@@ -60,6 +65,9 @@ class ConstrainedConfig(RunConfig):
         # Not of layer_weights, which the demo has: it may be run by any method.
         weighted = f"{option_text('method', 'deep_supervision')} or {option_text('constraints.last')}"
         yield "layer_weighting", weighted, self.supervises or self._early
+        yield "layer_curriculum", option_text("method", "deep_supervision"), self.supervises
+        rotational = option_text("layer_curriculum", "rotational")
+        yield "layer_interval", rotational, self.layer_curriculum == "rotational"
         yield "constraints.level", option_text("constraints.bind", "tail"), self.constraints.bind == "tail"
         other = bool(self.constraints.also) or self.task == "own"
         yield "constraints.layers", option_text("constraints.also"), other
@@ -118,7 +126,8 @@ class ConstrainedConfig(RunConfig):
         if self.method not in SEVERAL:
             return [("", self)]
         weighted = ("deep_supervision", *(("constrained",) if self._early else ()))
-        unused = {"layer_weights": ConstrainedConfig.layer_weights, "layer_weighting": "given"}
+        names = ("layer_weights", "layer_weighting", "layer_curriculum", "layer_interval")
+        unused = {name: getattr(ConstrainedConfig, name) for name in names}
         return [
             (method, dataclasses.replace(self, method=method, **({} if method in weighted else unused)))
             for method in SEVERAL[self.method]

@@ -10,7 +10,7 @@ from annotated_types import Ge, Le
 from .constrained import ConstrainedConfig, check_depth
 from .constraints import ConstraintConfig
 from .data import DataConfig
-from .errors import OptionError, UserError, option_text
+from .errors import OptionError, option_text
 from .fields import WIDEST, Depth, NonNegative, Parts, Positive, Rule, Width
 from .run import PrimalConfig
 

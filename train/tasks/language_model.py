@@ -19,6 +19,7 @@ from unroll_jax.models import (
     merged_changes,
     rms_norm,
 )
+from unroll_jax.perturbations import layer_dropout, layer_dropout_rates
 
 from ..config.errors import OptionError, UserError, option_text
 from ..config.tokens import DecoderOptions, DescentOptions, LanguageConfig
@@ -155,6 +156,7 @@ class LanguageModel:
         options, shape = config.model, source.config
         self.source, self.dim, self._options = source, shape.dim, options
         self.layers = layers_read(config.descent, shape.num_layers)
+        self._rates = layer_dropout_rates(shape.num_layers, config.layer_dropout)
         self.module = Decoder(
             shape, dtype=jnp.dtype(options.dtype), remat=POLICIES[config.remat] or False, unroll=config.unroll
         )
@@ -178,8 +180,14 @@ class LanguageModel:
             name: jax.tree.map(lambda _, is_change=name == "changes": is_change, part) for name, part in params.items()
         }
 
-    def states(self, params: Params, batch: PackedBatch, noise: Array | None) -> Float[Array, "layers batch kept dim"]:
-        """Normalised states of the layers that are read, at the places of a batch, ready for the head."""
+    def states(
+        self, params: Params, batch: PackedBatch, noise: Array | None, keys: jax.Array | None = None
+    ) -> Float[Array, "layers batch kept dim"]:
+        """Normalised states of the layers that are read, at the places of a batch, ready for the head.
+
+        ``keys`` draw the layers that each row skips; None skips none.
+        """
+        skipped = None if keys is None else layer_dropout(keys, self._rates)
         tokens, segments, places = (keep_rows(jnp.asarray(part)) for part in batch[:3])
         decoder, changes = self._parts(params)
         scale, _ = decoder_readout(decoder)
@@ -188,7 +196,13 @@ class LanguageModel:
             return jnp.take_along_axis(keep_rows(y), places[..., None], axis=1)
 
         recorded = self.module.apply(
-            {"params": decoder}, tokens, segments=segments, perturbation=noise, record=record, changes=changes
+            {"params": decoder},
+            tokens,
+            segments=segments,
+            perturbation=noise,
+            record=record,
+            changes=changes,
+            perturb=skipped,
         )
         read: Any = recorded[jnp.array(self.layers)]  # pyright: ignore (Flax tells no type)
         return rms_norm(read, scale, self.source.config.norm_epsilon)

@@ -34,7 +34,7 @@ from unroll_jax.constrained.constraints import (
 from unroll_jax.constrained.controllers import DUAL_OPTIMIZERS, NuPIState, dual_optimizer, nu_pi, proportional_integral
 from unroll_jax.constrained.cross_entropy import CountedPositions, chunked_cross_entropy, counted_positions
 from unroll_jax.constrained.duals import DualAscent, DualState, dual_ascent
-from unroll_jax.constrained.exit_weights import EXIT_WEIGHTS, exit_weights
+from unroll_jax.constrained.exit_weights import EXIT_CURRICULA, EXIT_WEIGHTS, exit_curriculum, exit_weights
 from unroll_jax.constrained.feasibility import FeasibilityReport, feasibility_report
 from unroll_jax.constrained.forms import FORMS, constraint_bounds, relative_excess
 from unroll_jax.constrained.groups import KINDS
@@ -75,6 +75,7 @@ from unroll_jax.constrained.transformation import ORDERS, PrimalDualState, multi
 __all__ = [
     "BOUNDS",
     "DUAL_OPTIMIZERS",
+    "EXIT_CURRICULA",
     "EXIT_WEIGHTS",
     "FORMS",
     "KINDS",
@@ -118,6 +119,7 @@ __all__ = [
     "empty_mean",
     "equal_opportunity",
     "equalised_odds",
+    "exit_curriculum",
     "exit_weights",
     "expected_gates",
     "feasibility_report",

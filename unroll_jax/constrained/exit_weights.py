@@ -1,11 +1,17 @@
-"""Fixed weights of the losses of layers, as LayerSkip and torchtune have them."""
+"""Fixed weights of the losses of layers, as LayerSkip and torchtune have them, and curricula that skip some of them."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
 
 from unroll_jax.arguments import at_least, checked, one_of, require
 
-__all__ = ["EXIT_WEIGHTS", "exit_weights"]
+__all__ = ["EXIT_CURRICULA", "EXIT_WEIGHTS", "exit_curriculum", "exit_weights"]
+
+#: Curricula of `exit_curriculum`.
+EXIT_CURRICULA = ("rotational", "gradual")
 
 #: Sources of the weights of `exit_weights`.
 EXIT_WEIGHTS = ("layerskip", "torchtune")
@@ -50,3 +56,48 @@ def exit_weights(layers: Sequence[int], *, scale: float, source: str = "layerski
     before = [scale * weight for weight in early]
     total = sum(before) + last
     return (*(weight / total for weight in before), last / total) if total > 0.0 else (*before, 1.0)
+
+
+@checked(kind=one_of(EXIT_CURRICULA), interval=at_least(1), num_steps=at_least(1))
+def exit_curriculum(
+    weights: Sequence[float], *, kind: str, interval: int = 1, num_steps: int = 1
+) -> Callable[[Int[Array, ""] | int], Float[Array, "layers"]]:
+    r"""Weights of the losses of layers by step: some early losses do not count, and their share goes to the others.
+
+    - "rotational": of the losses before the last, one in ``interval`` counts, the next ones at each step.
+    - "gradual": the losses before the last join one by one, the last ones first, evenly over half of the steps.
+
+    The last loss always counts, and the sum of weights stays that of all.
+
+    Args:
+      weights: of the losses that are read, the last one positive, such as `exit_weights`.
+      kind: one of `EXIT_CURRICULA`.
+      interval: R of "rotational"; LayerSkip's models have 2 to 15.
+      num_steps: T, the steps of training, of "gradual".
+
+    Returns:
+      ``step -> weights``, which can be traced.
+
+    Raises:
+      ValueError: if the last weight is not positive, or an option is not allowed.
+
+    Source: Elhoushi et al., "LayerSkip" (2024), section 4.1.2.
+
+    Example:
+      >>> rotate = exit_curriculum((0.2, 0.2, 0.6), kind="rotational", interval=2)
+      >>> [[round(weight, 2) for weight in rotate(step).tolist()] for step in (0, 1)]
+      [[0.25, 0.0, 0.75], [0.0, 0.25, 0.75]]
+    """
+    require(len(weights) > 1 and weights[-1] > 0.0, "weights", "be two numbers or more, the last positive", weights)
+    early = len(weights) - 1
+    all_weights, places = jnp.asarray(weights, jnp.float32), jnp.arange(early)
+
+    def at(step: Int[Array, ""] | int) -> Float[Array, "layers"]:
+        if kind == "rotational":
+            counts = (places - step) % interval == 0
+        else:
+            counts = step * 2 * early >= (early - places) * num_steps
+        kept = jnp.where(jnp.append(counts, True), all_weights, 0.0)
+        return kept * (jnp.sum(all_weights) / jnp.sum(kept))
+
+    return at
