@@ -29,18 +29,18 @@ __all__ = ["FULL", "QUICK", "Sizes", "main"]
 class Sizes(NamedTuple):
     """Sizes of the training and of the measurement."""
 
-    texts: int = 600
+    texts: int = 200
     answered: int = 256  # prompts whose answers by the decoder are trained on
     answer_tokens: int = 64
     words: int = 8192  # of the draft vocabulary
     exits: tuple[int, ...] = (2, 4, 8)
     pilot_steps: int = 30
-    steps: int = 240
-    choosing: int = 12  # prompts
-    timed: int = 24
-    tokens: int = 48  # of a timed answer
+    steps: int = 120
+    choosing: int = 6  # prompts
+    timed: int = 8
+    tokens: int = 32  # of a timed answer
     draft_lengths: tuple[int, ...] = (1, 2, 4)
-    repeats: int = 3
+    repeats: int = 2
 
 
 FULL = Sizes()

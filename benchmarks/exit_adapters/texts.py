@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from unroll_jax.arguments import check, in_interval
 from unroll_jax.models import Decoder, generate
 from unroll_jax.train.data.answers import AnswerTokenizer
 from unroll_jax.train.data.instructions import open_conversations
@@ -15,6 +16,7 @@ from unroll_jax.train.loading import Opened
 
 __all__ = ["Alpaca", "States", "Text", "alpaca", "joined", "own_answers", "states_of"]
 
+FIRST_ASKED = 600  # texts before it are trained on, prompts from it on are asked
 LONGEST_PROMPT = 64  # tokens: a few instructions have pages of input
 LONGEST_TEXT = 192
 ROW = 512  # tokens that texts are packed into
@@ -55,19 +57,21 @@ class States(NamedTuple):
 
 
 def alpaca(opened: Opened, root: Path, *, texts: int, answered: int, choosing: int, timed: int) -> Alpaca:
-    """Reads Alpaca in its order: texts, then prompts to answer, to choose by, and to time."""
+    """Reads Alpaca in its order: texts, then prompts to answer and to choose by; those to time are its last."""
     with open_conversations(root, print) as conversations:
         given = [one for one in conversations.splits["train"] if len(one.messages) == 1]
     encoded = AnswerTokenizer(opened.tokenizer, opened.template).encode(given)
     short = [Text(one.tokens[:LONGEST_TEXT], one.first) for one in encoded if one.first <= LONGEST_PROMPT]
-    *train, prompts = np.split(np.arange(len(short)), [texts, texts + answered])
-    assert len(prompts) >= choosing + timed, "Alpaca's 5,000 have enough"
+    check("texts", texts, in_interval(f"[1, {FIRST_ASKED}]"))
+    end = FIRST_ASKED + answered
+    check("choosing", choosing, in_interval(f"[1, {len(short) - timed - end}]"))
 
-    def asked(places: np.ndarray) -> list[np.ndarray]:
+    def asked(places: range) -> list[np.ndarray]:
         return [short[place].tokens[: short[place].first] for place in places]
 
-    kept = [short[place] for place in train[0]]
-    return Alpaca(kept, asked(train[1]), asked(prompts[:choosing]), asked(prompts[len(prompts) - timed :]))
+    last = len(short)
+    ranges = (range(FIRST_ASKED, end), range(end, end + choosing), range(last - timed, last))
+    return Alpaca(short[:texts], *map(asked, ranges))
 
 
 def own_answers(opened: Opened, prompts: Sequence[np.ndarray], *, max_tokens: int) -> list[Text]:
