@@ -135,7 +135,7 @@ NAMES = {
             merged_changes rms_norm speculate tokens_a_call weight_costs with_changes
         """,
         "0.3.0": """
-            STARTS LoopedNetwork LoopedTransformer
+            STARTS LoopedNetwork LoopedText LoopedTransformer generate_looped
         """,
     },
     "unroll_jax.nnx": {
