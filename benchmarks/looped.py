@@ -44,11 +44,10 @@ def main(*, quick: bool = False, peers: bool = True) -> Record:
     print(table(["gradient", "loops", "compile, s", "memory, MiB"], rows))
     for way in WAYS:
         over, under = (f"{way}_{count}_loops" for count in (loops[-1], loops[0]))
-        compile_ratio = record.ratio(f"{way}_compile_ratio", f"{over}_compile_seconds", f"{under}_compile_seconds")
-        memory_ratio = record.ratio(f"{way}_memory_ratio", f"{over}_mebibytes", f"{under}_mebibytes")
-        print(
-            f"{way}, {loops[-1]} loops / {loops[0]}: compile {compile_ratio:.2f} (bar {BAR:.2f}), memory {memory_ratio:.2f}"
-        )
+        compiled = record.ratio(f"{way}_compile_ratio", f"{over}_compile_seconds", f"{under}_compile_seconds")
+        memory = record.ratio(f"{way}_memory_ratio", f"{over}_mebibytes", f"{under}_mebibytes")
+        numbers = f"compile {compiled:.2f} (bar {BAR:.2f}), memory {memory:.2f}"
+        print(f"{way}, {loops[-1]} loops / {loops[0]}: {numbers}")
     return record
 
 
