@@ -26,12 +26,12 @@ def cost_table(
     """
     config, params = opened.config, opened.params
     cache = empty_cache(config, 1, CAPACITY)
-    own = KeyValueCache(cache.keys[:1], cache.values[:1])
+    adapter_cache = KeyValueCache(cache.keys[:1], cache.values[:1])
     layers = jax.jit(
         lambda params, y, places, first, last: decode(config, params, y, cache, places, first=first, last=last)
     )
     head = jax.jit(lambda params, y: jnp.argmax(decoder_logits(config, params, y), axis=-1))
-    block = jax.jit(lambda adapter, y, places: decode_adapted(config, adapter, y, own, places))
+    block = jax.jit(lambda adapter, y, places: decode_adapted(config, adapter, y, adapter_cache, places))
     rows = jax.jit(lambda params, adapter: draft_head(params, adapter))(params, adapter)
     reduced = jax.jit(lambda rows, y: jnp.argmax(draft_logits(config, rows, y), axis=-1))
     calls: dict[str, Callable[[], object]] = {}

@@ -66,12 +66,12 @@ def alpaca(opened: Opened, root: Path, *, texts: int, answered: int, choosing: i
     end = FIRST_ASKED + answered
     check("choosing", choosing, in_interval(f"[1, {len(short) - timed - end}]"))
 
-    def asked(places: range) -> list[np.ndarray]:
+    def questions(places: range) -> list[np.ndarray]:
         return [short[place].tokens[: short[place].first] for place in places]
 
     last = len(short)
     ranges = (range(FIRST_ASKED, end), range(end, end + choosing), range(last - timed, last))
-    return Alpaca(short[:texts], *map(asked, ranges))
+    return Alpaca(short[:texts], *map(questions, ranges))
 
 
 def own_answers(opened: Opened, prompts: Sequence[np.ndarray], *, max_tokens: int) -> list[Text]:

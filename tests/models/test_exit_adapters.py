@@ -22,7 +22,7 @@ from unroll_jax.models import (
 )
 
 WORDS = np.array([1, 2, 3, 5, 8, 13, 21, 22, 23, 29])
-COUNT = 8
+COUNT = 12
 
 
 def random_adapter(seed=0, words=None, config=SMALL):
@@ -35,10 +35,10 @@ def random_adapter(seed=0, words=None, config=SMALL):
 
 def reference_logits(params, adapter, text, exit_layer):
     """Logits of the adapter and of the last layer at all places of a text, over the adapter's words, in float64."""
-    weights, own = float64(params), float64(adapter.weights)
+    weights, block = float64(params), float64(adapter.weights)
     states = reference.outputs(weights, text, SMALL)
-    normed = reference.rms_norm(states[exit_layer], own["norm"]["scale"], SMALL.norm_epsilon)
-    layer = {part: {name: leaf[0] for name, leaf in named.items()} for part, named in own["layers"].items()}
+    normed = reference.rms_norm(states[exit_layer], block["norm"]["scale"], SMALL.norm_epsilon)
+    layer = {part: {name: leaf[0] for name, leaf in named.items()} for part, named in block["layers"].items()}
     y = reference.layer(layer, normed, SMALL, np.arange(len(text)))
     words = np.arange(SMALL.vocabulary_size) if adapter.words is None else np.asarray(adapter.words)
     return [reference.logits(weights, each, SMALL)[:, words] for each in (y, states[-1])]
@@ -65,10 +65,8 @@ def test_greedy_answers_are_the_plain_ones_and_drafts_those_of_full_passes(draft
         plain = generate(SMALL, params, PROMPTS, max_tokens=COUNT)
         for exit_layer in (1, 3):
             draft = {"exit_layer": exit_layer, "draft_length": draft_length, "adapter": adapter}
-            answers = speculate(SMALL, params, PROMPTS, max_tokens=COUNT + draft_length, **draft)
-            long = generate(SMALL, params, PROMPTS, max_tokens=COUNT + draft_length)
-            assert_same_answers(answers, long)
-            np.testing.assert_array_equal(answers.tokens[:, :COUNT], plain.tokens)
+            answers = speculate(SMALL, params, PROMPTS, max_tokens=COUNT, **draft)
+            assert_same_answers(answers, plain)
             by_hand = [
                 accepted_by_hand(params, adapter, prompt, np.asarray(row), exit_layer, draft_length)
                 for prompt, row in zip(PROMPTS, answers.tokens, strict=True)
@@ -112,9 +110,9 @@ def test_only_the_adapter_has_a_gradient():
         states = exit_states(SMALL, params, jnp.array([[4, 5, 6]]), 2)
         return adapter_losses(SMALL, params, ExitAdapter(weights, adapter.words), states).sum()
 
-    base, own = jax.jit(jax.grad(loss, argnums=(0, 1)))(params, adapter.weights)
+    base, trained = jax.jit(jax.grad(loss, argnums=(0, 1)))(params, adapter.weights)
     assert all(not leaf.any() for leaf in jax.tree.leaves(base))
-    assert all(leaf.any() for leaf in jax.tree.leaves(own))
+    assert all(leaf.any() for leaf in jax.tree.leaves(trained))
 
 
 def test_the_rule_leaves_the_distribution_where_the_draft_cannot_name_a_token():
