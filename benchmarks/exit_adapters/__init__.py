@@ -1,4 +1,4 @@
-"""Whether an adapter makes early exits of SmolLM2 draft so well that answers take less time.
+"""Answers of SmolLM2 drafted by a trained exit adapter, timed against plain ones.
 
 An adapter is trained at one exit layer on Alpaca and on the decoder's own answers, the decoder frozen; a short pilot
 chooses the layer. Then answers to other prompts are timed: plain, drafted with the adapter, drafted by plain exits, and
@@ -6,7 +6,7 @@ with drafts copied from the prompt. Texts and states are kept in the folder of r
 """
 
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,11 +34,11 @@ class Sizes(NamedTuple):
     answer_tokens: int = 64
     words: int = 8192  # of the draft vocabulary
     exits: tuple[int, ...] = (2, 4, 8)
-    pilot_steps: int = 30
-    steps: int = 120
-    choosing: int = 6  # prompts
-    timed: int = 8
-    tokens: int = 32  # of a timed answer
+    pilot_steps: int = 40
+    steps: int = 400
+    choosing: int = 4  # prompts
+    timed: int = 6
+    tokens: int = 24  # of a timed answer
     draft_lengths: tuple[int, ...] = (1, 2, 4)
     repeats: int = 2
 
@@ -76,19 +76,19 @@ def main(
     given = {"texts": sizes.texts, "answered": sizes.answered, "choosing": sizes.choosing, "timed": sizes.timed}
     read = alpaca(opened, root, **given)
     folder = out / "exit_adapters"
-    own = kept_answers(opened, read, sizes, folder)
-    states = joined([kept_states(opened, each, sizes, folder / name) for name, each in sources(read, own).items()])
-    adapter, layer = _trained(record, opened, read, own, states, sizes)
+    answers = kept_answers(opened, read, sizes, folder)
+    states = joined([kept_states(opened, each, sizes, folder / name) for name, each in sources(read, answers).items()])
+    adapter, layer = _trained(record, opened, read, answers, states, sizes)
     save_adapter(folder / "adapter.npz", adapter)
-    length = _chosen_length(record, opened, read, adapter, layer, sizes)
+    costs = cost_table(record, opened, adapter, layer, sizes.draft_lengths)
+    length = _chosen_length(record, opened, read, adapter, layer, costs, sizes)
     _compare(record, opened, read.timed, adapter, layer, length, sizes)
-    cost_table(record, opened, adapter, layer, sizes.draft_lengths)
     return record
 
 
-def sources(read: Alpaca, own: list[Text]) -> dict[str, list[Text]]:
+def sources(read: Alpaca, answers: list[Text]) -> dict[str, list[Text]]:
     """Texts by the name of the file that keeps their states."""
-    return {"alpaca.npz": read.texts, "own.npz": own}
+    return {"alpaca.npz": read.texts, "own.npz": answers}
 
 
 def kept_answers(opened: Opened, read: Alpaca, sizes: Sizes, folder: Path) -> list[Text]:
@@ -139,18 +139,20 @@ def drafted(opened: Opened, run: Callable[..., Any], prompts: Sequence[np.ndarra
 
 
 def _trained(
-    record: Record, opened: Opened, read: Alpaca, own: list[Text], states: States, sizes: Sizes
+    record: Record, opened: Opened, read: Alpaca, answers: list[Text], states: States, sizes: Sizes
 ) -> tuple[ExitAdapter, int]:
     """The adapter of the exit that a short pilot found to draft best for its cost, and the exit."""
-    answers = [one.tokens[one.first :] for one in [*read.texts, *own]]
-    words = draft_vocabulary(answers, sizes.words, always=opened.tokenizer.stops)
+    texts = [one.tokens[one.first :] for one in [*read.texts, *answers]]
+    words = draft_vocabulary(texts, sizes.words, always=opened.tokenizer.stops)
     record.figures["draft_vocabulary"] = len(words)
 
     def trained(place: int, steps: int) -> ExitAdapter:
         return train(opened.config, opened.params, states, place, words=words, steps=steps, log=print)
 
-    scores = {}
-    for place, layer in enumerate(sizes.exits if len(sizes.exits) > 1 else ()):
+    scores = dict.fromkeys(sizes.exits, 0.0)
+    for place, layer in enumerate(sizes.exits):
+        if len(sizes.exits) == 1:
+            break
         print(f"pilot, exit {layer}", flush=True)
         how = {"exit_layer": layer, "draft_length": 2, "adapter": trained(place, sizes.pilot_steps)}
         one = drafted(opened, speculate, read.choosing, sizes.tokens, **how)
@@ -158,23 +160,33 @@ def _trained(
         scores[layer] = one.a_call / (opened.config.num_layers - layer + 8 + 3 * layer + 2 * 3)
         record.figures[f"pilot_exit_{layer}_tokens_a_verification"] = one.a_call
         print(f"  {one.rate:.1%} of two drafted tokens stand, {one.a_call:.2f} tokens a verification", flush=True)
-    layer = max(scores, key=lambda one: scores[one]) if scores else sizes.exits[0]
+    layer = max(scores, key=lambda one: scores[one])
     print(f"training, exit {layer}", flush=True)
     return trained(sizes.exits.index(layer), sizes.steps), layer
 
 
-def _chosen_length(record: Record, opened: Opened, read: Alpaca, adapter: ExitAdapter, layer: int, sizes: Sizes) -> int:
-    """The draft length that is quickest on the prompts to choose by."""
+def _chosen_length(
+    record: Record,
+    opened: Opened,
+    read: Alpaca,
+    adapter: ExitAdapter,
+    layer: int,
+    costs: Mapping[int, float],
+    sizes: Sizes,
+) -> int:
+    """The draft length with the most tokens for their cost on the prompts to choose by."""
     how = {"exit_layer": layer, "adapter": adapter}
-    calls = {
-        length: lambda length=length: answers_to(
-            opened, speculate, read.choosing, sizes.tokens, draft_length=length, **how
-        )
+    tokens = {
+        length: drafted(opened, speculate, read.choosing, sizes.tokens, draft_length=length, **how).a_call
         for length in sizes.draft_lengths
     }
-    seconds = interleaved({str(length): call for length, call in calls.items()}, repeats=2, warmup=1)
-    length = min(sizes.draft_lengths, key=lambda one: float(np.median(seconds[str(one)])))
+    length = max(tokens, key=lambda one: tokens[one] / costs[one])
     record.figures |= {"exit_layer": layer, "draft_length": length}
+    for one, a_call in tokens.items():
+        print(
+            f"draft of {one}: {a_call:.2f} tokens a verification, expected speed-up {a_call / costs[one]:.2f}",
+            flush=True,
+        )
     return length
 
 
@@ -191,7 +203,6 @@ def _compare(
     kinds: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         "adapter": (speculate, {"exit_layer": layer, "draft_length": length, "adapter": adapter}),
         "plain exit": (speculate, {"exit_layer": layer, "draft_length": length}),
-        "plain exit 20": (speculate, {"exit_layer": 20, "draft_length": 1}),
         "prompt look-up": (prompt_lookup, {"draft_length": length}),
     }
     plain = [one.tokens for one in answers_to(opened, generate, prompts, sizes.tokens)]

@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks.record import Record
 from benchmarks.timing import interleaved, table
-from unroll_jax.models import ExitAdapter, decode, decoder_logits, empty_cache
+from unroll_jax.models import ExitAdapter, KeyValueCache, decode, decoder_logits, empty_cache
 from unroll_jax.models.language.exit_adapters import decode_adapted, draft_head, draft_logits
 from unroll_jax.train.loading import Opened
 
@@ -17,16 +17,21 @@ __all__ = ["cost_table"]
 CAPACITY, REPEATS = 128, 15
 
 
-def cost_table(record: Record, opened: Opened, adapter: ExitAdapter, layer: int, draft_lengths: Sequence[int]) -> None:
-    """Prints milliseconds of each part, and the share of drafts that must stand for an answer to take as long."""
+def cost_table(
+    record: Record, opened: Opened, adapter: ExitAdapter, layer: int, draft_lengths: Sequence[int]
+) -> dict[int, float]:
+    """Prints milliseconds of each part; returns the cost of a draft with its verification, over that of plain decoding.
+
+    The result has an entry for each draft length.
+    """
     config, params = opened.config, opened.params
-    cache, own = empty_cache(config, 1, CAPACITY), None
-    own = type(cache)(cache.keys[:1], cache.values[:1])
+    cache = empty_cache(config, 1, CAPACITY)
+    adapter_cache = KeyValueCache(cache.keys[:1], cache.values[:1])
     layers = jax.jit(
         lambda params, y, places, first, last: decode(config, params, y, cache, places, first=first, last=last)
     )
     head = jax.jit(lambda params, y: jnp.argmax(decoder_logits(config, params, y), axis=-1))
-    block = jax.jit(lambda adapter, y, places: decode_adapted(config, adapter, y, own, places))
+    block = jax.jit(lambda adapter, y, places: decode_adapted(config, adapter, y, adapter_cache, places))
     rows = jax.jit(lambda params, adapter: draft_head(params, adapter))(params, adapter)
     reduced = jax.jit(lambda rows, y: jnp.argmax(draft_logits(config, rows, y), axis=-1))
     calls: dict[str, Callable[[], object]] = {}
@@ -57,9 +62,10 @@ def cost_table(record: Record, opened: Opened, adapter: ExitAdapter, layer: int,
         return seconds[f"layers {layer + 1} to {config.num_layers}, {count} tokens"] + seconds[f"head, {count} tokens"]
 
     plain = early + rest(1)
-    bounds = []
+    bounds, costs = [], {}
     for length in draft_lengths:
         cost = length * (early + own_cost + small) + early + own_cost + rest(length + 1)
-        record.figures[f"draft_{length}_cost_over_plain"] = cost / plain
+        record.figures[f"draft_{length}_cost_over_plain"] = costs[length] = cost / plain
         bounds.append([str(length), f"{cost / plain:.2f}", f"{(length + 1) * plain / cost:.2f}"])
     print(table(["draft", "cost over plain", "speed-up if all stand"], bounds), flush=True)
+    return costs

@@ -14,7 +14,7 @@ from unroll_jax.train.data.answers import AnswerTokenizer
 from unroll_jax.train.data.instructions import open_conversations
 from unroll_jax.train.loading import Opened
 
-__all__ = ["Alpaca", "States", "Text", "alpaca", "joined", "own_answers", "states_of"]
+__all__ = ["Alpaca", "States", "Text", "alpaca", "joined", "own_answers", "packed", "states_of"]
 
 FIRST_ASKED = 600  # texts before it are trained on, prompts from it on are asked
 LONGEST_PROMPT = 64  # tokens: a few instructions have pages of input
@@ -66,12 +66,12 @@ def alpaca(opened: Opened, root: Path, *, texts: int, answered: int, choosing: i
     end = FIRST_ASKED + answered
     check("choosing", choosing, in_interval(f"[1, {len(short) - timed - end}]"))
 
-    def asked(places: range) -> list[np.ndarray]:
+    def questions(places: range) -> list[np.ndarray]:
         return [short[place].tokens[: short[place].first] for place in places]
 
     last = len(short)
     ranges = (range(FIRST_ASKED, end), range(end, end + choosing), range(last - timed, last))
-    return Alpaca(short[:texts], *map(asked, ranges))
+    return Alpaca(short[:texts], *map(questions, ranges))
 
 
 def own_answers(opened: Opened, prompts: Sequence[np.ndarray], *, max_tokens: int) -> list[Text]:
@@ -87,7 +87,7 @@ def own_answers(opened: Opened, prompts: Sequence[np.ndarray], *, max_tokens: in
 
 def states_of(opened: Opened, texts: Sequence[Text], layers: Sequence[int], log: Callable[[str], None]) -> States:
     """Runs the decoder once over all texts, packed into rows, and keeps the outputs of some layers and of the last."""
-    tokens, segments, places, weights = _packed(texts)
+    tokens, segments, places, weights = packed(texts)
     numbers = jnp.asarray([*layers, opened.config.num_layers])
 
     @jax.jit
@@ -103,7 +103,7 @@ def states_of(opened: Opened, texts: Sequence[Text], layers: Sequence[int], log:
     return States(np.concatenate(kept, axis=1), segments, places, weights)
 
 
-def _packed(texts: Sequence[Text]) -> tuple[np.ndarray, ...]:
+def packed(texts: Sequence[Text]) -> tuple[np.ndarray, ...]:
     """Whole texts, one after the other, in rows of `ROW` tokens; and the positions that count."""
     rows: list[list[Text]] = [[]]
     for number in np.random.default_rng(0).permutation(len(texts)):

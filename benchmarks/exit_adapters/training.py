@@ -15,7 +15,7 @@ from unroll_jax.models import DecoderConfig, ExitAdapter, adapter_losses, exit_a
 __all__ = ["train"]
 
 BATCH = 4  # rows
-RATE, WARM_UP = 1e-3, 20
+RATE, WARM_UP = 3e-3, 20
 
 
 def train(

@@ -179,6 +179,6 @@ def decoder_logits(
 def head_products(y: Float[Array, "*batch d"], rows: Float[Array, "k d"], dtype: Any) -> Float[Array, "*batch k"]:
     """Products of normalised outputs with rows of a head, of factors in ``dtype``, in float32 or wider."""
     y, rows, wide = y.astype(dtype), rows.astype(dtype), jnp.promote_types(dtype, jnp.float32)
-    if y.size == y.shape[-1]:  # one token: XLA's product of a row and a transpose is six times as slow on CPUs
+    if y.size == y.shape[-1]:  # one token: on CPUs XLA is slow at a row times a transpose
         return jnp.matmul(rows, y.reshape(-1), preferred_element_type=wide).reshape(*y.shape[:-1], -1)
     return jnp.matmul(y, rows.T, preferred_element_type=wide)

@@ -112,19 +112,19 @@ def _speculate(
     dtype: Any,
 ) -> Speculated:
     options = {"max_tokens": max_tokens, "sampling": sampling, "dtype": dtype}
-    head, own = draft_head(params, adapter), None
+    head, adapter_cache = draft_head(params, adapter), None
     split = None if adapter is None else exit_layer
     answers, cache, states = answered(config, params, request, exit_layer=split, **options)
     if adapter is not None and states is not None:
         batch, capacity = cache.keys.shape[1], cache.keys.shape[3]
-        own = empty_cache(dataclasses.replace(config, num_layers=1), batch, capacity, dtype)
-        _, own = decode_adapted(config, adapter, states, own, request.places)
+        adapter_cache = empty_cache(dataclasses.replace(config, num_layers=1), batch, capacity, dtype)
+        _, adapter_cache = decode_adapted(config, adapter, states, adapter_cache, request.places)
 
     def draft(answers: Answers, places: Array, caches: Caches) -> tuple[Draft, Caches]:
         drafter = _Drafter(config, params, adapter, head, request, exit_layer, sampling, dtype)
         return _drafted(drafter, latest(answers, request)[0], places, caches)
 
-    start = (answers, Caches(cache, own))
+    start = (answers, Caches(cache, adapter_cache))
     sizes = {"first": exit_layer, "draft_length": draft_length}
     return draft_and_verify(config, params, request, start, draft, **sizes, sampling=sampling)
 
@@ -146,8 +146,8 @@ class _Drafter(NamedTuple):
         y, cache = decode(self.config, self.params, y, caches.decoder, places, last=self.exit_layer)
         if self.adapter is None or caches.adapter is None:
             return y[:, 0], y[:, 0], caches._replace(decoder=cache)
-        adapted, own = decode_adapted(self.config, self.adapter, y, caches.adapter, places)
-        return y[:, 0], adapted[:, 0], Caches(cache, own)
+        adapted, adapter_cache = decode_adapted(self.config, self.adapter, y, caches.adapter, places)
+        return y[:, 0], adapted[:, 0], Caches(cache, adapter_cache)
 
     def following(self, y: Array, places: Array) -> tuple[Array, Array | None]:
         """Tokens for positions, and the logarithms of the probabilities that they were drawn with."""
