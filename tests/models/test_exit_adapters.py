@@ -1,5 +1,6 @@
 """Adapters change no answer; they start as the plain exit, and their loss is the divergence that NumPy computes."""
 
+import dataclasses
 import re
 
 import jax
@@ -22,6 +23,7 @@ from unroll_jax.models import (
 )
 
 WORDS = np.array([1, 2, 3, 5, 8, 13, 21, 22, 23, 29])
+WIDE = dataclasses.replace(SMALL, dim=16)
 COUNT = 12
 
 
@@ -157,8 +159,8 @@ def test_a_draft_vocabulary_has_the_most_frequent_tokens():
             "exit_layer must be in [1, num_layers=4), got 4",
         ),
         (
-            lambda key: adapter_losses(SMALL, {}, exit_adapter(key, TINY), (jnp.zeros((1, 1, 8)),) * 2),
-            "adapter must have the decoder's shapes, query.kernel (1, 8, 8)",
+            lambda key: adapter_losses(SMALL, {}, exit_adapter(key, WIDE), (jnp.zeros((1, 1, 8)),) * 2),
+            "adapter must have the decoder's shapes, attention_norm.scale (1, 8)",
         ),
     ],
 )
@@ -168,6 +170,6 @@ def test_a_bad_argument_is_named(call, message):
 
 
 def test_speculate_takes_an_adapter_of_this_decoder_alone():
-    adapter = exit_adapter(jax.random.key(0), TINY)
+    adapter = exit_adapter(jax.random.key(0), WIDE)
     with pytest.raises(ValueError, match="make it with exit_adapter and the decoder's config"):
         speculate(SMALL, {}, PROMPTS, exit_layer=1, draft_length=2, max_tokens=5, adapter=adapter)

@@ -253,7 +253,8 @@ def _named_by(
     y = params["embedding"][tokens].astype(dtype)
     if keys is not None:
         y += (noise * position_noise(keys, places, config.dim)).astype(dtype)
-    cache, head = empty_cache(config, *tokens.shape, dtype), draft_head(params, adapter)
+    batch, length = tokens.shape
+    cache, head = empty_cache(config, batch, length, dtype), draft_head(params, adapter)
     y, cache = decode(config, params, y, cache, places, last=exit_layer)
     y, _ = decode_adapted(config, adapter, y, type(cache)(cache.keys[:1], cache.values[:1]), places)
     drawn = jax.lax.map(lambda row: jnp.argmax(draft_logits(config, head, row), axis=-1), y)
