@@ -45,6 +45,7 @@ from unroll_jax.models.language.sampling import Sampling
 from unroll_jax.models.language.speculative import speculate
 from unroll_jax.models.language.verification import Speculated
 from unroll_jax.models.lista import LISTA
+from unroll_jax.models.looped_generation import LoopedText, generate_looped
 from unroll_jax.models.looped_network import LoopedNetwork
 from unroll_jax.models.looped_transformer import STARTS, LoopedTransformer
 from unroll_jax.models.opteq_base import WAYS
@@ -85,6 +86,7 @@ __all__ = [
     "Head",
     "KeyValueCache",
     "LoopedNetwork",
+    "LoopedText",
     "LoopedTransformer",
     "MonotoneOperatorNetwork",
     "NeuralODE",
@@ -115,6 +117,7 @@ __all__ = [
     "expected_speedup",
     "expected_tokens",
     "generate",
+    "generate_looped",
     "low_rank_changes",
     "merged_changes",
     "prompt_lookup",
