@@ -72,11 +72,14 @@ def main(arguments: Sequence[str]) -> int:
         with stopping_at_once(alone=not member):
             if member:
                 commands.check_together(arguments[0])
-                from .system.distributed import join
+                from .system.distributed import join, leave
 
                 join(parse(Membership, member, "unroll-jax"))
             with _options_of(arguments[0]):
-                return COMMANDS[arguments[0]](list(arguments[1:])) or 0
+                code = COMMANDS[arguments[0]](list(arguments[1:])) or 0
+            if member:
+                leave()
+            return code
     except Interrupted as stop:
         sys.stderr.write(f"{stop}\n")
         return stop.code
