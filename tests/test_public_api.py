@@ -116,8 +116,8 @@ NAMES = {
     },
     "unroll_jax.looped": {
         "0.3.0": """
-            DISTRIBUTIONS GRADIENTS Loops all_loops_loss last_loops never_rise path_independence progressive_loss
-            run_loops sample_far_start sample_loops sample_segment
+            DISTRIBUTIONS GRADIENTS Loops all_loops_loss exit_loops exit_threshold last_loops never_rise
+            path_independence progressive_loss run_loops sample_far_start sample_loops sample_segment state_changes
         """,
     },
     "unroll_jax.models": {
@@ -135,7 +135,7 @@ NAMES = {
             merged_changes rms_norm speculate tokens_a_call weight_costs with_changes
         """,
         "0.3.0": """
-            STARTS LoopedNetwork LoopedTransformer
+            STARTS LoopedNetwork LoopedText LoopedTransformer generate_looped
         """,
     },
     "unroll_jax.nnx": {

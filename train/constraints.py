@@ -72,9 +72,9 @@ class DescentConstraints:
         self.stated = self.tightened = lambda losses: jnp.zeros(0, losses.dtype)  # without constraints on layers
         if isinstance(config, ConstrainedConfig):
             self._weights = config.loss_weights(num_layers, numbers)
-            if config.layer_curriculum != "none" and config.supervises:
-                options = {"interval": config.layer_interval, "num_steps": config.steps}
-                self._curriculum = constrained.exit_curriculum(self._weights, kind=config.layer_curriculum, **options)
+            if (kind := config.layer_curriculum) != "none" and config.supervises:
+                options = {"kind": kind, "interval": config.layer_interval, "num_steps": config.steps}
+                self._curriculum = constrained.exit_curriculum(self._weights, **options)
             self._bound_layers(config.constraints, num_layers)
         self.number = len(self._names)
         # Constraints on layers that are reported and do not count.
@@ -183,8 +183,10 @@ class DescentConstraints:
         allowed = constrained.constraint_bounds(bounded, self.stated(jnp.asarray(losses)), form=form)
         excesses = np.asarray(constrained.relative_excess(violations[: self._bounded], allowed, form=form))
         excess = float(np.max(np.append(excesses, violations[self._bounded :])[~self._idle]))
-        feasible, score = excess <= self._settings.tolerance, -float(self._minimised(losses))
-        relaxed = self._relaxed_loss(losses, violations[~self._idle])
+        minimised = float(self._minimised(losses))
+        feasible, score, beta = excess <= self._settings.tolerance, -minimised, self._settings.resilience
+        exceeded = np.maximum(violations[~self._idle], 0.0)  # beta/2 |c|^2 is the least that relaxing these can cost
+        relaxed = None if beta is None else float(minimised + 0.5 * beta * np.sum(exceeded**2))
         if not feasible and self._enforced:
             score = INFEASIBLE - (excess if relaxed is None else relaxed)
         row = {
@@ -192,7 +194,7 @@ class DescentConstraints:
             "violations": json_numbers(violations[: self._bounded], length=losses.size),
             "worst_excess": excess,
             "feasible": feasible,
-            "minimised": float(self._minimised(losses)),
+            "minimised": minimised,
             **({} if relaxed is None else {"relaxed_loss": relaxed}),
             **self._named(violation=violations),
         }
@@ -259,11 +261,6 @@ class DescentConstraints:
         """The last loss, or those before it where the last is bound."""
         early = self._enforced and getattr(self._settings, "last", None) is not None
         return self._weighted(losses) if early else losses[-1]
-
-    def _relaxed_loss(self, losses: np.ndarray, violations: np.ndarray) -> float | None:
-        """f_L + beta/2 |[c]_+|^2: the least that the relaxed problem can give these losses; None without resilience."""
-        beta, exceeded = self._settings.resilience, np.maximum(violations, 0.0)
-        return None if beta is None else float(self._minimised(losses) + 0.5 * beta * np.sum(exceeded**2))
 
     def _named(self, **figures: Any) -> dict[str, float | None]:
         named = constrained.named_figures(self._names, **figures)

@@ -1,4 +1,4 @@
-"""The registry of tasks, a row each. Functions are named, and imported when they are called."""
+"""The registry of tasks, a row each. Classes and functions are named, and imported when they are called."""
 
 import importlib
 from collections.abc import Callable
@@ -24,64 +24,58 @@ FROM_PYTHON = "from Python: fit(task, out=FOLDER), load(FOLDER, task=task) or ex
 
 
 class Functions(NamedTuple):
-    """The functions of a task, as MODULE:NAME within train/.
+    """The class and the functions of a task, as MODULE:NAME within train/.
 
     Attributes:
-      open: ``(config, log) -> Task``, on its data.
-      rebuild: ``(config, spec) -> Task``, without its data, from the task's ``model_spec()``.
+      task: The `DataTask`.
       predict: Python that predicts with a ``model``, for model cards.
-      prepare: ``(config.data, log=log)``, what ``open`` does for the data that are not prepared yet.
+      prepare: ``(config.data, log=log)``, what opening the task does for the data that are not prepared yet.
     """
 
-    open: str
-    rebuild: str
+    task: str
     predict: str
     prepare: str
 
 
 class Registered(NamedTuple):
-    """A row: the class of a task's options, and its functions; None for your own, passed from Python."""
+    """A row: the class of a task's options, and its class and functions; None for your own, passed from Python."""
 
     config: type[RunConfig]
     functions: Functions | None
 
 
 _VIDEO = Functions(
-    open="tasks.video:open_video",
-    rebuild="tasks.video:video_of",
+    task="tasks.video:VideoTask",
     predict='frames = model.predict("clip.mp4")  # or a picture, or uint8 arrays: (frames, 160, 160) without noise',
     prepare="data.video:prepare",
 )
 _TEXT = Functions(
-    open="tasks.text:open_text",
-    rebuild="tasks.text:text_of",
+    task="tasks.text:TextTask",
     predict='(prediction,) = model.predict(["a text"])  # of pairs, with seconds=["another"]\n'
     "prediction.label, prediction.probabilities[-1]  # by layer, the last one here\n"
     "# or `unroll-jax predict FOLDER --text TEXT`",
     prepare="data.text:prepare",
 )
 _IMAGES = Functions(
-    open="tasks.images:open_images",
-    rebuild="tasks.images:images_of",
+    task="tasks.images:ImageTask",
     predict='prediction = model.predict("picture.png")  # or uint8 arrays, one or a list\n'
     "prediction.label, prediction.probabilities",
     prepare="data.images:prepare",
 )
 _SPARSE_CODING = Functions(
-    open="tasks.sparse_coding:open_sparse_coding",
-    rebuild="tasks.sparse_coding:sparse_coding_of",
+    task="tasks.sparse_coding:SparseCodingTask",
     predict='coded = model.predict("picture.png")  # or uint8 arrays, one or a list\ncoded.code, coded.image',
     prepare="data.codes:prepare",
 )
 _LANGUAGE = Functions(
-    open="tasks.language:open_language",
-    rebuild="tasks.language:language_of",
+    task="tasks.language:LanguageTask",
     predict='(answer,) = model.predict(["a prompt"], answers=["an answer"])\n'
     "answer.log_probabilities, answer.losses  # of the answer's tokens; of every layer that is read\n"
     "# to generate answers, `unroll-jax generate FOLDER --prompts FILE`",
     prepare="data.instructions:prepare",
 )
 _SCENES = _IMAGES._replace(
+    task="tasks.images:SceneTask",
     predict='classes = model.predict("scene.png")  # or uint8 arrays, one or a list; the class of each pixel',
 )
 
@@ -121,15 +115,15 @@ def functions_of(config: RunConfig) -> Functions:
     raise UserError(f"a task of your own is known to Python alone; pass the task itself {FROM_PYTHON}")
 
 
-def imported(place: str) -> Callable[..., Any]:
-    """The function at MODULE:NAME within train/."""
+def imported(place: str) -> Any:
+    """The class or function at MODULE:NAME within train/."""
     module, _, name = place.partition(":")
     return getattr(importlib.import_module(f".{module}", __package__), name)
 
 
 def open_task(config: RunConfig, log: Callable[[str], None]) -> Any:
     """Returns the task of a configuration on its data, prepared on first use; other tasks are not imported."""
-    return imported(functions_of(config).open)(config, log)
+    return imported(functions_of(config).task).open(config, log)
 
 
 def prepare_data(config: RunConfig, log: Callable[[str], None]) -> None:
@@ -139,4 +133,4 @@ def prepare_data(config: RunConfig, log: Callable[[str], None]) -> None:
 
 def rebuild(config: RunConfig, spec: dict[str, Any]) -> Any:
     """Returns the task that its ``model_spec`` describes, without its data, to predict with given parameters."""
-    return imported(functions_of(config).rebuild)(config, spec)
+    return imported(functions_of(config).task).rebuild(config, spec)

@@ -1,5 +1,6 @@
 """Networks whose loops are an argument, on generated tasks: accuracy at more loops than in training."""
 
-from papers.looped.study import Study, evaluate, run, table, train
+from papers.looped.evaluation import evaluate, run, table
+from papers.looped.study import Study, train
 
 __all__ = ["Study", "evaluate", "run", "table", "train"]

@@ -2,7 +2,8 @@
 
 import sys
 
-from papers.looped.study import Study, run, table
+from papers.looped.evaluation import run, table
+from papers.looped.study import Study
 from unroll_jax.train.cli import parse
 from unroll_jax.train.config.errors import UserError, on_command_line
 from unroll_jax.train.config.fields import check_fields

@@ -1,12 +1,9 @@
-"""Trains a looped network on a generated task in one of the field's ways, and measures it at more loops."""
+"""Trains a looped network on a generated task in one of the field's ways, or under constraints."""
 
 import dataclasses
 import functools
-import json
 import sys
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Literal
 
 import jax
@@ -24,38 +21,40 @@ from unroll_jax.constrained import (
     tail_mean,
 )
 from unroll_jax.looped import (
-    Loops,
     all_loops_loss,
     never_rise,
-    path_independence,
     sample_far_start,
     sample_loops,
     sample_segment,
 )
 from unroll_jax.models import LoopedNetwork
-from unroll_jax.train.config.fields import Count, Natural, Positive, Seed, Width
+from unroll_jax.train.config.fields import Count, Natural, NonNegative, Positive, Seed, Width
 
-__all__ = ["Study", "evaluate", "run", "table", "train"]
+__all__ = ["Study", "network", "train"]
 
 FLOOR = 0.02  # loss, nats a position: constraints ask for no less
 MEET_BY = 0.6  # share of the loops of training by which the bound of the first window has fallen to the floor
 WORST = 0.75  # level of the tail mean on far windows: constraints bind the worst quarter of a batch
 LARGEST = 10.0  # root mean square of a state; the prelude's is about 1
+STILL = 0.1  # largest root mean square of a step on far windows
 CHUNK = 100  # steps in one call of the compiled program
 FEWEST = 3  # loops that the method "random" draws at least
-GROWTH = (0.5, 1, 2, 4, 8, 24)  # loops of the evaluation, in those of training
 
 
 @dataclasses.dataclass(frozen=True)
 class Study:
     """One network trained on a generated task, and its accuracy at numbers of loops beyond those of training."""
 
-    task: Literal["prefix-sums", "mazes"] = "prefix-sums"
+    task: Literal["prefix-sums", "mazes", "addition", "sudoku"] = "prefix-sums"
     """The task; see papers/looped/tasks.py."""
     method: Literal["last", "random", "all", "progressive", "constrained"] = "all"
     """Loss of training: that of the last loop, of a random one, of all, of a random segment, or under constraints."""
     far: Natural = 0
     """Half of the steps begin after 1 to this many loops without gradient; 0 for none."""
+    still: NonNegative = 0.0
+    """Weight of a penalty on the steps of far windows: a control, for any method but "constrained"."""
+    split: Literal["test", "validation"] = "test"
+    """Examples of the evaluation: choose settings on those of validation."""
     seed: Seed = 0
     """Seed of all random numbers."""
     steps: Count = 1500
@@ -67,7 +66,7 @@ class Study:
     width: Width = 32
     """Channels of the state."""
     size: Count = 20
-    """Size of the examples of training: bits, or cells a side."""
+    """Size of the examples of training: bits, digits, or cells a side."""
     test_sizes: tuple[int, ...] = (20, 80)
     """Sizes of those of the evaluation."""
     test_examples: Count = 256
@@ -79,42 +78,49 @@ class Study:
 
 
 def network(study: Study) -> Any:
-    """The network of a task: strings have one axis and parities two classes, mazes two axes and two classes."""
-    return LoopedNetwork(study.width, num_outputs=2, ndim=1 if study.task == "prefix-sums" else 2)
+    """The network of a task."""
+    task = TASKS[study.task]
+    return LoopedNetwork(study.width, num_outputs=task.classes or study.size, ndim=task.ndim)
 
 
-def losses_and_sizes(targets: jax.Array) -> Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
-    """The cross-entropy of every example, a mean over its positions, and the root mean square of its state."""
+def losses_and_states(targets: jax.Array) -> Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
+    """The cross-entropy of every example, a mean over its positions, and its state."""
 
     def record(logits: jax.Array, h: jax.Array) -> tuple[jax.Array, jax.Array]:
         each = optax.softmax_cross_entropy_with_integer_labels(logits, targets)
-        axes = tuple(range(1, each.ndim))
-        return jnp.mean(each, axis=axes), jnp.sqrt(jnp.mean(h**2, axis=(*axes, h.ndim - 1)) + 1e-12)
+        return jnp.mean(each, axis=tuple(range(1, each.ndim))), h
 
     return record
 
 
-def violations(study: Study, losses: jax.Array, sizes: jax.Array) -> dict[str, jax.Array]:
-    """Violations of a window that begins with the prelude, of one that begins far, and of both.
+def sizes(states: jax.Array) -> jax.Array:
+    """Root mean squares of states (loops, examples, ...), means over the examples."""
+    return jnp.mean(jnp.sqrt(jnp.mean(states**2, axis=tuple(range(2, states.ndim))) + 1e-12), axis=1)
 
-    ``losses`` and ``sizes`` are (loops + 1, examples). The bound of the first falls linearly from log 2, the loss of
-    chance, to the floor; loops of a far window may not be worse than its start, on the worst quarter of the examples;
-    no state of any window may be larger than a bound.
+
+def step_sizes(states: jax.Array) -> jax.Array:
+    """Those of the steps; the first is 0, as no step leads to the first state."""
+    return sizes(jnp.diff(states, axis=0, prepend=states[:1]))
+
+
+def violations(study: Study, losses: jax.Array, states: jax.Array) -> dict[str, dict[str, jax.Array]]:
+    """Violations of a window that begins with the prelude, and of one that begins far.
+
+    ``losses`` are (loops + 1, examples), ``states`` (loops + 1, examples, ...). The bound of the first falls linearly
+    from the loss of chance to the floor. Loops of the second may not be worse than its start, on the worst quarter of
+    the examples, and their steps are bounded. No state of either may be larger than a bound.
     """
-    numbers = np.arange(1, study.loops + 1)
-    levels = np.maximum(np.log(2.0) * (1.0 - numbers / (MEET_BY * study.loops)), FLOOR)
-    far = sample_constraints(never_rise(FLOOR), tail_mean(WORST))
-    return {
-        "near": level_constraints(levels)(jnp.mean(losses, axis=1)),
-        "far": far(losses.T),
-        "state": level_constraints(LARGEST, form="log_ratio")(jnp.mean(sizes, axis=1)),
-    }
+    numbers, chance = np.arange(1, study.loops + 1), np.log(TASKS[study.task].classes or study.size)
+    levels = np.maximum(chance * (1.0 - numbers / (MEET_BY * study.loops)), FLOOR)
+    size = level_constraints(LARGEST, form="log_ratio")(sizes(states))
+    rise = sample_constraints(never_rise(FLOOR), tail_mean(WORST))(losses.T)
+    steps = level_constraints(STILL, form="log_ratio")(step_sizes(states))
+    level = level_constraints(levels)(jnp.mean(losses, axis=1))
+    return {"near": {"level": level, "size": size}, "far": {"rise": rise, "size": size, "step": steps}}
 
 
-def objective(
-    params: Any, multipliers: Any, batch: Batch, key: jax.Array, *, study: Study
-) -> tuple[jax.Array, dict[str, jax.Array] | None]:
-    """The loss of a step of training, and the violations of its window: those of constraints elsewhere are 0."""
+def objective(params: Any, multipliers: Any, batch: Batch, key: jax.Array, *, study: Study) -> tuple[jax.Array, Any]:
+    """The loss of a step of training; and of constraints, which kind of window it had, and the violations, or None."""
     of_start, of_loops = jax.random.split(key)
     free = sample_far_start(of_start, study.far) if study.far else 0
     loops, most = study.loops, None
@@ -123,18 +129,17 @@ def objective(
         free, most = free + segment, study.loops
     elif study.method == "random":
         loops, most = sample_loops(of_loops, study.loops, least=min(FEWEST, study.loops)), study.loops
-    record = losses_and_sizes(jnp.asarray(batch.targets))
+    record = losses_and_states(jnp.asarray(batch.targets))
     options = {"loops": loops, "free": free, "most": most, "record": record}
-    losses, sizes = network(study).apply(params, batch.inputs, **options).records
-    means = jnp.mean(losses, axis=1)
-    if study.method == "all":
-        return all_loops_loss(means), None
+    losses, states = network(study).apply(params, batch.inputs, **options).records
+    means, far = jnp.mean(losses, axis=1), jnp.asarray(free) > 0
+    value = all_loops_loss(means) if study.method in ("all", "constrained") else means[-1]
     if study.method != "constrained":
-        return means[-1], None
-    near, both = jnp.asarray(free) == 0, violations(study, losses, sizes)
-    # Violations of the other kind of window are 0: its integrals keep their values, its proportional parts end.
-    masked = both | {"near": jnp.where(near, both["near"], 0.0), "far": jnp.where(near, 0.0, both["far"])}
-    return lagrangian(means[-1], masked, multipliers), masked
+        return value + study.still * jnp.where(far, jnp.mean(step_sizes(states)[1:]), 0.0), None
+    seen, now = violations(study, losses, states), {"near": ~far, "far": far}
+    for kind, held in now.items():
+        value = jnp.where(held, lagrangian(value, seen[kind], multipliers[kind]), value)
+    return value, (now, seen)
 
 
 def train(study: Study) -> Any:
@@ -144,91 +149,32 @@ def train(study: Study) -> Any:
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(schedule))
     ascent = dual_ascent(dual_optimizer("pi", 0.1, proportional_gain=1.0, cap=10.0), cap=10.0)
     key = jax.random.key(study.seed)
-    params = model.init(key, jnp.asarray(TASKS[study.task](rng, 1, study.size).inputs), loops=1)
-    duals = ascent.init({name: jnp.zeros(study.loops) for name in ("near", "far", "state")})
+    params = model.init(key, jnp.asarray(TASKS[study.task].draw(rng, 1, study.size).inputs), loops=1)
+    each = jnp.zeros(study.loops)
+    duals = {"near": ascent.init({"level": each, "size": each})}
+    duals["far"] = ascent.init({"rise": each, "size": each, "step": each})
     gradient = jax.value_and_grad(functools.partial(objective, study=study), has_aux=True)
+
+    def moved(dual: Any, violations: Any, held: jax.Array) -> Any:
+        """Multipliers move on their kind of window alone: their proportional parts last until the next."""
+        return jax.tree.map(lambda new, old: jnp.where(held, new, old), ascent.update(dual, violations), dual)
 
     def step(carried: Any, each: Any) -> tuple[Any, jax.Array]:
         (params, state, duals), (batch, key) = carried, each
-        (value, masked), grads = gradient(params, duals.multipliers, batch, key)
+        multipliers = {kind: dual.multipliers for kind, dual in duals.items()}
+        (value, seen), grads = gradient(params, multipliers, batch, key)
         updates, state = optimizer.update(grads, state, params)
-        duals = duals if masked is None else ascent.update(duals, masked)
+        if seen is not None:
+            now, violated = seen
+            duals = {kind: moved(dual, violated[kind], now[kind]) for kind, dual in duals.items()}
         return (optax.apply_updates(params, updates), state, duals), value
 
     carried = (params, optimizer.init(params), duals)
     chunk = jax.jit(lambda carried, batches, keys: jax.lax.scan(step, carried, (batches, keys)))
     for begin in range(0, study.steps, CHUNK):
         count = min(CHUNK, study.steps - begin)
-        drawn = [TASKS[study.task](rng, study.batch, study.size) for _ in range(count)]
+        drawn = [TASKS[study.task].draw(rng, study.batch, study.size) for _ in range(count)]
         batches = Batch(*(np.stack(parts) for parts in zip(*drawn, strict=True)))
         carried, values = chunk(carried, batches, jax.random.split(jax.random.fold_in(key, begin), count))
         sys.stdout.write(f"step {begin + count}: objective {float(values.mean()):.4f}\n")
     return carried[0]
-
-
-def evaluate(study: Study, params: Any, size: int) -> dict[str, Any]:
-    """Shares of examples all of whose positions are right, by loops, and the agreement of states from four starts."""
-    model = network(study)
-    inputs, targets = TASKS[study.task](np.random.default_rng(2**31 + size), study.test_examples, size)
-    numbers = [max(int(study.loops * growth), 1) for growth in GROWTH]
-
-    def solved(logits: jax.Array, _: jax.Array) -> jax.Array:
-        right = jnp.argmax(logits, axis=-1) == targets
-        return jnp.mean(jnp.all(right, axis=tuple(range(1, right.ndim))))
-
-    @jax.jit
-    def run(params: Any, inputs: jax.Array) -> tuple[jax.Array, jax.Array, list[Loops]]:
-        result = model.apply(params, inputs, loops=max(numbers), record=solved)
-        state, apart = result.state, study.loops * 8
-        noise = jax.nn.relu(jax.random.normal(jax.random.key(0), state.shape))
-        early = model.apply(params, inputs, loops=study.loops).state
-        starts = [None, jnp.zeros_like(state), noise, jnp.roll(early, 1, axis=0)]
-        ends = [model.apply(params, inputs, state=start, loops=apart, record=solved) for start in starts]
-        return result.records, jnp.sqrt(jnp.mean(state**2)), ends
-
-    accuracies, size_of_state, ends = run(params, jnp.asarray(inputs))
-    agreement = path_independence(jnp.stack([end.state for end in ends]))
-    return {
-        "loops": numbers,
-        "accuracy": [float(accuracies[number]) for number in numbers],
-        "best": float(jnp.max(accuracies)),
-        "from other starts": [float(end.records[-1]) for end in ends],
-        "path independence": float(jnp.mean(agreement)),
-        "state": float(size_of_state),
-    }
-
-
-def run(study: Study) -> dict[str, Any]:
-    """Trains and evaluates; returns the results, which it keeps in a file of ``study.out``."""
-    begin = time.perf_counter()
-    params = train(study)
-    seconds = time.perf_counter() - begin
-    results = {str(size): evaluate(study, params, size) for size in study.test_sizes}
-    record = {"study": dataclasses.asdict(study), "seconds": round(seconds, 1), "results": results}
-    folder = Path(study.out)
-    folder.mkdir(parents=True, exist_ok=True)
-    name = f"{study.task}-{study.method}-far{study.far}-seed{study.seed}.json"
-    (folder / name).write_text(json.dumps(record), encoding="utf-8")
-    return record
-
-
-def table(folder: str | Path) -> str:
-    """A table in Markdown of all results in a folder: means over seeds, and the smallest and largest value."""
-    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-    for path in sorted(Path(folder).glob("*.json")):
-        record = json.loads(path.read_text(encoding="utf-8"))
-        study = record["study"]
-        far = f", far starts to {study['far']}" if study["far"] else ""
-        for size, results in record["results"].items():
-            key = (study["task"], size, study["method"] + far)
-            groups.setdefault(key, []).append(results)
-    lines = []
-    for (task, size, method), runs in sorted(groups.items()):
-        columns = [*zip(*(run["accuracy"] for run in runs), strict=True), [run["path independence"] for run in runs]]
-        heads = [str(number) for number in runs[0]["loops"]]
-        header = f"| {task}, size {size} | seeds | {' | '.join(heads)} | agreement |"
-        if header not in lines:
-            lines += ["", header, "|---" * (len(heads) + 3) + "|"]
-        cells = (f"{np.mean(values):.2f} ({min(values):.2f} to {max(values):.2f})" for values in columns)
-        lines.append(f"| {method} | {len(runs)} | {' | '.join(cells)} |")
-    return "\n".join(lines[1:]) + "\n"

@@ -1,4 +1,4 @@
-"""Tasks that need depth, generated in NumPy: parities of prefixes and paths through mazes."""
+"""Tasks that need depth, generated in NumPy: parities, sums, look-ups, paths through mazes, Sudoku."""
 
 from collections import deque
 from collections.abc import Callable
@@ -6,7 +6,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["TASKS", "Batch", "mazes", "prefix_sums"]
+from papers.looped.sudoku import puzzle
+
+__all__ = ["TASKS", "Batch", "Task", "addition", "look_ups", "mazes", "prefix_sums", "sudoku"]
+
+CARRIED = 0.8  # share of digits that pass a carry on in `addition`; of random digits a tenth does
+CLUES = 0.45  # share of the cells of a Sudoku that are given
 
 
 class Batch(NamedTuple):
@@ -23,6 +28,47 @@ def prefix_sums(rng: np.random.Generator, batch: int, size: int) -> Batch:
     """
     bits = rng.integers(0, 2, (batch, size))
     return Batch((2.0 * bits - 1.0)[..., None].astype(np.float32), np.cumsum(bits, 1) % 2)
+
+
+def addition(rng: np.random.Generator, batch: int, size: int) -> Batch:
+    """Two numbers of ``size`` digits, the last digit first, and the digits of their sum, one more.
+
+    Most pairs of digits have the sum 9: carries pass through long chains of them. Inputs have two channels for each
+    digit, those of one number behind those of the other; the last position has zeros.
+    """
+    digits = rng.integers(0, 10, (2, batch, size + 1))
+    digits[1] = np.where(rng.random((batch, size + 1)) < CARRIED, 9 - digits[0], digits[1])
+    digits[..., -1] = 0
+    targets, carry = np.empty((batch, size + 1), int), np.zeros(batch, int)
+    for place in range(size + 1):
+        carry, targets[:, place] = np.divmod(digits[:, :, place].sum(0) + carry, 10)
+    return Batch(np.concatenate(list(np.eye(10, dtype=np.float32)[digits]), axis=-1), targets)
+
+
+def look_ups(rng: np.random.Generator, batch: int, size: int, *, hops: int = 3) -> Batch:
+    """A table of ``size`` pairs and a start: the target is the entry that ``hops`` look-ups lead to.
+
+    Inputs are tokens for `LoopedTransformer`, (batch, 2 size + 1): pairs (key, value) in random order, numbers below
+    ``size``, and the start; values are a permutation of the keys. Targets (batch,) are for the last token alone.
+    """
+    keys, values = (rng.permuted(np.tile(np.arange(size), (batch, 1)), axis=1) for _ in range(2))
+    table = np.empty_like(keys)
+    np.put_along_axis(table, keys, values, axis=1)
+    start = rng.integers(0, size, (batch, 1))
+    entry = start
+    for _ in range(hops):
+        entry = np.take_along_axis(table, entry, axis=1)
+    pairs = np.stack([keys, values], axis=-1).reshape(batch, 2 * size)
+    return Batch(np.concatenate([pairs, start], axis=1), entry[:, 0])
+
+
+def sudoku(rng: np.random.Generator, batch: int, size: int, *, clues: float = CLUES) -> Batch:
+    """Sudoku of ``size`` digits, 4, 6 or 9, with one solution; inputs have a channel for each digit, blanks zeros.
+
+    ``clues`` is the share of cells that are given, or more where blanks would allow a second solution.
+    """
+    boards, grids = zip(*(puzzle(rng, size, round(clues * size * size)) for _ in range(batch)), strict=True)
+    return Batch(np.eye(size + 1, dtype=np.float32)[np.stack(boards)][..., 1:], np.stack(grids) - 1)
 
 
 def mazes(rng: np.random.Generator, batch: int, size: int) -> Batch:
@@ -80,8 +126,18 @@ def _neighbours(shape: tuple[int, ...], cell: tuple[int, int], distance: int) ->
     return [(a, b) for a, b in near if 0 <= a < shape[0] and 0 <= b < shape[1]]
 
 
+class Task(NamedTuple):
+    """A task of `LoopedNetwork`: examples, spatial axes, and classes of a position, None for one for each size."""
+
+    draw: Callable[[np.random.Generator, int, int], Batch]
+    ndim: int
+    classes: int | None
+
+
 #: Tasks by their names on the command line.
-TASKS: dict[str, Callable[[np.random.Generator, int, int], Batch]] = {
-    "prefix-sums": prefix_sums,
-    "mazes": mazes,
+TASKS = {
+    "prefix-sums": Task(prefix_sums, 1, 2),
+    "mazes": Task(mazes, 2, 2),
+    "addition": Task(addition, 1, 10),
+    "sudoku": Task(sudoku, 2, None),
 }

@@ -15,7 +15,7 @@ from unroll_jax.train.config.data import InstructionConfig
 from unroll_jax.train.config.tokens import DecoderOptions, LanguageConfig
 from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.main import fit
-from unroll_jax.train.tasks.language import LanguageTask, open_language
+from unroll_jax.train.tasks.language import LanguageTask
 
 TINY = DecoderOptions(dim=8, num_layers=3, num_heads=2, num_key_value_heads=1, hidden_dim=12)
 SIZES = {"train_examples": 40, "validation_examples": 12, "test_examples": 12}
@@ -49,7 +49,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., LanguageCon
 @pytest.fixture(scope="session")
 def task_of(small: Callable[..., LanguageConfig]) -> Callable[..., LanguageTask]:
     """The task of a configuration, opened once."""
-    return functools.cache(lambda **fields: open_language(small(**fields), lambda line: None))
+    return functools.cache(lambda **fields: LanguageTask.open(small(**fields), lambda line: None))
 
 
 @pytest.fixture(scope="session")

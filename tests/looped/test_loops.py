@@ -213,7 +213,7 @@ def test_truncated_loops_sum_up_to_the_total():
         ({"loops": 2, "free": -1}, ValueError, "free must be at least 0, got -1"),
         ({"loops": jnp.int32(2)}, ValueError, "most must be the largest number of loops where loops is traced"),
         ({"loops": 2, "most": 0}, ValueError, "most must be at least 1, or None, got 0"),
-        ({"loops": 2, "gradient": "none"}, ValueError, "gradient must be one of"),
+        ({"loops": 2, "gradient": "exact"}, ValueError, "gradient must be one of"),
         ({"loops": 2, "tol": 1e-3}, TypeError, "'tol'] are options of gradient=\"implicit\""),
         ({"loops": jnp.int32(2), "gradient": "implicit"}, TypeError, "loops must be an int with"),
     ],

@@ -7,10 +7,13 @@ import json
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import optimize, stats
 
 from papers.looped.__main__ import main
-from papers.looped.study import Study, run, violations
-from papers.looped.tasks import TASKS, mazes, prefix_sums, shortest_path
+from papers.looped.evaluation import interval, run
+from papers.looped.study import Study, violations
+from papers.looped.sudoku import BOXES, puzzle, solutions
+from papers.looped.tasks import TASKS, addition, look_ups, mazes, prefix_sums, shortest_path, sudoku
 
 TINY = Study(steps=2, batch=4, loops=2, width=4, size=5, test_sizes=(7,), test_examples=6)
 
@@ -34,33 +37,114 @@ def test_mazes_are_trees_whose_path_is_the_only_one():
         assert all(free[cell] for cell in cells)
 
 
+def test_sums_are_those_of_integers():
+    inputs, targets = addition(np.random.default_rng(0), 20, 30)
+    assert (inputs.shape, targets.shape) == ((20, 31, 20), (20, 31))
+
+    def number(digits):
+        return sum(int(digit) * 10**place for place, digit in enumerate(digits))
+
+    pairs = zip(inputs[..., :10].argmax(-1), inputs[..., 10:].argmax(-1), targets, strict=True)
+    chains = []
+    for first, second, total in pairs:
+        assert number(first) + number(second) == number(total)
+        chains.append(
+            max(
+                len(chain)
+                for chain in "".join("x" if a + b == 9 else " " for a, b in zip(first, second, strict=True)).split()
+            )
+        )
+    assert np.mean(chains) > 8  # of random digits about 1
+
+
+def test_look_ups_follow_a_dictionary():
+    inputs, targets = look_ups(np.random.default_rng(0), 20, 7, hops=4)
+    assert inputs.shape == (20, 15)
+    for tokens, target in zip(inputs.tolist(), targets.tolist(), strict=True):
+        table, entry = dict(zip(tokens[:-1:2], tokens[1::2], strict=True)), tokens[-1]
+        assert len(table) == 7
+        for _ in range(4):
+            entry = table[entry]
+        assert entry == target
+
+
+def digits_once(size):
+    """The constraints of Sudoku on variables (row, column, digit): each digit once a row, column and box."""
+    height, width = BOXES[size]
+    row, column, digit = np.indices((size,) * 3).reshape(3, -1)
+    box = row // height * (size // width) + column // width
+    pairs = ((row, column), (row, digit), (column, digit), (box, digit))
+    return np.concatenate([a * size + b == np.arange(size * size)[:, None] for a, b in pairs]).astype(float)
+
+
+@pytest.mark.parametrize(("size", "clues"), [(4, 5), (6, 12), (9, 32)])
+def test_puzzles_have_one_solution_by_an_integer_program(size, clues):
+    board, grid = puzzle(np.random.default_rng(size), size, clues)
+    assert clues <= (board > 0).sum() <= clues + 3
+    assert (grid[board > 0] == board[board > 0]).all()
+    once, chosen = digits_once(size), np.eye(size)[grid - 1].ravel()
+    assert (once @ chosen == 1.0).all()
+    low = np.eye(size + 1)[board][..., 1:].ravel()  # clues are given
+    other = optimize.LinearConstraint(chosen[None], -np.inf, size * size - 1)  # any grid but the solution
+    rules = [optimize.LinearConstraint(once, 1.0, 1.0), other]
+    found = optimize.milp(np.zeros(size**3), integrality=1, bounds=optimize.Bounds(low, 1.0), constraints=rules)
+    assert found.status == 2, "infeasible"
+
+
+def test_solutions_are_counted_up_to_the_most():
+    assert solutions(np.zeros((4, 4), int), 1000) == 288  # the number of all grids of four digits
+    assert solutions(np.zeros((4, 4), int), 3) == 3
+    with pytest.raises(ValueError, match="size must be one of"):
+        puzzle(np.random.default_rng(0), 5, 10)
+    inputs, targets = sudoku(np.random.default_rng(0), 2, 4, clues=0.5)
+    assert (inputs.sum((1, 2, 3)) == 8.0).all()
+    assert (inputs.argmax(-1) == targets)[inputs.any(-1)].all()
+
+
 @pytest.mark.parametrize("name", TASKS)
 def test_tasks_are_those_of_their_seed(name):
-    first, second, other = (TASKS[name](np.random.default_rng(seed), 2, 9) for seed in (0, 0, 1))
+    first, second, other = (TASKS[name].draw(np.random.default_rng(seed), 2, 9) for seed in (0, 0, 1))
     assert all((a == b).all() for a, b in zip(first, second, strict=True))
     assert (first.inputs != other.inputs).any()
+    assert first.targets.shape == first.inputs.shape[:-1]
+    assert first.targets.max() < (TASKS[name].classes or 9)
 
 
 def test_bounds_fall_to_the_floor_and_windows_may_not_rise():
     study = dataclasses.replace(TINY, loops=10)
-    losses, sizes = np.full((11, 4), 0.02), np.full((11, 4), 10.0)
-    met = violations(study, jnp.asarray(losses), jnp.asarray(sizes))
-    assert {name: value.shape for name, value in met.items()} == {"near": (10,), "far": (10,), "state": (10,)}
-    assert max(float(np.max(value)) for value in met.values()) <= 1e-6
+    losses, states = np.full((11, 4), 0.02), np.full((11, 4, 5, 2), 10.0)
+    states[1:] -= np.linspace(0.1, 1.0, 10)[:, None, None, None]  # steps of 0.1
+    met = violations(study, jnp.asarray(losses), jnp.asarray(states))
+    assert {kind: set(held) for kind, held in met.items()} == {
+        "near": {"level", "size"},
+        "far": {"rise", "size", "step"},
+    }
+    assert max(float(np.max(value)) for held in met.values() for value in held.values()) <= 1e-5
     losses[10, 0] = 0.04  # one of four samples, the worst quarter
-    risen = violations(study, jnp.asarray(losses), jnp.asarray(sizes))
-    assert np.isclose(float(risen["far"][-1]), 1.0, atol=1e-5)
-    assert np.isclose(float(risen["near"][-1]), 0.25, atol=1e-5)
+    states[6] = 20.0
+    violated = violations(study, jnp.asarray(losses), jnp.asarray(states))
+    assert np.isclose(float(violated["far"]["rise"][-1]), 1.0, atol=1e-5)
+    assert np.isclose(float(violated["near"]["level"][-1]), 0.25, atol=1e-5)
+    assert np.isclose(float(violated["near"]["size"][5]), np.log(2.0), atol=1e-5)
+    assert np.argwhere(np.asarray(violated["far"]["step"]) > 1e-4).ravel().tolist() == [5, 6]
+
+
+def test_intervals_are_those_of_student():
+    values = [0.1, 0.2, 0.4]
+    low, high = stats.ttest_1samp(values, 0.0).confidence_interval(0.95)
+    assert interval(values) == f"{(low + high) / 2:.3f} ± {(high - low) / 2:.3f}"
+    assert (interval([1.0, 1.0]), interval([0.5])) == ("1.000", "0.500")
 
 
 def test_a_command_trains_evaluates_and_prints_its_table(tmp_path, capsys):
     options = ["--steps", "2", "--batch", "4", "--loops", "2", "--width", "4", "--size", "5", "--test-examples", "6"]
-    options += ["--method", "constrained", "--far", "3", "--test-sizes", "7", "--out", str(tmp_path)]
+    options += ["--method", "all", "--far", "3", "--test-sizes", "5", "--out", str(tmp_path)]
     assert main(options) == 0
     (path,) = tmp_path.glob("*.json")
     (results,) = json.loads(path.read_text())["results"].values()
-    assert results["loops"] == [1, 2, 4, 8, 16, 48]
-    assert "| constrained, far starts to 3 | 1 |" in capsys.readouterr().out
+    assert results["loops"] == [1, 2, 4, 8, 16, 50]
+    assert 1.0 <= results["exit"]["low"] <= results["exit"]["loops"] <= results["exit"]["high"] <= 16.0
+    assert "| all, far starts to 3 | 1 |" in capsys.readouterr().out
     assert main(["--loops", "0"]) == 2
     assert "loops" in capsys.readouterr().err
 
@@ -74,10 +158,14 @@ def test_a_command_trains_evaluates_and_prints_its_table(tmp_path, capsys):
         ("prefix-sums", "progressive", 3),
         ("prefix-sums", "constrained", 0),
         ("mazes", "all", 3),
+        ("addition", "constrained", 3),
+        ("sudoku", "all", 0),
     ],
 )
 def test_every_method_runs(task, method, far, tmp_path):
-    results = run(dataclasses.replace(TINY, task=task, method=method, far=far, out=str(tmp_path)))["results"]["7"]
+    size = 4 if task == "sudoku" else 7
+    study = dataclasses.replace(TINY, task=task, method=method, far=far, test_sizes=(size,), out=str(tmp_path))
+    results = run(dataclasses.replace(study, size=4) if task == "sudoku" else study)["results"][str(size)]
     assert all(0.0 <= accuracy <= 1.0 for accuracy in results["accuracy"])
 
 

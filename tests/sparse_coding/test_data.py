@@ -7,10 +7,11 @@ import pytest
 from PIL import Image
 
 from tests.sparse_coding.conftest import BLOBS, SPARSITY, lasso
+from unroll_jax.fixed_point.lasso import solve_lasso
 from unroll_jax.train.config.data import CodeConfig
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data import codes
-from unroll_jax.train.data.codes import fista, lasso_codes, make_dictionary
+from unroll_jax.train.data.codes import lasso_codes, make_dictionary
 from unroll_jax.train.data.pictures import LabelledImages, PictureSet
 from unroll_jax.train.data.prepare import Source
 
@@ -39,7 +40,7 @@ def test_fista_takes_as_many_steps_as_it_is_told():
         following = (1.0 + np.sqrt(1.0 + 4.0 * weight**2)) / 2.0
         y, z, weight = after + (weight - 1.0) / following * (after - z), after, following
         if steps in (1, 4):
-            actual = fista(SIGNALS, BLOBS.dictionary, SPARSITY, steps)
+            actual = solve_lasso(SIGNALS, BLOBS.dictionary, SPARSITY, steps)[0]
             np.testing.assert_allclose(actual, z, rtol=1e-4, atol=1e-5)
 
 

@@ -18,7 +18,6 @@ from unroll_jax.train.tasks.sparse_coding import (
     SparseCodingTask,
     linear_coder,
     noisy,
-    sparse_coding_of,
 )
 
 pytestmark = pytest.mark.xdist_group("sparse-coding")
@@ -136,7 +135,7 @@ def test_steps_lower_the_loss(method):
 
 def test_the_network_and_its_dictionary_come_back_from_facts():
     task = task_of(small())
-    again = sparse_coding_of(task.config, task.model_spec())
+    again = SparseCodingTask.rebuild(task.config, task.model_spec())
     np.testing.assert_array_equal(again.spec.dictionary, BLOBS.dictionary)
     for one, other in zip(*(jax.tree.leaves(one.init(jax.random.key(0))) for one in (task, again)), strict=True):
         np.testing.assert_array_equal(one, other)

@@ -18,7 +18,7 @@ from unroll_jax.train.config.tokens import EncoderOptions, UnrolledConfig
 from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.main import fit
 from unroll_jax.train.step import TrainState, state_like
-from unroll_jax.train.tasks.text import TextTask, open_text
+from unroll_jax.train.tasks.text import TextTask
 
 __all__ = ["write_folder"]
 
@@ -122,7 +122,7 @@ def write_pairs(tmp_path: Path) -> Callable[..., dict[str, Any]]:
 @pytest.fixture(scope="session")
 def task_of(small: Callable[..., Any]) -> Callable[..., TextTask]:
     """The task of an experiment, opened once a configuration: to be changed by ``monkeypatch`` alone."""
-    return functools.cache(lambda experiment, **fields: open_text(small(experiment, **fields), lambda line: None))
+    return functools.cache(lambda experiment, **fields: TextTask.open(small(experiment, **fields), lambda line: None))
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from unroll_jax.train.evaluate import best_checkpoint
 from unroll_jax.train.exporting import export
 from unroll_jax.train.loop import train_run
 from unroll_jax.train.tasks.common import Trial
-from unroll_jax.train.tasks.text import open_text
+from unroll_jax.train.tasks.text import TextTask
 
 pytestmark = pytest.mark.slow
 
@@ -72,7 +72,7 @@ def in_order(losses):
 def test_a_loaded_model_says_of_texts_what_the_evaluation_saw(on_table, write_folder, tmp_path, name):
     experiment, model = given(name, tmp_path, write_folder)
     config = on_table(experiment, model=model)
-    task, run = open_text(config, quiet), tmp_path / "run"
+    task, run = TextTask.open(config, quiet), tmp_path / "run"
     train_run(task, run, experiment=experiment, log=quiet)
     params = best_checkpoint(task, run, experiment=experiment, log=quiet).state.evaluated
     reading = task.reading(params, "test", Trial(0.0))
@@ -93,7 +93,7 @@ def test_a_loaded_model_says_of_texts_what_the_evaluation_saw(on_table, write_fo
 def test_pairs_come_back_without_their_data(small, write_pairs, tmp_path):
     config = small("text-ut", steps=2, method="erm", **write_pairs(PAIRS))
     run, seconds = tmp_path / "run", ["that is bad", "never ends and ends"]
-    train_run(open_text(config, quiet), run, experiment="text-ut", log=quiet)
+    train_run(TextTask.open(config, quiet), run, experiment="text-ut", log=quiet)
     out = export(run, tmp_path / "model", log=quiet)
     for name in ("pairs", "kept"):
         shutil.rmtree(tmp_path / name)

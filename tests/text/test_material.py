@@ -13,7 +13,7 @@ from unroll_jax.train.data.words import WordTokenizer
 from unroll_jax.train.evaluate import best_checkpoint
 from unroll_jax.train.loading import open_run
 from unroll_jax.train.loop import train_run
-from unroll_jax.train.tasks.text import open_text
+from unroll_jax.train.tasks.text import TextTask
 from unroll_jax.train.tasks.text_data import load_inputs
 
 # "fine" comes before "dull" by number, as it is more frequent by one.
@@ -55,7 +55,7 @@ def on_table(small, write_table):
 def test_a_run_is_not_read_with_words_that_changed_places(on_table, write_table, tmp_path):
     folder = tmp_path / "run"
     config = on_table(steps=2, method="erm")
-    task = open_text(config, quiet)
+    task = TextTask.open(config, quiet)
     before = task.data
     train_run(task, folder, experiment="text-ut", log=quiet)
     (prediction,) = load(folder, log=quiet).predict(["dull"])

@@ -16,7 +16,7 @@ from unroll_jax.train.main import fit
 from unroll_jax.train.metrics import read_metrics
 from unroll_jax.train.step import init_state, validate
 from unroll_jax.train.tasks.common import area_under
-from unroll_jax.train.tasks.text import open_text
+from unroll_jax.train.tasks.text import TextTask
 
 pytestmark = [pytest.mark.xdist_group("text-runs"), pytest.mark.slow]
 
@@ -74,12 +74,12 @@ def test_a_run_with_frozen_embeddings_goes_on_as_if_it_had_not_been_interrupted(
     folder, log = str(write_folder(config={"vocab_size": 20})), []
     config = small("text-ut", model=UnrolledConfig(num_layers=2, embeddings=folder, dim=64), steps=2, validate_every=1)
     whole, again = tmp_path / "whole", tmp_path / "run"
-    task = open_text(config, log.append)
+    task = TextTask.open(config, log.append)
     train_run(task, whole, experiment="text-ut", log=log.append)
     shutil.copytree(whole, again)
     shutil.rmtree(again / "checkpoints" / "2")
     (again / "status.json").unlink()
-    train_run(open_text(config, log.append), again, experiment="text-ut", log=log.append)
+    train_run(TextTask.open(config, log.append), again, experiment="text-ut", log=log.append)
     assert "going on from the checkpoint of step 1" in log
     assert (whole / "metrics.jsonl").read_bytes() == (again / "metrics.jsonl").read_bytes()
     one, other = (jax.device_get(newest_state(folder, task)) for folder in (whole, again))

@@ -24,6 +24,7 @@ from unroll_jax.train.data.generated import photo_clips
 from unroll_jax.train.data.video import VideoSpec
 from unroll_jax.train.main import evaluate_again, fit
 from unroll_jax.train.step import jit_step, state_like
+from unroll_jax.train.tasks import video
 from unroll_jax.train.tasks.video import VideoTask
 
 RUN = runs.RUN.split()
@@ -174,7 +175,8 @@ def clips_in_memory() -> Iterator[None]:
     """Commands find `CLIPS` in place of a data set, and write no report."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("unroll_jax.train.tasks.video.load", lambda config, *, log: CLIPS)
-        patch.setattr("unroll_jax.train.tasks.video.VideoTask", traced_task)
+        patch.setattr(VideoTask, "open", lambda config, log: traced_task(config, video.load(config.data, log=log)))
+        patch.setattr(VideoTask, "rebuild", lambda config, spec: traced_task(config, None, VideoSpec.from_json(spec)))
         patch.setattr("unroll_jax.train.loop.jit_step", traced_step)
         for module in ("loop", "step", "evaluate"):
             patch.setattr(f"unroll_jax.train.{module}.state_like", traced_state)

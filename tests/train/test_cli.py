@@ -29,7 +29,7 @@ def test_the_demo_is_a_command_and_benchmarks_are_told_to_be_in_a_clone(capsys):
 
 
 UNFIT = {
-    "--train-gamma 0": "stepwise bounds nothing to lower",
+    "--train-gamma 0": "must be above 0, or --constraints.bounds cumulative, got 0",
     "--constraints.reference 0.01": "is below the loss of the noisy input",
     "--model.rank 17": "between 1 and the token width 16",
 }
@@ -64,7 +64,7 @@ def test_a_loss_that_is_not_finite_is_one_line_with_step_and_layer(capsys, monke
 
     ordinary = VideoTask.losses
     monkeypatch.setattr(VideoTask, "losses", losses)
-    monkeypatch.setattr("unroll_jax.train.tasks.video.VideoTask", VideoTask)
+    monkeypatch.delattr(VideoTask, "open")
     assert main(["run", "video-ut", *SMALL, "--out", str(tmp_path / "run")]) == 2
     lines = capsys.readouterr().err.splitlines()
     errors = [line for line in lines if line.startswith("error: ")]

@@ -19,7 +19,7 @@ from unroll_jax.train.limits import FACTORIES, limits_of, sums_of_columns
 from unroll_jax.train.loop import Callbacks
 from unroll_jax.train.metrics import read_metrics
 from unroll_jax.train.step import init_state, jit_step
-from unroll_jax.train.tasks.images import images_of
+from unroll_jax.train.tasks.images import ImageTask
 
 ARRAYS = {"x": np.full((16, 1), 2.0, np.float32)}
 BOUNDS = ConstraintConfig(layers=False, also=("norm=1",), normalise=False, tolerance=0.002)
@@ -125,7 +125,7 @@ def image_task(also):
     spec = {"shape": [4, 4, 1], "class_names": ["a", "b", "c"], "mean": [0.5], "std": [0.25]}
     network = FeedForwardConfig(convolutional=False, widths=(8,), features=None)
     constraints = dataclasses.replace(ImageFeedForwardConfig().constraints, also=also)
-    return images_of(ImageFeedForwardConfig(batch_size=6, network=network, constraints=constraints), spec)
+    return ImageTask.rebuild(ImageFeedForwardConfig(batch_size=6, network=network, constraints=constraints), spec)
 
 
 def test_classes_of_images_are_bound_one_by_one():

@@ -21,11 +21,13 @@ def test_a_row_goes_by_the_name_of_its_options(name):
     assert TASKS[name].config.task == name
 
 
-@pytest.mark.parametrize("field", PARAMETERS)
 @pytest.mark.parametrize("name", [name for name, row in TASKS.items() if row.functions])
-def test_a_row_names_functions_that_are_there(name, field):
-    function = imported(getattr(TASKS[name].functions, field))
-    assert list(inspect.signature(function).parameters) == PARAMETERS[field]
+def test_a_row_names_a_class_and_functions_that_are_there(name):
+    functions = TASKS[name].functions
+    assert functions is not None
+    for field, parameters in PARAMETERS.items():
+        assert list(inspect.signature(getattr(imported(functions.task), field)).parameters) == parameters
+    assert callable(imported(functions.prepare))
 
 
 def test_every_task_but_your_own_has_an_experiment():

@@ -13,7 +13,7 @@ from unroll_jax.train.metrics import read_metrics
 from unroll_jax.train.runs import FACTS, read_config
 from unroll_jax.train.step import state_like
 from unroll_jax.train.system.files import read_object
-from unroll_jax.train.tasks.video import video_of
+from unroll_jax.train.tasks.video import VideoTask
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("processes")]
 
@@ -21,7 +21,7 @@ STEPS, EVERY = OF_PROCESSES["steps"], OF_PROCESSES["validate-every"]
 
 
 def _last_state(folder):
-    task = video_of(read_config(folder)[1], read_object(folder / FACTS))
+    task = VideoTask.rebuild(read_config(folder)[1], read_object(folder / FACTS))
     with Checkpoints(folder / "checkpoints", read_only=True) as checkpoints:
         step, state, _ = checkpoints.newest(state_like(task))
     assert step == STEPS

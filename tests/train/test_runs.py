@@ -105,7 +105,7 @@ def test_changed_options_and_changed_data_are_refused(finished, start, changed, 
             start(changed(**options))
     before = (finished / "evaluation.json").read_bytes()
     other = Clips(seed=1)
-    monkeypatch.setattr("unroll_jax.train.tasks.video.VideoTask", VideoTask)  # not the task that was kept
+    monkeypatch.delattr(VideoTask, "open")  # not the task that was kept
     for name in ("splits", "spec"):
         monkeypatch.setattr(clips, name, getattr(other, name))  # what `load` gives from here on
     for again in (lambda: start(config), lambda: evaluated_again(finished)):

@@ -27,8 +27,8 @@ CODES = Kind("codes", "1.0.0")
 OVERCOMPLETE = 1.2  # atoms per pixel by default (Hadou et al. 2023)
 AT_ONCE = 4096  # signals that one program solves
 # Of the move of a code in a step of ISTA, relative to the code; where it is reached, codes of learned dictionaries are
-# within 1e-6 of the solution, relative and in squares. Never: an iteration that takes all of its steps.
-TOLERANCE, NEVER = 1e-7, 1e-30
+# within 1e-6 of the solution, relative and in squares.
+TOLERANCE = 1e-7
 MAX_STEPS = 5000
 # Of dictionary learning: passes over the images at most, and images of a step.
 PASSES, IMAGES_A_STEP = 10, 256
@@ -149,16 +149,6 @@ def lasso_codes(signals: np.ndarray, dictionary: np.ndarray, sparsity: float, *,
             f"residual is {residuals.max():.1e}; a larger --data.sparsity converges sooner"
         )
     return codes.astype(np.float32)
-
-
-def fista(
-    signals: np.ndarray, dictionary: np.ndarray, sparsity: float, max_steps: int, *, tol: float = NEVER
-) -> np.ndarray:
-    """The codes (samples, atoms) of signals after so many steps of FISTA from 0, with restarts where it overshoots.
-
-    Source: Beck and Teboulle (2009), with the step 1 / |D|_2^2; O'Donoghue and Candes (2015) for the restarts.
-    """
-    return solve_lasso(signals, dictionary, sparsity, max_steps, tol)[0]
 
 
 def _code_records(images: PictureSet[LabelledImages], config: CodeConfig, log: Log) -> Originals:

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import numpy as np
 
@@ -86,3 +87,14 @@ def looks_like(path: PurePosixPath) -> str | None:
     words = (word.lower() for part in path.parts for word in WORD.findall(part))
     meanings = (next((name for name in ("train", "test") if word.startswith(name)), WORDS.get(word)) for word in words)
     return next((split for split in meanings if split), None)
+
+
+def keep_examples(data: Any, config: Any) -> None:
+    """Keeps as many examples of each split as `train_examples`, `validation_examples` and `test_examples` tell."""
+    for split in SPLITS:
+        count = getattr(config, f"{split}_examples", None)
+        try:
+            if count is not None:
+                data.keep(split, count)
+        except ValueError as error:
+            raise UserError(f"{option_text(f'{split}_examples')} does not fit the data: {error}") from error

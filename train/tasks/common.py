@@ -15,13 +15,12 @@ from jaxtyping import Array, Float, UInt8
 from unroll_jax.constrained.bounded_means import BoundedMeans
 
 from ..config.constrained import ConstrainedConfig
-from ..config.errors import OptionError, UserError, option_text
+from ..config.errors import OptionError, UserError
 from ..config.run import RunConfig
-from ..data.splits import SPLITS
 from ..limits import limits_of, means_of_columns, sums_of_columns
 from ..sharding.mesh import put_beside
 from ..system.distributed import fetch
-from ..task import Params, Row, Task, Validation
+from ..task import Log, Params, Row, Task, Validation
 
 C = TypeVar("C", bound=RunConfig)
 L = TypeVar("L", bound=ConstrainedConfig)
@@ -42,9 +41,23 @@ class DataTask(Task, Generic[C]):
     divergences: Callable[[Params, Any], Array] | None = None
     """``(params, batch) -> (samples,)``, KL from the model that training starts from; None where that is not kept."""
 
+    spec_type: ClassVar[Any]
+    """Reads what `model_spec` returns, by its ``from_json``."""
+    _load: ClassVar[Callable[..., Any]]  # (config, log) -> data
+
     def __init__(self, config: C, data: Any, spec: Any = None):
         self._config, self.data = config, data
         self.spec = data.spec if spec is None else spec
+
+    @classmethod
+    def open(cls, config: C, log: Log) -> Self:
+        """Returns the task on the data of its configuration, which are prepared on first use."""
+        return cls(config, cls._load(config, log))
+
+    @classmethod
+    def rebuild(cls, config: C, spec: Row) -> Self:
+        """Returns the task that `model_spec` describes, without its data, to predict with given parameters."""
+        return cls(config, None, cls.spec_type.from_json(spec))
 
     @property
     def config(self) -> C:
@@ -177,6 +190,11 @@ class TokenTask(LayeredTask[L]):
     def __init__(self, config: L, data: Any):
         super().__init__(config, data, spec=data)
 
+    @classmethod
+    def rebuild(cls, config: L, spec: Row) -> Self:
+        """Returns the task that `model_spec` describes, without its texts."""
+        return cls(config, cls.spec_type.from_json(**spec))
+
     def data_fingerprint(self) -> Row:
         """Returns figures that change when the texts or the pretrained weights do."""
         return self.data.data_fingerprint()
@@ -223,17 +241,6 @@ def area_words(evaluation: Row) -> str:
     """Describes the area under the accuracy; "" where there is one gamma."""
     low, high = evaluation["test_gammas"][0], evaluation["test_gammas"][-1]
     return "" if evaluation["area"] is None else f"area {evaluation['area']:.3f} over gamma {low:g} to {high:g}, "
-
-
-def keep_examples(data: Any, config: Any) -> None:
-    """Keeps as many examples of each split as `train_examples`, `validation_examples` and `test_examples` tell."""
-    for split in SPLITS:
-        count = getattr(config, f"{split}_examples", None)
-        try:
-            if count is not None:
-                data.keep(split, count)
-        except ValueError as error:
-            raise UserError(f"{option_text(f'{split}_examples')} does not fit the data: {error}") from error
 
 
 def check_noise(gamma: float, seed: int) -> None:

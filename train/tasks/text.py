@@ -45,6 +45,8 @@ class TextTask(TokenTask[TextRunConfig]):
     Source: Porras-Valenzuela, Hadou, Ribeiro, Section 5 and Appendix B.3.
     """
 
+    spec_type, _load = TextInputs, staticmethod(load_inputs)
+
     def __init__(self, config: TextRunConfig, data: TextInputs):
         super().__init__(config, data)
         self.model = build_model(config, data)
@@ -200,16 +202,6 @@ class TextTask(TokenTask[TextRunConfig]):
     def _noise(self, key: jax.Array, batch: TokenBatch, variance: float | Array) -> Float[Array, "batch n dim"]:
         """Draws noise for every token of a batch, padding included."""
         return gaussian(key, (*batch.tokens.shape, self.model.dim), variance)
-
-
-def open_text(config: TextRunConfig, log: Log) -> TextTask:
-    """Returns the task on the data of its configuration."""
-    return TextTask(config, load_inputs(config, log))
-
-
-def text_of(config: TextRunConfig, spec: Row) -> TextTask:
-    """Returns the task that `TextTask.model_spec` describes, without its data."""
-    return TextTask(config, TextInputs.from_json(spec))
 
 
 def _check_inputs(texts: Sequence[str], seconds: Sequence[str] | None, *, pairs: bool) -> None:

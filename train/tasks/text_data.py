@@ -1,7 +1,7 @@
 """Inputs of text classification: batches of tokens, and the pretrained part of the model."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,13 +11,12 @@ from ..config.tokens import EncoderOptions, TextRunConfig
 from ..data import text
 from ..data.pretrained.encoders import Pretrained, load_pretrained
 from ..data.pretrained.folders import FILES, may_be_repository
-from ..data.splits import SPLITS
+from ..data.splits import SPLITS, keep_examples
 from ..data.text import TextData
 from ..data.tokens import TextSpec, TokenData, token_deviation
 from ..data.words import Tokenizer, embedding_table, glove_embeddings, learn_words
 from ..system.distributed import weights_checksum
 from ..system.files import expanded
-from .common import keep_examples
 
 Log = Callable[[str], None]
 
@@ -76,7 +75,7 @@ class TextInputs:
         }
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> "TextInputs":
+    def from_json(cls, **values: Any) -> "TextInputs":
         """Reads what `to_json` wrote: enough for a model, whose parameters are then loaded."""
         hidden, table = values["hidden"], values["table"]
         rest = ("embedding_std", "hidden", "table")

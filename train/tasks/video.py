@@ -51,7 +51,12 @@ class VideoTask(LayeredTask[VideoRunConfig]):
     Source: Porras-Valenzuela, Hadou, Ribeiro, Section 4 and Appendix B.2.
     """
 
-    score, count = "rmse", "num_sequences"
+    score, count, spec_type = "rmse", "num_sequences", VideoSpec
+
+    @staticmethod
+    def _load(config: VideoRunConfig, log: Log) -> Any:
+        require_extra("video")  # evaluation has a floor of scikit-image
+        return load(config.data, log=log)
 
     def __init__(self, config: VideoRunConfig, data: Any, spec: VideoSpec | None = None):
         super().__init__(config, data, spec)
@@ -220,17 +225,6 @@ class VideoTask(LayeredTask[VideoRunConfig]):
     def _rmse(self, losses: np.ndarray) -> float:
         """Converts 1/2 |error|^2 of a frame's patch to the root mean squared error of a pixel on the 0-255 scale."""
         return float(255.0 * np.sqrt(2.0 * np.mean(losses, dtype=np.float64) / self.spec.token_dim))
-
-
-def open_video(config: VideoRunConfig, log: Log) -> VideoTask:
-    """Returns the task on the data of its configuration."""
-    require_extra("video")  # evaluation has a floor of scikit-image
-    return VideoTask(config, load(config.data, log=log))
-
-
-def video_of(config: VideoRunConfig, spec: Row) -> VideoTask:
-    """Returns the task that `VideoTask.model_spec` describes, without its data."""
-    return VideoTask(config, None, VideoSpec.from_json(spec))
 
 
 def on_other_video(task: Task, source: VideoSource, root: str | None, log: Log) -> tuple[VideoTask, str]:

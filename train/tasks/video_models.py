@@ -123,14 +123,8 @@ class VideoReading(NamedTuple):
 
 
 def check_reference(config: VideoRunConfig, input_loss: float) -> None:
-    """Raises a `UserError` for bounds that no training can meet where layer 0 is the input."""
+    """Raises a `UserError` for a bound on the input's loss that no training can meet."""
     reference = config.constraints.reference
-    stepwise = config.constraints.bounds == "stepwise" and config.constraints.last is None
-    if config.enforces and input_loss == 0.0 and stepwise:
-        raise UserError(
-            f"{option_text('train_gamma', 0)} leaves stepwise bounds nothing to lower, as layer 0 is the clean input; "
-            f"pass {option_text('constraints.bounds', 'cumulative')}, or a gamma above 0"
-        )
     if config.enforces and reference is not None and reference < input_loss:
         raise UserError(
             f"{option_text('constraints.reference', reference)} is below the loss of the noisy input, about "

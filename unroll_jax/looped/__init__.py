@@ -2,10 +2,11 @@
 
 Example:
   >>> GRADIENTS, DISTRIBUTIONS
-  (('unrolled', 'implicit'), ('uniform', 'log_normal_poisson'))
+  (('unrolled', 'implicit', 'none'), ('uniform', 'log_normal_poisson'))
 """
 
 from unroll_jax.looped.draws import DISTRIBUTIONS, sample_far_start, sample_loops, sample_segment
+from unroll_jax.looped.exits import exit_loops, exit_threshold, state_changes
 from unroll_jax.looped.loops import GRADIENTS, Loops, last_loops, run_loops
 from unroll_jax.looped.objectives import (
     all_loops_loss,
@@ -19,6 +20,8 @@ __all__ = [
     "GRADIENTS",
     "Loops",
     "all_loops_loss",
+    "exit_loops",
+    "exit_threshold",
     "last_loops",
     "never_rise",
     "path_independence",
@@ -27,4 +30,5 @@ __all__ = [
     "sample_far_start",
     "sample_loops",
     "sample_segment",
+    "state_changes",
 ]

@@ -6,17 +6,19 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Int
 
-from unroll_jax.arguments import at_least, check, checked, one_of, require
+from unroll_jax.arguments import POSITIVE, at_least, check, checked, one_of, require
 from unroll_jax.descent import Descent, Params
 from unroll_jax.fixed_point import EquilibriumInfo, equilibrium
+from unroll_jax.looped.exits import loops_until_still
 from unroll_jax.steps import check_state, check_step
 from unroll_jax.unrolling import unroll
 
 __all__ = ["GRADIENTS", "Loops", "last_loops", "run_loops"]
 
-#: Gradients of `run_loops`: through the loops, or at the equilibrium that they approach.
-GRADIENTS = ("unrolled", "implicit")
+#: Gradients of `run_loops`: through the loops, at the equilibrium that they approach, or none, with exits.
+GRADIENTS = ("unrolled", "implicit", "none")
 
 Step = Callable[[Params, Any, Any], Any]
 
@@ -29,6 +31,7 @@ class Loops(NamedTuple):
       records: what ``record`` returned, stacked along a new leading axis: before the first loop and after each; None
         without.
       info: of `equilibrium`, if the gradient is implicit, else None.
+      taken: loops of each example, (*batch), if there is no gradient, else None.
 
     Example:
       >>> import jax.numpy as jnp
@@ -40,6 +43,7 @@ class Loops(NamedTuple):
     state: Any
     records: Any
     info: EquilibriumInfo | None = None
+    taken: Int[Array, "*batch"] | None = None
 
 
 @checked(most=at_least(1), gradient=one_of(GRADIENTS))
@@ -80,8 +84,11 @@ def run_loops(
         state.
       gradient: one of `GRADIENTS`. "implicit" returns the `equilibrium` of the block, found in at most ``loops``
         steps, and its implicit gradient; memory does not depend on the number of steps. Records are those of the first
-        state and of the equilibrium.
-      **options: of `equilibrium`, if implicit, such as ``batch_ndim`` and ``tol``.
+        state and of the equilibrium. "none" is for tests: each example stops at the first loop that changes its state
+        by less than ``threshold`` of the state's size, a number of `exit_threshold`, or after ``loops``; records are
+        those of the first and the last state. Differentiating it is an error of JAX.
+      **options: of `equilibrium`, if implicit, such as ``batch_ndim`` and ``tol``; ``threshold`` and ``batch_ndim``, 1
+        by default, if there is no gradient. Tokens stop each by itself with ``batch_ndim=2``.
 
     Returns:
       A `Loops`.
@@ -109,10 +116,18 @@ def run_loops(
     check_step(state, jax.eval_shape(lambda h: step(params, h, x), state), what="block")
     if not (isinstance(free, int) and free == 0):
         state = _without_gradient(lambda h: step(params, h, x), state, free)
-    if gradient == "implicit":
-        return _implicit(block, params, state, x, loops, record, options)
+    if gradient != "unrolled":
+        if not isinstance(loops, int):
+            raise TypeError(f"loops must be an int with gradient={gradient!r}, got {loops!r}")
+        if gradient == "implicit":
+            y, info = equilibrium(block, params, state, x, max_steps=loops, **options)
+            return Loops(y, _ends(record, state, y), info)
+        if "threshold" not in options or not set(options) <= {"threshold", "batch_ndim"}:
+            raise TypeError(f'gradient="none" takes threshold, and batch_ndim unless it is 1, got {sorted(options)}')
+        y, taken = _with_exits(lambda h: step(params, h, x), state, loops, **options)
+        return Loops(y, _ends(record, state, y), taken=taken)
     if options:
-        raise TypeError(f'{sorted(options)} are options of gradient="implicit", got gradient={gradient!r}')
+        raise TypeError(f'{sorted(options)} are options of gradient="implicit" or "none", got gradient={gradient!r}')
     if not isinstance(loops, int):
         require(most is not None, "most", "be the largest number of loops where loops is traced", most)
         return _some_loops(lambda h: step(params, h, x), state, loops, most, record, remat)
@@ -182,11 +197,11 @@ def _some_loops(
     return Loops(state, records)
 
 
-def _implicit(block: Any, params: Params, state: Any, x: Any, loops: Any, record: Any, options: Any) -> Loops:
-    if not isinstance(loops, int):
-        raise TypeError(f'loops must be an int with gradient="implicit", got {loops!r}')
-    y, info = equilibrium(block, params, state, x, max_steps=loops, **options)
-    records = None
-    if record is not None:
-        records = jax.tree.map(lambda *pair: jnp.stack(pair), record(state), record(y))
-    return Loops(y, records, info)
+@checked(threshold=POSITIVE, batch_ndim=at_least(0))
+def _with_exits(step: Callable[[Any], Any], state: Any, loops: int, *, threshold: float, batch_ndim: int = 1) -> Any:
+    return loops_until_still(step, state, most=loops, threshold=threshold, batch_ndim=batch_ndim)
+
+
+def _ends(record: Callable[[Any], Any] | None, *states: Any) -> Any:
+    """Records of the first and the last state, stacked."""
+    return None if record is None else jax.tree.map(lambda *pair: jnp.stack(pair), *map(record, states))

@@ -36,6 +36,7 @@ from unroll_jax.models.language.rotary import SCALINGS, RotaryScaling
 from unroll_jax.models.language.sampling import Sampling
 from unroll_jax.models.language.speculative import Speculated, speculate
 from unroll_jax.models.lista import LISTA
+from unroll_jax.models.looped_generation import LoopedText, generate_looped
 from unroll_jax.models.looped_network import LoopedNetwork
 from unroll_jax.models.looped_transformer import STARTS, LoopedTransformer
 from unroll_jax.models.opteq_base import WAYS
@@ -75,6 +76,7 @@ __all__ = [
     "Head",
     "KeyValueCache",
     "LoopedNetwork",
+    "LoopedText",
     "LoopedTransformer",
     "MonotoneOperatorNetwork",
     "NeuralODE",
@@ -101,6 +103,7 @@ __all__ = [
     "expected_speedup",
     "expected_tokens",
     "generate",
+    "generate_looped",
     "low_rank_changes",
     "merged_changes",
     "rms_norm",
