@@ -72,12 +72,14 @@ def main(arguments: Sequence[str]) -> int:
         with stopping_at_once(alone=not member):
             if member:
                 commands.check_together(arguments[0])
-                from .system.distributed import join, leave
+                from .system.distributed import join
 
                 join(parse(Membership, member, "unroll-jax"))
             with _options_of(arguments[0]):
                 code = COMMANDS[arguments[0]](list(arguments[1:])) or 0
             if member:
+                from .system.distributed import leave
+
                 leave()
             return code
     except Interrupted as stop:

@@ -3,7 +3,7 @@
 import functools
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -44,8 +44,7 @@ class ChatTokenizer:
         tokenizer.no_padding()
         tokenizer.no_truncation()
         self.template, self.named, self.stops, self.where = template, dict(named), tuple(stops), where
-        self._tokenizer, self._sandbox = tokenizer, _Sandbox()
-        self._rendered = None if template is None else self._sandbox.compiled(template, where)
+        self._tokenizer, self._rendered = tokenizer, None if template is None else _compiled(template, where)
         self.checksum = zlib.crc32(f"{tokenizer.to_str()}{template}".encode())
 
     @property
@@ -73,8 +72,9 @@ class ChatTokenizer:
         if self._rendered is None:
             raise UserError(f"{self.where} has no chat template; use an instruction-tuned model or plain texts")
         given = [dict(message) for message in messages]
+        environment: Any = self._rendered.environment
+        environment.left = MOST_WORK
         try:
-            self._sandbox.left = MOST_WORK
             return self._rendered.render(messages=given, add_generation_prompt=answer, **self.named)
         except Exception as error:  # a template can raise anything
             raise UserError(f"the chat template of {self.where} cannot be used ({one_line(error)})") from error
@@ -156,28 +156,16 @@ class _Sandbox(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset(["*", "**"])
     left = MOST_WORK
 
-    def __init__(self) -> None:
-        super().__init__(trim_blocks=True, lstrip_blocks=True)
-        self.filters["tojson"] = lambda value, indent=None: json.dumps(value, ensure_ascii=False, indent=indent)
-        self.filters["each"] = jinja2.pass_context(lambda _, items: self._each(items))
-        self.globals["raise_exception"] = _raise
-
-    def compiled(self, template: str, where: str) -> jinja2.Template:
-        """Compiles a template whose loops are counted."""
-        try:
-            tree = self.parse(template)
-            for loop in tree.find_all(nodes.For):
-                loop.iter = nodes.Filter(loop.iter, "each", [], [], None, None, lineno=loop.lineno)
-            return self.from_string(tree)
-        except Exception as error:  # of Jinja, or of the compilers of Python
-            raise UserError(
-                f"the chat template of {where} is not valid Jinja ({one_line(error)}); copy it again"
-            ) from error
+    def spend(self, work: int, item: Any = None) -> Any:
+        """Counts work, and returns the item that it is for."""
+        self.left -= work
+        if self.left < 0:
+            raise jinja2.TemplateError(f"it needs more than {MOST_WORK:,} iterations and calls")
+        return item
 
     def call(self, context: Any, called: Any, /, *arguments: Any, **options: Any) -> Any:
         """Counts a call, as of a macro that calls itself, as ten iterations."""
-        self._spend(10)
-        return super().call(context, called, *arguments, **options)
+        return super().call(context, self.spend(10, called), *arguments, **options)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         """Multiplies unless the result is large; there are no powers."""
@@ -186,15 +174,22 @@ class _Sandbox(ImmutableSandboxedEnvironment):
             raise jinja2.TemplateError(f"{operator} of large values")
         return super().call_binop(context, operator, left, right)
 
-    def _each(self, items: Iterable[Any]) -> Iterator[Any]:
-        for item in items:
-            self._spend()
-            yield item
 
-    def _spend(self, work: int = 1) -> None:
-        self.left -= work
-        if self.left < 0:
-            raise jinja2.TemplateError(f"it needs more than {MOST_WORK:,} iterations and calls")
+def _compiled(template: str, where: str) -> jinja2.Template:
+    """Compiles a template whose loops count their iterations."""
+    environment = _Sandbox(trim_blocks=True, lstrip_blocks=True)
+    environment.filters["tojson"] = lambda value, indent=None: json.dumps(value, ensure_ascii=False, indent=indent)
+    environment.filters["each"] = jinja2.pass_context(lambda _, items: (environment.spend(1, item) for item in items))
+    environment.globals["raise_exception"] = _raise
+    try:
+        tree = environment.parse(template)
+        for loop in tree.find_all(nodes.For):
+            loop.iter = nodes.Filter(loop.iter, "each", [], [], None, None, lineno=loop.lineno)
+        return environment.from_string(tree)
+    except Exception as error:  # of Jinja, or of the compilers of Python
+        raise UserError(
+            f"the chat template of {where} is not valid Jinja ({one_line(error)}); copy it again"
+        ) from error
 
 
 def _raise(message: str) -> None:
