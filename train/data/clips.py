@@ -64,14 +64,6 @@ def numbered(splits: Mapping[str, Sequence[tuple[str, Iterable[np.ndarray]]]]) -
     return clip_sets
 
 
-def split_sizes(count: int) -> dict[str, int]:
-    """Returns the size of each split of ``count`` ordered things: 80%, 10% and 10%, none empty."""
-    if count < len(SPLITS):
-        raise ValueError(f"{count} cannot be split in three")
-    held_out = tenth(count)
-    return {"train": count - 2 * held_out, "validation": held_out, "test": held_out}
-
-
 def split_clips(names: Sequence[PurePosixPath], *, root: Path, log: Log = print) -> dict[str, list[PurePosixPath]]:
     """Assigns clips to splits by their folders; validation defaults to the last tenth of train, all to 80/10/10.
 
@@ -126,17 +118,6 @@ def clip_folders(files: list[OriginalFile], *, root: Path, log: Log = print) -> 
     }
 
 
-def check_lengths(folders: Folders, root: Path) -> None:
-    """Checks that no clip is shorter than a sequence."""
-    for name, frames in folders.items():
-        if len(frames) < NUM_FRAMES:
-            raise root_error(
-                root,
-                f": clip '{name}' has {len(frames)} frames, fewer than the {NUM_FRAMES} of a sequence; give it more "
-                "frames or take it away",
-            )
-
-
 def clip_to_cut(names: Sequence[PurePosixPath], *, root: Path) -> tuple[PurePosixPath, int] | None:
     """Returns the clip that must be cut in time because other splits need parts of it, and their number; or None.
 
@@ -168,7 +149,7 @@ def stretches(name: PurePosixPath, count: int, *, num_splits: int, root: Path) -
 
 def read_frames(files: list[OriginalFile], root: Path) -> Iterator[np.ndarray]:
     """Reads a clip's frames, which have one size, from the first to the last."""
-    return decode_in_order(files, lambda _, picture: standard_frame(picture), root=root, what="frame")
+    return decode_in_order(files, standard_frame, root=root, what="frame")
 
 
 def video_frames(path: Path, *, where: str, log: Log, least: int = 1) -> Iterator[np.ndarray]:
@@ -225,8 +206,8 @@ def holds_masks(path: PurePosixPath) -> bool:
 def _dealt(names: list[PurePosixPath], root: Path) -> dict[str, list[PurePosixPath]]:
     if len(names) < len(SPLITS):
         raise root_error(root, f"holds {len(names)} clip(s); give at least 3, one for each of {', '.join(SPLITS)}")
-    sizes, rest = split_sizes(len(names)), iter(names)
-    return {split: [next(rest) for _ in range(sizes[split])] for split in SPLITS}
+    held_out = tenth(len(names))
+    return {"train": names[: -2 * held_out], "validation": names[-2 * held_out : -held_out], "test": names[-held_out:]}
 
 
 def _as_stated(stated: dict[str, list[PurePosixPath]], root: Path) -> dict[str, list[PurePosixPath]]:
