@@ -155,14 +155,14 @@ def read_frames(files: list[OriginalFile], root: Path) -> Iterator[np.ndarray]:
 def video_frames(path: Path, *, where: str, log: Log, least: int = 1) -> Iterator[np.ndarray]:
     """Decodes a video into grey frames, uint8 (160, 160), as far as it goes; errors name it by ``where``.
 
-    The log takes a line if that is not as far as its header claims, and if frames are damaged. Fewer frames than
-    ``least`` are an error at the end.
+    The log takes a line if that is not as far as its header claims, and if frames are damaged. Frames of two sizes are
+    an error, and fewer than ``least`` at the end.
     """
     require_extra("video")
     import av  # here: only video files need it
     import av.error
 
-    claimed, count, damaged = 0, 0, 0
+    claimed, count, damaged, first = 0, 0, 0, ""
     try:
         with av.open(str(path)) as container:
             if not container.streams.video:
@@ -170,6 +170,10 @@ def video_frames(path: Path, *, where: str, log: Log, least: int = 1) -> Iterato
             claimed = container.streams.video[0].frames
             for frame in container.decode(video=0):
                 count += 1
+                size = f"{frame.width}x{frame.height}"
+                first = first or size
+                if size != first:
+                    raise UserError(f"{where} changes from {first} to {size} at frame {count}; give frames of one size")
                 damaged += bool(frame.is_corrupt)
                 yield standard_frame(frame.to_image())
     except (av.error.FFmpegError, OSError) as error:
@@ -207,7 +211,8 @@ def _dealt(names: list[PurePosixPath], root: Path) -> dict[str, list[PurePosixPa
     if len(names) < len(SPLITS):
         raise root_error(root, f"holds {len(names)} clip(s); give at least 3, one for each of {', '.join(SPLITS)}")
     held_out = tenth(len(names))
-    return {"train": names[: -2 * held_out], "validation": names[-2 * held_out : -held_out], "test": names[-held_out:]}
+    parts = names[: -2 * held_out], names[-2 * held_out : -held_out], names[-held_out:]
+    return dict(zip(SPLITS, parts, strict=True))
 
 
 def _as_stated(stated: dict[str, list[PurePosixPath]], root: Path) -> dict[str, list[PurePosixPath]]:
