@@ -255,8 +255,7 @@ class DescentConstraints:
 
     def _weighted(self, losses: Any) -> Float[Array, ""]:
         """The losses by their fixed weights."""
-        losses = jnp.asarray(losses)  # of float64 on held-out data
-        return jnp.vdot(jnp.asarray(self._weights, losses.dtype), losses)
+        return jnp.vdot(jnp.asarray(self._weights), jnp.asarray(losses))
 
     def _minimised(self, losses: Any) -> Any:
         """The last loss, or those before it where the last is bound."""

@@ -118,17 +118,6 @@ def clip_folders(files: list[OriginalFile], *, root: Path, log: Log = print) -> 
     }
 
 
-def check_lengths(folders: Folders, root: Path) -> None:
-    """Checks that no clip is shorter than a sequence."""
-    for name, frames in folders.items():
-        if len(frames) < NUM_FRAMES:
-            raise root_error(
-                root,
-                f": clip '{name}' has {len(frames)} frames, fewer than the {NUM_FRAMES} of a sequence; give it more "
-                "frames or take it away",
-            )
-
-
 def clip_to_cut(names: Sequence[PurePosixPath], *, root: Path) -> tuple[PurePosixPath, int] | None:
     """Returns the clip that must be cut in time because other splits need parts of it, and their number; or None.
 
@@ -160,7 +149,7 @@ def stretches(name: PurePosixPath, count: int, *, num_splits: int, root: Path) -
 
 def read_frames(files: list[OriginalFile], root: Path) -> Iterator[np.ndarray]:
     """Reads a clip's frames, which have one size, from the first to the last."""
-    return decode_in_order(files, lambda _, picture: standard_frame(picture), root=root, what="frame")
+    return decode_in_order(files, standard_frame, root=root, what="frame")
 
 
 def video_frames(path: Path, *, where: str, log: Log, least: int = 1) -> Iterator[np.ndarray]:

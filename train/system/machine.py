@@ -127,7 +127,7 @@ def environment() -> dict[str, str]:
     device = jax.devices()[0]
     return {
         "python": platform.python_version(),
-        **{name: _version(name) for name in PACKAGES},
+        **{name: metadata.version(name) for name in PACKAGES},
         "platform": f"{platform.system()} {platform.machine()}",
         "cpu": f"{_cpu_name()}, {os.cpu_count()} logical cores",
         "accelerator": "none" if device.platform == "cpu" else f"{len(jax.devices())} x {device.device_kind}",
@@ -208,13 +208,6 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "not installed"
 
 
 def _cpu_name() -> str:
