@@ -1,6 +1,7 @@
 """Do loops cost memory, or time to compile? Gradients of a looped transformer of 4, 16 and 64 loops."""
 
 import time
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -58,11 +59,12 @@ def _compiled(way: str, loops: int) -> tuple[float, float]:
     tokens = jax.ShapeDtypeStruct((BATCH, TOKENS), jnp.int32)
     variables = jax.eval_shape(lambda tokens: model.init(jax.random.key(0), tokens, loops=1), tokens)
 
-    def loss(variables: object, tokens: jax.Array) -> jax.Array:
+    def loss(variables: Any, tokens: jax.Array) -> jax.Array:
         def record(logits: jax.Array, _: jax.Array) -> jax.Array:
             return optax.softmax_cross_entropy_with_integer_labels(logits[:, :-1], tokens[:, 1:]).mean()
 
-        return model.apply(variables, tokens, loops=loops, record=record, **options).records[-1]
+        result: Any = model.apply(variables, tokens, loops=loops, record=record, **options)
+        return result.records[-1]
 
     jax.clear_caches()
     began = time.perf_counter()

@@ -20,7 +20,7 @@ class Frames(NamedTuple):
 
     spec: VideoSpec = VideoSpec(pixel_std=0.25)
 
-    def num_sequences(self, split: str) -> int:
+    def num_examples(self, split: str) -> int:
         """More than any batch: nothing that is measured depends on it."""
         del split
         return 1 << 20

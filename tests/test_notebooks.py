@@ -44,6 +44,16 @@ def test_every_cell_was_executed_in_order_and_some_show_pictures(notebook):
     assert not [output for output in outputs if output["output_type"] == "error" or output.get("name") == "stderr"]
 
 
+def test_it_opens_with_the_picture_of_its_result(notebook):
+    """The picture, pixel for pixel that of the cell with the tag "result"."""
+    opening = json.loads(notebook.read_text(encoding="utf-8"))["cells"][0]["source"]
+    assert opening[0].startswith("# ")
+    target = re.fullmatch(r"!\[[^]]+\]\((.+)\)\n", opening[2])[1]
+    (cell,) = (cell for cell in code_cells(notebook) if "result" in cell["metadata"].get("tags", []))
+    (picture,) = (o["data"]["image/png"] for o in cell["outputs"] if "image/png" in o.get("data", {}))
+    assert (notebook.parent / target).read_bytes() == base64.b64decode(picture)
+
+
 def test_it_is_small(notebook):
     assert notebook.stat().st_size <= LARGEST
 

@@ -13,7 +13,7 @@ from safetensors.numpy import save
 
 from .cli import parse
 from .config.commands import ExportArguments
-from .config.errors import StorageError, UserError
+from .config.errors import UserError
 from .config.fields import to_json
 from .config.run import FREE
 from .evaluate import best_checkpoint
@@ -21,7 +21,7 @@ from .loading import by_config, open_run, options_of
 from .metrics import read_metrics
 from .registry import TASKS
 from .runs import read_config
-from .system.files import PARTIAL, check_out, read_object, require_writable, without_folders, write_all
+from .system.files import PARTIAL, check_out, read_object, require_writable, without_folders, write_all, writing
 from .system.machine import environment
 from .task import Row, Task
 from .weights import CARD, CONFIG, FORMAT, MODEL, named_arrays
@@ -130,10 +130,8 @@ def _claim(out: Path) -> None:
 def _write(out: Path, content: bytes, described: Row, card: str) -> None:
     """Writes each file in one move, config.json last: a kill between two leaves an unreadable folder."""
     text = json.dumps(described, indent=2, allow_nan=False) + "\n"
-    try:
+    with writing(f"--out {out}", "pass another folder"):
         write_all(out, {MODEL: content, CARD: card.encode(), CONFIG: text.encode()})
-    except OSError as error:
-        raise StorageError(f"cannot write to --out {out} ({error.strerror}); pass another folder") from error
 
 
 def model_card(description: Row) -> str:

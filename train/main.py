@@ -2,19 +2,19 @@
 
 import dataclasses
 import functools
-import importlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from .cli import HELP, configured, given, parse, unknown
-from .config import data as sources
 from .config.commands import EvaluateArguments, LaunchArguments, PrepareArguments, ReportArguments
+from .config.data import MODULES
 from .config.errors import UserError, kind_of
-from .config.fields import check_fields, check_used
+from .config.fields import check_fields, check_used, hints_of
 from .config.run import RunConfig
 from .experiments import EXPERIMENTS
+from .registry import open_task, prepare_data
 from .system.files import check_out, require_writable
 from .system.machine import keep_programs
 
@@ -27,14 +27,6 @@ TOGETHER = ("run", "plan", "evaluate")  # the commands that many processes run a
 MEMBERSHIP = ("--coordinator", "--processes", "--process", "--cluster")
 MOST_PROCESSES = 256  # on one machine: each takes some 300 MB
 SPLIT = "a source of images with a class each, of texts or instructions"
-# By the names of sources: the class of their options, and the module that prepares them.
-PREPARED: tuple[tuple[Any, type[Any], str], ...] = (
-    (sources.TextSource, sources.TextConfig, "text"),
-    (sources.ImageSource, sources.ImageConfig, "images"),
-    (sources.SceneSource, sources.SceneConfig, "images"),
-    (sources.InstructionSource, sources.InstructionConfig, "instructions"),
-    (sources.VideoSource, sources.DataConfig, "video"),
-)
 Log = Callable[[str], None]
 
 
@@ -194,13 +186,13 @@ def prepare(arguments: list[str]) -> None:
     """`unroll-jax prepare SOURCE --from PATH`: data ahead of their first use."""
     parsed = parse(PrepareArguments, arguments, "unroll-jax prepare")
     check_fields(parsed)
-    ((config, module),) = ((kind, module) for names, kind, module in PREPARED if parsed.source in get_args(names))
+    config = next(kind for kind in MODULES if parsed.source in get_args(hints_of(kind)["source"]))
     fields = {field.name for field in dataclasses.fields(config)}
     check_used(parsed, (("validation_share", SPLIT, "validation_share" in fields),))
     columns = ("text_column", "label_column", "second_column")
     check_used(parsed, ((name, "the source table", parsed.source == "table") for name in columns))
     values = {name: value for name, value in dataclasses.asdict(parsed).items() if name in fields}
-    importlib.import_module(f".data.{module}", __package__).prepare(config(**values), log=print)
+    prepare_data(config(**values), print)
 
 
 def show(arguments: list[str]) -> None:
@@ -236,8 +228,6 @@ def _target(what: Any) -> tuple[str, Any, RunConfig]:
 
 def _variants(what: "RunConfig | Task", config: RunConfig, log: Log) -> "Iterator[tuple[str, Task]]":
     """The task of every variant by its subfolder; they share their data, which are opened once."""
-    from .registry import open_task
-
     opened = isinstance(what, RunConfig)
     variants = (dataclasses.replace(config, out=None) if opened else config).variants()
     task = open_task(variants[0][1], log) if opened else what

@@ -82,23 +82,15 @@ def _muon(config: PrimalConfig | OptimizerConfig, rates: optax.Schedule) -> opta
 
 def dual_rule(dual: DualConfig) -> optax.GradientTransformation:
     """Returns the optimiser that raises the multipliers: one by name, or from a factory of the user."""
-    if ":" in dual.optimizer:
-        made = _made_by(dual.optimizer, dual.learning_rate, "--dual.optimizer")
-        if isinstance(made, optax.GradientTransformation):
-            return made
-        raise UserError(
-            f"--dual.optimizer {dual.optimizer} made {made!r}, which is not an optax gradient transformation"
-        )
-    options: dict[str, dict[str, Any]] = {
-        "pi": {"proportional_gain": dual.proportional_gain, "cap": dual.cap},
-    }
-    return constrained.dual_optimizer(dual.optimizer, dual.learning_rate, **options.get(dual.optimizer, {}))
-
-
-def _made_by(path: str, argument: Any, option: str) -> Any:
-    """Returns the result of the factory MODULE:FACTORY on an argument; ``option`` names the option of its path."""
-    module, _, name = path.partition(":")
+    module, of_the_user, factory = dual.optimizer.partition(":")
+    if not of_the_user:
+        options = {"proportional_gain": dual.proportional_gain, "cap": dual.cap} if dual.optimizer == "pi" else {}
+        return constrained.dual_optimizer(dual.optimizer, dual.learning_rate, **options)
+    option = f"--dual.optimizer {dual.optimizer}"
     try:
-        return getattr(importlib.import_module(module), name)(argument)
+        made = getattr(importlib.import_module(module), factory)(dual.learning_rate)
     except Exception as error:  # a factory of the user may raise anything
-        raise UserError(f"{option} {path}: cannot make it ({error!r}); pass MODULE:FACTORY") from error
+        raise UserError(f"{option}: cannot make it ({error!r}); pass MODULE:FACTORY") from error
+    if not isinstance(made, optax.GradientTransformation):
+        raise UserError(f"{option} made {made!r}, which is not an optax gradient transformation")
+    return made

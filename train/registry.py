@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .config.constrained import OwnConfig
+from .config.data import MODULES, SourceConfig
 from .config.errors import UserError
 from .config.images import (
     ImageFeedForwardConfig,
@@ -24,17 +25,15 @@ FROM_PYTHON = "from Python: fit(task, out=FOLDER), load(FOLDER, task=task) or ex
 
 
 class Functions(NamedTuple):
-    """The class and the functions of a task, as MODULE:NAME within train/.
+    """A task in code.
 
     Attributes:
-      task: The `DataTask`.
+      task: The `DataTask`, as MODULE:NAME within train/.
       predict: Python that predicts with a ``model``, for model cards.
-      prepare: ``(config.data, log=log)``, what opening the task does for the data that are not prepared yet.
     """
 
     task: str
     predict: str
-    prepare: str
 
 
 class Registered(NamedTuple):
@@ -47,32 +46,27 @@ class Registered(NamedTuple):
 _VIDEO = Functions(
     task="tasks.video:VideoTask",
     predict='frames = model.predict("clip.mp4")  # or a picture, or uint8 arrays: (frames, 160, 160) without noise',
-    prepare="data.video:prepare",
 )
 _TEXT = Functions(
     task="tasks.text:TextTask",
     predict='(prediction,) = model.predict(["a text"])  # of pairs, with seconds=["another"]\n'
     "prediction.label, prediction.probabilities[-1]  # by layer, the last one here\n"
     "# or `unroll-jax predict FOLDER --text TEXT`",
-    prepare="data.text:prepare",
 )
 _IMAGES = Functions(
     task="tasks.images:ImageTask",
     predict='prediction = model.predict("picture.png")  # or uint8 arrays, one or a list\n'
     "prediction.label, prediction.probabilities",
-    prepare="data.images:prepare",
 )
 _SPARSE_CODING = Functions(
     task="tasks.sparse_coding:SparseCodingTask",
     predict='coded = model.predict("picture.png")  # or uint8 arrays, one or a list\ncoded.code, coded.image',
-    prepare="data.codes:prepare",
 )
 _LANGUAGE = Functions(
     task="tasks.language:LanguageTask",
     predict='(answer,) = model.predict(["a prompt"], answers=["an answer"])\n'
     "answer.log_probabilities, answer.losses  # of the answer's tokens; of every layer that is read\n"
     "# to generate answers, `unroll-jax generate FOLDER --prompts FILE`",
-    prepare="data.instructions:prepare",
 )
 _SCENES = _IMAGES._replace(
     task="tasks.images:SceneTask",
@@ -126,9 +120,9 @@ def open_task(config: RunConfig, log: Callable[[str], None]) -> Any:
     return imported(functions_of(config).task).open(config, log)
 
 
-def prepare_data(config: RunConfig, log: Callable[[str], None]) -> None:
+def prepare_data(data: SourceConfig, log: Callable[[str], None]) -> None:
     """Prepares the data of a configuration, unless that is done: on no device, and without the task."""
-    imported(functions_of(config).prepare)(vars(config)["data"], log=log)
+    imported(f"data.{MODULES[type(data)]}:prepare")(data, log=log)
 
 
 def rebuild(config: RunConfig, spec: dict[str, Any]) -> Any:

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from .config.errors import StorageError, UserError, on_command_line
+from .config.errors import UserError, on_command_line
 from .config.fields import differences, from_json, to_json, without_retired
 from .config.run import FREE, PLACE, RunConfig
 from .metrics import require_installed
@@ -153,18 +153,13 @@ def check_parent(config: RunConfig, folder: Path) -> None:
         raise UserError(f"--out {folder} is a run, and this trains {inside} in folders inside; pass another --out")
 
 
-def begin(folder: Path, name: str, description: Row, *, what: str) -> bool:
-    """Writes the file that makes a folder a run or a sweep; returns False if it exists already."""
-    path = folder / name
-    try:
-        if path.exists():
-            return False
-        folder.mkdir(parents=True, exist_ok=True)
-        _require_empty(folder, name, what)
-        write_json(path, description)
-    except OSError as error:
-        raise StorageError(f"cannot write to --out {folder} ({error.strerror}); pass another folder") from error
-    return True
+def begin(folder: Path, name: str, description: Row, *, what: str) -> None:
+    """Writes the file that makes a folder a run or a sweep, unless it exists."""
+    with writing(f"--out {folder}", "pass another folder"):
+        if not (folder / name).exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            _require_empty(folder, name, what)
+            write_json(folder / name, description)
 
 
 def clear(folder: Path) -> None:

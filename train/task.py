@@ -176,32 +176,26 @@ class Task(Protocol):
 
     def load_pretrained(self, params: Params, pretrained: Any) -> Params:
         """Returns the parameters of `init` with pretrained ones in their place."""
-        del pretrained
         return params
 
     def trained(self, params: Params) -> Any:
         """Returns for each parameter whether it is trained; None where all are."""
-        del params
         return None
 
     def sample_noise(self, batch: Batch, key: jax.Array) -> Batch:
         """Returns the batch with all random parts of a step: noise, augmentation."""
-        del key
         return batch
 
     def counts(self, batch: Batch) -> Float[Array, "samples"] | None:
         """Returns how many losses each sample's loss sums, for means over these; None for means over samples."""
-        del batch
         return None
 
     def probe(self, rows: int) -> Any:
         """Returns zeros whose gradient carries figures of ``rows`` samples out of the backward pass; None for none."""
-        del rows
         return None
 
     def summarise(self, figures: Mapping[str, Array], counts: Array | None, probed: Any) -> Mapping[str, Array]:
         """Returns figures of a step, from those of its samples and from the gradient in the probe."""
-        del counts, probed
         return {name: jax.numpy.mean(rows) for name, rows in figures.items()}
 
     def describe(self, figures: Mapping[str, Any]) -> tuple[Row, dict[str, str]]:

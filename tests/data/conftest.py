@@ -29,16 +29,18 @@ def write_frames(
     return root
 
 
-def write_video(path: Path, num_frames: int, *, codec: str = "ffv1", options: dict[str, str] | None = None) -> Path:
+def write_video(
+    path: Path, num_frames: int, *, codec: str = "ffv1", side: int = 160, options: dict[str, str] | None = None
+) -> Path:
     """Writes a video, lossless unless its codec is not, whose n-th frame is of grey level 2n."""
     av = pytest.importorskip("av", reason="av, which reads videos, is not installed")
     pixels = "gray" if codec in ("ffv1", "png") else "yuv420p"
     path.parent.mkdir(parents=True, exist_ok=True)
     with av.open(str(path), "w", options=options or {}) as container:
         stream: Any = container.add_stream(codec, rate=25)
-        stream.width, stream.height, stream.pix_fmt = 160, 160, pixels
+        stream.width, stream.height, stream.pix_fmt = side, side, pixels
         for number in range(num_frames):
-            frame = av.VideoFrame.from_ndarray(np.full((160, 160), 2 * number, np.uint8), format="gray")
+            frame = av.VideoFrame.from_ndarray(np.full((side, side), 2 * number, np.uint8), format="gray")
             container.mux(stream.encode(frame.reformat(format=pixels)))
         container.mux(stream.encode())
     return path

@@ -52,6 +52,19 @@ def cut_archive(place):
     return spoil
 
 
+def of_no_frames(path):
+    av = pytest.importorskip("av", reason="av, which reads videos, is not installed")
+    with av.open(str(path), "w") as container:
+        container.add_stream("mpeg4", rate=25, width=160, height=160, pix_fmt="yuv420p")
+        container.start_encoding()
+
+
+def of_two_sizes(path):
+    parts = [write_video(path.with_suffix(".ts"), 25, codec="mpeg2video", side=side).read_bytes() for side in (160, 80)]
+    path.with_suffix(".ts").unlink()
+    path.write_bytes(b"".join(parts))
+
+
 def with_video(write):
     """Clips of videos, the last of which is spoilt."""
 
@@ -79,6 +92,8 @@ BAD_CLIPS = {
     "an archive cut in a header": (cut_archive(100), "nor a whole tar or zip archive"),
     "a short video": (with_video(lambda path: write_video(path, 19)), "'d.avi' has 19 frames, fewer than the 20"),
     "an empty video": (with_video(lambda path: path.write_bytes(b"")), "'d.avi' cannot be read as a video"),
+    "a video without frames": (with_video(of_no_frames), "'d.avi' has 0 frames, fewer than the 20"),
+    "a video of two sizes": (with_video(of_two_sizes), "'d.avi' changes from 160x160 to 80x80 at frame 2"),
     "too few clips": (lambda root: write_frames(root / "few", {"a": 20, "b": 20}), "holds 2 clip(s); give at least 3"),
     "no test": (lambda root: write_frames(root / "few", {"Train/1": 20, "Train/2": 20}), "0 Test"),
     "too few frames": (lambda root: write_frames(root / "few", {"a": 59}), "give 60"),

@@ -174,7 +174,8 @@ def test_a_batch_depends_on_seed_and_number_alone_and_changed_originals_are_prep
     first, second = ([batch.texts for batch in several] for several in batches)
     assert first == second
     lines: list[str] = []
-    assert load("sst2", sst2, lines.append).batch("train", batch_size=2, seed=5, step=3).texts == first[3]
+    fourth = next(load("sst2", sst2, lines.append).batches("train", batch_size=2, seed=5, start_step=3))
+    assert fourth.texts == first[3]
     assert lines == []
     assert sorted(first[0] + first[1]) == sorted(sentence for sentence, _ in SENTENCES["train"])
     write(sst2 / "glue/SST-2/dev.tsv", [("other", 0)], ("sentence", "label"))

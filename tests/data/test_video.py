@@ -1,4 +1,5 @@
 import itertools
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -24,7 +25,7 @@ def frames(write_clips, tmp_path) -> DataConfig:
 
 def test_records_are_the_patch_sequences_of_the_clips_in_order(frames):
     data = load(frames)
-    assert [data.num_sequences(split) for split in SPLITS] == [300, 100, 100]
+    assert [data.num_examples(split) for split in SPLITS] == [300, 100, 100]
     with open_footage(Path(str(frames.root)), print) as splits:
         clips = list(splits["train"].clips)
         expected = [patch_sequences(window) for clip in clips for window in windows(clip.frames)]
@@ -44,7 +45,7 @@ def test_a_batch_is_what_the_iterator_yields_at_its_step(photos, start_step):
     iterator = photos.batches("train", batch_size=64, seed=7, start_step=start_step)
     for step, batch in enumerate(itertools.islice(iterator, 4), start=start_step):
         assert (batch.shape, batch.dtype) == ((64, 20, 256), np.uint8)
-        np.testing.assert_array_equal(batch, photos.batch("train", batch_size=64, seed=7, step=step))
+        np.testing.assert_array_equal(batch, next(photos.batches("train", batch_size=64, seed=7, start_step=step)))
 
 
 def test_data_are_prepared_once_and_say_so(frames):
@@ -124,7 +125,7 @@ from unroll_jax.train.data.video import load, prepare
 root, shared, own = sys.argv[1:]
 data = load(DataConfig("video", root, shared), log=lambda line: None)
 next(data.batches("train", batch_size=4, seed=0))
-print(data.num_sequences("train"), sorted({"tensorflow", "torch"} & set(sys.modules)), flush=True)
+print(data.num_examples("train"), sorted({"tensorflow", "torch"} & set(sys.modules)), flush=True)
 def log(line):
     print(line, flush=True)
     if "validation" in line:
@@ -163,7 +164,7 @@ def test_a_killed_preparation_is_done_again(processes):
     assert code == -9, errors
     assert "validation" in lines[-1]
     assert list(Path(str(config.prepared)).rglob("incomplete*"))
-    assert load(config).num_sequences("train") == 300
+    assert load(config).num_examples("train") == 300
     assert not list(Path(str(config.prepared)).rglob("incomplete*"))
 
 
@@ -171,7 +172,7 @@ def test_two_processes_may_prepare_at_once(processes):
     for process in processes:
         assert process.lines[:1], process.errors
         assert process.lines[0].startswith("300 ")
-    assert load(processes[0].shared).num_sequences("train") == 300
+    assert load(processes[0].shared).num_examples("train") == 300
 
 
 def test_reading_and_preparing_never_import_tensorflow_nor_other_frameworks(processes):
@@ -181,9 +182,10 @@ def test_reading_and_preparing_never_import_tensorflow_nor_other_frameworks(proc
 
 @pytest.mark.data
 def test_ucsd_clips_are_read_as_they_are(real_data, tmp_path):
-    data = load(DataConfig("video", str(real_data / "ucsd_ped2/UCSDped2_160x160.tar"), str(tmp_path)))
-    assert [data.num_sequences(split) for split in SPLITS] == [11000, 1400, 6800]
-    assert [len(set(data.clips(split))) for split in SPLITS] == [14, 2, 8]
+    config, lines = DataConfig("video", str(real_data / "ucsd_ped2/UCSDped2_160x160.tar"), str(tmp_path)), []
+    data = load(config, log=lines.append)
+    assert [data.num_examples(split) for split in SPLITS] == [11000, 1400, 6800]
+    assert re.findall(r"clips: (\d+)", "".join(lines)) == ["14", "2", "8"]
     assert data.pixel_std == pytest.approx(0.178, abs=0.001)
 
 
@@ -192,5 +194,5 @@ def test_a_video_file_becomes_sequences(real_data, tmp_path):
     lines: list[str] = []
     data = load(DataConfig("video", str(real_data / "clips/pedestrians.avi"), str(tmp_path)), log=lines.append)
     assert lines[1] == "  pedestrians.avi: using the 341 frames that decode, of 682 in the header"
-    assert [data.num_sequences(split) for split in SPLITS] == [1300, 200, 200]
+    assert [data.num_examples(split) for split in SPLITS] == [1300, 200, 200]
     assert isinstance(data, VideoData)

@@ -13,6 +13,7 @@ from unroll_jax.models import (
     DecoderConfig,
     acceptance,
     choose_draft,
+    exit_adapter,
     expected_speedup,
     expected_tokens,
     generate,
@@ -23,6 +24,13 @@ from unroll_jax.models import (
 from unroll_jax.models.language.sampling import row_keys
 
 NOISE, KEY = 0.3, jax.random.key(4)
+WORDS = [1, 2, 3, 5, 8, 13, 21, 22, 23, 29]  # of 30
+
+
+def random_adapter(seed, words=None):
+    draw, new = np.random.default_rng(seed), exit_adapter(jax.random.key(0), SMALL, hidden_dim=10, words=words)
+    drawn = jax.tree.map(lambda leaf: np.float32(0.6 * draw.normal(size=leaf.shape)), new.weights)
+    return new._replace(weights=drawn)
 
 
 @pytest.mark.slow
@@ -104,3 +112,44 @@ def test_a_decoder_of_one_layer_and_answers_of_one_token_have_no_draft():
         choose_draft(DecoderConfig(30, 8, 1, 2, 1, 12), {}, PROMPTS)
     with pytest.raises(ValueError, match="answers of two tokens or more to measure on, got max_tokens=1"):
         choose_draft(SMALL, small_params(), PROMPTS, max_tokens=1)
+
+
+@pytest.mark.slow
+def test_an_exit_with_an_adapter_is_played_through_as_it_drafts():
+    params, count = small_params(2), 12
+    adapter = random_adapter(2, WORDS)
+    answers = np.asarray(generate(SMALL, params, PROMPTS, max_tokens=count).tokens)
+    texts = [[*prompt, *answer[:-1]] for prompt, answer in zip(PROMPTS, answers.tolist(), strict=True)]
+    starts = [len(prompt) for prompt in PROMPTS]
+    plain = acceptance(SMALL, params, texts, starts=starts)
+    measured = acceptance(SMALL, params, texts, starts=starts, adapters={2: adapter})
+    draft = {"exit_layer": 2, "draft_length": 2}
+    speculated = speculate(SMALL, params, PROMPTS, max_tokens=count, adapter=adapter, **draft)
+    assert tokens_a_call(measured, **draft) == pytest.approx(3 * (count - 1) / int(speculated.calls.sum()))
+    assert measured.rates[2] != plain.rates[2]
+    np.testing.assert_array_equal(np.delete(measured.matches, 2, axis=0), np.delete(plain.matches, 2, axis=0))
+
+
+def test_an_adapter_costs_its_share_of_a_layer_and_its_words_their_share_of_the_head():
+    adapter, costs = random_adapter(0, WORDS), Costs(layer=2.0, head=3.0, further=0.25)
+    layer = 2 * (8 * 8 + 8 * 4) + 3 * 8 * 12 + 2 * 8  # query and output, key and value, gate, up and down, norms
+    share = (2 * (8 * 8 + 8 * 4) + 3 * 8 * 10 + 3 * 8) / layer  # of 10 in place of 12, and a norm more
+    draft, verification = 3 * (1 + share) * 2.0 + 2 * (10 / 30) * 3.0, 1.5 * (3 * 2.0 + 3.0)
+    expected = 1.8 * (4 * 2.0 + 3.0) / (draft + verification)
+    assert expected_speedup(SMALL, 1, 2, 1.8, costs, adapter=adapter) == pytest.approx(expected)
+
+
+@pytest.mark.slow
+def test_the_choice_leaves_an_exit_whose_adapter_is_wrong():
+    """The last three layers add nothing: the plain exit of the first is always right, and its adapter is not."""
+    params = small_params()
+    still = params | {"layers": jax.tree.map(lambda leaf: leaf.at[1:].set(0.0), params["layers"])}
+    options = {"max_tokens": 13, "draft_lengths": (2,), "costs": Costs(layer=1.0, head=0.01)}
+    plain = choose_draft(SMALL, still, PROMPTS, **options)
+    other = choose_draft(SMALL, still, PROMPTS, adapters={1: random_adapter(0)}, **options)
+    assert [(one.exit_layer, one.rate) for one in (plain, other)] == [(1, 1.0), (2, 1.0)]
+
+
+def test_an_adapter_belongs_to_an_exit_layer():
+    with pytest.raises(ValueError, match=r"adapters must be in \[1, num_layers=4\), got 4"):
+        choose_draft(SMALL, {}, PROMPTS, adapters={4: random_adapter(0)})

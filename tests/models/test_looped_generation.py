@@ -61,7 +61,7 @@ def generated(params, threshold, stop=NONE):
     return generate_looped(MODEL, params, PROMPTS, stops=[stop], **options)
 
 
-@pytest.mark.parametrize("threshold", [0.8, 1e-12])
+@pytest.mark.parametrize("threshold", [0.8, pytest.param(1e-12, marks=pytest.mark.slow)])
 def test_answers_are_those_of_whole_texts(threshold, x64):
     params = drawn()
     result = generated(params, threshold)
@@ -74,6 +74,7 @@ def test_answers_are_those_of_whole_texts(threshold, x64):
     assert used == {MOST} if threshold < 0.1 else len(used) > 2
 
 
+@pytest.mark.slow
 def test_without_exits_answers_are_those_of_the_model(x64):
     params = drawn()
     tokens = generated(params, 1e-12).tokens[0]
@@ -82,6 +83,7 @@ def test_without_exits_answers_are_those_of_the_model(x64):
     assert jnp.argmax(logits, -1)[2:-1].tolist() == tokens.tolist()
 
 
+@pytest.mark.slow
 def test_an_answer_ends_with_its_stop(x64):
     params = drawn()
     free = generated(params, 0.8)

@@ -12,7 +12,7 @@ from tests.models import decoder_reference
 from tests.models.drawing import float64
 from tests.models.generating import PROMPTS, SMALL, small_params
 from unroll_jax.models import DecoderConfig, generate, speculate
-from unroll_jax.models.language.speculative import verdict
+from unroll_jax.models.language.verification import verdict
 
 COUNT = 8
 

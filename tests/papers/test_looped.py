@@ -87,8 +87,8 @@ def test_puzzles_have_one_solution_by_an_integer_program(size, clues):
     low = np.eye(size + 1)[board][..., 1:].ravel()  # clues are given
     other = optimize.LinearConstraint(chosen[None], -np.inf, size * size - 1)  # any grid but the solution
     rules = [optimize.LinearConstraint(once, 1.0, 1.0), other]
-    found = optimize.milp(np.zeros(size**3), integrality=1, bounds=optimize.Bounds(low, 1.0), constraints=rules)
-    assert found.status == 2, "infeasible"
+    result = optimize.milp(np.zeros(size**3), integrality=1, bounds=optimize.Bounds(low, 1.0), constraints=rules)
+    assert result.status == 2, "infeasible"
 
 
 def test_solutions_are_counted_up_to_the_most():

@@ -22,7 +22,7 @@ def jnp_batch(batch):
 
 
 def first_batch(task, **options):
-    return jnp_batch(task.data.tokens.batch("train", **{"batch_size": 8, "seed": 0, "step": 0, **options}))
+    return jnp_batch(next(task.data.tokens.batches("train", **{"batch_size": 8, "seed": 0, **options})))
 
 
 def cross_entropies(logits, labels):
@@ -55,7 +55,7 @@ def test_losses_of_samples_are_cross_entropies_of_the_perturbed_texts(built, exp
 @pytest.mark.slow
 def test_longer_padding_leaves_losses_and_gradients_as_they_are(built, experiment):
     task, params = built(experiment, train_gamma=0.0, max_length=32)
-    batches = (first_batch(task, step=step) for step in range(6))
+    batches = (first_batch(task, start_step=step) for step in range(6))
     batch = min(batches, key=lambda batch: batch.tokens.shape[1])
     more = lambda part, fill: np.pad(part, ((0, 0), (0, 32 - part.shape[1])), constant_values=fill)  # noqa: E731
     longer = jnp_batch((more(batch.tokens, 5), more(batch.mask, False), more(batch.token_types, 1), batch.labels))
@@ -101,7 +101,7 @@ def test_given_embeddings_stay_as_they_are_where_they_are_frozen(built, task_of,
     table, state, step = task.data.table, init_state(task), jit_step(task)
     before = jax.tree.map(np.array, state.params)
     for number in range(2):  # the first has a rate of almost nothing
-        state, _ = step(state, first_batch(task, step=number))
+        state, _ = step(state, first_batch(task, start_step=number))
 
     def at_place(params):
         for name in ("params", *place):

@@ -69,7 +69,7 @@ class Clips:
         self.splits = {split: _sequences(generator, count) for split, count in SIZES.items()}
         self.spec = VideoSpec(float(np.std(self.splits["train"] / 255.0)), num_tokens=4, token_dim=16, frame_side=4)
 
-    def num_sequences(self, split: str) -> int:
+    def num_examples(self, split: str) -> int:
         return len(self.splits[split])
 
     def batches(

@@ -159,7 +159,7 @@ def _memory(compiled):
 
 @pytest.mark.slow
 def test_parts_take_less_memory(changed, clips, monkeypatch):
-    monkeypatch.setattr(clips, "num_sequences", lambda split: 512)
+    monkeypatch.setattr(clips, "num_examples", lambda split: 512)
     batch, memory = np.zeros((512, 4, 16), np.uint8), {}
     for bind, parts in (("mean", 1), ("mean", 8), ("tail", 8)):
         config = changed(**{"constraints.bind": bind, "batch_size": 512, "accumulate": parts, "model.num_layers": 8})

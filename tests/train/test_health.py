@@ -69,7 +69,7 @@ class Batches:
         frames, pixels = batches[0].shape[1:]
         self.batches, self.spec = batches, VideoSpec(1.0, frames, pixels)
 
-    def num_sequences(self, split):
+    def num_examples(self, split):
         return 1000
 
     def examples(self, split, *, batch_size):

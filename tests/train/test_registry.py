@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from unroll_jax.train.config.constrained import OwnConfig
+from unroll_jax.train.config.data import MODULES
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.registry import TASKS, functions_of, imported
@@ -22,12 +23,16 @@ def test_a_row_goes_by_the_name_of_its_options(name):
 
 
 @pytest.mark.parametrize("name", [name for name, row in TASKS.items() if row.functions])
-def test_a_row_names_a_class_and_functions_that_are_there(name):
+def test_a_row_names_a_class_that_is_there(name):
     functions = TASKS[name].functions
     assert functions is not None
     for field, parameters in PARAMETERS.items():
         assert list(inspect.signature(getattr(imported(functions.task), field)).parameters) == parameters
-    assert callable(imported(functions.prepare))
+
+
+@pytest.mark.parametrize("module", sorted(set(MODULES.values())))
+def test_every_kind_of_data_can_be_prepared(module):
+    assert list(inspect.signature(imported(f"data.{module}:prepare")).parameters) == ["config", "log"]
 
 
 def test_every_task_but_your_own_has_an_experiment():

@@ -44,7 +44,7 @@ class Windows:
         self.splits = {split: cut(windows) for split, windows in self.frames.items()}
         self.spec = VideoSpec(float(np.std(self.splits["train"] / 255.0)), FRAMES, PATCH**2, SIDE)
 
-    def num_sequences(self, split):
+    def num_examples(self, split):
         return len(self.splits[split])
 
     def read(self, split, numbers):

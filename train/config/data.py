@@ -96,3 +96,14 @@ class InstructionConfig(SourceConfig):
     roles and contents, the last of the assistant; "prompt", "answer"; or "instruction", perhaps "input", "output"."""
     validation_share: Fraction = 0.1
     """Share held out for validation, and as much for test; chores, and a folder with such files, keep their own."""
+
+
+# By the class of their options: the modules of `train.data` that prepare data.
+MODULES: dict[type[SourceConfig], str] = {
+    DataConfig: "video",
+    ImageConfig: "images",
+    CodeConfig: "codes",
+    SceneConfig: "images",
+    TextConfig: "text",
+    InstructionConfig: "instructions",
+}

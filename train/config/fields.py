@@ -78,7 +78,8 @@ def check_fields(config: "DataclassInstance", prefix: str = "") -> None:
     for name, hint in hints_of(type(config)).items():
         value = getattr(config, name)
         if not _fits(value, hint):
-            raise OptionError(prefix + name, _allowed(hint, value), _shown(value))
+            given = repr(value) if isinstance(value, str) else value
+            raise OptionError(prefix + name, _allowed(hint, value), given)
         if not _is_sane(value):
             raise OptionError(prefix + name, f"finite, and 0 or of a size from {SMALLEST:g} to {LARGEST:g}", value)
         if _is_part(value):
@@ -267,7 +268,3 @@ def _range(kind: Any, bounds: Sequence[Any]) -> str:
         return "positive and finite" if isinstance(low, Gt) else f"finite and at least {least}"
     ends = "[" if isinstance(low, Ge) else "(", "]" if isinstance(bounds[1], Le) else ")"
     return f"in {ends[0]}{least}, {most[0]}{ends[1]}"
-
-
-def _shown(value: Any) -> Any:
-    return repr(value) if isinstance(value, str) else value

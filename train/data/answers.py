@@ -152,7 +152,8 @@ class PackedData:
     """Splits of packed rows, held in memory; all batches of one size have one shape."""
 
     def __init__(self, splits: Mapping[str, Sequence[Tokens]], *, length: int, packing: bool) -> None:
-        rows = {split: pack(list(map(_length, texts)), length if packing else 0) for split, texts in splits.items()}
+        lengths = {split: [len(text.tokens) for text in texts] for split, texts in splits.items()}
+        rows = {split: pack(each, length if packing else 0) for split, each in lengths.items()}
         self.kept = max(kept_positions(texts, rows[split]) for split, texts in splits.items())
         self._splits = {split: arrays(texts, rows[split], length, self.kept) for split, texts in splits.items()}
         self.texts = {split: len(texts) for split, texts in splits.items()}
@@ -169,7 +170,7 @@ class PackedData:
         self, split: str, *, batch_size: int, seed: int, start_step: int = 0, rows: np.ndarray | None = None
     ) -> Iterator[PackedBatch]:
         """Iterates over shuffled rows without end, from any step on; batch ``step`` depends on (seed, step) alone."""
-        check_batches(batch_size, seed, start_step=start_step)
+        check_batches(batch_size, seed, start_step)
         read, count = self._reader(split), self.num_rows(split)
         return read_ahead(shuffled(count, read, batch_size=batch_size, seed=seed, rows=rows), start_step)
 
@@ -206,7 +207,7 @@ def pack(lengths: Sequence[int], capacity: int) -> list[list[int]]:
 
 def kept_positions(texts: Sequence[Tokens], rows: Sequence[Sequence[int]]) -> int:
     """Positions that count in the row that has the most of them, and a few more: a multiple of `MULTIPLE`."""
-    most = max(sum(_length(texts[number]) - texts[number].first for number in row) for row in rows)
+    most = max(sum(len(texts[number].tokens) - texts[number].first for number in row) for row in rows)
     return -(-most // MULTIPLE) * MULTIPLE
 
 
@@ -239,7 +240,3 @@ def filled(batch: PackedBatch, size: int) -> PackedBatch:
     added = {name: np.zeros((missing, *part.shape[1:]), part.dtype) for name, part in values.items()}
     added["owners"] -= 1
     return PackedBatch(*(np.concatenate([values[name], added[name]]) for name in PackedBatch._fields))
-
-
-def _length(text: Tokens) -> int:
-    return len(text.tokens)

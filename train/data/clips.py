@@ -64,14 +64,6 @@ def numbered(splits: Mapping[str, Sequence[tuple[str, Iterable[np.ndarray]]]]) -
     return clip_sets
 
 
-def split_sizes(count: int) -> dict[str, int]:
-    """Returns the size of each split of ``count`` ordered things: 80%, 10% and 10%, none empty."""
-    if count < len(SPLITS):
-        raise ValueError(f"{count} cannot be split in three")
-    held_out = tenth(count)
-    return {"train": count - 2 * held_out, "validation": held_out, "test": held_out}
-
-
 def split_clips(names: Sequence[PurePosixPath], *, root: Path, log: Log = print) -> dict[str, list[PurePosixPath]]:
     """Assigns clips to splits by their folders; validation defaults to the last tenth of train, all to 80/10/10.
 
@@ -126,17 +118,6 @@ def clip_folders(files: list[OriginalFile], *, root: Path, log: Log = print) -> 
     }
 
 
-def check_lengths(folders: Folders, root: Path) -> None:
-    """Checks that no clip is shorter than a sequence."""
-    for name, frames in folders.items():
-        if len(frames) < NUM_FRAMES:
-            raise root_error(
-                root,
-                f": clip '{name}' has {len(frames)} frames, fewer than the {NUM_FRAMES} of a sequence; give it more "
-                "frames or take it away",
-            )
-
-
 def clip_to_cut(names: Sequence[PurePosixPath], *, root: Path) -> tuple[PurePosixPath, int] | None:
     """Returns the clip that must be cut in time because other splits need parts of it, and their number; or None.
 
@@ -168,20 +149,20 @@ def stretches(name: PurePosixPath, count: int, *, num_splits: int, root: Path) -
 
 def read_frames(files: list[OriginalFile], root: Path) -> Iterator[np.ndarray]:
     """Reads a clip's frames, which have one size, from the first to the last."""
-    return decode_in_order(files, lambda _, picture: standard_frame(picture), root=root, what="frame")
+    return decode_in_order(files, standard_frame, root=root, what="frame")
 
 
 def video_frames(path: Path, *, where: str, log: Log, least: int = 1) -> Iterator[np.ndarray]:
     """Decodes a video into grey frames, uint8 (160, 160), as far as it goes; errors name it by ``where``.
 
-    The log takes a line if that is not as far as its header claims, and if frames are damaged. Fewer frames than
-    ``least`` are an error at the end.
+    The log takes a line if that is not as far as its header claims, and if frames are damaged. Frames of two sizes are
+    an error, and fewer than ``least`` at the end.
     """
     require_extra("video")
     import av  # here: only video files need it
     import av.error
 
-    claimed, count, damaged = 0, 0, 0
+    claimed, count, damaged, first = 0, 0, 0, ""
     try:
         with av.open(str(path)) as container:
             if not container.streams.video:
@@ -189,6 +170,10 @@ def video_frames(path: Path, *, where: str, log: Log, least: int = 1) -> Iterato
             claimed = container.streams.video[0].frames
             for frame in container.decode(video=0):
                 count += 1
+                size = f"{frame.width}x{frame.height}"
+                first = first or size
+                if size != first:
+                    raise UserError(f"{where} changes from {first} to {size} at frame {count}; give frames of one size")
                 damaged += bool(frame.is_corrupt)
                 yield standard_frame(frame.to_image())
     except (av.error.FFmpegError, OSError) as error:
@@ -225,8 +210,9 @@ def holds_masks(path: PurePosixPath) -> bool:
 def _dealt(names: list[PurePosixPath], root: Path) -> dict[str, list[PurePosixPath]]:
     if len(names) < len(SPLITS):
         raise root_error(root, f"holds {len(names)} clip(s); give at least 3, one for each of {', '.join(SPLITS)}")
-    sizes, rest = split_sizes(len(names)), iter(names)
-    return {split: [next(rest) for _ in range(sizes[split])] for split in SPLITS}
+    held_out = tenth(len(names))
+    parts = names[: -2 * held_out], names[-2 * held_out : -held_out], names[-held_out:]
+    return dict(zip(SPLITS, parts, strict=True))
 
 
 def _as_stated(stated: dict[str, list[PurePosixPath]], root: Path) -> dict[str, list[PurePosixPath]]:

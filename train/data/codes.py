@@ -66,11 +66,8 @@ class CodeData(Dataset[CodeBatch]):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        height, width, channels = self.facts["shape"]
-        self.shape: tuple[int, int, int] = (height, width, channels)
-        self.dictionary = from_text(self.facts["dictionary"], width=height * width)
-        self.pixel_std: float = self.facts["pixel_std"]
-        self.spec = CodeSpec(self.shape, self.dictionary, self.pixel_std)
+        self.spec = CodeSpec.from_json({name: self.facts[name] for name in CodeSpec._fields})
+        self.shape, self.dictionary, self.pixel_std = self.spec
         self.square_norms: dict[str, float] = self.facts["square_norms"]
 
     def whole(self, split: str) -> CodeBatch:

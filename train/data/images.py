@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import itertools
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -111,7 +110,7 @@ def open_image_folder(root: Path, log: Log) -> Iterator[PictureSet[LabelledImage
         splits = _splits(files, root, log)
         class_names = _class_names(splits, root, log)
         first = splits["train"][class_names[0]][0]
-        height, width, channels = next(decode_in_order([first], _levels, root=root, what="image")).shape
+        height, width, channels = next(decode_in_order([first], levels, root=root, what="image")).shape
         read = functools.partial(_read, shape=(shape := (height, width, channels)), root=root)
         yield PictureSet(class_names, shape, {name: _labelled(splits[name], class_names, read) for name in splits})
 
@@ -160,16 +159,12 @@ def _labelled(classes: Filed, names: tuple[str, ...], read: functools.partial[It
 def _read(files: list[OriginalFile], *, shape: tuple[int, int, int], root: Path) -> Iterator[np.ndarray]:
     """Reads images of one size; grey ones are broadcast to the channels of the first."""
 
-    def convert(file: OriginalFile, picture: Image.Image) -> np.ndarray:
-        if (image := _levels(file, picture)).shape[2] > shape[2]:
+    def convert(picture: Image.Image) -> np.ndarray:
+        if (image := levels(picture)).shape[2] > shape[2]:
             raise ValueError("it is in colour, others are grey; make all of them grey, or all coloured")
         return np.broadcast_to(image, shape)
 
     return decode_in_order(files, convert, root=root, what="image", size=(shape[1], shape[0]))
-
-
-def _levels(_: OriginalFile, picture: Image.Image) -> np.ndarray:
-    return levels(picture)
 
 
 @contextlib.contextmanager
@@ -274,25 +269,22 @@ def _scenes_of(scene_files: Mapping[tuple[str, str], OriginalFile], folder: str,
 def _read_scenes(
     scenes: Sequence[SceneFiles], size: tuple[int, int], root: Path
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    maps = {scene.labels for scene in scenes}
-
-    def convert(file: OriginalFile, picture: Image.Image) -> np.ndarray:
-        if file not in maps:
-            return _colours(file, picture)
-        if picture.mode not in ("L", "P"):  # whose numbers are read as stored: no palette is looked up
-            raise ValueError(f"it must hold one number of 8 bits a pixel, but its mode is {picture.mode}")
-        if (largest := (numbers := np.asarray(picture)).max()) > UNLABELLED:
-            raise ValueError(f"it has the label {largest}; labels are 0 to {UNLABELLED - 1}, unlabelled {UNLABELLED}")
-        return np.where(numbers == UNLABELLED, np.uint8(NOT_COUNTED), numbers)
-
-    in_turn = itertools.chain.from_iterable(scenes)
-    arrays = decode_in_order(in_turn, convert, root=root, what="image", size=(size[1], size[0]))
-    yield from zip(arrays, arrays, strict=True)
+    decoded = functools.partial(decode_in_order, root=root, what="image", size=(size[1], size[0]))
+    images, maps = zip(*scenes, strict=True)
+    return zip(decoded(images, _colours), decoded(maps, _classes), strict=True)
 
 
-def _colours(_: OriginalFile, picture: Image.Image) -> np.ndarray:
+def _colours(picture: Image.Image) -> np.ndarray:
     image = levels(picture)
     return np.broadcast_to(image, (*image.shape[:2], 3))
+
+
+def _classes(picture: Image.Image) -> np.ndarray:
+    if picture.mode not in ("L", "P"):  # whose numbers are read as stored: no palette is looked up
+        raise ValueError(f"it must hold one number of 8 bits a pixel, but its mode is {picture.mode}")
+    if (largest := (numbers := np.asarray(picture)).max()) > UNLABELLED:
+        raise ValueError(f"it has the label {largest}; labels are 0 to {UNLABELLED - 1}, unlabelled {UNLABELLED}")
+    return np.where(numbers == UNLABELLED, np.uint8(NOT_COUNTED), numbers)
 
 
 IMAGES: dict[str, Source[PictureSet[LabelledImages]]] = {

@@ -101,10 +101,8 @@ class PictureData(Dataset[PictureBatch]):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        height, width, channels = self.facts["shape"]
-        mean, std = (np.array(self.facts[name], np.float32) for name in ("mean", "std"))
-        std = np.maximum(std, np.float32(1 / 255))
-        self.spec = ImageSpec((height, width, channels), tuple(self.facts["class_names"]), mean, std)
+        spec = ImageSpec.from_json({name: self.facts[name] for name in ImageSpec._fields})
+        self.spec = spec._replace(std=np.maximum(spec.std, np.float32(1 / 255)))
         self.shape, self.class_names, self.mean, self.std = self.spec
 
     def _read(self, records: Records, numbers: list[int]) -> PictureBatch:
@@ -144,7 +142,7 @@ def is_image(path: PurePosixPath, suffixes: Collection[str] = IMAGE_SUFFIXES) ->
 
 def decode_in_order(
     files: Iterable[OriginalFile],
-    convert: Callable[[OriginalFile, Image.Image], T],
+    convert: Callable[[Image.Image], T],
     *,
     root: Path,
     what: str,
@@ -161,7 +159,7 @@ def decode_in_order(
                 if picture.size != size:
                     wrong, right = (f"{width}x{height}" for width, height in (picture.size, size))
                     raise ValueError(f"it is {wrong}, others are {right}; bring all to one size")
-                converted = convert(file, picture)
+                converted = convert(picture)
         except IMAGE_ERRORS as error:
             reason = "not an image of a known kind" if isinstance(error, UnidentifiedImageError) else error
             raise root_error(

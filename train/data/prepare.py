@@ -15,8 +15,8 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.core.constants import INCOMPLETE_PREFIX
 
 from ..config.data import CodeConfig, DataConfig, ImageConfig, InstructionConfig, SceneConfig, TextConfig
-from ..config.errors import StorageError, UserError, option_text
-from ..system.files import disk_error, expanded, require_writable
+from ..config.errors import UserError, option_text
+from ..system.files import expanded, require_writable, writing
 from .files import Log, root_error
 from .splits import SPLITS
 
@@ -199,14 +199,9 @@ def _write(builder: Builder) -> None:
     """
     folder = Path(builder.data_dir).parent
     tfds.disable_progress_bar()
-    try:
+    with writing(f"the folder of prepared data {folder}", _elsewhere()):
         folder.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(folder / ".lock"):  # the system takes it back from a process that dies
             for leftover in folder.glob(f"{INCOMPLETE_PREFIX}*"):  # of killed preparations: none is under way
                 shutil.rmtree(leftover)
             builder.download_and_prepare(file_format="array_record")
-    except Exception as error:  # array_record quotes the system in a RuntimeError
-        words = error.strerror if isinstance(error, OSError) else disk_error(error)
-        if words is None:
-            raise
-        raise StorageError(f"cannot write prepared data to {folder} ({words}); {_elsewhere()}") from error

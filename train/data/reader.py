@@ -84,15 +84,14 @@ def read_ahead(batches: Batches[T], start: int = 0) -> Iterator[T]:
     return iter(batches[start:].to_iter_dataset(options))
 
 
-def check_batches(batch_size: int, seed: int = 0, **steps: int) -> None:
-    """Checks the size, the seed and the steps of batches; steps are named by the caller's argument."""
+def check_batches(batch_size: int, seed: int = 0, start_step: int = 0) -> None:
+    """Checks the size, the seed and the first step of batches."""
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     if not 0 <= seed < 2**32:
         raise ValueError(f"seed must be in [0, 2**32), got {seed}")
-    for name, step in steps.items():
-        if step < 0:
-            raise ValueError(f"{name} must be at least 0, got {step}")
+    if start_step < 0:
+        raise ValueError(f"start_step must be at least 0, got {start_step}")
 
 
 class Dataset(abc.ABC, Generic[T]):
@@ -126,13 +125,9 @@ class Dataset(abc.ABC, Generic[T]):
 
         Batch ``step`` depends on (seed, step) alone. Every epoch shows each example once, in a new order.
         """
-        check_batches(batch_size, seed, start_step=start_step)
-        return read_ahead(self._shuffled(split, batch_size, seed, rows), start_step)
-
-    def batch(self, split: str, *, batch_size: int, seed: int, step: int) -> T:
-        """Returns the batch that `batches` yields at a step."""
-        check_batches(batch_size, seed, step=step)
-        return cast(T, self._shuffled(split, batch_size, seed)[step])
+        check_batches(batch_size, seed, start_step)
+        read, count = self._reader(split), self.num_examples(split)
+        return read_ahead(shuffled(count, read, batch_size=batch_size, seed=seed, rows=rows), start_step)
 
     def examples(self, split: str, *, batch_size: int) -> Iterator[T]:
         """Iterates over a whole split once, in order; the last batch may be short."""
@@ -141,9 +136,6 @@ class Dataset(abc.ABC, Generic[T]):
     def read(self, split: str, numbers: Sequence[int] | np.ndarray) -> T:
         """Reads the examples of these numbers as one batch."""
         return self._reader(split)(np.asarray(numbers, np.int64))
-
-    def _shuffled(self, split: str, batch_size: int, seed: int, rows: np.ndarray | None = None) -> Batches[T]:
-        return shuffled(self.num_examples(split), self._reader(split), batch_size=batch_size, seed=seed, rows=rows)
 
     def _reader(self, split: str) -> Read[T]:
         records, kept = self._split(split), self._kept.get(split)

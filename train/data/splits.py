@@ -33,9 +33,7 @@ def hold_out(labels: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
     Returns:
       The numbers of examples that stay and of those held out, ascending; functions of labels and share only.
     """
-    from sklearn.model_selection import (
-        train_test_split,  # imported here: it takes a second, and only preparing needs it
-    )
+    from sklearn.model_selection import train_test_split  # takes a second, and is needed only to prepare
 
     counts = np.unique_counts(labels).counts
     num_held_out = round(share * len(labels))

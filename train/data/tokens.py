@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from unroll_jax.models import EncoderConfig
 from ..config.errors import UserError
 from .files import Log
 from .pretrained.encoders import EncoderTokenizer
-from .reader import Batches, by_step, check_batches, read_ahead
+from .reader import by_step, check_batches, read_ahead
 from .text import TextData
 from .words import SPECIAL, Encoded, Tokenizer, WordTokenizer
 
@@ -94,13 +94,9 @@ class TokenData:
         equal length, which come in random order. It shows each example once, but for a rest that is smaller than a
         batch; with fewer examples than a batch has, every batch shows each as often as others, or once more.
         """
-        check_batches(batch_size, seed, start_step=start_step)
-        return read_ahead(self._by_step(split, batch_size, seed), start_step)
-
-    def batch(self, split: str, *, batch_size: int, seed: int, step: int) -> TokenBatch:
-        """Returns the batch that `batches` yields at a step."""
-        check_batches(batch_size, seed, step=step)
-        return cast(TokenBatch, self._by_step(split, batch_size, seed)[step])
+        check_batches(batch_size, seed, start_step)
+        epoch_of, length = self._shuffled(split, batch_size, seed), self.steps_an_epoch(split, batch_size=batch_size)
+        return read_ahead(by_step(lambda step: self._read(split, epoch_of(step // length)[step % length])), start_step)
 
     def examples(self, split: str, *, batch_size: int) -> Iterator[TokenBatch]:
         """Iterates over a whole split once, short texts first, the same way every time; the last batch may be short."""
@@ -111,10 +107,6 @@ class TokenData:
         """Returns the numbers of the examples, as the split has them, in each batch of `examples`."""
         check_batches(batch_size)
         return group(self._lengths(split), np.arange(self.num_examples(split)), batch_size)
-
-    def _by_step(self, split: str, batch_size: int, seed: int) -> Batches[TokenBatch]:
-        epoch_of, length = self._shuffled(split, batch_size, seed), self.steps_an_epoch(split, batch_size=batch_size)
-        return by_step(lambda step: self._read(split, epoch_of(step // length)[step % length]))
 
     def _epochs(self, split: str, batch_size: int, seed: int) -> Callable[[int], list[np.ndarray]]:
         lengths = self._lengths(split)

@@ -22,7 +22,6 @@ from .clips import (
     ClipSet,
     Folders,
     Splits,
-    check_lengths,
     clip_folders,
     clip_to_cut,
     holds_masks,
@@ -85,15 +84,6 @@ class VideoData(Dataset[np.ndarray]):
         super().__init__(folder)
         self.pixel_std: float = self.facts["pixel_std"]
         self.spec = VideoSpec(self.pixel_std)
-
-    def num_sequences(self, split: str) -> int:
-        """Returns the number of sequences of a split."""
-        return self.num_examples(split)
-
-    def clips(self, split: str) -> np.ndarray:
-        """Returns the clip that each sequence of a split comes from, int (num_sequences,); no splits share a clip."""
-        records = self._split(split)
-        return np.array([clip for (clip,) in records.read(range(len(records)), "clip")])
 
     def _read(self, records: Records, numbers: list[int]) -> np.ndarray:
         pixels = b"".join(sequence for (sequence,) in records.read(numbers, "sequence"))
@@ -193,7 +183,13 @@ def _clips(files: Sequence[OriginalFile], root: Path, log: Log) -> tuple[Folders
     """Returns folders of frames and videos that are clips, not masks."""
     images = [file for file in files if is_image(file.path)]
     folders = clip_folders(images, root=root, log=log) if images else {}
-    check_lengths(folders, root)
+    for name, frames in folders.items():
+        if len(frames) < NUM_FRAMES:
+            raise root_error(
+                root,
+                f": clip '{name}' has {len(frames)} frames, fewer than the {NUM_FRAMES} of a sequence; give it more "
+                "frames or take it away",
+            )
     videos = {file.path: file for file in files if file not in images}
     passed_over = [name for name in videos if holds_masks(name) or any(above in folders for above in name.parents)]
     if passed_over:

@@ -11,8 +11,7 @@ import jinja2
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ..config.errors import StorageError
-from ..system.files import write_all
+from ..system.files import write_all, writing
 from ..system.terminal import Table
 
 # 9 inches shown at 900 px: one point of type is 1.4 px.
@@ -92,10 +91,8 @@ def write_files(out: Path, report: Report) -> None:
     page = environment.from_string(TEMPLATE).render(report=report, encoded=encoded)
     summary = json.dumps(report.summary, indent=2, allow_nan=False) + "\n"
     files = {f"{name}.png": content for name, content in drawn.items()}
-    try:
+    with writing(f"the folder of the report {out}", "choose another"):
         write_all(out, files | {"index.html": page.encode(), "summary.json": summary.encode()})
-    except OSError as error:
-        raise StorageError(f"cannot write the report to {out} ({error.strerror}); choose another folder") from None
 
 
 def tidy(axes: Axes, title: str) -> None:

@@ -76,7 +76,7 @@ def run_cells(sweep: Sweep, cells: Sequence[Cell], *, jobs: int, tested: bool = 
         print(f"[{len(messages)} of {len(cells)}] {cell.name}: {message or 'finished'}")
 
     if jobs > 1 and len(cells) > 1:
-        prepare_data(cells[0].config, print)  # once, ahead of the processes that read them
+        prepare_data(vars(cells[0].config)["data"], print)  # once, ahead of the processes that read them
         _run_children(sweep, cells, min(jobs, len(cells)), tested, ended)
     else:
         for cell in cells:

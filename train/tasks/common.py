@@ -46,7 +46,7 @@ class DataTask(Task, Generic[C]):
     _load: ClassVar[Callable[..., Any]]  # (config, log) -> data
 
     def __init__(self, config: C, data: Any, spec: Any = None):
-        self._config, self.data = config, data
+        self._config, self.data, self.samples = config, data, data
         self.spec = data.spec if spec is None else spec
 
     @classmethod
@@ -98,7 +98,7 @@ class DataTask(Task, Generic[C]):
     def batches(self, start_step: int, rows: np.ndarray | None) -> Iterator[Any]:
         """Yields samples of the train split."""
         size, seed = self.config.batch_size, self.config.seed
-        return self.data.batches("train", batch_size=size, seed=seed, start_step=start_step, rows=rows)
+        return self.samples.batches("train", batch_size=size, seed=seed, start_step=start_step, rows=rows)
 
 
 class Trial(NamedTuple):
@@ -134,7 +134,6 @@ class LayeredTask(DataTask[L]):
 
     def further_figures(self, params: Params, readings: Mapping[Trial, Any]) -> Row:
         """Returns figures of an evaluation beyond the scores of its trials, whose ``readings`` are given."""
-        del params, readings
         return {}
 
     @property
@@ -160,7 +159,6 @@ class LayeredTask(DataTask[L]):
 
     def evaluate(self, params: Params, folder: Path) -> tuple[Row, np.ndarray]:
         """Returns the scores of all trials on the test split, further figures, and losses at the noises of training."""
-        del folder
         config, trials = self.config, self.trials()
         readings = self.readings(params, "test", trials)
         losses = readings[self.training_trial].losses
@@ -212,7 +210,6 @@ class TokenTask(LayeredTask[L]):
 
     def validate(self, params: Params, multipliers: np.ndarray | None) -> Validation:
         """Validates at the noise of training."""
-        del multipliers
         return self.validated(self.reading(params, "validation", self.training_trial))
 
     def validated(self, reading: Any) -> Validation:

@@ -154,7 +154,6 @@ class ImageTask(DataTask[SupervisedConfig]):
 
     def validate(self, params: Params, multipliers: np.ndarray | None) -> Validation:
         """Returns scores; the one of ``best_by`` selects the best checkpoint."""
-        del multipliers
         reading = self.split_scores(params, "validation")
         solve = dict(zip(reading.solve, json_numbers(reading.solve.values()), strict=True))
         row = {"loss": reading.loss, **reading.scores._asdict(), **solve}
@@ -166,7 +165,6 @@ class ImageTask(DataTask[SupervisedConfig]):
 
     def evaluate(self, params: Params, folder: Path) -> tuple[Row, np.ndarray]:
         """Returns scores on the test split, and its loss."""
-        del folder
         reading = self.split_scores(params, "test")
         figures = {
             "seed": self.config.seed,
@@ -274,10 +272,8 @@ class SceneTask(ImageTask):
 
     def predictions(self, params: Params) -> Predictions:
         """Returns predictions of scenes of the test split, evenly spread."""
-        wanted = set(np.linspace(0, self.data.num_examples("test") - 1, SHOWN).astype(int).tolist())
-        batches = enumerate(self.data.examples("test", batch_size=1))
-        chosen = [batch for place, batch in batches if place in wanted]
-        shown, labels = (np.concatenate(parts) for parts in zip(*chosen, strict=True))
+        numbers = np.linspace(0, self.data.num_examples("test") - 1, SHOWN).astype(int)
+        shown, labels = self.data.read("test", np.unique(numbers))
         logits = self._see(gathered(params), shown)
         return Predictions(shown, labels, np.argmax(logits, axis=-1).astype(np.uint8))
 

@@ -111,12 +111,10 @@ class OwnTask(LayeredTask[OwnConfig]):
 
     def losses(self, params: Params, batch: Batch, probe: Any) -> tuple[SampleLosses, Mapping[str, Any]]:
         """Returns the losses of every sample at every layer."""
-        del probe
         return self._trained(params, batch), {}
 
     def reading(self, params: Params, split: str, trial: Trial) -> Reading:
         """Returns the losses of every sample of a split at every layer; such a task has no noise."""
-        del trial
         return Reading(np.concatenate([self._read(params, batch) for batch, _ in self.held(split)]))
 
     def score_of(self, reading: Reading, split: str) -> float:
@@ -125,7 +123,6 @@ class OwnTask(LayeredTask[OwnConfig]):
 
     def validate(self, params: Params, multipliers: np.ndarray | None) -> Validation:
         """Returns the losses of the validation split."""
-        del multipliers
         return Validation(self.reading(params, "validation", self.training_trial).losses, {})
 
     def data_fingerprint(self) -> Row:

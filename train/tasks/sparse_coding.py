@@ -93,7 +93,6 @@ class SparseCodingTask(LayeredTask[SparseCodingConfig]):
 
     def losses(self, params: Params, batch: Drawn, probe: Any) -> tuple[SampleLosses, Mapping[str, Array]]:
         """Returns the losses of every image at every layer."""
-        del probe
         noise = self.config.layer_noise
         perturb = layer_noise(jax.random.wrap_key_data(batch.keys), noise) if noise > 0.0 else None
         return self._losses(params, batch, perturb), {}
@@ -124,7 +123,6 @@ class SparseCodingTask(LayeredTask[SparseCodingConfig]):
 
     def validate(self, params: Params, multipliers: np.ndarray | None) -> Validation:
         """Validates at the noises of training; a relative error of 1 or more is a collapse."""
-        del multipliers
         reading = self.reading(params, "validation", self.training_trial)
         error = self.score_of(reading, "validation")
         words = f"the model has collapsed (relative error {error:.2f}; of codes of zeros, 1)"

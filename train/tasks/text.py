@@ -102,7 +102,6 @@ class TextTask(TokenTask[TextRunConfig]):
 
     def losses(self, params: Params, batch: Perturbed, probe: Any) -> tuple[SampleLosses, Mapping[str, Array]]:
         """Cross entropies of every text at every layer."""
-        del probe
         texts, noise = jax.tree.map(keep_rows, batch)
         return self.outputs(params, texts, noise, lambda logits: cross_entropy(logits, texts.labels)).T, {}
 

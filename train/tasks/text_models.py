@@ -148,11 +148,8 @@ def _unrolled(settings: UnrolledConfig, max_length: int, loop: dict[str, Any], i
         params = module.init(key, jnp.zeros((1, 1), jnp.int32))
         if table is None:
             return params
-
-        def with_table(path: Any, leaf: jax.Array) -> jax.Array:
-            return jnp.asarray(table) if _is_word_table(path) else leaf
-
-        return jax.tree.map_with_path(with_table, params)
+        words = jnp.asarray(table)
+        return jax.tree.map_with_path(lambda path, leaf: words if _is_word_table(path) else leaf, params)
 
     trained = _all_but_words if settings.frozen and table is not None else None
     return TextModel(module, settings.num_layers, dim, init, trained)

@@ -83,11 +83,6 @@ class VideoTask(LayeredTask[VideoRunConfig]):
         """Returns parameters of the model."""
         return self.model.init(key)
 
-    def batches(self, start_step: int, rows: np.ndarray | None) -> Iterator[Any]:
-        """Yields samples of the train split."""
-        size, seed = self.config.batch_size, self.config.seed
-        return self.samples.batches("train", batch_size=size, seed=seed, start_step=start_step, rows=rows)
-
     def held(self, split: str) -> Iterator[tuple[Any, jax.Array]]:
         """Yields samples of a split, each batch with the key of its noise."""
         return keyed_batches(self.samples, split)
@@ -103,7 +98,6 @@ class VideoTask(LayeredTask[VideoRunConfig]):
 
     def losses(self, params: Params, batch: Noisy, probe: Any) -> tuple[SampleLosses, Mapping[str, Array]]:
         """Returns the losses of every sample at every layer."""
-        del probe
 
         # Samples are averaged after the layers: over many devices, in one reduction rather than one a layer.
         def record(y: Clips) -> Float[Array, "batch"]:
@@ -164,7 +158,7 @@ class VideoTask(LayeredTask[VideoRunConfig]):
 
     def data_fingerprint(self) -> Row:
         """Returns the deviation of pixels, and sizes of the splits."""
-        sequences = {split: self.data.num_sequences(split) for split in SPLITS}
+        sequences = {split: self.data.num_examples(split) for split in SPLITS}
         return {"pixel_std": self.spec.pixel_std, "sequences": sequences, "weights_checksum": None}  # of earlier runs
 
     def predict(self, params: Params, inputs: Any, *, gamma: float = 0.0, seed: int = 0) -> np.ndarray:

@@ -220,11 +220,11 @@ def floors(data: Any, train_gamma: float, gammas: tuple[float, ...]) -> Row:
     """
     layer = fit_linear(data.examples("train", batch_size=BATCH_SIZE), train_gamma * data.spec.pixel_std)
     patches, side = data.spec.frame_side // math.isqrt(data.spec.token_dim), math.isqrt(data.spec.token_dim)
-    chosen = some_squares(data.num_sequences("test"), patches)
+    chosen = some_squares(data.num_examples("test"), patches)
     rmse = {gamma: _rmse(data, layer, chosen, side, gamma * data.spec.pixel_std) for gamma in gammas}
     return {
         "floors": {name: {str(gamma): both[name] for gamma, both in rmse.items()} for name in (LINEAR, CLASSICAL)},
-        "floor_shares": {LINEAR: 1.0, CLASSICAL: chosen.size / data.num_sequences("test")},
+        "floor_shares": {LINEAR: 1.0, CLASSICAL: chosen.size / data.num_examples("test")},
     }
 
 

@@ -34,7 +34,7 @@ class Sequences:
 
     def count(self, split: str) -> int:
         """Returns the number of samples of a split."""
-        return self.data.num_sequences(split)
+        return self.data.num_examples(split)
 
     def batches(self, split: str, *, batch_size: int, seed: int, start_step: int, rows: Any) -> Iterator[Batch]:
         """Yields shuffled batches without end, see `train.data.reader.Dataset.batches`."""
@@ -91,7 +91,7 @@ class Frames(Sequences):
         return samples.reshape(-1, first, second, pixels).swapaxes(1, 2).reshape(-1, first, pixels)
 
     def _windows(self, split: str) -> int:
-        return self.data.num_sequences(split) // self.positions
+        return self.data.num_examples(split) // self.positions
 
     def _read(self, split: str, windows: np.ndarray) -> UInt8[np.ndarray, "windows positions frames pixels"]:
         numbers = windows[:, None] * self.positions + np.arange(self.positions)
@@ -169,9 +169,9 @@ class OtherTestSplit:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._data, name)
 
-    def num_sequences(self, split: str) -> int:
+    def num_examples(self, split: str) -> int:
         """Returns the number of sequences of a split."""
-        return self._of(split).num_sequences(split)
+        return self._of(split).num_examples(split)
 
     def read(self, split: str, numbers: Any) -> Batch:
         """Returns sequences by number."""

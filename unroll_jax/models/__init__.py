@@ -30,11 +30,20 @@ from unroll_jax.models.language.decoder_parts import DecoderConfig, rms_norm
 from unroll_jax.models.language.decoding import KeyValueCache, decode, empty_cache
 from unroll_jax.models.language.draft_costs import Costs, expected_speedup, expected_tokens, weight_costs
 from unroll_jax.models.language.drafts import Acceptance, DraftChoice, acceptance, choose_draft, tokens_a_call
+from unroll_jax.models.language.exit_adapters import (
+    ExitAdapter,
+    adapter_losses,
+    draft_vocabulary,
+    exit_adapter,
+    exit_states,
+)
 from unroll_jax.models.language.generation import NO_TOKEN, Generated, generate
 from unroll_jax.models.language.low_rank import low_rank_changes, merged_changes, with_changes
+from unroll_jax.models.language.prompt_lookup import prompt_lookup
 from unroll_jax.models.language.rotary import SCALINGS, RotaryScaling
 from unroll_jax.models.language.sampling import Sampling
-from unroll_jax.models.language.speculative import Speculated, speculate
+from unroll_jax.models.language.speculative import speculate
+from unroll_jax.models.language.verification import Speculated
 from unroll_jax.models.lista import LISTA
 from unroll_jax.models.looped_generation import LoopedText, generate_looped
 from unroll_jax.models.looped_network import LoopedNetwork
@@ -70,6 +79,7 @@ __all__ = [
     "EncoderConfig",
     "EncoderEmbeddings",
     "EncoderLayer",
+    "ExitAdapter",
     "FeedForwardNetwork",
     "FullyConvolutionalNetwork",
     "Generated",
@@ -91,6 +101,7 @@ __all__ = [
     "ViT",
     "ViTConfig",
     "acceptance",
+    "adapter_losses",
     "choose_draft",
     "cosine_atoms",
     "cosine_bases",
@@ -99,13 +110,17 @@ __all__ = [
     "decoder_logits",
     "decoder_readout",
     "dictionary_bases",
+    "draft_vocabulary",
     "empty_cache",
+    "exit_adapter",
+    "exit_states",
     "expected_speedup",
     "expected_tokens",
     "generate",
     "generate_looped",
     "low_rank_changes",
     "merged_changes",
+    "prompt_lookup",
     "rms_norm",
     "scaled_identity",
     "speculate",

@@ -199,16 +199,13 @@ def listed(names: Sequence[str]) -> str:
     return ", ".join(names[:SHOWN]) + more
 
 
-@contextlib.contextmanager
-def _open_safetensors(file: Path) -> Iterator[Any]:
+def _open_safetensors(file: Path) -> Any:
     from safetensors import SafetensorError, safe_open  # imported here: a configuration needs neither
 
     try:
-        opened: Any = safe_open(file, framework="numpy")
+        return safe_open(file, framework="numpy")
     except (SafetensorError, OSError) as error:
         raise UserError(f"{file} cannot be read as safetensors ({one_line(error)}); copy it again") from error
-    with opened:
-        yield opened
 
 
 def _weight_map(index: Path) -> dict[str, str]:

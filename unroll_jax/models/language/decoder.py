@@ -23,7 +23,7 @@ from unroll_jax.models.language.low_rank import with_changes
 from unroll_jax.perturbations import Perturbation
 from unroll_jax.unrolling import unroll
 
-__all__ = ["Decoder", "decoder_logits", "decoder_readout"]
+__all__ = ["Decoder", "decoder_logits", "decoder_readout", "head_products"]
 
 # What Llama is initialised with: normal numbers of this standard deviation.
 _INITIAL = nn.initializers.normal(0.02)
@@ -173,6 +173,12 @@ def decoder_logits(
     """
     scale, head = decoder_readout(params)
     normed = rms_norm(y, scale, config.norm_epsilon)
-    dtype = normed.dtype if dtype is None else dtype
-    wide = jnp.promote_types(dtype, jnp.float32)
-    return jnp.matmul(normed.astype(dtype), head.astype(dtype).T, preferred_element_type=wide)
+    return head_products(normed, head, normed.dtype if dtype is None else dtype)
+
+
+def head_products(y: Float[Array, "*batch d"], rows: Float[Array, "k d"], dtype: Any) -> Float[Array, "*batch k"]:
+    """Products of normalised outputs with rows of a head, of factors in ``dtype``, in float32 or wider."""
+    y, rows, wide = y.astype(dtype), rows.astype(dtype), jnp.promote_types(dtype, jnp.float32)
+    if y.size == y.shape[-1]:  # one token: on CPUs XLA is slow at a row times a transpose
+        return jnp.matmul(rows, y.reshape(-1), preferred_element_type=wide).reshape(*y.shape[:-1], -1)
+    return jnp.matmul(y, rows.T, preferred_element_type=wide)

@@ -3,7 +3,10 @@
 import math
 from typing import NamedTuple
 
+import jax
+
 from unroll_jax.models.language.decoder_parts import DecoderConfig, layer_shapes
+from unroll_jax.models.language.exit_adapters import ExitAdapter
 from unroll_jax.models.language.speculative import check_draft
 
 __all__ = ["Costs", "expected_speedup", "expected_tokens", "weight_costs"]
@@ -63,7 +66,13 @@ def weight_costs(config: DecoderConfig) -> Costs:
 
 
 def expected_speedup(
-    config: DecoderConfig, exit_layer: int, draft_length: int, tokens: float, costs: Costs | None = None
+    config: DecoderConfig,
+    exit_layer: int,
+    draft_length: int,
+    tokens: float,
+    costs: Costs | None = None,
+    *,
+    adapter: ExitAdapter | None = None,
 ) -> float:
     """Time of plain generation over that of drafts, by the costs of their calls.
 
@@ -73,6 +82,8 @@ def expected_speedup(
       draft_length: tokens before each verification.
       tokens: that a verification yields, of `tokens_a_call` or `expected_tokens`.
       costs: measured ones; None takes `weight_costs`.
+      adapter: of the exit layer. It costs as much of a layer as it has of its weights, and its draft vocabulary as much
+        of the head as it has of its tokens.
 
     Returns:
       The ratio; below 1 drafts do not pay.
@@ -88,6 +99,11 @@ def expected_speedup(
     check_draft(config, exit_layer, draft_length)
     layer, head, further = weight_costs(config) if costs is None else costs
     plain = config.num_layers * layer + head
-    draft = (draft_length + 1) * exit_layer * layer + draft_length * head
+    layers, words = float(exit_layer), 1.0
+    if adapter is not None:
+        size = sum(leaf.size for leaf in jax.tree.leaves(adapter.weights))
+        layers += size / weight_costs(config).layer
+        words = 1.0 if adapter.words is None else adapter.words.size / config.vocabulary_size
+    draft = (draft_length + 1) * layers * layer + draft_length * words * head
     verification = (1.0 + draft_length * further) * ((config.num_layers - exit_layer) * layer + head)
     return tokens * plain / (draft + verification)

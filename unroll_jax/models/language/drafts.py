@@ -1,18 +1,26 @@
 """The choice of the drafting layer and of the number of drafted tokens, from measured acceptance and costs."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
-from unroll_jax.arguments import at_least, checked, require
+from unroll_jax.arguments import at_least, check, checked, in_interval, require
 from unroll_jax.models.language.decoder import Decoder, decoder_logits
 from unroll_jax.models.language.decoder_parts import DecoderConfig
+from unroll_jax.models.language.decoding import decode, empty_cache
 from unroll_jax.models.language.draft_costs import Costs, expected_speedup
+from unroll_jax.models.language.exit_adapters import (
+    ExitAdapter,
+    check_adapter,
+    decode_adapted,
+    draft_head,
+    draft_logits,
+)
 from unroll_jax.models.language.generation import generate, padded
 from unroll_jax.models.language.sampling import position_noise, row_keys
 from unroll_jax.models.language.speculative import check_draft
@@ -65,6 +73,7 @@ def acceptance(
     texts: Texts,
     *,
     starts: Sequence[int] | None = None,
+    adapters: Mapping[int, ExitAdapter] | None = None,
     noise: float = 0.0,
     key: jax.Array | None = None,
     dtype: Any = None,
@@ -78,6 +87,7 @@ def acceptance(
       params: of a `Decoder`, without the outer key ``params``.
       texts: tokens of each.
       starts: of each text, the first position that counts; None counts all.
+      adapters: of exit layers, by their number, see `exit_adapter`; other layers are read as they are.
       noise: standard deviation of noise on the embeddings, see `generate`.
       key: where noise is above 0; or one for each text.
       dtype: that layers compute in; None is that of the embedding table.
@@ -86,7 +96,7 @@ def acceptance(
       An `Acceptance`, whose last rate is 1.
 
     Raises:
-      ValueError: if texts are empty or too long, no position counts, or noise lacks a key.
+      ValueError: if texts are empty or too long, no position counts, noise lacks a key, or an adapter does not fit.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -105,7 +115,10 @@ def acceptance(
     require(noise == 0.0 or key is not None, "noise", "be 0 where key is None", noise)
     keys = None if key is None or noise == 0.0 else row_keys(key, len(lengths))
     dtype = jnp.dtype(params["embedding"].dtype if dtype is None else dtype)
-    named = _named(config, params, jnp.asarray(tokens), keys, jnp.float32(noise), dtype=dtype)
+    given = (jnp.asarray(tokens), keys, jnp.float32(noise))
+    named = np.array(_named(config, params, *given, dtype=dtype))
+    for exit_layer, adapter in check_adapters(config, adapters).items():
+        named[exit_layer] = _named_by(config, params, adapter, jnp.int32(exit_layer), *given, dtype=dtype)
     matches = np.asarray(named == named[-1])
     return Acceptance(matches[:, counted].mean(axis=1), matches, counted)
 
@@ -150,6 +163,7 @@ def choose_draft(
     max_tokens: int = 64,
     draft_lengths: Sequence[int] = (1, 2, 3, 4, 6, 8),
     costs: Costs | None = None,
+    adapters: Mapping[int, ExitAdapter] | None = None,
     **options: Any,
 ) -> DraftChoice:
     """The exit layer and draft length with the largest expected speed-up on greedy answers to a few prompts.
@@ -161,6 +175,7 @@ def choose_draft(
       max_tokens: longest answer.
       draft_lengths: to choose from.
       costs: see `expected_speedup`.
+      adapters: see `acceptance`; pass that of the chosen exit layer, if it has one, to `speculate`.
       **options: ``stops``, ``noise``, ``key`` and ``dtype`` of `generate`.
 
     Returns:
@@ -178,6 +193,7 @@ def choose_draft(
       1
     """
     check_draft(config, 1, 1)
+    adapters = check_adapters(config, adapters)
     answers = generate(config, params, prompts, max_tokens=max_tokens, **options)
     lengths = np.asarray(answers.lengths)
     texts = [
@@ -188,15 +204,24 @@ def choose_draft(
     require(lengths.max() >= 2, "prompts", "have answers of two tokens or more to measure on", got)
     starts = [len(prompt) for prompt in prompts]
     given = {name: options[name] for name in ("noise", "key", "dtype") if name in options}
-    measured = acceptance(config, params, texts, starts=starts, **given)
+    measured = acceptance(config, params, texts, starts=starts, adapters=adapters, **given)
 
     def choice(exit_layer: int, draft_length: int) -> DraftChoice:
         tokens = tokens_a_call(measured, exit_layer, draft_length)
-        speedup = expected_speedup(config, exit_layer, draft_length, tokens, costs)
+        adapter = adapters.get(exit_layer)
+        speedup = expected_speedup(config, exit_layer, draft_length, tokens, costs, adapter=adapter)
         return DraftChoice(exit_layer, draft_length, float(measured.rates[exit_layer]), tokens, speedup)
 
     choices = (choice(layer, length) for layer in range(1, config.num_layers) for length in draft_lengths)
     return max(choices, key=lambda one: one.speedup)
+
+
+def check_adapters(config: DecoderConfig, adapters: Mapping[int, ExitAdapter] | None) -> Mapping[int, ExitAdapter]:
+    """Checks that adapters fit a decoder; None becomes none."""
+    for exit_layer, adapter in (adapters or {}).items():
+        check("adapters", exit_layer, in_interval(f"[1, num_layers={config.num_layers})"))
+        check_adapter(config, adapter)
+    return adapters or {}
 
 
 @functools.partial(jax.jit, static_argnames=("config", "dtype"))
@@ -209,3 +234,28 @@ def _named(config: DecoderConfig, params: Any, tokens: Array, keys: Array | None
         return jax.lax.map(lambda row: jnp.argmax(decoder_logits(config, params, row.astype(dtype)), axis=-1), y)
 
     return Decoder(config, dtype=dtype).apply({"params": params}, tokens, perturbation=added, record=record)  # pyright: ignore
+
+
+@functools.partial(jax.jit, static_argnames=("config", "dtype"))
+def _named_by(
+    config: DecoderConfig,
+    params: Any,
+    adapter: ExitAdapter,
+    exit_layer: Int[Array, ""],
+    tokens: Array,
+    keys: Array | None,
+    noise: Array,
+    *,
+    dtype: Any,
+) -> Array:
+    """The most probable next token by an adapter, (batch, n); logits are of one row at a time."""
+    places = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+    y = params["embedding"][tokens].astype(dtype)
+    if keys is not None:
+        y += (noise * position_noise(keys, places, config.dim)).astype(dtype)
+    batch, length = tokens.shape
+    cache, head = empty_cache(config, batch, length, dtype), draft_head(params, adapter)
+    y, cache = decode(config, params, y, cache, places, last=exit_layer)
+    y, _ = decode_adapted(config, adapter, y, type(cache)(cache.keys[:1], cache.values[:1]), places)
+    drawn = jax.lax.map(lambda row: jnp.argmax(draft_logits(config, head, row), axis=-1), y)
+    return drawn if adapter.words is None else adapter.words[drawn]

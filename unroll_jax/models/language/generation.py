@@ -19,6 +19,7 @@ __all__ = [
     "NO_TOKEN",
     "Answers",
     "Generated",
+    "Prompted",
     "Request",
     "answered",
     "appended",
@@ -89,6 +90,20 @@ class Answers(NamedTuple):
         return self.stopped | (self.lengths == self.tokens.shape[1])
 
 
+class Prompted(NamedTuple):
+    """The state behind the prompts.
+
+    Attributes:
+      answers: their first tokens.
+      cache: of the prompts, with room for the answers.
+      states: outputs of the exit layer for the prompts; None where none was asked for.
+    """
+
+    answers: Answers
+    cache: KeyValueCache
+    states: Float[Array, "batch n d"] | None
+
+
 @checked()
 def generate(
     config: DecoderConfig,
@@ -147,7 +162,7 @@ def generate(
 def _generate(
     config: DecoderConfig, params: Any, request: Request, *, max_tokens: int, sampling: Sampling, dtype: Any
 ) -> Generated:
-    answers, cache = answered(config, params, request, max_tokens=max_tokens, sampling=sampling, dtype=dtype)
+    answers, cache, _ = answered(config, params, request, max_tokens=max_tokens, sampling=sampling, dtype=dtype)
 
     def step(state: tuple[Answers, KeyValueCache, Array]) -> tuple[Answers, KeyValueCache, Array]:
         answers, cache, calls = state
@@ -231,19 +246,29 @@ def embedded(
 
 
 def answered(
-    config: DecoderConfig, params: Any, request: Request, *, max_tokens: int, sampling: Sampling, dtype: Any
-) -> tuple[Answers, KeyValueCache]:
-    """Runs the prompts: the first token of each answer, and a cache with room for the others."""
+    config: DecoderConfig,
+    params: Any,
+    request: Request,
+    *,
+    max_tokens: int,
+    sampling: Sampling,
+    dtype: Any,
+    exit_layer: Int[Array, ""] | None = None,
+) -> Prompted:
+    """Runs the prompts; with ``exit_layer`` in two parts, to have its outputs too."""
     batch, length = request.tokens.shape
-    cache = empty_cache(config, batch, length + max_tokens, dtype)
+    cache, states, first = empty_cache(config, batch, length + max_tokens, dtype), None, 0
     y = embedded(params, request.tokens, request.places, request, dtype)
-    y, cache = decode(config, params, y, cache, request.places)
+    if exit_layer is not None:
+        y, cache = decode(config, params, y, cache, request.places, last=exit_layer)
+        states, first = y, exit_layer
+    y, cache = decode(config, params, y, cache, request.places, first=first)
     last = jnp.take_along_axis(y, (request.lengths - 1)[:, None, None], axis=1)[:, 0]
     tokens = next_tokens(decoder_logits(config, params, last), sampling, request.keys, request.lengths)
     none = Answers(
         jnp.full((batch, max_tokens), NO_TOKEN, jnp.int32), jnp.zeros(batch, jnp.int32), jnp.zeros(batch, bool)
     )
-    return appended(none, tokens[:, None], jnp.ones_like(none.lengths), request.stops), cache
+    return Prompted(appended(none, tokens[:, None], jnp.ones_like(none.lengths), request.stops), cache, states)
 
 
 def latest(answers: Answers, request: Request) -> tuple[Int[Array, "batch"], Int[Array, "batch"]]:

@@ -1,0 +1,165 @@
+"""Verification of drafted tokens by all layers, in a loop that is the same for drafts of any kind."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from unroll_jax.models.language.decoder import decoder_logits
+from unroll_jax.models.language.decoder_parts import DecoderConfig
+from unroll_jax.models.language.decoding import KeyValueCache, decode
+from unroll_jax.models.language.generation import Answers, Request, appended, latest
+from unroll_jax.models.language.sampling import Sampling, Stream, log_probabilities, position_keys
+
+__all__ = ["Caches", "Draft", "Speculated", "Verdict", "draft_and_verify", "verdict"]
+
+
+class Speculated(NamedTuple):
+    """The answers to a batch of prompts, and statistics of their drafts.
+
+    Attributes:
+      tokens: of the answers; `NO_TOKEN` behind their ends.
+      lengths: tokens of each answer, its stop included.
+      stopped: whether it ended with a stop.
+      calls: verifications that each took behind its prompt.
+      drafted: tokens drafted for each.
+      accepted: those of them that were verified, also where a stop or the longest answer then cut them.
+
+    Example: see `speculate`.
+    """
+
+    tokens: Int[Array, "batch max_tokens"]
+    lengths: Int[Array, "batch"]
+    stopped: Bool[Array, "batch"]
+    calls: Int[Array, "batch"]
+    drafted: Int[Array, "batch"]
+    accepted: Int[Array, "batch"]
+
+
+class Verdict(NamedTuple):
+    """The result of a verification: the number of drafted tokens accepted, and the distribution of the next one.
+
+    Attributes:
+      accepted: leading tokens that are accepted.
+      remaining: logarithms of the probabilities of the next one.
+    """
+
+    accepted: Int[Array, "batch"]
+    remaining: Float[Array, "batch vocabulary"]
+
+
+class Draft(NamedTuple):
+    """Drafted tokens, for verification.
+
+    Attributes:
+      states: outputs of the exit layer, at the last token and the drafted ones; of layer 0 where no layer drafts.
+      tokens: that were drafted.
+      log_probabilities: that they were drawn with; None where all is greedy.
+    """
+
+    states: Float[Array, "batch d_and_one dim"]
+    tokens: Int[Array, "batch d"]
+    log_probabilities: Float[Array, "batch d vocabulary"] | None
+
+
+class Caches(NamedTuple):
+    """Keys and values of the decoder's layers, and of an adapter's, where there is one."""
+
+    decoder: KeyValueCache
+    adapter: KeyValueCache | None = None
+
+
+def draft_and_verify(
+    config: DecoderConfig,
+    params: Any,
+    request: Request,
+    start: tuple[Answers, Caches],
+    draft: Callable[[Answers, Int[Array, "batch d_and_one"], Caches], tuple[Draft, Caches]],
+    *,
+    first: int | Int[Array, ""],
+    draft_length: int,
+    sampling: Sampling,
+) -> Speculated:
+    """Answers by drafts of any kind: ``draft(answers, places, caches)``, of positions from the last token on.
+
+    Args:
+      config, params, request, sampling: see `speculate`.
+      start: the first token of each answer, and caches of the prompts.
+      draft: drafts tokens for all positions but the first.
+      first: layers that the draft has run for all of its positions.
+      draft_length: tokens of a draft.
+    """
+
+    def step(state: tuple[Answers, Caches, Array, Array]) -> tuple[Answers, Caches, Array, Array]:
+        answers, caches, calls, accepted = state
+        _, places = latest(answers, request)
+        goes_on = places >= 0
+        places = jnp.where(goes_on[:, None], places[:, None] + jnp.arange(draft_length + 1), -1)
+        drafted, caches = draft(answers, places, caches)
+        y, cache = decode(config, params, drafted.states, caches.decoder, places, first=first)
+        tokens, stand = _verified(decoder_logits(config, params, y), drafted, places + 1, request.keys, sampling)
+        answers = appended(answers, tokens, stand + 1, request.stops)
+        caches = caches._replace(decoder=cache)
+        return answers, caches, calls + goes_on, accepted + jnp.where(goes_on, stand, 0)
+
+    none = jnp.zeros_like(request.lengths)
+    state = (*start, none, none)
+    answers, _, calls, accepted = jax.lax.while_loop(lambda state: ~jnp.all(state[0].done), step, state)
+    return Speculated(*answers, calls, draft_length * calls, accepted)
+
+
+def verdict(
+    target: Float[Array, "batch d_and_one vocabulary"],
+    draft: Float[Array, "batch d vocabulary"],
+    tokens: Int[Array, "batch d"],
+    uniforms: Float[Array, "batch d"],
+) -> Verdict:
+    r"""Judges drafted tokens so that accepted ones, and the token after them, have the distribution of the target.
+
+    A token x drawn from q is accepted with probability :math:`\min(1, p(x) / q(x))`. After the last one comes a
+    token from :math:`\max(p - q, 0)`, normalised; behind all of them, one from p.
+
+    Args:
+      target: logarithms of p, at the drafted tokens and the one behind them.
+      draft: logarithms of q.
+      tokens: drawn from q.
+      uniforms: one number in [0, 1) for each.
+
+    Source: Leviathan, Kalman, Matias (2023), algorithm 1 and appendix A.1.
+    """
+    p, q = (jnp.take_along_axis(each[:, : tokens.shape[1]], tokens[..., None], 2)[..., 0] for each in (target, draft))
+    stands = jnp.log(uniforms) < p - q
+    accepted = jnp.sum(jnp.cumprod(stands, axis=1), axis=1, dtype=jnp.int32)
+    no_draft = jnp.full_like(draft[:, :1], -jnp.inf)
+
+    def at_end(each: Array) -> Array:
+        return jnp.take_along_axis(each, accepted[:, None, None], axis=1)[:, 0]
+
+    wanted, drawn = jnp.exp(at_end(target)), jnp.exp(at_end(jnp.concatenate([draft, no_draft], axis=1)))
+    left = jnp.maximum(wanted - drawn, 0.0)
+    # Equal distributions leave nothing, but for round-off, and then a token is never rejected.
+    left = jnp.where(jnp.any(left > 0.0, axis=1, keepdims=True), left, wanted)
+    return Verdict(accepted, jnp.log(left) - jnp.log(jnp.sum(left, axis=1, keepdims=True)))
+
+
+def _verified(
+    logits: Float[Array, "batch d_and_one vocabulary"],
+    draft: Draft,
+    places: Int[Array, "batch d_and_one"],
+    keys: jax.Array | None,
+    sampling: Sampling,
+) -> tuple[Int[Array, "batch d_and_one"], Int[Array, "batch"]]:
+    """Tokens for the positions, of which the accepted ones and the next one count; the number accepted."""
+    if draft.log_probabilities is None or keys is None:
+        wanted = jnp.argmax(logits, axis=-1).astype(jnp.int32)
+        stands = wanted[:, :-1] == draft.tokens
+        return wanted, jnp.sum(jnp.cumprod(stands, axis=1), axis=1, dtype=jnp.int32)
+    uniforms = jax.vmap(jax.vmap(jax.random.uniform))(position_keys(keys, Stream.VERDICT, places[:, :-1]))
+    judged = verdict(log_probabilities(logits, sampling), draft.log_probabilities, draft.tokens, uniforms)
+    end = judged.accepted[:, None]
+    drawn = position_keys(keys, Stream.TOKEN, jnp.take_along_axis(places, end, axis=1))[:, 0]
+    following = jax.vmap(jax.random.categorical)(drawn, judged.remaining).astype(jnp.int32)
+    tokens = jnp.concatenate([draft.tokens, following[:, None]], axis=1)
+    return jnp.where(jnp.arange(tokens.shape[1]) == end, following[:, None], tokens), judged.accepted
