@@ -15,7 +15,7 @@ COLOURS = 128  # of a picture: curves and a few shades
 def tidy(path: Path) -> None:
     """Drops the times at which cells ran, and saves pictures with few colours, in fewer bytes.
 
-    The picture of the cell with the tag "result" is also saved in docs/tutorials, where the opening of the notebook has it.
+    The picture of the cell with the tag "result" is also saved in docs/tutorials; the opening of the notebook shows it.
     """
     notebook = json.loads(path.read_text(encoding="utf-8"))
     for cell in notebook["cells"]:

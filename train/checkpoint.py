@@ -30,12 +30,14 @@ OVERHEAD = 1 << 17  # bytes of a checkpoint besides its arrays, rounded up
 UNREADABLE = float("-inf")  # score of a checkpoint whose notes cannot be read
 PUT_BACK = "put the config.json and model.json that it was trained with back"
 TELL = sys.unraisablehook
+# What reads and writes that Orbax has given up say when they are freed; the manager raises the error before.
+GIVEN_UP = ("Event loop is closed", "Encountered error while reading array index")
 # Orbax logs its work, and tracebacks of its threads, by absl; the manager raises the same errors.
 logging.getLogger("absl").setLevel(logging.CRITICAL)
 
 
-def _quiet(raised: Any) -> None:  # TensorStore drops this error on a full disk, and the manager raises another
-    if "Event loop is closed" not in str(raised.exc_value):
+def _quiet(raised: Any) -> None:
+    if not str(raised.exc_value).startswith(GIVEN_UP):
         TELL(raised)
 
 
@@ -86,11 +88,7 @@ class Checkpoints:
             logging.getLogger("asyncio").removeFilter(_not_a_lost_write)
 
     def save(self, step: int, state: Any, notes: dict[str, Any], *, score: float) -> None:
-        """Starts writing a checkpoint; the state may be changed or donated as soon as this returns.
-
-        Raises:
-          StorageError: if the disk has no room for it, or had none for the one before.
-        """
+        """Starts writing a checkpoint, and returns when the state may be donated; StorageError if there is no room."""
         self.wait()
         size = OVERHEAD + sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
         require_room(self._folder, size, f"the checkpoint of step {step}")
@@ -123,10 +121,7 @@ class Checkpoints:
         """Returns the newest checkpoint that can be read, as (step, state, notes), or None.
 
         A damaged one is named in the log and, unless read-only, moved to ``damaged/`` next to the checkpoints. Arrays
-        get the shardings of ``like``, a state of the same structure or its shapes.
-
-        Raises:
-          UserError: if a checkpoint is of another model.
+        get the shardings of ``like``, a state of the same structure or its shapes. UserError for another model's.
         """
         steps = sorted(self._manager.all_steps(), reverse=True)
         checkpoint = next(self._readable(steps, like), None)
@@ -135,11 +130,7 @@ class Checkpoints:
         return checkpoint
 
     def best(self, like: Any) -> Stored:
-        """Returns the checkpoint of highest score that can be read, as (step, state, notes).
-
-        Raises:
-          UserError: if none can be read, or one is of another model.
-        """
+        """Returns the readable checkpoint of highest score, as `newest`; UserError also if there is none."""
         scores = {step: self._score(step) for step in self._manager.all_steps()}
         for step in [step for step, score in scores.items() if score == UNREADABLE]:
             self._log(f"checkpoint {step} cannot be read (its notes are missing or damaged), falling back to another")

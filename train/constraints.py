@@ -255,12 +255,11 @@ class DescentConstraints:
 
     def _weighted(self, losses: Any) -> Float[Array, ""]:
         """The losses by their fixed weights."""
-        return jnp.vdot(jnp.asarray(self._weights, losses.dtype), losses)
+        return jnp.vdot(jnp.asarray(self._weights), jnp.asarray(losses))
 
     def _minimised(self, losses: Any) -> Any:
         """The last loss, or those before it where the last is bound."""
-        early = self._enforced and getattr(self._settings, "last", None) is not None
-        return self._weighted(losses) if early else losses[-1]
+        return self._weighted(losses) if getattr(self._config, "early", False) else losses[-1]
 
     def _named(self, **figures: Any) -> dict[str, float | None]:
         named = constrained.named_figures(self._names, **figures)

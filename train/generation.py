@@ -92,9 +92,8 @@ def with_draft(opened: Opened, prompts: Sequence[Prompt], settings: Settings, *,
     _check_settings(opened, settings)
     tokens = _encoded(opened, prompts[:MEASURED], settings)
     try:
-        choice = choose_draft(
-            opened.config, opened.params, tokens, **_options(opened, settings), key=_keys(settings, len(tokens))
-        )
+        options = {**_options(opened, settings), "adapters": opened.adapters, "key": _keys(settings, len(tokens))}
+        choice = choose_draft(opened.config, opened.params, tokens, **options)
     except ValueError as error:
         raise UserError(f"--speculate auto: {error}; leave it out") from error
     if pays := choice.speedup > 1.0:
@@ -123,8 +122,10 @@ def answer(
     tokens, answers = _encoded(opened, prompts, settings), dict(done or {})
     batches = _batches(tokens, [place for place in range(len(tokens)) if place not in answers], settings.batch)
     drawn = {name: getattr(settings, name) for name in ("temperature", "top_k", "top_p")}
-    draft = {name: getattr(settings, name) for name in ("exit_layer", "draft_length")}
-    run = generate if settings.exit_layer is None else functools.partial(speculate, **draft)
+    exit_layer = settings.exit_layer
+    draft = {"exit_layer": exit_layer, "draft_length": settings.draft_length}
+    adapter = None if exit_layer is None else opened.adapters.get(exit_layer)
+    run = generate if exit_layer is None else functools.partial(speculate, **draft, adapter=adapter)
     keys, options, figures, began = _keys(settings, len(tokens)), _options(opened, settings), [], time.monotonic()
     for places in batches:
         texts = [tokens[place] for place in places]

@@ -24,6 +24,7 @@ pytestmark = pytest.mark.xdist_group("language")
         ("model.lora_rank", 2, "model.lora_rank must be None for a decoder that is drawn, got 2"),
         ("model.num_heads", 3, "model.num_heads must be such that model.dim=8 over it is even, got 3"),
         ("model.num_key_value_heads", 3, "model.num_key_value_heads must be a divisor of model.num_heads=2, got 3"),
+        ("exit_adapters", (1,), "constraints.reference must be None with exit_adapters, which leaves embeddings"),
         ("constraints.bind", "tail", "constraints.bind must be mean for language, whose losses are means over all"),
         ("constraints.form", "ratio", "constraints.form must be of means for language"),
         ("data.validation_share", 0.2, "data.validation_share=0.2 has no effect without data.source=alpaca or"),

@@ -1,5 +1,6 @@
 """Checkpoints: kept, read back bit for bit, set aside when damaged; and the checksum of a state."""
 
+import gc
 import shutil
 from itertools import product
 from pathlib import Path
@@ -140,6 +141,48 @@ def test_a_damaged_checkpoint_is_set_aside_for_the_one_before(tmp_path, capfd, f
     assert "checkpoint 50 is damaged" in log[0]
     assert (tmp_path / "damaged" / "50" / "notes").is_dir(), "nothing is thrown away"
     assert _steps(tmp_path) == [20, 40]
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def _empty(path):
+    path.write_bytes(b"")
+
+
+def _flip_at(share):
+    """Flips one bit of the byte at a share of the file."""
+
+    def flip(path):
+        content = bytearray(path.read_bytes())
+        content[int(share * (len(content) - 1))] ^= 1
+        path.write_bytes(content)
+
+    return flip
+
+
+def _make_folder(path):
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "damage", [Path.unlink, _truncate, _empty, _make_folder, *map(_flip_at, (0, 0.3, 0.5, 0.6, 1))]
+)
+def test_damage_to_any_file_costs_one_checkpoint_at_most_and_never_gives_other_weights(
+    saved_once, tmp_path, capfd, damage
+):
+    files = [path.relative_to(saved_once) for path in (saved_once / "checkpoints" / "50").rglob("*") if path.is_file()]
+    assert len(files) > 10
+    for number, file in enumerate(files):
+        folder, log = tmp_path / str(number), []
+        shutil.copytree(saved_once / "checkpoints", folder / "checkpoints")
+        damage(folder / file)
+        step, state, notes = _newest(folder, log)
+        assert (step, len(log)) in ((50, 0), (40, 1)), (file, log)
+        assert {name: notes[name] for name in NOTES} == NOTES, file
+        for leaf, saved in zip(jax.tree.leaves(state), jax.tree.leaves(_state(step)), strict=True):
+            np.testing.assert_array_equal(leaf, saved)
+    gc.collect()  # Orbax's unfinished reads are told when they are freed
     assert "Traceback" not in capfd.readouterr().err
 
 

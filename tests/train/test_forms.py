@@ -247,3 +247,12 @@ def test_a_bound_on_the_last_loss_needs_no_reference_and_ranks_by_the_early_loss
     row = {"layer_losses": [2.0, 0.7, 0.1], "minimised": 0.7, "feasible": True, "worst_excess": 0.0}
     assert config.judge(row).metric == 0.7
     assert changed().judge(row).metric == 0.1
+
+
+def test_early_losses_are_weighed_on_held_out_samples_in_double_precision(changed):
+    turned = {"constraints.last": 0.2, "constraints.reference": None, "layer_weights": (0.3,)}
+    objective = Ladder(changed(**turned)).training.objective
+    row, score = objective.judge(
+        1, np.array([[2.0, 0.5, 0.1], [2.0, 0.7, 0.1]]), objective.init()
+    )  # warnings are errors
+    assert (row["minimised"], score) == (pytest.approx(0.3 * 0.6), pytest.approx(-0.3 * 0.6))

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from tests.started import environment
 from unroll_jax.train.config.commands import Membership
 from unroll_jax.train.system.distributed import join
 from unroll_jax.train.system.machine import free_port, launch
@@ -74,6 +75,37 @@ def _check_signal(numbers, child, code):
         time.sleep(0.2)
     assert process.wait(timeout=20) == code
     process.stdout.close()
+
+
+@pytest.mark.slow
+def test_sigterm_to_one_while_the_other_is_at_its_end_holds_up_neither(tmp_path):
+    """JAX answers by a barrier of all, where a process waits 3 minutes for one that has shut down."""
+    start = f"""
+        import os, signal, time
+        from pathlib import Path
+        from unroll_jax.train.config.commands import Membership
+        from unroll_jax.train.system.distributed import join, leave
+        at_its_end = Path({str(tmp_path / "at its end")!r})
+    """
+    late = """
+        while not at_its_end.exists():
+            time.sleep(0.05)
+        time.sleep(1.0)  # the other waits, or has shut down
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(3.0)  # JAX looks every second
+        leave()
+    """
+    ends, address = ("at_its_end.touch()\nleave()", late), f"127.0.0.1:{free_port()}"
+    processes = []
+    for number, end in enumerate(reversed(ends)):
+        joined = f"\njoin(Membership({address!r}, 2, {number}))\n"
+        program = textwrap.dedent(start) + joined + textwrap.dedent(end)
+        processes.append(subprocess.Popen([sys.executable, "-c", program], env=environment()))
+    try:
+        assert [process.wait(timeout=90) for process in processes] == [0, 0]
+    finally:
+        for process in processes:
+            process.kill()
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ class ConstrainedConfig(RunConfig):
         yield "dual.proportional_gain", option_text("dual.optimizer", "pi"), self.dual.optimizer == "pi"
         # Not of layer_weights, which the demo has: it may be run by any method.
         weighted = f"{option_text('method', 'deep_supervision')} or {option_text('constraints.last')}"
-        yield "layer_weighting", weighted, self.supervises or self._early
+        yield "layer_weighting", weighted, self.supervises or self.early
         yield "layer_curriculum", option_text("method", "deep_supervision"), self.supervises
         rotational = option_text("layer_curriculum", "rotational")
         yield "layer_interval", rotational, self.layer_curriculum == "rotational"
@@ -92,7 +92,7 @@ class ConstrainedConfig(RunConfig):
         return "deep_supervision" in SEVERAL.get(self.method, (self.method,))
 
     @property
-    def _early(self) -> bool:
+    def early(self) -> bool:
         """True where the losses of layers before the last are minimised, in one of the runs at least."""
         return self.enforces and self.constraints.last is not None
 
@@ -107,7 +107,7 @@ class ConstrainedConfig(RunConfig):
 
         ``numbers`` are those of the layers in the model, from 0 on, where not every layer has a loss.
         """
-        if not (self.supervises or self._early):
+        if not (self.supervises or self.early):
             return (*(0.0,) * num_layers, 1.0)
         one, several = self.layer_weights * (num_layers - 1), self.layer_weights
         weights = (0.0, *(several if len(several) == num_layers - 1 else one), 1.0)
@@ -116,16 +116,16 @@ class ConstrainedConfig(RunConfig):
 
             layers = tuple(numbers or range(num_layers + 1))
             weights = exit_weights(layers, scale=self.layer_weights[0], source=self.layer_weighting)
-            if self._early and not any(weights[:-1]):
+            if self.early and not any(weights[:-1]):
                 name = option_text("layer_weighting", self.layer_weighting)
                 raise UserError(f"{name} weighs none of the layers {layers} before the last; give the weights")
-        return (*weights[:-1], 0.0) if self._early else weights
+        return (*weights[:-1], 0.0) if self.early else weights
 
     def variants(self) -> Sequence[tuple[str, Self]]:
         """One run, or with methods "both" and "all" one of each."""
         if self.method not in SEVERAL:
             return [("", self)]
-        weighted = ("deep_supervision", *(("constrained",) if self._early else ()))
+        weighted = ("deep_supervision", *(("constrained",) if self.early else ()))
         names = ("layer_weights", "layer_weighting", "layer_curriculum", "layer_interval")
         unused = {name: getattr(ConstrainedConfig, name) for name in names}
         return [
@@ -139,7 +139,7 @@ class ConstrainedConfig(RunConfig):
 
     def judge(self, row: Mapping[str, Any]) -> Judgement:
         """The metric is the loss of the last layer, of either method, or those that are minimised within its bound."""
-        loss = row["minimised"] if self._early else row["layer_losses"][-1]
+        loss = row["minimised"] if self.early else row["layer_losses"][-1]
         if not self.enforces:
             return Judgement(True, None, loss)
         return Judgement(row["feasible"], row["worst_excess"], loss, row.get("relaxed_loss"))

@@ -1,7 +1,6 @@
 """Many processes as one run: they join, act together, stop at one step; and checksums of arrays on any mesh."""
 
 import contextlib
-import ipaddress
 import json
 import math
 import os
@@ -28,11 +27,7 @@ CLUSTERS = ("auto", "slurm", "ompi", "mpi4py", "gcetpu", "gketpu")  # of JAX; au
 
 
 def join(member: Membership) -> None:
-    """Joins the other processes, before anything asks for a device.
-
-    Raises:
-      UserError: if the membership is incomplete or inconsistent, or the others do not join.
-    """
+    """Joins the other processes, before anything asks for a device; UserError if they do not come together."""
     if member == Membership():
         return
     order_collectives(processes=True)
@@ -43,6 +38,16 @@ def join(member: Membership) -> None:
         reason = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
         ways = "check --coordinator, --processes and --process, or --cluster"
         raise UserError(f"the processes did not come together ({reason}); {ways}") from error
+
+
+def leave() -> None:
+    """Waits for the others to come to their end; from here on, SIGTERM is too late to mean anything.
+
+    JAX answers SIGTERM by a barrier of all processes, and one that has shut down leaves the others there for 3 minutes.
+    """
+    if jax.process_count() > 1:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        wait_for_all("the end")
 
 
 def is_first() -> bool:
@@ -176,22 +181,14 @@ def _explicit_options(member: Membership) -> dict[str, Any]:
         raise UserError(f"--coordinator must be HOST:PORT, with a port from 1 to 65535, got {coordinator}")
     if processes < 1 or not 0 <= process < processes:
         raise UserError(f"--process must be in [0, --processes), got {process} of {processes}")
+    binds = host == "localhost" or ":" in host or host.replace(".", "").isdecimal()  # names may mean another interface
     return {
         "coordinator_address": coordinator,
-        "coordinator_bind_address": coordinator if _is_local_name(host) else None,
+        "coordinator_bind_address": coordinator if binds else None,
         "num_processes": processes,
         "process_id": process,
         "cluster_detection_method": "deactivate",
     }
-
-
-def _is_local_name(host: str) -> bool:
-    """Returns True for an IP address or localhost, to which the coordinator binds; names may mean another interface."""
-    try:
-        ipaddress.ip_address(host.strip("[]"))
-    except ValueError:
-        return host == "localhost"
-    return True
 
 
 def _cluster_options(member: Membership) -> dict[str, Any]:

@@ -60,11 +60,7 @@ def check_out(out: Path | str) -> Path:
 
 
 def check_file(out: Path | str, *, overwrite: bool) -> Path:
-    """Returns the file that --out names, with ~ as the home folder; it can be written.
-
-    Raises:
-      UserError: if it is a folder, exists and ``overwrite`` is False, or cannot be written.
-    """
+    """Returns the file that --out names; UserError if it cannot be written, or exists without ``overwrite``."""
     path = expanded(str(out), "--out")
     if path.is_dir():
         raise UserError(f"--out {out} is a folder; name a file in it, as {path / 'answers.json'}")
@@ -113,11 +109,7 @@ def writing(target: str, remedy: str) -> Iterator[None]:
 
 
 def require_writable(folder: Path, name: str, remedy: str) -> None:
-    """Writes a little into a folder, or into the nearest one above it that exists.
-
-    Raises:
-      StorageError: if it cannot be written to; ``name`` is its name there, and ``remedy`` the end of the message.
-    """
+    """Tries to write into a folder, or the nearest one above it; the StorageError has its ``name`` and the remedy."""
     probe = _nearest(folder) / f".probe-{os.getpid()}"
     try:
         try:
@@ -146,10 +138,7 @@ def steps_in(folder: Path) -> list[int]:
 def write_all(folder: Path, files: Mapping[str, bytes]) -> None:
     """Writes files by name, all or none, each in one move: a reader sees an old file or a new one.
 
-    Moves come in the order of the files and need no room. A missing folder is made, and removed again on failure.
-
-    Raises:
-      OSError: if the system fails to write.
+    Moves come in the order of the files and need no room. A missing folder is made, and removed again on an OSError.
     """
     partials = {name: (folder / name).with_suffix(PARTIAL) for name in files}
     if len(set(partials.values())) < len(files):
@@ -198,11 +187,7 @@ def read_regular(path: Path, *, where: str, mend: str = "name another file") -> 
 
 
 def strict_json(content: str | bytes) -> Any:
-    """Returns the value of a JSON text.
-
-    Raises:
-      ValueError: also for repeated names, NaN, numbers beyond float, and deep nesting.
-    """
+    """Reads a JSON text; repeated names, NaN, numbers beyond float and deep nesting are a ValueError too."""
     try:
         return json.loads(
             content, object_pairs_hook=_once, parse_constant=_finite, parse_float=_finite, parse_int=_whole
@@ -212,11 +197,7 @@ def strict_json(content: str | bytes) -> Any:
 
 
 def read_object(path: Path, *, missing: str = "", mend: str = "") -> dict[str, Any]:
-    """Returns the JSON object in a file, by default of a run folder.
-
-    Raises:
-      UserError: ``missing`` if there is no such file; with the remedy ``mend`` if it is damaged.
-    """
+    """Returns the JSON object in a file; the UserError is ``missing`` without a file, with the remedy ``mend`` else."""
     mend = mend or way_out(path)
     if not path.exists():
         raise UserError(missing or f"run {path.parent} has no {path.name}; {WRITTEN}")

@@ -62,7 +62,7 @@ class LanguageTask(TokenTask[LanguageConfig]):
             num_examples=data.num_rows,
             examples="rows of instructions",
             numbers=self.model.layers,
-            trained=None if config.model.lora_rank is None else self.model.trained,
+            trained=self.model.trained if config.freezes else None,
             limits=self.limits,
         )
         self._read = on_batches(self._readings)
@@ -112,6 +112,11 @@ class LanguageTask(TokenTask[LanguageConfig]):
         del probe
         rows, head = batch.batch, self.model.head(params)
         states = self.model.states(params, rows, batch.noise, batch.keys)
+        if self.model.exits:
+            weights = jnp.asarray(rows.weights)
+            if batch.chosen is not None and batch.weights is not None:
+                states, weights = jnp.take_along_axis(states, batch.chosen[None, ..., None], axis=2), batch.weights
+            return jnp.sum(weights * self._from_last(states, head), axis=-1).T, {}
         watched = not (self.config.enforces or self.config.supervises)
         if batch.chosen is None and not watched:
             return self._layer_sums(states, head, rows.labels, rows.weights).T, {}
@@ -134,7 +139,7 @@ class LanguageTask(TokenTask[LanguageConfig]):
         right, agreed = np.zeros(layers), np.zeros(layers)
         variance = np.float32(self.variance(trial.gamma))
         for batch, key in self.held(split):
-            token_losses, predicted, _ = self._read(params, batch, variance, key)
+            _, predicted, _, token_losses = self._read(params, batch, variance, key)
             counted = batch.weights > 0.0
             owners = batch.owners[counted]
             np.add.at(losses, owners, token_losses[:, counted].T)
@@ -169,7 +174,7 @@ class LanguageTask(TokenTask[LanguageConfig]):
             "floors": {name: dict.fromkeys(by_gamma, table.accuracy) for name, table in tables.items()},
             "floor_shares": dict.fromkeys(tables, 1.0),
             "floor_losses": {name: table.loss for name, table in tables.items()},
-            "trained_parameters": num_parameters(params.get("changes", params)),
+            "trained_parameters": num_parameters(params.get("changes", params.get("adapters", params))),
         }
 
     def predict(
@@ -193,7 +198,7 @@ class LanguageTask(TokenTask[LanguageConfig]):
         for start in range(0, len(whole.tokens), size):
             batch = filled(PackedBatch(*(part[start : start + size] for part in whole)), size)  # the last one too
             parts.append(self._read(params, batch, variance, jax.random.fold_in(jax.random.key(seed), start)))
-        readings = [np.concatenate(part, axis=1) for part in zip(*parts, strict=True)]
+        readings = [np.concatenate(part, axis=1) for part in list(zip(*parts, strict=True))[:3]]
         return list(answered(given, readings, whole, self.model.layers, self.data.source.tokenizer.decode))
 
     def summary_line(self, evaluation: Row) -> str:
@@ -208,14 +213,26 @@ class LanguageTask(TokenTask[LanguageConfig]):
 
     def _divergences(self, params: Params, batch: Drawn) -> Float[Array, "batch"]:
         """KL from the frozen decoder at the noise of a batch, the mean over a row's tokens, in nats."""
-        dtype, weights = jnp.dtype(self.config.model.dtype), jnp.asarray(batch.batch.weights)
+        weights = jnp.asarray(batch.batch.weights)
 
         def logits(params: Params) -> Array:
-            states = self.model.states(params, batch.batch, batch.noise)[-1].astype(dtype)
-            return jnp.matmul(states, self.model.head(params).astype(dtype).T, preferred_element_type=jnp.float32)
+            return self._logits(self.model.states(params, batch.batch, batch.noise)[-1], self.model.head(params))
 
         each = divergences(logits(params), logits({"decoder": params["decoder"]}))
         return jnp.sum(weights * each, axis=1) / jnp.maximum(jnp.sum(weights, axis=1), 1.0)
+
+    def _logits(self, states: Array, head: Array) -> Array:
+        dtype = jnp.dtype(self.config.model.dtype)
+        return jnp.matmul(states.astype(dtype), head.astype(dtype).T, preferred_element_type=jnp.float32)
+
+    def _from_last(self, states: Array, head: Array) -> Float[Array, "layers batch kept"]:
+        """KL(p, q) of every layer's distribution q from that of the last, p; logits of a layer at a time."""
+        last = jax.nn.log_softmax(self._logits(states[-1], head))
+
+        def divergence(states: Array) -> Array:
+            return jnp.sum(jnp.exp(last) * (last - jax.nn.log_softmax(self._logits(states, head))), axis=-1)
+
+        return jax.lax.map(divergence, states)
 
     def _layer_sums(self, states: Array, head: Array, labels: Any, weights: Any) -> Float[Array, "layers batch"]:
         """Losses of all layers in one call, which makes the head's gradient once."""
@@ -227,15 +244,15 @@ class LanguageTask(TokenTask[LanguageConfig]):
         return jnp.sum(losses.reshape(-1, *shape), axis=-1)
 
     def _readings(self, params: Params, batch: PackedBatch, variance: Array, key: jax.Array) -> tuple[Array, ...]:
-        """Losses, predicted tokens and their log-probabilities at kept positions, (layers, batch, kept) each; logits of
-        a layer at a time."""
-        noise, head = self._noise(key, batch, variance), self.model.head(params)
-        dtype = jnp.dtype(self.config.model.dtype)
+        """Cross entropies, predicted tokens, their log-probabilities, and losses as in training, at kept positions,
+        (layers, batch, kept) each; logits of a layer at a time."""
+        states, head = self.model.states(params, batch, self._noise(key, batch, variance)), self.model.head(params)
 
         def read(states: Array) -> tuple[Array, Array, Array]:
-            logits = jnp.matmul(states.astype(dtype), head.astype(dtype).T, preferred_element_type=jnp.float32)
+            logits = self._logits(states, head)
             losses = optax.softmax_cross_entropy_with_integer_labels(logits, jnp.asarray(batch.labels))
             likeliest = jnp.max(logits, axis=-1) - jax.nn.logsumexp(logits, axis=-1)
             return losses, jnp.argmax(logits, axis=-1), likeliest
 
-        return jax.lax.map(read, self.model.states(params, batch, noise))
+        readings = jax.lax.map(read, states)
+        return *readings, self._from_last(states, head) if self.model.exits else readings[0]

@@ -13,12 +13,15 @@ from jaxtyping import Array, Float
 from unroll_jax.models import (
     Decoder,
     DecoderConfig,
+    ExitAdapter,
     RotaryScaling,
     decoder_readout,
+    exit_adapter,
     low_rank_changes,
     merged_changes,
     rms_norm,
 )
+from unroll_jax.models.language.exit_adapters import adapted
 from unroll_jax.perturbations import layer_dropout, layer_dropout_rates
 
 from ..config.errors import OptionError, UserError, option_text
@@ -154,30 +157,37 @@ class LanguageModel:
     def __init__(self, config: LanguageConfig, source: DecoderSource) -> None:
         options, shape = config.model, source.config
         self.source, self.dim, self._options = source, shape.dim, options
-        self.layers = layers_read(config.descent, shape.num_layers)
+        self.exits = config.exit_adapters
+        self.layers = (
+            (0, *self.exits, shape.num_layers) if self.exits else layers_read(config.descent, shape.num_layers)
+        )
+        if list(self.layers) != sorted(set(self.layers)):
+            raise OptionError("exit_adapters", f"rising numbers of layers below {shape.num_layers}", self.exits)
         self._rates = layer_dropout_rates(shape.num_layers, config.layer_dropout)
         self.module = Decoder(
             shape, dtype=jnp.dtype(options.dtype), remat=POLICIES[config.remat] or False, unroll=config.unroll
         )
 
     def init(self, key: jax.Array) -> Params:
-        """Draws parameters; with a rank, also low-rank changes, which start at 0."""
+        """Draws parameters; with a rank, also low-rank changes, which start at 0; or the adapters of exits."""
         of_decoder, of_changes = jax.random.split(key)
         drawn: Any = self.module.init(of_decoder, jnp.zeros((1, 1), jnp.int32))
         decoder = {**drawn["params"], "embedding": UNIT_VARIANCE * drawn["params"]["embedding"]}
         decoder = jax.tree.map(lambda leaf: leaf.astype(stored_dtype(self._options)), decoder)
         rank = self._options.lora_rank
+        if self.exits:
+            keys = zip(self.exits, jax.random.split(of_changes, len(self.exits)), strict=True)
+            adapters = {str(layer): exit_adapter(key, self.source.config).weights for layer, key in keys}
+            return {"decoder": decoder, "adapters": adapters}
         if rank is None:
             return {"decoder": decoder}
         return {"decoder": decoder, "changes": low_rank_changes(of_changes, self.source.config, rank=rank)}
 
     def trained(self, params: Params) -> Any:
         """Returns for each parameter whether it is trained; None where all are."""
-        if "changes" not in params:
+        if params.keys() == {"decoder"}:
             return None
-        return {
-            name: jax.tree.map(lambda _, is_change=name == "changes": is_change, part) for name, part in params.items()
-        }
+        return {name: jax.tree.map(lambda _, free=name != "decoder": free, part) for name, part in params.items()}
 
     def states(
         self, params: Params, batch: PackedBatch, noise: Array | None, keys: jax.Array | None = None
@@ -191,7 +201,7 @@ class LanguageModel:
         decoder, changes = self._parts(params)
         scale, _ = decoder_readout(decoder)
 
-        def record(y: Array) -> Array:
+        def kept(y: Array) -> Array:
             return jnp.take_along_axis(keep_rows(y), places[..., None], axis=1)
 
         recorded = self.module.apply(
@@ -199,11 +209,15 @@ class LanguageModel:
             tokens,
             segments=segments,
             perturbation=noise,
-            record=record,
+            record=None if self.exits else kept,
             changes=changes,
             perturb=skipped,
         )
         read: Any = recorded[jnp.array(self.layers)]  # pyright: ignore (Flax tells no type)
+        if self.exits:
+            both = zip(self.adapters(params).values(), read[1:-1], strict=True)
+            exits = [adapted(self.source.config, adapter, y, segments) for adapter, y in both]
+            read = jnp.stack([kept(y) for y in (read[0], *exits, read[-1])])
         return rms_norm(read, scale, self.source.config.norm_epsilon)
 
     def head(self, params: Params) -> Float[Array, "vocabulary dim"]:
@@ -215,10 +229,14 @@ class LanguageModel:
         decoder, changes = self._parts(params)
         return decoder if changes is None else {**decoder, "layers": merged_changes(decoder["layers"], changes)}
 
+    def adapters(self, params: Params) -> dict[int, ExitAdapter]:
+        """The adapters by their exit layer."""
+        return {layer: ExitAdapter(params["adapters"][str(layer)]) for layer in self.exits}
+
     def _parts(self, params: Params) -> tuple[Any, Any]:
         """The decoder, and the changes as layers take them; frozen parameters have no gradient."""
         if "changes" not in params:
-            return params["decoder"], None
+            return jax.lax.stop_gradient(params["decoder"]) if self.exits else params["decoder"], None
         rank = self._options.lora_rank
         assert rank is not None
         scale = LORA_ALPHA / rank

@@ -2,6 +2,7 @@
 
 import json
 
+import jinja2
 import pytest
 
 from tests.data.decoders.conftest import TEMPLATE
@@ -57,6 +58,40 @@ def test_a_template_that_cannot_be_used_is_told_in_one_line(write_folder, templa
     (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
     use = lambda folder: folder_tokenizer(folder).chat([{"role": "tool", "content": "hi"}])  # noqa: E731
     assert_fails(use, folder, word)
+
+
+ENDLESS = {
+    "loops in loops": "{% set r = range(99) %}{% for i in r %}{% for j in r %}{% endfor %}{% endfor %}",
+    "macros": "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+    "recursion": "{% for i in [1, 2] recursive %}{{ loop([1, 2]) if loop.depth < 60 }}{% endfor %}",
+    "powers": "{{ 10 ** 10 ** 10 }}",
+    "products": "{{ 'x' * 100000000000 }}",
+    "squares": "{% set n = namespace(x=9) %}{% for i in range(99) %}{% set n.x = n.x * n.x %}{% endfor %}",
+}
+
+
+@pytest.mark.parametrize("template", ENDLESS.values(), ids=ENDLESS)
+def test_a_template_that_would_not_end_is_told_in_one_line(template, write_folder, monkeypatch):
+    monkeypatch.setattr("unroll_jax.train.data.pretrained.chat.MOST_WORK", 2000)
+    folder = write_folder()
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    tokenizer = folder_tokenizer(folder)
+    for _ in range(2):  # each rendering may do as much
+        with pytest.raises(UserError, match=r"cannot be used \((it needs more than|\*\*? of large values)"):
+            tokenizer.chat(MESSAGES)
+
+
+def test_loops_that_are_counted_render_as_those_of_plain_jinja(write_folder):
+    template = (
+        "{% for m in messages if m.role == 'user' %}{{ loop.index0 }}{{ loop.length }}{{ m.content * 2 }}"
+        "{{ loop.last }}{{ loop.nextitem }}{% endfor %}{% for m in nothing %}{% else %}none{% endfor %}"
+        "{% for key, value in messages[0].items() %}{{ loop.revindex }}{{ key }}={{ value }}{% endfor %}"
+    )
+    folder = write_folder()
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    expected = jinja2.Template(template).render(messages=MESSAGES)
+    tokenizer = folder_tokenizer(folder)
+    assert [tokenizer.chat(MESSAGES) for _ in range(2)] == [expected, expected]
 
 
 def test_a_tokenizer_that_is_missing_or_damaged_is_told_in_one_line(write_folder):

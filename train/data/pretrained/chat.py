@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import jinja2
 import numpy as np
+from jinja2 import nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ...config.errors import UserError, one_line
@@ -20,6 +21,7 @@ from .folders import read_json, read_tokenizer
 PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 SPLITS = {"gpt-2": False, "smollm": True}  # by GGUF's name: whether digits are separated
 CONTROL, USER_DEFINED = 3, 4  # GGUF's kinds of token that are added to the vocabulary
+MOST_WORK = 1_000_000  # of one rendering of a template: about a second
 Message = Mapping[str, str]  # "role" and "content"
 
 # Special tokens of the tokenizer of bytes, and its template.
@@ -70,6 +72,8 @@ class ChatTokenizer:
         if self._rendered is None:
             raise UserError(f"{self.where} has no chat template; use an instruction-tuned model or plain texts")
         given = [dict(message) for message in messages]
+        environment: Any = self._rendered.environment
+        environment.left = MOST_WORK
         try:
             return self._rendered.render(messages=given, add_generation_prompt=answer, **self.named)
         except Exception as error:  # a template can raise anything
@@ -146,13 +150,42 @@ def byte_tokenizer() -> ChatTokenizer:
     return ChatTokenizer(made, BYTE_TEMPLATE, {}, [len(tokens) - 1], where="the tokenizer of bytes")
 
 
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """Jinja's sandbox, with a bound on the work of one rendering: weights may come from anywhere."""
+
+    intercepted_binops = frozenset(["*", "**"])
+    left = MOST_WORK
+
+    def spend(self, work: int, item: Any = None) -> Any:
+        """Counts work, and returns the item that it is for."""
+        self.left -= work
+        if self.left < 0:
+            raise jinja2.TemplateError(f"it needs more than {MOST_WORK:,} iterations and calls")
+        return item
+
+    def call(self, context: Any, called: Any, /, *arguments: Any, **options: Any) -> Any:
+        """Counts a call, as of a macro that calls itself, as ten iterations."""
+        return super().call(context, self.spend(10, called), *arguments, **options)
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        """Multiplies unless the result is large; there are no powers."""
+        sizes = [abs(one) if isinstance(one, int | float) else len(one) for one in (left, right)]
+        if operator == "**" or sizes[0] * sizes[1] > MOST_WORK:
+            raise jinja2.TemplateError(f"{operator} of large values")
+        return super().call_binop(context, operator, left, right)
+
+
 def _compiled(template: str, where: str) -> jinja2.Template:
-    """Compiles a template in a sandbox: weights may come from anywhere."""
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    """Compiles a template whose loops count their iterations."""
+    environment = _Sandbox(trim_blocks=True, lstrip_blocks=True)
     environment.filters["tojson"] = lambda value, indent=None: json.dumps(value, ensure_ascii=False, indent=indent)
+    environment.filters["each"] = jinja2.pass_context(lambda _, items: (environment.spend(1, item) for item in items))
     environment.globals["raise_exception"] = _raise
     try:
-        return environment.from_string(template)
+        tree = environment.parse(template)
+        for loop in tree.find_all(nodes.For):
+            loop.iter = nodes.Filter(loop.iter, "each", [], [], None, None, lineno=loop.lineno)
+        return environment.from_string(tree)
     except Exception as error:  # of Jinja, or of the compilers of Python
         raise UserError(
             f"the chat template of {where} is not valid Jinja ({one_line(error)}); copy it again"

@@ -27,6 +27,7 @@ from unroll_jax.models.language.decoding import KeyValueCache, decode
 __all__ = [
     "DraftHead",
     "ExitAdapter",
+    "adapted",
     "adapter_losses",
     "check_adapter",
     "decode_adapted",
@@ -194,7 +195,7 @@ def adapter_losses(
     params, states = jax.lax.stop_gradient((params, states))
     head = draft_head(params, adapter)
     segments = jnp.zeros(states[0].shape[:-1], jnp.int32) if segments is None else segments
-    y = _adapted(config, adapter, states[0], segments)
+    y = adapted(config, adapter, states[0], segments)
     both = (states[1], y) if places is None else tuple(_taken(each, places) for each in (states[1], y))
     p, q = (jax.nn.log_softmax(draft_logits(config, head, each)) for each in both)
     return jnp.sum(jnp.exp(p) * (p - q), axis=-1)
@@ -237,7 +238,7 @@ def decode_adapted(
     return decode(dataclasses.replace(config, num_layers=1), adapter.weights, normed, cache, positions)
 
 
-def _adapted(config: DecoderConfig, adapter: ExitAdapter, y: Array, segments: Array) -> Array:
+def adapted(config: DecoderConfig, adapter: ExitAdapter, y: Array, segments: Array) -> Array:
     """Runs whole texts through the adapter."""
     normed = rms_norm(y, adapter.weights["norm"]["scale"], config.norm_epsilon)
     layer = jax.tree.map(lambda leaf: leaf[0].astype(y.dtype), adapter.weights["layers"])
