@@ -166,8 +166,8 @@ def _advice(one: Variant, plain: Variant | None) -> list[str]:
             start_losses=np.mean([run.curves["layer_losses"][0] for run in one.runs], axis=0),
             plain_losses=None if plain is None else plain.mean("layer_losses"),
         )
-        if failed and evaluation.get("bind", "mean") == "mean":
-            room = one.margins(training=True)
+        room = one.margins(training=True)
+        if failed and evaluation.get("bind", "mean") == "mean" and not np.isnan(room).all():
             lines += [
                 "bounds hold on train batches and not on held-out data; raise --constraints.margin (first-margin for "
                 "layer 1), or train on more data."

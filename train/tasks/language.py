@@ -37,7 +37,6 @@ from .language_reading import (
     choose,
     floors,
     paired,
-    perplexity,
     rows_of,
 )
 
@@ -136,10 +135,10 @@ class LanguageTask(TokenTask[LanguageConfig]):
         """Reads the layers that are read out on a whole split."""
         count, layers = self.data.packed.texts[split], len(self.model.layers)
         losses, lengths = np.zeros((count, layers)), np.zeros(count)
-        right, agreed = np.zeros(layers), np.zeros(layers)
+        right, agreed, entropies = np.zeros((3, layers))
         variance = np.float32(self.variance(trial.gamma))
         for batch, key in self.held(split):
-            _, predicted, _, token_losses = self._read(params, batch, variance, key)
+            cross_entropies, predicted, _, token_losses = self._read(params, batch, variance, key)
             counted = batch.weights > 0.0
             owners = batch.owners[counted]
             np.add.at(losses, owners, token_losses[:, counted].T)
@@ -147,12 +146,14 @@ class LanguageTask(TokenTask[LanguageConfig]):
             words = predicted[:, counted]
             right += np.sum(words == batch.labels[counted], axis=1)
             agreed += np.sum(words == words[-1], axis=1)
-        return LanguageReading(losses / lengths.mean(), right / lengths.sum(), agreed / lengths.sum())
+            entropies += np.sum(cross_entropies[:, counted], axis=1, dtype=np.float64)
+        right, agreed, entropies = np.stack([right, agreed, entropies]) / lengths.sum()
+        return LanguageReading(losses / lengths.mean(), right, agreed, np.exp(entropies))
 
     def validated(self, reading: LanguageReading) -> Validation:
         """Returns the validation of a reading, with its perplexity."""
         validation = super().validated(reading)
-        return validation._replace(row={**validation.row, "perplexity": perplexity(reading.losses)[-1]})
+        return validation._replace(row={**validation.row, "perplexity": float(reading.perplexities[-1])})
 
     def further_figures(self, params: Params, readings: Mapping[Trial, LanguageReading]) -> Row:
         """Returns figures by layer that is read out: accuracies, acceptance, perplexities; and floors.
@@ -169,8 +170,8 @@ class LanguageTask(TokenTask[LanguageConfig]):
             "layer_accuracies": {gamma: reading.accuracies.tolist() for gamma, reading in by_gamma.items()},
             "acceptance": {gamma: reading.agreements.tolist() for gamma, reading in by_gamma.items()},
             **super().further_figures(params, readings),
-            "perplexity": {gamma: perplexity(reading.losses)[-1] for gamma, reading in by_gamma.items()},
-            "layer_perplexities": perplexity(readings[self.training_trial].losses),
+            "perplexity": {gamma: float(reading.perplexities[-1]) for gamma, reading in by_gamma.items()},
+            "layer_perplexities": readings[self.training_trial].perplexities.tolist(),
             "floors": {name: dict.fromkeys(by_gamma, table.accuracy) for name, table in tables.items()},
             "floor_shares": dict.fromkeys(tables, 1.0),
             "floor_losses": {name: table.loss for name, table in tables.items()},

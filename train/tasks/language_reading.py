@@ -36,6 +36,7 @@ class LanguageReading(NamedTuple):
     losses: np.ndarray  # of the texts, (N, layers)
     accuracies: np.ndarray  # (layers,), share of tokens that each layer predicts
     agreements: np.ndarray  # (layers,), share at which it agrees with the last one: the acceptance of one-token drafts
+    perplexities: np.ndarray  # (layers,), exponentials of mean cross entropies, which losses of exit adapters are not
 
 
 class Answered(NamedTuple):
@@ -69,11 +70,6 @@ def choose(key: jax.Array, weights: Any, share: int) -> tuple[Array, Array]:
     counted = (largest >= 0.0).astype(weights.dtype)
     totals = jnp.sum(weights, axis=1, keepdims=True)
     return chosen, counted * totals / jnp.maximum(jnp.sum(counted, axis=1, keepdims=True), 1.0)
-
-
-def perplexity(losses: np.ndarray) -> list[float]:
-    """The exponential of the mean loss of a token, by layer."""
-    return np.exp(losses.mean(axis=0)).tolist()
 
 
 def paired(inputs: Any, answers: Any) -> tuple[list[Any], list[str | None]]:
