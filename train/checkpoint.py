@@ -30,7 +30,7 @@ OVERHEAD = 1 << 17  # bytes of a checkpoint besides its arrays, rounded up
 UNREADABLE = float("-inf")  # score of a checkpoint whose notes cannot be read
 PUT_BACK = "put the config.json and model.json that it was trained with back"
 TELL = sys.unraisablehook
-# What reads and writes that Orbax has given up say when they are freed; the manager raises the error before.
+# Errors of abandoned reads and writes, reported when these are freed; the manager raises the cause before.
 GIVEN_UP = ("Event loop is closed", "Encountered error while reading array index")
 # Orbax logs its work, and tracebacks of its threads, by absl; the manager raises the same errors.
 logging.getLogger("absl").setLevel(logging.CRITICAL)
