@@ -55,7 +55,7 @@ class Tracker(NamedTuple):
     close: Callable[[], Any]
 
 
-class MetricsWriter:
+class MetricsWriter(contextlib.AbstractContextManager["MetricsWriter"]):
     """Appends to metrics.jsonl and to trackers; reopening at a step forgets all that came after it.
 
     Lines hold no times, so a run that was interrupted and resumed writes the same file as one that was not.
@@ -72,10 +72,6 @@ class MetricsWriter:
             for tracker in trackers:
                 self._trackers.append(tracker())
             opened.pop_all()
-
-    def __enter__(self) -> "MetricsWriter":
-        """Returns itself; leaving the context closes the files."""
-        return self
 
     def __exit__(self, kind: type | None, *_: object) -> None:
         """Closes the files; a full disk is not reported a second time."""

@@ -216,7 +216,11 @@ class ImageTaskConfig(SupervisedConfig):
     def rules(self) -> Iterator[Rule]:
         """Yields those of all networks, and of the limit."""
         yield from super().rules()
-        yield "lipschitz", _certifiable_words(), self.lipschitz is None or is_certifiable(self.network)
+        names = ("max_norm", "norm_steps", "regulariser", "way")
+        norm, steps, regulariser, way = (option_text(f"network.{name}") for name in names)
+        opteq = f"OptEq with {norm} below 1, {steps} and {regulariser} None, and {way} implicit or unrolled"
+        allowed = f"None except for plain networks and {opteq}"
+        yield "lipschitz", allowed, self.lipschitz is None or is_certifiable(self.network)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -291,12 +295,3 @@ def is_certifiable(network: object) -> bool:
         held = network.max_norm is not None and network.max_norm < 1.0 and network.norm_steps is None
         return held and network.way != "averaged" and network.regulariser is None
     return isinstance(network, FeedForwardConfig)
-
-
-def _certifiable_words() -> str:
-    names = ("max_norm", "norm_steps", "regulariser", "way")
-    norm, steps, regulariser, way = (option_text(f"network.{name}") for name in names)
-    return (
-        f"None except for plain networks and OptEq with {norm} below 1, {steps} and {regulariser} None, and {way} "
-        "implicit or unrolled"
-    )
