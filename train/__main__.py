@@ -76,12 +76,7 @@ def main(arguments: Sequence[str]) -> int:
 
                 join(parse(Membership, member, "unroll-jax"))
             with _options_of(arguments[0]):
-                code = COMMANDS[arguments[0]](list(arguments[1:])) or 0
-            if member:
-                from .system.distributed import leave
-
-                leave()
-            return code
+                return COMMANDS[arguments[0]](list(arguments[1:])) or 0
     except Interrupted as stop:
         sys.stderr.write(f"{stop}\n")
         return stop.code

@@ -30,7 +30,7 @@ OVERHEAD = 1 << 17  # bytes of a checkpoint besides its arrays, rounded up
 UNREADABLE = float("-inf")  # score of a checkpoint whose notes cannot be read
 PUT_BACK = "put the config.json and model.json that it was trained with back"
 TELL = sys.unraisablehook
-# What reads and writes that Orbax has given up say when they are freed; the manager raises the error before.
+# Messages of reads and writes that Orbax has given up, when they are freed; the manager raises the error before.
 GIVEN_UP = ("Event loop is closed", "Encountered error while reading array index")
 # Orbax logs its work, and tracebacks of its threads, by absl; the manager raises the same errors.
 logging.getLogger("absl").setLevel(logging.CRITICAL)
@@ -84,7 +84,7 @@ class Checkpoints:
                 self._manager.close()
         finally:
             if kind is not None:
-                gc.collect()  # what a failed save left is told here, or when the process ends
+                gc.collect()  # errors of a failed save are told here, or when the process ends
             logging.getLogger("asyncio").removeFilter(_not_a_lost_write)
 
     def save(self, step: int, state: Any, notes: dict[str, Any], *, score: float) -> None:

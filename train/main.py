@@ -74,7 +74,7 @@ def fit(
     from .metrics import check_callbacks
     from .report import write_report
     from .runs import check_first, check_folder, check_parent, default_folder
-    from .system.distributed import first_does, first_only, is_first
+    from .system.distributed import first_does, first_only, ignore_sigterm, is_first
 
     check_callbacks(callbacks)
     experiment, log = experiment or name, first_only(log)
@@ -87,6 +87,8 @@ def fit(
         first_does(functools.partial(check_folder, task, place, experiment))
     for place, task in tasks.items():
         train_run(task, place, experiment=experiment, callbacks=callbacks, log=log)
+        if task is list(tasks.values())[-1]:
+            ignore_sigterm()
         if not (place / "evaluation.json").exists():
             evaluate(task, place, experiment=experiment, log=log)
     if is_first():
@@ -122,9 +124,10 @@ def evaluate_again(arguments: list[str]) -> None:
     parsed = parse(EvaluateArguments, arguments, "unroll-jax evaluate")
     from .evaluate import evaluate
     from .loading import open_run
-    from .system.distributed import first_only
+    from .system.distributed import first_only, ignore_sigterm
 
     keep_programs()
+    ignore_sigterm()
     log = first_only(print)
     experiment, task = open_run(parsed.run, mesh=parsed.mesh, log=log, writes=True)
     if parsed.on_source is None:

@@ -117,7 +117,7 @@ class OptimizerConfig:
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig(abc.ABC):
-    """Options of every run, whatever it trains."""
+    """Options of every run."""
 
     task: ClassVar[str]
     """Name of the task in `train.tasks`."""

@@ -189,9 +189,9 @@ class VideoConfig(VideoRunConfig):
     def rules(self) -> Iterator[Rule]:
         """Yields those of all such runs, and of noise: layer 0 is the input, of which stepwise bounds take a share."""
         yield from super().rules()
-        bounds, asked = option_text("constraints.bounds", "cumulative"), self.constraints
-        absolute = asked.bounds == "cumulative" or bool(asked.levels) or asked.last is not None
-        yield "train_gamma", f"above 0, or {bounds}", absolute or self.train_gamma > 0.0 or not self.enforces
+        cumulative, given = option_text("constraints.bounds", "cumulative"), self.constraints
+        absolute = given.bounds == "cumulative" or bool(given.levels) or given.last is not None
+        yield "train_gamma", f"above 0, or {cumulative}", absolute or self.train_gamma > 0.0 or not self.enforces
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,7 +18,7 @@ from .reader import by_step, check_batches, read_ahead
 from .text import TextData
 from .words import SPECIAL, Encoded, Tokenizer, WordTokenizer
 
-SHORTEST_BUCKET = 8  # a quarter of the phrases of SST-2 are no longer
+SHORTEST_BUCKET = 8  # a quarter of the phrases of SST-2 have at most so many
 ENCODED_TOGETHER = 1024  # texts; tokenizers of parts of words share them among threads
 UNLABELLED = -1
 

@@ -7,7 +7,7 @@ from ..config.tokens import DecoderOptions, DescentOptions, LanguageConfig
 
 PAPER = "Porras-Valenzuela, Hadou, Ribeiro, Section 6 and Appendix B.7"
 # Table 5: 1 - alpha = 0.95, f_ref = 12, L = 32, batches of 4, two epochs of AdamW in full precision. Its learning rates
-# did not survive; 0.25 stands where Table 2 has the noise of training. It is not said whether rows hold one text each.
+# did not survive; 0.25 is the noise of training in Table 2. Whether rows hold one text each is not published.
 BOUNDS = ConstraintConfig(alpha=(0.05,), reference=12.0, margin=0.0, first_margin=0.0)
 
 # Layers 1 to 4 must take the loss from 4.5 to .32 nats a token, since an early exit is what pays; each later layer must

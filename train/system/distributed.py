@@ -40,14 +40,13 @@ def join(member: Membership) -> None:
         raise UserError(f"the processes did not come together ({reason}); {ways}") from error
 
 
-def leave() -> None:
-    """Waits for the others to come to their end; from here on, SIGTERM is too late to mean anything.
+def ignore_sigterm() -> None:
+    """Ignores SIGTERM in one of many processes, which train no more.
 
-    JAX answers SIGTERM by a barrier of all processes, and one that has shut down leaves the others there for 3 minutes.
+    JAX answers it by a barrier of all, and holds a process there for 3 minutes if another has shut down.
     """
     if jax.process_count() > 1:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        wait_for_all("the end")
 
 
 def is_first() -> bool:

@@ -249,7 +249,7 @@ def _finite(text: str) -> float:
 
 
 def _whole(text: str) -> int | float:
-    """A whole number of 64 bits; a larger one is a float, as 1e30, which stands for no limit in tokenizers' files."""
+    """A whole number of 64 bits; a larger one is a float, as 1e30, which means no limit in tokenizers' files."""
     return int(text) if len(text) <= MAX_DIGITS and -(2**63) <= int(text) < 2**64 else _finite(text)
 
 
