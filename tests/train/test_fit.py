@@ -206,7 +206,7 @@ def test_both_methods_of_an_experiment_open_their_data_once(monkeypatch, tmp_pat
         opened.append(config)
         return Opened(config, config.method)
 
-    monkeypatch.setattr("unroll_jax.train.registry.open_task", open_task)
+    monkeypatch.setattr("unroll_jax.train.main.open_task", open_task)
     monkeypatch.setattr("unroll_jax.train.loop.train_run", lambda task, folder, **_: trained.append(folder.name))
     monkeypatch.setattr("unroll_jax.train.evaluate.evaluate", lambda *_, **__: None)
     monkeypatch.setattr("unroll_jax.train.report.write_report", lambda *_, **__: None)
