@@ -6,6 +6,7 @@ with drafts copied from the prompt. Texts and states are kept in the folder of r
 """
 
 import importlib.util
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -91,9 +92,14 @@ def sources(read: Alpaca, answers: list[Text]) -> dict[str, list[Text]]:
     return {"alpaca.npz": read.texts, "own.npz": answers}
 
 
+def digest(tokens: Sequence[np.ndarray]) -> int:
+    """A checksum of texts."""
+    return zlib.crc32(b"".join(np.asarray(text, np.int64).tobytes() + b"end" for text in tokens))
+
+
 def kept_answers(opened: Opened, read: Alpaca, sizes: Sizes, folder: Path) -> list[Text]:
     """The decoder's answers; read from the folder where they are there."""
-    file = folder / f"answers_{sizes.answered}_{sizes.answer_tokens}.npz"
+    file = folder / f"answers_{digest(read.answered)}_{sizes.answer_tokens}.npz"
     if not file.exists():
         print(f"the decoder answers {len(read.answered)} prompts", flush=True)
         texts = own_answers(opened, read.answered, max_tokens=sizes.answer_tokens)
@@ -106,8 +112,8 @@ def kept_answers(opened: Opened, read: Alpaca, sizes: Sizes, folder: Path) -> li
 
 
 def kept_states(opened: Opened, texts: Sequence[Text], sizes: Sizes, file: Path) -> States:
-    """States of texts; read from the file where it has those of as many texts and these layers."""
-    about = np.array([len(texts), *sizes.exits])
+    """States of texts; read from the file where it has those of these texts and layers."""
+    about = np.array([digest([one.tokens for one in texts]), *sizes.exits])
     if file.exists():
         with np.load(file) as arrays:
             if np.array_equal(arrays["about"], about):

@@ -113,11 +113,14 @@ def run(study: Study) -> dict[str, Any]:
 
 
 def label(study: dict[str, Any]) -> str:
-    """The name of a row: the method and the options in which it differs from the defaults."""
+    """The name of a row: the method, and the options that differ from the defaults."""
     far = f", far starts to {study['far']}" if study["far"] else ""
     still = f", steps penalised by {study['still']:g}" if study.get("still") else ""
-    usual = study["learning_rate"] == Study.learning_rate
-    return f"{study['method']}{far}{still}" + ("" if usual else f", rate {study['learning_rate']:g}")
+    usual = dataclasses.asdict(Study())
+    named = ("method", "far", "still", "seed", "out", "task", "test_sizes", "test_examples", "learning_rate")
+    rate = "" if study["learning_rate"] == usual["learning_rate"] else f", rate {study['learning_rate']:g}"
+    others = [name for name in usual if name not in named and study.get(name, usual[name]) != usual[name]]
+    return f"{study['method']}{far}{still}{rate}" + "".join(f", {name} {study[name]}" for name in others)
 
 
 def table(folder: str | Path) -> str:

@@ -97,3 +97,12 @@ def test_shapes_that_do_not_fit_are_errors():
         exit_threshold(np.ones((3, 2)), np.ones((3, 2)))
     with pytest.raises(ValueError, match="states must be"):
         state_changes(jnp.ones((1, 2)))
+
+
+@pytest.mark.parametrize("growth", [1e10, jnp.nan])
+def test_a_state_that_diverges_is_never_still(growth):
+    result = run_loops(lambda params, h, x: growth * h, None, jnp.ones((2, 3)), loops=9, gradient="none", threshold=0.1)
+    assert result.taken.tolist() == [9, 9]
+    states = jnp.array([1e19, 2e19, 4e19])[:, None, None] * jnp.ones((3, 1, 4))
+    np.testing.assert_allclose(state_changes(states), 0.5, rtol=1e-6)
+    np.testing.assert_allclose(state_changes(1e-20 * (1e-21 * states)), 0.5, rtol=1e-4)

@@ -173,3 +173,12 @@ def test_speculate_takes_an_adapter_of_this_decoder_alone():
     adapter = exit_adapter(jax.random.key(0), WIDE)
     with pytest.raises(ValueError, match="make it with exit_adapter and the decoder's config"):
         speculate(SMALL, {}, PROMPTS, exit_layer=1, draft_length=2, max_tokens=5, adapter=adapter)
+    fits = exit_adapter(jax.random.key(0), SMALL)
+    for wrong, message in (
+        (fits._replace(weights={"layers": fits.weights["layers"]}), "have weights norm.scale and layers"),
+        (fits._replace(words=jnp.array([999])), "words must hold different integers"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            speculate(SMALL, {}, PROMPTS, exit_layer=1, draft_length=2, max_tokens=5, adapter=wrong)
+    with pytest.raises(ValueError, match="texts must be one or more"):
+        draft_vocabulary([], 3)

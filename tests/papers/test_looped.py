@@ -144,7 +144,7 @@ def test_a_command_trains_evaluates_and_prints_its_table(tmp_path, capsys):
     (results,) = json.loads(path.read_text())["results"].values()
     assert results["loops"] == [1, 2, 4, 8, 16, 50]
     assert 1.0 <= results["exit"]["low"] <= results["exit"]["loops"] <= results["exit"]["high"] <= 16.0
-    assert "| all, far starts to 3 | 1 |" in capsys.readouterr().out
+    assert "| all, far starts to 3, steps 2, batch 4, loops 2, width 4, size 5 | 1 |" in capsys.readouterr().out
     assert main(["--loops", "0"]) == 2
     assert "loops" in capsys.readouterr().err
 

@@ -125,13 +125,14 @@ class ConstrainedConfig(RunConfig):
         """One run, or with methods "both" and "all" one of each."""
         if self.method not in SEVERAL:
             return [("", self)]
-        weighted = ("deep_supervision", *(("constrained",) if self.early else ()))
-        names = ("layer_weights", "layer_weighting", "layer_curriculum", "layer_interval")
-        unused = {name: getattr(ConstrainedConfig, name) for name in names}
-        return [
-            (method, dataclasses.replace(self, method=method, **({} if method in weighted else unused)))
-            for method in SEVERAL[self.method]
-        ]
+        each = {method: dataclasses.replace(self, method=method) for method in SEVERAL[self.method]}
+        return [(method, one._without_unused()) for method, one in each.items()]
+
+    def _without_unused(self) -> Self:
+        """Returns the options with defaults for those of layers' weights that the method does not use."""
+        names = () if self.supervises else ("layer_curriculum", "layer_interval")
+        names += () if self.supervises or self.early else ("layer_weights", "layer_weighting")
+        return dataclasses.replace(self, **{name: getattr(ConstrainedConfig, name) for name in names})
 
     def describe(self) -> str:
         """Method, noise and steps."""

@@ -242,6 +242,8 @@ class LanguageConfig(TokensConfig):
         others = ", ".join(map(option_text, ("model.lora_rank", "layer_dropout")))
         needed = f"empty for a decoder that is drawn, or with {others} or {option_text('method', 'deep_supervision')}"
         yield "exit_adapters", needed, alone or not self.exit_adapters
+        fits = self.constraints.last is None or not self.exit_adapters
+        yield "constraints.last", f"None with {option_text('exit_adapters')}, of which the last layer has none", fits
         yield "constraints.bind", f"mean for language, {tokens}", self.constraints.bind == "mean"
         yield "constraints.form", f"of means for language, {tokens}", self.constraints.of_means
 
@@ -252,6 +254,7 @@ class LanguageConfig(TokensConfig):
         needed = f"a decoder that is drawn ({option_text('model.pretrained', None)})"
         for name in ("dim", "num_layers", "num_heads", "num_key_value_heads", "hidden_dim"):
             yield f"model.{name}", needed, drawn
+        yield "descent.every", f"no {option_text('exit_adapters')}, which names the layers", not self.exit_adapters
         split = option_text("data.source", "alpaca or conversations")
         yield "data.validation_share", split, self.data.source != "chores"
 

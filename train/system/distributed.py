@@ -45,7 +45,7 @@ def ignore_sigterm() -> None:
 
     JAX answers it by a barrier of all, and holds a process there for 3 minutes if another has shut down.
     """
-    if jax.process_count() > 1:
+    if jax.process_count() > 1 and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 

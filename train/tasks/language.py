@@ -43,7 +43,7 @@ from .language_reading import (
 
 class LanguageTask(TokenTask[LanguageConfig]):
     """f_l is the mean cross entropy of the tokens of answers at the l-th layer that is read, by the norm and the head
-    of the model; layer 0 is the embeddings, noise included.
+    of the model; layer 0 is the embeddings, noise included. With exit adapters it is the KL from the last layer.
 
     Source: Porras-Valenzuela, Hadou, Ribeiro, Section 6 and Appendix B.7.
     """
@@ -84,7 +84,7 @@ class LanguageTask(TokenTask[LanguageConfig]):
         return {**params, "decoder": pretrained}
 
     def trained(self, params: Params) -> Any:
-        """Returns which parameters are trained: the low-rank changes alone; None where all are."""
+        """Returns which parameters are trained: low-rank changes or exit adapters alone; None where all are."""
         return self.model.trained(params)
 
     def batches(self, start_step: int, rows: np.ndarray | None) -> Iterator[PackedBatch]:
@@ -233,7 +233,7 @@ class LanguageTask(TokenTask[LanguageConfig]):
         def divergence(states: Array) -> Array:
             return jnp.sum(jnp.exp(last) * (last - jax.nn.log_softmax(self._logits(states, head))), axis=-1)
 
-        return jax.lax.map(divergence, states)
+        return jax.lax.map(jax.checkpoint(divergence), states)  # a gradient keeps no layer's logits
 
     def _layer_sums(self, states: Array, head: Array, labels: Any, weights: Any) -> Float[Array, "layers batch"]:
         """Losses of all layers in one call, which makes the head's gradient once."""

@@ -156,7 +156,7 @@ class LanguageModel:
 
     def __init__(self, config: LanguageConfig, source: DecoderSource) -> None:
         options, shape = config.model, source.config
-        self.source, self.dim, self._options = source, shape.dim, options
+        self.source, self.dim, self._options, self._dtype = source, shape.dim, options, stored_dtype(config)
         self.exits = config.exit_adapters
         self.layers = (
             (0, *self.exits, shape.num_layers) if self.exits else layers_read(config.descent, shape.num_layers)
@@ -173,7 +173,7 @@ class LanguageModel:
         of_decoder, of_changes = jax.random.split(key)
         drawn: Any = self.module.init(of_decoder, jnp.zeros((1, 1), jnp.int32))
         decoder = {**drawn["params"], "embedding": UNIT_VARIANCE * drawn["params"]["embedding"]}
-        decoder = jax.tree.map(lambda leaf: leaf.astype(stored_dtype(self._options)), decoder)
+        decoder = jax.tree.map(lambda leaf: leaf.astype(self._dtype), decoder)
         rank = self._options.lora_rank
         if self.exits:
             keys = zip(self.exits, jax.random.split(of_changes, len(self.exits)), strict=True)
@@ -289,13 +289,13 @@ def open_source(config: LanguageConfig, log: Log) -> DecoderSource:
     def place(params: Any) -> Any:
         return shardings(_Start(params), mesh).params
 
-    read = functools.partial(opened.read, dtype=stored_dtype(model), place=place)
+    read = functools.partial(opened.read, dtype=stored_dtype(config), place=place)
     return DecoderSource(opened.config, opened.tokenizer, read, opened.has_weights)
 
 
-def stored_dtype(options: DecoderOptions) -> Any:
+def stored_dtype(config: LanguageConfig) -> Any:
     """Returns the dtype of the decoder's parameters: float32 where they are trained, else that of the computation."""
-    return jnp.float32 if options.lora_rank is None else jnp.dtype(options.dtype)
+    return jnp.dtype(config.model.dtype) if config.freezes else jnp.float32
 
 
 def _drawn(options: DecoderOptions, vocabulary_size: int, length: int) -> DecoderConfig:

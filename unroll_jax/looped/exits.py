@@ -101,7 +101,7 @@ def loops_until_still(
         h, taken, moving = carried
         after = step(h)
         kept = jax.tree.map(lambda new, old: jnp.where(_as_wide(moving, new), new, old), after, h)
-        return kept, taken + moving, moving & (_change(h, after, batch_ndim) >= threshold)
+        return kept, taken + moving, moving & ~(_change(h, after, batch_ndim) < threshold)
 
     start = (state, jnp.zeros(batch, jnp.int32), jnp.ones(batch, bool))
     state, taken, _ = jax.lax.while_loop(moves, advance, start)
@@ -115,12 +115,16 @@ def _to_come(changes: Any) -> np.ndarray:
 
 
 def _change(before: Any, after: Any, batch_ndim: int) -> Float[Array, "*batch"]:
-    def squares(tree: Any) -> Any:
-        wide = [leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)) for leaf in jax.tree.leaves(tree)]
-        return sum(jnp.sum(leaf**2, axis=tuple(range(batch_ndim, leaf.ndim))) for leaf in wide)
-
-    moved, size = squares(jax.tree.map(jnp.subtract, after, before)), squares(after)
-    return jnp.sqrt(moved / jnp.maximum(size, jnp.finfo(size.dtype).tiny))
+    """NaN where a state is not finite: it has diverged, and is not still."""
+    pairs = [
+        [leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)).reshape(*leaf.shape[:batch_ndim], -1) for leaf in pair]
+        for pair in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)
+    ]
+    before, after = (jnp.concatenate(leaves, axis=-1) for leaves in zip(*pairs, strict=True))
+    largest = jnp.max(jnp.maximum(jnp.abs(before), jnp.abs(after)), axis=-1, keepdims=True)
+    scale = jnp.where(largest > 0.0, largest, 1.0)  # squares of the states themselves may overflow or vanish
+    moved, size = (jnp.linalg.norm(each, axis=-1) for each in (after / scale - before / scale, after / scale))
+    return moved / jnp.maximum(size, jnp.finfo(size.dtype).tiny)
 
 
 def _as_wide(moving: Array, leaf: Array) -> Array:

@@ -170,7 +170,7 @@ def _named(
         y = rms_norm(y, params["norm"]["scale"], config.norm_epsilon)
         change = state_changes(jnp.stack([h, y]), batch_ndim=2)[0]
         stack = jax.tree.map(lambda leaf, new: leaf.at[number].set(new), stack, cache)
-        return jnp.where(moving[..., None], y, h), stack, taken + moving, moving & (change >= threshold), number + 1
+        return jnp.where(moving[..., None], y, h), stack, taken + moving, moving & ~(change < threshold), number + 1
 
     h = jnp.zeros_like(e) if model.start == "zeros" else e
     start = (h, caches.loops, jnp.zeros(tokens.shape, jnp.int32), places >= 0, jnp.int32(0))

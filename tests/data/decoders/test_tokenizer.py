@@ -81,6 +81,14 @@ def test_a_template_that_would_not_end_is_told_in_one_line(template, write_folde
             tokenizer.chat(MESSAGES)
 
 
+def test_a_template_that_takes_too_long_is_told_in_one_line(write_folder, monkeypatch):
+    monkeypatch.setattr("unroll_jax.train.data.pretrained.chat.MOST_SECONDS", 0.2)
+    folder, slow = write_folder(), "{% for i in range(9999) %}{% set y = range(9999)|map('string')|join %}{% endfor %}"
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": slow}))
+    with pytest.raises(UserError, match=r"cannot be used \(it takes more than 0.2 seconds\)"):
+        folder_tokenizer(folder).chat(MESSAGES)
+
+
 def test_loops_that_are_counted_render_as_those_of_plain_jinja(write_folder):
     template = (
         "{% for m in messages if m.role == 'user' %}{{ loop.index0 }}{{ loop.length }}{{ m.content * 2 }}"

@@ -2,6 +2,8 @@
 
 import functools
 import json
+import math
+import time
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,7 +23,7 @@ from .folders import read_json, read_tokenizer
 PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 SPLITS = {"gpt-2": False, "smollm": True}  # by GGUF's name: whether digits are separated
 CONTROL, USER_DEFINED = 3, 4  # GGUF's kinds of token that are added to the vocabulary
-MOST_WORK = 1_000_000  # of one rendering of a template: about a second
+MOST_WORK, MOST_SECONDS = 1_000_000, 10.0  # of one rendering of a template
 Message = Mapping[str, str]  # "role" and "content"
 
 # Special tokens of the tokenizer of bytes, and its template.
@@ -73,7 +75,7 @@ class ChatTokenizer:
             raise UserError(f"{self.where} has no chat template; use an instruction-tuned model or plain texts")
         given = [dict(message) for message in messages]
         environment: Any = self._rendered.environment
-        environment.left = MOST_WORK
+        environment.left, environment.until = MOST_WORK, time.monotonic() + MOST_SECONDS
         try:
             return self._rendered.render(messages=given, add_generation_prompt=answer, **self.named)
         except Exception as error:  # a template can raise anything
@@ -154,13 +156,15 @@ class _Sandbox(ImmutableSandboxedEnvironment):
     """Jinja's sandbox, with a bound on the work of one rendering: weights may come from anywhere."""
 
     intercepted_binops = frozenset(["*", "**"])
-    left = MOST_WORK
+    left, until = MOST_WORK, math.inf
 
     def spend(self, work: int, item: Any = None) -> Any:
         """Counts work, and returns the item that it is for."""
         self.left -= work
         if self.left < 0:
             raise jinja2.TemplateError(f"it needs more than {MOST_WORK:,} iterations and calls")
+        if time.monotonic() > self.until:
+            raise jinja2.TemplateError(f"it takes more than {MOST_SECONDS:g} seconds")
         return item
 
     def call(self, context: Any, called: Any, /, *arguments: Any, **options: Any) -> Any:

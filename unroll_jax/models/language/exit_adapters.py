@@ -127,6 +127,7 @@ def draft_vocabulary(
     """
     fixed = np.unique(np.asarray(always, np.int32))
     check("size", size, at_least(max(1, len(fixed))))
+    require(len(texts) > 0, "texts", "be one or more", list(texts))
     words, counts = np.unique(np.concatenate([np.asarray(text, np.int32) for text in texts]), return_counts=True)
     ranked = words[np.argsort(-counts, kind="stable")]
     return np.sort(np.concatenate([fixed, ranked[~np.isin(ranked, fixed)][: size - len(fixed)]]))
@@ -203,6 +204,13 @@ def adapter_losses(
 
 def check_adapter(config: DecoderConfig, adapter: ExitAdapter) -> None:
     """Checks that an adapter fits a decoder; its width between the dense layers is free."""
+    names = {jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(adapter.weights)}
+    needed = {"['norm']['scale']", "['layers']['gate']['kernel']"}
+    require(
+        needed <= names, "adapter", "have weights norm.scale and layers", sorted(names), "make it with exit_adapter"
+    )
+    if adapter.words is not None and not isinstance(adapter.words, jax.core.Tracer):
+        _checked_words(adapter.words, config)
     layers = adapter.weights["layers"]
     hidden = layers["gate"]["kernel"].shape[-1]
     shapes = layer_shapes(dataclasses.replace(config, hidden_dim=hidden))
