@@ -8,6 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
 from unroll_jax.arguments import at_least, check, in_interval, require
@@ -209,7 +210,7 @@ def check_adapter(config: DecoderConfig, adapter: ExitAdapter) -> None:
     require(
         needed <= names, "adapter", "have weights norm.scale and layers", sorted(names), "make it with exit_adapter"
     )
-    if adapter.words is not None and not isinstance(adapter.words, jax.core.Tracer):
+    if adapter.words is not None and not isinstance(adapter.words, Tracer):
         _checked_words(adapter.words, config)
     layers = adapter.weights["layers"]
     hidden = layers["gate"]["kernel"].shape[-1]
