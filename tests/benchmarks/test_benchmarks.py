@@ -58,7 +58,7 @@ def calls(monkeypatch):
 
 def test_quick_leaves_peers_out_and_all_leaves_out_what_is_on_request(calls):
     assert benchmarks.main(["--quick"]) == 0
-    assert set(calls) == set(benchmarks.BENCHMARKS) - {"faults", "gpu"}
+    assert set(calls) == set(benchmarks.BENCHMARKS) - {"faults", "gpu", "exit_adapters"}
     assert calls["growth"] == {"quick": True, "peers": False}
     benchmarks.main(["faults", "--quick", "--peers", "growth"])
     assert calls["growth"] == calls["faults"] == {"quick": True, "peers": True}

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+from typing import Any
 
 import jax
 import numpy as np
@@ -53,9 +54,9 @@ def test_what_does_not_fit_the_data_or_the_model_is_refused(small, fields, words
 
 
 def test_all_methods_of_exit_adapters_have_the_weights_given(small):
-    config = dataclasses.replace(small(), method="both", exit_adapters=(1, 2), layer_weights=(0.3,))
+    config: Any = dataclasses.replace(small(), method="both", exit_adapters=(1, 2), layer_weights=(0.3,))
     assert [one.loss_weights(3) for _, one in config.variants()] == [(0.0, 0.3, 0.3, 0.0)] * 2
-    bound = with_value(with_value(config, "constraints.reference", None), "constraints.last", 0.1)
+    bound: Any = with_value(with_value(config, "constraints.reference", None), "constraints.last", 0.1)
     assert "constraints.last" in [name for name, _, fits in bound.rules() if not fits]
 
 

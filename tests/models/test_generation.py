@@ -59,7 +59,9 @@ def test_each_row_ends_with_its_first_stop_and_no_row_waits_for_room():
 def test_one_program_serves_a_bucket_of_lengths_and_every_strength_of_noise(monkeypatch):
     traced = []
     monkeypatch.setattr(
-        generation, "decode", lambda *args, decode=generation.decode: traced.append(args[2].shape) or decode(*args)
+        generation,
+        "decode",
+        lambda *args, decode=generation.decode, **options: traced.append(args[2].shape) or decode(*args, **options),
     )
     params, options = small_params(), {"max_tokens": 3, "key": jax.random.key(0)}  # a length of no other test
     for length in (3, 10, 16):
