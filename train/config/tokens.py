@@ -212,7 +212,8 @@ class LanguageConfig(TokensConfig):
     """chat: that of the tokenizer; alpaca: Stanford's; None: the former where the tokenizer has one."""
     train_gamma: NonNegative = 0.25
     layer_dropout: Share = 0.0
-    """Probability that a row skips the last layer in training; less for earlier ones, as LayerSkip has it."""
+    """Probability that a row skips the last layer in training; less for earlier ones, as LayerSkip has it
+    for pretrained models: constant over the steps."""
     exit_adapters: tuple[Depth, ...] = ()
     """Early layers behind which a block is trained to name the last layer's tokens, to draft them; all else is frozen.
     Losses are then divergences from the last layer."""

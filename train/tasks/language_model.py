@@ -130,8 +130,7 @@ class LanguageInputs:
 
     def to_json(self) -> dict[str, Any]:
         """Returns all that a model needs without data and parameters, as JSON values."""
-        model = self.source.to_json()
-        return {"model": model, "template": self.answers.template, "embedding_std": self.embedding_std}
+        return {"model": self.source.to_json(), "template": self.answers.template, "embedding_std": self.embedding_std}
 
     @classmethod
     def from_json(cls, model: Mapping[str, Any], template: Template, embedding_std: float) -> "LanguageInputs":
@@ -157,13 +156,11 @@ class LanguageModel:
     def __init__(self, config: LanguageConfig, source: DecoderSource) -> None:
         options, shape = config.model, source.config
         self.source, self.dim, self._options, self._dtype = source, shape.dim, options, stored_dtype(config)
-        self.exits = config.exit_adapters
-        self.layers = (
-            (0, *self.exits, shape.num_layers) if self.exits else layers_read(config.descent, shape.num_layers)
-        )
+        self.exits, depth = config.exit_adapters, shape.num_layers
+        self.layers = (0, *self.exits, depth) if self.exits else layers_read(config.descent, depth)
         if list(self.layers) != sorted(set(self.layers)):
-            raise OptionError("exit_adapters", f"rising numbers of layers below {shape.num_layers}", self.exits)
-        self._rates = layer_dropout_rates(shape.num_layers, config.layer_dropout)
+            raise OptionError("exit_adapters", f"rising numbers of layers below {depth}", self.exits)
+        self._rates = layer_dropout_rates(depth, config.layer_dropout)
         self.module = Decoder(
             shape, dtype=jnp.dtype(options.dtype), remat=POLICIES[config.remat] or False, unroll=config.unroll
         )
@@ -196,7 +193,6 @@ class LanguageModel:
 
         ``keys`` draw the layers that each row skips; None skips none.
         """
-        skipped = None if keys is None else layer_dropout(keys, self._rates)
         tokens, segments, places = (keep_rows(jnp.asarray(part)) for part in batch[:3])
         decoder, changes = self._parts(params)
         scale, _ = decoder_readout(decoder)
@@ -211,7 +207,7 @@ class LanguageModel:
             perturbation=noise,
             record=None if self.exits else kept,
             changes=changes,
-            perturb=skipped,
+            perturb=None if keys is None else layer_dropout(keys, self._rates),
         )
         read: Any = recorded[jnp.array(self.layers)]  # pyright: ignore (Flax tells no type)
         if self.exits:
