@@ -29,8 +29,8 @@ def state_changes(states: Any, *, batch_ndim: int = 1) -> Float[Array, "loops *b
 
     Example:
       >>> import jax.numpy as jnp
-      >>> state_changes(jnp.array([[[8.0, 0.0]], [[4.0, 0.0]], [[3.0, 4.0]]])).tolist()
-      [[1.0], [0.8246211409568787]]
+      >>> state_changes(jnp.array([[[8.0, 0.0]], [[4.0, 0.0]], [[4.0, 3.0]]])).tolist()
+      [[1.0], [0.6000000238418579]]
     """
     shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(states)]
     several = shapes and all(len(shape) > batch_ndim and shape[0] >= 2 for shape in shapes)
