@@ -24,6 +24,8 @@ def measure(folder: Path) -> Record:
         options = [
             "-c",
             str(ROOT / "pyproject.toml"),
+            "-o",
+            "addopts=--strict-markers --import-mode=importlib",  # the plugin for notebooks may be missing
             "-m",
             "gpu",
             "-q",
