@@ -3,44 +3,68 @@
 import contextlib
 import dataclasses
 import hashlib
-import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 from safetensors.numpy import save
 
 from .cli import parse
-from .config.commands import ExportArguments
-from .config.errors import UserError
+from .config.commands import ExportArguments, ExportFormat
+from .config.errors import UserError, one_line
 from .config.fields import to_json
-from .config.run import FREE
+from .config.run import FREE, RunConfig
+from .config.tokens import LanguageConfig
+from .data.pretrained.decoders import COPIED, TEMPLATE, decoder_files, decoder_tensors
+from .data.pretrained.folders import may_be_repository
 from .evaluate import best_checkpoint
 from .loading import by_config, open_run, options_of
 from .metrics import read_metrics
 from .registry import TASKS
 from .runs import read_config
-from .system.files import PARTIAL, check_out, read_object, require_writable, without_folders, write_all, writing
+from .system.files import (
+    PARTIAL,
+    check_out,
+    read_object,
+    require_writable,
+    to_bytes,
+    without_folders,
+    write_all,
+    writing,
+)
 from .system.machine import environment
-from .task import Row, Task
+from .task import Params, Row, Task
 from .weights import CARD, CONFIG, FORMAT, MODEL, named_arrays
 
 Log = Callable[[str], None]
 OWN = "losses = model.predict(batch)  # arrays by name, as those trained on; (samples, L + 1) of every layer comes out"
+CONFIG_HAS = "`config.json` holds the whole configuration, the figures of the data, and the validation of this step."
+TRANSFORMERS = """\
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model, tokenizer = (kind.from_pretrained("FOLDER") for kind in (AutoModelForCausalLM, AutoTokenizer))
+messages = [{"role": "user", "content": "..."}]
+prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+answer = model.generate(**prompt, max_new_tokens=256, do_sample=False)[0, prompt["input_ids"].shape[1] :]
+print(tokenizer.decode(answer, skip_special_tokens=True))"""
+NO_ADAPTERS = "Exit adapters are not part of this folder; `unroll-jax export RUN` without --format writes them."
 FEASIBLE = {True: "feasible", False: "NOT feasible", None: "not known to be feasible"}
 
 
 def command(arguments: list[str]) -> None:
-    """`unroll-jax export RUN [--out FOLDER]`."""
+    """`unroll-jax export RUN [--out FOLDER] [--format transformers] [--push OWNER/NAME]`."""
     parsed = parse(ExportArguments, arguments, "unroll-jax export")
-    export(parsed.run, parsed.out, mesh=parsed.mesh)
+    export(parsed.run, parsed.out, format=parsed.format, push=parsed.push, mesh=parsed.mesh)
 
 
 def export(
     run: Path | str,
     out: Path | str | None = None,
     *,
+    format: ExportFormat = "own",
+    push: str | None = None,
     mesh: str | None = None,
     task: Task | None = None,
     log: Log = print,
@@ -49,7 +73,9 @@ def export(
 
     Args:
       run: the run's folder.
-      out: where to; None means the folder export in the run's.
+      out: where to; None means the folder export in the run's, or transformers after the format.
+      format: "transformers" writes the folder of a decoder as `transformers` reads it.
+      push: repository of the Hugging Face hub that the folder is uploaded to; a new one is private.
       mesh: devices to read the checkpoint onto; None is the default on these devices.
       task: the task itself, if it is your own; its options are those of the run.
       log: where messages go.
@@ -62,30 +88,81 @@ def export(
 
     Example: see `fit`.
     """
-    run = Path(run)
-    out = run / "export" if out is None else check_out(out)
+    run, own = Path(run), format == "own"
+    out = run / ("export" if own else format) if out is None else check_out(out)
     experiment, config = read_config(run, options_of(task))
+    _check(run, experiment, config, format, push)
     _claim(out)
     if task is None:
         experiment, task = open_run(run, mesh=mesh, log=log)
     else:
         task = by_config(task, config, mesh=mesh)
     step, state, _ = best_checkpoint(task, run, experiment=experiment, log=log)
-    arrays = named_arrays(jax.device_get(state.evaluated))
-    content = save({name: np.asarray(array, order="C") for name, array in arrays.items()}, {"format": FORMAT})
+    arrays = named_arrays(jax.device_get(state.evaluated)) if own else _tensors(task, state.evaluated)
+    metadata = {"format": FORMAT if own else "pt"}  # transformers takes no other than the second
+    content = save({name: np.asarray(array, order="C") for name, array in arrays.items()}, metadata)
     described = {
         **_describe(task, run, experiment, step, task.training.objective.multipliers(state.moving)),
         "parameters": {name: {"shape": list(array.shape), "dtype": str(array.dtype)} for name, array in arrays.items()},
         "sha256": hashlib.sha256(content).hexdigest(),
     }
-    _write(out, content, described, model_card(described))
+    files = {CONFIG: to_bytes(described)} if own else _files(task, arrays)
+    with writing(f"--out {out}", "pass another folder"):  # config.json last: a kill before leaves an unreadable folder
+        write_all(out, {MODEL: content, CARD: model_card(described, own=own).encode(), **files})
     count = sum(array.size for array in arrays.values())
     log(f"{out / MODEL}: {count:,} parameters in {len(arrays)} arrays, {len(content):,} bytes, of step {step}")
     if described["validation"] is None:
         log(f"metrics.jsonl of {run} has no validation of step {step}: whether they are feasible is not known")
     if described["feasible"] is False:
         log("these parameters are NOT feasible on the validation split: no checkpoint of the run was")
+    if not own and config.exit_adapters:
+        log(NO_ADAPTERS)
+    if push is not None:
+        _upload(out, push, log)
     return out
+
+
+def _check(run: Path, experiment: str, config: RunConfig, format: str, push: str | None) -> None:
+    """Checks the format, and the repository with its login, before anything is computed."""
+    if format != "own" and not isinstance(config, LanguageConfig):
+        raise UserError(
+            f"--format {format} is for language models, the runs of sft experiments; {run} is of {experiment}: leave "
+            "--format out"
+        )
+    if push is None:
+        return
+    from huggingface_hub import get_token  # imported here: other exports do not need it
+
+    if not may_be_repository(push):
+        raise UserError(f"--push must be a repository of the Hugging Face hub, OWNER/NAME, got {push}; pass one")
+    if get_token() is None:
+        raise UserError(f"--push {push} needs a login of the Hugging Face hub; `hf auth login`, or set HF_TOKEN")
+
+
+def _upload(folder: Path, repository: str, log: Log) -> None:
+    from huggingface_hub import HfApi
+
+    try:
+        HfApi().create_repo(repository, private=True, exist_ok=True)
+        HfApi().upload_folder(repo_id=repository, folder_path=folder)
+    except Exception as error:  # of huggingface_hub, its HTTP client or the file system: no common base class
+        raise UserError(
+            f"{folder} is written, but the Hugging Face hub does not take it as --push {repository} "
+            f"({one_line(error)}); mend that and give the command again"
+        ) from error
+    log(f"{folder} is uploaded to {repository}")
+
+
+def _tensors(task: Any, params: Params) -> dict[str, np.ndarray]:
+    """Returns the tensors of a language model, its low-rank changes merged, by the names of `transformers`."""
+    return decoder_tensors(task.data.source.config, jax.device_get(task.model.decoder(params)))
+
+
+def _files(task: Any, tensors: dict[str, np.ndarray]) -> dict[str, bytes]:
+    """Returns the other files of a language model for `transformers`."""
+    source, dtype = task.data.source, str(tensors["model.norm.weight"].dtype)
+    template = task.data.answers.jinja
+    return decoder_files(source.config, source.tokenizer, template=template, dtype=dtype, folder=source.path)
 
 
 def _describe(task: Task, run: Path, experiment: str, step: int, multipliers: np.ndarray | None) -> Row:
@@ -117,25 +194,18 @@ def _claim(out: Path) -> None:
     require_writable(out, f"--out {out}", "pass another folder")
     if not out.exists():
         return
-    files = (MODEL, CONFIG, CARD)
-    ours = {*files, *(str(Path(name).with_suffix(PARTIAL)) for name in files)}
+    files = (MODEL, CONFIG, CARD, TEMPLATE, *COPIED)
+    ours = {name for file in files for name in (file, f"{file}{PARTIAL}", str(Path(file).with_suffix(PARTIAL)))}
     others = any(entry.name not in ours for entry in out.iterdir())
     with contextlib.suppress(UserError):  # of a damaged config.json
         written = read_object(out / CONFIG) if (out / CONFIG).exists() else {"format": FORMAT}
-        if not others and str(written.get("format")).startswith("unroll_jax"):
+        if not others and ("unroll_jax_version" in written or str(written.get("format")).startswith("unroll_jax")):
             return
     raise UserError(f"--out {out} holds files of something else than an export; pass an empty or a new folder")
 
 
-def _write(out: Path, content: bytes, described: Row, card: str) -> None:
-    """Writes each file in one move, config.json last: a kill between two leaves an unreadable folder."""
-    text = json.dumps(described, indent=2, allow_nan=False) + "\n"
-    with writing(f"--out {out}", "pass another folder"):
-        write_all(out, {MODEL: content, CARD: card.encode(), CONFIG: text.encode()})
-
-
-def model_card(description: Row) -> str:
-    """Returns the card of an export from its config.json."""
+def model_card(description: Row, *, own: bool = True) -> str:
+    """Returns the card of an export from its config.json; not ``own`` is of a folder of `transformers`."""
     count = sum(int(np.prod(array["shape"])) for array in description["parameters"].values())
     return f"""# {description["experiment"]}, step {description["step"]}
 
@@ -148,10 +218,10 @@ def model_card(description: Row) -> str:
 ## Use
 
 ```python
-{_usage(description["task"])}
+{_usage(description["task"]) if own else TRANSFORMERS}
 ```
 
-`config.json` holds the whole configuration, the figures of the data, and the validation of this step.
+{CONFIG_HAS if own else NO_ADAPTERS if description["config"]["exit_adapters"] else ""}
 """
 
 

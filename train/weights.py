@@ -87,7 +87,8 @@ def _read_config(folder: Path) -> Row:
     missing = f"{folder} is not an exported folder: it lacks {CONFIG}; `unroll-jax export RUN` makes one"
     description = read_object(path, missing=missing, mend=AGAIN)
     if description.get("format") != FORMAT:
-        raise UserError(f"{path}: format must be {FORMAT!r}, got {description.get('format')!r}; {AGAIN}")
+        got = description.get("format")
+        raise UserError(f"{path}: format must be {FORMAT!r}, got {got!r}; {AGAIN} without --format")
     return description
 
 

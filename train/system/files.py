@@ -161,7 +161,12 @@ def write_all(folder: Path, files: Mapping[str, bytes]) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Writes JSON in one move: a reader sees the old file or the new one, never half of it."""
-    write_all(path.parent, {path.name: (json.dumps(value, indent=2, allow_nan=False) + "\n").encode()})
+    write_all(path.parent, {path.name: to_bytes(value)})
+
+
+def to_bytes(value: Any) -> bytes:
+    """Returns a JSON value as the contents of a file."""
+    return (json.dumps(value, indent=2, allow_nan=False) + "\n").encode()
 
 
 @contextlib.contextmanager

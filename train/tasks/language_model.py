@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -70,6 +71,7 @@ class DecoderSource:
     tokenizer: ChatTokenizer
     read: Callable[[], Any] | None = None  # None where they are drawn
     has_weights: bool = True  # a plan needs none
+    path: Path | None = None  # of a folder or file
 
     @functools.cached_property
     def summary(self) -> Summary | None:
@@ -286,7 +288,7 @@ def open_source(config: LanguageConfig, log: Log) -> DecoderSource:
         return shardings(_Start(params), mesh).params
 
     read = functools.partial(opened.read, dtype=stored_dtype(config), place=place)
-    return DecoderSource(opened.config, opened.tokenizer, read, opened.has_weights)
+    return DecoderSource(opened.config, opened.tokenizer, read, opened.has_weights, opened.path)
 
 
 def stored_dtype(config: LanguageConfig) -> Any:

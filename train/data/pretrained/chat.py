@@ -15,6 +15,7 @@ from jinja2 import nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ...config.errors import UserError, one_line
+from ...system.files import to_bytes
 from ..rows import read_text
 from .architectures import LARGEST
 from .folders import read_json, read_tokenizer
@@ -90,6 +91,18 @@ class ChatTokenizer:
             "stops": list(self.stops),
             "where": self.where,
         }
+
+    def to_files(self) -> dict[str, bytes]:
+        """Returns the files of the tokenizer that `transformers` reads, without the chat template."""
+        stop = self._tokenizer.id_to_token(self.stops[0])
+        settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": stop, **self.named}
+        return {"tokenizer.json": self.to_json().encode(), "tokenizer_config.json": to_bytes(settings)}
+
+    @property
+    def special_numbers(self) -> dict[str, Any]:
+        """The numbers of the first token of texts and of those that end them, as config.json has them."""
+        stops = self.stops[0] if len(self.stops) == 1 else self.stops
+        return {"bos_token_id": self._tokenizer.token_to_id(self.named.get("bos_token", "")), "eos_token_id": stops}
 
     @classmethod
     def from_spec(cls, values: Mapping[str, Any]) -> Self:

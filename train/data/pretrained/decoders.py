@@ -13,10 +13,11 @@ import numpy as np
 from flax import traverse_util
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
+from unroll_jax import __version__
 from unroll_jax.models import Decoder, DecoderConfig
 
 from ...config.errors import UserError
-from ...system.files import expanded
+from ...system.files import expanded, to_bytes
 from ..files import Log
 from .chat import ChatTokenizer, folder_tokenizer, gguf_tokenizer
 from .folders import (
@@ -30,7 +31,7 @@ from .folders import (
     open_folder,
     read_json,
 )
-from .llama import gguf_config, open_gguf, read_decoder_config
+from .llama import config_values, gguf_config, open_gguf, read_decoder_config
 
 Place = Callable[[Any], Any]  # from parameters as shapes to the sharding of each
 
@@ -47,6 +48,10 @@ LAYER = {
     "down": "mlp.down_proj",
 }
 OTHERS = {("embedding",): "model.embed_tokens", ("norm", "scale"): "model.norm", ("head", "embedding"): "lm_head"}
+# Files of a folder that are copied with its decoder.
+COPIED = ("generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+COPIED += ("added_tokens.json", "tokenizer.model", "vocab.json", "merges.txt")
+TEMPLATE = "chat_template.jinja"
 UNUSED = re.compile(r"rotary_emb\.inv_freq$")  # a table in old files of Llama, redundant with config.json
 
 
@@ -85,6 +90,32 @@ def decoder_slots(config: DecoderConfig) -> Iterator[Slot]:
             continue
         rows = [[f"model.layers.{layer}.{LAYER[path[1]]}.weight"] for layer in range(config.num_layers)]
         yield Slot(path, rows, leaf.shape, stacked=True)
+
+
+def decoder_tensors(config: DecoderConfig, params: Any) -> dict[str, np.ndarray]:
+    """Returns the tensors of parameters in host memory: the inverse of `read_decoder_weights`."""
+    leaves, tensors = traverse_util.flatten_dict(params), {}
+    for slot in decoder_slots(config):
+        parts = leaves[slot.path] if slot.stacked else [leaves[slot.path]]
+        tensors |= {name: part.T if slot.transposed else part for name, part in zip(slot.names, parts, strict=True)}
+    return tensors
+
+
+def decoder_files(
+    config: DecoderConfig, tokenizer: ChatTokenizer, *, template: str, dtype: str, folder: Path | None
+) -> dict[str, bytes]:
+    """Returns the files of a folder of `transformers`, but for the weights, config.json last.
+
+    Copies of those in ``folder``, which the decoder comes from, if it is one; ``template`` is of prompts.
+    """
+    if folder is not None and folder.is_dir():
+        values = read_json(folder / "config.json")
+        files = {name: (folder / name).read_bytes() for name in COPIED if (folder / name).is_file()}
+    else:
+        values, files = {**config_values(config), **tokenizer.special_numbers}, tokenizer.to_files()
+    values = {name: value for name, value in values.items() if name != "dtype"}  # a newer name of torch_dtype
+    values |= {"architectures": ["LlamaForCausalLM"], "torch_dtype": dtype, "unroll_jax_version": __version__}
+    return {**files, TEMPLATE: template.encode(), "config.json": to_bytes(values)}
 
 
 def _dtype(files: TensorFiles, slot: Slot) -> np.dtype:

@@ -86,6 +86,17 @@ def read_decoder_config(values: Mapping[str, Any], *, where: str) -> DecoderConf
     )
 
 
+def config_values(config: DecoderConfig) -> dict[str, Any]:
+    """Returns the fields of a config.json: the inverse of `read_decoder_config`."""
+    values: dict[str, Any] = {"model_type": MODEL_TYPE, "hidden_act": REQUIRED["hidden_act"]}
+    values |= {name: getattr(config, field) for field, name in NUMBERS.items()}
+    values |= {"head_dim": config.head_size, "rope_theta": config.rotary_base, "tie_word_embeddings": config.tied}
+    if (scaling := config.rotary_scaling) is not None:
+        parts = {name: getattr(scaling, field) for field, name in _scaling_names(scaling.kind).items()}
+        values["rope_scaling"] = {"rope_type": scaling.kind, **parts}
+    return values
+
+
 def decoder_config(numbers: Mapping[str, Any], names: Mapping[str, str], *, where: str) -> DecoderConfig:
     """Returns the decoder of these numbers; ``names`` are the file's.
 
@@ -113,11 +124,14 @@ def _rotary(values: Mapping[str, Any], where: str) -> tuple[Any, RotaryScaling |
     rope = {key: value for part in parts for key, value in part.items() if value is not None}
     check_required(rope, {"partial_rotary_factor": 1.0}, where=where)
     kind = rope.get("rope_type", rope.get("type"))
-    names = SCALING if kind == "llama3" else {"factor": "factor"}
-    given = {field: rope[name] for field, name in names.items() if name in rope}
+    given = {field: rope[name] for field, name in _scaling_names(kind).items() if name in rope}
     if kind == "llama3":
         given.setdefault("original_positions", values["max_position_embeddings"])
     return rope.get("rope_theta", values.get("rope_theta", BASE)), read_scaling(kind, given, where=where)
+
+
+def _scaling_names(kind: Any) -> dict[str, str]:
+    return SCALING if kind == "llama3" else {"factor": "factor"}
 
 
 class GGUFFiles:
