@@ -5,7 +5,7 @@ import dataclasses
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import jax
 import numpy as np
@@ -40,7 +40,8 @@ from .weights import CARD, CONFIG, FORMAT, MODEL, named_arrays
 
 Log = Callable[[str], None]
 OWN = "losses = model.predict(batch)  # arrays by name, as those trained on; (samples, L + 1) of every layer comes out"
-CONFIG_HAS = "`config.json` holds the whole configuration, the figures of the data, and the validation of this step."
+OF_OWN = "`config.json` holds the whole configuration, the figures of the data, and the validation of this step."
+OF_TRANSFORMERS = "Low-rank changes are merged into the weights; exit adapters are in exports without --format alone."
 TRANSFORMERS = """\
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -49,7 +50,6 @@ messages = [{"role": "user", "content": "..."}]
 prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)
 answer = model.generate(**prompt, max_new_tokens=256, do_sample=False)[0, prompt["input_ids"].shape[1] :]
 print(tokenizer.decode(answer, skip_special_tokens=True))"""
-NO_ADAPTERS = "Exit adapters are not part of this folder; `unroll-jax export RUN` without --format writes them."
 FEASIBLE = {True: "feasible", False: "NOT feasible", None: "not known to be feasible"}
 
 
@@ -116,7 +116,7 @@ def export(
     if described["feasible"] is False:
         log("these parameters are NOT feasible on the validation split: no checkpoint of the run was")
     if not own and config.exit_adapters:
-        log(NO_ADAPTERS)
+        log("exit adapters are no part of a folder of transformers; export without --format, too, to keep them")
     if push is not None:
         _upload(out, push, log)
     return out
@@ -124,6 +124,8 @@ def export(
 
 def _check(run: Path, experiment: str, config: RunConfig, format: str, push: str | None) -> None:
     """Checks the format, and the repository with its login, before anything is computed."""
+    if format not in (known := get_args(ExportFormat)):
+        raise UserError(f"format must be one of {', '.join(known)}, got {format!r}")
     if format != "own" and not isinstance(config, LanguageConfig):
         raise UserError(
             f"--format {format} is for language models, the runs of sft experiments; {run} is of {experiment}: leave "
@@ -221,7 +223,7 @@ def model_card(description: Row, *, own: bool = True) -> str:
 {_usage(description["task"]) if own else TRANSFORMERS}
 ```
 
-{CONFIG_HAS if own else NO_ADAPTERS if description["config"]["exit_adapters"] else ""}
+{OF_OWN if own else OF_TRANSFORMERS}
 """
 
 
