@@ -1,7 +1,6 @@
 """Measurements of a run: metrics.jsonl, callbacks, trackers (TensorBoard, W&B, MLflow), and predictions."""
 
 import contextlib
-import functools
 import hashlib
 import importlib
 import json
@@ -189,7 +188,6 @@ def _tensorboard(folder: Path, first_step: int) -> Tracker:
     from tensorboardX.event_file_writer import EventsWriter
     from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore (protobuf makes its classes)
     from tensorboardX.proto.summary_pb2 import Summary  # pyright: ignore (likewise)
-    from tensorboardX.summary import scalar
 
     (folder / "tensorboard").mkdir(exist_ok=True)
     file = EventsWriter(str(folder / "tensorboard" / "events"), f".{first_step}")  # its name has the second
@@ -197,12 +195,8 @@ def _tensorboard(folder: Path, first_step: int) -> Tracker:
     def write(**event: Any) -> None:
         file.write_event(Event(wall_time=time.time(), **event))
 
-    @functools.cache
-    def tag(name: str) -> str:
-        return scalar(name.replace(" ", "_"), 0.0).value[0].tag
-
     def add(numbers: Mapping[str, float], step: int) -> None:
-        values = [Summary.Value(tag=tag(name), simple_value=number) for name, number in numbers.items()]
+        values = [Summary.Value(tag=name.replace(" ", "_"), simple_value=number) for name, number in numbers.items()]
         write(step=step, summary=Summary(value=values))
 
     write(step=first_step, session_log=SessionLog(status=SessionLog.START))

@@ -68,11 +68,12 @@ def shuffled(
     def order(epoch: int) -> np.ndarray:
         return np.random.default_rng((seed, epoch)).permutation(num_records)
 
-    def numbers(step: int) -> np.ndarray:
+    def batch(step: int) -> T:
         epochs, places = np.divmod(np.arange(step * batch_size, (step + 1) * batch_size), num_records)
-        return np.concatenate([order(int(epoch))[places[epochs == epoch]] for epoch in np.unique(epochs)])
+        numbers = np.concatenate([order(int(epoch))[places[epochs == epoch]] for epoch in np.unique(epochs)])
+        return read(numbers if rows is None else numbers[rows])
 
-    return by_step(lambda step: read(numbers(step) if rows is None else numbers(step)[rows]))
+    return by_step(batch)
 
 
 def in_order(num_records: int, read: Read[T], *, batch_size: int) -> Batches[T]:

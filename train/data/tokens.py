@@ -77,7 +77,6 @@ class TokenData:
         self._buckets = bucket_lengths(max_length)
         self._data, self._log = data, log
         self._split = functools.lru_cache(maxsize=None)(self._encoded)
-        self._shuffled = functools.lru_cache(maxsize=8)(self._epochs)
 
     def num_examples(self, split: str) -> int:
         """Returns how many examples a split has."""
@@ -95,7 +94,7 @@ class TokenData:
         batch; with fewer examples than a batch has, every batch shows each as often as others, or once more.
         """
         check_batches(batch_size, seed, start_step)
-        epoch_of, length = self._shuffled(split, batch_size, seed), self.steps_an_epoch(split, batch_size=batch_size)
+        epoch_of, length = self._epochs(split, batch_size, seed), self.steps_an_epoch(split, batch_size=batch_size)
         return read_ahead(by_step(lambda step: self._read(split, epoch_of(step // length)[step % length])), start_step)
 
     def examples(self, split: str, *, batch_size: int) -> Iterator[TokenBatch]:

@@ -73,18 +73,9 @@ _TEXT = ReportSpec(
 )
 _LANGUAGE = _TEXT._replace(title="token accuracy", label="share of right tokens of held-out answers", sample="answer")
 _IMAGES = ReportSpec(
-    "accuracy",
-    title="accuracy",
-    label="accuracy %",
-    higher_is_better=True,
-    percent=True,
-    layered=False,
+    "accuracy", title="accuracy", label="accuracy %", higher_is_better=True, percent=True, layered=False
 )
-_SCENES = _IMAGES._replace(
-    metric="intersection_over_union",
-    title="mIoU",
-    label="mIoU %",
-)
+_SCENES = _IMAGES._replace(metric="intersection_over_union", title="mIoU", label="mIoU %")
 OWN_REPORT = ReportSpec("loss", title="loss", label="loss of the last layer", digits=4, gamma="", loss="loss")
 
 REPORTS: dict[str, ReportSpec] = {
