@@ -13,12 +13,11 @@ from safetensors.numpy import save
 
 from .cli import parse
 from .config.commands import ExportArguments, ExportFormat
-from .config.errors import UserError, one_line
+from .config.errors import UserError
 from .config.fields import to_json
 from .config.run import FREE, RunConfig
 from .config.tokens import LanguageConfig
 from .data.pretrained.decoders import COPIED, TEMPLATE, decoder_files, decoder_tensors
-from .data.pretrained.folders import may_be_repository
 from .evaluate import best_checkpoint
 from .loading import by_config, open_run, options_of
 from .metrics import read_metrics
@@ -54,9 +53,9 @@ FEASIBLE = {True: "feasible", False: "NOT feasible", None: "not known to be feas
 
 
 def command(arguments: list[str]) -> None:
-    """`unroll-jax export RUN [--out FOLDER] [--format transformers] [--push OWNER/NAME]`."""
+    """`unroll-jax export RUN [--out FOLDER] [--format transformers]`."""
     parsed = parse(ExportArguments, arguments, "unroll-jax export")
-    export(parsed.run, parsed.out, format=parsed.format, push=parsed.push, mesh=parsed.mesh)
+    export(parsed.run, parsed.out, format=parsed.format, mesh=parsed.mesh)
 
 
 def export(
@@ -64,7 +63,6 @@ def export(
     out: Path | str | None = None,
     *,
     format: ExportFormat = "own",
-    push: str | None = None,
     mesh: str | None = None,
     task: Task | None = None,
     log: Log = print,
@@ -75,7 +73,6 @@ def export(
       run: the run's folder.
       out: where to; None means the folder export in the run's, or transformers after the format.
       format: "transformers" writes the folder of a decoder as `transformers` reads it.
-      push: repository of the Hugging Face hub that the folder is uploaded to; a new one is private.
       mesh: devices to read the checkpoint onto; None is the default on these devices.
       task: the task itself, if it is your own; its options are those of the run.
       log: where messages go.
@@ -91,7 +88,7 @@ def export(
     run, own = Path(run), format == "own"
     out = run / ("export" if own else format) if out is None else check_out(out)
     experiment, config = read_config(run, options_of(task))
-    _check(run, experiment, config, format, push)
+    _check(run, experiment, config, format)
     _claim(out)
     if task is None:
         experiment, task = open_run(run, mesh=mesh, log=log)
@@ -117,13 +114,11 @@ def export(
         log("these parameters are NOT feasible on the validation split: no checkpoint of the run was")
     if not own and config.exit_adapters:
         log("exit adapters are no part of a folder of transformers; export without --format, too, to keep them")
-    if push is not None:
-        _upload(out, push, log)
     return out
 
 
-def _check(run: Path, experiment: str, config: RunConfig, format: str, push: str | None) -> None:
-    """Checks the format, and the repository with its login, before anything is computed."""
+def _check(run: Path, experiment: str, config: RunConfig, format: str) -> None:
+    """Checks the format, before anything is computed."""
     if format not in (known := get_args(ExportFormat)):
         raise UserError(f"format must be one of {', '.join(known)}, got {format!r}")
     if format != "own" and not isinstance(config, LanguageConfig):
@@ -131,28 +126,6 @@ def _check(run: Path, experiment: str, config: RunConfig, format: str, push: str
             f"--format {format} is for language models, the runs of sft experiments; {run} is of {experiment}: leave "
             "--format out"
         )
-    if push is None:
-        return
-    from huggingface_hub import get_token  # imported here: other exports do not need it
-
-    if not may_be_repository(push):
-        raise UserError(f"--push must be a repository of the Hugging Face hub, OWNER/NAME, got {push}; pass one")
-    if get_token() is None:
-        raise UserError(f"--push {push} needs a login of the Hugging Face hub; `hf auth login`, or set HF_TOKEN")
-
-
-def _upload(folder: Path, repository: str, log: Log) -> None:
-    from huggingface_hub import HfApi
-
-    try:
-        HfApi().create_repo(repository, private=True, exist_ok=True)
-        HfApi().upload_folder(repo_id=repository, folder_path=folder)
-    except Exception as error:  # of huggingface_hub, its HTTP client or the file system: no common base class
-        raise UserError(
-            f"{folder} is written, but the Hugging Face hub does not take it as --push {repository} "
-            f"({one_line(error)}); mend that and give the command again"
-        ) from error
-    log(f"{folder} is uploaded to {repository}")
 
 
 def _tensors(task: Any, params: Params) -> dict[str, np.ndarray]:

@@ -170,8 +170,6 @@ class ExportArguments:
     format: ExportFormat = "own"
     """own: all parameters by our names, for `load` and this program; transformers: the decoder of an sft run, low-rank
     changes merged, with its tokenizer, for transformers and what else reads its folders, as vLLM."""
-    push: str | None = None
-    """Repository of the Hugging Face hub, OWNER/NAME, to upload the folder to; a new one is private."""
     mesh: str | None = None
     """Devices by axis, as in fsdp=8, where one cannot hold the parameters; None means data over all of them."""
 
