@@ -1,11 +1,10 @@
 """`unroll-jax export`: a run's best parameters as safetensors, with the configuration to load them and a model card."""
 
-import contextlib
 import dataclasses
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import jax
 import numpy as np
@@ -17,25 +16,15 @@ from .config.errors import UserError
 from .config.fields import to_json
 from .config.run import FREE, RunConfig
 from .config.tokens import LanguageConfig
-from .data.pretrained.decoders import COPIED, TEMPLATE, decoder_files, decoder_tensors
 from .evaluate import best_checkpoint
 from .loading import by_config, open_run, options_of
 from .metrics import read_metrics
 from .registry import TASKS
 from .runs import read_config
-from .system.files import (
-    PARTIAL,
-    check_out,
-    read_object,
-    require_writable,
-    to_bytes,
-    without_folders,
-    write_all,
-    writing,
-)
+from .system.files import check_out, read_object, to_bytes, without_folders, write_all, writing
 from .system.machine import environment
-from .task import Params, Row, Task
-from .weights import CARD, CONFIG, FORMAT, MODEL, named_arrays
+from .task import Row, Task
+from .weights import CARD, CONFIG, FORMAT, MODEL, claim, named_arrays
 
 Log = Callable[[str], None]
 OWN = "losses = model.predict(batch)  # arrays by name, as those trained on; (samples, L + 1) of every layer comes out"
@@ -89,13 +78,16 @@ def export(
     out = run / ("export" if own else format) if out is None else check_out(out)
     experiment, config = read_config(run, options_of(task))
     _check(run, experiment, config, format)
-    _claim(out)
+    claim(out)
     if task is None:
         experiment, task = open_run(run, mesh=mesh, log=log)
     else:
         task = by_config(task, config, mesh=mesh)
     step, state, _ = best_checkpoint(task, run, experiment=experiment, log=log)
-    arrays = named_arrays(jax.device_get(state.evaluated)) if own else _tensors(task, state.evaluated)
+    if own:
+        arrays, files = named_arrays(jax.device_get(state.evaluated)), {}
+    else:
+        arrays, files = task.to_transformers(state.evaluated)  # pyright: ignore (of language models)
     metadata = {"format": FORMAT if own else "pt"}  # transformers takes no other than the second
     content = save({name: np.asarray(array, order="C") for name, array in arrays.items()}, metadata)
     described = {
@@ -103,16 +95,16 @@ def export(
         "parameters": {name: {"shape": list(array.shape), "dtype": str(array.dtype)} for name, array in arrays.items()},
         "sha256": hashlib.sha256(content).hexdigest(),
     }
-    files = {CONFIG: to_bytes(described)} if own else _files(task, arrays)
-    with writing(f"--out {out}", "pass another folder"):  # config.json last: a kill before leaves an unreadable folder
-        write_all(out, {MODEL: content, CARD: model_card(described, own=own).encode(), **files})
+    files = {MODEL: content, CARD: model_card(described, own=own).encode(), **(files or {CONFIG: to_bytes(described)})}
+    with writing(f"--out {out}", "pass another folder"):
+        write_all(out, files)  # config.json last: a kill before it leaves an unreadable folder
     count = sum(array.size for array in arrays.values())
     log(f"{out / MODEL}: {count:,} parameters in {len(arrays)} arrays, {len(content):,} bytes, of step {step}")
     if described["validation"] is None:
         log(f"metrics.jsonl of {run} has no validation of step {step}: whether they are feasible is not known")
     if described["feasible"] is False:
         log("these parameters are NOT feasible on the validation split: no checkpoint of the run was")
-    if not own and config.exit_adapters:
+    if not own and config.exit_adapters:  # pyright: ignore (likewise)
         log("exit adapters are no part of a folder of transformers; export without --format, too, to keep them")
     return out
 
@@ -126,18 +118,6 @@ def _check(run: Path, experiment: str, config: RunConfig, format: str) -> None:
             f"--format {format} is for language models, the runs of sft experiments; {run} is of {experiment}: leave "
             "--format out"
         )
-
-
-def _tensors(task: Any, params: Params) -> dict[str, np.ndarray]:
-    """Returns the tensors of a language model, its low-rank changes merged, by the names of `transformers`."""
-    return decoder_tensors(task.data.source.config, jax.device_get(task.model.decoder(params)))
-
-
-def _files(task: Any, tensors: dict[str, np.ndarray]) -> dict[str, bytes]:
-    """Returns the other files of a language model for `transformers`."""
-    source, dtype = task.data.source, str(tensors["model.norm.weight"].dtype)
-    template = task.data.answers.jinja
-    return decoder_files(source.config, source.tokenizer, template=template, dtype=dtype, folder=source.path)
 
 
 def _describe(task: Task, run: Path, experiment: str, step: int, multipliers: np.ndarray | None) -> Row:
@@ -162,21 +142,6 @@ def _describe(task: Task, run: Path, experiment: str, step: int, multipliers: np
         "facts": task.model_spec(),
         "environment": environment(),
     }
-
-
-def _claim(out: Path) -> None:
-    """Checks that the folder is new or of an earlier export, before anything is computed."""
-    require_writable(out, f"--out {out}", "pass another folder")
-    if not out.exists():
-        return
-    files = (MODEL, CONFIG, CARD, TEMPLATE, *COPIED)
-    ours = {name for file in files for name in (file, f"{file}{PARTIAL}", str(Path(file).with_suffix(PARTIAL)))}
-    others = any(entry.name not in ours for entry in out.iterdir())
-    with contextlib.suppress(UserError):  # of a damaged config.json
-        written = read_object(out / CONFIG) if (out / CONFIG).exists() else {"format": FORMAT}
-        if not others and ("unroll_jax_version" in written or str(written.get("format")).startswith("unroll_jax")):
-            return
-    raise UserError(f"--out {out} holds files of something else than an export; pass an empty or a new folder")
 
 
 def model_card(description: Row, *, own: bool = True) -> str:

@@ -140,9 +140,7 @@ def write_all(folder: Path, files: Mapping[str, bytes]) -> None:
 
     Moves come in the order of the files and need no room. A missing folder is made, and removed again on an OSError.
     """
-    partials = {name: (folder / name).with_suffix(PARTIAL) for name in files}
-    if len(set(partials.values())) < len(files):
-        partials = {name: folder / f"{name}{PARTIAL}" for name in files}
+    partials = {name: folder / f"{name}{PARTIAL}" for name in files}
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)

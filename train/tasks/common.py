@@ -84,7 +84,7 @@ class DataTask(Task, Generic[C]):
 
     def held(self, split: str) -> Iterable[tuple[Any, jax.Array]]:
         """Yields batches of a split, each with the key of its noise."""
-        return keyed(self.data.examples(split, batch_size=self.config.batch_size))
+        return keyed(self.samples.examples(split, batch_size=self.config.batch_size))
 
     def measured(self, params: Params, split: str) -> np.ndarray | None:
         """Returns means on a split of the columns that constraints by name bound."""

@@ -1,6 +1,6 @@
 """Fine-tuning of language models on instructions with perturbed embeddings, plain and under descent constraints."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,6 +15,7 @@ from unroll_jax.constrained.budgets import divergences
 from ..config.tokens import LanguageConfig
 from ..constraints import constrained_training
 from ..data.answers import PackedBatch, filled
+from ..data.pretrained.decoders import decoder_files, decoder_tensors
 from ..task import Params, Row, SampleLosses, Validation
 from .common import (
     TokenTask,
@@ -23,7 +24,6 @@ from .common import (
     check_noise,
     feasibility_words,
     gaussian,
-    keyed,
     num_parameters,
     on_batches,
 )
@@ -52,6 +52,7 @@ class LanguageTask(TokenTask[LanguageConfig]):
 
     def __init__(self, config: LanguageConfig, data: LanguageInputs):
         super().__init__(config, data)
+        self.samples = data.packed
         self.model = LanguageModel(config, data.source)
         self.num_layers = len(self.model.layers) - 1
         self.divergences = None if config.model.lora_rank is None else self._divergences
@@ -65,10 +66,6 @@ class LanguageTask(TokenTask[LanguageConfig]):
             limits=self.limits,
         )
         self._read = on_batches(self._readings)
-
-    def held(self, split: str) -> Iterator[tuple[PackedBatch, jax.Array]]:
-        """Yields rows of a split, each batch with the key of its noise."""
-        return keyed(self.data.packed.examples(split, batch_size=self.config.batch_size))
 
     def init(self, key: jax.Array) -> Params:
         """Returns parameters, from the key alone."""
@@ -86,11 +83,6 @@ class LanguageTask(TokenTask[LanguageConfig]):
     def trained(self, params: Params) -> Any:
         """Returns which parameters are trained: low-rank changes or exit adapters alone; None where all are."""
         return self.model.trained(params)
-
-    def batches(self, start_step: int, rows: np.ndarray | None) -> Iterator[PackedBatch]:
-        """Yields rows of the train split."""
-        size, seed = self.config.batch_size, self.config.seed
-        return self.data.packed.batches("train", batch_size=size, seed=seed, start_step=start_step, rows=rows)
 
     def sample_noise(self, batch: PackedBatch, key: jax.Array) -> Drawn:
         """Draws noise of the strength of training, and positions at which layers before the last are read."""
@@ -208,6 +200,15 @@ class LanguageTask(TokenTask[LanguageConfig]):
         scores = f"token accuracy {evaluation['accuracy'][gamma]:.1%}, perplexity {evaluation['perplexity'][gamma]:.4g}"
         words = f"{area_words(evaluation)}{feasibility_words(evaluation)}"
         return f"{scores} at gamma {evaluation['train_gamma']}, {words}"
+
+    def to_transformers(self, params: Params) -> tuple[dict[str, np.ndarray], dict[str, bytes]]:
+        """Returns the tensors of the decoder, changes merged, and other files of a folder of `transformers`."""
+        source, template = self.data.source, self.data.answers.jinja
+        tensors = decoder_tensors(source.config, jax.device_get(self.model.decoder(params)))
+        dtype = str(tensors["model.norm.weight"].dtype)
+        return tensors, decoder_files(
+            source.config, source.tokenizer, template=template, dtype=dtype, folder=source.path
+        )
 
     def _noise(self, key: jax.Array, batch: PackedBatch, variance: float | Array) -> Float[Array, "batch n dim"]:
         return gaussian(key, (*batch.tokens.shape, self.model.dim), variance)

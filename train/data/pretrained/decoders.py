@@ -31,23 +31,10 @@ from .folders import (
     open_folder,
     read_json,
 )
-from .llama import config_values, gguf_config, open_gguf, read_decoder_config
+from .llama import LAYER, OTHERS, config_values, gguf_config, open_gguf, read_decoder_config
 
 Place = Callable[[Any], Any]  # from parameters as shapes to the sharding of each
 
-# Names in files of the parts of our layers, and of the rest.
-LAYER = {
-    "attention_norm": "input_layernorm",
-    "query": "self_attn.q_proj",
-    "key": "self_attn.k_proj",
-    "value": "self_attn.v_proj",
-    "output": "self_attn.o_proj",
-    "feedforward_norm": "post_attention_layernorm",
-    "gate": "mlp.gate_proj",
-    "up": "mlp.up_proj",
-    "down": "mlp.down_proj",
-}
-OTHERS = {("embedding",): "model.embed_tokens", ("norm", "scale"): "model.norm", ("head", "embedding"): "lm_head"}
 # Files of a folder that are copied with its decoder.
 COPIED = ("generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 COPIED += ("added_tokens.json", "tokenizer.model", "vocab.json", "merges.txt")
@@ -86,15 +73,16 @@ def decoder_slots(config: DecoderConfig) -> Iterator[Slot]:
     leaves: dict[Any, Any] = traverse_util.flatten_dict(shapes["params"])
     for path, leaf in leaves.items():
         if path[0] != "layers":
-            yield Slot(path, [[f"{OTHERS[path]}.weight"]], leaf.shape)
+            yield Slot(path, [[f"{OTHERS[path][0]}.weight"]], leaf.shape)
             continue
-        rows = [[f"model.layers.{layer}.{LAYER[path[1]]}.weight"] for layer in range(config.num_layers)]
+        rows = [[f"model.layers.{layer}.{LAYER[path[1]][0]}.weight"] for layer in range(config.num_layers)]
         yield Slot(path, rows, leaf.shape, stacked=True)
 
 
 def decoder_tensors(config: DecoderConfig, params: Any) -> dict[str, np.ndarray]:
     """Returns the tensors of parameters in host memory: the inverse of `read_decoder_weights`."""
-    leaves, tensors = traverse_util.flatten_dict(params), {}
+    leaves: dict[Any, Any] = traverse_util.flatten_dict(params)
+    tensors = {}
     for slot in decoder_slots(config):
         parts = leaves[slot.path] if slot.stacked else [leaves[slot.path]]
         tensors |= {name: part.T if slot.transposed else part for name, part in zip(slot.names, parts, strict=True)}

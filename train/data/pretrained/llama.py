@@ -52,21 +52,24 @@ GGUF_NUMBERS = {
     "max_positions": "llama.context_length",
     "norm_epsilon": "llama.attention.layer_norm_rms_epsilon",
 }
-# Names of `transformers` for the parts of GGUF's names.
-NAMES = {
-    "token_embd": "model.embed_tokens",
-    "output_norm": "model.norm",
-    "output": "lm_head",
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
+# Names of tensors in files of `transformers`, and in GGUF, of the parts of our layers, and of the rest.
+LAYER = {
+    "attention_norm": ("input_layernorm", "attn_norm"),
+    "query": ("self_attn.q_proj", "attn_q"),
+    "key": ("self_attn.k_proj", "attn_k"),
+    "value": ("self_attn.v_proj", "attn_v"),
+    "output": ("self_attn.o_proj", "attn_output"),
+    "feedforward_norm": ("post_attention_layernorm", "ffn_norm"),
+    "gate": ("mlp.gate_proj", "ffn_gate"),
+    "up": ("mlp.up_proj", "ffn_up"),
+    "down": ("mlp.down_proj", "ffn_down"),
 }
+OTHERS = {
+    ("embedding",): ("model.embed_tokens", "token_embd"),
+    ("norm", "scale"): ("model.norm", "output_norm"),
+    ("head", "embedding"): ("lm_head", "output"),
+}
+NAMES = {gguf: name for name, gguf in (*LAYER.values(), *OTHERS.values())}
 PERMUTED = ("self_attn.q_proj.weight", "self_attn.k_proj.weight")
 
 
