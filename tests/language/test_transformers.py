@@ -5,6 +5,7 @@ import json
 import re
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
@@ -127,7 +128,7 @@ def test_transformers_answers_token_for_token_by_the_python_of_the_model_card(ru
         inputs = names["prompt"]["input_ids"]
         with torch.no_grad():
             logits = names["model"](input_ids=inputs).logits.numpy()
-        states = Decoder(opened.config).apply({"params": opened.params}, inputs.numpy())
+        states = Decoder(opened.config).apply({"params": opened.params}, jnp.asarray(inputs.numpy()))
         expected = decoder_logits(opened.config, opened.params, states[-1])
         np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
 

@@ -63,8 +63,9 @@ class AnswerTokenizer:
         if self.template == "chat":
             return str(self.tokenizer.template)
         before, after = map(repr, ALPACA.split("{}"))
-        one = "{% if messages|length > 1 %}{{ raise_exception('the template is of one question') }}{% endif %}"
-        return f"{one}{{{{ bos_token }}}}{{{{ {before} + messages[0]['content'] + {after} }}}}"
+        one = "{% if messages|length > 2 %}{{ raise_exception('the template is of one question') }}{% endif %}"
+        answer = "{% if messages|length > 1 %}{{ messages[1]['content'] }}{{ eos_token }}{% endif %}"
+        return f"{one}{{{{ bos_token }}}}{{{{ {before} + messages[0]['content'] + {after} }}}}{answer}"
 
     def encode(self, conversations: Sequence[Conversation]) -> list[Tokens]:
         """Encodes conversations of any length; an answer ends with the first token that stops it."""

@@ -83,12 +83,14 @@ def test_a_tokenizer_without_a_folder_is_read_back(tmp_path, stops):
 
 
 def test_the_template_of_alpaca_is_one_of_jinja_for_one_question():
-    given = byte_tokenizer().to_spec() | {"named": {"bos_token": "<|user|>"}}
+    given = byte_tokenizer().to_spec() | {"named": {"bos_token": "<|user|>", "eos_token": "<|end|>"}}
     answers = AnswerTokenizer(ChatTokenizer.from_spec(given), "alpaca")
     tokenizer = ChatTokenizer.from_spec(given | {"template": answers.jinja})
     question = {"role": "user", "content": "What is 'a'?\n\n{x}"}
     text = tokenizer.chat([question], answer=True)
     assert text == "<|user|>" + ALPACA.format(question["content"])
     np.testing.assert_array_equal(tokenizer.encode([text])[0], answers.questions([question["content"]])[0])
+    replied = [question, {"role": "assistant", "content": "b"}]
+    assert tokenizer.chat(replied) == f"{text}b<|end|>"
     with pytest.raises(UserError, match="the template is of one question"):
-        tokenizer.chat([question, {"role": "assistant", "content": "b"}, question], answer=True)
+        tokenizer.chat([*replied, question], answer=True)
