@@ -41,6 +41,8 @@ class DataTask(Task, Generic[C]):
     divergences: Callable[[Params, Any], Array] | None = None
     """``(params, batch) -> (samples,)``, KL from the model that training starts from; None where that is not kept."""
 
+    model: Any
+    """The model, whose ``init`` draws parameters."""
     spec_type: ClassVar[Any]
     """Reads what `model_spec` returns, by its ``from_json``."""
     _load: ClassVar[Callable[..., Any]]  # (config, log) -> data
@@ -63,6 +65,10 @@ class DataTask(Task, Generic[C]):
     def config(self) -> C:
         """All options."""
         return self._config
+
+    def init(self, key: jax.Array) -> Params:
+        """Returns parameters of the model, from the key alone."""
+        return self.model.init(key)
 
     def with_config(self, config: C) -> Self:
         """Returns the same task with another configuration, on the same data."""

@@ -15,7 +15,6 @@ from unroll_jax.constrained.budgets import divergences
 from ..config.tokens import LanguageConfig
 from ..constraints import constrained_training
 from ..data.answers import PackedBatch, filled
-from ..data.pretrained.decoders import decoder_files, decoder_tensors
 from ..task import Params, Row, SampleLosses, Validation
 from .common import (
     TokenTask,
@@ -67,14 +66,9 @@ class LanguageTask(TokenTask[LanguageConfig]):
         )
         self._read = on_batches(self._readings)
 
-    def init(self, key: jax.Array) -> Params:
-        """Returns parameters, from the key alone."""
-        return self.model.init(key)
-
     def pretrained(self) -> Any:
         """Reads the pretrained decoder; None where it is drawn."""
-        read = self.data.source.read
-        return None if read is None else read()
+        return self.data.source.read()
 
     def load_pretrained(self, params: Params, pretrained: Any) -> Params:
         """Returns the parameters with the pretrained decoder in place of the drawn one."""
@@ -203,12 +197,8 @@ class LanguageTask(TokenTask[LanguageConfig]):
 
     def to_transformers(self, params: Params) -> tuple[dict[str, np.ndarray], dict[str, bytes]]:
         """Returns the tensors of the decoder, changes merged, and other files of a folder of `transformers`."""
-        source, template = self.data.source, self.data.answers.jinja
-        tensors = decoder_tensors(source.config, jax.device_get(self.model.decoder(params)))
-        dtype = str(tensors["model.norm.weight"].dtype)
-        return tensors, decoder_files(
-            source.config, source.tokenizer, template=template, dtype=dtype, folder=source.path
-        )
+        decoder = jax.device_get(self.model.decoder(params))
+        return self.data.source.to_transformers(decoder, self.data.answers.jinja)
 
     def _noise(self, key: jax.Array, batch: PackedBatch, variance: float | Array) -> Float[Array, "batch n dim"]:
         return gaussian(key, (*batch.tokens.shape, self.model.dim), variance)

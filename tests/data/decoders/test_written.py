@@ -3,15 +3,16 @@
 import json
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from tests.data.decoders.conftest import CONFIG, llama_tensors
-from unroll_jax.models import DecoderConfig, RotaryScaling
+from unroll_jax.models import Decoder, DecoderConfig, RotaryScaling
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data.answers import ALPACA, AnswerTokenizer
 from unroll_jax.train.data.pretrained.chat import ChatTokenizer, byte_tokenizer, folder_tokenizer
-from unroll_jax.train.data.pretrained.decoders import decoder_files, decoder_tensors, load_decoder
+from unroll_jax.train.data.pretrained.decoders import DecoderSource, open_decoder_source
 from unroll_jax.train.data.pretrained.llama import config_values, read_decoder_config
 
 SMALL = {"dim": 8, "num_layers": 2, "num_heads": 4, "num_key_value_heads": 2, "hidden_dim": 12}
@@ -23,8 +24,13 @@ CONFIGS = {
 }
 
 
-def read(folder):
-    return load_decoder(str(folder), log=lambda line: None)
+def source_of(folder):
+    return open_decoder_source(str(folder), log=lambda line: None)
+
+
+def params_of(config, dtype=jnp.float32):
+    shapes = jax.eval_shape(Decoder(config).init, jax.random.key(0), jnp.ones((1, 1), int))["params"]
+    return jax.tree.map(lambda leaf: np.zeros(leaf.shape, dtype), shapes)
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -32,8 +38,8 @@ def test_tensors_are_those_that_were_read(write_folder, tied):
     tensors = llama_tensors()
     if tied:
         del tensors["lm_head.weight"]
-    decoder = read(write_folder(config={"tie_word_embeddings": tied}, tensors=tensors))
-    written = decoder_tensors(decoder.config, jax.device_get(decoder.params))
+    source = source_of(write_folder(config={"tie_word_embeddings": tied}, tensors=tensors))
+    written, _ = source.to_transformers(jax.device_get(source.read()), "")
     assert written.keys() == tensors.keys()
     for name, tensor in tensors.items():
         np.testing.assert_array_equal(written[name], tensor)
@@ -48,7 +54,7 @@ def test_config_json_reads_as_the_decoder(name):
 def test_config_json_has_the_fields_of_transformers(write_folder):
     scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 2.0}
     scaling["original_max_position_embeddings"] = 16
-    values = config_values(read(write_folder(config={"rope_scaling": scaling})).config)
+    values = config_values(source_of(write_folder(config={"rope_scaling": scaling})).config)
     assert values["rope_scaling"] == scaling
     assert {name: values[name] for name in CONFIG if name != "eos_token_id"} == {
         name: value for name, value in CONFIG.items() if name != "eos_token_id"
@@ -58,8 +64,8 @@ def test_config_json_has_the_fields_of_transformers(write_folder):
 def test_the_config_and_the_tokenizer_of_a_folder_are_kept(write_folder):
     folder = write_folder(config={"dtype": "float32", "pad_token_id": 3})
     (folder / "generation_config.json").write_text('{"eos_token_id": [256, 257]}')
-    decoder = read(folder)
-    files = decoder_files(decoder.config, decoder.tokenizer, template="{{ 1 }}", dtype="bfloat16", folder=folder)
+    source = source_of(folder)
+    _, files = source.to_transformers(params_of(source.config, jnp.bfloat16), "{{ 1 }}")
     for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
         assert files.pop(name) == (folder / name).read_bytes()
     values = json.loads(files.pop("config.json"))
@@ -73,7 +79,7 @@ def test_a_tokenizer_without_a_folder_is_read_back(tmp_path, stops):
     spec = byte_tokenizer().to_spec() | {"named": {"bos_token": "<|user|>"}, "stops": stops}
     tokenizer = ChatTokenizer.from_spec(spec)
     config = DecoderConfig(260, **SMALL)
-    files = decoder_files(config, tokenizer, template=str(tokenizer.template), dtype="float32", folder=None)
+    _, files = DecoderSource(config, tokenizer).to_transformers(params_of(config), str(tokenizer.template))
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
     values, actual = json.loads(files["config.json"]), folder_tokenizer(tmp_path)

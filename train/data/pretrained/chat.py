@@ -92,17 +92,13 @@ class ChatTokenizer:
             "where": self.where,
         }
 
-    def to_files(self) -> dict[str, bytes]:
-        """Returns the files of the tokenizer that `transformers` reads, without the chat template."""
-        stop = self._tokenizer.id_to_token(self.stops[0])
-        settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": stop, **self.named}
-        return {"tokenizer.json": self.to_json().encode(), "tokenizer_config.json": to_bytes(settings)}
-
-    @property
-    def special_numbers(self) -> dict[str, Any]:
-        """The numbers of the first token of texts and of those that end them, as config.json has them."""
+    def to_transformers(self) -> tuple[dict[str, Any], dict[str, bytes]]:
+        """Returns the numbers of special tokens, for config.json, and the other files but for the chat template."""
+        first, stop = self.named.get("bos_token", ""), self._tokenizer.id_to_token(self.stops[0])
         stops = self.stops[0] if len(self.stops) == 1 else self.stops
-        return {"bos_token_id": self._tokenizer.token_to_id(self.named.get("bos_token", "")), "eos_token_id": stops}
+        settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": stop, **self.named}
+        files = {"tokenizer.json": self.to_json().encode(), "tokenizer_config.json": to_bytes(settings)}
+        return {"bos_token_id": self._tokenizer.token_to_id(first), "eos_token_id": stops}, files
 
     @classmethod
     def from_spec(cls, values: Mapping[str, Any]) -> Self:
