@@ -74,8 +74,8 @@ def export(
 
     Example: see `fit`.
     """
-    run, own = Path(run), format == "own"
-    out = run / ("export" if own else format) if out is None else check_out(out)
+    run, converted = Path(run), format == "transformers"
+    out = run / (format if converted else "export") if out is None else check_out(out)
     experiment, config = read_config(run, options_of(task))
     _check(run, experiment, config, format)
     claim(out)
@@ -84,18 +84,19 @@ def export(
     else:
         task = by_config(task, config, mesh=mesh)
     step, state, _ = best_checkpoint(task, run, experiment=experiment, log=log)
-    if own:
-        arrays, files = named_arrays(jax.device_get(state.evaluated)), {}
-    else:
+    if converted:
         arrays, files = task.to_transformers(state.evaluated)  # pyright: ignore (of language models)
-    metadata = {"format": FORMAT if own else "pt"}  # transformers takes no other than the second
+    else:
+        arrays, files = named_arrays(jax.device_get(state.evaluated)), {}
+    metadata = {"format": "pt" if converted else FORMAT}  # transformers takes no other than the first
     content = save({name: np.asarray(array, order="C") for name, array in arrays.items()}, metadata)
     described = {
         **_describe(task, run, experiment, step, task.training.objective.multipliers(state.moving)),
         "parameters": {name: {"shape": list(array.shape), "dtype": str(array.dtype)} for name, array in arrays.items()},
         "sha256": hashlib.sha256(content).hexdigest(),
     }
-    files = {MODEL: content, CARD: model_card(described, own=own).encode(), **(files or {CONFIG: to_bytes(described)})}
+    card = model_card(described, converted=converted).encode()
+    files = {MODEL: content, CARD: card, **(files or {CONFIG: to_bytes(described)})}
     with writing(f"--out {out}", "pass another folder"):
         write_all(out, files)  # config.json last: a kill before it leaves an unreadable folder
     count = sum(array.size for array in arrays.values())
@@ -104,7 +105,7 @@ def export(
         log(f"metrics.jsonl of {run} has no validation of step {step}: whether they are feasible is not known")
     if described["feasible"] is False:
         log("these parameters are NOT feasible on the validation split: no checkpoint of the run was")
-    if not own and config.exit_adapters:  # pyright: ignore (likewise)
+    if converted and config.exit_adapters:  # pyright: ignore (likewise)
         log("exit adapters are no part of a folder of transformers; export without --format, too, to keep them")
     return out
 
@@ -144,8 +145,8 @@ def _describe(task: Task, run: Path, experiment: str, step: int, multipliers: np
     }
 
 
-def model_card(description: Row, *, own: bool = True) -> str:
-    """Returns the card of an export from its config.json; not ``own`` is of a folder of `transformers`."""
+def model_card(description: Row, *, converted: bool = False) -> str:
+    """Returns the card of an export from its config.json; ``converted`` to a folder of `transformers` or not."""
     count = sum(int(np.prod(array["shape"])) for array in description["parameters"].values())
     return f"""# {description["experiment"]}, step {description["step"]}
 
@@ -158,10 +159,10 @@ def model_card(description: Row, *, own: bool = True) -> str:
 ## Use
 
 ```python
-{_usage(description["task"]) if own else TRANSFORMERS}
+{TRANSFORMERS if converted else _usage(description["task"])}
 ```
 
-{OF_OWN if own else OF_TRANSFORMERS}
+{OF_TRANSFORMERS if converted else OF_OWN}
 """
 
 

@@ -68,8 +68,8 @@ def check_pairs(texts: Sequence[str], seconds: Sequence[str] | None) -> None:
         raise ValueError(f"seconds must be as many as texts, {len(texts)}, got {len(seconds)}")
     for what, kind in (("texts", texts), ("second texts", seconds or ())):
         bad = {"without a word": map(is_empty, kind), "that are no valid UTF-8": (not is_whole(one) for one in kind)}
-        for problem, found in bad.items():
-            if places := [str(place) for place, is_bad in enumerate(found, start=1) if is_bad]:
+        for problem, flags in bad.items():
+            if places := [str(place) for place, is_bad in enumerate(flags, start=1) if is_bad]:
                 shown = f"{', '.join(places[:10])}{' and more' if len(places) > 10 else ''}"
                 raise UserError(f"{len(places)} {what} {problem}, number {shown}; leave them out, or mend them")
 

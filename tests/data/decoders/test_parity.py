@@ -94,7 +94,7 @@ def test_a_real_language_model_is_that_of_transformers_and_answers(smollm2, orac
 @pytest.mark.oracle("torch", "transformers")
 @pytest.mark.slow
 def test_a_real_language_model_is_written_for_transformers_and_answers_token_for_token(smollm2, oracles, tmp_path):
-    torch, transformers = oracles
+    _, transformers = oracles
     decoder, source = (read(str(smollm2), log=lambda line: None) for read in (load_decoder, open_decoder_source))
     tensors, files = source.to_transformers(jax.device_get(decoder.params), str(decoder.tokenizer.template))
     save_file({name: np.ascontiguousarray(one) for name, one in tensors.items()}, tmp_path / ONE_FILE, {"format": "pt"})
