@@ -16,7 +16,7 @@ from unroll_jax.train.data.video import load
 __all__ = ["JOBS", "Job", "fresh"]
 
 SHORT = {"steps": 60}
-SWEEP = {"over.alpha": "0.4,0.6", "steps": 40}
+SWEEP = {"over.seed": "0,1", "steps": 40}
 
 
 class Job(NamedTuple):
@@ -85,7 +85,7 @@ JOBS: dict[str, Job] = {
     ),
     "sweep": Job(
         _sweep,
-        lambda folder: newest(folder / "alpha-0.6") > 0,
+        lambda folder: newest(folder / "seed-1") > 0,
         _swept,
         lambda folder: _halve(folder / "sweep.json"),
     ),

@@ -10,8 +10,10 @@ import pytest
 
 from benchmarks import __main__ as benchmarks
 from benchmarks import compile_time
+from benchmarks.faults.jobs import JOBS
 from benchmarks.record import Record
 from benchmarks.video import FRAMES, compiled_step, matmul_flops, random_batch
+from unroll_jax.train import sweep
 from unroll_jax.train.config.video import VideoConfig
 from unroll_jax.train.tasks.video import VideoTask
 
@@ -131,3 +133,8 @@ def test_operations_are_counted_from_the_shapes_of_the_layers():
     attention = 2 * FRAMES.spec.num_tokens * FRAMES.spec.token_dim
     forward = 2 * 5 * FRAMES.spec.num_tokens * (per_token + attention)
     assert matmul_flops(config.model.num_layers, 5) == pytest.approx(3 * config.model.num_layers * forward)
+
+
+def test_the_sweep_that_faults_strike_is_accepted(tmp_path, monkeypatch):
+    monkeypatch.setattr("unroll_jax.train.sweep.compute.run", lambda sweep, cells, **_: len(cells))
+    assert sweep.command(JOBS["sweep"].words(tmp_path)[1:]) == 2

@@ -101,7 +101,7 @@ def keep_rows(y: jax.Array, *, axis: int = 0) -> jax.Array:
 
 def put(batch: Any, mesh: Mesh) -> Any:
     """Puts a batch on the devices, its rows over data and fsdp; each process gives its rows."""
-    return jax.tree.map(lambda part: jax.make_array_from_process_local_data(rows(mesh), part), batch)
+    return jax.make_array_from_process_local_data(rows(mesh), batch)
 
 
 def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray | None:
