@@ -83,6 +83,8 @@ def test_a_tokenizer_without_a_folder_is_read_back(tmp_path, stops):
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
     values, actual = json.loads(files["config.json"]), folder_tokenizer(tmp_path)
+    settings = json.loads(files["tokenizer_config.json"])  # without types of tokens, which transformers 4 would pass
+    assert settings["model_input_names"] == ["input_ids", "attention_mask"]
     assert (values["bos_token_id"], values["eos_token_id"]) == (256, stops if stops[1:] else 259)
     assert (actual.checksum, actual.stops) == (tokenizer.checksum, tuple(stops))
     assert actual.named == {"bos_token": "<|user|>", "eos_token": "<|end|>"}

@@ -96,7 +96,8 @@ class ChatTokenizer:
         """Returns the numbers of special tokens, for config.json, and the other files but for the chat template."""
         first, stop = self.named.get("bos_token", ""), self._tokenizer.id_to_token(self.stops[0])
         stops = self.stops[0] if len(self.stops) == 1 else self.stops
-        settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": stop, **self.named}
+        settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": ["input_ids", "attention_mask"]}
+        settings |= {"eos_token": stop, **self.named}
         files = {"tokenizer.json": self.to_json().encode(), "tokenizer_config.json": to_bytes(settings)}
         return {"bos_token_id": self._tokenizer.token_to_id(first), "eos_token_id": stops}, files
 
