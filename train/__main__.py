@@ -40,7 +40,7 @@ usage: unroll-jax [--coordinator HOST:PORT --processes N --process I | --cluster
   evaluate RUN                          evaluate the best checkpoint of a run folder again
   predict RUN --text TEXT [TEXT ...]    what every layer of a text or language run makes of texts (--file, --out JSONL)
   generate SOURCE --prompts FILE        answer prompts with a language model (--out JSON, --gamma NOISE)
-  export RUN [--out FOLDER]             write the best checkpoint's parameters as safetensors, with their configuration
+  export RUN [--format transformers]    write the best checkpoint's parameters as safetensors, with their configuration
   report RUN [RUN ...] [--out FOLDER]   compare runs: tables, figures, an HTML page, summary.json
   prepare SOURCE --from PATH            prepare a data source ahead of its first use
   list [WORD]                           the experiments; with a word, those it names, with details

@@ -1,46 +1,57 @@
 """`unroll-jax export`: a run's best parameters as safetensors, with the configuration to load them and a model card."""
 
-import contextlib
 import dataclasses
 import hashlib
-import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import jax
 import numpy as np
 from safetensors.numpy import save
 
 from .cli import parse
-from .config.commands import ExportArguments
+from .config.commands import ExportArguments, ExportFormat
 from .config.errors import UserError
 from .config.fields import to_json
-from .config.run import FREE
+from .config.run import FREE, RunConfig
+from .config.tokens import LanguageConfig
 from .evaluate import best_checkpoint
 from .loading import by_config, open_run, options_of
 from .metrics import read_metrics
 from .registry import TASKS
 from .runs import read_config
-from .system.files import PARTIAL, check_out, read_object, require_writable, without_folders, write_all, writing
+from .system.files import check_out, read_object, to_bytes, without_folders, write_all, writing
 from .system.machine import environment
 from .task import Row, Task
-from .weights import CARD, CONFIG, FORMAT, MODEL, named_arrays
+from .weights import CARD, CONFIG, FORMAT, MODEL, claim, named_arrays
 
 Log = Callable[[str], None]
 OWN = "losses = model.predict(batch)  # arrays by name, as those trained on; (samples, L + 1) of every layer comes out"
+OF_OWN = "`config.json` holds the whole configuration, the figures of the data, and the validation of this step."
+OF_TRANSFORMERS = "Low-rank changes are merged into the weights; exit adapters are in exports without --format alone."
+TRANSFORMERS = """\
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model, tokenizer = (kind.from_pretrained("FOLDER") for kind in (AutoModelForCausalLM, AutoTokenizer))
+messages = [{"role": "user", "content": "..."}]
+prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+answer = model.generate(**prompt, max_new_tokens=256, do_sample=False)[0, prompt["input_ids"].shape[1] :]
+print(tokenizer.decode(answer, skip_special_tokens=True))"""
 FEASIBLE = {True: "feasible", False: "NOT feasible", None: "not known to be feasible"}
 
 
 def command(arguments: list[str]) -> None:
-    """`unroll-jax export RUN [--out FOLDER]`."""
+    """`unroll-jax export RUN [--out FOLDER] [--format transformers]`."""
     parsed = parse(ExportArguments, arguments, "unroll-jax export")
-    export(parsed.run, parsed.out, mesh=parsed.mesh)
+    export(parsed.run, parsed.out, format=parsed.format, mesh=parsed.mesh)
 
 
 def export(
     run: Path | str,
     out: Path | str | None = None,
     *,
+    format: ExportFormat = "own",
     mesh: str | None = None,
     task: Task | None = None,
     log: Log = print,
@@ -49,7 +60,8 @@ def export(
 
     Args:
       run: the run's folder.
-      out: where to; None means the folder export in the run's.
+      out: where to; None means the folder export in the run's, or transformers after the format.
+      format: "transformers" writes the folder of a decoder as `transformers` reads it.
       mesh: devices to read the checkpoint onto; None is the default on these devices.
       task: the task itself, if it is your own; its options are those of the run.
       log: where messages go.
@@ -62,30 +74,51 @@ def export(
 
     Example: see `fit`.
     """
-    run = Path(run)
-    out = run / "export" if out is None else check_out(out)
+    run, converted = Path(run), format == "transformers"
+    out = run / (format if converted else "export") if out is None else check_out(out)
     experiment, config = read_config(run, options_of(task))
-    _claim(out)
+    _check(run, experiment, config, format)
+    claim(out)
     if task is None:
         experiment, task = open_run(run, mesh=mesh, log=log)
     else:
         task = by_config(task, config, mesh=mesh)
     step, state, _ = best_checkpoint(task, run, experiment=experiment, log=log)
-    arrays = named_arrays(jax.device_get(state.evaluated))
-    content = save({name: np.asarray(array, order="C") for name, array in arrays.items()}, {"format": FORMAT})
+    if converted:
+        arrays, files = task.to_transformers(state.evaluated)  # pyright: ignore (of language models)
+    else:
+        arrays, files = named_arrays(jax.device_get(state.evaluated)), {}
+    metadata = {"format": "pt" if converted else FORMAT}  # transformers takes no other than the first
+    content = save({name: np.asarray(array, order="C") for name, array in arrays.items()}, metadata)
     described = {
         **_describe(task, run, experiment, step, task.training.objective.multipliers(state.moving)),
         "parameters": {name: {"shape": list(array.shape), "dtype": str(array.dtype)} for name, array in arrays.items()},
         "sha256": hashlib.sha256(content).hexdigest(),
     }
-    _write(out, content, described, model_card(described))
+    card = model_card(described, converted=converted).encode()
+    files = {MODEL: content, CARD: card, **(files or {CONFIG: to_bytes(described)})}
+    with writing(f"--out {out}", "pass another folder"):
+        write_all(out, files)  # config.json last: a kill before it leaves an unreadable folder
     count = sum(array.size for array in arrays.values())
     log(f"{out / MODEL}: {count:,} parameters in {len(arrays)} arrays, {len(content):,} bytes, of step {step}")
     if described["validation"] is None:
         log(f"metrics.jsonl of {run} has no validation of step {step}: whether they are feasible is not known")
     if described["feasible"] is False:
         log("these parameters are NOT feasible on the validation split: no checkpoint of the run was")
+    if converted and config.exit_adapters:  # pyright: ignore (likewise)
+        log("exit adapters are no part of a folder of transformers; export without --format, too, to keep them")
     return out
+
+
+def _check(run: Path, experiment: str, config: RunConfig, format: str) -> None:
+    """Checks the format, before anything is computed."""
+    if format not in (known := get_args(ExportFormat)):
+        raise UserError(f"format must be one of {', '.join(known)}, got {format!r}")
+    if format != "own" and not isinstance(config, LanguageConfig):
+        raise UserError(
+            f"--format {format} is for language models, the runs of sft experiments; {run} is of {experiment}: leave "
+            "--format out"
+        )
 
 
 def _describe(task: Task, run: Path, experiment: str, step: int, multipliers: np.ndarray | None) -> Row:
@@ -112,30 +145,8 @@ def _describe(task: Task, run: Path, experiment: str, step: int, multipliers: np
     }
 
 
-def _claim(out: Path) -> None:
-    """Checks that the folder is new or of an earlier export, before anything is computed."""
-    require_writable(out, f"--out {out}", "pass another folder")
-    if not out.exists():
-        return
-    files = (MODEL, CONFIG, CARD)
-    ours = {*files, *(str(Path(name).with_suffix(PARTIAL)) for name in files)}
-    others = any(entry.name not in ours for entry in out.iterdir())
-    with contextlib.suppress(UserError):  # of a damaged config.json
-        written = read_object(out / CONFIG) if (out / CONFIG).exists() else {"format": FORMAT}
-        if not others and str(written.get("format")).startswith("unroll_jax"):
-            return
-    raise UserError(f"--out {out} holds files of something else than an export; pass an empty or a new folder")
-
-
-def _write(out: Path, content: bytes, described: Row, card: str) -> None:
-    """Writes each file in one move, config.json last: a kill between two leaves an unreadable folder."""
-    text = json.dumps(described, indent=2, allow_nan=False) + "\n"
-    with writing(f"--out {out}", "pass another folder"):
-        write_all(out, {MODEL: content, CARD: card.encode(), CONFIG: text.encode()})
-
-
-def model_card(description: Row) -> str:
-    """Returns the card of an export from its config.json."""
+def model_card(description: Row, *, converted: bool = False) -> str:
+    """Returns the card of an export from its config.json; ``converted`` to a folder of `transformers` or not."""
     count = sum(int(np.prod(array["shape"])) for array in description["parameters"].values())
     return f"""# {description["experiment"]}, step {description["step"]}
 
@@ -148,10 +159,10 @@ def model_card(description: Row) -> str:
 ## Use
 
 ```python
-{_usage(description["task"])}
+{TRANSFORMERS if converted else _usage(description["task"])}
 ```
 
-`config.json` holds the whole configuration, the figures of the data, and the validation of this step.
+{OF_TRANSFORMERS if converted else OF_OWN}
 """
 
 

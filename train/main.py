@@ -130,15 +130,14 @@ def evaluate_again(arguments: list[str]) -> None:
     ignore_sigterm()
     log = first_only(print)
     experiment, task = open_run(parsed.run, mesh=parsed.mesh, log=log, writes=True)
+    other: dict[str, Any] = {}
     if parsed.on_source is None:
         check_used(parsed, [("on_root", "--on-source", False)])
-        evaluate(task, parsed.run, experiment=experiment, options=parsed.disturbances, log=log)
-        return
-    from .tasks.video import on_other_video
+    else:
+        from .tasks.video import on_other_video
 
-    other, place = on_other_video(task, parsed.on_source, parsed.on_root, log)
-    options = parsed.disturbances
-    evaluate(task, parsed.run, experiment=experiment, options=options, on=other, place=place, log=log)
+        other["on"], other["place"] = on_other_video(task, parsed.on_source, parsed.on_root, log)
+    evaluate(task, parsed.run, experiment=experiment, options=parsed.disturbances, log=log, **other)
 
 
 def report(arguments: list[str]) -> None:

@@ -1,5 +1,6 @@
 """Exported weights: safetensors by the names of the parameters, described by config.json."""
 
+import contextlib
 import hashlib
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,8 +12,9 @@ from safetensors import SafetensorError, safe_open
 from .config.errors import UserError, one_line
 from .config.fields import from_json
 from .config.run import RunConfig
+from .data.pretrained.decoders import COPIED, TEMPLATE
 from .runs import check_values, config_type
-from .system.files import read_object
+from .system.files import PARTIAL, read_object, require_writable
 from .task import Params, Row, Task
 
 FORMAT = "unroll_jax 2"
@@ -33,6 +35,20 @@ def is_export(folder: Path) -> bool:
     """Returns whether a folder is one that `export` wrote, damaged or not."""
     path = folder / CONFIG
     return (folder / MODEL).exists() or (path.is_file() and b'"format": "unroll_jax' in path.read_bytes()[:200])
+
+
+def claim(out: Path) -> None:
+    """Checks that the folder is new or of an earlier export, before anything is computed."""
+    require_writable(out, f"--out {out}", "pass another folder")
+    if not out.exists():
+        return
+    files = (MODEL, CONFIG, CARD, TEMPLATE, *COPIED)
+    others = any(entry.name not in files and entry.suffix != PARTIAL for entry in out.iterdir())
+    with contextlib.suppress(UserError):  # of a damaged config.json
+        written = read_object(out / CONFIG) if (out / CONFIG).exists() else {"format": FORMAT}
+        if not others and ("unroll_jax_version" in written or str(written.get("format")).startswith("unroll_jax")):
+            return
+    raise UserError(f"--out {out} holds files of something else than an export; pass an empty or a new folder")
 
 
 def read_export(folder: Path, kind: type[RunConfig] | None = None) -> Export:
@@ -87,7 +103,8 @@ def _read_config(folder: Path) -> Row:
     missing = f"{folder} is not an exported folder: it lacks {CONFIG}; `unroll-jax export RUN` makes one"
     description = read_object(path, missing=missing, mend=AGAIN)
     if description.get("format") != FORMAT:
-        raise UserError(f"{path}: format must be {FORMAT!r}, got {description.get('format')!r}; {AGAIN}")
+        got = description.get("format")
+        raise UserError(f"{path}: format must be {FORMAT!r}, got {got!r}; {AGAIN} without --format")
     return description
 
 

@@ -40,6 +40,21 @@ def test_no_splits_share_a_sequence(frames):
     assert len(set(seen)) == len(seen) == 500
 
 
+def test_other_clips_may_take_the_place_of_the_test_split(frames, tmp_path):
+    data = load(frames)
+    other = load(
+        DataConfig(
+            "video", str(write_frames(tmp_path / "other", dict.fromkeys("abcd", 20))), str(tmp_path / "prepared")
+        )
+    )
+    both = data.with_test(other)
+    for split in SPLITS:
+        expected = (other if split == "test" else data).read(split, [0, 1])
+        np.testing.assert_array_equal(both.read(split, [0, 1]), expected)
+    assert (both.spec, both.num_examples("test")) == (data.spec, other.num_examples("test"))
+    assert not np.array_equal(data.read("test", [0, 1]), other.read("test", [0, 1]))
+
+
 @pytest.mark.parametrize("start_step", [0, 1, 130, 4321])
 def test_a_batch_is_what_the_iterator_yields_at_its_step(photos, start_step):
     iterator = photos.batches("train", batch_size=64, seed=7, start_step=start_step)

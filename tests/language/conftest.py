@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,6 +11,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests.data.decoders.conftest import WriteFolder, write_folder
 from tests.models import decoder_reference as reference
 from unroll_jax.train.config.data import InstructionConfig
 from unroll_jax.train.config.tokens import DecoderOptions, LanguageConfig
@@ -17,6 +19,7 @@ from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.main import fit
 from unroll_jax.train.tasks.language import LanguageTask
 
+__all__ = ["write_folder"]
 TINY = DecoderOptions(dim=8, num_layers=3, num_heads=2, num_key_value_heads=1, hidden_dim=12)
 SIZES = {"train_examples": 40, "validation_examples": 12, "test_examples": 12}
 
@@ -56,6 +59,22 @@ def task_of(small: Callable[..., LanguageConfig]) -> Callable[..., LanguageTask]
 def wide() -> Callable[[Any], Any]:
     """Parameters as float64, for the reference."""
     return lambda params: jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+
+
+@pytest.fixture
+def given(small: Callable[..., LanguageConfig], write_folder: WriteFolder, tmp_path: Path) -> tuple[Any, Path]:
+    """The configuration of a run on a pretrained folder and a file of conversations, with fields replaced."""
+    folder, file = write_folder(), tmp_path / "given.jsonl"
+    lines = [{"prompt": f"{n}?", "answer": "ab" * (1 + n % 3)} for n in range(40)]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    data = InstructionConfig("conversations", str(file), str(tmp_path / "prepared"))
+    whole = {f"{split}_examples": None for split in ("train", "validation", "test")}
+
+    def make(**fields):
+        usual = {"data": data, "model": DecoderOptions(pretrained=str(folder), lora_rank=2), "max_length": 32, **whole}
+        return small(**{**usual, "batch_size": 2, "steps": 2, "method": "erm", **fields})
+
+    return make, folder
 
 
 @pytest.fixture(scope="session")

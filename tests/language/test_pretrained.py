@@ -6,10 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from tests.data.decoders.conftest import write_folder
 from unroll_jax.train import load
 from unroll_jax.train.config.constraints import ConstraintConfig
-from unroll_jax.train.config.data import InstructionConfig
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.config.tokens import DecoderOptions
 from unroll_jax.train.data.instructions import Prompt
@@ -22,28 +20,11 @@ from unroll_jax.train.plan import compile_step, memory_of
 from unroll_jax.train.step import init_state, state_like
 from unroll_jax.train.tasks.language import LanguageTask
 
-__all__ = ["write_folder"]
 pytestmark = pytest.mark.xdist_group("language")
 
 
 def quiet(line):
     pass
-
-
-@pytest.fixture
-def given(small, write_folder, tmp_path):
-    """The configuration of a run on a pretrained folder and a file of conversations, with fields replaced."""
-    folder, file = write_folder(), tmp_path / "given.jsonl"
-    lines = [{"prompt": f"{n}?", "answer": "ab" * (1 + n % 3)} for n in range(40)]
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    data = InstructionConfig("conversations", str(file), str(tmp_path / "prepared"))
-    whole = {f"{split}_examples": None for split in ("train", "validation", "test")}
-
-    def make(**fields):
-        usual = {"data": data, "model": DecoderOptions(pretrained=str(folder), lora_rank=2), "max_length": 32, **whole}
-        return small(**{**usual, "batch_size": 2, "steps": 2, "method": "erm", **fields})
-
-    return make, folder
 
 
 @pytest.mark.slow

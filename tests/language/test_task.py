@@ -11,9 +11,10 @@ from scipy.special import log_softmax
 from tests.language.conftest import TINY, answer_logs, answer_losses
 from unroll_jax.train.config.tokens import DescentOptions
 from unroll_jax.train.data.answers import PackedBatch
+from unroll_jax.train.data.pretrained.decoders import DecoderSource
 from unroll_jax.train.limits import sums_of_columns
 from unroll_jax.train.step import first_state, train_step
-from unroll_jax.train.tasks.language_model import DecoderSource, layers_read
+from unroll_jax.train.tasks.language_model import layers_read
 from unroll_jax.train.tasks.language_reading import choose
 
 pytestmark = pytest.mark.xdist_group("language")
@@ -178,11 +179,14 @@ def test_the_size_of_given_embeddings_is_that_of_train_tokens(task_of):
     data = task_of().data
     assert data.embedding_std == 1.0, "as drawn ones start"
     table = np.random.default_rng(0).normal(2.0, 3.0, (260, 5))
-    given = type(data)(
-        DecoderSource(data.source.config, data.source.tokenizer, lambda: {"embedding": jnp.asarray(table)}),
-        data.answers,
-        packed=data.packed,
-    )
+
+    class Given(DecoderSource):
+        has_weights = True
+
+        def read(self):
+            return {"embedding": jnp.asarray(table)}
+
+    given = type(data)(Given(data.source.config, data.source.tokenizer), data.answers, packed=data.packed)
     train = data.packed.whole("train")
     assert given.embedding_std == pytest.approx(table[train.tokens[train.segments > 0]].std(), rel=1e-4)
 

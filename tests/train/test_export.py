@@ -246,6 +246,15 @@ def test_the_command_exports_and_names_what_is_no_run(run, capsys, tmp_path):
     assert "Missing" in capsys.readouterr().err
 
 
+def test_a_run_that_is_no_decoder_has_no_folder_of_transformers(run, capsys):
+    assert main(["export", str(run), "--format", "transformers"]) == 2
+    message = f"--format transformers is for language models, the runs of sft experiments; {run} is of video-ut"
+    assert message in capsys.readouterr().err
+    assert not (run / "transformers").exists()
+    with pytest.raises(UserError, match="format must be one of own, transformers, got 'gguf'"):
+        export(run, format="gguf", log=lambda _: None)
+
+
 def test_an_export_beside_the_run_does_not_keep_it_from_being_used(run, exported, start, config):
     assert exported == run / "export"
     log = start(config)

@@ -1,5 +1,6 @@
 """DUST and vision transformers as tasks of video: their samples, a run of each, and the way back from it."""
 
+import copy
 import dataclasses
 import json
 import math
@@ -43,6 +44,11 @@ class Windows:
         cut = lambda windows: np.concatenate([patch_sequences(window, side=PATCH) for window in windows])  # noqa: E731
         self.splits = {split: cut(windows) for split, windows in self.frames.items()}
         self.spec = VideoSpec(float(np.std(self.splits["train"] / 255.0)), FRAMES, PATCH**2, SIDE)
+
+    def with_test(self, other):
+        both = copy.copy(self)
+        both.splits = {**self.splits, "test": other.splits["test"]}
+        return both
 
     def num_examples(self, split):
         return len(self.splits[split])

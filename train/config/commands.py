@@ -10,7 +10,7 @@ from .data import ImageSource, InstructionSource, SceneSource, TextSource, Video
 from .fields import Fraction
 
 C = TypeVar("C")
-
+ExportFormat = Literal["own", "transformers"]
 
 # Fields of an evaluation that are not options of its run.
 PLACES = ("run", "mesh", "on_source", "on_root")
@@ -166,7 +166,10 @@ class ExportArguments:
     run: tyro.conf.Positional[Path]
     """Run folder."""
     out: Path | None = None
-    """Folder for the export; None means the folder export in the run's."""
+    """Folder for the export; None means the folder export in the run's, or transformers after the format."""
+    format: ExportFormat = "own"
+    """own: all parameters by our names, for `load` and this program; transformers: the decoder of an sft run, low-rank
+    changes merged, with its tokenizer, for transformers and what else reads its folders, as vLLM."""
     mesh: str | None = None
     """Devices by axis, as in fsdp=8, where one cannot hold the parameters; None means data over all of them."""
 

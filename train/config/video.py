@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from annotated_types import Ge, Le
@@ -140,25 +139,19 @@ class VideoRunConfig(ConstrainedConfig):
     model: ModelConfig | DustOptions | ViTOptions = dataclasses.field(default_factory=ModelConfig)
 
     def check(self) -> None:
-        """Checks every value, and those of each layer against the depth if it is known."""
+        """Checks every value, and those of each layer against the depth."""
         super().check()
         disturbances(self.test_disturbances)
-        if not self.pretrained:  # the task checks the depth of pretrained weights
-            check_depth(self, self.model.num_layers)
+        check_depth(self, self.model.num_layers)
 
     def rules(self) -> Iterator[Rule]:
         """Yields those of all such runs, and of the dtype."""
         yield from super().rules()
         yield "model.dtype", "float32 or bfloat16 unless JAX_ENABLE_X64=1 is set", _computable(self.model.dtype)
 
-    @property
-    def pretrained(self) -> str | None:
-        """The source of pretrained weights; None without one."""
-        return getattr(self.model, "pretrained", None)
-
     def label(self) -> str:
         """Source, method, depth, noise and seed."""
-        depth = Path(self.pretrained).name if self.pretrained else f"L{self.model.num_layers}"
+        depth = f"L{self.model.num_layers}"
         changed = (
             (self.task.removeprefix("video-"), self.task != "video"),
             ("noself", not getattr(self.model, "self_loops", True)),
@@ -170,8 +163,7 @@ class VideoRunConfig(ConstrainedConfig):
 
     def describe(self) -> str:
         """Method, depth and steps."""
-        model = self.pretrained or f"{self.model.num_layers} layers"
-        return f"{self.method}, {model}, {self.steps} steps"
+        return f"{self.method}, {self.model.num_layers} layers, {self.steps} steps"
 
 
 # The paper's UT has alpha = 0.22 and f_ref = 5.5, which is below the input's loss on the built-in clips, as these have

@@ -57,6 +57,16 @@ class AnswerTokenizer:
             raise UserError(f"{tokenizer.where} names no token that ends an answer; give eos_token_id in config.json")
         self._stops = np.asarray(tokenizer.stops, np.int32)
 
+    @property
+    def jinja(self) -> str:
+        """The template in Jinja, as `transformers` takes it."""
+        if self.template == "chat":
+            return str(self.tokenizer.template)
+        before, after = map(repr, ALPACA.split("{}"))
+        one = "{% if messages|length > 2 %}{{ raise_exception('the template is of one question') }}{% endif %}"
+        answer = "{% if messages|length > 1 %}{{ messages[1]['content'] }}{{ eos_token }}{% endif %}"
+        return f"{one}{{{{ bos_token }}}}{{{{ {before} + messages[0]['content'] + {after} }}}}{answer}"
+
     def encode(self, conversations: Sequence[Conversation]) -> list[Tokens]:
         """Encodes conversations of any length; an answer ends with the first token that stops it."""
         return self._encode(conversations)[0]

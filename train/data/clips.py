@@ -76,7 +76,11 @@ def split_clips(names: Sequence[PurePosixPath], *, root: Path, log: Log = print)
     for name in () if alike else unstated:
         check_no_split(name, root, LAYOUT)
     if len(unstated) == len(names):
-        return _dealt(list(names), root)
+        if len(names) < len(SPLITS):
+            raise root_error(root, f"holds {len(names)} clip(s); give at least 3, one for each of {', '.join(SPLITS)}")
+        held_out = tenth(len(names))
+        parts = names[: -2 * held_out], names[-2 * held_out : -held_out], names[-held_out:]
+        return dict(zip(SPLITS, map(list, parts), strict=True))
     if unstated:
         log(f"  passing over {len(unstated)} clip(s) outside of the splits, as '{unstated[0]}'")
     return _as_stated({split: [name for name in names if stated[name] == split] for split in SPLITS}, root)
@@ -205,14 +209,6 @@ def spooled_clip(spool: IO[bytes], start: int) -> Iterator[np.ndarray]:
 def holds_masks(path: PurePosixPath) -> bool:
     """Returns whether a path names masks of anomalies."""
     return any(MASKS.fullmatch(part) for part in (*path.parent.parts, path.stem))
-
-
-def _dealt(names: list[PurePosixPath], root: Path) -> dict[str, list[PurePosixPath]]:
-    if len(names) < len(SPLITS):
-        raise root_error(root, f"holds {len(names)} clip(s); give at least 3, one for each of {', '.join(SPLITS)}")
-    held_out = tenth(len(names))
-    parts = names[: -2 * held_out], names[-2 * held_out : -held_out], names[-held_out:]
-    return dict(zip(SPLITS, parts, strict=True))
 
 
 def _as_stated(stated: dict[str, list[PurePosixPath]], root: Path) -> dict[str, list[PurePosixPath]]:

@@ -1,10 +1,11 @@
 """Prepared data in batches by number: functions of (seed, step), so that a run resumes anywhere."""
 
 import abc
+import copy
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, Self, TypeVar, cast
 
 import grain
 import numpy as np
@@ -123,6 +124,12 @@ class Dataset(abc.ABC, Generic[T]):
         if not 1 <= count <= total:
             raise ValueError(f"{split} must keep between 1 and {total} examples, got {count}")
         self._kept[split] = np.sort(np.random.default_rng(SEED).permutation(total)[:count])
+
+    def with_test(self, other: Self) -> Self:
+        """Returns the same data with the test split of others: examples that were never trained on."""
+        both = copy.copy(self)
+        both._records = {**self._records, "test": other._records["test"]}
+        return both
 
     def num_examples(self, split: str) -> int:
         """Returns how many examples a split has."""

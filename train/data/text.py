@@ -222,11 +222,6 @@ def _some(examples: list[T], where: str) -> list[T]:
     return examples
 
 
-def _fingerprint(root: Path, *, columns: Columns) -> str:
-    files = fingerprint_files(split_files(root, SUFFIXES).values(), root=root)
-    return hashlib.sha256(f"{files}\0{columns!r}".encode()).hexdigest()[:12]
-
-
 def _text(row: Row, column: str) -> str:
     text = row.fields[column]
     if not isinstance(text, str):
@@ -296,7 +291,10 @@ def _pairs(file: OriginalFile, root: Path, split: str, log: Log) -> list[Labelle
 
 
 def _table(columns: Columns) -> Source[TextSet]:
-    fingerprint = functools.partial(_fingerprint, columns=columns)
+    def fingerprint(root: Path) -> str:
+        files = fingerprint_files(split_files(root, SUFFIXES).values(), root=root)
+        return hashlib.sha256(f"{files}\0{columns!r}".encode()).hexdigest()[:12]
+
     return Source(fingerprint, functools.partial(open_table, columns=columns), WANTED)
 
 

@@ -62,25 +62,16 @@ def tokenise(text: str) -> list[str]:
     return WORD.findall(CLITIC.sub(r" \1", plain))
 
 
-def check_texts(texts: Sequence[str], *, what: str = "texts") -> None:
-    """Checks that texts have words and no lone surrogates; errors give their numbers."""
-    problems = {
-        "without a word": [is_empty(text) for text in texts],
-        "that are no valid UTF-8": [not is_whole(text) for text in texts],
-    }
-    for problem, bad in problems.items():
-        places = [str(place) for place, is_bad in enumerate(bad, start=1) if is_bad]
-        if places:
-            shown = f"{', '.join(places[:10])}{' and more' if len(places) > 10 else ''}"
-            raise UserError(f"{len(places)} {what} {problem}, number {shown}; leave them out, or mend them")
-
-
 def check_pairs(texts: Sequence[str], seconds: Sequence[str] | None) -> None:
-    """Checks texts, or the texts of pairs, before they are turned into tokens."""
+    """Checks that texts, or the texts of pairs, have words and no lone surrogates; errors give their numbers."""
     if seconds is not None and len(seconds) != len(texts):
         raise ValueError(f"seconds must be as many as texts, {len(texts)}, got {len(seconds)}")
-    check_texts(texts)
-    check_texts(seconds or (), what="second texts")
+    for what, kind in (("texts", texts), ("second texts", seconds or ())):
+        bad = {"without a word": map(is_empty, kind), "that are no valid UTF-8": (not is_whole(one) for one in kind)}
+        for problem, flags in bad.items():
+            if places := [str(place) for place, is_bad in enumerate(flags, start=1) if is_bad]:
+                shown = f"{', '.join(places[:10])}{' and more' if len(places) > 10 else ''}"
+                raise UserError(f"{len(places)} {what} {problem}, number {shown}; leave them out, or mend them")
 
 
 class WordTokenizer:

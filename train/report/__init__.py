@@ -73,7 +73,6 @@ def layered_report(runs: Sequence[Run]) -> Report:
         "Layer by layer": [*drawn["layer_losses"], *drawn["ratios"], *itertools.chain(*by_method.values())],
         "Early exit": [*drawn["early_exit"], *exits],
         "Drafts by the first layers": [*drawn["acceptance"], *accepted],
-        "Answers": [one for setting in settings for one in tables.completion_table(setting)],
         "Training": [*drawn["multipliers"], *drawn["violations"]],
     }
     sentences = [verdict(setting) for setting in settings]

@@ -2,7 +2,6 @@
 
 import base64
 import io
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +10,7 @@ import jinja2
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ..system.files import write_all, writing
+from ..system.files import to_bytes, write_all, writing
 from ..system.terminal import Table
 
 # 9 inches shown at 900 px: one point of type is 1.4 px.
@@ -29,7 +28,7 @@ div { overflow-x: auto; margin: 1rem 0; }
 table { border-collapse: collapse; font-size: .875rem; font-variant-numeric: tabular-nums; }
 caption { text-align: left; white-space: nowrap; font-weight: 600; }
 th, td { padding: .25rem .6rem; text-align: right; border-bottom: 1px solid #8884; white-space: nowrap; }
-th:first-child, td:first-child, .words th, .words td { text-align: left; white-space: pre-line; }
+th:first-child, td:first-child { text-align: left; white-space: pre-line; }
 p, figcaption { opacity: .75; font-size: .875rem; margin: .2rem 0 0; }
 img { width: 100%; max-width: 900px; border-radius: 6px; }
 </style></head>
@@ -44,7 +43,7 @@ img { width: 100%; max-width: 900px; border-radius: 6px; }
 <figure><img src="data:image/png;base64,{{ encoded[block.name] }}" alt="{{ block.caption }}">
 <figcaption>{{ block.caption }}</figcaption></figure>
 {% else %}
-<div><table{% if block.words %} class="words"{% endif %}><caption>{{ block.title }}</caption>
+<div><table><caption>{{ block.title }}</caption>
 <thead><tr>{% for cell in block.header %}<th scope="col">{{ cell }}</th>{% endfor %}</tr></thead>
 <tbody>{% for row in block.rows %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>{% endfor %}</tbody>
 </table>{% if block.note %}<p>{{ block.note }}</p>{% endif %}</div>
@@ -89,10 +88,9 @@ def write_files(out: Path, report: Report) -> None:
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     encoded = {name: base64.b64encode(content).decode() for name, content in drawn.items()}
     page = environment.from_string(TEMPLATE).render(report=report, encoded=encoded)
-    summary = json.dumps(report.summary, indent=2, allow_nan=False) + "\n"
     files = {f"{name}.png": content for name, content in drawn.items()}
     with writing(f"the folder of the report {out}", "choose another"):
-        write_all(out, files | {"index.html": page.encode(), "summary.json": summary.encode()})
+        write_all(out, files | {"index.html": page.encode(), "summary.json": to_bytes(report.summary)})
 
 
 def tidy(axes: Axes, title: str) -> None:

@@ -13,7 +13,6 @@ from .records import Array, Run, flat
 from .specs import ReportSpec
 
 LEVEL = 0.95  # of intervals over seeds
-LONGEST = 500  # letters of a text that are shown
 LOST = {"mean": np.mean, "worst": max}
 SHOWN = 16  # numbers of a list that a cell holds
 
@@ -157,19 +156,6 @@ def acceptance_table(setting: Setting) -> list[Table]:
     return _table(f"Acceptance (%): tokens that a layer names as the last, {setting.title}", rows)
 
 
-def completion_table(setting: Setting) -> list[Table]:
-    """Greedy answers to prompts of the test split, a row a prompt and gamma, a column a variant."""
-    cells: dict[tuple[str, str], dict[str, str]] = {}
-    for variant in (one for one in setting.variants if one.has("completions")):
-        for row in variant.runs[0].evaluation["completions"]:
-            for gamma, answer in row["answers"].items():
-                cell = {"prompt": row["prompt"], "gamma": gamma, "in the data": row["wanted"]}
-                cells.setdefault((row["prompt"], gamma), cell)[variant.title] = answer
-    rows = [{name: text[:LONGEST] or "(empty)" for name, text in row.items()} for row in cells.values()]
-    note = "Greedy answers under noise on all embeddings, the answer's included. Of several seeds, the first."
-    return _table(f"Answers to test prompts, {setting.title}", rows, note, words=True)
-
-
 def number(value: float, digits: int, *, sign: bool = False) -> str:
     """Fixed decimals, a dash for NaN and infinities; never a negative zero."""
     if not np.isfinite(value):
@@ -211,11 +197,11 @@ def capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _table(title: str, rows: Sequence[Mapping[str, str]], note: str = "", *, words: bool = False) -> list[Table]:
+def _table(title: str, rows: Sequence[Mapping[str, str]], note: str = "") -> list[Table]:
     """A table of rows by column; none without rows."""
     header = tuple(dict.fromkeys(name for row in rows for name in row))
     cells = tuple(tuple(row.get(name, "-") for name in header) for row in rows)
-    return [Table(title, header, cells, note, words)] if rows else []
+    return [Table(title, header, cells, note)] if rows else []
 
 
 def _by_name(title: str, columns: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Table]:

@@ -140,9 +140,7 @@ def write_all(folder: Path, files: Mapping[str, bytes]) -> None:
 
     Moves come in the order of the files and need no room. A missing folder is made, and removed again on an OSError.
     """
-    partials = {name: (folder / name).with_suffix(PARTIAL) for name in files}
-    if len(set(partials.values())) < len(files):
-        partials = {name: folder / f"{name}{PARTIAL}" for name in files}
+    partials = {name: folder / f"{name}{PARTIAL}" for name in files}
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -161,7 +159,12 @@ def write_all(folder: Path, files: Mapping[str, bytes]) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Writes JSON in one move: a reader sees the old file or the new one, never half of it."""
-    write_all(path.parent, {path.name: (json.dumps(value, indent=2, allow_nan=False) + "\n").encode()})
+    write_all(path.parent, {path.name: to_bytes(value)})
+
+
+def to_bytes(value: Any) -> bytes:
+    """Returns a JSON value as the contents of a file."""
+    return (json.dumps(value, indent=2, allow_nan=False) + "\n").encode()
 
 
 @contextlib.contextmanager

@@ -80,7 +80,6 @@ class Table:
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     note: str = ""
-    words: bool = False
 
 
 def as_text(table: Table) -> str:

@@ -41,6 +41,8 @@ class DataTask(Task, Generic[C]):
     divergences: Callable[[Params, Any], Array] | None = None
     """``(params, batch) -> (samples,)``, KL from the model that training starts from; None where that is not kept."""
 
+    model: Any
+    """The model, whose ``init`` draws parameters."""
     spec_type: ClassVar[Any]
     """Reads what `model_spec` returns, by its ``from_json``."""
     _load: ClassVar[Callable[..., Any]]  # (config, log) -> data
@@ -64,6 +66,10 @@ class DataTask(Task, Generic[C]):
         """All options."""
         return self._config
 
+    def init(self, key: jax.Array) -> Params:
+        """Returns parameters of the model, from the key alone."""
+        return self.model.init(key)
+
     def with_config(self, config: C) -> Self:
         """Returns the same task with another configuration, on the same data."""
         more = () if self.spec is self.data else (self.spec,)  # data of tokens are their spec
@@ -84,7 +90,7 @@ class DataTask(Task, Generic[C]):
 
     def held(self, split: str) -> Iterable[tuple[Any, jax.Array]]:
         """Yields batches of a split, each with the key of its noise."""
-        return keyed(self.data.examples(split, batch_size=self.config.batch_size))
+        return keyed(self.samples.examples(split, batch_size=self.config.batch_size))
 
     def measured(self, params: Params, split: str) -> np.ndarray | None:
         """Returns means on a split of the columns that constraints by name bound."""

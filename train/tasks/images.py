@@ -133,8 +133,7 @@ class ImageTask(DataTask[SupervisedConfig]):
 
     def split_scores(self, params: Params, split: str) -> SplitScores:
         """Returns loss, scores and figures of the solves on a split; compiled once for each of two batch sizes."""
-        losses, matrices, solves, sizes, weights = [], [], [], [], []
-        seconds = timed = 0.0
+        readings, seconds, timed = [], 0.0, 0
         params = gathered(params)
         for batch in self.data.examples(split, batch_size=self.config.batch_size):
             began, size = time.perf_counter(), len(batch.images)
@@ -142,11 +141,9 @@ class ImageTask(DataTask[SupervisedConfig]):
             if size in self._compiled:
                 seconds, timed = seconds + time.perf_counter() - began, timed + size
             self._compiled.add(size)
-            losses.append(loss)
-            matrices.append(matrix)
-            solves.append([solve[name] for name in SOLVE])
-            sizes.append(size)
-            weights.append(int(np.sum(np.asarray(counted(batch.labels)))))
+            weight = int(np.sum(np.asarray(counted(batch.labels))))
+            readings.append((loss, matrix, [solve[name] for name in SOLVE], size, weight))
+        losses, matrices, solves, sizes, weights = zip(*readings, strict=True)
         matrix = np.sum(matrices, axis=0)
         means: Row = dict(zip(SOLVE, np.average(solves, axis=0, weights=sizes), strict=True))
         per_example = seconds / timed if timed else math.nan

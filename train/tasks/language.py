@@ -1,6 +1,6 @@
 """Fine-tuning of language models on instructions with perturbed embeddings, plain and under descent constraints."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -23,7 +23,6 @@ from .common import (
     check_noise,
     feasibility_words,
     gaussian,
-    keyed,
     num_parameters,
     on_batches,
 )
@@ -52,6 +51,7 @@ class LanguageTask(TokenTask[LanguageConfig]):
 
     def __init__(self, config: LanguageConfig, data: LanguageInputs):
         super().__init__(config, data)
+        self.samples = data.packed
         self.model = LanguageModel(config, data.source)
         self.num_layers = len(self.model.layers) - 1
         self.divergences = None if config.model.lora_rank is None else self._divergences
@@ -66,18 +66,9 @@ class LanguageTask(TokenTask[LanguageConfig]):
         )
         self._read = on_batches(self._readings)
 
-    def held(self, split: str) -> Iterator[tuple[PackedBatch, jax.Array]]:
-        """Yields rows of a split, each batch with the key of its noise."""
-        return keyed(self.data.packed.examples(split, batch_size=self.config.batch_size))
-
-    def init(self, key: jax.Array) -> Params:
-        """Returns parameters, from the key alone."""
-        return self.model.init(key)
-
     def pretrained(self) -> Any:
         """Reads the pretrained decoder; None where it is drawn."""
-        read = self.data.source.read
-        return None if read is None else read()
+        return self.data.source.read()
 
     def load_pretrained(self, params: Params, pretrained: Any) -> Params:
         """Returns the parameters with the pretrained decoder in place of the drawn one."""
@@ -86,11 +77,6 @@ class LanguageTask(TokenTask[LanguageConfig]):
     def trained(self, params: Params) -> Any:
         """Returns which parameters are trained: low-rank changes or exit adapters alone; None where all are."""
         return self.model.trained(params)
-
-    def batches(self, start_step: int, rows: np.ndarray | None) -> Iterator[PackedBatch]:
-        """Yields rows of the train split."""
-        size, seed = self.config.batch_size, self.config.seed
-        return self.data.packed.batches("train", batch_size=size, seed=seed, start_step=start_step, rows=rows)
 
     def sample_noise(self, batch: PackedBatch, key: jax.Array) -> Drawn:
         """Draws noise of the strength of training, and positions at which layers before the last are read."""
@@ -208,6 +194,11 @@ class LanguageTask(TokenTask[LanguageConfig]):
         scores = f"token accuracy {evaluation['accuracy'][gamma]:.1%}, perplexity {evaluation['perplexity'][gamma]:.4g}"
         words = f"{area_words(evaluation)}{feasibility_words(evaluation)}"
         return f"{scores} at gamma {evaluation['train_gamma']}, {words}"
+
+    def to_transformers(self, params: Params) -> tuple[dict[str, np.ndarray], dict[str, bytes]]:
+        """Returns the tensors of the decoder, changes merged, and other files of a folder of `transformers`."""
+        decoder = jax.device_get(self.model.decoder(params))
+        return self.data.source.to_transformers(decoder, self.data.answers.jinja)
 
     def _noise(self, key: jax.Array, batch: PackedBatch, variance: float | Array) -> Float[Array, "batch n dim"]:
         return gaussian(key, (*batch.tokens.shape, self.model.dim), variance)

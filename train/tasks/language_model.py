@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -14,7 +14,6 @@ from unroll_jax.models import (
     Decoder,
     DecoderConfig,
     ExitAdapter,
-    RotaryScaling,
     decoder_readout,
     exit_adapter,
     low_rank_changes,
@@ -28,13 +27,12 @@ from ..config.errors import OptionError, UserError, option_text
 from ..config.tokens import DecoderOptions, DescentOptions, LanguageConfig
 from ..data import instructions
 from ..data.answers import AnswerTokenizer, PackedBatch, PackedData, Template, tell
-from ..data.pretrained.chat import ChatTokenizer, byte_tokenizer
-from ..data.pretrained.decoders import open_decoder_source, packaged_decoder
+from ..data.pretrained.chat import byte_tokenizer
+from ..data.pretrained.decoders import DecoderSource, open_decoder_source, packaged_decoder
 from ..data.splits import SPLITS, keep_examples
 from ..data.tokens import token_deviation
 from ..sharding.mesh import keep_rows, make_mesh
 from ..sharding.rules import POLICIES, shardings
-from ..system.distributed import digest, fetch
 from ..task import Log, Params
 
 # A decoder that a package brings: its name as an option, and the command that installs it.
@@ -49,48 +47,6 @@ class _Start(NamedTuple):
     """Parameters as `shardings` takes a state."""
 
     params: Any
-
-
-class Summary(NamedTuple):
-    """A checksum of pretrained parameters, and of each token's embedding the mean and the mean square."""
-
-    checksum: int
-    means: np.ndarray
-    squares: np.ndarray
-
-
-@dataclasses.dataclass(frozen=True)
-class DecoderSource:
-    """The decoder that training starts from.
-
-    ``read`` reads its parameters, anew in each call: training updates them in place, so that devices hold them once.
-    """
-
-    config: DecoderConfig
-    tokenizer: ChatTokenizer
-    read: Callable[[], Any] | None = None  # None where they are drawn
-    has_weights: bool = True  # a plan needs none
-
-    @functools.cached_property
-    def summary(self) -> Summary | None:
-        """The summary of the parameters, on any mesh; None where they are drawn. Reads and drops them."""
-        if self.read is None:
-            return None
-        params = self.read()
-        table = params["embedding"].astype(jnp.float32)
-        means, squares = (np.asarray(fetch(jnp.mean(values, axis=1))) for values in (table, table**2))
-        return Summary(digest(params, {})[0], means, squares)
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns all but the parameters, as JSON values."""
-        return {"decoder": dataclasses.asdict(self.config), "tokenizer": self.tokenizer.to_spec()}
-
-    @classmethod
-    def from_json(cls, decoder: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> "DecoderSource":
-        """Reads what `to_json` wrote; unknown fields are a TypeError."""
-        scaling = decoder["rotary_scaling"]
-        config = DecoderConfig(**{**decoder, "rotary_scaling": None if scaling is None else RotaryScaling(**scaling)})
-        return cls(config, ChatTokenizer.from_spec(tokenizer))
 
 
 class LanguageInputs:
@@ -285,8 +241,7 @@ def open_source(config: LanguageConfig, log: Log) -> DecoderSource:
     def place(params: Any) -> Any:
         return shardings(_Start(params), mesh).params
 
-    read = functools.partial(opened.read, dtype=stored_dtype(config), place=place)
-    return DecoderSource(opened.config, opened.tokenizer, read, opened.has_weights)
+    return dataclasses.replace(opened, dtype=stored_dtype(config), place=place)
 
 
 def stored_dtype(config: LanguageConfig) -> Any:

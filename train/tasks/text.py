@@ -11,7 +11,7 @@ from ..config.errors import UserError
 from ..config.tokens import TextRunConfig
 from ..constraints import constrained_training
 from ..data.tokens import TokenBatch, token_batch
-from ..data.words import check_texts
+from ..data.words import check_pairs
 from ..sharding.mesh import keep_rows
 from ..task import Log, Params, Row, SampleLosses, Validation
 from .common import TokenTask, Trial, area_words, check_noise, feasibility_words, gaussian, keyed, on_batches
@@ -61,10 +61,6 @@ class TextTask(TokenTask[TextRunConfig]):
         )
         self._read, self._predict = on_batches(self._readings), jax.jit(self._probabilities)
 
-    def init(self, key: jax.Array) -> Params:
-        """Returns parameters, drawn or pretrained."""
-        return self.model.init(key)
-
     def trained(self, params: Params) -> Any:
         """Returns which parameters are trained: given word embeddings may be frozen."""
         return None if self.model.trained is None else self.model.trained(params)
@@ -107,10 +103,9 @@ class TextTask(TokenTask[TextRunConfig]):
 
     def reading(self, params: Params, split: str, trial: Trial) -> SplitReading:
         """Reads every layer on a split; compiled once a length of batch."""
-        parts, labels, variance = [], [], np.float32(self.variance(trial.gamma))
-        for batch, key in self.held(split):
-            parts.append(self._read(params, batch, variance, key))
-            labels.append(batch.labels)
+        variance = np.float32(self.variance(trial.gamma))
+        read = [(self._read(params, batch, variance, key), batch.labels) for batch, key in self.held(split)]
+        parts, labels = zip(*read, strict=True)
         joined = (np.concatenate(column, axis=1).T for column in zip(*parts, strict=True))
         return SplitReading(*joined, labels=np.concatenate(labels))
 
@@ -175,8 +170,7 @@ class TextTask(TokenTask[TextRunConfig]):
         return f"accuracy {accuracy:.1%} at gamma {evaluation['train_gamma']}, {words}"
 
     def _token_batches(self, texts: Sequence[str], seconds: Sequence[str] | None) -> list[tuple[TokenBatch, int]]:
-        check_texts(texts)  # an error has the place among all, not in a part
-        check_texts(seconds or (), what="second texts")
+        check_pairs(texts, seconds)  # an error has the place among all, not in a part
         tokenizer, length = self.data.spec.tokenizer, self.config.max_length
         return [
             token_batch(tokenizer, texts[part], None if seconds is None else seconds[part], max_length=length)

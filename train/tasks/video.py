@@ -23,7 +23,6 @@ from .common import LayeredTask, Trial, add_noise, check_noise, feasibility_word
 from .video_models import VideoReading, build_video_model, check_reference, describe_collapse, floors
 from .video_samples import (
     Frames,
-    OtherTestSplit,
     Sequences,
     cleaned_frames,
     keyed_batches,
@@ -79,10 +78,6 @@ class VideoTask(LayeredTask[VideoRunConfig]):
         )
         self._read, self._clean = on_batches(self._layers), on_batches(self._denoised)
 
-    def init(self, key: jax.Array) -> Params:
-        """Returns parameters of the model."""
-        return self.model.init(key)
-
     def held(self, split: str) -> Iterator[tuple[Any, jax.Array]]:
         """Yields samples of a split, each batch with the key of its noise."""
         return keyed_batches(self.samples, split)
@@ -109,17 +104,13 @@ class VideoTask(LayeredTask[VideoRunConfig]):
         """Returns losses and health of every layer on a split."""
         if trial.disturbance is not None:
             return self._disturbed(params, split, trial.disturbance)
-        losses, deads, spreads, inputs = [], [], [], []
-        for batch, key in self.held(split):
-            layers, noisy = self._read(params, batch, trial.gamma * self.spec.pixel_std, key)
-            samples, dead, spread = layers
-            losses.append(samples.T)
-            inputs.append(noisy)
-            deads.append(dead)
-            spreads.append(spread)
+        variance = trial.gamma * self.spec.pixel_std
+        read = [self._read(params, batch, variance, key) for batch, key in self.held(split)]
+        losses, deads, spreads = zip(*(layers for layers, _ in read), strict=True)
         # A unit is dead if it is in every batch; the smallest share bounds that from above.
         dead, spread = np.min(deads, axis=0), np.mean(spreads, axis=0)
-        return VideoReading(np.concatenate(losses), np.concatenate(inputs), dead, spread)
+        inputs = np.concatenate([noisy for _, noisy in read])
+        return VideoReading(np.concatenate([samples.T for samples in losses]), inputs, dead, spread)
 
     def trials(self) -> dict[str, dict[str, Trial]]:
         """Returns the levels of noise, and the disturbances one by one at the noise of training."""
@@ -233,7 +224,7 @@ def on_other_video(task: Task, source: VideoSource, root: str | None, log: Log) 
     options = dataclasses.replace(task.config.data, source=source, root=root)
     name = Path(root).resolve() if root else Path(source)
     file = f"evaluation_on_{name.stem}_{zlib.crc32(str(name).encode()):08x}.json"
-    data = OtherTestSplit(task.data, load(options, log=log))
+    data = task.data.with_test(load(options, log=log))  # whose unit of noise stays that of the train split
     return VideoTask(dataclasses.replace(task.config, data=options), data, task.spec), file
 
 

@@ -1,4 +1,4 @@
-"""Samples of prepared video, whole frames from them, and test splits of other videos."""
+"""Samples of prepared video, and whole frames from them."""
 
 import functools
 import math
@@ -155,31 +155,3 @@ def window_disturbance(
         return noisy.reshape(clean.shape), clean
 
     return disturb
-
-
-class OtherTestSplit:
-    """Prepared video with the test split of another: scenes that were never trained on.
-
-    The deviation of pixels, the unit of noise, stays that of the train split.
-    """
-
-    def __init__(self, data: Any, other: Any):
-        self._data, self._other = data, other
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._data, name)
-
-    def num_examples(self, split: str) -> int:
-        """Returns the number of sequences of a split."""
-        return self._of(split).num_examples(split)
-
-    def read(self, split: str, numbers: Any) -> Batch:
-        """Returns sequences by number."""
-        return self._of(split).read(split, numbers)
-
-    def examples(self, split: str, *, batch_size: int) -> Iterator[Batch]:
-        """Yields sequences in order."""
-        return self._of(split).examples(split, batch_size=batch_size)
-
-    def _of(self, split: str) -> Any:
-        return self._other if split == "test" else self._data

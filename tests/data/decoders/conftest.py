@@ -94,6 +94,7 @@ def write_folder(tmp_path: Path) -> WriteFolder:
             "chat_template": TEMPLATE,
             "bos_token": {"__type": "AddedToken", "content": "<s>"},
             "eos_token": "<e>",
+            "tokenizer_class": "PreTrainedTokenizerFast",
         }
         (folder / "tokenizer_config.json").write_text(json.dumps(settings))
         tensors = llama_tensors() if tensors is None else tensors

@@ -4,10 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from tests.data.decoders.conftest import byte_tokenizer
 from unroll_jax.models import Decoder, decode, decoder_logits, empty_cache, rms_norm
-from unroll_jax.train.data.pretrained.decoders import PretrainedDecoder, load_decoder
+from unroll_jax.train.data.pretrained.decoders import PretrainedDecoder, load_decoder, open_decoder_source
+from unroll_jax.train.data.pretrained.folders import ONE_FILE
 
 pytestmark = pytest.mark.xdist_group("torch")  # which takes seconds to import
 
@@ -87,6 +89,26 @@ def test_a_real_language_model_is_that_of_transformers_and_answers(smollm2, orac
     with torch.no_grad():
         expected = theirs.generate(torch.tensor(tokens[None]), do_sample=False, max_new_tokens=12, pad_token_id=2)
     assert answer == expected[0, len(tokens) :].tolist()
+
+
+@pytest.mark.oracle("torch", "transformers")
+@pytest.mark.slow
+def test_a_real_language_model_is_written_for_transformers_and_answers_token_for_token(smollm2, oracles, tmp_path):
+    _, transformers = oracles
+    decoder, source = (read(str(smollm2), log=lambda line: None) for read in (load_decoder, open_decoder_source))
+    tensors, files = source.to_transformers(jax.device_get(decoder.params), str(decoder.tokenizer.template))
+    save_file({name: np.ascontiguousarray(one) for name, one in tensors.items()}, tmp_path / ONE_FILE, {"format": "pt"})
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+    auto = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    messages = [{"role": "user", "content": "Write a line about 12345 naïve cats.\n\n- it's\tgood"}]
+    (tokens,) = decoder.tokenizer.encode([decoder.tokenizer.chat(messages, answer=True)])
+    prompt = auto.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+    assert prompt["input_ids"][0].tolist() == tokens.tolist()
+    answer = theirs.generate(**prompt, do_sample=False, max_new_tokens=12)[0, len(tokens) :].tolist()
+    assert answer == greedy(decoder, tokens, 12)
+    assert auto.decode(answer, skip_special_tokens=True) == decoder.tokenizer.decode(answer, special=False)
 
 
 def greedy(decoder, tokens, count):

@@ -15,6 +15,7 @@ from jinja2 import nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ...config.errors import UserError, one_line
+from ...system.files import to_bytes
 from ..rows import read_text
 from .architectures import LARGEST
 from .folders import read_json, read_tokenizer
@@ -90,6 +91,15 @@ class ChatTokenizer:
             "stops": list(self.stops),
             "where": self.where,
         }
+
+    def to_transformers(self) -> tuple[dict[str, Any], dict[str, bytes]]:
+        """Returns the numbers of special tokens, for config.json, and the other files but for the chat template."""
+        first, stop = self.named.get("bos_token", ""), self._tokenizer.id_to_token(self.stops[0])
+        stops = self.stops[0] if len(self.stops) == 1 else self.stops
+        settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": ["input_ids", "attention_mask"]}
+        settings |= {"eos_token": stop, **self.named}
+        files = {"tokenizer.json": self.to_json().encode(), "tokenizer_config.json": to_bytes(settings)}
+        return {"bos_token_id": self._tokenizer.token_to_id(first), "eos_token_id": stops}, files
 
     @classmethod
     def from_spec(cls, values: Mapping[str, Any]) -> Self:

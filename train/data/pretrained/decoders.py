@@ -1,11 +1,12 @@
 """Pretrained decoders: weights and tokenizer of a language model from a folder or a GGUF file."""
 
+import dataclasses
 import functools
 import importlib.util
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -13,10 +14,12 @@ import numpy as np
 from flax import traverse_util
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
-from unroll_jax.models import Decoder, DecoderConfig
+from unroll_jax import __version__
+from unroll_jax.models import Decoder, DecoderConfig, RotaryScaling
 
 from ...config.errors import UserError
-from ...system.files import expanded
+from ...system.distributed import digest, fetch
+from ...system.files import expanded, to_bytes
 from ..files import Log
 from .chat import ChatTokenizer, folder_tokenizer, gguf_tokenizer
 from .folders import (
@@ -30,23 +33,14 @@ from .folders import (
     open_folder,
     read_json,
 )
-from .llama import gguf_config, open_gguf, read_decoder_config
+from .llama import LAYER, OTHERS, config_values, gguf_config, open_gguf, read_decoder_config
 
 Place = Callable[[Any], Any]  # from parameters as shapes to the sharding of each
 
-# Names in files of the parts of our layers, and of the rest.
-LAYER = {
-    "attention_norm": "input_layernorm",
-    "query": "self_attn.q_proj",
-    "key": "self_attn.k_proj",
-    "value": "self_attn.v_proj",
-    "output": "self_attn.o_proj",
-    "feedforward_norm": "post_attention_layernorm",
-    "gate": "mlp.gate_proj",
-    "up": "mlp.up_proj",
-    "down": "mlp.down_proj",
-}
-OTHERS = {("embedding",): "model.embed_tokens", ("norm", "scale"): "model.norm", ("head", "embedding"): "lm_head"}
+# Files of a folder that are copied with its decoder.
+COPIED = ("generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+COPIED += ("added_tokens.json", "tokenizer.model", "vocab.json", "merges.txt")
+TEMPLATE = "chat_template.jinja"
 UNUSED = re.compile(r"rotary_emb\.inv_freq$")  # a table in old files of Llama, redundant with config.json
 
 
@@ -81,9 +75,9 @@ def decoder_slots(config: DecoderConfig) -> Iterator[Slot]:
     leaves: dict[Any, Any] = traverse_util.flatten_dict(shapes["params"])
     for path, leaf in leaves.items():
         if path[0] != "layers":
-            yield Slot(path, [[f"{OTHERS[path]}.weight"]], leaf.shape)
+            yield Slot(path, [[f"{OTHERS[path][0]}.weight"]], leaf.shape)
             continue
-        rows = [[f"model.layers.{layer}.{LAYER[path[1]]}.weight"] for layer in range(config.num_layers)]
+        rows = [[f"model.layers.{layer}.{LAYER[path[1]][0]}.weight"] for layer in range(config.num_layers)]
         yield Slot(path, rows, leaf.shape, stacked=True)
 
 
@@ -137,23 +131,82 @@ class PretrainedDecoder(NamedTuple):
     tokenizer: ChatTokenizer
 
 
-class DecoderSource(NamedTuple):
-    """A folder of `transformers` or a GGUF file: its configuration and tokenizer, and a method to read its weights."""
+class Summary(NamedTuple):
+    """A checksum of pretrained parameters, and of each token's embedding the mean and the mean square."""
 
-    path: Path
+    checksum: int
+    means: np.ndarray
+    squares: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class DecoderSource:
+    """A decoder to start from, of a folder of `transformers` or a GGUF file; without a path it is drawn."""
+
     config: DecoderConfig
     tokenizer: ChatTokenizer
+    path: Path | None = None
+    dtype: Any = None  # of parameters, see `read_decoder_weights`
+    place: Place | None = None  # likewise
 
     @property
     def has_weights(self) -> bool:
         """True if there are weights; a configuration and a tokenizer are enough for a plan."""
-        return self.path.is_file() or any((self.path / name).is_file() for name in (ONE_FILE, INDEX))
+        path = self.path
+        return path is not None and (path.is_file() or any((path / name).is_file() for name in (ONE_FILE, INDEX)))
 
-    def read(self, *, dtype: Any = None, place: Place | None = None) -> dict[str, Any]:
-        """Reads the parameters of `unroll_jax.models.Decoder`, without the outer key, see `read_decoder_weights`."""
+    def read(self) -> dict[str, Any] | None:
+        """Reads the parameters of `unroll_jax.models.Decoder`, without the outer key; None where they are drawn.
+
+        Every call reads them anew: training updates them in place, so that devices hold them once.
+        """
+        if self.path is None:
+            return None
         opened: Any = open_gguf(self.path) if self.path.is_file() else open_folder(self.path)
         with opened as files:
-            return read_decoder_weights(files, self.config, dtype=dtype, place=place)
+            return read_decoder_weights(files, self.config, dtype=self.dtype, place=self.place)
+
+    @functools.cached_property
+    def summary(self) -> Summary | None:
+        """The summary of the parameters, on any mesh; None where they are drawn. Reads and drops them."""
+        if (params := self.read()) is None:
+            return None
+        table = params["embedding"].astype(jnp.float32)
+        means, squares = (np.asarray(fetch(jnp.mean(values, axis=1))) for values in (table, table**2))
+        return Summary(digest(params, {})[0], means, squares)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns all but the parameters, as JSON values."""
+        return {"decoder": dataclasses.asdict(self.config), "tokenizer": self.tokenizer.to_spec()}
+
+    @classmethod
+    def from_json(cls, decoder: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> Self:
+        """Reads what `to_json` wrote; unknown fields are a TypeError."""
+        scaling = decoder["rotary_scaling"]
+        config = DecoderConfig(**{**decoder, "rotary_scaling": None if scaling is None else RotaryScaling(**scaling)})
+        return cls(config, ChatTokenizer.from_spec(tokenizer))
+
+    def to_transformers(self, params: Any, template: str) -> tuple[dict[str, np.ndarray], dict[str, bytes]]:
+        """Returns a folder of `transformers` as tensors and other files, config.json last: the inverse of reading it.
+
+        Files are copies of those that the decoder came with, if it came in such a folder. ``params`` are in host
+        memory; ``template`` is of prompts.
+        """
+        leaves: dict[Any, Any] = traverse_util.flatten_dict(params)
+        tensors: dict[str, np.ndarray] = {}
+        for slot in decoder_slots(self.config):
+            parts = leaves[slot.path] if slot.stacked else [leaves[slot.path]]
+            tensors |= {name: part.T if slot.transposed else part for name, part in zip(slot.names, parts, strict=True)}
+        if self.path is not None and self.path.is_dir():
+            values = read_json(self.path / "config.json")
+            files = {name: (self.path / name).read_bytes() for name in COPIED if (self.path / name).is_file()}
+        else:
+            numbers, files = self.tokenizer.to_transformers()
+            values = config_values(self.config) | numbers
+        values.pop("dtype", None)  # a newer name of torch_dtype
+        values |= {"architectures": ["LlamaForCausalLM"], "torch_dtype": str(params["embedding"].dtype)}
+        values |= {"unroll_jax_version": __version__}
+        return tensors, {**files, TEMPLATE: template.encode(), "config.json": to_bytes(values)}
 
 
 def packaged_decoder() -> Path | None:
@@ -186,12 +239,12 @@ def open_decoder_source(source: str, *, option: str = "pretrained", log: Log = p
             "rows; use the tokenizer and config.json that came with the weights"
         )
     log(f"llama of {config.num_layers} layers, {config.dim} wide, {config.vocabulary_size} tokens")
-    return DecoderSource(path, config, tokenizer)
+    return DecoderSource(config, tokenizer, path)
 
 
 def load_decoder(
     source: str, *, dtype: Any = None, place: Place | None = None, option: str = "pretrained", log: Log = print
 ) -> PretrainedDecoder:
     """Reads a decoder with its weights: `open_decoder_source`, then `DecoderSource.read`."""
-    opened = open_decoder_source(source, option=option, log=log)
-    return PretrainedDecoder(opened.config, opened.read(dtype=dtype, place=place), opened.tokenizer)
+    opened = dataclasses.replace(open_decoder_source(source, option=option, log=log), dtype=dtype, place=place)
+    return PretrainedDecoder(opened.config, opened.read() or {}, opened.tokenizer)

@@ -52,21 +52,24 @@ GGUF_NUMBERS = {
     "max_positions": "llama.context_length",
     "norm_epsilon": "llama.attention.layer_norm_rms_epsilon",
 }
-# Names of `transformers` for the parts of GGUF's names.
-NAMES = {
-    "token_embd": "model.embed_tokens",
-    "output_norm": "model.norm",
-    "output": "lm_head",
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
+# Names of tensors in files of `transformers`, and in GGUF, of the parts of our layers, and of the rest.
+LAYER = {
+    "attention_norm": ("input_layernorm", "attn_norm"),
+    "query": ("self_attn.q_proj", "attn_q"),
+    "key": ("self_attn.k_proj", "attn_k"),
+    "value": ("self_attn.v_proj", "attn_v"),
+    "output": ("self_attn.o_proj", "attn_output"),
+    "feedforward_norm": ("post_attention_layernorm", "ffn_norm"),
+    "gate": ("mlp.gate_proj", "ffn_gate"),
+    "up": ("mlp.up_proj", "ffn_up"),
+    "down": ("mlp.down_proj", "ffn_down"),
 }
+OTHERS = {
+    ("embedding",): ("model.embed_tokens", "token_embd"),
+    ("norm", "scale"): ("model.norm", "output_norm"),
+    ("head", "embedding"): ("lm_head", "output"),
+}
+NAMES = {gguf: name for name, gguf in (*LAYER.values(), *OTHERS.values())}
 PERMUTED = ("self_attn.q_proj.weight", "self_attn.k_proj.weight")
 
 
@@ -84,6 +87,17 @@ def read_decoder_config(values: Mapping[str, Any], *, where: str) -> DecoderConf
     return decoder_config(
         {**numbers, "rotary_base": base, "rotary_scaling": scaling, "tied": tied}, NUMBERS, where=where
     )
+
+
+def config_values(config: DecoderConfig) -> dict[str, Any]:
+    """Returns the fields of a config.json: the inverse of `read_decoder_config`."""
+    values: dict[str, Any] = {"model_type": MODEL_TYPE, "hidden_act": REQUIRED["hidden_act"]}
+    values |= {name: getattr(config, field) for field, name in NUMBERS.items()}
+    values |= {"head_dim": config.head_size, "rope_theta": config.rotary_base, "tie_word_embeddings": config.tied}
+    if (scaling := config.rotary_scaling) is not None:
+        parts = {name: getattr(scaling, field) for field, name in _scaling_names(scaling.kind).items()}
+        values["rope_scaling"] = {"rope_type": scaling.kind, **parts}
+    return values
 
 
 def decoder_config(numbers: Mapping[str, Any], names: Mapping[str, str], *, where: str) -> DecoderConfig:
@@ -113,11 +127,14 @@ def _rotary(values: Mapping[str, Any], where: str) -> tuple[Any, RotaryScaling |
     rope = {key: value for part in parts for key, value in part.items() if value is not None}
     check_required(rope, {"partial_rotary_factor": 1.0}, where=where)
     kind = rope.get("rope_type", rope.get("type"))
-    names = SCALING if kind == "llama3" else {"factor": "factor"}
-    given = {field: rope[name] for field, name in names.items() if name in rope}
+    given = {field: rope[name] for field, name in _scaling_names(kind).items() if name in rope}
     if kind == "llama3":
         given.setdefault("original_positions", values["max_position_embeddings"])
     return rope.get("rope_theta", values.get("rope_theta", BASE)), read_scaling(kind, given, where=where)
+
+
+def _scaling_names(kind: Any) -> dict[str, str]:
+    return SCALING if kind == "llama3" else {"factor": "factor"}
 
 
 class GGUFFiles:

@@ -1,0 +1,104 @@
+"""Folders of decoders for `transformers`, whose names are written out by hand, from our parameters and tokenizers."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.data.decoders.conftest import CONFIG, llama_tensors
+from unroll_jax.models import Decoder, DecoderConfig, RotaryScaling
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.data.answers import ALPACA, AnswerTokenizer
+from unroll_jax.train.data.pretrained.chat import ChatTokenizer, byte_tokenizer, folder_tokenizer
+from unroll_jax.train.data.pretrained.decoders import DecoderSource, open_decoder_source
+from unroll_jax.train.data.pretrained.llama import config_values, read_decoder_config
+
+SMALL = {"dim": 8, "num_layers": 2, "num_heads": 4, "num_key_value_heads": 2, "hidden_dim": 12}
+CONFIGS = {
+    "tied": DecoderConfig(270, **SMALL, max_positions=32, rotary_base=100.0, norm_epsilon=1e-6),
+    "wide heads": DecoderConfig(270, **SMALL, head_dim=6, tied=False),
+    "linear": DecoderConfig(270, **SMALL, rotary_scaling=RotaryScaling("linear", 4.0)),
+    "llama3": DecoderConfig(270, **SMALL, rotary_scaling=RotaryScaling("llama3", 8.0, 1.0, 2.0, 16)),
+}
+
+
+def source_of(folder):
+    return open_decoder_source(str(folder), log=lambda line: None)
+
+
+def params_of(config, dtype=jnp.float32):
+    shapes = jax.eval_shape(Decoder(config).init, jax.random.key(0), jnp.ones((1, 1), int))["params"]
+    return jax.tree.map(lambda leaf: np.zeros(leaf.shape, dtype), shapes)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_tensors_are_those_that_were_read(write_folder, tied):
+    tensors = llama_tensors()
+    if tied:
+        del tensors["lm_head.weight"]
+    source = source_of(write_folder(config={"tie_word_embeddings": tied}, tensors=tensors))
+    written, _ = source.to_transformers(jax.device_get(source.read()), "")
+    assert written.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        np.testing.assert_array_equal(written[name], tensor)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_config_json_reads_as_the_decoder(name):
+    values = json.loads(json.dumps(config_values(CONFIGS[name])))
+    assert read_decoder_config(values, where="config.json") == CONFIGS[name]
+
+
+def test_config_json_has_the_fields_of_transformers(write_folder):
+    scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 2.0}
+    scaling["original_max_position_embeddings"] = 16
+    values = config_values(source_of(write_folder(config={"rope_scaling": scaling})).config)
+    assert values["rope_scaling"] == scaling
+    assert {name: values[name] for name in CONFIG if name != "eos_token_id"} == {
+        name: value for name, value in CONFIG.items() if name != "eos_token_id"
+    }
+
+
+def test_the_config_and_the_tokenizer_of_a_folder_are_kept(write_folder):
+    folder = write_folder(config={"dtype": "float32", "pad_token_id": 3})
+    (folder / "generation_config.json").write_text('{"eos_token_id": [256, 257]}')
+    source = source_of(folder)
+    _, files = source.to_transformers(params_of(source.config, jnp.bfloat16), "{{ 1 }}")
+    for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+        assert files.pop(name) == (folder / name).read_bytes()
+    values = json.loads(files.pop("config.json"))
+    assert values.pop("unroll_jax_version")
+    more = {"architectures": ["LlamaForCausalLM"], "torch_dtype": "bfloat16", "pad_token_id": 3}
+    assert (values, files) == (CONFIG | more, {"chat_template.jinja": b"{{ 1 }}"})
+
+
+@pytest.mark.parametrize("stops", [[259], [259, 257]])
+def test_a_tokenizer_without_a_folder_is_read_back(tmp_path, stops):
+    spec = byte_tokenizer().to_spec() | {"named": {"bos_token": "<|user|>"}, "stops": stops}
+    tokenizer = ChatTokenizer.from_spec(spec)
+    config = DecoderConfig(260, **SMALL)
+    _, files = DecoderSource(config, tokenizer).to_transformers(params_of(config), str(tokenizer.template))
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    values, actual = json.loads(files["config.json"]), folder_tokenizer(tmp_path)
+    settings = json.loads(files["tokenizer_config.json"])  # without types of tokens, which transformers 4 would pass
+    assert settings["model_input_names"] == ["input_ids", "attention_mask"]
+    assert (values["bos_token_id"], values["eos_token_id"]) == (256, stops if stops[1:] else 259)
+    assert (actual.checksum, actual.stops) == (tokenizer.checksum, tuple(stops))
+    assert actual.named == {"bos_token": "<|user|>", "eos_token": "<|end|>"}
+
+
+def test_the_template_of_alpaca_is_one_of_jinja_for_one_question():
+    given = byte_tokenizer().to_spec() | {"named": {"bos_token": "<|user|>", "eos_token": "<|end|>"}}
+    answers = AnswerTokenizer(ChatTokenizer.from_spec(given), "alpaca")
+    tokenizer = ChatTokenizer.from_spec(given | {"template": answers.jinja})
+    question = {"role": "user", "content": "What is 'a'?\n\n{x}"}
+    text = tokenizer.chat([question], answer=True)
+    assert text == "<|user|>" + ALPACA.format(question["content"])
+    np.testing.assert_array_equal(tokenizer.encode([text])[0], answers.questions([question["content"]])[0])
+    replied = [question, {"role": "assistant", "content": "b"}]
+    assert tokenizer.chat(replied) == f"{text}b<|end|>"
+    with pytest.raises(UserError, match="the template is of one question"):
+        tokenizer.chat([*replied, question], answer=True)

@@ -1,0 +1,149 @@
+"""Runs exported for `transformers`: our reader and `transformers` see the decoder that `generate` uses."""
+
+import dataclasses
+import json
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from tests.data.decoders.conftest import llama_tensors
+from unroll_jax.models import Decoder, decoder_logits
+from unroll_jax.train import load
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.config.tokens import DecoderOptions
+from unroll_jax.train.data.answers import AnswerTokenizer
+from unroll_jax.train.data.instructions import Prompt
+from unroll_jax.train.data.pretrained.decoders import load_decoder
+from unroll_jax.train.exporting import export
+from unroll_jax.train.generation import Settings, answer
+from unroll_jax.train.loading import open_decoder
+from unroll_jax.train.main import fit
+
+pytestmark = pytest.mark.xdist_group("language")
+PROMPTS = [Prompt("7?"), Prompt("Say bado.")]
+KINDS = ("drawn", "changes merged", "tied, Alpaca")
+
+
+def quiet(line):
+    pass
+
+
+@pytest.fixture
+def run_of(finished, given, tmp_path):
+    """A run of a kind, and the folder that it started from."""
+    make, folder = given
+    values = json.loads((folder / "config.json").read_text()) | {"max_position_embeddings": 400}
+
+    def run(kind):
+        if kind == "drawn":
+            return finished.folders[0], None
+        options = {"primal": dataclasses.replace(make().primal, learning_rate=0.1)}
+        if kind == "tied, Alpaca":
+            save_file({k: v for k, v in llama_tensors().items() if k != "lm_head.weight"}, folder / "model.safetensors")
+            values["tie_word_embeddings"] = True
+            model = DecoderOptions(pretrained=str(folder))
+            options = {"model": model, "template": "alpaca", "max_length": 256}
+        (folder / "config.json").write_text(json.dumps(values))
+        return fit(make(**options), out=tmp_path / "run", experiment="sft-tiny", log=quiet)[0], folder
+
+    return run
+
+
+def tokens_of(opened):
+    return [reply.tokens for reply in answer(opened, PROMPTS, Settings(max_tokens=8), log=quiet)]
+
+
+def assert_same_decoder(run, out):
+    """The exported folder holds the run's decoder bit for bit, its tokenizer, and the template of its prompts."""
+    ours, read = open_decoder(str(run), log=quiet), open_decoder(str(out), log=quiet)
+    assert (read.config, read.tokenizer.stops) == (ours.config, ours.tokenizer.stops)
+    assert all(jax.tree.leaves(jax.tree.map(np.array_equal, *map(jax.device_get, (ours.params, read.params)))))
+    questions = [
+        AnswerTokenizer(each.tokenizer, each.template).questions([one.text for one in PROMPTS]) for each in (ours, read)
+    ]
+    assert all(map(np.array_equal, *questions))
+
+
+def test_a_drawn_decoder_of_bytes_is_exported_with_its_tokenizer(finished, tmp_path):
+    run, log = finished.folders[0], []
+    out = export(run, format="transformers", log=log.append)
+    assert out == run / "transformers"
+    assert_same_decoder(run, out)
+    assert export(run, format="transformers", log=quiet) == out, "over an earlier export"
+    assert len(log) == 1
+    assert "parameters in 30 arrays" in log[0]
+    with pytest.raises(UserError, match="export the run again without --format"):
+        load(out)
+    (tmp_path / "mine.txt").write_text("dear")
+    with pytest.raises(UserError, match="holds files of something else"):
+        export(run, tmp_path, format="transformers", log=quiet)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_a_given_decoder_is_exported_as_it_was_trained(run_of, kind, tmp_path):
+    run, folder = run_of(kind)
+    out = export(run, tmp_path / "out", format="transformers", log=quiet)
+    assert_same_decoder(run, out)
+    start, written = (load_file(place / "model.safetensors") for place in (folder, out))
+    assert start.keys() == written.keys(), "low-rank changes are no tensors"
+    changed = {name for name, tensor in start.items() if np.abs(tensor - written[name]).max() > 1e-3}
+    everything = kind == "tied, Alpaca"
+    assert changed == {name for name in start if everything or name.endswith("proj.weight")}
+    given, values = (json.loads((place / "config.json").read_text()) for place in (folder, out))
+    assert given.items() <= values.items()
+
+
+@pytest.mark.slow
+def test_exit_adapters_stay_in_our_format(given, tmp_path):
+    make, folder = given
+    config = make(model=DecoderOptions(pretrained=str(folder)), exit_adapters=(1,))
+    (run,) = fit(config, out=tmp_path / "run", experiment="sft-tiny", log=quiet)
+    log = []
+    out = export(run, format="transformers", log=log.append)
+    assert "exit adapters are no part of a folder of transformers" in log[-1]
+    start, written = (load_file(place / "model.safetensors") for place in (folder, out))
+    assert all(np.array_equal(written[name], tensor) for name, tensor in start.items())
+    assert start.keys() == written.keys()
+
+
+@pytest.mark.oracle("torch", "transformers")
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_transformers_answers_token_for_token_by_the_python_of_the_model_card(run_of, kind, tmp_path):
+    import torch
+
+    run, _ = run_of(kind)
+    out = export(run, tmp_path / "out", format="transformers", log=quiet)
+    (code,) = re.findall(r"```python\n(.*?)```", (out / "README.md").read_text(), re.DOTALL)
+    code = code.replace('"FOLDER"', repr(str(out))).replace("max_new_tokens=256", "max_new_tokens=8")
+    opened, names = open_decoder(str(run), log=quiet), {}
+    for prompt, tokens in zip(PROMPTS, tokens_of(opened), strict=True):
+        exec(code.replace('"..."', repr(prompt.text)), names)
+        assert names["answer"].tolist() == tokens
+        inputs = names["prompt"]["input_ids"]
+        with torch.no_grad():
+            logits = names["model"](input_ids=inputs).logits.numpy()
+        states = Decoder(opened.config).apply({"params": opened.params}, jnp.asarray(inputs.numpy()))
+        expected = decoder_logits(opened.config, opened.params, states[-1])
+        np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
+
+
+@pytest.mark.oracle("torch", "transformers")
+@pytest.mark.slow
+def test_a_decoder_read_into_bfloat16_is_loaded_so(given, tmp_path):
+    import torch
+    import transformers
+
+    make, folder = given
+    model = DecoderOptions(pretrained=str(folder), lora_rank=2, dtype="bfloat16")
+    (run,) = fit(make(model=model), out=tmp_path / "run", experiment="sft-tiny", log=quiet)
+    out = export(run, format="transformers", log=quiet)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(out, dtype="auto")
+    assert theirs.dtype == torch.bfloat16
+    expected = load_decoder(str(out), log=quiet).params["embedding"]
+    np.testing.assert_array_equal(theirs.get_input_embeddings().weight.float().detach().numpy(), np.float32(expected))
