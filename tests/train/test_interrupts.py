@@ -1,5 +1,6 @@
 """SIGTERM and Ctrl-C save and end in one line; a second Ctrl-C ends at once."""
 
+import gc
 import json
 import signal
 import time
@@ -74,6 +75,24 @@ def test_a_second_ctrl_c_is_handled_by_nobody():
         assert acts == [1]
         assert signal.getsignal(signal.SIGINT) == signal.SIG_DFL, "the system ends the process, without a traceback"
     assert signal.getsignal(signal.SIGINT) == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_falls_into_a_callback_of_the_garbage_collector_is_not_lost(number):
+    def collecting(*_):  # Python ignores what it raises
+        if sent == [False]:
+            sent[0] = True
+            signal.raise_signal(number)
+
+    sent = [False]
+    gc.callbacks.append(collecting)
+    try:
+        with pytest.raises(Interrupted), stopping_at_once():
+            gc.collect()
+            assert sent == [True]
+            time.sleep(5.0)  # ends with the signal
+    finally:
+        gc.callbacks.remove(collecting)
 
 
 def test_what_the_shell_ignores_stays_ignored():

@@ -5,6 +5,7 @@ JAX is imported inside functions, so that an error of the command line does not 
 
 import contextlib
 import ctypes
+import gc
 import math
 import os
 import platform
@@ -44,7 +45,11 @@ def handling(number: int, act: Callable[[], None]) -> Iterator[None]:
     A second Ctrl-C ends the process by the system's handler, so without a traceback.
     """
 
-    def handle(*_: object) -> None:
+    def handle(_: int, frame: Any) -> None:
+        if frame and any(getattr(call, "__code__", None) is frame.f_code for call in gc.callbacks):
+            # Python ignores what callbacks of its garbage collector raise, as JAX's does: the signal comes again.
+            threading.Timer(0.01, os.kill, (os.getpid(), number)).start()
+            return
         HEARD.add(number)
         if number == signal.SIGINT:
             signal.signal(number, signal.SIG_DFL)
