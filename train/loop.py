@@ -18,16 +18,7 @@ from .config.run import parse_profile
 from .metrics import Callbacks, MetricsWriter, tracking
 from .runs import ANEW, ENDED, read_status, take
 from .sharding.mesh import describe_mesh, local_rows, put
-from .step import (
-    Metrics,
-    TrainState,
-    describe_step,
-    init_state,
-    jit_step,
-    require_finite_state,
-    state_like,
-    validate,
-)
+from .step import Metrics, TrainState, describe_step, init_state, jit_step, require_finite_state, state_like, validate
 from .system.distributed import Stop, fetch, first_does, is_first, stopping, wait_for_all
 from .system.files import AGAIN, write_json, writing
 from .system.machine import CTRL_C, environment, profiling

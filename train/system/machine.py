@@ -5,7 +5,6 @@ JAX is imported inside functions, so that an error of the command line does not 
 
 import contextlib
 import ctypes
-import gc
 import math
 import os
 import platform
@@ -45,24 +44,34 @@ def handling(number: int, act: Callable[[], None]) -> Iterator[None]:
     A second Ctrl-C ends the process by the system's handler, so without a traceback.
     """
 
-    def handle(_: int, frame: Any) -> None:
-        if frame and any(getattr(call, "__code__", None) is frame.f_code for call in gc.callbacks):
-            # Python ignores what callbacks of its garbage collector raise, as JAX's does: the signal comes again.
-            threading.Timer(0.01, os.kill, (os.getpid(), number)).start()
-            return
+    raised: list[BaseException] = []
+
+    def handle(*_: object) -> None:
         HEARD.add(number)
         if number == signal.SIGINT:
             signal.signal(number, signal.SIG_DFL)
-        act()
+        try:
+            act()
+        except BaseException as error:
+            raised.append(error)
+            raise
+
+    def ignored(unraisable: Any) -> None:
+        """Sends the signal again if it fell into a callback, of JAX's for garbage or of a weak reference."""
+        if unraisable.exc_value not in raised:
+            return usual(unraisable)
+        signal.signal(number, handle)
+        threading.Timer(0.01, os.kill, (os.getpid(), number)).start()
 
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(number) == signal.SIG_IGN:
         yield
         return
-    before = signal.signal(number, handle)
+    before, usual, sys.unraisablehook = signal.signal(number, handle), sys.unraisablehook, ignored
     try:
         yield
     finally:
         signal.signal(number, before)
+        sys.unraisablehook = usual
 
 
 @contextlib.contextmanager
