@@ -16,6 +16,7 @@ from .config.errors import UserError
 from .config.fields import to_json
 from .config.run import FREE, RunConfig
 from .config.tokens import LanguageConfig
+from .data.pretrained.folders import COPIED, TEMPLATE
 from .evaluate import best_checkpoint
 from .loading import by_config, open_run, options_of
 from .metrics import read_metrics
@@ -24,12 +25,12 @@ from .runs import read_config
 from .system.files import check_out, read_object, to_bytes, without_folders, write_all, writing
 from .system.machine import environment
 from .task import Row, Task
-from .weights import CARD, CONFIG, FORMAT, MODEL, claim, named_arrays
+from .weights import CARD, CONFIG, FORMAT, MARK, MODEL, claim, named_arrays
 
 Log = Callable[[str], None]
 OWN = "losses = model.predict(batch)  # arrays by name, as those trained on; (samples, L + 1) of every layer comes out"
 OF_OWN = "`config.json` holds the whole configuration, the figures of the data, and the validation of this step."
-OF_TRANSFORMERS = "Low-rank changes are merged into the weights; exit adapters are in exports without --format alone."
+OF_TRANSFORMERS = "Low-rank changes are merged into the weights; exit adapters are only in exports without --format."
 TRANSFORMERS = """\
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -51,7 +52,7 @@ def export(
     run: Path | str,
     out: Path | str | None = None,
     *,
-    format: ExportFormat = "own",
+    format: ExportFormat = "unroll_jax",
     mesh: str | None = None,
     task: Task | None = None,
     log: Log = print,
@@ -88,7 +89,7 @@ def export(
         arrays, files = task.to_transformers(state.evaluated)  # pyright: ignore (of language models)
     else:
         arrays, files = named_arrays(jax.device_get(state.evaluated)), {}
-    metadata = {"format": "pt" if converted else FORMAT}  # transformers takes no other than the first
+    metadata = {"format": "pt", MARK: FORMAT} if converted else {"format": FORMAT}  # transformers takes "pt" alone
     content = save({name: np.asarray(array, order="C") for name, array in arrays.items()}, metadata)
     described = {
         **_describe(task, run, experiment, step, task.training.objective.multipliers(state.moving)),
@@ -98,6 +99,8 @@ def export(
     card = model_card(described, converted=converted).encode()
     files = {MODEL: content, CARD: card, **(files or {CONFIG: to_bytes(described)})}
     with writing(f"--out {out}", "pass another folder"):
+        for name in {TEMPLATE, *COPIED} - files.keys():  # of an earlier export
+            (out / name).unlink(missing_ok=True)
         write_all(out, files)  # config.json last: a kill before it leaves an unreadable folder
     count = sum(array.size for array in arrays.values())
     log(f"{out / MODEL}: {count:,} parameters in {len(arrays)} arrays, {len(content):,} bytes, of step {step}")
@@ -106,7 +109,7 @@ def export(
     if described["feasible"] is False:
         log("these parameters are NOT feasible on the validation split: no checkpoint of the run was")
     if converted and config.exit_adapters:  # pyright: ignore (likewise)
-        log("exit adapters are no part of a folder of transformers; export without --format, too, to keep them")
+        log("exit adapters are not exported to transformers; export without --format as well to keep them")
     return out
 
 
@@ -114,7 +117,7 @@ def _check(run: Path, experiment: str, config: RunConfig, format: str) -> None:
     """Checks the format, before anything is computed."""
     if format not in (known := get_args(ExportFormat)):
         raise UserError(f"format must be one of {', '.join(known)}, got {format!r}")
-    if format != "own" and not isinstance(config, LanguageConfig):
+    if format != "unroll_jax" and not isinstance(config, LanguageConfig):
         raise UserError(
             f"--format {format} is for language models, the runs of sft experiments; {run} is of {experiment}: leave "
             "--format out"

@@ -12,12 +12,12 @@ from safetensors import SafetensorError, safe_open
 from .config.errors import UserError, one_line
 from .config.fields import from_json
 from .config.run import RunConfig
-from .data.pretrained.decoders import COPIED, TEMPLATE
+from .data.pretrained.folders import COPIED, TEMPLATE
 from .runs import check_values, config_type
 from .system.files import PARTIAL, read_object, require_writable
 from .task import Params, Row, Task
 
-FORMAT = "unroll_jax 2"
+FORMAT, MARK = "unroll_jax 2", "unroll_jax"
 MODEL, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
 AGAIN = "export the run again"
 
@@ -42,13 +42,19 @@ def claim(out: Path) -> None:
     require_writable(out, f"--out {out}", "pass another folder")
     if not out.exists():
         return
-    files = (MODEL, CONFIG, CARD, TEMPLATE, *COPIED)
-    others = any(entry.name not in files and entry.suffix != PARTIAL for entry in out.iterdir())
-    with contextlib.suppress(UserError):  # of a damaged config.json
-        written = read_object(out / CONFIG) if (out / CONFIG).exists() else {"format": FORMAT}
-        if not others and ("unroll_jax_version" in written or str(written.get("format")).startswith("unroll_jax")):
-            return
-    raise UserError(f"--out {out} holds files of something else than an export; pass an empty or a new folder")
+    names = {entry.name for entry in out.iterdir() if entry.suffix != PARTIAL}
+    if not names <= {MODEL, CONFIG, CARD, TEMPLATE, *COPIED} or (names and not _is_ours(out)):
+        raise UserError(f"--out {out} holds files of something else than an export; pass an empty or a new folder")
+
+
+def _is_ours(folder: Path) -> bool:
+    """Returns whether `export` wrote the parameters or the description; `transformers` keeps no mark of ours."""
+    with contextlib.suppress(UserError):
+        if str(read_object(folder / CONFIG).get("format")).startswith(MARK):
+            return True
+    with contextlib.suppress(OSError, SafetensorError), safe_open(folder / MODEL, framework="numpy") as file:
+        return any(MARK in text for text in (file.metadata() or {}).values())
+    return False
 
 
 def read_export(folder: Path, kind: type[RunConfig] | None = None) -> Export:

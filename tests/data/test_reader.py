@@ -41,6 +41,20 @@ def test_iterators_start_at_any_step_and_agree_with_random_access(start):
         np.testing.assert_array_equal(batch, batches[step])
 
 
+def test_a_batch_may_hold_several_epochs():
+    numbers = take(3, 6, batch_size=10).ravel()
+    for epoch in numbers.reshape(20, 3):
+        assert sorted(epoch) == [0, 1, 2]
+
+
+def test_processes_read_their_rows_of_the_same_batches():
+    whole, parts = shuffled(10, identity, batch_size=4, seed=5), (np.array([0, 3]), np.array([1, 2]))
+    read = [shuffled(10, identity, batch_size=4, seed=5, rows=rows) for rows in parts]
+    for step in (0, 2, 7):
+        for rows, batches in zip(parts, read, strict=True):
+            np.testing.assert_array_equal(batches[step], whole[step][rows])
+
+
 def test_in_order_gives_each_record_once_and_a_short_last_batch():
     batches = list(read_ahead(in_order(10, identity, batch_size=4)))
     assert [batch.tolist() for batch in batches] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]

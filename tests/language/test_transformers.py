@@ -73,7 +73,9 @@ def test_a_drawn_decoder_of_bytes_is_exported_with_its_tokenizer(finished, tmp_p
     out = export(run, format="transformers", log=log.append)
     assert out == run / "transformers"
     assert_same_decoder(run, out)
+    (out / "generation_config.json").write_text('{"eos_token_id": 7}')  # of another model's export
     assert export(run, format="transformers", log=quiet) == out, "over an earlier export"
+    assert not (out / "generation_config.json").exists()
     assert len(log) == 1
     assert "parameters in 30 arrays" in log[0]
     with pytest.raises(UserError, match="export the run again without --format"):
@@ -105,7 +107,7 @@ def test_exit_adapters_stay_in_our_format(given, tmp_path):
     (run,) = fit(config, out=tmp_path / "run", experiment="sft-tiny", log=quiet)
     log = []
     out = export(run, format="transformers", log=log.append)
-    assert "exit adapters are no part of a folder of transformers" in log[-1]
+    assert "exit adapters are not exported to transformers" in log[-1]
     start, written = (load_file(place / "model.safetensors") for place in (folder, out))
     assert all(np.array_equal(written[name], tensor) for name, tensor in start.items())
     assert start.keys() == written.keys()

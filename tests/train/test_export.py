@@ -1,5 +1,6 @@
 """Exported runs: the same parameters bit for bit, and one clear error for whatever does not belong together."""
 
+import contextlib
 import json
 from collections import OrderedDict
 
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors import safe_open
+from safetensors.numpy import save_file
 
 from tests.train.conftest import traced_state, traced_task
 from unroll_jax.energies.transformer_parts import TransformerParams
@@ -20,7 +22,7 @@ from unroll_jax.train.config.run import Judgement
 from unroll_jax.train.evaluate import Best
 from unroll_jax.train.exporting import export, named_arrays
 from unroll_jax.train.metrics import read_metrics
-from unroll_jax.train.weights import Export, is_export, read_export, restored
+from unroll_jax.train.weights import FORMAT, Export, claim, is_export, read_export, restored
 
 pytestmark = [pytest.mark.xdist_group("video-runs"), pytest.mark.usefixtures("in_memory")]
 
@@ -212,6 +214,26 @@ def test_files_of_two_exports_do_not_pass_for_one(exported_params, tmp_path):
         read_export(out)
 
 
+@pytest.mark.parametrize(
+    ("metadata", "files", "ours"),
+    [
+        ({"format": "pt", "unroll_jax": FORMAT}, ["tokenizer.json", "chat_template.jinja"], True),
+        ({"format": FORMAT}, [], True),  # killed before config.json
+        (None, ["model.partial"], True),
+        ({"format": "pt"}, ["config.json", "tokenizer.json"], False),  # saved by transformers over an export
+        (None, ["tokenizer.json"], False),
+        (None, ["README.md"], False),
+    ],
+)
+def test_a_folder_is_ours_by_its_parameters_or_its_description(tmp_path, metadata, files, ours):
+    if metadata is not None:
+        save_file({"W": np.ones(2)}, tmp_path / "model.safetensors", metadata)
+    for name in files:
+        (tmp_path / name).write_text('{"model_type": "llama"}')
+    with contextlib.nullcontext() if ours else pytest.raises(UserError, match="holds files of something else"):
+        claim(tmp_path)
+
+
 def test_a_folder_of_something_else_is_left_alone(run, config, tmp_path):
     for out, kept in ((run, run / "config.json"), (tmp_path / "mine", tmp_path / "mine" / "config.json")):
         out.mkdir(exist_ok=True)
@@ -251,7 +273,7 @@ def test_a_run_that_is_no_decoder_has_no_folder_of_transformers(run, capsys):
     message = f"--format transformers is for language models, the runs of sft experiments; {run} is of video-ut"
     assert message in capsys.readouterr().err
     assert not (run / "transformers").exists()
-    with pytest.raises(UserError, match="format must be one of own, transformers, got 'gguf'"):
+    with pytest.raises(UserError, match="format must be one of unroll_jax, transformers, got 'gguf'"):
         export(run, format="gguf", log=lambda _: None)
 
 

@@ -4,6 +4,7 @@ import gc
 import json
 import signal
 import time
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -75,6 +76,23 @@ def test_a_second_ctrl_c_is_handled_by_nobody():
         assert acts == [1]
         assert signal.getsignal(signal.SIGINT) == signal.SIG_DFL, "the system ends the process, without a traceback"
     assert signal.getsignal(signal.SIGINT) == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_falls_into_the_callback_of_a_weak_reference_is_not_lost(number):
+    def wait():
+        class Thing:
+            pass
+
+        thing = Thing()
+        kept = weakref.ref(thing, lambda _: signal.raise_signal(number))
+        with stopping_at_once():
+            del thing
+            assert kept() is None
+            time.sleep(20.0)
+
+    with pytest.raises(Interrupted):
+        wait()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

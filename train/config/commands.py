@@ -10,7 +10,7 @@ from .data import ImageSource, InstructionSource, SceneSource, TextSource, Video
 from .fields import Fraction
 
 C = TypeVar("C")
-ExportFormat = Literal["own", "transformers"]
+ExportFormat = Literal["unroll_jax", "transformers"]
 
 # Fields of an evaluation that are not options of its run.
 PLACES = ("run", "mesh", "on_source", "on_root")
@@ -167,9 +167,9 @@ class ExportArguments:
     """Run folder."""
     out: Path | None = None
     """Folder for the export; None means the folder export in the run's, or transformers after the format."""
-    format: ExportFormat = "own"
-    """own: all parameters by our names, for `load` and this program; transformers: the decoder of an sft run, low-rank
-    changes merged, with its tokenizer, for transformers and what else reads its folders, as vLLM."""
+    format: ExportFormat = "unroll_jax"
+    """unroll_jax: all parameters, for `load` and this program; transformers: the decoder of an sft run, with low-rank
+    changes merged, and its tokenizer, as a folder of transformers."""
     mesh: str | None = None
     """Devices by axis, as in fsdp=8, where one cannot hold the parameters; None means data over all of them."""
 

@@ -63,7 +63,8 @@ class AnswerTokenizer:
         if self.template == "chat":
             return str(self.tokenizer.template)
         before, after = map(repr, ALPACA.split("{}"))
-        one = "{% if messages|length > 2 %}{{ raise_exception('the template is of one question') }}{% endif %}"
+        roles = "messages|map(attribute='role')|list not in [['user'], ['user', 'assistant']]"
+        one = f"{{% if {roles} %}}{{{{ raise_exception('the template is of one question') }}}}{{% endif %}}"
         answer = "{% if messages|length > 1 %}{{ messages[1]['content'] }}{{ eos_token }}{% endif %}"
         return f"{one}{{{{ bos_token }}}}{{{{ {before} + messages[0]['content'] + {after} }}}}{answer}"
 

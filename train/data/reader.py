@@ -1,4 +1,4 @@
-"""Prepared data in batches by number: functions of (seed, step), so that a run resumes anywhere."""
+"""Prepared data in batches by number: functions of (seed, step) with one NumPy, so that a run resumes anywhere."""
 
 import abc
 import copy
@@ -62,7 +62,7 @@ def shuffled(
 
     Of every batch the ``rows`` are read, where other processes read the others.
     """
-    # Grain's shuffle takes 4 to 120 microseconds a number, the more the fewer records there are: milliseconds a batch.
+    # Grain's shuffle takes 4 to 120 microseconds a number, more for smaller data sets: milliseconds a batch.
     check_batches(batch_size, seed)
 
     @functools.lru_cache(maxsize=2)  # reading ahead crosses from one epoch to the next
@@ -128,7 +128,10 @@ class Dataset(abc.ABC, Generic[T]):
     def with_test(self, other: Self) -> Self:
         """Returns the same data with the test split of others: examples that were never trained on."""
         both = copy.copy(self)
-        both._records = {**self._records, "test": other._records["test"]}
+        both._records, both._kept = self._records.copy(), self._kept.copy()
+        for mine, given in ((both._records, other._records), (both._kept, other._kept)):
+            mine.pop("test", None)
+            mine |= {"test": given["test"]} if "test" in given else {}
         return both
 
     def num_examples(self, split: str) -> int:

@@ -57,7 +57,7 @@ def handling(number: int, act: Callable[[], None]) -> Iterator[None]:
             raise
 
     def ignored(unraisable: Any) -> None:
-        """Sends the signal again if it fell into a callback, of JAX's for garbage or of a weak reference."""
+        """Resends a signal whose exception Python ignored in a callback (garbage collection, weak references)."""
         if unraisable.exc_value not in raised:
             return usual(unraisable)
         signal.signal(number, handle)

@@ -69,9 +69,21 @@ def test_the_config_and_the_tokenizer_of_a_folder_are_kept(write_folder):
     for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
         assert files.pop(name) == (folder / name).read_bytes()
     values = json.loads(files.pop("config.json"))
-    assert values.pop("unroll_jax_version")
     more = {"architectures": ["LlamaForCausalLM"], "torch_dtype": "bfloat16", "pad_token_id": 3}
     assert (values, files) == (CONFIG | more, {"chat_template.jinja": b"{{ 1 }}"})
+
+
+def test_a_folder_that_names_no_stop_gets_that_of_its_tokenizer(write_folder):
+    folder = write_folder()
+    values = json.loads((folder / "config.json").read_text())
+    del values["eos_token_id"]
+    (folder / "config.json").write_text(json.dumps(values))
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    stop = json.loads((folder / "tokenizer.json").read_text())["added_tokens"][0]
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"eos_token": stop["content"]}))
+    source = source_of(folder)
+    _, files = source.to_transformers(params_of(source.config), "")
+    assert json.loads(files["config.json"])["eos_token_id"] == [stop["id"]]
 
 
 @pytest.mark.parametrize("stops", [[259], [259, 257]])
@@ -100,5 +112,7 @@ def test_the_template_of_alpaca_is_one_of_jinja_for_one_question():
     np.testing.assert_array_equal(tokenizer.encode([text])[0], answers.questions([question["content"]])[0])
     replied = [question, {"role": "assistant", "content": "b"}]
     assert tokenizer.chat(replied) == f"{text}b<|end|>"
-    with pytest.raises(UserError, match="the template is of one question"):
-        tokenizer.chat([*replied, question], answer=True)
+    system = {"role": "system", "content": "Be brief."}
+    for other in ([*replied, question], [system, question], [question, question], replied[1:]):
+        with pytest.raises(UserError, match="the template is of one question"):
+            tokenizer.chat(other, answer=True)

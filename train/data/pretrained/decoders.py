@@ -14,7 +14,6 @@ import numpy as np
 from flax import traverse_util
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
-from unroll_jax import __version__
 from unroll_jax.models import Decoder, DecoderConfig, RotaryScaling
 
 from ...config.errors import UserError
@@ -23,8 +22,10 @@ from ...system.files import expanded, to_bytes
 from ..files import Log
 from .chat import ChatTokenizer, folder_tokenizer, gguf_tokenizer
 from .folders import (
+    COPIED,
     INDEX,
     ONE_FILE,
+    TEMPLATE,
     Slot,
     TensorFiles,
     check_finite,
@@ -37,10 +38,6 @@ from .llama import LAYER, OTHERS, config_values, gguf_config, open_gguf, read_de
 
 Place = Callable[[Any], Any]  # from parameters as shapes to the sharding of each
 
-# Files of a folder that are copied with its decoder.
-COPIED = ("generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
-COPIED += ("added_tokens.json", "tokenizer.model", "vocab.json", "merges.txt")
-TEMPLATE = "chat_template.jinja"
 UNUSED = re.compile(r"rotary_emb\.inv_freq$")  # a table in old files of Llama, redundant with config.json
 
 
@@ -198,14 +195,13 @@ class DecoderSource:
             parts = leaves[slot.path] if slot.stacked else [leaves[slot.path]]
             tensors |= {name: part.T if slot.transposed else part for name, part in zip(slot.names, parts, strict=True)}
         if self.path is not None and self.path.is_dir():
-            values = read_json(self.path / "config.json")
+            values = {"eos_token_id": self.tokenizer.stops, **read_json(self.path / "config.json")}
             files = {name: (self.path / name).read_bytes() for name in COPIED if (self.path / name).is_file()}
         else:
             numbers, files = self.tokenizer.to_transformers()
             values = config_values(self.config) | numbers
         values.pop("dtype", None)  # a newer name of torch_dtype
         values |= {"architectures": ["LlamaForCausalLM"], "torch_dtype": str(params["embedding"].dtype)}
-        values |= {"unroll_jax_version": __version__}
         return tensors, {**files, TEMPLATE: template.encode(), "config.json": to_bytes(values)}
 
 

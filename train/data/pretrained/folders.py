@@ -20,6 +20,10 @@ SHARDS = "model-*.safetensors"
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 DTYPES = {"F16": np.float16, "BF16": jnp.bfloat16, "F32": np.float32, "F64": np.float64}
 SHOWN = 5  # names in one line
+# Files that are copied with a decoder.
+COPIED = ("generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+COPIED += ("added_tokens.json", "tokenizer.model", "vocab.json", "merges.txt")
+TEMPLATE = "chat_template.jinja"
 # The owner may be missing: the hub's oldest models have none.
 REPOSITORY = re.compile(r"[\w-][\w.-]*(?:/[\w-][\w.-]*)?")
 
