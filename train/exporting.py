@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import get_args
+from typing import Literal, get_args
 
 import jax
 import numpy as np
@@ -52,7 +52,7 @@ def export(
     run: Path | str,
     out: Path | str | None = None,
     *,
-    format: ExportFormat = "unroll_jax",
+    format: Literal["unroll_jax", "transformers"] = "unroll_jax",
     mesh: str | None = None,
     task: Task | None = None,
     log: Log = print,
