@@ -73,10 +73,12 @@ def test_the_config_and_the_tokenizer_of_a_folder_are_kept(write_folder):
     assert (values, files) == (CONFIG | more, {"chat_template.jinja": b"{{ 1 }}"})
 
 
-def test_a_folder_that_names_no_stop_gets_that_of_its_tokenizer(write_folder):
+@pytest.mark.parametrize("null", [False, True])
+def test_a_folder_that_names_no_stop_gets_that_of_its_tokenizer(write_folder, null):
     folder = write_folder()
     values = json.loads((folder / "config.json").read_text())
     del values["eos_token_id"]
+    values |= {"eos_token_id": None} if null else {}
     (folder / "config.json").write_text(json.dumps(values))
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     stop = json.loads((folder / "tokenizer.json").read_text())["added_tokens"][0]

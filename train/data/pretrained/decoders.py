@@ -195,7 +195,9 @@ class DecoderSource:
             parts = leaves[slot.path] if slot.stacked else [leaves[slot.path]]
             tensors |= {name: part.T if slot.transposed else part for name, part in zip(slot.names, parts, strict=True)}
         if self.path is not None and self.path.is_dir():
-            values = {"eos_token_id": self.tokenizer.stops, **read_json(self.path / "config.json")}
+            values = read_json(self.path / "config.json")
+            if values.get("eos_token_id") is None:
+                values["eos_token_id"] = self.tokenizer.stops
             files = {name: (self.path / name).read_bytes() for name in COPIED if (self.path / name).is_file()}
         else:
             numbers, files = self.tokenizer.to_transformers()
