@@ -64,8 +64,7 @@ def command(arguments: list[str]) -> None:
     prompts = read_prompts(expanded(str(parsed.prompts), "--prompts"))[: parsed.limit]
     opened = open_decoder(parsed.source, dtype=parsed.dtype)
     longest = parsed.max_tokens or min(MAX_TOKENS, max(1, opened.config.max_positions // 2))
-    shared = {name: getattr(parsed, name) for name in Settings._fields if name != "max_tokens"}
-    settings = Settings(**shared, max_tokens=longest)
+    settings = Settings(**{name: getattr(parsed, name) for name in Settings._fields})._replace(max_tokens=longest)
     if parsed.speculate == "auto":
         settings = with_draft(opened, prompts, settings)
     if out is not None:
@@ -234,8 +233,8 @@ def _alpaca_row(answer: Answer, generator: str) -> dict[str, str]:
 
 
 def _options(opened: Opened, settings: Settings) -> dict[str, Any]:
-    stops, noise = opened.tokenizer.stops, opened.deviation(settings.gamma)
-    return {"max_tokens": settings.max_tokens, "stops": stops, "noise": noise}
+    dtype, noise = "float32" if jax.default_backend() == "cpu" else None, opened.deviation(settings.gamma)
+    return {"max_tokens": settings.max_tokens, "stops": opened.tokenizer.stops, "noise": noise, "dtype": dtype}
 
 
 def _keys(settings: Settings, count: int) -> jax.Array:

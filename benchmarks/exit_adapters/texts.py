@@ -16,7 +16,6 @@ from unroll_jax.train.loading import Opened
 
 __all__ = ["Alpaca", "States", "Text", "alpaca", "joined", "own_answers", "packed", "states_of"]
 
-FIRST_ASKED = 600  # texts before it are trained on, prompts from it on are asked
 LONGEST_PROMPT = 64  # tokens: a few instructions have pages of input
 LONGEST_TEXT = 192
 ROW = 512  # tokens that texts are packed into
@@ -32,10 +31,9 @@ class Text(NamedTuple):
 
 
 class Alpaca(NamedTuple):
-    """Texts to train on, and prompts: to answer for training, to choose drafts by, and to time. None is in two."""
+    """Texts to train on, whose prompts the decoder answers too; prompts to choose drafts by; prompts to time."""
 
     texts: list[Text]
-    answered: list[np.ndarray]
     choosing: list[np.ndarray]
     timed: list[np.ndarray]
 
@@ -56,22 +54,16 @@ class States(NamedTuple):
     weights: np.ndarray
 
 
-def alpaca(opened: Opened, root: Path, *, texts: int, answered: int, choosing: int, timed: int) -> Alpaca:
-    """Reads Alpaca in its order: texts, then prompts to answer and to choose by; those to time are its last."""
+def alpaca(opened: Opened, root: Path, *, texts: int, choosing: int, timed: int) -> Alpaca:
+    """Reads Alpaca in its order: texts to train on, and at its end prompts to choose by and prompts to time."""
     with open_conversations(root, print) as conversations:
         given = [one for one in conversations.splits["train"] if len(one.messages) == 1]
     encoded = AnswerTokenizer(opened.tokenizer, opened.template).encode(given)
     short = [Text(one.tokens[:LONGEST_TEXT], one.first) for one in encoded if one.first <= LONGEST_PROMPT]
-    check("texts", texts, in_interval(f"[1, {FIRST_ASKED}]"))
-    end = FIRST_ASKED + answered
-    check("choosing", choosing, in_interval(f"[1, {len(short) - timed - end}]"))
-
-    def questions(places: range) -> list[np.ndarray]:
-        return [short[place].tokens[: short[place].first] for place in places]
-
-    last = len(short)
-    ranges = (range(FIRST_ASKED, end), range(end, end + choosing), range(last - timed, last))
-    return Alpaca(short[:texts], *map(questions, ranges))
+    rest = len(short) - choosing - timed
+    check("choosing and timed", choosing + timed, in_interval(f"[2, {len(short) - 1}]"))
+    asked = [text.tokens[: text.first] for text in short[rest:]]
+    return Alpaca(short[: min(texts, rest)], asked[:choosing], asked[choosing:])
 
 
 def own_answers(opened: Opened, prompts: Sequence[np.ndarray], *, max_tokens: int) -> list[Text]:
@@ -82,6 +74,8 @@ def own_answers(opened: Opened, prompts: Sequence[np.ndarray], *, max_tokens: in
         answers = generate(opened.config, opened.params, batch, max_tokens=max_tokens, stops=opened.tokenizer.stops)
         for prompt, row, length in zip(batch, np.asarray(answers.tokens), np.asarray(answers.lengths), strict=True):
             texts.append(Text(np.concatenate([prompt, row[:length]]), len(prompt)))
+        if start % 512 == 0 and start > 0:
+            print(f"  {start} of {len(prompts)} prompts", flush=True)
     return texts
 
 

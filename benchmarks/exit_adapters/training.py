@@ -15,7 +15,8 @@ from unroll_jax.models import DecoderConfig, ExitAdapter, adapter_losses, exit_a
 __all__ = ["train"]
 
 BATCH = 4  # rows
-RATE, WARM_UP = 3e-3, 20
+RATE, WARM_UP = 2e-3, 100
+LOGGED = 100  # steps between two lines
 
 
 def train(
@@ -27,6 +28,8 @@ def train(
     words: np.ndarray,
     steps: int,
     log: Callable[[str], None],
+    rate: float = RATE,
+    batch: int = BATCH,
 ) -> ExitAdapter:
     """An adapter trained by Adam on the KL at the answers' tokens.
 
@@ -35,39 +38,42 @@ def train(
       states: to train on.
       layer: which of the states' layers the adapter reads.
       words: the draft vocabulary.
-      steps: of `BATCH` rows.
+      steps: of Adam.
       log: takes a line now and then.
+      rate: of Adam, behind a warm-up and before a cosine.
+      batch: rows of a step.
     """
     adapter = exit_adapter(jax.random.key(0), config, words=words)
-    rates = optax.warmup_cosine_decay_schedule(0.0, RATE, min(WARM_UP, steps // 4), steps, RATE / 20)
+    rates = optax.warmup_cosine_decay_schedule(0.0, rate, min(WARM_UP, steps // 4), steps, rate / 20)
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(rates, b2=0.98))
 
-    @jax.jit
-    def step(params: Any, weights: Any, state: Any, batch: Any) -> tuple[Any, Any, jax.Array]:
-        y, last, segments, places, counted = batch
+    kept = jax.device_put(States(states.outputs[np.array([layer, -1])], *states[1:]))
 
+    @jax.jit
+    def step(params: Any, kept: States, weights: Any, state: Any, rows: jax.Array) -> tuple[Any, Any, jax.Array]:
         def loss(weights: Any) -> jax.Array:
-            both = (y.astype(jnp.float32), last.astype(jnp.float32))
-            given = adapter._replace(weights=weights)
-            losses = adapter_losses(config, params, given, both, places=places, segments=segments)
-            return jnp.sum(losses * counted) / jnp.sum(counted)
+            both = (kept.outputs[0, rows].astype(jnp.float32), kept.outputs[1, rows].astype(jnp.float32))
+            given, counted = adapter._replace(weights=weights), kept.weights[rows]
+            where = {"places": kept.places[rows], "segments": kept.segments[rows]}
+            return jnp.sum(adapter_losses(config, params, given, both, **where) * counted) / jnp.sum(counted)
 
         value, gradients = jax.value_and_grad(loss)(weights)
         changes, state = optimizer.update(gradients, state, weights)
         return optax.apply_updates(weights, changes), state, value
 
     weights, state, values, began = adapter.weights, optimizer.init(adapter.weights), [], time.perf_counter()
-    for number, rows in enumerate(_rows(len(states.segments), steps), start=1):
-        batch = (states.outputs[layer, rows], states.outputs[-1, rows], *(part[rows] for part in states[1:]))
-        weights, state, value = step(params, weights, state, batch)
-        values.append(float(value))
-        if number % 50 == 0 or number == steps:
-            log(f"  step {number}: KL {np.mean(values[-50:]):.3f}, {time.perf_counter() - began:.0f} s")
+    for number, rows in enumerate(_rows(len(states.segments), steps, batch), start=1):
+        weights, state, value = step(params, kept, weights, state, rows)
+        values.append(value)
+        if number % LOGGED == 0 or number == steps:
+            mean = np.mean(jax.device_get(values[-LOGGED:]))
+            log(f"  step {number}: KL {mean:.3f}, {time.perf_counter() - began:.0f} s")
     return adapter._replace(weights=weights)
 
 
-def _rows(count: int, steps: int) -> list[np.ndarray]:
+def _rows(count: int, steps: int, batch: int) -> list[np.ndarray]:
     """Rows of each step, all of them once an epoch."""
-    generator, size = np.random.default_rng(0), min(BATCH, count)
-    orders = [generator.permutation(count)[: count // size * size].reshape(-1, size) for _ in range(steps)]
+    generator, size = np.random.default_rng(0), min(batch, count)
+    epochs = -(-steps // (count // size))
+    orders = [generator.permutation(count)[: count // size * size].reshape(-1, size) for _ in range(epochs)]
     return list(np.concatenate(orders)[:steps])

@@ -156,7 +156,7 @@ class GenerateArguments:
     speculate: Literal["auto"] | None = None
     """auto: choose --exit-layer and --draft-length by what the first prompts' answers make of them."""
     dtype: Literal["float32", "bfloat16"] | None = None
-    """Of parameters and computation; None takes that of the source, of GGUF and runs float32."""
+    """Of parameters, and off CPUs of computation, too; None takes that of the source, of GGUF and runs float32."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -199,7 +199,7 @@ class LanguageConfig(TokensConfig):
     """Fine-tune a decoder on instructions whose embeddings are perturbed (Porras-Valenzuela et al., Section 6)."""
 
     task: ClassVar[str] = "language"
-    metric: ClassVar[str] = "validation cross entropy of a token (nats)"
+    metric: ClassVar[str] = "validation loss of a token (nats)"
 
     steps: Count = 1000
     batch_size: Parts = 16

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from unroll_jax.arguments import at_least, check_fields, in_interval, require
 from unroll_jax.models.language.rotary import RotaryScaling, rotary_angles, rotary_frequencies, rotated
-from unroll_jax.numerics import linear
+from unroll_jax.models.language.stored import stored_linear
 
 __all__ = [
     "Attended",
@@ -226,9 +226,14 @@ def fed_forward(
 
 
 def dense(y: Float[Array, "*batch n d"], part: Any) -> Float[Array, "*batch n k"]:
-    """``y @ kernel``, and where the part has a low-rank change of it ``y @ compress @ expand`` added to that."""
-    product = linear(y, part["kernel"])
-    return product + linear(linear(y, part["compress"]), part["expand"]) if "compress" in part else product
+    """``y @ kernel``, and where the part has a low-rank change of it ``y @ compress @ expand`` added to that.
+
+    Parameters may have another dtype than y, which the products are in.
+    """
+    product = stored_linear(y, part["kernel"])
+    if "compress" not in part:
+        return product
+    return product + stored_linear(stored_linear(y, part["compress"]), part["expand"])
 
 
 def causal_mask(segments: Int[Array, "*batch n"]) -> Bool[Array, "*batch n n"]:

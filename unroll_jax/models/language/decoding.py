@@ -122,7 +122,7 @@ def decode(
         y, cache = state
         # By number, not as a slice of the stack: that would copy the range's parameters in every call.
         layer_params = jax.tree.map(
-            lambda leaf: jax.lax.dynamic_index_in_dim(leaf, number, keepdims=False).astype(y.dtype), params["layers"]
+            lambda leaf: jax.lax.dynamic_index_in_dim(leaf, number, keepdims=False), params["layers"]
         )
         mixed = queries_keys_values(config, layer_params, y, angles)
 
