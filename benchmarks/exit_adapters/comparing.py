@@ -74,11 +74,11 @@ def _timed(
     temperature: float = 0.0,
 ) -> dict[str, Timed]:
     """Answers of each kind; kinds take turns on each prompt, after one for each shape that is not timed."""
-    options = {"max_tokens": tokens, "stops": stops, "dtype": "float32", "temperature": temperature}
+    options = {"max_tokens": tokens, "stops": stops, "dtype": "float32"}
 
     def answer(name: str, number: int) -> Any:
-        key = jax.random.key(number) if temperature else None
-        return jax.device_get(kinds[name]([prompts[number]], **options, key=key))
+        drawn = {"temperature": temperature, "key": jax.random.key(number)} if temperature else {}
+        return jax.device_get(kinds[name]([prompts[number]], **options, **drawn))
 
     shapes = {1 << (len(prompt) - 1).bit_length(): number for number, prompt in enumerate(prompts)}
     for number in shapes.values():
