@@ -64,7 +64,7 @@ def cost_table(
     plain = early + rest(1)
     bounds, costs = [], {}
     for length in draft_lengths:
-        cost = length * (early + own_cost + small) + early + own_cost + rest(length + 1)
+        cost = length * (early + own_cost + small) + early + rest(length + 1)
         record.figures[f"draft_{length}_cost_over_plain"] = costs[length] = cost / plain
         bounds.append([str(length), f"{cost / plain:.2f}", f"{(length + 1) * plain / cost:.2f}"])
     print(table(["draft", "cost over plain", "speed-up if all stand"], bounds), flush=True)

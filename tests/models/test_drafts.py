@@ -134,7 +134,7 @@ def test_an_adapter_costs_its_share_of_a_layer_and_its_words_their_share_of_the_
     adapter, costs = random_adapter(0, WORDS), Costs(layer=2.0, head=3.0, further=0.25)
     layer = 2 * (8 * 8 + 8 * 4) + 3 * 8 * 12 + 2 * 8  # query and output, key and value, gate, up and down, norms
     share = (2 * (8 * 8 + 8 * 4) + 3 * 8 * 10 + 3 * 8) / layer  # of 10 in place of 12, and a norm more
-    draft, verification = 3 * (1 + share) * 2.0 + 2 * (10 / 30) * 3.0, 1.5 * (3 * 2.0 + 3.0)
+    draft, verification = (3 + 2 * share) * 2.0 + 2 * (10 / 30) * 3.0, 1.5 * (3 * 2.0 + 3.0)
     expected = 1.8 * (4 * 2.0 + 3.0) / (draft + verification)
     assert expected_speedup(SMALL, 1, 2, 1.8, costs, adapter=adapter) == pytest.approx(expected)
 

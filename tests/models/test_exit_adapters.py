@@ -35,23 +35,23 @@ def random_adapter(seed=0, words=None, config=SMALL):
     )
 
 
-def reference_logits(params, adapter, text, exit_layer):
+def reference_logits(params, adapter, text, exit_layer, config=SMALL):
     """Logits of the adapter and of the last layer at all places of a text, over the adapter's words, in float64."""
     weights, block = float64(params), float64(adapter.weights)
-    states = reference.outputs(weights, text, SMALL)
-    normed = reference.rms_norm(states[exit_layer], block["norm"]["scale"], SMALL.norm_epsilon)
+    states = reference.outputs(weights, text, config)
+    normed = reference.rms_norm(states[exit_layer], block["norm"]["scale"], config.norm_epsilon)
     layer = {part: {name: leaf[0] for name, leaf in named.items()} for part, named in block["layers"].items()}
-    y = reference.layer(layer, normed, SMALL, np.arange(len(text)))
-    words = np.arange(SMALL.vocabulary_size) if adapter.words is None else np.asarray(adapter.words)
-    return [reference.logits(weights, each, SMALL)[:, words] for each in (y, states[-1])]
+    y = reference.layer(layer, normed, config, np.arange(len(text)))
+    words = np.arange(config.vocabulary_size) if adapter.words is None else np.asarray(adapter.words)
+    return [reference.logits(weights, each, config)[:, words] for each in (y, states[-1])]
 
 
-def accepted_by_hand(params, adapter, prompt, answer, exit_layer, draft_length):
+def accepted_by_hand(params, adapter, prompt, answer, exit_layer, draft_length, *, config=SMALL, count=COUNT):
     """Drafts played through on the text that came of it, by full passes without a cache."""
     text = np.array([*prompt, *answer])
-    named = np.asarray(adapter.words)[reference_logits(params, adapter, text, exit_layer)[0].argmax(-1)]
+    named = np.asarray(adapter.words)[reference_logits(params, adapter, text, exit_layer, config)[0].argmax(-1)]
     place, accepted = len(prompt), 0  # of the last token known
-    while place < len(text) - 1:
+    while place < len(prompt) + count - 1:
         drafts = named[place : place + draft_length]
         right = drafts[: len(text) - 1 - place] == text[place + 1 : place + 1 + draft_length]
         stood = int(np.cumprod(right).sum())
@@ -77,6 +77,23 @@ def test_greedy_answers_are_the_plain_ones_and_drafts_those_of_full_passes(draft
             assert np.all(np.asarray(answers.accepted) >= by_hand)
             accepted += by_hand
     assert len(set(accepted)) > 2
+
+
+@pytest.mark.parametrize("draft_length", [1, 2])
+def test_the_adapter_reads_each_token_that_stands_once(draft_length):
+    config, prompts, accepted = dataclasses.replace(SMALL, vocabulary_size=4), [[1, 2, 3], [0]], []
+    for seed in range(4):
+        params, adapter = small_params(seed, config=config), random_adapter(seed, range(4), config)
+        draft = {"exit_layer": 1, "draft_length": draft_length, "adapter": adapter}
+        answers = speculate(config, params, prompts, max_tokens=COUNT, **draft)
+        longer = generate(config, params, prompts, max_tokens=COUNT + draft_length)
+        by_hand = [
+            accepted_by_hand(params, adapter, prompt, np.asarray(row), 1, draft_length, config=config)
+            for prompt, row in zip(prompts, longer.tokens, strict=True)
+        ]
+        np.testing.assert_array_equal(answers.accepted, by_hand)
+        accepted += by_hand
+    assert len(set(accepted)) > 3
 
 
 @jax.jit

@@ -99,11 +99,10 @@ def expected_speedup(
     check_draft(config, exit_layer, draft_length)
     layer, head, further = weight_costs(config) if costs is None else costs
     plain = config.num_layers * layer + head
-    layers, words = float(exit_layer), 1.0
+    block, words = 0.0, 1.0
     if adapter is not None:
-        size = sum(leaf.size for leaf in jax.tree.leaves(adapter.weights))
-        layers += size / weight_costs(config).layer
+        block = sum(leaf.size for leaf in jax.tree.leaves(adapter.weights)) / weight_costs(config).layer
         words = 1.0 if adapter.words is None else adapter.words.size / config.vocabulary_size
-    draft = (draft_length + 1) * layers * layer + draft_length * words * head
+    draft = ((draft_length + 1) * exit_layer + draft_length * block) * layer + draft_length * words * head
     verification = (1.0 + draft_length * further) * ((config.num_layers - exit_layer) * layer + head)
     return tokens * plain / (draft + verification)

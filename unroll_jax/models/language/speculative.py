@@ -23,7 +23,7 @@ from unroll_jax.models.language.exit_adapters import (
 )
 from unroll_jax.models.language.generation import Answers, Request, answered, embedded, latest, requested
 from unroll_jax.models.language.sampling import Sampling, Stream, log_probabilities, next_tokens
-from unroll_jax.models.language.verification import Caches, Draft, Speculated, draft_and_verify
+from unroll_jax.models.language.verification import Caches, Draft, Speculated, Unread, draft_and_verify
 
 __all__ = ["check_draft", "speculate"]
 
@@ -124,7 +124,8 @@ def _speculate(
         drafter = _Drafter(config, params, adapter, head, request, exit_layer, sampling, dtype)
         return _drafted(drafter, latest(answers, request)[0], places, caches)
 
-    start = (answers, Caches(cache, adapter_cache))
+    none = Unread(jnp.zeros((len(request.lengths), 1, config.dim), dtype), jnp.full((len(request.lengths), 1), -1))
+    start = (answers, Caches(cache, adapter_cache, none))
     sizes = {"first": exit_layer, "draft_length": draft_length}
     return draft_and_verify(config, params, request, start, draft, **sizes, sampling=sampling)
 
@@ -139,15 +140,18 @@ class _Drafter(NamedTuple):
     sampling: Sampling
     dtype: Any
 
-    def run(self, tokens: Array, places: Array, caches: Caches) -> tuple[Array, Array, Caches]:
-        """Outputs of the exit layer and of the adapter, each (batch, dim)."""
-        places = places[:, None]
+    def exit_states(self, tokens: Array, places: Array, caches: Caches) -> tuple[Array, Caches]:
+        """Outputs of the exit layer, (batch, 1, dim)."""
         y = embedded(self.params, tokens[:, None], places, self.request, self.dtype)
         y, cache = decode(self.config, self.params, y, caches.decoder, places, last=self.exit_layer)
+        return y, caches._replace(decoder=cache)
+
+    def adapted(self, y: Array, places: Array, caches: Caches) -> tuple[Array, Caches]:
+        """Output of the adapter at the last of some places, (batch, dim)."""
         if self.adapter is None or caches.adapter is None:
-            return y[:, 0], y[:, 0], caches._replace(decoder=cache)
-        adapted, adapter_cache = decode_adapted(self.config, self.adapter, y, caches.adapter, places)
-        return y[:, 0], adapted[:, 0], Caches(cache, adapter_cache)
+            return y[:, -1], caches
+        y, cache = decode_adapted(self.config, self.adapter, y, caches.adapter, places)
+        return y[:, -1], caches._replace(adapter=cache)
 
     def following(self, y: Array, places: Array) -> tuple[Array, Array | None]:
         """Tokens for positions, and the logarithms of the probabilities that they were drawn with."""
@@ -166,15 +170,33 @@ class _Drafter(NamedTuple):
 def _drafted(
     drafter: _Drafter, tokens: Int[Array, "batch"], places: Int[Array, "batch d_and_one"], caches: Caches
 ) -> tuple[Draft, Caches]:
-    """Tokens behind the last ones, by the first layers. The last is run through them too: it may be accepted."""
+    """Tokens behind the last ones, by the first layers. The last is run through them too: it may be accepted.
 
-    def step(state: tuple[Array, Caches], places: Array) -> tuple[tuple[Array, Caches], Any]:
+    The adapter reads that one in the next draft, together with the token behind it.
+    """
+
+    def read(y: Array, at: Array, place: Array, caches: Caches) -> tuple[tuple[Array, Any], Caches]:
+        adapted, caches = drafter.adapted(y, at, caches)
+        return drafter.following(adapted, place + 1), caches
+
+    def step(state: tuple[Array, Caches], place: Array) -> tuple[tuple[Array, Caches], Any]:
         tokens, caches = state
-        y, adapted, caches = drafter.run(tokens, places, caches)
-        following, logs = drafter.following(adapted, places + 1)
-        return (following, caches), (y, following, logs)
+        y, caches = drafter.exit_states(tokens, place[:, None], caches)
+        (following, logs), caches = read(y, place[:, None], place, caches)
+        return (following, caches), (y[:, 0], following, logs)
 
-    (last, caches), steps = jax.lax.scan(step, (tokens, caches), places[:, :-1].T)
-    states, drafted, logs = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), steps)
-    y, _, caches = drafter.run(last, places[:, -1], caches)
-    return Draft(jnp.concatenate([states, y[:, None]], axis=1), drafted, logs), caches
+    first, unread = places[:, :1], caches.unread
+    assert unread is not None
+    y, caches = drafter.exit_states(tokens, first, caches)
+    stood = jnp.where(unread.places == first - 1, unread.places, -1)
+    both = (jnp.concatenate([unread.states, y], axis=1), jnp.concatenate([stood, first], axis=1))
+    (following, logs), caches = read(*both, places[:, 0], caches)
+    (last, caches), rest = jax.lax.scan(step, (following, caches), places[:, 1:-1].T)
+    states, drafted, logs = jax.tree.map(
+        lambda one, more: jnp.concatenate([one[:, None], jnp.swapaxes(more, 0, 1)], axis=1),
+        (y[:, 0], following, logs),
+        rest,
+    )
+    y, caches = drafter.exit_states(last, places[:, -1:], caches)
+    caches = caches._replace(unread=Unread(y, places[:, -1:]))
+    return Draft(jnp.concatenate([states, y], axis=1), drafted, logs), caches

@@ -13,7 +13,7 @@ from unroll_jax.models.language.decoding import KeyValueCache, decode
 from unroll_jax.models.language.generation import Answers, Request, appended, latest
 from unroll_jax.models.language.sampling import Sampling, Stream, log_probabilities, position_keys
 
-__all__ = ["Caches", "Draft", "Speculated", "Verdict", "draft_and_verify", "verdict"]
+__all__ = ["Caches", "Draft", "Speculated", "Unread", "Verdict", "draft_and_verify", "verdict"]
 
 
 class Speculated(NamedTuple):
@@ -64,11 +64,24 @@ class Draft(NamedTuple):
     log_probabilities: Float[Array, "batch d vocabulary"] | None
 
 
+class Unread(NamedTuple):
+    """Outputs of the exit layer at the last drafted token, and its position: what the adapter reads next, if it stood.
+
+    Attributes:
+      states: of each text.
+      places: -1 where there is none.
+    """
+
+    states: Float[Array, "batch 1 dim"]
+    places: Int[Array, "batch 1"]
+
+
 class Caches(NamedTuple):
-    """Keys and values of the decoder's layers, and of an adapter's, where there is one."""
+    """Keys and values of the decoder's layers, and of an adapter's, if there is one, and what that has yet to read."""
 
     decoder: KeyValueCache
     adapter: KeyValueCache | None = None
+    unread: Unread | None = None
 
 
 def draft_and_verify(
