@@ -18,7 +18,7 @@ class Judge(NamedTuple):
     answers: list[Text]
 
     def measured(self, adapters: Mapping[int, ExitAdapter]) -> Acceptance:
-        """What exit layers with these adapters would have drafted; behind the last token there is nothing to draft."""
+        """Acceptance of drafts of exit layers with these adapters, over all positions that have a next token."""
         texts = [one.tokens[:-1] for one in self.answers]
         starts = [one.first - 1 for one in self.answers]
         return acceptance(self.opened.config, self.opened.params, texts, starts=starts, adapters=adapters)

@@ -62,8 +62,8 @@ def alpaca(opened: Opened, root: Path, *, texts: int, choosing: int, timed: int)
     short = [Text(one.tokens[:LONGEST_TEXT], one.first) for one in encoded if one.first <= LONGEST_PROMPT]
     rest = len(short) - choosing - timed
     check("choosing and timed", choosing + timed, in_interval(f"[2, {len(short) - 1}]"))
-    asked = [text.tokens[: text.first] for text in short[rest:]]
-    return Alpaca(short[: min(texts, rest)], asked[:choosing], asked[choosing:])
+    prompts = [text.tokens[: text.first] for text in short[rest:]]
+    return Alpaca(short[: min(texts, rest)], prompts[:choosing], prompts[choosing:])
 
 
 def own_answers(opened: Opened, prompts: Sequence[np.ndarray], *, max_tokens: int) -> list[Text]:

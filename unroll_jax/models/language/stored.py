@@ -21,7 +21,7 @@ BLOCK = 512  # rows of a head, which fit a core's cache
 
 
 def is_narrow(parameter: Array, dtype: Any) -> bool:
-    """Whether a parameter has fewer bits than the dtype that it is multiplied in."""
+    """True for a parameter of fewer bits than the dtype that it is multiplied in."""
     return jnp.dtype(parameter.dtype).itemsize < jnp.dtype(dtype).itemsize
 
 
