@@ -9,7 +9,7 @@ import pytest
 
 import unroll_jax as uj
 from unroll_jax.fixed_point import STATUS, unrolled, zero_probe
-from unroll_jax.fixed_point.problem import norm
+from unroll_jax.fixed_point.flat_states import norm
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 

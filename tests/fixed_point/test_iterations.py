@@ -11,7 +11,8 @@ from unroll_jax import fixed_point as fp
 from unroll_jax.fixed_point import STATUS, linear
 from unroll_jax.fixed_point.backward import as_problem
 from unroll_jax.fixed_point.checks import flag_asymmetric
-from unroll_jax.fixed_point.problem import Point, SolveInfo, epsilon_of
+from unroll_jax.fixed_point.flat_states import epsilon_of
+from unroll_jax.fixed_point.problem import Point, SolveInfo
 from unroll_jax.fixed_point.progress import RUNNING, Progress, at_the_cap
 
 pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.usefixtures("unchecked")]

@@ -144,7 +144,7 @@ def test_neumann_equals_its_partial_sum():
 
 @pytest.mark.parametrize("scale", [1e-12, 1e12])
 def test_norms_neither_underflow_nor_overflow(scale):
-    from unroll_jax.fixed_point.problem import norm
+    from unroll_jax.fixed_point.flat_states import norm
 
     rows = np.array([[3.0, 4.0], [0.0, 0.0]], np.float32) * np.float32(scale**2)
     np.testing.assert_allclose(jax.jit(norm)(rows), np.array([5.0, 0.0]) * scale**2, rtol=1e-6)

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import hashlib
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -38,8 +39,6 @@ NUMBER = re.compile(r"-?[0-9]{1,18}")  # labels that all have this form are orde
 TEXT = Kind("texts", "2.1.0")
 T = TypeVar("T")
 SENTIMENTS = ("negative", "positive")
-
-# IMDB: aclImdb/{train,test}/{neg,pos}/ID_STARS.txt.
 IMDB_SPLITS = ("train", "test")
 IMDB_PLACE = Published(
     ("train/neg",),
@@ -48,9 +47,7 @@ IMDB_PLACE = Published(
     "the folder aclImdb of the reviews as published, or its archive, http://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",
 )
 CLASSES = ("neg", "pos")  # folders
-# Reviews in unsup have no label.
-REVIEW = re.compile(r"(?:.*/)?(train|test)/(neg|pos)/(\d+)_\d+\.txt")
-
+REVIEW = re.compile(r"(?:.*/)?(train|test)/(neg|pos)/(\d+)_\d+\.txt")  # reviews in unsup have no label
 SST2_FILES = {"train": "train.tsv", "validation": "dev.tsv", "test": "test.tsv"}
 MNLI_CLASSES = ("entailment", "neutral", "contradiction")
 # The test labels are not published: the matched dev file is the test split.
@@ -114,8 +111,8 @@ def prepare(config: TextConfig, *, log: Log = print) -> Path:
     columns = Columns(config.text_column, config.label_column, config.second_column)
     for name, value in columns._asdict().items():
         if value != Columns._field_defaults[name] and config.source != "table":
-            given = option_text(f"data.{name}_column", value)
-            raise UserError(f"{given} is for {option_text('data.source', 'table')}; omit it")
+            table = option_text("data.source", "table")
+            raise UserError(f"{option_text(f'data.{name}_column', value)} is for {table}; omit it")
     if len(set(columns)) < len(columns):
         raise UserError(f"the columns of a table must differ, got {', '.join(filter(None, columns))}")
     # Records depend on the share, but for those of sources with a validation split, where it costs nothing.
@@ -141,16 +138,13 @@ def _check_differ(train: Sequence[Labelled], class_names: Sequence[str], where: 
     if len({(text, second) for text, _, second in train}) < 2:
         raise UserError(f"{where}: all texts of train are the same; give texts that differ")
     if len(labels := {label for _, label, _ in train}) < 2:
-        name = class_names[labels.pop()]
-        raise UserError(f"{where}: train has texts of one class only ({name}); give at least two")
+        raise UserError(f"{where}: train has texts of one class only ({class_names[labels.pop()]}); give at least two")
 
 
-def _describe(
-    splits: Mapping[str, Sequence[Labelled]], class_names: Sequence[str], log: Log, *, test_is_cut: bool
-) -> None:
+def _describe(splits: Mapping[str, Sequence[Labelled]], names: Sequence[str], log: Log, *, test_is_cut: bool) -> None:
     for split in SPLITS:
         counts = Counter(label for _, label, _ in splits[split])
-        named = ", ".join(f"{name}: {counts[number]}" for number, name in enumerate(class_names))
+        named = ", ".join(f"{name}: {counts[number]}" for number, name in enumerate(names))
         log(f"  {split}: {len(splits[split])} texts, {named}")
     train, test = ({(text, second) for text, _, second in splits[split]} for split in ("train", "test"))
     if train & test:
@@ -183,14 +177,13 @@ def open_imdb(root: Path, _: Log) -> Iterator[TextSet]:
     with original_files(IMDB_PLACE.find(root), _is_review) as files:
         reviews = sorted(_reviews(files, root))
     present = {(split, label) for split, label, *_ in reviews}
-    for split in IMDB_SPLITS:
-        for label, name in enumerate(CLASSES):
-            if (split, label) not in present:
-                raise root_error(root, f"holds no reviews aclImdb/{split}/{name}/ID_STARS.txt; copy it again")
-    labelled = {
-        split: [Labelled(text, label) for where, label, _, text in reviews if where == split] for split in IMDB_SPLITS
-    }
-    yield TextSet(SENTIMENTS, labelled)
+    for split, (label, name) in itertools.product(IMDB_SPLITS, enumerate(CLASSES)):
+        if (split, label) not in present:
+            raise root_error(root, f"holds no reviews aclImdb/{split}/{name}/ID_STARS.txt; copy it again")
+    splits: dict[str, list[Labelled]] = {split: [] for split in IMDB_SPLITS}
+    for split, label, _number, text in reviews:
+        splits[split].append(Labelled(text, label))
+    yield TextSet(SENTIMENTS, splits)
 
 
 @contextlib.contextmanager
@@ -217,9 +210,9 @@ def open_mnli(root: Path, log: Log) -> Iterator[TextSet]:
 
 
 def _some(examples: list[T], where: str) -> list[T]:
-    if not examples:
-        raise UserError(f"{where} has no labelled texts; give at least one, or copy the original again")
-    return examples
+    if examples:
+        return examples
+    raise UserError(f"{where} has no labelled texts; give at least one, or copy the original again")
 
 
 def _text(row: Row, column: str) -> str:

@@ -22,10 +22,9 @@ from ..system.terminal import as_text
 from . import figures, tables
 from .groups import Setting, Variant, by_config, group, unlike
 from .page import Picture, Report, write_files
-from .records import METHODS, PER_LAYER, PER_STEP, SCALARS, Run, flat, read_runs
+from .records import METHODS, Run, flat, read_runs
 from .specs import ReportSpec
 
-FURTHER = ("error_rates", "area", "parameters")  # figures that some evaluations have
 SAME = 2.0  # percent within which losses of layers are alike
 Models = Mapping[str, tuple[float, str]]  # score and remark by name
 
@@ -282,7 +281,7 @@ def _summary(settings: Sequence[Setting]) -> dict[str, Any]:
             "num_layers": setting.num_layers,
             "train_gamma": setting.train_gamma,
             "floors": {name: dict(zip(setting.first.gammas, x, strict=True)) for name, x in setting.floors().items()},
-            "methods": {one.method + f" ({one.label})" * bool(one.label): _means(one) for one in setting.variants},
+            "methods": {one.method + f" ({one.label})" * bool(one.label): one.figures() for one in setting.variants},
         }
         for setting in settings
     ]
@@ -295,15 +294,3 @@ def _summary(settings: Sequence[Setting]) -> dict[str, Any]:
     }
     strict = json.dumps(summary, default=lambda array: array.tolist())
     return without_folders(json.loads(strict, parse_constant=lambda _: None))
-
-
-def _means(variant: Variant) -> dict[str, Any]:
-    """Figures of a variant: the score with its range over the seeds, and means of all others."""
-    scores, gammas, spec = variant.scores(), variant.runs[0].gammas, variant.runs[0].spec
-    ends = {"": scores.mean(0), "_min": scores.min(0), "_max": scores.max(0)}
-    return {
-        "seeds": [run.evaluation["seed"] for run in variant.runs],
-        "feasible": variant.feasible_runs == len(variant.runs),
-        **{f"{spec.metric}{end}": dict(zip(gammas, x, strict=True)) for end, x in ends.items()},
-        **{key: variant.mean(key) for key in (*PER_LAYER, *PER_STEP, *SCALARS, *FURTHER) if variant.has(key)},
-    }

@@ -8,12 +8,13 @@ import numpy as np
 
 from ..config.run import FREE
 from ..system.files import without_folders
-from .records import METHODS, Array, Run, flat
+from .records import METHODS, PER_LAYER, PER_STEP, SCALARS, Array, Run, flat
 from .specs import OWN_REPORT, ReportSpec
 
 # Fields that do not make another variant; those of single methods do not make a comparison unequal.
 NOT_A_VARIANT = frozenset({"seed", "method", "data.root", "data.prepared", *FREE})
 OF_METHODS = ("dual", "constraints", "layer_weights", "layer_weighting", "layer_curriculum", "layer_interval")
+FURTHER = ("error_rates", "area", "parameters")  # figures that some evaluations have
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,17 @@ class Variant:
         # A bound that is missing or not positive has no margin in percent.
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.where(bounds > 0, (bounds - losses if bind == "mean" else -violations) / bounds, np.nan)
+
+    def figures(self) -> dict[str, Any]:
+        """The score with its range over the seeds, and means of all other figures."""
+        scores, gammas, metric = self.scores(), self.runs[0].gammas, self.runs[0].spec.metric
+        ends = {"": scores.mean(0), "_min": scores.min(0), "_max": scores.max(0)}
+        return {
+            "seeds": [run.evaluation["seed"] for run in self.runs],
+            "feasible": self.feasible_runs == len(self.runs),
+            **{f"{metric}{end}": dict(zip(gammas, x, strict=True)) for end, x in ends.items()},
+            **{key: self.mean(key) for key in (*PER_LAYER, *PER_STEP, *SCALARS, *FURTHER) if self.has(key)},
+        }
 
 
 @dataclass(frozen=True, eq=False)

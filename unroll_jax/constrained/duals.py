@@ -173,7 +173,6 @@ def dual_ascent(
         "warmup": warmup,
         "freeze_after": freeze_after,
     }
-
     scheduled(optax.identity(), **options)  # checks the options
 
     def transformation(multipliers: PyTree[Array]) -> optax.GradientTransformation:

@@ -9,10 +9,11 @@ from jaxtyping import Array
 from unroll_jax.arguments import at_least, checked, in_interval, look_up
 from unroll_jax.fixed_point import linear
 from unroll_jax.fixed_point.differentiated_steps import phantom, reversible, unrolled
+from unroll_jax.fixed_point.flat_states import norm
 from unroll_jax.fixed_point.iteration import run
 from unroll_jax.fixed_point.jaxopt_loops import jaxopt_adjoint
 from unroll_jax.fixed_point.neumann_gcr import neumann_gcr as solve_general
-from unroll_jax.fixed_point.problem import Adjoint, Linear, Problem, SolveInfo, Unrolled, norm
+from unroll_jax.fixed_point.problem import Adjoint, Linear, Problem, SolveInfo, Unrolled
 from unroll_jax.fixed_point.quasi_newton import anderson
 
 __all__ = [

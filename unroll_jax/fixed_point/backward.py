@@ -13,17 +13,8 @@ from jaxtyping import Array, Float
 
 from unroll_jax.arrays import check_shape
 from unroll_jax.fixed_point.checks import Reporting, flag_asymmetric, report_outcome
-from unroll_jax.fixed_point.problem import (
-    MAX_STEPS,
-    ROUND_OFF,
-    STALLED,
-    Adjoint,
-    Linear,
-    Problem,
-    SolveInfo,
-    filled,
-    norm,
-)
+from unroll_jax.fixed_point.flat_states import filled, norm
+from unroll_jax.fixed_point.problem import MAX_STEPS, ROUND_OFF, STALLED, Adjoint, Linear, Problem, SolveInfo
 from unroll_jax.steps import full_precision
 
 __all__ = [

@@ -12,18 +12,8 @@ from jaxtyping import Array, Float
 from unroll_jax.arguments import require
 from unroll_jax.arrays import check_dtype
 from unroll_jax.descent import Descent
-from unroll_jax.fixed_point.problem import (
-    CONVERGED,
-    MAX_STEPS,
-    NONSYMMETRIC,
-    ROUND_OFF,
-    STATUS,
-    Linear,
-    SolveInfo,
-    flatten,
-    norm,
-    ratio,
-)
+from unroll_jax.fixed_point.flat_states import flatten, norm, ratio
+from unroll_jax.fixed_point.problem import CONVERGED, MAX_STEPS, NONSYMMETRIC, ROUND_OFF, STATUS, Linear, SolveInfo
 from unroll_jax.fixed_point.reports import Failure, Site, watched
 
 __all__ = [

@@ -8,19 +8,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from unroll_jax.descent import Descent, Factored, Params
+from unroll_jax.fixed_point.flat_states import norm, per_example, powers
 from unroll_jax.fixed_point.preconditioned import Shared, prepare, product, solve
-from unroll_jax.fixed_point.problem import (
-    ROUND_OFF,
-    STALLED,
-    Limits,
-    Problem,
-    Solution,
-    SolveInfo,
-    judge,
-    norm,
-    per_example,
-    powers,
-)
+from unroll_jax.fixed_point.problem import ROUND_OFF, STALLED, Limits, Problem, Solution, SolveInfo, judge
 from unroll_jax.fixed_point.progress import Progress, advance, at_the_cap, begin, relative
 
 __all__ = [

@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from unroll_jax.fixed_point.problem import Point, Problem, SolveInfo, Solver, judge, norm, per_example, repeat_while
+from unroll_jax.fixed_point.flat_states import norm, per_example, repeat_while
+from unroll_jax.fixed_point.problem import Point, Problem, SolveInfo, Solver, judge
 from unroll_jax.fixed_point.progress import (
     IDLE_AT_THE_CAP,
     STALL_PATIENCE,

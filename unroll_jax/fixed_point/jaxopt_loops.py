@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unroll_jax.arguments import at_least, checked, one_of
-from unroll_jax.fixed_point.problem import Adjoint, Linear, Problem, SolveInfo, Solver, linear_info, norm
+from unroll_jax.fixed_point.flat_states import norm
+from unroll_jax.fixed_point.problem import Adjoint, Linear, Problem, SolveInfo, Solver, linear_info
 
 __all__ = ["jaxopt_adjoint", "jaxopt_anderson", "jaxopt_fixed_point"]
 

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from unroll_jax.conjugate_gradients import continue_conjugate_gradient
-from unroll_jax.fixed_point.problem import Linear, SolveInfo, linear_info, norm, per_example, put
+from unroll_jax.fixed_point.flat_states import norm, per_example, put
+from unroll_jax.fixed_point.problem import Linear, SolveInfo, linear_info
 
 __all__ = ["bicgstab", "conjugate_gradient", "gmres", "neumann"]
 

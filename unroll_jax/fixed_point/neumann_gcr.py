@@ -6,18 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from unroll_jax.fixed_point.problem import (
-    CONVERGED,
-    MAX_STEPS,
-    NONFINITE,
-    Linear,
-    SolveInfo,
-    filled,
-    norm,
-    per_example,
-    put,
-    repeat_while,
-)
+from unroll_jax.fixed_point.flat_states import filled, norm, per_example, put, repeat_while
+from unroll_jax.fixed_point.problem import CONVERGED, MAX_STEPS, NONFINITE, Linear, SolveInfo
 from unroll_jax.fixed_point.progress import looks
 
 __all__ = ["gcr", "neumann_gcr"]

@@ -12,9 +12,10 @@ from unroll_jax.arrays import check_dtype
 from unroll_jax.fixed_point.adjoints import resolve_adjoint
 from unroll_jax.fixed_point.backward import Backward, Probe, check_probe, corrected, differentiable
 from unroll_jax.fixed_point.checks import ON_FAILURE, Reporting, resolve_batch_ndim
+from unroll_jax.fixed_point.flat_states import epsilon_of, flatten
 from unroll_jax.fixed_point.opened import keep_static
 from unroll_jax.fixed_point.plan import close_step
-from unroll_jax.fixed_point.problem import Adjoint, Unrolled, epsilon_of, flatten
+from unroll_jax.fixed_point.problem import Adjoint, Unrolled
 from unroll_jax.fixed_point.reports import call_site
 from unroll_jax.steps import check_state, check_step, full_precision
 

@@ -14,20 +14,10 @@ from unroll_jax.fixed_point.adjoints import resolve_adjoint
 from unroll_jax.fixed_point.backward import Function
 from unroll_jax.fixed_point.checks import check_start, flag_asymmetric, resolve_batch_ndim
 from unroll_jax.fixed_point.factored import factored_adjoint, factored_form, factored_forward, factored_residuals
+from unroll_jax.fixed_point.flat_states import epsilon_of, filled, flatten
 from unroll_jax.fixed_point.iteration import run
 from unroll_jax.fixed_point.opened import check_result
-from unroll_jax.fixed_point.problem import (
-    Adjoint,
-    Limits,
-    Problem,
-    Solution,
-    SolveInfo,
-    Solver,
-    Unrolled,
-    epsilon_of,
-    filled,
-    flatten,
-)
+from unroll_jax.fixed_point.problem import Adjoint, Limits, Problem, Solution, SolveInfo, Solver, Unrolled
 from unroll_jax.fixed_point.solvers import damped, resolve_solver
 from unroll_jax.steps import check_state, settle
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from unroll_jax.conjugate_gradients import continue_conjugate_gradient
-from unroll_jax.fixed_point.problem import norm
+from unroll_jax.fixed_point.flat_states import norm
 from unroll_jax.steps import vary_like
 
 __all__ = ["Shared", "inverse", "prepare", "product", "solve"]

@@ -5,7 +5,8 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from unroll_jax.fixed_point.problem import CONVERGED, MAX_STEPS, NONFINITE, STALLED, per_example, ratio
+from unroll_jax.fixed_point.flat_states import per_example, ratio
+from unroll_jax.fixed_point.problem import CONVERGED, MAX_STEPS, NONFINITE, STALLED
 
 __all__ = [
     "GROWTH",

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unroll_jax.arguments import at_least, checked, in_interval
-from unroll_jax.fixed_point.problem import Point, Problem, Solver, filled, norm, put
+from unroll_jax.fixed_point.flat_states import filled, norm, put
+from unroll_jax.fixed_point.problem import Point, Problem, Solver
 
 __all__ = ["anderson", "broyden"]
 

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unroll_jax.fixed_point.checks import Reporting, report_outcome
-from unroll_jax.fixed_point.problem import CONVERGED, MAX_STEPS, SolveInfo, judge, norm, ratio
+from unroll_jax.fixed_point.flat_states import norm, ratio
+from unroll_jax.fixed_point.problem import CONVERGED, MAX_STEPS, SolveInfo, judge
 from unroll_jax.fixed_point.progress import IDLE_AT_THE_CAP
 from unroll_jax.steps import full_precision
 

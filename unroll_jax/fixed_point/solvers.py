@@ -9,9 +9,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from unroll_jax.arguments import POSITIVE, at_least, checked, in_interval, look_up, require
+from unroll_jax.fixed_point.flat_states import filled, norm, per_example
 from unroll_jax.fixed_point.jaxopt_loops import jaxopt_anderson, jaxopt_fixed_point
 from unroll_jax.fixed_point.linear import conjugate_gradient
-from unroll_jax.fixed_point.problem import Point, Problem, Solver, filled, norm, per_example
+from unroll_jax.fixed_point.problem import Point, Problem, Solver
 from unroll_jax.fixed_point.quasi_newton import anderson, broyden
 
 __all__ = [
