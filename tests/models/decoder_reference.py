@@ -41,12 +41,18 @@ def rotated(x, positions, config):
 def layer(params, y, config, positions):
     size, shared = config.head_size, config.num_heads // config.num_key_value_heads
     normed = rms_norm(y, params["attention_norm"]["scale"], config.norm_epsilon)
-    queries, keys, values = (normed @ params[name]["kernel"] for name in ("query", "key", "value"))
+    queries, keys, values = (
+        normed @ params[name]["kernel"] + params[name].get("bias", 0.0) for name in ("query", "key", "value")
+    )
     hidden = np.triu(np.full((len(y), len(y)), -np.inf), 1)
     heads = []
     for head in range(config.num_heads):
         columns, group = (slice(place * size, (place + 1) * size) for place in (head, head // shared))
-        query, key = rotated(queries[:, columns], positions, config), rotated(keys[:, group], positions, config)
+        query, key = queries[:, columns], keys[:, group]
+        if config.qk_norm:
+            query = rms_norm(query, params["query_norm"]["scale"], config.norm_epsilon)
+            key = rms_norm(key, params["key_norm"]["scale"], config.norm_epsilon)
+        query, key = rotated(query, positions, config), rotated(key, positions, config)
         heads.append(softmax(query @ key.T / math.sqrt(size) + hidden) @ values[:, group])
     y = y + np.concatenate(heads, axis=-1) @ params["output"]["kernel"]
     normed = rms_norm(y, params["feedforward_norm"]["scale"], config.norm_epsilon)

@@ -1,5 +1,6 @@
 """The decoder: what it computes, that packed texts do not see each other, and that its cache changes nothing."""
 
+import dataclasses
 import re
 
 import chex
@@ -28,6 +29,8 @@ KINDS = {
     "a head of keys each": DecoderConfig(
         30, 8, 2, 2, 2, 12, max_positions=40, rotary_scaling=RotaryScaling("linear", 4.0), norm_epsilon=1e-3
     ),
+    "biases, as in Qwen2": dataclasses.replace(SMALL, num_layers=2, qkv_bias=True),
+    "normalised heads, as in Qwen3": dataclasses.replace(SMALL, num_layers=2, head_dim=6, qk_norm=True),
 }
 ONE = jax.ShapeDtypeStruct((1, 1), jnp.int32)
 
@@ -175,6 +178,20 @@ def test_the_program_does_not_grow_with_depth():
         loss = lambda params: jnp.sum(model.apply(params, tokens))  # noqa: B023, E731
         sizes.append(str(jax.make_jaxpr(jax.grad(loss))(params)).count(" = "))
     assert sizes[0] == sizes[1]
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("kind", ["biases, as in Qwen2", "normalised heads, as in Qwen3"])
+def test_decoding_token_by_token_equals_the_reference(kind):
+    config = KINDS[kind]
+    params, tokens = random_params(Decoder(config, param_dtype=jnp.float64)), random_tokens(1, 4)
+    run = jax.jit(lambda cache, token, place: decode(config, params["params"], token, cache, place))
+    cache, outputs = empty_cache(config, 1, 4, jnp.float64), []
+    for place in range(4):
+        y, cache = run(cache, tokens[:, place : place + 1], jnp.array([[place]]))
+        outputs.append(y[0, 0])
+    expected = decoder_reference.outputs(float64(params)["params"], tokens[0], config)[-1]
+    np.testing.assert_allclose(outputs, expected, rtol=1e-10, atol=1e-11)
 
 
 @pytest.mark.slow

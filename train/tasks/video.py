@@ -21,14 +21,7 @@ from ..sharding.mesh import keep_rows
 from ..task import Log, Params, Row, SampleLosses, Task, Validation
 from .common import LayeredTask, Trial, add_noise, check_noise, feasibility_words, on_batches, to_unit
 from .video_models import VideoReading, build_video_model, check_reference, describe_collapse, floors
-from .video_samples import (
-    Frames,
-    Sequences,
-    cleaned_frames,
-    keyed_batches,
-    whole_windows,
-    window_disturbance,
-)
+from .video_samples import Frames, Sequences, cleaned_frames, keyed_batches, whole_windows, window_disturbance
 
 Clips = Float[Array, "batch frames pixels"]
 

@@ -152,7 +152,12 @@ def without(*names):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"config": {"model_type": "mistral"}}, ["model_type='mistral'", "'llama'"]),
+        ({"config": {"model_type": "gemma2"}}, ["model_type='gemma2'; it must be one of llama, mistral, qwen2, qwen3"]),
+        ({"config": {"model_type": ["llama"]}}, ["model_type=['llama']"]),
+        ({"config": {"model_type": "mistral", "sliding_window": 16}}, ["sliding_window=16; only sliding_window=None"]),
+        ({"config": {"model_type": "qwen2", "use_sliding_window": True}}, ["only use_sliding_window=False"]),
+        ({"config": {"model_type": "qwen3", "attention_bias": True}}, ["only attention_bias=False"]),
+        ({"config": {"model_type": "qwen2"}}, ["6 missing", "self_attn.q_proj.bias"]),
         ({"config": {"attention_bias": True}}, ["attention_bias=True; only attention_bias=False"]),
         ({"config": {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}}, ["by 'yarn'", "linear, llama3"]),
         ({"config": {"hidden_size": None, "vocab_size": None}}, ["has no vocab_size, hidden_size"]),

@@ -21,6 +21,22 @@ CONFIGS = {
     "wide heads": DecoderConfig(270, **SMALL, head_dim=6, tied=False),
     "linear": DecoderConfig(270, **SMALL, rotary_scaling=RotaryScaling("linear", 4.0)),
     "llama3": DecoderConfig(270, **SMALL, rotary_scaling=RotaryScaling("llama3", 8.0, 1.0, 2.0, 16)),
+    "qwen2": DecoderConfig(270, **SMALL, qkv_bias=True),
+    "qwen3": DecoderConfig(270, **SMALL, qk_norm=True, head_dim=6),
+}
+# Further tensors of a layer of a family, the leaf that the first becomes, and the class of transformers.
+FAMILIES = {
+    "mistral": ({}, None, "MistralForCausalLM"),
+    "qwen2": (
+        {"self_attn.q_proj.bias": 8, "self_attn.k_proj.bias": 4, "self_attn.v_proj.bias": 4},
+        ("query", "bias"),
+        "Qwen2ForCausalLM",
+    ),
+    "qwen3": (
+        {"self_attn.q_norm.weight": 2, "self_attn.k_norm.weight": 2},
+        ("query_norm", "scale"),
+        "Qwen3ForCausalLM",
+    ),
 }
 
 
@@ -43,6 +59,25 @@ def test_tensors_are_those_that_were_read(write_folder, tied):
     assert written.keys() == tensors.keys()
     for name, tensor in tensors.items():
         np.testing.assert_array_equal(written[name], tensor)
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_a_family_is_read_and_written_with_its_biases_and_norms(write_folder, kind):
+    more, leaf, architecture = FAMILIES[kind]
+    draw, tensors = np.random.default_rng(1), llama_tensors()
+    for layer in range(2):
+        tensors |= {f"model.layers.{layer}.{name}": draw.normal(size=size).astype("f4") for name, size in more.items()}
+    source = source_of(write_folder(config={"model_type": kind, "use_sliding_window": False}, tensors=tensors))
+    params = jax.device_get(source.read())
+    if leaf is not None:
+        first = tensors[f"model.layers.1.{next(iter(more))}"]
+        np.testing.assert_array_equal(params["layers"][leaf[0]][leaf[1]][1], first)
+    written, files = source.to_transformers(params, "")
+    assert written.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        np.testing.assert_array_equal(written[name], tensor)
+    values = json.loads(files["config.json"])
+    assert (values["model_type"], values["architectures"]) == (kind, [architecture])
 
 
 @pytest.mark.parametrize("name", CONFIGS)

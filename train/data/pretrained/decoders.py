@@ -34,10 +34,9 @@ from .folders import (
     open_folder,
     read_json,
 )
-from .llama import LAYER, OTHERS, config_values, gguf_config, open_gguf, read_decoder_config
+from .llama import FAMILIES, LAYER, OTHERS, config_values, family_of, gguf_config, open_gguf, read_decoder_config
 
 Place = Callable[[Any], Any]  # from parameters as shapes to the sharding of each
-
 UNUSED = re.compile(r"rotary_emb\.inv_freq$")  # a table in old files of Llama, redundant with config.json
 
 
@@ -74,7 +73,8 @@ def decoder_slots(config: DecoderConfig) -> Iterator[Slot]:
         if path[0] != "layers":
             yield Slot(path, [[f"{OTHERS[path][0]}.weight"]], leaf.shape)
             continue
-        rows = [[f"model.layers.{layer}.{LAYER[path[1]][0]}.weight"] for layer in range(config.num_layers)]
+        end = "bias" if path[-1] == "bias" else "weight"
+        rows = [[f"model.layers.{layer}.{LAYER[path[1]][0]}.{end}"] for layer in range(config.num_layers)]
         yield Slot(path, rows, leaf.shape, stacked=True)
 
 
@@ -203,7 +203,8 @@ class DecoderSource:
             numbers, files = self.tokenizer.to_transformers()
             values = config_values(self.config) | numbers
         values.pop("dtype", None)  # a newer name of torch_dtype
-        values |= {"architectures": ["LlamaForCausalLM"], "torch_dtype": str(params["embedding"].dtype)}
+        family = FAMILIES[values["model_type"]]
+        values |= {"architectures": [family.architecture], "torch_dtype": str(params["embedding"].dtype)}
         return tensors, {**files, TEMPLATE: template.encode(), "config.json": to_bytes(values)}
 
 
@@ -215,7 +216,7 @@ def packaged_decoder() -> Path | None:
 
 
 def open_decoder_source(source: str, *, option: str = "pretrained", log: Log = print) -> DecoderSource:
-    """Reads the configuration and the tokenizer of a Llama, SmolLM2 or TinyLlama: a folder of `transformers`, or GGUF.
+    """Reads the configuration and the tokenizer of a decoder of `FAMILIES`: a folder of `transformers`, or GGUF.
 
     Errors name the source by its option.
     """
@@ -236,7 +237,7 @@ def open_decoder_source(source: str, *, option: str = "pretrained", log: Log = p
             f"{source} has a tokenizer of {tokenizer.size} tokens for an embedding table of {config.vocabulary_size} "
             "rows; use the tokenizer and config.json that came with the weights"
         )
-    log(f"llama of {config.num_layers} layers, {config.dim} wide, {config.vocabulary_size} tokens")
+    log(f"{family_of(config)} of {config.num_layers} layers, {config.dim} wide, {config.vocabulary_size} tokens")
     return DecoderSource(config, tokenizer, path)
 
 

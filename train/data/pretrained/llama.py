@@ -1,4 +1,4 @@
-"""Llama's configuration in config.json and in GGUF files, whose tensors are dequantised as they are read."""
+"""Configurations of Llama's family in config.json and GGUF files, whose tensors are dequantised as they are read."""
 
 import contextlib
 import dataclasses
@@ -6,7 +6,7 @@ import importlib
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from ...config.errors import UserError, one_line
 from .architectures import check_required, given_values, make_config, named_values
 from .folders import Index
 
-MODEL_TYPE = "llama"
+GGUF_ARCHITECTURE = "llama"
 # Fields of `DecoderConfig` by their names in config.json.
 NUMBERS = {
     "vocabulary_size": "vocab_size",
@@ -31,8 +31,24 @@ NUMBERS = {
 }
 # Fields that config.json may leave out, and the only supported values of others.
 DEFAULTS = {"num_key_value_heads": None, "head_dim": None, "max_position_embeddings": 2048, "rms_norm_eps": 1e-6}
-REQUIRED = {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "partial_rotary_factor": 1.0}
+REQUIRED = {"hidden_act": "silu", "partial_rotary_factor": 1.0}
 BASE = 10000.0  # of the frequencies, where config.json has none
+
+
+class Family(NamedTuple):
+    """A ``model_type`` of `transformers`: its class, fields of `DecoderConfig`, and further required values."""
+
+    architecture: str
+    fields: dict[str, bool]
+    required: dict[str, Any]
+
+
+FAMILIES: dict[str, Family] = {
+    "llama": Family("LlamaForCausalLM", {}, {"attention_bias": False, "mlp_bias": False}),
+    "mistral": Family("MistralForCausalLM", {}, {"sliding_window": None}),
+    "qwen2": Family("Qwen2ForCausalLM", {"qkv_bias": True}, {"use_sliding_window": False}),
+    "qwen3": Family("Qwen3ForCausalLM", {"qk_norm": True}, {"use_sliding_window": False, "attention_bias": False}),
+}
 # Fields of `RotaryScaling` by their names in config.json.
 SCALING = {
     "factor": "factor",
@@ -40,8 +56,6 @@ SCALING = {
     "high_frequency_factor": "high_freq_factor",
     "original_positions": "original_max_position_embeddings",
 }
-
-
 PLAIN = ("F32", "F16")  # types of tensors that are not quantised
 # The same in GGUF's metadata.
 GGUF_NUMBERS = {
@@ -63,6 +77,8 @@ LAYER = {
     "gate": ("mlp.gate_proj", "ffn_gate"),
     "up": ("mlp.up_proj", "ffn_up"),
     "down": ("mlp.down_proj", "ffn_down"),
+    "query_norm": ("self_attn.q_norm", "attn_q_norm"),
+    "key_norm": ("self_attn.k_norm", "attn_k_norm"),
 }
 OTHERS = {
     ("embedding",): ("model.embed_tokens", "token_embd"),
@@ -75,23 +91,28 @@ PERMUTED = ("self_attn.q_proj.weight", "self_attn.k_proj.weight")
 
 def read_decoder_config(values: Mapping[str, Any], *, where: str) -> DecoderConfig:
     """Returns the decoder of a config.json."""
-    if (name := values.get("model_type")) != MODEL_TYPE:
-        raise UserError(f"{where} has model_type={name!r}; only {MODEL_TYPE!r} is supported")
+    kind = values.get("model_type")
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        raise UserError(f"{where} has model_type={kind!r}; it must be one of {', '.join(FAMILIES)}")
     values = {**DEFAULTS, **given_values(values)}
-    check_required(values, REQUIRED, where=where)
+    check_required(values, REQUIRED | FAMILIES[kind].required, where=where)
     numbers = named_values(values, NUMBERS, where=where)
     if numbers["num_key_value_heads"] is None:
         numbers["num_key_value_heads"] = numbers["num_heads"]
     base, scaling = _rotary(values, where)
-    tied = bool(values.get("tie_word_embeddings"))
-    return decoder_config(
-        {**numbers, "rotary_base": base, "rotary_scaling": scaling, "tied": tied}, NUMBERS, where=where
-    )
+    numbers |= {"rotary_base": base, "rotary_scaling": scaling, "tied": bool(values.get("tie_word_embeddings"))}
+    return decoder_config(numbers | FAMILIES[kind].fields, NUMBERS, where=where)
+
+
+def family_of(config: DecoderConfig) -> str:
+    """Returns the ``model_type`` that has a decoder's biases and norms; Mistral's is Llama's."""
+    there = {name: True for name in ("qkv_bias", "qk_norm") if getattr(config, name)}
+    return next(kind for kind, family in FAMILIES.items() if family.fields == there)
 
 
 def config_values(config: DecoderConfig) -> dict[str, Any]:
     """Returns the fields of a config.json: the inverse of `read_decoder_config`."""
-    values: dict[str, Any] = {"model_type": MODEL_TYPE, "hidden_act": REQUIRED["hidden_act"]}
+    values: dict[str, Any] = {"model_type": family_of(config), "hidden_act": REQUIRED["hidden_act"]}
     values |= {name: getattr(config, field) for field, name in NUMBERS.items()}
     values |= {"head_dim": config.head_size, "rope_theta": config.rotary_base, "tie_word_embeddings": config.tied}
     if (scaling := config.rotary_scaling) is not None:
@@ -183,7 +204,7 @@ class GGUFFiles:
 
 @contextlib.contextmanager
 def open_gguf(file: Path) -> Iterator[GGUFFiles]:
-    """Opens a GGUF file of Llama's architecture."""
+    """Opens a GGUF file of Llama's architecture, as Mistral's are too."""
     try:
         gguf: Any = importlib.import_module("gguf")  # imported here: only GGUF files need it
     except ImportError as error:
@@ -193,8 +214,8 @@ def open_gguf(file: Path) -> Iterator[GGUFFiles]:
         files = GGUFFiles(str(file), reader, gguf.dequantize)
     except Exception as error:  # damaged files raise errors of many classes
         raise UserError(f"{file} cannot be read as GGUF ({one_line(error)}); copy it again") from error
-    if (name := files.value("general.architecture")) != MODEL_TYPE:
-        raise UserError(f"{file} has general.architecture={name!r}; only {MODEL_TYPE!r} is supported")
+    if (name := files.value("general.architecture")) != GGUF_ARCHITECTURE:
+        raise UserError(f"{file} has general.architecture={name!r}; only {GGUF_ARCHITECTURE!r} is supported as GGUF")
     for tensor in reader.tensors:  # gguf.quants has a class for each type that it dequantises
         kind = tensor.tensor_type.name
         if kind not in PLAIN and not hasattr(gguf.quants, kind):

@@ -31,7 +31,7 @@ _INITIAL = nn.initializers.normal(0.02)
 
 
 class Decoder(nn.Module):
-    """Llama 3.x, SmolLM2, TinyLlama or Llama 2, by its `DecoderConfig`.
+    """A decoder of Llama's family, by its `DecoderConfig`.
 
     All layers run in one scan over stacked parameters. The parameters are ``embedding`` (vocabulary_size, dim),
     ``layers`` (those of `layer_shapes` with a leading axis of length L), ``norm.scale`` (dim,) and, unless the head is

@@ -34,7 +34,7 @@ Layer = Any  # parameters of one layer: a dict of dicts of arrays, see `layer_sh
 
 @dataclasses.dataclass(frozen=True)
 class DecoderConfig:
-    """The shape of a decoder: Llama's, and by its numbers SmolLM2's or TinyLlama's.
+    """The shape of a decoder of Llama's family: Llama, SmolLM2, TinyLlama, Mistral, Qwen2 or Qwen3.
 
     Attributes:
       vocabulary_size: rows of the table of word embeddings, and of the head.
@@ -49,11 +49,14 @@ class DecoderConfig:
       rotary_scaling: see `RotaryScaling`; None leaves the frequencies.
       tied: whether the head is the table of word embeddings.
       norm_epsilon: added to the mean square in norms.
+      qkv_bias: whether queries, keys and values have biases, as in Qwen2.
+      qk_norm: whether each head's queries and keys are normalised before they are rotated, as in Qwen3.
 
     Raises:
       ValueError: naming the argument, its value and the values allowed.
 
-    Source: Grattafiori et al. (2024), "The Llama 3 herd of models".
+    Source: Grattafiori et al. (2024), "The Llama 3 herd of models"; Yang et al., "Qwen2 technical report" (2024) and
+    "Qwen3 technical report" (2025).
 
     Example:
       >>> config = DecoderConfig(128256)  # Llama 3.2, 1B, but for its `RotaryScaling`
@@ -73,6 +76,8 @@ class DecoderConfig:
     rotary_scaling: RotaryScaling | None = None
     tied: bool = True
     norm_epsilon: float = 1e-5
+    qkv_bias: bool = False
+    qk_norm: bool = False
 
     def __post_init__(self) -> None:
         names = ("vocabulary_size", "dim", "num_layers", "num_heads", "num_key_value_heads", "hidden_dim")
@@ -101,10 +106,10 @@ class Attended(NamedTuple):
 
 
 def layer_shapes(config: DecoderConfig) -> dict[str, dict[str, tuple[int, ...]]]:
-    """Shapes of one layer's parameters: ``kernel`` (in, out) of products, ``scale`` (dim,) of norms."""
+    """Shapes of one layer's parameters: ``kernel`` (in, out) and ``bias`` (out,) of products, ``scale`` of norms."""
     dim, hidden = config.dim, config.hidden_dim
     queries, keys = config.num_heads * config.head_size, config.num_key_value_heads * config.head_size
-    return {
+    shapes: dict[str, dict[str, tuple[int, ...]]] = {
         "attention_norm": {"scale": (dim,)},
         "query": {"kernel": (dim, queries)},
         "key": {"kernel": (dim, keys)},
@@ -115,16 +120,24 @@ def layer_shapes(config: DecoderConfig) -> dict[str, dict[str, tuple[int, ...]]]
         "up": {"kernel": (dim, hidden)},
         "down": {"kernel": (hidden, dim)},
     }
+    if config.qkv_bias:
+        for name, width in (("query", queries), ("key", keys), ("value", keys)):
+            shapes[name]["bias"] = (width,)
+    if config.qk_norm:
+        shapes |= {name: {"scale": (config.head_size,)} for name in ("query_norm", "key_norm")}
+    return shapes
 
 
 def new_layers(key: jax.Array, config: DecoderConfig, initial: Initializer, dtype: Any) -> Layer:
-    """Parameters of all layers, stacked on a leading axis of length L; scales of norms are 1."""
+    """Parameters of all layers, stacked on a leading axis of length L; scales of norms are 1, biases 0."""
     shapes = layer_shapes(config)
     keys = dict(zip(shapes, jax.random.split(key, len(shapes)), strict=True))
 
     def new(part: str, name: str, shape: tuple[int, ...]) -> Array:
         stacked = (config.num_layers, *shape)
-        return jnp.ones(stacked, dtype) if name == "scale" else initial(keys[part], stacked, dtype)
+        if name == "kernel":
+            return initial(keys[part], stacked, dtype)
+        return jnp.full(stacked, 1.0 if name == "scale" else 0.0, dtype)
 
     return {
         part: {name: new(part, name, shape) for name, shape in part_shapes.items()}
@@ -184,7 +197,12 @@ def queries_keys_values(
     def heads(name: str) -> Array:
         return dense(normed, layer[name]).reshape(*y.shape[:-1], -1, config.head_size)
 
-    return Attended(rotated(heads("query"), angles), rotated(heads("key"), angles), heads("value"))
+    def turned(name: str) -> Array:
+        norm = layer.get(f"{name}_norm")
+        each = heads(name) if norm is None else rms_norm(heads(name), norm["scale"], config.norm_epsilon)
+        return rotated(each, angles)
+
+    return Attended(turned("query"), turned("key"), heads("value"))
 
 
 def grouped_attention(
@@ -226,14 +244,16 @@ def fed_forward(
 
 
 def dense(y: Float[Array, "*batch n d"], part: Any) -> Float[Array, "*batch n k"]:
-    """``y @ kernel``, and where the part has a low-rank change of it ``y @ compress @ expand`` added to that.
+    """``y @ kernel``, plus the bias and the low-rank change ``y @ compress @ expand`` that the part may have.
 
     Parameters may have another dtype than y, which the products are in.
     """
     product = stored_linear(y, part["kernel"])
-    if "compress" not in part:
-        return product
-    return product + stored_linear(stored_linear(y, part["compress"]), part["expand"])
+    if "bias" in part:
+        product = product + part["bias"].astype(product.dtype)
+    if "compress" in part:
+        product = product + stored_linear(stored_linear(y, part["compress"]), part["expand"])
+    return product
 
 
 def causal_mask(segments: Int[Array, "*batch n"]) -> Bool[Array, "*batch n n"]:
