@@ -13,6 +13,7 @@ import unroll_jax as uj
 from tests.devices import on_eight_devices
 from unroll_jax import fixed_point as fp
 from unroll_jax.energies.attention.heads import MAJORISERS
+from unroll_jax.models import Decoder, DecoderConfig, decode, decoder_logits, empty_cache
 
 ROWS = PartitionSpec("data")
 MANUAL = AbstractMesh((2,), ("data",), axis_types=(AxisType.Auto,))
@@ -193,3 +194,20 @@ for value, params in ((of_opteq, params), (of_step, W)):
 @pytest.mark.slow
 def test_gradients_on_eight_devices_are_those_of_one():
     assert on_eight_devices(PROGRAM) == ["equal", "equal"]
+
+
+def test_stored_parameters_decode_in_shard_map():
+    """One token of one row a device: products with parameters of half the bits go piece by piece."""
+    config = DecoderConfig(30, dim=8, num_layers=2, num_heads=2, num_key_value_heads=1, hidden_dim=16)
+    one = jax.ShapeDtypeStruct((2, 1), jnp.int32)
+    params = jax.eval_shape(Decoder(config, param_dtype=jnp.bfloat16).init, jax.random.key(0), one)["params"]
+
+    cache = jax.eval_shape(lambda: empty_cache(config, 2, 2))
+
+    def logits(params, tokens, cache):
+        y, _ = decode(config, params, tokens, cache, jnp.zeros((1, 1), jnp.int32))
+        return decoder_logits(config, params, y)
+
+    rows = (PartitionSpec(), ROWS, PartitionSpec(None, "data"))
+    run = jax.shard_map(logits, mesh=MANUAL, in_specs=rows, out_specs=ROWS, check_vma=True)
+    assert jax.eval_shape(run, params, one, cache).shape == (2, 1, 30)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.exit_adapters.choosing import Judge, best_exit, best_length
@@ -69,7 +70,7 @@ def main(
     opened, record, began = open_decoder(str(file)), Record(), time.perf_counter()
     read, folder = (
         alpaca(opened, root, texts=sizes.prompts, choosing=sizes.choosing, timed=sizes.timed),
-        out / "exit_adapters",
+        out / ("exit_adapters_quick" if quick else "exit_adapters"),
     )
     answers = kept_answers(opened, [one.tokens[: one.first] for one in read.texts], sizes, folder)
     texts = read.texts[: sizes.texts]
@@ -140,7 +141,7 @@ def kept_adapter(
     if file.exists():
         with np.load(file) as arrays:
             if np.array_equal(arrays["made"], made):
-                return empty._replace(weights=jax.tree.unflatten(shape, [arrays[name] for name in names]))
+                return empty._replace(weights=jax.tree.unflatten(shape, [jnp.asarray(arrays[name]) for name in names]))
     adapter = trained()
     arrays: dict[str, Any] = dict(zip(names, map(np.asarray, jax.tree.leaves(adapter.weights)), strict=True))
     np.savez(file, made=made, **arrays)

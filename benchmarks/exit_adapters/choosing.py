@@ -20,7 +20,7 @@ class Judge(NamedTuple):
     def measured(self, adapters: Mapping[int, ExitAdapter]) -> Acceptance:
         """Acceptance of drafts of exit layers with these adapters, over all positions that have a next token."""
         texts = [one.tokens[:-1] for one in self.answers]
-        starts = [one.first - 1 for one in self.answers]
+        starts = [one.first for one in self.answers]  # the prompt's pass gives the first token
         return acceptance(self.opened.config, self.opened.params, texts, starts=starts, adapters=adapters)
 
 

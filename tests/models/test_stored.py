@@ -8,9 +8,9 @@ import pytest
 from tests.models.test_decoder import KINDS, random_params
 from unroll_jax.models import Decoder, exit_adapter, generate, prompt_lookup, speculate
 from unroll_jax.models.language.decoder import head_products
-from unroll_jax.models.language.stored import BLOCK, FEW, MANY, stored_linear
+from unroll_jax.models.language.stored import BLOCK, MAX_SUMMED_TOKENS, MIN_CONVERTED_TOKENS, stored_linear
 
-COUNTS = (1, 2, FEW, FEW + 1, MANY)
+COUNTS = (0, 1, 2, MAX_SUMMED_TOKENS, MAX_SUMMED_TOKENS + 1, MIN_CONVERTED_TOKENS)
 PROMPTS = [[5, 6, 7, 5, 6], [8]]
 
 
@@ -29,7 +29,7 @@ def test_products_with_kernels_equal_float64(dtype, count, width):
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-@pytest.mark.parametrize("shape", [(), (2, 1), (1, 3), (MANY,)])
+@pytest.mark.parametrize("shape", [(), (0,), (2, 1), (1, 3), (MIN_CONVERTED_TOKENS,)])
 @pytest.mark.parametrize("rows", [1, BLOCK, 2 * BLOCK + 3])
 def test_products_with_rows_of_a_head_equal_float64(dtype, shape, rows):
     y, head = normal(*shape, 8, seed=0), normal(rows, 8, seed=1, dtype=dtype)
@@ -61,12 +61,13 @@ def test_products_are_differentiable_and_vmapped(dtype, count):
     np.testing.assert_allclose(got, expected, rtol=2e-5, atol=1e-5)
 
 
-def test_no_converted_copy_of_a_head_is_held():
-    head = jax.ShapeDtypeStruct((64 * BLOCK, 64), jnp.bfloat16)
+@pytest.mark.parametrize("rest", [0, 3])
+def test_no_copy_of_a_head_is_held(rest):
+    head = jax.ShapeDtypeStruct((64 * BLOCK + rest, 64), jnp.bfloat16)
     for count in (1, 2, 5):
         y = jax.ShapeDtypeStruct((count, 64), jnp.float32)
         largest = jax.jit(lambda y, head: jnp.argmax(head_products(y, head, y.dtype), -1)).lower(y, head).compile()
-        assert largest.memory_analysis().temp_size_in_bytes < head.size * 4 // 2
+        assert largest.memory_analysis().temp_size_in_bytes < head.size
 
 
 @pytest.mark.parametrize("how", ["plain", "draft", "adapter", "prompt look-up"])

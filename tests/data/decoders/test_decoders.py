@@ -155,6 +155,7 @@ def without(*names):
         ({"config": {"model_type": "gemma2"}}, ["model_type='gemma2'; it must be one of llama, mistral, qwen2, qwen3"]),
         ({"config": {"model_type": ["llama"]}}, ["model_type=['llama']"]),
         ({"config": {"model_type": "mistral", "sliding_window": 16}}, ["sliding_window=16; only sliding_window=None"]),
+        ({"config": {"model_type": "mistral"}}, ["sliding_window=4096; only sliding_window=None"]),
         ({"config": {"model_type": "qwen2", "use_sliding_window": True}}, ["only use_sliding_window=False"]),
         ({"config": {"model_type": "qwen3", "attention_bias": True}}, ["only attention_bias=False"]),
         ({"config": {"model_type": "qwen2"}}, ["6 missing", "self_attn.q_proj.bias"]),

@@ -94,7 +94,8 @@ def read_decoder_config(values: Mapping[str, Any], *, where: str) -> DecoderConf
     kind = values.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise UserError(f"{where} has model_type={kind!r}; it must be one of {', '.join(FAMILIES)}")
-    values = {**DEFAULTS, **given_values(values)}
+    window = {} if "sliding_window" in values else {"sliding_window": 4096}  # the default of transformers
+    values = {**DEFAULTS, **window, **given_values(values)}
     check_required(values, REQUIRED | FAMILIES[kind].required, where=where)
     numbers = named_values(values, NUMBERS, where=where)
     if numbers["num_key_value_heads"] is None:
@@ -107,6 +108,8 @@ def read_decoder_config(values: Mapping[str, Any], *, where: str) -> DecoderConf
 def family_of(config: DecoderConfig) -> str:
     """Returns the ``model_type`` that has a decoder's biases and norms; Mistral's is Llama's."""
     there = {name: True for name in ("qkv_bias", "qk_norm") if getattr(config, name)}
+    if len(there) > 1:
+        raise UserError(f"no model_type has both {' and '.join(there)}; transformers cannot read this decoder")
     return next(kind for kind, family in FAMILIES.items() if family.fields == there)
 
 

@@ -186,7 +186,16 @@ def head_products(y: Float[Array, "*batch d"], rows: Float[Array, "k d"], dtype:
     tokens = y.size // y.shape[-1]
     if tokens == 1:  # on CPUs XLA is slow at a row times a transpose
         return jnp.matmul(rows, y.reshape(-1), preferred_element_type=wide).reshape(*y.shape[:-1], -1)
-    if tokens == 2:  # and half as fast as in this order, which the barrier keeps
-        columns = jnp.matmul(rows, y.reshape(2, -1).T, preferred_element_type=wide)
-        return jax.lax.optimization_barrier(columns).T.reshape(*y.shape[:-1], -1)
-    return jnp.matmul(y, rows.T, preferred_element_type=wide)
+    if tokens == 2:  # and half as fast as in the order of `_rows_first`
+        return jax.lax.platform_dependent(y, rows, cpu=_rows_first, default=_tokens_first)
+    return _tokens_first(y, rows)
+
+
+def _tokens_first(y: Array, rows: Array) -> Array:
+    return jnp.matmul(y, rows.T, preferred_element_type=jnp.promote_types(y.dtype, jnp.float32))
+
+
+def _rows_first(y: Array, rows: Array) -> Array:
+    wide = jnp.promote_types(y.dtype, jnp.float32)
+    columns = jnp.matmul(rows, y.reshape(2, -1).T, preferred_element_type=wide)
+    return jax.lax.optimization_barrier(columns).T.reshape(*y.shape[:-1], -1)  # which keeps the order

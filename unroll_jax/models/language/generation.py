@@ -135,8 +135,8 @@ def generate(
       noise: standard deviation of Gaussian noise on the embeddings of all tokens, those of the answer included, in the
         units of the embedding table.
       key: of `jax.random.key`, where temperature or noise is above 0; or one for each prompt.
-      dtype: that layers compute in and the cache has; None is that of the embedding table. On CPUs, which are slow in
-        bfloat16, parameters that are stored in it are best used by float32.
+      dtype: that layers compute in and the cache has; None is that of the embedding table. On CPUs, pass
+        float32 for parameters that are stored in bfloat16 and one prompt at a time.
 
     Returns:
       The answers, on the device.

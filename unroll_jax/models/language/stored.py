@@ -11,11 +11,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unroll_jax.numerics import linear
+from unroll_jax.steps import vary_like
 
 __all__ = ["is_narrow", "stored_linear", "stored_rows"]
 
-FEW = 3  # tokens, up to which sums of scaled rows are quicker than a matrix product of a converted kernel
-MANY = 64  # tokens, from which the conversion of a head is a small part of the product
+MAX_SUMMED_TOKENS = 3  # up to which sums of scaled rows are quicker than a matrix product of a converted kernel
+MIN_CONVERTED_TOKENS = 64  # from which the conversion of a head is a small part of the product
 UNROLLED = 8  # rows of a kernel that are read together
 BLOCK = 512  # rows of a head, which fit a core's cache
 
@@ -31,7 +32,7 @@ def stored_linear(y: Float[Array, "*batch n d"], kernel: Float[Array, "d k"]) ->
     def converted(y: Array, kernel: Array) -> Array:
         return linear(y, kernel.astype(y.dtype))
 
-    few = y.size <= FEW * y.shape[-1] and len(kernel) % UNROLLED == 0
+    few = 0 < y.size <= MAX_SUMMED_TOKENS * y.shape[-1] and len(kernel) % UNROLLED == 0
     if not (few and is_narrow(kernel, y.dtype)):
         return converted(y, kernel)
     return jax.lax.platform_dependent(y, kernel, cpu=_summed, default=converted)
@@ -44,9 +45,9 @@ def _summed(y: Array, kernel: Array) -> Array:
         scales, rows = both
         return total + sum(scales[row][:, None] * rows[row].astype(y.dtype) for row in range(UNROLLED)), None
 
-    start = jnp.zeros((columns.shape[-1], kernel.shape[-1]), y.dtype)
+    start = vary_like(jnp.zeros((columns.shape[-1], kernel.shape[-1]), y.dtype), (y, kernel))
     total, _ = jax.lax.scan(add, start, (columns, kernel.reshape(len(columns), UNROLLED, -1)))
-    return total.reshape(*y.shape[:-1], -1)
+    return total.reshape(*y.shape[:-1], kernel.shape[-1])
 
 
 def stored_rows(y: Float[Array, "*batch d"], rows: Float[Array, "k d"]) -> Float[Array, "*batch k"]:
@@ -55,7 +56,7 @@ def stored_rows(y: Float[Array, "*batch d"], rows: Float[Array, "k d"]) -> Float
     def converted(y: Array, rows: Array) -> Array:
         return y @ rows.astype(y.dtype).T
 
-    if y.size >= MANY * y.shape[-1]:
+    if y.size == 0 or y.size >= MIN_CONVERTED_TOKENS * y.shape[-1] or len(rows) < BLOCK:
         return converted(y, rows)
     return jax.lax.platform_dependent(y, rows, cpu=_by_blocks, default=converted)
 
@@ -67,6 +68,8 @@ def _by_blocks(y: Array, rows: Array) -> Array:
         return block.astype(y.dtype) @ columns
 
     whole = len(rows) // BLOCK * BLOCK
-    blocks = jax.lax.map(product, rows[:whole].reshape(len(rows) // BLOCK, BLOCK, rows.shape[-1]))
+    # Each block is read in place: a slice of whole blocks would be a copy of the head.
+    starts = vary_like(jnp.arange(0, whole, BLOCK), (y, rows))
+    blocks = jax.lax.map(lambda start: product(jax.lax.dynamic_slice_in_dim(rows, start, BLOCK)), starts)
     products = jnp.concatenate([blocks.reshape(whole, columns.shape[-1]), product(rows[whole:])])
-    return products.T.reshape(*y.shape[:-1], -1)
+    return products.T.reshape(*y.shape[:-1], len(rows))
