@@ -1,5 +1,6 @@
 """Texts are packed whole, and the positions that count are those before the tokens of answers."""
 
+import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,16 @@ from benchmarks.exit_adapters.texts import ROW, Text, own_answers, packed, state
 from benchmarks.exit_adapters.training import train
 from benchmarks.record import Record
 from tests.models.drawing import drawn
-from unroll_jax.models import Decoder, DecoderConfig, draft_vocabulary, exit_adapter, generate
+from tests.models.test_exit_adapters import SMALL, random_adapter, small_params
+from unroll_jax.models import (
+    Decoder,
+    DecoderConfig,
+    draft_vocabulary,
+    exit_adapter,
+    generate,
+    speculate,
+    tokens_a_call,
+)
 from unroll_jax.train.loading import Opened
 
 
@@ -70,6 +80,20 @@ def test_own_answers_are_those_of_generate(opened, answers):
         prompt, answer = text.tokens[: text.first], text.tokens[text.first :]
         alone = generate(opened.config, opened.params, [prompt], max_tokens=12, stops=(0,))
         np.testing.assert_array_equal(answer, np.asarray(alone.tokens)[0, : int(alone.lengths[0])])
+
+
+@pytest.mark.parametrize("draft_length", [1, 2])
+def test_drafts_are_judged_as_speculate_meets_them(draft_length):
+    config = dataclasses.replace(SMALL, vocabulary_size=6)
+    params, adapter = small_params(1, config=config), random_adapter(1, range(6), config)
+    draw = np.random.default_rng(0)
+    prompts = [draw.integers(0, 6, 5) for _ in range(40)]
+    answers = np.asarray(generate(config, params, prompts, max_tokens=9).tokens)
+    texts = [Text(np.concatenate([prompt, row]), 5) for prompt, row in zip(prompts, answers, strict=True)]
+    whole: Any = SimpleNamespace(config=config, params=params)
+    judged = tokens_a_call(Judge(whole, texts).measured({1: adapter}), 1, draft_length)
+    drafted = speculate(config, params, prompts, max_tokens=9, exit_layer=1, draft_length=draft_length, adapter=adapter)
+    assert judged == pytest.approx((np.asarray(drafted.lengths) - 1).sum() / np.asarray(drafted.calls).sum())
 
 
 def test_the_draft_length_has_the_most_tokens_for_its_cost(opened, answers):
