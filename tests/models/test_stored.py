@@ -61,6 +61,7 @@ def test_products_are_differentiable_and_vmapped(dtype, count):
     np.testing.assert_allclose(got, expected, rtol=2e-5, atol=1e-5)
 
 
+@pytest.mark.xfail(jax.__version_info__ < (0, 11), reason="XLA of JAX 0.10 converts the head as a whole", strict=True)
 @pytest.mark.parametrize("rest", [0, 3])
 def test_no_copy_of_a_head_is_held(rest):
     head = jax.ShapeDtypeStruct((64 * BLOCK + rest, 64), jnp.bfloat16)
