@@ -107,10 +107,10 @@ def read_decoder_config(values: Mapping[str, Any], *, where: str) -> DecoderConf
 
 def family_of(config: DecoderConfig) -> str:
     """Returns the ``model_type`` that has a decoder's biases and norms; Mistral's is Llama's."""
-    there = {name: True for name in ("qkv_bias", "qk_norm") if getattr(config, name)}
-    if len(there) > 1:
-        raise UserError(f"no model_type has both {' and '.join(there)}; transformers cannot read this decoder")
-    return next(kind for kind, family in FAMILIES.items() if family.fields == there)
+    flags = {name: True for name in ("qkv_bias", "qk_norm") if getattr(config, name)}
+    if len(flags) > 1:
+        raise UserError(f"no model_type has both {' and '.join(flags)}; transformers cannot read this decoder")
+    return next(kind for kind, family in FAMILIES.items() if family.fields == flags)
 
 
 def config_values(config: DecoderConfig) -> dict[str, Any]:

@@ -197,12 +197,12 @@ def queries_keys_values(
     def heads(name: str) -> Array:
         return dense(normed, layer[name]).reshape(*y.shape[:-1], -1, config.head_size)
 
-    def turned(name: str) -> Array:
+    def rotated_heads(name: str) -> Array:
         norm = layer.get(f"{name}_norm")
         each = heads(name) if norm is None else rms_norm(heads(name), norm["scale"], config.norm_epsilon)
         return rotated(each, angles)
 
-    return Attended(turned("query"), turned("key"), heads("value"))
+    return Attended(rotated_heads("query"), rotated_heads("key"), heads("value"))
 
 
 def grouped_attention(

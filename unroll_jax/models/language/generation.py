@@ -135,8 +135,8 @@ def generate(
       noise: standard deviation of Gaussian noise on the embeddings of all tokens, those of the answer included, in the
         units of the embedding table.
       key: of `jax.random.key`, where temperature or noise is above 0; or one for each prompt.
-      dtype: that layers compute in and the cache has; None is that of the embedding table. On CPUs, pass
-        float32 for parameters that are stored in bfloat16 and one prompt at a time.
+      dtype: that layers compute in and the cache has; None is that of the embedding table. On CPUs,
+        float32 is faster for one prompt at a time where parameters are stored in bfloat16.
 
     Returns:
       The answers, on the device.
