@@ -191,7 +191,7 @@ def compare(setting: Setting, data: tuple[Any, ...]) -> str:
     for name, build in methods(setting.layers).items():
         accuracies, _, test_losses, multipliers, sums = train(build(plain), setting, data)
         plain = test_losses.mean(axis=0) if name == "plain" else plain
-        cells = [spread(100 * accuracies[:, layer]) for layer in shown]
+        cells = [spread(accuracies[:, layer], 100) for layer in shown]
         rows.append([name, *cells, f"{sums.max():.2f}", f"{multipliers.sum(axis=1).mean():.2f}"])
     return table(["method", *(f"layer {layer}" for layer in shown), "largest sum", "sum at the end"], rows)
 
@@ -211,9 +211,9 @@ def compare_exits(setting: Setting, data: tuple[Any, ...]) -> str:
     )
 
 
-def spread(figures: np.ndarray) -> str:
+def spread(figures: np.ndarray, scale: float = 1.0) -> str:
     """Mean and deviation over seeds."""
-    return f"{figures.mean():.1f} +- {figures.std():.1f}"
+    return f"{scale * figures.mean():.1f} +- {scale * figures.std():.1f}"
 
 
 def table(header: list[str], rows: list[list[str]]) -> str:
