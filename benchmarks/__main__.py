@@ -17,10 +17,8 @@ from unroll_jax.train.system.machine import environment, keep_memory
 BENCHMARKS = {
     "constrained_step": "what descent constraints cost a training step",
     "general_constraints": "what 1 to 10,000 constraints of any kind cost a training step, against Cooper",
-    "digits": "what constraints do to the layers of a transformer of digits, against plain training and weights",
     "video_step": "what a training step of the video models costs, against PyTorch",
     "compile_time": "whether compile time grows with depth",
-    "looped": "whether loops cost memory, or time to compile",
     "growth": "how time and memory grow with layers, tokens and batch",
     "transformer_forward": "what a transformer with its energies costs, against PyTorch",
     "encoder_throughput": "how many tokens a second an encoder takes, against that of transformers",

@@ -1,6 +1,6 @@
 """The documentation: its Python runs, and the names, commands, options and files in it exist."""
 
-import importlib
+import importlib.util
 import inspect
 import re
 from pathlib import Path
@@ -131,6 +131,8 @@ def test_docs_name_only_commands_experiments_and_benchmarks_that_exist():
             named += 1
         for line in re.findall(r"python -m benchmarks((?: [a-z]\w*)*)", code(text)):
             assert set(line.split()) <= set(BENCHMARKS), f"{name}: {line}"
+        for module in re.findall(r"python -m (papers\.\w+)", code(text)):
+            assert importlib.util.find_spec(module), f"{name}: {module}"
     assert named > 50
 
 

@@ -2,16 +2,13 @@
 
 Classifiers and segmenters of images are called as ``(logits, info) = module.apply(variables, x)``: ``info`` is an
 `EquilibriumInfo` where features are an equilibrium, and None where they are not. `Classifier` and `UnrolledClassifier`,
-of text, return the logits of every layer; `Decoder`, of language, the hidden states. `LoopedTransformer` and
-`LoopedNetwork` take the number of loops as an argument, and return a `Loops`.
+of text, return the logits of every layer; `Decoder`, of language, the hidden states.
 
 Example:
   >>> sorted(ACTIVATIONS), sorted(POOLINGS), WAYS
   (['gelu', 'gelu_tanh', 'relu', 'silu'], ['first', 'mean'], ('implicit', 'unrolled', 'averaged'))
   >>> READINGS, SCALINGS, NO_TOKEN  # of `ViTConfig`, of `RotaryScaling`, behind the ends of answers
   (('state', 'residual', 'linear'), ('linear', 'llama3'), -1)
-  >>> STARTS  # of `LoopedTransformer`
-  ('zeros', 'prelude', 'noise')
 """
 
 from unroll_jax.models.baselines.feedforward_network import FeedForwardNetwork
@@ -45,9 +42,6 @@ from unroll_jax.models.language.sampling import Sampling
 from unroll_jax.models.language.speculative import speculate
 from unroll_jax.models.language.verification import Speculated
 from unroll_jax.models.lista import LISTA
-from unroll_jax.models.looped_generation import LoopedText, generate_looped
-from unroll_jax.models.looped_network import LoopedNetwork
-from unroll_jax.models.looped_transformer import STARTS, LoopedTransformer
 from unroll_jax.models.opteq_base import WAYS
 from unroll_jax.models.parts import BehindStem
 from unroll_jax.models.segmenters import DeepOptEqSegmenter
@@ -64,7 +58,6 @@ __all__ = [
     "POOLINGS",
     "READINGS",
     "SCALINGS",
-    "STARTS",
     "WAYS",
     "Acceptance",
     "BehindStem",
@@ -85,9 +78,6 @@ __all__ = [
     "Generated",
     "Head",
     "KeyValueCache",
-    "LoopedNetwork",
-    "LoopedText",
-    "LoopedTransformer",
     "MonotoneOperatorNetwork",
     "NeuralODE",
     "PatchEmbeddings",
@@ -117,7 +107,6 @@ __all__ = [
     "expected_speedup",
     "expected_tokens",
     "generate",
-    "generate_looped",
     "low_rank_changes",
     "merged_changes",
     "prompt_lookup",
