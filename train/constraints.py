@@ -14,6 +14,7 @@ from unroll_jax.constrained.feasibility import ratio_histogram
 
 from .config.constrained import ConstrainedConfig, check_depth, check_epochs
 from .config.constraints import ConstraintConfig
+from .config.exit_weights import exit_curriculum
 from .config.images import SupervisedConfig
 from .optimizers import dual_rule, make_optimizer
 from .sharding.mesh import make_mesh
@@ -74,7 +75,7 @@ class DescentConstraints:
             self._weights = config.loss_weights(num_layers, numbers)
             if (kind := config.layer_curriculum) != "none" and config.supervises:
                 options = {"kind": kind, "interval": config.layer_interval, "num_steps": config.steps}
-                self._curriculum = constrained.exit_curriculum(self._weights, **options)
+                self._curriculum = exit_curriculum(self._weights, **options)
             self._bound_layers(config.constraints, num_layers)
         self.number = len(self._names)
         # Constraints on layers that are reported and do not count.

@@ -10,8 +10,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, UInt32
 
-from unroll_jax.constrained.parts import loss_gradient
-
+from .parts import loss_gradient
 from .sharding.mesh import keep_rows, replicated, rows
 from .sharding.rules import shardings
 from .system.distributed import fetch

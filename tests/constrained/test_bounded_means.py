@@ -13,7 +13,7 @@ from unroll_jax.constrained.bounded_means import (
     limits_violations,
     with_columns,
 )
-from unroll_jax.constrained.parts import loss_gradient
+from unroll_jax.train.parts import loss_gradient
 
 RNG = np.random.default_rng(0)
 X, LABELS = RNG.normal(size=(12, 3)), np.array([0, 1, 1, 0, 0, 1, 0, 1, 1, 1, 0, 0])

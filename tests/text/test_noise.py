@@ -4,9 +4,9 @@ import jax
 import numpy as np
 import pytest
 
-from unroll_jax.constrained.early_exit import calibrate
 from unroll_jax.train.step import init_state, validate
 from unroll_jax.train.tasks.common import Trial
+from unroll_jax.train.tasks.early_exit import calibrate
 
 
 def test_validation_is_at_the_noise_of_training(task_of):

@@ -10,7 +10,7 @@ import pytest
 
 from tests.train.conftest import Clips
 from tests.train.ladder import Ladder, batches, train
-from unroll_jax.constrained.parts import in_parts, loss_gradient, whole
+from unroll_jax.train.parts import in_parts, loss_gradient, whole
 from unroll_jax.train.sharding.rules import POLICIES
 from unroll_jax.train.step import first_state, init_state, jit_step, state_like, train_step
 from unroll_jax.train.tasks.video import VideoTask

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from .constraints import ConstraintConfig, DualConfig
 from .errors import UserError, option_text
+from .exit_weights import exit_weights
 from .fields import Condition, Count, NonNegative, Rule, check_rules
 from .run import Judgement, PrimalConfig, RunConfig
 
@@ -112,8 +113,6 @@ class ConstrainedConfig(RunConfig):
         one, several = self.layer_weights * (num_layers - 1), self.layer_weights
         weights = (0.0, *(several if len(several) == num_layers - 1 else one), 1.0)
         if self.layer_weighting != "given":
-            from unroll_jax.constrained import exit_weights  # imports JAX, for which options need not wait
-
             layers = tuple(numbers or range(num_layers + 1))
             weights = exit_weights(layers, scale=self.layer_weights[0], source=self.layer_weighting)
             if self.early and not any(weights[:-1]):

@@ -9,15 +9,6 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
-from unroll_jax.constrained.early_exit import (
-    calibrate,
-    calibrate_crosswise,
-    choose_threshold,
-    cost_of_exit,
-    exit_curve,
-    exit_layers,
-    thresholds_of,
-)
 from unroll_jax.models import (
     Classifier,
     Encoder,
@@ -33,6 +24,15 @@ from ..config.tokens import EncoderOptions, TextRunConfig, UnrolledConfig
 from ..data.pretrained.encoders import start_from
 from ..sharding.rules import POLICIES, path_name
 from ..task import json_numbers
+from .early_exit import (
+    calibrate,
+    calibrate_crosswise,
+    choose_threshold,
+    cost_of_exit,
+    exit_curve,
+    exit_layers,
+    thresholds_of,
+)
 from .text_data import TextInputs
 
 # Factor of a drawn encoder's tables: they start with a standard deviation of 0.02, and the unit of noise is 1.

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from unroll_jax.arguments import require
-from unroll_jax.constrained.early_exit import choose_threshold, exit_layers, thresholds_of
+from unroll_jax.train.tasks.early_exit import choose_threshold, exit_layers, thresholds_of
 
 __all__ = ["exit_loops", "exit_threshold", "loops_until_still", "state_changes"]
 

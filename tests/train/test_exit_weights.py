@@ -1,10 +1,10 @@
-"""Curricula of early losses, against LayerSkip's definitions written out in NumPy."""
+"""Weights and curricula of early losses, against LayerSkip's definitions written out in NumPy."""
 
 import jax
 import numpy as np
 import pytest
 
-from unroll_jax.constrained import exit_curriculum
+from unroll_jax.train.config.exit_weights import exit_curriculum, exit_weights
 
 WEIGHTS = (0.1, 0.2, 0.3, 0.15, 0.25)
 
@@ -31,15 +31,10 @@ def test_the_gradual_curriculum_adds_early_losses_from_the_last_one_on(num_steps
         np.testing.assert_allclose(at(step), expected([4 - place <= joined for place in range(4)]), rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("weights", "options", "message"),
-    [
-        ((1.0,), {"kind": "gradual"}, "weights must be two numbers or more, the last positive"),
-        ((1.0, 0.0), {"kind": "gradual"}, "weights must be two numbers or more, the last positive"),
-        (WEIGHTS, {"kind": "linear"}, "kind must be one of .*rotational.*, got"),
-        (WEIGHTS, {"kind": "rotational", "interval": 0}, "interval must be at least 1"),
-    ],
-)
-def test_a_curriculum_that_cannot_be_is_an_error(weights, options, message):
-    with pytest.raises(ValueError, match=message):
-        exit_curriculum(weights, **options)
+def test_weights_are_the_sums_of_their_definitions_and_add_up_to_one():
+    """Of layers 0 to 12; with layers counted from 0, as LayerSkip does, l is one less."""
+    layerskip = [0.2 * sum(range(layer)) for layer in range(12)] + [11 + 0.2 * sum(range(11))]
+    torchtune = [0.2 * sum(range(layer + 1)) for layer in range(12)] + [sum(range(13))]
+    for source, expected in (("layerskip", layerskip), ("torchtune", torchtune)):
+        actual = exit_weights(range(13), scale=0.2, source=source)
+        np.testing.assert_allclose(actual, np.array(expected) / sum(expected), rtol=1e-12)
