@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -14,14 +13,13 @@ from tqdm import tqdm
 
 from .checkpoint import Checkpoints, way_back
 from .config.errors import Interrupted, StorageError
-from .config.run import parse_profile
-from .metrics import Callbacks, MetricsWriter, tracking
+from .metrics import Callbacks, MetricsWriter
 from .runs import ANEW, ENDED, read_status, take
 from .sharding.mesh import describe_mesh, local_rows, put
 from .step import Metrics, TrainState, describe_step, init_state, jit_step, require_finite_state, state_like, validate
 from .system.distributed import Stop, fetch, first_does, is_first, stopping, wait_for_all
 from .system.files import AGAIN, write_json, writing
-from .system.machine import CTRL_C, environment, profiling
+from .system.machine import CTRL_C, environment
 from .system.terminal import pausing, progress
 from .task import Batch, Log, NotFiniteError, Row, Task
 
@@ -43,7 +41,6 @@ def train_run(
     """Trains one run in its folder, which is claimed and locked, or continues it; one that has ended stays."""
     config = task.config
     state_like(task)  # raises if parameters do not divide over the mesh
-    parse_profile(config.profile, num_steps=task.training.num_steps)
     with contextlib.ExitStack() as held:
         first_does(lambda: take(task, folder, experiment=experiment, held=held))
         status = read_status(folder)
@@ -66,7 +63,6 @@ def train(task: Task, folder: Path, *, experiment: str = "", callbacks: Sequence
         be written; earlier checkpoints stay.
     """
     num_steps = task.training.num_steps
-    profiled = parse_profile(task.config.profile, num_steps=num_steps) if is_first() else None
     with stopping() as stop:
         with Checkpoints(folder / "checkpoints", mend=way_back(task.config), log=log) as checkpoints:
             newest = checkpoints.newest(state_like(task))
@@ -77,11 +73,8 @@ def train(task: Task, folder: Path, *, experiment: str = "", callbacks: Sequence
                 notes = Notes(saved["train_seconds"], saved["collapses"], tuple(saved["messages"]))
                 if step < num_steps:
                     log(f"going on from the checkpoint of step {step}")
-            with (
-                _writer(task, folder, int(state.step), log) as writer,
-                profiling(profiled, folder / "profile", log) as profile,
-            ):
-                loop = _Loop(task, folder, checkpoints, writer, stop, profile, callbacks, experiment)
+            with _writer(task, folder, int(state.step)) as writer:
+                loop = _Loop(task, folder, checkpoints, writer, stop, callbacks, experiment)
                 interrupted = loop.run(state, notes)
         if interrupted or stop.at(num_steps + 1):  # the last save has been waited for
             raise _interrupted(stop, task, folder, "trained to the end", "goes on")
@@ -98,7 +91,6 @@ class _Loop:
     checkpoints: Checkpoints
     writer: MetricsWriter | None
     stop: Stop
-    profile: Callable[[int, Any], None]
     callbacks: Sequence[Callbacks]
     experiment: str = ""
     # As of the last checkpoint.
@@ -152,14 +144,12 @@ class _Loop:
             self._compile(state, batch, bar)
             self._write_status("running")
             began = time.perf_counter() - self.notes.train_seconds
-            self.profile(done, state)
             while self._goes_on():
                 compiled_before = self.compile_seconds
                 step = self._compile(state, batch, bar)
                 began += self.compile_seconds - compiled_before
                 state, metrics = step(state, batch)
                 done += 1
-                self.profile(done, state)
                 if pending is not None:
                     self._record(*pending, bar)
                 pending = (done, metrics)
@@ -251,9 +241,8 @@ def _interrupted(stop: Stop, task: Task, folder: Path, saved: str, goes_on: str)
     return Interrupted(f"{folder}: {reason}, {saved}; {again} {goes_on}", code)
 
 
-def _writer(task: Task, folder: Path, step: int, log: Log) -> contextlib.AbstractContextManager[MetricsWriter | None]:
+def _writer(task: Task, folder: Path, step: int) -> contextlib.AbstractContextManager[MetricsWriter | None]:
     """Returns the writer of metrics in process 0; None in the others."""
     if not is_first():
         return contextlib.nullcontext()
-    trackers = [functools.partial(tracking, name, folder, first_step=step + 1, log=log) for name in task.config.track]
-    return MetricsWriter(folder, after_step=step, trackers=trackers)
+    return MetricsWriter(folder, after_step=step, tensorboard="tensorboard" in task.config.track)

@@ -9,7 +9,6 @@ from typing import Any
 from .config.errors import UserError, on_command_line
 from .config.fields import differences, from_json, to_json, without_retired
 from .config.run import FREE, PLACE, RunConfig
-from .metrics import require_installed
 from .registry import FROM_PYTHON, PASS_IT, TASKS
 from .sharding.mesh import make_mesh
 from .system.distributed import first_does
@@ -209,7 +208,6 @@ def check_first(config: RunConfig) -> None:
     if config.out:
         check_out(config.out)
     make_mesh(config.mesh, batch_size=config.batch_size, accumulate=config.accumulate)
-    require_installed(config.track)
 
 
 def _require_empty(folder: Path, name: str, what: str) -> None:

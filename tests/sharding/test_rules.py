@@ -20,7 +20,6 @@ class State(NamedTuple):
 
     params: Any
     opt_state: Any
-    average: Any
     multipliers: Any
 
 
@@ -39,7 +38,7 @@ def _specs(state, mesh=MIXED, **options):
 def test_moments_of_an_optimiser_are_where_optax_says_their_parameters_are(rule):
     params = _params(query=(3, 8, 4), output=(3, 4, 8))
     state = rule.init(params)
-    specs = _specs(State(params, state, (), np.zeros(4, np.float32)))
+    specs = _specs(State(params, state, np.zeros(4, np.float32)))
     whole = PartitionSpec()
     expected = optax.tree.map_params(
         rule, lambda _, spec: spec, state, specs.params, transform_non_params=lambda _: whole
@@ -52,16 +51,15 @@ def test_moments_of_an_optimiser_are_where_optax_says_their_parameters_are(rule)
 
 def test_rows_of_attention_are_over_tensor_and_what_is_computed_with_whole_is_in_all_shares():
     params = {"layers": {name: np.zeros((3, 8, 8), np.float32) for name in "VWU"}}
-    specs = _specs(State(params, (), (), ())).params["layers"]
+    specs = _specs(State(params, (), ())).params["layers"]
     assert specs["V"] == PartitionSpec(None, "tensor", "fsdp")
     assert specs["W"] == specs["U"] == PartitionSpec(None, ("fsdp", "tensor"), None)
 
 
-def test_an_average_of_parameters_goes_where_they_are_and_what_has_another_shape_is_whole():
+def test_what_has_another_shape_than_parameters_is_whole():
     params = _params(up=(8, 4))
     rule = optax.adafactor(1e-3, min_dim_size_to_factor=2)
-    specs = _specs(State(params, rule.init(params), params, np.zeros((8, 4), np.float32)))
-    assert specs.average["layers"]["up"]["kernel"] == PartitionSpec("fsdp", "tensor")
+    specs = _specs(State(params, rule.init(params), np.zeros((8, 4), np.float32)))
     assert specs.multipliers == PartitionSpec()
     factored = [spec for spec in jax.tree.leaves(specs.opt_state) if any(spec)]
     assert factored == [], "rows and columns of a factored moment are vectors"

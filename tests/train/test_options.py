@@ -68,10 +68,10 @@ def test_the_config_of_a_run_is_a_file_of_options_without_its_place(both, traine
 
 @pytest.mark.slow
 def test_a_run_resumes_by_its_folder_with_the_free_options_that_it_had_last(in_memory, tmp_path):
-    free = ["--accumulate", "2", "--remat", "dots", "--unroll", "1", "--mesh", "data=1", "--profile", "2:1", "--track"]
+    free = ["--accumulate", "2", "--remat", "dots", "--unroll", "1", "--mesh", "data=1", "--track"]
     path = tmp_path / "run" / "config.json"
     assert main([*RUN, *free]) == 0
-    has = {"accumulate": 2, "remat": "dots", "unroll": 1, "mesh": "data=1", "profile": "2:1", "track": ()}
+    has = {"accumulate": 2, "remat": "dots", "unroll": 1, "mesh": "data=1", "track": ()}
     for config in (configured("run", ["video-ut", "--config", str(path)])[1], read_config(path.parent, free=True)[1]):
         assert {name: getattr(config, name) for name in has} == has
     for name, usual in FREE.items():
@@ -81,8 +81,8 @@ def test_a_run_resumes_by_its_folder_with_the_free_options_that_it_had_last(in_m
     assert path.read_text() == stored, "a run that has ended is not trained with other values"
     for name in ("checkpoints/6", "status.json"):
         (path.parent / name).rename(tmp_path / name.replace("/", "-"))
-    assert main(["run", "run", "--accumulate", "4", "--profile", "None"]) == 0
-    assert json.loads(path.read_text()) == json.loads(stored) | {"accumulate": 4, "profile": None}
+    assert main(["run", "run", "--accumulate", "4"]) == 0
+    assert json.loads(path.read_text()) == json.loads(stored) | {"accumulate": 4}
 
 
 TOML = [

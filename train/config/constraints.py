@@ -18,9 +18,8 @@ class DualConfig:
       0.005
     """
 
-    optimizer: str = "pi"
-    """sgd: rate x violation a step; pi: that plus a part proportional to the violation; adam: the paper's. Any other:
-    MODULE:FACTORY of optax, as in optax:rmsprop, fed minus the violations."""
+    optimizer: Literal["adam", "pi", "sgd"] = "pi"
+    """sgd: rate x violation per step; pi: that plus a part proportional to the violation; adam: the paper's."""
     learning_rate: Positive = 5e-3
     """Rate of the ascent; for pi, the integral gain."""
     proportional_gain: NonNegative = 1.0
@@ -37,7 +36,7 @@ class DualConfig:
     def least_resilience(self) -> float:
         """The resilience at or below which a root of the loop of a multiplier and its decay is -1 or beyond."""
         if self.optimizer not in ("sgd", "pi"):
-            return 0.0  # Adam's steps are no larger for a larger violation; a factory's are unknown.
+            return 0.0  # Adam's steps are no larger for a larger violation.
         return 0.5 * self.learning_rate + (self.proportional_gain if self.optimizer == "pi" else 0.0)
 
 

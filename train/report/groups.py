@@ -13,7 +13,7 @@ from .specs import OWN_REPORT, ReportSpec
 
 # Fields that do not make another variant; those of single methods do not make a comparison unequal.
 NOT_A_VARIANT = frozenset({"seed", "method", "data.root", "data.prepared", *FREE})
-OF_METHODS = ("dual", "constraints", "layer_weights", "layer_weighting", "layer_curriculum", "layer_interval")
+OF_METHODS = ("dual", "constraints", "layer_weights", "layer_weighting")
 FURTHER = ("error_rates", "area", "parameters")  # figures that some evaluations have
 
 

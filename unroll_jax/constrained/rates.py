@@ -27,8 +27,10 @@ class ProxyConstraint(NamedTuple):
       >>> import jax.numpy as jnp
       >>> constraint = demographic_parity(2, tolerance=0.25)
       >>> logits, groups = jnp.array([1.0, -1.0]), jnp.array([0, 1])
-      >>> constraint.surrogate(logits, groups)[0].round(3).tolist(), constraint.strict(logits, groups)[0].tolist()
-      ([-0.019, -0.481], [0.25, -0.75])
+      >>> [round(gap, 3) for gap in constraint.surrogate(logits, groups)[0].tolist()]
+      [-0.019, -0.481]
+      >>> constraint.strict(logits, groups)[0].tolist()
+      [0.25, -0.75]
 
     Source: Cotter et al., "Two-player games for efficient non-convex constrained optimization" (2019).
     """
