@@ -67,21 +67,21 @@ def test_what_has_another_shape_than_parameters_is_whole():
 
 def test_the_first_rule_counts_and_leading_dimensions_are_not_shared_out():
     rules = ((r"up/kernel$", (None, "tensor")), (r"kernel$", ("fsdp",)))
-    specs = _specs(State(_params(up=(5, 3, 4), down=(5, 3, 4)), (), (), ()), rules=rules)
+    specs = _specs(State(_params(up=(5, 3, 4), down=(5, 3, 4)), (), ()), rules=rules)
     assert specs.params["layers"]["up"]["kernel"] == PartitionSpec(None, None, "tensor")
     assert specs.params["layers"]["down"]["kernel"] == PartitionSpec(None, None, "fsdp")
 
 
 def test_a_rule_of_more_axes_than_dimensions_is_an_error():
     with pytest.raises(ValueError, match="more axes than layers/up/kernel"):
-        _specs(State(_params(up=(4, 4)), (), (), ()), rules=((r"kernel$", ("fsdp", None, "tensor")),))
+        _specs(State(_params(up=(4, 4)), (), ()), rules=((r"kernel$", ("fsdp", None, "tensor")),))
 
 
 def test_a_dimension_that_does_not_divide_is_named():
     with pytest.raises(UserError, match=r"fsdp = 2, which does not divide 7 .*\(7, 4\) of layers/up/kernel"):
-        _specs(State(_params(up=(7, 4)), (), (), ()))
+        _specs(State(_params(up=(7, 4)), (), ()))
 
 
 def test_an_axis_that_shares_nothing_out_is_refused():
     with pytest.raises(UserError, match="tensor=2, over which no parameter"):
-        _specs(State(_params(plain=(8, 4)), (), (), ()))
+        _specs(State(_params(plain=(8, 4)), (), ()))

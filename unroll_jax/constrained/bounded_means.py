@@ -180,14 +180,14 @@ def limits_violations(limits: Sequence[BoundedMeans], means: Array) -> Float[Arr
 
 def limits_report(limits: Sequence[BoundedMeans], means: Any, multipliers: Any, *, tolerance: float) -> dict[str, Any]:
     """Value, bound, unit, violation (a share of the bound), multiplier, price (of a unit) and status of each constraint
-    by name, with the verdict of `constraint_report`.
+    by name, and whether all are met.
 
     Example:
       >>> import jax.numpy as jnp
       >>> limit = bounded_norm("norm", "", at_most=2.0)
       >>> report = limits_report([limit], jnp.array([1.0]), jnp.array([0.0]), tolerance=0.05)
-      >>> report["limits"]["norm"]["status"], report["limits_verdict"], report["feasible"]
-      ('idle', 'Every constraint is met. Idle: norm.', True)
+      >>> report["limits"]["norm"]["status"], report["feasible"]
+      ('idle', True)
     """
     violations, rows, shares, units = limits_violations(limits, jnp.asarray(means)), {}, {}, {}
     places = [(limit, name) for limit in limits for name in limit.names]
@@ -200,7 +200,7 @@ def limits_report(limits: Sequence[BoundedMeans], means: Any, multipliers: Any, 
     report = constraint_report(shares, prices, tolerance=tolerance, units=units)
     for group in report.groups:
         rows[group.name]["status"] = group.status
-    return {"limits": rows, "limits_verdict": report.verdict, "feasible": report.feasible}
+    return {"limits": rows, "feasible": report.feasible}
 
 
 def _parts(limits: Sequence[BoundedMeans], means: Any) -> Iterator[tuple[BoundedMeans, Any]]:
