@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .config.errors import UserError, on_command_line
-from .config.fields import differences, from_json, to_json, without_retired
+from .config.fields import differences, from_json, to_json
 from .config.run import FREE, PLACE, RunConfig
 from .registry import FROM_PYTHON, PASS_IT, TASKS
 from .sharding.mesh import make_mesh
@@ -28,7 +28,7 @@ from .system.files import (
 from .task import Row, Task
 
 FACTS = "model.json"  # of the data, for the model
-VERSION = "0.2"  # the first version of unroll_jax that writes run folders like this one
+VERSION = "0.3"  # the first version of unroll_jax that writes run folders like this one
 ENDED = ("finished", "stopped")  # states of a run that is not trained any more
 ANEW = "pass another --out, or --overwrite (overwrite=True from Python), which deletes that run"
 
@@ -63,7 +63,7 @@ def read_recorded(folder: Path) -> tuple[str, str, Row]:
             raise _unknown(path, name, value)
     if not isinstance(data, dict) or (task in TASKS and not data):
         raise _unknown(path, "found", data)
-    trained = read_status(folder).get("experiment") or experiment  # runs of earlier versions lack it
+    trained = read_status(folder).get("experiment") or experiment
     if trained != experiment:
         raise UserError(f"{path} was changed: experiment was {trained}, is now {experiment}; put the value back")
     return experiment, task, values
@@ -181,7 +181,7 @@ def _require_deletable(folder: Path) -> None:
 
 def check_same(folder: Path, description: Row, way_out: str) -> None:
     """Raises UserError if the config.json of a folder differs from a description."""
-    stored = without_retired(read_object(folder / "config.json"), description)
+    stored = read_object(folder / "config.json")
     changed = differences(stored | {name: description[name] for name in FREE}, description)
     if changed:
         raise UserError(f"{folder} was trained with another configuration: {'; '.join(changed)}; {way_out}")

@@ -199,19 +199,13 @@ FALLING = {"layer_losses": [4.7, 2.6, 10.1, 0.66], "bounds": [5.5, 3.67, 11.0, 7
         ({"layer_losses": [30.0, 2.6, 10.1, 0.66]}, ["Constrained: f_0 rose from "]),
         (
             {"bounds": [5.5, 3.67, 11.0, 0.5], "feasible": False},
-            ["Constrained: The bound 0.5 of layer 3 is not met", "Constrained: bounds are not met on train batches"],
+            ["Constrained: The bound 0.5 of layer 3 is not met"],
         ),
-        ({"form": "ratio", "feasible": False}, ["Constrained: bounds hold on train batches and not on held-out data"]),
     ],
 )
 def test_signs_of_constraints_that_do_harm_are_warnings(make_run, changes, words):
     calm = {"multipliers": [0.0, 0.5, 0.0, 0.0]}
     folders = [make_run("erm", evaluation=PLAIN), make_run("constrained", evaluation=FALLING | calm | changes)]
-    if changes.get("form"):  # violations in training, relative to the bounds
-        path = folders[1] / "metrics.jsonl"
-        rows = [json.loads(line) for line in path.read_text().splitlines()]
-        rows = [row | {"violations": [None, -0.1, 0.01, -0.2]} for row in rows]
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     lines = reported(folders).warnings
     assert len(lines) == len(words)
     assert all(line.startswith(start) for line, start in zip(lines, words, strict=True))

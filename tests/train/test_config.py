@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from unroll_jax.train.config.errors import UserError, on_command_line
-from unroll_jax.train.config.fields import check_fields, differences, from_json, hints_of, to_json, without_retired
+from unroll_jax.train.config.fields import check_fields, differences, from_json, hints_of, to_json
 from unroll_jax.train.config.run import RunConfig
 from unroll_jax.train.config.video import VideoConfig
 from unroll_jax.train.experiments import EXPERIMENTS
@@ -171,18 +171,6 @@ def test_json_of_another_version_names_the_file_and_the_field(config):
     del nested["dual"]["optimizer"]
     with pytest.raises(UserError, match="optimizer"):
         from_json(VideoConfig, nested, source=Path("config.json"))
-
-
-def test_options_that_are_gone_are_read_where_they_changed_no_step(config):
-    stored = to_json(config) | {"layer_noise": 0.0, "test_layer_noises": [0.1], "lose_layers": True}
-    stored["dual"] = stored["dual"] | {"nu": 0.0, "frozen": [], "freeze_after": None, "smoothing": 0.0}
-    stored["constraints"] = stored["constraints"] | {"slacks": "implied", "scale": False}
-    assert from_json(VideoConfig, stored, source="config.json") == config
-    assert without_retired(stored, to_json(config)) == to_json(config)
-    with pytest.raises(UserError, match=r"config\.json.*layer_noise"):
-        from_json(VideoConfig, stored | {"layer_noise": 0.1}, source="config.json")
-    with pytest.raises(UserError, match=r"config\.json.*frozen"):
-        from_json(VideoConfig, stored | {"dual": stored["dual"] | {"frozen": [1]}}, source="config.json")
 
 
 def test_differences_name_the_field_and_both_values(config, changed):

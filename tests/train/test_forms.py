@@ -22,11 +22,9 @@ CASES = {
     "log_ratio of means, proxy": {"constraints.form": "log_ratio_of_means"},
     "ratio of means, proxy, floor": {"constraints.form": "ratio_of_means", "constraints.floor": 0.25},
     "ratio of means, proxy, cumulative": {"constraints.form": "ratio_of_means", "constraints.bounds": "cumulative"},
-    "difference, proxy, levels": {"constraints.levels": (0.3, 0.2)},
-    "ratio of means, proxy, one level": {"constraints.form": "ratio_of_means", "constraints.levels": (0.3,)},
 }
 # Bounds that do not depend on the losses, tightened by the margins of the two layers.
-ABSOLUTE = {"cumulative": [0.4 * 0.4, 0.4 * 0.4**2], "levels": [0.3, 0.2], "one level": [0.3, 0.3]}
+ABSOLUTE = {"cumulative": [0.4 * 0.4, 0.4 * 0.4**2]}
 SUPERVISED = {
     "erm": ((0.1,), "given", [0.0, 0.0, 1.0]),
     "deep_supervision": ((0.3,), "given", [0.0, 0.3, 1.0]),
@@ -171,15 +169,6 @@ def test_weights_are_those_of_layer_skip(changed, read, scale):
             "constraints.reference must be a number with",
         ),
         (
-            {"constraints.bounds": "cumulative", "constraints.levels": (0.3,)},
-            "constraints.bounds=cumulative has no effect",
-        ),
-        ({"constraints.floor": 0.1, "constraints.levels": (0.3,)}, "constraints.floor=0.1 has no effect"),
-        (
-            {"constraints.last": 0.1, "constraints.levels": (0.3,)},
-            "constraints.levels must be empty with constraints.last",
-        ),
-        (
             {"constraints.last": 0.1, "constraints.reference": 0.4},
             "constraints.reference must be None with constraints.last",
         ),
@@ -195,8 +184,6 @@ def test_weights_are_those_of_layer_skip(changed, read, scale):
             {"constraints.last": 0.1, "constraints.reference": None, "layer_weights": (0.0,)},
             "layer_weights must be above 0 for a layer",
         ),
-        ({"constraints.levels": (0.1,) * 3}, "constraints.levels must be one number, or one for each layer"),
-        ({"constraints.levels": (0.0,)}, "constraints.levels must be positive"),
         ({"constraints.floor": -1.0}, "constraints.floor must be finite and at least 0"),
         ({"constraints.first_alpha": 0.0}, r"constraints.first_alpha must be in \(0, 1\), or None, got 0.0"),
         (

@@ -62,8 +62,6 @@ class ConstrainedConfig(RunConfig):
         yield "constraints.level", option_text("constraints.bind", "tail"), self.constraints.bind == "tail"
         other = bool(self.constraints.also) or self.task == "own"
         yield "constraints.layers", option_text("constraints.also"), other
-        for name in ("bounds", "floor"):
-            yield f"constraints.{name}", f"no {option_text('constraints.levels')}", not self.constraints.levels
         for name in ("floor", "proxy"):
             yield f"constraints.{name}", f"no {option_text('constraints.last')}", self.constraints.last is None
 
@@ -209,10 +207,9 @@ def _own_rules(config: ConstrainedConfig) -> Iterator[Rule]:
     yield "dual.every", needed, _may_stand_still(config) or every <= max(counted, 1)
     needed = f"a number with {option_text('constraints.bounds', 'cumulative')}, which start at it"
     alone = constraints.last is None
-    absolute = bool(constraints.levels) or constraints.bounds == "stepwise" or not alone
+    absolute = constraints.bounds == "stepwise" or not alone
     yield "constraints.reference", needed, absolute or constraints.reference is not None
     yield "constraints.layers", f"True with {option_text('constraints.last')}", alone or constraints.layers
-    yield "constraints.levels", f"empty with {option_text('constraints.last')}", alone or not constraints.levels
     needed = f"None with {option_text('constraints.last')}, which is the only bound on layers then"
     yield "constraints.reference", needed, alone or constraints.reference is None
     yield "constraints.alpha", "one number or more", len(constraints.alpha) > 0
@@ -238,7 +235,6 @@ def _depth_rules(config: ConstrainedConfig, num_layers: int) -> Iterator[Rule]:
     yield "method", "another for one layer, which has none before it", several
     each = f"one number, or one for each layer, of which there are {num_layers}"
     yield "constraints.alpha", each, len(alpha) in (1, num_layers)
-    yield "constraints.levels", each, len(config.constraints.levels) in (0, 1, num_layers)
     bounded = num_layers if config.constraints.last is None else 1
     count = bounded + (config.constraints.reference is not None)
     yield "dual.start", f"one number, or one for each of {count} constraints", len(dual.start) in (1, count)

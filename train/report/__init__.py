@@ -115,7 +115,7 @@ def warnings(settings: Sequence[Setting]) -> list[str]:
 
 
 def _advice(one: Variant, plain: Variant | None) -> list[str]:
-    """Signs that constraints do harm, and whether bounds that are not met on held-out data are met in training."""
+    """Signs that constraints do harm."""
     losses, bounds, multipliers = (one.mean(key) for key in ("layer_losses", "bounds", "multipliers"))
     bound, evaluation, lines, least = ~np.isnan(bounds), one.runs[0].evaluation, [], -one.mean("tolerance")
     met = one.has("limits") and np.nanmin(one.margins(), initial=0.0) >= least  # then others are not
@@ -131,15 +131,6 @@ def _advice(one: Variant, plain: Variant | None) -> list[str]:
             start_losses=np.mean([run.curves["layer_losses"][0] for run in one.runs], axis=0),
             plain_losses=None if plain is None else plain.mean("layer_losses"),
         )
-        room = one.margins(training=True)
-        if failed and evaluation.get("bind", "mean") == "mean" and not np.isnan(room).all():
-            lines += [
-                "bounds hold on train batches and not on held-out data; raise --constraints.margin (first-margin for "
-                "layer 1), or train on more data."
-                if np.nanmin(room) >= least
-                else f"bounds are not met on train batches either (layer {layers[int(np.nanargmin(room.min(0)))]} is "
-                f"{-np.nanmin(room):.1%} over); train longer, or ask for less (--constraints.alpha, floor)."
-            ]
     return lines
 
 

@@ -15,7 +15,6 @@ from unroll_jax.constrained.report import constraint_report
 
 __all__ = [
     "BoundedMeans",
-    "absolute_sum",
     "bounded_class_losses",
     "bounded_norm",
     "bounded_rows",
@@ -79,11 +78,6 @@ def bounded_norm(
         return jnp.broadcast_to(share(of(params)) + 1.0, (len(losses), 1))
 
     return BoundedMeans((name,), unit, at_most, columns)
-
-
-def absolute_sum(params: Any) -> Float[Array, ""]:
-    """The sum of the sizes of all parameters, the l1 norm."""
-    return jnp.asarray(sum(jnp.sum(jnp.abs(leaf), dtype=jnp.float32) for leaf in jax.tree.leaves(params)))
 
 
 def bounded_class_losses(
