@@ -293,5 +293,4 @@ def constrained_training(
         num_steps=config.steps,
         validate_every=config.validate_every,
         mesh=make_mesh(config.mesh, batch_size=config.batch_size, accumulate=config.accumulate),
-        stop_on_collapse=config.on_collapse == "stop",
     )

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from tqdm import tqdm
 from .checkpoint import Checkpoints, way_back
 from .config.errors import Interrupted, StorageError
 from .metrics import Callbacks, MetricsWriter
-from .runs import ANEW, ENDED, read_status, take
+from .runs import ANEW, FINISHED, read_status, take
 from .sharding.mesh import describe_mesh, local_rows, put
 from .step import Metrics, TrainState, describe_step, init_state, jit_step, require_finite_state, state_like, validate
 from .system.distributed import Stop, fetch, first_does, is_first, stopping, wait_for_all
@@ -31,7 +30,6 @@ class Notes(NamedTuple):
     """Notes of a checkpoint, saved with the state."""
 
     train_seconds: float = 0.0
-    collapses: int = 0
     messages: tuple[str, ...] = ()
 
 
@@ -44,8 +42,8 @@ def train_run(
     with contextlib.ExitStack() as held:
         first_does(lambda: take(task, folder, experiment=experiment, held=held))
         status = read_status(folder)
-        if status.get("state") in ENDED:
-            log(f"{folder}: {status['state']} already after {status['steps']} steps; to train anew, {ANEW}")
+        if status.get("state") == FINISHED:
+            log(f"{folder}: finished already after {status['steps']} steps; to train anew, {ANEW}")
         else:
             log(f"{folder}: {config.describe()}, on {describe_mesh(task.training.mesh)}")
             if is_first():
@@ -55,7 +53,7 @@ def train_run(
 
 
 def train(task: Task, folder: Path, *, experiment: str = "", callbacks: Sequence[Callbacks] = (), log: Log) -> None:
-    """Restores, steps, validates and saves, until the last step or a collapse; writes status.json.
+    """Restores, steps, validates and saves, until the last step; writes status.json.
 
     Raises:
       Interrupted: on SIGTERM or Ctrl-C, once a checkpoint of the current step is saved.
@@ -70,7 +68,7 @@ def train(task: Task, folder: Path, *, experiment: str = "", callbacks: Sequence
                 state, notes = init_state(task), Notes()
             else:
                 step, state, saved = newest
-                notes = Notes(saved["train_seconds"], saved["collapses"], tuple(saved["messages"]))
+                notes = Notes(saved["train_seconds"], tuple(saved["messages"]))
                 if step < num_steps:
                     log(f"going on from the checkpoint of step {step}")
             with _writer(task, folder, int(state.step)) as writer:
@@ -112,7 +110,7 @@ class _Loop:
                 if self._goes_on():
                     self._steps(state)
                 self.checkpoints.wait()  # the status follows the disk
-                self._write_status("stopped" if self._gave_up() else "finished")
+                self._write_status(FINISHED)
         except Interrupted:
             self.checkpoints.wait()
             self._write_status("interrupted")
@@ -191,15 +189,9 @@ class _Loop:
 
     def _checkpoint(self, state: TrainState, train_seconds: float, bar: tqdm) -> None:
         with pausing(bar, "evaluating"):
-            (row, score, collapse), step = validate(self.task, state), int(state.step)
+            (row, score), step = validate(self.task, state), int(state.step)
         self._write({"kind": "validation", "step": step, **row})
-        messages, collapses = self.notes.messages, 0
-        if collapse is not None:
-            messages = (*messages, f"step {step}: {collapse}")
-            collapses = self.notes.collapses + 1
-            if is_first():
-                bar.write(messages[-1], file=sys.stderr)
-        self._save(state, Notes(train_seconds, collapses, messages), score)
+        self._save(state, self.notes._replace(train_seconds=train_seconds), score)
         for callback in self.callbacks:
             callback.on_validation({"step": step, **row})
 
@@ -215,10 +207,7 @@ class _Loop:
             self.writer.write(row)
 
     def _goes_on(self) -> bool:
-        return self.saved_step < self.training.num_steps and not self._gave_up()
-
-    def _gave_up(self) -> bool:
-        return self.training.stop_on_collapse and self.notes.collapses >= 2
+        return self.saved_step < self.training.num_steps
 
     def _write_status(self, state: str) -> None:
         status = {

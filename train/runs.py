@@ -29,7 +29,7 @@ from .task import Row, Task
 
 FACTS = "model.json"  # of the data, for the model
 VERSION = "0.3"  # the first version of unroll_jax that writes run folders like this one
-ENDED = ("finished", "stopped")  # states of a run that is not trained any more
+FINISHED = "finished"  # the state of a run that is not trained any more
 ANEW = "pass another --out, or --overwrite (overwrite=True from Python), which deletes that run"
 
 
@@ -129,7 +129,7 @@ def take(task: Task, folder: Path, *, experiment: str, held: contextlib.ExitStac
     held.enter_context(locked(folder))
     with writing(f"run folder {folder}", AGAIN):
         stored = read_object(folder / "config.json")
-        if read_status(folder).get("state") not in ENDED and differences(stored, stored | free):
+        if read_status(folder).get("state") != FINISHED and differences(stored, stored | free):
             write_json(folder / "config.json", stored | free)  # for a later `run FOLDER`
         if not (folder / FACTS).exists():
             write_json(folder / FACTS, task.model_spec())
@@ -190,7 +190,7 @@ def check_same(folder: Path, description: Row, way_out: str) -> None:
 def require_checkpoints(folder: Path, experiment: str) -> None:
     """Raises UserError for a run without checkpoints, before its data are read."""
     if not steps_in(folder / "checkpoints"):
-        ended = read_status(folder).get("state") in ENDED  # and is not trained again
+        ended = read_status(folder).get("state") == FINISHED  # and is not trained again
         train_it = f"train it with `unroll-jax run {experiment} --out {folder}`"
         ways = "they are gone: restore them, or train into another folder" if ended else train_it
         raise UserError(f"{folder} has no checkpoints; {ways}")

@@ -152,8 +152,8 @@ def describe_step(task: Task, step: int, values: Metrics) -> tuple[Row, dict[str
     return {**row, **task_row, "grad_norm": float(values.grad_norm)}, words | task_words
 
 
-def validate(task: Task, state: TrainState) -> tuple[Row, float, str | None]:
-    """Returns the row of a validation, the score of its checkpoint, and a sentence if the model has collapsed."""
+def validate(task: Task, state: TrainState) -> tuple[Row, float]:
+    """Returns the row of a validation, and the score of its checkpoint."""
     objective = task.training.objective
     validation = task.validate(state.params, objective.multipliers(state.moving))
     means = validation.losses.mean(axis=0)
@@ -161,7 +161,7 @@ def validate(task: Task, state: TrainState) -> tuple[Row, float, str | None]:
     row, score = objective.judge(int(state.step), held_out(task, state, "validation", validation.losses), state.moving)
     if validation.score is not None and row.get("feasible", True):
         score = float(validation.score)
-    return row | json_value(validation.row, "the row of validate"), score, validation.collapse
+    return row | json_value(validation.row, "the row of validate"), score
 
 
 def held_out(task: Task, state: TrainState, split: str, losses: np.ndarray) -> np.ndarray:

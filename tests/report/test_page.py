@@ -223,11 +223,11 @@ def test_several_settings_have_a_sentence_each_and_feasible_means_every_seed(mak
 
 
 def test_what_weakens_a_comparison_is_listed(make_run):
-    stopped = {"state": "stopped", "steps": 40}
+    stopped = {"state": "interrupted", "steps": 40}
     usual = {"primal": {"learning_rate": 0.1}, "constraints": {"alpha": 0.5}}
     folders = [make_run("erm", seed=1, config={"primal": {"learning_rate": 0.001}})]
     listed = " ".join(warnings(grouped([*folders, make_run("constrained", status=stopped, config=usual)])))
-    assert "constrained-L3-s0 is not finished (state: stopped, 40 steps)." in listed
+    assert "constrained-L3-s0 is not finished (state: interrupted, 40 steps)." in listed
     assert "differ in steps, seeds, primal.learning_rate." in listed
     assert "alpha" not in listed
     bounds = {"constraints": {"alpha": 0.5}, "dual": {"learning_rate": 0.3}, "mesh": "data=2"}

@@ -38,8 +38,6 @@ class ConstrainedConfig(RunConfig):
     """Strengths of noise of the evaluation; that of training is added when missing."""
     validate_every: Count = 250
     """Steps between validations; each writes a checkpoint."""
-    on_collapse: Literal["stop", "warn"] = "stop"
-    """Response to two validations in a row that show a collapsed model."""
     primal: PrimalConfig = dataclasses.field(default_factory=PrimalConfig)
     dual: DualConfig = dataclasses.field(default_factory=DualConfig)
     constraints: ConstraintConfig = dataclasses.field(default_factory=ConstraintConfig)
@@ -132,11 +130,10 @@ class ConstrainedConfig(RunConfig):
         return Judgement(row["feasible"], row["worst_excess"], loss, row.get("relaxed_loss"))
 
 
-NOISE = "noise and collapse, which a user's task does not have"
+NOISE = "noise, which a user's task does not have"
 WITHOUT_EFFECT = {
     "train_gamma": NOISE,
     "test_gammas": NOISE,
-    "on_collapse": NOISE,
     "unroll": "a loop over layers of this package",
 }
 
