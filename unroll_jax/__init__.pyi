@@ -9,7 +9,6 @@ from . import perturbations as perturbations
 from . import prox as prox
 from .alternation import alternating as alternating
 from .certificates import certify as certify
-from .constrained import DUAL_OPTIMIZERS as DUAL_OPTIMIZERS
 from .constrained import DualAscent as DualAscent
 from .constrained import DualState as DualState
 from .constrained import FeasibilityReport as FeasibilityReport

@@ -7,8 +7,8 @@ Example:
   >>> multipliers = update(init(2), constraints(losses)).multipliers
   >>> multipliers.tolist(), layer_weights(multipliers, constraints, num_layers=2).tolist()
   ([0.0, 0.5], [0.0, -0.375, 1.5])
-  >>> sorted(DUAL_OPTIMIZERS), BOUNDS
-  (['adam', 'nu_pi', 'pi', 'sgd'], ('stepwise', 'cumulative'))
+  >>> BOUNDS
+  ('stepwise', 'cumulative')
 """
 
 from unroll_jax.constrained.advice import descent_warnings, suggest_alpha
@@ -20,7 +20,7 @@ from unroll_jax.constrained.constraints import (
     optimal_slacks,
     relaxed_violations,
 )
-from unroll_jax.constrained.controllers import DUAL_OPTIMIZERS, NuPIState, dual_optimizer, nu_pi, proportional_integral
+from unroll_jax.constrained.controllers import NuPIState, dual_optimizer, nu_pi, proportional_integral
 from unroll_jax.constrained.cross_entropy import chunked_cross_entropy
 from unroll_jax.constrained.duals import DualAscent, DualState, dual_ascent
 from unroll_jax.constrained.feasibility import FeasibilityReport, feasibility_report
@@ -41,7 +41,6 @@ from unroll_jax.constrained.transformation import PrimalDualState, multipliers_o
 
 __all__ = [
     "BOUNDS",
-    "DUAL_OPTIMIZERS",
     "ConstraintReport",
     "Constraints",
     "DualAscent",
