@@ -130,7 +130,7 @@ def test_a_task_of_ones_own_goes_on_where_it_was_ended_and_ends_the_same(run, tr
 def test_the_parameters_of_the_best_checkpoint_are_at_hand(run):
     task = linear()
     best = best_checkpoint(task, run, experiment="own")
-    losses = task.predict(best.state.evaluated, VALIDATION)
+    losses = task.predict(best.state.params, VALIDATION)
     evaluation = json.loads((run / "evaluation.json").read_text())
     assert evaluation["best_step"] == best.step
     assert losses.mean(axis=0) == pytest.approx(evaluation["layer_losses"])
