@@ -100,4 +100,4 @@ def test_an_average_is_what_a_run_is_judged_by(start, stripes, tmp_path):
     np.testing.assert_allclose(row["loss"], average, rtol=1e-5)
     assert abs(last - average) > 1e-4 * average, "the case tells the two apart"
     evaluation = json.loads((tmp_path / "run" / "evaluation.json").read_text())
-    np.testing.assert_allclose(evaluation["loss"], task.split_scores(state.evaluated, "test").loss, rtol=1e-5)
+    np.testing.assert_allclose(evaluation["loss"], task.split_scores(state.params, "test").loss, rtol=1e-5)
