@@ -9,7 +9,7 @@ import pytest
 
 import unroll_jax as uj
 from unroll_jax import certificates as certified
-from unroll_jax.certificates.curvature import FAILURE_PROBABILITY
+from unroll_jax.certificates.curvature import FAILURE_PROBABILITY, hessian_product
 from unroll_jax.descent import Anchor
 from unroll_jax.energies import AttentionParams, FeedForwardParams, band, edges
 from unroll_jax.energies.attention.heads import HeadsParams
@@ -99,7 +99,7 @@ def test_any_energy_has_the_curvature_of_its_dense_hessian_at_the_point():
     def measure(y, v, point):
         energy = lambda y: layer.energy(AttentionParams(None), y, None)  # noqa: E731
         dense = jax.vmap(jax.hessian(energy))(y)
-        products = certified.hessian_product(energy, y, v)
+        products = hessian_product(energy, y, v)
         return certified.curvature(energy, y), products, dense, certified.curvature(cubes, point)
 
     extremes, products, hessians, of_cubes = jax.tree.map(np.asarray, measure(y, v, np.array([1.0, 2.0, 4.0])))

@@ -25,7 +25,6 @@ FLOORS = {
     "numerics": 0,
     "arrays": 1,
     "coordinates": 2,
-    "disturbances": 1,
     "perturbations": 1,
     "steps": 2,
     "conjugate_gradients": 1,
@@ -133,7 +132,7 @@ ROOMS_OF_APPLICATION = {
     5: ("loop", "evaluate", "tasks", "report", "plan", "weights"),
     4: ("runs",),
     3: ("step", "constraints", "limits", "checkpoint", "metrics", "data", "cli"),
-    2: ("task", "optimizers", "registry", "sharding", "system", "experiments"),
+    2: ("task", "parts", "optimizers", "registry", "sharding", "system", "experiments"),
     1: ("config",),
 }
 FLOORS_OF_APPLICATION = {room: floor for floor, rooms in ROOMS_OF_APPLICATION.items() for room in rooms}

@@ -1,7 +1,7 @@
 """Constraints as an objective of the step: on every layer and by name, with their bounds and multipliers."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from unroll_jax.constrained.feasibility import ratio_histogram
 from .config.constrained import ConstrainedConfig, check_depth, check_epochs
 from .config.constraints import ConstraintConfig
 from .config.images import SupervisedConfig
-from .optimizers import dual_rule, make_optimizer
+from .optimizers import make_optimizer
 from .sharding.mesh import make_mesh
 from .task import MANY, Batch, Params, Row, SampleLosses, Training, check_batch_size, json_numbers, require_finite
 
@@ -68,13 +68,9 @@ class DescentConstraints:
         self._settings: Any = config.constraints
         self._names = [name for limit in limits for name in limit.names]
         self._bounded, self._form, self._constant = 0, "difference", True
-        self._curriculum: Callable[[Array], Array] | None = None
         self.stated = self.tightened = lambda losses: jnp.zeros(0, losses.dtype)  # without constraints on layers
         if isinstance(config, ConstrainedConfig):
             self._weights = config.loss_weights(num_layers, numbers)
-            if (kind := config.layer_curriculum) != "none" and config.supervises:
-                options = {"kind": kind, "interval": config.layer_interval, "num_steps": config.steps}
-                self._curriculum = constrained.exit_curriculum(self._weights, **options)
             self._bound_layers(config.constraints, num_layers)
         self.number = len(self._names)
         # Constraints on layers that are reported and do not count.
@@ -104,8 +100,9 @@ class DescentConstraints:
     def ascent(self) -> constrained.DualAscent:
         """The ascent of the multipliers; once an epoch, it is on the mean violation (or tail) of its batches."""
         dual, settings = self._config.dual, self._settings
+        gains = {"proportional_gain": dual.proportional_gain, "cap": dual.cap} if dual.optimizer == "pi" else {}
         return constrained.dual_ascent(
-            dual_rule(dual),
+            constrained.dual_optimizer(dual.optimizer, dual.learning_rate, **gains),
             resilience=settings.resilience,
             every=self._steps_an_epoch if dual.every == "epoch" else dual.every,
             warmup=settings.warmup_steps,
@@ -140,7 +137,7 @@ class DescentConstraints:
         """The Lagrangian, or the fixed sum of losses; multipliers do not count in the warm-up."""
         losses = means[: self._losses]
         if not self._enforced:
-            return self._weighted(losses) if self._curriculum is None else jnp.vdot(self._curriculum(step), losses)
+            return self._weighted(losses)
         multipliers = jnp.where(step < self._settings.warmup_steps, 0.0, moving.dual.multipliers)
         violations, normalise = self.violations(samples, means), self._settings.normalise
         return lagrangian(self._minimised(losses), violations, multipliers, normalise=normalise)
@@ -296,5 +293,4 @@ def constrained_training(
         num_steps=config.steps,
         validate_every=config.validate_every,
         mesh=make_mesh(config.mesh, batch_size=config.batch_size, accumulate=config.accumulate),
-        stop_on_collapse=config.on_collapse == "stop",
     )

@@ -86,9 +86,9 @@ def export(
         task = by_config(task, config, mesh=mesh)
     step, state, _ = best_checkpoint(task, run, experiment=experiment, log=log)
     if converted:
-        arrays, files = task.to_transformers(state.evaluated)  # pyright: ignore (of language models)
+        arrays, files = task.to_transformers(state.params)  # pyright: ignore (of language models)
     else:
-        arrays, files = named_arrays(jax.device_get(state.evaluated)), {}
+        arrays, files = named_arrays(jax.device_get(state.params)), {}
     metadata = {"format": "pt", MARK: FORMAT} if converted else {"format": FORMAT}  # transformers takes "pt" alone
     content = save({name: np.asarray(array, order="C") for name, array in arrays.items()}, metadata)
     described = {

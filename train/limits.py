@@ -10,7 +10,6 @@ from jaxtyping import Array, Float
 
 from unroll_jax.constrained.bounded_means import (
     BoundedMeans,
-    absolute_sum,
     bounded_class_losses,
     bounded_norm,
     bounded_rows,
@@ -31,7 +30,7 @@ def _norm(task: Any, name: str, **options: Any) -> BoundedMeans:
         moves = task.trained(params)
         return params if moves is None else jax.tree.map(lambda leaf, there: leaf if there else None, params, moves)
 
-    return bounded_norm(name, norm=absolute_sum if name == "l1" else None, of=trained, **options)
+    return bounded_norm(name, of=trained, **options)
 
 
 def _worst_class(task: Any, name: str, **options: Any) -> BoundedMeans:
@@ -47,7 +46,7 @@ def _kl(task: Any, name: str, **options: Any) -> BoundedMeans:
     return bounded_rows(name, rows=task.divergences, **options)
 
 
-FACTORIES: dict[str, Callable[..., BoundedMeans]] = {"norm": _norm, "l1": _norm, "worst_class": _worst_class, "kl": _kl}
+FACTORIES: dict[str, Callable[..., BoundedMeans]] = {"norm": _norm, "worst_class": _worst_class, "kl": _kl}
 
 
 def sums_of_columns(task: Task, params: Params, batch: Batch, key: jax.Array) -> Float[Array, "columns_and_one"]:

@@ -113,7 +113,7 @@ def load(folder: Path | str, *, task: Task | None = None, log: Log = print) -> M
     task = _rebuilt(config, read_object(path), path, way_out(path)) if task is None else by_config(task, config)
     with Checkpoints(folder / "checkpoints", read_only=True, mend=way_back(task.config), log=log) as checkpoints:
         step, state, notes = checkpoints.best(state_like(task))
-    return Model(task, state.evaluated, {"experiment": experiment, "step": step, "score": notes["score"]})
+    return Model(task, state.params, {"experiment": experiment, "step": step, "score": notes["score"]})
 
 
 def open_run(folder: Path, *, mesh: str | None = None, log: Log = print, writes: bool = False) -> tuple[str, Task]:

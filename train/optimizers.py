@@ -1,16 +1,11 @@
-"""Optimisers of a configuration: of the parameters, with a learning rate by step, and of the multipliers."""
+"""Optimisers of the parameters, with their learning rates by step."""
 
-import importlib
 from typing import Any
 
 import jax
 import optax
 from optax.contrib import MuonDimensionNumbers, muon
 
-from unroll_jax import constrained
-
-from .config.constraints import DualConfig
-from .config.errors import UserError
 from .config.run import DecayedPrimalConfig, OptimizerConfig, PrimalConfig
 
 
@@ -78,19 +73,3 @@ def _muon(config: PrimalConfig | OptimizerConfig, rates: optax.Schedule) -> opta
         consistent_rms=0.2,
         muon_weight_dimension_numbers=lambda params: jax.tree.map_with_path(axes, params),
     )
-
-
-def dual_rule(dual: DualConfig) -> optax.GradientTransformation:
-    """Returns the optimiser that raises the multipliers: one by name, or from a factory of the user."""
-    module, of_the_user, factory = dual.optimizer.partition(":")
-    if not of_the_user:
-        options = {"proportional_gain": dual.proportional_gain, "cap": dual.cap} if dual.optimizer == "pi" else {}
-        return constrained.dual_optimizer(dual.optimizer, dual.learning_rate, **options)
-    option = f"--dual.optimizer {dual.optimizer}"
-    try:
-        made = getattr(importlib.import_module(module), factory)(dual.learning_rate)
-    except Exception as error:  # a factory of the user may raise anything
-        raise UserError(f"{option}: cannot make it ({error!r}); pass MODULE:FACTORY") from error
-    if not isinstance(made, optax.GradientTransformation):
-        raise UserError(f"{option} made {made!r}, which is not an optax gradient transformation")
-    return made

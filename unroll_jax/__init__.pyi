@@ -2,7 +2,6 @@
 
 from . import certificates as certificates
 from . import constrained as constrained
-from . import disturbances as disturbances
 from . import energies as energies
 from . import fixed_point as fixed_point
 from . import looped as looped
@@ -10,7 +9,6 @@ from . import perturbations as perturbations
 from . import prox as prox
 from .alternation import alternating as alternating
 from .certificates import certify as certify
-from .constrained import DUAL_OPTIMIZERS as DUAL_OPTIMIZERS
 from .constrained import DualAscent as DualAscent
 from .constrained import DualState as DualState
 from .constrained import FeasibilityReport as FeasibilityReport
@@ -26,12 +24,10 @@ from .constrained import lagrangian as lagrangian
 from .constrained import layer_weights as layer_weights
 from .constrained import multipliers_of as multipliers_of
 from .constrained import nu_pi as nu_pi
-from .constrained import positive_part as positive_part
 from .constrained import primal_dual as primal_dual
 from .constrained import proportional_integral as proportional_integral
 from .constrained import resilient_lagrangian as resilient_lagrangian
 from .constrained import sample_constraints as sample_constraints
-from .constrained import scaled_constraints as scaled_constraints
 from .constrained import slack_descent as slack_descent
 from .constrained import tail_mean as tail_mean
 from .coordinates import Sides as Sides

@@ -29,7 +29,6 @@ MODULES = (
     "unroll_jax.constrained",
     "unroll_jax.certificates",
     "unroll_jax.perturbations",
-    "unroll_jax.disturbances",
     "unroll_jax.models",
 )
 APPLICATION = (

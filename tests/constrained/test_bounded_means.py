@@ -13,7 +13,7 @@ from unroll_jax.constrained.bounded_means import (
     limits_violations,
     with_columns,
 )
-from unroll_jax.constrained.parts import loss_gradient
+from unroll_jax.train.parts import loss_gradient
 
 RNG = np.random.default_rng(0)
 X, LABELS = RNG.normal(size=(12, 3)), np.array([0, 1, 1, 0, 0, 1, 0, 1, 1, 1, 0, 0])
@@ -69,7 +69,6 @@ def test_the_report_has_values_in_their_units_and_the_price_of_a_unit():
     row = report["limits"]["loss/b"]
     assert (row["value"], row["bound"], row["unit"], row["price"]) == (4.0, 2.0, "nats", 1.0)
     assert not report["feasible"]
-    assert "loss/b by 1 of its bound, norm by 1 of its bound" in report["limits_verdict"]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from jax.test_util import check_grads
 
 from tests.models.drawing import drawn as random_params
-from unroll_jax.constrained import chunked_cross_entropy, counted_positions
+from unroll_jax.constrained import chunked_cross_entropy
 from unroll_jax.models import Decoder, DecoderConfig, decoder_readout, rms_norm
 
 
@@ -58,10 +58,10 @@ def test_in_a_record_inside_of_the_scan_losses_and_gradients_are_the_same():
     model, tokens = Decoder(config, param_dtype=jnp.float64, remat=True), LABELS[None]
 
     def read(params, y):
-        kept = counted_positions(jnp.asarray(WEIGHTS[None] > 0), kept=5)
+        positions = np.flatnonzero(WEIGHTS > 0)
         scale, head = decoder_readout(params)
-        states = rms_norm(y.reshape(-1, 8)[kept.positions], scale, config.norm_epsilon)
-        return chunked_cross_entropy(states, head, tokens.reshape(-1)[kept.positions], kept.weights, chunk=10)
+        states = rms_norm(y.reshape(-1, 8)[positions], scale, config.norm_epsilon)
+        return chunked_cross_entropy(states, head, tokens.reshape(-1)[positions], chunk=10)
 
     def inside(params):
         losses = model.apply({"params": params}, tokens, record=lambda y: jnp.sum(read(params, y)))
@@ -94,18 +94,6 @@ def test_bfloat16_factors_keep_float32_sums_and_the_dtypes_of_the_arguments():
         assert distance < 0.02 * jnp.linalg.norm(theirs.astype(jnp.float32))
 
 
-def test_positions_that_do_not_count_are_dropped_and_too_many_are_seen():
-    counts = jnp.asarray(np.random.default_rng(0).integers(0, 2, (3, 8)), bool)
-    number = int(counts.sum())
-    run = jax.jit(counted_positions, static_argnums=1)
-    for kept in (number, 24):
-        selected = run(counts, kept)
-        assert selected.positions.shape == (kept,)
-        np.testing.assert_array_equal(selected.positions[:number], np.flatnonzero(counts))
-        np.testing.assert_array_equal(selected.weights, np.arange(kept) < number)
-    assert np.isnan(run(counts, number - 1).weights).all()
-
-
 @pytest.mark.usefixtures("x64")
 def test_a_position_of_weight_0_counts_nothing_whatever_its_label():
     hidden, head = drawn(7, 5), drawn(23, 5, seed=1)
@@ -121,14 +109,6 @@ def test_a_position_of_weight_0_counts_nothing_whatever_its_label():
         chex.assert_trees_all_equal(run(LABELS.at[3].set(label)), expected)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: chunked_cross_entropy(jnp.ones((7, 5)), jnp.ones((3, 5)), LABELS, chunk=0), "chunk must be at least"),
-        (lambda: counted_positions(jnp.ones((2, 3), bool), 7), r"kept must be in \[1, 6\]"),
-    ],
-    ids=["chunk", "kept"],
-)
-def test_a_bad_argument_is_named(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
+def test_a_bad_argument_is_named():
+    with pytest.raises(ValueError, match="chunk must be at least"):
+        chunked_cross_entropy(jnp.ones((7, 5)), jnp.ones((3, 5)), LABELS, chunk=0)

@@ -8,7 +8,6 @@ import pytest
 
 import unroll_jax as uj
 from tests.constrained.of_losses import augmented_lagrangian, lagrangian
-from unroll_jax.constrained import initial_sizes
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -24,13 +23,12 @@ def test_violations_of_integers_are_those_of_the_same_floats(dtype):
     np.testing.assert_allclose(lagrangian(LOSSES.astype(dtype), np.ones(2, np.float32), CONSTRAINTS), -0.8, rtol=2e-3)
 
 
-def test_reports_sizes_and_samples_take_integers():
+def test_reports_and_samples_take_integers():
     samples = np.array([[4, 2, 1], [2, 2, 2]])
     report = uj.feasibility_report(samples, np.zeros(2), CONSTRAINTS)
     np.testing.assert_allclose(report.layer_losses, [3.0, 2.0, 1.5])
     tail = uj.sample_constraints(CONSTRAINTS, uj.tail_mean(0.5))
     np.testing.assert_allclose(tail(samples), [0.4, 0.4], rtol=1e-6)
-    np.testing.assert_allclose(initial_sizes(LOSSES, CONSTRAINTS), [2.0, 1.0])
 
 
 @pytest.mark.parametrize("losses", [None, "4, 2, 1", [[1.0], [1.0, 2.0]], np.array([True, False]), np.array([1j, 2j])])

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import unroll_jax as uj
-from unroll_jax.constrained import FORMS, constraint_bounds, mean_of_samples, relative_excess
+from unroll_jax.constrained import constraint_bounds, mean_of_samples, relative_excess
+from unroll_jax.constrained.forms import FORMS
 
 SAMPLES = np.random.default_rng(0).uniform(0.5, 2.0, size=(6, 4)) * np.array([4.0, 3.0, 2.0, 1.0])
 ALPHA, REFERENCE = (0.1, 0.2, 0.3), 5.0

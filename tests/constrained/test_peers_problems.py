@@ -18,7 +18,8 @@ import optax
 import pytest
 
 import unroll_jax as uj
-from unroll_jax.constrained import ORDERS, growing_penalty, switching_objective, take_rows
+from unroll_jax.constrained import growing_penalty, switching_objective, take_rows
+from unroll_jax.constrained.transformation import ORDERS
 
 pytestmark = pytest.mark.slow
 

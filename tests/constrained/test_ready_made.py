@@ -12,25 +12,17 @@ RNG = np.random.default_rng(0)
 LOGITS, GROUPS, LABELS = RNG.normal(size=50), RNG.integers(3, size=50), RNG.integers(2, size=50)
 
 
-def gaps(predictions, among, tolerance):
+def gaps(predictions, tolerance):
     """|rate of a group - rate of all| in both directions, less the tolerance, group by group."""
-    rates = np.array([predictions[among & (group == GROUPS)].mean() for group in range(3)])
-    gap = rates - predictions[among].mean()
+    gap = np.array([predictions[group == GROUPS].mean() for group in range(3)]) - predictions.mean()
     return np.stack([gap - tolerance, -gap - tolerance])
 
 
 @pytest.mark.usefixtures("x64")
 def test_gaps_of_rates_equal_their_definitions_strict_and_soft():
-    everyone, positive, negative = np.ones(50, bool), LABELS == 1, LABELS == 0
-    cases = {
-        "parity": (constrained.demographic_parity(3, tolerance=0.1), (GROUPS,), [everyone]),
-        "opportunity": (constrained.equal_opportunity(3, tolerance=0.1), (GROUPS, LABELS), [positive]),
-        "odds": (constrained.equalised_odds(3, tolerance=0.1), (GROUPS, LABELS), [negative, positive]),
-    }
-    for name, (constraint, others, among) in cases.items():
-        for function, predictions in ((constraint.strict, LOGITS > 0.0), (constraint.surrogate, expit(LOGITS))):
-            expected = [gaps(predictions, mask, 0.1) for mask in among]
-            np.testing.assert_allclose(function(LOGITS, *others), np.squeeze(expected), atol=1e-12, err_msg=name)
+    constraint = constrained.demographic_parity(3, tolerance=0.1)
+    for function, predictions in ((constraint.strict, LOGITS > 0.0), (constraint.surrogate, expit(LOGITS))):
+        np.testing.assert_allclose(function(LOGITS, GROUPS), gaps(predictions, 0.1), atol=1e-12)
 
 
 def test_only_surrogates_have_gradients():
@@ -50,18 +42,15 @@ def test_a_group_without_samples_is_met():
     assert losses.tolist() == [1.5, 0.0, 0.0]
 
 
-def test_the_rate_and_the_loss_of_classes_equal_their_definitions():
-    rate = constrained.positive_rate(at_most=0.3)
-    assert float(rate.strict(jnp.asarray(LOGITS))) == pytest.approx(np.mean(LOGITS > 0.0) - 0.3, abs=1e-6)
+def test_the_losses_of_classes_equal_their_definition():
     losses = np.abs(LOGITS)
     actual = constrained.worst_class_loss(2, at_most=0.5)(jnp.asarray(losses), LABELS)
     np.testing.assert_allclose(actual, [losses[label == LABELS].mean() - 0.5 for label in (0, 1)], rtol=1e-5)
 
 
-def test_norms_and_costs_are_shares_of_their_bounds():
+def test_norms_are_shares_of_their_bounds():
     params = {"a": np.ones((2, 2), np.float32), "b": np.full(3, 2.0, np.float32)}
     assert float(constrained.norm_bound(at_most=2.0)(params)) == pytest.approx(1.0)
-    assert float(constrained.cost_budget({"a": 1.0, "b": 10.0}, at_most=32.0)(params)) == pytest.approx(1.0)
     slope = jax.grad(constrained.norm_bound(at_most=2.0))({"a": jnp.zeros(3)})
     assert not np.any(slope["a"])  # and not NaN
 
@@ -95,33 +84,14 @@ def test_float16_counts_samples_and_squares_in_float32():
     assert float(constrained.norm_bound(at_most=1.0)(jnp.full(4, 300.0, jnp.float16))) == 599.0
 
 
-def test_gates_are_open_as_often_as_expected():
-    locations = jnp.array([-2.0, 0.0, 1.0])
-    gates = jax.vmap(lambda key: constrained.sample_gates(key, locations))(jax.random.split(jax.random.key(0), 20_000))
-    np.testing.assert_allclose(np.mean(gates > 0.0, axis=0), constrained.expected_gates(locations), atol=0.01)
-    assert 0.0 <= float(jnp.min(gates)) <= float(jnp.max(gates)) <= 1.0
-
-
-def test_the_gaps_of_calibration_add_up_to_the_expected_calibration_error():
-    probabilities = RNG.dirichlet(np.ones(3), size=200).astype(np.float32)
-    labels = RNG.integers(3, size=200)
-    confidence, correct = probabilities.max(-1), probabilities.argmax(-1) == labels
-    bins = np.minimum((confidence * 5).astype(int), 4)
-    error = sum(np.abs((confidence - correct)[bins == place].sum()) / 200 for place in range(5))
-    violations = constrained.calibration_gap(5, tolerance=0.01)(jnp.asarray(probabilities), labels)
-    np.testing.assert_allclose(np.sum(np.max(violations, axis=0) + 0.01), error, rtol=1e-4)
-
-
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: constrained.demographic_parity(1, tolerance=0.1), "num_groups must be at least 2"),
-        (lambda: constrained.equalised_odds(2, tolerance=2.0), r"tolerance must be in \[0, 1\]"),
-        (lambda: constrained.positive_rate(at_most=-0.1), r"at_most must be in \[0, 1\]"),
+        (lambda: constrained.demographic_parity(2, tolerance=2.0), r"tolerance must be in \[0, 1\]"),
         (lambda: constrained.kl_budget(at_most=0.0), "at_most must be positive and finite"),
         (lambda: constrained.norm_bound(at_most=float("inf")), "at_most must be positive and finite"),
-        (lambda: constrained.calibration_gap(0, tolerance=0.1), "num_bins must be at least 1"),
     ],
 )
 def test_bad_arguments_are_named(make, message):

@@ -71,13 +71,6 @@ def test_pictures_have_axes_units_and_names():
         ["idle [MB]", "idle, price 0"],
         ["sum", "binding, price -1.5"],
     ]
-    axes = constrained.plot_multipliers([MULTIPLIERS, MULTIPLIERS], steps=[0, 10])
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("step", "multiplier")
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["gap", "idle", "sum"]
-    many = constrained.plot_multipliers([np.arange(100.0), np.arange(100.0)])
-    assert "median, range of 100" in many.get_legend().get_texts()[0].get_text()
-    with pytest.raises(ValueError, match="history must hold"):
-        constrained.plot_multipliers([])
 
 
 def test_implicit_multipliers_ascend_the_violations_of_their_points():

@@ -10,7 +10,8 @@ import orbax.checkpoint as ocp
 import pytest
 
 import unroll_jax as uj
-from unroll_jax.constrained import ORDERS, bertsekas_penalty, proximal_smoothing, switching_objective
+from unroll_jax.constrained import bertsekas_penalty, proximal_smoothing, switching_objective
+from unroll_jax.constrained.transformation import ORDERS
 
 KINDS = {"sum": "equal", "bound": "at_most"}
 

@@ -85,11 +85,9 @@ EXPRESSIONS: dict[type[Exception], dict[str, list[str]]] = {
         ],
         "tolerance must be finite and at least 0": [
             "uj.feasibility_report(ones((4, 4)), ones(3), C, tolerance=-1.0)",
-            "uj.positive_part(-1.0)",
         ],
         "layer_axis must be -1 or 0": ["uj.feasibility_report(ones((4, 4)), ones(3), C, layer_axis=2)"],
         "level must be in [0, 1), one number or one for each": ["uj.tail_mean(2.0)"],
-        "sizes must be positive and finite": ["uj.scaled_constraints(C, np.zeros(3, np.float32))"],
         "multipliers must have shape (3,), as violations have": ["uj.layer_weights(ones(2), C, 3)"],
         "x must be (*batch, n, dim=4)": [
             'Transformer(dim="4", num_layers=2).init(K, Y)',

@@ -13,6 +13,7 @@ from tests.train.conftest import Clips
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.config.video import Disturbance, ModelConfig, VideoConfig
 from unroll_jax.train.data.video import VideoSpec, frames_from, patch_sequences
+from unroll_jax.train.tasks.disturbances import blur
 from unroll_jax.train.tasks.video import VideoTask
 from unroll_jax.train.tasks.video_samples import whole_windows, window_disturbance
 
@@ -56,6 +57,13 @@ def evaluated(words):
 def test_a_blur_crosses_patches_and_no_frames():
     expected = ndimage.gaussian_filter(FRAMES_OF.frames, (0.0, 0.0, 1.3, 1.3))
     np.testing.assert_allclose(seen(Disturbance("blur", 1.3)), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("deviation", [0.1, 0.7, 2.125, 9.0])
+def test_a_blur_is_that_of_scipy_also_where_it_is_wider_than_the_picture(deviation):
+    frames = np.random.default_rng(0).uniform(size=(2, 13, 20))
+    expected = ndimage.gaussian_filter(frames, (0.0, deviation, deviation))
+    np.testing.assert_allclose(blur(jnp.asarray(frames, jnp.float32), deviation), expected, atol=1e-6)
 
 
 def test_salt_and_pepper_are_the_share_of_pixels_that_is_said():

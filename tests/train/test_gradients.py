@@ -10,7 +10,7 @@ import pytest
 
 from tests.train.conftest import Clips
 from tests.train.ladder import Ladder, batches, train
-from unroll_jax.constrained.parts import in_parts, loss_gradient, whole
+from unroll_jax.train.parts import in_parts, loss_gradient, whole
 from unroll_jax.train.sharding.rules import POLICIES
 from unroll_jax.train.step import first_state, init_state, jit_step, state_like, train_step
 from unroll_jax.train.tasks.video import VideoTask
@@ -38,7 +38,7 @@ def whole_and_parts(changed):
 
     def go(names, dtype):
         tight = {"constraints.alpha": (0.6,), "primal.learning_rate": 0.01, "dual.learning_rate": 0.1}
-        usual = {"batch_size": 16, "steps": STEPS, "average": 0.7, **tight}
+        usual = {"batch_size": 16, "steps": STEPS, **tight}
         configs = {
             (name, parts): changed(**usual, **BINDS[name], accumulate=parts) for name in names for parts in (1, 4)
         }

@@ -84,7 +84,6 @@ class TokensConfig(ConstrainedConfig):
     noise: Noise = "deviation"
     """gamma times the standard deviation of embeddings is the noise's deviation, or (as the paper writes) its
     variance."""
-    on_collapse: Literal["stop", "warn"] = "warn"
     dual: DualConfig = dataclasses.field(default_factory=lambda: DualConfig(learning_rate=0.05))
 
 

@@ -11,7 +11,6 @@ import numpy as np
 import tensorflow_datasets as tfds
 from PIL import Image
 
-from unroll_jax.energies import cosine_dictionary
 from unroll_jax.fixed_point.lasso import solve_lasso
 
 from ..config.data import CodeConfig
@@ -110,17 +109,13 @@ def from_text(text: str, *, width: int) -> np.ndarray:
     return np.frombuffer(base64.b64decode(text), "<f4").reshape(-1, width)
 
 
-def make_dictionary(
-    name: Literal["learned", "random", "cosine"], atoms: int, signals: np.ndarray, sparsity: float
-) -> np.ndarray:
+def make_dictionary(name: Literal["learned", "random"], atoms: int, signals: np.ndarray, sparsity: float) -> np.ndarray:
     """A dictionary (atoms, dim), float32, of atoms of unit length; the same one for the same signals.
 
     A learned one is of the signals (samples, dim), with codes of the ``sparsity``.
     """
     dim = signals.shape[1]
-    if name == "cosine":
-        dictionary = cosine_dictionary(atoms, dim)
-    elif name == "random":
+    if name == "random":
         dictionary = np.random.default_rng(SEED).normal(size=(atoms, dim))
     else:
         dictionary = _learned(atoms, signals, sparsity)

@@ -9,15 +9,6 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
-from unroll_jax.constrained.early_exit import (
-    calibrate,
-    calibrate_crosswise,
-    choose_threshold,
-    cost_of_exit,
-    exit_curve,
-    exit_layers,
-    thresholds_of,
-)
 from unroll_jax.models import (
     Classifier,
     Encoder,
@@ -32,7 +23,15 @@ from ..config.errors import OptionError
 from ..config.tokens import EncoderOptions, TextRunConfig, UnrolledConfig
 from ..data.pretrained.encoders import start_from
 from ..sharding.rules import POLICIES, path_name
-from ..task import json_numbers
+from .early_exit import (
+    calibrate,
+    calibrate_crosswise,
+    choose_threshold,
+    cost_of_exit,
+    exit_curve,
+    exit_layers,
+    thresholds_of,
+)
 from .text_data import TextInputs
 
 # Factor of a drawn encoder's tables: they start with a standard deviation of 0.02, and the unit of noise is 1.
@@ -196,8 +195,4 @@ def evaluate_exits(validation: SplitReading, test: SplitReading) -> dict[str, An
         "mean_depth": float(layers.mean()),
         "accuracy": full - cost,
         "standard_error": error,
-        "calibration": [
-            {"entropies": json_numbers(entropies), "improvements": json_numbers(improvements)}
-            for entropies, improvements in zip(*predictor, strict=True)
-        ],
     }

@@ -1,6 +1,5 @@
 """Samples of prepared video, and whole frames from them."""
 
-import functools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,12 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, UInt8
 
-from unroll_jax.disturbances import blur, dropped, salt_and_pepper
-
 from ..config.video import BLUR, SALT_AND_PEPPER, Disturbance
 from ..data.reader import in_order, read_ahead, shuffled
 from ..data.video import VideoSpec, frames_from, patch_sequences
 from .common import NOISE_SEED, keyed, to_unit
+from .disturbances import blur, dropped, salt_and_pepper
 
 Batch = UInt8[np.ndarray, "batch tokens pixels"]
 
@@ -139,7 +137,7 @@ def window_disturbance(
     """
     side, size = math.isqrt(spec.token_dim), (spec.frame_side, spec.frame_side)
     kind, strength = disturbance
-    change = salt_and_pepper if kind == SALT_AND_PEPPER else functools.partial(dropped, fill="last")
+    change = salt_and_pepper if kind == SALT_AND_PEPPER else dropped
 
     def window(sequences: Any, number: Array) -> Any:
         of_noise, of_loss = jax.random.split(jax.random.fold_in(jax.random.key(NOISE_SEED), number))

@@ -8,7 +8,7 @@ Example:
 
 from unroll_jax.certificates.certify import Certificate, Outcome, certify, certify_alternating
 from unroll_jax.certificates.contraction import contraction_bound, equilibrium_lipschitz, error_bound, picard_steps
-from unroll_jax.certificates.curvature import Curvature, curvature, hessian_product
+from unroll_jax.certificates.curvature import Curvature, curvature
 from unroll_jax.certificates.regions import (
     Ball,
     apollonian_ball,
@@ -21,8 +21,7 @@ from unroll_jax.certificates.regions import (
 )
 from unroll_jax.certificates.smoothness import pairwise_smoothness, quadratic_smoothness
 from unroll_jax.certificates.steps import StepCertificate, certify_descent
-from unroll_jax.certificates.weight_normalisation import WeightGains, split_gains, weight_normalise
-from unroll_jax.certificates.weights import check_weight_norms, spectral_normalise, weight_norm, weight_norm_bound
+from unroll_jax.certificates.weights import spectral_normalise, weight_norm, weight_norm_bound
 from unroll_jax.norm_bounds import conv_norm_bound, matrix_norm_bound
 from unroll_jax.spectral import jacobian_norm, jacobian_penalty, jacobian_radius, spectral_norm, spectral_radius
 
@@ -32,12 +31,10 @@ __all__ = [
     "Curvature",
     "Outcome",
     "StepCertificate",
-    "WeightGains",
     "apollonian_ball",
     "certify",
     "certify_alternating",
     "certify_descent",
-    "check_weight_norms",
     "contraction_bound",
     "conv_norm_bound",
     "curvature",
@@ -45,7 +42,6 @@ __all__ = [
     "equilibrium_lipschitz",
     "error_bound",
     "gradient_ratio",
-    "hessian_product",
     "in_descent_region",
     "in_proximal_region",
     "jacobian_norm",
@@ -60,8 +56,6 @@ __all__ = [
     "spectral_norm",
     "spectral_normalise",
     "spectral_radius",
-    "split_gains",
     "weight_norm",
     "weight_norm_bound",
-    "weight_normalise",
 ]

@@ -13,7 +13,7 @@ from unroll_jax.arguments import at_least, checked
 from unroll_jax.certificates.per_example import Energy, batch_rank, gradient, inner, scale
 from unroll_jax.spectral import norm, random_like
 
-__all__ = ["Curvature", "curvature", "hessian_product"]
+__all__ = ["Curvature", "curvature"]
 
 # The chance, over the random start, that an extreme eigenvalue lies further out than `Curvature.error`.
 FAILURE_PROBABILITY = 1e-6

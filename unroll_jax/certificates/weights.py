@@ -1,6 +1,6 @@
 """Norms of the weights of equilibria: measured, bounded, checked and capped."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -8,11 +8,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unroll_jax.arguments import POSITIVE, checked, require
-from unroll_jax.energies.equilibrium.opteq_params import OptEqParams, opteq_linear
+from unroll_jax.energies.equilibrium.opteq_params import opteq_linear
 from unroll_jax.norm_bounds import conv_norm_bound, matrix_norm_bound
 from unroll_jax.spectral import spectral_norm
 
-__all__ = ["check_weight_norms", "map_weights", "spectral_normalise", "weight_norm", "weight_norm_bound"]
+__all__ = ["spectral_normalise", "weight_norm", "weight_norm_bound"]
 
 ImageShape = tuple[int, int]
 
@@ -104,10 +104,10 @@ def spectral_normalise(
 
     if where is None and hasattr(params, "W") and hasattr(params, "_replace"):
         return params._replace(W=scaled(params.W))
-    return map_weights(scaled, params, where)
+    return _map_weights(scaled, params, where)
 
 
-def map_weights(function: Callable[[Array], Any], params: Any, where: Callable[[str], bool] | None) -> Any:
+def _map_weights(function: Callable[[Array], Any], params: Any, where: Callable[[str], bool] | None) -> Any:
     """The pytree with ``function`` of its matrices and kernels, those of the paths that ``where`` chooses.
 
     Raises:
@@ -126,36 +126,6 @@ def map_weights(function: Callable[[Array], Any], params: Any, where: Callable[[
         )
     pairs = zip(leaves, chosen, strict=True)
     return structure.unflatten([function(jnp.asarray(leaf)) if use else leaf for (_, leaf), use in pairs])
-
-
-def check_weight_norms(
-    params: OptEqParams | Sequence[OptEqParams], *, bound: float = 1.0, image_shape: ImageShape | None = None
-) -> None:
-    """Checks, outside jit, that every |W|_2 is at most ``bound``: without that a layer need not have an equilibrium.
-
-    The norm is taken from below, so that rounding never fails weights within the bound.
-
-    Args:
-      params: of `opteq` or `opteq_conv`, or a sequence of them.
-      bound: of every |W|_2.
-      image_shape: height and width of the images, for convolutions.
-
-    Raises:
-      ValueError: if a norm is above the bound, or not a number.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> from unroll_jax.energies import OptEqParams
-      >>> params = OptEqParams(W=2.0 * jnp.eye(2), U=None, b=jnp.zeros(2))  # with these it raises
-      >>> check_weight_norms(spectral_normalise(params, bound=0.5), bound=0.5)
-    """
-    layers = (params,) if isinstance(params, OptEqParams) else tuple(params)
-    for place, layer in enumerate(layers):
-        size = float(weight_norm(layer.W, image_shape))
-        if not size <= bound * (1.0 + 1e-5):  # rounding of float32 products
-            raise ValueError(
-                f"|W| must be at most {bound}, got {size:.4g} in layer {place}; keep it there with spectral_normalise"
-            )
 
 
 def _domain(W: Array, image_shape: ImageShape | None) -> tuple[int, ...]:

@@ -15,7 +15,6 @@ from unroll_jax.constrained.report import constraint_report
 
 __all__ = [
     "BoundedMeans",
-    "absolute_sum",
     "bounded_class_losses",
     "bounded_norm",
     "bounded_rows",
@@ -79,11 +78,6 @@ def bounded_norm(
         return jnp.broadcast_to(share(of(params)) + 1.0, (len(losses), 1))
 
     return BoundedMeans((name,), unit, at_most, columns)
-
-
-def absolute_sum(params: Any) -> Float[Array, ""]:
-    """The sum of the sizes of all parameters, the l1 norm."""
-    return jnp.asarray(sum(jnp.sum(jnp.abs(leaf), dtype=jnp.float32) for leaf in jax.tree.leaves(params)))
 
 
 def bounded_class_losses(
@@ -180,14 +174,14 @@ def limits_violations(limits: Sequence[BoundedMeans], means: Array) -> Float[Arr
 
 def limits_report(limits: Sequence[BoundedMeans], means: Any, multipliers: Any, *, tolerance: float) -> dict[str, Any]:
     """Value, bound, unit, violation (a share of the bound), multiplier, price (of a unit) and status of each constraint
-    by name, with the verdict of `constraint_report`.
+    by name, and whether all are met.
 
     Example:
       >>> import jax.numpy as jnp
       >>> limit = bounded_norm("norm", "", at_most=2.0)
       >>> report = limits_report([limit], jnp.array([1.0]), jnp.array([0.0]), tolerance=0.05)
-      >>> report["limits"]["norm"]["status"], report["limits_verdict"], report["feasible"]
-      ('idle', 'Every constraint is met. Idle: norm.', True)
+      >>> report["limits"]["norm"]["status"], report["feasible"]
+      ('idle', True)
     """
     violations, rows, shares, units = limits_violations(limits, jnp.asarray(means)), {}, {}, {}
     places = [(limit, name) for limit in limits for name in limit.names]
@@ -200,7 +194,7 @@ def limits_report(limits: Sequence[BoundedMeans], means: Any, multipliers: Any, 
     report = constraint_report(shares, prices, tolerance=tolerance, units=units)
     for group in report.groups:
         rows[group.name]["status"] = group.status
-    return {"limits": rows, "limits_verdict": report.verdict, "feasible": report.feasible}
+    return {"limits": rows, "feasible": report.feasible}
 
 
 def _parts(limits: Sequence[BoundedMeans], means: Any) -> Iterator[tuple[BoundedMeans, Any]]:

@@ -1,6 +1,5 @@
-"""Constraints on a model itself: norms, sparsity, costs, calibration, and the distance to a reference model."""
+"""Constraints on a model itself: norms, and the distance to a reference model."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,13 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
-from unroll_jax.arguments import POSITIVE, at_least, checked
+from unroll_jax.arguments import POSITIVE, checked
 from unroll_jax.constrained.losses import check_function
 
-__all__ = ["calibration_gap", "cost_budget", "expected_gates", "kl_budget", "norm_bound", "sample_gates"]
-
-# Stretch and temperature of hard concrete gates, Louizos et al. (2018), Section 4.
-GATE_LOW, GATE_HIGH, TEMPERATURE = -0.1, 1.1, 2.0 / 3.0
+__all__ = ["kl_budget", "norm_bound"]
 
 
 @checked(at_most=POSITIVE)
@@ -103,117 +99,3 @@ def divergences(
     possible = logs > -jnp.inf  # 0 log 0 is 0, as of classes that are masked
     ratios = jnp.where(possible, logs, 0.0) - jnp.where(possible, others, 0.0)
     return jnp.sum(jnp.exp(logs) * ratios, axis=-1)
-
-
-@checked(at_most=POSITIVE)
-def cost_budget(costs: PyTree, *, at_most: float) -> Callable[[PyTree], Float[Array, ""]]:
-    r"""The cost of the open gates stays within a budget, :math:`\sum_i k_i g_i / b - 1 \le 0`: sparsity, memory, FLOPs.
-
-    With the gates of `expected_gates` and costs of 1 it is a budget of expected non-zero weights (L0); with bytes or
-    operations as costs one of memory or time.
-
-    Args:
-      costs: k >= 0, cost of each gate, a prefix tree of the gates: a number, or one for each leaf.
-      at_most: b > 0, in units of the costs.
-
-    Returns:
-      ``gates -> violation``, a share of the budget; gates is a pytree of probabilities.
-
-    Raises:
-      ValueError: if the budget is not positive and finite.
-
-    Source: Gallego-Posada et al., "Controlled sparsity via constrained optimization" (2022).
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> gates = {"heads": jnp.array([1.0, 0.5]), "neurons": jnp.array([1.0])}
-      >>> float(cost_budget({"heads": 100.0, "neurons": 50.0}, at_most=100.0)(gates))
-      1.0
-    """
-
-    def violation(gates: PyTree) -> Float[Array, ""]:
-        full = jax.tree.broadcast(costs, gates)
-        spent = jax.tree.leaves(jax.tree.map(lambda k, g: jnp.sum(k * g), full, gates))
-        return jnp.asarray(sum(spent) / at_most - 1.0)
-
-    return violation
-
-
-def expected_gates(log_alpha: PyTree) -> PyTree:
-    r"""The probability that hard concrete gates are open, :math:`\sigma(\log\alpha - \tau \log(-\gamma/\zeta))`.
-
-    Args:
-      log_alpha: location of each gate, any pytree.
-
-    Returns:
-      Probabilities, of the same structure.
-
-    Source: Louizos, Welling, Kingma, "Learning sparse neural networks through L0 regularization" (2018), eq. 12.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> expected_gates(jnp.array([-20.0, 20.0])).round(3).tolist()
-      [0.0, 1.0]
-    """
-    shift = TEMPERATURE * math.log(-GATE_LOW / GATE_HIGH)
-    return jax.tree.map(lambda leaf: jax.nn.sigmoid(leaf - shift), log_alpha)
-
-
-def sample_gates(key: Array, log_alpha: Float[Array, "*gates"]) -> Float[Array, "*gates"]:
-    r"""A sample of hard concrete gates in [0, 1], differentiable in their locations.
-
-    Args:
-      key: random key.
-      log_alpha: location of each gate.
-
-    Returns:
-      Gates of the same shape; many are exactly 0 or 1.
-
-    Source: Louizos, Welling, Kingma (2018), eqs. 10 and 11.
-
-    Example:
-      >>> import jax, jax.numpy as jnp
-      >>> sample_gates(jax.random.key(0), jnp.array([-20.0, 20.0])).tolist()
-      [0.0, 1.0]
-    """
-    noise = jax.random.logistic(key, jnp.shape(log_alpha), jnp.result_type(log_alpha))
-    stretched = jax.nn.sigmoid((noise + log_alpha) / TEMPERATURE) * (GATE_HIGH - GATE_LOW) + GATE_LOW
-    return jnp.clip(stretched, 0.0, 1.0)
-
-
-@checked(num_bins=at_least(1), tolerance=POSITIVE)
-def calibration_gap(num_bins: int = 10, *, tolerance: float) -> Callable[..., Float[Array, "2 bins"]]:
-    r"""Confidence and accuracy agree in every bin of confidence, weighted by the bin's share of samples.
-
-    .. math:: |E[(\text{confidence} - \text{correct}) \, 1_{bin}]| - \epsilon \le 0
-
-    Gradients flow through the confidence; the bins are constants. The sum of the left sides without epsilon is the
-    expected calibration error.
-
-    Args:
-      num_bins: bins of equal width over [0, 1].
-      tolerance: epsilon > 0, a share.
-
-    Returns:
-      ``(probabilities (samples, classes), labels (samples,)) -> violations (2, num_bins)``.
-
-    Raises:
-      ValueError: if an argument is out of range.
-
-    Source: Naeini, Cooper, Hauskrecht (2015), "Obtaining well calibrated probabilities using Bayesian binning", ECE.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> probabilities = jnp.array([[0.75, 0.25], [0.75, 0.25]])
-      >>> calibration_gap(1, tolerance=0.125)(probabilities, jnp.array([0, 1])).tolist()
-      [[0.125], [-0.375]]
-    """
-
-    def violations(probabilities: Float[Array, "samples classes"], labels: Any) -> Float[Array, "2 bins"]:
-        confidence, correct = jnp.max(probabilities, axis=-1), jnp.argmax(probabilities, axis=-1) == labels
-        place = jnp.clip((jax.lax.stop_gradient(confidence) * num_bins).astype(int), 0, num_bins - 1)
-        members = jax.nn.one_hot(place, num_bins, dtype=confidence.dtype)
-        gaps = (confidence - correct) @ members / confidence.shape[0]
-        return jnp.stack([gaps - tolerance, -gaps - tolerance])
-
-    return violations

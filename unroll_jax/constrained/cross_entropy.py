@@ -1,57 +1,15 @@
 """Cross-entropy of tokens over a large vocabulary, by layers and parts of the vocabulary: never all logits at once."""
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
-from unroll_jax.arguments import at_least, checked, require
+from unroll_jax.arguments import at_least, checked
 
-__all__ = ["CountedPositions", "chunked_cross_entropy", "counted_positions"]
-
-
-class CountedPositions(NamedTuple):
-    """Positions of a batch whose losses count, see `counted_positions`.
-
-    Attributes:
-      positions: in the flattened batch; the first one where fewer count.
-      weights: 1 where it counts, 0 where it only fills up; not a number where more count than are kept.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> counted = counted_positions(jnp.array([False, True, False, True]), kept=2)
-      >>> counted.positions.tolist(), counted.weights.tolist()
-      ([1, 3], [1.0, 1.0])
-    """
-
-    positions: Int[Array, "kept"]
-    weights: Float[Array, "kept"]
-
-
-@checked()
-def counted_positions(counts: Bool[Array, "*batch n"], kept: int) -> CountedPositions:
-    """The positions whose losses count, as many as ``kept``: only their hidden states need to be read out.
-
-    Args:
-      counts: whether the loss of a position counts: not where there is padding, or a prompt.
-      kept: how many at most, a Python number, as shapes depend on it. Where more count, all weights are not a number:
-        losses without some of them would look right.
-
-    Raises:
-      ValueError: if kept is not in [1, positions].
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> counted_positions(jnp.array([[False, True], [True, False]]), kept=3).weights.tolist()
-      [1.0, 1.0, 0.0]
-    """
-    require(1 <= kept <= counts.size, "kept", f"be in [1, {counts.size}], the positions there are", kept)
-    (positions,) = jnp.nonzero(counts.reshape(-1), size=kept, fill_value=0)
-    total = jnp.sum(counts)
-    weights = (jnp.arange(kept) < total).astype(jnp.float32)
-    return CountedPositions(positions, jnp.where(total > kept, jnp.nan, weights))
+__all__ = ["chunked_cross_entropy"]
 
 
 @checked(chunk=at_least(1))

@@ -55,7 +55,7 @@ def constraint_bounds(losses: Numbers, violations: Numbers, *, form: str = "diff
     Args:
       losses: that a constraint bounds, (*batch, constraints).
       violations: of the same shape.
-      form: a name of `FORMS`, the one of the violations.
+      form: "difference", "ratio" or "log_ratio", as of the violations.
 
     Returns:
       The bounds, of the same shape.
@@ -84,7 +84,7 @@ def relative_excess(violations: Numbers, bounds: Numbers, *, form: str = "differ
     Args:
       violations: in the form named, (*batch, constraints).
       bounds: of the same shape.
-      form: a name of `FORMS`.
+      form: "difference", "ratio" or "log_ratio".
 
     Returns:
       Shares, unitless, of the same shape.

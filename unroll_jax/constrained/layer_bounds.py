@@ -27,7 +27,7 @@ class LayerConstraints:
 
     Attributes:
       bounds: ``layer_losses (..., L + 1) -> bounds (..., C)``, in units of the losses, of the last C of them.
-      form: name in `FORMS` by which a loss is compared with its bound.
+      form: "difference", "ratio" or "log_ratio", by which a loss is compared with its bound.
 
     Example:
       >>> import jax.numpy as jnp
@@ -83,7 +83,8 @@ def descent_constraints(
       reference: f_ref > 0, bound on the loss at the embedded input; None leaves c_0 out. Cumulative bounds need it.
       bounds: one of `BOUNDS`.
       floor: least bound of layers 1..L, in units of the losses: one that plain training reaches at its end.
-      form: one of `FORMS`; None for "difference" with stepwise bounds, "ratio" with cumulative ones.
+      form: "difference", "ratio" or "log_ratio"; None for "difference" with stepwise bounds, "ratio" with cumulative
+        ones.
       proxy: take f_(l-1) for a constant in gradients. Then no layer is rewarded for a larger loss; values stay as they
         are, so that multipliers see the true violations. None for True, but False for stepwise differences.
 
@@ -143,7 +144,7 @@ def level_constraints(levels: float | Sequence[float] | np.ndarray, *, form: str
     Args:
       levels: b > 0, in units of the losses: a number for layers 1..L, or a sequence of one for layer L alone, of L for
         layers 1..L, or of L + 1 with that of f_0 first; numbers, not traced values.
-      form: one of `FORMS`.
+      form: "difference", "ratio" or "log_ratio".
 
     Returns:
       ``violations(layer_losses)``, (..., L + 1) to (..., C) for C bounds.

@@ -12,7 +12,6 @@ from unroll_jax.constrained.groups import broadcast_option, check_known, check_p
 
 __all__ = [
     "PenaltyRule",
-    "balancing_penalty",
     "bertsekas_penalty",
     "constant_penalty",
     "growing_penalty",
@@ -148,48 +147,6 @@ def bertsekas_penalty(
 
     return PenaltyRule(
         constant_penalty(penalty).init, lambda rhos, sizes, previous: jax.tree.map(grown, rhos, sizes, previous)
-    )
-
-
-@checked(factor=ABOVE_ONE, ratio=ABOVE_ONE, maximum=POSITIVE)
-def balancing_penalty(
-    penalty: Any, *, factor: float = 2.0, ratio: float = 10.0, maximum: float = MAX_PENALTY
-) -> PenaltyRule:
-    r"""Penalties that rise or fall until violations and the changes of multipliers are of similar size.
-
-    .. math:: \rho \leftarrow \tau \rho \;\text{if}\; r > \mu s , \quad \rho / \tau \;\text{if}\; s > \mu r , \qquad
-        r_k = |c_k| , \quad s_k = \rho_k \bigl| |c_k| - |c_{k-1}| \bigr| .
-
-    Args:
-      penalty: rho > 0 at the start, one number or a prefix tree.
-      factor: tau, above 1.
-      ratio: mu, above 1.
-      maximum: largest penalty; the smallest is 1 / maximum.
-
-    Returns:
-      A `PenaltyRule` for `dual_ascent`.
-
-    Raises:
-      ValueError: if an option is out of range.
-
-    Source: Boyd et al., "Distributed optimization and statistical learning via ADMM" (2011), eq. 3.13. Its dual
-    residual is measured here by the change of the violations, as the method of multipliers has one block.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> rule = balancing_penalty(1.0)
-      >>> rule.update(jnp.ones(3), jnp.array([1.0, 0.01, 1.0]), jnp.array([1.01, 1.0, 2.0])).tolist()
-      [2.0, 0.5, 1.0]
-    """
-    _check_maximum(penalty, maximum)
-
-    def balanced(rho: Array, size: Array, last: Array) -> Array:
-        change = jnp.where(jnp.isinf(last), size, rho * jnp.abs(size - last))  # the first call has nothing before it
-        rho = jnp.where(size > ratio * change, rho * factor, jnp.where(change > ratio * size, rho / factor, rho))
-        return jnp.clip(rho, 1.0 / maximum, maximum)
-
-    return PenaltyRule(
-        constant_penalty(penalty).init, lambda rhos, sizes, previous: jax.tree.map(balanced, rhos, sizes, previous)
     )
 
 

@@ -1,17 +1,16 @@
-"""Constraints on single samples: on the worst of them, or on every one, in place of the mean."""
+"""Constraints on the losses of single samples: on the worst of them, or on their mean."""
 
 from collections.abc import Callable, Sequence
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import at_least, checked, in_interval
+from unroll_jax.arguments import in_interval
 from unroll_jax.constrained.constraints import Constraints
 from unroll_jax.constrained.losses import as_losses, as_numbers, check_each, check_function, check_samples
 
-__all__ = ["Reduction", "mean_of_samples", "positive_part", "sample_constraints", "tail_bound", "tail_mean"]
+__all__ = ["Reduction", "mean_of_samples", "sample_constraints", "tail_mean"]
 
 #: One number for each constraint from the violations of N samples: (N, C) to (C,).
 Reduction = Callable[[Float[Array, "samples constraints"]], Float[Array, "constraints"]]
@@ -21,12 +20,11 @@ def sample_constraints(constraints: Constraints, reduction: Reduction) -> Constr
     """Constraints on the losses of every sample, (N, L + 1), whose violations a reduction brings down to one each.
 
     They take the losses of every sample. Reductions are nonlinear: N must be the global
-    batch, which under `jax.jit` on a sharded batch it is (the mean of the tails of parts is too low). Over several
-    batches use `tail_bound`.
+    batch, which under `jax.jit` on a sharded batch it is (the mean of the tails of parts is too low).
 
     Args:
       constraints: ``layer_losses -> violations`` on the last axis, such as `descent_constraints`.
-      reduction: ``(N, C) -> (C,)``, such as `tail_mean`, `positive_part` or `mean_of_samples`.
+      reduction: ``(N, C) -> (C,)``, such as `tail_mean` or `mean_of_samples`.
 
     Returns:
       ``losses (N, L + 1) -> violations (C,)``.
@@ -111,75 +109,6 @@ def tail_mean(level: float | Sequence[float] | np.ndarray) -> Reduction:
         return jnp.sum(weights.astype(violations.dtype) * worst_first, axis=0, where=weights > 0.0)  # not 0 times -inf
 
     return reduce
-
-
-def tail_bound(
-    level: float | Sequence[float] | np.ndarray,
-) -> Callable[[Float[Array, "samples constraints"], Float[Array, "constraints"]], Float[Array, "constraints"]]:
-    r"""CVaR's upper bound :math:`t + \frac{1}{1 - q} \frac1N \sum_i [c_i - t]_+` for thresholds t that are trained.
-
-    Constraints of it are ``sample_constraints(constraints, lambda c: tail_bound(q)(c, thresholds))``, the thresholds
-    variables next to the parameters. Tight at the q-quantile t. For a given t it is a mean over samples, so that means
-    over batches, or over the parts of an accumulated one, are exact, as those of `tail_mean` are not.
-
-    Gradients: 1/(N (1 - q)) times that of each :math:`c_i > t`; in t, 1 - (share of samples above t) / (1 - q).
-    In the Lagrangian both come times lambda, so that t does not move while lambda is 0: descend on the sum of this
-    bound as well, which has the same minimiser.
-
-    Args:
-      level: q in [0, 1), one number or one for each constraint.
-
-    Returns:
-      ``(violations (N, C), thresholds (C,)) -> (C,)``.
-
-    Raises:
-      ValueError: if level is outside [0, 1); while tracing, if it does not fit the number of constraints.
-
-    Source: Rockafellar, Uryasev (2000), eq. 4.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> violations = jnp.array([[1.0], [2.0], [3.0], [4.0]])
-      >>> [float(tail_bound(0.5)(violations, jnp.array([t]))[0]) for t in (1.0, 2.0, 3.0, 4.0)]
-      [4.0, 3.5, 3.5, 4.0]
-      >>> float(tail_mean(0.5)(violations)[0])
-      3.5
-    """
-    levels = as_numbers("level", level, in_interval("[0, 1)"), each="constraint")
-
-    def bound(
-        violations: Float[Array, "samples constraints"], thresholds: Float[Array, "constraints"]
-    ) -> Float[Array, "constraints"]:
-        violations = as_losses("violations", violations)
-        share = (1.0 - _fit(levels, violations)).astype(violations.dtype)
-        return thresholds + jnp.mean(jax.nn.relu(violations - thresholds), axis=0) / share
-
-    return bound
-
-
-@checked(tolerance=at_least(0.0))
-def positive_part(tolerance: float = 0.0) -> Reduction:
-    r"""Every sample on its own, under one multiplier a layer: :math:`\frac1N \sum_i [c_i]_+ - \epsilon`.
-
-    At ``tolerance`` 0 it is at most 0 only if no sample is violated. The gradient is that of the violated samples, each
-    with weight 1/N; met ones neither pull nor make up for others, as they do in the mean.
-
-    Args:
-      tolerance: epsilon >= 0, excess over 0 allowed to the mean. With 0 no point is strictly feasible, and multipliers
-        may grow without bound: use a tolerance, resilience or a cap.
-
-    Returns:
-      ``(N, C) -> (C,)``.
-
-    Raises:
-      ValueError: if tolerance is negative or not finite.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> positive_part()(jnp.array([[1.0], [3.0], [-2.0], [0.0]])).tolist()
-      [1.0]
-    """
-    return lambda violations: jnp.mean(jax.nn.relu(violations), axis=0) - tolerance
 
 
 def _fit(levels: np.ndarray, violations: Float[Array, "samples constraints"]) -> np.ndarray:

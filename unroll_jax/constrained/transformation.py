@@ -12,9 +12,8 @@ from unroll_jax.constrained.duals import DualAscent, DualState
 from unroll_jax.constrained.lagrangian import augmented_lagrangian, lagrangian
 from unroll_jax.constrained.rows import take_rows
 
-__all__ = ["ORDERS", "PrimalDualState", "multipliers_of", "primal_dual"]
+__all__ = ["PrimalDualState", "multipliers_of", "primal_dual"]
 
-#: Orders of the primal and the dual step, for `primal_dual`.
 ORDERS = ("simultaneous", "primal_dual", "dual_primal", "extragradient")
 
 
@@ -68,7 +67,7 @@ def primal_dual(
       primal: optimiser of the parameters.
       dual: ascent of the multipliers, from `dual_ascent`. With a penalty the Lagrangian is the augmented one.
       violations: arrays or shapes like the violations, or a number of constraints: multipliers are made like them.
-      order: one of `ORDERS`.
+      order: one of these.
 
     Returns:
       An optax transformation; ``init(params)`` gives a `PrimalDualState`.
