@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
+from unroll_jax.models.language.exit_adapters import decode_adapted, draft_head, draft_logits
 
 from benchmarks.record import Record
 from benchmarks.timing import interleaved, table
 from unroll_jax.models import ExitAdapter, KeyValueCache, decode, decoder_logits, empty_cache
-from unroll_jax.models.language.exit_adapters import decode_adapted, draft_head, draft_logits
 from unroll_jax.train.loading import Opened
 
 __all__ = ["cost_table"]

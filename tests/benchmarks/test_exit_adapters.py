@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.models.test_exit_adapters import SMALL, random_adapter, small_params
 
 from benchmarks.__main__ import main
 from benchmarks.exit_adapters.choosing import Judge, best_exit, best_length
@@ -17,7 +18,6 @@ from benchmarks.exit_adapters.texts import ROW, Text, own_answers, packed, state
 from benchmarks.exit_adapters.training import train
 from benchmarks.record import Record
 from tests.models.drawing import drawn
-from tests.models.test_exit_adapters import SMALL, random_adapter, small_params
 from unroll_jax.models import (
     Decoder,
     DecoderConfig,

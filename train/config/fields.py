@@ -56,7 +56,7 @@ _OF_EVALUATION = (
 )
 _AT_DEFAULT = {
     **{"last": None, "pretrained": None, "revision": None, "layer_noise": 0.0, "power": 0.9},
-    **{"nu": 0.0, "smoothing": 0.0, "frozen": [], "freeze_after": None},
+    **{"nu": 0.0, "smoothing": 0.0, "frozen": [], "freeze_after": None, "exit_adapters": []},
     **{"slacks": "implied", "slack_rate": 0.01, "slack_restarts": True, "leeway": 0.0, "scale": False},
     **{"attention_scale": 0.25, "mixing": 0.2, "train_attention": False, "lora_alpha": 16.0},
     **{"activation": "relu", "splitting": "peaceman_rachford", "step_size": None},
