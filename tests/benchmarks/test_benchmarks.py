@@ -10,10 +10,8 @@ import pytest
 
 from benchmarks import __main__ as benchmarks
 from benchmarks import compile_time
-from benchmarks.faults.jobs import JOBS
 from benchmarks.record import Record
 from benchmarks.video import FRAMES, compiled_step, matmul_flops, random_batch
-from unroll_jax.train import sweep
 from unroll_jax.train.config.video import VideoConfig
 from unroll_jax.train.tasks.video import VideoTask
 
@@ -27,8 +25,6 @@ from unroll_jax.train.tasks.video import VideoTask
         (["--compare", "a"], ["--compare", "expected 2 arguments"]),
         (["growth", "--compare", "a", "b"], ["--compare takes OLD and NEW alone, got also 'growth'"]),
         (["--out", __file__], ["is a file; name a folder"]),
-        (["growth", "--runs", "a"], ["--runs is for decoding alone, as in `decoding --runs A B`, got growth"]),
-        (["decoding", "--prompts", "a"], ["--prompts has no effect without --runs; leave it out"]),
     ],
 )
 def test_bad_arguments_are_one_line_and_exit_code_2(arguments, words, capsys):
@@ -60,10 +56,10 @@ def calls(monkeypatch):
 
 def test_quick_leaves_peers_out_and_all_leaves_out_what_is_on_request(calls):
     assert benchmarks.main(["--quick"]) == 0
-    assert set(calls) == set(benchmarks.BENCHMARKS) - {"faults", "gpu", "exit_adapters"}
+    assert set(calls) == set(benchmarks.BENCHMARKS) - {"gpu"}
     assert calls["growth"] == {"quick": True, "peers": False}
-    benchmarks.main(["faults", "--quick", "--peers", "growth"])
-    assert calls["growth"] == calls["faults"] == {"quick": True, "peers": True}
+    benchmarks.main(["gpu", "--quick", "--peers", "growth"])
+    assert calls["growth"] == calls["gpu"] == {"quick": True, "peers": True}
     benchmarks.main(["growth"])
     assert calls["growth"] == {"quick": False, "peers": True}
     benchmarks.main(["growth", "--no-peers"])
@@ -133,8 +129,3 @@ def test_operations_are_counted_from_the_shapes_of_the_layers():
     attention = 2 * FRAMES.spec.num_tokens * FRAMES.spec.token_dim
     forward = 2 * 5 * FRAMES.spec.num_tokens * (per_token + attention)
     assert matmul_flops(config.model.num_layers, 5) == pytest.approx(3 * config.model.num_layers * forward)
-
-
-def test_the_sweep_that_faults_strike_is_accepted(tmp_path, monkeypatch):
-    monkeypatch.setattr("unroll_jax.train.sweep.compute.run", lambda sweep, cells, **_: len(cells))
-    assert sweep.command(JOBS["sweep"].words(tmp_path)[1:]) == 2
