@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.extend.core import Jaxpr
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
@@ -143,10 +143,10 @@ def _collectives(jaxpr: Jaxpr, times: int) -> Iterator[tuple[str, float]]:
     for equation in jaxpr.eqns:
         name = equation.primitive.name
         if name in ("all_gather", "reduce_scatter", "psum"):
-            yield name, times * sum(out.aval.size * out.aval.dtype.itemsize for out in equation.outvars)
-        inner = [leaf for leaf in jax.tree.leaves(equation.params) if isinstance(leaf, (Jaxpr, ClosedJaxpr))]
-        for one in inner:
-            one = one.jaxpr if isinstance(one, ClosedJaxpr) else one
+            results: Any = [out.aval for out in equation.outvars]
+            yield name, times * sum(result.size * result.dtype.itemsize for result in results)
+        inner = [getattr(leaf, "jaxpr", leaf) for leaf in jax.tree.leaves(equation.params)]
+        for one in (leaf for leaf in inner if isinstance(leaf, Jaxpr)):
             found = list(_collectives(one, times * equation.params.get("length", 1)))
             if found and name == "while":
                 raise ValueError("collectives must be in loops of a known length, got a while_loop; use jax.lax.scan")
@@ -191,8 +191,8 @@ def training_step(setting: Setting, mesh: Mesh | AbstractMesh) -> tuple[Any, Any
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, home))
 
     by_sequence = PartitionSpec(AXIS)
-    specs = {"in_specs": (homes, by_sequence), "out_specs": (homes, PartitionSpec())}
-    sharded = jax.shard_map(step, mesh=mesh, **specs, check_vma=False)
+    sides = (homes, by_sequence), (homes, PartitionSpec())
+    sharded = jax.shard_map(step, mesh=mesh, in_specs=sides[0], out_specs=sides[1], check_vma=False)
     tokens = jax.ShapeDtypeStruct((setting.sequences * setting.num_devices, setting.tokens), jnp.int32)
     return jax.jit(sharded, donate_argnums=0), jax.tree.map(placed, state, homes), placed(tokens, by_sequence)
 
@@ -245,14 +245,9 @@ def _mean_gradient(gradient: Array, home: PartitionSpec) -> Array:
 
 def _home(path: Any, leaf: Any, num_devices: int) -> PartitionSpec:
     """Returns the placement of a leaf of the state; the leading axis of the layers is never split."""
-    if "'layers'" in jax.tree_util.keystr(path) and leaf.ndim > 0:
-        return PartitionSpec(None, *_spec(leaf.shape[1:], num_devices))
-    return _spec(leaf.shape, num_devices)
-
-
-def _spec(shape: tuple[int, ...], num_devices: int) -> PartitionSpec:
-    axes = [axis for axis, size in enumerate(shape) if size % num_devices == 0]
-    if len(shape) < 2 or not axes:
-        return PartitionSpec()
-    longest = max(axes, key=lambda axis: shape[axis])
-    return PartitionSpec(*(AXIS if axis == longest else None for axis in range(len(shape))))
+    first = int("'layers'" in jax.tree_util.keystr(path))
+    axes = [axis for axis in range(first, leaf.ndim) if leaf.shape[axis] % num_devices == 0]
+    if leaf.ndim - first < 2 or not axes:
+        return PartitionSpec(*(None,) * min(first, leaf.ndim))
+    longest = max(axes, key=lambda axis: leaf.shape[axis])
+    return PartitionSpec(*(AXIS if axis == longest else None for axis in range(leaf.ndim)))
