@@ -177,12 +177,15 @@ def test_json_of_another_version_names_the_file_and_the_field(config):
 
 def test_options_that_are_gone_are_read_where_they_changed_no_step(config):
     stored = to_json(config) | {"layer_noise": 0.0, "test_layer_noises": [0.1], "lose_layers": True}
+    stored["exit_adapters"] = []
     stored["dual"] = stored["dual"] | {"nu": 0.0, "frozen": [], "freeze_after": None, "smoothing": 0.0}
     stored["constraints"] = stored["constraints"] | {"slacks": "implied", "scale": False}
     assert from_json(VideoConfig, stored, source="config.json") == config
     assert without_retired(stored, to_json(config)) == to_json(config)
     with pytest.raises(UserError, match=r"config\.json.*layer_noise"):
         from_json(VideoConfig, stored | {"layer_noise": 0.1}, source="config.json")
+    with pytest.raises(UserError, match=r"config\.json.*exit_adapters"):
+        from_json(VideoConfig, stored | {"exit_adapters": [1]}, source="config.json")
     with pytest.raises(UserError, match=r"config\.json.*frozen"):
         from_json(VideoConfig, stored | {"dual": stored["dual"] | {"frozen": [1]}}, source="config.json")
 
