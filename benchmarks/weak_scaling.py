@@ -147,10 +147,10 @@ def _collectives(jaxpr: Jaxpr, times: int) -> Iterator[tuple[str, float]]:
             yield name, times * sum(result.size * result.dtype.itemsize for result in results)
         inner = [getattr(leaf, "jaxpr", leaf) for leaf in jax.tree.leaves(equation.params)]
         for one in (leaf for leaf in inner if isinstance(leaf, Jaxpr)):
-            found = list(_collectives(one, times * equation.params.get("length", 1)))
-            if found and name == "while":
+            below = list(_collectives(one, times * equation.params.get("length", 1)))
+            if below and name == "while":
                 raise ValueError("collectives must be in loops of a known length, got a while_loop; use jax.lax.scan")
-            yield from found
+            yield from below
 
 
 def training_step(setting: Setting, mesh: Mesh | AbstractMesh) -> tuple[Any, Any, Any]:
