@@ -32,7 +32,7 @@ WITH_A_TEST = ("how_to/energy.md", "how_to/equilibrium_training.md", "explanatio
 MODULES = [name for name in NAMES if name != "unroll_jax.train"]
 FROM_TRAIN = re.compile(r"from (?:unroll_jax\.)?train import (.*)")
 # Options that no dataclass has: of help, of each of many processes, and of benchmarks.
-OF_BENCHMARKS = {"--runs", "--quick", "--peers", "--compare", "--root"}
+OF_BENCHMARKS = {"--quick", "--peers", "--compare"}
 OTHERS = {"--help", "--coordinator", "--processes", "--process", "--cluster", "--over"} | OF_BENCHMARKS
 
 

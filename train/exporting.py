@@ -30,7 +30,7 @@ from .weights import CARD, CONFIG, FORMAT, MARK, MODEL, claim, named_arrays
 Log = Callable[[str], None]
 OWN = "losses = model.predict(batch)  # arrays by name, as those trained on; (samples, L + 1) of every layer comes out"
 OF_OWN = "`config.json` holds the whole configuration, the figures of the data, and the validation of this step."
-OF_TRANSFORMERS = "Low-rank changes are merged into the weights; exit adapters are only in exports without --format."
+OF_TRANSFORMERS = "Low-rank changes are merged into the weights."
 TRANSFORMERS = """\
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -108,8 +108,6 @@ def export(
         log(f"metrics.jsonl of {run} has no validation of step {step}: whether they are feasible is not known")
     if described["feasible"] is False:
         log("these parameters are NOT feasible on the validation split: no checkpoint of the run was")
-    if converted and config.exit_adapters:  # pyright: ignore (likewise)
-        log("exit adapters are not exported to transformers; export without --format as well to keep them")
     return out
 
 

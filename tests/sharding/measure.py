@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from benchmarks.video import Frames
-from benchmarks.weak_scaling.collectives import collectives
+from tests.sharding.collectives import collectives
 from tests.sharding.encoder import encoder_task
 from tests.train.conftest import Clips
 from unroll_jax.train.checkpoint import Checkpoints

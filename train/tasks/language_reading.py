@@ -36,7 +36,7 @@ class LanguageReading(NamedTuple):
     losses: np.ndarray  # of the texts, (N, layers)
     accuracies: np.ndarray  # (layers,), share of tokens that each layer predicts
     agreements: np.ndarray  # (layers,), share at which it agrees with the last one: the acceptance of one-token drafts
-    perplexities: np.ndarray  # (layers,), exponentials of mean cross entropies, which losses of exit adapters are not
+    perplexities: np.ndarray  # (layers,), exponentials of mean losses of tokens
 
 
 class Answered(NamedTuple):

@@ -25,18 +25,8 @@ from unroll_jax.models.initializers import cosine_atoms, dct, scaled_identity
 from unroll_jax.models.language.decoder import Decoder, decoder_logits, decoder_readout
 from unroll_jax.models.language.decoder_parts import DecoderConfig, rms_norm
 from unroll_jax.models.language.decoding import KeyValueCache, decode, empty_cache
-from unroll_jax.models.language.draft_costs import Costs, expected_speedup, expected_tokens, weight_costs
-from unroll_jax.models.language.drafts import Acceptance, DraftChoice, acceptance, choose_draft, tokens_a_call
-from unroll_jax.models.language.exit_adapters import (
-    ExitAdapter,
-    adapter_losses,
-    draft_vocabulary,
-    exit_adapter,
-    exit_states,
-)
 from unroll_jax.models.language.generation import NO_TOKEN, Generated, generate
 from unroll_jax.models.language.low_rank import low_rank_changes, merged_changes, with_changes
-from unroll_jax.models.language.prompt_lookup import prompt_lookup
 from unroll_jax.models.language.rotary import SCALINGS, RotaryScaling
 from unroll_jax.models.language.sampling import Sampling
 from unroll_jax.models.language.speculative import speculate
@@ -59,20 +49,16 @@ __all__ = [
     "READINGS",
     "SCALINGS",
     "WAYS",
-    "Acceptance",
     "BehindStem",
     "Classifier",
-    "Costs",
     "Decoder",
     "DecoderConfig",
     "DeepOptEq",
     "DeepOptEqSegmenter",
-    "DraftChoice",
     "Encoder",
     "EncoderConfig",
     "EncoderEmbeddings",
     "EncoderLayer",
-    "ExitAdapter",
     "FeedForwardNetwork",
     "FullyConvolutionalNetwork",
     "Generated",
@@ -90,9 +76,6 @@ __all__ = [
     "UnrolledTransformer",
     "ViT",
     "ViTConfig",
-    "acceptance",
-    "adapter_losses",
-    "choose_draft",
     "cosine_atoms",
     "cosine_bases",
     "dct",
@@ -100,20 +83,12 @@ __all__ = [
     "decoder_logits",
     "decoder_readout",
     "dictionary_bases",
-    "draft_vocabulary",
     "empty_cache",
-    "exit_adapter",
-    "exit_states",
-    "expected_speedup",
-    "expected_tokens",
     "generate",
     "low_rank_changes",
     "merged_changes",
-    "prompt_lookup",
     "rms_norm",
     "scaled_identity",
     "speculate",
-    "tokens_a_call",
-    "weight_costs",
     "with_changes",
 ]
