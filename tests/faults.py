@@ -205,7 +205,6 @@ FAULTS = [
     Fault(f"{ENERGIES}attention/pairwise.py:_move", "-", 0, "energies/attention/test_pairwise.py"),
     Fault(f"{ENERGIES}attention/pairwise.py:_damped", "+", 0, "energies/attention/test_pairwise.py"),
     Fault(f"{ENERGIES}attention/causal.py:_move", "-", 0, "energies/attention/test_causal.py"),
-    Fault(f"{ENERGIES}attention/causal.py:sweep_attention.step.visit", "-", 0, "energies/attention/test_causal.py"),
     Fault(
         f"{ENERGIES}equilibrium/unit_layer.py:unit_layer.envelope", "-", 0, "energies/equilibrium/test_unit_layer.py"
     ),

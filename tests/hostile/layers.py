@@ -11,7 +11,6 @@ EXPRESSIONS: dict[type[Exception], dict[str, list[str]]] = {
         "params must be AttentionParams": [
             "uj.attention().step(None, Y, None)",
             "uj.attention().energy(None, Y)",
-            "uj.sweep_attention().step(None, Y, None)",
         ],
         "params.W_a must be an array": ["uj.attention().step(energies.AttentionParams([[1.0]]), Y, None)"],
         "y must be an array": ["uj.attention().step(P, [[1.0]], None)"],
@@ -31,7 +30,7 @@ EXPRESSIONS: dict[type[Exception], dict[str, list[str]]] = {
         ],
         "num_heads must be an integer": ["uj.multihead_attention(4, num_heads=2.5)"],
         "params must be HeadsParams": ["uj.multihead_attention(4, num_heads=2).step(None, Y, None)"],
-        "ridge must be a number": ['uj.sweep_attention(ridge="much")'],
+        "ridge must be a number": ['uj.attention(ridge="much")'],
         "phi must be one of ['box', 'elu', 'group_shrinkage',": ["uj.feedforward(4, phi=jax.nn.relu)"],
         "spectrum must be a pair of numbers or None": ["uj.feedforward(4, spectrum=0.5)"],
         "lower must be a number": ['uj.feedforward(4, spectrum=("a", "b"))', 'energies.box("a", 1.0)'],
@@ -172,13 +171,11 @@ EXPRESSIONS: dict[type[Exception], dict[str, list[str]]] = {
         "params must hold those of 2 layers": [
             "uj.deep_opteq([uj.opteq(4, 3), uj.opteq(4, 3)]).step((uj.opteq(4, 3).init(K),), Z)"
         ],
-        "num_hubs must be at least 1": ["energies.star(num_hubs=0, width=2)"],
         "pairs[0] is (0, 9), but tokens are 0 to 2": ["energies.edges([(0, 9)], num_tokens=3)"],
         "pairs must be (m, 2) integers": [
             "energies.edges([(0, 1, 2)], num_tokens=3)",
             'energies.edges("ab", num_tokens=3)',
         ],
-        "block must be at least 1": ["energies.block_sparse(np.ones((2, 2), bool), block=0)"],
         "lower must be below upper": ["energies.box(1.0, 0.0)", 'energies.box(float("nan"), 1.0)'],
         "got 'gelu', which falls somewhere: every proximal operator": ['uj.feedforward(4, phi="gelu")'],
         "threshold must be finite and at least 0": [

@@ -15,13 +15,8 @@ Example:
 """
 
 from unroll_jax.descent import Entry
-from unroll_jax.energies.attention.causal import (
-    causal_attention,
-    causal_attention_example,
-    sweep_attention,
-    sweep_attention_example,
-)
-from unroll_jax.energies.attention.graphs import band, block_sparse, edges, star
+from unroll_jax.energies.attention.causal import causal_attention, causal_attention_example
+from unroll_jax.energies.attention.graphs import band, edges
 from unroll_jax.energies.attention.heads import (
     HeadsParams,
     multihead_attention,
@@ -133,7 +128,6 @@ __all__ = [
     "activation",
     "attention",
     "band",
-    "block_sparse",
     "box",
     "causal_attention",
     "clip_spectrum",
@@ -178,9 +172,7 @@ __all__ = [
     "soft_threshold",
     "softplus",
     "softsign",
-    "star",
     "step_is_guaranteed",
-    "sweep_attention",
     "symmetric_embedding",
     "tanh",
     "transformer",
@@ -195,7 +187,6 @@ DESCENTS: dict[str, Entry] = {
     "softmax_attention": Entry(attention, softmax_attention_example),
     "multihead_attention": Entry(multihead_attention, multihead_attention_example),
     "causal_attention": Entry(causal_attention, causal_attention_example),
-    "sweep_attention": Entry(sweep_attention, sweep_attention_example),
     "feedforward": Entry(feedforward, feedforward_example),
     "layer_norm": Entry(layer_norm, layer_norm_example),
     "transformer": Entry(transformer, transformer_example, transformer_descends),
