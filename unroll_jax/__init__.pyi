@@ -7,7 +7,6 @@ from . import energies as energies
 from . import fixed_point as fixed_point
 from . import looped as looped
 from . import perturbations as perturbations
-from . import prox as prox
 from .alternation import alternating as alternating
 from .certificates import certify as certify
 from .constrained import DUAL_OPTIMIZERS as DUAL_OPTIMIZERS

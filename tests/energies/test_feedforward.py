@@ -18,6 +18,7 @@ PROXES = {
     "relu": lambda y, step_size: np.maximum(y, 0.0),
     "soft_threshold": lambda y, step_size: np.sign(y) * np.maximum(np.abs(y) - step_size, 0.0),
     "nonnegative_soft_threshold": lambda y, step_size: np.maximum(y - step_size, 0.0),
+    "elastic_net": lambda y, step_size: np.sign(y) * np.maximum(np.abs(y) - step_size, 0.0) / (1.0 + step_size),
     "box": lambda y, step_size: np.clip(y, 0.0, 1.0),
     "group_shrinkage": lambda y, step_size: (
         y * np.maximum(1.0 - step_size / np.linalg.norm(y, axis=1, keepdims=True), 0.0)
@@ -26,19 +27,17 @@ PROXES = {
     "tanh": lambda y, step_size: np.tanh(y),
     "sigmoid": lambda y, step_size: 1.0 / (1.0 + np.exp(-y)),
     "softplus": lambda y, step_size: np.logaddexp(0.0, y),
-    "softsign": lambda y, step_size: y / (1.0 + np.abs(y)),
     "leaky_relu": lambda y, step_size: np.where(y > 0.0, y, 0.01 * y),
-    "elu": lambda y, step_size: np.where(y > 0.0, y, np.expm1(np.minimum(y, 0.0))),
 }
 # phi at step size 1 of entries between 0 and 1; those left out are 0 there.
 PENALTIES = {
     "soft_threshold": lambda y: y.sum(),
     "nonnegative_soft_threshold": lambda y: y.sum(),
+    "elastic_net": lambda y: y.sum() + 0.5 * (y**2).sum(),
     "group_shrinkage": lambda y: np.linalg.norm(y, axis=1).sum(),
     "tanh": lambda y: np.sum(0.5 * ((1.0 + y) * np.log(1.0 + y) + (1.0 - y) * np.log(1.0 - y) - y**2)),
     "sigmoid": lambda y: np.sum(y * np.log(y) + (1.0 - y) * np.log(1.0 - y) - 0.5 * y**2),
     "softplus": lambda y: np.sum(spence(1.0 - np.exp(-y)) - np.pi**2 / 6.0),
-    "softsign": lambda y: np.sum(-y - np.log(1.0 - y) - 0.5 * y**2),
 }
 
 

@@ -31,9 +31,10 @@ EXPRESSIONS: dict[type[Exception], dict[str, list[str]]] = {
         "num_heads must be an integer": ["uj.multihead_attention(4, num_heads=2.5)"],
         "params must be HeadsParams": ["uj.multihead_attention(4, num_heads=2).step(None, Y, None)"],
         "ridge must be a number": ['uj.attention(ridge="much")'],
-        "phi must be one of ['box', 'elu', 'group_shrinkage',": ["uj.feedforward(4, phi=jax.nn.relu)"],
+        "phi must be one of ['box', 'elastic_net', 'group_shrinkage',": ["uj.feedforward(4, phi=jax.nn.relu)"],
         "spectrum must be a pair of numbers or None": ["uj.feedforward(4, spectrum=0.5)"],
-        "lower must be a number": ['uj.feedforward(4, spectrum=("a", "b"))', 'energies.box("a", 1.0)'],
+        "lower must be a number": ['uj.feedforward(4, spectrum=("a", "b"))'],
+        "lower must be a number or an array of numbers": ['energies.box("a", 1.0)'],
         "params must be FeedForwardParams": ["uj.feedforward(4).step(None, Y, None)"],
         "rank must be an integer or None": ["uj.transformer(4, rank=5.5)"],
         "params must be TransformerParams": ["uj.transformer(4).step(None, Y, None)"],
@@ -117,7 +118,7 @@ EXPRESSIONS: dict[type[Exception], dict[str, list[str]]] = {
             "uj.feedforward(4, step_size=0.0)",
             'uj.moreau_envelope("relu", Y, 0.0)',
         ],
-        "phi must be one of ['box', 'elu', 'group_shrinkage',": [
+        "phi must be one of ['box', 'elastic_net', 'group_shrinkage',": [
             'uj.feedforward(4, phi="relu6")',
             'uj.transformer(4, phi="gelu")',
             'uj.unit_layer(4, activation="sign")',
@@ -182,7 +183,6 @@ EXPRESSIONS: dict[type[Exception], dict[str, list[str]]] = {
             "energies.soft_threshold(-1.0)",
             'energies.group_shrinkage(float("nan"))',
         ],
-        "alpha must be in (0, 1]": ["energies.elu(alpha=-1.0)"],
         "slope must be in (0, 1]": ["energies.leaky_relu(slope=2.0)"],
         "W_f must be a square matrix": ["uj.clip_spectrum(np.ones((2, 3), np.float32))"],
         "phi must be one of ('relu', 'identity'), which commute": [

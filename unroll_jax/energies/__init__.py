@@ -74,10 +74,11 @@ from unroll_jax.energies.layer_norm import layer_norm, layer_norm_example
 from unroll_jax.energies.lista import ListaParams, lista, lista_example
 from unroll_jax.energies.lista_layer import ListaLayerParams, ista_layer, lista_layer
 from unroll_jax.energies.mesa import MesaState, mesa
-from unroll_jax.energies.proximal.activations import activation, elu, leaky_relu, sigmoid, softplus, softsign, tanh
+from unroll_jax.energies.proximal.activations import activation, leaky_relu, sigmoid, softplus, tanh
 from unroll_jax.energies.proximal.operators import (
     PROXIMALS,
     box,
+    elastic_net,
     group_shrinkage,
     identity,
     nonnegative_soft_threshold,
@@ -139,7 +140,7 @@ __all__ = [
     "delta_rule",
     "dust",
     "edges",
-    "elu",
+    "elastic_net",
     "energy_transformer",
     "fast_weights",
     "feedforward",
@@ -171,7 +172,6 @@ __all__ = [
     "sigmoid",
     "soft_threshold",
     "softplus",
-    "softsign",
     "step_is_guaranteed",
     "symmetric_embedding",
     "tanh",

@@ -2,9 +2,10 @@
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
+
+from unroll_jax.numerics import shrink
 
 __all__ = ["ListaLayerParams", "ista_layer", "lista_layer"]
 
@@ -48,7 +49,7 @@ def lista_layer(
       [2.0, 0.0]
     """
     moved = z @ params.A.T + x @ params.B.T
-    return (jnp.sign(moved) * jax.nn.relu(jnp.abs(moved) - jnp.abs(params.theta))).astype(z.dtype)
+    return shrink(moved, jnp.abs(params.theta)).astype(z.dtype)
 
 
 def ista_layer(dictionary: Float[Array, "atoms dim"], sparsity: float) -> ListaLayerParams:
