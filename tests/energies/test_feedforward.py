@@ -10,7 +10,7 @@ from scipy.special import spence
 
 import unroll_jax as uj
 from tests import reference
-from unroll_jax.energies import FeedForwardParams, clip_spectrum, feedforward_smoothness, step_is_guaranteed
+from unroll_jax.energies import FeedForwardParams, clip_spectrum
 from unroll_jax.energies.proximal.activations import ACTIVATIONS
 
 PROXES = {
@@ -179,31 +179,15 @@ def test_with_a_spectrum_the_layer_is_the_layer_of_the_clipped_weights_and_alway
         clipped = clip_spectrum(W_f, 0.0, 0.95)
         args, theirs = (FeedForwardParams(W_f), y, x), (FeedForwardParams(clipped), y, x)
         ours = layer.energy(*args), layer.step(*args)
-        return clipped, ours, (plain.energy(*theirs), plain.step(*theirs))
+        return ours, (plain.energy(*theirs), plain.step(*theirs))
 
-    clipped, ours, theirs = all_of(W_f, y, x)
-    assert not step_is_guaranteed(jnp.asarray(W_f), 0.5)
-    assert step_is_guaranteed(clipped, 0.5)
+    ours, theirs = all_of(W_f, y, x)
     for name, actual, expected in zip(("energy", "step"), ours, theirs, strict=True):
         np.testing.assert_allclose(actual, expected, rtol=1e-12, err_msg=name)
 
 
-@pytest.mark.usefixtures("x64")
-def test_the_smoothness_is_what_autodiff_finds_and_bounds_the_guaranteed_steps():
-    hessian = jax.hessian(uj.feedforward(4).energy, 1)
-    both = jax.jit(lambda W_f: (feedforward_smoothness(W_f), hessian(FeedForwardParams(W_f), jnp.zeros((1, 4)))))
-    for spectrum in SPECTRA:
-        W_f = jnp.asarray(weights(10, 4, *spectrum))
-        smoothness, curvatures = both(W_f)
-        largest = np.linalg.eigvalsh(np.asarray(curvatures).reshape(4, 4))[-1]
-        assert float(smoothness) == pytest.approx(max(1.0, largest), rel=1e-12), spectrum
-        assert step_is_guaranteed(W_f, 0.999 / float(smoothness)), spectrum
-        assert not step_is_guaranteed(W_f, 1.001 / float(smoothness)), spectrum
-
-
 def test_the_step_of_the_authors_code_is_reported():
     """a = 1 with eigenvalues up to 0.95: beyond 1 / L = 0.513."""
-    assert not step_is_guaranteed(jnp.asarray(np.float32(0.95 * np.eye(3))), 1.0)
     with pytest.warns(UserWarning, match=r"step_size=1.0 is beyond 1/L = 0.513 for eigenvalues up to 0.95"):
         uj.feedforward(3, step_size=1.0, spectrum=(0.0, 0.95))
 

@@ -21,7 +21,6 @@ from unroll_jax.energies.attention.heads import (
     HeadsParams,
     multihead_attention,
     multihead_attention_example,
-    orthonormal_heads,
 )
 from unroll_jax.energies.attention.pairwise import (
     AttentionParams,
@@ -41,7 +40,7 @@ from unroll_jax.energies.energy_transformer import (
 )
 from unroll_jax.energies.equilibrium.deep_opteq import deep_opteq, deep_opteq_example, multi_block
 from unroll_jax.energies.equilibrium.monotone import MONOTONES, Monotone
-from unroll_jax.energies.equilibrium.opteq import opteq, opteq_conv, opteq_conv_example, opteq_example, opteq_potential
+from unroll_jax.energies.equilibrium.opteq import opteq, opteq_conv, opteq_conv_example, opteq_example
 from unroll_jax.energies.equilibrium.opteq_objective import deep_opteq_objective, opteq_objective
 from unroll_jax.energies.equilibrium.opteq_params import OptEqParams
 from unroll_jax.energies.equilibrium.regularisers import (
@@ -65,14 +64,12 @@ from unroll_jax.energies.feedforward import (
     clip_spectrum,
     feedforward,
     feedforward_example,
-    feedforward_smoothness,
-    step_is_guaranteed,
 )
 from unroll_jax.energies.hopfield import HopfieldParams, cross_attention_example, hopfield, hopfield_example
 from unroll_jax.energies.hyper_set import HyperSetParams, hyper_set, hyper_set_example
 from unroll_jax.energies.layer_norm import layer_norm, layer_norm_example
 from unroll_jax.energies.lista import ListaParams, lista, lista_example
-from unroll_jax.energies.lista_layer import ListaLayerParams, ista_layer, lista_layer
+from unroll_jax.energies.lista_layer import ListaLayerParams, lista_layer
 from unroll_jax.energies.mesa import MesaState, mesa
 from unroll_jax.energies.proximal.activations import activation, leaky_relu, sigmoid, softplus, tanh
 from unroll_jax.energies.proximal.operators import (
@@ -144,14 +141,12 @@ __all__ = [
     "energy_transformer",
     "fast_weights",
     "feedforward",
-    "feedforward_smoothness",
     "group_shrinkage",
     "half_square",
     "hopfield",
     "hyper_set",
     "identity",
     "inverse_square",
-    "ista_layer",
     "layer_norm",
     "leaky_relu",
     "lista",
@@ -164,15 +159,12 @@ __all__ = [
     "opteq",
     "opteq_conv",
     "opteq_objective",
-    "opteq_potential",
-    "orthonormal_heads",
     "regularised",
     "relu",
     "safeguarded",
     "sigmoid",
     "soft_threshold",
     "softplus",
-    "step_is_guaranteed",
     "symmetric_embedding",
     "tanh",
     "transformer",
