@@ -24,7 +24,7 @@ from unroll_jax.certificates.steps import StepCertificate, certify_descent
 from unroll_jax.certificates.weight_normalisation import WeightGains, split_gains, weight_normalise
 from unroll_jax.certificates.weights import check_weight_norms, spectral_normalise, weight_norm, weight_norm_bound
 from unroll_jax.norm_bounds import conv_norm_bound, matrix_norm_bound
-from unroll_jax.spectral import jacobian_norm, jacobian_penalty, jacobian_radius, spectral_norm, spectral_radius
+from unroll_jax.spectral import jacobian_penalty, jacobian_radius, spectral_norm
 
 __all__ = [
     "Ball",
@@ -48,7 +48,6 @@ __all__ = [
     "hessian_product",
     "in_descent_region",
     "in_proximal_region",
-    "jacobian_norm",
     "jacobian_penalty",
     "jacobian_radius",
     "matrix_norm_bound",
@@ -59,7 +58,6 @@ __all__ = [
     "quadratic_smoothness",
     "spectral_norm",
     "spectral_normalise",
-    "spectral_radius",
     "split_gains",
     "weight_norm",
     "weight_norm_bound",

@@ -63,9 +63,7 @@ def causal_attention(
       A `Descent` with params `AttentionParams`; ``x`` is the context C, broadcastable to y, or None for y itself, or
       an `Anchor` of it and of the tokens that are there.
 
-    Raises:
-      ValueError: if an option is out of range; while tracing, if params, y, x and mask do not fit.
-      TypeError: while tracing, if y or x is not floating.
+    Raises: as `attention`.
 
     Source: ours; Yang, Huang, Wipf (2022) have undirected graphs alone.
 

@@ -141,11 +141,7 @@ def edges(pairs: Sequence[tuple[int, int]] | np.ndarray, num_tokens: int) -> Edg
 
 
 def check_mask(mask: Any) -> Graph | EdgeList | None:
-    """The graph of a mask; None is the complete graph.
-
-    Raises:
-      ValueError: if it is neither a graph nor a symmetric boolean (n, n) array.
-    """
+    """The graph of a mask, None of the complete graph; a ValueError unless a mask is symmetric and boolean, (n, n)."""
     if mask is None or isinstance(mask, Graph | EdgeList):
         return mask
     check_known("mask", mask)
@@ -158,11 +154,7 @@ def check_mask(mask: Any) -> Graph | EdgeList | None:
 
 
 def check_table(name: str, table: np.ndarray) -> None:
-    """Checks that a mask is a boolean (n, n) array.
-
-    Raises:
-      ValueError: if it is not.
-    """
+    """A ValueError unless a mask is a boolean (n, n) array."""
     square = table.dtype == np.bool_ and table.ndim == 2 and table.shape[0] == table.shape[1]
     require(square, name, "be a boolean (n, n) array", f"{table.dtype} of shape {table.shape}")
 

@@ -65,17 +65,11 @@ def neighbourhood(
       rho: a resolved `Rho`.
       z: the tokens that distances are taken between.
       values: the arrays averaged.
-      graph: what `check_mask` returns; None is the complete graph.
+      graph: what `check_mask` returns, of as many tokens.
       present: boolean, broadcastable to (*batch, n): which tokens are there; None is all. The others have no edges.
       block: tokens in a block, taken one block at a time; None chooses.
       bounded: scale weights by the slope at 0 instead of each token's largest, which saves a pass. Then neighbours
         that are all far may underflow to none: for callers that give the token itself that slope as its weight.
-
-    Returns:
-      A `Neighbourhood`.
-
-    Raises:
-      ValueError: while tracing, if the graph is of another number of tokens.
     """
     _check_size(graph, z)
     if isinstance(graph, EdgeList):
@@ -93,17 +87,7 @@ def pair_energy(
     *,
     block: int | None = None,
 ) -> Float[Array, "*batch"]:
-    """``neighbourhood(...).energy`` alone, without the rest where nothing is compiled.
-
-    Args:
-      rho, z, graph, present, block: as in `neighbourhood`.
-
-    Returns:
-      The sum of rho over unordered pairs.
-
-    Raises:
-      ValueError: while tracing, if the graph is of another number of tokens.
-    """
+    """``neighbourhood(...).energy``, without the rest where nothing is compiled."""
     _check_size(graph, z)
     if isinstance(graph, EdgeList):
         return edge_energy(rho, centred(z, present), graph, present)

@@ -175,11 +175,7 @@ PROXIMALS: dict[str, Callable[..., Proximal]] = {
 def resolve_proximal(phi: str | Proximal, step_size: float = 1.0) -> Proximal:
     """The `Proximal` of a name of `PROXIMALS` (with its default numbers), or the `Proximal` given.
 
-    The name of an activation gives the pair whose prox at ``step_size`` is that activation.
-
-    Raises:
-      ValueError: if the name is not in `PROXIMALS`.
-      TypeError: if it is neither a name nor a `Proximal`.
+    The name of an activation gives the pair whose prox at ``step_size`` is that activation. Another name is an error.
     """
     if isinstance(phi, str) and phi in NOT_MONOTONE:
         raise ValueError(
