@@ -33,8 +33,8 @@ class EncoderLayer(nn.Module):
     (vision transformers: Dosovitskiy et al., 2021).
 
     Queries, keys and values come out of one product, ``query_key_value``; the other parameters are
-    ``attention_output``, ``attention_norm``, ``hidden``, ``output`` and ``output_norm``. ``config`` is an `EncoderConfig`
-    or a `ViTConfig`. Softmax and the statistics of norms are computed in float32 at least.
+    ``attention_output``, ``attention_norm``, ``hidden``, ``output`` and ``output_norm``. Softmax and the statistics of
+    norms are computed in float32 at least. ``config`` is an `EncoderConfig` or a `ViTConfig`.
     """
 
     config: Any

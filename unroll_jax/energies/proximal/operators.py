@@ -92,7 +92,9 @@ def nonnegative_soft_threshold(threshold: ArrayLike = 1.0) -> Proximal:
 
     prox = max(y - step_size threshold, 0).
 
-    Args and Raises: as `soft_threshold`. Example: see there.
+    Args and Raises: as `soft_threshold`.
+
+    Example: see `soft_threshold`.
     """
     threshold = _at_least_0("threshold", threshold)
     return Proximal(
@@ -108,7 +110,9 @@ def elastic_net(threshold: ArrayLike = 1.0, weight: ArrayLike = 1.0) -> Proximal
       threshold: as in `soft_threshold`; 0 gives ridge, whose prox is y / (1 + step_size weight).
       weight: at least 0, in units of 1 over the step size; likewise. jaxopt's gamma is weight / threshold.
 
-    Raises: as `soft_threshold`. Example: see there.
+    Raises: as `soft_threshold`.
+
+    Example: see `soft_threshold`.
     """
     lasso, weight = soft_threshold(threshold), _at_least_0("weight", weight)
 
@@ -121,7 +125,9 @@ def elastic_net(threshold: ArrayLike = 1.0, weight: ArrayLike = 1.0) -> Proximal
 def box(lower: ArrayLike = 0.0, upper: ArrayLike = 1.0) -> Proximal:
     """phi = 0 where every entry is in [lower, upper], else infinite; prox clips.
 
-    Raises: a ValueError unless known bounds have lower < upper. Example: see `soft_threshold`.
+    A ValueError unless known bounds have lower < upper.
+
+    Example: see `soft_threshold`.
     """
     for name, bound in (("lower", lower), ("upper", upper)):
         _check_number(name, bound)
