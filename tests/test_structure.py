@@ -28,7 +28,6 @@ FLOORS = {
     "perturbations": 1,
     "steps": 2,
     "conjugate_gradients": 1,
-    "prox": 3,
     "norm_bounds": 3,
     "spectral": 3,
     "energies": 4,

@@ -123,7 +123,7 @@ def implicit_argmin(
 
     Args:
       objective: ``(params, z, *inputs) -> h``, a scalar; smooth.
-      prox: ``(params, z, step_size) -> z``, of a penalty or a projection (see `unroll_jax.prox`), or None.
+      prox: ``(params, z, step_size) -> z``, of a penalty or a projection (see `PROXIMALS`), or None.
       step_size: s, positive; the solution does not depend on it. About 1 / |Hessian| conditions the system best.
       adjoint: as in `implicit_root`; None is "conjugate_gradient" without a prox, which needs a positive definite
         Hessian, else "bicgstab_gmres".

@@ -5,23 +5,20 @@ Classifiers and segmenters of images are called as ``(logits, info) = module.app
 of text, return the logits of every layer; `Decoder`, of language, the hidden states.
 
 Example:
-  >>> sorted(ACTIVATIONS), sorted(POOLINGS), WAYS
-  (['gelu', 'gelu_tanh', 'relu', 'silu'], ['first', 'mean'], ('implicit', 'unrolled', 'averaged'))
-  >>> READINGS, SCALINGS, NO_TOKEN  # of `ViTConfig`, of `RotaryScaling`, behind the ends of answers
-  (('state', 'residual', 'linear'), ('linear', 'llama3'), -1)
+  >>> SCALINGS, NO_TOKEN  # of `RotaryScaling`, behind the ends of answers
+  (('linear', 'llama3'), -1)
 """
 
 from unroll_jax.models.baselines.feedforward_network import FeedForwardNetwork
 from unroll_jax.models.baselines.fully_convolutional_network import FullyConvolutionalNetwork
 from unroll_jax.models.baselines.monotone_network import MonotoneOperatorNetwork
 from unroll_jax.models.baselines.neural_ode import NeuralODE
-from unroll_jax.models.classifier import POOLINGS, Classifier, Head
+from unroll_jax.models.classifier import Classifier
 from unroll_jax.models.deep_opteq import DeepOptEq
 from unroll_jax.models.dust import DUST, dictionary_bases
 from unroll_jax.models.encoder import Encoder
-from unroll_jax.models.encoder_layer import ACTIVATIONS, EncoderLayer
-from unroll_jax.models.encoder_parts import EncoderConfig, EncoderEmbeddings
-from unroll_jax.models.initializers import cosine_atoms, dct, scaled_identity
+from unroll_jax.models.encoder_parts import EncoderConfig
+from unroll_jax.models.initializers import dct, scaled_identity
 from unroll_jax.models.language.decoder import Decoder, decoder_logits, decoder_readout
 from unroll_jax.models.language.decoder_parts import DecoderConfig, rms_norm
 from unroll_jax.models.language.decoding import KeyValueCache, decode, empty_cache
@@ -32,23 +29,18 @@ from unroll_jax.models.language.sampling import Sampling
 from unroll_jax.models.language.speculative import speculate
 from unroll_jax.models.language.verification import Speculated
 from unroll_jax.models.lista import LISTA
-from unroll_jax.models.opteq_base import WAYS
 from unroll_jax.models.parts import BehindStem
 from unroll_jax.models.segmenters import DeepOptEqSegmenter
-from unroll_jax.models.unrolled_classifier import TokenEmbeddings, UnrolledClassifier
+from unroll_jax.models.unrolled_classifier import UnrolledClassifier
 from unroll_jax.models.unrolled_transformer import UnrolledTransformer, cosine_bases
 from unroll_jax.models.vit import ViT
-from unroll_jax.models.vit_parts import READINGS, PatchEmbeddings, PatchReadout, ViTConfig
+from unroll_jax.models.vit_parts import ViTConfig
 
 __all__ = [
-    "ACTIVATIONS",
     "DUST",
     "LISTA",
     "NO_TOKEN",
-    "POOLINGS",
-    "READINGS",
     "SCALINGS",
-    "WAYS",
     "BehindStem",
     "Classifier",
     "Decoder",
@@ -57,26 +49,19 @@ __all__ = [
     "DeepOptEqSegmenter",
     "Encoder",
     "EncoderConfig",
-    "EncoderEmbeddings",
-    "EncoderLayer",
     "FeedForwardNetwork",
     "FullyConvolutionalNetwork",
     "Generated",
-    "Head",
     "KeyValueCache",
     "MonotoneOperatorNetwork",
     "NeuralODE",
-    "PatchEmbeddings",
-    "PatchReadout",
     "RotaryScaling",
     "Sampling",
     "Speculated",
-    "TokenEmbeddings",
     "UnrolledClassifier",
     "UnrolledTransformer",
     "ViT",
     "ViTConfig",
-    "cosine_atoms",
     "cosine_bases",
     "dct",
     "decode",
