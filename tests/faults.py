@@ -223,13 +223,9 @@ FAULTS = [
     Fault(f"{FIXED}factored.py:factored_solve.body", "-", 0, "fixed_point/test_factored.py"),
     Fault(f"{FIXED}linear.py:neumann", "+", 0, "fixed_point/test_linear.py"),
     Fault(f"{FIXED}linear.py:gmres.cycle", "-", 2, "fixed_point/test_linear.py"),
-    Fault(f"{FIXED}linear.py:bicgstab.body", "-", 0, "fixed_point/test_linear.py"),
     Fault(f"{FIXED}progress.py:advance", "<", 0, "fixed_point/test_failure.py fixed_point/test_lessons.py"),
     Fault(
         f"{FIXED}quasi_newton.py:anderson.update", "-", 0, "fixed_point/test_solvers.py fixed_point/test_iterations.py"
-    ),
-    Fault(
-        f"{FIXED}quasi_newton.py:broyden.update", "-", 0, "fixed_point/test_solvers.py fixed_point/test_iterations.py"
     ),
     Fault(f"{FIXED}solvers.py:damped.update", "-", 0, "fixed_point/test_iterations.py"),
     Fault(f"{FIXED}solvers.py:averaged.average", "-", 0, "fixed_point/test_averaging.py"),

@@ -100,7 +100,7 @@ def test_a_condition_of_any_scale_leaves_the_root_alone(batch, scale):
     np.testing.assert_allclose(slope, 1.0 / (3.0 * np.asarray(z) ** 2 + 1.0), rtol=1e-8)
 
 
-@pytest.mark.parametrize("adjoint", ["conjugate_gradient", "gmres", "anderson", fp.gmres(5)])
+@pytest.mark.parametrize("adjoint", ["conjugate_gradient", "gmres", fp.gmres(5)])
 def test_adjoints_by_name_and_value_and_pytrees(adjoint):
     matrix = jnp.array([[1.0, 0.2], [0.2, 0.8]])
 

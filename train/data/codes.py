@@ -11,12 +11,11 @@ import numpy as np
 import tensorflow_datasets as tfds
 from PIL import Image
 
-from unroll_jax.fixed_point.lasso import solve_lasso
-
 from ..config.data import CodeConfig
 from ..config.errors import UserError
 from .files import Log
 from .images import IMAGES, three_splits
+from .lasso import solve_lasso
 from .pictures import LabelledImages, PictureSet
 from .prepare import Kind, Originals, Record, origin, prepare_from, with_progress
 from .reader import Dataset, Records, open_prepared

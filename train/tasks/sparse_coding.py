@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, UInt32
 
-from unroll_jax.fixed_point.lasso import solve_lasso
 from unroll_jax.models import LISTA
 from unroll_jax.perturbations import Perturbation, in_turn, layer_noise, lost_layer
 
 from ..config.sparse_coding import SparseCodingConfig
 from ..constraints import constrained_training
 from ..data.codes import CodeBatch, CodeData, CodeSpec, load, to_grey
+from ..data.lasso import solve_lasso
 from ..data.pictures import picture_of
 from ..data.splits import SPLITS
 from ..sharding.mesh import keep_rows

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from unroll_jax.energies import ListaParams, lista
-from unroll_jax.fixed_point.implicit import equilibrium
+from unroll_jax.fixed_point import equilibrium
 
 __all__ = ["solve_lasso"]
 
