@@ -100,10 +100,10 @@ def with_file(options: list[str], default: RunConfig) -> RunConfig:
     if path.suffix != ".toml":
         return from_run(path, default, source)
     try:
-        options = tomllib.loads(read_regular(path, where=source, mend=WAY_OUT).decode())
+        values = tomllib.loads(read_regular(path, where=source, mend=WAY_OUT).decode())
     except ValueError as error:
         raise UserError(f"{source} cannot be read ({one_line(error)}); {WAY_OUT}") from error
-    return parse(type(default), list(_words(options)), "unroll-jax run", default, hint=f"leave it out of {value}")
+    return parse(type(default), list(_words(values)), "unroll-jax run", default, hint=f"leave it out of {value}")
 
 
 def from_run(path: Path, default: RunConfig, source: str) -> RunConfig:
