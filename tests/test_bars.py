@@ -24,7 +24,7 @@ MAX_LINES = {
 }
 MAX_PUBLIC_NAMES = 300
 LIBRARY = set(NAMES) - {"unroll_jax.train"}
-MAX_FILES, MIN_LINES, LONGEST = 95, 40, 300
+MAX_FILES, MIN_LINES, LONGEST = 97, 40, 300
 # Each counts one habit of writing; optax has about one of all of them in 10,000 words of docstrings and comments.
 HABITS = (
     r"\bwhat (is|it|they|the|has|have|are|was|a|an|comes|each)\b",

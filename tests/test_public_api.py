@@ -106,7 +106,7 @@ NAMES = {
     },
     "unroll_jax.perturbations": {
         "0.3.0": """
-            Perturbation in_turn layer_dropout layer_dropout_rates layer_noise lost_layer
+            Perturbation in_turn layer_noise lost_layer
         """
     },
     "unroll_jax.train": {

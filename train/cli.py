@@ -1,4 +1,4 @@
-"""Options from the words of a command, by tyro, and from the config.json of a run; errors as one line."""
+"""Options from the words of a command, by tyro, and from files of options; errors as one line."""
 
 import collections
 import contextlib
@@ -8,17 +8,18 @@ import itertools
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+import tomllib
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import tyro
 
-from .config.errors import UserError
+from .config.errors import UserError, one_line
 from .config.fields import from_json, to_json
 from .config.run import PLACE, RunConfig
 from .experiments import EXPERIMENTS
-from .system.files import expanded, read_object
+from .system.files import expanded, read_object, read_regular
 
 T = TypeVar("T")
 
@@ -26,7 +27,7 @@ HELP = ("-h", "--help")
 MAY_BE_EMPTY = ("--text", "--second")  # texts of predict, which has errors for those
 WITH_FOLDERS = ("run", "plan")  # the commands that take the folder of a run in place of an experiment
 FOLDER = "       unroll-jax {} FOLDER [--option value ...], with the options of the run in a folder\n"
-WAY_OUT = "give the config.json of a run of this experiment"
+WAY_OUT = "give a TOML file of options, or the config.json of a run of this experiment"
 FRAME = re.compile(r"[\u2500-\u257f]|-{5,}")  # lines around and between tyro's messages
 
 
@@ -95,10 +96,17 @@ def with_file(options: list[str], default: RunConfig) -> RunConfig:
     value = "" if place is None else options[place].partition("=")[2] or "".join(options[place + 1 : place + 2])
     if not value or value.startswith("--"):  # `parse` raises for a missing value
         return default
-    return from_file(expanded(value, "--config"), default, f"--config {value}")
+    path, source = expanded(value, "--config"), f"--config {value}"
+    if path.suffix != ".toml":
+        return from_run(path, default, source)
+    try:
+        values = tomllib.loads(read_regular(path, where=source, mend=WAY_OUT).decode())
+    except ValueError as error:
+        raise UserError(f"{source} cannot be read ({one_line(error)}); {WAY_OUT}") from error
+    return parse(type(default), list(_words(values)), "unroll-jax run", default, hint=f"leave it out of {value}")
 
 
-def from_file(path: Path, default: RunConfig, source: str) -> RunConfig:
+def from_run(path: Path, default: RunConfig, source: str) -> RunConfig:
     """A configuration with the options of the config.json of a run, but for its place; ``source`` is for messages.
 
     Raises:
@@ -122,6 +130,17 @@ def unknown(what: str, arguments: Sequence[str], known: Sequence[str]) -> UserEr
     """The error of a command whose first word is none of the known ones, or missing."""
     words = f"unknown {what} {arguments[0]!r}{_suggestion(arguments[0], known)}" if arguments else f"no {what} given"
     return UserError(f"{words}; choose from {', '.join(known)}")
+
+
+def _words(options: dict[str, Any], group: str = "--") -> Iterator[str]:
+    """Yields the options of a TOML table as the words of a command."""
+    for name, value in options.items():
+        if isinstance(value, dict):
+            yield from _words(value, f"{group}{name}.")
+        elif isinstance(value, bool):
+            yield f"{group}{'' if value else 'no-'}{name}"
+        else:
+            yield from (group + name, *map(str, value if isinstance(value, list) else [value]))
 
 
 def _check_words(arguments: Sequence[str]) -> None:

@@ -56,16 +56,6 @@ def test_rows_of_several_texts_lose_what_their_texts_lose_alone_on_their_answers
         assert counts[row] == sum(text.shape[1] for text in texts)
 
 
-def test_rows_skip_the_last_layer_at_the_rate_given_and_none_where_it_is_read(task_of, started):
-    skipping, (_, params, _) = task_of(train_gamma=0.0, layer_dropout=0.99), started
-    batch = skipping.sample_noise(skipping.data.packed.whole("test"), jax.random.key(0))
-    losses = jax.jit(lambda params, batch: skipping.losses(params, batch, None)[0])(params, batch)
-    same = losses[:, -1] == losses[:, -2]
-    assert same.mean() > 0.8
-    rows = jax.vmap(lambda key: jax.random.uniform(jax.random.fold_in(key, skipping.num_layers)))(batch.keys) < 0.99
-    np.testing.assert_array_equal(same, rows)
-
-
 def test_evaluation_figures_are_those_of_every_text_alone(started, tmp_path):
     task, params, decoder = started
     text_losses = alone(task, decoder, "test")

@@ -10,8 +10,7 @@ from tests.sparse_coding.conftest import BLOBS, SPARSITY, lasso
 from unroll_jax.train.config.data import CodeConfig
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data import codes
-from unroll_jax.train.data.codes import lasso_codes, make_dictionary
-from unroll_jax.train.data.lasso import solve_lasso
+from unroll_jax.train.data.codes import lasso_codes, make_dictionary, solve_lasso
 from unroll_jax.train.data.pictures import LabelledImages, PictureSet
 from unroll_jax.train.data.prepare import Source
 

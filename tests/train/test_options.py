@@ -30,6 +30,37 @@ def test_the_config_of_a_run_is_a_file_of_options_without_its_place(both, traine
     assert config.out == "here"
 
 
+TOML = """
+steps = 7
+test-gammas = [0.0, 0.2]
+[constraints]
+alpha = [0.1, 0.2]
+layers = false
+also = ["norm=8"]
+[primal]
+learning-rate = 1e-3
+"""
+
+
+def test_a_toml_file_is_read_as_the_words_of_a_command(tmp_path):
+    (tmp_path / "options.toml").write_text(TOML)
+    words = (
+        "--steps 9 --test-gammas 0.0 0.2 --constraints.alpha 0.1 0.2 --constraints.no-layers --constraints.also norm=8"
+    )
+    expected = configured("run", ["video-ut", *words.split(), "--primal.learning-rate", "1e-3"])[1]
+    actual = configured("run", ["video-ut", "--config", "options.toml", "--steps", "9"])[1]
+    assert differences(to_json(expected), to_json(actual)) == ["config was None, is now options.toml"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("stepz = 3", "--stepz"), ("steps = [", "cannot be read"), ("steps = 'x'", "--steps"), ("a.b = 1", "--a.b")],
+)
+def test_a_toml_file_that_does_not_fit_is_one_line(tmp_path, capsys, text, words):
+    (tmp_path / "options.toml").write_text(text)
+    assert words in refused(capsys, "run", "video-ut", "--config", "options.toml")
+
+
 @pytest.mark.slow
 def test_a_run_resumes_by_its_folder_with_the_free_options_that_it_had_last(in_memory, tmp_path):
     free = ["--accumulate", "2", "--remat", "dots", "--unroll", "1", "--mesh", "data=1", "--track"]
@@ -50,7 +81,7 @@ def test_a_run_resumes_by_its_folder_with_the_free_options_that_it_had_last(in_m
 
 
 BROKEN = [
-    (None, "does not exist; give the config.json of a run"),
+    (None, "does not exist; give a TOML file of options"),
     (b"\xff\xfe\x00", "is damaged ("),
     (b"{", "is damaged ("),
     (b"[1]", "is damaged ("),

@@ -143,7 +143,7 @@ class RunConfig(abc.ABC):
     overwrite: bool = False
     """Delete a run that is in the folder, and begin anew."""
     config: str | None = None
-    """The config.json of a run, whose options are taken; options on the command line override them."""
+    """FILE of options as TOML, or the config.json of a run; options on the command line override them."""
 
     @property
     def title(self) -> str:

@@ -11,7 +11,7 @@ from .constrained import ConstrainedConfig
 from .constraints import ConstraintConfig, DualConfig
 from .data import InstructionConfig, TextConfig
 from .errors import option_text
-from .fields import WIDEST, Condition, Count, Depth, Length, NonNegative, Parts, Rule, Share, Width
+from .fields import WIDEST, Condition, Count, Depth, Length, NonNegative, Parts, Rule, Width
 from .run import DecayedPrimalConfig
 
 Dtype = Literal["float32", "bfloat16"]
@@ -210,9 +210,6 @@ class LanguageConfig(TokensConfig):
     template: Literal["chat", "alpaca"] | None = None
     """chat: that of the tokenizer; alpaca: Stanford's; None: the former where the tokenizer has one."""
     train_gamma: NonNegative = 0.25
-    layer_dropout: Share = 0.0
-    """Probability that a row skips the last layer in training; less for earlier ones, as LayerSkip has it
-    for pretrained models: constant over the steps."""
     validate_every: Count = 250
     data: InstructionConfig = dataclasses.field(default_factory=InstructionConfig)
     model: DecoderOptions = dataclasses.field(default_factory=DecoderOptions)

@@ -62,13 +62,10 @@ class LanguageTask(TokenTask[LanguageConfig]):
     def sample_noise(self, batch: PackedBatch, key: jax.Array) -> Drawn:
         """Draws noise of the strength of training, and positions at which layers before the last are read."""
         of_noise, of_places = jax.random.split(key)
-        of_layers = (
-            jax.random.split(jax.random.fold_in(key, 2), len(batch.tokens)) if self.config.layer_dropout else None
-        )
         variance, share = self.variance(self.config.train_gamma), self.config.descent.positions
         noise = self._noise(of_noise, batch, variance) if variance > 0.0 else None
         chosen = (None, None) if share == 1 else choose(of_places, batch.weights, share)
-        return Drawn(batch, noise, *chosen, of_layers)
+        return Drawn(batch, noise, *chosen)
 
     def losses(self, params: Params, batch: Drawn, probe: Any) -> tuple[SampleLosses, Mapping[str, Array]]:
         """Cross entropies of every row at every layer that is read, sums over the tokens of its answers.
@@ -77,7 +74,7 @@ class LanguageTask(TokenTask[LanguageConfig]):
         """
         del probe
         rows, head = batch.batch, self.model.head(params)
-        states = self.model.states(params, rows, batch.noise, batch.keys)
+        states = self.model.states(params, rows, batch.noise)
         watched = not (self.config.enforces or self.config.supervises)
         if batch.chosen is None and not watched:
             return self._layer_sums(states, head, rows.labels, rows.weights).T, {}

@@ -18,7 +18,6 @@ from unroll_jax.models import (
     merged_changes,
     rms_norm,
 )
-from unroll_jax.perturbations import layer_dropout, layer_dropout_rates
 
 from ..config.errors import OptionError, UserError, option_text
 from ..config.tokens import DecoderOptions, DescentOptions, LanguageConfig
@@ -110,7 +109,6 @@ class LanguageModel:
         options, shape = config.model, source.config
         self.source, self.dim, self._options, self._dtype = source, shape.dim, options, stored_dtype(config)
         self.layers = layers_read(config.descent, shape.num_layers)
-        self._rates = layer_dropout_rates(shape.num_layers, config.layer_dropout)
         self.module = Decoder(
             shape, dtype=jnp.dtype(options.dtype), remat=POLICIES[config.remat] or False, unroll=config.unroll
         )
@@ -132,13 +130,8 @@ class LanguageModel:
             return None
         return {name: jax.tree.map(lambda _, free=name != "decoder": free, part) for name, part in params.items()}
 
-    def states(
-        self, params: Params, batch: PackedBatch, noise: Array | None, keys: jax.Array | None = None
-    ) -> Float[Array, "layers batch kept dim"]:
-        """Normalised states of the layers that are read, at the places of a batch, ready for the head.
-
-        ``keys`` draw the layers that each row skips; None skips none.
-        """
+    def states(self, params: Params, batch: PackedBatch, noise: Array | None) -> Float[Array, "layers batch kept dim"]:
+        """Normalised states of the layers that are read, at the places of a batch, ready for the head."""
         tokens, segments, places = (keep_rows(jnp.asarray(part)) for part in batch[:3])
         decoder, changes = self._parts(params)
         scale, _ = decoder_readout(decoder)
@@ -153,7 +146,6 @@ class LanguageModel:
             perturbation=noise,
             record=kept,
             changes=changes,
-            perturb=None if keys is None else layer_dropout(keys, self._rates),
         )
         read: Any = recorded[jnp.array(self.layers)]  # pyright: ignore (Flax tells no type)
         return rms_norm(read, scale, self.source.config.norm_epsilon)

@@ -24,7 +24,6 @@ class Drawn(NamedTuple):
     noise: Float[Array, "batch n dim"] | None
     chosen: Int[Array, "batch part"] | None  # kept positions at which layers before the last are read; None for all
     weights: Float[Array, "batch part"] | None  # by which a sum over these estimates that over all
-    keys: jax.Array | None  # of the layers that each row skips; None where none does
 
 
 class LanguageReading(NamedTuple):
