@@ -77,7 +77,7 @@ LINES = {
     "run video-ut --data.root=": "--data.root",
     "run video-ut --constraints.normalise True": "True",
     "run video-ut --data.source video --data.root no": "--data.root no",
-    "run video-ut --config /dev/zero": "--config /dev/zero",
+    "run video-ut --config /dev/zero": "/dev/zero is not a regular file",
     "plan video-ut --mesh nowhere=2": "--mesh",
     "run runs/x": "there is no run folder runs/x",
     "sweep runs/x --over.seed 0": "not a folder",
