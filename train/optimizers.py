@@ -80,8 +80,16 @@ def _muon(config: PrimalConfig | OptimizerConfig, rates: optax.Schedule) -> opta
     )
 
 
-def dual_rule(dual: DualConfig) -> optax.GradientTransformation:
-    """Returns the optimiser that raises the multipliers: one by name, or from a factory of the user."""
+def dual_rule(dual: DualConfig, *, every: int = 1, warmup: int = 0) -> optax.GradientTransformation:
+    """Returns the optimiser that raises the multipliers, on means of ``every`` calls, after ``warmup`` calls."""
+    rule = _dual_rule(dual)
+    if every > 1:
+        rule = optax.MultiSteps(rule, every).gradient_transformation()
+    return optax.conditionally_mask(rule, lambda step, **_: step >= warmup) if warmup > 0 else rule
+
+
+def _dual_rule(dual: DualConfig) -> optax.GradientTransformation:
+    """Returns the optimiser of a name, or of a factory of the user."""
     module, of_the_user, factory = dual.optimizer.partition(":")
     if not of_the_user:
         options = {"proportional_gain": dual.proportional_gain, "cap": dual.cap} if dual.optimizer == "pi" else {}

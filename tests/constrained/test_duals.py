@@ -10,7 +10,8 @@ import pytest
 import unroll_jax as uj
 from tests.constrained.of_losses import lagrangian
 from tests.convex_problem import ALPHA, REFERENCE, known_solution, layer_losses
-from unroll_jax.constrained import nu_pi, optimal_slacks, proportional_integral
+from unroll_jax.constrained import nu_pi, proportional_integral
+from unroll_jax.constrained.lagrangian import optimal_slacks
 
 BETA, STEPS = 0.5, 20_000
 OPTIMISERS = {

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from unroll_jax.constrained import sample_constraints, tail_mean
-from unroll_jax.constrained.forms import FORMS
+from unroll_jax.constrained.layer_bounds import FORMS
 from unroll_jax.looped import (
     all_loops_loss,
     never_rise,

@@ -8,8 +8,8 @@ from jaxtyping import Array, Float
 
 from unroll_jax.arguments import POSITIVE, checked, in_interval, one_of, require
 from unroll_jax.constrained import LayerConstraints
-from unroll_jax.constrained.forms import FORMS
-from unroll_jax.constrained.losses import as_losses, as_numbers, check_each
+from unroll_jax.constrained.layer_bounds import FORMS
+from unroll_jax.constrained.trees import as_losses, as_numbers, check_each
 
 __all__ = ["all_loops_loss", "never_rise", "path_independence", "progressive_loss"]
 
