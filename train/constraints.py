@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float
 
 from unroll_jax import constrained, in_coordinates, lagrangian
 from unroll_jax.constrained.lagrangian import optimal_slacks
-from unroll_jax.constrained.layer_bounds import Constraints, relative_excess
+from unroll_jax.constrained.layer_bounds import Constraints, LayerConstraints, relative_excess
 from unroll_jax.constrained.samples import Reduction
 
 from .config.constrained import ConstrainedConfig, check_depth, check_epochs
@@ -72,7 +72,7 @@ class DescentConstraints:
         self._names = [name for limit in limits for name in limit.names]
         self._bounded, self._form, self._constant = 0, "difference", True
         self._curriculum: Callable[[Array], Array] | None = None
-        self.stated = self.tightened = lambda losses: jnp.zeros(0, losses.dtype)  # without constraints on layers
+        self.stated = self.tightened = LayerConstraints(lambda losses: losses[..., :0], "difference")  # none on layers
         if isinstance(config, ConstrainedConfig):
             self._weights = config.loss_weights(num_layers, numbers)
             if (kind := config.layer_curriculum) != "none" and config.supervises:
@@ -179,7 +179,7 @@ class DescentConstraints:
         losses = means[: self._losses]
         violations = np.asarray(self.violations(samples, means, self.stated))
         # Bounds on the means, as in `feasibility_report`, for any reduction of the samples.
-        allowed = self.stated.bounds(jnp.asarray(losses)) if self._bounded else np.zeros(0)
+        allowed = self.stated.bounds(jnp.asarray(losses))
         excesses = np.asarray(relative_excess(violations[: self._bounded], allowed, form=form))
         excess = float(np.max(np.append(excesses, violations[self._bounded :])[~self._idle]))
         minimised = float(self._minimised(losses))

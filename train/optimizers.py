@@ -4,6 +4,7 @@ import importlib
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 from optax.contrib import MuonDimensionNumbers, muon
 
@@ -85,7 +86,9 @@ def dual_rule(dual: DualConfig, *, every: int = 1, warmup: int = 0) -> optax.Gra
     rule = _dual_rule(dual)
     if every > 1:
         rule = optax.MultiSteps(rule, every).gradient_transformation()
-    return optax.conditionally_mask(rule, lambda step, **_: step >= warmup) if warmup > 0 else rule
+    if warmup > 0:
+        rule = optax.conditionally_mask(rule, lambda step, **_: jnp.asarray(step) >= warmup)
+    return rule
 
 
 def _dual_rule(dual: DualConfig) -> optax.GradientTransformation:

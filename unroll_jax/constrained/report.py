@@ -86,14 +86,17 @@ class ConstraintReport(NamedTuple):
 
     @property
     def status(self) -> str:
-        """ "not finite", "violated", "no samples", "met, not stationary" or "met", the first of them that holds."""
+        """The first that holds: "not finite", "violated", "no samples", "met, not stationary", "met, wound up", "met".
+
+        "met, wound up": a constraint with room has a multiplier, so its price is none.
+        """
         finite = self.gradient_norm is None or np.isfinite(self.gradient_norm)
         there = {group.status for group in self.groups} | (set() if finite else {NOT_FINITE})
         for status in (NOT_FINITE, VIOLATED, NO_SAMPLES):
             if status in there:
                 return status
         moves = self.gradient_norm is not None and self.gradient_norm > self.gradient_tolerance
-        return "met, not stationary" if moves else "met"
+        return "met, not stationary" if moves else "met, wound up" if SLACK in there else "met"
 
     @property
     def verdict(self) -> str:
@@ -110,7 +113,8 @@ class ConstraintReport(NamedTuple):
         lines = [f"{status.capitalize()}: {', '.join(names)}." for status, names in by_status.items() if names]
         size = "" if self.gradient_norm is None else f"the gradient of the Lagrangian has norm {self.gradient_norm:.3g}"
         if self.feasible:
-            ending = {"met": "" if not size else " and the point is stationary"}.get(self.status, f", but {size}")
+            endings = {"met": " and the point is stationary", "met, not stationary": f", but {size}"}
+            ending = endings.get(self.status, "") if size else ""
             lines.insert(0, f"Every constraint is met{ending}.")
         elif size and not np.isfinite(self.gradient_norm):
             lines.insert(0, f"Not finite: {size}.")
@@ -216,7 +220,8 @@ def constraint_report(
         broadcast_option("absent", absent, violations),
     )
     limits = tolerance, least_price
-    groups = (_group(*one, limits) for one in zip(names, *map(jax.tree.leaves, others), strict=True))
+    leaves: Any = zip(names, *map(jax.tree.leaves, others), strict=True)
+    groups = (_group(*one, limits) for one in leaves)
     size = None if gradient is None else _norm(gradient)
     return ConstraintReport(tuple(groups), tolerance, size, gradient_tolerance)
 
