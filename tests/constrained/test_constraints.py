@@ -52,32 +52,6 @@ def test_a_schedule_may_come_as_an_array():
     np.testing.assert_allclose(constraints(jnp.asarray(LOSSES, jnp.float32)), expected, rtol=1e-5)
 
 
-BAD_OPTIONS = [
-    ((0.0,), {}, r"alpha must be in \(0, 1\).* got 0.0"),
-    ((1.0,), {}, r"alpha must be in \(0, 1\).* got 1.0"),
-    ((float("nan"),), {}, r"alpha must be in \(0, 1\).* got nan"),
-    (((0.1, 1.2),), {}, r"alpha must be in \(0, 1\).* got \(0.1, 1.2\)"),
-    (((),), {}, r"alpha must be in \(0, 1\).* got \(\)"),
-    ((0.1,), {"reference": 0.0}, "reference must be positive and finite, or None, got 0.0"),
-    ((0.1,), {"reference": float("inf")}, "reference must be positive .* got inf"),
-]
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(("args", "options", "message"), BAD_OPTIONS, ids=[row[2] for row in BAD_OPTIONS])
-def test_a_bad_option_is_named(args, options, message):
-    with pytest.raises(ValueError, match=message):
-        uj.descent_constraints(*args, **options)
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_losses_that_do_not_fit_are_named():
-    with pytest.raises(ValueError, match="alpha must have one entry for each of L=3 layers, got 2"):
-        uj.descent_constraints((0.1, 0.2))(jnp.asarray(LOSSES))
-    with pytest.raises(ValueError, match=r"layer_losses must hold f_0..f_L with L >= 1, got shape \(1,\)"):
-        uj.descent_constraints(0.1)(jnp.ones(1))
-
-
 @pytest.mark.parametrize("reference", [None, 5.0])
 @pytest.mark.parametrize("num_layers", [1, 4])
 def test_there_is_one_name_a_constraint_in_its_order(num_layers, reference):

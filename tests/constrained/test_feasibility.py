@@ -101,20 +101,3 @@ def test_the_report_compiled_is_that_outside_of_jit():
     make = lambda losses, multipliers: uj.feasibility_report(losses, multipliers, constraints, resilience=2.0)  # noqa: E731
     args = jnp.asarray(SAMPLES, jnp.float32), jnp.asarray(MULTIPLIERS, jnp.float32)
     chex.assert_trees_all_close(jax.jit(make)(*args), make(*args), rtol=1e-4, atol=1e-5)
-
-
-BAD_CALLS = [
-    ({"sample_losses": np.ones(3)}, r"sample_losses must be \(samples, L \+ 1\).* got shape \(3,\)"),
-    ({"sample_losses": np.ones((0, 3))}, r"sample_losses .* got shape \(0, 3\)"),
-    ({"tolerance": -0.1}, "tolerance must be finite and at least 0, got -0.1"),
-    ({"resilience": 0.0}, "resilience .* got 0.0"),
-    ({"multipliers": np.ones(3)}, r"multipliers must have shape \(2,\).* got \(3,\)"),
-]
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(("options", "message"), BAD_CALLS, ids=[row[1] for row in BAD_CALLS])
-def test_a_bad_argument_is_named(options, message):
-    call = {"sample_losses": np.ones((5, 3)), "multipliers": np.ones(2), "constraints": uj.descent_constraints(0.2)}
-    with pytest.raises((ValueError, TypeError), match=message):
-        uj.feasibility_report(**(call | options))

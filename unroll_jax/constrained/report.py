@@ -220,8 +220,7 @@ def constraint_report(
         broadcast_option("absent", absent, violations),
     )
     limits = tolerance, least_price
-    leaves: Any = zip(names, *map(jax.tree.leaves, others), strict=True)
-    groups = (_group(*one, limits) for one in leaves)
+    groups = (_group(parts, limits) for parts in zip(names, *map(jax.tree.leaves, others), strict=True))
     size = None if gradient is None else _norm(gradient)
     return ConstraintReport(tuple(groups), tolerance, size, gradient_tolerance)
 
@@ -268,9 +267,9 @@ def _norm(gradient: PyTree) -> float:
     return float(np.sqrt(sum(squares)))
 
 
-def _group(
-    name: str, violation: Any, multiplier: Any, kind: str, unit: str, bound: Any, absent: Any, limits: Any
-) -> GroupReport:
+def _group(parts: tuple[Any, ...], limits: tuple[float, float]) -> GroupReport:
+    """The report of a leaf, from its name, violations, multipliers, kind, unit, bound and absence."""
+    name, violation, multiplier, kind, unit, bound, absent = parts
     tolerance, least_price = limits
     values, prices = np.asarray(violation, float), np.asarray(multiplier, float)
     if kind == "at_most" and np.any(prices < 0.0):
