@@ -56,8 +56,7 @@ def proportional_integral(
         the integral would wind up beyond it.
 
     Returns:
-      An optax gradient transformation over multipliers, fed -c as `dual_ascent` does. Its update needs the multipliers
-      (``params``).
+      An optax gradient transformation, fed -c as `dual_ascent` does; its update needs the multipliers (``params``).
 
     Raises:
       ValueError: if a gain or cap is out of range.
@@ -193,11 +192,7 @@ ABOVE_ONE = Rule("finite and above 1", lambda value: 1.0 < value < float("inf"))
 
 
 class PenaltyRule(NamedTuple):
-    """A rule by which penalties start and change, constraint by constraint.
-
-    Attributes:
-      init: ``multipliers -> penalty``, of their structure and shapes.
-      update: ``(penalty, sizes, previous_sizes) -> penalty``; sizes are [c]_+ of inequalities, |c| of equalities.
+    """A rule of penalties: ``init(multipliers)``, and ``update(penalty, sizes, previous_sizes)`` of violations' sizes.
 
     Example:
       >>> import jax.numpy as jnp
@@ -242,10 +237,7 @@ def growing_penalty(
       maximum: largest penalty.
 
     Returns:
-      A `PenaltyRule` for `dual_ascent`.
-
-    Raises:
-      ValueError: if an option is out of range.
+      A `PenaltyRule` for `dual_ascent`. A ValueError names an option out of range.
 
     Source: Nocedal and Wright (2006), "Numerical optimization", Framework 17.1.
 
@@ -281,10 +273,7 @@ def bertsekas_penalty(
       maximum: largest penalty.
 
     Returns:
-      A `PenaltyRule` for `dual_ascent`.
-
-    Raises:
-      ValueError: if an option is out of range.
+      A `PenaltyRule` for `dual_ascent`. A ValueError names an option out of range.
 
     Source: Bertsekas (1999), "Nonlinear programming", Section 4.2.
 

@@ -27,21 +27,19 @@ ROOM = 10.0  # tolerances from its bound at which a constraint no longer binds: 
 
 
 class GroupReport(NamedTuple):
-    """One group of constraints.
+    """One group of constraints, by its path in the violations such as ``"gap"``, and its kind.
 
     Attributes:
-      name: path of the group in the violations, such as ``"gap"``.
-      kind: "at_most" or "equal".
       status: "not finite" if a violation or a price is not; "violated" if a constraint exceeds its tolerance; "no
         samples" if a violation is not known; "binding" if one has a price and is at its bound; "slack" if one has a
         price and is met with room, ten tolerances or more, so its multiplier has wound up; else "idle".
       worst: the largest violation (of equalities in absolute value), in units of the violations; NaN without any.
-      bound: bound of that constraint; its value is ``bound`` plus its violation. NaN if none was given.
-      value: value of that constraint.
+      bound: bound of that constraint; NaN if none was given.
+      value: its bound plus its violation.
       met: share of the constraints within the tolerance, of those that are known.
       price: the multiplier of largest absolute value: objective per unit of relaxation.
       slackness: largest |multiplier x violation|, 0 at a saddle point.
-      unit: of the violations; "" if none was given.
+      unit: of the violations.
       size: number of constraints.
     """
 
@@ -122,8 +120,8 @@ class ConstraintReport(NamedTuple):
 
     def __str__(self) -> str:
         bounded = not all(np.isnan(group.bound) for group in self.groups)
-        rows = [["constraint", "kind", "status", *["value", "bound"] * bounded, "worst violation", "met", "price"]]
-        rows[0].append("slackness")
+        names = ["value", "bound"] * bounded
+        rows = [["constraint", "kind", "status", *names, "worst violation", "met", "price", "slackness"]]
         for g in self.groups:
             row = [g.name if g.size == 1 else f"{g.name} ({g.size})", g.kind, g.status]
             row += [f"{g.value:.3g}", f"{g.bound:.3g}"] * bounded
@@ -135,7 +133,7 @@ class ConstraintReport(NamedTuple):
     def plot(self, axes: Any = None) -> Any:
         """Draws the worst violation of every group with its status and price; returns the matplotlib axes.
 
-        Violations to the right of 0 are violated. ``axes`` of None makes a figure. It needs matplotlib.
+        ``axes`` of None makes a figure. It needs matplotlib.
         """
         if axes is None:
             from matplotlib import pyplot
@@ -170,8 +168,7 @@ def constraint_report(
     r"""Judges a point by its strict violations, on data that training did not see.
 
     A multiplier is a price: at an optimum, relaxing :math:`c_i \le 0` to :math:`c_i \le \delta` lowers the objective by
-    about :math:`\lambda_i \delta`. An idle constraint could be left out; a violated one with a large multiplier
-    conflicts with others or with the objective.
+    about :math:`\lambda_i \delta`. An idle constraint could be left out.
 
     Args:
       violations: c, any pytree of arrays that are known.
@@ -238,10 +235,7 @@ def held_out_report(
       **options: ``tolerance``, ``units`` and others of `constraint_report`.
 
     Returns:
-      A `ConstraintReport`; a constraint on samples of which there were none has the status "no samples".
-
-    Raises:
-      ValueError: as in `constraint_report`.
+      A `ConstraintReport`; "no samples" is the status of a constraint on a group of which there were none.
 
     Example:
       >>> import jax.numpy as jnp
