@@ -29,7 +29,7 @@ help:
 	@echo "make dist          build the sdist and the wheel into dist, and check what they hold"
 	@echo "make docs          build the documentation into build/site, and run its examples; make site: build it alone"
 	@echo "make notebooks     run the notebooks and keep their outputs, for a commit"
-	@echo "make benchmarks    run every benchmark but faults and gpu, and print its table"
+	@echo "make benchmarks    run every benchmark but gpu, and print its table"
 
 install: $(STAMP)
 

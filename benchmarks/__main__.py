@@ -11,35 +11,24 @@ from typing import Any, NoReturn
 
 from benchmarks.compare import Unreadable, comparison, read_records
 from benchmarks.record import write
-from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.system.machine import environment, keep_memory
 
 BENCHMARKS = {
     "constrained_step": "what descent constraints cost a training step",
     "general_constraints": "what 1 to 10,000 constraints of any kind cost a training step, against Cooper",
-    "digits": "what constraints do to the layers of a transformer of digits, against plain training and weights",
     "video_step": "what a training step of the video models costs, against PyTorch",
     "compile_time": "whether compile time grows with depth",
-    "looped": "whether loops cost memory, or time to compile",
     "growth": "how time and memory grow with layers, tokens and batch",
     "transformer_forward": "what a transformer with its energies costs, against PyTorch",
     "encoder_throughput": "how many tokens a second an encoder takes, against that of transformers",
     "fast_weights": "what fast weights cost over a long sequence, against a chunked delta rule in PyTorch",
     "layer_losses": "what losses of all layers of a language model cost, chunked and by whole logits",
-    "decoding": "how many tokens a second a decoder writes, plainly and drafted by its first layers",
-    "exit_adapters": "whether a trained adapter makes the first layers of SmolLM2 draft well enough to save time",
     "gradients": "what gradients through equilibria cost, against other libraries and unrolling",
     "weak_scaling": "what 8 to 512 devices say to each other, and what that costs",
-    "faults": "what signals, disks and damage cost runs, preparations, evaluations and searches",
     "gpu": "what is right, and how quick, on the GPU that is here",
 }
-ON_REQUEST = ("exit_adapters", "faults", "gpu")  # run only where they are named
-OF_RUNS = ["decoding"]  # whose --runs takes run folders
-OF_ADAPTERS = ("root", "steps", "exit_layer")  # options of exit_adapters alone
-OPTIONS = (
-    *("--quick", "--peers", "--no-peers", "--out", "--compare", "--runs", "--prompts"),
-    *("--root", "--steps", "--exit-layer", "--help"),
-)
+ON_REQUEST = ("gpu",)  # run only where they are named
+OPTIONS = ("--quick", "--peers", "--no-peers", "--out", "--compare", "--help")
 
 
 def main(arguments: list[str]) -> int:
@@ -59,14 +48,7 @@ def main(arguments: list[str]) -> int:
         print("quick: smaller sizes, fewer runs; bars were set for the full ones")
     for name in options.names or [name for name in BENCHMARKS if name not in ON_REQUEST]:
         print(f"== {name}: {BENCHMARKS[name]}", flush=True)
-        given = {} if options.runs is None else {"runs": options.runs, "prompts": options.prompts}
-        if name == "exit_adapters":
-            given = {"out": options.out, **{option: getattr(options, option) for option in OF_ADAPTERS}}
-        try:
-            record = importlib.import_module(f"benchmarks.{name}").main(quick=options.quick, peers=peers, **given)
-        except UserError as error:  # of runs
-            sys.stderr.write(f"error: {error}\n")
-            return 2
+        record = importlib.import_module(f"benchmarks.{name}").main(quick=options.quick, peers=peers)
         if record is not None:  # there was nothing to measure
             write(record, name, options.out, _conditions(quick=options.quick, peers=peers, kept=kept))
     return 0
@@ -93,16 +75,6 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--compare", nargs=2, type=Path, metavar=("OLD", "NEW"), help="two earlier runs: folders, or files in them"
     )
-    parser.add_argument("--runs", nargs="+", type=Path, metavar="RUN", help="of decoding: runs of language models")
-    parser.add_argument(
-        "--prompts",
-        type=Path,
-        metavar="FILE",
-        help="what --runs are asked: JSON, or a text a line; without, the first prompts of their test splits",
-    )
-    parser.add_argument("--root", type=Path, metavar="FOLDER", help="of exit_adapters: Alpaca's")
-    parser.add_argument("--steps", type=int, metavar="N", help="of exit_adapters: steps of training")
-    parser.add_argument("--exit-layer", type=int, metavar="N", help="of exit_adapters: without, a pilot chooses it")
     options, unknown = parser.parse_known_intermixed_args(arguments)
     if unknown:
         parser.error(f"unknown option {unknown[0]!r}{_near(unknown[0], OPTIONS)}; there are {', '.join(OPTIONS)}")
@@ -111,15 +83,6 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
             parser.error(f"unknown benchmark {name!r}{_near(name, BENCHMARKS)}; choose from {', '.join(BENCHMARKS)}")
     if options.compare is not None and options.names:
         parser.error(f"--compare takes OLD and NEW alone, got also {options.names[0]!r}")
-    if options.runs is not None and options.names != OF_RUNS:
-        parser.error(
-            f"--runs is for decoding alone, as in `decoding --runs A B`, got {' '.join(options.names) or 'none'}"
-        )
-    for option in OF_ADAPTERS:
-        if getattr(options, option) is not None and options.names != ["exit_adapters"]:
-            parser.error(f"--{option.replace('_', '-')} is for exit_adapters alone; leave it out")
-    if options.prompts is not None and options.runs is None:
-        parser.error("--prompts has no effect without --runs; leave it out")
     if options.out.exists() and not options.out.is_dir():
         parser.error(f"--out {options.out}: is a file; name a folder")
     return options

@@ -47,7 +47,3 @@ def _timed(depths: tuple[int, ...], repeats: int) -> dict[int, list[float]]:
             step.lower(state, batch).compile()
             seconds[depth].append(time.perf_counter() - began)
     return seconds
-
-
-if __name__ == "__main__":
-    main()

@@ -210,7 +210,3 @@ def _copy(peer: Any) -> Any:
     model = type(peer)(peer.config).eval()
     model.load_state_dict(peer.state_dict())
     return model
-
-
-if __name__ == "__main__":
-    main()

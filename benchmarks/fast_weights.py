@@ -123,7 +123,3 @@ def _memory(record: Record, sizes: Sizes) -> None:
         record.figures[f"{name}_mebibytes_power"] = power = power_of(memory)
         rows.append([name, *(f"{value:.1f}" for value in memory.values()), f"n^{power:.2f}"])
     print(table(["temporary MiB", *map(str, sizes.lengths), "grows as"], rows))
-
-
-if __name__ == "__main__":
-    main()

@@ -102,7 +102,3 @@ def _candidates(layers: int, head: Array, sizes: LossSizes) -> dict[str, Callabl
         return lambda: jax.block_until_ready(program(hidden, head))
 
     return {"chunked": repeated(chunked_cross_entropy), "whole": repeated(whole_cross_entropy)}
-
-
-if __name__ == "__main__":
-    main()

@@ -121,7 +121,3 @@ def _peers(arrays: tuple, sizes: Sizes, what: str) -> dict[str, Callable[[], obj
         return lambda: function(W_a, W_f, y, x)
 
     return {"torch eager": runner(eager), "torch compiled": runner(compiled)}
-
-
-if __name__ == "__main__":
-    main()

@@ -12,7 +12,7 @@ from unroll_jax.train.data.video import VideoSpec
 from unroll_jax.train.step import TrainState, init_state, jit_step
 from unroll_jax.train.tasks.video import VideoTask
 
-__all__ = ["FRAMES", "Frames", "compiled_step", "matmul_flops", "random_batch", "training_step"]
+__all__ = ["FRAMES", "Frames", "random_batch", "training_step"]
 
 
 class Frames(NamedTuple):
@@ -49,21 +49,7 @@ def training_step(method: str, num_layers: int) -> tuple[jax.stages.Wrapped, Tra
     return jit_step(task), init_state(task), next(task.batches(0, None))
 
 
-def compiled_step(method: str, num_layers: int) -> tuple[jax.stages.Compiled, TrainState, np.ndarray]:
-    """The same, compiled."""
-    step, state, batch = training_step(method, num_layers)
-    return step.lower(state, batch).compile(), state, batch
-
-
 def random_batch(batch_size: int) -> np.ndarray:
     """Random frames, uint8 (batch, frames, pixels)."""
     shape = (batch_size, FRAMES.spec.num_tokens, FRAMES.spec.token_dim)
     return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
-
-
-def matmul_flops(num_layers: int, batch_size: int) -> float:
-    """Matrix-product operations of one training step: three d x d products and two with T x T a layer, three times
-    (forward, and two products backward for each)."""
-    tokens, dim, frames = batch_size * FRAMES.spec.num_tokens, FRAMES.spec.token_dim, FRAMES.spec.num_tokens
-    forward = 2.0 * tokens * (3 * dim * dim + 2 * frames * dim)
-    return 3.0 * num_layers * forward

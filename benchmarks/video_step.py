@@ -28,17 +28,11 @@ REPEATS, FEW = 40, 8
 
 
 class Sparse(NamedTuple):
-    """Sizes of DUST, beside those of the unrolled transformer.
+    """Options of DUST, in addition to the sizes of the unrolled transformer."""
 
-    Attributes:
-      sparsity: lambda.
-      attention_scale: of the codes that attention sees.
-      curvature: c, fixed, so that both libraries compute the same; None is our bound, which moves with the dictionary.
-    """
-
-    sparsity: float = 0.3
-    attention_scale: float = 0.25
-    curvature: float | None = None
+    sparsity: float = 0.3  # lambda
+    attention_scale: float = 0.25  # of the codes that attention sees
+    curvature: float | None = None  # c, fixed for both libraries; None is our bound, which moves with the dictionary
 
 
 def main(*, quick: bool = False, peers: bool = True) -> Record:

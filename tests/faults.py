@@ -180,7 +180,6 @@ FAULTS = [
     Fault(f"{ENERGIES}feedforward.py:feedforward.energy", "-", 0, "energies/test_feedforward.py"),
     Fault(f"{ENERGIES}feedforward.py:feedforward.step", "-", 0, "energies/test_feedforward.py"),
     Fault(f"{ENERGIES}feedforward.py:feedforward.step", "+", 0, "energies/test_feedforward.py"),
-    Fault(f"{ENERGIES}feedforward.py:feedforward_smoothness", "+", 0, "energies/test_feedforward.py"),
     Fault(f"{ENERGIES}layer_norm.py:layer_norm.energy", "-", 0, "energies/test_layer_norm.py"),
     Fault(f"{ENERGIES}layer_norm.py:layer_norm.step", "+", 0, "energies/test_layer_norm.py"),
     Fault(f"{ENERGIES}lista.py:lista.energy", "+", 0, "energies/test_lista.py"),
@@ -205,7 +204,6 @@ FAULTS = [
     Fault(f"{ENERGIES}attention/pairwise.py:_move", "-", 0, "energies/attention/test_pairwise.py"),
     Fault(f"{ENERGIES}attention/pairwise.py:_damped", "+", 0, "energies/attention/test_pairwise.py"),
     Fault(f"{ENERGIES}attention/causal.py:_move", "-", 0, "energies/attention/test_causal.py"),
-    Fault(f"{ENERGIES}attention/causal.py:sweep_attention.step.visit", "-", 0, "energies/attention/test_causal.py"),
     Fault(
         f"{ENERGIES}equilibrium/unit_layer.py:unit_layer.envelope", "-", 0, "energies/equilibrium/test_unit_layer.py"
     ),
@@ -225,13 +223,9 @@ FAULTS = [
     Fault(f"{FIXED}factored.py:factored_solve.body", "-", 0, "fixed_point/test_factored.py"),
     Fault(f"{FIXED}linear.py:neumann", "+", 0, "fixed_point/test_linear.py"),
     Fault(f"{FIXED}linear.py:gmres.cycle", "-", 2, "fixed_point/test_linear.py"),
-    Fault(f"{FIXED}linear.py:bicgstab.body", "-", 0, "fixed_point/test_linear.py"),
     Fault(f"{FIXED}progress.py:advance", "<", 0, "fixed_point/test_failure.py fixed_point/test_lessons.py"),
     Fault(
         f"{FIXED}quasi_newton.py:anderson.update", "-", 0, "fixed_point/test_solvers.py fixed_point/test_iterations.py"
-    ),
-    Fault(
-        f"{FIXED}quasi_newton.py:broyden.update", "-", 0, "fixed_point/test_solvers.py fixed_point/test_iterations.py"
     ),
     Fault(f"{FIXED}solvers.py:damped.update", "-", 0, "fixed_point/test_iterations.py"),
     Fault(f"{FIXED}solvers.py:averaged.average", "-", 0, "fixed_point/test_averaging.py"),

@@ -28,7 +28,6 @@ from safetensors.numpy import save_file
 from tests.data.decoders import conftest as llama
 from tests.data.pretrained import conftest as bert
 from tests.report.conftest import write_run
-from unroll_jax.train.cli import from_file
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data.instructions import read_prompts
 from unroll_jax.train.data.pretrained.architectures import read_config as read_encoder_config
@@ -151,13 +150,6 @@ def _table(suffix: str, content: bytes) -> Reader:
     return Reader(f"t.{suffix}", _files(**{f"t__{suffix}": content}), read)
 
 
-def _options(suffix: str, content: bytes) -> Reader:
-    def read(folder: Path) -> None:
-        from_file(folder / f"options.{suffix}", CONFIG, "--config").check()
-
-    return Reader(f"options.{suffix}", _files(**{f"options__{suffix}": content}), read)
-
-
 def _run(folder: Path) -> None:
     write_run(folder / "run", "constrained", 3, 0, 6)
 
@@ -172,8 +164,6 @@ MESSAGES = [{"role": "user", "content": "a"}]
 RECORDED = identity("video-ut", CONFIG, {"pixel_std": 0.25})
 READERS = {
     "run": Reader("config.json", _files(config__json=RECORDED, status__json=STATUS), read_config),
-    "options": _options("json", json.dumps(OPTIONS).encode()),
-    "toml": _options("toml", b"steps = 4\ntrain-gamma = 0.1\n[dual]\nevery = 2\nlearning-rate = 1\n"),
     "metrics": Reader("run/metrics.jsonl", _run, lambda folder: read_metrics(folder / "run/metrics.jsonl")),
     "curves": Reader("run/metrics.jsonl", _run, _read_run),
     "evaluation": Reader("run/evaluation.json", _run, _read_run),

@@ -206,4 +206,4 @@ def test_too_few_steps_are_refused():
     with pytest.raises(ValueError, match=re.escape("num_steps must be at least 2, got 1")):
         certified.curvature(lambda y: jnp.sum(y**2), jnp.asarray(np.ones(3)), num_steps=1)
     with pytest.raises(ValueError, match=re.escape("num_steps must be at least 2, got 0")):
-        certified.spectral_radius(lambda y: y, jnp.asarray(np.ones(3)), num_steps=0)
+        certified.jacobian_radius(lambda y: y, jnp.asarray(np.ones(3)), num_steps=0)

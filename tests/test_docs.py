@@ -1,6 +1,6 @@
 """The documentation: its Python runs, and the names, commands, options and files in it exist."""
 
-import importlib
+import importlib.util
 import inspect
 import re
 from pathlib import Path
@@ -32,7 +32,7 @@ WITH_A_TEST = ("how_to/energy.md", "how_to/equilibrium_training.md", "explanatio
 MODULES = [name for name in NAMES if name != "unroll_jax.train"]
 FROM_TRAIN = re.compile(r"from (?:unroll_jax\.)?train import (.*)")
 # Options that no dataclass has: of help, of each of many processes, and of benchmarks.
-OF_BENCHMARKS = {"--runs", "--quick", "--peers", "--compare", "--root"}
+OF_BENCHMARKS = {"--quick", "--peers", "--compare"}
 OTHERS = {"--help", "--coordinator", "--processes", "--process", "--cluster", "--over"} | OF_BENCHMARKS
 
 
@@ -129,6 +129,8 @@ def test_docs_name_only_commands_experiments_and_benchmarks_that_exist():
             named += 1
         for line in re.findall(r"python -m benchmarks((?: [a-z]\w*)*)", code(text)):
             assert set(line.split()) <= set(BENCHMARKS), f"{name}: {line}"
+        for module in re.findall(r"python -m (papers\.\w+)", code(text)):
+            assert importlib.util.find_spec(module), f"{name}: {module}"
     assert named > 50
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import unroll_jax as uj
 from unroll_jax.models import UnrolledTransformer
-from unroll_jax.perturbations import in_turn, layer_dropout, layer_dropout_rates, layer_noise, lost_layer
+from unroll_jax.perturbations import in_turn, layer_noise, lost_layer
 
 ROWS = jnp.asarray(np.random.default_rng(0).uniform(size=(3, 4)).astype(np.float32))
 
@@ -64,28 +64,6 @@ def test_with_keys_of_rows_a_row_has_the_same_noise_in_any_batch():
     part = layer_noise(keys[1:], 1.0)(jnp.int32(2), None, ROWS[1:])
     np.testing.assert_array_equal(whole[1:], part)
     assert np.unique(np.asarray(whole - ROWS)).size == ROWS.size
-
-
-def test_rows_skip_each_layer_at_its_rate_and_by_themselves():
-    ones, rates, keys = jnp.ones((4000, 2)), (0.0, 0.3, 1.0), jax.random.split(jax.random.key(0), 4000)
-    for key in (keys, jax.random.key(1)):
-        perturb = layer_dropout(key, rates)
-        skipped = np.stack([perturb(jnp.int32(layer), 0.0 * ones, ones) == 0.0 for layer in (1, 2, 3)])
-        assert np.all(skipped[..., 0] == skipped[..., 1]), "a row skips the layer as a whole"
-        np.testing.assert_allclose(skipped.mean(axis=(1, 2)), rates, atol=0.03)
-    part = layer_dropout(keys[7:9], rates)(jnp.int32(2), 0.0 * ones[7:9], ones[7:9])
-    np.testing.assert_array_equal(part, layer_dropout(keys, rates)(jnp.int32(2), 0.0 * ones, ones)[7:9])
-
-
-@pytest.mark.parametrize("depth", [1, 2, 12])
-def test_rates_of_layers_are_those_of_layer_skip(depth):
-    expected = [np.exp(layer * np.log(2.0) / max(depth - 1, 1)) - 1.0 for layer in range(depth)]
-    np.testing.assert_allclose(layer_dropout_rates(depth, 0.2), 0.2 * np.array(expected), atol=1e-15)
-    for share in (0.0, 0.5, 1.0):  # of training from random weights: exp(t ln 2 / (T - 1)) - 1
-        growing = layer_dropout_rates(depth, 0.2, progress=share)
-        np.testing.assert_allclose(growing, (np.exp(share * np.log(2.0)) - 1.0) * 0.2 * np.array(expected), atol=1e-15)
-    with pytest.raises(ValueError, match=r"largest must be in \[0, 1\], got 1.5"):
-        layer_dropout_rates(depth, 1.5)
 
 
 def test_the_unrolled_transformer_takes_perturbations():

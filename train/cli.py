@@ -1,4 +1,4 @@
-"""Options from the words of a command, by tyro, and from a `--config` file; errors as one line."""
+"""Options from the words of a command, by tyro, and from files of options; errors as one line."""
 
 import collections
 import contextlib
@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 import tyro
 
 from .config.errors import UserError, one_line
-from .config.fields import from_json, to_json, without_retired
+from .config.fields import from_json, to_json
 from .config.run import PLACE, RunConfig
 from .experiments import EXPERIMENTS
-from .system.files import expanded, read_regular, strict_json
+from .system.files import expanded, read_object, read_regular
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ HELP = ("-h", "--help")
 MAY_BE_EMPTY = ("--text", "--second")  # texts of predict, which has errors for those
 WITH_FOLDERS = ("run", "plan")  # the commands that take the folder of a run in place of an experiment
 FOLDER = "       unroll-jax {} FOLDER [--option value ...], with the options of the run in a folder\n"
-WAY_OUT = "give a TOML or JSON file of options"
+WAY_OUT = "give a TOML file of options, or the config.json of a run of this experiment"
 FRAME = re.compile(r"[\u2500-\u257f]|-{5,}")  # lines around and between tyro's messages
 
 
@@ -96,26 +96,29 @@ def with_file(options: list[str], default: RunConfig) -> RunConfig:
     value = "" if place is None else options[place].partition("=")[2] or "".join(options[place + 1 : place + 2])
     if not value or value.startswith("--"):  # `parse` raises for a missing value
         return default
-    return from_file(expanded(value, "--config"), default, f"--config {value}")
+    path, source = expanded(value, "--config"), f"--config {value}"
+    if path.suffix != ".toml":
+        return from_run(path, default, source)
+    try:
+        values = tomllib.loads(read_regular(path, where=source, mend=WAY_OUT).decode())
+    except ValueError as error:
+        raise UserError(f"{source} cannot be read ({one_line(error)}); {WAY_OUT}") from error
+    return parse(type(default), list(_words(values)), "unroll-jax run", default, hint=f"leave it out of {value}")
 
 
-def from_file(path: Path, default: RunConfig, source: str) -> RunConfig:
-    """A configuration with the options of a file, in groups or by dotted names; ``source`` names it in messages.
-
-    It is JSON where it ends in .json, else TOML. The config.json of a run is one.
+def from_run(path: Path, default: RunConfig, source: str) -> RunConfig:
+    """A configuration with the options of the config.json of a run, but for its place; ``source`` is for messages.
 
     Raises:
-      UserError: if the file cannot be read, or has an option twice, an unknown one, or one of another type.
+      UserError: if the file cannot be read, or does not fit the experiment.
     """
-    values = _read(path, source)
-    if not isinstance(values, dict) or not values:
-        raise UserError(f"{source} holds no options by name; {WAY_OUT}")
+    values = read_object(path, missing=f"{source} does not exist; {WAY_OUT}", mend=WAY_OUT)
+    if "version" not in values:
+        raise UserError(f"{source} has no version of a run; {WAY_OUT}")
     # Where a run was is not an option of another one.
-    of_run, known = "version" in values, to_json(default)
-    others = ("version", "experiment", "task", "found", *(PLACE if of_run else ()))
-    values = {name: value for name, value in values.items() if name not in others}
-    values = without_retired(values, known) if of_run else values
-    return from_json(type(default), _with_options(known, values, source), source=source, typed=True)
+    others, place = ("version", "experiment", "task", "found", *PLACE), {name: to_json(default)[name] for name in PLACE}
+    values = {name: value for name, value in values.items() if name not in others} | place
+    return from_json(type(default), values, source=source, again=WAY_OUT)
 
 
 def given(arguments: Iterable[str], option: str) -> bool:
@@ -127,6 +130,17 @@ def unknown(what: str, arguments: Sequence[str], known: Sequence[str]) -> UserEr
     """The error of a command whose first word is none of the known ones, or missing."""
     words = f"unknown {what} {arguments[0]!r}{_suggestion(arguments[0], known)}" if arguments else f"no {what} given"
     return UserError(f"{words}; choose from {', '.join(known)}")
+
+
+def _words(options: dict[str, Any], group: str = "--") -> Iterator[str]:
+    """Yields the options of a TOML table as the words of a command."""
+    for name, value in options.items():
+        if isinstance(value, dict):
+            yield from _words(value, f"{group}{name}.")
+        elif isinstance(value, bool):
+            yield f"{group}{'' if value else 'no-'}{name}"
+        else:
+            yield from (group + name, *map(str, value if isinstance(value, list) else [value]))
 
 
 def _check_words(arguments: Sequence[str]) -> None:
@@ -166,46 +180,3 @@ def _message(printed: str, hint: str) -> str:
         return f"{message}; {hint}"
     same = [name for name in near if name.rpartition(".")[2] == near[0].rpartition(".")[2]]
     return f"{message} (did you mean {' or '.join(same)}?)" if near else message
-
-
-def _read(path: Path, source: str) -> Any:
-    try:
-        text = read_regular(path, where=source, mend=WAY_OUT).decode()
-        return strict_json(text) if path.suffix == ".json" else tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{source} cannot be read ({one_line(error)}); {WAY_OUT}") from error
-
-
-def _options(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The options of a file by their dotted names, however they are grouped and written."""
-    for typed, value in values.items():
-        name = prefix + typed.replace("-", "_")
-        yield from _options(value, f"{name}.") if isinstance(value, dict) else [(name, value)]
-
-
-def _with_options(values: dict[str, Any], options: dict[str, Any], source: str) -> dict[str, Any]:
-    """The values with those of the options in their places."""
-    given: set[str] = set()
-    for name, value in _options(options):
-        *groups, last = name.split(".")
-        group: Any = values
-        for part in groups:
-            group = group.get(part) if isinstance(group, dict) else None
-        if not isinstance(group, dict) or last not in group:
-            raise UserError(f"{source}: {name} is not an option of this experiment; leave it out")
-        if name in given:
-            raise UserError(f"{source}: {name} is there more than once; give it once")
-        given.add(name)
-        group[last] = _like(group[last], value)
-    return values
-
-
-def _like(old: Any, value: Any) -> Any:
-    """The value as a command line gives it: one number for a list of one, 1 for 1.0, "None" for none."""
-    if value == "None":  # TOML has no null
-        return None
-    if isinstance(old, list):
-        several = value if isinstance(value, list) else [value]
-        return [_like(old[0], one) for one in several] if old else several
-    # Of the text: 10^400 is infinite then, which is out of every range, and no error of Python's.
-    return float(str(value)) if isinstance(old, float) and type(value) is int else value

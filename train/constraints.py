@@ -1,7 +1,7 @@
 """Constraints as an objective of the step: on every layer and by name, with their bounds and multipliers."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -15,7 +15,6 @@ from unroll_jax.constrained.samples import Reduction
 
 from .config.constrained import ConstrainedConfig, check_depth, check_epochs
 from .config.constraints import ConstraintConfig
-from .config.exit_weights import exit_curriculum
 from .config.images import SupervisedConfig
 from .limits import Limit, check_names, limits_report, limits_violations, with_columns
 from .metrics import ratio_histogram
@@ -71,13 +70,9 @@ class DescentConstraints:
         self._settings: Any = config.constraints
         self._names = [name for limit in limits for name in limit.names]
         self._bounded, self._form, self._constant = 0, "difference", True
-        self._curriculum: Callable[[Array], Array] | None = None
         self.stated = self.tightened = LayerConstraints(lambda losses: losses[..., :0], "difference")  # none on layers
         if isinstance(config, ConstrainedConfig):
             self._weights = config.loss_weights(num_layers, numbers)
-            if (kind := config.layer_curriculum) != "none" and config.supervises:
-                options = {"kind": kind, "interval": config.layer_interval, "num_steps": config.steps}
-                self._curriculum = exit_curriculum(self._weights, **options)
             self._bound_layers(config.constraints, num_layers)
         check_names(self._names)
         self.number = len(self._names)
@@ -139,7 +134,7 @@ class DescentConstraints:
         """The Lagrangian, or the fixed sum of losses; multipliers do not count in the warm-up."""
         losses = means[: self._losses]
         if not self._enforced:
-            return self._weighted(losses) if self._curriculum is None else jnp.vdot(self._curriculum(step), losses)
+            return self._weighted(losses)
         multipliers = jnp.where(step < self._settings.warmup_steps, 0.0, moving.dual.multipliers)
         violations, normalise = self.violations(samples, means), self._settings.normalise
         return lagrangian(self._minimised(losses), violations, multipliers, normalise=normalise)
@@ -295,5 +290,4 @@ def constrained_training(
         num_steps=config.steps,
         validate_every=config.validate_every,
         mesh=make_mesh(config.mesh, batch_size=config.batch_size, accumulate=config.accumulate),
-        stop_on_collapse=config.on_collapse == "stop",
     )

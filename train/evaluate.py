@@ -59,7 +59,7 @@ def evaluate(
         log(f"{folder}: no checkpoint was feasible on the validation split; the least infeasible one is evaluated")
     log(f"{folder}: evaluating the checkpoint of step {step}")
     with writing(f"run folder {folder}", AGAIN):
-        figures, losses = judge.evaluate(state.evaluated, folder)
+        figures, losses = judge.evaluate(state.params, folder)
         layers = {}
         if losses is not None:
             layers = task.training.objective.report(held_out(judge, state, "test", losses), state.moving)

@@ -30,7 +30,7 @@ from .weights import CARD, CONFIG, FORMAT, MARK, MODEL, claim, named_arrays
 Log = Callable[[str], None]
 OWN = "losses = model.predict(batch)  # arrays by name, as those trained on; (samples, L + 1) of every layer comes out"
 OF_OWN = "`config.json` holds the whole configuration, the figures of the data, and the validation of this step."
-OF_TRANSFORMERS = "Low-rank changes are merged into the weights; exit adapters are only in exports without --format."
+OF_TRANSFORMERS = "Low-rank changes are merged into the weights."
 TRANSFORMERS = """\
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -86,9 +86,9 @@ def export(
         task = by_config(task, config, mesh=mesh)
     step, state, _ = best_checkpoint(task, run, experiment=experiment, log=log)
     if converted:
-        arrays, files = task.to_transformers(state.evaluated)  # pyright: ignore (of language models)
+        arrays, files = task.to_transformers(state.params)  # pyright: ignore (of language models)
     else:
-        arrays, files = named_arrays(jax.device_get(state.evaluated)), {}
+        arrays, files = named_arrays(jax.device_get(state.params)), {}
     metadata = {"format": "pt", MARK: FORMAT} if converted else {"format": FORMAT}  # transformers takes "pt" alone
     content = save({name: np.asarray(array, order="C") for name, array in arrays.items()}, metadata)
     described = {
@@ -108,8 +108,6 @@ def export(
         log(f"metrics.jsonl of {run} has no validation of step {step}: whether they are feasible is not known")
     if described["feasible"] is False:
         log("these parameters are NOT feasible on the validation split: no checkpoint of the run was")
-    if converted and config.exit_adapters:  # pyright: ignore (likewise)
-        log("exit adapters are not exported to transformers; export without --format as well to keep them")
     return out
 
 

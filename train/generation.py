@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from unroll_jax.models import Sampling, choose_draft, generate, speculate
+from unroll_jax.models import Sampling, generate, speculate
 from unroll_jax.models.language.generation import requested
 from unroll_jax.models.language.speculative import check_draft
 
@@ -28,7 +28,6 @@ from .system.files import check_file, expanded, strict_json, write_json, writing
 from .task import Row
 from .tasks.common import check_noise
 
-MEASURED = 4  # prompts whose answers choose a draft
 MAX_TOKENS = 256  # of an answer, unless an option sets it
 Log = Callable[[str], None]
 
@@ -65,8 +64,6 @@ def command(arguments: list[str]) -> None:
     opened = open_decoder(parsed.source, dtype=parsed.dtype)
     longest = parsed.max_tokens or min(MAX_TOKENS, max(1, opened.config.max_positions // 2))
     settings = Settings(**{name: getattr(parsed, name) for name in Settings._fields})._replace(max_tokens=longest)
-    if parsed.speculate == "auto":
-        settings = with_draft(opened, prompts, settings)
     if out is not None:
         name = parsed.name or opened.name + (f"-gamma{parsed.gamma:g}" if parsed.gamma > 0.0 else "")
         return _write_answers(opened, prompts, settings, out, name)
@@ -84,22 +81,6 @@ def _write_answers(opened: Opened, prompts: Sequence[Prompt], settings: Settings
         write_json(out, [_alpaca_row(one, name) for one in answers])
         unfinished.path.unlink(missing_ok=True)
     print(f"{out}: {len(answers)} answers of {name}")
-
-
-def with_draft(opened: Opened, prompts: Sequence[Prompt], settings: Settings, *, log: Log = print) -> Settings:
-    """Returns settings with the draft of the largest expected speed-up on the first prompts, if it is above 1."""
-    _check_settings(opened, settings)
-    tokens = _encoded(opened, prompts[:MEASURED], settings)
-    try:
-        options = {**_options(opened, settings), "adapters": opened.adapters, "key": _keys(settings, len(tokens))}
-        choice = choose_draft(opened.config, opened.params, tokens, **options)
-    except ValueError as error:
-        raise UserError(f"--speculate auto: {error}; leave it out") from error
-    if pays := choice.speedup > 1.0:
-        settings = settings._replace(exit_layer=choice.exit_layer, draft_length=choice.draft_length)
-    draft = f"layer {choice.exit_layer} drafting {choice.draft_length} tokens" if pays else "no draft"
-    log(f"--speculate auto: {draft}, of an expected speed-up of {choice.speedup:.2f}")
-    return settings
 
 
 def answer(
@@ -121,10 +102,8 @@ def answer(
     tokens, answers = _encoded(opened, prompts, settings), dict(done or {})
     batches = _batches(tokens, [place for place in range(len(tokens)) if place not in answers], settings.batch)
     drawn = {name: getattr(settings, name) for name in ("temperature", "top_k", "top_p")}
-    exit_layer = settings.exit_layer
-    draft = {"exit_layer": exit_layer, "draft_length": settings.draft_length}
-    adapter = None if exit_layer is None else opened.adapters.get(exit_layer)
-    run = generate if exit_layer is None else functools.partial(speculate, **draft, adapter=adapter)
+    draft = {"exit_layer": settings.exit_layer, "draft_length": settings.draft_length}
+    run = generate if settings.exit_layer is None else functools.partial(speculate, **draft)
     keys, options, figures, began = _keys(settings, len(tokens)), _options(opened, settings), [], time.monotonic()
     for places in batches:
         texts = [tokens[place] for place in places]
@@ -217,8 +196,6 @@ def _check_options(parsed: GenerateArguments) -> None:
     """Checks options before anything is read."""
     if (parsed.exit_layer is None) != (parsed.draft_length is None):
         raise UserError("--exit-layer and --draft-length go together; give both, or neither")
-    if parsed.speculate and parsed.exit_layer is not None:
-        raise UserError("--speculate auto chooses --exit-layer and --draft-length; leave these out")
     for name in ("batch", "max_tokens", "limit", "exit_layer", "draft_length"):
         value = getattr(parsed, name)
         if value is not None and value < 1:

@@ -71,7 +71,7 @@ def limits_of(task: Any, bounds: Mapping[str, float]) -> list[Limit]:
 
 
 def _norm(task: Any, name: str, unit: str, bound: float) -> Limit:
-    constraint = norm(at_most=bound, measure=_absolute_sum if name == "l1" else None)
+    constraint = norm(at_most=bound)
 
     def rows(params: Params, batch: Batch, losses: Array) -> tuple[Array, Array]:
         moves = task.trained(params)
@@ -80,12 +80,6 @@ def _norm(task: Any, name: str, unit: str, bound: float) -> Limit:
         return _alike(jnp.reshape(size, 1), losses)
 
     return Limit((name,), unit, constraint, "norm", rows)
-
-
-def _absolute_sum(params: Params) -> Float[Array, ""]:
-    """The sum of the sizes of all parameters, the l1 norm."""
-    sizes = [jnp.abs(leaf) for leaf in jax.tree.leaves(params)]
-    return jnp.asarray(sum(jnp.sum(size, dtype=jnp.promote_types(size.dtype, jnp.float32)) for size in sizes))
 
 
 def _worst_class(task: Any, name: str, unit: str, bound: float) -> Limit:
@@ -115,7 +109,7 @@ def _kl(task: Any, name: str, unit: str, bound: float) -> Limit:
     return Limit((name,), unit, _mean(bound), "mean", rows)
 
 
-FACTORIES: dict[str, Callable[..., Limit]] = {"norm": _norm, "l1": _norm, "worst_class": _worst_class, "kl": _kl}
+FACTORIES: dict[str, Callable[..., Limit]] = {"norm": _norm, "worst_class": _worst_class, "kl": _kl}
 
 
 def own_limit(function: Callable[..., Any], init: Any, losses: Any, batch: Any) -> Limit:
@@ -172,7 +166,7 @@ def limits_violations(limits: Sequence[Limit], means: Array) -> Float[Array, "co
 
 def limits_report(limits: Sequence[Limit], means: Any, multipliers: Any, *, tolerance: float) -> dict[str, Any]:
     """Value, bound, unit, violation (a share of the bound), multiplier, price (of a unit) and status of each constraint
-    by name, with the verdict of `constraint_report`."""
+    by name, and whether all are met."""
     each, rows = limits_violations(limits, jnp.asarray(means)), {}
     places = [(limit, name) for limit in limits for name in limit.names]
     for (limit, name), violation, price in zip(places, np.asarray(each), np.asarray(multipliers), strict=True):
@@ -184,7 +178,7 @@ def limits_report(limits: Sequence[Limit], means: Any, multipliers: Any, *, tole
     report = constraint_report(shares, prices, tolerance=tolerance, units=units)
     for name, group in zip(sorted(rows), report.groups, strict=True):
         rows[name]["status"] = group.status
-    return {"limits": rows, "limits_verdict": report.verdict, "feasible": report.feasible}
+    return {"limits": rows, "feasible": report.feasible}
 
 
 def sums_of_columns(task: Task, params: Params, batch: Batch, key: jax.Array) -> Float[Array, "columns_and_one"]:

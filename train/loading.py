@@ -2,14 +2,14 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from unroll_jax.models import DecoderConfig, ExitAdapter
+from unroll_jax.models import DecoderConfig
 
 from .checkpoint import Checkpoints, way_back
 from .config.errors import UserError, kind_of, one_line
@@ -69,7 +69,6 @@ class Opened(NamedTuple):
       deviation: ``gamma -> standard deviation`` of the noise on embeddings.
       name: of the folder or file, for its answers.
       layers: numbers of the layers that were read in training; all of a pretrained one.
-      adapters: of exit layers, by their number, which draft with them.
     """
 
     config: DecoderConfig
@@ -79,7 +78,6 @@ class Opened(NamedTuple):
     deviation: Callable[[float], float]
     name: str
     layers: tuple[int, ...]
-    adapters: Mapping[int, ExitAdapter]
 
 
 def load(folder: Path | str, *, task: Task | None = None, log: Log = print) -> Model:
@@ -113,7 +111,7 @@ def load(folder: Path | str, *, task: Task | None = None, log: Log = print) -> M
     task = _rebuilt(config, read_object(path), path, way_out(path)) if task is None else by_config(task, config)
     with Checkpoints(folder / "checkpoints", read_only=True, mend=way_back(task.config), log=log) as checkpoints:
         step, state, notes = checkpoints.best(state_like(task))
-    return Model(task, state.evaluated, {"experiment": experiment, "step": step, "score": notes["score"]})
+    return Model(task, state.params, {"experiment": experiment, "step": step, "score": notes["score"]})
 
 
 def open_run(folder: Path, *, mesh: str | None = None, log: Log = print, writes: bool = False) -> tuple[str, Task]:
@@ -166,7 +164,7 @@ def open_decoder(source: str, *, dtype: Any = None, option: str = "SOURCE", log:
     name = path.stem if path.suffix == ".gguf" else path.resolve().name
     layers = tuple(range(decoder.config.num_layers + 1))
     params, tokenizer = decoder.params, decoder.tokenizer
-    return Opened(decoder.config, params, tokenizer, "chat", lambda gamma: gamma * deviation, name, layers, {})
+    return Opened(decoder.config, params, tokenizer, "chat", lambda gamma: gamma * deviation, name, layers)
 
 
 def is_trained(folder: Path) -> bool:
@@ -186,19 +184,17 @@ def _trained(folder: Path, dtype: Any, log: Log) -> Opened:
         )
     model = load(folder, log=log)
     task: Any = model.task
-    both = task.model.decoder(model.params), task.model.adapters(model.params)
-    params, adapters = both if dtype is None else jax.tree.map(lambda leaf: leaf.astype(dtype), both)
+    params = task.model.decoder(model.params)
     given, layers = task.data.source, task.model.layers
     log(f"{folder}: {model.card['experiment']}, {model.config.title}, the checkpoint of step {model.card['step']}")
     return Opened(
         given.config,
-        params,
+        params if dtype is None else jax.tree.map(lambda leaf: leaf.astype(dtype), params),
         given.tokenizer,
         task.data.answers.template,
         lambda gamma: math.sqrt(task.variance(gamma)),
         folder.resolve().name,
         layers,
-        adapters,
     )
 
 

@@ -2,8 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,14 +12,13 @@ from tqdm import tqdm
 
 from .checkpoint import Checkpoints, way_back
 from .config.errors import Interrupted, StorageError
-from .config.run import parse_profile
-from .metrics import Callbacks, MetricsWriter, tracking
-from .runs import ANEW, ENDED, read_status, take
+from .metrics import Callbacks, MetricsWriter
+from .runs import ANEW, FINISHED, read_status, take
 from .sharding.mesh import describe_mesh, local_rows, put
 from .step import Metrics, TrainState, describe_step, init_state, jit_step, require_finite_state, state_like, validate
 from .system.distributed import Stop, fetch, first_does, is_first, stopping, wait_for_all
 from .system.files import AGAIN, write_json, writing
-from .system.machine import CTRL_C, environment, profiling
+from .system.machine import CTRL_C, environment
 from .system.terminal import pausing, progress
 from .task import Batch, Log, NotFiniteError, Row, Task
 
@@ -33,7 +30,6 @@ class Notes(NamedTuple):
     """Notes of a checkpoint, saved with the state."""
 
     train_seconds: float = 0.0
-    collapses: int = 0
     messages: tuple[str, ...] = ()
 
 
@@ -43,12 +39,11 @@ def train_run(
     """Trains one run in its folder, which is claimed and locked, or continues it; one that has ended stays."""
     config = task.config
     state_like(task)  # raises if parameters do not divide over the mesh
-    parse_profile(config.profile, num_steps=task.training.num_steps)
     with contextlib.ExitStack() as held:
         first_does(lambda: take(task, folder, experiment=experiment, held=held))
         status = read_status(folder)
-        if status.get("state") in ENDED:
-            log(f"{folder}: {status['state']} already after {status['steps']} steps; to train anew, {ANEW}")
+        if status.get("state") == FINISHED:
+            log(f"{folder}: finished already after {status['steps']} steps; to train anew, {ANEW}")
         else:
             log(f"{folder}: {config.describe()}, on {describe_mesh(task.training.mesh)}")
             if is_first():
@@ -58,7 +53,7 @@ def train_run(
 
 
 def train(task: Task, folder: Path, *, experiment: str = "", callbacks: Sequence[Callbacks] = (), log: Log) -> None:
-    """Restores, steps, validates and saves, until the last step or a collapse; writes status.json.
+    """Restores, steps, validates and saves, until the last step; writes status.json.
 
     Raises:
       Interrupted: on SIGTERM or Ctrl-C, once a checkpoint of the current step is saved.
@@ -66,7 +61,6 @@ def train(task: Task, folder: Path, *, experiment: str = "", callbacks: Sequence
         be written; earlier checkpoints stay.
     """
     num_steps = task.training.num_steps
-    profiled = parse_profile(task.config.profile, num_steps=num_steps) if is_first() else None
     with stopping() as stop:
         with Checkpoints(folder / "checkpoints", mend=way_back(task.config), log=log) as checkpoints:
             newest = checkpoints.newest(state_like(task))
@@ -74,14 +68,11 @@ def train(task: Task, folder: Path, *, experiment: str = "", callbacks: Sequence
                 state, notes = init_state(task), Notes()
             else:
                 step, state, saved = newest
-                notes = Notes(saved["train_seconds"], saved["collapses"], tuple(saved["messages"]))
+                notes = Notes(saved["train_seconds"], tuple(saved["messages"]))
                 if step < num_steps:
                     log(f"going on from the checkpoint of step {step}")
-            with (
-                _writer(task, folder, int(state.step), log) as writer,
-                profiling(profiled, folder / "profile", log) as profile,
-            ):
-                loop = _Loop(task, folder, checkpoints, writer, stop, profile, callbacks, experiment)
+            with _writer(task, folder, int(state.step)) as writer:
+                loop = _Loop(task, folder, checkpoints, writer, stop, callbacks, experiment)
                 interrupted = loop.run(state, notes)
         if interrupted or stop.at(num_steps + 1):  # the last save has been waited for
             raise _interrupted(stop, task, folder, "trained to the end", "goes on")
@@ -98,7 +89,6 @@ class _Loop:
     checkpoints: Checkpoints
     writer: MetricsWriter | None
     stop: Stop
-    profile: Callable[[int, Any], None]
     callbacks: Sequence[Callbacks]
     experiment: str = ""
     # As of the last checkpoint.
@@ -120,7 +110,7 @@ class _Loop:
                 if self._goes_on():
                     self._steps(state)
                 self.checkpoints.wait()  # the status follows the disk
-                self._write_status("stopped" if self._gave_up() else "finished")
+                self._write_status(FINISHED)
         except Interrupted:
             self.checkpoints.wait()
             self._write_status("interrupted")
@@ -152,14 +142,12 @@ class _Loop:
             self._compile(state, batch, bar)
             self._write_status("running")
             began = time.perf_counter() - self.notes.train_seconds
-            self.profile(done, state)
             while self._goes_on():
                 compiled_before = self.compile_seconds
                 step = self._compile(state, batch, bar)
                 began += self.compile_seconds - compiled_before
                 state, metrics = step(state, batch)
                 done += 1
-                self.profile(done, state)
                 if pending is not None:
                     self._record(*pending, bar)
                 pending = (done, metrics)
@@ -201,15 +189,9 @@ class _Loop:
 
     def _checkpoint(self, state: TrainState, train_seconds: float, bar: tqdm) -> None:
         with pausing(bar, "evaluating"):
-            (row, score, collapse), step = validate(self.task, state), int(state.step)
+            (row, score), step = validate(self.task, state), int(state.step)
         self._write({"kind": "validation", "step": step, **row})
-        messages, collapses = self.notes.messages, 0
-        if collapse is not None:
-            messages = (*messages, f"step {step}: {collapse}")
-            collapses = self.notes.collapses + 1
-            if is_first():
-                bar.write(messages[-1], file=sys.stderr)
-        self._save(state, Notes(train_seconds, collapses, messages), score)
+        self._save(state, self.notes._replace(train_seconds=train_seconds), score)
         for callback in self.callbacks:
             callback.on_validation({"step": step, **row})
 
@@ -225,10 +207,7 @@ class _Loop:
             self.writer.write(row)
 
     def _goes_on(self) -> bool:
-        return self.saved_step < self.training.num_steps and not self._gave_up()
-
-    def _gave_up(self) -> bool:
-        return self.training.stop_on_collapse and self.notes.collapses >= 2
+        return self.saved_step < self.training.num_steps
 
     def _write_status(self, state: str) -> None:
         status = {
@@ -251,9 +230,8 @@ def _interrupted(stop: Stop, task: Task, folder: Path, saved: str, goes_on: str)
     return Interrupted(f"{folder}: {reason}, {saved}; {again} {goes_on}", code)
 
 
-def _writer(task: Task, folder: Path, step: int, log: Log) -> contextlib.AbstractContextManager[MetricsWriter | None]:
+def _writer(task: Task, folder: Path, step: int) -> contextlib.AbstractContextManager[MetricsWriter | None]:
     """Returns the writer of metrics in process 0; None in the others."""
     if not is_first():
         return contextlib.nullcontext()
-    trackers = [functools.partial(tracking, name, folder, first_step=step + 1, log=log) for name in task.config.track]
-    return MetricsWriter(folder, after_step=step, trackers=trackers)
+    return MetricsWriter(folder, after_step=step, tensorboard="tensorboard" in task.config.track)

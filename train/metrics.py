@@ -1,22 +1,18 @@
-"""Measurements of a run: metrics.jsonl, callbacks, trackers (TensorBoard, W&B, MLflow), and predictions."""
+"""Measurements of a run: metrics.jsonl, callbacks, curves for TensorBoard, and predictions."""
 
 import contextlib
-import hashlib
-import importlib
 import json
 import os
 import time
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from jaxtyping import Float
 
-from .config.errors import StorageError, UserError, kind_of, one_line
-from .config.run import Tracking
+from .config.errors import StorageError, UserError, kind_of
 from .system.files import open_regular, strict_json, write_all
 
 EVENTS = ("on_step", "on_validation", "on_end")  # the methods of `Callbacks`
@@ -48,8 +44,8 @@ class Callbacks(Protocol):
         """After the last step."""
 
 
-class Tracker(NamedTuple):
-    """Curves of a run: ``add(numbers, step)`` adds a point by name, ``flush`` sends them, ``close`` ends the curves."""
+class Curves(NamedTuple):
+    """Curves of a run: ``add(numbers, step)`` adds a point by name, ``flush`` writes, ``close`` ends them."""
 
     add: Callable[[Mapping[str, float], int], None]
     flush: Callable[[], Any]
@@ -57,40 +53,38 @@ class Tracker(NamedTuple):
 
 
 class MetricsWriter(contextlib.AbstractContextManager["MetricsWriter"]):
-    """Appends to metrics.jsonl and to trackers; reopening at a step forgets all that came after it.
+    """Appends to metrics.jsonl and to TensorBoard; reopening at a step forgets all that came after it.
 
     Lines hold no times, so a run that was interrupted and resumed writes the same file as one that was not.
     """
 
-    def __init__(self, folder: Path, *, after_step: int, trackers: Sequence[Callable[[], Tracker]] = ()):
-        """Opens metrics.jsonl in ``folder``, keeping rows up to ``after_step``; then the trackers."""
+    def __init__(self, folder: Path, *, after_step: int, tensorboard: bool = False):
+        """Opens metrics.jsonl in ``folder``, keeping rows up to ``after_step``; then the curves for TensorBoard."""
         path = folder / "metrics.jsonl"
         kept = [row for row in read_metrics(path) if row["step"] <= after_step]
         write_all(folder, {path.name: "".join(map(_line, kept)).encode()})
-        self._file, self._trackers = path.open("a", encoding="utf-8"), list[Tracker]()
+        self._file, self._curves = path.open("a", encoding="utf-8"), None
         with contextlib.ExitStack() as opened:
-            opened.push(self)  # closes the others where one cannot be opened
-            for tracker in trackers:
-                self._trackers.append(tracker())
+            opened.push(self)  # closes the file where the curves cannot be opened
+            self._curves = _tensorboard(folder, after_step + 1) if tensorboard else None
             opened.pop_all()
 
     def __exit__(self, kind: type | None, *_: object) -> None:
         """Closes the files; a full disk is not reported a second time."""
         reported = contextlib.nullcontext() if kind is None else contextlib.suppress(OSError)
         with reported, contextlib.ExitStack() as closed:
-            for tracker in self._trackers:
-                closed.callback(tracker.close)
+            if self._curves is not None:
+                closed.callback(self._curves.close)
             self._file.close()
 
     def write(self, row: dict[str, Any]) -> None:
-        """Writes a row ``{"kind", "step", name: number or list, ...}``; trackers get all but nulls.
+        """Writes a row ``{"kind", "step", name: number or list, ...}``; the curves have all but nulls.
 
         A list such as violations whose entries the row has by name too (violation/layer 1) is not shown there twice.
         """
         self._file.write(_line(row))
-        numbers = {f"{row['kind']}/{name}": number for name, number in _curves(row)}
-        for tracker in self._trackers:
-            tracker.add(numbers, row["step"])
+        if self._curves is not None:
+            self._curves.add({f"{row['kind']}/{name}": number for name, number in _points(row)}, row["step"])
 
     def flush(self) -> None:
         """Hands everything to the operating system, so that a killed process loses nothing before this point."""
@@ -98,8 +92,8 @@ class MetricsWriter(contextlib.AbstractContextManager["MetricsWriter"]):
         if os.fstat(self._file.fileno()).st_nlink == 0:
             again = "goes on" if Path(self._file.name).parent.exists() else "begins anew"
             raise StorageError(f"{self._file.name} was deleted under the run; the same command {again}")
-        for tracker in self._trackers:
-            tracker.flush()
+        if self._curves is not None:
+            self._curves.flush()
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -124,7 +118,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _curves(row: dict[str, Any]) -> Iterator[tuple[str, float]]:
+def _points(row: dict[str, Any]) -> Iterator[tuple[str, float]]:
     named = {name.partition("/")[0] + "s" for name in row if "/" in name}
     for name, value in row.items():
         if name not in ("kind", "step", *named):
@@ -147,41 +141,7 @@ def check_callbacks(callbacks: Any) -> None:
             )
 
 
-def tracking(name: Tracking, folder: Path, *, first_step: int, log: Callable[[str], None]) -> Tracker:
-    """Opens the tracker of a name; after its first error it is closed, and the run continues without it."""
-    try:
-        tracker = TRACKERS[name](folder, first_step)
-    except Exception as error:  # of a login or a server: each has its own kind
-        if isinstance(error, UserError) or name == "tensorboard":  # `writing` reports a disk's error
-            raise
-        raise UserError(f"--track {name}: {error}; set {name} up, or leave it out") from error
-    failed = False
-
-    def guard(call: Callable[..., Any], *, always: bool = False) -> Callable[..., None]:
-        def guarded(*arguments: Any) -> None:
-            nonlocal failed
-            try:
-                if always or not failed:
-                    call(*arguments)
-            except Exception as error:
-                if not failed:
-                    reason = f"{type(error).__name__}: {one_line(error)}"
-                    log(f"--track {name} failed ({reason}); training continues without it; metrics.jsonl has every row")
-                failed = True
-
-        return guarded
-
-    return Tracker(guard(tracker.add), guard(tracker.flush), guard(tracker.close, always=True))
-
-
-def require_installed(names: Iterable[Tracking]) -> None:
-    """Raises UserError for a tracker whose package is missing, before a run begins."""
-    for name in names:
-        if name != "tensorboard":
-            _installed(name)
-
-
-def _tensorboard(folder: Path, first_step: int) -> Tracker:
+def _tensorboard(folder: Path, first_step: int) -> Curves:
     """Opens a file of events; points of earlier files from ``first_step`` on are dropped.
 
     `tensorboardX.SummaryWriter` would block training on a full disk. The imports load torch if it is installed.
@@ -201,47 +161,7 @@ def _tensorboard(folder: Path, first_step: int) -> Tracker:
         write(step=step, summary=Summary(value=values))
 
     write(step=first_step, session_log=SessionLog(status=SessionLog.START))
-    return Tracker(add, file.flush, file.close)
-
-
-def _wandb(folder: Path, _: int) -> Tracker:
-    """Opens a run of the project that WANDB_PROJECT names, else unroll_jax."""
-    title, identity = _named(folder)
-    project = os.environ.get("WANDB_PROJECT", "unroll_jax")
-    run = _installed("wandb").init(project=project, name=title, id=identity, resume="allow")
-    return Tracker(lambda numbers, step: run.log(dict(numbers), step=step), lambda: None, run.finish)
-
-
-def _mlflow(folder: Path, _: int) -> Tracker:
-    """Opens a run of the server and experiment that MLFLOW_TRACKING_URI and MLFLOW_EXPERIMENT_NAME name."""
-    mlflow, (title, identity) = _installed("mlflow"), _named(folder)
-    runs = mlflow.search_runs(filter_string=f"tags.unroll_jax = '{identity}'", output_format="list", max_results=1)
-    known: dict[str, Any] = {"run_id": runs[0].info.run_id} if runs else {"run_name": title}
-    mlflow.start_run(**known, tags={"unroll_jax": identity})
-
-    def add(numbers: Mapping[str, float], step: int) -> None:
-        mlflow.log_metrics({name.replace("(", "").replace(")", ""): n for name, n in numbers.items()}, step=step)
-
-    return Tracker(add, lambda: None, mlflow.end_run)
-
-
-TRACKERS: dict[Tracking, Callable[[Path, int], Tracker]] = {
-    "tensorboard": _tensorboard,
-    "wandb": _wandb,
-    "mlflow": _mlflow,
-}
-
-
-def _installed(name: Tracking) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise UserError(f"--track {name}: {name} is not installed; install it with pip, or leave {name} out") from error
-
-
-def _named(folder: Path) -> tuple[str, str]:
-    """Returns the title and the identifier of a folder's run: one that resumes adds to its curves."""
-    return "/".join(folder.absolute().parts[-3:]), hashlib.sha256(str(folder.absolute()).encode()).hexdigest()[:16]
+    return Curves(add, file.flush, file.close)
 
 
 class Predictions(NamedTuple):

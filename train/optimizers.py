@@ -1,6 +1,5 @@
-"""Optimisers of a configuration: of the parameters, with a learning rate by step, and of the multipliers."""
+"""Optimisers of the parameters, with their learning rates by step, and of the multipliers."""
 
-import importlib
 from typing import Any
 
 import jax
@@ -8,10 +7,9 @@ import jax.numpy as jnp
 import optax
 from optax.contrib import MuonDimensionNumbers, muon
 
-from unroll_jax import constrained
+from unroll_jax import dual_optimizer
 
 from .config.constraints import DualConfig
-from .config.errors import UserError
 from .config.run import DecayedPrimalConfig, OptimizerConfig, PrimalConfig
 
 
@@ -81,27 +79,12 @@ def _muon(config: PrimalConfig | OptimizerConfig, rates: optax.Schedule) -> opta
     )
 
 
-def dual_rule(dual: DualConfig, *, every: int = 1, warmup: int = 0) -> optax.GradientTransformation:
-    """Returns the optimiser that raises the multipliers, on means of ``every`` calls, after ``warmup`` calls."""
-    rule = _dual_rule(dual)
+def dual_rule(dual: DualConfig, *, every: int, warmup: int) -> optax.GradientTransformation:
+    """Returns the optimiser of the multipliers, on means of ``every`` calls, after ``warmup`` calls."""
+    gains = {"proportional_gain": dual.proportional_gain, "cap": dual.cap} if dual.optimizer == "pi" else {}
+    rule = dual_optimizer(dual.optimizer, dual.learning_rate, **gains)
     if every > 1:
         rule = optax.MultiSteps(rule, every).gradient_transformation()
     if warmup > 0:
         rule = optax.conditionally_mask(rule, lambda step, **_: jnp.asarray(step) >= warmup)
     return rule
-
-
-def _dual_rule(dual: DualConfig) -> optax.GradientTransformation:
-    """Returns the optimiser of a name, or of a factory of the user."""
-    module, of_the_user, factory = dual.optimizer.partition(":")
-    if not of_the_user:
-        options = {"proportional_gain": dual.proportional_gain, "cap": dual.cap} if dual.optimizer == "pi" else {}
-        return constrained.dual_optimizer(dual.optimizer, dual.learning_rate, **options)
-    option = f"--dual.optimizer {dual.optimizer}"
-    try:
-        made = getattr(importlib.import_module(module), factory)(dual.learning_rate)
-    except Exception as error:  # a factory of the user may raise anything
-        raise UserError(f"{option}: cannot make it ({error!r}); pass MODULE:FACTORY") from error
-    if not isinstance(made, optax.GradientTransformation):
-        raise UserError(f"{option} made {made!r}, which is not an optax gradient transformation")
-    return made

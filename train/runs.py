@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from .config.errors import UserError, on_command_line
-from .config.fields import differences, from_json, to_json, without_retired
+from .config.fields import differences, from_json, to_json
 from .config.run import FREE, PLACE, RunConfig
-from .metrics import require_installed
 from .registry import FROM_PYTHON, PASS_IT, TASKS
 from .sharding.mesh import make_mesh
 from .system.distributed import first_does
@@ -29,8 +28,8 @@ from .system.files import (
 from .task import Row, Task
 
 FACTS = "model.json"  # of the data, for the model
-VERSION = "0.2"  # the first version of unroll_jax that writes run folders like this one
-ENDED = ("finished", "stopped")  # states of a run that is not trained any more
+VERSION = "0.3"  # the first version of unroll_jax that writes run folders like this one
+FINISHED = "finished"  # the state of a run that is not trained any more
 ANEW = "pass another --out, or --overwrite (overwrite=True from Python), which deletes that run"
 
 
@@ -64,7 +63,7 @@ def read_recorded(folder: Path) -> tuple[str, str, Row]:
             raise _unknown(path, name, value)
     if not isinstance(data, dict) or (task in TASKS and not data):
         raise _unknown(path, "found", data)
-    trained = read_status(folder).get("experiment") or experiment  # runs of earlier versions lack it
+    trained = read_status(folder).get("experiment") or experiment
     if trained != experiment:
         raise UserError(f"{path} was changed: experiment was {trained}, is now {experiment}; put the value back")
     return experiment, task, values
@@ -130,7 +129,7 @@ def take(task: Task, folder: Path, *, experiment: str, held: contextlib.ExitStac
     held.enter_context(locked(folder))
     with writing(f"run folder {folder}", AGAIN):
         stored = read_object(folder / "config.json")
-        if read_status(folder).get("state") not in ENDED and differences(stored, stored | free):
+        if read_status(folder).get("state") != FINISHED and differences(stored, stored | free):
             write_json(folder / "config.json", stored | free)  # for a later `run FOLDER`
         if not (folder / FACTS).exists():
             write_json(folder / FACTS, task.model_spec())
@@ -182,7 +181,7 @@ def _require_deletable(folder: Path) -> None:
 
 def check_same(folder: Path, description: Row, way_out: str) -> None:
     """Raises UserError if the config.json of a folder differs from a description."""
-    stored = without_retired(read_object(folder / "config.json"), description)
+    stored = read_object(folder / "config.json")
     changed = differences(stored | {name: description[name] for name in FREE}, description)
     if changed:
         raise UserError(f"{folder} was trained with another configuration: {'; '.join(changed)}; {way_out}")
@@ -191,7 +190,7 @@ def check_same(folder: Path, description: Row, way_out: str) -> None:
 def require_checkpoints(folder: Path, experiment: str) -> None:
     """Raises UserError for a run without checkpoints, before its data are read."""
     if not steps_in(folder / "checkpoints"):
-        ended = read_status(folder).get("state") in ENDED  # and is not trained again
+        ended = read_status(folder).get("state") == FINISHED  # and is not trained again
         train_it = f"train it with `unroll-jax run {experiment} --out {folder}`"
         ways = "they are gone: restore them, or train into another folder" if ended else train_it
         raise UserError(f"{folder} has no checkpoints; {ways}")
@@ -209,7 +208,6 @@ def check_first(config: RunConfig) -> None:
     if config.out:
         check_out(config.out)
     make_mesh(config.mesh, batch_size=config.batch_size, accumulate=config.accumulate)
-    require_installed(config.track)
 
 
 def _require_empty(folder: Path, name: str, what: str) -> None:

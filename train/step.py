@@ -1,6 +1,5 @@
 """The training step: plain or constrained, whole or in parts, on one device or many."""
 
-import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -26,7 +25,6 @@ class TrainState(NamedTuple):
       params: Parameters of the model.
       opt_state: State of the optimiser.
       moving: State of the objective, such as multipliers; None without.
-      average: Moving average of the parameters; None without.
     """
 
     step: Int[Array, ""]
@@ -34,12 +32,6 @@ class TrainState(NamedTuple):
     params: Params
     opt_state: optax.OptState
     moving: Any = None
-    average: Params = None
-
-    @property
-    def evaluated(self) -> Params:
-        """The parameters that validation, evaluation and export use."""
-        return self.params if self.average is None else self.average
 
 
 class Metrics(NamedTuple):
@@ -98,7 +90,6 @@ def train_step(task: Task, state: TrainState, batch: Batch) -> tuple[TrainState,
         params=params,
         opt_state=opt_state,
         moving=moving,
-        average=next_average(state.average, params, state.step, config.average),
     )
     seen = task.summarise(figures, counts, probed)
     return new, Metrics(value, means[: task.num_layers + 1], optax.tree.norm(gradient), moved, seen)
@@ -115,7 +106,6 @@ def first_state(task: Task, pretrained: Any = None) -> TrainState:
         params=params,
         opt_state=task.training.optimizer.init(params),
         moving=task.training.objective.init(),
-        average=None if task.config.average is None else jax.tree.map(jnp.copy, params),
     )
 
 
@@ -162,37 +152,22 @@ def describe_step(task: Task, step: int, values: Metrics) -> tuple[Row, dict[str
     return {**row, **task_row, "grad_norm": float(values.grad_norm)}, words | task_words
 
 
-def validate(task: Task, state: TrainState) -> tuple[Row, float, str | None]:
-    """Returns the row of a validation, the score of its checkpoint, and a sentence if the model has collapsed."""
+def validate(task: Task, state: TrainState) -> tuple[Row, float]:
+    """Returns the row of a validation, and the score of its checkpoint."""
     objective = task.training.objective
-    validation = task.validate(state.evaluated, objective.multipliers(state.moving))
+    validation = task.validate(state.params, objective.multipliers(state.moving))
     means = validation.losses.mean(axis=0)
     require_finite(int(state.step), means, "validation loss", each="layer" if task.num_layers else None)
     row, score = objective.judge(int(state.step), held_out(task, state, "validation", validation.losses), state.moving)
     if validation.score is not None and row.get("feasible", True):
         score = float(validation.score)
-    return row | json_value(validation.row, "the row of validate"), score, validation.collapse
+    return row | json_value(validation.row, "the row of validate"), score
 
 
 def held_out(task: Task, state: TrainState, split: str, losses: np.ndarray) -> np.ndarray:
     """Returns losses on a split with means of the columns of the constraints by name behind them."""
-    means = task.measured(state.evaluated, split)
+    means = task.measured(state.params, split)
     return losses if means is None else np.concatenate([losses, np.tile(means, (len(losses), 1))], axis=1)
-
-
-def next_average(average: Params, params: Params, step: Int[Array, ""], decay: float | None) -> Params:
-    r"""The average with the parameters :math:`p_t` after one more step, free of the bias of its start:
-
-    .. math:: a_t = \frac{\sum_{i=1}^t d^{t-i} p_i}{\sum_{i=1}^t d^{t-i}}
-        = a_{t-1} + \frac{1 - d}{1 - d^t} (p_t - a_{t-1}) .
-
-    ``step`` is t - 1, ``decay`` is d; None for no average. The first update overwrites the initial average.
-    """
-    if decay is None:
-        return None
-    # 1 - d^t loses all its digits for d close to 1.
-    share = (1.0 - decay) / -jnp.expm1((step + 1) * math.log(decay))
-    return jax.tree.map(lambda old, new: old + share.astype(old.dtype) * (new - old), average, params)
 
 
 def require_finite_state(state: TrainState) -> None:

@@ -75,7 +75,6 @@ class Training(NamedTuple):
       num_steps: Steps of the whole run.
       validate_every: Steps between validations, each of which writes a checkpoint.
       mesh: Devices.
-      stop_on_collapse: Whether two collapses in a row end the run.
     """
 
     objective: Objective
@@ -83,7 +82,6 @@ class Training(NamedTuple):
     num_steps: int
     validate_every: int
     mesh: Mesh
-    stop_on_collapse: bool = False
 
 
 class Validation(NamedTuple):
@@ -93,13 +91,11 @@ class Validation(NamedTuple):
       losses: Losses of the samples at every layer, (N, L + 1); or their means, (1, L + 1).
       row: Further figures of the task.
       score: Score of the checkpoint; None takes the objective's.
-      collapse: A sentence if the model has collapsed, else None.
     """
 
     losses: np.ndarray
     row: Row
     score: float | None = None
-    collapse: str | None = None
 
 
 class Task(Protocol):

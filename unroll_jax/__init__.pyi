@@ -6,10 +6,8 @@ from . import energies as energies
 from . import fixed_point as fixed_point
 from . import looped as looped
 from . import perturbations as perturbations
-from . import prox as prox
 from .alternation import alternating as alternating
 from .certificates import certify as certify
-from .constrained import DUAL_OPTIMIZERS as DUAL_OPTIMIZERS
 from .constrained import DualAscent as DualAscent
 from .constrained import DualState as DualState
 from .constrained import FeasibilityReport as FeasibilityReport
@@ -62,7 +60,6 @@ from .energies import multihead_attention as multihead_attention
 from .energies import opteq as opteq
 from .energies import opteq_conv as opteq_conv
 from .energies import safeguarded as safeguarded
-from .energies import sweep_attention as sweep_attention
 from .energies import symmetric_embedding as symmetric_embedding
 from .energies import transformer as transformer
 from .energies import transformer_parts as transformer_parts

@@ -74,17 +74,9 @@ def one_of(names: Iterable[Any]) -> Rule:
 
 
 def check(name: str, value: Any, rule: Rule, *, optional: bool = False, way_out: str = "") -> None:
-    """Checks a value whose rule is known only inside a function, or that is not an argument.
+    """A ValueError that names the argument and the values allowed, unless ``rule`` holds for a Python or NumPy value.
 
-    Args:
-      name: of the argument.
-      value: a Python or NumPy value.
-      rule: the values allowed.
-      optional: whether None is allowed too.
-      way_out: what else to do, at the end of the message.
-
-    Raises:
-      ValueError: naming the argument, its value and the values allowed.
+    For values whose rule is known only inside a function, or that are not arguments; ``way_out`` ends the message.
     """
     if optional and value is None:
         return
@@ -107,18 +99,7 @@ def check_fields(owner: Any, rule: Rule, *names: str) -> None:
 
 
 def require(holds: Any, name: str, allowed: str, got: Any, way_out: str = "") -> None:
-    """Checks a condition on an argument.
-
-    Args:
-      holds: whether the argument is as it must be.
-      name: of the argument.
-      allowed: the condition in words, after "must".
-      got: the value, or the part of it that matters, as the message shows it.
-      way_out: what else to do, at the end of the message.
-
-    Raises:
-      ValueError: ``{name} must {allowed}, got {got}; {way_out}``.
-    """
+    """A ValueError ``{name} must {allowed}, got {got}; {way_out}`` unless the condition holds."""
     if not holds:
         raise ValueError(f"{name} must {allowed}, got {got}" + (way_out and f"; {way_out}"))
 
@@ -126,14 +107,9 @@ def require(holds: Any, name: str, allowed: str, got: Any, way_out: str = "") ->
 def checked(**rules: Rule) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Checks plain arguments at each call: their kinds as annotated (int, float, bool, str, None), and their ranges.
 
-    Numbers may be NumPy and JAX scalars. A rule of an argument that may be an array applies to Python numbers only.
-
-    Args:
-      **rules: the values allowed, by argument; None needs no rule where the signature allows it.
-
-    Returns:
-      A decorator. The function raises a TypeError that names the argument where its kind is wrong, and the ValueError
-      of `check` where its value is.
+    Numbers may be NumPy and JAX scalars. A rule of an argument that may be an array applies to Python numbers only. A
+    wrong kind is a TypeError that names the argument, a wrong value the ValueError of `check`; None needs no rule where
+    the signature allows it.
 
     Example:
       >>> @checked(size=at_least(1))
@@ -178,9 +154,7 @@ def _check_argument(name: str, value: Any, kinds: tuple[Any, ...], rule: Rule | 
 def look_up(argument: str, value: Any, table: Mapping[str, Any], kind: type, *kinds: type) -> Any:
     """``value`` itself where it is of one of the kinds, else the entry of ``table`` that it names.
 
-    Raises:
-      ValueError: if the name is not in the table.
-      TypeError: if it is neither a name nor of one of the kinds.
+    Another name is a ValueError, anything else a TypeError.
     """
     if isinstance(value, (kind, *kinds)):
         return value

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-__all__ = ["compute_dtype", "gram", "infinite_outside", "linear", "powers_of_two", "square_range"]
+__all__ = ["compute_dtype", "gram", "infinite_outside", "linear", "powers_of_two", "shrink", "square_range"]
 
 
 def powers_of_two(sizes: Float[Array, "..."]) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
@@ -48,6 +48,11 @@ def compute_dtype(*arrays: Any) -> jnp.dtype:
 def infinite_outside(inside: Array, value: Callable[[Array], Array], z: Array, safe: float) -> Array:
     """``value(z)`` where ``inside``, else infinite; gradients are finite either way, as ``safe`` takes z's place."""
     return jnp.where(inside, value(jnp.where(inside, z, safe)), jnp.inf)
+
+
+def shrink(values: Float[Array, "..."], amount: Any) -> Float[Array, "..."]:
+    """Soft thresholding, sign(v) max(|v| - amount, 0)."""
+    return jnp.sign(values) * jax.nn.relu(jnp.abs(values) - amount)
 
 
 def linear(tokens: Float[Array, "*batch n d"], weight: Float[Array, "d k"]) -> Float[Array, "*batch n k"]:

@@ -33,8 +33,8 @@ def prox_gradient(
 
     Args:
       smooth: ``(params, z, x) -> (*batch,)``, h of each example; its rank is the number of batch axes of z.
-      prox: ``(params, z, step_size) -> z``, such as ``lambda params, z, s: prox.lasso(z, params["threshold"], s)`` or
-        a projection of `optax.projections`; a `Proximal` or a name of `PROXIMALS`, for states (*batch, n, d); None is
+      prox: ``(params, z, step_size) -> z``, such as ``lambda weight, z, s: soft_threshold(weight).prox(z, s)`` or a
+        projection of `optax.projections`; a `Proximal` or a name of `PROXIMALS`, for states (*batch, n, d); None is
         plain gradient descent.
       step_size: s, a positive number or array, or ``(params, x) -> s``, such as 1/L of the data.
       penalty: ``(params, z) -> (*batch,)``, phi of each example, which the energy adds; None is 0, as of a projection,
@@ -51,9 +51,10 @@ def prox_gradient(
 
     Example:
       >>> import jax.numpy as jnp
-      >>> from unroll_jax import equilibrium, prox
+      >>> from unroll_jax import equilibrium
+      >>> from unroll_jax.energies import soft_threshold
       >>> smooth = lambda weight, z, x: 0.5 * jnp.sum((z - x) ** 2)
-      >>> layer = prox_gradient(smooth, lambda weight, z, s: prox.lasso(z, weight, s), step_size=0.5)
+      >>> layer = prox_gradient(smooth, lambda weight, z, s: soft_threshold(weight).prox(z, s), step_size=0.5)
       >>> z, info = equilibrium(layer, 1.0, jnp.zeros(2), jnp.array([3.0, 0.5]), tol=1e-6)
       >>> [round(entry, 3) for entry in z.tolist()]
       [2.0, 0.0]

@@ -10,15 +10,7 @@ from jaxtyping import Array, Float
 from unroll_jax.arguments import at_least, checked
 from unroll_jax.steps import full_precision
 
-__all__ = [
-    "jacobian_norm",
-    "jacobian_penalty",
-    "jacobian_radius",
-    "norm",
-    "random_like",
-    "spectral_norm",
-    "spectral_radius",
-]
+__all__ = ["jacobian_penalty", "jacobian_radius", "norm", "random_like", "spectral_norm"]
 
 
 @checked(num_steps=at_least(1))
@@ -63,24 +55,25 @@ def spectral_norm(
 
 @checked(num_steps=at_least(2))
 @full_precision()
-def spectral_radius(
-    apply: Callable[[Any], Any], like: Any, *, num_steps: int = 200, key: jax.Array | None = None, batch_ndim: int = 0
+def jacobian_radius(
+    step: Callable[[Any], Any], z: Any, *, num_steps: int = 200, key: jax.Array | None = None, batch_ndim: int = 0
 ) -> Float[Array, "*batch"]:
-    r"""The largest modulus of an eigenvalue of a linear map A, symmetric or not, by the growth of norms.
+    r"""The spectral radius of the Jacobian J of ``step`` at z, per example: the rate at which iterations end up going.
 
-    .. math:: r = ( |A^{2 k} v| / |A^k v| )^{1 / k} , \qquad k = num\_steps / 2 .
+    It takes the growth of norms, which is right for asymmetric J too, and products with the transpose only: a step may
+    have a `custom_vjp` inside.
 
-    A Rayleigh quotient is below r where eigenvalues are complex: 0.45 for a rotation by 60 degrees of size 0.9.
+    .. math:: r = ( |(J^T)^{2 k} v| / |(J^T)^k v| )^{1 / k} , \qquad k = num\_steps / 2 .
 
     Args:
-      apply: the linear map, from pytrees shaped as ``like`` to such pytrees.
-      like: a pytree of arrays, or of their shapes and dtypes.
-      num_steps: products with A, at least 2.
+      step: ``z -> z'``, from pytrees shaped as z to such pytrees.
+      z: where, usually at the equilibrium.
+      num_steps: products with J^T, at least 2.
       key: of the random start; None is a fixed one.
-      batch_ndim: how many leading axes of ``like`` are batch axes.
+      batch_ndim: how many leading axes of z are batch axes.
 
     Returns:
-      One number per example; an estimate, from neither side, and exactly 0 where powers of A vanish.
+      One number per example; an estimate, from neither side, and exactly 0 where powers of J vanish.
 
     Raises:
       ValueError: if num_steps is below 2.
@@ -89,78 +82,17 @@ def spectral_radius(
 
     Example:
       >>> import jax.numpy as jnp
-      >>> turn = jnp.array([[0.0, -0.9], [0.9, 0.0]])  # by 90 degrees, and shorter
-      >>> round(float(spectral_radius(lambda v: turn @ v, jnp.zeros(2))), 3)
-      0.9
-    """
-
-    def step(v: Any, _: None) -> tuple[Any, Array]:
-        moved = apply(v)
-        return _unit(moved, batch_ndim), norm(moved, batch_ndim)
-
-    _, growths = jax.lax.scan(step, _unit(random_like(like, key), batch_ndim), length=num_steps)
-    return jnp.exp(jnp.mean(jnp.log(growths[num_steps // 2 :]), axis=0))
-
-
-def jacobian_norm(
-    step: Callable[[Array], Array],
-    z: Float[Array, "..."],
-    *,
-    num_steps: int = 100,
-    key: jax.Array | None = None,
-    batch_ndim: int = 0,
-) -> Float[Array, "*batch"]:
-    """The spectral norm of the Jacobian of ``step`` at z, per example: how fast differences grow or shrink there.
-
-    Args:
-      step: ``z -> z'``, from arrays shaped as z to arrays.
-      z: where.
-      num_steps, key: as in `spectral_norm`.
-      batch_ndim: how many leading axes of z are batch axes.
-
-    Returns:
-      One number per example.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> round(float(jacobian_norm(lambda z: z**2, jnp.array([1.0, 2.0]))), 3)  # of diag(2, 4)
-      4.0
-    """
-
-    def push(v: Array) -> Array:
-        return jax.jvp(step, (z,), (v,))[1]
-
-    return spectral_norm(push, z, num_steps=num_steps, key=key, batch_ndim=batch_ndim)
-
-
-def jacobian_radius(
-    step: Callable[[Array], Array],
-    z: Float[Array, "..."],
-    *,
-    num_steps: int = 200,
-    key: jax.Array | None = None,
-    batch_ndim: int = 0,
-) -> Float[Array, "*batch"]:
-    """The spectral radius of the Jacobian of ``step`` at z, per example: the rate at which iterations end up going.
-
-    It takes products with the transpose alone, so that a step with a `custom_vjp` inside will do.
-
-    Args:
-      step: ``z -> z'``, from arrays shaped as z to such arrays.
-      z: where, usually at the equilibrium.
-      num_steps, key: as in `spectral_radius`.
-      batch_ndim: how many leading axes of z are batch axes.
-
-    Returns:
-      One number per example.
-
-    Example:
-      >>> import jax.numpy as jnp
       >>> round(float(jacobian_radius(jnp.cos, jnp.array([0.739085]))), 2)  # at its fixed point, |sin z|
       0.67
     """
     _, pull = jax.vjp(step, z)
-    return spectral_radius(lambda v: pull(v)[0], z, num_steps=num_steps, key=key, batch_ndim=batch_ndim)
+
+    def grow(v: Any, _: None) -> tuple[Any, Array]:
+        moved = pull(v)[0]
+        return _unit(moved, batch_ndim), norm(moved, batch_ndim)
+
+    _, growths = jax.lax.scan(grow, _unit(random_like(z, key), batch_ndim), length=num_steps)
+    return jnp.exp(jnp.mean(jnp.log(growths[num_steps // 2 :]), axis=0))
 
 
 @checked(num_probes=at_least(1))

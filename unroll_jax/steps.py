@@ -13,12 +13,7 @@ __all__ = ["check_state", "check_step", "full_precision", "settle", "vary_like"]
 
 
 def check_state(name: str, y: Any) -> None:
-    """Checks that a state holds arrays, or numbers, and at least one.
-
-    Raises:
-      TypeError: if a leaf is anything else.
-      ValueError: if it has no leaf.
-    """
+    """A TypeError unless a state holds arrays, or numbers, and a ValueError unless at least one."""
 
     def of_numbers(node: Any) -> bool:
         return isinstance(node, list) and any(isinstance(entry, int | float) for entry in node)

@@ -37,16 +37,7 @@ def energy_lines(energy: Any, rising: Any = None) -> list[str]:
 def plot_layers(values: Any, *, label: str, axes: Any = None, marks: Any = None) -> Any:
     """Draws values (num_layers + 1, *batch) by layer: their median, the range of all, and the layers marked as risen.
 
-    It needs matplotlib.
-
-    Args:
-      values: numbers before the first layer and after each.
-      label: of the axis.
-      axes: matplotlib axes; None makes a figure.
-      marks: (num_layers, *batch) booleans, layers to mark, or None.
-
-    Returns:
-      The axes.
+    ``marks`` is boolean, (num_layers, *batch). Needs matplotlib; without ``axes`` it makes a figure. Returns the axes.
     """
     import matplotlib.pyplot as plt
 

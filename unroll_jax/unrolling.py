@@ -129,11 +129,9 @@ def unroll(
 
 
 def layers_at_once(unroll: int | None, num_layers: int, *, remat: bool) -> int:
-    """Returns the number of layers in one iteration of a scan, see `unroll`.
+    """Layers in one iteration of a scan, see `unroll`; a ValueError if ``unroll`` is below 1 or no integer.
 
-    Raises:
-      ValueError: if ``unroll`` is below 1 or no integer; with ``remat``, if it leaves no loop: compilers then take
-        from the forward pass what is to be recomputed.
+    With ``remat`` a loop must stay: compilers else take from the forward pass what is to be recomputed.
     """
     if unroll is None:
         return 1 if remat or num_layers > UNROLLED else num_layers

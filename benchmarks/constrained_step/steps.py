@@ -18,26 +18,18 @@ PRIMAL_RATE, DUAL_RATE = 1e-4, 1e-2
 class Problem(NamedTuple):
     """A model, its data and its constraints.
 
-    Attributes:
-      name: of the model.
-      init: ``key -> params``.
-      batch: a pytree of arrays.
-      last_loss: ``(params, batch) -> f_L``, a scalar; nothing else is read.
-      layer_losses: ``(params, batch, step) -> (f_L, (L + 1,))``: the objective, and the losses that the constraints
-        bind, which a sample of the batch may estimate.
-      constraints: on the latter.
-      num_constraints: how many there are.
-      flops: operations of the matrix products of a step, of plain risk and of what the constraints add.
+    ``last_loss(params, batch)`` is f_L; ``layer_losses(params, batch, step)`` is f_L and the losses of layers 0..L,
+    which a sample of the batch may estimate. The constraints are on the latter.
     """
 
-    name: str
+    name: str  # of the model
     init: Callable[[jax.Array], Any]
-    batch: Any
+    batch: Any  # a pytree of arrays
     last_loss: Callable[[Any, Any], Array]
     layer_losses: Callable[[Any, Any, Array], tuple[Array, Array]]
     constraints: LayerConstraints
     num_constraints: int
-    flops: tuple[float, float]
+    flops: tuple[float, float]  # of a step's matrix products: of plain risk, and added by the constraints
 
 
 class State(NamedTuple):

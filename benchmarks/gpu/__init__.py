@@ -22,19 +22,12 @@ __all__ = ["PARTS", "Part", "main", "measured_apart"]
 
 
 class Part(NamedTuple):
-    """One thing that is measured, in a process of its own.
+    """A measurement, in a separate process."""
 
-    Attributes:
-      question: what it answers.
-      measure: of sizes, a `Record`.
-      sizes: full and quick.
-      seconds: it may take, after which it is ended.
-    """
-
-    question: str
-    measure: Callable[[Any], Record]
-    sizes: tuple[Any, Any]
-    seconds: float
+    question: str  # that it answers
+    measure: Callable[[Any], Record]  # of sizes
+    sizes: tuple[Any, Any]  # full and quick
+    seconds: float  # after which it is ended
 
 
 TESTS = tested.ROOT / "tests"

@@ -89,9 +89,7 @@ def _task(sizes: Sizes) -> OwnTask:
         layer_losses,
         train=arrays,
         validation={name: array[: sizes.batch] for name, array in arrays.items()},
-        config=OwnConfig(
-            steps=num_steps, validate_every=num_steps, batch_size=sizes.batch, mesh="data=1", on_collapse="warn"
-        ),
+        config=OwnConfig(steps=num_steps, validate_every=num_steps, batch_size=sizes.batch, mesh="data=1"),
     )
 
 

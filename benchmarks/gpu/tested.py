@@ -21,18 +21,9 @@ def measure(folder: Path) -> Record:
         raise ValueError(f"no file below {folder.name}/ has a test marked gpu; run this in a clone with its tests")
     with tempfile.TemporaryDirectory() as name:
         report = Path(name) / "report.xml"
-        options = [
-            "-c",
-            str(ROOT / "pyproject.toml"),
-            "-o",
-            "addopts=--strict-markers --import-mode=importlib",  # the plugin for notebooks may be missing
-            "-m",
-            "gpu",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            f"--junitxml={report}",
-        ]
+        plain = "addopts=--strict-markers --import-mode=importlib"  # the plugin for notebooks may be missing
+        options = ["-c", str(ROOT / "pyproject.toml"), "-o", plain, f"--junitxml={report}"]
+        options += ["-m", "gpu", "-q", "-p", "no:cacheprovider"]
         # XLA's own flags, not those that tests on CPUs compile quickly with.
         environment = {**os.environ, "XLA_FLAGS": os.environ.get("XLA_FLAGS", "")}
         command = [sys.executable, "-m", "pytest", *options, *map(str, files)]

@@ -21,23 +21,14 @@ __all__ = ["FULL", "QUICK", "Setting", "Sweep", "main"]
 
 
 class Sweep(NamedTuple):
-    """One size of one model that varies alone.
+    """A size of a model that varies, with the other sizes fixed."""
 
-    Attributes:
-      model: of `MODELS`.
-      axis: the field of `Sizes` that varies.
-      base: the other sizes.
-      values: of the axis.
-      fitted_from: the power is fitted to these and larger values; below, the cost of a call counts.
-      dense_up_to: beside the library's energy, the dense expression is run up to this size; 0: never.
-    """
-
-    model: str
-    axis: str
-    base: Sizes
-    values: tuple[int, ...]
-    fitted_from: int
-    dense_up_to: int = 0
+    model: str  # of `MODELS`
+    axis: str  # the field of `Sizes` that varies
+    base: Sizes  # the other sizes
+    values: tuple[int, ...]  # of the axis
+    fitted_from: int  # the power is fitted to these and larger values; below, the cost of a call counts
+    dense_up_to: int = 0  # the dense expression is also run up to this size
 
 
 class Setting(NamedTuple):

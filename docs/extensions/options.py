@@ -48,11 +48,11 @@ class Options(SphinxDirective):
         named = self.arguments[0]
         if named in EXPERIMENTS:
             default: Any = EXPERIMENTS[named].config
-            cls = type(default)
-        else:
-            module, _, name = named.rpartition(".")
-            cls, default = getattr(importlib.import_module(module), name), None
-        shown = help_of(cls, default)
+            shown = help_of(type(default), default)
+            block = nodes.literal_block(shown, shown, language="none")
+            return [*self.parse_text_to_nodes(_introduction(named)), block]
+        module, _, name = named.rpartition(".")
+        shown = help_of(getattr(importlib.import_module(module), name))
         return [nodes.literal_block(shown, shown, language="none")]
 
 
@@ -70,6 +70,12 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("experiments", Experiments)
     app.add_directive("options", Options)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+def _introduction(named: str) -> str:
+    cls = type(EXPERIMENTS[named].config)
+    names = ", ".join(f"`{name}`" for name, experiment in EXPERIMENTS.items() if type(experiment.config) is cls)
+    return f"Options of {names}, with the defaults of `{named}`. `unroll-jax run {named} --help` prints the same list."
 
 
 def _item(term: str, *paragraphs: str) -> nodes.definition_list_item:

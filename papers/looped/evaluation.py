@@ -13,9 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
+from papers.looped.exits import exit_loops, exit_threshold, state_changes
 from papers.looped.study import Study, network, train
 from papers.looped.tasks import TASKS, Batch
-from unroll_jax.looped import exit_loops, exit_threshold, path_independence, state_changes
+from unroll_jax.looped import path_independence
 
 __all__ = ["evaluate", "run", "table"]
 
@@ -100,9 +101,9 @@ def run(study: Study) -> dict[str, Any]:
     begin = time.perf_counter()
     params = train(study)
     seconds = time.perf_counter() - begin
-    solved, changes, _ = by_loops(study, params, *examples(study, study.size, "validation"))
+    solved, changes, _ = map(np.asarray, by_loops(study, params, *examples(study, study.size, "validation")))
     most = EXITS * study.loops
-    threshold = exit_threshold(changes[:most], np.pad(solved[:most], ((1, 0), (0, 0))))
+    threshold = exit_threshold(changes[:most], solved[:most])
     results = {str(size): evaluate(study, params, size, threshold) for size in study.test_sizes}
     record = {"study": dataclasses.asdict(study), "seconds": round(seconds, 1), "results": results}
     folder = Path(study.out)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from papers.looped.network import LoopedNetwork
 from papers.looped.tasks import TASKS, Batch
 from unroll_jax.constrained import (
     dual_ascent,
@@ -26,8 +27,8 @@ from unroll_jax.looped import (
     sample_far_start,
     sample_loops,
     sample_segment,
+    step_sizes,
 )
-from unroll_jax.models import LoopedNetwork
 from unroll_jax.train.config.fields import Count, Natural, NonNegative, Positive, Seed, Width
 
 __all__ = ["Study", "network", "train"]
@@ -45,7 +46,7 @@ FEWEST = 3  # loops that the method "random" draws at least
 class Study:
     """One network trained on a generated task, and its accuracy at numbers of loops beyond those of training."""
 
-    task: Literal["prefix-sums", "mazes", "addition", "sudoku"] = "prefix-sums"
+    task: Literal["prefix-sums", "mazes", "addition"] = "prefix-sums"
     """The task; see papers/looped/tasks.py."""
     method: Literal["last", "random", "all", "progressive", "constrained"] = "all"
     """Loss of training: that of the last loop, of a random one, of all, of a random segment, or under constraints."""
@@ -80,7 +81,7 @@ class Study:
 def network(study: Study) -> Any:
     """The network of a task."""
     task = TASKS[study.task]
-    return LoopedNetwork(study.width, num_outputs=task.classes or study.size, ndim=task.ndim)
+    return LoopedNetwork(study.width, num_outputs=task.classes, ndim=task.ndim)
 
 
 def losses_and_states(targets: jax.Array) -> Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
@@ -98,11 +99,6 @@ def sizes(states: jax.Array) -> jax.Array:
     return jnp.mean(jnp.sqrt(jnp.mean(states**2, axis=tuple(range(2, states.ndim))) + 1e-12), axis=1)
 
 
-def step_sizes(states: jax.Array) -> jax.Array:
-    """Those of the steps; the first is 0, as no step leads to the first state."""
-    return sizes(jnp.diff(states, axis=0, prepend=states[:1]))
-
-
 def violations(study: Study, losses: jax.Array, states: jax.Array) -> dict[str, dict[str, jax.Array]]:
     """Violations of a window that begins with the prelude, and of one that begins far.
 
@@ -110,11 +106,12 @@ def violations(study: Study, losses: jax.Array, states: jax.Array) -> dict[str, 
     from the loss of chance to the floor. Loops of the second may not be worse than its start, on the worst quarter of
     the examples, and their steps are bounded. No state of either may be larger than a bound.
     """
-    numbers, chance = np.arange(1, study.loops + 1), np.log(TASKS[study.task].classes or study.size)
+    numbers, chance = np.arange(1, study.loops + 1), np.log(TASKS[study.task].classes)
     levels = np.maximum(chance * (1.0 - numbers / (MEET_BY * study.loops)), FLOOR)
     size = level_constraints(LARGEST, form="log_ratio")(sizes(states))
     rise = sample_constraints(never_rise(FLOOR), tail_mean(WORST))(losses.T)
-    steps = level_constraints(STILL, form="log_ratio")(step_sizes(states))
+    moved = jnp.mean(step_sizes(states), axis=1)
+    steps = level_constraints(STILL, form="log_ratio")(jnp.pad(moved, (1, 0)))  # no step leads to the first state
     level = level_constraints(levels)(jnp.mean(losses, axis=1))
     return {"near": {"level": level, "size": size}, "far": {"rise": rise, "size": size, "step": steps}}
 
@@ -135,7 +132,7 @@ def objective(params: Any, multipliers: Any, batch: Batch, key: jax.Array, *, st
     means, far = jnp.mean(losses, axis=1), jnp.asarray(free) > 0
     value = all_loops_loss(means) if study.method in ("all", "constrained") else means[-1]
     if study.method != "constrained":
-        return value + study.still * jnp.where(far, jnp.mean(step_sizes(states)[1:]), 0.0), None
+        return value + study.still * jnp.where(far, jnp.mean(step_sizes(states)), 0.0), None
     seen, now = violations(study, losses, states), {"near": ~far, "far": far}
     for kind, held in now.items():
         value = jnp.where(held, lagrangian(value, seen[kind], multipliers[kind]), value)

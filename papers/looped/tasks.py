@@ -1,4 +1,4 @@
-"""Tasks that need depth, generated in NumPy: parities, sums, look-ups, paths through mazes, Sudoku."""
+"""Tasks that need depth, generated in NumPy: parities, sums, paths through mazes."""
 
 from collections import deque
 from collections.abc import Callable
@@ -6,12 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from papers.looped.sudoku import puzzle
-
-__all__ = ["TASKS", "Batch", "Task", "addition", "look_ups", "mazes", "prefix_sums", "sudoku"]
+__all__ = ["TASKS", "Batch", "Task", "addition", "mazes", "prefix_sums"]
 
 CARRIED = 0.8  # share of digits that pass a carry on in `addition`; of random digits a tenth does
-CLUES = 0.45  # share of the cells of a Sudoku that are given
 
 
 class Batch(NamedTuple):
@@ -43,32 +40,6 @@ def addition(rng: np.random.Generator, batch: int, size: int) -> Batch:
     for place in range(size + 1):
         carry, targets[:, place] = np.divmod(digits[:, :, place].sum(0) + carry, 10)
     return Batch(np.concatenate(list(np.eye(10, dtype=np.float32)[digits]), axis=-1), targets)
-
-
-def look_ups(rng: np.random.Generator, batch: int, size: int, *, hops: int = 3) -> Batch:
-    """A table of ``size`` pairs and a start: the target is the entry that ``hops`` look-ups lead to.
-
-    Inputs are tokens for `LoopedTransformer`, (batch, 2 size + 1): pairs (key, value) in random order, numbers below
-    ``size``, and the start; values are a permutation of the keys. Targets (batch,) are for the last token alone.
-    """
-    keys, values = (rng.permuted(np.tile(np.arange(size), (batch, 1)), axis=1) for _ in range(2))
-    table = np.empty_like(keys)
-    np.put_along_axis(table, keys, values, axis=1)
-    start = rng.integers(0, size, (batch, 1))
-    entry = start
-    for _ in range(hops):
-        entry = np.take_along_axis(table, entry, axis=1)
-    pairs = np.stack([keys, values], axis=-1).reshape(batch, 2 * size)
-    return Batch(np.concatenate([pairs, start], axis=1), entry[:, 0])
-
-
-def sudoku(rng: np.random.Generator, batch: int, size: int, *, clues: float = CLUES) -> Batch:
-    """Sudoku of ``size`` digits, 4, 6 or 9, with one solution; inputs have a channel for each digit, blanks zeros.
-
-    ``clues`` is the share of cells that are given, or more where blanks would allow a second solution.
-    """
-    boards, grids = zip(*(puzzle(rng, size, round(clues * size * size)) for _ in range(batch)), strict=True)
-    return Batch(np.eye(size + 1, dtype=np.float32)[np.stack(boards)][..., 1:], np.stack(grids) - 1)
 
 
 def mazes(rng: np.random.Generator, batch: int, size: int) -> Batch:
@@ -127,11 +98,11 @@ def _neighbours(shape: tuple[int, ...], cell: tuple[int, int], distance: int) ->
 
 
 class Task(NamedTuple):
-    """A task of `LoopedNetwork`: examples, spatial axes, and classes of a position, None for one for each size."""
+    """A task of `LoopedNetwork`: examples, spatial axes, and classes of a position."""
 
     draw: Callable[[np.random.Generator, int, int], Batch]
     ndim: int
-    classes: int | None
+    classes: int
 
 
 #: Tasks by their names on the command line.
@@ -139,5 +110,4 @@ TASKS = {
     "prefix-sums": Task(prefix_sums, 1, 2),
     "mazes": Task(mazes, 2, 2),
     "addition": Task(addition, 1, 10),
-    "sudoku": Task(sudoku, 2, None),
 }

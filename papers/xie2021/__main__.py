@@ -19,7 +19,7 @@ def evaluate(config: RobustnessConfig) -> None:
         if not isinstance(task, ImageTask) or isinstance(task, SceneTask):
             raise UserError(f"{folder} is a run of {task.config.task}, not of an image classifier; leave it out")
         best = best_checkpoint(task, folder, experiment=experiment)
-        figures = robustness(task, best.state.evaluated, config)
+        figures = robustness(task, best.state.params, config)
         with writing(f"run folder {folder}", AGAIN):
             write_json(folder / "evaluation.json", {**read_object(folder / "evaluation.json"), **figures})
         shown = {name: figures[name] for name in figures if name.endswith("_accuracy")}

@@ -1,4 +1,4 @@
-"""The benchmark of many devices: bytes are those of rings, and the formula is that of compiled programs."""
+"""The benchmark of many devices: its formula is what traced and compiled steps send."""
 
 import json
 import math
@@ -9,52 +9,29 @@ import pytest
 
 from benchmarks import weak_scaling
 from benchmarks.language_model import LanguageModel
-from benchmarks.weak_scaling.collectives import Collective, bytes_sent
-from benchmarks.weak_scaling.lowering import lowered_bytes
-from benchmarks.weak_scaling.model import ACCELERATORS, flops_a_device, formula_bytes, num_params, step_time
-from benchmarks.weak_scaling.program import compile_apart
-from benchmarks.weak_scaling.setting import Compiled, DecoderSizes
+from benchmarks.weak_scaling import ACCELERATORS, LARGE, DecoderSizes, formula_bytes, num_params, sent_bytes
 from tests.devices import on_eight_devices
 
-
-@pytest.mark.parametrize(
-    ("kind", "result", "sent"),
-    [
-        ("all-gather", 80, 70),  # all others' parts
-        ("all-reduce", 80, 140),  # scattered, then gathered
-        ("reduce-scatter", 10, 70),
-        ("all-to-all", 80, 70),
-        ("collective-permute", 80, 80),
-    ],
-)
-def test_bytes_sent_are_those_of_rings(kind, result, sent):
-    assert bytes_sent(_collective(kind, result)) == 3 * sent
-
-
-def test_what_runs_an_unknown_number_of_times_is_refused():
-    collective = _collective("all-reduce", 80)._replace(bounded=False)
-    with pytest.raises(
-        ValueError, match=r"collective must be in loops whose trip counts .* bounded=False.*jax.lax.scan"
-    ):
-        bytes_sent(collective)
-
-
 SIZES = DecoderSizes(64, 32, 2, 4, 2, 64)
-SETTING = weak_scaling.SMALL._replace(sizes=SIZES, tokens=16, chunk=4, share=4)
+SETTING = weak_scaling.Setting(8, SIZES, sequences=2, tokens=16, chunk=4, share=4, dtype="float32")
 STEPS = """
-import jax, jax.numpy as jnp, json, numpy as np
-from benchmarks.weak_scaling.lowering import _sums, lowered
+import jax, json, numpy as np
+from jax.sharding import AxisType
+from benchmarks.weak_scaling import training_step
 from tests.benchmarks.test_weak_scaling import SETTING
+from tests.sharding.collectives import collectives
 found = []
 for devices in (8, 1):
     sequences = SETTING.sequences * 8 // devices
-    program = lowered(SETTING._replace(num_devices=devices, sequences=sequences)).compile()
+    mesh = jax.make_mesh((devices,), ("fsdp",), axis_types=(AxisType.Auto,), devices=jax.devices()[:devices])
+    step, *arguments = training_step(SETTING._replace(num_devices=devices, sequences=sequences), mesh)
+    program = step.lower(*arguments).compile()
     if devices == 8:
-        print(json.dumps([_sums(program.as_text())[0], program.memory_analysis().argument_size_in_bytes]))
+        print(json.dumps([(one.kind, one.bytes * one.times) for one in collectives(program.as_text())]))
     rng = np.random.default_rng(0)
-    abstract = program.args_info[0]
-    fill = lambda leaf: rng.uniform(0.5, 1.5, leaf.shape).astype(leaf.dtype)
-    (params, opt_state, dual), tokens = jax.tree.map(fill, abstract)
+    (params, opt_state, dual), tokens = jax.tree.map(
+        lambda leaf: rng.uniform(0.5, 1.5, leaf.shape).astype(leaf.dtype), tuple(arguments)
+    )
     params = jax.tree.map(lambda leaf: leaf - 1.0, params)
     opt_state = jax.tree.map(np.zeros_like, opt_state)
     tokens = rng.integers(64, size=tokens.shape, dtype=np.int32)
@@ -67,43 +44,39 @@ print("equal")
 """
 
 
-@pytest.fixture(scope="module")
-def eight_devices():
-    """What a process of eight devices prints: of the program with constraints, and of its step."""
-    return on_eight_devices(STEPS)
+def sums(setting):
+    """Bytes of what is reduced whole: the scales of norms, f_L, and with constraints the losses of all layers."""
+    sizes = setting.sizes
+    scales, losses = (2 * sizes.num_layers + 1) * sizes.dim, 0 if setting.share is None else sizes.num_layers + 1
+    return 4 * (scales + 1 + losses) * 2 * (setting.num_devices - 1) / setting.num_devices
 
 
 @pytest.mark.slow
-def test_eight_devices_take_the_step_of_one(eight_devices):
-    assert eight_devices[-1] == "equal"
+def test_eight_devices_take_the_step_of_one_and_send_the_bytes_of_the_formula():
+    *_, read, equal = on_eight_devices(STEPS)
+    assert equal == "equal"
+    sent = dict.fromkeys(("all-gather", "reduce-scatter", "all-reduce"), 0.0)
+    for kind, size in json.loads(read):
+        sent[kind] += size * {"all-gather": 7 / 8, "reduce-scatter": 7, "all-reduce": 14 / 8}[kind]
+    expected = formula_bytes(SETTING)
+    assert list(sent.values()) == [expected["all_gather"], expected["reduce_scatter"], sums(SETTING)]
 
 
-@pytest.mark.parametrize("share", [None, 4])
-def test_the_formula_is_what_a_compiled_step_sends(share, eight_devices):
-    setting = SETTING._replace(share=share)
-    if share is None:
-        compiled = compile_apart(setting)
-        sent, argument_bytes = compiled.sent, compiled.argument_bytes
-    else:
-        sent, argument_bytes = json.loads(eight_devices[-2])
-    expected = formula_bytes(setting)
-    assert {kind: sent[kind] for kind in expected} == expected
-    assert set(sent) == {*expected, "all-reduce"}
-    # What is reduced whole: the scales of norms, f_L, and with constraints the losses of all layers.
-    scales, losses = 2 * SIZES.num_layers * SIZES.dim + SIZES.dim, 0 if share is None else SIZES.num_layers + 1
-    assert sent["all-reduce"] == 4 * (scales + 1 + losses) * 2 * 7 / 8
-    layers, ends = num_params(SIZES)
-    state = 4 * 3 * (layers + ends) / 8
-    assert state < argument_bytes < 1.1 * state + 4096
+@pytest.mark.parametrize(("devices", "share"), [(8, None), (512, 32)])
+def test_a_traced_step_of_eight_billion_parameters_sends_the_bytes_of_the_formula(devices, share):
+    setting = LARGE._replace(num_devices=devices, share=share)
+    assert sent_bytes(setting) == formula_bytes(setting) | {"psum": sums(setting)}
 
 
-def test_compiling_apart_says_what_went_wrong(monkeypatch, tmp_path):
-    failing = tmp_path / "python"
-    failing.write_text("#!/bin/sh\necho 'cannot reshape' >&2\nexit 1\n")
-    failing.chmod(0o755)
-    monkeypatch.setattr("benchmarks.weak_scaling.program.sys.executable", str(failing))
-    with pytest.raises(RuntimeError, match="compiling for 8 devices failed: cannot reshape"):
-        compile_apart(SETTING)
+def test_a_collective_that_runs_an_unknown_number_of_times_is_refused():
+    def program(y):
+        return jax.lax.while_loop(lambda y: jnp.all(y < 9.0), lambda y: jax.lax.psum(y, "fsdp"), y)
+
+    mesh = jax.make_mesh((1,), ("fsdp",), devices=jax.devices()[:1])
+    specs = {"in_specs": jax.P(), "out_specs": jax.P()}
+    jaxpr = jax.make_jaxpr(jax.shard_map(program, mesh=mesh, **specs, check_vma=False))(1.0)
+    with pytest.raises(ValueError, match=r"loops of a known length, got a while_loop; use jax\.lax\.scan"):
+        list(weak_scaling._collectives(jaxpr.jaxpr, 1))
 
 
 def test_parameters_are_counted_from_the_shapes_of_the_model():
@@ -118,46 +91,19 @@ def test_parameters_are_counted_from_the_shapes_of_the_model():
 
 
 def test_step_times_follow_from_bytes_and_operations():
-    small, large = (weak_scaling.LARGE._replace(num_devices=devices) for devices in (8, 16))
-    assert flops_a_device(small) == flops_a_device(large)  # weak scaling
-    tokens = small.sequences * small.tokens
-    assert flops_a_device(small._replace(share=None)) == pytest.approx(8 * 7.5e9 * tokens, rel=0.2)
+    small, large = (LARGE._replace(num_devices=devices) for devices in (8, 16))
     h100 = next(accelerator for accelerator in ACCELERATORS if accelerator.near == 8)
-    near, far = step_time(small, 9e11, h100), step_time(large, 9e11, h100)
-    assert near.network == pytest.approx(2.0)
-    assert far.network == pytest.approx(9e11 / h100.far_bandwidth)
-    assert near.apart == near.compute + near.network
-    assert near.overlapped == max(near.compute, near.network)
+    (compute, near), (same, far) = (weak_scaling.step_seconds(one, 9e11, h100) for one in (small, large))
+    assert compute == same  # weak scaling
+    assert near == pytest.approx(2.0)
+    assert far == pytest.approx(9e11 / h100.far_bandwidth)
+    plain, _ = weak_scaling.step_seconds(small._replace(share=None), 9e11, h100)
+    assert plain == pytest.approx(8 * 7.5e9 * small.sequences * small.tokens / h100.peak, rel=0.2)
 
 
-@pytest.mark.parametrize(("devices", "share"), [(8, None), (512, 32)])
-def test_eight_billion_parameters_are_lowered_for_devices_that_are_nowhere(devices, share):
-    setting = weak_scaling.LARGE._replace(num_devices=devices, share=share)
-    sent = lowered_bytes(setting)
-    expected = formula_bytes(setting)
-    assert {kind: sent[kind] for kind in expected} == expected
-    losses = 0 if share is None else setting.sizes.num_layers + 1
-    scales = (2 * setting.sizes.num_layers + 1) * setting.sizes.dim
-    assert sent["all-reduce"] == 4 * (scales + 1 + losses) * 2 * (devices - 1) / devices
-
-
-@pytest.mark.parametrize("for_tpu", [True, False])
-def test_the_table_has_a_row_for_every_number_of_devices(for_tpu, capsys, monkeypatch):
-    def compiled(setting):
-        sent = formula_bytes(setting)
-        return Compiled(dict(sent), dict.fromkeys(sent, 1), 2**30, 2**30, 1.0)
-
-    monkeypatch.setattr(weak_scaling, "tpu_compiler", lambda: for_tpu)
-    monkeypatch.setattr(weak_scaling, "compile_apart", compiled)
-    monkeypatch.setattr(weak_scaling, "lowered_bytes", lambda setting: compiled(setting).sent)
-    figures = weak_scaling.main().figures
+def test_the_table_has_a_row_for_the_ends_of_the_range(capsys):
+    figures = weak_scaling.main(quick=True).figures
     printed = capsys.readouterr().out
-    assert all(f"\n{devices} " in printed for devices in weak_scaling.DEVICES)
-    assert figures["formula_8_bytes"] < figures["lowered_512_bytes"]
-    assert figures["small_compiled_over_formula"] == 1.0
-    assert ("tpu_512_bytes" in figures) == for_tpu
-    assert ("without libtpu" in printed) != for_tpu
-
-
-def _collective(kind: str, result: int) -> Collective:
-    return Collective(kind, result, arrays=1, group=8, times=3, bounded=True, source="")
+    assert all(f"\n{devices} " in printed for devices in (8, 512))
+    assert figures["bytes_added"] == 4 * 33 * 2 * 511 / 512
+    assert figures["formula_8_bytes"] < figures["traced_8_bytes"] < figures["formula_512_bytes"]

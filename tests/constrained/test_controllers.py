@@ -8,6 +8,7 @@ import pytest
 
 import unroll_jax as uj
 from unroll_jax.constrained import nu_pi, proportional_integral
+from unroll_jax.constrained.controllers import DUAL_OPTIMIZERS
 
 
 def run(optimizer, violations, start=0.0):
@@ -139,7 +140,7 @@ def test_a_capped_controller_never_exceeds_its_cap():
     assert multipliers.max() == 1.5
 
 
-@pytest.mark.parametrize("name", uj.DUAL_OPTIMIZERS)
+@pytest.mark.parametrize("name", DUAL_OPTIMIZERS)
 def test_every_dual_optimiser_raises_the_multipliers_of_what_is_violated(name):
     multipliers = run(uj.dual_optimizer(name, 0.1), np.concatenate([np.ones(10), -np.ones(60)]))
     assert np.all(np.diff(multipliers[:10]) > 0.0)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from unroll_jax.descent import Anchor
-from unroll_jax.energies import attention, hopfield, multihead_attention, sweep_attention
+from unroll_jax.energies import attention, hopfield, multihead_attention
 
 LAYERS = {
     "attention": attention(ridge=0.7),
@@ -16,7 +16,6 @@ LAYERS = {
     "multihead-block": multihead_attention(4, num_heads=2, ridge=0.7),
     "multihead-scalar": multihead_attention(4, num_heads=2, ridge=0.7, majoriser="scalar"),
     "multihead-orthogonal": multihead_attention(4, num_heads=2, ridge=0.7, majoriser="orthogonal"),
-    "sweep": sweep_attention(ridge=0.7),
 }
 
 

@@ -17,7 +17,6 @@ FURTHER = {
     "attention, student": uj.attention(rho="student", form="softmax", ridge=0.7, step_size=0.6, dim=DIM, mask=CHAIN),
     "heads, orthogonal": uj.multihead_attention(DIM, num_heads=2, majoriser="orthogonal", form="softmax"),
     "heads, wide": uj.multihead_attention(DIM, num_heads=3, rank=2, ridge=0.7, form="softmax"),
-    "sweep, weights": uj.sweep_attention(rho="power", ridge=0.7, dim=DIM, rank=2),
     "feedforward, spectrum": uj.feedforward(DIM, spectrum=(0.1, 0.6)),
     "transformer, norm": uj.transformer(DIM, phi="softplus", norm_radius=1.5, ridge=0.3, anchor="row", rho="log"),
     "unit layer, conjugate": uj.unit_layer(DIM, activation="tanh", mu=1.5, skip=0.6),
@@ -27,7 +26,7 @@ every_system = pytest.mark.parametrize(
     "name", [*uj.DESCENTS, *(pytest.param(name, marks=pytest.mark.slow) for name in FURTHER)]
 )
 # Those of the further layers with a derivative that is not autodiff's: of pairs, heads, weights and radii.
-DIFFERENTIATED = ("attention, student", "heads, wide", "sweep, weights", "feedforward, spectrum", "transformer, norm")
+DIFFERENTIATED = ("attention, student", "heads, wide", "feedforward, spectrum", "transformer, norm")
 
 
 @functools.cache

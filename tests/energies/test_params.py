@@ -12,7 +12,6 @@ CASES = [
     (uj.attention(dim=4, rank=2), AttentionParams, "W_a", (4, 2)),
     (uj.causal_attention(dim=4, rank=2), AttentionParams, "W_a", (4, 2)),
     (uj.causal_attention(), AttentionParams, "W_a", None),
-    (uj.sweep_attention(dim=4, rank=2), AttentionParams, "W_a", (4, 2)),
     (uj.hopfield(4, num_patterns=3), HopfieldParams, "S", (3, 4)),
     (uj.feedforward(4), FeedForwardParams, "W_f", (4, 4)),
     (uj.feedforward(4, spectrum=(0.0, 0.95)), FeedForwardParams, "W_f", (4, 4)),

@@ -1,4 +1,4 @@
-"""Reversible iterations, phantom gradients and states along the way, against autodiff of the same steps written out."""
+"""Reversible iterations and phantom gradients, against autodiff of the same steps written out."""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ import pytest
 import unroll_jax as uj
 from tests.fixed_point.problems import finish, inputs, relative_error, skew_weights, symmetric_weights, tanh_step
 from tests.fixed_point.problems import unrolled as plain_steps
-from unroll_jax.fixed_point import ConvergenceWarning, intermediate_states, neumann, phantom, reversible, unrolled
+from unroll_jax.fixed_point import ConvergenceWarning, neumann, phantom, reversible
 
 START = np.linspace(-1.0, 1.0, 32).reshape(4, 8)
 SILENT = {"batch_ndim": 1, "on_failure": "accept"}
@@ -145,48 +145,3 @@ def test_the_damped_series_equals_its_partial_sum_and_converges_where_the_plain_
     np.testing.assert_allclose(w[0], np.linalg.solve(np.eye(8) - J, v), rtol=1e-5)
     assert bool(info.converged[0])
     assert not bool(neumann(terms).solve(operator, jnp.asarray(v)[None], 1e-6, 0)[1].converged[0])
-
-
-@pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize(("at", "num_steps", "damping"), [((1, 4, 9), 1, 1.0), ((2, 3), 3, 0.7)])
-def test_intermediate_states_are_those_of_plain_steps_each_with_the_gradient_of_its_last(at, num_steps, damping):
-    A, x = skew_weights(norm=0.9), inputs(4, 8)
-
-    def ours(A):
-        options = {"at": at, "num_steps": num_steps, "damping": damping, "batch_ndim": 1}
-        states = intermediate_states(tanh_step, A, START, x, **options)
-        return sum(loss_of(state) / (k + 1.0) for k, state in enumerate(states)), states
-
-    def written_out(A):
-        states = []
-        for number in at:
-            z = jax.lax.stop_gradient(plain_steps(tanh_step, A, jnp.asarray(START), x, steps=number))
-            for _ in range(num_steps):
-                z = (1.0 - damping) * z + damping * tanh_step(A, z, x)
-            states.append(z)
-        return sum(loss_of(state) / (k + 1.0) for k, state in enumerate(states)), jnp.stack(states)
-
-    run = jax.jit(lambda A: [jax.grad(f, has_aux=True)(A) for f in (ours, written_out)])
-    (gradient, states), (expected, exact) = run(A)
-    assert states.shape == (len(at), 4, 8)
-    np.testing.assert_allclose(states, exact, rtol=1e-13)
-    assert relative_error(gradient, expected) < 1e-13
-
-
-@pytest.mark.usefixtures("x64")
-def test_intermediate_states_of_a_solver_with_memory_are_those_that_it_passes():
-    """After as many steps of Anderson's as `unrolled` takes; a pytree of states and complex ones, by a plain step."""
-    A, x = skew_weights(norm=0.9), inputs(4, 8)
-    states = intermediate_states(tanh_step, A, START, x, at=(3, 7), solver="anderson", batch_ndim=1)
-    for number, state in zip((3, 7), states, strict=True):
-        z, _ = uj.equilibrium(tanh_step, A, START, x, solver="anderson", adjoint=unrolled(number), **SILENT)
-        np.testing.assert_allclose(state, tanh_step(A, z, x), rtol=1e-12)
-    turn = lambda w, z, x: {"z": w * z["z"] + 1.0}  # noqa: E731
-    states = intermediate_states(turn, 0.5j, {"z": np.zeros(2, complex)}, at=[1], batch_ndim=1)
-    np.testing.assert_allclose(states["z"], np.full((1, 2), 1.0 + 0.5j))
-
-
-@pytest.mark.parametrize("at", [(), (0, 1), (2, 2), (3, 1)])
-def test_numbers_of_iterations_increase_from_1(at):
-    with pytest.raises(ValueError, match="at must be increasing numbers of iterations, from 1"):
-        intermediate_states(tanh_step, np.eye(2, dtype="f"), np.zeros(2, "f"), 0.0, at=at)

@@ -23,7 +23,7 @@ def drifting(p, z, x):
     return z + jax.nn.softplus(-z) + p
 
 
-@pytest.mark.parametrize("solver", ["anderson", "broyden", "picard", "damped"])
+@pytest.mark.parametrize("solver", ["anderson", "picard", "damped"])
 def test_a_map_without_a_fixed_point_does_not_converge(solver):
     options = {"batch_ndim": 1, "solver": solver, "on_failure": "accept"}
     solve = jax.jit(lambda drift, z: uj.equilibrium(drifting, drift, z, **options)[1])
@@ -92,7 +92,7 @@ def test_bfloat16_that_has_nowhere_to_go_converges():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("adjoint", ["conjugate_gradient", "bicgstab", "anderson"])
+@pytest.mark.parametrize("adjoint", ["conjugate_gradient", "gmres"])
 def test_an_adjoint_that_is_cut_off_has_not_stalled(adjoint):
     """In bfloat16, whose round-off would explain the residual, but is not what four steps ended at."""
     slopes = jnp.asarray(np.linspace(0.0, 0.9, 64), jnp.bfloat16)

@@ -69,26 +69,6 @@ def test_gmres_is_exact_within_as_many_steps_as_dimensions_and_with_any_restart(
             assert info.steps.max() <= DIM, restart
 
 
-def test_gmres_takes_over_where_bicgstab_gets_no_further():
-    """I - A is skew in the first two rows, where BiCGStab's line search finds nothing."""
-    J, v = systems(symmetric=False)
-    skew = J[:2] - J[:2].transpose(0, 2, 1)
-    J[:2] = np.eye(DIM) - skew / np.linalg.norm(skew, 2, axis=(1, 2))[:, None, None]
-    options = {"tol": 1e-9, "max_steps": 400}
-    calls = {
-        "bicgstab": lambda o, v: linear.bicgstab(o, v, **options),
-        "both": lambda o, v: ADJOINTS["bicgstab_gmres"]().solve(o, v, 1e-9, 400),
-    }
-    solutions = solved(J, v, **calls)
-    assert solutions["bicgstab"][1].converged.tolist() == [False, False, True, True, True]
-    w, info = solutions["both"]
-    assert info.converged.all()
-    np.testing.assert_allclose(w, direct(J, v), rtol=1e-6, atol=1e-7)
-    assert (info.steps[:2] < 400).all()
-    np.testing.assert_array_equal(w[2:], solutions["bicgstab"][0][2:])
-    np.testing.assert_array_equal(info.steps[2:], solutions["bicgstab"][1].steps[2:])
-
-
 def test_gmres_begins_where_it_is_told_to():
     J, v = systems(symmetric=False)
     w = direct(J, v)
@@ -118,20 +98,12 @@ def test_rows_stop_by_themselves_and_a_row_of_zeros_costs_nothing():
     J, v = systems(symmetric=True)
     J[1] *= 0.01
     v[0] = 0.0
-    solvers = {"cg": linear.conjugate_gradient, "bicgstab": linear.bicgstab, "gmres": linear.gmres}
+    solvers = {"cg": linear.conjugate_gradient, "gmres": linear.gmres}
     calls = {name: lambda o, v, f=f: f(o, v, tol=1e-8, max_steps=400) for name, f in solvers.items()}
     for name, (w, info) in solved(J, v, **calls).items():
         assert not w[0].any(), name
         assert info.steps[0] == 0 < info.steps[1] < info.steps[2], name
         assert info.converged.all(), name
-
-
-def test_bicgstab_starts_again_where_it_breaks_down():
-    """I - J = a quarter turn: the first shadow residual is orthogonal to its image."""
-    J, v = (np.eye(2) - np.array([[0.1, 1.0], [-1.0, 0.1]]))[None], np.array([[1.0, 0.0]])
-    w, info = solved(J, v, bicgstab=lambda o, v: linear.bicgstab(o, v, tol=1e-9, max_steps=100))["bicgstab"]
-    np.testing.assert_allclose(w, direct(J, v), rtol=1e-7)
-    assert info.converged.all()
 
 
 def test_neumann_equals_its_partial_sum():

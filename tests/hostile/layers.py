@@ -11,7 +11,6 @@ EXPRESSIONS: dict[type[Exception], dict[str, list[str]]] = {
         "params must be AttentionParams": [
             "uj.attention().step(None, Y, None)",
             "uj.attention().energy(None, Y)",
-            "uj.sweep_attention().step(None, Y, None)",
         ],
         "params.W_a must be an array": ["uj.attention().step(energies.AttentionParams([[1.0]]), Y, None)"],
         "y must be an array": ["uj.attention().step(P, [[1.0]], None)"],
@@ -31,10 +30,11 @@ EXPRESSIONS: dict[type[Exception], dict[str, list[str]]] = {
         ],
         "num_heads must be an integer": ["uj.multihead_attention(4, num_heads=2.5)"],
         "params must be HeadsParams": ["uj.multihead_attention(4, num_heads=2).step(None, Y, None)"],
-        "ridge must be a number": ['uj.sweep_attention(ridge="much")'],
-        "phi must be one of ['box', 'elu', 'group_shrinkage',": ["uj.feedforward(4, phi=jax.nn.relu)"],
+        "ridge must be a number": ['uj.attention(ridge="much")'],
+        "phi must be one of ['box', 'elastic_net', 'group_shrinkage',": ["uj.feedforward(4, phi=jax.nn.relu)"],
         "spectrum must be a pair of numbers or None": ["uj.feedforward(4, spectrum=0.5)"],
-        "lower must be a number": ['uj.feedforward(4, spectrum=("a", "b"))', 'energies.box("a", 1.0)'],
+        "lower must be a number": ['uj.feedforward(4, spectrum=("a", "b"))'],
+        "lower must be a number or an array of numbers": ['energies.box("a", 1.0)'],
         "params must be FeedForwardParams": ["uj.feedforward(4).step(None, Y, None)"],
         "rank must be an integer or None": ["uj.transformer(4, rank=5.5)"],
         "params must be TransformerParams": ["uj.transformer(4).step(None, Y, None)"],
@@ -118,7 +118,7 @@ EXPRESSIONS: dict[type[Exception], dict[str, list[str]]] = {
             "uj.feedforward(4, step_size=0.0)",
             'uj.moreau_envelope("relu", Y, 0.0)',
         ],
-        "phi must be one of ['box', 'elu', 'group_shrinkage',": [
+        "phi must be one of ['box', 'elastic_net', 'group_shrinkage',": [
             'uj.feedforward(4, phi="relu6")',
             'uj.transformer(4, phi="gelu")',
             'uj.unit_layer(4, activation="sign")',
@@ -172,20 +172,17 @@ EXPRESSIONS: dict[type[Exception], dict[str, list[str]]] = {
         "params must hold those of 2 layers": [
             "uj.deep_opteq([uj.opteq(4, 3), uj.opteq(4, 3)]).step((uj.opteq(4, 3).init(K),), Z)"
         ],
-        "num_hubs must be at least 1": ["energies.star(num_hubs=0, width=2)"],
         "pairs[0] is (0, 9), but tokens are 0 to 2": ["energies.edges([(0, 9)], num_tokens=3)"],
         "pairs must be (m, 2) integers": [
             "energies.edges([(0, 1, 2)], num_tokens=3)",
             'energies.edges("ab", num_tokens=3)',
         ],
-        "block must be at least 1": ["energies.block_sparse(np.ones((2, 2), bool), block=0)"],
         "lower must be below upper": ["energies.box(1.0, 0.0)", 'energies.box(float("nan"), 1.0)'],
         "got 'gelu', which falls somewhere: every proximal operator": ['uj.feedforward(4, phi="gelu")'],
         "threshold must be finite and at least 0": [
             "energies.soft_threshold(-1.0)",
             'energies.group_shrinkage(float("nan"))',
         ],
-        "alpha must be in (0, 1]": ["energies.elu(alpha=-1.0)"],
         "slope must be in (0, 1]": ["energies.leaky_relu(slope=2.0)"],
         "W_f must be a square matrix": ["uj.clip_spectrum(np.ones((2, 3), np.float32))"],
         "phi must be one of ('relu', 'identity'), which commute": [

@@ -19,8 +19,6 @@ VALUES = {
         "validate-every": ("99999999999", "0"),
         "seed": ("-1", "4294967296"),
         "accumulate": ("4294967296", "3"),
-        "average": ("1",),
-        "profile": ("1000:9999", "0:1", "-1"),
         "track": ("tensorboard tensorboard",),
         "train-gamma": ("nan", "-0.1", "1e300", "0,15", "15%", "0"),
         "test-gammas": ("0 inf", "0 1e300", "0.1 -1", "0,0.1,0.2"),

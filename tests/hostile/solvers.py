@@ -28,7 +28,7 @@ EXPRESSIONS: dict[type[Exception], dict[str, list[str]]] = {
         "y0 must hold at least one array": ["uj.equilibrium(half, None, None)", "uj.equilibrium(half, None, [])"],
         "y0 must be finite, got NaN or infinity": ["uj.equilibrium(half, None, Z + np.nan)"],
         "solver must be one of ['accelerated_gradient',": ['uj.equilibrium(half, None, Z, solver="newton")'],
-        "adjoint must be one of ['anderson', 'bicgstab',": ['uj.equilibrium(half, None, Z, adjoint="exact")'],
+        "adjoint must be one of ['conjugate_gradient', 'gmres',": ['uj.equilibrium(half, None, Z, adjoint="exact")'],
         "tol must be in (0, 1)": [
             "uj.equilibrium(half, None, Z, tol=0.0)",
             'uj.equilibrium(half, None, Z, tol=float("nan"))',
@@ -52,18 +52,13 @@ EXPRESSIONS: dict[type[Exception], dict[str, list[str]]] = {
             "uj.equilibrium(lambda p, z, x: z.astype(jnp.bfloat16), None, Z)",
         ],
         "|W| must be at most 1": ["uj.equilibrium(uj.opteq(4, 4), energies.OptEqParams(3.0 * W, None, W[0]), Z)"],
-        'adjoint="unrolled" needs a solver whose steps can be': [
-            'uj.equilibrium(half, None, Z, solver="jaxopt_anderson", adjoint="unrolled")'
-        ],
-        "window must be at least 1": ["fp.anderson(0)", "fp.broyden(0)"],
+        "window must be at least 1": ["fp.anderson(0)"],
         "ridge must be finite and at least 0": ["fp.anderson(ridge=-1.0)"],
         "mixing must be in (0, 1]": ["fp.anderson(mixing=0.0)"],
         "share must be in (0, 1]": ["fp.damped(0.0)"],
-        "forcing must be in (0, 1)": ["fp.newton_cg(forcing=1.0)"],
         "restart must be at least 1": ["fp.gmres(0)"],
         "terms must be at least 1": ["fp.neumann(0)"],
         "num_steps must be at least 1": ["fp.unrolled(0)", "certificates.spectral_norm(lambda v: v, Z, num_steps=0)"],
-        "method must be one of ('normal_cg', 'cg', 'gmres',": ['fp.jaxopt_adjoint("lu")'],
         "size must be at least 1": ["fp.monotone_init(K, 0)"],
         "splitting must be one of ('forward_backward',": ['fp.monotone_equilibrium(W, ones(4), splitting="newton")'],
         "x must hold vectors of width 4 that W was made for": ["fp.monotone_equilibrium(W, ones(3))"],
@@ -89,7 +84,9 @@ EXPRESSIONS: dict[type[Exception], dict[str, list[str]]] = {
         "y0 must be an array": ['uj.equilibrium(half, None, "state")'],
         "y0 must have a floating dtype": ["uj.equilibrium(half, None, Z.astype(int))"],
         "solver must be one of ['accelerated_gradient',": ["uj.equilibrium(half, None, Z, solver=3)"],
-        "adjoint must be one of ['anderson', 'bicgstab',": ["uj.equilibrium(half, None, Z, adjoint=fp.anderson())"],
+        "adjoint must be one of ['conjugate_gradient', 'gmres',": [
+            "uj.equilibrium(half, None, Z, adjoint=fp.anderson())"
+        ],
         "tol must be a number": ['uj.equilibrium(half, None, Z, tol="1e-3")'],
         "max_steps must be an integer": ["uj.equilibrium(half, None, Z, max_steps=1.5)"],
         "on_failure must be a name": ["uj.equilibrium(half, None, Z, on_failure=None)"],

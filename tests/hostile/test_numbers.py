@@ -60,7 +60,7 @@ def test_an_empty_batch_has_an_empty_certificate():
     assert uj.certify(descent, descent.init(jax.random.key(1)), y, x, num_layers=2).outcome.shape == (2, 0)
 
 
-@pytest.mark.parametrize("solver", ["anderson", "broyden", None])
+@pytest.mark.parametrize("solver", ["anderson", None])
 def test_an_empty_batch_has_an_empty_equilibrium(solver):
     descent, y, x = uj.DESCENTS["opteq"].example(jax.random.key(0), (0,))
     params = descent.init(jax.random.key(1))
@@ -96,7 +96,7 @@ def test_equilibria_of_every_magnitude_are_found_or_refused(dtype):
         x = np.array([[s, -s, s] for s in (1e-36, 1e-20, 1e-6, 1e-2, 1.0, 1e3, 1e15, 1e37)])
         x = x[(np.abs(x[:, 0]) < largest) & (np.abs(x[:, 0]) > 100 * float(limits.tiny) / float(limits.eps))]
         x = x.astype(dtype)
-        names = ["picard", "damped", "anderson", "broyden"]
+        names = ["picard", "damped", "anderson"]
         solve = jax.jit(
             lambda x: [
                 uj.equilibrium(contraction, jnp.asarray(-0.5, dtype), jnp.zeros_like(x), x, batch_ndim=1, solver=name)

@@ -5,11 +5,8 @@ import shutil
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
-from benchmarks import __main__ as benchmarks
-from benchmarks import decoding
 from tests.train.commands import refused
 from unroll_jax.models import Decoder, decoder_logits
 from unroll_jax.train import load
@@ -124,28 +121,3 @@ def test_what_a_run_cannot_generate_is_refused_in_one_line(finished, command, tm
     for command_words, message in cases:
         assert message in refused(capsys, *command_words)
     assert not list(tmp_path.glob("*.unfinished.jsonl"))
-
-
-@pytest.mark.slow
-def test_the_benchmark_of_decoding_takes_runs_and_pairs_each_with_its_plain_answers(
-    finished, tmp_path, monkeypatch, capsys
-):
-    def timed(calls, **options):
-        del options
-        return {who: np.array([4.0, 6.0] if who == "plain" else [2.0, 2.0]) for who in calls}
-
-    monkeypatch.setattr(decoding, "interleaved", timed)
-    (tmp_path / "prompts.txt").write_text("Say bado.\n")
-    words = ["decoding", "--quick", "--out", str(tmp_path / "out"), "--prompts", str(tmp_path / "prompts.txt")]
-    assert benchmarks.main([*words, "--runs", *map(str, finished.folders)]) == 0
-    shown = capsys.readouterr().out
-    figures = json.loads((tmp_path / "out" / "decoding.json").read_text())["figures"]
-    for name in ("erm", "constrained"):
-        assert f"{name}, 3 layers, 8 wide, 1 x 1 prompts" in shown
-        assert [figures[f"{name}_exit_{layer}_speedup"] for layer in (1, 2)] == [2.5, 2.5], "medians of ratios"
-        assert figures[f"{name}_layer_3_acceptance"] == 1.0
-    assert " no" not in shown.split("same answers")[1].split("acceptance by layer")[0]
-    assert "the exit of each that was expected to be quickest" in shown
-    assert shown.count("drafts are chosen on the same prompts that are timed: there are fewer than 4") == 2
-    assert benchmarks.main([*words, "--runs", str(tmp_path)]) == 2
-    assert capsys.readouterr().err.startswith(f"error: {tmp_path} ")

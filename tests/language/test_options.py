@@ -2,7 +2,6 @@
 
 import dataclasses
 import importlib.util
-from typing import Any
 
 import jax
 import numpy as np
@@ -25,7 +24,6 @@ pytestmark = pytest.mark.xdist_group("language")
         ("model.lora_rank", 2, "model.lora_rank must be None for a decoder that is drawn, got 2"),
         ("model.num_heads", 3, "model.num_heads must be such that model.dim=8 over it is even, got 3"),
         ("model.num_key_value_heads", 3, "model.num_key_value_heads must be a divisor of model.num_heads=2, got 3"),
-        ("exit_adapters", (1,), "constraints.reference must be None with exit_adapters, which leaves embeddings"),
         ("constraints.bind", "tail", "constraints.bind must be mean for language, whose losses are means over all"),
         ("constraints.form", "ratio", "constraints.form must be of means for language"),
         ("data.validation_share", 0.2, "data.validation_share=0.2 has no effect without data.source=alpaca or"),
@@ -51,13 +49,6 @@ def test_values_that_cannot_be_are_refused(small, field, value, words):
 def test_what_does_not_fit_the_data_or_the_model_is_refused(small, fields, words):
     with pytest.raises(UserError, match=words):
         LanguageTask.open(small(**fields), lambda line: None)
-
-
-def test_all_methods_of_exit_adapters_have_the_weights_given(small):
-    config: Any = dataclasses.replace(small(), method="both", exit_adapters=(1, 2), layer_weights=(0.3,))
-    assert [one.loss_weights(3) for _, one in config.variants()] == [(0.0, 0.3, 0.3, 0.0)] * 2
-    bound: Any = with_value(with_value(config, "constraints.reference", None), "constraints.last", 0.1)
-    assert "constraints.last" in [name for name, _, fits in bound.rules() if not fits]
 
 
 def test_a_package_that_is_missing_is_told_with_the_way_to_it(small, monkeypatch):

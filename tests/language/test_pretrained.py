@@ -10,11 +10,8 @@ from unroll_jax.train import load
 from unroll_jax.train.config.constraints import ConstraintConfig
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.config.tokens import DecoderOptions
-from unroll_jax.train.data.instructions import Prompt
 from unroll_jax.train.data.pretrained.decoders import load_decoder
 from unroll_jax.train.exporting import export
-from unroll_jax.train.generation import Settings, answer, with_draft
-from unroll_jax.train.loading import open_decoder
 from unroll_jax.train.main import fit
 from unroll_jax.train.plan import compile_step, memory_of
 from unroll_jax.train.step import init_state, state_like
@@ -47,37 +44,8 @@ def test_changes_of_given_weights_are_trained_kept_and_exported_and_the_weights_
     assert evaluation["embedding_std"] == pytest.approx(table[packed.tokens[packed.segments > 0]].std(), rel=1e-3)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["erm", "constrained"])
-def test_exit_adapters_are_trained_exported_and_draft_and_the_decoder_stays(given, tmp_path, method):
-    make, folder = given
-    bounds = ConstraintConfig(alpha=(0.01,), reference=None, margin=0.0, first_margin=0.0)
-    options = {"model": DecoderOptions(pretrained=str(folder)), "exit_adapters": (1,), "constraints": bounds}
-    (run,) = fit(make(**options, method=method), out=tmp_path / "run", experiment="sft-tiny", log=quiet)
-    export(run, tmp_path / "model", log=quiet)
-    original = jax.device_get(load_decoder(str(folder), log=quiet).params)
-    prompts, settings, answers = [Prompt(f"{n}?") for n in range(3)], Settings(max_tokens=8), []
-    for place in (run, tmp_path / "model"):
-        opened = open_decoder(str(place), log=quiet)
-        assert all(jax.tree.leaves(jax.tree.map(np.array_equal, jax.device_get(opened.params), original)))
-        assert np.any(opened.adapters[1].weights["layers"]["output"]["kernel"])
-        with_draft(opened, prompts, settings, log=quiet)
-        for draft in ({}, {"exit_layer": 1, "draft_length": 2}):
-            several = answer(opened, prompts, settings._replace(**draft), log=quiet)
-            answers.append([one.tokens for one in several])
-    assert all(each == answers[0] for each in answers)
-    evaluation = json.loads((run / "evaluation.json").read_text())
-    assert evaluation["layer_losses"][-1] == 0.0
-    assert evaluation["trained_parameters"] < evaluation["parameters"]
-
-
 def test_what_a_given_decoder_cannot_do_is_refused(given):
-    make, folder = given
-    model = DecoderOptions(pretrained=str(folder))
-    with pytest.raises(UserError, match=r"exit_adapters must be rising numbers of layers below 2, got \(1, 2\)"):
-        LanguageTask.open(make(model=model, exit_adapters=(1, 2)), quiet)
-    with pytest.raises(UserError, match="exit_adapters must be empty for a decoder that is drawn, or with"):
-        make(model=model, exit_adapters=(1,), layer_dropout=0.1)
+    make, _ = given
     with pytest.raises(UserError, match=r"max_length=64 is longer than .* reads, 32 tokens; lower it"):
         LanguageTask.open(make(max_length=64), quiet)
     bounds = ConstraintConfig(alpha=(0.1,), reference=3.0, margin=0.0, first_margin=0.0)

@@ -56,16 +56,6 @@ def test_rows_of_several_texts_lose_what_their_texts_lose_alone_on_their_answers
         assert counts[row] == sum(text.shape[1] for text in texts)
 
 
-def test_rows_skip_the_last_layer_at_the_rate_given_and_none_where_it_is_read(task_of, started):
-    skipping, (_, params, _) = task_of(train_gamma=0.0, layer_dropout=0.99), started
-    batch = skipping.sample_noise(skipping.data.packed.whole("test"), jax.random.key(0))
-    losses = jax.jit(lambda params, batch: skipping.losses(params, batch, None)[0])(params, batch)
-    same = losses[:, -1] == losses[:, -2]
-    assert same.mean() > 0.8
-    rows = jax.vmap(lambda key: jax.random.uniform(jax.random.fold_in(key, skipping.num_layers)))(batch.keys) < 0.99
-    np.testing.assert_array_equal(same, rows)
-
-
 def test_evaluation_figures_are_those_of_every_text_alone(started, tmp_path):
     task, params, decoder = started
     text_losses = alone(task, decoder, "test")
@@ -214,33 +204,6 @@ def test_low_rank_changes_start_from_the_decoder_and_alone_move(task_of, started
     shapes = [leaf.shape for leaf in jax.tree.leaves(state.params["changes"])]
     assert sorted(moments) == sorted(2 * shapes), "two moments of each that moves, and of nothing else"
     assert np.isfinite(metrics.grad_norm)
-
-
-KERNELS = ("query", "key", "value", "output", "gate", "up", "down")
-
-
-def test_exit_adapters_alone_move_by_their_divergences_from_the_last_layer(task_of, started):
-    base, params, _ = started
-    config = dataclasses.replace(base.config, method="erm", train_gamma=0.0, exit_adapters=(1, 2))
-    task = type(base)(config, base.data)
-    state, rows = first_state(task), task.data.packed.whole("test")
-    state = state._replace(params=task.load_pretrained(state.params, params["decoder"]))
-
-    @jax.jit
-    def steps(state, params):
-        states = base.model.states(params, rows, None) @ base.model.head(params).T
-        before = task.losses(state.params, task.sample_noise(rows, jax.random.key(0)), None)[0]
-        return states, before, train_step(task, train_step(task, state, rows)[0], rows)
-
-    logits, before, (after, _) = steps(state, params)
-    logs = log_softmax(np.asarray(logits, np.float64), axis=-1)  # adapters start as the plain exits
-    expected = np.sum(rows.weights * np.sum(np.exp(logs[-1]) * (logs[-1] - logs), axis=-1), axis=-1)
-    np.testing.assert_allclose(before, expected.T, rtol=1e-3, atol=1e-3)
-    moved = jax.tree.map(lambda old, new: not np.array_equal(old, new), state.params, after.params)
-    assert not any(jax.tree.leaves(moved["decoder"]))
-    assert all(
-        layer[part]["kernel"] for layer in (one["layers"] for one in moved["adapters"].values()) for part in KERNELS
-    )
 
 
 def test_the_divergence_from_the_frozen_decoder_is_a_mean_over_tokens_and_0_at_the_start(task_of):

@@ -100,19 +100,6 @@ def test_a_given_decoder_is_exported_as_it_was_trained(run_of, kind, tmp_path):
     assert given.items() <= values.items()
 
 
-@pytest.mark.slow
-def test_exit_adapters_stay_in_our_format(given, tmp_path):
-    make, folder = given
-    config = make(model=DecoderOptions(pretrained=str(folder)), exit_adapters=(1,))
-    (run,) = fit(config, out=tmp_path / "run", experiment="sft-tiny", log=quiet)
-    log = []
-    out = export(run, format="transformers", log=log.append)
-    assert "exit adapters are not exported to transformers" in log[-1]
-    start, written = (load_file(place / "model.safetensors") for place in (folder, out))
-    assert all(np.array_equal(written[name], tensor) for name, tensor in start.items())
-    assert start.keys() == written.keys()
-
-
 @pytest.mark.oracle("torch", "transformers")
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)

@@ -12,7 +12,7 @@ from flax import nnx
 import unroll_jax as uj
 from unroll_jax.certificates import Outcome, pairwise_smoothness
 from unroll_jax.energies import transformer_parts
-from unroll_jax.looped import Loops, last_loops, run_loops
+from unroll_jax.looped import Loops, run_loops
 
 WIDTH = 5
 
@@ -42,7 +42,6 @@ def test_states_are_those_of_a_python_loop(batch, remat, x64):
     result = run_loops(block, params, h, x, loops=6, record=lambda h: h, remat=remat)
     chex.assert_trees_all_close(result.records, python_loop(params, h, x, 6), rtol=1e-12)
     chex.assert_trees_all_close(result.state, result.records[-1])
-    assert result.info is None
 
 
 def test_free_loops_come_before_the_others(x64):
@@ -111,49 +110,16 @@ def test_remat_changes_no_gradient_and_needs_less_memory():
     assert memory[1] < 0.5 * memory[0]
 
 
-def test_the_implicit_gradient_is_that_of_many_loops(x64):
-    operands = arguments(3)
-
-    def loss(gradient, **options):
-        def of(params, h, x):
-            return jnp.sum(run_loops(block, params, h, x, loops=200, gradient=gradient, **options).state ** 2)
-
-        return jax.grad(of, argnums=(0, 1, 2))(*operands)
-
-    implicit = loss("implicit", batch_ndim=1, tol=1e-12)
-    chex.assert_trees_all_close(implicit, loss("unrolled"), rtol=1e-8, atol=1e-10)
-
-
-def test_implicit_loops_record_the_first_state_and_the_equilibrium(x64):
-    params, h, x = arguments(3)
-    options = {"loops": 200, "gradient": "implicit", "batch_ndim": 1, "tol": 1e-12}
-    result = run_loops(block, params, h, x, record=lambda h: h, **options)
-    chex.assert_trees_all_close(result.records[0], h)
-    chex.assert_trees_all_close(result.records[1], python_loop(params, h, x, 200)[-1], rtol=1e-9)
-    assert bool(result.info.converged.all())
-    warm = run_loops(block, params, h, x, free=30, **options)
-    assert int(warm.info.steps.max()) < int(result.info.steps.max())
-
-
-def gradient_program(loops, gradient, **options):
+def gradient_program(loops, **options):
     params, h, x = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), arguments(8))
-    options |= {"batch_ndim": 1} if gradient == "implicit" else {"record": jnp.mean}
-    loss = lambda p: jnp.sum(run_loops(block, p, h, x, loops=loops, gradient=gradient, **options).state)  # noqa: E731
+    loss = lambda p: jnp.sum(run_loops(block, p, h, x, loops=loops, record=jnp.mean, **options).state)  # noqa: E731
     return jax.jit(jax.grad(loss)).lower(params)
 
 
 @pytest.mark.parametrize("options", [{}, {"remat": True}, {"free": 50}])
 def test_a_program_of_64_loops_is_as_large_as_one_of_4(options):
-    few, many = (len(gradient_program(loops, "unrolled", **options).as_text().splitlines()) for loops in (4, 64))
+    few, many = (len(gradient_program(loops, **options).as_text().splitlines()) for loops in (4, 64))
     assert few == many
-
-
-def test_memory_of_implicit_gradients_does_not_grow_with_loops():
-    def memory(loops, gradient):
-        return gradient_program(loops, gradient).compile().memory_analysis().temp_size_in_bytes
-
-    assert memory(512, "implicit") == memory(8, "implicit")
-    assert memory(512, "unrolled") > 8 * memory(8, "unrolled")
 
 
 def test_blocks_of_other_libraries_loop():
@@ -199,11 +165,6 @@ def test_loops_of_a_certified_transformer_never_raise_its_energy(getkey):
     assert (np.diff(records, axis=0)[guaranteed] <= 1e-5 * np.abs(records[:-1])[guaranteed]).all()
 
 
-def test_truncated_loops_sum_up_to_the_total():
-    assert [last_loops(total, 8) for total in (20, 8, 3)] == [(12, 8), (0, 8), (0, 3)]
-    assert [int(part) for part in last_loops(jnp.int32(20), 8)] == [12, 8]
-
-
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
@@ -213,9 +174,6 @@ def test_truncated_loops_sum_up_to_the_total():
         ({"loops": 2, "free": -1}, ValueError, "free must be at least 0, got -1"),
         ({"loops": jnp.int32(2)}, ValueError, "most must be the largest number of loops where loops is traced"),
         ({"loops": 2, "most": 0}, ValueError, "most must be at least 1, or None, got 0"),
-        ({"loops": 2, "gradient": "exact"}, ValueError, "gradient must be one of"),
-        ({"loops": 2, "tol": 1e-3}, TypeError, "'tol'] are options of gradient=\"implicit\""),
-        ({"loops": jnp.int32(2), "gradient": "implicit"}, TypeError, "loops must be an int with"),
     ],
 )
 def test_bad_arguments_are_named(options, error, message):

@@ -7,38 +7,28 @@ import numpy as np
 import pytest
 
 from unroll_jax.constrained import sample_constraints, tail_mean
-from unroll_jax.constrained.layer_bounds import FORMS
 from unroll_jax.looped import (
     all_loops_loss,
     never_rise,
     path_independence,
-    progressive_loss,
     sample_far_start,
     sample_loops,
     sample_segment,
+    step_sizes,
 )
 
 KEYS = jax.random.split(jax.random.key(3), 4000)
 
 
 @pytest.mark.parametrize("batch", [(), (4,), (2, 4)])
-@pytest.mark.parametrize("form", FORMS)
-def test_a_window_may_not_rise_above_its_start_or_the_floor(batch, form, x64):
+def test_a_window_may_not_rise_above_its_start_or_the_floor(batch, x64):
     losses = np.random.default_rng(0).uniform(0.01, 2.0, (*batch, 6))
-    bound = np.maximum(losses[..., :1], 0.5)
-    rest = losses[..., 1:]
-    expected = {"difference": rest - bound, "ratio": rest / bound - 1.0, "log_ratio": np.log(rest / bound)}[form]
-    chex.assert_trees_all_close(never_rise(0.5, form=form)(jnp.asarray(losses)), expected, rtol=1e-12, atol=1e-14)
+    expected = losses[..., 1:] / np.maximum(losses[..., :1], 0.5) - 1.0
+    chex.assert_trees_all_close(never_rise(0.5)(jnp.asarray(losses)), expected, rtol=1e-12, atol=1e-14)
 
 
-def test_a_proxy_rewards_no_start_for_a_larger_loss():
-    losses = jnp.array([1.0, 2.0, 3.0])
-
-    def gradient(proxy):
-        return jax.grad(lambda f: never_rise(0.5, proxy=proxy)(f).sum())(losses)
-
-    assert gradient(proxy=True).tolist() == [0.0, 1.0, 1.0]
-    assert gradient(proxy=False)[0] < 0.0
+def test_no_start_is_rewarded_for_a_larger_loss():
+    assert jax.grad(lambda f: never_rise(0.5)(f).sum())(jnp.array([1.0, 2.0, 3.0])).tolist() == [0.0, 1.0, 1.0]
 
 
 def test_the_worst_samples_alone_count_on_tails():
@@ -47,11 +37,10 @@ def test_the_worst_samples_alone_count_on_tails():
     assert sample_constraints(never_rise(0.1), tail_mean(0.0))(losses).tolist() == [0.125]
 
 
-def test_losses_of_all_loops_are_weighted_means():
+def test_the_loss_before_the_first_loop_does_not_count():
     losses = jnp.array([9.0, 2.0, 4.0])
     assert float(all_loops_loss(losses)) == 3.0
-    assert float(all_loops_loss(losses, [1.0, 0.0])) == 2.0
-    assert [float(progressive_loss(losses[1], losses[2], alpha=alpha)) for alpha in (0.0, 0.5, 1.0)] == [2.0, 3.0, 4.0]
+    assert jax.grad(all_loops_loss)(losses).tolist() == [0.0, 0.5, 0.5]
 
 
 def test_uniform_numbers_of_loops_come_alike():
@@ -93,20 +82,33 @@ def test_path_independence_is_the_mean_cosine_with_the_first_end(x64):
     chex.assert_trees_all_close(path_independence(states), expected, rtol=1e-12)
 
 
+@pytest.mark.parametrize(("shape", "batch_ndim"), [((4, 3), 0), ((4, 2, 3), 1), ((4, 2, 5, 3), 2), ((4, 2, 5, 3), 1)])
+def test_steps_are_root_mean_squares_of_differences(shape, batch_ndim, x64):
+    states = np.random.default_rng(0).normal(size=shape)
+    rows = states.reshape(*shape[: 1 + batch_ndim], -1)
+    expected = np.linalg.norm(rows[1:] - rows[:-1], axis=-1) / np.sqrt(rows.shape[-1])
+    chex.assert_trees_all_close(step_sizes(jnp.asarray(states), batch_ndim=batch_ndim), expected, rtol=1e-6)
+
+
+def test_gradients_of_steps_are_finite_at_rest():
+    gradient = jax.grad(lambda states: step_sizes(states).sum())(jnp.ones((3, 2, 4)))
+    np.testing.assert_array_equal(gradient, np.zeros((3, 2, 4)))
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda: never_rise(0.0), "floor must be positive"),
         (lambda: never_rise(0.1)(jnp.ones(1)), "layer_losses must hold f_0..f_L"),
-        (lambda: never_rise(0.1, form="share"), "form must be one of"),
-        (lambda: all_loops_loss(jnp.ones(3), [1.0, 2.0, 3.0]), "weights must be one number or one for each"),
-        (lambda: all_loops_loss(jnp.ones(3), -1.0), "weights must be"),
-        (lambda: progressive_loss(1.0, 1.0, alpha=2.0), "alpha must be in"),
+        (lambda: all_loops_loss(jnp.ones(1)), "losses must be f_0..f_L"),
+        (lambda: all_loops_loss(jnp.ones((2, 3))), "losses must be f_0..f_L"),
         (lambda: sample_loops(KEYS[0], 3, least=4), "least must be at most most=3, got 4"),
         (lambda: sample_loops(KEYS[0], 3, distribution="normal"), "distribution must be one of"),
         (lambda: sample_far_start(KEYS[0], 0), "horizon must be at least 1"),
         (lambda: sample_segment(KEYS[0], 0), "most must be at least 1"),
         (lambda: path_independence(jnp.ones((1, 2, 3))), "states must be (starts"),
+        (lambda: step_sizes(jnp.ones((1, 2, 3))), "states must be (loops + 1"),
+        (lambda: step_sizes(jnp.ones((3, 2)), batch_ndim=2), "states must be (loops + 1"),
     ],
 )
 def test_bad_arguments_are_named(call, message, unchecked):

@@ -7,7 +7,10 @@ import pytest
 
 from tests.models.drawing import float64
 from tests.models.test_encoder import SMALL, random_params, random_tokens
-from unroll_jax.models import POOLINGS, Classifier, Encoder, EncoderEmbeddings, EncoderLayer, Head
+from unroll_jax.models import Classifier, Encoder
+from unroll_jax.models.classifier import POOLINGS, Head
+from unroll_jax.models.encoder_layer import EncoderLayer
+from unroll_jax.models.encoder_parts import EncoderEmbeddings
 
 MASK = np.array([[True] * 6, [True] * 4 + [False] * 2, [False] * 2 + [True] * 4])
 

@@ -11,7 +11,8 @@ import pytest
 from tests import reference
 from tests.models import encoder_reference
 from tests.models.drawing import drawn, float64, normal
-from unroll_jax.models import ACTIVATIONS, Encoder, EncoderConfig
+from unroll_jax.models import Encoder, EncoderConfig
+from unroll_jax.models.encoder_layer import ACTIVATIONS
 
 SMALL = EncoderConfig(vocabulary_size=30, dim=8, num_layers=3, num_heads=2, hidden_dim=12, max_positions=10)
 KINDS = {

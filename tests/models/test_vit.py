@@ -11,7 +11,8 @@ import pytest
 from tests import reference
 from tests.models import encoder_reference
 from tests.models.drawing import drawn, float64, normal
-from unroll_jax.models import READINGS, ViT, ViTConfig
+from unroll_jax.models import ViT, ViTConfig
+from unroll_jax.models.vit_parts import READINGS
 from unroll_jax.perturbations import in_turn, layer_noise, lost_layer
 
 SMALL = ViTConfig(num_patches=5, pixels=4, dim=8, num_layers=3, num_heads=2, hidden_dim=12)

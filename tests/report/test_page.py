@@ -76,12 +76,12 @@ def test_the_page_holds_figures_tables_and_warnings_and_nothing_from_elsewhere(t
     assert len([value for tag, name, value in page.attributes if (tag, name) == ("img", "alt") and value]) == 5
     assert page.text.startswith("video-ut: plain against constrained training")
     named = ("multipliers wind up <at layer 2>", "descends %")
-    for words in (*named, *summary["verdict"]["3 layers, training gamma 0.15"]):
+    for words in (*named, summary["verdict"]["3 layers, training gamma 0.15"]):
         assert words in page.text
     assert json.loads((out / "summary.json").read_text()) == summary
     assert "/home/somebody" not in text
     assert str(tmp_path) not in text + json.dumps(summary)
-    assert "One seed each" in "\n".join(lines)
+    assert summary["verdict"]["3 layers, training gamma 0.15"] in lines
     assert "smallest to largest seed" not in page.text, "there is one seed"
 
 
@@ -162,7 +162,6 @@ def test_aggregates_over_seeds_equal_numpy(make_run):
         (row,) = [row for row in report.tables[0].rows if row[0] == name]
         figures = scores[:, columns].mean(1)
         assert row[-1] == f"{figures.mean():.2f} [{figures.min():.2f}, {figures.max():.2f}]"
-    assert "Means are over 3 seeds" in report.verdict[-1]
     (setting,) = grouped(folders)
     gaps = differences(setting, *setting.pairs()[0])
     plain, constrained = (
@@ -177,39 +176,18 @@ def test_aggregates_over_seeds_equal_numpy(make_run):
 
 
 @pytest.mark.parametrize(("factor", "best"), [(0.8, "constrained"), (1.25, "plain")])
-def test_the_verdict_names_the_best_method_feasibility_floors_and_the_seeds(make_run, factor, best):
+def test_the_verdict_names_the_best_method_and_feasibility(make_run, factor, best):
     plain = np.array([9.0, 14.0, 17.5, 22.0, 32.0, 46.0])
     layers = {"layer_losses": [4.7, 3.0, 2.9, 0.7], "bounds": [5.5, 3.67, 2.34, 2.26], "feasible": False}
     ours = rmse((factor * plain).tolist()) | layers | FLOORS
     folders = [make_run("erm", evaluation=rmse(plain.tolist()) | {"layer_losses": [4.7, 13.7, 2.9, 0.6]})]
-    sentences = verdict(grouped([*folders, make_run("constrained", evaluation=ours)])[0])
-    assert len(sentences) == 5
-    assert sentences[0].startswith(f"3 layers, training gamma 0.15. RMSE at gamma 0.15, best first: {best}")
-    assert f"constrained {factor * 17.5:.2f} NOT feasible (layer 2 is 23.9% over its bound)" in sentences[0]
-    assert sentences[1].startswith("Without a network: noisy input 48.80, linear layer 18.00, total variation 15.00; ")
-    worse = {0.8: ["plain not better than total variation"], 1.25: ["plain and constrained not better than total"]}
-    assert all(words in sentences[1] for words in worse[factor])
-    assert ("constrained not better than linear layer" in sentences[1]) == (factor > 1)
-    assert sentences[2].startswith(f"RMSE at gamma 0.5, best first: {best}")
-    assert sentences[3].startswith("Constrained against plain, held-out losses of layers: ")
-    assert sentences[4].startswith("One seed each")
+    sentence = verdict(grouped([*folders, make_run("constrained", evaluation=ours)])[0])
+    assert sentence.startswith(f"3 layers, training gamma 0.15: RMSE at gamma 0.15, best first: {best}")
+    assert f"constrained {factor * 17.5:.2f} NOT feasible (layer 2 is 23.9% over its bound)" in sentence
 
 
 PLAIN = {"layer_losses": [4.7, 13.0, 10.0, 0.6]}
 FALLING = {"layer_losses": [4.7, 2.6, 10.1, 0.66], "bounds": [5.5, 3.67, 11.0, 7.9], "feasible": True}
-
-
-@pytest.mark.usefixtures("without_drawing")
-def test_a_constrained_run_is_compared_with_the_plain_one_layer_by_layer(make_run):
-    folders = [make_run("erm", evaluation=PLAIN), make_run("constrained", evaluation=FALLING)]
-    line = "Constrained against plain, held-out losses of layers: lower at 1 (-80%); higher at 3 (+10%)."
-    assert reported(folders).verdict[-2] == line
-    met = make_run("erm", name="met", evaluation=PLAIN | {"feasible": True})
-    assert reported([met, folders[1]]).verdict[-2] == f"{line} Plain training already meets these bounds."
-    other = make_run("constrained", name="other", evaluation=FALLING, config={"constraints": {"alpha": 0.1}})
-    assert reported([met, other]).verdict[-2] == line, "plain is judged by other bounds"
-    alike = make_run("constrained", name="alike", evaluation=PLAIN)
-    assert reported([folders[0], alike]).verdict[-2].endswith("layers: within 2%.")
 
 
 @pytest.mark.usefixtures("without_drawing")
@@ -221,19 +199,13 @@ def test_a_constrained_run_is_compared_with_the_plain_one_layer_by_layer(make_ru
         ({"layer_losses": [30.0, 2.6, 10.1, 0.66]}, ["Constrained: f_0 rose from "]),
         (
             {"bounds": [5.5, 3.67, 11.0, 0.5], "feasible": False},
-            ["Constrained: The bound 0.5 of layer 3 is not met", "Constrained: bounds are not met on train batches"],
+            ["Constrained: The bound 0.5 of layer 3 is not met"],
         ),
-        ({"form": "ratio", "feasible": False}, ["Constrained: bounds hold on train batches and not on held-out data"]),
     ],
 )
 def test_signs_of_constraints_that_do_harm_are_warnings(make_run, changes, words):
     calm = {"multipliers": [0.0, 0.5, 0.0, 0.0]}
     folders = [make_run("erm", evaluation=PLAIN), make_run("constrained", evaluation=FALLING | calm | changes)]
-    if changes.get("form"):  # violations in training, relative to the bounds
-        path = folders[1] / "metrics.jsonl"
-        rows = [json.loads(line) for line in path.read_text().splitlines()]
-        rows = [row | {"violations": [None, -0.1, 0.01, -0.2]} for row in rows]
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     lines = reported(folders).warnings
     assert len(lines) == len(words)
     assert all(line.startswith(start) for line, start in zip(lines, words, strict=True))
@@ -243,7 +215,7 @@ def test_signs_of_constraints_that_do_harm_are_warnings(make_run, changes, words
 def test_several_settings_have_a_sentence_each_and_feasible_means_every_seed(make_run):
     folders = [make_run("constrained", seed=seed, evaluation={"feasible": seed == 0}) for seed in (0, 1)]
     report = reported([*folders, make_run("constrained", num_layers=5)])
-    assert len(report.verdict) == 3
+    assert len(report.verdict) == 2
     assert "NOT feasible for 1 of 2 seeds" in report.verdict[0]
     assert report.verdict[1].startswith("5 layers")
     (table, *_) = [table for table in report.tables if table.title.startswith("Layers")]
@@ -251,11 +223,11 @@ def test_several_settings_have_a_sentence_each_and_feasible_means_every_seed(mak
 
 
 def test_what_weakens_a_comparison_is_listed(make_run):
-    stopped = {"state": "stopped", "steps": 40}
+    stopped = {"state": "interrupted", "steps": 40}
     usual = {"primal": {"learning_rate": 0.1}, "constraints": {"alpha": 0.5}}
     folders = [make_run("erm", seed=1, config={"primal": {"learning_rate": 0.001}})]
     listed = " ".join(warnings(grouped([*folders, make_run("constrained", status=stopped, config=usual)])))
-    assert "constrained-L3-s0 is not finished (state: stopped, 40 steps)." in listed
+    assert "constrained-L3-s0 is not finished (state: interrupted, 40 steps)." in listed
     assert "differ in steps, seeds, primal.learning_rate." in listed
     assert "alpha" not in listed
     bounds = {"constraints": {"alpha": 0.5}, "dual": {"learning_rate": 0.3}, "mesh": "data=2"}

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from benchmarks.video import Frames
-from benchmarks.weak_scaling.collectives import collectives
+from tests.sharding.collectives import collectives
 from tests.sharding.encoder import encoder_task
 from tests.train.conftest import Clips
 from unroll_jax.train.checkpoint import Checkpoints
@@ -72,7 +72,7 @@ def options(mesh: str, dtype: Any = "float32") -> Task:
     """The encoder with all that options add to a step and its state; tails are no means over parts or devices."""
     constraints = ConstraintConfig(bind="tail", resilience=5.0)
     dual = DualConfig(learning_rate=0.1, every=2)
-    return encoder_task(dtype, constraints, mesh=mesh, dual=dual, steps=STEPS, accumulate=2, average=0.9)
+    return encoder_task(dtype, constraints, mesh=mesh, dual=dual, steps=STEPS, accumulate=2)
 
 
 MODELS = {"video": video, "encoder": encoder}

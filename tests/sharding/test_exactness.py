@@ -115,17 +115,12 @@ def test_parameters_and_their_optimiser_state_are_in_shares_and_multipliers_whol
     assert parts["moving/dual/multipliers"] == [4]
 
 
-def test_an_average_is_in_the_shares_of_its_parameters_and_multipliers_are_whole(arrays, measurements):
-    whole, parts = measurements["parts"]["options/one"], measurements["parts"]["options/mixed"]
-    averages = [name for name in whole if name.startswith("average/")]
-    assert averages
-    for name in averages:
-        assert parts[name] == parts[name.replace("average/", "params/")]
-    assert parts["average/embedding"] == [64, 32 // 4]
+def test_embeddings_are_in_shares_and_multipliers_are_whole_and_move(arrays, measurements):
+    parts = measurements["parts"]["options/mixed"]
+    assert parts["params/embedding"] == [64, 32 // 4]
     assert parts["moving/dual/multipliers"] == [7]
     last = _of(arrays, "options/one/float64/")
     assert np.max(last["moving/dual/multipliers"]) > 1e-3, "multipliers never moved"
-    assert not np.allclose(last["average/embedding"], last["params/embedding"], rtol=1e-3)
 
 
 def test_parts_of_the_encoder_are_as_the_rules_say(measurements):

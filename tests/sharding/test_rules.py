@@ -20,7 +20,6 @@ class State(NamedTuple):
 
     params: Any
     opt_state: Any
-    average: Any
     multipliers: Any
 
 
@@ -39,7 +38,7 @@ def _specs(state, mesh=MIXED, **options):
 def test_moments_of_an_optimiser_are_where_optax_says_their_parameters_are(rule):
     params = _params(query=(3, 8, 4), output=(3, 4, 8))
     state = rule.init(params)
-    specs = _specs(State(params, state, (), np.zeros(4, np.float32)))
+    specs = _specs(State(params, state, np.zeros(4, np.float32)))
     whole = PartitionSpec()
     expected = optax.tree.map_params(
         rule, lambda _, spec: spec, state, specs.params, transform_non_params=lambda _: whole
@@ -52,16 +51,15 @@ def test_moments_of_an_optimiser_are_where_optax_says_their_parameters_are(rule)
 
 def test_rows_of_attention_are_over_tensor_and_what_is_computed_with_whole_is_in_all_shares():
     params = {"layers": {name: np.zeros((3, 8, 8), np.float32) for name in "VWU"}}
-    specs = _specs(State(params, (), (), ())).params["layers"]
+    specs = _specs(State(params, (), ())).params["layers"]
     assert specs["V"] == PartitionSpec(None, "tensor", "fsdp")
     assert specs["W"] == specs["U"] == PartitionSpec(None, ("fsdp", "tensor"), None)
 
 
-def test_an_average_of_parameters_goes_where_they_are_and_what_has_another_shape_is_whole():
+def test_what_has_another_shape_than_parameters_is_whole():
     params = _params(up=(8, 4))
     rule = optax.adafactor(1e-3, min_dim_size_to_factor=2)
-    specs = _specs(State(params, rule.init(params), params, np.zeros((8, 4), np.float32)))
-    assert specs.average["layers"]["up"]["kernel"] == PartitionSpec("fsdp", "tensor")
+    specs = _specs(State(params, rule.init(params), np.zeros((8, 4), np.float32)))
     assert specs.multipliers == PartitionSpec()
     factored = [spec for spec in jax.tree.leaves(specs.opt_state) if any(spec)]
     assert factored == [], "rows and columns of a factored moment are vectors"
@@ -69,21 +67,21 @@ def test_an_average_of_parameters_goes_where_they_are_and_what_has_another_shape
 
 def test_the_first_rule_counts_and_leading_dimensions_are_not_shared_out():
     rules = ((r"up/kernel$", (None, "tensor")), (r"kernel$", ("fsdp",)))
-    specs = _specs(State(_params(up=(5, 3, 4), down=(5, 3, 4)), (), (), ()), rules=rules)
+    specs = _specs(State(_params(up=(5, 3, 4), down=(5, 3, 4)), (), ()), rules=rules)
     assert specs.params["layers"]["up"]["kernel"] == PartitionSpec(None, None, "tensor")
     assert specs.params["layers"]["down"]["kernel"] == PartitionSpec(None, None, "fsdp")
 
 
 def test_a_rule_of_more_axes_than_dimensions_is_an_error():
     with pytest.raises(ValueError, match="more axes than layers/up/kernel"):
-        _specs(State(_params(up=(4, 4)), (), (), ()), rules=((r"kernel$", ("fsdp", None, "tensor")),))
+        _specs(State(_params(up=(4, 4)), (), ()), rules=((r"kernel$", ("fsdp", None, "tensor")),))
 
 
 def test_a_dimension_that_does_not_divide_is_named():
     with pytest.raises(UserError, match=r"fsdp = 2, which does not divide 7 .*\(7, 4\) of layers/up/kernel"):
-        _specs(State(_params(up=(7, 4)), (), (), ()))
+        _specs(State(_params(up=(7, 4)), (), ()))
 
 
 def test_an_axis_that_shares_nothing_out_is_refused():
     with pytest.raises(UserError, match="tensor=2, over which no parameter"):
-        _specs(State(_params(plain=(8, 4)), (), (), ()))
+        _specs(State(_params(plain=(8, 4)), (), ()))

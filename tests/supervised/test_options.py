@@ -1,7 +1,6 @@
 """Options of every run in supervised training: parts of a batch, averages of parameters, what is recomputed."""
 
 import dataclasses
-import json
 
 import jax
 import jax.numpy as jnp
@@ -12,10 +11,7 @@ from sklearn import metrics
 
 from tests.supervised.conftest import Fields, traced
 from tests.supervised.test_runs import small
-from unroll_jax.train.checkpoint import Checkpoints
 from unroll_jax.train.data.pictures import NOT_COUNTED
-from unroll_jax.train.metrics import read_metrics
-from unroll_jax.train.step import state_like
 from unroll_jax.train.tasks.images import ImageTask
 
 pytestmark = pytest.mark.xdist_group("images")
@@ -85,19 +81,3 @@ def test_the_loss_of_a_split_is_over_the_labels_that_count_however_they_fall_int
     logs = log_softmax(logits.astype(np.float64), axis=-1)[there]
     np.testing.assert_allclose(reading.loss, -np.mean(logs[np.arange(len(labels)), labels]), rtol=1e-6)
     np.testing.assert_array_equal(reading.matrix, metrics.confusion_matrix(labels, np.argmax(logs, axis=-1)))
-
-
-@pytest.mark.slow
-def test_an_average_is_what_a_run_is_judged_by(start, stripes, tmp_path):
-    config = dataclasses.replace(small("image-dnn"), average=0.9, accumulate=2, remat="dots")
-    start(config, "image-dnn")
-    task = ImageTask(config, stripes)
-    with Checkpoints(tmp_path / "run" / "checkpoints", read_only=True) as checkpoints:
-        step, state, _ = checkpoints.best(state_like(task))
-    rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
-    (row,) = (row for row in rows if row["kind"] == "validation" and row["step"] == step)
-    last, average = (task.split_scores(params, "validation").loss for params in (state.params, state.average))
-    np.testing.assert_allclose(row["loss"], average, rtol=1e-5)
-    assert abs(last - average) > 1e-4 * average, "the case tells the two apart"
-    evaluation = json.loads((tmp_path / "run" / "evaluation.json").read_text())
-    np.testing.assert_allclose(evaluation["loss"], task.split_scores(state.evaluated, "test").loss, rtol=1e-5)

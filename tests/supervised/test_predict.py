@@ -31,7 +31,7 @@ def trained(tmp_path_factory):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("unroll_jax.train.data.images.load", lambda config, *, log, data=data: data)
             patch.setattr("unroll_jax.train.report.write_report", lambda *arguments, **options: None)
-            config = small(experiment, epochs=2, average=0.5)
+            config = small(experiment, epochs=2)
             (run,) = fit(config, out=root / experiment, experiment=experiment, log=quiet)
             folders[experiment] = {"run": run, "export": export(run, log=quiet)}
     return folders

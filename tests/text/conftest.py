@@ -31,7 +31,7 @@ TAILS = ConstraintConfig(
     alpha=(0.1,), reference=0.7, bind="tail", level=0.5, resilience=2.0, margin=0.0, first_margin=0.0,
 )  # fmt: skip
 DUALS = DualConfig(learning_rate=0.3, every=2)
-MANY = {"average": 0.7, "remat": "dots", "constraints": TAILS, "dual": DUALS}
+MANY = {"remat": "dots", "constraints": TAILS, "dual": DUALS}
 PARTS = {"text-encoder": 4, "text-ut": 2}
 
 

@@ -74,7 +74,7 @@ def test_a_loaded_model_says_of_texts_what_the_evaluation_saw(on_table, write_fo
     config = on_table(experiment, model=model)
     task, run = TextTask.open(config, quiet), tmp_path / "run"
     train_run(task, run, experiment=experiment, log=quiet)
-    params = best_checkpoint(task, run, experiment=experiment, log=quiet).state.evaluated
+    params = best_checkpoint(task, run, experiment=experiment, log=quiet).state.params
     reading = task.reading(params, "test", Trial(0.0))
     folders = run, export(run, tmp_path / "model", log=quiet)
     for path in ("data", "vectors.txt", "bert"):

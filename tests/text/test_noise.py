@@ -6,26 +6,15 @@ import pytest
 
 from unroll_jax.train.step import init_state, validate
 from unroll_jax.train.tasks.common import Trial
-from unroll_jax.train.tasks.early_exit import calibrate
 
 
 def test_validation_is_at_the_noise_of_training(task_of):
     task = task_of("text-ut", train_gamma=0.6)
     state = init_state(task)
-    row, _, _ = validate(task, state)
+    row, _ = validate(task, state)
     noisy, clean = (task.reading(state.params, "validation", Trial(gamma)).losses.mean(axis=0) for gamma in (0.6, 0.0))
     np.testing.assert_allclose(row["layer_losses"], noisy, rtol=1e-5)
     assert not np.allclose(noisy, clean, rtol=1e-3)
-
-
-def test_early_exit_is_calibrated_at_the_noise_of_training(built, tmp_path):
-    task, params = built("text-ut", train_gamma=0.6, test_gammas=(0.0, 2.0))
-    calibration = task.evaluate(params, tmp_path)[0]["early_exit"]["calibration"]
-    validation = task.reading(params, "validation", Trial(0.6))
-    expected = calibrate(validation.losses, validation.entropies)
-    for layer, entropies, improvements in zip(calibration, *expected, strict=True):
-        assert layer["entropies"] == pytest.approx(entropies, rel=1e-5)
-        assert layer["improvements"] == pytest.approx(improvements, rel=1e-4, abs=1e-6)
 
 
 def test_embeddings_that_are_drawn_have_the_standard_deviation_that_noise_is_stated_beside(built, experiment):

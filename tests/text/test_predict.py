@@ -52,7 +52,7 @@ def layers_of(folder, texts, seconds=None, noise=None):
             outputs.append(task.model.module.apply(params, jnp.asarray(tokens)[None], mask, perturbation=added)[:, 0])
         return outputs
 
-    return [softmax(logits, axis=-1) for logits in map(np.asarray, each(best.state.evaluated))]
+    return [softmax(logits, axis=-1) for logits in map(np.asarray, each(best.state.params))]
 
 
 def test_predictions_are_the_networks_whatever_the_texts_beside_them(trained, opened, experiment):

@@ -33,7 +33,6 @@ RUN = runs.RUN.split()
 MANY = {
     "batch_size": 12,
     "accumulate": 2,
-    "average": 0.7,
     "remat": "dots",
     "dual.every": 3,
     "constraints.bind": "tail",
@@ -52,7 +51,6 @@ OF_PROCESSES = {
     "model.num-layers": 2,
     "model.rank": 8,
     "accumulate": 2,
-    "average": 0.9,
     "dual.optimizer": "adam",
     "constraints.alpha": 0.6,
     "constraints.bind": "tail",

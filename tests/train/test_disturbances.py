@@ -13,9 +13,8 @@ from tests.train.conftest import Clips
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.config.video import Disturbance, ModelConfig, VideoConfig
 from unroll_jax.train.data.video import VideoSpec, frames_from, patch_sequences
-from unroll_jax.train.tasks.disturbances import blur
 from unroll_jax.train.tasks.video import VideoTask
-from unroll_jax.train.tasks.video_samples import whole_windows, window_disturbance
+from unroll_jax.train.tasks.video_samples import blur, whole_windows, window_disturbance
 
 SIDE, PATCH, FRAMES, WINDOWS = 12, 4, 6, 50
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.train.ladder import batches, train
 from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.step import init_state, jit_step, state_like
+from unroll_jax.train.step import init_state, jit_step
 from unroll_jax.train.tasks.video import VideoTask
 
 STEPS, EPOCH, RATE = 9, 2, 0.3
@@ -36,8 +36,6 @@ OTHERS = {
     "erm": {"method": "erm"},
     "started, warm": {**SGD, "dual.start": (2.0,), "constraints.warmup_steps": 3},
     "sgd": SGD,
-    "optax:sgd": {**SGD, "dual.optimizer": "optax:sgd"},
-    "optax:rmsprop": {**SGD, "dual.optimizer": "optax:rmsprop"},
     "defaults": {},
     "defaults said": {"dual.cap": 1e6, "dual.every": 1, "constraints.level": 0.5},
 }
@@ -117,38 +115,15 @@ def test_multipliers_that_start_at_0_and_never_move_are_refused(runs, changed, n
         changed(**fields, **allowed).check()
 
 
-def test_an_optimizer_may_be_any_factory_of_a_transformation(runs):
-    named, made, another = (runs[name][2].moving.dual.multipliers for name in ("sgd", "optax:sgd", "optax:rmsprop"))
-    assert np.any(named > 0.0)
-    np.testing.assert_array_equal(made, named)
-    assert np.any(another != named)
-
-
-@pytest.mark.parametrize(
-    ("path", "words"),
-    [
-        ("nowhere:sgd", "cannot make it .*nowhere"),
-        ("math:sqrt", "made .*, which is not an optax gradient transformation"),
-    ],
-)
-def test_a_path_that_makes_no_optimizer_is_one_line(changed, clips, path, words):
-    config = changed(**{"dual.optimizer": path})
-    config.check()
-    with pytest.raises(UserError, match=f"dual.optimizer[= ]{path}.*({words})") as caught:
-        state_like(VideoTask(config, clips))
-    assert "\n" not in str(caught.value)
-
-
 def test_without_a_capped_multiplier_nothing_differs_from_the_defaults(runs):
     (_, plain, last), (_, stated, other) = runs["defaults"], runs["defaults said"]
     np.testing.assert_array_equal(plain.objective.multipliers, stated.objective.multipliers)
     np.testing.assert_array_equal(plain.layer_losses, stated.layer_losses)
     np.testing.assert_array_equal(last.params, other.params)
-    assert last.average is None
 
 
 def test_everything_but_the_layers_stays_float32_where_these_compute_in_bfloat16(changed, clips):
-    fields = {**VARIANTS["resilient, tails, started"], **TIGHT, "average": 0.5, "batch_size": 32}
+    fields = {**VARIANTS["resilient, tails, started"], **TIGHT, "batch_size": 32}
     ends = {}
     for dtype in ("bfloat16", "float32"):
         task = VideoTask(changed(**fields, **{"model.dtype": dtype}), clips)

@@ -130,7 +130,7 @@ def test_a_task_of_ones_own_goes_on_where_it_was_ended_and_ends_the_same(run, tr
 def test_the_parameters_of_the_best_checkpoint_are_at_hand(run):
     task = linear()
     best = best_checkpoint(task, run, experiment="own")
-    losses = task.predict(best.state.evaluated, VALIDATION)
+    losses = task.predict(best.state.params, VALIDATION)
     evaluation = json.loads((run / "evaluation.json").read_text())
     assert evaluation["best_step"] == best.step
     assert losses.mean(axis=0) == pytest.approx(evaluation["layer_losses"])
@@ -152,7 +152,7 @@ def test_the_parameters_of_the_best_checkpoint_are_at_hand(run):
         ({"train": TRAIN | {"name": np.array(["a"] * 64)}}, "train['name'] must be an array of numbers"),
         ({"train": TRAIN | {"scale": np.float32(2)}}, "train['scale'] must be an array of numbers"),
         ({"train": TRAIN | {"weight": TRAIN["clean"]}}, "validation must have 'weight' with rows of shape"),
-        ({"train_gamma": 0.1}, "train_gamma=0.1 has no effect without noise and collapse, which a user's task"),
+        ({"train_gamma": 0.1}, "train_gamma=0.1 has no effect without noise, which a user's task"),
         ({"unroll": 2}, "unroll=2 has no effect without a loop over layers of this package"),
         ({"train": {}}, "arrays of train must have the same number of rows, at least 1, got {}"),
         ({"batch_size": 65}, "batch_size must be at most the 64 samples of the train split, got 65"),

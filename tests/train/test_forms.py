@@ -1,13 +1,11 @@
 """Constraints on means and samples, as ratios, proxies, and deep supervision: the gradient of a step in NumPy."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from tests.train.ladder import Ladder, batches
 from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.constraints import DescentConstraints
 from unroll_jax.train.step import first_state, train_step
 
 MULTIPLIERS, KEPT = (0.5, 2.0, 1.0), 0.4 * (1 - np.array([0.2, 0.05]))
@@ -24,11 +22,9 @@ CASES = {
     "log_ratio of means, proxy": {"constraints.form": "log_ratio_of_means"},
     "ratio of means, proxy, floor": {"constraints.form": "ratio_of_means", "constraints.floor": 0.25},
     "ratio of means, proxy, cumulative": {"constraints.form": "ratio_of_means", "constraints.bounds": "cumulative"},
-    "difference, proxy, levels": {"constraints.levels": (0.3, 0.2)},
-    "ratio of means, proxy, one level": {"constraints.form": "ratio_of_means", "constraints.levels": (0.3,)},
 }
 # Bounds that do not depend on the losses, tightened by the margins of the two layers.
-ABSOLUTE = {"cumulative": [0.4 * 0.4, 0.4 * 0.4**2], "levels": [0.3, 0.2], "one level": [0.3, 0.3]}
+ABSOLUTE = {"cumulative": [0.4 * 0.4, 0.4 * 0.4**2]}
 SUPERVISED = {
     "erm": ((0.1,), "given", [0.0, 0.0, 1.0]),
     "deep_supervision": ((0.3,), "given", [0.0, 0.3, 1.0]),
@@ -141,13 +137,6 @@ def test_weights_of_layers(changed, num_layers, weights, weighting, expected):
     np.testing.assert_allclose(config.loss_weights(num_layers), expected, rtol=1e-12)
 
 
-@pytest.mark.parametrize(("read", "scale"), [(range(6), 0.2), ((0, 5, 10, 15), 0.5)])
-def test_weights_are_those_of_torchtune(changed, read, scale):
-    rising = np.cumsum(read) * np.where(np.arange(len(read)) < len(read) - 1, scale, 1.0)
-    config = changed(method="deep_supervision", layer_weights=(scale,), layer_weighting="torchtune")
-    np.testing.assert_allclose(config.loss_weights(len(read) - 1, read), rising / rising.sum(), rtol=1e-12)
-
-
 @pytest.mark.parametrize(("read", "scale"), [(range(6), 1.0), (range(6), 0.2), ((0, 5, 10, 15), 0.5)])
 def test_weights_are_those_of_layer_skip(changed, read, scale):
     depth = read[-1]
@@ -159,22 +148,9 @@ def test_weights_are_those_of_layer_skip(changed, read, scale):
     np.testing.assert_allclose(config.loss_weights(len(read) - 1, read), enabled / enabled.sum(), rtol=1e-12)
 
 
-def test_a_curriculum_of_deep_supervision_counts_some_early_losses_in_each_step(changed):
-    config = changed(
-        method="deep_supervision", layer_weights=(0.5,), layer_curriculum="rotational", **{"model.num_layers": 3}
-    )
-    objective = DescentConstraints(config, num_layers=3, steps_an_epoch=10)
-    means = jnp.array([4.0, 3.0, 2.0, 1.0])
-    for step, (kept, early) in enumerate([(1.5, 1.0), (1.5, 1.5), (1.5, 1.0)]):  # layer 2, then 1, then 2
-        value = objective.value(means[None], means, objective.init(), jnp.int32(step))
-        np.testing.assert_allclose(value, (early + 1.0) * 2.0 / kept, rtol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"layer_curriculum": "gradual"}, "layer_curriculum=gradual has no effect without method=deep_supervision"),
-        ({"layer_interval": 3}, "layer_interval=3 has no effect without layer_curriculum=rotational"),
         ({"layer_weighting": "layerskip"}, "layer_weighting=.* has no effect without method=deep_supervision"),
         (
             {"method": "deep_supervision", "layer_weights": (0.1, 0.2), "layer_weighting": "layerskip"},
@@ -193,15 +169,6 @@ def test_a_curriculum_of_deep_supervision_counts_some_early_losses_in_each_step(
             "constraints.reference must be a number with",
         ),
         (
-            {"constraints.bounds": "cumulative", "constraints.levels": (0.3,)},
-            "constraints.bounds=cumulative has no effect",
-        ),
-        ({"constraints.floor": 0.1, "constraints.levels": (0.3,)}, "constraints.floor=0.1 has no effect"),
-        (
-            {"constraints.last": 0.1, "constraints.levels": (0.3,)},
-            "constraints.levels must be empty with constraints.last",
-        ),
-        (
             {"constraints.last": 0.1, "constraints.reference": 0.4},
             "constraints.reference must be None with constraints.last",
         ),
@@ -217,8 +184,6 @@ def test_a_curriculum_of_deep_supervision_counts_some_early_losses_in_each_step(
             {"constraints.last": 0.1, "constraints.reference": None, "layer_weights": (0.0,)},
             "layer_weights must be above 0 for a layer",
         ),
-        ({"constraints.levels": (0.1,) * 3}, "constraints.levels must be one number, or one for each layer"),
-        ({"constraints.levels": (0.0,)}, "constraints.levels must be positive"),
         ({"constraints.floor": -1.0}, "constraints.floor must be finite and at least 0"),
         ({"constraints.first_alpha": 0.0}, r"constraints.first_alpha must be in \(0, 1\), or None, got 0.0"),
         (

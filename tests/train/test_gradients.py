@@ -38,7 +38,7 @@ def whole_and_parts(changed):
 
     def go(names, dtype):
         tight = {"constraints.alpha": (0.6,), "primal.learning_rate": 0.01, "dual.learning_rate": 0.1}
-        usual = {"batch_size": 16, "steps": STEPS, "average": 0.7, **tight}
+        usual = {"batch_size": 16, "steps": STEPS, **tight}
         configs = {
             (name, parts): changed(**usual, **BINDS[name], accumulate=parts) for name in names for parts in (1, 4)
         }

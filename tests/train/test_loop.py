@@ -149,23 +149,3 @@ def test_parameters_that_overflow_are_never_saved(loop, changed, tmp_path):
     with pytest.raises(UserError, match=r"not finite at step \d"):
         loop(changed(**{"primal.learning_rate": 1e30, "primal.warmup_share": 0.0}, validate_every=1))
     assert _saved_steps(tmp_path) == []
-
-
-@pytest.mark.parametrize(
-    ("collapsed", "on_collapse", "state", "steps"),
-    [([2, 4], "stop", "stopped", 4), ([2, 4], "warn", "finished", 6), ([2, 6], "stop", "finished", 6)],
-)
-def test_two_collapses_in_a_row_stop_a_run(loop, changed, tmp_path, monkeypatch, collapsed, on_collapse, state, steps):
-    validations = iter(range(2, 100, 2))
-    monkeypatch.setattr(
-        "unroll_jax.train.tasks.video.describe_collapse",
-        lambda *_: "the model has collapsed" if next(validations) in collapsed else None,
-    )
-    loop(changed(on_collapse=on_collapse))
-    status = _status(tmp_path)
-    assert (status["state"], status["steps"]) == (state, steps)
-    assert status["messages"] == [f"step {step}: the model has collapsed" for step in collapsed]
-    rows = (tmp_path / "metrics.jsonl").read_bytes()
-    loop(changed(on_collapse=on_collapse))
-    assert _status(tmp_path)["state"] == state
-    assert (tmp_path / "metrics.jsonl").read_bytes() == rows

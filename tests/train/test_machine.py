@@ -1,6 +1,5 @@
 """Options of XLA, kept memory and programs, and traces."""
 
-import dataclasses
 import os
 import platform
 import subprocess
@@ -9,13 +8,10 @@ import sys
 import jax
 import pytest
 
-from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.config.run import Profile, parse_profile
 from unroll_jax.train.system.machine import (
     ONE_ORDER,
     keep_programs,
     order_collectives,
-    profiling,
 )
 
 EIGHT = "--xla_force_host_platform_device_count=8"
@@ -90,40 +86,3 @@ def test_programs_of_many_devices_on_cpus_are_compiled_anew(monkeypatch):
         assert not jax.config.jax_enable_compilation_cache
     finally:
         jax.config.update("jax_enable_compilation_cache", before)
-
-
-def test_steps_of_a_profile_are_counted_from_one_and_must_be_the_runs(start, config, tmp_path):
-    assert parse_profile("3:2", num_steps=4) == Profile(3, 4)
-    assert parse_profile(None) is None
-    with pytest.raises(UserError, match="steps 5 to 8, but the run has 6"):
-        start(dataclasses.replace(config, profile="5:4"))
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    ("calls", "expected"),
-    [
-        (range(7), ["start after 2", "stop after 4"]),
-        (range(2, 4), ["start after 2", "stop after end"]),
-        (range(3, 7), ["start after 3", "stop after 4"]),
-        (range(4, 7), []),
-    ],
-)
-def test_the_trace_covers_its_steps_and_ends_with_the_run(monkeypatch, tmp_path, calls, expected):
-    events, done = [], 0
-    monkeypatch.setattr("jax.profiler.start_trace", lambda folder: events.append(f"start after {done}"))
-    monkeypatch.setattr("jax.profiler.stop_trace", lambda: events.append(f"stop after {done}"))
-    with profiling(Profile(3, 4), tmp_path, lambda line: None) as at:
-        for done in calls:
-            at(done, None)
-        done = "end"
-    assert events == expected
-
-
-@pytest.mark.slow
-@pytest.mark.xdist_group("video-runs")
-def test_a_profiled_run_has_a_trace_and_is_the_same_run(start, config, both, tmp_path):
-    start(dataclasses.replace(config, profile="2:3"))
-    assert list((tmp_path / "run" / "profile").rglob("*.xplane.pb"))
-    rows = [(folder / "metrics.jsonl").read_bytes() for folder in (tmp_path / "run", both / "constrained")]
-    assert rows[0] == rows[1]

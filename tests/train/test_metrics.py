@@ -110,7 +110,7 @@ def test_write_json_leaves_the_old_file_or_the_new_one(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("pathlib.Path.replace", _killed)
         with pytest.raises(KeyboardInterrupt):
-            write_json(path, {"state": "stopped"})
+            write_json(path, {"state": "finished"})
     assert json.loads(path.read_text()) == {"state": "running"}
     write_json(path, {"state": "finished"})
     assert json.loads(path.read_text()) == {"state": "finished"}

@@ -82,7 +82,7 @@ def test_validation_judges_as_the_report_on_the_same_samples_does(changed, clips
         report = feasibility_report(
             jnp.asarray(reading.losses), state.moving.dual.multipliers, objective.stated, reduction=objective.reduction
         )
-        row, _, _ = validate(task, state)
+        row, _ = validate(task, state)
         excess = np.max(np.asarray(report.violations) / np.asarray(report.bounds))
         np.testing.assert_allclose(row["worst_excess"], excess, rtol=1e-5, err_msg=bind)
         assert row["feasible"] == report.feasible, bind

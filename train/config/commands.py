@@ -153,8 +153,6 @@ class GenerateArguments:
     """Number of layers that draft, for --draft-length."""
     draft_length: int | None = None
     """Tokens that --exit-layer drafts before the other layers verify them."""
-    speculate: Literal["auto"] | None = None
-    """auto: choose --exit-layer and --draft-length by what the first prompts' answers make of them."""
     dtype: Literal["float32", "bfloat16"] | None = None
     """Of parameters, and off CPUs of computation, too; None takes that of the source, of GGUF and runs float32."""
 

@@ -6,11 +6,9 @@ from typing import Any, ClassVar, Literal, Self
 
 from .constraints import ConstraintConfig, DualConfig
 from .errors import UserError, option_text
-from .exit_weights import exit_weights
 from .fields import Condition, Count, NonNegative, Rule, check_rules
 from .run import Judgement, PrimalConfig, RunConfig
 
-DUAL_OPTIMIZERS = ("adam", "pi", "sgd")  # of unroll_jax.constrained
 Method = Literal["erm", "constrained", "deep_supervision", "both", "all"]
 # The runs of one command, by method; any other method is one run.
 SEVERAL: dict[str, tuple[Literal["erm", "constrained", "deep_supervision"], ...]] = {
@@ -29,14 +27,9 @@ class ConstrainedConfig(RunConfig):
     layer_weights: tuple[NonNegative, ...] = (0.1,)
     """Of deep_supervision, with 1 on the last layer, and of --constraints.last: one number, or one for each of layers 1
     to L - 1."""
-    layer_weighting: Literal["given", "layerskip", "torchtune"] = "given"
-    """given: --layer-weights. layerskip, torchtune: weights that grow with depth, of LayerSkip (Elhoushi et al. 2024)
-    or torchtune's sum_l_loss_scale; --layer-weights is their scale of layers before the last."""
-    layer_curriculum: Literal["none", "rotational", "gradual"] = "none"
-    """Of deep_supervision, as LayerSkip has it: one early loss in --layer-interval counts at a time, the next ones at
-    each step (rotational); or they join one by one in the first half of the steps, the last ones first (gradual)."""
-    layer_interval: Count = 2
-    """R of the rotational curriculum."""
+    layer_weighting: Literal["given", "layerskip"] = "given"
+    """given: --layer-weights. layerskip: weights that grow with depth, of LayerSkip (Elhoushi et al. 2024);
+    --layer-weights is their scale of layers before the last."""
     steps: Count = 1500
     """Training steps."""
     train_gamma: NonNegative = 0.0
@@ -45,8 +38,6 @@ class ConstrainedConfig(RunConfig):
     """Strengths of noise of the evaluation; that of training is added when missing."""
     validate_every: Count = 250
     """Steps between validations; each writes a checkpoint."""
-    on_collapse: Literal["stop", "warn"] = "stop"
-    """Response to two validations in a row that show a collapsed model."""
     primal: PrimalConfig = dataclasses.field(default_factory=PrimalConfig)
     dual: DualConfig = dataclasses.field(default_factory=DualConfig)
     constraints: ConstraintConfig = dataclasses.field(default_factory=ConstraintConfig)
@@ -66,14 +57,9 @@ class ConstrainedConfig(RunConfig):
         # Not of layer_weights, which the demo has: it may be run by any method.
         weighted = f"{option_text('method', 'deep_supervision')} or {option_text('constraints.last')}"
         yield "layer_weighting", weighted, self.supervises or self.early
-        yield "layer_curriculum", option_text("method", "deep_supervision"), self.supervises
-        rotational = option_text("layer_curriculum", "rotational")
-        yield "layer_interval", rotational, self.layer_curriculum == "rotational"
         yield "constraints.level", option_text("constraints.bind", "tail"), self.constraints.bind == "tail"
         other = bool(self.constraints.also) or self.task == "own"
         yield "constraints.layers", option_text("constraints.also"), other
-        for name in ("bounds", "floor"):
-            yield f"constraints.{name}", f"no {option_text('constraints.levels')}", not self.constraints.levels
         for name in ("floor", "proxy"):
             yield f"constraints.{name}", f"no {option_text('constraints.last')}", self.constraints.last is None
 
@@ -114,7 +100,7 @@ class ConstrainedConfig(RunConfig):
         weights = (0.0, *(several if len(several) == num_layers - 1 else one), 1.0)
         if self.layer_weighting != "given":
             layers = tuple(numbers or range(num_layers + 1))
-            weights = exit_weights(layers, scale=self.layer_weights[0], source=self.layer_weighting)
+            weights = _layerskip_weights(layers, scale=self.layer_weights[0])
             if self.early and not any(weights[:-1]):
                 name = option_text("layer_weighting", self.layer_weighting)
                 raise UserError(f"{name} weighs none of the layers {layers} before the last; give the weights")
@@ -129,8 +115,7 @@ class ConstrainedConfig(RunConfig):
 
     def _without_unused(self) -> Self:
         """Returns the options with defaults for those of layers' weights that the method does not use."""
-        names = () if self.supervises else ("layer_curriculum", "layer_interval")
-        names += () if self.supervises or self.early else ("layer_weights", "layer_weighting")
+        names = () if self.supervises or self.early else ("layer_weights", "layer_weighting")
         return dataclasses.replace(self, **{name: getattr(ConstrainedConfig, name) for name in names})
 
     def describe(self) -> str:
@@ -145,11 +130,10 @@ class ConstrainedConfig(RunConfig):
         return Judgement(row["feasible"], row["worst_excess"], loss, row.get("relaxed_loss"))
 
 
-NOISE = "noise and collapse, which a user's task does not have"
+NOISE = "noise, which a user's task does not have"
 WITHOUT_EFFECT = {
     "train_gamma": NOISE,
     "test_gammas": NOISE,
-    "on_collapse": NOISE,
     "unroll": "a loop over layers of this package",
 }
 
@@ -196,21 +180,33 @@ def check_epochs(config: ConstrainedConfig, steps_an_epoch: int) -> None:
         )
 
 
+def _layerskip_weights(layers: Sequence[int], *, scale: float) -> tuple[float, ...]:
+    r"""Weights of the losses of layers, quadratically larger towards the end; they add up to 1.
+
+    With layers counted by their outputs, 1 to L, before all are divided by their sum: layer :math:`l < L` weighs
+    :math:`s \sum_{i<l} i`, layer L :math:`L - 1 + s \sum_{i<L-1} i`, and layer 0, the embedded input, nothing.
+
+    Source: Elhoushi et al., "LayerSkip" (2024), section 4.1.2, whose layers count from 0.
+    """
+    depth = layers[-1]
+    early = [scale * layer * (layer - 1) / 2 for layer in layers[:-1]]
+    last = depth - 1 + scale * (depth - 1) * (depth - 2) / 2
+    total = sum(early) + last
+    return (*(weight / total for weight in early), last / total) if total > 0.0 else (*early, 1.0)
+
+
 def _own_rules(config: ConstrainedConfig) -> Iterator[Rule]:
     """Yields the rules for multipliers, for the constraints of layers and for their weights."""
     dual, constraints, weights = config.dual, config.constraints, config.layer_weights
     yield from constraints.rules()
-    known = dual.optimizer in DUAL_OPTIMIZERS or ":" in dual.optimizer
-    yield "dual.optimizer", f"one of {', '.join(DUAL_OPTIMIZERS)}, or MODULE:FACTORY", known
     counted, every = config.steps - constraints.warmup_steps, 1 if dual.every == "epoch" else dual.every
     needed = f"at most the {counted} steps in which multipliers may move, unless some start above 0"
     yield "dual.every", needed, _may_stand_still(config) or every <= max(counted, 1)
     needed = f"a number with {option_text('constraints.bounds', 'cumulative')}, which start at it"
     alone = constraints.last is None
-    absolute = bool(constraints.levels) or constraints.bounds == "stepwise" or not alone
+    absolute = constraints.bounds == "stepwise" or not alone
     yield "constraints.reference", needed, absolute or constraints.reference is not None
     yield "constraints.layers", f"True with {option_text('constraints.last')}", alone or constraints.layers
-    yield "constraints.levels", f"empty with {option_text('constraints.last')}", alone or not constraints.levels
     needed = f"None with {option_text('constraints.last')}, which is the only bound on layers then"
     yield "constraints.reference", needed, alone or constraints.reference is None
     yield "constraints.alpha", "one number or more", len(constraints.alpha) > 0
@@ -236,7 +232,6 @@ def _depth_rules(config: ConstrainedConfig, num_layers: int) -> Iterator[Rule]:
     yield "method", "another for one layer, which has none before it", several
     each = f"one number, or one for each layer, of which there are {num_layers}"
     yield "constraints.alpha", each, len(alpha) in (1, num_layers)
-    yield "constraints.levels", each, len(config.constraints.levels) in (0, 1, num_layers)
     bounded = num_layers if config.constraints.last is None else 1
     count = bounded + (config.constraints.reference is not None)
     yield "dual.start", f"one number, or one for each of {count} constraints", len(dual.start) in (1, count)

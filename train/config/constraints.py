@@ -18,9 +18,8 @@ class DualConfig:
       0.005
     """
 
-    optimizer: str = "pi"
-    """sgd: rate x violation a step; pi: that plus a part proportional to the violation; adam: the paper's. Any other:
-    MODULE:FACTORY of optax, as in optax:rmsprop, fed minus the violations."""
+    optimizer: Literal["adam", "pi", "sgd"] = "pi"
+    """sgd: rate x violation per step; pi: that plus a part proportional to the violation; adam: the paper's."""
     learning_rate: Positive = 5e-3
     """Rate of the ascent; for pi, the integral gain."""
     proportional_gain: NonNegative = 1.0
@@ -37,12 +36,12 @@ class DualConfig:
     def least_resilience(self) -> float:
         """The resilience at or below which a root of the loop of a multiplier and its decay is -1 or beyond."""
         if self.optimizer not in ("sgd", "pi"):
-            return 0.0  # Adam's steps are no larger for a larger violation; a factory's are unknown.
+            return 0.0  # Adam's steps are no larger for a larger violation.
         return 0.5 * self.learning_rate + (self.proportional_gain if self.optimizer == "pi" else 0.0)
 
 
 # Constraints by name, each with the unit of its bound.
-LIMITS = {"norm": "", "l1": "", "worst_class": "nats", "kl": "nats a token"}
+LIMITS = {"norm": "", "worst_class": "nats", "kl": "nats a token"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +49,7 @@ class LimitConfig:
     """Constraints by name."""
 
     also: tuple[str, ...] = ()
-    """NAME=BOUND of further constraints: norm or l1 of the trained parameters; worst_class, the loss of each class in
+    """NAME=BOUND of further constraints: norm of the trained parameters; worst_class, the loss of each class in
     nats; kl, nats a token from the frozen decoder of --model.lora-rank. Violations are shares of the bound."""
     resilience: Positive | None = None
     """beta, cost of slack (multiplier / beta), which decays the multipliers; None keeps the constraints hard."""
@@ -94,8 +93,6 @@ class ConstraintConfig(LimitConfig):
     that an early layer that does more than asked tightens no bound, and none gains from a larger loss."""
     floor: NonNegative = 0.0
     """Least bound of layers 1 to L, in units of the loss, such as the last loss of plain training."""
-    levels: tuple[Positive, ...] = ()
-    """Bounds in units of the loss, in place of shares: one number, or one for each of layers 1 to L."""
     last: Positive | None = None
     """Bound on the last loss alone, within which the losses before it are minimised, weighted by --layer-weights: early
     exits at a cost that is known. None: the last loss is minimised."""
@@ -130,8 +127,6 @@ class ConstraintConfig(LimitConfig):
         """The bounds of layers 1 to L, or of L alone, where they do not depend on the losses; else None."""
         if self.last is not None:
             return (self.last,)
-        if self.levels:
-            return self.levels if len(self.levels) == num_layers else self.levels * num_layers
         if self.bounds == "stepwise" or self.reference is None:
             return None
         kept = [1.0 - alpha for alpha in self.alphas(num_layers)]

@@ -49,9 +49,9 @@ class ImageConfig(SourceConfig):
 class CodeConfig(ImageConfig):
     """Images to code, in grey, the dictionary to code them in, and the folder for prepared images and codes."""
 
-    dictionary: Literal["learned", "random", "cosine"] = "learned"
+    dictionary: Literal["learned", "random"] = "learned"
     """learned: from the train images, by scikit-learn, which takes long for large images. random: Gaussian atoms of
-    unit length, the same ones every time. cosine: sampled cosines, in which ISTA converges fast."""
+    unit length, the same ones every time."""
     atoms: Width | None = None
     """Atoms of the dictionary, and so the width of a code; None: 1.2 times the pixels of an image."""
     sparsity: Positive = 0.1

@@ -5,7 +5,7 @@ import functools
 import json
 import math
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import (
@@ -48,20 +48,6 @@ Fraction = Annotated[float, Gt(0), Lt(1)]
 Share = Annotated[float, Ge(0), Lt(1)]
 Positive = Annotated[float, Gt(0)]
 NonNegative = Annotated[float, Ge(0)]
-
-# Options that earlier versions wrote into run folders, and the value with which such runs are read; ... is any value.
-_OF_EVALUATION = (
-    "attack_examples attack_steps completion_gammas completion_tokens completions lose_layers test_attacks "
-    "test_disturbances test_layer_noises test_noises"
-)
-_AT_DEFAULT = {
-    **{"last": None, "pretrained": None, "revision": None, "layer_noise": 0.0, "power": 0.9},
-    **{"nu": 0.0, "smoothing": 0.0, "frozen": [], "freeze_after": None},
-    **{"slacks": "implied", "slack_rate": 0.01, "slack_restarts": True, "leeway": 0.0, "scale": False},
-    **{"attention_scale": 0.25, "mixing": 0.2, "train_attention": False, "lora_alpha": 16.0},
-    **{"activation": "relu", "splitting": "peaceman_rachford", "step_size": None},
-}
-RETIRED: dict[str, Any] = {**_AT_DEFAULT, **dict.fromkeys(_OF_EVALUATION.split(), ...)}
 
 Rule = tuple[str, str, bool]
 """A field by its dotted name, the values that other options allow it, and whether it has one of these."""
@@ -114,16 +100,15 @@ def to_json(config: "DataclassInstance") -> dict[str, Any]:
     return json.loads(json.dumps(dataclasses.asdict(config)))
 
 
-def from_json(cls: type[T], values: Any, *, source: Path | str, typed: bool = False, again: str = "train again") -> T:
+def from_json(cls: type[T], values: Any, *, source: Path | str, again: str = "train again") -> T:
     """The dataclass that `to_json` wrote; a field that is missing, unknown or of another type is refused by name.
 
-    ``typed`` is for files written by hand, which are not damaged but wrong; ``again`` is the way out.
+    ``again`` is the way out.
     """
-    wrong, way_out = (f"{source}:", "mend it") if typed else (f"{source} is damaged:", f"restore it, or {again}")
+    wrong, way_out = f"{source} is damaged:", f"restore it, or {again}"
     hints = {field.name: field for field in dataclasses.fields(cls)}
     if not isinstance(values, dict):
         raise UserError(f"{wrong} {values!r} is of the wrong type in place of {', '.join(hints)}; {way_out}")
-    values = without_retired(values, hints)
     odd = sorted(set(values) ^ set(hints))
     if odd:
         raise UserError(
@@ -133,21 +118,11 @@ def from_json(cls: type[T], values: Any, *, source: Path | str, typed: bool = Fa
     for name in hints:
         value = values[name]
         if isinstance(part := types[name], type) and dataclasses.is_dataclass(part):
-            value = from_json(part, value, source=source, typed=typed, again=again)
+            value = from_json(part, value, source=source, again=again)
         built[name] = tuple(value) if isinstance(value, list) else value
         if not _fits(built[name], types[name], in_range=False):
             raise UserError(f"{wrong} {name} is {value!r}, which is of the wrong type; {way_out}")
     return cls(**built)
-
-
-def without_retired(values: dict[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns options without those of `RETIRED` that are not ``known``, names by group."""
-    kept: dict[str, Any] = {}
-    for name, value in values.items():
-        if name in known or name not in RETIRED or RETIRED[name] not in (..., value):
-            groups = isinstance(value, dict) and isinstance(known.get(name), dict)
-            kept[name] = without_retired(value, known[name]) if groups else value
-    return kept
 
 
 def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:

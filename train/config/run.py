@@ -1,19 +1,17 @@
-"""Options of every run: seed, batch, devices, parts, trackers; its optimiser."""
+"""Options of every run: seed, batch, devices, parts, curves; its optimiser."""
 
 import abc
 import dataclasses
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from annotated_types import Gt, Le
 
-from .errors import OptionError, UserError, option_text
+from .errors import option_text
 from .fields import (
     Condition,
     Count,
     Depth,
-    Fraction,
     NonNegative,
     Parts,
     Positive,
@@ -26,16 +24,14 @@ from .fields import (
 )
 
 Remat = Literal["none", "everything", "dots", "dots_without_batch"]
-Tracking = Literal["tensorboard", "wandb", "mlflow"]
 
 # What a run may go on, and be evaluated, with another value of: devices, the parts that a batch is computed in, what is
-# recomputed and traced, where curves are shown, how it was named. The step stays as it is.
+# recomputed, where curves are shown, how it was named. The step stays as it is.
 FREE: dict[str, Any] = {
     "mesh": None,
     "accumulate": 1,
     "remat": "none",
     "unroll": None,
-    "profile": None,
     "track": ("tensorboard",),
     "overwrite": False,
     "config": None,
@@ -133,8 +129,6 @@ class RunConfig(abc.ABC):
     """Examples a step."""
     accumulate: Parts = 1
     """Parts that a batch is computed in, one after the other: less memory, the same step."""
-    average: Fraction | None = None
-    """Decay of a moving average of the parameters that is validated, evaluated and exported; None for none."""
     remat: Remat = "none"
     """Part of the forward pass that the backward pass recomputes: none; everything; dots, everything but matrix
     products; dots_without_batch, everything but products with weights."""
@@ -142,16 +136,14 @@ class RunConfig(abc.ABC):
     """Layers of video and text in one turn of the loop over them. None: all, up to 16 without --remat; else one."""
     mesh: str | None = None
     """Devices by axis, as in data=2,fsdp=4 (data, fsdp, tensor); None means data over all that divide the batch."""
-    profile: str | None = None
-    """STEP:COUNT writes a trace of COUNT steps from step STEP on into the run folder, for TensorBoard or Perfetto."""
-    track: tuple[Tracking, ...] = ("tensorboard",)
-    """Trackers of the curves: tensorboard files in the run folder; wandb and mlflow, where installed and set up."""
+    track: tuple[Literal["tensorboard"], ...] = ("tensorboard",)
+    """Curves of the metrics: tensorboard, files in the run folder; --track without a name writes none."""
     out: str | None = None
     """Run folder; None makes one under runs/ named after the experiment."""
     overwrite: bool = False
     """Delete a run that is in the folder, and begin anew."""
     config: str | None = None
-    """FILE of options as TOML or JSON, or the config.json of a run; options on the command line override it."""
+    """FILE of options as TOML, or the config.json of a run; options on the command line override them."""
 
     @property
     def title(self) -> str:
@@ -167,7 +159,6 @@ class RunConfig(abc.ABC):
         check_fields(self)
         check_rules(self, self.rules())
         check_used(self, self.conditions())
-        parse_profile(self.profile, num_steps=getattr(self, "steps", None))  # known where a run is not given by epochs
 
     def rules(self) -> Iterable[Rule]:
         """Yields the rules across fields; those of a task extend these."""
@@ -216,25 +207,3 @@ class Experiment(NamedTuple):
     def has_run(self) -> bool:
         """True if it was run here, so that ``expect`` tells what came of it."""
         return "not yet run" not in self.expect
-
-
-class Profile(NamedTuple):
-    """Range of the steps that are traced, counted from 1 as in metrics.jsonl."""
-
-    first: int
-    last: int
-
-
-def parse_profile(text: str | None, *, num_steps: int | None = None) -> Profile | None:
-    """The steps of a text STEP:COUNT, as in 100:5, which is steps 100 to 104; None for None."""
-    if text is None:
-        return None
-    match = re.fullmatch(r"(\d+):(\d+)", text)
-    first, count = map(int, match.groups()) if match else (0, 0)
-    if first < 1 or count < 1:
-        raise OptionError("profile", "STEP:COUNT, both at least 1, as in 100:5", text)
-    last = first + count - 1
-    if num_steps is not None and last > num_steps:
-        name = option_text("profile", text)
-        raise UserError(f"{name} asks for steps {first} to {last}, but the run has {num_steps}; choose earlier ones")
-    return Profile(first, last)

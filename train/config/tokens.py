@@ -11,7 +11,7 @@ from .constrained import ConstrainedConfig
 from .constraints import ConstraintConfig, DualConfig
 from .data import InstructionConfig, TextConfig
 from .errors import option_text
-from .fields import WIDEST, Condition, Count, Depth, Length, NonNegative, Parts, Rule, Share, Width
+from .fields import WIDEST, Condition, Count, Depth, Length, NonNegative, Parts, Rule, Width
 from .run import DecayedPrimalConfig
 
 Dtype = Literal["float32", "bfloat16"]
@@ -84,7 +84,6 @@ class TokensConfig(ConstrainedConfig):
     noise: Noise = "deviation"
     """gamma times the standard deviation of embeddings is the noise's deviation, or (as the paper writes) its
     variance."""
-    on_collapse: Literal["stop", "warn"] = "warn"
     dual: DualConfig = dataclasses.field(default_factory=lambda: DualConfig(learning_rate=0.05))
 
 
@@ -211,12 +210,6 @@ class LanguageConfig(TokensConfig):
     template: Literal["chat", "alpaca"] | None = None
     """chat: that of the tokenizer; alpaca: Stanford's; None: the former where the tokenizer has one."""
     train_gamma: NonNegative = 0.25
-    layer_dropout: Share = 0.0
-    """Probability that a row skips the last layer in training; less for earlier ones, as LayerSkip has it
-    for pretrained models: constant over the steps."""
-    exit_adapters: tuple[Depth, ...] = ()
-    """Early layers behind which a block is trained to name the last layer's tokens, to draft them; all else is frozen.
-    Losses are then divergences from the last layer."""
     validate_every: Count = 250
     data: InstructionConfig = dataclasses.field(default_factory=InstructionConfig)
     model: DecoderOptions = dataclasses.field(default_factory=DecoderOptions)
@@ -236,15 +229,9 @@ class LanguageConfig(TokensConfig):
         heads = option_text("model.num_heads", model.num_heads)
         yield "model.num_key_value_heads", f"a divisor of {heads}", divides
         yield "model.lora_rank", "None for a decoder that is drawn", model.lora_rank is None or not drawn
-        frozen = option_text("exit_adapters" if self.exit_adapters else "model.lora_rank")
+        frozen = option_text("model.lora_rank")
         free = self.constraints.reference is None or not self.freezes or not self.enforces
         yield "constraints.reference", f"None with {frozen}, which leaves embeddings, norm and head as they are", free
-        alone = not drawn and model.lora_rank is None and self.layer_dropout == 0.0 and not self.supervises
-        others = ", ".join(map(option_text, ("model.lora_rank", "layer_dropout")))
-        needed = f"empty for a decoder that is drawn, or with {others} or {option_text('method', 'deep_supervision')}"
-        yield "exit_adapters", needed, alone or not self.exit_adapters
-        fits = self.constraints.last is None or not self.exit_adapters
-        yield "constraints.last", f"None with {option_text('exit_adapters')}, of which the last layer has none", fits
         yield "constraints.bind", f"mean for language, {tokens}", self.constraints.bind == "mean"
         yield "constraints.form", f"of means for language, {tokens}", self.constraints.of_means
 
@@ -255,25 +242,18 @@ class LanguageConfig(TokensConfig):
         needed = f"a decoder that is drawn ({option_text('model.pretrained', None)})"
         for name in ("dim", "num_layers", "num_heads", "num_key_value_heads", "hidden_dim"):
             yield f"model.{name}", needed, drawn
-        yield "descent.every", f"no {option_text('exit_adapters')}, which names the layers", not self.exit_adapters
         split = option_text("data.source", "alpaca or conversations")
         yield "data.validation_share", split, self.data.source != "chores"
 
     @property
     def freezes(self) -> bool:
         """True where the decoder stays as it is."""
-        return self.model.lora_rank is not None or bool(self.exit_adapters)
-
-    @property
-    def early(self) -> bool:
-        """True with exit adapters too."""
-        return super().early or bool(self.exit_adapters)
+        return self.model.lora_rank is not None
 
     def label(self) -> str:
         """Source, pretrained weights, trained part, method, noise and seed."""
         model = self.model
         given = f"L{model.num_layers}" if model.pretrained is None else Path(model.pretrained).stem
-        changed = "".join(f"exit{layer}" for layer in self.exit_adapters)
-        changed += "" if model.lora_rank is None else f"lora{model.lora_rank}"
+        changed = "" if model.lora_rank is None else f"lora{model.lora_rank}"
         words = (self.data.source, given, changed, self.method, f"gamma{self.train_gamma}", f"seed{self.seed}")
         return "-".join(word for word in words if word)

@@ -182,7 +182,7 @@ class VideoConfig(VideoRunConfig):
         """Yields those of all such runs, and of noise: layer 0 is the input, of which stepwise bounds take a share."""
         yield from super().rules()
         cumulative, given = option_text("constraints.bounds", "cumulative"), self.constraints
-        absolute = given.bounds == "cumulative" or bool(given.levels) or given.last is not None
+        absolute = given.bounds == "cumulative" or given.last is not None
         yield "train_gamma", f"above 0, or {cumulative}", absolute or self.train_gamma > 0.0 or not self.enforces
 
 

@@ -1,11 +1,11 @@
-"""Reports on evaluated run folders, of each kind of task, and their verdict.
+"""Reports on evaluated run folders, of each kind of task.
 
 `records` and `groups` read and group runs; `tables` and `figures` are the content, which `page` writes.
 """
 
 import itertools
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ from .page import Picture, Report, write_files
 from .records import METHODS, Run, flat, read_runs
 from .specs import ReportSpec
 
-SAME = 2.0  # percent within which losses of layers are alike
 Models = Mapping[str, tuple[float, str]]  # score and remark by name
 
 
@@ -74,14 +73,11 @@ def layered_report(runs: Sequence[Run]) -> Report:
         "Drafts by the first layers": [*drawn["acceptance"], *accepted],
         "Training": [*drawn["multipliers"], *drawn["violations"]],
     }
-    sentences = [verdict(setting) for setting in settings]
-    if len(settings) > 1:  # a line for each
-        sentences = [*([" ".join(each[:-1])] for each in sentences), sentences[0][-1:]]
     floors = {name: scores[settings[0].training_index] for name, scores in settings[0].floors().items()}
     methods = [METHODS[method] for method, made in by_method.items() if made]
     return Report(
         title=f"{runs[0].evaluation['experiment']}: {' against '.join(methods)} training",
-        verdict=list(itertools.chain(*sentences)),
+        verdict=[verdict(setting) for setting in settings],
         warnings=warnings(settings),
         sections=[section for section in sections.items() if section[1]],
         summary=_summary(settings),
@@ -90,18 +86,10 @@ def layered_report(runs: Sequence[Run]) -> Report:
     )
 
 
-def verdict(setting: Setting) -> list[str]:
-    """Returns sentences: best method first, with feasibility, and under noise; floors; layers against plain; seeds."""
-    spec, places = setting.spec, dict.fromkeys([setting.training_index, len(setting.gammas) - 1])
-    at = [f" at gamma {setting.gammas[index]:g}" * bool(spec.gamma) for index in places]
-    models = [_models(setting, index) for index in places]
-    floors = {name: scores[setting.training_index] for name, scores in setting.floors().items()}
-    first, *others = (_ranked(spec, place, each) for place, each in zip(at, models, strict=True))
-    judged = [_judged(spec, models[0], floors)] if floors else []
-    layers = [_against_plain(*pair, setting.layers) for pair in setting.pairs() if pair[1].method == "erm"]
-    seeds = _seeds(one.runs for one in setting.variants)
-    named = [line for one in setting.variants for line in _of_limits(one.title, one.runs)]
-    return [f"{tables.capital(setting.title)}. {first}", *judged, *others, *filter(None, layers), *named, seeds]
+def verdict(setting: Setting) -> str:
+    """Returns a sentence: the score of every method at the noise of training, the best first, with feasibility."""
+    at = f" at gamma {setting.gammas[setting.training_index]:g}" * bool(setting.spec.gamma)
+    return f"{tables.capital(setting.title)}: {_ranked(setting.spec, at, _models(setting))}"
 
 
 def warnings(settings: Sequence[Setting]) -> list[str]:
@@ -126,34 +114,13 @@ def warnings(settings: Sequence[Setting]) -> list[str]:
     return sentences
 
 
-def _of_limits(title: str, runs: Sequence[Run]) -> list[str]:
-    """The verdict on constraints by name of the first run."""
-    words = runs[0].evaluation.get("limits_verdict")
-    return [f"{tables.capital(title)}, constraints by name: {words}"] * (words is not None)
-
-
-def _against_plain(one: Variant, plain: Variant, layers: Sequence[int]) -> str:
-    """The layers whose held-out losses constraints changed, and whether plain training meets the same bounds."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        gaps = 100.0 * (one.mean("layer_losses") / plain.mean("layer_losses") - 1.0)
-    words = []
-    for word, there in (("lower", gaps < -SAME), ("higher", gaps > SAME)):
-        if there.any():
-            ends = dict.fromkeys(f"{gap:+.0f}" for gap in (gaps[there].min(), gaps[there].max()))
-            words.append(f"{word} at {', '.join(np.array(layers)[there].astype(str))} ({' to '.join(ends)}%)")
-    text = f"{tables.capital(one.title)} against {plain.title}, held-out losses of layers: "
-    text += ("; ".join(words) or f"within {SAME:g}%") + "."
-    same = one.runs[0].config.get("constraints") == plain.runs[0].config.get("constraints")
-    return text + " Plain training already meets these bounds." * (same and plain.feasible_runs == len(plain.runs))
-
-
 def _first_and_last(losses: np.ndarray) -> np.ndarray | None:
     """Losses with the last one in place of those that are not known; None without the first or the last."""
     return np.where(np.isnan(losses), losses[-1], losses) if np.isfinite(losses[[0, -1]]).all() else None
 
 
 def _advice(one: Variant, plain: Variant | None) -> list[str]:
-    """Signs that constraints do harm, and whether bounds that are not met on held-out data are met in training."""
+    """Signs that constraints do harm."""
     losses, bounds, multipliers = (one.mean(key) for key in ("layer_losses", "bounds", "multipliers"))
     bound, evaluation, lines, least = ~np.isnan(bounds), one.runs[0].evaluation, [], -one.mean("tolerance")
     met = one.has("limits") and np.nanmin(one.margins(), initial=0.0) >= least  # then others are not
@@ -169,20 +136,11 @@ def _advice(one: Variant, plain: Variant | None) -> list[str]:
             start_losses=np.mean([run.curves["layer_losses"][0] for run in one.runs], axis=0),
             plain_losses=None if plain is None else _first_and_last(plain.mean("layer_losses")),
         )
-        room = one.margins(training=True)
-        if failed and evaluation.get("bind", "mean") == "mean" and not np.isnan(room).all():
-            lines += [
-                "bounds hold on train batches and not on held-out data; raise --constraints.margin (first-margin for "
-                "layer 1), or train on more data."
-                if np.nanmin(room) >= least
-                else f"bounds are not met on train batches either (layer {layers[int(np.nanargmin(room.min(0)))]} is "
-                f"{-np.nanmin(room):.1%} over); train longer, or ask for less (--constraints.alpha, floor)."
-            ]
     return lines
 
 
 def _other_report(runs: Sequence[Run]) -> Report:
-    """Returns the report on runs without losses of layers: every figure, and of classifiers a verdict and scenes."""
+    """Returns the report on runs without losses of layers: every figure, and of classifiers a sentence and scenes."""
     spec, rows = runs[0].spec, dict[str, tuple[Run, ...]]()
     for experiment in dict.fromkeys(str(run.config["experiment"]) for run in runs):
         members = by_config([run for run in runs if run.config["experiment"] == experiment])
@@ -203,8 +161,7 @@ def _other_report(runs: Sequence[Run]) -> Report:
         means = {
             name: (float(np.mean([run.evaluation[spec.metric] for run in each])), "") for name, each in rows.items()
         }
-        limits = [line for name, each in rows.items() for line in _of_limits(name, each)]
-        sentences = [_ranked(spec, "", means), _judged(spec, means, floors), *limits, _seeds(rows.values())]
+        sentences = [_ranked(spec, "", means)]
     return Report(
         title=", ".join(dict.fromkeys(str(run.config["experiment"]) for run in runs)),
         sections=[("", [*drawn, *made])],
@@ -216,15 +173,14 @@ def _other_report(runs: Sequence[Run]) -> Report:
     )
 
 
-def _models(setting: Setting, index: int) -> Models:
-    """The best variant of each method at a test gamma, with its feasibility where this is the gamma of training."""
+def _models(setting: Setting) -> Models:
+    """The best variant of each method at the gamma of training, with its feasibility."""
     models: dict[str, tuple[float, str]] = {}
     for variants in filter(None, map(setting.of, METHODS)):
-        scores = [float(one.scores()[:, index].mean()) for one in variants]
+        scores = [float(one.scores()[:, setting.training_index].mean()) for one in variants]
         best = int(np.argmin([_order(setting.spec, score) for score in scores]))
         chosen = f" (best of {len(variants)}: {variants[best].label})" if len(variants) > 1 else ""
-        remark = _feasibility(variants[best]) if index == setting.training_index else ""
-        models[f"{METHODS[variants[best].method]}{chosen}"] = scores[best], remark
+        models[f"{METHODS[variants[best].method]}{chosen}"] = scores[best], _feasibility(variants[best])
     return models
 
 
@@ -243,23 +199,6 @@ def _ranked(spec: ReportSpec, place: str, models: Models) -> str:
     best_first = sorted(models.items(), key=lambda item: _order(spec, item[1][0]))
     words = [_shown(spec, {name: score}) + note for name, (score, note) in best_first]
     return f"{tables.capital(spec.title)}{place}{', best first' * (len(words) > 1)}: {', '.join(words)}."
-
-
-def _judged(spec: ReportSpec, models: Models, floors: Mapping[str, float]) -> str:
-    """The scores without a network, and the models that are not better."""
-    unbeaten = {
-        floor: [name for name, (score, _) in models.items() if not _order(spec, score) < _order(spec, limit)]
-        for floor, limit in floors.items()
-    }
-    words = [f"{' and '.join(names)} not better than {floor}" for floor, names in unbeaten.items() if names]
-    return f"Without a network: {_shown(spec, floors)}; {'; '.join(words) or 'every model is better'}."
-
-
-def _seeds(variants: Iterable[Sized]) -> str:
-    counts = sorted(set(map(len, variants)))
-    if counts == [1]:
-        return "One seed each: differences of a few percent may be chance."
-    return f"Means are over {', '.join(map(str, counts))} seeds; ranges and bands are from the smallest to the largest."
 
 
 def _feasibility(variant: Variant) -> str:

@@ -13,7 +13,7 @@ from .specs import OWN_REPORT, ReportSpec
 
 # Fields that do not make another variant; those of single methods do not make a comparison unequal.
 NOT_A_VARIANT = frozenset({"seed", "method", "data.root", "data.prepared", *FREE})
-OF_METHODS = ("dual", "constraints", "layer_weights", "layer_weighting", "layer_curriculum", "layer_interval")
+OF_METHODS = ("dual", "constraints", "layer_weights", "layer_weighting")
 FURTHER = ("error_rates", "area", "parameters")  # figures that some evaluations have
 
 
@@ -51,22 +51,11 @@ class Variant:
         """The number of seeds that ended feasible."""
         return sum(bool(run.evaluation["feasible"]) for run in self.runs)
 
-    def margins(self, *, training: bool = False) -> Array:
-        """Room below the bound as a fraction of it, (seeds, L + 1); negative where the bound is exceeded.
-
-        In ``training``: of the bounds that training enforces, over the batches of the last tenth of the steps.
-        """
+    def margins(self) -> Array:
+        """Room below the bound as a fraction of it, (seeds, L + 1); negative where the bound is exceeded."""
         evaluation = self.runs[0].evaluation
         bind, form = evaluation.get("bind", "mean"), evaluation.get("form", "difference")
-        if training:
-            last = [slice(-max(len(run.curves["step"]) // 10, 1), None) for run in self.runs]
-            losses, violations = (
-                np.stack([run.curves[key][rows].mean(0) for run, rows in zip(self.runs, last, strict=True)])
-                for key in ("layer_losses", "violations")
-            )
-            bounds = losses - violations
-        else:
-            violations, losses, bounds = (self.stack(key) for key in ("violations", "layer_losses", "bounds"))
+        violations, losses, bounds = (self.stack(key) for key in ("violations", "layer_losses", "bounds"))
         if form != "difference":
             return -violations if form.startswith("ratio") else -np.expm1(violations)
         # A bound that is missing or not positive has no margin in percent.

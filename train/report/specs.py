@@ -72,7 +72,6 @@ _TEXT = ReportSpec(
     note="In percent. Area: under the accuracy over the test gammas, by trapezoids, not divided by their range.",
 )
 _LANGUAGE = _TEXT._replace(title="token accuracy", label="share of right tokens of held-out answers", sample="answer")
-_LANGUAGE = _LANGUAGE._replace(loss="cross entropy; of exit adapters KL (nats)")
 _IMAGES = ReportSpec(
     "accuracy", title="accuracy", label="accuracy %", higher_is_better=True, percent=True, layered=False
 )

@@ -18,7 +18,7 @@ from ..config.fields import value_of
 from ..evaluate import evaluate
 from ..loop import train_run
 from ..registry import open_task, prepare_data
-from ..runs import ENDED, begin, check_first, check_same, identity, read_config, read_status
+from ..runs import FINISHED, begin, check_first, check_same, identity, read_config, read_status
 from ..system.files import AGAIN, locked, read_object, require_writable, writing
 from ..system.machine import stopping_at_once
 from .axes import Cell, Sweep, shown_value
@@ -52,7 +52,7 @@ def run(sweep: Sweep, cells: Sequence[Cell], *, trials: int | None, jobs: int) -
 
 def has_ended(folder: Path, *, tested: bool = True) -> bool:
     """Returns whether a run has ended, and with ``tested`` was evaluated on the test split."""
-    return read_status(folder).get("state") in ENDED and (not tested or (folder / "evaluation.json").exists())
+    return read_status(folder).get("state") == FINISHED and (not tested or (folder / "evaluation.json").exists())
 
 
 def check_folders(sweep: Sweep, cells: Iterable[Cell]) -> None:

@@ -1,11 +1,10 @@
-"""The machine: signals, processes, versions and hardware, kept memory and programs, options of XLA, traces.
+"""The machine: signals, processes, versions and hardware, kept memory and programs, options of XLA.
 
 JAX is imported inside functions, so that an error of the command line does not wait for it.
 """
 
 import contextlib
 import ctypes
-import math
 import os
 import platform
 import signal
@@ -20,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from ..config.errors import Interrupted
-from ..config.run import Profile
 
 CTRL_C = 130  # exit code of shells for Ctrl-C
 HEARD: set[int] = set()  # signals that this process was asked to end by
@@ -146,34 +144,6 @@ def environment() -> dict[str, str]:
         "cpu": f"{_cpu_name()}, {os.cpu_count()} logical cores",
         "accelerator": "none" if device.platform == "cpu" else f"{len(jax.devices())} x {device.device_kind}",
     }
-
-
-@contextlib.contextmanager
-def profiling(profile: Profile | None, folder: Path, log: Log) -> Iterator[Callable[[int, Any], None]]:
-    """Traces the steps of a profile, for TensorBoard or Perfetto; the trace ends with the context at the latest.
-
-    Yields ``at(done, state)``, to be called before the first step and after each, with its number and the state.
-    """
-    import jax
-
-    tracing = False
-
-    def at(done: float, state: Any) -> None:
-        nonlocal tracing
-        if profile is None or tracing == (profile.first - 1 <= done < profile.last):
-            return
-        jax.block_until_ready(state)  # keeps other steps out of the trace
-        tracing = not tracing
-        if tracing:
-            jax.profiler.start_trace(folder)
-            return
-        jax.profiler.stop_trace()
-        log(f"{folder}: a trace; `tensorboard --logdir` (plug-in xprof) or ui.perfetto.dev shows it")
-
-    try:
-        yield at
-    finally:
-        at(math.inf, None)
 
 
 def launch(commands: Sequence[Sequence[str]], *, grace: float = GRACE_SECONDS) -> int:

@@ -169,7 +169,6 @@ class SplitScores(NamedTuple):
     scores: Scores  # accuracy and other shares
     matrix: np.ndarray  # (classes, classes), how often each label (row) was taken for each class
     solve: dict[str, Any]  # means over examples of the solve; NaN for a network without an equilibrium
-    seconds: float  # seconds of computing per example, without compilation
 
 
 def counted(labels: Int[Array, "*places"]) -> Bool[Array, "*places"]:

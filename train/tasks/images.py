@@ -1,7 +1,5 @@
 """Classification of images and of the pixels of scenes, by networks with an equilibrium or without."""
 
-import math
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -87,7 +85,6 @@ class ImageTask(DataTask[SupervisedConfig]):
             mesh=make_mesh(config.mesh, batch_size=config.batch_size, accumulate=config.accumulate),
         )
         self._measure, self._see = on_batches(self._measured), on_batches(lambda *inputs: self._logits(*inputs)[0])
-        self._compiled: set[int] = set()  # sizes of batches
 
     def init(self, key: jax.Array) -> Params:
         """Returns parameters of the network."""
@@ -133,21 +130,16 @@ class ImageTask(DataTask[SupervisedConfig]):
 
     def split_scores(self, params: Params, split: str) -> SplitScores:
         """Returns loss, scores and figures of the solves on a split; compiled once for each of two batch sizes."""
-        readings, seconds, timed = [], 0.0, 0
+        readings = []
         params = gathered(params)
         for batch in self.data.examples(split, batch_size=self.config.batch_size):
-            began, size = time.perf_counter(), len(batch.images)
             loss, matrix, solve = self._measure(params, batch)
-            if size in self._compiled:
-                seconds, timed = seconds + time.perf_counter() - began, timed + size
-            self._compiled.add(size)
             weight = int(np.sum(np.asarray(counted(batch.labels))))
-            readings.append((loss, matrix, [solve[name] for name in SOLVE], size, weight))
+            readings.append((loss, matrix, [solve[name] for name in SOLVE], len(batch.images), weight))
         losses, matrices, solves, sizes, weights = zip(*readings, strict=True)
         matrix = np.sum(matrices, axis=0)
         means: Row = dict(zip(SOLVE, np.average(solves, axis=0, weights=sizes), strict=True))
-        per_example = seconds / timed if timed else math.nan
-        return SplitScores(float(np.average(losses, weights=weights)), scores(matrix), matrix, means, per_example)
+        return SplitScores(float(np.average(losses, weights=weights)), scores(matrix), matrix, means)
 
     def validate(self, params: Params, multipliers: np.ndarray | None) -> Validation:
         """Returns scores; the one of ``best_by`` selects the best checkpoint."""
@@ -171,7 +163,6 @@ class ImageTask(DataTask[SupervisedConfig]):
             **dict(zip(reading.solve, json_numbers(reading.solve.values()), strict=True)),
             "weight_norms": self._norms(params),
             "parameters": num_parameters(params),
-            "seconds_an_example": json_numbers([reading.seconds])[0],
             "class_names": list(self.spec.class_names),
             "confusion": reading.matrix.tolist(),
         }

@@ -23,7 +23,7 @@ from .language_reading import Answered, Drawn, LanguageReading, NextToken, answe
 
 class LanguageTask(TokenTask[LanguageConfig]):
     """f_l is the mean cross entropy of the tokens of answers at the l-th layer that is read, by the norm and the head
-    of the model; layer 0 is the embeddings, noise included. With exit adapters it is the KL from the last layer.
+    of the model; layer 0 is the embeddings, noise included.
 
     Source: Porras-Valenzuela, Hadou, Ribeiro, Section 6 and Appendix B.7.
     """
@@ -56,19 +56,16 @@ class LanguageTask(TokenTask[LanguageConfig]):
         return {**params, "decoder": pretrained}
 
     def trained(self, params: Params) -> Any:
-        """Returns which parameters are trained: low-rank changes or exit adapters alone; None where all are."""
+        """Returns which parameters are trained: low-rank changes only; None where all are."""
         return self.model.trained(params)
 
     def sample_noise(self, batch: PackedBatch, key: jax.Array) -> Drawn:
         """Draws noise of the strength of training, and positions at which layers before the last are read."""
         of_noise, of_places = jax.random.split(key)
-        of_layers = (
-            jax.random.split(jax.random.fold_in(key, 2), len(batch.tokens)) if self.config.layer_dropout else None
-        )
         variance, share = self.variance(self.config.train_gamma), self.config.descent.positions
         noise = self._noise(of_noise, batch, variance) if variance > 0.0 else None
         chosen = (None, None) if share == 1 else choose(of_places, batch.weights, share)
-        return Drawn(batch, noise, *chosen, of_layers)
+        return Drawn(batch, noise, *chosen)
 
     def losses(self, params: Params, batch: Drawn, probe: Any) -> tuple[SampleLosses, Mapping[str, Array]]:
         """Cross entropies of every row at every layer that is read, sums over the tokens of its answers.
@@ -77,12 +74,7 @@ class LanguageTask(TokenTask[LanguageConfig]):
         """
         del probe
         rows, head = batch.batch, self.model.head(params)
-        states = self.model.states(params, rows, batch.noise, batch.keys)
-        if self.model.exits:
-            weights = jnp.asarray(rows.weights)
-            if batch.chosen is not None and batch.weights is not None:
-                states, weights = jnp.take_along_axis(states, batch.chosen[None, ..., None], axis=2), batch.weights
-            return jnp.sum(weights * self._from_last(states, head), axis=-1).T, {}
+        states = self.model.states(params, rows, batch.noise)
         watched = not (self.config.enforces or self.config.supervises)
         if batch.chosen is None and not watched:
             return self._layer_sums(states, head, rows.labels, rows.weights).T, {}
@@ -102,10 +94,10 @@ class LanguageTask(TokenTask[LanguageConfig]):
         """Reads the layers that are read out on a whole split."""
         count, layers = self.data.packed.texts[split], len(self.model.layers)
         losses, lengths = np.zeros((count, layers)), np.zeros(count)
-        right, agreed, entropies = np.zeros((3, layers))
+        right, agreed = np.zeros((2, layers))
         variance = np.float32(self.variance(trial.gamma))
         for batch, key in self.held(split):
-            cross_entropies, predicted, _, token_losses = self._read(params, batch, variance, key)
+            token_losses, predicted, _ = self._read(params, batch, variance, key)
             counted = batch.weights > 0.0
             owners = batch.owners[counted]
             np.add.at(losses, owners, token_losses[:, counted].T)
@@ -113,9 +105,9 @@ class LanguageTask(TokenTask[LanguageConfig]):
             words = predicted[:, counted]
             right += np.sum(words == batch.labels[counted], axis=1)
             agreed += np.sum(words == words[-1], axis=1)
-            entropies += np.sum(cross_entropies[:, counted], axis=1, dtype=np.float64)
-        right, agreed, entropies = np.stack([right, agreed, entropies]) / lengths.sum()
-        return LanguageReading(losses / lengths.mean(), right, agreed, np.exp(entropies))
+        total = lengths.sum()
+        perplexities = np.exp(losses.sum(axis=0) / total)
+        return LanguageReading(losses / lengths.mean(), right / total, agreed / total, perplexities)
 
     def validated(self, reading: LanguageReading) -> Validation:
         """Returns the validation of a reading, with its perplexity."""
@@ -142,7 +134,7 @@ class LanguageTask(TokenTask[LanguageConfig]):
             "floors": {name: dict.fromkeys(by_gamma, table.accuracy) for name, table in tables.items()},
             "floor_shares": dict.fromkeys(tables, 1.0),
             "floor_losses": {name: table.loss for name, table in tables.items()},
-            "trained_parameters": num_parameters(params.get("changes", params.get("adapters", params))),
+            "trained_parameters": num_parameters(params.get("changes", params)),
         }
 
     def predict(
@@ -166,7 +158,7 @@ class LanguageTask(TokenTask[LanguageConfig]):
         for start in range(0, len(whole.tokens), size):
             batch = filled(PackedBatch(*(part[start : start + size] for part in whole)), size)  # the last one too
             parts.append(self._read(params, batch, variance, jax.random.fold_in(jax.random.key(seed), start)))
-        readings = [np.concatenate(part, axis=1) for part in list(zip(*parts, strict=True))[:3]]
+        readings = [np.concatenate(part, axis=1) for part in zip(*parts, strict=True)]
         return list(answered(given, readings, whole, self.model.layers, self.data.source.tokenizer.decode))
 
     def summary_line(self, evaluation: Row) -> str:
@@ -198,15 +190,6 @@ class LanguageTask(TokenTask[LanguageConfig]):
         dtype = jnp.dtype(self.config.model.dtype)
         return jnp.matmul(states.astype(dtype), head.astype(dtype).T, preferred_element_type=jnp.float32)
 
-    def _from_last(self, states: Array, head: Array) -> Float[Array, "layers batch kept"]:
-        """KL(p, q) of every layer's distribution q from that of the last, p; logits of a layer at a time."""
-        last = jax.nn.log_softmax(self._logits(states[-1], head))
-
-        def divergence(states: Array) -> Array:
-            return jnp.sum(jnp.exp(last) * (last - jax.nn.log_softmax(self._logits(states, head))), axis=-1)
-
-        return jax.lax.map(jax.checkpoint(divergence), states)  # a gradient keeps no layer's logits
-
     def _layer_sums(self, states: Array, head: Array, labels: Any, weights: Any) -> Float[Array, "layers batch"]:
         """Losses of all layers in one call, which makes the head's gradient once."""
         shape, dtype = labels.shape, jnp.dtype(self.config.model.dtype)
@@ -217,8 +200,8 @@ class LanguageTask(TokenTask[LanguageConfig]):
         return jnp.sum(losses.reshape(-1, *shape), axis=-1)
 
     def _readings(self, params: Params, batch: PackedBatch, variance: Array, key: jax.Array) -> tuple[Array, ...]:
-        """Cross entropies, predicted tokens, their log-probabilities, and losses as in training, at kept positions,
-        (layers, batch, kept) each; logits of a layer at a time."""
+        """Losses, predicted tokens and their log-probabilities at kept positions, (layers, batch, kept) each; logits of
+        a layer at a time."""
         states, head = self.model.states(params, batch, self._noise(key, batch, variance)), self.model.head(params)
 
         def read(states: Array) -> tuple[Array, Array, Array]:
@@ -227,5 +210,4 @@ class LanguageTask(TokenTask[LanguageConfig]):
             likeliest = jnp.max(logits, axis=-1) - jax.nn.logsumexp(logits, axis=-1)
             return losses, jnp.argmax(logits, axis=-1), likeliest
 
-        readings = jax.lax.map(read, states)
-        return *readings, self._from_last(states, head) if self.model.exits else readings[0]
+        return jax.lax.map(read, states)

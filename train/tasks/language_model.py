@@ -13,15 +13,11 @@ from jaxtyping import Array, Float
 from unroll_jax.models import (
     Decoder,
     DecoderConfig,
-    ExitAdapter,
     decoder_readout,
-    exit_adapter,
     low_rank_changes,
     merged_changes,
     rms_norm,
 )
-from unroll_jax.models.language.exit_adapters import adapted
-from unroll_jax.perturbations import layer_dropout, layer_dropout_rates
 
 from ..config.errors import OptionError, UserError, option_text
 from ..config.tokens import DecoderOptions, DescentOptions, LanguageConfig
@@ -112,26 +108,18 @@ class LanguageModel:
     def __init__(self, config: LanguageConfig, source: DecoderSource) -> None:
         options, shape = config.model, source.config
         self.source, self.dim, self._options, self._dtype = source, shape.dim, options, stored_dtype(config)
-        self.exits, depth = config.exit_adapters, shape.num_layers
-        self.layers = (0, *self.exits, depth) if self.exits else layers_read(config.descent, depth)
-        if list(self.layers) != sorted(set(self.layers)):
-            raise OptionError("exit_adapters", f"rising numbers of layers below {depth}", self.exits)
-        self._rates = layer_dropout_rates(depth, config.layer_dropout)
+        self.layers = layers_read(config.descent, shape.num_layers)
         self.module = Decoder(
             shape, dtype=jnp.dtype(options.dtype), remat=POLICIES[config.remat] or False, unroll=config.unroll
         )
 
     def init(self, key: jax.Array) -> Params:
-        """Draws parameters; with a rank, also low-rank changes, which start at 0; or the adapters of exits."""
+        """Draws parameters; with a rank, also low-rank changes, which start at 0."""
         of_decoder, of_changes = jax.random.split(key)
         drawn: Any = self.module.init(of_decoder, jnp.zeros((1, 1), jnp.int32))
         decoder = {**drawn["params"], "embedding": UNIT_VARIANCE * drawn["params"]["embedding"]}
         decoder = jax.tree.map(lambda leaf: leaf.astype(self._dtype), decoder)
         rank = self._options.lora_rank
-        if self.exits:
-            keys = zip(self.exits, jax.random.split(of_changes, len(self.exits)), strict=True)
-            adapters = {str(layer): exit_adapter(key, self.source.config).weights for layer, key in keys}
-            return {"decoder": decoder, "adapters": adapters}
         if rank is None:
             return {"decoder": decoder}
         return {"decoder": decoder, "changes": low_rank_changes(of_changes, self.source.config, rank=rank)}
@@ -142,13 +130,8 @@ class LanguageModel:
             return None
         return {name: jax.tree.map(lambda _, free=name != "decoder": free, part) for name, part in params.items()}
 
-    def states(
-        self, params: Params, batch: PackedBatch, noise: Array | None, keys: jax.Array | None = None
-    ) -> Float[Array, "layers batch kept dim"]:
-        """Normalised states of the layers that are read, at the places of a batch, ready for the head.
-
-        ``keys`` draw the layers that each row skips; None skips none.
-        """
+    def states(self, params: Params, batch: PackedBatch, noise: Array | None) -> Float[Array, "layers batch kept dim"]:
+        """Normalised states of the layers that are read, at the places of a batch, ready for the head."""
         tokens, segments, places = (keep_rows(jnp.asarray(part)) for part in batch[:3])
         decoder, changes = self._parts(params)
         scale, _ = decoder_readout(decoder)
@@ -161,15 +144,10 @@ class LanguageModel:
             tokens,
             segments=segments,
             perturbation=noise,
-            record=None if self.exits else kept,
+            record=kept,
             changes=changes,
-            perturb=None if keys is None else layer_dropout(keys, self._rates),
         )
         read: Any = recorded[jnp.array(self.layers)]  # pyright: ignore (Flax tells no type)
-        if self.exits:
-            both = zip(self.adapters(params).values(), read[1:-1], strict=True)
-            exits = [adapted(self.source.config, adapter, y, segments) for adapter, y in both]
-            read = jnp.stack([kept(y) for y in (read[0], *exits, read[-1])])
         return rms_norm(read, scale, self.source.config.norm_epsilon)
 
     def head(self, params: Params) -> Float[Array, "vocabulary dim"]:
@@ -181,14 +159,10 @@ class LanguageModel:
         decoder, changes = self._parts(params)
         return decoder if changes is None else {**decoder, "layers": merged_changes(decoder["layers"], changes)}
 
-    def adapters(self, params: Params) -> dict[int, ExitAdapter]:
-        """The adapters by their exit layer."""
-        return {layer: ExitAdapter(params["adapters"][str(layer)]) for layer in self.exits}
-
     def _parts(self, params: Params) -> tuple[Any, Any]:
         """The decoder, and the changes as layers take them; frozen parameters have no gradient."""
         if "changes" not in params:
-            return jax.lax.stop_gradient(params["decoder"]) if self.exits else params["decoder"], None
+            return params["decoder"], None
         rank = self._options.lora_rank
         assert rank is not None
         scale = LORA_ALPHA / rank

@@ -24,7 +24,6 @@ class Drawn(NamedTuple):
     noise: Float[Array, "batch n dim"] | None
     chosen: Int[Array, "batch part"] | None  # kept positions at which layers before the last are read; None for all
     weights: Float[Array, "batch part"] | None  # by which a sum over these estimates that over all
-    keys: jax.Array | None  # of the layers that each row skips; None where none does
 
 
 class LanguageReading(NamedTuple):
@@ -36,7 +35,7 @@ class LanguageReading(NamedTuple):
     losses: np.ndarray  # of the texts, (N, layers)
     accuracies: np.ndarray  # (layers,), share of tokens that each layer predicts
     agreements: np.ndarray  # (layers,), share at which it agrees with the last one: the acceptance of one-token drafts
-    perplexities: np.ndarray  # (layers,), exponentials of mean cross entropies, which losses of exit adapters are not
+    perplexities: np.ndarray  # (layers,), exponentials of mean losses of tokens
 
 
 class Answered(NamedTuple):

@@ -13,7 +13,7 @@ from ..constraints import constrained_training
 from ..data.tokens import TokenBatch, token_batch
 from ..data.words import check_pairs
 from ..sharding.mesh import keep_rows
-from ..task import Log, Params, Row, SampleLosses, Validation
+from ..task import Log, Params, Row, SampleLosses
 from .common import TokenTask, Trial, area_words, check_noise, feasibility_words, gaussian, keyed, on_batches
 from .text_data import TextInputs, load_inputs
 from .text_models import Prediction, SplitReading, TextReading, build_model, cross_entropy, evaluate_exits, read_sample
@@ -100,11 +100,6 @@ class TextTask(TokenTask[TextRunConfig]):
         parts, labels = zip(*read, strict=True)
         joined = (np.concatenate(column, axis=1).T for column in zip(*parts, strict=True))
         return SplitReading(*joined, labels=np.concatenate(labels))
-
-    def validated(self, reading: SplitReading) -> Validation:
-        """Returns the validation of a reading, and whether the model has collapsed."""
-        collapse = _describe_collapse(reading, self.data.spec.class_names)
-        return super().validated(reading)._replace(collapse=collapse)
 
     def further_figures(self, params: Params, readings: Mapping[Trial, SplitReading]) -> Row:
         """Returns the area under the accuracy, figures by layer at the noise of training, and early exit."""
@@ -202,16 +197,3 @@ def _check_inputs(texts: Sequence[str], seconds: Sequence[str] | None, *, pairs:
 def _class_shares(reading: SplitReading, class_names: Any) -> np.ndarray:
     """Returns the share of each class in the labels."""
     return np.bincount(reading.labels, minlength=len(class_names)) / len(reading.labels)
-
-
-def _describe_collapse(reading: SplitReading, class_names: Any) -> str | None:
-    """Returns one plain sentence if every text gets one class and the loss is not below that of class shares."""
-    shares = _class_shares(reading, class_names)
-    known = -float(np.sum(shares[shares > 0] * np.log(shares[shares > 0])))
-    given, loss = np.unique(reading.predictions[:, -1]), float(reading.losses[:, -1].mean())
-    if len(given) > 1 or loss < known - 1e-3:
-        return None
-    return (
-        f"the model has collapsed (loss {loss:.3f}, that of the shares of the classes is {known:.3f}): it gives "
-        f"every text the class {class_names[given[0]]}"
-    )

@@ -23,7 +23,6 @@ from ..config.errors import OptionError
 from ..config.tokens import EncoderOptions, TextRunConfig, UnrolledConfig
 from ..data.pretrained.encoders import start_from
 from ..sharding.rules import POLICIES, path_name
-from ..task import json_numbers
 from .early_exit import (
     calibrate,
     calibrate_crosswise,
@@ -196,8 +195,4 @@ def evaluate_exits(validation: SplitReading, test: SplitReading) -> dict[str, An
         "mean_depth": float(layers.mean()),
         "accuracy": full - cost,
         "standard_error": error,
-        "calibration": [
-            {"entropies": json_numbers(entropies), "improvements": json_numbers(improvements)}
-            for entropies, improvements in zip(*predictor, strict=True)
-        ],
     }

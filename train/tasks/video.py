@@ -20,7 +20,7 @@ from ..data.video import VideoSpec, frames_of, load
 from ..sharding.mesh import keep_rows
 from ..task import Log, Params, Row, SampleLosses, Task, Validation
 from .common import LayeredTask, Trial, add_noise, check_noise, feasibility_words, on_batches, to_unit
-from .video_models import VideoReading, build_video_model, check_reference, describe_collapse, floors
+from .video_models import VideoReading, build_video_model, check_reference, floors
 from .video_samples import Frames, Sequences, cleaned_frames, keyed_batches, whole_windows, window_disturbance
 
 Clips = Float[Array, "batch frames pixels"]
@@ -94,16 +94,13 @@ class VideoTask(LayeredTask[VideoRunConfig]):
         return self.outputs(params, keep_rows(batch.noisy), record).T, {}
 
     def reading(self, params: Params, split: str, trial: Trial) -> VideoReading:
-        """Returns losses and health of every layer on a split."""
+        """Returns the losses of every layer on a split, and those of the input."""
         if trial.disturbance is not None:
             return self._disturbed(params, split, trial.disturbance)
         variance = trial.gamma * self.spec.pixel_std
         read = [self._read(params, batch, variance, key) for batch, key in self.held(split)]
-        losses, deads, spreads = zip(*(layers for layers, _ in read), strict=True)
-        # A unit is dead if it is in every batch; the smallest share bounds that from above.
-        dead, spread = np.min(deads, axis=0), np.mean(spreads, axis=0)
-        inputs = np.concatenate([noisy for _, noisy in read])
-        return VideoReading(np.concatenate([samples.T for samples in losses]), inputs, dead, spread)
+        losses, inputs = zip(*read, strict=True)
+        return VideoReading(np.concatenate([samples.T for samples in losses]), np.concatenate(inputs))
 
     def trials(self) -> dict[str, dict[str, Trial]]:
         """Returns the levels of noise, and the disturbances one by one at the noise of training."""
@@ -117,26 +114,19 @@ class VideoTask(LayeredTask[VideoRunConfig]):
 
     def validate(self, params: Params, multipliers: np.ndarray | None) -> Validation:
         """Validates at the noises of training."""
-        reading = self.reading(params, "validation", self.training_trial)
-        row = {"dead_share": reading.dead.tolist(), "spread": reading.spread.tolist()}
-        multipliers = np.zeros(0) if multipliers is None else multipliers
-        collapse = describe_collapse(reading.dead, reading.spread, reading.losses.mean(axis=0), multipliers)
-        return Validation(reading.losses, row, collapse=collapse)
+        return Validation(self.reading(params, "validation", self.training_trial).losses, {})
 
     def further_figures(self, params: Params, readings: Mapping[Trial, VideoReading]) -> Row:
-        """Returns the RMSE of inputs, of the validation split, and of denoisers without a network."""
+        """Returns the RMSE of inputs, and of denoisers without a network."""
         trials, disturbances = self.trials(), f"disturbed_{self.score}"
-        levels = {self.score: trials[self.score]}
-        inputs = {"noisy_rmse": levels[self.score]}
+        inputs = {"noisy_rmse": trials[self.score]}
         if disturbances in trials:
             inputs[f"input_{disturbances}"] = trials[disturbances]
-        validation = self.readings(params, "validation", levels)
         return {
             **{
                 name: {label: self._rmse(readings[trial].noisy) for label, trial in cases.items()}
                 for name, cases in inputs.items()
             },
-            "validation_rmse": self.scores(validation, levels, "validation")[self.score],
             **floors(self.data, float(self.config.train_gamma), tuple(self.config.noise_levels)),
         }
 
@@ -169,16 +159,11 @@ class VideoTask(LayeredTask[VideoRunConfig]):
         others = f"{noisy:.1f} of its input and {evaluation['floors']['linear layer'][gamma]:.1f} of one linear layer"
         return f"RMSE {rmse:.1f} against {others} at gamma {evaluation['train_gamma']}, {words}"
 
-    def _layers(self, params: Params, batch: Array, variance: Array, key: jax.Array) -> tuple[Any, Array]:
-        """Losses, dead share and spread of all layers; and the loss of the input."""
+    def _layers(self, params: Params, batch: Array, variance: Array, key: jax.Array) -> tuple[Array, Array]:
+        """Losses of all layers, and of the input."""
         clean = to_unit(batch)
-        noisy, moves = add_noise(clean, variance, key), jnp.mean(jnp.std(clean, axis=0)) + 1e-6
-
-        def record(y: Clips) -> tuple[Array, Array, Array]:
-            dead = jnp.mean(jnp.all(y == 0.0, axis=(0, 1)), dtype=jnp.float32)
-            return _sample_losses(y, clean), dead, (jnp.mean(jnp.std(y, axis=0)) + 1e-6) / moves
-
-        return self.outputs(params, noisy, record), _sample_losses(noisy, clean)
+        noisy = add_noise(clean, variance, key)
+        return self.outputs(params, noisy, lambda y: _sample_losses(y, clean)), _sample_losses(noisy, clean)
 
     def _denoised(self, params: Params, batch: Array, variance: Array, key: jax.Array) -> Clips:
         """Returns the last layer's output."""

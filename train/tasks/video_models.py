@@ -1,4 +1,4 @@
-r"""Models of video denoising, the check of their outputs, and floors: a linear layer and a classical denoiser."""
+r"""Models of video denoising, and floors: a linear layer and a classical denoiser."""
 
 import functools
 import math
@@ -30,12 +30,6 @@ from ..task import Params, Row
 from .common import add_noise, to_unit
 from .video_samples import BATCH_SIZE, keyed_batches
 
-# A trained layer leaves at most a few units silent; collapsed ones silence most of theirs.
-DEAD_SHARE = 0.5
-# Spread of an output over samples, relative to that of the clean data: a denoiser keeps most of it.
-CONSTANT_SPREAD = 0.1
-# Mean multipliers of feasible runs stay of the order of 1.
-WOUND_UP = 5.0
 LINEAR, CLASSICAL = "linear layer", "total variation"
 # The classical denoiser sees a square of at most so many patches a side of at most so many windows: a second for each
 # noise level, where all of UCSD Ped2 would take eleven.
@@ -114,12 +108,10 @@ def _vit(model: ViTOptions, spec: VideoSpec, loop: dict[str, Any]) -> VideoModel
 
 
 class VideoReading(NamedTuple):
-    """Figures of a split under one trial; ``spread``: mean deviation over samples, over that of clean ones (1 if 0)."""
+    """Figures of a split under one trial."""
 
     losses: np.ndarray  # (N, L + 1), of every sample at every layer; (N, 1) of the last one under a disturbance
     noisy: np.ndarray  # (N,), of every sample's input
-    dead: np.ndarray = np.zeros(0)  # (L + 1,), share of units that are 0 for every token of every sample
-    spread: np.ndarray = np.zeros(0)  # (L + 1,)
 
 
 def check_reference(config: VideoRunConfig, input_loss: float) -> None:
@@ -131,31 +123,6 @@ def check_reference(config: VideoRunConfig, input_loss: float) -> None:
             f"{input_loss:.2f} at {option_text('train_gamma', config.train_gamma)}, which no training can lower; raise "
             "it, or pass None"
         )
-
-
-def describe_collapse(
-    dead: np.ndarray, spread: np.ndarray, layer_losses: np.ndarray, multipliers: np.ndarray
-) -> str | None:
-    """Returns one plain sentence if the model has collapsed, else None.
-
-    A model has collapsed when its output hardly depends on its input, or is not better than its input and there is a
-    cause: dead units, a layer that hardly depends on the input, or multipliers winding up. Arrays are of layers 0..L.
-    """
-    constant = spread < CONSTANT_SPREAD
-    # Under strong noise a constant output is better than the input.
-    if layer_losses[-1] < layer_losses[0] and not constant[-1]:
-        return None
-    causes = []
-    for layer in np.flatnonzero(dead[1:] > DEAD_SHARE)[:1] + 1:
-        causes.append(f"dead units ({dead[layer]:.0%} of layer {layer} is 0 for every input)")
-    for layer in np.flatnonzero(constant[1:])[:1] + 1:
-        causes.append(f"constant output (layer {layer} hardly depends on the input)")
-    if multipliers.size and np.max(multipliers) > WOUND_UP:
-        causes.append(f"multipliers winding up (the largest is {np.max(multipliers):.1f})")
-    if not causes:
-        return None
-    losses = f"output loss {layer_losses[-1]:.2f}, input {layer_losses[0]:.2f}"
-    return f"the model has collapsed ({losses}): {', '.join(causes)}"
 
 
 class LinearLayer(NamedTuple):

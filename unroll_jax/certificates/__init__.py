@@ -23,7 +23,7 @@ from unroll_jax.certificates.smoothness import pairwise_smoothness, quadratic_sm
 from unroll_jax.certificates.steps import StepCertificate, certify_descent
 from unroll_jax.certificates.weights import spectral_normalise, weight_norm, weight_norm_bound
 from unroll_jax.norm_bounds import conv_norm_bound, matrix_norm_bound
-from unroll_jax.spectral import jacobian_norm, jacobian_penalty, jacobian_radius, spectral_norm, spectral_radius
+from unroll_jax.spectral import jacobian_penalty, jacobian_radius, spectral_norm
 
 __all__ = [
     "Ball",
@@ -44,7 +44,6 @@ __all__ = [
     "gradient_ratio",
     "in_descent_region",
     "in_proximal_region",
-    "jacobian_norm",
     "jacobian_penalty",
     "jacobian_radius",
     "matrix_norm_bound",
@@ -55,7 +54,6 @@ __all__ = [
     "quadratic_smoothness",
     "spectral_norm",
     "spectral_normalise",
-    "spectral_radius",
     "weight_norm",
     "weight_norm_bound",
 ]

@@ -7,13 +7,12 @@ Example:
   >>> multipliers = update(init(2), constraints(losses)).multipliers
   >>> multipliers.tolist(), layer_weights(multipliers, constraints, num_layers=2).tolist()
   ([0.0, 0.5], [0.0, -0.375, 1.5])
-  >>> sorted(DUAL_OPTIMIZERS), BOUNDS
-  (['adam', 'nu_pi', 'pi', 'sgd'], ('stepwise', 'cumulative'))
+  >>> BOUNDS
+  ('stepwise', 'cumulative')
 """
 
 from unroll_jax.constrained.constraint import Constraint, batch_violations, column_means, column_sums, violations
 from unroll_jax.constrained.controllers import (
-    DUAL_OPTIMIZERS,
     PenaltyRule,
     bertsekas_penalty,
     dual_optimizer,
@@ -52,7 +51,6 @@ from unroll_jax.cross_entropy import chunked_cross_entropy
 
 __all__ = [
     "BOUNDS",
-    "DUAL_OPTIMIZERS",
     "Constraint",
     "ConstraintReport",
     "DualAscent",

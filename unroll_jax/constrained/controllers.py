@@ -148,7 +148,7 @@ def nu_pi(
     return optax.GradientTransformation(init, update)  # type: ignore[arg-type]
 
 
-#: Optimisers of the multipliers by name, for `dual_optimizer`.
+# Optimisers of the multipliers by name, for `dual_optimizer`.
 DUAL_OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {
     "adam": optax.adam,
     "nu_pi": nu_pi,
@@ -160,7 +160,7 @@ DUAL_OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {
 def dual_optimizer(
     optimizer: str | optax.GradientTransformation, learning_rate: Any = None, **options: Any
 ) -> optax.GradientTransformation:
-    """The optimiser of a name of `DUAL_OPTIMIZERS`, at a rate; an optax transformation is returned unchanged.
+    """The optimiser of a name ("adam", "nu_pi", "pi", "sgd"), at a rate; an optax transformation is returned unchanged.
 
     Args:
       optimizer: a name, or any optax gradient transformation.

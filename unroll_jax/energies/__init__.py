@@ -15,18 +15,12 @@ Example:
 """
 
 from unroll_jax.descent import Entry
-from unroll_jax.energies.attention.causal import (
-    causal_attention,
-    causal_attention_example,
-    sweep_attention,
-    sweep_attention_example,
-)
-from unroll_jax.energies.attention.graphs import band, block_sparse, edges, star
+from unroll_jax.energies.attention.causal import causal_attention, causal_attention_example
+from unroll_jax.energies.attention.graphs import band, edges
 from unroll_jax.energies.attention.heads import (
     HeadsParams,
     multihead_attention,
     multihead_attention_example,
-    orthonormal_heads,
 )
 from unroll_jax.energies.attention.pairwise import (
     AttentionParams,
@@ -46,7 +40,7 @@ from unroll_jax.energies.energy_transformer import (
 )
 from unroll_jax.energies.equilibrium.deep_opteq import deep_opteq, deep_opteq_example, multi_block
 from unroll_jax.energies.equilibrium.monotone import MONOTONES, Monotone
-from unroll_jax.energies.equilibrium.opteq import opteq, opteq_conv, opteq_conv_example, opteq_example, opteq_potential
+from unroll_jax.energies.equilibrium.opteq import opteq, opteq_conv, opteq_conv_example, opteq_example
 from unroll_jax.energies.equilibrium.opteq_objective import deep_opteq_objective, opteq_objective
 from unroll_jax.energies.equilibrium.opteq_params import OptEqParams
 from unroll_jax.energies.equilibrium.regularisers import (
@@ -70,19 +64,18 @@ from unroll_jax.energies.feedforward import (
     clip_spectrum,
     feedforward,
     feedforward_example,
-    feedforward_smoothness,
-    step_is_guaranteed,
 )
 from unroll_jax.energies.hopfield import HopfieldParams, cross_attention_example, hopfield, hopfield_example
 from unroll_jax.energies.hyper_set import HyperSetParams, hyper_set, hyper_set_example
 from unroll_jax.energies.layer_norm import layer_norm, layer_norm_example
 from unroll_jax.energies.lista import ListaParams, lista, lista_example
-from unroll_jax.energies.lista_layer import ListaLayerParams, ista_layer, lista_layer
+from unroll_jax.energies.lista_layer import ListaLayerParams, lista_layer
 from unroll_jax.energies.mesa import MesaState, mesa
-from unroll_jax.energies.proximal.activations import activation, elu, leaky_relu, sigmoid, softplus, softsign, tanh
+from unroll_jax.energies.proximal.activations import activation, leaky_relu, sigmoid, softplus, tanh
 from unroll_jax.energies.proximal.operators import (
     PROXIMALS,
     box,
+    elastic_net,
     group_shrinkage,
     identity,
     nonnegative_soft_threshold,
@@ -133,7 +126,6 @@ __all__ = [
     "activation",
     "attention",
     "band",
-    "block_sparse",
     "box",
     "causal_attention",
     "clip_spectrum",
@@ -145,18 +137,16 @@ __all__ = [
     "delta_rule",
     "dust",
     "edges",
-    "elu",
+    "elastic_net",
     "energy_transformer",
     "fast_weights",
     "feedforward",
-    "feedforward_smoothness",
     "group_shrinkage",
     "half_square",
     "hopfield",
     "hyper_set",
     "identity",
     "inverse_square",
-    "ista_layer",
     "layer_norm",
     "leaky_relu",
     "lista",
@@ -169,18 +159,12 @@ __all__ = [
     "opteq",
     "opteq_conv",
     "opteq_objective",
-    "opteq_potential",
-    "orthonormal_heads",
     "regularised",
     "relu",
     "safeguarded",
     "sigmoid",
     "soft_threshold",
     "softplus",
-    "softsign",
-    "star",
-    "step_is_guaranteed",
-    "sweep_attention",
     "symmetric_embedding",
     "tanh",
     "transformer",
@@ -195,7 +179,6 @@ DESCENTS: dict[str, Entry] = {
     "softmax_attention": Entry(attention, softmax_attention_example),
     "multihead_attention": Entry(multihead_attention, multihead_attention_example),
     "causal_attention": Entry(causal_attention, causal_attention_example),
-    "sweep_attention": Entry(sweep_attention, sweep_attention_example),
     "feedforward": Entry(feedforward, feedforward_example),
     "layer_norm": Entry(layer_norm, layer_norm_example),
     "transformer": Entry(transformer, transformer_example, transformer_descends),

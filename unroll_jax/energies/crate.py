@@ -98,9 +98,7 @@ def crate(
       A `Descent` with params `CrateParams`; E is infinite at a negative entry;
       ``x`` does not enter, but for the tokens that an `Anchor` marks as absent.
 
-    Raises:
-      ValueError: if an option is out of range; while tracing, if y does not fit.
-      TypeError: while tracing, if y is not floating.
+    Raises: as `attention`.
 
     Source: Yu et al. (2023), *White-Box Transformers via Sparse Rate Reduction*, eqs. 1, 11 to 17, with |Z|_1 for the
     number of nonzeros, as their ISTA has. The published step is that of the public code, without its layer norms

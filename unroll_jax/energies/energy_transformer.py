@@ -87,9 +87,7 @@ def energy_transformer(
       A `Descent` with params `EnergyTransformerParams`; ``x`` does not enter, but for the tokens that an `Anchor`
       marks as absent. A token alone has no attention energy.
 
-    Raises:
-      ValueError: if an option is out of range; while tracing, if y does not fit.
-      TypeError: while tracing, if y is not floating.
+    Raises: as `attention`.
 
     Source: Hoover, Liang, Pham, Panda, Strobelt, Chau, Zaki, Krotov (2023), *Energy Transformer*, eqs. 1 to 8. The
     discrete step's bound is ours.

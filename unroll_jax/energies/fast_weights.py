@@ -47,9 +47,7 @@ def fast_weights(
       A `Descent` without parameters (None). ``y`` is W (*batch, value_dim, key_dim); ``x`` (*batch, n, key_dim +
       value_dim) holds in each row a key and its value.
 
-    Raises:
-      ValueError: if an option is out of range; while tracing, if y or x does not fit.
-      TypeError: while tracing, if y or x is not floating.
+    Raises: as `attention`.
 
     Source: DeltaNet (Schlag et al. 2021; Yang et al. 2024), the gradient form; Longhorn (Liu et al. 2024), the proximal
     one; MesaNet (von Oswald et al. 2025), the end of both.

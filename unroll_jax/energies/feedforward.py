@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from unroll_jax.arguments import POSITIVE, at_least, checked, require
 from unroll_jax.arrays import check_square
@@ -23,8 +23,6 @@ __all__ = [
     "clip_spectrum",
     "feedforward",
     "feedforward_example",
-    "feedforward_smoothness",
-    "step_is_guaranteed",
 ]
 
 # Spectral norm of W_f at initialisation: sym(W_f) then has no eigenvalue above it, the upper end of the interval
@@ -53,7 +51,7 @@ def feedforward(
     with B = x (0 when x is None). For the identity this is :math:`Y W_f^s + a B` with
     :math:`W_f^s = (1 - a) I - a W_f^+`. The step never raises E when :math:`a \le 1 / L`,
     :math:`L = \max(0, \lambda_{max}(W_f^+)) + 1`; at initialisation L is at most 1.95, so the default step qualifies.
-    `step_is_guaranteed` tells whether it still does for weights that were trained; ``spectrum`` keeps it so.
+    ``spectrum`` keeps it so for weights that are trained.
 
     Args:
       dim: width d of the tokens.
@@ -146,47 +144,6 @@ def clip_spectrum(W_f: Float[Array, "d d"], lower: float = 0.0, upper: float = 0
     check_square("W_f", W_f)
     wide = W_f.astype(compute_dtype(W_f))
     return _clip_eigenvalues(lower, upper, 0.5 * (wide + wide.T)).astype(W_f.dtype)
-
-
-def feedforward_smoothness(W_f: Float[Array, "d d"]) -> Float[Array, ""]:
-    r"""L = max(0, lambda_max(sym W_f)) + 1, the greatest curvature of the feed-forward energy (upwards).
-
-    Args:
-      W_f: square matrix; only its symmetric part counts.
-
-    Returns:
-      L, at least 1; steps of length at most 1 / L never raise the energy.
-
-    Source: Yang, Huang, Wipf (2022), Section 4.2.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> float(feedforward_smoothness(jnp.diag(jnp.array([2.0, -1.0]))))
-      3.0
-    """
-    wide = W_f.astype(compute_dtype(W_f))
-    return jnp.maximum(jnp.linalg.eigvalsh(0.5 * (wide + wide.T))[-1], 0.0) + 1.0
-
-
-def step_is_guaranteed(W_f: Float[Array, "d d"], step_size: float) -> Bool[Array, ""]:
-    """Returns whether a feed-forward step of this size lowers its energy from every point: step_size <= 1 / L.
-
-    Args:
-      W_f: square matrix; only its symmetric part counts.
-      step_size: length of the gradient step.
-
-    Returns:
-      One boolean, for the health report of a run or an assertion after training.
-
-    Source: Yang, Huang, Wipf (2022), Section 4.2.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> W_f = jnp.diag(jnp.array([2.0, -1.0]))  # L = 3
-      >>> bool(step_is_guaranteed(W_f, 0.25)), bool(step_is_guaranteed(W_f, 0.5))
-      (True, False)
-    """
-    return step_size * feedforward_smoothness(W_f) <= 1.0
 
 
 def feedforward_example(key: jax.Array, batch: tuple[int, ...]) -> Example:

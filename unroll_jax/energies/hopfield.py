@@ -59,9 +59,7 @@ def hopfield(
       y's; an `Anchor` with ``present`` (*batch, m) marks the keys present. Where none is, E has no log-sum-exp and
       p = 0.
 
-    Raises:
-      ValueError: if an option is out of range; while tracing, if y and x do not fit.
-      TypeError: while tracing, if y or x is not floating, or ``x.present`` not boolean.
+    Raises: as `attention`.
 
     Source: Yang, Huang, Wipf (2022), eqs. 6 and 7, after Ramsauer et al. (2021). Mended: eq. 6 sums over the d features
     where it must sum over the patterns, and eq. 7 prints S for the outer S^T (the same only for a symmetric S). The

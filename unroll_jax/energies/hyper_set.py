@@ -80,9 +80,7 @@ def hyper_set(
       A `Descent` with params `HyperSetParams`; ``x`` does not enter, but for the tokens that an `Anchor` marks as
       absent.
 
-    Raises:
-      ValueError: if an option is out of range; while tracing, if y does not fit.
-      TypeError: while tracing, if y is not floating.
+    Raises: as `attention`.
 
     Source: Hu, Zou, Xu (2026), *Hyper-SET: Designing Transformers via Hyperspherical Energy Minimization*. Their public
     code has GELU in the step and ReLU in the energy that it plots; here both have ReLU.

@@ -42,9 +42,7 @@ def layer_norm(dim: int, *, radius: float | None = None, epsilon: float = 0.0, s
     Returns:
       A `Descent` without parameters (None); ``x`` does not enter, but for the tokens an `Anchor` says are absent.
 
-    Raises:
-      ValueError: if an option is out of range; while tracing, if y does not fit.
-      TypeError: while tracing, if y is not floating.
+    Raises: as `attention`.
 
     Source: Yang, Huang, Wipf (2022), supplement F.3. The paper prints the translation without the factor 1 / (2 d) of
     its energy, and the rescaling with R = 1 and an energy of the translated token; on y instead of u the translation

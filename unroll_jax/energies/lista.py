@@ -15,7 +15,7 @@ from unroll_jax.energies.cosine import cosine_dictionary
 from unroll_jax.energies.examples import DIM, TOKENS, Example, normal
 from unroll_jax.energies.tokens import Tokens, check_input, on_tokens, sum_present
 from unroll_jax.norm_bounds import matrix_norm_bound
-from unroll_jax.numerics import linear
+from unroll_jax.numerics import linear, shrink
 
 __all__ = ["ListaParams", "lista", "lista_example"]
 
@@ -101,7 +101,7 @@ def lista(
         A = measured(params, codes)
         c = _square_norm_bound(A) if curvature is None else curvature
         moved = codes + linear(signal - linear(codes, A), A.T / c)
-        return jnp.sign(moved) * jax.nn.relu(jnp.abs(moved) - sparsity / c)
+        return shrink(moved, sparsity / c)
 
     def measured(params: ListaParams, codes: Array) -> Array:
         """A = D Phi^T, the atoms as they are measured."""

@@ -2,9 +2,10 @@
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
+
+from unroll_jax.numerics import shrink
 
 __all__ = ["ListaLayerParams", "ista_layer", "lista_layer"]
 
@@ -48,29 +49,15 @@ def lista_layer(
       [2.0, 0.0]
     """
     moved = z @ params.A.T + x @ params.B.T
-    return (jnp.sign(moved) * jax.nn.relu(jnp.abs(moved) - jnp.abs(params.theta))).astype(z.dtype)
+    return shrink(moved, jnp.abs(params.theta)).astype(z.dtype)
 
 
 def ista_layer(dictionary: Float[Array, "atoms dim"], sparsity: float) -> ListaLayerParams:
-    r"""The weights with which `lista_layer` is a step of ISTA on :math:`\tfrac12 |x - D^T z|^2 + \lambda |z|_1`:
+    r"""A, B and theta with which `lista_layer` is a step of ISTA on :math:`\tfrac12 |x - D^T z|^2 + \lambda |z|_1`:
 
     .. math:: A = I - \tfrac1c D D^T , \quad B = \tfrac1c D , \quad \theta = \tfrac{\lambda}{c} , \quad c = |D|_2^2 .
 
-    Args:
-      dictionary: D, atoms as rows, as in `unroll_jax.lista`.
-      sparsity: lambda >= 0, in units of the signal.
-
-    Returns:
-      A, B and theta, in the dtype of the computation.
-
     Source: Gregor and LeCun (2010), ISTA as the recurrent network whose weights LISTA learns; atoms as rows.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> params = ista_layer(2.0 * jnp.eye(2), 1.0)  # c = 4
-      >>> z = lista_layer(params, jnp.zeros(2), jnp.array([1.0, 0.1]))  # S_{1/4} of x / 2
-      >>> [round(value, 4) for value in z.tolist()]
-      [0.25, 0.0]
     """
     D = jnp.asarray(dictionary)
     atoms, dim = D.shape

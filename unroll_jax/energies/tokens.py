@@ -118,13 +118,9 @@ def blank_absent(tokens: Any, present: Any) -> Any:
 
 
 def check_tokens(y: Any, x: Any = None, *, dim: int | None = None) -> None:
-    """Checks that ``y`` holds floating tokens (*batch, n, d) and that the anchor ``x`` fits it.
+    """A TypeError or ValueError unless ``y`` holds floating tokens (*batch, n, d) and the anchor ``x`` fits it.
 
     Values that are known (not traced) must be finite, but for tokens absent from an `Anchor`.
-
-    Raises:
-      TypeError: if ``y`` or ``x`` is not an array of a floating dtype, or ``x.present`` not of booleans.
-      ValueError: if the ranks or widths do not fit, y holds no token, or a value that is known is not finite.
     """
     x, present = as_anchor(x)
     if y is None:
@@ -144,11 +140,9 @@ def check_tokens(y: Any, x: Any = None, *, dim: int | None = None) -> None:
 
 
 def check_input(x: Any, tokens: tuple[int, ...], present: Any = None, *, width: int, what: str) -> None:
-    """Checks that x holds ``what``: floating rows of the width asked for, whose leading axes broadcast to ``tokens``.
+    """An error unless x holds ``what``: floating rows of a width, whose leading axes broadcast to ``tokens``.
 
-    Raises:
-      TypeError: if x is not of a floating dtype.
-      ValueError: if x is None, its shape does not fit, or a value that is known and present is not finite.
+    Values that are known and present must be finite.
     """
     require(x is not None, "x", f"hold {what}", "None")
     check_array("x", x)
@@ -162,9 +156,7 @@ def check_input(x: Any, tokens: tuple[int, ...], present: Any = None, *, width: 
 def guarded(descent: Descent, kind: type) -> Descent:
     """``descent`` with functions that raise a TypeError, naming the leaf, where params or a key are not such.
 
-    Args:
-      descent: a layer.
-      kind: type of its params, a NamedTuple of arrays (or of such tuples); None may replace an array.
+    ``kind`` is the type of its params, a NamedTuple of arrays (or of such tuples); None may replace an array.
     """
 
     def of_params(function: Any) -> Any:

@@ -12,9 +12,6 @@ Example:
 
 from unroll_jax.fixed_point.adjoints import (
     ADJOINTS,
-    anderson_adjoint,
-    bicgstab,
-    bicgstab_gmres,
     conjugate_gradient,
     gmres,
     neumann,
@@ -25,8 +22,7 @@ from unroll_jax.fixed_point.backward import Probe, zero_probe
 from unroll_jax.fixed_point.checks import ON_FAILURE, ConvergenceError, ConvergenceWarning
 from unroll_jax.fixed_point.differentiated_steps import phantom, reversible, unrolled
 from unroll_jax.fixed_point.implicit import EquilibriumInfo, equilibrium
-from unroll_jax.fixed_point.intermediate import intermediate_states
-from unroll_jax.fixed_point.jaxopt_loops import jaxopt_adjoint, jaxopt_anderson, jaxopt_fixed_point
+from unroll_jax.fixed_point.jaxopt_loops import jaxopt_solver
 from unroll_jax.fixed_point.monotone_operator import (
     MonotoneParams,
     monotone_init,
@@ -36,13 +32,12 @@ from unroll_jax.fixed_point.monotone_operator import (
 )
 from unroll_jax.fixed_point.optimality import implicit_argmin, implicit_root
 from unroll_jax.fixed_point.problem import STATUS, Adjoint, Point, Problem, SolveInfo, Solver, Unrolled
-from unroll_jax.fixed_point.quasi_newton import anderson, broyden
+from unroll_jax.fixed_point.quasi_newton import anderson
 from unroll_jax.fixed_point.solvers import (
     SOLVERS,
     accelerated_gradient,
     averaged,
     damped,
-    newton_cg,
     picard,
     picard_anderson,
 )
@@ -67,11 +62,7 @@ __all__ = [
     "Unrolled",
     "accelerated_gradient",
     "anderson",
-    "anderson_adjoint",
     "averaged",
-    "bicgstab",
-    "bicgstab_gmres",
-    "broyden",
     "conjugate_gradient",
     "damped",
     "equilibrium",
@@ -79,10 +70,7 @@ __all__ = [
     "gmres",
     "implicit_argmin",
     "implicit_root",
-    "intermediate_states",
-    "jaxopt_adjoint",
-    "jaxopt_anderson",
-    "jaxopt_fixed_point",
+    "jaxopt_solver",
     "monotone_equilibrium",
     "monotone_init",
     "monotone_product",
@@ -90,7 +78,6 @@ __all__ = [
     "monotone_weight",
     "neumann",
     "neumann_gcr",
-    "newton_cg",
     "one_step",
     "peaceman_rachford",
     "phantom",

@@ -2,25 +2,17 @@
 
 from collections.abc import Callable
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
 from unroll_jax.arguments import at_least, checked, in_interval, look_up
 from unroll_jax.fixed_point import linear
 from unroll_jax.fixed_point.differentiated_steps import phantom, reversible, unrolled
-from unroll_jax.fixed_point.flat_states import norm
-from unroll_jax.fixed_point.iteration import run
-from unroll_jax.fixed_point.jaxopt_loops import jaxopt_adjoint
 from unroll_jax.fixed_point.neumann_gcr import neumann_gcr as solve_general
-from unroll_jax.fixed_point.problem import Adjoint, Linear, Problem, SolveInfo, Unrolled
-from unroll_jax.fixed_point.quasi_newton import anderson
+from unroll_jax.fixed_point.problem import Adjoint, Linear, SolveInfo, Unrolled
 
 __all__ = [
     "ADJOINTS",
-    "anderson_adjoint",
-    "bicgstab",
-    "bicgstab_gmres",
     "conjugate_gradient",
     "gmres",
     "neumann",
@@ -28,9 +20,6 @@ __all__ = [
     "one_step",
     "resolve_adjoint",
 ]
-
-
-PATIENCE = 10  # iterations of BiCGStab without a better residual after which GMRES takes over
 
 
 def conjugate_gradient() -> Adjoint:
@@ -74,53 +63,6 @@ def gmres(restart: int = 20) -> Adjoint:
     )
 
 
-def bicgstab() -> Adjoint:
-    """BiCGStab: for any J with I - J invertible, in little memory.
-
-    Source: van der Vorst (1992).
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> w, _ = bicgstab().solve(lambda w: 0.5 * w, jnp.ones((1, 1)), 1e-6, 20)
-      >>> round(w.item(), 3)  # w - w / 2 = 1
-      2.0
-    """
-    return Adjoint(lambda operator, v, tol, max_steps: linear.bicgstab(operator, v, tol=tol, max_steps=max_steps))
-
-
-@checked(restart=at_least(1))
-def bicgstab_gmres(restart: int = 20) -> Adjoint:
-    """BiCGStab, which is the quicker, then GMRES from its last iterate if it stalls.
-
-    Args:
-      restart: as in `gmres`.
-
-    Raises:
-      ValueError: if restart is below 1.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> w, _ = bicgstab_gmres().solve(lambda w: 0.5 * w, jnp.ones((1, 1)), 1e-6, 20)
-      >>> round(w.item(), 3)  # w - w / 2 = 1
-      2.0
-    """
-
-    def solve(operator: Linear, v: Array, tol: float, max_steps: int) -> tuple[Array, SolveInfo]:
-        pairs = max_steps - 1  # BiCGStab takes two products at a time
-        w, info = linear.bicgstab(operator, v, tol=tol, max_steps=pairs, patience=PATIENCE)
-
-        def again(carry: tuple[Array, SolveInfo, Array]) -> tuple[Array, SolveInfo, Array]:
-            w, before, turn = carry
-            left = max_steps - jnp.max(before.steps)
-            w, after = linear.gmres(operator, v, tol=tol, max_steps=left, restart=restart, start=w)
-            return w, after._replace(steps=before.steps + after.steps), turn & False
-
-        # A loop of one turn or none: under vmap it is skipped where no example needs it, as a condition would not be.
-        return jax.lax.while_loop(lambda carry: carry[2], again, (w, info, jnp.any(~info.converged)))[:2]
-
-    return Adjoint(solve)
-
-
 @checked(window=at_least(1))
 def neumann_gcr(window: int = 20) -> Adjoint:
     """The Neumann series as long as it converges quickly, then generalised conjugate residuals, for any J.
@@ -146,33 +88,6 @@ def neumann_gcr(window: int = 20) -> Adjoint:
     return Adjoint(
         lambda operator, v, tol, max_steps: solve_general(operator, v, tol=tol, max_steps=max_steps, window=window)
     )
-
-
-@checked()
-def anderson_adjoint(window: int = 5, *, ridge: float | None = None) -> Adjoint:
-    """Anderson acceleration of w = v + J^T w.
-
-    Args:
-      window: as in `anderson`.
-      ridge: as in `anderson`.
-
-    Source: as `anderson`: Anderson (1965); Walker and Ni (2011), type II.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> w, _ = anderson_adjoint(window=2).solve(lambda w: 0.5 * w, jnp.ones((1, 1)), 1e-6, 20)
-      >>> round(w.item(), 3)  # w - w / 2 = 1
-      2.0
-    """
-    solver = anderson(window, ridge=ridge)
-
-    def solve(operator: Linear, v: Array, tol: float, max_steps: int) -> tuple[Array, SolveInfo]:
-        epsilon = float(jnp.finfo(v.dtype).eps)
-        problem = Problem(apply=lambda w: v + operator(w), pull=lambda w: operator, epsilon=epsilon)
-        w, info = run(problem, v, solver, tol=tol, max_steps=max_steps, scale=norm(v))
-        return w, linear.linear_info(operator, v, w, info.steps, tol)
-
-    return Adjoint(solve)
 
 
 @checked(terms=at_least(1), damping=in_interval("(0, 1]"))
@@ -228,19 +143,12 @@ def one_step() -> Adjoint:
 ADJOINTS: dict[str, Callable[..., Adjoint | Unrolled]] = {
     "conjugate_gradient": conjugate_gradient,
     "gmres": gmres,
-    "bicgstab": bicgstab,
-    "bicgstab_gmres": bicgstab_gmres,
     "neumann_gcr": neumann_gcr,
-    "anderson": anderson_adjoint,
     "neumann": neumann,
     "one_step": one_step,
     "unrolled": unrolled,
     "phantom": phantom,
     "reversible": reversible,
-    "jaxopt_normal_cg": lambda: jaxopt_adjoint("normal_cg"),
-    "jaxopt_cg": lambda: jaxopt_adjoint("cg"),
-    "jaxopt_gmres": lambda: jaxopt_adjoint("gmres"),
-    "jaxopt_bicgstab": lambda: jaxopt_adjoint("bicgstab"),
 }
 
 

@@ -22,7 +22,7 @@ from unroll_jax.fixed_point.progress import (
     relative,
 )
 
-__all__ = ["run", "solver_states", "unroll_solver"]
+__all__ = ["run", "unroll_solver"]
 
 
 class _Carry(NamedTuple):
@@ -154,20 +154,6 @@ def unroll_solver(
     steps = jnp.full(z.shape[0], num_steps, jnp.int32)
     idle = num_steps - 1 - jnp.argmin(residuals, axis=0) >= IDLE_AT_THE_CAP
     return z, judge(residuals[-1], steps, tol, problem.epsilon, idle)
-
-
-def solver_states(
-    problem: Problem, z: Float[Array, "b m"], solver: Solver, numbers: tuple[int, ...]
-) -> Float[Array, "k b m"]:
-    """The states after each of the increasing ``numbers`` of steps from z; no row ends before."""
-    body, begin = _recorded(problem, z, solver, 0.0)
-
-    def segment(carry: Any, ends: tuple[Array, Array]) -> tuple[Any, Array]:
-        carry = jax.lax.fori_loop(*ends, lambda count, carry: body(carry, count)[0], carry)
-        return carry, carry[0]
-
-    ends = jnp.asarray(numbers, jnp.int32)
-    return jax.lax.scan(segment, begin, (jnp.concatenate([jnp.zeros_like(ends[:1]), ends[:-1]]), ends))[1]
 
 
 def _recorded(problem: Problem, z: Array, solver: Solver, offset: float) -> tuple[Callable[..., Any], Any]:

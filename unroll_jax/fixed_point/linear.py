@@ -10,7 +10,7 @@ from unroll_jax.conjugate_gradients import continue_conjugate_gradient
 from unroll_jax.fixed_point.flat_states import norm, per_example, put
 from unroll_jax.fixed_point.problem import Linear, SolveInfo, linear_info
 
-__all__ = ["bicgstab", "conjugate_gradient", "gmres", "neumann"]
+__all__ = ["conjugate_gradient", "gmres", "neumann"]
 
 # A restarted cycle that leaves more than this share of the residual will not end: the next ones are much like it.
 STAGNANT = 0.999
@@ -45,86 +45,6 @@ def neumann(
 
     w = jax.lax.fori_loop(0, terms - 1, add, damping * v)
     return w, linear_info(operator, v, w, jnp.full(v.shape[0], terms - 1, jnp.int32), tol)
-
-
-class _BiCG(NamedTuple):
-    number: Int[Array, ""]
-    w: Array
-    residual: Array
-    direction: Array
-    shadow: Array
-    rho: Array
-    best: Array
-    lowest: Array
-    since: Array
-    steps: Array
-
-
-def bicgstab(
-    operator: Linear, v: Float[Array, "b m"], *, tol: float, max_steps: int, patience: int | None = None
-) -> tuple[Float[Array, "b m"], SolveInfo]:
-    """Solves w - A w = v for any A with I - A invertible, in short recurrences.
-
-    A row that breaks down starts again from where it is. The residual may rise on the way: the best iterate is
-    returned. A row ends after ``patience`` iterations without a better one; None has no such bound. Steps are products
-    with A, two an iteration.
-
-    Source: van der Vorst (1992).
-    """
-    bound = (tol * norm(v)) ** 2
-    epsilon = jnp.finfo(v.dtype).eps
-
-    def going(carry: _BiCG) -> Array:
-        left = carry.lowest > bound
-        return left if patience is None else left & (carry.since < patience)
-
-    def unfinished(carry: _BiCG) -> Array:
-        return jnp.any(going(carry)) & (carry.number < max_steps)
-
-    def body(carry: _BiCG) -> _BiCG:
-        active = going(carry)
-        image = carry.direction - operator(carry.direction)
-        below = _dot(carry.shadow, image)
-        alpha = jnp.where(active & (below != 0.0), carry.rho / _safe(below), 0.0)[:, None]
-        half = carry.residual - alpha * image
-        half_image = half - operator(half)
-        size = _dot(half_image, half_image)
-        omega = jnp.where(active & (size > 0.0), _dot(half_image, half) / _safe(size), 0.0)[:, None]
-        w = carry.w + alpha * carry.direction + omega * half
-        residual = half - omega * half_image
-        square, rho = _dot(residual, residual), _dot(carry.shadow, residual)
-        broken = (jnp.abs(rho) <= epsilon * norm(carry.shadow) * jnp.sqrt(square)) | (omega[:, 0] == 0.0)
-        beta = rho / _safe(carry.rho) * alpha[:, 0] / _safe(omega[:, 0])
-        direction = residual + jnp.where(broken, 0.0, beta)[:, None] * (carry.direction - omega * image)
-        shadow = per_example(broken, residual, carry.shadow)
-        better = active & (square < carry.lowest)
-        return _BiCG(
-            carry.number + 2,
-            w,
-            residual,
-            direction,
-            shadow,
-            jnp.where(broken, square, rho),
-            per_example(better, w, carry.best),
-            jnp.where(better, square, carry.lowest),
-            jnp.where(better, 0, carry.since + 1),
-            carry.steps + 2 * active,
-        )
-
-    zero, square = jnp.zeros_like(v), _dot(v, v)
-    none = jnp.zeros_like(square, jnp.int32)
-    begin = _BiCG(jnp.zeros((), jnp.int32), zero, v, v, v, square, zero, square, none, none)
-    end = jax.lax.while_loop(unfinished, body, begin)
-    return end.best, linear_info(operator, v, end.best, end.steps, tol)
-
-
-def _dot(a: Float[Array, "b m"], b: Float[Array, "b m"]) -> Float[Array, " b"]:
-    return jnp.sum(a * b, axis=-1)
-
-
-def _safe(a: Float[Array, " b"]) -> Float[Array, " b"]:
-    """Returns a divisor that is safe: ``a`` with 1 in place of 0."""
-    return jnp.where(a == 0.0, 1.0, a)
 
 
 class _Cycles(NamedTuple):

@@ -53,7 +53,7 @@ def implicit_root(
 
     Args:
       optimality: ``(params, z, *inputs) -> F``, of the structure, shapes and dtypes of z.
-      adjoint: a name of `ADJOINTS` or an `Adjoint`, for I - J = dF/dz; None is "bicgstab_gmres". Those that need a
+      adjoint: a name of `ADJOINTS` or an `Adjoint`, for I - J = dF/dz; None is "gmres". Those that need a
         symmetric J probe for it. Series such as "neumann" need |I - dF/dz| < 1.
       adjoint_tol: relative tolerance of the linear solve.
       adjoint_max_steps: cap of the linear solve.
@@ -83,7 +83,7 @@ def implicit_root(
     """
     if not callable(optimality):
         raise TypeError(f"optimality must be a function (params, z, *inputs) -> F, got {optimality!r}")
-    linear = resolve_adjoint(adjoint or "bicgstab_gmres")
+    linear = resolve_adjoint(adjoint or "gmres")
     if isinstance(linear, Unrolled):
         raise ValueError('adjoint must solve a linear system, got "unrolled": the steps of the solver are not known')
 
@@ -123,10 +123,10 @@ def implicit_argmin(
 
     Args:
       objective: ``(params, z, *inputs) -> h``, a scalar; smooth.
-      prox: ``(params, z, step_size) -> z``, of a penalty or a projection (see `unroll_jax.prox`), or None.
+      prox: ``(params, z, step_size) -> z``, of a penalty or a projection (see `PROXIMALS`), or None.
       step_size: s, positive; the solution does not depend on it. About 1 / |Hessian| conditions the system best.
       adjoint: as in `implicit_root`; None is "conjugate_gradient" without a prox, which needs a positive definite
-        Hessian, else "bicgstab_gmres".
+        Hessian, else "gmres".
       **options: the others of `implicit_root`.
 
     Returns:
@@ -159,7 +159,7 @@ def implicit_argmin(
         check_step(z, after, what="prox")
         return jax.tree.map(lambda z, after: z - after, z, after)
 
-    default = "conjugate_gradient" if prox is None else "bicgstab_gmres"
+    default = "conjugate_gradient" if prox is None else "gmres"
     return implicit_root(stationary, adjoint=adjoint or default, **options)
 
 

@@ -1,4 +1,4 @@
-"""Anderson acceleration and Broyden's method, an example at a time in parallel."""
+"""Anderson acceleration, an example at a time in parallel."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from unroll_jax.arguments import at_least, checked, in_interval
 from unroll_jax.fixed_point.flat_states import filled, norm, put
 from unroll_jax.fixed_point.problem import Point, Problem, Solver
 
-__all__ = ["anderson", "broyden"]
+__all__ = ["anderson"]
 
 
 class AndersonMemory(NamedTuple):
@@ -82,67 +82,6 @@ def anderson(window: int = 5, *, ridge: float | None = None, mixing: float = 1.0
         if mixing < 1.0:
             moved = moved - (1.0 - mixing) * (residual - jnp.einsum("bi,bim->bm", weights, residuals))
         return moved, AndersonMemory(residuals, images, residual, point.fz, gram)
-
-    return Solver(init=init, update=update)
-
-
-class BroydenMemory(NamedTuple):
-    """The inverse Jacobian of z - f(z) as I + sum_i u_i v_i^T, and the point before."""
-
-    u: Float[Array, "b w m"]
-    v: Float[Array, "b w m"]
-    z: Float[Array, "b m"]
-    residual: Float[Array, "b m"]
-
-
-@checked(window=at_least(1))
-def broyden(window: int = 20) -> Solver:
-    """Broyden's good method on z - f(z) = 0, with the last ``window`` rank-one updates.
-
-    The inverse Jacobian starts at the identity, which makes the first step a Picard step; when the memory is full
-    it starts again.
-
-    Args:
-      window: updates kept, at least 1.
-
-    Raises:
-      ValueError: if window is below 1.
-
-    Source: Broyden (1965); Bai, Kolter, Koltun (2019), Section 3.1.3, in limited memory.
-
-    Example:
-      >>> import jax.numpy as jnp, unroll_jax
-      >>> step, start = lambda w, z, x: w * z + 1.0, jnp.zeros(())
-      >>> z, info = unroll_jax.equilibrium(step, 0.9, start, solver=broyden(window=3), batch_ndim=0)
-      >>> round(float(z), 2), int(info.steps) < 10  # `picard` needs more than 60
-      (10.0, True)
-    """
-
-    def init(z: Array) -> BroydenMemory:
-        history = jnp.repeat(jnp.zeros_like(z)[:, None], window, axis=1)
-        return BroydenMemory(history, history, jnp.zeros_like(z), jnp.zeros_like(z))
-
-    def apply(u: Array, v: Array, w: Array) -> Array:
-        return w + jnp.einsum("bim,bi->bm", u, jnp.einsum("bim,bm->bi", v, w))
-
-    def update(problem: Problem, point: Point, memory: BroydenMemory) -> tuple[Array, BroydenMemory]:
-        residual = point.z - point.fz
-        first = point.number == 0
-        place = jnp.where(first, 0, (point.number - 1) % window)
-        fresh = place == 0
-        u, v = jnp.where(fresh, 0.0, memory.u), jnp.where(fresh, 0.0, memory.v)
-        moved, changed = point.z - memory.z, residual - memory.residual
-        # Sherman-Morrison: B += (s - B y) s^T B / (s^T B y).
-        image = apply(u, v, changed)
-        row = apply(v, u, moved)
-        denominator = jnp.sum(moved * image, axis=-1, keepdims=True)
-        usable = ~first & (
-            jnp.abs(denominator) > jnp.finfo(denominator.dtype).eps * jnp.sum(moved**2, -1, keepdims=True)
-        )
-        column = jnp.where(usable, (moved - image) / jnp.where(usable, denominator, 1.0), 0.0)
-        u = put(u, column, place)
-        v = put(v, jnp.where(usable, row, 0.0), place)
-        return point.z - apply(u, v, residual), BroydenMemory(u, v, point.z, residual)
 
     return Solver(init=init, update=update)
 

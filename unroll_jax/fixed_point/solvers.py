@@ -8,19 +8,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from unroll_jax.arguments import POSITIVE, at_least, checked, in_interval, look_up, require
-from unroll_jax.fixed_point.flat_states import filled, norm, per_example
-from unroll_jax.fixed_point.jaxopt_loops import jaxopt_anderson, jaxopt_fixed_point
-from unroll_jax.fixed_point.linear import conjugate_gradient
+from unroll_jax.arguments import POSITIVE, checked, in_interval, look_up, require
+from unroll_jax.fixed_point.flat_states import filled
 from unroll_jax.fixed_point.problem import Point, Problem, Solver
-from unroll_jax.fixed_point.quasi_newton import anderson, broyden
+from unroll_jax.fixed_point.quasi_newton import anderson
 
 __all__ = [
     "SOLVERS",
     "accelerated_gradient",
     "averaged",
     "damped",
-    "newton_cg",
     "picard",
     "picard_anderson",
     "resolve_solver",
@@ -170,53 +167,6 @@ def accelerated_gradient(*, proximal: bool = False) -> Solver:
     return Solver(init=init, update=update, symmetric=not proximal)
 
 
-class _Newton(NamedTuple):
-    fallback: Float[Array, "b m"]
-    residual: Float[Array, " b"]
-
-
-@checked(forcing=in_interval("(0, 1)"), max_inner_steps=at_least(1))
-def newton_cg(*, forcing: float = 0.1, max_inner_steps: int = 100) -> Solver:
-    r"""Semismooth Newton: (I - J) d = f(z) - z by conjugate gradients, z' = z + d.
-
-    Needs J symmetric with spectrum in [0, 1). The inner tolerance is min(forcing, residual), which keeps convergence
-    quadratic; a step that raises the residual is taken back and a Picard step put in its place. It counts evaluations
-    of f, not the products of the inner solves.
-
-    Args:
-      forcing: largest relative tolerance of the inner solve, in (0, 1).
-      max_inner_steps: cap of the inner solve, at least 1.
-
-    Raises:
-      ValueError: if an argument is out of range.
-
-    Source: Qi and Sun (1993); Dembo, Eisenstat, Steihaug (1982) for the inner tolerance.
-
-    Example:
-      >>> import jax.numpy as jnp, unroll_jax
-      >>> step, start = lambda w, z, x: w * z + 1.0, jnp.zeros(())
-      >>> z, info = unroll_jax.equilibrium(step, 0.9, start, solver=newton_cg(), batch_ndim=0)
-      >>> round(float(z), 2), int(info.steps) < 5  # a linear map: one Newton step
-      (10.0, True)
-    """
-
-    def init(z: Array) -> _Newton:
-        return _Newton(z, filled(z, jnp.inf))
-
-    def update(problem: Problem, point: Point, memory: _Newton) -> tuple[Array, Any]:
-        difference = point.fz - point.z
-        size = norm(difference)
-        tolerance = jnp.minimum(forcing, point.residual)
-        wanted = point.going & (size > 0.0)
-        scaled = jnp.where(wanted[:, None], difference / jnp.where(wanted, size, 1.0)[:, None], 0.0)
-        direction, _ = conjugate_gradient(problem.pull(point.z), scaled, tol=tolerance, max_steps=max_inner_steps)
-        worse = ~(size < memory.residual)
-        z = per_example(worse, memory.fallback, point.z + size[:, None] * direction)
-        return z, _Newton(point.fz, jnp.where(worse, jnp.inf, size))
-
-    return Solver(init=init, update=update, symmetric=True, unrollable=False)
-
-
 @checked()
 def picard_anderson(fall: float = 1.25, *, window: int = 5) -> Solver:
     """Plain steps as long as each makes every example's residual ``fall`` times smaller, then `anderson`.
@@ -248,12 +198,8 @@ SOLVERS: dict[str, Callable[..., Solver]] = {
     "picard_anderson": picard_anderson,
     "damped": damped,
     "anderson": anderson,
-    "broyden": broyden,
     "averaged": averaged,
     "accelerated_gradient": accelerated_gradient,
-    "newton_cg": newton_cg,
-    "jaxopt_fixed_point": jaxopt_fixed_point,
-    "jaxopt_anderson": jaxopt_anderson,
 }
 
 

@@ -24,7 +24,7 @@ def sample_loops(
     mean: float | None = None,
     spread: float = 0.5,
 ) -> Int[Array, ""]:
-    r"""Draws how many loops a step of training takes.
+    r"""Draws how many loops a step of training takes, to pass as ``loops`` with ``most``.
 
     "uniform": each number from ``least`` to ``most`` alike. "log_normal_poisson": Huginn's
 
@@ -41,7 +41,7 @@ def sample_loops(
       spread: :math:`\sigma`, of the second one.
 
     Returns:
-      An integer; to pass as ``loops`` with ``most``, or through `last_loops`.
+      An integer.
 
     Raises:
       ValueError: if an option is out of range.

@@ -6,35 +6,30 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import POSITIVE, checked, in_interval, one_of, require
+from unroll_jax.arguments import POSITIVE, checked, require
 from unroll_jax.constrained import LayerConstraints
-from unroll_jax.constrained.layer_bounds import FORMS
-from unroll_jax.constrained.trees import as_losses, as_numbers, check_each
 
-__all__ = ["all_loops_loss", "never_rise", "path_independence", "progressive_loss"]
+__all__ = ["all_loops_loss", "never_rise", "path_independence", "step_sizes"]
 
 Losses = Float[Array, "*batch loops_and_one"]
 
 
-@checked(floor=POSITIVE, form=one_of(FORMS))
-def never_rise(floor: float, *, form: str = "ratio", proxy: bool = True) -> LayerConstraints:
-    r"""Violations of "no loop of a window is worse than its start": :math:`f_{n+l} \le \max(f_n, \text{floor})`.
+@checked(floor=POSITIVE)
+def never_rise(floor: float) -> LayerConstraints:
+    r"""Violations of "no loop of a window is worse than its start", :math:`f_{n+l} / \max(f_n, \text{floor}) - 1`.
 
-    The first loss of a window is its reference, so the bounds do not depend on the number of loops before it. The
-    floor keeps them from chasing the digits of a loss that is small enough. On the worst samples:
-    ``sample_constraints(never_rise(0.02), tail_mean(0.9))``. For schedules with a floor, and for bounds on the size of
-    states, see `unroll_jax.constrained.level_constraints`.
+    The first loss of a window is its reference, a constant in gradients: the bounds do not depend on the number of
+    loops before it, and no start is rewarded for a larger loss. On the worst samples:
+    ``sample_constraints(never_rise(0.02), tail_mean(0.9))``.
 
     Args:
-      floor: positive, in units of the losses.
-      form: one of `unroll_jax.constrained.FORMS`.
-      proxy: take the reference for a constant in gradients: no start is rewarded for a larger loss.
+      floor: positive, in units of the losses; smaller losses are not bound.
 
     Returns:
       ``violations(losses)``: f_n..f_(n + L) on the last axis, (..., L + 1), give (..., L).
 
     Raises:
-      ValueError: if an option is out of range; while tracing, if losses have fewer than two entries.
+      ValueError: if the floor is not positive; while tracing, if losses have fewer than two entries.
 
     Source: ours; the reference of Porras-Valenzuela, Hadou, Ribeiro is the layer before.
 
@@ -45,61 +40,32 @@ def never_rise(floor: float, *, form: str = "ratio", proxy: bool = True) -> Laye
     """
 
     def bounds(losses: Losses) -> Float[Array, "*batch constraints"]:
-        first = jax.lax.stop_gradient(losses[..., :1]) if proxy else losses[..., :1]
+        first = jax.lax.stop_gradient(losses[..., :1])
         return jnp.broadcast_to(jnp.maximum(first, floor), losses[..., 1:].shape)
 
-    return LayerConstraints(bounds, form)
+    return LayerConstraints(bounds, "ratio")
 
 
-def all_loops_loss(losses: Float[Array, "loops_and_one"], weights: Any = None) -> Float[Array, ""]:
-    """Deep supervision: the weighted mean of the losses of loops 1..L.
+def all_loops_loss(losses: Float[Array, "loops_and_one"]) -> Float[Array, ""]:
+    """Deep supervision: the mean of the losses of loops 1..L.
 
     Args:
-      losses: f_0..f_L.
-      weights: at least 0, one for each of loops 1..L or one for all; None weights all alike.
+      losses: f_0..f_L, of at least one loop.
 
     Returns:
       The mean.
 
     Raises:
-      ValueError: if a weight is negative, or there is not one for each loop.
+      ValueError: if there are fewer than two losses.
 
     Example:
       >>> import jax.numpy as jnp
-      >>> losses = jnp.array([8.0, 2.0, 1.0])
-      >>> float(all_loops_loss(losses)), float(all_loops_loss(losses, [1.0, 3.0]))
-      (1.5, 1.25)
+      >>> float(all_loops_loss(jnp.array([8.0, 2.0, 1.0])))
+      1.5
     """
-    rest = as_losses("losses", losses)[1:]
-    given = as_numbers("weights", 1.0 if weights is None else weights, in_interval("[0, inf)"), each="loop")
-    check_each("weights", given, rest.size)
-    return jnp.average(rest, weights=jnp.broadcast_to(jnp.asarray(given, rest.dtype), rest.shape))
-
-
-@checked(alpha=in_interval("[0, 1]"))
-def progressive_loss(
-    last: float | Float[Array, ""], segment: float | Float[Array, ""], *, alpha: float = 1.0
-) -> float | Float[Array, ""]:
-    """The progressive loss, ``(1 - alpha) last + alpha segment``.
-
-    Args:
-      last: loss after all loops of training, with gradients through all; unused where ``alpha`` is 1.
-      segment: loss after a segment of `sample_segment`, with gradients through its loops alone.
-      alpha: weight, in [0, 1]: 1 for prefix sums, 0.01 for mazes, 0.5 for chess puzzles.
-
-    Returns:
-      The loss.
-
-    Raises:
-      ValueError: if ``alpha`` is outside [0, 1].
-
-    Source: Bansal et al. (2022), Algorithm 1 and Appendix A.
-
-    Example:
-      >>> float(progressive_loss(2.0, 4.0, alpha=0.25))
-      2.5
-    """
-    return segment if alpha == 1.0 else (1.0 - alpha) * last + alpha * segment
+    shape = jnp.shape(losses)
+    require(len(shape) == 1 and shape[0] >= 2, "losses", "be f_0..f_L of a loop or more, (loops + 1,)", shape)
+    return jnp.mean(jnp.asarray(losses)[1:])
 
 
 def path_independence(states: Any, *, batch_ndim: int = 1) -> Float[Array, "*batch"]:
@@ -134,3 +100,30 @@ def path_independence(states: Any, *, batch_ndim: int = 1) -> Float[Array, "*bat
     norms = jnp.linalg.norm(joined, axis=-1, keepdims=True)
     unit = joined / jnp.maximum(norms, jnp.finfo(joined.dtype).tiny)
     return jnp.mean(jnp.sum(unit[:1] * unit[1:], axis=-1), axis=0)
+
+
+def step_sizes(states: Float[Array, "loops_and_one *rest"], *, batch_ndim: int = 1) -> Float[Array, "loops *batch"]:
+    """Root mean square of the step of each loop. A penalty on their mean on far windows brings states to rest.
+
+    Args:
+      states: (loops + 1, *batch, ...), such as the states that ``record`` returns.
+      batch_ndim: number of batch axes.
+
+    Returns:
+      Sizes of the steps of loops 1..L. Their gradients are finite where a state rests.
+
+    Raises:
+      ValueError: if there are fewer than two states.
+
+    Source: ours.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> step_sizes(jnp.array([[[1.0, 7.0]], [[3.0, 5.0]]])).tolist()
+      [[2.0]]
+    """
+    shape = jnp.shape(states)
+    several = len(shape) > batch_ndim and shape[0] >= 2
+    require(several, "states", f"be (loops + 1, *batch, ...) of a loop or more, batch_ndim={batch_ndim}", shape)
+    squares = jnp.diff(states, axis=0) ** 2
+    return jnp.sqrt(jnp.mean(squares, axis=tuple(range(1 + batch_ndim, squares.ndim))) + 1e-12)

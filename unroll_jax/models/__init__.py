@@ -2,129 +2,78 @@
 
 Classifiers and segmenters of images are called as ``(logits, info) = module.apply(variables, x)``: ``info`` is an
 `EquilibriumInfo` where features are an equilibrium, and None where they are not. `Classifier` and `UnrolledClassifier`,
-of text, return the logits of every layer; `Decoder`, of language, the hidden states. `LoopedTransformer` and
-`LoopedNetwork` take the number of loops as an argument, and return a `Loops`.
+of text, return the logits of every layer; `Decoder`, of language, the hidden states.
 
 Example:
-  >>> sorted(ACTIVATIONS), sorted(POOLINGS), WAYS
-  (['gelu', 'gelu_tanh', 'relu', 'silu'], ['first', 'mean'], ('implicit', 'unrolled', 'averaged'))
-  >>> READINGS, SCALINGS, NO_TOKEN  # of `ViTConfig`, of `RotaryScaling`, behind the ends of answers
-  (('state', 'residual', 'linear'), ('linear', 'llama3'), -1)
-  >>> STARTS  # of `LoopedTransformer`
-  ('zeros', 'prelude', 'noise')
+  >>> SCALINGS, NO_TOKEN  # of `RotaryScaling`, behind the ends of answers
+  (('linear', 'llama3'), -1)
 """
 
 from unroll_jax.models.baselines.feedforward_network import FeedForwardNetwork
 from unroll_jax.models.baselines.fully_convolutional_network import FullyConvolutionalNetwork
 from unroll_jax.models.baselines.monotone_network import MonotoneOperatorNetwork
 from unroll_jax.models.baselines.neural_ode import NeuralODE
-from unroll_jax.models.classifier import POOLINGS, Classifier, Head
+from unroll_jax.models.classifier import Classifier
 from unroll_jax.models.deep_opteq import DeepOptEq
 from unroll_jax.models.dust import DUST, dictionary_bases
 from unroll_jax.models.encoder import Encoder
-from unroll_jax.models.encoder_layer import ACTIVATIONS, EncoderLayer
-from unroll_jax.models.encoder_parts import EncoderConfig, EncoderEmbeddings
-from unroll_jax.models.initializers import cosine_atoms, dct, scaled_identity
+from unroll_jax.models.encoder_parts import EncoderConfig
+from unroll_jax.models.initializers import dct, scaled_identity
 from unroll_jax.models.language.decoder import Decoder, decoder_logits, decoder_readout
 from unroll_jax.models.language.decoder_parts import DecoderConfig, rms_norm
 from unroll_jax.models.language.decoding import KeyValueCache, decode, empty_cache
-from unroll_jax.models.language.draft_costs import Costs, expected_speedup, expected_tokens, weight_costs
-from unroll_jax.models.language.drafts import Acceptance, DraftChoice, acceptance, choose_draft, tokens_a_call
-from unroll_jax.models.language.exit_adapters import (
-    ExitAdapter,
-    adapter_losses,
-    draft_vocabulary,
-    exit_adapter,
-    exit_states,
-)
 from unroll_jax.models.language.generation import NO_TOKEN, Generated, generate
 from unroll_jax.models.language.low_rank import low_rank_changes, merged_changes, with_changes
-from unroll_jax.models.language.prompt_lookup import prompt_lookup
 from unroll_jax.models.language.rotary import SCALINGS, RotaryScaling
 from unroll_jax.models.language.sampling import Sampling
 from unroll_jax.models.language.speculative import speculate
 from unroll_jax.models.language.verification import Speculated
 from unroll_jax.models.lista import LISTA
-from unroll_jax.models.looped_generation import LoopedText, generate_looped
-from unroll_jax.models.looped_network import LoopedNetwork
-from unroll_jax.models.looped_transformer import STARTS, LoopedTransformer
-from unroll_jax.models.opteq_base import WAYS
 from unroll_jax.models.parts import BehindStem
 from unroll_jax.models.segmenters import DeepOptEqSegmenter
-from unroll_jax.models.unrolled_classifier import TokenEmbeddings, UnrolledClassifier
+from unroll_jax.models.unrolled_classifier import UnrolledClassifier
 from unroll_jax.models.unrolled_transformer import UnrolledTransformer, cosine_bases
 from unroll_jax.models.vit import ViT
-from unroll_jax.models.vit_parts import READINGS, PatchEmbeddings, PatchReadout, ViTConfig
+from unroll_jax.models.vit_parts import ViTConfig
 
 __all__ = [
-    "ACTIVATIONS",
     "DUST",
     "LISTA",
     "NO_TOKEN",
-    "POOLINGS",
-    "READINGS",
     "SCALINGS",
-    "STARTS",
-    "WAYS",
-    "Acceptance",
     "BehindStem",
     "Classifier",
-    "Costs",
     "Decoder",
     "DecoderConfig",
     "DeepOptEq",
     "DeepOptEqSegmenter",
-    "DraftChoice",
     "Encoder",
     "EncoderConfig",
-    "EncoderEmbeddings",
-    "EncoderLayer",
-    "ExitAdapter",
     "FeedForwardNetwork",
     "FullyConvolutionalNetwork",
     "Generated",
-    "Head",
     "KeyValueCache",
-    "LoopedNetwork",
-    "LoopedText",
-    "LoopedTransformer",
     "MonotoneOperatorNetwork",
     "NeuralODE",
-    "PatchEmbeddings",
-    "PatchReadout",
     "RotaryScaling",
     "Sampling",
     "Speculated",
-    "TokenEmbeddings",
     "UnrolledClassifier",
     "UnrolledTransformer",
     "ViT",
     "ViTConfig",
-    "acceptance",
-    "adapter_losses",
-    "choose_draft",
-    "cosine_atoms",
     "cosine_bases",
     "dct",
     "decode",
     "decoder_logits",
     "decoder_readout",
     "dictionary_bases",
-    "draft_vocabulary",
     "empty_cache",
-    "exit_adapter",
-    "exit_states",
-    "expected_speedup",
-    "expected_tokens",
     "generate",
-    "generate_looped",
     "low_rank_changes",
     "merged_changes",
-    "prompt_lookup",
     "rms_norm",
     "scaled_identity",
     "speculate",
-    "tokens_a_call",
-    "weight_costs",
     "with_changes",
 ]

@@ -35,19 +35,8 @@ HIDDEN: Mapping[str, Callable[[Array], Array]] = MappingProxyType({"tanh": jnp.t
 class Head(nn.Module):
     """Pooling, a hidden layer if there is one, and a dense layer to logits.
 
-    Attributes:
-      num_classes: logits out.
-      pooling: a name of `POOLINGS`: "first" token, or "mean" of the real ones.
-      hidden: activation of a dense layer as wide as the tokens: "tanh" (BERT, RoBERTa), "relu" (DistilBERT); None has
-        no such layer.
-      param_dtype: dtype of the parameters.
-
-    Example:
-      >>> import jax, jax.numpy as jnp
-      >>> head, y = Head(num_classes=2, pooling="mean"), jnp.ones((5, 3, 8))
-      >>> output, _ = jax.eval_shape(head.init_with_output, jax.random.key(0), y, jnp.ones((5, 3), bool))
-      >>> output.shape
-      (5, 2)
+    ``pooling`` takes the "first" token or the "mean" of the real ones; ``hidden`` is the activation of a dense layer as
+    wide as the tokens: "tanh" (BERT, RoBERTa) or "relu" (DistilBERT).
     """
 
     num_classes: int

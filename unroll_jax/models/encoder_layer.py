@@ -33,24 +33,8 @@ class EncoderLayer(nn.Module):
     (vision transformers: Dosovitskiy et al., 2021).
 
     Queries, keys and values come out of one product, ``query_key_value``; the other parameters are
-    ``attention_output``, ``attention_norm``, ``hidden``, ``output`` and ``output_norm``.
-
-    Attributes:
-      config: the layer's shape: an `EncoderConfig`, a `ViTConfig`, or other fields of the same names: ``dim``,
-        ``num_heads``, ``hidden_dim``, ``activation`` and ``norm_epsilon``.
-      dtype: dtype to compute in; softmax and the statistics of norms are computed in float32 at least.
-      param_dtype: dtype of the parameters.
-      norm_first: whether norms come before the parts, else after the sums.
-
-    Source: Vaswani et al. (2017); Dosovitskiy et al. (2021), eqs. 2 and 3, for ``norm_first``.
-
-    Example:
-      >>> import jax, jax.numpy as jnp
-      >>> from unroll_jax.models import EncoderConfig
-      >>> layer = EncoderLayer(EncoderConfig(100, dim=8, num_layers=2, num_heads=2, hidden_dim=16))
-      >>> output, variables = jax.eval_shape(layer.init_with_output, jax.random.key(0), jnp.ones((5, 3, 8)), None)
-      >>> output.shape, variables["params"]["query_key_value"]["kernel"].shape
-      ((5, 3, 8), (8, 24))
+    ``attention_output``, ``attention_norm``, ``hidden``, ``output`` and ``output_norm``. Softmax and the statistics of
+    norms are computed in float32 at least. ``config`` is an `EncoderConfig` or a `ViTConfig`.
     """
 
     config: Any

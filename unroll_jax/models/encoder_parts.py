@@ -28,7 +28,7 @@ class EncoderConfig:
       max_positions: longest sequence.
       position_offset: rows of the table of positions before that of the first token (RoBERTa: 2).
       token_types: kinds of token, as first and second sentence; 0 has no table of them (DistilBERT).
-      activation: a name of `ACTIVATIONS`.
+      activation: "gelu", "gelu_tanh", "relu" or "silu".
       norm_epsilon: added to the variance in layer norms.
       padding_token: number of the token that fills sequences up.
 
@@ -69,18 +69,6 @@ class EncoderEmbeddings(nn.Module):
     Positions count real tokens only, so that padding on either side moves none, and their numbers do not matter. The
     parameters are ``word.embedding`` (vocabulary_size, dim), ``position.embedding``, ``token_type.embedding`` and
     ``norm``.
-
-    Attributes:
-      config: of the encoder.
-      param_dtype: dtype of the parameters, which sum and norm are computed in.
-
-    Example:
-      >>> import jax, jax.numpy as jnp
-      >>> model = EncoderEmbeddings(EncoderConfig(100, dim=8, num_layers=2, num_heads=2, hidden_dim=16))
-      >>> tokens = jnp.array([[5, 6, 0]])
-      >>> inputs = (tokens, tokens > 0, jnp.zeros_like(tokens))  # which are real; all of the first sentence
-      >>> jax.eval_shape(model.init_with_output, jax.random.key(0), *inputs)[0].shape
-      (1, 3, 8)
     """
 
     config: EncoderConfig

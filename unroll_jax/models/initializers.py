@@ -13,13 +13,7 @@ __all__ = ["cosine_atoms", "dct", "scaled_identity"]
 
 
 def cosine_atoms() -> Initializer:
-    """The cosine dictionary of `unroll_jax.energies.cosine_dictionary`, (atoms, dim), atoms as rows.
-
-    Example:
-      >>> import jax
-      >>> cosine_atoms()(jax.random.key(0), (6, 4)).shape  # more atoms than pixels
-      (6, 4)
-    """
+    """The cosine dictionary of `unroll_jax.energies.cosine_dictionary`, (atoms, dim), atoms as rows."""
 
     def init(key: jax.Array, shape: Any, dtype: Any = jnp.float32, out_sharding: Any = None) -> jax.Array:
         return jnp.asarray(cosine_dictionary(*shape), dtype)

@@ -25,12 +25,7 @@ WAYS = ("implicit", "unrolled", "averaged")
 
 
 def resolve_regulariser(regulariser: str | Regulariser) -> Regulariser:
-    """The `Regulariser` of a name of `REGULARISERS`, or the `Regulariser` given.
-
-    Raises:
-      ValueError: if the name is not in `REGULARISERS`.
-      TypeError: if it is neither a name nor a `Regulariser`.
-    """
+    """The `Regulariser` of a name of `REGULARISERS`, or the `Regulariser` given; else a ValueError or TypeError."""
     entry = look_up("regulariser", regulariser, REGULARISERS, Regulariser)
     return entry if isinstance(entry, Regulariser) else entry()
 
@@ -55,7 +50,7 @@ class OptEqBase(nn.Module):
       activation: sigma, a name of `MONOTONES` or a `Monotone`.
       skip: a in (0, 1]; 1 has no skip connection.
       use_bias: whether layers have b.
-      way: a name of `WAYS`, see above.
+      way: see above.
       num_steps: K of the last two ways.
       solver: of `equilibrium`; for "averaged", the result of `averaged` if its numbers are not the default ones.
       adjoint: of `equilibrium`, for "implicit".

@@ -44,17 +44,7 @@ def check_mask(mask: Any, x: Any) -> None:
 
 
 class Features(nn.Module):
-    """One convolution with zero padding, or one dense layer, and the activation behind it.
-
-    Attributes:
-      features: channels out.
-      kernel_size: side of the kernel; None is a dense layer.
-      activation: a name of `MONOTONES` or a `Monotone`.
-      use_bias: whether a bias is added.
-      strides: of the convolution.
-      dtype: dtype to compute in.
-      param_dtype: dtype of the parameters.
-    """
+    """One convolution with zero padding, or one dense layer for no ``kernel_size``, and the activation behind it."""
 
     features: int
     kernel_size: int | None = 3
@@ -76,14 +66,7 @@ class Features(nn.Module):
 
 
 class ClassifierHead(nn.Module):
-    """Mean pooling of images, and a dense layer with a bias.
-
-    Attributes:
-      num_classes: logits out.
-      convolutional: whether states are images, which are pooled.
-      pool: side of the windows that are averaged; None averages over the whole image.
-      param_dtype: dtype of the parameters.
-    """
+    """Mean pooling of images, over windows of side ``pool`` or all, and a dense layer with a bias."""
 
     num_classes: int
     convolutional: bool
@@ -105,15 +88,7 @@ class ClassifierHead(nn.Module):
 
 
 class Stem(nn.Module):
-    """Convolutions of stride 2, each with its activation: every one halves height and width, rounded up.
-
-    Attributes:
-      widths: channels of each.
-      kernel_size: side of the kernels.
-      activation: a name of `MONOTONES` or a `Monotone`.
-      dtype: dtype to compute in.
-      param_dtype: dtype of the parameters.
-    """
+    """Convolutions of stride 2, each with its activation: every one halves height and width, rounded up."""
 
     widths: tuple[int, ...]
     kernel_size: int = 3
@@ -164,12 +139,7 @@ class BehindStem(nn.Module):
 
 
 class SegmenterHead(nn.Module):
-    """A 1 x 1 convolution to classes, and bilinear interpolation to the size of the input.
-
-    Attributes:
-      num_classes: logits of every pixel.
-      param_dtype: dtype of the parameters.
-    """
+    """A 1 x 1 convolution to classes, and bilinear interpolation to the size of the input."""
 
     num_classes: int
     param_dtype: Any = jnp.float32

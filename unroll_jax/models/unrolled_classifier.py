@@ -21,20 +21,6 @@ class TokenEmbeddings(nn.Module):
 
     Positions count real tokens only, so that padding on either side moves none, and their numbers do not matter. The
     parameters are ``word.embedding`` (vocabulary_size, dim) and ``position.embedding`` (max_positions, dim).
-
-    Attributes:
-      vocabulary_size: rows of the table of words.
-      dim: width of the tokens.
-      max_positions: longest sequence that positions are learned for; None has no positions.
-      frozen: keep the table of words as it is: no gradient reaches it.
-      param_dtype: dtype of the parameters.
-
-    Example:
-      >>> import jax, jax.numpy as jnp
-      >>> model, tokens = TokenEmbeddings(vocabulary_size=100, dim=4, max_positions=8), jnp.array([[5, 6, 7]])
-      >>> variables = jax.eval_shape(model.init, jax.random.key(0), tokens, tokens > 0)
-      >>> jax.eval_shape(model.apply, variables, tokens, tokens > 0).shape
-      (1, 3, 4)
     """
 
     vocabulary_size: int

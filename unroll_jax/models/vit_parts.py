@@ -43,11 +43,11 @@ class ViTConfig:
       num_heads: attention heads; they share out ``dim``.
       hidden_dim: width between the two dense layers of the feed-forward part.
       class_token: whether a learned token precedes the patches, as pretrained weights have it.
-      reading: one of `READINGS`. "state" is the paper's, and the best from scratch too, but needs a width that is a
+      reading: see above. "state" is the paper's, and the best from scratch too, but needs a width that is a
         multiple of the pixels; the others serve at any width.
       mean: subtracted from pixels; Hugging Face's processor of ViT has 0.5.
       std: what pixels are divided by then; the same processor has 0.5.
-      activation: a name of `ACTIVATIONS`.
+      activation: "gelu", "gelu_tanh", "relu" or "silu".
       norm_epsilon: added to the variance in layer norms.
 
     Raises:
@@ -87,24 +87,10 @@ class ViTConfig:
 
 
 class PatchEmbeddings(nn.Module):
-    """Patches as tokens: the output of layer 0 before it is read.
+    """Patches as tokens: the output of layer 0 before it is read (Dosovitskiy et al., 2021, eq. 1).
 
     A convolution whose stride is its width is a product with each patch. The parameters are ``patch`` (pixels, dim) and
     its bias, ``position`` (tokens, dim), and ``class_token`` (dim,) where there is one, whose position is the first.
-
-    Attributes:
-      config: of the transformer.
-      dtype: dtype to compute in.
-      param_dtype: dtype of the parameters.
-
-    Source: Dosovitskiy et al. (2021), eq. 1.
-
-    Example:
-      >>> import jax, jax.numpy as jnp
-      >>> config = ViTConfig(num_patches=4, pixels=9, dim=18, num_heads=2, class_token=True)
-      >>> output, _ = jax.eval_shape(PatchEmbeddings(config).init_with_output, jax.random.key(0), jnp.ones((5, 4, 9)))
-      >>> output.shape  # the class token is the first
-      (5, 5, 18)
     """
 
     config: ViTConfig
@@ -133,19 +119,7 @@ class PatchEmbeddings(nn.Module):
 class PatchReadout(nn.Module):
     """Patches out of states, see `ViTConfig`; all layers share it.
 
-    The parameters are ``norm`` and ``pixels``; of "state" there are none.
-
-    Attributes:
-      config: of the transformer.
-      dtype: dtype to compute in; the additions to the normalised correction are in that of x.
-      param_dtype: dtype of the parameters.
-
-    Example:
-      >>> import jax, jax.numpy as jnp
-      >>> config, x = ViTConfig(num_patches=1, pixels=4, dim=8, num_heads=1), jnp.ones((1, 4))
-      >>> state = jnp.zeros((1, 8))  # normalised pixels of two colours
-      >>> PatchReadout(config).apply({}, state, x).tolist()  # the mean
-      [[0.5, 0.5, 0.5, 0.5]]
+    The parameters are ``norm`` and ``pixels``; of "state" there are none. Additions are in the dtype of x.
     """
 
     config: ViTConfig

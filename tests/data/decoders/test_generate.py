@@ -5,11 +5,11 @@ import json
 import pytest
 
 from tests.train.commands import refused
-from unroll_jax.models import DraftChoice, generate
+from unroll_jax.models import generate
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.errors import UNSHOWN, UserError
 from unroll_jax.train.data.instructions import Prompt
-from unroll_jax.train.generation import Settings, about, answer, with_draft
+from unroll_jax.train.generation import Settings, about, answer
 from unroll_jax.train.loading import open_decoder
 
 ROWS = [{"instruction": "ab"}, {"instruction": "Abc", "input": "d", "dataset": "koala"}, {"instruction": "e"}]
@@ -84,19 +84,6 @@ def test_a_draft_changes_no_greedy_answer(llama):
     drafted, plain = (answer(opened, prompts, one, log=lines.append) for one in (drafts, settings))
     assert [one.tokens for one in drafted] == [one.tokens for one in plain]
     assert ["tokens a verification" in line for line in lines] == [True, False]
-
-
-def test_the_draft_that_is_chosen_is_the_librarys_where_it_pays(llama, monkeypatch):
-    opened, prompts = open_decoder(str(llama), log=lambda line: None), [Prompt("ab"), Prompt("cd")]
-    settings, lines = Settings(max_tokens=6, gamma=0.5), []
-    chosen = with_draft(opened, prompts, settings, log=lines.append)
-    for speedup, expected in ((1.5, (1, 4)), (0.9, (None, None))):
-        choice = DraftChoice(1, 4, 0.8, 2.0, speedup)
-        monkeypatch.setattr("unroll_jax.train.generation.choose_draft", lambda *_, choice=choice, **__: choice)
-        made = with_draft(opened, prompts, settings, log=lines.append)
-        assert (made.exit_layer, made.draft_length) == expected
-    assert chosen.draft_length is None or chosen.exit_layer == 1
-    assert ["no draft" in line for line in lines[1:]] == [False, True]
 
 
 def test_unfinished_answers_depend_on_the_draft_only_where_tokens_are_drawn(llama):

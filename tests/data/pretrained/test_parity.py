@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from tests.data.pretrained.conftest import ROBERTA_WORDS, WORDS, word_tokenizer
-from unroll_jax.models import POOLINGS, Classifier, Encoder
+from unroll_jax.models import Classifier, Encoder
+from unroll_jax.models.classifier import POOLINGS
 from unroll_jax.train.data.pretrained.encoders import load_pretrained, start_from
 from unroll_jax.train.data.tokens import token_batch
 

@@ -11,7 +11,7 @@ import unroll_jax as uj
 from tests import reference
 from tests.energies.any_rho import of_every_rho
 from unroll_jax.energies import AttentionParams
-from unroll_jax.energies.attention.causal import causal_attention, sweep_attention
+from unroll_jax.energies.attention.causal import causal_attention
 
 NO_WEIGHT = AttentionParams(None)
 MASKS = {
@@ -113,10 +113,10 @@ def test_no_token_loses_by_its_step_while_its_predecessors_are_held(form):
 
 
 @both_dtypes
-def test_a_layer_may_raise_the_pair_energy_which_the_sweep_and_the_undirected_step_lower(dtype):
+def test_a_layer_may_raise_the_pair_energy_which_the_undirected_step_lowers(dtype):
     """One token leaves a crowd for the first token: its successors, who came to it, are left behind."""
     y = np.asarray([[0.0], *[[1.0]] * 8], dtype)
-    factories = {"causal": causal_attention, "sweep": sweep_attention, "undirected": uj.attention}
+    factories = {"causal": causal_attention, "undirected": uj.attention}
     layers = {name: factory(rho="power") for name, factory in factories.items()}  # sqrt(z + 1)
 
     @jax.jit
@@ -130,7 +130,7 @@ def test_a_layer_may_raise_the_pair_energy_which_the_sweep_and_the_undirected_st
     expected = reference.pair_energy(reference.causal_step(np.float64(y), np.float64(y), rho="power"), rho="power")
     assert energies["causal"] == pytest.approx(expected, rel=1e-5)
     assert energies["causal"] > energies["before"] + 0.4
-    assert max(energies["sweep"], energies["undirected"]) < energies["before"] - 0.5
+    assert energies["undirected"] < energies["before"] - 0.5
 
 
 def test_the_energy_of_a_state_as_its_own_context_is_the_pair_energy():
@@ -191,47 +191,6 @@ def test_the_fixed_points_of_a_layer_are_tokens_like_the_first(form):
     np.testing.assert_allclose(gradient, 0.0, atol=1e-8)
 
 
-@pytest.mark.usefixtures("x64")
-def test_the_sweep_is_the_jacobi_step_taken_token_by_token():
-    """Against the reference's step on one token at a time."""
-    y, x, W_a, graph = tokens(0), tokens(1), tokens(2, (3, 2)), reference.random_graph(np.random.default_rng(3), 6)
-    table = list(itertools.product(uj.RHOS, ((0.0, None, 1.0), (0.7, W_a, 0.3))))
-
-    @jax.jit
-    def all_of(W_a, y, x):
-        steps = []
-        for rho, (ridge, weight, step_size) in table:
-            dim, rank = (None, None) if weight is None else (3, 2)
-            layer = sweep_attention(rho=rho, ridge=ridge, step_size=step_size, mask=graph, dim=dim, rank=rank)
-            steps.append(layer.step(AttentionParams(None if weight is None else W_a), y, x))
-        return steps
-
-    for (rho, (ridge, weight, step_size)), stepped in zip(table, all_of(W_a, y, x), strict=True):
-        expected = y.copy()
-        for u in range(6):
-            system = {"rho": rho, "graph": graph, "ridge": ridge, "anchor": x, "W_a": weight}
-            expected[u] = reference.pair_step(expected, step_size=step_size, **system)[u]
-        np.testing.assert_allclose(stepped, expected, rtol=1e-12, atol=1e-12, err_msg=f"{rho}, ridge={ridge}")
-
-
-@both_dtypes
-def test_no_sweep_raises_the_pair_energy(dtype):
-    options = [(0.0, 1.0), (0.1, 0.3)]
-
-    def energies(rho, y, x):
-        layers = [sweep_attention(rho=rho, ridge=ridge, step_size=size) for ridge, size in options]
-        return jnp.stack([la.energy(NO_WEIGHT, jnp.stack([y, la.step(NO_WEIGHT, y, x)]), x) for la in layers])
-
-    with jax.enable_x64(dtype == "float64"):
-        y, x = draws(dtype)
-        of_rhos = of_every_rho(energies)(y, x)
-        assert of_rhos.dtype == dtype
-    pull = 20.0 * jnp.finfo(dtype).eps * 0.1 * np.sum((y - x) ** 2, axis=(-2, -1))
-    for rho, of_options in zip(uj.RHOS, np.asarray(of_rhos, np.float64), strict=True):
-        for option, (before, after) in zip(options, of_options, strict=True):
-            assert np.all(after <= before + rounding(before, y, dtype) + pull), (rho, option)
-
-
 BAD = [
     ({"form": "gauss"}, "form must be one of"),
     ({"step_size": 1.5}, r"step_size must be in \(0, 1\], got 1.5"),
@@ -255,5 +214,3 @@ def test_a_bad_input_is_named():
         causal_attention(mask=np.tri(3, dtype=bool)).step(NO_WEIGHT, y)
     with pytest.raises(ValueError, match=r"x must broadcast to y's shape \(6, 3\)"):
         causal_attention().step(NO_WEIGHT, y, y[:5])
-    with pytest.raises(ValueError, match="mask must be symmetric"):
-        sweep_attention(mask=np.tri(6, dtype=bool))

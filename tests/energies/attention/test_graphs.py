@@ -11,14 +11,13 @@ import pytest
 import unroll_jax as uj
 from tests import reference
 from unroll_jax.descent import Anchor
-from unroll_jax.energies import AttentionParams, band, block_sparse, edges, star
+from unroll_jax.energies import AttentionParams, band, edges
+from unroll_jax.energies.attention.graphs import complete
 
 NO_WEIGHT = AttentionParams(None)
 N, DIM = 12, 3
 PLACES = np.arange(N)
 APART = np.abs(np.subtract.outer(PLACES, PLACES))
-HUBS = np.minimum.outer(PLACES, PLACES) < 2
-TILES = reference.random_graph(np.random.default_rng(3), 4, 0.4) | np.diag([True, False, True, False])
 RANDOM = reference.random_graph(np.random.default_rng(4), N, 0.3)
 LISTED = np.argwhere(np.triu(RANDOM))
 
@@ -26,12 +25,6 @@ LISTED = np.argwhere(np.triu(RANDOM))
 GRAPHS = {
     "band": (band(2), APART <= 2),
     "band wider than the sequence": (band(40), APART <= 40),
-    "star": (star(2), HUBS),
-    "star with a band": (star(2, width=1), HUBS | (APART <= 1)),
-    "hubs alone": (star(40), APART <= 40),
-    "tiles": (block_sparse(TILES, 3), np.kron(TILES, np.ones((3, 3), bool))),
-    "tiles of one token": (block_sparse(RANDOM, 1), RANDOM),
-    "no tiles": (block_sparse(np.zeros((4, 4), bool), 3), np.zeros((N, N), bool)),
     "edges": (edges(LISTED, N), RANDOM),
     "edges in any order and direction": (edges(LISTED[::-1, ::-1], N), RANDOM),
     "no edges": (edges([], N), np.zeros((N, N), bool)),
@@ -64,7 +57,7 @@ CHOICES = (("softmax", "softmax"), ("log", "jacobi"))
 def test_a_graph_gives_what_its_mask_gives(name):
     """Padded, in batches; and in blocks where it is made of blocks. Both choices for one graph of each kind of sums."""
     graph, mask = GRAPHS[name]
-    choices = CHOICES if name in ("star with a band", "edges") else [CHOICES[list(GRAPHS).index(name) % 2]]
+    choices = CHOICES if name in ("band", "edges") else [CHOICES[list(GRAPHS).index(name) % 2]]
 
     @jax.jit
     def all_of(y, x):
@@ -73,7 +66,7 @@ def test_a_graph_gives_what_its_mask_gives(name):
             return everything(uj.attention(rho=rho, form=form, ridge=0.3, **options), y, x)
 
         results = {choice: {"mask": one(choice, mask=mask), "graph": one(choice, mask=graph)} for choice in choices}
-        if name in ("band", "star with a band", "tiles"):
+        if name == "band":
             results[choices[-1]]["blocks"] = one(choices[-1], mask=graph, block=5)
         return results
 
@@ -85,7 +78,7 @@ def test_a_graph_gives_what_its_mask_gives(name):
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("name", ["band", "star with a band", "tiles", "edges"])
+@pytest.mark.parametrize("name", ["band", "edges"])
 def test_a_graph_gives_what_the_equations_give(name):
     graph, mask = GRAPHS[name]
     y, x = draw(1, 2)
@@ -105,10 +98,6 @@ def ring(n):
 
 SPARSE = {
     "band": lambda n: band(8),
-    "star": lambda n: star(2, width=8),
-    "tiles": lambda n: block_sparse(
-        np.eye(n // 16, dtype=bool) | np.eye(n // 16, k=1, dtype=bool).T | np.eye(n // 16, k=1, dtype=bool), 16
-    ),
     "edges": ring,
 }
 
@@ -146,11 +135,6 @@ def test_steps_on_sparse_graphs_lower_the_energy(name):
 BAD_GRAPHS = [
     (lambda: band(0), "width must be at least 1, got 0"),
     (lambda: band(2.5), "width must be an integer, got 2.5"),
-    (lambda: star(0), "num_hubs must be at least 1, got 0"),
-    (lambda: star(1, width=-1), "width must be at least 0, got -1"),
-    (lambda: block_sparse(np.ones((3, 3)), 2), "tiles must be a boolean .* got float64"),
-    (lambda: block_sparse(np.triu(np.ones((3, 3), bool)), 2), r"tiles must be symmetric .* tiles\[0, 1\] differs"),
-    (lambda: block_sparse(np.ones((3, 3), bool), 0), "block must be at least 1, got 0"),
     (lambda: edges([(0, 1)], 0), "num_tokens must be at least 1, got 0"),
     (lambda: edges([(0, 1, 2)], 3), r"pairs must be \(m, 2\) integers, got int64 of shape \(1, 3\)"),
     (lambda: edges(np.array([[0.0, 1.0]]), 3), r"pairs must be \(m, 2\) integers, got float64"),
@@ -168,9 +152,8 @@ def test_a_bad_graph_is_named(build, message):
         build()
 
 
-@pytest.mark.parametrize("name", ["tiles", "edges"])
-def test_a_graph_of_another_number_of_tokens_is_named(name):
-    layer = uj.attention(mask=GRAPHS[name][0])
+def test_a_graph_of_another_number_of_tokens_is_named():
+    layer = uj.attention(mask=GRAPHS["edges"][0])
     for function in (layer.energy, layer.step, layer.step_and_energy):
         with pytest.raises(ValueError, match=r"mask is .*12 tokens, but y has n=5 tokens \(shape \(2, 5, 3\)\)"):
             function(NO_WEIGHT, jnp.asarray(np.ones((2, 5, 3))), None)
@@ -179,33 +162,22 @@ def test_a_graph_of_another_number_of_tokens_is_named(name):
 def test_every_pair_of_a_layout_is_met_once():
     """Whatever n and block: every token in one row, and each of its neighbours once among the columns."""
     everyone = [jnp.asarray(numbers) for numbers in np.indices((70, 70))]
-    kinds = [(graph, np.asarray(graph.adjacent(*everyone))) for graph in (band(3), star(2), star(3, width=2))]
+    kinds = [(graph, np.asarray(graph.adjacent(*everyone))) for graph in (band(3), band(1), complete())]
     for (graph, adjacent), n, block in itertools.product(kinds, (1, 2, 5, 11, 70), (1, 4, 200)):
-        layouts = graph.layouts(n, block)
-        rows = np.concatenate([layout.rows.ravel() for layout in layouts])
-        np.testing.assert_array_equal(np.sort(rows[(rows >= 0) & (rows < n)]), np.arange(n))
+        layout = graph.layout(n, block)
+        rows = layout.rows.ravel()
+        np.testing.assert_array_equal(rows[:n], np.arange(n))
+        assert np.all(rows[n:] >= n)
         met = np.zeros((n, n), int)
-        for layout in layouts:
-            columns = np.broadcast_to(np.arange(n), (len(layout.rows), n)) if layout.columns is None else layout.columns
-            for row, column in zip(layout.rows, columns, strict=True):
-                u, v = (part[(part >= 0) & (part < n)] for part in (row, column))
-                met[np.ix_(u, v)] += np.ones((len(u), len(v)), int)  # numbers that recur would count once only
-                assert len(np.unique(v)) == len(v)
+        columns = np.broadcast_to(np.arange(n), (len(layout.rows), n)) if layout.columns is None else layout.columns
+        for row, column in zip(layout.rows, columns, strict=True):
+            u, v = (part[(part >= 0) & (part < n)] for part in (row, column))
+            met[np.ix_(u, v)] += np.ones((len(u), len(v)), int)  # numbers that recur would count once only
+            assert len(np.unique(v)) == len(v)
         assert np.all(met[adjacent[:n, :n] & ~np.eye(n, dtype=bool)] == 1), (graph.name, n, block)
 
 
-@pytest.mark.parametrize("n", [66, 101, 200])
-def test_blocks_that_do_not_divide_a_star_are_padded_with_nobody(n):
-    """In float32, where numbers of tokens are int32: a padding beyond its range once wrapped round to the hubs."""
-    layers = [uj.attention(mask=mask) for mask in (star(1), np.minimum.outer(np.arange(n), np.arange(n)) < 1)]
-    y = np.float32(np.random.default_rng(0).normal(size=(n, 4)))
-    actual, expected = jax.jit(lambda y: [jax.value_and_grad(layer.energy, 1)(NO_WEIGHT, y) for layer in layers])(y)
-    chex.assert_trees_all_close(actual, expected, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    "mask", [None, band(2), star(2), edges([(0, 1)], N)], ids=["complete", "band", "star", "edges"]
-)
+@pytest.mark.parametrize("mask", [None, band(2), edges([(0, 1)], N)], ids=["complete", "band", "edges"])
 def test_a_batch_may_be_empty(mask):
     layer, y = uj.attention(form="softmax", mask=mask), np.zeros((0, N, DIM), np.float32)
     energy, stepped = jax.jit(lambda y: (layer.energy(NO_WEIGHT, y), layer.step(NO_WEIGHT, y)))(y)

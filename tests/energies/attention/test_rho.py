@@ -259,7 +259,7 @@ def test_a_rho_that_is_not_concave_would_raise_the_energy(dtype, monkeypatch):
 
 def test_every_kind_of_attention_asks_for_a_finite_slope_at_zero():
     several = functools.partial(uj.multihead_attention, 2, num_heads=1)
-    for factory in (uj.attention, uj.causal_attention, uj.sweep_attention, several):
+    for factory in (uj.attention, uj.causal_attention, several):
         with pytest.raises(ValueError, match="must have a finite slope at z=0"):
             factory(rho=jnp.sqrt)
         factory(rho="truncated_quadratic")

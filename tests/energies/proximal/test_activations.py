@@ -13,11 +13,9 @@ from unroll_jax.energies.proximal.operators import resolve_proximal
 
 # The activations, in NumPy.
 FUNCTIONS = {
-    "elu": lambda w: np.where(w > 0.0, w, np.expm1(np.minimum(w, 0.0))),
     "leaky_relu": lambda w: np.where(w > 0.0, w, 0.01 * w),
     "sigmoid": lambda w: 1.0 / (1.0 + np.exp(-w)),
     "softplus": lambda w: np.logaddexp(0.0, w),
-    "softsign": lambda w: w / (1.0 + np.abs(w)),
     "tanh": np.tanh,
 }
 

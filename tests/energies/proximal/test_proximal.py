@@ -28,9 +28,7 @@ ANTIDERIVATIVES = {
     "tanh": lambda w: np.logaddexp(w, -w) - np.log(2.0),
     "sigmoid": lambda w: np.logaddexp(0.0, w),
     "softplus": lambda w: -spence(1.0 + np.exp(w)),
-    "softsign": lambda w: abs(w) - np.log1p(abs(w)),
     "leaky_relu": lambda w: 0.5 * w**2 * (1.0 if w > 0.0 else 0.2),
-    "elu": lambda w: 0.5 * w**2 if w > 0.0 else 0.7 * (np.expm1(w) - w),
 }
 ACTIVATION_STEP = 0.4  # the step size at which the prox is the activation: phi is phi_1 / 0.4
 
@@ -47,13 +45,12 @@ CASES = {
     "relu": (energies.relu(), lambda z: 0.0, NONNEGATIVE),
     "soft_threshold": (energies.soft_threshold(0.7), lambda z: 0.7 * abs(z), EVERYWHERE),
     "nonnegative_soft_threshold": (energies.nonnegative_soft_threshold(0.7), lambda z: 0.7 * z, NONNEGATIVE),
+    "elastic_net": (energies.elastic_net(0.7, 0.4), lambda z: 0.7 * abs(z) + 0.2 * z**2, EVERYWHERE),
     "box": (energies.box(-0.5, 1.5), lambda z: 0.0, (-0.5, 1.5)),
     "tanh": (energies.tanh(step_size=ACTIVATION_STEP), scaled("tanh"), (-1.0, 1.0)),
     "sigmoid": (energies.sigmoid(step_size=ACTIVATION_STEP), scaled("sigmoid"), (0.0, 1.0)),
     "softplus": (energies.softplus(step_size=ACTIVATION_STEP), scaled("softplus"), NONNEGATIVE),
-    "softsign": (energies.softsign(step_size=ACTIVATION_STEP), scaled("softsign"), (-1.0, 1.0)),
     "leaky_relu": (energies.leaky_relu(0.2, step_size=ACTIVATION_STEP), scaled("leaky_relu"), EVERYWHERE),
-    "elu": (energies.elu(0.7, step_size=ACTIVATION_STEP), scaled("elu"), (-0.7, 50.0)),
 }
 
 

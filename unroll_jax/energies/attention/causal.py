@@ -1,6 +1,5 @@
-"""Attention to predecessors alone, with its energy; the sweep in order that lowers the whole energy."""
+"""Attention to predecessors only, with its energy."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from unroll_jax.arrays import check_known
-from unroll_jax.descent import Anchor, Descent
+from unroll_jax.descent import Descent
 from unroll_jax.energies.attention.graphs import EdgeList, Graph, check_table
 from unroll_jax.energies.attention.pairwise import AttentionParams, attention
 from unroll_jax.energies.attention.rho import RhoLike, resolve_rho
@@ -18,7 +17,7 @@ from unroll_jax.energies.attention.sums import combine, rectangle_energy, rectan
 from unroll_jax.energies.examples import Example, normal
 from unroll_jax.energies.tokens import Tokens, on_tokens, project
 
-__all__ = ["causal_attention", "causal_attention_example", "sweep_attention", "sweep_attention_example"]
+__all__ = ["causal_attention", "causal_attention_example"]
 
 
 def causal_attention(
@@ -48,10 +47,10 @@ def causal_attention(
     s = 0, a = 1 minimises each one's tangent majoriser. So a layer with C = Y lowers E( . ; Y), and layers that share
     one context x lower E( . ; x) again and again.
 
-    *The price.* E(Y; Y) is the pair energy of `attention`, each pair once, and a layer with C = Y may raise it: what
-    a token gains with its predecessors its successors may lose, who are not asked. `sweep_attention` lowers E(Y; Y),
-    but looks ahead. Fixed points with C = Y are those where each token is the mean of its predecessors by weights
-    gamma: where these are positive, only Y whose tokens are all alike (to W_a) to the first.
+    *The price.* E(Y; Y) is the pair energy of `attention`, each pair once. A layer with C = Y may raise it: a step that
+    lowers a token's own terms may raise the terms of its successors. Fixed points with C = Y are those where each token
+    is the mean of its predecessors by weights gamma: where these are positive, only Y whose tokens are all alike (to
+    W_a) to the first.
 
     Args:
       rho, form, step_size, dim, rank: as in `attention`.
@@ -64,9 +63,7 @@ def causal_attention(
       A `Descent` with params `AttentionParams`; ``x`` is the context C, broadcastable to y, or None for y itself, or
       an `Anchor` of it and of the tokens that are there.
 
-    Raises:
-      ValueError: if an option is out of range; while tracing, if params, y, x and mask do not fit.
-      TypeError: while tracing, if y or x is not floating.
+    Raises: as `attention`.
 
     Source: ours; Yang, Huang, Wipf (2022) have undirected graphs alone.
 
@@ -102,90 +99,10 @@ def causal_attention(
     return on_tokens(AttentionParams, undirected.init, energy, step, dim=dim, shapes=shapes)
 
 
-def sweep_attention(
-    *,
-    rho: RhoLike = "softmax",
-    ridge: float = 0.0,
-    step_size: float = 1.0,
-    mask: Any = None,
-    dim: int | None = None,
-    rank: int | None = None,
-) -> Descent:
-    r"""Attention token by token: each sees its predecessors as they now are, and its successors as they were.
-
-    The energy, params and x are those of `attention`. One step visits the tokens in order (Gauss-Seidel); token u goes
-
-    .. math:: y_u \leftarrow (1 - a) y_u
-                  + a \frac{\sum_{v \ne u} \gamma_{uv} y_v + r b_u}{\sum_{v \ne u} \gamma_{uv} + r} ,
-              \qquad \gamma_{uv} = \rho'(\tfrac12 |W_a^T (y_u - y_v)|^2) ,
-
-    with the y_v and gamma of that moment. Each visit minimises E's tangent majoriser over one token (a = 1), so none
-    raises E, for a in (0, 1]: unlike `causal_attention`, of all pairs in either direction. Its price is a ``lax.scan``
-    over the n tokens, each O(n d).
-
-    Args:
-      rho, ridge, step_size, dim, rank: as in `attention`.
-      mask: symmetric boolean (n, n), True where a pair is in the graph; None is the complete graph.
-
-    Returns:
-      A `Descent` with params `AttentionParams`; ``x`` is the anchor B, broadcastable to y, or None, or an `Anchor`.
-
-    Raises:
-      ValueError: if an option is out of range; while tracing, if params, y, x and mask do not fit.
-      TypeError: while tracing, if y or x is not floating.
-
-    Source: ours; the sequential counterpart of Yang, Huang, Wipf (2022), Theorem 3.1.
-
-    Example:
-      >>> import jax
-      >>> layer = sweep_attention()
-      >>> params, y = layer.init(jax.random.key(0)), jax.random.normal(jax.random.key(1), (5, 3))
-      >>> bool(layer.energy(params, layer.step(params, y, None), None) < layer.energy(params, y, None))
-      True
-    """
-    table = _check_directed(mask)
-    at_once = attention(rho=rho, ridge=ridge, step_size=step_size, mask=mask, dim=dim, rank=rank)
-    chosen = resolve_rho(rho)
-    shape = None if dim is None else (dim, rank or dim)
-
-    def step(params: AttentionParams, tokens: Tokens) -> Array:
-        n = tokens.y.shape[-2]
-        _check_length(table, tokens.y)
-        y = tokens.y
-        anchors = jnp.zeros_like(y) if tokens.x is None else jnp.broadcast_to(tokens.x, y.shape)
-        there = jnp.ones(n, bool) if tokens.present is None else tokens.present
-
-        def visit(y: Array, u: Array) -> tuple[Array, None]:
-            token = jax.lax.dynamic_index_in_dim(y, u, -2)
-            others = jnp.arange(n) != u
-            neighbours = ((others if table is None else others & jnp.asarray(table)[u]) & there)[..., None, :]
-            columns = project(y - token, params.W_a)
-            rows = jnp.zeros_like(columns[..., :1, :])
-            pulls: list[tuple[Any, Array]] = [rectangle_sums(chosen, rows, columns, y, neighbours, bounded=False)[1:]]
-            if ridge > 0.0:
-                pulls.append((math.log(ridge), jax.lax.dynamic_index_in_dim(anchors, u, -2)))
-            log_weight, mean = combine(pulls)
-            moved = _move(token, log_weight, mean, step_size)
-            return jax.lax.dynamic_update_index_in_dim(y, moved, u, -2), None
-
-        return jax.lax.scan(visit, tokens.y, jnp.arange(n))[0]
-
-    def energy(params: AttentionParams, tokens: Tokens) -> Float[Array, "*batch"]:
-        return at_once.energy(params, tokens.y, Anchor(tokens.x, tokens.present))
-
-    return on_tokens(AttentionParams, at_once.init, energy, step, dim=dim, shapes={"W_a": shape})
-
-
 def causal_attention_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
     """Causal softmax attention; x is the context that its energy holds."""
     y, x = normal(key, 2, batch)
     return causal_attention(form="softmax"), y, x
-
-
-def sweep_attention_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
-    """Attention token by token, with a ridge."""
-    y, x = normal(key, 2, batch)
-    return sweep_attention(ridge=0.5), y, x
 
 
 def _check_directed(mask: Any) -> np.ndarray | None:

@@ -25,20 +25,11 @@ def fused_softmax_step(
     *,
     implementation: str = "cudnn",
 ) -> Float[Array, "*batch n d"]:
-    """softmax_v(z_u.z_v - |z_v|^2 / 2) values, every token its own neighbour too.
+    """softmax_v(z_u.z_v - |z_v|^2 / 2) values, every token its own neighbour too, in the dtype of values.
 
     beta, the bias -|z_v|^2 / 2 of a key, goes in as two more columns (the number and its rounding error) that queries
     meet with 1: as a bias proper, the primitive would want it broadcast to (n, n) and, in a batch, give no gradient.
-    In memory O(n). First derivatives in reverse mode only, as the primitive has no others.
-
-    Args:
-      z: tokens that logits are taken between, centred; rounded to the dtype of values.
-      values: the arrays averaged.
-      present: boolean (*batch, n): which tokens are there; None is all.
-      implementation: of `jax.nn.dot_product_attention`.
-
-    Returns:
-      The averages, in the dtype of values; sums and the softmax are in float32.
+    In memory O(n). First derivatives in reverse mode only, as the primitive has no others. ``z`` is centred.
     """
     dtype, d = values.dtype, values.shape[-1]
     rounded = z.astype(dtype)

@@ -1,5 +1,6 @@
 """Graphs of neighbouring tokens, described by their structure, so that no n x n array is formed."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -15,12 +16,10 @@ __all__ = [
     "Graph",
     "Layout",
     "band",
-    "block_sparse",
     "check_mask",
     "check_table",
     "complete",
     "edges",
-    "star",
 ]
 
 # Rows of a band that are taken together where the width does not ask for more: enough to fill a matrix product.
@@ -32,8 +31,8 @@ class Layout(NamedTuple):
     """Blocks of tokens and, for each block, the tokens among which its neighbours are.
 
     Attributes:
-      rows: (blocks, b) numbers of tokens; those below 0, or n and more, are padding.
-      columns: (blocks, m), likewise; None is all tokens.
+      rows: (blocks, b), the numbers 0, ..., n - 1 in order; larger ones after them are padding.
+      columns: (blocks, m), numbers of tokens; those below 0, or n and more, are padding. None is all tokens.
     """
 
     rows: Int[np.ndarray, "blocks b"]
@@ -47,14 +46,14 @@ class Graph(NamedTuple):
       name: its name in messages.
       num_tokens: n, or None if it fits any number of tokens.
       adjacent: ``(u, v) -> bool``, elementwise on numbers of tokens, for u != v.
-      layouts: ``(n, block) -> [Layout, ...]``, every token in exactly one row; ``block`` is how many rows, of all
-        columns, may be held at a time.
+      layout: ``(n, block) -> Layout``, tokens in order; ``block`` is how many rows, of all columns, may be held at
+        a time.
     """
 
     name: str
     num_tokens: int | None
     adjacent: Callable[[Int[Array, "..."], Int[Array, "..."]], Bool[Array, "..."]]
-    layouts: Callable[[int, int], list[Layout]]
+    layout: Callable[[int, int], Layout]
 
 
 class EdgeList(NamedTuple):
@@ -75,7 +74,7 @@ class EdgeList(NamedTuple):
 
 def complete() -> Graph:
     """Every token is a neighbour of every other: the same as ``mask=None``."""
-    return Graph("the complete graph", None, lambda u, v: u != v, lambda n, block: [_all_columns(np.arange(n), block)])
+    return Graph("the complete graph", None, lambda u, v: u != v, _all_columns)
 
 
 @checked(width=at_least(1))
@@ -97,84 +96,7 @@ def band(width: int) -> Graph:
       >>> import unroll_jax
       >>> local = unroll_jax.attention(form="softmax", mask=band(128))
     """
-    return Graph(f"band({width})", None, lambda u, v: abs(u - v) <= width, lambda n, block: [_windows(n, width, block)])
-
-
-@checked(num_hubs=at_least(1), width=at_least(0))
-def star(num_hubs: int, *, width: int = 0) -> Graph:
-    """The first ``num_hubs`` tokens are neighbours of all, the others of the hubs, and of each other within a band.
-
-    Args:
-      num_hubs: how many tokens, from the first, see everybody; at least 1.
-      width: reach of the band among the others; 0 leaves it out.
-
-    Returns:
-      A graph to pass as ``mask``, for any number of tokens.
-
-    Raises:
-      ValueError: if num_hubs is not at least 1, or width not at least 0.
-
-    Source: the global tokens of Beltagy, Peters, Cohan (2020), "Longformer", and Zaheer et al. (2020), "BigBird";
-    with num_hubs=1 and width=1, close to Guo et al. (2019), "Star-Transformer", whose band is a ring.
-
-    Example:
-      >>> import jax, jax.numpy as jnp
-      >>> from unroll_jax.energies import AttentionParams, attention
-      >>> layer = attention(mask=star(1))  # the others see the first token alone
-      >>> y = jax.jit(layer.step)(AttentionParams(None), jnp.array([[5.0], [1.0], [2.0]]), None)
-      >>> [round(value, 3) for value in y[1:].ravel().tolist()]
-      [5.0, 5.0]
-    """
-
-    def layouts(n: int, block: int) -> list[Layout]:
-        hubs = _all_columns(np.arange(min(num_hubs, n)), block)
-        if n <= num_hubs:
-            return [hubs]
-        near = _windows(n - num_hubs, width, block)
-        assert near.columns is not None
-        seen = np.broadcast_to(np.arange(num_hubs), (len(near.rows), num_hubs))
-        # A window begins before the first leaf: those places are nobody, not hubs a second time.
-        windows = np.where(near.columns < 0, n, near.columns + num_hubs)
-        return [hubs, Layout(near.rows + num_hubs, np.concatenate([seen, windows], axis=1))]
-
-    def adjacent(u: Array, v: Array) -> Array:
-        return (u < num_hubs) | (v < num_hubs) | (abs(u - v) <= width)
-
-    return Graph(f"star({num_hubs}, width={width})", None, adjacent, layouts)
-
-
-@checked(block=at_least(1))
-def block_sparse(tiles: Any, block: int) -> Graph:
-    """Tokens u and v are neighbours if ``tiles[u // block, v // block]``; memory and time as the tiles that are True.
-
-    Args:
-      tiles: symmetric boolean (n / block, n / block).
-      block: tokens a side of a tile, at least 1.
-
-    Returns:
-      A graph of tiles.shape[0] * block tokens, to pass as ``mask``.
-
-    Raises:
-      ValueError: if tiles is not symmetric, boolean and square, or block is not at least 1.
-
-    Example:
-      >>> import jax, jax.numpy as jnp, numpy as np
-      >>> from unroll_jax.energies import AttentionParams, attention
-      >>> layer = attention(mask=block_sparse(np.eye(2, dtype=bool), block=2))  # tokens 0 and 1; 2 and 3
-      >>> y = jax.jit(layer.step)(AttentionParams(None), jnp.array([[0.0], [1.0], [10.0], [11.0]]), None)
-      >>> [round(value, 3) for value in y.ravel().tolist()]
-      [1.0, 0.0, 11.0, 10.0]
-    """
-    table = _symmetric_table("tiles", tiles)
-    n = len(table) * block
-
-    def layouts(num_tokens: int, _: int) -> list[Layout]:
-        # Rows of similar length go together, padded to the next power of two: at most twice the tiles there are.
-        lengths = table.sum(axis=1)
-        padded = np.where(lengths == 0, 1, 2 ** np.ceil(np.log2(np.maximum(lengths, 1))).astype(int))
-        return [_tile_rows(table, np.flatnonzero(padded == length), int(length), block) for length in np.unique(padded)]
-
-    return Graph(f"block_sparse of {n} tokens", n, lambda u, v: u != v, layouts)
+    return Graph(f"band({width})", None, lambda u, v: abs(u - v) <= width, functools.partial(_windows, width))
 
 
 @checked(num_tokens=at_least(1))
@@ -219,11 +141,7 @@ def edges(pairs: Sequence[tuple[int, int]] | np.ndarray, num_tokens: int) -> Edg
 
 
 def check_mask(mask: Any) -> Graph | EdgeList | None:
-    """The graph of a mask; None is the complete graph.
-
-    Raises:
-      ValueError: if it is neither a graph nor a symmetric boolean (n, n) array.
-    """
+    """The graph of a mask, None of the complete graph; a ValueError unless a mask is symmetric and boolean, (n, n)."""
     if mask is None or isinstance(mask, Graph | EdgeList):
         return mask
     check_known("mask", mask)
@@ -232,15 +150,11 @@ def check_mask(mask: Any) -> Graph | EdgeList | None:
     def adjacent(u: Array, v: Array) -> Array:
         return jnp.asarray(table)[jnp.minimum(u, len(table) - 1), jnp.minimum(v, len(table) - 1)]
 
-    return Graph(f"{table.shape}", len(table), adjacent, lambda n, block: [_all_columns(np.arange(n), block)])
+    return Graph(f"{table.shape}", len(table), adjacent, _all_columns)
 
 
 def check_table(name: str, table: np.ndarray) -> None:
-    """Checks that a mask is a boolean (n, n) array.
-
-    Raises:
-      ValueError: if it is not.
-    """
+    """A ValueError unless a mask is a boolean (n, n) array."""
     square = table.dtype == np.bool_ and table.ndim == 2 and table.shape[0] == table.shape[1]
     require(square, name, "be a boolean (n, n) array", f"{table.dtype} of shape {table.shape}")
 
@@ -256,27 +170,18 @@ def _symmetric_table(name: str, value: Any) -> np.ndarray:
     return table
 
 
-def _all_columns(tokens: np.ndarray, block: int) -> Layout:
-    return Layout(_in_blocks(tokens, min(block, len(tokens))), None)
+def _all_columns(n: int, block: int) -> Layout:
+    return Layout(_in_blocks(n, min(block, n)), None)
 
 
-def _windows(n: int, width: int, block: int) -> Layout:
+def _windows(width: int, n: int, block: int) -> Layout:
     """Blocks of consecutive tokens, and the windows around them; places before the first token are negative."""
     size = min(n, block, max(BAND_BLOCK, width))
-    rows = _in_blocks(np.arange(n), size)
+    rows = _in_blocks(n, size)
     columns = rows[:, :1] + np.arange(-width, size + width)
     return Layout(rows, np.where(columns < n, columns, n))
 
 
-def _tile_rows(table: np.ndarray, numbers: np.ndarray, length: int, block: int) -> Layout:
-    """The rows of tiles with these numbers, and the tokens of the tiles in them, padded to ``length`` tiles."""
-    places = [np.flatnonzero(table[number]) for number in numbers]
-    padded = np.stack([np.pad(place, (0, length - len(place)), constant_values=len(table)) for place in places])
-    within = np.arange(block)
-    columns = (padded[..., None] * block + within).reshape(len(numbers), length * block)
-    return Layout(numbers[:, None] * block + within, columns)
-
-
-def _in_blocks(tokens: np.ndarray, size: int) -> np.ndarray:
-    """Returns the tokens as (blocks, size), the last block padded with numbers of no token."""
-    return np.concatenate([tokens, np.full(-len(tokens) % size, NOBODY)]).reshape(-1, size)
+def _in_blocks(n: int, size: int) -> np.ndarray:
+    """Returns 0, ..., n - 1 as (blocks, size), the last block padded with numbers of no token."""
+    return np.concatenate([np.arange(n), np.full(-n % size, NOBODY)]).reshape(-1, size)

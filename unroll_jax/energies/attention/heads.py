@@ -111,9 +111,7 @@ def multihead_attention(
       A `Descent` with params `HeadsParams`; ``x`` is the anchor B, broadcastable to y, or None, or an `Anchor` of it
       and of the tokens that are there.
 
-    Raises:
-      ValueError: if an option is out of range; while tracing, if params, y, x and mask do not fit.
-      TypeError: while tracing, if y or x is not floating.
+    Raises: as `attention`.
 
     Source: ours; Yang, Huang, Wipf (2022) treat one head. The majoriser is theirs, eq. 9, summed over heads.
 
@@ -166,20 +164,7 @@ def multihead_attention(
 
 
 def orthonormal_heads(W_a: Float[Array, "h d k"]) -> Float[Array, "h d k"]:
-    """Heads with W_g^T W_h = 0 and W_h^T W_h = I that span, up to any h, what those of W_a span.
-
-    Args:
-      W_a: heads of independent columns, at most d of them together.
-
-    Returns:
-      Their orthonormalised columns, by a QR decomposition.
-
-    Example:
-      >>> import jax, jax.numpy as jnp
-      >>> first, second = orthonormal_heads(jax.random.normal(jax.random.key(0), (2, 4, 2)))
-      >>> bool(jnp.allclose(first.T @ first, jnp.eye(2), atol=1e-5)), bool(abs(first.T @ second).max() < 1e-5)
-      (True, True)
-    """
+    """Heads with W_g^T W_h = 0 and W_h^T W_h = I that span, up to any h, what those of W_a span."""
     joined, _ = jnp.linalg.qr(_join(W_a))
     return _split(joined, W_a.shape[0])
 

@@ -65,17 +65,11 @@ def neighbourhood(
       rho: a resolved `Rho`.
       z: the tokens that distances are taken between.
       values: the arrays averaged.
-      graph: what `check_mask` returns; None is the complete graph.
+      graph: what `check_mask` returns, of as many tokens.
       present: boolean, broadcastable to (*batch, n): which tokens are there; None is all. The others have no edges.
       block: tokens in a block, taken one block at a time; None chooses.
       bounded: scale weights by the slope at 0 instead of each token's largest, which saves a pass. Then neighbours
         that are all far may underflow to none: for callers that give the token itself that slope as its weight.
-
-    Returns:
-      A `Neighbourhood`.
-
-    Raises:
-      ValueError: while tracing, if the graph is of another number of tokens.
     """
     _check_size(graph, z)
     if isinstance(graph, EdgeList):
@@ -93,17 +87,7 @@ def pair_energy(
     *,
     block: int | None = None,
 ) -> Float[Array, "*batch"]:
-    """``neighbourhood(...).energy`` alone, without the rest where nothing is compiled.
-
-    Args:
-      rho, z, graph, present, block: as in `neighbourhood`.
-
-    Returns:
-      The sum of rho over unordered pairs.
-
-    Raises:
-      ValueError: while tracing, if the graph is of another number of tokens.
-    """
+    """``neighbourhood(...).energy``, without the rest where nothing is compiled."""
     _check_size(graph, z)
     if isinstance(graph, EdgeList):
         return edge_energy(rho, centred(z, present), graph, present)
@@ -132,16 +116,11 @@ def _by_blocks(
     """Energy summed over tokens and halved (each pair is met twice), then what else ``sums`` returns."""
     n, batch = z.shape[-2], z.shape[:-2]
     present = None if present is None else jnp.broadcast_to(present, z.shape[:-1])[..., None]
-    layouts = graph.layouts(n, _rows_at_once(n, batch) if block is None else block)
-    parts = []
-    for layout in layouts:
-        b, m = layout.rows.shape[1], n if layout.columns is None else layout.columns.shape[1]
-        chunk = 1 if block is not None else max(1, IN_A_BLOCK // max(1, math.prod(batch) * b * m))
-        parts.append(_layout_sums(sums, square, z, values, graph, present, layout, chunk))
-    order = np.concatenate([layout.rows.ravel() for layout in layouts])
-    energies, *others = zip(*parts, strict=True)
-    energy = 0.5 * jnp.sum(jnp.concatenate(energies, axis=-1), axis=-1)
-    return energy, *(_in_order(jnp.concatenate(part, axis=-2), order, n) for part in others)
+    layout = graph.layout(n, _rows_at_once(n, batch) if block is None else block)
+    b, m = layout.rows.shape[1], n if layout.columns is None else layout.columns.shape[1]
+    chunk = 1 if block is not None else max(1, IN_A_BLOCK // max(1, math.prod(batch) * b * m))
+    energies, *others = _layout_sums(sums, square, z, values, graph, present, layout, chunk)
+    return 0.5 * jnp.sum(energies, axis=-1), *(part[..., :n, :] for part in others)
 
 
 def _rows_at_once(n: int, batch: tuple[int, ...]) -> int:
@@ -170,7 +149,7 @@ def _layout_sums(
         adjacency = (u != v) & (u >= 0) & (u < n) & (v >= 0) & (v < n) & graph.adjacent(u, v)
         return adjacency if there is None or around is None else adjacency & there & jnp.swapaxes(around, -1, -2)
 
-    if groups == 1 and layout.columns is None and _is_range(layout.rows, n):
+    if groups == 1 and layout.columns is None:
         everyone = jnp.arange(n)
         neighbours = neighbours_of(everyone, everyone, present, present)
         return square(z, values, neighbours) if square is not None else sums(z, z, values, neighbours)
@@ -184,11 +163,11 @@ def _layout_sums(
     inputs = (
         jnp.asarray(layout.rows),
         None if layout.columns is None else jnp.asarray(layout.columns),
-        _grouped(z, layout.rows),
-        _grouped(z, layout.columns),
-        _grouped(values, layout.columns),
-        _grouped(present, layout.rows),
-        _grouped(present, layout.columns),
+        _in_blocks(z, layout.rows),
+        _taken(z, layout.columns),
+        _taken(values, layout.columns),
+        _in_blocks(present, layout.rows),
+        _taken(present, layout.columns),
     )
     if groups == 1:
         return one(jax.tree.map(lambda array: array[0], inputs))
@@ -200,32 +179,22 @@ def _layout_sums(
     return _ungrouped(energy[..., None])[..., 0], *(_ungrouped(array) for array in others)
 
 
-def _grouped(tokens: Any, numbers: np.ndarray | None) -> Array | None:
+def _in_blocks(tokens: Any, rows: np.ndarray) -> Array | None:
+    """(groups, *batch, size, d): the tokens in order, and zeros in place of padding."""
+    if tokens is None:
+        return None
+    padding = [(0, 0)] * (tokens.ndim - 2) + [(0, rows.size - tokens.shape[-2]), (0, 0)]
+    return jnp.moveaxis(jnp.pad(tokens, padding).reshape(*tokens.shape[:-2], *rows.shape, tokens.shape[-1]), -3, 0)
+
+
+def _taken(tokens: Any, numbers: np.ndarray | None) -> Array | None:
     """(groups, *batch, size, d): the tokens of these numbers; any token in place of padding."""
     if tokens is None or numbers is None:
         return None
-    n = tokens.shape[-2]
-    if _is_range(numbers, n):
-        padding = [(0, 0)] * (tokens.ndim - 2) + [(0, numbers.size - n), (0, 0)]
-        taken = jnp.pad(tokens, padding).reshape(*tokens.shape[:-2], *numbers.shape, tokens.shape[-1])
-    else:
-        taken = jnp.take(tokens, jnp.asarray(np.clip(numbers, 0, n - 1)), axis=-2)
+    taken = jnp.take(tokens, jnp.asarray(np.clip(numbers, 0, tokens.shape[-2] - 1)), axis=-2)
     return jnp.moveaxis(taken, -3, 0)
 
 
 def _ungrouped(array: Array) -> Array:
     moved = jnp.moveaxis(array, 0, -3)
     return moved.reshape(*moved.shape[:-3], -1, moved.shape[-1])
-
-
-def _in_order(tokens: Array, numbers: np.ndarray, n: int) -> Array:
-    if _is_range(numbers, n):
-        return tokens[..., :n, :]
-    places = np.argsort(numbers, kind="stable")[:n]
-    return jnp.take(tokens, jnp.asarray(places), axis=-2)
-
-
-def _is_range(numbers: np.ndarray, n: int) -> bool:
-    """Returns whether the numbers are 0, ..., n - 1 in order, followed only by padding."""
-    flat = numbers.ravel()
-    return len(flat) >= n and bool(np.all(flat[:n] == np.arange(n)) and np.all(flat[n:] >= n))

@@ -74,9 +74,8 @@ def attention(
       form: "jacobi" or "softmax", see above.
       ridge: r >= 0, weight of the pull to the anchor.
       step_size: a in (0, 1], unitless; 1 is the undamped step.
-      mask: the graph. None is the complete one; a symmetric boolean (n, n) marks its pairs (the diagonal
-        does not count); `band`, `star`, `block_sparse` and `edges` make graphs that cost time and memory only as their
-        pairs do.
+      mask: the graph. None is the complete one; a symmetric boolean (n, n) marks its pairs (the diagonal does
+        not count); `band` and `edges` make graphs that cost time and memory only as their pairs do.
       dim: width d of the tokens, to learn W_a of shape (dim, rank); None uses the tokens as they are.
       rank: columns k of W_a, at most ``dim``; None means ``dim``.
       block: tokens whose pairs are held at a time: memory O(n block), in value and derivatives, for the price of

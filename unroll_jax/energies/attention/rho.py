@@ -163,11 +163,7 @@ RHOS: dict[str, Callable[..., Rho]] = {
 def resolve_rho(rho: RhoLike) -> Rho:
     """The `Rho` of a name of `RHOS`, a `Rho`, or a function z -> rho(z), with both slopes filled in.
 
-    Functions and `Rho`s are checked once, here, by `check_rho`, under jit too.
-
-    Raises:
-      ValueError: if the name is not in `RHOS`, or the function is not what attention needs, see `check_rho`.
-      TypeError: if it is none of these.
+    Functions and `Rho`s are checked once, here, by `check_rho`, under jit too. Other names are a ValueError.
     """
     named = isinstance(rho, str)
     if named:

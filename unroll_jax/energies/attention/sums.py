@@ -101,9 +101,7 @@ def edge_sums(
 def combine(pulls: list[tuple[Any, Array]]) -> tuple[Float[Array, "*batch n 1"], Float[Array, "*batch n d"]]:
     """Points and their log-weights as one: log of the summed weight (-inf for none), and the weighted mean (then 0).
 
-    Args:
-      pulls: pairs of a log-weight and of points (*batch, n, d); the first log-weight is (*batch, n, 1), the others
-        broadcast to it.
+    The first log-weight is (*batch, n, 1), the others broadcast to it; points are (*batch, n, d).
     """
     template, _ = pulls[0]
     # Zeros of the template lend constants their sharding too.

@@ -125,11 +125,9 @@ def multi_block(layers: Sequence[Descent]) -> Descent:
 def residual_energy(
     step: Callable[[Params, Any, Any], Any], like: Callable[[Params, Any, Any], Float[Array, "*batch"]]
 ) -> Callable[..., Float[Array, "*batch"]]:
-    """E(z) = |T(z) - z|^2 / 2 of a step T, which T never raises if it is nonexpansive.
+    """E(z) = |T(z) - z|^2 / 2 of a step T on pytrees, which T never raises if it is nonexpansive.
 
-    Args:
-      step: ``(params, z, x) -> z'``, z a pytree.
-      like: a function of the same arguments with one number per example, which gives the batch axes.
+    ``like`` has the arguments of the step, and gives one number per example: the batch axes.
     """
 
     def energy(params: Params, z: Any, x: Any = None) -> Float[Array, "*batch"]:

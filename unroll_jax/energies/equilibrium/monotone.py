@@ -53,12 +53,7 @@ def antiderivative(sigma: Monotone) -> Elementwise:
 
 
 def resolve_monotone(activation: str | Monotone) -> Monotone:
-    """The `Monotone` of a name of `MONOTONES`, or the `Monotone` given.
-
-    Raises:
-      ValueError: if the name is not in `MONOTONES`.
-      TypeError: if it is neither a name nor a `Monotone`.
-    """
+    """The `Monotone` of a name of `MONOTONES`, or the `Monotone` given; else a ValueError or TypeError."""
     return look_up("activation", activation, MONOTONES, Monotone)
 
 

@@ -67,9 +67,7 @@ def opteq(
       A `Descent` with params `OptEqParams`; states are (*batch, dim), ``x`` is (*batch, input_dim) or broadcasts to it;
       None is 0.
 
-    Raises:
-      ValueError: if an option is out of range; while tracing, if z or x do not fit.
-      TypeError: while tracing, if z or x is not floating.
+    Raises: as `attention`.
 
     Source: Xie et al. (2021), eqs. 3 and 5, Theorem 1 (mu = 1). The Moreau form after Theorem 1 replaces phi by
     :math:`a M^{1-a}_\phi`, as Theorem 2 has it; Section 2.2 prints it without the factor a, and the prox of
@@ -126,9 +124,7 @@ def opteq_conv(
       ``input_channels``, or broadcasts to it; None is 0. W has norm 0.9 at initialisation, on images of 32 x 32; on
       larger ones it is a little more.
 
-    Raises:
-      ValueError: if an option is out of range; while tracing, if z or x do not fit.
-      TypeError: while tracing, if z or x is not floating.
+    Raises: as `attention`.
 
     Source: Xie et al. (2021), Section 5: the networks there are convolutional, the formulas are those of `opteq`.
 
@@ -160,29 +156,7 @@ def opteq_potential(
     *,
     activation: str | Monotone = "relu",
 ) -> Float[Array, "*batch"]:
-    """psi(z) = 1^T s(W z + U x + b), whose gradient is the layer.
-
-    Args:
-      params: of `opteq` or `opteq_conv`.
-      z: the state, (*batch, m) or (*batch, height, width, channels).
-      x: the input, or None.
-      activation: as in `opteq`.
-
-    Returns:
-      One number per example.
-
-    Raises:
-      ValueError: if the activation is unknown.
-      TypeError: if activation is neither a name nor a `Monotone`.
-
-    Source: Xie et al. (2021), Theorem 1.
-
-    Example:
-      >>> import jax, jax.numpy as jnp
-      >>> params, z = OptEqParams(W=jnp.eye(2), U=None, b=jnp.zeros(2)), jnp.array([3.0, -4.0])
-      >>> float(opteq_potential(params, z)), jax.grad(opteq_potential, argnums=1)(params, z).tolist()  # relu(z)
-      (4.5, [3.0, 0.0])
-    """
+    """psi(z) = 1^T s(W z + U x + b), whose gradient is the layer."""
     summed = antiderivative(resolve_monotone(activation))(opteq_hidden(params, z, x))
     return jnp.sum(summed, axis=event_axes(params))
 

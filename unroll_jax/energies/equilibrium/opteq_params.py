@@ -67,13 +67,10 @@ def event_axes(params: OptEqParams) -> tuple[int, ...]:
 
 
 def refuse_expansive(params: OptEqParams, z: Float[Array, "..."]) -> None:
-    """Checks that |W|_2 is at most 1 on states like z, where its value is known: a layer need have no equilibrium else.
+    """A ValueError unless a known |W|_2 is at most 1 on states like z: a layer need have no equilibrium else.
 
     Known are values outside of jit, those that compiled code closes over included. The norm is taken from below, by
     power iteration, so that no valid weights fail.
-
-    Raises:
-      ValueError: if it is above 1, or not a number.
     """
     W = jax.lax.stop_gradient(params.W) if isinstance(params.W, Tracer) else params.W
     if isinstance(W, Tracer) or not getattr(W, "is_fully_addressable", True):

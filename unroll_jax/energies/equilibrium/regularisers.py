@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from unroll_jax.arguments import POSITIVE, checked, one_of, require
 from unroll_jax.descent import Descent, Params
 from unroll_jax.energies.equilibrium.deep_opteq import residual_energy
-from unroll_jax.numerics import compute_dtype
+from unroll_jax.numerics import compute_dtype, shrink
 
 __all__ = ["REGULARISERS", "Regulariser", "absolute", "decorrelation", "half_square", "inverse_square", "regularised"]
 
@@ -77,7 +77,7 @@ def absolute(strength: float = 1.0) -> Regulariser:
     """
     return Regulariser(
         value=lambda z: strength * jnp.sum(jnp.abs(z)),
-        prox=lambda z, step_size: jnp.sign(z) * jax.nn.relu(jnp.abs(z) - step_size * strength),
+        prox=lambda z, step_size: shrink(z, step_size * strength),
         smoothness=None,
         convex=True,
     )

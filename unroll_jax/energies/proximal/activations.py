@@ -13,7 +13,7 @@ from unroll_jax.arguments import POSITIVE, checked, in_interval, require
 from unroll_jax.energies.proximal.penalty import Proximal
 from unroll_jax.numerics import compute_dtype, infinite_outside
 
-__all__ = ["ACTIVATIONS", "activation", "elu", "leaky_relu", "sigmoid", "softplus", "softsign", "tanh"]
+__all__ = ["ACTIVATIONS", "activation", "leaky_relu", "sigmoid", "softplus", "tanh"]
 
 Elementwise = Callable[[Float[Array, "..."]], Float[Array, "..."]]
 
@@ -55,9 +55,9 @@ def activation(function: Elementwise, penalty: Elementwise, *, step_size: float 
     Example:
       >>> import jax.numpy as jnp
       >>> arctan, y = activation(jnp.arctan, lambda z: -jnp.log(jnp.cos(z)) - 0.5 * z**2), jnp.ones((1, 1))
-      >>> ready = [tanh(), sigmoid(), softplus(), softsign(), leaky_relu(), elu(0.5)]
+      >>> ready = [tanh(), sigmoid(), softplus(), leaky_relu()]
       >>> [round(phi.prox(y, 1.0).item(), 4) for phi in (arctan, *ready)]
-      [0.7854, 0.7616, 0.7311, 1.3133, 0.5, 1.0, 1.0]
+      [0.7854, 0.7616, 0.7311, 1.3133, 1.0]
     """
     with jax.ensure_compile_time_eval():
         values = np.asarray(function(jnp.asarray(GRID)), np.float64)
@@ -108,19 +108,6 @@ def softplus(*, step_size: float = 1.0) -> Proximal:
     return _pair(jax.nn.softplus, lambda z: infinite_outside(z >= 0.0, inside, z, 1.0), step_size)
 
 
-@checked(step_size=POSITIVE)
-def softsign(*, step_size: float = 1.0) -> Proximal:
-    """w / (1 + |w|); phi_1 = -|z| - log(1 - |z|) - z^2 / 2 on (-1, 1).
-
-    Example: see `activation`.
-    """
-
-    def inside(size: Array) -> Array:
-        return -size - jnp.log1p(-size) - 0.5 * size**2
-
-    return _pair(jax.nn.soft_sign, lambda z: infinite_outside(jnp.abs(z) < 1.0, inside, jnp.abs(z), 0.0), step_size)
-
-
 @checked(slope=in_interval("(0, 1]"), step_size=POSITIVE)
 def leaky_relu(slope: float = 0.01, *, step_size: float = 1.0) -> Proximal:
     """w, or slope w where w < 0; phi_1 = (1 / slope - 1) min(z, 0)^2 / 2, for a slope in (0, 1].
@@ -131,25 +118,8 @@ def leaky_relu(slope: float = 0.01, *, step_size: float = 1.0) -> Proximal:
     return _pair(lambda w: jax.nn.leaky_relu(w, slope), lambda z: bend * jnp.minimum(z, 0.0) ** 2, step_size)
 
 
-@checked(alpha=in_interval("(0, 1]"), step_size=POSITIVE)
-def elu(alpha: float = 1.0, *, step_size: float = 1.0) -> Proximal:
-    """w, or alpha (e^w - 1) where w < 0; phi_1 = (z + alpha) log(1 + z / alpha) - z - z^2 / 2 on [-alpha, 0], 0 above.
-
-    ``alpha``, minus the limit towards minus infinity, is in (0, 1].
-
-    Example: see `activation`.
-    """
-
-    def penalty(z: Array) -> Array:
-        below = jnp.clip(z, -alpha, 0.0)
-        inside = xlog1py(below + alpha, below / alpha) - below - 0.5 * below**2
-        return jnp.where(z >= -alpha, inside, jnp.inf)
-
-    return _pair(lambda w: jax.nn.elu(w, alpha), penalty, step_size)
-
-
 ACTIVATIONS: dict[str, Callable[..., Proximal]] = {
-    each.__name__: each for each in (elu, leaky_relu, sigmoid, softplus, softsign, tanh)
+    each.__name__: each for each in (leaky_relu, sigmoid, softplus, tanh)
 }
 
 

@@ -1,21 +1,31 @@
-"""Penalties phi and their proximal operators, the nonlinearities of a layer."""
+"""Penalties phi and their proximal operators: nonlinearities of a layer, and the prox of `prox_gradient`.
+
+The numbers of a penalty are Python numbers or arrays that broadcast to the state, traced or not: a prox is
+differentiable in them and in its step size. A known number out of range is a ValueError, a traced one gives NaN.
+The prox of a set's indicator is the projection onto it, for any step size: see also `optax.projections`.
+"""
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jax.typing import ArrayLike
 from jaxtyping import Array
 
-from unroll_jax.arguments import at_least, checked, look_up, require
+from unroll_jax.arguments import look_up, require
 from unroll_jax.energies.proximal.activations import ACTIVATIONS
 from unroll_jax.energies.proximal.penalty import Proximal
-from unroll_jax.numerics import compute_dtype
+from unroll_jax.numerics import compute_dtype, shrink
 from unroll_jax.spectral import norm
 
 __all__ = [
     "PROXIMALS",
     "box",
+    "elastic_net",
     "group_shrinkage",
     "identity",
     "nonnegative_soft_threshold",
@@ -51,56 +61,92 @@ def relu() -> Proximal:
     return Proximal(penalty=lambda y: _indicator(y, lower=0.0), prox=lambda y, step_size: jax.nn.relu(y))
 
 
-@checked(threshold=at_least(0.0))
-def soft_threshold(threshold: float = 1.0) -> Proximal:
-    """phi = threshold |y|_1; prox = sign(y) max(|y| - step_size threshold, 0).
+def soft_threshold(threshold: ArrayLike = 1.0) -> Proximal:
+    """phi = sum_i threshold_i |y_i|; prox = sign(y) max(|y| - step_size threshold, 0).
 
     Args:
-      threshold: at least 0, in units of y over the step size.
+      threshold: at least 0, in units of y over the step size; a number or an array that broadcasts to y.
 
     Raises:
-      ValueError: if threshold is negative or not finite.
+      ValueError: if a known threshold is negative or not finite; the prox, if a known step size is.
+      TypeError: if the threshold is not of numbers.
 
     Source: Parikh and Boyd (2014), "Proximal algorithms", Section 6.5.
 
     Example:
       >>> import jax.numpy as jnp
       >>> y = jnp.array([[3.0, 0.5, -2.0]])
-      >>> phis = soft_threshold(1.0), nonnegative_soft_threshold(1.0), box(0.0, 1.0)
+      >>> phis = soft_threshold(1.0), nonnegative_soft_threshold(1.0), box(0.0, 1.0), elastic_net(1.0, 2.0)
       >>> [phi.prox(y, 0.5).tolist()[0] for phi in phis]
-      [[2.5, 0.0, -1.5], [2.5, 0.0, 0.0], [1.0, 0.5, 0.0]]
+      [[2.5, 0.0, -1.5], [2.5, 0.0, 0.0], [1.0, 0.5, 0.0], [1.25, 0.0, -0.75]]
     """
+    threshold = _at_least_0("threshold", threshold)
     return Proximal(
-        penalty=lambda y: threshold * jnp.sum(jnp.abs(y), axis=(-2, -1), dtype=compute_dtype(y)),
-        prox=lambda y, step_size: jnp.sign(y) * jax.nn.relu(jnp.abs(y) - step_size * threshold),
+        penalty=lambda y: _weighted_sum(threshold, jnp.abs(y)),
+        prox=lambda y, step_size: shrink(y, _scaled(y, threshold, step_size)),
     )
 
 
-@checked(threshold=at_least(0.0))
-def nonnegative_soft_threshold(threshold: float = 1.0) -> Proximal:
-    """phi = threshold sum(y) where every entry is at least 0, else infinite; prox = max(y - step_size threshold, 0).
+def nonnegative_soft_threshold(threshold: ArrayLike = 1.0) -> Proximal:
+    """phi = sum_i threshold_i y_i where every entry is at least 0, else infinite.
+
+    prox = max(y - step_size threshold, 0).
+
+    Args and Raises: as `soft_threshold`.
 
     Example: see `soft_threshold`.
     """
+    threshold = _at_least_0("threshold", threshold)
     return Proximal(
-        penalty=lambda y: _indicator(y, lower=0.0) + threshold * jnp.sum(y, axis=(-2, -1), dtype=compute_dtype(y)),
-        prox=lambda y, step_size: jax.nn.relu(y - step_size * threshold),
+        penalty=lambda y: _indicator(y, lower=0.0) + _weighted_sum(threshold, y),
+        prox=lambda y, step_size: jax.nn.relu(y - _scaled(y, threshold, step_size)),
     )
 
 
-@checked()
-def box(lower: float = 0.0, upper: float = 1.0) -> Proximal:
-    """phi = 0 where every entry is in [lower, upper], else infinite; prox clips. A ValueError unless lower < upper.
+def elastic_net(threshold: ArrayLike = 1.0, weight: ArrayLike = 1.0) -> Proximal:
+    """phi = sum_i threshold_i |y_i| + weight_i y_i^2 / 2; the prox of `soft_threshold`, over 1 + step_size weight.
+
+    Args:
+      threshold: as in `soft_threshold`; 0 gives ridge, whose prox is y / (1 + step_size weight).
+      weight: at least 0, in units of 1 over the step size; likewise. jaxopt's gamma is weight / threshold.
+
+    Raises: as `soft_threshold`.
 
     Example: see `soft_threshold`.
     """
-    require(lower < upper, "lower", "be below upper", f"lower={lower}, upper={upper}")
-    return Proximal(penalty=lambda y: _indicator(y, lower, upper), prox=lambda y, step_size: jnp.clip(y, lower, upper))
+    lasso, weight = soft_threshold(threshold), _at_least_0("weight", weight)
+
+    def penalty(y: Array) -> Array:
+        return lasso.penalty(y) + 0.5 * _weighted_sum(weight, y.astype(compute_dtype(y)) ** 2)
+
+    return Proximal(penalty, lambda y, step_size: lasso.prox(y, step_size) / (1.0 + _scaled(y, weight, step_size)))
 
 
-@checked(threshold=at_least(0.0))
-def group_shrinkage(threshold: float = 1.0) -> Proximal:
-    """phi = threshold sum_i |y_i|_2 over tokens; prox shortens each by step_size threshold, to 0 at the least.
+def box(lower: ArrayLike = 0.0, upper: ArrayLike = 1.0) -> Proximal:
+    """phi = 0 where every entry is in [lower, upper], else infinite; prox clips.
+
+    A ValueError unless known bounds have lower < upper.
+
+    Example: see `soft_threshold`.
+    """
+    for name, bound in (("lower", lower), ("upper", upper)):
+        _check_number(name, bound)
+    least: Any = lower
+    if isinstance(lower, Tracer) or isinstance(upper, Tracer):
+        least = jnp.where(jnp.less(lower, upper), lower, jnp.nan)
+    else:
+        require(np.all(np.less(lower, upper)), "lower", "be below upper", f"lower={lower}, upper={upper}")
+    return Proximal(
+        lambda y: _indicator(y, least, upper), lambda y, step_size: jnp.clip(y, least, upper).astype(y.dtype)
+    )
+
+
+def group_shrinkage(threshold: ArrayLike = 1.0) -> Proximal:
+    """phi = sum_i threshold_i |y_i|_2 over tokens; prox shortens each by step_size threshold, to 0 at the least.
+
+    A token is a row, the last axis of y. ``threshold`` broadcasts to the lengths, (*batch, n, 1).
+
+    Raises: as `soft_threshold`.
 
     Source: Parikh and Boyd (2014), "Proximal algorithms", Section 6.5.
 
@@ -109,13 +155,14 @@ def group_shrinkage(threshold: float = 1.0) -> Proximal:
       >>> group_shrinkage(1.0).prox(jnp.array([[3.0, 4.0], [0.3, 0.4]]), 2.5).tolist()
       [[1.5, 2.0], [0.0, 0.0]]
     """
+    threshold = _at_least_0("threshold", threshold)
 
-    def prox(y: Array, step_size: float) -> Array:
-        lengths = _lengths(y)[..., None]
-        shares = jax.nn.relu(1.0 - step_size * threshold / jnp.where(lengths == 0.0, 1.0, lengths))
-        return (shares * y).astype(y.dtype)
+    def prox(y: Array, step_size: Any) -> Array:
+        lengths = _lengths(y)
+        cut = _scaled(lengths, threshold, step_size)
+        return (jax.nn.relu(1.0 - cut / jnp.where(lengths == 0.0, 1.0, lengths)) * y).astype(y.dtype)
 
-    return Proximal(penalty=lambda y: threshold * jnp.sum(_lengths(y), axis=-1), prox=prox)
+    return Proximal(penalty=lambda y: _weighted_sum(threshold, _lengths(y)), prox=prox)
 
 
 #: Proximal operators by name, with their penalties: what follows a gradient step as a layer's nonlinearity.
@@ -125,6 +172,7 @@ PROXIMALS: dict[str, Callable[..., Proximal]] = {
     "soft_threshold": soft_threshold,
     "nonnegative_soft_threshold": nonnegative_soft_threshold,
     "box": box,
+    "elastic_net": elastic_net,
     "group_shrinkage": group_shrinkage,
     **ACTIVATIONS,
 }
@@ -133,16 +181,12 @@ PROXIMALS: dict[str, Callable[..., Proximal]] = {
 def resolve_proximal(phi: str | Proximal, step_size: float = 1.0) -> Proximal:
     """The `Proximal` of a name of `PROXIMALS` (with its default numbers), or the `Proximal` given.
 
-    The name of an activation gives the pair whose prox at ``step_size`` is that activation.
-
-    Raises:
-      ValueError: if the name is not in `PROXIMALS`.
-      TypeError: if it is neither a name nor a `Proximal`.
+    The name of an activation gives the pair whose prox at ``step_size`` is that activation. Another name is an error.
     """
     if isinstance(phi, str) and phi in NOT_MONOTONE:
         raise ValueError(
             f"phi must be one of {sorted(PROXIMALS)} or a Proximal, got {phi!r}, which falls somewhere: every proximal "
-            "operator of one variable is nondecreasing, so no penalty has it; softplus, elu and relu are near it"
+            "operator of one variable is nondecreasing, so no penalty has it; softplus and relu are near it"
         )
     entry = look_up("phi", phi, PROXIMALS, Proximal)
     if isinstance(entry, Proximal):
@@ -150,18 +194,42 @@ def resolve_proximal(phi: str | Proximal, step_size: float = 1.0) -> Proximal:
     return entry(step_size=step_size) if phi in ACTIVATIONS else entry()
 
 
-def _indicator(y: Array, lower: float, upper: float = math.inf) -> Array:
+def _indicator(y: Array, lower: Any, upper: Any = math.inf) -> Array:
     """0 where every entry is in [lower, upper], else infinite, also for NaN.
 
     Of the extremes: compared entry by entry, outputs of a prox are known to XLA, which may fold a constant of their
     size as it compiles.
     """
     inside = jnp.min(y, axis=(-2, -1)) >= lower
-    if upper < math.inf:
+    if isinstance(upper, Tracer) or upper < math.inf:
         inside &= jnp.max(y, axis=(-2, -1)) <= upper
     return jnp.where(inside, 0.0, jnp.inf).astype(compute_dtype(y))
 
 
 def _lengths(y: Array) -> Array:
-    """Norms of the tokens."""
-    return norm(y.astype(compute_dtype(y)), y.ndim - 1)
+    """Norms of the tokens, (*batch, n, 1)."""
+    return norm(y.astype(compute_dtype(y)), y.ndim - 1)[..., None]
+
+
+def _weighted_sum(weight: Any, entries: Array) -> Array:
+    """(*batch,) sums over the last two axes."""
+    return jnp.sum(weight * entries.astype(compute_dtype(entries)), axis=(-2, -1))
+
+
+def _scaled(y: Array, number: Any, step_size: Any) -> Array:
+    return jnp.asarray(_at_least_0("step_size", step_size) * number, y.dtype)
+
+
+def _at_least_0(name: str, value: Any) -> Any:
+    """The number or array; NaN where a traced one is out of range."""
+    _check_number(name, value)
+    if isinstance(value, Tracer):
+        return jnp.where((value >= 0.0) & (value < jnp.inf), value, jnp.nan)
+    require(np.all((np.asarray(value) >= 0.0) & np.isfinite(value)), name, "be finite and at least 0", value)
+    return value
+
+
+def _check_number(name: str, value: Any) -> None:
+    kind = value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype
+    if not (jnp.issubdtype(kind, jnp.floating) or jnp.issubdtype(kind, jnp.integer)):
+        raise TypeError(f"{name} must be a number or an array of numbers, got {value!r}")

@@ -19,7 +19,8 @@ class Proximal(NamedTuple):
 
     Attributes:
       penalty: ``y (*batch, n, d) -> phi(y) (*batch,)``; infinite outside phi's domain.
-      prox: ``(y, step_size) -> argmin_z phi(z) + |z - y|^2 / (2 step_size)``, same shape and dtype as y.
+      prox: ``(y, step_size) -> argmin_z phi(z) + |z - y|^2 / (2 step_size)``, same shape and dtype as y. Those of
+        `PROXIMALS` take an array of any shape; `jax.tree.map` takes one to a pytree.
 
     Example:
       >>> import jax.numpy as jnp
@@ -29,7 +30,7 @@ class Proximal(NamedTuple):
     """
 
     penalty: Callable[[Float[Array, "*batch n d"]], Float[Array, "*batch"]]
-    prox: Callable[[Float[Array, "*batch n d"], float], Float[Array, "*batch n d"]]
+    prox: Callable[[Float[Array, "..."], Any], Float[Array, "..."]]
 
 
 @checked(step_size=POSITIVE)

@@ -20,7 +20,6 @@ from unroll_jax.models.language.decoder_parts import (
     segment_positions,
 )
 from unroll_jax.models.language.low_rank import with_changes
-from unroll_jax.models.language.stored import is_narrow, stored_rows
 from unroll_jax.perturbations import Perturbation
 from unroll_jax.unrolling import unroll
 
@@ -180,8 +179,6 @@ def decoder_logits(
 def head_products(y: Float[Array, "*batch d"], rows: Float[Array, "k d"], dtype: Any) -> Float[Array, "*batch k"]:
     """Products of normalised outputs with rows of a head, of factors in ``dtype``, in float32 or wider."""
     y, wide = y.astype(dtype), jnp.promote_types(dtype, jnp.float32)
-    if wide == dtype and is_narrow(rows, dtype):
-        return stored_rows(y, rows)
     rows = rows.astype(dtype)
     tokens = y.size // y.shape[-1]
     if tokens == 1:  # on CPUs XLA is slow at a row times a transpose

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from unroll_jax.arguments import at_least, check_fields, in_interval, require
 from unroll_jax.models.language.rotary import RotaryScaling, rotary_angles, rotary_frequencies, rotated
-from unroll_jax.models.language.stored import stored_linear
+from unroll_jax.numerics import linear
 
 __all__ = [
     "Attended",
@@ -248,11 +248,11 @@ def dense(y: Float[Array, "*batch n d"], part: Any) -> Float[Array, "*batch n k"
 
     Parameters may have another dtype than y, which the products are in.
     """
-    product = stored_linear(y, part["kernel"])
+    product = linear(y, part["kernel"].astype(y.dtype))
     if "bias" in part:
         product = product + part["bias"].astype(product.dtype)
     if "compress" in part:
-        product = product + stored_linear(stored_linear(y, part["compress"]), part["expand"])
+        product = product + linear(linear(y, part["compress"].astype(y.dtype)), part["expand"].astype(y.dtype))
     return product
 
 

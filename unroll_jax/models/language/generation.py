@@ -19,7 +19,6 @@ __all__ = [
     "NO_TOKEN",
     "Answers",
     "Generated",
-    "Prompted",
     "Request",
     "answered",
     "appended",
@@ -28,6 +27,7 @@ __all__ = [
     "latest",
     "padded",
     "requested",
+    "widened",
 ]
 
 #: Fills `Generated` after the end of an answer.
@@ -90,20 +90,6 @@ class Answers(NamedTuple):
         return self.stopped | (self.lengths == self.tokens.shape[1])
 
 
-class Prompted(NamedTuple):
-    """The state behind the prompts.
-
-    Attributes:
-      answers: their first tokens.
-      cache: of the prompts, with room for the answers.
-      states: outputs of the exit layer for the prompts; None where none was asked for.
-    """
-
-    answers: Answers
-    cache: KeyValueCache
-    states: Float[Array, "batch n d"] | None
-
-
 @checked()
 def generate(
     config: DecoderConfig,
@@ -135,8 +121,8 @@ def generate(
       noise: standard deviation of Gaussian noise on the embeddings of all tokens, those of the answer included, in the
         units of the embedding table.
       key: of `jax.random.key`, where temperature or noise is above 0; or one for each prompt.
-      dtype: that layers compute in and the cache has; None is that of the embedding table. On CPUs,
-        float32 is faster for one prompt at a time where parameters are stored in bfloat16.
+      dtype: that layers compute in and the cache has; None is that of the embedding table. Parameters of fewer bits,
+        such as those stored in bfloat16, are converted once for each call.
 
     Returns:
       The answers, on the device.
@@ -163,7 +149,8 @@ def generate(
 def _generate(
     config: DecoderConfig, params: Any, request: Request, *, max_tokens: int, sampling: Sampling, dtype: Any
 ) -> Generated:
-    answers, cache, _ = answered(config, params, request, max_tokens=max_tokens, sampling=sampling, dtype=dtype)
+    params = widened(params, dtype)
+    answers, cache = answered(config, params, request, max_tokens=max_tokens, sampling=sampling, dtype=dtype)
 
     def step(state: tuple[Answers, KeyValueCache, Array]) -> tuple[Answers, KeyValueCache, Array]:
         answers, cache, calls = state
@@ -236,6 +223,11 @@ def padded(
     return tokens, lengths
 
 
+def widened(params: Any, dtype: Any) -> Any:
+    """Parameters that are stored in fewer bits than the dtype, converted once for all tokens; wider ones stay."""
+    return jax.tree.map(lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, dtype)), params)
+
+
 def embedded(
     params: Any, tokens: Int[Array, "batch n"], places: Int[Array, "batch n"], request: Request, dtype: Any
 ) -> Float[Array, "batch n d"]:
@@ -247,29 +239,19 @@ def embedded(
 
 
 def answered(
-    config: DecoderConfig,
-    params: Any,
-    request: Request,
-    *,
-    max_tokens: int,
-    sampling: Sampling,
-    dtype: Any,
-    exit_layer: Int[Array, ""] | None = None,
-) -> Prompted:
-    """Runs the prompts; with ``exit_layer`` in two parts, to have its outputs too."""
+    config: DecoderConfig, params: Any, request: Request, *, max_tokens: int, sampling: Sampling, dtype: Any
+) -> tuple[Answers, KeyValueCache]:
+    """Runs the prompts; returns the first token of each answer, and the cache with room for the answers."""
     batch, length = request.tokens.shape
-    cache, states, first = empty_cache(config, batch, length + max_tokens, dtype), None, 0
+    cache = empty_cache(config, batch, length + max_tokens, dtype)
     y = embedded(params, request.tokens, request.places, request, dtype)
-    if exit_layer is not None:
-        y, cache = decode(config, params, y, cache, request.places, last=exit_layer)
-        states, first = y, exit_layer
-    y, cache = decode(config, params, y, cache, request.places, first=first)
+    y, cache = decode(config, params, y, cache, request.places)
     last = jnp.take_along_axis(y, (request.lengths - 1)[:, None, None], axis=1)[:, 0]
     tokens = next_tokens(decoder_logits(config, params, last), sampling, request.keys, request.lengths)
     none = Answers(
         jnp.full((batch, max_tokens), NO_TOKEN, jnp.int32), jnp.zeros(batch, jnp.int32), jnp.zeros(batch, bool)
     )
-    return Prompted(appended(none, tokens[:, None], jnp.ones_like(none.lengths), request.stops), cache, states)
+    return appended(none, tokens[:, None], jnp.ones_like(none.lengths), request.stops), cache
 
 
 def latest(answers: Answers, request: Request) -> tuple[Int[Array, "batch"], Int[Array, "batch"]]:

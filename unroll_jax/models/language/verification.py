@@ -1,19 +1,14 @@
-"""Verification of drafted tokens by all layers, in a loop that is the same for drafts of any kind."""
+"""Verification of drafted tokens by the logits of all layers."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from unroll_jax.models.language.decoder import decoder_logits
-from unroll_jax.models.language.decoder_parts import DecoderConfig
-from unroll_jax.models.language.decoding import KeyValueCache, decode
-from unroll_jax.models.language.generation import Answers, Request, appended, latest
 from unroll_jax.models.language.sampling import Sampling, Stream, log_probabilities, position_keys
 
-__all__ = ["Caches", "Draft", "Speculated", "Unread", "Verdict", "draft_and_verify", "verdict"]
+__all__ = ["Draft", "Speculated", "Verdict", "verdict", "verified"]
 
 
 class Speculated(NamedTuple):
@@ -54,7 +49,7 @@ class Draft(NamedTuple):
     """Drafted tokens, for verification.
 
     Attributes:
-      states: outputs of the exit layer, at the last token and the drafted ones; of layer 0 where no layer drafts.
+      states: outputs of the exit layer, at the last token and the drafted ones.
       tokens: that were drafted.
       log_probabilities: that they were drawn with; None where all is greedy.
     """
@@ -62,65 +57,6 @@ class Draft(NamedTuple):
     states: Float[Array, "batch d_and_one dim"]
     tokens: Int[Array, "batch d"]
     log_probabilities: Float[Array, "batch d vocabulary"] | None
-
-
-class Unread(NamedTuple):
-    """Outputs of the exit layer at the last drafted token, and its position: what the adapter reads next, if it stood.
-
-    Attributes:
-      states: of each text.
-      places: -1 where there is none.
-    """
-
-    states: Float[Array, "batch 1 dim"]
-    places: Int[Array, "batch 1"]
-
-
-class Caches(NamedTuple):
-    """Keys and values of the decoder's layers, and of an adapter's, if there is one, and what that has yet to read."""
-
-    decoder: KeyValueCache
-    adapter: KeyValueCache | None = None
-    unread: Unread | None = None
-
-
-def draft_and_verify(
-    config: DecoderConfig,
-    params: Any,
-    request: Request,
-    start: tuple[Answers, Caches],
-    draft: Callable[[Answers, Int[Array, "batch d_and_one"], Caches], tuple[Draft, Caches]],
-    *,
-    first: int | Int[Array, ""],
-    draft_length: int,
-    sampling: Sampling,
-) -> Speculated:
-    """Answers by drafts of any kind: ``draft(answers, places, caches)``, of positions from the last token on.
-
-    Args:
-      config, params, request, sampling: see `speculate`.
-      start: the first token of each answer, and caches of the prompts.
-      draft: drafts tokens for all positions but the first.
-      first: layers that the draft has run for all of its positions.
-      draft_length: tokens of a draft.
-    """
-
-    def step(state: tuple[Answers, Caches, Array, Array]) -> tuple[Answers, Caches, Array, Array]:
-        answers, caches, calls, accepted = state
-        _, places = latest(answers, request)
-        goes_on = places >= 0
-        places = jnp.where(goes_on[:, None], places[:, None] + jnp.arange(draft_length + 1), -1)
-        drafted, caches = draft(answers, places, caches)
-        y, cache = decode(config, params, drafted.states, caches.decoder, places, first=first)
-        tokens, stand = _verified(decoder_logits(config, params, y), drafted, places + 1, request.keys, sampling)
-        answers = appended(answers, tokens, stand + 1, request.stops)
-        caches = caches._replace(decoder=cache)
-        return answers, caches, calls + goes_on, accepted + jnp.where(goes_on, stand, 0)
-
-    none = jnp.zeros_like(request.lengths)
-    state = (*start, none, none)
-    answers, _, calls, accepted = jax.lax.while_loop(lambda state: ~jnp.all(state[0].done), step, state)
-    return Speculated(*answers, calls, draft_length * calls, accepted)
 
 
 def verdict(
@@ -157,7 +93,7 @@ def verdict(
     return Verdict(accepted, jnp.log(left) - jnp.log(jnp.sum(left, axis=1, keepdims=True)))
 
 
-def _verified(
+def verified(
     logits: Float[Array, "batch d_and_one vocabulary"],
     draft: Draft,
     places: Int[Array, "batch d_and_one"],

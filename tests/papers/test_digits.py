@@ -1,4 +1,4 @@
-"""The benchmarks of digits and of general constraints, at tiny sizes."""
+"""The transformer of digits at tiny sizes: its readout and losses by NumPy, its methods, and its tables."""
 
 import dataclasses
 
@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import digits, general_constraints
+from papers import digits
 from unroll_jax.constrained import suggest_alpha
 
 TINY = digits.Setting(layers=2, width=8, heads=2, batch=4, steps=3, seeds=2)
@@ -39,16 +39,26 @@ def test_weights_of_zero_are_plain_training_and_every_method_trains():
     np.testing.assert_allclose(bounds, digits.CHANCE * (1.0 - alpha) ** np.arange(3), rtol=1e-5)
 
 
-def test_general_constraints_print_every_case(capsys, monkeypatch):
-    setting = general_constraints.QUICK._replace(inputs=8, width=8, batch=6, repeats=2)
-    monkeypatch.setattr(general_constraints, "QUICK", setting)
-    record = general_constraints.main(quick=True, peers=False)
+def test_the_command_prints_figures_of_every_method(monkeypatch, capsys):
+    given = []
+
+    def train(method, setting, data):
+        """Accuracies of 0, .25, .5 and 1, losses that grow by 1 with every run, and sums of multipliers."""
+        given.append(setting.width)
+        losses = np.full((2, 4), float(len(given)))
+        return np.tile([0.0, 0.25, 0.5, 1.0], (2, 1)), losses, losses, np.ones((2, 3)), np.array([3.0, 4.0])
+
+    seen = []
+    methods = {"plain": lambda plain: seen.append(plain[0]), "bound": lambda plain: seen.append(plain[0])}
+    monkeypatch.setattr(digits, "train", train)
+    monkeypatch.setattr(digits, "QUICK", dataclasses.replace(TINY, layers=3, width=16))
+    monkeypatch.setattr(digits, "methods", lambda layers: methods)
+    digits.main(["--quick"])
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split("  ")[0] for line in lines[1:6]] == [
-        "no constraints",
-        "dense, 1",
-        "dense, 100",
-        "indexed, 1",
-        "indexed, 100",
-    ]
-    assert record.figures["ours, dense, 100 over plain"] > 0.0
+    assert seen == [1.0, 1.0], "the losses of the plain run"
+    assert lines[4] == "| bound | 25.0 +- 0.0 | 50.0 +- 0.0 | 100.0 +- 0.0 | 100.0 +- 0.0 | 4.00 | 3.00 |"
+    first = next(place for place, line in enumerate(lines) if line.startswith("width 8"))
+    assert [line.split(" | ")[0].removeprefix("| ") for line in lines[first + 3 :]] == list(digits.exits(3))
+    assert lines[first + 3] == "| plain | 37.5 +- 0.0 | 100.0 +- 0.0 | 0.0 +- 0.0 |  |"
+    assert lines[-1].endswith("| 37.5 +- 0.0 | 100.0 +- 0.0 | 300.0 +- 0.0 | 1.0 |"), "run 12 against run 3"
+    assert given == [16, 16] + [8] * len(digits.exits(3))

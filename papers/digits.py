@@ -1,5 +1,6 @@
 """Constraints on the layers of a small transformer of digits, against plain training and fixed weights."""
 
+import argparse
 import dataclasses
 import math
 from collections.abc import Callable
@@ -12,8 +13,6 @@ import optax
 from jaxtyping import Array, Float
 
 import unroll_jax as uj
-from benchmarks.record import Record
-from benchmarks.timing import table
 
 __all__ = ["Setting", "main"]
 
@@ -186,8 +185,19 @@ def exits(layers: int) -> dict[str, Callable[[Any], Method]]:
     return {"plain": lambda plain: Method(), **weights, **budgets}
 
 
-def _exits(setting: Setting, data: tuple[Any, ...], record: Record) -> None:
-    """Prints what early exits cost the last layer of a network that is too narrow to have both."""
+def compare(setting: Setting, data: tuple[Any, ...]) -> str:
+    """Test accuracies of some layers in percent, means and deviations over seeds, and sums of multipliers."""
+    shown, rows, plain = (1, 2, 3, setting.layers), [], np.ones(setting.layers + 1)
+    for name, build in methods(setting.layers).items():
+        accuracies, _, test_losses, multipliers, sums = train(build(plain), setting, data)
+        plain = test_losses.mean(axis=0) if name == "plain" else plain
+        cells = [spread(accuracies[:, layer], 100) for layer in shown]
+        rows.append([name, *cells, f"{sums.max():.2f}", f"{multipliers.sum(axis=1).mean():.2f}"])
+    return table(["method", *(f"layer {layer}" for layer in shown), "largest sum", "sum at the end"], rows)
+
+
+def compare_exits(setting: Setting, data: tuple[Any, ...]) -> str:
+    """Accuracies of early exits in percent, and their cost for the last layer of a network too narrow for both."""
     rows, plain = [], np.ones(setting.layers + 1)
     for name, build in exits(setting.layers).items():
         accuracies, losses, _, multipliers, _ = train(build(plain), setting, data)
@@ -195,34 +205,33 @@ def _exits(setting: Setting, data: tuple[Any, ...], record: Record) -> None:
         early, last = 100 * accuracies[:, 1:-1].mean(axis=1), 100 * accuracies[:, -1]
         cost = 100 * (losses[:, -1] / plain[-1] - 1.0)
         price = f"{multipliers.mean():.1f}" if name.startswith("early") else ""
-        cells = [f"{figure.mean():.1f} +- {figure.std():.1f}" for figure in (early, last, cost)]
-        rows.append([name, *cells, price])
-        record.figures |= {
-            f"{name}, last layer_percent": float(last.mean()),
-            f"{name}, cost_percent": float(cost.mean()),
-        }
-    print(f"\nwidth {setting.width}: early exits, and what they cost the last layer's loss on the training data")
-    print(table(["method", "layers 1 to L-1, mean", "last layer", "last loss over plain's, %", "multiplier"], rows))
+        rows.append([name, *map(spread, (early, last, cost)), price])
+    return table(
+        ["method", "layers 1 to L-1, mean", "last layer", "last loss over plain's (train), %", "multiplier"], rows
+    )
 
 
-def main(*, quick: bool = False, peers: bool = True) -> Record:
-    """Prints test accuracies of some layers, means and deviations over seeds, and multipliers; then early exits."""
-    del peers
-    setting = QUICK if quick else FULL
-    data, record, rows, plain = digits(), Record(), [], np.ones(setting.layers + 1)
-    print(f"{setting}, cumulative bounds max({CHANCE:.2f} (1 - {ALPHA})^l, {FLOOR})")
-    shown = (1, 2, 3, setting.layers)
-    for name, build in methods(setting.layers).items():
-        accuracies, _, test_losses, multipliers, sums = train(build(plain), setting, data)
-        plain = test_losses.mean(axis=0) if name == "plain" else plain
-        cells = [
-            f"{100 * accuracies[:, layer].mean():.1f} +- {100 * accuracies[:, layer].std():.1f}" for layer in shown
-        ]
-        rows.append([name, *cells, f"{sums.max():.2f}", f"{multipliers.sum(axis=1).mean():.2f}"])
-        record.figures |= {
-            f"{name}, layer {layer}_percent": 100 * float(accuracies[:, layer].mean()) for layer in shown
-        }
-        record.figures[f"{name}_largest_sum"] = float(sums.max())
-    print(table(["method", *(f"layer {layer}" for layer in shown), "largest sum", "sum at the end"], rows))
-    _exits(dataclasses.replace(setting, width=8, heads=4), data, record)
-    return record
+def spread(figures: np.ndarray, scale: float = 1.0) -> str:
+    """Mean and deviation over seeds."""
+    return f"{scale * figures.mean():.1f} +- {scale * figures.std():.1f}"
+
+
+def table(header: list[str], rows: list[list[str]]) -> str:
+    """A table in Markdown."""
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, ["---"] * len(header), *rows))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Prints accuracies of layers under every method, then those of early exits."""
+    parser = argparse.ArgumentParser(prog="python -m papers.digits", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a smaller network, fewer steps and seeds")
+    setting, data = QUICK if parser.parse_args(arguments).quick else FULL, digits()
+    narrow = dataclasses.replace(setting, width=8, heads=4)
+    print(
+        f"{setting}, cumulative bounds max({CHANCE:.2f} (1 - {ALPHA})^l, {FLOOR})\n{compare(setting, data)}", flush=True
+    )
+    print(f"\nwidth {narrow.width}: early exits, and their cost for the last layer\n{compare_exits(narrow, data)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -10,8 +10,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import at_least, check_fields, require
-from unroll_jax.arrays import check_dtype, check_shape
 from unroll_jax.looped import Loops, run_loops
 
 __all__ = ["LoopedNetwork"]
@@ -25,33 +23,21 @@ class LoopedNetwork(nn.Module):
     .. math:: h_0 = \sigma(P x) , \quad r = R [h_l, x] , \quad h_{l+1} = \sigma(r + B \sigma(A r)) , \quad z_l = Q h_l ,
 
     with :math:`\sigma` the ReLU, kernels of side 3 and zero padding: the size of the input may differ from that of
-    training, and so may the number of loops. The parameters are ``prelude``, ``recall``, ``inner``, ``outer`` and
-    ``readout``, (3, [3,] channels in, channels out).
+    training, and so may the number of loops.
 
     Attributes:
       width: channels of the state h.
       num_outputs: channels of the readout z, such as the classes of every position.
       ndim: spatial axes: 1 for strings, 2 for images.
-      remat: recompute each loop in the backward pass, see `unroll_jax.looped.run_loops`.
-      param_dtype: dtype of the parameters; the network computes in that of the input and the parameters.
+      param_dtype: dtype of the parameters.
 
     Source: Bansal et al., "End-to-end algorithm synthesis with recurrent networks" (2022), Section 3, with one residual
     block of two convolutions a loop where theirs has two, and a readout of one layer where theirs has three.
-
-    Example:
-      >>> import jax, jax.numpy as jnp
-      >>> model, x = LoopedNetwork(width=8, num_outputs=2), jnp.ones((5, 16, 1))
-      >>> variables = model.init(jax.random.key(0), x, loops=1)
-      >>> logits = model.apply(variables, x, loops=4).records
-      >>> largest = lambda logits, h: h.max()
-      >>> logits.shape, model.apply(variables, jnp.ones((5, 64, 1)), loops=40, record=largest).records.shape
-      ((5, 5, 16, 2), (41,))
     """
 
     width: int
     num_outputs: int
     ndim: int = 1
-    remat: bool | Callable[..., Any] = False
     param_dtype: Any = jnp.float32
 
     @nn.compact
@@ -69,27 +55,17 @@ class LoopedNetwork(nn.Module):
         Args:
           x: input, (batch, n, channels), or (batch, height, width, channels) if ``ndim`` is 2.
           loops: how many, see `run_loops`.
-          state: h before the first loop, (batch, n, width), such as that of an earlier call, zeros or noise; None is
-            the prelude's.
+          state: h before the first loop, (batch, n, width); None is the prelude's.
           record: ``(logits, h) -> pytree``, evaluated inside the scan on every loop's readout, (batch, n, num_outputs),
             and state; None keeps the logits.
-          **options: ``free``, ``most``, ``gradient`` and others of `run_loops`.
+          **options: ``free`` and ``most`` of `run_loops`.
 
         Returns:
           A `Loops`; its records are those of the readout before the first loop and after each.
-
-        Raises:
-          ValueError: if a shape does not fit, or a number is out of range.
-          TypeError: if x is not floating.
         """
-        check_fields(self, at_least(1), "width", "num_outputs", "ndim")
-        check_dtype("x", x)
-        axes = ", ".join(["batch", "n"] if self.ndim == 1 else ["batch", *(["n"] * self.ndim)])
-        require(x.ndim == self.ndim + 2, "x", f"be ({axes}, channels) with ndim={self.ndim}", f"shape {x.shape}")
         kernels = self._kernels(x.shape[-1])
         if state is None:
             state = jax.nn.relu(_convolved(x, kernels["prelude"]))
-        check_shape("state", state, (*x.shape[:-1], self.width), ", of x and width")
 
         def block(kernels: Any, h: jax.Array, x: jax.Array) -> jax.Array:
             recalled = _convolved(jnp.concatenate([h, x], -1), kernels["recall"])
@@ -100,7 +76,7 @@ class LoopedNetwork(nn.Module):
             logits = _convolved(h, kernels["readout"])
             return logits if record is None else record(logits, h)
 
-        return run_loops(block, kernels, state, x, loops=loops, record=measure, remat=self.remat, **options)
+        return run_loops(block, kernels, state, x, loops=loops, record=measure, **options)
 
     def _kernels(self, channels: int) -> dict[str, jax.Array]:
         width = self.width

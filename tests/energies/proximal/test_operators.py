@@ -1,0 +1,170 @@
+"""Operators with traced numbers, as `prox_gradient` uses them: against NumPy, cvxpy and finite differences."""
+
+import cvxpy as cp
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import unroll_jax as uj
+from unroll_jax import energies
+from unroll_jax.energies.proximal.activations import ACTIVATIONS
+
+Z = np.random.default_rng(0).normal(size=(3, 4)) * 2.0
+STEP = 1.3
+
+
+def shortened(z, s, t):
+    return z * np.maximum(1.0 - s * t / np.linalg.norm(z, axis=-1, keepdims=True), 0.0)
+
+
+# Numbers, the prox in NumPy, the penalty and constraints for cvxpy.
+OPERATORS = {
+    "identity": ((), lambda z, s: z, lambda u: 0.0, lambda u: []),
+    "relu": ((), lambda z, s: np.maximum(z, 0.0), lambda u: 0.0, lambda u: [u >= 0.0]),
+    "soft_threshold": (
+        (0.7,),
+        lambda z, s, t: np.sign(z) * np.maximum(np.abs(z) - s * t, 0.0),
+        lambda u, t: t * cp.sum(cp.abs(u)),
+        lambda u, t: [],
+    ),
+    "nonnegative_soft_threshold": (
+        (0.7,),
+        lambda z, s, t: np.maximum(z - s * t, 0.0),
+        lambda u, t: t * cp.sum(u),
+        lambda u, t: [u >= 0.0],
+    ),
+    "elastic_net": (
+        (0.7, 0.4),
+        lambda z, s, t, w: np.sign(z) * np.maximum(np.abs(z) - s * t, 0.0) / (1.0 + s * w),
+        lambda u, t, w: t * cp.sum(cp.abs(u)) + w * cp.sum_squares(u) / 2,
+        lambda u, t, w: [],
+    ),
+    "box": (
+        (-0.3, 0.8),
+        lambda z, s, least, most: np.clip(z, least, most),
+        lambda u, least, most: 0.0,
+        lambda u, least, most: [u >= least, u <= most],
+    ),
+    "group_shrinkage": ((0.7,), shortened, lambda u, t: t * cp.sum(cp.norm(u, 2, axis=1)), lambda u, t: []),
+}
+every_operator = pytest.mark.parametrize("name", OPERATORS)
+in_float64 = pytest.mark.usefixtures("x64")
+
+
+def both_uses(name):
+    """``(z, s, *numbers) -> prox``: of numbers that may be traced, and of those of the table."""
+    make, numbers = uj.PROXIMALS[name], OPERATORS[name][0]
+    return lambda z, s, *given: make(*given).prox(z, s), lambda z, s, *_: make(*numbers).prox(z, s)
+
+
+def test_every_operator_is_tested():
+    assert set(OPERATORS) | set(ACTIVATIONS) == set(uj.PROXIMALS)
+
+
+@in_float64
+@every_operator
+def test_a_prox_solves_its_problem_with_fixed_and_traced_numbers(name):
+    numbers, reference, penalty, constraints = OPERATORS[name]
+    u = cp.Variable(Z.shape)
+    objective = STEP * penalty(u, *numbers) + cp.sum_squares(u - Z) / 2
+    cp.Problem(cp.Minimize(objective), constraints(u, *numbers)).solve(solver=cp.CLARABEL)
+    for use in both_uses(name):
+        near = jax.jit(use)(Z, STEP, *numbers)
+        np.testing.assert_allclose(near, reference(Z, STEP, *numbers), rtol=1e-13, atol=1e-14)
+        np.testing.assert_allclose(near, u.value, atol=1e-4)
+
+
+@in_float64
+@every_operator
+def test_gradients_are_differences_of_the_reference_in_state_step_and_numbers(name):
+    """Z has no entry within 1e-3 of a kink."""
+    numbers, reference, _, _ = OPERATORS[name]
+    weights, width, point = np.cos(np.arange(12.0)).reshape(3, 4), 1e-6, (Z, STEP, *numbers)
+    total = lambda *args: np.sum(weights * reference(*args))  # noqa: E731
+    kinds = [jax.grad(lambda *args, use=use: jnp.sum(weights * use(*args)), (0, 1)) for use in both_uses(name)]
+    slopes = [jax.jit(kind)(*point) for kind in kinds]
+    for z_slope, step_slope in slopes:
+        moved = np.random.default_rng(1).normal(size=Z.shape)
+        ends = [total(Z + sign * width * moved, *point[1:]) for sign in (1.0, -1.0)]
+        np.testing.assert_allclose(np.sum(z_slope * moved), (ends[0] - ends[1]) / (2 * width), rtol=1e-6, atol=1e-8)
+        ends = [total(Z, STEP + sign * width, *numbers) for sign in (1.0, -1.0)]
+        np.testing.assert_allclose(step_slope, (ends[0] - ends[1]) / (2 * width), rtol=1e-6, atol=1e-8)
+    free, _ = both_uses(name)
+    for place in range(2, len(point)):
+        slope = jax.jit(jax.grad(lambda *args: jnp.sum(weights * free(*args)), place))(*point)
+        ends = [total(*point[:place], point[place] + h, *point[place + 1 :]) for h in (width, -width)]
+        np.testing.assert_allclose(slope, (ends[0] - ends[1]) / (2 * width), rtol=1e-6, atol=1e-8)
+
+
+@in_float64
+@every_operator
+def test_penalties_of_traced_numbers_are_those_of_fixed_ones(name):
+    numbers, reference, penalty, _ = OPERATORS[name]
+    make, inside = uj.PROXIMALS[name], jnp.asarray(reference(Z, STEP, *numbers))
+    measure = lambda z, *given: (make(*given).penalty(z), jax.grad(lambda z: make(*given).penalty(z))(z))  # noqa: E731
+    value, slope = jax.jit(measure)(inside, *numbers)
+    np.testing.assert_allclose(
+        value, getattr(penalty(cp.Constant(np.asarray(inside)), *numbers), "value", 0.0), rtol=1e-12
+    )
+    fixed, expected = measure(inside, *numbers)
+    np.testing.assert_allclose(value, fixed, rtol=1e-13)
+    np.testing.assert_allclose(slope, expected, rtol=1e-13)
+    if name in ("relu", "nonnegative_soft_threshold", "box"):
+        assert np.isinf(jax.jit(measure)(jnp.asarray(Z), *numbers)[0])
+
+
+@in_float64
+@pytest.mark.parametrize("name", ["soft_threshold", "nonnegative_soft_threshold", "elastic_net", "group_shrinkage"])
+def test_numbers_may_be_arrays(name):
+    _, reference, _, _ = OPERATORS[name]
+    rows = np.array([[0.1], [0.5], [0.0]])
+    numbers = (rows, 2.0 * rows) if name == "elastic_net" else (rows,)
+    near = jax.jit(both_uses(name)[0])(Z, STEP, *numbers)
+    np.testing.assert_allclose(near, reference(Z, STEP, *numbers), rtol=1e-13, atol=1e-14)
+    if name != "nonnegative_soft_threshold":
+        make = uj.PROXIMALS[name]
+        rows_apart = [
+            make(*(float(number[i, 0]) for number in numbers)).penalty(jnp.asarray(Z[i : i + 1])) for i in range(3)
+        ]
+        np.testing.assert_allclose(make(*numbers).penalty(jnp.asarray(Z)), sum(rows_apart), rtol=1e-13)
+
+
+@pytest.mark.parametrize("name", [name for name, (numbers, *_) in OPERATORS.items() if numbers])
+def test_traced_numbers_out_of_range_give_nan(name):
+    numbers = OPERATORS[name][0]
+    use = jax.jit(both_uses(name)[0])
+    for place in range(len(numbers)):
+        bad = (-1.0, np.nan, np.inf) if name != "box" else (np.nan,)
+        for value in bad:
+            given = [value if i == place else number for i, number in enumerate(numbers)]
+            assert np.all(np.isnan(use(np.float32(Z), STEP, *given))), (place, value)
+    if name == "box":
+        assert np.all(np.isnan(use(np.float32(Z), STEP, 1.0, 0.0)))
+    else:
+        assert np.all(np.isnan(use(np.float32(Z), -1.0, *numbers)))
+
+
+def test_a_group_of_zeros_has_a_gradient_and_low_precision_stays():
+    assert np.isfinite(jax.jacobian(lambda z: energies.group_shrinkage(0.5).prox(z, 1.0))(jnp.zeros((1, 3)))).all()
+    for name, (numbers, *_) in OPERATORS.items():
+        near = jax.jit(both_uses(name)[0])(jnp.asarray(Z, jnp.bfloat16), STEP, *numbers)
+        assert near.dtype == jnp.bfloat16, name
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: energies.soft_threshold(-1.0), ValueError, "threshold must be finite and at least 0, got -1.0"),
+        (lambda: energies.elastic_net(1.0, jnp.array([1.0, -2.0])), ValueError, "weight must be finite and at least 0"),
+        (lambda: energies.group_shrinkage(np.inf), ValueError, "threshold must be finite and at least 0, got inf"),
+        (lambda: energies.soft_threshold().prox(jnp.ones(2), -1.0), ValueError, "step_size must be finite and at leas"),
+        (lambda: energies.soft_threshold("much"), TypeError, "threshold must be a number or an array of numbers, got"),
+        (lambda: energies.box(1.0, 0.0), ValueError, "lower must be below upper, got lower=1.0, upper=0.0"),
+        (lambda: energies.box("a", 1.0), TypeError, "lower must be a number or an array of numbers, got 'a'"),
+    ],
+)
+def test_a_bad_number_is_named(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
