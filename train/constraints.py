@@ -9,17 +9,19 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from unroll_jax import constrained, in_coordinates, lagrangian
-from unroll_jax.constrained.bounded_means import BoundedMeans, limits_report, limits_violations, with_columns
-from unroll_jax.constrained.feasibility import ratio_histogram
+from unroll_jax.constrained.lagrangian import optimal_slacks
+from unroll_jax.constrained.layer_bounds import Constraints, LayerConstraints, relative_excess
+from unroll_jax.constrained.samples import Reduction
 
 from .config.constrained import ConstrainedConfig, check_depth, check_epochs
 from .config.constraints import ConstraintConfig
 from .config.images import SupervisedConfig
-from .optimizers import make_optimizer
+from .limits import Limit, check_names, limits_report, limits_violations, with_columns
+from .metrics import ratio_histogram
+from .optimizers import dual_rule, make_optimizer
 from .sharding.mesh import make_mesh
 from .task import MANY, Batch, Params, Row, SampleLosses, Training, check_batch_size, json_numbers, require_finite
 
-Constraints = constrained.Constraints
 # Below any score of a checkpoint that may be reported without a warning.
 INFEASIBLE = -1e6
 
@@ -61,17 +63,18 @@ class DescentConstraints:
         num_layers: int,
         steps_an_epoch: int,
         numbers: Sequence[int] | None = None,
-        limits: Sequence[BoundedMeans] = (),
+        limits: Sequence[Limit] = (),
     ):
         self._config, self.limits, self._losses = config, tuple(limits), num_layers + 1
         self._steps_an_epoch, self._enforced = steps_an_epoch, config.enforces
         self._settings: Any = config.constraints
         self._names = [name for limit in limits for name in limit.names]
         self._bounded, self._form, self._constant = 0, "difference", True
-        self.stated = self.tightened = lambda losses: jnp.zeros(0, losses.dtype)  # without constraints on layers
+        self.stated = self.tightened = LayerConstraints(lambda losses: losses[..., :0], "difference")  # none on layers
         if isinstance(config, ConstrainedConfig):
             self._weights = config.loss_weights(num_layers, numbers)
             self._bound_layers(config.constraints, num_layers)
+        check_names(self._names)
         self.number = len(self._names)
         # Constraints on layers that are reported and do not count.
         idle = 0 if self._bounded == 0 or self._settings.layers else self._bounded
@@ -100,18 +103,12 @@ class DescentConstraints:
     def ascent(self) -> constrained.DualAscent:
         """The ascent of the multipliers; once an epoch, it is on the mean violation (or tail) of its batches."""
         dual, settings = self._config.dual, self._settings
-        gains = {"proportional_gain": dual.proportional_gain, "cap": dual.cap} if dual.optimizer == "pi" else {}
-        return constrained.dual_ascent(
-            constrained.dual_optimizer(dual.optimizer, dual.learning_rate, **gains),
-            resilience=settings.resilience,
-            every=self._steps_an_epoch if dual.every == "epoch" else dual.every,
-            warmup=settings.warmup_steps,
-            cap=dual.cap,
-            frozen=self._idle if self._idle.any() else False,
-        )
+        every = self._steps_an_epoch if dual.every == "epoch" else dual.every
+        rule = dual_rule(dual, every=every, warmup=settings.warmup_steps)
+        return constrained.dual_ascent(rule, resilience=settings.resilience, cap=dual.cap)
 
     @property
-    def reduction(self) -> constrained.Reduction | None:
+    def reduction(self) -> Reduction | None:
         """The reduction of samples' violations to constraints; None where these are on means and need no samples."""
         settings = self._settings
         if not self._bounded or (settings.bind == "mean" and settings.of_means):
@@ -145,7 +142,8 @@ class DescentConstraints:
     def advance(self, samples: SampleLosses, means: Array, moving: Moving, step: Array) -> tuple[Moving, Figures]:
         """Multipliers after a step on the violations; and figures of before."""
         violations = self.violations(samples, means)
-        new = Moving(self.ascent.update(moving.dual, violations)) if self._enforced else moving
+        counted = jnp.where(self._idle, 0.0, violations) if self._idle.any() else violations
+        new = Moving(self.ascent.update(moving.dual, counted)) if self._enforced else moving
         return new, Figures(violations, moving.dual.multipliers, self.slacks(moving))
 
     def describe(self, step: int, value: Any, means: Any, figures: Figures) -> tuple[Row, dict[str, str]]:
@@ -176,9 +174,8 @@ class DescentConstraints:
         losses = means[: self._losses]
         violations = np.asarray(self.violations(samples, means, self.stated))
         # Bounds on the means, as in `feasibility_report`, for any reduction of the samples.
-        bounded = losses[losses.size - self._bounded :]
-        allowed = constrained.constraint_bounds(bounded, self.stated(jnp.asarray(losses)), form=form)
-        excesses = np.asarray(constrained.relative_excess(violations[: self._bounded], allowed, form=form))
+        allowed = self.stated.bounds(jnp.asarray(losses))
+        excesses = np.asarray(relative_excess(violations[: self._bounded], allowed, form=form))
         excess = float(np.max(np.append(excesses, violations[self._bounded :])[~self._idle]))
         minimised = float(self._minimised(losses))
         feasible, score, beta = excess <= self._settings.tolerance, -minimised, self._settings.resilience
@@ -242,7 +239,7 @@ class DescentConstraints:
     def slacks(self, moving: Moving) -> Float[Array, "constraints"] | None:
         """The slacks that the multipliers imply; None where constraints are hard."""
         beta = self._settings.resilience
-        return None if beta is None else constrained.optimal_slacks(moving.dual.multipliers, beta)
+        return None if beta is None else optimal_slacks(moving.dual.multipliers, beta)
 
     def _of_layers(self, constraints: Constraints, samples: Any, means: Any) -> Float[Array, "layers"]:
         """The violations of layers, of means or of the losses of every sample."""
@@ -259,8 +256,8 @@ class DescentConstraints:
         return self._weighted(losses) if getattr(self._config, "early", False) else losses[-1]
 
     def _named(self, **figures: Any) -> dict[str, float | None]:
-        named = constrained.named_figures(self._names, **figures)
-        return dict(zip(named, json_numbers(map(float, named.values())), strict=True))
+        known = {figure: json_numbers(values) for figure, values in figures.items() if values is not None}
+        return {f"{figure}/{name}": values[i] for figure, values in known.items() for i, name in enumerate(self._names)}
 
 
 def constrained_training(
@@ -272,7 +269,7 @@ def constrained_training(
     numbers: Sequence[int] | None = None,
     trained: Any = None,
     bases: Any = None,
-    limits: Sequence[BoundedMeans] = (),
+    limits: Sequence[Limit] = (),
 ) -> Training:
     """Training by a configuration with constraints, plain or under them, on ``num_examples`` (None without data).
 

@@ -1,52 +1,184 @@
-"""Constraints by name: the table of their factories, and their columns on held-out data."""
+"""Constraints by name: the table of their factories, their columns for every sample, and their report."""
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+import inspect
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from unroll_jax.constrained.bounded_means import (
-    BoundedMeans,
-    bounded_class_losses,
-    bounded_norm,
-    bounded_rows,
-)
+from unroll_jax import constraint_report
+from unroll_jax.constrained import Constraint, class_losses, column_means, norm, violations
+from unroll_jax.constrained.constraint import without_samples
 
 from .config.constraints import LIMITS
 from .config.errors import UserError, option_text
 from .task import Batch, Params, Task
 
+Rows = Callable[[Params, Batch, Array], tuple[Array, Array]]
 
-def limits_of(task: Any, bounds: Mapping[str, float]) -> list[BoundedMeans]:
+
+class Limit(NamedTuple):
+    """A `Constraint` of one column, for each sample: a batch in parts needs a gradient for each sample's row.
+
+    Attributes:
+      names: Of the constraints.
+      unit: Of the values and of the bound; "" for none.
+      constraint: Its value has an entry for each name.
+      column: Name of its column.
+      rows: ``(params, batch, losses) -> (sums, counts)``, each (samples, names); a function of the parameters has equal
+        rows.
+      affine: True if every sample has the count 1, so that counts need no columns.
+    """
+
+    names: tuple[str, ...]
+    unit: str
+    constraint: Constraint
+    column: str
+    rows: Rows
+    affine: bool = True
+
+    @property
+    def scale(self) -> float:
+        """Size of a violation of 1: the bound, or the unit of violations."""
+        return self.constraint.bound or 1.0
+
+    @property
+    def width(self) -> int:
+        """Number of columns of a sample."""
+        return len(self.names) * (1 if self.affine else 2)
+
+    def columns(self, params: Params, batch: Batch, losses: Array) -> Float[Array, "samples width"]:
+        """Sums of every sample, and counts behind them where they differ."""
+        sums, counts = self.rows(params, batch, losses)
+        return sums if self.affine else jnp.concatenate([sums, counts], axis=1)
+
+    def violations(self, means: Float[Array, "width"]) -> Float[Array, "constraints"]:
+        """Violations as shares of the bound, so that one rate of the multipliers fits all units; 0 without samples."""
+        count = len(self.names)
+        pair = means[:count], jnp.ones(count, means.dtype) if self.affine else means[count:]
+        constraints, sums = {"limit": self.constraint}, {"limit": {self.column: pair}}
+        shares = violations(constraints, column_means(sums))["limit"] / self.scale
+        return jnp.where(without_samples(constraints, sums)["limit"], 0.0, shares)
+
+
+def limits_of(task: Any, bounds: Mapping[str, float]) -> list[Limit]:
     """Returns the constraints of names and bounds for a task."""
-    return [FACTORIES[name](task, name, unit=LIMITS[name], at_most=bound) for name, bound in bounds.items()]
+    return [FACTORIES[name](task, name, LIMITS[name], bound) for name, bound in bounds.items()]
 
 
-def _norm(task: Any, name: str, **options: Any) -> BoundedMeans:
-    def trained(params: Any) -> Any:
+def _norm(task: Any, name: str, unit: str, bound: float) -> Limit:
+    constraint = norm(at_most=bound)
+
+    def rows(params: Params, batch: Batch, losses: Array) -> tuple[Array, Array]:
         moves = task.trained(params)
-        return params if moves is None else jax.tree.map(lambda leaf, there: leaf if there else None, params, moves)
+        trained = params if moves is None else jax.tree.map(lambda leaf, there: leaf if there else None, params, moves)
+        size, _ = constraint.columns(trained, batch)["norm"]
+        return _alike(jnp.reshape(size, 1), losses)
 
-    return bounded_norm(name, of=trained, **options)
+    return Limit((name,), unit, constraint, "norm", rows)
 
 
-def _worst_class(task: Any, name: str, **options: Any) -> BoundedMeans:
+def _worst_class(task: Any, name: str, unit: str, bound: float) -> Limit:
     if not task.classes:
         raise UserError(f"{option_text('constraints.also', name)} needs a class for each sample, which the task lacks")
-    return bounded_class_losses(name, labels=task.labels, class_names=task.classes, **options)
+    constraint = class_losses(len(task.classes), at_most=bound, labels=lambda labels: labels)
+
+    def rows(params: Params, batch: Batch, losses: Array) -> tuple[Array, Array]:
+        def one(loss: Array, label: Array) -> tuple[Array, Array]:
+            return constraint.columns(loss[None], label[None])["classes"]
+
+        return jax.vmap(one)(losses[:, -1], jnp.asarray(task.labels(batch)))
+
+    names = tuple(f"{name}/{one}" for one in task.classes)
+    return Limit(names, unit, constraint, "classes", rows, affine=False)
 
 
-def _kl(task: Any, name: str, **options: Any) -> BoundedMeans:
+def _kl(task: Any, name: str, unit: str, bound: float) -> Limit:
     if task.divergences is None:
         needed = f"a language model that is trained by {option_text('model.lora_rank')}, which keeps its start"
         raise UserError(f"{option_text('constraints.also', name)} needs {needed}")
-    return bounded_rows(name, rows=task.divergences, **options)
+
+    def rows(params: Params, batch: Batch, losses: Array) -> tuple[Array, Array]:
+        each = task.divergences(params, batch)[:, None]
+        return each, jnp.ones_like(each)
+
+    return Limit((name,), unit, _mean(bound), "mean", rows)
 
 
-FACTORIES: dict[str, Callable[..., BoundedMeans]] = {"norm": _norm, "worst_class": _worst_class, "kl": _kl}
+FACTORIES: dict[str, Callable[..., Limit]] = {"norm": _norm, "worst_class": _worst_class, "kl": _kl}
+
+
+def own_limit(function: Callable[..., Any], init: Any, losses: Any, batch: Any) -> Limit:
+    """Violations of any function of ``(params, batch)`` or ``(params, batch, losses)``, a dict of numbers or arrays.
+
+    Over parts of a batch, their mean counts. Names and shapes come from ``losses(init(key), batch)`` on a batch of
+    shapes; nothing is computed. A TypeError if the function does not return a dict of floating numbers.
+    """
+    count = len(inspect.signature(function).parameters)
+
+    def of(params: Any, batch: Any, losses: Any) -> Any:
+        return function(*(params, batch, losses)[:count])
+
+    def first(batch: Any) -> Any:
+        params = init(jax.random.key(0))
+        return of(params, batch, losses(params, batch))
+
+    shapes, names = jax.eval_shape(first, batch), list[str]()
+    floating = all(jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in jax.tree.leaves(shapes))
+    if not (isinstance(shapes, dict) and shapes and floating):
+        raise TypeError(f'constraints must return violations by name, as {{"norm": size - 1.0}}, got {shapes}')
+    for path, leaf in jax.tree.leaves_with_path(shapes):
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        names += [name] if leaf.size == 1 else [f"{name}/{place}" for place in range(leaf.size)]
+
+    def rows(params: Params, batch: Batch, losses: Array) -> tuple[Array, Array]:
+        flat = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(of(params, batch, losses))])
+        return _alike(flat, losses)
+
+    return Limit(tuple(names), "", _mean(0.0), "mean", rows)
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Raises a `UserError` for two constraints of one name, or an empty name."""
+    wrong = sorted({name for name in names if names.count(name) > 1 or not all(name.split("/"))})
+    if wrong:
+        raise UserError(
+            f"constraints must have a name each, got {', '.join(map(repr, wrong))} twice or empty; rename it"
+        )
+
+
+def with_columns(limits: Sequence[Limit], params: Any, batch: Any, losses: Array, counts: Any) -> Array:
+    """Losses (samples, layers) with the columns of constraints behind them; ``counts`` weigh samples, None: alike."""
+    weights = jnp.ones(()) if counts is None else counts[:, None]
+    columns = (weights * limit.columns(params, batch, losses) for limit in limits)
+    return jnp.concatenate([losses, *(one.astype(losses.dtype) for one in columns)], axis=1)
+
+
+def limits_violations(limits: Sequence[Limit], means: Array) -> Float[Array, "constraints"]:
+    """The violations of several constraints, from the means of all their columns."""
+    parts = [limit.violations(part) for limit, part in _parts(limits, means)]
+    return jnp.concatenate(parts) if parts else jnp.zeros(0, means.dtype)
+
+
+def limits_report(limits: Sequence[Limit], means: Any, multipliers: Any, *, tolerance: float) -> dict[str, Any]:
+    """Value, bound, unit, violation (a share of the bound), multiplier, price (of a unit) and status of each constraint
+    by name, and whether all are met."""
+    each, rows = limits_violations(limits, jnp.asarray(means)), {}
+    places = [(limit, name) for limit in limits for name in limit.names]
+    for (limit, name), violation, price in zip(places, np.asarray(each), np.asarray(multipliers), strict=True):
+        share, price, bound = float(violation), float(price), limit.constraint.bound
+        known = {"value": bound + limit.scale * share, "bound": bound, "unit": limit.unit}
+        rows[name] = known | {"violation": share, "multiplier": price, "price": price / limit.scale}
+    units = {name: "of its bound" if row["bound"] else "" for name, row in rows.items()}
+    shares, prices = ({name: row[key] for name, row in rows.items()} for key in ("violation", "multiplier"))
+    report = constraint_report(shares, prices, tolerance=tolerance, units=units)
+    for name, group in zip(sorted(rows), report.groups, strict=True):
+        rows[name]["status"] = group.status
+    return {"limits": rows, "feasible": report.feasible}
 
 
 def sums_of_columns(task: Task, params: Params, batch: Batch, key: jax.Array) -> Float[Array, "columns_and_one"]:
@@ -61,3 +193,20 @@ def means_of_columns(sums: Callable[..., Any], params: Params, batches: Iterable
     """Returns means of the columns over batches, each with the key of its noise."""
     total = np.sum([sums(params, batch, key) for batch, key in batches], axis=0, dtype=np.float64)
     return total[:-1] / total[-1]
+
+
+def _mean(bound: float) -> Constraint:
+    return Constraint(lambda rows, batch: {"mean": (jnp.sum(rows), rows.size)}, lambda means: means["mean"], bound)
+
+
+def _alike(values: Array, losses: Array) -> tuple[Array, Array]:
+    """The same values for every sample, with counts of 1."""
+    rows = jnp.broadcast_to(values, (len(losses), values.size))
+    return rows, jnp.ones_like(rows)
+
+
+def _parts(limits: Sequence[Limit], means: Any) -> Iterator[tuple[Limit, Any]]:
+    """Each constraint with its part of the means."""
+    ends = itertools.accumulate((limit.width for limit in limits), initial=0)
+    for limit, (start, end) in zip(limits, itertools.pairwise(ends), strict=True):
+        yield limit, means[start:end]

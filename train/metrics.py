@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from jaxtyping import Float
 
 from .config.errors import StorageError, UserError, kind_of
 from .system.files import open_regular, strict_json, write_all
@@ -184,3 +185,22 @@ def read_predictions(folder: Path) -> Predictions:
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         reason = "is missing" if isinstance(error, FileNotFoundError) else f"is damaged ({error})"
         raise UserError(f"{folder / PREDICTIONS} {reason}; run `unroll-jax evaluate {folder}` again") from None
+
+
+class RatioHistogram(NamedTuple):
+    """Distribution of f_l / f_{l-1} over samples, layer by layer."""
+
+    edges: np.ndarray  # of the bins; the last one is open
+    counts: np.ndarray  # (L, bins)
+    share_descending: float  # of all steps
+    mean: float | None  # of all ratios; None without one
+
+
+def ratio_histogram(sample_losses: Float[np.ndarray, "samples layers_and_one"]) -> RatioHistogram:
+    """Counts the ratios of losses of single samples, for which training promises nothing, in bins from 0 to 2."""
+    before, after = sample_losses[:, :-1], sample_losses[:, 1:]
+    edges = np.append(np.round(np.linspace(0.0, 2.0, 81), 3), np.inf)
+    ratios = np.divide(after, before, out=np.full_like(after, np.nan), where=before > 0.0)
+    counts = np.stack([np.histogram(column[np.isfinite(column)], edges)[0] for column in ratios.T])
+    known = ratios[np.isfinite(ratios)]
+    return RatioHistogram(edges, counts, float(np.mean(after < before)), float(np.mean(known)) if known.size else None)

@@ -1,11 +1,15 @@
-"""Optimisers of the parameters, with their learning rates by step."""
+"""Optimisers of the parameters, with their learning rates by step, and of the multipliers."""
 
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 from optax.contrib import MuonDimensionNumbers, muon
 
+from unroll_jax import dual_optimizer
+
+from .config.constraints import DualConfig
 from .config.run import DecayedPrimalConfig, OptimizerConfig, PrimalConfig
 
 
@@ -73,3 +77,14 @@ def _muon(config: PrimalConfig | OptimizerConfig, rates: optax.Schedule) -> opta
         consistent_rms=0.2,
         muon_weight_dimension_numbers=lambda params: jax.tree.map_with_path(axes, params),
     )
+
+
+def dual_rule(dual: DualConfig, *, every: int, warmup: int) -> optax.GradientTransformation:
+    """Returns the optimiser of the multipliers, on means of ``every`` calls, after ``warmup`` calls."""
+    gains = {"proportional_gain": dual.proportional_gain, "cap": dual.cap} if dual.optimizer == "pi" else {}
+    rule = dual_optimizer(dual.optimizer, dual.learning_rate, **gains)
+    if every > 1:
+        rule = optax.MultiSteps(rule, every).gradient_transformation()
+    if warmup > 0:
+        rule = optax.conditionally_mask(rule, lambda step, **_: jnp.asarray(step) >= warmup)
+    return rule

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Int
 
-from unroll_jax.constrained import Constraints, DualState, dual_ascent, lagrangian
+from unroll_jax.constrained import DualState, LayerConstraints, dual_ascent, lagrangian
 
 __all__ = ["DUAL_RATE", "PRIMAL_RATE", "CompiledStep", "Problem", "State", "compiled_step", "repeated"]
 
@@ -27,7 +27,7 @@ class Problem(NamedTuple):
     batch: Any  # a pytree of arrays
     last_loss: Callable[[Any, Any], Array]
     layer_losses: Callable[[Any, Any, Array], tuple[Array, Array]]
-    constraints: Constraints
+    constraints: LayerConstraints
     num_constraints: int
     flops: tuple[float, float]  # of a step's matrix products: of plain risk, and added by the constraints
 

@@ -7,7 +7,6 @@ import pytest
 
 import unroll_jax as uj
 from tests import reference
-from unroll_jax.constrained import named_figures
 
 LOSSES = np.array([4.7, 3.0, 3.5, 1.2])
 
@@ -53,32 +52,6 @@ def test_a_schedule_may_come_as_an_array():
     np.testing.assert_allclose(constraints(jnp.asarray(LOSSES, jnp.float32)), expected, rtol=1e-5)
 
 
-BAD_OPTIONS = [
-    ((0.0,), {}, r"alpha must be in \(0, 1\).* got 0.0"),
-    ((1.0,), {}, r"alpha must be in \(0, 1\).* got 1.0"),
-    ((float("nan"),), {}, r"alpha must be in \(0, 1\).* got nan"),
-    (((0.1, 1.2),), {}, r"alpha must be in \(0, 1\).* got \(0.1, 1.2\)"),
-    (((),), {}, r"alpha must be in \(0, 1\).* got \(\)"),
-    ((0.1,), {"reference": 0.0}, "reference must be positive and finite, or None, got 0.0"),
-    ((0.1,), {"reference": float("inf")}, "reference must be positive .* got inf"),
-]
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(("args", "options", "message"), BAD_OPTIONS, ids=[row[2] for row in BAD_OPTIONS])
-def test_a_bad_option_is_named(args, options, message):
-    with pytest.raises(ValueError, match=message):
-        uj.descent_constraints(*args, **options)
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_losses_that_do_not_fit_are_named():
-    with pytest.raises(ValueError, match="alpha must have one entry for each of L=3 layers, got 2"):
-        uj.descent_constraints((0.1, 0.2))(jnp.asarray(LOSSES))
-    with pytest.raises(ValueError, match=r"layer_losses must hold f_0..f_L with L >= 1, got shape \(1,\)"):
-        uj.descent_constraints(0.1)(jnp.ones(1))
-
-
 @pytest.mark.parametrize("reference", [None, 5.0])
 @pytest.mark.parametrize("num_layers", [1, 4])
 def test_there_is_one_name_a_constraint_in_its_order(num_layers, reference):
@@ -89,26 +62,3 @@ def test_there_is_one_name_a_constraint_in_its_order(num_layers, reference):
     assert len(names) == len(set(names)) == violations.size
     assert names[int(jnp.argmax(violations))] == f"layer {num_layers}"
     assert (names[0] == "f_0") is (reference is not None)
-
-
-def test_figures_are_named_under_jit_and_absent_ones_left_out():
-    assert uj.constraint_names(2, reference=False) == uj.constraint_names(2) == ["layer 1", "layer 2"]
-    names = uj.constraint_names(2, reference=True)
-    find = jax.jit(lambda c, m: named_figures(names, violation=c, multiplier=m, slack=None))
-    figures = find(jnp.array([1.0, 2.0, 3.0]), jnp.array([4.0, 5.0, 6.0]))
-    assert {name: float(value) for name, value in figures.items()} == {
-        "violation/f_0": 1.0,
-        "violation/layer 1": 2.0,
-        "violation/layer 2": 3.0,
-        "multiplier/f_0": 4.0,
-        "multiplier/layer 1": 5.0,
-        "multiplier/layer 2": 6.0,
-    }
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_figures_that_do_not_fit_are_named():
-    with pytest.raises(ValueError, match=r"slack must have shape \(2,\), one a name, got \(3,\)"):
-        named_figures(["layer 1", "layer 2"], slack=jnp.zeros(3))
-    with pytest.raises(ValueError, match="num_layers must be at least 1, got 0"):
-        uj.constraint_names(0)

@@ -10,7 +10,8 @@ import pytest
 import unroll_jax as uj
 from tests.constrained.of_losses import lagrangian
 from tests.convex_problem import ALPHA, REFERENCE, known_solution, layer_losses
-from unroll_jax.constrained import nu_pi, optimal_slacks, proportional_integral
+from unroll_jax.constrained import nu_pi, proportional_integral
+from unroll_jax.constrained.lagrangian import optimal_slacks
 
 BETA, STEPS = 0.5, 20_000
 OPTIMISERS = {
@@ -110,17 +111,3 @@ def test_bfloat16_violations_leave_the_multipliers_in_float32():
     chex.assert_trees_all_equal_dtypes(state, init(2))
     init, update = uj.dual_ascent(optax.sgd(0.1))
     np.testing.assert_array_equal(update(init(1), jnp.ones(1, jnp.bfloat16)).multipliers, np.float32(0.1))
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_a_bad_argument_is_named():
-    for resilience in (-1.0, 0.0, float("inf"), float("nan")):
-        with pytest.raises(ValueError, match=rf"resilience must be positive and finite, or None, got {resilience}"):
-            uj.dual_ascent(optax.sgd(0.1), resilience=resilience)
-    with pytest.raises(TypeError, match=r"optimizer must be an optax gradient transformation .* got 0.1"):
-        uj.dual_ascent(0.1)
-    init, update = uj.dual_ascent(optax.sgd(0.1))
-    with pytest.raises(ValueError, match="number of constraints of at least 1, got 0"):
-        init(0)
-    with pytest.raises(ValueError, match=r"violations must have shape \(3,\), as multipliers have, got \(1,\)"):
-        update(init(3), jnp.ones(1))

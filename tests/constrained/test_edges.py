@@ -7,7 +7,7 @@ import optax
 import pytest
 
 import unroll_jax as uj
-from tests.constrained.of_losses import augmented_lagrangian, lagrangian
+from tests.constrained.of_losses import lagrangian
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -54,19 +54,6 @@ def test_a_violation_that_is_no_number_changes_nothing(optimizer, value):
     assert np.all(update(after, np.ones(2, np.float32)).multipliers > sound.multipliers)
 
 
-def test_known_multipliers_below_zero_or_not_finite_are_named():
-    losses, dual = LOSSES.astype(np.float32), uj.dual_ascent(optax.sgd(0.1))
-    negative = np.array([-1.0, 0.0], np.float32)
-    with pytest.raises(ValueError, match=r"multipliers must be at least 0.*got \[-1"):
-        augmented_lagrangian(losses, negative, CONSTRAINTS, penalty=1.0)
-    with pytest.raises(ValueError, match=r"multipliers must be at least 0.*got \[-1"):
-        dual.update(dual.init(2)._replace(multipliers=jnp.asarray(negative)), CONSTRAINTS(losses))
-    with pytest.raises(ValueError, match="multipliers must be finite"):
-        lagrangian(losses, np.array([np.nan, 0.0], np.float32), CONSTRAINTS)
-    with pytest.raises(ValueError, match="multipliers must be at least 0"):
-        uj.feasibility_report(np.ones((1, 3), np.float32), negative, CONSTRAINTS)
-
-
 def test_the_tail_leaves_out_a_sample_of_minus_infinity():
     violations = np.array([[1.0], [2.0], [-np.inf], [3.0]], np.float32)
     reduce = jax.jit(uj.tail_mean(0.5))
@@ -87,12 +74,3 @@ def test_losses_stacked_by_a_scan_are_reported_by_their_axis():
 
 def test_tails_of_integers_are_those_of_numbers():
     np.testing.assert_allclose(uj.tail_mean(0.5)(jnp.array([[1], [2], [4]])), [10.0 / 3.0], rtol=1e-6)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["attention", "opteq", "transformer", "lista", "deep_opteq"])
-def test_arguments_of_a_layer_may_be_given_by_name(name):
-    descent, y, x = uj.DESCENTS[name].example(jax.random.key(0), (2,))
-    params = descent.init(jax.random.key(1))
-    state = "z" if "opteq" in name else "y"
-    np.testing.assert_array_equal(descent.step(params, **{state: y}, x=x), descent.step(params, y, x))

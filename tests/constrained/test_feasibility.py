@@ -8,7 +8,6 @@ import pytest
 
 import unroll_jax as uj
 from tests import reference
-from unroll_jax.constrained import optimal_slacks, relaxed_violations
 
 SAMPLES = np.random.default_rng(0).uniform(0.5, 1.5, size=(40, 4)) * np.array([4.0, 3.2, 3.0, 1.0])
 MULTIPLIERS = np.array([0.1, 0.0, 1.5, 0.4])
@@ -102,29 +101,3 @@ def test_the_report_compiled_is_that_outside_of_jit():
     make = lambda losses, multipliers: uj.feasibility_report(losses, multipliers, constraints, resilience=2.0)  # noqa: E731
     args = jnp.asarray(SAMPLES, jnp.float32), jnp.asarray(MULTIPLIERS, jnp.float32)
     chex.assert_trees_all_close(jax.jit(make)(*args), make(*args), rtol=1e-4, atol=1e-5)
-
-
-def test_slacks_are_the_cheapest_relaxation():
-    """s* = lambda / beta minimises beta/2 s^2 - lambda s, the part of the resilient Lagrangian that holds s."""
-    multipliers = jnp.array([0.0, 0.5, 3.0])
-    slacks = optimal_slacks(multipliers, 2.0)
-    gradient = jax.grad(lambda s: jnp.sum(0.5 * 2.0 * s**2 - multipliers * s))(slacks)
-    np.testing.assert_allclose(gradient, 0.0, atol=1e-6)
-    np.testing.assert_allclose(relaxed_violations(jnp.ones(3), multipliers, 2.0), 1.0 - slacks)
-
-
-BAD_CALLS = [
-    ({"sample_losses": np.ones(3)}, r"sample_losses must be \(samples, L \+ 1\).* got shape \(3,\)"),
-    ({"sample_losses": np.ones((0, 3))}, r"sample_losses .* got shape \(0, 3\)"),
-    ({"tolerance": -0.1}, "tolerance must be finite and at least 0, got -0.1"),
-    ({"resilience": 0.0}, "resilience .* got 0.0"),
-    ({"multipliers": np.ones(3)}, r"multipliers must have shape \(2,\).* got \(3,\)"),
-]
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(("options", "message"), BAD_CALLS, ids=[row[1] for row in BAD_CALLS])
-def test_a_bad_argument_is_named(options, message):
-    call = {"sample_losses": np.ones((5, 3)), "multipliers": np.ones(2), "constraints": uj.descent_constraints(0.2)}
-    with pytest.raises((ValueError, TypeError), match=message):
-        uj.feasibility_report(**(call | options))

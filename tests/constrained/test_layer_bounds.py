@@ -8,7 +8,7 @@ import pytest
 
 import unroll_jax as uj
 from unroll_jax.constrained import descent_warnings, level_constraints, suggest_alpha
-from unroll_jax.constrained.forms import FORMS
+from unroll_jax.constrained.layer_bounds import FORMS
 
 LOSSES = np.random.default_rng(0).uniform(0.5, 6.0, size=(2, 3, 4))
 ALPHA, REFERENCE, FLOOR = (0.1, 0.2, 0.3), 5.0, 3.0

@@ -169,7 +169,7 @@ def test_quadratic_penalties_meet_coopers_problems(indexed):
     penalty = growing_penalty(1.0, factor=1.0, increment=1.75)
 
     def solve(*problem):
-        dual = uj.dual_ascent(optax.sgd(1.0), kinds=KINDS, penalty=penalty, frozen=True)
+        dual = uj.dual_ascent(optax.set_to_zero(), kinds=KINDS, penalty=penalty)
         return run(problem, dual, 1e-4, (STEPS, LONG), indexed=indexed)
 
     (early, _), (late, state) = jax.jit(jax.vmap(solve))(*arrays)

@@ -28,10 +28,48 @@ def test_a_report_tells_what_is_violated_binding_and_idle():
     assert len(str(report).splitlines()) == 5
 
 
-@pytest.mark.parametrize(("price", "options", "status"), [(5e-5, {}, "idle"), (5e-5, {"least_price": 1e-5}, "binding")])
-def test_a_constraint_binds_from_a_least_price_on(price, options, status):
-    (group,) = uj.constraint_report(np.array(-0.1), np.array(price), **options).groups
-    assert group.status == status
+@pytest.mark.parametrize(
+    ("violation", "price", "options", "status"),
+    [
+        (0.0, 5e-5, {}, "idle"),
+        (0.0, 5e-5, {"least_price": 1e-5}, "binding"),
+        (-1.0, 17_500.0, {}, "slack"),
+        (np.nan, 1.0, {}, "not finite"),
+        (0.0, np.nan, {}, "not finite"),
+        (np.nan, 1.0, {"absent": True}, "no samples"),
+        (1.0, 1.0, {}, "violated"),
+    ],
+)
+def test_statuses_of_a_constraint_are_apart(violation, price, options, status):
+    report = uj.constraint_report(np.array(violation), np.array(price), **options)
+    assert report.groups[0].status == status
+    assert report.feasible == (status in ("idle", "binding", "slack"))
+    assert report.status == ({"slack": "met, wound up"}.get(status, "met") if report.feasible else status)
+    if status == "slack":
+        assert "its multiplier of 1.75e+04 has wound up" in report.verdict
+
+
+def test_a_met_point_that_is_not_stationary_is_named():
+    """As a method of multipliers whose inner problem is not solved leaves it."""
+    point = np.array(0.0), np.array(2.0)
+    moving = uj.constraint_report(*point, {"x": np.array([0.3, 0.4j])})
+    assert (moving.feasible, moving.status, moving.gradient_norm) == (True, "met, not stationary", 0.5)
+    assert moving.verdict.startswith("Every constraint is met, but the gradient of the Lagrangian has norm 0.5.")
+    still = uj.constraint_report(*point, np.array(1e-3))
+    assert still.status == "met"
+    assert still.verdict.startswith("Every constraint is met and the point is stationary. Binding")
+    assert uj.constraint_report(*point, np.array(np.nan)).status == "not finite"
+
+
+def test_values_and_bounds_are_in_the_units_of_the_user():
+    report = uj.constraint_report({"a": np.array([-1.0, 0.5])}, {"a": np.zeros(2)}, bounds={"a": 3.0}, units="MB")
+    assert (report.groups[0].value, report.groups[0].bound) == (3.5, 3.0)
+    assert str(report).split()[:5] == ["constraint", "kind", "status", "value", "bound"]
+
+
+def test_traced_violations_are_an_error_of_one_line():
+    with pytest.raises(TypeError, match="violations must be known"):
+        jax.jit(lambda c: uj.constraint_report(c, c).feasible)(jnp.ones(2))
 
 
 def test_an_equality_is_violated_in_either_direction():
@@ -64,7 +102,7 @@ def test_a_multiplier_is_the_price_of_its_constraint():
 
 def test_pictures_have_axes_units_and_names():
     report = uj.constraint_report(VIOLATIONS, MULTIPLIERS, kinds=KINDS, units={"gap": "rate", "sum": "", "idle": "MB"})
-    axes = constrained.plot_feasibility(report)
+    axes = report.plot()
     assert axes.get_xlabel() == "worst violation"
     assert [label.get_text().splitlines() for label in axes.get_yticklabels()] == [
         ["gap [rate]", "violated, price 3"],

@@ -18,10 +18,9 @@ mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
 whole, rows = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))
 losses = jax.random.uniform(jax.random.key(0), (6, 32, 4)) + jnp.array([1.5, 1.0, 1.0, 0.0])
 plain = uj.descent_constraints(0.2, reference=1.6)
-dual = uj.dual_ascent(
-    optax.adam(0.1), resilience=3.0, every=2, smoothing=0.5, warmup=1, freeze_after=5,
-    frozen=(False, True, False, False), cap=0.15,
-)
+averaged = optax.MultiSteps(optax.chain(optax.ema(0.5), optax.adam(0.1)), 2, accumulator_dtype=float)
+waiting = optax.conditionally_mask(averaged.gradient_transformation(), lambda step, **_: step >= 1)
+dual = uj.dual_ascent(waiting, resilience=3.0, cap=0.15)
 slack = uj.slack_descent(optax.adam(0.1))
 for reduction in (uj.tail_mean(0.8), lambda violations: jnp.mean(violations, axis=0)):
     constraints = uj.sample_constraints(plain, reduction)

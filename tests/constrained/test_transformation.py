@@ -117,22 +117,6 @@ def test_switching_subgradients_end_at_the_solution_within_their_tolerance():
     assert float(jnp.max(jnp.abs(problem(x)[1]["sum"]))) < 5e-3
 
 
-def test_it_sits_in_a_chain_and_accumulates_gradients():
-    """Two micro-batches of one sample give the step of the batch of two; the multipliers move once for both."""
-    dual = uj.dual_ascent(optax.sgd(1.0), every=2)
-    optimizer = optax.chain(
-        optax.clip(10.0),
-        uj.primal_dual(optax.MultiSteps(optax.sgd(0.1), 2).gradient_transformation(), dual, violations=1),
-    )
-    params = jnp.array([2.0])
-    state = optimizer.init(params)
-    for violation in (1.0, 3.0):
-        updates, state = optimizer.update(jnp.array([violation]), state, params, violations=jnp.array([violation]))
-        params = optax.apply_updates(params, updates)
-    np.testing.assert_allclose(params, [1.8], rtol=1e-6)
-    np.testing.assert_allclose(uj.multipliers_of(state), [2.0], rtol=1e-6)
-
-
 def trained(optimizer, params, state, steps):
     """A step pulls both parameters to 1 under a bound on their sum; it can be compiled, scanned and mapped."""
 
@@ -149,8 +133,10 @@ def trained(optimizer, params, state, steps):
 
 
 def bounded():
-    duals = {"sum": optax.adam(0.1), "each": uj.nu_pi(0.1, 1.0, start="sgd")}
-    dual = uj.dual_ascent(duals, penalty=bertsekas_penalty(1.0), every=2, smoothing=0.5, warmup=3)
+    duals = {"adam": optax.adam(0.1), "nu_pi": uj.nu_pi(0.1, 1.0, start="sgd")}
+    groups = optax.partition(duals, {"sum": "adam", "each": "nu_pi"})
+    optimizer = optax.MultiSteps(optax.chain(optax.ema(0.5), groups), 2).gradient_transformation()
+    dual = uj.dual_ascent(optimizer, penalty=bertsekas_penalty(1.0))
     return uj.primal_dual(optax.adam(0.05), dual, violations={"sum": jnp.zeros(()), "each": jnp.zeros(2)})
 
 
@@ -229,3 +215,55 @@ def test_averages_of_iterates_come_to_rest_where_a_bilinear_game_circles():
     np.testing.assert_allclose(mean, np.mean(iterates, axis=0), atol=1e-5)
     assert np.linalg.norm(mean) < 0.01
     assert np.linalg.norm(averages[-1]) < 0.02
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_complex_parameters_end_at_the_solution_in_every_order(order):
+    """min |z - 2i|^2 subject to Re z = 1 and |z| <= 1.5: z = 1 + sqrt(1.25) i."""
+
+    def problem(z):
+        return jnp.sum(jnp.abs(z - 2j) ** 2), {"real": z.real - 1.0, "size": jnp.abs(z) ** 2 - 2.25}
+
+    kinds = {"real": "equal", "size": "at_most"}
+    shapes = {"real": jnp.zeros(1), "size": jnp.zeros(1)}
+    dual = uj.dual_ascent(optax.sgd(0.1), kinds=kinds)
+    optimizer = uj.primal_dual(optax.sgd(0.05), dual, violations=shapes, order=order)
+
+    def step(carry, _):
+        z, state = carry
+        gradient = jnp.conj(jax.grad(lambda z: uj.lagrangian(*problem(z), uj.multipliers_of(state)))(z))
+        given = {"violations": problem(z)[1]} if order == "simultaneous" else {"problem": problem}
+        updates, state = optimizer.update(gradient, state, z, **given)
+        return (optax.apply_updates(z, updates), state), None
+
+    start = jnp.full(1, 0.5 + 0.5j)
+    (z, _), _ = jax.jit(lambda z: jax.lax.scan(step, (z, optimizer.init(z)), length=2000))(start)
+    np.testing.assert_allclose(z, [1.0 + 1.25**0.5 * 1j], atol=1e-4)
+
+
+def test_extragradient_keeps_the_moments_of_its_trial_as_extra_adam_does():
+    """Against ExtraAdam in NumPy: both updates go into the moments, both from the same parameters."""
+    dual = uj.dual_ascent(optax.sgd(0.2), kinds="equal")
+    optimizer = uj.primal_dual(optax.adam(0.1), dual, violations=jnp.zeros(()), order="extragradient")
+
+    def problem(x):
+        return jnp.sum(x**2), x[0] + x[1] - 1.0
+
+    x, state = jnp.array([1.0, -2.0]), optimizer.init(jnp.zeros(2))
+    other, price, mean, square, count = np.array([1.0, -2.0]), 0.0, np.zeros(2), np.zeros(2), 0
+
+    def adam(gradient):
+        nonlocal mean, square, count
+        count += 1
+        mean, square = 0.9 * mean + 0.1 * gradient, 0.999 * square + 0.001 * gradient**2
+        return -0.1 * (mean / (1 - 0.9**count)) / (np.sqrt(square / (1 - 0.999**count)) + 1e-8)
+
+    slope = jax.grad(lambda x, price: uj.lagrangian(*problem(x), price))
+    for _ in range(5):
+        gradient = slope(x, uj.multipliers_of(state))
+        updates, state = optimizer.update(gradient, state, x, problem=problem)
+        x = optax.apply_updates(x, updates)
+        ahead, ahead_price = other + adam(2 * other + price), price + 0.2 * (other.sum() - 1.0)
+        other, price = other + adam(2 * ahead + ahead_price), price + 0.2 * (ahead.sum() - 1.0)
+    np.testing.assert_allclose(x, other, rtol=1e-5)
+    np.testing.assert_allclose(uj.multipliers_of(state), price, rtol=1e-5)

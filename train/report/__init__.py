@@ -114,6 +114,11 @@ def warnings(settings: Sequence[Setting]) -> list[str]:
     return sentences
 
 
+def _first_and_last(losses: np.ndarray) -> np.ndarray | None:
+    """Losses with the last one in place of those that are not known; None without the first or the last."""
+    return np.where(np.isnan(losses), losses[-1], losses) if np.isfinite(losses[[0, -1]]).all() else None
+
+
 def _advice(one: Variant, plain: Variant | None) -> list[str]:
     """Signs that constraints do harm."""
     losses, bounds, multipliers = (one.mean(key) for key in ("layer_losses", "bounds", "multipliers"))
@@ -129,7 +134,7 @@ def _advice(one: Variant, plain: Variant | None) -> list[str]:
             multipliers[bound],
             constraints=allowed if failed and list(layers) == list(range(len(losses))) else None,
             start_losses=np.mean([run.curves["layer_losses"][0] for run in one.runs], axis=0),
-            plain_losses=None if plain is None else plain.mean("layer_losses"),
+            plain_losses=None if plain is None else _first_and_last(plain.mean("layer_losses")),
         )
     return lines
 

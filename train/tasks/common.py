@@ -12,12 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, UInt8
 
-from unroll_jax.constrained.bounded_means import BoundedMeans
-
 from ..config.constrained import ConstrainedConfig
 from ..config.errors import OptionError, UserError
 from ..config.run import RunConfig
-from ..limits import limits_of, means_of_columns, sums_of_columns
+from ..limits import Limit, limits_of, means_of_columns, sums_of_columns
 from ..sharding.mesh import put_beside
 from ..system.distributed import fetch
 from ..task import Log, Params, Row, Task, Validation
@@ -77,7 +75,7 @@ class DataTask(Task, Generic[C]):
         return self.spec.to_json()
 
     @property
-    def limits(self) -> list[BoundedMeans]:
+    def limits(self) -> list[Limit]:
         """The constraints by name."""
         return limits_of(self, vars(self.config)["constraints"].limits)
 

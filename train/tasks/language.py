@@ -10,7 +10,7 @@ import optax
 from jaxtyping import Array, Float
 
 from unroll_jax.constrained import chunked_cross_entropy
-from unroll_jax.constrained.budgets import divergences
+from unroll_jax.constrained.ready_made import divergences
 
 from ..config.tokens import LanguageConfig
 from ..constraints import constrained_training

@@ -8,13 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from unroll_jax.constrained.bounded_means import BoundedMeans, bounded_violations
-
 from ..config.constrained import OwnConfig
 from ..config.errors import UserError
 from ..config.fields import check_fields
 from ..constraints import constrained_training
 from ..data.reader import in_order, read_ahead, shuffled
+from ..limits import Limit, own_limit
 from ..sharding.rules import rematerialised
 from ..task import Batch, Params, Row, SampleLosses, Validation, check_batch_size
 from .common import LayeredTask, Reading, Trial, feasibility_words, keyed, on_batches
@@ -88,12 +87,12 @@ class OwnTask(LayeredTask[OwnConfig]):
         return OwnTask(self._init, self._losses, config=config, constraints=self._constraints, **self._splits)
 
     @property
-    def limits(self) -> list[BoundedMeans]:
+    def limits(self) -> list[Limit]:
         """The constraints by name, and those of the user's function."""
         if self._constraints is None:
             return super().limits
         two = _two(self._splits["train"])
-        return [*super().limits, bounded_violations(self._constraints, self._init, self._losses, two)]
+        return [*super().limits, own_limit(self._constraints, self._init, self._losses, two)]
 
     def held(self, split: str) -> Iterable[tuple[Batch, jax.Array]]:
         """Yields rows of a split, each batch with a key."""

@@ -11,86 +11,86 @@ Example:
   ('stepwise', 'cumulative')
 """
 
-from unroll_jax.constrained.advice import descent_warnings, suggest_alpha
-from unroll_jax.constrained.budgets import kl_budget, norm_bound
-from unroll_jax.constrained.constraints import (
-    Constraints,
-    constraint_names,
-    named_figures,
-    optimal_slacks,
-    relaxed_violations,
+from unroll_jax.constrained.constraint import Constraint, batch_violations, column_means, column_sums, violations
+from unroll_jax.constrained.controllers import (
+    PenaltyRule,
+    bertsekas_penalty,
+    dual_optimizer,
+    growing_penalty,
+    nu_pi,
+    proportional_integral,
 )
-from unroll_jax.constrained.controllers import NuPIState, dual_optimizer, nu_pi, proportional_integral
-from unroll_jax.constrained.cross_entropy import chunked_cross_entropy
+from unroll_jax.constrained.descent import (
+    SlackDescent,
+    SlackState,
+    proximal_smoothing,
+    slack_descent,
+    switching_objective,
+)
 from unroll_jax.constrained.duals import DualAscent, DualState, dual_ascent
-from unroll_jax.constrained.feasibility import FeasibilityReport, feasibility_report
-from unroll_jax.constrained.forms import constraint_bounds, relative_excess
-from unroll_jax.constrained.implicit import ImplicitDuals, ImplicitState, implicit_dual_ascent
-from unroll_jax.constrained.lagrangian import augmented_lagrangian, lagrangian, layer_weights
-from unroll_jax.constrained.layer_bounds import BOUNDS, LayerConstraints, descent_constraints, level_constraints
-from unroll_jax.constrained.losses import LossMean, add_losses, empty_mean
-from unroll_jax.constrained.penalties import PenaltyRule, bertsekas_penalty, growing_penalty
-from unroll_jax.constrained.plots import plot_feasibility
-from unroll_jax.constrained.rates import ProxyConstraint, demographic_parity, worst_class_loss
-from unroll_jax.constrained.report import ConstraintReport, GroupReport, constraint_report
-from unroll_jax.constrained.rows import take_rows
-from unroll_jax.constrained.samples import Reduction, mean_of_samples, sample_constraints, tail_mean
-from unroll_jax.constrained.slacks import SlackDescent, SlackState, resilient_lagrangian, slack_descent
-from unroll_jax.constrained.stochastic import SmoothingState, proximal_smoothing, switching_objective
-from unroll_jax.constrained.transformation import PrimalDualState, multipliers_of, primal_dual
+from unroll_jax.constrained.lagrangian import (
+    augmented_lagrangian,
+    lagrangian,
+    layer_weights,
+    resilient_lagrangian,
+)
+from unroll_jax.constrained.layer_bounds import (
+    BOUNDS,
+    LayerConstraints,
+    constraint_names,
+    descent_constraints,
+    level_constraints,
+)
+from unroll_jax.constrained.layer_report import FeasibilityReport, descent_warnings, feasibility_report, suggest_alpha
+from unroll_jax.constrained.points import ImplicitDuals, implicit_dual_ascent, take_rows
+from unroll_jax.constrained.ready_made import class_losses, gap, kl, norm, rate
+from unroll_jax.constrained.report import ConstraintReport, constraint_report, held_out_report
+from unroll_jax.constrained.samples import mean_of_samples, sample_constraints, tail_mean
+from unroll_jax.constrained.transformation import multipliers_of, primal_dual
+from unroll_jax.cross_entropy import chunked_cross_entropy
 
 __all__ = [
     "BOUNDS",
+    "Constraint",
     "ConstraintReport",
-    "Constraints",
     "DualAscent",
     "DualState",
     "FeasibilityReport",
-    "GroupReport",
     "ImplicitDuals",
-    "ImplicitState",
     "LayerConstraints",
-    "LossMean",
-    "NuPIState",
     "PenaltyRule",
-    "PrimalDualState",
-    "ProxyConstraint",
-    "Reduction",
     "SlackDescent",
     "SlackState",
-    "SmoothingState",
-    "add_losses",
     "augmented_lagrangian",
+    "batch_violations",
     "bertsekas_penalty",
     "chunked_cross_entropy",
-    "constraint_bounds",
+    "class_losses",
+    "column_means",
+    "column_sums",
     "constraint_names",
     "constraint_report",
-    "demographic_parity",
     "descent_constraints",
     "descent_warnings",
     "dual_ascent",
     "dual_optimizer",
-    "empty_mean",
     "feasibility_report",
+    "gap",
     "growing_penalty",
+    "held_out_report",
     "implicit_dual_ascent",
-    "kl_budget",
+    "kl",
     "lagrangian",
     "layer_weights",
     "level_constraints",
     "mean_of_samples",
     "multipliers_of",
-    "named_figures",
-    "norm_bound",
+    "norm",
     "nu_pi",
-    "optimal_slacks",
-    "plot_feasibility",
     "primal_dual",
     "proportional_integral",
     "proximal_smoothing",
-    "relative_excess",
-    "relaxed_violations",
+    "rate",
     "resilient_lagrangian",
     "sample_constraints",
     "slack_descent",
@@ -98,5 +98,5 @@ __all__ = [
     "switching_objective",
     "tail_mean",
     "take_rows",
-    "worst_class_loss",
+    "violations",
 ]

@@ -1,4 +1,4 @@
-"""Optimisers of the multipliers by name, and controllers beyond plain ascent."""
+"""Optimisers of the multipliers by name, controllers beyond plain ascent, and rules that raise penalties."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -6,22 +6,30 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jaxtyping import Array, PyTree
 
-from unroll_jax.arguments import FINITE, POSITIVE, at_least, checked, in_interval, look_up, one_of
+from unroll_jax.arguments import FINITE, POSITIVE, Rule, at_least, checked, in_interval, look_up, one_of
+from unroll_jax.constrained.trees import broadcast_option, check_known, check_penalty
 
-__all__ = ["DUAL_OPTIMIZERS", "NuPIState", "dual_optimizer", "nu_pi", "proportional_integral"]
+__all__ = [
+    "DUAL_OPTIMIZERS",
+    "OfInequalities",
+    "PenaltyRule",
+    "bertsekas_penalty",
+    "constant_penalty",
+    "dual_optimizer",
+    "growing_penalty",
+    "nu_pi",
+    "proportional_integral",
+]
+
+
+class OfInequalities(optax.GradientTransformation):
+    """An optimiser whose multipliers are at least 0, so `dual_ascent` does not take it for equalities."""
 
 
 class NuPIState(NamedTuple):
-    """The smoothed gradient of `nu_pi`: minus the smoothed violation; infinite before a first step like SGD's.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> optimizer = nu_pi(0.5, proportional_gain=1.0, nu=0.5)
-      >>> _, state = optimizer.update(jnp.array([-2.0]), optimizer.init(jnp.zeros(1)))  # of a violation of 2
-      >>> state.smoothed.tolist()
-      [-1.0]
-    """
+    """The smoothed gradient of `nu_pi`: minus the smoothed violation; infinite before a first step like SGD's."""
 
     smoothed: optax.Params
 
@@ -34,23 +42,21 @@ def proportional_integral(
 
     .. math:: I \leftarrow [I + k_i c]_+ , \qquad \lambda = [I + k_p c]_+ .
 
-    The integral is projected ascent; the proportional part answers a violation at once and is gone when the violation
-    is, which damps the swings of the integral: a violated constraint does not wind its multiplier up for long after it
-    is met. Without it (``proportional_gain=0``) this is ``optax.sgd(integral_gain)``.
-    The multiplier includes the proportional part: it is the price of the moment, the integral is the lasting one.
+    The integral is projected ascent. The proportional part answers a violation at once and ends with it, which damps
+    the swings of the integral and avoids integral wind-up. Without it (``proportional_gain=0``) this is
+    ``optax.sgd(integral_gain)``. Multipliers stay at 0 or above: for equalities take `nu_pi`.
 
     Where nothing is projected it equals `nu_pi` with ``nu=0``. A met constraint that comes nearer to its bound keeps
     its multiplier at 0 here; `nu_pi` raises it.
 
     Args:
-      integral_gain: k_i > 0, multiplier a step per unit of violation.
+      integral_gain: k_i > 0, multiplier per unit of violation and step.
       proportional_gain: k_p >= 0, multiplier per unit of violation.
-      cap: largest integral and largest multiplier; None for no bound. With the cap of `dual_ascent` alone the integral
-        would wind up beyond it.
+      cap: largest integral and largest multiplier; None for no bound. With no more than the cap of `dual_ascent`
+        the integral would wind up beyond it.
 
     Returns:
-      An optax gradient transformation over multipliers, fed -c as `dual_ascent` does. Its update needs the multipliers
-      (``params``).
+      An optax gradient transformation, fed -c as `dual_ascent` does; its update needs the multipliers (``params``).
 
     Raises:
       ValueError: if a gain or cap is out of range.
@@ -81,7 +87,7 @@ def proportional_integral(
         target = jax.tree.map(lambda i, g: moved(i, g, proportional_gain), grown, gradients)
         return jax.tree.map(jnp.subtract, target, multipliers), grown
 
-    return optax.GradientTransformation(init, update)  # type: ignore[arg-type]
+    return OfInequalities(init, update)  # type: ignore[arg-type]
 
 
 @checked(
@@ -103,7 +109,7 @@ def nu_pi(
     ``optax.sgd(eta, momentum=beta)``: momentum is a negative proportional gain; it swings where a positive one damps.
 
     Args:
-      integral_gain: k_i >= 0, multiplier a step per unit of violation; at 0 only changes of the violation count.
+      integral_gain: k_i >= 0, multiplier per unit of violation and step; at 0 only changes of the violation count.
       proportional_gain: k_p, multiplier per unit of smoothed violation.
       nu: decay of the moving average, in (-1, 1); 0 for none.
       start: "zero" for the average above; "sgd" for :math:`\xi_0 = 0`: the first step of a multiplier is that of SGD,
@@ -179,3 +185,114 @@ def dual_optimizer(
     if learning_rate is None:
         raise ValueError(f'learning_rate is missing: call dual_optimizer("{optimizer}", 0.01)')
     return entry(learning_rate, **options)
+
+
+MAX_PENALTY = 1e6
+ABOVE_ONE = Rule("finite and above 1", lambda value: 1.0 < value < float("inf"))
+
+
+class PenaltyRule(NamedTuple):
+    """A rule of penalties: ``init(multipliers)``, and ``update(penalty, sizes, previous_sizes)`` of violations' sizes.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> growing_penalty(2.0).init({"gap": jnp.zeros(2)})["gap"].tolist()
+      [2.0, 2.0]
+    """
+
+    init: Callable[[PyTree[Array]], PyTree[Array]]
+    update: Callable[[Any, PyTree[Array], Any], PyTree[Array]]
+
+
+def constant_penalty(penalty: Any) -> PenaltyRule:
+    """Penalties that never change: rho > 0, one number or a prefix tree of numbers or arrays."""
+    check_penalty(penalty)
+
+    def init(multipliers: PyTree[Array]) -> PyTree[Array]:
+        # Buffers of their own: a caller may donate the state.
+        full = broadcast_option("penalty", penalty, multipliers)
+        return jax.tree.map(
+            lambda m, rho: jnp.array(jnp.broadcast_to(rho, m.shape), m.dtype, copy=True), multipliers, full
+        )
+
+    return PenaltyRule(init, lambda rho, sizes, previous: rho)
+
+
+@checked(factor=at_least(1.0), increment=at_least(0.0), tolerance=at_least(0.0), maximum=POSITIVE)
+def growing_penalty(
+    penalty: Any,
+    *,
+    factor: float = 2.0,
+    increment: float = 0.0,
+    tolerance: float = 1e-4,
+    maximum: float = MAX_PENALTY,
+) -> PenaltyRule:
+    r"""Penalties that grow, :math:`\rho \leftarrow k \rho + d`, at every step at which their constraint is violated.
+
+    Args:
+      penalty: rho > 0 at the start, one number or a prefix tree.
+      factor: k, at least 1.
+      increment: d, at least 0; with ``factor=1`` growth is linear.
+      tolerance: largest violation that counts as met, in units of the violations.
+      maximum: largest penalty.
+
+    Returns:
+      A `PenaltyRule` for `dual_ascent`. A ValueError names an option out of range.
+
+    Source: Nocedal and Wright (2006), "Numerical optimization", Framework 17.1.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> growing_penalty(1.0).update(jnp.ones(2), jnp.array([0.5, 0.0]), None).tolist()
+      [2.0, 1.0]
+    """
+    _check_maximum(penalty, maximum)
+
+    def grown(rho: Array, size: Array) -> Array:
+        return jnp.where(size > tolerance, jnp.minimum(rho * factor + increment, maximum), rho)
+
+    return PenaltyRule(constant_penalty(penalty).init, lambda rhos, sizes, previous: jax.tree.map(grown, rhos, sizes))
+
+
+@checked(factor=ABOVE_ONE, shrinkage=in_interval("(0, 1]"), tolerance=at_least(0.0), maximum=POSITIVE)
+def bertsekas_penalty(
+    penalty: Any,
+    *,
+    factor: float = 10.0,
+    shrinkage: float = 0.25,
+    tolerance: float = 1e-4,
+    maximum: float = MAX_PENALTY,
+) -> PenaltyRule:
+    """Penalties that grow where a violation did not shrink enough since the last step of the multipliers.
+
+    Args:
+      penalty: rho > 0 at the start, one number or a prefix tree.
+      factor: growth, above 1.
+      shrinkage: share of its last size below which a violation must come for its penalty to stay.
+      tolerance: largest violation that counts as met, in units of the violations.
+      maximum: largest penalty.
+
+    Returns:
+      A `PenaltyRule` for `dual_ascent`. A ValueError names an option out of range.
+
+    Source: Bertsekas (1999), "Nonlinear programming", Section 4.2.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> rule = bertsekas_penalty(1.0)
+      >>> rule.update(jnp.ones(2), jnp.array([0.5, 0.1]), jnp.array([1.0, 1.0])).tolist()
+      [10.0, 1.0]
+    """
+    _check_maximum(penalty, maximum)
+
+    def grown(rho: Array, size: Array, last: Array) -> Array:
+        stalled = (size > tolerance) & (size > shrinkage * last)
+        return jnp.where(stalled, jnp.minimum(rho * factor, maximum), rho)
+
+    return PenaltyRule(
+        constant_penalty(penalty).init, lambda rhos, sizes, previous: jax.tree.map(grown, rhos, sizes, previous)
+    )
+
+
+def _check_maximum(penalty: Any, maximum: float) -> None:
+    check_known("penalty", penalty, lambda rho: ~(rho > maximum), f"at most maximum={maximum:g}")

@@ -9,26 +9,25 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.core import Tracer
-from jaxtyping import Array, Int, PyTree
+from jaxtyping import Array, Bool, Int, PyTree
 
-from unroll_jax.arguments import checked
-from unroll_jax.constrained.groups import (
+from unroll_jax.arguments import POSITIVE, checked
+from unroll_jax.constrained.controllers import OfInequalities, PenaltyRule, constant_penalty
+from unroll_jax.constrained.points import check_rows, rows_of, set_rows
+from unroll_jax.constrained.trees import (
     as_violations,
     broadcast_option,
-    broadcast_prefix,
     check_kinds,
     check_known,
     check_matching,
-    check_sign,
     group_name,
     kept_if_sound,
     known_numbers,
     project,
+    signed,
+    violation_sizes,
     zeros_like_violations,
 )
-from unroll_jax.constrained.penalties import PenaltyRule, constant_penalty, violation_sizes
-from unroll_jax.constrained.rows import check_rows, rows_of, set_rows
-from unroll_jax.constrained.schedules import scheduled, steps_now
 
 __all__ = ["DualAscent", "DualState", "dual_ascent"]
 
@@ -65,7 +64,7 @@ class DualAscent:
         constraints for one vector of them; every multiplier at ``start`` (a number, or a prefix tree).
       update: ``(state, violations, rows=None) -> DualState``. With ``rows``, indices along the first axis, violations
         are those of these constraints only, and only their multipliers move; of an index that occurs twice, one
-        violation counts. The optimiser's counters are shared by all rows: Adam and ``smoothing`` do not correct a row
+        violation counts. The optimiser's counters are shared by all rows: Adam and ``optax.ema`` do not correct a row
         that first moves late for the bias of its start at 0.
       kinds: those of the constraints, for `primal_dual`.
 
@@ -85,18 +84,13 @@ class DualAscent:
         return iter((self.init, self.update))
 
 
-@checked()
+@checked(resilience=POSITIVE)
 def dual_ascent(
-    optimizer: Any,
+    optimizer: optax.GradientTransformation | None,
     *,
     kinds: Any = "at_most",
     penalty: Any = None,
     resilience: float | None = None,
-    every: int = 1,
-    smoothing: float = 0.0,
-    warmup: int = 0,
-    freeze_after: int | None = None,
-    frozen: Any = False,
     cap: Any = None,
     restart: bool = False,
 ) -> DualAscent:
@@ -108,33 +102,32 @@ def dual_ascent(
     :math:`c - \lambda / \beta`; under SGD that decays the multipliers,
     :math:`\lambda \leftarrow [(1 - \eta/\beta) \lambda + \eta c]_+`.
 
-    Violations that are NaN or infinite are an error if they are known; under `jax.jit` the call changes nothing, and
-    ``state.skipped`` counts it.
+    Averages, steps in several calls, groups, masks and warm-up are compositions of optax:
 
-    A step an epoch takes no option: call ``update`` once an epoch, with the violations of the mean losses over the
-    train set (`add_losses`). With explicit slacks (`slack_descent`) feed it c - s and leave ``resilience`` at None.
+    .. code-block:: python
+
+        dual_ascent(optax.chain(optax.ema(0.9), optax.sgd(0.1)))  # on a moving average of the violations
+        dual_ascent(optax.MultiSteps(optax.sgd(0.1), 4).gradient_transformation())  # one step on the mean of four calls
+        dual_ascent(optax.conditionally_mask(optax.sgd(0.1), lambda step, **_: step >= 100))  # still for 100 calls
+        dual_ascent(optax.partition({"a": optax.sgd(0.1), "b": optax.set_to_zero()}, {"gap": "a", "norm": "b"}))
+
+    Violations that are NaN or infinite are an error if they are known; under `jax.jit` the call changes nothing, and
+    ``state.skipped`` counts it. With explicit slacks (`slack_descent`) pass c - s and leave ``resilience`` at None.
 
     Args:
-      optimizer: any optax gradient transformation, or a prefix tree with one for each group; None takes the penalty
-        as the rate, :math:`\lambda \leftarrow [\lambda + \rho c]_+` (the method of multipliers).
+      optimizer: any optax gradient transformation; None takes the penalty as the rate,
+        :math:`\lambda \leftarrow [\lambda + \rho c]_+` (the method of multipliers).
       kinds: "at_most" (c <= 0) or "equal" (c = 0, signed multipliers), one for all constraints or a prefix tree.
       penalty: rho > 0 of `augmented_lagrangian`, kept in ``state.penalty``: a number, a prefix tree of numbers, or a
-        rule such as `bertsekas_penalty` that raises it on calls that move the multipliers; None without.
+        rule such as `bertsekas_penalty` that raises it; None without.
       resilience: beta > 0, cost of slack; None for hard constraints. The decay is fed back to the optimiser: under a
         constant violation c a multiplier comes to rest, at beta c, only if
         :math:`\beta > k_i / 2 + k_p (1 - \nu) / (1 + \nu)`, with nu = 0 for `proportional_integral` and k_i = eta,
         k_p = 0 for SGD. Otherwise it oscillates, or grows without bound. That is not checked.
-      every: calls whose violations are averaged for one step of the multipliers; they stay as they are in between.
-      smoothing: decay in [0, 1) of an exponential moving average of the violations (of their means over ``every``
-        calls), which takes their place; 0 for none.
-      warmup: calls at the start that are ignored: multipliers stay where they start, at 0 so that training is plain.
-      freeze_after: calls, those of ``warmup`` among them, after which every multiplier stays as it is; None for never.
-      frozen: multipliers that never move and so weigh a fixed penalty: True for all, or a prefix tree of booleans or
-        arrays of booleans.
       cap: largest |multiplier|, one number or a prefix tree of numbers or arrays; None for no bound. A controller with
         a cap must be given it as well (``proportional_integral(..., cap=...)``).
-      restart: set the multiplier of an inequality to 0 on calls that move it and find it met, so that it stops
-        pushing at once.
+      restart: set the multiplier of an inequality to 0 where a call finds it met. As the penalty's rule it acts at
+        every call, but for those at which an ``optax.MultiSteps`` waits for more.
 
     Returns:
       A `DualAscent`, which unpacks as ``init, update``.
@@ -154,118 +147,91 @@ def dual_ascent(
       >>> state = update(init(violations), violations)
       >>> state.multipliers["gap"].tolist(), state.multipliers["sum"].tolist()
       ([0.5, 0.0], -1.0)
-      >>> init, update = dual_ascent(optax.sgd(0.5), every=2, cap=1.5)
-      >>> state = update(init(2), jnp.array([1.0, 9.0]))
-      >>> state.multipliers.tolist(), update(state, jnp.array([3.0, 1.0])).multipliers.tolist()
-      ([0.0, 0.0], [1.0, 1.5])
     """
     rule = penalty if isinstance(penalty, PenaltyRule) or penalty is None else constant_penalty(penalty)
-    if optimizer is None and rule is None:
-        raise TypeError(
-            "optimizer must be an optax gradient transformation such as optax.sgd(0.1), got None, which needs a penalty"
-        )
-    _check_optimizers(optimizer)
+    ascent = _ascent(optimizer, rule, resilience)
     check_known("cap", cap, lambda value: (value > 0.0) & (value < np.inf), "positive and finite")
-    options: dict[str, Any] = {
-        "resilience": resilience,
-        "every": every,
-        "smoothing": smoothing,
-        "warmup": warmup,
-        "freeze_after": freeze_after,
-    }
-    scheduled(optax.identity(), **options)  # checks the options
-
-    def transformation(multipliers: PyTree[Array]) -> optax.GradientTransformation:
-        return scheduled(_by_group(optimizer, multipliers), **options)
-
-    def limits(multipliers: PyTree[Array]) -> tuple[PyTree, PyTree]:
-        return _caps(cap, multipliers), _still(frozen, multipliers)
 
     def init(violations: Any, start: Any = 0.0) -> DualState:
         zeros = zeros_like_violations(violations)
         kind = check_kinds(kinds, zeros)
-        starts = broadcast_option("start", start, zeros)
-        multipliers = jax.tree.map_with_path(_started, zeros, starts, kind)
-        limits(multipliers)
+        _check_controller(optimizer, kind)
+        multipliers = jax.tree.map_with_path(_started, zeros, broadcast_option("start", start, zeros), kind)
+        _caps(cap, multipliers)
         first = None if rule is None else rule.init(multipliers)
         sizes = None if rule is None else jax.tree.map(lambda m: jnp.full_like(m, jnp.inf), multipliers)
-        return DualState(
-            multipliers, transformation(multipliers).init(multipliers), jnp.zeros((), jnp.int32), first, sizes
-        )
+        return DualState(multipliers, ascent.init(multipliers), jnp.zeros((), jnp.int32), first, sizes)
 
     def update(state: DualState, violations: Any, rows: Any = None) -> DualState:
         if not isinstance(state, DualState):
             raise TypeError(f"state must be a DualState of init, got {type(state).__name__}")
         state = jax.tree.map(jnp.asarray, state)  # a checkpoint may hold NumPy's
+        caps = _caps(cap, state.multipliers)
         if rows is None:
-            return step(state, violations, *limits(state.multipliers))
+            return step(state, violations, caps)
         check_rows(rows, state.multipliers)
-        some = [
-            jax.tree.map(lambda one: jnp.asarray(one)[rows] if one.ndim else one, tree)
-            for tree in limits(state.multipliers)
-        ]
-        part = step(rows_of(state, rows, transformation(state.multipliers)), violations, *some)
-        return set_rows(state, rows, part, transformation(state.multipliers))
+        some = jax.tree.map(lambda one: jnp.asarray(one)[rows] if one.ndim else one, caps)
+        return set_rows(state, rows, step(rows_of(state, rows, ascent), violations, some), ascent)
 
-    def step(state: DualState, violations: Any, caps: PyTree, still: PyTree) -> DualState:
-        ascent = _finite("violations", as_violations("violations", violations))
-        check_matching("violations", ascent, state.multipliers, of="multipliers")
-        ascent = jax.tree.map(lambda c, m: jax.lax.stop_gradient(c).astype(m.dtype), ascent, state.multipliers)
-        kind = check_kinds(kinds, ascent)
-        check_sign(state.multipliers, kind)
-        moved, opt_state = _moved(state, ascent, optimizer is None, transformation)
-        moved = project(moved, kind)
-        due = steps_now(state.opt_state, **options)
+    def step(state: DualState, violations: Any, caps: PyTree) -> DualState:
+        values = _finite(as_violations("violations", violations))
+        check_matching("violations", values, state.multipliers, of="multipliers")
+        values = jax.tree.map(lambda c, m: jax.lax.stop_gradient(c).astype(m.dtype), values, state.multipliers)
+        kind = check_kinds(kinds, values)
+        signed(state.multipliers, kind)
+        updates, opt_state = ascent.update(jax.tree.map(jnp.negative, values), state.opt_state, state.multipliers)
+        if optimizer is None:  # SGD with a rate of 1
+            updates = jax.tree.map(jnp.multiply, updates, state.penalty)
+        moved = project(optax.apply_updates(state.multipliers, updates), kind)
+        due = _moved_now(opt_state)
         if restart:
-            met = jax.tree.map(lambda c, k: False if k == "equal" else due & (c <= 0.0), ascent, kind)
+            met = jax.tree.map(lambda c, k: False if k == "equal" else due & (c <= 0.0), values, kind)
             moved = jax.tree.map(lambda m, now: jnp.where(now, 0.0, m), moved, met)
         if cap is not None:
             moved = jax.tree.map(lambda m, high: jnp.clip(m, -high, high), moved, caps)
-        if frozen is not False:
-            moved = jax.tree.map(jnp.where, still, state.multipliers, moved)
         after = DualState(moved, opt_state, state.skipped, state.penalty, state.sizes)
         if rule is not None:
-            sizes = violation_sizes(ascent, kind)
+            sizes = violation_sizes(values, kind)
             raised = rule.update(state.penalty, sizes, state.sizes), sizes
             penalty_now, sizes_now = jax.tree.map(lambda new, old: jnp.where(due, new, old), raised, after[3:])
             after = after._replace(penalty=penalty_now, sizes=sizes_now)
-        return kept_if_sound(ascent, after, state)
+        return kept_if_sound(values, after, state)
 
     return DualAscent(init, update, kinds)
 
 
-def _moved(
-    state: DualState, ascent: PyTree[Array], by_penalty: bool, transformation: Callable[[Any], Any]
-) -> tuple[PyTree[Array], Any]:
-    """Multipliers before the projection, and the state of their optimiser."""
-    updates, opt_state = transformation(state.multipliers).update(
-        jax.tree.map(jnp.negative, ascent), state.opt_state, state.multipliers
-    )
-    if by_penalty:  # the optimiser passes schedules on, with a rate of 1
-        updates = jax.tree.map(jnp.multiply, updates, state.penalty)
-    return optax.apply_updates(state.multipliers, updates), opt_state
+def _ascent(optimizer: Any, rule: PenaltyRule | None, resilience: float | None) -> optax.GradientTransformation:
+    """The optimiser, on the gradient c - lambda / beta of the resilient dual function."""
+    if not isinstance(optimizer, optax.GradientTransformation) and (optimizer is not None or rule is None):
+        ending = ", which needs a penalty" if optimizer is None else ""
+        raise TypeError(
+            f"optimizer must be an optax gradient transformation such as optax.sgd(0.1), got {optimizer!r}{ending}; "
+            "for one per group take optax.partition"
+        )
+    inner = optax.sgd(1.0) if optimizer is None else optimizer
+    if resilience is None:
+        return inner
+
+    def update(gradients: Any, state: Any, multipliers: Any = None) -> tuple[Any, Any]:
+        relaxed = jax.tree.map(lambda g, m: g + m / resilience, gradients, multipliers)
+        return inner.update(relaxed, state, multipliers)
+
+    return optax.GradientTransformation(inner.init, update)  # type: ignore[arg-type]
 
 
-def _by_group(optimizer: Any, multipliers: PyTree[Array]) -> optax.GradientTransformation:
-    """One transformation of all multipliers, from one for each group."""
-    if optimizer is None:
-        return optax.sgd(1.0)
-    if isinstance(optimizer, optax.GradientTransformation):
-        return optimizer
-    parts, structure = jax.tree.flatten(optimizer, is_leaf=_is_transformation)
-    labels = broadcast_prefix("optimizer", jax.tree.unflatten(structure, range(len(parts))), multipliers)
-    return optax.partition(dict(enumerate(parts)), labels)
+def _check_controller(optimizer: Any, kinds: PyTree[str]) -> None:
+    if isinstance(optimizer, OfInequalities) and "equal" in jax.tree.leaves(kinds):
+        raise ValueError(
+            "optimizer must be one for equalities such as nu_pi, got proportional_integral, whose multipliers are at "
+            "least 0"
+        )
 
 
-def _check_optimizers(optimizer: Any) -> None:
-    for path, part in jax.tree.leaves_with_path(optimizer, is_leaf=_is_transformation):
-        if not _is_transformation(part):
-            name = group_name("optimizer", path)
-            raise TypeError(f"{name} must be an optax gradient transformation such as optax.sgd(0.1), got {part!r}")
-
-
-def _is_transformation(value: Any) -> bool:
-    return isinstance(value, optax.GradientTransformation)
+def _moved_now(opt_state: Any) -> bool | Bool[Array, ""]:
+    """False at calls at which an ``optax.MultiSteps`` waits for more."""
+    is_mean = lambda leaf: isinstance(leaf, optax.MultiStepsState)  # noqa: E731
+    waits = [leaf.mini_step > 0 for leaf in jax.tree.leaves(opt_state, is_leaf=is_mean) if is_mean(leaf)]
+    return True if not waits else ~jnp.any(jnp.stack(waits))
 
 
 def _started(path: Any, zeros: Array, start: Any, kind: str) -> Array:
@@ -278,23 +244,15 @@ def _started(path: Any, zeros: Array, start: Any, kind: str) -> Array:
     return zeros + jnp.asarray(values, zeros.dtype)
 
 
-def _finite(name: str, violations: PyTree[Array]) -> PyTree[Array]:
+def _finite(violations: PyTree[Array]) -> PyTree[Array]:
     for path, leaf in jax.tree.leaves_with_path(violations):
         known = not isinstance(leaf, Tracer) and leaf.is_fully_addressable
         if known and not np.all(np.isfinite(leaf)):
-            raise ValueError(f"{group_name(name, path)} must be finite, got {leaf}; lower the learning rate")
+            name = group_name("violations", path)
+            raise ValueError(f"{name} must be finite, got {leaf}; lower the learning rate")
     return violations
 
 
 def _caps(cap: Any, multipliers: PyTree[Array]) -> PyTree[np.ndarray]:
     caps = broadcast_option("cap", jnp.inf if cap is None else cap, multipliers)
     return jax.tree.map(lambda m, high: np.asarray(high, m.dtype), multipliers, caps)
-
-
-def _still(frozen: Any, multipliers: PyTree[Array]) -> PyTree[np.ndarray]:
-    masks = broadcast_option("frozen", frozen, multipliers)
-    for path, mask in jax.tree.leaves_with_path(masks):
-        if np.asarray(mask).dtype != bool:
-            where = group_name("frozen", path)
-            raise TypeError(f"{where} must be True, False, or an array of booleans, got {mask!r}")
-    return jax.tree.map(np.asarray, masks)

@@ -1,54 +1,39 @@
-"""The Lagrangian of an objective under constraints, plain and augmented."""
+"""The Lagrangian of an objective under constraints: plain, augmented, and with slacks."""
 
 import functools
 import operator
-from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from unroll_jax.arguments import checked
-from unroll_jax.constrained.groups import (
+from unroll_jax.arguments import POSITIVE, at_least, checked
+from unroll_jax.constrained.trees import (
+    as_losses,
     as_violations,
     broadcast_option,
     check_kinds,
     check_known,
     check_matching,
     check_penalty,
-    check_sign,
+    nan_unless,
+    signed,
+    wide,
 )
-from unroll_jax.constrained.losses import as_losses
 
-__all__ = ["augmented_lagrangian", "lagrangian", "layer_weights", "renamed_call"]
-
-P = ParamSpec("P")
-R = TypeVar("R")
-NEW_CALL = "since 0.3 the call is lagrangian(layer_losses[-1], constraints(layer_losses), multipliers)"
-
-
-def renamed_call(function: Callable[P, R]) -> Callable[P, R]:
-    """Raises a TypeError with the new call for the names of arguments of version 0.2."""
-
-    @functools.wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        if old := sorted({"layer_losses", "constraints"} & set(kwargs)):
-            raise TypeError(f"{function.__name__} takes no {old[0]}; {NEW_CALL}")
-        return function(*args, **kwargs)
-
-    return call
+__all__ = ["augmented_lagrangian", "lagrangian", "layer_weights", "optimal_slacks", "resilient_lagrangian"]
 
 
 @checked()
-@renamed_call
 def lagrangian(
     objective: Float[Array, ""] | float,
     violations: PyTree,
     multipliers: PyTree,
     *,
     normalise: bool = False,
+    kinds: Any = None,
 ) -> Float[Array, ""]:
     r"""The Lagrangian :math:`L = f + \sum_i \lambda_i c_i` of an objective under constraints.
 
@@ -63,14 +48,16 @@ def lagrangian(
         inequalities are at least 0, those of equalities have either sign.
       normalise: divide by 1 + sum |lambda|. The minimiser stays the same, and the gradient stays bounded when
         multipliers grow.
+      kinds: as in `dual_ascent`, to check signs: a known multiplier of an inequality below 0 is an error, a traced one
+        gives NaN. None checks no sign.
 
     Returns:
       A scalar.
 
     Raises:
-      ValueError: while tracing, if objective is not a scalar, or multipliers and violations differ in structure or
-        shape.
-      TypeError: if the objective or a leaf does not hold real numbers; if the arguments are those of version 0.2.
+      ValueError: if objective is not a scalar, multipliers and violations differ in structure or shape, or a known
+        multiplier is not finite or has the wrong sign.
+      TypeError: if the objective or a leaf does not hold real numbers.
 
     Source: Porras-Valenzuela, Hadou, Ribeiro, eq. 5. Proxy constraints: Cotter et al., "Two-player games for efficient
     non-convex constrained optimization" (2019).
@@ -84,12 +71,12 @@ def lagrangian(
       [4.5, 6.0]
     """
     objective, violations, fixed = _parts(objective, violations, multipliers)
+    fixed = fixed if kinds is None else signed(fixed, check_kinds(kinds, violations))
     terms = jax.tree.map(lambda m, c: jnp.sum(m * c), fixed, violations)
     value = objective + _total(terms)
     return value / (1.0 + _total(jax.tree.map(lambda m: jnp.sum(jnp.abs(m)), fixed))) if normalise else value
 
 
-@renamed_call
 def augmented_lagrangian(
     objective: Float[Array, ""] | float,
     violations: PyTree,
@@ -113,7 +100,7 @@ def augmented_lagrangian(
       violations: c, any pytree of arrays.
       multipliers: lambda, of the structure and shapes of the violations; no gradient flows to them.
       penalty: rho > 0, multiplier per unit of violation: one number, or a prefix tree of numbers or arrays, for one
-        penalty a group or a constraint. It may be traced, such as ``state.penalty``.
+        penalty per group or constraint. It may be traced, such as ``state.penalty``; a traced one below 0 gives NaN.
       kinds: "at_most" or "equal", one for all constraints or a prefix tree with one for each group.
 
     Returns:
@@ -134,12 +121,13 @@ def augmented_lagrangian(
     """
     objective, violations, fixed = _parts(objective, violations, multipliers)
     kind = check_kinds(kinds, violations)
-    check_sign(fixed, kind)
+    fixed = signed(fixed, kind)
     check_penalty(penalty)
     rhos = broadcast_option("penalty", jax.lax.stop_gradient(penalty), violations)
 
     def term(multiplier: Array, violation: Array, rho: Any, kind: str) -> Float[Array, ""]:
         rho = jnp.asarray(rho, multiplier.dtype)
+        rho = nan_unless(rho > 0.0, rho)
         if kind == "equal":
             return jnp.sum(multiplier * violation + 0.5 * rho * violation**2)
         return jnp.sum((jax.nn.relu(multiplier + rho * violation) ** 2 - multiplier**2) / (2.0 * rho))
@@ -147,7 +135,7 @@ def augmented_lagrangian(
     return objective + _total(jax.tree.map(term, fixed, violations, rhos, kind))
 
 
-@checked()
+@checked(num_layers=at_least(1))
 def layer_weights(
     multipliers: Float[Array, "constraints"], constraints: Any, num_layers: int
 ) -> Float[Array, "layers_and_one"]:
@@ -160,6 +148,7 @@ def layer_weights(
 
     Returns:
       The weights of f_0..f_L; a negative one rewards a layer for its loss, see ``proxy`` of `descent_constraints`.
+      NaN for weights that depend on the losses, as under ratios of losses or a floor.
 
     Source: Porras-Valenzuela, Hadou, Ribeiro, eq. 5, differentiated in the losses.
 
@@ -169,20 +158,98 @@ def layer_weights(
       >>> layer_weights(jnp.array([0.0, 2.0]), constraints, num_layers=2).tolist()
       [0.0, -1.5, 3.0]
     """
-    origin = jnp.zeros(num_layers + 1, jnp.result_type(multipliers))
-    return jax.grad(lambda losses: lagrangian(losses[-1], constraints(losses), multipliers))(origin)
+    gradient = jax.grad(lambda losses: lagrangian(losses[-1], constraints(losses), multipliers, kinds="at_most"))
+    # Two points of which a floor lies between, and where ratios have other slopes.
+    small, large = (
+        gradient(jnp.full(num_layers + 1, loss, jnp.promote_types(jnp.result_type(multipliers), jnp.float32)))
+        for loss in (1e-3, 1e9)
+    )
+    return jnp.where(small == large, small, jnp.nan)
+
+
+@checked(resilience=POSITIVE)
+def optimal_slacks(multipliers: Float[Array, "*constraints"], resilience: float) -> Float[Array, "*constraints"]:
+    r"""Slacks :math:`s^* = \lambda / \beta`, the best relaxation :math:`c_l \le s_l` at cost :math:`\beta/2 |s|^2`.
+
+    Args:
+      multipliers: lambda, at least 0; a traced one below 0 gives NaN.
+      resilience: beta, positive.
+
+    Returns:
+      Slacks, in units of the violations.
+
+    Raises:
+      ValueError: if resilience is not positive and finite, or a known multiplier is negative.
+
+    Source: Porras-Valenzuela, Hadou, Ribeiro, eqs. 34 to 37.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> optimal_slacks(jnp.array([0.0, 2.0]), 4.0).tolist()
+      [0.0, 0.5]
+    """
+    return signed(as_losses("multipliers", multipliers), "at_most") / resilience
+
+
+@checked(resilience=POSITIVE)
+def resilient_lagrangian(
+    objective: Float[Array, ""] | float,
+    violations: PyTree,
+    slacks: PyTree,
+    multipliers: PyTree,
+    *,
+    resilience: float,
+    normalise: bool = False,
+) -> Float[Array, ""]:
+    r"""The Lagrangian with slacks, :math:`L = f + \sum_i \lambda_i (c_i - s_i) + \frac{\beta}{2} |s|^2`.
+
+    Its gradient in the slacks is :math:`\beta s - \lambda`, so they come to rest at :math:`\lambda / \beta`. There the
+    dual step gets c - s, which decays the multipliers as ``resilience=`` of `dual_ascent` does.
+
+    Args:
+      objective: f, a scalar.
+      violations: c of inequalities, any pytree of arrays.
+      slacks: s >= 0, of the structure and shapes of the violations; a traced one below 0 gives NaN.
+      multipliers: lambda >= 0, likewise; no gradient flows to them.
+      resilience: beta > 0, cost of slack.
+      normalise: divide by 1 + sum(lambda), the cost of slack too.
+
+    Returns:
+      A scalar.
+
+    Raises:
+      ValueError: if resilience is not positive and finite, a known slack or multiplier is negative, or slacks,
+        multipliers and violations differ in structure or shape.
+
+    Source: Porras-Valenzuela, Hadou, Ribeiro, eqs. 34 to 36.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> violations, slacks, multipliers = jnp.array([-1.0, 0.5]), jnp.array([0.0, 0.25]), jnp.array([0.0, 2.0])
+      >>> value = jax.value_and_grad(resilient_lagrangian, argnums=2)
+      >>> total, gradient = value(2.0, violations, slacks, multipliers, resilience=4.0)
+      >>> float(total), gradient.tolist()
+      (2.625, [0.0, -1.0])
+    """
+    violations, slacks = as_violations("violations", violations), as_violations("slacks", slacks)
+    check_matching("slacks", slacks, violations)
+    slacks = signed(slacks, "at_most", "slacks")
+    cost = 0.5 * resilience * sum(jnp.sum(wide("slacks", leaf) ** 2) for leaf in jax.tree.leaves(slacks))
+    if normalise:
+        cost = cost / (1.0 + sum(jnp.sum(leaf) for leaf in jax.tree.leaves(jax.lax.stop_gradient(multipliers))))
+    relaxed = jax.tree.map(jnp.subtract, violations, slacks)
+    return lagrangian(objective, relaxed, multipliers, normalise=normalise, kinds="at_most") + cost
 
 
 def _parts(objective: Any, violations: Any, multipliers: Any) -> tuple[Float[Array, ""], PyTree, PyTree]:
     """The objective, violations in at least the precision of their multipliers, and detached multipliers."""
-    if callable(multipliers):
-        raise TypeError(f"multipliers must be arrays, got a function; {NEW_CALL}")
     objective = as_losses("objective", objective)
     if objective.ndim:
         raise ValueError(f"objective must be a scalar, got shape {objective.shape}")
     violations, fixed = as_violations("violations", violations), as_violations("multipliers", multipliers)
     check_matching("multipliers", fixed, violations)
     check_known("multipliers", fixed, np.isfinite, "finite")
+    fixed = jax.tree.map(lambda m: wide("multipliers", m), fixed)
     violations = jax.tree.map(lambda c, m: c.astype(jnp.promote_types(c.dtype, m.dtype)), violations, fixed)
     return objective, violations, jax.lax.stop_gradient(fixed)
 

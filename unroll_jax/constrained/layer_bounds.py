@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,16 +10,69 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from unroll_jax.arguments import POSITIVE, at_least, checked, in_interval, one_of, require
-from unroll_jax.constrained.forms import FORMS
-from unroll_jax.constrained.losses import as_losses, as_numbers
+from unroll_jax.constrained.trees import as_losses, as_numbers, check_known, nan_unless
 
-__all__ = ["BOUNDS", "LayerConstraints", "descent_constraints", "level_constraints"]
+__all__ = [
+    "BOUNDS",
+    "FORMS",
+    "Constraints",
+    "LayerConstraints",
+    "constraint_names",
+    "descent_constraints",
+    "level_constraints",
+    "relative_excess",
+]
+
+#: Violations of constraints on layer losses: losses (..., L + 1) to violations (..., C); positive is violated.
+Constraints = Callable[[Float[Array, "*batch layers_and_one"]], Float[Array, "*batch constraints"]]
 
 #: Bounds of `descent_constraints`: shares of the loss of the layer before, or of the reference.
 BOUNDS = ("stepwise", "cumulative")
 
 Losses = Float[Array, "*batch layers_and_one"]
 Violations = Float[Array, "*batch constraints"]
+
+LEAST_BOUND = 1e-9  # denominator of an excess where a bound is 0
+
+
+def _ratio(losses: Violations, bounds: Violations) -> Violations:
+    return _if_binding(bounds, losses, losses / _above_zero(bounds) - 1.0)
+
+
+def _log_ratio(losses: Violations, bounds: Violations) -> Violations:
+    return _if_binding(bounds, losses, jnp.log(_above_zero(losses)) - jnp.log(_above_zero(bounds)))
+
+
+def _if_binding(bounds: Violations, losses: Violations, values: Violations) -> Violations:
+    """0 under a bound of 0, which leaves no share to remove; NaN for losses and bounds below 0, and for NaN."""
+    values = jnp.where(bounds <= _least(bounds), 0.0 * losses, values)
+    return nan_unless((losses >= 0.0) & (bounds >= 0.0), values)
+
+
+def _above_zero(losses: Violations) -> Violations:
+    return jnp.maximum(losses, _least(losses))
+
+
+def _least(losses: Violations) -> float:
+    # The fourth root of the smallest number, 3e-10 in float32: no gradient of a quotient overflows.
+    return float(jnp.finfo(losses.dtype).tiny) ** 0.25
+
+
+#: Forms of `descent_constraints` by name: how a loss is compared with its bound.
+FORMS: dict[str, Callable[[Any, Any], Any]] = {
+    "difference": lambda losses, bounds: losses - bounds,
+    "ratio": _ratio,
+    "log_ratio": _log_ratio,
+}
+
+
+def relative_excess(violations: Any, bounds: Any, *, form: str) -> Array:
+    """The share of its bound by which each constraint is exceeded, at least -1. A bound may be 0."""
+    violations, bounds = jnp.asarray(violations), jnp.asarray(bounds)
+    require(violations.shape == bounds.shape, "bounds", f"have shape {violations.shape}", bounds.shape)
+    if form == "difference":
+        return jnp.maximum(violations / jnp.maximum(jnp.abs(bounds), LEAST_BOUND), -1.0)
+    return violations if form == "ratio" else jnp.expm1(violations)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +98,8 @@ class LayerConstraints:
         losses = as_losses("layer_losses", layer_losses)
         several = losses.ndim >= 1 and losses.shape[-1] >= 2
         require(several, "layer_losses", "hold f_0..f_L with L >= 1", f"shape {losses.shape}")
+        if self.form != "difference":
+            check_known("layer_losses", losses, lambda loss: ~(loss < 0.0), f"at least 0 with form {self.form!r}")
         bounds = self.bounds(losses)
         return FORMS[self.form](losses[..., losses.shape[-1] - bounds.shape[-1] :], bounds)
 
@@ -75,7 +131,8 @@ def descent_constraints(
     .. math:: \text{ratio: } c_l = \frac{f_l}{b_l} - 1 , \qquad \text{log\_ratio: } c_l = \log \frac{f_l}{b_l} .
 
     Of mean losses they are ratios of means. Taken sample by sample (`sample_constraints` with `mean_of_samples`) every
-    sample counts alike. A loss whose bound is 0 (under 3e-10 in float32) has the violation 0.
+    sample counts alike. A loss whose bound is 0 (under 3e-10 in float32) has the violation 0. Losses must be at least
+    0: a known one below is an error, a traced one gives NaN.
 
     Args:
       alpha: the share of the loss every layer must remove, in (0, 1): one number, or one for each layer 1..L; numbers,
@@ -171,3 +228,22 @@ def level_constraints(levels: float | Sequence[float] | np.ndarray, *, form: str
         return jnp.broadcast_to(jnp.asarray(numbers, losses.dtype), (*losses.shape[:-1], count))
 
     return LayerConstraints(allowed, form)
+
+
+@checked(num_layers=at_least(1))
+def constraint_names(num_layers: int, *, reference: bool | float | None = None) -> list[str]:
+    """One name a constraint of `descent_constraints`, in its order.
+
+    Args:
+      num_layers: L.
+      reference: whether c_0 is there; the reference itself will do.
+
+    Raises:
+      ValueError: if num_layers < 1.
+
+    Example:
+      >>> constraint_names(2, reference=4.0), constraint_names(2)
+      (['f_0', 'layer 1', 'layer 2'], ['layer 1', 'layer 2'])
+    """
+    first = [] if reference is None or reference is False else ["f_0"]
+    return [*first, *(f"layer {layer}" for layer in range(1, num_layers + 1))]

@@ -1,45 +1,54 @@
-"""A report on any constraints: which bind, which are idle, which are violated, and what each costs."""
+"""A report on any constraints: which hold and bind, at which price, and whether the point is stationary."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import PyTree
 
-from unroll_jax.arguments import at_least, checked
-from unroll_jax.constrained.groups import as_violations, broadcast_prefix, check_kinds, check_matching
+from unroll_jax.arguments import at_least, checked, require
+from unroll_jax.constrained.constraint import Constraint, column_means, violations, without_samples
+from unroll_jax.constrained.trees import (
+    as_violations,
+    broadcast_option,
+    broadcast_prefix,
+    check_kinds,
+    check_matching,
+    leaf_names,
+)
 
-__all__ = ["ConstraintReport", "GroupReport", "constraint_report"]
+__all__ = ["ConstraintReport", "GroupReport", "constraint_report", "held_out_report"]
 
-BINDING, IDLE, VIOLATED = "binding", "idle", "violated"
+BINDING, IDLE, SLACK, VIOLATED = "binding", "idle", "slack", "violated"
+NO_SAMPLES, NOT_FINITE = "no samples", "not finite"
+ROOM = 10.0  # tolerances from its bound at which a constraint no longer binds: steps with noise come no nearer
 
 
 class GroupReport(NamedTuple):
-    """One group of constraints.
+    """One group of constraints, by its path in the violations such as ``"gap"``, and its kind.
 
     Attributes:
-      name: path of the group in the violations, such as ``"gap"``.
-      kind: "at_most" or "equal".
-      status: "violated" if a constraint exceeds its tolerance; else "binding" if a price is above
-        ``least_price``; else "idle".
-      worst: the largest violation (of equalities in absolute value), in units of the violations.
-      met: share of the constraints within the tolerance.
-      price: the multiplier of largest absolute value: objective a unit of relaxation.
+      status: "not finite" if a violation or a price is not; "violated" if a constraint exceeds its tolerance; "no
+        samples" if a violation is not known; "binding" if one has a price and is at its bound; "slack" if one has a
+        price and is met with room, ten tolerances or more, so its multiplier has wound up; else "idle".
+      worst: the largest violation (of equalities in absolute value), in units of the violations; NaN without any.
+      bound: bound of that constraint; NaN if none was given.
+      value: its bound plus its violation.
+      met: share of the constraints within the tolerance, of those that are known.
+      price: the multiplier of largest absolute value: objective per unit of relaxation.
       slackness: largest |multiplier x violation|, 0 at a saddle point.
-      unit: of the violations; "" if none was given.
+      unit: of the violations.
       size: number of constraints.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> (group,) = constraint_report({"gap": jnp.array([-1.0, 0.5])}, {"gap": jnp.zeros(2)}).groups
-      >>> group.name, group.status, group.worst, group.met
-      ('gap', 'violated', 0.5, 0.5)
     """
 
     name: str
     kind: str
     status: str
     worst: float
+    bound: float
+    value: float
     met: float
     price: float
     slackness: float
@@ -53,77 +62,133 @@ class ConstraintReport(NamedTuple):
     Attributes:
       groups: one `GroupReport` for each leaf of the violations.
       tolerance: largest violation that counts as met.
+      gradient_norm: norm of the gradient of the Lagrangian; None if none was given.
+      gradient_tolerance: largest such norm that counts as stationary.
 
     Example:
       >>> import jax.numpy as jnp
       >>> report = constraint_report({"gap": jnp.array(0.0)}, {"gap": jnp.array(2.0)}, units={"gap": "rate"})
-      >>> bool(report.feasible), report.verdict
-      (True, 'Every constraint is met. Binding: gap (2 of the objective for 1 rate).')
+      >>> report.feasible, report.status, report.verdict
+      (True, 'met', 'Every constraint is met. Binding: gap (2 of the objective for 1 rate).')
     """
 
     groups: tuple[GroupReport, ...]
     tolerance: float
+    gradient_norm: float | None = None
+    gradient_tolerance: float = 1e-2
 
     @property
     def feasible(self) -> bool:
-        """True if every constraint is met within the tolerance."""
-        return all(group.status != VIOLATED for group in self.groups)
+        """True if every constraint is known and met within the tolerance."""
+        return not any(group.status in (VIOLATED, NO_SAMPLES, NOT_FINITE) for group in self.groups)
+
+    @property
+    def status(self) -> str:
+        """The first that holds: "not finite", "violated", "no samples", "met, not stationary", "met, wound up", "met".
+
+        "met, wound up": a constraint with room has a multiplier, so its price is none.
+        """
+        finite = self.gradient_norm is None or np.isfinite(self.gradient_norm)
+        there = {group.status for group in self.groups} | (set() if finite else {NOT_FINITE})
+        for status in (NOT_FINITE, VIOLATED, NO_SAMPLES):
+            if status in there:
+                return status
+        moves = self.gradient_norm is not None and self.gradient_norm > self.gradient_tolerance
+        return "met, not stationary" if moves else "met, wound up" if SLACK in there else "met"
 
     @property
     def verdict(self) -> str:
-        """The constraints that are violated, binding and idle, and the price of relaxing those that bind."""
-        violated = [f"{g.name} by {g.worst:.3g}{_unit(g)}" for g in self.groups if g.status == VIOLATED]
-        binding = [
-            f"{g.name} ({abs(g.price):.3g} of the objective for 1{_unit(g) or ' unit'})"
-            for g in self.groups
-            if g.status == BINDING
-        ]
-        idle = [g.name for g in self.groups if g.status == IDLE]
-        first = f"Violated: {', '.join(violated)}." if violated else "Every constraint is met."
-        rest = [f"{word}: {', '.join(names)}." for word, names in (("Binding", binding), ("Idle", idle)) if names]
-        return " ".join([first, *rest])
+        """The constraints by status, and the gain of relaxing those that bind."""
+        words = {
+            NOT_FINITE: lambda g: g.name,
+            VIOLATED: lambda g: f"{g.name} by {g.worst:.3g}{_unit(g)}",
+            NO_SAMPLES: lambda g: g.name,
+            BINDING: lambda g: f"{g.name} ({abs(g.price):.3g} of the objective for 1{_unit(g) or ' unit'})",
+            SLACK: lambda g: f"{g.name} (its multiplier of {g.price:.3g} has wound up)",
+            IDLE: lambda g: g.name,
+        }
+        by_status = {status: [tell(g) for g in self.groups if g.status == status] for status, tell in words.items()}
+        lines = [f"{status.capitalize()}: {', '.join(names)}." for status, names in by_status.items() if names]
+        size = "" if self.gradient_norm is None else f"the gradient of the Lagrangian has norm {self.gradient_norm:.3g}"
+        if self.feasible:
+            endings = {"met": " and the point is stationary", "met, not stationary": f", but {size}"}
+            ending = endings.get(self.status, "") if size else ""
+            lines.insert(0, f"Every constraint is met{ending}.")
+        elif size and not np.isfinite(self.gradient_norm):
+            lines.insert(0, f"Not finite: {size}.")
+        return " ".join(lines)
 
     def __str__(self) -> str:
-        rows = [("constraint", "kind", "status", "worst violation", "met", "price", "slackness")]
+        bounded = not all(np.isnan(group.bound) for group in self.groups)
+        names = ["value", "bound"] * bounded
+        rows = [["constraint", "kind", "status", *names, "worst violation", "met", "price", "slackness"]]
         for g in self.groups:
-            name = g.name if g.size == 1 else f"{g.name} ({g.size})"
-            worst = f"{g.worst:+.3g}{_unit(g)}"
-            rows.append((name, g.kind, g.status, worst, f"{g.met:.0%}", f"{g.price:.3g}", f"{g.slackness:.2g}"))
+            row = [g.name if g.size == 1 else f"{g.name} ({g.size})", g.kind, g.status]
+            row += [f"{g.value:.3g}", f"{g.bound:.3g}"] * bounded
+            rows.append([*row, f"{g.worst:+.3g}{_unit(g)}", f"{g.met:.0%}", f"{g.price:.3g}", f"{g.slackness:.2g}"])
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
         return "\n".join([*lines, self.verdict])
 
+    def plot(self, axes: Any = None) -> Any:
+        """Draws the worst violation of every group with its status and price; returns the matplotlib axes.
 
-@checked(tolerance=at_least(0.0), least_price=at_least(0.0))
+        ``axes`` of None makes a figure. It needs matplotlib.
+        """
+        if axes is None:
+            from matplotlib import pyplot
+
+            axes = pyplot.subplots(layout="constrained")[1]
+        units = [f" [{group.unit}]" if group.unit else "" for group in self.groups]
+        names = [f"{g.name}{unit}\n{g.status}, price {g.price:.3g}" for g, unit in zip(self.groups, units, strict=True)]
+        colours = ["C2" if group.status in (BINDING, SLACK, IDLE) else "C3" for group in self.groups]
+        axes.barh(names, [group.worst for group in self.groups], color=colours, height=0.5)
+        axes.axvline(0.0, color="black", linewidth=0.8)
+        axes.axvline(self.tolerance, color="grey", linewidth=0.8, linestyle="--", label="tolerance")
+        axes.invert_yaxis()
+        axes.set_xlabel("worst violation")
+        axes.legend()
+        return axes
+
+
+@checked(tolerance=at_least(0.0), least_price=at_least(0.0), gradient_tolerance=at_least(0.0))
 def constraint_report(
     violations: PyTree,
     multipliers: PyTree,
+    gradient: PyTree = None,
     *,
     kinds: Any = "at_most",
     tolerance: float = 1e-3,
     least_price: float = 1e-4,
+    gradient_tolerance: float = 1e-2,
     units: Any = "",
+    bounds: Any = np.nan,
+    absent: Any = False,
 ) -> ConstraintReport:
     r"""Judges a point by its strict violations, on data that training did not see.
 
     A multiplier is a price: at an optimum, relaxing :math:`c_i \le 0` to :math:`c_i \le \delta` lowers the objective by
-    about :math:`\lambda_i \delta`. An idle constraint could be left out; a violated one with a large multiplier
-    conflicts with others or with the objective.
+    about :math:`\lambda_i \delta`. An idle constraint could be left out.
 
     Args:
       violations: c, any pytree of arrays that are known.
       multipliers: lambda, of the same structure and shapes.
+      gradient: gradient of the Lagrangian, a pytree; None leaves stationarity out.
       kinds: as in `dual_ascent`.
       tolerance: largest violation that counts as met, in units of the violations.
       least_price: a met constraint with multipliers up to this size is idle: objective per unit of violation.
+      gradient_tolerance: largest norm of the gradient that counts as stationary.
       units: names of the violations' units, one or a prefix tree.
+      bounds: b where violations are a value minus a bound, one or a prefix tree; NaN leaves values out.
+      absent: True for violations that no sample gave, one or a prefix tree.
 
     Returns:
       A `ConstraintReport`.
 
     Raises:
-      ValueError: if violations are not finite, an inequality's multiplier is negative, tolerance is negative, or the
-        arguments do not fit each other; if least_price is negative.
+      ValueError: if a known multiplier of an inequality is negative, tolerance is negative, two constraints have one
+        name, or the arguments do not fit each other.
+      TypeError: if violations are traced.
 
     Source: Boyd and Vandenberghe, "Convex optimization" (2004), Section 5.6 (prices).
 
@@ -138,36 +203,93 @@ def constraint_report(
       Violated: gap by 0.25. Binding: sum (1.5 of the objective for 1 unit).
     """
     violations, multipliers = as_violations("violations", violations), as_violations("multipliers", multipliers)
+    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((violations, multipliers, gradient))):
+        raise TypeError("violations must be known, got a traced value; return them from the jitted function")
     check_matching("multipliers", multipliers, violations)
-    leaves = jax.tree.leaves_with_path(violations)
-    others = (multipliers, check_kinds(kinds, violations), broadcast_prefix("units", units, violations))
-    parts = zip(leaves, *map(jax.tree.leaves, others), strict=True)
+    names = [name or "constraint" for name in leaf_names("violations", violations)]
+    kinds = check_kinds(kinds, violations)
+    others = (
+        violations,
+        multipliers,
+        kinds,
+        broadcast_prefix("units", units, violations),
+        broadcast_option("bounds", bounds, violations),
+        broadcast_option("absent", absent, violations),
+    )
     limits = tolerance, least_price
-    groups = (_group(path, c, prices, kind, unit, limits) for (path, c), prices, kind, unit in parts)
-    return ConstraintReport(tuple(groups), tolerance)
+    groups = (_group(parts, limits) for parts in zip(names, *map(jax.tree.leaves, others), strict=True))
+    size = None if gradient is None else _norm(gradient)
+    return ConstraintReport(tuple(groups), tolerance, size, gradient_tolerance)
 
 
-def _group(
-    path: Any, violation: Any, multiplier: Any, kind: str, unit: str, limits: tuple[float, float]
-) -> GroupReport:
+def held_out_report(
+    constraints: Mapping[str, Constraint], sums: Any, multipliers: PyTree, gradient: PyTree = None, **options: Any
+) -> ConstraintReport:
+    """Judges constraints by their sums over any number of batches, with values and bounds in their units.
+
+    Args:
+      constraints: constraints by name.
+      sums: their `column_sums`, strict ones where they have them, added over batches.
+      multipliers: lambda by name, of the structure of `violations`.
+      gradient: as in `constraint_report`.
+      **options: ``tolerance``, ``units`` and others of `constraint_report`.
+
+    Returns:
+      A `ConstraintReport`; "no samples" is the status of a constraint on a group of which there were none.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from unroll_jax.constrained import class_losses, column_sums
+      >>> constraints = {"loss": class_losses(2, at_most=1.0, labels=lambda labels: labels)}
+      >>> sums = column_sums(constraints, jnp.array([1.5, 2.5]), jnp.array([0, 0]))
+      >>> report = held_out_report(constraints, sums, {"loss": jnp.zeros(2)}, units="nats")
+      >>> report.groups[0].value, report.groups[0].bound, report.verdict
+      (2.0, 1.0, 'Violated: loss by 1 nats.')
+    """
+    excesses = violations(constraints, column_means(sums))
+    stated = {
+        "kinds": {name: "equal" if one.equality else "at_most" for name, one in constraints.items()},
+        "bounds": {name: one.bound for name, one in constraints.items()},
+        "absent": without_samples(constraints, sums),
+    }
+    return constraint_report(excesses, multipliers, gradient, **stated, **options)
+
+
+def _norm(gradient: PyTree) -> float:
+    squares = [np.sum(np.abs(np.asarray(leaf).astype(complex)) ** 2) for leaf in jax.tree.leaves(gradient)]
+    require(squares, "gradient", "hold at least one array", gradient)
+    return float(np.sqrt(sum(squares)))
+
+
+def _group(parts: tuple[Any, ...], limits: tuple[float, float]) -> GroupReport:
+    """The report of a leaf, from its name, violations, multipliers, kind, unit, bound and absence."""
+    name, violation, multiplier, kind, unit, bound, absent = parts
     tolerance, least_price = limits
-    name = jax.tree_util.keystr(path, simple=True, separator="/") or "constraint"
     values, prices = np.asarray(violation, float), np.asarray(multiplier, float)
-    if not np.all(np.isfinite(values)):
-        raise ValueError(f"violations of {name} must be finite, got {values}")
     if kind == "at_most" and np.any(prices < 0.0):
         raise ValueError(f"multipliers of {name} must be at least 0, as it is an inequality, got {prices}")
-    sizes = np.abs(values) if kind == "equal" else values
-    price = float(prices.flat[np.argmax(np.abs(prices))]) if prices.size else 0.0
-    status = VIOLATED if np.any(sizes > tolerance) else BINDING if abs(price) > least_price else IDLE
+    sizes, missing = np.abs(values) if kind == "equal" else values, np.broadcast_to(absent, values.shape)
+    known, priced, at_bound = np.isfinite(sizes), np.abs(prices) > least_price, np.abs(values) <= ROOM * tolerance
+    if not np.all(known | missing) or not np.all(np.isfinite(prices)):
+        status = NOT_FINITE
+    elif np.any(sizes[known] > tolerance):
+        status = VIOLATED
+    elif np.any(missing):
+        status = NO_SAMPLES
+    else:
+        status = BINDING if np.any(priced & at_bound) else SLACK if np.any(priced) else IDLE
+    worst = int(np.argmax(np.where(known, sizes, -np.inf))) if np.any(known) else None
+    where = np.broadcast_to(np.asarray(bound, float), values.shape).flat
     return GroupReport(
         name=name,
         kind=kind,
         status=status,
-        worst=float(sizes.max()) if sizes.size else 0.0,
-        met=float(np.mean(sizes <= tolerance)) if sizes.size else 1.0,
-        price=price,
-        slackness=float(np.abs(prices * values).max(initial=0.0)),
+        worst=float(sizes.flat[worst]) if worst is not None else np.nan if sizes.size else 0.0,
+        bound=np.nan if worst is None else float(where[worst]),
+        value=np.nan if worst is None else float(where[worst] + values.flat[worst]),
+        met=float(np.mean(sizes[known] <= tolerance)) if np.any(known) else 0.0 if sizes.size else 1.0,
+        price=float(prices.flat[np.argmax(np.abs(prices))]) if prices.size else 0.0,
+        slackness=float(np.abs(prices * values)[known].max(initial=0.0)),
         unit=unit,
         size=values.size,
     )

@@ -1,14 +1,15 @@
 """Constraints on the losses of single samples: on the worst of them, or on their mean."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import in_interval
-from unroll_jax.constrained.constraints import Constraints
-from unroll_jax.constrained.losses import as_losses, as_numbers, check_each, check_function, check_samples
+from unroll_jax.arguments import in_interval, require
+from unroll_jax.constrained.layer_bounds import Constraints
+from unroll_jax.constrained.trees import as_losses, as_numbers, check_each, check_function, check_samples, wide
 
 __all__ = ["Reduction", "mean_of_samples", "sample_constraints", "tail_mean"]
 
@@ -66,7 +67,7 @@ def mean_of_samples() -> Reduction:
       >>> mean_of_samples()(jnp.array([[1.0], [3.0], [-2.0], [0.0]])).tolist()
       [0.5]
     """
-    return lambda violations: jnp.mean(violations, axis=0)
+    return lambda violations: jnp.mean(_of_samples(violations), axis=0)
 
 
 def tail_mean(level: float | Sequence[float] | np.ndarray) -> Reduction:
@@ -101,7 +102,7 @@ def tail_mean(level: float | Sequence[float] | np.ndarray) -> Reduction:
     levels = as_numbers("level", level, in_interval("[0, 1)"), each="constraint")
 
     def reduce(violations: Float[Array, "samples constraints"]) -> Float[Array, "constraints"]:
-        violations = as_losses("violations", violations)
+        violations = _of_samples(violations)
         mass = violations.shape[0] * (1.0 - _fit(levels, violations))
         rank = np.arange(violations.shape[0])[:, None]
         weights = np.clip(mass - rank, 0.0, 1.0) / mass
@@ -109,6 +110,14 @@ def tail_mean(level: float | Sequence[float] | np.ndarray) -> Reduction:
         return jnp.sum(weights.astype(violations.dtype) * worst_first, axis=0, where=weights > 0.0)  # not 0 times -inf
 
     return reduce
+
+
+def _of_samples(violations: Any) -> Float[Array, "samples constraints"]:
+    array = wide("violations", violations)
+    require(
+        array.ndim == 2 and len(array), "violations", "be (samples, constraints) of one sample or more", array.shape
+    )
+    return array
 
 
 def _fit(levels: np.ndarray, violations: Float[Array, "samples constraints"]) -> np.ndarray:

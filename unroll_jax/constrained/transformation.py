@@ -4,13 +4,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import optax
 from jaxtyping import Array, PyTree
 
 from unroll_jax.arguments import checked, one_of
 from unroll_jax.constrained.duals import DualAscent, DualState
 from unroll_jax.constrained.lagrangian import augmented_lagrangian, lagrangian
-from unroll_jax.constrained.rows import take_rows
+from unroll_jax.constrained.points import take_rows
 
 __all__ = ["PrimalDualState", "multipliers_of", "primal_dual"]
 
@@ -18,14 +19,7 @@ ORDERS = ("simultaneous", "primal_dual", "dual_primal", "extragradient")
 
 
 class PrimalDualState(NamedTuple):
-    """State of `primal_dual`: that of the primal optimiser, and the multipliers with theirs.
-
-    Example:
-      >>> import jax.numpy as jnp, optax, unroll_jax
-      >>> optimizer = primal_dual(optax.sgd(0.1), unroll_jax.dual_ascent(optax.sgd(1.0)), violations=2)
-      >>> optimizer.init(jnp.zeros(3)).dual.multipliers.tolist()
-      [0.0, 0.0]
-    """
+    """State of `primal_dual`: the state of the primal optimiser, and the multipliers with theirs."""
 
     primal: optax.OptState
     dual: DualState
@@ -58,7 +52,14 @@ def primal_dual(
 
     - "primal_dual": the multipliers follow the violations at the new parameters;
     - "dual_primal": the multipliers move first, and the parameters descend the Lagrangian at the new ones;
-    - "extragradient": both take a trial step, and then the step from here with the gradients found there.
+    - "extragradient": both take a trial step, and then the step from here with the gradients found there. The primal
+      optimiser keeps the moments of its trial, as ExtraAdam does, so its schedules count two updates per step.
+
+    Complex parameters take the conjugate of `jax.grad`'s gradient, as everywhere in optax; the orders that take the
+    gradient of ``problem`` conjugate it themselves.
+
+    For one step on the gradients and violations of several calls put ``optax.MultiSteps`` around ``primal`` and around
+    the optimiser of ``dual``. Around `primal_dual` it would pass on no violations but those of the last call.
 
     With one multiplier for each data point the update gets ``rows=``, the indices of those of the violations, and the
     Lagrangian ``take_rows(multipliers_of(opt_state), rows)``.
@@ -77,7 +78,8 @@ def primal_dual(
         violations are passed to an order that takes them at other parameters, or they do not fit.
       TypeError: if primal or dual is of another type.
 
-    Source: orders as in Cooper (Gallego-Posada et al., 2025); extragradient: Korpelevich (1976).
+    Source: orders as in Cooper (Gallego-Posada et al., 2025); extragradient: Korpelevich (1976); with moments: Gidel et
+    al., "A variational inequality perspective on generative adversarial networks" (2019), Algorithm 4.
 
     Example:
       >>> import jax, jax.numpy as jnp, optax
@@ -117,7 +119,8 @@ def primal_dual(
                 return lagrangian(objective, values, prices), last
             return augmented_lagrangian(objective, values, prices, penalty=penalty, kinds=dual.kinds), last
 
-        return jax.grad(value, has_aux=True)(params)
+        gradient, last = jax.grad(value, has_aux=True)(params)
+        return jax.tree.map(jnp.conj, gradient), last  # of complex parameters, the direction that optax descends
 
     def update(
         gradient: optax.Updates,
@@ -129,7 +132,7 @@ def primal_dual(
         rows: Any = None,
         **extra: Any,
     ) -> tuple[optax.Updates, PrimalDualState]:
-        duals = state.dual
+        duals, moments = state.dual, state.primal
         if order == "simultaneous":
             if violations is None:
                 raise ValueError("violations are missing: call update(gradient, state, params, violations=violations)")
@@ -148,10 +151,10 @@ def primal_dual(
             duals = dual.update(duals, violations, rows)
             gradient, _ = slope(problem, params, duals, rows)
         elif order == "extragradient":
-            trial, _ = primal.update(gradient, state.primal, params, **extra)
+            trial, moments = primal.update(gradient, moments, params, **extra)
             ahead = dual.update(duals, violations, rows)
             gradient, violations = slope(problem, optax.apply_updates(params, trial), ahead, rows)
-        updates, opt_state = primal.update(gradient, state.primal, params, **extra)
+        updates, opt_state = primal.update(gradient, moments, params, **extra)
         if order == "primal_dual":
             violations = problem(optax.apply_updates(params, updates))[-1]
         if order != "dual_primal":

@@ -1,5 +1,6 @@
-"""Stochastic methods for constraints beyond dual ascent: proximal smoothing (SSL-ALM) and switching subgradients."""
+"""Descent of slacks and of parameters beyond the gradient of a Lagrangian: slacks, proximal smoothing, switching."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -8,21 +9,103 @@ import optax
 from jaxtyping import Array, Float, PyTree
 
 from unroll_jax.arguments import POSITIVE, checked, in_interval
-from unroll_jax.constrained.groups import as_violations, check_kinds
-from unroll_jax.constrained.losses import as_losses
-from unroll_jax.constrained.penalties import violation_sizes
+from unroll_jax.constrained.trees import (
+    as_losses,
+    as_violations,
+    check_kinds,
+    check_known,
+    check_matching,
+    check_optimizer,
+    nan_unless,
+    violation_sizes,
+    zeros_like_violations,
+)
 
-__all__ = ["SmoothingState", "proximal_smoothing", "switching_objective"]
+__all__ = ["SlackDescent", "SlackState", "proximal_smoothing", "slack_descent", "switching_objective"]
 
 
-class SmoothingState(NamedTuple):
-    """State of `proximal_smoothing`: the centre z, and the state of the optimiser.
+class SlackState(NamedTuple):
+    """Slacks s >= 0, of the structure of the violations, and the state of the optimiser that moves them.
+
+    Example:
+      >>> import optax
+      >>> slack_descent(optax.sgd(0.5)).init(2).slacks.tolist()
+      [0.0, 0.0]
+    """
+
+    slacks: PyTree[Array]
+    opt_state: optax.OptState
+
+
+class SlackDescent(NamedTuple):
+    """The three pure functions that `slack_descent` returns.
+
+    Attributes:
+      init: ``violations -> SlackState``, all slacks 0: of any pytree of arrays or shapes, or a number of constraints.
+      update: ``(state, gradient) -> SlackState``, the gradient that of `resilient_lagrangian` in the slacks.
+      restart: ``(state, when=True) -> SlackState``, all slacks 0 where ``when`` (it may be traced) holds.
 
     Example:
       >>> import jax.numpy as jnp, optax
-      >>> proximal_smoothing(optax.sgd(0.1)).init(jnp.array([2.0])).centre.tolist()
-      [2.0]
+      >>> descent = slack_descent(optax.sgd(0.5))
+      >>> descent.update(descent.init(2), jnp.array([-1.0, 1.0])).slacks.tolist()  # never below 0
+      [0.5, 0.0]
     """
+
+    init: Callable[[Any], SlackState]
+    update: Callable[[SlackState, PyTree], SlackState]
+    restart: Callable[..., SlackState]
+
+
+def slack_descent(optimizer: optax.GradientTransformation) -> SlackDescent:
+    r"""Projected descent :math:`s \leftarrow [s - \eta \nabla_s L]_+` of the slacks, as autodiff gives the gradient.
+
+    A step of training then is: the gradient of `resilient_lagrangian` in the parameters and the slacks at once, an
+    update of each, and ``dual_ascent(...).update(state, violations - slacks)``.
+
+    Slacks rise high at first and fall slowly, so the paper sets them to 0 after every epoch: ``restart``. The state of
+    the optimiser, and with it a schedule, is kept.
+
+    Args:
+      optimizer: any optax gradient transformation.
+
+    Returns:
+      A `SlackDescent`, that is ``(init, update, restart)``.
+
+    Raises:
+      TypeError: if optimizer is not an optax gradient transformation.
+      ValueError: when called, if violations hold no array, or there is not one gradient for each slack.
+
+    Source: Porras-Valenzuela, Hadou, Ribeiro, Appendices A.5 and B.2 (resilience restarts); Hounie et al. (2023).
+
+    Example:
+      >>> import jax.numpy as jnp, optax
+      >>> init, update, restart = slack_descent(optax.sgd(0.5))
+      >>> state = update(init(2), jnp.array([-1.0, 1.0]))
+      >>> state.slacks.tolist(), restart(state).slacks.tolist(), restart(state, when=False).slacks.tolist()
+      ([0.5, 0.0], [0.0, 0.0], [0.5, 0.0])
+    """
+    check_optimizer(optimizer)
+
+    def init(violations: Any) -> SlackState:
+        slacks = zeros_like_violations(violations)
+        return SlackState(slacks, optimizer.init(slacks))
+
+    def update(state: SlackState, gradient: PyTree) -> SlackState:
+        check_matching("gradient", gradient, state.slacks, of="slacks")
+        cast = jax.tree.map(lambda g, s: g.astype(s.dtype), as_violations("gradient", gradient), state.slacks)
+        updates, opt_state = optimizer.update(cast, state.opt_state, state.slacks)
+        moved = optax.apply_updates(state.slacks, updates)
+        return SlackState(optax.projections.projection_non_negative(moved), opt_state)
+
+    def restart(state: SlackState, when: Any = True) -> SlackState:
+        return state._replace(slacks=jax.tree.map(lambda s: jnp.where(when, 0.0, s), state.slacks))
+
+    return SlackDescent(init, update, restart)
+
+
+class SmoothingState(NamedTuple):
+    """State of `proximal_smoothing`: the centre z, and the state of the optimiser."""
 
     centre: optax.Params
     opt_state: optax.OptState
@@ -87,6 +170,7 @@ def proximal_smoothing(
     return optax.GradientTransformationExtraArgs(init, update)  # type: ignore[arg-type]
 
 
+@checked(scale=POSITIVE)
 def switching_objective(
     objective: Float[Array, ""] | float,
     violations: PyTree,
@@ -104,15 +188,15 @@ def switching_objective(
       objective: f, a scalar.
       violations: c, any pytree of arrays.
       kinds: as in `dual_ascent`; of an equality the violation is |c|.
-      tolerance: largest violation at which the step is on the objective; it may be traced.
-      scale: factor of the violation, for its own step size under SGD.
+      tolerance: largest violation at which the step is on the objective, at least 0; it may be traced.
+      scale: factor of the violation, for another step size under SGD.
 
     Returns:
-      A scalar to differentiate; exactly one of the two parts has a gradient.
+      A scalar to differentiate; exactly one of the two parts has a gradient. NaN if either part is.
 
     Raises:
       TypeError: if the objective or violations do not hold real numbers.
-      ValueError: if objective is not a scalar or a kind is unknown.
+      ValueError: if objective is not a scalar, a kind is unknown, tolerance is negative, or scale is not positive.
 
     Source: Huang, Lin, "Oracle complexity of single-loop switching subgradient methods for non-smooth weakly convex
     functional constrained optimization" (2023), Algorithm 1; Polyak (1967).
@@ -128,4 +212,6 @@ def switching_objective(
     violations = as_violations("violations", violations)
     sizes = violation_sizes(violations, check_kinds(kinds, violations))
     worst = jnp.max(jnp.stack([jnp.max(leaf, initial=0.0) for leaf in jax.tree.leaves(sizes)]))
-    return jnp.where(worst > tolerance, scale * worst, objective)
+    check_known("tolerance", tolerance, lambda value: value >= 0.0, "at least 0")
+    sound = (jnp.asarray(tolerance) >= 0.0) & ~jnp.isnan(objective) & ~jnp.isnan(worst)
+    return nan_unless(sound, jnp.where(worst > tolerance, scale * worst, objective))

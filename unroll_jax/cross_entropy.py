@@ -1,13 +1,17 @@
 """Cross-entropy of tokens over a large vocabulary, by layers and parts of the vocabulary: never all logits at once."""
 
 import functools
+import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
-from unroll_jax.arguments import at_least, checked
+from unroll_jax.arguments import at_least, checked, require
+from unroll_jax.arrays import check_dtype, check_shape
 
 __all__ = ["chunked_cross_entropy"]
 
@@ -33,8 +37,9 @@ def chunked_cross_entropy(
     Args:
       hidden: normalised hidden states, of any number of layers.
       head: a row for each word.
-      labels: the word that each position is to predict; any number where its weight is 0.
-      weights: multiples of each position's loss; None is 1. One of weight 0 has loss 0.
+      labels: the word that each position is to predict, in 0..vocabulary - 1; any number where its weight is 0. A
+        traced one out of range gives NaN.
+      weights: multiples of each position's loss, such as a mask; None is 1. One of weight 0 has loss 0.
       chunk: words whose logits are computed at a time, at least 1.
       dtype: of the products' factors, such as bfloat16; None is that of hidden. Products, the softmax and gradients are
         accumulated in float32 at least.
@@ -43,7 +48,8 @@ def chunked_cross_entropy(
       The losses, in nats, in float32 at least.
 
     Raises:
-      ValueError: if chunk < 1.
+      ValueError: if chunk < 1, shapes do not fit, or a known label that counts is not in the vocabulary.
+      TypeError: if hidden states or the head do not hold real numbers, or labels are not integers.
 
     Source: the softmax over parts of Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018).
 
@@ -52,10 +58,28 @@ def chunked_cross_entropy(
       >>> chunked_cross_entropy(jnp.zeros((2, 3, 4)), jnp.ones((8, 4)), jnp.array([1, 0, 7]), chunk=3).shape
       (2, 3)
     """
+    hidden, head, labels = jnp.asarray(hidden), jnp.asarray(head), jnp.asarray(labels)
+    for name, array, kind in (
+        ("hidden", hidden, jnp.floating),
+        ("head", head, jnp.floating),
+        ("labels", labels, jnp.integer),
+    ):
+        check_dtype(name, array, kind)
+    require(hidden.ndim >= 2, "hidden", "have shape (*layers, n, d)", hidden.shape)
+    require(head.ndim == 2 and len(head), "head", "have a row for each word", head.shape)
+    require(head.shape[1] == hidden.shape[-1], "head", f"have rows of d={hidden.shape[-1]}", head.shape)
+    for name, array in (("labels", labels), ("weights", weights)):
+        check_shape(name, array, hidden.shape[-2:-1], ", one a position")
+    sound = (labels >= 0) & (labels < len(head))
+    sound = sound if weights is None else sound | (weights == 0.0)
+    if not isinstance(sound, Tracer) and not np.all(sound):
+        wrong = np.asarray(labels)[~np.asarray(sound)][0]
+        raise ValueError(f"labels must be in 0..{len(head) - 1}, got {wrong}; give it the weight 0")
     dtype = jnp.dtype(hidden.dtype if dtype is None else dtype)
-    layers = hidden.reshape(-1, *hidden.shape[-2:])
+    layers = hidden.reshape(math.prod(hidden.shape[:-2]), *hidden.shape[-2:])
     losses: Any = _losses(layers, head, labels, min(chunk, len(head)), dtype)
     losses = losses.reshape(hidden.shape[:-1])
+    losses = losses * jnp.where(sound, 1.0, jnp.nan).astype(losses.dtype)
     if weights is None:
         return losses
     return jnp.where(weights == 0.0, 0.0, weights.astype(losses.dtype) * losses)

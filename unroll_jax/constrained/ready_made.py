@@ -1,0 +1,297 @@
+"""Ready-made constraints: rates, gaps of rates between groups, losses of classes, norms, distance to a model."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, PyTree
+
+from unroll_jax.arguments import FINITE, POSITIVE, at_least, checked, in_interval, require
+from unroll_jax.constrained.constraint import Constraint
+from unroll_jax.constrained.trees import check_function, check_known, nan_unless, wide
+
+__all__ = ["class_losses", "divergences", "gap", "kl", "norm", "rate"]
+
+SHARE = in_interval("[0, 1]")
+Select = Callable[[Any], Any]
+
+
+@checked(at_most=SHARE)
+def rate(*, at_most: float, of: Select | None = None, where: Select | None = None) -> Constraint:
+    r"""The rate of positive predictions stays below a bound, :math:`P(\hat y = 1) - b \le 0`.
+
+    With ``where`` it is the rate among some samples: among those whose label is 0 the false-positive rate, among those
+    of a group the rate of the group. Several masks at once give several rates. Columns have the probability of a
+    positive prediction, strict ones count logits above 0.
+
+    Args:
+      at_most: b in [0, 1].
+      of: ``outputs -> logits (samples,)``; None for outputs that are the logits.
+      where: ``batch -> weights (samples,)`` or ``(samples, rates)`` of at least 0, such as a mask; None for all.
+
+    Returns:
+      A `Constraint`, its value () or (rates,).
+
+    Raises:
+      ValueError: if at_most is out of range; when called, if shapes differ, or a known weight is negative.
+
+    Source: Goh et al., "Satisfying real-world goals with dataset constraints" (2016).
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> false_positives = rate(at_most=0.25, where=lambda labels: labels == 0)
+      >>> logits, labels = jnp.array([2.0, -1.0, 3.0]), jnp.array([0, 0, 1])
+      >>> [float(part) for part in false_positives.strict(logits, labels)["rate"]]
+      [1.0, 2.0]
+    """
+    columns, strict = _soft_and_strict(lambda chances, weights, batch: {"rate": _sums(chances, weights)}, of, where)
+    return Constraint(columns, lambda means: means["rate"], at_most, strict=strict)
+
+
+@checked(num_groups=at_least(2), at_most=SHARE)
+def gap(
+    num_groups: int, *, at_most: float, groups: Select, of: Select | None = None, where: Select | None = None
+) -> Constraint:
+    r"""Groups receive positive predictions at nearly equal rates.
+
+    .. math:: |P(\hat y = 1 \mid g) - P(\hat y = 1)| \le \epsilon , \; g = 1..G ,
+
+    as two inequalities for each group: demographic parity. Among the samples of one label (``where``) it is one half of
+    equalised odds.
+
+    Args:
+      num_groups: G, at least 2.
+      at_most: epsilon in [0, 1], a difference of rates.
+      groups: ``batch -> (samples,)``, integers in 0..G - 1.
+      of: ``outputs -> logits (samples,)``; None for outputs that are the logits.
+      where: ``batch -> weights (samples,)`` of at least 0, such as a mask; None for all samples.
+
+    Returns:
+      A `Constraint`, its value (2, G): rates above that of all samples, and below.
+
+    Raises:
+      ValueError: if an argument is out of range; when called, if shapes differ, or a known group is out of range.
+
+    Source: Dwork et al., "Fairness through awareness" (2012); as constraints Agarwal et al., "A reductions approach to
+    fair classification" (2018), Example 1; Hardt, Price, Srebro, "Equality of opportunity" (2016).
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> parity = gap(2, at_most=0.25, groups=lambda groups: groups)
+      >>> sums = parity.strict(jnp.array([1.0, 1.0, -1.0, 2.0]), jnp.array([0, 0, 1, 1]))
+      >>> [part.tolist() for part in sums["groups"]]
+      [[2.0, 1.0], [2.0, 2.0]]
+    """
+    check_function("groups", groups, "lambda batch: batch['group']")
+
+    def sums(chances: Array, weights: Array | None, batch: Any) -> dict[str, tuple[Array, Array]]:
+        return {
+            "groups": _class_sums("groups", groups(batch), num_groups, chances, weights),
+            "all": _sums(chances, weights),
+        }
+
+    def value(means: Mapping[str, Array]) -> Array:
+        above = means["groups"] - means["all"]
+        return jnp.stack([above, -above])
+
+    columns, strict = _soft_and_strict(sums, of, where)
+    return Constraint(columns, value, at_most, strict=strict)
+
+
+@checked(num_classes=at_least(2), at_most=FINITE)
+def class_losses(
+    num_classes: int, *, at_most: float, labels: Select, of: Select | None = None, where: Select | None = None
+) -> Constraint:
+    r"""Every class has a mean loss below a bound, :math:`E[f \mid y = k] - b \le 0`: class balance.
+
+    Args:
+      num_classes: K, at least 2.
+      at_most: b, in units of the loss.
+      labels: ``batch -> (samples,)``, integers in 0..K - 1.
+      of: ``outputs -> losses (samples,)``; None for outputs that are the losses.
+      where: ``batch -> weights (samples,)`` of at least 0, such as a mask; None for all samples.
+
+    Returns:
+      A `Constraint`, its value (K,).
+
+    Raises:
+      ValueError: if an argument is out of range; when called, if shapes differ, or a known label is out of range.
+
+    Source: Sagawa et al., "Distributionally robust neural networks for group shifts" (2020), as constraints.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> constraint = class_losses(2, at_most=1.0, labels=lambda labels: labels)
+      >>> sums = constraint.columns(jnp.array([1.0, 3.0, 0.5]), jnp.array([0, 0, 1]))
+      >>> [part.tolist() for part in sums["classes"]]
+      [[4.0, 0.5], [2.0, 1.0]]
+    """
+    check_function("labels", labels, "lambda batch: batch['label']")
+
+    def columns(outputs: Any, batch: Any) -> dict[str, tuple[Array, Array]]:
+        losses = _vector("losses", outputs if of is None else of(outputs))
+        weights = _weights(where, batch, losses.shape)
+        return {"classes": _class_sums("labels", labels(batch), num_classes, losses, weights)}
+
+    return Constraint(columns, lambda means: means["classes"], at_most)
+
+
+@checked(at_most=POSITIVE)
+def norm(*, at_most: float, of: Select | None = None, measure: Select | None = None) -> Constraint:
+    r"""A norm of parameters stays below a bound, :math:`|\theta| - b \le 0`.
+
+    Args:
+      at_most: b > 0, in units of the norm.
+      of: ``outputs -> params``, any pytree, such as one layer's; None for outputs that are the parameters.
+      measure: ``params -> norm``, differentiable; None for the Euclidean norm of all of them. The product of the
+        weights' spectral norms (``certificates.spectral_norm``) bounds the Lipschitz constant of a network.
+
+    Returns:
+      A `Constraint`, its value a number.
+
+    Raises:
+      ValueError: if the bound is not positive and finite; when called, if there is no parameter.
+      TypeError: if measure is not a function.
+
+    Source: Ivanov regularisation, the constrained form of weight decay; Lipschitz constants: Gouk et al.,
+    "Regularisation of neural networks by enforcing Lipschitz continuity" (2021).
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> float(norm(at_most=2.5).columns({"w": jnp.array([3.0, 4.0])}, None)["norm"][0])
+      5.0
+    """
+    if measure is not None:
+        check_function("measure", measure, "jnp.linalg.norm")
+
+    def columns(outputs: Any, batch: Any) -> dict[str, tuple[Any, Any]]:
+        params = outputs if of is None else of(outputs)
+        require(jax.tree.leaves(params), "params", "hold at least one array", params)
+        size = euclidean(params) if measure is None else measure(params)
+        require(np.shape(size) == (), "measure", "return a number", f"shape {np.shape(size)}")
+        return {"norm": (size, 1.0)}
+
+    return Constraint(columns, lambda means: means["norm"], at_most)
+
+
+@checked(at_most=POSITIVE)
+def kl(*, at_most: float, of: Select | None = None, where: Select | None = None) -> Constraint:
+    r"""The model stays close to a reference model, :math:`E\, KL(p_\theta \| p_{ref}) - b \le 0`.
+
+    Args:
+      at_most: b > 0, nats per position.
+      of: ``outputs -> (logits, reference_logits)``, both (*positions, classes); None for outputs that are the pair. No
+        gradient flows to the reference.
+      where: ``batch -> weights (*positions,)`` of at least 0, such as a mask; None for all positions.
+
+    Returns:
+      A `Constraint`, its value a number of nats.
+
+    Raises:
+      ValueError: if the bound is not positive and finite; when called, if shapes differ.
+
+    Source: Stiennon et al., "Learning to summarize with human feedback" (2020), with the penalty as a constraint.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> logits, reference = jnp.log(jnp.array([[0.5, 0.5]])), jnp.log(jnp.array([[0.75, 0.25]]))
+      >>> round(float(kl(at_most=0.1).columns((logits, reference), None)["kl"][0]), 4)
+      0.1438
+    """
+
+    def columns(outputs: Any, batch: Any) -> dict[str, tuple[Array, Array]]:
+        logits, reference = outputs if of is None else of(outputs)
+        logits, reference = wide("logits", logits), wide("reference_logits", reference)
+        weights = _weights(where, batch, logits.shape[:-1])
+        if weights is not None:  # left out before the softmax, whose gradient at NaN would be NaN
+            logits, reference = (jnp.where((weights != 0.0)[..., None], each, 0.0) for each in (logits, reference))
+        each = divergences(logits, reference)
+        return {"kl": _sums(each.reshape(-1), None if weights is None else weights.reshape(-1))}
+
+    return Constraint(columns, lambda means: means["kl"], at_most)
+
+
+def divergences(logits: Any, reference_logits: Any) -> Array:
+    """KL(p_theta | p_ref) of every position, nats, in at least float32; no gradient flows to the reference."""
+    logits, reference = wide("logits", logits), wide("reference_logits", reference_logits)
+    same = logits.shape == reference.shape and logits.ndim > 0
+    require(same, "reference_logits", f"have the shape of logits, {logits.shape}", reference.shape)
+    logs = jax.nn.log_softmax(logits)
+    others = jax.lax.stop_gradient(jax.nn.log_softmax(reference))
+    possible = ~(logs == -jnp.inf)  # 0 log 0 is 0, as of classes that are masked
+    ratios = jnp.where(possible, logs, 0.0) - jnp.where(possible, others, 0.0)
+    return jnp.sum(jnp.exp(logs) * ratios, axis=-1)
+
+
+def euclidean(params: PyTree) -> Array:
+    """The Euclidean norm of all parameters, in at least float32; its gradient at 0 is 0."""
+    leaves = jax.tree.leaves(params)
+    parts = [part for leaf in leaves for part in ((leaf.real, leaf.imag) if jnp.iscomplexobj(leaf) else (leaf,))]
+    squares = jnp.asarray(sum(jnp.sum(wide("params", part) ** 2) for part in parts))
+    # The gradient of a norm is NaN at 0.
+    return jnp.where(squares == 0.0, 0.0, jnp.sqrt(jnp.where(squares == 0.0, 1.0, squares)))
+
+
+def _soft_and_strict(sums: Callable[..., Any], of: Select | None, where: Select | None) -> tuple[Any, Any]:
+    """Columns of a function of predictions, with probabilities and with exact predictions."""
+
+    def by(predict: Callable[[Array], Array]) -> Callable[[Any, Any], Any]:
+        def columns(outputs: Any, batch: Any) -> Any:
+            logits = _vector("logits", outputs if of is None else of(outputs))
+            weights = _weights(where, batch, logits.shape)
+            if weights is not None:
+                counted = weights != 0.0
+                logits = jnp.where(counted if weights.ndim == 1 else jnp.any(counted, axis=1), logits, 0.0)
+            return sums(predict(logits), weights, batch)
+
+        return columns
+
+    def exact(logits: Array) -> Array:
+        return jnp.where(jnp.isnan(logits), jnp.nan, (logits > 0.0).astype(logits.dtype))
+
+    return by(jax.nn.sigmoid), by(exact)
+
+
+def _vector(name: str, values: Any) -> Array:
+    array = wide(name, values)
+    require(array.ndim == 1, name, "have shape (samples,)", array.shape)
+    return array
+
+
+def _weights(where: Select | None, batch: Any, shape: tuple[int, ...]) -> Array | None:
+    """Weights of samples of at least 0: known ones are checked, traced ones below 0 are NaN."""
+    if where is None:
+        return None
+    given = jnp.asarray(where(batch))
+    weights = wide("where", given.astype(jnp.float32) if given.dtype == bool else given)
+    fits = weights.shape == shape or (len(shape) == 1 and weights.ndim == 2 and weights.shape[0] == shape[0])
+    require(fits, "where", f"have shape {shape}", weights.shape)
+    check_known("where", weights, lambda weight: ~(weight < 0.0), "at least 0")
+    return nan_unless(weights >= 0.0, jax.lax.stop_gradient(weights))
+
+
+def _sums(values: Array, weights: Array | None) -> tuple[Array, Array]:
+    """Weighted sums and counts of samples; values of weight 0 are left out, NaN among them."""
+    if weights is None:
+        return jnp.sum(values), jnp.asarray(values.size, values.dtype)
+    values = values if weights.ndim == 1 else values[:, None]
+    return jnp.sum(jnp.where(weights != 0.0, values, 0.0) * weights, axis=0), jnp.sum(weights, axis=0)
+
+
+def _class_sums(name: str, places: Any, count: int, values: Array, weights: Array | None) -> tuple[Array, Array]:
+    """Sums and counts of each class; a NaN is in the sum of its class, a traced class out of range is in all."""
+    classes = jnp.asarray(places)
+    require(jnp.issubdtype(classes.dtype, jnp.integer), name, "be integers", classes.dtype)
+    require(classes.shape == values.shape, name, f"have shape {values.shape}", classes.shape)
+    require(weights is None or weights.ndim == 1, "where", f"have shape {values.shape}", np.shape(weights))
+    weights = jnp.ones_like(values) if weights is None else weights.astype(values.dtype)
+    sound = (classes >= 0) & (classes < count) | (weights == 0.0)
+    if not isinstance(sound, Tracer) and not np.all(sound):
+        wrong = np.asarray(classes)[~np.asarray(sound)][0]
+        raise ValueError(f"{name} must be in 0..{count - 1}, got {wrong}")
+    members = jnp.where(classes[:, None] == jnp.arange(count), weights[:, None], 0.0)
+    sums = jnp.sum(jnp.where(members != 0.0, values[:, None], 0.0) * members, axis=0)
+    return nan_unless(jnp.all(sound), sums), jnp.sum(members, axis=0)

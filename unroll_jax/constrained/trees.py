@@ -1,0 +1,271 @@
+"""Trees of violations and arrays of losses: checks of known values, NaN for traced ones, kinds and names.
+
+One rule holds in this package: a known value out of range is an error that names the argument, a traced one gives NaN.
+NaN in gives NaN out, sums are in at least float32, and shapes must match.
+"""
+
+from collections import Counter
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.core import Tracer
+from jaxtyping import Array, Float, PyTree
+
+from unroll_jax.arguments import Rule, require
+from unroll_jax.arrays import check_shape
+
+__all__ = [
+    "KINDS",
+    "as_losses",
+    "as_multipliers",
+    "as_numbers",
+    "as_violations",
+    "broadcast_option",
+    "broadcast_prefix",
+    "check_each",
+    "check_function",
+    "check_kinds",
+    "check_known",
+    "check_matching",
+    "check_optimizer",
+    "check_penalty",
+    "check_samples",
+    "group_name",
+    "kept_if_sound",
+    "known_numbers",
+    "leaf_names",
+    "nan_unless",
+    "project",
+    "signed",
+    "violation_sizes",
+    "wide",
+    "zeros_like_violations",
+]
+
+#: Kinds of constraints: ``c <= 0`` with multipliers of at least 0, or ``c = 0`` with signed ones.
+KINDS = ("at_most", "equal")
+
+
+def as_losses(name: str, value: Any) -> Float[Array, "..."]:
+    """``value`` as a floating array; integers become float32. A TypeError names anything but real numbers."""
+    try:
+        array = jnp.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name} must be an array of numbers, got {type(value).__name__}") from error
+    if jnp.issubdtype(array.dtype, jnp.integer):
+        return array.astype(jnp.promote_types(array.dtype, jnp.float32))
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+        raise TypeError(f"{name} must hold real numbers, got {array.dtype}")
+    return array
+
+
+def wide(name: str, value: Any) -> Float[Array, "..."]:
+    """`as_losses` in at least float32, as everything that is summed: float16 ends at 65504 and counts to 2048."""
+    array = as_losses(name, value)
+    return array.astype(jnp.promote_types(array.dtype, jnp.float32))
+
+
+def nan_unless(sound: Any, value: Array) -> Array:
+    """``value`` where ``sound`` holds, elsewhere NaN; so is the gradient."""
+    return value * jnp.where(sound, 1.0, jnp.nan).astype(value.dtype)
+
+
+def as_numbers(name: str, value: Any, rule: Rule, *, each: str) -> np.ndarray:
+    """``value`` in float64: one known number, or one for ``each``. Errors name a traced value and one out of range."""
+    if isinstance(value, Tracer):
+        raise TypeError(f"{name} must be known beforehand, got a traced value; pass a Python number")
+    try:
+        given = np.asarray(value)
+        if given.dtype.kind not in "iuf":
+            raise TypeError(given.dtype)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name} must be a number, or several, got {value!r}") from error
+    numbers = given.astype(float)
+    sound = numbers.ndim <= 1 and numbers.size > 0 and all(map(rule.holds, numbers.ravel()))
+    require(sound, name, f"be {rule.allowed}, one number or one for each {each}", value)
+    return numbers
+
+
+def check_each(name: str, numbers: np.ndarray | None, count: int) -> None:
+    """Checks that numbers of `as_numbers` are one, or one for each of ``count`` constraints."""
+    fits = numbers is None or numbers.ndim == 0 or numbers.size == count
+    require(fits, name, f"be one number or one for each of {count} constraints", numbers)
+
+
+def check_samples(losses: Array) -> None:
+    """Checks that losses are (samples, L + 1)."""
+    fits = losses.ndim == 2 and losses.shape[0] >= 1
+    require(fits, "sample_losses", "be (samples, L + 1) with at least one sample", f"shape {losses.shape}")
+
+
+def check_optimizer(optimizer: Any) -> None:
+    """Checks that an optimiser of multipliers or slacks is optax's."""
+    if not isinstance(optimizer, optax.GradientTransformation):
+        raise TypeError(f"optimizer must be an optax gradient transformation such as optax.sgd(0.1), got {optimizer!r}")
+
+
+def check_function(name: str, value: Any, example: str) -> None:
+    """Checks that ``value`` can be called; ``example`` names a function that can."""
+    if not callable(value):
+        raise TypeError(f"{name} must be a function such as {example}, got {value!r}")
+
+
+def as_multipliers(value: Any, shape: tuple[int, ...]) -> Float[Array, "constraints"]:
+    """``value`` as multipliers of inequalities of a shape."""
+    multipliers = as_losses("multipliers", value)
+    check_shape("multipliers", multipliers, shape, ", one a constraint")
+    return signed(multipliers, "at_most")
+
+
+def group_name(name: str, path: Any) -> str:
+    """The leaf of an argument in words: ``violations["gap"]``, or ``violations`` for a single array."""
+    return name + jax.tree_util.keystr(path)
+
+
+def leaf_names(name: str, tree: PyTree) -> list[str]:
+    """The path of every leaf, as in ``gap/0``; a ValueError for two equal paths or an empty key."""
+    paths = [path for path, _ in jax.tree.leaves_with_path(tree)]
+    names = [jax.tree_util.keystr(path, simple=True, separator="/") for path in paths]
+    twice = [one for one, count in Counter(names).items() if count > 1]
+    require(not twice, name, "have a name for each constraint", f"{twice} twice", "rename one")
+    empty = any(jax.tree_util.keystr((key,), simple=True) == "" for path in paths for key in path)
+    require(not empty, name, "have a name for each constraint", "an empty one", "rename it")
+    return names
+
+
+def as_violations(name: str, tree: PyTree) -> PyTree[Array]:
+    """``tree`` with its leaves as floating arrays, of which there must be one at least."""
+    if not jax.tree.leaves(tree, is_leaf=_is_none):
+        raise ValueError(f"{name} must hold at least one array, got {tree!r}")
+    return jax.tree.map_with_path(lambda path, leaf: as_losses(group_name(name, path), leaf), tree, is_leaf=_is_none)
+
+
+def broadcast_prefix(name: str, prefix: Any, tree: PyTree, *, is_leaf: Any = None) -> PyTree:
+    """A prefix tree, such as one value for each group, with the structure of the whole ``tree``."""
+    try:
+        return jax.tree.broadcast(prefix, tree)
+    except ValueError as error:
+        if is_leaf is not None:
+            lists_as_arrays = jax.tree.map(
+                lambda leaf: np.asarray(leaf) if is_leaf(leaf) else leaf, prefix, is_leaf=is_leaf
+            )
+            return broadcast_prefix(name, lists_as_arrays, tree)
+        raise ValueError(
+            f"{name} must be one value, or a tree with the groups of the violations, "
+            f"{jax.tree.structure(tree)}, got {prefix!r}"
+        ) from error
+
+
+def broadcast_option(name: str, option: Any, tree: PyTree) -> PyTree:
+    """An option of each group, from a prefix tree: one value, or one for each constraint as an array or a list."""
+    full = broadcast_prefix(name, option, tree, is_leaf=_is_flat_list)
+    for (path, leaf), value in zip(jax.tree.leaves_with_path(tree), jax.tree.leaves(full), strict=True):
+        if np.shape(value) not in ((), np.shape(leaf)):
+            where = group_name(name, path)
+            raise ValueError(f"{where} must be one value or have shape {np.shape(leaf)}, got shape {np.shape(value)}")
+    return full
+
+
+def check_kinds(kinds: Any, tree: PyTree) -> PyTree[str]:
+    """The kind of every leaf of ``tree``, from a prefix tree of `KINDS`."""
+    for path, kind in jax.tree.leaves_with_path(kinds):
+        if kind not in KINDS:
+            raise ValueError(f"{group_name('kinds', path)} must be one of {KINDS}, got {kind!r}")
+    return broadcast_prefix("kinds", kinds, tree)
+
+
+def check_matching(name: str, tree: PyTree, like: PyTree, *, of: str = "violations") -> None:
+    """Checks that two trees have equal structures and shapes; the error names the first group that differs."""
+    structure, expected = jax.tree.structure(tree), jax.tree.structure(like)
+    if structure != expected:
+        raise ValueError(f"{name} must have the groups of {of}, {expected}, got {structure}")
+    for (path, leaf), other in zip(jax.tree.leaves_with_path(tree), jax.tree.leaves(like), strict=True):
+        if jnp.shape(leaf) != jnp.shape(other):
+            raise ValueError(
+                f"{group_name(name, path)} must have shape {jnp.shape(other)}, as {of} have, got {jnp.shape(leaf)}"
+            )
+
+
+def check_known(name: str, tree: PyTree, rule: Any, allowed: str) -> None:
+    """Checks the values of leaves that are known; traced ones are not checked."""
+    for path, leaf in jax.tree.leaves_with_path(tree):
+        if isinstance(leaf, Tracer) or not getattr(leaf, "is_fully_addressable", True):
+            continue
+        if not np.all(rule(known_numbers(group_name(name, path), leaf))):
+            raise ValueError(f"{group_name(name, path)} must be {allowed}, got {leaf}")
+
+
+def check_penalty(penalty: Any) -> None:
+    """Checks that known penalties are positive and do not overflow in float32."""
+    largest = float(np.finfo(np.float32).max)
+    check_known("penalty", penalty, lambda rho: (rho > 0.0) & (rho <= largest), "positive and finite")
+
+
+def signed(multipliers: PyTree[Array], kinds: PyTree[str], name: str = "multipliers") -> PyTree[Array]:
+    """Multipliers whose inequalities have values of at least 0: known ones are checked, traced ones below 0 are NaN."""
+    kinds = broadcast_prefix("kinds", kinds, multipliers)
+    least = jax.tree.map(lambda m, kind: 0.0 if kind == "equal" else m, multipliers, kinds)
+    check_known(name, least, lambda value: value >= 0.0, "at least 0, as its constraints are inequalities")
+    return jax.tree.map(
+        lambda m, kind: nan_unless(m >= 0.0, m) if kind == "at_most" and isinstance(m, Tracer) else m,
+        multipliers,
+        kinds,
+    )
+
+
+def kept_if_sound(violations: PyTree[Array], after: Any, before: Any) -> Any:
+    """The state ``after`` a call, or ``before`` with one more skipped call if a violation is not finite."""
+    sound = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(violations)]))
+    kept = jax.tree.map(lambda new, old: jnp.where(sound, new, old), after, before)
+    return kept._replace(skipped=before.skipped + jnp.logical_not(sound))
+
+
+def known_numbers(name: str, value: Any) -> np.ndarray:
+    """``value``, a known number or several, in float64."""
+    try:
+        numbers = np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name} must be a number, or an array of numbers, got {value!r}") from error
+    if numbers.dtype.kind not in "biuf" and not jnp.issubdtype(numbers.dtype, jnp.floating):  # "V" is bfloat16
+        raise TypeError(f"{name} must be a number, or an array of numbers, got {value!r}")
+    return numbers.astype(float)
+
+
+def project(multipliers: PyTree[Array], kinds: PyTree[str]) -> PyTree[Array]:
+    """Multipliers of at least 0 for inequalities; those of equalities are kept."""
+    return jax.tree.map(lambda m, kind: m if kind == "equal" else jnp.maximum(m, 0.0), multipliers, kinds)
+
+
+def violation_sizes(violations: PyTree[Array], kinds: PyTree[str]) -> PyTree[Array]:
+    """Sizes of violations: [c]_+ of inequalities, |c| of equalities."""
+    return jax.tree.map(lambda c, kind: jnp.abs(c) if kind == "equal" else jnp.maximum(c, 0.0), violations, kinds)
+
+
+def zeros_like_violations(violations: Any) -> PyTree[Array]:
+    """Zeros for each violation: from arrays or shapes of any tree, or from a number of constraints."""
+    if isinstance(violations, int | np.integer) and not isinstance(violations, bool):
+        if violations < 1:
+            raise ValueError(f"violations must be arrays, or a number of constraints of at least 1, got {violations}")
+        return jnp.zeros(int(violations))
+    shapes = jax.tree.map(_shape, violations, is_leaf=_is_none)
+    if not jax.tree.leaves(shapes):
+        raise ValueError(f"violations must hold at least one array, got {violations!r}")
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+
+
+def _shape(leaf: Any) -> jax.ShapeDtypeStruct:
+    """Shape of a leaf; multipliers are at least float32, also those of float16 losses."""
+    if not isinstance(leaf, jax.ShapeDtypeStruct):
+        leaf = as_losses("violations", leaf)
+    return jax.ShapeDtypeStruct(leaf.shape, jnp.promote_types(leaf.dtype, jnp.float32))
+
+
+def _is_flat_list(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(one, bool | int | float) for one in value)
+
+
+def _is_none(leaf: Any) -> bool:
+    return leaf is None
