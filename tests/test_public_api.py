@@ -40,17 +40,14 @@ NAMES = {
     },
     "unroll_jax.constrained": {
         "0.3.0": """
-            BOUNDS ConstraintReport Constraints DualAscent DualState FeasibilityReport GroupReport
-            ImplicitDuals ImplicitState LayerConstraints LossMean NuPIState PenaltyRule PrimalDualState
-            ProxyConstraint Reduction SlackDescent SlackState SmoothingState add_losses
-            augmented_lagrangian bertsekas_penalty chunked_cross_entropy constraint_bounds
-            constraint_names constraint_report demographic_parity descent_constraints descent_warnings
-            dual_ascent dual_optimizer empty_mean feasibility_report growing_penalty implicit_dual_ascent
-            kl_budget lagrangian layer_weights level_constraints mean_of_samples multipliers_of
-            named_figures norm_bound nu_pi optimal_slacks plot_feasibility primal_dual
-            proportional_integral proximal_smoothing relative_excess relaxed_violations
-            resilient_lagrangian sample_constraints slack_descent suggest_alpha switching_objective
-            tail_mean take_rows worst_class_loss
+            BOUNDS Constraint ConstraintReport DualAscent DualState FeasibilityReport ImplicitDuals
+            LayerConstraints PenaltyRule SlackDescent SlackState augmented_lagrangian batch_violations
+            bertsekas_penalty chunked_cross_entropy class_losses column_means column_sums constraint_names
+            constraint_report descent_constraints descent_warnings dual_ascent dual_optimizer
+            feasibility_report gap growing_penalty held_out_report implicit_dual_ascent kl lagrangian
+            layer_weights level_constraints mean_of_samples multipliers_of norm nu_pi primal_dual
+            proportional_integral proximal_smoothing rate resilient_lagrangian sample_constraints
+            slack_descent suggest_alpha switching_objective tail_mean take_rows violations
         """
     },
     "unroll_jax.energies": {
