@@ -13,8 +13,7 @@ from unroll_jax.energies.equilibrium.monotone import Monotone
 from unroll_jax.energies.equilibrium.opteq import opteq
 from unroll_jax.energies.equilibrium.opteq_params import OptEqParams
 from unroll_jax.energies.equilibrium.regularisers import Regulariser, half_square
-from unroll_jax.fixed_point.implicit import equilibrium
-from unroll_jax.fixed_point.solvers import averaged
+from unroll_jax.fixed_point import averaged, equilibrium
 
 pytestmark = pytest.mark.usefixtures("x64")
 M = 5

@@ -13,7 +13,7 @@ from unroll_jax.energies.equilibrium.deep_opteq import deep_opteq, multi_block
 from unroll_jax.energies.equilibrium.opteq import opteq
 from unroll_jax.energies.equilibrium.opteq_objective import deep_opteq_objective, opteq_objective, opteq_preimage
 from unroll_jax.energies.equilibrium.regularisers import absolute, half_square, regularised
-from unroll_jax.fixed_point.implicit import equilibrium
+from unroll_jax.fixed_point import equilibrium
 
 pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.slow]
 EXACT = {"atol": 1e-8, "rtol": 0.0}

@@ -68,11 +68,10 @@ NAMES = {
     "unroll_jax.fixed_point": {
         "0.3.0": """
             ADJOINTS ON_FAILURE SOLVERS SPLITTINGS STATUS Adjoint ConvergenceError ConvergenceWarning
-            EquilibriumInfo MonotoneParams Point Probe Problem SolveInfo Solver Unrolled
-            accelerated_gradient anderson averaged conjugate_gradient damped equilibrium forward_backward
-            gmres implicit_argmin implicit_root jaxopt_solver monotone_equilibrium monotone_init
-            monotone_product monotone_resolvent monotone_weight neumann neumann_gcr one_step
-            peaceman_rachford phantom picard picard_anderson reversible unrolled zero_probe
+            EquilibriumInfo MonotoneParams Point Probe Solver Unrolled accelerated_gradient anderson
+            averaged conjugate_gradient damped equilibrium gmres implicit_argmin implicit_root
+            jaxopt_solver monotone_equilibrium monotone_init monotone_weight neumann one_step phantom
+            picard unrolled zero_probe
         """
     },
     "unroll_jax.linen": {

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from unroll_jax.fixed_point.implicit import equilibrium
+from unroll_jax.fixed_point import equilibrium
 
 __all__ = ["Equilibrium"]
 

@@ -9,7 +9,7 @@ import jax
 from unroll_jax.arguments import require
 from unroll_jax.arrays import check_array
 
-__all__ = ["check_state", "check_step", "full_precision", "settle", "vary_like"]
+__all__ = ["check_state", "check_step", "full_precision", "place_like", "settle", "vary_like"]
 
 
 def check_state(name: str, y: Any) -> None:
@@ -47,7 +47,7 @@ def settle(step: Callable[[Any], Any], y: Any) -> Any:
         placed = jax.make_jaxpr(step)(y).out_avals
         if len(placed) != len(jax.tree.leaves(y)):
             return y  # `check_step` raises the error
-        y = jax.tree.unflatten(jax.tree.structure(y), map(_moved, jax.tree.leaves(y), placed))
+        y = jax.tree.unflatten(jax.tree.structure(y), map(place_like, jax.tree.leaves(y), placed))
     return y
 
 
@@ -76,6 +76,7 @@ def _vary(leaf: Any, axes: frozenset[str]) -> Any:
     return jax.lax.pcast(leaf, tuple(sorted(missing)), to="varying") if missing else leaf
 
 
-def _moved(leaf: Any, like: Any) -> Any:
+def place_like(leaf: Any, like: Any) -> Any:
+    """``leaf`` on the axes of a mesh that the type ``like`` names."""
     leaf = _vary(leaf, like.manual_axis_type.varying)
     return leaf if like.sharding.spec == jax.typeof(leaf).sharding.spec else jax.sharding.reshard(leaf, like.sharding)

@@ -88,7 +88,7 @@ def banax_ways() -> dict[str, Callable[[Cell, float, float], Callable[[Any], jax
 def _banax(name: str, mapped: bool, cell: Cell, forward: float, backward: float) -> Callable[[Any], jax.Array]:
     solver, adjoint = getattr(installed("banax.solver"), name), installed("banax.adjoint")
     method = adjoint.Implicit(*(solver(rtol=tol, max_steps=MAX_STEPS) for tol in (forward, backward)))
-    step = lambda z, params, x: cell.layer.step(params, z, x)  # noqa: E731
+    step = lambda z, params, x: cell.step(params, z, x)  # noqa: E731
     run = lambda params, _, z, x: method((step, (params, x)), z).value  # noqa: E731
     return lambda params: _over_examples(mapped, cell, run)(params, jnp.float32(forward))
 
@@ -101,7 +101,7 @@ def _jaxopt(
     if linear == "gmres":
         options |= {"maxiter": 100, "solve_method": "incremental"}  # of 20 steps each
     settings = dict(settings)
-    name, step = settings.pop("solver"), lambda z, params, x: cell.layer.step(params, z, x)
+    name, step = settings.pop("solver"), lambda z, params, x: cell.step(params, z, x)
     functions = {
         "LBFGS": lambda z, params, x: jnp.sum(cell.layer.energy(params, z, x)),  # whose gradient is z - f(z)
     }
@@ -135,7 +135,7 @@ def _optimistix(
 
     def run(params: Any, forward: jax.Array, z: jax.Array, x: jax.Array) -> jax.Array:
         tolerances: dict[str, Any] = {"rtol": 0.0, "atol": forward, "norm": optimistix.two_norm}
-        step = lambda z, args: cell.layer.step(args[0], z, args[1])  # noqa: E731
+        step = lambda z, args: cell.step(args[0], z, args[1])  # noqa: E731
         if solver == "FixedPointIteration":
             method = optimistix.FixedPointIteration(**tolerances)
             return optimistix.fixed_point(step, method, z, (params, x), tags=tags, **common).value

@@ -1,5 +1,6 @@
-"""Equilibria to differentiate: OptEq layers with a known spectrum, a plain tanh cell and a transformer block."""
+"""Equilibria to differentiate: OptEq layers with a known spectrum, and steps as users write them."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -11,12 +12,14 @@ from unroll_jax.energies import OptEqParams, deep_opteq, opteq, opteq_conv
 
 __all__ = [
     "INPUT_DIM",
-    "BlockParams",
     "Cell",
-    "TanhParams",
     "conv_cell",
     "deep_cell",
     "dense_cell",
+    "hard_example_cell",
+    "nonnormal_cell",
+    "rotation_cell",
+    "slow_cell",
     "tanh_cell",
     "transformer_cell",
 ]
@@ -29,59 +32,34 @@ class Cell(NamedTuple):
 
     Attributes:
       name: what the tables call it.
-      layer: the step with its energy.
+      layer: a step, or a `Descent`.
       params: of the layer.
       start: z_0, (batch, ...).
       x: the input.
       target: the cotangent of the equilibrium.
       symmetric: whether the Jacobian is.
-      hard: whether it is one of the cells with the higher bar.
     """
 
     name: str
-    layer: Descent
+    layer: Any
     params: Any
     start: jax.Array
     x: jax.Array
     target: jax.Array
     symmetric: bool
-    hard: bool
 
-
-class TanhParams(NamedTuple):
-    """Weights of tanh(z W + x U)."""
-
-    W: jax.Array
-    U: jax.Array
+    @property
+    def step(self) -> Callable[..., jax.Array]:
+        """``(params, z, x) -> z'``."""
+        return self.layer.step if isinstance(self.layer, Descent) else self.layer
 
 
 def tanh_cell(dim: int = 64, norm: float = 0.9, *, batch: int = 128) -> Cell:
-    """tanh(z W + x U) as a user writes it, W orthogonal times ``norm``: it contracts well and has no energy."""
+    """tanh(z W + x U) as a user writes it, W orthogonal times ``norm``."""
     draw = np.random.default_rng(0)
-    W = norm * np.linalg.qr(draw.normal(size=(dim, dim)))[0]
-    U, x = draw.normal(size=(dim, dim)) / np.sqrt(dim), draw.normal(size=(batch, dim))
-
-    def step(params: TanhParams, z: jax.Array, x: jax.Array) -> jax.Array:
-        return jnp.tanh(z @ params.W + x @ params.U)
-
-    layer = Descent(
-        init=lambda key: None,
-        energy=lambda params, z, x: 0.5 * jnp.sum((step(params, z, x) - z) ** 2, -1),
-        step=step,
-    )
-    params = TanhParams(*(jnp.asarray(leaf, jnp.float32) for leaf in (W, U)))
-    return _cell(f"tanh m={dim} {norm} batch {batch}", layer, params, x, (batch, dim), symmetric=False)
-
-
-class BlockParams(NamedTuple):
-    """Weights of a transformer block: queries, keys, values and outputs, and the two layers of the MLP."""
-
-    Q: jax.Array
-    K: jax.Array
-    V: jax.Array
-    O: jax.Array  # noqa: E741
-    up: jax.Array
-    down: jax.Array
+    W, U = norm * np.linalg.qr(draw.normal(size=(dim, dim)))[0], draw.normal(size=(dim, dim)) / np.sqrt(dim)
+    step = lambda params, z, x: jnp.tanh(z @ params[0] + x @ params[1])  # noqa: E731
+    return _cell(f"tanh m={dim} {norm} batch {batch}", step, _floats(W, U), draw.normal(size=(batch, dim)))
 
 
 def transformer_cell(dim: int = 64, tokens: int = 32, heads: int = 4, scale: float = 0.8, *, batch: int = 1) -> Cell:
@@ -91,27 +69,49 @@ def transformer_cell(dim: int = 64, tokens: int = 32, heads: int = 4, scale: flo
     def normed(a: jax.Array) -> jax.Array:
         return a / jnp.sqrt(1.0 + jnp.mean(a**2, -1, keepdims=True))
 
-    def attend(params: BlockParams, z: jax.Array) -> jax.Array:
+    def step(params: Any, z: jax.Array, x: jax.Array) -> jax.Array:
         split = (*z.shape[:-1], heads, dim // heads)
-        queries, keys, values = ((z @ weight).reshape(split) for weight in params[:3])
+        queries, keys, values = ((normed(z) @ weight).reshape(split) for weight in params[:3])
         scores = jnp.einsum("...ihd,...jhd->...hij", queries, keys) / (dim // heads) ** 0.5
         mixed = jnp.einsum("...hij,...jhd->...ihd", jax.nn.softmax(scores), values)
-        return mixed.reshape(z.shape) @ params.O
+        hidden = x + scale * mixed.reshape(z.shape) @ params[3]
+        return hidden + scale * jax.nn.gelu(normed(hidden) @ params[4]) @ params[5]
 
-    def step(params: BlockParams, z: jax.Array, x: jax.Array) -> jax.Array:
-        hidden = x + scale * attend(params, normed(z))
-        return hidden + scale * jax.nn.gelu(normed(hidden) @ params.up) @ params.down
-
-    layer = Descent(
-        init=lambda key: None,
-        energy=lambda params, z, x: 0.5 * jnp.sum((step(params, z, x) - z) ** 2, (-2, -1)),
-        step=step,
-    )
     sizes = [(dim, dim)] * 4 + [(dim, 4 * dim), (4 * dim, dim)]
-    params = BlockParams(*(jnp.asarray(draw.normal(size=s) / np.sqrt(s[0]), jnp.float32) for s in sizes))
-    shape = (batch, tokens, dim)
-    x = draw.normal(size=shape)
-    return _cell(f"transformer {tokens}x{dim} batch {batch}", layer, params, x, shape, symmetric=False)
+    params = _floats(*(draw.normal(size=size) / np.sqrt(size[0]) for size in sizes))
+    return _cell(f"transformer {tokens}x{dim} batch {batch}", step, params, draw.normal(size=(batch, tokens, dim)))
+
+
+def slow_cell(rate: float = 0.99, *, dim: int = 64, batch: int = 64) -> Cell:
+    """tanh(z W) + x, W symmetric with eigenvalues from -.3 to 1 times ``rate``."""
+    draw, W = _symmetric(5, rate * np.linspace(1.0, -0.3, dim))
+    step = lambda params, z, x: jnp.tanh(z @ params[0]) + x  # noqa: E731
+    return _cell(f"slow {rate}", step, _floats(W), 0.03 * draw.normal(size=(batch, dim)))
+
+
+def hard_example_cell(hard: float = 0.995, easy: float = 0.3, *, dim: int = 64, batch: int = 64) -> Cell:
+    """One example contracts by ``hard`` and the others by ``easy``, a factor that is part of the input."""
+    draw, W = _symmetric(9, np.linspace(1.0, -0.3, dim))
+    rates = np.full((batch, 1), easy)
+    rates[batch // 4] = hard
+    step = lambda params, z, x: x[..., :1] * jnp.tanh(z @ params[0]) + x[..., 1:]  # noqa: E731
+    x = np.concatenate([rates, 0.05 * draw.normal(size=(batch, dim))], axis=1)
+    return _cell(f"one hard example in {batch}", step, _floats(W), x, dim)
+
+
+def nonnormal_cell(*, dim: int = 48, batch: int = 64) -> Cell:
+    """A bidiagonal map with eigenvalues .3 and norm .85, and a little sine: residuals fall late."""
+    x = 0.1 * np.random.default_rng(7).normal(size=(batch, dim))
+    W = 0.3 * np.eye(dim) + 0.552 * np.eye(dim, k=1)
+    return _cell("non-normal", lambda params, z, x: z @ params[0] + 0.1 * jnp.sin(z) + x, _floats(W), x)
+
+
+def rotation_cell(rate: float = 0.9, *, dim: int = 64, batch: int = 64) -> Cell:
+    """4 sin(z Q / 4) + x, Q orthogonal times ``rate``: eigenvalues all round the circle."""
+    draw = np.random.default_rng(6)
+    Q = rate * np.linalg.qr(draw.normal(size=(dim, dim)))[0]
+    step = lambda params, z, x: 4.0 * jnp.sin(z @ params[0] / 4.0) + x  # noqa: E731
+    return _cell(f"rotation {rate}", step, _floats(Q), 0.3 * draw.normal(size=(batch, dim)))
 
 
 def dense_cell(dim: int, square: float, kind: str, *, batch: int = 64, width: int | None = None) -> Cell:
@@ -137,10 +137,9 @@ def dense_cell(dim: int, square: float, kind: str, *, batch: int = 64, width: in
     return _cell(
         f"dense {shape} {square} {kind}",
         opteq(dim, width, INPUT_DIM),
-        _params(W, U, b),
+        OptEqParams(*_floats(W, U, b)),
         x,
-        (batch, dim),
-        hard=kind == "spread" and square >= 0.999,
+        dim,
     )
 
 
@@ -150,10 +149,10 @@ def deep_cell(depth: int = 3, dim: int = 256, square: float = 0.99, *, batch: in
     for _ in range(depth):
         W = draw.normal(size=(dim, dim))
         U = draw.normal(size=(dim, INPUT_DIM)) / np.sqrt(INPUT_DIM)
-        params.append(_params(W * np.sqrt(square) / np.linalg.norm(W, 2), U, 0.1 * draw.normal(size=dim)))
+        params.append(OptEqParams(*_floats(W * np.sqrt(square) / np.linalg.norm(W, 2), U, 0.1 * draw.normal(size=dim))))
     layer = deep_opteq([opteq(dim, dim, INPUT_DIM)] * depth)
     x = draw.uniform(-1.0, 1.0, (batch, INPUT_DIM))
-    return _cell(f"deep L={depth} m={dim} {square}", layer, tuple(params), x, (batch, dim), symmetric=depth == 1)
+    return _cell(f"deep L={depth} m={dim} {square}", layer, tuple(params), x, dim)
 
 
 def conv_cell(channels: int = 32, side: int = 32, square: float = 0.99, *, batch: int = 4) -> Cell:
@@ -161,30 +160,28 @@ def conv_cell(channels: int = 32, side: int = 32, square: float = 0.99, *, batch
     draw = np.random.default_rng(2)
     W, U = (draw.normal(size=(3, 3, inputs, channels)) / np.sqrt(9 * inputs) for inputs in (channels, 3))
     layer, x = opteq_conv(channels, channels, 3), draw.uniform(-1.0, 1.0, (batch, side, side, 3))
-    params = _params(W, U, 0.1 * draw.normal(size=channels))
+    params = OptEqParams(*_floats(W, U, 0.1 * draw.normal(size=channels)))
     linear = opteq_conv(channels, channels, activation="identity")
     z = jnp.asarray(draw.normal(size=(1, side, side, channels)), jnp.float32)
     power = jax.jit(lambda z: linear.step(params._replace(U=None, b=0.0 * params.b), z, None))
     for _ in range(100):
         z = power(z / jnp.linalg.norm(z))
     params = params._replace(W=params.W * np.sqrt(square / float(jnp.linalg.norm(z))))
-    return _cell(f"conv {side}x{side}x{channels} {square}", layer, params, x, (batch, side, side, channels))
+    return _cell(f"conv {side}x{side}x{channels} {square}", layer, params, x, channels)
 
 
-def _params(*weights: np.ndarray) -> OptEqParams:
-    return OptEqParams(*(jnp.asarray(leaf, jnp.float32) for leaf in weights))
+def _floats(*weights: np.ndarray) -> tuple[jax.Array, ...]:
+    return tuple(jnp.asarray(leaf, jnp.float32) for leaf in weights)
 
 
-def _cell(
-    name: str,
-    layer: Descent,
-    params: Any,
-    x: np.ndarray,
-    shape: tuple[int, ...],
-    *,
-    symmetric: bool = True,
-    hard: bool = False,
-) -> Cell:
+def _symmetric(seed: int, eigenvalues: np.ndarray) -> tuple[np.random.Generator, np.ndarray]:
+    draw = np.random.default_rng(seed)
+    basis = np.linalg.qr(draw.normal(size=(len(eigenvalues),) * 2))[0]
+    return draw, (basis * eigenvalues) @ basis.T
+
+
+def _cell(name: str, layer: Any, params: Any, x: np.ndarray, width: int | None = None) -> Cell:
+    shape = (*x.shape[:-1], width or x.shape[-1])
     target = jnp.asarray(np.random.default_rng(3).normal(size=shape), jnp.float32)
-    start = jnp.zeros(shape, jnp.float32)
-    return Cell(name, layer, params, start, jnp.asarray(x, jnp.float32), target, symmetric, hard)
+    symmetric = isinstance(layer, Descent) and layer.symmetric
+    return Cell(name, layer, params, jnp.zeros(shape, jnp.float32), jnp.asarray(x, jnp.float32), target, symmetric)

@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 
 import unroll_jax
-from benchmarks.gradients import jax_peers, torch_peer
+from benchmarks.gradients import jax_peers
 from benchmarks.gradients.exact import Exact, exact, residual
 from benchmarks.gradients.problems import Cell
 from benchmarks.timing import interleaved, temporary_mebibytes
 
-__all__ = ["TOL", "Contender", "Result", "compiled_gradient", "gradient_error", "race"]
+__all__ = ["TOL", "Contender", "Result", "compiled_gradient", "gradient_error", "ours", "race"]
 
 TOL = 1e-5
 # Peers stop by other norms than the worst example's: of their forward tolerances the first that meets TOL is taken.
@@ -68,16 +68,16 @@ class Result(NamedTuple):
 
 def race(cell: Cell, *, repeats: int, peers: bool = True) -> dict[str, Result]:
     """Every library's best way in interleaved runs; a library that solves the problem in no way is left out."""
-    ours = Contender("unroll_jax", *_compiled(cell, _ours(cell)))
-    truth = exact(cell, ours.run()[0])
-    best = {"unroll_jax": ours}
+    first = Contender("unroll_jax", *_compiled(cell, ours(cell)))
+    truth = exact(cell, first.run()[0])
+    best = {"unroll_jax": first}
     logging.getLogger("jax._src.callback").setLevel(logging.CRITICAL)  # the breakdowns of peers, which are counted
-    limit = BEATEN * min(_timed(ours.run)[0] for _ in range(3))
+    limit = BEATEN * min(_timed(first.run)[0] for _ in range(3))
     for library, ways in (_peers(cell, truth) if peers else {}).items():
         result = _best(cell, truth, ways, limit)
         if result is not None:
             best[library] = result
-    calls = max(1, round(LEAST_SECONDS / min(_timed(ours.run)[0] for _ in range(3))))
+    calls = max(1, round(LEAST_SECONDS / min(_timed(first.run)[0] for _ in range(3))))
     seconds = interleaved({library: _again(way.run, calls) for library, way in best.items()}, repeats=repeats)
     results = {}
     for library, way in best.items():
@@ -129,11 +129,11 @@ def gradient_error(truth: Exact, gradient: Any) -> float:
     return float(np.linalg.norm(vector - truth.gradient) / np.linalg.norm(truth.gradient))
 
 
-def _ours(cell: Cell) -> Callable[[Any], jax.Array]:
+def ours(cell: Cell) -> Callable[[Any], jax.Array]:
     """Solves with the defaults, and as the peers reports no failures."""
-    return lambda params: unroll_jax.equilibrium(cell.layer, params, cell.start, cell.x, tol=TOL, on_failure="accept")[
-        0
-    ]
+    options: dict[str, Any] = {} if isinstance(cell.layer, unroll_jax.Descent) else {"batch_ndim": 1}
+    options |= {"tol": TOL, "on_failure": "accept"}
+    return lambda params: unroll_jax.equilibrium(cell.layer, params, cell.start, cell.x, **options)[0]
 
 
 # Compiles a way, and returns what makes a contender of it for a forward tolerance in units of TOL.
@@ -156,15 +156,10 @@ def _peers(cell: Cell, truth: Exact) -> dict[str, dict[str, _Way]]:
     def in_banax(name: str, way: Callable[..., Any]) -> _Way:
         return lambda: lambda factor: Contender(name, *_compiled(cell, way(cell, factor * TOL, TOL)))
 
-    def in_torch(name: str, settings: dict[str, Any]) -> _Way:
-        build = lambda factor: torch_peer.gradient(cell, settings, forward=factor * TOL, backward=TOL)  # noqa: E731
-        return lambda: lambda factor: Contender(name, build(factor), float("nan"), float("nan"))
-
     return {
         "jaxopt": {name: in_jax(name, way) for name, way in jax_peers.jaxopt_ways(cell).items()},
         "optimistix": {name: in_jax(name, way) for name, way in jax_peers.optimistix_ways(cell).items()},
         "banax": {name: in_banax(name, way) for name, way in jax_peers.banax_ways().items()},
-        "torchdeq": {name: in_torch(name, settings) for name, settings in torch_peer.ways(cell).items()},
     }
 
 

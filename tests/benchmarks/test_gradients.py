@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import unroll_jax
-from benchmarks import gradients, torch_peer
-from benchmarks.gradients import against_unrolling, jax_peers
+from benchmarks import gradients
+from benchmarks.gradients import against_unrolling, first_calls, jax_peers, problems
 from benchmarks.gradients.exact import exact, residual
 from benchmarks.gradients.problems import conv_cell, deep_cell, dense_cell, tanh_cell, transformer_cell
 from benchmarks.gradients.race import TOL, Result, compiled_gradient, gradient_error, race
@@ -20,6 +20,10 @@ CELLS = {
     "conv": lambda: conv_cell(2, 5, 0.9, batch=2),
     "tanh": lambda: tanh_cell(6, 0.9, batch=3),
     "transformer": lambda: transformer_cell(8, 5, 2, batch=2),
+    "slow": lambda: problems.slow_cell(dim=6, batch=2),
+    "one hard example": lambda: problems.hard_example_cell(0.9, dim=6, batch=3),
+    "non-normal": lambda: problems.nonnormal_cell(dim=6, batch=2),
+    "rotation": lambda: problems.rotation_cell(dim=6, batch=2),
 }
 
 
@@ -29,10 +33,10 @@ def test_exact_gradients_are_those_of_a_long_unroll_in_float64(name, x64):
     params, start, x, target = jax.tree.map(
         lambda leaf: jnp.asarray(np.asarray(leaf, np.float64)), (cell.params, cell.start, cell.x, cell.target)
     )
-    count = 4000 if "spread" in name else 400
+    count = 4000 if name in ("dense, spread", "dense, wide", "slow") else 400
 
     def unrolled(params):
-        z, _ = jax.lax.scan(lambda z, _: (cell.layer.step(params, z, x), None), start, length=count)
+        z, _ = jax.lax.scan(lambda z, _: (cell.step(params, z, x), None), start, length=count)
         return jnp.sum(target * z), z
 
     gradient, z = jax.jit(jax.grad(unrolled, has_aux=True))(params)
@@ -57,8 +61,6 @@ def test_every_installed_peer_solves_an_easy_problem_to_the_same_mark():
     cell = dense_cell(8, 0.9, "random", batch=4)
     results = race(cell, repeats=1)
     installed = {name for name in ("jaxopt", "optimistix", "banax") if jax_peers.installed(name)}
-    if torch_peer.torch_or_none() is not None and jax_peers.installed("torchdeq"):
-        installed.add("torchdeq")
     assert {"unroll_jax"} <= set(results) <= installed | {"unroll_jax"}
     assert "jaxopt" in results  # which the project depends on
     for result in results.values():
@@ -66,23 +68,35 @@ def test_every_installed_peer_solves_an_easy_problem_to_the_same_mark():
         assert result.error < 1e-3
 
 
-def test_bars_count_what_is_slower_larger_and_less_exact(capsys):
-    cell = dense_cell(8, 0.999, "spread", batch=2)
+def test_bars_compare_with_the_best_peer_dense_and_general_cells_apart(capsys):
+    dense, general = dense_cell(8, 0.999, "spread", batch=2), tanh_cell(6, batch=2)
     ours, peer = Result("ours", 2.0, 3.0, 1e-6, 1e-3), Result("Picard", 1.0, 2.0, 1e-6, 1e-4)
-    ratios = gradients._judge([cell], {cell.name: {"unroll_jax": ours, "jaxopt": peer}})
-    assert ratios["median_over_best_peer"] == ratios["hard_over_best_peer"] == ratios["worst_over_best_peer"] == 2.0
-    assert capsys.readouterr().out.count(cell.name) == 5
-    ratios = gradients._judge([cell], {cell.name: {"unroll_jax": peer, "jaxopt": ours}})
-    assert ratios["worst_over_best_peer"] == 0.5
-    assert capsys.readouterr().out.count("nowhere") == 5
-    assert gradients._judge([cell], {cell.name: {"unroll_jax": ours}}) == {}
+    results = {
+        dense.name: {"unroll_jax": ours, "jaxopt": peer},
+        general.name: {"unroll_jax": peer, "jaxopt": ours, "banax": ours},
+    }
+    ratios = gradients._judge([dense, general], results)
+    assert ratios["dense, median, over the best peer"] == ratios["dense, worst, over the best peer"] == 2.0
+    assert ratios["general, worst, over the best peer"] == 0.5
+    assert capsys.readouterr().out.count(dense.name) == 2  # more memory, a larger error
+    assert gradients._judge([dense], {dense.name: {"unroll_jax": ours}}) == {}
     assert "no peers" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_first_and_later_calls_are_timed_in_a_process_of_their_own(monkeypatch, capsys):
+    monkeypatch.setattr(first_calls, "CELLS", {"tanh": tanh_cell})
+    figures = first_calls.time_calls(peers=False)
+    assert set(figures) == {f"tanh, ours, {name}" for name in ("first", "value", "both")}
+    assert 0.0 < figures["tanh, ours, value"] < figures["tanh, ours, both"] < figures["tanh, ours, first"]
+    assert "outside of jit" in capsys.readouterr().out
 
 
 def test_quick_runs_few_problems_without_peers(monkeypatch, capsys):
     cell = dense_cell(8, 0.9, "random", batch=2)
     monkeypatch.setattr(gradients, "_cells", lambda *, quick: [cell] if quick else [])
     monkeypatch.setattr(gradients, "sweeps", lambda *, quick: {"swept": float(quick)})
+    monkeypatch.setattr(gradients, "time_calls", lambda *, peers: {})
     record = gradients.main(quick=True, peers=False)
     name = f"{cell.name}, unroll_jax"
     units = ("seconds", "mebibytes", "residual", "error", "compile_seconds")

@@ -12,9 +12,7 @@ import unroll_jax as uj
 from tests.fixed_point.problems import finish, inputs, relative_error, skew_weights, tanh_step
 from unroll_jax import fixed_point
 from unroll_jax.fixed_point import STATUS, ConvergenceError, ConvergenceWarning
-from unroll_jax.fixed_point.checks import Reporting, report_outcome
-from unroll_jax.fixed_point.problem import SolveInfo
-from unroll_jax.fixed_point.reports import call_site
+from unroll_jax.fixed_point.reports import EquilibriumInfo, Reporting, call_site, report_failures
 
 FORWARD = {"max_steps": 2, "solver": "picard"}
 BACKWARD = {"adjoint_max_steps": 1, "adjoint_tol": 1e-6}
@@ -27,7 +25,7 @@ def value(x, **options):
 
 
 def gradient(x, **options):
-    options = {"solver": "picard", "adjoint": "neumann_gcr"} | options
+    options = {"solver": "picard", "adjoint": "gmres"} | options
     return jax.grad(lambda x: value(x, **options)[0])(x)
 
 
@@ -132,8 +130,8 @@ def test_info_says_which_examples_failed_and_how():
 
 def outcome(residual, statuses):
     status = np.array([STATUS.index(name) for name in statuses], np.int32)
-    info = SolveInfo(np.asarray(residual, np.float32), np.full(len(residual), 7, np.int32), status)
-    report_outcome((), info, "solve", "raise max_steps", Reporting("error", 1e-5, call_site()))
+    info = EquilibriumInfo(np.asarray(residual, np.float32), np.full(len(residual), 7, np.int32), status)
+    report_failures((), info, "solve", "raise max_steps", Reporting("error", 1e-5, call_site()))
 
 
 @pytest.mark.usefixtures("unchecked")

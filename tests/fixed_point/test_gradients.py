@@ -21,7 +21,7 @@ from unroll_jax import fixed_point
 pytestmark = pytest.mark.usefixtures("x64")
 
 # What compiles quickest, where the solver and the adjoint are not under test.
-PLAIN = {"tol": 1e-11, "solver": "picard", "adjoint": "neumann_gcr"}
+PLAIN = {"tol": 1e-11, "solver": "picard", "adjoint": "gmres"}
 
 
 def loss_of(step, x, batch_ndim=1, **options):
@@ -45,7 +45,7 @@ def test_plain_unrolling_is_autodiff_through_the_steps():
     assert relative_error(*both(symmetric_weights())) < 1e-14
 
 
-@pytest.mark.parametrize("adjoint", ["gmres", "neumann_gcr", "conjugate_gradient"])
+@pytest.mark.parametrize("adjoint", ["gmres", "conjugate_gradient"])
 def test_gradients_equal_finite_differences(adjoint):
     params, x = symmetric_weights(), inputs(2, 3)
     step = lambda params, z, x: jnp.tanh(z @ params[0].T + x @ params[1].T) @ params[0]  # noqa: E731

@@ -99,7 +99,7 @@ PROBLEMS = {
         lambda r, z, x: r * z,
         DECAY,
         START,
-        {"solver": fp.anderson(5, ridge=1e-6), "max_steps": 10_000},
+        {"solver": fp.anderson(5), "max_steps": 10_000},
         jnp.zeros(3),
         1e-2,
     ),
@@ -107,7 +107,7 @@ PROBLEMS = {
         lambda p, z, x: 0.5 * z + 0.5,
         None,
         jnp.zeros(()),
-        {"solver": fp.anderson(5, ridge=1e-6), "tol": 1e-4},
+        {"solver": fp.anderson(5), "tol": 1e-4},
         jnp.ones(()),
         1e-3,
     ),
@@ -123,7 +123,7 @@ PROBLEMS = {
         lambda p, z, x: (jnp.sin(z[0]) * z[0] ** 2, (z[1][0] ** 3, -z[1][1])),
         None,
         (jnp.array([0.6, 0.0, -0.1]), (jnp.array([[0.7], [0.5]]), jnp.array([[-1.0, 0.0, 2.0, -0.4]]) / 3.0)),
-        {"solver": fp.anderson(3, ridge=1e-6), "tol": 1e-6, "max_steps": 100_000},
+        {"solver": fp.anderson(3), "tol": 1e-6, "max_steps": 100_000},
         (jnp.zeros(3), (jnp.zeros((2, 1)), jnp.zeros((1, 4)))),
         1e-6,
     ),
@@ -139,14 +139,14 @@ PROBLEMS = {
         for name, options, tol in [
             # At pi / 2 the slope is -1: plain steps converge sublinearly, and jaxopt allows them as many.
             ("plain", {"solver": "picard", "tol": 1e-2, "max_steps": 100_000}, 1e-2),
-            ("Anderson", {"solver": fp.anderson(4, ridge=1e-6), "tol": 1e-6}, 1e-5),
+            ("Anderson", {"solver": fp.anderson(4), "tol": 1e-6}, 1e-5),
         ]
     },
     "jaxopt: rotations, Anderson": (
         lambda M, z, x: M @ (z - x) + x,
         rotation(),
         jnp.asarray(np.random.default_rng(0).uniform(size=14), jnp.float32),
-        {"solver": fp.anderson(10, ridge=1e-7), "max_steps": 400, "tol": 1e-5, "x": jnp.arange(1.0, 15.0)},
+        {"solver": fp.anderson(10), "max_steps": 400, "tol": 1e-5, "x": jnp.arange(1.0, 15.0)},
         jnp.arange(1.0, 15.0),
         1e-3,
     ),

@@ -8,6 +8,8 @@ import scipy.optimize
 
 from tests.fixed_point.problems import relative_error
 from unroll_jax import fixed_point as fp
+from unroll_jax.energies.proximal.operators import resolve_proximal
+from unroll_jax.fixed_point import monotone
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -66,7 +68,7 @@ def test_the_weight_is_the_stated_matrix_and_its_symmetric_part_is_bounded_by_th
     @jax.jit
     def products(params, z):
         W = weight_of(params)
-        return fp.monotone_product(W, z), fp.monotone_product(fp.monotone_resolvent(W, 0.6), z)
+        return monotone.monotone_product(W, z), monotone.monotone_product(monotone.monotone_resolvent(W, 0.6), z)
 
     matrix, flat = matrix_of(params), np.asarray(z).reshape(2, -1)
     image, solved = (np.asarray(leaf).reshape(2, -1) for leaf in products(params, z))
@@ -104,14 +106,15 @@ def test_both_splittings_find_the_equilibrium_that_scipy_finds(kind):
 @pytest.mark.parametrize("splitting", fp.SPLITTINGS)
 def test_one_step_is_the_stated_one(splitting):
     params, x, z = params_of("dense"), inputs_for("dense"), np.random.default_rng(2).normal(size=6)
-    matrix, alpha, sigma = matrix_of(params), 0.3, fp.splitting.resolve_proximal("relu")
+    matrix, alpha, sigma = matrix_of(params), 0.3, resolve_proximal("relu")
 
     @jax.jit
     def step(params, x, z):
         W = weight_of(params)
         if splitting == "forward_backward":
-            return fp.forward_backward(W, z, x, activation=sigma, step_size=alpha)
-        return fp.peaceman_rachford(fp.monotone_resolvent(W, alpha), z, x, activation=sigma, step_size=alpha)
+            return monotone.forward_backward(W, z, x, activation=sigma, step_size=alpha)
+        resolvent = monotone.monotone_resolvent(W, alpha)
+        return monotone.peaceman_rachford(resolvent, z, x, activation=sigma, step_size=alpha)
 
     if splitting == "forward_backward":
         expected = np.maximum(z - alpha * (z - matrix @ z - x), 0.0)
@@ -131,7 +134,7 @@ def test_gradients_of_both_splittings_are_those_of_an_unroll(kind):
 
     def unrolled(params, x):
         W = weight_of(params)
-        step = lambda z, _: (jax.nn.relu(z + 2 * share * (fp.monotone_product(W, z) + x - z)), None)  # noqa: E731
+        step = lambda z, _: (jax.nn.relu(z + 2 * share * (monotone.monotone_product(W, z) + x - z)), None)  # noqa: E731
         return jax.lax.scan(step, jnp.zeros_like(x), length=1500)[0]
 
     def by_splitting(splitting):
@@ -148,7 +151,7 @@ def test_gradients_of_both_splittings_are_those_of_an_unroll(kind):
 
 def test_without_damping_the_iteration_of_the_test_problem_does_not_converge():
     x = inputs_for("dense", 2)
-    step = lambda W, z, x: jax.nn.relu(fp.monotone_product(W, z) + x)  # noqa: E731
+    step = lambda W, z, x: jax.nn.relu(monotone.monotone_product(W, z) + x)  # noqa: E731
     options = {"solver": "picard", "batch_ndim": 1, "on_failure": "accept"}
     run = jax.jit(lambda params: fp.equilibrium(step, weight_of(params), np.zeros(x.shape), x, **options)[1])
     assert not np.all(run(params_of("dense")).converged)

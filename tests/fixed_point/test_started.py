@@ -5,7 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import jax
 import pytest
 
 pytestmark = pytest.mark.slow
@@ -50,14 +49,7 @@ else:
     )
 
 
-EXPLICIT = pytest.mark.xfail(
-    tuple(int(part) for part in jax.__version__.split(".")[:2]) >= (0, 12),
-    reason="since JAX 0.12 zeros_like drops shardings that are part of the type: no equilibria on explicit meshes",
-    strict=True,
-)
-
-
-@pytest.mark.parametrize("axes", ["Auto", pytest.param("Explicit", marks=EXPLICIT)])
+@pytest.mark.parametrize("axes", ["Auto", "Explicit"])
 def test_a_batch_sharded_over_eight_devices_gives_the_same_gradient(axes):
     in_a_process(
         f"AXES = '{axes}'"

@@ -11,7 +11,7 @@ from tests.fixed_point.problems import inputs, relative_error, skew_weights, tan
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-OPTIONS = {"tol": 1e-11, "solver": "picard", "adjoint": "neumann_gcr", "on_failure": "error"}
+OPTIONS = {"tol": 1e-11, "solver": "picard", "adjoint": "gmres", "on_failure": "error"}
 
 
 def solve(A, x):

@@ -8,6 +8,7 @@ import pytest
 from tests.fixed_point.problems import relative_error
 from tests.models.drawing import drawn, normal
 from unroll_jax import fixed_point as fp
+from unroll_jax.fixed_point.monotone import monotone_product
 from unroll_jax.models import MonotoneOperatorNetwork
 
 EXACT = {"param_dtype": jnp.float64, "tol": 1e-12, "max_steps": 5000, "on_failure": "error"}
@@ -69,7 +70,7 @@ def test_images_are_padded_and_pooled_by_windows_around_their_equilibrium():
         (logits, _), kept = model.apply(params, x, mutable="intermediates")
         z = kept["intermediates"]["equilibrium"][0]
         W = fp.monotone_weight(fp.MonotoneParams(**params["params"]["operator"]), image_shape=(6, 8))
-        return logits, z, fp.monotone_product(W, z)
+        return logits, z, monotone_product(W, z)
 
     logits, z, product = (np.asarray(leaf) for leaf in run(params))
     assert z.shape == (2, 6, 8, 2)

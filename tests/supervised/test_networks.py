@@ -38,7 +38,7 @@ def started(name, of):
 
 def guessed(descent, params, start, *, batch_ndim, **options):
     """Stands in for the equilibrium."""
-    info = (jnp.zeros(start.shape[:batch_ndim], dtype) for dtype in (start.dtype, jnp.int32, jnp.int32, bool))
+    info = (jnp.zeros(start.shape[:batch_ndim], dtype) for dtype in (start.dtype, jnp.int32, jnp.int32))
     return start, EquilibriumInfo(*info)
 
 

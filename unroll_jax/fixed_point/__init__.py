@@ -10,38 +10,29 @@ Example:
   (True, True, ('error', 'warn', 'accept'), ['forward_backward', 'peaceman_rachford'])
 """
 
-from unroll_jax.fixed_point.adjoints import (
-    ADJOINTS,
-    conjugate_gradient,
-    gmres,
-    neumann,
-    neumann_gcr,
-    one_step,
-)
-from unroll_jax.fixed_point.backward import Probe, zero_probe
-from unroll_jax.fixed_point.checks import ON_FAILURE, ConvergenceError, ConvergenceWarning
-from unroll_jax.fixed_point.differentiated_steps import phantom, reversible, unrolled
-from unroll_jax.fixed_point.implicit import EquilibriumInfo, equilibrium
-from unroll_jax.fixed_point.jaxopt_loops import jaxopt_solver
-from unroll_jax.fixed_point.monotone_operator import (
+from unroll_jax.fixed_point.adjoints import ADJOINTS, Adjoint, conjugate_gradient, gmres, neumann, one_step
+from unroll_jax.fixed_point.derivatives import Probe, zero_probe
+from unroll_jax.fixed_point.equilibrium import equilibrium
+from unroll_jax.fixed_point.loop import Point, Solver
+from unroll_jax.fixed_point.monotone import (
+    SPLITTINGS,
     MonotoneParams,
+    monotone_equilibrium,
     monotone_init,
-    monotone_product,
-    monotone_resolvent,
     monotone_weight,
 )
 from unroll_jax.fixed_point.optimality import implicit_argmin, implicit_root
-from unroll_jax.fixed_point.problem import STATUS, Adjoint, Point, Problem, SolveInfo, Solver, Unrolled
-from unroll_jax.fixed_point.quasi_newton import anderson
+from unroll_jax.fixed_point.reports import ON_FAILURE, STATUS, ConvergenceError, ConvergenceWarning, EquilibriumInfo
 from unroll_jax.fixed_point.solvers import (
     SOLVERS,
     accelerated_gradient,
+    anderson,
     averaged,
     damped,
+    jaxopt_solver,
     picard,
-    picard_anderson,
 )
-from unroll_jax.fixed_point.splitting import SPLITTINGS, forward_backward, monotone_equilibrium, peaceman_rachford
+from unroll_jax.fixed_point.unrolled import Unrolled, phantom, unrolled
 
 __all__ = [
     "ADJOINTS",
@@ -56,8 +47,6 @@ __all__ = [
     "MonotoneParams",
     "Point",
     "Probe",
-    "Problem",
-    "SolveInfo",
     "Solver",
     "Unrolled",
     "accelerated_gradient",
@@ -66,24 +55,17 @@ __all__ = [
     "conjugate_gradient",
     "damped",
     "equilibrium",
-    "forward_backward",
     "gmres",
     "implicit_argmin",
     "implicit_root",
     "jaxopt_solver",
     "monotone_equilibrium",
     "monotone_init",
-    "monotone_product",
-    "monotone_resolvent",
     "monotone_weight",
     "neumann",
-    "neumann_gcr",
     "one_step",
-    "peaceman_rachford",
     "phantom",
     "picard",
-    "picard_anderson",
-    "reversible",
     "unrolled",
     "zero_probe",
 ]

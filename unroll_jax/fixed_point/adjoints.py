@@ -1,27 +1,88 @@
-"""Adjoints by name: the gradient of a fixed point by linear solves with J^T, or by differentiating a loop."""
+"""Adjoints by name: the gradient of a fixed point by linear solves with J^T, or by differentiating steps."""
 
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 from unroll_jax.arguments import at_least, checked, in_interval, look_up
-from unroll_jax.fixed_point import linear
-from unroll_jax.fixed_point.differentiated_steps import phantom, reversible, unrolled
-from unroll_jax.fixed_point.neumann_gcr import neumann_gcr as solve_general
-from unroll_jax.fixed_point.problem import Adjoint, Linear, SolveInfo, Unrolled
+from unroll_jax.conjugate_gradients import continue_conjugate_gradient
+from unroll_jax.fixed_point.loop import Rule, dot, filled, iterate
+from unroll_jax.fixed_point.reports import CONVERGED, MAX_STEPS, NONFINITE, NONSYMMETRIC, ROUND_OFF, EquilibriumInfo
+from unroll_jax.fixed_point.solvers import anderson, shared
+from unroll_jax.fixed_point.unrolled import Unrolled, phantom, unrolled
 
 __all__ = [
     "ADJOINTS",
+    "Adjoint",
+    "Linear",
+    "asymmetric",
     "conjugate_gradient",
     "gmres",
     "neumann",
-    "neumann_gcr",
     "one_step",
     "resolve_adjoint",
 ]
 
+Linear = Callable[[Float[Array, "b m"]], Float[Array, "b m"]]  # a linear map of each row, all rows at once
 
+# Of a random pair of vectors, above which a Jacobian is not taken for symmetric; far above round-off and rare to miss.
+ASYMMETRY = 1e-2
+
+
+class Adjoint(NamedTuple):
+    """A solver of w - J^T w = v, for cotangents v of unit norm in every row.
+
+    Attributes:
+      solve: ``(operator, v, tol, max_steps) -> (w, EquilibriumInfo)``; ``operator`` is w -> J^T w.
+      symmetric: whether it needs J symmetric.
+      exact: whether it solves the system to ``tol``; an inexact one never counts as failed.
+      structured: ``(saved, z, v, tol, max_steps) -> (w, info)``, in place of ``solve`` for a layer that has a space of
+        its own; else None.
+
+    Example:
+      >>> from unroll_jax.fixed_point import conjugate_gradient, neumann
+      >>> conjugate_gradient().symmetric, neumann(3).exact  # needs a symmetric J; is not exact
+      (True, False)
+    """
+
+    solve: Callable[[Linear, Float[Array, "b m"], float, int], tuple[Float[Array, "b m"], EquilibriumInfo]]
+    symmetric: bool = False
+    exact: bool = True
+    structured: Callable[..., tuple[Float[Array, "b m"], EquilibriumInfo]] | None = None
+
+
+@checked(window=at_least(1))
+@shared
+def gmres(window: int = 10) -> Adjoint:
+    """The Neumann series as long as it converges quickly, then GMRES truncated to a window, for any J.
+
+    It is the loop of `anderson` on w = v + J^T w, where that is truncated GMRES.
+
+    Args:
+      window: directions that a new one is made orthogonal to, at least 1.
+
+    Source: Saad and Schultz (1986); Tang, Xu, Saad (2024) for the iteration.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> turn = lambda w: jnp.stack([-w[:, 1], w[:, 0]], axis=1)  # of which the series does not converge
+      >>> w, _ = gmres().solve(turn, jnp.array([[1.0, 0.0]]), 1e-6, 20)
+      >>> [round(value, 3) for value in w[0].tolist()]  # w - J^T w = (1, 0)
+      [0.5, 0.5]
+    """
+    solver = anderson(window)
+
+    def solve(operator: Linear, v: Array, tol: float, max_steps: int) -> tuple[Array, EquilibriumInfo]:
+        rule = Rule(tol, max_steps, float(jnp.finfo(v.dtype).eps), linear=True)
+        return iterate(lambda w: v + operator(w), v, solver, rule)
+
+    return Adjoint(solve)
+
+
+@shared
 def conjugate_gradient() -> Adjoint:
     """Conjugate gradients: the quickest where J is symmetric, as of every layer that is a gradient.
 
@@ -33,64 +94,18 @@ def conjugate_gradient() -> Adjoint:
       >>> round(w.item(), 3), info.steps.tolist()  # w - w / 2 = 1
       (2.0, [1])
     """
-    return Adjoint(
-        lambda operator, v, tol, max_steps: linear.conjugate_gradient(operator, v, tol=tol, max_steps=max_steps),
-        symmetric=True,
-    )
 
+    def solve(operator: Linear, v: Array, tol: float, max_steps: int) -> tuple[Array, EquilibriumInfo]:
+        bound = tol**2 * dot(v, v)
+        product = lambda w: w - operator(w)  # noqa: E731
+        w, _, steps = continue_conjugate_gradient(product, jnp.zeros_like(v), v, bound=bound, max_steps=max_steps)
+        return w, _linear_info(operator, v, w, steps, tol)
 
-@checked(restart=at_least(1))
-def gmres(restart: int = 20) -> Adjoint:
-    """GMRES, restarted: for any J with I - J invertible; keeps restart + 1 vectors an example.
-
-    Args:
-      restart: vectors after which it starts again, at least 1.
-
-    Raises:
-      ValueError: if restart is below 1.
-
-    Source: Saad and Schultz (1986).
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> turn = lambda w: jnp.stack([-w[:, 1], w[:, 0]], axis=1)  # J^T is not symmetric
-      >>> w, _ = gmres().solve(turn, jnp.array([[2.0, 0.0]]), 1e-6, 20)
-      >>> [round(value, 3) for value in w[0].tolist()]  # w - J^T w = (2, 0)
-      [1.0, 1.0]
-    """
-    return Adjoint(
-        lambda operator, v, tol, max_steps: linear.gmres(operator, v, tol=tol, max_steps=max_steps, restart=restart)
-    )
-
-
-@checked(window=at_least(1))
-def neumann_gcr(window: int = 20) -> Adjoint:
-    """The Neumann series as long as it converges quickly, then generalised conjugate residuals, for any J.
-
-    Conjugate residuals (GCR) take as many products as GMRES in exact arithmetic and keep 2 ``window`` vectors an
-    example; the series keeps none.
-
-    Args:
-      window: directions that a new one is made conjugate to, at least 1.
-
-    Raises:
-      ValueError: if window is below 1.
-
-    Source: Eisenstat, Elman and Schultz (1983).
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> turn = lambda w: jnp.stack([-w[:, 1], w[:, 0]], axis=1)  # of which the series does not converge
-      >>> w, _ = neumann_gcr().solve(turn, jnp.array([[2.0, 0.0]]), 1e-6, 20)
-      >>> [round(value, 3) for value in w[0].tolist()]  # w - J^T w = (2, 0)
-      [1.0, 1.0]
-    """
-    return Adjoint(
-        lambda operator, v, tol, max_steps: solve_general(operator, v, tol=tol, max_steps=max_steps, window=window)
-    )
+    return Adjoint(solve, symmetric=True)
 
 
 @checked(terms=at_least(1), damping=in_interval("(0, 1]"))
+@shared
 def neumann(terms: int = 10, *, damping: float = 1.0) -> Adjoint:
     r"""The phantom gradient by the Neumann series, cut off and damped.
 
@@ -103,9 +118,6 @@ def neumann(terms: int = 10, *, damping: float = 1.0) -> Adjoint:
       terms: how many, at least 1.
       damping: :math:`\lambda`, in (0, 1].
 
-    Raises:
-      ValueError: if an argument is out of range.
-
     Source: Geng et al. (2021), On Training Implicit Models, eq. 12.
 
     Example:
@@ -114,12 +126,17 @@ def neumann(terms: int = 10, *, damping: float = 1.0) -> Adjoint:
       [[1.75]]
     """
 
-    def solve(operator: Linear, v: Array, tol: float, max_steps: int) -> tuple[Array, SolveInfo]:
-        return linear.neumann(operator, v, terms=terms, damping=damping, tol=tol)
+    def solve(operator: Linear, v: Array, tol: float, max_steps: int) -> tuple[Array, EquilibriumInfo]:
+        def add(_: Any, w: Array) -> Array:
+            return v + operator(w) if damping == 1.0 else (1.0 - damping) * w + damping * (v + operator(w))
+
+        w = jax.lax.fori_loop(0, terms - 1, add, damping * v)
+        return w, _linear_info(operator, v, w, filled(v, terms - 1), tol)
 
     return Adjoint(solve, exact=False)
 
 
+@shared
 def one_step() -> Adjoint:
     """w = v: the gradient of one step at the equilibrium, Jacobian-free.
 
@@ -131,24 +148,21 @@ def one_step() -> Adjoint:
       [[1.0]]
     """
 
-    def solve(operator: Linear, v: Array, tol: float, max_steps: int) -> tuple[Array, SolveInfo]:
-        rows = v.shape[0]
-        unknown = jnp.full(rows, jnp.nan, v.dtype)  # not measured: that would cost the product that this one saves
-        return v, SolveInfo(unknown, jnp.zeros(rows, jnp.int32), jnp.zeros(rows, jnp.int32))
+    def solve(operator: Linear, v: Array, tol: float, max_steps: int) -> tuple[Array, EquilibriumInfo]:
+        # Its residual is not measured: that would cost the product that it saves.
+        return v, EquilibriumInfo(filled(v, jnp.nan), filled(v, 0), filled(v, CONVERGED))
 
     return Adjoint(solve, exact=False)
 
 
 #: Ways to the gradient of `equilibrium` by name; each entry is a factory whose options have defaults.
 ADJOINTS: dict[str, Callable[..., Adjoint | Unrolled]] = {
-    "conjugate_gradient": conjugate_gradient,
     "gmres": gmres,
-    "neumann_gcr": neumann_gcr,
+    "conjugate_gradient": conjugate_gradient,
     "neumann": neumann,
     "one_step": one_step,
     "unrolled": unrolled,
     "phantom": phantom,
-    "reversible": reversible,
 }
 
 
@@ -161,3 +175,36 @@ def resolve_adjoint(adjoint: str | Adjoint | Unrolled) -> Adjoint | Unrolled:
     """
     entry = look_up("adjoint", adjoint, ADJOINTS, Adjoint, Unrolled)
     return entry if isinstance(entry, Adjoint | Unrolled) else entry()
+
+
+def asymmetric(info: EquilibriumInfo, operator: Linear, like: Float[Array, "b m"], epsilon: float) -> EquilibriumInfo:
+    """``info`` with its own status for the rows whose Jacobian is not symmetric, at two products a solve.
+
+    The measure is |<p, J^T q> - <q, J^T p>| / (|J^T p| |q| + |J^T q| |p|) for two random vectors.
+
+    Args:
+      info: how the solve went.
+      operator: w -> J^T w where it ended.
+      like: an array of the shape and dtype of w.
+      epsilon: relative spacing of the dtype that J is computed in.
+    """
+    keys = jax.random.split(jax.random.key(0))
+    p, q = (jax.random.normal(key, like.shape, like.dtype) + 0.0 * jnp.where(like == like, like, 0.0) for key in keys)
+    image_p, image_q = operator(p), operator(q)
+    scale = _norm(image_p) * _norm(q) + _norm(image_q) * _norm(p)
+    # Random vectors are nearly orthogonal to random images; sqrt(m) brings the figure to the order of |J - J^T| / |J|.
+    size = like.shape[-1] ** 0.5 * jnp.abs(dot(p, image_q) - dot(q, image_p)) / jnp.where(scale > 0.0, scale, 1.0)
+    is_asymmetric = size > max(ASYMMETRY, ROUND_OFF * epsilon)
+    return info._replace(status=jnp.where(is_asymmetric, NONSYMMETRIC, info.status))
+
+
+def _linear_info(operator: Linear, v: Array, w: Array, steps: Array, tol: float) -> EquilibriumInfo:
+    """The true residual, not the recurrence's, and its status."""
+    size = _norm(v)
+    residual = _norm(v - (w - operator(w))) / jnp.where(size > 0.0, size, 1.0)
+    status = jnp.where(residual <= tol, CONVERGED, MAX_STEPS)
+    return EquilibriumInfo(residual, steps, jnp.where(residual < jnp.inf, status, NONFINITE).astype(jnp.int32))
+
+
+def _norm(v: Float[Array, "b m"]) -> Float[Array, " b"]:
+    return jnp.sqrt(dot(v, v))

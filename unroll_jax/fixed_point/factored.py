@@ -5,50 +5,41 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
+from unroll_jax.conjugate_gradients import continue_conjugate_gradient
 from unroll_jax.descent import Descent, Factored, Params
-from unroll_jax.fixed_point.flat_states import norm, per_example, powers
-from unroll_jax.fixed_point.preconditioned import Shared, prepare, product, solve
-from unroll_jax.fixed_point.problem import ROUND_OFF, STALLED, Limits, Problem, Solution, SolveInfo, judge
-from unroll_jax.fixed_point.progress import Progress, advance, at_the_cap, begin, relative
+from unroll_jax.fixed_point.adjoints import Adjoint, conjugate_gradient
+from unroll_jax.fixed_point.loop import Map, Rule, dot, filled, judge, largest, measure, per_row, relative_sizes
+from unroll_jax.fixed_point.reports import CONVERGED, MAX_STEPS, NONFINITE, ROUND_OFF, STALLED, EquilibriumInfo
+from unroll_jax.fixed_point.solvers import shared
 
-__all__ = [
-    "FactoredResiduals",
-    "factored_adjoint",
-    "factored_form",
-    "factored_forward",
-    "factored_residuals",
-    "factored_solve",
-    "step_info",
-]
+__all__ = ["FactoredSolver", "factored_adjoint", "factored_form"]
 
 FORCING = 0.1  # inner solves need not be better than this while the active set still changes
 MAX_INNER = 400
-# The residual is watched through G, which knows it to fewer digits than z does: aim a little below the tolerance.
+# The residual is watched through G = W W^T, which knows it to fewer digits than z does: aim below the tolerance.
 MARGIN = 0.5
 # The recurrence of conjugate gradients drifts a little from the residual that is judged in the end.
 ADJOINT_MARGIN = 0.9
-STALL_PATIENCE = 3  # Newton steps without a better residual, near round-off, after which there is none to be had
+PATIENCE = 3  # Newton steps without a better residual, near round-off, after which there is none to be had
+
+Activation = Callable[[Array], Array]
+Saved = tuple[Float[Array, "h m"], Float[Array, "b h"]]  # W and c
 
 
 class _Carry(NamedTuple):
     number: Int[Array, ""]
     s: Array
-    image: Array
+    image: Array  # G s
     fallback: tuple[Array, Array]
-    last: Array
-    progress: Progress
-    steps: Array
-    shared: Shared | None
-
-
-class FactoredResiduals(NamedTuple):
-    """The arrays that `factored_adjoint` reads of the forward pass."""
-
-    matrix: Float[Array, "h m"]
-    offset: Float[Array, "b h"]
-    shared: Shared | None
+    residual: Float[Array, " b"]  # squared, of the last step; infinite after a step that was taken back
+    scale: Float[Array, " b"]
+    active: Bool[Array, " b"]
+    best: Array
+    least: Float[Array, " b"]
+    since: Int[Array, " b"]
+    steps: Int[Array, " b"]
 
 
 def factored_form(descent: Any, params: Params, y: Any, x: Any, start: Array) -> Factored | None:
@@ -62,131 +53,135 @@ def factored_form(descent: Any, params: Params, y: Any, x: Any, start: Array) ->
     return layer._replace(matrix=matrix, offset=jnp.broadcast_to(offset, (*y.shape[:-1], width)).reshape(-1, width))
 
 
-def factored_forward(layer: Factored, problem: Problem, start: Float[Array, "b m"], limits: Limits) -> Solution:
-    """The solution by `factored_solve`."""
-    tol, atol, max_steps = limits
-    z, info, reach, residuals = factored_solve(layer, start, tol=tol, max_steps=max_steps, atol=atol or 0.0)
-    return Solution(z, info, residuals, reach)
-
-
-def step_info(solution: Solution, fz: Float[Array, "b m"], limits: Limits, epsilon: float) -> SolveInfo:
-    """The outcome of the solve by the residual of the step, as Newton's method watched the hidden one."""
-    z, info, _, reach = solution
-    if reach is None:
-        return info
-    residual = relative(norm(fz - z), norm(fz), reach, epsilon, (limits.atol or 0.0) / limits.tol)
-    return judge(residual, info.steps, limits.tol, epsilon, idle=info.status <= STALLED)
-
-
-def factored_residuals(layer: Factored, z: Float[Array, "b m"]) -> FactoredResiduals:
-    """Residuals for `factored_adjoint` where another solver ran forward."""
-    return FactoredResiduals(layer.matrix, layer.offset, prepare(layer.matrix, z))
-
-
-def factored_solve(
-    layer: Factored, z: Float[Array, "b m"], *, tol: float, max_steps: int, atol: float = 0.0
-) -> tuple[Float[Array, "b m"], SolveInfo, Float[Array, " b"], FactoredResiduals]:
+class FactoredSolver(NamedTuple):
     r"""Semismooth Newton on the hidden activations of a factored layer.
 
     With z = W^T s and g = W z + c = G s + c, f is z' = W^T sigma(g), whose fixed points are those of the layer for
-    every share a. Newton's direction for
-    p = G sigma(p) + c at p = g, with :math:`D = diag \sigma'(g)`, is
+    every share a. Newton's direction for p = G sigma(p) + c at p = g, with :math:`D = diag \sigma'(g)`, is
 
     .. math:: d = F + G D^{1/2} q , \quad (I - D^{1/2} G D^{1/2}) q = D^{1/2} F , \quad F = G (\sigma(g) - s) ,
 
-    a symmetric positive definite system where |W| < 1, see `preconditioned.solve`. A step that raises the residual is
-    taken back and a Picard step put in its place.
+    a symmetric positive definite system where |W| < 1, solved by conjugate gradients. A step that raises the residual
+    is taken back and a Picard step put in its place.
 
-    Args:
-      layer: W, c (b, h) and sigma.
-      z: initial state; the iteration starts at f(z).
-      tol: relative tolerance on |f(z) - z| / |f(z)|.
-      max_steps: cap of the Newton steps.
-      atol: absolute tolerance that is added.
-
-    Returns:
-      ``(z, info, reach, residuals)``; steps count products with G, which cost as much as Picard steps; ``reach`` is
-      that of `relative`; the residuals are those of `factored_adjoint`.
+    Attributes:
+      activation: sigma.
     """
-    W, activation = layer.matrix, layer.activation
-    floor = ROUND_OFF * (epsilon := float(jnp.finfo(z.dtype).eps))
 
-    def unfinished(carry: _Carry) -> Array:
-        return jnp.any(carry.progress.going) & (carry.number < max_steps)
+    activation: Activation
 
-    def body(carry: _Carry) -> _Carry:
-        apply = product(W, carry.shared)
-        g = carry.image + layer.offset
-        after = activation(g)
-        after_image = apply(after)
-        moved = after_image - carry.image
-        active = carry.progress.going.astype(jnp.int32)
-        progress, residual = advance(
-            carry.progress,
-            carry.s,
-            _length(after - carry.s, moved),
-            _length(after, after_image),
-            tol=MARGIN * tol,
-            epsilon=epsilon,
-            floor=floor,
-            patience=STALL_PATIENCE,
-            offset=atol / tol,
+    def run(self, saved: Saved, apply: Map, z: Float[Array, "b m"], rule: Rule) -> tuple[Array, EquilibriumInfo]:
+        """``(y, info)``, y = f(z) by the layer's step; steps count products with G, which cost as Picard steps do."""
+        W, offset = saved
+        gram = _gram(W, z.shape[0])
+        s = self.activation(z @ W.T + offset)
+        image, none, infinite = gram(s), filled(z, 0), filled(z, jnp.inf)
+        scale, active = jnp.fmax(largest(z), _length(s, image)), filled(z, True)
+        begin = _Carry(jnp.zeros((), jnp.int32), s, image, (s, image), infinite, scale, active, s, infinite, none, none)
+        end = jax.lax.while_loop(
+            lambda c: jnp.any(c.active) & (c.number < rule.max_steps),
+            lambda c: self._newton(gram, offset, rule._replace(tol=MARGIN * rule.tol), c),
+            begin,
         )
-        going = progress.going
-        root = _root_slope(activation, g)
-        right = jnp.where(going[:, None], root * moved, 0.0)
-        q, inner, shared = solve(W, root, right, carry.shared, tol=_accuracy(residual, tol), max_steps=MAX_INNER)
-        apply = product(W, shared)
-        s = activation(g + moved + apply(root * q))
-        worse = ~(residual < carry.last)
-        newton = per_example(worse, carry.fallback, (s, apply(s)))
+        z = end.best @ W
+        fz = apply(z)
+        sizes = measure(rule, fz, z, end.scale, first=False, frozen=True)
+        return fz, judge(rule, sizes.residual, end.steps)
+
+    def _newton(self, gram: Map, offset: Array, rule: Rule, c: _Carry) -> _Carry:
+        g = c.image + offset
+        after = self.activation(g)
+        after_image = gram(after)
+        moved = after_image - c.image
+        unit = jnp.maximum(largest(after), 1e-6 * c.scale)
+        unit = jnp.where(unit > 0.0, unit, 1.0)
+        scaled = lambda a: a / unit[:, None]  # noqa: E731
+        square = jnp.maximum(dot(scaled(after - c.s), scaled(moved)), 0.0)
+        size = jnp.maximum(dot(scaled(after), scaled(after_image)), 0.0)
+        residual, _, _, scale = relative_sizes(rule, square, size, unit, c.scale, first=c.number == 0, frozen=False)
+        better = c.active & (residual < c.least)
+        least, since = jnp.where(better, residual, c.least), jnp.where(better, 0, c.since + 1)
+        idle = (since >= PATIENCE) & (least <= (ROUND_OFF * rule.epsilon) ** 2)
+        active = c.active & ~(residual <= rule.tol**2) & (residual < jnp.inf) & ~idle
+        root = _root_slope(self.activation, g)
+        right = per_row(active, root * moved, jnp.zeros_like(moved))
+        accuracy = _accuracy(jnp.sqrt(residual), rule.tol / MARGIN)
+        q, inner = _solve(gram, root, right, tol=accuracy, max_steps=MAX_INNER)
+        s = self.activation(g + moved + gram(root * q))
+        worse = ~(residual < c.residual)
+        s, image = (per_row(worse, a, b) for a, b in zip(c.fallback, (s, gram(s)), strict=True))
         return _Carry(
-            carry.number + 1,
-            *per_example(going, newton, (carry.s, carry.image)),
-            fallback=(after, after_image),
-            last=jnp.where(worse, jnp.inf, residual),
-            progress=progress,
-            steps=carry.steps + jnp.where(going, 3 + inner, active),
-            shared=shared,
+            c.number + 1,
+            per_row(active, s, c.s),
+            per_row(active, image, c.image),
+            (after, after_image),
+            jnp.where(worse, jnp.inf, residual),
+            jnp.where(c.active, scale, c.scale),
+            active,
+            per_row(better, c.s, c.best),
+            least,
+            since,
+            c.steps + jnp.where(active, 3 + inner, c.active.astype(jnp.int32)),
         )
 
-    end = jax.lax.while_loop(unfinished, body, _start(layer, prepare(W, z), z))
-    info = SolveInfo(end.progress.residual, end.steps, at_the_cap(end.progress, floor, 0.5 * epsilon))
-    return end.progress.best @ W, info, end.progress.reach, FactoredResiduals(W, layer.offset, end.shared)
 
-
-def factored_adjoint(
-    layer: Factored,
-    residuals: FactoredResiduals,
-    z: Float[Array, "b m"],
-    v: Float[Array, "b m"],
-    tol: float,
-    max_steps: int,
-) -> tuple[Float[Array, "b m"], SolveInfo]:
+@shared
+def factored_adjoint(activation: Activation, share: float) -> Adjoint:
     r"""w = (I - J)^{-1} v = (v + W^T D^{1/2} t) / a, where (I - D^{1/2} G D^{1/2}) t = D^{1/2} W v.
 
     J is the layer's a W^T D W + (1 - a) I, so that I - J = a (I - W^T D W). The residual returned is a bound where
-    |W| <= 1, and steps are products with G. Arrays are read from the residuals, activation and share from the layer.
+    |W| <= 1, and steps are products with G.
     """
-    W, offset, shared = residuals
-    root = _root_slope(layer.activation, z @ W.T + offset)
-    right = root * (v @ W.T)
-    size, hidden = norm(v), norm(right)
-    accuracy = ADJOINT_MARGIN * tol * size / jnp.where(hidden > 0.0, hidden, 1.0)
-    t, steps, shared = solve(W, root, right, shared, tol=accuracy, max_steps=max_steps)
-    # The residual of w is W^T D^{1/2} times that of t, so no larger where |W| <= 1.
-    apply = product(W, shared)
-    left = norm(right - t + root * apply(root * t)) / jnp.where(size > 0.0, size, 1.0)
-    w = v + (root * t) @ W
-    return w / layer.share, judge(left, steps, tol, float(jnp.finfo(z.dtype).eps), idle=steps < max_steps)
+
+    def structured(saved: Saved, z: Array, v: Array, tol: float, max_steps: int) -> tuple[Array, EquilibriumInfo]:
+        W, offset = saved
+        gram = _gram(W, z.shape[0])
+        root = _root_slope(activation, z @ W.T + offset)
+        right = root * (v @ W.T)
+        size, hidden = jnp.sqrt(dot(v, v)), jnp.sqrt(dot(right, right))
+        accuracy = ADJOINT_MARGIN * tol * size / jnp.where(hidden > 0.0, hidden, 1.0)
+        t, steps = _solve(gram, root, right, tol=accuracy, max_steps=max_steps)
+        # The residual of w is W^T D^{1/2} times that of t, so no larger where |W| <= 1.
+        left = right - t + root * gram(root * t)
+        residual = jnp.sqrt(dot(left, left)) / jnp.where(size > 0.0, size, 1.0)
+        idle = (steps < max_steps) & (residual <= ROUND_OFF * float(jnp.finfo(v.dtype).eps))
+        status = jnp.where(residual <= tol, CONVERGED, jnp.where(idle, STALLED, MAX_STEPS))
+        status = jnp.where(residual < jnp.inf, status, NONFINITE).astype(jnp.int32)
+        return (v + (root * t) @ W) / share, EquilibriumInfo(residual, steps, status)
+
+    return conjugate_gradient()._replace(structured=structured)
 
 
-def _start(layer: Factored, shared: Shared | None, z: Float[Array, "b m"]) -> _Carry:
-    s = layer.activation(z @ layer.matrix.T + layer.offset)
-    image = product(layer.matrix, shared)(s)
-    progress = begin(s, jnp.fmax(norm(z), _length(s, image)))
-    none = jnp.zeros_like(progress.since)
-    return _Carry(jnp.zeros((), jnp.int32), s, image, (s, image), progress.residual, progress, none, shared)
+def _gram(matrix: Float[Array, "h m"], rows: Any) -> Map:
+    """u -> W W^T u on rows: by one square matrix if that pays off, which takes 20 products."""
+    width, dim = matrix.shape
+    rows = rows if isinstance(rows, int) else 64  # of an unknown number, as `jax.export` may have, a guess
+    if rows > 1 and 20 * rows * (2 * dim - width) > width * dim:
+        square = matrix @ matrix.T
+        return lambda u: u @ square
+    return lambda u: (u @ matrix) @ matrix.T
+
+
+def _solve(
+    gram: Map,
+    root: Float[Array, "b h"],
+    right: Float[Array, "b h"],
+    *,
+    tol: Float[Array, " b"],
+    max_steps: int,
+) -> tuple[Float[Array, "b h"], Int[Array, " b"]]:
+    r"""q - D^{1/2} G D^{1/2} q = r for every example, to a relative residual of ``tol``; D^{1/2} is ``root``."""
+    # Squares of sizes far from 1 leave the range of float32; the barrier keeps XLA from taking them all the same.
+    size = largest(right)
+    scaled = jax.lax.optimization_barrier(right / jnp.where(size > 0.0, size, 1.0)[:, None])
+    q, _, steps = continue_conjugate_gradient(
+        lambda u: u - root * gram(root * u),
+        jnp.zeros_like(scaled),
+        scaled,
+        bound=jnp.square(tol) * dot(scaled, scaled),
+        max_steps=max_steps,
+    )
+    return size[:, None] * q, steps
 
 
 def _accuracy(residual: Float[Array, " b"], tol: float) -> Float[Array, " b"]:
@@ -196,11 +191,12 @@ def _accuracy(residual: Float[Array, " b"], tol: float) -> Float[Array, " b"]:
 
 
 def _length(s: Float[Array, "b h"], image: Float[Array, "b h"]) -> Float[Array, " b"]:
-    """|W^T s| of every row, from the image G s; see `norm` for the scale."""
-    down, up = powers(s)
-    return jnp.sqrt(jnp.maximum(jnp.sum((s * down) * (image * down), -1), 0.0)) * up[:, 0]
+    """|W^T s| of every row, from the image G s."""
+    unit = largest(s)
+    scaled = s / jnp.where(unit > 0.0, unit, 1.0)[:, None], image / jnp.where(unit > 0.0, unit, 1.0)[:, None]
+    return jnp.sqrt(jnp.maximum(dot(*scaled), 0.0)) * unit
 
 
-def _root_slope(activation: Callable[[Array], Array], g: Array) -> Array:
+def _root_slope(activation: Activation, g: Array) -> Array:
     """D^{1/2}; of a slope that rounding leaves a little below 0, 0."""
     return jnp.sqrt(jnp.maximum(jax.jvp(activation, (g,), (jnp.ones_like(g),))[1], 0.0))

@@ -9,18 +9,18 @@ import jax.numpy as jnp
 
 from unroll_jax.arguments import POSITIVE, at_least, checked, in_interval, one_of
 from unroll_jax.arrays import check_dtype
-from unroll_jax.fixed_point.adjoints import resolve_adjoint
-from unroll_jax.fixed_point.backward import Backward, Probe, check_probe, corrected, differentiable
-from unroll_jax.fixed_point.checks import ON_FAILURE, Reporting, resolve_batch_ndim
-from unroll_jax.fixed_point.flat_states import epsilon_of, flatten
-from unroll_jax.fixed_point.opened import keep_static
-from unroll_jax.fixed_point.plan import close_step
-from unroll_jax.fixed_point.problem import Adjoint, Unrolled
-from unroll_jax.fixed_point.reports import call_site
+from unroll_jax.fixed_point.adjoints import Adjoint, Linear, gmres, resolve_adjoint
+from unroll_jax.fixed_point.derivatives import Backward, Probe, check_probe, differentiable, implicit
+from unroll_jax.fixed_point.loop import dot
+from unroll_jax.fixed_point.program import resolve_batch_ndim, trace
+from unroll_jax.fixed_point.reports import ON_FAILURE, Reporting, call_site
+from unroll_jax.fixed_point.solvers import shared
+from unroll_jax.fixed_point.unrolled import Unrolled
 from unroll_jax.steps import check_state, check_step, full_precision
 
 __all__ = ["implicit_argmin", "implicit_root"]
 
+WINDOW = 30  # directions of the default GMRES, which may be far from a contraction here
 HINT = "; the condition's derivative in z may be singular at the solution"
 
 
@@ -53,8 +53,8 @@ def implicit_root(
 
     Args:
       optimality: ``(params, z, *inputs) -> F``, of the structure, shapes and dtypes of z.
-      adjoint: a name of `ADJOINTS` or an `Adjoint`, for I - J = dF/dz; None is "gmres". Those that need a
-        symmetric J probe for it. Series such as "neumann" need |I - dF/dz| < 1.
+      adjoint: a name of `ADJOINTS` or an `Adjoint`, for I - J = dF/dz; None is `gmres` of 30 directions. Those that
+        need a symmetric J probe for it. Series such as "neumann" need |I - dF/dz| < 1.
       adjoint_tol: relative tolerance of the linear solve.
       adjoint_max_steps: cap of the linear solve.
       on_failure: "error", "warn" or "accept" where the linear solve does not converge, see `equilibrium`.
@@ -83,9 +83,11 @@ def implicit_root(
     """
     if not callable(optimality):
         raise TypeError(f"optimality must be a function (params, z, *inputs) -> F, got {optimality!r}")
-    linear = resolve_adjoint(adjoint or "gmres")
+    linear = resolve_adjoint(adjoint or gmres(WINDOW))
     if isinstance(linear, Unrolled):
         raise ValueError('adjoint must solve a linear system, got "unrolled": the steps of the solver are not known')
+
+    linear = linear if linear.symmetric else _balanced(linear)
 
     def decorate(solver: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(solver)
@@ -97,8 +99,8 @@ def implicit_root(
             z, aux = z if has_aux else (z, None)
             z = _solution(z)
             reporting = Reporting(on_failure, adjoint_tol, call_site())
-            backward = Backward(linear, adjoint_max_steps, reporting, epsilon_of(z), HINT)
-            z = _implicit(optimality, backward, params, z, inputs, batch_ndim, probe, forward_mode)
+            backward = Backward(linear, float(adjoint_tol), int(adjoint_max_steps))
+            z = _implicit(optimality, backward, params, z, inputs, batch_ndim, probe, forward_mode, reporting)
             return (z, _constant(aux)) if has_aux else z
 
         return solve
@@ -126,7 +128,7 @@ def implicit_argmin(
       prox: ``(params, z, step_size) -> z``, of a penalty or a projection (see `PROXIMALS`), or None.
       step_size: s, positive; the solution does not depend on it. About 1 / |Hessian| conditions the system best.
       adjoint: as in `implicit_root`; None is "conjugate_gradient" without a prox, which needs a positive definite
-        Hessian, else "gmres".
+        Hessian, else as there.
       **options: the others of `implicit_root`.
 
     Returns:
@@ -159,7 +161,7 @@ def implicit_argmin(
         check_step(z, after, what="prox")
         return jax.tree.map(lambda z, after: z - after, z, after)
 
-    default = "conjugate_gradient" if prox is None else "gmres"
+    default = "conjugate_gradient" if prox is None else None
     return implicit_root(stationary, adjoint=adjoint or default, **options)
 
 
@@ -172,31 +174,38 @@ def _implicit(
     batch_ndim: int,
     probe: Probe | None,
     forward_mode: bool,
+    reporting: Reporting,
 ) -> Any:
     """z, with the derivatives of the fixed point of z - F, whose Jacobian J has I - J = dF/dz."""
 
-    def condition(params: Any, z: Any, inputs: tuple[Any, ...]) -> Any:
-        return optimality(params, z, *inputs)
-
-    condition, (params, arrays) = keep_static(condition, params, inputs)
-
-    def shifted(params: Any, z: Any, arrays: Any) -> Any:
-        value = condition(params, z, arrays)
+    def shifted(params: Any, z: Any, inputs: Any) -> Any:
+        value = optimality(params, z, *inputs)
         check_step(z, value, what="optimality")
         # z itself in value, z - F in every derivative: F of any scale leaves the solution alone.
         return jax.tree.map(lambda z, value: z - (value - jax.lax.stop_gradient(value)), z, value)
 
-    function, operands = close_step(shifted, params, z, arrays)
-    resolve_batch_ndim(shifted, params, z, arrays, batch_ndim)
-    check_probe(probe, jax.tree.leaves(z)[0].shape[:batch_ndim])
-    flat, restore = flatten(z, batch_ndim)
-
-    def rows(operands: Any, z: Any) -> Any:
-        return flatten(function(operands, restore(z)), batch_ndim)[0]
-
+    resolve_batch_ndim(shifted, params, z, inputs, batch_ndim)
+    program, operands, z = trace(shifted, params, z, inputs, batch_ndim)
+    check_probe(probe, program.batch)
+    flat = program.flatten(jax.tree.leaves(z))
     if forward_mode:
-        return restore(differentiable(rows, backward, operands, flat))
-    return restore(corrected(rows, backward, operands, flat, probe))
+        return program.state(differentiable(program, backward, operands, flat, hint=HINT, reporting=reporting))
+    return program.state(implicit(program, backward, operands, flat, probe=probe, hint=HINT, reporting=reporting))
+
+
+@shared
+def _balanced(adjoint: Adjoint) -> Adjoint:
+    """The adjoint on A s w' = v, w = s w', with A = dF/dz scaled by s to the size of 1: F may be of any scale."""
+
+    def solve(operator: Linear, v: Any, tol: float, max_steps: int) -> Any:
+        image = v - operator(v)
+        size = jnp.sqrt(dot(image, image))
+        scale = jnp.where(dot(image, v) < 0.0, -1.0, 1.0) / jnp.where(size > 0.0, size, 1.0)
+        scale = scale[:, None]
+        w, info = adjoint.solve(lambda w: w - scale * (w - operator(w)), v, tol, max_steps)
+        return scale * w, info
+
+    return adjoint._replace(solve=solve)
 
 
 def _constant(tree: Any) -> Any:

@@ -1,8 +1,9 @@
-"""Reports of failed solves to the user: at once where values are known, from compiled code by one host callback."""
+"""Ends of solves, and reports of those that fail: at once where values are known, else by one host callback."""
 
 import contextlib
 import dataclasses
 import functools
+import math
 import sys
 import warnings
 from collections.abc import Callable
@@ -15,18 +16,121 @@ import numpy as np
 from jax.core import Tracer
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
-from jaxtyping import Array
+from jaxtyping import Array, Bool, Float, Int
 
-from unroll_jax.fixed_point.problem import STALLED, SolveInfo
 from unroll_jax.steps import vary_like
+from unroll_jax.summaries import summary
 
-__all__ = ["Failure", "Site", "call_site", "watched"]
+__all__ = [
+    "CONVERGED",
+    "MAX_STEPS",
+    "NONFINITE",
+    "NONSYMMETRIC",
+    "ON_FAILURE",
+    "ROUND_OFF",
+    "STALLED",
+    "STATUS",
+    "CallSite",
+    "ConvergenceError",
+    "ConvergenceWarning",
+    "EquilibriumInfo",
+    "Reporting",
+    "call_site",
+    "known",
+    "report_dependence",
+    "report_failures",
+    "report_rows",
+]
 
+# How a solve of one example ended.
+CONVERGED, STALLED, MAX_STEPS, NONFINITE, NONSYMMETRIC = range(5)
+#: Ends of the solve of an example, in words; ``info.status`` is an index into these.
+STATUS = (
+    "converged",
+    "stalled at round-off",
+    "reached max_steps",
+    "met a value that is not finite",
+    "has a Jacobian that is not symmetric, which this method needs (choose another),",
+)
+#: Responses of `equilibrium` to an example that does not converge.
+ON_FAILURE = ("error", "warn", "accept")
+# A relative residual of this many epsilons is round-off of a map's values and of its sums.
+ROUND_OFF = 16.0
+SLOWEST = 0.999  # mean contraction per step; above it a map does not contract
 # Files between the user's line and a report: this library, JAX, and what Python's decorators wrap functions in.
 _INSIDE = (str(Path(__file__).parents[1]), str(Path(str(jax.__file__)).parent), contextlib.__file__, functools.__file__)
 
 
-class Failure(NamedTuple):
+class ConvergenceError(RuntimeError):
+    """A fixed-point or adjoint solve did not converge.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from unroll_jax import equilibrium
+      >>> try:
+      ...     equilibrium(lambda w, z, x: w * z + x, 0.5, jnp.zeros(3), jnp.ones(3), max_steps=1, on_failure="error")
+      ... except ConvergenceError as error:
+      ...     print(str(error)[:35])
+      equilibrium: 1 of 1 examples failed
+    """
+
+
+class ConvergenceWarning(UserWarning):
+    """A fixed-point or adjoint solve did not converge; its best state was used.
+
+    Example:
+      >>> import warnings, jax.numpy as jnp
+      >>> from unroll_jax import equilibrium
+      >>> with warnings.catch_warnings(record=True, action="always") as caught:
+      ...     z, info = equilibrium(lambda w, z, x: w * z + x, 0.5, jnp.zeros(3), jnp.ones(3), max_steps=1)
+      >>> caught[0].category.__name__, bool(info.converged)
+      ('ConvergenceWarning', False)
+    """
+
+
+class EquilibriumInfo(NamedTuple):
+    """Diagnostics of a solve, per example; printed, it is a summary.
+
+    Attributes:
+      residual: |f(z) - z| relative to |f(z)|, see ``tol`` and ``atol`` of `equilibrium`. Where |f(z)| is more than 30
+        times the sizes of the first state and of the plain steps, relative to that. Of an adjoint
+        |v + J^T w - w| / |v|.
+      steps: evaluations of the step, or of its adjoint, until the example ended.
+      status: how it ended, an index into `unroll_jax.fixed_point.STATUS`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from unroll_jax import equilibrium
+      >>> z, info = equilibrium(lambda w, z, x: w * z + 1.0, 0.5, jnp.zeros(()), batch_ndim=0)
+      >>> round(float(z), 3), bool(info.converged), bool(info.residual <= 1e-5)
+      (2.0, True, True)
+    """
+
+    residual: Float[Array, "*batch"]
+    steps: Int[Array, "*batch"]
+    status: Int[Array, "*batch"]
+
+    @property
+    def converged(self) -> Bool[Array, "*batch"]:
+        """True where the tolerance was met, or the residual is as small as round-off lets it be."""
+        return self.status <= STALLED
+
+    def __repr__(self) -> str:
+        return summary(self, self._lines)
+
+    def _lines(self) -> list[str]:
+        residual, steps, status = (np.ravel(np.asarray(leaf)) for leaf in self)
+        counts = [f"{np.sum(status == code)} {words}" for code, words in enumerate(STATUS) if np.any(status == code)]
+        if not len(status):
+            return ["no examples"]
+        return [
+            f"{len(status)} examples: {'; '.join(counts)}",
+            f"steps: {steps.min()} to {steps.max()}, mean {steps.mean():.1f}",
+            f"residual: {np.median(residual):.2g} median, {residual.max():.2g} worst",
+        ]
+
+
+class _Failure(NamedTuple):
     """The rows that failed, and how the worst of them ended."""
 
     failed: np.ndarray
@@ -53,7 +157,7 @@ class _Text(str):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Site:
+class CallSite:
     """The line of the user that a warning is attributed to; by default Python shows one warning a line.
 
     Attributes:
@@ -66,26 +170,101 @@ class Site:
     line: int
     names: dict[str, Any]
 
-    def warn(self, message: str, category: type[Warning]) -> None:
-        """Gives a warning there."""
+    def warn(self, message: str) -> None:
+        """Gives a `ConvergenceWarning` there."""
         registry = self.names.setdefault("__warningregistry__", {})
-        warnings.warn_explicit(_Text(message), category, self.filename, self.line, registry=registry)
+        warnings.warn_explicit(_Text(message), ConvergenceWarning, self.filename, self.line, registry=registry)
 
 
-def call_site() -> Site:
+class Reporting(NamedTuple):
+    """The report of failed rows, "error", "warn" or "accept", of a solve to ``tol``, at the user's line."""
+
+    on_failure: str
+    tol: float
+    site: CallSite
+
+
+def call_site() -> CallSite:
     """The innermost line on the stack that is not of this library, of JAX or of Python's."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_INSIDE):
         frame = frame.f_back
-    return Site(frame.f_code.co_filename, frame.f_lineno, frame.f_globals)
+    return CallSite(frame.f_code.co_filename, frame.f_lineno, frame.f_globals)
 
 
-def watched(tree: Any, info: SolveInfo, report: Callable[[Failure], None]) -> Any:
+def known(*arrays: Any) -> bool:
+    """True if the values of the arrays can be read now: none is traced, none lies on other hosts in part."""
+    return all(not isinstance(a, Tracer) and getattr(a, "is_fully_addressable", True) for a in arrays)
+
+
+def report_failures(tree: Any, info: EquilibriumInfo, what: str, advice: str, reporting: Reporting) -> Any:
+    """``tree``, once the rows that failed are reported.
+
+    Outside of transformations the error is raised, or the warning given, before this returns. Inside compiled code a
+    callback does it while the program runs: the warning has been given once the results are there, and the error then
+    reaches the caller as ``jax.errors.JaxRuntimeError`` with this message in it (`jax.block_until_ready`). Under vmap
+    the examples of all calls are reported together, once. Not a program of `jax.export`, which has no callbacks.
+    """
+    on_failure, tol, site = reporting
+    if on_failure == "accept":
+        return tree
+
+    def report(failure: _Failure) -> None:
+        message = (
+            f"{what}: {int(failure.failed.sum())} of {failure.failed.size} examples failed at tol={tol:g}; example "
+            f"{failure.worst} {STATUS[failure.status]} at relative residual {failure.residual:.3g}{_pace(failure, tol)}"
+            f'; {advice}, or pass on_failure="accept"'
+        )
+        if on_failure == "error":
+            raise ConvergenceError(message)
+        site.warn(message)
+
+    return _watched(tree, info, report)
+
+
+def report_rows(tree: Any, info: EquilibriumInfo, reporting: Reporting) -> Any:
+    """``tree``; warns if a state that was judged as one example holds rows that are far from their own fixed points."""
+
+    def report(failure: _Failure) -> None:
+        reporting.site.warn(
+            "batch_ndim was not given to equilibrium: all of the state was judged as one example; "
+            f"{int(failure.failed.sum())} of its {failure.failed.size} rows are by themselves not at "
+            f"tol={reporting.tol:g}: row {failure.worst} is at relative residual {failure.residual:.3g}; pass "
+            "batch_ndim=1 where rows are examples, batch_ndim=0 where they are not"
+        )
+
+    return _watched(tree, info, report)
+
+
+def report_dependence(tree: Any, dependent: Float[Array, " b"], batch_ndim: int) -> Any:
+    """``tree``; an error if ``dependent`` is not 0 somewhere: the step mixes examples."""
+
+    def report(failure: _Failure) -> None:
+        raise ValueError(
+            f"batch_ndim={batch_ndim} must not count an axis whose examples depend on each other, got a step in which "
+            f"example {failure.worst} changes another (a batch norm?); pass batch_ndim=0"
+        )
+
+    status = jnp.where(dependent > 0.0, MAX_STEPS, CONVERGED)
+    return _watched(tree, EquilibriumInfo(dependent, jnp.zeros_like(status), status), report)
+
+
+def _pace(failure: _Failure, tol: float) -> str:
+    """The mean contraction of a solve that was cut off, and the estimated steps to tolerance at that rate."""
+    if failure.status != MAX_STEPS or failure.steps < 1 or not failure.residual > 0.0:
+        return ""
+    rate = failure.residual ** (1.0 / failure.steps)
+    if rate > SLOWEST:
+        return f" after {failure.steps} steps that do not contract (weights grown? certificates.spectral_normalise)"
+    needed = failure.steps * math.log(tol) / math.log(failure.residual)
+    return f" after {failure.steps} steps that contract by {rate:.3g} each (about {math.ceil(needed)} would do)"
+
+
+def _watched(tree: Any, info: EquilibriumInfo, report: Callable[[_Failure], None]) -> Any:
     """``tree``; calls ``report`` if a row failed, from compiled code by a callback that ``tree`` waits for.
 
     The callback has no effect for JAX, which would dispatch programs with effects in Python, at .1 ms a call or more:
-    so the arrays that it must not be lost with are passed through. Under vmap the examples of all calls are reported
-    together, once. Programs that `jax.export` makes have none, as they cannot be stored with one.
+    so the arrays that it must not be lost with are passed through.
     """
     residual, steps, status = jax.lax.stop_gradient(tuple(info))
     if not any(isinstance(leaf, Tracer) for leaf in (residual, steps, status)):
@@ -99,24 +278,24 @@ def watched(tree: Any, info: SolveInfo, report: Callable[[Failure], None]) -> An
     return jax.tree.map(wait, tree)
 
 
-def _call(report: Callable[[Failure], None], *arrays: Any) -> np.ndarray:
+def _call(report: Callable[[_Failure], None], *arrays: Any) -> np.ndarray:
     residual, steps, status = (np.asarray(array) for array in arrays)
     failed = status > STALLED
     if failed.any():
         worst = int(np.argmax(np.where(failed, np.nan_to_num(residual, nan=np.inf), -1.0)))
-        report(Failure(failed, worst, float(residual[worst]), int(steps[worst]), int(status[worst])))
+        report(_Failure(failed, worst, float(residual[worst]), int(steps[worst]), int(status[worst])))
     return np.zeros((), bool)
 
 
-def _evaluate(failed: Array, *arrays: Array, report: Callable[[Failure], None]) -> Array:
+def _evaluate(failed: Array, *arrays: Array, report: Callable[[_Failure], None]) -> Array:
     return jnp.asarray(_call(report, *arrays))
 
 
-def _lower(ctx: Any, *operands: Any, report: Callable[[Failure], None]) -> Any:
+def _lower(ctx: Any, *operands: Any, report: Callable[[_Failure], None]) -> Any:
     def none(failed: Array, *arrays: Array) -> Array:
         return failed & False
 
-    # Of several devices, as XLA asks for one sharding in both branches, which a callback with a result does not have.
+    # Of several devices: XLA asks for one sharding in both branches, and a callback with a result has none.
     devices = ctx.module_context.axis_context
     several = getattr(devices, "num_devices", None) != 1
 
@@ -137,7 +316,7 @@ def _lower(ctx: Any, *operands: Any, report: Callable[[Failure], None]) -> Any:
     return mlir.lower_fun(none if exported else guarded, multiple_results=False)(ctx, *operands)
 
 
-def _batch(operands: Any, axes: Any, *, report: Callable[[Failure], None]) -> tuple[Array, None]:
+def _batch(operands: Any, axes: Any, *, report: Callable[[_Failure], None]) -> tuple[Array, None]:
     size = next(array.shape[axis] for array, axis in zip(operands, axes, strict=True) if axis is not None)
     failed, *arrays = (
         jnp.broadcast_to(array, (size, *array.shape)) if axis is None else jnp.moveaxis(array, axis, 0)

@@ -1,27 +1,45 @@
-"""Fixed-point iterations by name: plain steps, steps that average, and those for symmetric Jacobians."""
+"""Fixed-point iterations by name: plain and damped steps, Anderson's, averages, and accelerated gradients."""
 
-import math
+import functools
+import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
-from unroll_jax.arguments import POSITIVE, checked, in_interval, look_up, require
-from unroll_jax.fixed_point.flat_states import filled
-from unroll_jax.fixed_point.problem import Point, Problem, Solver
-from unroll_jax.fixed_point.quasi_newton import anderson
+from unroll_jax.arguments import POSITIVE, at_least, checked, in_interval, look_up, require
+from unroll_jax.fixed_point.loop import Map, Point, Solver, dot, filled
 
 __all__ = [
     "SOLVERS",
     "accelerated_gradient",
+    "anderson",
     "averaged",
     "damped",
+    "jaxopt_solver",
     "picard",
-    "picard_anderson",
     "resolve_solver",
+    "shared",
 ]
+
+# Share of the squared length of a difference that must be left of it, beyond round-off, to extend a basis.
+NEW_DIRECTION = 0.01
+
+
+def shared(factory: Callable[..., Any]) -> Callable[..., Any]:
+    """The factory, which returns the same value for the same options: programs with it are then compiled once."""
+    cached = functools.lru_cache(maxsize=256)(factory)
+
+    @functools.wraps(factory)
+    def make(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return cached(*args, **kwargs)
+        except TypeError:  # an option without a hash
+            return factory(*args, **kwargs)
+
+    return make
 
 
 def picard() -> Solver:
@@ -38,14 +56,12 @@ def picard() -> Solver:
 
 
 @checked(share=in_interval("(0, 1]"))
+@shared
 def damped(share: float = 0.5) -> Solver:
     """z' = (1 - share) z + share f(z) (Krasnoselskii-Mann): converges for every f that is nonexpansive.
 
     Args:
       share: of f(z) in the step, in (0, 1]; 1 is `picard`.
-
-    Raises:
-      ValueError: if share is outside (0, 1].
 
     Source: Krasnoselskii (1955); Mann (1953).
 
@@ -57,13 +73,79 @@ def damped(share: float = 0.5) -> Solver:
       0.5
     """
 
-    def update(problem: Problem, point: Point, memory: Any) -> tuple[Array, Any]:
+    def update(point: Point, memory: Any) -> tuple[Array, Any]:
         return (point.fz if share == 1.0 else point.z + share * (point.fz - point.z)), memory
 
     return Solver(init=lambda z: (), update=update)
 
 
+class _Basis(NamedTuple):
+    """Orthonormal differences of residuals Q, the differences of images U that go with them, and the point before."""
+
+    Q: Float[Array, "b w m"]
+    U: Float[Array, "b w m"]
+    live: Bool[Array, "b w"]
+    residual: Float[Array, "b m"]
+    image: Float[Array, "b m"]
+    size: Int[Array, ""]  # vectors so far
+
+
+@checked(window=at_least(1))
+@shared
+def anderson(window: int = 5) -> Solver:
+    r"""Plain steps while they are quick, then Anderson acceleration by a truncated Gram-Schmidt basis.
+
+    With d = f(z) - z, orthonormal differences Q of the last residuals and the differences U of the images f(z) that go
+    with them,
+
+    .. math:: z' = f(z) - U Q^T d .
+
+    No small systems are solved. On a linear map it is GMRES truncated to the window, so that little is lost where the
+    Jacobian is symmetric. Plain steps come first, as long as each makes every residual 1.25 times smaller, and return
+    for good if ten accelerated steps do no better than plain ones would have. An example whose residual rises to twice
+    its least returns to its best state and begins a new basis.
+
+    Args:
+      window: differences kept, at least 1.
+
+    Source: Anderson (1965); Tang, Xu, Saad (2024), Anderson acceleration with truncated Gram-Schmidt. Safeguards as in
+    Fu, Zhang, Boyd (2020), A2DR.
+
+    Example:
+      >>> import jax.numpy as jnp, unroll_jax
+      >>> step, start = lambda w, z, x: w * z + 1.0, jnp.zeros(())
+      >>> z, info = unroll_jax.equilibrium(step, 0.9, start, solver=anderson(), batch_ndim=0)
+      >>> round(float(z), 2), int(info.steps) < 20  # `picard` needs more than 60
+      (10.0, True)
+    """
+
+    def init(z: Array) -> _Basis:
+        zeros = filled(z, 0.0)[:, None] + jnp.zeros_like(z)
+        history = zeros[:, None] + jnp.zeros((window, 1), z.dtype)
+        return _Basis(history, history, history[:, :, 0] > 0.0, zeros, zeros, jnp.zeros((), jnp.int32))
+
+    def update(point: Point, basis: _Basis) -> tuple[Array, _Basis]:
+        d, unit = point.fz - point.z, point.unit[:, None]
+        change, image_change = (d - basis.residual) / unit, (point.fz - basis.image) / unit
+        live = basis.live & ~point.restart[:, None]
+        shares = _against(basis.Q, change) * live
+        q, u = change - _combined(shares, basis.Q), image_change - _combined(shares, basis.U)
+        left, epsilon = dot(q, q), float(jnp.finfo(q.dtype).eps)
+        usable = (left > NEW_DIRECTION * epsilon * dot(shares, shares)) & (left > 0.0) & (basis.size > 0)
+        usable = usable & point.active
+        inverse = jax.lax.rsqrt(jnp.where(usable, left, 1.0))[:, None]
+        place = basis.size % window
+        Q = _put(basis.Q, jnp.where(usable[:, None], q * inverse, 0.0), place)
+        U = _put(basis.U, jnp.where(usable[:, None], u * inverse, 0.0), place)
+        live = live | (jnp.arange(window) == place)
+        after = point.fz - _combined(_against(Q, d) * live, U)
+        return after, _Basis(Q, U, live, d, point.fz, basis.size + 1)
+
+    return Solver(init=init, update=update, extrapolates=True)
+
+
 @checked(smoothness=POSITIVE, eta=in_interval("(0, 1]"))
+@shared
 def averaged(
     regulariser: Callable[[Float[Array, "..."]], Float[Array, ""]] | None = None,
     *,
@@ -91,9 +173,6 @@ def averaged(
       c: exponent of lambda, positive, with p + 2 c < 1.
       couples_examples: whether R is of all states at once, a matrix (b, m), an example a row.
 
-    Raises:
-      ValueError: if an argument is out of range.
-
     Source: Xie et al. (2021), eq. 10 and Theorem 4.
 
     Example:
@@ -117,12 +196,12 @@ def averaged(
         beta, weight = eta / k**p, eta / k**c
         return beta * ((1.0 - gamma * weight) * z - gamma * slope(z)) + (1.0 - beta) * fz
 
-    def update(problem: Problem, point: Point, memory: Any) -> tuple[Array, Any]:
+    def update(point: Point, memory: Any) -> tuple[Array, Any]:
         return average(point.z, point.fz, point.number), memory
 
-    def whole(problem: Problem, z: Array, tol: float, max_steps: int) -> tuple[Array, Int[Array, " b"]]:
-        end = jax.lax.fori_loop(0, max_steps, lambda k, z: average(z, problem.apply(z), jnp.asarray(k)), z)
-        return end, jnp.full(z.shape[0], max_steps, jnp.int32)
+    def whole(apply: Map, z: Array, tol: float, max_steps: int) -> tuple[Array, Int[Array, " b"]]:
+        end = jax.lax.fori_loop(0, max_steps, lambda k, z: average(z, apply(z), jnp.asarray(k)), z)
+        return end, filled(z, max_steps)
 
     return Solver(init=lambda z: (), update=update, whole=whole)
 
@@ -133,10 +212,11 @@ class _Momentum(NamedTuple):
 
 
 @checked()
+@shared
 def accelerated_gradient(*, proximal: bool = False) -> Solver:
     r"""Nesterov's accelerated gradient on the convex h with grad h(z) = z - f(z), with restarts.
 
-    Needs J symmetric with spectrum in [0, 1] (every OptEq layer), so that h is convex and 1-smooth. With spectral
+    Needs J symmetric with spectrum in [0, 1] (every OptEq layer): h is then convex and 1-smooth. With spectral
     radius c it needs about sqrt(1 / (1 - c)) steps a digit where Picard needs 1 / (1 - c), and no c is asked for.
 
     Args:
@@ -153,49 +233,50 @@ def accelerated_gradient(*, proximal: bool = False) -> Solver:
       (True, True)
     """
 
-    def init(z: Array) -> _Momentum:
-        return _Momentum(z, filled(z, 1.0))
-
-    def update(problem: Problem, point: Point, memory: _Momentum) -> tuple[Array, _Momentum]:
+    def update(point: Point, memory: _Momentum) -> tuple[Array, _Momentum]:
         moved = point.fz - memory.previous
-        uphill = jnp.sum((point.z - point.fz) * moved, axis=-1) > 0.0
+        uphill = dot(point.z - point.fz, moved) > 0.0
         weight = jnp.where(uphill, 1.0, memory.weight)
         following = 0.5 * (1.0 + jnp.sqrt(1.0 + 4.0 * weight**2))
         share = jnp.where(uphill, 0.0, (weight - 1.0) / following)
         return point.fz + share[:, None] * moved, _Momentum(point.fz, following)
 
-    return Solver(init=init, update=update, symmetric=not proximal)
+    return Solver(init=lambda z: _Momentum(z, filled(z, 1.0)), update=update, symmetric=not proximal)
 
 
-@checked()
-def picard_anderson(fall: float = 1.25, *, window: int = 5) -> Solver:
-    """Plain steps as long as each makes every example's residual ``fall`` times smaller, then `anderson`.
-
-    Where a map contracts that well, plain steps need hardly more evaluations than extrapolation, and no history. After
-    a quick step the next residuals are looked at up to 8 steps on: an example may end that many steps late.
+def jaxopt_solver(iteration: Callable[..., Any], **options: Any) -> Solver:
+    """An iterative solver of jaxopt, on the whole batch as one problem.
 
     Args:
-      fall: how many times smaller a plain step must make every residual, above 1.
-      window: as in `anderson`.
+      iteration: such as `jaxopt.AndersonAcceleration`, of a fixed point; or of a root, such as `jaxopt.Broyden`, which
+        is given z - f(z).
+      **options: of its constructor, but for the tolerance and the number of steps.
 
-    Raises:
-      ValueError: if fall is not above 1 or not finite, or window is below 1.
-
-    Example:
-      >>> import jax.numpy as jnp, unroll_jax
-      >>> step, start = lambda w, z, x: w * z + 1.0, jnp.zeros(())
-      >>> z, info = unroll_jax.equilibrium(step, 0.9, start, solver=picard_anderson(), batch_ndim=0)
-      >>> round(float(z), 2), int(info.steps) < 20  # `picard` needs more than 60
-      (10.0, True)
+    Source: Blondel et al. (2022), "Efficient and modular implicit differentiation": the library.
     """
-    require(fall > 1.0 and math.isfinite(fall), "fall", "be above 1 and finite", fall)
-    return anderson(window)._replace(plain=fall)
+    root = "fixed_point_fun" not in inspect.signature(iteration).parameters
+
+    def whole(apply: Map, z: Float[Array, "b m"], tol: float, max_steps: int) -> tuple[Array, Array]:
+        kind = jax.typeof(z)
+        if kind.manual_axis_type.varying or any(axes is not None for axes in kind.sharding.spec):
+            raise ValueError(f"jaxopt's solvers take no sharded states, got {kind}; choose another solver")
+        least = jnp.min(jnp.linalg.norm(apply(z), axis=-1))
+        # An absolute tolerance is a constant of its loop: the map is scaled instead, so that the least row has size 1.
+        scale = jnp.where(least > 0.0, least, 1.0)
+
+        def function(z: Array) -> Array:
+            after = apply(z * scale) / scale
+            return z - after if root else after
+
+        z, state = iteration(function, maxiter=max_steps, tol=tol, implicit_diff=False, **options).run(z / scale)
+        return jax.lax.stop_gradient(z * scale), filled(z, 0) + state.iter_num
+
+    return Solver(init=lambda z: (), update=None, whole=whole)
 
 
 #: Solvers of `equilibrium` by name; each entry is a factory whose options have defaults.
 SOLVERS: dict[str, Callable[..., Solver]] = {
     "picard": picard,
-    "picard_anderson": picard_anderson,
     "damped": damped,
     "anderson": anderson,
     "averaged": averaged,
@@ -212,3 +293,16 @@ def resolve_solver(solver: str | Solver) -> Solver:
     """
     entry = look_up("solver", solver, SOLVERS, Solver)
     return entry if isinstance(entry, Solver) else entry()
+
+
+def _against(Q: Float[Array, "b w m"], d: Float[Array, "b m"]) -> Float[Array, "b w"]:
+    return jnp.einsum("bwm,bm->bw", Q, d)
+
+
+def _combined(shares: Float[Array, "b w"], Q: Float[Array, "b w m"]) -> Float[Array, "b m"]:
+    return jnp.einsum("bw,bwm->bm", shares, Q)
+
+
+def _put(history: Float[Array, "b w m"], row: Float[Array, "b m"], place: Array | int) -> Float[Array, "b w m"]:
+    """The history with ``row`` at ``place``; unlike indexed updates it keeps shardings that are part of the type."""
+    return jax.lax.dynamic_update_index_in_dim(history, row[:, None], place, axis=1)

@@ -10,8 +10,7 @@ from jaxtyping import Array, Float
 from unroll_jax.arguments import at_least, check_fields
 from unroll_jax.energies.proximal.penalty import Proximal
 from unroll_jax.fixed_point import Adjoint, EquilibriumInfo, Solver, Unrolled
-from unroll_jax.fixed_point.monotone_operator import MonotoneParams, monotone_init, monotone_weight
-from unroll_jax.fixed_point.splitting import monotone_equilibrium
+from unroll_jax.fixed_point.monotone import MonotoneParams, monotone_equilibrium, monotone_init, monotone_weight
 from unroll_jax.models.parts import ClassifierHead, check_array
 
 __all__ = ["MonotoneOperatorNetwork"]

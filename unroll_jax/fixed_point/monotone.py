@@ -1,21 +1,140 @@
-"""Monotone operator equilibria by operator splitting: forward-backward and Peaceman-Rachford."""
+"""Monotone operator networks: weights with a unique equilibrium, and splittings that find it."""
 
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact
 
-from unroll_jax.arguments import POSITIVE, checked, one_of
+from unroll_jax.arguments import ODD, POSITIVE, at_least, checked, one_of, require
 from unroll_jax.energies.proximal.operators import resolve_proximal
 from unroll_jax.energies.proximal.penalty import Proximal
-from unroll_jax.fixed_point.implicit import EquilibriumInfo, equilibrium
-from unroll_jax.fixed_point.monotone_operator import monotone_product, monotone_resolvent
-from unroll_jax.fixed_point.problem import Adjoint, Solver, Unrolled
+from unroll_jax.fixed_point.adjoints import Adjoint
+from unroll_jax.fixed_point.equilibrium import equilibrium
+from unroll_jax.fixed_point.loop import Solver
+from unroll_jax.fixed_point.reports import EquilibriumInfo
+from unroll_jax.fixed_point.unrolled import Unrolled
 from unroll_jax.norm_bounds import matrix_norm_bound
 
-__all__ = ["SPLITTINGS", "forward_backward", "monotone_equilibrium", "peaceman_rachford"]
+__all__ = [
+    "SPLITTINGS",
+    "MonotoneParams",
+    "forward_backward",
+    "monotone_equilibrium",
+    "monotone_init",
+    "monotone_product",
+    "monotone_resolvent",
+    "monotone_weight",
+    "peaceman_rachford",
+]
+
+
+class MonotoneParams(NamedTuple):
+    """A and B, and the Frobenius norms that they are brought to; the rank of A tells their kind.
+
+    Attributes:
+      A: (m, m), or a kernel (height, width, c, c) of a convolution.
+      B: the same.
+      A_scale: norm of A.
+      B_scale: norm of B.
+
+    Example:
+      >>> import jax
+      >>> params = monotone_init(jax.random.key(0), size=4, kernel_size=3)
+      >>> params.A.shape, float(params.A_scale)
+      ((3, 3, 4, 4), 1.0)
+    """
+
+    A: Float[Array, "..."]
+    B: Float[Array, "..."]
+    A_scale: Float[Array, ""]
+    B_scale: Float[Array, ""]
+
+
+@checked(size=at_least(1), kernel_size=ODD)
+def monotone_init(key: jax.Array, size: int, kernel_size: int | None = None) -> MonotoneParams:
+    """Random A and B with scales of 1.
+
+    Args:
+      key: of the random numbers.
+      size: width m, or channels c.
+      kernel_size: side of the kernels, odd; None is dense.
+
+    Returns:
+      `MonotoneParams` in float32.
+
+    Example:
+      >>> import jax
+      >>> monotone_init(jax.random.key(0), size=4).A.shape
+      (4, 4)
+    """
+    shape = (size, size) if kernel_size is None else (kernel_size, kernel_size, size, size)
+    A, B = (jax.random.normal(matrix_key, shape) / math.sqrt(math.prod(shape)) for matrix_key in jax.random.split(key))
+    return MonotoneParams(A, B, jnp.ones(()), jnp.ones(()))
+
+
+@checked(margin=POSITIVE)
+def monotone_weight(
+    params: MonotoneParams, *, margin: float = 1.0, image_shape: tuple[int, int] | None = None
+) -> Inexact[Array, "..."]:
+    r"""W, of which the symmetric part of I - W is at least m:
+
+    .. math:: W = (1 - m) I - A^T A + B - B^T , \qquad A = g_A A_0 / |A_0|_F , \quad B = g_B B_0 / |B_0|_F .
+
+    Convolutions wrap around the edges of images of one size. The discrete Fourier transform then takes W apart into one
+    small matrix per frequency, and so it is returned.
+
+    Args:
+      params: A_0, B_0 and the scales g.
+      margin: m, positive.
+      image_shape: height and width of the images, for kernels.
+
+    Returns:
+      (m, m); or complex (height, width // 2 + 1, c, c), at the frequencies of `jax.numpy.fft.rfft2`.
+
+    Raises:
+      ValueError: if margin is not positive, or image_shape is not that of images at least as large as the kernels.
+      TypeError: if params are no `MonotoneParams`.
+
+    Source: Winston and Kolter (2020), Proposition 1 and Appendix C; the scales are those of their code.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> W = monotone_weight(monotone_init(jax.random.key(0), size=3), margin=0.5)
+      >>> bool(jnp.linalg.eigvalsh(jnp.eye(3) - 0.5 * (W + W.T)).min() >= 0.5 - 1e-4)
+      True
+    """
+    if not isinstance(params, MonotoneParams):
+        raise TypeError(
+            f"params must be MonotoneParams, got {type(params).__name__}; monotone_init(key, size) makes them"
+        )
+    A, B = (
+        scale * raw / jnp.linalg.norm(raw.ravel())
+        for raw, scale in ((params.A, params.A_scale), (params.B, params.B_scale))
+    )
+    if A.ndim == 4:
+        A, B = (_symbol(kernel, image_shape) for kernel in (A, B))
+
+    def adjoint(M: Array) -> Array:
+        return jnp.swapaxes(M, -1, -2).conj()
+
+    return (1.0 - margin) * jnp.eye(A.shape[-1], dtype=A.dtype) - adjoint(A) @ A + B - adjoint(B)
+
+
+def monotone_resolvent(W: Inexact[Array, "..."], step_size: float | Float[Array, ""] = 1.0) -> Inexact[Array, "..."]:
+    r"""V = (I + \alpha (I - W))^{-1}, in the form that W has; its norm is at most :math:`1 / (1 + \alpha m)`."""
+    identity = jnp.eye(W.shape[-1], dtype=W.dtype)
+    return jnp.linalg.inv((1.0 + step_size) * identity - step_size * W)
+
+
+def monotone_product(W: Inexact[Array, "..."], z: Float[Array, "..."]) -> Float[Array, "..."]:
+    """W z for vectors (*batch, m), or images (*batch, height, width, c); of a resolvent V as of W."""
+    if W.ndim == 2:
+        return z @ W.T
+    transformed = jnp.einsum("hwoi,...hwi->...hwo", W, jnp.fft.rfft2(z, axes=(-3, -2)))
+    return jnp.fft.irfft2(transformed, s=z.shape[-3:-1], axes=(-3, -2)).astype(z.dtype)
 
 
 def forward_backward(
@@ -26,24 +145,7 @@ def forward_backward(
     Its fixed points are the equilibria :math:`z = \sigma(W z + x)`, :math:`\sigma = prox_f`. It contracts for
     :math:`\alpha < 2 m / |I - W|^2`, at best by :math:`\sqrt{1 - m^2 / |I - W|^2}`.
 
-    Args:
-      W: of `monotone_weight`.
-      z: (*batch, m) or (*batch, height, width, c).
-      x: the input added to W z, of the same shape.
-      activation: sigma, as the `Proximal` f.
-      step_size: alpha.
-
-    Returns:
-      z', of the shape of z.
-
     Source: Winston and Kolter (2020), Section 3.3 and Theorem A.1.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> from unroll_jax.energies import relu
-      >>> W, z, x = jnp.zeros((2, 2)), jnp.ones(2), jnp.array([1.0, -3.0])
-      >>> forward_backward(W, z, x, activation=relu(), step_size=0.5).tolist()  # relu((z + x) / 2)
-      [1.0, 0.0]
     """
     return _prox(activation, (1.0 - step_size) * z + step_size * (monotone_product(W, z) + x), step_size)
 
@@ -58,24 +160,7 @@ def peaceman_rachford(
 
     At a fixed point u, z is the equilibrium :math:`z = \sigma(W z + x)`. It converges for every alpha > 0.
 
-    Args:
-      V: of `monotone_resolvent`, with the same alpha.
-      u: (*batch, m) or (*batch, height, width, c).
-      x: the input added to W z, of the same shape.
-      activation: sigma, as the `Proximal` f.
-      step_size: alpha.
-
-    Returns:
-      u', of the shape of u.
-
     Source: Winston and Kolter (2020), Section 3.3.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> from unroll_jax.energies import relu
-      >>> V, u, x = 0.5 * jnp.eye(2), jnp.ones(2), jnp.array([1.0, -3.0])  # of W = 0, alpha = 1
-      >>> peaceman_rachford(V, u, x, activation=relu(), step_size=1.0).tolist()  # x, and relu(x) solves z = relu(x)
-      [1.0, -3.0]
     """
     reflected = 2.0 * _prox(activation, u, step_size) - u
     return 2.0 * monotone_product(V, reflected + step_size * x) - reflected
@@ -182,3 +267,15 @@ def _check_shapes(W: Array, x: Array) -> None:
     if event[len(event) - len(state_shape) :] != state_shape or x.ndim < len(state_shape):
         what = f"vectors of width {state_shape[0]}" if len(state_shape) == 1 else "images of the size and channels"
         raise ValueError(f"x must hold {what} that W was made for, got x of shape {shape} and W of shape {W.shape}")
+
+
+def _symbol(kernel: Float[Array, "k l i o"], image_shape: tuple[int, int] | None) -> Inexact[Array, "h w o i"]:
+    """The matrices of a circular convolution whose kernel is centred on the pixel it computes, one per frequency."""
+    window = kernel.shape[:2]
+    fits = image_shape is not None and all(size >= side for size, side in zip(image_shape, window, strict=True))
+    require(fits, "image_shape", f"be at least the kernels' {window}", image_shape)
+    assert image_shape is not None
+    padded = jnp.zeros((*image_shape, *kernel.shape[2:]), kernel.dtype).at[: window[0], : window[1]].set(kernel)
+    centred = jnp.roll(padded, [-(side // 2) for side in window], axis=(0, 1))
+    # A layer correlates with its kernel, which conjugates; matrices map channels in to channels out.
+    return jnp.swapaxes(jnp.fft.rfft2(centred, axes=(0, 1)).conj(), -1, -2)

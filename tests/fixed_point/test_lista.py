@@ -1,0 +1,103 @@
+"""What is called converged is a fixed point, or has the least energy: no solver drifts in the null space of a map."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import unroll_jax as uj
+from unroll_jax.energies import ListaParams
+from unroll_jax.fixed_point import SOLVERS
+
+pytestmark = pytest.mark.usefixtures("unchecked")
+
+TOL = 1e-5
+SPARSITY = 0.13
+DTYPES, STEPS = ("float32", "float64"), (200, 2000)
+
+
+def norms(z):
+    return np.sqrt(
+        sum(np.sum(np.abs(np.asarray(leaf, np.float64)) ** 2, axis=tuple(range(1, leaf.ndim))) for leaf in z)
+    )
+
+
+def is_solved(step, energy, z, limit):
+    """Of each example in float64: near enough to a fixed point, next to where 20,000 plain steps lead, or as low."""
+    moved, (lowest, here) = jax.jit(step)(z), [np.asarray(jax.jit(energy)(state), np.float64) for state in (limit, z)]
+    gap = norms(jax.tree.leaves(jax.tree.map(lambda a, b: a - b, moved, z)))
+    stays = gap <= 10.0 * TOL * (1.0 + norms(jax.tree.leaves(limit)))
+    return stays | (here - lowest <= 1e-2 * np.maximum(1.0, np.abs(lowest)))
+
+
+def limit_of(step, z):
+    return jax.jit(lambda z: jax.lax.fori_loop(0, 20_000, lambda _, z: step(z), z))(z)
+
+
+def dictionaries(count, dim, atoms, seed=0):
+    """Random ones, overcomplete: the map is nonexpansive and has a null space."""
+    draw = np.random.default_rng(seed)
+    D = draw.normal(size=(count, atoms, dim))
+    return D / np.linalg.norm(D, axis=-1, keepdims=True), draw.normal(size=(count, 1, dim))
+
+
+@functools.cache
+def lista_problem(count, dim, atoms):
+    """Layers, inputs, and the limits of their plain steps, each example with a dictionary of its own."""
+    layer, (D, x) = uj.lista(dim, atoms, sparsity=SPARSITY), dictionaries(count, dim, atoms)
+    step = jax.vmap(lambda D, z, x: layer.step(ListaParams(D), z, x))
+    return layer, D, x, limit_of(lambda z: step(D, z, x), np.zeros((count, 1, atoms)))
+
+
+def lista_results(count, dim, atoms, solver, dtype, max_steps):
+    """How many of the examples converged, and how many of these are wrong."""
+    layer, D, x, limit = lista_problem(count, dim, atoms)
+
+    def solve(D, x):
+        options = {"solver": solver, "max_steps": max_steps, "on_failure": "accept"}
+        return uj.equilibrium(layer, ListaParams(D), jnp.zeros((1, atoms), dtype), x, **options)
+
+    z, info = jax.jit(jax.vmap(solve))(D.astype(dtype), x.astype(dtype))
+    step = jax.vmap(lambda D, z, x: layer.step(ListaParams(D), z, x))
+    energy = jax.vmap(lambda D, z, x: layer.energy(ListaParams(D), z, x))
+    z, converged = np.asarray(z, np.float64), np.ravel(info.converged)
+    right = is_solved(lambda z: step(D, z, x), lambda z: energy(D, z, x), z, limit)
+    return int(converged.sum()), int((converged & ~right).sum())
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("max_steps", [200, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_no_code_of_an_overcomplete_dictionary_is_called_converged_and_is_wrong(dtype, max_steps):
+    converged, wrong = lista_results(300, 5, 9, None, dtype, max_steps)
+    assert wrong == 0
+    assert converged >= {200: 100, 2000: 240}[max_steps]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("max_steps", STEPS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("solver", [name for name in SOLVERS if name not in ("anderson", "accelerated_gradient")])
+def test_no_other_solver_calls_a_wrong_code_converged(solver, dtype, max_steps):
+    assert lista_results(126, 2, 4, solver, dtype, max_steps)[1] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("max_steps", STEPS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", uj.DESCENTS)
+def test_no_system_is_called_converged_where_it_is_wrong(name, dtype, max_steps):
+    descent, y, x = uj.DESCENTS[name].example(jax.random.key(0), (4,))
+    params = descent.init(jax.random.key(1))
+    cast = lambda tree, dtype: jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), tree)  # noqa: E731
+    options = {"max_steps": max_steps, "on_failure": "accept", "tol": TOL}
+    solve = jax.jit(lambda params, y, x: uj.equilibrium(descent, params, y, x, **options))
+    z, info = solve(*cast((params, y, x), dtype))
+    params, y, x, z = cast((params, y, x, z), jnp.float64)
+    step = lambda z: descent.step(params, z, x)  # noqa: E731
+    right = is_solved(step, lambda z: descent.energy(params, z, x), z, limit_of(step, y))
+    assert not np.any(np.ravel(info.converged) & ~right), info

@@ -1,0 +1,135 @@
+"""Programs of steps: compiled once outside of jit, one error where examples depend on each other, and collectives."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, PartitionSpec
+
+import unroll_jax as uj
+from tests.fixed_point.problems import inputs, relative_error, skew_weights, tanh_step, unrolled
+from unroll_jax import fixed_point as fp
+from unroll_jax.fixed_point.program import fingerprint
+
+SCALE = 1.0
+
+
+def value_and_gradient(step, A, x):
+    def loss(A):
+        return jnp.sum(uj.equilibrium(step, A, jnp.zeros_like(x), x, batch_ndim=1)[0] ** 2)
+
+    return jax.value_and_grad(loss)(A)
+
+
+STEPS = {
+    "tanh": lambda: lambda A, z, x: jnp.tanh(z @ A + x),
+    "relu, which has a derivative of its own": lambda: lambda A, z, x: jax.nn.relu(z @ A + x),
+}
+
+
+@pytest.mark.parametrize("kind", STEPS)
+def test_later_calls_outside_of_jit_compile_nothing(kind, caplog):
+    """A new function of the same body and other values reuse programs; another constant is another program."""
+    A, x = skew_weights(dtype=jnp.float32), inputs(4, 8, dtype=jnp.float32)
+
+    def compilations(step, A):
+        caplog.clear()
+        with jax.log_compiles():
+            value_and_gradient(step, A, x)
+        return sum("Finished XLA compilation" in record.getMessage() for record in caplog.records)
+
+    value_and_gradient(STEPS[kind](), 0.9 * A, x)
+    assert compilations(STEPS[kind](), 0.5 * A) == 0
+    assert compilations(lambda A, z, x: STEPS[kind]()(A, z, 2.0 * x), A) > 0
+
+
+def test_a_changed_global_and_a_changed_closure_are_seen():
+    global SCALE
+    A, x = skew_weights(dtype=jnp.float32), inputs(4, 8, dtype=jnp.float32)
+    for array in (x, 2.0 * x):
+        for scale in (1.0, 0.5):
+            SCALE = scale
+            got, slope = value_and_gradient(lambda A, z, none: jnp.tanh(SCALE * (z @ A + array)), A, x)  # noqa: B023
+            z = unrolled(lambda A, z, x: jnp.tanh(SCALE * (z @ A + x)), A, jnp.zeros_like(x), array, steps=80)  # noqa: B023
+            assert relative_error(got, jnp.sum(z**2)) < 1e-4
+            assert np.isfinite(slope).all()
+
+
+def test_fingerprints_are_equal_where_programs_are():
+    def of(function, *args):
+        return fingerprint(jax.make_jaxpr(function)(*args).jaxpr, [])
+
+    x = jnp.ones(3)
+    assert of(lambda x: jax.nn.relu(2.0 * x), x) == of(lambda y: jax.nn.relu(2.0 * y), x)
+    different = [lambda x: 3.0 * x, lambda x: 2.0 + x, lambda x: 2.0 * x[::-1], lambda x: jnp.where(x > 0, 2.0 * x, x)]
+    prints = {of(lambda x: 2.0 * x, x), *(of(function, x) for function in different)}
+    assert len(prints) == 1 + len(different)
+    assert of(jnp.sin, x) != of(jnp.sin, jnp.ones(4))
+
+
+def batch_norm(p, z, x):
+    return 0.3 * jnp.mean(z, 0) + x
+
+
+X = np.array([[1.0], [3.0]], np.float32)
+
+
+def of_batch_norm(x, **options):
+    return uj.equilibrium(batch_norm, (), jnp.zeros_like(x), x, tol=1e-6, **options)[0]
+
+
+def test_examples_that_depend_on_each_other_are_one_error_and_batch_ndim_0_is_right():
+    with pytest.raises(ValueError, match=r"batch_ndim=1 must not count an axis whose examples depend .*batch_ndim=0"):
+        of_batch_norm(X, batch_ndim=1)
+    with pytest.raises(ValueError, match="example 1 changes another"):
+        jax.grad(lambda x: of_batch_norm(x, batch_ndim=1)[0, 0])(X)
+    gradient = jax.jit(jax.grad(lambda x: of_batch_norm(x, batch_ndim=0)[0, 0]))(X)
+    np.testing.assert_allclose(np.ravel(gradient), [1.0 + 0.15 / 0.7, 0.15 / 0.7], rtol=1e-4)
+
+
+def test_inside_of_jit_dependence_is_checked_on_request():
+    jax.block_until_ready(jax.jit(lambda x: of_batch_norm(x, batch_ndim=1))(X))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="pass batch_ndim=0"):
+        jax.block_until_ready(jax.jit(lambda x: of_batch_norm(x, batch_ndim=1, check=True))(X))
+    separate = jax.jit(lambda x: uj.equilibrium(lambda p, z, x: 0.3 * z + x, (), 0 * x, x, batch_ndim=1, check=True)[0])
+    np.testing.assert_allclose(separate(X), X / 0.7, rtol=1e-4)
+
+
+def test_a_collective_over_states_is_one_error_and_one_over_weights_is_not():
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(AxisType.Auto,))
+    rows = PartitionSpec("data")
+
+    def shard(step, spec):
+        run = lambda x: uj.equilibrium(step, (), jnp.zeros((2, 3)), x, batch_ndim=1)[0]  # noqa: E731
+        return jax.shard_map(run, mesh=mesh, in_specs=spec, out_specs=spec)
+
+    averaging = lambda p, z, x: 0.5 * jax.lax.pmean(z, "data") + x  # noqa: E731
+    with pytest.raises(ValueError, match=r"must not combine states over the axis 'data'.*lax.pmean"):
+        jax.eval_shape(shard(averaging, rows), jnp.ones((2, 3)))
+    one = lambda x: uj.equilibrium(lambda p, z, x: 0.5 * jax.lax.pmean(z, "i") + x, (), jnp.zeros(3), x)[0]  # noqa: E731
+    with pytest.raises(ValueError, match="must not combine states over the axis 'i'"):
+        jax.vmap(one, axis_name="i")(jnp.ones((2, 3)))
+    parts = lambda p, z, x: 0.5 * z + jax.lax.psum(jax.lax.pcast(1.0, "data", to="varying"), "data") + x  # noqa: E731
+    z = jax.jit(shard(parts, PartitionSpec()))(jnp.ones((2, 3)))
+    np.testing.assert_allclose(z, 4.0, rtol=1e-4)
+
+
+def test_info_prints_a_summary():
+    A, x = skew_weights(dtype=jnp.float32), inputs(4, 8, dtype=jnp.float32)
+    text = str(uj.equilibrium(tanh_step, A, jnp.zeros_like(x), x, batch_ndim=1)[1])
+    assert text.startswith("EquilibriumInfo\n  4 examples: 4 converged\n  steps: ")
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_options_may_be_scalars_of_numpy_and_jax():
+    A, x = skew_weights(dtype=jnp.float32), inputs(4, 8, dtype=jnp.float32)
+    options = {
+        "tol": jnp.float32(1e-4),
+        "max_steps": np.int64(50),
+        "atol": np.ones(()),
+        "adjoint_tol": np.float32(1e-4),
+    }
+    options |= {"solver": fp.damped(np.float32(0.9)), "adjoint_max_steps": np.int32(9)}
+    z, info = uj.equilibrium(tanh_step, A, jnp.zeros_like(x), x, batch_ndim=np.int64(1), **options)
+    assert info.converged.all()
+    assert z.shape == (4, 8)

@@ -1,0 +1,318 @@
+"""Equilibria of a step, differentiated implicitly."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from unroll_jax.arguments import at_least, checked, in_interval, one_of
+from unroll_jax.descent import Descent, Factored, Params
+from unroll_jax.fixed_point.adjoints import Adjoint, asymmetric, resolve_adjoint
+from unroll_jax.fixed_point.derivatives import (
+    Backward,
+    Probe,
+    check_probe,
+    dependence,
+    differentiable,
+    implicit,
+)
+from unroll_jax.fixed_point.factored import FactoredSolver, factored_adjoint, factored_form
+from unroll_jax.fixed_point.loop import Rule, Solver, filled, iterate
+from unroll_jax.fixed_point.program import Prepared, Program, prepare
+from unroll_jax.fixed_point.reports import (
+    CONVERGED,
+    MAX_STEPS,
+    ON_FAILURE,
+    ROUND_OFF,
+    EquilibriumInfo,
+    Reporting,
+    call_site,
+    known,
+    report_dependence,
+    report_failures,
+    report_rows,
+)
+from unroll_jax.fixed_point.solvers import damped, resolve_solver
+from unroll_jax.fixed_point.unrolled import Unrolled, unroll_solver
+from unroll_jax.steps import full_precision
+
+__all__ = ["equilibrium"]
+
+# Solver and adjoint, by name.
+GENERAL, SYMMETRIC, UNROLLED = ("anderson", "gmres"), ("accelerated_gradient", "conjugate_gradient"), "picard"
+MIN_ADJOINT_STEPS = 200  # products with J^T are cheap next to Newton steps, for which a cap of a few is enough
+FAR = 100.0  # times the tolerance, beyond which a row is far from the accuracy of the whole state
+_SEPARATE: set[Program] = set()  # programs whose examples were found not to depend on each other
+MAX_REMEMBERED = 1000
+
+
+class _Plan(NamedTuple):
+    """The methods of one call: a solver, an adjoint or differentiated steps, and a layer in its small space, if any."""
+
+    solver: Solver | FactoredSolver
+    adjoint: Adjoint | Unrolled
+    layer: Factored | None
+
+
+@checked(
+    tol=in_interval("(0, 1)"),
+    atol=at_least(0.0),
+    max_steps=at_least(1),
+    on_failure=one_of(ON_FAILURE),
+    adjoint_tol=in_interval("(0, 1)"),
+    adjoint_max_steps=at_least(1),
+)
+@full_precision()
+def equilibrium(
+    descent: Descent | Callable[[Params, Any, Any], Any],
+    params: Params,
+    y0: Any,
+    x: Any = None,
+    *,
+    solver: str | Solver | None = None,
+    adjoint: str | Adjoint | Unrolled | None = None,
+    tol: float = 1e-5,
+    max_steps: int = 200,
+    on_failure: str = "warn",
+    adjoint_tol: float | None = None,
+    adjoint_max_steps: int | None = None,
+    batch_ndim: int | None = None,
+    probe: Probe | None = None,
+    forward_mode: bool = False,
+    atol: float | None = None,
+    has_aux: bool = False,
+    check: bool = False,
+) -> tuple[Any, ...]:
+    r"""The fixed point z = f(z) of a step, and its gradient by the implicit function theorem.
+
+    Each example is solved until it has converged by itself, without a gradient. The result is y = f(z) of its last
+    state, or of its best one where it fails. The cotangent v of y is replaced by
+
+    .. math:: w = (I - J^T)^{-1} v , \qquad J = \partial f / \partial z ,
+
+    solved with vector products only, and pulled back through one step at y to params, x and closed-over values. Memory
+    does not depend on the number of iterations. Cotangents are normalised before the solve, an example at a time: tiny
+    ones keep their accuracy. Outside of `jax.jit` a later call with a step that does the same is not compiled again.
+
+    Products of float32 are taken in full precision, as tolerances below 1e-3 need it, where GPUs and TPUs would not by
+    default; your setting of `jax.default_matmul_precision` is left alone.
+
+    **Failed examples.** An example that fails keeps its best state, with the gradient of the formula above at that
+    state, which need not be small or right. Leave it out of a loss by
+    ``jnp.where(info.converged, losses, 0.0)``. Where the adjoint solve fails, w is its best iterate.
+
+    **Error bounds.** Let f contract with c < 1 (in the Euclidean norm), and let r = |f(z) - z|, at most ``tol`` |y|
+    where ``info.converged``. Then
+
+    .. math:: |y - z^*| \le c\, e , \qquad |z - z^*| \le e = r / (1 - c) .
+
+    Let rho be the residual of the adjoint, at most ``adjoint_tol`` |v|; beta bound the derivative B of f with respect
+    to params and x; L_J, L_B and L_v be Lipschitz constants in z of J, B and the loss's gradient. Then the
+    gradient g is as near to the exact one as
+
+    .. math:: |g - g^*| \le \frac{\beta}{1 - c} \Big( \rho + L_v c\, e + \frac{L_J\, e\, |v^*|}{1 - c} \Big)
+              + \frac{L_B\, e\, |v^*|}{1 - c} ,
+
+    linear in both tolerances.
+
+    **Derivatives.** By default the reverse mode, once: only vector-Jacobian products of the step are taken, so the step
+    may contain `custom_vjp` kernels. `jax.jvp` of it, or a second derivative, is an error. ``forward_mode=True`` gives
+    forward mode, reverse mode and all their compositions, for a step that has both, with the same linear solver.
+
+    Args:
+      descent: a `Descent`, or a step ``(params, y, x) -> y'``.
+      params: parameters of the step: any pytree, such as a module of Equinox or flax.nnx. Leaves that are neither
+        arrays nor floating numbers (functions, names, flags) are constants.
+      y0: initial state, a pytree of floating arrays that share their batch axes, for a bare step also complex ones;
+        receives no gradient. The equilibrium of an earlier call is a warm start. States below float32 are iterated on
+        in float32, between steps that see their own dtype.
+      x: the input the step sees, a pytree, or None.
+      solver: a name of `SOLVERS`, or a `Solver`; None is semismooth Newton in the layer's own small space for a
+        factored layer (`opteq`), plain steps if ``adjoint`` is unrolled, "accelerated_gradient" for a `Descent`
+        with a symmetric Jacobian (`opteq_conv`), else "anderson". Solvers and adjoints that need a symmetric
+        Jacobian probe for it, at two products; without it, examples count as failed.
+      adjoint: a name of `ADJOINTS`, an `Adjoint`, or ``unrolled(k)``: then k steps of the solver, differentiated by
+        autodiff; `phantom` differentiates steps too. None is conjugate gradients for a factored or symmetric layer, in
+        the small space of the former, else "gmres".
+      tol: relative tolerance of the forward solve, |f(z) - z| <= atol + tol |f(z)| for every example. An example that
+        cannot get there for round-off counts as converged, with its own status.
+      max_steps: cap of the forward solve; of Newton steps where there are such.
+      on_failure: "error", "warn" or "accept" where an example does not converge, in the forward and the backward pass.
+        In compiled code the error is ``jax.errors.JaxRuntimeError``, raised when the results are waited for. Programs
+        of `jax.export` report by ``info`` only.
+      adjoint_tol: relative tolerance of the adjoint solve; None is ``tol``.
+      adjoint_max_steps: cap of the adjoint solve; None is ``max_steps``, and 200 at least.
+      batch_ndim: how many leading axes of the state are batch axes. None asks the energy of a `Descent`, and is 0 for a
+        bare step: then all of the state is one example, with a warning where rows of its first axis are far from their
+        own fixed points, as small examples next to large ones would be. Examples must not depend on each other, as
+        under a batch norm: outside of `jax.jit` the first solve of a step checks it.
+      probe: zeros from `unroll_jax.fixed_point.zero_probe`; its cotangent is the statistics of the backward solve.
+      forward_mode: enables `jax.jvp` and higher-order derivatives.
+      atol: absolute tolerance of the forward solve, at least 0. None is 0, except for states that go to 0, where a
+        relative residual is meaningless. Let s be the size of an example's first state or, if larger, of its steps. If
+        |f(z)| shrinks as |f(z) - z| does, the example ends where |f(z) - z| <= min(tol, epsilon / 2) s, with the
+        epsilon of the state's dtype, or after ``max_steps``, converged if |f(z) - z| <= tol s. Pass ``atol=0.0`` for
+        fixed points smaller than that. Unrolled solves and jaxopt's loops use a number given, but not this default.
+      has_aux: whether the step returns ``(y', aux)``; not for a `Descent`.
+      check: checks inside of `jax.jit` too that examples do not depend on each other, at the cost of one product.
+
+    Returns:
+      ``(y, info)``: the equilibrium, and an `EquilibriumInfo`; with ``has_aux`` ``(y, info, aux)``, where aux is that
+      of the step at the equilibrium, differentiable too.
+
+    Raises:
+      ValueError: if an option is out of range, the step changes the state's structure, shapes or dtypes, examples
+        depend on each other, y0 is not finite or an OptEq layer has |W| > 1 (where their values are known).
+      TypeError: if a state leaf is not floating, or the step takes other arguments than (params, y, x), such as those
+        of jaxopt, where their number or names tell.
+      ConvergenceError: if ``on_failure="error"`` and an example does not converge.
+
+    Source: Bai, Kolter, Koltun (2019), Theorem 1; Xie et al. (2021), Section 4.1. The bounds are ours.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, unroll_jax
+      >>> step = lambda weight, z, x: jnp.tanh(z @ weight + x)
+      >>> weight, x = 0.1 * jnp.eye(3), jnp.ones((8, 3))
+      >>> z, info = unroll_jax.equilibrium(step, weight, jnp.zeros((8, 3)), x, batch_ndim=1)
+      >>> bool(info.converged.all()), bool(jnp.allclose(z, step(weight, z, x), atol=1e-5))
+      (True, True)
+    """
+    prepared = prepare(descent, params, y0, x, batch_ndim, has_aux)
+    program, operands = prepared.program, prepared.operands
+    check_probe(probe, program.batch)
+    plan = _choose(prepared, descent, params, x, solver, adjoint)
+    if probe is not None and (forward_mode or isinstance(plan.adjoint, Unrolled)):
+        raise ValueError('probe needs the reverse mode: drop it, or forward_mode and adjoint="unrolled"')
+    rule = Rule(float(tol), int(max_steps), program.epsilon, None if atol is None else float(atol))
+    reporting = Reporting(on_failure, tol, call_site())
+    if isinstance(plan.adjoint, Unrolled):
+        y, info = _run_unrolled(prepared, plan, plan.adjoint, rule)
+        advice = "raise num_steps" if plan.adjoint.damping is None else "raise max_steps or tol"
+    else:
+        cap = adjoint_max_steps or max(max_steps, MIN_ADJOINT_STEPS)
+        backward = Backward(plan.adjoint, float(adjoint_tol or tol), int(cap))
+        inferred = batch_ndim is None and not isinstance(descent, Descent) and on_failure != "accept"
+        y, info, rows, saved = _solve(prepared, plan, rule, inferred)
+        y = _check_examples(y, prepared, check)
+        options = {"hint": prepared.hint, "reporting": reporting._replace(tol=backward.tol)}
+        if forward_mode:
+            y = differentiable(program, backward, operands, y, **options)
+        else:
+            y = implicit(program, backward, operands, y, probe=probe, saved=saved, **options)
+        y = y if rows is None else report_rows(y, rows, reporting)
+        advice = "raise max_steps or tol"
+    y, info = report_failures((y, info), info, "equilibrium", f"{advice}{prepared.hint}", reporting)
+    info = EquilibriumInfo(*(leaf.reshape(program.batch) for leaf in info))
+    state = program.state(y)
+    return (state, info, descent(params, state, x)[1]) if has_aux else (state, info)  # pyright: ignore[reportCallIssue]
+
+
+def _choose(
+    prepared: Prepared,
+    descent: Any,
+    params: Params,
+    x: Any,
+    solver: str | Solver | None,
+    adjoint: str | Adjoint | Unrolled | None,
+) -> _Plan:
+    """The solver and adjoint given, or the defaults of the layer, see `equilibrium`."""
+    defaults = SYMMETRIC if isinstance(descent, Descent) and descent.symmetric else GENERAL
+    backward = resolve_adjoint(adjoint or defaults[1])
+    if isinstance(backward, Unrolled) and backward.damping is None:
+        return _Plan(resolve_solver(solver or UNROLLED), backward, None)
+    layer = None
+    if solver is None or adjoint is None:
+        layer = factored_form(descent, params, prepared.y0, x, prepared.start)
+    if layer is None:
+        return _Plan(resolve_solver(solver or defaults[0]), backward, None)
+    if adjoint is None:
+        backward = factored_adjoint(layer.activation, layer.share)
+    forward = FactoredSolver(layer.activation) if solver is None else resolve_solver(solver)
+    return _Plan(forward, backward, layer)
+
+
+def _solve(prepared: Prepared, plan: _Plan, rule: Rule, inferred: bool) -> tuple[Any, ...]:
+    """The solution without a gradient, how each example ended, how each row did, and what the adjoint reads."""
+    saved, start = None, prepared.start
+    if plan.layer is not None:
+        saved = jax.lax.stop_gradient((plan.layer.matrix, plan.layer.offset))
+        start = start + filled(saved[1], 0.0)[:, None]  # sharded as the input is
+    operands = jax.lax.stop_gradient(prepared.operands)
+    solved = _forward(prepared.program, plan.solver, rule, inferred, operands, saved, start)
+    return *jax.lax.stop_gradient(solved), saved
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
+@full_precision()
+def _forward(
+    program: Program, solver: Any, rule: Rule, inferred: bool, operands: Any, saved: Any, start: Array
+) -> tuple[Array, EquilibriumInfo, EquilibriumInfo | None]:
+    apply = functools.partial(program.apply, operands)
+    if isinstance(solver, FactoredSolver):
+        y, info = solver.run(saved, apply, start, rule)
+    else:
+        y, info = iterate(apply, start, solver, rule)
+        info = _probed(solver, program, operands, y, info)
+    return y, info, _row_info(program, y, apply(y), rule) if inferred else None
+
+
+def _probed(solver: Solver, program: Program, operands: Any, y: Array, info: EquilibriumInfo) -> EquilibriumInfo:
+    """``info`` with its own status where a solver that needs a symmetric Jacobian met another."""
+    if not solver.symmetric:
+        return info
+    _, pull = jax.vjp(functools.partial(program.apply, operands), y)
+    return asymmetric(info, lambda w: pull(w)[0], y, program.epsilon)
+
+
+def _run_unrolled(
+    prepared: Prepared, plan: _Plan, adjoint: Unrolled, rule: Rule
+) -> tuple[Float[Array, "b m"], EquilibriumInfo]:
+    """The last of a number of differentiated steps, and how the solve ended."""
+    program, operands = prepared.program, prepared.operands
+    apply = functools.partial(program.apply, operands)
+    last = rule._replace(max_steps=adjoint.num_steps)
+    if adjoint.damping is not None:
+        z, info, _, _ = _solve(prepared, plan, rule, False)
+        return unroll_solver(apply, z, damped(adjoint.damping), last)[0], info
+    assert isinstance(plan.solver, Solver)
+    y, info = unroll_solver(apply, prepared.start, plan.solver, last)
+    return y, _probed(plan.solver, program, *jax.lax.stop_gradient((operands, y)), info)
+
+
+def _check_examples(y: Array, prepared: Prepared, check: bool) -> Array:
+    """``y``, once it is known that examples do not depend on each other; outside of jit once for each program."""
+    program = prepared.program
+    operands = jax.lax.stop_gradient(prepared.operands)
+    concrete = known(y, *jax.tree.leaves(operands))
+    if not program.batch or not (check or (concrete and program not in _SEPARATE)):
+        return y
+    y = report_dependence(y, dependence(program, operands, y), len(program.batch))
+    if concrete:
+        if len(_SEPARATE) >= MAX_REMEMBERED:
+            _SEPARATE.clear()
+        _SEPARATE.add(program)
+    return y
+
+
+def _row_info(program: Program, y: Array, fy: Array, rule: Rule) -> EquilibriumInfo | None:
+    """The residual of each row of the first axis; a failure if it is far and the state as a whole is near."""
+    leaves, after = program.leaves(y), program.leaves(fy)
+    if any(leaf.ndim < 2 or leaf.shape[0] != leaves[0].shape[0] for leaf in leaves):
+        return None
+
+    def squares(leaves: list[Any]) -> Array:
+        return sum((jnp.sum(jnp.abs(leaf.reshape(leaf.shape[0], -1)) ** 2, -1) for leaf in leaves), jnp.zeros(()))
+
+    unit = jnp.maximum(jnp.max(jnp.abs(fy)), jnp.finfo(fy.dtype).tiny)
+    wide = [leaf.astype(jnp.promote_types(leaf.dtype, fy.dtype)) / unit for leaf in after]
+    gaps = squares([b - a.astype(b.dtype) / unit for a, b in zip(leaves, wide, strict=True)])
+    offset, sizes = (rule.atol or 0.0) / rule.tol / unit, squares(wide)
+    residual = jnp.sqrt(gaps) / jnp.maximum(jnp.sqrt(sizes) + offset, jnp.finfo(fy.dtype).tiny)
+    whole = jnp.sqrt(jnp.sum(gaps)) / jnp.maximum(jnp.sqrt(jnp.sum(sizes)) + offset, jnp.finfo(fy.dtype).tiny)
+    limit = max(FAR * rule.tol, ROUND_OFF * program.epsilon)
+    far = (residual > limit) & (whole <= limit)
+    status = jnp.where(far, MAX_STEPS, CONVERGED).astype(jnp.int32)
+    return EquilibriumInfo(residual, jnp.zeros_like(status), status)

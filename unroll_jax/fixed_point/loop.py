@@ -1,0 +1,388 @@
+"""One loop for z = f(z) and for w = v + J^T w: plain steps, then a solver's where plain ones are slow."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from unroll_jax.fixed_point.reports import CONVERGED, MAX_STEPS, NONFINITE, ROUND_OFF, STALLED, EquilibriumInfo
+from unroll_jax.steps import vary_like
+
+__all__ = [
+    "Map",
+    "Point",
+    "Rule",
+    "Solver",
+    "dot",
+    "filled",
+    "iterate",
+    "judge",
+    "largest",
+    "measure",
+    "per_row",
+    "relative_sizes",
+]
+
+Map = Callable[[Float[Array, "b m"]], Float[Array, "b m"]]  # a map of each row, all rows at once
+
+# States may grow to this many times their scale. Beyond it residuals are relative to the scale and no more to |f(z)|:
+# |f(z) - z| is small next to |f(z)| because z is large, as of a map without a fixed point.
+GROWTH = 30.0
+PATIENCE = 10  # checks without a better residual, near round-off, after which there is none to be had
+MIN_REDUCTION = 1.25  # times smaller, a plain step must make every residual to be quick
+CHECK_INTERVAL = 4  # plain steps between two checks of residuals
+NEAR = 8  # checks: plain steps continue if so many more at the last rate reach the tolerance
+MAX_RISE = 4.0  # times its least squared residual, beyond which a row returns to its best state
+SHRUNK = 16.0  # times smaller is the squared gap of a state on its way to 0, than where its plateau began
+TRIAL = 10  # accelerated steps between two comparisons with plain ones
+MIN_GAIN = 0.25  # share of the squared residual of plain steps, that accelerated ones must reach by then
+
+_ENDED, _PLAIN, _SOLVER = 0, 1, 2
+
+
+class Point(NamedTuple):
+    """The state of an iteration, as a `Solver` sees it.
+
+    Attributes:
+      z: states, a row an example.
+      fz: f(z).
+      residual: relative residual of each row.
+      unit: size of each row's largest entry: z / unit has squares that neither under- nor overflow.
+      active: rows that have not ended.
+      restart: rows that return to their best state, for which earlier points no longer count.
+      number: updates so far.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> z, fz, one = jnp.ones((1, 2)), jnp.zeros((1, 2)), jnp.ones(1)
+      >>> point = Point(z, fz, one, one, active=one > 0, restart=one < 0, number=jnp.array(1))
+      >>> (0.5 * (point.z + point.fz)).tolist()  # from here, a damped step
+      [[0.5, 0.5]]
+    """
+
+    z: Float[Array, "b m"]
+    fz: Float[Array, "b m"]
+    residual: Float[Array, " b"]
+    unit: Float[Array, " b"]
+    active: Bool[Array, " b"]
+    restart: Bool[Array, " b"]
+    number: Int[Array, ""]
+
+
+class Solver(NamedTuple):
+    """A fixed-point iteration on states (b, m), as pure functions.
+
+    Attributes:
+      init: ``z -> memory``, a pytree whose leaves lead with the example axis.
+      update: ``(point, memory) -> (z', memory')``; None if the solver is ``whole``.
+      symmetric: whether it needs a map whose Jacobian is symmetric.
+      extrapolates: whether its states may be far from all before. Plain steps, z' = f(z), then come first, as long as
+        they contract quickly, and a row whose residual rises too far returns to its best state.
+      whole: ``(f, z, tol, max_steps) -> (z, steps)`` in place of the two, for loops that are not ours and those that do
+        not stop on a residual; steps unrolled for autodiff are ``update`` all the same.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from unroll_jax import equilibrium
+      >>> halfway = Solver(lambda z: (), lambda point, memory: (0.5 * (point.z + point.fz), memory))
+      >>> z, _ = equilibrium(lambda w, z, x: 1.0 - w * z, 1.0, jnp.zeros(()), solver=halfway, batch_ndim=0)
+      >>> round(float(z), 3)  # plain steps go 0, 1, 0, 1
+      0.5
+    """
+
+    init: Callable[[Float[Array, "b m"]], Any]
+    update: Callable[[Point, Any], tuple[Float[Array, "b m"], Any]] | None
+    symmetric: bool = False
+    extrapolates: bool = False
+    whole: Callable[[Map, Float[Array, "b m"], float, int], tuple[Float[Array, "b m"], Int[Array, " b"]]] | None = None
+
+
+class Rule(NamedTuple):
+    """The end of a loop.
+
+    Attributes:
+      tol: relative tolerance.
+      max_steps: cap.
+      epsilon: relative spacing of the numbers that the map is computed in.
+      atol: absolute tolerance; None is that of `equilibrium`.
+      linear: whether residuals are relative to 1, as of a linear system whose right-hand sides are unit rows.
+    """
+
+    tol: float
+    max_steps: int
+    epsilon: float
+    atol: float | None = None
+    linear: bool = False
+
+
+class _Pace(NamedTuple):
+    """The choice between plain steps and the solver's; residuals and rates are squares."""
+
+    phase: Int[Array, ""]
+    turns: Int[Array, ""]  # plain steps until the next check
+    trial: Int[Array, ""]  # accelerated steps since the last comparison
+    given_up: Bool[Array, ""]
+    base: Float[Array, " b"]  # residual at that comparison
+    rate: Float[Array, " b"]  # of the residual in the last plain steps, per step
+    growth: Float[Array, " b"]  # of |f(z) - z| in the last plain steps, per step
+
+
+class _Best(NamedTuple):
+    z: Float[Array, "b m"]
+    gap: Float[Array, " b"]  # |f(z) - z|^2 of the point before it, in units of the row's scale
+    residual: Float[Array, " b"]
+    restarted: Bool[Array, " b"]  # at the last update
+
+
+class _Carry(NamedTuple):
+    k: Int[Array, ""]
+    z: Float[Array, "b m"]
+    residual: Float[Array, " b"]  # squared, as all sizes are
+    gap: Float[Array, " b"]
+    scale: Float[Array, " b"]
+    active: Bool[Array, " b"]
+    steps: Int[Array, " b"]
+    pace: _Pace
+    best: _Best
+    memory: Any
+    stall: tuple[Array, Array] | None  # least residual and checks since, where round-off may come before the tolerance
+    plateau: tuple[Array, Array] | None  # residual and gap where the residual last halved, see `_vanishing`
+
+
+class Sizes(NamedTuple):
+    """Of f(z) - z, per row: squared relative residual, squared size in units of the scale, unit, and the scale."""
+
+    residual: Float[Array, " b"]
+    gap: Float[Array, " b"]
+    unit: Float[Array, " b"]
+    scale: Float[Array, " b"]
+
+
+def iterate(apply: Map, z: Float[Array, "b m"], solver: Solver, rule: Rule) -> tuple[Array, EquilibriumInfo]:
+    """Runs rows of z = apply(z) until each has ended.
+
+    Returns:
+      ``(y, info)``: f of the state that met the tolerance, or else of the best one.
+    """
+    if solver.whole is not None:
+        end, steps = solver.whole(apply, z, rule.tol, rule.max_steps)
+        fz = apply(end)
+        sizes = measure(rule, fz, end, jnp.fmax(largest(z), largest(apply(z))), first=False, frozen=True)
+        return fz, judge(rule, sizes.residual, steps)
+    end = jax.lax.while_loop(
+        lambda c: (c.pace.phase > _ENDED) & (c.k < rule.max_steps),
+        functools.partial(_turn, apply, solver, rule),
+        _begin(z, solver, rule),
+    )
+    missed = ~(end.residual <= rule.tol**2)
+    back = missed & ~(end.gap <= end.best.gap)
+    residual = jnp.where(back, end.best.residual, end.residual)
+    if end.plateau is not None:  # at the cap, a state that goes to 0 may be within tol of its scale
+        near_zero = missed & (end.gap <= end.plateau[1] / SHRUNK) & (end.gap <= rule.tol**2)
+        residual = jnp.where(near_zero, end.gap, residual)
+    return per_row(back, end.best.z, end.z), judge(rule, residual, end.steps)
+
+
+def dot(a: Float[Array, "b m"], b: Float[Array, "b m"]) -> Float[Array, " b"]:
+    """Inner products of rows."""
+    return jnp.sum(a * b, axis=-1)
+
+
+def per_row(condition: Bool[Array, " b"], yes: Float[Array, "b m"], no: Float[Array, "b m"]) -> Float[Array, "b m"]:
+    """`jnp.where` by rows."""
+    return jnp.where(condition[:, None], yes, no)
+
+
+def filled(z: Float[Array, "b ..."], value: Any) -> Array:
+    """``value`` for every row, on the axes of a mesh where the rows are, as carries of loops must be."""
+    row = jnp.sum(z, axis=-1) if z.ndim > 1 else z
+    mask = (row == row) & False
+    kind = {bool: jnp.bool_, int: jnp.int32}.get(type(value), z.dtype)
+    return mask | value if kind == jnp.bool_ else mask.astype(kind) + jnp.asarray(value, kind)
+
+
+def _begin(z: Array, solver: Solver, rule: Rule) -> _Carry:
+    infinite, none, no = filled(z, jnp.inf), filled(z, 0), jnp.zeros((), bool)
+    first = filled(z, 1.0) if rule.linear else infinite  # residual of 0, from which v is the first step
+    scalar = lambda value: jnp.asarray(value, jnp.int32)  # noqa: E731
+    phase = _PLAIN if solver.extrapolates else _SOLVER
+    carry = _Carry(
+        scalar(0),
+        z,
+        first,
+        first,
+        largest(z),
+        filled(z, True),
+        none,
+        _Pace(scalar(phase), scalar(1), scalar(0), no, infinite, infinite, infinite),
+        _Best(z, infinite, infinite, filled(z, False)),
+        solver.init(z),
+        (infinite, none) if rule.tol < ROUND_OFF * rule.epsilon else None,
+        None if rule.linear or rule.atol is not None else (infinite, infinite),
+    )
+    return vary_like(carry, z)
+
+
+def _turn(apply: Map, solver: Solver, rule: Rule, c: _Carry) -> _Carry:
+    """Plain steps or one step of the solver's, one check of all rows, and the plan of the next turn."""
+    before, fz = _evaluate(apply, solver, c)
+    accelerated = (c.pace.phase == _SOLVER) & solver.extrapolates
+    sizes = measure(rule, fz, before, c.scale, first=c.k == 0, frozen=accelerated)
+    residual, plateau, stall = sizes.residual, c.plateau, c.stall
+    if plateau is not None:
+        residual, plateau = _vanishing(rule, sizes, plateau)
+    sound = (residual < jnp.inf) | ((c.best.gap < jnp.inf) & solver.extrapolates)
+    more = c.active & ~(residual <= rule.tol**2) & sound
+    if stall is not None:
+        stall = jnp.fmin(stall[0], residual), jnp.where(residual < stall[0], 0, stall[1] + 1)
+        more = more & ~((stall[1] >= PATIENCE) & (stall[0] <= (ROUND_OFF * rule.epsilon) ** 2))
+    k = c.k + c.pace.turns
+    state = c.best, c.memory, fz
+    if solver.extrapolates:
+        pace = _plan(rule, c, sizes, residual, more, k)
+        update = functools.partial(_update, solver, sizes, before, fz, c, more, pace.growth)
+        state = _once((pace.phase == _SOLVER) & (k < rule.max_steps), update, state)
+    else:
+        pace = c.pace._replace(phase=jnp.where(jnp.any(more), _SOLVER, _ENDED).astype(jnp.int32))
+        state = _update(solver, sizes, before, fz, c, more, pace.growth, state)
+    best, memory, after = state
+    residual, gap = jnp.where(c.active, residual, c.residual), jnp.where(c.active, sizes.gap, c.gap)
+    steps, z = c.steps + c.pace.turns * c.active, per_row(more & (k < rule.max_steps), after, fz)
+    return _Carry(k, z, residual, gap, sizes.scale, more, steps, pace, best, memory, stall, plateau)
+
+
+def _evaluate(apply: Map, solver: Solver, c: _Carry) -> tuple[Array, Array]:
+    """The last two states after ``turns`` plain steps; rows that have ended stay."""
+
+    def plain_step(_: Any, pair: tuple[Array, Array]) -> tuple[Array, Array]:
+        return pair[1], per_row(c.active, apply(pair[1]), pair[1])
+
+    if not solver.extrapolates:
+        return plain_step(None, (c.z, c.z))
+    return jax.lax.fori_loop(0, c.pace.turns, plain_step, (c.z, c.z))
+
+
+def _update(
+    solver: Solver, sizes: Sizes, z: Array, fz: Array, c: _Carry, more: Array, growth: Array, state: Any
+) -> tuple[_Best, Any, Array]:
+    """The best states so far, and the solver's next ones; rows whose gap has risen too far return to their best."""
+    assert solver.update is not None
+    best, memory, _ = state
+    allowed = MAX_RISE * jnp.fmax(growth, 1.0) * best.gap
+    restart = more & ~(sizes.gap <= allowed) & (best.gap < jnp.inf) & ~best.restarted & solver.extrapolates
+    after, memory = solver.update(Point(z, fz, jnp.sqrt(sizes.residual), sizes.unit, more, restart, c.k), memory)
+    after = per_row(restart, best.z, after) if solver.extrapolates else after
+    better = c.active & (sizes.gap < best.gap)
+    gap, residual = jnp.where(better, sizes.gap, best.gap), jnp.where(better, sizes.residual, best.residual)
+    return _Best(per_row(better, fz, best.z), gap, residual, restart), memory, after
+
+
+def _plan(rule: Rule, c: _Carry, sizes: Sizes, residual: Array, more: Array, k: Array) -> _Pace:
+    """The next turn: plain steps while they are quick, then the solver's until they are no better than plain ones."""
+    pace, bound = c.pace, rule.tol**2
+    rate = residual / c.residual  # over the last turn
+    near = rate**NEAR * residual <= bound
+    quick = rate < MIN_REDUCTION ** (-2 * CHECK_INTERVAL)
+    slow = (pace.turns == CHECK_INTERVAL) & ~quick & ~near | ~(rate < 1.0)
+    accelerated = pace.phase == _SOLVER
+    trial = jnp.where(accelerated, pace.trial + 1, 0)
+    per_step = lambda ratio: jnp.where(pace.turns == CHECK_INTERVAL, jnp.sqrt(jnp.sqrt(ratio)), ratio)  # noqa: E731
+    plain_rate = jnp.where(accelerated, pace.rate, per_step(rate))
+    rise = sizes.gap / c.gap * jnp.where(c.scale > 0.0, sizes.scale / c.scale, 1.0) ** 2
+    growth = jnp.where(accelerated, pace.growth, per_step(rise))
+    compare = trial == TRIAL
+    gained = residual < MIN_GAIN * pace.base * plain_rate**TRIAL
+    far = rate * residual > bound
+    # One reduction over rows: which of the four hold in a row that goes on.
+    any_active, any_slow, any_gained, any_far = _any_of(more, more, slow, gained, far)
+    given_up = pace.given_up | (compare & ~any_gained)
+    base = jnp.where((trial == 0) | compare, residual, pace.base)
+    wanted = jnp.where(given_up, _PLAIN, jnp.where(any_slow & ~pace.given_up, _SOLVER, pace.phase))
+    phase = jnp.where(any_active, wanted, _ENDED)
+    often = (phase == _PLAIN) & (any_far | (pace.turns == 1))
+    turns = jnp.minimum(jnp.where(often, CHECK_INTERVAL, 1), jnp.maximum(rule.max_steps - k, 1))
+    trial = jnp.where(compare, 0, trial)
+    phase, turns, trial = (count.astype(jnp.int32) for count in (phase, turns, trial))
+    return _Pace(phase, turns, trial, given_up, base, plain_rate, growth)
+
+
+def _vanishing(rule: Rule, sizes: Sizes, plateau: tuple[Array, Array]) -> tuple[Array, tuple[Array, Array]]:
+    """The residuals of rows, relative to their scale where they have gone to 0; where the last plateau began.
+
+    On the way to 0 a relative residual is meaningless: it is constant, 1 / c - 1 for f(z) = c z. There the gap has
+    shrunk to a quarter since the residual last halved, and so has the state. A state that tends to another fixed point
+    z* stops to do so once it is within about 2 |z*| of 0.
+    """
+    level, height = plateau
+    halved = (sizes.residual <= 0.25 * level) | (level == jnp.inf)
+    level, height = jnp.where(halved, sizes.residual, level), jnp.where(halved, sizes.gap, height)
+    ended = (sizes.gap <= height / SHRUNK) & (sizes.gap <= min(rule.tol, 0.5 * rule.epsilon) ** 2)
+    return jnp.where(ended, sizes.gap, sizes.residual), (level, height)
+
+
+def _any_of(rows: Array, *conditions: Array) -> tuple[Array, ...]:
+    """True for each condition that holds in one of the rows: one reduction."""
+    return tuple(jnp.any(jnp.stack([condition & rows for condition in conditions]), axis=1))
+
+
+def _once(condition: Array, function: Callable[[Any], Any], state: Any) -> Any:
+    """``function(state)`` if ``condition``. A while_loop, not cond: vmap runs both branches of cond."""
+    body = lambda pair: (function(pair[0]), pair[1] & False)  # noqa: E731
+    return jax.lax.while_loop(lambda pair: pair[1], body, (state, condition))[0]
+
+
+def largest(z: Float[Array, "b m"]) -> Float[Array, " b"]:
+    """The largest entry of each row, without its sign."""
+    return jnp.max(jnp.abs(z), axis=-1, initial=0.0)
+
+
+def measure(
+    rule: Rule, fz: Array, z: Array, scale: Array, *, first: Bool[Array, ""] | bool, frozen: Bool[Array, ""] | bool
+) -> Sizes:
+    """The sizes of rows after one evaluation, see `relative_sizes`."""
+    d = fz - z
+    if rule.linear:
+        square = dot(d, d)
+        return Sizes(square, square, jnp.ones_like(square), scale)
+    unit = jnp.maximum(largest(fz), 1e-6 * scale)
+    unit = jnp.where(unit > 0.0, unit, 1.0)
+    d, f = d / unit[:, None], fz / unit[:, None]
+    return relative_sizes(rule, dot(d, d), dot(f, f), unit, scale, first=first, frozen=frozen)
+
+
+def relative_sizes(
+    rule: Rule,
+    square: Float[Array, " b"],
+    size: Float[Array, " b"],
+    unit: Float[Array, " b"],
+    scale: Float[Array, " b"],
+    *,
+    first: Bool[Array, ""] | bool,
+    frozen: Bool[Array, ""] | bool,
+) -> Sizes:
+    """The sizes of rows with squares of |f(z) - z| and |f(z)| in units of ``unit``.
+
+    The scale is that of the first state or step. Later steps may at most double it, and not while it is ``frozen``.
+    """
+    past = (scale / unit) ** 2
+    step = jnp.where(first, square, jnp.where(frozen, past, jnp.minimum(square, 4.0 * past)))
+    grown = jnp.fmax(past, step)
+    limit = GROWTH**2 * grown
+    # An outgrown state is known to round-off of its own size only.
+    square = jnp.where(size > limit, jnp.maximum(square, rule.epsilon**2 * size), square)
+    below = jnp.sqrt(jnp.minimum(size, limit))
+    if rule.atol:
+        below = below + rule.atol / rule.tol / unit
+    residual = square / jnp.where(below > 0.0, below, 1.0) ** 2
+    return Sizes(residual, square / jnp.where(grown > 0.0, grown, 1.0), unit, unit * jnp.sqrt(grown))
+
+
+def judge(rule: Rule, residual: Array, steps: Array) -> EquilibriumInfo:
+    """The outcome of rows with a squared residual."""
+    status = jnp.where(residual <= (ROUND_OFF * rule.epsilon) ** 2, STALLED, MAX_STEPS)
+    status = jnp.where(residual <= rule.tol**2, CONVERGED, status)
+    status = jnp.where(residual < jnp.inf, status, NONFINITE).astype(jnp.int32)
+    return EquilibriumInfo(jnp.sqrt(residual), steps, status)

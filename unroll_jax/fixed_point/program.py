@@ -1,0 +1,380 @@
+"""The step of one call as a map of rows, equal to those of other calls that do the same: compiled once."""
+
+import functools
+import inspect
+import math
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun  # pyright: ignore[reportPrivateImportUsage]
+from jaxtyping import Array, Float
+
+from unroll_jax.arguments import require
+from unroll_jax.arrays import check_dtype
+from unroll_jax.descent import Descent, Params
+from unroll_jax.fixed_point.reports import known
+from unroll_jax.steps import check_state, check_step, place_like
+
+__all__ = ["Prepared", "Program", "check_order", "fingerprint", "prepare", "resolve_batch_ndim", "trace"]
+
+STATES, PARAMETERS = frozenset({"z", "y", "x0", "z0", "state"}), frozenset({"params", "theta", "weights"})
+ORDER = "steps here are step(params, z, x), where jaxopt's are T(z, x, params)"
+CONTRACTING = ", or keep |W| < 1 (certificates.spectral_normalise)"  # advice for layers with such weights
+# Primitives that combine the shards of a `jax.shard_map` or the examples of a named `jax.vmap`.
+COLLECTIVES = frozenset(
+    [
+        "psum",
+        "psum_invariant",
+        "pmax",
+        "pmin",
+        "ppermute",
+        "pgather",
+        "all_gather",
+        "all_gather_invariant",
+        "all_to_all",
+        "reduce_scatter",
+        "psum_scatter",
+        "ragged_all_to_all",
+        "pbroadcast",
+    ]
+)
+
+
+class Program:
+    """A step ``(operands, rows) -> rows``, hashable by what it does.
+
+    Attributes:
+      batch: shape of the batch; sizes may be symbols of `jax.export`.
+      epsilon: relative spacing of the coarsest dtype of the state.
+    """
+
+    def __init__(self, closed: ClosedJaxpr, tree: Any, avals: list[Any], batch_ndim: int) -> None:
+        self.jaxpr, self.tree, self.avals = closed.jaxpr, tree, avals
+        self.batch: tuple[Any, ...] = avals[0].shape[:batch_ndim]
+        self.epsilon = max(float(jnp.finfo(aval.dtype).eps) for aval in avals)
+        self._dtype = functools.reduce(jnp.promote_types, (jnp.finfo(aval.dtype).dtype for aval in avals), jnp.float32)
+        self._kept: list[Any] = []  # alive as long as their identity is part of the key
+        custom = any(map(_is_custom, _equations(closed.jaxpr)))
+        rules = _rules(closed, self._kept) if custom else None
+        self.key = fingerprint(closed.jaxpr, self._kept), rules, tree, tuple(avals), batch_ndim
+        self._hash = hash(self.key)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Program) and self._hash == other._hash and self.key == other.key
+
+    def flatten(self, leaves: list[Any]) -> Float[Array, "b m"]:
+        """The leaves of a state as one matrix, a row an example, float32 at least; complex ones as two parts."""
+        rows, ndim, parts = math.prod(self.batch), len(self.batch), []
+        for leaf in leaves:
+            pair = (jnp.real(leaf), jnp.imag(leaf)) if _is_complex(leaf) else (leaf,)
+            parts += [part.reshape(rows, math.prod(part.shape[ndim:])).astype(self._dtype) for part in pair]
+        return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=1)
+
+    def leaves(self, flat: Float[Array, "b m"]) -> list[Array]:
+        """The leaves of the state that `flatten` made a matrix of."""
+        leaves, start = [], 0
+        for aval in self.avals:
+            size, pieces = math.prod(aval.shape[len(self.batch) :]), []
+            for _ in range(1 + _is_complex(aval)):
+                pieces.append(_shaped(flat[:, start : start + size], aval))
+                start += size
+            leaf = pieces[0] if len(pieces) == 1 else jax.lax.complex(*pieces)
+            leaves.append(leaf.astype(aval.dtype))
+        return leaves
+
+    def state(self, flat: Float[Array, "b m"]) -> Any:
+        """The state as the user has it."""
+        return jax.tree.unflatten(self.tree, self.leaves(flat))
+
+    def apply(self, operands: Any, z: Float[Array, "b m"]) -> Float[Array, "b m"]:
+        """The step on rows."""
+        consts, params, x = operands
+        return self.flatten(jaxpr_as_fun(ClosedJaxpr(self.jaxpr, consts))(*params, *self.leaves(z), *x))
+
+
+class Prepared(NamedTuple):
+    """One call of `equilibrium`, its arguments checked.
+
+    Attributes:
+      program: the step on rows.
+      operands: what the step closes over, the arrays of params, those of x.
+      y0: the initial state.
+      start: the same as a matrix.
+      hint: further advice where a solve fails.
+    """
+
+    program: Program
+    operands: Any
+    y0: Any
+    start: Float[Array, "b m"]
+    hint: str
+
+
+def prepare(descent: Any, params: Params, y0: Any, x: Any, batch_ndim: int | None, has_aux: bool) -> Prepared:
+    """Traces the step as a `Program`, with its arguments checked.
+
+    Raises:
+      TypeError: if descent is no step of (params, z, x), as far as the number and names of its arguments tell, or a
+        leaf of the state is not floating.
+      ValueError: if the step changes the state, has_aux is asked of a `Descent`, or y0 is not finite.
+    """
+    step = _step_of(descent, has_aux)
+    check_state("y0", y0)
+    y0 = jax.tree.map(lambda leaf: jax.lax.stop_gradient(jnp.asarray(leaf)), y0)
+    _check_start(y0, isinstance(descent, Descent))
+    hint = _check_layer(descent, params, y0)
+    ndim = resolve_batch_ndim(descent, params, y0, x, batch_ndim)
+    program, operands, y0 = trace(step, params, y0, x, ndim)
+    return Prepared(program, operands, y0, program.flatten(jax.tree.leaves(y0)), hint)
+
+
+def trace(step: Callable[..., Any], params: Params, y: Any, x: Any, batch_ndim: int) -> tuple[Program, Any, Any]:
+    """The program of a step, its operands, and the state where the step leaves it on a mesh.
+
+    Leaves of params and x that are no arrays are constants of the program. It is traced at every call, which sees
+    changed globals; what it closes over becomes an operand. Shardings that are part of an array's type, and the axes
+    of a `jax.shard_map` that it varies over, must not change in a loop: zeros move to where an input lies.
+
+    Raises:
+      ValueError: if the step changes structure, shapes or dtypes of the state, or has collectives over shards that do
+        not share their state.
+    """
+    leaves, structure = jax.tree.flatten((params, x))
+    dynamic = [_is_dynamic(leaf) for leaf in leaves]
+    cut = sum(dynamic[: jax.tree.structure(params).num_leaves])
+    arrays = [leaf for leaf, keep in zip(leaves, dynamic, strict=True) if keep]
+    state, tree = jax.tree.flatten(y)
+
+    def call(params: list[Any], state: list[Any], x: list[Any]) -> Any:
+        moving = iter([*params, *x])
+        merged = [next(moving) if keep else leaf for keep, leaf in zip(dynamic, leaves, strict=True)]
+        whole_params, whole_x = jax.tree.unflatten(structure, merged)
+        return step(whole_params, jax.tree.unflatten(tree, state), whole_x)
+
+    def traced(state: list[Any]) -> tuple[ClosedJaxpr, list[Any]]:
+        closed, after = jax.make_jaxpr(call, return_shape=True)(arrays[:cut], state, arrays[cut:])
+        _check_result(params, y, after)
+        return closed, [place_like(leaf, aval) for leaf, aval in zip(state, closed.out_avals, strict=True)]
+
+    closed, moved = traced(state)
+    for _ in range(2):  # a step may move the state further once it has moved
+        if all(map(operator.is_, state, moved)):
+            break
+        state = moved
+        closed, moved = traced(state)
+    _check_collectives(closed.jaxpr, state)
+    program = Program(closed, tree, [jax.typeof(leaf) for leaf in state], batch_ndim)
+    operands = jax.tree.map(jnp.asarray, (list(closed.consts), arrays[:cut], arrays[cut:]))
+    return program, operands, jax.tree.unflatten(tree, state)
+
+
+def fingerprint(jaxpr: Any, kept: list[Any]) -> Any:
+    """A hashable that is equal for programs that do the same; functions and arrays in them count by identity.
+
+    Args:
+      jaxpr: the program.
+      kept: a list, to which the objects are added whose identity is part of the result.
+    """
+    names: dict[Any, int] = {}
+    options = ("call_jaxpr", "num_consts", "symbolic_zeros")  # of rules: functions made at each trace, see `_rules`
+
+    def atom(var: Any) -> Any:
+        if isinstance(var, Literal):
+            value = np.asarray(var.val)
+            return str(value.dtype), value.shape, value.tobytes(), getattr(var.aval, "weak_type", None)
+        return names.setdefault(var, len(names))
+
+    def frozen(value: Any) -> Any:
+        if isinstance(value, ClosedJaxpr):
+            return fingerprint(value.jaxpr, kept), tuple(map(frozen, value.consts))
+        if hasattr(value, "eqns"):
+            return fingerprint(value, kept)
+        if isinstance(value, tuple | list):
+            return tuple(map(frozen, value))
+        if isinstance(value, dict):
+            return tuple((key, frozen(entry)) for key, entry in sorted(value.items(), key=lambda item: str(item[0])))
+        try:
+            hash(value)
+        except TypeError:
+            kept.append(value)
+            return "id", id(value)
+        return value
+
+    head = tuple((atom(var), var.aval) for var in (*jaxpr.constvars, *jaxpr.invars))
+    equations = tuple(
+        (
+            equation.primitive,
+            frozen([equation.params.get(name) for name in options] if _is_custom(equation) else equation.params),
+            tuple(map(atom, equation.invars)),
+            tuple((atom(var), var.aval) for var in equation.outvars),
+        )
+        for equation in jaxpr.eqns
+    )
+    return head, equations, tuple(map(atom, jaxpr.outvars))
+
+
+def check_order(step: Callable[..., Any]) -> None:
+    """Checks that a step can take (params, z, x), and is not one of jaxopt's by the names of its arguments.
+
+    Raises:
+      TypeError: if it is.
+    """
+    try:
+        signature = inspect.signature(step)
+    except (TypeError, ValueError):  # callables without one, such as some of compiled modules
+        return
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    names = [name for name, parameter in signature.parameters.items() if parameter.kind in kinds]
+    if names and names[0] in STATES and PARAMETERS.intersection(names[1:]):
+        raise TypeError(f"the step must take (params, z, x), got one of ({', '.join(names)}); {ORDER}")
+    try:
+        signature.bind(None, None, None)
+    except TypeError:
+        raise TypeError(f"the step must take (params, z, x), got one of ({', '.join(names)}); {ORDER}") from None
+
+
+def resolve_batch_ndim(descent: Any, params: Any, y: Any, x: Any, batch_ndim: int | None) -> int:
+    """Returns the number of batch axes of the state: ``batch_ndim``, or the rank of the energy of a `Descent`, or 0.
+
+    Raises:
+      ValueError: if a leaf has fewer axes, or the leaves differ in them.
+    """
+    lowest = min(int(leaf.ndim) for leaf in jax.tree.leaves(y))
+    if batch_ndim is None:
+        batch_ndim = len(jax.eval_shape(descent.energy, params, y, x).shape) if isinstance(descent, Descent) else 0
+    allowed = f"be between 0 and {lowest}, the least rank of the state"
+    require(0 <= batch_ndim <= lowest, "batch_ndim", allowed, batch_ndim)
+    batches = {leaf.shape[:batch_ndim] for leaf in jax.tree.leaves(y)}
+    require(len(batches) == 1, "the leaves of y0", f"share their first batch_ndim={batch_ndim} axes", sorted(batches))
+    return batch_ndim
+
+
+def _step_of(descent: Any, has_aux: bool) -> Callable[..., Any]:
+    """``(params, y, x) -> y'`` alone."""
+    if isinstance(descent, Descent):
+        require(not has_aux, "has_aux", "be False for a Descent", has_aux, "pass a step (params, y, x) -> (y', aux)")
+        return descent.step
+    if not callable(descent):
+        raise TypeError(f"descent must be a Descent or a step (params, y, x) -> y', got {descent!r}")
+    check_order(descent)
+
+    def first(params: Params, y: Any, x: Any) -> Any:
+        after = descent(params, y, x)
+        if not isinstance(after, tuple) or len(after) != 2:
+            raise ValueError(f"the step must return (z', aux) where has_aux=True, got {type(after).__name__}")
+        return after[0]
+
+    return first if has_aux else descent
+
+
+def _check_start(y: Any, of_descent: bool) -> None:
+    for path, leaf in jax.tree_util.tree_leaves_with_path(y):
+        name = f"y0{jax.tree_util.keystr(path)}"
+        if of_descent or not _is_complex(leaf):
+            check_dtype(name, leaf)
+        finite = not known(leaf) or np.isfinite(np.asarray(leaf)).all()
+        require(finite, name, "be finite", "NaN or infinity")
+
+
+def _check_layer(descent: Any, params: Params, y: Any) -> str:
+    """Runs the layer's parameter check; returns a hint for the failure message."""
+    if not isinstance(descent, Descent):
+        return ""
+    if descent.check is not None:
+        descent.check(params, y)
+    return CONTRACTING if descent.check is not None or descent.factored is not None else ""
+
+
+def _check_result(params: Any, y: Any, after: Any) -> None:
+    """`check_step`, with a hint where a step returned something like its first argument."""
+    try:
+        check_step(y, after)
+    except ValueError as error:
+        swapped = jax.tree.map(jnp.shape, after) == jax.tree.map(jnp.shape, params)
+        raise ValueError(f"{error}" + f"; its value is like params: {ORDER}" * swapped) from None
+
+
+def _check_collectives(jaxpr: Any, state: list[Any]) -> None:
+    """An error where the step combines states of shards, or of examples under a named vmap.
+
+    Shards converge at different times, and their derivatives depend on each other: neither is solved for.
+    """
+    names = _axes_of_collectives(jaxpr)
+    if not names:
+        return
+    manual = set(jax.sharding.get_abstract_mesh().manual_axes)
+    varying = frozenset().union(*(jax.typeof(leaf).manual_axis_type.varying for leaf in state))
+    for name in sorted(names, key=str):
+        typed = name in manual and jax.typeof(jax.lax.axis_index(name)).manual_axis_type.varying
+        if name in varying or not typed:
+            raise ValueError(
+                f"the step must not combine states over the axis {name!r}, got a collective such as lax.pmean in it; "
+                "call equilibrium outside of shard_map or of the named vmap, with batch_ndim=0"
+            )
+
+
+def _axes_of_collectives(jaxpr: Any) -> set[Any]:
+    names: set[Any] = set()
+    for equation in _equations(jaxpr):
+        if equation.primitive.name in COLLECTIVES:
+            axes = equation.params.get("axes", equation.params.get("axis_name", ()))
+            axes = axes if isinstance(axes, tuple | list) else (axes,)
+            names.update(axis for axis in axes if not isinstance(axis, int))
+    return names
+
+
+def _equations(jaxpr: Any) -> Iterator[Any]:
+    """All equations of a program, those of inner programs too."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for value in equation.params.values():
+            for inner in value if isinstance(value, tuple | list) else (value,):
+                inner = getattr(inner, "jaxpr", inner)
+                yield from _equations(inner) if hasattr(inner, "eqns") else ()
+
+
+def _is_custom(equation: Any) -> bool:
+    return equation.primitive.name in ("custom_jvp_call", "custom_vjp_call")
+
+
+def _rules(closed: ClosedJaxpr, kept: list[Any]) -> Any:
+    """A fingerprint of the program's derivative, as functions with rules of their own look new at every trace."""
+    avals = [*closed.in_avals, *(jax.typeof(const) for const in closed.consts)]
+    count, moves = len(closed.in_avals), [jnp.issubdtype(aval.dtype, jnp.inexact) for aval in avals]
+
+    def pulled(inputs: list[Any], cotangents: list[Any]) -> Any:
+        def run(moving: list[Any]) -> Any:
+            moving_ = iter(moving)
+            merged = [next(moving_) if move else leaf for move, leaf in zip(moves, inputs, strict=True)]
+            return jaxpr_as_fun(ClosedJaxpr(closed.jaxpr, merged[count:]))(*merged[:count])
+
+        return jax.vjp(run, [leaf for move, leaf in zip(moves, inputs, strict=True) if move])[1](cotangents)
+
+    return fingerprint(jax.make_jaxpr(pulled)(avals, list(closed.out_avals)).jaxpr, kept)
+
+
+def _shaped(piece: Array, aval: Any) -> Array:
+    """A piece of the matrix in the shape of its leaf, and sharded as it where shardings are part of the type."""
+    explicit = any(axes is not None for axes in aval.sharding.spec)
+    return jax.lax.reshape(piece, aval.shape, out_sharding=aval.sharding if explicit else None)
+
+
+def _is_complex(leaf: Any) -> bool:
+    return jnp.issubdtype(leaf.dtype, jnp.complexfloating)
+
+
+def _is_dynamic(leaf: Any) -> bool:
+    """True for arrays and numbers with a fraction; flags, sizes, names and functions are constants of a step."""
+    return (
+        isinstance(leaf, Tracer)
+        or (hasattr(leaf, "dtype") and hasattr(leaf, "shape"))
+        or isinstance(leaf, float | complex)
+    )
