@@ -30,13 +30,13 @@ def installed(name: str) -> Any:
             return None
 
 
-def ways(cell: Cell) -> dict[str, dict[str, Callable[..., Any]]]:
+def ways(cell: Cell) -> dict[str, dict[str, functools.partial]]:
     """The ways of each library that is installed, by name; see `Way`, and `banax` for the other kind."""
     ways = zip(LIBRARIES, (_jaxopt_ways, _optimistix_ways, _banax_ways), strict=True)
     return {library: find(cell) for library, find in ways if installed(library) is not None}
 
 
-def _jaxopt_ways(cell: Cell) -> dict[str, Way]:
+def _jaxopt_ways(cell: Cell) -> dict[str, functools.partial]:
     """Its solvers with its linear solvers; a smaller ridge than its default, and a longer history, can be quicker.
 
     Its Broyden method is left out: of 64 x 64 states it did not end within minutes.
@@ -50,7 +50,7 @@ def _jaxopt_ways(cell: Cell) -> dict[str, Way]:
     }
     if cell.symmetric:
         forward["LBFGS on the energy"] = ("LBFGS", {})
-    ways: dict[str, Way] = {}
+    ways: dict[str, functools.partial] = {}
     for name in ("cg",) if cell.symmetric else ("bicgstab", "gmres", "normal_cg"):
         for title, solver in forward.items():
             ways[f"{title}, {name}"] = functools.partial(_jaxopt, *solver, name, False)
@@ -59,9 +59,9 @@ def _jaxopt_ways(cell: Cell) -> dict[str, Way]:
     return ways
 
 
-def _optimistix_ways(cell: Cell) -> dict[str, Way]:
+def _optimistix_ways(cell: Cell) -> dict[str, functools.partial]:
     """Its solvers with the linear solvers of lineax; direct ones need one example at a time."""
-    ways: dict[str, Way] = {}
+    ways: dict[str, functools.partial] = {}
     for name in ("CG", "Cholesky") if cell.symmetric else ("BiCGStab", "GMRES", "LU"):
         direct = name in ("Cholesky", "LU")
         if direct and cell.start[0].size > 256:
@@ -72,7 +72,7 @@ def _optimistix_ways(cell: Cell) -> dict[str, Way]:
     return ways
 
 
-def _banax_ways(_: Cell) -> dict[str, Callable[..., Any]]:
+def _banax_ways(_: Cell) -> dict[str, functools.partial]:
     names = [(name, mapped) for name in ("Picard", "Anderson") for mapped in (False, True)]
     return {name + ", vmap" * mapped: functools.partial(banax, name, mapped) for name, mapped in names}
 
