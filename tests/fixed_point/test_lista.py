@@ -26,7 +26,9 @@ def norms(z):
 def judge_of(step, energy, start):
     """A test of each example in float64: at a fixed point, relative to the size of the one that 20,000 plain steps
     lead to, or as low in energy as that."""
-    limit = jax.jit(lambda z: jax.lax.fori_loop(0, 20_000, lambda _, z: step(z), z))(start)
+    moves = lambda pair: (pair[0] < 20_000) & ~jnp.array_equal(pair[1], pair[2])  # noqa: E731
+    follow = lambda pair: (pair[0] + 1, pair[2], step(pair[2]))  # noqa: E731
+    limit = jax.jit(lambda z: jax.lax.while_loop(moves, follow, (0, z + jnp.inf, z))[2])(start)
     evaluate = jax.jit(lambda z: (step(z), energy(z)))
     size, lowest = norms(limit), np.asarray(evaluate(limit)[1])
 

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from unroll_jax.arguments import POSITIVE, at_least, checked, in_interval, look_up, require
-from unroll_jax.fixed_point.loop import Map, Point, Solver, dot, filled
+from unroll_jax.fixed_point.loop import Map, Point, Solver
+from unroll_jax.fixed_point.sizes import dot, filled
 
 __all__ = [
     "SOLVERS",
