@@ -239,12 +239,7 @@ ADJOINTS: dict[str, Callable[..., Adjoint | Unrolled]] = {
 
 
 def resolve_adjoint(adjoint: str | Adjoint | Unrolled) -> Adjoint | Unrolled:
-    """The `Adjoint` or `Unrolled` of a name of `ADJOINTS`, or the one given.
-
-    Raises:
-      ValueError: if the name is not in `ADJOINTS`.
-      TypeError: if it is none of these.
-    """
+    """The entry of a name of `ADJOINTS`, or the one given; a ValueError or TypeError if it is neither."""
     entry = look_up("adjoint", adjoint, ADJOINTS, Adjoint, Unrolled)
     return entry if isinstance(entry, Adjoint | Unrolled) else entry()
 
@@ -252,11 +247,7 @@ def resolve_adjoint(adjoint: str | Adjoint | Unrolled) -> Adjoint | Unrolled:
 def unroll_solver(
     apply: Map, z: Float[Array, "b m"], solver: Solver, rule: Rule
 ) -> tuple[Float[Array, "b m"], EquilibriumInfo]:
-    """``rule.max_steps`` updates in a scan that autodiff can go through; the residual is that of the last evaluation.
-
-    Raises:
-      ValueError: if the solver has no steps that autodiff can go through.
-    """
+    """``rule.max_steps`` updates in a scan that autodiff goes through; the residual is of the last evaluation."""
     if solver.update is None:
         raise ValueError('adjoint="unrolled" needs a solver whose steps can be differentiated, such as "picard"')
     update, none = solver.update, filled(z, False)
