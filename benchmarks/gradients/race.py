@@ -55,8 +55,8 @@ def race(cell: Cell, *, repeats: int, peers: bool = True) -> dict[str, Result]:
     truth = exact(cell, first.run()[0])
     logging.getLogger("jax._src.callback").setLevel(logging.CRITICAL)  # the breakdowns of peers, which are counted
     limit = BEATEN * _least_seconds(first.run)
-    found = {library: _best(cell, truth, library, limit) for library in (jax_peers.LIBRARIES if peers else ())}
-    best = {"unroll_jax": first} | {library: way for library, way in found.items() if way is not None}
+    winners = {library: _best(cell, truth, library, limit) for library in (jax_peers.LIBRARIES if peers else ())}
+    best = {"unroll_jax": first} | {library: way for library, way in winners.items() if way is not None}
     calls = max(1, round(LEAST_SECONDS / _least_seconds(first.run)))
     runs = {library: lambda run=way.run: [run() for _ in range(calls)] for library, way in best.items()}
     results = {}
