@@ -9,16 +9,6 @@ import pytest
 
 import unroll_jax as uj
 from unroll_jax.descent import Anchor
-from unroll_jax.energies import (
-    MONOTONES,
-    PROXIMALS,
-    RHOS,
-    AttentionParams,
-    UnrolledLayerParams,
-    delta_rule,
-    mesa,
-    unrolled_layer,
-)
 
 pytestmark = pytest.mark.usefixtures("unchecked")  # NumPy arrays of any dtype, as users pass them
 PRESENT = np.array([[True, False, True, True, False], [False] * 5])  # two examples: three tokens of five, and none
@@ -115,6 +105,8 @@ def test_gradients_are_finite_and_those_of_the_present_tokens_by_themselves(name
         assert not np.isnan(energy).any(), message
         if alone is None or (name, kind) == ("hyper_set", 1e-6):  # whose step's length is decided by round-off
             continue
+        if (name, dtype) == ("transformer", "bfloat16") and kind in (1e6, 1e10):
+            continue  # its tokens are alike: so is whether those rounded to the same place are neighbours, see `attention`
         ((energy_alone, _), expected), size = alone, 1.0 if isinstance(kind, str) else max(kind, 1.0)
         np.testing.assert_allclose(energy[0], energy_alone, rtol=tolerance, err_msg=message)
         in_params, *in_tokens = gradients
@@ -176,93 +168,3 @@ def test_an_empty_sequence_is_one_clear_error(name):
             ValueError, match=r"y must hold at least one token of at least one number, got shape \(2, 0"
         ):
             jax.eval_shape(function, params, y[:, :0], x)
-
-
-@pytest.mark.parametrize("shape", [(0,), (2, 0), (0, 5)])
-@pytest.mark.parametrize("read", [delta_rule, mesa])
-def test_an_empty_sequence_is_read_to_empty_outputs_and_the_state_it_started_from(read, shape):
-    queries, values, rates = jnp.ones((*shape, 4)), jnp.ones((*shape, 3)), jnp.ones(shape)
-    outputs, state, *residuals = read(queries, queries, values, rates)
-    assert outputs.shape == values.shape
-    assert all(not np.any(leaf) for leaf in jax.tree.leaves(state))
-    assert [residual.shape for residual in residuals] == [shape] * (read is mesa)
-    assert jax.grad(lambda values: jnp.sum(read(queries, queries, values, rates)[0]))(values).shape == values.shape
-
-
-def test_a_query_of_zero_has_a_finite_gradient_and_one_of_nan_no_number_as_output():
-    ones = jnp.ones((5, 4))
-
-    def total(queries):
-        outputs, _, residuals = mesa(queries, ones, ones, jnp.ones(5), chunk_size=2)
-        return jnp.sum(outputs) + jnp.sum(residuals), outputs
-
-    (_, outputs), gradient = jax.jit(jax.value_and_grad(total, has_aux=True))(ones.at[1].set(0.0).at[3].set(jnp.nan))
-    np.testing.assert_array_equal(np.isnan(outputs).all(axis=-1), np.arange(5) == 3)
-    assert np.isfinite(gradient[:2]).all()
-
-
-@pytest.mark.parametrize("size", [1e-10, 1e10])
-def test_mesa_of_any_size_is_that_of_float64(size):
-    queries, keys, values, towards = np.random.default_rng(0).normal(size=(4, 9, 4)) * [
-        [[size]],
-        [[size]],
-        [[1]],
-        [[1]],
-    ]
-
-    def run(dtype):
-        arguments = [jnp.asarray(leaf, dtype) for leaf in (queries, keys, values)]
-        read = lambda *leaves: mesa(*leaves, jnp.ones(9, dtype), ridge=size**2, tol=1e-7)[0]  # noqa: E731
-        outputs, pull = jax.vjp(read, *arguments)
-        return outputs, *(
-            size**power * leaf for power, leaf in zip((1, 1, 0), pull(jnp.asarray(towards, dtype)), strict=True)
-        )
-
-    with jax.enable_x64(True):
-        expected, ours = (jax.jit(run, static_argnums=0)(dtype) for dtype in ("float64", "float32"))
-    for theirs, leaf in zip(expected, ours, strict=True):
-        np.testing.assert_allclose(leaf, theirs, rtol=1e-4, atol=1e-4)
-
-
-def test_pairs_whose_distance_overflows_have_no_nan():
-    """The quadratic's energy is infinite, and so are its gradients."""
-    layers = [uj.attention(rho=name, form="softmax") for name in ("softmax", "geman_mcclure", "power")]
-    quadratic = uj.attention(rho=RHOS["power"](exponent=1.0), form="softmax")
-
-    @jax.jit
-    def run(y):
-        of_each = [values_and_gradients(layer, AttentionParams(None), y, None, None, y) for layer in layers]
-        return of_each, quadratic.energy(AttentionParams(None), y), quadratic.step(AttentionParams(None), y)
-
-    finite_or_not = run(jnp.array([[1e30, 0.0], [-1e30, 1.0], [1.0, 2.0]]))
-    assert not any(np.isnan(leaf).any() for leaf in jax.tree.leaves(finite_or_not))
-    assert finite_or_not[1] == np.inf
-
-
-@pytest.mark.parametrize(("name", "ends"), [("tanh", (-1.0, 1.0)), ("sigmoid", (0.0, 1.0)), ("softplus", (0.0, 200.0))])
-def test_saturated_activations_have_penalties_of_finite_slope_outwards(name, ends):
-    phi = PROXIMALS[name]()
-    y = jnp.asarray(ends)[:, None, None]  # what the activation of numbers far out is rounded to
-    values, slopes = jax.vmap(jax.value_and_grad(phi.penalty))(y)
-    assert np.isfinite(values).all()
-    assert np.isfinite(slopes).all()
-    assert slopes[0, 0, 0] < -7.0
-    assert slopes[1, 0, 0] > 7.0 or name == "softplus"
-
-
-def test_penalties_and_conjugates_of_nan_are_nan():
-    bad = jnp.full((2, 3), jnp.nan)
-    for name, make in PROXIMALS.items():
-        assert np.isnan(make().penalty(bad)) or name == "identity", name
-    assert all(np.isnan(sigma.conjugate(bad)).all() for sigma in MONOTONES.values() if sigma.conjugate)
-
-
-def test_padding_of_nan_reaches_no_token_of_an_unrolled_layer():
-    rng = np.random.default_rng(0)
-    params = UnrolledLayerParams(*rng.normal(size=(3, 4, 4)).astype("float32"))
-    y, mask = rng.normal(size=(5, 4)).astype("float32"), jnp.asarray(PRESENT[0])
-    total = lambda params, y: jnp.sum(unrolled_layer(params, y, mask)[PRESENT[0]])  # noqa: E731
-    value, gradient = jax.value_and_grad(total)(params, np.where(PRESENT[0][:, None], y, np.nan))
-    expected = jnp.sum(unrolled_layer(params, y[PRESENT[0]]))
-    np.testing.assert_allclose(value, expected, rtol=1e-5)
-    assert all(np.isfinite(leaf).all() for leaf in gradient)

@@ -57,8 +57,8 @@ def mesa(
       state: sums before the first pair; None is 0.
 
     Returns:
-      The outputs o (*batch, n, v), empty for an empty sequence, the sums after the last pair, and the relative residual of every system (*batch, n),
-      above ``tol`` where max_steps was not enough.
+      The outputs o (*batch, n, v), empty for an empty sequence, the sums after the last pair, and the relative residual
+      of every system (*batch, n), above ``tol`` where max_steps was not enough.
 
     Raises:
       ValueError: if an option is out of range or the shapes do not fit.
