@@ -106,7 +106,7 @@ def test_gradients_are_finite_and_those_of_the_present_tokens_by_themselves(name
         if alone is None or (name, kind) == ("hyper_set", 1e-6):  # whose step's length is decided by round-off
             continue
         if (name, dtype) == ("transformer", "bfloat16") and kind in (1e6, 1e10):
-            continue  # its tokens are alike: so is whether those rounded to the same place are neighbours, see `attention`
+            continue  # and so are the weights of its tokens, which bfloat16 rounds to the same place
         ((energy_alone, _), expected), size = alone, 1.0 if isinstance(kind, str) else max(kind, 1.0)
         np.testing.assert_allclose(energy[0], energy_alone, rtol=tolerance, err_msg=message)
         in_params, *in_tokens = gradients

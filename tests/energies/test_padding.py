@@ -11,7 +11,7 @@ import pytest
 import unroll_jax as uj
 from tests.energies.any_rho import of_every_rho
 from unroll_jax.descent import Anchor
-from unroll_jax.energies import AttentionParams, UnrolledLayerParams, unrolled_layer
+from unroll_jax.energies import AttentionParams
 from unroll_jax.energies.tokens import check_tokens
 
 N, DIM = 7, 4
@@ -79,17 +79,6 @@ def test_what_padding_holds_reaches_no_gradient():
     chex.assert_tree_all_finite(gradients)
     chex.assert_trees_all_close(*gradients, rtol=1e-6)
     assert not np.any(np.asarray(gradients[0][1])[~PRESENT])
-
-
-def test_padding_of_nan_reaches_no_token_of_an_unrolled_layer():
-    rng = np.random.default_rng(0)
-    params = UnrolledLayerParams(*jnp.asarray(rng.normal(size=(3, 4, 4)), "float32"))
-    y, mask = jnp.asarray(rng.normal(size=(N, 4)), "float32"), jnp.asarray(PRESENT[0])
-    total = lambda params, y: jnp.sum(unrolled_layer(params, y, mask)[PRESENT[0]])  # noqa: E731
-    value, gradient = jax.value_and_grad(total)(params, jnp.where(mask[:, None], y, jnp.nan))
-    expected = jnp.sum(unrolled_layer(params, y[PRESENT[0]]))
-    np.testing.assert_allclose(value, expected, rtol=1e-5)
-    assert all(np.isfinite(leaf).all() for leaf in gradient)
 
 
 def test_a_mask_of_tokens_is_shared_by_the_batch_unrolled_and_mapped_over():

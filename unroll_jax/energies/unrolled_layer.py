@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from unroll_jax.descent import Anchor
-from unroll_jax.energies.tokens import blank_absent, check_tokens
+from unroll_jax.energies.tokens import check_tokens
 from unroll_jax.numerics import compute_dtype, gram, linear
 
 __all__ = ["UnrolledLayerParams", "unrolled_layer"]
@@ -61,8 +60,7 @@ def unrolled_layer(
       >>> unrolled_layer(uniform, jnp.array([[1.0], [3.0]])).tolist()  # with V = 0 each token gets the mean
       [[2.0], [2.0]]
     """
-    check_tokens(y, Anchor(None, mask), dim=params.V.shape[-1])
-    y = blank_absent(y, mask)
+    check_tokens(y, dim=params.V.shape[-1])
     logits = gram(linear(y, params.V.T), compute_dtype(y))
     seen = _neighbours(y.shape[-2], mask, self_loops)
     if seen is not None:
