@@ -1,5 +1,6 @@
 """What an error that the user can mend looks like."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,3 +17,15 @@ def assert_fails(read: Callable[[Path], Any], root: Path, *words: str) -> None:
     assert "\n" not in str(caught.value)
     for word in (str(root), *words):
         assert word in str(caught.value)
+
+
+def assert_names(error: type[Exception], call: Callable[..., Any], options: dict[str, Any], name: str = "") -> None:
+    """Calls with options of which the last is bad: one line that names it, or ``name`` instead, and its value."""
+    option, value = list(options.items())[-1]
+    with pytest.raises(error) as caught:
+        call(**options)
+    message = str(caught.value)
+    assert re.search(rf"\b{name or option}\b", message), f"{options}: {message}"
+    assert "\n" not in message, f"{options}: {message}"
+    if not name and isinstance(value, int | float | str):
+        assert str(value) in message, f"{options}: {message}"
