@@ -1,7 +1,8 @@
 """What an error that the user can mend looks like."""
 
+import contextlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,3 +30,13 @@ def assert_names(error: type[Exception], call: Callable[..., Any], options: dict
     assert "\n" not in message, f"{options}: {message}"
     if not name and isinstance(value, int | float | str):
         assert str(value) in message, f"{options}: {message}"
+
+
+@contextlib.contextmanager
+def one_line(words: str, *others: str) -> Iterator[None]:
+    """Expects an error that the user can mend, of one line: a pattern that it holds, and other words."""
+    with pytest.raises(UserError, match=words) as caught:
+        yield
+    message = str(caught.value)
+    assert "\n" not in message
+    assert all(other in message for other in others), message

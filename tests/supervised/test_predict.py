@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.errors import one_line
 from tests.supervised.conftest import Fields, Stripes
 from tests.supervised.test_runs import small
 from unroll_jax.train import load
-from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data.pictures import NOT_COUNTED
 from unroll_jax.train.exporting import export
 from unroll_jax.train.main import fit
@@ -107,6 +107,5 @@ def test_pictures_of_any_size_and_colour_are_brought_to_those_of_training(model,
 )
 def test_what_is_no_picture_is_refused_in_a_line(model, source, words):
     for given in (source, [source] if isinstance(source, np.ndarray) else source):
-        with pytest.raises(UserError, match=words) as caught:
+        with one_line(words):
             model("image-opteq").predict(given)
-        assert "\n" not in str(caught.value)

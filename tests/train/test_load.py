@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from tests.data.conftest import write_video
+from tests.errors import one_line
 from tests.train.conftest import CLIPS, clips_in_memory, traced_task
 from tests.train.test_fit import VALIDATION, linear
 from unroll_jax.train import load
@@ -166,9 +167,8 @@ def test_what_is_no_picture_and_no_video_is_refused_in_a_line(model, tmp_path, c
     PICTURE.save(tmp_path / "whole.png")
     (tmp_path / "half.png").write_bytes((tmp_path / "whole.png").read_bytes()[:1000])
     source, words = REFUSED[case]
-    with pytest.raises(UserError, match=words) as caught:
+    with one_line(words):
         model.predict(source(tmp_path))
-    assert "\n" not in str(caught.value)
 
 
 DAMAGE = {
@@ -177,10 +177,7 @@ DAMAGE = {
     "of 0.1": ("run", "config.json", lambda row: row.pop("version"), "was written by version 0.1 of unroll_jax"),
     "another task": ("run", "config.json", lambda row: row.update(task="chess"), "'task' is unknown or missing"),
     "exported facts": ("export", "config.json", lambda row: row["facts"].clear(), r"config\.json is damaged .*again"),
-    "of another": (
-        "export", "config.json", lambda row: row["facts"].update(token_dim=25),
-        r"do not fit the model that .*config\.json describes",
-    ),
+    "of another": ("export", "config.json", lambda row: row["facts"].update(token_dim=25), r"do not fit the model"),
 }  # fmt: skip
 
 
@@ -188,10 +185,8 @@ DAMAGE = {
 def test_a_damaged_folder_is_refused_in_a_line_that_names_it(edited, capfd, case):
     which, name, change, words = DAMAGE[case]
     folder = edited(which, name, change)
-    with pytest.raises(UserError, match=words) as caught:
+    with one_line(words, str(folder)):
         load(folder, log=quiet)
-    assert "\n" not in str(caught.value)
-    assert str(folder) in str(caught.value)
     assert capfd.readouterr().err == ""
 
 
@@ -207,9 +202,8 @@ def test_a_folder_without_a_model_is_refused_in_a_line(finished, both, exported,
         (tmp_path / "nowhere", "nowhere is not a run folder"),
         (tmp_path / "file", "is a file, not a run folder"),
     ):
-        with pytest.raises(UserError, match=words) as caught:
+        with one_line(words):
             load(folder, log=quiet)
-        assert "\n" not in str(caught.value)
 
 
 def test_the_command_refuses_a_model_of_pictures(both, exported, capsys):

@@ -101,10 +101,7 @@ def test_unfinished_answers_depend_on_the_draft_only_where_tokens_are_drawn(llam
         (["--exit-layer", "2", "--draft-length", "1"], "--exit-layer must be in [1, num_layers=2), got 2"),
         (["--max-tokens", "0"], "--max-tokens must be at least 1, got 0"),
         (["--max-tokens", "400"], "--max-tokens must be in [1, max_positions=400), got 400"),
-        (
-            ["--max-tokens", "390"],
-            "tokens, and the decoder has places for 1 to 10 before an answer of --max-tokens 390",
-        ),
+        (["--max-tokens", "390"], "tokens, and the decoder has places for 1 to 10 before an answer of --max-tokens"),
         (["--batch", "0"], "--batch must be at least 1, got 0"),
         (["--gamma", "-1"], "--gamma must be finite and at least 0, got -1.0"),
         (["--temperature", "-1"], "--temperature must be finite and at least 0, got -1.0"),
