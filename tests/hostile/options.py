@@ -49,12 +49,28 @@ VALUES = {
         "network.widths": ("16 9999999", "16 0"),
         "network.tol": ("nan",),
         "network.stem": ("4",),
+        "network.skip": ("1.5",),
         "optimizer.momentum": ("1", "0.5"),
         "optimizer.name": ("adamw",),
         "augment": ("",),
     },
     "segment-fcn": {"data.reduction": ("99999999",), "network.stem": ("0",)},
-    "sft-tiny": {"model.lora-rank": ("0",), "descent.every": ("9",), "constraints.bind": ("tail",)},
+    "sft-tiny": {
+        "model.lora-rank": ("0", "2"),
+        "model.num-heads": ("3",),
+        "model.num-key-value-heads": ("3",),
+        "descent.every": ("9",),
+        "constraints.bind": ("tail",),
+        "constraints.form": ("ratio",),
+        "data.validation-share": ("0.2",),
+    },
+    "sparse-coding": {
+        "model.start": ("-0.1",),
+        "data.sparsity": ("0",),
+        "data.validation-share": ("0.2",),
+        "test-layer-noises": ("0.1 0.1",),
+        "constraints.alpha": ("0.1 0.2",),
+    },
 }
 # Lines, and what their error names.
 LINES = {

@@ -77,7 +77,6 @@ CALLS: dict[str, tuple[Any, list[dict[str, Any]], list[dict[str, Any]]]] = {
             {"way": "explicit"},
             {"way": "unrolled", "adjoint": "gmres"},
             {"way": "averaged", "solver": "picard"},
-            {"way": "averaged", "regulariser": "absolute"},
             {**AVERAGED, "regulariser_smoothness": 2.0},
             {"regulariser": "l1"},
             {"activation": "gelu"},
@@ -278,8 +277,8 @@ def test_a_bad_prompt_is_named_by_its_number(prompts):
 
 @pytest.mark.usefixtures("unchecked")
 def test_options_that_exclude_each_other_are_refused():
-    options = {"solver": fp.averaged(), **AVERAGED}
-    assert_names(ValueError, network(m.DeepOptEq), options, name="regulariser")
+    for options in ({"solver": fp.averaged(), **AVERAGED}, {"way": "averaged", "regulariser": "absolute"}):
+        assert_names(ValueError, network(m.DeepOptEq), options, name="regulariser")
     with pytest.raises(ValueError, match=r"dct .* got shape \(1, 9, 4\)"):
         shaped(m.UnrolledTransformer(4, 1, rank=9), FLOAT)
 

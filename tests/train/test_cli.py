@@ -45,18 +45,6 @@ def test_a_value_that_does_not_fit_the_data_is_refused_and_leaves_no_folder(opti
 
 
 @pytest.mark.usefixtures("in_memory")
-@pytest.mark.xdist_group("video-runs")
-def test_a_resume_with_a_changed_option_names_it_and_both_values(capsys, finished):
-    options = "--steps 6 --batch-size 4 --validate-every 2 --test-gammas 0 0.3 --model.num-layers 2 --model.rank 4"
-    command = ["run", "video-ut", *options.split(), "--out", str(finished)]
-    assert main(command) == 0
-    assert "finished already" in capsys.readouterr().out
-    line = refused(capsys, *command, "--dual.learning-rate", "0.5")
-    assert "dual.learning_rate was 0.005, is now 0.5" in line
-    assert "--out" in line
-
-
-@pytest.mark.usefixtures("in_memory")
 def test_a_loss_that_is_not_finite_is_one_line_with_step_and_layer(capsys, monkeypatch, tmp_path):
     def losses(self, params, batch, probe):
         samples, figures = ordinary(self, params, batch, probe)

@@ -116,18 +116,6 @@ def test_callbacks_hear_of_every_step_every_validation_and_the_end(tmp_path):
     assert heard[-1] == ("end", folder)
 
 
-@pytest.mark.slow
-def test_a_task_of_ones_own_goes_on_where_it_was_ended_and_ends_the_same(run, trained):
-    shutil.rmtree(run / "checkpoints" / "6")
-    (run / "evaluation.json").unlink()
-    status = json.loads((run / "status.json").read_text())
-    (run / "status.json").write_text(json.dumps({**status, "state": "running", "steps": 4}))
-    log = []
-    assert fit(linear(), out=run, log=log.append) == [run]
-    assert "going on from the checkpoint of step 4" in log
-    assert (run / "metrics.jsonl").read_bytes() == (trained / "metrics.jsonl").read_bytes()
-
-
 def test_the_parameters_of_the_best_checkpoint_are_at_hand(run):
     task = linear()
     best = best_checkpoint(task, run, experiment="own")

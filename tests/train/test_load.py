@@ -12,12 +12,10 @@ from PIL import Image
 from tests.data.conftest import write_video
 from tests.errors import one_line
 from tests.train.conftest import CLIPS, clips_in_memory, traced_task
-from tests.train.test_fit import VALIDATION, linear
 from unroll_jax.train import load
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.exporting import export
-from unroll_jax.train.main import fit
 from unroll_jax.train.runs import read_config
 
 pytestmark = pytest.mark.xdist_group("video-runs")
@@ -212,14 +210,3 @@ def test_the_command_refuses_a_model_of_pictures(both, exported, capsys):
         errors = capsys.readouterr().err
         assert "is a run of video-ut, which classifies no text" in errors
         assert errors.count("\n") == 1
-
-
-def test_a_task_of_ones_own_comes_back_with_the_task(tmp_path):
-    (run,) = fit(linear(steps=2), out=tmp_path / "run", log=quiet)
-    losses = json.loads((run / "evaluation.json").read_text())["layer_losses"]
-    out = export(run, tmp_path / "model", task=linear(steps=2), log=quiet)
-    for folder in (run, out):
-        predictions = load(folder, task=linear(steps=2), log=quiet).predict(VALIDATION)
-        assert predictions.mean(axis=0) == pytest.approx(losses)
-        with pytest.raises(UserError, match="known to Python alone; pass the task itself"):
-            load(folder, log=quiet)
