@@ -28,7 +28,7 @@ def assert_names(error: type[Exception], call: Callable[..., Any], options: dict
     message = str(caught.value)
     assert re.search(rf"\b{name or option}\b", message), f"{options}: {message}"
     assert "\n" not in message, f"{options}: {message}"
-    if not name and isinstance(value, int | float | str):
+    if error is ValueError and not name and isinstance(value, int | float | str):
         assert str(value) in message, f"{options}: {message}"
 
 

@@ -13,7 +13,6 @@ from tests.models.drawing import drawn, float64, normal
 from unroll_jax.models import Decoder, DecoderConfig, RotaryScaling, decoder_logits
 from unroll_jax.models.language.decoder_parts import segment_positions
 from unroll_jax.models.language.rotary import rotary_frequencies
-from unroll_jax.perturbations import lost_layer
 
 SMALL = DecoderConfig(
     30, dim=8, num_layers=3, num_heads=4, num_key_value_heads=2, hidden_dim=12, max_positions=40, rotary_base=100.0
@@ -97,22 +96,3 @@ def test_positions_start_anew_in_every_segment():
     segments = np.array([[1, 1, 2, 2, 2, 0], [3, 3, 3, 3, 3, 3]])
     actual = jax.jit(segment_positions)(segments)
     np.testing.assert_array_equal(actual, [[0, 1, 0, 1, 2, 0], [0, 1, 2, 3, 4, 5]])
-
-
-def test_record_is_evaluated_at_every_layer_and_perturb_moves_their_outputs():
-    model, tokens = Decoder(SMALL), random_tokens(2, 5)
-    record = lambda y: {"mean": jnp.mean((y - 1.0) ** 2), "largest": jnp.max(y)}  # noqa: E731
-
-    @jax.jit
-    def run(params):
-        return (
-            model.apply(params, tokens, record=record),
-            model.apply(params, tokens),
-            model.apply(params, tokens, perturb=lost_layer(2)),
-        )
-
-    recorded, outputs, lost = (jax.tree.map(np.asarray, tree) for tree in run(random_params(model)))
-    np.testing.assert_allclose(recorded["mean"], np.mean((outputs - 1.0) ** 2, axis=(1, 2, 3)), rtol=1e-5)
-    np.testing.assert_allclose(recorded["largest"], np.max(outputs, axis=(1, 2, 3)), rtol=1e-6)
-    np.testing.assert_array_equal(lost[2], lost[1])
-    assert not np.allclose(lost[3], outputs[3])

@@ -16,6 +16,7 @@ from tests.models import decoder_reference, encoder_reference, test_decoder, tes
 from tests.models import test_unrolled_transformer as ut
 from tests.models.drawing import drawn, float64, normal
 from unroll_jax.models import DUST, Decoder, Encoder, UnrolledTransformer, ViT
+from unroll_jax.perturbations import layer_noise, lost_layer
 
 DOTS = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
 
@@ -96,13 +97,18 @@ def test_gradients_equal_finite_differences_of_the_reference(name):
 
 
 @every_model
-def test_leading_axes_are_batches_and_records_stand_in_the_place_of_outputs(name):
+def test_leading_axes_are_batches_records_take_the_place_of_outputs_and_layers_are_perturbed(name):
     case = CASES[name]
     model, x = case.make(), case.draw(2, 3)
     params = drawn(model, case.draw(), scale=case.scale)
     record = lambda y: {"loss": jnp.mean((y - 1.0) ** 2, axis=(-2, -1)), "largest": jnp.max(y)}  # noqa: E731
-    outputs, recorded = jax.jit(lambda params: (model.apply(params, x), model.apply(params, x, record=record)))(params)
-    outputs = np.asarray(outputs)
+    options = ({}, {"record": record}, {"perturb": lost_layer(2)}, {"perturb": layer_noise(jax.random.key(1), 0.1)})
+    run = jax.jit(lambda params: [model.apply(params, x, **each) for each in options])
+    outputs, recorded, lost, noisy = jax.tree.map(np.asarray, run(params))
+    if name != "dust":  # whose layers each read codes by a dictionary of its own
+        np.testing.assert_allclose(lost[2], outputs[1], rtol=1e-5, atol=1e-6)
+    assert not np.allclose(lost[3], outputs[3])
+    assert np.all(np.max(np.abs(noisy - outputs), axis=(1, 2, 3, 4))[1:] > 1e-3)
     assert outputs.shape == (4, 2, 3, *case.shape)
     for place in np.ndindex(2, 3):
         expected = case.reference(params, np.asarray(x)[place])

@@ -84,25 +84,6 @@ def test_prepare_prepares_what_a_run_of_that_validation_share_opens(capsys, monk
     assert log, "another share is prepared anew"
 
 
-HELP = {
-    "--help": "prepare SOURCE",
-    "list": "video-ut",
-    "run --help": "demo",
-    "run video-ut --help": "--constraints.alpha",
-    "evaluate --help": "Run folder",
-    "report -h": "Run folders",
-    "prepare --help": "--from",
-}
-
-
-@pytest.mark.parametrize("line", HELP)
-def test_help_is_no_mistake(capsys, line):
-    assert main(line.split()) == 0
-    output = capsys.readouterr()
-    assert HELP[line] in output.out
-    assert output.err == ""
-
-
 def test_no_command_prints_the_usage(capsys):
     assert main([]) == 2
     assert "usage" in capsys.readouterr().out
