@@ -78,10 +78,7 @@ def test_updates_have_the_dtype_of_their_parameters(dtype):
 
 def test_bases_that_cannot_be_are_refused():
     init = lambda shape=(3, 4), **bases: in_coordinates(optax.adam(0.1), bases).init({"W": jnp.ones(shape)})  # noqa: E731
-    for name, side in {
-        "left": (2 * LEFT, np.full((3, 3), np.nan), RIGHT),
-        "right": (RIGHT[:2], LEFT),
-    }.items():
+    for name, side in {"left": (2 * LEFT, np.full((3, 3), np.nan), RIGHT), "right": (RIGHT[:2], LEFT)}.items():
         for basis in side:
             assert_names(ValueError, init, {"W": Sides(**{name: basis})}, name)
     assert_names(ValueError, init, {"shape": (3,), "W": Sides(left=LEFT)}, "left")

@@ -100,11 +100,7 @@ CALLS: dict[str, tuple[Any, list[dict[str, Any]], list[dict[str, Any]]]] = {
     ),
     "NeuralODE": (network(m.NeuralODE), [{"augment": -1}, {"tol": 0.0}, {"max_steps": 0}], []),
     "FullyConvolutionalNetwork": (network(m.FullyConvolutionalNetwork), [{"num_classes": 0}, {"widths": (0,)}], []),
-    "DeepOptEqSegmenter": (
-        network(m.DeepOptEqSegmenter),
-        [{"num_classes": 0}, {"stem": (4, 0)}, {"way": "both"}],
-        [],
-    ),
+    "DeepOptEqSegmenter": (network(m.DeepOptEqSegmenter), [{"num_classes": 0}, {"stem": (4, 0)}, {"way": "both"}], []),
     "BehindStem": (
         lambda stem: shaped(m.BehindStem(m.FeedForwardNetwork(3), stem), np.ones(IMAGES, np.float32)),
         [{"stem": (4, 0)}],

@@ -12,12 +12,7 @@ from unroll_jax.train.config.sparse_coding import ListaConfig
 from unroll_jax.train.data.codes import CodeBatch
 from unroll_jax.train.step import init_state, jit_step, validate
 from unroll_jax.train.tasks.common import Trial
-from unroll_jax.train.tasks.sparse_coding import (
-    PENALTIES,
-    SparseCodingTask,
-    linear_coder,
-    noisy,
-)
+from unroll_jax.train.tasks.sparse_coding import PENALTIES, SparseCodingTask, linear_coder, noisy
 
 pytestmark = pytest.mark.xdist_group("sparse-coding")
 

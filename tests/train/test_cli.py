@@ -62,10 +62,7 @@ def test_a_loss_that_is_not_finite_is_one_line_with_step_and_layer(capsys, monke
     assert json.loads((tmp_path / "run" / "status.json").read_text())["state"] == "failed"
 
 
-@pytest.mark.parametrize(
-    ("source", "config"),
-    [("table", text.TextConfig), ("image_folder", images.ImageConfig)],
-)
+@pytest.mark.parametrize(("source", "config"), [("table", text.TextConfig), ("image_folder", images.ImageConfig)])
 def test_prepare_prepares_what_a_run_of_that_validation_share_opens(capsys, monkeypatch, tmp_path, source, config):
     monkeypatch.setenv("UNROLL_PREPARED", str(tmp_path / "prepared"))
     rows = [f"a film {number}\t{'good' if number % 2 else 'bad'}" for number in range(40)]

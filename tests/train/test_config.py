@@ -37,10 +37,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "words"),
-    WRONG,
-)
+@pytest.mark.parametrize(("field", "value", "words"), WRONG)
 def test_a_bad_value_is_one_line_with_its_field_and_value(changed, field, value, words):
     with pytest.raises(UserError) as caught:
         changed(**{field: value}).check()

@@ -25,10 +25,7 @@ CASES = {
 }
 # Bounds that do not depend on the losses, tightened by the margins of the two layers.
 ABSOLUTE = {"cumulative": [0.4 * 0.4, 0.4 * 0.4**2]}
-SUPERVISED = {
-    "erm": ((0.1,), "given", [0.0, 0.0, 1.0]),
-    "deep_supervision": ((0.3,), "given", [0.0, 0.3, 1.0]),
-}
+SUPERVISED = {"erm": ((0.1,), "given", [0.0, 0.0, 1.0]), "deep_supervision": ((0.3,), "given", [0.0, 0.3, 1.0])}
 
 
 @pytest.fixture(scope="module")
