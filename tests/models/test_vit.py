@@ -12,7 +12,6 @@ from tests.models import encoder_reference
 from tests.models.drawing import drawn, float64, normal
 from unroll_jax.models import ViT, ViTConfig
 from unroll_jax.models.vit_parts import READINGS
-from unroll_jax.perturbations import in_turn, layer_noise, lost_layer
 
 SMALL = ViTConfig(num_patches=5, pixels=4, dim=8, num_layers=3, num_heads=2, hidden_dim=12)
 CASES = {reading: dataclasses.replace(SMALL, reading=reading, mean=0.4, std=0.3) for reading in READINGS}
@@ -105,16 +104,3 @@ def test_masked_patches_change_neither_outputs_nor_gradients_of_the_others():
     tree = float64(params)
     tree["params"]["embeddings"]["position"] = tree["params"]["embeddings"]["position"][np.concatenate([[True], mask])]
     np.testing.assert_allclose(outputs, reference_outputs(tree, x[mask], model.config), rtol=1e-11, atol=1e-12)
-
-
-@pytest.mark.slow
-def test_layers_are_perturbed_before_they_are_read():
-    model, x = ViT(CASES["linear"]), frames(2)
-    params = random_params(model)
-    perturb = in_turn(lost_layer(2), layer_noise(jax.random.key(3), 0.0))
-    outputs = np.asarray(jax.jit(lambda params: model.apply(params, x, perturb=perturb))(params))
-    np.testing.assert_array_equal(outputs[2], outputs[1])
-    without = jax.tree.map(lambda leaf: leaf[jnp.array([0, 2])], params["params"]["layers"])
-    shallow = ViT(dataclasses.replace(CASES["linear"], num_layers=2))
-    expected = jax.jit(shallow.apply)({"params": params["params"] | {"layers": without}}, x)
-    np.testing.assert_allclose(outputs[[0, 1, 3]], expected, rtol=1e-5, atol=1e-5)

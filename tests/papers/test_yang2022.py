@@ -1,6 +1,5 @@
 """The command `figures`, and Figs. 1 to 4 against the equations in NumPy."""
 
-import ast
 import dataclasses
 import json
 import subprocess
@@ -199,11 +198,3 @@ def test_a_paper_has_a_command_of_its_own():
     done = subprocess.run(command, cwd=root, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: --only must be numbers from 1 to 6")
-
-
-def test_the_application_imports_no_paper():
-    for path in (Path(__file__).resolve().parents[2] / "train").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            assert not any(name.partition(".")[0] == "papers" for name in names), path

@@ -1,12 +1,10 @@
 """The command line: one line and exit code 2 for whatever the user can mend."""
 
-import json
 import os
 import re
 import subprocess
 import sys
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image
@@ -16,7 +14,6 @@ from tests.train.commands import refused
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.data import images, text
 from unroll_jax.train.experiments import EXPERIMENTS
-from unroll_jax.train.tasks.video import VideoTask
 
 SMALL = ("--steps", "4", "--batch-size", "4", "--model.num-layers", "2", "--validate-every", "2", "--test-gammas", "0")
 
@@ -42,24 +39,6 @@ def test_a_value_that_does_not_fit_the_data_is_refused_and_leaves_no_folder(opti
     assert option.split()[0] in line
     assert UNFIT[option] in line
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.usefixtures("in_memory")
-def test_a_loss_that_is_not_finite_is_one_line_with_step_and_layer(capsys, monkeypatch, tmp_path):
-    def losses(self, params, batch, probe):
-        samples, figures = ordinary(self, params, batch, probe)
-        return samples.at[:, 1].mul(jnp.nan), figures
-
-    ordinary = VideoTask.losses
-    monkeypatch.setattr(VideoTask, "losses", losses)
-    monkeypatch.delattr(VideoTask, "open")
-    assert main(["run", "video-ut", *SMALL, "--out", str(tmp_path / "run")]) == 2
-    lines = capsys.readouterr().err.splitlines()
-    errors = [line for line in lines if line.startswith("error: ")]
-    assert len(errors) == 1
-    assert lines[-1] == errors[0]
-    assert "at step 1, first at layer 1" in errors[0]
-    assert json.loads((tmp_path / "run" / "status.json").read_text())["state"] == "failed"
 
 
 @pytest.mark.parametrize(("source", "config"), [("table", text.TextConfig), ("image_folder", images.ImageConfig)])

@@ -13,7 +13,6 @@ from tests.data.conftest import write_video
 from tests.errors import one_line
 from tests.train.conftest import CLIPS, clips_in_memory, traced_task
 from unroll_jax.train import load
-from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.exporting import export
 from unroll_jax.train.runs import read_config
@@ -202,11 +201,3 @@ def test_a_folder_without_a_model_is_refused_in_a_line(finished, both, exported,
     ):
         with one_line(words):
             load(folder, log=quiet)
-
-
-def test_the_command_refuses_a_model_of_pictures(both, exported, capsys):
-    for folder in (both / "constrained", exported):
-        assert main(["predict", str(folder), "--text", "fine"]) == 2
-        errors = capsys.readouterr().err
-        assert "is a run of video-ut, which classifies no text" in errors
-        assert errors.count("\n") == 1
