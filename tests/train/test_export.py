@@ -177,10 +177,7 @@ DAMAGE = {
     ),
     "no parameters": (_config(lambda c: c.pop("parameters")), "missing 'parameters'"),
     "no facts": (_config(lambda c: c.pop("facts")), "missing 'facts'"),
-    "unknown task": (
-        _config(lambda c: c.update(task="os.system")),
-        "field 'task' is unknown or missing, got 'os.system'",
-    ),
+    "unknown task": (_config(lambda c: c.update(task="os.system")), "field 'task' is unknown or missing, got"),
     "a field more": (_config(lambda c: c["config"].update(more=1)), "field 'more' is unknown"),
     "a field of another type": (_config(lambda c: c["config"].update(steps="6")), "steps is '6'"),
     "a value that no run has": (_config(lambda c: c["config"].update(steps=0)), r"was changed: steps must be"),
