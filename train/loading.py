@@ -126,11 +126,7 @@ def open_run(folder: Path, *, mesh: str | None = None, log: Log = print, writes:
 
 
 def options_of(task: Any) -> type[RunConfig] | None:
-    """Returns the class of the options of a task that was passed; None for None.
-
-    Raises:
-      UserError: if it is not a task.
-    """
+    """Returns the class of the options of a task that was passed; None for None."""
     config: Any = getattr(task, "config", None)
     if task is None:
         return None

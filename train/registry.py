@@ -98,11 +98,7 @@ def is_own(config: RunConfig) -> bool:
 
 
 def functions_of(config: RunConfig) -> Functions:
-    """The functions of a configuration's task.
-
-    Raises:
-      UserError: if the task is your own.
-    """
+    """The functions of a configuration's task."""
     for row in TASKS.values():
         if row.functions is not None and isinstance(config, row.config):
             return row.functions

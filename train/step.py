@@ -110,11 +110,7 @@ def first_state(task: Task, pretrained: Any = None) -> TrainState:
 
 
 def state_like(task: Task) -> TrainState:
-    """Returns shapes, dtypes and shardings of the state, as a checkpoint is restored.
-
-    Raises:
-      UserError: if parameters do not divide over the mesh.
-    """
+    """Returns shapes, dtypes and shardings of the state, as a checkpoint is restored."""
     shapes = jax.eval_shape(lambda: first_state(task))
     placed = shardings(shapes, task.training.mesh)
     return jax.tree.map(lambda leaf, where: leaf.update(sharding=where), shapes, placed)
