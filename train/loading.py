@@ -145,11 +145,7 @@ def by_config(task: Task, config: RunConfig, *, mesh: str | None = None) -> Task
 
 
 def open_decoder(source: str, *, dtype: Any = None, option: str = "SOURCE", log: Log = print) -> Opened:
-    """Opens a language model: a run folder or an export, a folder of `transformers`, or a GGUF file.
-
-    Raises:
-      UserError: if the source is none of these, is damaged, or is a run without checkpoints or of something else.
-    """
+    """Opens a language model: a run folder or an export, a folder of `transformers`, or a GGUF file."""
     path = expanded(source, option)
     if is_trained(path):
         return _trained(path, dtype, log)

@@ -25,12 +25,7 @@ FROM_PYTHON = "from Python: fit(task, out=FOLDER), load(FOLDER, task=task) or ex
 
 
 class Functions(NamedTuple):
-    """A task in code.
-
-    Attributes:
-      task: The `DataTask`, as MODULE:NAME within train/.
-      predict: Python that predicts with a ``model``, for model cards.
-    """
+    """A task in code: the `DataTask` as MODULE:NAME within train/, and Python that predicts, for model cards."""
 
     task: str
     predict: str

@@ -136,11 +136,7 @@ def jit_step(task: Task) -> jax.stages.Wrapped:
 
 
 def describe_step(task: Task, step: int, values: Metrics) -> tuple[Row, dict[str, str]]:
-    """Returns the row of a step for metrics.jsonl, and figures for the progress bar.
-
-    Raises:
-      NotFiniteError: if a loss, a multiplier or the gradient is not finite.
-    """
+    """Returns the row of a step for metrics.jsonl, and figures for the progress bar."""
     require_finite(step, values.layer_losses, "loss", each="layer" if task.num_layers else None)
     row, words = task.training.objective.describe(step, values.value, values.layer_losses, values.objective)
     require_finite(step, values.grad_norm, "gradient")
