@@ -111,19 +111,3 @@ def test_a_restart_clears_the_slacks_alone_and_only_when_told():
         chex.assert_trees_all_equal(restarted, cleared)
         chex.assert_trees_all_equal_dtypes(restarted, moved)
     chex.assert_trees_all_equal(conditional(moved, jnp.array(False)), moved)
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_a_bad_argument_is_named():
-    with pytest.raises(TypeError, match=r"optimizer must be an optax gradient transformation .* got 0\.1"):
-        uj.slack_descent(0.1)
-    init, update, _ = uj.slack_descent(optax.sgd(0.1))
-    with pytest.raises(ValueError, match="number of constraints of at least 1, got 0"):
-        init(0)
-    with pytest.raises(ValueError, match=r"gradient must have shape \(3,\), as slacks have, got \(2,\)"):
-        update(init(3), jnp.ones(2))
-    losses = jnp.ones(4)
-    with pytest.raises(ValueError, match=r"resilience must be positive and finite"):
-        resilient_lagrangian(losses, jnp.zeros(4), jnp.zeros(4), CONSTRAINTS, resilience=0.0)
-    with pytest.raises(ValueError, match=r"slacks must have shape \(4,\), as violations have, got \(3,\)"):
-        resilient_lagrangian(losses, jnp.zeros(3), jnp.zeros(4), CONSTRAINTS, resilience=1.0)
