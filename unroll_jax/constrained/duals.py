@@ -175,7 +175,7 @@ def dual_ascent(
 
     def step(state: DualState, violations: Any, caps: PyTree) -> DualState:
         values = as_violations("violations", violations)
-        check_known("violations", values, np.isfinite, "finite")
+        check_known("violations", values, np.isfinite, "finite (lower the learning rate if training diverges)")
         check_matching("violations", values, state.multipliers, of="multipliers")
         values = jax.tree.map(lambda c, m: jax.lax.stop_gradient(c).astype(m.dtype), values, state.multipliers)
         kind = check_kinds(kinds, values)
