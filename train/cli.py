@@ -107,11 +107,7 @@ def with_file(options: list[str], default: RunConfig) -> RunConfig:
 
 
 def from_run(path: Path, default: RunConfig, source: str) -> RunConfig:
-    """A configuration with the options of the config.json of a run, but for its place; ``source`` is for messages.
-
-    Raises:
-      UserError: if the file cannot be read, or does not fit the experiment.
-    """
+    """A configuration with the options of the config.json of a run, but for its place; ``source`` is for messages."""
     values = read_object(path, missing=f"{source} does not exist; {WAY_OUT}", mend=WAY_OUT)
     if "version" not in values:
         raise UserError(f"{source} has no version of a run; {WAY_OUT}")

@@ -71,7 +71,7 @@ def test_config_json_says_what_the_run_was_and_what_its_multipliers_are(run, bes
     description = json.loads((exported / "config.json").read_text())
     assert description["experiment"] == "video-ut"
     assert description["config"] == to_json(config)
-    assert description["multipliers"] == np.asarray(best.state.moving.dual.multipliers).tolist()
+    assert description["multipliers"] == np.asarray(best.state.moving.multipliers).tolist()
     validations = [row for row in read_metrics(run / "metrics.jsonl") if row["kind"] == "validation"]
     rows = [row for row in validations if row["step"] == best.step]
     assert [description["validation"]] == rows

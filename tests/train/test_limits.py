@@ -92,7 +92,7 @@ def test_a_function_of_the_user_counts_beside_names_and_in_parts():
         state, _ = step(state, batch)
         state, metrics = step(state, batch)
         assert [name for limit in task.limits for name in limit.names] == ["norm", "loss/0", "loss/1", "mean"]
-        return state.moving.dual.multipliers, metrics.objective.violations
+        return state.moving.multipliers, metrics.objective.violations
 
     np.testing.assert_allclose(moved(1), moved(2), rtol=1e-6)
 
@@ -108,7 +108,7 @@ for mesh in ("data=1", "data=8"):
     state, step, moved = init_state(task), jit_step(task), 0.0
     for number in range(20):
         state, metrics = step(state, put({"x": ARRAYS["x"][:8]}, task.training.mesh))
-        moved = moved + np.asarray(state.moving.dual.multipliers)
+        moved = moved + np.asarray(state.moving.multipliers)
     print(*moved, *np.asarray(state.params), *task.measured(state.params, "test"))
 """
 
