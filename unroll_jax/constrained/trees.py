@@ -188,7 +188,7 @@ def check_penalty(penalty: Any) -> None:
     check_known("penalty", penalty, lambda rho: (rho > 0.0) & (rho <= largest), "positive and finite")
 
 
-def signed(multipliers: PyTree[Array], kinds: PyTree[str], name: str = "multipliers") -> PyTree[Array]:
+def signed(multipliers: PyTree, kinds: PyTree[str], name: str = "multipliers") -> PyTree:
     """Multipliers whose inequalities have values of at least 0: known ones are checked, traced ones below 0 are NaN."""
     kinds = broadcast_prefix("kinds", kinds, multipliers)
     least = jax.tree.map(lambda m, kind: 0.0 if kind == "equal" else m, multipliers, kinds)
