@@ -64,8 +64,10 @@ FLOORS_OF_ROOMS = {
     "energies.proximal": in_order("penalty", "activations", "operators"),
     "fixed_point": in_order(
         "reports",
-        "loop program",
-        "solvers unrolled",
+        "program",
+        "sizes",
+        "loop",
+        "solvers",
         "adjoints",
         "derivatives factored",
         "equilibrium optimality",

@@ -1,6 +1,7 @@
 """Helpers of loops over a step: a state of fixed type and place on a mesh, and products in full precision."""
 
 import contextlib
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,7 +10,35 @@ import jax
 from unroll_jax.arguments import require
 from unroll_jax.arrays import check_array
 
-__all__ = ["check_state", "check_step", "full_precision", "place_like", "settle", "vary_like"]
+__all__ = [
+    "ORDER",
+    "check_order",
+    "check_state",
+    "check_step",
+    "full_precision",
+    "place_like",
+    "settle",
+    "vary_like",
+]
+
+STATES, PARAMETERS = frozenset({"z", "y", "x0", "z0", "state"}), frozenset({"params", "theta", "weights"})
+ORDER = "steps here are step(params, z, x), where jaxopt's are T(z, x, params)"
+
+
+def check_order(step: Callable[..., Any]) -> None:
+    """A TypeError unless a step can take (params, z, x), or where the names of its arguments are those of jaxopt's."""
+    try:
+        signature = inspect.signature(step)
+    except (TypeError, ValueError):  # callables without one, such as some of compiled modules
+        return
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    names = [name for name, parameter in signature.parameters.items() if parameter.kind in kinds]
+    fits = not (names and names[0] in STATES and PARAMETERS.intersection(names[1:]))
+    with contextlib.suppress(TypeError):
+        signature.bind(None, None, None)
+        if fits:
+            return
+    raise TypeError(f"the step must take (params, z, x), got one of ({', '.join(names)}); {ORDER}")
 
 
 def check_state(name: str, y: Any) -> None:

@@ -43,7 +43,7 @@ def measure(sizes: Sizes) -> Record:
         truth = None
         for precision in ("highest", "default"):
             with jax.default_matmul_precision(precision):
-                run, _ = compiled_gradient(cell, _find(cell))
+                run, *_ = compiled_gradient(cell, _find(cell))
             state, gradient = jax.device_get(run())
             with jax.default_device(jax.devices("cpu")[0]):
                 truth = exact(cell, state) if truth is None else truth  # Newton's method, from the better of the two

@@ -8,6 +8,7 @@ import numpy as np
 from benchmarks.gradients import problems
 from benchmarks.gradients.against_unrolling import sweeps
 from benchmarks.gradients.first_calls import time_calls
+from benchmarks.gradients.jax_peers import LIBRARIES
 from benchmarks.gradients.problems import INPUT_DIM, Cell
 from benchmarks.gradients.race import TOL, Result, compiled_gradient, race
 from benchmarks.record import Record
@@ -16,7 +17,6 @@ from benchmarks.timing import SAME_ALLOCATOR, interleaved, table
 __all__ = ["main"]
 
 DIMS, SQUARES = (64, 256, 1024), (0.9, 0.99, 0.999)
-PEERS = ("jaxopt", "optimistix", "banax")
 BARS = {"dense, median": 0.8, "general, worst": 1.3}  # of the best peer's time
 
 
@@ -31,11 +31,13 @@ def main(*, quick: bool = False, peers: bool = True) -> Record:
     for cell in cells:
         repeats = 5 if quick else 7 if cell.start[0].size >= 1024 else 15
         results[cell.name] = race(cell, repeats=repeats, peers=peers)
-        floor = _floor(cell)
+        step, *_ = compiled_gradient(cell, lambda params, cell=cell: cell.step(params, cell.target, cell.x))
+        floor = float(np.median(interleaved({"step": step}, repeats=20)["step"]))
         rows.append(_row(cell, results[cell.name], floor))
         _add(record, cell, results[cell.name], floor)
-        print(f"  {cell.name}: {_words(results[cell.name])}", flush=True)
-    header = ["problem", "floor", "ours", *PEERS, "of best", "MiB", "best's", "error", "best's", "compile", "least"]
+        ways = [f"{library} ({way.name}) {1e3 * way.seconds:.2f}" for library, way in results[cell.name].items()]
+        print(f"  {cell.name}, ms: {'; '.join(ways)}", flush=True)
+    header = ["problem", "floor", "ours", *LIBRARIES, "of best", "MiB", "best's", "error", "best's", "compile", "least"]
     print(f"\n{table(header, rows)}\n")
     print("floor: one step with its gradient in the parameters; error: of the gradient, against float64 direct solves;")
     print("of best: our time over the best peer's; -: the mark was missed in every way, or 100 times our time reached.")
@@ -48,25 +50,15 @@ def main(*, quick: bool = False, peers: bool = True) -> Record:
 
 
 def _cells(*, quick: bool) -> list[Cell]:
-    tanh, dense = problems.tanh_cell, problems.dense_cell
-    general = [
-        *(tanh(batch=batch) for batch in ((128, 1) if quick else (1, 128, 1024))),
-        problems.deep_cell(),
-        problems.transformer_cell(),
-        problems.conv_cell(8, 16),
-    ]
+    dense, batches = problems.dense_cell, (128, 1) if quick else (1, 128, 1024)
+    general = [*(problems.tanh_cell(batch=batch) for batch in batches), problems.deep_cell()]
+    general += [problems.transformer_cell(), problems.conv_cell(8, 16)]
     if quick:
         return [dense(256, 0.99, "random"), dense(256, 0.999, "spread"), *general]
     others = [problems.slow_cell(), problems.hard_example_cell(), problems.nonnormal_cell(), problems.rotation_cell()]
     kinds = [*((kind, square) for kind in ("random", "spread") for square in SQUARES), ("spread, own", max(SQUARES))]
     cells = [dense(dim, square, kind) for dim in DIMS for kind, square in kinds]
     return [*cells, *general, *others, problems.conv_cell()]
-
-
-def _floor(cell: Cell) -> float:
-    """Seconds of one step with its gradient."""
-    step, _ = compiled_gradient(cell, lambda params: cell.step(params, cell.target, cell.x))
-    return float(np.median(interleaved({"step": step}, repeats=20)["step"]))
 
 
 def _add(record: Record, cell: Cell, results: dict[str, Result], floor: float) -> None:
@@ -80,49 +72,35 @@ def _add(record: Record, cell: Cell, results: dict[str, Result], floor: float) -
 
 def _row(cell: Cell, results: dict[str, Result], floor: float) -> list[str]:
     ours, best = results["unroll_jax"], _best(results)
-    times = [f"{1e3 * results[peer].seconds:.2f}" if peer in results else "-" for peer in PEERS]
-    ratio, memory, error = ("-", "-", "-")
+    times = [f"{1e3 * results[peer].seconds:.2f}" if peer in results else "-" for peer in LIBRARIES]
+    ratio, memory, error, compiled = "-", "-", "-", "nan"
     if best is not None:
         ratio, memory, error = f"{ours.seconds / best.seconds:.2f}", f"{best.mebibytes:.2f}", f"{best.error:.0e}"
-    figures = [cell.name, f"{1e3 * floor:.2f}", f"{1e3 * ours.seconds:.2f}", *times, ratio]
-    figures += [f"{ours.mebibytes:.2f}", memory, f"{ours.error:.0e}", error]
-    return [*figures, f"{ours.compile_seconds:.2f}", f"{_least(results, 'compile_seconds'):.2f}"]
+        compiled = f"{np.nanmin([results[peer].compile_seconds for peer in LIBRARIES if peer in results]):.2f}"
+    figures = [f"{1e3 * floor:.2f}", f"{1e3 * ours.seconds:.2f}", *times, ratio, f"{ours.mebibytes:.2f}", memory]
+    return [cell.name, *figures, f"{ours.error:.0e}", error, f"{ours.compile_seconds:.2f}", compiled]
 
 
 def _best(results: dict[str, Result]) -> Result | None:
     peers = [result for library, result in results.items() if library != "unroll_jax"]
-    return min(peers, key=lambda result: result.seconds) if peers else None
-
-
-def _least(results: dict[str, Result], field: str) -> float:
-    """The least of the peers that have it."""
-    values = [getattr(result, field) for library, result in results.items() if library != "unroll_jax"]
-    return min((value for value in values if not np.isnan(value)), default=float("nan"))
-
-
-def _words(results: dict[str, Result]) -> str:
-    ours = results["unroll_jax"].seconds
-    peers = [f"{library} ({result.name}) {result.seconds / ours:.2f}" for library, result in results.items()]
-    return "time over ours: " + "; ".join(peers[1:])
+    return min(peers, key=lambda result: result.seconds, default=None)
 
 
 def _judge(cells: list[Cell], results: dict[str, dict[str, Result]]) -> dict[str, float]:
     """Prints our time over the best peer's against the bars, and returns it."""
-    pairs = [(cell, results[cell.name]["unroll_jax"], _best(results[cell.name])) for cell in cells]
-    ratios: dict[str, dict[str, float]] = {"dense": {}, "general": {}}
-    for cell, ours, best in pairs:
-        if best is not None:
-            kind = "dense" if cell.name.startswith("dense") else "general"
-            ratios[kind][cell.name] = ours.seconds / best.seconds
-    if not any(ratios.values()):
-        print('no peers: pip install ".[peers]" and --peers compare with them')
+    pairs = {cell.name: (results[cell.name]["unroll_jax"], _best(results[cell.name])) for cell in cells}
+    raced = {name: (ours, best) for name, (ours, best) in pairs.items() if best is not None}
     summary = {}
-    for kind, known in ratios.items():
-        for name, value in (("median", np.median), ("worst", max)) if known else ():
-            figure = summary[f"{kind}, {name}"] = float(value(list(known.values())))
+    if not raced:
+        print('no peers: pip install ".[peers]" and --peers compare with them')
+    for kind in ("dense", "general"):
+        of_kind = [pair for name, pair in raced.items() if name.startswith("dense") == (kind == "dense")]
+        ratios = [ours.seconds / best.seconds for ours, best in of_kind]
+        for name, value in (("median", np.median), ("worst", max)) if ratios else ():
+            figure = summary[f"{kind}, {name}, over the best peer"] = float(value(ratios))
             bar = BARS.get(f"{kind}, {name}")
             print(f"{kind}, {name} time over the best peer's: {figure:.2f}" + (f" (bar {bar:.2f})" if bar else ""))
     for what, field in (("more temporary memory", "mebibytes"), ("a larger gradient error", "error")):
-        worse = [c.name for c, ours, best in pairs if best is not None and getattr(ours, field) > getattr(best, field)]
+        worse = [name for name, (ours, best) in raced.items() if getattr(ours, field) > getattr(best, field)]
         print(f"{what} than the quickest peer: {', '.join(worse) or 'nowhere'}")
-    return {f"{name}, over the best peer": value for name, value in summary.items()}
+    return summary

@@ -10,7 +10,7 @@ import scipy.sparse.linalg
 
 from benchmarks.gradients.problems import Cell
 
-__all__ = ["Exact", "exact", "residual"]
+__all__ = ["Exact", "as_vector", "exact", "residual"]
 
 
 class Exact(NamedTuple):
@@ -18,6 +18,11 @@ class Exact(NamedTuple):
 
     z: np.ndarray
     gradient: np.ndarray
+
+
+def as_vector(tree: Any) -> np.ndarray:
+    """The leaves of a pytree as one vector in float64."""
+    return np.concatenate([np.ravel(np.asarray(leaf, np.float64)) for leaf in jax.tree.leaves(tree)])
 
 
 def residual(cell: Cell, z: Any) -> float:
@@ -29,45 +34,33 @@ def residual(cell: Cell, z: Any) -> float:
 
 
 def exact(cell: Cell, near: Any) -> Exact:
-    """Newton's method from a point nearby, then the adjoint system.
-
-    Systems of symmetric Jacobians are solved by SciPy's conjugate gradients to a residual of 1e-13, others by direct
-    solves of dense Jacobians, an example at a time.
-    """
-    step, pull, gradient, jacobian = _double(cell)
+    """Newton's method from a point nearby, then the adjoint; by SciPy's conjugate gradients or direct solves."""
+    step, pulled, jacobian = _double(cell)
 
     def solved(z: np.ndarray, v: np.ndarray, transposed: bool) -> np.ndarray:
-        if cell.symmetric:
-            return _by_conjugate_gradients(pull(z), v)
-        rows = [_direct(jacobian(z, i), v[i].ravel(), transposed) for i in range(len(z))]
-        return np.stack(rows).reshape(v.shape)
+        if not cell.symmetric:
+            matrices = (np.eye(v[0].size) - jacobian(z, i) for i in range(len(z)))
+            rows = [np.linalg.solve(A.T if transposed else A, u.ravel()) for A, u in zip(matrices, v, strict=True)]
+            return np.stack(rows).reshape(v.shape)
+        matvec = lambda w: w - pulled(z, w.reshape(v.shape))[1].ravel()  # noqa: E731
+        operator: Any = scipy.sparse.linalg.LinearOperator
+        operator = operator((v.size, v.size), matvec=matvec, dtype=np.float64)
+        w, failed = scipy.sparse.linalg.cg(operator, v.ravel(), rtol=1e-13, maxiter=5000)
+        if failed:
+            raise RuntimeError("conjugate gradients in float64 did not converge")
+        return w.reshape(v.shape)
 
     z = np.asarray(near, np.float64)
     for _ in range(50):
         difference = step(z) - z
         if np.linalg.norm(difference) <= 1e-13 * np.linalg.norm(z):
-            return Exact(z, gradient(z, solved(z, np.asarray(cell.target, np.float64), True)))
+            return Exact(z, as_vector(pulled(z, solved(z, np.asarray(cell.target, np.float64), True))[0]))
         z = z + solved(z, difference, False)
     raise RuntimeError("the exact equilibrium was not found")
 
 
-def _direct(jacobian: np.ndarray, v: np.ndarray, transposed: bool) -> np.ndarray:
-    matrix = np.eye(v.size) - jacobian
-    return np.linalg.solve(matrix.T if transposed else matrix, v)
-
-
-def _by_conjugate_gradients(pull: Callable[[np.ndarray], np.ndarray], v: np.ndarray) -> np.ndarray:
-    matvec = lambda w: w - pull(w.reshape(v.shape)).ravel()  # noqa: E731
-    operator: Any = scipy.sparse.linalg.LinearOperator
-    operator = operator((v.size, v.size), matvec=matvec, dtype=np.float64)
-    w, failed = scipy.sparse.linalg.cg(operator, v.ravel(), rtol=1e-13, maxiter=5000)
-    if failed:
-        raise RuntimeError("conjugate gradients in float64 did not converge")
-    return w.reshape(v.shape)
-
-
-def _double(cell: Cell) -> tuple[Callable, Callable, Callable, Callable]:
-    """In float64: the step, products with the transposed Jacobian, the gradient, and the Jacobian of one example."""
+def _double(cell: Cell) -> tuple[Callable, Callable, Callable]:
+    """In float64: the step, its pullback to params and state, and the Jacobian of one example."""
     with jax.enable_x64(True):
         params, x = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf, np.float64)), (cell.params, cell.x))
         step = jax.jit(cell.step)
@@ -78,12 +71,8 @@ def _double(cell: Cell) -> tuple[Callable, Callable, Callable, Callable]:
         with jax.enable_x64(True):
             return jax.tree.map(np.asarray, function(*arrays))
 
-    def jacobian(z: np.ndarray, i: int) -> np.ndarray:
-        return run(one, z[i], params, x[i]).reshape(z[i].size, z[i].size)
-
     return (
         lambda z: run(step, params, z, x),
-        lambda z: lambda w: run(pulled, params, z, x, w)[1],
-        lambda z, w: np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(run(pulled, params, z, x, w)[0])]),
-        jacobian,
+        lambda z, w: run(pulled, params, z, x, w),
+        lambda z, i: run(one, z[i], params, x[i]).reshape(z[i].size, z[i].size),
     )

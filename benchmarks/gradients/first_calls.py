@@ -10,7 +10,6 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-import unroll_jax
 from benchmarks.gradients import jax_peers
 from benchmarks.gradients.problems import Cell, dense_cell, tanh_cell, transformer_cell
 from benchmarks.gradients.race import TOL, ours
@@ -24,6 +23,7 @@ CELLS: dict[str, Callable[[], Cell]] = {
     "opteq": lambda: dense_cell(64, 0.9, "random", width=128),
 }
 WAYS = ("ours", "jaxopt, Picard, bicgstab", "jaxopt, Anderson 5, bicgstab", "banax, Picard", "banax, Anderson")
+FIGURES = ("first", "value", "both")
 EAGER = 8  # calls, of which the third and later count
 
 
@@ -37,29 +37,27 @@ def time_calls(*, peers: bool = True) -> dict[str, float]:
             if done.returncode:  # not installed, or no way of this cell
                 continue
             seconds = json.loads(done.stdout.splitlines()[-1])
-            rows.append([cell, way, *(f"{value:.4f}" if value is not None else "-" for value in seconds.values())])
-            figures |= {f"{cell}, {way}, {name}": value for name, value in seconds.items() if value is not None}
+            rows.append([cell, way, *(f"{seconds[name]:.4f}" if name in seconds else "-" for name in FIGURES)])
+            figures |= {f"{cell}, {way}, {name}": value for name, value in seconds.items()}
     print("\nseconds of CPU: the first call of jit, with its gradient; later calls outside of jit:")
     print(table(["problem", "way", "first", "value", "value and gradient"], rows), flush=True)
     return figures
 
 
-def measure(cell: Cell, way: str) -> dict[str, float | None]:
+def measure(cell: Cell, way: str) -> dict[str, float]:
     """The seconds of one way; calls outside of jit are measured for ours only."""
     library, _, name = way.partition(", ")
-    if way == "ours":
+    build = None if way == "ours" else jax_peers.ways(cell)[library][name]
+    if build is None:
         find = ours(cell)
     elif library == "banax":
-        find = jax_peers.banax_ways()[name](cell, TOL, TOL)
+        find = build(cell, TOL, TOL)
     else:
-        build = jax_peers.jaxopt_ways(cell)[name](cell, TOL)
-        find = lambda params: build(params, jnp.float32(TOL))  # noqa: E731
+        find = lambda params: build(cell, TOL)(params, jnp.float32(TOL))  # noqa: E731
     both = jax.value_and_grad(lambda params: jnp.sum(cell.target * find(params)))
     first = _seconds(lambda: jax.jit(both)(cell.params))
-    if way != "ours":
-        return {"first": first, "value": None, "both": None}
-    later = [min([_seconds(lambda f=f: f(cell.params)) for _ in range(EAGER)][2:]) for f in (find, both)]
-    return {"first": first, "value": later[0], "both": later[1]}
+    later = lambda f: min([_seconds(lambda: f(cell.params)) for _ in range(EAGER)][2:])  # noqa: E731
+    return dict(zip(FIGURES, (first, later(find), later(both)) if way == "ours" else (first,), strict=False))
 
 
 def _seconds(call: Callable[[], object]) -> float:
@@ -71,5 +69,4 @@ def _seconds(call: Callable[[], object]) -> float:
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     jax.config.update("jax_enable_compilation_cache", False)
-    assert unroll_jax  # imported before the clock starts
     print(json.dumps(measure(CELLS[sys.argv[1]](), sys.argv[2])))

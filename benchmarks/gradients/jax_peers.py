@@ -11,8 +11,9 @@ import jax.numpy as jnp
 
 from benchmarks.gradients.problems import Cell
 
-__all__ = ["Way", "banax_ways", "installed", "jaxopt_ways", "optimistix_ways"]
+__all__ = ["LIBRARIES", "Way", "banax", "installed", "ways"]
 
+LIBRARIES = ("jaxopt", "optimistix", "banax")
 MAX_STEPS = 3000
 # ``(cell, backward) -> (params, forward) -> state``: a relative tolerance on the residual of the adjoint system, and an
 # absolute one on |f(z) - z|, of an example where the way is mapped over examples, else of the batch.
@@ -29,63 +30,55 @@ def installed(name: str) -> Any:
             return None
 
 
-def jaxopt_ways(cell: Cell) -> dict[str, Way]:
+def ways(cell: Cell) -> dict[str, dict[str, functools.partial]]:
+    """The ways of each library that is installed, by name; see `Way`, and `banax` for the other kind."""
+    ways = zip(LIBRARIES, (_jaxopt_ways, _optimistix_ways, _banax_ways), strict=True)
+    return {library: find(cell) for library, find in ways if installed(library) is not None}
+
+
+def _jaxopt_ways(cell: Cell) -> dict[str, functools.partial]:
     """Its solvers with its linear solvers; a smaller ridge than its default, and a longer history, can be quicker.
 
     Its Broyden method is left out: of 64 x 64 states it did not end within minutes.
     """
-    if installed("jaxopt") is None:
-        return {}
-    forward: dict[str, dict[str, Any]] = {
-        "Picard": {"solver": "FixedPointIteration"},
-        "Anderson 5": {"solver": "AndersonAcceleration", "history_size": 5, "ridge": 1e-8},
-        "Anderson 5 ridge 1e-5": {"solver": "AndersonAcceleration", "history_size": 5, "ridge": 1e-5},
-        "Anderson 10": {"solver": "AndersonAcceleration", "history_size": 10, "ridge": 1e-8},
+    anderson = lambda history, ridge: ("AndersonAcceleration", {"history_size": history, "ridge": ridge})  # noqa: E731
+    forward: dict[str, tuple[str, dict[str, Any]]] = {
+        "Picard": ("FixedPointIteration", {}),
+        "Anderson 5": anderson(5, 1e-8),
+        "Anderson 5 ridge 1e-5": anderson(5, 1e-5),
+        "Anderson 10": anderson(10, 1e-8),
     }
     if cell.symmetric:
-        forward["LBFGS on the energy"] = {"solver": "LBFGS"}
-    linear = ("cg",) if cell.symmetric else ("bicgstab", "gmres", "normal_cg")
-    ways: dict[str, Way] = {}
-    for name in linear:
-        for title, settings in forward.items():
-            ways[f"{title}, {name}"] = functools.partial(_jaxopt, settings, name, False)
+        forward["LBFGS on the energy"] = ("LBFGS", {})
+    ways: dict[str, functools.partial] = {}
+    for name in ("cg",) if cell.symmetric else ("bicgstab", "gmres", "normal_cg"):
+        for title, solver in forward.items():
+            ways[f"{title}, {name}"] = functools.partial(_jaxopt, *solver, name, False)
         for title in ("Picard", "Anderson 5"):
-            ways[f"{title}, {name}, vmap"] = functools.partial(_jaxopt, forward[title], name, True)
+            ways[f"{title}, {name}, vmap"] = functools.partial(_jaxopt, *forward[title], name, True)
     return ways
 
 
-def optimistix_ways(cell: Cell) -> dict[str, Way]:
+def _optimistix_ways(cell: Cell) -> dict[str, functools.partial]:
     """Its solvers with the linear solvers of lineax; direct ones need one example at a time."""
-    if installed("optimistix") is None:
-        return {}
-    linear = ("CG", "Cholesky") if cell.symmetric else ("BiCGStab", "GMRES", "LU")
-    ways: dict[str, Way] = {}
-    for name in linear:
+    ways: dict[str, functools.partial] = {}
+    for name in ("CG", "Cholesky") if cell.symmetric else ("BiCGStab", "GMRES", "LU"):
         direct = name in ("Cholesky", "LU")
         if direct and cell.start[0].size > 256:
             continue  # seconds and hundreds of megabytes
         for solver in ("FixedPointIteration", "Newton", *(() if direct else ("inexact Newton",))):
             for mapped in (True,) if direct else (False, True):
-                key = f"{solver}, {name}" + (", vmap" if mapped else "")
-                ways[key] = functools.partial(_optimistix, solver, name, mapped)
+                ways[f"{solver}, {name}" + ", vmap" * mapped] = functools.partial(_optimistix, solver, name, mapped)
     return ways
 
 
-def banax_ways() -> dict[str, Callable[[Cell, float, float], Callable[[Any], jax.Array]]]:
-    """Its solvers, forward and backward; its tolerances are constants of the program: ``(cell, forward, backward)``.
-
-    Both are relative, of the batch or, where the way is mapped over them, of an example.
-    """
-    if installed("banax") is None:
-        return {}
-    ways = {}
-    for name in ("Picard", "Anderson"):
-        for mapped in (False, True):
-            ways[name + ", vmap" * mapped] = functools.partial(_banax, name, mapped)
-    return ways
+def _banax_ways(_: Cell) -> dict[str, functools.partial]:
+    names = [(name, mapped) for name in ("Picard", "Anderson") for mapped in (False, True)]
+    return {name + ", vmap" * mapped: functools.partial(banax, name, mapped) for name, mapped in names}
 
 
-def _banax(name: str, mapped: bool, cell: Cell, forward: float, backward: float) -> Callable[[Any], jax.Array]:
+def banax(name: str, mapped: bool, cell: Cell, forward: float, backward: float) -> Callable[[Any], jax.Array]:
+    """The state of params; both tolerances are constants, relative, of the batch or of an example as in `Way`."""
     solver, adjoint = getattr(installed("banax.solver"), name), installed("banax.adjoint")
     method = adjoint.Implicit(*(solver(rtol=tol, max_steps=MAX_STEPS) for tol in (forward, backward)))
     step = lambda z, params, x: cell.step(params, z, x)  # noqa: E731
@@ -94,22 +87,20 @@ def _banax(name: str, mapped: bool, cell: Cell, forward: float, backward: float)
 
 
 def _jaxopt(
-    settings: dict[str, Any], linear: str, mapped: bool, cell: Cell, backward: float
+    name: str, settings: dict[str, Any], linear: str, mapped: bool, cell: Cell, backward: float
 ) -> Callable[[Any, jax.Array], jax.Array]:
     jaxopt, solves = installed("jaxopt"), installed("jaxopt.linear_solve")
-    options = {"tol": backward, "maxiter": MAX_STEPS}
+    options: dict[str, Any] = {"tol": backward, "maxiter": MAX_STEPS}
     if linear == "gmres":
         options |= {"maxiter": 100, "solve_method": "incremental"}  # of 20 steps each
-    settings = dict(settings)
-    name, step = settings.pop("solver"), lambda z, params, x: cell.step(params, z, x)
-    functions = {
-        "LBFGS": lambda z, params, x: jnp.sum(cell.layer.energy(params, z, x)),  # whose gradient is z - f(z)
-    }
-    settings |= {"maxiter": MAX_STEPS, "implicit_diff": True}
-    settings["implicit_diff_solve"] = functools.partial(getattr(solves, f"solve_{linear}"), **options)
+    function = lambda z, params, x: cell.step(params, z, x)  # noqa: E731
+    if name == "LBFGS":
+        function = lambda z, params, x: jnp.sum(cell.layer.energy(params, z, x))  # noqa: E731 # with gradient z - f(z)
+    solve = functools.partial(getattr(solves, f"solve_{linear}"), **options)
+    settings = settings | {"maxiter": MAX_STEPS, "implicit_diff": True, "implicit_diff_solve": solve}
 
     def run(params: Any, forward: jax.Array, z: jax.Array, x: jax.Array) -> jax.Array:
-        return getattr(jaxopt, name)(functions.get(name, step), tol=forward, **settings).run(z, params, x).params
+        return getattr(jaxopt, name)(function, tol=forward, **settings).run(z, params, x).params
 
     return _over_examples(mapped, cell, run)
 
@@ -127,22 +118,18 @@ def _optimistix(
             return getattr(lineax, linear)()
         return getattr(lineax, linear)(rtol=rtol, atol=atol, norm=optimistix.two_norm, max_steps=MAX_STEPS)
 
-    common: dict[str, Any] = {
-        "adjoint": optimistix.ImplicitAdjoint(linear_solver(backward * target)),
-        "max_steps": MAX_STEPS,
-        "throw": False,
-    }
+    adjoint = optimistix.ImplicitAdjoint(linear_solver(backward * target))
+    common: dict[str, Any] = {"adjoint": adjoint, "max_steps": MAX_STEPS, "throw": False, "tags": tags}
 
     def run(params: Any, forward: jax.Array, z: jax.Array, x: jax.Array) -> jax.Array:
         tolerances: dict[str, Any] = {"rtol": 0.0, "atol": forward, "norm": optimistix.two_norm}
         step = lambda z, args: cell.step(args[0], z, args[1])  # noqa: E731
         if solver == "FixedPointIteration":
             method = optimistix.FixedPointIteration(**tolerances)
-            return optimistix.fixed_point(step, method, z, (params, x), tags=tags, **common).value
+            return optimistix.fixed_point(step, method, z, (params, x), **common).value
         inner = linear_solver(forward, rtol=0.1 if solver == "inexact Newton" else 0.0)
         method = optimistix.Newton(**tolerances, linear_solver=inner)
-        change = lambda z, args: step(z, args) - z  # noqa: E731
-        return optimistix.root_find(change, method, z, (params, x), tags=tags, **common).value
+        return optimistix.root_find(lambda z, args: step(z, args) - z, method, z, (params, x), **common).value
 
     return _over_examples(mapped, cell, run)
 

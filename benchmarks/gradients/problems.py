@@ -28,25 +28,15 @@ INPUT_DIM = 32
 
 
 class Cell(NamedTuple):
-    """An equilibrium problem in float32; the loss is <target, z*>, its gradient that in the params.
-
-    Attributes:
-      name: what the tables call it.
-      layer: a step, or a `Descent`.
-      params: of the layer.
-      start: z_0, (batch, ...).
-      x: the input.
-      target: the cotangent of the equilibrium.
-      symmetric: whether the Jacobian is.
-    """
+    """An equilibrium problem in float32; the loss is <target, z*>, its gradient that in the params."""
 
     name: str
-    layer: Any
+    layer: Any  # a step, or a `Descent`
     params: Any
-    start: jax.Array
+    start: jax.Array  # (batch, ...)
     x: jax.Array
     target: jax.Array
-    symmetric: bool
+    symmetric: bool  # of the Jacobian
 
     @property
     def step(self) -> Callable[..., jax.Array]:
@@ -66,8 +56,7 @@ def transformer_cell(dim: int = 64, tokens: int = 32, heads: int = 4, scale: flo
     """A block of self-attention and MLP with the input injected: h = x + s A(N(z)), z' = h + s M(N(h)), N RMS norm."""
     draw = np.random.default_rng(4)
 
-    def normed(a: jax.Array) -> jax.Array:
-        return a / jnp.sqrt(1.0 + jnp.mean(a**2, -1, keepdims=True))
+    normed = lambda a: a / jnp.sqrt(1.0 + jnp.mean(a**2, -1, keepdims=True))  # noqa: E731
 
     def step(params: Any, z: jax.Array, x: jax.Array) -> jax.Array:
         split = (*z.shape[:-1], heads, dim // heads)
@@ -134,13 +123,8 @@ def dense_cell(dim: int, square: float, kind: str, *, batch: int = 64, width: in
     if kind == "random":
         W *= np.sqrt(square) / np.linalg.norm(W, 2)
     shape = f"m={dim}" if width == dim else f"m={dim} h={width}"
-    return _cell(
-        f"dense {shape} {square} {kind}",
-        opteq(dim, width, INPUT_DIM),
-        OptEqParams(*_floats(W, U, b)),
-        x,
-        dim,
-    )
+    layer, params = opteq(dim, width, INPUT_DIM), OptEqParams(*_floats(W, U, b))
+    return _cell(f"dense {shape} {square} {kind}", layer, params, x, dim)
 
 
 def deep_cell(depth: int = 3, dim: int = 256, square: float = 0.99, *, batch: int = 64) -> Cell:

@@ -18,9 +18,9 @@ from tests.fixed_point.problems import (
 )
 from unroll_jax import fixed_point as fp
 from unroll_jax.fixed_point import STATUS
-from unroll_jax.fixed_point.adjoints import asymmetric
-from unroll_jax.fixed_point.loop import Rule, iterate
-from unroll_jax.fixed_point.unrolled import unroll_solver
+from unroll_jax.fixed_point.adjoints import asymmetric, unroll_solver
+from unroll_jax.fixed_point.loop import iterate
+from unroll_jax.fixed_point.sizes import Rule
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 

@@ -10,7 +10,17 @@ Example:
   (True, True, ('error', 'warn', 'accept'), ['forward_backward', 'peaceman_rachford'])
 """
 
-from unroll_jax.fixed_point.adjoints import ADJOINTS, Adjoint, conjugate_gradient, gmres, neumann, one_step
+from unroll_jax.fixed_point.adjoints import (
+    ADJOINTS,
+    Adjoint,
+    Unrolled,
+    conjugate_gradient,
+    gmres,
+    neumann,
+    one_step,
+    phantom,
+    unrolled,
+)
 from unroll_jax.fixed_point.derivatives import Probe, zero_probe
 from unroll_jax.fixed_point.equilibrium import equilibrium
 from unroll_jax.fixed_point.loop import Point, Solver
@@ -32,7 +42,6 @@ from unroll_jax.fixed_point.solvers import (
     jaxopt_solver,
     picard,
 )
-from unroll_jax.fixed_point.unrolled import Unrolled, phantom, unrolled
 
 __all__ = [
     "ADJOINTS",

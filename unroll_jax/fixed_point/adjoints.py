@@ -9,21 +9,25 @@ from jaxtyping import Array, Float
 
 from unroll_jax.arguments import at_least, checked, in_interval, look_up
 from unroll_jax.conjugate_gradients import continue_conjugate_gradient
-from unroll_jax.fixed_point.loop import Rule, dot, filled, iterate
+from unroll_jax.fixed_point.loop import Map, Point, Solver, iterate
 from unroll_jax.fixed_point.reports import CONVERGED, MAX_STEPS, NONFINITE, NONSYMMETRIC, ROUND_OFF, EquilibriumInfo
+from unroll_jax.fixed_point.sizes import Rule, dot, filled, judge, largest, measure
 from unroll_jax.fixed_point.solvers import anderson, shared
-from unroll_jax.fixed_point.unrolled import Unrolled, phantom, unrolled
 
 __all__ = [
     "ADJOINTS",
     "Adjoint",
     "Linear",
+    "Unrolled",
     "asymmetric",
     "conjugate_gradient",
     "gmres",
     "neumann",
     "one_step",
+    "phantom",
     "resolve_adjoint",
+    "unroll_solver",
+    "unrolled",
 ]
 
 Linear = Callable[[Float[Array, "b m"]], Float[Array, "b m"]]  # a linear map of each row, all rows at once
@@ -52,6 +56,23 @@ class Adjoint(NamedTuple):
     symmetric: bool = False
     exact: bool = True
     structured: Callable[..., tuple[Float[Array, "b m"], EquilibriumInfo]] | None = None
+
+
+class Unrolled(NamedTuple):
+    """No adjoint system: steps that are differentiated themselves, see `unrolled` and `phantom`.
+
+    Attributes:
+      num_steps: how many.
+      damping: of steps from the solution; None are steps of the solver from the start.
+
+    Example:
+      >>> from unroll_jax.fixed_point import unrolled
+      >>> unrolled(5).num_steps
+      5
+    """
+
+    num_steps: int
+    damping: float | None = None
 
 
 @checked(window=at_least(1))
@@ -155,6 +176,57 @@ def one_step() -> Adjoint:
     return Adjoint(solve, exact=False)
 
 
+@checked(num_steps=at_least(1))
+def unrolled(num_steps: int = 20) -> Unrolled:
+    """Steps of the solver differentiated by autodiff, to any order and in both modes; memory grows with the steps.
+
+    ``max_steps`` does not count here, and ``tol`` only decides which examples count as converged.
+
+    Args:
+      num_steps: of the solver, at least 1.
+
+    Source: Xie et al. (2021), Section 4.2; K = 20 in Section 5.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, unroll_jax
+      >>> def fixed_point(slope):
+      ...     return unroll_jax.equilibrium(
+      ...         lambda slope, z, x: slope * z + 1.0, slope, jnp.zeros(()), adjoint=unrolled(50), batch_ndim=0
+      ...     )[0]
+      >>> round(float(jax.grad(fixed_point)(0.5)), 3)  # of 1 / (1 - slope)
+      4.0
+    """
+    return Unrolled(num_steps)
+
+
+@checked(num_steps=at_least(1), damping=in_interval("(0, 1]"))
+def phantom(num_steps: int = 5, *, damping: float = 1.0) -> Unrolled:
+    r"""Phantom gradients: damped steps from the equilibrium, differentiated by autodiff.
+
+    .. math:: z \leftarrow (1 - \lambda) z + \lambda f(z) ,
+
+    from the solution of the forward solve, which receives no gradient. The result is the last of these states. Memory
+    grows with ``num_steps``, and not with the forward solve; derivatives are of any order and in both modes, of these
+    steps alone.
+
+    Args:
+      num_steps: k, at least 1; `one_step` is k = 1 without damping.
+      damping: :math:`\lambda`, in (0, 1].
+
+    Source: Geng et al. (2021), On Training Implicit Models, the unrolled form (Section 3.2).
+
+    Example:
+      >>> import jax, jax.numpy as jnp, unroll_jax
+      >>> def fixed_point(slope):
+      ...     return unroll_jax.equilibrium(
+      ...         lambda slope, z, x: slope * z + 1.0, slope, jnp.zeros(()), adjoint=phantom(3), batch_ndim=0
+      ...     )[0]
+      >>> round(float(jax.grad(fixed_point)(0.5)), 3)  # 2 (1 + 1 / 2 + 1 / 4), of 4
+      3.5
+    """
+    return Unrolled(num_steps, damping)
+
+
 #: Ways to the gradient of `equilibrium` by name; each entry is a factory whose options have defaults.
 ADJOINTS: dict[str, Callable[..., Adjoint | Unrolled]] = {
     "gmres": gmres,
@@ -167,14 +239,30 @@ ADJOINTS: dict[str, Callable[..., Adjoint | Unrolled]] = {
 
 
 def resolve_adjoint(adjoint: str | Adjoint | Unrolled) -> Adjoint | Unrolled:
-    """The `Adjoint` or `Unrolled` of a name of `ADJOINTS`, or the one given.
-
-    Raises:
-      ValueError: if the name is not in `ADJOINTS`.
-      TypeError: if it is none of these.
-    """
+    """The entry of a name of `ADJOINTS`, or the one given; a ValueError or TypeError if it is neither."""
     entry = look_up("adjoint", adjoint, ADJOINTS, Adjoint, Unrolled)
     return entry if isinstance(entry, Adjoint | Unrolled) else entry()
+
+
+def unroll_solver(
+    apply: Map, z: Float[Array, "b m"], solver: Solver, rule: Rule
+) -> tuple[Float[Array, "b m"], EquilibriumInfo]:
+    """``rule.max_steps`` updates in a scan that autodiff goes through; the residual is of the last evaluation."""
+    if solver.update is None:
+        raise ValueError('adjoint="unrolled" needs a solver whose steps can be differentiated, such as "picard"')
+    update, none = solver.update, filled(z, False)
+
+    def body(carry: tuple[Array, Any, Array], number: Array) -> tuple[Any, Array]:
+        z, memory, scale = carry
+        fz = apply(z)
+        sizes = jax.lax.stop_gradient(measure(rule, fz, z, scale, first=number == 0, frozen=False))
+        point = Point(z, fz, jnp.sqrt(sizes.residual), sizes.unit, ~none, none, number)
+        z, memory = update(point, memory)
+        return (z, memory, sizes.scale), sizes.residual
+
+    begin = z, solver.init(z), jax.lax.stop_gradient(largest(z))
+    (z, _, _), residuals = jax.lax.scan(body, begin, jnp.arange(rule.max_steps, dtype=jnp.int32))
+    return z, judge(rule, residuals[-1], filled(z, rule.max_steps))
 
 
 def asymmetric(info: EquilibriumInfo, operator: Linear, like: Float[Array, "b m"], epsilon: float) -> EquilibriumInfo:

@@ -13,7 +13,6 @@ from jaxtyping import Array, Float
 
 from unroll_jax.arrays import check_shape
 from unroll_jax.fixed_point.adjoints import Adjoint, Linear, asymmetric
-from unroll_jax.fixed_point.loop import dot, filled
 from unroll_jax.fixed_point.program import Program
 from unroll_jax.fixed_point.reports import (
     MAX_STEPS,
@@ -23,6 +22,7 @@ from unroll_jax.fixed_point.reports import (
     Reporting,
     report_failures,
 )
+from unroll_jax.fixed_point.sizes import dot, filled
 from unroll_jax.steps import full_precision
 
 __all__ = ["ADVICE", "Backward", "Probe", "check_probe", "dependence", "differentiable", "implicit", "zero_probe"]

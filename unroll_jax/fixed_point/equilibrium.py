@@ -5,12 +5,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unroll_jax.arguments import at_least, checked, in_interval, one_of
 from unroll_jax.descent import Descent, Factored, Params
-from unroll_jax.fixed_point.adjoints import Adjoint, asymmetric, resolve_adjoint
+from unroll_jax.fixed_point.adjoints import Adjoint, Unrolled, asymmetric, resolve_adjoint, unroll_solver
 from unroll_jax.fixed_point.derivatives import (
     Backward,
     Probe,
@@ -20,13 +19,10 @@ from unroll_jax.fixed_point.derivatives import (
     implicit,
 )
 from unroll_jax.fixed_point.factored import FactoredSolver, factored_adjoint, factored_form
-from unroll_jax.fixed_point.loop import Rule, Solver, filled, iterate
+from unroll_jax.fixed_point.loop import Solver, iterate
 from unroll_jax.fixed_point.program import Prepared, Program, prepare
 from unroll_jax.fixed_point.reports import (
-    CONVERGED,
-    MAX_STEPS,
     ON_FAILURE,
-    ROUND_OFF,
     EquilibriumInfo,
     Reporting,
     call_site,
@@ -35,8 +31,8 @@ from unroll_jax.fixed_point.reports import (
     report_failures,
     report_rows,
 )
+from unroll_jax.fixed_point.sizes import Rule, filled, row_info
 from unroll_jax.fixed_point.solvers import damped, resolve_solver
-from unroll_jax.fixed_point.unrolled import Unrolled, unroll_solver
 from unroll_jax.steps import full_precision
 
 __all__ = ["equilibrium"]
@@ -44,7 +40,6 @@ __all__ = ["equilibrium"]
 # Solver and adjoint, by name.
 GENERAL, SYMMETRIC, UNROLLED = ("anderson", "gmres"), ("accelerated_gradient", "conjugate_gradient"), "picard"
 MIN_ADJOINT_STEPS = 200  # products with J^T are cheap next to Newton steps, for which a cap of a few is enough
-FAR = 100.0  # times the tolerance, beyond which a row is far from the accuracy of the whole state
 _SEPARATE: set[Program] = set()  # programs whose examples were found not to depend on each other
 MAX_REMEMBERED = 1000
 
@@ -256,7 +251,7 @@ def _forward(
     else:
         y, info = iterate(apply, start, solver, rule)
         info = _probed(solver, program, operands, y, info)
-    return y, info, _row_info(program, y, apply(y), rule) if inferred else None
+    return y, info, row_info(program, y, apply(y), rule) if inferred else None
 
 
 def _probed(solver: Solver, program: Program, operands: Any, y: Array, info: EquilibriumInfo) -> EquilibriumInfo:
@@ -295,24 +290,3 @@ def _check_examples(y: Array, prepared: Prepared, check: bool) -> Array:
             _SEPARATE.clear()
         _SEPARATE.add(program)
     return y
-
-
-def _row_info(program: Program, y: Array, fy: Array, rule: Rule) -> EquilibriumInfo | None:
-    """The residual of each row of the first axis; a failure if it is far and the state as a whole is near."""
-    leaves, after = program.leaves(y), program.leaves(fy)
-    if any(leaf.ndim < 2 or leaf.shape[0] != leaves[0].shape[0] for leaf in leaves):
-        return None
-
-    def squares(leaves: list[Any]) -> Array:
-        return sum((jnp.sum(jnp.abs(leaf.reshape(leaf.shape[0], -1)) ** 2, -1) for leaf in leaves), jnp.zeros(()))
-
-    unit = jnp.maximum(jnp.max(jnp.abs(fy)), jnp.finfo(fy.dtype).tiny)
-    wide = [leaf.astype(jnp.promote_types(leaf.dtype, fy.dtype)) / unit for leaf in after]
-    gaps = squares([b - a.astype(b.dtype) / unit for a, b in zip(leaves, wide, strict=True)])
-    offset, sizes = (rule.atol or 0.0) / rule.tol / unit, squares(wide)
-    residual = jnp.sqrt(gaps) / jnp.maximum(jnp.sqrt(sizes) + offset, jnp.finfo(fy.dtype).tiny)
-    whole = jnp.sqrt(jnp.sum(gaps)) / jnp.maximum(jnp.sqrt(jnp.sum(sizes)) + offset, jnp.finfo(fy.dtype).tiny)
-    limit = max(FAR * rule.tol, ROUND_OFF * program.epsilon)
-    far = (residual > limit) & (whole <= limit)
-    status = jnp.where(far, MAX_STEPS, CONVERGED).astype(jnp.int32)
-    return EquilibriumInfo(residual, jnp.zeros_like(status), status)

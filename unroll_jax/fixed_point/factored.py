@@ -10,8 +10,9 @@ from jaxtyping import Array, Bool, Float, Int
 from unroll_jax.conjugate_gradients import continue_conjugate_gradient
 from unroll_jax.descent import Descent, Factored, Params
 from unroll_jax.fixed_point.adjoints import Adjoint, conjugate_gradient
-from unroll_jax.fixed_point.loop import Map, Rule, dot, filled, judge, largest, measure, per_row, relative_sizes
+from unroll_jax.fixed_point.loop import Map
 from unroll_jax.fixed_point.reports import CONVERGED, MAX_STEPS, NONFINITE, ROUND_OFF, STALLED, EquilibriumInfo
+from unroll_jax.fixed_point.sizes import Rule, dot, filled, judge, largest, measure, per_row, relative_sizes
 from unroll_jax.fixed_point.solvers import shared
 
 __all__ = ["FactoredSolver", "factored_adjoint", "factored_form"]

@@ -8,29 +8,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from unroll_jax.fixed_point.reports import CONVERGED, MAX_STEPS, NONFINITE, ROUND_OFF, STALLED, EquilibriumInfo
+from unroll_jax.fixed_point.reports import ROUND_OFF, EquilibriumInfo
+from unroll_jax.fixed_point.sizes import Rule, Sizes, filled, judge, largest, measure, per_row
 from unroll_jax.steps import vary_like
 
-__all__ = [
-    "Map",
-    "Point",
-    "Rule",
-    "Solver",
-    "dot",
-    "filled",
-    "iterate",
-    "judge",
-    "largest",
-    "measure",
-    "per_row",
-    "relative_sizes",
-]
+__all__ = ["Map", "Point", "Solver", "iterate"]
 
 Map = Callable[[Float[Array, "b m"]], Float[Array, "b m"]]  # a map of each row, all rows at once
 
-# States may grow to this many times their scale. Beyond it residuals are relative to the scale and no more to |f(z)|:
-# |f(z) - z| is small next to |f(z)| because z is large, as of a map without a fixed point.
-GROWTH = 30.0
 PATIENCE = 10  # checks without a better residual, near round-off, after which there is none to be had
 MIN_REDUCTION = 1.25  # times smaller, a plain step must make every residual to be quick
 CHECK_INTERVAL = 4  # plain steps between two checks of residuals
@@ -100,24 +85,6 @@ class Solver(NamedTuple):
     whole: Callable[[Map, Float[Array, "b m"], float, int], tuple[Float[Array, "b m"], Int[Array, " b"]]] | None = None
 
 
-class Rule(NamedTuple):
-    """The end of a loop.
-
-    Attributes:
-      tol: relative tolerance.
-      max_steps: cap.
-      epsilon: relative spacing of the numbers that the map is computed in.
-      atol: absolute tolerance; None is that of `equilibrium`.
-      linear: whether residuals are relative to 1, as of a linear system whose right-hand sides are unit rows.
-    """
-
-    tol: float
-    max_steps: int
-    epsilon: float
-    atol: float | None = None
-    linear: bool = False
-
-
 class _Pace(NamedTuple):
     """The choice between plain steps and the solver's; residuals and rates are squares."""
 
@@ -152,15 +119,6 @@ class _Carry(NamedTuple):
     plateau: tuple[Array, Array] | None  # residual and gap where the residual last halved, see `_vanishing`
 
 
-class Sizes(NamedTuple):
-    """Of f(z) - z, per row: squared relative residual, squared size in units of the scale, unit, and the scale."""
-
-    residual: Float[Array, " b"]
-    gap: Float[Array, " b"]
-    unit: Float[Array, " b"]
-    scale: Float[Array, " b"]
-
-
 def iterate(apply: Map, z: Float[Array, "b m"], solver: Solver, rule: Rule) -> tuple[Array, EquilibriumInfo]:
     """Runs rows of z = apply(z) until each has ended.
 
@@ -184,24 +142,6 @@ def iterate(apply: Map, z: Float[Array, "b m"], solver: Solver, rule: Rule) -> t
         near_zero = missed & (end.gap <= end.plateau[1] / SHRUNK) & (end.gap <= rule.tol**2)
         residual = jnp.where(near_zero, end.gap, residual)
     return per_row(back, end.best.z, end.z), judge(rule, residual, end.steps)
-
-
-def dot(a: Float[Array, "b m"], b: Float[Array, "b m"]) -> Float[Array, " b"]:
-    """Inner products of rows."""
-    return jnp.sum(a * b, axis=-1)
-
-
-def per_row(condition: Bool[Array, " b"], yes: Float[Array, "b m"], no: Float[Array, "b m"]) -> Float[Array, "b m"]:
-    """`jnp.where` by rows."""
-    return jnp.where(condition[:, None], yes, no)
-
-
-def filled(z: Float[Array, "b ..."], value: Any) -> Array:
-    """``value`` for every row, on the axes of a mesh where the rows are, as carries of loops must be."""
-    row = jnp.sum(z, axis=-1) if z.ndim > 1 else z
-    mask = (row == row) & False
-    kind = {bool: jnp.bool_, int: jnp.int32}.get(type(value), z.dtype)
-    return mask | value if kind == jnp.bool_ else mask.astype(kind) + jnp.asarray(value, kind)
 
 
 def _begin(z: Array, solver: Solver, rule: Rule) -> _Carry:
@@ -332,57 +272,3 @@ def _once(condition: Array, function: Callable[[Any], Any], state: Any) -> Any:
     """``function(state)`` if ``condition``. A while_loop, not cond: vmap runs both branches of cond."""
     body = lambda pair: (function(pair[0]), pair[1] & False)  # noqa: E731
     return jax.lax.while_loop(lambda pair: pair[1], body, (state, condition))[0]
-
-
-def largest(z: Float[Array, "b m"]) -> Float[Array, " b"]:
-    """The largest entry of each row, without its sign."""
-    return jnp.max(jnp.abs(z), axis=-1, initial=0.0)
-
-
-def measure(
-    rule: Rule, fz: Array, z: Array, scale: Array, *, first: Bool[Array, ""] | bool, frozen: Bool[Array, ""] | bool
-) -> Sizes:
-    """The sizes of rows after one evaluation, see `relative_sizes`."""
-    d = fz - z
-    if rule.linear:
-        square = dot(d, d)
-        return Sizes(square, square, jnp.ones_like(square), scale)
-    unit = jnp.maximum(largest(fz), 1e-6 * scale)
-    unit = jnp.where(unit > 0.0, unit, 1.0)
-    d, f = d / unit[:, None], fz / unit[:, None]
-    return relative_sizes(rule, dot(d, d), dot(f, f), unit, scale, first=first, frozen=frozen)
-
-
-def relative_sizes(
-    rule: Rule,
-    square: Float[Array, " b"],
-    size: Float[Array, " b"],
-    unit: Float[Array, " b"],
-    scale: Float[Array, " b"],
-    *,
-    first: Bool[Array, ""] | bool,
-    frozen: Bool[Array, ""] | bool,
-) -> Sizes:
-    """The sizes of rows with squares of |f(z) - z| and |f(z)| in units of ``unit``.
-
-    The scale is that of the first state or step. Later steps may at most double it, and not while it is ``frozen``.
-    """
-    past = (scale / unit) ** 2
-    step = jnp.where(first, square, jnp.where(frozen, past, jnp.minimum(square, 4.0 * past)))
-    grown = jnp.fmax(past, step)
-    limit = GROWTH**2 * grown
-    # An outgrown state is known to round-off of its own size only.
-    square = jnp.where(size > limit, jnp.maximum(square, rule.epsilon**2 * size), square)
-    below = jnp.sqrt(jnp.minimum(size, limit))
-    if rule.atol:
-        below = below + rule.atol / rule.tol / unit
-    residual = square / jnp.where(below > 0.0, below, 1.0) ** 2
-    return Sizes(residual, square / jnp.where(grown > 0.0, grown, 1.0), unit, unit * jnp.sqrt(grown))
-
-
-def judge(rule: Rule, residual: Array, steps: Array) -> EquilibriumInfo:
-    """The outcome of rows with a squared residual."""
-    status = jnp.where(residual <= (ROUND_OFF * rule.epsilon) ** 2, STALLED, MAX_STEPS)
-    status = jnp.where(residual <= rule.tol**2, CONVERGED, status)
-    status = jnp.where(residual < jnp.inf, status, NONFINITE).astype(jnp.int32)
-    return EquilibriumInfo(jnp.sqrt(residual), steps, status)

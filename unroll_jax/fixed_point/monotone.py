@@ -11,11 +11,10 @@ from jaxtyping import Array, Float, Inexact
 from unroll_jax.arguments import ODD, POSITIVE, at_least, checked, one_of, require
 from unroll_jax.energies.proximal.operators import resolve_proximal
 from unroll_jax.energies.proximal.penalty import Proximal
-from unroll_jax.fixed_point.adjoints import Adjoint
+from unroll_jax.fixed_point.adjoints import Adjoint, Unrolled
 from unroll_jax.fixed_point.equilibrium import equilibrium
 from unroll_jax.fixed_point.loop import Solver
 from unroll_jax.fixed_point.reports import EquilibriumInfo
-from unroll_jax.fixed_point.unrolled import Unrolled
 from unroll_jax.norm_bounds import matrix_norm_bound
 
 __all__ = [

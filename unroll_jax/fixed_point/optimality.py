@@ -9,13 +9,12 @@ import jax.numpy as jnp
 
 from unroll_jax.arguments import POSITIVE, at_least, checked, in_interval, one_of
 from unroll_jax.arrays import check_dtype
-from unroll_jax.fixed_point.adjoints import Adjoint, Linear, gmres, resolve_adjoint
+from unroll_jax.fixed_point.adjoints import Adjoint, Linear, Unrolled, gmres, resolve_adjoint
 from unroll_jax.fixed_point.derivatives import Backward, Probe, check_probe, differentiable, implicit
-from unroll_jax.fixed_point.loop import dot
 from unroll_jax.fixed_point.program import resolve_batch_ndim, trace
 from unroll_jax.fixed_point.reports import ON_FAILURE, Reporting, call_site
+from unroll_jax.fixed_point.sizes import dot
 from unroll_jax.fixed_point.solvers import shared
-from unroll_jax.fixed_point.unrolled import Unrolled
 from unroll_jax.steps import check_state, check_step, full_precision
 
 __all__ = ["implicit_argmin", "implicit_root"]

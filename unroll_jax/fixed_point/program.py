@@ -1,7 +1,6 @@
 """The step of one call as a map of rows, equal to those of other calls that do the same: compiled once."""
 
 import functools
-import inspect
 import math
 import operator
 from collections.abc import Callable, Iterator
@@ -18,31 +17,13 @@ from unroll_jax.arguments import require
 from unroll_jax.arrays import check_dtype
 from unroll_jax.descent import Descent, Params
 from unroll_jax.fixed_point.reports import known
-from unroll_jax.steps import check_state, check_step, place_like
+from unroll_jax.steps import ORDER, check_order, check_state, check_step, place_like
 
-__all__ = ["Prepared", "Program", "check_order", "fingerprint", "prepare", "resolve_batch_ndim", "trace"]
+__all__ = ["Prepared", "Program", "fingerprint", "prepare", "resolve_batch_ndim", "trace"]
 
-STATES, PARAMETERS = frozenset({"z", "y", "x0", "z0", "state"}), frozenset({"params", "theta", "weights"})
-ORDER = "steps here are step(params, z, x), where jaxopt's are T(z, x, params)"
 CONTRACTING = ", or keep |W| < 1 (certificates.spectral_normalise)"  # advice for layers with such weights
-# Primitives that combine the shards of a `jax.shard_map` or the examples of a named `jax.vmap`.
-COLLECTIVES = frozenset(
-    [
-        "psum",
-        "psum_invariant",
-        "pmax",
-        "pmin",
-        "ppermute",
-        "pgather",
-        "all_gather",
-        "all_gather_invariant",
-        "all_to_all",
-        "reduce_scatter",
-        "psum_scatter",
-        "ragged_all_to_all",
-        "pbroadcast",
-    ]
-)
+# Primitives, by how their names begin, that combine shards of a `jax.shard_map` or examples of a named `jax.vmap`.
+COLLECTIVES = ("psum", "pmax", "pmin", "ppermute", "pgather", "pbroadcast", "all_", "ragged_all_", "reduce_scatter")
 
 
 class Program:
@@ -83,8 +64,10 @@ class Program:
         leaves, start = [], 0
         for aval in self.avals:
             size, pieces = math.prod(aval.shape[len(self.batch) :]), []
+            explicit = any(axes is not None for axes in aval.sharding.spec)  # shardings that are part of the type
             for _ in range(1 + _is_complex(aval)):
-                pieces.append(_shaped(flat[:, start : start + size], aval))
+                piece = flat[:, start : start + size]
+                pieces.append(jax.lax.reshape(piece, aval.shape, out_sharding=aval.sharding if explicit else None))
                 start += size
             leaf = pieces[0] if len(pieces) == 1 else jax.lax.complex(*pieces)
             leaves.append(leaf.astype(aval.dtype))
@@ -101,36 +84,25 @@ class Program:
 
 
 class Prepared(NamedTuple):
-    """One call of `equilibrium`, its arguments checked.
-
-    Attributes:
-      program: the step on rows.
-      operands: what the step closes over, the arrays of params, those of x.
-      y0: the initial state.
-      start: the same as a matrix.
-      hint: further advice where a solve fails.
-    """
+    """One call of `equilibrium`, its arguments checked; ``operands`` as of `trace`, ``start`` is ``y0`` as a matrix."""
 
     program: Program
     operands: Any
     y0: Any
     start: Float[Array, "b m"]
-    hint: str
+    hint: str  # further advice where a solve fails
 
 
 def prepare(descent: Any, params: Params, y0: Any, x: Any, batch_ndim: int | None, has_aux: bool) -> Prepared:
-    """Traces the step as a `Program`, with its arguments checked.
-
-    Raises:
-      TypeError: if descent is no step of (params, z, x), as far as the number and names of its arguments tell, or a
-        leaf of the state is not floating.
-      ValueError: if the step changes the state, has_aux is asked of a `Descent`, or y0 is not finite.
-    """
+    """Traces the step as a `Program`, with the arguments of `equilibrium` checked."""
     step = _step_of(descent, has_aux)
     check_state("y0", y0)
     y0 = jax.tree.map(lambda leaf: jax.lax.stop_gradient(jnp.asarray(leaf)), y0)
     _check_start(y0, isinstance(descent, Descent))
-    hint = _check_layer(descent, params, y0)
+    check, factored = (descent.check, descent.factored) if isinstance(descent, Descent) else (None, None)
+    if check is not None:
+        check(params, y0)
+    hint = "" if check is None and factored is None else CONTRACTING
     ndim = resolve_batch_ndim(descent, params, y0, x, batch_ndim)
     program, operands, y0 = trace(step, params, y0, x, ndim)
     return Prepared(program, operands, y0, program.flatten(jax.tree.leaves(y0)), hint)
@@ -142,10 +114,6 @@ def trace(step: Callable[..., Any], params: Params, y: Any, x: Any, batch_ndim: 
     Leaves of params and x that are no arrays are constants of the program. It is traced at every call, which sees
     changed globals; what it closes over becomes an operand. Shardings that are part of an array's type, and the axes
     of a `jax.shard_map` that it varies over, must not change in a loop: zeros move to where an input lies.
-
-    Raises:
-      ValueError: if the step changes structure, shapes or dtypes of the state, or has collectives over shards that do
-        not share their state.
     """
     leaves, structure = jax.tree.flatten((params, x))
     dynamic = [_is_dynamic(leaf) for leaf in leaves]
@@ -154,8 +122,7 @@ def trace(step: Callable[..., Any], params: Params, y: Any, x: Any, batch_ndim: 
     state, tree = jax.tree.flatten(y)
 
     def call(params: list[Any], state: list[Any], x: list[Any]) -> Any:
-        moving = iter([*params, *x])
-        merged = [next(moving) if keep else leaf for keep, leaf in zip(dynamic, leaves, strict=True)]
+        merged = _merged(dynamic, [*params, *x], leaves)
         whole_params, whole_x = jax.tree.unflatten(structure, merged)
         return step(whole_params, jax.tree.unflatten(tree, state), whole_x)
 
@@ -179,9 +146,7 @@ def trace(step: Callable[..., Any], params: Params, y: Any, x: Any, batch_ndim: 
 def fingerprint(jaxpr: Any, kept: list[Any]) -> Any:
     """A hashable that is equal for programs that do the same; functions and arrays in them count by identity.
 
-    Args:
-      jaxpr: the program.
-      kept: a list, to which the objects are added whose identity is part of the result.
+    The objects whose identity is part of it are added to the list ``kept``.
     """
     names: dict[Any, int] = {}
     options = ("call_jaxpr", "num_consts", "symbolic_zeros")  # of rules: functions made at each trace, see `_rules`
@@ -221,33 +186,9 @@ def fingerprint(jaxpr: Any, kept: list[Any]) -> Any:
     return head, equations, tuple(map(atom, jaxpr.outvars))
 
 
-def check_order(step: Callable[..., Any]) -> None:
-    """Checks that a step can take (params, z, x), and is not one of jaxopt's by the names of its arguments.
-
-    Raises:
-      TypeError: if it is.
-    """
-    try:
-        signature = inspect.signature(step)
-    except (TypeError, ValueError):  # callables without one, such as some of compiled modules
-        return
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    names = [name for name, parameter in signature.parameters.items() if parameter.kind in kinds]
-    if names and names[0] in STATES and PARAMETERS.intersection(names[1:]):
-        raise TypeError(f"the step must take (params, z, x), got one of ({', '.join(names)}); {ORDER}")
-    try:
-        signature.bind(None, None, None)
-    except TypeError:
-        raise TypeError(f"the step must take (params, z, x), got one of ({', '.join(names)}); {ORDER}") from None
-
-
 def resolve_batch_ndim(descent: Any, params: Any, y: Any, x: Any, batch_ndim: int | None) -> int:
-    """Returns the number of batch axes of the state: ``batch_ndim``, or the rank of the energy of a `Descent`, or 0.
-
-    Raises:
-      ValueError: if a leaf has fewer axes, or the leaves differ in them.
-    """
-    lowest = min(int(leaf.ndim) for leaf in jax.tree.leaves(y))
+    """Returns the number of batch axes of the state: ``batch_ndim``, or the rank of the energy of a `Descent`, or 0."""
+    lowest = min(leaf.ndim for leaf in jax.tree.leaves(y))
     if batch_ndim is None:
         batch_ndim = len(jax.eval_shape(descent.energy, params, y, x).shape) if isinstance(descent, Descent) else 0
     allowed = f"be between 0 and {lowest}, the least rank of the state"
@@ -284,15 +225,6 @@ def _check_start(y: Any, of_descent: bool) -> None:
         require(finite, name, "be finite", "NaN or infinity")
 
 
-def _check_layer(descent: Any, params: Params, y: Any) -> str:
-    """Runs the layer's parameter check; returns a hint for the failure message."""
-    if not isinstance(descent, Descent):
-        return ""
-    if descent.check is not None:
-        descent.check(params, y)
-    return CONTRACTING if descent.check is not None or descent.factored is not None else ""
-
-
 def _check_result(params: Any, y: Any, after: Any) -> None:
     """`check_step`, with a hint where a step returned something like its first argument."""
     try:
@@ -307,10 +239,13 @@ def _check_collectives(jaxpr: Any, state: list[Any]) -> None:
 
     Shards converge at different times, and their derivatives depend on each other: neither is solved for.
     """
-    names = _axes_of_collectives(jaxpr)
-    if not names:
-        return
-    manual = set(jax.sharding.get_abstract_mesh().manual_axes)
+    names: set[Any] = set()
+    for equation in _equations(jaxpr):
+        if equation.primitive.name.startswith(COLLECTIVES):
+            axes = equation.params.get("axes", equation.params.get("axis_name", ()))
+            axes = axes if isinstance(axes, tuple | list) else (axes,)
+            names.update(axis for axis in axes if not isinstance(axis, int))
+    manual = jax.sharding.get_abstract_mesh().manual_axes
     varying = frozenset().union(*(jax.typeof(leaf).manual_axis_type.varying for leaf in state))
     for name in sorted(names, key=str):
         typed = name in manual and jax.typeof(jax.lax.axis_index(name)).manual_axis_type.varying
@@ -319,16 +254,6 @@ def _check_collectives(jaxpr: Any, state: list[Any]) -> None:
                 f"the step must not combine states over the axis {name!r}, got a collective such as lax.pmean in it; "
                 "call equilibrium outside of shard_map or of the named vmap, with batch_ndim=0"
             )
-
-
-def _axes_of_collectives(jaxpr: Any) -> set[Any]:
-    names: set[Any] = set()
-    for equation in _equations(jaxpr):
-        if equation.primitive.name in COLLECTIVES:
-            axes = equation.params.get("axes", equation.params.get("axis_name", ()))
-            axes = axes if isinstance(axes, tuple | list) else (axes,)
-            names.update(axis for axis in axes if not isinstance(axis, int))
-    return names
 
 
 def _equations(jaxpr: Any) -> Iterator[Any]:
@@ -352,8 +277,7 @@ def _rules(closed: ClosedJaxpr, kept: list[Any]) -> Any:
 
     def pulled(inputs: list[Any], cotangents: list[Any]) -> Any:
         def run(moving: list[Any]) -> Any:
-            moving_ = iter(moving)
-            merged = [next(moving_) if move else leaf for move, leaf in zip(moves, inputs, strict=True)]
+            merged = _merged(moves, moving, inputs)
             return jaxpr_as_fun(ClosedJaxpr(closed.jaxpr, merged[count:]))(*merged[:count])
 
         return jax.vjp(run, [leaf for move, leaf in zip(moves, inputs, strict=True) if move])[1](cotangents)
@@ -361,10 +285,10 @@ def _rules(closed: ClosedJaxpr, kept: list[Any]) -> Any:
     return fingerprint(jax.make_jaxpr(pulled)(avals, list(closed.out_avals)).jaxpr, kept)
 
 
-def _shaped(piece: Array, aval: Any) -> Array:
-    """A piece of the matrix in the shape of its leaf, and sharded as it where shardings are part of the type."""
-    explicit = any(axes is not None for axes in aval.sharding.spec)
-    return jax.lax.reshape(piece, aval.shape, out_sharding=aval.sharding if explicit else None)
+def _merged(chosen: list[bool], moving: list[Any], others: list[Any]) -> list[Any]:
+    """``others`` with the next of ``moving`` in every place that is chosen."""
+    rest = iter(moving)
+    return [next(rest) if choose else other for choose, other in zip(chosen, others, strict=True)]
 
 
 def _is_complex(leaf: Any) -> bool:
@@ -373,8 +297,4 @@ def _is_complex(leaf: Any) -> bool:
 
 def _is_dynamic(leaf: Any) -> bool:
     """True for arrays and numbers with a fraction; flags, sizes, names and functions are constants of a step."""
-    return (
-        isinstance(leaf, Tracer)
-        or (hasattr(leaf, "dtype") and hasattr(leaf, "shape"))
-        or isinstance(leaf, float | complex)
-    )
+    return isinstance(leaf, Tracer | float | complex) or (hasattr(leaf, "dtype") and hasattr(leaf, "shape"))

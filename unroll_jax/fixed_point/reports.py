@@ -42,7 +42,6 @@ __all__ = [
     "report_rows",
 ]
 
-# How a solve of one example ended.
 CONVERGED, STALLED, MAX_STEPS, NONFINITE, NONSYMMETRIC = range(5)
 #: Ends of the solve of an example, in words; ``info.status`` is an index into these.
 STATUS = (
@@ -54,8 +53,7 @@ STATUS = (
 )
 #: Responses of `equilibrium` to an example that does not converge.
 ON_FAILURE = ("error", "warn", "accept")
-# A relative residual of this many epsilons is round-off of a map's values and of its sums.
-ROUND_OFF = 16.0
+ROUND_OFF = 16.0  # epsilons: a relative residual as small is round-off of a map's values and of its sums
 SLOWEST = 0.999  # mean contraction per step; above it a map does not contract
 # Files between the user's line and a report: this library, JAX, and what Python's decorators wrap functions in.
 _INSIDE = (str(Path(__file__).parents[1]), str(Path(str(jax.__file__)).parent), contextlib.__file__, functools.__file__)
@@ -120,9 +118,9 @@ class EquilibriumInfo(NamedTuple):
 
     def _lines(self) -> list[str]:
         residual, steps, status = (np.ravel(np.asarray(leaf)) for leaf in self)
-        counts = [f"{np.sum(status == code)} {words}" for code, words in enumerate(STATUS) if np.any(status == code)]
         if not len(status):
             return ["no examples"]
+        counts = [f"{np.sum(status == code)} {words}" for code, words in enumerate(STATUS) if np.any(status == code)]
         return [
             f"{len(status)} examples: {'; '.join(counts)}",
             f"steps: {steps.min()} to {steps.max()}, mean {steps.mean():.1f}",
@@ -145,30 +143,20 @@ class _Text(str):
 
     __slots__ = ()
 
-    @property
-    def kind(self) -> str:
-        return self.split(":")[0]
-
     def __eq__(self, other: object) -> bool:
-        return self.kind == other.kind if isinstance(other, _Text) else str.__eq__(self, other)
+        return hash(self) == hash(other) if isinstance(other, _Text) else str.__eq__(self, other)
 
     def __hash__(self) -> int:
-        return hash(self.kind)
+        return hash(str(self).split(":")[0])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CallSite:
-    """The line of the user that a warning is attributed to; by default Python shows one warning a line.
-
-    Attributes:
-      filename: the file.
-      line: its number in the file.
-      names: globals of the module, where `warnings` keeps what it has shown of it.
-    """
+    """The line of the user that a warning is attributed to; by default Python shows one warning a line."""
 
     filename: str
     line: int
-    names: dict[str, Any]
+    names: dict[str, Any]  # globals of the module, where `warnings` keeps what it has shown of it
 
     def warn(self, message: str) -> None:
         """Gives a `ConvergenceWarning` there."""
@@ -177,7 +165,7 @@ class CallSite:
 
 
 class Reporting(NamedTuple):
-    """The report of failed rows, "error", "warn" or "accept", of a solve to ``tol``, at the user's line."""
+    """The report of failed rows of a solve, "error", "warn" or "accept"; its tolerance, and the user's line."""
 
     on_failure: str
     tol: float
@@ -200,10 +188,10 @@ def known(*arrays: Any) -> bool:
 def report_failures(tree: Any, info: EquilibriumInfo, what: str, advice: str, reporting: Reporting) -> Any:
     """``tree``, once the rows that failed are reported.
 
-    Outside of transformations the error is raised, or the warning given, before this returns. Inside compiled code a
-    callback does it while the program runs: the warning has been given once the results are there, and the error then
-    reaches the caller as ``jax.errors.JaxRuntimeError`` with this message in it (`jax.block_until_ready`). Under vmap
-    the examples of all calls are reported together, once. Not a program of `jax.export`, which has no callbacks.
+    Outside of transformations the error is raised, or the warning given, before this returns. Compiled code calls back
+    while it runs: the warning has been given once the results are there, and the error reaches the caller as
+    ``jax.errors.JaxRuntimeError`` with this message (`jax.block_until_ready`). Under vmap the examples of all calls are
+    reported together, once. Not in a program of `jax.export`, which has no callbacks.
     """
     on_failure, tol, site = reporting
     if on_failure == "accept":
@@ -253,29 +241,24 @@ def _pace(failure: _Failure, tol: float) -> str:
     """The mean contraction of a solve that was cut off, and the estimated steps to tolerance at that rate."""
     if failure.status != MAX_STEPS or failure.steps < 1 or not failure.residual > 0.0:
         return ""
-    rate = failure.residual ** (1.0 / failure.steps)
+    rate, after = failure.residual ** (1.0 / failure.steps), f" after {failure.steps} steps that"
     if rate > SLOWEST:
-        return f" after {failure.steps} steps that do not contract (weights grown? certificates.spectral_normalise)"
-    needed = failure.steps * math.log(tol) / math.log(failure.residual)
-    return f" after {failure.steps} steps that contract by {rate:.3g} each (about {math.ceil(needed)} would do)"
+        return f"{after} do not contract (weights grown? certificates.spectral_normalise)"
+    return f"{after} contract by {rate:.3g} each (about {math.ceil(math.log(tol) / math.log(rate))} would do)"
 
 
 def _watched(tree: Any, info: EquilibriumInfo, report: Callable[[_Failure], None]) -> Any:
     """``tree``; calls ``report`` if a row failed, from compiled code by a callback that ``tree`` waits for.
 
-    The callback has no effect for JAX, which would dispatch programs with effects in Python, at .1 ms a call or more:
-    so the arrays that it must not be lost with are passed through.
+    The callback is no effect for JAX: a program with effects is dispatched in Python, at .1 ms per call or more.
     """
     residual, steps, status = jax.lax.stop_gradient(tuple(info))
     if not any(isinstance(leaf, Tracer) for leaf in (residual, steps, status)):
         _call(report, residual, steps, status)
         return tree
     reported = _watch.bind(jnp.any(status > STALLED), residual, steps, status, report=report)  # False
-
-    def wait(leaf: Array) -> Array:
-        return jnp.where(reported, jnp.nan if jnp.issubdtype(leaf.dtype, jnp.inexact) else -1, leaf)
-
-    return jax.tree.map(wait, tree)
+    lost = lambda leaf: jnp.nan if jnp.issubdtype(leaf.dtype, jnp.inexact) else -1  # noqa: E731
+    return jax.tree.map(lambda leaf: jnp.where(reported, lost(leaf), leaf), tree)
 
 
 def _call(report: Callable[[_Failure], None], *arrays: Any) -> np.ndarray:
@@ -287,46 +270,31 @@ def _call(report: Callable[[_Failure], None], *arrays: Any) -> np.ndarray:
     return np.zeros((), bool)
 
 
-def _evaluate(failed: Array, *arrays: Array, report: Callable[[_Failure], None]) -> Array:
-    return jnp.asarray(_call(report, *arrays))
-
-
 def _lower(ctx: Any, *operands: Any, report: Callable[[_Failure], None]) -> Any:
-    def none(failed: Array, *arrays: Array) -> Array:
-        return failed & False
-
-    # Of several devices: XLA asks for one sharding in both branches, and a callback with a result has none.
-    devices = ctx.module_context.axis_context
-    several = getattr(devices, "num_devices", None) != 1
-
-    def tell(*arrays: Array) -> None:
-        _call(report, *arrays)
+    tell: Any = functools.partial(_call, report)
+    none = lambda failed, *_: failed & False  # noqa: E731
 
     def call(failed: Array, *arrays: Array) -> Array:
-        if several:
+        # Of several devices: XLA asks for one sharding in both branches, and a callback with a result has none.
+        if getattr(ctx.module_context.axis_context, "num_devices", None) != 1:
             jax.debug.callback(tell, *arrays)
             return failed & False
-        done = jax.pure_callback(functools.partial(_call, report), jax.ShapeDtypeStruct((), bool), *arrays)
-        return vary_like(done, failed)
+        return vary_like(jax.pure_callback(tell, jax.ShapeDtypeStruct((), bool), *arrays), failed)
 
-    def guarded(failed: Array, *arrays: Array) -> Array:
-        return jax.lax.cond(failed, call, none, failed, *arrays)
-
+    guarded = lambda failed, *arrays: jax.lax.cond(failed, call, none, failed, *arrays)  # noqa: E731
     exported = ctx.module_context.lowering_parameters.for_export
     return mlir.lower_fun(none if exported else guarded, multiple_results=False)(ctx, *operands)
 
 
 def _batch(operands: Any, axes: Any, *, report: Callable[[_Failure], None]) -> tuple[Array, None]:
     size = next(array.shape[axis] for array, axis in zip(operands, axes, strict=True) if axis is not None)
-    failed, *arrays = (
-        jnp.broadcast_to(array, (size, *array.shape)) if axis is None else jnp.moveaxis(array, axis, 0)
-        for array, axis in zip(operands, axes, strict=True)
-    )
+    front = lambda a, axis: jnp.broadcast_to(a, (size, *a.shape)) if axis is None else jnp.moveaxis(a, axis, 0)  # noqa: E731
+    failed, *arrays = map(front, operands, axes)
     return _watch.bind(jnp.any(failed), *(array.reshape(-1) for array in arrays), report=report), None
 
 
 _watch = Primitive("watch_of_equilibrium")
 _watch.def_abstract_eval(lambda failed, *arrays, report: failed)
-_watch.def_impl(_evaluate)
+_watch.def_impl(lambda failed, *arrays, report: jnp.asarray(_call(report, *arrays)))
 mlir.register_lowering(_watch, _lower, cacheable=False)
 batching.primitive_batchers[_watch] = _batch

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from unroll_jax.arguments import POSITIVE, at_least, checked, in_interval, look_up, require
-from unroll_jax.fixed_point.loop import Map, Point, Solver, dot, filled
+from unroll_jax.fixed_point.loop import Map, Point, Solver
+from unroll_jax.fixed_point.sizes import dot, filled
 
 __all__ = [
     "SOLVERS",
@@ -125,11 +126,12 @@ def anderson(window: int = 5) -> Solver:
         return _Basis(history, history, history[:, :, 0] > 0.0, zeros, zeros, jnp.zeros((), jnp.int32))
 
     def update(point: Point, basis: _Basis) -> tuple[Array, _Basis]:
+        against, combined = functools.partial(jnp.einsum, "bwm,bm->bw"), functools.partial(jnp.einsum, "bw,bwm->bm")
         d, unit = point.fz - point.z, point.unit[:, None]
         change, image_change = (d - basis.residual) / unit, (point.fz - basis.image) / unit
         live = basis.live & ~point.restart[:, None]
-        shares = _against(basis.Q, change) * live
-        q, u = change - _combined(shares, basis.Q), image_change - _combined(shares, basis.U)
+        shares = against(basis.Q, change) * live
+        q, u = change - combined(shares, basis.Q), image_change - combined(shares, basis.U)
         left, epsilon = dot(q, q), float(jnp.finfo(q.dtype).eps)
         usable = (left > NEW_DIRECTION * epsilon * dot(shares, shares)) & (left > 0.0) & (basis.size > 0)
         usable = usable & point.active
@@ -138,7 +140,7 @@ def anderson(window: int = 5) -> Solver:
         Q = _put(basis.Q, jnp.where(usable[:, None], q * inverse, 0.0), place)
         U = _put(basis.U, jnp.where(usable[:, None], u * inverse, 0.0), place)
         live = live | (jnp.arange(window) == place)
-        after = point.fz - _combined(_against(Q, d) * live, U)
+        after = point.fz - combined(against(Q, d) * live, U)
         return after, _Basis(Q, U, live, d, point.fz, basis.size + 1)
 
     return Solver(init=init, update=update, extrapolates=True)
@@ -285,22 +287,9 @@ SOLVERS: dict[str, Callable[..., Solver]] = {
 
 
 def resolve_solver(solver: str | Solver) -> Solver:
-    """The `Solver` of a name of `SOLVERS`, or the `Solver` given.
-
-    Raises:
-      ValueError: if the name is not in `SOLVERS`.
-      TypeError: if it is neither a name nor a `Solver`.
-    """
+    """The `Solver` of a name of `SOLVERS`, or the `Solver` given; a ValueError or TypeError if it is neither."""
     entry = look_up("solver", solver, SOLVERS, Solver)
     return entry if isinstance(entry, Solver) else entry()
-
-
-def _against(Q: Float[Array, "b w m"], d: Float[Array, "b m"]) -> Float[Array, "b w"]:
-    return jnp.einsum("bwm,bm->bw", Q, d)
-
-
-def _combined(shares: Float[Array, "b w"], Q: Float[Array, "b w m"]) -> Float[Array, "b m"]:
-    return jnp.einsum("bw,bwm->bm", shares, Q)
 
 
 def _put(history: Float[Array, "b w m"], row: Float[Array, "b m"], place: Array | int) -> Float[Array, "b w m"]:
