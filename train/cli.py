@@ -32,12 +32,7 @@ FRAME = re.compile(r"[\u2500-\u257f]|-{5,}")  # lines around and between tyro's 
 
 
 def parse(cls: type[T], arguments: list[str], program: str, default: T | None = None, *, hint: str = "") -> T:
-    """Parses the options of a command into a dataclass; ``hint`` is the way out where an option is unknown.
-
-    Raises:
-      UserError: for an unknown or malformed option, or one that is given twice or empty.
-      SystemExit: where help was asked for and is printed.
-    """
+    """Parses the options of a command into a dataclass; ``hint`` is the way out where an option is unknown."""
     _check_words(arguments)
     given_default: dict[str, Any] = {} if default is None else {"default": default}
     printed, shown = io.StringIO(), io.StringIO()  # no terminals: colours would be escaped

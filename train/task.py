@@ -43,6 +43,7 @@ class Objective(Protocol):
 
     def value(self, samples: SampleLosses, means: Array, moving: Any, step: Array) -> Float[Array, ""]:
         """Returns the value that the parameters descend."""
+        ...
 
     def advance(self, samples: SampleLosses, means: Array, moving: Any, step: Array) -> tuple[Any, Any]:
         """Returns the state after the step, and figures of the state before it."""
@@ -50,6 +51,7 @@ class Objective(Protocol):
 
     def describe(self, step: int, value: Any, means: Any, figures: Any) -> tuple[Row, dict[str, str]]:
         """Returns the figures of a step as a row, and some of them for the progress bar."""
+        ...
 
     def multipliers(self, moving: Any) -> np.ndarray | None:
         """Returns the multipliers of the constraints; None without constraints."""
@@ -57,6 +59,7 @@ class Objective(Protocol):
 
     def judge(self, step: int, samples: np.ndarray, moving: Any) -> tuple[Row, float]:
         """Returns the row of a validation, and the score of its checkpoint: the highest is the best."""
+        ...
 
     def report(self, samples: np.ndarray, moving: Any) -> Row:
         """Returns figures by layer on held-out data, for the evaluation; empty where there are none."""
@@ -105,24 +108,29 @@ class Task(Protocol):
     @property
     def config(self) -> RunConfig:
         """All options."""
+        ...
 
     def with_config(self, config: Any) -> "Task":
         """Returns the same task with another configuration, on the same data."""
+        ...
 
     def init(self, key: jax.Array) -> Params:
         """Returns parameters, from the key alone."""
+        ...
 
     def batches(self, start_step: int, rows: np.ndarray | None) -> Iterator[Batch]:
         """Yields batches without end, each a function of the seed and its step.
 
         ``rows`` are the rows of this process; None for all.
         """
+        ...
 
     def losses(self, params: Params, batch: Batch, probe: Any) -> tuple[SampleLosses, Mapping[str, Array]]:
         """Returns losses by sample and layer, and other figures by sample; each row depends on its sample alone.
 
         The gradient in ``probe`` carries the figures that `probe` describes.
         """
+        ...
 
     def measured(self, params: Params, split: str) -> np.ndarray | None:
         """Returns means on a split of the further columns of `Objective.measured`; None without any."""
@@ -130,24 +138,30 @@ class Task(Protocol):
 
     def validate(self, params: Params, multipliers: np.ndarray | None) -> Validation:
         """Returns losses and figures on the validation split; ``multipliers`` are the objective's."""
+        ...
 
     def evaluate(self, params: Params, folder: Path) -> tuple[Row, np.ndarray | None]:
         """Returns figures of the test split, and its losses by sample for the objective's report.
 
         Further files, such as pictures, go to the folder.
         """
+        ...
 
     def data_fingerprint(self) -> Row:
         """Returns figures that change when the data do."""
+        ...
 
     def model_spec(self) -> Row:
         """Returns JSON values from which, with the configuration, the model is built without its data."""
+        ...
 
     def predict(self, params: Params, inputs: Any) -> Any:
         """Applies the model to inputs; tasks may take further options."""
+        ...
 
     def summary_line(self, evaluation: Row) -> str:
         """Returns a line that sums up an evaluation."""
+        ...
 
     def pretrained(self) -> Any:
         """Reads large pretrained parameters for `load_pretrained`; None without any.
