@@ -14,11 +14,11 @@ from tests.test_public_api import NAMES
 ROOT = Path(__file__).resolve().parents[1]
 # Lines of tracked files: of Python, and of pages in docs. A change that cuts lowers these numbers; none raises them.
 MAX_LINES = {
-    "unroll_jax": 19_990,
+    "unroll_jax": 19_850,
     "train": 17_600,
     "benchmarks": 4_000,
     "papers": 3_200,
-    "tests": 40_250,
+    "tests": 40_150,
     "docs": 5_480,
     "CHANGELOG.md": 150,
 }
