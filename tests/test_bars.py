@@ -14,15 +14,15 @@ from tests.test_public_api import NAMES
 ROOT = Path(__file__).resolve().parents[1]
 # Lines of tracked files: of Python, and of pages in docs. A change that cuts lowers these numbers; none raises them.
 MAX_LINES = {
-    "unroll_jax": 22_000,
+    "unroll_jax": 19_850,
     "train": 17_600,
     "benchmarks": 4_000,
     "papers": 3_200,
-    "tests": 40_500,
-    "docs": 5_500,
+    "tests": 40_150,
+    "docs": 5_480,
     "CHANGELOG.md": 150,
 }
-MAX_PUBLIC_NAMES = 300
+MAX_PUBLIC_NAMES = 260
 LIBRARY = set(NAMES) - {"unroll_jax.train"}
 MAX_FILES, MIN_LINES, LONGEST = 97, 40, 300
 # Each counts one habit of writing; optax has about one of all of them in 10,000 words of docstrings and comments.

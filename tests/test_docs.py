@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(path for path in DOCS.rglob("*.md") if "generated" not in path.parts)
 TEXTS = {str(path.relative_to(DOCS)): path.read_text(encoding="utf-8") for path in PAGES}
+ABOVE = {f"../{name}": (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "CONTRIBUTING.md")}
 # Those whose Python stands alone; tests/test_your_model.py runs that of your_model.md.
 RUN = [name for name, text in TEXTS.items() if "```python\n" in text and name != "your_model.md"]
 WITH_A_TEST = ("how_to/energy.md", "how_to/equilibrium_training.md", "explanation/errata.md")
@@ -121,7 +122,7 @@ def test_every_public_name_has_one_page_in_the_docs():
 
 def test_docs_name_only_commands_experiments_and_benchmarks_that_exist():
     named = 0
-    for name, text in TEXTS.items():
+    for name, text in (TEXTS | ABOVE).items():
         for command, what in re.findall(r"unroll-jax ([a-z]+)(?: ([\w$.{}/-]+))?", code(text)):
             assert command in COMMANDS, f"{name}: {command}"
             is_name = command in ("run", "plan", "sweep") and re.fullmatch(r"[a-z][\w-]*", what)
@@ -165,7 +166,7 @@ def test_docs_name_only_options_that_exist():
 
 def test_files_that_docs_link_exist():
     count = 0
-    for name, text in TEXTS.items():
+    for name, text in (TEXTS | ABOVE).items():
         for link in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
             if not link.startswith("https://"):
                 assert (DOCS / name).parent.joinpath(link).exists(), f"{name}: {link}"

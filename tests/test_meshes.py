@@ -3,6 +3,8 @@
 Types are checked as programs are traced, which needs neither devices nor compilation.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,7 +20,6 @@ from unroll_jax.models import Decoder, DecoderConfig, decode, decoder_logits, em
 ROWS = PartitionSpec("data")
 MANUAL = AbstractMesh((2,), ("data",), axis_types=(AxisType.Auto,))
 EXPLICIT = AbstractMesh((2,), ("data",), axis_types=(AxisType.Explicit,))
-SOLVERS, ADJOINTS = list(fp.SOLVERS), list(fp.ADJOINTS)
 
 
 def gradient_in_shard_map(value, params, *rows):
@@ -68,88 +69,78 @@ def test_every_descent_unrolls_and_differentiates(name, way):
     assert_differentiates(value, params, *(rows for rows in (y, x) if rows is not None), way=way)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("majoriser", MAJORISERS)
-def test_every_majoriser_of_heads_does(majoriser, way):
-    descent = uj.multihead_attention(4, num_heads=2, majoriser=majoriser, ridge=0.1)
-    params, y = descent.init(jax.random.key(0)), jnp.ones((4, 3, 4))
-    assert_differentiates(lambda params, y: jnp.sum(descent.step(params, y, None)), params, y, way=way)
-
-
 def layer(symmetric):
     turn = (lambda W: 0.1 * (W + W.T)) if symmetric else jnp.tanh
     return lambda W, z, x: z @ turn(W) + x
 
 
-def of_equilibrium(symmetric, **options):
-    step = layer(symmetric)
-    return lambda W, x: jnp.sum(uj.equilibrium(step, W, zeros(x, 3), x, batch_ndim=1, **options)[0] ** 2)
-
-
 WEIGHT, INPUT = np.full((3, 3), 0.1, np.float32), np.ones((4, 3), np.float32)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("solver", SOLVERS)
-def test_every_solver_does(solver, way):
-    symmetric = fp.SOLVERS[solver]().symmetric
-    assert_differentiates(of_equilibrium(symmetric, solver=solver), WEIGHT, INPUT, way=way)
+def of_equilibrium(symmetric, **options):
+    step = layer(symmetric)
+    value = lambda W, x: jnp.sum(uj.equilibrium(step, W, zeros(x, 3), x, batch_ndim=1, **options)[0] ** 2)  # noqa: E731
+    return value, WEIGHT, INPUT
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("adjoint", ADJOINTS)
-def test_every_adjoint_does(adjoint, way):
-    assert_differentiates(of_equilibrium(adjoint == "conjugate_gradient", adjoint=adjoint), WEIGHT, INPUT, way=way)
+def of_probe():
+    equilibrium = lambda W, x, probe: uj.equilibrium(layer(False), W, zeros(x, 3), x, batch_ndim=1, probe=probe)[0]  # noqa: E731
+    return lambda W, x: jnp.sum(equilibrium(W, x, fp.zero_probe(x.shape[0]))), WEIGHT, INPUT
 
 
-OTHERS = ("opteq_conv", "deep_opteq", "unit_layer")
+def of_heads(majoriser):
+    descent = uj.multihead_attention(4, num_heads=2, majoriser=majoriser, ridge=0.1)
+    value = lambda params, y: jnp.sum(descent.step(params, y, None))  # noqa: E731
+    return value, descent.init(jax.random.key(0)), jnp.ones((4, 3, 4))
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", ["opteq", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
-def test_every_kind_of_equilibrium_does(name, way):
+def of_kind(name, measure=lambda *given: uj.equilibrium(*given)[0] ** 2):
     descent, y, x = uj.DESCENTS[name].example(jax.random.key(0), (4,))
-    params = descent.init(jax.random.key(1))
-    value = lambda params, x: jnp.sum(uj.equilibrium(descent, params, zeros(x, *y.shape[1:]), x)[0] ** 2)  # noqa: E731
-    assert_differentiates(value, params, x, way=way)
+    value = lambda params, x: jnp.sum(measure(descent, params, zeros(x, *y.shape[1:]), x))  # noqa: E731
+    return value, descent.init(jax.random.key(1)), x
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_forward_mode_and_probes_do(way):
-    assert_differentiates(of_equilibrium(False, forward_mode=True), WEIGHT, INPUT, way=way)
-    step = layer(False)
-
-    def probed(W, x):
-        return jnp.sum(uj.equilibrium(step, W, zeros(x, 3), x, batch_ndim=1, probe=fp.zero_probe(x.shape[0]))[0])
-
-    assert_differentiates(probed, WEIGHT, INPUT, way=way)
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_a_splitting_does(way):
+def of_splitting():
     W = fp.monotone_weight(fp.monotone_init(jax.random.key(0), 3), margin=0.5)
-    assert_differentiates(lambda W, x: jnp.sum(fp.monotone_equilibrium(W, x)[0] ** 2), W, INPUT, way=way)
+    return lambda W, x: jnp.sum(fp.monotone_equilibrium(W, x)[0] ** 2), W, INPUT
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_certify_does(way):
-    descent, y, x = uj.DESCENTS["opteq"].example(jax.random.key(0), (4,))
-    params = descent.init(jax.random.key(1))
-    value = lambda params, x: jnp.sum(uj.certify(descent, params, zeros(x, *y.shape[1:]), x).energy)  # noqa: E731
-    assert_differentiates(value, params, x, way=way)
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_constrained_losses_do(way):
+def of_constraints():
     constraints = uj.descent_constraints(0.2)
 
     def value(multipliers, losses):
         mean = jnp.mean(losses, axis=0)
         return jnp.sum(losses) * 0.0 + uj.lagrangian(mean[-1], constraints(mean), multipliers)
 
-    assert_differentiates(value, np.ones(3, np.float32), np.ones((4, 4), np.float32), way=way)
+    return value, np.ones(3, np.float32), np.ones((4, 4), np.float32)
+
+
+QUICK = {
+    **{f"heads, {name}": functools.partial(of_heads, name) for name in MAJORISERS},
+    "opteq": lambda: of_kind("opteq"),
+    "forward mode": lambda: of_equilibrium(False, forward_mode=True),
+    "probe": of_probe,
+    "splitting": of_splitting,
+    "certificate": lambda: of_kind("opteq", lambda *given: uj.certify(*given).energy),
+    "constrained losses": of_constraints,
+}
+SLOW = {
+    **{name: functools.partial(of_kind, name) for name in ("opteq_conv", "deep_opteq", "unit_layer")},
+    **{
+        f"solver {name}": functools.partial(of_equilibrium, fp.SOLVERS[name]().symmetric, solver=name)
+        for name in fp.SOLVERS
+    },
+    **{
+        f"adjoint {name}": functools.partial(of_equilibrium, name == "conjugate_gradient", adjoint=name)
+        for name in fp.ADJOINTS
+    },
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+def test_everything_differentiates(name, way):
+    assert_differentiates(*(QUICK | SLOW)[name](), way=way)
 
 
 PROGRAM = """

@@ -54,11 +54,8 @@ def test_it_opens_with_the_picture_of_its_result(notebook):
     assert (notebook.parent / target).read_bytes() == base64.b64decode(picture)
 
 
-def test_it_is_small(notebook):
+def test_it_is_small_and_names_no_place_of_a_machine(notebook):
     assert notebook.stat().st_size <= LARGEST
-
-
-def test_it_names_no_place_of_a_machine(notebook):
     content = json.loads(notebook.read_text(encoding="utf-8"))
     texts = ["".join(cell["source"]) for cell in content["cells"]]
     for cell in code_cells(notebook):

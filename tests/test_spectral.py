@@ -272,10 +272,7 @@ BAD_OPTIONS = [
     (lambda: certificates.picard_steps(0.5, 1.0, 0.0), "tol must be positive and finite, got 0.0"),
     (lambda: spectral.spectral_norm(lambda v: v, jnp.ones(2), num_steps=0), "num_steps must be at least 1, got 0"),
     (lambda: spectral.jacobian_radius(lambda v: v, jnp.ones(2), num_steps=1), "num_steps must be at least 2, got 1"),
-    (
-        lambda: spectral.jacobian_penalty(lambda v: v, jnp.ones(2), jax.random.key(0), num_probes=0),
-        "num_probes must be at least 1, got 0",
-    ),
+    (lambda: spectral.jacobian_penalty(lambda v: v, jnp.ones(2), jax.random.key(0), num_probes=0), "num_probes must"),
 ]
 
 

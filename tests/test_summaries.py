@@ -37,7 +37,7 @@ def records():
     return run(tokens) | {
         "report": feasibility_report(
             jnp.array([[4.0, 2.0, 1.9], [2.0, 2.0, 1.0]]), jnp.array([0.25, 0.0]), descent_constraints(0.3)
-        ),
+        )
     }
 
 
@@ -66,11 +66,7 @@ def test_rises_are_told_by_layer_and_violations_by_name(records):
     expected = "rises: layer 1 (25.0%), layer 2 (25.0%), layer 3 (25.0%), layer 4 (25.0%) and 2 more"
     assert repr(records["rises"]).splitlines()[-1].strip() == expected
     rows = [line.split() for line in repr(records["report"]).splitlines()[3:]]
-    assert rows == [
-        ["0", "3"],
-        ["1", "2", "2.1", "0.25", "50%"],
-        ["2", "1.45", "1.4", "0", "100%"],
-    ]
+    assert rows == [["0", "3"], ["1", "2", "2.1", "0.25", "50%"], ["2", "1.45", "1.4", "0", "100%"]]
 
 
 def test_a_violated_layer_is_marked():

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import unroll_jax as uj
+from tests.errors import assert_names
 from unroll_jax.energies import AttentionParams, TransformerParams
 from unroll_jax.unrolling import UNROLLED
 
@@ -68,12 +69,6 @@ def test_gradients_equal_those_of_a_python_loop(layer, tied):
         return [jax.grad(loss, (0, 1, 2))(params, y, x) for loss in (scanned, looped)]
 
     chex.assert_trees_all_close(*both(weights(None if tied else 3), *tokens()), rtol=1e-4, atol=1e-5)
-
-
-def test_the_energy_curve_of_an_exact_attention_never_rises():
-    layer, y = uj.attention(ridge=0.1), 3.0 * np.random.default_rng(2).normal(size=(2, 6, DIM)).astype(np.float32)
-    _, trace = jax.jit(lambda y: uj.unroll(layer, AttentionParams(None), y, num_layers=12))(y)
-    assert np.all(np.diff(trace.energy, axis=0) <= 1e-5)
 
 
 @pytest.mark.slow
@@ -230,29 +225,24 @@ def test_layers_are_written_out_up_to_a_depth_and_without_remat(layer):
 
 
 BAD_CALLS = [
-    ({"num_layers": 3, "unroll": 3, "remat": True}, "unroll must be below num_layers=3 with remat"),
-    ({"num_layers": 3, "unroll": 0}, "unroll must be at least 1, got 0"),
-    ({"num_layers": 0}, "num_layers must be at least 1, got 0"),
-    ({"num_layers": 2.5}, "num_layers must be an integer, got 2.5"),
-    ({"num_layers": 3, "record": "energies"}, "record must be .* got 'energies'"),
-    ({"num_layers": 3, "tied": False}, r"params.W_a must have a leading axis of num_layers=3 .* got shape \(2, 3, 3\)"),
-    ({"num_layers": 2, "tied": False, "descent": "step"}, 'record="energy" needs a Descent, got a step alone'),
-    (
-        {"num_layers": 2, "descent": lambda params, y, x: y[:1], "record": None},
-        r"keep shape and dtype, y float32\[4, 3\]",
+    (ValueError, {"remat": True, "unroll": 3}, ""),
+    (ValueError, {"unroll": 0}, ""),
+    (ValueError, {"num_layers": 0}, ""),
+    (TypeError, {"num_layers": 2.5}, ""),
+    (ValueError, {"record": "energies"}, ""),
+    (ValueError, {"tied": False}, "params.W_a"),
+    (ValueError, {"descent": lambda params, y, x: y}, "record"),
+    *(
+        (ValueError, {"record": None, "descent": step}, "step must keep")
+        for step in (lambda p, y, x: y[:1], lambda p, y, x: y.astype("bfloat16"), lambda p, y, x: (y, y))
     ),
-    (
-        {"num_layers": 2, "descent": lambda params, y, x: y.astype("bfloat16"), "record": None},
-        "float32.* became bfloat16",
-    ),
-    ({"num_layers": 2, "descent": lambda params, y, x: (y, y), "record": None}, "keep the state's structure"),
 ]
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(("options", "message"), BAD_CALLS, ids=[row[1] for row in BAD_CALLS])
-def test_a_bad_argument_is_named(layer, options, message):
-    params, y = weights(2), tokens()[0]
-    chosen = {"step": layer.step}.get(options.get("descent"), options.get("descent", layer))
-    with pytest.raises((ValueError, TypeError), match=message):
-        uj.unroll(chosen, params, y, **{name: value for name, value in options.items() if name != "descent"})
+@pytest.mark.parametrize(("error", "options", "name"), BAD_CALLS)
+def test_a_bad_argument_is_named(layer, error, options, name):
+    def call(descent=layer, num_layers=3, **options):
+        return uj.unroll(descent, weights(2), tokens()[0], num_layers=num_layers, **options)
+
+    assert_names(error, call, options, name)

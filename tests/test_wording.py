@@ -54,27 +54,20 @@ def test_names_are_nouns_of_the_field(folder):
     assert [line for path in sorted((ROOT / folder).rglob("*.py")) for line in vague_names(path)] == []
 
 
-@pytest.mark.parametrize(
-    ("text", "count"),
-    [
-        ("found, (own, _) = 1, (2, 3)", 2),
-        ("said: int = 1", 1),
-        ("def _said(found, *own): ...", 3),
-        ("any(found for found in ()) or (lambda own: own)", 2),
-        ("def f(self):\n    self.found = 1", 1),
-        ("try: ...\nexcept ValueError as said: ...", 1),
-        ("def found(): ...", 1),
-        ("class Any:\n    def found(self): ...", 1),
-        ("class said: ...", 1),
-        ("async def asked(): ...", 1),
-        ("import jax as own", 1),
-        ("match row:\n    case [found, *said, {'own': asked, **own}]: ...", 4),
-        ("is_own = row['found']  # it is said", 0),
-    ],
-)
-def test_a_vague_name_is_reported(text, count, tmp_path):
-    (tmp_path / "vague.py").write_text(text)
-    assert len(list(vague_names(tmp_path / "vague.py"))) == count
+VAGUE_PYTHON = """
+found, (own, _), said = 1, (2, 3), [found for found in ()]
+async def asked(own, *said): self.found = lambda own: row["found"]
+try: import jax as own
+except ValueError as said: pass
+class said: ...
+match row:
+    case [found, *said, {"own": asked, **own}]: is_own = "said"
+"""
+
+
+def test_a_vague_name_is_reported(tmp_path):
+    (tmp_path / "vague.py").write_text(VAGUE_PYTHON)
+    assert len(list(vague_names(tmp_path / "vague.py"))) == 16
 
 
 def test_contributors_are_told_these_words():

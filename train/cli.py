@@ -32,12 +32,7 @@ FRAME = re.compile(r"[\u2500-\u257f]|-{5,}")  # lines around and between tyro's 
 
 
 def parse(cls: type[T], arguments: list[str], program: str, default: T | None = None, *, hint: str = "") -> T:
-    """Parses the options of a command into a dataclass; ``hint`` is the way out where an option is unknown.
-
-    Raises:
-      UserError: for an unknown or malformed option, or one that is given twice or empty.
-      SystemExit: where help was asked for and is printed.
-    """
+    """Parses the options of a command into a dataclass; ``hint`` is the way out where an option is unknown."""
     _check_words(arguments)
     given_default: dict[str, Any] = {} if default is None else {"default": default}
     printed, shown = io.StringIO(), io.StringIO()  # no terminals: colours would be escaped
@@ -107,11 +102,7 @@ def with_file(options: list[str], default: RunConfig) -> RunConfig:
 
 
 def from_run(path: Path, default: RunConfig, source: str) -> RunConfig:
-    """A configuration with the options of the config.json of a run, but for its place; ``source`` is for messages.
-
-    Raises:
-      UserError: if the file cannot be read, or does not fit the experiment.
-    """
+    """A configuration with the options of the config.json of a run, but for its place; ``source`` is for messages."""
     values = read_object(path, missing=f"{source} does not exist; {WAY_OUT}", mend=WAY_OUT)
     if "version" not in values:
         raise UserError(f"{source} has no version of a run; {WAY_OUT}")

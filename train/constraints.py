@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from unroll_jax import constrained, in_coordinates, lagrangian
+from unroll_jax import DualState, constrained, in_coordinates, lagrangian
 from unroll_jax.constrained.lagrangian import optimal_slacks
 from unroll_jax.constrained.layer_bounds import Constraints, LayerConstraints, relative_excess
 from unroll_jax.constrained.samples import Reduction
@@ -24,16 +24,6 @@ from .task import MANY, Batch, Params, Row, SampleLosses, Training, check_batch_
 
 # Below any score of a checkpoint that may be reported without a warning.
 INFEASIBLE = -1e6
-
-
-class Moving(NamedTuple):
-    """State of a constrained objective.
-
-    Attributes:
-      dual: Multipliers and the state of their optimiser.
-    """
-
-    dual: constrained.DualState
 
 
 class Figures(NamedTuple):
@@ -115,13 +105,13 @@ class DescentConstraints:
             return None
         return constrained.tail_mean(settings.level) if settings.bind == "tail" else constrained.mean_of_samples()
 
-    def init(self) -> Moving:
+    def init(self) -> DualState:
         """Multipliers at their start."""
         start = self._config.dual.start
         start = start * self.number if len(start) == 1 else (*start, *(0.0,) * (self.number - len(start)))
-        return Moving(self.ascent.init(self.number, np.where(self._idle, 0.0, start)))
+        return self.ascent.init(self.number, np.where(self._idle, 0.0, start))
 
-    def is_affine(self, moving: Moving, step: Array) -> bool | Bool[Array, ""]:
+    def is_affine(self, moving: DualState, step: Array) -> bool | Bool[Array, ""]:
         """Returns whether the weights of losses in the Lagrangian are known without the losses."""
         known = self._form != "log_ratio" if self._constant else self._form == "difference" and not self._settings.floor
         return not self._enforced or (self.reduction is None and known and all(one.affine for one in self.limits))
@@ -130,21 +120,21 @@ class DescentConstraints:
         """Returns losses with the columns that `limits` bound behind them; ``counts`` weigh samples in means."""
         return with_columns(self.limits, params, batch, samples, counts)
 
-    def value(self, samples: SampleLosses, means: Array, moving: Moving, step: Array) -> Float[Array, ""]:
+    def value(self, samples: SampleLosses, means: Array, moving: DualState, step: Array) -> Float[Array, ""]:
         """The Lagrangian, or the fixed sum of losses; multipliers do not count in the warm-up."""
         losses = means[: self._losses]
         if not self._enforced:
             return self._weighted(losses)
-        multipliers = jnp.where(step < self._settings.warmup_steps, 0.0, moving.dual.multipliers)
+        multipliers = jnp.where(step < self._settings.warmup_steps, 0.0, moving.multipliers)
         violations, normalise = self.violations(samples, means), self._settings.normalise
         return lagrangian(self._minimised(losses), violations, multipliers, normalise=normalise)
 
-    def advance(self, samples: SampleLosses, means: Array, moving: Moving, step: Array) -> tuple[Moving, Figures]:
+    def advance(self, samples: SampleLosses, means: Array, moving: DualState, step: Array) -> tuple[DualState, Figures]:
         """Multipliers after a step on the violations; and figures of before."""
         violations = self.violations(samples, means)
         counted = jnp.where(self._idle, 0.0, violations) if self._idle.any() else violations
-        new = Moving(self.ascent.update(moving.dual, counted)) if self._enforced else moving
-        return new, Figures(violations, moving.dual.multipliers, self.slacks(moving))
+        new = self.ascent.update(moving, counted) if self._enforced else moving
+        return new, Figures(violations, moving.multipliers, self.slacks(moving))
 
     def describe(self, step: int, value: Any, means: Any, figures: Figures) -> tuple[Row, dict[str, str]]:
         """Losses, violations and multipliers by layer and by name."""
@@ -160,11 +150,11 @@ class DescentConstraints:
         }
         return row, {"loss": f"{means[-1]:.3f}", "worst_violation": f"{figures.violations.max():+.3f}"}
 
-    def multipliers(self, moving: Moving) -> np.ndarray:
+    def multipliers(self, moving: DualState) -> np.ndarray:
         """Returns the multipliers."""
-        return np.asarray(moving.dual.multipliers)
+        return np.asarray(moving.multipliers)
 
-    def judge(self, step: int, samples: np.ndarray, moving: Moving) -> tuple[Row, float]:
+    def judge(self, step: int, samples: np.ndarray, moving: DualState) -> tuple[Row, float]:
         """Feasible first, then by loss.
 
         Checkpoints that are not feasible go by their worst excess over a bound where constraints are hard. Resilience
@@ -194,7 +184,7 @@ class DescentConstraints:
         }
         return row, score
 
-    def report(self, samples: np.ndarray, moving: Moving) -> Row:
+    def report(self, samples: np.ndarray, moving: DualState) -> Row:
         """Losses, bounds, violations, multipliers and slacks by layer, and how samples descend, on held-out data; and
         values, bounds, units and prices of the constraints by name.
 
@@ -202,7 +192,7 @@ class DescentConstraints:
         of training enforced. Layer 0 has null without a reference.
         """
         settings, reduction, few = self._settings, self.reduction, slice(self._bounded)
-        losses, multipliers = jnp.asarray(samples[:, : self._losses]), jnp.asarray(moving.dual.multipliers)
+        losses, multipliers = jnp.asarray(samples[:, : self._losses]), jnp.asarray(moving.multipliers)
         limits = {}
         if self.limits:
             means = samples.mean(axis=0)[self._losses :]
@@ -236,10 +226,10 @@ class DescentConstraints:
         layers = self._of_layers(self.tightened if of_layers is None else of_layers, samples, means)
         return jnp.append(layers, limits_violations(self.limits, jnp.asarray(means)[self._losses :]))
 
-    def slacks(self, moving: Moving) -> Float[Array, "constraints"] | None:
+    def slacks(self, moving: DualState) -> Float[Array, "constraints"] | None:
         """The slacks that the multipliers imply; None where constraints are hard."""
         beta = self._settings.resilience
-        return None if beta is None else optimal_slacks(moving.dual.multipliers, beta)
+        return None if beta is None else optimal_slacks(moving.multipliers, beta)
 
     def _of_layers(self, constraints: Constraints, samples: Any, means: Any) -> Float[Array, "layers"]:
         """The violations of layers, of means or of the losses of every sample."""

@@ -25,11 +25,7 @@ class Best(NamedTuple):
 
 
 def best_checkpoint(task: Task, folder: Path, *, experiment: str, log: Log = print) -> Best:
-    """Returns the best checkpoint, on the mesh of the task.
-
-    Raises:
-      UserError: if the data or the configuration of the run have changed.
-    """
+    """Returns the best checkpoint, on the mesh of the task."""
     mend = f"{PASS_IT}, on its data" if is_own(task.config) else "put its data and config.json back"
     check_same(folder, identity(experiment, task.config, task.data_fingerprint()), mend)
     with Checkpoints(folder / "checkpoints", read_only=True, mend=way_back(task.config), log=log) as checkpoints:

@@ -59,6 +59,8 @@ def export(
 ) -> Path:
     """Writes model.safetensors, whose names are the keys of the parameters joined by dots, config.json and README.md.
 
+    Returns the folder of these files.
+
     Args:
       run: the run's folder.
       out: where to; None means the folder export in the run's, or transformers after the format.
@@ -66,12 +68,6 @@ def export(
       mesh: devices to read the checkpoint onto; None is the default on these devices.
       task: the task itself, if it is your own; its options are those of the run.
       log: where messages go.
-
-    Returns:
-      The folder written to.
-
-    Raises:
-      UserError: if the run has no checkpoint that can be read, or the folder holds other files.
 
     Example: see `fit`.
     """

@@ -2,7 +2,7 @@
 
 import inspect
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -18,7 +18,7 @@ from .config.constraints import LIMITS
 from .config.errors import UserError, option_text
 from .task import Batch, Params, Task
 
-Rows = Callable[[Params, Batch, Array], tuple[Array, Array]]
+Columns = Callable[[Params, Batch, Array], Float[Array, "samples width"]]
 
 
 class Limit(NamedTuple):
@@ -29,8 +29,8 @@ class Limit(NamedTuple):
       unit: Of the values and of the bound; "" for none.
       constraint: Its value has an entry for each name.
       column: Name of its column.
-      rows: ``(params, batch, losses) -> (sums, counts)``, each (samples, names); a function of the parameters has equal
-        rows.
+      columns: ``(params, batch, losses) -> sums`` (samples, names), with counts behind them unless ``affine``. A
+        function of the parameters has equal rows.
       affine: True if every sample has the count 1, so that counts need no columns.
     """
 
@@ -38,7 +38,7 @@ class Limit(NamedTuple):
     unit: str
     constraint: Constraint
     column: str
-    rows: Rows
+    columns: Columns
     affine: bool = True
 
     @property
@@ -50,11 +50,6 @@ class Limit(NamedTuple):
     def width(self) -> int:
         """Number of columns of a sample."""
         return len(self.names) * (1 if self.affine else 2)
-
-    def columns(self, params: Params, batch: Batch, losses: Array) -> Float[Array, "samples width"]:
-        """Sums of every sample, and counts behind them where they differ."""
-        sums, counts = self.rows(params, batch, losses)
-        return sums if self.affine else jnp.concatenate([sums, counts], axis=1)
 
     def violations(self, means: Float[Array, "width"]) -> Float[Array, "constraints"]:
         """Violations as shares of the bound, so that one rate of the multipliers fits all units; 0 without samples."""
@@ -73,13 +68,13 @@ def limits_of(task: Any, bounds: Mapping[str, float]) -> list[Limit]:
 def _norm(task: Any, name: str, unit: str, bound: float) -> Limit:
     constraint = norm(at_most=bound)
 
-    def rows(params: Params, batch: Batch, losses: Array) -> tuple[Array, Array]:
+    def columns(params: Params, batch: Batch, losses: Array) -> Array:
         moves = task.trained(params)
         trained = params if moves is None else jax.tree.map(lambda leaf, there: leaf if there else None, params, moves)
         size, _ = constraint.columns(trained, batch)["norm"]
         return _alike(jnp.reshape(size, 1), losses)
 
-    return Limit((name,), unit, constraint, "norm", rows)
+    return Limit((name,), unit, constraint, "norm", columns)
 
 
 def _worst_class(task: Any, name: str, unit: str, bound: float) -> Limit:
@@ -87,14 +82,14 @@ def _worst_class(task: Any, name: str, unit: str, bound: float) -> Limit:
         raise UserError(f"{option_text('constraints.also', name)} needs a class for each sample, which the task lacks")
     constraint = class_losses(len(task.classes), at_most=bound, labels=lambda labels: labels)
 
-    def rows(params: Params, batch: Batch, losses: Array) -> tuple[Array, Array]:
+    def columns(params: Params, batch: Batch, losses: Array) -> Array:
         def one(loss: Array, label: Array) -> tuple[Array, Array]:
             return constraint.columns(loss[None], label[None])["classes"]
 
-        return jax.vmap(one)(losses[:, -1], jnp.asarray(task.labels(batch)))
+        return jnp.concatenate(jax.vmap(one)(losses[:, -1], jnp.asarray(task.labels(batch))), axis=1)
 
     names = tuple(f"{name}/{one}" for one in task.classes)
-    return Limit(names, unit, constraint, "classes", rows, affine=False)
+    return Limit(names, unit, constraint, "classes", columns, affine=False)
 
 
 def _kl(task: Any, name: str, unit: str, bound: float) -> Limit:
@@ -102,11 +97,10 @@ def _kl(task: Any, name: str, unit: str, bound: float) -> Limit:
         needed = f"a language model that is trained by {option_text('model.lora_rank')}, which keeps its start"
         raise UserError(f"{option_text('constraints.also', name)} needs {needed}")
 
-    def rows(params: Params, batch: Batch, losses: Array) -> tuple[Array, Array]:
-        each = task.divergences(params, batch)[:, None]
-        return each, jnp.ones_like(each)
+    def columns(params: Params, batch: Batch, losses: Array) -> Array:
+        return task.divergences(params, batch)[:, None]
 
-    return Limit((name,), unit, _mean(bound), "mean", rows)
+    return Limit((name,), unit, _mean(bound), "mean", columns)
 
 
 FACTORIES: dict[str, Callable[..., Limit]] = {"norm": _norm, "worst_class": _worst_class, "kl": _kl}
@@ -135,11 +129,11 @@ def own_limit(function: Callable[..., Any], init: Any, losses: Any, batch: Any) 
         name = jax.tree_util.keystr(path, simple=True, separator="/")
         names += [name] if leaf.size == 1 else [f"{name}/{place}" for place in range(leaf.size)]
 
-    def rows(params: Params, batch: Batch, losses: Array) -> tuple[Array, Array]:
+    def columns(params: Params, batch: Batch, losses: Array) -> Array:
         flat = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(of(params, batch, losses))])
         return _alike(flat, losses)
 
-    return Limit(tuple(names), "", _mean(0.0), "mean", rows)
+    return Limit(tuple(names), "", _mean(0.0), "mean", columns)
 
 
 def check_names(names: Sequence[str]) -> None:
@@ -160,7 +154,8 @@ def with_columns(limits: Sequence[Limit], params: Any, batch: Any, losses: Array
 
 def limits_violations(limits: Sequence[Limit], means: Array) -> Float[Array, "constraints"]:
     """The violations of several constraints, from the means of all their columns."""
-    parts = [limit.violations(part) for limit, part in _parts(limits, means)]
+    ends = itertools.pairwise(itertools.accumulate((limit.width for limit in limits), initial=0))
+    parts = [limit.violations(means[slice(*part)]) for limit, part in zip(limits, ends, strict=True)]
     return jnp.concatenate(parts) if parts else jnp.zeros(0, means.dtype)
 
 
@@ -189,24 +184,10 @@ def sums_of_columns(task: Task, params: Params, batch: Batch, key: jax.Array) ->
     return jnp.append(jnp.sum(columns, axis=0), len(samples) if counts is None else jnp.sum(counts))
 
 
-def means_of_columns(sums: Callable[..., Any], params: Params, batches: Iterable[tuple[Batch, Any]]) -> np.ndarray:
-    """Returns means of the columns over batches, each with the key of its noise."""
-    total = np.sum([sums(params, batch, key) for batch, key in batches], axis=0, dtype=np.float64)
-    return total[:-1] / total[-1]
-
-
 def _mean(bound: float) -> Constraint:
     return Constraint(lambda rows, batch: {"mean": (jnp.sum(rows), rows.size)}, lambda means: means["mean"], bound)
 
 
-def _alike(values: Array, losses: Array) -> tuple[Array, Array]:
-    """The same values for every sample, with counts of 1."""
-    rows = jnp.broadcast_to(values, (len(losses), values.size))
-    return rows, jnp.ones_like(rows)
-
-
-def _parts(limits: Sequence[Limit], means: Any) -> Iterator[tuple[Limit, Any]]:
-    """Each constraint with its part of the means."""
-    ends = itertools.accumulate((limit.width for limit in limits), initial=0)
-    for limit, (start, end) in zip(limits, itertools.pairwise(ends), strict=True):
-        yield limit, means[start:end]
+def _alike(values: Array, losses: Array) -> Array:
+    """The same values for every sample."""
+    return jnp.broadcast_to(values, (len(losses), values.size))

@@ -126,11 +126,7 @@ def open_run(folder: Path, *, mesh: str | None = None, log: Log = print, writes:
 
 
 def options_of(task: Any) -> type[RunConfig] | None:
-    """Returns the class of the options of a task that was passed; None for None.
-
-    Raises:
-      UserError: if it is not a task.
-    """
+    """Returns the class of the options of a task that was passed; None for None."""
     config: Any = getattr(task, "config", None)
     if task is None:
         return None
@@ -149,11 +145,7 @@ def by_config(task: Task, config: RunConfig, *, mesh: str | None = None) -> Task
 
 
 def open_decoder(source: str, *, dtype: Any = None, option: str = "SOURCE", log: Log = print) -> Opened:
-    """Opens a language model: a run folder or an export, a folder of `transformers`, or a GGUF file.
-
-    Raises:
-      UserError: if the source is none of these, is damaged, or is a run without checkpoints or of something else.
-    """
+    """Opens a language model: a run folder or an export, a folder of `transformers`, or a GGUF file."""
     path = expanded(source, option)
     if is_trained(path):
         return _trained(path, dtype, log)

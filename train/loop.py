@@ -53,13 +53,7 @@ def train_run(
 
 
 def train(task: Task, folder: Path, *, experiment: str = "", callbacks: Sequence[Callbacks] = (), log: Log) -> None:
-    """Restores, steps, validates and saves, until the last step; writes status.json.
-
-    Raises:
-      Interrupted: on SIGTERM or Ctrl-C, once a checkpoint of the current step is saved.
-      UserError: if the loss, a gradient, a validation loss or an array of the state is not finite, or the disk cannot
-        be written; earlier checkpoints stay.
-    """
+    """Restores, steps, validates and saves, until the last step; writes status.json."""
     num_steps = task.training.num_steps
     with stopping() as stop:
         with Checkpoints(folder / "checkpoints", mend=way_back(task.config), log=log) as checkpoints:

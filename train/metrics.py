@@ -97,11 +97,7 @@ class MetricsWriter(contextlib.AbstractContextManager["MetricsWriter"]):
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The rows of a metrics.jsonl; a last line cut short by a kill is left out.
-
-    Raises:
-      UserError: naming the line, if another one is damaged.
-    """
+    """The rows of a metrics.jsonl; a last line cut short by a kill is left out."""
     rows, mend = [], "restore it, or move it away: a run goes on without it"
     if not path.exists():
         return rows

@@ -43,10 +43,8 @@ def learning_rates(
         after = optax.cosine_decay_schedule(rate, left)
     elif config.schedule == "linear":
         after = optax.linear_schedule(rate, 0.0, left)
-    elif config.schedule == "constant":
+    elif isinstance(config, PrimalConfig) or config.schedule == "constant":
         after = optax.constant_schedule(rate)
-    elif isinstance(config, PrimalConfig):
-        raise ValueError(f"schedule must be cosine, linear or constant, got {config.schedule}")
     else:
         after = optax.exponential_decay(rate, config.decay_every * steps_an_epoch, config.decay, staircase=True)
     if warmup == 0:

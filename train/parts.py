@@ -7,8 +7,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-__all__ = ["in_parts", "loss_gradient", "whole"]
-
 SampleLosses = Float[Array, "samples layers_and_one"]
 # (params, batch, probe) -> (losses of every sample, other figures of the samples), a row a sample
 Losses = Callable[[Any, Any, Any], tuple[SampleLosses, Mapping[str, Array]]]
@@ -42,7 +40,6 @@ def loss_gradient(
     Args:
       losses: each row a function of its row of the batch alone.
       objective: ``losses of the whole batch -> (scalar, extras)``.
-      params: the parameters.
       batch: arrays with a row a sample. Noise must be drawn already: parts draw nothing.
       probe: zeros for so many rows; the gradients of several parts in it are stacked.
       parts: number of parts of the batch; must divide its rows (and rows / parts those of a mesh).

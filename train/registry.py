@@ -25,12 +25,7 @@ FROM_PYTHON = "from Python: fit(task, out=FOLDER), load(FOLDER, task=task) or ex
 
 
 class Functions(NamedTuple):
-    """A task in code.
-
-    Attributes:
-      task: The `DataTask`, as MODULE:NAME within train/.
-      predict: Python that predicts with a ``model``, for model cards.
-    """
+    """A task in code: the `DataTask` as MODULE:NAME within train/, and Python that predicts, for model cards."""
 
     task: str
     predict: str
@@ -98,11 +93,7 @@ def is_own(config: RunConfig) -> bool:
 
 
 def functions_of(config: RunConfig) -> Functions:
-    """The functions of a configuration's task.
-
-    Raises:
-      UserError: if the task is your own.
-    """
+    """The functions of a configuration's task."""
     for row in TASKS.values():
         if row.functions is not None and isinstance(config, row.config):
             return row.functions

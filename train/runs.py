@@ -112,9 +112,6 @@ def take(task: Task, folder: Path, *, experiment: str, held: contextlib.ExitStac
     """Claims a folder for a task, or checks that it belongs to it, and locks it until ``held`` closes.
 
     An error leaves nothing behind and deletes nothing: with ``overwrite`` the old run is deleted last.
-
-    Raises:
-      UserError: if the folder holds something else, cannot be written, or another process trains there.
     """
     check_folder(task, folder, experiment)
     require_writable(folder, f"run folder {folder}", "see to that disk, or pass another --out")

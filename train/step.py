@@ -110,11 +110,7 @@ def first_state(task: Task, pretrained: Any = None) -> TrainState:
 
 
 def state_like(task: Task) -> TrainState:
-    """Returns shapes, dtypes and shardings of the state, as a checkpoint is restored.
-
-    Raises:
-      UserError: if parameters do not divide over the mesh.
-    """
+    """Returns shapes, dtypes and shardings of the state, as a checkpoint is restored."""
     shapes = jax.eval_shape(lambda: first_state(task))
     placed = shardings(shapes, task.training.mesh)
     return jax.tree.map(lambda leaf, where: leaf.update(sharding=where), shapes, placed)
@@ -140,11 +136,7 @@ def jit_step(task: Task) -> jax.stages.Wrapped:
 
 
 def describe_step(task: Task, step: int, values: Metrics) -> tuple[Row, dict[str, str]]:
-    """Returns the row of a step for metrics.jsonl, and figures for the progress bar.
-
-    Raises:
-      NotFiniteError: if a loss, a multiplier or the gradient is not finite.
-    """
+    """Returns the row of a step for metrics.jsonl, and figures for the progress bar."""
     require_finite(step, values.layer_losses, "loss", each="layer" if task.num_layers else None)
     row, words = task.training.objective.describe(step, values.value, values.layer_losses, values.objective)
     require_finite(step, values.grad_norm, "gradient")

@@ -235,11 +235,7 @@ def check_batch_size(batch_size: int, num_examples: int, examples: str) -> None:
 
 
 def json_value(value: Any, name: str) -> Any:
-    """A figure as a value of JSON, from numbers and arrays of NumPy and JAX; ``name`` is for messages.
-
-    Raises:
-      UserError: if it is not a finite number, a text, a list or a dict.
-    """
+    """A figure as a value of JSON, from numbers and arrays of NumPy and JAX; ``name`` is for messages."""
     if isinstance(value, Mapping):
         return {key: json_value(part, f"{name}[{key!r}]") for key, part in value.items()}
     if isinstance(value, list | tuple):

@@ -1,6 +1,7 @@
 """Dtypes, scales and matrix products of energies: no overflow where the value has none, and fast gradients."""
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -45,9 +46,28 @@ def compute_dtype(*arrays: Any) -> jnp.dtype:
     return jnp.promote_types(jnp.result_type(*(a for a in arrays if a is not None)), jnp.float32)
 
 
-def infinite_outside(inside: Array, value: Callable[[Array], Array], z: Array, safe: float) -> Array:
-    """``value(z)`` where ``inside``, else infinite; gradients are finite either way, as ``safe`` takes z's place."""
-    return jnp.where(inside, value(jnp.where(inside, z, safe)), jnp.inf)
+def infinite_outside(value: Callable[[Array], Array], z: Array, lower: float, upper: float = math.inf) -> Array:
+    """``value(z)``, elementwise, for z in [lower, upper]; infinite outside, and NaN stays NaN.
+
+    Gradients are finite: 0 outside, and at an end the slope at the number next to it, as the slope there may be
+    infinite.
+    """
+    limits = jnp.finfo(jnp.result_type(z))
+    gaps = [max(float(limits.tiny), 0.5 * abs(end) * float(limits.eps)) for end in (lower, upper)]
+
+    @jax.custom_jvp
+    def extended(z: Array) -> Array:
+        outside = (z < lower) | (z > upper)
+        return jnp.where(outside, jnp.inf, value(jnp.where(outside, 0.5 * (lower + min(upper, lower + 2.0)), z)))
+
+    @extended.defjvp
+    def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+        (z,), (tangent,) = primals, tangents
+        inner = jnp.where(z <= lower, lower + gaps[0], jnp.where(z >= upper, upper - gaps[1], z))
+        outside = (z < lower) | (z > upper)
+        return extended(z), jnp.where(outside, 0.0, jax.jvp(value, (inner,), (tangent,))[1])
+
+    return extended(z)
 
 
 def shrink(values: Float[Array, "..."], amount: Any) -> Float[Array, "..."]:

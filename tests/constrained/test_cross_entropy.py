@@ -107,8 +107,3 @@ def test_a_position_of_weight_0_counts_nothing_whatever_its_label():
     assert not np.any(np.asarray(expected[1][0])[3])
     for label in (-100, 10**6):
         chex.assert_trees_all_equal(run(LABELS.at[3].set(label)), expected)
-
-
-def test_a_bad_argument_is_named():
-    with pytest.raises(ValueError, match="chunk must be at least"):
-        chunked_cross_entropy(jnp.ones((7, 5)), jnp.ones((3, 5)), LABELS, chunk=0)

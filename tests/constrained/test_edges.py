@@ -61,16 +61,3 @@ def test_the_tail_leaves_out_a_sample_of_minus_infinity():
     gradient = jax.grad(lambda v: jnp.sum(reduce(v)))(violations)
     np.testing.assert_allclose(gradient[:, 0], [0.0, 0.5, 0.0, 0.5])
     np.testing.assert_array_equal(uj.tail_mean(0.0)(violations), [-np.inf])
-
-
-def test_losses_stacked_by_a_scan_are_reported_by_their_axis():
-    samples = np.random.default_rng(0).uniform(0.5, 4.0, (5, 3)).astype(np.float32)
-    plain = uj.feasibility_report(samples, np.ones(2, np.float32), CONSTRAINTS)
-    stacked = uj.feasibility_report(samples.T, np.ones(2, np.float32), CONSTRAINTS, layer_axis=0)
-    jax.tree.map(np.testing.assert_array_equal, plain, stacked)
-    with pytest.raises(ValueError, match="layer_axis must be -1 or 0, got 2"):
-        uj.feasibility_report(samples, np.ones(2, np.float32), CONSTRAINTS, layer_axis=2)
-
-
-def test_tails_of_integers_are_those_of_numbers():
-    np.testing.assert_allclose(uj.tail_mean(0.5)(jnp.array([[1], [2], [4]])), [10.0 / 3.0], rtol=1e-6)

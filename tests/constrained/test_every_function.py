@@ -67,6 +67,11 @@ def duals(multipliers):
     return ascent.update(ascent.init(3)._replace(multipliers=jnp.asarray(multipliers, jnp.float32)), ONES)
 
 
+def moved_rows(violations, rows, optimizer=SGD):
+    ascent = uj.dual_ascent(optimizer)
+    return ascent.update(ascent.init(violations), ONES[:2], np.array(rows))
+
+
 def implicit(violations, apply=lambda params, x: x @ params, features=FEATURES):
     ascent = c.implicit_dual_ascent(apply, SGD)
     return ascent.update(ascent.init(jnp.ones(1)), violations, features).params
@@ -79,6 +84,11 @@ def sized(value, bound=1.0, count=1.0):
 # Name of the argument in the message, and calls with known values.
 BAD = {
     "alpha must be in": [lambda: c.descent_constraints(NAN), lambda: c.descent_constraints([0.2, 1.5])],
+    "alpha must have one entry": [lambda: c.descent_constraints([0.2, 0.5, 0.5])(LOSSES)],
+    "bounds must be one of": [lambda: c.descent_constraints(0.3, bounds="sideways")],
+    "levels must be 1, 2 or 3 numbers": [lambda: c.level_constraints([1.0] * 4)(LOSSES)],
+    "plain_layer_losses must end below": [lambda: c.suggest_alpha([2.0, 2.0])],
+    "plain_layer_losses must hold": [lambda: c.suggest_alpha([2.0])],
     "reference must be": [
         lambda: c.descent_constraints(0.2, bounds="cumulative"),
         lambda: c.suggest_alpha([2.0, 1.0], reference=-1.0),
@@ -86,7 +96,12 @@ BAD = {
     "floor must be": [lambda: c.descent_constraints(0.2, floor=NAN)],
     "levels must be": [lambda: c.level_constraints([1.0, 0.0])],
     "layer_losses must be at least 0 with form 'ratio'": [lambda: RATIO(-LOSSES)],
-    "level must be": [lambda: c.tail_mean(1.0)],
+    "level must be": [
+        lambda: c.tail_mean(1.0),
+        lambda: c.tail_mean(-0.1),
+        lambda: c.tail_mean(()),
+        lambda: c.tail_mean((0.1, 0.2))(np.ones((5, 3))),
+    ],
     "violations must be (samples, constraints)": [
         lambda: c.tail_mean(0.5)(ONES),
         lambda: c.tail_mean(0.5)(np.ones((0, 2), np.float32)),
@@ -175,7 +190,15 @@ BAD = {
         lambda: c.dual_ascent(SGD, resilience=NAN),
         lambda: c.resilient_lagrangian(1.0, ONES, ONES, ONES, resilience=0.0),
     ],
-    "cap must be positive": [lambda: c.dual_ascent(SGD, cap=NAN)],
+    "cap must be positive": [
+        lambda: c.dual_ascent(SGD, cap=NAN),
+        lambda: c.proportional_integral(0.1, 0.1, cap=-1.0),
+    ],
+    "start must be": [
+        *(lambda start=start: uj.dual_ascent(SGD).init(3, start) for start in (-0.1, (1.0, 2.0), NAN)),
+        lambda: c.nu_pi(0.1, start="c"),
+    ],
+    "number of constraints of at least 1": [lambda: c.slack_descent(SGD).init(0)],
     "kinds must be one of": [lambda: c.dual_ascent(SGD, kinds="equals").init(2)],
     "optimizer must be one for equalities": [
         lambda: c.dual_ascent(c.proportional_integral(0.1), kinds={"a": "equal", "b": "at_most"}).init(
@@ -188,9 +211,28 @@ BAD = {
     ],
     "violations must hold one for each point": [lambda: implicit(ONES[:0], features=np.ones((0, 1), np.float32))],
     "apply must return (points,)": [lambda: implicit(ONES, lambda params, x: x * params)],
+    "rows must be a vector": [
+        lambda: moved_rows(3, [[0, 1]]),
+        lambda: moved_rows(np.float32(0.0), [0, 1]),
+    ],
+    "rows must be in 0..2": [lambda: moved_rows(3, [2, 7])],
+    "rows must not come with optax.MultiSteps": [
+        lambda: moved_rows(3, [0, 1], optax.MultiSteps(SGD, 2).gradient_transformation())
+    ],
     "rows must be in": [lambda: c.take_rows(ONES, np.array([3])), lambda: c.take_rows(ONES, np.array([-1]))],
-    "integral_gain must be": [lambda: c.nu_pi(NAN), lambda: c.proportional_integral(0.0)],
+    "integral_gain must be": [
+        lambda: c.nu_pi(NAN),
+        lambda: c.nu_pi(-0.1),
+        *(lambda gain=gain: c.proportional_integral(gain) for gain in (0.0, float("inf"), NAN)),
+    ],
+    "proportional_gain must be": [
+        lambda: c.nu_pi(0.1, float("inf")),
+        lambda: c.proportional_integral(0.1, -0.1),
+    ],
+    "needs the multipliers": [lambda: c.proportional_integral(0.1).update(ONES, ONES)],
     "nu must be": [lambda: c.nu_pi(0.1, nu=1.0)],
+    "optimizer must be one of": [lambda: c.dual_optimizer("pid", 0.1)],
+    "learning_rate and options are for a name": [lambda: c.dual_optimizer(SGD, 0.1)],
     "learning_rate is missing": [lambda: c.dual_optimizer("sgd")],
     "order must be": [lambda: c.primal_dual(SGD, c.dual_ascent(SGD), violations=2, order="both")],
     "opt_state must hold": [lambda: c.multipliers_of(SGD.init(ONES))],
@@ -201,7 +243,6 @@ BAD = {
         lambda: c.constraint_report(ONES, ONES, tolerance=NAN),
         lambda: c.feasibility_report(LOSSES[None], ONES[:2], STEPWISE, tolerance=-1.0),
     ],
-    "scale must be": [lambda: c.switching_objective(1.0, ONES, scale=-1.0)],
     "multipliers of constraint must be at least 0, as it": [lambda: c.constraint_report(1.0, -1.0)],
     "gradient must hold": [lambda: c.constraint_report(1.0, 1.0, {})],
     "num_layers must be": [lambda: c.constraint_names(0), lambda: c.layer_weights(ONES, STEPWISE, 0)],
@@ -209,6 +250,7 @@ BAD = {
     "layer_losses must be finite": [lambda: c.descent_warnings([1.0, NAN], [0.0])],
     "multipliers must be finite, one": [lambda: c.descent_warnings([2.0, 1.0], [NAN])],
     "start_losses must have as many": [lambda: c.descent_warnings([2.0, 1.0], [0.0], start_losses=[1.0])],
+    "chunk must be at least": [lambda: c.chunked_cross_entropy(HIDDEN, HEAD, np.array([0, 1]), chunk=0)],
     "labels must be in 0..7, got -100": [lambda: c.chunked_cross_entropy(HIDDEN, HEAD, np.array([0, -100]))],
     "labels must be in 0..7, got 8": [lambda: c.chunked_cross_entropy(HIDDEN, HEAD, np.array([8, 0]))],
     "labels must have shape (2,)": [lambda: c.chunked_cross_entropy(HIDDEN, HEAD, np.array([0]))],
@@ -248,9 +290,12 @@ COMPLEX = np.array([1j, 1.0, 2.0])
         lambda: c.chunked_cross_entropy(HIDDEN + 1j, HEAD, np.array([0, 1])),
         lambda: c.kl(at_most=1.0).columns((COMPLEX[None], COMPLEX[None]), None),
         lambda: c.feasibility_report(COMPLEX[None], ONES[:2], STEPWISE),
+        lambda: moved_rows(3, [0.0, 1.0]),
+        lambda: c.slack_descent(0.1),
+        lambda: c.dual_optimizer(0.1),
     ],
 )
-def test_complex_values_are_an_error_of_their_type(call):
+def test_values_of_another_type_are_an_error(call):
     with pytest.raises(TypeError, match=r"must|real"):
         call()
 

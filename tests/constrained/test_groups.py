@@ -66,27 +66,14 @@ def test_rows_move_as_if_they_were_alone_and_others_stay(optimizer):
     assert np.any(alone.multipliers["margin"] > 0.0)
 
 
-def test_under_jit_violations_that_are_not_finite_are_counted_and_change_nothing_else():
-    init, update = uj.dual_ascent(optax.adam(0.5))
-    state = jax.jit(update)(init(VIOLATIONS), VIOLATIONS | {"sum": np.float32(np.nan)})
-    assert int(state.skipped) == 1
-    assert not any(np.any(leaf) for leaf in jax.tree.leaves(state.multipliers))
-
-
-def test_float16_violations_leave_multipliers_and_the_lagrangian_in_float32():
-    half = jax.tree.map(lambda c: jnp.asarray(c, jnp.float16), VIOLATIONS)
-    init, update = uj.dual_ascent(optax.sgd(0.5), kinds="equal")
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_short_violations_leave_multipliers_and_the_lagrangian_in_float32(dtype):
+    half = jax.tree.map(lambda c: jnp.asarray(c, dtype), VIOLATIONS)
+    init, update = uj.dual_ascent(optax.adam(0.5), kinds="equal")
     state = update(init(half), half)
     assert {leaf.dtype for leaf in jax.tree.leaves(state.multipliers)} == {np.dtype("float32")}
-    assert uj.lagrangian(jnp.float16(1.0), half, state.multipliers).dtype == jnp.float32
-
-
-def test_the_update_maps_over_problems():
-    init, update = uj.dual_ascent(optax.adam(0.5), kinds=KINDS)
-    several = jax.tree.map(lambda c: np.stack([c, -c]), VIOLATIONS)
-    states = jax.vmap(lambda c: update(init(c), c))(several)
-    one = update(init(VIOLATIONS), VIOLATIONS)
-    jax.tree.map(lambda many, single: np.testing.assert_allclose(many[0], single, rtol=1e-6), states, one)
+    for multipliers in (state.multipliers, half):
+        assert uj.lagrangian(jnp.asarray(1.0, dtype), half, multipliers).dtype == jnp.float32
 
 
 def test_without_an_optimiser_the_penalty_is_the_rate():
@@ -138,22 +125,6 @@ def test_rows_of_a_state_of_numpy_arrays_as_a_checkpoint_holds_them():
     assert jax.jit(lambda rows: take_rows(np.asarray(moved), rows))(np.array([1])).tolist() == [0.0]
 
 
-@pytest.mark.parametrize(
-    ("violations", "rows", "error", "message"),
-    [
-        (3, [2, 7], ValueError, r"rows must be in 0\.\.2, .* got \[2 7\]"),
-        (3, [[0, 1]], ValueError, "rows must be a vector"),
-        (3, [0.0, 1.0], TypeError, "rows must be integers, got float"),
-        (np.float32(0.0), [0, 1], ValueError, "rows must be a vector of indices along the first axis"),
-    ],
-    ids=["above", "matrix", "floats", "scalar"],
-)
-def test_rows_that_do_not_fit_are_named(violations, rows, error, message):
-    init, update = uj.dual_ascent(optax.sgd(1.0))
-    with pytest.raises(error, match=message):
-        update(init(violations), np.ones(2, np.float32), np.array(rows))
-
-
 def test_lists_are_a_value_for_each_group_if_the_violations_are_a_list():
     options = {"cap": [0.5, 1.5], "kinds": ["equal", "at_most"], "penalty": [1.0, 2.0]}
     init, update = uj.dual_ascent(optax.sgd(1.0), **options)
@@ -162,16 +133,6 @@ def test_lists_are_a_value_for_each_group_if_the_violations_are_a_list():
     state = update(state, [np.ones(2, np.float32), np.ones(2, np.float32)])
     assert [leaf.tolist() for leaf in state.multipliers] == [[0.0, 0.0], [1.5, 1.5]]
     assert uj.dual_ascent(optax.sgd(1.0)).init(2, start=[1.0, 2.0]).multipliers.tolist() == [1.0, 2.0]
-
-
-def test_the_augmented_lagrangian_squares_float16_violations_in_float32():
-    violations = jnp.full(2, 300.0, jnp.float16)
-    assert float(uj.augmented_lagrangian(0.0, violations, jnp.zeros(2), penalty=1.0, kinds="equal")) == 90_000.0
-
-
-def test_multipliers_may_be_bfloat16():
-    half = jnp.ones(2, jnp.bfloat16)
-    assert float(uj.lagrangian(1.0, half, half)) == 3.0
 
 
 def test_a_donated_state_leaves_the_arrays_of_its_options():
@@ -189,12 +150,6 @@ def test_a_group_may_be_empty():
     assert float(switching_objective(5.0, violations)) == 1.0
     none, one = uj.constraint_report(violations, state.multipliers).groups
     assert (none.status, none.worst, none.met, one.status) == ("idle", 0.0, 1.0, "violated")
-
-
-def test_rows_of_a_mean_of_several_calls_are_an_error():
-    init, update = uj.dual_ascent(optax.MultiSteps(optax.sgd(1.0), 2).gradient_transformation())
-    with pytest.raises(ValueError, match=r"rows must not come with optax.MultiSteps"):
-        update(init(3), np.ones(2, np.float32), np.array([0, 1]))
 
 
 def test_traced_rows_out_of_range_move_nothing():

@@ -38,14 +38,6 @@ def test_the_tail_mean_is_the_least_of_its_bounds(count):
 
 
 @pytest.mark.usefixtures("x64")
-def test_the_tail_mean_is_the_mean_of_the_worst_samples_where_their_number_is_whole():
-    tail_means, sorted_samples = tails(SAMPLES[:20]), np.sort(SAMPLES[:20], axis=0)
-    for level, worst in ((0.0, 20), (0.75, 5), (0.9, 2), (0.95, 1)):
-        expected = sorted_samples[20 - worst :].mean(axis=0)
-        np.testing.assert_allclose(tail_means[level], expected, rtol=1e-12, err_msg=str(level))
-
-
-@pytest.mark.usefixtures("x64")
 def test_the_tail_of_a_normal_distribution_has_its_closed_form():
     """CVaR_q of N(0, 1) is density(quantile(q)) / (1 - q); here of 100,001 quantiles in the place of samples."""
     tail_means = tails(scipy.stats.norm.ppf((np.arange(100_001) + 0.5) / 100_001)[:, None])
@@ -158,14 +150,3 @@ def test_training_under_a_tail_constraint_ends_at_the_known_solution():
     assert multiplier > 0.05
     np.testing.assert_allclose(x, solution, atol=1e-3)
     np.testing.assert_allclose(duals.multipliers, [multiplier], atol=1e-3)
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_a_bad_argument_is_named():
-    for level in (1.0, -0.1, float("nan"), ()):
-        with pytest.raises(ValueError, match=r"level must be in \[0, 1\)"):
-            uj.tail_mean(level)
-    with pytest.raises(ValueError, match="level must be one number or one for each of 3 constraints"):
-        uj.tail_mean((0.1, 0.2))(np.zeros((5, 3)))
-    with pytest.raises(ValueError, match=r"sample_losses must be \(samples, L \+ 1\) .* got shape \(4,\)"):
-        uj.sample_constraints(uj.descent_constraints(0.1), uj.tail_mean(0.5))(np.ones(4))

@@ -1,15 +1,11 @@
 """Dual steps on losses that are sharded over devices, and within `jax.shard_map`."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+
+from tests.devices import on_eight_devices
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """
 import jax, jax.numpy as jnp, numpy as np, optax, unroll_jax as uj
 from jax.sharding import NamedSharding, PartitionSpec
@@ -92,24 +88,9 @@ for rule in (None, 2.0, growing_penalty(1.0, factor=1.5, maximum=4.0), bertsekas
 
 def test_eight_devices_give_the_multipliers_of_one_and_keep_them_replicated():
     """Tails too are over the global batch, not means of the devices' own."""
-    run(SCRIPT)
+    on_eight_devices(SCRIPT)
 
 
 def test_rows_and_penalties_within_shard_map_are_those_of_one_device():
     """Each device has the multipliers and penalties of its own points, and a copy of those of their mean."""
-    run(MAPPED)
-
-
-def run(script):
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=ROOT,
-        env=os.environ
-        | {
-            "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8",
-        },
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    on_eight_devices(MAPPED)

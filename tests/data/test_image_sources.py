@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.errors import one_line
 from unroll_jax.train.config.data import ImageConfig
-from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data import images
 from unroll_jax.train.data.images import load
 from unroll_jax.train.data.splits import SPLITS
@@ -103,10 +103,7 @@ BAD_BATCHES = {
     "a file cut short": (shorten("data_batch_2.bin", 100), r"data_batch_2.bin has 61,360 bytes instead of 61,460"),
     "a missing file": (lambda root: (root / "data_batch_5.bin").unlink(), r"data_batch_5.bin"),
     "a class beyond the last": (mislabel, r"data_batch_3.bin has the class 10; classes are 0 to 9"),
-    "one class": (
-        give_one_class,
-        r"data.root=.*: labels of train have one class only \(cat\)",
-    ),
+    "one class": (give_one_class, r"data.root=.*: labels of train have one class only \(cat\)"),
     "CIFAR-100": (make_cifar100, r"holds no data_batch_1.bin; give cifar-10-binary.tar.gz"),
 }
 
@@ -114,10 +111,8 @@ BAD_BATCHES = {
 @pytest.mark.parametrize(("spoil", "message"), BAD_BATCHES.values(), ids=BAD_BATCHES)
 def test_bad_cifar10_files_are_told_in_one_line(batches, opened, spoil, message):
     spoil(batches)
-    with pytest.raises(UserError, match=message) as caught:
+    with one_line(message, str(batches)):
         opened("cifar10", batches)
-    assert "\n" not in str(caught.value)
-    assert str(batches) in str(caught.value)
 
 
 def write(name, content):
@@ -150,10 +145,7 @@ BAD_FOLDERS = {
     "no train": (remove("train"), r"holds no train folder with images; the layout is ROOT/train/CLASS"),
     "no test": (remove("test"), r"holds no test folder with images"),
     "one class": (remove("train/dog"), r"'test/dog/0000.png' is of class dog, which train lacks"),
-    "a class of test alone": (
-        write("test/cow/1.png", OTHER_SIZE),
-        r"'test/cow/1.png' is of class cow, which train lacks",
-    ),
+    "a class of test alone": (write("test/cow/1.png", OTHER_SIZE), r"'test/cow/1.png' is of class cow, which train"),
     "another size": (write("train/cat/0001.png", OTHER_SIZE), r"'train/cat/0001.png' .*it is 7x5, others are 6x5"),
     "no class folder": (write("train/1.png", OTHER_SIZE), r"'train/1.png' is not in the folder of a class"),
     "no image": (write("train/cat/a.png", b"text"), r"image 'train/cat/a.png' cannot be read as an image \(not an im"),
@@ -168,7 +160,6 @@ BAD_FOLDERS = {
 def test_bad_folders_of_images_are_told_in_one_line(opened, write_images, tmp_path, spoil, message):
     root = write_images(FOLDERS)
     spoil(root)
-    with pytest.raises(UserError, match=message) as caught:
+    with one_line(message):
         opened("image_folder", root)
-    assert "\n" not in str(caught.value)
     assert not list((tmp_path / "prepared").rglob("*.array_record*")), "an error leaves nothing prepared"

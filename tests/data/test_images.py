@@ -1,4 +1,3 @@
-import itertools
 import re
 import tarfile
 from collections import Counter
@@ -53,18 +52,6 @@ def test_digits_are_those_of_scikit_learn_dealt_to_three_splits(digits):
     assert pairs == {(e.tobytes(), int(t)) for e, t in zip(expected, load_digits().target, strict=True)}
 
 
-@pytest.mark.parametrize("start_step", [0, 1000])
-def test_a_batch_depends_on_seed_and_step_alone(digits, start_step):
-    batches = digits.batches("train", batch_size=16, seed=4, start_step=start_step)
-    for step, batch in enumerate(itertools.islice(batches, 3), start=start_step):
-        assert (batch.images.shape, batch.images.dtype, batch.labels.dtype) == ((16, 8, 8, 1), np.uint8, np.int32)
-        again = next(digits.batches("train", batch_size=16, seed=4, start_step=step))
-        np.testing.assert_array_equal(batch.images, again.images)
-        np.testing.assert_array_equal(batch.labels, again.labels)
-    one, other = (next(digits.batches("train", batch_size=16, seed=seed, start_step=start_step)) for seed in (4, 5))
-    assert (other.images != one.images).any()
-
-
 @pytest.mark.parametrize("shares", [(0.1, [45, 5]), (0.4, [30, 20])])
 def test_validation_is_cut_from_train(folder, write_images, shares):
     share, sizes = shares
@@ -106,19 +93,6 @@ def test_what_is_passed_over_or_missing_is_said(folder, write_images):
     folder(write_images({"train/cat": 20, "train/dog": 20, "test/cat": 3, "extra": 2}), lines.append)
     assert "  passing over 2 images outside of the splits" in lines
     assert "  test holds no images of dog" in lines
-
-
-def test_images_are_prepared_once_per_share_and_afresh_when_originals_change(folder, write_images):
-    root = write_images(FOLDERS)
-    folder(root)
-    lines: list[str] = []
-    folder(root, lines.append)
-    assert lines == []
-    folder(root, lines.append, validation_share=0.2)
-    assert lines[0].startswith("preparing image_folder in ")
-    before = folder(root).num_examples("test")
-    (root / "test/cat/0000.png").unlink()
-    assert folder(root).num_examples("test") == before - 1
 
 
 @pytest.mark.data

@@ -5,8 +5,8 @@ import zipfile
 
 import pytest
 
+from tests.errors import one_line
 from unroll_jax.train.config.data import TextConfig
-from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data.text import load
 
 HEADER = "text\tlabel\n"
@@ -33,11 +33,7 @@ TABLES = {
     "half a character": ("t.jsonl", '{"text": "\\ud83d", "label": 1}', r"line 1: 'text' has a lone surrogate"),
     "two columns missing": ("t.tsv", "a\tb\n", r"its columns are 'a', 'b'; name yours by data.text_column and "),
     "many columns": ("t.csv", ",".join(f"c{n}" for n in range(30)), r"are 'c0', .* 'c9' and more; name yours by"),
-    "no column in JSON": (
-        "t.jsonl",
-        '{"text": "a"}\n',
-        r"t.jsonl line 1 has no column 'label'; its columns are 'text'",
-    ),
+    "no column in JSON": ("t.jsonl", '{"text": "a"}\n', r"t.jsonl line 1 has no column 'label'; its columns are"),
     "a column twice": ("t.tsv", "text\ttext\tlabel\n", r"line 1 names the column 'text' twice"),
     "header again": ("t.csv", "text,label\na,x\nb,y\ntext,label\n", r"line 4 repeats the header"),
     "zero bytes": ("t.csv", "text,label\na,x\nb\0,y\n", r"t.csv is not UTF-8 text: .* zero byte in line 3"),
@@ -63,11 +59,7 @@ BAD = {name: ("table", {file: content}, message) for name, (file, content, messa
     "no header": ("sst2", {**SST2, "dev.tsv": "fine\t1\n"}, r"its columns are 'fine', '1'$"),
     "label": ("sst2", {**SST2, "train.tsv": "sentence\tlabel\na\t1\nb\t2\n"}, r"train\.tsv line 3 has label '2'"),
     "no sentences": ("sst2", {**SST2, "train.tsv": "sentence\tlabel\n"}, r"train\.tsv has no labelled texts"),
-    "zip cut": (
-        "sst2",
-        {"SST-2.zip": zipped(size=-30)},
-        r"is neither a folder nor a whole tar or zip archive .*copy it again",
-    ),
+    "zip cut": ("sst2", {"SST-2.zip": zipped(size=-30)}, r"is neither a folder nor a whole tar or zip archive .*copy"),
     "zip changed": ("sst2", {"SST-2.zip": zipped(change=(b"dull", b"full"))}, r"archive \(Bad CRC-32"),
     "half of a pair": ("mnli", {**MNLI, DEV: PAIR + PAIR.replace("wet", "\\udc00")}, r"line 2: 'sentence2' has a lone"),
     "gold label": ("mnli", {**MNLI, TRAIN: PAIR.replace("neutral", "maybe")}, r"line 1 has gold_label 'maybe'"),
@@ -96,9 +88,8 @@ def written(root, files):
 @pytest.mark.parametrize(("source", "files", "message"), BAD.values(), ids=BAD)
 def test_bad_originals_fail_in_one_line_and_nothing_is_left(tmp_path, source, files, message):
     root = written(tmp_path / "files", files)
-    with pytest.raises(UserError, match=message) as caught:
+    with one_line(message):
         load(TextConfig(source, root, str(tmp_path / "prepared")), log=lambda line: None)
-    assert "\n" not in str(caught.value)
     assert not list((tmp_path / "prepared").rglob("*.array_record*"))
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.errors import one_line
 from unroll_jax.train.config.data import SceneConfig
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data.images import load
@@ -117,10 +118,7 @@ BAD = {
     "no validation": (remove("val"), r"holds no val folder"),
     "no labels": (remove("trainannot"), r"'train/000.png' has no counterpart"),
     "image missing": (remove("test/001.png"), r"'testannot/001.png' has no counterpart;"),
-    "label beyond": (
-        put("valannot/000.png", ODD),
-        r"'valannot/000.png' .*it has the label 34; labels are 0 to 10",
-    ),
+    "label beyond": (put("valannot/000.png", ODD), r"'valannot/000.png' .*it has the label 34; labels are 0 to 10"),
     "image size": (put("test/000.png", COLOURS[1:]), r"'test/000.png' .*it is 8x5, others are 8x6"),
     "coloured labels": (put("trainannot/002.png", COLOURS), r"one number of 8 bits a pixel, .* mode is RGB"),
     "no image": (lambda root: (root / "test/000.png").write_text("text"), r"'test/000.png' cannot be read"),
@@ -133,9 +131,8 @@ BAD = {
 @pytest.mark.parametrize(("spoil", "message"), BAD.values(), ids=BAD)
 def test_bad_scenes_are_told_in_one_line(opened, camvid, tmp_path, spoil, message):
     spoil(camvid)
-    with pytest.raises(UserError, match=message) as caught:
+    with one_line(message):
         opened("camvid", camvid)
-    assert "\n" not in str(caught.value)
     assert not list((tmp_path / "prepared").rglob("*.array_record*")), "an error leaves nothing prepared"
 
 

@@ -12,7 +12,6 @@ import pytest
 
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.data import TextConfig
-from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data.splits import SPLITS
 from unroll_jax.train.data.text import load as load_texts
 from unroll_jax.train.data.tokens import TokenData
@@ -180,24 +179,6 @@ def test_a_batch_depends_on_seed_and_number_alone_and_changed_originals_are_prep
     assert sorted(first[0] + first[1]) == sorted(sentence for sentence, _ in SENTENCES["train"])
     write(sst2 / "glue/SST-2/dev.tsv", [("other", 0)], ("sentence", "label"))
     assert everything(load("sst2", sst2), "validation").texts == ["other"]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"source": "table"}, r"data.source=table needs data.root: a TSV, CSV or JSONL file"),
-        ({"source": "verdicts", "root": "/tmp"}, r"data.source=verdicts takes no data.root"),
-        ({"source": "imdb", "root": "/nowhere"}, r"data.root=/nowhere does not exist; give the folder aclImdb"),
-        ({"source": "verdicts", "label_column": "x"}, r"data.label_column=x is for data.source=table"),
-        ({"source": "table", "root": ".", "second_column": "text"}, r"columns .* must differ, got text, label, text"),
-        ({"source": "verdicts", "validation_share": 1.0}, r"data.validation_share must be in \(0, 1\), got 1.0"),
-        ({"source": "novels"}, r"data.source=novels is unknown; choose one of verdicts, imdb, sst2, mnli, table"),
-    ],
-)
-def test_a_choice_that_cannot_be_is_told_in_one_line(load, options, message):
-    with pytest.raises(UserError, match=message) as caught:
-        load(**options)
-    assert "\n" not in str(caught.value)
 
 
 def test_prepare_knows_texts_and_their_columns(capsys, monkeypatch, tmp_path):

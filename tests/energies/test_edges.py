@@ -1,4 +1,6 @@
-"""Tokens of any size, weights of 0, and steps that are replaced."""
+"""Tokens of any size, weights of 0, saturated activations, and steps that are replaced."""
+
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -6,6 +8,7 @@ import numpy as np
 import pytest
 
 import unroll_jax as uj
+from unroll_jax.energies import MONOTONES, PROXIMALS, RHOS, AttentionParams
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -65,3 +68,37 @@ def test_what_is_replaced_with_the_step_is_kept():
     z, info = uj.equilibrium(halved, None, np.ones((1, 2), np.float32), np.zeros((1, 1), np.float32), batch_ndim=1)
     assert np.all(info.converged)
     np.testing.assert_allclose(z, 0.0, atol=1e-4)
+
+
+def test_pairs_whose_distance_overflows_have_no_nan():
+    """The gradients of the quadratic are not asked for: its energy is infinite."""
+    layers = [uj.attention(rho=name, form="softmax") for name in ("softmax", "geman_mcclure", "power")]
+    none, quadratic = AttentionParams(None), uj.attention(rho=RHOS["power"](exponent=1.0), form="softmax")
+
+    @jax.jit
+    def run(y):
+        both = lambda layer, y: (layer.energy(none, y), layer.step(none, y))  # noqa: E731
+        pulled = [jax.vjp(functools.partial(both, layer), y) for layer in layers]
+        return both(quadratic, y), [(values, pull((jnp.ones(()), y))) for values, pull in pulled]
+
+    (energy, _), _ = results = run(jnp.array([[1e30, 0.0], [-1e30, 1.0], [1.0, 2.0]]))
+    assert energy == np.inf
+    assert not any(np.isnan(leaf).any() for leaf in jax.tree.leaves(results))
+
+
+@pytest.mark.parametrize(("name", "ends"), [("tanh", (-1.0, 1.0)), ("sigmoid", (0.0, 1.0)), ("softplus", (0.0, 200.0))])
+def test_saturated_activations_have_penalties_of_finite_slope_outwards(name, ends):
+    phi = PROXIMALS[name]()
+    y = jnp.asarray(ends)[:, None, None]  # what the activation of numbers far out is rounded to
+    values, slopes = jax.vmap(jax.value_and_grad(phi.penalty))(y)
+    assert np.isfinite(values).all()
+    assert np.isfinite(slopes).all()
+    assert slopes[0, 0, 0] < -7.0
+    assert slopes[1, 0, 0] > 7.0 or name == "softplus"
+
+
+def test_penalties_and_conjugates_of_nan_are_nan():
+    bad = jnp.full((2, 3), jnp.nan)
+    for name, make in PROXIMALS.items():
+        assert np.isnan(make().penalty(bad)) or name == "identity", name
+    assert all(np.isnan(sigma.conjugate(bad)).all() for sigma in MONOTONES.values() if sigma.conjugate)

@@ -158,3 +158,44 @@ def test_a_rate_too_high_raises_the_error_of_the_delta_rule_and_never_that_of_it
 def test_arguments_that_do_not_fit_are_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("shape", [(0,), (2, 0), (0, 5)])
+@pytest.mark.parametrize("read", [delta_rule, mesa])
+def test_an_empty_sequence_is_read_to_empty_outputs_and_the_state_it_started_from(read, shape):
+    queries, values, rates = jnp.ones((*shape, 4)), jnp.ones((*shape, 3)), jnp.ones(shape)
+    outputs, state, *residuals = read(queries, queries, values, rates)
+    assert outputs.shape == values.shape
+    assert all(not np.any(leaf) for leaf in jax.tree.leaves(state))
+    assert [residual.shape for residual in residuals] == [shape] * (read is mesa)
+    assert jax.grad(lambda values: jnp.sum(read(queries, queries, values, rates)[0]))(values).shape == values.shape
+
+
+def test_a_query_of_zero_has_a_finite_gradient_and_one_of_nan_no_number_as_output():
+    ones = jnp.ones((5, 4))
+
+    def total(queries):
+        outputs, _, residuals = mesa(queries, ones, ones, jnp.ones(5), chunk_size=2)
+        return jnp.sum(outputs) + jnp.sum(residuals), outputs
+
+    (_, outputs), gradient = jax.jit(jax.value_and_grad(total, has_aux=True))(ones.at[1].set(0.0).at[3].set(jnp.nan))
+    np.testing.assert_array_equal(np.isnan(outputs).all(axis=-1), np.arange(5) == 3)
+    assert np.isfinite(gradient[:2]).all()
+
+
+@pytest.mark.parametrize("size", [1e-10, 1e10])
+def test_mesa_of_any_size_is_that_of_float64(size):
+    queries, keys, values, towards = np.random.default_rng(0).normal(size=(4, 9, 4))
+    queries, keys = size * queries, size * keys
+
+    def run(dtype):
+        arguments = [jnp.asarray(leaf, dtype) for leaf in (queries, keys, values)]
+        read = lambda *leaves: mesa(*leaves, jnp.ones(9, dtype), ridge=size**2, tol=1e-7)[0]  # noqa: E731
+        outputs, pull = jax.vjp(read, *arguments)
+        of_queries, of_keys, of_values = pull(jnp.asarray(towards, dtype))
+        return outputs, size * of_queries, size * of_keys, of_values
+
+    with jax.enable_x64(True):
+        expected, ours = (jax.jit(run, static_argnums=0)(dtype) for dtype in ("float64", "float32"))
+    for theirs, leaf in zip(expected, ours, strict=True):
+        np.testing.assert_allclose(leaf, theirs, rtol=1e-4, atol=1e-4)

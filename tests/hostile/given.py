@@ -12,20 +12,7 @@ import av
 import numpy as np
 from PIL import Image
 
-__all__ = [
-    "Given",
-    "bomb",
-    "both",
-    "clips",
-    "cut",
-    "files",
-    "folders",
-    "image",
-    "link",
-    "pictures",
-    "tar",
-    "video",
-]
+__all__ = ["Given", "bomb", "both", "clips", "cut", "files", "folders", "image", "link", "pictures", "tar", "video"]
 
 Given = Callable[[Path], None]
 SIDE = 8  # of images, in pixels

@@ -42,9 +42,7 @@ EXPRESSIONS: dict[type[Exception], dict[str, list[str]]] = {
         "resilience must be positive and finite, or None": ["uj.dual_ascent(sgd, resilience=0.0)"],
         "a number of constraints of at least 1, got 0": ["uj.dual_ascent(sgd).init(0)"],
         "violations must hold at least one array": ["uj.dual_ascent(sgd).init({})"],
-        "start must be finite and at least 0, as multipliers of inequalities are": [
-            "uj.dual_ascent(sgd).init(3, start=-1.0)"
-        ],
+        "start must be at least 0, as its constraints are inequalities": ["uj.dual_ascent(sgd).init(3, start=-1.0)"],
         "start must be one value or have shape (3,)": ["uj.dual_ascent(sgd).init(3, start=[1.0, 2.0])"],
         "violations must have shape (3,), as multipliers have": [
             "uj.dual_ascent(sgd).update(uj.dual_ascent(sgd).init(3), ones(2))"
@@ -79,7 +77,6 @@ EXPRESSIONS: dict[type[Exception], dict[str, list[str]]] = {
         "tolerance must be finite and at least 0": [
             "uj.feasibility_report(ones((4, 4)), ones(3), C, tolerance=-1.0)",
         ],
-        "layer_axis must be -1 or 0": ["uj.feasibility_report(ones((4, 4)), ones(3), C, layer_axis=2)"],
         "level must be in [0, 1), one number or one for each": ["uj.tail_mean(2.0)"],
         "multipliers must have shape (3,), as violations have": ["uj.layer_weights(ones(2), C, 3)"],
         "x must be (*batch, n, dim=4)": [

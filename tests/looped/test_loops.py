@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-import unroll_jax as uj
-from unroll_jax.certificates import Outcome, pairwise_smoothness
-from unroll_jax.energies import transformer_parts
+from tests.errors import assert_names
 from unroll_jax.looped import Loops, run_loops
 
 WIDTH = 5
@@ -140,51 +138,16 @@ def test_blocks_of_other_libraries_loop():
             chex.assert_trees_all_close(result.state, expected, rtol=1e-6)
 
 
-def test_loops_of_a_certified_hopfield_layer_never_raise_its_energy(getkey):
-    """The concave part adds no curvature: smoothness 1, that of the quadratic part, proves descent."""
-    descent, y, x = uj.DESCENTS["hopfield"].example(getkey(), (2,))
-    params = descent.init(getkey())
-    certificate = uj.certify(descent, params, y, x, smoothness=1.0, num_layers=10)
-    energies = run_loops(descent, params, y, x, loops=10, record=lambda y: descent.energy(params, y, x)).records
-    assert (np.asarray(certificate.outcome) == Outcome.GUARANTEED).all()
-    chex.assert_trees_all_close(energies, certificate.energy, rtol=1e-5)
-    assert (np.diff(energies, axis=0) <= 1e-6 * np.abs(energies[:-1])).all()
-
-
-def test_loops_of_a_certified_transformer_never_raise_its_energy(getkey):
-    parts, descent = transformer_parts(4, step_size=0.05), uj.transformer(4, step_size=0.05)
-    params, y = descent.init(getkey()), 5.0 * jax.random.uniform(getkey(), (8, 6, 4))
-    smoothness = {"smoothness_f": pairwise_smoothness(), "smoothness_g": 1.95}
-    options = {"f_step": parts.attention.step, "phi": parts.phi, "g_step_size": parts.step_size}
-    energies = (parts.attention.energy, parts.feedforward.energy)
-    certificate = uj.certify(*energies, params, y, num_layers=10, **smoothness, **options)
-    records = run_loops(descent, params, y, loops=10, record=lambda y: descent.energy(params, y, None)).records
-    chex.assert_trees_all_close(records, certificate.energy, rtol=1e-4)
-    guaranteed = np.asarray(certificate.outcome) == Outcome.GUARANTEED
-    assert guaranteed.mean() > 0.5
-    assert (np.diff(records, axis=0)[guaranteed] <= 1e-5 * np.abs(records[:-1])[guaranteed]).all()
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"loops": 0}, ValueError, "loops must be at least 1, got 0"),
-        ({"loops": 2.0}, TypeError, "loops must be an integer, got 2.0"),
-        ({"loops": True}, TypeError, "loops must be an integer, got True"),
-        ({"loops": 2, "free": -1}, ValueError, "free must be at least 0, got -1"),
-        ({"loops": jnp.int32(2)}, ValueError, "most must be the largest number of loops where loops is traced"),
-        ({"loops": 2, "most": 0}, ValueError, "most must be at least 1, or None, got 0"),
-    ],
-)
-def test_bad_arguments_are_named(options, error, message):
-    params, h, x = arguments(2)
-    with pytest.raises(error) as caught:
-        run_loops(block, params, h, x, **options)
-    assert message in str(caught.value)
-
-
 def test_a_block_that_changes_the_shape_of_the_state_is_an_error():
     for free in (0, 1):
         with pytest.raises(ValueError, match="block must keep shape and dtype"):
             run_loops(lambda params, h, x: h[:1], None, jnp.ones(3), loops=2, free=free)
     assert isinstance(run_loops(lambda params, h, x: h, None, jnp.ones(3), loops=2), Loops)
+
+
+def test_bad_arguments_are_named():
+    call = lambda loops=2, **options: run_loops(block, *arguments(2), loops=loops, **options)  # noqa: E731
+    for options in ({"loops": 0}, {"free": -1}, {"most": 0}, {"loops": jnp.int32(2), "most": None}):
+        assert_names(ValueError, call, options)
+    for loops in (2.0, True):
+        assert_names(TypeError, call, {"loops": loops})

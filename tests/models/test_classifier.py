@@ -115,16 +115,3 @@ def test_the_parts_one_by_one_are_the_classifier():
 
     actual, expected = run(random_params(model))
     np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"num_classes": 0}, "num_classes must be at least 1"),
-        ({"num_classes": 2, "pooling": "last"}, r"pooling must be one of \('first', 'mean'\), got 'last'"),
-        ({"num_classes": 2, "hidden": "gelu"}, r"hidden must be one of \('tanh', 'relu'\), or None, got 'gelu'"),
-    ],
-)
-def test_a_bad_argument_is_named(options, message):
-    with pytest.raises(ValueError, match=message):
-        jax.eval_shape(Classifier(Encoder(SMALL), **options).init, jax.random.key(0), random_tokens(1, 2))

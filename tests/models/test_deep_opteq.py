@@ -12,6 +12,12 @@ from unroll_jax import fixed_point as fp
 from unroll_jax.certificates import spectral_normalise
 from unroll_jax.models import DeepOptEq
 
+both_kinds = pytest.mark.parametrize(
+    ("draw", "options"),
+    [(vectors, VECTORS), pytest.param(images, IMAGES, marks=pytest.mark.slow)],
+    ids=["vectors", "images"],
+)
+
 
 def parameter_count(model, *shape):
     params = jax.eval_shape(model.init, jax.random.key(0), jax.ShapeDtypeStruct(shape, jnp.float32))
@@ -43,11 +49,7 @@ def run(params, *calls):
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize(
-    ("draw", "options"),
-    [(vectors, VECTORS), pytest.param(images, IMAGES, marks=pytest.mark.slow)],
-    ids=["vectors", "images"],
-)
+@both_kinds
 def test_logits_are_read_from_the_equilibrium_that_iterations_by_hand_find(draw, options):
     """Of a batch with two axes, and of an example alone, which is the same in a batch."""
     model, x = DeepOptEq(num_classes=3, **options, **EXACT), draw(2, 2)
@@ -68,11 +70,7 @@ def test_logits_are_read_from_the_equilibrium_that_iterations_by_hand_find(draw,
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize(
-    ("draw", "options"),
-    [(vectors, VECTORS), pytest.param(images, IMAGES, marks=pytest.mark.slow)],
-    ids=["vectors", "images"],
-)
+@both_kinds
 def test_implicit_gradients_are_those_of_an_unroll_to_convergence(draw, options):
     options = {**options, **EXACT, "max_norm": 0.8}
     implicit = DeepOptEq(num_classes=3, **options)

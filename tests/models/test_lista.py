@@ -85,31 +85,3 @@ def test_weights_may_start_as_noise():
     for leaf in params:
         np.testing.assert_allclose(np.std(leaf), 0.01, rtol=0.1)
         assert abs(np.mean(leaf)) < 0.001
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"num_atoms": 0}, "num_atoms must be at least 1, got 0"),
-        ({"num_layers": 0}, "num_layers must be at least 1, got 0"),
-        ({"sparsity": -0.1}, "sparsity must be finite and at least 0, got -0.1"),
-        ({"sparsity": float("nan")}, "sparsity must be finite and at least 0, got nan"),
-        ({"noise": -1.0}, "noise must be finite and at least 0, got -1.0"),
-    ],
-    ids=str,
-)
-def test_sizes_and_numbers_that_cannot_be_are_refused(options, words):
-    model = LISTA(**{"dim": DIM, "num_atoms": ATOMS, "num_layers": LAYERS} | options)
-    with pytest.raises(ValueError, match=words):
-        jax.eval_shape(model.init, jax.random.key(0), jax.ShapeDtypeStruct((5, DIM), jnp.float32))
-
-
-def test_inputs_that_do_not_fit_are_refused():
-    model = LISTA(DIM, ATOMS, LAYERS)
-    init = lambda *inputs: jax.eval_shape(model.init, jax.random.key(0), *inputs)  # noqa: E731
-    with pytest.raises(ValueError, match=r"x must be \(\*batch, dim=4\), got shape \(5, 3\)"):
-        init(jnp.zeros((5, 3)))
-    with pytest.raises(TypeError, match="x must have a floating dtype, got int32"):
-        init(jnp.zeros((5, DIM), jnp.int32))
-    with pytest.raises(ValueError, match=r"z must have shape \(5, 7\), with the batch axes of x, got \(4, 7\)"):
-        init(jnp.zeros((5, DIM)), jnp.zeros((4, ATOMS)))

@@ -93,30 +93,3 @@ def test_record_sees_the_logits_of_every_layer():
     run = jax.jit(lambda variables: (model.apply(variables, *GIVEN, record=record), model.apply(variables, *GIVEN)))
     largest, logits = run(drawn(model, *GIVEN))
     np.testing.assert_allclose(largest, np.max(logits, axis=-1), rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"tokens": TOKENS.astype(np.float32)}, TypeError, "tokens must be integers, got float32"),
-        ({"mask": MASK.astype(np.int32)}, TypeError, "mask must be boolean, got int32"),
-        (
-            {"perturbation": np.zeros((2, 5, DIM), np.int32)},
-            TypeError,
-            "perturbation must have a floating dtype, got int32",
-        ),
-        ({"tokens": TOKENS[:, :0], "mask": MASK[:, :0]}, ValueError, r"n at least 1, got shape \(2, 0\)"),
-        ({"token_types": TOKENS[:1]}, ValueError, r"token_types must have shape \(2, 5\)"),
-        ({"max_positions": 0}, ValueError, "max_positions must be at least 1, got 0"),
-        ({"mask": MASK[:1]}, ValueError, r"mask must have shape \(2, 5\)"),
-        ({"perturbation": np.zeros((2, 5, 1))}, ValueError, r"perturbation must have shape \(2, 5, 4\)"),
-        ({"max_positions": 4}, ValueError, r"n in \[1, max_positions=4\], got shape \(2, 5\); truncate"),
-    ],
-    ids=["tokens", "mask kind", "noise kind", "empty", "types", "no positions", "mask", "perturbation", "positions"],
-)
-def test_arguments_that_do_not_fit_are_refused(options, error, message):
-    call = {"tokens": TOKENS, "mask": MASK, **options}
-    model = classifier(max_positions=call.pop("max_positions", None))
-    call = {name: jnp.asarray(value) for name, value in call.items()}
-    with pytest.raises(error, match=message):
-        jax.eval_shape(model.init, jax.random.key(0), call.pop("tokens"), **call)

@@ -245,24 +245,6 @@ def test_figures_5_and_6_are_drawn_from_texts(root, capsys):
     }
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ("a 1 2\nb 1\n", "line 2 has 1 numbers"),
-        ("zebra 1 2\n", "has no vector but 0"),
-        (None, "cannot be read (No such file"),
-    ],
-)
-def test_a_bad_embedding_file_is_told_in_one_line(root, capsys, content, words):
-    if content is not None:
-        (root / "bad.txt").write_text(content)
-    places = ("--data.root", str(root), "--data.prepared", str(root / "prepared"), "--out", str(root / "out"))
-    assert main(["--only", "5", *places, "--embeddings", str(root / "bad.txt")]) == 2
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 1
-    assert words in lines[0]
-
-
 @pytest.mark.data
 def test_the_energy_of_real_texts_falls_at_every_layer(real_data, tmp_path):
     data = load(TextConfig("sst2", str(real_data), str(tmp_path)), log=lambda line: None)

@@ -197,10 +197,7 @@ FALLING = {"layer_losses": [4.7, 2.6, 10.1, 0.66], "bounds": [5.5, 3.67, 11.0, 7
         ({}, []),
         ({"multipliers": [0.0, 3.0, 3.0, 2.0]}, ["Constrained: Multipliers end at 2 in the mean, above 1"]),
         ({"layer_losses": [30.0, 2.6, 10.1, 0.66]}, ["Constrained: f_0 rose from "]),
-        (
-            {"bounds": [5.5, 3.67, 11.0, 0.5], "feasible": False},
-            ["Constrained: The bound 0.5 of layer 3 is not met"],
-        ),
+        ({"bounds": [5.5, 3.67, 11.0, 0.5], "feasible": False}, ["Constrained: The bound 0.5 of layer 3 is not met"]),
     ],
 )
 def test_signs_of_constraints_that_do_harm_are_warnings(make_run, changes, words):

@@ -97,10 +97,7 @@ def test_an_unfinished_last_line_of_a_killed_run_is_left_out(make_run):
         ({"evaluation": {"num_sequences": 12}}, "differ in number of test sequences"),
         ({"evaluation": {"test_gammas": [0.0, 0.15]}}, "differ in test_gammas"),
         ({"evaluation": {"noise": "variance"}}, "differ in the meaning of gamma (--noise)"),
-        (
-            {"evaluation": {"ratio_histogram": {"edges": [0, 1, 2], "counts": [[1, 1]] * 3}}},
-            "edges of ratio histograms",
-        ),
+        ({"evaluation": {"ratio_histogram": {"edges": [0, 1, 2], "counts": [[1, 1]] * 3}}}, "edges of ratio"),
     ],
 )
 def test_runs_that_cannot_be_compared_are_named(make_run, overrides, words):

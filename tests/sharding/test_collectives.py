@@ -25,11 +25,6 @@ print(json.dumps(collectives(text)))
 def test_collectives_of_a_compiled_program_are_those_it_was_written_with():
     read = json.loads(on_eight_devices(PROGRAM)[-1])
     entries = {(kind, size, times) for kind, size, _, times, _ in read}
-    assert entries >= {
-        ("all-gather", 64, 5),
-        ("all-reduce", 64, 5),
-        ("reduce-scatter", 32, 5),
-        ("all-to-all", 32, 1),
-    }
+    assert entries >= {("all-gather", 64, 5), ("all-reduce", 64, 5), ("reduce-scatter", 32, 5), ("all-to-all", 32, 1)}
     assert {size for kind, size, _ in entries if kind == "collective-permute"} == {32}
     assert any("psum" in source for *_, source in read)

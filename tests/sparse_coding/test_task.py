@@ -6,19 +6,13 @@ import numpy as np
 import pytest
 
 from tests.models.test_lista import soft
-from tests.sparse_coding.conftest import BLOBS, SMALL, SPARSITY, small, task_of
+from tests.sparse_coding.conftest import BLOBS, SPARSITY, small, task_of
 from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.config.fields import with_value
 from unroll_jax.train.config.sparse_coding import ListaConfig
 from unroll_jax.train.data.codes import CodeBatch
 from unroll_jax.train.step import init_state, jit_step, validate
 from unroll_jax.train.tasks.common import Trial
-from unroll_jax.train.tasks.sparse_coding import (
-    PENALTIES,
-    SparseCodingTask,
-    linear_coder,
-    noisy,
-)
+from unroll_jax.train.tasks.sparse_coding import PENALTIES, SparseCodingTask, linear_coder, noisy
 
 pytestmark = pytest.mark.xdist_group("sparse-coding")
 
@@ -160,19 +154,3 @@ def test_bad_batches_and_predictions_are_one_line():
     for images, gamma, words in (([], 0.0, "predict needs images, got an empty list"), (image, -1.0, "gamma must be")):
         with pytest.raises(UserError, match=words):
             task.predict(task.init(jax.random.key(0)), images, gamma=gamma)
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "words"),
-    [
-        ("model.start", -0.1, "model.start must be finite and at least 0, got -0.1"),
-        ("data.sparsity", 0.0, "data.sparsity must be positive and finite, got 0.0"),
-        ("data.validation_share", 0.2, "data.validation_share=0.2 has no effect without data.source=cifar10"),
-        ("test_layer_noises", (0.1, 0.1), "test_layer_noises must be positive and finite, each once"),
-        ("constraints.alpha", (0.1, 0.2), "constraints.alpha must be one number, or one for each layer"),
-    ],
-    ids=str,
-)
-def test_a_bad_option_is_one_line(field, value, words):
-    with pytest.raises(UserError, match=words):
-        with_value(SMALL, field, value).check()

@@ -97,8 +97,7 @@ def test_networks_for_the_same_data_have_as_many_parameters_within_5_percent():
 
 
 @pytest.mark.parametrize(
-    ("name", "published"),
-    [("1a-none", 199_338), ("1b-none", 162_474), ("1b-mon", 172_218), ("1b-mon-large", 853_612)],
+    ("name", "published"), [("1a-none", 199_338), ("1b-none", 162_474), ("1b-mon", 172_218), ("1b-mon-large", 853_612)]
 )
 def test_published_networks_have_the_published_number_of_parameters(name, published):
     assert count(f"xie2021-{name}") == published

@@ -10,7 +10,6 @@ from PIL import Image
 from tests.supervised.conftest import Fields, Stripes
 from tests.supervised.test_runs import small
 from unroll_jax.train import load
-from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data.pictures import NOT_COUNTED
 from unroll_jax.train.exporting import export
 from unroll_jax.train.main import fit
@@ -93,20 +92,3 @@ def test_pictures_of_any_size_and_colour_are_brought_to_those_of_training(model,
             np.testing.assert_allclose(np.asarray(prediction[-1]), np.asarray(expected[-1]), rtol=1e-5)
     grey = np.asarray(picture.convert("L"))
     assert str(loaded.predict(grey)) == str(loaded.predict(grey[..., None]))
-
-
-@pytest.mark.parametrize(
-    ("source", "words"),
-    [
-        ("no.png", r"no\.png cannot be read as an image .*; give a PNG, JPEG"),
-        ([], "predict needs images"),
-        (np.zeros((4, 4, 1)), r"uint8, from 0 to 255, .*got float64"),
-        (np.zeros((4, 4, 7), np.uint8), r"with 1 to 4 channels, got shape \(4, 4, 7\); give several as a list"),
-    ],
-    ids=["file", "none", "floats", "channels"],
-)
-def test_what_is_no_picture_is_refused_in_a_line(model, source, words):
-    for given in (source, [source] if isinstance(source, np.ndarray) else source):
-        with pytest.raises(UserError, match=words) as caught:
-            model("image-opteq").predict(given)
-        assert "\n" not in str(caught.value)

@@ -114,28 +114,6 @@ def test_scenes_of_a_report_are_the_same_and_whole(trained, tmp_path):
         report([*map(str, folders), "--out", str(tmp_path / "report")])
 
 
-@pytest.mark.usefixtures("stripes")
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"augment": True}, "augment must be False for digits"),
-        ({"optimizer.momentum": 1.0}, "optimizer.momentum must be in"),
-        ({"network.stem": (4,)}, "network.stem must be () for dense layers"),
-        ({"network.skip": 1.5}, "network.skip must be in"),
-    ],
-    ids=str,
-)
-def test_a_mistake_is_one_line_that_names_it(options, words, start):
-    config = small("image-opteq")
-    for name, value in options.items():
-        group, _, field = name.rpartition(".")
-        inner = dataclasses.replace(getattr(config, group), **{field: value}) if group else value
-        config = dataclasses.replace(config, **{group or field: inner})
-    with pytest.raises(UserError) as caught:
-        start(config, "image-opteq")
-    assert words in str(caught.value)
-
-
 def test_a_loss_that_is_not_finite_stops_the_run(start, stripes, tmp_path):
     stripes.std = np.array([0.0])
     with pytest.raises(UserError, match=r"loss is not finite at step 1; .* lower --optimizer.learning-rate"):

@@ -5,13 +5,7 @@ import pytest
 import scipy.stats
 
 from unroll_jax.train.tasks.common import Trial
-from unroll_jax.train.tasks.early_exit import (
-    calibrate,
-    calibrate_crosswise,
-    choose_threshold,
-    exit_curve,
-    exit_layers,
-)
+from unroll_jax.train.tasks.early_exit import calibrate, calibrate_crosswise, choose_threshold, exit_curve, exit_layers
 from unroll_jax.train.tasks.text_models import evaluate_exits
 
 RNG = np.random.default_rng(0)

@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests.errors import one_line
 from tests.text.conftest import MANY, newest_state
 from unroll_jax.train.config.constraints import DualConfig
 from unroll_jax.train.config.errors import UserError
@@ -36,18 +37,15 @@ def test_a_run_in_parts_takes_the_steps_of_whole_batches(finished, task_of, expe
         rows.append(describe_step(task, number + 1, jax.device_get(metrics))[0])
     train_rows = [row for row in read_metrics(folder / "metrics.jsonl") if row["kind"] == "train"]
     close([figures(row) for row in train_rows], [figures(row) for row in rows], 1e-4)
-    close(newest_state(folder, task).moving.dual.multipliers, state.moving.dual.multipliers, 1e-4)
-    assert np.max(state.moving.dual.multipliers) > 0.01, "no multiplier moved"
+    close(newest_state(folder, task).moving.multipliers, state.moving.multipliers, 1e-4)
+    assert np.max(state.moving.multipliers) > 0.01, "no multiplier moved"
     assert np.max(figures(rows[-1])["slack/"]) > 0.0, "no slack moved"
 
 
 BAD = {
     "unrolled, recomputed": ({"unroll": 2, "remat": "dots"}, "unroll must be 1 or None with remat, got 2"),
     "multipliers": ({"dual": DualConfig(start=(0.1, 0.2))}, "dual.start must be one number, or one for each of 3"),
-    "layers of an encoder": (
-        {"model": EncoderOptions(pretrained="x", num_layers=2)},
-        "model.num_layers=2 has no effect",
-    ),
+    "layers of an encoder": ({"model": EncoderOptions(pretrained="x", num_layers=2)}, "model.num_layers=2 has no"),
     "words of an encoder": ({"model": EncoderOptions(pretrained="x"), "min_count": 5}, "min_count=5 has no effect"),
     "nowhere": ({"model": EncoderOptions(pretrained="no/such/place")}, "pretrained no/such/place is neither"),
     "texts": ({"train_examples": 10**6}, "train_examples does not fit the data: train must keep between"),
@@ -61,9 +59,8 @@ BAD = {
 
 @pytest.mark.parametrize(("fields", "message"), BAD.values(), ids=BAD)
 def test_a_bad_option_is_one_line(task_of, fields, message):
-    with pytest.raises(UserError, match=message) as caught:
+    with one_line(message):
         task_of("text-encoder" if isinstance(fields.get("model"), EncoderOptions) else "text-ut", **fields)
-    assert "\n" not in str(caught.value)
 
 
 def test_texts_longer_than_an_encoder_reads_are_one_line(task_of, write_folder):

@@ -1,12 +1,10 @@
 """The command line: one line and exit code 2 for whatever the user can mend."""
 
-import json
 import os
 import re
 import subprocess
 import sys
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image
@@ -16,7 +14,6 @@ from tests.train.commands import refused
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.data import images, text
 from unroll_jax.train.experiments import EXPERIMENTS
-from unroll_jax.train.tasks.video import VideoTask
 
 SMALL = ("--steps", "4", "--batch-size", "4", "--model.num-layers", "2", "--validate-every", "2", "--test-gammas", "0")
 
@@ -44,40 +41,7 @@ def test_a_value_that_does_not_fit_the_data_is_refused_and_leaves_no_folder(opti
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.usefixtures("in_memory")
-@pytest.mark.xdist_group("video-runs")
-def test_a_resume_with_a_changed_option_names_it_and_both_values(capsys, finished):
-    options = "--steps 6 --batch-size 4 --validate-every 2 --test-gammas 0 0.3 --model.num-layers 2 --model.rank 4"
-    command = ["run", "video-ut", *options.split(), "--out", str(finished)]
-    assert main(command) == 0
-    assert "finished already" in capsys.readouterr().out
-    line = refused(capsys, *command, "--dual.learning-rate", "0.5")
-    assert "dual.learning_rate was 0.005, is now 0.5" in line
-    assert "--out" in line
-
-
-@pytest.mark.usefixtures("in_memory")
-def test_a_loss_that_is_not_finite_is_one_line_with_step_and_layer(capsys, monkeypatch, tmp_path):
-    def losses(self, params, batch, probe):
-        samples, figures = ordinary(self, params, batch, probe)
-        return samples.at[:, 1].mul(jnp.nan), figures
-
-    ordinary = VideoTask.losses
-    monkeypatch.setattr(VideoTask, "losses", losses)
-    monkeypatch.delattr(VideoTask, "open")
-    assert main(["run", "video-ut", *SMALL, "--out", str(tmp_path / "run")]) == 2
-    lines = capsys.readouterr().err.splitlines()
-    errors = [line for line in lines if line.startswith("error: ")]
-    assert len(errors) == 1
-    assert lines[-1] == errors[0]
-    assert "at step 1, first at layer 1" in errors[0]
-    assert json.loads((tmp_path / "run" / "status.json").read_text())["state"] == "failed"
-
-
-@pytest.mark.parametrize(
-    ("source", "config"),
-    [("table", text.TextConfig), ("image_folder", images.ImageConfig)],
-)
+@pytest.mark.parametrize(("source", "config"), [("table", text.TextConfig), ("image_folder", images.ImageConfig)])
 def test_prepare_prepares_what_a_run_of_that_validation_share_opens(capsys, monkeypatch, tmp_path, source, config):
     monkeypatch.setenv("UNROLL_PREPARED", str(tmp_path / "prepared"))
     rows = [f"a film {number}\t{'good' if number % 2 else 'bad'}" for number in range(40)]
@@ -94,25 +58,6 @@ def test_prepare_prepares_what_a_run_of_that_validation_share_opens(capsys, monk
     assert (data.num_examples("validation"), log) == (8, [])
     load(config(source, root), log=log.append)
     assert log, "another share is prepared anew"
-
-
-HELP = {
-    "--help": "prepare SOURCE",
-    "list": "video-ut",
-    "run --help": "demo",
-    "run video-ut --help": "--constraints.alpha",
-    "evaluate --help": "Run folder",
-    "report -h": "Run folders",
-    "prepare --help": "--from",
-}
-
-
-@pytest.mark.parametrize("line", HELP)
-def test_help_is_no_mistake(capsys, line):
-    assert main(line.split()) == 0
-    output = capsys.readouterr()
-    assert HELP[line] in output.out
-    assert output.err == ""
 
 
 def test_no_command_prints_the_usage(capsys):

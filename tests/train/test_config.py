@@ -15,27 +15,6 @@ from unroll_jax.train.config.video import VideoConfig
 from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.registry import TASKS
 
-BAD_VALUES = {
-    "train_gamma": [-0.1, float("nan"), float("inf")],
-    "model.dtype": ["float64"],  # without JAX_ENABLE_X64
-    "primal.warmup_share": [1.0, -0.1],
-    "dual.optimizer": ["momentum", ""],
-    "dual.learning_rate": [-1e-3, 0.0],
-    "dual.proportional_gain": [-1.0],
-    "dual.every": [0, 7],
-    "dual.start": [(-1.0,), (1.0, 1.0), (float("nan"),)],
-    "dual.cap": [0.0, float("inf")],
-    "constraints.alpha": [(0.0,), (1.0,), (1.5,), (-0.2,), (float("nan"),), (), (0.2, 0.2, 0.2)],
-    "constraints.reference": [0.0, -1.0, float("inf")],
-    "constraints.resilience": [0.0, float("inf")],
-    "constraints.margin": [-0.1, 1.0],
-    "constraints.first_margin": [-0.1, 1.0],
-    "constraints.tolerance": [-0.01, float("nan")],
-    "constraints.warmup_steps": [-1, 6],
-    "accumulate": [0, 3],
-}
-
-
 # Types that only Python lets through, and numbers that float32 cannot work with.
 WRONG = [
     ("method", "constraint", "must be 'erm' or 'constrained' or 'deep_supervision' or 'both' or 'all'"),
@@ -51,14 +30,14 @@ WRONG = [
     ("out", Path("runs"), "must be a string of UTF-8 without control characters, or None"),
     ("model", None, "must be ModelConfig"),
     *(("dual.cap", value, "must be finite, and 0 or of a size from 1e-15 to 1e+09") for value in (1e10, 1e-16)),
+    ("model.dtype", "float64", " must be "),  # without JAX_ENABLE_X64
+    ("dual.every", 7, " must be "),
+    ("constraints.alpha", (), " must be "),
     ("dual.start", (0.0, 1.0), "must be one number, or one for each of 3 constraints"),
 ]
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "words"),
-    [*((field, value, " must be ") for field in BAD_VALUES for value in BAD_VALUES[field]), *WRONG],
-)
+@pytest.mark.parametrize(("field", "value", "words"), WRONG)
 def test_a_bad_value_is_one_line_with_its_field_and_value(changed, field, value, words):
     with pytest.raises(UserError) as caught:
         changed(**{field: value}).check()

@@ -10,7 +10,6 @@ import pytest
 from scipy import ndimage
 
 from tests.train.conftest import Clips
-from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.config.video import Disturbance, ModelConfig, VideoConfig
 from unroll_jax.train.data.video import VideoSpec, frames_from, patch_sequences
 from unroll_jax.train.tasks.video import VideoTask
@@ -104,21 +103,3 @@ def test_figures_do_not_depend_on_how_many_windows_are_read_at_once(monkeypatch)
     whole = seen(Disturbance("dropped", 0.4), gamma=0.1)
     monkeypatch.setattr("unroll_jax.train.tasks.video_samples.BATCH_SIZE", 7 * 9)
     np.testing.assert_allclose(seen(Disturbance("dropped", 0.4), gamma=0.1), whole, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("blur",), "test_disturbances must be as in blur=1, got blur"),
-        (("rain=1",), "test_disturbances must be of salt-and-pepper, blur, dropped, got rain=1"),
-        (("blur=0",), "test_disturbances must be blur=SIZE with a deviation in pixels above 0 and at most 100, got"),
-        (("blur=nan",), "test_disturbances must be blur=SIZE with"),
-        (("dropped=1.5",), "test_disturbances must be dropped=SIZE with a share above 0 and at most 1, got"),
-        (("blur=1", "blur=1.0"), "test_disturbances must be each once, got"),
-    ],
-)
-def test_words_that_say_no_disturbance_are_one_line(changed, words, message):
-    with pytest.raises(UserError) as caught:
-        changed(test_disturbances=words).check()
-    assert str(caught.value).startswith(message)
-    assert "\n" not in str(caught.value)

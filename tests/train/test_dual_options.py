@@ -110,7 +110,7 @@ def test_multipliers_that_start_at_0_and_never_move_are_refused(runs, changed, n
     fields, words = NEVER[name]
     with pytest.raises(UserError, match=words):
         changed(**fields).check()
-    assert not np.any(runs[name][2].moving.dual.multipliers), "the case does move one"
+    assert not np.any(runs[name][2].moving.multipliers), "the case does move one"
     for allowed in ({"dual.start": (0.5,)}, {"method": "erm"}):
         changed(**fields, **allowed).check()
 

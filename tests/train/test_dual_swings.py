@@ -10,11 +10,7 @@ import pytest
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.constraints import DescentConstraints
 
-LEAST = {
-    "sgd": ({}, 0.05),
-    "pi": ({}, 1.05),
-    "pi, half the gain": ({"dual.proportional_gain": 0.5}, 0.55),
-}
+LEAST = {"sgd": ({}, 0.05), "pi": ({}, 1.05), "pi, half the gain": ({"dual.proportional_gain": 0.5}, 0.55)}
 
 
 @pytest.mark.parametrize("share", [1.02, 0.98])

@@ -19,7 +19,7 @@ def _evaluated(config, data):
     task = traced_task(config, data)
     objective, state = task.training.objective, init_state(task)
     multipliers = jnp.asarray(np.arange(objective.number, dtype=np.float32))
-    moving = state.moving._replace(dual=state.moving.dual._replace(multipliers=multipliers))
+    moving = state.moving._replace(multipliers=multipliers)
     figures, losses = task.evaluate(state.params, Path("unused"))
     return config, task, state.params, figures | objective.report(losses, moving)
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.errors import one_line
 from unroll_jax.train.config.constrained import OwnConfig
 from unroll_jax.train.config.constraints import ConstraintConfig
 from unroll_jax.train.config.errors import UserError
@@ -115,18 +116,6 @@ def test_callbacks_hear_of_every_step_every_validation_and_the_end(tmp_path):
     assert heard[-1] == ("end", folder)
 
 
-@pytest.mark.slow
-def test_a_task_of_ones_own_goes_on_where_it_was_ended_and_ends_the_same(run, trained):
-    shutil.rmtree(run / "checkpoints" / "6")
-    (run / "evaluation.json").unlink()
-    status = json.loads((run / "status.json").read_text())
-    (run / "status.json").write_text(json.dumps({**status, "state": "running", "steps": 4}))
-    log = []
-    assert fit(linear(), out=run, log=log.append) == [run]
-    assert "going on from the checkpoint of step 4" in log
-    assert (run / "metrics.jsonl").read_bytes() == (trained / "metrics.jsonl").read_bytes()
-
-
 def test_the_parameters_of_the_best_checkpoint_are_at_hand(run):
     task = linear()
     best = best_checkpoint(task, run, experiment="own")
@@ -141,10 +130,7 @@ def test_the_parameters_of_the_best_checkpoint_are_at_hand(run):
     [
         ({"losses": lambda params, batch: batch["noisy"][:, 0]}, "layer_losses must be floating, of shape (samples"),
         ({"train": {**TRAIN, "clean": TRAIN["clean"][1:]}}, "arrays of train must have the same number of rows"),
-        (
-            {"losses": lambda params, batch: (layer_losses(params, batch),) * 2},
-            "with L >= 1, got a tuple; return one array",
-        ),
+        ({"losses": lambda params, batch: (layer_losses(params, batch),) * 2}, "with L >= 1, got a tuple; return one"),
         ({"losses": lambda params, batch: layer_losses(params, batch) > 0}, "with L >= 1, got bool (2, "),
         ({"losses": None}, "layer_losses must be a function, got NoneType"),
         ({"init": {"w": 0.0}}, "init must be a function, got dict"),
@@ -185,10 +171,8 @@ def test_what_is_recomputed_is_a_choice_and_changes_no_gradient():
     [(None, "None of type NoneType"), (OwnTask, "the class OwnTask"), (EXPERIMENTS["demo"], "Experiment(")],
 )
 def test_other_targets_are_refused_in_one_line(what, words):
-    with pytest.raises(UserError, match="what must be the name of an experiment") as caught:
+    with one_line("what must be the name of an experiment", f"got {words}"):
         fit(what)
-    assert f"got {words}" in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 def test_both_methods_of_an_experiment_open_their_data_once(monkeypatch, tmp_path):

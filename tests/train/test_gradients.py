@@ -112,10 +112,7 @@ def _stacked(probed, parts):
     return probed if parts == 1 else np.swapaxes(probed, 0, 1).reshape(-1, probed.shape[-1])
 
 
-PASSES = {
-    "plain": ({}, [1, 1, 1]),
-    "tail": ({"constraints.bind": "tail"}, [2, 2, 2]),
-}
+PASSES = {"plain": ({}, [1, 1, 1]), "tail": ({"constraints.bind": "tail"}, [2, 2, 2])}
 
 
 def test_parts_take_a_first_pass_only_in_steps_whose_weights_need_it(changed):

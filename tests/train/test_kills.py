@@ -57,8 +57,10 @@ def started(root, words):
     """The exit code of a process; all share what is prepared and compiled."""
     places = {"UNROLL_PREPARED": str(root / "prepared"), "JAX_COMPILATION_CACHE_DIR": str(root / "compiled")}
     fixed = {"JAX_PLATFORMS": "cpu", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    return subprocess.run([sys.executable, *words], env=os.environ | places | fixed, check=False, **quiet).returncode
+    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    done = subprocess.run([sys.executable, *words], env=os.environ | places | fixed, check=False, **pipes)
+    assert "Traceback" not in done.stderr
+    return done.returncode
 
 
 def arguments(folder):
@@ -70,7 +72,9 @@ def ended(root, name):
     """Lets a run end; returns the figures that must not depend on kills."""
     folder = root / name
     assert started(root, ["-m", "unroll_jax.train", *arguments(folder)]) == 0
+    assert not list((folder / "checkpoints").glob("*tmp*")), "nothing half written is left"
     evaluation = json.loads((folder / "evaluation.json").read_text())
+    assert max(evaluation["multipliers"]) > 0.0
     checkpoints = {}
     for step in (path for path in (folder / "checkpoints").iterdir() if path.name.isdigit()):
         notes = json.loads((step / "notes" / "metadata").read_text())

@@ -10,13 +10,11 @@ import pytest
 from PIL import Image
 
 from tests.data.conftest import write_video
+from tests.errors import one_line
 from tests.train.conftest import CLIPS, clips_in_memory, traced_task
-from tests.train.test_fit import VALIDATION, linear
 from unroll_jax.train import load
-from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.exporting import export
-from unroll_jax.train.main import fit
 from unroll_jax.train.runs import read_config
 
 pytestmark = pytest.mark.xdist_group("video-runs")
@@ -166,9 +164,8 @@ def test_what_is_no_picture_and_no_video_is_refused_in_a_line(model, tmp_path, c
     PICTURE.save(tmp_path / "whole.png")
     (tmp_path / "half.png").write_bytes((tmp_path / "whole.png").read_bytes()[:1000])
     source, words = REFUSED[case]
-    with pytest.raises(UserError, match=words) as caught:
+    with one_line(words):
         model.predict(source(tmp_path))
-    assert "\n" not in str(caught.value)
 
 
 DAMAGE = {
@@ -177,10 +174,7 @@ DAMAGE = {
     "of 0.1": ("run", "config.json", lambda row: row.pop("version"), "was written by version 0.1 of unroll_jax"),
     "another task": ("run", "config.json", lambda row: row.update(task="chess"), "'task' is unknown or missing"),
     "exported facts": ("export", "config.json", lambda row: row["facts"].clear(), r"config\.json is damaged .*again"),
-    "of another": (
-        "export", "config.json", lambda row: row["facts"].update(token_dim=25),
-        r"do not fit the model that .*config\.json describes",
-    ),
+    "of another": ("export", "config.json", lambda row: row["facts"].update(token_dim=25), r"do not fit the model"),
 }  # fmt: skip
 
 
@@ -188,10 +182,8 @@ DAMAGE = {
 def test_a_damaged_folder_is_refused_in_a_line_that_names_it(edited, capfd, case):
     which, name, change, words = DAMAGE[case]
     folder = edited(which, name, change)
-    with pytest.raises(UserError, match=words) as caught:
+    with one_line(words, str(folder)):
         load(folder, log=quiet)
-    assert "\n" not in str(caught.value)
-    assert str(folder) in str(caught.value)
     assert capfd.readouterr().err == ""
 
 
@@ -207,25 +199,5 @@ def test_a_folder_without_a_model_is_refused_in_a_line(finished, both, exported,
         (tmp_path / "nowhere", "nowhere is not a run folder"),
         (tmp_path / "file", "is a file, not a run folder"),
     ):
-        with pytest.raises(UserError, match=words) as caught:
-            load(folder, log=quiet)
-        assert "\n" not in str(caught.value)
-
-
-def test_the_command_refuses_a_model_of_pictures(both, exported, capsys):
-    for folder in (both / "constrained", exported):
-        assert main(["predict", str(folder), "--text", "fine"]) == 2
-        errors = capsys.readouterr().err
-        assert "is a run of video-ut, which classifies no text" in errors
-        assert errors.count("\n") == 1
-
-
-def test_a_task_of_ones_own_comes_back_with_the_task(tmp_path):
-    (run,) = fit(linear(steps=2), out=tmp_path / "run", log=quiet)
-    losses = json.loads((run / "evaluation.json").read_text())["layer_losses"]
-    out = export(run, tmp_path / "model", task=linear(steps=2), log=quiet)
-    for folder in (run, out):
-        predictions = load(folder, task=linear(steps=2), log=quiet).predict(VALIDATION)
-        assert predictions.mean(axis=0) == pytest.approx(losses)
-        with pytest.raises(UserError, match="known to Python alone; pass the task itself"):
+        with one_line(words):
             load(folder, log=quiet)

@@ -8,11 +8,7 @@ import sys
 import jax
 import pytest
 
-from unroll_jax.train.system.machine import (
-    ONE_ORDER,
-    keep_programs,
-    order_collectives,
-)
+from unroll_jax.train.system.machine import ONE_ORDER, keep_programs, order_collectives
 
 EIGHT = "--xla_force_host_platform_device_count=8"
 OTHER = "--xla_cpu_enable_concurrency_optimized_scheduler=true"

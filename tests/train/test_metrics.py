@@ -69,10 +69,7 @@ def test_rows_that_are_no_json_are_never_written(tmp_path):
         writer.write({"kind": "train", "step": 1, "loss": math.nan})
 
 
-@pytest.mark.parametrize(
-    "row",
-    ["[]", '{"kind": "train"}', '{"kind": "a", "step": 1, "b": NaN}', "[" * 10**5],
-)
+@pytest.mark.parametrize("row", ["[]", '{"kind": "train"}', '{"kind": "a", "step": 1, "b": NaN}', "[" * 10**5])
 def test_a_row_of_something_else_is_damage(tmp_path, row):
     (tmp_path / "metrics.jsonl").write_text(f"{row}\n")
     with pytest.raises(UserError, match=r"metrics\.jsonl is damaged in line 1; restore it"):

@@ -80,7 +80,7 @@ def test_validation_judges_as_the_report_on_the_same_samples_does(changed, clips
         state, objective = init_state(task), task.training.objective
         reading = task.reading(state.params, "validation", Trial(task.config.train_gamma))
         report = feasibility_report(
-            jnp.asarray(reading.losses), state.moving.dual.multipliers, objective.stated, reduction=objective.reduction
+            jnp.asarray(reading.losses), state.moving.multipliers, objective.stated, reduction=objective.reduction
         )
         row, _ = validate(task, state)
         excess = np.max(np.asarray(report.violations) / np.asarray(report.bounds))

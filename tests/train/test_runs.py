@@ -131,13 +131,3 @@ def test_the_best_checkpoint_is_the_feasible_one_of_least_loss_or_the_least_infe
     evaluation = json.loads((folder / "evaluation.json").read_text())
     assert evaluation["best_step"] == min(excess, key=excess.__getitem__)
     assert evaluation["feasible"] is False
-
-
-def test_a_folder_or_file_of_something_else_is_refused_and_stays(start, config, tmp_path):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "thesis.tex").write_text("dear")
-    (tmp_path / "file").write_text("dear")
-    for name, words in (("run", r"no config\.json"), ("file", "cannot write to --out")):
-        with pytest.raises(UserError, match=words):
-            start(config, name)
-    assert [path.name for path in (tmp_path / "run").iterdir()] == ["thesis.tex"]

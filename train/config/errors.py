@@ -20,11 +20,9 @@ _NO_VALUE = object()
 
 @contextlib.contextmanager
 def on_command_line(names: Mapping[str, str] | None = None, *, only: Collection[str] | None = None) -> Iterator[None]:
-    """Names options in messages as they are typed, within the context.
+    """Names options in messages as they are typed, within the context: ``names`` has those that are not --FIELD.
 
-    Args:
-      names: the option of each field that is not --FIELD, as {"data.root": "--from"}.
-      only: the fields that are typed, None for all, () for none; others are named as in a run's config.json.
+    ``only`` these fields are typed, None for all, () for none; others are named as in a run's config.json.
     """
     global _surface
     before, _surface = _surface, (only, names or {})
@@ -35,11 +33,7 @@ def on_command_line(names: Mapping[str, str] | None = None, *, only: Collection[
 
 
 def option_text(field: str, value: Any = _NO_VALUE) -> str:
-    """Returns the name of an option, with its value if there is one, as the user gives it.
-
-    Args:
-      field: dotted name in the configuration.
-      value: to be shown with it.
+    """Returns the dotted name of an option, with its value if there is one, as the user gives it.
 
     Example:
       >>> option_text("data.root"), option_text("data.root", "clips")
@@ -63,13 +57,7 @@ class UserError(Exception):
 
 
 class OptionError(UserError):
-    """An option whose value is not allowed.
-
-    Args:
-      field: dotted name in the configuration, as "data.root".
-      allowed: the values that are, as in "must be ALLOWED".
-      value: that was given.
-    """
+    """An option, by its dotted name, whose value is not allowed."""
 
     def __init__(self, field: str, allowed: str, value: Any):
         super().__init__(f"{option_text(field)} must be {allowed}, got {value}")
@@ -81,13 +69,9 @@ class StorageError(UserError):
 
 
 class Interrupted(BaseException):
-    """The process was asked to end, and has saved its work; the message is one line.
+    """The process was asked to end, and has saved its work; its exit code is 0 for SIGTERM, 130 for Ctrl-C.
 
-    No `Exception`: what takes every one of them for a damaged file must not take this for one.
-
-    Args:
-      message: the line.
-      code: the exit code: 0 for SIGTERM, 130 for Ctrl-C.
+    No `Exception`: code that takes every exception for a damaged file must not take this for one.
     """
 
     def __init__(self, message: str, code: int = 0):

@@ -56,11 +56,7 @@ Condition = tuple[str, str, bool]
 
 
 def check_fields(config: "DataclassInstance", prefix: str = "") -> None:
-    """Checks the type and the range of every field, those of parts too.
-
-    Raises:
-      OptionError: for the first field whose value its annotation does not allow.
-    """
+    """Checks the type and the range of every field, those of parts too."""
     for name, hint in hints_of(type(config)).items():
         value = getattr(config, name)
         if not _fits(value, hint):
@@ -73,22 +69,14 @@ def check_fields(config: "DataclassInstance", prefix: str = "") -> None:
 
 
 def check_rules(config: "DataclassInstance", rules: Iterable[Rule]) -> None:
-    """Checks rules across fields.
-
-    Raises:
-      OptionError: for the first rule that does not hold.
-    """
+    """Checks rules across fields."""
     for field, allowed, holds in rules:
         if not holds:
             raise OptionError(field, allowed, value_of(config, field))
 
 
 def check_used(config: "DataclassInstance", conditions: Iterable[Condition]) -> None:
-    """Checks that no option is given that has no effect.
-
-    Raises:
-      UserError: for the first field that is not at its default although its condition does not hold.
-    """
+    """Checks that no option is given that has no effect."""
     for field, needed, used in conditions:
         value = value_of(config, field)
         if not used and value != _default_of(config, field):

@@ -151,11 +151,7 @@ class RunConfig(abc.ABC):
         return self.task
 
     def check(self) -> None:
-        """Checks every value, before data are read or anything is computed.
-
-        Raises:
-          UserError: for a value out of its range, a combination that cannot work, or an option without an effect.
-        """
+        """Checks every value, before data are read or anything is computed."""
         check_fields(self)
         check_rules(self, self.rules())
         check_used(self, self.conditions())

@@ -32,11 +32,7 @@ class Disturbance(NamedTuple):
 
 
 def disturbances(words: Sequence[str]) -> list[Disturbance]:
-    """Returns the disturbances of words NAME=SIZE, sorted by name and then by strength.
-
-    Raises:
-      OptionError: for a word that is none, or a size out of range.
-    """
+    """Returns the disturbances of words NAME=SIZE, sorted by name and then by strength."""
     parsed = []
     for word in words:
         name, _, size = word.partition("=")

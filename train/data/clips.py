@@ -65,11 +65,7 @@ def numbered(splits: Mapping[str, Sequence[tuple[str, Iterable[np.ndarray]]]]) -
 
 
 def split_clips(names: Sequence[PurePosixPath], *, root: Path, log: Log = print) -> dict[str, list[PurePosixPath]]:
-    """Assigns clips to splits by their folders; validation defaults to the last tenth of train, all to 80/10/10.
-
-    Raises:
-      UserError: if folders look like splits under unknown names: held-out clips would be trained on.
-    """
+    """Assigns clips to splits by their folders; validation defaults to the last tenth of train, all to 80/10/10."""
     stated = {name: stated_split(name, root=root) for name in names}
     unstated = [name for name in names if stated[name] is None]
     alike = len(unstated) == len(names) and len({looks_like(name) for name in names}) == 1  # which divides no clips

@@ -43,11 +43,7 @@ def write(report: Report, out: Path, *, log: Callable[[str], None] = print) -> d
 
 
 def make_report(folders: Sequence[Path]) -> Report:
-    """Returns the report on runs.
-
-    Raises:
-      UserError: if runs are of different kinds, or a folder is not that of an evaluated run.
-    """
+    """Returns the report on runs."""
     runs = read_runs([Path(folder) for folder in folders])
     for run in runs:  # raises if it was changed
         read_config(run.folder) if run.config.get("task") in TASKS else read_recorded(run.folder)

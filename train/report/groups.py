@@ -82,7 +82,6 @@ class Setting:
       title: depth and training noise in words.
       variants: plain before constrained.
       first: any run; all that the variants share is read from it.
-      spec: of the report.
       layers: numbers of the layers that are read, the input's 0 first; a model may have others between them.
       gammas: of the test, in rising order.
       training_index: of the gamma that is that of training, or lies nearest to it.

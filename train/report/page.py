@@ -78,11 +78,7 @@ class Report(NamedTuple):
 
 
 def write_files(out: Path, report: Report) -> None:
-    """Writes the files of a report, all or none.
-
-    Raises:
-      StorageError: if the folder cannot be written to.
-    """
+    """Writes the files of a report, all or none."""
     pictures = [block for _, blocks in report.sections for block in blocks if isinstance(block, Picture)]
     drawn = {picture.name: _png(picture.figure) for picture in pictures}
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)

@@ -81,12 +81,7 @@ class Run:
 
 
 def read_runs(folders: Sequence[Path]) -> list[Run]:
-    """Reads the evaluated runs in folders, each given once, and checks that they can be compared.
-
-    Raises:
-      UserError: naming a folder or file that is missing, damaged or not of an evaluated run, or runs that differ in
-        their data or their evaluation.
-    """
+    """Reads the evaluated runs in folders, each given once, and checks that they can be compared."""
     if not folders:
         raise UserError("report needs at least one run folder, got none; give folders such as runs/NAME")
     for folder in folders:

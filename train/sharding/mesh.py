@@ -21,10 +21,6 @@ def make_mesh(text: str | None, *, batch_size: int, accumulate: int = 1, devices
 
     In a text such as ``data=2,fsdp=4``, axes that are not named have size 1. A mesh smaller than the devices takes the
     first ones, for comparisons; its size must divide their number. Each part of a batch is divided over the mesh.
-
-    Raises:
-      UserError: if the text cannot be parsed, its size does not divide the number of devices, or a part of the batch
-        does not divide over data and fsdp.
     """
     devices = jax.devices() if devices is None else devices
     part = batch_size // accumulate
@@ -55,11 +51,7 @@ def make_mesh(text: str | None, *, batch_size: int, accumulate: int = 1, devices
 
 
 def parse_mesh(text: str) -> dict[str, int]:
-    """Returns the sizes by axis of a text such as ``data=2,fsdp=4``.
-
-    Raises:
-      UserError: if an axis is unknown or named twice, or a size is not a whole number of at least 1.
-    """
+    """Returns the sizes by axis of a text such as ``data=2,fsdp=4``."""
     sizes: dict[str, int] = {}
     for part in text.split(","):
         axis, _, size = (piece.strip() for piece in part.partition("="))

@@ -55,9 +55,6 @@ def shardings(state: Any, mesh: Mesh, *, rules: Rules = RULES) -> Any:
 
     Parameters follow the rules. Arrays with a parameter's shape whose path ends in its path follow the parameter:
     moments of an optimiser. The rest (multipliers, slacks, counters, keys) has a copy on every device.
-
-    Raises:
-      UserError: if a dimension of a parameter does not divide over its axes, or an axis of the mesh shards nothing.
     """
     params = {
         _keys(path): (leaf.shape, _spec(_keys(path), leaf.shape, mesh, rules))

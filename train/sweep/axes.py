@@ -54,11 +54,7 @@ class Sweep(NamedTuple):
     axes: tuple[Axis, ...]
 
     def cell(self, values: Mapping[str, str], name: str | None = None) -> Cell:
-        """Returns the cell with these values by axis; its name lists them where none is given.
-
-        Raises:
-          UserError: if its experiment cannot train it, or it is several runs.
-        """
+        """Returns the cell with these values by axis; its name lists them where none is given."""
         config = self.config
         for axis in self.axes:
             text = values[axis.name]

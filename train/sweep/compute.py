@@ -66,8 +66,7 @@ def check_folders(sweep: Sweep, cells: Iterable[Cell]) -> None:
 def run_cells(sweep: Sweep, cells: Sequence[Cell], *, jobs: int, tested: bool = True) -> dict[str, str]:
     """Trains cells, resuming those that were interrupted, and with ``tested`` evaluates them on the test split.
 
-    Returns:
-      The messages of the cells that failed, by name; a failure does not end the others.
+    Returns the messages of the cells that failed, by name; a failure does not end the others.
     """
     messages = dict[str, str]()
 
@@ -88,10 +87,8 @@ def run_trials(sweep: Sweep, count: int, *, jobs: int) -> list[Result]:
     """Trains trials, those of earlier calls included, until there are ``count``; evaluates the best on the test split.
 
     Trials run in groups of ``jobs``; the values of a trial depend on the seed, its number and the results of the
-    groups before it, not on interruptions. A trial that fails is a result, and tried again by the next call.
-
-    Returns:
-      The results, the best first.
+    groups before it, not on interruptions. A trial that fails is a result, and tried again by the next call. The best
+    result comes first.
     """
     require_extra("search")
     import optuna

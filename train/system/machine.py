@@ -152,9 +152,8 @@ def launch(commands: Sequence[Sequence[str]], *, grace: float = GRACE_SECONDS) -
     SIGTERM and Ctrl-C are passed on as SIGTERM, on which a run saves; a second Ctrl-C kills. ``grace`` are the seconds
     between SIGTERM and SIGKILL after a failure.
 
-    Returns:
-      0 if every process ended with 0; 130 after Ctrl-C; else the exit code of the first that failed, 128 + its number
-      for a signal.
+    Returns 0 if every process ended with 0; 130 after Ctrl-C; else the exit code of the first that failed, 128 + its
+    number for a signal.
     """
     processes: list[subprocess.Popen] = []
     received: list[int] = []

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, UInt8
 from ..config.constrained import ConstrainedConfig
 from ..config.errors import OptionError, UserError
 from ..config.run import RunConfig
-from ..limits import Limit, limits_of, means_of_columns, sums_of_columns
+from ..limits import Limit, limits_of, sums_of_columns
 from ..sharding.mesh import put_beside
 from ..system.distributed import fetch
 from ..task import Log, Params, Row, Task, Validation
@@ -89,8 +89,10 @@ class DataTask(Task, Generic[C]):
 
     def measured(self, params: Params, split: str) -> np.ndarray | None:
         """Returns means on a split of the columns that constraints by name bound."""
-        limited = getattr(self.training.objective, "limits", ())
-        return means_of_columns(self._sums, params, self.held(split)) if limited else None
+        if not getattr(self.training.objective, "limits", ()):
+            return None
+        sums = np.sum([self._sums(params, *held) for held in self.held(split)], axis=0, dtype=np.float64)
+        return sums[:-1] / sums[-1]
 
     @functools.cached_property
     def _sums(self) -> Callable[..., Any]:

@@ -6,17 +6,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.optimize import isotonic_regression
 
-__all__ = [
-    "Predictor",
-    "calibrate",
-    "calibrate_crosswise",
-    "choose_threshold",
-    "cost_of_exit",
-    "exit_curve",
-    "exit_layers",
-    "thresholds_of",
-]
-
 # Accuracy that the chosen threshold may cost on validation data, with the standard error of that: half a point.
 TOLERATED = 0.005
 NUM_THRESHOLDS = 40

@@ -168,11 +168,7 @@ def blur(frames: Float[Array, "frames height width"], deviation: float) -> Float
     r"""Blurs each frame by a Gaussian, :math:`y_i = \sum_j w_{i-j} x_j, w_k \propto e^{-k^2 / 2 s^2}`, along both axes.
 
     Beyond its edges a frame is mirrored, the pixel at the edge twice. It equals `scipy.ndimage.gaussian_filter` with
-    its usual ``mode="reflect"`` and ``truncate=4``.
-
-    Args:
-      frames: of any number of frames.
-      deviation: s, in pixels.
+    its usual ``mode="reflect"`` and ``truncate=4``. The deviation s is in pixels.
     """
     for axis in (-2, -1):
         matrix = jnp.asarray(_gaussian(frames.shape[axis], deviation), frames.dtype)

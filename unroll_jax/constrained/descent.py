@@ -170,14 +170,13 @@ def proximal_smoothing(
     return optax.GradientTransformationExtraArgs(init, update)  # type: ignore[arg-type]
 
 
-@checked(scale=POSITIVE)
+@checked()
 def switching_objective(
     objective: Float[Array, ""] | float,
     violations: PyTree,
     *,
     kinds: Any = "at_most",
     tolerance: Float[Array, ""] | float = 0.0,
-    scale: float = 1.0,
 ) -> Float[Array, ""]:
     r"""The loss of the switching subgradient method: the worst violation while it exceeds a tolerance, else f.
 
@@ -189,14 +188,13 @@ def switching_objective(
       violations: c, any pytree of arrays.
       kinds: as in `dual_ascent`; of an equality the violation is |c|.
       tolerance: largest violation at which the step is on the objective, at least 0; it may be traced.
-      scale: factor of the violation, for another step size under SGD.
 
     Returns:
       A scalar to differentiate; exactly one of the two parts has a gradient. NaN if either part is.
 
     Raises:
       TypeError: if the objective or violations do not hold real numbers.
-      ValueError: if objective is not a scalar, a kind is unknown, tolerance is negative, or scale is not positive.
+      ValueError: if objective is not a scalar, a kind is unknown, or tolerance is negative.
 
     Source: Huang, Lin, "Oracle complexity of single-loop switching subgradient methods for non-smooth weakly convex
     functional constrained optimization" (2023), Algorithm 1; Polyak (1967).
@@ -214,4 +212,4 @@ def switching_objective(
     worst = jnp.max(jnp.stack([jnp.max(leaf, initial=0.0) for leaf in jax.tree.leaves(sizes)]))
     check_known("tolerance", tolerance, lambda value: value >= 0.0, "at least 0")
     sound = (jnp.asarray(tolerance) >= 0.0) & ~jnp.isnan(objective) & ~jnp.isnan(worst)
-    return nan_unless(sound, jnp.where(worst > tolerance, scale * worst, objective))
+    return nan_unless(sound, jnp.where(worst > tolerance, worst, objective))

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.core import Tracer
 from jaxtyping import Array, Bool, Int, PyTree
 
 from unroll_jax.arguments import POSITIVE, checked
@@ -20,9 +19,7 @@ from unroll_jax.constrained.trees import (
     check_kinds,
     check_known,
     check_matching,
-    group_name,
     kept_if_sound,
-    known_numbers,
     project,
     signed,
     violation_sizes,
@@ -156,7 +153,10 @@ def dual_ascent(
         zeros = zeros_like_violations(violations)
         kind = check_kinds(kinds, zeros)
         _check_controller(optimizer, kind)
-        multipliers = jax.tree.map_with_path(_started, zeros, broadcast_option("start", start, zeros), kind)
+        starts = broadcast_option("start", start, zeros)
+        check_known("start", starts, np.isfinite, "finite")
+        starts = signed(starts, kind, "start")
+        multipliers = jax.tree.map(lambda z, one: z + jnp.asarray(one, z.dtype), zeros, starts)
         _caps(cap, multipliers)
         first = None if rule is None else rule.init(multipliers)
         sizes = None if rule is None else jax.tree.map(lambda m: jnp.full_like(m, jnp.inf), multipliers)
@@ -174,7 +174,8 @@ def dual_ascent(
         return set_rows(state, rows, step(rows_of(state, rows, ascent), violations, some), ascent)
 
     def step(state: DualState, violations: Any, caps: PyTree) -> DualState:
-        values = _finite(as_violations("violations", violations))
+        values = as_violations("violations", violations)
+        check_known("violations", values, np.isfinite, "finite (lower the learning rate if training diverges)")
         check_matching("violations", values, state.multipliers, of="multipliers")
         values = jax.tree.map(lambda c, m: jax.lax.stop_gradient(c).astype(m.dtype), values, state.multipliers)
         kind = check_kinds(kinds, values)
@@ -232,25 +233,6 @@ def _moved_now(opt_state: Any) -> bool | Bool[Array, ""]:
     is_mean = lambda leaf: isinstance(leaf, optax.MultiStepsState)  # noqa: E731
     waits = [leaf.mini_step > 0 for leaf in jax.tree.leaves(opt_state, is_leaf=is_mean) if is_mean(leaf)]
     return True if not waits else ~jnp.any(jnp.stack(waits))
-
-
-def _started(path: Any, zeros: Array, start: Any, kind: str) -> Array:
-    """Multipliers at their start."""
-    name = group_name("start", path)
-    values = known_numbers(name, start)
-    if not np.all(np.isfinite(values)) or (kind == "at_most" and np.any(values < 0.0)):
-        allowed = "finite" if kind == "equal" else "finite and at least 0, as multipliers of inequalities are"
-        raise ValueError(f"{name} must be {allowed}, got {start}")
-    return zeros + jnp.asarray(values, zeros.dtype)
-
-
-def _finite(violations: PyTree[Array]) -> PyTree[Array]:
-    for path, leaf in jax.tree.leaves_with_path(violations):
-        known = not isinstance(leaf, Tracer) and leaf.is_fully_addressable
-        if known and not np.all(np.isfinite(leaf)):
-            name = group_name("violations", path)
-            raise ValueError(f"{name} must be finite, got {leaf}; lower the learning rate")
-    return violations
 
 
 def _caps(cap: Any, multipliers: PyTree[Array]) -> PyTree[np.ndarray]:

@@ -96,12 +96,10 @@ def augmented_lagrangian(
     penalty.
 
     Args:
-      objective: f, a scalar.
-      violations: c, any pytree of arrays.
-      multipliers: lambda, of the structure and shapes of the violations; no gradient flows to them.
+      objective, violations, multipliers: as in `lagrangian`.
       penalty: rho > 0, multiplier per unit of violation: one number, or a prefix tree of numbers or arrays, for one
         penalty per group or constraint. It may be traced, such as ``state.penalty``; a traced one below 0 gives NaN.
-      kinds: "at_most" or "equal", one for all constraints or a prefix tree with one for each group.
+      kinds: as in `dual_ascent`.
 
     Returns:
       A scalar.
@@ -169,24 +167,9 @@ def layer_weights(
 
 @checked(resilience=POSITIVE)
 def optimal_slacks(multipliers: Float[Array, "*constraints"], resilience: float) -> Float[Array, "*constraints"]:
-    r"""Slacks :math:`s^* = \lambda / \beta`, the best relaxation :math:`c_l \le s_l` at cost :math:`\beta/2 |s|^2`.
-
-    Args:
-      multipliers: lambda, at least 0; a traced one below 0 gives NaN.
-      resilience: beta, positive.
-
-    Returns:
-      Slacks, in units of the violations.
-
-    Raises:
-      ValueError: if resilience is not positive and finite, or a known multiplier is negative.
+    """Slacks lambda / beta, the best relaxation c <= s at the cost beta/2 |s|^2.
 
     Source: Porras-Valenzuela, Hadou, Ribeiro, eqs. 34 to 37.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> optimal_slacks(jnp.array([0.0, 2.0]), 4.0).tolist()
-      [0.0, 0.5]
     """
     return signed(as_losses("multipliers", multipliers), "at_most") / resilience
 
@@ -207,8 +190,7 @@ def resilient_lagrangian(
     dual step gets c - s, which decays the multipliers as ``resilience=`` of `dual_ascent` does.
 
     Args:
-      objective: f, a scalar.
-      violations: c of inequalities, any pytree of arrays.
+      objective, violations: as in `lagrangian`; all constraints are inequalities.
       slacks: s >= 0, of the structure and shapes of the violations; a traced one below 0 gives NaN.
       multipliers: lambda >= 0, likewise; no gradient flows to them.
       resilience: beta > 0, cost of slack.

@@ -8,10 +8,11 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from unroll_jax.arguments import FINITE, POSITIVE, at_least, checked, require
+from unroll_jax.arrays import check_shape
 from unroll_jax.constrained.lagrangian import optimal_slacks
 from unroll_jax.constrained.layer_bounds import LayerConstraints, relative_excess
 from unroll_jax.constrained.samples import Reduction
-from unroll_jax.constrained.trees import as_multipliers, as_numbers, check_samples, wide
+from unroll_jax.constrained.trees import as_losses, as_numbers, check_samples, signed, wide
 from unroll_jax.summaries import plot_layers, summary
 
 __all__ = ["FeasibilityReport", "descent_warnings", "feasibility_report", "suggest_alpha"]
@@ -19,6 +20,7 @@ __all__ = ["FeasibilityReport", "descent_warnings", "feasibility_report", "sugge
 Numbers = Sequence[float] | np.ndarray | Array
 # A start at the loss of chance wanders by some percent; a readout that is given up on rises by factors.
 RISE = 1.2
+MOST = 1.0  # a mean of multipliers above it is too large: the objective has the weight 1
 
 
 class FeasibilityReport(NamedTuple):
@@ -76,7 +78,6 @@ def feasibility_report(
     tolerance: float = 0.05,
     resilience: float | None = None,
     reduction: Reduction | None = None,
-    layer_axis: int = -1,
 ) -> FeasibilityReport:
     """Checks descent constraints on held-out data.
 
@@ -84,14 +85,12 @@ def feasibility_report(
     promises nothing. With a ``reduction``, such as `tail_mean`, they bind what that makes of the samples' violations.
 
     Args:
-      sample_losses: loss of every sample at every layer, (N, L + 1); or (L + 1, N), as a scan over layers stacks them,
-        with ``layer_axis=0``.
+      sample_losses: loss of every sample at every layer, (N, L + 1).
       multipliers: lambda at the end of training.
       constraints: of `descent_constraints` or `level_constraints`.
       tolerance: relative excess over a bound that still counts as satisfied, unitless.
       resilience: beta of the training, for the slacks.
       reduction: of the samples' violations, if training had one; bounds remain those of the means.
-      layer_axis: the axis of ``sample_losses`` that runs over layers, -1 or 0.
 
     Returns:
       A `FeasibilityReport`.
@@ -108,13 +107,12 @@ def feasibility_report(
       ([3.0, 2.0, 1.5], [True, False], False)
     """
     losses = wide("sample_losses", sample_losses)
-    require(layer_axis in (-1, 0), "layer_axis", "be -1 or 0", layer_axis)
-    if layer_axis == 0 and losses.ndim == 2:
-        losses = losses.T
     check_samples(losses)
     means = jnp.mean(losses, axis=0)
     violations = constraints(means)
-    multipliers = as_multipliers(multipliers, violations.shape)
+    multipliers = as_losses("multipliers", multipliers)
+    check_shape("multipliers", multipliers, violations.shape, ", one a constraint")
+    multipliers = signed(multipliers, "at_most")
     bounds = constraints.bounds(means)
     if reduction is not None:
         violations = reduction(constraints(losses))
@@ -167,7 +165,6 @@ def suggest_alpha(plain_layer_losses: Numbers, *, reference: float | None = None
     return 1.0 - share ** (1.0 / (losses.size - 1))
 
 
-@checked(most=POSITIVE)
 def descent_warnings(
     layer_losses: Numbers,
     multipliers: Numbers,
@@ -175,7 +172,6 @@ def descent_warnings(
     constraints: Any = None,
     start_losses: Numbers | None = None,
     plain_losses: Numbers | None = None,
-    most: float = 1.0,
 ) -> list[str]:
     """Signs that constraints of layers do harm, one sentence each; none in a healthy run.
 
@@ -187,13 +183,12 @@ def descent_warnings(
       start_losses: f_0..f_L at the start, to see whether f_0 rose, beyond that of the plain run if that is given.
       plain_losses: f_0..f_L at the end of a plain run, to see bounds that are exceeded and that plain training does not
         reach at its last layer either.
-      most: size above which the mean of the multipliers is too large; the objective has the weight 1.
 
     Returns:
       Sentences, each with a way out.
 
     Raises:
-      ValueError: if most is not positive, a number is not finite, or losses are not alike in number.
+      ValueError: if a number is not finite, or losses are not alike in number.
 
     Source: failures seen in runs, see the guide to constraints.
 
@@ -209,9 +204,9 @@ def descent_warnings(
     start_losses = None if start_losses is None else _finite("start_losses", start_losses, now)
     plain_losses = None if plain_losses is None else _finite("plain_losses", plain_losses, now)
     starts = [float(losses[0]) for losses in (start_losses, plain_losses) if losses is not None]
-    if (mean := float(np.mean(prices))) > most:
+    if (mean := float(np.mean(prices))) > MOST:
         lines.append(
-            f"Multipliers end at {mean:.3g} in the mean, above {most:g}: constraints outweigh the objective; "
+            f"Multipliers end at {mean:.3g} in the mean, above {MOST:g}: constraints outweigh the objective; "
             "lower alpha or raise the floor."
         )
     if start_losses is not None and now[0] > RISE * (before := max(starts)):

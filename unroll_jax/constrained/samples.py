@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from unroll_jax.arguments import in_interval, require
 from unroll_jax.constrained.layer_bounds import Constraints
-from unroll_jax.constrained.trees import as_losses, as_numbers, check_each, check_function, check_samples, wide
+from unroll_jax.constrained.trees import as_losses, as_numbers, check_function, check_samples, wide
 
 __all__ = ["Reduction", "mean_of_samples", "sample_constraints", "tail_mean"]
 
@@ -103,7 +103,9 @@ def tail_mean(level: float | Sequence[float] | np.ndarray) -> Reduction:
 
     def reduce(violations: Float[Array, "samples constraints"]) -> Float[Array, "constraints"]:
         violations = _of_samples(violations)
-        mass = violations.shape[0] * (1.0 - _fit(levels, violations))
+        count, fits = violations.shape[1], levels.ndim == 0 or levels.size == violations.shape[1]
+        require(fits, "level", f"be one number or one for each of {count} constraints", levels)
+        mass = violations.shape[0] * (1.0 - levels)
         rank = np.arange(violations.shape[0])[:, None]
         weights = np.clip(mass - rank, 0.0, 1.0) / mass
         worst_first = jnp.flip(jnp.sort(violations, axis=0), axis=0)
@@ -118,8 +120,3 @@ def _of_samples(violations: Any) -> Float[Array, "samples constraints"]:
         array.ndim == 2 and len(array), "violations", "be (samples, constraints) of one sample or more", array.shape
     )
     return array
-
-
-def _fit(levels: np.ndarray, violations: Float[Array, "samples constraints"]) -> np.ndarray:
-    check_each("level", levels, violations.shape[1])
-    return levels

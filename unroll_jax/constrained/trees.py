@@ -15,17 +15,14 @@ from jax.core import Tracer
 from jaxtyping import Array, Float, PyTree
 
 from unroll_jax.arguments import Rule, require
-from unroll_jax.arrays import check_shape
 
 __all__ = [
     "KINDS",
     "as_losses",
-    "as_multipliers",
     "as_numbers",
     "as_violations",
     "broadcast_option",
     "broadcast_prefix",
-    "check_each",
     "check_function",
     "check_kinds",
     "check_known",
@@ -89,12 +86,6 @@ def as_numbers(name: str, value: Any, rule: Rule, *, each: str) -> np.ndarray:
     return numbers
 
 
-def check_each(name: str, numbers: np.ndarray | None, count: int) -> None:
-    """Checks that numbers of `as_numbers` are one, or one for each of ``count`` constraints."""
-    fits = numbers is None or numbers.ndim == 0 or numbers.size == count
-    require(fits, name, f"be one number or one for each of {count} constraints", numbers)
-
-
 def check_samples(losses: Array) -> None:
     """Checks that losses are (samples, L + 1)."""
     fits = losses.ndim == 2 and losses.shape[0] >= 1
@@ -111,13 +102,6 @@ def check_function(name: str, value: Any, example: str) -> None:
     """Checks that ``value`` can be called; ``example`` names a function that can."""
     if not callable(value):
         raise TypeError(f"{name} must be a function such as {example}, got {value!r}")
-
-
-def as_multipliers(value: Any, shape: tuple[int, ...]) -> Float[Array, "constraints"]:
-    """``value`` as multipliers of inequalities of a shape."""
-    multipliers = as_losses("multipliers", value)
-    check_shape("multipliers", multipliers, shape, ", one a constraint")
-    return signed(multipliers, "at_most")
 
 
 def group_name(name: str, path: Any) -> str:
@@ -204,7 +188,7 @@ def check_penalty(penalty: Any) -> None:
     check_known("penalty", penalty, lambda rho: (rho > 0.0) & (rho <= largest), "positive and finite")
 
 
-def signed(multipliers: PyTree[Array], kinds: PyTree[str], name: str = "multipliers") -> PyTree[Array]:
+def signed(multipliers: PyTree, kinds: PyTree[str], name: str = "multipliers") -> PyTree:
     """Multipliers whose inequalities have values of at least 0: known ones are checked, traced ones below 0 are NaN."""
     kinds = broadcast_prefix("kinds", kinds, multipliers)
     least = jax.tree.map(lambda m, kind: 0.0 if kind == "equal" else m, multipliers, kinds)

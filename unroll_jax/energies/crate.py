@@ -14,6 +14,7 @@ from unroll_jax.energies.proximal.operators import nonnegative_soft_threshold
 from unroll_jax.energies.proximal.penalty import penalty_of_present
 from unroll_jax.energies.tokens import Tokens, on_tokens
 from unroll_jax.numerics import powers_of_two
+from unroll_jax.spectral import norm
 
 __all__ = ["CrateParams", "crate", "crate_example"]
 
@@ -142,7 +143,7 @@ def crate(
         inside = _rate_gradient(heads, head_dim * unit[..., None])
         gradient = jnp.einsum("...hip,hdp->...id", inside, params.U) - _rate_gradient(tokens.y, dim * unit)
         # |U|_2^2 is at most |U^T U|_F.
-        squares = jnp.linalg.norm(jnp.einsum("hdp,hdq->hpq", params.U, params.U), axis=(-2, -1))
+        squares = norm(jnp.einsum("hdp,hdq->hpq", params.U, params.U), 1)
         smoothness = unit * (head_dim * jnp.sum(squares) + 2.0 * dim)
         length = ((1.0 if step_size is None else step_size) / smoothness)[..., None, None]
         # The proximal operator of phi, whose threshold varies by example.

@@ -12,6 +12,7 @@ from unroll_jax.descent import Descent
 from unroll_jax.energies.examples import DIM, Example, normal
 from unroll_jax.energies.tokens import Tokens, on_tokens
 from unroll_jax.numerics import powers_of_two
+from unroll_jax.spectral import norm
 
 __all__ = ["EnergyTransformerParams", "energy_transformer", "energy_transformer_example"]
 
@@ -90,7 +91,8 @@ def energy_transformer(
     Raises: as `attention`.
 
     Source: Hoover, Liang, Pham, Panda, Strobelt, Chau, Zaki, Krotov (2023), *Energy Transformer*, eqs. 1 to 8. The
-    discrete step's bound is ours.
+    discrete step's bound is ours. The public code sums over all B: each token attends to itself too. Here B = C is left
+    out, as in the paper.
 
     Example:
       >>> import jax
@@ -119,9 +121,11 @@ def energy_transformer(
         gradient = jax.grad(lambda g: jnp.sum(_energy(params, g, tokens.present)))(normed)
         if not guaranteed:
             return tokens.y - step_size * gradient
-        speed = jnp.linalg.norm(gradient, axis=-1) / math.sqrt(dim)
+        speed = norm(gradient, gradient.ndim - 1) / math.sqrt(dim)
         count = tokens.y.shape[-2] if tokens.present is None else jnp.sum(tokens.present, axis=-1)[..., None]
-        bound = deviation / (params.scale * _curvature(params, count) + speed)
+        slowness = params.scale * _curvature(params, count) + speed
+        # 0 where no token is present, or nothing moves: the inner `where` keeps the derivative finite there.
+        bound = jnp.where(slowness == 0.0, jnp.inf, deviation / jnp.where(slowness == 0.0, 1.0, slowness))
         bound = bound if tokens.present is None else jnp.where(tokens.present, bound, step_size)
         length = jnp.minimum(jnp.min(bound, axis=-1), step_size)
         return tokens.y - length[..., None, None] * gradient
@@ -141,9 +145,11 @@ def _layer_norm(params: EnergyTransformerParams, y: Array, epsilon: float) -> tu
     # Powers of two bring the larger of a token and of the smoothing near 1: squares neither over- nor underflow.
     down, up = powers_of_two(jnp.maximum(jnp.max(jnp.abs(y), axis=-1, keepdims=True), math.sqrt(epsilon)))
     centred = y * down - jnp.mean(y * down, axis=-1, keepdims=True)
-    deviation = jnp.sqrt(jnp.mean(centred**2, axis=-1, keepdims=True) + (math.sqrt(epsilon) * down) ** 2)
-    # Tokens of equal entries whose smoothing is lost beside them.
-    deviation = jnp.maximum(deviation, jnp.finfo(y.dtype).tiny)
+    smoothing = math.sqrt(epsilon) * down
+    square = jnp.mean(centred**2, axis=-1, keepdims=True) + smoothing**2
+    # 0 for large tokens of equal entries, where the root has no derivative.
+    none = square == 0.0
+    deviation = jnp.where(none, jnp.maximum(smoothing, jnp.finfo(y.dtype).tiny), jnp.sqrt(jnp.where(none, 1.0, square)))
     return params.scale * centred / deviation + params.shift, (deviation * up)[..., 0]
 
 
@@ -165,7 +171,9 @@ def _energy(params: EnergyTransformerParams, g: Array, present) -> Float[Array, 
 def _curvature(params: EnergyTransformerParams, count: int | Array) -> Array:
     """K: a bound of E's upward curvature in g, for ``count`` tokens."""
 
-    def squared_norms(weight: Array) -> Array:
-        return jnp.linalg.norm(jnp.einsum("hkd,hld->hkl", weight, weight), axis=(-2, -1))
+    def norms(weight: Array) -> Array:
+        square = norm(jnp.einsum("hkd,hld->hkl", weight, weight), 1)
+        none = square == 0.0
+        return jnp.where(none, 0.0, jnp.sqrt(jnp.where(none, 1.0, square)))
 
-    return count * jnp.sum(jnp.sqrt(squared_norms(params.W_Q) * squared_norms(params.W_K)))
+    return count * jnp.sum(norms(params.W_Q) * norms(params.W_K))

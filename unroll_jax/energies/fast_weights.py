@@ -10,6 +10,8 @@ from unroll_jax.arguments import POSITIVE, at_least, checked, one_of, require
 from unroll_jax.descent import Descent
 from unroll_jax.energies.examples import DIM, TOKENS, Example
 from unroll_jax.energies.tokens import Tokens, check_input, on_tokens
+from unroll_jax.numerics import powers_of_two
+from unroll_jax.spectral import norm
 
 __all__ = ["delta_rule", "fast_weights", "fast_weights_example", "proximal_fast_weights_example"]
 
@@ -126,13 +128,13 @@ def delta_rule(
       state: W before the first pair; None is 0.
 
     Returns:
-      The outputs o (*batch, n, v) and W after the last pair.
+      The outputs o (*batch, n, v), empty for an empty sequence, and W after the last pair.
 
     Raises:
       ValueError: if the shapes do not fit.
 
     Source: Yang, Wang, Zhang, Shen, Kim (2024), *Parallelizing Linear Transformers with the Delta Rule over Sequence
-    Length*, section 3.
+    Length*, section 3. The public code (fla) multiplies queries by k^(-1/2); here they enter as they are.
 
     Example:
       >>> import jax
@@ -151,8 +153,7 @@ def delta_rule(
     start = jnp.zeros((*queries.shape[:-2], keys.shape[-1], values.shape[-1]), values.dtype)
     start = start if state is None else jnp.swapaxes(state, -1, -2)
     end, outputs = jax.lax.scan(jax.checkpoint(_read_chunk), start, tuple(chunks))
-    outputs = jnp.moveaxis(outputs, 0, -3).reshape(*queries.shape[:-2], -1, values.shape[-1])
-    return outputs[..., :count, :], jnp.swapaxes(end, -1, -2)
+    return joined(outputs, count), jnp.swapaxes(end, -1, -2)
 
 
 def check_sequence(queries: Any, keys: Any, values: Any, rates: Any) -> None:
@@ -190,15 +191,25 @@ def _pairs(tokens: Tokens, key_dim: int) -> tuple[Array, Array]:
 def _square_norm(keys: Array) -> Array:
     """An upper bound of |K|_2^2, (*batch,): the Frobenius norm of the smaller Gram matrix."""
     few = keys.shape[-2] <= keys.shape[-1]
+    # Powers of two bring the keys near 1: the squares of their products neither over- nor underflow.
+    down, up = powers_of_two(jnp.max(jnp.abs(keys), axis=(-2, -1), keepdims=True))
+    keys = keys * down
     product = jnp.einsum("...nk,...mk->...nm" if few else "...nk,...nl->...kl", keys, keys)
-    return jnp.linalg.norm(product, axis=(-2, -1))
+    return norm(product, product.ndim - 2) * up[..., 0, 0] * up[..., 0, 0]
 
 
 def chunked(array: Array, size: int) -> Array:
     """(chunks, *batch, size, width), filled up with zeros."""
     short = -array.shape[-2] % size
     array = jnp.pad(array, [(0, 0)] * (array.ndim - 2) + [(0, short), (0, 0)])
-    return jnp.moveaxis(array.reshape(*array.shape[:-2], -1, size, array.shape[-1]), -3, 0)
+    # Axes of length 0 leave none to be inferred.
+    return jnp.moveaxis(array.reshape(*array.shape[:-2], array.shape[-2] // size, size, array.shape[-1]), -3, 0)
+
+
+def joined(chunks: Array, count: int) -> Array:
+    """The first ``count`` rows of (chunks, *batch, size, width), as (*batch, count, width)."""
+    number, *batch, size, width = chunks.shape
+    return jnp.moveaxis(chunks, 0, -3).reshape(*batch, number * size, width)[..., :count, :]
 
 
 def _read_chunk(S: Array, chunk: tuple[Array, Array, Array, Array]) -> tuple[Array, Array]:

@@ -72,7 +72,7 @@ def hyper_set(
       num_heads: heads h.
       head_dim: width p of a head's subspace.
       width: rows m of D.
-      step_size: a > 0, unitless; the public code learns one for each layer.
+      step_size: a > 0, unitless.
       form: "published" or "gradient".
       epsilon: added to mean squares under the root, as in RMSNorm; it makes E smooth at 0.
 
@@ -83,7 +83,9 @@ def hyper_set(
     Raises: as `attention`.
 
     Source: Hu, Zou, Xu (2026), *Hyper-SET: Designing Transformers via Hyperspherical Energy Minimization*. Their public
-    code has GELU in the step and ReLU in the energy that it plots; here both have ReLU.
+    code has GELU in the step and ReLU in the energy that it plots; here both have ReLU. Its layer takes a step size for
+    each token and feature from a conditioning vector, and its RMSNorm before GELU has weights; here a is one number,
+    and norms have no weights.
 
     Example:
       >>> import jax

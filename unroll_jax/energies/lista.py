@@ -133,4 +133,5 @@ def _measurement(measurement: Any, dim: int) -> np.ndarray | None:
 
 def _square_norm_bound(A: Float[Array, "atoms m"]) -> Float[Array, ""]:
     bound = matrix_norm_bound(A, num_squarings=SQUARINGS) ** 2
-    return jnp.maximum(bound, jnp.finfo(bound.dtype).tiny)  # a dictionary of zeros leaves no code, and divides by it
+    # A dictionary of zeros leaves no code, and divides by it; so large that derivatives do not overflow.
+    return jnp.maximum(bound, float(jnp.finfo(bound.dtype).tiny) ** 0.5)

@@ -1,5 +1,6 @@
 """Mesa layers: the optimal fast weights after every pair of a sequence, by conjugate gradients."""
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -8,7 +9,7 @@ from jaxtyping import Array, Float
 
 from unroll_jax.arguments import POSITIVE, at_least, checked
 from unroll_jax.conjugate_gradients import continue_conjugate_gradient
-from unroll_jax.energies.fast_weights import check_sequence, chunked
+from unroll_jax.energies.fast_weights import check_sequence, chunked, joined
 
 __all__ = ["MesaState", "mesa"]
 
@@ -56,14 +57,14 @@ def mesa(
       state: sums before the first pair; None is 0.
 
     Returns:
-      The outputs o (*batch, n, v), the sums after the last pair, and the relative residual of every system (*batch, n),
-      above ``tol`` where max_steps was not enough.
+      The outputs o (*batch, n, v), empty for an empty sequence, the sums after the last pair, and the relative residual
+      of every system (*batch, n), above ``tol`` where max_steps was not enough.
 
     Raises:
       ValueError: if an option is out of range or the shapes do not fit.
 
     Source: von Oswald et al. (2025), *MesaNet: Sequence Modeling by Locally Optimal Test-Time Training*, eqs. 8 to 12,
-    without the forgetting factor.
+    without the forgetting factor. Theirs learns a ridge for each head; here it is one known number.
 
     Example:
       >>> import jax
@@ -90,27 +91,29 @@ def mesa(
         seen = jnp.tril(solved @ jnp.swapaxes(keys, -1, -2))
         outputs = solved @ state.G + seen @ (rates * values)
         error = jax.lax.stop_gradient(jnp.linalg.norm(queries - product(solved), axis=-1))
-        size = jnp.linalg.norm(queries, axis=-1)
+        size = jax.lax.stop_gradient(jnp.linalg.norm(queries, axis=-1))
         after = jnp.swapaxes(weighted, -1, -2)
         return MesaState(state.H + after @ keys, state.G + after @ values), (
             outputs,
             error / jnp.where(size > 0.0, size, 1.0),
         )
 
-    chunks = [chunked(array, min(chunk_size, count)) for array in (queries, keys, values, rates[..., None])]
+    chunks = [chunked(array, min(chunk_size, max(count, 1))) for array in (queries, keys, values, rates[..., None])]
     end, (outputs, residuals) = jax.lax.scan(jax.checkpoint(read), state, tuple(chunks))
-    outputs = jnp.moveaxis(outputs, 0, -3).reshape(*batch, -1, values.shape[-1])
-    return outputs[..., :count, :], end, jnp.moveaxis(residuals, 0, -2).reshape(*batch, -1)[..., :count]
+    return joined(outputs, count), end, joined(residuals[..., None], count)[..., 0]
 
 
 def _solve(product, rows: Array, tol: float, max_steps: int) -> Array:
     """The rows x with product(x) = rows, each a system of its own; symmetric, so that gradients are such solves too."""
 
     def by_conjugate_gradients(product, rows: Array) -> Array:
-        flat = rows.reshape(-1, rows.shape[-1])
+        flat = rows.reshape(math.prod(rows.shape[:-1]), rows.shape[-1])
+        size = jnp.max(jnp.abs(flat), axis=-1, keepdims=True)
+        flat = flat / jnp.where(size == 0.0, 1.0, size)  # NaN stays NaN, and reaches the result
         bound = tol**2 * jnp.sum(flat**2, axis=-1)
         image = lambda flat_rows: product(flat_rows.reshape(rows.shape)).reshape(flat.shape)  # noqa: E731
         zeros = jnp.zeros_like(flat)
-        return continue_conjugate_gradient(image, zeros, flat, bound=bound, max_steps=max_steps)[0].reshape(rows.shape)
+        solved = continue_conjugate_gradient(image, zeros, flat, bound=bound, max_steps=max_steps)[0]
+        return (size * solved).reshape(rows.shape)
 
     return jax.lax.custom_linear_solve(product, rows, by_conjugate_gradients, symmetric=True)

@@ -22,7 +22,7 @@ def safeguarded(descent: Descent, *, halvings: int = 10) -> Descent:
     descend pays one evaluation of the energy more, or two.
 
     Args:
-      descent: a layer whose y is one array; NaN energies count as risen.
+      descent: a layer whose y is one array; NaN energies of y' count as risen. Where the energy of y is NaN, so is y'.
       halvings: at least 1, how often the step is halved before it is left out.
 
     Returns:
@@ -64,7 +64,7 @@ def _length(descent: Descent, params, y, x, stepped, halvings: int) -> Array:
     def rises(length: Array) -> Array:
         share = length.reshape(length.shape + (1,) * (jnp.ndim(y) - length.ndim)).astype(y.dtype)
         candidate = jnp.where(share == 1.0, stepped, y + share * (stepped - y))
-        return ~(descent.energy(params, candidate, x) <= before)
+        return ~(descent.energy(params, candidate, x) <= before) & ~jnp.isnan(before)
 
     def unfinished(carry: tuple[Array, Array, Array]) -> Array:
         number, _, risen = carry
@@ -77,4 +77,4 @@ def _length(descent: Descent, params, y, x, stepped, halvings: int) -> Array:
 
     length = jnp.ones_like(before)
     _, length, risen = jax.lax.while_loop(unfinished, halve, (jnp.int32(0), length, rises(length)))
-    return jnp.where(risen, 0.0, length)
+    return jnp.where(jnp.isnan(before), jnp.nan, jnp.where(risen, 0.0, length))

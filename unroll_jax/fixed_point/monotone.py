@@ -97,7 +97,8 @@ def monotone_weight(
       ValueError: if margin is not positive, or image_shape is not that of images at least as large as the kernels.
       TypeError: if params are no `MonotoneParams`.
 
-    Source: Winston and Kolter (2020), Proposition 1 and Appendix C; the scales are those of their code.
+    Source: Winston and Kolter (2020), Proposition 1 and Appendix C. In their code the scale of convolutions multiplies
+    :math:`A^T A`: it is the square of g_A here. Their g_B is the same, and their dense layer has no scales.
 
     Example:
       >>> import jax, jax.numpy as jnp

@@ -255,6 +255,15 @@ def jaxopt_solver(iteration: Callable[..., Any], **options: Any) -> Solver:
       **options: of its constructor, but for the tolerance and the number of steps.
 
     Source: Blondel et al. (2022), "Efficient and modular implicit differentiation": the library.
+
+    Example:
+      >>> import warnings, jax.numpy as jnp, unroll_jax
+      >>> with warnings.catch_warnings(action="ignore"):  # jaxopt warns that it is not maintained
+      ...     import jaxopt
+      >>> solver = jaxopt_solver(jaxopt.AndersonAcceleration)
+      >>> z, _ = unroll_jax.equilibrium(lambda w, z, x: jnp.cos(w * z), 1.0, jnp.zeros(1), solver=solver)
+      >>> round(float(z[0]), 4)
+      0.7391
     """
     root = "fixed_point_fun" not in inspect.signature(iteration).parameters
 

@@ -34,7 +34,7 @@ class DeepOptEqSegmenter(OptEqBase, kw_only=True):
       >>> model, x = DeepOptEqSegmenter(num_classes=3, channels=4, widths=(4, 4), stem=(2,)), jnp.ones((5, 8, 6, 1))
       >>> variables = jax.eval_shape(model.init, jax.random.key(0), x)  # shapes alone
       >>> logits, info = jax.eval_shape(model.apply, variables, x)
-      >>> logits.shape, info.converged.shape  # classes of pixels; one equilibrium for each image
+      >>> logits.shape, info.status.shape  # classes of pixels; one equilibrium for each image
       ((5, 8, 6, 3), (5,))
     """
 

@@ -173,10 +173,7 @@ def without(*names):
             {"tensors": llama_tensors() | {"model.norm.weight": np.ones(8, np.int8)}},
             ["1 not of F16, BF16, F32, F64: model.norm.weight"],
         ),
-        (
-            {"tensors": llama_tensors() | {"model.norm.weight": np.full(8, np.nan, np.float32)}},
-            ["not finite in model"],
-        ),
+        ({"tensors": llama_tensors() | {"model.norm.weight": np.full(8, np.nan, np.float32)}}, ["not finite in model"]),
     ],
     ids=lambda value: "" if isinstance(value, list) else str(next(iter(value))),
 )

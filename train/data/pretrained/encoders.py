@@ -39,11 +39,7 @@ PADDING = ("[PAD]", "<pad>")  # its names in BERT and RoBERTa
 def read_weights(
     tensors: SafetensorsFiles, config: EncoderConfig, architecture: Architecture
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Reads the parameters of an `Encoder` and those of the hidden layer of a `Head`, float32, if the file has it.
-
-    Raises:
-      UserError: if tensors are missing, do not fit or are not finite, or if the file has more layers.
-    """
+    """Reads the parameters of an `Encoder` and those of the hidden layer of a `Head`, float32, if the file has it."""
     count = config.num_layers
     check_layer_count(tensors, count)
     prefix = architecture.prefix if any(name.startswith(architecture.prefix) for name in tensors.names) else ""

@@ -106,8 +106,13 @@ def _check_size(graph: GraphLike, z: Array) -> None:
 
 def centred(z: Array, present: Any) -> Array:
     """Distances do not feel a shift; taken from the mean they lose no digits to a large common offset."""
-    kept = None if present is None else present[..., None]
-    return z - jax.lax.stop_gradient(jnp.mean(z, axis=-2, keepdims=True, where=kept))
+    if present is None:
+        return z - jax.lax.stop_gradient(jnp.mean(z, axis=-2, keepdims=True))
+    # Absent tokens are 0 and do not count; where none is present, the mean is 0 and not 0 / 0.
+    kept = present[..., None]
+    count = jnp.sum(jnp.broadcast_to(kept, (*z.shape[:-1], 1)), axis=-2, keepdims=True, dtype=z.dtype)
+    total = jnp.sum(z, axis=-2, keepdims=True, where=kept)
+    return z - jax.lax.stop_gradient(total / jnp.maximum(count, 1.0))
 
 
 def _by_blocks(

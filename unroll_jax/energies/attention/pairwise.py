@@ -75,7 +75,8 @@ def attention(
       ridge: r >= 0, weight of the pull to the anchor.
       step_size: a in (0, 1], unitless; 1 is the undamped step.
       mask: the graph. None is the complete one; a symmetric boolean (n, n) marks its pairs (the diagonal does
-        not count); `band` and `edges` make graphs that cost time and memory only as their pairs do.
+        not count); `band` and `edges` make graphs that cost time and memory only as their pairs do. No (batch, n, n):
+        the graph is checked and laid out in blocks when the layer is made. An `Anchor` masks tokens by example.
       dim: width d of the tokens, to learn W_a of shape (dim, rank); None uses the tokens as they are.
       rank: columns k of W_a, at most ``dim``; None means ``dim``.
       block: tokens whose pairs are held at a time: memory O(n block), in value and derivatives, for the price of

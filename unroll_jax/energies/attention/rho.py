@@ -114,8 +114,13 @@ def geman_mcclure(scale: float = 1.0) -> Rho:
 
     Slope 1 at distance 0; bounded by c, so that far pairs cost the same wherever they are.
     """
+
+    def value(z: Array) -> Array:
+        near = jnp.where(jnp.isinf(z), 0.0, z)  # a distance that overflows costs c
+        return jnp.where(jnp.isinf(z), scale, near / (1.0 + near / scale))
+
     return Rho(
-        value=lambda z: z / (1.0 + z / scale),
+        value=value,
         slope=lambda z: (1.0 / (1.0 + z / scale)) ** 2,
         log_slope=lambda z: -2.0 * jnp.log1p(z / scale),
     )
@@ -131,7 +136,12 @@ def power(exponent: float = 0.5, shift: float = 1.0) -> Rho:
     return Rho(
         value=lambda z: (z + shift) ** exponent,
         slope=lambda z: exponent * (z + shift) ** (exponent - 1.0),
-        log_slope=lambda z: math.log(exponent) + (exponent - 1.0) * jnp.log(z + shift),
+        # 0 times the infinity of a distance that overflows is not 0.
+        log_slope=lambda z: (
+            math.log(exponent) + (exponent - 1.0) * jnp.log(z + shift)
+            if exponent < 1.0
+            else jnp.where(jnp.isnan(z), z, 0.0)
+        ),
     )
 
 

@@ -72,20 +72,16 @@ MONOTONES: dict[str, Monotone] = {
     "relu": Monotone(
         jax.nn.relu,
         lambda t: 0.5 * jax.nn.relu(t) ** 2,
-        lambda t: infinite_outside(t >= 0.0, lambda t: 0.5 * t**2, t, 0.0),
+        lambda t: infinite_outside(lambda t: 0.5 * t**2, t, 0.0),
     ),
     "sigmoid": Monotone(
         jax.nn.sigmoid,
         lambda t: jax.nn.softplus(t) - math.log(2.0),
-        lambda t: infinite_outside(
-            (t >= 0.0) & (t <= 1.0), lambda t: xlogy(t, t) + xlogy(1.0 - t, 1.0 - t) + math.log(2.0), t, 0.5
-        ),
+        lambda t: infinite_outside(lambda t: xlogy(t, t) + xlogy(1.0 - t, 1.0 - t) + math.log(2.0), t, 0.0, 1.0),
     ),
     "tanh": Monotone(
         jnp.tanh,
         lambda t: jnp.abs(t) + jnp.log1p(jnp.exp(-2.0 * jnp.abs(t))) - math.log(2.0),
-        lambda t: infinite_outside(
-            jnp.abs(t) <= 1.0, lambda t: 0.5 * (xlogy(1.0 + t, 1.0 + t) + xlogy(1.0 - t, 1.0 - t)), t, 0.0
-        ),
+        lambda t: infinite_outside(lambda t: 0.5 * (xlogy(1.0 + t, 1.0 + t) + xlogy(1.0 - t, 1.0 - t)), t, -1.0, 1.0),
     ),
 }

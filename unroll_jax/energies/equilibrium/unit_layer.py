@@ -132,7 +132,8 @@ def unit_layer(
         gap, size = (jnp.max(jnp.abs(t), axis=-1) for t in (preimage - inside, preimage))
         convex = _per_token(sigma.penalty, inside) + jnp.sum((0.5 * inside - shift) * inside, axis=-1)
         per_token = convex / mu - 0.5 * jnp.sum(tokens.y**2, axis=-1)
-        return sum_present(jnp.where(gap <= math.sqrt(epsilon) * (1.0 + size), per_token, jnp.inf), tokens.present)
+        outside = gap > math.sqrt(epsilon) * (1.0 + size)  # false for NaN, which stays NaN
+        return sum_present(jnp.where(outside, jnp.inf, per_token), tokens.present)
 
     def step(params: UnitLayerParams, tokens: Tokens) -> Array:
         W, shift = _affine(params, tokens)

@@ -79,7 +79,7 @@ def tanh(*, step_size: float = 1.0) -> Proximal:
     def inside(z: Array) -> Array:
         return 0.5 * (xlog1py(1.0 + z, z) + xlog1py(1.0 - z, -z) - z**2)
 
-    return _pair(jnp.tanh, lambda z: infinite_outside(jnp.abs(z) <= 1.0, inside, z, 0.0), step_size)
+    return _pair(jnp.tanh, lambda z: infinite_outside(inside, z, -1.0, 1.0), step_size)
 
 
 @checked(step_size=POSITIVE)
@@ -92,7 +92,7 @@ def sigmoid(*, step_size: float = 1.0) -> Proximal:
     def inside(z: Array) -> Array:
         return xlogy(z, z) + xlog1py(1.0 - z, -z) - 0.5 * z**2
 
-    return _pair(jax.nn.sigmoid, lambda z: infinite_outside((z >= 0.0) & (z <= 1.0), inside, z, 0.5), step_size)
+    return _pair(jax.nn.sigmoid, lambda z: infinite_outside(inside, z, 0.0, 1.0), step_size)
 
 
 @checked(step_size=POSITIVE)
@@ -105,7 +105,7 @@ def softplus(*, step_size: float = 1.0) -> Proximal:
     def inside(z: Array) -> Array:
         return spence(-jnp.expm1(-z)) - np.pi**2 / 6.0
 
-    return _pair(jax.nn.softplus, lambda z: infinite_outside(z >= 0.0, inside, z, 1.0), step_size)
+    return _pair(jax.nn.softplus, lambda z: infinite_outside(inside, z, 0.0), step_size)
 
 
 @checked(slope=in_interval("(0, 1]"), step_size=POSITIVE)

@@ -195,15 +195,17 @@ def resolve_proximal(phi: str | Proximal, step_size: float = 1.0) -> Proximal:
 
 
 def _indicator(y: Array, lower: Any, upper: Any = math.inf) -> Array:
-    """0 where every entry is in [lower, upper], else infinite, also for NaN.
+    """0 where every entry is in [lower, upper], NaN where one is NaN, else infinite.
 
     Of the extremes: compared entry by entry, outputs of a prox are known to XLA, which may fold a constant of their
     size as it compiles.
     """
-    inside = jnp.min(y, axis=(-2, -1)) >= lower
+    least = jnp.min(y, axis=(-2, -1))  # NaN where an entry is
+    inside = least >= lower
     if isinstance(upper, Tracer) or upper < math.inf:
         inside &= jnp.max(y, axis=(-2, -1)) <= upper
-    return jnp.where(inside, 0.0, jnp.inf).astype(compute_dtype(y))
+    outside = jnp.where(jnp.isnan(least), jnp.nan, jnp.inf)
+    return jnp.where(inside, 0.0, outside).astype(compute_dtype(y))
 
 
 def _lengths(y: Array) -> Array:

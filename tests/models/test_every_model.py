@@ -1,0 +1,182 @@
+"""What every model whose layers can all be read must do: batches, records, dtypes, gradients, memory, its program."""
+
+import dataclasses
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests import reference
+from tests.models import decoder_reference, encoder_reference, test_decoder, test_dust, test_encoder, test_vit
+from tests.models import test_unrolled_transformer as ut
+from tests.models.drawing import drawn, float64, normal
+from unroll_jax.models import DUST, Decoder, Encoder, UnrolledTransformer, ViT
+from unroll_jax.perturbations import layer_noise, lost_layer
+
+DOTS = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+
+
+class Case(NamedTuple):
+    """A model by its depth and options, its inputs by batch and dtype, and the outputs of one example in NumPy."""
+
+    make: Callable[..., Any]
+    draw: Callable[..., jax.Array]
+    reference: Callable[[Any, Any], np.ndarray]
+    shape: tuple[int, ...]
+    scale: float = 0.5
+
+
+def of(cls, config):
+    return lambda depth=3, **options: cls(dataclasses.replace(config, num_layers=depth), **options)
+
+
+def dust(**fixed):
+    return lambda depth=3, **options: DUST(4, 7, depth, sparsity=0.05, **fixed, **options)
+
+
+def sequences(*batch, dtype=jnp.float32):
+    return normal(*batch, 5, 4, dtype=dtype)
+
+
+CASES = {
+    "decoder": Case(
+        of(Decoder, test_decoder.SMALL),
+        lambda *batch, dtype=None: test_decoder.random_tokens(*batch, 5),
+        lambda params, x: decoder_reference.outputs(float64(params)["params"], x, test_decoder.SMALL),
+        (5, 8),
+    ),
+    "encoder": Case(
+        of(Encoder, test_encoder.SMALL),
+        lambda *batch, dtype=None: test_encoder.random_tokens(*batch, 5),
+        lambda params, x: encoder_reference.outputs(float64(params)["params"], x, test_encoder.SMALL),
+        (5, 8),
+    ),
+    "vit": Case(
+        of(ViT, test_vit.CASES["residual"]),
+        lambda *batch, dtype=jnp.float32: test_vit.frames(*batch, dtype=dtype),
+        lambda params, x: test_vit.reference_outputs(params, np.asarray(x, np.float64), test_vit.CASES["residual"]),
+        (5, 4),
+        0.4,
+    ),
+    "unrolled transformer": Case(
+        lambda depth=3, **options: UnrolledTransformer(4, depth, rank=2, **options),
+        sequences,
+        ut.reference_outputs,
+        (5, 4),
+    ),
+    "dust": Case(dust(train_attention=True), sequences, test_dust.reference_outputs, (5, 4)),
+    "tied dust": Case(dust(tied=True), sequences, test_dust.reference_outputs, (5, 4)),
+}
+QUICK = ("unrolled transformer", "dust", "tied dust")
+every_model = pytest.mark.parametrize("name", CASES)
+long = pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
+)
+
+
+@pytest.mark.usefixtures("x64")
+@every_model
+def test_gradients_equal_finite_differences_of_the_reference(name):
+    case = CASES[name]
+    model, x = case.make(param_dtype=jnp.float64, remat=DOTS), case.draw(dtype=jnp.float64)
+    params, direction = (drawn(model, x, scale=case.scale, seed=seed) for seed in (0, 1))
+    weight = np.random.default_rng(0).normal(size=(4, *case.shape))
+    gradient = jax.jit(jax.grad(lambda params: jnp.sum(weight * model.apply(params, x))))(params)
+    along = sum(np.vdot(g, d) for g, d in zip(jax.tree.leaves(gradient), jax.tree.leaves(direction), strict=True))
+
+    def shifted(distance):
+        moved = jax.tree.map(lambda leaf, d: leaf + distance * d, float64(params), float64(direction))
+        return np.sum(weight * case.reference(moved, np.asarray(x)))
+
+    np.testing.assert_allclose(along, reference.directional_derivative(shifted, 0.0, 1.0, width=1e-6), rtol=1e-6)
+
+
+@every_model
+def test_leading_axes_are_batches_records_take_the_place_of_outputs_and_layers_are_perturbed(name):
+    case = CASES[name]
+    model, x = case.make(), case.draw(2, 3)
+    params = drawn(model, case.draw(), scale=case.scale)
+    record = lambda y: {"loss": jnp.mean((y - 1.0) ** 2, axis=(-2, -1)), "largest": jnp.max(y)}  # noqa: E731
+    options = [{}, {"record": record}, {"perturb": lost_layer(2)}, {"perturb": layer_noise(jax.random.key(1), 0.1)}]
+    options = options[:2] if name == "encoder" else options  # which takes no perturbation of layers
+    run = jax.jit(lambda params: [model.apply(params, x, **each) for each in options])
+    outputs, recorded, *perturbed = jax.tree.map(np.asarray, run(params))
+    if perturbed:
+        lost, noisy = perturbed
+        if name != "dust":  # whose layers each read codes by a dictionary of its own
+            np.testing.assert_allclose(lost[2], outputs[1], rtol=1e-5, atol=1e-6)
+        assert not np.allclose(lost[3], outputs[3])
+        assert np.all(np.max(np.abs(noisy - outputs), axis=(1, 2, 3, 4))[1:] > 1e-3)
+    assert outputs.shape == (4, 2, 3, *case.shape)
+    for place in np.ndindex(2, 3):
+        expected = case.reference(params, np.asarray(x)[place])
+        np.testing.assert_allclose(outputs[(slice(None), *place)], expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(recorded["loss"], np.mean((outputs - 1.0) ** 2, axis=(-2, -1)), rtol=1e-5)
+    np.testing.assert_allclose(recorded["largest"], np.max(outputs, axis=(1, 2, 3, 4)), rtol=1e-6)
+
+
+@long
+def test_bfloat16_layers_keep_float32_parameters_outputs_and_records(name):
+    case, seen = CASES[name], []
+    narrow, wide, x = case.make(dtype=jnp.bfloat16), case.make(), case.draw(2)
+    params = drawn(narrow, x, scale=0.2)
+    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype(jnp.float32)}
+
+    @jax.jit
+    def run(params):
+        gradient = jax.grad(lambda params: jnp.sum(narrow.apply(params, x)))(params)
+        narrow.apply(params, x, record=lambda y: seen.append(y.dtype))
+        return narrow.apply(params, x), wide.apply(params, x), gradient
+
+    outputs, expected, gradient = run(params)
+    assert {outputs.dtype, *seen, *(leaf.dtype for leaf in jax.tree.leaves(gradient))} == {jnp.dtype(jnp.float32)}
+    np.testing.assert_allclose(outputs, expected, atol=0.05 * float(jnp.max(jnp.abs(expected))))
+    assert np.any(np.asarray(outputs)[1:] != np.asarray(expected)[1:])  # it did compute in bfloat16
+    if jnp.issubdtype(x.dtype, jnp.floating):  # narrow inputs are computed narrow, and read out wide
+        assert jax.eval_shape(wide.apply, params, x.astype(jnp.bfloat16)).dtype == jnp.float32
+    else:
+        products = re.findall(r"dot_general.*: \((.*)\) ->", jax.jit(narrow.apply).lower(params, x).as_text())
+        assert len(products) > 0
+        assert all("xf32" not in factors for factors in products)
+
+
+@long
+def test_unrolling_and_remat_change_nothing_but_the_program(name):
+    """By as many layers as leave one over, and by more than there are."""
+    case, x = CASES[name], CASES[name].draw(2)
+    params = drawn(case.make(), x, scale=0.2)
+    options: list[dict[str, Any]] = [{}, {"unroll": 2, "remat": DOTS}, {"unroll": 1, "remat": True}, {"unroll": 5}]
+    total = lambda params, model: jnp.sum(jnp.sin(model.apply(params, x)))  # noqa: E731
+    run = jax.jit(lambda params: [jax.value_and_grad(total)(params, case.make(**each)) for each in options])
+    plain, *others = run(params)
+    for other in others:
+        chex.assert_trees_all_close(other, plain, rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match="unroll must be at least 1, got 0"):
+        jax.eval_shape(case.make(unroll=0).apply, params, x)
+
+
+@long
+def test_remat_saves_memory(name):
+    case, x = CASES[name], CASES[name].draw(64)
+    params, memory = drawn(case.make(12), case.draw(), scale=0.2), []
+    for remat in (False, True, DOTS):
+        model = case.make(12, remat=remat, unroll=1)
+        loss = lambda params: jnp.sum(model.apply(params, x, record=lambda y: jnp.sum(jnp.sin(y))))  # noqa: B023, E731
+        memory.append(jax.jit(jax.grad(loss)).lower(params).compile().memory_analysis().temp_size_in_bytes)
+    assert max(memory[1:]) < 0.6 * memory[0]
+
+
+@every_model
+def test_the_program_does_not_grow_with_depth(name):
+    case, sizes = CASES[name], []
+    for depth in (2, 12):
+        model = case.make(depth)
+        params = jax.eval_shape(model.init, jax.random.key(0), case.draw())
+        loss = lambda params: jnp.sum(model.apply(params, case.draw()))  # noqa: B023, E731
+        sizes.append(str(jax.make_jaxpr(jax.grad(loss))(params)).count(" = "))
+    assert sizes[0] == sizes[1]

@@ -1,0 +1,170 @@
+"""Gradients of every system of `DESCENTS`, in parameters, state and input, wherever its tokens are and are not."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import unroll_jax as uj
+from unroll_jax.descent import Anchor
+
+pytestmark = pytest.mark.usefixtures("unchecked")  # NumPy arrays of any dtype, as users pass them
+PRESENT = np.array([[True, False, True, True, False], [False] * 5])  # two examples: three tokens of five, and none
+WITHOUT_PRESENCE = {"fast_weights", "proximal_fast_weights", "opteq", "opteq_conv", "deep_opteq"}
+NUMBERS = ("ordinary", "a token of zero", "zeros", "two equal tokens", "equal entries", 1e-6, 1e6, 1e10)
+ZEROS = ("parameters of zero", "input of zero")
+NANS = ("NaN in the state", "NaN in parameters", "NaN in the input")
+INPUT_UNUSED = {"softmax_attention"}
+
+every_system = pytest.mark.parametrize("name", uj.DESCENTS)
+slow_bfloat16 = pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
+
+
+@functools.cache
+def drawn(name):
+    """A system, and NumPy's parameters, two states, inputs and cotangents of the step."""
+    descent, y, x = uj.DESCENTS[name].example(jax.random.key(0), (2,))
+    params = jax.jit(descent.init)(jax.random.key(1))
+    cotangent = np.random.default_rng(2).normal(size=y.shape)
+    return descent, *jax.tree.map(np.asarray, (params, y, x)), cotangent
+
+
+def case(kind, params, y, x):
+    """The arguments with special tokens, all of them present in the first example."""
+    y = y.copy()
+    if kind in ("a token of zero", "equal entries"):
+        y[:, 0] = 0.0 if kind == "a token of zero" else 0.5
+    elif kind == "zeros":
+        y[:] = 0.0
+    elif kind == "two equal tokens":
+        y[:, 2] = y[:, 0]
+    elif kind == "NaN in the state":
+        y[:, 2] = np.nan
+    elif str(kind).endswith(("parameters", "parameters of zero")):
+        params = jax.tree.map(lambda leaf: np.full_like(leaf, np.nan if kind in NANS else 0.0), params)
+    elif str(kind).endswith(("input", "input of zero")):
+        x = None if x is None else np.full_like(x, np.nan if kind in NANS else 0.0)
+    elif kind != "ordinary":
+        y *= kind
+    return params, y, x
+
+
+def values_and_gradients(descent, params, y, x, present, cotangent):
+    """(energies, step), and gradients of the sum of energies and of the step's product with the cotangent, stacked."""
+
+    def both(params, y, x):
+        anchor = x if present is None else Anchor(x, present)
+        return descent.energy(params, y, anchor), descent.step(params, y, anchor)
+
+    values, pull = jax.vjp(both, params, y, x)
+    seeds = jnp.ones_like(values[0]), cotangent.astype(values[1].dtype)
+    return values, jax.vmap(pull)(tuple(jnp.stack([seed, seed]).at[1 - i].set(0.0) for i, seed in enumerate(seeds)))
+
+
+@functools.cache
+def results(name, dtype):
+    """Of every case: of the two examples, padding being NaN, and of the first one's present tokens by themselves."""
+    descent, params, y, x, cotangent = drawn(name)
+    keys = name == "cross_attention"  # whose masks are of the input
+    present = None if name in WITHOUT_PRESENCE else PRESENT[:, : x.shape[-2]] if keys else PRESENT
+    with jax.enable_x64(dtype == "float64"):
+        cases = [case(kind, params, y, x) for kind in (*NUMBERS, *ZEROS, *NANS)]
+        params, y, x = jax.tree.map(lambda *leaves: np.stack(leaves), *cases)
+        params = jax.tree.map(lambda leaf: leaf.astype("float64" if dtype == "float64" else "float32"), params)
+        y, x, cotangent = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), (y, x, cotangent))
+
+        def run(params, y, x):
+            if present is None:
+                return values_and_gradients(descent, params, y, x, None, cotangent), None
+            blank = lambda a: None if a is None else jnp.where(present[..., None], a, jnp.nan)  # noqa: E731
+            there = lambda a: None if a is None else a[0][present[0]]  # noqa: E731
+            padded = y if keys else blank(y), blank(x)
+            alone = (y[0] if keys else there(y)), there(x), None, cotangent[0] if keys else there(cotangent)
+            together = values_and_gradients(descent, params, *padded, jnp.asarray(present), cotangent)
+            return together, values_and_gradients(descent, params, *alone)
+
+        return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), jax.jit(jax.vmap(run))(params, y, x))
+
+
+def of_each_case(name, dtype, kinds):
+    for place, kind in enumerate((*NUMBERS, *ZEROS, *NANS)):
+        if kind in kinds:
+            yield kind, jax.tree.map(lambda leaf, place=place: leaf[place], results(name, dtype))
+
+
+@every_system
+@slow_bfloat16
+def test_gradients_are_finite_and_those_of_the_present_tokens_by_themselves(name, dtype):
+    tolerance, cotangent = (5e-4 if dtype == "float32" else 2.0**-6), drawn(name)[4]
+    cotangent = np.asarray(jnp.asarray(cotangent, dtype), np.float64)
+    for kind, (((energy, _), gradients), alone) in of_each_case(name, dtype, (*NUMBERS, *ZEROS)):
+        message = f"{name}, {kind}"
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients)), message
+        assert not np.isnan(energy).any(), message
+        if alone is None or (name, kind) == ("hyper_set", 1e-6):  # whose step's length is decided by round-off
+            continue
+        if (name, dtype) == ("transformer", "bfloat16") and kind in (1e6, 1e10):
+            continue  # and so are the weights of its tokens, which bfloat16 rounds to the same place
+        ((energy_alone, _), expected), size = alone, 1.0 if isinstance(kind, str) else max(kind, 1.0)
+        np.testing.assert_allclose(energy[0], energy_alone, rtol=tolerance, err_msg=message)
+        in_params, *in_tokens = gradients
+        for ours, theirs in zip(jax.tree.leaves(in_params), jax.tree.leaves(expected[0]), strict=True):
+            assert_near(ours[0], theirs[0], tolerance, np.max(np.abs(theirs[0])), message)
+            assert_near(ours[1], theirs[1], tolerance, max(np.max(np.abs(theirs[1])), size), message)
+        for part, ours, theirs in zip("yx", in_tokens, expected[1:], strict=True):
+            if ours is None or (name == "cross_attention" and part == "y"):
+                continue
+            there = PRESENT[:, : ours.shape[-2]]
+            for output, floor in enumerate((0.0, 1.0)):
+                size = max(np.max(np.abs(theirs[output])), floor)
+                assert_near(ours[output][there], theirs[output], tolerance, size, f"{message}, {part}")
+            np.testing.assert_array_equal(ours[0][~there], 0.0, err_msg=message)
+            unmoved = cotangent[~there] if part == "y" else 0.0
+            np.testing.assert_array_equal(ours[1][~there], unmoved, err_msg=message)
+
+
+def assert_near(ours, theirs, tolerance, size, message):
+    np.testing.assert_allclose(ours, theirs, rtol=0.0, atol=tolerance * size, err_msg=message)
+
+
+@every_system
+def test_nan_in_is_nan_out(name):
+    params, _, x = drawn(name)[1:4]
+    for kind, (((energy, stepped), _), _) in of_each_case(name, "float32", NANS):
+        of_params, of_input = kind == "NaN in parameters", kind == "NaN in the input"
+        if (of_params and not jax.tree.leaves(params)) or (of_input and (x is None or name in INPUT_UNUSED)):
+            continue
+        kept = np.ones(stepped[0].shape, bool) if stepped.ndim != 3 or name in WITHOUT_PRESENCE else None
+        kept = PRESENT[0] if kept is None and name != "cross_attention" else ...
+        assert np.isnan(energy[0]), f"{name}, {kind}"
+        assert np.isnan(stepped[0][kept]).any(), f"{name}, {kind}"
+
+
+@pytest.mark.slow
+@every_system
+def test_float32_overflows_to_infinity_or_is_right(name):
+    """Energies and their gradients in the state; a step is as near as round-off of the largest token."""
+    exact = dict(of_each_case(name, "float64", NUMBERS))
+    for kind, (((energy, stepped), gradients), _) in of_each_case(name, "float32", NUMBERS):
+        ((energy_64, stepped_64), gradients_64), _ = exact[kind]
+        finite = np.isfinite(energy)
+        assert np.all(energy[~finite] == np.inf), f"{name}, {kind}"
+        np.testing.assert_allclose(energy[finite], energy_64[finite], rtol=1e-4, atol=1e-4, err_msg=f"{name}, {kind}")
+        size = np.max(np.abs(gradients_64[1][0]))
+        assert_near(gradients[1][0], gradients_64[1][0], 2e-3, size, f"{name}, {kind}")
+        there = ~np.isnan(stepped_64)
+        size = max(np.max(np.abs(stepped_64[there]), initial=1.0), 1.0 if isinstance(kind, str) else 8.0 * kind)
+        if (name, kind) != ("hyper_set", 1e-6):
+            assert_near(stepped[there], stepped_64[there], 1e-4, size, f"{name}, {kind}")
+
+
+@pytest.mark.parametrize("name", [name for name, entry in uj.DESCENTS.items() if entry.event_ndim == 2])
+def test_an_empty_sequence_is_one_clear_error(name):
+    descent, params, y, x, _ = drawn(name)
+    for function in (descent.energy, descent.step):
+        with pytest.raises(
+            ValueError, match=r"y must hold at least one token of at least one number, got shape \(2, 0"
+        ):
+            jax.eval_shape(function, params, y[:, :0], x)
