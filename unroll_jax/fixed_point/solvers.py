@@ -25,8 +25,7 @@ __all__ = [
     "shared",
 ]
 
-# Share of the squared length of a difference that must be left of it, beyond round-off, to extend a basis.
-NEW_DIRECTION = 0.01
+NEW_DIRECTION = 0.01  # share of a squared difference that must be left of it, beyond round-off, to extend a basis
 
 
 def shared(factory: Callable[..., Any]) -> Callable[..., Any]:
@@ -101,10 +100,10 @@ def anderson(window: int = 5) -> Solver:
 
     .. math:: z' = f(z) - U Q^T d .
 
-    No small systems are solved. On a linear map it is GMRES truncated to the window, so that little is lost where the
-    Jacobian is symmetric. Plain steps come first, as long as each makes every residual 1.25 times smaller, and return
-    for good if ten accelerated steps do no better than plain ones would have. An example whose residual rises to twice
-    its least returns to its best state and begins a new basis.
+    On a linear map it is GMRES truncated to the window, with little loss if the Jacobian is symmetric. Plain steps come
+    first, while each makes every residual 1.25 times smaller, and return for good if ten accelerated steps do no better
+    than plain ones. An example whose residual rises to twice its least returns to its best state and begins a new
+    basis.
 
     Args:
       window: differences kept, at least 1.
@@ -250,8 +249,7 @@ def jaxopt_solver(iteration: Callable[..., Any], **options: Any) -> Solver:
     """An iterative solver of jaxopt, on the whole batch as one problem.
 
     Args:
-      iteration: such as `jaxopt.AndersonAcceleration`, of a fixed point; or of a root, such as `jaxopt.Broyden`, which
-        is given z - f(z).
+      iteration: such as `jaxopt.AndersonAcceleration`; one of a root, such as `jaxopt.Broyden`, is given z - f(z).
       **options: of its constructor, but for the tolerance and the number of steps.
 
     Source: Blondel et al. (2022), "Efficient and modular implicit differentiation": the library.
@@ -274,11 +272,8 @@ def jaxopt_solver(iteration: Callable[..., Any], **options: Any) -> Solver:
         least = jnp.min(jnp.linalg.norm(apply(z), axis=-1))
         # An absolute tolerance is a constant of its loop: the map is scaled instead, so that the least row has size 1.
         scale = jnp.where(least > 0.0, least, 1.0)
-
-        def function(z: Array) -> Array:
-            after = apply(z * scale) / scale
-            return z - after if root else after
-
+        scaled = lambda z: apply(z * scale) / scale  # noqa: E731
+        function = (lambda z: z - scaled(z)) if root else scaled
         z, state = iteration(function, maxiter=max_steps, tol=tol, implicit_diff=False, **options).run(z / scale)
         return jax.lax.stop_gradient(z * scale), filled(z, 0) + state.iter_num
 
