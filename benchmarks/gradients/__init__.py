@@ -43,8 +43,7 @@ def main(*, quick: bool = False, peers: bool = True) -> Record:
     print("of best: our time over the best peer's; -: the mark was missed in every way, or 100 times our time reached.")
     print("compile: seconds to trace and compile; least: of the peers' best ways.\n")
     record.figures |= _judge(cells, results)
-    record.figures |= time_calls(peers=peers)
-    record.figures |= sweeps(quick=quick)
+    record.figures |= time_calls(peers=peers) | sweeps(quick=quick)
     record.draw = record.draw_times
     return record
 
