@@ -81,8 +81,8 @@ NAMES = {
     },
     "unroll_jax.looped": {
         "0.3.0": """
-            DISTRIBUTIONS Loops all_loops_loss never_rise path_independence run_loops sample_far_start
-            sample_loops sample_segment step_sizes
+            Loops all_loops_loss never_rise path_independence run_loops sample_far_start sample_loops
+            sample_segment step_sizes
         """
     },
     "unroll_jax.models": {

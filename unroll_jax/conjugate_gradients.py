@@ -17,7 +17,6 @@ class _CG(NamedTuple):
     w: Array
     residual: Array
     direction: Array
-    rho: Array
     square: Array
     steps: Array
     sound: Bool[Array, " b"]
@@ -30,16 +29,13 @@ def continue_conjugate_gradient(
     *,
     bound: Float[Array, " b"],
     max_steps: int | Int[Array, ""],
-    precondition: Linear | None = None,
 ) -> tuple[Float[Array, "b m"], Float[Array, "b m"], Int[Array, " b"]]:
     """Conjugate gradients from w, whose residual is known, until |residual|^2 <= bound; ``(w, residual, steps)``.
 
     ``product`` is that with each row's symmetric positive definite matrix. A row that meets a direction without
     positive curvature ends there: its matrix is not positive definite. Squares too small for the dtype to divide by end
     a row as well, under any bound.
-    ``precondition`` is a symmetric positive definite approximation of the matrix's inverse.
     """
-    near = (lambda r: r) if precondition is None else precondition
     limits = jnp.finfo(residual.dtype)
     bound = jnp.maximum(bound, limits.tiny / limits.eps)
 
@@ -53,20 +49,17 @@ def continue_conjugate_gradient(
         active = carry.sound & (carry.square > bound)
         image = product(carry.direction)
         curvature = dot(carry.direction, image)
-        length = jnp.where(active & (curvature > 0.0), carry.rho / jnp.where(curvature > 0.0, curvature, 1.0), 0.0)
+        length = jnp.where(active & (curvature > 0.0), carry.square / jnp.where(curvature > 0.0, curvature, 1.0), 0.0)
         w = carry.w + length[:, None] * carry.direction
         residual = carry.residual - length[:, None] * image
         square = jnp.where(active, dot(residual, residual), carry.square)
-        toward = near(residual)
-        rho = square if precondition is None else dot(residual, toward)
-        ratio = jnp.where(active, rho / jnp.where(carry.rho > 0.0, carry.rho, 1.0), 0.0)
-        direction = toward + ratio[:, None] * carry.direction
+        ratio = jnp.where(active, square / jnp.where(carry.square > 0.0, carry.square, 1.0), 0.0)
+        direction = residual + ratio[:, None] * carry.direction
         sound = carry.sound & ((curvature > 0.0) | ~active)
-        return _CG(carry.number + 1, w, residual, direction, rho, square, carry.steps + active, sound)
+        return _CG(carry.number + 1, w, residual, direction, square, carry.steps + active, sound)
 
-    square, toward = dot(residual, residual), near(residual)
-    rho = square if precondition is None else dot(residual, toward)
+    square = dot(residual, residual)
     none = jnp.zeros_like(square, jnp.int32)
-    begin = _CG(jnp.zeros((), jnp.int32), w, residual, toward, rho, square, none, square == square)
+    begin = _CG(jnp.zeros((), jnp.int32), w, residual, residual, square, none, square == square)
     end = jax.lax.while_loop(unfinished, body, begin)
     return end.w, end.residual, end.steps

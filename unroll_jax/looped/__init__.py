@@ -1,16 +1,10 @@
-"""Loops of one tied block, an argument of the call: random numbers of loops, far starts, constraints and measures.
+"""Loops of one tied block, an argument of the call: random numbers of loops, far starts, constraints and measures."""
 
-Example:
-  >>> DISTRIBUTIONS
-  ('uniform', 'log_normal_poisson')
-"""
-
-from unroll_jax.looped.draws import DISTRIBUTIONS, sample_far_start, sample_loops, sample_segment
+from unroll_jax.looped.draws import sample_far_start, sample_loops, sample_segment
 from unroll_jax.looped.loops import Loops, run_loops
 from unroll_jax.looped.objectives import all_loops_loss, never_rise, path_independence, step_sizes
 
 __all__ = [
-    "DISTRIBUTIONS",
     "Loops",
     "all_loops_loss",
     "never_rise",

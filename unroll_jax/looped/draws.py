@@ -8,9 +8,8 @@ from jaxtyping import Array, Int
 
 from unroll_jax.arguments import POSITIVE, at_least, checked, in_interval, one_of, require
 
-__all__ = ["DISTRIBUTIONS", "sample_far_start", "sample_loops", "sample_segment"]
+__all__ = ["sample_far_start", "sample_loops", "sample_segment"]
 
-#: Distributions of `sample_loops`.
 DISTRIBUTIONS = ("uniform", "log_normal_poisson")
 
 
@@ -35,7 +34,7 @@ def sample_loops(
     Args:
       key: of the draw.
       most: largest number.
-      distribution: one of `DISTRIBUTIONS`.
+      distribution: "uniform" or "log_normal_poisson".
       least: smallest number, at most ``most``.
       mean: :math:`\bar r`, of the second one; None is ``most / 2``.
       spread: :math:`\sigma`, of the second one.
