@@ -506,6 +506,30 @@ def test_a_mean_over_no_sample_is_unknown_in_reports_and_zero_in_training():
     assert c.held_out_report(constraints, met, {"loss": jnp.zeros(3)}, tolerance=2.0).feasible
 
 
+def test_traced_classes_and_counts_out_of_range_are_unknown_in_every_class():
+    labels = {"g": c.class_losses(2, at_most=0.5, labels=lambda batch: batch)}
+    groups = {"g": c.gap(2, at_most=0.05, groups=lambda batch: batch)}
+    counted = {"g": c.Constraint(lambda x, n: {"x": (jnp.sum(x), n)}, lambda means: means["x"], bound=1.0)}
+    for one, batch in ((labels, jnp.array([2, 2, 2])), (groups, jnp.array([1, 2, 2])), (counted, jnp.array(-2.0))):
+        both = jax.jit(lambda x, batch: c.batch_violations(one, x, batch))(jnp.ones(3), batch)  # noqa: B023
+        assert all(np.isnan(leaf).all() for leaf in jax.tree.leaves(both))
+
+
+def test_a_traced_negative_multiplier_of_a_state_gives_nan():
+    init, update = uj.dual_ascent(optax.sgd(0.2))
+    state = init(2)._replace(multipliers=jnp.array([-1.0, 0.0]))
+    np.testing.assert_allclose(jax.jit(update)(state, jnp.ones(2)).multipliers, [np.nan, 0.2])
+
+
+def test_a_report_names_a_gradient_that_is_not_finite_and_a_multiplier_that_has_wound_up():
+    report = uj.constraint_report(jnp.array(-1.0), jnp.array(0.0), jnp.array([np.nan]))
+    assert report.status == "not finite"
+    assert "nan" in report.verdict
+    report = uj.constraint_report(jnp.array([0.0, -1.0]), jnp.array([1.0, 17500.0]))
+    assert report.status == "met, wound up"
+    assert "Binding" not in report.verdict
+
+
 def test_the_table_has_every_public_function():
     text = inspect.getsource(inspect.getmodule(violation))
     functions = [name for name in c.__all__ if inspect.isfunction(getattr(c, name))]

@@ -81,10 +81,77 @@ def of_batch_norm(x, **options):
 def test_examples_that_depend_on_each_other_are_one_error_and_batch_ndim_0_is_right():
     with pytest.raises(ValueError, match=r"batch_ndim=1 must not count an axis whose examples depend .*batch_ndim=0"):
         of_batch_norm(X, batch_ndim=1)
-    with pytest.raises(ValueError, match="example 1 changes another"):
+    with pytest.raises(ValueError, match=r"example \d changes another"):
         jax.grad(lambda x: of_batch_norm(x, batch_ndim=1)[0, 0])(X)
     gradient = jax.jit(jax.grad(lambda x: of_batch_norm(x, batch_ndim=0)[0, 0]))(X)
     np.testing.assert_allclose(np.ravel(gradient), [1.0 + 0.15 / 0.7, 0.15 / 0.7], rtol=1e-4)
+
+
+def mixing(w, z, x):
+    return 0.5 * jnp.tanh(z) + x + w * (z - z.mean(0))
+
+
+CAUSAL = lambda w, z, x: jnp.stack([0.3 * z[0] + x[0], 0.3 * z[0] + 0.3 * z[1] + x[1]])  # noqa: E731
+
+
+def test_dependence_is_found_whatever_earlier_values_and_the_first_example_show():
+    solve = lambda step, w: uj.equilibrium(step, w, jnp.zeros((2, 1)), X, batch_ndim=1)[0]  # noqa: E731
+    solve(mixing, 0.0)  # a gain of 0, the usual start of a norm
+    for step, w in ((mixing, 0.4), (CAUSAL, None), (lambda w, z, x: CAUSAL(w, z[::-1], x[::-1])[::-1], None)):
+        with pytest.raises(ValueError, match="batch_ndim=0"):
+            solve(step, w)
+
+
+def ruled(slope):
+    """A step whose derivative is a rule that closes over an array."""
+
+    @jax.custom_vjp
+    def f(z):
+        return 0.5 * z + 1.0
+
+    f.defvjp(lambda z: (f(z), None), lambda _, g: (slope @ g,))
+    return lambda w, z, x: f(z) * w
+
+
+def slope_of(slope):
+    """The derivative of sum(z) in w at w = 1: 3 f(z) / (1 - s) for a rule of slope s, where f(z) = z = 2."""
+    solve = lambda w: uj.equilibrium(ruled(slope), w, jnp.zeros(3), tol=1e-6)[0].sum()  # noqa: E731
+    return jax.grad(solve)(1.0)
+
+
+@pytest.mark.parametrize("kind", [jnp.asarray, np.asarray])
+def test_rules_that_close_over_other_arrays_are_other_programs(kind):
+    for share in (0.5, 0.1):
+        slope = kind(share * np.eye(3, dtype=np.float32))
+        np.testing.assert_allclose(slope_of(slope), 6.0 / (1.0 - share), rtol=1e-4)
+        np.testing.assert_allclose(jax.jit(lambda: slope_of(slope))(), 6.0 / (1.0 - share), rtol=1e-4)  # noqa: B023
+
+
+def test_rules_may_close_over_values_of_an_outer_jit_that_is_traced_again():
+    for share, solve in ((0.1, slope_of), (0.2, lambda slope: slope_of(slope) + 0.0)):
+        np.testing.assert_allclose(jax.jit(solve)(share * jnp.eye(3)), 6.0 / (1.0 - share), rtol=1e-4)
+
+
+def test_a_rule_beside_a_constant_array_and_steps_without_a_derivative_are_solved():
+    constant = jnp.ones((2, 3))
+
+    @jax.custom_vjp
+    def f(z):
+        return 0.5 * z + constant
+
+    f.defvjp(lambda z: (f(z), None), lambda _, g: (0.5 * g,))
+    loop = lambda z: jax.lax.while_loop(lambda c: c[0] < 2, lambda c: (c[0] + 1, 0.5 * c[1] + 0.75), (0, z))[1]  # noqa: E731
+    shape = jax.ShapeDtypeStruct((2, 3), jnp.float32)
+    outside = lambda z: jax.pure_callback(lambda z: np.float32(0.5) * z + np.float32(1.0), shape, z)  # noqa: E731
+    for function, value in ((f, 2.0), (lambda z: jax.nn.relu(loop(z)), 1.5), (lambda z: jax.nn.relu(outside(z)), 2.0)):
+        z = uj.equilibrium(lambda w, z, x: function(z), None, jnp.zeros((2, 3)), batch_ndim=1)[0]  # noqa: B023
+        np.testing.assert_allclose(z, value, rtol=1e-4)
+    gradient = jax.grad(lambda w: uj.equilibrium(lambda w, z, x: f(z) * w, w, jnp.zeros((2, 3)))[0].sum())(1.0)
+    np.testing.assert_allclose(gradient, 24.0, rtol=1e-4)
+
+
+def test_states_without_entries_are_solved():
+    assert uj.equilibrium(lambda w, z, x: 0.5 * z, None, jnp.zeros((2, 0)), batch_ndim=1)[0].shape == (2, 0)
 
 
 def test_inside_of_jit_dependence_is_checked_on_request():

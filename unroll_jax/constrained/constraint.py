@@ -170,7 +170,7 @@ def without_samples(constraints: Mapping[str, Constraint], sums: Sums) -> dict[s
     def values(absent: float) -> dict[str, PyTree]:
         def mean(total: Array, count: Array) -> Array:
             known = jax.lax.stop_gradient(_mean(total, count))
-            return jnp.where(count <= 0.0, absent, jnp.where(jnp.isfinite(known), known, 1.0))
+            return jnp.where(count == 0.0, absent, jnp.where(jnp.isfinite(known), known, 1.0))
 
         means = {name: {key: mean(*pair) for key, pair in columns.items()} for name, columns in sums.items()}
         return {name: constraint.value(means[name]) for name, constraint in constraints.items()}

@@ -179,7 +179,7 @@ def dual_ascent(
         check_matching("violations", values, state.multipliers, of="multipliers")
         values = jax.tree.map(lambda c, m: jax.lax.stop_gradient(c).astype(m.dtype), values, state.multipliers)
         kind = check_kinds(kinds, values)
-        signed(state.multipliers, kind)
+        state = state._replace(multipliers=signed(state.multipliers, kind))
         updates, opt_state = ascent.update(jax.tree.map(jnp.negative, values), state.opt_state, state.multipliers)
         if optimizer is None:  # SGD with a rate of 1
             updates = jax.tree.map(jnp.multiply, updates, state.penalty)

@@ -282,7 +282,7 @@ def _sums(values: Array, weights: Array | None) -> tuple[Array, Array]:
 
 
 def _class_sums(name: str, places: Any, count: int, values: Array, weights: Array | None) -> tuple[Array, Array]:
-    """Sums and counts of each class; a NaN is in the sum of its class, a traced class out of range is in all."""
+    """Sums and counts of each class; a NaN is in the sum of its class, a traced class out of range makes all NaN."""
     classes = jnp.asarray(places)
     require(jnp.issubdtype(classes.dtype, jnp.integer), name, "be integers", classes.dtype)
     require(classes.shape == values.shape, name, f"have shape {values.shape}", classes.shape)
@@ -294,4 +294,4 @@ def _class_sums(name: str, places: Any, count: int, values: Array, weights: Arra
         raise ValueError(f"{name} must be in 0..{count - 1}, got {wrong}")
     members = jnp.where(classes[:, None] == jnp.arange(count), weights[:, None], 0.0)
     sums = jnp.sum(jnp.where(members != 0.0, values[:, None], 0.0) * members, axis=0)
-    return nan_unless(jnp.all(sound), sums), jnp.sum(members, axis=0)
+    return nan_unless(jnp.all(sound), sums), nan_unless(jnp.all(sound), jnp.sum(members, axis=0))

@@ -111,7 +111,9 @@ class ConstraintReport(NamedTuple):
         lines = [f"{status.capitalize()}: {', '.join(names)}." for status, names in by_status.items() if names]
         size = "" if self.gradient_norm is None else f"the gradient of the Lagrangian has norm {self.gradient_norm:.3g}"
         if self.feasible:
-            endings = {"met": " and the point is stationary", "met, not stationary": f", but {size}"}
+            endings = {"met": " and the point is stationary"} | dict.fromkeys(
+                ("met, not stationary", NOT_FINITE), f", but {size}"
+            )
             ending = endings.get(self.status, "") if size else ""
             lines.insert(0, f"Every constraint is met{ending}.")
         elif size and not np.isfinite(self.gradient_norm):
@@ -270,6 +272,7 @@ def _group(parts: tuple[Any, ...], limits: tuple[float, float]) -> GroupReport:
         raise ValueError(f"multipliers of {name} must be at least 0, as it is an inequality, got {prices}")
     sizes, missing = np.abs(values) if kind == "equal" else values, np.broadcast_to(absent, values.shape)
     known, priced, at_bound = np.isfinite(sizes), np.abs(prices) > least_price, np.abs(values) <= ROOM * tolerance
+    binding, wound_up = (np.abs(prices)[priced & part].max(initial=0.0) for part in (at_bound, ~at_bound))
     if not np.all(known | missing) or not np.all(np.isfinite(prices)):
         status = NOT_FINITE
     elif np.any(sizes[known] > tolerance):
@@ -277,7 +280,7 @@ def _group(parts: tuple[Any, ...], limits: tuple[float, float]) -> GroupReport:
     elif np.any(missing):
         status = NO_SAMPLES
     else:
-        status = BINDING if np.any(priced & at_bound) else SLACK if np.any(priced) else IDLE
+        status = BINDING if binding > 0.0 and binding >= wound_up else SLACK if wound_up > 0.0 else IDLE
     worst = int(np.argmax(np.where(known, sizes, -np.inf))) if np.any(known) else None
     where = np.broadcast_to(np.asarray(bound, float), values.shape).flat
     return GroupReport(

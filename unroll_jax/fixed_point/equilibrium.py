@@ -40,8 +40,6 @@ __all__ = ["equilibrium"]
 # Solver and adjoint, by name.
 GENERAL, SYMMETRIC, UNROLLED = ("anderson", "gmres"), ("accelerated_gradient", "conjugate_gradient"), "picard"
 MIN_ADJOINT_STEPS = 200  # products with J^T are cheap next to Newton steps, for which a cap of a few is enough
-_SEPARATE: set[Program] = set()  # programs whose examples were found not to depend on each other
-MAX_REMEMBERED = 1000
 
 
 class _Plan(NamedTuple):
@@ -143,7 +141,7 @@ def equilibrium(
       batch_ndim: how many leading axes of the state are batch axes. None asks the energy of a `Descent`, and is 0 for a
         bare step: then all of the state is one example, with a warning where rows of its first axis are far from their
         own fixed points, as small examples next to large ones would be. Examples must not depend on each other, as
-        under a batch norm: outside of `jax.jit` the first solve of a step checks it.
+        under a batch norm: outside of `jax.jit` every solve checks it, at two products.
       probe: zeros from `unroll_jax.fixed_point.zero_probe`; its cotangent is the statistics of the backward solve.
       forward_mode: enables `jax.jvp` and higher-order derivatives.
       atol: absolute tolerance of the forward solve, at least 0. None is 0, except for states that go to 0, where a
@@ -152,7 +150,7 @@ def equilibrium(
         epsilon of the state's dtype, or after ``max_steps``, converged if |f(z) - z| <= tol s. Pass ``atol=0.0`` for
         fixed points smaller than that. Unrolled solves and jaxopt's loops use a number given, but not this default.
       has_aux: whether the step returns ``(y', aux)``; not for a `Descent`.
-      check: checks inside of `jax.jit` too that examples do not depend on each other, at the cost of one product.
+      check: checks inside of `jax.jit` too that examples do not depend on each other, at the cost of two products.
 
     Returns:
       ``(y, info)``: the equilibrium, and an `EquilibriumInfo`; with ``has_aux`` ``(y, info, aux)``, where aux is that
@@ -278,15 +276,13 @@ def _run_unrolled(
 
 
 def _check_examples(y: Array, prepared: Prepared, check: bool) -> Array:
-    """``y``, once it is known that examples do not depend on each other; outside of jit once for each program."""
+    """``y``, once it is known that examples do not depend on each other; in jit only if ``check``."""
     program = prepared.program
     operands = jax.lax.stop_gradient(prepared.operands)
-    concrete = known(y, *jax.tree.leaves(operands))
-    if not program.batch or not (check or (concrete and program not in _SEPARATE)):
+    if not program.batch or not (check or known(y, *jax.tree.leaves(operands))):
         return y
-    y = report_dependence(y, dependence(program, operands, y), len(program.batch))
-    if concrete:
-        if len(_SEPARATE) >= MAX_REMEMBERED:
-            _SEPARATE.clear()
-        _SEPARATE.add(program)
-    return y
+    try:
+        dependent = dependence(program, operands, y)
+    except (TypeError, ValueError, NotImplementedError):  # a step without a derivative, which could not be wrong
+        return y
+    return report_dependence(y, dependent, len(program.batch))

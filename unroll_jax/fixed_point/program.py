@@ -271,18 +271,36 @@ def _is_custom(equation: Any) -> bool:
 
 
 def _rules(closed: ClosedJaxpr, kept: list[Any]) -> Any:
-    """A fingerprint of the program's derivative, as functions with rules of their own look new at every trace."""
-    avals = [*closed.in_avals, *(jax.typeof(const) for const in closed.consts)]
-    count, moves = len(closed.in_avals), [jnp.issubdtype(aval.dtype, jnp.inexact) for aval in avals]
+    """A fingerprint of the program's derivative, as functions with rules of their own look new at every trace.
 
-    def pulled(inputs: list[Any], cotangents: list[Any]) -> Any:
+    Arrays that rules close over count by value in NumPy, and by identity in JAX. A program whose rules close over
+    tracers of an outer function, or that has no derivative, equals itself only.
+    """
+    avals, consts = list(closed.in_avals), [jax.typeof(const) for const in closed.consts]
+    moves = [jnp.issubdtype(aval.dtype, jnp.inexact) for aval in avals]
+
+    def pulled(inputs: list[Any], consts: list[Any], cotangents: list[Any]) -> Any:
         def run(moving: list[Any]) -> Any:
-            merged = _merged(moves, moving, inputs)
-            return jaxpr_as_fun(ClosedJaxpr(closed.jaxpr, merged[count:]))(*merged[:count])
+            return jaxpr_as_fun(ClosedJaxpr(closed.jaxpr, consts))(*_merged(moves, moving, inputs))
 
         return jax.vjp(run, [leaf for move, leaf in zip(moves, inputs, strict=True) if move])[1](cotangents)
 
-    return fingerprint(jax.make_jaxpr(pulled)(avals, list(closed.out_avals)).jaxpr, kept)
+    itself = object()
+    try:
+        derivative = jax.make_jaxpr(pulled)(avals, consts, list(closed.out_avals))
+    except (TypeError, ValueError, NotImplementedError):
+        return itself
+    if any(isinstance(const, Tracer) for const in derivative.consts):
+        return itself
+    return fingerprint(derivative.jaxpr, kept), tuple(_identified(const, kept) for const in derivative.consts)
+
+
+def _identified(value: Any, kept: list[Any]) -> Any:
+    """A hashable for an array: its contents for NumPy's, which may be changed in place, else its identity."""
+    if isinstance(value, np.ndarray | np.generic):
+        return str(value.dtype), value.shape, value.tobytes()
+    kept.append(value)
+    return "id", id(value)
 
 
 def _merged(chosen: list[bool], moving: list[Any], others: list[Any]) -> list[Any]:

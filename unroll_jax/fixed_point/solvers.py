@@ -122,7 +122,7 @@ def anderson(window: int = 5) -> Solver:
     def init(z: Array) -> _Basis:
         zeros = filled(z, 0.0)[:, None] + jnp.zeros_like(z)
         history = zeros[:, None] + jnp.zeros((window, 1), z.dtype)
-        return _Basis(history, history, history[:, :, 0] > 0.0, zeros, zeros, jnp.zeros((), jnp.int32))
+        return _Basis(history, history, jnp.any(history > 0.0, axis=-1), zeros, zeros, jnp.zeros((), jnp.int32))
 
     def update(point: Point, basis: _Basis) -> tuple[Array, _Basis]:
         against, combined = functools.partial(jnp.einsum, "bwm,bm->bw"), functools.partial(jnp.einsum, "bw,bwm->bm")
