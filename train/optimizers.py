@@ -82,7 +82,7 @@ def dual_rule(dual: DualConfig, *, every: int, warmup: int) -> optax.GradientTra
     gains = {"proportional_gain": dual.proportional_gain, "cap": dual.cap} if dual.optimizer == "pi" else {}
     rule = dual_optimizer(dual.optimizer, dual.learning_rate, **gains)
     if every > 1:
-        rule = optax.MultiSteps(rule, every).gradient_transformation()
+        rule = optax.MultiSteps(rule, every, accumulator_dtype=jnp.result_type(float)).gradient_transformation()
     if warmup > 0:
         rule = optax.conditionally_mask(rule, lambda step, **_: jnp.asarray(step) >= warmup)
     return rule

@@ -101,7 +101,7 @@ def test_the_five_steps_move_everything_that_they_compare(arrays, model, dtype):
     run = _of(arrays, f"{model}/one/{dtype}/")
     assert run["step"] == STEPS
     assert np.all(np.abs(run["4/layer_losses"] - run["0/layer_losses"])[1:] > 1e-2)
-    assert np.count_nonzero(run["moving/dual/multipliers"]) >= 2
+    assert np.count_nonzero(run["moving/multipliers"]) >= 2
     assert np.ptp(run["0/objective/violations"]) > 0.1
 
 
@@ -112,15 +112,15 @@ def test_parameters_and_their_optimiser_state_are_in_shares_and_multipliers_whol
     assert len(weights) == 9  # and two moments of each
     for name in whole:
         assert np.prod(parts[name]) * (shares if name in weights else 1) == np.prod(whole[name]), name
-    assert parts["moving/dual/multipliers"] == [4]
+    assert parts["moving/multipliers"] == [4]
 
 
 def test_embeddings_are_in_shares_and_multipliers_are_whole_and_move(arrays, measurements):
     parts = measurements["parts"]["options/mixed"]
     assert parts["params/embedding"] == [64, 32 // 4]
-    assert parts["moving/dual/multipliers"] == [7]
+    assert parts["moving/multipliers"] == [7]
     last = _of(arrays, "options/one/float64/")
-    assert np.max(last["moving/dual/multipliers"]) > 1e-3, "multipliers never moved"
+    assert np.max(last["moving/multipliers"]) > 1e-3, "multipliers never moved"
 
 
 def test_parts_of_the_encoder_are_as_the_rules_say(measurements):
