@@ -12,9 +12,11 @@ from unroll_jax.arrays import check_array
 
 __all__ = [
     "ORDER",
+    "check_collectives",
     "check_order",
     "check_state",
     "check_step",
+    "equations",
     "full_precision",
     "place_like",
     "settle",
@@ -22,6 +24,8 @@ __all__ = [
 ]
 
 STATES, PARAMETERS = frozenset({"z", "y", "x0", "z0", "state"}), frozenset({"params", "theta", "weights"})
+# Primitives, by how their names begin, that combine shards of a `jax.shard_map` or examples of a named `jax.vmap`.
+COLLECTIVES = ("psum", "pmax", "pmin", "ppermute", "pgather", "pbroadcast", "all_", "ragged_all_", "reduce_scatter")
 ORDER = "steps here are step(params, z, x), where jaxopt's are T(z, x, params)"
 
 
@@ -109,3 +113,35 @@ def place_like(leaf: Any, like: Any) -> Any:
     """``leaf`` on the axes of a mesh that the type ``like`` names."""
     leaf = _vary(leaf, like.manual_axis_type.varying)
     return leaf if like.sharding.spec == jax.typeof(leaf).sharding.spec else jax.sharding.reshard(leaf, like.sharding)
+
+
+def check_collectives(jaxpr: Any, state: list[Any]) -> None:
+    """An error where the step combines states of shards, or of examples under a named vmap.
+
+    Shards converge at different times, and their derivatives depend on each other: neither is solved for.
+    """
+    names: set[Any] = set()
+    for equation in equations(jaxpr):
+        if equation.primitive.name.startswith(COLLECTIVES):
+            axes = equation.params.get("axes", equation.params.get("axis_name", ()))
+            axes = axes if isinstance(axes, tuple | list) else (axes,)
+            names.update(axis for axis in axes if not isinstance(axis, int))
+    manual = jax.sharding.get_abstract_mesh().manual_axes
+    varying = frozenset().union(*(jax.typeof(leaf).manual_axis_type.varying for leaf in state))
+    for name in sorted(names, key=str):
+        typed = name in manual and jax.typeof(jax.lax.axis_index(name)).manual_axis_type.varying
+        if name in varying or not typed:
+            raise ValueError(
+                f"the step must not combine states over the axis {name!r}, got a collective such as lax.pmean in it; "
+                "call equilibrium outside of shard_map or of the named vmap, with batch_ndim=0"
+            )
+
+
+def equations(jaxpr: Any) -> Iterator[Any]:
+    """All equations of a program, those of inner programs too."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for value in equation.params.values():
+            for inner in value if isinstance(value, tuple | list) else (value,):
+                inner = getattr(inner, "jaxpr", inner)
+                yield from equations(inner) if hasattr(inner, "eqns") else ()

@@ -77,9 +77,9 @@ for rule in (None, 2.0, growing_penalty(1.0, factor=1.5, maximum=4.0), bertsekas
     sharded = jax.jit(jax.shard_map(mapped, in_specs=(*specs, P("data"), P("data")), **options))
     alone = jax.jit(lambda *given: step(*given, lambda value: value, 32))
     many = one = start
-    for now in range(5):
-        many = sharded(*many, margins[now], local[now])
-        one = alone(*one, margins[now], whole[now])
+    for step_number in range(5):
+        many = sharded(*many, margins[step_number], local[step_number])
+        one = alone(*one, margins[step_number], whole[step_number])
     assert jnp.any(one[1].multipliers > 0.0) and one[2].multipliers != 0.0 and one[0] != 0.0
     for ours, theirs in zip(jax.tree.leaves(many), jax.tree.leaves(one), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-14)

@@ -111,11 +111,9 @@ class ConstraintReport(NamedTuple):
         lines = [f"{status.capitalize()}: {', '.join(names)}." for status, names in by_status.items() if names]
         size = "" if self.gradient_norm is None else f"the gradient of the Lagrangian has norm {self.gradient_norm:.3g}"
         if self.feasible:
-            endings = {"met": " and the point is stationary"} | dict.fromkeys(
-                ("met, not stationary", NOT_FINITE), f", but {size}"
-            )
-            ending = endings.get(self.status, "") if size else ""
-            lines.insert(0, f"Every constraint is met{ending}.")
+            open_ended = self.status in ("met, not stationary", NOT_FINITE)
+            ending = " and the point is stationary" if self.status == "met" else f", but {size}" if open_ended else ""
+            lines.insert(0, f"Every constraint is met{ending if size else ''}.")
         elif size and not np.isfinite(self.gradient_norm):
             lines.insert(0, f"Not finite: {size}.")
         return " ".join(lines)

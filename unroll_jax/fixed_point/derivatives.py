@@ -233,8 +233,7 @@ def differentiable(
     @root.defjvp
     @full_precision()
     def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
-        operands, y = primals
-        z = root(operands, y)
+        operands, z = primals[0], root(*primals)
         _, moved = jax.jvp(lambda operands: program.apply(operands, z), (operands,), (tangents[0],))
 
         def matvec(u: Array) -> Array:
@@ -250,8 +249,7 @@ def differentiable(
 def dependence(program: Program, operands: Any, y: Float[Array, "b m"]) -> Float[Array, " b"]:
     """The change of every second example of f(y) with each of the others: 0 if they are separate."""
     _, pull = jax.vjp(lambda z: program.apply(operands, z), y)
-    draw = jax.random.normal(jax.random.key(0), y.shape, y.dtype)
-    odd = jnp.arange(y.shape[0]) % 2 == 1
+    odd, draw = jnp.arange(y.shape[0]) % 2 == 1, jax.random.normal(jax.random.key(0), y.shape, y.dtype)
 
     def change(rows: Array) -> Array:
         sizes = jnp.max(jnp.abs(pull(jnp.where(rows[:, None], draw, 0.0 * y))[0]), axis=-1, initial=0.0)

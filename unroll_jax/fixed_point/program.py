@@ -3,7 +3,7 @@
 import functools
 import math
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -17,13 +17,11 @@ from unroll_jax.arguments import require
 from unroll_jax.arrays import check_dtype
 from unroll_jax.descent import Descent, Params
 from unroll_jax.fixed_point.reports import known
-from unroll_jax.steps import ORDER, check_order, check_state, check_step, place_like
+from unroll_jax.steps import ORDER, check_collectives, check_order, check_state, check_step, equations, place_like
 
 __all__ = ["Prepared", "Program", "fingerprint", "prepare", "resolve_batch_ndim", "trace"]
 
 CONTRACTING = ", or keep |W| < 1 (certificates.spectral_normalise)"  # advice for layers with such weights
-# Primitives, by how their names begin, that combine shards of a `jax.shard_map` or examples of a named `jax.vmap`.
-COLLECTIVES = ("psum", "pmax", "pmin", "ppermute", "pgather", "pbroadcast", "all_", "ragged_all_", "reduce_scatter")
 
 
 class Program:
@@ -40,7 +38,7 @@ class Program:
         self.epsilon = max(float(jnp.finfo(aval.dtype).eps) for aval in avals)
         self._dtype = functools.reduce(jnp.promote_types, (jnp.finfo(aval.dtype).dtype for aval in avals), jnp.float32)
         self._kept: list[Any] = []  # alive as long as their identity is part of the key
-        custom = any(map(_is_custom, _equations(closed.jaxpr)))
+        custom = any(map(_is_custom, equations(closed.jaxpr)))
         rules = _rules(closed, self._kept) if custom else None
         self.key = fingerprint(closed.jaxpr, self._kept), rules, tree, tuple(avals), batch_ndim
         self._hash = hash(self.key)
@@ -137,7 +135,7 @@ def trace(step: Callable[..., Any], params: Params, y: Any, x: Any, batch_ndim: 
             break
         state = moved
         closed, moved = traced(state)
-    _check_collectives(closed.jaxpr, state)
+    check_collectives(closed.jaxpr, state)
     program = Program(closed, tree, [jax.typeof(leaf) for leaf in state], batch_ndim)
     operands = jax.tree.map(jnp.asarray, (list(closed.consts), arrays[:cut], arrays[cut:]))
     return program, operands, jax.tree.unflatten(tree, state)
@@ -234,38 +232,6 @@ def _check_result(params: Any, y: Any, after: Any) -> None:
         raise ValueError(f"{error}" + f"; its value is like params: {ORDER}" * swapped) from None
 
 
-def _check_collectives(jaxpr: Any, state: list[Any]) -> None:
-    """An error where the step combines states of shards, or of examples under a named vmap.
-
-    Shards converge at different times, and their derivatives depend on each other: neither is solved for.
-    """
-    names: set[Any] = set()
-    for equation in _equations(jaxpr):
-        if equation.primitive.name.startswith(COLLECTIVES):
-            axes = equation.params.get("axes", equation.params.get("axis_name", ()))
-            axes = axes if isinstance(axes, tuple | list) else (axes,)
-            names.update(axis for axis in axes if not isinstance(axis, int))
-    manual = jax.sharding.get_abstract_mesh().manual_axes
-    varying = frozenset().union(*(jax.typeof(leaf).manual_axis_type.varying for leaf in state))
-    for name in sorted(names, key=str):
-        typed = name in manual and jax.typeof(jax.lax.axis_index(name)).manual_axis_type.varying
-        if name in varying or not typed:
-            raise ValueError(
-                f"the step must not combine states over the axis {name!r}, got a collective such as lax.pmean in it; "
-                "call equilibrium outside of shard_map or of the named vmap, with batch_ndim=0"
-            )
-
-
-def _equations(jaxpr: Any) -> Iterator[Any]:
-    """All equations of a program, those of inner programs too."""
-    for equation in jaxpr.eqns:
-        yield equation
-        for value in equation.params.values():
-            for inner in value if isinstance(value, tuple | list) else (value,):
-                inner = getattr(inner, "jaxpr", inner)
-                yield from _equations(inner) if hasattr(inner, "eqns") else ()
-
-
 def _is_custom(equation: Any) -> bool:
     return equation.primitive.name in ("custom_jvp_call", "custom_vjp_call")
 
@@ -276,7 +242,8 @@ def _rules(closed: ClosedJaxpr, kept: list[Any]) -> Any:
     Arrays that rules close over count by value in NumPy, and by identity in JAX. A program whose rules close over
     tracers of an outer function, or that has no derivative, equals itself only.
     """
-    avals, consts = list(closed.in_avals), [jax.typeof(const) for const in closed.consts]
+    avals: list[Any] = list(closed.in_avals)
+    consts = [jax.typeof(const) for const in closed.consts]
     moves = [jnp.issubdtype(aval.dtype, jnp.inexact) for aval in avals]
 
     def pulled(inputs: list[Any], consts: list[Any], cotangents: list[Any]) -> Any:
