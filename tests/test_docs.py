@@ -60,8 +60,10 @@ def test_warm_starts_masks_and_normalised_weights_of_the_docs_do_as_the_page_cla
     """Against cold starts, plain steps with the mask written out, and NumPy's norms."""
     names = run("how_to/equilibrium_training.md")
     step, x, target = names["step"], names["x"], names["target"]
-    _, cold = equilibrium(step, names["weights"], jnp.zeros((16, 8)), x, batch_ndim=1)
-    assert names["steps"] < cold.steps.max()
+    cold, cold_info = equilibrium(step, names["params"], jnp.zeros((16, 8)), x + 0.01, batch_ndim=1)
+    assert (names["warm_info"].steps <= cold_info.steps).all()
+    assert names["warm_info"].steps.mean() < 0.8 * cold_info.steps.mean()
+    np.testing.assert_allclose(names["warm"], cold, rtol=1e-4, atol=1e-4)
     mask = jax.random.bernoulli(jax.random.key(2), 0.9, (16, 8)) / 0.9
 
     def unrolled(params):
