@@ -25,7 +25,7 @@ help:
 	@echo "make faults        break the maths in small ways, one at a time: a test must fail for each"
 	@echo "make fuzz          read changed files of every kind, ten minutes each; ARGS='--only gguf --seconds 60'"
 	@echo "make install       make .venv with everything in it"
-	@echo "make lint types    ruff and the schema of workflows; pyright"
+	@echo "make lint types    ruff, floors of imports and the schema of workflows; pyright"
 	@echo "make dist          build the sdist and the wheel into dist, and check what they hold"
 	@echo "make docs          build the documentation into build/site, and run its examples; make site: build it alone"
 	@echo "make notebooks     run the notebooks and keep their outputs, for a commit"
@@ -86,6 +86,7 @@ WORKFLOWS := $(wildcard .github/workflows/*.yml)
 lint: $(STAMP)
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
+	$(VENV)/bin/lint-imports --no-logo
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-workflows $(WORKFLOWS)
 
 types: $(STAMP)

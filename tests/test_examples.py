@@ -81,7 +81,7 @@ def test_a_name_without_an_example_is_reported():
 
 @pytest.mark.parametrize("package", sorted(set(NAMES) - {"unroll_jax"}))
 def test_tables_and_constants_occur_in_the_example_of_their_package(package):
-    constants = {name for name in listed(NAMES, package) if name.isupper()} - {"DUST", "LISTA"}  # models
+    constants = {name for name in listed(package) if name.isupper()} - {"DUST", "LISTA"}  # models
     assert constants <= set(re.findall(r"\w+", examples([package]).get(package, "")))
 
 
