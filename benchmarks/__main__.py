@@ -32,7 +32,7 @@ OPTIONS = ("--quick", "--peers", "--no-peers", "--out", "--compare", "--help")
 
 
 def main(arguments: list[str]) -> int:
-    """Runs the named benchmarks, or all but those of `ON_REQUEST`; or compares two earlier runs."""
+    """Runs the named benchmarks, or all except `ON_REQUEST`, or compares two earlier runs."""
     options = _parse(arguments)
     if options.compare is not None:
         old, new = options.compare

@@ -1,4 +1,4 @@
-"""Does compile time grow with depth? The training step of 7 and of 64 layers over that of 1."""
+"""Does compile time grow with depth? The training step of 7 and of 64 layers over 1 layer."""
 
 import time
 
@@ -16,7 +16,7 @@ BAR = 1.5  # of 7 layers over 1
 
 
 def main(*, quick: bool = False, peers: bool = True) -> Record:
-    """Prints the median time to trace, lower and compile at each depth, over that of one layer."""
+    """Prints the median time to trace, lower and compile at each depth, over one layer's."""
     del peers  # there are none
     depths, repeats = (DEPTHS[:2], 2) if quick else (DEPTHS, REPEATS)
     cache = jax.config.jax_enable_compilation_cache  # pyright: ignore[reportAttributeAccessIssue] (made at run time)

@@ -1,4 +1,4 @@
-"""Tokens a second of an encoder of MiniLM's shape, against that of `transformers` in PyTorch.
+"""Tokens per second of an encoder of MiniLM's shape, against `transformers` in PyTorch.
 
 Both have the same weights and the same batch, no padding, and no dropout; both train all but the word embeddings.
 """
@@ -42,7 +42,7 @@ BARS = {"forward": 1.2, "training": 1.0}
 
 
 def main(*, quick: bool = False, peers: bool = True) -> Record:
-    """Prints tokens a second, medians of interleaved runs, and the ratios to those of PyTorch."""
+    """Prints tokens per second, medians of interleaved runs, and the ratios to PyTorch's."""
     sizes = QUICK if quick else FULL
     shape, count = sizes.shape, sizes.batch * sizes.tokens
     print(f"{shape.num_layers} layers, d = {shape.dim}, {sizes.batch} texts of {sizes.tokens} tokens, "
@@ -96,7 +96,7 @@ def forward(model: Classifier, params: Any, batch: dict[str, np.ndarray]) -> Cal
 
 
 def training(model: Classifier, params: Any, batch: dict[str, np.ndarray]) -> Callable[[], float]:
-    """A call that takes one step of Adam on the cross entropy of the last layer, and gives what it was before."""
+    """A call that takes one step of Adam on the last layer's cross entropy and returns its value before the step."""
     tokens, labels = jnp.asarray(batch["tokens"], jnp.int32), jnp.asarray(batch["labels"], jnp.int32)
     is_word = lambda path: "word" in [entry.key for entry in path]  # noqa: E731
     trained = lambda params: jax.tree.map_with_path(lambda path, _: not is_word(path), params)  # noqa: E731

@@ -20,7 +20,7 @@ Rule = Callable[..., Any]
 
 
 class Sizes(NamedTuple):
-    """Width of keys and values, lengths of the sequence of which the last is timed, and the number of runs."""
+    """Width of keys and values, lengths of the sequence (the last one is timed), and the number of runs."""
 
     dim: int = 64
     lengths: tuple[int, ...] = (1024, 2048, 4096)

@@ -28,11 +28,11 @@ class LanguageModel(nn.Module):
       heads: of queries.
       kv_heads: of keys and values, a divisor of ``heads``.
       hidden: width inside the gated layer.
-      causal: whether a position sees earlier ones alone.
+      causal: True if a position sees only earlier ones.
       dtype: what layers compute in; parameters stay float32.
       remat: recompute each layer in the backward pass.
-      arrive: applied to the parameters of a layer before it runs, inside the scan and what is recomputed, if they live
-        elsewhere; None leaves them alone.
+      arrive: applied to the parameters of a layer before it runs, inside the scan and the recomputation, if they live
+        elsewhere; None keeps them as they are.
     """
 
     vocabulary: int
@@ -56,10 +56,10 @@ class LanguageModel(nn.Module):
         Args:
           tokens: (batch, n).
           read: the loss of the last layer.
-          every: the loss of any layer, computed inside the scan and backward computed again, so that of a layer only
+          every: the loss of any layer, computed inside the scan and backward computed again; of a layer only
             its state is kept; None reads no layer but the last.
-          sample: the part of a state that ``every`` reads. It is kept for all layers and read behind the scan: what
-            the readout costs whatever it reads is then paid once.
+          sample: the part of a state that ``every`` reads. It is kept for all layers and read behind the scan,
+            which pays the overhead of the readout once.
         """
         embedding = self.param("embedding", normal(0.02), (self.vocabulary, self.dim))
         readout = self.param("readout", _init_readout, self.dim, self.classes)

@@ -1,4 +1,4 @@
-"""Losses of all layers under a shared head: chunked, against the whole logits; and what a decoder's step holds."""
+"""Losses of all layers under a shared head: chunked, against the whole logits, and the memory of a decoder's step."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from unroll_jax.models import Decoder, DecoderConfig, decoder_readout, rms_norm
 __all__ = ["LossSizes", "main", "step_mebibytes", "whole_cross_entropy"]
 
 REPEATS, FEW = 5, 2
-BAR = 1.15  # temporary memory of a constrained step over that of a plain one
+BAR = 1.15  # temporary memory of a constrained step over a plain one's
 
 
 class LossSizes(NamedTuple):

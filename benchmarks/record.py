@@ -20,8 +20,8 @@ class Record:
     Attributes:
       figures: medians of timed runs, ratios, bytes, counts.
       spreads: of some figures, the interquartile range of the runs over their median; of ratios the sum of both.
-      floors: of some figures, the ``flops`` they stand for, and the ``seconds`` these take at the rate that was
-        measured beside them.
+      floors: of some figures, the ``flops`` they count, and the ``seconds`` these take at the rate that was
+        measured in the same run.
       notes: sentences for who reads the figures.
       draw: draws them into a figure; None where a plot says nothing.
     """
@@ -54,7 +54,7 @@ class Record:
         return self.figures[name]
 
     def draw_times(self, figure: Figure) -> None:
-        """Draws the timed figures as points on a log axis, each beside its floor."""
+        """Draws the timed figures as points on a log axis, each with its floor."""
         timed = {name: 1e3 * value for name, value in self.figures.items() if name in self.spreads and "second" in name}
         timed = {name: value for name, value in timed.items() if "a_second" not in name}
         figure.set_size_inches(9.0, 1.2 + 0.22 * len(timed))

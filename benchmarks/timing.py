@@ -1,4 +1,4 @@
-"""Timing side by side: interleaved runs, medians; memory, rates and powers to put beside them."""
+"""Timing side by side: interleaved runs, medians; memory, rates and powers to compare them with."""
 
 import contextlib
 import time
@@ -40,7 +40,7 @@ def counted_compilations() -> Iterator[list[float]]:
 def interleaved(
     candidates: Mapping[str, Callable[[], object]], *, repeats: int, warmup: int = 2, settle: int = 0
 ) -> dict[str, np.ndarray]:
-    """Seconds of every call, (repeats,) a candidate, the candidates taking turns so that drift hits all alike.
+    """Seconds of every call, (repeats,) per candidate. The candidates take turns: drift hits all alike.
 
     Candidates must block until their work is done. ``settle`` calls before each are not timed: behind another library,
     whose threads spin for a while, the first one is slower.

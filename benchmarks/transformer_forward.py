@@ -30,7 +30,7 @@ BARS = {"recorded / plain": 1.10, "recorded / torch compiled": 1.0, "recorded / 
 
 
 def main(*, quick: bool = False, peers: bool = True) -> Record:
-    """Prints medians of interleaved runs, forward alone and with the gradient in the weights, and their ratios."""
+    """Prints medians of interleaved runs, forward only and with the gradient in the weights, and their ratios."""
     sizes, with_torch = QUICK if quick else FULL, peers and torch_peer.torch_or_none() is not None
     print(f"{sizes.num_layers} tied layers, d = {sizes.dim}, n = {sizes.tokens}, float32, {jax.default_backend()}")
     if peers:

@@ -56,7 +56,7 @@ class Accelerator(NamedTuple):
     far_bandwidth: float  # the same where a ring joins several groups of ``near``
 
 
-EIGHT_BILLION = DecoderSizes(128_256, 4096, 32, 32, 8, 14_336)  # those of Llama 3 8B
+EIGHT_BILLION = DecoderSizes(128_256, 4096, 32, 32, 8, 14_336)  # Llama 3 8B
 # Two sequences of 4,096 tokens a device are 4 million tokens a step on 512.
 LARGE = Setting(8, EIGHT_BILLION, sequences=2, tokens=4096, chunk=512, share=32, dtype="bfloat16")
 ACCELERATORS = (

@@ -1,3 +1,3 @@
-"""The figures of single papers, drawn again with this library; `python -m papers.NAME` draws those of one."""
+"""The figures of single papers, drawn again with this library; `python -m papers.NAME` draws one paper's."""
 
 NAMES = ("yang2022",)

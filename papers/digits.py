@@ -38,7 +38,7 @@ Params = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """A way to train: weights of the losses f_0..f_L (the last alone if empty), constraints and their dual rule."""
+    """A way to train: weights of the losses f_0..f_L (only the last if empty), constraints and their dual rule."""
 
     constraints: Any = None
     dual: optax.GradientTransformation | None = None
@@ -222,7 +222,7 @@ def table(header: list[str], rows: list[list[str]]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Prints accuracies of layers under every method, then those of early exits."""
+    """Prints accuracies of layers under every method, then of early exits."""
     parser = argparse.ArgumentParser(prog="python -m papers.digits", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a smaller network, fewer steps and seeds")
     setting, data = QUICK if parser.parse_args(arguments).quick else FULL, digits()

@@ -60,8 +60,8 @@ class Row(NamedTuple):
       trained: whether after training.
       falls: (DEPTH,), the share of steps that do not raise the energy.
       guaranteed: (DEPTH,), the share that could not: by construction, or by the conditions of `certify`.
-      uphill: (DEPTH,), the share that points uphill, so that no step size helps.
-      error: mean squared error of the readout, over that of the noisy tokens.
+      uphill: (DEPTH,), the share that points uphill. No step size helps there.
+      error: mean squared error of the readout, over the noisy tokens' error.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """`python -m papers.theorems`: the theorems of the constrained paper in numbers, on trained unrolled transformers.
 
-Tokens are atoms of a known set, under noise, so that the best possible denoiser is known. Losses are squared errors
-over those of the noisy tokens: f_0 = 1 at the noise of training. A bound of f_0 or more is vacuous.
+Tokens are atoms of a known set, under noise: the best possible denoiser is known. Losses are squared errors
+over the noisy tokens' errors: f_0 = 1 at the noise of training. A bound of f_0 or more is vacuous.
 """
 
 import argparse
@@ -34,7 +34,7 @@ class Trained(NamedTuple):
 
 
 def draw_sets(key: jax.Array, count: int, noise: float | jax.Array = NOISE) -> tuple[jax.Array, jax.Array]:
-    """Noisy and clean sets of tokens, (count, TOKENS, DIM); sets of one key differ in the size of the noise alone."""
+    """Noisy and clean sets of tokens, (count, TOKENS, DIM); sets of one key differ only in the size of the noise."""
     key_atom, key_noise = jax.random.split(key)
     clean = ATOM[jax.random.randint(key_atom, (count, TOKENS), 0, ATOMS)]
     return clean + noise * jax.random.normal(key_noise, clean.shape), clean
@@ -100,7 +100,7 @@ def estimate_gap(trained: Trained, sets: Any, steps: int) -> tuple[float, float]
     """The primal value f_L of a trained network, and the least Lagrangian that training reaches at its multipliers.
 
     The minimum of the Lagrangian is a lower bound of problem (2) on these sets, by weak duality; training from the
-    trained and from new weights finds an upper estimate of it, so that the difference is an estimate of the gap, from
+    trained and from new weights finds an upper estimate of it. The difference is an estimate of the gap, from
     below.
     """
     starts = [(trained.params, jax.random.key(20)), (None, jax.random.key(21)), (None, jax.random.key(22))]
@@ -118,7 +118,7 @@ def shift(params: Any, noise: float) -> dict[str, float]:
     """Quantities of Corollary 3 between the noise of training and another.
 
     Returns:
-      ``tau``: Wasserstein distance of the sets, at most that of sets that differ in the size of the noise alone.
+      ``tau``: Wasserstein distance of the sets, at most the one of sets that differ only in the size of the noise.
       ``slope``: the steepest slope of a layer's loss in its set, of 2048 sets of each distribution; less than the
         constant C of Assumption 7.
       ``moved``: the largest change of a layer's mean loss: the least C tau for which the assumption holds here.

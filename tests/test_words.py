@@ -33,8 +33,8 @@ SECOND = (
 BARS = {
     "unroll_jax": (12, 45),
     "train": (12, 61),
-    "benchmarks": (48, 60),
-    "papers": (25, 76),
+    "benchmarks": (12, 15),
+    "papers": (12, 15),
     "tests": (94, 68),
     "docs": (20, 25),
 }

@@ -103,7 +103,7 @@ def _rows(record: Record, name: str, seconds: dict[str, np.ndarray]) -> list[lis
 
 
 def _judge(record: Record, name: str, problem: Problem, floor: float) -> None:
-    """Prints the ratios to plain risk beside their bars and beside what the extra readouts cannot go below."""
+    """Prints the ratios to plain risk next to their bars and to the floor set by the extra readouts."""
     label = _key(name, problem.name)
     time = record.ratio(f"{label}_time_ratio", f"{label}_seconds", f"{name}_erm_seconds")
     space = record.ratio(f"{label}_memory_ratio", f"{label}_mebibytes", f"{name}_erm_mebibytes")

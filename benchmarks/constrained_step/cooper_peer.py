@@ -24,7 +24,7 @@ def cooper_or_none() -> Any:
 
 
 def layer_losses(layers: list[tuple[Any, Any, Any]], noisy: Any, clean: Any, every_layer: bool) -> Any:
-    """Losses of layers 0..L, or of the last alone, of layers (V, W, U)."""
+    """Losses of layers 0..L, or only of the last, for layers (V, W, U)."""
     torch = torch_peer.torch_or_none()
 
     def loss(y: Any) -> Any:
@@ -63,7 +63,7 @@ def constrained_loop(
     Both are at the old parameters and multipliers, as ours are; multipliers start at 1.
 
     Returns:
-      ``(run, multipliers, layers)``: the call, and what it trains.
+      ``(run, multipliers, layers)``: the call and its trained arrays.
     """
     torch, cooper = torch_peer.torch_or_none(), cooper_or_none()
     layers, tensors, model = _prepared(params, batch, compile_model)

@@ -31,7 +31,7 @@ ALPHA = 0.05
 
 
 class UnrolledSizes(NamedTuple):
-    """Sizes of the unrolled transformer: those of the video experiment."""
+    """Sizes of the unrolled transformer, as in the video experiment."""
 
     num_layers: int = 7
     dim: int = 256
@@ -115,7 +115,7 @@ def encoder(sizes: Sizes) -> Problem:
 def decoder(sizes: Sizes, *, share: int = 1) -> Problem:
     """The next token. Constraints are on every position, or on one in ``share``, from a random offset in each step.
 
-    Every position is read as often as any other, so that the violations are estimated without bias; the objective is
+    Every position is read as often as any other, which makes the estimated violations unbiased; the objective is
     the loss of all positions at the last layer.
     """
     tokens = np.random.default_rng(0).integers(sizes.vocabulary, size=(sizes.batch, sizes.tokens + 1), dtype=np.int32)
@@ -152,7 +152,7 @@ class _Reading(NamedTuple):
 def _language_problem(
     name: str, sizes: Sizes, batch: Any, reading: _Reading, reads: tuple[int, int], *, classes: int, causal: bool
 ) -> Problem:
-    """``reads`` counts the states that go through the readout: of plain risk, and what the constraints add."""
+    """``reads`` counts the states that go through the readout: for plain risk, and the constraints' extra ones."""
     model = LanguageModel(
         vocabulary=sizes.vocabulary,
         classes=classes,

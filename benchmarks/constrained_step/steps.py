@@ -52,7 +52,7 @@ class CompiledStep(NamedTuple):
 def compiled_step(problem: Problem, *, constrained: bool) -> CompiledStep:
     """A step of plain risk, or one on the Lagrangian and then one on the multipliers; Adam, and ascent by SGD.
 
-    Multipliers start at 1, so that no weight of a layer is 0 by chance.
+    Multipliers start at 1: no weight of a layer is 0 by chance.
     """
     optimizer, ascent = optax.adam(PRIMAL_RATE), dual_ascent(optax.sgd(DUAL_RATE))
 

@@ -1,4 +1,4 @@
-"""First calls and calls outside of `jax.jit`: seconds of CPU, each library in a process of its own."""
+"""First calls and calls outside of `jax.jit`: seconds of CPU, each library in a separate process."""
 
 import json
 import subprocess
@@ -24,7 +24,7 @@ CELLS: dict[str, Callable[[], Cell]] = {
 }
 WAYS = ("ours", "jaxopt, Picard, bicgstab", "jaxopt, Anderson 5, bicgstab", "banax, Picard", "banax, Anderson")
 FIGURES = ("first", "value", "both")
-EAGER = 8  # calls, of which the third and later count
+EAGER = 8  # calls; the third and later ones count
 
 
 def time_calls(*, peers: bool = True) -> dict[str, float]:

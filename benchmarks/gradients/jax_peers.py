@@ -1,4 +1,4 @@
-"""jaxopt, Optimistix and banax on the same equilibria, each told all it can be told, so that its best is timed."""
+"""jaxopt, Optimistix and banax on the same equilibria, each with every hint it takes."""
 
 import functools
 import importlib

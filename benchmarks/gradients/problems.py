@@ -108,7 +108,7 @@ def dense_cell(dim: int, square: float, kind: str, *, batch: int = 64, width: in
 
     ``kind`` "random": W, U Gaussian. "spread": the squares of W's singular values are evenly spaced over (0, square] in
     random bases, and U and b are such that every unit is active at the equilibrium, whose size stays of order 1; all
-    examples then have the same Jacobian. "spread, own": that spectrum, with active units of its own for each example.
+    examples then have the same Jacobian. "spread, own": that spectrum, with different active units for each example.
     """
     draw, width = np.random.default_rng(0), width or dim
     W = draw.normal(size=(width, dim))
@@ -119,7 +119,7 @@ def dense_cell(dim: int, square: float, kind: str, *, batch: int = 64, width: in
         W = left * np.sqrt(square * np.linspace(1.0, 0.0, len(right), endpoint=False)) @ right
     if kind == "spread":
         kept = np.eye(width) - W @ W.T
-        U, b = kept @ U, kept @ np.full(width, 1.5 * np.max(np.abs(x @ U.T)))  # so that W z + U x + b is what U, b were
+        U, b = kept @ U, kept @ np.full(width, 1.5 * np.max(np.abs(x @ U.T)))  # keeps W z + U x + b as before
     if kind == "random":
         W *= np.sqrt(square) / np.linalg.norm(W, 2)
     shape = f"m={dim}" if width == dim else f"m={dim} h={width}"

@@ -121,7 +121,7 @@ def _best(cell: Cell, truth: Exact, library: str, limit: float) -> Contender | N
 
 
 def _builder(cell: Cell, truth: Exact, name: str, way: functools.partial) -> Callable[[float], Contender]:
-    """A contender for a forward tolerance in units of TOL; those of adjoint systems are TOL, relative."""
+    """A contender for a forward tolerance in units of TOL; adjoint systems use TOL, relative."""
     if way.func is jax_peers.banax:  # its tolerances are constants
         return lambda factor: Contender(name, *compiled_gradient(cell, way(cell, factor * TOL, TOL)))
     size = float(np.median(np.linalg.norm(truth.z.reshape(len(truth.z), -1), axis=1)))

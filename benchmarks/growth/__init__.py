@@ -64,7 +64,7 @@ BAR, BAR_MEBIBYTES = 1.3, 256.0  # of the blocks over the dense expression, and 
 
 
 def main(*, quick: bool = False, peers: bool = True) -> Record:
-    """Prints time and temporary memory of every point beside its floor, and the powers they grow with."""
+    """Prints time and temporary memory of every point next to its floor, and the powers they grow with."""
     del peers  # the dense expression, in JAX, is all that is compared with
     setting = QUICK if quick else FULL
     rate, record = matmul_rate(1024, 1024, 1024), Record()
@@ -101,7 +101,7 @@ def _measure(record: Record, sweep: Sweep, rate: float, seconds: float) -> None:
 
 
 def _timed(cases: dict[str, Case], seconds: float) -> dict[str, np.ndarray]:
-    """Seconds of runs, as many as the time allows, the first of which compiles and is not counted."""
+    """Seconds of runs, as many as the time allows. The first one compiles and is not counted."""
     calls = {
         model: lambda case=case: jax.block_until_ready(case.function(*case.arguments)) for model, case in cases.items()
     }
@@ -151,7 +151,7 @@ def _fit(record: Record, sweep: Sweep) -> str:
 
 
 def _judge(record: Record) -> None:
-    """Prints what the attention energy costs beside its bars."""
+    """Prints the cost of the attention energy next to its bars."""
     ratios = [value for name, value in record.figures.items() if name.endswith("_over_dense")]
     record.figures["attention_energy_worst_over_dense"] = max(ratios)
     memory = _series(record, "attention_energy", "tokens", "mebibytes")

@@ -21,12 +21,12 @@ from unroll_jax.looped import path_independence
 __all__ = ["evaluate", "run", "table"]
 
 FEW = 64  # examples whose agreement is measured
-GROWTH = (0.5, 1, 2, 4, 8, 25)  # loops of the evaluation, in those of training
+GROWTH = (0.5, 1, 2, 4, 8, 25)  # loops of the evaluation over loops of training
 EXITS = 8  # most loops with exits, likewise
 
 
 def examples(study: Study, size: int, split: str) -> Batch:
-    """Those of an evaluation."""
+    """Options of an evaluation."""
     rng = np.random.default_rng(2 ** (31 if split == "test" else 30) + size)
     return TASKS[study.task].draw(rng, study.test_examples, size)
 
@@ -68,7 +68,7 @@ def agreement(study: Study, params: Any, inputs: jax.Array) -> jax.Array:
 
 
 def exits(changes: np.ndarray, solved: np.ndarray, threshold: float) -> dict[str, float]:
-    """Loops and accuracy where each example stops by itself, and the accuracy after all loops."""
+    """Loops and accuracy with each example stopped by its rule, and the accuracy after all loops."""
     loops = exit_loops(changes, threshold)
     accuracy = solved[loops - 1, np.arange(len(loops))].mean()
     low, high = np.quantile(loops, [0.05, 0.95])

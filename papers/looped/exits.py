@@ -26,7 +26,7 @@ def state_changes(states: Float[Array, "loops_and_one batch ..."]) -> Float[Arra
 def exit_loops(changes: np.ndarray, threshold: float) -> Int[np.ndarray, "examples"]:
     """The first loop, from 1, of each example that changes its state by less than the threshold, else the last one.
 
-    ``changes`` are those of loops 1..L, (L, examples).
+    ``changes`` holds loops 1..L, (L, examples).
     """
     still = changes < threshold
     return np.where(still.any(axis=0), still.argmax(axis=0) + 1, len(still))

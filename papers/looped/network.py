@@ -22,7 +22,7 @@ class LoopedNetwork(nn.Module):
 
     .. math:: h_0 = \sigma(P x) , \quad r = R [h_l, x] , \quad h_{l+1} = \sigma(r + B \sigma(A r)) , \quad z_l = Q h_l ,
 
-    with :math:`\sigma` the ReLU, kernels of side 3 and zero padding: the size of the input may differ from that of
+    with :math:`\sigma` the ReLU, kernels of side 3 and zero padding: the size of the input may differ from
     training, and so may the number of loops.
 
     Attributes:
@@ -61,7 +61,7 @@ class LoopedNetwork(nn.Module):
           **options: ``free`` and ``most`` of `run_loops`.
 
         Returns:
-          A `Loops`; its records are those of the readout before the first loop and after each.
+          A `Loops`; its records are readouts before the first loop and after each.
         """
         kernels = self._kernels(x.shape[-1])
         if state is None:

@@ -44,7 +44,7 @@ FEWEST = 3  # loops that the method "random" draws at least
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-    """One network trained on a generated task, and its accuracy at numbers of loops beyond those of training."""
+    """One network trained on a generated task, and its accuracy at more loops than in training."""
 
     task: Literal["prefix-sums", "mazes", "addition"] = "prefix-sums"
     """The task; see papers/looped/tasks.py."""
@@ -153,7 +153,7 @@ def train(study: Study) -> Any:
     gradient = jax.value_and_grad(functools.partial(objective, study=study), has_aux=True)
 
     def moved(dual: Any, violations: Any, held: jax.Array) -> Any:
-        """Multipliers move on their kind of window alone: their proportional parts last until the next."""
+        """Multipliers move only on their kind of window: their proportional parts last until the next."""
         return jax.tree.map(lambda new, old: jnp.where(held, new, old), ascent.update(dual, violations), dual)
 
     def step(carried: Any, each: Any) -> tuple[Any, jax.Array]:

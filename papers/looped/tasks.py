@@ -31,7 +31,7 @@ def addition(rng: np.random.Generator, batch: int, size: int) -> Batch:
     """Two numbers of ``size`` digits, the last digit first, and the digits of their sum, one more.
 
     Most pairs of digits have the sum 9: carries pass through long chains of them. Inputs have two channels for each
-    digit, those of one number behind those of the other; the last position has zeros.
+    digit, one number behind the other; the last position has zeros.
     """
     digits = rng.integers(0, 10, (2, batch, size + 1))
     digits[1] = np.where(rng.random((batch, size + 1)) < CARRIED, 9 - digits[0], digits[1])

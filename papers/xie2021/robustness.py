@@ -168,7 +168,7 @@ class Attacked(NamedTuple):
     Attributes:
       images: The last images tried, pixels in [0, 1].
       right: Whether the image itself is classified rightly.
-      stands: Whether the image and all images tried are classified rightly.
+      stands: True if the image and all images tried are classified correctly.
     """
 
     images: Images
@@ -190,7 +190,7 @@ def attack(
     .. math:: x_{k+1} = P \Bigl( x_k + \frac{2.5 r}{K} \frac{\nabla \ell(x_k)}{|\nabla \ell(x_k)|_2} \Bigr) ,
 
     where P projects onto the ball of radius r around the image, and then onto [0, 1], which leaves no ball whose centre
-    is in [0, 1]. Every point on the way counts, so that an attack of more steps is not weaker for overshooting.
+    is in [0, 1]. Every point on the way counts: an attack of more steps is not weaker for overshooting.
     The ascent is on :math:`\log \sum_{j \ne y} e^{z_j} - z_y`, whose softplus is the cross entropy: it has the same
     direction, and a gradient also where float32 rounds the probability of the label to 1.
 

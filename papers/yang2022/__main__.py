@@ -9,7 +9,7 @@ from unroll_jax.train.config.errors import UserError, on_command_line
 
 
 def main(arguments: list[str]) -> int:
-    """Draws the figures; returns the exit code, 2 for what the user can mend."""
+    """Draws the figures; returns the exit code, 2 for an error of the user's."""
     try:
         with on_command_line({"model.embeddings": "--embeddings"}):
             draw(parse(FiguresConfig, arguments, "python -m papers.yang2022"))

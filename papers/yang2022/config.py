@@ -78,7 +78,7 @@ def check_figures(config: FiguresConfig) -> None:
     """Checks every number.
 
     Raises:
-      OptionError: naming the option, its value and what is allowed.
+      OptionError: naming the option, its value and the allowed ones.
     """
     check_fields(config)
     check_rules(config, [("half_steps", "even", config.half_steps % 2 == 0)])

@@ -16,7 +16,7 @@ from unroll_jax.energies import TransformerParams, clip_spectrum
 from unroll_jax.energies.transformer import transformer_parts
 from unroll_jax.train.config.errors import UserError
 
-# What the energies of a text are split into. `paper` is what the paper's E_1 adds to the energy that the step lowers.
+# Parts of the energies of a text. `paper` is the term of the paper's E_1 that the step's energy lacks.
 COMPONENTS = ("pairs", "residual", "features", "paper")
 SPECTRUM = (0.0, 0.95)  # of W_f, as in the paper's experiments
 
@@ -30,7 +30,7 @@ class Stack(NamedTuple):
       residual: whether the attention energy is anchored at the text itself, r/2 |(Y - X) W_a|^2 with r = 1.
       rho: a name of `RHOS`.
       attention_step_size: see `transformer`.
-      step_size: a2 of the feed-forward step. Up to 1 / 1.95 = 1 / L that half descends, whatever W_f of `SPECTRUM`; the
+      step_size: a2 of the feed-forward step. Up to 1 / 1.95 = 1 / L that half descends for every W_f of `SPECTRUM`; the
         paper's code takes 1, which is too long.
     """
 
@@ -47,7 +47,7 @@ class Stack(NamedTuple):
         return {"rho": self.rho, "anchor": "row", **lengths}
 
     def layer(self) -> Descent:
-        """The layer; the text is the anchor of its attention, a learnable row that of its feed-forward energy."""
+        """The layer; the text is the anchor of its attention, a learnable row anchors its feed-forward energy."""
         return transformer(self.dim, **self.options(), ridge=float(self.residual))
 
 
@@ -100,7 +100,7 @@ def init_network(stack: Stack, num_classes: int, *, seed: int) -> Network:
 def layer_energies(stack: Stack, network: Network, sentences: Sequence[Sentence]) -> LayerEnergies:
     """Runs every text through the layers, one at a time, at its full length.
 
-    In float64, since after a few layers an energy falls by less than float32 can tell.
+    In float64, since after a few layers an energy falls by less than float32's resolution.
     """
     with jax.enable_x64(True):
         exact = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), network)
@@ -117,7 +117,7 @@ def train_network(
 ) -> tuple[Network, np.ndarray]:
     """Gradient descent on the cross-entropy of one text after the other; word vectors stay as they are.
 
-    After each step sym(W_f) is projected on the matrices with spectrum in `SPECTRUM`, so that the feed-forward step
+    After each step sym(W_f) is projected on the matrices with spectrum in `SPECTRUM`. The feed-forward step then
     stays one that descends.
 
     Returns:
@@ -137,7 +137,7 @@ def train_network(
     return network, values
 
 
-# Cached, so that two data sets share what is compiled for a length.
+# Cached: two data sets share the program of a length.
 @functools.cache
 def _forward(stack: Stack) -> Callable[..., tuple[Any, Array]]:
     layer, record = stack.layer(), _record(stack)

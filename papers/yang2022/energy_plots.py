@@ -12,9 +12,9 @@ from matplotlib.patches import Patch
 from papers.yang2022.energies import COMPONENTS, LayerEnergies
 from unroll_jax.train.report.page import GUIDE, WIDTH, tidy
 
-# Okabe-Ito: told apart with every common colour blindness.
+# Okabe-Ito: distinct under every common colour blindness.
 BLUE, SKY, ORANGE, GREEN, PINK, GREY = "#0072B2", "#A6CEE8", "#D55E00", "#009E73", "#CC79A7", "#CCCCCC"
-# A change below this share of the energy's parts is round-off of float64: the energy stands still.
+# A change below this share of the energy's parts is round-off of float64.
 STILL = 1e-13
 MOVES = ("falls", "stands", "rises")
 TITLES = {"sst2": "SST-2 sentences", "imdb": "IMDB reviews"}
@@ -29,7 +29,7 @@ Energies = Mapping[str, LayerEnergies]  # by name of the data set
 
 
 def moves(energies: LayerEnergies) -> dict[str, np.ndarray]:
-    """Returns which layers lower, keep within round-off or raise the energy of which text, (texts, layers) booleans."""
+    """Returns, (texts, layers) booleans each, if a layer lowers, keeps within round-off or raises a text's energy."""
     change = np.diff(energies.total)
     size = np.sum([np.abs(energies.components[name]) for name in PARTS], axis=0)
     still = np.abs(change) <= STILL * size[:, 1:]
@@ -37,7 +37,7 @@ def moves(energies: LayerEnergies) -> dict[str, np.ndarray]:
 
 
 def layer_numbers(energies: LayerEnergies) -> dict[str, Any]:
-    """All energies of all texts, not divided by anything, and what the pictures show of them."""
+    """All energies of all texts, not divided by anything, and the pictures' figures."""
     outcome = moves(energies)
     per_word = {name: energies.components[name] / energies.lengths[:, None] for name in COMPONENTS}
     return {
@@ -173,6 +173,6 @@ def _penalty(energies: LayerEnergies) -> str:
 
 
 def _paper_share(energies: LayerEnergies) -> float:
-    """The share of pairs that do not rise when the paper's 1/2 |Y W_a|^2, of which softmax knows nothing, is added."""
+    """The share of pairs that do not rise when the paper's 1/2 |Y W_a|^2, absent from softmax, is added."""
     with_norms = dict(energies.components, residual=energies.components["residual"] + energies.components["paper"])
     return float(1.0 - moves(energies._replace(components=with_norms))["rises"].mean())

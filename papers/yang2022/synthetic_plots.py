@@ -1,4 +1,4 @@
-"""Figs. 1 to 4 as pictures, each beside the numbers it shows."""
+"""Figs. 1 to 4 as pictures, each with its numbers."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ from unroll_jax.train.report.page import GUIDE, WIDTH, tidy
 
 Drawing = tuple[Figure, dict[str, Any]]  # a picture, and its numbers as JSON values
 
-# Okabe-Ito: told apart with every common colour blindness.
+# Okabe-Ito: distinct under every common colour blindness.
 BLUE, SKY, ORANGE, GREEN = "#0072B2", "#A6CEE8", "#D55E00", "#009E73"
 ZOOM = 8.0  # half the side of the enlarged square of Fig. 3
 COORDINATES = ("coordinate 1 of y (no unit)", "coordinate 2 of y (no unit)")
