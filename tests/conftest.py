@@ -1,4 +1,4 @@
-"""What every test stands on: types checked at run time, fixed keys, and float64 where a test asks for it."""
+"""The ground of every test: types checked at run time, fixed keys, and float64 where a test asks for it."""
 
 import gc
 import importlib.util
@@ -24,7 +24,7 @@ if OWN_PROGRAMS:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="unroll_jax-programs-")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
-# The same examples in every run of CI; elsewhere new ones, which may find more. Compiling is no reason to fail.
+# The same examples in every run of CI; elsewhere new ones, which may find more. Slow compilation is not a failure.
 settings.register_profile("ci", derandomize=True, deadline=None)
 settings.register_profile("elsewhere", deadline=None)
 settings.load_profile("ci" if "CI" in os.environ else "elsewhere")
@@ -45,7 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
-    """Marks notebooks and what runs benchmarks slow; puts what takes long first, where no worker waits for it alone."""
+    """Marks notebooks and runs of benchmarks slow, and puts the long ones first, while other workers are busy."""
     for item in items:
         if item.path.suffix == ".ipynb" or item.path.parent.name == "benchmarks":
             item.add_marker(pytest.mark.slow)
@@ -62,7 +62,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Has the garbage collector leave alone what stays, and look seldom: programs are made of millions of objects."""
+    """Freezes lasting objects for the garbage collector, which then looks rarely: programs are made of millions of objects."""
     del session
     gc.collect()
     gc.freeze()

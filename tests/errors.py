@@ -1,4 +1,4 @@
-"""What an error that the user can mend looks like."""
+"""The form of an error for users."""
 
 import contextlib
 import re
@@ -21,7 +21,7 @@ def assert_fails(read: Callable[[Path], Any], root: Path, *words: str) -> None:
 
 
 def assert_names(error: type[Exception], call: Callable[..., Any], options: dict[str, Any], name: str = "") -> None:
-    """Calls with options of which the last is bad: one line that names it, or ``name`` instead, and its value."""
+    """Calls with options, the last one bad: one line that names it, or ``name`` instead, and its value."""
     option, value = list(options.items())[-1]
     with pytest.raises(error) as caught:
         call(**options)

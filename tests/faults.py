@@ -1,4 +1,4 @@
-"""Mutation tests of the maths: small faults, each of which a test must catch. `make faults` tries them all.
+"""Mutation tests of the maths: small faults, and a test must catch each. `make faults` tries them all.
 
     python -m tests.faults                      # all of them
     python -m tests.faults --only fixed_point   # those whose place or tests contain the text

@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 
 import unroll_jax as uj
 
-BATCH = (2, 3)  # that of all draws; an example does not depend on its batch, see below
+BATCH = (2, 3)  # of all draws; an example does not depend on its batch, see below
 KEYS = 200
 NEED_THEIR_INPUT = {"cross_attention", "lista", "dust", "fast_weights", "proximal_fast_weights"}  # keys, or a signal
 

@@ -27,7 +27,7 @@ DOCS = ROOT / "docs"
 PAGES = sorted(path for path in DOCS.rglob("*.md") if "generated" not in path.parts)
 TEXTS = {str(path.relative_to(DOCS)): path.read_text(encoding="utf-8") for path in PAGES}
 ABOVE = {f"../{name}": (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "CONTRIBUTING.md")}
-# Those whose Python stands alone; tests/test_your_model.py runs that of your_model.md.
+# Pages whose Python needs nothing else; tests/test_your_model.py runs your_model.md.
 RUN = [name for name, text in TEXTS.items() if "```python\n" in text and name != "your_model.md"]
 WITH_A_TEST = ("how_to/energy.md", "how_to/equilibrium_training.md", "explanation/errata.md")
 MODULES = [name for name in NAMES if name != "unroll_jax.train"]
@@ -38,7 +38,7 @@ OTHERS = {"--help", "--coordinator", "--processes", "--process", "--cluster", "-
 
 
 def code(text):
-    """The lines of fenced blocks and of inline code, which is where commands stand."""
+    """The lines of fenced blocks and of inline code, the places of commands."""
     return "\n".join([*re.findall(r"```.*?\n(.*?)```", text, re.DOTALL), *re.findall(r"`([^`\n]+)`", text)])
 
 

@@ -13,7 +13,7 @@ import unroll_jax
 from tests.test_public_api import NAMES, listed
 
 # Functions and classes without an example in their docstring, and why. Type aliases and tables have no docstring: the
-# example of a table is that of its package.
+# example of a table is in its package's docstring.
 WITHOUT_EXAMPLE = {"unroll_jax.train.Task": "a protocol, of which `OwnTask` shows an instance"}
 WALKED = (module.name for module in pkgutil.walk_packages(unroll_jax.__path__, "unroll_jax."))
 LIBRARY = ["unroll_jax", *(name for name in WALKED if not name.startswith("unroll_jax.train"))]
@@ -68,7 +68,7 @@ def test_every_public_function_and_class_has_an_example():
 
 
 def test_a_name_without_an_example_is_reported():
-    """Among them those that an example sets, or has in a string or a comment alone."""
+    """Among them names that an example sets, or has only in a string or a comment."""
     source = 'from flax import linen as nn\nmade = called(size=nn.silu)["quoted"]  # commented\n'
     used, unused = ["linen", "nn", "called", "silu"], ["made", "size", "quoted", "commented"]
     led = dict.fromkeys([*used, *unused], "Adds.\n\nExample: see `shown`.")

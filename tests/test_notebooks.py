@@ -45,7 +45,7 @@ def test_every_cell_was_executed_in_order_and_some_show_pictures(notebook):
 
 
 def test_it_opens_with_the_picture_of_its_result(notebook):
-    """The picture, pixel for pixel that of the cell with the tag "result"."""
+    """The picture, pixel for pixel as in the cell with the tag "result"."""
     opening = json.loads(notebook.read_text(encoding="utf-8"))["cells"][0]["source"]
     assert opening[0].startswith("# ")
     target = re.fullmatch(r"!\[[^]]+\]\((.+)\)\n", opening[2])[1]

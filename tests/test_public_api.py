@@ -1,4 +1,4 @@
-"""The public names, listed, so that none comes or goes by accident."""
+"""The public names, listed: none comes or goes by accident."""
 
 import importlib
 import inspect

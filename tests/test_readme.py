@@ -1,4 +1,4 @@
-"""The README and CONTRIBUTING.md: the Python runs, and what they name exists."""
+"""The README and CONTRIBUTING.md: the Python runs, and the names exist."""
 
 import importlib
 import re

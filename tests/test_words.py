@@ -39,7 +39,7 @@ BARS = {
     "docs": (20, 25),
 }
 QUESTIONS = ("What", "Whether", "How", "When", "Where", "Which", "Who", "Why")  # "Returns whether ..." is the way out
-VAGUE = ("asked", "found", "own", "said")  # a noun of the field says what the thing is
+VAGUE = ("asked", "found", "own", "said")  # a noun of the field is better
 
 
 def files(place, suffix=".py"):
@@ -69,7 +69,7 @@ def rate(patterns, text):
 
 
 def questions(source):
-    """The docstrings, those of fields included, that open with a question word."""
+    """The docstrings, also of fields, that open with a question word."""
     opening = re.compile(rf"\s*({'|'.join(QUESTIONS)})\b")
     return [
         node.value.value

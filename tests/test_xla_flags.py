@@ -1,4 +1,4 @@
-"""XLA's flags: those of the tests are known to this jaxlib, and an unknown one cannot end a run silently."""
+"""XLA's flags: this jaxlib knows the tests' flags, and an unknown one cannot end a run silently."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The benchmark of constraints: its models read what they say, its step is Cooper's, and it judges by its bars."""
+"""The benchmark of constraints: its models read the positions they name, its step is Cooper's, and it judges by its bars."""
 
 import functools
 import math
@@ -31,7 +31,7 @@ STEPS = 24  # of a sample, which are to visit every position
 
 @pytest.fixture(scope="module")
 def read():
-    """Of a problem: the problem, what plain risk reads, and what the constraints read in each of many steps."""
+    """Of a problem: the problem, the reads of plain risk, and the reads of the constraints in each of many steps."""
 
     @functools.cache
     def run(name):
@@ -166,7 +166,7 @@ def test_the_plain_peer_minimises_the_last_loss():
 
 
 def _shrink(monkeypatch, decoder_step):
-    """Small problems; the programs are those of the decoder, as all problems have gradients and the decoder's run."""
+    """Small problems, with the decoder's programs."""
     values = {"FULL": constrained_step.Setting(UNROLLED, TINY, TINY, 4, repeats=(1, 1, 1)),
               "matmul_rate": lambda *sizes: 1e9,
               "compiled_step": lambda problem, constrained: decoder_step(constrained)}  # fmt: skip

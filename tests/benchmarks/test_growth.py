@@ -1,4 +1,4 @@
-"""The benchmark of growth: its programs compute what they say, and its operations are those of their products."""
+"""The benchmark of growth: its programs are correct, and its operations count their products."""
 
 import jax
 import jax.numpy as jnp

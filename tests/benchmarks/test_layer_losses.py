@@ -1,4 +1,4 @@
-"""The benchmark of layer losses compares equal things, and its memory is that of a step."""
+"""The benchmark of layer losses compares equal things, and measures the memory of a step."""
 
 import chex
 import jax

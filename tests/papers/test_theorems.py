@@ -25,7 +25,7 @@ def test_the_distance_of_two_sizes_of_noise_is_that_of_coupled_sets():
 
 
 def test_the_sample_complexity_holds_for_one_network_and_is_vacuous_for_all():
-    """Means of losses in [0, 1], the worst for Hoeffding's inequality among them, exceed it as seldom as it tells."""
+    """Means of losses in [0, 1], the worst for Hoeffding's inequality among them, exceed it as rarely as it claims."""
     means = np.mean(np.random.default_rng(0).random((2000, theorems.SETS)) < 0.5, axis=1)
     assert np.mean(np.abs(means - 0.5) > theorems.sample_complexity(1.0, 0)) <= theorems.DELTA
     assert theorems.sample_complexity(1.0, 3840) > 1.0

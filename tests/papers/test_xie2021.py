@@ -68,7 +68,7 @@ def test_an_attack_leaves_neither_the_ball_nor_the_box():
 
 
 def test_what_is_no_number_is_no_right_answer_and_leaves_no_ball():
-    """A model without an equilibrium says NaN, of which argmax makes class 0; a slope of NaN moves nothing."""
+    """A model without an equilibrium returns NaN, and argmax would return class 0; a slope of NaN moves nothing."""
     images, labels = np.full((2, 2, 2, 1), 0.5, np.float32), np.zeros(2, np.int32)
     keys = jax.random.split(jax.random.key(0), 2)
     result = attack(lambda pixels: jnp.nan * linear(np.ones((2, 2, 1)))(pixels), images, labels, keys, 0.5, num_steps=3)

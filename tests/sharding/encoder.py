@@ -1,4 +1,4 @@
-"""A small encoder with an embedding, a readout and a loss at every layer: what a mesh must not change."""
+"""A small encoder with an embedding, a readout and a loss at every layer. A mesh must not change them."""
 
 import dataclasses
 from typing import Any

@@ -51,9 +51,9 @@ class Drifting(Frames):
 
 
 def video(mesh: str, dtype: Any = "float32") -> Task:
-    """The experiment video-ut on frames like those of its data, in a loop over layers.
+    """The experiment video-ut on frames like its data, in a loop over layers.
 
-    In float64 the optimiser works in the cosine basis, in which it gathers what it turns; in float32, where messages
+    In float64 the optimiser works in the cosine basis, and gathers the turned arrays; in float32, where messages
     are counted, in pixels.
     """
     primal = VideoPrimalConfig(learning_rate=5e-4, basis="cosine" if dtype == "float64" else "pixels")
@@ -69,7 +69,7 @@ def encoder(mesh: str, dtype: Any = "float32") -> Task:
 
 
 def options(mesh: str, dtype: Any = "float32") -> Task:
-    """The encoder with all that options add to a step and its state; tails are no means over parts or devices."""
+    """The encoder with all options of a step and its state; tails are not means over parts or devices."""
     constraints = ConstraintConfig(bind="tail", resilience=5.0)
     dual = DualConfig(learning_rate=0.1, every=2)
     return encoder_task(dtype, constraints, mesh=mesh, dual=dual, steps=STEPS, accumulate=2)

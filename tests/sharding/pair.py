@@ -1,4 +1,4 @@
-"""What two processes do, found in processes of their own: ``python -m tests.sharding.pair OUT COORDINATOR NUMBER``."""
+"""The work of two processes, measured in new processes: ``python -m tests.sharding.pair OUT COORDINATOR NUMBER``."""
 
 import sys
 from pathlib import Path
