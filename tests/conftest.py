@@ -62,7 +62,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Freezes lasting objects for the garbage collector, which then looks rarely: programs are made of millions of objects."""
+    """Freezes lasting objects for the garbage collector, which then runs rarely: programs are millions of objects."""
     del session
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""The benchmark of constraints: its models read the positions they name, its step is Cooper's, and it judges by its bars."""
+"""The benchmark of constraints: its models read the named positions, its step is Cooper's, and its bars hold."""
 
 import functools
 import math

@@ -45,7 +45,7 @@ print("equal")
 
 
 def sums(setting):
-    """Bytes of the arrays that are reduced whole: the scales of norms, f_L, and with constraints the losses of all layers."""
+    """Bytes of the arrays that are reduced whole: scales of norms, f_L, and with constraints all layer losses."""
     sizes = setting.sizes
     scales, losses = (2 * sizes.num_layers + 1) * sizes.dim, 0 if setting.share is None else sizes.num_layers + 1
     return 4 * (scales + 1 + losses) * 2 * (setting.num_devices - 1) / setting.num_devices
