@@ -10,14 +10,7 @@ from jaxtyping import Array, Float
 from unroll_jax.arguments import at_least, checked, in_interval, one_of
 from unroll_jax.descent import Descent, Factored, Params
 from unroll_jax.fixed_point.adjoints import Adjoint, Unrolled, asymmetric, resolve_adjoint, unroll_solver
-from unroll_jax.fixed_point.derivatives import (
-    Backward,
-    Probe,
-    check_probe,
-    dependence,
-    differentiable,
-    implicit,
-)
+from unroll_jax.fixed_point.derivatives import Backward, Probe, check_probe, dependence, with_gradient
 from unroll_jax.fixed_point.factored import FactoredSolver, factored_adjoint, factored_form
 from unroll_jax.fixed_point.loop import Solver, iterate
 from unroll_jax.fixed_point.program import Prepared, Program, prepare
@@ -175,29 +168,23 @@ def equilibrium(
     """
     prepared = prepare(descent, params, y0, x, batch_ndim, has_aux)
     program, operands = prepared.program, prepared.operands
-    check_probe(probe, program.batch)
     plan = _choose(prepared, descent, params, x, solver, adjoint)
-    if probe is not None and (forward_mode or isinstance(plan.adjoint, Unrolled)):
-        raise ValueError('probe needs the reverse mode: drop it, or forward_mode and adjoint="unrolled"')
+    check_probe(probe, program.batch, reverse=not (forward_mode or isinstance(plan.adjoint, Unrolled)))
     rule = Rule(float(tol), int(max_steps), program.epsilon, None if atol is None else float(atol))
-    reporting = Reporting(on_failure, tol, call_site())
+    reporting, advice = Reporting(on_failure, tol, call_site(), prepared.hint), "raise max_steps or tol"
     if isinstance(plan.adjoint, Unrolled):
         y, info = _run_unrolled(prepared, plan, plan.adjoint, rule)
-        advice = "raise num_steps" if plan.adjoint.damping is None else "raise max_steps or tol"
+        advice = "raise num_steps" if plan.adjoint.damping is None else advice
     else:
         cap = adjoint_max_steps or max(max_steps, MIN_ADJOINT_STEPS)
         backward = Backward(plan.adjoint, float(adjoint_tol or tol), int(cap))
         inferred = batch_ndim is None and not isinstance(descent, Descent) and on_failure != "accept"
         y, info, rows, saved = _solve(prepared, plan, rule, inferred)
         y = _check_examples(y, prepared, check)
-        options = {"hint": prepared.hint, "reporting": reporting._replace(tol=backward.tol)}
-        if forward_mode:
-            y = differentiable(program, backward, operands, y, **options)
-        else:
-            y = implicit(program, backward, operands, y, probe=probe, saved=saved, **options)
+        options = {"forward_mode": forward_mode, "probe": probe, "saved": saved}
+        y = with_gradient(program, backward, operands, y, reporting, **options)
         y = y if rows is None else report_rows(y, rows, reporting)
-        advice = "raise max_steps or tol"
-    y, info = report_failures((y, info), info, "equilibrium", f"{advice}{prepared.hint}", reporting)
+    y, info = report_failures((y, info), info, "equilibrium", advice, reporting)
     info = EquilibriumInfo(*(leaf.reshape(program.batch) for leaf in info))
     state = program.state(y)
     return (state, info, descent(params, state, x)[1]) if has_aux else (state, info)  # pyright: ignore[reportCallIssue]
