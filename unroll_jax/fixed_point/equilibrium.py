@@ -80,33 +80,21 @@ def equilibrium(
     .. math:: w = (I - J^T)^{-1} v , \qquad J = \partial f / \partial z ,
 
     solved with vector products only, and pulled back through one step at y to params, x and closed-over values. Memory
-    does not depend on the number of iterations. Cotangents are normalised before the solve, an example at a time: tiny
-    ones keep their accuracy. Outside of `jax.jit` a later call with a step that does the same is not compiled again.
-
-    Products of float32 are taken in full precision, as tolerances below 1e-3 need it, where GPUs and TPUs would not by
-    default; your setting of `jax.default_matmul_precision` is left alone.
+    does not depend on the number of iterations. Cotangents are normalised before the solve: tiny ones keep their
+    accuracy. Errors of y and of the gradient have bounds that are linear in the tolerances, see Equilibria in the
+    documentation. Products of float32 are taken in full precision, unless `jax.default_matmul_precision` is set.
 
     **Failed examples.** An example that fails keeps its best state, with the gradient of the formula above at that
     state, which need not be small or right. Leave it out of a loss by
     ``jnp.where(info.converged, losses, 0.0)``. Where the adjoint solve fails, w is its best iterate.
 
-    **Error bounds.** Let f contract with c < 1 (in the Euclidean norm), and let r = |f(z) - z|, at most ``tol`` |y|
-    where ``info.converged``. Then
-
-    .. math:: |y - z^*| \le c\, e , \qquad |z - z^*| \le e = r / (1 - c) .
-
-    Let rho be the residual of the adjoint, at most ``adjoint_tol`` |v|; beta bound the derivative B of f with respect
-    to params and x; L_J, L_B and L_v be Lipschitz constants in z of J, B and the loss's gradient. Then the
-    gradient g is as near to the exact one as
-
-    .. math:: |g - g^*| \le \frac{\beta}{1 - c} \Big( \rho + L_v c\, e + \frac{L_J\, e\, |v^*|}{1 - c} \Big)
-              + \frac{L_B\, e\, |v^*|}{1 - c} ,
-
-    linear in both tolerances.
-
     **Derivatives.** By default the reverse mode, once: only vector-Jacobian products of the step are taken, so the step
     may contain `custom_vjp` kernels. `jax.jvp` of it, or a second derivative, is an error. ``forward_mode=True`` gives
     forward mode, reverse mode and all their compositions, for a step that has both, with the same linear solver.
+
+    **Outside of `jax.jit`** a later call with a step that does the same is not compiled again. Python numbers that the
+    step closes over are part of it, and so are the functions of a `Solver` or an `Adjoint`: pass numbers that change as
+    arrays, and make your own solvers once.
 
     Args:
       descent: a `Descent`, or a step ``(params, y, x) -> y'``.
@@ -132,16 +120,16 @@ def equilibrium(
       adjoint_tol: relative tolerance of the adjoint solve; None is ``tol``.
       adjoint_max_steps: cap of the adjoint solve; None is ``max_steps``, and 200 at least.
       batch_ndim: how many leading axes of the state are batch axes. None asks the energy of a `Descent`, and is 0 for a
-        bare step: then all of the state is one example, with a warning where rows of its first axis are far from their
-        own fixed points, as small examples next to large ones would be. Examples must not depend on each other, as
-        under a batch norm: outside of `jax.jit` every solve checks it, at two products.
+        bare step: all of the state is then one example, with a warning where rows of its first axis are far from their
+        own fixed points. Examples must not depend on each other, as under a batch norm: outside of `jax.jit` every
+        solve checks it, at two products.
       probe: zeros from `unroll_jax.fixed_point.zero_probe`; its cotangent is the statistics of the backward solve.
       forward_mode: enables `jax.jvp` and higher-order derivatives.
-      atol: absolute tolerance of the forward solve, at least 0. None is 0, except for states that go to 0, where a
-        relative residual is meaningless. Let s be the size of an example's first state or, if larger, of its steps. If
-        |f(z)| shrinks as |f(z) - z| does, the example ends where |f(z) - z| <= min(tol, epsilon / 2) s, with the
-        epsilon of the state's dtype, or after ``max_steps``, converged if |f(z) - z| <= tol s. Pass ``atol=0.0`` for
-        fixed points smaller than that. Unrolled solves and jaxopt's loops use a number given, but not this default.
+      atol: absolute tolerance of the forward solve, at least 0. None is 0, except for states that go to 0: while
+        |f(z)| shrinks as |f(z) - z| does, an example ends where |f(z) - z| <= min(tol, epsilon / 2) s, or after
+        ``max_steps``, converged if |f(z) - z| <= tol s. Here s is the size of its first state or, if larger, of its
+        steps, and epsilon that of its dtype. Unrolled solves and jaxopt's loops use a number given, but not this
+        default.
       has_aux: whether the step returns ``(y', aux)``; not for a `Descent`.
       check: checks inside of `jax.jit` too that examples do not depend on each other, at the cost of two products.
 
@@ -150,13 +138,12 @@ def equilibrium(
       of the step at the equilibrium, differentiable too.
 
     Raises:
-      ValueError: if an option is out of range, the step changes the state's structure, shapes or dtypes, examples
-        depend on each other, y0 is not finite or an OptEq layer has |W| > 1 (where their values are known).
-      TypeError: if a state leaf is not floating, or the step takes other arguments than (params, y, x), such as those
-        of jaxopt, where their number or names tell.
+      ValueError: if the step changes the state's structure, shapes or dtypes, examples depend on each other, y0 is not
+        finite or an OptEq layer has |W| > 1 (where their values are known).
+      TypeError: if a state leaf is not floating, or the step takes other arguments than (params, y, x).
       ConvergenceError: if ``on_failure="error"`` and an example does not converge.
 
-    Source: Bai, Kolter, Koltun (2019), Theorem 1; Xie et al. (2021), Section 4.1. The bounds are ours.
+    Source: Bai, Kolter, Koltun (2019), Theorem 1; Xie et al. (2021), Section 4.1.
 
     Example:
       >>> import jax, jax.numpy as jnp, unroll_jax

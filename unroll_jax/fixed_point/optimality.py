@@ -57,16 +57,12 @@ def implicit_root(
       adjoint_max_steps: cap of the linear solve.
       on_failure: "error", "warn" or "accept" where the linear solve does not converge, see `equilibrium`.
       batch_ndim: how many leading axes of z are batch axes, over whose examples F is separate.
-      forward_mode: whether derivatives beyond one reverse pass are wanted: `jax.jvp`, second ones.
+      forward_mode: enables `jax.jvp` and higher-order derivatives.
       has_aux: whether the solver returns ``(z, aux)``; aux has no derivative.
 
     Returns:
       A decorator of ``solver(params, z0, *inputs) -> z``; the initial state z0 receives no gradient. The decorated
       function also takes ``probe``, see `unroll_jax.fixed_point.zero_probe`, in reverse mode.
-
-    Raises:
-      ValueError: if an option is out of range, or F has another structure, shape or dtype than z.
-      TypeError: if optimality is not a function, or z is not floating.
 
     Source: the implicit function theorem; the interface is that of jaxopt's ``custom_root``, in our order of arguments
     (Blondel et al., 2022, Efficient and Modular Implicit Differentiation).
@@ -138,10 +134,6 @@ def implicit_argmin(
     Returns:
       A decorator of ``solver(params, z0, *inputs) -> z``.
 
-    Raises:
-      ValueError: if an option is out of range.
-      TypeError: if objective or prox is not a function.
-
     Source: Blondel et al. (2022), Efficient and Modular Implicit Differentiation, Sections 2.2 and 2.3.
 
     Example:
@@ -175,9 +167,8 @@ def _balanced(adjoint: Adjoint) -> Adjoint:
 
     def solve(operator: Linear, v: Any, tol: float, max_steps: int) -> Any:
         image = v - operator(v)
-        size = jnp.sqrt(dot(image, image))
-        scale = jnp.where(dot(image, v) < 0.0, -1.0, 1.0) / jnp.where(size > 0.0, size, 1.0)
-        scale = scale[:, None]
+        size = jnp.sqrt(dot(image, image))[:, None]
+        scale = jnp.where(dot(image, v)[:, None] < 0.0, -1.0, 1.0) / jnp.where(size > 0.0, size, 1.0)
         w, info = adjoint.solve(lambda w: w - scale * (w - operator(w)), v, tol, max_steps)
         return scale * w, info
 

@@ -1,6 +1,7 @@
 """The step of one call as a map of rows, equal to those of other calls that do the same: compiled once."""
 
 import functools
+import itertools
 import math
 import operator
 from collections.abc import Callable
@@ -38,8 +39,8 @@ class Program:
         self.epsilon = max(float(jnp.finfo(aval.dtype).eps) for aval in avals)
         self._dtype = functools.reduce(jnp.promote_types, (jnp.finfo(aval.dtype).dtype for aval in avals), jnp.float32)
         self._kept: list[Any] = []  # alive as long as their identity is part of the key
-        custom = any(map(_is_custom, equations(closed.jaxpr)))
-        rules = _rules(closed, self._kept) if custom else None
+        custom = {equation.primitive.name for equation in equations(closed.jaxpr) if _is_custom(equation)}
+        rules = _rules(closed, "custom_vjp_call" in custom, self._kept) if custom else None
         self.key = fingerprint(closed.jaxpr, self._kept), rules, tree, tuple(avals), batch_ndim
         self._hash = hash(self.key)
 
@@ -235,8 +236,10 @@ def _is_custom(equation: Any) -> bool:
     return equation.primitive.name in ("custom_jvp_call", "custom_vjp_call")
 
 
-def _rules(closed: ClosedJaxpr, kept: list[Any]) -> Any:
+def _rules(closed: ClosedJaxpr, reverse: bool, kept: list[Any]) -> Any:
     """A fingerprint of the program's derivative, as functions with rules of their own look new at every trace.
+
+    It is that of forward mode, which is traced much sooner, unless a rule is of reverse mode only.
 
     Arrays that rules close over count by value in NumPy, and by identity in JAX. A program whose rules close over
     tracers of an outer function, or that has no derivative, equals itself only.
@@ -245,15 +248,17 @@ def _rules(closed: ClosedJaxpr, kept: list[Any]) -> Any:
     consts = [jax.typeof(const) for const in closed.consts]
     moves = [jnp.issubdtype(aval.dtype, jnp.inexact) for aval in avals]
 
-    def pulled(inputs: list[Any], consts: list[Any], cotangents: list[Any]) -> Any:
+    def differentiated(inputs: list[Any], consts: list[Any], directions: list[Any]) -> Any:
         def run(moving: list[Any]) -> Any:
             return jaxpr_as_fun(ClosedJaxpr(closed.jaxpr, consts))(*_merged(moves, moving, inputs))
 
-        return jax.vjp(run, [leaf for move, leaf in zip(moves, inputs, strict=True) if move])[1](cotangents)
+        moving = list(itertools.compress(inputs, moves))
+        return jax.vjp(run, moving)[1](directions) if reverse else jax.jvp(run, (moving,), (directions,))
 
     itself = object()
     try:
-        derivative = jax.make_jaxpr(pulled)(avals, consts, list(closed.out_avals))
+        directions = list(closed.out_avals) if reverse else list(itertools.compress(avals, moves))
+        derivative = jax.make_jaxpr(differentiated)(avals, consts, directions)
     except (TypeError, ValueError, NotImplementedError):
         return itself
     if any(isinstance(const, Tracer) for const in derivative.consts):

@@ -17,7 +17,6 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 from jaxtyping import Array, Bool, Float, Int
 
-from unroll_jax.steps import vary_like
 from unroll_jax.summaries import summary
 
 __all__ = [
@@ -177,10 +176,9 @@ def known(*arrays: Any) -> bool:
 def report_failures(tree: Any, info: EquilibriumInfo, what: str, advice: str, reporting: Reporting) -> Any:
     """``tree``, once the rows that failed are reported.
 
-    Outside of transformations the error is raised, or the warning given, before this returns. Compiled code calls back
-    while it runs: the warning has been given once the results are there, and the error reaches the caller as
-    ``jax.errors.JaxRuntimeError`` with this message (`jax.block_until_ready`). Under vmap the examples of all calls are
-    reported together, once. Not in a program of `jax.export`, which has no callbacks.
+    Outside of transformations before this returns. Compiled code calls back while it runs, so that an error reaches the
+    caller as ``jax.errors.JaxRuntimeError``. Under vmap the examples of all calls are reported together. Programs of
+    `jax.export` have no callbacks.
     """
     if reporting.on_failure == "accept":
         return tree
@@ -243,9 +241,10 @@ def _watched(tree: Any, info: EquilibriumInfo, report: _Report) -> Any:
     if not any(isinstance(leaf, Tracer) for leaf in (residual, steps, status)):
         _call(report, residual, steps, status)
         return tree
-    reported = _watch.bind(jnp.any(status > STALLED), residual, steps, status, report=report)  # False
-    lost = lambda leaf: jnp.nan if jnp.issubdtype(leaf.dtype, jnp.inexact) else -1  # noqa: E731
-    return jax.tree.map(lambda leaf: jnp.where(reported, lost(leaf), leaf), tree)
+    reported = _watch.bind(jnp.any(status > STALLED), residual, steps, status, report=report)
+    # Whichever part of the tree a program keeps depends on the report; the derivative of the first leaf as well.
+    (state, *others), structure = jax.tree.flatten(jax.lax.optimization_barrier((tree, reported))[0])
+    return jax.tree.unflatten(structure, [jnp.where(reported, jnp.nan, state), *others])
 
 
 def _call(report: _Report, *arrays: Any) -> np.ndarray:
@@ -262,11 +261,8 @@ def _lower(ctx: Any, *operands: Any, report: _Report) -> Any:
     none = lambda failed, *_: failed & False  # noqa: E731
 
     def call(failed: Array, *arrays: Array) -> Array:
-        # Of several devices: XLA asks for one sharding in both branches, and a callback with a result has none.
-        if getattr(ctx.module_context.axis_context, "num_devices", None) != 1:
-            jax.debug.callback(tell, *arrays)
-            return failed & False
-        return vary_like(jax.pure_callback(tell, jax.ShapeDtypeStruct((), bool), *arrays), failed)
+        jax.debug.callback(tell, *arrays)
+        return failed & False
 
     guarded = lambda failed, *arrays: jax.lax.cond(failed, call, none, failed, *arrays)  # noqa: E731
     exported = ctx.module_context.lowering_parameters.for_export
