@@ -62,7 +62,7 @@ class Unrolled(NamedTuple):
     """No adjoint system: steps that are differentiated themselves, see `unrolled` and `phantom`.
 
     Attributes:
-      num_steps: how many.
+      num_steps: number of steps.
       damping: of steps from the solution; None are steps of the solver from the start.
 
     Example:

@@ -65,13 +65,7 @@ def zero_probe(*batch: int) -> Probe:
 
 
 class Backward(NamedTuple):
-    """The solve for cotangents, a static argument of compiled functions.
-
-    Attributes:
-      adjoint: the linear solver.
-      tol: relative tolerance.
-      max_steps: cap.
-    """
+    """The solve for cotangents, with its relative tolerance and cap; a static argument of compiled functions."""
 
     adjoint: Adjoint
     tol: float
@@ -95,17 +89,9 @@ def with_gradient(
     probe: Probe | None,
     saved: Any = None,
 ) -> Float[Array, "b m"]:
-    """y with the derivatives of the equilibrium; by default the gradient of one step from y, see `equilibrium`.
+    """y, a constant, with the derivatives of the equilibrium in the operands; options are those of `equilibrium`.
 
-    Args:
-      program: the step.
-      backward: the solve for cotangents.
-      operands: of the step, differentiated.
-      y: the equilibrium, a constant.
-      reporting: of failed rows.
-      forward_mode: derivatives of any order, in both modes.
-      probe: as of `equilibrium`, or None.
-      saved: values of the forward solve that the adjoint reads.
+    The adjoint reads ``saved``, values of the forward solve.
     """
     static = _Static(program, backward, reporting._replace(tol=backward.tol))
     if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((operands, probe))):

@@ -167,8 +167,7 @@ def fingerprint(jaxpr: Any, kept: list[Any]) -> Any:
         try:
             hash(value)
         except TypeError:
-            kept.append(value)
-            return "id", id(value)
+            return _identified(value, kept)
         return value
 
     head = tuple((atom(var), var.aval) for var in (*jaxpr.constvars, *jaxpr.invars))
