@@ -188,7 +188,7 @@ def _(primals: Any, tangents: Any) -> NoReturn:
 
 def _differentiable(static: _Static, operands: Any, y: Float[Array, "b m"]) -> Float[Array, "b m"]:
     """y, whose derivatives of any order, in both modes, are those of the equilibrium."""
-    program, backward, _ = static
+    program, backward = static.program, static.backward
 
     def solve(matvec: Linear, v: Array) -> Array:
         return _reported(static, *_solve(lambda w: w - matvec(w), v, backward, program.epsilon))[0]

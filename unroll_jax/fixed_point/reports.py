@@ -248,8 +248,9 @@ def _watched(tree: Any, info: EquilibriumInfo, report: _Report) -> Any:
 
 
 def _call(report: _Report, *arrays: Any) -> np.ndarray:
-    info = EquilibriumInfo(*(np.asarray(array) for array in arrays))
-    failed = info.status > STALLED
+    on_host: list[Any] = [np.asarray(array) for array in arrays]
+    info = EquilibriumInfo(*on_host)
+    failed = on_host[-1] > STALLED
     if failed.any():
         worst = int(np.argmax(np.where(failed, np.nan_to_num(info.residual, nan=np.inf), -1.0)))
         report(f"{failed.sum()} of {failed.size}", worst, EquilibriumInfo(*(leaf[worst] for leaf in info)))
