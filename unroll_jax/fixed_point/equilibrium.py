@@ -177,14 +177,7 @@ def equilibrium(
     return (state, info, descent(params, state, x)[1]) if has_aux else (state, info)  # pyright: ignore[reportCallIssue]
 
 
-def _choose(
-    prepared: Prepared,
-    descent: Any,
-    params: Params,
-    x: Any,
-    solver: str | Solver | None,
-    adjoint: str | Adjoint | Unrolled | None,
-) -> _Plan:
+def _choose(prepared: Prepared, descent: Any, params: Params, x: Any, solver: Any, adjoint: Any) -> _Plan:
     """The solver and adjoint given, or the defaults of the layer, see `equilibrium`."""
     defaults = SYMMETRIC if isinstance(descent, Descent) and descent.symmetric else GENERAL
     backward = resolve_adjoint(adjoint or defaults[1])
