@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+import unroll_jax as uj
+
 
 def symmetric_weights(dim=8, width=6, *, inputs=3, square=0.8, seed=0, dtype=jnp.float64):
     """W (width, dim) with spectral norm^2 = square, U (width, inputs): the layer W^T relu(W z + U x)."""
@@ -35,6 +37,12 @@ def inputs(*shape, seed=1, dtype=jnp.float64):
 def unrolled(step, params, z, x, *, steps):
     """The equilibrium by so many plain steps that it is exact to round-off; autodiff goes through them."""
     return jax.lax.scan(lambda z, _: (step(params, z, x), None), z, length=steps)[0]
+
+
+def program(step, **options):
+    """``(params, start, x) -> (z, info)``, compiled; by default an example a row, and failures are accepted."""
+    options = {"batch_ndim": 1, "on_failure": "accept"} | options
+    return jax.jit(lambda params, start, x=None: uj.equilibrium(step, params, start, x, **options))
 
 
 def relative_error(a, b):

@@ -29,7 +29,7 @@ OPTIONS = {"tol": 1e-10, "max_steps": 2000, "on_failure": "accept", "batch_ndim"
 
 
 class Problem(NamedTuple):
-    """A layer, and the entries that are crossed on it; None is what `equilibrium` chooses by itself."""
+    """A layer, and the entries that are crossed on it; None is the default of `equilibrium`."""
 
     layer: object
     step: object
@@ -63,7 +63,6 @@ def opteq():
 
 
 PROBLEMS = {"general": general, "opteq": opteq}
-every_problem = pytest.mark.parametrize("name", PROBLEMS)
 
 
 def loss_of(y):
@@ -91,22 +90,33 @@ def staying():
     return fixed_point.picard()._replace(whole=lambda apply, z, tol, max_steps: (z, none))
 
 
+PAIRS = {"general": [(None, None)], "opteq": [(None, None), (None, "conjugate_gradient")]}
+
+
 @pytest.mark.slow
-@every_problem
-def test_the_gradient_of_every_adjoint_at_the_point_of_every_solver_is_that_of_an_unroll(name):
-    """The two solves share the point alone: each is compiled once and not once a pair, and adjoints see all points."""
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_every_gradient_is_that_of_an_unroll(name):
+    """Of every adjoint at the point of every solver, of pairs in one call, and of every solver that can be unrolled.
+
+    The two solves share the point only: each is compiled once and not once a pair. In one call a factored layer's
+    backward pass uses its forward solve.
+    """
     problem = PROBLEMS[name]()
+    unrolling = [solver for solver in problem.solvers if solver and SOLVERS[solver]().update]
 
     @jax.jit
     def run(params, x):
         start = jnp.zeros((4, 8))
+        given = params, x, start
         solved = [uj.equilibrium(problem.layer, params, start, x, solver=s, **OPTIONS) for s in problem.solvers]
         points = jnp.stack([y for y, _ in solved])
         at_all = lambda adjoint: jax.vmap(gradient_from(problem, staying(), adjoint), (None, None, 0))  # noqa: E731
         results = [at_all(adjoint)(params, x, points) for adjoint in problem.adjoints]
-        return [info.converged for _, info in solved], results, by_unroll(problem, params, x)
+        pairs = [gradient_from(problem, *pair)(*given) for pair in PAIRS[name]]
+        steps = [gradient_from(problem, solver, fixed_point.unrolled(150))(*given)[0] for solver in unrolling]
+        return [info.converged for _, info in solved], results, pairs, steps, by_unroll(problem, params, x)
 
-    converged, results, expected = jax.tree.map(np.asarray, run(problem.params, problem.x))
+    converged, results, pairs, steps, expected = jax.tree.map(np.asarray, run(problem.params, problem.x))
     for solver, rows in zip(problem.solvers, converged, strict=True):
         assert rows.all(), solver
     for adjoint, (gradients, (_, still)) in zip(problem.adjoints, results, strict=True):
@@ -114,40 +124,10 @@ def test_the_gradient_of_every_adjoint_at_the_point_of_every_solver_is_that_of_a
             gradient = jax.tree.map(lambda leaf: leaf[place], gradients)  # noqa: B023
             assert still[place], (solver, adjoint)
             assert relative_error(gradient, expected) < 1e-6, (solver, adjoint)
-
-
-@pytest.mark.slow
-@every_problem
-def test_in_one_call_what_is_chosen_and_what_is_named_agree_with_an_unroll(name):
-    """Both passes in one program, as users have it; a factored layer's backward pass uses its forward solve."""
-    problem = PROBLEMS[name]()
-    pairs = {"general": [(None, None)], "opteq": [(None, None), (None, "conjugate_gradient")]}
-
-    @jax.jit
-    def run(params, x):
-        start = jnp.zeros((4, 8))
-        results = [gradient_from(problem, *pair)(params, x, start) for pair in pairs[name]]
-        return results, by_unroll(problem, params, x)
-
-    results, expected = run(problem.params, problem.x)
-    for pair, (gradient, (_, converged)) in zip(pairs[name], results, strict=True):
-        assert converged, pair
+    for pair, (gradient, (_, still)) in zip(PAIRS[name], pairs, strict=True):
+        assert still, pair
         assert relative_error(gradient, expected) < 1e-6, pair
-
-
-@pytest.mark.slow
-@every_problem
-def test_every_solver_that_says_so_can_be_unrolled(name):
-    problem = PROBLEMS[name]()
-    solvers = [name for name in problem.solvers if name and SOLVERS[name]().update]
-
-    @jax.jit
-    def run(params, x):
-        way, start = fixed_point.unrolled(150), jnp.zeros((4, 8))
-        return [gradient_from(problem, s, way)(params, x, start)[0] for s in solvers], by_unroll(problem, params, x)
-
-    gradients, expected = run(problem.params, problem.x)
-    for solver, gradient in zip(solvers, gradients, strict=True):
+    for solver, gradient in zip(unrolling, steps, strict=True):
         assert relative_error(gradient, expected) < 1e-6, solver
 
 

@@ -9,52 +9,42 @@ import unroll_jax as uj
 from tests.fixed_point.problems import inputs, skew_weights, symmetric_step, symmetric_weights, tanh_step
 from unroll_jax.fixed_point import unrolled
 
-IMPLICIT = {"solver": "picard", "adjoint": "conjugate_gradient", "batch_ndim": 1}
+NAMED = {"solver": "picard", "adjoint": "conjugate_gradient", "batch_ndim": 1}
+DEEP = uj.deep_opteq([uj.opteq(24, 16, 24), uj.opteq(24, 16)])
 
 
-def temporary(descent, params, y0, x, **options):
-    """Bytes that the gradient in the parameters needs beside arguments and results."""
-    loss = lambda params: jnp.sum(uj.equilibrium(descent, params, y0, x, on_failure="accept", **options)[0] ** 2)  # noqa: E731
+def temporary(step, params, event, input_event, **options):
+    """Bytes that the gradient in the parameters needs next to arguments and results."""
+    start, x = np.zeros((16, *event), np.float32), inputs(16, *input_event, dtype=jnp.float32)
+    loss = lambda params: jnp.sum(uj.equilibrium(step, params, start, x, on_failure="accept", **options)[0] ** 2)  # noqa: E731
     return jax.jit(jax.grad(loss)).lower(params).compile().memory_analysis().temp_size_in_bytes
 
 
 def layer_of(descent, *event):
-    params = jax.eval_shape(descent.init, jax.random.key(0))
-    return descent, params, np.zeros((16, *event), np.float32), inputs(16, *event, dtype=jnp.float32)
+    return descent, jax.eval_shape(descent.init, jax.random.key(0)), event, event, {}
 
 
-# What `equilibrium` chooses where it is told neither solver nor adjoint, for each kind of layer; and one told choice.
+# The defaults of `equilibrium` for each kind of layer, and a named solver and adjoint.
+GENERAL = tanh_step, skew_weights(24, dtype=jnp.float32), (24,), (24,), {"batch_ndim": 1}
 CASES = {
-    "dense, in the space of the state": lambda: (*layer_of(uj.opteq(24, 96, 24), 24), {}),
-    "dense, in the hidden space": lambda: (*layer_of(uj.opteq(24, 16, 24, skip=0.5), 24), {}),
-    "convolution": lambda: (*layer_of(uj.opteq_conv(3, 4, 3), 6, 6, 3), {}),
-    "deep": lambda: (*layer_of(uj.deep_opteq([uj.opteq(24, 16, 24), uj.opteq(24, 16)]), 24), {}),
-    "general": lambda: (
-        tanh_step,
-        skew_weights(24, dtype=jnp.float32),
-        np.zeros((16, 24), np.float32),
-        inputs(16, 24, dtype=jnp.float32),
-        {"batch_ndim": 1},
-    ),
-    "told": lambda: (
-        symmetric_step,
-        symmetric_weights(64, 32, dtype=jnp.float32),
-        np.zeros((16, 64), np.float32),
-        inputs(16, 3, dtype=jnp.float32),
-        IMPLICIT,
-    ),
+    "dense, in the space of the state": layer_of(uj.opteq(24, 96, 24), 24),
+    "dense, in the hidden space": layer_of(uj.opteq(24, 16, 24, skip=0.5), 24),
+    "convolution": layer_of(uj.opteq_conv(3, 4, 3), 6, 6, 3),
+    "deep": layer_of(DEEP, 24),
+    "general": GENERAL,
+    "named": (symmetric_step, symmetric_weights(64, 32, dtype=jnp.float32), (64,), (3,), NAMED),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_memory_does_not_grow_with_the_iterations(case):
-    *problem, options = CASES[case]()
+    *problem, options = CASES[case]
     few, many = (temporary(*problem, max_steps=n, adjoint_max_steps=n, **options) for n in (10, 1000))
     assert few == many > 0
 
 
 def test_memory_of_an_unroll_does_grow():
-    *problem, options = CASES["general"]()
+    *problem, options = GENERAL
     few, many = (temporary(*problem, adjoint=unrolled(n), **options) for n in (10, 1000))
-    assert many > few + 900 * problem[2].nbytes
+    assert many > few + 900 * 16 * 24 * 4

@@ -143,58 +143,6 @@ def test_a_singular_condition_is_reported():
         gradient("accept")
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (
-            lambda: uj.implicit_root(None),
-            TypeError,
-            r"optimality must be a function \(params, z, \*inputs\) -> F, got None",
-        ),
-        (
-            lambda: uj.implicit_root(jnp.sin, adjoint="unrolled"),
-            ValueError,
-            'must solve a linear system, got "unrolled"',
-        ),
-        (lambda: uj.implicit_root(jnp.sin, adjoint_tol=0.0), ValueError, "adjoint_tol must be in"),
-        (lambda: uj.implicit_root(jnp.sin, batch_ndim=-1), ValueError, "batch_ndim must be at least 0"),
-        (lambda: uj.implicit_argmin(3.0), TypeError, "objective must be a function, got 3.0"),
-        (lambda: uj.implicit_argmin(jnp.sum, prox="lasso"), TypeError, "prox must be a function, got 'lasso'"),
-        (lambda: uj.implicit_argmin(jnp.sum, step_size=0.0), ValueError, "step_size must be positive"),
-        (
-            lambda: uj.implicit_root(lambda a, z: jnp.sum(z))(lambda a, z0: z0)(1.0, jnp.ones(2)),
-            ValueError,
-            r"optimality must keep shape and dtype, y float64\[2\] became float64\[\]",
-        ),
-        (
-            lambda: uj.implicit_root(lambda a, z: z)(lambda a, z0: [1, 2])(1.0, jnp.ones(2)),
-            TypeError,
-            "the solution must be an array, got list",
-        ),
-        (
-            lambda: uj.implicit_root(lambda a, z: z)(lambda a, z0: jnp.arange(2))(1.0, jnp.ones(2)),
-            TypeError,
-            "the solution must have a floating dtype",
-        ),
-        (
-            lambda: uj.implicit_root(lambda a, z: z, forward_mode=True)(lambda a, z: z)(1.0, X, probe=fp.zero_probe()),
-            ValueError,
-            "probe needs the reverse mode",
-        ),
-        (lambda: uj.prox_gradient(None, step_size=1.0), TypeError, "smooth must be a function, got None"),
-        (
-            lambda: uj.prox_gradient(jnp.sum, 3, step_size=1.0),
-            TypeError,
-            r"prox must be a function \(params, z, step_s",
-        ),
-        (lambda: uj.prox_gradient(jnp.sum, step_size=-1.0), ValueError, "step_size must be positive and finite"),
-    ],
-)
-def test_a_wrong_input_is_named(call, error, message):
-    with pytest.raises(error, match=message):
-        call()
-
-
 def squares(params, z, x):
     X, y = x
     return 0.5 * jnp.mean((X @ z - y) ** 2)

@@ -12,11 +12,12 @@ from unroll_jax import fixed_point as fp
 from unroll_jax.fixed_point.program import fingerprint
 
 SCALE = 1.0
+PLAIN = {"solver": "picard", "adjoint": "neumann"}  # what compiles soonest
 
 
 def value_and_gradient(step, A, x):
     def loss(A):
-        return jnp.sum(uj.equilibrium(step, A, jnp.zeros_like(x), x, batch_ndim=1)[0] ** 2)
+        return jnp.sum(uj.equilibrium(step, A, jnp.zeros_like(x), x, batch_ndim=1, **PLAIN)[0] ** 2)
 
     return jax.value_and_grad(loss)(A)
 
@@ -75,7 +76,7 @@ X = np.array([[1.0], [3.0]], np.float32)
 
 
 def of_batch_norm(x, **options):
-    return uj.equilibrium(batch_norm, (), jnp.zeros_like(x), x, tol=1e-6, **options)[0]
+    return uj.equilibrium(batch_norm, (), jnp.zeros_like(x), x, tol=1e-6, solver="picard", **options)[0]
 
 
 def test_examples_that_depend_on_each_other_are_one_error_and_batch_ndim_0_is_right():
@@ -95,7 +96,7 @@ CAUSAL = lambda w, z, x: jnp.stack([0.3 * z[0] + x[0], 0.3 * z[0] + 0.3 * z[1] +
 
 
 def test_dependence_is_found_whatever_earlier_values_and_the_first_example_show():
-    solve = lambda step, w: uj.equilibrium(step, w, jnp.zeros((2, 1)), X, batch_ndim=1)[0]  # noqa: E731
+    solve = lambda step, w: uj.equilibrium(step, w, jnp.zeros((2, 1)), X, batch_ndim=1, **PLAIN)[0]  # noqa: E731
     solve(mixing, 0.0)  # a gain of 0, the usual start of a norm
     for step, w in ((mixing, 0.4), (CAUSAL, None), (lambda w, z, x: CAUSAL(w, z[::-1], x[::-1])[::-1], None)):
         with pytest.raises(ValueError, match="batch_ndim=0"):
@@ -115,7 +116,8 @@ def ruled(slope):
 
 def slope_of(slope):
     """The derivative of sum(z) in w at w = 1: 3 f(z) / (1 - s) for a rule of slope s, where f(z) = z = 2."""
-    solve = lambda w: uj.equilibrium(ruled(slope), w, jnp.zeros(3), tol=1e-6)[0].sum()  # noqa: E731
+    options = {"tol": 1e-6, "solver": "picard", "adjoint": "conjugate_gradient"}
+    solve = lambda w: uj.equilibrium(ruled(slope), w, jnp.zeros(3), **options)[0].sum()  # noqa: E731
     return jax.grad(solve)(1.0)
 
 
@@ -144,9 +146,11 @@ def test_a_rule_beside_a_constant_array_and_steps_without_a_derivative_are_solve
     shape = jax.ShapeDtypeStruct((2, 3), jnp.float32)
     outside = lambda z: jax.pure_callback(lambda z: np.float32(0.5) * z + np.float32(1.0), shape, z)  # noqa: E731
     for function, value in ((f, 2.0), (lambda z: jax.nn.relu(loop(z)), 1.5), (lambda z: jax.nn.relu(outside(z)), 2.0)):
-        z = uj.equilibrium(lambda w, z, x: function(z), None, jnp.zeros((2, 3)), batch_ndim=1)[0]  # noqa: B023
+        step = lambda w, z, x: function(z)  # noqa: B023, E731
+        z = uj.equilibrium(step, None, jnp.zeros((2, 3)), batch_ndim=1, solver="picard")[0]
         np.testing.assert_allclose(z, value, rtol=1e-4)
-    gradient = jax.grad(lambda w: uj.equilibrium(lambda w, z, x: f(z) * w, w, jnp.zeros((2, 3)))[0].sum())(1.0)
+    solve = lambda w: uj.equilibrium(lambda w, z, x: f(z) * w, w, jnp.zeros((2, 3)), solver="picard")[0]  # noqa: E731
+    gradient = jax.grad(lambda w: solve(w).sum())(1.0)
     np.testing.assert_allclose(gradient, 24.0, rtol=1e-4)
 
 

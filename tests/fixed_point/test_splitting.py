@@ -170,24 +170,3 @@ def test_float32_converges_to_its_round_off():
     assert z.dtype == jnp.float32
     assert np.all(info.converged)
     np.testing.assert_allclose(z, exact, atol=2e-5)
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: fp.monotone_init(jax.random.key(0), 0), "size must be at least 1, got 0"),
-        (lambda: fp.monotone_init(jax.random.key(0), 2, 4), "kernel_size must be odd and positive, or None, got 4"),
-        (lambda: fp.monotone_weight(params_of("dense"), margin=0.0), "margin must be positive and finite, got 0.0"),
-        (lambda: fp.monotone_weight(params_of("images")), r"image_shape must be at least .*\(3, 3\), got None"),
-        (lambda: fp.monotone_weight(params_of("images"), image_shape=(2, 9)), r"image_shape must be .*got \(2, 9\)"),
-        (lambda: fp.monotone_equilibrium(EYE, np.ones(3), splitting="douglas"), "splitting must be one of"),
-        (lambda: fp.monotone_equilibrium(EYE, np.ones(3), step_size=0.0), "step_size must be positive"),
-        (lambda: fp.monotone_equilibrium(EYE, np.ones(2)), "x must hold vectors of width 3"),
-        (lambda: fp.monotone_equilibrium(weight_of(params_of("images")), jnp.ones((4, 2, 2))), "x must hold images"),
-        (lambda: fp.monotone_equilibrium(weight_of(params_of("images")), jnp.ones((5, 2))), "x must hold images"),
-    ],
-)
-def test_a_bad_argument_is_named(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()

@@ -62,7 +62,7 @@ class Unrolled(NamedTuple):
     """No adjoint system: steps that are differentiated themselves, see `unrolled` and `phantom`.
 
     Attributes:
-      num_steps: how many.
+      num_steps: number of steps.
       damping: of steps from the solution; None are steps of the solver from the start.
 
     Example:
@@ -148,9 +148,7 @@ def neumann(terms: int = 10, *, damping: float = 1.0) -> Adjoint:
     """
 
     def solve(operator: Linear, v: Array, tol: float, max_steps: int) -> tuple[Array, EquilibriumInfo]:
-        def add(_: Any, w: Array) -> Array:
-            return v + operator(w) if damping == 1.0 else (1.0 - damping) * w + damping * (v + operator(w))
-
+        add = lambda _, w: (1.0 - damping) * w + damping * (v + operator(w))  # noqa: E731
         w = jax.lax.fori_loop(0, terms - 1, add, damping * v)
         return w, _linear_info(operator, v, w, filled(v, terms - 1), tol)
 
@@ -206,8 +204,7 @@ def phantom(num_steps: int = 5, *, damping: float = 1.0) -> Unrolled:
     .. math:: z \leftarrow (1 - \lambda) z + \lambda f(z) ,
 
     from the solution of the forward solve, which receives no gradient. The result is the last of these states. Memory
-    grows with ``num_steps``, and not with the forward solve; derivatives are of any order and in both modes, of these
-    steps alone.
+    grows with ``num_steps``; derivatives are of any order and in both modes.
 
     Args:
       num_steps: k, at least 1; `one_step` is k = 1 without damping.
@@ -268,13 +265,8 @@ def unroll_solver(
 def asymmetric(info: EquilibriumInfo, operator: Linear, like: Float[Array, "b m"], epsilon: float) -> EquilibriumInfo:
     """``info`` with its own status for the rows whose Jacobian is not symmetric, at two products a solve.
 
-    The measure is |<p, J^T q> - <q, J^T p>| / (|J^T p| |q| + |J^T q| |p|) for two random vectors.
-
-    Args:
-      info: how the solve went.
-      operator: w -> J^T w where it ended.
-      like: an array of the shape and dtype of w.
-      epsilon: relative spacing of the dtype that J is computed in.
+    The measure is |<p, J^T q> - <q, J^T p>| / (|J^T p| |q| + |J^T q| |p|) for two random vectors of the shape of
+    ``like``; epsilon is the relative spacing of the dtype that J is computed in.
     """
     keys = jax.random.split(jax.random.key(0))
     p, q = (jax.random.normal(key, like.shape, like.dtype) + 0.0 * jnp.where(like == like, like, 0.0) for key in keys)

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple, NoReturn
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
-from jax.custom_derivatives import SymbolicZero
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array, Float
@@ -14,18 +13,11 @@ from jaxtyping import Array, Float
 from unroll_jax.arrays import check_shape
 from unroll_jax.fixed_point.adjoints import Adjoint, Linear, asymmetric
 from unroll_jax.fixed_point.program import Program
-from unroll_jax.fixed_point.reports import (
-    MAX_STEPS,
-    ROUND_OFF,
-    STALLED,
-    EquilibriumInfo,
-    Reporting,
-    report_failures,
-)
+from unroll_jax.fixed_point.reports import MAX_STEPS, ROUND_OFF, STALLED, EquilibriumInfo, Reporting, report_failures
 from unroll_jax.fixed_point.sizes import dot, filled
 from unroll_jax.steps import full_precision
 
-__all__ = ["ADVICE", "Backward", "Probe", "check_probe", "dependence", "differentiable", "implicit", "zero_probe"]
+__all__ = ["Backward", "Probe", "check_probe", "dependence", "with_gradient", "zero_probe"]
 
 LOST = 1e-2  # residual, relative to the cotangent, that round-off does not excuse
 ADVICE = 'pass forward_mode=True for derivatives of any order, or adjoint="unrolled"'
@@ -73,13 +65,7 @@ def zero_probe(*batch: int) -> Probe:
 
 
 class Backward(NamedTuple):
-    """The solve for cotangents, a static argument of compiled functions.
-
-    Attributes:
-      adjoint: the linear solver.
-      tol: relative tolerance.
-      max_steps: cap.
-    """
+    """The solve for cotangents, with its relative tolerance and cap; a static argument of compiled functions."""
 
     adjoint: Adjoint
     tol: float
@@ -89,41 +75,39 @@ class Backward(NamedTuple):
 class _Static(NamedTuple):
     program: Program
     backward: Backward
-    advice: str
     reporting: Reporting
 
 
-def implicit(
+def with_gradient(
     program: Program,
     backward: Backward,
     operands: Any,
     y: Float[Array, "b m"],
+    reporting: Reporting,
     *,
+    forward_mode: bool,
     probe: Probe | None,
     saved: Any = None,
-    hint: str = "",
-    reporting: Reporting,
 ) -> Float[Array, "b m"]:
-    """y with the gradient of the equilibrium: one step from y, whose cotangent v is replaced by (I - J^T)^{-1} v.
+    """y, a constant, with the derivatives of the equilibrium in the operands; options are those of `equilibrium`.
 
-    Args:
-      program: the step.
-      backward: the solve for cotangents.
-      operands: of the step, differentiated.
-      y: the equilibrium, a constant.
-      probe: as of `equilibrium`, or None.
-      saved: what the adjoint reads of the forward solve.
-      hint: further advice where the solve fails.
-      reporting: of failed rows.
+    The adjoint reads ``saved``, values of the forward solve.
     """
-    moving = jax.tree.leaves((operands, probe))
-    if not any(isinstance(leaf, Tracer) for leaf in moving):
+    static = _Static(program, backward, reporting._replace(tol=backward.tol))
+    if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((operands, probe))):
         return y  # nothing to differentiate
+    if forward_mode:
+        return _differentiable(static, operands, y)
     rows = zero_probe() if probe is None else Probe(*(leaf.reshape(y.shape[0]) for leaf in probe))
     rows = Probe(*(leaf + filled(y, 0.0) for leaf in rows))
-    after = _reverse_only(_apply(program, operands, y))
-    static = _Static(program, backward, f"raise adjoint_max_steps or adjoint_tol{hint}", reporting)
-    return _corrected(static, after, rows, (operands, y, saved))
+    return _corrected(static, _reverse_only(_apply(program, operands, y)), rows, (operands, y, saved))
+
+
+def _reported(static: _Static, w: Array, info: EquilibriumInfo) -> tuple[Array, EquilibriumInfo]:
+    if not static.backward.adjoint.exact:
+        return w, info
+    advice = "raise adjoint_max_steps or adjoint_tol"
+    return report_failures((w, info), info, "adjoint of equilibrium", advice, static.reporting)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -142,12 +126,9 @@ def _corrected_forward(static: _Static, after: Array, probe: Probe, residuals: A
 
 
 def _corrected_backward(static: _Static, residuals: Any, cotangent: Array) -> tuple[Any, ...]:
-    program, backward, advice, reporting = static
     (operands, y, saved), probe = residuals
     operands, y, saved, cotangent = _first_order_only((operands, y, saved, cotangent))
-    w, info = _pulled(program, backward, operands, y, saved, cotangent)
-    if backward.adjoint.exact:
-        w, info = report_failures((w, info), info, "adjoint of equilibrium", advice, reporting)
+    w, info = _reported(static, *_pulled(static.program, static.backward, operands, y, saved, cotangent))
     figures = (info.residual, info.steps, info.converged)
     return w, Probe(*(a.astype(b.dtype) + 0.0 * b for a, b in zip(figures, probe, strict=True))), None
 
@@ -200,31 +181,17 @@ def _first_order_only(residuals: Any) -> Any:
     return residuals
 
 
-@functools.partial(_first_order_only.defjvp, symbolic_zeros=True)
-def _second_order(primals: Any, tangents: Any) -> Any:
-    moving = [leaf for leaf in jax.tree.leaves(tangents) if not isinstance(leaf, SymbolicZero)]
-    if moving:
-        raise TypeError(f"equilibrium supports first derivatives only in reverse mode; {ADVICE}")
-    return primals[0], tangents[0]
+@_first_order_only.defjvp
+def _(primals: Any, tangents: Any) -> NoReturn:
+    raise TypeError(f"equilibrium supports first derivatives only in reverse mode; {ADVICE}")
 
 
-def differentiable(
-    program: Program,
-    backward: Backward,
-    operands: Any,
-    y: Float[Array, "b m"],
-    *,
-    hint: str = "",
-    reporting: Reporting,
-) -> Float[Array, "b m"]:
+def _differentiable(static: _Static, operands: Any, y: Float[Array, "b m"]) -> Float[Array, "b m"]:
     """y, whose derivatives of any order, in both modes, are those of the equilibrium."""
-    advice = f"raise adjoint_max_steps or adjoint_tol{hint}"
+    program, backward = static.program, static.backward
 
     def solve(matvec: Linear, v: Array) -> Array:
-        w, info = _solve(lambda w: w - matvec(w), v, backward, program.epsilon)
-        if backward.adjoint.exact:
-            w, _ = report_failures((w, info), info, "adjoint of equilibrium", advice, reporting)
-        return w
+        return _reported(static, *_solve(lambda w: w - matvec(w), v, backward, program.epsilon))[0]
 
     @jax.custom_jvp
     def root(operands: Any, y: Array) -> Array:
@@ -259,15 +226,12 @@ def dependence(program: Program, operands: Any, y: Float[Array, "b m"]) -> Float
     return jnp.fmax(change(odd), change(~odd))
 
 
-def check_probe(probe: Any, batch: tuple[Any, ...]) -> None:
-    """Checks that a probe, if there is one, has an entry for every example.
-
-    Raises:
-      TypeError: if it is not a `Probe`.
-      ValueError: if its shape is another.
-    """
+def check_probe(probe: Any, batch: tuple[Any, ...], *, reverse: bool) -> None:
+    """An error unless a probe, if there is one, has an entry for every example, and the pass is in ``reverse`` mode."""
     if probe is None:
         return
+    if not reverse:
+        raise ValueError('probe needs the reverse mode: drop it, or forward_mode and adjoint="unrolled"')
     if not isinstance(probe, Probe):
         raise TypeError(f"probe must be zeros of zero_probe(*batch), got {probe!r}")
     for leaf in probe:

@@ -10,14 +10,7 @@ from jaxtyping import Array, Float
 from unroll_jax.arguments import at_least, checked, in_interval, one_of
 from unroll_jax.descent import Descent, Factored, Params
 from unroll_jax.fixed_point.adjoints import Adjoint, Unrolled, asymmetric, resolve_adjoint, unroll_solver
-from unroll_jax.fixed_point.derivatives import (
-    Backward,
-    Probe,
-    check_probe,
-    dependence,
-    differentiable,
-    implicit,
-)
+from unroll_jax.fixed_point.derivatives import Backward, Probe, check_probe, dependence, with_gradient
 from unroll_jax.fixed_point.factored import FactoredSolver, factored_adjoint, factored_form
 from unroll_jax.fixed_point.loop import Solver, iterate
 from unroll_jax.fixed_point.program import Prepared, Program, prepare
@@ -87,33 +80,21 @@ def equilibrium(
     .. math:: w = (I - J^T)^{-1} v , \qquad J = \partial f / \partial z ,
 
     solved with vector products only, and pulled back through one step at y to params, x and closed-over values. Memory
-    does not depend on the number of iterations. Cotangents are normalised before the solve, an example at a time: tiny
-    ones keep their accuracy. Outside of `jax.jit` a later call with a step that does the same is not compiled again.
-
-    Products of float32 are taken in full precision, as tolerances below 1e-3 need it, where GPUs and TPUs would not by
-    default; your setting of `jax.default_matmul_precision` is left alone.
+    does not depend on the number of iterations. Cotangents are normalised before the solve: tiny ones keep their
+    accuracy. Errors of y and of the gradient have bounds that are linear in the tolerances, see Equilibria in the
+    documentation. Products of float32 are taken in full precision, unless `jax.default_matmul_precision` is set.
 
     **Failed examples.** An example that fails keeps its best state, with the gradient of the formula above at that
     state, which need not be small or right. Leave it out of a loss by
     ``jnp.where(info.converged, losses, 0.0)``. Where the adjoint solve fails, w is its best iterate.
 
-    **Error bounds.** Let f contract with c < 1 (in the Euclidean norm), and let r = |f(z) - z|, at most ``tol`` |y|
-    where ``info.converged``. Then
-
-    .. math:: |y - z^*| \le c\, e , \qquad |z - z^*| \le e = r / (1 - c) .
-
-    Let rho be the residual of the adjoint, at most ``adjoint_tol`` |v|; beta bound the derivative B of f with respect
-    to params and x; L_J, L_B and L_v be Lipschitz constants in z of J, B and the loss's gradient. Then the
-    gradient g is as near to the exact one as
-
-    .. math:: |g - g^*| \le \frac{\beta}{1 - c} \Big( \rho + L_v c\, e + \frac{L_J\, e\, |v^*|}{1 - c} \Big)
-              + \frac{L_B\, e\, |v^*|}{1 - c} ,
-
-    linear in both tolerances.
-
     **Derivatives.** By default the reverse mode, once: only vector-Jacobian products of the step are taken, so the step
     may contain `custom_vjp` kernels. `jax.jvp` of it, or a second derivative, is an error. ``forward_mode=True`` gives
     forward mode, reverse mode and all their compositions, for a step that has both, with the same linear solver.
+
+    **Outside of `jax.jit`** a later call with a step that does the same is not compiled again. Python numbers that the
+    step closes over are part of it, and so are the functions of a `Solver` or an `Adjoint`: pass numbers that change as
+    arrays, and make your own solvers once.
 
     Args:
       descent: a `Descent`, or a step ``(params, y, x) -> y'``.
@@ -139,16 +120,16 @@ def equilibrium(
       adjoint_tol: relative tolerance of the adjoint solve; None is ``tol``.
       adjoint_max_steps: cap of the adjoint solve; None is ``max_steps``, and 200 at least.
       batch_ndim: how many leading axes of the state are batch axes. None asks the energy of a `Descent`, and is 0 for a
-        bare step: then all of the state is one example, with a warning where rows of its first axis are far from their
-        own fixed points, as small examples next to large ones would be. Examples must not depend on each other, as
-        under a batch norm: outside of `jax.jit` every solve checks it, at two products.
+        bare step: all of the state is then one example, with a warning where rows of its first axis are far from their
+        own fixed points. Examples must not depend on each other, as under a batch norm: outside of `jax.jit` every
+        solve checks it, at two products.
       probe: zeros from `unroll_jax.fixed_point.zero_probe`; its cotangent is the statistics of the backward solve.
       forward_mode: enables `jax.jvp` and higher-order derivatives.
-      atol: absolute tolerance of the forward solve, at least 0. None is 0, except for states that go to 0, where a
-        relative residual is meaningless. Let s be the size of an example's first state or, if larger, of its steps. If
-        |f(z)| shrinks as |f(z) - z| does, the example ends where |f(z) - z| <= min(tol, epsilon / 2) s, with the
-        epsilon of the state's dtype, or after ``max_steps``, converged if |f(z) - z| <= tol s. Pass ``atol=0.0`` for
-        fixed points smaller than that. Unrolled solves and jaxopt's loops use a number given, but not this default.
+      atol: absolute tolerance of the forward solve, at least 0. None is 0, except for states that go to 0: while
+        |f(z)| shrinks as |f(z) - z| does, an example ends where |f(z) - z| <= min(tol, epsilon / 2) s, or after
+        ``max_steps``, converged if |f(z) - z| <= tol s. Here s is the size of its first state or, if larger, of its
+        steps, and epsilon that of its dtype. Unrolled solves and jaxopt's loops use a number given, but not this
+        default.
       has_aux: whether the step returns ``(y', aux)``; not for a `Descent`.
       check: checks inside of `jax.jit` too that examples do not depend on each other, at the cost of two products.
 
@@ -157,13 +138,12 @@ def equilibrium(
       of the step at the equilibrium, differentiable too.
 
     Raises:
-      ValueError: if an option is out of range, the step changes the state's structure, shapes or dtypes, examples
-        depend on each other, y0 is not finite or an OptEq layer has |W| > 1 (where their values are known).
-      TypeError: if a state leaf is not floating, or the step takes other arguments than (params, y, x), such as those
-        of jaxopt, where their number or names tell.
+      ValueError: if the step changes the state's structure, shapes or dtypes, examples depend on each other, y0 is not
+        finite or an OptEq layer has |W| > 1 (where their values are known).
+      TypeError: if a state leaf is not floating, or the step takes other arguments than (params, y, x).
       ConvergenceError: if ``on_failure="error"`` and an example does not converge.
 
-    Source: Bai, Kolter, Koltun (2019), Theorem 1; Xie et al. (2021), Section 4.1. The bounds are ours.
+    Source: Bai, Kolter, Koltun (2019), Theorem 1; Xie et al. (2021), Section 4.1.
 
     Example:
       >>> import jax, jax.numpy as jnp, unroll_jax
@@ -175,42 +155,29 @@ def equilibrium(
     """
     prepared = prepare(descent, params, y0, x, batch_ndim, has_aux)
     program, operands = prepared.program, prepared.operands
-    check_probe(probe, program.batch)
     plan = _choose(prepared, descent, params, x, solver, adjoint)
-    if probe is not None and (forward_mode or isinstance(plan.adjoint, Unrolled)):
-        raise ValueError('probe needs the reverse mode: drop it, or forward_mode and adjoint="unrolled"')
+    check_probe(probe, program.batch, reverse=not (forward_mode or isinstance(plan.adjoint, Unrolled)))
     rule = Rule(float(tol), int(max_steps), program.epsilon, None if atol is None else float(atol))
-    reporting = Reporting(on_failure, tol, call_site())
+    reporting, advice = Reporting(on_failure, tol, call_site(), prepared.hint), "raise max_steps or tol"
     if isinstance(plan.adjoint, Unrolled):
         y, info = _run_unrolled(prepared, plan, plan.adjoint, rule)
-        advice = "raise num_steps" if plan.adjoint.damping is None else "raise max_steps or tol"
+        advice = "raise num_steps" if plan.adjoint.damping is None else advice
     else:
         cap = adjoint_max_steps or max(max_steps, MIN_ADJOINT_STEPS)
         backward = Backward(plan.adjoint, float(adjoint_tol or tol), int(cap))
         inferred = batch_ndim is None and not isinstance(descent, Descent) and on_failure != "accept"
         y, info, rows, saved = _solve(prepared, plan, rule, inferred)
         y = _check_examples(y, prepared, check)
-        options = {"hint": prepared.hint, "reporting": reporting._replace(tol=backward.tol)}
-        if forward_mode:
-            y = differentiable(program, backward, operands, y, **options)
-        else:
-            y = implicit(program, backward, operands, y, probe=probe, saved=saved, **options)
+        options = {"forward_mode": forward_mode, "probe": probe, "saved": saved}
+        y = with_gradient(program, backward, operands, y, reporting, **options)
         y = y if rows is None else report_rows(y, rows, reporting)
-        advice = "raise max_steps or tol"
-    y, info = report_failures((y, info), info, "equilibrium", f"{advice}{prepared.hint}", reporting)
+    y, info = report_failures((y, info), info, "equilibrium", advice, reporting)
     info = EquilibriumInfo(*(leaf.reshape(program.batch) for leaf in info))
     state = program.state(y)
     return (state, info, descent(params, state, x)[1]) if has_aux else (state, info)  # pyright: ignore[reportCallIssue]
 
 
-def _choose(
-    prepared: Prepared,
-    descent: Any,
-    params: Params,
-    x: Any,
-    solver: str | Solver | None,
-    adjoint: str | Adjoint | Unrolled | None,
-) -> _Plan:
+def _choose(prepared: Prepared, descent: Any, params: Params, x: Any, solver: Any, adjoint: Any) -> _Plan:
     """The solver and adjoint given, or the defaults of the layer, see `equilibrium`."""
     defaults = SYMMETRIC if isinstance(descent, Descent) and descent.symmetric else GENERAL
     backward = resolve_adjoint(adjoint or defaults[1])

@@ -136,7 +136,7 @@ def iterate(apply: Map, z: Float[Array, "b m"], solver: Solver, rule: Rule) -> t
         _begin(z, solver, rule),
     )
     missed = ~(end.residual <= rule.tol**2)
-    back = missed & ~(end.gap <= end.best.gap)
+    back = missed & ~(end.gap <= end.best.gap) & (end.steps > 1)  # NaN in, NaN out
     residual = jnp.where(back, end.best.residual, end.residual)
     if end.plateau is not None:  # at the cap, a state that goes to 0 may be within tol of its scale
         near_zero = missed & (end.gap <= end.plateau[1] / SHRUNK) & (end.gap <= rule.tol**2)
@@ -237,7 +237,8 @@ def _plan(rule: Rule, c: _Carry, sizes: Sizes, residual: Array, more: Array, k: 
     gained = residual < MIN_GAIN * pace.base * plain_rate**TRIAL
     far = rate * residual > bound
     # One reduction over rows: which of the four hold in a row that goes on.
-    any_active, any_slow, any_gained, any_far = _any_of(more, more, slow, gained, far)
+    conditions = jnp.stack([more, more & slow, more & gained, more & far])
+    any_active, any_slow, any_gained, any_far = jnp.any(conditions, axis=1)
     given_up = pace.given_up | (compare & ~any_gained)
     base = jnp.where((trial == 0) | compare, residual, pace.base)
     wanted = jnp.where(given_up, _PLAIN, jnp.where(any_slow & ~pace.given_up, _SOLVER, pace.phase))
@@ -261,11 +262,6 @@ def _vanishing(rule: Rule, sizes: Sizes, plateau: tuple[Array, Array]) -> tuple[
     level, height = jnp.where(halved, sizes.residual, level), jnp.where(halved, sizes.gap, height)
     ended = (sizes.gap <= height / SHRUNK) & (sizes.gap <= min(rule.tol, 0.5 * rule.epsilon) ** 2)
     return jnp.where(ended, sizes.gap, sizes.residual), (level, height)
-
-
-def _any_of(rows: Array, *conditions: Array) -> tuple[Array, ...]:
-    """True for each condition that holds in one of the rows: one reduction."""
-    return tuple(jnp.any(jnp.stack([condition & rows for condition in conditions]), axis=1))
 
 
 def _once(condition: Array, function: Callable[[Any], Any], state: Any) -> Any:

@@ -11,9 +11,7 @@ from jaxtyping import Array, Float, Inexact
 from unroll_jax.arguments import ODD, POSITIVE, at_least, checked, one_of, require
 from unroll_jax.energies.proximal.operators import resolve_proximal
 from unroll_jax.energies.proximal.penalty import Proximal
-from unroll_jax.fixed_point.adjoints import Adjoint, Unrolled
 from unroll_jax.fixed_point.equilibrium import equilibrium
-from unroll_jax.fixed_point.loop import Solver
 from unroll_jax.fixed_point.reports import EquilibriumInfo
 from unroll_jax.norm_bounds import matrix_norm_bound
 
@@ -31,13 +29,7 @@ __all__ = [
 
 
 class MonotoneParams(NamedTuple):
-    """A and B, and the Frobenius norms that they are brought to; the rank of A tells their kind.
-
-    Attributes:
-      A: (m, m), or a kernel (height, width, c, c) of a convolution.
-      B: the same.
-      A_scale: norm of A.
-      B_scale: norm of B.
+    """Matrices A and B (m, m), or kernels (height, width, c, c) of convolutions, and the Frobenius norms given to them.
 
     Example:
       >>> import jax
@@ -54,15 +46,12 @@ class MonotoneParams(NamedTuple):
 
 @checked(size=at_least(1), kernel_size=ODD)
 def monotone_init(key: jax.Array, size: int, kernel_size: int | None = None) -> MonotoneParams:
-    """Random A and B with scales of 1.
+    """Random A and B with scales of 1, as `MonotoneParams` in float32.
 
     Args:
       key: of the random numbers.
       size: width m, or channels c.
       kernel_size: side of the kernels, odd; None is dense.
-
-    Returns:
-      `MonotoneParams` in float32.
 
     Example:
       >>> import jax
@@ -93,10 +82,6 @@ def monotone_weight(
     Returns:
       (m, m); or complex (height, width // 2 + 1, c, c), at the frequencies of `jax.numpy.fft.rfft2`.
 
-    Raises:
-      ValueError: if margin is not positive, or image_shape is not that of images at least as large as the kernels.
-      TypeError: if params are no `MonotoneParams`.
-
     Source: Winston and Kolter (2020), Proposition 1 and Appendix C. In their code the scale of convolutions multiplies
     :math:`A^T A`: it is the square of g_A here. Their g_B is the same, and their dense layer has no scales.
 
@@ -117,9 +102,7 @@ def monotone_weight(
     if A.ndim == 4:
         A, B = (_symbol(kernel, image_shape) for kernel in (A, B))
 
-    def adjoint(M: Array) -> Array:
-        return jnp.swapaxes(M, -1, -2).conj()
-
+    adjoint = lambda M: jnp.swapaxes(M, -1, -2).conj()  # noqa: E731
     return (1.0 - margin) * jnp.eye(A.shape[-1], dtype=A.dtype) - adjoint(A) @ A + B - adjoint(B)
 
 
@@ -182,11 +165,7 @@ def monotone_equilibrium(
     step_size: float | None = None,
     margin: float = 1.0,
     activation: str | Proximal = "relu",
-    solver: str | Solver = "picard",
-    adjoint: str | Adjoint | Unrolled | None = None,
-    tol: float = 1e-5,
-    max_steps: int = 200,
-    on_failure: str = "warn",
+    **options: Any,
 ) -> tuple[Float[Array, "..."], EquilibriumInfo]:
     r"""The equilibrium :math:`z = \sigma(W z + x)` of a monotone operator network, with implicit gradients.
 
@@ -200,18 +179,11 @@ def monotone_equilibrium(
         forward-backward, :math:`m / |I - W|^2`.
       margin: m that W was made with, for that.
       activation: sigma, a name of `PROXIMALS` or a `Proximal` whose prox at step size 1 is sigma.
-      solver: of `equilibrium`, on the splitting's step; "picard" is the splitting itself.
-      adjoint: as in `equilibrium`.
-      tol: of `equilibrium`; relative to the splitting's own state, which is not z but u for Peaceman-Rachford.
-      max_steps: as in `equilibrium`.
-      on_failure: as in `equilibrium`.
+      **options: of `equilibrium`, on the splitting's step. Its solver is "picard" by default, the splitting itself, and
+        ``tol`` is relative to the splitting's state, u for Peaceman-Rachford.
 
     Returns:
       ``(z, info)``; ``info`` is of the splitting's iteration.
-
-    Raises:
-      ValueError: if an option is out of range, or W and x do not fit.
-      TypeError: if activation, solver or adjoint is neither a name nor of its kind.
 
     Source: Winston and Kolter (2020), Section 3. They solve the backward pass by the same splitting; here it is any
     linear solver of `ADJOINTS`, on the splitting's step.
@@ -225,7 +197,10 @@ def monotone_equilibrium(
     _check_shapes(W, x)
     sigma = resolve_proximal(activation)
     forward = splitting == "forward_backward"
-    length = step_size or (margin / _size(W) ** 2 if forward else 1.0)
+    length = step_size or 1.0
+    if forward and step_size is None:
+        norms = matrix_norm_bound(jnp.eye(W.shape[-1], dtype=W.dtype) - jax.lax.stop_gradient(W))
+        length = margin / jnp.max(norms) ** 2
     operator = W if forward else monotone_resolvent(W, length)
     event = 1 if W.ndim == 2 else 3
 
@@ -233,30 +208,14 @@ def monotone_equilibrium(
         matrix, length = operators
         return SPLITTINGS[splitting](matrix, state, x, activation=sigma, step_size=length)
 
-    state, info = equilibrium(
-        step,
-        (operator, length),
-        jnp.zeros_like(x),
-        x,
-        solver=solver,
-        adjoint=adjoint,
-        tol=tol,
-        max_steps=max_steps,
-        on_failure=on_failure,
-        batch_ndim=x.ndim - event,
-    )
+    options = {"solver": "picard", "batch_ndim": x.ndim - event} | options
+    state, info = equilibrium(step, (operator, length), jnp.zeros_like(x), x, **options)
     return (state if forward else _prox(sigma, state, length)), info
 
 
 def _prox(activation: Proximal, z: Array, step_size: Any) -> Array:
     """The prox of a penalty that is separable over rows, for a state of any rank."""
     return activation.prox(z.reshape(-1, z.shape[-1]), step_size).reshape(z.shape)
-
-
-def _size(W: Inexact[Array, "..."]) -> Float[Array, ""]:
-    """An upper bound of |I - W|, a number of the step size alone: no gradient passes."""
-    norms = matrix_norm_bound(jnp.eye(W.shape[-1], dtype=W.dtype) - W)
-    return jax.lax.stop_gradient(jnp.max(norms))
 
 
 def _check_shapes(W: Array, x: Array) -> None:

@@ -8,14 +8,13 @@ import jax
 import jax.numpy as jnp
 
 from unroll_jax.arguments import POSITIVE, at_least, checked, in_interval, one_of
-from unroll_jax.arrays import check_dtype
 from unroll_jax.fixed_point.adjoints import Adjoint, Linear, Unrolled, gmres, resolve_adjoint
-from unroll_jax.fixed_point.derivatives import Backward, Probe, check_probe, differentiable, implicit
-from unroll_jax.fixed_point.program import resolve_batch_ndim, trace
+from unroll_jax.fixed_point.derivatives import Backward, Probe, check_probe, with_gradient
+from unroll_jax.fixed_point.program import as_state, trace
 from unroll_jax.fixed_point.reports import ON_FAILURE, Reporting, call_site
 from unroll_jax.fixed_point.sizes import dot
 from unroll_jax.fixed_point.solvers import shared
-from unroll_jax.steps import check_state, check_step, full_precision
+from unroll_jax.steps import check_step, full_precision
 
 __all__ = ["implicit_argmin", "implicit_root"]
 
@@ -58,16 +57,12 @@ def implicit_root(
       adjoint_max_steps: cap of the linear solve.
       on_failure: "error", "warn" or "accept" where the linear solve does not converge, see `equilibrium`.
       batch_ndim: how many leading axes of z are batch axes, over whose examples F is separate.
-      forward_mode: whether derivatives beyond one reverse pass are wanted: `jax.jvp`, second ones.
+      forward_mode: enables `jax.jvp` and higher-order derivatives.
       has_aux: whether the solver returns ``(z, aux)``; aux has no derivative.
 
     Returns:
       A decorator of ``solver(params, z0, *inputs) -> z``; the initial state z0 receives no gradient. The decorated
       function also takes ``probe``, see `unroll_jax.fixed_point.zero_probe`, in reverse mode.
-
-    Raises:
-      ValueError: if an option is out of range, or F has another structure, shape or dtype than z.
-      TypeError: if optimality is not a function, or z is not floating.
 
     Source: the implicit function theorem; the interface is that of jaxopt's ``custom_root``, in our order of arguments
     (Blondel et al., 2022, Efficient and Modular Implicit Differentiation).
@@ -87,20 +82,26 @@ def implicit_root(
         raise ValueError('adjoint must solve a linear system, got "unrolled": the steps of the solver are not known')
 
     linear = linear if linear.symmetric else _balanced(linear)
+    backward = Backward(linear, float(adjoint_tol), int(adjoint_max_steps))
+
+    def shifted(params: Any, z: Any, inputs: Any) -> Any:
+        """The step z - F, whose Jacobian J has I - J = dF/dz; its value is z itself, which F of any scale keeps."""
+        value = optimality(params, z, *inputs)
+        check_step(z, value, what="optimality")
+        return jax.tree.map(lambda z, value: z - (value - jax.lax.stop_gradient(value)), z, value)
 
     def decorate(solver: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(solver)
         @full_precision()
         def solve(params: Any, z0: Any, *inputs: Any, probe: Probe | None = None) -> Any:
-            if probe is not None and forward_mode:
-                raise ValueError("probe needs the reverse mode: drop it, or forward_mode")
             z = solver(*_constant((params, z0, *inputs)))
             z, aux = z if has_aux else (z, None)
-            z = _solution(z)
-            reporting = Reporting(on_failure, adjoint_tol, call_site())
-            backward = Backward(linear, float(adjoint_tol), int(adjoint_max_steps))
-            z = _implicit(optimality, backward, params, z, inputs, batch_ndim, probe, forward_mode, reporting)
-            return (z, _constant(aux)) if has_aux else z
+            program, operands, z = trace(shifted, params, as_state("the solution", z), inputs, batch_ndim)
+            check_probe(probe, program.batch, reverse=not forward_mode)
+            reporting = Reporting(on_failure, adjoint_tol, call_site(), HINT)
+            flat = program.flatten(jax.tree.leaves(z))
+            z = with_gradient(program, backward, operands, flat, reporting, forward_mode=forward_mode, probe=probe)
+            return (program.state(z), _constant(aux)) if has_aux else program.state(z)
 
         return solve
 
@@ -133,10 +134,6 @@ def implicit_argmin(
     Returns:
       A decorator of ``solver(params, z0, *inputs) -> z``.
 
-    Raises:
-      ValueError: if an option is out of range.
-      TypeError: if objective or prox is not a function.
-
     Source: Blondel et al. (2022), Efficient and Modular Implicit Differentiation, Sections 2.2 and 2.3.
 
     Example:
@@ -164,43 +161,14 @@ def implicit_argmin(
     return implicit_root(stationary, adjoint=adjoint or default, **options)
 
 
-def _implicit(
-    optimality: Callable[..., Any],
-    backward: Backward,
-    params: Any,
-    z: Any,
-    inputs: tuple[Any, ...],
-    batch_ndim: int,
-    probe: Probe | None,
-    forward_mode: bool,
-    reporting: Reporting,
-) -> Any:
-    """z, with the derivatives of the fixed point of z - F, whose Jacobian J has I - J = dF/dz."""
-
-    def shifted(params: Any, z: Any, inputs: Any) -> Any:
-        value = optimality(params, z, *inputs)
-        check_step(z, value, what="optimality")
-        # z itself in value, z - F in every derivative: F of any scale leaves the solution alone.
-        return jax.tree.map(lambda z, value: z - (value - jax.lax.stop_gradient(value)), z, value)
-
-    resolve_batch_ndim(shifted, params, z, inputs, batch_ndim)
-    program, operands, z = trace(shifted, params, z, inputs, batch_ndim)
-    check_probe(probe, program.batch)
-    flat = program.flatten(jax.tree.leaves(z))
-    if forward_mode:
-        return program.state(differentiable(program, backward, operands, flat, hint=HINT, reporting=reporting))
-    return program.state(implicit(program, backward, operands, flat, probe=probe, hint=HINT, reporting=reporting))
-
-
 @shared
 def _balanced(adjoint: Adjoint) -> Adjoint:
     """The adjoint on A s w' = v, w = s w', with A = dF/dz scaled by s to the size of 1: F may be of any scale."""
 
     def solve(operator: Linear, v: Any, tol: float, max_steps: int) -> Any:
         image = v - operator(v)
-        size = jnp.sqrt(dot(image, image))
-        scale = jnp.where(dot(image, v) < 0.0, -1.0, 1.0) / jnp.where(size > 0.0, size, 1.0)
-        scale = scale[:, None]
+        size = jnp.sqrt(dot(image, image))[:, None]
+        scale = jnp.where(dot(image, v)[:, None] < 0.0, -1.0, 1.0) / jnp.where(size > 0.0, size, 1.0)
         w, info = adjoint.solve(lambda w: w - scale * (w - operator(w)), v, tol, max_steps)
         return scale * w, info
 
@@ -209,11 +177,3 @@ def _balanced(adjoint: Adjoint) -> Adjoint:
 
 def _constant(tree: Any) -> Any:
     return jax.tree.map(lambda leaf: jax.lax.stop_gradient(leaf) if hasattr(leaf, "dtype") else leaf, tree)
-
-
-def _solution(z: Any) -> Any:
-    check_state("the solution", z)
-    z = jax.tree.map(lambda leaf: jax.lax.stop_gradient(jnp.asarray(leaf)), z)
-    for path, leaf in jax.tree_util.tree_leaves_with_path(z):
-        check_dtype(f"the solution{jax.tree_util.keystr(path)}", leaf)
-    return z

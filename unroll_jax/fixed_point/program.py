@@ -1,6 +1,7 @@
 """The step of one call as a map of rows, equal to those of other calls that do the same: compiled once."""
 
 import functools
+import itertools
 import math
 import operator
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from unroll_jax.descent import Descent, Params
 from unroll_jax.fixed_point.reports import known
 from unroll_jax.steps import ORDER, check_collectives, check_order, check_state, check_step, equations, place_like
 
-__all__ = ["Prepared", "Program", "fingerprint", "prepare", "resolve_batch_ndim", "trace"]
+__all__ = ["Prepared", "Program", "as_state", "fingerprint", "prepare", "trace"]
 
 CONTRACTING = ", or keep |W| < 1 (certificates.spectral_normalise)"  # advice for layers with such weights
 
@@ -38,8 +39,8 @@ class Program:
         self.epsilon = max(float(jnp.finfo(aval.dtype).eps) for aval in avals)
         self._dtype = functools.reduce(jnp.promote_types, (jnp.finfo(aval.dtype).dtype for aval in avals), jnp.float32)
         self._kept: list[Any] = []  # alive as long as their identity is part of the key
-        custom = any(map(_is_custom, equations(closed.jaxpr)))
-        rules = _rules(closed, self._kept) if custom else None
+        custom = {equation.primitive.name for equation in equations(closed.jaxpr) if _is_custom(equation)}
+        rules = _rules(closed, "custom_vjp_call" in custom, self._kept) if custom else None
         self.key = fingerprint(closed.jaxpr, self._kept), rules, tree, tuple(avals), batch_ndim
         self._hash = hash(self.key)
 
@@ -94,15 +95,13 @@ class Prepared(NamedTuple):
 def prepare(descent: Any, params: Params, y0: Any, x: Any, batch_ndim: int | None, has_aux: bool) -> Prepared:
     """Traces the step as a `Program`, with the arguments of `equilibrium` checked."""
     step = _step_of(descent, has_aux)
-    check_state("y0", y0)
-    y0 = jax.tree.map(lambda leaf: jax.lax.stop_gradient(jnp.asarray(leaf)), y0)
-    _check_start(y0, isinstance(descent, Descent))
-    check, factored = (descent.check, descent.factored) if isinstance(descent, Descent) else (None, None)
-    if check is not None:
-        check(params, y0)
-    hint = "" if check is None and factored is None else CONTRACTING
-    ndim = resolve_batch_ndim(descent, params, y0, x, batch_ndim)
-    program, operands, y0 = trace(step, params, y0, x, ndim)
+    y0, hint = as_state("y0", y0, is_start=True, is_complex=not isinstance(descent, Descent)), ""
+    if isinstance(descent, Descent):
+        if descent.check is not None:
+            descent.check(params, y0)
+        hint = CONTRACTING if descent.check or descent.factored else ""
+        batch_ndim = len(jax.eval_shape(descent.energy, params, y0, x).shape) if batch_ndim is None else batch_ndim
+    program, operands, y0 = trace(step, params, y0, x, batch_ndim or 0)
     return Prepared(program, operands, y0, program.flatten(jax.tree.leaves(y0)), hint)
 
 
@@ -113,6 +112,7 @@ def trace(step: Callable[..., Any], params: Params, y: Any, x: Any, batch_ndim: 
     changed globals; what it closes over becomes an operand. Shardings that are part of an array's type, and the axes
     of a `jax.shard_map` that it varies over, must not change in a loop: zeros move to where an input lies.
     """
+    _check_batch(y, batch_ndim)
     leaves, structure = jax.tree.flatten((params, x))
     dynamic = [_is_dynamic(leaf) for leaf in leaves]
     cut = sum(dynamic[: jax.tree.structure(params).num_leaves])
@@ -167,8 +167,7 @@ def fingerprint(jaxpr: Any, kept: list[Any]) -> Any:
         try:
             hash(value)
         except TypeError:
-            kept.append(value)
-            return "id", id(value)
+            return _identified(value, kept)
         return value
 
     head = tuple((atom(var), var.aval) for var in (*jaxpr.constvars, *jaxpr.invars))
@@ -184,16 +183,25 @@ def fingerprint(jaxpr: Any, kept: list[Any]) -> Any:
     return head, equations, tuple(map(atom, jaxpr.outvars))
 
 
-def resolve_batch_ndim(descent: Any, params: Any, y: Any, x: Any, batch_ndim: int | None) -> int:
-    """Returns the number of batch axes of the state: ``batch_ndim``, or the rank of the energy of a `Descent`, or 0."""
+def as_state(name: str, y: Any, *, is_start: bool = False, is_complex: bool = False) -> Any:
+    """The state as constant arrays; an error unless they are floating, or complex where that is allowed, and finite."""
+    check_state(name, y)
+    y = jax.tree.map(lambda leaf: jax.lax.stop_gradient(jnp.asarray(leaf)), y)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(y):
+        of_leaf = f"{name}{jax.tree_util.keystr(path)}"
+        if not (is_complex and _is_complex(leaf)):
+            check_dtype(of_leaf, leaf)
+        finite = not (is_start and known(leaf)) or np.isfinite(np.asarray(leaf)).all()
+        require(finite, of_leaf, "be finite", "NaN or infinity")
+    return y
+
+
+def _check_batch(y: Any, batch_ndim: int) -> None:
     lowest = min(leaf.ndim for leaf in jax.tree.leaves(y))
-    if batch_ndim is None:
-        batch_ndim = len(jax.eval_shape(descent.energy, params, y, x).shape) if isinstance(descent, Descent) else 0
     allowed = f"be between 0 and {lowest}, the least rank of the state"
     require(0 <= batch_ndim <= lowest, "batch_ndim", allowed, batch_ndim)
     batches = {leaf.shape[:batch_ndim] for leaf in jax.tree.leaves(y)}
     require(len(batches) == 1, "the leaves of y0", f"share their first batch_ndim={batch_ndim} axes", sorted(batches))
-    return batch_ndim
 
 
 def _step_of(descent: Any, has_aux: bool) -> Callable[..., Any]:
@@ -214,15 +222,6 @@ def _step_of(descent: Any, has_aux: bool) -> Callable[..., Any]:
     return first if has_aux else descent
 
 
-def _check_start(y: Any, of_descent: bool) -> None:
-    for path, leaf in jax.tree_util.tree_leaves_with_path(y):
-        name = f"y0{jax.tree_util.keystr(path)}"
-        if of_descent or not _is_complex(leaf):
-            check_dtype(name, leaf)
-        finite = not known(leaf) or np.isfinite(np.asarray(leaf)).all()
-        require(finite, name, "be finite", "NaN or infinity")
-
-
 def _check_result(params: Any, y: Any, after: Any) -> None:
     """`check_step`, with a hint where a step returned something like its first argument."""
     try:
@@ -236,8 +235,10 @@ def _is_custom(equation: Any) -> bool:
     return equation.primitive.name in ("custom_jvp_call", "custom_vjp_call")
 
 
-def _rules(closed: ClosedJaxpr, kept: list[Any]) -> Any:
+def _rules(closed: ClosedJaxpr, reverse: bool, kept: list[Any]) -> Any:
     """A fingerprint of the program's derivative, as functions with rules of their own look new at every trace.
+
+    It is that of forward mode, which is traced much sooner, unless a rule is of reverse mode only.
 
     Arrays that rules close over count by value in NumPy, and by identity in JAX. A program whose rules close over
     tracers of an outer function, or that has no derivative, equals itself only.
@@ -246,15 +247,17 @@ def _rules(closed: ClosedJaxpr, kept: list[Any]) -> Any:
     consts = [jax.typeof(const) for const in closed.consts]
     moves = [jnp.issubdtype(aval.dtype, jnp.inexact) for aval in avals]
 
-    def pulled(inputs: list[Any], consts: list[Any], cotangents: list[Any]) -> Any:
+    def differentiated(inputs: list[Any], consts: list[Any], directions: list[Any]) -> Any:
         def run(moving: list[Any]) -> Any:
             return jaxpr_as_fun(ClosedJaxpr(closed.jaxpr, consts))(*_merged(moves, moving, inputs))
 
-        return jax.vjp(run, [leaf for move, leaf in zip(moves, inputs, strict=True) if move])[1](cotangents)
+        moving = list(itertools.compress(inputs, moves))
+        return jax.vjp(run, moving)[1](directions) if reverse else jax.jvp(run, (moving,), (directions,))
 
     itself = object()
     try:
-        derivative = jax.make_jaxpr(pulled)(avals, consts, list(closed.out_avals))
+        directions = list(closed.out_avals) if reverse else list(itertools.compress(avals, moves))
+        derivative = jax.make_jaxpr(differentiated)(avals, consts, directions)
     except (TypeError, ValueError, NotImplementedError):
         return itself
     if any(isinstance(const, Tracer) for const in derivative.consts):

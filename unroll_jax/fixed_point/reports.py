@@ -1,7 +1,6 @@
 """Ends of solves, and reports of those that fail: at once where values are known, else by one host callback."""
 
 import contextlib
-import dataclasses
 import functools
 import math
 import sys
@@ -18,7 +17,6 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 from jaxtyping import Array, Bool, Float, Int
 
-from unroll_jax.steps import vary_like
 from unroll_jax.summaries import summary
 
 __all__ = [
@@ -30,7 +28,6 @@ __all__ = [
     "ROUND_OFF",
     "STALLED",
     "STATUS",
-    "CallSite",
     "ConvergenceError",
     "ConvergenceWarning",
     "EquilibriumInfo",
@@ -55,6 +52,8 @@ STATUS = (
 ON_FAILURE = ("error", "warn", "accept")
 ROUND_OFF = 16.0  # epsilons: a relative residual as small is round-off of a map's values and of its sums
 SLOWEST = 0.999  # mean contraction per step; above it a map does not contract
+# Of the failed rows: how many of all, the worst, and its residual, steps and status.
+_Report = Callable[[str, int, "EquilibriumInfo"], None]
 # Files between the user's line and a report: this library, JAX, and what Python's decorators wrap functions in.
 _INSIDE = (str(Path(__file__).parents[1]), str(Path(str(jax.__file__)).parent), contextlib.__file__, functools.__file__)
 
@@ -128,16 +127,6 @@ class EquilibriumInfo(NamedTuple):
         ]
 
 
-class _Failure(NamedTuple):
-    """The rows that failed, and how the worst of them ended."""
-
-    failed: np.ndarray
-    worst: int
-    residual: float
-    steps: int
-    status: int
-
-
 class _Text(str):
     """A message that the filters of `warnings` take for another of the same kind, whatever figures follow a colon."""
 
@@ -150,34 +139,33 @@ class _Text(str):
         return hash(str(self).split(":")[0])
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class CallSite:
-    """The line of the user that a warning is attributed to; by default Python shows one warning a line."""
-
-    filename: str
-    line: int
-    names: dict[str, Any]  # globals of the module, where `warnings` keeps what it has shown of it
-
-    def warn(self, message: str) -> None:
-        """Gives a `ConvergenceWarning` there."""
-        registry = self.names.setdefault("__warningregistry__", {})
-        warnings.warn_explicit(_Text(message), ConvergenceWarning, self.filename, self.line, registry=registry)
-
-
 class Reporting(NamedTuple):
-    """The report of failed rows of a solve, "error", "warn" or "accept"; its tolerance, and the user's line."""
+    """The report of the rows of a solve that fail.
+
+    Attributes:
+      on_failure: "error", "warn" or "accept".
+      tol: the tolerance that they missed.
+      warn: of `call_site`.
+      hint: further advice.
+    """
 
     on_failure: str
     tol: float
-    site: CallSite
+    warn: Callable[[str], None]
+    hint: str = ""
 
 
-def call_site() -> CallSite:
-    """The innermost line on the stack that is not of this library, of JAX or of Python's."""
+def call_site() -> Callable[[str], None]:
+    """A function that gives a `ConvergenceWarning` at the user's line; by default Python shows one warning a line.
+
+    It is the innermost line on the stack that is not of this library, of JAX or of Python's.
+    """
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_INSIDE):
         frame = frame.f_back
-    return CallSite(frame.f_code.co_filename, frame.f_lineno, frame.f_globals)
+    place = frame.f_code.co_filename, frame.f_lineno
+    registry = frame.f_globals.setdefault("__warningregistry__", {})  # of the warnings that Python has shown
+    return lambda message: warnings.warn_explicit(_Text(message), ConvergenceWarning, *place, registry=registry)
 
 
 def known(*arrays: Any) -> bool:
@@ -188,24 +176,22 @@ def known(*arrays: Any) -> bool:
 def report_failures(tree: Any, info: EquilibriumInfo, what: str, advice: str, reporting: Reporting) -> Any:
     """``tree``, once the rows that failed are reported.
 
-    Outside of transformations the error is raised, or the warning given, before this returns. Compiled code calls back
-    while it runs: the warning has been given once the results are there, and the error reaches the caller as
-    ``jax.errors.JaxRuntimeError`` with this message (`jax.block_until_ready`). Under vmap the examples of all calls are
-    reported together, once. Not in a program of `jax.export`, which has no callbacks.
+    Outside of transformations before this returns. Compiled code calls back while it runs, so that an error reaches the
+    caller as ``jax.errors.JaxRuntimeError``. Under vmap the examples of all calls are reported together. Programs of
+    `jax.export` have no callbacks.
     """
-    on_failure, tol, site = reporting
-    if on_failure == "accept":
+    if reporting.on_failure == "accept":
         return tree
 
-    def report(failure: _Failure) -> None:
+    def report(count: str, worst: int, end: EquilibriumInfo) -> None:
         message = (
-            f"{what}: {int(failure.failed.sum())} of {failure.failed.size} examples failed at tol={tol:g}; example "
-            f"{failure.worst} {STATUS[failure.status]} at relative residual {failure.residual:.3g}{_pace(failure, tol)}"
-            f'; {advice}, or pass on_failure="accept"'
+            f"{what}: {count} examples failed at tol={reporting.tol:g}; example {worst} {STATUS[int(end.status)]} at "
+            f"relative residual {end.residual:.3g}{_pace(end, reporting.tol)}; {advice}{reporting.hint}, or pass "
+            'on_failure="accept"'
         )
-        if on_failure == "error":
+        if reporting.on_failure == "error":
             raise ConvergenceError(message)
-        site.warn(message)
+        reporting.warn(message)
 
     return _watched(tree, info, report)
 
@@ -213,11 +199,10 @@ def report_failures(tree: Any, info: EquilibriumInfo, what: str, advice: str, re
 def report_rows(tree: Any, info: EquilibriumInfo, reporting: Reporting) -> Any:
     """``tree``; warns if a state that was judged as one example holds rows that are far from their own fixed points."""
 
-    def report(failure: _Failure) -> None:
-        reporting.site.warn(
-            "batch_ndim was not given to equilibrium: all of the state was judged as one example; "
-            f"{int(failure.failed.sum())} of its {failure.failed.size} rows are by themselves not at "
-            f"tol={reporting.tol:g}: row {failure.worst} is at relative residual {failure.residual:.3g}; pass "
+    def report(count: str, worst: int, end: EquilibriumInfo) -> None:
+        reporting.warn(
+            f"batch_ndim was not given to equilibrium: all of the state was judged as one example; {count} rows are by "
+            f"themselves not at tol={reporting.tol:g}: row {worst} is at relative residual {end.residual:.3g}; pass "
             "batch_ndim=1 where rows are examples, batch_ndim=0 where they are not"
         )
 
@@ -227,27 +212,27 @@ def report_rows(tree: Any, info: EquilibriumInfo, reporting: Reporting) -> Any:
 def report_dependence(tree: Any, dependent: Float[Array, " b"], batch_ndim: int) -> Any:
     """``tree``; an error if ``dependent`` is not 0 somewhere: the step mixes examples."""
 
-    def report(failure: _Failure) -> None:
+    def report(count: str, worst: int, end: EquilibriumInfo) -> None:
         raise ValueError(
             f"batch_ndim={batch_ndim} must not count an axis whose examples depend on each other, got a step in which "
-            f"example {failure.worst} changes another (a batch norm?); pass batch_ndim=0"
+            f"example {worst} changes another (a batch norm?); pass batch_ndim=0"
         )
 
     status = jnp.where(dependent > 0.0, MAX_STEPS, CONVERGED)
     return _watched(tree, EquilibriumInfo(dependent, jnp.zeros_like(status), status), report)
 
 
-def _pace(failure: _Failure, tol: float) -> str:
+def _pace(end: EquilibriumInfo, tol: float) -> str:
     """The mean contraction of a solve that was cut off, and the estimated steps to tolerance at that rate."""
-    if failure.status != MAX_STEPS or failure.steps < 1 or not failure.residual > 0.0:
+    if end.status != MAX_STEPS or end.steps < 1 or not end.residual > 0.0:
         return ""
-    rate, after = failure.residual ** (1.0 / failure.steps), f" after {failure.steps} steps that"
+    rate, after = float(end.residual) ** (1.0 / int(end.steps)), f" after {end.steps} steps that"
     if rate > SLOWEST:
         return f"{after} do not contract (weights grown? certificates.spectral_normalise)"
     return f"{after} contract by {rate:.3g} each (about {math.ceil(math.log(tol) / math.log(rate))} would do)"
 
 
-def _watched(tree: Any, info: EquilibriumInfo, report: Callable[[_Failure], None]) -> Any:
+def _watched(tree: Any, info: EquilibriumInfo, report: _Report) -> Any:
     """``tree``; calls ``report`` if a row failed, from compiled code by a callback that ``tree`` waits for.
 
     The callback is no effect for JAX: a program with effects is dispatched in Python, at .1 ms per call or more.
@@ -256,40 +241,38 @@ def _watched(tree: Any, info: EquilibriumInfo, report: Callable[[_Failure], None
     if not any(isinstance(leaf, Tracer) for leaf in (residual, steps, status)):
         _call(report, residual, steps, status)
         return tree
-    reported = _watch.bind(jnp.any(status > STALLED), residual, steps, status, report=report)  # False
-    lost = lambda leaf: jnp.nan if jnp.issubdtype(leaf.dtype, jnp.inexact) else -1  # noqa: E731
-    return jax.tree.map(lambda leaf: jnp.where(reported, lost(leaf), leaf), tree)
+    reported = _watch.bind(jnp.any(status > STALLED), residual, steps, status, report=report)
+    # Whichever part of the tree a program keeps depends on the report; the derivative of the first leaf as well.
+    (state, *others), structure = jax.tree.flatten(jax.lax.optimization_barrier((tree, reported))[0])
+    return jax.tree.unflatten(structure, [jnp.where(reported, jnp.nan, state), *others])
 
 
-def _call(report: Callable[[_Failure], None], *arrays: Any) -> np.ndarray:
-    residual, steps, status = (np.asarray(array) for array in arrays)
-    failed = status > STALLED
+def _call(report: _Report, *arrays: Any) -> np.ndarray:
+    on_host: list[Any] = [np.asarray(array) for array in arrays]
+    info = EquilibriumInfo(*on_host)
+    failed = on_host[-1] > STALLED
     if failed.any():
-        worst = int(np.argmax(np.where(failed, np.nan_to_num(residual, nan=np.inf), -1.0)))
-        report(_Failure(failed, worst, float(residual[worst]), int(steps[worst]), int(status[worst])))
+        worst = int(np.argmax(np.where(failed, np.nan_to_num(info.residual, nan=np.inf), -1.0)))
+        report(f"{failed.sum()} of {failed.size}", worst, EquilibriumInfo(*(leaf[worst] for leaf in info)))
     return np.zeros((), bool)
 
 
-def _lower(ctx: Any, *operands: Any, report: Callable[[_Failure], None]) -> Any:
+def _lower(ctx: Any, *operands: Any, report: _Report) -> Any:
     tell: Any = functools.partial(_call, report)
     none = lambda failed, *_: failed & False  # noqa: E731
 
     def call(failed: Array, *arrays: Array) -> Array:
-        # Of several devices: XLA asks for one sharding in both branches, and a callback with a result has none.
-        if getattr(ctx.module_context.axis_context, "num_devices", None) != 1:
-            jax.debug.callback(tell, *arrays)
-            return failed & False
-        return vary_like(jax.pure_callback(tell, jax.ShapeDtypeStruct((), bool), *arrays), failed)
+        jax.debug.callback(tell, *arrays)
+        return failed & False
 
     guarded = lambda failed, *arrays: jax.lax.cond(failed, call, none, failed, *arrays)  # noqa: E731
     exported = ctx.module_context.lowering_parameters.for_export
     return mlir.lower_fun(none if exported else guarded, multiple_results=False)(ctx, *operands)
 
 
-def _batch(operands: Any, axes: Any, *, report: Callable[[_Failure], None]) -> tuple[Array, None]:
+def _batch(operands: Any, axes: Any, *, report: _Report) -> tuple[Array, None]:
     size = next(array.shape[axis] for array, axis in zip(operands, axes, strict=True) if axis is not None)
-    front = lambda a, axis: jnp.broadcast_to(a, (size, *a.shape)) if axis is None else jnp.moveaxis(a, axis, 0)  # noqa: E731
-    failed, *arrays = map(front, operands, axes)
+    failed, *arrays = (batching.bdim_at_front(array, axis, size) for array, axis in zip(operands, axes, strict=True))
     return _watch.bind(jnp.any(failed), *(array.reshape(-1) for array in arrays), report=report), None
 
 
