@@ -28,15 +28,15 @@ Means = Mapping[str, Mapping[str, Array]]
 class Constraint(NamedTuple):
     r"""A bound on a function of means over samples, :math:`v(m) - b \le 0` or :math:`v(m) - b = 0`.
 
-    Sums and counts of samples add over parts of a batch, over batches and over devices, so that violations over any
-    number of samples are exact. A function of the parameters has the count 1.
+    Sums and counts of samples add over parts of a batch, batches and devices, so violations over any number of samples
+    are exact. A function of the parameters has the count 1.
 
     Attributes:
       columns: ``(outputs, batch) -> {name: (sum, count)}``, the sums over the samples of a batch.
       value: ``{name: mean} -> value``, an array or a pytree of arrays.
       bound: b, a number, or one for each entry of the value.
       equality: True for an equality.
-      strict: as ``columns``, for the exact value where the columns are a smooth surrogate of it; None for no other.
+      strict: as ``columns``, for the exact value if the columns are a smooth surrogate of it; None if they are exact.
 
     Source: two functions for a constraint without a useful gradient are the proxy constraints of Cotter et al.,
     "Two-player games for efficient non-convex constrained optimization" (2019).
@@ -59,19 +59,16 @@ class Constraint(NamedTuple):
 def column_sums(constraints: Mapping[str, Constraint], outputs: Any, batch: Any, *, strict: bool = False) -> Sums:
     """Sums over the samples of a batch and their counts, ``{constraint: {column: (sum, count)}}``.
 
-    Add those of several batches with ``jax.tree.map(jnp.add, one, other)``.
+    ``jax.tree.map(jnp.add, one, other)`` adds the sums of batches.
 
     Args:
       constraints: constraints by name.
-      outputs: outputs of the model, as the constraints take them.
-      batch: the batch, as the constraints take it.
+      outputs, batch: outputs of the model and the batch, as the constraints take them.
       strict: take the exact columns of constraints that have them.
 
     Returns:
-      Sums and counts in at least float32.
-
-    Raises:
-      ValueError: if there is no constraint, a count differs from its sum in shape, or a known count is negative.
+      Sums and counts in at least float32. A ValueError names a count of another shape than its sum, and a known
+      negative one.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -89,7 +86,7 @@ def column_sums(constraints: Mapping[str, Constraint], outputs: Any, batch: Any,
     return sums
 
 
-def column_means(sums: Mapping[str, Mapping[str, tuple[Array, Array]]]) -> dict[str, dict[str, Array]]:
+def column_means(sums: Sums) -> dict[str, dict[str, Array]]:
     """Means of `column_sums`, ``{constraint: {column: mean}}``; NaN over no sample.
 
     Example:
@@ -98,7 +95,7 @@ def column_means(sums: Mapping[str, Mapping[str, tuple[Array, Array]]]) -> dict[
       >>> column_means(sums)["loss"]["classes"].tolist()
       [2.0, nan]
     """
-    return {name: {column: _mean(*pair) for column, pair in columns.items()} for name, columns in sums.items()}
+    return _means(sums, empty=jnp.nan)
 
 
 def violations(constraints: Mapping[str, Constraint], means: Means) -> dict[str, PyTree]:
@@ -109,10 +106,8 @@ def violations(constraints: Mapping[str, Constraint], means: Means) -> dict[str,
       means: their columns' means, of `column_means`.
 
     Returns:
-      ``{constraint: violation}`` of the values' structures and shapes.
-
-    Raises:
-      ValueError: if means have other names, two violations have one name, or a bound is not finite or does not fit.
+      ``{constraint: violation}`` of the values' structures and shapes. A ValueError says if means have other names,
+      two violations have one name, or a bound is not finite or does not fit.
 
     Example:
       >>> import jax.numpy as jnp
@@ -135,15 +130,10 @@ def batch_violations(
     A violation that depends on a mean over no sample is 0 in both, and has no gradient: the batch says nothing of it.
 
     Args:
-      constraints: constraints by name.
-      outputs: outputs of the model, as the constraints take them.
-      batch: the batch, as the constraints take it.
+      constraints, outputs, batch: as in `column_sums`.
 
     Returns:
       ``(smooth, strict)``; no gradient flows to the strict ones.
-
-    Raises:
-      ValueError: as in `column_sums` and `violations`.
 
     Example:
       >>> import jax.numpy as jnp
@@ -154,10 +144,8 @@ def batch_violations(
 
     def of(strict: bool) -> dict[str, PyTree]:
         sums = column_sums(constraints, outputs, batch, strict=strict)
-        absent = without_samples(constraints, sums)
-        return jax.tree.map(
-            lambda c, none: jnp.where(none, 0.0, c), violations(constraints, column_means(sums)), absent
-        )
+        known = violations(constraints, _means(sums, empty=1.0))  # a gradient of the value at NaN would be NaN
+        return jax.tree.map(lambda c, none: jnp.where(none, 0.0, c), known, without_samples(constraints, sums))
 
     smooth = of(False)
     exact = smooth if all(one.strict is None for one in constraints.values()) else of(True)
@@ -167,12 +155,8 @@ def batch_violations(
 def without_samples(constraints: Mapping[str, Constraint], sums: Sums) -> dict[str, PyTree]:
     """Marks the violations that are NaN because a column has no sample."""
 
-    def values(absent: float) -> dict[str, PyTree]:
-        def mean(total: Array, count: Array) -> Array:
-            known = jax.lax.stop_gradient(_mean(total, count))
-            return jnp.where(count == 0.0, absent, jnp.where(jnp.isfinite(known), known, 1.0))
-
-        means = {name: {key: mean(*pair) for key, pair in columns.items()} for name, columns in sums.items()}
+    def values(empty: float) -> dict[str, PyTree]:
+        means = jax.tree.map(jax.lax.stop_gradient, _means(sums, empty=empty, unknown=1.0))
         return {name: constraint.value(means[name]) for name, constraint in constraints.items()}
 
     return jax.tree.map(lambda gone, there: jnp.isnan(gone) & ~jnp.isnan(there), values(jnp.nan), values(1.0))
@@ -185,7 +169,7 @@ def _check_constraints(constraints: Any) -> None:
         raise ValueError(f"constraints must be one Constraint or more by name, got {constraints!r}")
     for name, one in constraints.items():
         for field in ("columns", "value"):
-            check_function(f"{field} of {name}", getattr(one, field), "those of unroll_jax.constrained.rate")
+            check_function(f"{field} of {name}", getattr(one, field), "in unroll_jax.constrained.rate")
 
 
 def _pair(name: str, pair: Any) -> tuple[Array, Array]:
@@ -197,8 +181,15 @@ def _pair(name: str, pair: Any) -> tuple[Array, Array]:
     return total, count
 
 
-def _mean(total: Array, count: Array) -> Array:
-    return jnp.where(count > 0.0, total / jnp.where(count > 0.0, count, 1.0), jnp.nan)
+def _means(sums: Sums, *, empty: float, unknown: float = jnp.nan) -> dict[str, dict[str, Array]]:
+    """Means of columns: ``empty`` over no sample, ``unknown`` where they are not finite or a count is below 0."""
+
+    def mean(total: Array, count: Array) -> Array:
+        value = jnp.where(count > 0.0, total / jnp.where(count > 0.0, count, 1.0), jnp.nan)
+        value = jnp.where(jnp.isfinite(value), value, unknown) if unknown == unknown else value
+        return jnp.where(count == 0.0, empty, value)
+
+    return {name: {column: mean(*pair) for column, pair in columns.items()} for name, columns in sums.items()}
 
 
 def _excess(name: str, constraint: Constraint, means: Mapping[str, Array]) -> PyTree:

@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from unroll_jax.arguments import POSITIVE, at_least, checked
+from unroll_jax.arguments import POSITIVE, checked
 from unroll_jax.constrained.trees import (
     as_losses,
+    as_scalar,
     as_violations,
     broadcast_option,
     check_kinds,
@@ -23,7 +24,7 @@ from unroll_jax.constrained.trees import (
     wide,
 )
 
-__all__ = ["augmented_lagrangian", "lagrangian", "layer_weights", "optimal_slacks", "resilient_lagrangian"]
+__all__ = ["augmented_lagrangian", "lagrangian", "optimal_slacks", "resilient_lagrangian"]
 
 
 @checked()
@@ -44,12 +45,11 @@ def lagrangian(
     Args:
       objective: f, a scalar.
       violations: c of constraints :math:`c \le 0` or :math:`c = 0`, any pytree of arrays with any names and shapes.
-      multipliers: lambda, of the structure and shapes of the violations; no gradient flows to them. Those of
-        inequalities are at least 0, those of equalities have either sign.
+      multipliers: lambda, of the structure and shapes of the violations; no gradient flows to them.
       normalise: divide by 1 + sum |lambda|. The minimiser stays the same, and the gradient stays bounded when
         multipliers grow.
-      kinds: as in `dual_ascent`, to check signs: a known multiplier of an inequality below 0 is an error, a traced one
-        gives NaN. None checks no sign.
+      kinds: as in `dual_ascent`. With it a known multiplier of an inequality below 0 is an error, and a traced one
+        gives NaN. None allows either sign, as equalities need.
 
     Returns:
       A scalar.
@@ -57,7 +57,6 @@ def lagrangian(
     Raises:
       ValueError: if objective is not a scalar, multipliers and violations differ in structure or shape, or a known
         multiplier is not finite or has the wrong sign.
-      TypeError: if the objective or a leaf does not hold real numbers.
 
     Source: Porras-Valenzuela, Hadou, Ribeiro, eq. 5. Proxy constraints: Cotter et al., "Two-player games for efficient
     non-convex constrained optimization" (2019).
@@ -90,8 +89,8 @@ def augmented_lagrangian(
     .. math:: L_\rho = f + \sum_{c_i \le 0} \frac{[\lambda_i + \rho_i c_i]_+^2 - \lambda_i^2}{2 \rho_i}
         + \sum_{c_i = 0} \left(\lambda_i c_i + \frac{\rho_i}{2} c_i^2\right) .
 
-    Its gradient is that of `lagrangian` at the multipliers :math:`\lambda + \rho c`, projected for inequalities: a
-    violation weighs at once, before the multiplier has grown, which damps their oscillation. With
+    It has the gradient of `lagrangian` at the multipliers :math:`\lambda + \rho c`, projected for inequalities. A
+    violation weighs at once, before the multiplier has grown, which damps oscillation. With
     ``dual_ascent(None, penalty=rho)`` it is the method of multipliers; with multipliers at 0 it is the quadratic
     penalty.
 
@@ -105,8 +104,8 @@ def augmented_lagrangian(
       A scalar.
 
     Raises:
-      ValueError: if a known penalty is not positive and finite, a known multiplier of an inequality is negative, or a
-        kind is unknown; while tracing, if multipliers, penalty or kinds do not fit the violations.
+      ValueError: if a known penalty is not positive and finite, a known multiplier of an inequality is negative, or
+        multipliers, penalty or kinds do not fit the violations.
 
     Source: Rockafellar (1973), "The multiplier method of Hestenes and Powell applied to convex programming"; Nocedal
     and Wright (2006), "Numerical optimization", eqs. 17.36 and 17.64.
@@ -133,38 +132,6 @@ def augmented_lagrangian(
     return objective + _total(jax.tree.map(term, fixed, violations, rhos, kind))
 
 
-@checked(num_layers=at_least(1))
-def layer_weights(
-    multipliers: Float[Array, "constraints"], constraints: Any, num_layers: int
-) -> Float[Array, "layers_and_one"]:
-    """The weight of each layer loss in the Lagrangian, (num_layers + 1,), for constraints affine in the losses.
-
-    Args:
-      multipliers: lambda, one for each constraint, at least 0.
-      constraints: ``layer_losses -> violations``, such as `descent_constraints`.
-      num_layers: L.
-
-    Returns:
-      The weights of f_0..f_L; a negative one rewards a layer for its loss, see ``proxy`` of `descent_constraints`.
-      NaN for weights that depend on the losses, as under ratios of losses or a floor.
-
-    Source: Porras-Valenzuela, Hadou, Ribeiro, eq. 5, differentiated in the losses.
-
-    Example:
-      >>> import jax.numpy as jnp, unroll_jax
-      >>> constraints = unroll_jax.descent_constraints(0.25)
-      >>> layer_weights(jnp.array([0.0, 2.0]), constraints, num_layers=2).tolist()
-      [0.0, -1.5, 3.0]
-    """
-    gradient = jax.grad(lambda losses: lagrangian(losses[-1], constraints(losses), multipliers, kinds="at_most"))
-    # Two points of which a floor lies between, and where ratios have other slopes.
-    small, large = (
-        gradient(jnp.full(num_layers + 1, loss, jnp.promote_types(jnp.result_type(multipliers), jnp.float32)))
-        for loss in (1e-3, 1e9)
-    )
-    return jnp.where(small == large, small, jnp.nan)
-
-
 @checked(resilience=POSITIVE)
 def optimal_slacks(multipliers: Float[Array, "*constraints"], resilience: float) -> Float[Array, "*constraints"]:
     """Slacks lambda / beta, the best relaxation c <= s at the cost beta/2 |s|^2.
@@ -182,28 +149,31 @@ def resilient_lagrangian(
     multipliers: PyTree,
     *,
     resilience: float,
-    normalise: bool = False,
 ) -> Float[Array, ""]:
     r"""The Lagrangian with slacks, :math:`L = f + \sum_i \lambda_i (c_i - s_i) + \frac{\beta}{2} |s|^2`.
 
-    Its gradient in the slacks is :math:`\beta s - \lambda`, so they come to rest at :math:`\lambda / \beta`. There the
-    dual step gets c - s, which decays the multipliers as ``resilience=`` of `dual_ascent` does.
+    Its gradient in the slacks is :math:`\beta s - \lambda`, so they come to rest at :math:`\lambda / \beta`. The dual
+    step on c - s decays the multipliers there, as ``resilience=`` of `dual_ascent` does. Slacks are parameters of an
+    optimiser that keeps them at 0 or above; the paper sets them to 0 after every epoch:
+
+    .. code-block:: python
+
+        optimizer = optax.chain(optax.sgd(0.05), optax.keep_params_nonnegative())
+        slacks = jax.tree.map(jnp.zeros_like, violations)  # at the start, and after every epoch
 
     Args:
       objective, violations: as in `lagrangian`; all constraints are inequalities.
       slacks: s >= 0, of the structure and shapes of the violations; a traced one below 0 gives NaN.
       multipliers: lambda >= 0, likewise; no gradient flows to them.
       resilience: beta > 0, cost of slack.
-      normalise: divide by 1 + sum(lambda), the cost of slack too.
 
     Returns:
       A scalar.
 
     Raises:
-      ValueError: if resilience is not positive and finite, a known slack or multiplier is negative, or slacks,
-        multipliers and violations differ in structure or shape.
+      ValueError: if resilience is out of range, a known slack or multiplier is negative, or structures differ.
 
-    Source: Porras-Valenzuela, Hadou, Ribeiro, eqs. 34 to 36.
+    Source: Porras-Valenzuela, Hadou, Ribeiro, eqs. 34 to 36, Appendices A.5 and B.2; Hounie et al. (2023).
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -217,17 +187,13 @@ def resilient_lagrangian(
     check_matching("slacks", slacks, violations)
     slacks = signed(slacks, "at_most", "slacks")
     cost = 0.5 * resilience * sum(jnp.sum(wide("slacks", leaf) ** 2) for leaf in jax.tree.leaves(slacks))
-    if normalise:
-        cost = cost / (1.0 + sum(jnp.sum(leaf) for leaf in jax.tree.leaves(jax.lax.stop_gradient(multipliers))))
     relaxed = jax.tree.map(jnp.subtract, violations, slacks)
-    return lagrangian(objective, relaxed, multipliers, normalise=normalise, kinds="at_most") + cost
+    return lagrangian(objective, relaxed, multipliers, kinds="at_most") + cost
 
 
 def _parts(objective: Any, violations: Any, multipliers: Any) -> tuple[Float[Array, ""], PyTree, PyTree]:
     """The objective, violations in at least the precision of their multipliers, and detached multipliers."""
-    objective = as_losses("objective", objective)
-    if objective.ndim:
-        raise ValueError(f"objective must be a scalar, got shape {objective.shape}")
+    objective = as_scalar("objective", objective)
     violations, fixed = as_violations("violations", violations), as_violations("multipliers", multipliers)
     check_matching("multipliers", fixed, violations)
     check_known("multipliers", fixed, np.isfinite, "finite")

@@ -107,7 +107,7 @@ class ConstraintReport(NamedTuple):
             SLACK: lambda g: f"{g.name} (its multiplier of {g.price:.3g} has wound up)",
             IDLE: lambda g: g.name,
         }
-        by_status = {status: [tell(g) for g in self.groups if g.status == status] for status, tell in words.items()}
+        by_status = {status: [name(g) for g in self.groups if g.status == status] for status, name in words.items()}
         lines = [f"{status.capitalize()}: {', '.join(names)}." for status, names in by_status.items() if names]
         size = "" if self.gradient_norm is None else f"the gradient of the Lagrangian has norm {self.gradient_norm:.3g}"
         if self.feasible:
@@ -183,12 +183,8 @@ def constraint_report(
       absent: True for violations that no sample gave, one or a prefix tree.
 
     Returns:
-      A `ConstraintReport`.
-
-    Raises:
-      ValueError: if a known multiplier of an inequality is negative, tolerance is negative, two constraints have one
-        name, or the arguments do not fit each other.
-      TypeError: if violations are traced.
+      A `ConstraintReport`. A ValueError says if a multiplier of an inequality is negative, two constraints have one
+      name, or arguments do not fit each other; a TypeError, if violations are traced.
 
     Source: Boyd and Vandenberghe, "Convex optimization" (2004), Section 5.6 (prices).
 
@@ -235,7 +231,7 @@ def held_out_report(
       **options: ``tolerance``, ``units`` and others of `constraint_report`.
 
     Returns:
-      A `ConstraintReport`; "no samples" is the status of a constraint on a group of which there were none.
+      A `ConstraintReport`; a constraint on a group without samples has the status "no samples".
 
     Example:
       >>> import jax.numpy as jnp
