@@ -7,7 +7,7 @@ import optax
 import unroll_jax as uj
 
 
-def solve(optimizer, problem, x, steps, *, order="simultaneous", normalise=False, kinds="at_most", each=None):
+def solve(optimizer, problem, x, steps, *, order="simultaneous", normalise=False, kinds=None, each=None, state=None):
     """The end (x, state) of a loop, and (x, multipliers) after every step.
 
     ``problem(x)`` gives the objective and the violations; with ``each`` it is ``problem(x, row)``, a row at each step.
@@ -22,7 +22,8 @@ def solve(optimizer, problem, x, steps, *, order="simultaneous", normalise=False
             prices, penalty = state.dual.multipliers, state.dual.penalty
             if penalty is None:
                 return uj.lagrangian(objective, violations, prices, normalise=normalise), violations
-            return uj.augmented_lagrangian(objective, violations, prices, penalty=penalty, kinds=kinds), violations
+            options = {"penalty": penalty, "kinds": kinds or "at_most"}
+            return uj.augmented_lagrangian(objective, violations, prices, **options), violations
 
         gradient, violations = jax.grad(value, has_aux=True)(x)
         given = {"violations": violations} if order == "simultaneous" else {"problem": at}
@@ -30,4 +31,5 @@ def solve(optimizer, problem, x, steps, *, order="simultaneous", normalise=False
         x = optax.apply_updates(x, updates)
         return (x, state), (x, state.dual.multipliers)
 
-    return jax.jit(lambda start: jax.lax.scan(step, start, each, length=steps))((x, optimizer.init(x)))
+    start = x, optimizer.init(x) if state is None else state
+    return jax.jit(lambda start: jax.lax.scan(step, start, each, length=steps))(start)

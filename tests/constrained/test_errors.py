@@ -6,21 +6,8 @@ import numpy as np
 import optax
 import pytest
 
-from tests.constrained.calls import (
-    LOSSES,
-    NAN,
-    ONES,
-    RATIO,
-    SGD,
-    STEPWISE,
-    gap,
-    implicit,
-    kl,
-    norm,
-    of_classes,
-    rate,
-    sized,
-)
+from tests.constrained import calls
+from tests.constrained.calls import LOSSES, NAN, ONES, RATIO, SGD, STEPWISE, implicit, kl, norm, rate, sized
 from unroll_jax import constrained as c
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -28,27 +15,46 @@ pytestmark = pytest.mark.usefixtures("unchecked")
 HIDDEN, HEAD = np.ones((2, 4), np.float32), np.ones((8, 4), np.float32)
 COMPLEX, TWO = np.array([1j, 1.0, 2.0], np.complex64), ONES[:2]
 CLASH = {"a": {"b": ONES}, "a/b": ONES}
-PI = c.proportional_integral
-INFINITY = float("inf")
+INFINITY, MANY = float("inf"), np.ones((3, 3), np.float32)
+PI, PAIR = c.proportional_integral, np.array([0, 1])
+IN_CALLS = optax.MultiSteps(SGD, 2).gradient_transformation()
+SIMULTANEOUS = c.primal_dual(SGD, c.dual_ascent(SGD), violations=1)
 
 
-def cross_entropy(labels, weights=None, hidden=HIDDEN, head=HEAD, **options):
+def cross_entropy(labels=PAIR, weights=None, hidden=HIDDEN, head=HEAD, **options):
     return c.chunked_cross_entropy(hidden, head, np.array(labels), weights, **options)
+
+
+def where(*weights):
+    """The argument of this name, for samples of `ONES`."""
+    return {"where": lambda batch: np.array(weights, np.float32)}
+
+
+def gap(groups, logits=TWO, **options):
+    return calls.gap(logits, np.array(groups), **options)
+
+
+def of_classes(labels, losses=ONES, **options):
+    return calls.of_classes(losses, np.array(labels), **options)
 
 
 def ascent(violations=3, start=0.0, optimizer=SGD, **options):
     return c.dual_ascent(optimizer, **options).init(violations, start)
 
 
-def moved(multipliers=0.0 * ONES, violations=ONES, rows=None, optimizer=SGD, **options):
+def moved(multipliers=0.0 * ONES, violations=ONES, rows=None, optimizer=SGD):
     state = ascent(jnp.asarray(multipliers), optimizer=optimizer)._replace(multipliers=jnp.asarray(multipliers))
-    return c.dual_ascent(optimizer, **options).update(state, violations, rows)
+    return c.dual_ascent(optimizer).update(state, violations, rows)
 
 
-def named(one, other):
-    """Violations of two constraints by these names."""
-    constraints = {name: c.norm(at_most=1.0) for name in (one, other)}
-    return c.violations(constraints, {name: {"norm": jnp.ones(())} for name in constraints})
+def moved_rows(*rows, **options):
+    return moved(violations=TWO, rows=np.array(rows), **options)
+
+
+def named(values):
+    """Violations of constraints by these names, with these values."""
+    constraints = {name: c.Constraint(len, lambda means, value=value: value, 1.0) for name, value in values.items()}
+    return c.violations(constraints, {name: {} for name in values})
 
 
 def updated(order="simultaneous", **given):
@@ -56,240 +62,185 @@ def updated(order="simultaneous", **given):
     return optimizer.update(ONES[:1], optimizer.init(ONES[:1]), ONES[:1], **given)
 
 
-def accumulated():
-    """The state of a mistake: gradients are averaged over calls, and violations are not."""
-    dual = c.primal_dual(SGD, c.dual_ascent(SGD), violations=1)
-    return optax.chain(optax.clip(1.0), in_calls(dual)).init(ONES)
+def augmented(multipliers=ONES, penalty=1.0, **options):
+    return c.augmented_lagrangian(1.0, ONES, multipliers, penalty=penalty, **options)
 
 
-def in_calls(optimizer):
-    return optax.MultiSteps(optimizer, 2).gradient_transformation()
+def resilient(slacks=ONES, multipliers=ONES, resilience=1.0, violations=ONES):
+    return c.resilient_lagrangian(1.0, violations, slacks, multipliers, resilience=resilience)
 
 
-# The argument that the message names; calls with known values that are out of range.
-VALUES = {
-    "alpha": [
-        *(lambda alpha=alpha: c.descent_constraints(alpha) for alpha in (NAN, 0.0, [0.2, 1.5])),
-        lambda: c.descent_constraints([0.2, 0.5, 0.5])(LOSSES),
-    ],
-    "bounds": [lambda: c.descent_constraints(0.3, bounds="sideways")],
-    "form": [lambda: c.descent_constraints(0.3, form="square"), lambda: c.level_constraints(1.0, form="square")],
-    "levels": [lambda: c.level_constraints([1.0] * 4)(LOSSES), lambda: c.level_constraints([1.0, 0.0])],
-    "plain_layer_losses": [lambda values=values: c.suggest_alpha(values) for values in ([2.0, 2.0], [2.0], [4.0, NAN])],
-    "reference": [
-        lambda: c.descent_constraints(0.2, bounds="cumulative"),
-        lambda: c.suggest_alpha([2.0, 1.0], reference=-1.0),
-    ],
-    "floor": [lambda: c.descent_constraints(0.2, floor=NAN)],
-    "layer_losses": [
-        lambda: RATIO(-LOSSES),
-        lambda: STEPWISE(LOSSES[:1]),
-        lambda: c.descent_warnings([1.0, NAN], [0.0]),
-    ],
-    "level": [
-        *(lambda level=level: c.tail_mean(level) for level in (1.0, -0.1, NAN, ())),
-        lambda: c.tail_mean((0.1, 0.2))(np.ones((5, 3))),
-    ],
-    "sample_losses": [
-        lambda: c.sample_constraints(STEPWISE, c.tail_mean(0.5))(LOSSES),
-        lambda: c.feasibility_report(LOSSES[None][:0], TWO, STEPWISE),
-    ],
-    "groups": [
-        lambda: gap(TWO, np.array([1, 2])),
-        lambda: gap(TWO, np.array([-1, 0])),
-        lambda: gap(TWO, np.array([[0], [1]])),
-        lambda: gap(TWO, np.array([1])),
-        lambda: gap(TWO, np.array([0.0, 1.0])),
-    ],
-    "labels": [
-        lambda: of_classes(ONES, np.array([1, 2, 2]), 2),
-        lambda: of_classes(ONES, np.array([1])),
-        lambda: of_classes(ONES, np.array([[0], [1], [2]])),
-        lambda: cross_entropy([0, -100]),
-        lambda: cross_entropy([8, 0]),
-        lambda: cross_entropy([0]),
-    ],
-    "losses": [lambda: of_classes(ONES[:, None], np.array([0, 1, 2]))],
-    "logits": [lambda: rate(ONES[:, None]), lambda: rate(np.float32(1.0))],
-    "where": [
-        lambda: rate(ONES, where=lambda batch: TWO),
-        lambda: rate(ONES, where=lambda batch: -ONES),
-        lambda: kl(np.ones((2, 4)), np.ones((2, 4)), where=lambda batch: np.ones(4)),
-        lambda: kl(np.ones((2, 4)), np.ones((2, 4)), where=lambda batch: np.ones((2, 1))),
-        lambda: gap(TWO, np.array([0, 1]), where=lambda batch: np.ones((2, 2))),
-        lambda: of_classes(ONES, np.array([0, 1, 2]), where=lambda batch: np.ones((3, 3))),
-    ],
-    "at_most": [
-        lambda: c.rate(at_most=1.5),
-        lambda: c.gap(2, at_most=-0.1, groups=len),
-        lambda: c.class_losses(2, at_most=NAN, labels=len),
-        lambda: c.norm(at_most=0.0),
-        lambda: c.kl(at_most=INFINITY),
-    ],
-    "num_groups": [lambda: c.gap(1, at_most=0.1, groups=len)],
-    "num_classes": [lambda: c.class_losses(1, at_most=0.1, labels=len)],
-    "params": [lambda: norm({})],
-    "measure": [lambda: norm(ONES, measure=lambda params: params)],
-    "reference_logits": [lambda: kl(np.ones((2, 3)), np.ones(3))],
-    "count of one/x": [lambda: sized(1.0, count=ONES), lambda: sized(1.0, count=-1.0)],
-    "bound of one": [lambda: sized(1.0, bound=NAN), lambda: sized(1.0, bound=ONES)],
-    "constraints": [
-        lambda: c.column_sums({}, 1.0, None),
-        lambda: c.violations({"a": 3.0}, {"a": {}}),
-        lambda: c.batch_violations({"a": 3.0}, 1.0, None),
-        lambda: named("a", ""),
-    ],
-    "means": [lambda: c.violations({"a": c.norm(at_most=1.0)}, {"b": {}})],
-    "objective": [
-        lambda: c.lagrangian(ONES, ONES, ONES),
-        lambda: c.augmented_lagrangian(ONES, ONES, ONES, penalty=1.0),
-        lambda: c.resilient_lagrangian(ONES, ONES, ONES, ONES, resilience=1.0),
-        lambda: c.switching_objective(ONES, ONES),
-    ],
-    "multipliers": [
-        lambda: c.lagrangian(1.0, ONES, -ONES, kinds="at_most"),
-        lambda: c.lagrangian(
-            1.0, {"a": ONES, "b": ONES}, {"a": -ONES, "b": -ONES}, kinds={"a": "equal", "b": "at_most"}
-        ),
-        lambda: c.lagrangian(1.0, ONES, NAN * ONES),
-        lambda: c.lagrangian(1.0, ONES, TWO),
-        lambda: c.lagrangian(1.0, {"a": ONES}, {"b": ONES}),
-        lambda: c.augmented_lagrangian(1.0, ONES, -ONES, penalty=1.0),
-        lambda: c.augmented_lagrangian(1.0, ONES, ONES[:, None], penalty=1.0),
-        lambda: c.resilient_lagrangian(1.0, ONES, ONES, -ONES, resilience=1.0),
-        lambda: moved(-ONES),
-        lambda: c.feasibility_report(LOSSES[None], -TWO, STEPWISE),
-        lambda: c.feasibility_report(LOSSES[None], ONES, STEPWISE),
-        lambda: c.constraint_report(ONES, TWO),
-        lambda: c.constraint_report(1.0, -1.0),
-        lambda: c.held_out_report({"a": c.norm(at_most=1.0)}, {"a": {"norm": (1.0, 1.0)}}, {"a": -1.0}),
-        lambda: c.descent_warnings([2.0, 1.0], [NAN]),
-        lambda: PI(0.1).update(ONES, ONES),
-    ],
-    "slacks": [
-        lambda: c.resilient_lagrangian(1.0, ONES, -ONES, ONES, resilience=1.0),
-        lambda: c.resilient_lagrangian(1.0, ONES, TWO, ONES, resilience=1.0),
-    ],
-    "penalty": [
-        lambda: c.augmented_lagrangian(1.0, ONES, ONES, penalty=-1.0),
-        lambda: c.augmented_lagrangian(1.0, ONES, ONES, penalty=TWO),
-        lambda: c.dual_ascent(None, penalty=INFINITY),
-        *(lambda penalty=penalty: c.growing_penalty(penalty) for penalty in (0.0, NAN, 1e7)),
-    ],
-    "factor": [lambda: c.growing_penalty(1.0, factor=0.5)],
-    "increment": [lambda: c.growing_penalty(1.0, increment=-1.0)],
-    "shrinkage": [lambda: c.growing_penalty(1.0, shrinkage=1.5)],
-    "maximum": [lambda: c.growing_penalty(1.0, maximum=NAN)],
-    "resilience": [
-        lambda: ascent(resilience=NAN),
-        lambda: c.resilient_lagrangian(1.0, ONES, ONES, ONES, resilience=0.0),
-    ],
-    "cap": [lambda: ascent(cap=NAN), lambda: ascent(cap=TWO), lambda: PI(0.1, 0.1, cap=-1.0)],
-    "start": [
-        *(lambda start=start: ascent(3, start) for start in (-0.1, (1.0, 2.0), NAN)),
-        lambda: c.nu_pi(0.1, start="c"),
-    ],
-    "kinds": [lambda: ascent(2, kinds="equals"), lambda: ascent({"a": ONES}, kinds={"b": "equal"})],
-    "optimizer": [lambda: ascent({"a": ONES, "b": ONES}, optimizer=PI(0.1), kinds={"a": "equal", "b": "at_most"})],
-    "violations": [
-        lambda: ascent(0),
-        lambda: ascent({}),
-        lambda: ascent(CLASH),
-        lambda: ascent({"": ONES}),
-        lambda: c.constraint_report(CLASH, CLASH),
-        lambda: c.constraint_report({"": 5.0}, {"": 0.0}),
-        lambda: moved(violations=NAN * ONES),
-        lambda: moved(violations=TWO),
-        lambda: implicit(NAN * ONES),
-        lambda: implicit(TWO),
-        lambda: implicit(ONES[:0], features=np.ones((0, 1), np.float32)),
-        lambda: c.tail_mean(0.5)(ONES),
-        lambda: c.tail_mean(0.5)(np.ones((0, 2), np.float32)),
-        lambda: updated(),
-        lambda: updated("primal_dual", violations=ONES[:1], problem=lambda x: (jnp.sum(x), x)),
-    ],
-    "apply": [lambda: implicit(ONES, lambda params, x: x * params)],
-    "rows": [
-        lambda: moved(violations=TWO, rows=np.array([[0, 1]])),
-        lambda: moved(np.float32(0.0), TWO, np.array([0, 1])),
-        lambda: moved(violations=TWO, rows=np.array([2, 7])),
-        lambda: moved(
-            violations=TWO, rows=np.array([0, 1]), optimizer=optax.MultiSteps(SGD, 2).gradient_transformation()
-        ),
-        lambda: c.take_rows(ONES, np.array([3])),
-        lambda: c.take_rows(ONES, np.array([-1])),
-    ],
-    "integral_gain": [
-        *(lambda gain=gain: c.nu_pi(gain) for gain in (NAN, -0.1)),
-        *(lambda gain=gain: PI(gain) for gain in (0.0, INFINITY, NAN)),
-    ],
-    "proportional_gain": [lambda: c.nu_pi(0.1, INFINITY), lambda: PI(0.1, -0.1)],
-    "nu": [lambda: c.nu_pi(0.1, nu=1.0)],
-    "order": [lambda: updated("both"), lambda: updated("dual_primal", violations=ONES[:1])],
-    "opt_state": [lambda: c.multipliers_of(SGD.init(ONES)), lambda: c.multipliers_of(accumulated())],
-    "weight": [lambda: c.proximal_smoothing(SGD, weight=-1.0)],
-    "tolerance": [
-        lambda: c.switching_objective(1.0, ONES, tolerance=-1.0),
-        lambda: c.constraint_report(ONES, ONES, tolerance=NAN),
-        lambda: c.feasibility_report(LOSSES[None], TWO, STEPWISE, tolerance=-1.0),
-        lambda: c.growing_penalty(1.0, tolerance=-1.0),
-    ],
-    "gradient": [lambda: c.constraint_report(1.0, 1.0, {})],
-    "num_layers": [lambda: c.constraint_names(0)],
-    "start_losses": [lambda: c.descent_warnings([2.0, 1.0], [0.0], start_losses=[1.0])],
-    "chunk": [lambda: cross_entropy([0, 1], chunk=0)],
-    "weights": [lambda: cross_entropy([0, 1], ONES[:1]), lambda: cross_entropy([0, 1], -TWO)],
-    "head": [lambda: cross_entropy([0, 1], head=HEAD[:, :2])],
-}
+def lagrangian(multipliers, **options):
+    return c.lagrangian(1.0, ONES, multipliers, **options)
+
+
+def reported(losses=LOSSES[None], multipliers=TWO, **options):
+    return c.feasibility_report(losses, multipliers, STEPWISE, **options)
+
+
+def held_out(price):
+    return c.held_out_report({"a": c.norm(at_most=1.0)}, {"a": {"norm": (1.0, 1.0)}}, {"a": price})
+
+
+def two_kinds(optimizer):
+    return ascent([ONES, ONES], optimizer=optimizer, kinds=["equal", "at_most"])
+
+
+# The argument that the message names; a function; and known values of it that are out of range.
+VALUES = [
+    ("alpha", c.descent_constraints, NAN, 0.0, [0.2, 1.5]),
+    ("alpha", lambda alpha: c.descent_constraints(alpha)(LOSSES), [0.2, 0.5, 0.5]),
+    ("bounds", lambda bounds: c.descent_constraints(0.3, bounds=bounds), "sideways"),
+    ("form", lambda form: c.descent_constraints(0.3, form=form), "square"),
+    ("form", lambda form: c.level_constraints(1.0, form=form), "square"),
+    ("levels", lambda levels: c.level_constraints(levels)(LOSSES), [1.0] * 4, [1.0, 0.0], NAN),
+    ("plain_layer_losses", c.suggest_alpha, [2.0, 2.0], [2.0], [4.0, NAN]),
+    ("reference", lambda reference: c.descent_constraints(0.2, reference=reference, bounds="cumulative"), None, -1.0),
+    ("reference", lambda reference: c.suggest_alpha([2.0, 1.0], reference=reference), -1.0, NAN),
+    ("floor", lambda floor: c.descent_constraints(0.2, floor=floor), NAN, -1.0),
+    ("layer_losses", RATIO, -LOSSES, LOSSES[:1]),
+    ("layer_losses", lambda losses: c.descent_warnings(losses, [0.0]), [1.0, NAN]),
+    ("level", c.tail_mean, 1.0, -0.1, NAN, ()),
+    ("level", lambda level: c.tail_mean(level)(np.ones((5, 3))), (0.1, 0.2)),
+    ("sample_losses", c.sample_constraints(STEPWISE, c.tail_mean(0.5)), LOSSES),
+    ("sample_losses", reported, LOSSES, LOSSES[None][:0]),
+    ("groups", gap, [1, 2], [-1, 0], [[0], [1]], [1], [0.0, 1.0]),
+    ("labels", of_classes, [1, 2, 3], [-1, 0, 1], [1], [[0], [1], [2]], [0.0, 1.0, 2.0]),
+    ("labels", cross_entropy, [0, -100], [8, 0], [0]),
+    ("losses", lambda losses: of_classes(PAIR, losses), ONES[:, None]),
+    ("logits", rate, ONES[:, None], np.float32(1.0)),
+    ("where", lambda weights: rate(ONES, **where(*weights)), TWO, -ONES),
+    ("where", lambda weights: kl(MANY, MANY, **where(*weights)), TWO, MANY, -ONES),
+    ("where", lambda weights: gap(PAIR, **where(*weights)), ONES, [TWO, TWO]),
+    ("where", lambda weights: of_classes([0, 1, 2], **where(*weights)), TWO, MANY),
+    ("at_most", lambda bound: c.rate(at_most=bound), 1.5, NAN),
+    ("at_most", lambda bound: c.gap(2, at_most=bound, groups=len), -0.1),
+    ("at_most", lambda bound: c.class_losses(2, at_most=bound, labels=len), NAN),
+    ("at_most", lambda bound: c.norm(at_most=bound), 0.0, NAN),
+    ("at_most", lambda bound: c.kl(at_most=bound), INFINITY),
+    ("num_groups", lambda count: c.gap(count, at_most=0.1, groups=len), 1),
+    ("num_classes", lambda count: c.class_losses(count, at_most=0.1, labels=len), 1),
+    ("params", norm, {}),
+    ("measure", lambda size: norm(ONES, measure=lambda params: size), ONES),
+    ("reference_logits", lambda reference: kl(MANY, reference), ONES, TWO),
+    ("count of one/x", lambda count: sized(1.0, count=count), ONES, -1.0),
+    ("bound of one", lambda bound: sized(1.0, bound=bound), NAN, ONES),
+    ("constraints", lambda constraints: c.column_sums(constraints, 1.0, None), {}, {"a": 3.0}),
+    ("constraints", lambda constraints: c.batch_violations(constraints, 1.0, None), {}, {"a": 3.0}),
+    ("constraints", named, {"": ONES}, CLASH),
+    ("means", lambda name: c.violations({"a": c.norm(at_most=1.0)}, {name: {}}), "b"),
+    ("objective", lambda objective: c.lagrangian(objective, ONES, ONES), ONES),
+    ("objective", lambda objective: c.augmented_lagrangian(objective, ONES, ONES, penalty=1.0), ONES),
+    ("objective", lambda objective: c.resilient_lagrangian(objective, ONES, ONES, ONES, resilience=1.0), ONES),
+    ("objective", lambda objective: c.switching_objective(objective, ONES), ONES),
+    ("multipliers", lagrangian, NAN * ONES, TWO, {"a": ONES}),
+    ("multipliers", lambda multipliers: lagrangian(multipliers, kinds="at_most"), -ONES),
+    ("multipliers", lambda prices: c.lagrangian(1.0, [ONES] * 2, prices, kinds=["equal", "at_most"]), [-ONES] * 2),
+    ("multipliers", augmented, -ONES, ONES[:, None]),
+    ("multipliers", lambda multipliers: resilient(multipliers=multipliers), -ONES, TWO),
+    ("multipliers", moved, -ONES),
+    ("multipliers", lambda multipliers: reported(multipliers=multipliers), -TWO, ONES),
+    ("multipliers", lambda multipliers: c.constraint_report(ONES, multipliers), TWO, -ONES),
+    ("multipliers", held_out, -1.0),
+    ("multipliers", lambda multipliers: c.descent_warnings([2.0, 1.0], multipliers), [NAN]),
+    ("multipliers", lambda missing: PI(0.1).update(ONES, ONES, missing), None),
+    ("slacks", resilient, -ONES, TWO),
+    ("penalty", lambda penalty: augmented(penalty=penalty), -1.0, TWO),
+    ("penalty", lambda penalty: c.dual_ascent(None, penalty=penalty), INFINITY, 0.0),
+    ("penalty", c.growing_penalty, 0.0, NAN, 1e7),
+    ("factor", lambda factor: c.growing_penalty(1.0, factor=factor), 0.5),
+    ("increment", lambda increment: c.growing_penalty(1.0, increment=increment), -1.0),
+    ("shrinkage", lambda shrinkage: c.growing_penalty(1.0, shrinkage=shrinkage), 1.5),
+    ("maximum", lambda maximum: c.growing_penalty(1.0, maximum=maximum), NAN),
+    ("resilience", lambda resilience: c.dual_ascent(SGD, resilience=resilience), NAN),
+    ("resilience", lambda resilience: resilient(resilience=resilience), 0.0),
+    ("cap", lambda cap: ascent(cap=cap), NAN, TWO, 0.0),
+    ("cap", lambda cap: PI(0.1, 0.1, cap=cap), -1.0),
+    ("start", lambda start: ascent(3, start), -0.1, (1.0, 2.0), NAN),
+    ("start", lambda start: c.nu_pi(0.1, start=start), "c"),
+    ("kinds", lambda kinds: ascent(2, kinds=kinds), "equals", {"b": "equal"}),
+    ("optimizer", two_kinds, PI(0.1)),
+    ("violations", ascent, 0, {}, CLASH, {"": ONES}),
+    ("violations", lambda violations: c.constraint_report(violations, violations), CLASH, {"": 5.0}, {}),
+    ("violations", lambda violations: moved(violations=violations), NAN * ONES, TWO),
+    ("violations", implicit, NAN * ONES, TWO),
+    ("violations", lambda none: implicit(none, features=none[:, None]), ONES[:0]),
+    ("violations", c.tail_mean(0.5), ONES, np.ones((0, 2), np.float32)),
+    ("violations", lambda missing: updated(violations=missing), None),
+    ("violations", lambda given: updated("primal_dual", violations=given, problem=lambda x: (x[0], x)), ONES[:1]),
+    ("apply", lambda apply: implicit(ONES, apply), lambda params, x: x * params),
+    ("rows", lambda rows: moved_rows(*rows), [[0, 1]], [2, 7], [-1, 0]),
+    ("rows", lambda rows: moved(np.float32(0.0), TWO, rows), PAIR),
+    ("rows", lambda optimizer: moved_rows(0, 1, optimizer=optimizer), IN_CALLS),
+    ("rows", lambda rows: c.take_rows(ONES, np.array(rows)), [3], [-1]),
+    ("integral_gain", c.nu_pi, NAN, -0.1),
+    ("integral_gain", PI, 0.0, INFINITY, NAN),
+    ("proportional_gain", lambda gain: c.nu_pi(0.1, gain), INFINITY),
+    ("proportional_gain", lambda gain: PI(0.1, gain), -0.1, NAN),
+    ("nu", lambda nu: c.nu_pi(0.1, nu=nu), 1.0),
+    ("order", updated, "both"),
+    ("order", lambda order: updated(order, violations=ONES[:1]), "dual_primal"),
+    ("opt_state", lambda several: c.multipliers_of(optax.chain(*several).init(ONES)), [SGD], [SIMULTANEOUS] * 2),
+    # Gradients are averaged over calls, and violations are not.
+    ("opt_state", lambda dual: c.multipliers_of(optax.chain(SGD, optax.MultiSteps(dual, 2)).init(ONES)), SIMULTANEOUS),
+    ("weight", lambda weight: c.proximal_smoothing(SGD, weight=weight), -1.0),
+    ("tolerance", lambda tolerance: c.switching_objective(1.0, ONES, tolerance=tolerance), -1.0, NAN),
+    ("tolerance", lambda tolerance: c.constraint_report(ONES, ONES, tolerance=tolerance), NAN),
+    ("tolerance", lambda tolerance: reported(tolerance=tolerance), -1.0),
+    ("tolerance", lambda tolerance: c.growing_penalty(1.0, tolerance=tolerance), -1.0),
+    ("gradient", lambda gradient: c.constraint_report(1.0, 1.0, gradient), {}),
+    ("num_layers", c.constraint_names, 0),
+    ("start_losses", lambda losses: c.descent_warnings([2.0, 1.0], [0.0], start_losses=losses), [1.0]),
+    ("chunk", lambda chunk: cross_entropy(chunk=chunk), 0),
+    ("weights", lambda weights: cross_entropy(weights=weights), ONES[:1], -TWO),
+    ("head", lambda head: cross_entropy(head=head), HEAD[:, :2]),
+]
 # The same for values of another kind: not real numbers, traced where a value must be known, or no function.
-KINDS = {
-    "objective": [lambda: c.lagrangian(COMPLEX[0], ONES, ONES)],
-    "violations": [
-        lambda: c.lagrangian(1.0, COMPLEX, ONES),
-        lambda: c.augmented_lagrangian(1.0, COMPLEX, ONES, penalty=1.0),
-        lambda: c.resilient_lagrangian(1.0, COMPLEX, ONES, ONES, resilience=1.0),
-        lambda: c.switching_objective(1.0, COMPLEX),
-        lambda: c.constraint_report(COMPLEX, ONES),
-        lambda: jax.jit(lambda values: c.constraint_report(values, values).feasible)(ONES),
-        lambda: ascent(COMPLEX),
-        lambda: moved(violations=COMPLEX),
-        lambda: c.tail_mean(0.5)(COMPLEX[:, None]),
-        lambda: implicit(COMPLEX),
-    ],
-    "layer_losses": [
-        lambda losses=losses: STEPWISE(losses)
-        for losses in (COMPLEX, None, "4, 2, 1", [[1.0], [1.0, 2.0]], np.array([True, False]))
-    ],
-    "alpha": [lambda: jax.jit(lambda alpha: c.descent_constraints(alpha)(LOSSES))(0.2)],
-    "logits": [lambda: rate(COMPLEX), lambda: kl(COMPLEX[None], COMPLEX[None])],
-    "sum of one/x": [lambda: sized(COMPLEX[0])],
-    "hidden": [lambda: cross_entropy([0, 1], hidden=HIDDEN + 1j)],
-    "sample_losses": [lambda: c.feasibility_report(COMPLEX[None], TWO, STEPWISE)],
-    "rows": [lambda: moved(violations=TWO, rows=np.array([0.0, 1.0]))],
-    "optimizer": [
-        lambda: c.dual_ascent(0.1),
-        lambda: c.proximal_smoothing(0.1),
-        lambda: c.implicit_dual_ascent(len, 0.1),
-    ],
-    "primal": [lambda: c.primal_dual(0.1, c.dual_ascent(SGD), violations=1)],
-    "groups": [lambda: c.gap(2, at_most=0.1, groups=3)],
-    "columns of a": [lambda: c.column_sums({"a": c.Constraint(3, 3, 1.0)}, 1.0, None)],
-}
+KINDS = [
+    ("objective", lambda objective: c.lagrangian(objective, ONES, ONES), COMPLEX[0]),
+    ("violations", lambda violations: c.lagrangian(1.0, violations, ONES), COMPLEX),
+    ("violations", lambda violations: c.augmented_lagrangian(1.0, violations, ONES, penalty=1.0), COMPLEX),
+    ("violations", lambda violations: resilient(violations=violations), COMPLEX),
+    ("violations", lambda violations: c.switching_objective(1.0, violations), COMPLEX),
+    ("violations", lambda violations: c.constraint_report(violations, ONES), COMPLEX),
+    ("violations", jax.jit(lambda violations: c.constraint_report(violations, violations).feasible), ONES),
+    ("violations", ascent, COMPLEX, "3"),
+    ("violations", lambda violations: moved(violations=violations), COMPLEX),
+    ("violations", lambda violations: c.tail_mean(0.5)(violations), COMPLEX[:, None]),
+    ("violations", implicit, COMPLEX),
+    ("layer_losses", STEPWISE, COMPLEX, None, "4, 2, 1", [[1.0], [1.0, 2.0]], np.array([True, False])),
+    ("alpha", jax.jit(lambda alpha: c.descent_constraints(alpha)(LOSSES)), 0.2),
+    ("logits", rate, COMPLEX),
+    ("logits", lambda logits: kl(logits, logits), COMPLEX[None]),
+    ("sum of one/x", sized, COMPLEX[0]),
+    ("hidden", lambda hidden: cross_entropy(hidden=hidden), HIDDEN + 1j),
+    ("sample_losses", reported, COMPLEX[None]),
+    ("rows", lambda rows: moved_rows(*rows), [0.0, 1.0]),
+    ("optimizer", c.dual_ascent, 0.1, None),
+    ("optimizer", c.proximal_smoothing, 0.1),
+    ("optimizer", lambda optimizer: c.implicit_dual_ascent(len, optimizer), 0.1),
+    ("primal", lambda primal: c.primal_dual(primal, c.dual_ascent(SGD), violations=1), 0.1),
+    ("dual", lambda dual: c.primal_dual(SGD, dual, violations=1), SGD),
+    ("groups", lambda groups: c.gap(2, at_most=0.1, groups=groups), 3),
+    ("columns of a", lambda columns: c.column_sums({"a": c.Constraint(columns, len, 1.0)}, 1.0, None), 3),
+]
 
 
 def rows(table):
     return [
-        pytest.param(name, call, id=f"{name}-{at}") for name, calls in table.items() for at, call in enumerate(calls)
+        pytest.param(name, function, value, id=f"{name}-{row}-{at}")
+        for row, (name, function, *values) in enumerate(table)
+        for at, value in enumerate(values)
     ]
 
 
-@pytest.mark.parametrize(("name", "call"), rows(VALUES))
-def test_a_known_value_out_of_range_is_an_error_that_names_the_argument(name, call):
+@pytest.mark.parametrize(("name", "function", "value"), rows(VALUES))
+def test_a_known_value_out_of_range_is_an_error_that_names_the_argument(name, function, value):
     with pytest.raises(ValueError, match=rf"\b{name}\b"):
-        call()
+        function(value)
 
 
-@pytest.mark.parametrize(("name", "call"), rows(KINDS))
-def test_values_of_another_type_are_an_error(name, call):
+@pytest.mark.parametrize(("name", "function", "value"), rows(KINDS))
+def test_values_of_another_type_are_an_error(name, function, value):
     with pytest.raises(TypeError, match=rf"\b{name}\b"):
-        call()
+        function(value)

@@ -89,45 +89,31 @@ def test_switching_subgradients_end_at_the_solution_within_their_tolerance():
     assert float(jnp.max(jnp.abs(problem(x)[1]["sum"]))) < 5e-3
 
 
-def bounded():
-    """An optimiser whose state has every part, and its run of some steps."""
+def test_its_state_goes_through_orbax_and_training_goes_on_bit_for_bit_and_it_maps_over_problems(tmp_path):
+    """Of an optimiser whose state has every part."""
     duals = {"adam": optax.adam(0.1), "nu_pi": uj.nu_pi(0.1, 1.0, start="sgd")}
     groups = optax.partition(duals, {"sum": "adam", "each": "nu_pi"})
-    optimizer = optax.MultiSteps(optax.chain(optax.ema(0.5), groups), 2).gradient_transformation()
-    dual = uj.dual_ascent(optimizer, penalty=growing_penalty(1.0, factor=10.0, shrinkage=0.25))
-    return uj.primal_dual(optax.adam(0.05), dual, violations={"sum": jnp.zeros(()), "each": jnp.zeros(2)})
+    in_calls = optax.MultiSteps(optax.chain(optax.ema(0.5), groups), 2).gradient_transformation()
+    dual = uj.dual_ascent(in_calls, penalty=growing_penalty(1.0, factor=10.0, shrinkage=0.25))
+    shapes = {"sum": jnp.zeros(()), "each": jnp.zeros(2)}
+    optimizer, starts = uj.primal_dual(optax.adam(0.05), dual, violations=shapes), jnp.array([[0.0, 0.0], [2.0, -1.0]])
 
+    def problem(x):
+        return jnp.sum((x - 1.0) ** 2), {"sum": jnp.sum(x) - 1.0, "each": x - 0.4}
 
-def trained(optimizer, carry, steps):
-    """Both parameters are drawn to 1 under a bound on their sum."""
+    def run(x, state=None):
+        return solve(optimizer, problem, x, 15, state=state)[0]
 
-    def step(carry, _):
-        params, state = carry
-
-        def loss(x):
-            violations = {"sum": jnp.sum(x) - 1.0, "each": x - 0.4}
-            return uj.lagrangian(jnp.sum((x - 1.0) ** 2), violations, uj.multipliers_of(state)), violations
-
-        gradient, violations = jax.grad(loss, has_aux=True)(params)
-        updates, state = optimizer.update(gradient, state, params, violations=violations)
-        return (optax.apply_updates(params, updates), state), None
-
-    return jax.lax.scan(step, carry, length=steps)[0]
-
-
-def test_its_state_goes_through_orbax_and_training_goes_on_bit_for_bit_and_it_maps_over_problems(tmp_path):
-    optimizer, starts = bounded(), jnp.array([[0.0, 0.0], [2.0, -1.0]])
-    run = jax.jit(lambda carry: trained(optimizer, carry, 15))
-    half = run((starts[0], optimizer.init(starts[0])))
+    half = run(starts[0])
     with ocp.StandardCheckpointer() as checkpointer:
         checkpointer.save(tmp_path / "state", half)
         checkpointer.wait_until_finished()
         restored = checkpointer.restore(tmp_path / "state", jax.eval_shape(lambda: half))
     chex.assert_trees_all_equal(restored, half)
-    ends = [run(carry) for carry in (half, restored)]
+    ends = run(*half), run(*restored)
     chex.assert_trees_all_equal(*ends)
-    assert float(uj.multipliers_of(ends[0][1])["sum"]) > 0.0
-    many = jax.jit(jax.vmap(lambda params: trained(optimizer, (params, optimizer.init(params)), 15)))(starts)
+    assert np.any(uj.multipliers_of(ends[0][1])["each"] > 0.0)
+    many = jax.vmap(run)(starts)
     chex.assert_trees_all_close(jax.tree.map(lambda leaf: leaf[0], many), half, rtol=1e-5, atol=1e-6)
 
 

@@ -8,15 +8,7 @@ import optax
 from jaxtyping import Array, Float, PyTree
 
 from unroll_jax.arguments import POSITIVE, checked, in_interval
-from unroll_jax.constrained.trees import (
-    as_scalar,
-    as_violations,
-    check_kinds,
-    check_known,
-    check_optimizer,
-    nan_unless,
-    violation_sizes,
-)
+from unroll_jax.constrained import trees
 
 __all__ = ["proximal_smoothing", "switching_objective"]
 
@@ -65,7 +57,7 @@ def proximal_smoothing(
       >>> updates.tolist(), state.centre.tolist()
       ([-0.5], [1.75])
     """
-    check_optimizer("optimizer", optimizer)
+    trees.check_optimizer("optimizer", optimizer)
     inner = optax.with_extra_args_support(optimizer)
 
     def init(params: optax.Params) -> SmoothingState:
@@ -116,10 +108,10 @@ def switching_objective(
       >>> [float(switching_objective(5.0, {"gap": jnp.array(gap)}, tolerance=0.1)) for gap in (0.5, 0.05)]
       [0.5, 5.0]
     """
-    objective = as_scalar("objective", objective)
-    violations = as_violations("violations", violations)
-    sizes = violation_sizes(violations, check_kinds(kinds, violations))
+    objective = trees.as_scalar("objective", objective)
+    violations = trees.as_violations("violations", violations)
+    sizes = trees.violation_sizes(violations, trees.check_kinds(kinds, violations))
     worst = jnp.max(jnp.stack([jnp.max(leaf, initial=0.0) for leaf in jax.tree.leaves(sizes)]))
-    check_known("tolerance", tolerance, lambda value: value >= 0.0, "at least 0")
+    trees.check_known("tolerance", tolerance, lambda value: value >= 0.0, "at least 0")
     sound = (jnp.asarray(tolerance) >= 0.0) & ~jnp.isnan(objective) & ~jnp.isnan(worst)
-    return nan_unless(sound, jnp.where(worst > tolerance, worst, objective))
+    return trees.nan_unless(sound, jnp.where(worst > tolerance, worst, objective))

@@ -11,22 +11,9 @@ import optax
 from jaxtyping import Array, Bool, Int, PyTree
 
 from unroll_jax.arguments import POSITIVE, checked, require
+from unroll_jax.constrained import trees
 from unroll_jax.constrained.controllers import OfInequalities, PenaltyRule, constant_penalty
 from unroll_jax.constrained.points import check_rows, rows_of, set_rows
-from unroll_jax.constrained.trees import (
-    as_violations,
-    broadcast_option,
-    check_kinds,
-    check_known,
-    check_matching,
-    check_optimizer,
-    kept_if_sound,
-    project,
-    signed,
-    states_of,
-    violation_sizes,
-    zeros_like_violations,
-)
 
 __all__ = ["DualAscent", "DualState", "dual_ascent"]
 
@@ -148,17 +135,17 @@ def dual_ascent(
     """
     rule = penalty if isinstance(penalty, PenaltyRule) or penalty is None else constant_penalty(penalty)
     ascent = _ascent(optimizer, rule, resilience)
-    check_known("cap", cap, lambda value: (value > 0.0) & (value < np.inf), "positive and finite")
+    trees.check_known("cap", cap, lambda value: (value > 0.0) & (value < np.inf), "positive and finite")
 
     def init(violations: Any, start: Any = 0.0) -> DualState:
-        zeros = zeros_like_violations(violations)
-        kind = check_kinds(kinds, zeros)
+        zeros = trees.zeros_like_violations(violations)
+        kind = trees.check_kinds(kinds, zeros)
         signed_too = not isinstance(optimizer, OfInequalities) or "equal" not in jax.tree.leaves(kind)
         got = "proportional_integral, whose multipliers are at least 0"
         require(signed_too, "optimizer", "be one for equalities such as nu_pi", got)
-        starts = broadcast_option("start", start, zeros)
-        check_known("start", starts, np.isfinite, "finite")
-        starts = signed(starts, kind, "start")
+        starts = trees.broadcast_option("start", start, zeros)
+        trees.check_known("start", starts, np.isfinite, "finite")
+        starts = trees.signed(starts, kind, "start")
         multipliers = jax.tree.map(lambda z, one: z + jnp.asarray(one, z.dtype), zeros, starts)
         _caps(cap, multipliers)
         first = None if rule is None else rule.init(multipliers)
@@ -177,16 +164,16 @@ def dual_ascent(
         return set_rows(state, rows, step(rows_of(state, rows, ascent), violations, some), ascent)
 
     def step(state: DualState, violations: Any, caps: PyTree) -> DualState:
-        values = as_violations("violations", violations)
-        check_known("violations", values, np.isfinite, "finite (lower the learning rate if training diverges)")
-        check_matching("violations", values, state.multipliers, of="multipliers")
+        values = trees.as_violations("violations", violations)
+        trees.check_known("violations", values, np.isfinite, "finite (lower the learning rate if training diverges)")
+        trees.check_matching("violations", values, state.multipliers, of="multipliers")
         values = jax.tree.map(lambda c, m: jax.lax.stop_gradient(c).astype(m.dtype), values, state.multipliers)
-        kind = check_kinds(kinds, values)
-        state = state._replace(multipliers=signed(state.multipliers, kind))
+        kind = trees.check_kinds(kinds, values)
+        state = state._replace(multipliers=trees.signed(state.multipliers, kind))
         updates, opt_state = ascent.update(jax.tree.map(jnp.negative, values), state.opt_state, state.multipliers)
         if optimizer is None:  # SGD with a rate of 1
             updates = jax.tree.map(jnp.multiply, updates, state.penalty)
-        moved = project(optax.apply_updates(state.multipliers, updates), kind)
+        moved = trees.project(optax.apply_updates(state.multipliers, updates), kind)
         due = _moved_now(opt_state)
         if restart:
             met = jax.tree.map(lambda c, k: False if k == "equal" else due & (c <= 0.0), values, kind)
@@ -195,11 +182,11 @@ def dual_ascent(
             moved = jax.tree.map(lambda m, high: jnp.clip(m, -high, high), moved, caps)
         after = DualState(moved, opt_state, state.skipped, state.penalty, state.sizes)
         if rule is not None:
-            sizes = violation_sizes(values, kind)
+            sizes = trees.violation_sizes(values, kind)
             raised = rule.update(state.penalty, sizes, state.sizes), sizes
             penalty_now, sizes_now = jax.tree.map(lambda new, old: jnp.where(due, new, old), raised, after[3:])
             after = after._replace(penalty=penalty_now, sizes=sizes_now)
-        return kept_if_sound(values, after, state)
+        return trees.kept_if_sound(values, after, state)
 
     return DualAscent(init, update, kinds)
 
@@ -208,24 +195,17 @@ def _ascent(optimizer: Any, rule: PenaltyRule | None, resilience: float | None) 
     """The optimiser, on the gradient c - lambda / beta of the resilient dual function."""
     if optimizer is not None or rule is None:
         ending = ", which needs a penalty" if optimizer is None else ""
-        check_optimizer("optimizer", optimizer, f"{ending}; for one per group take optax.partition")
+        trees.check_optimizer("optimizer", optimizer, f"{ending}; for one per group take optax.partition")
     inner = optax.sgd(1.0) if optimizer is None else optimizer
-    if resilience is None:
-        return inner
-
-    def update(gradients: Any, state: Any, multipliers: Any = None) -> tuple[Any, Any]:
-        relaxed = jax.tree.map(lambda g, m: g + m / resilience, gradients, multipliers)
-        return inner.update(relaxed, state, multipliers)
-
-    return optax.GradientTransformation(inner.init, update)  # type: ignore[arg-type]
+    return inner if resilience is None else optax.chain(optax.add_decayed_weights(1.0 / resilience), inner)
 
 
 def _moved_now(opt_state: Any) -> bool | Bool[Array, ""]:
     """False at calls at which an ``optax.MultiSteps`` waits for more."""
-    waits = [state.mini_step > 0 for state in states_of(optax.MultiStepsState, opt_state)]
+    waits = [state.mini_step > 0 for state in trees.states_of(optax.MultiStepsState, opt_state)]
     return True if not waits else ~jnp.any(jnp.stack(waits))
 
 
 def _caps(cap: Any, multipliers: PyTree[Array]) -> PyTree[np.ndarray]:
-    caps = broadcast_option("cap", jnp.inf if cap is None else cap, multipliers)
+    caps = trees.broadcast_option("cap", jnp.inf if cap is None else cap, multipliers)
     return jax.tree.map(lambda m, high: np.asarray(high, m.dtype), multipliers, caps)

@@ -10,19 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from unroll_jax.arguments import POSITIVE, checked
-from unroll_jax.constrained.trees import (
-    as_losses,
-    as_scalar,
-    as_violations,
-    broadcast_option,
-    check_kinds,
-    check_known,
-    check_matching,
-    check_penalty,
-    nan_unless,
-    signed,
-    wide,
-)
+from unroll_jax.constrained import trees
 
 __all__ = ["augmented_lagrangian", "lagrangian", "optimal_slacks", "resilient_lagrangian"]
 
@@ -70,7 +58,7 @@ def lagrangian(
       [4.5, 6.0]
     """
     objective, violations, fixed = _parts(objective, violations, multipliers)
-    fixed = fixed if kinds is None else signed(fixed, check_kinds(kinds, violations))
+    fixed = fixed if kinds is None else trees.signed(fixed, trees.check_kinds(kinds, violations))
     terms = jax.tree.map(lambda m, c: jnp.sum(m * c), fixed, violations)
     value = objective + _total(terms)
     return value / (1.0 + _total(jax.tree.map(lambda m: jnp.sum(jnp.abs(m)), fixed))) if normalise else value
@@ -117,14 +105,14 @@ def augmented_lagrangian(
       0.0
     """
     objective, violations, fixed = _parts(objective, violations, multipliers)
-    kind = check_kinds(kinds, violations)
-    fixed = signed(fixed, kind)
-    check_penalty(penalty)
-    rhos = broadcast_option("penalty", jax.lax.stop_gradient(penalty), violations)
+    kind = trees.check_kinds(kinds, violations)
+    fixed = trees.signed(fixed, kind)
+    trees.check_penalty(penalty)
+    rhos = trees.broadcast_option("penalty", jax.lax.stop_gradient(penalty), violations)
 
     def term(multiplier: Array, violation: Array, rho: Any, kind: str) -> Float[Array, ""]:
         rho = jnp.asarray(rho, multiplier.dtype)
-        rho = nan_unless(rho > 0.0, rho)
+        rho = trees.nan_unless(rho > 0.0, rho)
         if kind == "equal":
             return jnp.sum(multiplier * violation + 0.5 * rho * violation**2)
         return jnp.sum((jax.nn.relu(multiplier + rho * violation) ** 2 - multiplier**2) / (2.0 * rho))
@@ -138,7 +126,7 @@ def optimal_slacks(multipliers: Float[Array, "*constraints"], resilience: float)
 
     Source: Porras-Valenzuela, Hadou, Ribeiro, eqs. 34 to 37.
     """
-    return signed(as_losses("multipliers", multipliers), "at_most") / resilience
+    return trees.signed(trees.as_losses("multipliers", multipliers), "at_most") / resilience
 
 
 @checked(resilience=POSITIVE)
@@ -183,21 +171,21 @@ def resilient_lagrangian(
       >>> float(total), gradient.tolist()
       (2.625, [0.0, -1.0])
     """
-    violations, slacks = as_violations("violations", violations), as_violations("slacks", slacks)
-    check_matching("slacks", slacks, violations)
-    slacks = signed(slacks, "at_most", "slacks")
-    cost = 0.5 * resilience * sum(jnp.sum(wide("slacks", leaf) ** 2) for leaf in jax.tree.leaves(slacks))
+    violations, slacks = trees.as_violations("violations", violations), trees.as_violations("slacks", slacks)
+    trees.check_matching("slacks", slacks, violations)
+    slacks = trees.signed(slacks, "at_most", "slacks")
+    cost = 0.5 * resilience * sum(jnp.sum(trees.wide("slacks", leaf) ** 2) for leaf in jax.tree.leaves(slacks))
     relaxed = jax.tree.map(jnp.subtract, violations, slacks)
     return lagrangian(objective, relaxed, multipliers, kinds="at_most") + cost
 
 
 def _parts(objective: Any, violations: Any, multipliers: Any) -> tuple[Float[Array, ""], PyTree, PyTree]:
     """The objective, violations in at least the precision of their multipliers, and detached multipliers."""
-    objective = as_scalar("objective", objective)
-    violations, fixed = as_violations("violations", violations), as_violations("multipliers", multipliers)
-    check_matching("multipliers", fixed, violations)
-    check_known("multipliers", fixed, np.isfinite, "finite")
-    fixed = jax.tree.map(lambda m: wide("multipliers", m), fixed)
+    objective = trees.as_scalar("objective", objective)
+    violations, fixed = trees.as_violations("violations", violations), trees.as_violations("multipliers", multipliers)
+    trees.check_matching("multipliers", fixed, violations)
+    trees.check_known("multipliers", fixed, np.isfinite, "finite")
+    fixed = jax.tree.map(lambda m: trees.wide("multipliers", m), fixed)
     violations = jax.tree.map(lambda c, m: c.astype(jnp.promote_types(c.dtype, m.dtype)), violations, fixed)
     return objective, violations, jax.lax.stop_gradient(fixed)
 

@@ -78,7 +78,6 @@ def implicit_dual_ascent(
       >>> duals.update(duals.init(jnp.zeros(1)), jnp.array([1.0, 3.0]), jnp.array([[1.0], [0.5]])).params.tolist()
       [1.25]
     """
-
     check_optimizer("optimizer", optimizer)
 
     def values(params: PyTree, features: Any) -> Float[Array, "points"]:
@@ -99,8 +98,7 @@ def implicit_dual_ascent(
 
         def loss(params: PyTree) -> Float[Array, ""]:
             prices = values(params, features)
-            if prices.shape != known.shape:
-                raise ValueError(f"violations must have shape {prices.shape}, one a point, got {known.shape}")
+            require(prices.shape == known.shape, "violations", f"have shape {prices.shape}", known.shape)
             return -jnp.mean(prices * known)
 
         updates, opt_state = optimizer.update(jax.grad(loss)(state.params), state.opt_state, state.params)
@@ -134,11 +132,11 @@ def check_rows(rows: Any, multipliers: PyTree) -> None:
     if not jnp.issubdtype(jnp.result_type(rows), jnp.integer):
         raise TypeError(f"rows must be integers, got {jnp.result_type(rows)}")
     shapes = [np.shape(leaf) for leaf in jax.tree.leaves(multipliers)]
-    if np.ndim(rows) != 1 or () in shapes:
-        raise ValueError(f"rows must be a vector of indices along the first axis of {shapes}, got {rows!r}")
+    vector = np.ndim(rows) == 1 and () not in shapes
+    require(vector, "rows", f"be a vector of indices along the first axis of {shapes}", rows)
     least = min(shape[0] for shape in shapes)
-    if not isinstance(rows, Tracer) and np.any((np.asarray(rows) < 0) | (np.asarray(rows) >= least)):
-        raise ValueError(f"rows must be in 0..{least - 1}, the rows of the multipliers, got {rows}")
+    inside = isinstance(rows, Tracer) or np.all((np.asarray(rows) >= 0) & (np.asarray(rows) < least))
+    require(inside, "rows", f"be in 0..{least - 1}, the rows of the multipliers", rows)
 
 
 def rows_of(state: Any, rows: Rows, transformation: optax.GradientTransformation) -> Any:

@@ -46,9 +46,7 @@ def rate(*, at_most: float, of: Select | None = None, where: Select | None = Non
       [1.0, 2.0]
     """
 
-    def sums(chances: Array, weights: Array | None, batch: Any) -> dict[str, tuple[Array, Array]]:
-        return {"rate": _sums(chances, weights)}
-
+    sums = lambda chances, weights, batch: {"rate": _sums(chances, weights)}  # noqa: E731
     columns, strict = _soft_and_strict(sums, of, where, several=True)
     return Constraint(columns, lambda means: means["rate"], at_most, strict=strict)
 
@@ -244,20 +242,15 @@ def _soft_and_strict(
 
 @jax.custom_vjp
 def _chances(logits: Array) -> Array:
-    """Sigmoid whose gradient is 0 for values that are left out, also at NaN, where 0 times its slope would be NaN."""
+    """Sigmoid whose gradient is 0 for values that are left out, also at NaN."""
     return jax.nn.sigmoid(logits)
-
-
-def _chances_forward(logits: Array) -> tuple[Array, Array]:
-    chances = jax.nn.sigmoid(logits)
-    return chances, chances
 
 
 def _chances_backward(chances: Array, cotangent: Array) -> tuple[Array]:
     return (jnp.where(cotangent == 0.0, 0.0, cotangent * chances * (1.0 - chances)),)
 
 
-_chances.defvjp(_chances_forward, _chances_backward)
+_chances.defvjp(lambda logits: (jax.nn.sigmoid(logits), jax.nn.sigmoid(logits)), _chances_backward)
 
 
 def _vector(name: str, values: Any) -> Array:

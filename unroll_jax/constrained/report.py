@@ -9,15 +9,8 @@ from jax.core import Tracer
 from jaxtyping import PyTree
 
 from unroll_jax.arguments import at_least, checked, require
+from unroll_jax.constrained import trees
 from unroll_jax.constrained.constraint import Constraint, column_means, violations, without_samples
-from unroll_jax.constrained.trees import (
-    as_violations,
-    broadcast_option,
-    broadcast_prefix,
-    check_kinds,
-    check_matching,
-    leaf_names,
-)
 
 __all__ = ["ConstraintReport", "GroupReport", "constraint_report", "held_out_report"]
 
@@ -198,19 +191,22 @@ def constraint_report(
       sum         equal    binding   +0               100%  -1.5   0
       Violated: gap by 0.25. Binding: sum (1.5 of the objective for 1 unit).
     """
-    violations, multipliers = as_violations("violations", violations), as_violations("multipliers", multipliers)
+    violations, multipliers = (
+        trees.as_violations("violations", violations),
+        trees.as_violations("multipliers", multipliers),
+    )
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((violations, multipliers, gradient))):
         raise TypeError("violations must be known, got a traced value; return them from the jitted function")
-    check_matching("multipliers", multipliers, violations)
-    names = [name or "constraint" for name in leaf_names("violations", violations)]
-    kinds = check_kinds(kinds, violations)
+    trees.check_matching("multipliers", multipliers, violations)
+    names = [name or "constraint" for name in trees.leaf_names("violations", violations)]
+    kinds = trees.check_kinds(kinds, violations)
     others = (
         violations,
         multipliers,
         kinds,
-        broadcast_prefix("units", units, violations),
-        broadcast_option("bounds", bounds, violations),
-        broadcast_option("absent", absent, violations),
+        trees.broadcast_prefix("units", units, violations),
+        trees.broadcast_option("bounds", bounds, violations),
+        trees.broadcast_option("absent", absent, violations),
     )
     limits = tolerance, least_price
     groups = (_group(parts, limits) for parts in zip(names, *map(jax.tree.leaves, others), strict=True))

@@ -168,11 +168,7 @@ def multipliers_of(opt_state: Any) -> PyTree[Array]:
     A ValueError says if there are none, or if `optax.MultiSteps` is around `primal_dual`, which passes on the
     violations of the last call only.
 
-    Example:
-      >>> import jax.numpy as jnp, optax, unroll_jax
-      >>> inner = primal_dual(optax.sgd(0.1), unroll_jax.dual_ascent(optax.sgd(1.0)), violations=2)
-      >>> multipliers_of(optax.chain(optax.clip(1.0), inner).init(jnp.zeros(3))).tolist()
-      [0.0, 0.0]
+    Example: see `primal_dual`.
     """
     for outer in states_of(optax.MultiStepsState, opt_state, within=[DualState]):
         wrong = "one whose MultiSteps averages gradients and not violations"

@@ -151,30 +151,26 @@ def broadcast_option(name: str, option: Any, tree: PyTree) -> PyTree:
         arrays = jax.tree.map(lambda one: np.asarray(one) if _is_flat(one) else one, option, is_leaf=_is_flat)
         full = broadcast_prefix(name, arrays, tree)
     for (path, leaf), value in zip(jax.tree.leaves_with_path(tree), jax.tree.leaves(full), strict=True):
-        if np.shape(value) not in ((), np.shape(leaf)):
-            where = group_name(name, path)
-            raise ValueError(f"{where} must be one value or have shape {np.shape(leaf)}, got shape {np.shape(value)}")
+        shape = np.shape(leaf)
+        fits = np.shape(value) in ((), shape)
+        require(fits, group_name(name, path), f"be one value or have shape {shape}", f"shape {np.shape(value)}")
     return full
 
 
 def check_kinds(kinds: Any, tree: PyTree) -> PyTree[str]:
     """The kind of every leaf of ``tree``, from a prefix tree of `KINDS`."""
     for path, kind in jax.tree.leaves_with_path(kinds):
-        if kind not in KINDS:
-            raise ValueError(f"{group_name('kinds', path)} must be one of {KINDS}, got {kind!r}")
+        require(kind in KINDS, group_name("kinds", path), f"be one of {KINDS}", repr(kind))
     return broadcast_prefix("kinds", kinds, tree)
 
 
 def check_matching(name: str, tree: PyTree, like: PyTree, *, of: str = "violations") -> None:
     """Checks that two trees have equal structures and shapes; the error names the first group that differs."""
     structure, expected = jax.tree.structure(tree), jax.tree.structure(like)
-    if structure != expected:
-        raise ValueError(f"{name} must have the groups of {of}, {expected}, got {structure}")
+    require(structure == expected, name, f"have the groups of {of}, {expected}", structure)
     for (path, leaf), other in zip(jax.tree.leaves_with_path(tree), jax.tree.leaves(like), strict=True):
-        if jnp.shape(leaf) != jnp.shape(other):
-            raise ValueError(
-                f"{group_name(name, path)} must have shape {jnp.shape(other)}, as {of} have, got {jnp.shape(leaf)}"
-            )
+        shape, wanted = jnp.shape(leaf), jnp.shape(other)
+        require(shape == wanted, group_name(name, path), f"have shape {wanted}, as {of} have", shape)
 
 
 def check_known(name: str, tree: PyTree, rule: Any, allowed: str) -> None:
@@ -182,8 +178,8 @@ def check_known(name: str, tree: PyTree, rule: Any, allowed: str) -> None:
     for path, leaf in jax.tree.leaves_with_path(tree):
         if isinstance(leaf, Tracer) or not getattr(leaf, "is_fully_addressable", True):
             continue
-        if not np.all(rule(known_numbers(group_name(name, path), leaf))):
-            raise ValueError(f"{group_name(name, path)} must be {allowed}, got {leaf}")
+        where = group_name(name, path)
+        require(np.all(rule(known_numbers(where, leaf))), where, f"be {allowed}", leaf)
 
 
 def check_penalty(penalty: Any) -> None:
