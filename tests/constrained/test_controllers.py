@@ -31,6 +31,15 @@ def run(optimizer, violations=VIOLATIONS, start=0.0, **options):
     return np.asarray(jax.jit(lambda rows: jax.lax.scan(step, dual.init(rows.shape[1], start), rows)[1])(rows))
 
 
+def by_hand(rule, start=0.0):
+    """Multipliers after every call of ``rule(call, violations, multipliers)``."""
+    multipliers, after_calls = np.full(3, start), []
+    for call, violation in enumerate(VIOLATIONS):
+        multipliers = rule(call, violation, multipliers)
+        after_calls.append(multipliers)
+    return np.array(after_calls)
+
+
 def in_calls(optimizer, count=2):
     """One step on the mean of ``count`` calls, accumulated in the precision of the multipliers."""
     return optax.MultiSteps(optimizer, count, accumulator_dtype=jnp.result_type(float)).gradient_transformation()
@@ -51,10 +60,8 @@ def masked(optimizer, still):
 @pytest.mark.parametrize("gain", [0.0, 0.7])
 def test_the_multiplier_is_integral_plus_proportional_part(gain):
     """I <- [I + k_i c]_+, lambda = [I + k_p c]_+."""
-    integral, expected = np.zeros(3), []
-    for violation in VIOLATIONS:
-        integral = np.maximum(integral + 0.1 * violation, 0.0)
-        expected.append(np.maximum(integral + gain * violation, 0.0))
+    integral = by_hand(lambda call, c, m: np.maximum(m + 0.1 * c, 0.0))
+    expected = np.maximum(integral + gain * VIOLATIONS, 0.0)
     np.testing.assert_allclose(run(proportional_integral(0.1, gain)), expected, rtol=1e-12, atol=1e-14)
 
 
@@ -65,14 +72,11 @@ def test_the_multiplier_is_integral_plus_proportional_part(gain):
 )
 def test_nu_pi_equals_its_definition(nu, start, integral_gain):
     """xi = nu xi + (1 - nu) c, lambda = [lambda + k_i c + k_p (change of xi)]_+; from "sgd" xi changes from c_1 on."""
-    smoothed, multipliers, expected = np.zeros(3), np.full(3, 0.3), []
-    for call, violation in enumerate(VIOLATIONS):
-        before = smoothed
-        if call > 0 or start == "zero":
-            smoothed = nu * smoothed + (1.0 - nu) * violation
-        multipliers = np.maximum(multipliers + integral_gain * violation + 0.7 * (smoothed - before), 0.0)
-        expected.append(multipliers)
-    assert 0.0 in np.array(expected)
+    first = 0 if start == "zero" else 1
+    smoothed = by_hand(lambda call, c, xi: nu * xi + (1.0 - nu) * c if call >= first else xi)
+    change = np.diff(smoothed, axis=0, prepend=0.0)
+    expected = by_hand(lambda call, c, m: np.maximum(m + integral_gain * c + 0.7 * change[call], 0.0), 0.3)
+    assert 0.0 in expected
     optimizer = nu_pi(integral_gain, 0.7, nu=nu, start=start)
     np.testing.assert_allclose(run(optimizer, start=0.3), expected, rtol=1e-12, atol=1e-13)
 
@@ -144,11 +148,12 @@ def test_a_capped_controller_never_exceeds_its_cap():
 @pytest.mark.usefixtures("x64")
 def test_ema_puts_a_moving_average_in_the_place_of_violations():
     """a_t = sum_s decay^(t - s) c_s / sum_s decay^(t - s)."""
-    multipliers, expected = np.zeros(3), []
-    for call in range(len(VIOLATIONS)):
+
+    def rule(call, c, multipliers):
         average = np.average(VIOLATIONS[: call + 1], axis=0, weights=0.8 ** np.arange(call, -1, -1))
-        multipliers = np.maximum(multipliers + 0.1 * average, 0.0)
-        expected.append(multipliers)
+        return np.maximum(multipliers + 0.1 * average, 0.0)
+
+    expected = by_hand(rule)
     np.testing.assert_allclose(run(optax.chain(optax.ema(0.8), optax.sgd(0.1))), expected, rtol=1e-12, atol=1e-14)
 
 
@@ -181,10 +186,7 @@ def test_adam_begins_after_the_warm_up():
 
 def test_a_schedule_of_optax_is_the_rate_of_the_call():
     rates = optax.linear_schedule(0.2, 0.0, 10)
-    multipliers, expected = np.zeros(3), []
-    for call, violation in enumerate(VIOLATIONS):
-        multipliers = np.maximum(multipliers + float(rates(call)) * violation, 0.0)
-        expected.append(multipliers)
+    expected = by_hand(lambda call, c, m: np.maximum(m + float(rates(call)) * c, 0.0))
     np.testing.assert_allclose(run(optax.sgd(rates)), expected, rtol=1e-5, atol=1e-6)
 
 

@@ -3,8 +3,8 @@
 EXPRESSIONS: dict[type[Exception], dict[str, list[str]]] = {
     TypeError: {
         "step_size must be known beforehand": ["jax.jit(lambda a: uj.attention(step_size=a))(0.5)"],
-        "alpha must be a number, or several": ['uj.descent_constraints("0.2")'],
-        "level must be a number, or several": ['uj.tail_mean("0.5")'],
+        "alpha must be a number, or an array": ['uj.descent_constraints("0.2")'],
+        "level must be a number, or an array": ['uj.tail_mean("0.5")'],
         "reference must be a number or None": ['uj.descent_constraints(0.2, reference="f0")'],
         "layer_losses must be an array of numbers": ['uj.descent_constraints(0.2)("losses")'],
         "multipliers must be an array of numbers": ["uj.lagrangian(1.0, ones(3), None)"],

@@ -153,7 +153,7 @@ def _check_constraints(constraints: Any) -> None:
         raise ValueError(f"constraints must be one Constraint or more by name, got {constraints!r}")
     for name, one in constraints.items():
         for field in ("columns", "value"):
-            trees.check_function(f"{field} of {name}", getattr(one, field), "in unroll_jax.constrained.rate")
+            trees.check_function(f"{field} of {name}", getattr(one, field), f"rate(at_most=0.1).{field}")
 
 
 def _pair(name: str, pair: Any) -> tuple[Array, Array]:
@@ -165,12 +165,12 @@ def _pair(name: str, pair: Any) -> tuple[Array, Array]:
     return total, count
 
 
-def _means(sums: Sums, *, empty: float, unknown: float = jnp.nan) -> dict[str, dict[str, Array]]:
-    """Means of columns: ``empty`` over no sample, ``unknown`` where they are not finite or a count is below 0."""
+def _means(sums: Sums, *, empty: float, unknown: float | None = None) -> dict[str, dict[str, Array]]:
+    """Means of columns, ``empty`` over no sample; ``unknown`` replaces a mean that is not finite."""
 
     def mean(total: Array, count: Array) -> Array:
         value = jnp.where(count > 0.0, total / jnp.where(count > 0.0, count, 1.0), jnp.nan)
-        value = jnp.where(jnp.isfinite(value), value, unknown) if unknown == unknown else value
+        value = value if unknown is None else jnp.where(jnp.isfinite(value), value, unknown)
         return jnp.where(count == 0.0, empty, value)
 
     return {name: {column: mean(*pair) for column, pair in columns.items()} for name, columns in sums.items()}
