@@ -12,14 +12,13 @@ import unroll_jax
 NAMES = {
     "unroll_jax": """
         ADJOINTS DESCENTS PROXIMALS RHOS SOLVERS Anchor Descent DualAscent DualState Entry EquilibriumInfo
-        FeasibilityReport OptEqParams Proximal Rho Sides SlackState Trace alternating anderson attention
-        augmented_lagrangian causal_attention certificates certify clip_spectrum constrained constraint_names
-        constraint_report crate deep_opteq delta_rule descent_constraints dual_ascent dual_optimizer dust energies
-        energy_transformer equilibrium fast_weights feasibility_report feedforward fixed_point hopfield hyper_set
-        implicit_argmin implicit_root in_coordinates lagrangian layer_norm layer_weights lista looped mesa
-        moreau_envelope multihead_attention multipliers_of nu_pi opteq opteq_conv perturbations primal_dual
-        proportional_integral prox_gradient resilient_lagrangian safeguarded sample_constraints slack_descent
-        symmetric_embedding tail_mean transformer transformer_parts unit_layer unroll
+        FeasibilityReport OptEqParams Proximal Rho Sides Trace alternating anderson attention augmented_lagrangian
+        causal_attention certificates certify clip_spectrum constrained constraint_names constraint_report crate
+        deep_opteq delta_rule descent_constraints dual_ascent dust energies energy_transformer equilibrium fast_weights
+        feasibility_report feedforward fixed_point hopfield hyper_set implicit_argmin implicit_root in_coordinates
+        lagrangian layer_norm lista looped mesa moreau_envelope multihead_attention multipliers_of nu_pi opteq
+        opteq_conv perturbations primal_dual proportional_integral prox_gradient resilient_lagrangian safeguarded
+        sample_constraints symmetric_embedding tail_mean transformer transformer_parts unit_layer unroll
     """,
     "unroll_jax.certificates": """
         Ball Certificate Curvature Outcome StepCertificate apollonian_ball certify certify_alternating certify_descent
@@ -30,12 +29,11 @@ NAMES = {
     """,
     "unroll_jax.constrained": """
         BOUNDS Constraint ConstraintReport DualAscent DualState FeasibilityReport ImplicitDuals LayerConstraints
-        PenaltyRule SlackDescent SlackState augmented_lagrangian batch_violations bertsekas_penalty
-        chunked_cross_entropy class_losses column_means column_sums constraint_names constraint_report
-        descent_constraints descent_warnings dual_ascent dual_optimizer feasibility_report gap growing_penalty
-        held_out_report implicit_dual_ascent kl lagrangian layer_weights level_constraints mean_of_samples
-        multipliers_of norm nu_pi primal_dual proportional_integral proximal_smoothing rate resilient_lagrangian
-        sample_constraints slack_descent suggest_alpha switching_objective tail_mean take_rows violations
+        PenaltyRule augmented_lagrangian batch_violations chunked_cross_entropy class_losses column_means column_sums
+        constraint_names constraint_report descent_constraints descent_warnings dual_ascent feasibility_report gap
+        growing_penalty held_out_report implicit_dual_ascent kl lagrangian level_constraints multipliers_of norm nu_pi
+        primal_dual proportional_integral proximal_smoothing rate resilient_lagrangian sample_constraints suggest_alpha
+        switching_objective tail_mean take_rows violations
     """,
     "unroll_jax.energies": """
         DESCENTS MONOTONES PROXIMALS REGULARISERS RHOS AsymmetricLayer AttentionParams CrateParams DustParams

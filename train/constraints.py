@@ -103,7 +103,7 @@ class DescentConstraints:
         settings = self._settings
         if not self._bounded or (settings.bind == "mean" and settings.of_means):
             return None
-        return constrained.tail_mean(settings.level) if settings.bind == "tail" else constrained.mean_of_samples()
+        return constrained.tail_mean(settings.level if settings.bind == "tail" else 0.0)
 
     def init(self) -> DualState:
         """Multipliers at their start."""

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 from optax.contrib import MuonDimensionNumbers, muon
 
-from unroll_jax import dual_optimizer
+from unroll_jax import proportional_integral
 
 from .config.constraints import DualConfig
 from .config.run import DecayedPrimalConfig, OptimizerConfig, PrimalConfig
@@ -80,7 +80,9 @@ def _muon(config: PrimalConfig | OptimizerConfig, rates: optax.Schedule) -> opta
 def dual_rule(dual: DualConfig, *, every: int, warmup: int) -> optax.GradientTransformation:
     """Returns the optimiser of the multipliers, on means of ``every`` calls, after ``warmup`` calls."""
     gains = {"proportional_gain": dual.proportional_gain, "cap": dual.cap} if dual.optimizer == "pi" else {}
-    rule = dual_optimizer(dual.optimizer, dual.learning_rate, **gains)
+    rule = {"adam": optax.adam, "pi": proportional_integral, "sgd": optax.sgd}[dual.optimizer](
+        dual.learning_rate, **gains
+    )
     if every > 1:
         rule = optax.MultiSteps(rule, every, accumulator_dtype=jnp.result_type(float)).gradient_transformation()
     if warmup > 0:

@@ -29,7 +29,7 @@ def chunked_cross_entropy(
     r"""The losses :math:`\log \sum_v e^{h \cdot w_v} - h \cdot w_{label}` of hidden states h under a head w.
 
     The logits of ``chunk`` words, of one layer, are all there is at a time, forward and backward, where they are
-    computed anew: O(layers n + n chunk) memory besides arrays of the shapes of the arguments, for a third more
+    recomputed: O(layers n + n chunk) memory besides arrays of the shapes of the arguments, for a third more
     products. Let a model record normalised hidden states at the positions that count, and take the losses of all layers
     in one call: it makes the head's gradient once. Called in the record itself, in the scan over layers, it gives the
     same for two more arrays of the head's shape, which autodiff adds up from layer to layer.
@@ -39,16 +39,18 @@ def chunked_cross_entropy(
       head: a row for each word.
       labels: the word that each position is to predict, in 0..vocabulary - 1; any number where its weight is 0. A
         traced one out of range gives NaN.
-      weights: multiples of each position's loss, such as a mask; None is 1. One of weight 0 has loss 0.
+      weights: multiples of each position's loss, at least 0, such as a mask; None is 1. A position of weight 0 has loss
+        0 and no gradient. A traced weight below 0 gives NaN.
       chunk: words whose logits are computed at a time, at least 1.
-      dtype: of the products' factors, such as bfloat16; None is that of hidden. Products, the softmax and gradients are
+      dtype: of the products' factors, such as bfloat16; None takes hidden's. Products, the softmax and gradients are
         accumulated in float32 at least.
 
     Returns:
       The losses, in nats, in float32 at least.
 
     Raises:
-      ValueError: if chunk < 1, shapes do not fit, or a known label that counts is not in the vocabulary.
+      ValueError: if chunk < 1, shapes do not fit, a known weight is negative, or a known label that counts is not in
+        the vocabulary.
       TypeError: if hidden states or the head do not hold real numbers, or labels are not integers.
 
     Source: the softmax over parts of Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018).
@@ -70,19 +72,18 @@ def chunked_cross_entropy(
     require(head.shape[1] == hidden.shape[-1], "head", f"have rows of d={hidden.shape[-1]}", head.shape)
     for name, array in (("labels", labels), ("weights", weights)):
         check_shape(name, array, hidden.shape[-2:-1], ", one a position")
-    sound = (labels >= 0) & (labels < len(head))
-    sound = sound if weights is None else sound | (weights == 0.0)
+    scale: Any = np.ones(labels.shape, np.float32) if weights is None else weights
+    if not isinstance(scale, Tracer):
+        require(not np.any(np.asarray(scale) < 0.0), "weights", "be at least 0", scale)
+    sound = (labels >= 0) & (labels < len(head)) | (scale == 0.0)
     if not isinstance(sound, Tracer) and not np.all(sound):
         wrong = np.asarray(labels)[~np.asarray(sound)][0]
         raise ValueError(f"labels must be in 0..{len(head) - 1}, got {wrong}; give it the weight 0")
     dtype = jnp.dtype(hidden.dtype if dtype is None else dtype)
     layers = hidden.reshape(math.prod(hidden.shape[:-2]), *hidden.shape[-2:])
     losses: Any = _losses(layers, head, labels, min(chunk, len(head)), dtype)
-    losses = losses.reshape(hidden.shape[:-1])
-    losses = losses * jnp.where(sound, 1.0, jnp.nan).astype(losses.dtype)
-    if weights is None:
-        return losses
-    return jnp.where(weights == 0.0, 0.0, weights.astype(losses.dtype) * losses)
+    factors = jnp.where(sound & ~(scale < 0.0), scale, jnp.nan).astype(losses.dtype)
+    return factors * jnp.where(scale == 0.0, 0.0, losses.reshape(hidden.shape[:-1]))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
@@ -123,13 +124,14 @@ def _backward(chunk: int, dtype: Any, kept: Any, slopes: Array) -> tuple[Array, 
 
         def layer(row: Array, gradients: tuple[Array, Array]) -> tuple[Array, Array]:
             of_hidden, of_part = gradients
-            states, norm, slope = hidden[row], normaliser[row], slopes[row]
+            slope = slopes[row][:, None]
+            states = jnp.where(slope == 0.0, 0.0, hidden[row])  # left out, also where they are NaN
             logits = _logits(states, part, places, number, chunk, wide)
-            errors = slope[:, None] * (jnp.exp(logits - norm[:, None]) - (places == labels[:, None]))
-            errors = jnp.where(places >= number * chunk, errors, 0.0).astype(dtype)
+            errors = slope * (jnp.exp(logits - normaliser[row][:, None]) - (places == labels[:, None]))
+            errors = jnp.where((places >= number * chunk) & (slope != 0.0), errors, 0.0).astype(dtype)
             of_part += jnp.matmul(errors.T, states.astype(dtype), preferred_element_type=wide)
             of_states = jnp.matmul(errors, part, preferred_element_type=wide)
-            return of_hidden.at[row].add(of_states), of_part  # in place, where a scan would stack them anew
+            return of_hidden.at[row].add(of_states), of_part  # in place; a scan would stack copies
 
         of_hidden, of_part = jax.lax.fori_loop(0, len(hidden), layer, (of_hidden, jnp.zeros(part.shape, wide)))
         start = places[0]

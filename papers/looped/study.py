@@ -15,9 +15,9 @@ from papers.looped.network import LoopedNetwork
 from papers.looped.tasks import TASKS, Batch
 from unroll_jax.constrained import (
     dual_ascent,
-    dual_optimizer,
     lagrangian,
     level_constraints,
+    proportional_integral,
     sample_constraints,
     tail_mean,
 )
@@ -144,7 +144,7 @@ def train(study: Study) -> Any:
     model, rng = network(study), np.random.default_rng(study.seed)
     schedule = optax.warmup_cosine_decay_schedule(0.0, study.learning_rate, 50, max(study.steps, 51), 1e-5)
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(schedule))
-    ascent = dual_ascent(dual_optimizer("pi", 0.1, proportional_gain=1.0, cap=10.0), cap=10.0)
+    ascent = dual_ascent(proportional_integral(0.1, 1.0, cap=10.0), cap=10.0)
     key = jax.random.key(study.seed)
     params = model.init(key, jnp.asarray(TASKS[study.task].draw(rng, 1, study.size).inputs), loops=1)
     each = jnp.zeros(study.loops)

@@ -1,5 +1,7 @@
-"""PI control of the multipliers, and optimisers by name."""
+"""Optimisers of the multipliers: controllers, and averages, steps in several calls, warm-up and groups composed from
+optax, against loops in NumPy."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,29 +9,60 @@ import optax
 import pytest
 
 import unroll_jax as uj
-from unroll_jax.constrained import nu_pi, proportional_integral
-from unroll_jax.constrained.controllers import DUAL_OPTIMIZERS
+from unroll_jax.constrained import growing_penalty, nu_pi, proportional_integral
+
+VIOLATIONS = np.random.default_rng(3).normal(size=(24, 3))
+CAPPED = {
+    "sgd": optax.sgd(0.1),
+    "adam": optax.adam(0.1),
+    "pi": proportional_integral(0.1, 0.5, cap=1.0),
+    "nu_pi": nu_pi(0.1, 0.5),
+}
 
 
-def run(optimizer, violations, start=0.0):
-    init, update = uj.dual_ascent(optimizer)
+def run(optimizer, violations=VIOLATIONS, start=0.0, **options):
+    """Multipliers after every call, (T, C)."""
+    dual, rows = uj.dual_ascent(optimizer, **options), jnp.asarray(violations)
 
-    def step(state, violation):
-        state = update(state, violation[None])
-        return state, state.multipliers[0]
+    def step(state, row):
+        state = dual.update(state, row)
+        return state, state.multipliers
 
-    return np.asarray(jax.jit(lambda rows: jax.lax.scan(step, init(1, start), rows)[1])(jnp.asarray(violations)))
+    return np.asarray(jax.jit(lambda rows: jax.lax.scan(step, dual.init(rows.shape[1], start), rows)[1])(rows))
 
 
+def by_hand(rule, start=0.0):
+    """Multipliers after every call of ``rule(call, violations, multipliers)``."""
+    multipliers, after_calls = np.full(3, start), []
+    for call, violation in enumerate(VIOLATIONS):
+        multipliers = rule(call, violation, multipliers)
+        after_calls.append(multipliers)
+    return np.array(after_calls)
+
+
+def in_calls(optimizer, count=2):
+    """One step on the mean of ``count`` calls, accumulated in the precision of the multipliers."""
+    return optax.MultiSteps(optimizer, count, accumulator_dtype=jnp.result_type(float)).gradient_transformation()
+
+
+def after(optimizer, first):
+    """Still for ``first`` calls."""
+    return optax.conditionally_mask(optimizer, lambda step, **_: step >= first)
+
+
+def masked(optimizer, still):
+    """Entries of one array of multipliers that never move."""
+    zero = optax.stateless(lambda updates, _: jax.tree.map(lambda u: jnp.where(still, 0.0, u), updates))
+    return optax.chain(optimizer, zero)
+
+
+@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("gain", [0.0, 0.7])
 def test_the_multiplier_is_integral_plus_proportional_part(gain):
-    """I <- [I + k_i c]_+, lambda = [I + k_p c]_+, written out in NumPy."""
-    violations = np.random.default_rng(0).normal(size=30)
-    integral, expected = 0.0, []
-    for violation in violations:
-        integral = max(integral + 0.1 * violation, 0.0)
-        expected.append(max(integral + gain * violation, 0.0))
-    np.testing.assert_allclose(run(proportional_integral(0.1, gain), violations), expected, rtol=1e-4, atol=1e-6)
+    """I <- [I + k_i c]_+, lambda = [I + k_p c]_+."""
+    integral = by_hand(lambda call, c, m: np.maximum(m + 0.1 * c, 0.0))
+    expected = np.maximum(integral + gain * VIOLATIONS, 0.0)
+    np.testing.assert_allclose(run(proportional_integral(0.1, gain)), expected, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.usefixtures("x64")
@@ -39,17 +72,13 @@ def test_the_multiplier_is_integral_plus_proportional_part(gain):
 )
 def test_nu_pi_equals_its_definition(nu, start, integral_gain):
     """xi = nu xi + (1 - nu) c, lambda = [lambda + k_i c + k_p (change of xi)]_+; from "sgd" xi changes from c_1 on."""
-    violations = np.random.default_rng(2).normal(size=40)
-    smoothed, multiplier, expected = 0.0, 0.3, []
-    for call, violation in enumerate(violations):
-        before = smoothed
-        if call > 0 or start == "zero":
-            smoothed = nu * smoothed + (1.0 - nu) * violation
-        multiplier = max(multiplier + integral_gain * violation + 0.7 * (smoothed - before), 0.0)
-        expected.append(multiplier)
+    first = 0 if start == "zero" else 1
+    smoothed = by_hand(lambda call, c, xi: nu * xi + (1.0 - nu) * c if call >= first else xi)
+    change = np.diff(smoothed, axis=0, prepend=0.0)
+    expected = by_hand(lambda call, c, m: np.maximum(m + integral_gain * c + 0.7 * change[call], 0.0), 0.3)
     assert 0.0 in expected
     optimizer = nu_pi(integral_gain, 0.7, nu=nu, start=start)
-    np.testing.assert_allclose(run(optimizer, violations, 0.3), expected, rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(run(optimizer, start=0.3), expected, rtol=1e-12, atol=1e-13)
 
 
 BETA = 0.8
@@ -65,10 +94,9 @@ RELATIVES = {
 @pytest.mark.parametrize("name", RELATIVES)
 def test_nu_pi_holds_the_methods_that_the_paper_names(name):
     """On multipliers far from 0, where nothing is projected. optax takes its first optimistic step as plain one."""
-    violations = np.random.default_rng(5).normal(size=40)
-    ours, theirs = (run(optimizer, violations, 100.0) for optimizer in RELATIVES[name])
+    ours, theirs = (run(optimizer, start=100.0) for optimizer in RELATIVES[name])
     assert np.ptp(theirs) > 0.1
-    first = 100.0 + 0.1 * violations[0] if name == "optimistic" else ours[0]
+    first = 100.0 + 0.1 * VIOLATIONS[0] if name == "optimistic" else ours[0]
     np.testing.assert_allclose(theirs, ours - ours[0] + first, rtol=1e-12)
 
 
@@ -83,56 +111,124 @@ def test_each_row_starts_as_sgd_when_it_first_moves():
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("start", "integral_gain"), [("zero", 0.1), ("sgd", 0.1), ("sgd", 0.0)])
 def test_nu_pi_equals_coopers(start, integral_gain):
-    """On the ascent direction; the projection at 0 is the multiplier's own, here as there."""
+    """On the ascent direction; the projection at 0 is the multiplier's, here and in Cooper."""
     import cooper
     import torch
 
-    violations = np.random.default_rng(6).normal(size=(40, 1))
-    multiplier = torch.zeros(1, dtype=torch.float64, requires_grad=True)
+    multiplier = torch.zeros(3, dtype=torch.float64, requires_grad=True)
     gains = {"Kp": torch.tensor(0.7), "Ki": torch.tensor(integral_gain), "ema_nu": 0.6}
     init_type = {"zero": cooper.optim.nuPIInitType.ZEROS, "sgd": cooper.optim.nuPIInitType.SGD}[start]
     peer = cooper.optim.nuPI([multiplier], lr=1.0, init_type=init_type, maximize=True, **gains)
     expected = []
-    for violation in violations:
+    for violation in VIOLATIONS:
         multiplier.grad = torch.from_numpy(violation)
         peer.step()
         multiplier.data.clamp_(min=0.0)
-        expected.append(multiplier.item())
-    assert 0.0 in expected
+        expected.append(multiplier.tolist())
+    assert 0.0 in np.array(expected)
     # Their gains are float32.
-    optimizer = nu_pi(integral_gain, 0.7, nu=0.6, start=start)
-    np.testing.assert_allclose(run(optimizer, violations[:, 0]), expected, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(run(nu_pi(integral_gain, 0.7, nu=0.6, start=start)), expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", CAPPED)
+def test_a_multiplier_rises_to_its_cap_and_falls_as_soon_as_its_constraint_is_met(name):
+    """After 1000 violated steps at the cap; an integral that had wound up to 100 would hold it there for long."""
+    violations = np.concatenate([np.ones((1000, 1)), -np.ones((20, 1))])
+    multipliers = run(CAPPED[name], violations, cap=1.0)[:, 0]
+    assert multipliers[0] > 0.0
+    assert np.all(np.diff(multipliers[:1000]) >= 0.0)
+    assert multipliers.max() == multipliers[999] == 1.0
+    assert multipliers[-1] < 0.9 if name == "adam" else multipliers[-1] == 0.0  # Adam's moments need longer to turn
 
 
 def test_a_capped_controller_never_exceeds_its_cap():
-    multipliers = run(proportional_integral(0.5, 2.0, cap=1.5), np.ones(10))
-    assert multipliers.max() == 1.5
+    assert run(proportional_integral(0.5, 2.0, cap=1.5), np.ones((10, 1))).max() == 1.5
 
 
-@pytest.mark.parametrize("name", DUAL_OPTIMIZERS)
-def test_every_dual_optimiser_raises_the_multipliers_of_what_is_violated(name):
-    multipliers = run(uj.dual_optimizer(name, 0.1), np.concatenate([np.ones(10), -np.ones(60)]))
-    assert np.all(np.diff(multipliers[:10]) > 0.0)
-    assert multipliers[-1] == 0.0
+@pytest.mark.usefixtures("x64")
+def test_ema_puts_a_moving_average_in_the_place_of_violations():
+    """a_t = sum_s decay^(t - s) c_s / sum_s decay^(t - s)."""
+
+    def rule(call, c, multipliers):
+        average = np.average(VIOLATIONS[: call + 1], axis=0, weights=0.8 ** np.arange(call, -1, -1))
+        return np.maximum(multipliers + 0.1 * average, 0.0)
+
+    expected = by_hand(rule)
+    np.testing.assert_allclose(run(optax.chain(optax.ema(0.8), optax.sgd(0.1))), expected, rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "optimizer"),
-    [
-        ("adam", {"b1": 0.5}, lambda **options: optax.adam(0.1, **options)),
-        ("sgd", {"momentum": 0.9}, lambda **options: optax.sgd(0.1, **options)),
-    ],
-)
-def test_options_of_a_named_optimiser_are_its_own(name, options, optimizer):
-    violations = np.random.default_rng(8).normal(size=10)
-    multipliers = run(uj.dual_optimizer(name, 0.1, **options), violations)
-    np.testing.assert_array_equal(multipliers, run(optimizer(**options), violations))
-    assert np.any(multipliers != run(optimizer(), violations))
+@pytest.mark.usefixtures("x64")
+def test_all_of_them_together_equal_a_loop():
+    """Warm-up, then means of two, less lambda / beta, projected to [0, cap]; one constraint still."""
+    start = np.array([0.2, 0.25, 0.0])
+    multipliers, expected, pair = start.copy(), [], []
+    for call, violation in enumerate(VIOLATIONS):
+        if call >= 3:
+            pair.append(violation)
+            if len(pair) == 2:
+                gradient = np.mean(pair, axis=0) - multipliers / 3.0
+                multipliers = np.clip(multipliers + 0.1 * gradient, 0.0, 0.3)
+                multipliers[1], pair = start[1], []
+        expected.append(multipliers.copy())
+    optimizer = after(in_calls(masked(optax.sgd(0.1), np.array([False, True, False]))), 3)
+    actual = run(optimizer, start=start, resilience=3.0, cap=0.3)
+    np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-14)
+    assert np.max(actual) == 0.3  # the cap was met
+    assert len(np.unique(actual[:, 0])) > 5  # and something moved
 
 
-def test_an_optimiser_may_be_given_by_itself_and_a_rate_may_be_a_schedule():
-    violations = np.random.default_rng(7).normal(size=10)
-    schedule = optax.linear_schedule(0.1, 0.0, 5)
-    np.testing.assert_array_equal(
-        run(uj.dual_optimizer(optax.sgd(schedule)), violations), run(uj.dual_optimizer("sgd", schedule), violations)
-    )
+def test_adam_begins_after_the_warm_up():
+    """Its moments are of the calls that counted."""
+    multipliers, plain = run(after(optax.adam(0.1), 5)), run(optax.adam(0.1), VIOLATIONS[5:])
+    np.testing.assert_array_equal(multipliers[:5], np.zeros((5, 3)))
+    np.testing.assert_allclose(multipliers[5:], plain, rtol=1e-6, atol=1e-7)
+
+
+def test_a_schedule_of_optax_is_the_rate_of_the_call():
+    rates = optax.linear_schedule(0.2, 0.0, 10)
+    expected = by_hand(lambda call, c, m: np.maximum(m + float(rates(call)) * c, 0.0))
+    np.testing.assert_allclose(run(optax.sgd(rates)), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_each_group_has_its_optimiser_or_none():
+    rates = {"one": optax.sgd(1.0), "two": optax.adam(0.5), "still": optax.set_to_zero()}
+    labels = {"gap": "one", "deep": {"0": "two"}, "fixed": "still"}
+    violations = {"gap": jnp.array([1.0, -1.0]), "deep": {"0": jnp.ones((2, 2))}, "fixed": jnp.ones(())}
+    init, update = uj.dual_ascent(optax.partition(rates, labels))
+    state = init(violations, start={"gap": 0.0, "deep": 0.0, "fixed": 3.0})
+    multipliers = jax.jit(update)(state, violations).multipliers
+    assert multipliers["gap"].tolist() == [1.0, 0.0]
+    np.testing.assert_allclose(multipliers["deep"]["0"], 0.5, rtol=1e-4)
+    assert float(multipliers["fixed"]) == 3.0
+
+
+def test_accumulated_gradients_and_violations_take_the_step_of_the_whole_batch():
+    """`MultiSteps` around both inner optimisers of a chain: two micro-batches of one sample against a batch of two."""
+    dual = uj.dual_ascent(in_calls(optax.sgd(1.0)))
+    optimizer = optax.chain(optax.clip(10.0), uj.primal_dual(in_calls(optax.sgd(0.1)), dual, violations=1))
+    params = jnp.array([2.0])
+    state, update = optimizer.init(params), jax.jit(optimizer.update)
+    for violation in (1.0, 3.0):
+        updates, state = update(jnp.array([violation]), state, params, violations=jnp.array([violation]))
+        params = optax.apply_updates(params, updates)
+    np.testing.assert_allclose(params, [1.8], rtol=1e-6)
+    np.testing.assert_allclose(uj.multipliers_of(state), [2.0], rtol=1e-6)
+
+
+def test_restarts_and_penalties_wait_with_the_multipliers():
+    restart = uj.dual_ascent(in_calls(optax.sgd(1.0)), restart=True)
+    grow = uj.dual_ascent(in_calls(optax.sgd(1.0)), penalty=growing_penalty(1.0))
+
+    def step(states, _):
+        met, violated = states
+        states = restart.update(met, -jnp.ones(1)), grow.update(violated, jnp.ones(1))
+        return states, (states[0].multipliers[0], states[1].penalty[0])
+
+    start = restart.init(1, start=5.0), grow.init(1)
+    restarted, grown = jax.jit(lambda start: jax.lax.scan(step, start, length=4))(start)[1]
+    assert restarted.tolist() == [5.0, 0.0, 0.0, 0.0]
+    assert grown.tolist() == [1.0, 2.0, 2.0, 4.0]
+
+
+def test_without_options_the_state_is_the_optimisers():
+    chex.assert_trees_all_equal(uj.dual_ascent(optax.adam(0.1)).init(3).opt_state, optax.adam(0.1).init(jnp.zeros(3)))

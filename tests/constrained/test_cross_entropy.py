@@ -24,7 +24,7 @@ def plain(hidden, head, labels, weights):
 
 
 LABELS = jnp.asarray(np.array([0, 21, 22, 5, 7, 19, 20], np.int32))
-WEIGHTS = np.array([1.0, 0.5, 2.0, 0.0, 1.0, -3.0, 1.0])
+WEIGHTS = np.array([1.0, 0.5, 2.0, 0.0, 1.0, 3.0, 1.0])
 
 
 @pytest.mark.usefixtures("x64")
@@ -95,15 +95,15 @@ def test_bfloat16_factors_keep_float32_sums_and_the_dtypes_of_the_arguments():
 
 
 @pytest.mark.usefixtures("x64")
-def test_a_position_of_weight_0_counts_nothing_whatever_its_label():
+def test_a_position_of_weight_0_counts_nothing_whatever_its_label_and_its_state():
     hidden, head = drawn(7, 5), drawn(23, 5, seed=1)
 
     @jax.jit
-    def run(labels):
+    def run(labels, state):
         total = lambda *each: jnp.sum(chunked_cross_entropy(*each, labels, jnp.asarray(WEIGHTS), chunk=10))  # noqa: E731
-        return jax.value_and_grad(total, (0, 1))(hidden, head)
+        return jax.value_and_grad(total, (0, 1))(hidden.at[3].set(state), head)
 
-    expected = run(LABELS)
+    expected = run(LABELS, 0.0)
     assert not np.any(np.asarray(expected[1][0])[3])
-    for label in (-100, 10**6):
-        chex.assert_trees_all_equal(run(LABELS.at[3].set(label)), expected)
+    for label, state in ((-100, 0.0), (10**6, 0.0), (0, jnp.nan), (0, jnp.inf)):
+        chex.assert_trees_all_equal(run(LABELS.at[3].set(label), state), expected)

@@ -1,4 +1,6 @@
-"""The Lagrangian as one weighted sum of layer losses."""
+"""Lagrangians of layer losses against NumPy, and where training on them ends against cvxpy."""
+
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -8,47 +10,47 @@ import pytest
 
 import unroll_jax as uj
 from tests import reference
-from tests.constrained.of_losses import augmented_lagrangian, lagrangian
+from tests.constrained.loop import solve
 from tests.convex_problem import ALPHA, REFERENCE, known_solution, layer_losses
+from unroll_jax.constrained import nu_pi, proportional_integral
+from unroll_jax.constrained.lagrangian import optimal_slacks
+
+pytestmark = pytest.mark.usefixtures("x64")
 
 LOSSES = np.array([4.7, 3.0, 3.5, 1.2])
 MULTIPLIERS = np.array([0.3, 2.0, 0.0, 0.7])
-SCHEDULES = pytest.mark.parametrize("alpha", [0.22, (0.1, 0.5, 0.9)], ids=str)
+BETA, STEPS = 0.5, 20_000
+CONSTRAINTS = uj.descent_constraints(ALPHA, reference=REFERENCE)
+RUNS = {
+    "sgd": optax.sgd(0.02),
+    "momentum": optax.sgd(0.005, momentum=0.9),
+    "adam": optax.adam(optax.cosine_decay_schedule(0.02, STEPS)),
+    "proportional_integral": proportional_integral(0.02, 0.2),
+    "nu_pi": nu_pi(0.02, 0.2, nu=0.5),
+}
 
 
-@pytest.mark.usefixtures("x64")
-@SCHEDULES
-def test_the_lagrangian_equals_its_definition(alpha):
+def problem(x):
+    losses = layer_losses(x)
+    return losses[-1], CONSTRAINTS(losses)
+
+
+@pytest.mark.parametrize("alpha", [0.22, (0.1, 0.5, 0.9)], ids=str)
+def test_the_lagrangian_equals_its_definition_and_its_weights_are_those_written_out_by_hand(alpha):
+    """w_l = [l = L] + lambda_l - (1 - alpha_{l+1}) lambda_{l+1}; no gradient flows to the multipliers."""
     constraints = uj.descent_constraints(alpha, reference=5.5)
-    run = jax.jit(lambda *given: [lagrangian(*given, constraints, normalise=how) for how in (False, True)])
-    value, scaled = run(LOSSES, MULTIPLIERS)
+
+    def value(losses, multipliers, normalise=False):
+        return uj.lagrangian(losses[-1], constraints(losses), multipliers, normalise=normalise)
+
+    value_and_grad = jax.value_and_grad(value, (0, 1))
+    run = jax.jit(lambda *given: (*value_and_grad(*given), value(*given, normalise=True)))
+    actual, (weights, in_multipliers), scaled = run(LOSSES, MULTIPLIERS)
     expected = LOSSES[-1] + MULTIPLIERS @ reference.violations(LOSSES, alpha, 5.5)
-    np.testing.assert_allclose(value, expected, rtol=1e-14)
+    np.testing.assert_allclose(actual, expected, rtol=1e-14)
     np.testing.assert_allclose(scaled, expected / (1.0 + MULTIPLIERS.sum()), rtol=1e-14)
-
-
-@pytest.mark.usefixtures("x64")
-@SCHEDULES
-def test_its_weights_are_those_written_out_by_hand(alpha):
-    """w_l = [l = L] + lambda_l - (1 - alpha_{l+1}) lambda_{l+1}; without a reference lambda_0 = 0."""
-    with_reference, without = uj.descent_constraints(alpha, reference=5.5), uj.descent_constraints(alpha)
-
-    @jax.jit
-    def run(losses, multipliers):
-        gradient = jax.grad(lagrangian)(losses, multipliers, with_reference)
-        weights = uj.layer_weights(multipliers, with_reference, 3), uj.layer_weights(multipliers[1:], without, 3)
-        return gradient, *weights
-
-    gradient, actual, weights_without = run(LOSSES, MULTIPLIERS)
-    np.testing.assert_allclose(actual, reference.layer_weights(MULTIPLIERS, alpha), rtol=1e-14)
-    np.testing.assert_allclose(gradient, actual, rtol=1e-14)
-    np.testing.assert_allclose(weights_without, reference.layer_weights([0.0, *MULTIPLIERS[1:]], alpha), rtol=1e-14)
-
-
-def test_no_gradient_flows_to_the_multipliers():
-    constraints = uj.descent_constraints(0.2)
-    gradient = jax.jit(lambda *given: jax.grad(lagrangian, 1)(*given, constraints))
-    assert not np.any(gradient(LOSSES.astype(np.float32), MULTIPLIERS[1:].astype(np.float32)))
+    np.testing.assert_allclose(weights, reference.layer_weights(MULTIPLIERS, alpha), rtol=1e-14)
+    assert not np.any(in_multipliers)
 
 
 def test_its_gradient_takes_one_backward_pass():
@@ -59,9 +61,6 @@ def test_its_gradient_takes_one_backward_pass():
     def layer(weight, y):
         return jnp.tanh(weight * y)
 
-    def forward(weight, y):
-        return layer(weight, y), (weight, y)
-
     def reverse(saved, cotangent):
         nonlocal backward
         backward += 1
@@ -69,49 +68,135 @@ def test_its_gradient_takes_one_backward_pass():
         slope = cotangent * (1.0 - jnp.tanh(weight * y) ** 2)
         return jnp.sum(slope * y), slope * weight
 
-    layer.defvjp(forward, reverse)
-    y, multipliers = jnp.asarray(np.linspace(0.1, 1.0, 5), jnp.float32), jnp.asarray(np.ones(3, np.float32))
+    layer.defvjp(lambda weight, y: (layer(weight, y), (weight, y)), reverse)
+    constraints = uj.descent_constraints(0.2, reference=1.0)
 
     def losses(weights):
-        outputs = [y]
-        for weight in weights:
-            outputs.append(layer(weight, outputs[-1]))
+        outputs = itertools.accumulate(weights, lambda y, weight: layer(weight, y), initial=jnp.linspace(0.1, 1.0, 5))
         return jnp.stack([jnp.mean(output**2) for output in outputs])
 
-    constraints, weights = uj.descent_constraints(0.2), [np.float32(weight) for weight in (0.9, 0.8, 0.7)]
-    gradient = jax.jit(jax.grad(lambda w: lagrangian(losses(w), multipliers, constraints)))(weights)
-    assert backward == 3  # once a layer
+    def value(weights):
+        layers = losses(weights)
+        return uj.lagrangian(layers[-1], constraints(layers), MULTIPLIERS)
+
+    weights = [0.9, 0.8, 0.7]
+    gradient = jax.jit(jax.grad(value))(weights)
+    assert backward == 3  # once for each layer
     jacobian = jax.jit(jax.jacobian(losses))(weights)
-    by_layer = uj.layer_weights(multipliers, constraints, 3)
-    np.testing.assert_allclose(gradient, [np.asarray(by_layer) @ np.asarray(column) for column in jacobian], rtol=1e-5)
+    by_layer = reference.layer_weights(MULTIPLIERS, 0.2)
+    np.testing.assert_allclose(gradient, [by_layer @ np.asarray(column) for column in jacobian], rtol=1e-12)
 
 
-@pytest.mark.usefixtures("x64")
 def test_the_augmented_lagrangian_has_the_gradient_of_the_multipliers_to_come():
-    """That of the Lagrangian at m = [lambda + rho c]_+; its value is f_L + (|m|^2 - |lambda|^2) / (2 rho)."""
+    """The gradient of the Lagrangian at m = [lambda + rho c]_+; its value is f_L + (|m|^2 - |lambda|^2) / (2 rho)."""
     constraints = uj.descent_constraints(0.22, reference=5.5)
-    violations = reference.violations(LOSSES, 0.22, 5.5)
-    to_come = np.maximum(MULTIPLIERS + 0.7 * violations, 0.0)
-    value_and_grad = jax.value_and_grad(augmented_lagrangian)
-    run = jax.jit(lambda *given: value_and_grad(*given, constraints, penalty=0.7))
-    value, gradient = run(LOSSES, MULTIPLIERS)
+    to_come = np.maximum(MULTIPLIERS + 0.7 * reference.violations(LOSSES, 0.22, 5.5), 0.0)
+
+    @jax.jit
+    @jax.value_and_grad
+    def run(losses):
+        return uj.augmented_lagrangian(losses[-1], constraints(losses), MULTIPLIERS, penalty=0.7)
+
+    value, gradient = run(LOSSES)
     np.testing.assert_allclose(value, LOSSES[-1] + (to_come @ to_come - MULTIPLIERS @ MULTIPLIERS) / 1.4, rtol=1e-13)
     np.testing.assert_allclose(gradient, reference.layer_weights(to_come, 0.22), rtol=1e-13)
 
 
-@pytest.mark.usefixtures("x64")
+def test_the_augmented_lagrangian_of_equalities_equals_its_definition():
+    violations, multipliers, rho = np.array([0.5, -2.0]), np.array([3.0, -1.0]), np.array([0.5, 4.0])
+    value = uj.augmented_lagrangian(1.0, violations, multipliers, penalty=rho, kinds="equal")
+    assert float(value) == pytest.approx(1.0 + multipliers @ violations + 0.5 * rho @ violations**2)
+
+
 def test_the_method_of_multipliers_needs_few_dual_steps():
     """40 dual steps, each after the primal problem is solved; plain dual ascent at this rate swings without end."""
-    constraints, rho = uj.descent_constraints(ALPHA, reference=REFERENCE), 20.0
-    dual = uj.dual_ascent(optax.sgd(rho))
+    dual = uj.dual_ascent(None, penalty=20.0)
 
     def outer(carry, _):
         x, duals = carry
-        objective = lambda x: augmented_lagrangian(layer_losses(x), duals.multipliers, constraints, penalty=rho)  # noqa: E731
-        x, _ = jax.lax.scan(lambda x, _: (x - 0.003 * jax.grad(objective)(x), None), x, length=2000)
-        return (x, dual.update(duals, constraints(layer_losses(x)))), None
+
+        def descend(x, _):
+            value = lambda x: uj.augmented_lagrangian(*problem(x), duals.multipliers, penalty=20.0)  # noqa: E731
+            return x - 0.003 * jax.grad(value)(x), None
+
+        x, _ = jax.lax.scan(descend, x, length=2000)
+        return (x, dual.update(duals, problem(x)[1])), None
 
     (x, duals), _ = jax.jit(lambda start: jax.lax.scan(outer, start, length=40))((jnp.zeros(2), dual.init(4)))
     solution, multipliers, _ = known_solution(None)
     np.testing.assert_allclose(x, solution, atol=1e-4)
     np.testing.assert_allclose(duals.multipliers, multipliers, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "resilience", "normalise"), [*itertools.product(RUNS, (None, BETA), (False,)), ("sgd", None, True)]
+)
+def test_the_primal_dual_loop_ends_at_the_known_solution(name, resilience, normalise):
+    """One gradient step on x, one dual step, in turns: as in training."""
+    dual = uj.dual_ascent(RUNS[name], resilience=resilience)
+    optimizer = uj.primal_dual(optax.sgd(0.05), dual, violations=4, order="primal_dual")
+    (x, state), _ = solve(optimizer, problem, jnp.zeros(2), STEPS, order="primal_dual", normalise=normalise)
+    solution, multipliers, slacks = known_solution(resilience)
+    assert np.sum(multipliers > 0.05) >= 2  # active constraints
+    assert np.sum(multipliers < 1e-6) >= 1  # and inactive ones
+    np.testing.assert_allclose(x, solution, atol=1e-3)
+    np.testing.assert_allclose(state.dual.multipliers, multipliers, atol=1e-3)
+    if resilience is not None:
+        np.testing.assert_allclose(optimal_slacks(state.dual.multipliers, resilience), slacks, atol=1e-3)
+
+
+ADAM = optax.adam(optax.cosine_decay_schedule(0.01, STEPS))
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "restart"), [(optax.sgd(0.05), 0), (ADAM, 0), (optax.sgd(0.05), 500)], ids=["sgd", "adam", "restarts"]
+)
+def test_explicit_slacks_end_at_the_solution_of_the_decaying_form(optimizer, restart):
+    """Slacks are parameters that optax keeps at 0 or above; a restart sets them to 0."""
+    dual, descent = uj.dual_ascent(optax.sgd(0.02)), optax.chain(optimizer, optax.keep_params_nonnegative())
+
+    def step(carry, number):
+        x, duals, slacks, moments = carry
+
+        def value(x, slacks):
+            objective, violations = problem(x)
+            multipliers = duals.multipliers
+            return uj.resilient_lagrangian(objective, violations, slacks, multipliers, resilience=BETA), violations
+
+        (slope, of_slacks), violations = jax.grad(value, (0, 1), has_aux=True)(x, slacks)
+        updates, moments = descent.update(of_slacks, moments, slacks)
+        slacks = optax.apply_updates(slacks, updates)
+        if restart:
+            slacks = jnp.where((number % restart == restart - 1) & (number < STEPS // 2), 0.0, slacks)
+        return (x - 0.05 * slope, dual.update(duals, violations - slacks), slacks, moments), None
+
+    start = (jnp.zeros(2), dual.init(4), jnp.zeros(4), descent.init(jnp.zeros(4)))
+    (x, duals, slacks, _), _ = jax.jit(lambda carry: jax.lax.scan(step, carry, jnp.arange(STEPS)))(start)
+    expected = known_solution(BETA)
+    assert np.sum(expected[2] > 0.05) >= 2  # slack is used
+    for actual, known in zip((x, duals.multipliers, slacks), expected, strict=True):
+        np.testing.assert_allclose(actual, known, atol=1e-3)
+
+
+def test_the_lagrangian_with_slacks_equals_its_definition():
+    objective, violations = problem(jnp.ones(2))
+    slacks = np.array([0.1, 0.0, 2.0, 0.3])
+
+    def value(slacks, multipliers):
+        return uj.resilient_lagrangian(objective, violations, slacks, multipliers, resilience=BETA)
+
+    actual, (in_slacks, in_multipliers) = jax.jit(jax.value_and_grad(value, (0, 1)))(slacks, MULTIPLIERS)
+    expected = objective + MULTIPLIERS @ (violations - slacks) + 0.5 * BETA * slacks @ slacks
+    np.testing.assert_allclose(actual, expected, rtol=1e-14)
+    np.testing.assert_allclose(in_slacks, BETA * slacks - MULTIPLIERS, rtol=1e-13, atol=1e-15)
+    assert not np.any(in_multipliers)
+
+
+def test_slacks_at_rest_leave_the_dual_step_of_the_decaying_form():
+    """Where beta s = lambda the gradient in the slacks is 0 and c - s is c - lambda / beta."""
+    _, violations = problem(jnp.ones(2))
+    ends = []
+    for resilience, slacks in ((None, MULTIPLIERS / BETA), (BETA, 0.0)):
+        dual = uj.dual_ascent(optax.sgd(0.1), resilience=resilience)
+        ends.append(dual.update(dual.init(4, start=MULTIPLIERS), violations - slacks).multipliers)
+    np.testing.assert_allclose(*ends, rtol=1e-14)

@@ -1,4 +1,4 @@
-"""Cumulative and absolute bounds of layers, their suggestions and warnings, against NumPy and closed forms."""
+"""Bounds of layers in every form, their report on held-out data, suggestions and warnings, against NumPy."""
 
 import jax
 import jax.numpy as jnp
@@ -9,40 +9,93 @@ import pytest
 import unroll_jax as uj
 from tests import reference
 from unroll_jax.constrained import descent_warnings, level_constraints, suggest_alpha
-from unroll_jax.constrained.layer_bounds import FORMS
+from unroll_jax.constrained.layer_bounds import FORMS, relative_excess
 
 LOSSES = np.random.default_rng(0).uniform(0.5, 6.0, size=(2, 3, 4))
+SAMPLES = np.random.default_rng(0).uniform(0.5, 1.5, size=(40, 4)) * np.array([4.0, 3.2, 3.0, 1.0])
+MULTIPLIERS = np.array([0.1, 0.0, 1.5, 0.4])
 ALPHA, REFERENCE, FLOOR = (0.1, 0.2, 0.3), 5.0, 3.0
-CUMULATIVE = np.maximum(REFERENCE * np.cumprod(1.0 - np.array(ALPHA)), FLOOR)
+KEPT = 1.0 - np.array(ALPHA)
+CUMULATIVE = {"reference": REFERENCE, "bounds": "cumulative"}
 COMPARED = {"difference": lambda f, b: f - b, "ratio": lambda f, b: f / b - 1, "log_ratio": lambda f, b: np.log(f / b)}
 
 
-@pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("rank", [0, 1, 2])
-@pytest.mark.parametrize("form", FORMS)
-def test_cumulative_bounds_and_levels_are_those_of_numpy(form, rank):
-    losses = LOSSES[(0,) * (2 - rank)]
-    bounds = np.array([REFERENCE, *CUMULATIVE])
-    assert CUMULATIVE[2] == FLOOR
-    cumulative = uj.descent_constraints(ALPHA, reference=REFERENCE, bounds="cumulative", floor=FLOOR, form=form)
-    for constraints in (cumulative, level_constraints(bounds, form=form)):
-        np.testing.assert_allclose(constraints(jnp.asarray(losses)), COMPARED[form](losses, bounds), rtol=1e-12)
-    np.testing.assert_allclose(cumulative.bounds(jnp.asarray(losses)), np.broadcast_to(bounds, losses.shape))
-    without = level_constraints(bounds[1:], form=form)(jnp.asarray(losses))
-    alone = level_constraints(bounds[-1:], form=form)(jnp.asarray(losses))
-    np.testing.assert_array_equal(alone, without[..., -1:])
-    np.testing.assert_allclose(without, COMPARED[form](losses[..., 1:], bounds[1:]), rtol=1e-12)
-    np.testing.assert_allclose(level_constraints(2.0)(jnp.asarray(losses)), losses[..., 1:] / 2.0 - 1.0, rtol=1e-12)
+def bounds_of(losses, floor=0.0):
+    """The reference, and stepwise bounds."""
+    first = np.full_like(losses[..., :1], REFERENCE)
+    return np.concatenate([first, np.maximum(KEPT * losses[..., :-1], floor)], axis=-1)
+
+
+# Constraints of a form, and their bounds on losses.
+STATED = {
+    "stepwise": (lambda form: uj.descent_constraints(ALPHA, reference=REFERENCE, form=form), bounds_of),
+    "floor": (
+        lambda form: uj.descent_constraints(ALPHA, reference=REFERENCE, floor=FLOOR, form=form),
+        lambda losses: bounds_of(losses, FLOOR),
+    ),
+    "cumulative": (
+        lambda form: uj.descent_constraints(ALPHA, floor=FLOOR, form=form, **CUMULATIVE),
+        lambda losses: np.broadcast_to([REFERENCE, *np.maximum(REFERENCE * np.cumprod(KEPT), FLOOR)], losses.shape),
+    ),
+    "levels": (
+        lambda form: level_constraints([4.0, 3.0, 2.0, 1.0], form=form),
+        lambda losses: np.broadcast_to([4.0, 3.0, 2.0, 1.0], losses.shape),
+    ),
+    "levels without f_0": (
+        lambda form: level_constraints([3.0, 2.0, 1.0], form=form),
+        lambda losses: np.broadcast_to([3.0, 2.0, 1.0], (*losses.shape[:-1], 3)),
+    ),
+    "last": (lambda form: level_constraints([2.0], form=form), lambda losses: np.full_like(losses[..., :1], 2.0)),
+    "level": (lambda form: level_constraints(2.0, form=form), lambda losses: np.full_like(losses[..., 1:], 2.0)),
+}
 
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("form", FORMS)
-def test_a_floor_holds_under_stepwise_bounds_too(form):
-    constraints = uj.descent_constraints(ALPHA, floor=FLOOR, form=form)
-    bounds = np.maximum((1.0 - np.array(ALPHA)) * LOSSES[..., :-1], FLOOR)
-    assert np.any(bounds == FLOOR)
-    assert np.any(bounds > FLOOR)
-    np.testing.assert_allclose(constraints(jnp.asarray(LOSSES)), COMPARED[form](LOSSES[..., 1:], bounds), rtol=1e-12)
+@pytest.mark.parametrize("name", STATED)
+def test_violations_bounds_and_excess_are_those_of_numpy(name, form):
+    """At batch ranks 0, 1 and 2."""
+    make, expected = STATED[name]
+    constraints = make(form)
+    for losses in (LOSSES[0, 0], LOSSES[0], LOSSES):
+        bounds = expected(losses)
+        bounded = losses[..., losses.shape[-1] - bounds.shape[-1] :]
+        violations = constraints(jnp.asarray(losses))
+        np.testing.assert_allclose(constraints.bounds(jnp.asarray(losses)), bounds, rtol=1e-12)
+        np.testing.assert_allclose(violations, COMPARED[form](bounded, bounds), rtol=1e-12)
+        np.testing.assert_allclose(relative_excess(violations, bounds, form=form), bounded / bounds - 1, rtol=1e-12)
+    if name in ("floor", "cumulative"):
+        assert np.any(bounds == FLOOR)
+        assert np.any((bounds != FLOOR) & (bounds != REFERENCE))
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("proxy", [False, True])
+@pytest.mark.parametrize("form", FORMS)
+def test_gradients_are_those_of_finite_differences_and_a_proxy_has_none_in_the_loss_before(form, proxy):
+    constraints = uj.descent_constraints(ALPHA, reference=REFERENCE, form=form, proxy=proxy)
+    losses, h = jnp.asarray(LOSSES[0, 0]), 1e-6
+    columns = [(constraints(losses + h * e) - constraints(losses - h * e)) / (2 * h) for e in np.eye(4)]
+    expected = np.stack(columns, axis=1)
+    slope = jax.jacobian(constraints)(losses)
+    np.testing.assert_allclose(slope, np.diag(np.diag(expected)) if proxy else expected, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("form", ["ratio", "log_ratio"])
+def test_losses_of_zero_give_numbers(form):
+    constraints = uj.descent_constraints(0.5, form=form)
+    losses = jnp.array([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0], [1e-10, 10.0], [1e-9, 1e4]])
+    values, slopes = jax.jit(jax.vmap(jax.value_and_grad(lambda f: constraints(f)[0])))(losses)
+    assert np.all(np.isfinite(values))
+    assert np.all(np.isfinite(slopes))
+    assert values[0] < 0.0 < values[4]
+    np.testing.assert_array_equal(values[1:4], 0.0)  # of no loss there is no share to remove
+
+
+def test_a_bound_of_zero_has_an_excess_that_is_a_number():
+    excess = relative_excess(jnp.array([0.0, -1.0, 24.0]), jnp.zeros(3), form="difference")
+    np.testing.assert_array_equal(excess[:2], [0.0, -1.0])
+    assert 1e6 < excess[2] < np.inf
 
 
 @pytest.mark.parametrize(
@@ -52,17 +105,13 @@ def test_no_layer_is_rewarded_for_a_larger_loss_unless_asked(options):
     """With multipliers of any size no loss has a negative weight; the paper's difference has, and proxy=False."""
     losses, multipliers = jnp.array([4.0, 3.0, 2.5, 1.0]), jnp.array([0.0, 5.0, 9.0, 2.0])
 
-    def weights(**chosen):
-        def value(losses):
-            violations = uj.descent_constraints(0.3, **chosen)(losses)
-            return uj.lagrangian(losses[-1], violations, multipliers[-violations.size :])
+    def least_weight(**chosen):
+        violations = jax.vjp(uj.descent_constraints(0.3, **chosen), losses)
+        return jnp.min(violations[1](multipliers[-violations[0].size :])[0].at[-1].add(1.0))
 
-        return jax.grad(value)(losses)
-
-    assert np.all(np.asarray(weights(**options)) >= 0.0)
-    assert float(jnp.min(weights())) < 0.0
-    if "bounds" not in options:
-        assert float(jnp.min(weights(proxy=False, **options))) < 0.0
+    assert least_weight(**options) >= 0.0
+    assert least_weight() < 0.0
+    assert "bounds" in options or least_weight(proxy=False, **options) < 0.0
 
 
 @pytest.mark.usefixtures("x64")
@@ -83,61 +132,109 @@ def test_one_dual_rate_gives_losses_of_any_unit_the_same_multipliers(form, optio
     np.testing.assert_allclose(ends[0], ends[1], rtol=1e-9)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_violations_have_the_dtype_of_the_losses_and_a_schedule_may_come_as_an_array(dtype):
+    losses, schedule = jnp.asarray(LOSSES[0, 0], dtype), np.linspace(0.1, 0.3, 3)
+    for reference_value in (None, np.float64(5.0)):
+        violations = uj.descent_constraints(schedule, reference=reference_value)(losses)
+        assert violations.dtype == losses.dtype
+        expected = reference.violations(np.asarray(losses, float), schedule, reference_value)
+        np.testing.assert_allclose(violations.astype(float), expected, atol=1e-5 if dtype == "float32" else 0.05)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("tail", "resilience"), [(None, None), (0.0, 2.0), (0.75, None)])
+def test_every_figure_of_a_report_equals_numpy(form, tail, resilience):
+    """Of means; under a tail the violations are those of the worst 10 of 40 samples, and the bounds of the means."""
+    constraints = uj.descent_constraints(ALPHA, reference=REFERENCE, form=form)
+    reduction = None if tail is None else uj.tail_mean(tail)
+
+    @jax.jit
+    def run(losses, multipliers):
+        return uj.feasibility_report(losses, multipliers, constraints, resilience=resilience, reduction=reduction)
+
+    report, means = run(SAMPLES, MULTIPLIERS), SAMPLES.mean(axis=0)
+    bounds = bounds_of(means)
+    single = np.sort(COMPARED[form](SAMPLES, bounds_of(SAMPLES)), axis=0)
+    violations = COMPARED[form](means, bounds) if tail is None else single[round(40 * tail) :].mean(axis=0)
+    slacks = np.zeros(4) if resilience is None else MULTIPLIERS / resilience
+    excess = {"difference": violations / bounds, "ratio": violations, "log_ratio": np.expm1(violations)}[form]
+    expected = {
+        "layer_losses": means,
+        "violations": violations,
+        "bounds": bounds,
+        "satisfied": excess <= 0.05,
+        "feasible": np.all(excess <= 0.05),
+        "descending": (SAMPLES[:, 1:] < SAMPLES[:, :-1]).mean(axis=0),
+        "ratios": (SAMPLES[:, 1:] / SAMPLES[:, :-1]).mean(axis=0),
+        "multipliers": MULTIPLIERS,
+        "slacks": slacks,
+        "complementary_slackness": MULTIPLIERS * (violations - slacks),
+    }
+    assert set(expected) == set(report._fields)
+    for name, value in expected.items():
+        np.testing.assert_allclose(getattr(report, name), value, rtol=1e-12, atol=1e-14, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("losses", "tolerance", "satisfied"),
+    [
+        ([100.0, 52.0], 0.05, True),  # 4% above a bound of 50
+        ([100.0, 52.0], 0.0, False),
+        ([0.1, 0.0625], 0.05, False),  # 25% above one of 0.05
+        ([4.0, 2.0], 0.0, True),
+        ([4.0, 2.125], 0.0625, True),
+        ([4.0, np.nan], 0.05, False),
+    ],
+)
+def test_the_tolerance_is_a_share_of_the_bound_and_a_bound_that_is_just_met_is_met(losses, tolerance, satisfied):
+    report = uj.feasibility_report(jnp.array([losses]), jnp.zeros(1), uj.descent_constraints(0.5), tolerance=tolerance)
+    assert bool(report.satisfied[0]) == bool(report.feasible) == satisfied
+
+
+def test_samples_whose_loss_is_zero_already_do_not_spoil_the_ratios():
+    losses = jnp.array([[2.0, 1.0, 0.0], [0.0, 0.0, 0.0], [4.0, 3.0, 0.0]])
+    report = uj.feasibility_report(losses, jnp.zeros(2), uj.descent_constraints(0.2))
+    np.testing.assert_allclose(report.ratios, [0.625, 0.0])
+    np.testing.assert_allclose(report.descending, [2 / 3, 2 / 3], rtol=1e-6)
+
+
 @pytest.mark.parametrize("slack", [0.0, 0.2])
-@pytest.mark.parametrize("reference", [None, 2.3])
-def test_the_suggested_alpha_ends_at_the_plain_loss(reference, slack):
-    losses = np.array([3.0, 2.0, 1.0, 0.25])
-    alpha = suggest_alpha(losses, reference=reference, slack=slack)
-    first = 3.0 if reference is None else reference
-    assert first * (1.0 - alpha) ** 3 == pytest.approx(0.25 * (1.0 + slack))
-    constraints = uj.descent_constraints(alpha, reference=first, bounds="cumulative")
-    assert float(constraints(jnp.asarray(losses, jnp.float32))[-1]) == pytest.approx(
-        1.0 / (1.0 + slack) - 1.0, abs=1e-6
-    )
+@pytest.mark.parametrize("first", [None, 2.3])
+def test_the_suggested_alpha_ends_at_the_plain_loss(first, slack):
+    losses = jnp.array([3.0, 2.0, 1.0, 0.25])
+    alpha = suggest_alpha(losses, reference=first, slack=slack)
+    constraints = uj.descent_constraints(alpha, reference=first or 3.0, bounds="cumulative")
+    assert float(constraints.bounds(losses)[-1]) == pytest.approx(0.25 * (1.0 + slack))
 
 
 def test_healthy_runs_have_no_warnings_and_each_sign_has_one():
-    constraints = uj.descent_constraints(0.3, reference=2.3, bounds="cumulative")
-    healthy = {"constraints": constraints, "start_losses": [2.5, 2.4, 2.4, 2.4], "plain_losses": [2.6, 1.9, 1.2, 0.5]}
-    losses, multipliers = [2.2, 1.6, 1.1, 0.5], [0.0, 0.5, 0.0, 0.0]
-    assert descent_warnings(losses, multipliers, **healthy) == []
+    healthy = {
+        "layer_losses": [2.2, 1.6, 1.1, 0.5],
+        "multipliers": [0.0, 0.5, 0.0, 0.0],
+        "constraints": uj.descent_constraints(0.3, reference=2.3, bounds="cumulative"),
+        "start_losses": [2.5, 2.4, 2.4, 2.4],
+        "plain_losses": [2.6, 1.9, 1.2, 0.5],
+    }
+    short = {"plain_losses": [2.6, 1.9, 1.2, 0.9]}
+    assert descent_warnings(**healthy) == descent_warnings(**healthy | short) == []
     for words, changed in (
-        ("Multipliers end at 2.25 in the mean, above 1", {"multipliers": [9.0, 0.0, 0.0, 0.0]}),
+        ("Multipliers end at 2.25", {"multipliers": [9.0, 0.0, 0.0, 0.0]}),
         ("f_0 rose from 2.6 to 61", {"layer_losses": [61.0, 1.6, 1.1, 0.5]}),
-        (
-            "The bound 0.789 of layer 3 is not met and lies below 0.9",
-            {"plain_losses": [2.6, 1.9, 1.2, 0.9], "layer_losses": [2.2, 1.6, 1.1, 0.8]},
-        ),
+        ("The bound 0.789 of layer 3 is not met", short | {"layer_losses": [2.2, 1.6, 1.1, 0.8]}),
     ):
-        given = {"layer_losses": losses, "multipliers": multipliers} | healthy | changed
-        (line,) = descent_warnings(given.pop("layer_losses"), given.pop("multipliers"), **given)
+        (line,) = descent_warnings(**healthy | changed)
         assert line.startswith(words)
-    assert descent_warnings(losses, multipliers, **healthy | {"plain_losses": [2.6, 1.9, 1.2, 0.9]}) == []
 
 
-FOUR = np.array([4.7, 3.0, 3.5, 1.2])
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_violations_have_the_dtype_of_the_losses(dtype):
-    losses = jnp.asarray(FOUR, dtype)
-    for reference_value in (None, np.float64(5.0)):
-        assert uj.descent_constraints(0.2, reference=reference_value)(losses).dtype == losses.dtype
-
-
-def test_a_schedule_may_come_as_an_array():
-    constraints = uj.descent_constraints(np.linspace(0.1, 0.3, 3))
-    expected = reference.violations(FOUR, np.linspace(0.1, 0.3, 3))
-    np.testing.assert_allclose(constraints(jnp.asarray(FOUR, jnp.float32)), expected, rtol=1e-5)
-
-
-@pytest.mark.parametrize("reference", [None, 5.0])
+@pytest.mark.parametrize("first", [None, 5.0])
 @pytest.mark.parametrize("num_layers", [1, 4])
-def test_there_is_one_name_a_constraint_in_its_order(num_layers, reference):
-    names = uj.constraint_names(num_layers, reference=reference)
+def test_each_constraint_has_a_name_in_its_order(num_layers, first):
+    names = uj.constraint_names(num_layers, reference=first)
     # Only the constraint of the last layer is violated.
     losses = jnp.array([4.0 * 0.5**layer for layer in range(num_layers)] + [100.0])
-    violations = uj.descent_constraints(0.2, reference=reference)(losses)
+    violations = uj.descent_constraints(0.2, reference=first)(losses)
     assert len(names) == len(set(names)) == violations.size
     assert names[int(jnp.argmax(violations))] == f"layer {num_layers}"
-    assert (names[0] == "f_0") is (reference is not None)
+    assert (names[0] == "f_0") is (first is not None)

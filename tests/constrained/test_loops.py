@@ -90,7 +90,7 @@ def test_equinox():
 
 
 class ConstrainedState(TrainState):
-    """TrainState gives its optimiser gradients alone; this one passes the violations on."""
+    """`TrainState` passes only gradients to its optimiser; this one passes the violations on."""
 
     def apply_gradients(self, *, grads, violations):
         updates, opt_state = self.tx.update(grads, self.opt_state, self.params, violations=violations)

@@ -1,7 +1,7 @@
 """The test problems of Cooper 1.0.1 and humancompatible-train 0.4, at their rates, tolerances and step counts.
 
-Cooper minimises |x|^2 under five linear constraints. The four variants of a case (equalities or inequalities; SGD
-alone, or SGD and Adam on halves of x) share no variable, so they are one problem with four groups; seeds, widths and
+Cooper minimises |x|^2 under five linear constraints. The four variants of a case (equalities or inequalities; SGD,
+or SGD and Adam on halves of x) share no variable, so they are one problem with four groups; seeds, widths and
 surrogates are mapped over. A width of 5 is one of 10 with columns of zeros, whose variables start and stay at 0.
 
 Source: cooper-optim 1.0.1, tests/pipeline/test_convergence.py and conftest.py; humancompatible-train 0.4.1,
@@ -18,6 +18,7 @@ import optax
 import pytest
 
 import unroll_jax as uj
+from tests.constrained.loop import solve
 from unroll_jax.constrained import growing_penalty, switching_objective, take_rows
 from unroll_jax.constrained.transformation import ORDERS
 
@@ -39,7 +40,7 @@ class TorchGenerator:
         return np.array([self._bits.random_raw() & 0xFFFFFF for _ in range(size)]) / 2.0**24
 
     def randn(self, *shape):
-        """Box and Muller: 16 at a time, the last 16 drawn anew if they are not full; fewer one by one."""
+        """Box and Muller: 16 at a time, the last 16 are drawn again if they are not full; fewer one by one."""
         count = int(np.prod(shape))
         values = self.rand(count) if count >= 16 else np.array([self._pair() for _ in range((count + 1) // 2)]).ravel()
         for start in range(0, count - 15, 16):
@@ -92,17 +93,17 @@ def problems(*, surrogates):
     return tuple(np.concatenate(arrays).astype(np.float32) for arrays in zip(*parts, strict=True))
 
 
-def halves(transformation, rate):
+def halves(rate):
     """The second half of the variables of "split" variants moves by Adam, as Cooper's tests have it."""
     labels = {name: {"first": "sgd", "second": "adam" if "split" in name else "sgd"} for name in VARIANTS}
     adam = optax.adam(10 * rate, b1=0.0, b2=0.0, eps=10.0)
-    return optax.partition({"sgd": transformation(rate), "adam": adam}, labels)
+    return optax.partition({"sgd": optax.sgd(rate), "adam": adam}, labels)
 
 
 def run(problem, dual, rate, steps, *, order="simultaneous", indexed=False):
     """States after each number of ``steps``, from x = 1 (0 where columns are padded)."""
     rows, bounds, smooth = problem
-    optimizer = uj.primal_dual(halves(optax.sgd, rate), dual, violations=dict.fromkeys(VARIANTS, bounds), order=order)
+    optimizer = uj.primal_dual(halves(rate), dual, violations=dict.fromkeys(VARIANTS, bounds), order=order)
     start = jnp.any(rows, axis=0).astype(float)
     params = {name: {"first": start[:5], "second": start[5:]} for name in VARIANTS}
 
@@ -190,13 +191,9 @@ def test_twenty_steps_are_those_of_humancompatible_train(order):
         return 0.5 * jnp.sum(x**2), jnp.array([1.0 - x[0], x[1] - 0.5])
 
     optimizer = uj.primal_dual(optax.sgd(0.05), uj.dual_ascent(optax.sgd(0.1)), violations=2, order=order)
-    x, state, other, prices = jnp.zeros(2), optimizer.init(jnp.zeros(2)), np.zeros(2), np.zeros(2)
-    slope = jax.grad(lambda x, multipliers: uj.lagrangian(*problem(x), multipliers))
+    (x, state), _ = solve(optimizer, problem, jnp.zeros(2), 20, order=order)
+    other, prices = np.zeros(2), np.zeros(2)
     for _ in range(20):
-        gradient = slope(x, uj.multipliers_of(state))
-        given = {"problem": problem} if order == "dual_primal" else {"violations": problem(x)[1]}
-        updates, state = optimizer.update(gradient, state, x, **given)
-        x = optax.apply_updates(x, updates)
         moved = np.maximum(prices + 0.1 * np.array([1.0 - other[0], other[1] - 0.5]), 0.0)
         seen = moved if order == "dual_primal" else prices
         other, prices = other - 0.05 * (other + np.array([-1.0, 1.0]) * seen), moved
@@ -215,7 +212,7 @@ def test_twenty_steps_are_those_of_humancompatible_train(order):
     ],
 )
 def test_switching_is_that_of_humancompatible_train(violations, value, slopes):
-    """The largest violation where it exceeds the tolerance, and its gradient alone; else the objective."""
+    """The largest violation where it exceeds the tolerance, and only its gradient; else the objective."""
     actual, slope = jax.value_and_grad(lambda c: switching_objective(5.0, c, tolerance=0.01))(jnp.array(violations))
     assert float(actual) == value
     assert slope.tolist() == slopes

@@ -1,4 +1,4 @@
-"""Constraints on the worst samples and on every one."""
+"""Constraints on the worst samples and on the mean of them."""
 
 import cvxpy
 import jax
@@ -10,11 +10,13 @@ import scipy.stats
 
 import unroll_jax as uj
 from tests import reference
-from tests.constrained.of_losses import lagrangian
-from unroll_jax.constrained import mean_of_samples
+from tests.constrained.loop import solve
+
+pytestmark = pytest.mark.usefixtures("x64")
 
 SAMPLES = np.random.default_rng(0).normal(size=(37, 3)) + np.array([0.5, -1.0, 0.0])
 LEVELS = [0.0, 0.25, 0.5, 0.9, 0.99]
+TAILS = [*LEVELS, 0.75, 0.95, (0.0, 0.5, 0.9)]
 
 
 def tail_reference(violations, level):
@@ -26,52 +28,41 @@ def tail_reference(violations, level):
 @jax.jit
 def tails(samples):
     """At every level, in one program."""
-    return {level: uj.tail_mean(level)(samples) for level in (*LEVELS, 0.75, 0.95)}
+    return [uj.tail_mean(level)(samples) for level in TAILS]
 
 
-@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("count", [1, 10, 37])
 def test_the_tail_mean_is_the_least_of_its_bounds(count):
-    for level, actual in tails(SAMPLES[:count]).items():
-        expected = tail_reference(SAMPLES[:count], level)
+    """At one level, and at one for each constraint."""
+    for level, actual in zip(TAILS, tails(SAMPLES[:count]), strict=True):
+        levels = level if isinstance(level, tuple) else [level] * 3
+        expected = [tail_reference(SAMPLES[:count, i : i + 1], one)[0] for i, one in enumerate(levels)]
         np.testing.assert_allclose(actual, expected, rtol=1e-12, err_msg=str(level))
 
 
-@pytest.mark.usefixtures("x64")
 def test_the_tail_of_a_normal_distribution_has_its_closed_form():
     """CVaR_q of N(0, 1) is density(quantile(q)) / (1 - q); here of 100,001 quantiles in the place of samples."""
-    tail_means = tails(scipy.stats.norm.ppf((np.arange(100_001) + 0.5) / 100_001)[:, None])
-    for level in (0.5, 0.9):
-        expected = scipy.stats.norm.pdf(scipy.stats.norm.ppf(level)) / (1.0 - level)
-        np.testing.assert_allclose(tail_means[level], [expected], rtol=1e-4, err_msg=str(level))
+    quantiles = scipy.stats.norm.ppf((np.arange(100_001) + 0.5) / 100_001)
+    for level, tail in zip(TAILS, tails(np.tile(quantiles[:, None], 3)), strict=True):
+        expected = [scipy.stats.norm.pdf(scipy.stats.norm.ppf(q)) / (1.0 - q) for q in np.broadcast_to(level, 3)]
+        np.testing.assert_allclose(tail, expected, rtol=1e-3, atol=1e-12, err_msg=str(level))
 
 
-@pytest.mark.usefixtures("x64")
-def test_every_constraint_may_have_its_own_level():
-    levels = (0.0, 0.5, 0.9)
-    expected = [tail_reference(SAMPLES[:, i : i + 1], level)[0] for i, level in enumerate(levels)]
-    np.testing.assert_allclose(jax.jit(uj.tail_mean(levels))(SAMPLES), expected, rtol=1e-12)
-
-
-@pytest.mark.usefixtures("x64")
-def test_the_gradient_weighs_the_worst_samples_alone():
+def test_the_gradient_weighs_the_worst_samples_only():
     """Against central differences, at a point without ties."""
     gradients = jax.jit(lambda c: {q: jax.grad(lambda c, q=q: jnp.sum(uj.tail_mean(q)(c)))(c) for q in LEVELS})
     for level, gradient in gradients(SAMPLES).items():
         width, expected = 1e-6, np.zeros_like(SAMPLES)
         for place in np.ndindex(*SAMPLES.shape):
-            ends = []
-            for sign in (1.0, -1.0):
-                moved = SAMPLES.copy()
-                moved[place] += sign * width
-                ends.append(tail_reference(moved, level)[place[1]])
+            step = np.zeros_like(SAMPLES)
+            step[place] = width
+            ends = [tail_reference(SAMPLES + sign * step, level)[place[1]] for sign in (1.0, -1.0)]
             expected[place] = (ends[0] - ends[1]) / (2.0 * width)
         np.testing.assert_allclose(gradient, expected, atol=1e-8, err_msg=str(level))
         weighed = np.count_nonzero(np.abs(np.asarray(gradient)) > 1e-12, axis=0)
         assert np.all(weighed == np.ceil(37 * (1.0 - level) - 1e-9)), level
 
 
-@pytest.mark.usefixtures("x64")
 def test_ties_share_weights_that_a_subgradient_may_have():
     """Non-negative, at most 1 / (N (1 - q)), summing to 1, and none on samples below the tie."""
     tied = np.array([[2.0], [1.0], [2.0], [2.0], [0.0], [3.0]])
@@ -81,36 +72,33 @@ def test_ties_share_weights_that_a_subgradient_may_have():
     assert gradient[1] == gradient[4] == 0.0
 
 
-@pytest.mark.usefixtures("x64")
+def test_the_tail_leaves_out_a_sample_of_minus_infinity():
+    violations = np.array([[1.0], [2.0], [-np.inf], [3.0]])
+    value, gradient = jax.jit(jax.value_and_grad(lambda v: uj.tail_mean(0.5)(v)[0]))(violations)
+    np.testing.assert_allclose(value, 2.5)
+    np.testing.assert_allclose(gradient[:, 0], [0.0, 0.5, 0.0, 0.5])
+    np.testing.assert_array_equal(uj.tail_mean(0.0)(jnp.asarray(violations)), [-np.inf])
+
+
 def test_a_tail_within_its_bound_leaves_the_stated_share_of_samples_without_a_violation():
-    """What a mean within its bound does not."""
+    """A mean within its bound does not."""
     skewed = np.random.default_rng(1).exponential(size=(200, 3)) * np.array([-1.0, 1.0, 5.0])
-    for level, tail in tails(skewed).items():
+    for level, tail in zip(TAILS, tails(skewed), strict=True):
         assert np.all((skewed - np.asarray(tail) <= 1e-9).mean(axis=0) >= level), level
     mean_met = skewed - skewed.mean(axis=0)
     assert np.any((mean_met <= 1e-9).mean(axis=0) < 0.5)
 
 
-@pytest.mark.usefixtures("x64")
 def test_the_mean_of_samples_is_the_constraint_on_mean_losses():
-    losses = np.random.default_rng(2).uniform(1.0, 4.0, size=(20, 4))
-    plain = uj.descent_constraints((0.1, 0.5, 0.9), reference=2.0)
-    sampled = uj.sample_constraints(plain, mean_of_samples())
-
-    @jax.jit
-    def run(losses, means, multipliers):
-        values = lagrangian(losses, multipliers, sampled), lagrangian(means, multipliers, plain)
-        return sampled(losses), values
-
-    violations, (actual, expected) = run(losses, losses.mean(axis=0), np.array([0.1, 0.0, 2.0, 0.5]))
-    by_hand = reference.violations(losses.mean(axis=0), (0.1, 0.5, 0.9), 2.0)
-    np.testing.assert_allclose(violations, by_hand, rtol=1e-12)
-    np.testing.assert_allclose(actual, expected, rtol=1e-12)
+    losses, alpha = np.random.default_rng(2).uniform(1.0, 4.0, size=(20, 4)), (0.1, 0.5, 0.9)
+    sampled = uj.sample_constraints(uj.descent_constraints(alpha, reference=2.0), uj.tail_mean(0.0))
+    expected = reference.violations(losses.mean(axis=0), alpha, 2.0)
+    np.testing.assert_allclose(jax.jit(sampled)(losses), expected, rtol=1e-12)
 
 
 TARGETS = np.random.default_rng(3).exponential(size=(30, 2))
 BEFORE = np.random.default_rng(4).uniform(1.0, 2.0, size=30)  # f_0 of each sample
-LEVEL, ALLOWANCE, STEPS = 0.8, 1.7, 30_000  # the least tail is 1.53, that of the least mean 2.07
+LEVEL, ALLOWANCE, STEPS = 0.8, 1.7, 30_000  # the least tail is 1.53, and 2.07 at the least mean
 
 
 def known_tail_solution():
@@ -123,30 +111,17 @@ def known_tail_solution():
     return x.value, float(tail.dual_value)
 
 
-@pytest.mark.usefixtures("x64")
 def test_training_under_a_tail_constraint_ends_at_the_known_solution():
-    plain, dual = uj.descent_constraints(0.2), uj.dual_ascent(optax.sgd(optax.cosine_decay_schedule(0.05, STEPS)))
+    constraints = uj.sample_constraints(uj.descent_constraints(0.2), lambda c: uj.tail_mean(LEVEL)(c) - ALLOWANCE)
+    falling = optax.sgd(optax.cosine_decay_schedule(0.05, STEPS))
+    optimizer = uj.primal_dual(falling, uj.dual_ascent(falling), violations=1, order="primal_dual")
 
-    def sample_losses(x):
-        after = 0.5 * jnp.sum((x - TARGETS) ** 2, axis=1)
-        return jnp.stack([jnp.asarray(BEFORE), after], axis=1)
+    def problem(x):
+        losses = jnp.stack([jnp.asarray(BEFORE), 0.5 * jnp.sum((x - TARGETS) ** 2, axis=1)], axis=1)
+        return jnp.mean(losses[:, 1]), constraints(losses)
 
-    constraints = uj.sample_constraints(plain, lambda c: uj.tail_mean(LEVEL)(c) - ALLOWANCE)
-
-    def objective(x, multipliers):
-        return lagrangian(sample_losses(x), multipliers, constraints)
-
-    optimizer = optax.sgd(optax.cosine_decay_schedule(0.05, STEPS))
-
-    def step(carry, _):
-        x, opt_state, duals = carry
-        updates, opt_state = optimizer.update(jax.grad(objective)(x, duals.multipliers), opt_state)
-        x = optax.apply_updates(x, updates)
-        return (x, opt_state, dual.update(duals, constraints(sample_losses(x)))), None
-
-    start = (jnp.zeros(2), optimizer.init(jnp.zeros(2)), dual.init(1))
-    (x, _, duals), _ = jax.jit(lambda carry: jax.lax.scan(step, carry, length=STEPS))(start)
+    (x, state), _ = solve(optimizer, problem, jnp.zeros(2), STEPS, order="primal_dual")
     solution, multiplier = known_tail_solution()
     assert multiplier > 0.05
     np.testing.assert_allclose(x, solution, atol=1e-3)
-    np.testing.assert_allclose(duals.multipliers, [multiplier], atol=1e-3)
+    np.testing.assert_allclose(uj.multipliers_of(state), [multiplier], atol=1e-3)

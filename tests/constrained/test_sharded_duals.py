@@ -17,20 +17,21 @@ plain = uj.descent_constraints(0.2, reference=1.6)
 averaged = optax.MultiSteps(optax.chain(optax.ema(0.5), optax.adam(0.1)), 2, accumulator_dtype=float)
 waiting = optax.conditionally_mask(averaged.gradient_transformation(), lambda step, **_: step >= 1)
 dual = uj.dual_ascent(waiting, resilience=3.0, cap=0.15)
-slack = uj.slack_descent(optax.adam(0.1))
+slack = optax.chain(optax.adam(0.1), optax.keep_params_nonnegative())
 for reduction in (uj.tail_mean(0.8), lambda violations: jnp.mean(violations, axis=0)):
     constraints = uj.sample_constraints(plain, reduction)
 
     @jax.jit
-    def step(duals, slacks, losses):
+    def step(duals, slacks, moments, losses):
         objective, violations = jnp.mean(losses[:, -1]), constraints(losses)
         gradient = jax.grad(uj.resilient_lagrangian, 2)(
-            objective, violations, slacks.slacks, duals.multipliers, resilience=3.0
+            objective, violations, slacks, duals.multipliers, resilience=3.0
         )
-        return dual.update(duals, violations), slack.update(slacks, gradient)
+        updates, moments = slack.update(gradient, moments, slacks)
+        return dual.update(duals, violations), optax.apply_updates(slacks, updates), moments
 
     def run(place_state, place_losses):
-        state = place_state((dual.init(4), slack.init(4)))
+        state = place_state((dual.init(4), jnp.zeros(4), slack.init(jnp.zeros(4))))
         for batch in losses:
             state = step(*state, place_losses(batch))
         return state
@@ -47,13 +48,13 @@ for reduction in (uj.tail_mean(0.8), lambda violations: jnp.mean(violations, axi
 MAPPED = """
 import jax, jax.numpy as jnp, numpy as np, optax, unroll_jax as uj
 from jax.sharding import PartitionSpec as P
-from unroll_jax.constrained import bertsekas_penalty, growing_penalty, take_rows
+from unroll_jax.constrained import growing_penalty, take_rows
 jax.config.update("jax_enable_x64", True)
 mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
 margins = jax.random.normal(jax.random.key(0), (5, 64))
 local = jnp.argsort(jax.random.uniform(jax.random.key(1), (5, 8, 8)), axis=-1)[..., :4]  # of its 8
 whole = (local + 8 * jnp.arange(8)[:, None]).reshape(5, 32)
-for rule in (None, 2.0, growing_penalty(1.0, factor=1.5, maximum=4.0), bertsekas_penalty(1.0)):
+for rule in (None, 2.0, growing_penalty(1.0, factor=1.5, maximum=4.0), growing_penalty(1.0, shrinkage=0.25)):
     each, mean = (uj.dual_ascent(optax.adam(0.1), kinds=kind, penalty=rule) for kind in ("at_most", "equal"))
 
     def step(x, points, average, margins, rows, total, count):
@@ -87,10 +88,10 @@ for rule in (None, 2.0, growing_penalty(1.0, factor=1.5, maximum=4.0), bertsekas
 
 
 def test_eight_devices_give_the_multipliers_of_one_and_keep_them_replicated():
-    """Tails too are over the global batch, not means of the devices' own."""
+    """Tails too are over the global batch, not means over devices."""
     on_eight_devices(SCRIPT)
 
 
 def test_rows_and_penalties_within_shard_map_are_those_of_one_device():
-    """Each device has the multipliers and penalties of its own points, and a copy of those of their mean."""
+    """Each device has the multipliers and penalties of its points, and a copy for their mean."""
     on_eight_devices(MAPPED)

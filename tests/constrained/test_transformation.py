@@ -10,10 +10,12 @@ import orbax.checkpoint as ocp
 import pytest
 
 import unroll_jax as uj
-from unroll_jax.constrained import bertsekas_penalty, proximal_smoothing, switching_objective
+from tests.constrained.loop import solve
+from unroll_jax.constrained import growing_penalty, proximal_smoothing, switching_objective
 from unroll_jax.constrained.transformation import ORDERS
 
 KINDS = {"sum": "equal", "bound": "at_most"}
+SHAPES = {"sum": jnp.zeros(2), "bound": jnp.zeros(3)}
 
 
 def program():
@@ -42,32 +44,13 @@ def program():
 def test_every_order_and_formulation_ends_at_the_solution_of_cvxpy(order, penalty):
     problem, solution, prices = program()
     dual = uj.dual_ascent(optax.sgd(0.2), kinds=KINDS, penalty=penalty)
-    shapes = jax.eval_shape(problem, jnp.zeros(6))[1]
-    optimizer = uj.primal_dual(optax.sgd(0.1), dual, violations=shapes, order=order)
-
-    def step(carry, _):
-        x, state = carry
-
-        def value(x):
-            objective, violations = problem(x)
-            if penalty is None:
-                return uj.lagrangian(objective, violations, uj.multipliers_of(state)), violations
-            dual = state.dual
-            options = {"penalty": dual.penalty, "kinds": KINDS}
-            return uj.augmented_lagrangian(objective, violations, dual.multipliers, **options), violations
-
-        gradient, violations = jax.grad(value, has_aux=True)(x)
-        given = {"violations": violations} if order == "simultaneous" else {"problem": problem}
-        updates, state = optimizer.update(gradient, state, x, **given)
-        return (optax.apply_updates(x, updates), state), None
-
-    start = jnp.zeros(6), optimizer.init(jnp.zeros(6))
-    (x, state), _ = jax.jit(lambda carry: jax.lax.scan(step, carry, length=3000))(start)
+    optimizer = uj.primal_dual(optax.sgd(0.1), dual, violations=SHAPES, order=order)
+    (x, state), _ = solve(optimizer, problem, jnp.zeros(6), 3000, order=order, kinds=KINDS)
     assert np.any(prices["bound"] > 0.01)
     np.testing.assert_allclose(x, solution, atol=1e-5)
     for name, expected in prices.items():
-        np.testing.assert_allclose(state.dual.multipliers[name], expected, atol=1e-5, err_msg=name)
-    report = uj.constraint_report(problem(x)[1], state.dual.multipliers, kinds=KINDS, tolerance=1e-5)
+        np.testing.assert_allclose(uj.multipliers_of(state)[name], expected, atol=1e-5, err_msg=name)
+    report = uj.constraint_report(problem(x)[1], uj.multipliers_of(state), kinds=KINDS, tolerance=1e-5)
     assert report.feasible
     assert max(group.slackness for group in report.groups) < 1e-5
 
@@ -76,31 +59,20 @@ def test_every_order_and_formulation_ends_at_the_solution_of_cvxpy(order, penalt
 def test_smoothed_stochastic_steps_come_near_the_solution():
     """SSL-ALM with noise of deviation .3 on gradients and .1 on violations; rates fall with the root of the step."""
     problem, solution, _ = program()
-    falling = lambda rate: lambda count: rate / jnp.sqrt(1.0 + count / 50.0)  # noqa: E731
-    dual = uj.dual_ascent(optax.sgd(falling(0.1)), kinds=KINDS, penalty=1.0)
-    primal = proximal_smoothing(optax.sgd(falling(0.05)), weight=1.0, rate=0.3)
-    shapes = jax.eval_shape(problem, jnp.zeros(6))[1]
-    optimizer = uj.primal_dual(primal, dual, violations=shapes)
 
-    def step(carry, key):
-        x, state, mean = carry
-        noise = jax.random.normal(key, (11,))
+    def falling(rate):
+        return optax.sgd(lambda count: rate / jnp.sqrt(1.0 + count / 50.0))
 
-        def value(x):
-            objective, violations = problem(x)
-            noisy = {"sum": violations["sum"] + 0.1 * noise[6:8], "bound": violations["bound"] + 0.1 * noise[8:]}
-            options = {"penalty": state.dual.penalty, "kinds": KINDS}
-            return uj.augmented_lagrangian(objective, noisy, state.dual.multipliers, **options), noisy
+    def noisy(x, noise):
+        objective, violations = problem(x)
+        violations = {"sum": violations["sum"] + 0.1 * noise[6:8], "bound": violations["bound"] + 0.1 * noise[8:]}
+        return objective + 0.3 * noise[:6] @ x, violations
 
-        gradient, violations = jax.grad(value, has_aux=True)(x)
-        updates, state = optimizer.update(gradient + 0.3 * noise[:6], state, x, violations=violations)
-        x = optax.apply_updates(x, updates)
-        return (x, state, mean + 0.002 * (x - mean)), None
-
-    start = jnp.zeros(6), optimizer.init(jnp.zeros(6)), jnp.zeros(6)
-    keys = jax.random.split(jax.random.key(0), 8000)
-    (_, _, mean), _ = jax.jit(lambda carry: jax.lax.scan(step, carry, keys))(start)
-    np.testing.assert_allclose(mean, solution, atol=0.05)
+    dual = uj.dual_ascent(falling(0.1), kinds=KINDS, penalty=1.0)
+    optimizer = uj.primal_dual(proximal_smoothing(falling(0.05), weight=1.0, rate=0.3), dual, violations=SHAPES)
+    noise = jax.random.normal(jax.random.key(0), (8000, 11))
+    _, (iterates, _) = solve(optimizer, noisy, jnp.zeros(6), None, kinds=KINDS, each=noise)
+    np.testing.assert_allclose(np.mean(iterates[-1000:], axis=0), solution, atol=0.05)
 
 
 @pytest.mark.usefixtures("x64")
@@ -117,60 +89,32 @@ def test_switching_subgradients_end_at_the_solution_within_their_tolerance():
     assert float(jnp.max(jnp.abs(problem(x)[1]["sum"]))) < 5e-3
 
 
-def trained(optimizer, params, state, steps):
-    """A step pulls both parameters to 1 under a bound on their sum; it can be compiled, scanned and mapped."""
-
-    def step(carry, _):
-        params, state = carry
-        violations = {"sum": jnp.sum(params) - 1.0, "each": params - 0.4}
-        loss = lambda x: uj.lagrangian(  # noqa: E731
-            jnp.sum((x - 1.0) ** 2), {"sum": jnp.sum(x) - 1.0, "each": x - 0.4}, uj.multipliers_of(state)
-        )
-        updates, state = optimizer.update(jax.grad(loss)(params), state, params, violations=violations)
-        return (optax.apply_updates(params, updates), state), None
-
-    return jax.lax.scan(step, (params, state), length=steps)[0]
-
-
-def bounded():
+def test_its_state_goes_through_orbax_and_training_goes_on_bit_for_bit_and_it_maps_over_problems(tmp_path):
+    """Of an optimiser whose state has every part."""
     duals = {"adam": optax.adam(0.1), "nu_pi": uj.nu_pi(0.1, 1.0, start="sgd")}
     groups = optax.partition(duals, {"sum": "adam", "each": "nu_pi"})
-    optimizer = optax.MultiSteps(optax.chain(optax.ema(0.5), groups), 2).gradient_transformation()
-    dual = uj.dual_ascent(optimizer, penalty=bertsekas_penalty(1.0))
-    return uj.primal_dual(optax.adam(0.05), dual, violations={"sum": jnp.zeros(()), "each": jnp.zeros(2)})
+    in_calls = optax.MultiSteps(optax.chain(optax.ema(0.5), groups), 2).gradient_transformation()
+    dual = uj.dual_ascent(in_calls, penalty=growing_penalty(1.0, factor=10.0, shrinkage=0.25))
+    shapes = {"sum": jnp.zeros(()), "each": jnp.zeros(2)}
+    optimizer, starts = uj.primal_dual(optax.adam(0.05), dual, violations=shapes), jnp.array([[0.0, 0.0], [2.0, -1.0]])
 
+    def problem(x):
+        return jnp.sum((x - 1.0) ** 2), {"sum": jnp.sum(x) - 1.0, "each": x - 0.4}
 
-def test_its_state_goes_through_orbax_and_training_goes_on_bit_for_bit(tmp_path):
-    optimizer, params = bounded(), jnp.zeros(2)
-    half = trained(optimizer, params, optimizer.init(params), 15)
+    def run(x, state=None):
+        return solve(optimizer, problem, x, 15, state=state)[0]
+
+    half = run(starts[0])
     with ocp.StandardCheckpointer() as checkpointer:
         checkpointer.save(tmp_path / "state", half)
         checkpointer.wait_until_finished()
         restored = checkpointer.restore(tmp_path / "state", jax.eval_shape(lambda: half))
     chex.assert_trees_all_equal(restored, half)
-    ends = [trained(optimizer, *start, 15) for start in (half, restored)]
+    ends = run(*half), run(*restored)
     chex.assert_trees_all_equal(*ends)
-    assert float(uj.multipliers_of(ends[0][1])["sum"]) > 0.0
-
-
-def test_it_maps_over_problems():
-    optimizer, starts = bounded(), jnp.array([[0.0, 0.0], [2.0, -1.0]])
-    many = jax.vmap(lambda params: trained(optimizer, params, optimizer.init(params), 20))(starts)
-    one = trained(optimizer, starts[1], optimizer.init(starts[1]), 20)
-    chex.assert_trees_all_close(jax.tree.map(lambda leaf: leaf[1], many), one, rtol=1e-5, atol=1e-6)
-
-
-def test_missing_arguments_of_the_update_are_named():
-    optimizer = uj.primal_dual(optax.sgd(0.1), uj.dual_ascent(optax.sgd(0.1)), violations=1)
-    with pytest.raises(ValueError, match="violations are missing"):
-        optimizer.update(jnp.ones(1), optimizer.init(jnp.ones(1)), jnp.ones(1))
-    optimizer = uj.primal_dual(optax.sgd(0.1), uj.dual_ascent(optax.sgd(0.1)), violations=1, order="dual_primal")
-    with pytest.raises(ValueError, match="order 'dual_primal' needs"):
-        optimizer.update(jnp.ones(1), optimizer.init(jnp.ones(1)), jnp.ones(1), violations=jnp.ones(1))
-    optimizer = uj.primal_dual(optax.sgd(0.1), uj.dual_ascent(optax.sgd(0.1)), violations=1, order="primal_dual")
-    given = {"violations": jnp.ones(1), "problem": lambda x: (jnp.sum(x), x)}
-    with pytest.raises(ValueError, match="violations must be left out in order 'primal_dual'"):
-        optimizer.update(jnp.ones(1), optimizer.init(jnp.ones(1)), jnp.ones(1), **given)
+    assert np.any(uj.multipliers_of(ends[0][1])["each"] > 0.0)
+    many = jax.vmap(run)(starts)
+    chex.assert_trees_all_close(jax.tree.map(lambda leaf: leaf[0], many), half, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("order", ORDERS[1:])
@@ -190,27 +134,18 @@ def test_strict_violations_of_the_problem_move_the_multipliers_in_every_order(or
 
 
 def test_averages_of_iterates_come_to_rest_where_a_bilinear_game_circles():
-    def problem(x):
-        return jnp.zeros(()), {"zero": x - 0.0}
+    dual = uj.dual_ascent(optax.sgd(0.1), kinds="equal")
+    optimizer = uj.primal_dual(optax.sgd(0.1), dual, violations=jnp.zeros(()), order="primal_dual")
+    _, iterates = solve(optimizer, lambda x: (0.0 * x, x), jnp.ones(()), 3000, order="primal_dual")
+    iterates, smooth = jnp.stack(iterates, axis=1), optax.ema(0.999)
 
-    rate, count = 0.1, 3000
-    optimizer = uj.primal_dual(
-        optax.sgd(rate), uj.dual_ascent(optax.sgd(rate), kinds="equal"), violations={"zero": jnp.zeros(())}
-    )
-    smooth = optax.ema(0.999)
+    def step(carry, row):
+        mean, moving, number = carry
+        average, moving = smooth.update(row, moving)
+        return (optax.incremental_update(row, mean, 1.0 / (number + 1)), moving, number + 1), average
 
-    def step(carry, number):
-        x, state, mean, moving = carry
-        gradient = jax.grad(lambda x: uj.lagrangian(*problem(x), uj.multipliers_of(state)))(x)
-        updates, after = optimizer.update(gradient, state, x, violations=problem(x + -rate * gradient)[1])
-        x = optax.apply_updates(x, updates)
-        iterate = jnp.stack([x, uj.multipliers_of(after)["zero"]])
-        average, moving = smooth.update(iterate, moving)
-        return (x, after, optax.incremental_update(iterate, mean, 1.0 / (number + 1)), moving), (iterate, average)
-
-    x = jnp.ones(())
-    start = (x, optimizer.init(x), jnp.zeros(2), smooth.init(jnp.zeros(2)))
-    (_, _, mean, _), (iterates, averages) = jax.jit(lambda: jax.lax.scan(step, start, jnp.arange(count)))()
+    run = jax.jit(lambda rows: jax.lax.scan(step, (jnp.zeros(2), smooth.init(jnp.zeros(2)), 0), rows))
+    (mean, _, _), averages = run(iterates)
     assert np.linalg.norm(iterates[-100:], axis=1).min() > 0.8
     np.testing.assert_allclose(mean, np.mean(iterates, axis=0), atol=1e-5)
     assert np.linalg.norm(mean) < 0.01
@@ -224,20 +159,10 @@ def test_complex_parameters_end_at_the_solution_in_every_order(order):
     def problem(z):
         return jnp.sum(jnp.abs(z - 2j) ** 2), {"real": z.real - 1.0, "size": jnp.abs(z) ** 2 - 2.25}
 
-    kinds = {"real": "equal", "size": "at_most"}
     shapes = {"real": jnp.zeros(1), "size": jnp.zeros(1)}
-    dual = uj.dual_ascent(optax.sgd(0.1), kinds=kinds)
+    dual = uj.dual_ascent(optax.sgd(0.1), kinds={"real": "equal", "size": "at_most"})
     optimizer = uj.primal_dual(optax.sgd(0.05), dual, violations=shapes, order=order)
-
-    def step(carry, _):
-        z, state = carry
-        gradient = jnp.conj(jax.grad(lambda z: uj.lagrangian(*problem(z), uj.multipliers_of(state)))(z))
-        given = {"violations": problem(z)[1]} if order == "simultaneous" else {"problem": problem}
-        updates, state = optimizer.update(gradient, state, z, **given)
-        return (optax.apply_updates(z, updates), state), None
-
-    start = jnp.full(1, 0.5 + 0.5j)
-    (z, _), _ = jax.jit(lambda z: jax.lax.scan(step, (z, optimizer.init(z)), length=2000))(start)
+    (z, _), _ = solve(optimizer, problem, jnp.full(1, 0.5 + 0.5j), 2000, order=order)
     np.testing.assert_allclose(z, [1.0 + 1.25**0.5 * 1j], atol=1e-4)
 
 
@@ -249,7 +174,7 @@ def test_extragradient_keeps_the_moments_of_its_trial_as_extra_adam_does():
     def problem(x):
         return jnp.sum(x**2), x[0] + x[1] - 1.0
 
-    x, state = jnp.array([1.0, -2.0]), optimizer.init(jnp.zeros(2))
+    (x, state), _ = solve(optimizer, problem, jnp.array([1.0, -2.0]), 5, order="extragradient")
     other, price, mean, square, count = np.array([1.0, -2.0]), 0.0, np.zeros(2), np.zeros(2), 0
 
     def adam(gradient):
@@ -258,11 +183,7 @@ def test_extragradient_keeps_the_moments_of_its_trial_as_extra_adam_does():
         mean, square = 0.9 * mean + 0.1 * gradient, 0.999 * square + 0.001 * gradient**2
         return -0.1 * (mean / (1 - 0.9**count)) / (np.sqrt(square / (1 - 0.999**count)) + 1e-8)
 
-    slope = jax.grad(lambda x, price: uj.lagrangian(*problem(x), price))
     for _ in range(5):
-        gradient = slope(x, uj.multipliers_of(state))
-        updates, state = optimizer.update(gradient, state, x, problem=problem)
-        x = optax.apply_updates(x, updates)
         ahead, ahead_price = other + adam(2 * other + price), price + 0.2 * (other.sum() - 1.0)
         other, price = other + adam(2 * ahead + ahead_price), price + 0.2 * (ahead.sum() - 1.0)
     np.testing.assert_allclose(x, other, rtol=1e-5)

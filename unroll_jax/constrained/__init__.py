@@ -1,12 +1,12 @@
 """Optimisation under constraints: violations, Lagrangian, multipliers, ready-made constraints and reports.
 
 Example:
-  >>> import jax.numpy as jnp
+  >>> import jax.numpy as jnp, optax
   >>> constraints, losses = descent_constraints(0.25), jnp.array([4.0, 2.0, 2.0])  # f_0, f_1, f_2
-  >>> init, update = dual_ascent(dual_optimizer("sgd", 1.0))
+  >>> init, update = dual_ascent(optax.sgd(1.0))
   >>> multipliers = update(init(2), constraints(losses)).multipliers
-  >>> multipliers.tolist(), layer_weights(multipliers, constraints, num_layers=2).tolist()
-  ([0.0, 0.5], [0.0, -0.375, 1.5])
+  >>> multipliers.tolist(), float(lagrangian(losses[-1], constraints(losses), multipliers))
+  ([0.0, 0.5], 2.25)
   >>> BOUNDS
   ('stepwise', 'cumulative')
 """
@@ -14,24 +14,15 @@ Example:
 from unroll_jax.constrained.constraint import Constraint, batch_violations, column_means, column_sums, violations
 from unroll_jax.constrained.controllers import (
     PenaltyRule,
-    bertsekas_penalty,
-    dual_optimizer,
     growing_penalty,
     nu_pi,
     proportional_integral,
 )
-from unroll_jax.constrained.descent import (
-    SlackDescent,
-    SlackState,
-    proximal_smoothing,
-    slack_descent,
-    switching_objective,
-)
+from unroll_jax.constrained.descent import proximal_smoothing, switching_objective
 from unroll_jax.constrained.duals import DualAscent, DualState, dual_ascent
 from unroll_jax.constrained.lagrangian import (
     augmented_lagrangian,
     lagrangian,
-    layer_weights,
     resilient_lagrangian,
 )
 from unroll_jax.constrained.layer_bounds import (
@@ -45,7 +36,7 @@ from unroll_jax.constrained.layer_report import FeasibilityReport, descent_warni
 from unroll_jax.constrained.points import ImplicitDuals, implicit_dual_ascent, take_rows
 from unroll_jax.constrained.ready_made import class_losses, gap, kl, norm, rate
 from unroll_jax.constrained.report import ConstraintReport, constraint_report, held_out_report
-from unroll_jax.constrained.samples import mean_of_samples, sample_constraints, tail_mean
+from unroll_jax.constrained.samples import sample_constraints, tail_mean
 from unroll_jax.constrained.transformation import multipliers_of, primal_dual
 from unroll_jax.cross_entropy import chunked_cross_entropy
 
@@ -59,11 +50,8 @@ __all__ = [
     "ImplicitDuals",
     "LayerConstraints",
     "PenaltyRule",
-    "SlackDescent",
-    "SlackState",
     "augmented_lagrangian",
     "batch_violations",
-    "bertsekas_penalty",
     "chunked_cross_entropy",
     "class_losses",
     "column_means",
@@ -73,7 +61,6 @@ __all__ = [
     "descent_constraints",
     "descent_warnings",
     "dual_ascent",
-    "dual_optimizer",
     "feasibility_report",
     "gap",
     "growing_penalty",
@@ -81,9 +68,7 @@ __all__ = [
     "implicit_dual_ascent",
     "kl",
     "lagrangian",
-    "layer_weights",
     "level_constraints",
-    "mean_of_samples",
     "multipliers_of",
     "norm",
     "nu_pi",
@@ -93,7 +78,6 @@ __all__ = [
     "rate",
     "resilient_lagrangian",
     "sample_constraints",
-    "slack_descent",
     "suggest_alpha",
     "switching_objective",
     "tail_mean",

@@ -9,15 +9,7 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from unroll_jax.arguments import require
-from unroll_jax.constrained.trees import (
-    as_violations,
-    broadcast_option,
-    check_function,
-    check_known,
-    check_matching,
-    leaf_names,
-    wide,
-)
+from unroll_jax.constrained import trees
 
 __all__ = ["Constraint", "batch_violations", "column_means", "column_sums", "violations", "without_samples"]
 
@@ -28,15 +20,15 @@ Means = Mapping[str, Mapping[str, Array]]
 class Constraint(NamedTuple):
     r"""A bound on a function of means over samples, :math:`v(m) - b \le 0` or :math:`v(m) - b = 0`.
 
-    Sums and counts of samples add over parts of a batch, over batches and over devices, so that violations over any
-    number of samples are exact. A function of the parameters has the count 1.
+    Sums and counts of samples add over parts of a batch, batches and devices, so violations over any number of samples
+    are exact. A function of the parameters has the count 1.
 
     Attributes:
       columns: ``(outputs, batch) -> {name: (sum, count)}``, the sums over the samples of a batch.
       value: ``{name: mean} -> value``, an array or a pytree of arrays.
       bound: b, a number, or one for each entry of the value.
       equality: True for an equality.
-      strict: as ``columns``, for the exact value where the columns are a smooth surrogate of it; None for no other.
+      strict: as ``columns``, for the exact value if the columns are a smooth surrogate of it; None if they are exact.
 
     Source: two functions for a constraint without a useful gradient are the proxy constraints of Cotter et al.,
     "Two-player games for efficient non-convex constrained optimization" (2019).
@@ -59,19 +51,16 @@ class Constraint(NamedTuple):
 def column_sums(constraints: Mapping[str, Constraint], outputs: Any, batch: Any, *, strict: bool = False) -> Sums:
     """Sums over the samples of a batch and their counts, ``{constraint: {column: (sum, count)}}``.
 
-    Add those of several batches with ``jax.tree.map(jnp.add, one, other)``.
+    ``jax.tree.map(jnp.add, one, other)`` adds the sums of batches.
 
     Args:
       constraints: constraints by name.
-      outputs: outputs of the model, as the constraints take them.
-      batch: the batch, as the constraints take it.
+      outputs, batch: outputs of the model and the batch, as the constraints take them.
       strict: take the exact columns of constraints that have them.
 
     Returns:
-      Sums and counts in at least float32.
-
-    Raises:
-      ValueError: if there is no constraint, a count differs from its sum in shape, or a known count is negative.
+      Sums and counts in at least float32. A ValueError names a count of another shape than its sum, and a known
+      negative one.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -89,16 +78,12 @@ def column_sums(constraints: Mapping[str, Constraint], outputs: Any, batch: Any,
     return sums
 
 
-def column_means(sums: Mapping[str, Mapping[str, tuple[Array, Array]]]) -> dict[str, dict[str, Array]]:
+def column_means(sums: Sums) -> dict[str, dict[str, Array]]:
     """Means of `column_sums`, ``{constraint: {column: mean}}``; NaN over no sample.
 
-    Example:
-      >>> import jax.numpy as jnp
-      >>> sums = {"loss": {"classes": (jnp.array([6.0, 0.0]), jnp.array([3.0, 0.0]))}}
-      >>> column_means(sums)["loss"]["classes"].tolist()
-      [2.0, nan]
+    Example: see `column_sums`.
     """
-    return {name: {column: _mean(*pair) for column, pair in columns.items()} for name, columns in sums.items()}
+    return _means(sums, empty=jnp.nan)
 
 
 def violations(constraints: Mapping[str, Constraint], means: Means) -> dict[str, PyTree]:
@@ -109,21 +94,15 @@ def violations(constraints: Mapping[str, Constraint], means: Means) -> dict[str,
       means: their columns' means, of `column_means`.
 
     Returns:
-      ``{constraint: violation}`` of the values' structures and shapes.
+      ``{constraint: violation}`` of the values' structures and shapes. A ValueError says if means have other names,
+      two violations have one name, or a bound is not finite or does not fit.
 
-    Raises:
-      ValueError: if means have other names, two violations have one name, or a bound is not finite or does not fit.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> mean = Constraint(lambda x, batch: {"x": (jnp.sum(x), x.size)}, lambda means: means["x"], bound=2.0)
-      >>> float(violations({"mean": mean}, {"mean": {"x": jnp.array(3.0)}})["mean"])
-      1.0
+    Example: see `Constraint`.
     """
     _check_constraints(constraints)
     require(set(means) == set(constraints), "means", f"have the names {sorted(constraints)}", sorted(means))
     excesses = {name: _excess(name, one, means[name]) for name, one in constraints.items()}
-    leaf_names("constraints", excesses)
+    trees.leaf_names("constraints", excesses)
     return excesses
 
 
@@ -135,15 +114,10 @@ def batch_violations(
     A violation that depends on a mean over no sample is 0 in both, and has no gradient: the batch says nothing of it.
 
     Args:
-      constraints: constraints by name.
-      outputs: outputs of the model, as the constraints take them.
-      batch: the batch, as the constraints take it.
+      constraints, outputs, batch: as in `column_sums`.
 
     Returns:
       ``(smooth, strict)``; no gradient flows to the strict ones.
-
-    Raises:
-      ValueError: as in `column_sums` and `violations`.
 
     Example:
       >>> import jax.numpy as jnp
@@ -154,10 +128,8 @@ def batch_violations(
 
     def of(strict: bool) -> dict[str, PyTree]:
         sums = column_sums(constraints, outputs, batch, strict=strict)
-        absent = without_samples(constraints, sums)
-        return jax.tree.map(
-            lambda c, none: jnp.where(none, 0.0, c), violations(constraints, column_means(sums)), absent
-        )
+        known = violations(constraints, _means(sums, empty=1.0))  # a gradient of the value at NaN would be NaN
+        return jax.tree.map(lambda c, none: jnp.where(none, 0.0, c), known, without_samples(constraints, sums))
 
     smooth = of(False)
     exact = smooth if all(one.strict is None for one in constraints.values()) else of(True)
@@ -167,12 +139,8 @@ def batch_violations(
 def without_samples(constraints: Mapping[str, Constraint], sums: Sums) -> dict[str, PyTree]:
     """Marks the violations that are NaN because a column has no sample."""
 
-    def values(absent: float) -> dict[str, PyTree]:
-        def mean(total: Array, count: Array) -> Array:
-            known = jax.lax.stop_gradient(_mean(total, count))
-            return jnp.where(count == 0.0, absent, jnp.where(jnp.isfinite(known), known, 1.0))
-
-        means = {name: {key: mean(*pair) for key, pair in columns.items()} for name, columns in sums.items()}
+    def values(empty: float) -> dict[str, PyTree]:
+        means = jax.tree.map(jax.lax.stop_gradient, _means(sums, empty=empty, unknown=1.0))
         return {name: constraint.value(means[name]) for name, constraint in constraints.items()}
 
     return jax.tree.map(lambda gone, there: jnp.isnan(gone) & ~jnp.isnan(there), values(jnp.nan), values(1.0))
@@ -185,24 +153,31 @@ def _check_constraints(constraints: Any) -> None:
         raise ValueError(f"constraints must be one Constraint or more by name, got {constraints!r}")
     for name, one in constraints.items():
         for field in ("columns", "value"):
-            check_function(f"{field} of {name}", getattr(one, field), "those of unroll_jax.constrained.rate")
+            trees.check_function(f"{field} of {name}", getattr(one, field), f"rate(at_most=0.1).{field}")
 
 
 def _pair(name: str, pair: Any) -> tuple[Array, Array]:
     if not (isinstance(pair, tuple) and len(pair) == 2):
         raise ValueError(f"column {name} must be (sum, count), got {pair!r}")
-    total, count = wide(f"sum of {name}", pair[0]), jax.lax.stop_gradient(wide(f"count of {name}", pair[1]))
-    check_matching(f"count of {name}", count, total, of="its sum")
-    check_known(f"count of {name}", count, lambda number: ~(number < 0.0), "at least 0")
+    total, count = trees.wide(f"sum of {name}", pair[0]), jax.lax.stop_gradient(trees.wide(f"count of {name}", pair[1]))
+    trees.check_matching(f"count of {name}", count, total, of="its sum")
+    trees.check_known(f"count of {name}", count, lambda number: ~(number < 0.0), "at least 0")
     return total, count
 
 
-def _mean(total: Array, count: Array) -> Array:
-    return jnp.where(count > 0.0, total / jnp.where(count > 0.0, count, 1.0), jnp.nan)
+def _means(sums: Sums, *, empty: float, unknown: float | None = None) -> dict[str, dict[str, Array]]:
+    """Means of columns, ``empty`` over no sample; ``unknown`` replaces a mean that is not finite."""
+
+    def mean(total: Array, count: Array) -> Array:
+        value = jnp.where(count > 0.0, total / jnp.where(count > 0.0, count, 1.0), jnp.nan)
+        value = value if unknown is None else jnp.where(jnp.isfinite(value), value, unknown)
+        return jnp.where(count == 0.0, empty, value)
+
+    return {name: {column: mean(*pair) for column, pair in columns.items()} for name, columns in sums.items()}
 
 
 def _excess(name: str, constraint: Constraint, means: Mapping[str, Array]) -> PyTree:
-    values = as_violations(f"value of {name}", constraint.value(means))
-    check_known(f"bound of {name}", constraint.bound, np.isfinite, "finite")
-    bounds = broadcast_option(f"bound of {name}", constraint.bound, values)
+    values = trees.as_violations(f"value of {name}", constraint.value(means))
+    trees.check_known(f"bound of {name}", constraint.bound, np.isfinite, "finite")
+    bounds = trees.broadcast_option(f"bound of {name}", constraint.bound, values)
     return jax.tree.map(lambda v, bound: v - jnp.asarray(bound, v.dtype), values, bounds)

@@ -1,4 +1,4 @@
-"""Optimisers of the multipliers by name, controllers beyond plain ascent, and rules that raise penalties."""
+"""Controllers of the multipliers beyond plain ascent, and rules that raise penalties."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -8,16 +8,13 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, PyTree
 
-from unroll_jax.arguments import FINITE, POSITIVE, Rule, at_least, checked, in_interval, look_up, one_of
+from unroll_jax.arguments import FINITE, POSITIVE, at_least, checked, in_interval, one_of
 from unroll_jax.constrained.trees import broadcast_option, check_known, check_penalty
 
 __all__ = [
-    "DUAL_OPTIMIZERS",
     "OfInequalities",
     "PenaltyRule",
-    "bertsekas_penalty",
     "constant_penalty",
-    "dual_optimizer",
     "growing_penalty",
     "nu_pi",
     "proportional_integral",
@@ -42,12 +39,10 @@ def proportional_integral(
 
     .. math:: I \leftarrow [I + k_i c]_+ , \qquad \lambda = [I + k_p c]_+ .
 
-    The integral is projected ascent. The proportional part answers a violation at once and ends with it, which damps
-    the swings of the integral and avoids integral wind-up. Without it (``proportional_gain=0``) this is
-    ``optax.sgd(integral_gain)``. Multipliers stay at 0 or above: for equalities take `nu_pi`.
-
-    Where nothing is projected it equals `nu_pi` with ``nu=0``. A met constraint that comes nearer to its bound keeps
-    its multiplier at 0 here; `nu_pi` raises it.
+    The integral is projected ascent. The proportional part follows the violation at once. It damps oscillations and
+    avoids integral wind-up. With ``proportional_gain=0`` this is ``optax.sgd(integral_gain)``. Multipliers stay at 0 or
+    above: for equalities take `nu_pi`. Without a projection both are equal for ``nu=0``. A met constraint that comes
+    nearer to its bound keeps its multiplier at 0 here; `nu_pi` raises it.
 
     Args:
       integral_gain: k_i > 0, multiplier per unit of violation and step.
@@ -56,10 +51,8 @@ def proportional_integral(
         the integral would wind up beyond it.
 
     Returns:
-      An optax gradient transformation, fed -c as `dual_ascent` does; its update needs the multipliers (``params``).
-
-    Raises:
-      ValueError: if a gain or cap is out of range.
+      An optax gradient transformation, fed -c as `dual_ascent` does; its update needs the multipliers (``params``). A
+      ValueError names a gain or cap out of range.
 
     Source: Stooke, Achiam, Abbeel (2020), "Responsive safety in reinforcement learning by PID Lagrangian methods",
     Algorithm 2 without the derivative.
@@ -112,14 +105,11 @@ def nu_pi(
       integral_gain: k_i >= 0, multiplier per unit of violation and step; at 0 only changes of the violation count.
       proportional_gain: k_p, multiplier per unit of smoothed violation.
       nu: decay of the moving average, in (-1, 1); 0 for none.
-      start: "zero" for the average above; "sgd" for :math:`\xi_0 = 0`: the first step of a multiplier is that of SGD,
-        :math:`k_i c_0`, and the average starts with the second violation.
+      start: "zero" for the average above; "sgd" for :math:`\xi_0 = 0`: the first step of a multiplier is
+        :math:`k_i c_0`, as under SGD, and the average starts with the second violation.
 
     Returns:
-      An optax gradient transformation, fed -c as `dual_ascent` does.
-
-    Raises:
-      ValueError: if a gain or nu is out of range.
+      An optax gradient transformation, fed -c as `dual_ascent` does. A ValueError names a gain or nu out of range.
 
     Source: Sohrabi et al. (2024), "On PI controllers for updating Lagrange multipliers in constrained optimization",
     Algorithm 1 with xi_0 = (1 - nu) c_0, the start of its Theorem 1; with ``start="sgd"`` its
@@ -148,47 +138,7 @@ def nu_pi(
     return optax.GradientTransformation(init, update)  # type: ignore[arg-type]
 
 
-# Optimisers of the multipliers by name, for `dual_optimizer`.
-DUAL_OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {
-    "adam": optax.adam,
-    "nu_pi": nu_pi,
-    "pi": proportional_integral,
-    "sgd": optax.sgd,
-}
-
-
-def dual_optimizer(
-    optimizer: str | optax.GradientTransformation, learning_rate: Any = None, **options: Any
-) -> optax.GradientTransformation:
-    """The optimiser of a name ("adam", "nu_pi", "pi", "sgd"), at a rate; an optax transformation is returned unchanged.
-
-    Args:
-      optimizer: a name, or any optax gradient transformation.
-      learning_rate: rate of the ascent, for "pi" and "nu_pi" the integral gain; for a name only.
-      **options: further arguments of the entry, such as ``proportional_gain``.
-
-    Raises:
-      ValueError: if the name is not in the table, it has no learning_rate, or a transformation has one or has options.
-      TypeError: if it is neither a name nor a transformation, or the entry has no such option.
-
-    Example:
-      >>> import jax.numpy as jnp, unroll_jax
-      >>> init, update = unroll_jax.dual_ascent(dual_optimizer("nu_pi", 0.5, proportional_gain=2.0, nu=0.5))
-      >>> update(init(2), jnp.array([1.0, -1.0])).multipliers.tolist()
-      [1.5, 0.0]
-    """
-    entry = look_up("optimizer", optimizer, DUAL_OPTIMIZERS, optax.GradientTransformation)
-    if isinstance(entry, optax.GradientTransformation):
-        if learning_rate is not None or options:
-            raise ValueError("learning_rate and options are for a name; an optax transformation has its own")
-        return entry
-    if learning_rate is None:
-        raise ValueError(f'learning_rate is missing: call dual_optimizer("{optimizer}", 0.01)')
-    return entry(learning_rate, **options)
-
-
-MAX_PENALTY = 1e6
-ABOVE_ONE = Rule("finite and above 1", lambda value: 1.0 < value < float("inf"))
+SHARE = in_interval("[0, 1]")
 
 
 class PenaltyRule(NamedTuple):
@@ -209,7 +159,7 @@ def constant_penalty(penalty: Any) -> PenaltyRule:
     check_penalty(penalty)
 
     def init(multipliers: PyTree[Array]) -> PyTree[Array]:
-        # Buffers of their own: a caller may donate the state.
+        # Copies, as a caller may donate the state.
         full = broadcast_option("penalty", penalty, multipliers)
         return jax.tree.map(
             lambda m, rho: jnp.array(jnp.broadcast_to(rho, m.shape), m.dtype, copy=True), multipliers, full
@@ -218,81 +168,48 @@ def constant_penalty(penalty: Any) -> PenaltyRule:
     return PenaltyRule(init, lambda rho, sizes, previous: rho)
 
 
-@checked(factor=at_least(1.0), increment=at_least(0.0), tolerance=at_least(0.0), maximum=POSITIVE)
+@checked(factor=at_least(1.0), increment=at_least(0.0), shrinkage=SHARE, tolerance=at_least(0.0), maximum=POSITIVE)
 def growing_penalty(
     penalty: Any,
     *,
     factor: float = 2.0,
     increment: float = 0.0,
+    shrinkage: float = 0.0,
     tolerance: float = 1e-4,
-    maximum: float = MAX_PENALTY,
+    maximum: float = 1e6,
 ) -> PenaltyRule:
     r"""Penalties that grow, :math:`\rho \leftarrow k \rho + d`, at every step at which their constraint is violated.
+
+    With ``shrinkage`` a penalty grows only if its violation did not shrink enough since the last step of the
+    multipliers; Bertsekas' rule is ``factor=10, shrinkage=0.25``.
 
     Args:
       penalty: rho > 0 at the start, one number or a prefix tree.
       factor: k, at least 1.
       increment: d, at least 0; with ``factor=1`` growth is linear.
+      shrinkage: share of its last size that a violation must fall below for its penalty to stay, in [0, 1].
       tolerance: largest violation that counts as met, in units of the violations.
       maximum: largest penalty.
 
     Returns:
       A `PenaltyRule` for `dual_ascent`. A ValueError names an option out of range.
 
-    Source: Nocedal and Wright (2006), "Numerical optimization", Framework 17.1.
+    Source: Nocedal and Wright (2006), "Numerical optimization", Framework 17.1; with ``shrinkage`` Bertsekas (1999),
+    "Nonlinear programming", Section 4.2.
 
     Example:
       >>> import jax.numpy as jnp
-      >>> growing_penalty(1.0).update(jnp.ones(2), jnp.array([0.5, 0.0]), None).tolist()
+      >>> growing_penalty(1.0, shrinkage=0.25).update(jnp.ones(2), jnp.array([0.5, 0.1]), jnp.ones(2)).tolist()
       [2.0, 1.0]
     """
-    _check_maximum(penalty, maximum)
-
-    def grown(rho: Array, size: Array) -> Array:
-        return jnp.where(size > tolerance, jnp.minimum(rho * factor + increment, maximum), rho)
-
-    return PenaltyRule(constant_penalty(penalty).init, lambda rhos, sizes, previous: jax.tree.map(grown, rhos, sizes))
-
-
-@checked(factor=ABOVE_ONE, shrinkage=in_interval("(0, 1]"), tolerance=at_least(0.0), maximum=POSITIVE)
-def bertsekas_penalty(
-    penalty: Any,
-    *,
-    factor: float = 10.0,
-    shrinkage: float = 0.25,
-    tolerance: float = 1e-4,
-    maximum: float = MAX_PENALTY,
-) -> PenaltyRule:
-    """Penalties that grow where a violation did not shrink enough since the last step of the multipliers.
-
-    Args:
-      penalty: rho > 0 at the start, one number or a prefix tree.
-      factor: growth, above 1.
-      shrinkage: share of its last size below which a violation must come for its penalty to stay.
-      tolerance: largest violation that counts as met, in units of the violations.
-      maximum: largest penalty.
-
-    Returns:
-      A `PenaltyRule` for `dual_ascent`. A ValueError names an option out of range.
-
-    Source: Bertsekas (1999), "Nonlinear programming", Section 4.2.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> rule = bertsekas_penalty(1.0)
-      >>> rule.update(jnp.ones(2), jnp.array([0.5, 0.1]), jnp.array([1.0, 1.0])).tolist()
-      [10.0, 1.0]
-    """
-    _check_maximum(penalty, maximum)
+    check_known("penalty", penalty, lambda rho: ~(rho > maximum), f"at most maximum={maximum:g}")
 
     def grown(rho: Array, size: Array, last: Array) -> Array:
-        stalled = (size > tolerance) & (size > shrinkage * last)
-        return jnp.where(stalled, jnp.minimum(rho * factor, maximum), rho)
+        grows = size > tolerance
+        if shrinkage > 0.0:
+            grows &= size > shrinkage * last
+        return jnp.where(grows, jnp.minimum(rho * factor + increment, maximum), rho)
 
     return PenaltyRule(
         constant_penalty(penalty).init, lambda rhos, sizes, previous: jax.tree.map(grown, rhos, sizes, previous)
     )
-
-
-def _check_maximum(penalty: Any, maximum: float) -> None:
-    check_known("penalty", penalty, lambda rho: ~(rho > maximum), f"at most maximum={maximum:g}")

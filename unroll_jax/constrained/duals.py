@@ -10,21 +10,10 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Int, PyTree
 
-from unroll_jax.arguments import POSITIVE, checked
+from unroll_jax.arguments import POSITIVE, checked, require
+from unroll_jax.constrained import trees
 from unroll_jax.constrained.controllers import OfInequalities, PenaltyRule, constant_penalty
 from unroll_jax.constrained.points import check_rows, rows_of, set_rows
-from unroll_jax.constrained.trees import (
-    as_violations,
-    broadcast_option,
-    check_kinds,
-    check_known,
-    check_matching,
-    kept_if_sound,
-    project,
-    signed,
-    violation_sizes,
-    zeros_like_violations,
-)
 
 __all__ = ["DualAscent", "DualState", "dual_ascent"]
 
@@ -60,10 +49,10 @@ class DualAscent:
       init: ``(violations, start=0.0) -> DualState``: violations as any pytree of arrays or shapes, or a number of
         constraints for one vector of them; every multiplier at ``start`` (a number, or a prefix tree).
       update: ``(state, violations, rows=None) -> DualState``. With ``rows``, indices along the first axis, violations
-        are those of these constraints only, and only their multipliers move; of an index that occurs twice, one
-        violation counts. The optimiser's counters are shared by all rows: Adam and ``optax.ema`` do not correct a row
-        that first moves late for the bias of its start at 0.
-      kinds: those of the constraints, for `primal_dual`.
+        have these rows only, and only their multipliers move; of an index that occurs twice, one violation counts. The
+        optimiser's counters are shared by all rows: Adam and ``optax.ema`` do not correct a row that first moves late
+        for the bias of its start at 0.
+      kinds: as in `dual_ascent`, for `primal_dual`.
 
     Example:
       >>> import optax
@@ -94,8 +83,8 @@ def dual_ascent(
     r"""Projected ascent :math:`\lambda \leftarrow [\lambda + \eta c]_+` on the dual function.
 
     The optimiser is given -c as its gradient, so ``optax.sgd(eta)`` is the update above and ``optax.adam(eta)`` the
-    paper's. Multipliers of equalities are not projected. Violations are detached; they may be stricter than those in
-    the Lagrangian, such as a rate of errors where that has a smooth loss. With ``resilience`` beta the gradient is
+    paper's. Multipliers of equalities are not projected. Violations are detached; they may be strict ones, such as a
+    rate of errors, for which the Lagrangian has a smooth loss. With ``resilience`` beta the gradient is
     :math:`c - \lambda / \beta`; under SGD that decays the multipliers,
     :math:`\lambda \leftarrow [(1 - \eta/\beta) \lambda + \eta c]_+`.
 
@@ -109,33 +98,32 @@ def dual_ascent(
         dual_ascent(optax.partition({"a": optax.sgd(0.1), "b": optax.set_to_zero()}, {"gap": "a", "norm": "b"}))
 
     Violations that are NaN or infinite are an error if they are known; under `jax.jit` the call changes nothing, and
-    ``state.skipped`` counts it. With explicit slacks (`slack_descent`) pass c - s and leave ``resilience`` at None.
+    ``state.skipped`` counts it. With explicit slacks (`resilient_lagrangian`) pass c - s, and no ``resilience``.
 
     Args:
       optimizer: any optax gradient transformation; None takes the penalty as the rate,
         :math:`\lambda \leftarrow [\lambda + \rho c]_+` (the method of multipliers).
       kinds: "at_most" (c <= 0) or "equal" (c = 0, signed multipliers), one for all constraints or a prefix tree.
       penalty: rho > 0 of `augmented_lagrangian`, kept in ``state.penalty``: a number, a prefix tree of numbers, or a
-        rule such as `bertsekas_penalty` that raises it; None without.
+        rule such as `growing_penalty` that raises it; None without.
       resilience: beta > 0, cost of slack; None for hard constraints. The decay is fed back to the optimiser: under a
         constant violation c a multiplier comes to rest, at beta c, only if
         :math:`\beta > k_i / 2 + k_p (1 - \nu) / (1 + \nu)`, with nu = 0 for `proportional_integral` and k_i = eta,
         k_p = 0 for SGD. Otherwise it oscillates, or grows without bound. That is not checked.
       cap: largest |multiplier|, one number or a prefix tree of numbers or arrays; None for no bound. A controller with
         a cap must be given it as well (``proportional_integral(..., cap=...)``).
-      restart: set the multiplier of an inequality to 0 where a call finds it met. As the penalty's rule it acts at
-        every call, but for those at which an ``optax.MultiSteps`` waits for more.
+      restart: set the multiplier of an inequality to 0 at a call that finds it met. Restarts and the penalty's rule act
+        at every call, except while an ``optax.MultiSteps`` waits for more.
 
     Returns:
       A `DualAscent`, which unpacks as ``init, update``.
 
     Raises:
-      ValueError: if an option is out of range; when called, if start is negative for an inequality, an
-        option does not fit the groups, or violations and multipliers differ in structure or shape.
-      TypeError: if optimizer is not an optax gradient transformation.
+      ValueError: if an option is out of range; when called, if two constraints have one name, start is negative for an
+        inequality, an option does not fit the groups, or violations and multipliers differ in structure or shape.
 
-    Source: Porras-Valenzuela, Hadou, Ribeiro, Algorithm 1 and eq. 38. Kinds, strict violations and restarts are those
-    of Cooper (Gallego-Posada et al., 2025).
+    Source: Porras-Valenzuela, Hadou, Ribeiro, Algorithm 1 and eq. 38. Kinds, strict violations and restarts follow
+    Cooper (Gallego-Posada et al., 2025).
 
     Example:
       >>> import jax.numpy as jnp, optax
@@ -147,15 +135,17 @@ def dual_ascent(
     """
     rule = penalty if isinstance(penalty, PenaltyRule) or penalty is None else constant_penalty(penalty)
     ascent = _ascent(optimizer, rule, resilience)
-    check_known("cap", cap, lambda value: (value > 0.0) & (value < np.inf), "positive and finite")
+    trees.check_known("cap", cap, lambda value: (value > 0.0) & (value < np.inf), "positive and finite")
 
     def init(violations: Any, start: Any = 0.0) -> DualState:
-        zeros = zeros_like_violations(violations)
-        kind = check_kinds(kinds, zeros)
-        _check_controller(optimizer, kind)
-        starts = broadcast_option("start", start, zeros)
-        check_known("start", starts, np.isfinite, "finite")
-        starts = signed(starts, kind, "start")
+        zeros = trees.zeros_like_violations(violations)
+        kind = trees.check_kinds(kinds, zeros)
+        signed_too = not isinstance(optimizer, OfInequalities) or "equal" not in jax.tree.leaves(kind)
+        got = "proportional_integral, whose multipliers are at least 0"
+        require(signed_too, "optimizer", "be one for equalities such as nu_pi", got)
+        starts = trees.broadcast_option("start", start, zeros)
+        trees.check_known("start", starts, np.isfinite, "finite")
+        starts = trees.signed(starts, kind, "start")
         multipliers = jax.tree.map(lambda z, one: z + jnp.asarray(one, z.dtype), zeros, starts)
         _caps(cap, multipliers)
         first = None if rule is None else rule.init(multipliers)
@@ -174,16 +164,16 @@ def dual_ascent(
         return set_rows(state, rows, step(rows_of(state, rows, ascent), violations, some), ascent)
 
     def step(state: DualState, violations: Any, caps: PyTree) -> DualState:
-        values = as_violations("violations", violations)
-        check_known("violations", values, np.isfinite, "finite (lower the learning rate if training diverges)")
-        check_matching("violations", values, state.multipliers, of="multipliers")
+        values = trees.as_violations("violations", violations)
+        trees.check_known("violations", values, np.isfinite, "finite (lower the learning rate if training diverges)")
+        trees.check_matching("violations", values, state.multipliers, of="multipliers")
         values = jax.tree.map(lambda c, m: jax.lax.stop_gradient(c).astype(m.dtype), values, state.multipliers)
-        kind = check_kinds(kinds, values)
-        state = state._replace(multipliers=signed(state.multipliers, kind))
+        kind = trees.check_kinds(kinds, values)
+        state = state._replace(multipliers=trees.signed(state.multipliers, kind))
         updates, opt_state = ascent.update(jax.tree.map(jnp.negative, values), state.opt_state, state.multipliers)
         if optimizer is None:  # SGD with a rate of 1
             updates = jax.tree.map(jnp.multiply, updates, state.penalty)
-        moved = project(optax.apply_updates(state.multipliers, updates), kind)
+        moved = trees.project(optax.apply_updates(state.multipliers, updates), kind)
         due = _moved_now(opt_state)
         if restart:
             met = jax.tree.map(lambda c, k: False if k == "equal" else due & (c <= 0.0), values, kind)
@@ -192,49 +182,30 @@ def dual_ascent(
             moved = jax.tree.map(lambda m, high: jnp.clip(m, -high, high), moved, caps)
         after = DualState(moved, opt_state, state.skipped, state.penalty, state.sizes)
         if rule is not None:
-            sizes = violation_sizes(values, kind)
+            sizes = trees.violation_sizes(values, kind)
             raised = rule.update(state.penalty, sizes, state.sizes), sizes
             penalty_now, sizes_now = jax.tree.map(lambda new, old: jnp.where(due, new, old), raised, after[3:])
             after = after._replace(penalty=penalty_now, sizes=sizes_now)
-        return kept_if_sound(values, after, state)
+        return trees.kept_if_sound(values, after, state)
 
     return DualAscent(init, update, kinds)
 
 
 def _ascent(optimizer: Any, rule: PenaltyRule | None, resilience: float | None) -> optax.GradientTransformation:
     """The optimiser, on the gradient c - lambda / beta of the resilient dual function."""
-    if not isinstance(optimizer, optax.GradientTransformation) and (optimizer is not None or rule is None):
+    if optimizer is not None or rule is None:
         ending = ", which needs a penalty" if optimizer is None else ""
-        raise TypeError(
-            f"optimizer must be an optax gradient transformation such as optax.sgd(0.1), got {optimizer!r}{ending}; "
-            "for one per group take optax.partition"
-        )
+        trees.check_optimizer("optimizer", optimizer, f"{ending}; for one per group take optax.partition")
     inner = optax.sgd(1.0) if optimizer is None else optimizer
-    if resilience is None:
-        return inner
-
-    def update(gradients: Any, state: Any, multipliers: Any = None) -> tuple[Any, Any]:
-        relaxed = jax.tree.map(lambda g, m: g + m / resilience, gradients, multipliers)
-        return inner.update(relaxed, state, multipliers)
-
-    return optax.GradientTransformation(inner.init, update)  # type: ignore[arg-type]
-
-
-def _check_controller(optimizer: Any, kinds: PyTree[str]) -> None:
-    if isinstance(optimizer, OfInequalities) and "equal" in jax.tree.leaves(kinds):
-        raise ValueError(
-            "optimizer must be one for equalities such as nu_pi, got proportional_integral, whose multipliers are at "
-            "least 0"
-        )
+    return inner if resilience is None else optax.chain(optax.add_decayed_weights(1.0 / resilience), inner)
 
 
 def _moved_now(opt_state: Any) -> bool | Bool[Array, ""]:
     """False at calls at which an ``optax.MultiSteps`` waits for more."""
-    is_mean = lambda leaf: isinstance(leaf, optax.MultiStepsState)  # noqa: E731
-    waits = [leaf.mini_step > 0 for leaf in jax.tree.leaves(opt_state, is_leaf=is_mean) if is_mean(leaf)]
+    waits = [state.mini_step > 0 for state in trees.states_of(optax.MultiStepsState, opt_state)]
     return True if not waits else ~jnp.any(jnp.stack(waits))
 
 
 def _caps(cap: Any, multipliers: PyTree[Array]) -> PyTree[np.ndarray]:
-    caps = broadcast_option("cap", jnp.inf if cap is None else cap, multipliers)
+    caps = trees.broadcast_option("cap", jnp.inf if cap is None else cap, multipliers)
     return jax.tree.map(lambda m, high: np.asarray(high, m.dtype), multipliers, caps)

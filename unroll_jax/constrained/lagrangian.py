@@ -9,21 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from unroll_jax.arguments import POSITIVE, at_least, checked
-from unroll_jax.constrained.trees import (
-    as_losses,
-    as_violations,
-    broadcast_option,
-    check_kinds,
-    check_known,
-    check_matching,
-    check_penalty,
-    nan_unless,
-    signed,
-    wide,
-)
+from unroll_jax.arguments import POSITIVE, checked
+from unroll_jax.constrained import trees
 
-__all__ = ["augmented_lagrangian", "lagrangian", "layer_weights", "optimal_slacks", "resilient_lagrangian"]
+__all__ = ["augmented_lagrangian", "lagrangian", "optimal_slacks", "resilient_lagrangian"]
 
 
 @checked()
@@ -44,12 +33,11 @@ def lagrangian(
     Args:
       objective: f, a scalar.
       violations: c of constraints :math:`c \le 0` or :math:`c = 0`, any pytree of arrays with any names and shapes.
-      multipliers: lambda, of the structure and shapes of the violations; no gradient flows to them. Those of
-        inequalities are at least 0, those of equalities have either sign.
+      multipliers: lambda, of the structure and shapes of the violations; no gradient flows to them.
       normalise: divide by 1 + sum |lambda|. The minimiser stays the same, and the gradient stays bounded when
         multipliers grow.
-      kinds: as in `dual_ascent`, to check signs: a known multiplier of an inequality below 0 is an error, a traced one
-        gives NaN. None checks no sign.
+      kinds: as in `dual_ascent`. With it a known multiplier of an inequality below 0 is an error, and a traced one
+        gives NaN. None allows either sign, as equalities need.
 
     Returns:
       A scalar.
@@ -57,7 +45,6 @@ def lagrangian(
     Raises:
       ValueError: if objective is not a scalar, multipliers and violations differ in structure or shape, or a known
         multiplier is not finite or has the wrong sign.
-      TypeError: if the objective or a leaf does not hold real numbers.
 
     Source: Porras-Valenzuela, Hadou, Ribeiro, eq. 5. Proxy constraints: Cotter et al., "Two-player games for efficient
     non-convex constrained optimization" (2019).
@@ -71,7 +58,7 @@ def lagrangian(
       [4.5, 6.0]
     """
     objective, violations, fixed = _parts(objective, violations, multipliers)
-    fixed = fixed if kinds is None else signed(fixed, check_kinds(kinds, violations))
+    fixed = fixed if kinds is None else trees.signed(fixed, trees.check_kinds(kinds, violations))
     terms = jax.tree.map(lambda m, c: jnp.sum(m * c), fixed, violations)
     value = objective + _total(terms)
     return value / (1.0 + _total(jax.tree.map(lambda m: jnp.sum(jnp.abs(m)), fixed))) if normalise else value
@@ -90,8 +77,8 @@ def augmented_lagrangian(
     .. math:: L_\rho = f + \sum_{c_i \le 0} \frac{[\lambda_i + \rho_i c_i]_+^2 - \lambda_i^2}{2 \rho_i}
         + \sum_{c_i = 0} \left(\lambda_i c_i + \frac{\rho_i}{2} c_i^2\right) .
 
-    Its gradient is that of `lagrangian` at the multipliers :math:`\lambda + \rho c`, projected for inequalities: a
-    violation weighs at once, before the multiplier has grown, which damps their oscillation. With
+    It has the gradient of `lagrangian` at the multipliers :math:`\lambda + \rho c`, projected for inequalities. A
+    violation weighs at once, before the multiplier has grown, which damps oscillation. With
     ``dual_ascent(None, penalty=rho)`` it is the method of multipliers; with multipliers at 0 it is the quadratic
     penalty.
 
@@ -105,8 +92,8 @@ def augmented_lagrangian(
       A scalar.
 
     Raises:
-      ValueError: if a known penalty is not positive and finite, a known multiplier of an inequality is negative, or a
-        kind is unknown; while tracing, if multipliers, penalty or kinds do not fit the violations.
+      ValueError: if a known penalty is not positive and finite, a known multiplier of an inequality is negative, or
+        multipliers, penalty or kinds do not fit the violations.
 
     Source: Rockafellar (1973), "The multiplier method of Hestenes and Powell applied to convex programming"; Nocedal
     and Wright (2006), "Numerical optimization", eqs. 17.36 and 17.64.
@@ -118,51 +105,19 @@ def augmented_lagrangian(
       0.0
     """
     objective, violations, fixed = _parts(objective, violations, multipliers)
-    kind = check_kinds(kinds, violations)
-    fixed = signed(fixed, kind)
-    check_penalty(penalty)
-    rhos = broadcast_option("penalty", jax.lax.stop_gradient(penalty), violations)
+    kind = trees.check_kinds(kinds, violations)
+    fixed = trees.signed(fixed, kind)
+    trees.check_penalty(penalty)
+    rhos = trees.broadcast_option("penalty", jax.lax.stop_gradient(penalty), violations)
 
     def term(multiplier: Array, violation: Array, rho: Any, kind: str) -> Float[Array, ""]:
         rho = jnp.asarray(rho, multiplier.dtype)
-        rho = nan_unless(rho > 0.0, rho)
+        rho = trees.nan_unless(rho > 0.0, rho)
         if kind == "equal":
             return jnp.sum(multiplier * violation + 0.5 * rho * violation**2)
         return jnp.sum((jax.nn.relu(multiplier + rho * violation) ** 2 - multiplier**2) / (2.0 * rho))
 
     return objective + _total(jax.tree.map(term, fixed, violations, rhos, kind))
-
-
-@checked(num_layers=at_least(1))
-def layer_weights(
-    multipliers: Float[Array, "constraints"], constraints: Any, num_layers: int
-) -> Float[Array, "layers_and_one"]:
-    """The weight of each layer loss in the Lagrangian, (num_layers + 1,), for constraints affine in the losses.
-
-    Args:
-      multipliers: lambda, one for each constraint, at least 0.
-      constraints: ``layer_losses -> violations``, such as `descent_constraints`.
-      num_layers: L.
-
-    Returns:
-      The weights of f_0..f_L; a negative one rewards a layer for its loss, see ``proxy`` of `descent_constraints`.
-      NaN for weights that depend on the losses, as under ratios of losses or a floor.
-
-    Source: Porras-Valenzuela, Hadou, Ribeiro, eq. 5, differentiated in the losses.
-
-    Example:
-      >>> import jax.numpy as jnp, unroll_jax
-      >>> constraints = unroll_jax.descent_constraints(0.25)
-      >>> layer_weights(jnp.array([0.0, 2.0]), constraints, num_layers=2).tolist()
-      [0.0, -1.5, 3.0]
-    """
-    gradient = jax.grad(lambda losses: lagrangian(losses[-1], constraints(losses), multipliers, kinds="at_most"))
-    # Two points of which a floor lies between, and where ratios have other slopes.
-    small, large = (
-        gradient(jnp.full(num_layers + 1, loss, jnp.promote_types(jnp.result_type(multipliers), jnp.float32)))
-        for loss in (1e-3, 1e9)
-    )
-    return jnp.where(small == large, small, jnp.nan)
 
 
 @checked(resilience=POSITIVE)
@@ -171,7 +126,7 @@ def optimal_slacks(multipliers: Float[Array, "*constraints"], resilience: float)
 
     Source: Porras-Valenzuela, Hadou, Ribeiro, eqs. 34 to 37.
     """
-    return signed(as_losses("multipliers", multipliers), "at_most") / resilience
+    return trees.signed(trees.as_losses("multipliers", multipliers), "at_most") / resilience
 
 
 @checked(resilience=POSITIVE)
@@ -182,28 +137,31 @@ def resilient_lagrangian(
     multipliers: PyTree,
     *,
     resilience: float,
-    normalise: bool = False,
 ) -> Float[Array, ""]:
     r"""The Lagrangian with slacks, :math:`L = f + \sum_i \lambda_i (c_i - s_i) + \frac{\beta}{2} |s|^2`.
 
-    Its gradient in the slacks is :math:`\beta s - \lambda`, so they come to rest at :math:`\lambda / \beta`. There the
-    dual step gets c - s, which decays the multipliers as ``resilience=`` of `dual_ascent` does.
+    Its gradient in the slacks is :math:`\beta s - \lambda`, so they come to rest at :math:`\lambda / \beta`. The dual
+    step on c - s decays the multipliers there, as ``resilience=`` of `dual_ascent` does. Slacks are parameters of an
+    optimiser that keeps them at 0 or above; the paper sets them to 0 after every epoch:
+
+    .. code-block:: python
+
+        optimizer = optax.chain(optax.sgd(0.05), optax.keep_params_nonnegative())
+        slacks = jax.tree.map(jnp.zeros_like, violations)  # at the start, and after every epoch
 
     Args:
       objective, violations: as in `lagrangian`; all constraints are inequalities.
       slacks: s >= 0, of the structure and shapes of the violations; a traced one below 0 gives NaN.
       multipliers: lambda >= 0, likewise; no gradient flows to them.
       resilience: beta > 0, cost of slack.
-      normalise: divide by 1 + sum(lambda), the cost of slack too.
 
     Returns:
       A scalar.
 
     Raises:
-      ValueError: if resilience is not positive and finite, a known slack or multiplier is negative, or slacks,
-        multipliers and violations differ in structure or shape.
+      ValueError: if resilience is out of range, a known slack or multiplier is negative, or structures differ.
 
-    Source: Porras-Valenzuela, Hadou, Ribeiro, eqs. 34 to 36.
+    Source: Porras-Valenzuela, Hadou, Ribeiro, eqs. 34 to 36, Appendices A.5 and B.2; Hounie et al. (2023).
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -213,25 +171,21 @@ def resilient_lagrangian(
       >>> float(total), gradient.tolist()
       (2.625, [0.0, -1.0])
     """
-    violations, slacks = as_violations("violations", violations), as_violations("slacks", slacks)
-    check_matching("slacks", slacks, violations)
-    slacks = signed(slacks, "at_most", "slacks")
-    cost = 0.5 * resilience * sum(jnp.sum(wide("slacks", leaf) ** 2) for leaf in jax.tree.leaves(slacks))
-    if normalise:
-        cost = cost / (1.0 + sum(jnp.sum(leaf) for leaf in jax.tree.leaves(jax.lax.stop_gradient(multipliers))))
+    violations, slacks = trees.as_violations("violations", violations), trees.as_violations("slacks", slacks)
+    trees.check_matching("slacks", slacks, violations)
+    slacks = trees.signed(slacks, "at_most", "slacks")
+    cost = 0.5 * resilience * sum(jnp.sum(trees.wide("slacks", leaf) ** 2) for leaf in jax.tree.leaves(slacks))
     relaxed = jax.tree.map(jnp.subtract, violations, slacks)
-    return lagrangian(objective, relaxed, multipliers, normalise=normalise, kinds="at_most") + cost
+    return lagrangian(objective, relaxed, multipliers, kinds="at_most") + cost
 
 
 def _parts(objective: Any, violations: Any, multipliers: Any) -> tuple[Float[Array, ""], PyTree, PyTree]:
     """The objective, violations in at least the precision of their multipliers, and detached multipliers."""
-    objective = as_losses("objective", objective)
-    if objective.ndim:
-        raise ValueError(f"objective must be a scalar, got shape {objective.shape}")
-    violations, fixed = as_violations("violations", violations), as_violations("multipliers", multipliers)
-    check_matching("multipliers", fixed, violations)
-    check_known("multipliers", fixed, np.isfinite, "finite")
-    fixed = jax.tree.map(lambda m: wide("multipliers", m), fixed)
+    objective = trees.as_scalar("objective", objective)
+    violations, fixed = trees.as_violations("violations", violations), trees.as_violations("multipliers", multipliers)
+    trees.check_matching("multipliers", fixed, violations)
+    trees.check_known("multipliers", fixed, np.isfinite, "finite")
+    fixed = jax.tree.map(lambda m: trees.wide("multipliers", m), fixed)
     violations = jax.tree.map(lambda c, m: c.astype(jnp.promote_types(c.dtype, m.dtype)), violations, fixed)
     return objective, violations, jax.lax.stop_gradient(fixed)
 

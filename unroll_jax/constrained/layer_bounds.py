@@ -118,19 +118,17 @@ def descent_constraints(
 
     .. math:: c_l = f_l - (1 - \alpha_l) f_{l-1} \le 0 , \; l = 1..L ; \qquad c_0 = f_0 - f_{ref} \le 0 .
 
-    These are the paper's, ``bounds="stepwise"``. An early layer that does more than asked tightens the next bound, and
-    with a trained readout a layer may be rewarded for a *larger* loss, as that eases the next constraint. Bounds that
-    follow from the reference alone do neither, are met whenever the last layer's is and losses fall, and are what
-    Theorem 2 concludes from the stepwise ones. With ``bounds="cumulative"``
+    These are the paper's, ``bounds="stepwise"``. An early layer that does more than required tightens the next bound.
+    With a trained readout a layer may be rewarded for a *larger* loss, which eases the next constraint. Bounds from the
+    reference only do neither. They are the conclusion of Theorem 2. With ``bounds="cumulative"``
 
     .. math:: f_l \le b_l = \max \Bigl( f_{ref} \prod_{k \le l} (1 - \alpha_k), \; \text{floor} \Bigr) .
 
-    Two forms measure by how much of its bound a loss exceeds it, without units, so that one rate of the multipliers
-    serves losses of any size:
+    Two forms are shares of the bound, without units. So one rate of the multipliers serves losses of any size:
 
     .. math:: \text{ratio: } c_l = \frac{f_l}{b_l} - 1 , \qquad \text{log\_ratio: } c_l = \log \frac{f_l}{b_l} .
 
-    Of mean losses they are ratios of means. Taken sample by sample (`sample_constraints` with `mean_of_samples`) every
+    For mean losses they are ratios of means. For losses of samples (`sample_constraints` with ``tail_mean(0.0)``) every
     sample counts alike. A loss whose bound is 0 (under 3e-10 in float32) has the violation 0. Losses must be at least
     0: a known one below is an error, a traced one gives NaN.
 
@@ -142,17 +140,16 @@ def descent_constraints(
       floor: least bound of layers 1..L, in units of the losses: one that plain training reaches at its end.
       form: "difference", "ratio" or "log_ratio"; None for "difference" with stepwise bounds, "ratio" with cumulative
         ones.
-      proxy: take f_(l-1) for a constant in gradients. Then no layer is rewarded for a larger loss; values stay as they
-        are, so that multipliers see the true violations. None for True, but False for stepwise differences.
+      proxy: take f_(l-1) for a constant in gradients. Then no layer is rewarded for a larger loss; multipliers still
+        see the true violations. None for True, but False for stepwise differences.
 
     Returns:
       ``violations(layer_losses)``: layer losses f_0..f_L on the last axis, (..., L + 1), give (..., L), or (..., L + 1)
       with c_0 first when there is a reference. Positive entries are violated.
 
     Raises:
-      ValueError: if an option is out of range, or cumulative bounds have no reference; while tracing, if layer_losses
-        has fewer than two entries or their number does not fit the schedule.
-      TypeError: if alpha is traced; while tracing, if layer_losses does not hold real numbers.
+      ValueError: if an option is out of range, cumulative bounds have no reference, or alpha has entries for another
+        number of layers.
 
     Source: Porras-Valenzuela, Hadou, Ribeiro, problem (4), Section 4 and Theorem 2. The fraction printed in its Tables
     1, 2 and 5 is 1 - alpha. Ratios: Hadou, NaderiAlizadeh, Ribeiro, "Robust stochastically-descending unrolled
@@ -199,17 +196,13 @@ def level_constraints(levels: float | Sequence[float] | np.ndarray, *, form: str
     r"""Violations of absolute bounds on layer losses, :math:`f_l / b_l - 1 \le 0`.
 
     Args:
-      levels: b > 0, in units of the losses: a number for layers 1..L, or a sequence of one for layer L alone, of L for
-        layers 1..L, or of L + 1 with that of f_0 first; numbers, not traced values.
+      levels: b > 0, in units of the losses: a number for layers 1..L, or a sequence of one for layer L, of L for layers
+        1..L, or of L + 1 for f_0 and layers 1..L; numbers, not traced values.
       form: "difference", "ratio" or "log_ratio".
 
     Returns:
-      ``violations(layer_losses)``, (..., L + 1) to (..., C) for C bounds.
-
-    Raises:
-      ValueError: if a level is not positive and finite, or the form is unknown; while tracing, if their number does not
-        fit the losses.
-      TypeError: if levels are traced.
+      ``violations(layer_losses)``, (..., L + 1) to (..., C) for C bounds. A ValueError names levels out of range, or of
+      a number that does not fit the losses.
 
     Source: constraints (4) of Porras-Valenzuela, Hadou, Ribeiro with constants on their right sides.
 
@@ -232,14 +225,11 @@ def level_constraints(levels: float | Sequence[float] | np.ndarray, *, form: str
 
 @checked(num_layers=at_least(1))
 def constraint_names(num_layers: int, *, reference: bool | float | None = None) -> list[str]:
-    """One name a constraint of `descent_constraints`, in its order.
+    """Names of the constraints of `descent_constraints`, in its order.
 
     Args:
-      num_layers: L.
+      num_layers: L, at least 1.
       reference: whether c_0 is there; the reference itself will do.
-
-    Raises:
-      ValueError: if num_layers < 1.
 
     Example:
       >>> constraint_names(2, reference=4.0), constraint_names(2)

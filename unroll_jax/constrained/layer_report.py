@@ -12,7 +12,7 @@ from unroll_jax.arrays import check_shape
 from unroll_jax.constrained.lagrangian import optimal_slacks
 from unroll_jax.constrained.layer_bounds import LayerConstraints, relative_excess
 from unroll_jax.constrained.samples import Reduction
-from unroll_jax.constrained.trees import as_losses, as_numbers, check_samples, signed, wide
+from unroll_jax.constrained.trees import as_losses, as_numbers, as_samples, signed
 from unroll_jax.summaries import plot_layers, summary
 
 __all__ = ["FeasibilityReport", "descent_warnings", "feasibility_report", "suggest_alpha"]
@@ -90,14 +90,10 @@ def feasibility_report(
       constraints: of `descent_constraints` or `level_constraints`.
       tolerance: relative excess over a bound that still counts as satisfied, unitless.
       resilience: beta of the training, for the slacks.
-      reduction: of the samples' violations, if training had one; bounds remain those of the means.
+      reduction: of the samples' violations, if training had one; bounds remain on the means.
 
     Returns:
-      A `FeasibilityReport`.
-
-    Raises:
-      ValueError: if sample_losses is not (N, L + 1) with N >= 1, there is not one multiplier for each constraint,
-        or tolerance is negative.
+      A `FeasibilityReport`. A ValueError says if shapes do not fit, or a known multiplier or the tolerance is negative.
 
     Example:
       >>> import jax.numpy as jnp, unroll_jax
@@ -106,8 +102,7 @@ def feasibility_report(
       >>> report.layer_losses.tolist(), report.satisfied.tolist(), bool(report.feasible)
       ([3.0, 2.0, 1.5], [True, False], False)
     """
-    losses = wide("sample_losses", sample_losses)
-    check_samples(losses)
+    losses = as_samples(sample_losses)
     means = jnp.mean(losses, axis=0)
     violations = constraints(means)
     multipliers = as_losses("multipliers", multipliers)
@@ -145,10 +140,8 @@ def suggest_alpha(plain_layer_losses: Numbers, *, reference: float | None = None
       slack: s >= 0, share by which the last layer may miss its plain loss.
 
     Returns:
-      alpha, in (0, 1), for ``descent_constraints(alpha, reference=reference, bounds="cumulative")``.
-
-    Raises:
-      ValueError: if losses are not positive, or the plain run does not end below the reference.
+      alpha, in (0, 1), for ``descent_constraints(alpha, reference=reference, bounds="cumulative")``. A ValueError says
+      if losses are not positive, or the plain run does not end below the reference.
 
     Source: feasibility of the last cumulative bound, see `descent_constraints`.
 
@@ -173,22 +166,16 @@ def descent_warnings(
     start_losses: Numbers | None = None,
     plain_losses: Numbers | None = None,
 ) -> list[str]:
-    """Signs that constraints of layers do harm, one sentence each; none in a healthy run.
+    """Warnings that layer constraints hurt training, each with a way out; empty if none.
 
     Args:
-      layer_losses: f_0..f_L, at the end.
-      multipliers: lambda at the end, one for each constraint. On the way, while bounds are not met yet, they may be far
-        larger in runs that end well.
-      constraints: those of the run, from `descent_constraints` or `level_constraints`; None leaves their bounds out.
-      start_losses: f_0..f_L at the start, to see whether f_0 rose, beyond that of the plain run if that is given.
+      layer_losses: f_0..f_L, at the end; all losses are finite, and alike in number.
+      multipliers: lambda at the end, one for each constraint. Before bounds are met, multipliers may be far larger in
+        runs that end well.
+      constraints: of the run, from `descent_constraints` or `level_constraints`; None leaves their bounds out.
+      start_losses: f_0..f_L at the start, to see if f_0 rose, also above f_0 of the plain run if there is one.
       plain_losses: f_0..f_L at the end of a plain run, to see bounds that are exceeded and that plain training does not
         reach at its last layer either.
-
-    Returns:
-      Sentences, each with a way out.
-
-    Raises:
-      ValueError: if a number is not finite, or losses are not alike in number.
 
     Source: failures seen in runs, see the guide to constraints.
 

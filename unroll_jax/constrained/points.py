@@ -1,4 +1,4 @@
-"""One multiplier for each data point: indexed ones, of which a step moves those of its batch, and implicit ones."""
+"""One multiplier for each data point: indexed ones, which move with the batches of their points, and implicit ones."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float, Int, PyTree
 
 from unroll_jax.arguments import checked, one_of, require
-from unroll_jax.constrained.trees import KINDS, check_known, check_optimizer, kept_if_sound, wide
+from unroll_jax.constrained.trees import KINDS, check_known, check_optimizer, kept_if_sound, states_of, wide
 
 __all__ = ["ImplicitDuals", "check_rows", "implicit_dual_ascent", "rows_of", "set_rows", "take_rows"]
 
@@ -57,9 +57,9 @@ def implicit_dual_ascent(
 
     .. math:: \phi \leftarrow \phi + \eta \nabla_\phi \frac1n \sum_i h_\phi(x_i) c_i .
 
-    Multipliers of inequalities are softplus(h), so that they are positive. Points with similar features share their
-    multipliers, and points that were never seen have one. As in `dual_ascent`, violations that are not finite are an
-    error if they are known, and change nothing under `jax.jit`.
+    Multipliers of inequalities are softplus(h), which is positive. Points with similar features share their
+    multipliers, and new points have one. As in `dual_ascent`, violations that are not finite are an error if they are
+    known, and change nothing under `jax.jit`.
 
     Args:
       apply: ``(params, features) -> (points,)``, such as a module's; before the softplus.
@@ -67,12 +67,7 @@ def implicit_dual_ascent(
       kind: "at_most" or "equal".
 
     Returns:
-      An `ImplicitDuals`.
-
-    Raises:
-      ValueError: if kind is unknown; when called, if there is not one violation for each point, or a known one is not
-        finite.
-      TypeError: if optimizer is not an optax gradient transformation.
+      An `ImplicitDuals`. A ValueError says if there is not one violation for each point, or a known one is not finite.
 
     Source: Narasimhan, Cotter, Zhou, Wang, Guo, "Approximate heavily-constrained learning with Lagrange multiplier
     models" (2020).
@@ -83,8 +78,7 @@ def implicit_dual_ascent(
       >>> duals.update(duals.init(jnp.zeros(1)), jnp.array([1.0, 3.0]), jnp.array([[1.0], [0.5]])).params.tolist()
       [1.25]
     """
-
-    check_optimizer(optimizer)
+    check_optimizer("optimizer", optimizer)
 
     def values(params: PyTree, features: Any) -> Float[Array, "points"]:
         heights = wide("apply", apply(params, features))
@@ -104,8 +98,7 @@ def implicit_dual_ascent(
 
         def loss(params: PyTree) -> Float[Array, ""]:
             prices = values(params, features)
-            if prices.shape != known.shape:
-                raise ValueError(f"violations must have shape {prices.shape}, one a point, got {known.shape}")
+            require(prices.shape == known.shape, "violations", f"have shape {prices.shape}", known.shape)
             return -jnp.mean(prices * known)
 
         updates, opt_state = optimizer.update(jax.grad(loss)(state.params), state.opt_state, state.params)
@@ -120,13 +113,10 @@ def take_rows(multipliers: PyTree, rows: Rows) -> PyTree:
 
     Args:
       multipliers: any pytree of arrays whose first axis runs over data points.
-      rows: indices of the points, (batch,); a traced one out of range gives NaN.
+      rows: indices of the points, (batch,); a known one out of range is an error, a traced one gives NaN.
 
     Returns:
       The same tree with (batch, ...) leaves.
-
-    Raises:
-      ValueError: if rows are not a vector of indices of every leaf, or a known one is out of range.
 
     Example:
       >>> import jax.numpy as jnp
@@ -142,18 +132,17 @@ def check_rows(rows: Any, multipliers: PyTree) -> None:
     if not jnp.issubdtype(jnp.result_type(rows), jnp.integer):
         raise TypeError(f"rows must be integers, got {jnp.result_type(rows)}")
     shapes = [np.shape(leaf) for leaf in jax.tree.leaves(multipliers)]
-    if np.ndim(rows) != 1 or () in shapes:
-        raise ValueError(f"rows must be a vector of indices along the first axis of {shapes}, got {rows!r}")
+    vector = np.ndim(rows) == 1 and () not in shapes
+    require(vector, "rows", f"be a vector of indices along the first axis of {shapes}", rows)
     least = min(shape[0] for shape in shapes)
-    if not isinstance(rows, Tracer) and np.any((np.asarray(rows) < 0) | (np.asarray(rows) >= least)):
-        raise ValueError(f"rows must be in 0..{least - 1}, the rows of the multipliers, got {rows}")
+    inside = isinstance(rows, Tracer) or np.all((np.asarray(rows) >= 0) & (np.asarray(rows) < least))
+    require(inside, "rows", f"be in 0..{least - 1}, the rows of the multipliers", rows)
 
 
 def rows_of(state: Any, rows: Rows, transformation: optax.GradientTransformation) -> Any:
     """The `DualState` of some rows; counters and other leaves without an entry for each row are shared."""
-    parts = jax.tree.leaves(state.opt_state, is_leaf=_is_mean)
-    if any(map(_is_mean, parts)):
-        raise ValueError("rows must not come with optax.MultiSteps, which averages calls with other rows")
+    means = states_of(optax.MultiStepsState, state.opt_state)
+    require(not means, "rows", "not come with optax.MultiSteps", "one, which averages calls with other rows")
     return jax.tree.map(
         lambda by_row, leaf: _taken(leaf, rows) if by_row else leaf, _by_row(state, transformation), state
     )
@@ -176,10 +165,6 @@ def _taken(leaf: Array, rows: Rows) -> Array:
 def _in_range(leaf: Array, rows: Rows) -> Array:
     """Indices with those below 0 beyond the end, as JAX counts them from there."""
     return jnp.where(jnp.asarray(rows) < 0, leaf.shape[0], jnp.asarray(rows))
-
-
-def _is_mean(part: Any) -> bool:
-    return isinstance(part, optax.MultiStepsState)
 
 
 def _by_row(state: Any, transformation: optax.GradientTransformation) -> Any:

@@ -33,10 +33,8 @@ def rate(*, at_most: float, of: Select | None = None, where: Select | None = Non
       where: ``batch -> weights (samples,)`` or ``(samples, rates)`` of at least 0, such as a mask; None for all.
 
     Returns:
-      A `Constraint`, its value () or (rates,).
-
-    Raises:
-      ValueError: if at_most is out of range; when called, if shapes differ, or a known weight is negative.
+      A `Constraint`, its value () or (rates,). Its functions raise a ValueError if shapes differ or a known weight is
+      negative.
 
     Source: Goh et al., "Satisfying real-world goals with dataset constraints" (2016).
 
@@ -47,7 +45,9 @@ def rate(*, at_most: float, of: Select | None = None, where: Select | None = Non
       >>> [float(part) for part in false_positives.strict(logits, labels)["rate"]]
       [1.0, 2.0]
     """
-    columns, strict = _soft_and_strict(lambda chances, weights, batch: {"rate": _sums(chances, weights)}, of, where)
+
+    sums = lambda chances, weights, batch: {"rate": _sums(chances, weights)}  # noqa: E731
+    columns, strict = _soft_and_strict(sums, of, where, several=True)
     return Constraint(columns, lambda means: means["rate"], at_most, strict=strict)
 
 
@@ -65,15 +65,12 @@ def gap(
     Args:
       num_groups: G, at least 2.
       at_most: epsilon in [0, 1], a difference of rates.
-      groups: ``batch -> (samples,)``, integers in 0..G - 1.
+      groups: ``batch -> (samples,)``, integers in 0..G - 1; a known one out of range is an error.
       of: ``outputs -> logits (samples,)``; None for outputs that are the logits.
       where: ``batch -> weights (samples,)`` of at least 0, such as a mask; None for all samples.
 
     Returns:
-      A `Constraint`, its value (2, G): rates above that of all samples, and below.
-
-    Raises:
-      ValueError: if an argument is out of range; when called, if shapes differ, or a known group is out of range.
+      A `Constraint`, its value (2, G): rates above the rate of all samples, and below.
 
     Source: Dwork et al., "Fairness through awareness" (2012); as constraints Agarwal et al., "A reductions approach to
     fair classification" (2018), Example 1; Hardt, Price, Srebro, "Equality of opportunity" (2016).
@@ -110,15 +107,12 @@ def class_losses(
     Args:
       num_classes: K, at least 2.
       at_most: b, in units of the loss.
-      labels: ``batch -> (samples,)``, integers in 0..K - 1.
+      labels: ``batch -> (samples,)``, integers in 0..K - 1; a known one out of range is an error.
       of: ``outputs -> losses (samples,)``; None for outputs that are the losses.
       where: ``batch -> weights (samples,)`` of at least 0, such as a mask; None for all samples.
 
     Returns:
       A `Constraint`, its value (K,).
-
-    Raises:
-      ValueError: if an argument is out of range; when called, if shapes differ, or a known label is out of range.
 
     Source: Sagawa et al., "Distributionally robust neural networks for group shifts" (2020), as constraints.
 
@@ -151,10 +145,6 @@ def norm(*, at_most: float, of: Select | None = None, measure: Select | None = N
 
     Returns:
       A `Constraint`, its value a number.
-
-    Raises:
-      ValueError: if the bound is not positive and finite; when called, if there is no parameter.
-      TypeError: if measure is not a function.
 
     Source: Ivanov regularisation, the constrained form of weight decay; Lipschitz constants: Gouk et al.,
     "Regularisation of neural networks by enforcing Lipschitz continuity" (2021).
@@ -189,9 +179,6 @@ def kl(*, at_most: float, of: Select | None = None, where: Select | None = None)
 
     Returns:
       A `Constraint`, its value a number of nats.
-
-    Raises:
-      ValueError: if the bound is not positive and finite; when called, if shapes differ.
 
     Source: Stiennon et al., "Learning to summarize with human feedback" (2020), with the penalty as a constraint.
 
@@ -235,24 +222,35 @@ def euclidean(params: PyTree) -> Array:
     return jnp.where(squares == 0.0, 0.0, jnp.sqrt(jnp.where(squares == 0.0, 1.0, squares)))
 
 
-def _soft_and_strict(sums: Callable[..., Any], of: Select | None, where: Select | None) -> tuple[Any, Any]:
+def _soft_and_strict(
+    sums: Callable[..., Any], of: Select | None, where: Select | None, *, several: bool = False
+) -> tuple[Any, Any]:
     """Columns of a function of predictions, with probabilities and with exact predictions."""
 
     def by(predict: Callable[[Array], Array]) -> Callable[[Any, Any], Any]:
         def columns(outputs: Any, batch: Any) -> Any:
             logits = _vector("logits", outputs if of is None else of(outputs))
-            weights = _weights(where, batch, logits.shape)
-            if weights is not None:
-                counted = weights != 0.0
-                logits = jnp.where(counted if weights.ndim == 1 else jnp.any(counted, axis=1), logits, 0.0)
-            return sums(predict(logits), weights, batch)
+            return sums(predict(logits), _weights(where, batch, logits.shape, several=several), batch)
 
         return columns
 
     def exact(logits: Array) -> Array:
         return jnp.where(jnp.isnan(logits), jnp.nan, (logits > 0.0).astype(logits.dtype))
 
-    return by(jax.nn.sigmoid), by(exact)
+    return by(_chances), by(exact)
+
+
+@jax.custom_vjp
+def _chances(logits: Array) -> Array:
+    """Sigmoid whose gradient is 0 for values that are left out, also at NaN."""
+    return jax.nn.sigmoid(logits)
+
+
+def _chances_backward(chances: Array, cotangent: Array) -> tuple[Array]:
+    return (jnp.where(cotangent == 0.0, 0.0, cotangent * chances * (1.0 - chances)),)
+
+
+_chances.defvjp(lambda logits: (jax.nn.sigmoid(logits), jax.nn.sigmoid(logits)), _chances_backward)
 
 
 def _vector(name: str, values: Any) -> Array:
@@ -261,13 +259,13 @@ def _vector(name: str, values: Any) -> Array:
     return array
 
 
-def _weights(where: Select | None, batch: Any, shape: tuple[int, ...]) -> Array | None:
-    """Weights of samples of at least 0: known ones are checked, traced ones below 0 are NaN."""
+def _weights(where: Select | None, batch: Any, shape: tuple[int, ...], *, several: bool = False) -> Array | None:
+    """Weights of samples, (*shape, rates) if ``several``; known ones below 0 are an error, traced ones NaN."""
     if where is None:
         return None
     given = jnp.asarray(where(batch))
     weights = wide("where", given.astype(jnp.float32) if given.dtype == bool else given)
-    fits = weights.shape == shape or (len(shape) == 1 and weights.ndim == 2 and weights.shape[0] == shape[0])
+    fits = weights.shape == shape or (several and weights.shape[:-1] == shape)
     require(fits, "where", f"have shape {shape}", weights.shape)
     check_known("where", weights, lambda weight: ~(weight < 0.0), "at least 0")
     return nan_unless(weights >= 0.0, jax.lax.stop_gradient(weights))
@@ -286,7 +284,6 @@ def _class_sums(name: str, places: Any, count: int, values: Array, weights: Arra
     classes = jnp.asarray(places)
     require(jnp.issubdtype(classes.dtype, jnp.integer), name, "be integers", classes.dtype)
     require(classes.shape == values.shape, name, f"have shape {values.shape}", classes.shape)
-    require(weights is None or weights.ndim == 1, "where", f"have shape {values.shape}", np.shape(weights))
     weights = jnp.ones_like(values) if weights is None else weights.astype(values.dtype)
     sound = (classes >= 0) & (classes < count) | (weights == 0.0)
     if not isinstance(sound, Tracer) and not np.all(sound):

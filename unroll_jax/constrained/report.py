@@ -9,15 +9,8 @@ from jax.core import Tracer
 from jaxtyping import PyTree
 
 from unroll_jax.arguments import at_least, checked, require
+from unroll_jax.constrained import trees
 from unroll_jax.constrained.constraint import Constraint, column_means, violations, without_samples
-from unroll_jax.constrained.trees import (
-    as_violations,
-    broadcast_option,
-    broadcast_prefix,
-    check_kinds,
-    check_matching,
-    leaf_names,
-)
 
 __all__ = ["ConstraintReport", "GroupReport", "constraint_report", "held_out_report"]
 
@@ -107,7 +100,7 @@ class ConstraintReport(NamedTuple):
             SLACK: lambda g: f"{g.name} (its multiplier of {g.price:.3g} has wound up)",
             IDLE: lambda g: g.name,
         }
-        by_status = {status: [tell(g) for g in self.groups if g.status == status] for status, tell in words.items()}
+        by_status = {status: [name(g) for g in self.groups if g.status == status] for status, name in words.items()}
         lines = [f"{status.capitalize()}: {', '.join(names)}." for status, names in by_status.items() if names]
         size = "" if self.gradient_norm is None else f"the gradient of the Lagrangian has norm {self.gradient_norm:.3g}"
         if self.feasible:
@@ -183,12 +176,8 @@ def constraint_report(
       absent: True for violations that no sample gave, one or a prefix tree.
 
     Returns:
-      A `ConstraintReport`.
-
-    Raises:
-      ValueError: if a known multiplier of an inequality is negative, tolerance is negative, two constraints have one
-        name, or the arguments do not fit each other.
-      TypeError: if violations are traced.
+      A `ConstraintReport`. A ValueError says if a multiplier of an inequality is negative, two constraints have one
+      name, or arguments do not fit each other; a TypeError, if violations are traced.
 
     Source: Boyd and Vandenberghe, "Convex optimization" (2004), Section 5.6 (prices).
 
@@ -202,19 +191,22 @@ def constraint_report(
       sum         equal    binding   +0               100%  -1.5   0
       Violated: gap by 0.25. Binding: sum (1.5 of the objective for 1 unit).
     """
-    violations, multipliers = as_violations("violations", violations), as_violations("multipliers", multipliers)
+    violations, multipliers = (
+        trees.as_violations("violations", violations),
+        trees.as_violations("multipliers", multipliers),
+    )
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((violations, multipliers, gradient))):
         raise TypeError("violations must be known, got a traced value; return them from the jitted function")
-    check_matching("multipliers", multipliers, violations)
-    names = [name or "constraint" for name in leaf_names("violations", violations)]
-    kinds = check_kinds(kinds, violations)
+    trees.check_matching("multipliers", multipliers, violations)
+    names = [name or "constraint" for name in trees.leaf_names("violations", violations)]
+    kinds = trees.check_kinds(kinds, violations)
     others = (
         violations,
         multipliers,
         kinds,
-        broadcast_prefix("units", units, violations),
-        broadcast_option("bounds", bounds, violations),
-        broadcast_option("absent", absent, violations),
+        trees.broadcast_prefix("units", units, violations),
+        trees.broadcast_option("bounds", bounds, violations),
+        trees.broadcast_option("absent", absent, violations),
     )
     limits = tolerance, least_price
     groups = (_group(parts, limits) for parts in zip(names, *map(jax.tree.leaves, others), strict=True))
@@ -235,7 +227,7 @@ def held_out_report(
       **options: ``tolerance``, ``units`` and others of `constraint_report`.
 
     Returns:
-      A `ConstraintReport`; "no samples" is the status of a constraint on a group of which there were none.
+      A `ConstraintReport`; a constraint on a group without samples has the status "no samples".
 
     Example:
       >>> import jax.numpy as jnp

@@ -1,7 +1,6 @@
 """Constraints on the losses of single samples: on the worst of them, or on their mean."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,9 +8,9 @@ from jaxtyping import Array, Float
 
 from unroll_jax.arguments import in_interval, require
 from unroll_jax.constrained.layer_bounds import Constraints
-from unroll_jax.constrained.trees import as_losses, as_numbers, check_function, check_samples, wide
+from unroll_jax.constrained.trees import as_numbers, as_samples, check_function, wide
 
-__all__ = ["Reduction", "mean_of_samples", "sample_constraints", "tail_mean"]
+__all__ = ["Reduction", "sample_constraints", "tail_mean"]
 
 #: One number for each constraint from the violations of N samples: (N, C) to (C,).
 Reduction = Callable[[Float[Array, "samples constraints"]], Float[Array, "constraints"]]
@@ -20,19 +19,15 @@ Reduction = Callable[[Float[Array, "samples constraints"]], Float[Array, "constr
 def sample_constraints(constraints: Constraints, reduction: Reduction) -> Constraints:
     """Constraints on the losses of every sample, (N, L + 1), whose violations a reduction brings down to one each.
 
-    They take the losses of every sample. Reductions are nonlinear: N must be the global
-    batch, which under `jax.jit` on a sharded batch it is (the mean of the tails of parts is too low).
+    Reductions are nonlinear: N must be the global batch, which under `jax.jit` on a sharded batch it is (the mean of
+    the tails of parts is too low).
 
     Args:
       constraints: ``layer_losses -> violations`` on the last axis, such as `descent_constraints`.
-      reduction: ``(N, C) -> (C,)``, such as `tail_mean` or `mean_of_samples`.
+      reduction: ``(N, C) -> (C,)``, such as `tail_mean`.
 
     Returns:
       ``losses (N, L + 1) -> violations (C,)``.
-
-    Raises:
-      TypeError: if either is not a function.
-      ValueError: while tracing, if the losses are not (N, L + 1) with N >= 1.
 
     Example:
       >>> import jax.numpy as jnp, unroll_jax
@@ -48,26 +43,7 @@ def sample_constraints(constraints: Constraints, reduction: Reduction) -> Constr
     check_function("constraints", constraints, "descent_constraints(0.2)")
     check_function("reduction", reduction, "tail_mean(0.5)")
 
-    def violations(sample_losses: Float[Array, "samples layers_and_one"]) -> Float[Array, "constraints"]:
-        losses = as_losses("sample_losses", sample_losses)
-        check_samples(losses)
-        return reduction(constraints(losses))
-
-    return violations
-
-
-def mean_of_samples() -> Reduction:
-    """The mean over samples; of differences, the paper's constraints.
-
-    Returns:
-      ``(N, C) -> (C,)``.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> mean_of_samples()(jnp.array([[1.0], [3.0], [-2.0], [0.0]])).tolist()
-      [0.5]
-    """
-    return lambda violations: jnp.mean(_of_samples(violations), axis=0)
+    return lambda sample_losses: reduction(constraints(as_samples(sample_losses)))
 
 
 def tail_mean(level: float | Sequence[float] | np.ndarray) -> Reduction:
@@ -84,13 +60,11 @@ def tail_mean(level: float | Sequence[float] | np.ndarray) -> Reduction:
     violations at the boundary differ, and a subgradient where they tie.
 
     Args:
-      level: q in [0, 1), one number or one for each constraint; 0 is the mean, towards 1 the worst sample.
+      level: q in [0, 1), one number or one for each constraint; 0 is the mean over samples, which gives the paper's
+        constraints, and q near 1 the worst sample.
 
     Returns:
       ``(N, C) -> (C,)``.
-
-    Raises:
-      ValueError: if level is outside [0, 1); while tracing, if it does not fit the number of constraints.
 
     Source: Rockafellar, Uryasev (2000), "Optimization of conditional value-at-risk", eqs. 4 and 9.
 
@@ -102,9 +76,13 @@ def tail_mean(level: float | Sequence[float] | np.ndarray) -> Reduction:
     levels = as_numbers("level", level, in_interval("[0, 1)"), each="constraint")
 
     def reduce(violations: Float[Array, "samples constraints"]) -> Float[Array, "constraints"]:
-        violations = _of_samples(violations)
+        violations = wide("violations", violations)
+        fits = violations.ndim == 2 and len(violations)
+        require(fits, "violations", "be (samples, constraints) of one sample or more", violations.shape)
         count, fits = violations.shape[1], levels.ndim == 0 or levels.size == violations.shape[1]
         require(fits, "level", f"be one number or one for each of {count} constraints", levels)
+        if np.all(levels == 0.0):
+            return jnp.mean(violations, axis=0)
         mass = violations.shape[0] * (1.0 - levels)
         rank = np.arange(violations.shape[0])[:, None]
         weights = np.clip(mass - rank, 0.0, 1.0) / mass
@@ -112,11 +90,3 @@ def tail_mean(level: float | Sequence[float] | np.ndarray) -> Reduction:
         return jnp.sum(weights.astype(violations.dtype) * worst_first, axis=0, where=weights > 0.0)  # not 0 times -inf
 
     return reduce
-
-
-def _of_samples(violations: Any) -> Float[Array, "samples constraints"]:
-    array = wide("violations", violations)
-    require(
-        array.ndim == 2 and len(array), "violations", "be (samples, constraints) of one sample or more", array.shape
-    )
-    return array

@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, PyTree
 
-from unroll_jax.arguments import checked, one_of
+from unroll_jax.arguments import checked, one_of, require
 from unroll_jax.constrained.duals import DualAscent, DualState
 from unroll_jax.constrained.lagrangian import augmented_lagrangian, lagrangian
 from unroll_jax.constrained.points import take_rows
+from unroll_jax.constrained.trees import check_optimizer, states_of
 
 __all__ = ["PrimalDualState", "multipliers_of", "primal_dual"]
 
@@ -45,10 +46,10 @@ def primal_dual(
 
         updates, opt_state = optimizer.update(gradient, opt_state, params, violations=violations)
 
-    In the default order, "simultaneous", both steps use the violations of this call: the parameters' step is that of
-    ``primal`` on the gradient, the multipliers' that of ``dual``. The other orders evaluate the problem again, so the
-    update gets ``problem=`` in place of the violations, a function ``params -> (objective, violations)``, or
-    ``(objective, violations, strict)`` with strict violations for the multipliers:
+    In the default order, "simultaneous", ``primal`` moves the parameters by the gradient, and ``dual`` the multipliers
+    by the violations of this call. The other orders evaluate the problem again, so the update gets ``problem=`` in
+    place of the violations, a function ``params -> (objective, violations)``, or ``(objective, violations, strict)``
+    with strict violations for the multipliers:
 
     - "primal_dual": the multipliers follow the violations at the new parameters;
     - "dual_primal": the multipliers move first, and the parameters descend the Lagrangian at the new ones;
@@ -59,9 +60,10 @@ def primal_dual(
     gradient of ``problem`` conjugate it themselves.
 
     For one step on the gradients and violations of several calls put ``optax.MultiSteps`` around ``primal`` and around
-    the optimiser of ``dual``. Around `primal_dual` it would pass on no violations but those of the last call.
+    the optimiser of ``dual``. Around `primal_dual` it would pass on the violations of the last call only, so
+    `multipliers_of` takes no such state.
 
-    With one multiplier for each data point the update gets ``rows=``, the indices of those of the violations, and the
+    With one multiplier for each data point the update gets ``rows=``, the indices of the batch's points, and the
     Lagrangian ``take_rows(multipliers_of(opt_state), rows)``.
 
     Args:
@@ -71,12 +73,9 @@ def primal_dual(
       order: one of these.
 
     Returns:
-      An optax transformation; ``init(params)`` gives a `PrimalDualState`.
-
-    Raises:
-      ValueError: if order is unknown; when called, if the violations or the problem that the order needs are missing,
-        violations are passed to an order that takes them at other parameters, or they do not fit.
-      TypeError: if primal or dual is of another type.
+      An optax transformation; ``init(params)`` gives a `PrimalDualState`. Its update raises a ValueError if the
+      violations or the problem that the order needs are missing, or violations are passed to an order that takes them
+      at other parameters.
 
     Source: orders as in Cooper (Gallego-Posada et al., 2025); extragradient: Korpelevich (1976); with moments: Gidel et
     al., "A variational inequality perspective on generative adversarial networks" (2019), Algorithm 4.
@@ -97,8 +96,7 @@ def primal_dual(
       >>> params.round(3).tolist(), round(float(multipliers_of(state)), 3)
       ([0.5, 0.5], -1.0)
     """
-    if not isinstance(primal, optax.GradientTransformation):
-        raise TypeError(f"primal must be an optax gradient transformation such as optax.adam(1e-3), got {primal!r}")
+    check_optimizer("primal", primal)
     if not isinstance(dual, DualAscent):
         raise TypeError(f"dual must be a dual_ascent(...), got {dual!r}")
     primal = optax.with_extra_args_support(primal)
@@ -116,7 +114,7 @@ def primal_dual(
             objective, values, *strict = problem(params)
             last = strict[0] if strict else values
             if penalty is None:
-                return lagrangian(objective, values, prices), last
+                return lagrangian(objective, values, prices, kinds=dual.kinds), last
             return augmented_lagrangian(objective, values, prices, penalty=penalty, kinds=dual.kinds), last
 
         gradient, last = jax.grad(value, has_aux=True)(params)
@@ -167,19 +165,17 @@ def primal_dual(
 def multipliers_of(opt_state: Any) -> PyTree[Array]:
     """The multipliers in the state of `primal_dual`, also within `optax.chain`, `flax.nnx.Optimizer` and the like.
 
-    Raises:
-      ValueError: if there are none.
+    A ValueError says if there are none, or if `optax.MultiSteps` is around `primal_dual`, which passes on the
+    violations of the last call only.
 
-    Example:
-      >>> import jax.numpy as jnp, optax, unroll_jax
-      >>> inner = primal_dual(optax.sgd(0.1), unroll_jax.dual_ascent(optax.sgd(1.0)), violations=2)
-      >>> multipliers_of(optax.chain(optax.clip(1.0), inner).init(jnp.zeros(3))).tolist()
-      [0.0, 0.0]
+    Example: see `primal_dual`.
     """
-    leaves = jax.tree.leaves(opt_state, is_leaf=lambda leaf: isinstance(leaf, DualState))
-    states = [leaf for leaf in leaves if isinstance(leaf, DualState)]
-    if len(states) != 1:
-        raise ValueError(f"opt_state must hold the state of one primal_dual(...), got {len(states)} of them")
+    for outer in states_of(optax.MultiStepsState, opt_state, within=[DualState]):
+        wrong = "one whose MultiSteps averages gradients and not violations"
+        inside = "put optax.MultiSteps inside, around primal and around the optimiser of dual"
+        require(not states_of(DualState, outer.inner_opt_state), "opt_state", "be of a primal_dual(...)", wrong, inside)
+    states = states_of(DualState, opt_state)
+    require(len(states) == 1, "opt_state", "hold the state of one primal_dual(...)", f"{len(states)} of them")
     return jax.tree.map(_plain, states[0].multipliers, is_leaf=_is_variable)
 
 

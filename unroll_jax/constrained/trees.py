@@ -20,6 +20,8 @@ __all__ = [
     "KINDS",
     "as_losses",
     "as_numbers",
+    "as_samples",
+    "as_scalar",
     "as_violations",
     "broadcast_option",
     "broadcast_prefix",
@@ -29,7 +31,6 @@ __all__ = [
     "check_matching",
     "check_optimizer",
     "check_penalty",
-    "check_samples",
     "group_name",
     "kept_if_sound",
     "known_numbers",
@@ -37,6 +38,7 @@ __all__ = [
     "nan_unless",
     "project",
     "signed",
+    "states_of",
     "violation_sizes",
     "wide",
     "zeros_like_violations",
@@ -74,28 +76,32 @@ def as_numbers(name: str, value: Any, rule: Rule, *, each: str) -> np.ndarray:
     """``value`` in float64: one known number, or one for ``each``. Errors name a traced value and one out of range."""
     if isinstance(value, Tracer):
         raise TypeError(f"{name} must be known beforehand, got a traced value; pass a Python number")
-    try:
-        given = np.asarray(value)
-        if given.dtype.kind not in "iuf":
-            raise TypeError(given.dtype)
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"{name} must be a number, or several, got {value!r}") from error
-    numbers = given.astype(float)
+    numbers = known_numbers(name, value)
     sound = numbers.ndim <= 1 and numbers.size > 0 and all(map(rule.holds, numbers.ravel()))
     require(sound, name, f"be {rule.allowed}, one number or one for each {each}", value)
     return numbers
 
 
-def check_samples(losses: Array) -> None:
-    """Checks that losses are (samples, L + 1)."""
-    fits = losses.ndim == 2 and losses.shape[0] >= 1
-    require(fits, "sample_losses", "be (samples, L + 1) with at least one sample", f"shape {losses.shape}")
+def as_scalar(name: str, value: Any) -> Float[Array, ""]:
+    """`as_losses` of a scalar."""
+    array = as_losses(name, value)
+    require(array.ndim == 0, name, "be a scalar", f"shape {array.shape}")
+    return array
 
 
-def check_optimizer(optimizer: Any) -> None:
-    """Checks that an optimiser of multipliers or slacks is optax's."""
-    if not isinstance(optimizer, optax.GradientTransformation):
-        raise TypeError(f"optimizer must be an optax gradient transformation such as optax.sgd(0.1), got {optimizer!r}")
+def as_samples(losses: Any) -> Float[Array, "samples layers_and_one"]:
+    """`wide` losses of samples, (samples, L + 1)."""
+    array = wide("sample_losses", losses)
+    fits = array.ndim == 2 and len(array) >= 1
+    require(fits, "sample_losses", "be (samples, L + 1) with at least one sample", f"shape {array.shape}")
+    return array
+
+
+def check_optimizer(name: str, value: Any, way_out: str = "") -> None:
+    """Checks that an optimiser is optax's; ``way_out`` ends the message."""
+    if not isinstance(value, optax.GradientTransformation):
+        example = "an optax gradient transformation such as optax.sgd(0.1)"
+        raise TypeError(f"{name} must be {example}, got {value!r}{way_out}")
 
 
 def check_function(name: str, value: Any, example: str) -> None:
@@ -121,22 +127,16 @@ def leaf_names(name: str, tree: PyTree) -> list[str]:
 
 
 def as_violations(name: str, tree: PyTree) -> PyTree[Array]:
-    """``tree`` with its leaves as floating arrays, of which there must be one at least."""
-    if not jax.tree.leaves(tree, is_leaf=_is_none):
-        raise ValueError(f"{name} must hold at least one array, got {tree!r}")
+    """``tree`` with its leaves as floating arrays; an error if it has none."""
+    require(jax.tree.leaves(tree, is_leaf=_is_none), name, "hold at least one array", repr(tree))
     return jax.tree.map_with_path(lambda path, leaf: as_losses(group_name(name, path), leaf), tree, is_leaf=_is_none)
 
 
-def broadcast_prefix(name: str, prefix: Any, tree: PyTree, *, is_leaf: Any = None) -> PyTree:
+def broadcast_prefix(name: str, prefix: Any, tree: PyTree) -> PyTree:
     """A prefix tree, such as one value for each group, with the structure of the whole ``tree``."""
     try:
         return jax.tree.broadcast(prefix, tree)
     except ValueError as error:
-        if is_leaf is not None:
-            lists_as_arrays = jax.tree.map(
-                lambda leaf: np.asarray(leaf) if is_leaf(leaf) else leaf, prefix, is_leaf=is_leaf
-            )
-            return broadcast_prefix(name, lists_as_arrays, tree)
         raise ValueError(
             f"{name} must be one value, or a tree with the groups of the violations, "
             f"{jax.tree.structure(tree)}, got {prefix!r}"
@@ -145,32 +145,32 @@ def broadcast_prefix(name: str, prefix: Any, tree: PyTree, *, is_leaf: Any = Non
 
 def broadcast_option(name: str, option: Any, tree: PyTree) -> PyTree:
     """An option of each group, from a prefix tree: one value, or one for each constraint as an array or a list."""
-    full = broadcast_prefix(name, option, tree, is_leaf=_is_flat_list)
+    try:
+        full = jax.tree.broadcast(option, tree)
+    except ValueError:  # a list of numbers is one value for each constraint unless the groups are a list
+        arrays = jax.tree.map(lambda one: np.asarray(one) if _is_flat(one) else one, option, is_leaf=_is_flat)
+        full = broadcast_prefix(name, arrays, tree)
     for (path, leaf), value in zip(jax.tree.leaves_with_path(tree), jax.tree.leaves(full), strict=True):
-        if np.shape(value) not in ((), np.shape(leaf)):
-            where = group_name(name, path)
-            raise ValueError(f"{where} must be one value or have shape {np.shape(leaf)}, got shape {np.shape(value)}")
+        shape = np.shape(leaf)
+        fits = np.shape(value) in ((), shape)
+        require(fits, group_name(name, path), f"be one value or have shape {shape}", f"shape {np.shape(value)}")
     return full
 
 
 def check_kinds(kinds: Any, tree: PyTree) -> PyTree[str]:
     """The kind of every leaf of ``tree``, from a prefix tree of `KINDS`."""
     for path, kind in jax.tree.leaves_with_path(kinds):
-        if kind not in KINDS:
-            raise ValueError(f"{group_name('kinds', path)} must be one of {KINDS}, got {kind!r}")
+        require(kind in KINDS, group_name("kinds", path), f"be one of {KINDS}", repr(kind))
     return broadcast_prefix("kinds", kinds, tree)
 
 
 def check_matching(name: str, tree: PyTree, like: PyTree, *, of: str = "violations") -> None:
     """Checks that two trees have equal structures and shapes; the error names the first group that differs."""
     structure, expected = jax.tree.structure(tree), jax.tree.structure(like)
-    if structure != expected:
-        raise ValueError(f"{name} must have the groups of {of}, {expected}, got {structure}")
+    require(structure == expected, name, f"have the groups of {of}, {expected}", structure)
     for (path, leaf), other in zip(jax.tree.leaves_with_path(tree), jax.tree.leaves(like), strict=True):
-        if jnp.shape(leaf) != jnp.shape(other):
-            raise ValueError(
-                f"{group_name(name, path)} must have shape {jnp.shape(other)}, as {of} have, got {jnp.shape(leaf)}"
-            )
+        shape, wanted = jnp.shape(leaf), jnp.shape(other)
+        require(shape == wanted, group_name(name, path), f"have shape {wanted}, as {of} have", shape)
 
 
 def check_known(name: str, tree: PyTree, rule: Any, allowed: str) -> None:
@@ -178,8 +178,8 @@ def check_known(name: str, tree: PyTree, rule: Any, allowed: str) -> None:
     for path, leaf in jax.tree.leaves_with_path(tree):
         if isinstance(leaf, Tracer) or not getattr(leaf, "is_fully_addressable", True):
             continue
-        if not np.all(rule(known_numbers(group_name(name, path), leaf))):
-            raise ValueError(f"{group_name(name, path)} must be {allowed}, got {leaf}")
+        where = group_name(name, path)
+        require(np.all(rule(known_numbers(where, leaf))), where, f"be {allowed}", leaf)
 
 
 def check_penalty(penalty: Any) -> None:
@@ -213,14 +213,20 @@ def known_numbers(name: str, value: Any) -> np.ndarray:
         numbers = np.asarray(value)
     except (TypeError, ValueError) as error:
         raise TypeError(f"{name} must be a number, or an array of numbers, got {value!r}") from error
-    if numbers.dtype.kind not in "biuf" and not jnp.issubdtype(numbers.dtype, jnp.floating):  # "V" is bfloat16
+    if numbers.dtype.kind not in "iuf" and not jnp.issubdtype(numbers.dtype, jnp.floating):  # "V" is bfloat16
         raise TypeError(f"{name} must be a number, or an array of numbers, got {value!r}")
     return numbers.astype(float)
 
 
 def project(multipliers: PyTree[Array], kinds: PyTree[str]) -> PyTree[Array]:
-    """Multipliers of at least 0 for inequalities; those of equalities are kept."""
+    """Multipliers, at least 0 for inequalities and unchanged for equalities."""
     return jax.tree.map(lambda m, kind: m if kind == "equal" else jnp.maximum(m, 0.0), multipliers, kinds)
+
+
+def states_of(kind: Any, opt_state: Any, *, within: Any = ()) -> list[Any]:
+    """The states of a kind in the state of an optimiser; those in states of the kinds ``within`` are left out."""
+    leaves = jax.tree.leaves(opt_state, is_leaf=lambda leaf: isinstance(leaf, (kind, *within)))
+    return [leaf for leaf in leaves if isinstance(leaf, kind)]
 
 
 def violation_sizes(violations: PyTree[Array], kinds: PyTree[str]) -> PyTree[Array]:
@@ -231,23 +237,23 @@ def violation_sizes(violations: PyTree[Array], kinds: PyTree[str]) -> PyTree[Arr
 def zeros_like_violations(violations: Any) -> PyTree[Array]:
     """Zeros for each violation: from arrays or shapes of any tree, or from a number of constraints."""
     if isinstance(violations, int | np.integer) and not isinstance(violations, bool):
-        if violations < 1:
-            raise ValueError(f"violations must be arrays, or a number of constraints of at least 1, got {violations}")
+        least = "be arrays, or a number of constraints of at least 1"
+        require(violations >= 1, "violations", least, violations)
         return jnp.zeros(int(violations))
     shapes = jax.tree.map(_shape, violations, is_leaf=_is_none)
-    if not jax.tree.leaves(shapes):
-        raise ValueError(f"violations must hold at least one array, got {violations!r}")
+    require(jax.tree.leaves(shapes), "violations", "hold at least one array", repr(violations))
+    leaf_names("violations", shapes)
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
 
 def _shape(leaf: Any) -> jax.ShapeDtypeStruct:
-    """Shape of a leaf; multipliers are at least float32, also those of float16 losses."""
+    """Shape of a leaf, in at least float32 also for float16 losses."""
     if not isinstance(leaf, jax.ShapeDtypeStruct):
         leaf = as_losses("violations", leaf)
     return jax.ShapeDtypeStruct(leaf.shape, jnp.promote_types(leaf.dtype, jnp.float32))
 
 
-def _is_flat_list(value: Any) -> bool:
+def _is_flat(value: Any) -> bool:
     return isinstance(value, list | tuple) and all(isinstance(one, bool | int | float) for one in value)
 
 
