@@ -30,8 +30,8 @@ NAMES = {
     },
     "unroll_jax.certificates": {
         "0.3.0": """
-            Ball Certificate Curvature Outcome StepCertificate apollonian_ball certify certify_alternating
-            certify_descent contraction_bound conv_norm_bound curvature descent_constant
+            Ball Certificate Curvature Outcome apollonian_ball certify contraction_bound conv_norm_bound
+            curvature descent_constant
             equilibrium_lipschitz error_bound gradient_ratio in_descent_region in_proximal_region
             jacobian_penalty jacobian_radius matrix_norm_bound orthant_alignment pairwise_smoothness
             picard_steps proximal_constant quadratic_smoothness spectral_norm spectral_normalise
@@ -81,15 +81,14 @@ NAMES = {
     },
     "unroll_jax.looped": {
         "0.3.0": """
-            Loops all_loops_loss never_rise path_independence run_loops sample_far_start sample_loops
-            sample_segment step_sizes
+            path_independence run_loops sample_far_start sample_loops sample_segment step_sizes
         """
     },
     "unroll_jax.models": {
         "0.3.0": """
             DUST LISTA NO_TOKEN SCALINGS BehindStem Classifier Decoder DecoderConfig DeepOptEq
             DeepOptEqSegmenter Encoder EncoderConfig FeedForwardNetwork FullyConvolutionalNetwork
-            Generated KeyValueCache MonotoneOperatorNetwork NeuralODE RotaryScaling Sampling Speculated
+            Generated KeyValueCache MonotoneOperatorNetwork NeuralODE RotaryScaling Sampling
             UnrolledClassifier UnrolledTransformer ViT ViTConfig cosine_bases dct decode decoder_logits
             decoder_readout dictionary_bases empty_cache generate low_rank_changes merged_changes rms_norm
             scaled_identity speculate with_changes
@@ -102,7 +101,7 @@ NAMES = {
     },
     "unroll_jax.perturbations": {
         "0.3.0": """
-            Perturbation in_turn layer_noise lost_layer
+            Perturbation layer_noise lost_layer
         """
     },
     "unroll_jax.train": {

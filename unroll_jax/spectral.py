@@ -1,5 +1,6 @@
-"""Norms and radii of linear maps and of Jacobians, from vector products alone."""
+"""Norms of states, and of linear maps and Jacobians from vector products."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -8,9 +9,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unroll_jax.arguments import at_least, checked
+from unroll_jax.numerics import powers_of_two
 from unroll_jax.steps import full_precision
 
-__all__ = ["jacobian_penalty", "jacobian_radius", "norm", "random_like", "spectral_norm"]
+__all__ = ["inner", "jacobian_penalty", "jacobian_radius", "norm", "random_like", "scale", "spectral_norm", "unit"]
 
 
 @checked(num_steps=at_least(1))
@@ -32,9 +34,6 @@ def spectral_norm(
     Returns:
       One number per example, below the norm by a share that falls as log(D) / num_steps at worst.
 
-    Raises:
-      ValueError: if num_steps is below 1.
-
     Source: Kuczynski and Wozniakowski (1992) for the rate.
 
     Example:
@@ -47,9 +46,9 @@ def spectral_norm(
     transpose = jax.linear_transpose(apply, start)
 
     def step(v: Any, _: None) -> tuple[Any, None]:
-        return _unit(transpose(apply(v))[0], batch_ndim), None
+        return unit(transpose(apply(v))[0], batch_ndim), None
 
-    v, _ = jax.lax.scan(step, _unit(start, batch_ndim), length=num_steps)
+    v, _ = jax.lax.scan(step, unit(start, batch_ndim), length=num_steps)
     return norm(apply(jax.lax.stop_gradient(v)), batch_ndim)
 
 
@@ -75,9 +74,6 @@ def jacobian_radius(
     Returns:
       One number per example; an estimate, from neither side, and exactly 0 where powers of J vanish.
 
-    Raises:
-      ValueError: if num_steps is below 2.
-
     Source: Gelfand's formula, with the growth of the start divided out.
 
     Example:
@@ -89,9 +85,9 @@ def jacobian_radius(
 
     def grow(v: Any, _: None) -> tuple[Any, Array]:
         moved = pull(v)[0]
-        return _unit(moved, batch_ndim), norm(moved, batch_ndim)
+        return unit(moved, batch_ndim), norm(moved, batch_ndim)
 
-    _, growths = jax.lax.scan(grow, _unit(random_like(z, key), batch_ndim), length=num_steps)
+    _, growths = jax.lax.scan(grow, unit(random_like(z, key), batch_ndim), length=num_steps)
     return jnp.exp(jnp.mean(jnp.log(growths[num_steps // 2 :]), axis=0))
 
 
@@ -115,9 +111,6 @@ def jacobian_penalty(
     Returns:
       One number per example.
 
-    Raises:
-      ValueError: if num_probes is below 1.
-
     Source: Bai, Koltun, Kolter (2021), "Stabilizing equilibrium models by Jacobian regularization", eq. 6.
 
     Example:
@@ -135,16 +128,37 @@ def jacobian_penalty(
 
 def norm(v: Any, batch_ndim: int = 0) -> Float[Array, "*batch"]:
     """The Euclidean norm over all leaves and all axes behind the first ``batch_ndim``; its derivative at 0 is 0."""
-    squares = [jnp.sum(leaf**2, axis=tuple(range(batch_ndim, leaf.ndim))) for leaf in jax.tree.leaves(v)]
-    square = sum(squares[1:], squares[0])
+    largest = _total(jnp.maximum, jnp.max, jax.tree.map(jnp.abs, jax.lax.stop_gradient(v)), batch_ndim, initial=0.0)
+    smaller, back = powers_of_two(largest)  # squares of entries leave the range of float32 beyond 1e19, below 1e-23
+    square = _total(jnp.add, jnp.sum, jax.tree.map(jnp.square, scale(smaller, v)), batch_ndim)
     # The inner `where` keeps the derivative finite at 0; NaN stays NaN.
-    return jnp.where(square == 0.0, 0.0, jnp.sqrt(jnp.where(square == 0.0, 1.0, square)))
+    return back * jnp.where(square == 0.0, 0.0, jnp.sqrt(jnp.where(square == 0.0, 1.0, square)))
 
 
-def _unit(v: Any, batch_ndim: int) -> Any:
+def inner(a: Any, b: Any, batch_ndim: int = 0) -> Float[Array, "*batch"]:
+    """The inner product over all leaves and all axes behind the first ``batch_ndim``."""
+    return _total(jnp.add, jnp.sum, jax.tree.map(jnp.multiply, a, b), batch_ndim)
+
+
+def unit(v: Any, batch_ndim: int = 0) -> Any:
+    """Each example of a pytree over its norm; zeros stay zeros."""
     size = norm(v, batch_ndim)
-    size = jnp.where(size == 0.0, 1.0, size)
-    return jax.tree.map(lambda leaf: leaf / size.reshape(size.shape + (1,) * (leaf.ndim - batch_ndim)), v)
+    return jax.tree.map(lambda leaf: leaf / _widened(jnp.where(size == 0.0, 1.0, size), leaf), v)
+
+
+def scale(factor: Float[Array, "*batch"], v: Any) -> Any:
+    """Each example of a pytree times its own number."""
+    return jax.tree.map(lambda leaf: _widened(factor, leaf) * leaf, v)
+
+
+def _widened(numbers: Array, leaf: Array) -> Array:
+    return jnp.expand_dims(numbers, tuple(range(numbers.ndim, leaf.ndim)))
+
+
+def _total(join: Callable, reduction: Callable, v: Any, batch_ndim: int, **options: Any) -> Array:
+    """A reduction over all leaves and all axes behind the first ``batch_ndim``."""
+    leaves = [reduction(leaf, axis=tuple(range(batch_ndim, leaf.ndim)), **options) for leaf in jax.tree.leaves(v)]
+    return functools.reduce(join, leaves)
 
 
 def random_like(like: Any, key: jax.Array | None) -> Any:

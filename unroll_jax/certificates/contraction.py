@@ -108,9 +108,6 @@ def picard_steps(
     Returns:
       The least such k; infinite where c is not below 1 and the residual not 0.
 
-    Raises:
-      ValueError: if tol is not positive.
-
     Source: Banach's fixed-point theorem.
 
     Example:

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from unroll_jax.certificates.per_example import Energy, batch_rank, gradient, inner
-from unroll_jax.spectral import norm
+from unroll_jax.certificates.per_example import Energy, batch_rank, gradient
+from unroll_jax.spectral import inner, norm, scale
 
 __all__ = [
     "Ball",
@@ -209,10 +209,11 @@ def orthant_alignment(p: Any, q: Any, *, batch_ndim: int = 0) -> Float[Array, "*
       >>> [float(orthant_alignment(p, q)) for q in (p, jnp.array([1.0, 3.0]), jnp.zeros(2))]
       [0.0, 0.0, -1.0]
     """
-    squared = inner(p, p, batch_ndim)
+    size = norm(p, batch_ndim)
+    p, q = (scale(1.0 / jnp.where(size == 0.0, 1.0, size), tree) for tree in (p, q))
     short = jax.tree.map(lambda a, b: jnp.minimum(b**2 - a**2, 0.0), p, q)
-    total = inner(short, jax.tree.map(jnp.ones_like, short), batch_ndim)
-    return jnp.where(squared == 0.0, 0.0, total / jnp.where(squared == 0.0, 1.0, squared))
+    total, squared = inner(short, jax.tree.map(jnp.ones_like, short), batch_ndim), inner(p, p, batch_ndim)
+    return total / jnp.where(size == 0.0, 1.0, squared)
 
 
 def in_proximal_region(h: Energy, y: Any, *, step_size: Number, kappa: Number) -> Bool[Array, "*batch"]:
