@@ -60,7 +60,7 @@ class Row(NamedTuple):
       name: of the layer in `LAYERS`.
       trained: whether after training.
       falls: (DEPTH,), the share of steps that do not raise the energy.
-      guaranteed: (DEPTH,), the share that could not: by construction, or by the conditions of `certify`.
+      guaranteed: (DEPTH,), the share that could not: by construction, or by the condition of `certify`.
       uphill: (DEPTH,), the share that points uphill, so that no step size helps.
       error: mean squared error of the readout, over that of the noisy tokens.
     """

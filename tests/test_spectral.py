@@ -132,7 +132,7 @@ def test_radii_grow_by_norms_where_a_rayleigh_quotient_is_wrong():
     turn = 0.9 * np.array([[0.5, -np.sqrt(0.75)], [np.sqrt(0.75), 0.5]])
     shear = np.array([[0.5, 30.0], [0.0, 0.4]])  # far from normal: the norm is 30
     nilpotent = np.array([[0.0, 1.0], [0.0, 0.0]])
-    radius = jax.jit(lambda matrix: spectral.jacobian_radius(lambda v: matrix @ v, jnp.ones(2)))
+    radius = jax.jit(lambda matrix: certificates.jacobian_radius(lambda v: matrix @ v, jnp.ones(2)))
     assert float(radius(turn)) == pytest.approx(0.9, abs=1e-12)
     v = np.array([1.0, 0.0])
     assert v @ turn @ v == pytest.approx(0.45)
@@ -152,8 +152,8 @@ def test_jacobians_of_a_layer_are_measured_per_example(batch):
         for _ in batch:
             jacobian = jax.vmap(jacobian, (None, 0, 0))
         return (
-            spectral.jacobian_radius(step, z, num_steps=2000, batch_ndim=rank),
-            spectral.jacobian_penalty(step, z, key, num_probes=4000, batch_ndim=rank),
+            certificates.jacobian_radius(step, z, num_steps=2000, batch_ndim=rank),
+            certificates.jacobian_penalty(step, z, key, num_probes=4000, batch_ndim=rank),
             jacobian(params, z, x),
         )
 
@@ -171,7 +171,7 @@ def test_the_penalty_is_differentiable_in_the_parameters():
 
     @jax.jit
     def measure(W, key):
-        estimate = lambda W: spectral.jacobian_penalty(lambda z: W @ z, jnp.ones(4), key)  # noqa: E731
+        estimate = lambda W: certificates.jacobian_penalty(lambda z: W @ z, jnp.ones(4), key)  # noqa: E731
         return jax.grad(estimate)(W), jax.random.normal(key, (1, 4), jnp.float64)[0]
 
     gradient, v = map(np.asarray, measure(W, jax.random.key(0)))
@@ -279,6 +279,28 @@ def test_as_many_picard_steps_as_were_promised_are_enough():
     assert np.all(after <= 1e-6)
 
 
+def test_what_is_not_a_number_has_no_number():
+    """Above all no rate, no bound and no curvature that looks like one."""
+    nan, params = np.nan, params_of(np.full((2, 2), np.nan, np.float32))
+
+    @jax.jit
+    def numbers(nan, params):
+        f = lambda y: nan * jnp.sum(y**2)  # noqa: E731
+        curvature = certificates.curvature(f, jnp.ones(3))
+        return {
+            "picard_steps": [certificates.picard_steps(*c, 1e-3) for c in ((nan, 1.0), (0.5, nan))],
+            "error_bound": [certificates.error_bound(*c) for c in ((nan, 1.0), (nan, 0.0), (0.5, nan), (1.5, nan))],
+            "contraction": (certificates.contraction_bound(params), certificates.equilibrium_lipschitz(params)),
+            "norms": (certificates.weight_norm(params.W), certificates.weight_norm_bound(params.W)),
+            "radius": certificates.jacobian_radius(lambda z: nan * z, jnp.ones(2)),
+            "curvature": (curvature.smallest, curvature.largest),
+            "ratio": certificates.gradient_ratio(lambda y: jnp.sum(y**2), f, jnp.zeros(3)),
+        }
+
+    for name, values in numbers(nan, params).items():
+        assert np.all(np.isnan(jax.tree.leaves(values))), name
+
+
 def test_what_does_not_contract_has_no_promise():
     steps = jax.jit(lambda c, residual: certificates.picard_steps(c, residual, 1e-3))
     counts = [float(steps(*case)) for case in [(1.0, 0.5), (1.2, 0.0), (0.5, 1e-9), (0.0, 1.0)]]
@@ -296,8 +318,8 @@ def test_what_does_not_contract_has_no_promise():
         (certificates.spectral_normalise, {"params": params_of(np.eye(2)), "bound": 0.0}),
         (certificates.picard_steps, {"contraction": 0.5, "residual": 1.0, "tol": 0.0}),
         (spectral.spectral_norm, {"apply": abs, "like": np.ones(2), "num_steps": 0}),
-        (spectral.jacobian_radius, {"step": abs, "z": np.ones(2), "num_steps": 1}),
-        (spectral.jacobian_penalty, {"step": abs, "z": np.ones(2), "key": None, "num_probes": 0}),
+        (certificates.jacobian_radius, {"step": abs, "z": np.ones(2), "num_steps": 1}),
+        (certificates.jacobian_penalty, {"step": abs, "z": np.ones(2), "key": None, "num_probes": 0}),
         (certificates.curvature, {"f": abs, "y": np.ones(2), "num_steps": 1}),
     ],
 )

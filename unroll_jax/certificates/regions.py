@@ -64,7 +64,7 @@ def gradient_ratio(f: Energy, g: Energy, y: Any) -> Float[Array, "*batch"]:
     rank = batch_rank(f, y)
     part, rest = gradient(f, y), gradient(g, y)
     of_f, of_h = norm(part, rank), norm(jax.tree.map(jnp.add, part, rest), rank)
-    return jnp.where(of_f == 0.0, 0.0, of_f / of_h)
+    return jnp.where((of_f == 0.0) & (of_h == 0.0), 0.0, of_f / of_h)
 
 
 def descent_constant(f_step_size: Number, g_step_size: Number, smoothness_g: Number) -> Float[Array, "..."]:

@@ -56,11 +56,6 @@ def run_loops(
       ``(state, records)``: the state after the last loop, the start of further ones; and the records, stacked along a
       new leading axis.
 
-    Raises:
-      ValueError: if a number of loops is out of range, a traced one has no ``most``, or the block changes the state's
-        structure, shapes or dtypes.
-      TypeError: if a number of loops is not an integer.
-
     Source: Geiping et al., "Scaling up test-time compute with latent reasoning" (2025), Section 3, for random numbers
     of loops and truncated gradients; Bansal et al., "End-to-end algorithm synthesis with recurrent networks" (2022).
 
