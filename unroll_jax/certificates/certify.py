@@ -134,46 +134,21 @@ def certify(
       >>> import jax, unroll_jax
       >>> from unroll_jax.certificates import pairwise_smoothness
       >>> from unroll_jax.energies import transformer_parts
-      >>> f, g, phi = (parts := transformer_parts(4, step_size=0.05)).attention, parts.feedforward, parts.phi
-      >>> layer = unroll_jax.alternating(f.energy, g.energy, f_step=f.step, g_step_size=parts.step_size, phi=phi)
+      >>> parts, of_attention = transformer_parts(4, step_size=0.05), pairwise_smoothness()
+      >>> f, g, options = parts.attention, parts.feedforward, {"g_step_size": parts.step_size, "phi": parts.phi}
+      >>> layer = unroll_jax.alternating(f.energy, g.energy, f_step=f.step, **options)
       >>> params, y = f.init(jax.random.key(0)), 5.0 * jax.random.uniform(jax.random.key(1), (8, 6, 4))
-      >>> L = lambda params, y, x: pairwise_smoothness()(params, y, x) + 1.95  # of f and of g
+      >>> L = lambda params, y, x: of_attention(params, y, x) + 1.95  # of f and of g
       >>> certificate: Certificate = certify(layer, params, y, smoothness=L, num_layers=3)
       >>> certificate.outcome.shape, certificate.energy.shape
       ((3, 8), (4, 8))
     """
     first = params if tied else jax.tree.map(lambda leaf: leaf[0], params)
     _check(descent, first, y, x, smoothness)
-    smooth, present = descent.smooth or descent.energy, as_anchor(x).present
+    present = as_anchor(x).present
 
     def layer(y: Any, stacked: Params) -> tuple[Any, Certificate]:
-        layer_params = params if tied else stacked
-        after = descent.step(layer_params, y, x)
-        check_step(y, after)
-        before_energy, after_energy = (descent.energy(layer_params, state, x) for state in (y, after))
-        batch_ndim, move = before_energy.ndim, jax.tree.map(jnp.subtract, after, y)
-        size, direction = norm(move, batch_ndim), unit(move, batch_ndim)
-        still = size == 0.0
-
-        def slope_at(share: Array) -> Array:
-            point = jax.tree.map(lambda state, change: state + share * change, y, move)
-            return inner(gradient(lambda state: smooth(layer_params, state, x), point), direction, batch_ndim)
-
-        shares = jnp.linspace(0.0, 1.0, num_points + 1, dtype=before_energy.dtype)
-        slopes = jax.lax.map(slope_at, shares)
-        size = jnp.where(still, 1.0, size)
-        curvature = jnp.max((slopes[1:] - slopes[0]) / (shares[1:].reshape(-1, *(1,) * batch_ndim) * size), axis=0)
-        slope = slopes[0]
-        if descent.smooth is not None:  # phi is the rest of the energy
-            of_smooth = [smooth(layer_params, state, x) for state in (y, after)]
-            slope = slope + ((after_energy - of_smooth[1]) - (before_energy - of_smooth[0])) / size
-        limit = jnp.where(still, jnp.inf, -2.0 * slope / size)
-        constant = jnp.nan if smoothness is None else smoothness
-        constant = constant(layer_params, y, x) if callable(constant) else constant
-        constant = jnp.broadcast_to(jnp.asarray(constant, limit.dtype), limit.shape)
-        known = (still | (slope <= 0.0)) & (constant <= limit) & (curvature <= constant * (1.0 + ROUNDING))
-        outcome = _outcome(before_energy, after_energy, known, tolerance)
-        return after, Certificate(outcome, before_energy, slope * size, limit, constant, curvature)
+        return _judge(descent, params if tied else stacked, y, x, smoothness, num_points, tolerance)
 
     # What absent tokens hold, NaN even, must not reach the lengths of steps: they hold 0, and stay there.
     start = vary_like(jax.tree.map(lambda leaf: blank_absent(jnp.asarray(leaf), present), y), (params, x))
@@ -181,6 +156,44 @@ def certify(
     last, verdicts = jax.lax.scan(layer, start, None if tied else params, length=num_layers)
     end = descent.energy(params if tied else jax.tree.map(lambda leaf: leaf[-1], params), last, x)
     return verdicts._replace(energy=jnp.concatenate([verdicts.energy, end[None]]))
+
+
+def _judge(
+    descent: Descent,
+    params: Params,
+    y: Any,
+    x: Any,
+    smoothness: Smoothness | None,
+    num_points: int,
+    tolerance: float | None,
+) -> tuple[Any, Certificate]:
+    """The state after a layer, and its verdict."""
+    after, smooth = descent.step(params, y, x), descent.smooth or descent.energy
+    check_step(y, after)
+    before_energy, after_energy = (descent.energy(params, state, x) for state in (y, after))
+    batch_ndim, move = before_energy.ndim, jax.tree.map(jnp.subtract, after, y)
+    size, direction = norm(move, batch_ndim), unit(move, batch_ndim)
+    still = size == 0.0
+    size = jnp.where(still, 1.0, size)
+
+    def slope_at(share: Array) -> Array:
+        point = jax.tree.map(lambda state, change: state + share * change, y, move)
+        return inner(gradient(lambda state: smooth(params, state, x), point), direction, batch_ndim)
+
+    shares = jnp.linspace(0.0, 1.0, num_points + 1, dtype=before_energy.dtype)
+    slopes = jax.lax.map(slope_at, shares)
+    slope = slopes[0]
+    curvature = jnp.max((slopes[1:] - slope) / (shares[1:].reshape(-1, *(1,) * batch_ndim) * size), axis=0)
+    if descent.smooth is not None:  # phi is the rest of the energy
+        before_smooth, after_smooth = (smooth(params, state, x) for state in (y, after))
+        slope = slope + ((after_energy - after_smooth) - (before_energy - before_smooth)) / size
+    limit = jnp.where(still, jnp.inf, -2.0 * slope / size)
+    constant = jnp.nan if smoothness is None else smoothness
+    constant = constant(params, y, x) if callable(constant) else constant
+    constant = jnp.broadcast_to(jnp.asarray(constant, limit.dtype), limit.shape)
+    known = (still | (slope <= 0.0)) & (constant <= limit) & (curvature <= constant * (1.0 + ROUNDING))
+    outcome = _outcome(before_energy, after_energy, known, tolerance)
+    return after, Certificate(outcome, before_energy, slope * size, limit, constant, curvature)
 
 
 def _outcome(before: Array, after: Array, guaranteed: Array, tolerance: float | None) -> Array:
