@@ -68,7 +68,7 @@ class ViT(nn.Module):
         layer = EncoderLayer(config, compute, self.param_dtype, norm_first=True, parent=None)
         readout = PatchReadout(config, compute, self.param_dtype, parent=None)
         layers = self.param("layers", stacked_layers(layer, config.num_layers), start[..., :1, :], None)
-        reading = self.param("readout", lambda key: readout.init(key, start, wide).get("params", {}))
+        reading: Any = self.param("readout", lambda key: readout.init(key, start, wide).get("params", {}))
         if mask is not None and config.class_token:
             mask = jnp.concatenate([jnp.ones_like(mask[..., :1]), mask], axis=-1)
 
