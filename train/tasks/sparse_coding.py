@@ -187,12 +187,8 @@ class SparseCodingTask(LayeredTask[SparseCodingConfig]):
     def _tried(self, params: Params, batch: CodeBatch, gamma: Array, noise: Array, lost: Array, key: Array) -> Array:
         """Losses of every image at every layer under a `Trial`, whose numbers are traced: one program for all."""
         drawn = self._drawn(batch, gamma, key)
-        lose, disturb = lost_layer(lost), layer_noise(jax.random.wrap_key_data(drawn.keys), noise)
-
-        def perturb(layer: Array, before: Array, after: Array) -> Array:
-            return disturb(layer, before, lose(layer, before, after))
-
-        return self._losses(params, drawn, perturb)
+        noisy, lose = layer_noise(jax.random.wrap_key_data(drawn.keys), noise), lost_layer(lost)
+        return self._losses(params, drawn, lambda layer, before, z: noisy(layer, before, lose(layer, before, z)))
 
     def _codes(self, params: Params, batch: CodeBatch, gamma: Array, key: jax.Array) -> Array:
         drawn = self._drawn(batch, gamma, key)
