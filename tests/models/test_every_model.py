@@ -82,12 +82,19 @@ long = pytest.mark.parametrize(
 
 @pytest.mark.usefixtures("x64")
 @every_model
-def test_gradients_equal_finite_differences_of_the_reference(name):
+def test_outputs_and_gradients_are_those_of_the_reference_and_of_its_finite_differences(name):
     case = CASES[name]
     model, x = case.make(param_dtype=jnp.float64, remat=DOTS), case.draw(dtype=jnp.float64)
     params, direction = (drawn(model, x, scale=case.scale, seed=seed) for seed in (0, 1))
     weight = np.random.default_rng(0).normal(size=(4, *case.shape))
-    gradient = jax.jit(jax.grad(lambda params: jnp.sum(weight * model.apply(params, x))))(params)
+
+    @jax.jit
+    def run(params):
+        outputs, pull = jax.vjp(lambda params: model.apply(params, x), params)
+        return outputs, pull(jnp.asarray(weight))[0]
+
+    outputs, gradient = run(params)
+    np.testing.assert_allclose(outputs, case.reference(params, np.asarray(x)), rtol=1e-9, atol=1e-10)
     along = sum(np.vdot(g, d) for g, d in zip(jax.tree.leaves(gradient), jax.tree.leaves(direction), strict=True))
 
     def shifted(distance):
