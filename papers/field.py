@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 
 from unroll_jax import (
     Descent,
+    alternating,
     attention,
     certify,
     crate,
@@ -59,7 +60,7 @@ class Row(NamedTuple):
       name: of the layer in `LAYERS`.
       trained: whether after training.
       falls: (DEPTH,), the share of steps that do not raise the energy.
-      guaranteed: (DEPTH,), the share that could not: by construction, or by the conditions of `certify`.
+      guaranteed: (DEPTH,), the share that could not: by construction, or by the condition of `certify`.
       uphill: (DEPTH,), the share that points uphill. No step size helps there.
       error: mean squared error of the readout, over the noisy tokens' error.
     """
@@ -129,11 +130,14 @@ def _guaranteed(name: str, params: Any, y: jax.Array) -> jax.Array:
     """True for each step on each set that could not rise, (DEPTH, sets)."""
     if name.startswith("transformer"):
         parts = transformer_parts(DIM)
-        certificate = certify(
-            parts.attention.energy, parts.feedforward.energy, params, y, f_step=parts.attention.step, phi=parts.phi,
-            g_step_size=parts.step_size, smoothness_f=pairwise_smoothness(), smoothness_g=_quadratic_norm,
-            num_layers=DEPTH,
-        )  # fmt: skip
+        energies, step = (parts.attention.energy, parts.feedforward.energy), parts.attention.step
+        layer = alternating(*energies, f_step=step, g_step_size=parts.step_size, phi=parts.phi)
+        of_attention = pairwise_smoothness()
+
+        def smoothness(params: Any, y: jax.Array, x: Any) -> jax.Array:
+            return of_attention(params, y, x) + _quadratic_norm(params, y, x)
+
+        certificate = certify(layer, params, y, smoothness=smoothness, num_layers=DEPTH, num_points=1)
         return certificate.outcome == Outcome.GUARANTEED
     return jnp.full((DEPTH, len(y)), name.endswith(PROVED))
 

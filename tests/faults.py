@@ -41,7 +41,7 @@ class Fault(NamedTuple):
     """A change of one operator.
 
     Attributes:
-      place: file and function, as in "unroll_jax/alternation.py:_move"; dots lead to inner functions.
+      place: file and function, as in "unroll_jax/alternation.py:_descend"; dots lead to inner functions.
       operator: of `BINARY`, `COMPARED` or `RENAMED`; "stop_gradient" drops the call, "where" swaps its branches.
       number: use of the operator in the function, from 0.
       tests: test files under tests/ that catch the fault, separated by spaces.
@@ -213,8 +213,8 @@ FAULTS = [
     Fault(
         f"{ENERGIES}equilibrium/deep_opteq.py:residual_energy.energy", "*", 0, "energies/equilibrium/test_deep_opteq.py"
     ),
-    Fault("unroll_jax/alternation.py:_move", "-", 0, "test_alternation.py"),
-    Fault("unroll_jax/alternation.py:alternating.energy", "+", 0, "test_alternation.py"),
+    Fault("unroll_jax/alternation.py:_descend", "-", 0, "test_alternation.py"),
+    Fault("unroll_jax/alternation.py:alternating.smooth", "+", 0, "test_alternation.py"),
     Fault("unroll_jax/spectral.py:spectral_norm", "stop_gradient", 0, "test_spectral.py"),
     Fault(f"{FIXED}derivatives.py:_differentiable", "-", 0, "fixed_point/test_gradients.py"),
     Fault(f"{FIXED}derivatives.py:_differentiable", "-", 1, "fixed_point/test_gradients.py"),

@@ -1,7 +1,5 @@
 """Extreme curvatures and norms against dense decompositions, and the smoothness that certificates rest on."""
 
-import re
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,9 +18,7 @@ def symmetric(rng, *shape):
     return A + A.mT
 
 
-@pytest.mark.parametrize(
-    ("batch", "d", "dtype"), [((), 1, "float64"), ((3,), 40, "float32"), ((3,), 40, "float64"), ((2, 3), 5, "float64")]
-)
+@pytest.mark.parametrize(("batch", "d", "dtype"), [((), 1, "float64"), ((3,), 40, "float64"), ((2, 3), 5, "float32")])
 def test_the_curvature_of_a_quadratic_is_the_spectrum_s_ends(batch, d, dtype):
     A = symmetric(np.random.default_rng(0), *batch, d)
 
@@ -58,7 +54,7 @@ def test_repeated_eigenvalues_and_a_flat_energy_end_the_iteration_without_false_
 @pytest.mark.usefixtures("x64")
 def test_the_true_ends_lie_within_the_error_when_steps_are_few():
     """On the spectra hardest for Lanczos, those of Chebyshev nodes and of evenly spaced values, and on a random one."""
-    d, steps = 600, 60
+    d, steps = 300, 50
     rng = np.random.default_rng(1)
     spectra = np.stack([np.cos(np.pi * (np.arange(d) + 0.5) / d), np.linspace(0, 1, d), rng.normal(size=d)])
     # A share e of the width is missed with this probability; the width seen is the true one less e at either end.
@@ -70,7 +66,7 @@ def test_the_true_ends_lie_within_the_error_when_steps_are_few():
         few = certified.curvature(energy, jnp.zeros((3, d)), num_steps=5, key=key)
         return certified.curvature(energy, jnp.zeros((3, d)), num_steps=steps, key=key), few.error
 
-    for seed in range(5):
+    for seed in range(3):
         extremes, of_few = jax.tree.map(np.asarray, run(spectra, jax.random.key(seed)))
         assert 0.0 < extremes.error < 0.2
         seen = np.max(extremes.largest - extremes.smallest)
@@ -190,7 +186,7 @@ def test_heads_add_up_and_absent_tokens_do_not_count():
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("shape", [(3, 3), (40, 7), (7, 40), (300, 300)])
+@pytest.mark.parametrize("shape", [(3, 3), (7, 40), (90, 80)])
 def test_the_norm_in_the_pairwise_smoothness_is_the_largest_singular_value_or_a_little_more(shape):
     """A single pair of equal tokens, whose Laplacian has norm 2."""
     smoothness = jax.jit(lambda W_a, y: certified.pairwise_smoothness()(AttentionParams(W_a), y, None))
@@ -199,11 +195,3 @@ def test_the_norm_in_the_pairwise_smoothness_is_the_largest_singular_value_or_a_
         norm = np.linalg.norm(scale * W, 2) ** 2
         assert (1 - 1e-12) * norm <= 0.5 * float(smoothness(scale * W, y)) <= 1.001 * norm
     assert smoothness(np.zeros(shape), y) == 0.0
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_too_few_steps_are_refused():
-    with pytest.raises(ValueError, match=re.escape("num_steps must be at least 2, got 1")):
-        certified.curvature(lambda y: jnp.sum(y**2), jnp.asarray(np.ones(3)), num_steps=1)
-    with pytest.raises(ValueError, match=re.escape("num_steps must be at least 2, got 0")):
-        certified.jacobian_radius(lambda y: y, jnp.asarray(np.ones(3)), num_steps=0)

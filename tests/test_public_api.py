@@ -21,11 +21,10 @@ NAMES = {
         sample_constraints symmetric_embedding tail_mean transformer transformer_parts unit_layer unroll
     """,
     "unroll_jax.certificates": """
-        Ball Certificate Curvature Outcome StepCertificate apollonian_ball certify certify_alternating certify_descent
-        contraction_bound conv_norm_bound curvature descent_constant equilibrium_lipschitz error_bound gradient_ratio
-        in_descent_region in_proximal_region jacobian_penalty jacobian_radius matrix_norm_bound orthant_alignment
-        pairwise_smoothness picard_steps proximal_constant quadratic_smoothness spectral_norm spectral_normalise
-        weight_norm weight_norm_bound
+        Ball Certificate Curvature Outcome apollonian_ball certify contraction_bound conv_norm_bound curvature
+        descent_constant equilibrium_lipschitz error_bound gradient_ratio in_descent_region in_proximal_region
+        jacobian_penalty jacobian_radius matrix_norm_bound orthant_alignment pairwise_smoothness picard_steps
+        proximal_constant quadratic_smoothness spectral_norm spectral_normalise weight_norm weight_norm_bound
     """,
     "unroll_jax.constrained": """
         BOUNDS Constraint ConstraintReport DualAscent DualState FeasibilityReport ImplicitDuals LayerConstraints
@@ -54,19 +53,18 @@ NAMES = {
     """,
     "unroll_jax.linen": "Equilibrium",
     "unroll_jax.looped": """
-        Loops all_loops_loss never_rise path_independence run_loops sample_far_start sample_loops sample_segment
-        step_sizes
+        path_independence run_loops sample_far_start sample_loops sample_segment step_sizes
     """,
     "unroll_jax.models": """
         DUST LISTA NO_TOKEN SCALINGS BehindStem Classifier Decoder DecoderConfig DeepOptEq DeepOptEqSegmenter Encoder
         EncoderConfig FeedForwardNetwork FullyConvolutionalNetwork Generated KeyValueCache MonotoneOperatorNetwork
-        NeuralODE RotaryScaling Sampling Speculated UnrolledClassifier UnrolledTransformer ViT ViTConfig cosine_bases
-        dct decode decoder_logits decoder_readout dictionary_bases empty_cache generate low_rank_changes merged_changes
-        rms_norm scaled_identity speculate with_changes
+        NeuralODE RotaryScaling Sampling UnrolledClassifier UnrolledTransformer ViT ViTConfig cosine_bases dct decode
+        decoder_logits decoder_readout dictionary_bases empty_cache generate low_rank_changes merged_changes rms_norm
+        scaled_identity speculate with_changes
     """,
     "unroll_jax.nnx": "Equilibrium",
     "unroll_jax.perturbations": """
-        Perturbation in_turn layer_noise lost_layer
+        Perturbation layer_noise lost_layer
     """,
     "unroll_jax.train": """
         EXPERIMENTS Callbacks ConstraintConfig DualConfig Model OwnConfig OwnTask PrimalConfig Task export fit load

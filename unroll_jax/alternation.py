@@ -15,7 +15,7 @@ from unroll_jax.energies.proximal.penalty import Proximal, penalty_of_present, p
 from unroll_jax.energies.tokens import as_anchor
 from unroll_jax.steps import vary_like
 
-__all__ = ["alternating", "gradient_of"]
+__all__ = ["alternating"]
 
 Energy = Callable[[Params, Any, Any], Float[Array, "*batch"]]
 Move = Callable[[Params, Any, Any], Any]
@@ -30,8 +30,6 @@ def alternating(
     f_step_size: float | None = None,
     f_step: Move | None = None,
     phi: str | Proximal | None = None,
-    f_gradient: Move | None = None,
-    g_gradient: Move | None = None,
     init: Callable[[jax.Array], Params] | None = None,
 ) -> Descent:
     r"""Alternating (proximal) inexact minimisation of h + phi with h = f + g, for any f and g.
@@ -39,8 +37,8 @@ def alternating(
     .. math:: u = y - a_1 \nabla f(y) , \qquad v = u - a_2 \nabla g(u) , \qquad y' = prox_{a_2 \phi}(v) .
 
     The step is not a descent step everywhere: at the minimiser of h it moves, unless f and g agree there. It descends
-    where f's share of the gradient is small, by Theorems 4.1 and 5.1; `unroll_jax.certificates.certify` takes the same
-    keywords and tells, layer by layer, where that is.
+    where f's share of the gradient is small, by Theorems 4.1 and 5.1; `unroll_jax.certify` reports where that is, layer
+    by layer.
 
     Args:
       f: ``(params, y, x) -> (*batch,)``, whose step comes first. ``y`` is a pytree of arrays, each with the batch as
@@ -53,17 +51,11 @@ def alternating(
       phi: a name of `PROXIMALS`, or a `Proximal` (those of the table are for states (*batch, n, d); another may be for
         any state); None leaves phi out. The name of an activation means that the step applies it as it is: its
         penalty is the one of `activation` at a2, as in `transformer`.
-      f_gradient: ``(params, y, x) -> gradient``, shaped as y; None is autodiff.
-      g_gradient: likewise for g.
       init: ``key -> params``; None returns None, for f and g without parameters.
 
     Returns:
       A `Descent` with energy f + g + phi; f and g interpret ``x``. Where it is an `Anchor` that marks which
       tokens are there, y must be an array (*batch, n, d) if there is a phi, and phi is of those tokens alone.
-
-    Raises:
-      ValueError: if a step size is not positive and finite, or if both or neither of f_step_size and f_step are given.
-      TypeError: while tracing, if y is not floating.
 
     Source: Yang, Huang, Wipf (2022), Algorithms 1 and 2, with the prox scaled by a2 as the proof of Theorem 5.1 needs
     (for the paper's ReLU that makes no difference).
@@ -79,31 +71,25 @@ def alternating(
     given = f"f_step_size={f_step_size} and f_step={f_step}"
     require((f_step_size is None) != (f_step is None), "one of f_step_size and f_step", "be given", given)
     proximal = None if phi is None else resolve_proximal(phi, g_step_size)
-    slope_f, slope_g = f_gradient or gradient_of(f), g_gradient or gradient_of(g)
+
+    def smooth(params: Params, y: Any, x: Any = None) -> Float[Array, "*batch"]:
+        return f(params, y, x) + g(params, y, x)
 
     def energy(params: Params, y: Any, x: Any = None) -> Float[Array, "*batch"]:
-        smooth = f(params, y, x) + g(params, y, x)
-        return smooth if proximal is None else smooth + penalty_of_present(proximal, y, as_anchor(x).present)
+        value = smooth(params, y, x)
+        return value if proximal is None else value + penalty_of_present(proximal, y, as_anchor(x).present)
 
     def step(params: Params, y: Any, x: Any = None) -> Any:
         for path, leaf in jax.tree_util.tree_leaves_with_path(y):
             check_dtype(f"y{jax.tree_util.keystr(path)}", leaf)
-        if f_step is not None:
-            u = f_step(params, y, x)
-        else:
-            assert f_step_size is not None
-            u = _move(y, f_step_size, slope_f(params, y, x))
-        v = _move(u, g_step_size, slope_g(params, u, x))
+        u = f_step(params, y, x) if f_step is not None else _descend(f, f_step_size, params, y, x)
+        v = _descend(g, g_step_size, params, u, x)
         return v if proximal is None else prox_of_present(proximal, v, g_step_size, as_anchor(x).present)
 
-    return Descent(init=init or (lambda key: None), energy=energy, step=step)
+    return Descent(init=init or (lambda key: None), energy=energy, step=step, smooth=smooth if proximal else None)
 
 
-def gradient_of(f: Energy) -> Move:
-    """The gradient of an energy in y, by autodiff; examples do not see each other."""
-    slope = jax.grad(lambda params, y, x: jnp.sum(f(params, y, x)), argnums=1)
-    return lambda params, y, x: slope(params, vary_like(y, (params, x)), x)
-
-
-def _move(y: Any, step_size: float, gradient: Any) -> Any:
+def _descend(f: Energy, step_size: Any, params: Params, y: Any, x: Any) -> Any:
+    """A gradient step, by autodiff; examples do not see each other."""
+    gradient = jax.grad(lambda y: jnp.sum(f(params, y, x)))(vary_like(y, (params, x)))
     return jax.tree.map(lambda leaf, slope: (leaf - step_size * slope).astype(leaf.dtype), y, gradient)

@@ -1,6 +1,5 @@
 """Optimisation in other coordinates: an optax transformation that sees parameters in given orthonormal bases."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -10,6 +9,7 @@ import optax
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
+from unroll_jax.arguments import require
 from unroll_jax.arrays import check_square
 
 __all__ = ["Sides", "in_coordinates"]
@@ -65,47 +65,37 @@ def in_coordinates(optimizer: optax.GradientTransformation, bases: Any) -> optax
             _check_orthonormal(name, basis)
     inner = optax.with_extra_args_support(optimizer)
 
+    def turned(tree: Any, *, back: bool = False) -> Any:
+        """The tree with every array turned by its bases; masked parameters have no arrays and stay."""
+
+        def each(sides: Sides | None, below: Any) -> Any:
+            return below if sides is None else jax.tree.map(lambda leaf: _turn(sides, leaf, back=back), below)
+
+        return jax.tree.map(each, bases, tree, is_leaf=lambda node: node is None or isinstance(node, Sides))
+
     def init(params: optax.Params) -> optax.OptState:
-        return inner.init(_turned(bases, params, _to_coordinates))
+        return inner.init(turned(params))
 
     def update(
         updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None, **extra: Any
     ) -> tuple[optax.Updates, optax.OptState]:
-        rotated = None if params is None else _turned(bases, params, _to_coordinates)
-        moved, state = inner.update(_turned(bases, updates, _to_coordinates), state, rotated, **extra)
-        return _turned(bases, moved, _from_coordinates), state
+        moved, state = inner.update(turned(updates), state, None if params is None else turned(params), **extra)
+        return turned(moved, back=True), state
 
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-def _is_sides(node: Any) -> bool:
-    return node is None or isinstance(node, Sides)
-
-
-def _turned(bases: Any, tree: Any, turn: Callable[[Sides, Array], Array]) -> Any:
-    """The tree with every array turned by its bases; masked parameters have no arrays and stay."""
-
-    def each(sides: Sides | None, below: Any) -> Any:
-        return below if sides is None else jax.tree.map(lambda leaf: turn(sides, leaf), below)
-
-    return jax.tree.map(each, bases, tree, is_leaf=_is_sides)
-
-
-def _to_coordinates(sides: Sides, matrix: Float[Array, "..."]) -> Array:
-    _check_fits(sides, matrix)
-    matrix = matrix if sides.right is None else _product("...j,kj->...k", matrix, sides.right)
-    return matrix if sides.left is None else _product("...ij,ki->...kj", matrix, sides.left)
-
-
-def _from_coordinates(sides: Sides, matrix: Float[Array, "..."]) -> Array:
-    matrix = matrix if sides.right is None else _product("...j,jk->...k", matrix, sides.right)
-    return matrix if sides.left is None else _product("...ij,ik->...kj", matrix, sides.left)
-
-
-def _product(subscripts: str, matrix: Array, basis: Any) -> Array:
-    # On accelerators the default precision would lose digits of the update in each step.
-    basis = jnp.asarray(basis, matrix.dtype)
-    return jnp.einsum(subscripts, matrix, basis, precision=jax.lax.Precision.HIGHEST)
+def _turn(sides: Sides, matrix: Float[Array, "..."], *, back: bool) -> Array:
+    """L W R^T, or L^T W R where it is turned back."""
+    for name, axis, subscripts in (("right", -1, "...j,kj->...k"), ("left", -2, "...ij,ki->...kj")):
+        basis = getattr(sides, name)
+        if basis is not None:
+            fits = matrix.ndim >= -axis and matrix.shape[axis] == basis.shape[0]
+            require(fits, name, f"fit the parameter, of shape {matrix.shape}", f"a basis of R^{basis.shape[0]}")
+            basis = jnp.asarray(basis.T if back else basis, matrix.dtype)
+            # On accelerators the default precision would lose digits of the update in each step.
+            matrix = jnp.einsum(subscripts, matrix, basis, precision=jax.lax.Precision.HIGHEST)
+    return matrix
 
 
 def _check_orthonormal(name: str, basis: Any) -> None:
@@ -116,10 +106,3 @@ def _check_orthonormal(name: str, basis: Any) -> None:
     error = np.max(np.abs(wide @ wide.T - np.eye(len(wide))), initial=0.0)
     if not error <= 1e-4:
         raise ValueError(f"{name} must be orthonormal, but its rows' products differ from those by {error:.2g}")
-
-
-def _check_fits(sides: Sides, matrix: Any) -> None:
-    for axis, basis in ((-2, sides.left), (-1, sides.right)):
-        if basis is not None and (matrix.ndim < -axis or matrix.shape[axis] != basis.shape[0]):
-            name = "left" if axis == -2 else "right"
-            raise ValueError(f"{name} is a basis of R^{basis.shape[0]}, which does not fit shape {matrix.shape}")

@@ -41,11 +41,12 @@ class _Fields(NamedTuple):
     factored: Callable[[Params, Any], Any] | None = None
     symmetric: bool = False
     check: Callable[[Params, Any], None] | None = None
+    smooth: Callable[[Params, Any, Any], Float[Array, "*batch"]] | None = None
 
 
 # Fields derived from a field, and their values where that field alone is replaced.
 DERIVED: dict[str, dict[str, Any]] = {
-    "energy": {"step_and_energy": None},
+    "energy": {"step_and_energy": None, "smooth": None},
     "step": {"step_and_energy": None, "factored": None, "symmetric": False, "check": None},
 }
 
@@ -67,7 +68,9 @@ class Descent(_Fields):
       symmetric: whether the step is the gradient of a convex potential, so that its Jacobian is symmetric positive
         semidefinite; `equilibrium` then chooses solvers that use it.
       check: ``(params, y) -> None``, a ValueError where parameters whose values are known make steps that need have no
-        fixed point; None if there is nothing to check. `equilibrium` asks it first.
+        fixed point; None if there is nothing to check. Called once at the start of `equilibrium`.
+      smooth: ``(params, y, x) -> (*batch,)``, the part of the energy that has a gradient everywhere, for `certify`;
+        None is the whole energy.
 
     Example:
       >>> import jax.numpy as jnp

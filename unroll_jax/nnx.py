@@ -45,12 +45,7 @@ class Equilibrium(nnx.Module):
         self.solve = functools.partial(equilibrium, **{"batch_ndim": 1, **options})
 
     def __call__(self, x: Any, z0: Any = None) -> Any:
-        """Returns the equilibrium.
-
-        Args:
-          x: the input, a pytree.
-          z0: the initial state; None is zeros like x.
-        """
+        """Returns the equilibrium for x, a pytree, from the initial state z0; None is zeros like x."""
         z0 = jax.tree.map(jnp.zeros_like, x) if z0 is None else z0
         graph, state = nnx.split(self.cell)
 

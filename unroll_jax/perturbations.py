@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from unroll_jax.arguments import at_least, checked
 
-__all__ = ["Perturbation", "in_turn", "layer_noise", "lost_layer"]
+__all__ = ["Perturbation", "layer_noise", "lost_layer"]
 
 #: ``(layer, before, after) -> after``: replaces a layer's output; layers are counted from 1.
 Perturbation = Callable[[Int[Array, ""], Any, Any], Any]
@@ -66,30 +66,6 @@ def lost_layer(lost: int | Int[Array, ""]) -> Perturbation:
 
     def perturb(layer: Int[Array, ""], before: Any, after: Any) -> Any:
         return jax.tree.map(lambda old, new: jnp.where(layer == lost, old, new), before, after)
-
-    return perturb
-
-
-def in_turn(*perturbations: Perturbation) -> Perturbation:
-    """Several perturbations, each applied to the result of the one before; none changes nothing.
-
-    Args:
-      *perturbations: each ``(layer, before, after) -> after``, the first one first.
-
-    Returns:
-      One such function.
-
-    Example:
-      >>> import jax.numpy as jnp, unroll_jax
-      >>> double, both_lost = (lambda params, y, x: 2.0 * y), in_turn(lost_layer(1), lost_layer(3))
-      >>> unroll_jax.unroll(double, None, jnp.ones(2), num_layers=3, record=None, perturb=both_lost)[0].tolist()
-      [2.0, 2.0]
-    """
-
-    def perturb(layer: Int[Array, ""], before: Any, after: Any) -> Any:
-        for one in perturbations:
-            after = one(layer, before, after)
-        return after
 
     return perturb
 

@@ -81,7 +81,7 @@ def prox_gradient(
         check_step(after, near, what="prox")
         return near
 
-    return Descent(init=lambda key: None, energy=energy, step=step)
+    return Descent(init=lambda key: None, energy=energy, step=step, smooth=phi and smooth)
 
 
 def _resolve(prox: Any) -> tuple[Callable[..., Any] | None, Callable[..., Any] | None]:

@@ -13,7 +13,7 @@ from unroll_jax.perturbations import Perturbation
 from unroll_jax.steps import check_state, check_step, settle
 from unroll_jax.summaries import energy_lines, plot_layers, summary
 
-__all__ = ["UNROLLED", "Trace", "layers_at_once", "unroll"]
+__all__ = ["UNROLLED", "Trace", "unroll"]
 
 UNROLLED = 16  # layers that programs hold one after the other: no slower to compile than a scan of them
 
@@ -106,7 +106,7 @@ def unroll(
     y = jax.tree.map(jnp.asarray, y)
     if not tied:
         _check_layers(params, num_layers)
-    at_once = layers_at_once(unroll, num_layers, remat=bool(remat))
+    at_once = _layers_at_once(unroll, num_layers, remat=bool(remat))
     first = params if tied else jax.tree.map(lambda leaf: leaf[0], params)
     y = settle(lambda y: step(first, y, x), y)
     check_step(y, jax.eval_shape(step, first, y, x))
@@ -128,8 +128,8 @@ def unroll(
     return y, jax.tree.map(lambda before, after: jnp.concatenate([before, jnp.asarray(after)[None]]), trace, last)
 
 
-def layers_at_once(unroll: int | None, num_layers: int, *, remat: bool) -> int:
-    """Layers in one iteration of a scan, see `unroll`; a ValueError if ``unroll`` is below 1 or no integer.
+def _layers_at_once(unroll: int | None, num_layers: int, *, remat: bool) -> int:
+    """Layers in one iteration of a scan, see `unroll`.
 
     With ``remat`` a loop must stay: compilers else take from the forward pass what is to be recomputed.
     """

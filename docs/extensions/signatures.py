@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from sphinx.application import Sphinx
-from sphinx.pycode import ModuleAnalyzer
 
 LITERAL = re.compile(r"(``.*?``|:\w+(?::\w+)?:`.*?`|`.*?`)")
 FIRST = 400  # before napoleon, which reads the sections of a docstring
@@ -16,10 +15,6 @@ FIRST = 400  # before napoleon, which reads the sections of a docstring
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Is called by Sphinx."""
-    # The two ways to call it are told by its docstring.
-    analyzer = ModuleAnalyzer.for_module("unroll_jax.certificates.certify")
-    analyzer.analyze()
-    analyzer.overloads.clear()
     app.connect("autodoc-process-signature", _signature)
     app.connect("autodoc-process-docstring", _escape, priority=FIRST)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -46,10 +46,10 @@ def by_loops(
         return jnp.all(right, axis=tuple(range(1, right.ndim))), h
 
     def loop(h: jax.Array, _: Any) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        solved, states = model.apply(params, inputs, loops=1, state=h, record=record).records
+        solved, states = model.apply(params, inputs, loops=1, state=h, record=record)[1]
         return states[1], (solved[1], state_changes(states)[0])
 
-    start = model.apply(params, inputs, loops=1, record=lambda _, h: h).records[0]
+    start = model.apply(params, inputs, loops=1, record=lambda _, h: h)[1][0]
     h, (solved, changes) = jax.lax.scan(loop, start, length=study.loops * GROWTH[-1])
     return solved, changes, jnp.sqrt(jnp.mean(h**2))
 
@@ -58,10 +58,10 @@ def by_loops(
 def agreement(study: Study, params: Any, inputs: jax.Array) -> jax.Array:
     """`path_independence` after 8 times the loops of training from the prelude, zeros, noise and other examples."""
     model = network(study)
-    early = model.apply(params, inputs, loops=study.loops).state
+    early = model.apply(params, inputs, loops=study.loops)[0]
     noise = jax.nn.relu(jax.random.normal(jax.random.key(0), early.shape))
     ends = [
-        model.apply(params, inputs, state=start, loops=8 * study.loops, record=lambda *_: 0).state
+        model.apply(params, inputs, state=start, loops=8 * study.loops, record=lambda *_: 0)[0]
         for start in (None, jnp.zeros_like(early), noise, jnp.roll(early, 1, axis=0))
     ]
     return jnp.mean(path_independence(jnp.stack(ends)))

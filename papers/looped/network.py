@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.looped import Loops, run_loops
+from unroll_jax.looped import run_loops
 
 __all__ = ["LoopedNetwork"]
 
@@ -49,7 +49,7 @@ class LoopedNetwork(nn.Module):
         state: jax.Array | None = None,
         record: Callable[[jax.Array, jax.Array], Any] | None = None,
         **options: Any,
-    ) -> Loops:
+    ) -> tuple[jax.Array, Any]:
         """Runs loops.
 
         Args:
@@ -61,7 +61,7 @@ class LoopedNetwork(nn.Module):
           **options: ``free`` and ``most`` of `run_loops`.
 
         Returns:
-          A `Loops`; its records are readouts before the first loop and after each.
+          ``(state, records)``, the records of the readout before the first loop and after each.
         """
         kernels = self._kernels(x.shape[-1])
         if state is None:

@@ -21,14 +21,7 @@ from unroll_jax.constrained import (
     sample_constraints,
     tail_mean,
 )
-from unroll_jax.looped import (
-    all_loops_loss,
-    never_rise,
-    sample_far_start,
-    sample_loops,
-    sample_segment,
-    step_sizes,
-)
+from unroll_jax.looped import sample_far_start, sample_loops, sample_segment, step_sizes
 from unroll_jax.train.config.fields import Count, Natural, NonNegative, Positive, Seed, Width
 
 __all__ = ["Study", "network", "train"]
@@ -99,6 +92,12 @@ def sizes(states: jax.Array) -> jax.Array:
     return jnp.mean(jnp.sqrt(jnp.mean(states**2, axis=tuple(range(2, states.ndim))) + 1e-12), axis=1)
 
 
+def rises(losses: jax.Array) -> jax.Array:
+    """By how much of the first loss of a window, a constant in gradients, those of its loops exceed it, (..., L)."""
+    first = jax.lax.stop_gradient(losses[..., :1])
+    return losses[..., 1:] / jnp.maximum(first, FLOOR) - 1.0
+
+
 def violations(study: Study, losses: jax.Array, states: jax.Array) -> dict[str, dict[str, jax.Array]]:
     """Violations of a window that begins with the prelude, and of one that begins far.
 
@@ -109,7 +108,7 @@ def violations(study: Study, losses: jax.Array, states: jax.Array) -> dict[str, 
     numbers, chance = np.arange(1, study.loops + 1), np.log(TASKS[study.task].classes)
     levels = np.maximum(chance * (1.0 - numbers / (MEET_BY * study.loops)), FLOOR)
     size = level_constraints(LARGEST, form="log_ratio")(sizes(states))
-    rise = sample_constraints(never_rise(FLOOR), tail_mean(WORST))(losses.T)
+    rise = sample_constraints(rises, tail_mean(WORST))(losses.T)
     moved = jnp.mean(step_sizes(states), axis=1)
     steps = level_constraints(STILL, form="log_ratio")(jnp.pad(moved, (1, 0)))  # no step leads to the first state
     level = level_constraints(levels)(jnp.mean(losses, axis=1))
@@ -128,9 +127,9 @@ def objective(params: Any, multipliers: Any, batch: Batch, key: jax.Array, *, st
         loops, most = sample_loops(of_loops, study.loops, least=min(FEWEST, study.loops)), study.loops
     record = losses_and_states(jnp.asarray(batch.targets))
     options = {"loops": loops, "free": free, "most": most, "record": record}
-    losses, states = network(study).apply(params, batch.inputs, **options).records
+    _, (losses, states) = network(study).apply(params, batch.inputs, **options)
     means, far = jnp.mean(losses, axis=1), jnp.asarray(free) > 0
-    value = all_loops_loss(means) if study.method in ("all", "constrained") else means[-1]
+    value = jnp.mean(means[1:]) if study.method in ("all", "constrained") else means[-1]
     if study.method != "constrained":
         return value + study.still * jnp.where(far, jnp.mean(step_sizes(states)), 0.0), None
     seen, now = violations(study, losses, states), {"near": ~far, "far": far}

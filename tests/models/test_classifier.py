@@ -8,7 +8,7 @@ import pytest
 from tests.models.drawing import float64
 from tests.models.test_encoder import SMALL, random_params, random_tokens
 from unroll_jax.models import Classifier, Encoder
-from unroll_jax.models.classifier import POOLINGS, Head
+from unroll_jax.models.classifier import Head
 from unroll_jax.models.encoder_layer import EncoderLayer
 from unroll_jax.models.encoder_parts import EncoderEmbeddings
 
@@ -50,20 +50,6 @@ def test_logits_are_those_of_the_head_at_every_output():
         expected = pooled @ head["logits"]["kernel"] + head["logits"]["bias"]
         assert logits.shape == (4, 3, 3)
         np.testing.assert_allclose(logits, expected, atol=1e-11, err_msg=f"{pooling}, {hidden}")
-
-
-@pytest.mark.slow
-def test_a_padded_batch_has_the_logits_of_its_texts_alone():
-    models = {pooling: Classifier(Encoder(SMALL), 3, pooling, "tanh") for pooling in POOLINGS}
-    tokens, mask = random_tokens(3, 6), jnp.asarray(MASK)
-    short = jnp.asarray(np.stack([np.asarray(tokens)[row, MASK[row]] for row in (1, 2)]))
-
-    @jax.jit
-    def run(params):
-        return {p: (model.apply(params, tokens, mask), model.apply(params, short)) for p, model in models.items()}
-
-    for pooling, (together, alone) in run(random_params(models["first"])).items():
-        np.testing.assert_allclose(np.asarray(together)[:, 1:], alone, rtol=1e-4, atol=1e-5, err_msg=pooling)
 
 
 def test_gradients_reach_the_head_from_every_layer():

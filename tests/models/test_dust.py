@@ -100,28 +100,6 @@ def test_a_lost_layer_leaves_the_codes_which_its_dictionary_reads(tied):
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("self_loops", [True, False])
-def test_padding_changes_no_output_of_real_tokens(self_loops):
-    model, x = make(param_dtype=jnp.float64, self_loops=self_loops, curvature=5.0), normal(2, TOKENS, DIM)
-    params = drawn(model, x)
-    padded = jnp.concatenate([jnp.full((2, 2, DIM), jnp.nan), x, jnp.full((2, 1, DIM), 1e3)], axis=1)
-    mask = jnp.asarray(np.tile((np.arange(TOKENS + 3) >= 2) & (np.arange(TOKENS + 3) < TOKENS + 2), (2, 1)))
-
-    @jax.jit
-    def both(params):
-        def loss(params):
-            outputs = model.apply(params, padded, mask)[:, :, 2:-1]
-            return jnp.sum(jnp.sin(outputs)), outputs
-
-        gradient, outputs = jax.grad(loss, has_aux=True)(params)
-        return outputs, gradient, model.apply(params, x)
-
-    outputs, gradient, plain = both(params)
-    np.testing.assert_allclose(outputs, plain, rtol=1e-10, atol=1e-12)
-    assert all(np.all(np.isfinite(leaf)) and np.any(leaf) for leaf in jax.tree.leaves(gradient))
-
-
-@pytest.mark.usefixtures("x64")
 def test_its_bases_turn_pixels_of_atoms_into_coefficients_and_leave_attention_as_it_is():
     model = make(param_dtype=jnp.float64, train_attention=True)
     params, gradient = (drawn(model, normal(TOKENS, DIM), seed=seed) for seed in (0, 1))

@@ -53,40 +53,6 @@ def test_every_activation_is_the_one_of_its_name():
         np.testing.assert_allclose(value, encoder_reference.ACTIVATIONS[name](x), atol=1e-14, err_msg=name)
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("kind", ["bert", "roberta"])
-def test_padding_changes_neither_outputs_nor_gradients(kind):
-    """Of real tokens with and without kinds; "distilbert" has but less than these."""
-    config = KINDS[kind]
-    model = Encoder(config, param_dtype=jnp.float64)
-    params, tokens = random_params(model), np.asarray(random_tokens(1, 4))
-    noise, weight = (np.asarray(normal(1, 4, config.dim, seed=seed)) for seed in (1, 2))
-
-    def loss(params, tokens, mask, types, noise, weight):
-        outputs = model.apply(params, tokens, mask, token_types=types, perturbation=noise)
-        return jnp.sum(jnp.where(mask[..., None], jnp.sin(outputs) * weight, 0.0)), outputs
-
-    run = jax.jit(jax.value_and_grad(loss, has_aux=True))
-    types = np.random.default_rng(3).integers(0, max(config.token_types, 1), (1, 4))
-    (_, outputs), gradient = run(params, tokens, np.ones((1, 4), bool), types, noise, weight)
-
-    for where in ([0, 1, 2, 3], [5, 6, 7, 8], [0, 2, 3, 8]):  # on the right, on the left, between
-
-        def padded(values, filling):
-            longer = np.full((1, 9, *values.shape[2:]), filling, values.dtype)
-            longer[:, where] = values  # noqa: B023
-            return longer
-
-        # What stands at the padding is anything: even a perturbation without a value, and a token that there is not.
-        mask, kinds = padded(np.ones((1, 4), bool), False), padded(types, 99)
-        for filling in (17, -1, config.vocabulary_size):
-            longer = (padded(tokens, filling), mask, kinds, padded(noise, np.nan), padded(weight, 3.0))
-            (_, padded_outputs), padded_gradient = run(params, *longer)
-            np.testing.assert_allclose(np.asarray(padded_outputs)[:, :, where], outputs, rtol=1e-12, atol=1e-12)
-            chex.assert_trees_all_close(padded_gradient, gradient, rtol=1e-10, atol=1e-11)
-
-
 def test_without_a_mask_all_tokens_are_real_but_those_of_padding():
     model = Encoder(KINDS["roberta"])
     mask = jnp.asarray(np.arange(6) < np.array([[6], [4]]))

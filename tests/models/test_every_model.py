@@ -15,7 +15,8 @@ from tests import reference
 from tests.models import decoder_reference, encoder_reference, test_decoder, test_dust, test_encoder, test_vit
 from tests.models import test_unrolled_transformer as ut
 from tests.models.drawing import drawn, float64, normal
-from unroll_jax.models import DUST, Decoder, Encoder, UnrolledTransformer, ViT
+from unroll_jax.models import DUST, Classifier, Decoder, Encoder, UnrolledClassifier, UnrolledTransformer, ViT
+from unroll_jax.models.classifier import POOLINGS
 from unroll_jax.perturbations import layer_noise, lost_layer
 
 DOTS = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
@@ -81,12 +82,19 @@ long = pytest.mark.parametrize(
 
 @pytest.mark.usefixtures("x64")
 @every_model
-def test_gradients_equal_finite_differences_of_the_reference(name):
+def test_outputs_and_gradients_are_those_of_the_reference_and_of_its_finite_differences(name):
     case = CASES[name]
     model, x = case.make(param_dtype=jnp.float64, remat=DOTS), case.draw(dtype=jnp.float64)
     params, direction = (drawn(model, x, scale=case.scale, seed=seed) for seed in (0, 1))
     weight = np.random.default_rng(0).normal(size=(4, *case.shape))
-    gradient = jax.jit(jax.grad(lambda params: jnp.sum(weight * model.apply(params, x))))(params)
+
+    @jax.jit
+    def run(params):
+        outputs, pull = jax.vjp(lambda params: model.apply(params, x), params)
+        return outputs, pull(jnp.asarray(weight))[0]
+
+    outputs, gradient = run(params)
+    np.testing.assert_allclose(outputs, case.reference(params, np.asarray(x)), rtol=1e-9, atol=1e-10)
     along = sum(np.vdot(g, d) for g, d in zip(jax.tree.leaves(gradient), jax.tree.leaves(direction), strict=True))
 
     def shifted(distance):
@@ -118,6 +126,68 @@ def test_leading_axes_are_batches_records_take_the_place_of_outputs_and_layers_a
         np.testing.assert_allclose(outputs[(slice(None), *place)], expected, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(recorded["loss"], np.mean((outputs - 1.0) ** 2, axis=(-2, -1)), rtol=1e-5)
     np.testing.assert_allclose(recorded["largest"], np.max(outputs, axis=(1, 2, 3, 4)), rtol=1e-6)
+
+
+SIXTY_FOUR = {"param_dtype": jnp.float64}
+ENCODERS = {kind: Encoder(test_encoder.KINDS[kind], **SIXTY_FOUR) for kind in ("bert", "roberta")}
+NOISE = {"perturbation": np.random.default_rng(3).normal(size=(2, 4, 8))}
+SIGNALS = {"x": np.random.default_rng(4).normal(size=(2, 4, 4))}
+WORDS = {"tokens": np.array([[3, 7, 2, 9], [8, 2, 4, 5]], np.int32)}
+KINDS_OF_TOKENS = {"token_types": np.array([[0, 0, 1, 1], [0, 1, 1, 0]])}
+OTHERS = {"perturbation": np.nan, "token_types": 99}
+# Models, their inputs, and what stands at the padding: no number, or a token or a kind that there is not.
+PADDED: dict[str, tuple[Any, dict[str, np.ndarray], list[dict[str, Any]]]] = {
+    "bert": (ENCODERS["bert"], WORDS | KINDS_OF_TOKENS | NOISE, [{"tokens": n, **OTHERS} for n in (17, -1, 30)]),
+    "roberta": (ENCODERS["roberta"], WORDS | NOISE, [{"tokens": n, **OTHERS} for n in (17, -1, 30)]),
+    **{
+        f"pooling {kind}": (Classifier(ENCODERS["bert"], 3, kind, "tanh"), WORDS, [{"tokens": 17}]) for kind in POOLINGS
+    },
+    "unrolled classifier": (
+        UnrolledClassifier(UnrolledTransformer(8, 3, rank=2, **SIXTY_FOUR), 11, 3, max_positions=8),
+        WORDS | NOISE,
+        [{"tokens": n, **OTHERS} for n in (-1, 11, 10**6)],
+    ),
+    "unrolled transformer": (UnrolledTransformer(4, 3, rank=2, **SIXTY_FOUR), SIGNALS, [{"x": 1e3}]),
+    **{
+        f"dust, self_loops={loops}": (
+            DUST(4, 7, 3, self_loops=loops, **SIXTY_FOUR),
+            SIGNALS,
+            [{"x": np.nan}, {"x": 1e3}],
+        )
+        for loops in (True, False)
+    },
+}
+SLOW = ("bert", "roberta", "pooling first")
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in PADDED])
+def test_padding_changes_neither_outputs_nor_gradients_of_real_tokens(name):
+    """On the right, on the left, and between."""
+    model, inputs, fillings = PADDED[name]
+    params = drawn(model, next(iter(inputs.values())), scale=0.4)
+
+    @jax.jit
+    def run(params, inputs, mask, places):
+        def loss(params):
+            outputs = model.apply(params, mask=mask, **inputs)
+            real = outputs[:, :, places] if outputs.ndim == 4 else outputs  # (layers, batch, n, d), or logits
+            return jnp.sum(jnp.sin(real)), real
+
+        return jax.value_and_grad(loss, has_aux=True)(params)
+
+    plain = run(params, inputs, np.ones((2, 4), bool), np.arange(4))
+    for where in ([0, 1, 2, 3], [3, 4, 5, 6], [0, 2, 3, 5]):
+        for filling in fillings:
+
+            def padded(values, filling):
+                longer = np.full((2, 7, *values.shape[2:]), filling, values.dtype)
+                longer[:, where] = values  # noqa: B023
+                return longer
+
+            longer = {key: padded(value, filling[key]) for key, value in inputs.items()}
+            actual = run(params, longer, padded(np.ones((2, 4), bool), False), np.array(where))
+            chex.assert_trees_all_close(actual, plain, rtol=1e-9, atol=1e-11)
 
 
 @long

@@ -78,10 +78,10 @@ def exact_outputs(target, draft):
             uniforms = [r * (1 - 1e-4) if stand else r * (1 + 1e-4) for r, stand in zip(ratios, stands, strict=True)]
             if chance == 0.0:
                 continue
-            judgement = judged(target, draft, tokens, uniforms)
+            accepted, remaining = judged(target, draft, tokens, uniforms)
             expected = stands.index(False) if False in stands else count
-            assert int(judgement.accepted[0]) == expected
-            following = np.exp(np.asarray(judgement.remaining[0], np.float64))
+            assert int(accepted[0]) == expected
+            following = np.exp(np.asarray(remaining[0], np.float64))
             rest = target[expected + 1 : count]
             for ending in itertools.product(range(words), repeat=count - expected):
                 share = np.prod([p[token] for p, token in zip([following, *rest], ending, strict=False)])
@@ -107,9 +107,9 @@ def test_the_rule_leaves_the_distribution_of_the_target_exactly():
 
 def test_behind_a_draft_that_stands_comes_a_token_of_the_target():
     target = np.array([[0.5, 0.3, 0.2], [0.1, 0.6, 0.3], [0.2, 0.2, 0.6]])
-    judgement = judged(target, target[:2], (0, 2), (0.999, 0.999))
-    assert int(judgement.accepted[0]) == 2
-    np.testing.assert_allclose(np.exp(judgement.remaining[0]), target[2], rtol=1e-5)
+    accepted, remaining = judged(target, target[:2], (0, 2), (0.999, 0.999))
+    assert int(accepted[0]) == 2
+    np.testing.assert_allclose(np.exp(remaining[0]), target[2], rtol=1e-5)
 
 
 TINY = DecoderConfig(4, dim=8, num_layers=2, num_heads=2, num_key_value_heads=1, hidden_dim=12, max_positions=30)

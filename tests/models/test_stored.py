@@ -1,46 +1,49 @@
 """Parameters that are stored in bfloat16: products equal those of float64, and answers those of the rounded values."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from tests.models.test_decoder import KINDS, random_params
 from unroll_jax.models import Decoder, generate, speculate
 from unroll_jax.models.language.decoder import head_products
 from unroll_jax.models.language.decoder_parts import dense
 
-PROMPTS = [[5, 6, 7, 5, 6], [8]]
+
+def test_products_with_kernels_and_heads_equal_float64_and_narrow_factors_stay_narrow_on_request():
+    """Of 0, 1, 2 and 5 tokens, whose products with a head are taken in different orders."""
+    rng = np.random.default_rng(0)
+    ys = [rng.normal(size=(count, 8)).astype(np.float32) for count in (0, 1, 2, 5)]
+    drawn = rng.normal(size=(8, 5)).astype(np.float32), rng.normal(size=(5, 8)).astype(np.float32)
+    stored = {dtype: [leaf.astype(dtype) for leaf in drawn] for dtype in (jnp.bfloat16, jnp.float32)}
+
+    @jax.jit
+    def run(ys, stored):
+        products = [
+            [(dense(y, {"kernel": kernel}), head_products(y, head, jnp.float32)) for y in ys] for kernel, head in stored
+        ]
+        return products, [head_products(y, stored[1][1], jnp.bfloat16) for y in ys]
+
+    products, narrow = run(ys, list(stored.values()))
+    assert {leaf.dtype for leaf in jax.tree.leaves((products, narrow))} == {jnp.dtype(jnp.float32)}
+    for (kernel, head), of_ys in zip(stored.values(), products, strict=True):
+        for y, (of_kernel, of_head) in zip(ys, of_ys, strict=True):
+            np.testing.assert_allclose(of_kernel, np.float64(y) @ np.float64(kernel), rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(of_head, np.float64(y) @ np.float64(head).T, rtol=1e-5, atol=1e-5)
+    for y, rounded in zip(ys, narrow, strict=True):
+        expected = np.float64(y.astype(jnp.bfloat16)) @ np.float64(stored[jnp.bfloat16][1]).T
+        np.testing.assert_allclose(rounded, expected, rtol=1e-5, atol=1e-5)
 
 
-def normal(*shape, seed, dtype=jnp.float32):
-    return jax.random.normal(jax.random.key(seed), shape).astype(dtype)
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-@pytest.mark.parametrize("count", [0, 1, 2, 5])
-def test_products_with_kernels_and_heads_equal_float64(dtype, count):
-    y, kernel, head = normal(count, 8, seed=0), normal(8, 5, seed=1, dtype=dtype), normal(5, 8, seed=2, dtype=dtype)
-    of_kernel, of_head = dense(y, {"kernel": kernel}), head_products(y, head, jnp.float32)
-    assert of_kernel.dtype == of_head.dtype == jnp.float32
-    np.testing.assert_allclose(of_kernel, np.float64(y) @ np.float64(kernel), rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(of_head, np.float64(y) @ np.float64(head).T, rtol=1e-5, atol=1e-5)
-
-
-def test_narrow_factors_of_a_head_stay_narrow_on_request():
-    y, head = normal(2, 8, seed=0), normal(9, 8, seed=1)
-    got = head_products(y, head, jnp.bfloat16)
-    assert got.dtype == jnp.float32
-    rounded = (np.float64(each.astype(jnp.bfloat16)) for each in (y, head))
-    np.testing.assert_allclose(got, np.matmul(next(rounded), next(rounded).T), rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("call", [generate, speculate])
-def test_answers_are_those_of_the_rounded_parameters(call):
-    config = KINDS["biases, as in Qwen2" if call is generate else "one head of keys, wider heads, untied"]
-    stored = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), random_params(Decoder(config))["params"])
-    wide = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), stored)
-    expected = generate(config, wide, PROMPTS, max_tokens=8)
-    options = {} if call is generate else {"exit_layer": 1, "draft_length": 2}
-    got = call(config, stored, PROMPTS, max_tokens=8, dtype=jnp.float32, **options)
-    np.testing.assert_array_equal(got.tokens, expected.tokens)
+def test_answers_are_those_of_the_rounded_parameters():
+    config = dataclasses.replace(KINDS["one head of keys, wider heads, untied"], qkv_bias=True)
+    params = random_params(Decoder(config))["params"]
+    stored = jax.tree.map(lambda leaf: np.asarray(leaf).astype(jnp.bfloat16), params)
+    options = {"prompts": [[5, 6, 7, 5, 6], [8]], "max_tokens": 4}
+    expected = generate(config, jax.tree.map(lambda leaf: leaf.astype(np.float32), stored), **options)
+    plain = generate(config, stored, dtype=jnp.float32, **options)
+    drafted = speculate(config, stored, exit_layer=1, draft_length=2, dtype=jnp.float32, **options)
+    for answers in (plain, drafted):
+        np.testing.assert_array_equal(answers.tokens, expected.tokens)

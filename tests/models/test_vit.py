@@ -49,7 +49,7 @@ def reference_outputs(params, x, config):
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [case for case in CASES if case != "residual"])  # which is in test_every_model.py
 def test_all_outputs_equal_the_reference(case):
     config = CASES[case]
     model, x = ViT(config, param_dtype=jnp.float64), frames(dtype=jnp.float64)

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from scipy import stats
 
 from papers.looped.__main__ import main
 from papers.looped.evaluation import interval, run
-from papers.looped.study import Study, violations
+from papers.looped.study import FLOOR, Study, rises, violations
 from papers.looped.tasks import TASKS, addition, mazes, prefix_sums, shortest_path
 
 TINY = Study(steps=2, batch=4, loops=2, width=4, size=5, test_sizes=(7,), test_examples=6)
@@ -54,6 +55,12 @@ def test_sums_are_those_of_integers():
             )
         )
     assert np.mean(chains) > 8  # of random digits about 1
+
+
+def test_a_window_may_not_rise_above_its_start_or_the_floor_and_no_start_is_rewarded_for_a_larger_loss():
+    losses = np.random.default_rng(0).uniform(0.001, 2.0, (4, 6)).astype(np.float32)
+    np.testing.assert_allclose(rises(losses), losses[:, 1:] / np.maximum(losses[:, :1], FLOOR) - 1.0, rtol=1e-5)
+    assert jax.grad(lambda f: rises(f).sum())(jnp.array([1.0, 2.0, 3.0])).tolist() == [0.0, 1.0, 1.0]
 
 
 @pytest.mark.parametrize("name", TASKS)

@@ -36,8 +36,8 @@ def test_the_network_is_its_equation(ndim, shape, x64):
         inner = np.maximum(convolved(recalled, kernels["inner"]), 0.0)
         h = np.maximum(recalled + convolved(inner, kernels["outer"]), 0.0)
     readouts = [convolved(state, kernels["readout"]) for state in states]
-    chex.assert_trees_all_close(result.records, (np.stack(readouts), np.stack(states)), rtol=1e-10, atol=1e-12)
-    chex.assert_trees_all_close(result.state, states[-1], rtol=1e-10, atol=1e-12)
+    chex.assert_trees_all_close(result[1], (np.stack(readouts), np.stack(states)), rtol=1e-10, atol=1e-12)
+    chex.assert_trees_all_close(result[0], states[-1], rtol=1e-10, atol=1e-12)
 
 
 def test_exits_are_those_of_each_example_looped_on_its_own():

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, UInt32
 
 from unroll_jax.models import LISTA
-from unroll_jax.perturbations import Perturbation, in_turn, layer_noise, lost_layer
+from unroll_jax.perturbations import Perturbation, layer_noise, lost_layer
 
 from ..config.sparse_coding import SparseCodingConfig
 from ..constraints import constrained_training
@@ -187,8 +187,8 @@ class SparseCodingTask(LayeredTask[SparseCodingConfig]):
     def _tried(self, params: Params, batch: CodeBatch, gamma: Array, noise: Array, lost: Array, key: Array) -> Array:
         """Losses of every image at every layer under a `Trial`, whose numbers are traced: one program for all."""
         drawn = self._drawn(batch, gamma, key)
-        noisy = layer_noise(jax.random.wrap_key_data(drawn.keys), noise)
-        return self._losses(params, drawn, in_turn(lost_layer(lost), noisy))
+        noisy, lose = layer_noise(jax.random.wrap_key_data(drawn.keys), noise), lost_layer(lost)
+        return self._losses(params, drawn, lambda layer, before, z: noisy(layer, before, lose(layer, before, z)))
 
     def _codes(self, params: Params, batch: CodeBatch, gamma: Array, key: jax.Array) -> Array:
         drawn = self._drawn(batch, gamma, key)

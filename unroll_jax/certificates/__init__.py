@@ -6,9 +6,10 @@ Example:
   (1.0, 0)
 """
 
-from unroll_jax.certificates.certify import Certificate, Outcome, certify, certify_alternating
+from unroll_jax.certificates.certify import Certificate, Outcome, certify
 from unroll_jax.certificates.contraction import contraction_bound, equilibrium_lipschitz, error_bound, picard_steps
 from unroll_jax.certificates.curvature import Curvature, curvature
+from unroll_jax.certificates.jacobians import jacobian_penalty, jacobian_radius
 from unroll_jax.certificates.regions import (
     Ball,
     apollonian_ball,
@@ -20,21 +21,17 @@ from unroll_jax.certificates.regions import (
     proximal_constant,
 )
 from unroll_jax.certificates.smoothness import pairwise_smoothness, quadratic_smoothness
-from unroll_jax.certificates.steps import StepCertificate, certify_descent
 from unroll_jax.certificates.weights import spectral_normalise, weight_norm, weight_norm_bound
 from unroll_jax.norm_bounds import conv_norm_bound, matrix_norm_bound
-from unroll_jax.spectral import jacobian_penalty, jacobian_radius, spectral_norm
+from unroll_jax.spectral import spectral_norm
 
 __all__ = [
     "Ball",
     "Certificate",
     "Curvature",
     "Outcome",
-    "StepCertificate",
     "apollonian_ball",
     "certify",
-    "certify_alternating",
-    "certify_descent",
     "contraction_bound",
     "conv_norm_bound",
     "curvature",

@@ -88,8 +88,8 @@ def equilibrium_lipschitz(
         rate = skip * size**2 + 1.0 - skip
         seen = 0.0 if layer.U is None else skip * size * weight_norm_bound(layer.U, image_shape)
         slope, contraction = rate * slope + seen, rate * contraction
-    contracts = contraction < 1.0
-    return jnp.where(contracts, slope / jnp.where(contracts, 1.0 - contraction, 1.0), jnp.inf)
+    bound = slope / jnp.where(contraction >= 1.0, 1.0, 1.0 - contraction)  # NaN stays NaN
+    return jnp.where(contraction >= 1.0, jnp.inf, bound)
 
 
 @checked(tol=POSITIVE)
@@ -108,23 +108,16 @@ def picard_steps(
     Returns:
       The least such k; infinite where c is not below 1 and the residual not 0.
 
-    Raises:
-      ValueError: if tol is not positive.
-
     Source: Banach's fixed-point theorem.
 
     Example:
       >>> float(picard_steps(0.5, residual=1.0, tol=2.0**-9))
       10.0
     """
-    contraction, residual = jnp.broadcast_arrays(jnp.asarray(contraction), jnp.asarray(residual))
-    contracts = contraction < 1.0
-    rate = jnp.where(contracts, contraction, 0.5)
-    distance = error_bound(rate, residual)
-    done = (residual == 0.0) | (contracts & (distance <= tol))
-    excess = jnp.log(jnp.where(done, 1.0, distance / tol))
-    steps = jnp.ceil(excess / -jnp.log(jnp.maximum(rate, jnp.finfo(rate.dtype).tiny)))
-    return jnp.where(done, 0.0, jnp.where(contracts, steps, jnp.inf))
+    distance = error_bound(contraction, residual)
+    rate = jnp.where(contraction < 1.0, contraction, 0.5)
+    excess = jnp.log(jnp.maximum(distance / tol, 1.0))
+    return jnp.ceil(excess / -jnp.log(jnp.maximum(rate, jnp.finfo(distance.dtype).tiny)))
 
 
 def error_bound(
@@ -146,6 +139,5 @@ def error_bound(
       (0.5, inf)
     """
     contraction, residual = jnp.broadcast_arrays(jnp.asarray(contraction), jnp.asarray(residual))
-    contracts = contraction < 1.0
-    bound = residual / jnp.where(contracts, 1.0 - contraction, 1.0)
-    return jnp.where(residual == 0.0, 0.0, jnp.where(contracts, bound, jnp.inf))
+    bound = residual / jnp.where(contraction >= 1.0, 1.0, 1.0 - contraction)
+    return jnp.where((contraction >= 1.0) & (residual > 0.0), jnp.inf, bound)

@@ -10,8 +10,8 @@ from jax.scipy.linalg import eigh_tridiagonal
 from jaxtyping import Array, Float
 
 from unroll_jax.arguments import at_least, checked
-from unroll_jax.certificates.per_example import Energy, batch_rank, gradient, inner, scale
-from unroll_jax.spectral import norm, random_like
+from unroll_jax.certificates.per_example import Energy, batch_rank, gradient
+from unroll_jax.spectral import inner, norm, random_like, scale, unit
 
 __all__ = ["Curvature", "curvature"]
 
@@ -73,9 +73,6 @@ def curvature(f: Energy, y: Any, *, num_steps: int = 64, key: jax.Array | None =
     Returns:
       `Curvature`.
 
-    Raises:
-      ValueError: if num_steps is below 2.
-
     Source: Lanczos (1950); the error: Kuczynski and Wozniakowski (1992), "Estimating the largest eigenvalue by the
     power and Lanczos algorithms with a random start", Section 4, for the Hessian shifted to be positive semidefinite.
 
@@ -101,7 +98,7 @@ def curvature(f: Energy, y: Any, *, num_steps: int = 64, key: jax.Array | None =
 
 def _lanczos(apply: Callable[[Any], Any], start: Any, num_steps: int, rank: int) -> tuple[Array, Array]:
     """The tridiagonal matrix of each example, (*batch, num_steps) and (*batch, num_steps - 1)."""
-    start = scale(_reciprocal(norm(start, rank)), start)
+    start = unit(start, rank)
     basis = jax.tree.map(lambda leaf: jnp.zeros((num_steps, *leaf.shape), leaf.dtype), start)
 
     def step(carry: tuple[Any, Any], place: Array) -> tuple[tuple[Any, Any], tuple[Array, Array]]:
@@ -115,8 +112,7 @@ def _lanczos(apply: Callable[[Any], Any], start: Any, num_steps: int, rank: int)
             moved = jax.tree.map(jnp.subtract, moved, removed)
         after = norm(moved, rank)
         alive = after > 100 * jnp.finfo(after.dtype).eps * before  # else the space is invariant: start no new one
-        rest = jnp.where(alive, after, 0.0)
-        return (basis, scale(_reciprocal(rest), moved)), (diagonal, rest)
+        return (basis, scale(alive.astype(after.dtype), unit(moved, rank))), (diagonal, jnp.where(alive, after, 0.0))
 
     _, (diagonal, off_diagonal) = jax.lax.scan(step, (basis, start), jnp.arange(num_steps))
     # Once a space is used up, the rows that follow are 0: a value known to lie within the spectrum takes their place.
@@ -136,7 +132,3 @@ def _tridiagonal_eigenvalues(diagonal: Array, off_diagonal: Array) -> Array:
     for _ in range(diagonal.ndim - 1):
         solve = jax.vmap(solve)
     return solve(diagonal, off_diagonal)
-
-
-def _reciprocal(value: Array) -> Array:
-    return jnp.where(value == 0.0, 0.0, 1.0 / jnp.where(value == 0.0, 1.0, value))

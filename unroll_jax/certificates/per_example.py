@@ -1,6 +1,5 @@
-"""Gradients and inner products of states that hold many examples, one number per example."""
+"""Gradients of energies of states that hold many examples."""
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-__all__ = ["Energy", "batch_rank", "gradient", "inner", "scale"]
+__all__ = ["Energy", "batch_rank", "gradient"]
 
 Energy = Callable[[Any], Float[Array, "*batch"]]  # of the state alone, one number per example
 
@@ -21,14 +20,3 @@ def batch_rank(f: Energy, y: Any) -> int:
 def gradient(f: Energy, y: Any) -> Any:
     """The gradient of each example's own energy, shaped as ``y``; examples do not see each other."""
     return jax.grad(lambda state: jnp.sum(f(state)))(y)
-
-
-def inner(a: Any, b: Any, batch_ndim: int = 0) -> Float[Array, "*batch"]:
-    """The inner product over all leaves and all axes behind the first ``batch_ndim``."""
-    leaves = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
-    return functools.reduce(jnp.add, [jnp.sum(u * v, axis=tuple(range(batch_ndim, jnp.ndim(u)))) for u, v in leaves])
-
-
-def scale(factor: Float[Array, "*batch"], a: Any) -> Any:
-    """Each example of ``a`` times its own number."""
-    return jax.tree.map(lambda leaf: jnp.expand_dims(factor, tuple(range(factor.ndim, leaf.ndim))) * leaf, a)

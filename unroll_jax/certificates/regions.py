@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from unroll_jax.certificates.per_example import Energy, batch_rank, gradient, inner
-from unroll_jax.spectral import norm
+from unroll_jax.certificates.per_example import Energy, batch_rank, gradient
+from unroll_jax.spectral import inner, norm, scale
 
 __all__ = [
     "Ball",
@@ -64,7 +64,7 @@ def gradient_ratio(f: Energy, g: Energy, y: Any) -> Float[Array, "*batch"]:
     rank = batch_rank(f, y)
     part, rest = gradient(f, y), gradient(g, y)
     of_f, of_h = norm(part, rank), norm(jax.tree.map(jnp.add, part, rest), rank)
-    return jnp.where(of_f == 0.0, 0.0, of_f / of_h)
+    return jnp.where((of_f == 0.0) & (of_h == 0.0), 0.0, of_f / of_h)
 
 
 def descent_constant(f_step_size: Number, g_step_size: Number, smoothness_g: Number) -> Float[Array, "..."]:
@@ -209,10 +209,11 @@ def orthant_alignment(p: Any, q: Any, *, batch_ndim: int = 0) -> Float[Array, "*
       >>> [float(orthant_alignment(p, q)) for q in (p, jnp.array([1.0, 3.0]), jnp.zeros(2))]
       [0.0, 0.0, -1.0]
     """
-    squared = inner(p, p, batch_ndim)
+    size = norm(p, batch_ndim)
+    p, q = (scale(1.0 / jnp.where(size == 0.0, 1.0, size), tree) for tree in (p, q))
     short = jax.tree.map(lambda a, b: jnp.minimum(b**2 - a**2, 0.0), p, q)
-    total = inner(short, jax.tree.map(jnp.ones_like, short), batch_ndim)
-    return jnp.where(squared == 0.0, 0.0, total / jnp.where(squared == 0.0, 1.0, squared))
+    total, squared = inner(short, jax.tree.map(jnp.ones_like, short), batch_ndim), inner(p, p, batch_ndim)
+    return total / jnp.where(size == 0.0, 1.0, squared)
 
 
 def in_proximal_region(h: Energy, y: Any, *, step_size: Number, kappa: Number) -> Bool[Array, "*batch"]:

@@ -1,17 +1,7 @@
-"""Loops of one tied block, an argument of the call: random numbers of loops, far starts, constraints and measures."""
+"""Loops of one tied block, an argument of the call: random numbers of loops, far starts, and measures of states."""
 
 from unroll_jax.looped.draws import sample_far_start, sample_loops, sample_segment
-from unroll_jax.looped.loops import Loops, run_loops
-from unroll_jax.looped.objectives import all_loops_loss, never_rise, path_independence, step_sizes
+from unroll_jax.looped.loops import run_loops
+from unroll_jax.looped.objectives import path_independence, step_sizes
 
-__all__ = [
-    "Loops",
-    "all_loops_loss",
-    "never_rise",
-    "path_independence",
-    "run_loops",
-    "sample_far_start",
-    "sample_loops",
-    "sample_segment",
-    "step_sizes",
-]
+__all__ = ["path_independence", "run_loops", "sample_far_start", "sample_loops", "sample_segment", "step_sizes"]

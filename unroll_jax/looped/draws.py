@@ -11,9 +11,10 @@ from unroll_jax.arguments import POSITIVE, at_least, checked, in_interval, one_o
 __all__ = ["sample_far_start", "sample_loops", "sample_segment"]
 
 DISTRIBUTIONS = ("uniform", "log_normal_poisson")
+SPREAD = 0.5  # sigma of "log_normal_poisson", as Huginn has it
 
 
-@checked(most=at_least(1), distribution=one_of(DISTRIBUTIONS), least=at_least(1), mean=POSITIVE, spread=at_least(0.0))
+@checked(most=at_least(1), distribution=one_of(DISTRIBUTIONS), least=at_least(1), mean=POSITIVE)
 def sample_loops(
     key: jax.Array,
     most: int,
@@ -21,15 +22,14 @@ def sample_loops(
     distribution: str = "uniform",
     least: int = 1,
     mean: float | None = None,
-    spread: float = 0.5,
 ) -> Int[Array, ""]:
     r"""Draws how many loops a step of training takes, to pass as ``loops`` with ``most``.
 
     "uniform": each number from ``least`` to ``most`` alike. "log_normal_poisson": Huginn's
 
-    .. math:: \tau \sim N(\log \bar r - \tfrac12 \sigma^2, \sigma), \quad r \sim \text{Poisson}(e^\tau) + 1 ,
+    .. math:: \tau \sim N(\log \bar r - \tfrac12 \sigma^2, \sigma^2), \quad r \sim \text{Poisson}(e^\tau) + 1 ,
 
-    cut to that range: most draws below the mean :math:`\bar r + 1`, with a heavy tail.
+    with :math:`\sigma = \tfrac12`, cut to that range: most draws below the mean :math:`\bar r + 1`, with a heavy tail.
 
     Args:
       key: of the draw.
@@ -37,13 +37,9 @@ def sample_loops(
       distribution: "uniform" or "log_normal_poisson".
       least: smallest number, at most ``most``.
       mean: :math:`\bar r`, of the second one; None is ``most / 2``.
-      spread: :math:`\sigma`, of the second one.
 
     Returns:
       An integer.
-
-    Raises:
-      ValueError: if an option is out of range.
 
     Source: Geiping et al. (2025), Section 3.3.
 
@@ -58,7 +54,7 @@ def sample_loops(
         return jax.random.randint(key, (), least, most + 1)
     of_rate, of_count = jax.random.split(key)
     average = most / 2 if mean is None else float(mean)
-    rate = jnp.exp(math.log(average) - 0.5 * spread**2 + spread * jax.random.normal(of_rate))
+    rate = jnp.exp(math.log(average) - 0.5 * SPREAD**2 + SPREAD * jax.random.normal(of_rate))
     return jnp.clip(jax.random.poisson(of_count, rate) + 1, least, most)
 
 
@@ -73,9 +69,6 @@ def sample_far_start(key: jax.Array, horizon: int, *, share: float = 0.5) -> Int
 
     Returns:
       An integer, to pass as ``free`` of `run_loops`.
-
-    Raises:
-      ValueError: if an option is out of range.
 
     Source: Anil et al., "Path independent equilibrium models can better exploit test-time computation" (2022), vary
     the start; Bansal et al. (2022) the number of loops. Both together are ours.
@@ -100,9 +93,6 @@ def sample_segment(key: jax.Array, most: int) -> tuple[Int[Array, ""], Int[Array
 
     Returns:
       ``(free, loops)``: n loops without gradient, then k with, of `run_loops`.
-
-    Raises:
-      ValueError: if ``most`` is below 1.
 
     Source: Bansal et al. (2022), Algorithm 1.
 

@@ -1,7 +1,7 @@
 """Loops of one tied block: any number of them in one program, with gradients through all or the last ones."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,28 +12,9 @@ from unroll_jax.descent import Descent, Params
 from unroll_jax.steps import check_state, check_step
 from unroll_jax.unrolling import unroll
 
-__all__ = ["Loops", "run_loops"]
+__all__ = ["run_loops"]
 
 Step = Callable[[Params, Any, Any], Any]
-
-
-class Loops(NamedTuple):
-    """The result of `run_loops`.
-
-    Attributes:
-      state: after the last loop; the start of further ones.
-      records: what ``record`` returned, stacked along a new leading axis: before the first loop and after each; None
-        without.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> first = run_loops(lambda w, h, x: w * h + x, 0.5, jnp.array(8.0), 0.0, loops=2)
-      >>> float(first.state), float(run_loops(lambda w, h, x: w * h + x, 0.5, first.state, 0.0, loops=1).state)
-      (2.0, 1.0)
-    """
-
-    state: Any
-    records: Any
 
 
 @checked(most=at_least(1))
@@ -48,7 +29,7 @@ def run_loops(
     most: int | None = None,
     record: Callable[[Any], Any] | None = None,
     remat: bool | Callable[..., Any] = False,
-) -> Loops:
+) -> tuple[Any, Any]:
     r"""Applies one block again and again: :math:`h_{l+1} = f(\theta, h_l, x)`.
 
     First run ``free`` loops without gradient or records, in constant memory; then ``loops`` with both. A far start is
@@ -66,17 +47,14 @@ def run_loops(
         this is 0.
       most: largest value of traced ``loops``. Loops beyond a traced number are skipped, and their records repeat the
         last one: ``records[-1]`` is always that of the last loop.
-      record: ``h -> pytree``, evaluated inside the scan, such as the loss of a readout; None records nothing.
+      record: ``h -> pytree``, evaluated inside the scan before the first loop and after each, such as the loss of a
+        readout; None records nothing.
       remat: recompute each loop in the backward pass, see `unroll_jax.unroll`. A loop then costs the memory of its
         state.
 
     Returns:
-      A `Loops`.
-
-    Raises:
-      ValueError: if a number of loops is out of range, a traced one has no ``most``, or the block changes the state's
-        structure, shapes or dtypes.
-      TypeError: if a number of loops is not an integer.
+      ``(state, records)``: the state after the last loop, the start of further ones; and the records, stacked along a
+      new leading axis.
 
     Source: Geiping et al., "Scaling up test-time compute with latent reasoning" (2025), Section 3, for random numbers
     of loops and truncated gradients; Bansal et al., "End-to-end algorithm synthesis with recurrent networks" (2022).
@@ -85,8 +63,9 @@ def run_loops(
       >>> import jax, jax.numpy as jnp
       >>> step = lambda weight, h, x: jnp.tanh(h @ weight + x)
       >>> weight, x = 0.1 * jnp.eye(3), jnp.ones((8, 3))
-      >>> run = jax.jit(lambda n: run_loops(step, weight, 0.0 * x, x, loops=n, most=32, record=jnp.mean).records)
-      >>> run(3).shape, bool(run(3)[3] == run(3)[32])
+      >>> run = jax.jit(lambda n: run_loops(step, weight, 0.0 * x, x, loops=n, most=32, record=jnp.mean))
+      >>> state, records = run(3)
+      >>> records.shape, bool(records[3] == records[32])
       ((33,), True)
     """
     function = block.step if isinstance(block, Descent) else block
@@ -113,7 +92,7 @@ def run_loops(
     measure = None if record is None else lambda _, carried, __: record(carried[0])
     scan = {"num_layers": count, "remat": remat, "unroll": 1, "record": measure}
     (state, _), records = unroll(advance, None, (state, left), **scan)
-    return Loops(state, records)
+    return state, records
 
 
 def _as_number(name: str, value: Any, *, least: int) -> Any:

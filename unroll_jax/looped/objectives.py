@@ -1,4 +1,4 @@
-"""Losses and constraints on the losses of loops, and measures of their states."""
+"""Measures of the states of loops."""
 
 from typing import Any
 
@@ -6,66 +6,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import POSITIVE, checked, require
-from unroll_jax.constrained import LayerConstraints
+from unroll_jax.arguments import require
+from unroll_jax.spectral import inner, unit
 
-__all__ = ["all_loops_loss", "never_rise", "path_independence", "step_sizes"]
-
-Losses = Float[Array, "*batch loops_and_one"]
-
-
-@checked(floor=POSITIVE)
-def never_rise(floor: float) -> LayerConstraints:
-    r"""Violations of "no loop of a window is worse than its start", :math:`f_{n+l} / \max(f_n, \text{floor}) - 1`.
-
-    The first loss of a window is its reference, a constant in gradients: the bounds do not depend on the number of
-    loops before it, and no start is rewarded for a larger loss. On the worst samples:
-    ``sample_constraints(never_rise(0.02), tail_mean(0.9))``.
-
-    Args:
-      floor: positive, in units of the losses; smaller losses are not bound.
-
-    Returns:
-      ``violations(losses)``: f_n..f_(n + L) on the last axis, (..., L + 1), give (..., L).
-
-    Raises:
-      ValueError: if the floor is not positive; while tracing, if losses have fewer than two entries.
-
-    Source: ours; the reference of Porras-Valenzuela, Hadou, Ribeiro is the layer before.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> never_rise(0.5)(jnp.array([2.0, 1.0, 3.0])).tolist(), never_rise(0.5)(jnp.array([0.1, 0.25])).tolist()
-      ([-0.5, 0.5], [-0.5])
-    """
-
-    def bounds(losses: Losses) -> Float[Array, "*batch constraints"]:
-        first = jax.lax.stop_gradient(losses[..., :1])
-        return jnp.broadcast_to(jnp.maximum(first, floor), losses[..., 1:].shape)
-
-    return LayerConstraints(bounds, "ratio")
-
-
-def all_loops_loss(losses: Float[Array, "loops_and_one"]) -> Float[Array, ""]:
-    """Deep supervision: the mean of the losses of loops 1..L.
-
-    Args:
-      losses: f_0..f_L, of at least one loop.
-
-    Returns:
-      The mean.
-
-    Raises:
-      ValueError: if there are fewer than two losses.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> float(all_loops_loss(jnp.array([8.0, 2.0, 1.0])))
-      1.5
-    """
-    shape = jnp.shape(losses)
-    require(len(shape) == 1 and shape[0] >= 2, "losses", "be f_0..f_L of a loop or more, (loops + 1,)", shape)
-    return jnp.mean(jnp.asarray(losses)[1:])
+__all__ = ["path_independence", "step_sizes"]
 
 
 def path_independence(states: Any, *, batch_ndim: int = 1) -> Float[Array, "*batch"]:
@@ -95,11 +39,9 @@ def path_independence(states: Any, *, batch_ndim: int = 1) -> Float[Array, "*bat
     shapes = [jnp.shape(leaf) for leaf in leaves]
     several = leaves and all(len(shape) > batch_ndim and shape[0] >= 2 for shape in shapes)
     require(several, "states", f"be (starts, *batch, ...) with 2 starts or more, batch_ndim={batch_ndim}", shapes)
-    rows = [leaf.reshape(*leaf.shape[: 1 + batch_ndim], -1) for leaf in leaves]
-    joined = jnp.concatenate(rows, axis=-1)
-    norms = jnp.linalg.norm(joined, axis=-1, keepdims=True)
-    unit = joined / jnp.maximum(norms, jnp.finfo(joined.dtype).tiny)
-    return jnp.mean(jnp.sum(unit[:1] * unit[1:], axis=-1), axis=0)
+    directions = unit(states, 1 + batch_ndim)
+    cosines = inner(jax.tree.map(lambda leaf: leaf[:1], directions), directions, 1 + batch_ndim)
+    return jnp.mean(cosines[1:], axis=0)
 
 
 def step_sizes(states: Float[Array, "loops_and_one *rest"], *, batch_ndim: int = 1) -> Float[Array, "loops *batch"]:

@@ -27,7 +27,6 @@ from unroll_jax.models.language.low_rank import low_rank_changes, merged_changes
 from unroll_jax.models.language.rotary import SCALINGS, RotaryScaling
 from unroll_jax.models.language.sampling import Sampling
 from unroll_jax.models.language.speculative import speculate
-from unroll_jax.models.language.verification import Speculated
 from unroll_jax.models.lista import LISTA
 from unroll_jax.models.parts import BehindStem
 from unroll_jax.models.segmenters import DeepOptEqSegmenter
@@ -57,7 +56,6 @@ __all__ = [
     "NeuralODE",
     "RotaryScaling",
     "Sampling",
-    "Speculated",
     "UnrolledClassifier",
     "UnrolledTransformer",
     "ViT",

@@ -46,11 +46,7 @@ class Head(nn.Module):
 
     @nn.compact
     def __call__(self, y: Float[Array, "*batch n d"], mask: Bool[Array, "*batch n"]) -> Float[Array, "*batch classes"]:
-        """Maps tokens to logits, in float32 at least.
-
-        Raises:
-          ValueError: if num_classes, pooling or hidden is not allowed.
-        """
+        """Maps tokens to logits, in float32 at least."""
         check_fields(self, at_least(1), "num_classes")
         check("pooling", self.pooling, one_of(POOLINGS))
         check("hidden", self.hidden, one_of(HIDDEN), optional=True)
@@ -99,10 +95,6 @@ class Classifier(nn.Module):
         Returns:
           Logits of layers 0..L, (L + 1, *batch, classes), or what ``record`` made of each layer's, stacked likewise.
           They are made inside the scan, so that the outputs of all layers never live at once.
-
-        Raises:
-          ValueError: if an attribute or a shape is not allowed.
-          TypeError: if an argument has a dtype of the wrong kind.
         """
         config, param_dtype = self.encoder.config, self.encoder.param_dtype
         head = Head(self.num_classes, self.pooling, self.hidden, param_dtype, name="head")

@@ -58,10 +58,6 @@ class DeepOptEq(OptEqBase, kw_only=True):
 
         Returns:
           ``(logits, info)``: (*batch, num_classes) in float32 at least, and how the equilibrium was found.
-
-        Raises:
-          ValueError: if x has too few axes, or an attribute is out of range.
-          TypeError: if x is not floating.
         """
         check_array(x, convolutional=self.convolutional)
         check_fields(self, at_least(1), "num_classes", "features", "pool")

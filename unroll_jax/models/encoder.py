@@ -7,9 +7,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from unroll_jax.models.encoder_layer import EncoderLayer
+from unroll_jax.models.encoder_layer import EncoderLayer, stacked_layers
 from unroll_jax.models.encoder_parts import EncoderConfig, EncoderEmbeddings, check_inputs
-from unroll_jax.unrolling import layers_at_once
+from unroll_jax.unrolling import unroll
 
 __all__ = ["Encoder"]
 
@@ -66,44 +66,28 @@ class Encoder(nn.Module):
         Returns:
           The outputs of layers 0..L, (L + 1, *batch, n, dim), or what ``record`` returned, stacked likewise. Layer 0 is
           the output of the embeddings. Outputs at masked positions are undefined.
-
-        Raises:
-          ValueError: if shapes do not fit each other or the configuration; if ``unroll`` is below 1.
-          TypeError: if tokens or token_types are not integers, mask is not boolean, or perturbation is not floating.
         """
         config = self.config
-        at_once = layers_at_once(self.unroll, config.num_layers, remat=bool(self.remat))
         check_inputs(tokens, mask, token_types, perturbation, dim=config.dim, max_positions=config.max_positions)
         mask = real_tokens(tokens, mask, self.config)
         token_types = jnp.zeros_like(tokens) if token_types is None else token_types
         dtype = jnp.dtype(self.param_dtype if self.dtype is None else self.dtype)
         output = jnp.promote_types(dtype, jnp.float32)
 
-        def read(y: jax.Array) -> Any:
-            return y.astype(output) if record is None else record(y.astype(output))
+        embeddings = EncoderEmbeddings(config, self.param_dtype, name="embeddings")
+        start = embeddings(tokens, mask, token_types, perturbation).astype(dtype)
+        layer = EncoderLayer(config, dtype, self.param_dtype, parent=None)
+        layers = self.param("layers", stacked_layers(layer, config.num_layers), start[..., :1, :], None)
 
-        def advance(layer: EncoderLayer, y: jax.Array, mask: jax.Array) -> tuple[jax.Array, Any]:
-            y = layer(y, mask)
-            return y, read(y)
+        def step(params: Any, y: jax.Array, mask: jax.Array) -> jax.Array:
+            return jnp.asarray(layer.apply({"params": params}, y, mask))
 
-        embeddings = EncoderEmbeddings(self.config, self.param_dtype, name="embeddings")
-        start = embeddings(tokens, mask, token_types, perturbation)
-        policy = None if isinstance(self.remat, bool) else self.remat
-        scan = nn.scan(
-            nn.remat(advance, policy=policy, prevent_cse=False) if self.remat else advance,
-            {"params": 0},
-            split_rngs={"params": True},
-            in_axes=nn.broadcast,  # pyright: ignore[reportArgumentType] (Flax's own value for it)
-            length=config.num_layers,
-            unroll=at_once,
-        )
-        layers = EncoderLayer(self.config, dtype, self.param_dtype, name="layers")
-        _, recorded = scan(layers, start.astype(dtype), mask)
+        def measure(_: Any, y: jax.Array, __: Any) -> Any:
+            wide = y.astype(output)
+            return wide if record is None else record(wide)
 
-        def join(first: Any, rest: jax.Array) -> jax.Array:
-            return jnp.concatenate([jnp.asarray(first)[None], rest])
-
-        return jax.tree.map(join, read(start), recorded)
+        options = {"num_layers": config.num_layers, "remat": self.remat, "unroll": self.unroll}
+        return unroll(step, layers, start, mask, tied=False, record=measure, **options)[1]
 
 
 def real_tokens(tokens: jax.Array, mask: jax.Array | None, config: EncoderConfig) -> jax.Array:

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float
 
 from unroll_jax.arguments import check, in_interval, one_of, require
 
-__all__ = ["ACTIVATIONS", "INITIAL_STD", "EncoderLayer", "check_layer_shape", "layer_norm"]
+__all__ = ["ACTIVATIONS", "INITIAL_STD", "EncoderLayer", "check_layer_shape", "layer_norm", "stacked_layers"]
 
 #: Activations of `EncoderLayer` by the names that configurations of Hugging Face have for them.
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
@@ -81,6 +81,15 @@ def check_layer_shape(config: Any) -> None:
     require(not config.dim % config.num_heads, "num_heads", f"divide dim={config.dim}", config.num_heads)
     check("activation", config.activation, one_of(ACTIVATIONS))
     check("norm_epsilon", config.norm_epsilon, in_interval("[0, 1)"))
+
+
+def stacked_layers(layer: EncoderLayer, num_layers: int) -> Callable[..., Any]:
+    """Returns an initialiser of the parameters of ``num_layers`` such layers, each with its key, stacked."""
+
+    def init(key: jax.Array, *inputs: Any) -> Any:
+        return jax.vmap(lambda key: layer.init(key, *inputs)["params"])(jax.random.split(key, num_layers))
+
+    return init
 
 
 def layer_norm(config: Any, dtype: Any, param_dtype: Any) -> Callable[..., nn.LayerNorm]:

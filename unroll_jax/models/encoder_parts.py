@@ -32,9 +32,6 @@ class EncoderConfig:
       norm_epsilon: added to the variance in layer norms.
       padding_token: number of the token that fills sequences up.
 
-    Raises:
-      ValueError: naming the argument, its value and the values allowed.
-
     Source: Devlin et al. (2019), "BERT".
 
     Example:

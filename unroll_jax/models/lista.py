@@ -75,10 +75,6 @@ class LISTA(nn.Module):
 
         Returns:
           The codes of layers 0..L, (L + 1, *batch, num_atoms), or what ``record`` returned, stacked likewise.
-
-        Raises:
-          ValueError: if x or z does not fit, or an attribute is out of range.
-          TypeError: if x is not floating.
         """
         check_dtype("x", x)
         require(x.ndim >= 1 and x.shape[-1] == self.dim, "x", f"be (*batch, dim={self.dim})", f"shape {x.shape}")

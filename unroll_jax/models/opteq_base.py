@@ -110,10 +110,6 @@ class OptEqBase(nn.Module):
         Returns:
           ``(z, info)``: z is (*batch, channels) or (*batch, height, width, channels), and ``info`` has one number per
           example (one in all for "implicit" with a regulariser that couples examples).
-
-        Raises:
-          ValueError: if an attribute is out of range.
-          TypeError: if ``regulariser`` is neither a name nor a `Regulariser`.
         """
         self._check()
         compute = x.dtype if self.dtype is None else self.dtype

@@ -50,10 +50,6 @@ class DeepOptEqSegmenter(OptEqBase, kw_only=True):
         Returns:
           ``(logits, info)``: (*batch, height, width, num_classes) in float32 at least; ``info`` and ``probe`` are those
           of `equilibrium`.
-
-        Raises:
-          ValueError: if x has too few axes, or an attribute is out of range.
-          TypeError: if x is not floating.
         """
         check_array(x, convolutional=True)
         check_fields(self, at_least(1), "num_classes", "stem")

@@ -84,10 +84,6 @@ class UnrolledTransformer(nn.Module):
 
         Returns:
           The outputs of layers 0..L, (L + 1, *batch, n, dim), or what ``record`` returned, stacked likewise.
-
-        Raises:
-          ValueError: if x or mask does not fit, or an attribute is out of range.
-          TypeError: if x is not floating, or mask is not boolean.
         """
         check_dtype("x", x)
         require(x.ndim >= 2 and x.shape[-1] == self.dim, "x", f"be (*batch, n, dim={self.dim})", f"shape {x.shape}")

@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from unroll_jax.models.encoder_layer import EncoderLayer
+from unroll_jax.models.encoder_layer import EncoderLayer, stacked_layers
 from unroll_jax.models.vit_parts import PatchEmbeddings, PatchReadout, ViTConfig, check_patches
 from unroll_jax.perturbations import Perturbation
 from unroll_jax.unrolling import unroll
@@ -67,8 +67,8 @@ class ViT(nn.Module):
         start = PatchEmbeddings(config, compute, self.param_dtype, name="embeddings")(wide)
         layer = EncoderLayer(config, compute, self.param_dtype, norm_first=True, parent=None)
         readout = PatchReadout(config, compute, self.param_dtype, parent=None)
-        layers = self.param("layers", _stacked(layer, config.num_layers), start[..., :1, :], None)
-        reading = self.param("readout", _params_of(readout), start, wide)
+        layers = self.param("layers", stacked_layers(layer, config.num_layers), start[..., :1, :], None)
+        reading: Any = self.param("readout", lambda key: readout.init(key, start, wide).get("params", {}))
         if mask is not None and config.class_token:
             mask = jnp.concatenate([jnp.ones_like(mask[..., :1]), mask], axis=-1)
 
@@ -81,17 +81,3 @@ class ViT(nn.Module):
 
         options = {"num_layers": config.num_layers, "remat": self.remat, "unroll": self.unroll, "perturb": perturb}
         return unroll(step, layers, start, mask, tied=False, record=measure, **options)[1]
-
-
-def _params_of(module: nn.Module) -> Callable[..., Any]:
-    """Initial parameters of a module, none where it has none."""
-    return lambda key, *inputs: module.init(key, *inputs).get("params", {})
-
-
-def _stacked(module: nn.Module, num_layers: int) -> Callable[..., Any]:
-    """Returns an initialiser of ``num_layers`` layers of this module, each with its key, stacked."""
-
-    def init(key: jax.Array, *inputs: Any) -> Any:
-        return jax.vmap(lambda key: _params_of(module)(key, *inputs))(jax.random.split(key, num_layers))
-
-    return init

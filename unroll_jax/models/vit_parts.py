@@ -50,9 +50,6 @@ class ViTConfig:
       activation: "gelu", "gelu_tanh", "relu" or "silu".
       norm_epsilon: added to the variance in layer norms.
 
-    Raises:
-      ValueError: naming the argument, its value and the values allowed.
-
     Source: Dosovitskiy et al. (2021); Porras-Valenzuela, Hadou, Ribeiro, Appendix B.2, for "state", where colours of
     grey video are not averaged.
 

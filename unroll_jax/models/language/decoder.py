@@ -90,10 +90,6 @@ class Decoder(nn.Module):
         Returns:
           The outputs of layers 0..L, (L + 1, *batch, n, dim), or what ``record`` returned, stacked likewise. Layer 0 is
           the word embeddings. None of them is normalised, see `decoder_logits`.
-
-        Raises:
-          ValueError: if shapes do not fit each other or the configuration; if ``unroll`` is below 1.
-          TypeError: if tokens, segments or positions are not integers, or perturbation is not floating.
         """
         config = self.config
         check_inputs(tokens, None, None, perturbation, dim=config.dim, max_positions=config.max_positions)

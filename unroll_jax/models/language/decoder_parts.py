@@ -52,9 +52,6 @@ class DecoderConfig:
       qkv_bias: whether queries, keys and values have biases, as in Qwen2.
       qk_norm: whether each head's queries and keys are normalised before they are rotated, as in Qwen3.
 
-    Raises:
-      ValueError: naming the argument, its value and the values allowed.
-
     Source: Grattafiori et al. (2024), "The Llama 3 herd of models"; Yang et al., "Qwen2 technical report" (2024) and
     "Qwen3 technical report" (2025).
 

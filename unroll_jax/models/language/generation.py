@@ -43,6 +43,8 @@ class Generated(NamedTuple):
       lengths: tokens of each answer, its stop included.
       stopped: whether it ended with a stop.
       calls: passes through the last layer that each took behind its prompt.
+      drafted: tokens drafted for each by `speculate`.
+      accepted: those of them that were verified, also where a stop or the longest answer then cut them.
 
     Example: see `generate`.
     """
@@ -51,6 +53,8 @@ class Generated(NamedTuple):
     lengths: Int[Array, "batch"]
     stopped: Bool[Array, "batch"]
     calls: Int[Array, "batch"]
+    drafted: Int[Array, "batch"] | None = None
+    accepted: Int[Array, "batch"] | None = None
 
 
 class Request(NamedTuple):
@@ -126,9 +130,6 @@ def generate(
 
     Returns:
       The answers, on the device.
-
-    Raises:
-      ValueError, TypeError: naming the argument, its value and the values allowed.
 
     Example:
       >>> import jax, jax.numpy as jnp

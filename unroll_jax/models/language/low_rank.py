@@ -24,9 +24,6 @@ def low_rank_changes(key: jax.Array, config: DecoderConfig, *, rank: int, dtype:
     Returns:
       For each part of a layer with a kernel ``compress``, A, (L, in, rank), and ``expand``, B, (L, rank, out).
 
-    Raises:
-      ValueError: if rank < 1.
-
     Source: Hu et al., "LoRA: low-rank adaptation of large language models" (2022).
 
     Example:

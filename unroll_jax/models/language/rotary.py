@@ -28,9 +28,6 @@ class RotaryScaling:
       high_frequency_factor: of "llama3" alone, above low_frequency_factor; unitless.
       original_positions: length of the texts of pretraining, in tokens; of "llama3" alone.
 
-    Raises:
-      ValueError: naming the argument, its value and the values allowed.
-
     Source: Chen et al. (2023), "Extending context window of large language models via positional interpolation", for
     "linear"; Grattafiori et al. (2024), "The Llama 3 herd of models", for "llama3".
 
@@ -55,11 +52,7 @@ class RotaryScaling:
 
 
 def check_scaling(kind: object) -> None:
-    """Checks that a kind of scaling is one of `SCALINGS`.
-
-    Raises:
-      ValueError: naming it and those that are.
-    """
+    """Checks that a kind of scaling is one of `SCALINGS`."""
     require(kind in SCALINGS, "kind of rotary scaling", f"be one of {', '.join(SCALINGS)}", f"{kind!r}")
 
 

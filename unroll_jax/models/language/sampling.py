@@ -21,9 +21,6 @@ class Sampling:
       top_k: keeps as many of the most probable tokens, and those as probable as the last of them; None keeps all.
       top_p: keeps the fewest most probable tokens whose share is at least this, after ``top_k``; None keeps all.
 
-    Raises:
-      ValueError: naming the argument, its value and the values allowed.
-
     Source: Holtzman et al., "The curious case of neural text degeneration" (2020), section 3.1, for ``top_p``.
 
     Example:

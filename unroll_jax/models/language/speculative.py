@@ -15,6 +15,7 @@ from unroll_jax.models.language.decoder_parts import DecoderConfig
 from unroll_jax.models.language.decoding import KeyValueCache, decode
 from unroll_jax.models.language.generation import (
     Answers,
+    Generated,
     Request,
     answered,
     appended,
@@ -24,7 +25,7 @@ from unroll_jax.models.language.generation import (
     widened,
 )
 from unroll_jax.models.language.sampling import Sampling, Stream, log_probabilities, next_tokens
-from unroll_jax.models.language.verification import Draft, Speculated, verified
+from unroll_jax.models.language.verification import Draft, verified
 
 __all__ = ["check_draft", "speculate"]
 
@@ -45,7 +46,7 @@ def speculate(
     noise: float = 0.0,
     key: jax.Array | None = None,
     dtype: Any = None,
-) -> Speculated:
+) -> Generated:
     """Answers prompts as `generate` does, several tokens in each call of the model.
 
     The first ``exit_layer`` layers, read out by the norm and head that all layers share, draft ``draft_length`` tokens
@@ -65,9 +66,6 @@ def speculate(
     Returns:
       The answers, on the device, and statistics of their drafts.
 
-    Raises:
-      ValueError, TypeError: naming the argument, its value and the values allowed.
-
     Source: Elhoushi et al., "LayerSkip" (2024), section 4.3; Leviathan, Kalman, Matias, "Fast inference from
     transformers via speculative decoding" (2023), algorithm 1.
 
@@ -77,7 +75,7 @@ def speculate(
       >>> config = DecoderConfig(50, dim=8, num_layers=2, num_heads=2, num_key_value_heads=2, hidden_dim=16)
       >>> params = jax.jit(Decoder(config).init)(jax.random.key(0), jnp.ones((1, 1), int))["params"]
       >>> options = {"exit_layer": 1, "draft_length": 2, "max_tokens": 4}
-      >>> answers: Speculated = speculate(config, params, [[5, 6, 7], [8]], **options)
+      >>> answers: Generated = speculate(config, params, [[5, 6, 7], [8]], **options)
       >>> answers.lengths.tolist(), bool((answers.accepted <= answers.drafted).all())
       ([4, 4], True)
     """
@@ -106,7 +104,7 @@ def _speculate(
     max_tokens: int,
     sampling: Sampling,
     dtype: Any,
-) -> Speculated:
+) -> Generated:
     params = widened(params, dtype)
     draft = functools.partial(_draft, config, params, request, exit_layer, sampling, dtype)
     answers, cache = answered(config, params, request, max_tokens=max_tokens, sampling=sampling, dtype=dtype)
@@ -125,7 +123,7 @@ def _speculate(
     none = jnp.zeros_like(request.lengths)
     start = (answers, cache, none, none)
     answers, _, calls, accepted = jax.lax.while_loop(lambda state: ~jnp.all(state[0].done), step, start)
-    return Speculated(*answers, calls, draft_length * calls, accepted)
+    return Generated(*answers, calls, draft_length * calls, accepted)
 
 
 def _draft(

@@ -4,45 +4,11 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from unroll_jax.models.language.sampling import Sampling, Stream, log_probabilities, position_keys
 
-__all__ = ["Draft", "Speculated", "Verdict", "verdict", "verified"]
-
-
-class Speculated(NamedTuple):
-    """The answers to a batch of prompts, and statistics of their drafts.
-
-    Attributes:
-      tokens: of the answers; `NO_TOKEN` behind their ends.
-      lengths: tokens of each answer, its stop included.
-      stopped: whether it ended with a stop.
-      calls: verifications that each took behind its prompt.
-      drafted: tokens drafted for each.
-      accepted: those of them that were verified, also where a stop or the longest answer then cut them.
-
-    Example: see `speculate`.
-    """
-
-    tokens: Int[Array, "batch max_tokens"]
-    lengths: Int[Array, "batch"]
-    stopped: Bool[Array, "batch"]
-    calls: Int[Array, "batch"]
-    drafted: Int[Array, "batch"]
-    accepted: Int[Array, "batch"]
-
-
-class Verdict(NamedTuple):
-    """The result of a verification: the number of drafted tokens accepted, and the distribution of the next one.
-
-    Attributes:
-      accepted: leading tokens that are accepted.
-      remaining: logarithms of the probabilities of the next one.
-    """
-
-    accepted: Int[Array, "batch"]
-    remaining: Float[Array, "batch vocabulary"]
+__all__ = ["Draft", "verdict", "verified"]
 
 
 class Draft(NamedTuple):
@@ -64,7 +30,7 @@ def verdict(
     draft: Float[Array, "batch d vocabulary"],
     tokens: Int[Array, "batch d"],
     uniforms: Float[Array, "batch d"],
-) -> Verdict:
+) -> tuple[Int[Array, "batch"], Float[Array, "batch vocabulary"]]:
     r"""Judges drafted tokens so that accepted ones, and the token after them, have the distribution of the target.
 
     A token x drawn from q is accepted with probability :math:`\min(1, p(x) / q(x))`. After the last one comes a
@@ -75,6 +41,9 @@ def verdict(
       draft: logarithms of q.
       tokens: drawn from q.
       uniforms: one number in [0, 1) for each.
+
+    Returns:
+      The number of leading tokens that are accepted, and logarithms of the probabilities of the next one.
 
     Source: Leviathan, Kalman, Matias (2023), algorithm 1 and appendix A.1.
     """
@@ -90,7 +59,7 @@ def verdict(
     left = jnp.maximum(wanted - drawn, 0.0)
     # Equal distributions leave nothing, but for round-off, and then a token is never rejected.
     left = jnp.where(jnp.any(left > 0.0, axis=1, keepdims=True), left, wanted)
-    return Verdict(accepted, jnp.log(left) - jnp.log(jnp.sum(left, axis=1, keepdims=True)))
+    return accepted, jnp.log(left) - jnp.log(jnp.sum(left, axis=1, keepdims=True))
 
 
 def verified(
@@ -106,9 +75,10 @@ def verified(
         stands = wanted[:, :-1] == draft.tokens
         return wanted, jnp.sum(jnp.cumprod(stands, axis=1), axis=1, dtype=jnp.int32)
     uniforms = jax.vmap(jax.vmap(jax.random.uniform))(position_keys(keys, Stream.VERDICT, places[:, :-1]))
-    judged = verdict(log_probabilities(logits, sampling), draft.log_probabilities, draft.tokens, uniforms)
-    end = judged.accepted[:, None]
+    target = log_probabilities(logits, sampling)
+    accepted, remaining = verdict(target, draft.log_probabilities, draft.tokens, uniforms)
+    end = accepted[:, None]
     drawn = position_keys(keys, Stream.TOKEN, jnp.take_along_axis(places, end, axis=1))[:, 0]
-    following = jax.vmap(jax.random.categorical)(drawn, judged.remaining).astype(jnp.int32)
+    following = jax.vmap(jax.random.categorical)(drawn, remaining).astype(jnp.int32)
     tokens = jnp.concatenate([draft.tokens, following[:, None]], axis=1)
-    return jnp.where(jnp.arange(tokens.shape[1]) == end, following[:, None], tokens), judged.accepted
+    return jnp.where(jnp.arange(tokens.shape[1]) == end, following[:, None], tokens), accepted
