@@ -17,6 +17,8 @@ __all__ = [
     "FINITE",
     "ODD",
     "POSITIVE",
+    "SHARE",
+    "SIZE",
     "Rule",
     "at_least",
     "check",
@@ -65,6 +67,9 @@ def in_interval(interval: str) -> Rule:
     above = operator.lt if interval[0] == "(" else operator.le
     below = operator.lt if interval[-1] == ")" else operator.le
     return Rule(f"in {interval}", lambda value: above(least, value) and below(value, most))
+
+
+SIZE, SHARE = at_least(1), in_interval("(0, 1]")
 
 
 def one_of(names: Iterable[Any]) -> Rule:

@@ -63,8 +63,6 @@ def causal_attention(
       A `Descent` with params `AttentionParams`; ``x`` is the context C, broadcastable to y, or None for y itself, or
       an `Anchor` of it and of the tokens that are there.
 
-    Raises: as `attention`.
-
     Source: ours; Yang, Huang, Wipf (2022) have undirected graphs alone.
 
     Example:
@@ -76,7 +74,6 @@ def causal_attention(
     """
     undirected = attention(rho=rho, form=form, step_size=step_size, dim=dim, rank=rank, block=block)  # checks options
     chosen, table = resolve_rho(rho), _check_directed(mask)
-    shape = None if dim is None else (dim, rank or dim)
 
     def energy(params: AttentionParams, tokens: Tokens) -> Float[Array, "*batch"]:
         def sums(rows: Array, columns: Array, _: Array, neighbours: Array) -> tuple[Array]:
@@ -95,8 +92,7 @@ def causal_attention(
             log_weight, mean = combine([(log_weight, mean), (itself, tokens.y)])
         return _move(tokens.y, log_weight, mean, step_size)
 
-    shapes = {"W_a": shape}
-    return on_tokens(AttentionParams, undirected.init, energy, step, dim=dim, shapes=shapes)
+    return on_tokens(undirected.init, energy, step, dim=dim)
 
 
 def causal_attention_example(key: jax.Array, batch: tuple[int, ...]) -> Example:

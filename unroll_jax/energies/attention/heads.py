@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import at_least, checked, in_interval, one_of, require
+from unroll_jax.arguments import SHARE, SIZE, at_least, checked, one_of, require
 from unroll_jax.descent import Descent
 from unroll_jax.energies.attention.graphs import check_mask
 from unroll_jax.energies.attention.least_squares import least_squares
@@ -33,13 +33,7 @@ class HeadsParams(NamedTuple):
     W_a: Float[Array, "h d k"]
 
 
-@checked(
-    dim=at_least(1),
-    majoriser=one_of(MAJORISERS),
-    form=one_of(FORMS),
-    ridge=at_least(0.0),
-    step_size=in_interval("(0, 1]"),
-)
+@checked(dim=SIZE, majoriser=one_of(MAJORISERS), form=one_of(FORMS), ridge=at_least(0.0), step_size=SHARE)
 def multihead_attention(
     dim: int,
     *,
@@ -111,8 +105,6 @@ def multihead_attention(
       A `Descent` with params `HeadsParams`; ``x`` is the anchor B, broadcastable to y, or None, or an `Anchor` of it
       and of the tokens that are there.
 
-    Raises: as `attention`.
-
     Source: ours; Yang, Huang, Wipf (2022) treat one head. The majoriser is theirs, eq. 9, summed over heads.
 
     Example:
@@ -154,13 +146,11 @@ def multihead_attention(
 
     def prepare(params: HeadsParams, tokens: Tokens) -> tuple[Array, Array | None, Array | None]:
         """The heads, the anchor as rows, and the tokens that each head sees (*batch, 1, n)."""
-        W = params.W_a.astype(tokens.y.dtype)
-        W = orthonormal_heads(W) if majoriser == "orthogonal" else W
+        W = orthonormal_heads(params.W_a) if majoriser == "orthogonal" else params.W_a
         anchor = None if tokens.x is None else jnp.atleast_2d(tokens.x)
         return W, anchor, None if tokens.present is None else tokens.present[..., None, :]
 
-    shapes = {"W_a": (num_heads, dim, width)}
-    return on_tokens(HeadsParams, init, energy, step, step_and_energy, dim=dim, shapes=shapes)
+    return on_tokens(init, energy, step, step_and_energy, dim=dim)
 
 
 def orthonormal_heads(W_a: Float[Array, "h d k"]) -> Float[Array, "h d k"]:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import at_least, checked, in_interval, one_of, require
+from unroll_jax.arguments import SHARE, SIZE, at_least, checked, one_of, require
 from unroll_jax.descent import Descent
 from unroll_jax.energies.attention.fused import fused_softmax_step, qualifies
 from unroll_jax.energies.attention.graphs import check_mask
@@ -30,7 +30,7 @@ class AttentionParams(NamedTuple):
     W_a: Float[Array, "d k"] | None
 
 
-@checked(form=one_of(FORMS), ridge=at_least(0.0), step_size=in_interval("(0, 1]"), dim=at_least(1), block=at_least(1))
+@checked(form=one_of(FORMS), ridge=at_least(0.0), step_size=SHARE, dim=SIZE, block=SIZE)
 def attention(
     *,
     rho: RhoLike = "softmax",
@@ -147,8 +147,7 @@ def attention(
 
     # The primitive keeps its weights to itself, so that with it there is nothing to share.
     both = None if fused else step_and_energy
-    shapes = None if shape is None else {"W_a": shape}
-    return on_tokens(AttentionParams, init, energy, step, both, dim=dim, shapes=shapes)
+    return on_tokens(init, energy, step, both, dim=dim)
 
 
 def attention_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
