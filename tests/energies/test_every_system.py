@@ -20,6 +20,11 @@ FURTHER = {
     "feedforward, spectrum": uj.feedforward(DIM, spectrum=(0.1, 0.6)),
     "transformer, norm": uj.transformer(DIM, phi="softplus", norm_radius=1.5, ridge=0.3, anchor="row", rho="log"),
     "unit layer, conjugate": uj.unit_layer(DIM, activation="tanh", mu=1.5, skip=0.6),
+    "crate, published": uj.crate(DIM, num_heads=2, head_dim=2),
+    "energy transformer, fixed step": uj.energy_transformer(
+        DIM, num_heads=2, head_dim=3, num_memories=5, guaranteed=False
+    ),
+    "hyper-set, published": uj.hyper_set(DIM, num_heads=2, head_dim=3, width=5),
     "dust, plain": uj.dust(DIM, ATOMS, form="plain", self_loops=False, attention_scale=0.5, attention_step_size=0.7),
 }
 every_system = pytest.mark.parametrize(
@@ -39,7 +44,8 @@ def drawn(name):
         width = ATOMS if name.startswith(("dust", "lista")) else DIM
         layer, y, x = FURTHER[name], rng.normal(size=(TOKENS, width)), rng.normal(size=(TOKENS, DIM))
         x = None if name.startswith("unit") else x
-        y = np.tanh(y) if "tanh" in name else np.abs(y) if "transformer" in name else y  # where phi is finite
+        positive = name.startswith(("transformer", "crate"))  # where phi is finite
+        y = np.tanh(y) if "tanh" in name else np.abs(y) if positive else y
     wide = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), (layer.init(jax.random.key(1)), y, x))
     return layer, *wide
 

@@ -142,24 +142,6 @@ def test_a_rate_too_high_raises_the_error_of_the_delta_rule_and_never_that_of_it
         assert (float(jnp.sum((W @ key[0] - value[0]) ** 2)) > float(jnp.sum(value**2))) == risen
 
 
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: fast_weights(2, 2, form="delta"), "form must be one of .*got 'delta'"),
-        (lambda: fast_weights(2, 2, step_size=3.0), r'step_size must be in \(0, 2\] with form="gradient", got 3.0'),
-        (lambda: fast_weights(2, 2).step(None, jnp.ones((2, 2)), jnp.ones((4, 3))), "x must hold pairs of keys"),
-        (lambda: fast_weights(2, 3).step(None, jnp.ones((2, 2)), jnp.ones((4, 5))), "y must hold value_dim=3 rows"),
-        (lambda: delta_rule(*draw()[:3], jnp.ones(3)), r"rates must have shape \(2, 37\), got shape \(3,\)"),
-        (lambda: mesa(*draw()[:2], jnp.ones((2, 3, 4)), draw()[3]), r"values must have shape \(2, 37, 4\)"),
-        (lambda: mesa(*draw(), ridge=0.0), "ridge must be positive"),
-    ],
-)
-def test_arguments_that_do_not_fit_are_named(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
-
-
 @pytest.mark.parametrize("shape", [(0,), (2, 0), (0, 5)])
 @pytest.mark.parametrize("read", [delta_rule, mesa])
 def test_an_empty_sequence_is_read_to_empty_outputs_and_the_state_it_started_from(read, shape):

@@ -16,12 +16,8 @@ Example:
 
 from unroll_jax.descent import Entry
 from unroll_jax.energies.attention.causal import causal_attention, causal_attention_example
-from unroll_jax.energies.attention.graphs import band, edges
-from unroll_jax.energies.attention.heads import (
-    HeadsParams,
-    multihead_attention,
-    multihead_attention_example,
-)
+from unroll_jax.energies.attention.graphs import band
+from unroll_jax.energies.attention.heads import HeadsParams, multihead_attention, multihead_attention_example
 from unroll_jax.energies.attention.pairwise import (
     AttentionParams,
     attention,
@@ -59,17 +55,11 @@ from unroll_jax.energies.fast_weights import (
     fast_weights_example,
     proximal_fast_weights_example,
 )
-from unroll_jax.energies.feedforward import (
-    FeedForwardParams,
-    clip_spectrum,
-    feedforward,
-    feedforward_example,
-)
+from unroll_jax.energies.feedforward import FeedForwardParams, clip_spectrum, feedforward, feedforward_example
 from unroll_jax.energies.hopfield import HopfieldParams, cross_attention_example, hopfield, hopfield_example
 from unroll_jax.energies.hyper_set import HyperSetParams, hyper_set, hyper_set_example
 from unroll_jax.energies.layer_norm import layer_norm, layer_norm_example
-from unroll_jax.energies.lista import ListaParams, lista, lista_example
-from unroll_jax.energies.lista_layer import ListaLayerParams, lista_layer
+from unroll_jax.energies.lista import ListaLayerParams, ListaParams, lista, lista_example, lista_layer
 from unroll_jax.energies.mesa import MesaState, mesa
 from unroll_jax.energies.proximal.activations import activation, leaky_relu, sigmoid, softplus, tanh
 from unroll_jax.energies.proximal.operators import (
@@ -136,7 +126,6 @@ __all__ = [
     "deep_opteq_objective",
     "delta_rule",
     "dust",
-    "edges",
     "elastic_net",
     "energy_transformer",
     "fast_weights",

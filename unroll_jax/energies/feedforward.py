@@ -1,7 +1,6 @@
 """The quadratic energy of a token's features, and the linear layer that lowers it."""
 
 import functools
-import math
 import warnings
 from typing import Any, NamedTuple
 
@@ -9,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import POSITIVE, SIZE, checked, require
+from unroll_jax.arguments import FINITE, POSITIVE, SIZE, checked, require
 from unroll_jax.arrays import check_square
 from unroll_jax.descent import Descent
 from unroll_jax.energies.examples import DIM, Example, normal
@@ -153,10 +152,9 @@ def _(lower: float, upper: float, primals: tuple[Array], tangents: tuple[Array])
     return (basis * clipped) @ basis.T, basis @ (slopes * (basis.T @ tangent @ basis)) @ basis.T
 
 
-@checked()
+@checked(lower=FINITE, upper=FINITE)
 def _check_interval(lower: float, upper: float) -> None:
-    ordered = -math.inf < lower < upper < math.inf
-    require(ordered, "spectrum", "be finite with lower < upper", f"lower={lower}, upper={upper}")
+    require(lower < upper, "spectrum", "be finite with lower < upper", f"lower={lower}, upper={upper}")
 
 
 def _check_spectrum(spectrum: Any, step_size: float) -> None:

@@ -207,9 +207,8 @@ def check_tokens(y: Any, x: Any = None, *, dim: int | None = None) -> None:
 
 def _check_rows(rows: Rows, x: Any, tokens: tuple[int, ...], present: Any) -> None:
     """The same of an input of `Rows`."""
-    if x is None and rows.optional:
-        return
-    require(x is not None, "x", f"hold {rows.what}", "None")
+    if x is None:
+        return require(rows.optional, "x", f"hold {rows.what}", "None")
     require(rows.width > 0, "x", "be None for a layer made without input_dim", "an array", "pass input_dim to learn U")
     check_array("x", x)
     check_dtype("x", x)

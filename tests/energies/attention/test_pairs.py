@@ -143,10 +143,3 @@ def test_a_bound_costs_nothing_where_a_token_counts_itself():
     y = 1e3 * draw()[0]
     bounded = jax.jit(uj.attention(form="softmax").step)(NO_WEIGHT, y, None)
     np.testing.assert_allclose(bounded, y, rtol=1e-15)
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("block", [0, -3, 2.5, "all"])
-def test_a_bad_block_is_named(block):
-    with pytest.raises((ValueError, TypeError), match=f"block must be .*, got {block!r}"):
-        uj.attention(block=block)

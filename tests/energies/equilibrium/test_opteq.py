@@ -188,32 +188,6 @@ def test_the_factored_form_is_the_layer(skip):
     assert opteq_conv(2, 3).factored is None
 
 
-BAD_ARRAYS = [
-    (lambda z, x: (z[..., :2], x), ValueError, r"z must be \(\*batch, 4\), got shape \(3, 2\)"),
-    (lambda z, x: (z, x[..., :2]), ValueError, r"x must be \(\*batch, 3\), got shape \(3, 2\)"),
-    (lambda z, x: (z, x[:2]), ValueError, r"x must have the batch axes \(3,\) of z .* got \(2,\)"),
-    (lambda z, x: (z[0], x), ValueError, r"x must have the batch axes \(\) of z .* got \(3,\)"),
-    (lambda z, x: (z.astype(int), x), TypeError, "z must have a floating dtype, got int32"),
-    (lambda z, x: (None, x), TypeError, "z must be an array, got None"),
-]
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("part", ["step", "energy"])
-@pytest.mark.parametrize(("change", "error", "message"), BAD_ARRAYS, ids=[row[2] for row in BAD_ARRAYS])
-def test_a_bad_state_or_input_is_named(part, change, error, message):
-    layer, params, z, x = dense((3,), jnp.float32)
-    with pytest.raises(error, match=message):
-        jax.eval_shape(lambda z, x: getattr(layer, part)(params, *change(z, x)), z, x)
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_an_image_of_the_wrong_rank_is_named():
-    layer, params, z, x = convolutional((), jnp.float32)
-    with pytest.raises(ValueError, match=r"z must be \(\*batch, height, width, 2\), got shape \(4, 2\)"):
-        jax.eval_shape(lambda z: layer.step(params, z[0], x), z)
-
-
 def test_params_of_both_kinds_are_one_type():
     key = jax.random.key(0)
     assert isinstance(jax.eval_shape(opteq(2, 3, 4).init, key), OptEqParams)

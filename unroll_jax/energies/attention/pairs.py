@@ -10,15 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from unroll_jax.energies.attention.graphs import EdgeList, Graph, Layout, complete
+from unroll_jax.energies.attention.graphs import Graph, Layout, complete
 from unroll_jax.energies.attention.rho import Rho
-from unroll_jax.energies.attention.sums import (
-    edge_energy,
-    edge_sums,
-    rectangle_energy,
-    rectangle_sums,
-    square_exponential_sums,
-)
+from unroll_jax.energies.attention.sums import rectangle_energy, rectangle_sums, square_exponential_sums
 
 __all__ = ["Neighbourhood", "centred", "neighbourhood", "pair_energy"]
 
@@ -27,8 +21,6 @@ __all__ = ["Neighbourhood", "centred", "neighbourhood", "pair_energy"]
 # block then stays in the cache, which beats all at once).
 IN_A_BLOCK, ALL_AT_ONCE = 2**21, 2**23
 FEWEST_ROWS = 16
-
-GraphLike = Graph | EdgeList | None
 
 
 class Neighbourhood(NamedTuple):
@@ -49,7 +41,7 @@ def neighbourhood(
     rho: Rho,
     z: Float[Array, "*batch n k"],
     values: Float[Array, "*batch n d"],
-    graph: GraphLike,
+    graph: Graph | None,
     present: Bool[Array, "..."] | None = None,
     *,
     block: int | None = None,
@@ -72,8 +64,6 @@ def neighbourhood(
         that are all far may underflow to none: for callers that give the token itself that slope as its weight.
     """
     _check_size(graph, z)
-    if isinstance(graph, EdgeList):
-        return Neighbourhood(*edge_sums(rho, centred(z, present), values, graph, present))
     sums = functools.partial(rectangle_sums, rho, bounded=bounded)
     square = square_exponential_sums if bounded and rho.exponential else None
     return Neighbourhood(*_by_blocks(sums, square, centred(z, present), values, graph or complete(), present, block))
@@ -82,15 +72,13 @@ def neighbourhood(
 def pair_energy(
     rho: Rho,
     z: Float[Array, "*batch n k"],
-    graph: GraphLike,
+    graph: Graph | None,
     present: Bool[Array, "..."] | None = None,
     *,
     block: int | None = None,
 ) -> Float[Array, "*batch"]:
     """``neighbourhood(...).energy``, without the rest where nothing is compiled."""
     _check_size(graph, z)
-    if isinstance(graph, EdgeList):
-        return edge_energy(rho, centred(z, present), graph, present)
 
     def sums(rows: Array, columns: Array, values: None, neighbours: Array) -> tuple[Array]:
         return (rectangle_energy(rho, rows, columns, neighbours),)
@@ -98,7 +86,7 @@ def pair_energy(
     return _by_blocks(sums, None, centred(z, present), None, graph or complete(), present, block)[0]
 
 
-def _check_size(graph: GraphLike, z: Array) -> None:
+def _check_size(graph: Graph | None, z: Array) -> None:
     n = z.shape[-2]
     if graph is not None and graph.num_tokens not in (None, n):
         raise ValueError(f"mask is {graph.name}, but y has n={n} tokens (shape {z.shape})")

@@ -67,7 +67,7 @@ def attention(
 
     Distances come from one matrix product of the centred tokens, so they err by about the dtype's epsilon times the
     squared spread of all tokens: in float32, clusters far apart for their own size (1 at a distance of 1000) get
-    wrong energies and weights. `edges` takes differences instead, and has no such error; nor has float64 there.
+    wrong energies and weights. float64 has no such error there.
 
     Args:
       rho: a name of `RHOS`, a `Rho`, or a function z -> rho(z), checked to be concave and nondecreasing.
@@ -75,8 +75,8 @@ def attention(
       ridge: r >= 0, weight of the pull to the anchor.
       step_size: a in (0, 1], unitless; 1 is the undamped step.
       mask: the graph. None is the complete one; a symmetric boolean (n, n) marks its pairs (the diagonal does
-        not count); `band` and `edges` make graphs that cost time and memory only as their pairs do. No (batch, n, n):
-        the graph is checked and laid out in blocks when the layer is made. An `Anchor` masks tokens by example.
+        not count); `band` makes a graph that costs time and memory only as its pairs do. No (batch, n, n): the graph
+        is checked and laid out in blocks when the layer is made. An `Anchor` masks tokens by example.
       dim: width d of the tokens, to learn W_a of shape (dim, rank); None uses the tokens as they are.
       rank: columns k of W_a, at most ``dim``; None means ``dim``.
       block: tokens whose pairs are held at a time: memory O(n block), in value and derivatives, for the price of
@@ -90,10 +90,6 @@ def attention(
     Returns:
       A `Descent` with params `AttentionParams`; ``x`` is the anchor B, broadcastable to y, or None, or an `Anchor`
       of it and of the tokens that are there.
-
-    Raises:
-      ValueError: if an option is out of range; while tracing, if y, x and mask do not fit each other.
-      TypeError: while tracing, if y or x is not floating.
 
     Source: Yang, Huang, Wipf (2022), eq. 9 and Theorem 3.1, mended. The paper sums over ordered pairs, though its step
     sizes hold for unordered ones, and claims that softmax attention descends E with r = 1 and B = 0. It does not: at a
