@@ -121,7 +121,7 @@ VALUES = {
     "spectrum": [lambda: uj.transformer(DIM, spectrum=(1.0, 0.0))],
     "anchor": [
         lambda: uj.transformer(DIM, anchor="output"),
-        lambda: step(uj.transformer(DIM, anchor=lambda x: x[:2]), Y, Y),
+        lambda: step(uj.transformer(DIM, anchor=lambda x: x[..., :2]), Y, Y),
     ],
     "attention_anchor": [
         lambda: uj.transformer(DIM, attention_anchor=3, ridge=1.0),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
-from unroll_jax import delta_rule, equilibrium, fast_weights, mesa
+from unroll_jax import Anchor, delta_rule, equilibrium, fast_weights, mesa
 
 N, K, V = 37, 5, 3
 
@@ -60,6 +60,23 @@ def test_one_pair_of_the_delta_rule_is_a_step_of_fast_weights():
 
     for stepped, end in both(q, k, v, pair, W):
         np.testing.assert_allclose(stepped, end, atol=1e-12)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("form", ["gradient", "proximal"])
+def test_absent_pairs_do_not_count_whatever_they_hold(form):
+    layer, W = fast_weights(K, V, form=form, ridge=0.1), np.random.default_rng(5).normal(size=(2, V, K))
+    pairs = np.random.default_rng(6).normal(size=(2, 7, K + V))
+    padded = np.where(np.arange(7)[:, None] < 4, pairs, np.nan)
+
+    @jax.jit
+    def run(W, x):
+        loss = lambda W: jnp.sum(layer.energy(None, W, x)) + jnp.sum(layer.step(None, W, x) ** 2)  # noqa: E731
+        return layer.energy(None, W, x), layer.step(None, W, x), jax.grad(loss)(W)
+
+    present = np.broadcast_to(np.arange(7) < 4, (2, 7))
+    for ours, expected in zip(run(W, Anchor(padded, present)), run(W, pairs[:, :4]), strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.usefixtures("x64")

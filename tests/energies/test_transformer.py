@@ -161,6 +161,24 @@ def test_the_unrolled_layer_equals_the_reference(batch):
     np.testing.assert_allclose(actual, np.reshape(flat, y.shape), rtol=1e-12, atol=1e-14)
 
 
+def test_masked_tokens_of_the_unrolled_layer_stay_and_reach_nothing():
+    rng = np.random.default_rng(8)
+    params = UnrolledLayerParams(*(np.float32(rng.normal(size=shape)) for shape in ((2, DIM), (3, 3), (3, 3))))
+    y, mask = np.float32(rng.normal(size=(N, DIM))), np.arange(N) < 3
+    padded = np.where(mask[:, None], y, np.nan)
+
+    @jax.jit
+    def run(params, y, mask=None):
+        total = lambda params: jnp.sum(unrolled_layer(params, y, mask)[:3])  # noqa: E731
+        return unrolled_layer(params, y, mask), jax.grad(total)(params)
+
+    (stepped, gradient), (expected, slope) = run(params, padded, mask), run(params, y[:3])
+    np.testing.assert_allclose(stepped[:3], expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(stepped[3:], padded[3:])
+    for ours, theirs in zip(gradient, slope, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.usefixtures("x64")
 def test_gradients_of_the_unrolled_layer_equal_finite_differences_of_the_reference():
     rng = np.random.default_rng(9)

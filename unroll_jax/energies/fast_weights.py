@@ -39,8 +39,7 @@ def fast_weights(
     sequence. `delta_rule` has one step a pair for a whole sequence.
 
     Args:
-      key_dim: width k of the keys.
-      value_dim: width v of the values.
+      key_dim, value_dim: widths k of the keys and v of the values.
       form: "gradient" or "proximal".
       step_size: a share of 1 / L in (0, 2], or b > 0 in units of 1 / key^2.
       ridge: r >= 0, in units of key^2.
@@ -109,9 +108,7 @@ def delta_rule(
     gradient take memory that is linear in n.
 
     Args:
-      queries: q, (*batch, n, k).
-      keys: k, (*batch, n, k).
-      values: v, (*batch, n, v).
+      queries, keys, values: q and k, (*batch, n, k), and v, (*batch, n, v).
       rates: b >= 0, (*batch, n); 0 leaves a pair out.
       form: "gradient" or "proximal".
       chunk_size: pairs computed at once.

@@ -46,9 +46,7 @@ def mesa(
     gradients, and so are their derivatives; no k x k matrix is kept for a single t, so that memory is linear in n.
 
     Args:
-      queries: q, (*batch, n, k).
-      keys: k, (*batch, n, k).
-      values: v, (*batch, n, v).
+      queries, keys, values: q and k, (*batch, n, k), and v, (*batch, n, v).
       rates: b >= 0, (*batch, n); 0 leaves a pair out.
       ridge: r > 0, in units of key^2.
       tol: relative residual at which a system is solved.

@@ -33,7 +33,8 @@ class HeadsParams(NamedTuple):
     W_a: Float[Array, "h d k"]
 
 
-@checked(dim=SIZE, majoriser=one_of(MAJORISERS), form=one_of(FORMS), ridge=at_least(0.0), step_size=SHARE)
+@checked(dim=SIZE, num_heads=SIZE, rank=SIZE, majoriser=one_of(MAJORISERS))
+@checked(form=one_of(FORMS), ridge=at_least(0.0), step_size=SHARE, block=SIZE)
 def multihead_attention(
     dim: int,
     *,
@@ -213,9 +214,7 @@ def _split(columns: Float[Array, "d m"], num_heads: int) -> Float[Array, "h d k"
 
 
 def _check_heads(dim: int, num_heads: int, rank: int | None, majoriser: str) -> None:
-    most = dim if rank is None else math.inf
-    allowed = f"be at least 1, and at most dim={dim} unless rank is given"
-    require(1 <= num_heads <= most, "num_heads", allowed, num_heads)
-    require(rank is None or 1 <= rank <= dim, "rank", f"be between 1 and dim={dim}", rank)
+    require(rank is not None or num_heads <= dim, "num_heads", f"be at most dim={dim} unless rank is given", num_heads)
+    require(rank is None or rank <= dim, "rank", f"be between 1 and dim={dim}", rank)
     fit = majoriser != "orthogonal" or num_heads * (rank or 1) <= dim
     require(fit, "rank", f"be at most dim // num_heads = {dim // num_heads} for orthogonal heads", rank)

@@ -30,7 +30,7 @@ class AttentionParams(NamedTuple):
     W_a: Float[Array, "d k"] | None
 
 
-@checked(form=one_of(FORMS), ridge=at_least(0.0), step_size=SHARE, dim=SIZE, block=SIZE)
+@checked(form=one_of(FORMS), ridge=at_least(0.0), step_size=SHARE, dim=SIZE, rank=SIZE, block=SIZE)
 def attention(
     *,
     rho: RhoLike = "softmax",
@@ -105,8 +105,7 @@ def attention(
       >>> bool(layer.energy(params, layer.step(params, y, None), None) < layer.energy(params, y, None))
       True
     """
-    ranks = range(1, (dim or 0) + 1)
-    require(rank is None or rank in ranks, "rank", f"be between 1 and dim={dim}", rank, "pass dim to learn W_a")
+    require(rank is None or rank <= (dim or 0), "rank", f"be between 1 and dim={dim}", rank, "pass dim to learn W_a")
     _check_fused(fused, rho, form, ridge, mask)
     chosen, graph = resolve_rho(rho), check_mask(mask)
     log_slope = chosen.log_slope
