@@ -56,7 +56,7 @@ NAMES = {
             DustParams EnergyTransformerParams FeedForwardParams HeadsParams HopfieldParams HyperSetParams
             ListaLayerParams ListaParams MesaState Monotone OptEqParams Proximal Regulariser Rho
             SymmetricEmbedding TransformerParams TransformerParts UnitLayerParams UnrolledLayerParams
-            absolute activation attention band box causal_attention clip_spectrum cosine_dictionary crate
+            absolute activation attention box causal_attention clip_spectrum cosine_dictionary crate
             decorrelation deep_opteq deep_opteq_objective delta_rule dust elastic_net
             energy_transformer fast_weights feedforward group_shrinkage half_square hopfield hyper_set
             identity inverse_square layer_norm leaky_relu lista lista_layer mesa moreau_envelope

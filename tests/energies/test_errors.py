@@ -8,7 +8,7 @@ import pytest
 import unroll_jax as uj
 from unroll_jax import energies
 from unroll_jax.descent import Anchor
-from unroll_jax.energies import AsymmetricLayer, AttentionParams, UnrolledLayerParams, band
+from unroll_jax.energies import AsymmetricLayer, AttentionParams, UnrolledLayerParams
 from unroll_jax.energies.attention import rho
 from unroll_jax.energies.equilibrium.opteq_objective import opteq_preimage
 from unroll_jax.energies.tokens import check_tokens
@@ -57,7 +57,6 @@ VALUES = {
     "weight": [lambda: energies.elastic_net(1.0, jnp.array([1.0, -2.0]))],
     "lower must be below upper": [lambda: energies.box(1.0, 0.0)],
     "an activation": [lambda: energies.activation(jax.nn.gelu, lambda z: z)],
-    "width": [lambda: band(0)],
     "dim must be": [
         lambda: uj.transformer(0),
         lambda: uj.lista(0, ATOMS),
@@ -131,9 +130,7 @@ VALUES = {
         lambda: energies.symmetric_embedding([]),
         lambda: energies.symmetric_embedding([AsymmetricLayer(np.ones((3, 2)), 1e4 * np.ones((3, 3)))] * 8),
     ],
-    "layers[1]": [
-        lambda: energies.symmetric_embedding([SQUARE, AsymmetricLayer(np.ones((4, 2)), np.ones((4, 3)))]),
-    ],
+    "layers[1]": [lambda: energies.symmetric_embedding([SQUARE, AsymmetricLayer(np.ones((4, 2)), np.ones((4, 3)))])],
     "layers[0]": [lambda: energies.symmetric_embedding([AsymmetricLayer(np.ones((2, 2)), np.ones((3, 3)))])],
     "measurement": [
         lambda: uj.lista(DIM, ATOMS, measurement=np.ones((2, DIM + 1))),
@@ -201,7 +198,6 @@ VALUES = {
 }
 KINDS = {
     "threshold": [lambda: energies.soft_threshold("much")],
-    "width": [lambda: band(2.5)],
     "headz": [lambda: uj.transformer(DIM, headz=3)],
     "y must": [lambda: energies.unrolled_layer(FREE, ones(5, 3, dtype=np.uint8))],
     "z must": [lambda: step(OPTEQ, ones(3, 4, dtype=int)), lambda: step(OPTEQ, None)],

@@ -47,7 +47,6 @@ EXPRESSIONS: dict[type[Exception], dict[str, list[str]]] = {
         "kernel_size must be an integer": ['uj.opteq_conv(2, 3, kernel_size="3")'],
         "layers must be a list of Descents": ["uj.deep_opteq(None)"],
         "params must be tuple": ["uj.deep_opteq([uj.opteq(4, 3)]).step(None, Z)"],
-        "width must be an integer": ['energies.band("3")'],
     },
     ValueError: {
         "dim must be at least 1": ["uj.attention(dim=0)", "uj.attention(dim=-3)", "uj.feedforward(0)"],
@@ -150,7 +149,7 @@ EXPRESSIONS: dict[type[Exception], dict[str, list[str]]] = {
         "sparsity must be finite and at least 0": ["uj.lista(4, 6, sparsity=-1.0)"],
         "x must hold the signal": ["uj.lista(4, 6).step(uj.lista(4, 6).init(K), np.ones((2, 5, 6), np.float32), None)"],
         "curvature must be positive and finite": ["uj.dust(4, 6, curvature=0.0)"],
-        "width must be at least 1": ["uj.opteq(4, 0)", "energies.band(-1)"],
+        "width must be at least 1": ["uj.opteq(4, 0)"],
         "activation must be one of ['identity', 'leaky_relu',": ['uj.opteq(4, 3, activation="softmax")'],
         "z must be (*batch, 4)": ["uj.opteq(4, 3).step(uj.opteq(4, 3).init(K), Z[:, :3])"],
         "x must have the batch axes (2,) of z or broadcast to them": [

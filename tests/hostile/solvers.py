@@ -88,7 +88,6 @@ EXPRESSIONS: dict[type[Exception], dict[str, list[str]]] = {
         ],
         "tol must be a number": ['uj.equilibrium(half, None, Z, tol="1e-3")'],
         "max_steps must be an integer": ["uj.equilibrium(half, None, Z, max_steps=1.5)"],
-        "batch_ndim must be an integer or None": ['uj.equilibrium(half, None, Z, batch_ndim="1")'],
         "probe must be zeros of zero_probe(*batch)": ["uj.equilibrium(half, None, Z, batch_ndim=1, probe=3)"],
         "params must be OptEqParams": ["uj.equilibrium(uj.opteq(4, 3), None, Z)"],
         "window must be an integer": ['fp.anderson("5")'],

@@ -18,7 +18,6 @@ Example:
 
 from unroll_jax.descent import Entry
 from unroll_jax.energies.attention.causal import causal_attention, causal_attention_example
-from unroll_jax.energies.attention.graphs import band
 from unroll_jax.energies.attention.heads import HeadsParams, multihead_attention, multihead_attention_example
 from unroll_jax.energies.attention.pairwise import (
     AttentionParams,
@@ -117,7 +116,6 @@ __all__ = [
     "absolute",
     "activation",
     "attention",
-    "band",
     "box",
     "causal_attention",
     "clip_spectrum",

@@ -55,7 +55,6 @@ class _Plan(NamedTuple):
     atol=at_least(0.0),
     max_steps=at_least(1),
     on_failure=one_of(ON_FAILURE),
-    batch_ndim=at_least(0),
     adjoint_tol=in_interval("(0, 1)"),
     adjoint_max_steps=at_least(1),
 )

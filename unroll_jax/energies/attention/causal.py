@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unroll_jax.descent import Descent
+from unroll_jax.energies.attention.pairs import by_rows
 from unroll_jax.energies.attention.pairwise import AttentionParams, attention
 from unroll_jax.energies.attention.rho import RhoLike, resolve_rho
 from unroll_jax.energies.attention.sums import combine, rectangle_energy, rectangle_sums
@@ -69,21 +70,30 @@ def causal_attention(
     chosen = resolve_rho(rho)
 
     def energy(params: AttentionParams, tokens: Tokens) -> Float[Array, "*batch"]:
-        def sums(rows: Array, columns: Array, _: Array, neighbours: Array) -> tuple[Array]:
-            return (rectangle_energy(chosen, rows, columns, neighbours)[..., None],)
+        def sums(rows: Array, columns: Array, values: Array, neighbours: Array) -> tuple[Array]:
+            return (rectangle_energy(chosen, rows, columns, neighbours),)
 
-        return jnp.sum(_by_rows(sums, params.W_a, tokens, block)[0], axis=(-2, -1))
+        return jnp.sum(by_predecessors(sums, params, tokens)[0], axis=(-2, -1))
 
     def step(params: AttentionParams, tokens: Tokens) -> Array:
         def sums(*rectangle: Array) -> tuple[Array, Array]:
             return rectangle_sums(chosen, *rectangle, bounded=form == "softmax")[1:]
 
-        log_weight, mean = _by_rows(sums, params.W_a, tokens, block)
+        log_weight, mean = by_predecessors(sums, params, tokens)
         if form == "softmax":
             assert chosen.log_slope is not None
             itself = chosen.log_slope(jnp.zeros((), tokens.y.dtype))
             log_weight, mean = combine([(log_weight, mean), (itself, tokens.y)])
-        return _move(tokens.y, log_weight, mean, step_size)
+        moved = jnp.where(jnp.isneginf(log_weight), tokens.y, mean)  # a token without any pull stays
+        return tokens.y + step_size * (moved - tokens.y)
+
+    def by_predecessors(sums: Callable[..., tuple[Array, ...]], params: AttentionParams, tokens: Tokens) -> list[Array]:
+        """``sums`` of every token against its predecessors in the context."""
+        y = tokens.y
+        context = y if tokens.x is None else jnp.broadcast_to(tokens.x, y.shape)
+        shift = jnp.mean(context, axis=-2, keepdims=True)  # distances do not feel it, their digits do
+        z, c = (project(part - shift, params.W_a) for part in (y, context))
+        return by_rows(sums, z, c, context, lambda u, v: u > v, tokens.present, block or y.shape[-2])
 
     return on_tokens(undirected.init, energy, step, dim=dim)
 
@@ -92,38 +102,3 @@ def causal_attention_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
     """Causal softmax attention; x is the context that its energy holds."""
     y, x = normal(key, 2, batch)
     return causal_attention(form="softmax"), y, x
-
-
-def _by_rows(
-    sums: Callable[..., tuple[Array, ...]],
-    W_a: Array | None,
-    tokens: Tokens,
-    block: int | None,
-) -> list[Array]:
-    """``sums`` of every token against its neighbours in the context, ``block`` tokens at a time."""
-    y, present = tokens.y, tokens.present
-    n = y.shape[-2]
-    context = y if tokens.x is None else jnp.broadcast_to(tokens.x, y.shape)
-    shift = jnp.mean(context, axis=-2, keepdims=True)  # distances do not feel it, their digits do
-    z, c = (project(part - shift, W_a) for part in (y, context))
-
-    def some(u: Array) -> tuple[Array, ...]:
-        v = jnp.arange(n)
-        neighbours = u[:, None] > v
-        if present is not None:
-            neighbours = neighbours & jnp.take(present, u, axis=-1)[..., :, None] & present[..., None, :]
-        return sums(jnp.take(z, u, axis=-2), c, context, neighbours)
-
-    size = min(n, block or n)
-    rows = jnp.minimum(jnp.arange(-(-n // size) * size).reshape(-1, size), n - 1)  # the surplus is cut off again
-    if len(rows) == 1:
-        return list(some(rows[0]))
-    parts = jax.lax.map(jax.checkpoint(some, prevent_cse=False), rows)
-    joined = [jnp.moveaxis(part, 0, -3) for part in parts]
-    return [part.reshape(*part.shape[:-3], -1, part.shape[-1])[..., :n, :] for part in joined]
-
-
-def _move(y: Array, log_weight: Array, mean: Array, step_size: float) -> Array:
-    """Each token towards its mean; one without any pull stays."""
-    moved = jnp.where(jnp.isneginf(log_weight), y, mean)
-    return y + step_size * (moved - y)

@@ -75,13 +75,12 @@ def attention(
       ridge: r >= 0, weight of the pull to the anchor.
       step_size: a in (0, 1], unitless; 1 is the undamped step.
       mask: the graph. None is the complete one; a symmetric boolean (n, n) marks its pairs (the diagonal does
-        not count); `band` makes a graph that costs time and memory only as its pairs do. No (batch, n, n): the graph
-        is checked and laid out in blocks when the layer is made. An `Anchor` masks tokens by example.
+        not count). No (batch, n, n): the graph is checked when the layer is made. An `Anchor` masks tokens by example.
       dim: width d of the tokens, to learn W_a of shape (dim, rank); None uses the tokens as they are.
       rank: columns k of W_a, at most ``dim``; None means ``dim``.
       block: tokens whose pairs are held at a time: memory O(n block), in value and derivatives, for the price of
         computing them again in the backward pass. None takes all at once where they are few (n up to 1448, in a small
-        batch), else as many as fit a cache. A graph made of narrower blocks keeps its own.
+        batch), else as many as fit a cache.
       fused: take the step through cuDNN's fused attention where the process has a GPU, y is bfloat16 and widths are at
         most 126 (W_a's columns) and 128 (y's); elsewhere this changes nothing. For rho="softmax", form="softmax", no
         ridge and the complete graph. Faster, but the tokens' projections are rounded to bfloat16, and there are first

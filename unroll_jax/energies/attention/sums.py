@@ -20,10 +20,10 @@ def rectangle_energy(
     rows: Float[Array, "*batch b k"],
     columns: Float[Array, "*#batch m k"],
     neighbours: Bool[Array, "*#batch b m"],
-) -> Float[Array, "*batch b"]:
+) -> Float[Array, "*batch b 1"]:
     """sum_v rho(|z_u - z_v|^2 / 2) over the neighbours v of each row u."""
     values = rho.value(_half_square_distances(rows, columns, neighbours))
-    return jnp.sum(values, axis=-1, where=neighbours)
+    return jnp.sum(values, axis=-1, where=neighbours, keepdims=True)
 
 
 def rectangle_sums(
@@ -35,7 +35,7 @@ def rectangle_sums(
     *,
     bounded: bool,
 ) -> Sums:
-    """Energy (*batch, b), log degree (*batch, b, 1) and mean (*batch, b, d) of each row, see `pairs.Neighbourhood`.
+    """Energy and log degree (*batch, b, 1) and mean (*batch, b, d) of each row, see `pairs.Neighbourhood`.
 
     The weights are scaled by the largest of a row before they are summed or, if ``bounded``, by the slope at 0.
     """
@@ -52,8 +52,8 @@ def rectangle_sums(
     log_degree, mean = _normalised(degree, weights @ values, bounded=bounded)
     log_degree = largest + log_degree
     if rho.exponential:
-        return -(jnp.exp(largest) * degree)[..., 0], log_degree, mean
-    return jnp.sum(rho.value(distances), axis=-1, where=neighbours), log_degree, mean
+        return -jnp.exp(largest) * degree, log_degree, mean
+    return jnp.sum(rho.value(distances), axis=-1, where=neighbours, keepdims=True), log_degree, mean
 
 
 def square_exponential_sums(
@@ -66,7 +66,7 @@ def square_exponential_sums(
     """
     degree, mean = _exponential_sums(z, values, neighbours)
     alone = _negligible(degree, bounded=True)
-    return -degree[..., 0], jnp.where(alone, -jnp.inf, jnp.log(jnp.where(alone, 1.0, degree))), mean
+    return -degree, jnp.where(alone, -jnp.inf, jnp.log(jnp.where(alone, 1.0, degree))), mean
 
 
 def combine(pulls: list[tuple[Any, Array]]) -> tuple[Float[Array, "*batch n 1"], Float[Array, "*batch n d"]]:
