@@ -100,4 +100,5 @@ def test_penalties_and_conjugates_of_nan_are_nan():
     bad = jnp.full((2, 3), jnp.nan)
     for name, make in PROXIMALS.items():
         assert np.isnan(make().penalty(bad)) or name == "identity", name
+        assert np.isnan(make().prox(bad, 1.0)).all(), name
     assert all(np.isnan(sigma.conjugate(bad)).all() for sigma in MONOTONES.values() if sigma.conjugate)

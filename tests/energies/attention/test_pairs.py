@@ -94,20 +94,6 @@ def test_batches_in_blocks_and_maps_of_them_equal_examples_alone():
     chex.assert_trees_all_close(corner, alone, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("form", ["jacobi", "softmax"])
-def test_attention_in_blocks_unrolls_to_the_same_layers_and_gradients(form):
-    layers = [uj.attention(form=form, ridge=0.2, block=block) for block in (None, 3)]
-
-    def loss(y, layer):
-        last, trace = uj.unroll(layer, NO_WEIGHT, y, num_layers=3)
-        return jnp.sum(last**2) + jnp.sum(trace.energy), trace.energy
-
-    y, _ = draw(2, dtype="float32")
-    gradients = jax.jit(lambda y: [jax.grad(loss, has_aux=True)(y, layer) for layer in layers])(y)
-    chex.assert_trees_all_close(*gradients, rtol=1e-4, atol=1e-5)
-
-
 def temporary_bytes(layer, n, *batch):
     """Of step, energy and the gradient of both."""
 

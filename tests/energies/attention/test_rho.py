@@ -213,7 +213,10 @@ BAD = {
     ),
     "not a number at 0": (lambda z: (z * z) ** 0.125, r"must have a finite slope at z=0, .* nan in float64"),
     "infinite in float32": (lambda z: jnp.sqrt(z + 1e-60), r"must have a finite slope at z=0, .* inf in float32"),
-    "a foreign log_slope": (uj.Rho(jnp.log1p, None, jnp.negative), r"log\(slope\) as log_slope, but at z=0.00"),
+    "a foreign log_slope": (
+        uj.Rho(jnp.log1p, lambda z: 1.0 / (1.0 + z), jnp.negative),
+        r"log\(slope\) as log_slope, but at z=0.00",
+    ),
 }
 
 

@@ -8,13 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import unroll_jax as uj
 from tests.energies import opteq_reference as reference
 from tests.energies.opteq_layers import IMAGE, H, M, convolutional, dense
 from unroll_jax.certificates.weights import weight_norm_bound
 from unroll_jax.energies.equilibrium.monotone import MONOTONES, Monotone, antiderivative, resolve_monotone
 from unroll_jax.energies.equilibrium.opteq import opteq, opteq_conv
-from unroll_jax.energies.equilibrium.opteq_params import OptEqParams, opteq_linear
 
 CASES = [("dense", name, 1.0, (2, 3)) for name in MONOTONES]
 CASES += [(kind, *case) for kind in ("dense", "conv") for case in [("relu", 0.3, ()), ("tanh", 0.7, (3,))]]
@@ -186,11 +184,3 @@ def test_the_factored_form_is_the_layer(skip):
     for pair in jax.jit(lambda *a: (compose(*a), compose(*a[:2], None)))(params, z, x):
         chex.assert_trees_all_close(*pair, rtol=1e-12)
     assert opteq_conv(2, 3).factored is None
-
-
-def test_params_of_both_kinds_are_one_type():
-    key = jax.random.key(0)
-    assert isinstance(jax.eval_shape(opteq(2, 3, 4).init, key), OptEqParams)
-    assert jax.eval_shape(opteq_conv(2, 3, 4).init, key).W.shape == (3, 3, 2, 3)
-    assert jax.eval_shape(opteq_linear, np.ones((3, 2)), np.ones((5, 2))).shape == (5, 3)
-    assert isinstance(opteq(2, 3), uj.Descent)

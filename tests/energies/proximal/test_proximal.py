@@ -209,15 +209,6 @@ def test_the_gradient_of_the_envelope_is_what_the_prox_takes_away():
         assert np.all(value[0] <= penalty + 1e-12), name
 
 
-def test_an_entry_that_is_nan_is_outside_every_domain():
-    bounded = [name for name in uj.PROXIMALS if name != "identity"]
-    pair = lambda proximal, y: (proximal.penalty(y), proximal.prox(y, 1.0))  # noqa: E731
-    values = jax.jit(lambda y: [pair(uj.PROXIMALS[name](), y) for name in bounded])(np.full((2, 2), np.nan, np.float32))
-    for name, (penalty, prox) in zip(bounded, values, strict=True):
-        assert not np.isfinite(penalty), name
-        assert np.all(np.isnan(prox)), name
-
-
 def test_a_users_own_proximal_serves_a_layer():
     shrink = uj.Proximal(penalty=lambda y: 0.5 * jnp.sum(y**2, (-2, -1)), prox=lambda y, step_size: y / (1 + step_size))
     layer, y = uj.feedforward(3, phi=shrink), np.random.default_rng(7).normal(size=(5, 3)).astype(np.float32)
