@@ -1,5 +1,7 @@
 """What layers, graphs and penalties cannot take: one error that names the argument, as in tests/hostile/layers.py."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,7 +21,7 @@ N, DIM, ATOMS, KEYS = 5, 3, 6, 7
 NONE = AttentionParams(None)
 
 
-def ones(*shape, dtype=np.float32):
+def ones(*shape: int, dtype: Any = np.float32) -> Any:
     return jnp.asarray(np.ones(shape), dtype)
 
 
