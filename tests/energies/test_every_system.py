@@ -28,9 +28,10 @@ FURTHER = {
     "hyper-set, published": uj.hyper_set(DIM, num_heads=2, head_dim=3, width=5),
     "dust, plain": uj.dust(DIM, ATOMS, form="plain", self_loops=False, attention_scale=0.5, attention_step_size=0.7),
 }
-every_system = pytest.mark.parametrize(
-    "name", [*uj.DESCENTS, *(pytest.param(name, marks=pytest.mark.slow) for name in FURTHER)]
-)
+# Those without tokens that may be absent, or on a graph of their number.
+NONE_ABSENT = {"fast_weights", "proximal_fast_weights", "cross_attention", "opteq", "opteq_conv", "deep_opteq"}
+NONE_ABSENT |= {"attention, student"}
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in FURTHER if name not in NONE_ABSENT]
 # Those of the further layers with a derivative that is not autodiff's: of pairs, heads, weights and radii.
 DIFFERENTIATED = ("attention, student", "heads, wide", "feedforward, spectrum", "transformer, norm")
 
@@ -78,12 +79,10 @@ def test_derivatives_equal_finite_differences(name):
 
 
 @pytest.mark.usefixtures("x64")
-@every_system
+@pytest.mark.parametrize("name", [*(name for name in uj.DESCENTS if name not in NONE_ABSENT), *SLOW])
 def test_absent_tokens_neither_count_nor_move(name):
     """Masks of `cross_attention` are of its keys, see test_hopfield.py; for graphs see test_padding.py."""
     layer, params, y, x = drawn(name)
-    if name in {"attention, student", "cross_attention", "fast_weights", "proximal_fast_weights"} or y.ndim != 2:
-        pytest.skip("no tokens that may be absent, or a graph of their number")
     present = jnp.asarray(np.arange(TOKENS) < 3)
     blank = lambda tokens: None if tokens is None else np.where(np.arange(TOKENS)[:, None] < 3, tokens, np.nan)  # noqa: E731
     first = lambda tokens: None if tokens is None else tokens[:3]  # noqa: E731
