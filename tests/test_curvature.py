@@ -9,7 +9,7 @@ import unroll_jax as uj
 from unroll_jax import certificates as certified
 from unroll_jax.certificates.curvature import FAILURE_PROBABILITY, hessian_product
 from unroll_jax.descent import Anchor
-from unroll_jax.energies import AttentionParams, FeedForwardParams, band, edges
+from unroll_jax.energies import AttentionParams, FeedForwardParams
 from unroll_jax.energies.attention.heads import HeadsParams
 
 
@@ -126,15 +126,17 @@ def test_the_smoothness_of_the_feedforward_energy_is_its_largest_eigenvalue_in_s
 GRAPH = np.abs(np.arange(6)[:, None] - np.arange(6)) == 1
 
 
-@pytest.mark.parametrize("graph", [band(1), edges(np.argwhere(np.triu(GRAPH)), 6)], ids=["band", "edges"])
-def test_the_pairwise_smoothness_of_a_graph_is_that_of_its_mask(graph):
+def test_the_pairwise_smoothness_of_a_graph_is_that_of_its_mask():
     rng = np.random.default_rng(6)
     W_a, y = rng.normal(size=(3, 2)).astype(np.float32), rng.normal(size=(4, 6, 3)).astype(np.float32)
-    masks = [{"mask": graph}, {"mask": GRAPH}, {}]
+    masks = [{"mask": GRAPH}, {}]
     each = jax.jit(lambda params, y: [certified.pairwise_smoothness(**mask)(params, y, None) for mask in masks])
-    actual, expected, complete = map(np.asarray, each(AttentionParams(W_a), y))
-    np.testing.assert_allclose(actual, expected, rtol=1e-5)
-    assert np.all(expected < complete)
+    actual, complete = map(np.asarray, each(AttentionParams(W_a), y))
+    z = y @ W_a
+    gamma = GRAPH * np.exp(-0.5 * np.sum((z[:, :, None] - z[:, None]) ** 2, axis=-1))
+    expected = np.linalg.norm(W_a, 2) ** 2 * np.minimum(2.0 * gamma.sum(-1).max(-1), 6.0)
+    np.testing.assert_allclose(actual, expected, rtol=0.03)  # the norm of W_a is bounded from above
+    assert np.all(actual < complete)
 
 
 @pytest.mark.slow

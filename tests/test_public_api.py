@@ -38,8 +38,8 @@ NAMES = {
         DESCENTS MONOTONES PROXIMALS REGULARISERS RHOS AsymmetricLayer AttentionParams CrateParams DustParams
         EnergyTransformerParams FeedForwardParams HeadsParams HopfieldParams HyperSetParams ListaLayerParams ListaParams
         MesaState Monotone OptEqParams Proximal Regulariser Rho SymmetricEmbedding TransformerParams TransformerParts
-        UnitLayerParams UnrolledLayerParams absolute activation attention band box causal_attention clip_spectrum
-        cosine_dictionary crate decorrelation deep_opteq deep_opteq_objective delta_rule dust edges elastic_net
+        UnitLayerParams UnrolledLayerParams absolute activation attention box causal_attention clip_spectrum
+        cosine_dictionary crate decorrelation deep_opteq deep_opteq_objective delta_rule dust elastic_net
         energy_transformer fast_weights feedforward group_shrinkage half_square hopfield hyper_set identity
         inverse_square layer_norm leaky_relu lista lista_layer mesa moreau_envelope multi_block multihead_attention
         nonnegative_soft_threshold opteq opteq_conv opteq_objective regularised relu safeguarded sigmoid soft_threshold

@@ -1,22 +1,21 @@
-"""Checks of plain arguments: kinds from the signature, ranges from the decorator, one error that names the argument."""
+"""Checks of plain arguments: ranges from a decorator, and one error that names the argument."""
 
 import functools
 import inspect
 import math
 import operator
-import types
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from typing import Any, NamedTuple, ParamSpec, TypeVar, get_args
 
-import jax
-import numpy as np
 from jax.core import Tracer
 
 __all__ = [
     "FINITE",
     "ODD",
     "POSITIVE",
+    "SHARE",
+    "SIZE",
     "Rule",
     "at_least",
     "check",
@@ -39,11 +38,13 @@ class Rule(NamedTuple):
       allowed: the values in words, after "must be".
       holds: ``value -> bool``.
       integer: whether only integers are allowed.
+      number: whether they are numbers.
     """
 
     allowed: str
     holds: Callable[[Any], bool]
     integer: bool = False
+    number: bool = True
 
 
 FINITE = Rule("finite", math.isfinite)
@@ -67,35 +68,13 @@ def in_interval(interval: str) -> Rule:
     return Rule(f"in {interval}", lambda value: above(least, value) and below(value, most))
 
 
+SIZE, SHARE = at_least(1), in_interval("(0, 1]")
+
+
 def one_of(names: Iterable[Any]) -> Rule:
     """The values listed, such as the names of a table."""
     listed = tuple(names)
-    return Rule(f"one of {listed}", lambda value: value in listed)
-
-
-def check(name: str, value: Any, rule: Rule, *, optional: bool = False, way_out: str = "") -> None:
-    """A ValueError that names the argument and the values allowed, unless ``rule`` holds for a Python or NumPy value.
-
-    For values whose rule is known only inside a function, or that are not arguments; ``way_out`` ends the message.
-    """
-    if optional and value is None:
-        return
-    fractional = rule.integer and not _is_integer(value)
-    try:
-        allowed = not fractional and bool(rule.holds(value))
-    except TypeError:
-        allowed = False
-    words = f"be {rule.allowed}" + " and an integer" * fractional + ", or None" * optional
-    require(allowed, name, words, repr(value) if isinstance(value, str) else value, way_out)
-
-
-def check_fields(owner: Any, rule: Rule, *names: str) -> None:
-    """`check` of attributes, and of every entry where one is a tuple; None is let through."""
-    for name in names:
-        value = getattr(owner, name)
-        for entry in value if isinstance(value, tuple) else (value,):
-            if entry is not None:
-                check(name, entry, rule)
+    return Rule(f"one of {listed}", lambda value: value in listed, number=False)
 
 
 def require(holds: Any, name: str, allowed: str, got: Any, way_out: str = "") -> None:
@@ -104,12 +83,30 @@ def require(holds: Any, name: str, allowed: str, got: Any, way_out: str = "") ->
         raise ValueError(f"{name} must {allowed}, got {got}" + (way_out and f"; {way_out}"))
 
 
-def checked(**rules: Rule) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Checks plain arguments at each call: their kinds as annotated (int, float, bool, str, None), and their ranges.
+def check(name: str, value: Any, rule: Rule, *, optional: bool = False, way_out: str = "") -> None:
+    """A ValueError that names the argument and the values allowed, unless ``rule`` holds for a Python or NumPy value.
 
-    Numbers may be NumPy and JAX scalars. A rule of an argument that may be an array applies to Python numbers only. A
-    wrong kind is a TypeError that names the argument, a wrong value the ValueError of `check`; None needs no rule where
-    the signature allows it.
+    For values whose rule is known only inside a function, or that are not arguments; ``way_out`` ends the message.
+    """
+    if not (optional and value is None):
+        number = not rule.number or _is_number(value, rule.integer)
+        words = f"be {rule.allowed}" + " and an integer" * (rule.integer and not number) + ", or None" * optional
+        require(number and rule.holds(value), name, words, repr(value) if isinstance(value, str) else value, way_out)
+
+
+def check_fields(owner: Any, rule: Rule, *names: str) -> None:
+    """`check` of attributes, and of every entry where one is a tuple; None is let through."""
+    for name in names:
+        value = getattr(owner, name)
+        for entry in value if isinstance(value, tuple) else (value,):
+            check(name, entry, rule, optional=entry is None)
+
+
+def checked(**rules: Rule) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Checks the ranges of arguments at each call: TypeErrors and ValueErrors that name the argument.
+
+    Numbers may be NumPy and JAX scalars, but not traced; of an argument that may be an array, Python numbers alone are
+    checked. None needs no rule where the signature allows it.
 
     Example:
       >>> @checked(size=at_least(1))
@@ -123,32 +120,27 @@ def checked(**rules: Rule) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(function).parameters
-        assert set(rules) <= set(signature), f"{function.__name__} has no arguments {set(rules) - set(signature)}"
-        kinds = {name: _kinds(parameter.annotation) for name, parameter in signature.items()}
+        annotations = {name: signature[name].annotation for name in rules}
 
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            for name, value in (*zip(signature, args, strict=False), *kwargs.items()):
-                _check_argument(name, value, kinds.get(name, ()), rules.get(name))
+            given = {**dict(zip(signature, args, strict=False)), **kwargs}
+            for name in (name for name in rules if name in given):
+                rule, value, annotation = rules[name], given[name], annotations[name]
+                if "Array" in str(annotation) and not isinstance(value, int | float):
+                    continue
+                if isinstance(value, Tracer):
+                    raise TypeError(f"{name} must be known beforehand, got a traced value; pass a Python value")
+                optional = type(None) in get_args(annotation)
+                if rule.number and not (optional and value is None) and not _is_number(value, rule.integer):
+                    kind = ("an integer" if rule.integer else "a number") + " or None" * optional
+                    raise TypeError(f"{name} must be {kind}, got {value!r}")
+                check(name, value, rule, optional=optional)
             return function(*args, **kwargs)
 
         return call
 
     return decorate
-
-
-def _kinds(annotation: Any) -> tuple[Any, ...]:
-    return get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
-
-
-def _check_argument(name: str, value: Any, kinds: tuple[Any, ...], rule: Rule | None) -> None:
-    plain = bool(kinds) and set(kinds) <= set(NAMES)
-    if plain and isinstance(value, Tracer):
-        raise TypeError(f"{name} must be known beforehand, got a traced value; pass a Python value")
-    if plain and not any(_is(kind, value) for kind in kinds):
-        raise TypeError(f"{name} must be {' or '.join(NAMES[kind] for kind in kinds)}, got {value!r}")
-    if rule is not None and (plain or not isinstance(value, jax.Array)):
-        check(name, value, rule, optional=type(None) in kinds)
 
 
 def look_up(argument: str, value: Any, table: Mapping[str, Any], kind: type, *kinds: type) -> Any:
@@ -167,22 +159,9 @@ def look_up(argument: str, value: Any, table: Mapping[str, Any], kind: type, *ki
     return table[value]
 
 
-def _is_integer(value: Any) -> bool:
+def _is_number(value: Any, integer: bool) -> bool:
     try:
-        operator.index(value)
-    except TypeError:
+        (operator.index if integer else float)(value)
+    except (TypeError, ValueError):
         return False
-    return not isinstance(value, bool)
-
-
-def _is(kind: type, value: Any) -> bool:
-    if kind is int:
-        return _is_integer(value)
-    if kind is float:
-        kinds = getattr(getattr(value, "dtype", None), "kind", "")
-        scalar = getattr(value, "shape", None) == () and kinds in tuple("iufV")  # V: bfloat16, as NumPy sees it
-        return scalar or (isinstance(value, int | float) and not isinstance(value, bool))
-    return isinstance(value, (bool, np.bool_) if kind is bool else kind)
-
-
-NAMES = {int: "an integer", float: "a number", bool: "True or False", str: "a name", type(None): "None"}
+    return not isinstance(value, bool | str)

@@ -14,7 +14,6 @@ LAYERS = {
     "attention-softmax": attention(ridge=0.7, form="softmax"),
     "hopfield": hopfield(4, num_patterns=3),
     "multihead-block": multihead_attention(4, num_heads=2, ridge=0.7),
-    "multihead-scalar": multihead_attention(4, num_heads=2, ridge=0.7, majoriser="scalar"),
     "multihead-orthogonal": multihead_attention(4, num_heads=2, ridge=0.7, majoriser="orthogonal"),
 }
 

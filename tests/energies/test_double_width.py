@@ -157,26 +157,3 @@ def test_no_width_gives_asymmetric_attention():
         np.testing.assert_allclose(cycle_gap(P), 1.0, rtol=1e-9)
     y, A = rng.normal(size=(3, 2)), np.array([[0.0, 1.0], [0.0, 0.0]])
     assert abs(np.log(cycle_gap(np.exp(y @ A @ y.T)))) > 0.1
-
-
-def layer(W_a=(3, 2), W=(3, 3), size=1.0):
-    return AsymmetricLayer(np.ones(W_a), size * np.ones(W))
-
-
-BAD = [
-    ([], {}, "layers must hold at least one layer"),
-    ([layer()], {"phi": "soft_threshold"}, "phi must be one of .*, got 'soft_threshold'"),
-    ([layer()], {"contraction": 0.6}, r"contraction must be in \(0, 1/2\], or None, got 0.6"),
-    ([layer()], {"contraction": 0.0}, r"contraction must be in \(0, 1/2\], or None, got 0.0"),
-    ([layer(), layer(W_a=(4, 2), W=(4, 3))], {}, r"layers\[1\] must have .* d = 3, got shapes \(4, 2\) and \(4, 3\)"),
-    ([layer(W_a=(2, 2))], {}, r"layers\[0\] must have .* d = 3, got shapes \(2, 2\) and \(3, 3\)"),
-    ([layer(size=1e4)] * 8, {}, r"normal float32, got 8; widen dtype or contraction"),
-    ([layer()], {"form": "gauss"}, "form must be one of .*, got 'gauss'"),
-]
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(("layers", "options", "message"), BAD, ids=[row[2] for row in BAD])
-def test_a_bad_argument_is_named(layers, options, message):
-    with pytest.raises(ValueError, match=message):
-        symmetric_embedding(layers, **options)

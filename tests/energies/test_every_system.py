@@ -9,6 +9,7 @@ import pytest
 
 import unroll_jax as uj
 from unroll_jax.descent import Anchor
+from unroll_jax.energies import tokens
 
 TOKENS, DIM, ATOMS = 5, 4, 6
 CHAIN = np.abs(np.subtract.outer(np.arange(TOKENS), np.arange(TOKENS))) <= 2
@@ -20,11 +21,17 @@ FURTHER = {
     "feedforward, spectrum": uj.feedforward(DIM, spectrum=(0.1, 0.6)),
     "transformer, norm": uj.transformer(DIM, phi="softplus", norm_radius=1.5, ridge=0.3, anchor="row", rho="log"),
     "unit layer, conjugate": uj.unit_layer(DIM, activation="tanh", mu=1.5, skip=0.6),
+    "crate, published": uj.crate(DIM, num_heads=2, head_dim=2),
+    "energy transformer, fixed step": uj.energy_transformer(
+        DIM, num_heads=2, head_dim=3, num_memories=5, guaranteed=False
+    ),
+    "hyper-set, published": uj.hyper_set(DIM, num_heads=2, head_dim=3, width=5),
     "dust, plain": uj.dust(DIM, ATOMS, form="plain", self_loops=False, attention_scale=0.5, attention_step_size=0.7),
 }
-every_system = pytest.mark.parametrize(
-    "name", [*uj.DESCENTS, *(pytest.param(name, marks=pytest.mark.slow) for name in FURTHER)]
-)
+# Those without tokens that may be absent, or on a graph of their number.
+NONE_ABSENT = {"fast_weights", "proximal_fast_weights", "cross_attention", "opteq", "opteq_conv", "deep_opteq"}
+NONE_ABSENT |= {"attention, student"}
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in FURTHER if name not in NONE_ABSENT]
 # Those of the further layers with a derivative that is not autodiff's: of pairs, heads, weights and radii.
 DIFFERENTIATED = ("attention, student", "heads, wide", "feedforward, spectrum", "transformer, norm")
 
@@ -39,7 +46,8 @@ def drawn(name):
         width = ATOMS if name.startswith(("dust", "lista")) else DIM
         layer, y, x = FURTHER[name], rng.normal(size=(TOKENS, width)), rng.normal(size=(TOKENS, DIM))
         x = None if name.startswith("unit") else x
-        y = np.tanh(y) if "tanh" in name else np.abs(y) if "transformer" in name else y  # where phi is finite
+        positive = name.startswith(("transformer", "crate"))  # where phi is finite
+        y = np.tanh(y) if "tanh" in name else np.abs(y) if positive else y
     wide = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), (layer.init(jax.random.key(1)), y, x))
     return layer, *wide
 
@@ -71,12 +79,10 @@ def test_derivatives_equal_finite_differences(name):
 
 
 @pytest.mark.usefixtures("x64")
-@every_system
+@pytest.mark.parametrize("name", [*(name for name in uj.DESCENTS if name not in NONE_ABSENT), *SLOW])
 def test_absent_tokens_neither_count_nor_move(name):
     """Masks of `cross_attention` are of its keys, see test_hopfield.py; for graphs see test_padding.py."""
     layer, params, y, x = drawn(name)
-    if name in {"attention, student", "cross_attention", "fast_weights", "proximal_fast_weights"} or y.ndim != 2:
-        pytest.skip("no tokens that may be absent, or a graph of their number")
     present = jnp.asarray(np.arange(TOKENS) < 3)
     blank = lambda tokens: None if tokens is None else np.where(np.arange(TOKENS)[:, None] < 3, tokens, np.nan)  # noqa: E731
     first = lambda tokens: None if tokens is None else tokens[:3]  # noqa: E731
@@ -98,3 +104,14 @@ def test_bfloat16_states_keep_their_dtype_and_are_computed_in_float32(name):
     assert (energy.dtype, stepped.dtype) == (jnp.float32, jnp.bfloat16)
     np.testing.assert_allclose(energy, expected, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(stepped.astype(np.float32), moved, rtol=2.0**-7, atol=2.0**-7 * np.max(np.abs(moved)))
+
+
+@pytest.mark.parametrize("name", [name for name in uj.DESCENTS if name != "hyper_set"])  # safeguards ask for energies
+def test_a_layer_checks_its_tokens_once_however_many_parts_it_is_made_of(name, monkeypatch):
+    layer, *point = drawn(name)
+    for function in (layer.energy, layer.step, layer.step_and_energy):
+        if function is not None:
+            seen = []
+            monkeypatch.setattr(tokens, "check_tokens", lambda *_, seen=seen, **__: seen.append(1))
+            jax.eval_shape(function, *point)
+            assert len(seen) == ("opteq" not in name)

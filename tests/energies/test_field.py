@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp, softmax
 
-from unroll_jax import Anchor, Descent, crate, energy_transformer, hyper_set, safeguarded
+from unroll_jax import Descent, crate, energy_transformer, hyper_set, safeguarded
 
 N, DIM = 6, 4
 MAKE = {
@@ -123,24 +123,6 @@ def test_energy_and_step_equal_the_public_code_in_numpy(name, options):
     np.testing.assert_allclose(ours[1], stepped, rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize(("name", "options"), [OPTIONS[0], OPTIONS[3], OPTIONS[5]])
-def test_absent_tokens_change_nothing(name, options):
-    """Of the published forms; those of `DESCENTS` are in test_every_system.py."""
-    layer, params, y = draw(name, options)
-    some = Anchor(present=jnp.arange(N + 2) < N)
-    padded = np.concatenate([y, np.full((2, DIM), np.nan, "float32")])
-
-    @jax.jit
-    def both(padded, y):
-        of_padded = layer.step(params, padded, some), layer.energy(params, padded, some)
-        return of_padded, (layer.step(params, y), layer.energy(params, y))
-
-    (stepped, energy), (expected, energy_expected) = both(padded, y)
-    np.testing.assert_allclose(stepped[:N], expected, rtol=2e-5, atol=2e-6)
-    assert np.isnan(stepped[N:]).all()
-    np.testing.assert_allclose(energy, energy_expected, rtol=2e-5)
-
-
 def rises(layer, params, y):
     @jax.jit
     def energies(params, y):
@@ -246,18 +228,3 @@ def test_a_safeguarded_layer_is_differentiable_and_takes_every_example_by_itself
     whole, single, gradient = run(params)
     np.testing.assert_allclose(whole, single, rtol=2e-4, atol=2e-4)
     assert all(np.isfinite(leaf).all() and np.any(leaf) for leaf in jax.tree.leaves(gradient))
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: crate(4, num_heads=2, head_dim=2, form="paper"), "form must be one of .*'proximal'.*got 'paper'"),
-        (lambda: crate(4, num_heads=2, head_dim=2, compression=1.5), r"compression must be in \(0, 1\]"),
-        (lambda: energy_transformer(1, num_heads=2, head_dim=2, num_memories=3), "dim must be at least 2"),
-        (lambda: hyper_set(4, num_heads=0, head_dim=2, width=3), "num_heads must be at least 1"),
-        (lambda: safeguarded(wild(1.0), halvings=0), "halvings must be at least 1"),
-    ],
-)
-def test_options_out_of_range_are_named(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()

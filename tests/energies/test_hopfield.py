@@ -160,20 +160,6 @@ def test_masked_keys_are_as_good_as_absent_whatever_they_hold():
     np.testing.assert_allclose(gradient, slope, rtol=1e-6, atol=1e-5)
 
 
-def test_without_any_key_tokens_sink_to_zero_and_gradients_are_finite():
-    layer, y = hopfield(DIM, step_size=0.5), np.float32(draw(8, 2, N, DIM))
-    x = Anchor(np.ones((2, M, DIM), np.float32), np.stack([np.zeros(M, bool), np.ones(M, bool)]))
-
-    @jax.jit
-    def all_of(y, x):
-        return layer.step(OWN, y, x), jax.grad(lambda y: jnp.sum(layer.energy(OWN, y, x)))(y)
-
-    stepped, gradient = all_of(y, x)
-    np.testing.assert_allclose(stepped[0], 0.5 * y[0], rtol=1e-6)
-    np.testing.assert_allclose(gradient[0], y[0], rtol=1e-6)
-    assert np.all(np.isfinite(gradient))
-
-
 def test_one_set_of_keys_serves_a_batch_of_queries():
     of, y, keys = both(hopfield(DIM)), np.float32(draw(0, 2, 4, N, DIM)), np.float32(draw(1, M, DIM))
     shapes = [(M, DIM), (1, M, DIM), (1, 1, M, DIM)]
@@ -187,32 +173,3 @@ def test_one_set_of_keys_serves_a_batch_of_queries():
 def test_learned_patterns_have_about_unit_length(getkey):
     lengths = np.linalg.norm(hopfield(400, num_patterns=50).init(getkey()).S, axis=1)
     assert np.all(np.abs(lengths - 1.0) < 0.2)
-
-
-def ones(*shape, dtype=np.float32):
-    return jnp.asarray(np.ones(shape, dtype))
-
-
-BAD_INPUTS = [
-    (None, ValueError, r"x must hold keys, got None"),
-    (ones(M, DIM, dtype=np.int32), TypeError, "x must have a floating dtype, got int32"),
-    (ones(M, 4), ValueError, r"x must hold keys of shape \(2, 7, 3\).*got shape \(7, 4\)"),
-    (ones(0, DIM), ValueError, r"x must hold keys of shape \(2, 1, 3\).*got shape \(0, 3\)"),
-    (ones(DIM), ValueError, r"x must hold keys .*got shape \(3,\)"),
-    (ones(4, M, DIM), ValueError, r"x must hold keys of shape \(2, 7, 3\).*got shape \(4, 7, 3\)"),
-    (
-        jnp.asarray(np.where(np.eye(M, DIM, -1) * (np.arange(DIM) == 1), np.nan, 1.0), jnp.float32),
-        ValueError,
-        r"x must be finite, but x\[2, 1\] is nan",
-    ),
-    (Anchor(ones(M, DIM), ones(M)), TypeError, "x.present must be boolean, got float32"),
-    (Anchor(ones(M, DIM), ones(N, dtype=bool)), ValueError, r"have shape \(7,\), one entry a key, got \(5,\)"),
-]
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(("x", "error", "message"), BAD_INPUTS, ids=[row[2] for row in BAD_INPUTS])
-def test_keys_that_do_not_fit_are_named(x, error, message):
-    for function in (hopfield(DIM).energy, hopfield(DIM).step):
-        with pytest.raises(error, match=message):
-            function(OWN, ones(2, N, DIM), x)

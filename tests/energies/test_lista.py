@@ -189,30 +189,3 @@ def test_lista_with_one_dictionary_converges_to_the_sparse_code():
     least = cvxpy.Problem(cvxpy.Minimize(objective)).solve(solver=cvxpy.CLARABEL)
     np.testing.assert_allclose(energy, least, rtol=1e-7)
     assert 0 < np.sum(H == 0.0) < H.size  # sparse, and not all of it
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(
-    ("measurement", "message"),
-    [
-        (np.ones((2, DIM + 1)), r"measurement must be \(m, dim=3\) with m at least 1, or None, got shape \(2, 4\)"),
-        (np.ones(DIM), r"measurement must be \(m, dim=3\) .*, got shape \(3,\)"),
-        (np.ones((0, DIM)), r"measurement must be \(m, dim=3\) .*, got shape \(0, 3\)"),
-        (np.full((2, DIM), np.nan), "measurement must hold finite real numbers"),
-        (np.full((2, DIM), 1j), "measurement must hold finite real numbers"),
-    ],
-    ids=["width", "rank", "empty", "nan", "complex"],
-)
-def test_a_measurement_that_does_not_fit_is_refused(measurement, message):
-    with pytest.raises(ValueError, match=message):
-        lista(DIM, ATOMS, measurement=measurement)
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_a_traced_measurement_and_a_signal_of_another_width_are_refused():
-    with pytest.raises(ValueError, match="measurement must be known when the layer is made"):
-        jax.eval_shape(lambda Phi: lista(DIM, ATOMS, measurement=Phi).init(jax.random.key(0)), measurements())
-    layer = lista(DIM, ATOMS, measurement=measurements())
-    params = jax.eval_shape(layer.init, jax.random.key(0))
-    with pytest.raises(ValueError, match=r"x must hold the signal of shape \(5, 2\).*got shape \(5, 3\)"):
-        jax.eval_shape(layer.step, params, np.ones((N, ATOMS), np.float32), np.ones((N, DIM), np.float32))

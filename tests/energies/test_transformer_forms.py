@@ -59,7 +59,6 @@ def steps_and_energies(layer, parts, params, y, x):
     slope = jax.grad(parts.feedforward.energy, 1)(params, y, x)
     return {
         "alone": (layer.step(params, y, x), layer.energy(params, y, x)),
-        "at once": layer.step_and_energy and layer.step_and_energy(params, y, x),
         "parts": (parts.phi.prox(mixed, parts.step_size), sum(terms) + parts.phi.penalty(y)),
         "features": (parts.feedforward.step(params, y, x), y - STEP * slope),
     }
@@ -117,6 +116,8 @@ def test_the_parts_make_up_the_layer(form):
         np.testing.assert_allclose(actual, expected, rtol=1e-13, atol=1e-15)
     np.testing.assert_allclose(*values["features"], rtol=1e-10, atol=1e-12)
     assert (uj.transformer_parts(DIM, **build(form)).layer_norm is not None) == (form == "norm")
+    # After layer norm attention sees other tokens than the energy.
+    assert (uj.transformer(DIM, **build(form)).step_and_energy is None) == (form == "norm")
 
 
 @pytest.mark.usefixtures("x64")
@@ -133,18 +134,6 @@ def test_after_layer_norm_beta_is_constant_for_a_multiple_of_an_orthogonal_matri
         weights = np.exp(logits - logits.max(axis=1, keepdims=True))
         plain = 0.5 * (weights / weights.sum(axis=1, keepdims=True) @ normed)  # W_f = I, a2 = 1/4: W_f^s = I/2
         assert np.allclose(jax.jit(layer.step)(params, y), plain, rtol=1e-12, atol=1e-14) == constant
-
-
-@pytest.mark.usefixtures("x64")
-@every_form
-def test_step_and_energy_at_once_are_the_two(form):
-    """Where attention offers both at once, but after layer norm, where it sees other tokens."""
-    values, attention = measured(form)["values"], uj.transformer_parts(DIM, **build(form)).attention
-    if form == "norm" or attention.step_and_energy is None:
-        assert uj.transformer(DIM, **build(form)).step_and_energy is None
-        return
-    for actual, expected in zip(values["at once"], values["alone"], strict=True):
-        np.testing.assert_allclose(actual, expected, rtol=1e-13, atol=1e-15)
 
 
 class Scaled(NamedTuple):
@@ -193,28 +182,3 @@ def test_all_parameters_are_drawn_apart():
     assert params.row.shape == params.attention_row.shape == (1, 8)
     assert not np.allclose(params.row, params.attention_row)
     assert abs(np.corrcoef(params.W_a.ravel(), params.W_f.ravel())[0, 1]) < 0.5  # both would be one matrix, scaled
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"anchor": "output"}, "anchor must be 'input', 'row' or a function of x, got 'output'"),
-        ({"attention_anchor": 3, "ridge": 1.0}, "attention_anchor must be 'input', 'row' .* got 3"),
-        ({"attention_anchor": "row"}, "attention_anchor must be 'input' while ridge is 0, got 'row'"),
-        ({"ridge": -1.0}, "ridge must be finite and at least 0, got -1.0"),
-        ({"norm_radius": 0.0}, "radius must be positive and finite, or None, got 0.0"),
-        ({"spectrum": (1.0, 0.0)}, "spectrum must be finite with lower < upper"),
-    ],
-    ids=str,
-)
-def test_a_bad_option_is_named(options, message):
-    for factory in (uj.transformer, uj.transformer_parts):
-        with pytest.raises(ValueError, match=message):
-            factory(DIM, **options)
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_an_unknown_keyword_is_refused():
-    with pytest.raises(TypeError, match="headz"):
-        uj.transformer(DIM, headz=3)

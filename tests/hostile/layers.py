@@ -4,10 +4,8 @@ EXPRESSIONS: dict[type[Exception], dict[str, list[str]]] = {
     TypeError: {
         "dim must be an integer or None": ['uj.attention(dim="4")'],
         "step_size must be a number": ['uj.attention(step_size="1")'],
-        "form must be a name": ["uj.attention(form=3)"],
         "rho must be one of ['cauchy', 'geman_mcclure', 'log',": ["uj.attention(rho=3)"],
         "block must be an integer or None": ['uj.attention(block="all")'],
-        "fused must be True or False": ['uj.attention(fused="yes")'],
         "params must be AttentionParams": [
             "uj.attention().step(None, Y, None)",
             "uj.attention().energy(None, Y)",
@@ -49,12 +47,12 @@ EXPRESSIONS: dict[type[Exception], dict[str, list[str]]] = {
         "kernel_size must be an integer": ['uj.opteq_conv(2, 3, kernel_size="3")'],
         "layers must be a list of Descents": ["uj.deep_opteq(None)"],
         "params must be tuple": ["uj.deep_opteq([uj.opteq(4, 3)]).step(None, Z)"],
-        "width must be an integer": ['energies.band("3")'],
     },
     ValueError: {
         "dim must be at least 1": ["uj.attention(dim=0)", "uj.attention(dim=-3)", "uj.feedforward(0)"],
         "rank must be between 1 and dim=None": ["uj.attention(rank=2)"],
-        "rank must be between 1 and dim=4": ["uj.attention(dim=4, rank=9)", "uj.attention(dim=4, rank=0)"],
+        "rank must be between 1 and dim=4": ["uj.attention(dim=4, rank=9)"],
+        "rank must be at least 1, or None": ["uj.attention(dim=4, rank=0)"],
         "step_size must be in (0, 1]": [
             "uj.attention(step_size=0.0)",
             'uj.attention(step_size=float("nan"))',
@@ -62,7 +60,7 @@ EXPRESSIONS: dict[type[Exception], dict[str, list[str]]] = {
             "uj.layer_norm(4, step_size=3.0)",
         ],
         "ridge must be finite and at least 0": ["uj.attention(ridge=-1.0)", 'uj.attention(ridge=float("inf"))'],
-        "form must be one of ('jacobi', 'softmax')": ['uj.attention(form="spectral")'],
+        "form must be one of ('jacobi', 'softmax')": ['uj.attention(form="spectral")', "uj.attention(form=3)"],
         "rho must be one of ['cauchy', 'geman_mcclure', 'log',": ['uj.attention(rho="gauss")'],
         "rho '<lambda>' must be concave, but its mean slope rises": ["uj.attention(rho=lambda z: z**2)"],
         "rho '<lambda>' must be nondecreasing, but falls from -0": ["uj.attention(rho=lambda z: -z)"],
@@ -71,8 +69,6 @@ EXPRESSIONS: dict[type[Exception], dict[str, list[str]]] = {
         "mask must be a boolean (n, n) array": [
             'uj.attention(mask="band")',
             "uj.attention(mask=np.ones((3,4),bool))",
-            "uj.causal_attention(mask=np.ones((3, 4), bool))",
-            "uj.causal_attention(mask=3)",
         ],
         "mask must be symmetric (an undirected graph), but mask[0,": [
             "uj.attention(mask=np.triu(np.ones((3,3),bool)))"
@@ -96,14 +92,12 @@ EXPRESSIONS: dict[type[Exception], dict[str, list[str]]] = {
         "x.present must broadcast to y's tokens (2, 5)": [
             "uj.attention(ridge=0.1).step(P, Y, uj.Anchor(None, np.ones((2, 4), bool)))"
         ],
-        "num_heads must be at least 1, and at most dim=4 unless": [
-            "uj.multihead_attention(4, num_heads=0)",
-            "uj.multihead_attention(4, num_heads=8)",
-        ],
+        "num_heads must be at least 1": ["uj.multihead_attention(4, num_heads=0)"],
+        "num_heads must be at most dim=4 unless": ["uj.multihead_attention(4, num_heads=8)"],
         "rank must be at most dim // num_heads = 1 for orthogonal": [
             'uj.multihead_attention(4, num_heads=3, majoriser="orthogonal", rank=2)'
         ],
-        "majoriser must be one of ('block', 'scalar', 'orthogonal')": [
+        "majoriser must be one of ('block', 'orthogonal')": [
             'uj.multihead_attention(4, num_heads=2, majoriser="diagonal")'
         ],
         "W_a must be (2, 4, 2)": [
@@ -155,7 +149,7 @@ EXPRESSIONS: dict[type[Exception], dict[str, list[str]]] = {
         "sparsity must be finite and at least 0": ["uj.lista(4, 6, sparsity=-1.0)"],
         "x must hold the signal": ["uj.lista(4, 6).step(uj.lista(4, 6).init(K), np.ones((2, 5, 6), np.float32), None)"],
         "curvature must be positive and finite": ["uj.dust(4, 6, curvature=0.0)"],
-        "width must be at least 1": ["uj.opteq(4, 0)", "energies.band(-1)"],
+        "width must be at least 1": ["uj.opteq(4, 0)"],
         "activation must be one of ['identity', 'leaky_relu',": ['uj.opteq(4, 3, activation="softmax")'],
         "z must be (*batch, 4)": ["uj.opteq(4, 3).step(uj.opteq(4, 3).init(K), Z[:, :3])"],
         "x must have the batch axes (2,) of z or broadcast to them": [
@@ -171,11 +165,6 @@ EXPRESSIONS: dict[type[Exception], dict[str, list[str]]] = {
         "params must hold those of 1 layers": ["uj.deep_opteq([uj.opteq(4, 3)]).step((), Z)"],
         "params must hold those of 2 layers": [
             "uj.deep_opteq([uj.opteq(4, 3), uj.opteq(4, 3)]).step((uj.opteq(4, 3).init(K),), Z)"
-        ],
-        "pairs[0] is (0, 9), but tokens are 0 to 2": ["energies.edges([(0, 9)], num_tokens=3)"],
-        "pairs must be (m, 2) integers": [
-            "energies.edges([(0, 1, 2)], num_tokens=3)",
-            'energies.edges("ab", num_tokens=3)',
         ],
         "lower must be below upper": ["energies.box(1.0, 0.0)", 'energies.box(float("nan"), 1.0)'],
         "got 'gelu', which falls somewhere: every proximal operator": ['uj.feedforward(4, phi="gelu")'],

@@ -45,7 +45,7 @@ def test_without_self_loops_tokens_attend_to_the_others_alone(masked):
     outputs = jax.jit(model.apply)(params, x, mask if masked else None)
     V, W, U = (np.asarray(leaf[0]) for leaf in params["params"]["layers"])
     x = np.asarray(x)
-    for token in range(TOKENS):
+    for token in np.flatnonzero(mask) if masked else range(TOKENS):  # masked ones stay
         others = [j for j in range(TOKENS) if j != token and (mask[j] or not masked)]
         weights = np.exp(x[others] @ V.T @ V @ x[token])
         mixed = weights / weights.sum() @ x[others]

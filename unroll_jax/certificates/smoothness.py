@@ -64,7 +64,7 @@ def pairwise_smoothness(*, rho: RhoLike = "softmax", mask: Any = None, ridge: fl
 
     Args:
       rho: as in `attention`.
-      mask: as in `attention`: None, a symmetric boolean (n, n), or a graph such as `band`.
+      mask: as in `attention`: None, or a symmetric boolean (n, n).
       ridge: r.
 
     Returns:

@@ -1,5 +1,7 @@
 """Energies and the steps that lower them; `DESCENTS` names every system.
 
+A known number out of range, or an array that does not fit, is a ValueError or TypeError that names the argument.
+
 A new system is one file and one row. The file holds its factory, an example ``(key, batch) -> (descent, y, x)`` of the
 sizes in `examples`, and, unless every step descends, the condition under which one does; the row is its `Entry`. The
 conformance test then covers it, as it does all of the table.
@@ -16,12 +18,7 @@ Example:
 
 from unroll_jax.descent import Entry
 from unroll_jax.energies.attention.causal import causal_attention, causal_attention_example
-from unroll_jax.energies.attention.graphs import band, edges
-from unroll_jax.energies.attention.heads import (
-    HeadsParams,
-    multihead_attention,
-    multihead_attention_example,
-)
+from unroll_jax.energies.attention.heads import HeadsParams, multihead_attention, multihead_attention_example
 from unroll_jax.energies.attention.pairwise import (
     AttentionParams,
     attention,
@@ -59,17 +56,11 @@ from unroll_jax.energies.fast_weights import (
     fast_weights_example,
     proximal_fast_weights_example,
 )
-from unroll_jax.energies.feedforward import (
-    FeedForwardParams,
-    clip_spectrum,
-    feedforward,
-    feedforward_example,
-)
+from unroll_jax.energies.feedforward import FeedForwardParams, clip_spectrum, feedforward, feedforward_example
 from unroll_jax.energies.hopfield import HopfieldParams, cross_attention_example, hopfield, hopfield_example
 from unroll_jax.energies.hyper_set import HyperSetParams, hyper_set, hyper_set_example
 from unroll_jax.energies.layer_norm import layer_norm, layer_norm_example
-from unroll_jax.energies.lista import ListaParams, lista, lista_example
-from unroll_jax.energies.lista_layer import ListaLayerParams, lista_layer
+from unroll_jax.energies.lista import ListaLayerParams, ListaParams, lista, lista_example, lista_layer
 from unroll_jax.energies.mesa import MesaState, mesa
 from unroll_jax.energies.proximal.activations import activation, leaky_relu, sigmoid, softplus, tanh
 from unroll_jax.energies.proximal.operators import (
@@ -125,7 +116,6 @@ __all__ = [
     "absolute",
     "activation",
     "attention",
-    "band",
     "box",
     "causal_attention",
     "clip_spectrum",
@@ -136,7 +126,6 @@ __all__ = [
     "deep_opteq_objective",
     "delta_rule",
     "dust",
-    "edges",
     "elastic_net",
     "energy_transformer",
     "fast_weights",

@@ -25,9 +25,6 @@ def cosine_dictionary(num_atoms: int, dim: int) -> np.ndarray:
     Returns:
       Atoms as rows, (num_atoms, dim), float64.
 
-    Raises:
-      ValueError: if a size is below 1.
-
     Source: Porras-Valenzuela et al. (2026), B.2, after Luong et al. (2021).
 
     Example:

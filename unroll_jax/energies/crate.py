@@ -1,13 +1,13 @@
 """CRATE: attention within subspaces and sparse coding, and the sparse rate reduction that they are derived from."""
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import POSITIVE, at_least, checked, in_interval, one_of
+from unroll_jax.arguments import POSITIVE, SHARE, SIZE, at_least, checked, one_of
 from unroll_jax.descent import Descent
 from unroll_jax.energies.examples import DIM, Example, normal
 from unroll_jax.energies.proximal.operators import nonnegative_soft_threshold
@@ -17,6 +17,8 @@ from unroll_jax.numerics import powers_of_two
 from unroll_jax.spectral import norm
 
 __all__ = ["CrateParams", "crate", "crate_example"]
+
+FORMS = ("published", "proximal")
 
 
 class CrateParams(NamedTuple):
@@ -33,16 +35,8 @@ class CrateParams(NamedTuple):
     D: Float[Array, "d d"] | None
 
 
-@checked(
-    dim=at_least(1),
-    num_heads=at_least(1),
-    head_dim=at_least(1),
-    form=one_of(("published", "proximal")),
-    sparsity=at_least(0.0),
-    precision=POSITIVE,
-    step_size=in_interval("(0, 1]"),
-    compression=in_interval("(0, 1]"),
-)
+@checked(dim=SIZE, num_heads=SIZE, head_dim=SIZE, form=one_of(FORMS))
+@checked(sparsity=at_least(0.0), precision=POSITIVE, step_size=SHARE, compression=SHARE)
 def crate(
     dim: int,
     *,
@@ -99,8 +93,6 @@ def crate(
       A `Descent` with params `CrateParams`; E is infinite at a negative entry;
       ``x`` does not enter, but for the tokens that an `Anchor` marks as absent.
 
-    Raises: as `attention`.
-
     Source: Yu et al. (2023), *White-Box Transformers via Sparse Rate Reduction*, eqs. 1, 11 to 17, with |Z|_1 for the
     number of nonzeros, as their ISTA has. The published step is that of the public code, without its layer norms
     and with the output projection tied to U, as in the paper. The proximal step and its proof are ours.
@@ -134,7 +126,7 @@ def crate(
         attended = jnp.einsum("...hij,...hjp,hdp->...id", shares, heads, params.U)
         half = tokens.y + attended if compression is None else tokens.y + compression * (attended - tokens.y)
         eta = 0.1 if step_size is None else step_size
-        D = jnp.asarray(params.D, half.dtype)
+        D: Any = params.D
         return jax.nn.relu(half + eta * (half @ D - half @ D.T @ D) - eta * sparsity)
 
     def proximal_step(params: CrateParams, tokens: Tokens) -> Array:
@@ -149,9 +141,7 @@ def crate(
         # The proximal operator of phi, whose threshold varies by example.
         return jax.nn.relu(tokens.y - length * (gradient + sparsity))
 
-    step = published_step if published else proximal_step
-    shapes = {"U": (num_heads, dim, head_dim), "D": (dim, dim) if published else None}
-    return on_tokens(CrateParams, init, energy, step, dim=dim, shapes=shapes)
+    return on_tokens(init, energy, published_step if published else proximal_step, dim=dim)
 
 
 def crate_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
@@ -167,7 +157,7 @@ def _unit(tokens: Tokens, precision: float) -> Array:
 
 
 def _heads(params: CrateParams, y: Array) -> Float[Array, "*batch h n p"]:
-    return jnp.einsum("...nd,hdp->...hnp", y, params.U.astype(y.dtype))
+    return jnp.einsum("...nd,hdp->...hnp", y, params.U)
 
 
 def _gram(z: Array, scale: Array) -> tuple[Array, Array, Array, bool]:

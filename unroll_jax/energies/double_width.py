@@ -93,8 +93,7 @@ def symmetric_embedding(
       A `SymmetricEmbedding`.
 
     Raises:
-      ValueError: if layers is empty, shapes do not chain, an option is out of range, or the network is
-        so deep that s_L or 1 / s_L is not a normal number of ``dtype``.
+      ValueError: if the network is so deep that s_L or 1 / s_L is not a normal number of ``dtype``.
 
     Source: Yang, Huang, Wipf (2022), supplement F.1 and F.2, which refer to Yang et al. (2021), "Implicit vs unfolded
     graph neural networks", and give no construction; this one is ours. F.1 asks the activation to be linear "or meet

@@ -1,6 +1,5 @@
 """Sparse coding of sequences of tokens (DUST): attention among codes, then soft thresholding."""
 
-import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -8,11 +7,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from unroll_jax.arguments import POSITIVE, checked, one_of, require
-from unroll_jax.descent import Anchor, Descent
+from unroll_jax.descent import Descent
 from unroll_jax.energies.attention.pairwise import FORMS, AttentionParams, attention
 from unroll_jax.energies.examples import DIM, TOKENS, Example, normal
 from unroll_jax.energies.lista import ListaParams, lista
-from unroll_jax.energies.tokens import Tokens, check_input, on_tokens, project
+from unroll_jax.energies.tokens import Rows, Tokens, on_tokens, plain, project
 from unroll_jax.numerics import gram
 
 __all__ = ["DustParams", "dust", "dust_descends", "dust_example"]
@@ -90,11 +89,6 @@ def dust(
       A `Descent` with params `DustParams`, D starting as `cosine_dictionary` and V as the identity (its first rows), or
       None with ``attention_scale``; ``y`` is the codes H, ``x`` the signal, see `lista`.
 
-    Raises:
-      ValueError: as `lista` and `attention`; for form="plain" with a mask, another form with self_loops=False, or
-        attention_scale with a rank.
-      TypeError: while tracing, if y or x is not floating.
-
     Source: De Weerdt, Eldar, Deligiannis (2023) in the reading of Porras-Valenzuela, Hadou, Ribeiro (2026), C.3 and
     C.4; their default form is "plain", c a constant. Their start of V did not survive.
 
@@ -106,41 +100,35 @@ def dust(
       >>> bool(layer.energy(params, layer.step(params, codes, x), x) < layer.energy(params, codes, x))
       True
     """
-    sparse = lista(dim, num_atoms, sparsity=sparsity, curvature=curvature, measurement=measurement)
+    coder = lista(dim, num_atoms, sparsity=sparsity, curvature=curvature, measurement=measurement)
     _check_attention(form, rank, attention_scale, self_loops, mask)
     fixed, scale = attention_scale is not None, attention_scale or 1.0
-    pair = attention(
-        form=FORMS[0] if form == "plain" else form,
-        step_size=attention_step_size,
-        mask=mask,
-        dim=None if fixed else num_atoms,
-        rank=rank,
-    )
+    options = {"step_size": attention_step_size, "mask": mask, "dim": None if fixed else num_atoms, "rank": rank}
+    pair = plain(attention(form=FORMS[0] if form == "plain" else form, **options))
+    sparse = plain(coder)
     shape = None if fixed else (rank or num_atoms, num_atoms)
 
     def init(key: jax.Array) -> DustParams:
-        return DustParams(sparse.init(key).D, None if shape is None else jnp.eye(*shape))
+        return DustParams(coder.init(key).D, None if shape is None else jnp.eye(*shape))
 
     def energy(params: DustParams, tokens: Tokens) -> Float[Array, "*batch"]:
-        coding = sparse.energy(ListaParams(params.D), tokens.y, Anchor(tokens.x, tokens.present))
-        return coding + pair.energy(weight(params), scale * tokens.y, Anchor(None, tokens.present))
+        pairs = pair.energy(weight(params), tokens._replace(y=scale * tokens.y, x=None))
+        return sparse.energy(ListaParams(params.D), tokens) + pairs
 
     def step(params: DustParams, tokens: Tokens) -> Array:
-        codes, signal, present, _ = tokens
+        codes, _, present, _ = tokens
         if form == "plain":
             moved = _plain_softmax(project(scale * codes, weight(params).W_a), codes, present, self_loops) - codes
             mixed = codes + attention_step_size * moved
         else:
-            mixed = pair.step(weight(params), scale * codes, Anchor(None, present)) / scale
-        return sparse.step(ListaParams(params.D), mixed, Anchor(signal, present))
+            mixed = pair.step(weight(params), tokens._replace(y=scale * codes, x=None)) / scale
+        return sparse.step(ListaParams(params.D), tokens._replace(y=mixed))
 
     def weight(params: DustParams) -> AttentionParams:
         return AttentionParams(None if params.V is None else params.V.T)
 
     width = dim if measurement is None else len(measurement)
-    check_x = functools.partial(check_input, width=width, what="the signal")
-    shapes = {"V": shape}
-    return on_tokens(DustParams, init, energy, step, dim=num_atoms, shapes=shapes, check_x=check_x, x_widens=True)
+    return on_tokens(init, energy, step, dim=num_atoms, rows=Rows("the signal", width))
 
 
 def dust_example(key: jax.Array, batch: tuple[int, ...]) -> Example:

@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import POSITIVE, at_least, checked
+from unroll_jax.arguments import POSITIVE, SIZE, at_least, checked
 from unroll_jax.descent import Descent
 from unroll_jax.energies.examples import DIM, Example, normal
-from unroll_jax.energies.tokens import Tokens, on_tokens
+from unroll_jax.energies.tokens import Tokens, on_tokens, sum_present
 from unroll_jax.numerics import powers_of_two
 from unroll_jax.spectral import norm
 
@@ -34,14 +34,7 @@ class EnergyTransformerParams(NamedTuple):
     shift: Float[Array, " d"]
 
 
-@checked(
-    dim=at_least(2),
-    num_heads=at_least(1),
-    head_dim=at_least(1),
-    num_memories=at_least(1),
-    step_size=POSITIVE,
-    epsilon=POSITIVE,
-)
+@checked(dim=at_least(2), num_heads=SIZE, head_dim=SIZE, num_memories=SIZE, step_size=POSITIVE, epsilon=POSITIVE)
 def energy_transformer(
     dim: int,
     *,
@@ -88,8 +81,6 @@ def energy_transformer(
       A `Descent` with params `EnergyTransformerParams`; ``x`` does not enter, but for the tokens that an `Anchor`
       marks as absent. A token alone has no attention energy.
 
-    Raises: as `attention`.
-
     Source: Hoover, Liang, Pham, Panda, Strobelt, Chau, Zaki, Krotov (2023), *Energy Transformer*, eqs. 1 to 8. The
     discrete step's bound is ours. The public code sums over all B: each token attends to itself too. Here B = C is left
     out, as in the paper.
@@ -130,8 +121,7 @@ def energy_transformer(
         length = jnp.minimum(jnp.min(bound, axis=-1), step_size)
         return tokens.y - length[..., None, None] * gradient
 
-    shapes = {"W_Q": (num_heads, head_dim, dim), "W_K": (num_heads, head_dim, dim), "memories": (num_memories, dim)}
-    return on_tokens(EnergyTransformerParams, init, energy, step, dim=dim, shapes=shapes)
+    return on_tokens(init, energy, step, dim=dim)
 
 
 def energy_transformer_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
@@ -165,7 +155,7 @@ def _energy(params: EnergyTransformerParams, g: Array, present) -> Float[Array, 
     lookup = jax.nn.logsumexp(scores, axis=-1, where=seen | ~some[..., None])
     memory = 0.5 * jnp.sum(jax.nn.relu(jnp.einsum("...nd,md->...nm", g, params.memories)) ** 2, axis=-1)
     value = jnp.sum(jnp.where(some, lookup, 0.0), axis=-2) / beta + memory
-    return -jnp.sum(value if present is None else jnp.where(present, value, 0.0), axis=-1)
+    return -sum_present(value, present)
 
 
 def _curvature(params: EnergyTransformerParams, count: int | Array) -> Array:

@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import POSITIVE, at_least, checked, one_of, require
+from unroll_jax.arguments import POSITIVE, SIZE, at_least, checked, one_of, require
 from unroll_jax.descent import Descent
 from unroll_jax.energies.examples import DIM, TOKENS, Example
-from unroll_jax.energies.tokens import Tokens, check_input, on_tokens
+from unroll_jax.energies.tokens import Rows, Tokens, no_params, on_tokens
 from unroll_jax.numerics import powers_of_two
 from unroll_jax.spectral import norm
 
@@ -19,7 +19,7 @@ FORMS = ("gradient", "proximal")
 VALUES = 3
 
 
-@checked(key_dim=at_least(1), value_dim=at_least(1), form=one_of(FORMS), step_size=POSITIVE, ridge=at_least(0.0))
+@checked(key_dim=SIZE, value_dim=SIZE, form=one_of(FORMS), step_size=POSITIVE, ridge=at_least(0.0))
 def fast_weights(
     key_dim: int, value_dim: int, *, form: str = "gradient", step_size: float = 1.0, ridge: float = 0.0
 ) -> Descent:
@@ -39,17 +39,14 @@ def fast_weights(
     sequence. `delta_rule` has one step a pair for a whole sequence.
 
     Args:
-      key_dim: width k of the keys.
-      value_dim: width v of the values.
+      key_dim, value_dim: widths k of the keys and v of the values.
       form: "gradient" or "proximal".
       step_size: a share of 1 / L in (0, 2], or b > 0 in units of 1 / key^2.
       ridge: r >= 0, in units of key^2.
 
     Returns:
       A `Descent` without parameters (None). ``y`` is W (*batch, value_dim, key_dim); ``x`` (*batch, n, key_dim +
-      value_dim) holds in each row a key and its value.
-
-    Raises: as `attention`.
+      value_dim) holds in each row a key and its value, or is an `Anchor` of them that marks the pairs present.
 
     Source: DeltaNet (Schlag et al. 2021; Yang et al. 2024), the gradient form; Longhorn (Liu et al. 2024), the proximal
     one; MesaNet (von Oswald et al. 2025), the end of both.
@@ -62,9 +59,6 @@ def fast_weights(
       True
     """
     require(form == "proximal" or step_size <= 2.0, "step_size", 'be in (0, 2] with form="gradient"', step_size)
-
-    def init(key: jax.Array) -> None:
-        return None
 
     def energy(params: None, tokens: Tokens) -> Float[Array, "*batch"]:
         keys, values = _pairs(tokens, key_dim)
@@ -87,17 +81,12 @@ def fast_weights(
         system = system + (1.0 + step_size * ridge) * jnp.eye(key_dim, dtype=system.dtype)
         return jnp.swapaxes(jnp.linalg.solve(system, jnp.swapaxes(wanted, -1, -2)), -1, -2)
 
-    def check_x(x: Any, tokens: tuple[int, ...], present: Any) -> None:
-        count = max(jnp.shape(x)[-2], 1) if x is not None and jnp.ndim(x) >= 2 else 1
-        width = key_dim + value_dim
-        check_input(x, (*tokens[:-1], count), width=width, what="pairs of keys and values", present=present)
-        require(tokens[-1] == value_dim, "y", f"hold value_dim={value_dim} rows", f"{tokens[-1]}")
-
     step = gradient_step if form == "gradient" else proximal_step
-    return on_tokens(None, init, energy, step, dim=key_dim, check_x=check_x, x_widens=True)
+    pairs = Rows("pairs of keys and values", key_dim + value_dim, separate=True)
+    return on_tokens(no_params, energy, step, dim=key_dim, num_tokens=value_dim, rows=pairs)
 
 
-@checked(form=one_of(FORMS), chunk_size=at_least(1))
+@checked(form=one_of(FORMS), chunk_size=SIZE)
 def delta_rule(
     queries: Float[Array, "*batch n k"],
     keys: Float[Array, "*batch n k"],
@@ -119,9 +108,7 @@ def delta_rule(
     gradient take memory that is linear in n.
 
     Args:
-      queries: q, (*batch, n, k).
-      keys: k, (*batch, n, k).
-      values: v, (*batch, n, v).
+      queries, keys, values: q and k, (*batch, n, k), and v, (*batch, n, v).
       rates: b >= 0, (*batch, n); 0 leaves a pair out.
       form: "gradient" or "proximal".
       chunk_size: pairs computed at once.
@@ -129,9 +116,6 @@ def delta_rule(
 
     Returns:
       The outputs o (*batch, n, v), empty for an empty sequence, and W after the last pair.
-
-    Raises:
-      ValueError: if the shapes do not fit.
 
     Source: Yang, Wang, Zhang, Shen, Kim (2024), *Parallelizing Linear Transformers with the Delta Rule over Sequence
     Length*, section 3. The public code (fla) multiplies queries by k^(-1/2); here they enter as they are.
@@ -184,7 +168,6 @@ def _example(key: jax.Array, batch: tuple[int, ...]) -> tuple[Array, Array]:
 
 
 def _pairs(tokens: Tokens, key_dim: int) -> tuple[Array, Array]:
-    assert tokens.x is not None
     return tokens.x[..., :key_dim], tokens.x[..., key_dim:]
 
 

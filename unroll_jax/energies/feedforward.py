@@ -1,7 +1,6 @@
 """The quadratic energy of a token's features, and the linear layer that lowers it."""
 
 import functools
-import math
 import warnings
 from typing import Any, NamedTuple
 
@@ -9,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import POSITIVE, at_least, checked, require
+from unroll_jax.arguments import FINITE, POSITIVE, SIZE, checked, require
 from unroll_jax.arrays import check_square
 from unroll_jax.descent import Descent
 from unroll_jax.energies.examples import DIM, Example, normal
@@ -18,12 +17,7 @@ from unroll_jax.energies.proximal.penalty import Proximal, penalty_of_present
 from unroll_jax.energies.tokens import Tokens, on_tokens
 from unroll_jax.numerics import compute_dtype, linear, square_range
 
-__all__ = [
-    "FeedForwardParams",
-    "clip_spectrum",
-    "feedforward",
-    "feedforward_example",
-]
+__all__ = ["FeedForwardParams", "clip_spectrum", "feedforward", "feedforward_example"]
 
 # Spectral norm of W_f at initialisation: sym(W_f) then has no eigenvalue above it, the upper end of the interval
 # that the paper's experiments clip to.
@@ -39,7 +33,7 @@ class FeedForwardParams(NamedTuple):
     W_f: Float[Array, "d d"]
 
 
-@checked(dim=at_least(1), step_size=POSITIVE)
+@checked(dim=SIZE, step_size=POSITIVE)
 def feedforward(
     dim: int, *, step_size: float = 0.5, phi: str | Proximal = "identity", spectrum: tuple[float, float] | None = None
 ) -> Descent:
@@ -63,11 +57,6 @@ def feedforward(
 
     Returns:
       A `Descent` with params `FeedForwardParams`; ``x`` is B, broadcastable to y, or an `Anchor`, or None.
-
-    Raises:
-      ValueError: if dim < 1, step_size is not positive and finite, phi is unknown, or spectrum is not two finite
-        numbers in order; while tracing, if params, y or x do not fit.
-      TypeError: while tracing, if y or x is not floating.
 
     Warns:
       UserWarning: if ``spectrum`` allows eigenvalues for which step_size is beyond 1 / L.
@@ -99,19 +88,17 @@ def feedforward(
         down, up = square_range(jnp.max(jnp.abs(y), axis=(-2, -1), keepdims=True, initial=0.0), y.shape[-2] * dim)
         scaled = y * down
         distance = scaled if B is None else scaled - B * down
-        W_f = matrix(params).astype(y.dtype)
-        quadratic = 0.5 * jnp.sum(linear(scaled, W_f) * scaled + distance**2, axis=(-2, -1))
+        quadratic = 0.5 * jnp.sum(linear(scaled, matrix(params)) * scaled + distance**2, axis=(-2, -1))
         quadratic = quadratic * up[..., 0, 0] * up[..., 0, 0]
         return quadratic + penalty_of_present(proximal, y, present)
 
     def step(params: FeedForwardParams, tokens: Tokens) -> Array:
         y, B, _, _ = tokens
         W_f = matrix(params)
-        symmetric = 0.5 * (W_f + W_f.T).astype(y.dtype)
-        moved = linear(y, (1.0 - step_size) * jnp.eye(dim, dtype=y.dtype) - step_size * symmetric)
+        moved = linear(y, (1.0 - step_size) * jnp.eye(dim, dtype=y.dtype) - 0.5 * step_size * (W_f + W_f.T))
         return proximal.prox(moved if B is None else moved + step_size * B, step_size)
 
-    return on_tokens(FeedForwardParams, init, energy, step, dim=dim, shapes={"W_f": (dim, dim)})
+    return on_tokens(init, energy, step, dim=dim)
 
 
 def clip_spectrum(W_f: Float[Array, "d d"], lower: float = 0.0, upper: float = 0.95) -> Float[Array, "d d"]:
@@ -123,14 +110,10 @@ def clip_spectrum(W_f: Float[Array, "d d"], lower: float = 0.0, upper: float = 0
 
     Args:
       W_f: square matrix; only its symmetric part counts.
-      lower: least eigenvalue allowed.
-      upper: greatest eigenvalue allowed.
+      lower, upper: finite ends of the interval, lower < upper.
 
     Returns:
       The clipped matrix, differentiable once in W_f.
-
-    Raises:
-      ValueError: unless lower < upper, both finite.
 
     Source: Yang, Huang, Wipf (2022), Section 6, use W_f W_f^T with eigenvalues clipped to [0, 0.95]: that is
     ``clip_spectrum(W_f @ W_f.T)``.
@@ -169,10 +152,9 @@ def _(lower: float, upper: float, primals: tuple[Array], tangents: tuple[Array])
     return (basis * clipped) @ basis.T, basis @ (slopes * (basis.T @ tangent @ basis)) @ basis.T
 
 
-@checked()
+@checked(lower=FINITE, upper=FINITE)
 def _check_interval(lower: float, upper: float) -> None:
-    ordered = -math.inf < lower < upper < math.inf
-    require(ordered, "spectrum", "be finite with lower < upper", f"lower={lower}, upper={upper}")
+    require(lower < upper, "spectrum", "be finite with lower < upper", f"lower={lower}, upper={upper}")
 
 
 def _check_spectrum(spectrum: Any, step_size: float) -> None:

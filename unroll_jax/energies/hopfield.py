@@ -1,17 +1,16 @@
 """Hopfield energies of tokens against stored patterns, and cross-attention as the step that lowers them."""
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import POSITIVE, at_least, checked, in_interval
-from unroll_jax.arrays import check_dtype, check_shape
+from unroll_jax.arguments import POSITIVE, SHARE, SIZE, checked
 from unroll_jax.descent import Descent
 from unroll_jax.energies.examples import DIM, Example, normal
-from unroll_jax.energies.tokens import Tokens, check_input, on_tokens, sum_present
+from unroll_jax.energies.tokens import Rows, Tokens, on_tokens, sum_present
 
 __all__ = ["HopfieldParams", "cross_attention_example", "hopfield", "hopfield_example"]
 
@@ -25,7 +24,7 @@ class HopfieldParams(NamedTuple):
     S: Float[Array, "m d"] | None
 
 
-@checked(dim=at_least(1), num_patterns=at_least(1), inverse_temperature=POSITIVE, step_size=in_interval("(0, 1]"))
+@checked(dim=SIZE, num_patterns=SIZE, inverse_temperature=POSITIVE, step_size=SHARE)
 def hopfield(
     dim: int, *, num_patterns: int | None = None, inverse_temperature: float = 1.0, step_size: float = 1.0
 ) -> Descent:
@@ -59,8 +58,6 @@ def hopfield(
       y's; an `Anchor` with ``present`` (*batch, m) marks the keys present. Where none is, E has no log-sum-exp and
       p = 0.
 
-    Raises: as `attention`.
-
     Source: Yang, Huang, Wipf (2022), eqs. 6 and 7, after Ramsauer et al. (2021). Mended: eq. 6 sums over the d features
     where it must sum over the patterns, and eq. 7 prints S for the outer S^T (the same only for a symmetric S). The
     anchor is ours; with it the step is attention plus an initial residual.
@@ -82,8 +79,7 @@ def hopfield(
 
     def lookup(params: HopfieldParams, tokens: Tokens) -> tuple[Array, Array, Array | None, Array | None]:
         """The keys, their scores, the keys that count, and whether any does; None where all count."""
-        keys = tokens.x if params.S is None else params.S.astype(tokens.y.dtype)
-        assert keys is not None
+        keys = tokens.x if params.S is None else params.S
         # The energy is a small difference of large numbers, so accelerators must not shorten the products.
         products = jnp.matmul(tokens.y, jnp.swapaxes(keys, -1, -2), precision=jax.lax.Precision.HIGHEST)
         if not is_cross or tokens.present is None:
@@ -106,16 +102,7 @@ def hopfield(
         target = target if is_cross or tokens.x is None else target + tokens.x
         return tokens.y + step_size * (target - tokens.y)
 
-    def check_keys(x: Any, tokens: tuple[int, ...], present: Any) -> None:
-        shape = () if x is None else jnp.shape(x)
-        check_dtype("x.present", present, jnp.bool_)
-        check_shape("x.present", present, shape[:-1], ", one entry a key")
-        count = max(shape[-2], 1) if len(shape) >= 2 else 1
-        check_input(x, (*tokens[:-1], count), present, width=dim, what="keys")
-
-    options = {"check_x": check_keys if is_cross else None, "x_is_keys": is_cross}
-    shapes = {"S": None if num_patterns is None else (num_patterns, dim)}
-    return on_tokens(HopfieldParams, init, energy, step, dim=dim, shapes=shapes, **options)
+    return on_tokens(init, energy, step, dim=dim, rows=Rows("keys", dim, separate=True) if is_cross else None)
 
 
 def hopfield_example(key: jax.Array, batch: tuple[int, ...]) -> Example:

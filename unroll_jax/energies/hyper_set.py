@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import POSITIVE, at_least, checked, one_of
+from unroll_jax.arguments import POSITIVE, SIZE, checked, one_of
 from unroll_jax.descent import Descent
 from unroll_jax.energies.examples import DIM, Example, normal
 from unroll_jax.energies.safeguard import safeguarded
@@ -15,6 +15,8 @@ from unroll_jax.energies.tokens import Tokens, on_tokens, sum_present
 from unroll_jax.numerics import powers_of_two
 
 __all__ = ["HyperSetParams", "hyper_set", "hyper_set_example"]
+
+FORMS = ("published", "gradient")
 
 
 class HyperSetParams(NamedTuple):
@@ -31,15 +33,7 @@ class HyperSetParams(NamedTuple):
     D: Float[Array, "m d"]
 
 
-@checked(
-    dim=at_least(1),
-    num_heads=at_least(1),
-    head_dim=at_least(1),
-    width=at_least(1),
-    step_size=POSITIVE,
-    form=one_of(("published", "gradient")),
-    epsilon=POSITIVE,
-)
+@checked(dim=SIZE, num_heads=SIZE, head_dim=SIZE, width=SIZE, step_size=POSITIVE, form=one_of(FORMS), epsilon=POSITIVE)
 def hyper_set(
     dim: int,
     *,
@@ -80,8 +74,6 @@ def hyper_set(
       A `Descent` with params `HyperSetParams`; ``x`` does not enter, but for the tokens that an `Anchor` marks as
       absent.
 
-    Raises: as `attention`.
-
     Source: Hu, Zou, Xu (2026), *Hyper-SET: Designing Transformers via Hyperspherical Energy Minimization*. Their public
     code has GELU in the step and ReLU in the energy that it plots; here both have ReLU. Its layer takes a step size for
     each token and feature from a conditioning vector, and its RMSNorm before GELU has weights; here a is one number,
@@ -117,9 +109,7 @@ def hyper_set(
         features = jax.nn.relu(_normalised(half @ params.D.T, epsilon))
         return half + step_size * features @ params.D
 
-    step = published_step if form == "published" else gradient_step
-    shapes = {"W": (num_heads, head_dim, dim), "D": (width, dim)}
-    return on_tokens(HyperSetParams, init, energy, step, dim=dim, shapes=shapes)
+    return on_tokens(init, energy, published_step if form == "published" else gradient_step, dim=dim)
 
 
 def hyper_set_example(key: jax.Array, batch: tuple[int, ...]) -> Example:

@@ -6,16 +6,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import POSITIVE, at_least, checked, in_interval
+from unroll_jax.arguments import POSITIVE, SHARE, at_least, checked
 from unroll_jax.descent import Descent
 from unroll_jax.energies.examples import DIM, Example, normal
-from unroll_jax.energies.tokens import Tokens, on_tokens, sum_present
+from unroll_jax.energies.tokens import Tokens, no_params, on_tokens, sum_present
 from unroll_jax.numerics import powers_of_two
 
 __all__ = ["layer_norm", "layer_norm_example"]
 
 
-@checked(dim=at_least(2), radius=POSITIVE, epsilon=at_least(0.0), step_size=in_interval("(0, 1]"))
+@checked(dim=at_least(2), radius=POSITIVE, epsilon=at_least(0.0), step_size=SHARE)
 def layer_norm(dim: int, *, radius: float | None = None, epsilon: float = 0.0, step_size: float = 1.0) -> Descent:
     r"""Layer normalisation (without scale and bias) as two gradient steps.
 
@@ -42,8 +42,6 @@ def layer_norm(dim: int, *, radius: float | None = None, epsilon: float = 0.0, s
     Returns:
       A `Descent` without parameters (None); ``x`` does not enter, but for the tokens an `Anchor` says are absent.
 
-    Raises: as `attention`.
-
     Source: Yang, Huang, Wipf (2022), supplement F.3. The paper prints the translation without the factor 1 / (2 d) of
     its energy, and the rescaling with R = 1 and an energy of the translated token; on y instead of u the translation
     could raise it.
@@ -67,10 +65,7 @@ def layer_norm(dim: int, *, radius: float | None = None, epsilon: float = 0.0, s
         normed = centred * (norm / jnp.where(length == 0.0, 1.0, length))
         return (1.0 - step_size) * tokens.y + step_size * normed
 
-    def init(key: jax.Array) -> None:
-        return None
-
-    return on_tokens(None, init, energy, step, dim=dim)
+    return on_tokens(no_params, energy, step, dim=dim)
 
 
 def layer_norm_example(key: jax.Array, batch: tuple[int, ...]) -> Example:

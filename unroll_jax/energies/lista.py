@@ -1,6 +1,5 @@
-"""Sparse coding of single tokens (ISTA, LISTA), from the signal itself or from fewer measurements of it."""
+"""Sparse coding of single tokens (ISTA, LISTA), from the signal or fewer measurements, and LISTA with free weights."""
 
-import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -8,16 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import POSITIVE, at_least, checked, require
+from unroll_jax.arguments import POSITIVE, SIZE, at_least, checked, require
 from unroll_jax.arrays import check_known
 from unroll_jax.descent import Descent
 from unroll_jax.energies.cosine import cosine_dictionary
 from unroll_jax.energies.examples import DIM, TOKENS, Example, normal
-from unroll_jax.energies.tokens import Tokens, check_input, on_tokens, sum_present
+from unroll_jax.energies.tokens import Rows, Tokens, on_tokens, sum_present
 from unroll_jax.norm_bounds import matrix_norm_bound
 from unroll_jax.numerics import linear, shrink
 
-__all__ = ["ListaParams", "lista", "lista_example"]
+__all__ = ["ListaLayerParams", "ListaParams", "ista_layer", "lista", "lista_example", "lista_layer"]
 
 ATOMS = 6
 # c is then at most 2.2% above |D|_2^2 at rank 256, in the worst case: all singular values alike.
@@ -33,7 +32,7 @@ class ListaParams(NamedTuple):
     D: Float[Array, "atoms dim"]
 
 
-@checked(sparsity=at_least(0.0), dim=at_least(1), num_atoms=at_least(1), curvature=POSITIVE)
+@checked(dim=SIZE, num_atoms=SIZE, sparsity=at_least(0.0), curvature=POSITIVE)
 def lista(
     dim: int, num_atoms: int, *, sparsity: float = 0.1, curvature: float | None = None, measurement: Any = None
 ) -> Descent:
@@ -69,10 +68,6 @@ def lista(
       start), ``x`` the measured signal (*batch, n, m) or broadcasting to it, or an `Anchor` of it that marks the
       tokens present. The reconstruction of the signal is ``y @ params.D``.
 
-    Raises:
-      ValueError: if an option is out of range; while tracing, if y or x does not fit, or x is None.
-      TypeError: while tracing, if y or x is not floating.
-
     Source: Gregor and LeCun (2010) for LISTA; the coupling of D^T and D as in Porras-Valenzuela et al. (2026), C.4; the
     measurements as in De Weerdt, Eldar, Deligiannis (2023).
 
@@ -91,25 +86,80 @@ def lista(
 
     def energy(params: ListaParams, tokens: Tokens) -> Float[Array, "*batch"]:
         codes, signal, present, _ = tokens
-        assert signal is not None
-        misfit = 0.5 * jnp.sum((signal - linear(codes, measured(params, codes))) ** 2, axis=-1)
+        misfit = 0.5 * jnp.sum((signal - linear(codes, measured(params))) ** 2, axis=-1)
         return sum_present(misfit + sparsity * jnp.sum(jnp.abs(codes), axis=-1), present)
 
     def step(params: ListaParams, tokens: Tokens) -> Array:
         codes, signal, _, _ = tokens
-        assert signal is not None
-        A = measured(params, codes)
+        A = measured(params)
         c = _square_norm_bound(A) if curvature is None else curvature
         moved = codes + linear(signal - linear(codes, A), A.T / c)
         return shrink(moved, sparsity / c)
 
-    def measured(params: ListaParams, codes: Array) -> Array:
+    def measured(params: ListaParams) -> Array:
         """A = D Phi^T, the atoms as they are measured."""
-        D = jnp.asarray(params.D, codes.dtype)
-        return D if Phi is None else D @ jnp.asarray(Phi.T, codes.dtype)
+        return params.D if Phi is None else params.D @ jnp.asarray(Phi.T, params.D.dtype)
 
-    check_x = functools.partial(check_input, width=dim if Phi is None else len(Phi), what="the signal")
-    return on_tokens(ListaParams, init, energy, step, dim=num_atoms, check_x=check_x, x_widens=True)
+    return on_tokens(init, energy, step, dim=num_atoms, rows=Rows("the signal", dim if Phi is None else len(Phi)))
+
+
+class ListaLayerParams(NamedTuple):
+    """A (atoms, atoms), B (atoms, dim) and theta (atoms,) of one `lista_layer`.
+
+    Example: see `lista_layer`.
+    """
+
+    A: Float[Array, "atoms atoms"]
+    B: Float[Array, "atoms dim"]
+    theta: Float[Array, "atoms"]
+
+
+def lista_layer(
+    params: ListaLayerParams, z: Float[Array, "*batch atoms"], x: Float[Array, "*batch dim"]
+) -> Float[Array, "*batch atoms"]:
+    r"""One layer of LISTA, with its weights:
+
+    .. math:: z' = S_{|\theta|}(A z + B x) , \qquad S_t(v) = sign(v) \max(|v| - t, 0) .
+
+    The threshold is :math:`|\theta|`, so that no training makes it negative. With the weights of `ista_layer` it is a
+    step of ISTA, which lowers the Lasso's objective; with free ones it lowers no energy known in advance, and descent
+    of the task loss is what `unroll_jax.constrained` asks of it. `unroll_jax.lista` couples A and B to one dictionary.
+
+    Args:
+      params: weights of the layer.
+      z: codes.
+      x: signals.
+
+    Returns:
+      z', same shape and dtype as z.
+
+    Source: Gregor and LeCun (2010), with A, B and theta of every layer its own, as in Hadou et al. (2023).
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> params = ListaLayerParams(A=jnp.eye(2), B=jnp.eye(2), theta=jnp.ones(2))
+      >>> lista_layer(params, jnp.array([2.0, 0.0]), jnp.array([1.0, 0.5])).tolist()
+      [2.0, 0.0]
+    """
+    moved = z @ params.A.T + x @ params.B.T
+    return shrink(moved, jnp.abs(params.theta)).astype(z.dtype)
+
+
+def ista_layer(dictionary: Float[Array, "atoms dim"], sparsity: float) -> ListaLayerParams:
+    r"""A, B and theta with which `lista_layer` is a step of ISTA on :math:`\tfrac12 |x - D^T z|^2 + \lambda |z|_1`:
+
+    .. math:: A = I - \tfrac1c D D^T , \quad B = \tfrac1c D , \quad \theta = \tfrac{\lambda}{c} , \quad c = |D|_2^2 .
+
+    Source: Gregor and LeCun (2010), ISTA as the recurrent network whose weights LISTA learns; atoms as rows.
+    """
+    D = jnp.asarray(dictionary)
+    atoms, dim = D.shape
+    curvature = jnp.linalg.norm(D @ D.T if atoms <= dim else D.T @ D, 2)
+    return ListaLayerParams(
+        A=jnp.eye(atoms, dtype=D.dtype) - D @ D.T / curvature,
+        B=D / curvature,
+        theta=jnp.full(atoms, sparsity, D.dtype) / curvature,
+    )
 
 
 def lista_example(key: jax.Array, batch: tuple[int, ...]) -> Example:

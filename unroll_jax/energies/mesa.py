@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import POSITIVE, at_least, checked
+from unroll_jax.arguments import POSITIVE, SIZE, checked
 from unroll_jax.conjugate_gradients import continue_conjugate_gradient
 from unroll_jax.energies.fast_weights import check_sequence, chunked, joined
 
@@ -24,7 +24,7 @@ class MesaState(NamedTuple):
     G: Float[Array, "*batch k v"]
 
 
-@checked(ridge=POSITIVE, tol=POSITIVE, max_steps=at_least(1), chunk_size=at_least(1))
+@checked(ridge=POSITIVE, tol=POSITIVE, max_steps=SIZE, chunk_size=SIZE)
 def mesa(
     queries: Float[Array, "*batch n k"],
     keys: Float[Array, "*batch n k"],
@@ -46,9 +46,7 @@ def mesa(
     gradients, and so are their derivatives; no k x k matrix is kept for a single t, so that memory is linear in n.
 
     Args:
-      queries: q, (*batch, n, k).
-      keys: k, (*batch, n, k).
-      values: v, (*batch, n, v).
+      queries, keys, values: q and k, (*batch, n, k), and v, (*batch, n, v).
       rates: b >= 0, (*batch, n); 0 leaves a pair out.
       ridge: r > 0, in units of key^2.
       tol: relative residual at which a system is solved.
@@ -59,9 +57,6 @@ def mesa(
     Returns:
       The outputs o (*batch, n, v), empty for an empty sequence, the sums after the last pair, and the relative residual
       of every system (*batch, n), above ``tol`` where max_steps was not enough.
-
-    Raises:
-      ValueError: if an option is out of range or the shapes do not fit.
 
     Source: von Oswald et al. (2025), *MesaNet: Sequence Modeling by Locally Optimal Test-Time Training*, eqs. 8 to 12,
     without the forgetting factor. Theirs learns a ridge for each head; here it is one known number.

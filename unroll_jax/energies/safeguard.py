@@ -28,9 +28,6 @@ def safeguarded(descent: Descent, *, halvings: int = 10) -> Descent:
     Returns:
       A `Descent` with the same params and energy. Derivatives of its step hold t constant.
 
-    Raises:
-      ValueError: if ``halvings`` is below 1.
-
     Source: backtracking (Armijo 1966) without a slope.
 
     Example:

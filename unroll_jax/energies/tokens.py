@@ -1,7 +1,7 @@
-"""Layers on tokens: presence, dtype, anchors and checks are handled here, so that an energy's file is its equation."""
+"""The door of a layer on tokens: presence, dtypes and checks in one place, so that an energy's file is its equation."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -10,25 +10,29 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from unroll_jax.arguments import require
-from unroll_jax.arrays import broadcasts, check_array, check_dtype, check_finite
+from unroll_jax.arrays import broadcasts, check_array, check_dtype, check_finite, check_shape
 from unroll_jax.descent import Anchor, Descent
 from unroll_jax.numerics import compute_dtype, linear
 
 __all__ = [
+    "Plain",
+    "Rows",
     "Tokens",
     "as_anchor",
     "blank_absent",
-    "check_input",
+    "check_kind",
     "check_tokens",
     "guarded",
+    "no_params",
     "on_tokens",
+    "plain",
     "project",
     "sum_present",
 ]
 
 
 class Tokens(NamedTuple):
-    """Input of an energy or a step, in the dtype of the computation, with 0 in place of absent tokens.
+    """Input of a plain energy or step, in the dtype of the computation, with 0 in place of absent tokens.
 
     Attributes:
       y: the tokens.
@@ -38,73 +42,125 @@ class Tokens(NamedTuple):
     """
 
     y: Float[Array, "*batch n d"]
-    x: Float[Array, "..."] | None
+    x: Any
     present: Bool[Array, "..."] | None
     dtype: Any
 
 
+class Plain(NamedTuple):
+    """Functions of ``(params, tokens)`` without checks or casts; what a step makes of absent tokens does not count.
+
+    Attributes:
+      energy: ``-> (*batch,)``, which leaves absent tokens out of its sum.
+      step: ``-> y'``, in any floating dtype.
+      step_and_energy: both at once, or None.
+    """
+
+    energy: Callable[[Any, Tokens], Float[Array, "*batch"]]
+    step: Callable[[Any, Tokens], Float[Array, "*batch n d"]]
+    step_and_energy: Callable[[Any, Tokens], tuple[Array, Array]] | None = None
+
+
+class Rows(NamedTuple):
+    """An input x that is no anchor: rows of numbers, whose leading axes broadcast to the tokens.
+
+    Attributes:
+      what: what they hold, for messages.
+      width: numbers in a row; 0 where x must be None.
+      separate: whether they are not one a token, but keys or pairs, which `Anchor.present` then marks.
+      optional: whether x may be None.
+    """
+
+    what: str
+    width: int
+    separate: bool = False
+    optional: bool = False
+
+
 def on_tokens(
-    params: type | None,
     init: Callable[[jax.Array], Any],
     energy: Callable[[Any, Tokens], Float[Array, "*batch"]],
     step: Callable[[Any, Tokens], Float[Array, "*batch n d"]],
     step_and_energy: Callable[[Any, Tokens], tuple[Array, Array]] | None = None,
     *,
     dim: int | None = None,
-    shapes: Mapping[str, tuple[int, ...] | None] | None = None,
-    check_x: Callable[[Any, tuple[int, ...], Any], None] | None = None,
-    x_widens: bool = False,
-    x_is_keys: bool = False,
+    num_tokens: int | None = None,
+    rows: Rows | None = None,
 ) -> Descent:
-    """A layer from an energy and a step on `Tokens`.
+    """A layer from plain functions of ``(params, tokens)``, see `Plain`.
 
-    Arguments are checked; states below float32 are computed on in float32; absent tokens enter nothing and stay.
+    Params must have the type and shapes that ``init`` makes. All arrays enter in one dtype, float32 at least. Absent
+    tokens enter as 0 and stay. A composite layer takes the plain functions of its parts by `plain`.
 
     Args:
-      params: type of the parameters, a NamedTuple of arrays; None if there are none.
-      init: as in `Descent`.
-      energy: ``(params, tokens) -> (*batch,)``; it leaves absent tokens out of its sum.
-      step: ``(params, tokens) -> y'``, in any floating dtype.
-      step_and_energy: both at once, or None.
+      init: as in `Descent`; it makes None, or a NamedTuple of arrays and None.
+      energy, step, step_and_energy: as in `Plain`.
       dim: width of the tokens; None is any.
-      shapes: shapes of arrays of the parameters, by name.
-      check_x: ``(x, shape of the tokens without their width, present) -> None``; None checks an anchor.
-      x_widens: whether the dtype of x counts towards that of the computation, as that of the parameters does.
-      x_is_keys: whether ``present`` is of the rows of x, and all tokens are there.
+      num_tokens: their number; None is any.
+      rows: what x holds; None is an anchor.
     """
 
-    def read(values: Any, y: Any, x: Any) -> Tokens:
+    separate = rows is not None and rows.separate
+
+    @functools.cache
+    def made() -> Any:
+        return jax.eval_shape(init, jax.eval_shape(lambda: jax.random.key(0)))
+
+    def read(params: Any, y: Any, x: Any) -> tuple[Any, Tokens]:
         x, present = as_anchor(x)
-        there = None if x_is_keys else present
-        check_tokens(y, Anchor(x if check_x is None else None, there), dim=dim)
-        if check_x is not None:
-            check_x(x, y.shape[:-1], present)
-        for name, shape in (shapes or {}).items():
-            _check_params(name, getattr(values, name), shape)
-        dtype = compute_dtype(y, *jax.tree.leaves(values), x if x_widens else None)
-        wide = jnp.asarray(blank_absent(y, there), dtype)
-        given = None if x is None else jnp.asarray(blank_absent(x, present), dtype)
-        return Tokens(wide, given, present, jnp.result_type(y))
+        there = None if separate else present
+        check_tokens(y, Anchor(x if rows is None else None, there), dim=dim)
+        require(num_tokens in (None, y.shape[-2]), "y", f"hold {num_tokens} rows", y.shape[-2])
+        if rows is not None:
+            _check_rows(rows, x, y.shape[:-1], present)
+        dtype = compute_dtype(y, *jax.tree.leaves(params), None if rows is None else x)
+        params, wide, given = jax.tree.map(
+            lambda leaf: jnp.asarray(leaf, dtype), (params, blank_absent(y, there), blank_absent(x, present))
+        )
+        return params, Tokens(wide, given, present, jnp.result_type(y))
 
     def write(stepped: Array, y: Array, present: Any) -> Array:
         stepped = stepped.astype(y.dtype)
-        return stepped if present is None or x_is_keys else jnp.where(present[..., None], stepped, y)
+        return stepped if present is None or separate else jnp.where(present[..., None], stepped, y)
 
     def energy_of(params: Any, y: Array, x: Any = None) -> Float[Array, "*batch"]:
-        return energy(params, read(params, y, x))
+        return energy(*read(params, y, x))
 
     def step_of(params: Any, y: Array, x: Any = None) -> Array:
-        tokens = read(params, y, x)
+        params, tokens = read(params, y, x)
         return write(step(params, tokens), y, tokens.present)
 
     def both_of(params: Any, y: Array, x: Any = None) -> tuple[Array, Float[Array, "*batch"]]:
         assert step_and_energy is not None
-        tokens = read(params, y, x)
+        params, tokens = read(params, y, x)
         stepped, value = step_and_energy(params, tokens)
         return write(stepped, y, tokens.present), value
 
     layer = Descent(init, energy_of, step_of, None if step_and_energy is None else both_of)
-    return layer if params is None else guarded(layer, params)
+    for function, of_tokens in zip(layer[1:4], (energy, step, step_and_energy), strict=True):
+        if function is not None:
+            setattr(function, PLAIN, of_tokens)
+    return guarded(layer, lambda params: _check_params(params, made()))
+
+
+PLAIN = "on_tokens"  # the attribute of a layer's function that holds the plain one
+
+
+def plain(descent: Descent) -> Plain:
+    """The plain functions that `on_tokens` made a layer of; of any other layer, its functions on an `Anchor`."""
+
+    def find(function: Any) -> Any:
+        def on_anchor(params: Any, tokens: Tokens) -> Any:
+            return function(params, tokens.y, Anchor(tokens.x, tokens.present))
+
+        return function and getattr(function, PLAIN, on_anchor)
+
+    return Plain(*map(find, descent[1:4]))
+
+
+def no_params(key: jax.Array) -> None:
+    """The ``init`` of a layer without parameters."""
+    return None
 
 
 def as_anchor(x: Any) -> Anchor:
@@ -115,6 +171,16 @@ def as_anchor(x: Any) -> Anchor:
 def blank_absent(tokens: Any, present: Any) -> Any:
     """``tokens`` (..., n, d) with 0 for the absent ones, so that what padding holds, NaN even, reaches nothing."""
     return tokens if tokens is None or present is None else jnp.where(present[..., None], tokens, 0.0)
+
+
+def project(tokens: Float[Array, "*batch n d"], W_a: Float[Array, "d k"] | None) -> Float[Array, "*batch n k"]:
+    """tokens W_a in the tokens' dtype, or the tokens themselves where W_a is None."""
+    return tokens if W_a is None else linear(tokens, W_a.astype(tokens.dtype))
+
+
+def sum_present(per_token: Float[Array, "*batch n"], present: Any) -> Float[Array, "*batch"]:
+    """The sum over the tokens that are there; ``present`` is a boolean (*batch, n), or None if all are."""
+    return jnp.sum(per_token if present is None else jnp.where(present, per_token, 0.0), axis=-1)
 
 
 def check_tokens(y: Any, x: Any = None, *, dim: int | None = None) -> None:
@@ -139,25 +205,26 @@ def check_tokens(y: Any, x: Any = None, *, dim: int | None = None) -> None:
     check_finite("x", x, present)
 
 
-def check_input(x: Any, tokens: tuple[int, ...], present: Any = None, *, width: int, what: str) -> None:
-    """An error unless x holds ``what``: floating rows of a width, whose leading axes broadcast to ``tokens``.
-
-    Values that are known and present must be finite.
-    """
-    require(x is not None, "x", f"hold {what}", "None")
+def _check_rows(rows: Rows, x: Any, tokens: tuple[int, ...], present: Any) -> None:
+    """The same of an input of `Rows`."""
+    if x is None:
+        return require(rows.optional, "x", f"hold {rows.what}", "None")
+    require(rows.width > 0, "x", "be None for a layer made without input_dim", "an array", "pass input_dim to learn U")
     check_array("x", x)
     check_dtype("x", x)
-    shape, wanted = jnp.shape(x), (*tokens, width)
-    fits = len(shape) >= 2 and shape[-1] == width and broadcasts(shape[:-1], tokens)
-    require(fits, "x", f"hold {what} of shape {wanted}, or broadcasting to it", f"shape {shape}")
+    shape = jnp.shape(x)
+    if rows.separate:
+        check_dtype("x.present", present, jnp.bool_)
+        check_shape("x.present", present, shape[:-1], ", one entry a row of x")
+        tokens = (*tokens[:-1], max(shape[-2], 1) if len(shape) >= 2 else 1)
+    fits = len(shape) >= 2 and shape[-1] == rows.width and broadcasts(shape[:-1], tokens)
+    wanted = f"hold {rows.what} of shape {(*tokens, rows.width)}, or broadcasting to it"
+    require(fits, "x", wanted, f"shape {shape}")
     check_finite("x", x, present)
 
 
-def guarded(descent: Descent, kind: type) -> Descent:
-    """``descent`` with functions that raise a TypeError, naming the leaf, where params or a key are not such.
-
-    ``kind`` is the type of its params, a NamedTuple of arrays (or of such tuples); None may replace an array.
-    """
+def guarded(descent: Descent, check: Callable[[Any], None]) -> Descent:
+    """``descent`` with functions that check their params first; ``init`` raises a TypeError unless it gets a key."""
 
     def of_params(function: Any) -> Any:
         if not callable(function):
@@ -165,7 +232,7 @@ def guarded(descent: Descent, kind: type) -> Descent:
 
         @functools.wraps(function)
         def checked(params: Any, *rest: Any, **named: Any) -> Any:
-            _check_kind(params, kind)
+            check(params)
             return function(params, *rest, **named)
 
         return checked
@@ -178,26 +245,21 @@ def guarded(descent: Descent, kind: type) -> Descent:
     return Descent(init, *map(of_params, descent[1:]))
 
 
-def project(tokens: Float[Array, "*batch n d"], W_a: Float[Array, "d k"] | None) -> Float[Array, "*batch n k"]:
-    """tokens W_a in the tokens' dtype, or the tokens themselves where W_a is None."""
-    return tokens if W_a is None else linear(tokens, W_a.astype(tokens.dtype))
-
-
-def sum_present(per_token: Float[Array, "*batch n"], present: Any) -> Float[Array, "*batch"]:
-    """The sum over the tokens that are there; ``present`` is a boolean (*batch, n), or None if all are."""
-    return jnp.sum(per_token if present is None else blank_absent(per_token[..., None], present)[..., 0], axis=-1)
-
-
-def _check_params(name: str, array: Any, shape: tuple[int, ...] | None) -> None:
-    if (None if array is None else jnp.shape(array)) != shape:
-        got = "None" if array is None else f"shape {jnp.shape(array)}"
-        raise ValueError(f"{name} must be {shape}, got {got}; init(key) makes it")
-
-
-def _check_kind(params: Any, kind: type) -> None:
+def check_kind(params: Any, kind: type) -> None:
+    """A TypeError unless params are of a type and hold arrays, None, or tuples of such."""
     if not isinstance(params, kind):
         raise TypeError(f"params must be {kind.__name__}, got {type(params).__name__}; init(key) makes them")
     for path, leaf in jax.tree_util.tree_leaves_with_path(params, is_leaf=lambda node: not isinstance(node, tuple)):
         if not isinstance(leaf, jax.Array | np.ndarray | None):
             name = f"params{jax.tree_util.keystr(path)}"
             raise TypeError(f"{name} must be an array, got {type(leaf).__name__}; jnp.asarray makes one")
+
+
+def _check_params(params: Any, made: Any) -> None:
+    """An error unless params, a NamedTuple, are of the type and shapes of those that ``init`` makes."""
+    if made is not None:
+        check_kind(params, type(made))
+        for name, array, like in zip(made._fields, params, made, strict=True):
+            shape, wanted = (getattr(leaf, "shape", None) for leaf in (array, like))
+            got = "None" if shape is None else f"shape {shape}"
+            require(shape == wanted, name, f"be {wanted}", got, "init(key) makes it")

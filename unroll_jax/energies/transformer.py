@@ -11,8 +11,8 @@ from unroll_jax.descent import Descent
 from unroll_jax.energies.attention.pairwise import attention
 from unroll_jax.energies.attention.rho import RhoLike
 from unroll_jax.energies.examples import DIM, TOKENS, Example, normal
-from unroll_jax.energies.proximal.penalty import Proximal, penalty_of_present, prox_of_present
-from unroll_jax.energies.tokens import as_anchor, guarded
+from unroll_jax.energies.proximal.penalty import Proximal, penalty_of_present
+from unroll_jax.energies.tokens import Tokens, on_tokens, plain
 from unroll_jax.energies.transformer_parts import AnchorRule, TransformerParams, TransformerParts, transformer_parts
 
 __all__ = [
@@ -101,11 +101,6 @@ def transformer(
     Returns:
       A `Descent` with params `TransformerParams`; ``x`` is the input of the anchors, or None.
 
-    Raises:
-      ValueError: as `attention`, `feedforward` and `layer_norm`; if an anchor is neither of the names nor a function,
-        or attention_anchor is given without ridge.
-      TypeError: while tracing, if y or x is not floating.
-
     Source: Yang, Huang, Wipf (2022), Algorithm 2 and eq. 20, whose print drops the Y that softmax multiplies;
     supplement B.3, F.3; F.4, whose eq. 69 adds the anchor without the degree it is divided by.
 
@@ -134,30 +129,31 @@ def transformer(
         **attention_options,
     )
 
-    def energy(params: TransformerParams, y: Array, x: Any = None) -> Float[Array, "*batch"]:
-        return parts.attention.energy(params, y, x) + rest(params, y, x)
+    attend, mix = plain(parts.attention), plain(parts.feedforward)
+    norm = None if parts.layer_norm is None else plain(parts.layer_norm)
 
-    def step(params: TransformerParams, y: Array, x: Any = None) -> Array:
-        normed = y if parts.layer_norm is None else parts.layer_norm.step(params, y, x)
-        return finish(params, parts.attention.step(params, normed, x), x)
+    def energy(params: TransformerParams, tokens: Tokens) -> Float[Array, "*batch"]:
+        return attend.energy(params, tokens) + rest(params, tokens)
 
-    def step_and_energy(params: TransformerParams, y: Array, x: Any = None) -> tuple[Array, Float[Array, "*batch"]]:
-        assert shared is not None
-        attended, pairs = shared(params, y, x)
-        return finish(params, attended, x), pairs + rest(params, y, x)
+    def step(params: TransformerParams, tokens: Tokens) -> Array:
+        normed = tokens if norm is None else tokens._replace(y=norm.step(params, tokens))
+        return finish(params, tokens, attend.step(params, normed))
 
-    def rest(params: TransformerParams, y: Array, x: Any) -> Array:
-        total = parts.feedforward.energy(params, y, x) + penalty_of_present(parts.phi, y, as_anchor(x).present)
-        return total if parts.layer_norm is None else total + parts.layer_norm.energy(params, y, x)
+    def step_and_energy(params: TransformerParams, tokens: Tokens) -> tuple[Array, Float[Array, "*batch"]]:
+        assert attend.step_and_energy is not None
+        attended, pairs = attend.step_and_energy(params, tokens)
+        return finish(params, tokens, attended), pairs + rest(params, tokens)
 
-    def finish(params: TransformerParams, attended: Array, x: Any) -> Array:
-        stepped = parts.feedforward.step(params, attended, x)
-        return prox_of_present(parts.phi, stepped, parts.step_size, as_anchor(x).present)
+    def rest(params: TransformerParams, tokens: Tokens) -> Array:
+        total = mix.energy(params, tokens) + penalty_of_present(parts.phi, tokens.y, tokens.present)
+        return total if norm is None else total + norm.energy(params, tokens)
+
+    def finish(params: TransformerParams, tokens: Tokens, attended: Array) -> Array:
+        return parts.phi.prox(mix.step(params, tokens._replace(y=attended)), step_size)
 
     # After layer norm attention sees other tokens than the energy is asked for, and there is nothing to share.
-    shared = parts.attention.step_and_energy if parts.layer_norm is None else None
-    both = None if shared is None else step_and_energy
-    return guarded(Descent(parts.attention.init, energy, step, both), TransformerParams)
+    shared = attend.step_and_energy is not None and norm is None
+    return on_tokens(parts.attention.init, energy, step, step_and_energy if shared else None, dim=dim)
 
 
 def transformer_example(key: jax.Array, batch: tuple[int, ...]) -> Example:

@@ -6,14 +6,15 @@ from typing import Any, NamedTuple
 import jax
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import at_least, checked, in_interval, require
-from unroll_jax.descent import Anchor, Descent
+from unroll_jax.arguments import SHARE, SIZE, checked, require
+from unroll_jax.arrays import broadcasts
+from unroll_jax.descent import Descent
 from unroll_jax.energies.attention.pairwise import attention
 from unroll_jax.energies.feedforward import FeedForwardParams, feedforward
 from unroll_jax.energies.layer_norm import layer_norm
 from unroll_jax.energies.proximal.operators import resolve_proximal
 from unroll_jax.energies.proximal.penalty import Proximal
-from unroll_jax.energies.tokens import as_anchor, guarded
+from unroll_jax.energies.tokens import Tokens, blank_absent, on_tokens, plain
 
 __all__ = ["TransformerParams", "TransformerParts", "transformer_parts"]
 
@@ -56,7 +57,7 @@ class TransformerParts(NamedTuple):
     layer_norm: Descent | None = None
 
 
-@checked(attention_step_size=in_interval("(0, 1]"), dim=at_least(1))
+@checked(attention_step_size=SHARE, dim=SIZE)
 def transformer_parts(
     dim: int,
     *,
@@ -81,10 +82,6 @@ def transformer_parts(
 
     Returns:
       `TransformerParts`, whose functions take the layer's `TransformerParams`.
-
-    Raises:
-      ValueError: as `transformer`.
-      TypeError: if phi is neither a name nor a `Proximal`.
 
     Source: Yang, Huang, Wipf (2022), Algorithm 2 and eq. 20; see `transformer`.
 
@@ -117,37 +114,41 @@ def transformer_parts(
         ]
         return TransformerParams(pair.init(key_a).W_a, features.init(key_f).W_f, *rows)
 
-    def of_pair(function: Callable) -> Callable:
-        return lambda params, y, x=None: function(pair_params(params.W_a), y, find_A(params.attention_row, x))
+    def of_pair(params: TransformerParams, tokens: Tokens) -> tuple[Any, Tokens]:
+        return pair_params(params.W_a), find_A(params.attention_row, tokens)
 
-    def of_features(function: Callable) -> Callable:
-        return lambda params, y, x=None: function(FeedForwardParams(params.W_f), y, find_B(params.row, x))
+    def of_features(params: TransformerParams, tokens: Tokens) -> tuple[FeedForwardParams, Tokens]:
+        return FeedForwardParams(params.W_f), find_B(params.row, tokens)
 
-    def of_norm(function: Callable) -> Callable:
-        return lambda params, y, x=None: function(None, y, Anchor(None, as_anchor(x).present))
+    def of_norm(params: TransformerParams, tokens: Tokens) -> tuple[None, Tokens]:
+        return None, tokens._replace(x=None)
 
-    both = None if pair.step_and_energy is None else of_pair(pair.step_and_energy)
-    attention_part = Descent(init, of_pair(pair.energy), of_pair(pair.step), both)
-    feedforward_part = Descent(init, of_features(features.energy), of_features(features.step))
+    def part(layer: Descent, of: Callable[[TransformerParams, Tokens], tuple[Any, Tokens]]) -> Descent:
+        def on_own(function: Any) -> Any:
+            return function and (lambda params, tokens: function(*of(params, tokens)))
+
+        return on_tokens(init, *map(on_own, plain(layer)), dim=dim)
+
     return TransformerParts(
-        attention=guarded(attention_part, TransformerParams),
-        feedforward=guarded(feedforward_part, TransformerParams),
+        attention=part(pair, of_pair),
+        feedforward=part(features, of_features),
         phi=resolve_proximal(phi, step_size),
         step_size=step_size,
-        layer_norm=None if norm is None else Descent(init, of_norm(norm.energy), of_norm(norm.step)),
+        layer_norm=None if norm is None else part(norm, of_norm),
     )
 
 
-def _resolve_anchor(name: str, anchor: str | AnchorRule) -> Callable[[Any, Any], Anchor]:
-    """A function of (learnable row, input x) that gives the anchor, for the tokens present in x."""
+def _resolve_anchor(name: str, anchor: str | AnchorRule) -> Callable[[Any, Tokens], Tokens]:
+    """A function of (learnable row, tokens with the input as x) that puts the anchor in the place of x."""
     require(anchor in ("input", "row") or callable(anchor), name, "be 'input', 'row' or a function of x", f"{anchor!r}")
 
-    def find(row: Any, x: Any) -> Anchor:
-        value, present = as_anchor(x)
+    def find(row: Any, tokens: Tokens) -> Tokens:
         if anchor == "row":
-            return Anchor(row, present)
-        if value is None or isinstance(anchor, str):
-            return Anchor(value, present)
-        return Anchor(anchor(value), present)
+            return tokens._replace(x=blank_absent(row, tokens.present))
+        if tokens.x is None or isinstance(anchor, str):
+            return tokens
+        B, shape = anchor(tokens.x), tokens.y.shape
+        require(broadcasts(B.shape, shape), name, f"give what broadcasts to y's shape {shape}", f"shape {B.shape}")
+        return tokens._replace(x=blank_absent(B.astype(tokens.y.dtype), tokens.present))
 
     return find

@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from unroll_jax.energies.tokens import check_tokens
+from unroll_jax.descent import Anchor
+from unroll_jax.energies.tokens import blank_absent, check_tokens
 from unroll_jax.numerics import compute_dtype, gram, linear
 
 __all__ = ["UnrolledLayerParams", "unrolled_layer"]
@@ -40,17 +41,13 @@ def unrolled_layer(
     Args:
       params: V (k, d), W (d, d), U (d, d).
       y: tokens as rows.
-      mask: which of them are real; None takes all for real. No token attends to one that is not.
+      mask: which of them are real; None takes all for real. The others stay, and no token attends to them.
       self_loops: whether tokens attend to themselves. Noise adds |V e|^2 to a token's product with itself and nothing,
         in the mean, to those with others: with self-loops, more noise draws attention to the noisy token itself.
         Without, a token that has no other to attend to has Z = 0.
 
     Returns:
       Y', same shape and dtype as y.
-
-    Raises:
-      ValueError: while tracing, if y is not (*batch, n, d) with the d of V.
-      TypeError: while tracing, if y is not floating.
 
     Source: Porras-Valenzuela, Hadou, Ribeiro, eqs. 47 and 48; tokens as rows.
 
@@ -60,7 +57,8 @@ def unrolled_layer(
       >>> unrolled_layer(uniform, jnp.array([[1.0], [3.0]])).tolist()  # with V = 0 each token gets the mean
       [[2.0], [2.0]]
     """
-    check_tokens(y, dim=params.V.shape[-1])
+    check_tokens(y, Anchor(None, mask), dim=params.V.shape[-1])
+    state, y = y, blank_absent(y, mask)
     logits = gram(linear(y, params.V.T), compute_dtype(y))
     seen = _neighbours(y.shape[-2], mask, self_loops)
     if seen is not None:
@@ -69,7 +67,8 @@ def unrolled_layer(
     if seen is not None and not self_loops:
         weights = jnp.where(seen, weights, 0.0)
     symmetric = 0.5 * (params.W + params.W.T)
-    return jax.nn.relu(linear(weights @ y, symmetric) + linear(y, params.U))
+    stepped = jax.nn.relu(linear(weights @ y, symmetric) + linear(y, params.U))
+    return stepped if mask is None else jnp.where(mask[..., None], stepped, state)
 
 
 def _neighbours(n: int, mask: Bool[Array, "*batch n"] | None, self_loops: bool) -> Bool[Array, "*batch m n"] | None:

@@ -10,7 +10,7 @@ from jax.nn.initializers import Initializer
 
 from unroll_jax.arguments import at_least, check_fields, require
 from unroll_jax.arrays import check_dtype, check_shape
-from unroll_jax.energies.lista_layer import ListaLayerParams, ista_layer, lista_layer
+from unroll_jax.energies.lista import ListaLayerParams, ista_layer, lista_layer
 from unroll_jax.models.initializers import cosine_atoms
 from unroll_jax.perturbations import Perturbation
 from unroll_jax.unrolling import unroll

@@ -14,12 +14,6 @@ from unroll_jax.energies import AttentionParams
 from unroll_jax.energies.attention.causal import causal_attention
 
 NO_WEIGHT = AttentionParams(None)
-MASKS = {
-    "causal": None,
-    "causal window": np.tri(6, k=-1, dtype=bool) & ~np.tri(6, k=-3, dtype=bool),
-    "prefix": np.tri(6, dtype=bool) | (np.arange(6) < 3),
-    "any": np.random.default_rng(7).random((6, 6)) < 0.4,
-}
 every_form = pytest.mark.parametrize("form", ["jacobi", "softmax"])
 every_rho = pytest.mark.parametrize("rho", list(uj.RHOS))
 both_dtypes = pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
@@ -49,29 +43,29 @@ def both(layer, *args):
 @pytest.mark.usefixtures("x64")
 @every_rho
 def test_energy_and_step_equal_the_reference(rho):
-    """Every mask in either form; weights and step sizes, and whether there is a context, go round."""
+    """Either form; weights and step sizes, and whether there is a context, go round."""
     y, c, W_a, row = tokens(0), tokens(1), tokens(2, (3, 2)), list(uj.RHOS).index(rho)
     table = [
-        (mask, form, *((None, 1.0), (W_a, 0.3))[(m + f + row) % 2], (c, None)[(m + row // 2) % 2])
-        for (m, mask), (f, form) in itertools.product(enumerate(MASKS), enumerate(("jacobi", "softmax")))
+        (form, *((None, 1.0), (W_a, 0.3))[(f + row) % 2], (c, None)[(f + row // 2) % 2])
+        for f, form in enumerate(("jacobi", "softmax"))
     ]
 
     @jax.jit
     def all_of(W_a, y, c):
         results = []
-        for mask, form, weight, step_size, context in table:
+        for form, weight, step_size, context in table:
             dim, rank = (None, None) if weight is None else (3, 2)
-            layer = causal_attention(rho=rho, form=form, step_size=step_size, mask=MASKS[mask], dim=dim, rank=rank)
+            layer = causal_attention(rho=rho, form=form, step_size=step_size, dim=dim, rank=rank)
             args = AttentionParams(None if weight is None else W_a), y, None if context is None else c
             results.append(both(layer, *args))
         return results
 
-    for (*entry, weight, step_size, context), (energy, stepped) in zip(table, all_of(W_a, y, c), strict=True):
-        held, system = y if context is None else context, {"rho": rho, "graph": MASKS[entry[0]], "W_a": weight}
-        message = f"{entry}, step_size={step_size}, context={context is not None}"
+    for (form, weight, step_size, context), (energy, stepped) in zip(table, all_of(W_a, y, c), strict=True):
+        held, system = y if context is None else context, {"rho": rho, "W_a": weight}
+        message = f"{form}, step_size={step_size}, context={context is not None}"
         expected = np.sum(reference.causal_energy(y, held, **system))
         np.testing.assert_allclose(energy, expected, rtol=1e-12, atol=1e-12, err_msg=message)
-        expected = reference.causal_step(y, held, form=entry[1], step_size=step_size, **system)
+        expected = reference.causal_step(y, held, form=form, step_size=step_size, **system)
         np.testing.assert_allclose(stepped, expected, rtol=1e-12, atol=1e-12, err_msg=message)
 
 
@@ -80,12 +74,12 @@ def test_energy_and_step_equal_the_reference(rho):
 @both_dtypes
 def test_no_step_raises_the_energy_to_a_context_that_is_held(form, dtype):
     """For every rho and layer, with a context of its own and with the state as context."""
-    options = [(1.0, None), (0.3, MASKS["any"])]
+    options = [1.0, 0.3]
 
     def energies(rho, y, context):
         pairs = []
-        for (step_size, mask), (held, x) in itertools.product(options, ((context, context), (y, None))):
-            layer = causal_attention(rho=rho, form=form, step_size=step_size, mask=mask)
+        for step_size, (held, x) in itertools.product(options, ((context, context), (y, None))):
+            layer = causal_attention(rho=rho, form=form, step_size=step_size)
             states = jnp.stack([y, layer.step(NO_WEIGHT, y, x)])
             pairs.append(layer.energy(NO_WEIGHT, states, held))
         return jnp.stack(pairs)
@@ -189,28 +183,3 @@ def test_the_fixed_points_of_a_layer_are_tokens_like_the_first(form):
     np.testing.assert_allclose(last, consensus, atol=1e-6)
     assert np.all(np.diff(energies) <= 1e-12)
     np.testing.assert_allclose(gradient, 0.0, atol=1e-8)
-
-
-BAD = [
-    ({"form": "gauss"}, "form must be one of"),
-    ({"step_size": 1.5}, r"step_size must be in \(0, 1\], got 1.5"),
-    ({"mask": np.ones((3, 3))}, "mask must be a boolean .* got float64"),
-    ({"block": 0}, "block must be at least 1, or None, got 0"),
-    ({"mask": np.ones((3, 2), bool)}, r"mask must be .* shape \(3, 2\)"),
-]
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(("options", "message"), BAD)
-def test_a_bad_option_is_named(options, message):
-    with pytest.raises(ValueError, match=message):
-        causal_attention(**options)
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_a_bad_input_is_named():
-    y = jnp.asarray(np.ones((6, 3), np.float32))
-    with pytest.raises(ValueError, match=r"mask is \(3, 3\), but y has n=6 tokens"):
-        causal_attention(mask=np.tri(3, dtype=bool)).step(NO_WEIGHT, y)
-    with pytest.raises(ValueError, match=r"x must broadcast to y's shape \(6, 3\)"):
-        causal_attention().step(NO_WEIGHT, y, y[:5])

@@ -1,4 +1,4 @@
-"""Attention to predecessors in blocks of tokens, and masks that they cannot take."""
+"""Attention to predecessors in blocks of tokens."""
 
 import chex
 import jax
@@ -6,23 +6,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.energies.attention.test_causal import MASKS, NO_WEIGHT, tokens
+from tests.energies.attention.test_causal import NO_WEIGHT, tokens
 from unroll_jax.descent import Anchor
 from unroll_jax.energies import AttentionParams
 from unroll_jax.energies.attention.causal import causal_attention
-from unroll_jax.energies.attention.graphs import band, edges
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize(("form", "mask"), [("jacobi", "causal"), ("softmax", "any")])
-def test_tokens_in_blocks_are_the_same_as_all_at_once(form, mask):
+@pytest.mark.parametrize("form", ["jacobi", "softmax"])
+def test_tokens_in_blocks_are_the_same_as_all_at_once(form):
     """Blocks of four do not divide six tokens, and some of those are absent."""
     there = jnp.asarray(np.arange(6) != np.array([[2], [5]]))
     y, x, W_a = tokens(0, (2, 6, 3)), tokens(1), AttentionParams(tokens(2, (3, 2)))
 
     def in_blocks(block, *args):
-        layer = causal_attention(form=form, rho="log", mask=MASKS[mask], dim=3, rank=2, block=block)
+        layer = causal_attention(form=form, rho="log", dim=3, rank=2, block=block)
 
         def both(W_a, y, x):
             args = W_a, y, Anchor(x, there)
@@ -50,17 +49,3 @@ def test_blocks_hold_no_array_of_all_pairs_and_no_constant_is_one():
     assert blocks.temp_size_in_bytes < 4 * n * n // 4
     constants = jax.make_jaxpr(lambda y: causal_attention().step(NO_WEIGHT, y))(y).consts
     assert sum(np.size(constant) for constant in constants) < 10 * n
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_a_mask_that_cannot_be_is_named():
-    for graph in (band(1), edges([(0, 1)], 3)):
-        with pytest.raises(ValueError) as caught:  # noqa: PT011
-            causal_attention(mask=graph)
-        assert str(caught.value).startswith(f"mask must be a boolean (n, n) array, got the graph {graph.name}, which")
-    with pytest.raises(ValueError, match=r"mask must be known .*, got a traced array of shape \(6, 6\)"):
-        jax.jit(lambda mask: causal_attention(mask=mask).step(NO_WEIGHT, jnp.asarray(np.ones((6, 3), np.float32))))(
-            np.ones((6, 6), bool)
-        )
-    with pytest.raises(ValueError, match=r"mask is \(3, 3\), but y has n=6 tokens"):
-        causal_attention(mask=np.ones((3, 3), bool)).step(NO_WEIGHT, jnp.asarray(np.ones((6, 3), np.float32)))

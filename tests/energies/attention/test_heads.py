@@ -101,21 +101,6 @@ def test_orthogonal_heads_in_softmax_form_are_standard_multi_head_attention(shap
         np.testing.assert_allclose(unseen, 0.0, atol=1e-12)
 
 
-@pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("shape", ["narrow", "square", "one"])
-def test_orthogonal_heads_step_as_the_block_majoriser_does_on_them(shape):
-    raw, W_a = weights(shape, "orthogonal")
-    orthogonal, block = (build(majoriser, shape, ridge=0.7) for majoriser in ("orthogonal", "block"))
-
-    @jax.jit
-    def all_of(raw, W_a, y, x):
-        return both(orthogonal, HeadsParams(raw), y, x), both(block, HeadsParams(W_a), y, x)
-
-    (energy, stepped), (expected, moved) = all_of(raw, W_a, tokens(0), tokens(1))
-    np.testing.assert_allclose(stepped, moved, rtol=1e-11, atol=1e-11)
-    np.testing.assert_allclose(energy, expected, rtol=1e-12)
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @every_form
@@ -151,9 +136,7 @@ def test_heads_of_independent_columns_all_get_their_means():
     np.testing.assert_allclose(np.einsum("nd,hdk->hnk", stepped, W_a), alone, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("majoriser", "form"), [("block", "jacobi"), ("block", "softmax"), ("scalar", "softmax"), ("orthogonal", "jacobi")]
-)
+@pytest.mark.parametrize(("majoriser", "form"), [("block", "jacobi"), ("block", "softmax"), ("orthogonal", "jacobi")])
 def test_tokens_far_apart_keep_step_and_gradients_finite(majoriser, form):
     layer = build(majoriser, "square", form=form)
     raw, y = np.float32(tokens(2, (2, 4, 2))), np.float32(1e8 * np.arange(12.0).reshape(3, 4))

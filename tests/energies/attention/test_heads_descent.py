@@ -7,10 +7,15 @@ import pytest
 
 import unroll_jax as uj
 from tests.energies.any_rho import of_every_rho
-from tests.energies.attention.test_heads import CHOICES, GRAPH, SHAPES, build, tokens, weights
+from tests.energies.attention.test_heads import GRAPH, SHAPES, build, tokens, weights
 from unroll_jax.energies.attention.heads import HeadsParams
 
 SCALES = np.logspace(-3, 3, 200)[:, None, None]  # six orders of magnitude
+CASES = [
+    ("block", "wide", {}),
+    ("block", "narrow", {"form": "softmax", "ridge": 0.1, "mask": GRAPH}),
+    ("block", "square", {"step_size": 0.3, "ridge": 10.0}),
+]
 
 
 def energies_and_slack(layer, params, y, x):
@@ -30,52 +35,23 @@ def check_descent(values, dtype, bound, what):
     assert np.mean(after < before) > 0.3, what
 
 
-def draws(dtype, shape, batch=()):
+def draws(dtype, shape):
     """200 weights, tokens and anchors."""
     num_heads, rank = SHAPES[shape]
     W_a = np.sqrt(2.0 / (4 + rank)) * tokens(2, (200, num_heads, 4, rank))
-    scales = SCALES.reshape(200, *(1 for _ in batch), 1, 1)
-    y, x = (scales * tokens(seed, (200, *batch, 6, 4)) for seed in (0, 1))
+    y, x = (SCALES * tokens(seed, (200, 6, 4)) for seed in (0, 1))
     return [array.astype(dtype) for array in (W_a, y, x)]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("majoriser", "shape", "dtype"),
-    [("block", shape, "float32") for shape in ("square", "wide", "narrow")]
-    + [pytest.param("block", shape, "float64", marks=pytest.mark.slow) for shape in ("square", "wide")]
-    + [("block", "one", "float64")]
-    + [("scalar", "narrow", "float64"), ("scalar", "square", "float32"), ("scalar", "one", "float32")]
-    + [("scalar", "wide", "float64")],
-)
-def test_no_step_raises_the_sum_of_the_heads_energies(majoriser, shape, dtype):
-    """200 draws each of weights, tokens and anchors; other options and batch ranks go round over the cases."""
-    place = CHOICES.index((majoriser, shape)) + 2 * (dtype == "float64")
-    batch = [(), (2,), (2, 1)][place % 3]
-    options = {
-        "rho": list(uj.RHOS)[place % len(uj.RHOS)],
-        "form": ("jacobi", "softmax")[place % 2],
-        "ridge": (0.0, 0.1, 10.0)[place % 3],
-        "step_size": (1.0, 0.3)[place // 2 % 2],
-        "mask": (None, GRAPH)[place // 3 % 2],
-    }
-    layer = build(majoriser, shape, **options)
-    with jax.enable_x64(dtype == "float64"):
-        values = jax.jit(jax.vmap(lambda W_a, *args: energies_and_slack(layer, HeadsParams(W_a), *args)))(
-            *draws(dtype, shape, batch)
-        )
-        assert values[0].shape == (200, *batch)
-        check_descent(values, dtype, 32.0, options)
-
-
-def test_no_step_of_a_block_raises_the_energy_for_any_rho():
-    """More columns than the tokens are wide and no ridge, where its systems may be singular."""
+@pytest.mark.parametrize(("majoriser", "shape", "options"), CASES)
+def test_no_step_raises_the_sum_of_the_heads_energies_for_any_rho(majoriser, shape, options):
+    """Also with more columns than the tokens are wide and no ridge, where the systems of "block" may be singular."""
 
     def one(rho, *args):
-        layer = build("block", "wide", rho=rho)
+        layer = build(majoriser, shape, rho=rho, **options)
         return jax.vmap(lambda W_a, *args: energies_and_slack(layer, HeadsParams(W_a), *args))(*args)
 
-    for rho, *values in zip(uj.RHOS, *of_every_rho(one)(*draws("float32", "wide")), strict=True):
+    for rho, *values in zip(uj.RHOS, *of_every_rho(one)(*draws("float32", shape)), strict=True):
         check_descent(values, "float32", 32.0, rho)
 
 

@@ -69,20 +69,6 @@ def test_numbers_given_to_a_factory_count():
             np.testing.assert_allclose(array, exact, rtol=1e-12, atol=tolerance, err_msg=name)
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("x64")
-def test_the_given_slope_is_the_derivative_of_the_value():
-    # At 1 the truncated quadratic has a kink; further out autodiff cancels digits.
-    z = DISTANCES[(DISTANCES < 1e2) & (DISTANCES != 1.0)]
-    named = {name: name for name in uj.RHOS}
-    derived = {f"{name} by autodiff": resolve_rho(name).value for name in uj.RHOS}
-    curves = values_and_slopes(named | derived)(z)
-    for name in uj.RHOS:
-        (_, given, logarithm), (_, slope, log_slope) = curves[name], curves[f"{name} by autodiff"]
-        np.testing.assert_allclose(given, slope, rtol=1e-11, err_msg=name)
-        np.testing.assert_allclose(logarithm, log_slope, rtol=1e-9, atol=1e-12, err_msg=name)
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_every_rho_is_concave_and_nondecreasing(dtype):
     """Every pair of points, not only neighbours: the tangent at one lies above the value at the other."""
@@ -227,7 +213,10 @@ BAD = {
     ),
     "not a number at 0": (lambda z: (z * z) ** 0.125, r"must have a finite slope at z=0, .* nan in float64"),
     "infinite in float32": (lambda z: jnp.sqrt(z + 1e-60), r"must have a finite slope at z=0, .* inf in float32"),
-    "a foreign log_slope": (uj.Rho(jnp.log1p, None, jnp.negative), r"log\(slope\) as log_slope, but at z=0.00"),
+    "a foreign log_slope": (
+        uj.Rho(jnp.log1p, lambda z: 1.0 / (1.0 + z), jnp.negative),
+        r"log\(slope\) as log_slope, but at z=0.00",
+    ),
 }
 
 
@@ -263,30 +252,3 @@ def test_every_kind_of_attention_asks_for_a_finite_slope_at_zero():
         with pytest.raises(ValueError, match="must have a finite slope at z=0"):
             factory(rho=jnp.sqrt)
         factory(rho="truncated_quadratic")
-
-
-BAD_NUMBERS = [
-    (table.log, "shift", (0.0, -1.0, float("inf"), float("nan"))),
-    (table.cauchy, "scale", (0.0, float("nan"))),
-    (table.student, "degrees", (0.0, -2.0)),
-    (table.geman_mcclure, "scale", (0.0, float("inf"))),
-    (table.power, "exponent", (0.0, 1.5, float("nan"))),
-    (table.power, "shift", (0.0, -1.0)),
-    (table.truncated_quadratic, "threshold", (0.0, float("inf"))),
-]
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(("factory", "argument", "values"), BAD_NUMBERS)
-def test_a_bad_number_is_named(factory, argument, values):
-    for value in values:
-        with pytest.raises(ValueError, match=rf"{argument} must be .*, got {value}"):
-            factory(**{argument: value})
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_what_is_no_rho_is_named():
-    with pytest.raises(TypeError, match=r"rho must be one of .*, a Rho or a function, got int"):
-        resolve_rho(3)
-    with pytest.raises(ValueError, match=r"rho must be one of .*, a Rho or a function, got 'gauss'"):
-        resolve_rho("gauss")

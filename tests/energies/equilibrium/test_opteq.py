@@ -8,13 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import unroll_jax as uj
 from tests.energies import opteq_reference as reference
 from tests.energies.opteq_layers import IMAGE, H, M, convolutional, dense
 from unroll_jax.certificates.weights import weight_norm_bound
 from unroll_jax.energies.equilibrium.monotone import MONOTONES, Monotone, antiderivative, resolve_monotone
 from unroll_jax.energies.equilibrium.opteq import opteq, opteq_conv
-from unroll_jax.energies.equilibrium.opteq_params import OptEqParams, opteq_linear
 
 CASES = [("dense", name, 1.0, (2, 3)) for name in MONOTONES]
 CASES += [(kind, *case) for kind in ("dense", "conv") for case in [("relu", 0.3, ()), ("tanh", 0.7, (3,))]]
@@ -186,37 +184,3 @@ def test_the_factored_form_is_the_layer(skip):
     for pair in jax.jit(lambda *a: (compose(*a), compose(*a[:2], None)))(params, z, x):
         chex.assert_trees_all_close(*pair, rtol=1e-12)
     assert opteq_conv(2, 3).factored is None
-
-
-BAD_ARRAYS = [
-    (lambda z, x: (z[..., :2], x), ValueError, r"z must be \(\*batch, 4\), got shape \(3, 2\)"),
-    (lambda z, x: (z, x[..., :2]), ValueError, r"x must be \(\*batch, 3\), got shape \(3, 2\)"),
-    (lambda z, x: (z, x[:2]), ValueError, r"x must have the batch axes \(3,\) of z .* got \(2,\)"),
-    (lambda z, x: (z[0], x), ValueError, r"x must have the batch axes \(\) of z .* got \(3,\)"),
-    (lambda z, x: (z.astype(int), x), TypeError, "z must have a floating dtype, got int32"),
-    (lambda z, x: (None, x), TypeError, "z must be an array, got None"),
-]
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("part", ["step", "energy"])
-@pytest.mark.parametrize(("change", "error", "message"), BAD_ARRAYS, ids=[row[2] for row in BAD_ARRAYS])
-def test_a_bad_state_or_input_is_named(part, change, error, message):
-    layer, params, z, x = dense((3,), jnp.float32)
-    with pytest.raises(error, match=message):
-        jax.eval_shape(lambda z, x: getattr(layer, part)(params, *change(z, x)), z, x)
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_an_image_of_the_wrong_rank_is_named():
-    layer, params, z, x = convolutional((), jnp.float32)
-    with pytest.raises(ValueError, match=r"z must be \(\*batch, height, width, 2\), got shape \(4, 2\)"):
-        jax.eval_shape(lambda z: layer.step(params, z[0], x), z)
-
-
-def test_params_of_both_kinds_are_one_type():
-    key = jax.random.key(0)
-    assert isinstance(jax.eval_shape(opteq(2, 3, 4).init, key), OptEqParams)
-    assert jax.eval_shape(opteq_conv(2, 3, 4).init, key).W.shape == (3, 3, 2, 3)
-    assert jax.eval_shape(opteq_linear, np.ones((3, 2)), np.ones((5, 2))).shape == (5, 3)
-    assert isinstance(opteq(2, 3), uj.Descent)

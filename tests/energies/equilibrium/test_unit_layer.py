@@ -201,19 +201,3 @@ def test_at_initialisation_the_layer_contracts():
     params = jax.jit(unit_layer(4, 9, INPUT).init)(jax.random.key(0))
     np.testing.assert_allclose(np.linalg.norm(params.W, 2), 0.95, rtol=1e-5)
     assert jax.eval_shape(unit_layer(4).init, jax.random.key(0)).U is None
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_a_bad_input_is_named():
-    layer, plain = unit_layer(DIM, WIDTH, INPUT), unit_layer(DIM, WIDTH)
-    params, alone = (jax.eval_shape(made.init, jax.random.key(0)) for made in (layer, plain))
-    y = np.ones((N, DIM), np.float32)
-    with pytest.raises(ValueError, match="x must be None without input_dim"):
-        jax.eval_shape(plain.step, alone, y, np.ones((5, 2)))
-    for function in (layer.energy, layer.step):
-        with pytest.raises(ValueError, match=r"width dim=3, got shape \(5, 4\)"):
-            jax.eval_shape(function, params, np.ones((5, 4), np.float32))
-        with pytest.raises(ValueError, match=r"x must hold features of shape \(5, 2\).*got shape \(5, 3\)"):
-            jax.eval_shape(function, params, y, np.ones((5, 3)))
-        with pytest.raises(TypeError, match="x must have a floating dtype, got int32"):
-            jax.eval_shape(function, params, y, np.ones((5, 2), np.int32))

@@ -9,7 +9,6 @@ from scipy.optimize import brentq
 import unroll_jax as uj
 from unroll_jax import energies
 from unroll_jax.energies.proximal.activations import ACTIVATIONS
-from unroll_jax.energies.proximal.operators import resolve_proximal
 
 # The activations, in NumPy.
 FUNCTIONS = {
@@ -80,42 +79,6 @@ def test_the_solved_prox_is_right_in_low_precision(dtype):
         assert prox.dtype == dtype
         atol = 30.0 * float(jnp.finfo(dtype).eps)
         np.testing.assert_allclose(np.asarray(prox, np.float64), exact[name], atol=atol, err_msg=name)
-
-
-def test_by_name_a_layer_applies_the_activation_itself():
-    """And the energy that its step lowers has the penalty of that step size."""
-    y = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
-
-    @jax.jit
-    def measure(y):
-        plain, results = uj.feedforward(4, step_size=0.3), {}
-        params = plain.init(jax.random.key(0))
-        for name, make in ACTIVATIONS.items():
-            layer = uj.feedforward(4, step_size=0.3, phi=name)
-            inside = layer.step(params, y)
-            of_layer = layer.energy(params, inside) - plain.energy(params, inside)
-            results[name] = inside, of_layer, make().penalty(inside) / 0.3, resolve_proximal(name, 0.3).prox(y, 0.3)
-        return plain.step(params, y), results
-
-    stepped, results = measure(y)
-    for name, (inside, of_layer, penalty, prox) in results.items():
-        expected = FUNCTIONS[name](np.asarray(stepped, np.float64))
-        np.testing.assert_allclose(inside, expected, rtol=1e-5, atol=1e-6, err_msg=name)
-        np.testing.assert_allclose(of_layer, penalty, rtol=1e-4, atol=1e-5, err_msg=name)
-        np.testing.assert_allclose(prox, FUNCTIONS[name](y), rtol=1e-5, atol=1e-6, err_msg=name)
-
-
-def test_an_activation_of_ones_own_serves_a_layer():
-    arctan = energies.activation(jnp.arctan, lambda z: -jnp.log(jnp.cos(z)) - 0.5 * z**2, step_size=0.4)
-    layer, y = uj.feedforward(4, step_size=0.4, phi=arctan), np.random.default_rng(1).uniform(size=(200, 5, 4))
-
-    @jax.jit
-    def measure(y):
-        params = layer.init(jax.random.key(0))
-        return layer.energy(params, layer.step(params, y)), layer.energy(params, y)
-
-    after, before = map(np.asarray, measure(y.astype(np.float32)))
-    assert np.all(after < before)
 
 
 @pytest.mark.parametrize("function", [jax.nn.gelu, jax.nn.silu, jax.nn.mish], ids=["gelu", "silu", "mish"])

@@ -150,21 +150,3 @@ def test_a_group_of_zeros_has_a_gradient_and_low_precision_stays():
     for name, (numbers, *_) in OPERATORS.items():
         near = jax.jit(both_uses(name)[0])(jnp.asarray(Z, jnp.bfloat16), STEP, *numbers)
         assert near.dtype == jnp.bfloat16, name
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: energies.soft_threshold(-1.0), ValueError, "threshold must be finite and at least 0, got -1.0"),
-        (lambda: energies.elastic_net(1.0, jnp.array([1.0, -2.0])), ValueError, "weight must be finite and at least 0"),
-        (lambda: energies.group_shrinkage(np.inf), ValueError, "threshold must be finite and at least 0, got inf"),
-        (lambda: energies.soft_threshold().prox(jnp.ones(2), -1.0), ValueError, "step_size must be finite and at leas"),
-        (lambda: energies.soft_threshold("much"), TypeError, "threshold must be a number or an array of numbers, got"),
-        (lambda: energies.box(1.0, 0.0), ValueError, "lower must be below upper, got lower=1.0, upper=0.0"),
-        (lambda: energies.box("a", 1.0), TypeError, "lower must be a number or an array of numbers, got 'a'"),
-    ],
-)
-def test_a_bad_number_is_named(call, error, message):
-    with pytest.raises(error, match=message):
-        call()

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy.optimize import minimize, minimize_scalar
+from scipy.optimize import minimize_scalar
 from scipy.special import spence
 
 import unroll_jax as uj
@@ -207,41 +207,6 @@ def test_the_gradient_of_the_envelope_is_what_the_prox_takes_away():
         np.testing.assert_allclose(gradient, (points - prox) / step_size, rtol=1e-12, err_msg=name)
         assert np.all(np.isfinite(gradient)), name
         assert np.all(value[0] <= penalty + 1e-12), name
-
-
-@pytest.mark.usefixtures("x64")
-def test_group_shrinkage_is_the_numerical_minimiser():
-    rng = np.random.default_rng(3)
-    y = rng.normal(size=(5, 4)) * np.array([[2.0], [1.0], [0.3], [3.0], [0.0]])
-    shrinkage, step_sizes = energies.group_shrinkage(0.7), (0.2, 2.0)
-
-    def objective(z, token, step_size):
-        return 0.7 * np.linalg.norm(z) + np.sum((z - token) ** 2) / (2.0 * step_size)
-
-    @jax.jit
-    def measure(y):
-        both = lambda y, s: jnp.sum(shrinkage.prox(y, s)) + shrinkage.penalty(y)  # noqa: E731
-        return shrinkage.penalty(y), [(shrinkage.prox(y, s), jax.grad(both)(y, s)) for s in step_sizes]
-
-    penalty, steps = jax.tree.map(np.asarray, measure(y))
-    np.testing.assert_allclose(penalty, 0.7 * np.linalg.norm(y, axis=1).sum(), rtol=1e-12)
-    for step_size, (shrunk, gradient) in zip(step_sizes, steps, strict=True):
-        for token, prox in zip(y, shrunk, strict=True):
-            given = {"args": (token, step_size), "method": "Nelder-Mead", "options": {"fatol": 1e-13}}
-            best = minimize(objective, token + 0.1, **given)
-            assert objective(prox, token, step_size) <= best.fun + 1e-12
-            np.testing.assert_allclose(prox, best.x, atol=1e-3)
-        assert np.all(shrunk[0.7 * step_size >= np.linalg.norm(y, axis=1)] == 0.0)
-        assert np.all(np.isfinite(gradient))  # at a token of zeros too
-
-
-def test_an_entry_that_is_nan_is_outside_every_domain():
-    bounded = [name for name in uj.PROXIMALS if name != "identity"]
-    pair = lambda proximal, y: (proximal.penalty(y), proximal.prox(y, 1.0))  # noqa: E731
-    values = jax.jit(lambda y: [pair(uj.PROXIMALS[name](), y) for name in bounded])(np.full((2, 2), np.nan, np.float32))
-    for name, (penalty, prox) in zip(bounded, values, strict=True):
-        assert not np.isfinite(penalty), name
-        assert np.all(np.isnan(prox)), name
 
 
 def test_a_users_own_proximal_serves_a_layer():

@@ -1,16 +1,13 @@
 """Attention to predecessors only, with its energy."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
-from unroll_jax.arrays import check_known
 from unroll_jax.descent import Descent
-from unroll_jax.energies.attention.graphs import EdgeList, Graph, check_table
+from unroll_jax.energies.attention.pairs import by_rows
 from unroll_jax.energies.attention.pairwise import AttentionParams, attention
 from unroll_jax.energies.attention.rho import RhoLike, resolve_rho
 from unroll_jax.energies.attention.sums import combine, rectangle_energy, rectangle_sums
@@ -25,14 +22,13 @@ def causal_attention(
     rho: RhoLike = "softmax",
     form: str = "jacobi",
     step_size: float = 1.0,
-    mask: Any = None,
     dim: int | None = None,
     rank: int | None = None,
     block: int | None = None,
 ) -> Descent:
     r"""Attention of each token to its predecessors, as a descent step on its own energy while they are held.
 
-    With a context C = x and N(u) the tokens that u attends to, v < u unless ``mask`` is given,
+    With a context C = x and N(u) the tokens v < u,
 
     .. math:: E(Y; C) = \sum_u \sum_{v \in N(u)} \rho(\tfrac12 |W_a^T (y_u - c_v)|^2) , \qquad
               y_u' = (1 - a) y_u + a \frac{\sum_{v \in N(u)} \gamma_{uv} c_v + s y_u}{\sum_{v \in N(u)} \gamma_{uv} + s}
@@ -43,7 +39,7 @@ def causal_attention(
     \tfrac12 |z_v|^2 ) Y`.
 
     *What still descends.* The step never raises E( . ; C), nor any token's own share of it, for every context held,
-    rho concave and nondecreasing, mask, and a in (0, 1]: given C the sum falls apart into tokens, and the step with
+    rho concave and nondecreasing, and a in (0, 1]: given C the sum falls apart into tokens, and the step with
     s = 0, a = 1 minimises each one's tangent majoriser. So a layer with C = Y lowers E( . ; Y), and layers that share
     one context x lower E( . ; x) again and again.
 
@@ -54,16 +50,12 @@ def causal_attention(
 
     Args:
       rho, form, step_size, dim, rank: as in `attention`.
-      mask: boolean (n, n), True in row u where u attends to v, in any direction; None is v < u. The diagonal does not
-        count.
       block: tokens that look back at a time: memory O(n block), in value and derivatives, for the price of computing
         them again in the backward pass. None takes all at once, O(n^2).
 
     Returns:
       A `Descent` with params `AttentionParams`; ``x`` is the context C, broadcastable to y, or None for y itself, or
       an `Anchor` of it and of the tokens that are there.
-
-    Raises: as `attention`.
 
     Source: ours; Yang, Huang, Wipf (2022) have undirected graphs alone.
 
@@ -75,84 +67,38 @@ def causal_attention(
       True
     """
     undirected = attention(rho=rho, form=form, step_size=step_size, dim=dim, rank=rank, block=block)  # checks options
-    chosen, table = resolve_rho(rho), _check_directed(mask)
-    shape = None if dim is None else (dim, rank or dim)
+    chosen = resolve_rho(rho)
 
     def energy(params: AttentionParams, tokens: Tokens) -> Float[Array, "*batch"]:
-        def sums(rows: Array, columns: Array, _: Array, neighbours: Array) -> tuple[Array]:
-            return (rectangle_energy(chosen, rows, columns, neighbours)[..., None],)
+        def sums(rows: Array, columns: Array, values: Array, neighbours: Array) -> tuple[Array]:
+            return (rectangle_energy(chosen, rows, columns, neighbours),)
 
-        return jnp.sum(_by_rows(sums, params.W_a, tokens, table, block)[0], axis=(-2, -1))
+        return jnp.sum(by_predecessors(sums, params, tokens)[0], axis=(-2, -1))
 
     def step(params: AttentionParams, tokens: Tokens) -> Array:
         def sums(*rectangle: Array) -> tuple[Array, Array]:
             return rectangle_sums(chosen, *rectangle, bounded=form == "softmax")[1:]
 
-        log_weight, mean = _by_rows(sums, params.W_a, tokens, table, block)
+        log_weight, mean = by_predecessors(sums, params, tokens)
         if form == "softmax":
             assert chosen.log_slope is not None
             itself = chosen.log_slope(jnp.zeros((), tokens.y.dtype))
             log_weight, mean = combine([(log_weight, mean), (itself, tokens.y)])
-        return _move(tokens.y, log_weight, mean, step_size)
+        moved = jnp.where(jnp.isneginf(log_weight), tokens.y, mean)  # a token without any pull stays
+        return tokens.y + step_size * (moved - tokens.y)
 
-    shapes = {"W_a": shape}
-    return on_tokens(AttentionParams, undirected.init, energy, step, dim=dim, shapes=shapes)
+    def by_predecessors(sums: Callable[..., tuple[Array, ...]], params: AttentionParams, tokens: Tokens) -> list[Array]:
+        """``sums`` of every token against its predecessors in the context."""
+        y = tokens.y
+        context = y if tokens.x is None else jnp.broadcast_to(tokens.x, y.shape)
+        shift = jnp.mean(context, axis=-2, keepdims=True)  # distances do not feel it, their digits do
+        z, c = (project(part - shift, params.W_a) for part in (y, context))
+        return by_rows(sums, z, c, context, lambda u, v: u > v, tokens.present, block or y.shape[-2])
+
+    return on_tokens(undirected.init, energy, step, dim=dim)
 
 
 def causal_attention_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
     """Causal softmax attention; x is the context that its energy holds."""
     y, x = normal(key, 2, batch)
     return causal_attention(form="softmax"), y, x
-
-
-def _check_directed(mask: Any) -> np.ndarray | None:
-    if mask is None:
-        return None
-    if isinstance(mask, Graph | EdgeList):
-        raise ValueError(f"mask must be a boolean (n, n) array, got the graph {mask.name}, which only attention takes")
-    check_known("mask", mask)
-    table = np.asarray(mask)
-    check_table("mask", table)
-    return table
-
-
-def _check_length(table: np.ndarray | None, tokens: Array) -> None:
-    if table is not None and len(table) != tokens.shape[-2]:
-        raise ValueError(f"mask is {table.shape}, but y has n={tokens.shape[-2]} tokens (shape {tokens.shape})")
-
-
-def _by_rows(
-    sums: Callable[..., tuple[Array, ...]],
-    W_a: Array | None,
-    tokens: Tokens,
-    table: np.ndarray | None,
-    block: int | None,
-) -> list[Array]:
-    """``sums`` of every token against its neighbours in the context, ``block`` tokens at a time."""
-    y, present = tokens.y, tokens.present
-    _check_length(table, y)
-    n = y.shape[-2]
-    context = y if tokens.x is None else jnp.broadcast_to(tokens.x, y.shape)
-    shift = jnp.mean(context, axis=-2, keepdims=True)  # distances do not feel it, their digits do
-    z, c = (project(part - shift, W_a) for part in (y, context))
-
-    def some(u: Array) -> tuple[Array, ...]:
-        v = jnp.arange(n)
-        neighbours = u[:, None] > v if table is None else jnp.asarray(table)[u] & (u[:, None] != v)
-        if present is not None:
-            neighbours = neighbours & jnp.take(present, u, axis=-1)[..., :, None] & present[..., None, :]
-        return sums(jnp.take(z, u, axis=-2), c, context, neighbours)
-
-    size = min(n, block or n)
-    rows = jnp.minimum(jnp.arange(-(-n // size) * size).reshape(-1, size), n - 1)  # the surplus is cut off again
-    if len(rows) == 1:
-        return list(some(rows[0]))
-    parts = jax.lax.map(jax.checkpoint(some, prevent_cse=False), rows)
-    joined = [jnp.moveaxis(part, 0, -3) for part in parts]
-    return [part.reshape(*part.shape[:-3], -1, part.shape[-1])[..., :n, :] for part in joined]
-
-
-def _move(y: Array, log_weight: Array, mean: Array, step_size: float) -> Array:
-    """Each token towards its mean; one without any pull stays."""
-    moved = jnp.where(jnp.isneginf(log_weight), y, mean)
-    return y + step_size * (moved - y)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import at_least, checked, in_interval, one_of, require
+from unroll_jax.arguments import SHARE, SIZE, at_least, checked, one_of, require
 from unroll_jax.descent import Descent
 from unroll_jax.energies.attention.graphs import check_mask
 from unroll_jax.energies.attention.least_squares import least_squares
@@ -21,7 +21,7 @@ from unroll_jax.steps import vary_like
 
 __all__ = ["MAJORISERS", "HeadsParams", "multihead_attention", "multihead_attention_example", "orthonormal_heads"]
 
-MAJORISERS = ("block", "scalar", "orthogonal")
+MAJORISERS = ("block", "orthogonal")
 
 
 class HeadsParams(NamedTuple):
@@ -33,13 +33,8 @@ class HeadsParams(NamedTuple):
     W_a: Float[Array, "h d k"]
 
 
-@checked(
-    dim=at_least(1),
-    majoriser=one_of(MAJORISERS),
-    form=one_of(FORMS),
-    ridge=at_least(0.0),
-    step_size=in_interval("(0, 1]"),
-)
+@checked(dim=SIZE, num_heads=SIZE, rank=SIZE, majoriser=one_of(MAJORISERS))
+@checked(form=one_of(FORMS), ridge=at_least(0.0), step_size=SHARE, block=SIZE)
 def multihead_attention(
     dim: int,
     *,
@@ -77,8 +72,6 @@ def multihead_attention(
       conjugate gradients; no (d, d) array is formed. The step is :math:`P^+ g` only up to a raised trace, a larger P,
       so that it still descends. With eigenvalues of :math:`P_u` of less than about 1e-3 of its trace (1e-6 in float64)
       it falls short of their directions: by about 1e-4 in float64 where one column of W_a is scaled by 1e-3.
-    - ``"scalar"``: :math:`P_u = (\sum_h D_u^h \lambda_h) I`, :math:`\lambda_h \ge |W_h|_2^2`. No system to solve, but
-      the steps are shorter, the more so the more heads there are.
     - ``"orthogonal"``: heads kept orthonormal, :math:`W_g^T W_h = 0` and :math:`W_h^T W_h = I` (the params are made so
       by `orthonormal_heads` at each call). Then P of "block" needs no solving, and the step is the standard multi-head
       output plus what no head sees: with ``form="softmax"``, r = 0 and rho = softmax,
@@ -93,7 +86,7 @@ def multihead_attention(
 
     .. math:: 2 P - H \succeq \sum_h (D^h + s + A^h) \otimes W_h W_h^T \succeq 0
 
-    for P of "block", hence for the larger one of "scalar". The gradient lies in the range of P, so x = P^+ g has
+    for P of "block". The gradient lies in the range of P, so x = P^+ g has
     g.x = x.Px, and along the step the quadratic changes by :math:`-a g.x + \tfrac{a^2}{2} x.Hx \le -a (1 - a) x.Px`.
     The same holds for any larger P: that is how the systems of "block" are solved where they are nearly singular.
 
@@ -104,14 +97,12 @@ def multihead_attention(
       dim: width d of the tokens.
       num_heads: number of heads, at least 1.
       rank: columns k of each W_h, at most ``dim``; None means dim // num_heads, as usual.
-      majoriser: "block", "scalar" or "orthogonal", see above; the last needs num_heads rank <= dim.
+      majoriser: "block" or "orthogonal", see above; the last needs num_heads rank <= dim.
       rho, form, ridge, step_size, mask, block: as in `attention`.
 
     Returns:
       A `Descent` with params `HeadsParams`; ``x`` is the anchor B, broadcastable to y, or None, or an `Anchor` of it
       and of the tokens that are there.
-
-    Raises: as `attention`.
 
     Source: ours; Yang, Huang, Wipf (2022) treat one head. The majoriser is theirs, eq. 9, summed over heads.
 
@@ -154,13 +145,11 @@ def multihead_attention(
 
     def prepare(params: HeadsParams, tokens: Tokens) -> tuple[Array, Array | None, Array | None]:
         """The heads, the anchor as rows, and the tokens that each head sees (*batch, 1, n)."""
-        W = params.W_a.astype(tokens.y.dtype)
-        W = orthonormal_heads(W) if majoriser == "orthogonal" else W
+        W = orthonormal_heads(params.W_a) if majoriser == "orthogonal" else params.W_a
         anchor = None if tokens.x is None else jnp.atleast_2d(tokens.x)
         return W, anchor, None if tokens.present is None else tokens.present[..., None, :]
 
-    shapes = {"W_a": (num_heads, dim, width)}
-    return on_tokens(HeadsParams, init, energy, step, step_and_energy, dim=dim, shapes=shapes)
+    return on_tokens(init, energy, step, step_and_energy, dim=dim)
 
 
 def orthonormal_heads(W_a: Float[Array, "h d k"]) -> Float[Array, "h d k"]:
@@ -206,10 +195,6 @@ def _solve(
     # P and g may be scaled alike: of each token's heads the heaviest now has weight 1.
     largest = jnp.max(log_weights, axis=-3, keepdims=True)
     log_weights = log_weights - jax.lax.stop_gradient(jnp.where(jnp.isneginf(largest), 0.0, largest))
-    if majoriser == "scalar":
-        weights = jnp.exp(log_weights)
-        size = jnp.sum(weights[..., 0] * _norm_bound(W)[:, None], axis=-2)[..., None]
-        return jnp.einsum("...hnk,hdk->...nd", weights * offset, W) / jnp.where(size == 0.0, 1.0, size)
     roots, columns = jnp.broadcast_to(jnp.exp(0.5 * log_weights), offset.shape), W.shape[0] * W.shape[2]
     rows = [jnp.moveaxis(part, -3, -2) for part in (roots, offset)]
     # One axis at a time: that of the examples may be sharded.
@@ -217,20 +202,6 @@ def _solve(
     with jax.default_matmul_precision("highest"):
         moved = least_squares(vary_like(_join(W), offset), *rows)
     return moved.reshape(*offset.shape[:-3], offset.shape[-2], W.shape[1])
-
-
-def _norm_bound(W: Float[Array, "h d k"]) -> Float[Array, " h"]:
-    """At least |W_h|_2^2, at most k^(1/16) times it: the 16-norm of the eigenvalues of W_h^T W_h."""
-    gram = jnp.swapaxes(W, -1, -2) @ W
-    square = jnp.sum(gram**2, axis=(-2, -1), keepdims=True)
-    none = square == 0.0  # roots have no derivative at 0
-    size = jnp.sqrt(jnp.where(none, 1.0, square))
-    power = gram / size
-    for _ in range(3):
-        power = power @ power
-    total = jnp.sum(power**2, axis=(-2, -1), keepdims=True)
-    bound = size * jnp.where(none, 1.0, total) ** (1.0 / 16.0)
-    return jnp.where(none, 0.0, bound)[..., 0, 0]
 
 
 def _join(W: Float[Array, "h d k"]) -> Float[Array, "d m"]:
@@ -243,9 +214,7 @@ def _split(columns: Float[Array, "d m"], num_heads: int) -> Float[Array, "h d k"
 
 
 def _check_heads(dim: int, num_heads: int, rank: int | None, majoriser: str) -> None:
-    most = dim if rank is None else math.inf
-    allowed = f"be at least 1, and at most dim={dim} unless rank is given"
-    require(1 <= num_heads <= most, "num_heads", allowed, num_heads)
-    require(rank is None or 1 <= rank <= dim, "rank", f"be between 1 and dim={dim}", rank)
+    require(rank is not None or num_heads <= dim, "num_heads", f"be at most dim={dim} unless rank is given", num_heads)
+    require(rank is None or rank <= dim, "rank", f"be between 1 and dim={dim}", rank)
     fit = majoriser != "orthogonal" or num_heads * (rank or 1) <= dim
     require(fit, "rank", f"be at most dim // num_heads = {dim // num_heads} for orthogonal heads", rank)

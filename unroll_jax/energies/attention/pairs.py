@@ -10,25 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from unroll_jax.energies.attention.graphs import EdgeList, Graph, Layout, complete
 from unroll_jax.energies.attention.rho import Rho
-from unroll_jax.energies.attention.sums import (
-    edge_energy,
-    edge_sums,
-    rectangle_energy,
-    rectangle_sums,
-    square_exponential_sums,
-)
+from unroll_jax.energies.attention.sums import rectangle_energy, rectangle_sums, square_exponential_sums
 
-__all__ = ["Neighbourhood", "centred", "neighbourhood", "pair_energy"]
+__all__ = ["Neighbourhood", "by_rows", "centred", "neighbourhood", "pair_energy"]
 
 # Pairs held at a time. All are taken at once while an example has no more than the first number and the batch no more
 # than the second (32 MiB in float32); beyond, blocks of rows are taken in turn, as many as make the first (8 MiB: a
 # block then stays in the cache, which beats all at once).
 IN_A_BLOCK, ALL_AT_ONCE = 2**21, 2**23
 FEWEST_ROWS = 16
-
-GraphLike = Graph | EdgeList | None
 
 
 class Neighbourhood(NamedTuple):
@@ -49,7 +40,7 @@ def neighbourhood(
     rho: Rho,
     z: Float[Array, "*batch n k"],
     values: Float[Array, "*batch n d"],
-    graph: GraphLike,
+    graph: Bool[np.ndarray, "n n"] | None,
     present: Bool[Array, "..."] | None = None,
     *,
     block: int | None = None,
@@ -71,37 +62,69 @@ def neighbourhood(
       bounded: scale weights by the slope at 0 instead of each token's largest, which saves a pass. Then neighbours
         that are all far may underflow to none: for callers that give the token itself that slope as its weight.
     """
-    _check_size(graph, z)
-    if isinstance(graph, EdgeList):
-        return Neighbourhood(*edge_sums(rho, centred(z, present), values, graph, present))
-    sums = functools.partial(rectangle_sums, rho, bounded=bounded)
-    square = square_exponential_sums if bounded and rho.exponential else None
-    return Neighbourhood(*_by_blocks(sums, square, centred(z, present), values, graph or complete(), present, block))
+    z, size = centred(z, present), _rows_at_once(z, block)
+    sums: Callable[..., tuple[Array, ...]] = functools.partial(rectangle_sums, rho, bounded=bounded)
+    if bounded and rho.exponential and size == z.shape[-2]:
+        sums = lambda rows, *others: square_exponential_sums(*others)  # noqa: E731
+    energy, *others = by_rows(sums, z, z, values, _adjacent(graph, z), present, size)
+    return Neighbourhood(0.5 * jnp.sum(energy, axis=(-2, -1)), *others)
 
 
 def pair_energy(
     rho: Rho,
     z: Float[Array, "*batch n k"],
-    graph: GraphLike,
+    graph: Bool[np.ndarray, "n n"] | None,
     present: Bool[Array, "..."] | None = None,
     *,
     block: int | None = None,
 ) -> Float[Array, "*batch"]:
     """``neighbourhood(...).energy``, without the rest where nothing is compiled."""
-    _check_size(graph, z)
-    if isinstance(graph, EdgeList):
-        return edge_energy(rho, centred(z, present), graph, present)
 
     def sums(rows: Array, columns: Array, values: None, neighbours: Array) -> tuple[Array]:
         return (rectangle_energy(rho, rows, columns, neighbours),)
 
-    return _by_blocks(sums, None, centred(z, present), None, graph or complete(), present, block)[0]
+    z = centred(z, present)
+    energy = by_rows(sums, z, z, None, _adjacent(graph, z), present, _rows_at_once(z, block))[0]
+    return 0.5 * jnp.sum(energy, axis=(-2, -1))
 
 
-def _check_size(graph: GraphLike, z: Array) -> None:
+def by_rows(
+    sums: Callable[..., tuple[Array, ...]],
+    z: Float[Array, "*batch n k"],
+    columns: Float[Array, "*batch n k"],
+    values: Any,
+    adjacent: Callable[[Array, Array], Array],
+    present: Any,
+    size: int,
+) -> list[Array]:
+    """``sums`` of all rows z against all columns, ``size`` rows at a time, and again in the backward pass.
+
+    Args:
+      sums: ``(rows, columns, values, neighbours) -> arrays (*batch, rows, k)``.
+      z: the rows.
+      columns: as many as rows.
+      values: of the columns.
+      adjacent: ``(u, v) -> bool``, elementwise on numbers of tokens: whether v is a neighbour of u.
+      present: boolean, broadcastable to (*batch, n), or None.
+      size: rows at a time.
+    """
     n = z.shape[-2]
-    if graph is not None and graph.num_tokens not in (None, n):
-        raise ValueError(f"mask is {graph.name}, but y has n={n} tokens (shape {z.shape})")
+    there = None if present is None else jnp.broadcast_to(present, z.shape[:-1])[..., None]
+
+    def some(block: tuple[Array, Array, Array | None]) -> tuple[Array, ...]:
+        u, rows, shown = block
+        neighbours = adjacent(u[:, None], jnp.arange(n))
+        if shown is not None and there is not None:
+            neighbours = neighbours & shown & jnp.swapaxes(there, -1, -2)
+        return sums(rows, columns, values, neighbours)
+
+    if size >= n:
+        return list(some((jnp.arange(n), z, there)))
+    numbers = jnp.minimum(jnp.arange(-(-n // size) * size).reshape(-1, size), n - 1)  # the surplus is cut off again
+    blocks = numbers, _in_blocks(z, size), None if there is None else _in_blocks(there, size)
+    parts = jax.lax.map(jax.checkpoint(some, prevent_cse=False), blocks)
+    joined = [jnp.moveaxis(part, 0, -3) for part in parts]
+    return [part.reshape(*part.shape[:-3], -1, part.shape[-1])[..., :n, :] for part in joined]
 
 
 def centred(z: Array, present: Any) -> Array:
@@ -115,91 +138,24 @@ def centred(z: Array, present: Any) -> Array:
     return z - jax.lax.stop_gradient(total / jnp.maximum(count, 1.0))
 
 
-def _by_blocks(
-    sums: Callable, square: Callable | None, z: Array, values: Any, graph: Graph, present: Any, block: int | None
-) -> tuple[Array, ...]:
-    """Energy summed over tokens and halved (each pair is met twice), then what else ``sums`` returns."""
-    n, batch = z.shape[-2], z.shape[:-2]
-    present = None if present is None else jnp.broadcast_to(present, z.shape[:-1])[..., None]
-    layout = graph.layout(n, _rows_at_once(n, batch) if block is None else block)
-    b, m = layout.rows.shape[1], n if layout.columns is None else layout.columns.shape[1]
-    chunk = 1 if block is not None else max(1, IN_A_BLOCK // max(1, math.prod(batch) * b * m))
-    energies, *others = _layout_sums(sums, square, z, values, graph, present, layout, chunk)
-    return 0.5 * jnp.sum(energies, axis=-1), *(part[..., :n, :] for part in others)
+def _adjacent(graph: np.ndarray | None, z: Array) -> Callable[[Array, Array], Array]:
+    n = z.shape[-2]
+    if graph is None:
+        return lambda u, v: u != v
+    if len(graph) != n:
+        raise ValueError(f"mask is {graph.shape}, but y has n={n} tokens (shape {z.shape})")
+    return lambda u, v: (u != v) & jnp.asarray(graph)[u, v]
 
 
-def _rows_at_once(n: int, batch: tuple[int, ...]) -> int:
-    examples = max(1, math.prod(batch))
-    return (
-        n
-        if n * n <= IN_A_BLOCK and examples * n * n <= ALL_AT_ONCE
-        else min(n, max(FEWEST_ROWS, IN_A_BLOCK // (examples * n)))
-    )
+def _rows_at_once(z: Array, block: int | None) -> int:
+    n, examples = z.shape[-2], max(1, math.prod(z.shape[:-2]))
+    if block is not None or (n * n <= IN_A_BLOCK and examples * n * n <= ALL_AT_ONCE):
+        return min(n, block or n)
+    return min(n, max(FEWEST_ROWS, IN_A_BLOCK // (examples * n)))
 
 
-def _layout_sums(
-    sums: Callable,
-    square: Callable | None,
-    z: Array,
-    values: Any,
-    graph: Graph,
-    present: Any,
-    layout: Layout,
-    chunk: int,
-) -> tuple[Array, ...]:
-    n, groups = z.shape[-2], len(layout.rows)
-
-    def neighbours_of(u: Array, v: Array, there: Array | None, around: Array | None) -> Array:
-        u, v = u[:, None], v[None, :]
-        adjacency = (u != v) & (u >= 0) & (u < n) & (v >= 0) & (v < n) & graph.adjacent(u, v)
-        return adjacency if there is None or around is None else adjacency & there & jnp.swapaxes(around, -1, -2)
-
-    if groups == 1 and layout.columns is None:
-        everyone = jnp.arange(n)
-        neighbours = neighbours_of(everyone, everyone, present, present)
-        return square(z, values, neighbours) if square is not None else sums(z, z, values, neighbours)
-
-    def one(block: tuple) -> tuple[Array, ...]:
-        u, v, rows, columns, shown, there, around = block
-        if v is None:
-            v, columns, shown, around = jnp.arange(n), z, values, present
-        return sums(rows, columns, shown, neighbours_of(u, v, there, around))
-
-    inputs = (
-        jnp.asarray(layout.rows),
-        None if layout.columns is None else jnp.asarray(layout.columns),
-        _in_blocks(z, layout.rows),
-        _taken(z, layout.columns),
-        _taken(values, layout.columns),
-        _in_blocks(present, layout.rows),
-        _taken(present, layout.columns),
-    )
-    if groups == 1:
-        return one(jax.tree.map(lambda array: array[0], inputs))
-    if groups <= chunk:
-        stacked = jax.vmap(one)(inputs)
-    else:
-        stacked = jax.lax.map(jax.checkpoint(one, prevent_cse=False), inputs, batch_size=chunk if chunk > 1 else None)
-    energy, *others = stacked
-    return _ungrouped(energy[..., None])[..., 0], *(_ungrouped(array) for array in others)
-
-
-def _in_blocks(tokens: Any, rows: np.ndarray) -> Array | None:
-    """(groups, *batch, size, d): the tokens in order, and zeros in place of padding."""
-    if tokens is None:
-        return None
-    padding = [(0, 0)] * (tokens.ndim - 2) + [(0, rows.size - tokens.shape[-2]), (0, 0)]
-    return jnp.moveaxis(jnp.pad(tokens, padding).reshape(*tokens.shape[:-2], *rows.shape, tokens.shape[-1]), -3, 0)
-
-
-def _taken(tokens: Any, numbers: np.ndarray | None) -> Array | None:
-    """(groups, *batch, size, d): the tokens of these numbers; any token in place of padding."""
-    if tokens is None or numbers is None:
-        return None
-    taken = jnp.take(tokens, jnp.asarray(np.clip(numbers, 0, tokens.shape[-2] - 1)), axis=-2)
-    return jnp.moveaxis(taken, -3, 0)
-
-
-def _ungrouped(array: Array) -> Array:
-    moved = jnp.moveaxis(array, 0, -3)
-    return moved.reshape(*moved.shape[:-3], -1, moved.shape[-1])
+def _in_blocks(tokens: Array, size: int) -> Array:
+    """(blocks, *batch, size, d): the tokens in order, and zeros after them."""
+    *batch, n, d = tokens.shape
+    padded = jnp.pad(tokens, [(0, 0)] * len(batch) + [(0, -n % size), (0, 0)])
+    return jnp.moveaxis(padded.reshape(*batch, -1, size, d), -3, 0)

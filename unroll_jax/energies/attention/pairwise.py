@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import at_least, checked, in_interval, one_of, require
+from unroll_jax.arguments import SHARE, SIZE, at_least, checked, one_of, require
 from unroll_jax.descent import Descent
 from unroll_jax.energies.attention.fused import fused_softmax_step, qualifies
 from unroll_jax.energies.attention.graphs import check_mask
@@ -30,7 +30,7 @@ class AttentionParams(NamedTuple):
     W_a: Float[Array, "d k"] | None
 
 
-@checked(form=one_of(FORMS), ridge=at_least(0.0), step_size=in_interval("(0, 1]"), dim=at_least(1), block=at_least(1))
+@checked(form=one_of(FORMS), ridge=at_least(0.0), step_size=SHARE, dim=SIZE, rank=SIZE, block=SIZE)
 def attention(
     *,
     rho: RhoLike = "softmax",
@@ -67,7 +67,7 @@ def attention(
 
     Distances come from one matrix product of the centred tokens, so they err by about the dtype's epsilon times the
     squared spread of all tokens: in float32, clusters far apart for their own size (1 at a distance of 1000) get
-    wrong energies and weights. `edges` takes differences instead, and has no such error; nor has float64 there.
+    wrong energies and weights. float64 has no such error there.
 
     Args:
       rho: a name of `RHOS`, a `Rho`, or a function z -> rho(z), checked to be concave and nondecreasing.
@@ -75,13 +75,12 @@ def attention(
       ridge: r >= 0, weight of the pull to the anchor.
       step_size: a in (0, 1], unitless; 1 is the undamped step.
       mask: the graph. None is the complete one; a symmetric boolean (n, n) marks its pairs (the diagonal does
-        not count); `band` and `edges` make graphs that cost time and memory only as their pairs do. No (batch, n, n):
-        the graph is checked and laid out in blocks when the layer is made. An `Anchor` masks tokens by example.
+        not count). No (batch, n, n): the graph is checked when the layer is made. An `Anchor` masks tokens by example.
       dim: width d of the tokens, to learn W_a of shape (dim, rank); None uses the tokens as they are.
       rank: columns k of W_a, at most ``dim``; None means ``dim``.
       block: tokens whose pairs are held at a time: memory O(n block), in value and derivatives, for the price of
         computing them again in the backward pass. None takes all at once where they are few (n up to 1448, in a small
-        batch), else as many as fit a cache. A graph made of narrower blocks keeps its own.
+        batch), else as many as fit a cache.
       fused: take the step through cuDNN's fused attention where the process has a GPU, y is bfloat16 and widths are at
         most 126 (W_a's columns) and 128 (y's); elsewhere this changes nothing. For rho="softmax", form="softmax", no
         ridge and the complete graph. Faster, but the tokens' projections are rounded to bfloat16, and there are first
@@ -90,10 +89,6 @@ def attention(
     Returns:
       A `Descent` with params `AttentionParams`; ``x`` is the anchor B, broadcastable to y, or None, or an `Anchor`
       of it and of the tokens that are there.
-
-    Raises:
-      ValueError: if an option is out of range; while tracing, if y, x and mask do not fit each other.
-      TypeError: while tracing, if y or x is not floating.
 
     Source: Yang, Huang, Wipf (2022), eq. 9 and Theorem 3.1, mended. The paper sums over ordered pairs, though its step
     sizes hold for unordered ones, and claims that softmax attention descends E with r = 1 and B = 0. It does not: at a
@@ -109,8 +104,7 @@ def attention(
       >>> bool(layer.energy(params, layer.step(params, y, None), None) < layer.energy(params, y, None))
       True
     """
-    ranks = range(1, (dim or 0) + 1)
-    require(rank is None or rank in ranks, "rank", f"be between 1 and dim={dim}", rank, "pass dim to learn W_a")
+    require(rank is None or rank <= (dim or 0), "rank", f"be between 1 and dim={dim}", rank, "pass dim to learn W_a")
     _check_fused(fused, rho, form, ridge, mask)
     chosen, graph = resolve_rho(rho), check_mask(mask)
     log_slope = chosen.log_slope
@@ -147,8 +141,7 @@ def attention(
 
     # The primitive keeps its weights to itself, so that with it there is nothing to share.
     both = None if fused else step_and_energy
-    shapes = None if shape is None else {"W_a": shape}
-    return on_tokens(AttentionParams, init, energy, step, both, dim=dim, shapes=shapes)
+    return on_tokens(init, energy, step, both, dim=dim)
 
 
 def attention_example(key: jax.Array, batch: tuple[int, ...]) -> Example:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import POSITIVE, checked, in_interval, require
+from unroll_jax.arguments import POSITIVE, SHARE, checked, require
 from unroll_jax.energies.attention.rho_checks import check_rho
 
 __all__ = [
@@ -33,7 +33,8 @@ class Rho(NamedTuple):
 
     Attributes:
       value: ``z -> rho(z)``.
-      slope: ``z -> rho'(z)``, at least 0, and finite at 0 too, where tokens coincide; None derives it with `jax.grad`.
+      slope: ``z -> rho'(z)``, at least 0, and finite at 0 too, where tokens coincide; None takes it from ``log_slope``,
+        or derives it with `jax.grad`.
       log_slope: ``z -> log rho'(z)``. Attention normalises in the log domain, so that with an explicit formula tokens
         far apart do not underflow; None takes the logarithm of the slope.
       exponential: whether rho(z) = -exp(-z), so that the energy is minus the sum of the slopes and needs no separate
@@ -62,7 +63,7 @@ def softmax() -> Rho:
 
     Robust statistics knows it, up to a constant, as the Welsch (or Leclerc) function.
     """
-    return Rho(value=lambda z: -jnp.exp(-z), slope=lambda z: jnp.exp(-z), log_slope=jnp.negative, exponential=True)
+    return Rho(value=lambda z: -jnp.exp(-z), log_slope=jnp.negative, exponential=True)
 
 
 @checked(shift=POSITIVE)
@@ -72,12 +73,7 @@ def log(shift: float = 1.0) -> Rho:
     With unit-norm tokens z = 1 - y_i.y_j, so ``shift=1`` gives the weights 1 / (2 - y_i.y_j) of Yang et al. (2022),
     Section 7 (printed there for log(z + 2), which gives 1 / (3 - y_i.y_j)).
     """
-    return Rho(
-        # z + 1 would round distances below the machine's epsilon away.
-        value=jnp.log1p if shift == 1.0 else lambda z: jnp.log(z + shift),
-        slope=lambda z: 1.0 / (z + shift),
-        log_slope=lambda z: -jnp.log(z + shift),
-    )
+    return _logarithmic(shift, 1.0, math.log(shift))
 
 
 @checked(scale=POSITIVE)
@@ -86,11 +82,7 @@ def cauchy(scale: float = 1.0) -> Rho:
 
     Slope 1 at distance 0, one half at z = c. The shape of `log`, in other units.
     """
-    return Rho(
-        value=lambda z: scale * jnp.log1p(z / scale),
-        slope=lambda z: 1.0 / (1.0 + z / scale),
-        log_slope=lambda z: -jnp.log1p(z / scale),
-    )
+    return _logarithmic(scale, scale)
 
 
 @checked(degrees=POSITIVE)
@@ -100,12 +92,7 @@ def student(degrees: float = 3.0) -> Rho:
     The negative log-density of Student's t at the distance of the tokens, 2 z being its square. One degree is Cauchy's
     density; many approach the quadratic rho(z) = z.
     """
-    half = 0.5 * (degrees + 1.0)
-    return Rho(
-        value=lambda z: half * jnp.log1p(2.0 / degrees * z),
-        slope=lambda z: (half / (0.5 * degrees)) / (1.0 + 2.0 / degrees * z),
-        log_slope=lambda z: math.log(half / (0.5 * degrees)) - jnp.log1p(2.0 / degrees * z),
-    )
+    return _logarithmic(0.5 * degrees, 0.5 * (degrees + 1.0))
 
 
 @checked(scale=POSITIVE)
@@ -119,30 +106,23 @@ def geman_mcclure(scale: float = 1.0) -> Rho:
         near = jnp.where(jnp.isinf(z), 0.0, z)  # a distance that overflows costs c
         return jnp.where(jnp.isinf(z), scale, near / (1.0 + near / scale))
 
-    return Rho(
-        value=value,
-        slope=lambda z: (1.0 / (1.0 + z / scale)) ** 2,
-        log_slope=lambda z: -2.0 * jnp.log1p(z / scale),
-    )
+    return Rho(value, log_slope=lambda z: -2.0 * jnp.log1p(z / scale))
 
 
-@checked(shift=POSITIVE, exponent=in_interval("(0, 1]"))
+@checked(shift=POSITIVE, exponent=SHARE)
 def power(exponent: float = 0.5, shift: float = 1.0) -> Rho:
     """rho(z) = (z + shift)^p, slope p (z + shift)^(p - 1), p = exponent.
 
     p = 1/2 is Charbonnier's (the pseudo-Huber) function of the distance, p = 1 the quadratic, whose attention is
     a plain average over neighbours.
     """
-    return Rho(
-        value=lambda z: (z + shift) ** exponent,
-        slope=lambda z: exponent * (z + shift) ** (exponent - 1.0),
-        # 0 times the infinity of a distance that overflows is not 0.
-        log_slope=lambda z: (
-            math.log(exponent) + (exponent - 1.0) * jnp.log(z + shift)
-            if exponent < 1.0
-            else jnp.where(jnp.isnan(z), z, 0.0)
-        ),
-    )
+
+    def log_slope(z: Array) -> Array:
+        if exponent < 1.0:
+            return math.log(exponent) + (exponent - 1.0) * jnp.log(z + shift)
+        return jnp.where(jnp.isnan(z), z, 0.0)  # 0 times the infinity of a distance that overflows is not 0
+
+    return Rho(lambda z: (z + shift) ** exponent, log_slope=log_slope)
 
 
 @checked(threshold=POSITIVE)
@@ -151,11 +131,17 @@ def truncated_quadratic(threshold: float = 1.0) -> Rho:
 
     The plain average over the neighbours nearer than sqrt(2 c); farther pairs do not feel each other.
     """
-    return Rho(
-        value=lambda z: jnp.minimum(z, threshold),
-        slope=lambda z: jnp.where(z >= threshold, 0.0, z - z + 1.0),  # z - z + 1, not 1: a NaN stays one
-        log_slope=lambda z: jnp.where(z >= threshold, -jnp.inf, z - z),
-    )
+    # z - z, not 0: a NaN stays one.
+    return Rho(lambda z: jnp.minimum(z, threshold), log_slope=lambda z: jnp.where(z >= threshold, -jnp.inf, z - z))
+
+
+def _logarithmic(scale: float, weight: float, shift: float = 0.0) -> Rho:
+    """rho(z) = weight log(1 + z / scale) + shift."""
+
+    def log_slope(z: Array) -> Array:
+        return math.log(weight / scale) - jnp.log1p(z / scale)
+
+    return Rho(lambda z: weight * jnp.log1p(z / scale) + shift, log_slope=log_slope)
 
 
 #: Functions of half the squared distance that attention energies sum over pairs of tokens, by name.
@@ -183,16 +169,18 @@ def resolve_rho(rho: RhoLike) -> Rho:
         rho = Rho(rho)
     if not isinstance(rho, Rho):
         raise TypeError(f"rho must be one of {sorted(RHOS)}, a Rho or a function, got {type(rho).__name__}")
-    slope = rho.slope or _derive(rho.value)
+    slope = rho.slope or _derive(rho)
     log_slope = rho.log_slope or _logarithm(slope)
     if not named:
         check_rho(rho.value, slope, log_slope)
     return rho._replace(slope=slope, log_slope=log_slope)
 
 
-def _derive(value: Elementwise) -> Elementwise:
+def _derive(rho: Rho) -> Elementwise:
     def slope(z: Float[Array, "..."]) -> Float[Array, "..."]:
-        return jax.vmap(jax.grad(value))(z.ravel()).reshape(z.shape)
+        if rho.log_slope is not None:
+            return jnp.exp(rho.log_slope(z))
+        return jax.vmap(jax.grad(rho.value))(z.ravel()).reshape(z.shape)
 
     return slope
 

@@ -1,18 +1,16 @@
-"""Sums over the pairs of tokens in a rectangle of the table or on the edges of a graph, and means by log-weights."""
+"""Sums over the pairs of tokens in a rectangle of the table, and means by log-weights."""
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from unroll_jax.energies.attention.graphs import EdgeList
 from unroll_jax.energies.attention.rho import Rho
 from unroll_jax.numerics import square_range
 
-__all__ = ["combine", "edge_energy", "edge_sums", "rectangle_energy", "rectangle_sums", "square_exponential_sums"]
+__all__ = ["combine", "rectangle_energy", "rectangle_sums", "square_exponential_sums"]
 
 Sums = tuple[Array, Array, Array]
 
@@ -22,10 +20,10 @@ def rectangle_energy(
     rows: Float[Array, "*batch b k"],
     columns: Float[Array, "*#batch m k"],
     neighbours: Bool[Array, "*#batch b m"],
-) -> Float[Array, "*batch b"]:
+) -> Float[Array, "*batch b 1"]:
     """sum_v rho(|z_u - z_v|^2 / 2) over the neighbours v of each row u."""
     values = rho.value(_half_square_distances(rows, columns, neighbours))
-    return jnp.sum(values, axis=-1, where=neighbours)
+    return jnp.sum(values, axis=-1, where=neighbours, keepdims=True)
 
 
 def rectangle_sums(
@@ -37,7 +35,7 @@ def rectangle_sums(
     *,
     bounded: bool,
 ) -> Sums:
-    """Energy (*batch, b), log degree (*batch, b, 1) and mean (*batch, b, d) of each row, see `pairs.Neighbourhood`.
+    """Energy and log degree (*batch, b, 1) and mean (*batch, b, d) of each row, see `pairs.Neighbourhood`.
 
     The weights are scaled by the largest of a row before they are summed or, if ``bounded``, by the slope at 0.
     """
@@ -54,8 +52,8 @@ def rectangle_sums(
     log_degree, mean = _normalised(degree, weights @ values, bounded=bounded)
     log_degree = largest + log_degree
     if rho.exponential:
-        return -(jnp.exp(largest) * degree)[..., 0], log_degree, mean
-    return jnp.sum(rho.value(distances), axis=-1, where=neighbours), log_degree, mean
+        return -jnp.exp(largest) * degree, log_degree, mean
+    return jnp.sum(rho.value(distances), axis=-1, where=neighbours, keepdims=True), log_degree, mean
 
 
 def square_exponential_sums(
@@ -68,34 +66,7 @@ def square_exponential_sums(
     """
     degree, mean = _exponential_sums(z, values, neighbours)
     alone = _negligible(degree, bounded=True)
-    return -degree[..., 0], jnp.where(alone, -jnp.inf, jnp.log(jnp.where(alone, 1.0, degree))), mean
-
-
-def edge_energy(
-    rho: Rho, z: Float[Array, "*batch n k"], graph: EdgeList, present: Array | None
-) -> Float[Array, "*batch"]:
-    """The sum of rho over the edges whose two tokens are present."""
-    there = _both_present(graph, z, present)
-    return 0.5 * jnp.sum(rho.value(_edge_distances(z, graph, there)), axis=-1, where=there)
-
-
-def edge_sums(
-    rho: Rho, z: Float[Array, "*batch n k"], values: Float[Array, "*batch n d"], graph: EdgeList, present: Array | None
-) -> tuple[Array, Array, Array]:
-    """Energy, log degree and mean, see `pairs.Neighbourhood`, in O(m d) time and memory."""
-    assert rho.log_slope is not None
-    there = _both_present(graph, z, present)
-    distances = _edge_distances(z, graph, there)
-    energy = 0.5 * jnp.sum(rho.value(distances), axis=-1, where=there)
-    logits = jnp.where(there, rho.log_slope(distances), -jnp.inf)[..., None]
-    largest = _by_receiver(jax.ops.segment_max, logits, graph)
-    largest = jax.lax.stop_gradient(jnp.where(jnp.isneginf(largest), 0.0, largest))
-    weights = jnp.exp(logits - largest[..., graph.receivers, :])
-    degree = _by_receiver(jax.ops.segment_sum, weights, graph)
-    total = _by_receiver(jax.ops.segment_sum, weights * values[..., graph.senders, :], graph)
-    alone = degree == 0.0
-    degree = jnp.where(alone, 1.0, degree)
-    return energy, jnp.where(alone, -jnp.inf, largest + jnp.log(degree)), total / degree
+    return -degree, jnp.where(alone, -jnp.inf, jnp.log(jnp.where(alone, 1.0, degree))), mean
 
 
 def combine(pulls: list[tuple[Any, Array]]) -> tuple[Float[Array, "*batch n 1"], Float[Array, "*batch n d"]]:
@@ -177,23 +148,3 @@ def _half_square_distances(rows: Array, columns: Array, neighbours: Array) -> Ar
 
 def _transpose(array: Array) -> Array:
     return jnp.swapaxes(array, -1, -2)
-
-
-def _both_present(graph: EdgeList, z: Array, present: Array | None) -> Array:
-    if present is None:
-        return jnp.ones(len(graph.senders), bool)
-    present = jnp.broadcast_to(present, z.shape[:-1])
-    return present[..., graph.receivers] & present[..., graph.senders]
-
-
-def _edge_distances(z: Array, graph: EdgeList, there: Array) -> Array:
-    """1 where an end is absent, since rho and its slope may be singular at 0."""
-    differences = z[..., graph.receivers, :] - z[..., graph.senders, :]
-    return jnp.where(there, 0.5 * jnp.sum(differences**2, axis=-1), 1.0)
-
-
-def _by_receiver(reduce: Callable, edges: Array, graph: EdgeList) -> Array:
-    """(..., edges, d) to (..., n, d)."""
-    leading = jnp.moveaxis(edges, -2, 0)
-    reduced = reduce(leading, graph.receivers, num_segments=graph.num_tokens, indices_are_sorted=True)
-    return jnp.moveaxis(reduced, 0, -2)

@@ -11,7 +11,7 @@ from unroll_jax.arguments import require
 from unroll_jax.descent import Descent, Params
 from unroll_jax.energies.equilibrium.opteq import opteq, opteq_example
 from unroll_jax.energies.examples import DIM, Example
-from unroll_jax.energies.tokens import guarded
+from unroll_jax.energies.tokens import check_kind, guarded
 from unroll_jax.numerics import compute_dtype
 
 __all__ = ["deep_opteq", "deep_opteq_example", "multi_block", "residual_energy"]
@@ -39,10 +39,6 @@ def deep_opteq(layers: Sequence[Descent]) -> Descent:
 
     Returns:
       A `Descent` whose params are a tuple of the layers' params.
-
-    Raises:
-      ValueError: if layers is empty.
-      TypeError: if layers is not a list of `Descent`.
 
     Source: Xie et al. (2021), eqs. 4 and 5; the two energies are ours, the first of all, the second from Corollary 1.
 
@@ -90,10 +86,6 @@ def multi_block(layers: Sequence[Descent]) -> Descent:
 
     Returns:
       A `Descent` whose state is a tuple of L blocks and whose params are a tuple of the layers' params.
-
-    Raises:
-      ValueError: if layers is empty; while tracing, if the state is not a tuple of L blocks.
-      TypeError: if layers is not a list of `Descent`.
 
     Source: Xie et al. (2021), Lemma 3 and eq. 6, where z_0 is our z_L. Lemma 6 (ii, a), which Theorem 2 rests on,
     prints :math:`f(A(y)) = \nabla \psi(y)`; (i) gives :math:`f(y) = \nabla \psi(A(y))`, which is what its use needs.
@@ -160,13 +152,10 @@ def _of_layers(
 ) -> Descent:
     """A `Descent` on a tuple of params, one a layer; its check is each layer's own on its own state."""
 
-    def of_all(function: Callable) -> Callable:
-        def checked(params: Params, *rest: Any, **named: Any) -> Any:
-            allowed = f"hold those of {len(layers)} layers"
-            require(len(params) == len(layers), "params", allowed, len(params), "init(key) makes them")
-            return function(params, *rest, **named)
-
-        return checked
+    def check_all(params: Params) -> None:
+        check_kind(params, tuple)
+        allowed = f"hold those of {len(layers)} layers"
+        require(len(params) == len(layers), "params", allowed, len(params), "init(key) makes them")
 
     def check(params: Params, state: Any) -> None:
         for place, (layer, layer_params, z) in enumerate(zip(layers, params, states_of(state), strict=True), start=1):
@@ -180,5 +169,5 @@ def _of_layers(
         keys = jax.random.split(key, len(layers))
         return tuple(layer.init(layer_key) for layer, layer_key in zip(layers, keys, strict=True))
 
-    checks = None if all(layer.check is None for layer in layers) else of_all(check)
-    return guarded(Descent(init, of_all(energy), of_all(step), check=checks), tuple)
+    checks = None if all(layer.check is None for layer in layers) else check
+    return guarded(Descent(init, energy, step, check=checks), check_all)

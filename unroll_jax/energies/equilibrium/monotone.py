@@ -70,9 +70,7 @@ MONOTONES: dict[str, Monotone] = {
         lambda t: 0.5 * t**2 * jnp.where(t >= 0.0, 1.0, 1.0 / LEAK),
     ),
     "relu": Monotone(
-        jax.nn.relu,
-        lambda t: 0.5 * jax.nn.relu(t) ** 2,
-        lambda t: infinite_outside(lambda t: 0.5 * t**2, t, 0.0),
+        jax.nn.relu, lambda t: 0.5 * jax.nn.relu(t) ** 2, lambda t: infinite_outside(lambda t: 0.5 * t**2, t, 0.0)
     ),
     "sigmoid": Monotone(
         jax.nn.sigmoid,

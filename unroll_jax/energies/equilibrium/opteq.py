@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import ODD, at_least, checked, in_interval, require
+from unroll_jax.arguments import ODD, SHARE, SIZE, checked, require
 from unroll_jax.arrays import broadcasts, check_array, check_dtype
 from unroll_jax.descent import Descent, Factored
 from unroll_jax.energies.equilibrium.monotone import Monotone, antiderivative, resolve_monotone
@@ -20,7 +20,7 @@ from unroll_jax.energies.equilibrium.opteq_params import (
     refuse_expansive,
 )
 from unroll_jax.energies.examples import DIM, Example
-from unroll_jax.energies.tokens import guarded
+from unroll_jax.energies.tokens import check_kind, guarded
 from unroll_jax.norm_bounds import conv_norm_bound, matrix_norm_bound
 from unroll_jax.numerics import compute_dtype
 from unroll_jax.steps import vary_like
@@ -33,7 +33,7 @@ INITIAL_NORM = 0.9
 INITIAL_IMAGE = (32, 32)
 
 
-@checked(dim=at_least(1), width=at_least(1), input_dim=at_least(1), skip=in_interval("(0, 1]"))
+@checked(dim=SIZE, width=SIZE, input_dim=SIZE, skip=SHARE)
 def opteq(
     dim: int,
     width: int,
@@ -67,8 +67,6 @@ def opteq(
       A `Descent` with params `OptEqParams`; states are (*batch, dim), ``x`` is (*batch, input_dim) or broadcasts to it;
       None is 0.
 
-    Raises: as `attention`.
-
     Source: Xie et al. (2021), eqs. 3 and 5, Theorem 1 (mu = 1). The Moreau form after Theorem 1 replaces phi by
     :math:`a M^{1-a}_\phi`, as Theorem 2 has it; Section 2.2 prints it without the factor a, and the prox of
     :math:`M^{1-a}_\phi` alone is another map.
@@ -97,9 +95,7 @@ def opteq(
     return layer._replace(factored=factored)
 
 
-@checked(
-    kernel_size=ODD, channels=at_least(1), width=at_least(1), input_channels=at_least(1), skip=in_interval("(0, 1]")
-)
+@checked(channels=SIZE, width=SIZE, input_channels=SIZE, kernel_size=ODD, skip=SHARE)
 def opteq_conv(
     channels: int,
     width: int,
@@ -123,8 +119,6 @@ def opteq_conv(
       A `Descent` with params `OptEqParams`; states are (*batch, height, width, channels), ``x`` is the same with
       ``input_channels``, or broadcasts to it; None is 0. W has norm 0.9 at initialisation, on images of 32 x 32; on
       larger ones it is a little more.
-
-    Raises: as `attention`.
 
     Source: Xie et al. (2021), Section 5: the networks there are convolutional, the formulas are those of `opteq`.
 
@@ -206,7 +200,8 @@ def _layer(
         return (moved if skip == 1.0 else wide + skip * (moved - wide)).astype(z.dtype)
 
     check = None if allow_expansive else refuse_expansive
-    return guarded(Descent(init=init, energy=energy, step=step, symmetric=True, check=check), OptEqParams)
+    layer = Descent(init=init, energy=energy, step=step, symmetric=True, check=check)
+    return guarded(layer, lambda params: check_kind(params, OptEqParams))
 
 
 def _check(name: str, value: Any, event: tuple[int | None, ...]) -> None:

@@ -54,9 +54,8 @@ def opteq_objective(
       One number per example, differentiable in z and the parameters.
 
     Raises:
-      ValueError: if skip is outside (0, 1]; skip is 1 and W not a square matrix, or the activation has no conjugate;
-        or |W| is known to be above 1, without ``allow_expansive``.
-      TypeError: if activation is neither a name nor a `Monotone`.
+      ValueError: if skip is 1 and W not a square matrix, or the activation has no conjugate; or |W| is known to be
+        above 1, without ``allow_expansive``.
 
     Source: Xie et al. (2021), Theorem 1, the formula after it, and Theorem 2 with its proof.
 
@@ -91,9 +90,6 @@ def opteq_preimage(
 
     By accelerated gradient on :math:`a \psi(w) + \tfrac{1-a}2 |w|^2 - \langle w, z \rangle`, which is strongly convex
     with constant 1 - a and 1-smooth: the error falls by :math:`1 - \sqrt{1 - a}` a step, to rounding.
-
-    Raises:
-      ValueError: if skip is outside (0, 1).
 
     Source: Nesterov (2018), "Lectures on convex optimization", method 2.2.22.
     """
@@ -136,9 +132,6 @@ def deep_opteq_objective(
 
     Returns:
       One number per example, differentiable in the blocks and the parameters.
-
-    Raises:
-      ValueError: if there are not as many blocks as layers, or as `opteq_objective`.
 
     Source: Xie et al. (2021), Theorem 2 and Corollary 1.
 

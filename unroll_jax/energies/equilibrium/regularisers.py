@@ -162,10 +162,6 @@ def regularised(descent: Descent, regulariser: Regulariser, *, step_size: float 
     Returns:
       A `Descent` with the parameters of ``descent``.
 
-    Raises:
-      ValueError: if step_size or form is out of range; if the regulariser has no prox and form is
-        "prox"; for the form "gradient", if R is convex with smoothness L_R and g is above 2 / L_R, or has none.
-
     Source: Xie et al. (2021), Section 4.1. The paper adds R(z_L) to the objective Phi. It adds a separate
     block: R(z_{L+1}), and :math:`M^1_\phi + R` rather than :math:`\phi + R` is the objective of a single layer.
 

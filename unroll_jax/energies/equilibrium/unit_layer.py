@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import POSITIVE, at_least, checked, in_interval, one_of, require
+from unroll_jax.arguments import POSITIVE, SHARE, SIZE, checked, one_of, require
 from unroll_jax.descent import Descent
 from unroll_jax.energies.examples import DIM, Example, normal
 from unroll_jax.energies.proximal.operators import resolve_proximal
 from unroll_jax.energies.proximal.penalty import Proximal, moreau_envelope
-from unroll_jax.energies.tokens import Tokens, check_input, on_tokens, sum_present
+from unroll_jax.energies.tokens import Rows, Tokens, on_tokens, sum_present
 
 __all__ = ["ENERGIES", "UnitLayerParams", "unit_layer", "unit_layer_example"]
 
@@ -31,14 +31,7 @@ class UnitLayerParams(NamedTuple):
     b: Float[Array, " width"]
 
 
-@checked(
-    skip=in_interval("(0, 1]"),
-    dim=at_least(1),
-    width=at_least(1),
-    input_dim=at_least(1),
-    mu=POSITIVE,
-    energy=one_of(ENERGIES),
-)
+@checked(dim=SIZE, width=SIZE, input_dim=SIZE, mu=POSITIVE, skip=SHARE, energy=one_of(ENERGIES))
 def unit_layer(
     dim: int,
     width: int | None = None,
@@ -86,11 +79,6 @@ def unit_layer(
       A `Descent` with params `UnitLayerParams`; ``x`` is the input, (*batch, n, input_dim) or broadcasting to it, or
       None for 0; or an `Anchor` of it that marks the tokens present.
 
-    Raises:
-      ValueError: if an option is out of range, or energy="conjugate" and width is not dim; while
-        tracing, if y or x does not fit.
-      TypeError: while tracing, if y or x is not floating.
-
     Source: Yang, Huang, Wipf (2022), eqs. 3 and 4, after Xie et al. (2021), Theorem 1, whose Lipschitz constant of
     sigma is 1 here. Yang et al. allow any W, where eq. 3 needs W invertible. Theorem 1 asks :math:`\mu \ge |W|_2^2` for
     f = prox_phi; phi is convex only then, but f is its proximal operator, and lowers it, without.
@@ -115,17 +103,15 @@ def unit_layer(
         return UnitLayerParams(W * (INITIAL_NORM / jnp.linalg.norm(W, 2)), U, jnp.zeros(rows))
 
     def envelope(params: UnitLayerParams, tokens: Tokens) -> Float[Array, "*batch"]:
-        W, shift = _affine(params, tokens)
-        hidden = tokens.y @ W.T + shift
+        hidden = tokens.y @ params.W.T + _shift(params, tokens)
         half_square = 0.5 * jnp.sum(tokens.y**2, axis=-1)
         potential = 0.5 * jnp.sum(hidden**2, axis=-1) - _per_token(lambda t: moreau_envelope(sigma, t, 1.0), hidden)
         # Beyond the range of the dtype both are infinite; where |W|^2 <= mu the first is the larger.
         return sum_present(jnp.where(jnp.isinf(half_square), jnp.inf, half_square - potential / mu), tokens.present)
 
     def conjugate(params: UnitLayerParams, tokens: Tokens) -> Float[Array, "*batch"]:
-        W, shift = _affine(params, tokens)
-        flat = tokens.y.reshape(-1, dim)
-        preimage = mu * jnp.linalg.solve(W.T, flat.T).T.reshape(tokens.y.shape)
+        flat, shift = tokens.y.reshape(-1, dim), _shift(params, tokens)
+        preimage = mu * jnp.linalg.solve(params.W.T, flat.T).T.reshape(tokens.y.shape)
         # Points of the range's boundary, where sigma puts many, leave it by round-off: the nearest inside counts.
         epsilon = float(jnp.finfo(tokens.y.dtype).eps)
         inside = sigma.prox(preimage, epsilon)
@@ -136,18 +122,11 @@ def unit_layer(
         return sum_present(jnp.where(outside, jnp.inf, per_token), tokens.present)
 
     def step(params: UnitLayerParams, tokens: Tokens) -> Array:
-        W, shift = _affine(params, tokens)
-        layer = sigma.prox(tokens.y @ W.T + shift, 1.0) @ W / mu
+        layer = sigma.prox(tokens.y @ params.W.T + _shift(params, tokens), 1.0) @ params.W / mu
         return tokens.y + skip * (layer - tokens.y)
 
-    def check_x(x: Any, tokens: tuple[int, ...], present: Any) -> None:
-        if x is not None and input_dim is None:
-            raise ValueError("x must be None without input_dim, got an array; pass input_dim to learn U")
-        if x is not None and input_dim is not None:
-            check_input(x, tokens, present, width=input_dim, what="features")
-
     chosen = envelope if energy == "envelope" else conjugate
-    return on_tokens(UnitLayerParams, init, chosen, step, dim=dim, check_x=check_x)
+    return on_tokens(init, chosen, step, dim=dim, rows=Rows("features", input_dim or 0, optional=True))
 
 
 def unit_layer_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
@@ -156,14 +135,9 @@ def unit_layer_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
     return unit_layer(DIM, 2 * DIM, DIM - 1, skip=0.8), y, x[..., : DIM - 1]
 
 
-def _affine(params: UnitLayerParams, tokens: Tokens) -> tuple[Array, Array]:
-    """W and the shift c = b + x U^T."""
-    dtype = tokens.y.dtype
-    shift = params.b.astype(dtype)
-    if tokens.x is not None:
-        assert params.U is not None
-        shift = shift + tokens.x @ params.U.T.astype(dtype)
-    return params.W.astype(dtype), shift
+def _shift(params: UnitLayerParams, tokens: Tokens) -> Array:
+    """c = b + x U^T."""
+    return params.b if tokens.x is None or params.U is None else params.b + tokens.x @ params.U.T
 
 
 def _per_token(function: Any, tokens: Float[Array, "*batch n d"]) -> Float[Array, "*batch n"]:

@@ -46,8 +46,7 @@ def activation(function: Elementwise, penalty: Elementwise, *, step_size: float 
       A `Proximal`.
 
     Raises:
-      ValueError: if step_size is not positive and finite, or sigma falls or rises faster than 1 somewhere on a grid
-        over [-16, 16].
+      ValueError: if sigma falls or rises faster than 1 somewhere on a grid over [-16, 16].
 
     Source: Yang, Huang, Wipf (2022), Section 5, for ReLU; the general pair is Moreau's, used in the scaling s = 1 by
     Xie et al. (2021), Lemma 1.

@@ -67,10 +67,6 @@ def soft_threshold(threshold: ArrayLike = 1.0) -> Proximal:
     Args:
       threshold: at least 0, in units of y over the step size; a number or an array that broadcasts to y.
 
-    Raises:
-      ValueError: if a known threshold is negative or not finite; the prox, if a known step size is.
-      TypeError: if the threshold is not of numbers.
-
     Source: Parikh and Boyd (2014), "Proximal algorithms", Section 6.5.
 
     Example:
@@ -92,7 +88,7 @@ def nonnegative_soft_threshold(threshold: ArrayLike = 1.0) -> Proximal:
 
     prox = max(y - step_size threshold, 0).
 
-    Args and Raises: as `soft_threshold`.
+    Args: as `soft_threshold`.
 
     Example: see `soft_threshold`.
     """
@@ -109,8 +105,6 @@ def elastic_net(threshold: ArrayLike = 1.0, weight: ArrayLike = 1.0) -> Proximal
     Args:
       threshold: as in `soft_threshold`; 0 gives ridge, whose prox is y / (1 + step_size weight).
       weight: at least 0, in units of 1 over the step size; likewise. jaxopt's gamma is weight / threshold.
-
-    Raises: as `soft_threshold`.
 
     Example: see `soft_threshold`.
     """
@@ -145,8 +139,6 @@ def group_shrinkage(threshold: ArrayLike = 1.0) -> Proximal:
     """phi = sum_i threshold_i |y_i|_2 over tokens; prox shortens each by step_size threshold, to 0 at the least.
 
     A token is a row, the last axis of y. ``threshold`` broadcasts to the lengths, (*batch, n, 1).
-
-    Raises: as `soft_threshold`.
 
     Source: Parikh and Boyd (2014), "Proximal algorithms", Section 6.5.
 

@@ -49,9 +49,6 @@ def moreau_envelope(phi: Proximal, y: Float[Array, "*batch n d"], step_size: flo
     Returns:
       One number per example.
 
-    Raises:
-      ValueError: if step_size is not positive and finite.
-
     Source: Parikh and Boyd (2014), Section 3.1; the envelopes of Xie et al. (2021), Corollary 1, are these.
 
     Example:
