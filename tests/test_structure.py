@@ -56,7 +56,14 @@ FLOORS_OF_ROOMS = {
         "double_width",
     ),
     "energies.attention": in_order(
-        "graphs fused least_squares rho_checks", "rho", "sums", "pairs", "pairwise", "causal heads"
+        "graphs fused least_squares rho_checks",
+        "rho",
+        "kernel_blocks sums",
+        "pairs",
+        "kernel",
+        "kernel_choice",
+        "pairwise",
+        "causal heads",
     ),
     "energies.equilibrium": in_order(
         "convolution monotone unit_layer", "opteq_params", "opteq", "deep_opteq opteq_objective", "regularisers"

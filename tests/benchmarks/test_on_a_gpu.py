@@ -33,8 +33,8 @@ def test_fused_attention_and_its_gradient_are_our_own(padded):
     present = jnp.asarray(np.arange(128) < np.array([[70], [128]])) if padded else None
     weight = 1.0 if present is None else present[..., None]
     programs = []
-    for fused in (False, True):
-        layer = uj.attention(form="softmax", fused=fused)
+    for kernel in ("xla", "cudnn"):
+        layer = uj.attention(form="softmax", kernel=kernel)
         anchor = None if present is None else Anchor(None, present)
 
         def step(y, layer=layer, anchor=anchor):

@@ -7,7 +7,7 @@ EXPRESSIONS: dict[type[Exception], dict[str, list[str]]] = {
         "form must be a name": ["uj.attention(form=3)"],
         "rho must be one of ['cauchy', 'geman_mcclure', 'log',": ["uj.attention(rho=3)"],
         "block must be an integer or None": ['uj.attention(block="all")'],
-        "fused must be True or False": ['uj.attention(fused="yes")'],
+        "kernel must be a name": ["uj.attention(kernel=3)"],
         "params must be AttentionParams": [
             "uj.attention().step(None, Y, None)",
             "uj.attention().energy(None, Y)",
