@@ -20,7 +20,7 @@ INTERPRET = False  # Pallas's interpreter, on any device: for tests
 
 
 class _Static(NamedTuple):
-    """What a kernel is compiled for; ``value`` is None where row energies are not asked for."""
+    """Options that a kernel is compiled for; ``value`` is None where it computes no energies."""
 
     value: Elementwise | None
     log_slope: Elementwise
@@ -102,8 +102,7 @@ def _backward(static: _Static, saved: tuple, cotangents: tuple) -> tuple:
     g, h, e = cotangents
     g = g.astype(y.dtype)
     shift = jnp.where(jnp.isneginf(log_degree), 0.0, h) - jnp.sum(g.astype(jnp.float32) * mean, axis=-1)
-    e = e if static.value is not None else jnp.zeros_like(e)
-    kernel = functools.partial(backward_kernel, log_slope=static.log_slope)
+    kernel = functools.partial(backward_kernel, log_slope=static.log_slope, energy=static.value is not None)
     dz, dy = _call(kernel, static.block, (z.shape, y.shape), z, y, here, g, shift, log_degree, e)
     return dz.astype(z.dtype), dy.astype(y.dtype), None
 

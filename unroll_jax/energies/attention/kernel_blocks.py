@@ -75,9 +75,10 @@ def backward_kernel(
     dy_ref: Any,
     *,
     log_slope: Elementwise,
+    energy: bool,
     sizes: Sizes,
 ) -> None:
-    """Writes the gradients in z and y of a block of rows; shift is h_u - g_u . m_u, see `kernel`."""
+    """Writes the gradients in z and y of a block of rows; shift is h_u - g_u . m_u, and e counts with ``energy``."""
     row, load = _row(sizes)
     z_u, y_u, here_u, g_u, *rows_u = load(row, z_ref, y_ref, here_ref, g_ref, shift_ref, degree_ref, e_ref)
     shift_u, degree_u, e_u = (part[:, None] for part in rows_u)
@@ -91,7 +92,9 @@ def backward_kernel(
         pulls = to_u * (_dot(y_u, g_v.T) + shift_v)
         from_u = jnp.exp(tile.logits - jnp.where(degree_u == -jnp.inf, 0.0, degree_u))
         pulls = tile.slopes * (pulls + from_u * (_dot(g_u, y_v.T) + shift_u))
-        c = jnp.where(tile.logits == -jnp.inf, 0.0, pulls) + (e_u + e_v) * jnp.exp(tile.logits)
+        c = jnp.where(tile.logits == -jnp.inf, 0.0, pulls)
+        if energy:
+            c = c + (e_u + e_v) * jnp.exp(tile.logits)
         c = c.astype(z_v.dtype)  # both sums below take the same rounded numbers, as their difference is small
         dz = dz + jnp.sum(c.astype(jnp.float32), axis=1)[:, None] * z_u.astype(jnp.float32) - _dot(c, z_v)
         return dz, dy + _dot(to_u.astype(g_v.dtype), g_v)

@@ -98,9 +98,8 @@ def attention(
         batch), else as many as fit a cache. A graph made of narrower blocks keeps its own.
       kernel: "xla" computes on any device. Two are for GPUs and the complete graph, in memory O(n), with first
         derivatives in reverse mode only; in bfloat16 the tokens' projections are rounded to it:
-        "pallas", one pass over pairs for the step, the energy and their gradients, for any rho of JAX functions
-        without arrays of their own, y of float32, bfloat16 or float16, and a ``block`` of 16, 32, 64 (None) or 128
-        tokens; see `unroll_jax.energies.attention.kernel`.
+        "pallas", one pass over pairs for the step, the energy and their gradients, for any rho whose functions hold no
+        arrays, y of float32, bfloat16 or float16, and a ``block`` of 16, 32, 64 (None) or 128 tokens.
         "cudnn", cuDNN's attention for the step, with the energy as in "xla": for rho="softmax", form="softmax", no
         ridge, y of bfloat16, and widths of at most 126 (W_a's columns) and 128 (y's).
         The compiler gathers sharded tokens for both; `jax.shard_map` with ``check_vma=False`` keeps them in place.
