@@ -12,7 +12,7 @@ from benchmarks.record import Record
 from benchmarks.timing import temporary_mebibytes
 from unroll_jax.energies.attention import kernel_choice
 
-__all__ = ["Program", "ahead", "for_an_h100", "product_flops"]
+__all__ = ["Program", "ahead_of_time", "for_an_h100", "product_flops"]
 
 TRITON = "__gpu$xla.gpu.triton"  # a call that `jax.export` does not promise to keep
 # Checks that attention by cuDNN makes of a machine; an H100 with cuDNN 9.10 passes them.
@@ -27,7 +27,7 @@ class Program(NamedTuple):
     kernel: str | None = "xla"
 
 
-def ahead(programs: Mapping[str, Program]) -> Record:
+def ahead_of_time(programs: Mapping[str, Program]) -> Record:
     """Operations of products, arguments and lowered size of every program; temporaries where a CPU compiles it."""
     record = Record(notes=["ahead of time: lowered for an H100; temporaries are those of the compiler for this CPU"])
     for name, program in programs.items():

@@ -16,7 +16,7 @@ from benchmarks.gpu import ahead, decoder, equilibria, loop, opteq, pairs, steps
 from benchmarks.record import Record
 from unroll_jax.energies.equilibrium import convolution
 
-OPTEQ = opteq.Sizes(batch=2, side=6, changed={"widths": (3,), "features": 2}, product=16, repeats=1)
+OPTEQ = opteq.Sizes(batch=2, side=6, changed={"widths": (2,) * 5, "features": 2}, product=16, repeats=1)
 EQUILIBRIA = equilibria.Sizes(dim=8, channels=2, side=5, batch=2, repeats=1)
 LLAMA = decoder.LLAMA._replace(num_layers=2, dim=16, heads=4, kv_heads=2, hidden=24, vocabulary=11)
 DECODER = decoder.DecoderSizes(LLAMA._replace(tokens=8, chunk=4, attention=None), 4, (4, 2), 32, 1)
@@ -40,11 +40,11 @@ def test_without_a_gpu_programs_are_lowered_and_nothing_is_measured(capsys, monk
         assert f"opteq step {figure}" in printed
 
 
-def test_a_command_takes_nine_minutes_at_most():
+def test_a_command_and_its_start_take_less_than_nine_minutes():
     of_new = [{"pairs", "decoder"}, {"equilibria", "opteq"}]
     assert set(gpu.DEFAULT) == set.union(*of_new)
     for names in [*of_new, set(gpu.PARTS) - set(gpu.DEFAULT)]:
-        assert sum(gpu.PARTS[name].seconds for name in names) <= 540
+        assert sum(gpu.PARTS[name].seconds for name in names) <= 520
 
 
 def test_a_part_that_fails_is_reported_and_the_others_go_on(capsys, monkeypatch, tmp_path):
@@ -110,11 +110,17 @@ def test_a_record_comes_back_from_a_part(monkeypatch, tmp_path):
 
 
 def test_kernels_are_timed_against_each_other(monkeypatch):
-    """Every kernel is the XLA code here, which a CPU runs."""
+    """Every kernel is the XLA code here, which a CPU runs; that of blocks of 32 does not compile."""
     attention = uj.attention
-    monkeypatch.setattr(pairs.unroll_jax, "attention", lambda kernel, **options: attention(**options))
-    sizes = pairs.Sizes((8, 4), 16, 3, ("log",), (16,), 1, None)
-    record = last(pairs.measure(sizes))
+
+    def layer(kernel, block, **options):
+        made = attention(**options)
+        return made._replace(step_and_energy=None) if block == 32 else made
+
+    monkeypatch.setattr(pairs.unroll_jax, "attention", layer)
+    record = last(pairs.measure(pairs.Sizes((8, 4), 16, 3, ("log",), (16, 32), 1, None)))
+    assert len(record.notes) == 2
+    assert all("block 32" in note and "failed" in note for note in record.notes)
     step, both = "step_and_gradient", "step_and_energy_and_gradient"
     for over, ways in {
         "over_cudnn": {f"pallas: {step}", f"pallas: {both}", f"pallas, block 16: {both}"},

@@ -49,8 +49,17 @@ def test_fused_attention_and_its_gradient_are_our_own(padded):
 
 
 @pytest.mark.filterwarnings("ignore:The Pallas Triton backend:DeprecationWarning")
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("rho", uj.RHOS)
+@pytest.mark.parametrize(
+    ("rho", "dtype"),
+    [
+        ("softmax", "float32"),
+        ("softmax", "bfloat16"),
+        ("log", "float32"),
+        ("student", "bfloat16"),
+        ("truncated_quadratic", "float32"),
+        ("geman_mcclure", "bfloat16"),
+    ],
+)
 def test_the_kernel_of_all_pairs_is_our_own_attention(rho, dtype):
     """Step, energy and gradients, with absent tokens, at sizes that are no multiples of a block."""
     y = jnp.asarray(np.random.default_rng(0).normal(size=(2, 200, 48)) / 7.0, dtype)
