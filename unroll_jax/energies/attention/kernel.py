@@ -127,14 +127,14 @@ def _call(kernel: Any, block: int, outputs: tuple[tuple[int, ...], ...], *arrays
         place = lambda i: (jax.lax.div(i, blocks), jax.lax.rem(i, blocks), *(0 for _ in shape[2:]))  # noqa: E731
         return pl.BlockSpec((None, block, *shape[2:]), place)
 
-    wide = max(array.shape[-1] for array in arrays if array.ndim == 3) > 64
+    large = max(block, *(array.shape[-1] for array in arrays if array.ndim == 3)) > 64
     call = pl.pallas_call(
         functools.partial(kernel, sizes=Sizes(block, blocks)),
         out_shape=[jax.ShapeDtypeStruct(shape, jnp.float32) for shape in outputs],
         grid=(examples * blocks,),
         in_specs=[whole(array.shape) for array in arrays],
         out_specs=[one(shape) for shape in outputs],
-        compiler_params=triton.CompilerParams(num_warps=8 if wide else 4, num_stages=2),
+        compiler_params=triton.CompilerParams(num_warps=8 if large else 4, num_stages=2),
         interpret=INTERPRET,
     )
     return list(call(*arrays))
