@@ -47,7 +47,7 @@ def for_an_h100(program: Program) -> tuple[str, float]:
     from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
 
     mesh = AbstractMesh((1,), ("x",), abstract_device=AbstractDevice("NVIDIA H100 80GB HBM3", 132, "gpu"))
-    answers = {name: lambda *_, answer=answer: answer for name, answer in CUDNN.items()}
+    answers: Any = {name: lambda *_, answer=answer: answer for name, answer in CUDNN.items()}
     jitted = jax.jit(program.function)
     with (
         mock.patch.object(kernel_choice, "PLATFORM", "gpu"),

@@ -40,8 +40,8 @@ def measure(sizes: Sizes) -> Iterator[Record]:
             run, *_ = compiled_gradient(cell, ours(cell))
             truth, runs = _exact(cell, run), {"unroll_jax": run}
             for name, way in ways(cell).get("jaxopt", {}).items():
-                found = solver_of(cell, truth, name, way) if name in WAYS else None
-                runs |= {} if found is None else {f"jaxopt ({name})": found.run}
+                contender = solver_of(cell, truth, name, way) if name in WAYS else None
+                runs |= {} if contender is None else {f"jaxopt ({name})": contender.run}
             _add(record, cell, truth, runs, sizes.repeats)
         peers = [f"{cell.name}, {name} seconds" for name in runs if name != "unroll_jax"]
         if peers:

@@ -36,7 +36,7 @@ QUICK = FULL._replace(tokens=(1024,), batch_tokens=4096, blocks=(), repeats=5)
 
 
 class _Case(NamedTuple):
-    """What is computed: the step, or with its energy; gradients are of both."""
+    """The step, or the step and the energy, with the gradient."""
 
     tokens: int
     dtype: str

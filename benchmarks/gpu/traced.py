@@ -1,6 +1,5 @@
 """The operations of a program that take the most time, from a trace of one run."""
 
-import collections
 import re
 import tempfile
 from collections.abc import Callable
@@ -22,11 +21,11 @@ def largest_others(run: Callable[[], object], count: int = 3) -> list[tuple[str,
         (file,) = Path(folder).rglob("*.xplane.pb")
         planes = list(jax.profiler.ProfileData.from_file(str(file)).planes)
     devices = [plane for plane in planes if plane.name.startswith("/device:GPU")]
-    seconds: collections.Counter[str] = collections.Counter()
+    seconds: dict[str, float] = {}
     for plane in devices or planes:
         for line in plane.lines:
             if not devices or line.name.startswith("Stream"):
                 for event in line.events:
                     if not PRODUCTS.search(event.name) and not event.name.startswith("$"):  # Python's own frames
-                        seconds[event.name] += event.duration_ns / 1e9
-    return seconds.most_common(count)
+                        seconds[event.name] = seconds.get(event.name, 0.0) + event.duration_ns / 1e9
+    return sorted(seconds.items(), key=lambda item: -item[1])[:count]
