@@ -28,7 +28,7 @@ BENCHMARKS = {
     "gpu": "what is right, and how quick, on the GPU that is here",
 }
 ON_REQUEST = ("gpu",)  # run only where they are named
-OPTIONS = ("--quick", "--peers", "--no-peers", "--out", "--compare", "--help")
+OPTIONS = ("--quick", "--peers", "--no-peers", "--only", "--out", "--compare", "--help")
 
 
 def main(arguments: list[str]) -> int:
@@ -48,7 +48,8 @@ def main(arguments: list[str]) -> int:
         print("quick: smaller sizes, fewer runs; bars were set for the full ones")
     for name in options.names or [name for name in BENCHMARKS if name not in ON_REQUEST]:
         print(f"== {name}: {BENCHMARKS[name]}", flush=True)
-        record = importlib.import_module(f"benchmarks.{name}").main(quick=options.quick, peers=peers)
+        parts = {"only": options.only, "out": options.out} if name in ON_REQUEST else {}
+        record = importlib.import_module(f"benchmarks.{name}").main(quick=options.quick, peers=peers, **parts)
         if record is not None:  # there was nothing to measure
             write(record, name, options.out, _conditions(quick=options.quick, peers=peers, kept=kept))
     return 0
@@ -71,6 +72,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--quick", action="store_true", help="smaller sizes, fewer runs: minutes for all")
     parser.add_argument("--peers", action=argparse.BooleanOptionalAction, help="other libraries too; --quick: not")
+    parser.add_argument("--only", type=_parts, metavar="PART,...", help="parts of gpu, in this order")
     parser.add_argument("--out", type=Path, default=Path("runs/benchmarks"), metavar="FOLDER", help="%(default)s")
     parser.add_argument(
         "--compare", nargs=2, type=Path, metavar=("OLD", "NEW"), help="two earlier runs: folders, or files in them"
@@ -83,9 +85,20 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
             parser.error(f"unknown benchmark {name!r}{_near(name, BENCHMARKS)}; choose from {', '.join(BENCHMARKS)}")
     if options.compare is not None and options.names:
         parser.error(f"--compare takes OLD and NEW alone, got also {options.names[0]!r}")
+    if options.only and options.names != ["gpu"]:
+        parser.error(f"--only names parts of gpu, got benchmarks {options.names}")
     if options.out.exists() and not options.out.is_dir():
         parser.error(f"--out {options.out}: is a file; name a folder")
     return options
+
+
+def _parts(words: str) -> list[str]:
+    known, names = importlib.import_module("benchmarks.gpu").PARTS, words.split(",")
+    for name in names:
+        if name not in known:
+            problem = f"unknown part {name!r}{_near(name, known)}; choose from {', '.join(known)}"
+            raise argparse.ArgumentTypeError(problem)
+    return names
 
 
 def _near(word: str, known: Any) -> str:

@@ -31,6 +31,7 @@ class LanguageModel(nn.Module):
       causal: True if a position sees only earlier ones.
       dtype: what layers compute in; parameters stay float32.
       remat: recompute each layer in the backward pass.
+      attention: as ``implementation`` of `jax.nn.dot_product_attention`.
       arrive: applied to the parameters of a layer before it runs, inside the scan and the recomputation, if they live
         elsewhere; None keeps them as they are.
     """
@@ -45,6 +46,7 @@ class LanguageModel(nn.Module):
     causal: bool = True
     dtype: Any = jnp.float32
     remat: bool = False
+    attention: Any = None
     arrive: Callable[[Any], Any] | None = None
 
     @nn.compact
@@ -87,7 +89,7 @@ class LanguageModel(nn.Module):
 class _Layers(nn.Module):
     """One layer; its parameters get a leading axis from the scan."""
 
-    shared = ("dim", "heads", "kv_heads", "hidden", "causal", "dtype")
+    shared = ("dim", "heads", "kv_heads", "hidden", "causal", "dtype", "attention")
 
     dim: int
     heads: int
@@ -95,6 +97,7 @@ class _Layers(nn.Module):
     hidden: int
     causal: bool
     dtype: Any
+    attention: Any
 
     @nn.compact
     def __call__(self, y: Float[Array, "batch n d"]) -> Float[Array, "batch n d"]:
@@ -103,7 +106,7 @@ class _Layers(nn.Module):
         query = _rotated(self._product("query", x, self.heads * width), self.heads)
         key = _rotated(self._product("key", x, self.kv_heads * width), self.kv_heads)
         value = self._product("value", x, self.kv_heads * width).reshape(key.shape)
-        seen = jax.nn.dot_product_attention(query, key, value, is_causal=self.causal)
+        seen = jax.nn.dot_product_attention(query, key, value, is_causal=self.causal, implementation=self.attention)
         y = y + self._product("output", seen.reshape(y.shape), self.dim)
         x = _normalised(self.param("gated_scale", nn.initializers.ones, (self.dim,)), y)
         gated = jax.nn.silu(self._product("gate", x, self.hidden)) * self._product("up", x, self.hidden)

@@ -33,7 +33,7 @@ WITH_A_TEST = ("how_to/energy.md", "how_to/equilibrium_training.md", "explanatio
 MODULES = [name for name in NAMES if name != "unroll_jax.train"]
 FROM_TRAIN = re.compile(r"from (?:unroll_jax\.)?train import (.*)")
 # Options that no dataclass has: of help, of each of many processes, and of benchmarks.
-OF_BENCHMARKS = {"--quick", "--peers", "--compare"}
+OF_BENCHMARKS = {"--quick", "--peers", "--compare", "--only"}
 OTHERS = {"--help", "--coordinator", "--processes", "--process", "--cluster", "--over"} | OF_BENCHMARKS
 
 

@@ -40,7 +40,10 @@ class UnrolledSizes(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """Sizes of a plain transformer and its batch; ``chunk`` positions are read at a time."""
+    """Sizes of a plain transformer and its batch; ``chunk`` positions are read at a time.
+
+    ``kv_heads`` of None is ``heads``; ``dtype``, ``remat`` and ``attention`` are as in `LanguageModel`.
+    """
 
     num_layers: int
     dim: int
@@ -50,6 +53,10 @@ class Sizes(NamedTuple):
     tokens: int
     batch: int
     chunk: int
+    kv_heads: int | None = None
+    dtype: str = "float32"
+    remat: bool = False
+    attention: str | None = None
 
 
 UNROLLED = UnrolledSizes()
@@ -159,9 +166,12 @@ def _language_problem(
         dim=sizes.dim,
         num_layers=sizes.num_layers,
         heads=sizes.heads,
-        kv_heads=sizes.heads,
+        kv_heads=sizes.kv_heads or sizes.heads,
         hidden=sizes.hidden,
         causal=causal,
+        dtype=jnp.dtype(sizes.dtype),
+        remat=sizes.remat,
+        attention=sizes.attention,
     )
     run: Callable[..., Any] = model.apply
 

@@ -10,7 +10,17 @@ from jaxtyping import Array, Int
 
 from unroll_jax.constrained import DualState, LayerConstraints, dual_ascent, lagrangian
 
-__all__ = ["DUAL_RATE", "PRIMAL_RATE", "CompiledStep", "Problem", "State", "compiled_step", "repeated"]
+__all__ = [
+    "DUAL_RATE",
+    "PRIMAL_RATE",
+    "CompiledStep",
+    "Problem",
+    "State",
+    "compiled_step",
+    "planned_bytes",
+    "repeated",
+    "training_step",
+]
 
 PRIMAL_RATE, DUAL_RATE = 1e-4, 1e-2
 
@@ -50,9 +60,20 @@ class CompiledStep(NamedTuple):
 
 
 def compiled_step(problem: Problem, *, constrained: bool) -> CompiledStep:
-    """A step of plain risk, or one on the Lagrangian and then one on the multipliers; Adam, and ascent by SGD.
+    """`training_step` compiled, with the first state of a fixed key."""
+    init, step = training_step(problem, constrained=constrained)
+    state = jax.jit(init)(jax.random.key(0))
+    program = jax.jit(step, donate_argnums=0).lower(state, problem.batch).compile()
+    return CompiledStep(program, state, problem.batch)
 
-    Multipliers start at 1: no weight of a layer is 0 by chance.
+
+def training_step(
+    problem: Problem, *, constrained: bool
+) -> tuple[Callable[[jax.Array], State], Callable[[State, Any], tuple[State, Array, Array | None]]]:
+    """The functions ``key -> state`` and ``(state, batch) -> (state, f_L, layer losses or None)``.
+
+    A step of plain risk, or one on the Lagrangian and then one on the multipliers; Adam, and ascent by SGD. Multipliers
+    start at 1: no weight of a layer is 0 by chance.
     """
     optimizer, ascent = optax.adam(PRIMAL_RATE), dual_ascent(optax.sgd(DUAL_RATE))
 
@@ -75,9 +96,15 @@ def compiled_step(problem: Problem, *, constrained: bool) -> CompiledStep:
         new = State(state.step + 1, optax.apply_updates(state.params, updates), opt_state, dual)
         return new, last, losses
 
-    state = jax.jit(init)(jax.random.key(0))
-    program = jax.jit(step, donate_argnums=0).lower(state, problem.batch).compile()
-    return CompiledStep(program, state, problem.batch)
+    return init, step
+
+
+def planned_bytes(program: jax.stages.Compiled) -> int:
+    """Returns the total of `train plan`: arguments, temporaries, and results that are in no argument's place."""
+    analysis = program.memory_analysis()
+    assert analysis is not None
+    results = analysis.output_size_in_bytes - analysis.alias_size_in_bytes
+    return analysis.argument_size_in_bytes + analysis.temp_size_in_bytes + results
 
 
 def repeated(compiled: CompiledStep) -> Callable[[], tuple[Array, Array | None]]:

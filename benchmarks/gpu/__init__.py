@@ -1,4 +1,4 @@
-"""Correctness and speed on the GPU of this machine: all that a machine without one cannot tell, in 8 minutes."""
+"""Correctness and speed on the GPU of this machine, in parts: all that a machine without one cannot tell."""
 
 import dataclasses
 import json
@@ -6,55 +6,77 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 
-from benchmarks.gpu import attention, loop, precision, steps, tested
+from benchmarks.gpu import decoder, equilibria, loop, opteq, pairs, steps, tested
+from benchmarks.gpu.ahead import Program, ahead_of_time
 from benchmarks.record import Record
 from benchmarks.timing import table
 
-__all__ = ["PARTS", "Part", "main", "measured_apart"]
+__all__ = ["DEFAULT", "PARTS", "Part", "main", "measured_apart"]
 
 
 class Part(NamedTuple):
     """A measurement, in a separate process."""
 
     question: str  # that it answers
-    measure: Callable[[Any], Record]  # of sizes
+    measure: Callable[[Any], Record | Iterator[Record]]  # of sizes; an iterator gives its record whenever it grows
     sizes: tuple[Any, Any]  # full and quick
     seconds: float  # after which it is ended
+    programs: Callable[[Any], dict[str, Program]] | None = None  # of sizes: those lowered where there is no GPU
+
+
+def _part(question: str, module: Any, seconds: float) -> Part:
+    return Part(question, module.measure, (module.FULL, module.QUICK), seconds, module.programs)
 
 
 TESTS = tested.ROOT / "tests"
-# Their seconds are 8 minutes together.
+# A command takes less than 9 minutes, its start included: pairs and decoder, equilibria and opteq, all others.
 PARTS = {
-    "tests": Part("the tests marked gpu", tested.measure, (TESTS, TESTS), 75),
-    "attention": Part("cuDNN's attention against ours", attention.measure, (attention.FULL, attention.QUICK), 45),
-    "precision": Part("equilibria in TF32", precision.measure, (precision.FULL, precision.QUICK), 95),
+    "pairs": _part("the kernel for all pairs against cuDNN and XLA", pairs, 235),
+    "decoder": _part("steps of a decoder of 1.2e9 parameters", decoder, 285),
+    "equilibria": _part("equilibria against jaxopt", equilibria, 180),
+    "opteq": _part("the network of Table 1a and its plain network", opteq, 240),
+    "tests": Part("the tests marked gpu", tested.measure, (TESTS, TESTS), 90),
+    "precision": Part("TF32", equilibria.measure_precision, (equilibria.FULL, equilibria.QUICK), 95),
     "memory": Part("memory against the plan", steps.measure_memory, (steps.FULL, steps.QUICK), 75),
     "steps": Part("steps as a share of peak", steps.measure, (steps.FULL, steps.QUICK), 150),
     "loop": Part("recompilation, waits for the host", loop.measure, (loop.FULL, loop.QUICK), 40),
 }
+DEFAULT = tuple(name for name, part in PARTS.items() if part.programs is not None)
 
 
-def main(*, quick: bool = False, peers: bool = True) -> Record | None:
-    """Prints the figures of every part, and what failed; without a GPU one line, and returns None."""
-    del peers  # there are none
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # as every part is a process that shares the GPU
-    if jax.default_backend() != "gpu":
-        print(f"no GPU here (JAX runs on {jax.default_backend()}): nothing to measure")
-        return None
+def main(
+    *, quick: bool = False, peers: bool = True, only: Sequence[str] | None = None, out: Path = Path("runs/benchmarks")
+) -> Record | None:
+    """Prints the figures of every part of ``only``, and what failed.
+
+    The record of a part is in ``gpu/NAME.json`` in ``out`` while it still grows; ``only`` of None is `DEFAULT`. Without
+    a GPU the programs of the parts are lowered for one, and None is returned.
+    """
+    del peers  # part of the sizes
+    # Every part is a process that shares the GPU.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.95")
+    on_a_gpu = jax.default_backend() == "gpu"
+    if not on_a_gpu:
+        print(
+            f"no GPU here (JAX runs on {jax.default_backend()}): nothing to measure, programs are lowered for an H100"
+        )
     whole = Record(notes=[f"Measured on {jax.devices()[0].device_kind}."])
-    for name, part in PARTS.items():
-        began = time.perf_counter()
+    for name in only or DEFAULT:
+        part, began = PARTS[name], time.perf_counter()
         print(f"\n{name}: {part.question}", flush=True)
         try:
-            record = measured_apart(name, part.seconds, quick=quick)
+            if on_a_gpu:
+                record = measured_apart(name, part.seconds, quick=quick, file=out / "gpu" / f"{name}.json")
+            else:
+                record = Record() if part.programs is None else ahead_of_time(part.programs(part.sizes[quick]))
         except Exception as error:  # of any kind: the other parts go on
             whole.notes.append(f"{name} failed: {' '.join(str(error).split())}")
             print(whole.notes[-1])
@@ -62,45 +84,56 @@ def main(*, quick: bool = False, peers: bool = True) -> Record | None:
         print(table(["", ""], [[figure, f"{value:.4g}"] for figure, value in record.figures.items()]))
         print("\n".join([*record.notes, f"{time.perf_counter() - began:.0f} s"]), flush=True)
         _add(whole, name, record)
-    return whole
+    return whole if on_a_gpu else None
 
 
-def measured_apart(name: str, seconds: float, *, quick: bool) -> Record:
+def measured_apart(name: str, seconds: float, *, quick: bool, file: Path) -> Record:
     """The record of a part, from a process of its own: what breaks a device breaks that alone.
 
+    A part that is cut off keeps what its file has, and gets a note.
+
     Raises:
-      RuntimeError: with the process's last line, if it fails or is ended after its seconds.
+      RuntimeError: with the process's last line, if it fails or is ended after its seconds without any figure.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "record.json"
-        command = [sys.executable, "-m", "benchmarks.gpu.part", name, str(file), "quick" if quick else "full"]
-        process = subprocess.Popen(
-            command,
-            cwd=tested.ROOT,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        try:
-            _, errors = process.communicate(timeout=seconds)
-        except subprocess.TimeoutExpired as error:
-            raise RuntimeError(f"not done after {seconds:.0f} s") from error
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)  # with the processes that it started
-                process.communicate()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "benchmarks.gpu.part", name, str(file.resolve()), "quick" if quick else "full"]
+    process = subprocess.Popen(
+        command,
+        cwd=tested.ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    problem = ""
+    try:
+        _, errors = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        problem = f"not done after {seconds:.0f} s"
+    else:
         if process.returncode != 0:
             messages = [line for line in errors.splitlines() if line.strip()] or ["nothing"]
-            raise RuntimeError(f"exit code {process.returncode}: {messages[-1]}")
-        return Record(**json.loads(file.read_text(encoding="utf-8")))
+            problem = f"exit code {process.returncode}: {messages[-1]}"
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)  # with the processes that it started
+            process.communicate()
+    if not file.is_file():
+        raise RuntimeError(problem)
+    record = Record(**json.loads(file.read_text(encoding="utf-8")))
+    record.notes += [f"cut off: {problem}"] if problem else []
+    return record
 
 
 def run_part(name: str, file: Path, *, quick: bool) -> None:
-    """Measures a part in this process and writes its record."""
+    """Measures a part in this process and writes its record, as often as it grows."""
     part = PARTS[name]
-    record = dataclasses.asdict(part.measure(part.sizes[quick]))
-    file.write_text(json.dumps(record), encoding="utf-8")
+    records = part.measure(part.sizes[quick])
+    for record in [records] if isinstance(records, Record) else records:
+        written = file.with_suffix(".new")
+        written.write_text(json.dumps(dataclasses.asdict(record)), encoding="utf-8")
+        written.replace(file)
 
 
 def _add(whole: Record, name: str, record: Record) -> None:

@@ -12,7 +12,7 @@ from benchmarks.constrained_step.problems import (
     encoder,
     unrolled_transformer,
 )
-from benchmarks.constrained_step.steps import CompiledStep, compiled_step, repeated
+from benchmarks.constrained_step.steps import compiled_step, planned_bytes, repeated
 from benchmarks.record import Record
 from benchmarks.timing import interleaved, matmul_rate
 
@@ -66,7 +66,7 @@ def measure_memory(sizes: StepSizes) -> Record:
     To be run in a process of its own, as the device's peak is that of the process.
     """
     step = compiled_step(encoder(sizes.encoder), constrained=True)
-    record = Record(figures={"planned_bytes": planned_bytes(step)})
+    record = Record(figures={"planned_bytes": planned_bytes(step.program)})
     run = repeated(step)
     for _ in range(3):
         run()
@@ -78,11 +78,3 @@ def measure_memory(sizes: StepSizes) -> Record:
     record.ratio("measured_over_planned", "measured_bytes", "planned_bytes")
     record.notes.append("measured_bytes is the peak of the process: trials of kernels while compiling are in it too")
     return record
-
-
-def planned_bytes(step: CompiledStep) -> int:
-    """Returns the total of `train plan`: arguments, temporaries, and results that are in no argument's place."""
-    analysis = step.program.memory_analysis()
-    assert analysis is not None
-    results = analysis.output_size_in_bytes - analysis.alias_size_in_bytes
-    return analysis.argument_size_in_bytes + analysis.temp_size_in_bytes + results

@@ -16,7 +16,7 @@ from benchmarks.gradients.exact import Exact, as_vector, exact, residual
 from benchmarks.gradients.problems import Cell
 from benchmarks.timing import interleaved, temporary_mebibytes
 
-__all__ = ["TOL", "Contender", "Result", "compiled_gradient", "gradient_error", "ours", "race"]
+__all__ = ["TOL", "Contender", "Result", "compiled_gradient", "gradient_error", "ours", "race", "solver_of"]
 
 TOL = 1e-5
 # Peers stop by other norms than the worst example's: of their forward tolerances the first that meets TOL is taken.
@@ -110,10 +110,7 @@ def _best(cell: Cell, truth: Exact, library: str, limit: float) -> Contender | N
     """The quickest of a library's ways that solve the problem within the limit of seconds."""
     best, least = None, float("inf")
     for name, way in jax_peers.ways(cell).get(library, {}).items():
-        try:
-            contender = _solver(cell, truth, _builder(cell, truth, name, way), min(limit, HOPELESS * least))
-        except (RuntimeError, ValueError):  # a breakdown, as a peer's linear solver reports it
-            continue
+        contender = solver_of(cell, truth, name, way, min(limit, HOPELESS * least))
         seconds = float("inf") if contender is None else _least_seconds(contender.run)
         if seconds < least:
             best, least = contender, seconds
@@ -128,6 +125,16 @@ def _builder(cell: Cell, truth: Exact, name: str, way: functools.partial) -> Cal
     norm = TOL * size * (1.0 if name.endswith("vmap") else np.sqrt(len(truth.z)))
     run, *figures = compiled_gradient(cell, way(cell, TOL), jnp.float32(norm))
     return lambda factor: Contender(name, functools.partial(run, jnp.float32(factor * norm)), *figures)
+
+
+def solver_of(
+    cell: Cell, truth: Exact, name: str, way: functools.partial, limit: float = float("inf")
+) -> Contender | None:
+    """A peer's way with the largest tolerance that solves the problem within seconds; None if there is none."""
+    try:
+        return _solver(cell, truth, _builder(cell, truth, name, way), limit)
+    except (RuntimeError, ValueError):  # a breakdown, as a peer's linear solver reports it
+        return None
 
 
 def _solver(cell: Cell, truth: Exact, build: Callable[[float], Contender], limit: float) -> Contender | None:

@@ -1,6 +1,7 @@
 """The benchmarks run, on sizes too small to mean anything."""
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -22,6 +23,8 @@ from unroll_jax.train.config.video import VideoConfig
         (["growth", "--qick"], ["unknown option '--qick' (did you mean --quick?)"]),
         (["--compare", "a"], ["--compare", "expected 2 arguments"]),
         (["growth", "--compare", "a", "b"], ["--compare takes OLD and NEW alone, got also 'growth'"]),
+        (["gpu", "--only", "pairs,decodr"], ["--only", "unknown part 'decodr' (did you mean decoder?)"]),
+        (["growth", "--only", "pairs"], ["--only names parts of gpu, got benchmarks ['growth']"]),
         (["--out", __file__], ["is a file; name a folder"]),
     ],
 )
@@ -57,7 +60,9 @@ def test_quick_leaves_peers_out_and_all_leaves_out_what_is_on_request(calls):
     assert set(calls) == set(benchmarks.BENCHMARKS) - {"gpu"}
     assert calls["growth"] == {"quick": True, "peers": False}
     benchmarks.main(["gpu", "--quick", "--peers", "growth"])
-    assert calls["growth"] == calls["gpu"] == {"quick": True, "peers": True}
+    options = {"quick": True, "peers": True}
+    assert calls["growth"] == options
+    assert calls["gpu"] == options | {"only": None, "out": Path("runs/benchmarks")}
     benchmarks.main(["growth"])
     assert calls["growth"] == {"quick": False, "peers": True}
     benchmarks.main(["growth", "--no-peers"])

@@ -33,8 +33,8 @@ def test_fused_attention_and_its_gradient_are_our_own(padded):
     present = jnp.asarray(np.arange(128) < np.array([[70], [128]])) if padded else None
     weight = 1.0 if present is None else present[..., None]
     programs = []
-    for fused in (False, True):
-        layer = uj.attention(form="softmax", fused=fused)
+    for kernel in ("xla", "cudnn"):
+        layer = uj.attention(form="softmax", kernel=kernel)
         anchor = None if present is None else Anchor(None, present)
 
         def step(y, layer=layer, anchor=anchor):
@@ -46,6 +46,37 @@ def test_fused_attention_and_its_gradient_are_our_own(padded):
     (((_, plain), of_plain), ((_, fused), of_fused)) = (program(y) for program in programs)
     close(fused, plain, 1e-2)  # bfloat16 has three digits
     close(of_fused * weight, of_plain * weight, 3e-2)
+
+
+@pytest.mark.filterwarnings("ignore:The Pallas Triton backend:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("rho", "dtype"),
+    [
+        ("softmax", "float32"),
+        ("softmax", "bfloat16"),
+        ("log", "float32"),
+        ("student", "bfloat16"),
+        ("truncated_quadratic", "float32"),
+        ("geman_mcclure", "bfloat16"),
+    ],
+)
+def test_the_kernel_of_all_pairs_is_our_own_attention(rho, dtype):
+    """Step, energy and gradients, with absent tokens, at sizes that are no multiples of a block."""
+    y = jnp.asarray(np.random.default_rng(0).normal(size=(2, 200, 48)) / 7.0, dtype)
+    anchor, results = Anchor(None, jnp.asarray(np.arange(200) < np.array([[130], [200]]))), []
+    for kernel in ("xla", "pallas"):
+        layer = uj.attention(rho=rho, form="softmax", kernel=kernel)
+
+        def loss(y, layer=layer):
+            after, energy = layer.step_and_energy(AttentionParams(None), y, anchor)
+            return jnp.sum(after.astype(jnp.float32) ** 2) + jnp.sum(energy) / 200.0, (after, energy)
+
+        with jax.default_matmul_precision("highest"):
+            results.append(jax.jit(jax.value_and_grad(loss, has_aux=True))(y))
+    (((_, plain), of_plain), ((_, ours), of_ours)) = results
+    close(ours[0], plain[0], 1e-2 if dtype == "bfloat16" else 1e-5)
+    close(ours[1], plain[1], 1e-3 if dtype == "bfloat16" else 1e-5)
+    close(of_ours, of_plain, 3e-2 if dtype == "bfloat16" else 1e-4)
 
 
 def test_equilibria_and_gradients_are_those_of_float64_at_the_highest_precision():

@@ -6,6 +6,7 @@ EXPRESSIONS: dict[type[Exception], dict[str, list[str]]] = {
         "step_size must be a number": ['uj.attention(step_size="1")'],
         "rho must be one of ['cauchy', 'geman_mcclure', 'log',": ["uj.attention(rho=3)"],
         "block must be an integer or None": ['uj.attention(block="all")'],
+        "kernel must be a name": ["uj.attention(kernel=3)"],
         "params must be AttentionParams": [
             "uj.attention().step(None, Y, None)",
             "uj.attention().energy(None, Y)",

@@ -10,7 +10,7 @@ import unroll_jax as uj
 from tests import reference
 from unroll_jax.descent import Anchor
 from unroll_jax.energies import AttentionParams
-from unroll_jax.energies.attention import fused
+from unroll_jax.energies.attention import kernel_choice, pairwise
 from unroll_jax.energies.attention.fused import fused_softmax_step
 from unroll_jax.energies.attention.pairs import centred
 
@@ -66,56 +66,43 @@ def test_two_columns_keep_beta_to_float32_digits_in_bfloat16():
     np.testing.assert_allclose(np.float64(actual), expected[:, RANK:], atol=0.03)
 
 
-def test_without_a_gpu_nothing_changes():
-    _, y = draw(2, dtype="bfloat16")
-    plain, layer = uj.attention(form="softmax", dim=DIM), uj.attention(form="softmax", dim=DIM, fused=True)
-    params = AttentionParams(np.float32(np.random.default_rng(1).normal(size=(DIM, DIM))))
-    actual, expected = (
-        jax.jit(lambda *args, one=one: (one.energy(*args), one.step(*args)))(params, y) for one in (layer, plain)
-    )
-    chex.assert_trees_all_equal(actual, expected)
-    assert layer.step_and_energy is None
-
-
-def lowered(monkeypatch, platform, **options):
-    """The program of a step and its gradient for a platform, as a host with a GPU and cuDNN would write it."""
+def lowered(monkeypatch, **options):
+    """The program of a step and its gradient, as a host with a GPU and cuDNN would write it."""
     from jax._src.cudnn import fused_attention_stablehlo as cudnn
 
     monkeypatch.setattr(cudnn, "check_cudnn_version", lambda: 91000)
     monkeypatch.setattr(cudnn, "check_compute_capability", lambda capability: True)
     monkeypatch.setattr(cudnn, "is_cuda_compute_capability_equal", lambda capability: False)
-    monkeypatch.setattr(fused.jax, "default_backend", lambda: "gpu")
-    layer = uj.attention(form="softmax", fused=True, **options)
+    monkeypatch.setattr(kernel_choice, "PLATFORM", "gpu")
+    layer = uj.attention(form="softmax", kernel="cudnn", **options)
     loss = lambda y: jnp.sum(layer.step(NO_WEIGHT, y, None).astype(jnp.float32) ** 2)  # noqa: E731
     shape = jax.ShapeDtypeStruct((2, 128, 62), options.pop("dtype", jnp.bfloat16))
-    return jax.jit(jax.grad(loss)).trace(shape).lower(lowering_platforms=(platform,)).as_text()
+    return jax.jit(jax.grad(loss)).trace(shape).lower(lowering_platforms=("cuda",)).as_text()
 
 
 @pytest.mark.parametrize("step_size", [1.0, 0.5])
 def test_on_a_gpu_step_and_gradient_are_the_primitives(monkeypatch, step_size):
-    program = lowered(monkeypatch, "cuda", step_size=step_size)
+    program = lowered(monkeypatch, step_size=step_size)
     assert "__cudnn$fmhaSoftmax" in program
     assert "__cudnn$fmhaSoftmaxBackward" in program
     assert "128x128x" not in program  # no (n, n) array
 
 
-def test_the_same_process_without_its_gpu_computes_the_step_itself(monkeypatch):
-    assert "cudnn" not in lowered(monkeypatch, "cpu")
-
-
 @pytest.mark.parametrize(
-    ("shape", "dtype", "taken"),
-    [
-        ((9, 62), "bfloat16", True),
-        ((9, 62), "float32", False),
-        ((9, 126), "bfloat16", True),
-        ((9, 127), "bfloat16", False),
-    ],
+    ("width", "dtype", "words"),
+    [(62, "float32", 'be "xla" or "pallas" for float32'), (126, "bfloat16", ""), (127, "bfloat16", "tokens this wide")],
 )
-def test_only_what_the_primitive_takes_goes_there(monkeypatch, shape, dtype, taken):
-    monkeypatch.setattr(fused.jax, "default_backend", lambda: "gpu")
-    tokens = jnp.asarray(np.zeros(shape), dtype)
-    assert fused.qualifies(tokens, tokens, tokens.dtype) == taken
+def test_only_what_the_primitive_takes_goes_there(monkeypatch, width, dtype, words):
+    layer, y = uj.attention(form="softmax", kernel="cudnn"), jnp.zeros((9, width), dtype)
+    with pytest.raises(ValueError, match='kernel must be "xla" where JAX runs on cpu'):
+        layer.step(NO_WEIGHT, y, None)
+    monkeypatch.setattr(kernel_choice, "PLATFORM", "gpu")
+    monkeypatch.setattr(pairwise, "fused_softmax_step", lambda z, values, present: values)
+    if not words:
+        assert layer.step(NO_WEIGHT, y, None).shape == y.shape
+        return
+    with pytest.raises(ValueError, match=words):
+        layer.step(NO_WEIGHT, y, None)
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -125,9 +112,9 @@ def test_only_what_the_primitive_takes_goes_there(monkeypatch, shape, dtype, tak
         ({"form": "jacobi"}, "form='jacobi'"),
         ({"rho": "log"}, "rho='log'"),
         ({"ridge": 1.0}, "ridge=1.0"),
-        ({"mask": np.ones((3, 3), bool)}, "mask given"),
+        ({"mask": np.ones((3, 3), bool)}, "with a mask"),
     ],
 )
 def test_what_the_primitive_cannot_do_is_named(options, got):
-    with pytest.raises(ValueError, match=f'fused=True needs rho="softmax", .*{got}'):
-        uj.attention(**{"form": "softmax", "fused": True, **options})
+    with pytest.raises(ValueError, match=f"kernel must be .*{got}"):
+        uj.attention(**{"form": "softmax", "kernel": "cudnn", **options})

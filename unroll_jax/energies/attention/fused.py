@@ -4,18 +4,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-__all__ = ["fused_softmax_step", "qualifies"]
+__all__ = ["fused_softmax_step"]
 
-# What cuDNN takes: half-precision inputs, heads of a multiple of 8 and at most 128 columns.
-WIDEST, MULTIPLE = 128, 8
+MULTIPLE = 8  # of columns, which cuDNN takes
 # The logit of an absent token, below all others by enough that its weight is 0.
 ABSENT = -1e9
-
-
-def qualifies(z: Array, values: Array, dtype: jnp.dtype) -> bool:
-    """Returns whether there is a GPU, and its primitive takes tokens of this dtype and these widths."""
-    wide_enough = max(z.shape[-1] + 2, values.shape[-1]) <= WIDEST
-    return jax.default_backend() == "gpu" and dtype == jnp.bfloat16 and wide_enough
 
 
 def fused_softmax_step(

@@ -10,8 +10,8 @@ from jaxtyping import Array, Float
 from unroll_jax.arguments import SHARE, SIZE, at_least, checked, one_of, require
 from unroll_jax.descent import Descent
 from unroll_jax.energies.attention.graphs import check_mask
+from unroll_jax.energies.attention.kernel_choice import check_kernel, energy_by, neighbourhood_by
 from unroll_jax.energies.attention.least_squares import least_squares
-from unroll_jax.energies.attention.pairs import neighbourhood, pair_energy
 from unroll_jax.energies.attention.pairwise import FORMS
 from unroll_jax.energies.attention.rho import RhoLike, resolve_rho
 from unroll_jax.energies.attention.sums import combine
@@ -33,7 +33,7 @@ class HeadsParams(NamedTuple):
     W_a: Float[Array, "h d k"]
 
 
-@checked(dim=SIZE, num_heads=SIZE, rank=SIZE, majoriser=one_of(MAJORISERS))
+@checked(dim=SIZE, num_heads=SIZE, rank=SIZE, majoriser=one_of(MAJORISERS), kernel=one_of(("xla", "pallas")))
 @checked(form=one_of(FORMS), ridge=at_least(0.0), step_size=SHARE, block=SIZE)
 def multihead_attention(
     dim: int,
@@ -47,6 +47,7 @@ def multihead_attention(
     step_size: float = 1.0,
     mask: Any = None,
     block: int | None = None,
+    kernel: str = "xla",
 ) -> Descent:
     r"""Attention with several heads as a descent step on the sum of their pairwise energies.
 
@@ -98,7 +99,7 @@ def multihead_attention(
       num_heads: number of heads, at least 1.
       rank: columns k of each W_h, at most ``dim``; None means dim // num_heads, as usual.
       majoriser: "block" or "orthogonal", see above; the last needs num_heads rank <= dim.
-      rho, form, ridge, step_size, mask, block: as in `attention`.
+      rho, form, ridge, step_size, mask, block, kernel: as in `attention`, but no kernel="cudnn".
 
     Returns:
       A `Descent` with params `HeadsParams`; ``x`` is the anchor B, broadcastable to y, or None, or an `Anchor` of it
@@ -116,6 +117,7 @@ def multihead_attention(
     """
     _check_heads(dim, num_heads, rank, majoriser)
     chosen, graph, width = resolve_rho(rho), check_mask(mask), rank or dim // num_heads
+    check_kernel(kernel, chosen, mask, block)
     assert chosen.log_slope is not None
     log_slope = chosen.log_slope
 
@@ -125,16 +127,19 @@ def multihead_attention(
     def energy(params: HeadsParams, tokens: Tokens) -> Float[Array, "*batch"]:
         W, anchor, present = prepare(params, tokens)
         z = _project(tokens.y, W)
-        pairs = pair_energy(chosen, z, graph, present, block=block)
+        pairs = energy_by(kernel, chosen, z, graph, present, dtype=tokens.dtype, block=block)
         return jnp.sum(pairs, axis=-1) + _pull(ridge, W, z, tokens.y, anchor)
 
     def step(params: HeadsParams, tokens: Tokens) -> Array:
-        return step_and_energy(params, tokens)[0]
+        return step_and_energy(params, tokens, energy=False)[0]
 
-    def step_and_energy(params: HeadsParams, tokens: Tokens) -> tuple[Array, Float[Array, "*batch"]]:
+    def step_and_energy(
+        params: HeadsParams, tokens: Tokens, *, energy: bool = True
+    ) -> tuple[Array, Float[Array, "*batch"]]:
         W, anchor, present = prepare(params, tokens)
         z = _project(tokens.y, W)
-        around = neighbourhood(chosen, z, z, graph, present, block=block, bounded=form == "softmax")
+        options = {"dtype": tokens.dtype, "block": block, "bounded": form == "softmax", "energy": energy}
+        around = neighbourhood_by(kernel, chosen, z, z, graph, present, **options)
         itself = log_slope(jnp.zeros((), z.dtype)) if form == "softmax" else -jnp.inf
         pulls = [(around.log_degree, around.mean), (itself, z)]
         if ridge > 0.0:

@@ -9,9 +9,16 @@ from jaxtyping import Array, Float
 
 from unroll_jax.arguments import SHARE, SIZE, at_least, checked, one_of, require
 from unroll_jax.descent import Descent
-from unroll_jax.energies.attention.fused import fused_softmax_step, qualifies
+from unroll_jax.energies.attention.fused import fused_softmax_step
 from unroll_jax.energies.attention.graphs import check_mask
-from unroll_jax.energies.attention.pairs import centred, neighbourhood, pair_energy
+from unroll_jax.energies.attention.kernel_choice import (
+    KERNELS,
+    check_kernel,
+    check_machine,
+    energy_by,
+    neighbourhood_by,
+)
+from unroll_jax.energies.attention.pairs import centred
 from unroll_jax.energies.attention.rho import RhoLike, resolve_rho
 from unroll_jax.energies.examples import DIM, Example, normal
 from unroll_jax.energies.tokens import Tokens, on_tokens, project
@@ -31,6 +38,7 @@ class AttentionParams(NamedTuple):
 
 
 @checked(form=one_of(FORMS), ridge=at_least(0.0), step_size=SHARE, dim=SIZE, rank=SIZE, block=SIZE)
+@checked(kernel=one_of(KERNELS))
 def attention(
     *,
     rho: RhoLike = "softmax",
@@ -41,7 +49,7 @@ def attention(
     dim: int | None = None,
     rank: int | None = None,
     block: int | None = None,
-    fused: bool = False,
+    kernel: str = "xla",
 ) -> Descent:
     r"""Attention as a descent step on a pairwise energy.
 
@@ -80,11 +88,14 @@ def attention(
       rank: columns k of W_a, at most ``dim``; None means ``dim``.
       block: tokens whose pairs are held at a time: memory O(n block), in value and derivatives, for the price of
         computing them again in the backward pass. None takes all at once where they are few (n up to 1448, in a small
-        batch), else as many as fit a cache.
-      fused: take the step through cuDNN's fused attention where the process has a GPU, y is bfloat16 and widths are at
-        most 126 (W_a's columns) and 128 (y's); elsewhere this changes nothing. For rho="softmax", form="softmax", no
-        ridge and the complete graph. Faster, but the tokens' projections are rounded to bfloat16, and there are first
-        derivatives in reverse mode only. The energy is always computed here, in float32.
+        batch), else as many as fit a cache. A graph made of narrower blocks keeps its own.
+      kernel: "xla" computes on any device. Two are for GPUs and the complete graph, in memory O(n), with first
+        derivatives in reverse mode only; in bfloat16 the tokens' projections are rounded to it:
+        "pallas", one pass over pairs for the step, the energy and their gradients, for any rho whose functions hold no
+        arrays, y of float32, bfloat16 or float16, and a ``block`` of 16, 32, 64 (None) or 128 tokens.
+        "cudnn", cuDNN's attention for the step, with the energy as in "xla": for rho="softmax", form="softmax", no
+        ridge, y of bfloat16, and widths of at most 126 (W_a's columns) and 128 (y's).
+        The compiler gathers sharded tokens for both; `jax.shard_map` with ``check_vma=False`` keeps them in place.
 
     Returns:
       A `Descent` with params `AttentionParams`; ``x`` is the anchor B, broadcastable to y, or None, or an `Anchor`
@@ -105,8 +116,12 @@ def attention(
       True
     """
     require(rank is None or rank <= (dim or 0), "rank", f"be between 1 and dim={dim}", rank, "pass dim to learn W_a")
-    _check_fused(fused, rho, form, ridge, mask)
     chosen, graph = resolve_rho(rho), check_mask(mask)
+    check_kernel(kernel, chosen, mask, block)
+    if kernel == "cudnn":
+        fits = rho == "softmax" and form == "softmax" and ridge == 0.0
+        got = f"rho={rho!r}, form={form!r}, ridge={ridge}"
+        require(fits, "kernel", 'be "xla" or "pallas" but for rho="softmax", form="softmax", ridge=0', got)
     log_slope = chosen.log_slope
     assert log_slope is not None
     shape = None if dim is None else (dim, rank or dim)
@@ -116,31 +131,28 @@ def attention(
 
     def energy(params: AttentionParams, tokens: Tokens) -> Float[Array, "*batch"]:
         z = project(tokens.y, params.W_a)
-        return pair_energy(chosen, z, graph, tokens.present, block=block) + _pull(ridge, params, z, tokens)
+        pairs = energy_by(kernel, chosen, z, graph, tokens.present, dtype=tokens.dtype, block=block)
+        return pairs + _pull(ridge, params, z, tokens)
 
     def step(params: AttentionParams, tokens: Tokens) -> Array:
+        if kernel != "cudnn":
+            return step_and_energy(params, tokens, energy=False)[0]
         z, there = project(tokens.y, params.W_a), tokens.y.astype(tokens.dtype)
-        if not (fused and qualifies(z, there, tokens.dtype)):
-            return step_and_energy(params, tokens)[0]
+        check_machine(kernel, tokens.dtype, z.shape[-1] + 2, there.shape[-1])
+        return _damped(step_size, there, fused_softmax_step(centred(z, tokens.present), there, tokens.present))
 
-        def by_primitive() -> Array:
-            moved = fused_softmax_step(centred(z, tokens.present), there, tokens.present)
-            return _damped(step_size, there, moved).astype(tokens.dtype)
-
-        # Compiled for a CPU after all, it is computed here; recomputed for gradients, as what one branch keeps for them
-        # the other has to allocate.
-        by_us = jax.checkpoint(lambda: step_and_energy(params, tokens)[0].astype(tokens.dtype))
-        return jax.lax.platform_dependent(cuda=by_primitive, default=by_us)
-
-    def step_and_energy(params: AttentionParams, tokens: Tokens) -> tuple[Array, Float[Array, "*batch"]]:
-        z = project(tokens.y, params.W_a)
-        around = neighbourhood(chosen, z, tokens.y, graph, tokens.present, block=block, bounded=form == "softmax")
-        itself = log_slope(jnp.zeros((), z.dtype)) if form == "softmax" else -jnp.inf
+    def step_and_energy(
+        params: AttentionParams, tokens: Tokens, *, energy: bool = True
+    ) -> tuple[Array, Float[Array, "*batch"]]:
+        z, bounded = project(tokens.y, params.W_a), form == "softmax"
+        options = {"dtype": tokens.dtype, "block": block, "bounded": bounded, "energy": energy}
+        around = neighbourhood_by(kernel, chosen, z, tokens.y, graph, tokens.present, **options)
+        itself = log_slope(jnp.zeros((), z.dtype)) if bounded else -jnp.inf
         moved = _move(tokens.y, around.mean, around.log_degree, tokens.x, ridge, itself)
         return _damped(step_size, tokens.y, moved), around.energy + _pull(ridge, params, z, tokens)
 
-    # The primitive keeps its weights to itself, so that with it there is nothing to share.
-    both = None if fused else step_and_energy
+    # cuDNN keeps its weights to itself: with it there is nothing to share.
+    both = None if kernel == "cudnn" else step_and_energy
     return on_tokens(init, energy, step, both, dim=dim)
 
 
@@ -153,14 +165,6 @@ def attention_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
 def softmax_attention_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
     """Softmax attention of the tokens themselves."""
     return attention(form="softmax"), normal(key, 1, batch)[0], None
-
-
-def _check_fused(fused: bool, rho: Any, form: str, ridge: float, mask: Any) -> None:
-    if fused and (rho != "softmax" or form != "softmax" or ridge != 0.0 or mask is not None):
-        raise ValueError(
-            'fused=True needs rho="softmax", form="softmax", ridge=0 and mask=None, '
-            f"got rho={rho!r}, form={form!r}, ridge={ridge}, mask {'None' if mask is None else 'given'}"
-        )
 
 
 def _pull(ridge: float, params: AttentionParams, z: Array, tokens: Tokens) -> Array:

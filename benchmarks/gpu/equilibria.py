@@ -1,0 +1,97 @@
+"""Equilibria with their gradients: against jaxopt in float32, and by the precision of products."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+
+from benchmarks.gpu.ahead import Program
+from benchmarks.gradients.exact import Exact, exact, residual
+from benchmarks.gradients.jax_peers import ways
+from benchmarks.gradients.problems import Cell, conv_cell, deep_cell, dense_cell
+from benchmarks.gradients.race import TOL, compiled_gradient, gradient_error, ours, solver_of
+from benchmarks.record import Record
+from benchmarks.timing import interleaved
+
+__all__ = ["FULL", "QUICK", "Sizes", "measure", "measure_precision", "programs"]
+
+# Few of jaxopt's ways, so that a minute does.
+WAYS = ("Anderson 5, cg", "Picard, cg", "Anderson 5, bicgstab", "Picard, bicgstab")
+
+
+class Sizes(NamedTuple):
+    """Widths of the layers, channels and side of the images, and how many runs there are."""
+
+    dim: int
+    channels: int
+    side: int
+    batch: int
+    repeats: int
+
+
+FULL, QUICK = Sizes(256, 32, 32, 16, 10), Sizes(64, 8, 16, 4, 5)
+
+
+def measure(sizes: Sizes) -> Iterator[Record]:
+    """Seconds, residual and error of the gradient of this library and of those ways of jaxopt that meet `TOL`."""
+    record = Record(notes=[f"float32 products; a tolerance of {TOL:.0e}; jaxopt's ways: {'; '.join(WAYS)}"])
+    for cell in _cells(sizes):
+        with jax.default_matmul_precision("highest"):
+            run, *_ = compiled_gradient(cell, ours(cell))
+            truth, runs = _exact(cell, run), {"unroll_jax": run}
+            for name, way in ways(cell).get("jaxopt", {}).items():
+                contender = solver_of(cell, truth, name, way) if name in WAYS else None
+                runs |= {} if contender is None else {f"jaxopt ({name})": contender.run}
+            _add(record, cell, truth, runs, sizes.repeats)
+        peers = [f"{cell.name}, {name} seconds" for name in runs if name != "unroll_jax"]
+        if peers:
+            quickest = min(peers, key=record.figures.__getitem__)
+            record.ratio(f"{cell.name} over_jaxopt", f"{cell.name}, unroll_jax seconds", quickest)
+        yield record
+
+
+def measure_precision(sizes: Sizes) -> Record:
+    """The same of this library with products in float32 ("highest"), and in JAX's default on a GPU, TF32."""
+    record = Record(notes=[f"the tolerance of equilibria is {TOL:.0e}: a larger residual was reported as a failure"])
+    for cell in [*_cells(sizes), dense_cell(sizes.dim, 0.999, "spread", batch=sizes.batch)]:
+        truth = None
+        for precision in ("highest", "default"):
+            with jax.default_matmul_precision(precision):
+                run, *_ = compiled_gradient(cell, ours(cell))
+            truth = _exact(cell, run) if truth is None else truth  # from the better of the two
+            _add(record, cell, truth, {precision: run}, sizes.repeats)
+    return record
+
+
+def programs(sizes: Sizes) -> dict[str, Program]:
+    """The gradient of every cell."""
+
+    def gradient(cell: Cell) -> Program:
+        return Program(jax.grad(lambda params: (cell.target * ours(cell)(params)).sum()), (cell.params,))
+
+    return {cell.name: gradient(cell) for cell in _cells(sizes)}
+
+
+def _cells(sizes: Sizes) -> list[Cell]:
+    return [
+        dense_cell(sizes.dim, 0.99, "random", batch=sizes.batch),
+        deep_cell(3, sizes.dim, 0.99, batch=sizes.batch),
+        conv_cell(sizes.channels, sizes.side, 0.99, batch=min(sizes.batch, 4)),
+    ]
+
+
+def _exact(cell: Cell, run: Callable[[], Any]) -> Exact:
+    """By direct solves in float64 on the CPU, from the state that a program found."""
+    state = jax.device_get(run()[0])
+    with jax.default_device(jax.devices("cpu")[0]):
+        return exact(cell, state)
+
+
+def _add(record: Record, cell: Cell, truth: Exact, runs: dict[str, Callable[[], Any]], repeats: int) -> None:
+    for name, seconds in interleaved(runs, repeats=repeats).items():
+        name, run = f"{cell.name}, {name}", runs[name]
+        record.time(f"{name} seconds", seconds)
+        state, gradient = jax.device_get(run())
+        with jax.default_device(jax.devices("cpu")[0]):
+            record.figures[f"{name} residual"] = residual(cell, state)
+        record.figures[f"{name} gradient error"] = gradient_error(truth, gradient)

@@ -1,0 +1,218 @@
+"""The kernel for all pairs: values and gradients of attention, by Pallas's interpreter; its program for a GPU."""
+
+import warnings
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import unroll_jax as uj
+from tests.energies.attention.examples import CAUCHY, tokens
+from unroll_jax.descent import Anchor
+from unroll_jax.energies import AttentionParams
+from unroll_jax.energies.attention import kernel, kernel_choice
+from unroll_jax.energies.attention.kernel import kernel_neighbourhood
+from unroll_jax.energies.attention.rho import resolve_rho
+
+N, DIM, RANK = 21, 6, 3  # no multiples of a block, no powers of two
+NO_WEIGHT = AttentionParams(None)
+# rho, form, ridge, anchor, padding, W_a: any two values of the last five meet.
+CASES = [
+    ("softmax", "softmax", 0.0, False, True, False),
+    ("softmax", "jacobi", 0.7, True, True, True),
+    ("log", "jacobi", 0.0, False, False, True),
+    ("cauchy", "softmax", 0.7, True, False, False),
+    ("student", "softmax", 0.0, True, True, True),
+    ("geman_mcclure", "jacobi", 0.7, False, True, False),
+    ("power", "softmax", 0.7, False, True, True),
+    ("truncated_quadratic", "jacobi", 0.0, True, True, False),
+    (CAUCHY, "jacobi", 0.7, True, False, True),
+]
+NAMES = [f"{case[0] if isinstance(case[0], str) else 'own'}-{case[1]}" for case in CASES]
+
+
+@pytest.fixture
+def interpreted(monkeypatch):
+    monkeypatch.setattr(kernel, "INTERPRET", True)
+    monkeypatch.setattr(kernel_choice, "PLATFORM", "gpu")
+
+
+def close(actual, expected, tolerance):
+    """Leaf by leaf, relative in the Euclidean norm."""
+    for one, other in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        one, other = np.asarray(one, np.float64), np.asarray(other, np.float64)
+        assert np.all(np.isfinite(other))
+        assert np.linalg.norm(one - other) <= tolerance * np.linalg.norm(other) + 1e-30
+
+
+def inputs(case, dtype):
+    _, _, _, anchored, padded, learned = case
+    y, x = (jnp.asarray(tokens(seed, (2, N, DIM)), dtype) for seed in (0, 1))
+    present = jnp.asarray(np.arange(N) < np.array([[N], [13]])) if padded else None
+    params = AttentionParams(jnp.asarray(tokens(2, (DIM, RANK)), jnp.float32) if learned else None)
+    return params, y, x if anchored else None, present
+
+
+def step_energy_and_gradients(layer, params, y, x, present):
+    """In params, tokens and anchor, of the step's product with fixed numbers plus the energies."""
+    weight = np.cos(np.arange(y.size)).reshape(y.shape)
+
+    def loss(params, y, x):
+        stepped, energy = layer.step_and_energy(params, y, Anchor(x, present))
+        return jnp.sum(weight * stepped.astype(jnp.float32)) + 0.3 * jnp.sum(energy), (stepped, energy)
+
+    argnums = (0, 1, 2) if x is not None else (0, 1)
+    (_, values), gradients = jax.value_and_grad(loss, argnums, has_aux=True)(params, y, x)
+    return values, gradients
+
+
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize("case", CASES, ids=NAMES)
+def test_values_and_gradients_are_those_of_attention(case):
+    rho, form, ridge, *_, learned = case
+    options = {"rho": rho, "form": form, "ridge": ridge, "step_size": 0.8} | (
+        {"dim": DIM, "rank": RANK} if learned else {}
+    )
+    layers = uj.attention(**options, kernel="pallas", block=16), uj.attention(**options)
+    args = inputs(case, jnp.float32)
+    actual, expected = jax.jit(lambda *args: [step_energy_and_gradients(layer, *args) for layer in layers])(*args)
+    close(actual, expected, 2e-5)
+
+
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize("case", [CASES[0], CASES[4]], ids=[NAMES[0], NAMES[4]])
+def test_in_bfloat16_they_are_those_of_attention_in_float32(case):
+    """Of the same tokens: products are rounded to three digits, and the rest is not."""
+    rho, form, ridge, *_, learned = case
+    options = {"rho": rho, "form": form, "ridge": ridge} | ({"dim": DIM, "rank": RANK} if learned else {})
+    params, y, x, present = inputs(case, jnp.bfloat16)
+    wide = None if x is None else x.astype(jnp.float32)
+    layer = uj.attention(**options, kernel="pallas", block=16)
+    actual = jax.jit(lambda *args: step_energy_and_gradients(layer, *args))(params, y, x, present)
+    expected = jax.jit(lambda *args: step_energy_and_gradients(uj.attention(**options), *args))(
+        params, y.astype(jnp.float32), wide, present
+    )
+    assert actual[0][0].dtype == actual[1][1].dtype == jnp.bfloat16
+    assert actual[0][1].dtype == jnp.float32
+    close(actual, expected, 2e-2)
+    close(actual[0][1], expected[0][1], 5e-3)
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_several_heads_take_it_too():
+    options = {"num_heads": 2, "majoriser": "scalar", "rho": "log", "ridge": 0.3}
+    y = jnp.asarray(tokens(0, (N, DIM)), jnp.float32)
+    present = jnp.asarray(np.arange(N) < 17)
+    layers = uj.multihead_attention(DIM, **options, kernel="pallas", block=32), uj.multihead_attention(DIM, **options)
+    params = layers[0].init(jax.random.key(0))
+    actual, expected = jax.jit(lambda *args: [step_energy_and_gradients(layer, *args) for layer in layers])(
+        params, y, None, present
+    )
+    close(actual, expected, 2e-5)
+
+
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize("rho", ["softmax", "log"])
+def test_step_and_energy_by_themselves_are_those_of_both(rho):
+    y = jnp.asarray(tokens(0, (N, DIM)), jnp.float32)
+    layer = uj.attention(rho=rho, kernel="pallas", block=32)
+
+    @jax.jit
+    def both_ways(y):
+        apart = layer.step(NO_WEIGHT, y, None), layer.energy(NO_WEIGHT, y, None)
+        return apart, jax.grad(lambda y: layer.energy(NO_WEIGHT, y, None))(y), layer.step_and_energy(NO_WEIGHT, y, None)
+
+    apart, gradient, together = both_ways(y)
+    chex.assert_trees_all_close(apart, together, rtol=1e-6)
+    close(gradient, jax.jit(jax.grad(lambda y: uj.attention(rho=rho).energy(NO_WEIGHT, y, None)))(y), 1e-5)
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_a_nan_reaches_all_that_it_may_and_infinity_is_no_number():
+    rho = resolve_rho("log")
+    value = jax.jit(
+        jax.value_and_grad(lambda z: sum(jnp.sum(part) for part in kernel_neighbourhood(rho, z, z, block=16)))
+    )
+    for bad in (jnp.nan, jnp.inf):
+        total, gradient = value(jnp.asarray(tokens(0, (5, 3)), jnp.float32).at[2, 1].set(bad))
+        assert np.isnan(total)
+        assert np.all(np.isnan(np.asarray(gradient)[:, 1]))
+
+
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize("shape", [(0, 3), (2, 0, 3), (0, 4, 3), (1, 3), (2, 0)])
+def test_without_pairs_or_tokens_there_is_no_energy(shape):
+    rho = resolve_rho("truncated_quadratic")
+    total, gradient = jax.value_and_grad(lambda z: jnp.sum(kernel_neighbourhood(rho, z, z, block=16).energy))(
+        jnp.ones(shape)
+    )
+    around = kernel_neighbourhood(rho, jnp.ones(shape), jnp.ones(shape), block=16)
+    assert total == 0.0
+    assert gradient.shape == around.mean.shape == shape
+    assert np.all(np.isneginf(around.log_degree)) == (shape != (2, 0))
+    assert np.all(np.asarray(around.mean) == 0.0)
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_an_example_without_tokens_stays_and_the_others_are_theirs():
+    y = jnp.asarray(tokens(0, (2, 9, 3)), jnp.float32)
+    present = jnp.asarray([[True] * 9, [False] * 9])
+    layer = uj.attention(form="softmax", kernel="pallas", block=16)
+    (stepped, energy), gradients = jax.jit(lambda y: step_energy_and_gradients(layer, NO_WEIGHT, y, None, present))(y)
+    chex.assert_tree_all_finite(gradients)
+    np.testing.assert_array_equal(stepped[1], y[1])
+    assert energy[1] == 0.0 > energy[0]
+
+
+def lowered(rho, dtype):
+    """The program of step, energy and their gradients for an H100, from a machine without one."""
+    from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
+
+    layer = uj.attention(rho=rho, form="softmax", kernel="pallas")
+    mesh = AbstractMesh((1,), ("x",), abstract_device=AbstractDevice("NVIDIA H100 80GB HBM3", 132, "gpu"))
+    checks = [jax.export.DisabledSafetyCheck.custom_call("__gpu$xla.gpu.triton")]
+
+    def program(y):
+        return step_energy_and_gradients(layer, NO_WEIGHT, y, None, None)
+
+    with use_abstract_mesh(mesh), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The Pallas Triton backend", DeprecationWarning)
+        shape = jax.ShapeDtypeStruct((2, 200, 62), dtype)
+        return jax.export.export(jax.jit(program), platforms=["cuda"], disabled_checks=checks)(shape).mlir_module()
+
+
+@pytest.mark.skipif(not hasattr(jax.sharding, "AbstractDevice"), reason="this JAX has no abstract GPU to lower for")
+@pytest.mark.parametrize("rho", [*uj.RHOS, CAUCHY])
+def test_it_lowers_for_an_h100_without_one(rho):
+    program = lowered(rho, jnp.bfloat16 if rho in ("softmax", "log") else jnp.float32)
+    assert program.count("__gpu$xla.gpu.triton") >= 2  # forward and backward
+    assert "200x200" not in program  # no array of pairs
+    assert "256x256" not in program
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"kernel": "cuda"}, "kernel must be one of"),
+        ({"kernel": "pallas", "mask": np.ones((3, 3), bool)}, 'kernel must be "xla" with a mask'),
+        ({"kernel": "pallas", "block": 48}, "block must be None or one of"),
+        ({"kernel": "pallas", "rho": lambda z: jnp.sqrt(z + jnp.asarray([1.0])[0])}, "rho must hold no arrays"),
+    ],
+)
+@pytest.mark.usefixtures("unchecked")
+def test_options_that_do_not_fit_are_named(options, words):
+    with pytest.raises(ValueError, match=words):
+        uj.attention(**options)
+
+
+@pytest.mark.usefixtures("x64")
+def test_without_a_gpu_and_in_float64_the_error_names_the_way_out(monkeypatch):
+    layer = uj.attention(kernel="pallas")
+    for function in (layer.energy, layer.step, layer.step_and_energy):
+        with pytest.raises(ValueError, match=r'kernel must be "xla" where JAX runs on cpu'):
+            function(NO_WEIGHT, jnp.ones((3, 2), jnp.float32), None)
+    monkeypatch.setattr(kernel_choice, "PLATFORM", "gpu")
+    with pytest.raises(ValueError, match='kernel must be "xla" for float64'):
+        layer.step(NO_WEIGHT, jnp.ones((3, 2), jnp.float64), None)

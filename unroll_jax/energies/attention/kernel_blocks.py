@@ -1,0 +1,130 @@
+"""The two kernels of `kernel`, written for one block of rows: Pallas runs them over blocks and examples."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from unroll_jax.energies.attention.rho import Elementwise
+
+__all__ = ["Sizes", "backward_kernel", "forward_kernel"]
+
+
+class Sizes(NamedTuple):
+    """Tokens of a block, and the number of blocks of an example."""
+
+    block: int
+    blocks: int
+
+
+class _Tile(NamedTuple):
+    """A block of pairs: t, log rho'(t) with -inf where there is no pair, its derivative, and whether there is one."""
+
+    distances: Array
+    logits: Array
+    slopes: Array
+    pair: Array
+
+
+def forward_kernel(
+    z_ref: Any,
+    y_ref: Any,
+    here_ref: Any,
+    mean_ref: Any,
+    degree_ref: Any,
+    energy_ref: Any,
+    *,
+    value: Elementwise | None,
+    log_slope: Elementwise,
+    sizes: Sizes,
+) -> None:
+    """Writes means, log degrees and energies of a block of rows; energies are 0 where ``value`` is None."""
+    row, load = _row(sizes)
+    z_u, here_u = load(row, z_ref, here_ref)
+
+    def body(column: Any, carry: tuple) -> tuple:
+        total, weight, top, energy = carry
+        z_v, y_v, here_v = load(column, z_ref, y_ref, here_ref)
+        tile = _tile(z_u, z_v, here_u, here_v, row == column, log_slope)
+        higher = jnp.maximum(top, jnp.max(tile.logits, axis=1))
+        safe = jnp.where(higher == -jnp.inf, 0.0, higher)
+        p, old = jnp.exp(tile.logits - safe[:, None]), jnp.exp(top - safe)
+        if value is not None:
+            energy = energy + jnp.sum(jnp.where(tile.pair, value(tile.distances), 0.0), axis=1)
+        return total * old[:, None] + _dot(p.astype(y_v.dtype), y_v), weight * old + jnp.sum(p, axis=1), higher, energy
+
+    zero = jnp.zeros(sizes.block, jnp.float32)
+    start = jnp.zeros((sizes.block, y_ref.shape[1]), jnp.float32), zero, zero - jnp.inf, zero
+    total, weight, top, energy = jax.lax.fori_loop(0, sizes.blocks, body, start)
+    divisor = jnp.where(weight == 0.0, 1.0, weight)  # a NaN stays one
+    mean_ref[...] = total / divisor[:, None]
+    degree_ref[...] = jnp.where(weight == 0.0, -jnp.inf, top + jnp.log(divisor))
+    energy_ref[...] = energy
+
+
+def backward_kernel(
+    z_ref: Any,
+    y_ref: Any,
+    here_ref: Any,
+    g_ref: Any,
+    shift_ref: Any,
+    degree_ref: Any,
+    e_ref: Any,
+    dz_ref: Any,
+    dy_ref: Any,
+    *,
+    log_slope: Elementwise,
+    energy: bool,
+    sizes: Sizes,
+) -> None:
+    """Writes the gradients in z and y of a block of rows; shift is h_u - g_u . m_u, and e counts with ``energy``."""
+    row, load = _row(sizes)
+    z_u, y_u, here_u, g_u, *rows_u = load(row, z_ref, y_ref, here_ref, g_ref, shift_ref, degree_ref, e_ref)
+    shift_u, degree_u, e_u = (part[:, None] for part in rows_u)
+
+    def body(column: Any, carry: tuple) -> tuple:
+        dz, dy = carry
+        z_v, y_v, here_v, g_v, *rows_v = load(column, z_ref, y_ref, here_ref, g_ref, shift_ref, degree_ref, e_ref)
+        shift_v, degree_v, e_v = (part[None, :] for part in rows_v)
+        tile = _tile(z_u, z_v, here_u, here_v, row == column, log_slope)
+        to_u = jnp.exp(tile.logits - jnp.where(degree_v == -jnp.inf, 0.0, degree_v))
+        pulls = to_u * (_dot(y_u, g_v.T) + shift_v)
+        from_u = jnp.exp(tile.logits - jnp.where(degree_u == -jnp.inf, 0.0, degree_u))
+        pulls = tile.slopes * (pulls + from_u * (_dot(g_u, y_v.T) + shift_u))
+        c = jnp.where(tile.logits == -jnp.inf, 0.0, pulls)
+        if energy:
+            c = c + (e_u + e_v) * jnp.exp(tile.logits)
+        c = c.astype(z_v.dtype)  # both sums below take the same rounded numbers, as their difference is small
+        dz = dz + jnp.sum(c.astype(jnp.float32), axis=1)[:, None] * z_u.astype(jnp.float32) - _dot(c, z_v)
+        return dz, dy + _dot(to_u.astype(g_v.dtype), g_v)
+
+    start = jnp.zeros(z_u.shape, jnp.float32), jnp.zeros(y_u.shape, jnp.float32)
+    dz_ref[...], dy_ref[...] = jax.lax.fori_loop(0, sizes.blocks, body, start)
+
+
+def _row(sizes: Sizes) -> tuple[Any, Any]:
+    """The number of this program's block of rows, and what loads a block of arrays."""
+    from jax.experimental import pallas as pl
+
+    def load(index: Any, *refs: Any) -> list[Array]:
+        return [ref[pl.ds(index * sizes.block, sizes.block)] for ref in refs]
+
+    return jax.lax.rem(pl.program_id(0), sizes.blocks), load
+
+
+def _tile(z_u: Array, z_v: Array, here_u: Array, here_v: Array, diagonal: Any, log_slope: Elementwise) -> _Tile:
+    # The difference cancels most digits of close tokens, so that products of float32 must not be shortened.
+    products = _dot(z_u, z_v.T, precision=jax.lax.Precision.HIGHEST)
+    of_u, of_v = (0.5 * jnp.sum(z.astype(jnp.float32) ** 2, axis=1) for z in (z_u, z_v))
+    t = of_u[:, None] + of_v[None, :] - products
+    t = jnp.where(t < 0.0, 0.0, t)  # not `maximum`, which on a GPU makes a NaN 0
+    u, v = (jax.lax.broadcasted_iota(jnp.int32, t.shape, axis) for axis in (0, 1))
+    itself = diagonal & (u == v)
+    pair = ~itself & (here_u[:, None] > 0.0) & (here_v[None, :] > 0.0)
+    logits, slopes = jax.jvp(log_slope, (t,), (jnp.ones_like(t),))
+    return _Tile(t, jnp.where(pair, logits, -jnp.inf), slopes, pair)
+
+
+def _dot(a: Array, b: Array, precision: Any = None) -> Array:
+    return jnp.dot(a, b, preferred_element_type=jnp.float32, precision=precision)
