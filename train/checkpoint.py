@@ -19,7 +19,16 @@ from .config.errors import UserError
 from .config.run import RunConfig
 from .registry import PASS_IT, is_own
 from .system.distributed import all_of, digest, is_first, wait_for_all
-from .system.files import AGAIN, require_room, steps_in, unreachable, writing
+from .system.files import (
+    AGAIN,
+    check_regular_below,
+    read_regular,
+    require_room,
+    steps_in,
+    strict_json,
+    unreachable,
+    writing,
+)
 
 T = TypeVar("T")
 Log = Callable[[str], None]
@@ -155,6 +164,9 @@ class Checkpoints:
         files are read first, by each process some, and every stage is begun by all or by none.
         """
         arrays = self._folder / str(step) / "state"
+        _, reason = _attempt(lambda: check_regular_below(arrays.parent, mend=AGAIN))
+        if reason is not None:
+            return reason
         _, reason = _attempt(lambda: _read_arrays(arrays))
         if reason is not None:
             return reason
@@ -183,8 +195,8 @@ class Checkpoints:
         if step not in self._scores:
             path = self._folder / str(step) / "notes" / "metadata"
             try:
-                self._scores[step] = float(json.loads(path.read_text(encoding="utf-8"))["score"])
-            except (OSError, ValueError, KeyError, TypeError):
+                self._scores[step] = float(strict_json(read_regular(path, where=str(path)))["score"])
+            except (UserError, ValueError, KeyError, TypeError):
                 return UNREADABLE
         return self._scores[step]
 

@@ -24,7 +24,7 @@ from .data.answers import AnswerTokenizer
 from .data.instructions import Prompt, read_prompts
 from .loading import Opened, open_decoder
 from .system.distributed import digest
-from .system.files import check_file, expanded, strict_json, write_json, writing
+from .system.files import check_file, expanded, read_regular, strict_json, write_json, writing
 from .task import Row
 from .tasks.common import check_noise
 
@@ -140,7 +140,7 @@ class Unfinished:
         """Returns the answers so far, by the place of their prompt; a line that a kill cut short is removed."""
         if not self.path.exists():
             return {}
-        *lines, rest = self.path.read_bytes().split(b"\n")
+        *lines, rest = read_regular(self.path, where=str(self.path), mend="delete it").split(b"\n")
         if rest:
             os.truncate(self.path, sum(len(line) + 1 for line in lines))
         rows = [self._parsed(line, number, len(prompts)) for number, line in enumerate(lines, start=1)]

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from unroll_jax.train.data.pictures import fingerprint_images
 from unroll_jax.train.data.text import fingerprint_imdb
 from unroll_jax.train.data.text import prepare as prepare_texts
 from unroll_jax.train.data.video import prepare
-from unroll_jax.train.system.files import read_regular
+from unroll_jax.train.system.files import open_regular, read_regular
 
 CONFIGS = {
     "video": (prepare, DataConfig("video", "there")),
@@ -95,15 +96,28 @@ def test_reviews_that_may_not_be_listed_are_not_taken_for_none(tmp_path, forbidd
         fingerprint_imdb(tmp_path)
 
 
-def test_a_pipe_a_device_and_a_large_file_are_not_read(tmp_path, monkeypatch):
+def test_a_pipe_a_device_and_a_large_file_are_not_read(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    for path in (tmp_path / "pipe", Path("/dev/zero")):
+    (tmp_path / "link").symlink_to("/dev/zero")
+    for path in (tmp_path / "pipe", tmp_path / "link", Path("/dev/zero")):
         assert_fails(lambda path: read_regular(path, where=str(path)), path, "is not a regular file")
-    (tmp_path / "large").write_bytes(b"12345")
-    monkeypatch.setattr("unroll_jax.train.system.files.LARGEST", 4)
-    assert_fails(lambda path: read_regular(path, where=str(path)), tmp_path / "large", "split it into several")
-    assert_fails(
-        lambda path: prepare_images(ImageConfig("image_folder", str(path))),
-        Path("/dev/zero"),
-        "neither a folder nor a regular file",
-    )
+    (tmp_path / "large").write_bytes(bytes(3 << 20))
+    assert_fails(lambda path: read_regular(path, where=str(path), limit=1 << 20), tmp_path / "large", "1 MiB")
+    with pytest.raises(UserError, match="large"), open_regular(tmp_path / "large", where="large", limit=9):
+        pass
+    zero = Path("/dev/zero")
+    assert_fails(lambda path: prepare_images(ImageConfig("image_folder", str(path))), zero, "nor a regular file")
+
+
+def test_a_small_file_takes_little_memory_to_read(tmp_path):
+    (tmp_path / "small").write_bytes(bytes(2000))
+    tracemalloc.start()
+    assert len(read_regular(tmp_path / "small", where="small")) == 2000
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 20
+
+
+def test_a_relative_file_that_is_missing_is_told_with_the_folder_it_was_looked_for_in(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert_fails(lambda path: read_regular(path, where=str(path)), Path("a b.csv"), str(tmp_path))

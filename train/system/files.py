@@ -5,12 +5,14 @@ Any room above may import it; it imports neither JAX nor Orbax.
 
 import contextlib
 import errno
+import itertools
 import json
 import math
 import os
 import re
 import shutil
 import stat
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -32,6 +34,7 @@ PARTIAL = ".partial"  # suffix of a file that is being written
 PROBE = 1 << 16  # bytes; a disk without room for so many has room for nothing
 MAX_LISTED = 5  # run folders in one line
 LARGEST = 1 << 28  # bytes of a file that is read whole
+PIECE = 1 << 16  # bytes read at a time
 MAX_DIGITS = 20  # of a whole number of 64 bits
 WRITTEN = "give a folder that `unroll-jax run` wrote"
 REMEDIES = {
@@ -168,25 +171,54 @@ def to_bytes(value: Any) -> bytes:
 
 
 @contextlib.contextmanager
-def open_regular(path: Path, *, where: str, mend: str = "name another file") -> Iterator[IO[bytes]]:
-    """Opens a regular file, so that no pipe or device is read without end."""
+def open_regular(
+    path: Path, *, where: str, mend: str = "name another file", limit: int = sys.maxsize
+) -> Iterator[IO[bytes]]:
+    """Opens a file that this run did not write: a regular one of at most ``limit`` bytes, no pipe and no device.
+
+    Every such file is opened here. Those that a library opens by their path are checked by `check_regular` before.
+    """
     try:
         # Opening a pipe without a writer would block.
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
                 raise UserError(f"{where} is not a regular file; {mend}")
+            _check_size(status.st_size, limit, where, mend)
             yield file
     except OSError as error:
-        raise UserError(f"{where} cannot be read ({error.strerror}); {mend}") from error
+        reason = error.strerror or error
+        if error.errno == errno.ENOENT and not path.is_absolute():
+            reason = f"{reason} in {Path.cwd()}"
+        raise UserError(f"{where} cannot be read ({reason}); {mend}") from error
 
 
-def read_regular(path: Path, *, where: str, mend: str = "name another file") -> bytes:
-    """Reads a regular file of up to 256 MiB."""
-    with open_regular(path, where=where, mend=mend) as file:
-        content = file.read(LARGEST + 1)
-    if len(content) > LARGEST:
-        raise UserError(f"{where} has more than {LARGEST >> 20} MiB; split it into several files")
+def check_regular(path: Path, *, where: str = "", mend: str = "name another file") -> None:
+    """Checks that `open_regular` opens a file."""
+    with open_regular(path, where=where or str(path), mend=mend):
+        pass
+
+
+def check_regular_below(folder: Path, *, mend: str) -> None:
+    """Checks that a folder holds only folders and regular files, before a library reads it; may raise OSError too."""
+    for inside, _, names in os.walk(folder):
+        for path in (Path(inside, name) for name in names):
+            if not stat.S_ISREG(path.stat().st_mode):
+                raise UserError(f"{path} is not a regular file; {mend}")
+
+
+def read_regular(path: Path, *, where: str, mend: str = "name another file", limit: int = LARGEST) -> bytes:
+    """Reads a regular file of at most ``limit`` bytes, by default 256 MiB."""
+    with open_regular(path, where=where, mend=mend, limit=limit) as file:
+        # In pieces: `read(limit)` would take the memory of ``limit``.
+        content = b"".join(itertools.islice(iter(lambda: file.read(PIECE), b""), limit // PIECE + 1))
+    _check_size(len(content), limit, where, mend)
     return content
+
+
+def _check_size(size: int, limit: int, where: str, mend: str) -> None:
+    if size > limit:
+        raise UserError(f"{where} has more than {limit >> 20} MiB; {mend}")
 
 
 def strict_json(content: str | bytes) -> Any:

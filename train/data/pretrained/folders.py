@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...config.errors import UserError, one_line
-from ...system.files import expanded, read_object
+from ...system.files import check_regular, expanded, read_object
 from ..files import Log
 
 FILES = ("config.json", "model.safetensors", "tokenizer.json")
@@ -154,13 +154,24 @@ def open_folder(folder: Path) -> Iterator[SafetensorsFiles]:
         raise UserError(f"{folder} has no {ONE_FILE}{instead}; save the weights as safetensors")
     with contextlib.ExitStack() as stack:
         files = [ONE_FILE] if places is None else sorted(set(places.values()))
-        opened = {file: stack.enter_context(_open_safetensors(folder / file)) for file in files}
+        opened = {file: stack.enter_context(open_safetensors(folder / file)) for file in files}
         if places is None:
             places = dict.fromkeys(opened[ONE_FILE].keys(), ONE_FILE)
         present = {file: set(tensors.keys()) for file, tensors in opened.items()}
         if lost := [name for name, file in places.items() if name not in present[file]]:
             raise UserError(f"{where} lists {listed(lost)}, missing from {places[lost[0]]}; copy both again")
         yield SafetensorsFiles(where, {name: opened[file] for name, file in places.items()})
+
+
+def open_safetensors(file: Path, *, mend: str = "copy it again") -> Any:
+    """Opens a safetensors file, which must be a regular one."""
+    from safetensors import SafetensorError, safe_open  # imported here: a configuration needs neither
+
+    check_regular(file, mend=mend)
+    try:
+        return safe_open(file, framework="numpy")
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{file} cannot be read as safetensors ({one_line(error)}); {mend}") from error
 
 
 def check_layer_count(files: TensorFiles, num_layers: int) -> None:
@@ -201,15 +212,6 @@ def listed(names: Sequence[str]) -> str:
     """Returns the first few names, and how many more there are."""
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + more
-
-
-def _open_safetensors(file: Path) -> Any:
-    from safetensors import SafetensorError, safe_open  # imported here: a configuration needs neither
-
-    try:
-        return safe_open(file, framework="numpy")
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"{file} cannot be read as safetensors ({one_line(error)}); copy it again") from error
 
 
 def _weight_map(index: Path) -> dict[str, str]:
