@@ -12,7 +12,7 @@ from unroll_jax.train.config.data import DataConfig, ImageConfig, TextConfig
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data.files import files_below, fingerprint_files, require_listable
 from unroll_jax.train.data.images import prepare as prepare_images
-from unroll_jax.train.data.pictures import fingerprint_images
+from unroll_jax.train.data.media import fingerprint_media
 from unroll_jax.train.data.text import fingerprint_imdb
 from unroll_jax.train.data.text import prepare as prepare_texts
 from unroll_jax.train.data.video import prepare
@@ -82,7 +82,7 @@ def test_frames_that_may_not_be_listed_are_not_taken_for_none(tmp_path, forbidde
     assert len(files_below(tmp_path)) == 2
     forbidden(tmp_path / place)
     with pytest.raises(UserError, match=r"cannot be listed \(Permission denied\); it needs permission"):
-        fingerprint_images(tmp_path)
+        fingerprint_media(tmp_path)
 
 
 @pytest.mark.parametrize("place", [".", "train/neg"])

@@ -26,7 +26,7 @@ from .prepare import Kind, Originals, Record, origin, prepare_from, with_progres
 from .reader import Dataset, Records, open_prepared
 from .splits import SEED, SPLITS, check_share
 
-CODES = Kind("codes", "1.0.0")
+CODES = Kind("codes", "1.1.0")
 OVERCOMPLETE = 1.2  # atoms per pixel by default (Hadou et al. 2023)
 AT_ONCE = 4096  # signals that one program solves
 # Of the move of a code in a step of ISTA, relative to the code; where it is reached, codes of learned dictionaries are

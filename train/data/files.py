@@ -109,6 +109,11 @@ def check_name(name: str, root: Path) -> None:
         raise root_error(root, f": the name {name!a} is not {PLAIN}; rename the file or folder")
 
 
+def is_visible(path: PurePosixPath) -> bool:
+    """Returns whether a file is to be looked at: hidden ones and the shadow files of macOS archives are not."""
+    return not any((part.startswith(".") and part != "..") or part == "__MACOSX" for part in path.parts)
+
+
 def files_below(root: Path, wanted: Wanted = lambda _: True) -> list[OriginalFile]:
     """Lists the wanted files below a folder, following links; a folder that cannot be listed is an error."""
     files = []

@@ -15,20 +15,8 @@ from ..config.data import ImageConfig, SceneConfig
 from ..config.errors import UserError, option_text
 from . import generated
 from .files import Log, OriginalFile, Published, root_error
-from .pictures import (
-    NOT_COUNTED,
-    PICTURES,
-    Examples,
-    LabelledImages,
-    PictureData,
-    PictureSet,
-    check_one_data_set,
-    decode_in_order,
-    fingerprint_images,
-    levels,
-    open_image_files,
-    picture_records,
-)
+from .media import Media, check_none_vanishes, check_one_data_set, decode_in_order, fingerprint_media, open_media
+from .pictures import NOT_COUNTED, PICTURES, Examples, LabelledImages, PictureData, PictureSet, levels, picture_records
 from .prepare import Originals, Source, origin, prepare_from
 from .reader import open_prepared
 from .splits import KNOWN, SPLITS, check_no_split, check_share, cut_from_train
@@ -58,7 +46,7 @@ SCENE_CLASSES = (
 )
 UNLABELLED = len(SCENE_CLASSES)
 SCENE_LAYOUT = "ROOT/train/NAME.png with its labels in ROOT/trainannot/NAME.png, and so for val and test"
-SCENE_FILE = re.compile(r"(?:(.*?)/)?(train|val|test)(annot)?/([^/]+)\.\w+", re.DOTALL)
+SCENE_FILE = re.compile(r"(?:(.*?)/)?(train|val|test)(annot)?/([^/]+?)(?:\.\w+)?", re.DOTALL)
 SCENE_FOLDERS = {"train": "train", "validation": "val", "test": "test"}
 
 
@@ -106,8 +94,8 @@ def open_image_folder(root: Path, log: Log) -> Iterator[PictureSet[LabelledImage
 
     Classes are those of the train split, by name; images of a class are ordered by name.
     """
-    with open_image_files(root) as files:
-        splits = _splits(files, root, log)
+    with open_media(root, log) as media:
+        splits = _splits(media, root, log)
         class_names = _class_names(splits, root, log)
         first = splits["train"][class_names[0]][0]
         height, width, channels = next(decode_in_order([first], levels, root=root, what="image")).shape
@@ -115,10 +103,10 @@ def open_image_folder(root: Path, log: Log) -> Iterator[PictureSet[LabelledImage
         yield PictureSet(class_names, shape, {name: _labelled(splits[name], class_names, read) for name in splits})
 
 
-def _splits(files: list[OriginalFile], root: Path, log: Log) -> dict[str, Filed]:
+def _splits(media: Media, root: Path, log: Log) -> dict[str, Filed]:
     splits: dict[str, Filed] = defaultdict(lambda: defaultdict(list))
     tops, passed_over = set(), 0
-    for file in sorted(files, key=lambda file: file.path):
+    for file in sorted(media.pictures, key=lambda file: file.path):
         match = SPLIT.fullmatch(str(file.path))
         if match is None:
             check_no_split(file.path.parent, root, LAYOUT)
@@ -132,10 +120,22 @@ def _splits(files: list[OriginalFile], root: Path, log: Log) -> dict[str, Filed]
     check_one_data_set(tops, root)
     if passed_over:
         log(f"  passing over {passed_over} images outside of the splits")
+    check_none_vanishes(_vanished(splits, media.others), root)
     for split in ("train", "test"):
-        if split not in splits:
+        if not splits[split]:
             raise root_error(root, f"holds no {split} folder with images; the layout is {LAYOUT}")
-    return splits
+    return {split: classes for split, classes in splits.items() if classes}
+
+
+def _vanished(splits: dict[str, Filed], others: list[OriginalFile]) -> Filed:
+    """Returns the files of each class that are all passed over."""
+    vanished: Filed = defaultdict(list)
+    for file in others:
+        match = SPLIT.fullmatch(str(file.path))
+        split, name = (KNOWN[match[2].lower()], match[3].split("/")[0]) if match else ("", "")
+        if match and match[3].count("/") == 1 and name not in splits[split]:
+            vanished[f"class {name!r} of {split}"].append(file)
+    return vanished
 
 
 def _class_names(splits: dict[str, Filed], root: Path, log: Log) -> tuple[str, ...]:
@@ -219,10 +219,10 @@ def scene_records(scenes: PictureSet[Examples], config: SceneConfig, log: Log) -
 
 
 @contextlib.contextmanager
-def open_camvid(root: Path, _: Log) -> Iterator[PictureSet[Examples]]:
+def open_camvid(root: Path, log: Log) -> Iterator[PictureSet[Examples]]:
     """Opens the scenes below a root, all of the size of the first; they can be read while the context lasts."""
-    with open_image_files(root) as files:
-        scene_files = _scene_files(files, root)
+    with open_media(root, log) as media:
+        scene_files = _scene_files(media.pictures, root)
         splits = {split: _scenes_of(scene_files, folder, root) for split, folder in SCENE_FOLDERS.items()}
         first = splits["train"][0].image
         height, width, _ = next(decode_in_order([first], _colours, root=root, what="image")).shape
@@ -290,9 +290,9 @@ def _classes(picture: Image.Image) -> np.ndarray:
 IMAGES: dict[str, Source[PictureSet[LabelledImages]]] = {
     "digits": generated.DIGITS,
     "cifar10": Source(CIFAR10.fingerprint, open_cifar10, WANTED),
-    "image_folder": Source(fingerprint_images, open_image_folder, f"the folder or tar archive of images, {LAYOUT}"),
+    "image_folder": Source(fingerprint_media, open_image_folder, f"the folder or tar archive of images, {LAYOUT}"),
 }
 SCENES: dict[str, Source[PictureSet[Examples]]] = {
     "shapes": generated.SHAPES,
-    "camvid": Source(fingerprint_images, open_camvid, f"the folder or tar archive of {SCENE_LAYOUT}"),
+    "camvid": Source(fingerprint_media, open_camvid, f"the folder or tar archive of {SCENE_LAYOUT}"),
 }

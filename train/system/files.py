@@ -187,7 +187,9 @@ def open_regular(
             _check_size(status.st_size, limit, where, mend)
             yield file
     except OSError as error:
-        reason = error.strerror or error
+        if error.errno is None:  # of a library, over the contents
+            raise
+        reason = error.strerror
         if error.errno == errno.ENOENT and not path.is_absolute():
             reason = f"{reason} in {Path.cwd()}"
         raise UserError(f"{where} cannot be read ({reason}); {mend}") from error
