@@ -19,16 +19,8 @@ from .config.errors import UserError
 from .config.run import RunConfig
 from .registry import PASS_IT, is_own
 from .system.distributed import all_of, digest, is_first, wait_for_all
-from .system.files import (
-    AGAIN,
-    check_regular_below,
-    read_regular,
-    require_room,
-    steps_in,
-    strict_json,
-    unreachable,
-    writing,
-)
+from .system.files import AGAIN, require_room, steps_in, strict_json, unreachable, writing
+from .system.reading import check_regular_below, read_regular
 
 T = TypeVar("T")
 Log = Callable[[str], None]
@@ -73,6 +65,7 @@ class Checkpoints:
         """
         self._folder = folder.absolute()
         steps_in(folder)  # raises for a file
+        check_regular_below(self._folder, mend="restore it, or delete that checkpoint")  # Orbax would wait for a pipe
         self._read_only, self._mend, self._log = read_only, mend, log
         options = ocp.CheckpointManagerOptions(
             create=not read_only, cleanup_tmp_directories=not read_only, preservation_policy=_NewestAndBest(self._score)
@@ -164,9 +157,6 @@ class Checkpoints:
         files are read first, by each process some, and every stage is begun by all or by none.
         """
         arrays = self._folder / str(step) / "state"
-        _, reason = _attempt(lambda: check_regular_below(arrays.parent, mend=AGAIN))
-        if reason is not None:
-            return reason
         _, reason = _attempt(lambda: _read_arrays(arrays))
         if reason is not None:
             return reason

@@ -24,7 +24,8 @@ from .data.answers import AnswerTokenizer
 from .data.instructions import Prompt, read_prompts
 from .loading import Opened, open_decoder
 from .system.distributed import digest
-from .system.files import check_file, expanded, read_regular, strict_json, write_json, writing
+from .system.files import check_file, expanded, strict_json, write_json, writing
+from .system.reading import read_regular
 from .task import Row
 from .tasks.common import check_noise
 
@@ -59,7 +60,8 @@ def command(arguments: list[str]) -> None:
     """`unroll-jax generate SOURCE --prompts FILE ...`: answers on the screen, or as AlpacaEval reads them."""
     parsed = parse(GenerateArguments, arguments, "unroll-jax generate")
     _check_options(parsed)
-    out = None if parsed.out is None else check_file(parsed.out, overwrite=parsed.overwrite)
+    inputs = (parsed.prompts, parsed.source)
+    out = None if parsed.out is None else check_file(parsed.out, overwrite=parsed.overwrite, inputs=inputs)
     prompts = read_prompts(expanded(str(parsed.prompts), "--prompts"))[: parsed.limit]
     opened = open_decoder(parsed.source, dtype=parsed.dtype)
     longest = parsed.max_tokens or min(MAX_TOKENS, max(1, opened.config.max_positions // 2))

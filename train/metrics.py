@@ -13,7 +13,8 @@ import numpy as np
 from jaxtyping import Float
 
 from .config.errors import StorageError, UserError, kind_of
-from .system.files import LARGEST, open_regular, strict_json, write_all
+from .system.files import strict_json, write_all
+from .system.reading import LARGEST, open_regular
 
 EVENTS = ("on_step", "on_validation", "on_end")  # the methods of `Callbacks`
 PREDICTIONS = "predictions.npz"

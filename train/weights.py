@@ -14,7 +14,8 @@ from .config.fields import from_json
 from .config.run import RunConfig
 from .data.pretrained.folders import COPIED, TEMPLATE, open_safetensors
 from .runs import check_values, config_type
-from .system.files import PARTIAL, open_regular, read_object, require_writable
+from .system.files import PARTIAL, read_object, require_writable
+from .system.reading import open_regular
 from .task import Params, Row, Task
 
 FORMAT, MARK = "unroll_jax 2", "unroll_jax"

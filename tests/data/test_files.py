@@ -2,21 +2,33 @@
 
 import errno
 import os
+import signal
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.errors import assert_fails
+from unroll_jax.train.checkpoint import Checkpoints
 from unroll_jax.train.config.data import DataConfig, ImageConfig, TextConfig
 from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.data.clips import video_frames
 from unroll_jax.train.data.files import files_below, fingerprint_files, require_listable
 from unroll_jax.train.data.images import prepare as prepare_images
-from unroll_jax.train.data.media import fingerprint_media
+from unroll_jax.train.data.instructions import read_prompts
+from unroll_jax.train.data.media import fingerprint_media, is_picture
+from unroll_jax.train.data.pictures import picture_of
+from unroll_jax.train.data.pretrained.folders import open_safetensors, read_tokenizer
+from unroll_jax.train.data.rows import read_rows
 from unroll_jax.train.data.text import fingerprint_imdb
 from unroll_jax.train.data.text import prepare as prepare_texts
 from unroll_jax.train.data.video import prepare
-from unroll_jax.train.system.files import open_regular, read_regular
+from unroll_jax.train.data.words import glove_embeddings
+from unroll_jax.train.metrics import read_metrics, read_predictions
+from unroll_jax.train.system.files import read_object
+from unroll_jax.train.system.reading import open_regular, read_regular
+from unroll_jax.train.weights import claim
 
 CONFIGS = {
     "video": (prepare, DataConfig("video", "there")),
@@ -107,6 +119,44 @@ def test_a_pipe_a_device_and_a_large_file_are_not_read(tmp_path):
         pass
     zero = Path("/dev/zero")
     assert_fails(lambda path: prepare_images(ImageConfig("image_folder", str(path))), zero, "nor a regular file")
+
+
+READERS: dict[str, Callable[[Path], object]] = {
+    "config.json": read_object,
+    "metrics.jsonl": read_metrics,
+    "predictions.npz": lambda path: read_predictions(path.parent),
+    "checkpoints/5/notes/metadata": lambda path: Checkpoints(path.parents[2], read_only=True),
+    "checkpoints/5/state/manifest.ocdbt": lambda path: Checkpoints(path.parents[2], read_only=True),
+    "model.safetensors": open_safetensors,
+    "export/model.safetensors": lambda path: claim(path.parent),
+    "export/config.json": lambda path: claim(path.parent),
+    "tokenizer.json": lambda path: read_tokenizer(path.parent),
+    "prompts.jsonl": read_prompts,
+    "vectors.txt": lambda path: glove_embeddings(path, ["film"]),
+    "table.csv": lambda path: list(read_rows(path, ["text"])),
+    "picture.png": lambda path: picture_of(path, (8, 8, 1)),
+    "picture": is_picture,
+    "video.avi": lambda path: list(video_frames(path, where=str(path), log=print)),
+}
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+@pytest.mark.parametrize("name", READERS)
+def test_no_reader_waits_for_a_pipe_or_fills_memory_with_a_device(tmp_path, name, kind):
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(path) if kind == "pipe" else path.symlink_to("/dev/zero")
+
+    def hang(*_):
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, hang)
+    signal.alarm(20)
+    try:
+        assert_fails(READERS[name], path.parent if name.startswith("export") else path, "")
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_a_small_file_takes_little_memory_to_read(tmp_path):

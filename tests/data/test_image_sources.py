@@ -151,7 +151,7 @@ BAD_FOLDERS = {
     "no image": (write("train/cat/a.png", b"text"), r"image 'train/cat/a.png' cannot be read as an image \(not an im"),
     "16 bits": (write("test/cat/a.png", Image.new("I;16", (6, 5))), r"'test/cat/a.png' .* more than 8 bits"),
     "one colour": (recolour("train"), r"data.root=.*: all images of train are of one colour; give images that differ"),
-    "an image alone in its class": (write("train/ant/1.png", Image.new("RGB", (6, 5))), r"a class has a single"),
+    "an image alone in its class": (write("train/ant/1.png", Image.new("RGB", (6, 5))), r"'ant' has a single"),
     "two data sets": (write("old/train/cat/1.png", OTHER_SIZE), r"holds several data sets \(\., old\)"),
 }
 

@@ -7,6 +7,7 @@ import pytest
 
 from tests.errors import one_line
 from unroll_jax.train.config.data import TextConfig
+from unroll_jax.train.data.splits import SPLITS
 from unroll_jax.train.data.text import load
 
 HEADER = "text\tlabel\n"
@@ -47,13 +48,15 @@ TABLES = {
     "open quote": ("t.csv", 'text,label\na,x\n"b,x\n', r"t.csv line 3 cannot be read as CSV"),
     "empty file": ("t.csv", "", r"t.csv is empty; it must begin with a header that has 'text', 'label'"),
     "no rows": ("t.tsv", HEADER, r"t.tsv has no labelled texts"),
+    "old lines of TSV": ("t.tsv", GOOD.replace("\n", "\r"), r"t.tsv ends its lines with carriage returns"),
+    "old lines of CSV": ("t.csv", "text,label\ra,x\rb,y\r", r"t.csv ends its lines with carriage returns"),
     "another kind": ("t.xlsx", "PK", r"t.xlsx ends in none of .tsv, .csv, .jsonl"),
-    "few of a class": ("t.tsv", f"{GOOD}one\tc\n", r"validation_share=0.1 cannot be cut .* single example"),
+    "few of a class": ("t.tsv", f"{GOOD}one\tc\n", r"validation_share=0.1 cannot be cut .*'c' has a single"),
 }
 BAD = {name: ("table", {file: content}, message) for name, (file, content, message) in TABLES.items()} | {
     "another split": ("table", {"train.tsv": GOOD, "test_set.tsv": HEADER}, r"'test_set.tsv' looks like test under"),
     "no train": ("table", {"val.tsv": GOOD, "test.tsv": GOOD}, r"holds no train file"),
-    "two train files": ("table", {"train.tsv": GOOD, "train.csv": ""}, r"holds train.tsv and train.csv; keep one"),
+    "two train files": ("table", {"train.tsv": GOOD, "train.csv": ""}, r"holds train.csv and train.tsv; keep one"),
     "new label": ("table", {"train.tsv": GOOD, "test.tsv": f"{HEADER}fog\tc\n"}, r"test.tsv line 2 has label 'c'"),
     "no dev": ("sst2", {name: SST2[name] for name in ("train.tsv", "test.tsv")}, r"holds no dev\.tsv; give the folder"),
     "no header": ("sst2", {**SST2, "dev.tsv": "fine\t1\n"}, r"its columns are 'fine', '1'$"),
@@ -91,6 +94,18 @@ def test_bad_originals_fail_in_one_line_and_nothing_is_left(tmp_path, source, fi
     with one_line(message):
         load(TextConfig(source, root, str(tmp_path / "prepared")), log=lambda line: None)
     assert not list((tmp_path / "prepared").rglob("*.array_record*"))
+
+
+@pytest.mark.parametrize("name", ["t.CSV", "T.Tsv", "t.JSONL", "folder/TRAIN.CSV"])
+def test_tables_are_known_by_their_suffix_in_any_case(tmp_path, name):
+    separator = "\t" if name.endswith("Tsv") else ","
+    content = GOOD.replace("\t", separator)
+    if name.endswith("JSONL"):
+        content = "".join(f'{{"text": "text {n}", "label": "{"ab"[n % 2]}"}}\n' for n in range(40))
+    path = tmp_path / written(tmp_path, {name: content})
+    root = path.parent if name.startswith("folder") else path
+    data = load(TextConfig("table", str(root), str(tmp_path / "prepared")), log=lambda line: None)
+    assert sum(data.num_examples(split) for split in SPLITS) == 40
 
 
 def test_texts_of_both_splits_that_were_cut_from_one_file_are_logged(tmp_path):

@@ -13,7 +13,8 @@ import numpy as np
 from PIL import Image
 
 from ..config.errors import UserError, require_extra
-from ..system.files import check_regular, writing
+from ..system.files import writing
+from ..system.reading import check_regular
 from .files import TEMPORARY, Log, OriginalFile, root_error
 from .media import check_depth, decode_in_order
 from .splits import KNOWN, SPLITS, check_no_split, looks_like, tenth

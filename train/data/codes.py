@@ -168,7 +168,7 @@ def lasso_codes(signals: np.ndarray, dictionary: np.ndarray, sparsity: float, *,
 
 
 def _code_records(images: PictureSet[LabelledImages], config: CodeConfig, log: Log) -> Originals:
-    chosen = three_splits(images.splits, config.validation_share)
+    chosen = three_splits(images, config.validation_share)
     grey = {split: np.stack([to_grey(one) for one in kept.read(numbers)]) for split, (kept, numbers) in chosen.items()}
     height, width, _ = images.shape
     atoms = config.atoms or round(OVERCOMPLETE * height * width)

@@ -68,19 +68,19 @@ def prepare(config: ImageConfig | SceneConfig, *, log: Log = print) -> Path:
 
 
 def three_splits(
-    splits: Mapping[str, LabelledImages], validation_share: float
+    images: PictureSet[LabelledImages], validation_share: float
 ) -> dict[str, tuple[LabelledImages, np.ndarray]]:
     """Returns the images of each split and their numbers; validation is cut from train if missing."""
-    everything = {split: (images, np.arange(len(images.labels))) for split, images in splits.items()}
+    everything = {split: (each, np.arange(len(each.labels))) for split, each in images.splits.items()}
     if "validation" not in everything:
-        train = splits["train"]
-        stay, held_out = cut_from_train(train.labels, validation_share, "images", "validation folder")
+        train, names = images.splits["train"], images.class_names
+        stay, held_out = cut_from_train(train.labels, validation_share, "images", "validation folder", names)
         everything |= {"train": (train, stay), "validation": (train, held_out)}
     return {split: everything[split] for split in SPLITS}
 
 
 def _image_records(images: PictureSet[LabelledImages], config: ImageConfig, log: Log) -> Originals:
-    chosen = three_splits(images.splits, config.validation_share)
+    chosen = three_splits(images, config.validation_share)
     splits = {
         split: Examples(len(few), zip(pictures.read(few), pictures.labels[few].tolist(), strict=True))
         for split, (pictures, few) in chosen.items()

@@ -151,7 +151,7 @@ def open_conversations(root: Path, _: Log) -> Iterator[Conversations]:
 def read_prompts(path: Path, *, option: str = "--prompts", answers: bool = False) -> list[Prompt]:
     """Reads prompts in order: a .json list or .jsonl of objects, with their ``answers``; else a text a line."""
     where = f"{option} {path}"
-    if path.suffix in SUFFIXES:
+    if path.suffix.lower() in SUFFIXES:
         prompts = [_prompt(value, place, answers) for value, place in _entries(path, where)]
     else:
         lines = read_text(path, where=where).replace("\r\n", "\n").split("\n")
@@ -212,7 +212,7 @@ def _text(value: Any, name: str, where: str) -> str:
 
 def _entries(path: Path, where: str) -> Iterator[tuple[Any, str]]:
     """Yields the entries of a .json list, or of a .jsonl file a line, each with its place."""
-    if path.suffix == ".json":
+    if path.suffix.lower() == ".json":
         values = json_of(read_text(path, where=where), where=where)
         if not isinstance(values, list):
             raise UserError(f"{where} is not a list; give a list of objects")

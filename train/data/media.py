@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from ..system.files import open_regular
+from ..system.reading import open_regular
 from .files import Log, OriginalFile, files_below, fingerprint_files, is_visible, original_files, root_error
 
 # A file with another name is a picture if it begins as one.

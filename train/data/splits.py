@@ -1,6 +1,7 @@
 """The three splits: cut from data without them, and recognised by names of folders and files."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -27,7 +28,7 @@ WORDS = {"trn": "train", "tst": "test"} | dict.fromkeys(
 WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
-def hold_out(labels: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
+def hold_out(labels: np.ndarray, share: float, names: Sequence[str] = ()) -> tuple[np.ndarray, np.ndarray]:
     """Divides examples so that each class has the same share in both parts, up to rounding.
 
     Returns:
@@ -35,10 +36,10 @@ def hold_out(labels: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
     """
     from sklearn.model_selection import train_test_split  # takes a second, and is needed only to prepare
 
-    counts = np.unique_counts(labels).counts
+    classes, counts = np.unique_counts(labels)
     num_held_out = round(share * len(labels))
-    if counts.min() < 2:
-        raise ValueError("a class has a single example")
+    if (single := classes[counts < 2]).size:
+        raise ValueError(f"the class {names[single[0]]!r} has a single example" if names else "there is one only")
     if min(num_held_out, len(labels) - num_held_out) < len(counts):
         raise ValueError(
             f"a share of {share:g} holds out {num_held_out} of {len(labels)} examples; each split needs at least one "
@@ -60,10 +61,12 @@ def check_share(share: float) -> None:
         raise UserError(f"{option_text('data.validation_share')} must be in (0, 1), got {share}")
 
 
-def cut_from_train(labels: np.ndarray, share: float, what: str, instead: str) -> tuple[np.ndarray, np.ndarray]:
-    """Divides the examples of train by `hold_out`; ``instead`` names what would make that needless, in errors."""
+def cut_from_train(
+    labels: np.ndarray, share: float, what: str, instead: str, names: Sequence[str] = ()
+) -> tuple[np.ndarray, np.ndarray]:
+    """Divides the examples of train by `hold_out`; ``instead`` would make that needless, ``names`` are of classes."""
     try:
-        return hold_out(labels, share)
+        return hold_out(labels, share, names)
     except ValueError as error:
         raise UserError(
             f"{option_text('data.validation_share', f'{share:g}')} cannot be cut from the train {what} ({error}); "

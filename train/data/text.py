@@ -124,7 +124,9 @@ def _records(texts: TextSet, config: TextConfig, log: Log) -> Originals:
     if "test" not in texts.splits:
         train, share = texts.splits["train"], config.validation_share
         log(f"  no test file: holding out {round(share * len(train))} of {len(train)} texts for it")
-    splits = three_splits(texts.splits, config.validation_share, "texts", labels=lambda one: one.label)
+    splits = three_splits(
+        texts.splits, config.validation_share, "texts", labels=lambda one: one.label, names=texts.class_names
+    )
     _check_differ(splits["train"], texts.class_names, origin(config))
     _describe(splits, texts.class_names, log, test_is_cut="test" not in texts.splits)
     text = tfds.features.Text()

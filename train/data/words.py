@@ -14,7 +14,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from ..config.errors import UserError, option_text
-from ..system.files import open_regular
+from ..system.reading import open_regular
 from .rows import is_empty, is_whole, without_breaks
 from .text import TextData
 
