@@ -1,5 +1,6 @@
 """Files are pictures and videos by their contents, upright as players show them, and none vanishes in silence."""
 
+import functools
 import io
 
 import numpy as np
@@ -9,9 +10,7 @@ from PIL import Image
 from tests.data.conftest import write_frames, write_video
 from tests.data.test_clips import read
 from tests.errors import assert_fails
-from unroll_jax.train.config.data import ImageConfig
 from unroll_jax.train.data.clips import is_video, video_frames
-from unroll_jax.train.data.images import load
 from unroll_jax.train.data.media import is_picture
 from unroll_jax.train.data.pictures import picture_of
 from unroll_jax.train.data.splits import SPLITS
@@ -42,8 +41,10 @@ MATRICES = {
 }
 
 
-def opened(root, log=lambda _: None):
-    return load(ImageConfig("image_folder", str(root), str(root.parent / "prepared")), log=log)
+@pytest.fixture
+def folder(opened):
+    """Opens a root as a folder of images."""
+    return functools.partial(opened, "image_folder")
 
 
 def rename(folder, suffix, *, kind=None):
@@ -59,31 +60,31 @@ def rename(folder, suffix, *, kind=None):
 @pytest.mark.parametrize(
     ("suffix", "kind"), [(".jfif", None), (".scan", None), ("", None), (".webp", "WEBP"), (".gif", "WEBP"), ("", "PPM")]
 )
-def test_pictures_are_read_whatever_they_are_called(write_images, suffix, kind):
+def test_pictures_are_read_whatever_they_are_called(folder, write_images, suffix, kind):
     root = write_images(CLASSES)
-    expected = opened(root).read("test", [0, 1, 2, 3])
+    expected = folder(root).read("test", [0, 1, 2, 3])
     rename(root / "train/dog", suffix, kind=kind)
     rename(root / "test/dog", suffix, kind=kind)
-    data = opened(root)
+    data = folder(root)
     assert [data.num_examples(split) for split in SPLITS] == [18, 2, 4]
     for actual, wanted in zip(data.read("test", [0, 1, 2, 3]), expected, strict=True):
         np.testing.assert_array_equal(actual, wanted)
 
 
-def test_files_passed_over_are_counted_by_suffix(write_images):
+def test_files_passed_over_are_counted_by_suffix(folder, write_images):
     root, lines = write_images(CLASSES), []
     for name in ("train/cat/a.txt", "train/cat/b.TXT", "test/README", "train/dog/.DS_Store"):
         (root / name).write_text("P1 is no picture")
-    opened(root, lines.append)
+    folder(root, lines.append)
     assert "  passing over 3 file(s) that are no picture: 1 without a suffix, 2 .txt" in lines
 
 
 @pytest.mark.parametrize("place", ["train/cow", "test/dog"])
-def test_a_class_that_vanishes_is_an_error(write_images, place):
+def test_a_class_that_vanishes_is_an_error(folder, write_images, place):
     root = write_images({name: count for name, count in CLASSES.items() if name != place})
     (root / place).mkdir()
     (root / place / "1.heic").write_bytes(b"\0\0\0\x18ftypheic")
-    assert_fails(opened, root, place.split("/")[1], "1 .heic")
+    assert_fails(folder, root, place.split("/")[1], "1 .heic")
 
 
 @pytest.mark.parametrize("sound", [{"Train/1": 20, "Train/2": 20, "Test/1": 20}, {"1": 20, "2": 20, "4": 20}])
@@ -97,10 +98,10 @@ def test_a_clip_that_vanishes_is_an_error(tmp_path, sound):
     read(root)
 
 
-def test_no_media_at_all_is_an_error_that_counts_them(tmp_path):
+def test_no_media_at_all_is_an_error_that_counts_them(folder, tmp_path):
     (tmp_path / "train").mkdir()
     (tmp_path / "train/a.heic").write_text("x")
-    assert_fails(opened, tmp_path, "no picture", "1 .heic")
+    assert_fails(folder, tmp_path, "no picture", "1 .heic")
     assert_fails(read, tmp_path, "no picture or video", "1 .heic")
 
 

@@ -5,10 +5,7 @@ import zipfile
 
 import pytest
 
-from tests.errors import one_line
-from unroll_jax.train.config.data import TextConfig
 from unroll_jax.train.data.splits import SPLITS
-from unroll_jax.train.data.text import load
 
 HEADER = "text\tlabel\n"
 GOOD = HEADER + "".join(f"text {number}\t{'ab'[number % 2]}\n" for number in range(40))
@@ -89,28 +86,25 @@ def written(root, files):
 
 
 @pytest.mark.parametrize(("source", "files", "message"), BAD.values(), ids=BAD)
-def test_bad_originals_fail_in_one_line_and_nothing_is_left(tmp_path, source, files, message):
-    root = written(tmp_path / "files", files)
-    with one_line(message):
-        load(TextConfig(source, root, str(tmp_path / "prepared")), log=lambda line: None)
-    assert not list((tmp_path / "prepared").rglob("*.array_record*"))
+def test_bad_originals_fail_in_one_line_and_nothing_is_left(refused, tmp_path, source, files, message):
+    refused(source, written(tmp_path / "files", files), message)
 
 
 @pytest.mark.parametrize("name", ["t.CSV", "T.Tsv", "t.JSONL", "folder/TRAIN.CSV"])
-def test_tables_are_known_by_their_suffix_in_any_case(tmp_path, name):
+def test_tables_are_known_by_their_suffix_in_any_case(opened, tmp_path, name):
     separator = "\t" if name.endswith("Tsv") else ","
     content = GOOD.replace("\t", separator)
     if name.endswith("JSONL"):
         content = "".join(f'{{"text": "text {n}", "label": "{"ab"[n % 2]}"}}\n' for n in range(40))
     path = tmp_path / written(tmp_path, {name: content})
     root = path.parent if name.startswith("folder") else path
-    data = load(TextConfig("table", str(root), str(tmp_path / "prepared")), log=lambda line: None)
+    data = opened("table", root)
     assert sum(data.num_examples(split) for split in SPLITS) == 40
 
 
-def test_texts_of_both_splits_that_were_cut_from_one_file_are_logged(tmp_path):
+def test_texts_of_both_splits_that_were_cut_from_one_file_are_logged(opened, tmp_path):
     lines: list[str] = []
     rows = "".join(f"text {number % 3}\t{'abc'[number % 3]}\n" for number in range(36))
-    load(TextConfig("table", written(tmp_path, {"t.tsv": HEADER + rows}), str(tmp_path / "prepared")), log=lines.append)
+    opened("table", written(tmp_path, {"t.tsv": HEADER + rows}), lines.append)
     assert "  no test file: holding out 4 of 36 texts for it" in lines
     assert "  3 text(s) occur in both train and test; they are kept, the original has them more than once" in lines
