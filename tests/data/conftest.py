@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.errors import one_line
 from unroll_jax.train.config.data import DataConfig, ImageConfig, InstructionConfig, SceneConfig, TextConfig
+from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data import images, instructions, text, video
 
 WriteClips = Callable[..., Path]
@@ -48,11 +48,14 @@ def opened(tmp_path: Path) -> Callable[..., Any]:
 
 @pytest.fixture
 def refused(opened: Callable[..., Any], tmp_path: Path) -> Callable[..., None]:
-    """``refused(source, root, words)``: one line that names the root, and nothing is prepared."""
+    """``refused(source, root, words)``: one line that names the root or the option, and nothing is prepared."""
 
     def check(source: str, root: Path | str, words: str, **options: Any) -> None:
-        with one_line(words, str(root)):
+        with pytest.raises(UserError, match=words) as caught:
             opened(source, root, **options)
+        message = str(caught.value)
+        assert "\n" not in message
+        assert str(root) in message or "data.validation_share" in message
         assert not list((tmp_path / "prepared").rglob("*.array_record*")), "an error leaves nothing prepared"
 
     return check

@@ -216,7 +216,8 @@ def upright(frame: Any, where: str) -> Image.Image:
     """Returns a frame turned as players turn it, by the matrix that phones write."""
     data = frame.side_data.get("DISPLAYMATRIX")
     matrix = (1, 0, 0, 0, 1) if data is None else np.frombuffer(bytes(data), np.int32)[:5]
-    signs = tuple(int(np.sign(matrix[place])) for place in (0, 1, 3, 4))
+    a, b, c, d = (int(np.sign(matrix[place])) for place in (0, 1, 3, 4))
+    signs = (a, b, c, d)
     if signs not in TURNS:
         raise UserError(f"{where} is turned by a part of a right angle; save its frames upright")
     turn, picture = TURNS[signs], frame.to_image()

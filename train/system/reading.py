@@ -7,8 +7,8 @@ import os
 import stat
 import sys
 from collections.abc import Iterator
+from io import BufferedReader
 from pathlib import Path
-from typing import IO
 
 from ..config.errors import UserError
 
@@ -19,7 +19,7 @@ PIECE = 1 << 16  # bytes read at a time
 @contextlib.contextmanager
 def open_regular(
     path: Path, *, where: str, mend: str = "name another file", limit: int = sys.maxsize
-) -> Iterator[IO[bytes]]:
+) -> Iterator[BufferedReader]:
     """Opens a file that this run did not write: a regular one of at most ``limit`` bytes, no pipe and no device.
 
     Every such file is opened here. Those that a library opens by their path are checked by `check_regular` before.
