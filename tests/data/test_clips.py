@@ -59,10 +59,7 @@ def read(root: Path, log=print) -> dict[str, dict[str, np.ndarray]]:
     """Every clip of every split, {split: {name: frames}}."""
     fingerprint_media(root)
     with open_footage(root, log) as splits:
-        return {
-            split: {clip.name: np.stack(list(clip.frames)) for clip in clip_set.clips}
-            for split, clip_set in splits.items()
-        }
+        return {split: {clip.name: np.stack(list(clip.frames)) for clip in clips} for split, clips in splits.items()}
 
 
 @pytest.mark.parametrize(

@@ -72,9 +72,9 @@ def test_photo_clips_are_the_same_every_time_and_move():
 def test_photo_clips_have_numbers_of_their_own():
     source, root = resolve_source(SOURCES, DataConfig())
     with source.open(root or Path(), print) as splits:
-        numbers = [next(splits[split].clips).number for split in SPLITS]
-        assert [splits[split].num_clips for split in SPLITS] == [80, 12, 20]
-    assert numbers == [0, 80, 92]
+        names = [clip.name for split in SPLITS for clip in splits[split]]
+        assert [len(splits[split]) for split in SPLITS] == [80, 12, 20]
+    assert names == [f"photo clip {number}" for number in range(112)]
 
 
 @pytest.fixture(scope="module")

@@ -27,8 +27,7 @@ def test_records_are_the_patch_sequences_of_the_clips_in_order(frames):
     data = load(frames)
     assert [data.num_examples(split) for split in SPLITS] == [300, 100, 100]
     with open_footage(Path(str(frames.root)), print) as splits:
-        clips = list(splits["train"].clips)
-        expected = [patch_sequences(window) for clip in clips for window in windows(clip.frames)]
+        expected = [patch_sequences(window) for clip in splits["train"] for window in windows(clip.frames)]
     np.testing.assert_array_equal(np.concatenate(list(data.examples("train", batch_size=64))), np.concatenate(expected))
 
 

@@ -87,7 +87,7 @@ def _other_files(folder: Path) -> None:
         (folder / "run" / name).write_text("mine")
 
 
-SPECIAL = ("config.json", "model.json", "checkpoints/6/notes/metadata", "checkpoints/6/state/manifest.ocdbt")
+SPECIAL = ("checkpoints/6/notes/metadata", "checkpoints/6/state/manifest.ocdbt")
 # Trained to step 4, as a kill leaves it.
 CUT = both(_gone("checkpoints/6", "evaluation.json"), _values("status.json", state="running", steps=4))
 ON = "checkpoint of step 4"
@@ -120,6 +120,7 @@ REFUSED = [  # commands that end in a line, and what it names
     ("evaluate run", "run", _gone("checkpoints/*/notes")),
     ("evaluate run", "run", _halved("checkpoints/*/state/*/d/*")),
     *(("evaluate run", "regular", act(name)) for act in (_pipe, _device) for name in SPECIAL),
+    ("evaluate run", "config.json", _pipe("config.json")),
     ("report run", "evaluation.json", _pipe("evaluation.json")),
     ("report run", "metrics.jsonl", _device("metrics.jsonl")),
     ("export run", "run", _gone("checkpoints/*/state")),

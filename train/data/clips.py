@@ -44,21 +44,13 @@ MASKS = re.compile(r"(?:.*[_ -])?(?:gt|masks?|ground_?truth)", re.IGNORECASE)
 
 
 class Clip(NamedTuple):
-    """Consecutive frames: a unique number, a name, and frames (160, 160) uint8."""
+    """A name, and consecutive frames (160, 160) uint8, read in their turn."""
 
-    number: int
     name: str
     frames: Iterable[np.ndarray]
 
 
-class ClipSet(NamedTuple):
-    """The clips of one split, read in turn, and their number."""
-
-    num_clips: int
-    clips: Iterator[Clip]
-
-
-Splits = Mapping[str, ClipSet]
+Splits = Mapping[str, Sequence[Clip]]
 
 
 def standard_frame(picture: Image.Image) -> np.ndarray:
@@ -68,16 +60,6 @@ def standard_frame(picture: Image.Image) -> np.ndarray:
     if grey.size != (FRAME_SIZE, FRAME_SIZE):
         grey = grey.resize((FRAME_SIZE, FRAME_SIZE), Image.Resampling.BILINEAR)
     return np.asarray(grey)
-
-
-def numbered(splits: Mapping[str, Sequence[tuple[str, Iterable[np.ndarray]]]]) -> Splits:
-    """Numbers the clips, each a name and its frames, through the splits."""
-    first, clip_sets = 0, {}
-    for split in SPLITS:
-        clips = (Clip(number, *clip) for number, clip in enumerate(splits[split], start=first))
-        clip_sets[split] = ClipSet(len(splits[split]), clips)
-        first += len(splits[split])
-    return clip_sets
 
 
 def split_clips(names: Sequence[PurePosixPath], *, root: Path, log: Log = print) -> dict[str, list[PurePosixPath]]:

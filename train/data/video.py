@@ -18,7 +18,7 @@ from .clips import (
     FRAME_SIZE,
     LAYOUT,
     NUM_FRAMES,
-    ClipSet,
+    Clip,
     Folders,
     Splits,
     clip_folders,
@@ -26,7 +26,6 @@ from .clips import (
     holds_masks,
     is_video,
     natural,
-    numbered,
     read_frames,
     split_clips,
     spool_frames,
@@ -161,7 +160,7 @@ def open_footage(root: Path, log: Log) -> Iterator[Splits]:
             parts = stretches(name, count, num_splits=num_splits, root=root)
             clips = {part: spooled_clip(spool, start) for part, start in parts.items()} | clips
         chosen = split_clips(list(clips), root=root, log=log)
-        yield numbered({split: [(str(name), clips[name]) for name in chosen[split]] for split in SPLITS})
+        yield {split: [Clip(str(name), clips[name]) for name in chosen[split]] for split in SPLITS}
 
 
 def _opened(root: Path, log: Log) -> contextlib.AbstractContextManager[Media]:
@@ -218,18 +217,21 @@ def _sequences(splits: Splits, config: DataConfig, log: Log) -> Originals:
     sequence = tfds.features.Tensor(shape=(NUM_FRAMES, PATCH_SIZE**2), dtype=np.uint8, encoding="bytes")
     features = {"sequence": sequence, "clip": np.int32, "first_frame": np.int32, "position": np.int32}
     facts: Record = {}
-    return Originals(
-        features, {split: _records(splits[split], split, facts, origin(config), log) for split in SPLITS}, facts
-    )
+    records, first = {}, 0  # clips are numbered through the splits
+    for split in SPLITS:
+        records[split] = _records(splits[split], first, split, facts, origin(config), log)
+        first += len(splits[split])
+    return Originals(features, records, facts)
 
 
-def _records(clip_set: ClipSet, split: str, facts: Record, where: str, log: Log) -> Iterator[Record]:
+def _records(clips: Sequence[Clip], first: int, split: str, facts: Record, where: str, log: Log) -> Iterator[Record]:
     histogram, count, names = np.zeros(256, np.int64), 0, []
-    for clip in with_progress(clip_set.clips, clip_set.num_clips, f"  {split}: {{}} clips", log):
+    shown = with_progress(clips, len(clips), f"  {split}: {{}} clips", log)
+    for number, clip in enumerate(shown, start=first):
         names.append(clip.name)
         for index, window in enumerate(windows(clip.frames)):
             histogram += np.bincount(window.ravel(), minlength=256)
-            place = {"clip": clip.number, "first_frame": index * NUM_FRAMES}
+            place = {"clip": number, "first_frame": index * NUM_FRAMES}
             for position, sequence in enumerate(patch_sequences(window)):
                 yield {"sequence": sequence, **place, "position": position}
                 count += 1
