@@ -9,9 +9,8 @@ from PIL import Image
 from tests.data.conftest import write_frames, write_video
 from tests.errors import assert_fails
 from unroll_jax.train.data.clips import clip_folders, split_clips, standard_frame, stated_split
-from unroll_jax.train.data.files import OriginalFile
+from unroll_jax.train.data.files import SPLITS, OriginalFile
 from unroll_jax.train.data.media import fingerprint_media
-from unroll_jax.train.data.splits import SPLITS
 from unroll_jax.train.data.video import open_footage, patch_sequences, some_of, windows
 
 LAYOUTS = {  # the split of each clip

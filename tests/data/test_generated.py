@@ -13,9 +13,9 @@ from sklearn.linear_model import LogisticRegression
 from tests.data.conftest import quiet, whole
 from unroll_jax.train.config.data import DataConfig, SceneConfig, TextConfig
 from unroll_jax.train.data import generated, images
+from unroll_jax.train.data.files import SPLITS
 from unroll_jax.train.data.pictures import NOT_COUNTED, PictureData
 from unroll_jax.train.data.prepare import resolve_source
-from unroll_jax.train.data.splits import SPLITS
 from unroll_jax.train.data.text import load
 from unroll_jax.train.data.video import SOURCES
 

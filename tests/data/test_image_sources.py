@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from unroll_jax.train.data import images
-from unroll_jax.train.data.splits import SPLITS
+from unroll_jax.train.data.files import SPLITS
 
 RECORDS = 20  # of each file, instead of 10,000
 FOLDERS = {"train/cat": 10, "train/dog": 10, "test/cat": 2, "test/dog": 2}

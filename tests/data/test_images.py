@@ -10,9 +10,9 @@ from sklearn.datasets import load_digits
 
 from tests.data.conftest import quiet, whole
 from unroll_jax.train.config.data import ImageConfig
+from unroll_jax.train.data.files import SPLITS
 from unroll_jax.train.data.images import load
 from unroll_jax.train.data.pictures import PictureData
-from unroll_jax.train.data.splits import SPLITS
 
 FOLDERS = {"train/cat": 20, "train/dog": 30, "test/cat": 3, "test/dog": 4}
 

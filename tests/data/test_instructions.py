@@ -21,9 +21,9 @@ from unroll_jax.train.data.answers import (
     pack,
     tell,
 )
+from unroll_jax.train.data.files import SPLITS
 from unroll_jax.train.data.instructions import Conversation, Message, Prompt, read_prompts, single_turn
 from unroll_jax.train.data.pretrained.chat import ChatTokenizer, byte_tokenizer
-from unroll_jax.train.data.splits import SPLITS
 
 CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
 

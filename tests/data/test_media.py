@@ -11,9 +11,9 @@ from tests.data.conftest import write_frames, write_video
 from tests.data.test_clips import read
 from tests.errors import assert_fails
 from unroll_jax.train.data.clips import is_video, video_frames
+from unroll_jax.train.data.files import SPLITS
 from unroll_jax.train.data.media import is_picture
 from unroll_jax.train.data.pictures import picture_of
-from unroll_jax.train.data.splits import SPLITS
 from unroll_jax.train.data.video import frames_of
 
 CLASSES = {"train/cat": 10, "train/dog": 10, "test/cat": 2, "test/dog": 2}

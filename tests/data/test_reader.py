@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
+from unroll_jax.train.data.files import SPLITS
 from unroll_jax.train.data.prepare import Builder, Kind, Originals, _write
 from unroll_jax.train.data.reader import Records, in_order, read_ahead, shuffled
-from unroll_jax.train.data.splits import SPLITS
 
 
 def identity(numbers: np.ndarray) -> np.ndarray:

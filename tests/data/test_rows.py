@@ -5,7 +5,7 @@ import zipfile
 
 import pytest
 
-from unroll_jax.train.data.splits import SPLITS
+from unroll_jax.train.data.files import SPLITS
 
 HEADER = "text\tlabel\n"
 GOOD = HEADER + "".join(f"text {number}\t{'ab'[number % 2]}\n" for number in range(40))

@@ -6,7 +6,7 @@ from PIL import Image
 
 from tests.data.conftest import whole
 from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.data.splits import SPLITS
+from unroll_jax.train.data.files import SPLITS
 
 SIZE = (8, 6)  # width, height
 

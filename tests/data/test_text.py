@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from unroll_jax.train.__main__ import main
-from unroll_jax.train.data.splits import SPLITS
+from unroll_jax.train.data.files import SPLITS
 from unroll_jax.train.data.tokens import TokenData
 from unroll_jax.train.data.words import learn_words
 

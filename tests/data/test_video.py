@@ -11,7 +11,7 @@ import pytest
 from tests.data.conftest import write_frames
 from unroll_jax.train.config.data import DataConfig
 from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.data.splits import SPLITS
+from unroll_jax.train.data.files import SPLITS
 from unroll_jax.train.data.video import VideoData, load, open_footage, patch_sequences, prepare, windows
 
 FLAT = {"a": 20, "b": 45, "c": 20, "d": 20}

@@ -15,9 +15,8 @@ from PIL import Image
 from ..config.errors import UserError, require_extra
 from ..system.files import writing
 from ..system.reading import check_regular
-from .files import TEMPORARY, Log, OriginalFile, root_error
+from .files import KNOWN, SPLITS, TEMPORARY, Log, OriginalFile, check_no_split, looks_like, root_error, tenth
 from .media import check_depth, decode_in_order
-from .splits import KNOWN, SPLITS, check_no_split, looks_like, tenth
 
 FRAME_SIZE = 160  # side of a frame, in pixels
 NUM_FRAMES = 20  # frames of a sequence

@@ -19,12 +19,11 @@ from unroll_jax.fixed_point import equilibrium
 
 from ..config.data import CodeConfig
 from ..config.errors import UserError
-from .files import Log
+from .files import SEED, SPLITS, Log, check_share
 from .images import IMAGES, three_splits
 from .pictures import LabelledImages, PictureSet
 from .prepare import Kind, Originals, Record, origin, prepare_from, with_progress
 from .reader import Dataset, Records, open_prepared
-from .splits import SEED, SPLITS, check_share
 
 CODES = Kind("codes", "1.1.0")
 OVERCOMPLETE = 1.2  # atoms per pixel by default (Hadou et al. 2023)

@@ -10,11 +10,10 @@ import numpy as np
 from PIL import Image
 
 from .clips import FRAME_SIZE, NUM_FRAMES, Clip, Splits
-from .files import Log, fingerprint_program
+from .files import SPLITS, Log, fingerprint_program, hold_out
 from .pictures import NOT_COUNTED, Examples, LabelledImages, PictureSet
 from .prepare import Source
 from .rows import Labelled, TextSet
-from .splits import SPLITS, hold_out
 
 T = TypeVar("T")
 

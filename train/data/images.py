@@ -14,12 +14,11 @@ from PIL import Image
 from ..config.data import ImageConfig, SceneConfig
 from ..config.errors import UserError, option_text
 from . import generated
-from .files import Log, OriginalFile, Published, root_error
+from .files import KNOWN, SPLITS, Log, OriginalFile, Published, check_no_split, check_share, cut_from_train, root_error
 from .media import Media, check_none_vanishes, check_one_data_set, decode_in_order, fingerprint_media, open_media
 from .pictures import NOT_COUNTED, PICTURES, Examples, LabelledImages, PictureData, PictureSet, levels, picture_records
 from .prepare import Originals, Source, origin, prepare_from
 from .reader import open_prepared
-from .splits import KNOWN, SPLITS, check_no_split, check_share, cut_from_train
 
 # Images in folders named after their classes.
 LAYOUT = "ROOT/train/CLASS/0001.png, ROOT/test/CLASS/0001.png, and if there is one ROOT/validation/CLASS/0001.png"

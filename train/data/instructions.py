@@ -12,11 +12,10 @@ import tensorflow_datasets as tfds
 
 from ..config.data import InstructionConfig
 from ..config.errors import UserError
-from .files import Log, fingerprint_files, fingerprint_program, root_error
+from .files import SEED, SPLITS, Log, check_share, fingerprint_files, fingerprint_program, root_error
 from .prepare import Kind, Originals, Source, prepare_from
 from .reader import Dataset, Records, open_prepared
 from .rows import checksum, is_whole, json_of, lines_of, read_text, split_files, three_splits
-from .splits import SEED, SPLITS, check_share
 
 INSTRUCTIONS = Kind("instructions", "1.0.0")
 ROLES = ("system", "user", "assistant")

@@ -9,11 +9,10 @@ import tensorflow_datasets as tfds
 from PIL import Image
 
 from ..config.errors import UserError
-from .files import Log
+from .files import SPLITS, Log
 from .media import IMAGE_ERRORS, check_depth, open_picture
 from .prepare import Kind, Originals, Record, with_progress
 from .reader import Dataset, Records
-from .splits import SPLITS
 
 PICTURES = Kind("pictures", "1.1.0")
 NOT_COUNTED = 255  # in a map of classes: a pixel without a class

@@ -17,8 +17,7 @@ from tensorflow_datasets.core.constants import INCOMPLETE_PREFIX
 from ..config.data import CodeConfig, DataConfig, ImageConfig, InstructionConfig, SceneConfig, TextConfig
 from ..config.errors import UserError, option_text
 from ..system.files import expanded, require_writable, writing
-from .files import Log, root_error
-from .splits import SPLITS
+from .files import SPLITS, Log, root_error
 
 SECONDS_BETWEEN_LINES = 5.0  # of progress, while a split is prepared
 

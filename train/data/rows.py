@@ -12,8 +12,7 @@ import numpy as np
 from ..config.errors import UserError, one_line
 from ..system.files import strict_json
 from ..system.reading import open_regular, read_regular
-from .files import root_error
-from .splits import NAMES, SPLITS, check_no_split, cut_from_train, looks_like
+from .files import NAMES, SPLITS, check_no_split, cut_from_train, looks_like, root_error
 
 T = TypeVar("T")
 
@@ -119,7 +118,7 @@ def read_rows(path: Path, columns: Sequence[str], *, where: str | None = None, h
     return _records(where, _tabbed(where, lines) if suffix == ".tsv" else _quoted(where, lines), columns, hint)
 
 
-def split_files(root: Path, suffixes: Sequence[str]) -> dict[str, Path]:
+def split_files(root: Path, suffixes: Sequence[str] = SUFFIXES) -> dict[str, Path]:
     """Returns the file of each split: train is a root that is a file, or in a folder one named after each split."""
     wanted = (
         f"give a {' or '.join(suffixes)} file, or a folder with train{suffixes[0]}, and optionally test and validation"

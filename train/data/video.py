@@ -33,12 +33,11 @@ from .clips import (
     stretches,
     video_frames,
 )
-from .files import Log, OriginalFile, may_be_archive, root_error
+from .files import SPLITS, Log, OriginalFile, may_be_archive, root_error
 from .media import Media, check_none_vanishes, fingerprint_media, is_picture, open_media
 from .pictures import CHANNELS, moments, picture_of, pixels_of
 from .prepare import Kind, Originals, Record, Source, origin, prepare_from, with_progress
 from .reader import Dataset, Records, open_prepared
-from .splits import SPLITS
 
 WANTED = "a video file (AVI, MP4), or a folder or archive of frames or videos"
 VIDEO = Kind("video", "1.2.0")
