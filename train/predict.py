@@ -38,10 +38,7 @@ def command(arguments: list[str]) -> None:
     export = read_export(parsed.run) if is_export(parsed.run) else None
     experiment, config = (export.card["experiment"], export.config) if export else read_config(parsed.run)
     if not isinstance(config, TextRunConfig | LanguageConfig):
-        raise UserError(
-            f"{parsed.run} is a run of {experiment}, which classifies no text and is not a language model; give one of "
-            "a text or sft experiment"
-        )
+        raise UserError(f"{parsed.run} is a run of {experiment}; give one of a text or sft experiment")
     inputs = (parsed.file, parsed.run)
     out = None if parsed.out is None else check_file(parsed.out, overwrite=parsed.overwrite, inputs=inputs)
     if isinstance(config, LanguageConfig):
@@ -79,9 +76,7 @@ def read_texts(texts: Texts, seconds: Texts, file: Path | None) -> tuple[Texts, 
     odd = next((number for number, part in enumerate(parts, start=1) if len(part) != 2), None)
     if odd is not None:
         count = len(parts[odd - 1]) - 1
-        raise UserError(
-            f"--file {file} line {odd} has {count} tabs where others have 1; put one between the texts of a pair"
-        )
+        raise UserError(f"--file {file} line {odd} has {count} tabs where others have 1; put one between two texts")
     return [first for first, _ in parts], [second for _, second in parts]
 
 

@@ -101,9 +101,7 @@ def clip_folders(files: list[OriginalFile], *, root: Path, log: Log = print) -> 
     for file in files:
         folders[file.path.parent].append(file)
     if HERE in folders and len(folders) > 1:
-        raise root_error(
-            root, f"holds frames and folders of frames, as '{folders[HERE][0].path}'; give each clip a folder"
-        )
+        raise root_error(root, f"holds frames and folders of frames, as '{folders[HERE][0].path}'; give each a folder")
     passed_over = [one for one in folders if holds_masks(one) or any(above in folders for above in one.parents)]
     if passed_over:
         log(f"  passing over {len(passed_over)} folder(s) of masks or inside of a clip, as '{passed_over[0]}'")
@@ -135,11 +133,8 @@ def stretches(name: PurePosixPath, count: int, *, num_splits: int, root: Path) -
     The remainder is dropped.
     """
     if count < num_splits * NUM_FRAMES:
-        raise root_error(
-            root,
-            f": clip '{name}' of {count} frames is the only one for {num_splits} splits; give "
-            f"{num_splits * NUM_FRAMES} frames, or more clips",
-        )
+        least = num_splits * NUM_FRAMES
+        raise root_error(root, f": clip '{name}' has {count} frames for {num_splits} splits; give {least}, or clips")
     starts = range(0, count - NUM_FRAMES + 1, NUM_FRAMES)
     return {name / f"frames {start} to {start + NUM_FRAMES - 1}": start for start in starts}
 
@@ -245,11 +240,8 @@ def _as_stated(stated: dict[str, list[PurePosixPath]], root: Path) -> dict[str, 
     train, validation, test = (stated[split] for split in SPLITS)
     least = 1 if validation else 2
     if len(train) < least or not test:
-        raise root_error(
-            root,
-            f"holds {len(train)} Train and {len(test)} Test clip(s); give at least {least} and 1, or one folder a "
-            "clip without Train and Test",
-        )
+        given = f"{len(train)} Train and {len(test)} Test clip(s)"
+        raise root_error(root, f"holds {given}; give at least {least} and 1, or folders of clips without splits")
     if validation:
         return stated
     num_train = len(train) - tenth(len(train))

@@ -191,9 +191,7 @@ def _code_records(images: PictureSet[LabelledImages], config: CodeConfig, log: L
 def _codes(grey: np.ndarray, dictionary: np.ndarray, config: CodeConfig, split: str, log: Log) -> np.ndarray:
     codes = lasso_codes(grey.astype(np.float32) / 255.0, dictionary, config.sparsity, what=split, log=log)
     if not codes.any():
-        raise UserError(
-            f"{origin(config)}: at data.sparsity={config.sparsity:g} every code of {split} is 0; give a lower one"
-        )
+        raise UserError(f"{origin(config)}: at data.sparsity={config.sparsity:g} every code of {split} is 0; lower it")
     used = np.count_nonzero(codes) / len(codes)
     log(f"  {split}: codes of {len(codes)} images, {used:.1f} of {codes.shape[1]} not 0")
     return codes

@@ -190,10 +190,7 @@ def hold_out(labels: np.ndarray, share: float, names: Sequence[str] = ()) -> tup
     if (single := classes[counts < 2]).size:
         raise ValueError(f"the class {names[single[0]]!r} has a single example" if names else "there is one only")
     if min(num_held_out, len(labels) - num_held_out) < len(counts):
-        raise ValueError(
-            f"a share of {share:g} holds out {num_held_out} of {len(labels)} examples; each split needs at least one "
-            f"of each of the {len(counts)} classes"
-        )
+        raise ValueError(f"{num_held_out} of {len(labels)} are held out; each split needs all {len(counts)} classes")
     numbers = np.arange(len(labels))
     stay, held_out = train_test_split(numbers, test_size=num_held_out, stratify=labels, random_state=SEED)
     return np.sort(stay), np.sort(held_out)
@@ -217,11 +214,9 @@ def cut_from_train(
     try:
         return hold_out(labels, share, names)
     except ValueError as error:
-        raise UserError(
-            f"{option_text('data.validation_share', f'{share:g}')} cannot be cut from the train {what} ({error}); "
-            "give more of them, "
-            f"another share, or a {instead}"
-        ) from error
+        option = option_text("data.validation_share", f"{share:g}")
+        words = f"{option} cannot be cut from the train {what} ({error}); give more, another share, or a {instead}"
+        raise UserError(words) from error
 
 
 def check_no_split(path: PurePosixPath, root: Path, layout: str) -> None:
@@ -240,9 +235,7 @@ def looks_like(path: PurePosixPath) -> str | None:
 
 
 def _raise_unlistable(error: OSError) -> NoReturn:
-    raise root_error(
-        error.filename, f"cannot be listed ({error.strerror}); it needs permission to read and to enter"
-    ) from error
+    raise root_error(error.filename, f"cannot be listed ({error.strerror}); it needs permission") from error
 
 
 def _is_above(place: Path, folder: Path, root: Path) -> bool:
@@ -287,6 +280,4 @@ def _check_member(name: str, plain: bool, root: Path) -> None:
 
 def _damaged(root: Path, error: Exception | str) -> UserError:
     reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(":")
-    return root_error(
-        root, f"is neither a folder nor a whole tar or zip archive ({reason}); if it was truncated, copy it again"
-    )
+    return root_error(root, f"is neither a folder nor a whole tar or zip archive ({reason}); copy it again")

@@ -178,10 +178,8 @@ def open_cifar10(root: Path, _: Log) -> Iterator[PictureSet[LabelledImages]]:
 
 def _records(content: bytes, *, where: str) -> np.ndarray:
     if len(content) != RECORDS * RECORD_BYTES:
-        raise UserError(
-            f"{where} has {len(content):,} bytes instead of {RECORDS * RECORD_BYTES:,}, {RECORDS:,} images; copy it "
-            f"again from {ADDRESS}"
-        )
+        expected = RECORDS * RECORD_BYTES
+        raise UserError(f"{where} has {len(content):,} bytes instead of {expected:,}; copy it again from {ADDRESS}")
     records = np.frombuffer(content, np.uint8).reshape(RECORDS, RECORD_BYTES)
     if (largest := records[:, 0].max()) >= len(CLASSES):
         raise UserError(f"{where} has the class {largest}; classes are 0 to {len(CLASSES) - 1}; copy the file again")
@@ -211,9 +209,7 @@ def scene_records(scenes: PictureSet[Examples], config: SceneConfig, log: Log) -
     if height % factor or width % factor:
         raise UserError(f"{option_text('data.reduction', factor)} must divide the size of the images, {width}x{height}")
     size = (height // factor, width // factor)
-    splits = {
-        split: Examples(examples.num_examples, _reduce(examples, factor)) for split, examples in scenes.splits.items()
-    }
+    splits = {split: Examples(each.num_examples, _reduce(each, factor)) for split, each in scenes.splits.items()}
     return picture_records(PictureSet(scenes.class_names, (*size, channels), splits, size), origin(config), log)
 
 

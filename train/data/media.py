@@ -82,11 +82,7 @@ def by_suffix(files: Sequence[OriginalFile]) -> str:
 def check_none_vanishes(unread: Mapping[str, Sequence[OriginalFile]], root: Path) -> None:
     """Checks that no class or clip, of the names, has files only that are passed over."""
     for name, files in unread.items():
-        raise root_error(
-            root,
-            f": {name} holds nothing that can be read but {by_suffix(files)}, as '{files[0].path}'; convert or remove "
-            "them",
-        )
+        raise root_error(root, f": {name} has no file that can be read but {by_suffix(files)}; convert or remove them")
 
 
 def check_one_data_set(tops: Collection[str], root: Path) -> None:
@@ -117,9 +113,8 @@ def decode_in_order(
                 converted = convert(picture)
         except IMAGE_ERRORS as error:
             reason = "not an image of a known kind" if isinstance(error, UnidentifiedImageError) else error
-            raise root_error(
-                root, f": {what} '{file.path}' cannot be read as an image ({reason}); replace or remove it"
-            ) from error
+            words = f": {what} '{file.path}' cannot be read as an image ({reason}); replace it"
+            raise root_error(root, words) from error
         yield converted
 
 

@@ -186,10 +186,8 @@ def _records(pictures: PictureSet[Examples], split: str, facts: Record, where: s
     classes -= {NOT_COUNTED} if pictures.label_shape else set()
     if len(classes) < (2 if split == "train" else 1):
         names = [pictures.class_names[number] for number in classes]
-        raise UserError(
-            f"{where}: labels of {split} have {f'one class only ({names[0]})' if names else 'no class'}; "
-            "give images of several classes"
-        )
+        given = f"one class only ({names[0]})" if names else "no class"
+        raise UserError(f"{where}: labels of {split} have {given}; give images of several classes")
     log(f"  {split}: {count} images of {' x '.join(map(str, pictures.shape))}")
     if split == "train":
         facts["mean"], facts["std"] = (values.tolist() for values in moments(counts))

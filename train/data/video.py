@@ -173,11 +173,7 @@ def _clips(media: Media, root: Path, log: Log) -> tuple[Folders, dict[PurePosixP
     folders = clip_folders(media.pictures, root=root, log=log) if media.pictures else {}
     for name, frames in folders.items():
         if len(frames) < NUM_FRAMES:
-            raise root_error(
-                root,
-                f": clip '{name}' has {len(frames)} frames, fewer than the {NUM_FRAMES} of a sequence; give it more "
-                "frames or take it away",
-            )
+            raise root_error(root, f": clip '{name}' has {len(frames)} frames; give it {NUM_FRAMES}, or remove it")
     check_none_vanishes(_vanished(folders, media.others), root)
     videos = {file.path: file for file in media.videos}
     passed_over = [name for name in videos if holds_masks(name) or any(above in folders for above in name.parents)]
@@ -236,9 +232,7 @@ def _records(clips: Sequence[Clip], first: int, split: str, facts: Record, where
                 count += 1
     log(f"  {split}: {count} sequences, clips: {len(names)} ({some_of(names)})")
     if np.count_nonzero(histogram) < 2:
-        raise UserError(
-            f"{where}: all frames of {split} have one grey level ({np.argmax(histogram)}); give other clips"
-        )
+        raise UserError(f"{where}: all frames of {split} have one grey level, {np.argmax(histogram)}; give others")
     if split == "train":
         facts["pixel_std"] = float(moments(histogram)[1])
 

@@ -199,9 +199,7 @@ def _compiled(template: str, where: str) -> jinja2.Template:
             loop.iter = nodes.Filter(loop.iter, "each", [], [], None, None, lineno=loop.lineno)
         return environment.from_string(tree)
     except Exception as error:  # of Jinja, or of the compilers of Python
-        raise UserError(
-            f"the chat template of {where} is not valid Jinja ({one_line(error)}); copy it again"
-        ) from error
+        raise UserError(f"the chat template of {where} is not valid Jinja ({one_line(error)}); mend it") from error
 
 
 def _raise(message: str) -> None:

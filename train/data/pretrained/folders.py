@@ -195,10 +195,8 @@ def open_safetensors(file: Path, *, mend: str = "copy it again") -> Any:
 def check_layer_count(files: TensorFiles, num_layers: int) -> None:
     """Checks that files hold at least a tensor a layer, before the names of all layers are made."""
     if num_layers > len(files.names):
-        raise UserError(
-            f"{files.where} does not fit config.json: num_layers={num_layers}, but {len(files.names)} tensors in all; "
-            "copy both again"
-        )
+        count = f"{len(files.names)} tensors in all"
+        raise UserError(f"{files.where} has {count}, config.json num_layers={num_layers}; copy both again")
 
 
 def check_slots(files: TensorFiles, slots: Iterable[Slot], others: Mapping[str, Sequence[str]]) -> None:
