@@ -105,6 +105,17 @@ def test_no_media_at_all_is_an_error_that_counts_them(folder, tmp_path):
     assert_fails(read, tmp_path, "no picture or video", "1 .heic")
 
 
+def test_a_gif_is_a_picture_or_a_video_by_its_frames(tmp_path):
+    frames = [Image.fromarray(np.full((32, 32), 10 * number, np.uint8)) for number in range(5)]
+    frames[0].save(tmp_path / "still.gif")
+    frames[0].save(tmp_path / "moves.gif", save_all=True, append_images=frames[1:])
+    assert [is_picture(tmp_path / f"{name}.gif") for name in ("still", "moves")] == [True, False]
+    assert [frames_of(tmp_path / f"{name}.gif")[0].shape for name in ("still", "moves")] == [
+        (1, 160, 160),
+        (5, 160, 160),
+    ]
+
+
 @pytest.mark.parametrize("name", ["a.flv", "a", "a.clip"])
 def test_a_video_is_one_whatever_it_is_called(tmp_path, name):
     for number in range(3):

@@ -13,6 +13,7 @@ from PIL import Image
 
 from ..config.data import ImageConfig, SceneConfig
 from ..config.errors import UserError, option_text
+from ..system.reading import read_regular
 from . import generated
 from .files import KNOWN, SPLITS, Log, OriginalFile, Published, check_no_split, check_share, cut_from_train, root_error
 from .media import Media, check_none_vanishes, check_one_data_set, decode_in_order, fingerprint_media, open_media
@@ -170,7 +171,7 @@ def _read(files: list[OriginalFile], *, shape: tuple[int, int, int], root: Path)
 def open_cifar10(root: Path, _: Log) -> Iterator[PictureSet[LabelledImages]]:
     """Reads all images into memory, 184 MB."""
     with CIFAR10.open(root) as files:
-        contents = {name: file.local.read_bytes() for name, file in files.items()}
+        contents = {name: read_regular(file.local, where=str(file.local)) for name, file in files.items()}
     records = {name: _records(contents[name], where=f"{option_text('data.root', root)}: {name}") for name in FILES}
     splits = {split: _images([records[name] for name in names]) for split, names in PARTS.items()}
     yield PictureSet(CLASSES, SHAPE, splits)

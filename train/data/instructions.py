@@ -212,7 +212,7 @@ def _text(value: Any, name: str, where: str) -> str:
 def _entries(path: Path, where: str) -> Iterator[tuple[Any, str]]:
     """Yields the entries of a .json list, or of a .jsonl file a line, each with its place."""
     if path.suffix.lower() == ".json":
-        values = json_of(read_text(path, where=where), where=where)
+        values = json_of(read_text(path, where=where, mend="give a .jsonl file, an object a line"), where=where)
         if not isinstance(values, list):
             raise UserError(f"{where} is not a list; give a list of objects")
         yield from ((value, f"{where} entry {number}") for number, value in enumerate(values, start=1))

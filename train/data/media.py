@@ -14,7 +14,7 @@ from ..system.reading import open_regular
 from .files import Log, OriginalFile, files_below, fingerprint_files, is_visible, original_files, root_error
 
 # A file with another name is a picture if it begins as one.
-IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".jfif", ".tif", ".tiff", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".jp2")
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".jfif", ".tif", ".tiff", ".bmp", ".webp", ".ppm", ".pgm", ".jp2")
 # Those of Pillow that have a mark at their start, and start no other program.
 FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "GIF", "WEBP", "PPM", "JPEG2000")
 BOMBS = (Image.DecompressionBombError, Image.DecompressionBombWarning)  # of more pixels than Pillow trusts
@@ -67,10 +67,10 @@ def is_picture(file: Path) -> bool:
     try:
         with open_regular(file, where=str(file)) as content, warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            Image.open(content, formats=FORMATS).close()
+            with Image.open(content, formats=FORMATS) as picture:
+                return picture.format != "GIF" or getattr(picture, "n_frames", 1) == 1  # a GIF that moves is a video
     except IMAGE_ERRORS as error:
         return isinstance(error, BOMBS)
-    return True
 
 
 def by_suffix(files: Sequence[OriginalFile]) -> str:

@@ -79,9 +79,9 @@ def decoded(content: bytes, *, where: str, first_line: int = 1) -> str:
     return text
 
 
-def read_text(path: Path, *, where: str) -> str:
+def read_text(path: Path, *, where: str, mend: str = "name another file") -> str:
     """Reads a regular file of UTF-8 text."""
-    return decoded(read_regular(path, where=where), where=where)
+    return decoded(read_regular(path, where=where, mend=mend), where=where)
 
 
 def json_of(text: str, *, where: str) -> Any:
