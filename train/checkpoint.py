@@ -19,7 +19,8 @@ from .config.errors import UserError
 from .config.run import RunConfig
 from .registry import PASS_IT, is_own
 from .system.distributed import all_of, digest, is_first, wait_for_all
-from .system.files import AGAIN, require_room, steps_in, unreachable, writing
+from .system.files import AGAIN, require_room, steps_in, strict_json, unreachable, writing
+from .system.reading import check_regular_below, read_regular
 
 T = TypeVar("T")
 Log = Callable[[str], None]
@@ -64,6 +65,7 @@ class Checkpoints:
         """
         self._folder = folder.absolute()
         steps_in(folder)  # raises for a file
+        check_regular_below(self._folder, mend="restore it, or delete that checkpoint")  # Orbax would wait for a pipe
         self._read_only, self._mend, self._log = read_only, mend, log
         options = ocp.CheckpointManagerOptions(
             create=not read_only, cleanup_tmp_directories=not read_only, preservation_policy=_NewestAndBest(self._score)
@@ -183,8 +185,8 @@ class Checkpoints:
         if step not in self._scores:
             path = self._folder / str(step) / "notes" / "metadata"
             try:
-                self._scores[step] = float(json.loads(path.read_text(encoding="utf-8"))["score"])
-            except (OSError, ValueError, KeyError, TypeError):
+                self._scores[step] = float(strict_json(read_regular(path, where=str(path)))["score"])
+            except (UserError, ValueError, KeyError, TypeError):
                 return UNREADABLE
         return self._scores[step]
 

@@ -19,7 +19,8 @@ from .config.errors import UserError, one_line
 from .config.fields import from_json, to_json
 from .config.run import PLACE, RunConfig
 from .experiments import EXPERIMENTS
-from .system.files import expanded, read_object, read_regular
+from .system.files import expanded, read_object
+from .system.reading import read_regular
 
 T = TypeVar("T")
 

@@ -25,6 +25,7 @@ from .data.instructions import Prompt, read_prompts
 from .loading import Opened, open_decoder
 from .system.distributed import digest
 from .system.files import check_file, expanded, strict_json, write_json, writing
+from .system.reading import read_regular
 from .task import Row
 from .tasks.common import check_noise
 
@@ -59,7 +60,8 @@ def command(arguments: list[str]) -> None:
     """`unroll-jax generate SOURCE --prompts FILE ...`: answers on the screen, or as AlpacaEval reads them."""
     parsed = parse(GenerateArguments, arguments, "unroll-jax generate")
     _check_options(parsed)
-    out = None if parsed.out is None else check_file(parsed.out, overwrite=parsed.overwrite)
+    inputs = (parsed.prompts, parsed.source)
+    out = None if parsed.out is None else check_file(parsed.out, overwrite=parsed.overwrite, inputs=inputs)
     prompts = read_prompts(expanded(str(parsed.prompts), "--prompts"))[: parsed.limit]
     opened = open_decoder(parsed.source, dtype=parsed.dtype)
     longest = parsed.max_tokens or min(MAX_TOKENS, max(1, opened.config.max_positions // 2))
@@ -140,7 +142,7 @@ class Unfinished:
         """Returns the answers so far, by the place of their prompt; a line that a kill cut short is removed."""
         if not self.path.exists():
             return {}
-        *lines, rest = self.path.read_bytes().split(b"\n")
+        *lines, rest = read_regular(self.path, where=str(self.path), mend="delete it").split(b"\n")
         if rest:
             os.truncate(self.path, sum(len(line) + 1 for line in lines))
         rows = [self._parsed(line, number, len(prompts)) for number, line in enumerate(lines, start=1)]

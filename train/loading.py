@@ -153,7 +153,7 @@ def open_decoder(source: str, *, dtype: Any = None, option: str = "SOURCE", log:
         raise UserError(no_run(path))
     decoder = load_decoder(source, dtype=dtype, option=option, log=log)
     deviation = float(jnp.std(decoder.params["embedding"].astype(jnp.float32)))
-    name = path.stem if path.suffix == ".gguf" else path.resolve().name
+    name = path.stem if path.suffix.lower() == ".gguf" else path.resolve().name
     layers = tuple(range(decoder.config.num_layers + 1))
     params, tokenizer = decoder.params, decoder.tokenizer
     return Opened(decoder.config, params, tokenizer, "chat", lambda gamma: gamma * deviation, name, layers)

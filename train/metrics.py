@@ -13,7 +13,8 @@ import numpy as np
 from jaxtyping import Float
 
 from .config.errors import StorageError, UserError, kind_of
-from .system.files import open_regular, strict_json, write_all
+from .system.files import strict_json, write_all
+from .system.reading import LARGEST, open_regular
 
 EVENTS = ("on_step", "on_validation", "on_end")  # the methods of `Callbacks`
 PREDICTIONS = "predictions.npz"
@@ -175,12 +176,14 @@ def write_predictions(folder: Path, predictions: Predictions) -> None:
 
 def read_predictions(folder: Path) -> Predictions:
     """The predictions that `write_predictions` kept."""
+    path, mend = folder / PREDICTIONS, f"run `unroll-jax evaluate {folder}` again"
     try:
-        with np.load(folder / PREDICTIONS, allow_pickle=False) as file:
+        with open_regular(path, where=str(path), mend=mend) as content, np.load(content, allow_pickle=False) as file:
+            if sum(member.file_size for member in file.zip.infolist()) > LARGEST:
+                raise ValueError(f"it unpacks to more than {LARGEST >> 20} MiB")
             return Predictions(*(file[name] for name in Predictions._fields))
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        reason = "is missing" if isinstance(error, FileNotFoundError) else f"is damaged ({error})"
-        raise UserError(f"{folder / PREDICTIONS} {reason}; run `unroll-jax evaluate {folder}` again") from None
+    except (AttributeError, ValueError, KeyError, EOFError, TypeError, MemoryError, zipfile.BadZipFile) as error:
+        raise UserError(f"{path} is damaged ({error}); {mend}") from None
 
 
 class RatioHistogram(NamedTuple):

@@ -38,17 +38,21 @@ def command(arguments: list[str]) -> None:
     export = read_export(parsed.run) if is_export(parsed.run) else None
     experiment, config = (export.card["experiment"], export.config) if export else read_config(parsed.run)
     if not isinstance(config, TextRunConfig | LanguageConfig):
-        raise UserError(
-            f"{parsed.run} is a run of {experiment}, which classifies no text and is not a language model; give one of "
-            "a text or sft experiment"
-        )
-    out = None if parsed.out is None else check_file(parsed.out, overwrite=parsed.overwrite)
+        raise UserError(f"{parsed.run} is a run of {experiment}; give one of a text or sft experiment")
+    inputs = (parsed.file, parsed.run)
+    out = None if parsed.out is None else check_file(parsed.out, overwrite=parsed.overwrite, inputs=inputs)
     if isinstance(config, LanguageConfig):
         prompts, answers = paired(*read_pairs(parsed.text, parsed.second, parsed.file))
-        predictions = _of_language(load(parsed.run), prompts, answers, gamma=parsed.gamma, seed=parsed.seed)
+        results = _of_language(load(parsed.run), prompts, answers, gamma=parsed.gamma, seed=parsed.seed)
     else:
         texts, seconds = read_texts(parsed.text, parsed.second, parsed.file)
-        predictions = _of_texts(load(parsed.run), texts, seconds, gamma=parsed.gamma, seed=parsed.seed)
+        results = _of_texts(load(parsed.run), texts, seconds, gamma=parsed.gamma, seed=parsed.seed)
+    predictions = []
+    for number, (figures, row, table) in enumerate(results, start=1):
+        if not np.isfinite(figures).all():
+            way_out = f"--gamma {parsed.gamma:g}: pass a lower one" if parsed.gamma > 0.0 else "train the run again"
+            raise UserError(f"{parsed.run} computes values that are not finite for text {number}; {way_out}")
+        predictions.append((row, table))
     if out is None:
         for number, (_, table) in enumerate(predictions, start=1):
             print(f"{number}. {as_text(table)}")
@@ -63,7 +67,7 @@ def read_texts(texts: Texts, seconds: Texts, file: Path | None) -> tuple[Texts, 
     """Returns texts and second texts, or None, from the command line or the lines of a file."""
     if file is None:
         return texts, seconds or None
-    if file.suffix in JSON:
+    if file.suffix.lower() in JSON:
         raise UserError(f"--file {file} is of JSON, which language runs take; give a file with a text a line")
     lines = _lines(file)
     parts = [line.split("\t") for line in lines]
@@ -72,15 +76,13 @@ def read_texts(texts: Texts, seconds: Texts, file: Path | None) -> tuple[Texts, 
     odd = next((number for number, part in enumerate(parts, start=1) if len(part) != 2), None)
     if odd is not None:
         count = len(parts[odd - 1]) - 1
-        raise UserError(
-            f"--file {file} line {odd} has {count} tabs where others have 1; put one between the texts of a pair"
-        )
+        raise UserError(f"--file {file} line {odd} has {count} tabs where others have 1; put one between two texts")
     return [first for first, _ in parts], [second for _, second in parts]
 
 
 def read_pairs(texts: Texts, seconds: Texts, file: Path | None) -> tuple[Texts, Sequence[str | None] | None]:
     """Returns prompts and answers, or None, from the command line, lines of a file, or objects of JSON."""
-    if file is None or file.suffix not in JSON:
+    if file is None or file.suffix.lower() not in JSON:
         return read_texts(texts, seconds, file)
     prompts = read_prompts(file, option="--file", answers=True)
     kept = [prompt for prompt in prompts if prompt.answer is None or prompt.answer.strip()]
@@ -91,8 +93,8 @@ def read_pairs(texts: Texts, seconds: Texts, file: Path | None) -> tuple[Texts, 
 
 def _of_texts(
     model: Model, texts: Texts, seconds: Texts | None, *, gamma: float, seed: int
-) -> Iterator[tuple[Row, Table]]:
-    """Yields the row of each text, and its table with a row for each layer."""
+) -> Iterator[tuple[np.ndarray, Row, Table]]:
+    """Yields the probabilities of each text, its row, and its table with a row for each layer."""
     predictions = model.predict(texts, seconds=seconds, gamma=gamma, seed=seed)
     for one, second in zip(predictions, seconds or [None] * len(texts), strict=True):
         shares, names = one.probabilities, one.class_names
@@ -108,13 +110,13 @@ def _of_texts(
             },
             f"loss: -log p({names[best]}), of the class that the last layer predicts",
         )
-        yield row if second is None else row | {"second": second}, table
+        yield shares, row if second is None else row | {"second": second}, table
 
 
 def _of_language(
     model: Model, prompts: Texts, answers: Sequence[str | None], *, gamma: float, seed: int
-) -> Iterator[tuple[Row, Table]]:
-    """Yields the row of each prompt, and its table with a row for each layer that is read."""
+) -> Iterator[tuple[np.ndarray, Row, Table]]:
+    """Yields the figures of each prompt, its row, and its table with a row for each layer that is read."""
     for prompt, one in zip(prompts, model.predict(prompts, answers=answers, gamma=gamma, seed=seed), strict=True):
         layers = {"layer": one.layers}
         if isinstance(one, NextToken):
@@ -128,7 +130,9 @@ def _of_language(
             shares = np.char.mod("%.1f%%", 100.0 * np.asarray(one.accuracies))
             columns = {"loss": np.char.mod("%.3f", one.losses), "right tokens": shares}
             note = f"loss: mean of the {count} tokens of the answer, its end among them, in nats"
-        yield {"prompt": prompt, "layers": list(one.layers), **figures}, _table(_shown(prompt), layers | columns, note)
+        values = one.probabilities if isinstance(one, NextToken) else one.losses
+        row = {"prompt": prompt, "layers": list(one.layers), **figures}
+        yield values, row, _table(_shown(prompt), layers | columns, note)
 
 
 def _table(title: str, columns: Mapping[str, Iterable[Any]], note: str) -> Table:

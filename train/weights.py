@@ -7,14 +7,15 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 
 from .config.errors import UserError, one_line
 from .config.fields import from_json
 from .config.run import RunConfig
-from .data.pretrained.folders import COPIED, TEMPLATE
+from .data.pretrained.folders import COPIED, TEMPLATE, open_safetensors
 from .runs import check_values, config_type
 from .system.files import PARTIAL, read_object, require_writable
+from .system.reading import open_regular
 from .task import Params, Row, Task
 
 FORMAT, MARK = "unroll_jax 2", "unroll_jax"
@@ -33,8 +34,11 @@ class Export(NamedTuple):
 
 def is_export(folder: Path) -> bool:
     """Returns whether a folder is one that `export` wrote, damaged or not."""
-    path = folder / CONFIG
-    return (folder / MODEL).exists() or (path.is_file() and b'"format": "unroll_jax' in path.read_bytes()[:200])
+    if (folder / MODEL).exists():
+        return True
+    with contextlib.suppress(UserError), open_regular(folder / CONFIG, where="") as file:
+        return b'"format": "unroll_jax' in file.read(200)
+    return False
 
 
 def claim(out: Path) -> None:
@@ -52,7 +56,7 @@ def _is_ours(folder: Path) -> bool:
     with contextlib.suppress(UserError):
         if str(read_object(folder / CONFIG).get("format")).startswith(MARK):
             return True
-    with contextlib.suppress(OSError, SafetensorError), safe_open(folder / MODEL, framework="numpy") as file:
+    with contextlib.suppress(UserError), open_safetensors(folder / MODEL) as file:
         return any(MARK in text for text in (file.metadata() or {}).values())
     return False
 
@@ -64,10 +68,11 @@ def read_export(folder: Path, kind: type[RunConfig] | None = None) -> Export:
     """
     path, description = folder / MODEL, _read_config(folder)
     try:
-        if hashlib.sha256(path.read_bytes()).hexdigest() != description["sha256"]:
-            raise UserError(f"{path} is damaged, or of another export than its {CONFIG} (sha256); {AGAIN}")
+        with open_regular(path, where=str(path), mend=AGAIN) as content:
+            if hashlib.file_digest(content, "sha256").hexdigest() != description["sha256"]:
+                raise UserError(f"{path} is damaged, or of another export than its {CONFIG} (sha256); {AGAIN}")
         try:
-            with safe_open(path, framework="numpy") as file:
+            with open_safetensors(path, mend=AGAIN) as file:
                 arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
         except (SafetensorError, ValueError, TypeError) as error:  # such as a dtype that NumPy lacks
             raise UserError(f"{path} is damaged ({one_line(error)}); {AGAIN}") from None

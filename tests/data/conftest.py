@@ -10,10 +10,55 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from unroll_jax.train.config.data import DataConfig
-from unroll_jax.train.data.video import VideoData, load
+from unroll_jax.train.config.data import DataConfig, ImageConfig, InstructionConfig, SceneConfig, TextConfig
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.data import images, instructions, text, video
 
 WriteClips = Callable[..., Path]
+LOADERS: dict[str, tuple[Any, Callable[..., Any]]] = {
+    **dict.fromkeys(("photos", "video"), (DataConfig, video.load)),
+    **dict.fromkeys(("digits", "cifar10", "image_folder"), (ImageConfig, images.load)),
+    **dict.fromkeys(("shapes", "camvid"), (SceneConfig, images.load)),
+    **dict.fromkeys(("verdicts", "imdb", "sst2", "mnli", "table"), (TextConfig, text.load)),
+    **dict.fromkeys(("chores", "alpaca", "conversations"), (InstructionConfig, instructions.load)),
+}
+
+
+def quiet(line: str) -> None:
+    """Logs nothing."""
+
+
+def whole(data: Any, split: str) -> Any:
+    """A whole split as one batch."""
+    (batch,) = data.examples(split, batch_size=10_000)
+    return batch
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Callable[..., Any]:
+    """``opened(source, root, log, **options)``: a source, prepared in a folder of the test."""
+
+    def open_source(source: str, root: Path | str | None = None, log: Any = quiet, **options: Any) -> Any:
+        config, load = LOADERS[source]
+        where = None if root is None else str(root)
+        return load(config(source, where, str(tmp_path / "prepared"), **options), log=log)
+
+    return open_source
+
+
+@pytest.fixture
+def refused(opened: Callable[..., Any], tmp_path: Path) -> Callable[..., None]:
+    """``refused(source, root, words)``: one line that names the root or the option, and nothing is prepared."""
+
+    def check(source: str, root: Path | str, words: str, **options: Any) -> None:
+        with pytest.raises(UserError, match=words) as caught:
+            opened(source, root, **options)
+        message = str(caught.value)
+        assert "\n" not in message
+        assert str(root) in message or "data.validation_share" in message
+        assert not list((tmp_path / "prepared").rglob("*.array_record*")), "an error leaves nothing prepared"
+
+    return check
 
 
 def write_frames(
@@ -60,9 +105,9 @@ def write_clips(tmp_path: Path) -> WriteClips:
 
 
 @pytest.fixture(scope="session")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> VideoData:
+def photos(tmp_path_factory: pytest.TempPathFactory) -> video.VideoData:
     """The photos, prepared once for all tests."""
-    return load(DataConfig(prepared=str(tmp_path_factory.mktemp("prepared"))), log=lambda line: None)
+    return video.load(DataConfig(prepared=str(tmp_path_factory.mktemp("prepared"))), log=quiet)
 
 
 @pytest.fixture

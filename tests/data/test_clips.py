@@ -9,10 +9,9 @@ from PIL import Image
 from tests.data.conftest import write_frames, write_video
 from tests.errors import assert_fails
 from unroll_jax.train.data.clips import clip_folders, split_clips, standard_frame, stated_split
-from unroll_jax.train.data.files import OriginalFile
-from unroll_jax.train.data.pictures import fingerprint_images
-from unroll_jax.train.data.splits import SPLITS
-from unroll_jax.train.data.video import SUFFIXES, open_footage, patch_sequences, some_of, windows
+from unroll_jax.train.data.files import SPLITS, OriginalFile
+from unroll_jax.train.data.media import fingerprint_media
+from unroll_jax.train.data.video import open_footage, patch_sequences, some_of, windows
 
 LAYOUTS = {  # the split of each clip
     "Avenue": {
@@ -57,12 +56,9 @@ def write(layout, root):
 
 def read(root: Path, log=print) -> dict[str, dict[str, np.ndarray]]:
     """Every clip of every split, {split: {name: frames}}."""
-    fingerprint_images(root, suffixes=SUFFIXES)
+    fingerprint_media(root)
     with open_footage(root, log) as splits:
-        return {
-            split: {clip.name: np.stack(list(clip.frames)) for clip in clip_set.clips}
-            for split, clip_set in splits.items()
-        }
+        return {split: {clip.name: np.stack(list(clip.frames)) for clip in clips} for split, clips in splits.items()}
 
 
 @pytest.mark.parametrize(

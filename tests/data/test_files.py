@@ -2,20 +2,33 @@
 
 import errno
 import os
+import signal
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.errors import assert_fails
+from unroll_jax.train.checkpoint import Checkpoints
 from unroll_jax.train.config.data import DataConfig, ImageConfig, TextConfig
 from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.data.clips import video_frames
 from unroll_jax.train.data.files import files_below, fingerprint_files, require_listable
 from unroll_jax.train.data.images import prepare as prepare_images
-from unroll_jax.train.data.pictures import fingerprint_images
+from unroll_jax.train.data.instructions import read_prompts
+from unroll_jax.train.data.media import fingerprint_media, is_picture
+from unroll_jax.train.data.pictures import picture_of
+from unroll_jax.train.data.pretrained.folders import open_safetensors, read_tokenizer
+from unroll_jax.train.data.rows import read_rows
 from unroll_jax.train.data.text import fingerprint_imdb
 from unroll_jax.train.data.text import prepare as prepare_texts
 from unroll_jax.train.data.video import prepare
-from unroll_jax.train.system.files import read_regular
+from unroll_jax.train.data.words import glove_embeddings
+from unroll_jax.train.metrics import read_metrics, read_predictions
+from unroll_jax.train.system.files import read_object
+from unroll_jax.train.system.reading import open_regular, read_regular
+from unroll_jax.train.weights import claim
 
 CONFIGS = {
     "video": (prepare, DataConfig("video", "there")),
@@ -81,7 +94,7 @@ def test_frames_that_may_not_be_listed_are_not_taken_for_none(tmp_path, forbidde
     assert len(files_below(tmp_path)) == 2
     forbidden(tmp_path / place)
     with pytest.raises(UserError, match=r"cannot be listed \(Permission denied\); it needs permission"):
-        fingerprint_images(tmp_path)
+        fingerprint_media(tmp_path)
 
 
 @pytest.mark.parametrize("place", [".", "train/neg"])
@@ -95,15 +108,66 @@ def test_reviews_that_may_not_be_listed_are_not_taken_for_none(tmp_path, forbidd
         fingerprint_imdb(tmp_path)
 
 
-def test_a_pipe_a_device_and_a_large_file_are_not_read(tmp_path, monkeypatch):
+def test_a_pipe_a_device_and_a_large_file_are_not_read(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    for path in (tmp_path / "pipe", Path("/dev/zero")):
+    (tmp_path / "link").symlink_to("/dev/zero")
+    for path in (tmp_path / "pipe", tmp_path / "link", Path("/dev/zero")):
         assert_fails(lambda path: read_regular(path, where=str(path)), path, "is not a regular file")
-    (tmp_path / "large").write_bytes(b"12345")
-    monkeypatch.setattr("unroll_jax.train.system.files.LARGEST", 4)
-    assert_fails(lambda path: read_regular(path, where=str(path)), tmp_path / "large", "split it into several")
-    assert_fails(
-        lambda path: prepare_images(ImageConfig("image_folder", str(path))),
-        Path("/dev/zero"),
-        "neither a folder nor a regular file",
-    )
+    (tmp_path / "large").write_bytes(bytes(3 << 20))
+    assert_fails(lambda path: read_regular(path, where=str(path), limit=1 << 20), tmp_path / "large", "1 MiB")
+    with pytest.raises(UserError, match="large"), open_regular(tmp_path / "large", where="large", limit=9):
+        pass
+    zero = Path("/dev/zero")
+    assert_fails(lambda path: prepare_images(ImageConfig("image_folder", str(path))), zero, "nor a regular file")
+
+
+READERS: dict[str, Callable[[Path], object]] = {
+    "config.json": read_object,
+    "metrics.jsonl": read_metrics,
+    "predictions.npz": lambda path: read_predictions(path.parent),
+    "checkpoints/5/notes/metadata": lambda path: Checkpoints(path.parents[2], read_only=True),
+    "checkpoints/5/state/manifest.ocdbt": lambda path: Checkpoints(path.parents[2], read_only=True),
+    "model.safetensors": open_safetensors,
+    "export/model.safetensors": claim,
+    "export/config.json": claim,
+    "tokenizer.json": lambda path: read_tokenizer(path.parent),
+    "prompts.jsonl": read_prompts,
+    "vectors.txt": lambda path: glove_embeddings(path, ["film"]),
+    "table.csv": lambda path: list(read_rows(path, ["text"])),
+    "picture.png": lambda path: picture_of(path, (8, 8, 1)),
+    "picture": is_picture,
+    "video.avi": lambda path: list(video_frames(path, where=str(path), log=print)),
+}
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+@pytest.mark.parametrize("name", READERS)
+def test_no_reader_waits_for_a_pipe_or_fills_memory_with_a_device(tmp_path, name, kind):
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(path) if kind == "pipe" else path.symlink_to("/dev/zero")
+
+    def hang(*_):
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, hang)
+    signal.alarm(20)
+    try:
+        assert_fails(READERS[name], path.parent if name.startswith("export") else path, "")
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_small_file_takes_little_memory_to_read(tmp_path):
+    (tmp_path / "small").write_bytes(bytes(2000))
+    tracemalloc.start()
+    assert len(read_regular(tmp_path / "small", where="small")) == 2000
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 20
+
+
+def test_a_relative_file_that_is_missing_is_told_with_the_folder_it_was_looked_for_in(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert_fails(lambda path: read_regular(path, where=str(path)), Path("a b.csv"), str(tmp_path))

@@ -1,3 +1,4 @@
+import functools
 import re
 import tarfile
 from collections import Counter
@@ -7,36 +8,24 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
 
+from tests.data.conftest import quiet, whole
 from unroll_jax.train.config.data import ImageConfig
+from unroll_jax.train.data.files import SPLITS
 from unroll_jax.train.data.images import load
 from unroll_jax.train.data.pictures import PictureData
-from unroll_jax.train.data.splits import SPLITS
 
 FOLDERS = {"train/cat": 20, "train/dog": 30, "test/cat": 3, "test/dog": 4}
 
 
-def silent(line: str) -> None:
-    del line
-
-
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory) -> PictureData:
-    return load(ImageConfig(prepared=str(tmp_path_factory.mktemp("prepared"))), log=silent)
+    return load(ImageConfig(prepared=str(tmp_path_factory.mktemp("prepared"))), log=quiet)
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(opened):
     """Opens a root as a folder of images."""
-
-    def open_root(root, log=silent, **options) -> PictureData:
-        return load(ImageConfig("image_folder", str(root), str(tmp_path / "prepared"), **options), log=log)
-
-    return open_root
-
-
-def whole(data, split):
-    (batch,) = data.examples(split, batch_size=10_000)
-    return batch
+    return functools.partial(opened, "image_folder")
 
 
 def fingerprints(images) -> Counter:

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.errors import one_line
-from unroll_jax.train.config.data import InstructionConfig
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data.answers import (
     ALPACA,
@@ -22,30 +21,27 @@ from unroll_jax.train.data.answers import (
     pack,
     tell,
 )
-from unroll_jax.train.data.instructions import Conversation, Message, load, single_turn
+from unroll_jax.train.data.files import SPLITS
+from unroll_jax.train.data.instructions import Conversation, Message, Prompt, read_prompts, single_turn
 from unroll_jax.train.data.pretrained.chat import ChatTokenizer, byte_tokenizer
-from unroll_jax.train.data.splits import SPLITS
 
 CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
 
 
 @pytest.fixture
-def opened(tmp_path):
-    log = []
+def read(opened, tmp_path):
+    """Opens a file of a source, and returns the data and the log."""
 
-    def open_config(source, lines=(), name="given.jsonl"):
-        root = None
-        if source != "chores":
-            root = tmp_path / name
-            root.write_text(lines if isinstance(lines, str) else "".join(json.dumps(line) + "\n" for line in lines))
-        config = InstructionConfig(source, None if root is None else str(root), str(tmp_path / "prepared"), 0.25)
-        return load(config, log=log.append), log
+    def read_file(source, content, name="given.jsonl"):
+        lines: list[str] = []
+        (tmp_path / name).write_text(content)
+        return opened(source, tmp_path / name, lines.append, validation_share=0.25), lines
 
-    return open_config
+    return read_file
 
 
 def test_made_up_instructions_differ_between_and_within_splits(opened):
-    data, _ = opened("chores")
+    data = opened("chores")
     conversations = {split: data.whole(split) for split in SPLITS}
     prompts = [one.messages[0].content for split in SPLITS for one in conversations[split]]
     assert len(set(prompts)) == len(prompts) == 2400
@@ -59,10 +55,10 @@ def test_made_up_instructions_differ_between_and_within_splits(opened):
             assert answer == f"{words[1]} {words[1]}"
 
 
-def test_the_entries_of_alpaca_are_questions_and_those_without_an_answer_are_left_out_with_a_count(opened):
+def test_the_entries_of_alpaca_are_questions_and_those_without_an_answer_are_left_out_with_a_count(read):
     inputs = [{}, {"input": "it"}, {"input": ""}, {"input": "it"}]
     entries = [{"instruction": f"Do {n}", **inputs[n % 4], "output": f"done {n}"} for n in range(20)]
-    data, log = opened("alpaca", json.dumps([*entries, {"instruction": "a", "input": "", "output": " "}]), "a.json")
+    data, log = read("alpaca", json.dumps([*entries, {"instruction": "a", "input": "", "output": " "}]), "a.json")
     assert any("leaving out 1 instruction(s) with an empty answer" in line for line in log)
     assert {split: data.num_examples(split) for split in SPLITS} == {"train": 11, "validation": 4, "test": 5}
     answers = {one.messages[0].content: one.answer for split in SPLITS for one in data.whole(split)}
@@ -88,9 +84,9 @@ def test_the_entries_of_alpaca_are_questions_and_those_without_an_answer_are_lef
         ("conversations", '{"prompt": "a", "answer": "b"}\n', "validation_share=0.25 cannot be cut from the train"),
     ],
 )
-def test_files_that_are_damaged_or_lack_fields_are_refused_by_their_place(opened, source, content, words):
+def test_files_that_are_damaged_or_lack_fields_are_refused_by_their_place(read, source, content, words):
     with one_line(words.replace("(", r"\(")):
-        opened(source, content, "a.json" if source == "alpaca" else "a.jsonl")
+        read(source, content, "a.json" if source == "alpaca" else "a.jsonl")
 
 
 def test_a_template_tells_where_the_answer_starts_and_its_end_is_learned():
@@ -179,10 +175,68 @@ def test_rows_say_where_answers_are_and_whose():
     assert (more.weights[1:].sum(), more.owners[1:].max()) == (0.0, -1)
 
 
+ROWS = [
+    {"instruction": "Add.", "input": "1 and 2", "output": "3"},
+    {"instruction": "Grüße", "input": "", "dataset": "koala"},
+    {"instruction": "a\nb", "input": None},
+]
+PROMPTS = [Prompt("Add.", "1 and 2"), Prompt("Grüße", dataset="koala"), Prompt("a\nb")]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("p.json", json.dumps(ROWS), PROMPTS),
+        ("p.jsonl", "\ufeff" + "\r\n\n".join(json.dumps(row, ensure_ascii=False) for row in ROWS) + "\n", PROMPTS),
+        ("p.txt", "one\n\n  two \u2028 of it\r\n", [Prompt("one"), Prompt("  two \u2028 of it")]),
+    ],
+)
+def test_prompts_are_read_in_order(name, content, expected, tmp_path):
+    path = tmp_path / name
+    path.write_bytes(content.encode())
+    assert read_prompts(path) == expected
+
+
+def test_answers_are_read_only_where_they_are_asked_for(tmp_path):
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps([*ROWS, {"instruction": "a", "output": ""}]))
+    assert [prompt.answer for prompt in read_prompts(path, answers=True)] == ["3", None, None, ""]
+    path.write_text('[{"instruction": "a", "output": {"text": 3}}, {"instruction": "b", "output": 0}]')
+    assert read_prompts(path) == [Prompt("a"), Prompt("b")]
+    with pytest.raises(UserError, match="entry 1 has fields that are not texts"):
+        read_prompts(path, answers=True)
+
+
+def test_the_input_stands_below_the_instruction():
+    assert [prompt.text for prompt in PROMPTS] == ["Add.\n\n1 and 2", "Grüße", "a\nb"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("p.json", b'{"instruction": "a"}', ["is not a list"]),
+        ("p.json", b"[]", ["has no prompt"]),
+        ("p.json", b'[{"instruction": "a"}, 3]', ["entry 2 is not an object with an instruction"]),
+        ("p.json", b'[{"input": "a"}]', ["entry 1 has no instruction"]),
+        ("p.json", b'[{"instruction": ["a"]}]', ["entry 1 has fields that are not texts"]),
+        ("p.json", b'[{"instruction": "\\ud800"}]', ["entry 1 has fields that are not texts"]),
+        ("p.json", b"[" * 100_000, ["is not valid JSON"]),
+        ("p.jsonl", b'{"instruction": "a"}\n\n{"instruction"\n', ["line 3 is not valid JSON"]),
+        ("p.txt", b"a\n\xff\n", ["is not UTF-8", "in line 2"]),
+        ("p.txt", b" \n\n", ["has no prompt"]),
+        ("p.txt", None, ["cannot be read (No such file or directory)"]),
+    ],
+)
+def test_a_bad_file_is_told_in_one_line(name, content, words, tmp_path):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with one_line(rf"^--prompts {tmp_path / name}", *words):
+        read_prompts(tmp_path / name)
+
+
 @pytest.mark.data
-def test_alpaca_as_it_is_published(real_data, tmp_path):
+def test_alpaca_as_it_is_published(real_data, opened):
     log = []
-    config = InstructionConfig("alpaca", str(real_data / "alpaca"), str(tmp_path / "prepared"))
-    data = load(config, log=log.append)
+    data = opened("alpaca", real_data / "alpaca", log.append)
     assert any("leaving out 2 instruction(s) with an empty answer" in line for line in log)
     assert sum(data.num_examples(split) for split in SPLITS) == 4998

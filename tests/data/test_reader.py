@@ -1,10 +1,16 @@
+"""Batches by number, and records on the disk: functions of the seed and the step, one record at a time."""
+
 import itertools
 import time
+import weakref
 
 import numpy as np
 import pytest
+import tensorflow_datasets as tfds
 
-from unroll_jax.train.data.reader import in_order, read_ahead, shuffled
+from unroll_jax.train.data.files import SPLITS
+from unroll_jax.train.data.prepare import Builder, Kind, Originals, _write
+from unroll_jax.train.data.reader import Records, in_order, read_ahead, shuffled
 
 
 def identity(numbers: np.ndarray) -> np.ndarray:
@@ -79,3 +85,28 @@ def test_batches_are_read_ahead_of_their_use():
 def test_arguments_out_of_range_are_named(batch_size, seed, name):
     with pytest.raises(ValueError, match=f"{name} must be"):
         shuffled(10, identity, batch_size=batch_size, seed=seed)
+
+
+def test_no_more_than_a_few_records_are_in_memory_and_all_come_back(tmp_path):
+    made: list[weakref.ref] = []
+    most = {"alive": 0}
+
+    def records(count):
+        for number in range(count):
+            pixels = np.full(16, number % 256, np.uint8)
+            made.append(weakref.ref(pixels))
+            yield {"pixels": pixels}
+            most["alive"] = max(most["alive"], sum(one() is not None for one in made))
+
+    features = {"pixels": tfds.features.Tensor(shape=(16,), dtype=np.uint8, encoding="bytes")}
+    sizes = dict(zip(SPLITS, (300, 20, 7), strict=True))
+    originals = Originals(features, {split: records(size) for split, size in sizes.items()}, {"of": "train"})
+    builder = Builder(tmp_path, Kind("made", "1.0.0"), originals)
+    _write(builder)
+    assert most["alive"] <= 3
+    again = tfds.builder_from_directory(tmp_path / "made" / "1.0.0")
+    for split, size in sizes.items():
+        stored = Records(again, split)
+        assert len(stored) == size
+        values = [np.frombuffer(pixels, np.uint8) for (pixels,) in stored.read(range(size), "pixels")]
+        np.testing.assert_array_equal(values, np.tile(np.arange(size)[:, None] % 256, 16))

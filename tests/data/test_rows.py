@@ -5,9 +5,7 @@ import zipfile
 
 import pytest
 
-from tests.errors import one_line
-from unroll_jax.train.config.data import TextConfig
-from unroll_jax.train.data.text import load
+from unroll_jax.train.data.files import SPLITS
 
 HEADER = "text\tlabel\n"
 GOOD = HEADER + "".join(f"text {number}\t{'ab'[number % 2]}\n" for number in range(40))
@@ -47,13 +45,15 @@ TABLES = {
     "open quote": ("t.csv", 'text,label\na,x\n"b,x\n', r"t.csv line 3 cannot be read as CSV"),
     "empty file": ("t.csv", "", r"t.csv is empty; it must begin with a header that has 'text', 'label'"),
     "no rows": ("t.tsv", HEADER, r"t.tsv has no labelled texts"),
+    "old lines of TSV": ("t.tsv", GOOD.replace("\n", "\r"), r"t.tsv ends its lines with carriage returns"),
+    "old lines of CSV": ("t.csv", "text,label\ra,x\rb,y\r", r"t.csv ends its lines with carriage returns"),
     "another kind": ("t.xlsx", "PK", r"t.xlsx ends in none of .tsv, .csv, .jsonl"),
-    "few of a class": ("t.tsv", f"{GOOD}one\tc\n", r"validation_share=0.1 cannot be cut .* single example"),
+    "few of a class": ("t.tsv", f"{GOOD}one\tc\n", r"validation_share=0.1 cannot be cut .*'c' has a single"),
 }
 BAD = {name: ("table", {file: content}, message) for name, (file, content, message) in TABLES.items()} | {
     "another split": ("table", {"train.tsv": GOOD, "test_set.tsv": HEADER}, r"'test_set.tsv' looks like test under"),
     "no train": ("table", {"val.tsv": GOOD, "test.tsv": GOOD}, r"holds no train file"),
-    "two train files": ("table", {"train.tsv": GOOD, "train.csv": ""}, r"holds train.tsv and train.csv; keep one"),
+    "two train files": ("table", {"train.tsv": GOOD, "train.csv": ""}, r"holds train.csv and train.tsv; keep one"),
     "new label": ("table", {"train.tsv": GOOD, "test.tsv": f"{HEADER}fog\tc\n"}, r"test.tsv line 2 has label 'c'"),
     "no dev": ("sst2", {name: SST2[name] for name in ("train.tsv", "test.tsv")}, r"holds no dev\.tsv; give the folder"),
     "no header": ("sst2", {**SST2, "dev.tsv": "fine\t1\n"}, r"its columns are 'fine', '1'$"),
@@ -86,16 +86,25 @@ def written(root, files):
 
 
 @pytest.mark.parametrize(("source", "files", "message"), BAD.values(), ids=BAD)
-def test_bad_originals_fail_in_one_line_and_nothing_is_left(tmp_path, source, files, message):
-    root = written(tmp_path / "files", files)
-    with one_line(message):
-        load(TextConfig(source, root, str(tmp_path / "prepared")), log=lambda line: None)
-    assert not list((tmp_path / "prepared").rglob("*.array_record*"))
+def test_bad_originals_fail_in_one_line_and_nothing_is_left(refused, tmp_path, source, files, message):
+    refused(source, written(tmp_path / "files", files), message)
 
 
-def test_texts_of_both_splits_that_were_cut_from_one_file_are_logged(tmp_path):
+@pytest.mark.parametrize("name", ["t.CSV", "T.Tsv", "t.JSONL", "folder/TRAIN.CSV"])
+def test_tables_are_known_by_their_suffix_in_any_case(opened, tmp_path, name):
+    separator = "\t" if name.endswith("Tsv") else ","
+    content = GOOD.replace("\t", separator)
+    if name.endswith("JSONL"):
+        content = "".join(f'{{"text": "text {n}", "label": "{"ab"[n % 2]}"}}\n' for n in range(40))
+    path = tmp_path / written(tmp_path, {name: content})
+    root = path.parent if name.startswith("folder") else path
+    data = opened("table", root)
+    assert sum(data.num_examples(split) for split in SPLITS) == 40
+
+
+def test_texts_of_both_splits_that_were_cut_from_one_file_are_logged(opened, tmp_path):
     lines: list[str] = []
     rows = "".join(f"text {number % 3}\t{'abc'[number % 3]}\n" for number in range(36))
-    load(TextConfig("table", written(tmp_path, {"t.tsv": HEADER + rows}), str(tmp_path / "prepared")), log=lines.append)
+    opened("table", written(tmp_path, {"t.tsv": HEADER + rows}), lines.append)
     assert "  no test file: holding out 4 of 36 texts for it" in lines
     assert "  3 text(s) occur in both train and test; they are kept, the original has them more than once" in lines

@@ -1,13 +1,14 @@
 import subprocess
 import sys
-from pathlib import Path
+import tarfile
 
-import numpy as np
+import pytest
 
+from tests.errors import one_line
+from tests.train.commands import refused
 from unroll_jax.train.config.data import DataConfig
-from unroll_jax.train.data import generated
+from unroll_jax.train.data.media import open_media
 from unroll_jax.train.data.prepare import resolve_source
-from unroll_jax.train.data.splits import SPLITS
 from unroll_jax.train.data.video import SOURCES
 
 
@@ -17,28 +18,27 @@ def test_a_tilde_in_the_root_is_the_home_folder(monkeypatch, tmp_path):
     assert resolve_source(SOURCES, DataConfig(source="video", root="~/clips"))[1] == tmp_path / "clips"
 
 
-def test_photo_regions_share_no_pixel():
-    for photo in range(2):
-        tiles = [tile for split in SPLITS for tile in generated.TILES[split][photo]]
-        assert sorted(tiles) == [(row, column) for row in range(2) for column in range(4)]
-    assert 2 * generated.TILE_HEIGHT <= 427
-    assert 4 * generated.TILE_WIDTH <= 640
-    assert min(generated.TILE_HEIGHT, generated.TILE_WIDTH) >= generated.LARGEST_VIEW
+@pytest.mark.parametrize(
+    ("root", "words"), [("a b.csv", "in {here}"), ("/a b.csv", "exist; give"), ("x" * 300, "255 bytes")]
+)
+def test_a_root_that_is_not_there_is_told_with_the_folder_that_it_was_looked_for_in(monkeypatch, tmp_path, root, words):
+    monkeypatch.chdir(tmp_path)
+    with one_line(words.format(here=tmp_path), "data.root"):
+        resolve_source(SOURCES, DataConfig("video", root))
 
 
-def test_photo_clips_are_the_same_every_time_and_move():
-    first, again = (next(generated.photo_clips("test", num_frames=20, frame_size=160)) for _ in range(2))
-    np.testing.assert_array_equal(first, again)
-    assert first.shape == (20, 160, 160)
-    assert (first[0] != first[-1]).mean() > 0.5
+def test_a_name_that_is_too_long_is_not_told_as_a_full_disk(tmp_path):
+    archive, name = tmp_path / "clips.tar", "a" * 300
+    with tarfile.open(archive, "w") as tar:
+        tar.addfile(tarfile.TarInfo(f"{name}/001.png"))
+    with one_line("too long; shorten it"), open_media(archive, print):
+        pass
 
 
-def test_photo_clips_have_numbers_of_their_own():
-    source, root = resolve_source(SOURCES, DataConfig())
-    with source.open(root or Path(), print) as splits:
-        numbers = [next(splits[split].clips).number for split in SPLITS]
-        assert [splits[split].num_clips for split in SPLITS] == [80, 12, 20]
-    assert numbers == [0, 80, 92]
+def test_the_place_of_prepared_data_is_named_once(monkeypatch, tmp_path, capsys):
+    (tmp_path / "taken").touch()
+    monkeypatch.setenv("UNROLL_PREPARED", str(tmp_path / "taken"))
+    assert refused(capsys, "prepare", "photos").count("UNROLL_PREPARED") == 1
 
 
 def test_the_options_of_data_are_known_without_what_reads_them():

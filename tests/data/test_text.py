@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 
 from unroll_jax.train.__main__ import main
-from unroll_jax.train.config.data import TextConfig
-from unroll_jax.train.data.splits import SPLITS
-from unroll_jax.train.data.text import load as load_texts
+from unroll_jax.train.data.files import SPLITS
 from unroll_jax.train.data.tokens import TokenData
 from unroll_jax.train.data.words import learn_words
 
@@ -30,15 +28,6 @@ REVIEWS |= {f"train/pos/{name}": text for name, text in POSITIVE.items()}
 ROWS = [('warm, "dry" and\tcalm', "sun"), ("a gale", "wind"), ("heavy showers", "rain")] * 12
 PAIRS = [("It rains.", "It is wet.", "entailment"), ("It rains.", "It is dry.", "contradiction")] * 10
 PAIRS += [("It rains.", "I like it.", "neutral")] * 10
-
-
-@pytest.fixture
-def load(tmp_path):
-    def load_source(source, root=None, log=lambda line: None, **options):
-        root = None if root is None else str(root)
-        return load_texts(TextConfig(source, root, str(tmp_path / "prepared"), **options), log=log)
-
-    return load_source
 
 
 def everything(data, split):
@@ -72,14 +61,14 @@ def sst2(tmp_path):
 
 
 @pytest.mark.parametrize("below", ["", "glue/SST-2", "SST-2.zip"])
-def test_sst2_is_read_as_written_from_folders_and_its_archive(load, sst2, below):
+def test_sst2_is_read_as_written_from_folders_and_its_archive(opened, sst2, below):
     if below == "SST-2.zip":
         with zipfile.ZipFile(sst2 / below, "w", zipfile.ZIP_DEFLATED) as archive:
             for name in SENTENCES:
                 archive.write(sst2 / f"glue/SST-2/{name}.tsv", f"SST-2/{name}.tsv")
                 archive.writestr(f"SST-2/original/older/{name}.tsv", "another file")
     lines: list[str] = []
-    data = load("sst2", sst2 / below, lines.append)
+    data = opened("sst2", sst2 / below, lines.append)
     assert data.class_names == ("negative", "positive")
     for split, name in zip(SPLITS, SENTENCES, strict=True):
         texts, labels, seconds = everything(data, split)
@@ -88,11 +77,11 @@ def test_sst2_is_read_as_written_from_folders_and_its_archive(load, sst2, below)
     assert any("1 text(s) occur in both train and test" in line for line in lines)
 
 
-def test_sst2_without_test_labels_is_tested_on_dev(load, sst2):
+def test_sst2_without_test_labels_is_tested_on_dev(opened, sst2):
     folder = sst2 / "glue/SST-2"
     write(folder / "test.tsv", [("0", "dull"), ("1", "fine")], ("index", "sentence"))
     write(folder / "train.tsv", [(f"sentence {number}", number % 2) for number in range(16)], ("sentence", "label"))
-    data = load("sst2", folder, validation_share=0.25)
+    data = opened("sst2", folder, validation_share=0.25)
     assert everything(data, "test").texts == ["crème brûlée"]
     assert [data.num_examples(split) for split in SPLITS] == [12, 4, 1]
     kept, held_out = (everything(data, split).texts for split in SPLITS[:2])
@@ -100,7 +89,7 @@ def test_sst2_without_test_labels_is_tested_on_dev(load, sst2):
 
 
 @pytest.mark.parametrize("packed", [None, "w:gz", "w"])
-def test_imdb_has_the_same_records_however_it_is_packed(load, tmp_path, packed):
+def test_imdb_has_the_same_records_however_it_is_packed(opened, tmp_path, packed):
     for name, text in REVIEWS.items():
         (tmp_path / "imdb/aclImdb" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / f"imdb/aclImdb/{name}.txt").write_text(text)
@@ -110,7 +99,7 @@ def test_imdb_has_the_same_records_however_it_is_packed(load, tmp_path, packed):
             for file in sorted((root / "aclImdb").rglob("*.txt"), reverse=True):
                 archive.add(file, file.relative_to(root))
         shutil.rmtree(root / "aclImdb")
-    data = load("imdb", tmp_path if packed else root, validation_share=0.25)
+    data = opened("imdb", tmp_path if packed else root, validation_share=0.25)
     train, validation, test = (everything(data, split) for split in SPLITS)
     assert [text for text in (*NEGATIVE.values(), *POSITIVE.values()) if text not in validation.texts] == train.texts
     assert (validation.labels.tolist(), train.labels.tolist()) == ([0, 1], [0] * 3 + [1] * 3)
@@ -118,7 +107,7 @@ def test_imdb_has_the_same_records_however_it_is_packed(load, tmp_path, packed):
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_mnli_has_pairs_in_three_classes_and_leaves_out_what_has_no_gold_label(load, tmp_path, packed):
+def test_mnli_has_pairs_in_three_classes_and_leaves_out_what_has_no_gold_label(opened, tmp_path, packed):
     root, columns = tmp_path / "mnli", ("sentence1", "sentence2", "gold_label")
     unusable = [("It rains.", "Really?", "-"), ("", "Empty.", "neutral")]
     write(root / "multinli_1.0_train.jsonl", [*PAIRS, *unusable], columns)
@@ -129,7 +118,7 @@ def test_mnli_has_pairs_in_three_classes_and_leaves_out_what_has_no_gold_label(l
                 archive.write(file, f"multinli_1.0/{file.name}")
                 archive.writestr(f"__MACOSX/multinli_1.0/._{file.name}", b"\x00\xff")
     lines: list[str] = []
-    data = load("mnli", tmp_path / "multinli_1.0.zip" if packed else root, lines.append)
+    data = opened("mnli", tmp_path / "multinli_1.0.zip" if packed else root, lines.append)
     assert data.class_names == ("entailment", "neutral", "contradiction")
     assert records(data, "test") == PAIRS[::7]
     assert sorted(records(data, "train") + records(data, "validation")) == sorted(PAIRS)
@@ -138,47 +127,47 @@ def test_mnli_has_pairs_in_three_classes_and_leaves_out_what_has_no_gold_label(l
 
 
 @pytest.mark.parametrize("suffix", ["tsv", "csv", "jsonl"])
-def test_tables_are_read_as_written_with_the_classes_of_train(load, tmp_path, suffix):
+def test_tables_are_read_as_written_with_the_classes_of_train(opened, tmp_path, suffix):
     rows = [(text.replace("\t", " ") if suffix == "tsv" else text, label) for text, label in ROWS]
     for name, part in (("train", rows[:-6]), ("val", rows[-6:-3]), ("test", rows[-3:])):
         write(tmp_path / "table" / f"{name}.{suffix}", part)
-    data = load("table", tmp_path / "table")
+    data = opened("table", tmp_path / "table")
     assert data.class_names == ("rain", "sun", "wind")
     actual = {split: records(data, split) for split in SPLITS}
     assert actual == {"train": rows[:-6], "validation": rows[-6:-3], "test": rows[-3:]}
 
 
-def test_columns_may_be_named_and_integers_are_in_order(load, tmp_path):
+def test_columns_may_be_named_and_integers_are_in_order(opened, tmp_path):
     rows = [(f"premise {number}", f"claim {number}", number % 11, "x") for number in range(88)]
     root = write(tmp_path / "table.jsonl", rows, ("premise", "claim", "stars", "who"))
     columns = {"label_column": "stars", "validation_share": 0.25}
-    data = load("table", root, text_column="premise", second_column="claim", **columns)
+    data = opened("table", root, text_column="premise", second_column="claim", **columns)
     assert data.class_names == tuple(map(str, range(11)))
     actual = [record for split in SPLITS for record in records(data, split)]
     assert sorted(actual) == sorted((premise, claim, str(stars)) for premise, claim, stars, _ in rows)
-    one = load("table", root, text_column="claim", **columns)
+    one = opened("table", root, text_column="claim", **columns)
     assert (data.pairs, one.pairs) == (True, False)
     assert everything(one, "test").texts[0].startswith("claim")
 
 
-def test_lines_may_end_as_on_other_systems_and_quoted_fields_may_hold_line_breaks(load, tmp_path):
+def test_lines_may_end_as_on_other_systems_and_quoted_fields_may_hold_line_breaks(opened, tmp_path):
     rows = "".join(f'"first\r\nsecond, {number}",{"ab"[number % 2]}\r\n' for number in range(40))
     (tmp_path / "t.csv").write_bytes(b"\xef\xbb\xbftext,label\r\n" + rows.encode() + b"\r\n")
-    texts = everything(load("table", tmp_path / "t.csv"), "train").texts
+    texts = everything(opened("table", tmp_path / "t.csv"), "train").texts
     assert all(re.fullmatch(r"first\r\nsecond, \d+", text) for text in texts)
 
 
-def test_a_batch_depends_on_seed_and_number_alone_and_changed_originals_are_prepared_afresh(load, sst2):
-    batches = [itertools.islice(load("sst2", sst2).batches("train", batch_size=2, seed=5), 4) for _ in range(2)]
+def test_a_batch_depends_on_seed_and_number_alone_and_changed_originals_are_prepared_afresh(opened, sst2):
+    batches = [itertools.islice(opened("sst2", sst2).batches("train", batch_size=2, seed=5), 4) for _ in range(2)]
     first, second = ([batch.texts for batch in several] for several in batches)
     assert first == second
     lines: list[str] = []
-    fourth = next(load("sst2", sst2, lines.append).batches("train", batch_size=2, seed=5, start_step=3))
+    fourth = next(opened("sst2", sst2, lines.append).batches("train", batch_size=2, seed=5, start_step=3))
     assert fourth.texts == first[3]
     assert lines == []
     assert sorted(first[0] + first[1]) == sorted(sentence for sentence, _ in SENTENCES["train"])
     write(sst2 / "glue/SST-2/dev.tsv", [("other", 0)], ("sentence", "label"))
-    assert everything(load("sst2", sst2), "validation").texts == ["other"]
+    assert everything(opened("sst2", sst2), "validation").texts == ["other"]
 
 
 def test_prepare_knows_texts_and_their_columns(capsys, monkeypatch, tmp_path):
@@ -192,9 +181,9 @@ def test_prepare_knows_texts_and_their_columns(capsys, monkeypatch, tmp_path):
 
 
 @pytest.mark.data
-def test_the_published_files_have_their_known_counts(real_data, load):
+def test_the_published_files_have_their_known_counts(real_data, opened):
     places = {"imdb": "imdb/aclImdb_labelled.tar.gz", "sst2": "glue/SST-2", "mnli": "mnli"}
-    data = {name: load(name, real_data / place) for name, place in places.items()}
+    data = {name: opened(name, real_data / place) for name, place in places.items()}
     counts = {
         name: [np.bincount(everything(each, split).labels).tolist() for split in SPLITS] for name, each in data.items()
     }

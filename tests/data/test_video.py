@@ -11,7 +11,7 @@ import pytest
 from tests.data.conftest import write_frames
 from unroll_jax.train.config.data import DataConfig
 from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.data.splits import SPLITS
+from unroll_jax.train.data.files import SPLITS
 from unroll_jax.train.data.video import VideoData, load, open_footage, patch_sequences, prepare, windows
 
 FLAT = {"a": 20, "b": 45, "c": 20, "d": 20}
@@ -27,8 +27,7 @@ def test_records_are_the_patch_sequences_of_the_clips_in_order(frames):
     data = load(frames)
     assert [data.num_examples(split) for split in SPLITS] == [300, 100, 100]
     with open_footage(Path(str(frames.root)), print) as splits:
-        clips = list(splits["train"].clips)
-        expected = [patch_sequences(window) for clip in clips for window in windows(clip.frames)]
+        expected = [patch_sequences(window) for clip in splits["train"] for window in windows(clip.frames)]
     np.testing.assert_array_equal(np.concatenate(list(data.examples("train", batch_size=64))), np.concatenate(expected))
 
 

@@ -44,7 +44,6 @@ PREPARE: dict[str, list[tuple[str, Given | None]]] = {
         ("", link("d", "d")),
         ("train", clips({"d/train/test/1": 20, "d/train/1": 20})),
         ("grey", clips(THREE, black=True)),
-        ("a/3.png", in_place(FRAMES, "d/a/3.png", image(3, kind="GIF"))),
         ("I;16", in_place(FRAMES, "d/a/3.png", image(3, mode="I;16"))),
         *(("control characters", clips({f"d/{name}": 20, "d/b c": 20, "d/c": 20})) for name in STEERING),
     ],

@@ -59,6 +59,16 @@ def _file(name: str) -> Given:
     return both(_gone(name), lambda folder: (folder / "run" / name).touch())
 
 
+def _pipe(name: str) -> Given:
+    """A pipe in place of a file."""
+    return both(_gone(name), lambda folder: os.mkfifo(folder / "run" / name))
+
+
+def _device(name: str) -> Given:
+    """A link to a device without end in place of a file."""
+    return both(_gone(name), lambda folder: (folder / "run" / name).symlink_to("/dev/zero"))
+
+
 def _lines(change: Callable[[list[bytes]], list[bytes]]) -> Given:
     return _each("metrics.jsonl", lambda path: path.write_bytes(b"".join(change(path.read_bytes().splitlines(True)))))
 
@@ -77,6 +87,7 @@ def _other_files(folder: Path) -> None:
         (folder / "run" / name).write_text("mine")
 
 
+SPECIAL = ("checkpoints/6/notes/metadata", "checkpoints/6/state/manifest.ocdbt")
 # Trained to step 4, as a kill leaves it.
 CUT = both(_gone("checkpoints/6", "evaluation.json"), _values("status.json", state="running", steps=4))
 ON = "checkpoint of step 4"
@@ -108,6 +119,10 @@ REFUSED = [  # commands that end in a line, and what it names
     ("evaluate run --mesh data=3,fsdp=5", "mesh", _other_files),
     ("evaluate run", "run", _gone("checkpoints/*/notes")),
     ("evaluate run", "run", _halved("checkpoints/*/state/*/d/*")),
+    *(("evaluate run", "regular", act(name)) for act in (_pipe, _device) for name in SPECIAL),
+    ("evaluate run", "config.json", _pipe("config.json")),
+    ("report run", "evaluation.json", _pipe("evaluation.json")),
+    ("report run", "metrics.jsonl", _device("metrics.jsonl")),
     ("export run", "run", _gone("checkpoints/*/state")),
     ("export run", "metrics.jsonl", _text("metrics.jsonl", "{\n")),
     ("report run", "line 1", _lines(lambda rows: [b"\0" * len(rows[0]) + b"\n", *rows[1:]])),

@@ -143,5 +143,11 @@ def test_the_command_predicts_a_file_of_lines(trained, tmp_path, capsys):
         (lines, "out.jsonl is there already; pass another file, or --overwrite"),
         (["--text", "fine", *lines[:2]], "--file takes the place of --text"),
         (["--text", "-awful film"], "write a text that begins with a dash as --text=TEXT"),
+        ([*lines[:3], str(tmp_path / "lines.txt"), "--overwrite"], "lines.txt would replace"),
+        ([*lines[:3], f"{command[1]}/config.json", "--overwrite"], "config.json would replace"),
     ):
         assert message in refused(capsys, *command, *words)
+    nan = ["--out", str(tmp_path / "nan.jsonl"), "--gamma", "1e30"]
+    assert "--gamma 1e+30" in refused(capsys, *command[:2], *lines[:2], *nan)
+    assert (tmp_path / "lines.txt").read_text() == "\n".join(TEXTS)
+    assert not (tmp_path / "nan.jsonl").exists()

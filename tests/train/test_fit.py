@@ -138,6 +138,7 @@ def test_the_parameters_of_the_best_checkpoint_are_at_hand(run):
         ({"train": TRAIN | {"name": np.array(["a"] * 64)}}, "train['name'] must be an array of numbers"),
         ({"train": TRAIN | {"scale": np.float32(2)}}, "train['scale'] must be an array of numbers"),
         ({"train": TRAIN | {"weight": TRAIN["clean"]}}, "validation must have 'weight' with rows of shape"),
+        ({"train": TRAIN | {"clean": np.where(np.arange(64) == 5, np.nan, TRAIN["clean"].T).T}}, "finite in row 5"),
         ({"train_gamma": 0.1}, "train_gamma=0.1 has no effect without noise, which a user's task"),
         ({"unroll": 2}, "unroll=2 has no effect without a loop over layers of this package"),
         ({"train": {}}, "arrays of train must have the same number of rows, at least 1, got {}"),

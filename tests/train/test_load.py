@@ -150,7 +150,7 @@ def test_a_video_file_comes_back_frame_by_frame_as_its_frames_do(model, tmp_path
 
 
 REFUSED = {
-    "no picture": (lambda folder: folder / "no.png", r"no\.png cannot be read as an image"),
+    "no picture": (lambda folder: folder / "no.png", r"no\.png is not a file"),
     "a folder": (lambda folder: folder, "is not a file"),
     "half an image": (lambda folder: folder / "half.png", r"half\.png cannot be read as an image"),
     "floats": (lambda folder: np.zeros((160, 160)), r"uint8, from 0 to 255, .*got float64 \(160, 160\)"),

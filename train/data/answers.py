@@ -122,10 +122,8 @@ class AnswerTokenizer:
         first, *others = conversation.messages
         if others:
             roles = ", ".join(message.role for message in conversation.messages)
-            raise UserError(
-                f"--template alpaca is of one question and its answer, got {roles} before the answer; pass --template "
-                "chat, of a tokenizer that has one"
-            )
+            words = f"--template alpaca is of one question and its answer, got {roles} before the answer"
+            raise UserError(f"{words}; pass --template chat, of a tokenizer that has one")
         prompt = ALPACA.format(first.content)
         return self.tokenizer.named.get("bos_token", "") + prompt, conversation.answer
 
@@ -134,10 +132,7 @@ def tell(tokenised: Tokenised, split: str, max_length: int, log: Log) -> None:
     """Logs the lost examples of a split; losing all is an error."""
     total = len(tokenised.texts) + tokenised.left_out
     if not tokenised.texts:
-        raise UserError(
-            f"--max-length {max_length} leaves no {split} instruction room for an answer: the prompts of all {total} "
-            "are as long; raise it"
-        )
+        raise UserError(f"--max-length {max_length} leaves none of {total} {split} prompts room to answer; raise it")
     lost = {
         f"answers end after {max_length} tokens of prompt and answer": tokenised.cut,
         "answers are tokenised apart from their prompts: one token would span both": tokenised.apart,

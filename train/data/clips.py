@@ -1,25 +1,42 @@
 """Clips of grey square frames: the split of each clip, and its frames, in folders and in video files."""
 
+import contextlib
 import math
 import re
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from PIL import Image
 
 from ..config.errors import UserError, require_extra
 from ..system.files import writing
-from .files import TEMPORARY, Log, OriginalFile, root_error
-from .pictures import check_depth, decode_in_order
-from .splits import KNOWN, SPLITS, check_no_split, looks_like, tenth
+from ..system.reading import check_regular
+from .files import KNOWN, SPLITS, TEMPORARY, Log, OriginalFile, check_no_split, looks_like, root_error, tenth
+from .media import check_depth, decode_in_order
 
 FRAME_SIZE = 160  # side of a frame, in pixels
 NUM_FRAMES = 20  # frames of a sequence
-VIDEO_SUFFIXES = (".avi", ".mp4", ".m4v", ".mkv", ".mov", ".mpg", ".mpeg", ".webm", ".wmv", ".ts")
+# A file with another name is a video if it begins as one.
+VIDEO_SUFFIXES = (".avi", ".mp4", ".m4v", ".mkv", ".mov", ".mpg", ".mpeg", ".webm", ".wmv", ".ts", ".flv", ".3gp")
+# The formats of FFmpeg that are read: none that lists other files, and none that makes frames of text.
+CONTAINERS = (
+    "avi,mov,mp4,matroska,webm,asf,flv,gif,mpeg,mpegts,mpegvideo,ogg,rm,mxf,ivf,dv,m4v,h264,hevc,yuv4mpegpipe"
+)
+# By the signs of the matrix (a, b, c, d) that brings the pixel (x, y) to (ax + cy, bx + dy), x to the right, y down.
+TURNS = {
+    (1, 0, 0, 1): None,
+    (0, 1, -1, 0): Image.Transpose.ROTATE_270,  # Pillow turns to the left
+    (-1, 0, 0, -1): Image.Transpose.ROTATE_180,
+    (0, -1, 1, 0): Image.Transpose.ROTATE_90,
+    (-1, 0, 0, 1): Image.Transpose.FLIP_LEFT_RIGHT,
+    (1, 0, 0, -1): Image.Transpose.FLIP_TOP_BOTTOM,
+    (0, 1, 1, 0): Image.Transpose.TRANSPOSE,
+    (0, -1, -1, 0): Image.Transpose.TRANSVERSE,
+}
 LAYOUT = "ROOT/train/CLIP/001.png, ROOT/test/CLIP/001.png (and ROOT/validation), or ROOT/CLIP/001.png without splits"
 
 Folders = dict[PurePosixPath, list[OriginalFile]]
@@ -28,21 +45,13 @@ MASKS = re.compile(r"(?:.*[_ -])?(?:gt|masks?|ground_?truth)", re.IGNORECASE)
 
 
 class Clip(NamedTuple):
-    """Consecutive frames: a unique number, a name, and frames (160, 160) uint8."""
+    """A name, and consecutive frames (160, 160) uint8, read in their turn."""
 
-    number: int
     name: str
     frames: Iterable[np.ndarray]
 
 
-class ClipSet(NamedTuple):
-    """The clips of one split, read in turn, and their number."""
-
-    num_clips: int
-    clips: Iterator[Clip]
-
-
-Splits = Mapping[str, ClipSet]
+Splits = Mapping[str, Sequence[Clip]]
 
 
 def standard_frame(picture: Image.Image) -> np.ndarray:
@@ -52,16 +61,6 @@ def standard_frame(picture: Image.Image) -> np.ndarray:
     if grey.size != (FRAME_SIZE, FRAME_SIZE):
         grey = grey.resize((FRAME_SIZE, FRAME_SIZE), Image.Resampling.BILINEAR)
     return np.asarray(grey)
-
-
-def numbered(splits: Mapping[str, Sequence[tuple[str, Iterable[np.ndarray]]]]) -> Splits:
-    """Numbers the clips, each a name and its frames, through the splits."""
-    first, clip_sets = 0, {}
-    for split in SPLITS:
-        clips = (Clip(number, *clip) for number, clip in enumerate(splits[split], start=first))
-        clip_sets[split] = ClipSet(len(splits[split]), clips)
-        first += len(splits[split])
-    return clip_sets
 
 
 def split_clips(names: Sequence[PurePosixPath], *, root: Path, log: Log = print) -> dict[str, list[PurePosixPath]]:
@@ -104,9 +103,7 @@ def clip_folders(files: list[OriginalFile], *, root: Path, log: Log = print) -> 
     for file in files:
         folders[file.path.parent].append(file)
     if HERE in folders and len(folders) > 1:
-        raise root_error(
-            root, f"holds frames and folders of frames, as '{folders[HERE][0].path}'; give each clip a folder"
-        )
+        raise root_error(root, f"holds frames and folders of frames, as '{folders[HERE][0].path}'; give each a folder")
     passed_over = [one for one in folders if holds_masks(one) or any(above in folders for above in one.parents)]
     if passed_over:
         log(f"  passing over {len(passed_over)} folder(s) of masks or inside of a clip, as '{passed_over[0]}'")
@@ -138,11 +135,8 @@ def stretches(name: PurePosixPath, count: int, *, num_splits: int, root: Path) -
     The remainder is dropped.
     """
     if count < num_splits * NUM_FRAMES:
-        raise root_error(
-            root,
-            f": clip '{name}' of {count} frames is the only one for {num_splits} splits; give "
-            f"{num_splits * NUM_FRAMES} frames, or more clips",
-        )
+        least = num_splits * NUM_FRAMES
+        raise root_error(root, f": clip '{name}' has {count} frames for {num_splits} splits; give {least}, or clips")
     starts = range(0, count - NUM_FRAMES + 1, NUM_FRAMES)
     return {name / f"frames {start} to {start + NUM_FRAMES - 1}": start for start in starts}
 
@@ -152,6 +146,17 @@ def read_frames(files: list[OriginalFile], root: Path) -> Iterator[np.ndarray]:
     return decode_in_order(files, standard_frame, root=root, what="frame")
 
 
+def is_video(file: Path) -> bool:
+    """Returns whether a file is named as a video or, under any other name, has frames in a format that is read."""
+    if file.suffix.lower() in VIDEO_SUFFIXES:
+        return True
+    try:
+        with _opened(file) as container:
+            return bool(container.streams.video)
+    except (ImportError, _UndecodableError):
+        return False
+
+
 def video_frames(path: Path, *, where: str, log: Log, least: int = 1) -> Iterator[np.ndarray]:
     """Decodes a video into grey frames, uint8 (160, 160), as far as it goes; errors name it by ``where``.
 
@@ -159,12 +164,10 @@ def video_frames(path: Path, *, where: str, log: Log, least: int = 1) -> Iterato
     an error, and fewer than ``least`` at the end.
     """
     require_extra("video")
-    import av  # here: only video files need it
-    import av.error
-
+    check_regular(path, where=where)
     claimed, count, damaged, first = 0, 0, 0, ""
     try:
-        with av.open(str(path)) as container:
+        with _opened(path) as container:
             if not container.streams.video:
                 raise UserError(f"{where} has no video stream; give an AVI or MP4 file")
             claimed = container.streams.video[0].frames
@@ -175,16 +178,28 @@ def video_frames(path: Path, *, where: str, log: Log, least: int = 1) -> Iterato
                 if size != first:
                     raise UserError(f"{where} changes from {first} to {size} at frame {count}; give frames of one size")
                 damaged += bool(frame.is_corrupt)
-                yield standard_frame(frame.to_image())
-    except (av.error.FFmpegError, OSError) as error:
-        reason, done = getattr(error, "strerror", None) or error, f"after {count} of {claimed or 'unknown'} frames"
-        raise UserError(f"{where} cannot be read as a video {done} ({reason}); give a whole AVI or MP4 file") from error
+                yield standard_frame(upright(frame, where))
+    except _UndecodableError as error:
+        done = f"after {count} of {claimed or 'unknown'} frames"
+        raise UserError(f"{where} cannot be read as a video {done} ({error}); give a whole AVI or MP4 file") from error
     if count < least:
         raise UserError(f"{where} has {count} frames, fewer than the {least} needed; give a longer one or remove it")
     if claimed not in (0, count):
         log(f"  {path.name}: using the {count} frames that decode, of {claimed} in the header")
     if damaged:
         log(f"  {path.name}: {damaged} of {count} frames are damaged and used as they decode")
+
+
+def upright(frame: Any, where: str) -> Image.Image:
+    """Returns a frame turned as players turn it, by the matrix that phones write."""
+    data = frame.side_data.get("DISPLAYMATRIX")
+    matrix = (1, 0, 0, 0, 1) if data is None else np.frombuffer(bytes(data), np.int32)[:5]
+    a, b, c, d = (int(np.sign(matrix[place])) for place in (0, 1, 3, 4))
+    signs = (a, b, c, d)
+    if signs not in TURNS:
+        raise UserError(f"{where} is turned by a part of a right angle; save its frames upright")
+    turn, picture = TURNS[signs], frame.to_image()
+    return picture if turn is None else picture.transpose(turn)
 
 
 def spool_frames(spool: IO[bytes], frames: Iterable[np.ndarray]) -> int:
@@ -207,15 +222,28 @@ def holds_masks(path: PurePosixPath) -> bool:
     return any(MASKS.fullmatch(part) for part in (*path.parent.parts, path.stem))
 
 
+class _UndecodableError(Exception):
+    """A file that FFmpeg cannot read, and its reason."""
+
+
+@contextlib.contextmanager
+def _opened(file: Path) -> Iterator[Any]:
+    import av  # here: only video files need it
+    import av.error
+
+    try:
+        with av.open(str(file), options={"format_whitelist": CONTAINERS, "protocol_whitelist": "file"}) as container:
+            yield container
+    except (av.error.FFmpegError, OSError) as error:
+        raise _UndecodableError(getattr(error, "strerror", None) or error) from error
+
+
 def _as_stated(stated: dict[str, list[PurePosixPath]], root: Path) -> dict[str, list[PurePosixPath]]:
     train, validation, test = (stated[split] for split in SPLITS)
     least = 1 if validation else 2
     if len(train) < least or not test:
-        raise root_error(
-            root,
-            f"holds {len(train)} Train and {len(test)} Test clip(s); give at least {least} and 1, or one folder a "
-            "clip without Train and Test",
-        )
+        given = f"{len(train)} Train and {len(test)} Test clip(s)"
+        raise root_error(root, f"holds {given}; give at least {least} and 1, or folders of clips without splits")
     if validation:
         return stated
     num_train = len(train) - tenth(len(train))

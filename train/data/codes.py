@@ -19,14 +19,13 @@ from unroll_jax.fixed_point import equilibrium
 
 from ..config.data import CodeConfig
 from ..config.errors import UserError
-from .files import Log
+from .files import SEED, SPLITS, Log, check_share
 from .images import IMAGES, three_splits
 from .pictures import LabelledImages, PictureSet
 from .prepare import Kind, Originals, Record, origin, prepare_from, with_progress
 from .reader import Dataset, Records, open_prepared
-from .splits import SEED, SPLITS, check_share
 
-CODES = Kind("codes", "1.0.0")
+CODES = Kind("codes", "1.1.0")
 OVERCOMPLETE = 1.2  # atoms per pixel by default (Hadou et al. 2023)
 AT_ONCE = 4096  # signals that one program solves
 # Of the move of a code in a step of ISTA, relative to the code; where it is reached, codes of learned dictionaries are
@@ -168,7 +167,7 @@ def lasso_codes(signals: np.ndarray, dictionary: np.ndarray, sparsity: float, *,
 
 
 def _code_records(images: PictureSet[LabelledImages], config: CodeConfig, log: Log) -> Originals:
-    chosen = three_splits(images.splits, config.validation_share)
+    chosen = three_splits(images, config.validation_share)
     grey = {split: np.stack([to_grey(one) for one in kept.read(numbers)]) for split, (kept, numbers) in chosen.items()}
     height, width, _ = images.shape
     atoms = config.atoms or round(OVERCOMPLETE * height * width)
@@ -192,9 +191,7 @@ def _code_records(images: PictureSet[LabelledImages], config: CodeConfig, log: L
 def _codes(grey: np.ndarray, dictionary: np.ndarray, config: CodeConfig, split: str, log: Log) -> np.ndarray:
     codes = lasso_codes(grey.astype(np.float32) / 255.0, dictionary, config.sparsity, what=split, log=log)
     if not codes.any():
-        raise UserError(
-            f"{origin(config)}: at data.sparsity={config.sparsity:g} every code of {split} is 0; give a lower one"
-        )
+        raise UserError(f"{origin(config)}: at data.sparsity={config.sparsity:g} every code of {split} is 0; lower it")
     used = np.count_nonzero(codes) / len(codes)
     log(f"  {split}: codes of {len(codes)} images, {used:.1f} of {codes.shape[1]} not 0")
     return codes

@@ -1,19 +1,22 @@
-"""Original files, in folders and in tar and zip archives, and their fingerprints."""
+"""Original files, in folders and in tar and zip archives, their fingerprints, and the splits that their names state."""
 
 import contextlib
 import hashlib
 import io
 import lzma
 import os
+import re
 import stat
 import tarfile
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple, NoReturn
+
+import numpy as np
 
 from ..config.errors import PLAIN, UNSHOWN, UserError, option_text
 from ..system.files import require_room, writing
@@ -24,6 +27,22 @@ Wanted = Callable[[PurePosixPath], bool]
 ARCHIVE_ERRORS = (tarfile.TarError, zipfile.BadZipFile, RuntimeError, OSError, EOFError, zlib.error, lzma.LZMAError)
 ARCHIVE_SUFFIXES = (".tar", ".tgz", ".tbz2", ".txz", ".zip")
 TEMPORARY = "free room there, or name another folder with TMPDIR"  # if temporary files cannot be written
+SPLITS = ("train", "validation", "test")
+SEED = 0  # of the choice of held-out or kept examples: the same in every run, for any seed of the run
+
+# UCSD has Train and Test; ShanghaiTech and copies of Ped2 and Avenue as frames have training/frames and testing/frames;
+# Avenue has training_videos and testing_videos.
+NAMES = {
+    "train": ("train", "training", "train_frames", "training_frames", "train_videos", "training_videos"),
+    "validation": ("validation", "valid", "val", "dev"),
+    "test": ("test", "testing", "test_frames", "testing_frames", "test_videos", "testing_videos"),
+}
+KNOWN = {name: split for split, names in NAMES.items() for name in names}
+# Words that may mean a split, besides all that begin with train or test.
+WORDS = {"trn": "train", "tst": "test"} | dict.fromkeys(
+    ("val", "valid", "validation", "valset", "dev", "eval", "evaluation", "holdout", "heldout"), "validation"
+)
+WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
 class OriginalFile(NamedTuple):
@@ -109,6 +128,11 @@ def check_name(name: str, root: Path) -> None:
         raise root_error(root, f": the name {name!a} is not {PLAIN}; rename the file or folder")
 
 
+def is_visible(path: PurePosixPath) -> bool:
+    """Returns whether a file is to be looked at: hidden ones and the shadow files of macOS archives are not."""
+    return not any((part.startswith(".") and part != "..") or part == "__MACOSX" for part in path.parts)
+
+
 def files_below(root: Path, wanted: Wanted = lambda _: True) -> list[OriginalFile]:
     """Lists the wanted files below a folder, following links; a folder that cannot be listed is an error."""
     files = []
@@ -153,10 +177,65 @@ def may_be_archive(path: Path) -> bool:
     return named or tarfile.is_tarfile(path) or zipfile.is_zipfile(path)
 
 
+def hold_out(labels: np.ndarray, share: float, names: Sequence[str] = ()) -> tuple[np.ndarray, np.ndarray]:
+    """Divides examples so that each class has the same share in both parts, up to rounding.
+
+    Returns:
+      The numbers of examples that stay and of those held out, ascending; functions of labels and share only.
+    """
+    from sklearn.model_selection import train_test_split  # takes a second, and is needed only to prepare
+
+    classes, counts = np.unique_counts(labels)
+    num_held_out = round(share * len(labels))
+    if (single := classes[counts < 2]).size:
+        raise ValueError(f"the class {names[single[0]]!r} has a single example" if names else "there is one only")
+    if min(num_held_out, len(labels) - num_held_out) < len(counts):
+        raise ValueError(f"{num_held_out} of {len(labels)} are held out; each split needs all {len(counts)} classes")
+    numbers = np.arange(len(labels))
+    stay, held_out = train_test_split(numbers, test_size=num_held_out, stratify=labels, random_state=SEED)
+    return np.sort(stay), np.sort(held_out)
+
+
+def tenth(count: int) -> int:
+    """Returns a tenth of a count, at least one: the default number of held-out things."""
+    return max(1, round(count / 10))
+
+
+def check_share(share: float) -> None:
+    """Checks the share of train that is held out to validate."""
+    if not 0.0 < share < 1.0:
+        raise UserError(f"{option_text('data.validation_share')} must be in (0, 1), got {share}")
+
+
+def cut_from_train(
+    labels: np.ndarray, share: float, what: str, instead: str, names: Sequence[str] = ()
+) -> tuple[np.ndarray, np.ndarray]:
+    """Divides the examples of train by `hold_out`; ``instead`` would make that needless, ``names`` are of classes."""
+    try:
+        return hold_out(labels, share, names)
+    except ValueError as error:
+        option = option_text("data.validation_share", f"{share:g}")
+        words = f"{option} cannot be cut from the train {what} ({error}); give more, another share, or a {instead}"
+        raise UserError(words) from error
+
+
+def check_no_split(path: PurePosixPath, root: Path, layout: str) -> None:
+    """Checks that a path that is not read as a split does not look like one: held-out examples would be trained on."""
+    if split := looks_like(path):
+        raise root_error(
+            root, f": '{path}' looks like {split} under an unknown name; the layout is {layout}; rename it if it is not"
+        )
+
+
+def looks_like(path: PurePosixPath) -> str | None:
+    """Returns the split that the first such word of a path may mean; None for none."""
+    words = (word.lower() for part in path.parts for word in WORD.findall(part))
+    meanings = (next((name for name in ("train", "test") if word.startswith(name)), WORDS.get(word)) for word in words)
+    return next((split for split in meanings if split), None)
+
+
 def _raise_unlistable(error: OSError) -> NoReturn:
-    raise root_error(
-        error.filename, f"cannot be listed ({error.strerror}); it needs permission to read and to enter"
-    ) from error
+    raise root_error(error.filename, f"cannot be listed ({error.strerror}); it needs permission") from error
 
 
 def _is_above(place: Path, folder: Path, root: Path) -> bool:
@@ -201,6 +280,4 @@ def _check_member(name: str, plain: bool, root: Path) -> None:
 
 def _damaged(root: Path, error: Exception | str) -> UserError:
     reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(":")
-    return root_error(
-        root, f"is neither a folder nor a whole tar or zip archive ({reason}); if it was truncated, copy it again"
-    )
+    return root_error(root, f"is neither a folder nor a whole tar or zip archive ({reason}); copy it again")

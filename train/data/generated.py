@@ -9,12 +9,11 @@ from typing import TypeVar
 import numpy as np
 from PIL import Image
 
-from .clips import FRAME_SIZE, NUM_FRAMES, Splits, numbered
-from .files import Log, fingerprint_program
+from .clips import FRAME_SIZE, NUM_FRAMES, Clip, Splits
+from .files import SPLITS, Log, fingerprint_program, hold_out
 from .pictures import NOT_COUNTED, Examples, LabelledImages, PictureSet
 from .prepare import Source
 from .rows import Labelled, TextSet
-from .splits import SPLITS, hold_out
 
 T = TypeVar("T")
 
@@ -143,7 +142,7 @@ def open_photos(_: Path, __: Log) -> Iterator[Splits]:
     """The three splits, the same clips every time."""
     numbers = itertools.count()
     films = {split: photo_clips(split, num_frames=NUM_FRAMES, frame_size=FRAME_SIZE) for split in SPLITS}
-    yield numbered({split: [(f"photo clip {next(numbers)}", film) for film in films[split]] for split in SPLITS})
+    yield {split: [Clip(f"photo clip {next(numbers)}", film) for film in films[split]] for split in SPLITS}
 
 
 def photo_clips(split: str, *, num_frames: int, frame_size: int) -> Iterator[np.ndarray]:

@@ -13,25 +13,13 @@ from PIL import Image
 
 from ..config.data import ImageConfig, SceneConfig
 from ..config.errors import UserError, option_text
+from ..system.reading import read_regular
 from . import generated
-from .files import Log, OriginalFile, Published, root_error
-from .pictures import (
-    NOT_COUNTED,
-    PICTURES,
-    Examples,
-    LabelledImages,
-    PictureData,
-    PictureSet,
-    check_one_data_set,
-    decode_in_order,
-    fingerprint_images,
-    levels,
-    open_image_files,
-    picture_records,
-)
+from .files import KNOWN, SPLITS, Log, OriginalFile, Published, check_no_split, check_share, cut_from_train, root_error
+from .media import Media, check_none_vanishes, check_one_data_set, decode_in_order, fingerprint_media, open_media
+from .pictures import NOT_COUNTED, PICTURES, Examples, LabelledImages, PictureData, PictureSet, levels, picture_records
 from .prepare import Originals, Source, origin, prepare_from
 from .reader import open_prepared
-from .splits import KNOWN, SPLITS, check_no_split, check_share, cut_from_train
 
 # Images in folders named after their classes.
 LAYOUT = "ROOT/train/CLASS/0001.png, ROOT/test/CLASS/0001.png, and if there is one ROOT/validation/CLASS/0001.png"
@@ -58,7 +46,7 @@ SCENE_CLASSES = (
 )
 UNLABELLED = len(SCENE_CLASSES)
 SCENE_LAYOUT = "ROOT/train/NAME.png with its labels in ROOT/trainannot/NAME.png, and so for val and test"
-SCENE_FILE = re.compile(r"(?:(.*?)/)?(train|val|test)(annot)?/([^/]+)\.\w+", re.DOTALL)
+SCENE_FILE = re.compile(r"(?:(.*?)/)?(train|val|test)(annot)?/([^/]+?)(?:\.\w+)?", re.DOTALL)
 SCENE_FOLDERS = {"train": "train", "validation": "val", "test": "test"}
 
 
@@ -80,19 +68,19 @@ def prepare(config: ImageConfig | SceneConfig, *, log: Log = print) -> Path:
 
 
 def three_splits(
-    splits: Mapping[str, LabelledImages], validation_share: float
+    images: PictureSet[LabelledImages], validation_share: float
 ) -> dict[str, tuple[LabelledImages, np.ndarray]]:
     """Returns the images of each split and their numbers; validation is cut from train if missing."""
-    everything = {split: (images, np.arange(len(images.labels))) for split, images in splits.items()}
+    everything = {split: (each, np.arange(len(each.labels))) for split, each in images.splits.items()}
     if "validation" not in everything:
-        train = splits["train"]
-        stay, held_out = cut_from_train(train.labels, validation_share, "images", "validation folder")
+        train, names = images.splits["train"], images.class_names
+        stay, held_out = cut_from_train(train.labels, validation_share, "images", "validation folder", names)
         everything |= {"train": (train, stay), "validation": (train, held_out)}
     return {split: everything[split] for split in SPLITS}
 
 
 def _image_records(images: PictureSet[LabelledImages], config: ImageConfig, log: Log) -> Originals:
-    chosen = three_splits(images.splits, config.validation_share)
+    chosen = three_splits(images, config.validation_share)
     splits = {
         split: Examples(len(few), zip(pictures.read(few), pictures.labels[few].tolist(), strict=True))
         for split, (pictures, few) in chosen.items()
@@ -106,8 +94,8 @@ def open_image_folder(root: Path, log: Log) -> Iterator[PictureSet[LabelledImage
 
     Classes are those of the train split, by name; images of a class are ordered by name.
     """
-    with open_image_files(root) as files:
-        splits = _splits(files, root, log)
+    with open_media(root, log) as media:
+        splits = _splits(media, root, log)
         class_names = _class_names(splits, root, log)
         first = splits["train"][class_names[0]][0]
         height, width, channels = next(decode_in_order([first], levels, root=root, what="image")).shape
@@ -115,10 +103,10 @@ def open_image_folder(root: Path, log: Log) -> Iterator[PictureSet[LabelledImage
         yield PictureSet(class_names, shape, {name: _labelled(splits[name], class_names, read) for name in splits})
 
 
-def _splits(files: list[OriginalFile], root: Path, log: Log) -> dict[str, Filed]:
+def _splits(media: Media, root: Path, log: Log) -> dict[str, Filed]:
     splits: dict[str, Filed] = defaultdict(lambda: defaultdict(list))
     tops, passed_over = set(), 0
-    for file in sorted(files, key=lambda file: file.path):
+    for file in sorted(media.pictures, key=lambda file: file.path):
         match = SPLIT.fullmatch(str(file.path))
         if match is None:
             check_no_split(file.path.parent, root, LAYOUT)
@@ -132,10 +120,22 @@ def _splits(files: list[OriginalFile], root: Path, log: Log) -> dict[str, Filed]
     check_one_data_set(tops, root)
     if passed_over:
         log(f"  passing over {passed_over} images outside of the splits")
+    check_none_vanishes(_vanished(splits, media.others), root)
     for split in ("train", "test"):
-        if split not in splits:
+        if not splits[split]:
             raise root_error(root, f"holds no {split} folder with images; the layout is {LAYOUT}")
-    return splits
+    return {split: classes for split, classes in splits.items() if classes}
+
+
+def _vanished(splits: dict[str, Filed], others: list[OriginalFile]) -> Filed:
+    """Returns the files of each class that are all passed over."""
+    vanished: Filed = defaultdict(list)
+    for file in others:
+        match = SPLIT.fullmatch(str(file.path))
+        split, name = (KNOWN[match[2].lower()], match[3].split("/")[0]) if match else ("", "")
+        if match and match[3].count("/") == 1 and name not in splits[split]:
+            vanished[f"class {name!r} of {split}"].append(file)
+    return vanished
 
 
 def _class_names(splits: dict[str, Filed], root: Path, log: Log) -> tuple[str, ...]:
@@ -171,7 +171,7 @@ def _read(files: list[OriginalFile], *, shape: tuple[int, int, int], root: Path)
 def open_cifar10(root: Path, _: Log) -> Iterator[PictureSet[LabelledImages]]:
     """Reads all images into memory, 184 MB."""
     with CIFAR10.open(root) as files:
-        contents = {name: file.local.read_bytes() for name, file in files.items()}
+        contents = {name: read_regular(file.local, where=str(file.local)) for name, file in files.items()}
     records = {name: _records(contents[name], where=f"{option_text('data.root', root)}: {name}") for name in FILES}
     splits = {split: _images([records[name] for name in names]) for split, names in PARTS.items()}
     yield PictureSet(CLASSES, SHAPE, splits)
@@ -179,10 +179,8 @@ def open_cifar10(root: Path, _: Log) -> Iterator[PictureSet[LabelledImages]]:
 
 def _records(content: bytes, *, where: str) -> np.ndarray:
     if len(content) != RECORDS * RECORD_BYTES:
-        raise UserError(
-            f"{where} has {len(content):,} bytes instead of {RECORDS * RECORD_BYTES:,}, {RECORDS:,} images; copy it "
-            f"again from {ADDRESS}"
-        )
+        expected = RECORDS * RECORD_BYTES
+        raise UserError(f"{where} has {len(content):,} bytes instead of {expected:,}; copy it again from {ADDRESS}")
     records = np.frombuffer(content, np.uint8).reshape(RECORDS, RECORD_BYTES)
     if (largest := records[:, 0].max()) >= len(CLASSES):
         raise UserError(f"{where} has the class {largest}; classes are 0 to {len(CLASSES) - 1}; copy the file again")
@@ -212,17 +210,15 @@ def scene_records(scenes: PictureSet[Examples], config: SceneConfig, log: Log) -
     if height % factor or width % factor:
         raise UserError(f"{option_text('data.reduction', factor)} must divide the size of the images, {width}x{height}")
     size = (height // factor, width // factor)
-    splits = {
-        split: Examples(examples.num_examples, _reduce(examples, factor)) for split, examples in scenes.splits.items()
-    }
+    splits = {split: Examples(each.num_examples, _reduce(each, factor)) for split, each in scenes.splits.items()}
     return picture_records(PictureSet(scenes.class_names, (*size, channels), splits, size), origin(config), log)
 
 
 @contextlib.contextmanager
-def open_camvid(root: Path, _: Log) -> Iterator[PictureSet[Examples]]:
+def open_camvid(root: Path, log: Log) -> Iterator[PictureSet[Examples]]:
     """Opens the scenes below a root, all of the size of the first; they can be read while the context lasts."""
-    with open_image_files(root) as files:
-        scene_files = _scene_files(files, root)
+    with open_media(root, log) as media:
+        scene_files = _scene_files(media.pictures, root)
         splits = {split: _scenes_of(scene_files, folder, root) for split, folder in SCENE_FOLDERS.items()}
         first = splits["train"][0].image
         height, width, _ = next(decode_in_order([first], _colours, root=root, what="image")).shape
@@ -290,9 +286,9 @@ def _classes(picture: Image.Image) -> np.ndarray:
 IMAGES: dict[str, Source[PictureSet[LabelledImages]]] = {
     "digits": generated.DIGITS,
     "cifar10": Source(CIFAR10.fingerprint, open_cifar10, WANTED),
-    "image_folder": Source(fingerprint_images, open_image_folder, f"the folder or tar archive of images, {LAYOUT}"),
+    "image_folder": Source(fingerprint_media, open_image_folder, f"the folder or tar archive of images, {LAYOUT}"),
 }
 SCENES: dict[str, Source[PictureSet[Examples]]] = {
     "shapes": generated.SHAPES,
-    "camvid": Source(fingerprint_images, open_camvid, f"the folder or tar archive of {SCENE_LAYOUT}"),
+    "camvid": Source(fingerprint_media, open_camvid, f"the folder or tar archive of {SCENE_LAYOUT}"),
 }

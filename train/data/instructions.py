@@ -12,11 +12,10 @@ import tensorflow_datasets as tfds
 
 from ..config.data import InstructionConfig
 from ..config.errors import UserError
-from .files import Log, fingerprint_files, fingerprint_program, root_error
+from .files import SEED, SPLITS, Log, check_share, fingerprint_files, fingerprint_program, root_error
 from .prepare import Kind, Originals, Source, prepare_from
 from .reader import Dataset, Records, open_prepared
 from .rows import checksum, is_whole, json_of, lines_of, read_text, split_files, three_splits
-from .splits import SEED, SPLITS, check_share
 
 INSTRUCTIONS = Kind("instructions", "1.0.0")
 ROLES = ("system", "user", "assistant")
@@ -151,7 +150,7 @@ def open_conversations(root: Path, _: Log) -> Iterator[Conversations]:
 def read_prompts(path: Path, *, option: str = "--prompts", answers: bool = False) -> list[Prompt]:
     """Reads prompts in order: a .json list or .jsonl of objects, with their ``answers``; else a text a line."""
     where = f"{option} {path}"
-    if path.suffix in SUFFIXES:
+    if path.suffix.lower() in SUFFIXES:
         prompts = [_prompt(value, place, answers) for value, place in _entries(path, where)]
     else:
         lines = read_text(path, where=where).replace("\r\n", "\n").split("\n")
@@ -212,8 +211,8 @@ def _text(value: Any, name: str, where: str) -> str:
 
 def _entries(path: Path, where: str) -> Iterator[tuple[Any, str]]:
     """Yields the entries of a .json list, or of a .jsonl file a line, each with its place."""
-    if path.suffix == ".json":
-        values = json_of(read_text(path, where=where), where=where)
+    if path.suffix.lower() == ".json":
+        values = json_of(read_text(path, where=where, mend="give a .jsonl file, an object a line"), where=where)
         if not isinstance(values, list):
             raise UserError(f"{where} is not a list; give a list of objects")
         yield from ((value, f"{where} entry {number}") for number, value in enumerate(values, start=1))

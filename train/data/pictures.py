@@ -1,29 +1,21 @@
 """Pictures of images, scenes and frames: found and decoded in place, prepared with labels, read in batches."""
 
-import contextlib
-import functools
-import struct
-import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from pathlib import Path, PurePosixPath
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 import tensorflow_datasets as tfds
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from ..config.errors import UserError
-from .files import Log, OriginalFile, files_below, fingerprint_files, original_files, root_error
+from .files import SPLITS, Log
+from .media import IMAGE_ERRORS, check_depth, open_picture
 from .prepare import Kind, Originals, Record, with_progress
 from .reader import Dataset, Records
-from .splits import SPLITS
 
-PICTURES = Kind("pictures", "1.0.0")
+PICTURES = Kind("pictures", "1.1.0")
 NOT_COUNTED = 255  # in a map of classes: a pixel without a class
-IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp")
-FORMATS = ("PNG", "JPEG", "TIFF", "BMP")
-IMAGE_ERRORS = (OSError, SyntaxError, ValueError, EOFError, struct.error)
-IMAGE_ERRORS += (Image.DecompressionBombError, Image.DecompressionBombWarning)  # of more pixels than Pillow trusts
 CHANNELS = (1, 2, 3, 4)  # of arrays: grey, or red, green and blue; each with transparency or without
 
 S = TypeVar("S")
@@ -113,61 +105,6 @@ class PictureData(Dataset[PictureBatch]):
         return PictureBatch(pixels, np.frombuffer(b"".join(labels), np.uint8).reshape(-1, *self.shape[:2]))
 
 
-def fingerprint_images(root: Path, *, suffixes: Collection[str] = IMAGE_SUFFIXES) -> str:
-    """Fingerprints the image files of a folder, or of a root that is a file the file."""
-    if not root.is_dir():
-        return fingerprint_files([root], root=root)
-    files = files_below(root, functools.partial(is_image, suffixes=suffixes))
-    return fingerprint_files([file.local for file in _some(files, root, suffixes)], root=root)
-
-
-@contextlib.contextmanager
-def open_image_files(root: Path, *, suffixes: Collection[str] = IMAGE_SUFFIXES) -> Iterator[list[OriginalFile]]:
-    """Lists the image files of a folder or an archive, in no order; they can be read while the context lasts."""
-    with original_files(root, functools.partial(is_image, suffixes=suffixes)) as files:
-        yield _some(files, root, suffixes)
-
-
-def check_one_data_set(tops: Collection[str], root: Path) -> None:
-    """Checks that the layout begins in one folder only below the root."""
-    if len(tops) > 1:
-        raise root_error(root, f"holds several data sets ({', '.join(sorted(tops))}); give one of them")
-
-
-def is_image(path: PurePosixPath, suffixes: Collection[str] = IMAGE_SUFFIXES) -> bool:
-    """Returns whether a name is an image's; hidden files and the shadow files of macOS archives are not."""
-    hidden = any((part.startswith(".") and part != "..") or part == "__MACOSX" for part in path.parts)
-    return path.suffix.lower() in suffixes and not hidden
-
-
-def decode_in_order(
-    files: Iterable[OriginalFile],
-    convert: Callable[[Image.Image], T],
-    *,
-    root: Path,
-    what: str,
-    size: tuple[int, int] | None = None,
-) -> Iterator[T]:
-    """Decodes files of one size (width, height), that of the first if it is None, in the order given.
-
-    Errors, a ValueError of ``convert`` too, name the picture.
-    """
-    for file in files:
-        try:
-            with _opened(file) as picture:
-                size = size or picture.size
-                if picture.size != size:
-                    wrong, right = (f"{width}x{height}" for width, height in (picture.size, size))
-                    raise ValueError(f"it is {wrong}, others are {right}; bring all to one size")
-                converted = convert(picture)
-        except IMAGE_ERRORS as error:
-            reason = "not an image of a known kind" if isinstance(error, UnidentifiedImageError) else error
-            raise root_error(
-                root, f": {what} '{file.path}' cannot be read as an image ({reason}); replace or remove it"
-            ) from error
-        yield converted
-
-
 def levels(picture: Image.Image) -> np.ndarray:
     """A picture's grey levels, uint8 (height, width, 1), or its red, green and blue, (height, width, 3).
 
@@ -177,12 +114,6 @@ def levels(picture: Image.Image) -> np.ndarray:
     if picture.mode in ("1", "L", "LA"):
         return np.asarray(picture.convert("L"))[..., None]
     return np.asarray(picture.convert("RGB"))
-
-
-def check_depth(picture: Image.Image) -> None:
-    """Checks that pixels have at most 8 bits."""
-    if picture.mode.startswith(("I", "F")):
-        raise ValueError(f"its pixels have more than 8 bits (mode {picture.mode})")
 
 
 def picture_of(source: Path | str | np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
@@ -199,11 +130,11 @@ def picture_of(source: Path | str | np.ndarray, shape: tuple[int, int, int]) -> 
     else:
         path = Path(source)
         try:
-            with Image.open(path, formats=FORMATS) as opened:
+            with open_picture(path) as opened:
                 check_depth(opened)
                 picture = opened.copy()
         except IMAGE_ERRORS as error:
-            raise UserError(f"{path} cannot be read as an image ({error}); give a PNG, JPEG, TIFF or BMP") from error
+            raise UserError(f"{path} cannot be read as an image ({error}); give a PNG or JPEG") from error
     picture = picture.convert("L" if channels == 1 else "RGB")
     if picture.size != (width, height):
         picture = picture.resize((width, height), Image.Resampling.BILINEAR)
@@ -240,23 +171,6 @@ def moments(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return mean, np.sqrt((counts * deviations).sum(-1) / total)
 
 
-def _some(files: list[T], root: Path, suffixes: Collection[str]) -> list[T]:
-    if not files:
-        raise root_error(root, f"holds no {', '.join(suffixes)} files; give a folder or archive of them")
-    return files
-
-
-@contextlib.contextmanager
-def _opened(file: OriginalFile) -> Iterator[Image.Image]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
-        with Image.open(file.local, formats=FORMATS) as picture:
-            # Pages of a TIFF, frames of an animated PNG; other pictures in a camera's JPEG (MPO) are views of one.
-            if picture.format not in ("JPEG", "MPO") and (pages := getattr(picture, "n_frames", 1)) > 1:
-                raise ValueError(f"it holds {pages} pictures; save each by itself")
-            yield picture
-
-
 def _records(pictures: PictureSet[Examples], split: str, facts: Record, where: str, log: Log) -> Iterator[Record]:
     num_examples, examples = pictures.splits[split]
     counts, classes, count = np.zeros((1, 1), np.int64), set(), 0
@@ -272,10 +186,8 @@ def _records(pictures: PictureSet[Examples], split: str, facts: Record, where: s
     classes -= {NOT_COUNTED} if pictures.label_shape else set()
     if len(classes) < (2 if split == "train" else 1):
         names = [pictures.class_names[number] for number in classes]
-        raise UserError(
-            f"{where}: labels of {split} have {f'one class only ({names[0]})' if names else 'no class'}; "
-            "give images of several classes"
-        )
+        given = f"one class only ({names[0]})" if names else "no class"
+        raise UserError(f"{where}: labels of {split} have {given}; give images of several classes")
     log(f"  {split}: {count} images of {' x '.join(map(str, pictures.shape))}")
     if split == "train":
         facts["mean"], facts["std"] = (values.tolist() for values in moments(counts))

@@ -17,8 +17,7 @@ from tensorflow_datasets.core.constants import INCOMPLETE_PREFIX
 from ..config.data import CodeConfig, DataConfig, ImageConfig, InstructionConfig, SceneConfig, TextConfig
 from ..config.errors import UserError, option_text
 from ..system.files import expanded, require_writable, writing
-from .files import Log, root_error
-from .splits import SPLITS
+from .files import SPLITS, Log, root_error
 
 SECONDS_BETWEEN_LINES = 5.0  # of progress, while a split is prepared
 
@@ -146,7 +145,8 @@ def resolve_source(sources: Mapping[str, Source[T]], config: Config) -> tuple[So
         raise UserError(f"{name} takes no {option}, got {config.root!r}; omit it or set {readers}")
     root = expanded(config.root, option)
     if not config.root or not root.exists():
-        raise root_error(config.root, f"does not exist; give {source.wanted}")
+        where = "" if root.is_absolute() else f" in {Path.cwd()}"
+        raise root_error(config.root, f"does not exist{where}; give {source.wanted}")
     if not (root.is_dir() or root.is_file()):
         raise root_error(root, f"is neither a folder nor a regular file; give {source.wanted}")
     return source, root
@@ -166,7 +166,7 @@ def origin(config: Config) -> str:
 
 def _elsewhere() -> str:
     """Returns the advice if prepared data cannot be written."""
-    return f"name another place with {option_text('data.prepared')} or UNROLL_PREPARED"
+    return f"name another place with {' or '.join(dict.fromkeys([option_text('data.prepared'), 'UNROLL_PREPARED']))}"
 
 
 def with_progress(items: Iterable[T], count: int, what: str, log: Log) -> Iterator[T]:

@@ -13,8 +13,8 @@ import tensorflow_datasets as tfds
 from google.protobuf.message import DecodeError
 from tensorflow_datasets.proto import tf_example_pb2
 
-from ..config.errors import UserError
-from .splits import SEED, SPLITS
+from ..config.errors import UserError, option_text
+from .files import SEED, SPLITS
 
 TOGETHER = 1024  # records fetched in one call, which takes a third of the time of one call each
 PREFETCHED = 16  # batches read ahead
@@ -178,6 +178,17 @@ def open_prepared(folder: Path, data: type[D]) -> D:
     except Exception as error:  # TFDS and array_record raise anything over a damaged folder
         raise _damaged(folder, error) from error
     return opened
+
+
+def keep_examples(data: Any, config: Any) -> None:
+    """Keeps as many examples of each split as `train_examples`, `validation_examples` and `test_examples` tell."""
+    for split in SPLITS:
+        count = getattr(config, f"{split}_examples", None)
+        try:
+            if count is not None:
+                data.keep(split, count)
+        except ValueError as error:
+            raise UserError(f"{option_text(f'{split}_examples')} does not fit the data: {error}") from error
 
 
 def _damaged(folder: Path, error: Exception) -> UserError:

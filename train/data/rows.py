@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from ..config.errors import UserError, one_line
-from ..system.files import open_regular, read_regular, strict_json
-from .files import root_error
-from .splits import NAMES, SPLITS, check_no_split, cut_from_train, looks_like
+from ..system.files import strict_json
+from ..system.reading import open_regular, read_regular
+from .files import NAMES, SPLITS, check_no_split, cut_from_train, looks_like, root_error
 
 T = TypeVar("T")
 
@@ -21,6 +21,7 @@ SUFFIXES = (".tsv", ".csv", ".jsonl")
 OTHER_SUFFIXES = (".json", ".parquet", ".txt")  # of tables that are not read
 SHOWN = 10  # columns that a message lists
 LONGEST_FIELD = 2**31 - 1  # of CSV: Python's default of 131,072 letters is shorter than long reviews
+OLD_LINES = "ends its lines with carriage returns, as old spreadsheets do; save it with the line ends of today"
 SURROGATES = re.compile("[\\ud800-\\udfff]")
 BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 
@@ -78,9 +79,9 @@ def decoded(content: bytes, *, where: str, first_line: int = 1) -> str:
     return text
 
 
-def read_text(path: Path, *, where: str) -> str:
+def read_text(path: Path, *, where: str, mend: str = "name another file") -> str:
     """Reads a regular file of UTF-8 text."""
-    return decoded(read_regular(path, where=where), where=where)
+    return decoded(read_regular(path, where=where, mend=mend), where=where)
 
 
 def json_of(text: str, *, where: str) -> Any:
@@ -112,23 +113,24 @@ def read_rows(path: Path, columns: Sequence[str], *, where: str | None = None, h
     """
     where = str(path) if where is None else where
     lines = lines_of(path, where)
-    if path.suffix == ".jsonl":
+    if (suffix := path.suffix.lower()) == ".jsonl":
         return _objects(where, lines, columns, hint)
-    return _records(where, _tabbed(lines) if path.suffix == ".tsv" else _quoted(where, lines), columns, hint)
+    return _records(where, _tabbed(where, lines) if suffix == ".tsv" else _quoted(where, lines), columns, hint)
 
 
-def split_files(root: Path, suffixes: Sequence[str]) -> dict[str, Path]:
+def split_files(root: Path, suffixes: Sequence[str] = SUFFIXES) -> dict[str, Path]:
     """Returns the file of each split: train is a root that is a file, or in a folder one named after each split."""
     wanted = (
         f"give a {' or '.join(suffixes)} file, or a folder with train{suffixes[0]}, and optionally test and validation"
     )
     if root.is_file():
-        if root.suffix not in suffixes:
+        if root.suffix.lower() not in suffixes:
             raise root_error(root, f"ends in none of {', '.join(suffixes)}; {wanted}")
         return {"train": root}
     paths = {}
     for split, names in NAMES.items():
-        files = [file for name in names for suffix in suffixes if (file := root / f"{name}{suffix}").is_file()]
+        wanted_names = {f"{name}{suffix}" for name in names for suffix in suffixes}
+        files = sorted(file for file in root.iterdir() if file.name.lower() in wanted_names)
         if len(files) > 1:
             raise root_error(root, f"holds {' and '.join(file.name for file in files)}; keep one of them")
         if files:
@@ -143,13 +145,18 @@ def split_files(root: Path, suffixes: Sequence[str]) -> dict[str, Path]:
 
 
 def three_splits(
-    splits: Mapping[str, Sequence[T]], share: float, what: str, *, labels: Callable[[T], int] = lambda _: 0
+    splits: Mapping[str, Sequence[T]],
+    share: float,
+    what: str,
+    *,
+    labels: Callable[[T], int] = lambda _: 0,
+    names: Sequence[str] = (),
 ) -> dict[str, Sequence[T]]:
     """Returns the splits; missing ones are cut from train, test first, with the same share of each class."""
     all_splits = dict(splits)
     for split in (name for name in reversed(SPLITS) if name not in splits):
         train = all_splits["train"]
-        stay, held_out = cut_from_train(np.array([labels(one) for one in train]), share, what, f"{split} file")
+        stay, held_out = cut_from_train(np.array([labels(one) for one in train]), share, what, f"{split} file", names)
         all_splits |= {"train": [train[i] for i in stay], split: [train[i] for i in held_out]}
     return all_splits
 
@@ -180,9 +187,11 @@ def _records(source: str, rows: Iterator[tuple[int, list[str]]], columns: Sequen
         raise UserError(f"{source} is empty; it must begin with a header that has {_listed(columns)}")
 
 
-def _tabbed(lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
+def _tabbed(where: str, lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
     for number, line in enumerate(lines, start=1):
         content = line.removesuffix("\n").removesuffix("\r")
+        if number == 1 and "\r" in content:
+            raise UserError(f"{where} {OLD_LINES}")
         yield number, content.split("\t") if content else []
 
 
@@ -194,6 +203,8 @@ def _quoted(where: str, lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]
             yield number, fields
             number = reader.line_num + 1  # a quoted field may hold line breaks: a row is named by its first line
     except csv.Error as error:
+        if "new-line character" in str(error):
+            raise UserError(f"{where} {OLD_LINES}") from error
         raise UserError(f"{where} line {number} cannot be read as CSV ({error}); correct the line") from error
 
 

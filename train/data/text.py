@@ -16,28 +16,27 @@ import tensorflow_datasets as tfds
 from ..config.data import TextConfig
 from ..config.errors import UserError, option_text
 from . import generated
-from .files import Log, OriginalFile, Published, files_below, fingerprint_files, original_files, root_error
+from .files import (
+    SPLITS,
+    Log,
+    OriginalFile,
+    Published,
+    check_share,
+    files_below,
+    fingerprint_files,
+    original_files,
+    root_error,
+)
 from .prepare import Kind, Originals, Source, origin, prepare_from
 from .reader import Dataset, Records, open_prepared
-from .rows import (
-    SUFFIXES,
-    Labelled,
-    Row,
-    TextSet,
-    checked,
-    checksum,
-    is_empty,
-    read_rows,
-    read_text,
-    split_files,
-    three_splits,
-)
-from .splits import SPLITS, check_share
+from .rows import Labelled, Row, TextSet, checked, checksum, is_empty, read_rows, read_text, split_files, three_splits
 
 WANTED = "a TSV, CSV or JSONL file, or a folder with one called train, and optionally test and validation"
 NUMBER = re.compile(r"-?[0-9]{1,18}")  # labels that all have this form are ordered by value
 TEXT = Kind("texts", "2.1.0")
 T = TypeVar("T")
+Columns = tuple[str, str, str | None]  # of a table: of the text, of the label, and of the second text of a pair
+COLUMNS = ("text_column", "label_column", "second_column")
 SENTIMENTS = ("negative", "positive")
 IMDB_SPLITS = ("train", "test")
 IMDB_PLACE = Published(
@@ -67,14 +66,6 @@ MNLI_PLACE = Published(
     (),
     f"the folder of {' and '.join(MNLI_FILES.values())}, or their archive, https://cims.nyu.edu/~sbowman/multinli/multinli_1.0.zip",
 )
-
-
-class Columns(NamedTuple):
-    """The columns of a table: the text, the label, and the second text of a pair."""
-
-    text: str = TextConfig.text_column
-    label: str = TextConfig.label_column
-    second: str | None = TextConfig.second_column
 
 
 class TextBatch(NamedTuple):
@@ -108,11 +99,11 @@ def load(config: TextConfig, *, log: Log = print) -> TextData:
 def prepare(config: TextConfig, *, log: Log = print) -> Path:
     """Prepares the texts of a configuration unless they are there, and returns their folder."""
     check_share(config.validation_share)
-    columns = Columns(config.text_column, config.label_column, config.second_column)
-    for name, value in columns._asdict().items():
-        if value != Columns._field_defaults[name] and config.source != "table":
+    columns = config.text_column, config.label_column, config.second_column
+    for name, value in zip(COLUMNS, columns, strict=True):
+        if value != getattr(TextConfig, name) and config.source != "table":
             table = option_text("data.source", "table")
-            raise UserError(f"{option_text(f'data.{name}_column', value)} is for {table}; omit it")
+            raise UserError(f"{option_text(f'data.{name}', value)} is for {table}; omit it")
     if len(set(columns)) < len(columns):
         raise UserError(f"the columns of a table must differ, got {', '.join(filter(None, columns))}")
     # Records depend on the share, but for those of sources with a validation split, where it costs nothing.
@@ -124,7 +115,9 @@ def _records(texts: TextSet, config: TextConfig, log: Log) -> Originals:
     if "test" not in texts.splits:
         train, share = texts.splits["train"], config.validation_share
         log(f"  no test file: holding out {round(share * len(train))} of {len(train)} texts for it")
-    splits = three_splits(texts.splits, config.validation_share, "texts", labels=lambda one: one.label)
+    splits = three_splits(
+        texts.splits, config.validation_share, "texts", labels=lambda one: one.label, names=texts.class_names
+    )
     _check_differ(splits["train"], texts.class_names, origin(config))
     _describe(splits, texts.class_names, log, test_is_cut="test" not in texts.splits)
     text = tfds.features.Text()
@@ -156,12 +149,12 @@ def _describe(splits: Mapping[str, Sequence[Labelled]], names: Sequence[str], lo
 def open_table(root: Path, _: Log, *, columns: Columns) -> Iterator[TextSet]:
     """Reads every file. Classes are the labels of the train file: by value if all are integers, else by name."""
     wanted = [column for column in columns if column is not None]
-    files = split_files(root, SUFFIXES).items()
-    hint = f"; name yours by {' and '.join(option_text(f'data.{name}_column') for name in ('text', 'label'))}"
+    files = split_files(root).items()
+    hint = f"; name yours by {' and '.join(option_text(f'data.{name}') for name in COLUMNS[:2])}"
     tables = {split: _some(list(read_rows(path, wanted, hint=hint)), str(path)) for split, path in files}
-    class_names = _class_names({_label(row, columns.label) for row in tables["train"]})
+    class_names = _class_names({_label(row, columns[1]) for row in tables["train"]})
     splits = {split: [_labelled(row, columns, class_names) for row in rows] for split, rows in tables.items()}
-    yield TextSet(class_names, splits, pairs=columns.second is not None)
+    yield TextSet(class_names, splits, pairs=columns[2] is not None)
 
 
 def fingerprint_imdb(root: Path) -> str:
@@ -176,13 +169,12 @@ def open_imdb(root: Path, _: Log) -> Iterator[TextSet]:
     """Reads both splits, negative reviews first, each class by number."""
     with original_files(IMDB_PLACE.find(root), _is_review) as files:
         reviews = sorted(_reviews(files, root))
-    present = {(split, label) for split, label, *_ in reviews}
-    for split, (label, name) in itertools.product(IMDB_SPLITS, enumerate(CLASSES)):
-        if (split, label) not in present:
-            raise root_error(root, f"holds no reviews aclImdb/{split}/{name}/ID_STARS.txt; copy it again")
-    splits: dict[str, list[Labelled]] = {split: [] for split in IMDB_SPLITS}
-    for split, label, _number, text in reviews:
-        splits[split].append(Labelled(text, label))
+    splits = {
+        name: [Labelled(text, label) for split, label, _, text in reviews if split == name] for name in IMDB_SPLITS
+    }
+    for split, label in itertools.product(IMDB_SPLITS, range(len(CLASSES))):
+        if not any(review.label == label for review in splits[split]):
+            raise root_error(root, f"holds no reviews aclImdb/{split}/{CLASSES[label]}/ID_STARS.txt; copy it again")
     yield TextSet(SENTIMENTS, splits)
 
 
@@ -235,11 +227,11 @@ def _class_names(names: set[str]) -> tuple[str, ...]:
 
 
 def _labelled(row: Row, columns: Columns, class_names: Sequence[str]) -> Labelled:
-    text, label = checked(_text(row, columns.text), where=row.where), _label(row, columns.label)
+    text, second = (_text(row, column) if column else None for column in columns[::2])
+    text, label = checked(text or "", where=row.where), _label(row, columns[1])
     if label not in class_names:
         raise UserError(f"{row.where} has label {label!r}, which train lacks; its classes are {', '.join(class_names)}")
-    second = "" if columns.second is None else checked(_text(row, columns.second), where=row.where)
-    return Labelled(text, class_names.index(label), second)
+    return Labelled(text, class_names.index(label), "" if second is None else checked(second, where=row.where))
 
 
 def _is_review(path: PurePosixPath) -> bool:
@@ -285,7 +277,7 @@ def _pairs(file: OriginalFile, root: Path, split: str, log: Log) -> list[Labelle
 
 def _table(columns: Columns) -> Source[TextSet]:
     def fingerprint(root: Path) -> str:
-        files = fingerprint_files(split_files(root, SUFFIXES).values(), root=root)
+        files = fingerprint_files(split_files(root).values(), root=root)
         return hashlib.sha256(f"{files}\0{columns!r}".encode()).hexdigest()[:12]
 
     return Source(fingerprint, functools.partial(open_table, columns=columns), WANTED)
@@ -296,5 +288,5 @@ TEXTS: dict[str, Source[TextSet]] = {
     "imdb": Source(fingerprint_imdb, open_imdb, IMDB_PLACE.wanted),
     "sst2": Source(SST2_PLACE.fingerprint, open_sst2, SST2_PLACE.wanted),
     "mnli": Source(MNLI_PLACE.fingerprint, open_mnli, MNLI_PLACE.wanted),
-    "table": _table(Columns()),
+    "table": _table((TextConfig.text_column, TextConfig.label_column, None)),
 }

@@ -1,8 +1,8 @@
 """Video as in the papers: a sequence is one 16 x 16 patch position through 20 frames of a grey 160 x 160 clip."""
 
 import contextlib
-import functools
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path, PurePosixPath
@@ -18,15 +18,14 @@ from .clips import (
     FRAME_SIZE,
     LAYOUT,
     NUM_FRAMES,
-    VIDEO_SUFFIXES,
-    ClipSet,
+    Clip,
     Folders,
     Splits,
     clip_folders,
     clip_to_cut,
     holds_masks,
+    is_video,
     natural,
-    numbered,
     read_frames,
     split_clips,
     spool_frames,
@@ -34,24 +33,14 @@ from .clips import (
     stretches,
     video_frames,
 )
-from .files import Log, OriginalFile, may_be_archive, root_error
-from .pictures import (
-    CHANNELS,
-    IMAGE_SUFFIXES,
-    fingerprint_images,
-    is_image,
-    moments,
-    open_image_files,
-    picture_of,
-    pixels_of,
-)
+from .files import SPLITS, Log, OriginalFile, may_be_archive, root_error
+from .media import Media, check_none_vanishes, fingerprint_media, is_picture, open_media
+from .pictures import CHANNELS, moments, picture_of, pixels_of
 from .prepare import Kind, Originals, Record, Source, origin, prepare_from, with_progress
 from .reader import Dataset, Records, open_prepared
-from .splits import SPLITS
 
-SUFFIXES = (*IMAGE_SUFFIXES, *VIDEO_SUFFIXES)
 WANTED = "a video file (AVI, MP4), or a folder or archive of frames or videos"
-VIDEO = Kind("video", "1.1.0")
+VIDEO = Kind("video", "1.2.0")
 PATCH_SIZE = 16  # side of a patch, in pixels
 SHOWN = 3  # clips of a split that the log names
 
@@ -133,10 +122,10 @@ def frames_of(source: Path | str | np.ndarray) -> tuple[np.ndarray, bool]:
     shape = (FRAME_SIZE, FRAME_SIZE, 1)
     if isinstance(source, Path | str):
         path = Path(source)
-        if path.suffix.lower() in IMAGE_SUFFIXES:
-            return picture_of(path, shape)[None, ..., 0], True
         if not path.is_file():
             raise UserError(f"{path} is not a file; give a picture, a video, or an array of frames")
+        if is_picture(path):
+            return picture_of(path, shape)[None, ..., 0], True
         if frames := list(video_frames(path, where=str(path), log=print)):
             return np.stack(frames), False
         raise UserError(f"{path} has no frame; give a whole video file")
@@ -159,8 +148,8 @@ def open_footage(root: Path, log: Log) -> Iterator[Splits]:
     Folders name the splits. A clip that serves several splits is cut in time: a video is then decoded once, into a
     temporary file. A file that is not an archive is a video.
     """
-    with _opened(root) as files, tempfile.TemporaryFile() as spool:
-        folders, videos = _clips(files, root, log)
+    with _opened(root, log) as media, tempfile.TemporaryFile() as spool:
+        folders, videos = _clips(media, root, log)
         names = sorted([*folders, *videos], key=natural)
         clips = {name: _frames(name, folders, videos, root, log) for name in names}
         one = (names[0], len(SPLITS)) if root.is_file() and len(names) == 1 else clip_to_cut(names, root=root)
@@ -170,27 +159,23 @@ def open_footage(root: Path, log: Log) -> Iterator[Splits]:
             parts = stretches(name, count, num_splits=num_splits, root=root)
             clips = {part: spooled_clip(spool, start) for part, start in parts.items()} | clips
         chosen = split_clips(list(clips), root=root, log=log)
-        yield numbered({split: [(str(name), clips[name]) for name in chosen[split]] for split in SPLITS})
+        yield {split: [Clip(str(name), clips[name]) for name in chosen[split]] for split in SPLITS}
 
 
-def _opened(root: Path) -> contextlib.AbstractContextManager[list[OriginalFile]]:
-    if root.is_file() and (root.suffix.lower() in VIDEO_SUFFIXES or not may_be_archive(root)):
-        return contextlib.nullcontext([OriginalFile(PurePosixPath(root.name), root)])
-    return open_image_files(root, suffixes=SUFFIXES)
+def _opened(root: Path, log: Log) -> contextlib.AbstractContextManager[Media]:
+    if root.is_file() and (is_video(root) or not may_be_archive(root)):
+        return contextlib.nullcontext(Media([], [OriginalFile(PurePosixPath(root.name), root)], []))
+    return open_media(root, log, is_video=is_video)
 
 
-def _clips(files: Sequence[OriginalFile], root: Path, log: Log) -> tuple[Folders, dict[PurePosixPath, OriginalFile]]:
+def _clips(media: Media, root: Path, log: Log) -> tuple[Folders, dict[PurePosixPath, OriginalFile]]:
     """Returns folders of frames and videos that are clips, not masks."""
-    images = [file for file in files if is_image(file.path)]
-    folders = clip_folders(images, root=root, log=log) if images else {}
+    folders = clip_folders(media.pictures, root=root, log=log) if media.pictures else {}
     for name, frames in folders.items():
         if len(frames) < NUM_FRAMES:
-            raise root_error(
-                root,
-                f": clip '{name}' has {len(frames)} frames, fewer than the {NUM_FRAMES} of a sequence; give it more "
-                "frames or take it away",
-            )
-    videos = {file.path: file for file in files if file not in images}
+            raise root_error(root, f": clip '{name}' has {len(frames)} frames; give it {NUM_FRAMES}, or remove it")
+    check_none_vanishes(_vanished(folders, media.others), root)
+    videos = {file.path: file for file in media.videos}
     passed_over = [name for name in videos if holds_masks(name) or any(above in folders for above in name.parents)]
     if passed_over:
         log(f"  passing over {len(passed_over)} video(s) of masks or in a clip of frames, as '{passed_over[0]}'")
@@ -198,6 +183,17 @@ def _clips(files: Sequence[OriginalFile], root: Path, log: Log) -> tuple[Folders
     if not (folders or videos):
         raise root_error(root, f"holds no clips but masks; the layout is {LAYOUT}")
     return folders, videos
+
+
+def _vanished(folders: Folders, others: Sequence[OriginalFile]) -> dict[str, list[OriginalFile]]:
+    """Returns the files of each folder next to clips whose files are all passed over."""
+    vanished: dict[str, list[OriginalFile]] = defaultdict(list)
+    places = {folder.parent for folder in folders}
+    for file in others:
+        folder = file.path.parent
+        if folder.parent in places and folder not in (*folders, *places) and not holds_masks(folder / "_"):
+            vanished[f"clip '{folder}'"].append(file)
+    return vanished
 
 
 def _frames(
@@ -216,31 +212,32 @@ def _sequences(splits: Splits, config: DataConfig, log: Log) -> Originals:
     sequence = tfds.features.Tensor(shape=(NUM_FRAMES, PATCH_SIZE**2), dtype=np.uint8, encoding="bytes")
     features = {"sequence": sequence, "clip": np.int32, "first_frame": np.int32, "position": np.int32}
     facts: Record = {}
-    return Originals(
-        features, {split: _records(splits[split], split, facts, origin(config), log) for split in SPLITS}, facts
-    )
+    records, first = {}, 0  # clips are numbered through the splits
+    for split in SPLITS:
+        records[split] = _records(splits[split], first, split, facts, origin(config), log)
+        first += len(splits[split])
+    return Originals(features, records, facts)
 
 
-def _records(clip_set: ClipSet, split: str, facts: Record, where: str, log: Log) -> Iterator[Record]:
+def _records(clips: Sequence[Clip], first: int, split: str, facts: Record, where: str, log: Log) -> Iterator[Record]:
     histogram, count, names = np.zeros(256, np.int64), 0, []
-    for clip in with_progress(clip_set.clips, clip_set.num_clips, f"  {split}: {{}} clips", log):
+    shown = with_progress(clips, len(clips), f"  {split}: {{}} clips", log)
+    for number, clip in enumerate(shown, start=first):
         names.append(clip.name)
         for index, window in enumerate(windows(clip.frames)):
             histogram += np.bincount(window.ravel(), minlength=256)
-            place = {"clip": clip.number, "first_frame": index * NUM_FRAMES}
+            place = {"clip": number, "first_frame": index * NUM_FRAMES}
             for position, sequence in enumerate(patch_sequences(window)):
                 yield {"sequence": sequence, **place, "position": position}
                 count += 1
     log(f"  {split}: {count} sequences, clips: {len(names)} ({some_of(names)})")
     if np.count_nonzero(histogram) < 2:
-        raise UserError(
-            f"{where}: all frames of {split} have one grey level ({np.argmax(histogram)}); give other clips"
-        )
+        raise UserError(f"{where}: all frames of {split} have one grey level, {np.argmax(histogram)}; give others")
     if split == "train":
         facts["pixel_std"] = float(moments(histogram)[1])
 
 
 SOURCES: dict[str, Source[Splits]] = {
     "photos": generated.PHOTOS,
-    "video": Source(functools.partial(fingerprint_images, suffixes=SUFFIXES), open_footage, WANTED),
+    "video": Source(fingerprint_media, open_footage, WANTED),
 }

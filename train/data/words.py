@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import itertools
 import math
 import re
 import zlib
@@ -14,7 +15,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from ..config.errors import UserError, option_text
-from ..system.files import open_regular
+from ..system.reading import open_regular
 from .rows import is_empty, is_whole, without_breaks
 from .text import TextData
 
@@ -102,32 +103,28 @@ class WordTokenizer:
         if max_length is not None and max_length < fewest:
             raise ValueError(f"max_length must be at least {fewest}, got {max_length}")
         check_pairs(texts, seconds)
-        firsts = [self._column(text) for text in texts]
-        if seconds is None:
-            tokens, types = (
-                [first[:max_length] for first in firsts],
-                [np.zeros_like(first[:max_length]) for first in firsts],
-            )
-            whole = [len(first) for first in firsts]
-        else:
-            pairs = list(zip(firsts, map(self._column, seconds), strict=True))
-            joined = [self._joined(*pair, max_length) for pair in pairs]
-            tokens, types = [each for each, _ in joined], [each for _, each in joined]
-            whole = [len(first) + 1 + len(second) for first, second in pairs]
-        return Encoded(tokens, types, sum(len(cut) < length for cut, length in zip(tokens, whole, strict=True)))
+        firsts, others = map(self._column, texts), map(self._column, seconds or ())
+        rows = [self._joined(*pair, max_length) for pair in itertools.zip_longest(firsts, others)]
+        return Encoded([row[0] for row in rows], [row[1] for row in rows], sum(row[2] for row in rows))
 
     def _column(self, text: str) -> np.ndarray:
         unknown = self._numbers[UNKNOWN]
         return np.array([self._numbers.get(word, unknown) for word in tokenise(text)], np.int32)
 
-    def _joined(self, first: np.ndarray, second: np.ndarray, max_length: int | None) -> tuple[np.ndarray, np.ndarray]:
-        """Numbers of tokens of a pair and their types."""
+    def _joined(
+        self, first: np.ndarray, second: np.ndarray | None, max_length: int | None
+    ) -> tuple[np.ndarray, np.ndarray, bool]:
+        """Numbers of tokens of a text or a pair, their types, and whether something was cut."""
+        if second is None:
+            tokens = first[:max_length]
+            return tokens, np.zeros_like(tokens), len(tokens) < len(first)
+        whole = len(first) + 1 + len(second)
         if max_length is not None:
             room = max_length - 1
             kept = min(len(first), max(room - len(second), (room + 1) // 2))
             first, second = first[:kept], second[: room - kept]
         tokens = np.concatenate([first, np.array([self._numbers[SEPARATOR]], np.int32), second])
-        return tokens, (np.arange(len(tokens)) > len(first)).astype(np.int32)
+        return tokens, (np.arange(len(tokens)) > len(first)).astype(np.int32), len(tokens) < whole
 
 
 def learn_words(data: TextData, *, splits: Sequence[str] = ("train",), at_least: int = 1) -> WordTokenizer:
@@ -190,9 +187,7 @@ def glove_embeddings(path: Path, words: Collection[str]) -> Embeddings:
                     raise UserError(f"{where} line {number} holds something that is not a finite number; mend the file")
                 vectors[word] = vector
     if not any(vector.any() for vector in vectors.values()):
-        raise UserError(
-            f"{where} has no vector but 0 for the {len(wanted)} words; give one of their language, lower-case"
-        )
+        raise UserError(f"{where} has no vector but 0 for the {len(wanted)} words; give one of their language")
     length = math.sqrt(np.mean([np.sum(vector.astype(np.float64) ** 2) for vector in vectors.values()]))
     return Embeddings(dim, vectors, length=length)
 
@@ -208,10 +203,8 @@ def _split(line: bytes, dim: int, where: str) -> tuple[str, np.ndarray]:
     """Returns the word of a line, which may hold spaces, and its vector; NaN where a number is none."""
     word, *numbers = line.decode(errors="replace").rstrip().rsplit(" ", max(dim, 1))
     if not dim or len(numbers) != dim or (" " in word and not math.isnan(_number(word.rsplit(" ", 1)[1]))):
-        raise UserError(
-            f"{where} has {len(line.split()) - 1} numbers after its word, the first line has {dim}; give a file in the "
-            "format of GloVe"
-        )
+        count = len(line.split()) - 1
+        raise UserError(f"{where} has {count} numbers after its word, the first line has {dim}; mend the file")
     if "\ufffd" in word:
         raise UserError(f"{where} is not UTF-8; convert the file to UTF-8")
     with np.errstate(over="ignore"):  # infinity is an error where a word is wanted

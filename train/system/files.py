@@ -10,14 +10,14 @@ import math
 import os
 import re
 import shutil
-import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import filelock
 
 from ..config.errors import PLAIN, UNSHOWN, StorageError, UserError, one_line
+from .reading import read_regular
 
 # Messages of a system that fails to write; Orbax, TensorStore and array_record quote them in errors. The first ones do
 # not depend on the contents of a file.
@@ -31,8 +31,8 @@ AGAIN = "see to that disk and give the same command again"
 PARTIAL = ".partial"  # suffix of a file that is being written
 PROBE = 1 << 16  # bytes; a disk without room for so many has room for nothing
 MAX_LISTED = 5  # run folders in one line
-LARGEST = 1 << 28  # bytes of a file that is read whole
 MAX_DIGITS = 20  # of a whole number of 64 bits
+LONGEST_NAME = 255  # bytes, of file systems
 WRITTEN = "give a folder that `unroll-jax run` wrote"
 REMEDIES = {
     "evaluation.json": "evaluate the run again",
@@ -45,6 +45,8 @@ def expanded(path: str, option: str) -> Path:
     """Returns a path with ~ as the home folder; errors name ``option`` if there is no such folder, or name."""
     if UNSHOWN.search(path):
         raise UserError(f"{option} must be {PLAIN}, got {path!a}; pass another")
+    if too_long := [part for part in Path(path).parts if len(part.encode()) > LONGEST_NAME]:
+        raise UserError(f"{option} has the name {too_long[0]:.40}... of more than {LONGEST_NAME} bytes; shorten it")
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
@@ -59,13 +61,20 @@ def check_out(out: Path | str) -> Path:
     return folder
 
 
-def check_file(out: Path | str, *, overwrite: bool) -> Path:
-    """Returns the file that --out names; UserError if it cannot be written, or exists without ``overwrite``."""
+def check_file(out: Path | str, *, overwrite: bool, inputs: Iterable[Path | str | None] = ()) -> Path:
+    """Returns the file that --out names; UserError if it cannot be written.
+
+    It must be new, or with ``overwrite`` none of the ``inputs``, nor a file of one that is a folder.
+    """
     path = expanded(str(out), "--out")
     if path.is_dir():
         raise UserError(f"--out {out} is a folder; name a file in it, as {path / 'answers.json'}")
     if path.exists() and not overwrite:
         raise UserError(f"--out {out} is there already; pass another file, or --overwrite, which replaces it")
+    place = path.resolve()
+    for name in filter(None, inputs):
+        if path.exists() and {Path(name).expanduser().resolve()} & {place, *place.parents}:
+            raise UserError(f"--out {out} would replace what the command reads, {name}; pass another file")
     require_writable(path.parent, f"--out {out}", "pass another file")
     return path
 
@@ -105,6 +114,9 @@ def writing(target: str, remedy: str) -> Iterator[None]:
         message = disk_error(error)
         if message is None:
             raise
+        if message == os.strerror(errno.ENAMETOOLONG):
+            name = Path(getattr(error, "filename", None) or "").name
+            raise UserError(f"cannot write to {target}: the name {name:.40}... is too long; shorten it") from error
         raise StorageError(f"cannot write to {target} ({message}); {remedy}") from error
 
 
@@ -165,28 +177,6 @@ def write_json(path: Path, value: Any) -> None:
 def to_bytes(value: Any) -> bytes:
     """Returns a JSON value as the contents of a file."""
     return (json.dumps(value, indent=2, allow_nan=False) + "\n").encode()
-
-
-@contextlib.contextmanager
-def open_regular(path: Path, *, where: str, mend: str = "name another file") -> Iterator[IO[bytes]]:
-    """Opens a regular file, so that no pipe or device is read without end."""
-    try:
-        # Opening a pipe without a writer would block.
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise UserError(f"{where} is not a regular file; {mend}")
-            yield file
-    except OSError as error:
-        raise UserError(f"{where} cannot be read ({error.strerror}); {mend}") from error
-
-
-def read_regular(path: Path, *, where: str, mend: str = "name another file") -> bytes:
-    """Reads a regular file of up to 256 MiB."""
-    with open_regular(path, where=where, mend=mend) as file:
-        content = file.read(LARGEST + 1)
-    if len(content) > LARGEST:
-        raise UserError(f"{where} has more than {LARGEST >> 20} MiB; split it into several files")
-    return content
 
 
 def strict_json(content: str | bytes) -> Any:

@@ -15,8 +15,9 @@ from ..config.errors import UserError, option_text
 from ..config.images import ImageTaskConfig, SceneTaskConfig, SupervisedConfig
 from ..constraints import DescentConstraints
 from ..data import images
+from ..data.files import SPLITS
 from ..data.pictures import ImageSpec, PictureData, picture_of
-from ..data.splits import SPLITS, keep_examples
+from ..data.reader import keep_examples
 from ..metrics import Predictions, write_predictions
 from ..optimizers import make_optimizer
 from ..sharding.mesh import gathered, make_mesh

@@ -23,9 +23,10 @@ from ..config.errors import OptionError, UserError, option_text
 from ..config.tokens import DecoderOptions, DescentOptions, LanguageConfig
 from ..data import instructions
 from ..data.answers import AnswerTokenizer, PackedBatch, PackedData, Template, tell
+from ..data.files import SPLITS
 from ..data.pretrained.chat import byte_tokenizer
 from ..data.pretrained.decoders import DecoderSource, open_decoder_source, packaged_decoder
-from ..data.splits import SPLITS, keep_examples
+from ..data.reader import keep_examples
 from ..data.tokens import token_deviation
 from ..sharding.mesh import keep_rows, make_mesh
 from ..sharding.rules import POLICIES, shardings

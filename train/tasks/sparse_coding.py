@@ -14,8 +14,8 @@ from unroll_jax.perturbations import Perturbation, layer_noise, lost_layer
 from ..config.sparse_coding import SparseCodingConfig
 from ..constraints import constrained_training
 from ..data.codes import CodeBatch, CodeData, CodeSpec, load, solve_lasso, to_grey
+from ..data.files import SPLITS
 from ..data.pictures import picture_of
-from ..data.splits import SPLITS
 from ..sharding.mesh import keep_rows
 from ..sharding.rules import POLICIES
 from ..task import Log, Params, Row, SampleLosses, Validation

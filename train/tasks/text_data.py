@@ -9,9 +9,10 @@ import numpy as np
 from ..config.errors import OptionError, UserError, option_text
 from ..config.tokens import EncoderOptions, TextRunConfig
 from ..data import text
+from ..data.files import SPLITS
 from ..data.pretrained.encoders import Pretrained, load_pretrained
 from ..data.pretrained.folders import FILES, may_be_repository
-from ..data.splits import SPLITS, keep_examples
+from ..data.reader import keep_examples
 from ..data.text import TextData
 from ..data.tokens import TextSpec, TokenData, token_deviation
 from ..data.words import Tokenizer, embedding_table, glove_embeddings, learn_words

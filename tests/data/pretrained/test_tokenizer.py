@@ -117,9 +117,24 @@ def no_unknown(contents):
     contents["model"]["unk_token"] = "[NONE]"
 
 
+def filling_memory(place):
+    """A number of a token, or a length of padding, for which the package would make 8 GiB of tables."""
+
+    def spoil(contents):
+        if place == "vocabulary":
+            contents["model"]["vocab"]["never"] = 2**31
+        elif place == "added":
+            contents["added_tokens"] = [{"id": 2**31, "content": "[MORE]", "special": True}]
+        else:
+            contents["padding"]["strategy"] = {"Fixed": 2**31}
+
+    return spoil
+
+
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
+        *((filling_memory(place), ["tokenizer.json", "2147483648"]) for place in ("vocabulary", "added", "padding")),
         (special_beyond, ["1 tokens, as '[SEP]' with number 99, have no row in the embedding table of 20"]),
         (no_unknown, ["cannot be used as a tokenizer (WordLevel error: Missing [UNK] token"]),
         (no_special, ["cannot be used as a tokenizer (no entry found for key); copy it again"]),

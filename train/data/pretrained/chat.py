@@ -18,7 +18,7 @@ from ...config.errors import UserError, one_line
 from ...system.files import to_bytes
 from ..rows import read_text
 from .architectures import LARGEST
-from .folders import read_json, read_tokenizer
+from .folders import make_tokenizer, read_json, read_tokenizer
 
 # How byte-level tokenizers split texts (llama.cpp, src/llama-vocab.cpp).
 PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -104,10 +104,8 @@ class ChatTokenizer:
     @classmethod
     def from_spec(cls, values: Mapping[str, Any]) -> Self:
         """Reads what `to_spec` wrote; unknown fields are a TypeError."""
-        import tokenizers  # imported here: most runs need none
-
         others = {name: value for name, value in values.items() if name != "json"}
-        return cls(tokenizers.Tokenizer.from_str(values["json"]), **others)
+        return cls(make_tokenizer(values["json"]), **others)
 
     def to_json(self) -> str:
         """Returns the tokenizer as JSON, for `tokenizers.Tokenizer.from_str`."""
@@ -201,9 +199,7 @@ def _compiled(template: str, where: str) -> jinja2.Template:
             loop.iter = nodes.Filter(loop.iter, "each", [], [], None, None, lineno=loop.lineno)
         return environment.from_string(tree)
     except Exception as error:  # of Jinja, or of the compilers of Python
-        raise UserError(
-            f"the chat template of {where} is not valid Jinja ({one_line(error)}); copy it again"
-        ) from error
+        raise UserError(f"the chat template of {where} is not valid Jinja ({one_line(error)}); mend it") from error
 
 
 def _raise(message: str) -> None:

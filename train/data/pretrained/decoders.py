@@ -19,6 +19,7 @@ from unroll_jax.models import Decoder, DecoderConfig, RotaryScaling
 from ...config.errors import UserError
 from ...system.distributed import digest, fetch
 from ...system.files import expanded, to_bytes
+from ...system.reading import read_regular
 from ..files import Log
 from .chat import ChatTokenizer, folder_tokenizer, gguf_tokenizer
 from .folders import (
@@ -198,7 +199,8 @@ class DecoderSource:
             values = read_json(self.path / "config.json")
             if values.get("eos_token_id") is None:
                 values["eos_token_id"] = self.tokenizer.stops
-            files = {name: (self.path / name).read_bytes() for name in COPIED if (self.path / name).is_file()}
+            places = {name: self.path / name for name in COPIED if (self.path / name).exists()}
+            files = {name: read_regular(place, where=str(place)) for name, place in places.items()}
         else:
             numbers, files = self.tokenizer.to_transformers()
             values = config_values(self.config) | numbers
@@ -221,7 +223,7 @@ def open_decoder_source(source: str, *, option: str = "pretrained", log: Log = p
     Errors name the source by its option.
     """
     path = expanded(source, option)
-    if path.suffix == ".gguf" and path.is_file():
+    if path.suffix.lower() == ".gguf" and path.is_file():
         with open_gguf(path) as files:
             config, tokenizer = gguf_config(files), gguf_tokenizer(files)
     elif source and path.is_dir():

@@ -24,6 +24,7 @@ from .folders import (
     check_layer_count,
     check_slots,
     find_folder,
+    make_tokenizer,
     open_folder,
     read_json,
     read_tokenizer,
@@ -126,9 +127,7 @@ class EncoderTokenizer:
     @classmethod
     def from_json(cls, text: str, config: EncoderConfig) -> Self:
         """Reads what `to_json` wrote."""
-        import tokenizers  # imported here: only runs from an encoder need it
-
-        return cls(tokenizers.Tokenizer.from_str(text), config)
+        return cls(make_tokenizer(text), config)
 
     def _limit(self, max_length: int | None, *, pairs: bool) -> int:
         limit, added = self.config.max_positions, self._tokenizer.num_special_tokens_to_add(pairs)

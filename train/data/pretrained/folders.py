@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...config.errors import UserError, one_line
-from ...system.files import expanded, read_object
+from ...system.files import expanded, read_object, strict_json
+from ...system.reading import check_regular, read_regular
 from ..files import Log
 
 FILES = ("config.json", "model.safetensors", "tokenizer.json")
@@ -20,6 +21,7 @@ SHARDS = "model-*.safetensors"
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 DTYPES = {"F16": np.float16, "BF16": jnp.bfloat16, "F32": np.float32, "F64": np.float64}
 SHOWN = 5  # names in one line
+MOST_TOKENS = 1 << 24  # of a vocabulary; the largest of models has a million
 # Files that are copied with a decoder.
 COPIED = ("generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 COPIED += ("added_tokens.json", "tokenizer.model", "vocab.json", "merges.txt")
@@ -119,13 +121,29 @@ def read_json(file: Path) -> dict[str, Any]:
 
 def read_tokenizer(folder: Path) -> Any:
     """Reads tokenizer.json of a folder as a ``tokenizers.Tokenizer``."""
-    import tokenizers  # imported here: most runs need none
-
-    if not (file := folder / "tokenizer.json").is_file():
+    if not (file := folder / "tokenizer.json").exists():
         way_out = "transformers.AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER) writes it"
         raise UserError(f"{folder} has no {file.name}; {way_out}")
+    content = read_regular(file, where=str(file), mend="copy it again")
     with usable_tokenizer(file):
-        return tokenizers.Tokenizer.from_file(str(file))
+        return make_tokenizer(content.decode())
+
+
+def make_tokenizer(text: str) -> Any:
+    """Makes a ``tokenizers.Tokenizer`` of its JSON; the error for numbers of tokens that would fill memory is one line.
+
+    The package makes a table as long as the largest number of a token, and pads to any length.
+    """
+    import tokenizers  # imported here: most runs need none
+
+    values = strict_json(text)
+    vocabulary, padding = (values.get("model") or {}).get("vocab"), (values.get("padding") or {}).get("strategy")
+    numbers = [token.get("id") for token in values.get("added_tokens") or ()]
+    numbers += vocabulary.values() if isinstance(vocabulary, dict) else ()
+    numbers += padding.values() if isinstance(padding, dict) else ()
+    if bad := [number for number in numbers if type(number) is not int or not 0 <= number < MOST_TOKENS]:
+        raise ValueError(f"a token number or length is {bad[0]!r:.40}; it must be below {MOST_TOKENS:,}")
+    return tokenizers.Tokenizer.from_str(text)
 
 
 @contextlib.contextmanager
@@ -154,7 +172,7 @@ def open_folder(folder: Path) -> Iterator[SafetensorsFiles]:
         raise UserError(f"{folder} has no {ONE_FILE}{instead}; save the weights as safetensors")
     with contextlib.ExitStack() as stack:
         files = [ONE_FILE] if places is None else sorted(set(places.values()))
-        opened = {file: stack.enter_context(_open_safetensors(folder / file)) for file in files}
+        opened = {file: stack.enter_context(open_safetensors(folder / file)) for file in files}
         if places is None:
             places = dict.fromkeys(opened[ONE_FILE].keys(), ONE_FILE)
         present = {file: set(tensors.keys()) for file, tensors in opened.items()}
@@ -163,13 +181,22 @@ def open_folder(folder: Path) -> Iterator[SafetensorsFiles]:
         yield SafetensorsFiles(where, {name: opened[file] for name, file in places.items()})
 
 
+def open_safetensors(file: Path, *, mend: str = "copy it again") -> Any:
+    """Opens a safetensors file, which must be a regular one."""
+    from safetensors import SafetensorError, safe_open  # imported here: a configuration needs neither
+
+    check_regular(file, mend=mend)
+    try:
+        return safe_open(file, framework="numpy")
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{file} cannot be read as safetensors ({one_line(error)}); {mend}") from error
+
+
 def check_layer_count(files: TensorFiles, num_layers: int) -> None:
     """Checks that files hold at least a tensor a layer, before the names of all layers are made."""
     if num_layers > len(files.names):
-        raise UserError(
-            f"{files.where} does not fit config.json: num_layers={num_layers}, but {len(files.names)} tensors in all; "
-            "copy both again"
-        )
+        count = f"{len(files.names)} tensors in all"
+        raise UserError(f"{files.where} has {count}, config.json num_layers={num_layers}; copy both again")
 
 
 def check_slots(files: TensorFiles, slots: Iterable[Slot], others: Mapping[str, Sequence[str]]) -> None:
@@ -201,15 +228,6 @@ def listed(names: Sequence[str]) -> str:
     """Returns the first few names, and how many more there are."""
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + more
-
-
-def _open_safetensors(file: Path) -> Any:
-    from safetensors import SafetensorError, safe_open  # imported here: a configuration needs neither
-
-    try:
-        return safe_open(file, framework="numpy")
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"{file} cannot be read as safetensors ({one_line(error)}); copy it again") from error
 
 
 def _weight_map(index: Path) -> dict[str, str]:

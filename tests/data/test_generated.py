@@ -1,0 +1,167 @@
+"""The sources that need no files: what their examples are, the same bit for bit every time."""
+
+import re
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.linear_model import LogisticRegression
+
+from tests.data.conftest import quiet, whole
+from unroll_jax.train.config.data import DataConfig, SceneConfig, TextConfig
+from unroll_jax.train.data import generated, images
+from unroll_jax.train.data.files import SPLITS
+from unroll_jax.train.data.pictures import NOT_COUNTED, PictureData
+from unroll_jax.train.data.prepare import resolve_source
+from unroll_jax.train.data.text import load
+from unroll_jax.train.data.video import SOURCES
+
+# Of the pixels or texts, and then the labels, of the first 32 examples and the last (2026-11). Another NumPy, Pillow or
+# scikit-learn may draw or resize otherwise.
+CHECKSUMS: dict[str, list[tuple[int, int]]] = {
+    "photos": [(4267537629, 1330496547), (3332762510, 2563865812), (691965407, 1726145922)],
+    "digits": [(3901182323, 2266321283), (2280913195, 3418233306), (1690287930, 4025265200)],
+    "shapes": [(3849542539, 745226577), (1356877600, 1407319423), (217668509, 534264705)],
+    "verdicts": [(1353298469, 2353807033), (1055962674, 2106376478), (4221045552, 2608299255)],
+}
+
+
+def checksum(batch: Any) -> int:
+    """CRC-32 of an array, or of the parts of a batch one after the other."""
+    crc = 0
+    for part in batch if isinstance(batch, tuple) else (batch,):
+        if part is not None:
+            crc = zlib.crc32("\n".join(part).encode() if isinstance(part, list) else part.tobytes(), crc)
+    return crc
+
+
+@pytest.mark.parametrize("source", CHECKSUMS)
+def test_examples_are_what_they_were(opened, source):
+    data, first = opened(source), np.arange(32)
+    batches = [(data.read(split, first), data.read(split, data.num_examples(split) - 32 + first)) for split in SPLITS]
+    assert [tuple(map(checksum, pair)) for pair in batches] == CHECKSUMS[source]
+
+
+@pytest.mark.slow
+def test_statistics_are_what_they_were(opened):
+    shapes = opened("shapes")
+    assert opened("photos").pixel_std == 0.32481402160705397
+    np.testing.assert_array_equal(shapes.mean, np.array([0.39712176, 0.4015909, 0.39637184], np.float32))
+    np.testing.assert_array_equal(shapes.std, np.array([0.19604047, 0.19262077, 0.19741373], np.float32))
+
+
+def test_photo_regions_share_no_pixel():
+    for photo in range(2):
+        tiles = [tile for split in SPLITS for tile in generated.TILES[split][photo]]
+        assert sorted(tiles) == [(row, column) for row in range(2) for column in range(4)]
+    assert 2 * generated.TILE_HEIGHT <= 427
+    assert 4 * generated.TILE_WIDTH <= 640
+    assert min(generated.TILE_HEIGHT, generated.TILE_WIDTH) >= generated.LARGEST_VIEW
+
+
+def test_photo_clips_are_the_same_every_time_and_move():
+    first, again = (next(generated.photo_clips("test", num_frames=20, frame_size=160)) for _ in range(2))
+    np.testing.assert_array_equal(first, again)
+    assert first.shape == (20, 160, 160)
+    assert (first[0] != first[-1]).mean() > 0.5
+
+
+def test_photo_clips_have_numbers_of_their_own():
+    source, root = resolve_source(SOURCES, DataConfig())
+    with source.open(root or Path(), print) as splits:
+        names = [clip.name for split in SPLITS for clip in splits[split]]
+        assert [len(splits[split]) for split in SPLITS] == [80, 12, 20]
+    assert names == [f"photo clip {number}" for number in range(112)]
+
+
+@pytest.fixture(scope="module")
+def shapes(tmp_path_factory) -> PictureData:
+    return images.load(SceneConfig(prepared=str(tmp_path_factory.mktemp("prepared"))), log=quiet)
+
+
+def test_shapes_are_scenes_of_five_classes_with_rims_that_do_not_count(shapes):
+    assert [shapes.num_examples(split) for split in SPLITS] == [480, 60, 120]
+    assert shapes.shape == (48, 48, 3)
+    for split in SPLITS:
+        labels = whole(shapes, split).labels
+        assert set(np.unique(labels)) == {0, 1, 2, 3, 4, NOT_COUNTED}
+        assert 0.02 < (labels == NOT_COUNTED).mean() < 0.15
+        assert all(0.01 < (labels == shape).mean() < 0.15 for shape in range(1, 5))
+
+
+def test_shapes_are_no_scene_twice_and_the_same_ones_every_time(shapes, tmp_path):
+    scenes = [image.tobytes() for split in SPLITS for image in whole(shapes, split).images]
+    assert len(set(scenes)) == len(scenes) == 660
+    again = images.load(SceneConfig(prepared=str(tmp_path)), log=quiet)
+    for split in SPLITS:
+        np.testing.assert_array_equal(whole(again, split).images, whole(shapes, split).images)
+        np.testing.assert_array_equal(whole(again, split).labels, whole(shapes, split).labels)
+
+
+def test_no_colour_tells_the_class_of_a_shape(shapes):
+    images, labels = whole(shapes, "train")
+    means = np.stack([images[labels == shape].mean(0) for shape in range(1, 5)])
+    spread = np.stack([images[labels == shape].std(0) for shape in range(1, 5)])
+    assert (np.ptp(means, axis=0) < 0.5 * spread.min(0)).all()
+
+
+@pytest.fixture(scope="module")
+def verdict_texts(tmp_path_factory):
+    data = load(TextConfig(prepared=str(tmp_path_factory.mktemp("prepared"))), log=quiet)
+    return {split: data.read(split, range(data.num_examples(split))) for split in SPLITS}
+
+
+def praise(clause):
+    """Whether a clause praises, from its words."""
+    negative, positive = generated.WORDS
+    good = [word in positive for word in clause.split() if word in (*negative, *positive)]
+    assert len(good) == 1, clause
+    return int(good[0]) ^ bool({*clause.split()} & {*generated.NEGATIONS})
+
+
+def verdict(sentence):
+    """The class by the rule of the grammar: the main clause decides."""
+    for opening in generated.OPENINGS:
+        sentence = sentence.removeprefix(" ".join(opening) + " , ")
+    clauses = sentence.removesuffix(" .").split(" , ")
+    main = [clause for clause in clauses if clause.split()[0] not in generated.CONCESSIONS]
+    return praise(main[-1])
+
+
+def test_verdicts_are_distinct_balanced_and_the_same_every_time(verdict_texts):
+    texts = [text for split in SPLITS for text in verdict_texts[split].texts]
+    assert len(set(texts)) == len(texts) == 2800
+    assert [verdict_texts[split].labels.sum() for split in SPLITS] == [1000, 200, 200]
+    with generated.open_verdicts(*[None, None]) as again:  # pyright: ignore (neither is used)
+        assert [text for split in SPLITS for text, *_ in again.splits[split]] == texts
+
+
+def test_the_main_clause_of_a_verdict_decides(verdict_texts):
+    for texts, labels, _ in verdict_texts.values():
+        assert [verdict(text) for text in texts] == labels.tolist()
+
+
+def test_single_words_tell_nothing_of_a_verdict_and_words_without_order_not_enough(verdict_texts):
+    train, test = verdict_texts["train"], verdict_texts["test"]
+    counts = CountVectorizer(token_pattern=r"\S+").fit(train.texts)
+    words = LogisticRegression(max_iter=1000).fit(counts.transform(train.texts), train.labels)
+    assert 0.4 < words.score(counts.transform(test.texts), test.labels) < 0.6
+    # Clauses that change places keep the words and change the class: no model without order gets both right.
+    swapped = [(text, swap(text)) for text in test.texts if swap(text) != text]
+    assert 0.2 < len(swapped) / len(test.texts) < 0.35  # two forms of three, of four sentences in ten
+    for text, other in swapped:
+        assert sorted(other.split()) == sorted(text.split())
+        assert verdict(other) != verdict(text)
+
+
+def swap(sentence):
+    """The sentence whose clauses have changed places, where it has a concession; else itself."""
+    concession = f"({'|'.join(generated.CONCESSIONS)})"
+    last = rf"(.*?, )?(the [^,]*) , {concession} (the [^,]*) \."
+    first = rf"(.*?, )?{concession} (the [^,]*) , (the [^,]*) \."
+    if match := re.fullmatch(first, sentence):
+        return f"{match[1] or ''}{match[2]} {match[4]} , {match[3]} ."
+    return re.sub(last, lambda tail: f"{tail[1] or ''}{tail[4]} , {tail[3]} {tail[2]} .", sentence)

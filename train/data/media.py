@@ -1,0 +1,140 @@
+"""Files by their contents: pictures found among others and decoded in place, upright."""
+
+import contextlib
+import struct
+import warnings
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from ..system.reading import open_regular
+from .files import Log, OriginalFile, files_below, fingerprint_files, is_visible, original_files, root_error
+
+# A file with another name is a picture if it begins as one.
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".jfif", ".tif", ".tiff", ".bmp", ".webp", ".ppm", ".pgm", ".jp2")
+# Those of Pillow that have a mark at their start, and start no other program.
+FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "GIF", "WEBP", "PPM", "JPEG2000")
+BOMBS = (Image.DecompressionBombError, Image.DecompressionBombWarning)  # of more pixels than Pillow trusts
+IMAGE_ERRORS = (OSError, SyntaxError, ValueError, EOFError, struct.error, *BOMBS)
+
+T = TypeVar("T")
+
+
+class Media(NamedTuple):
+    """Files by their contents, in no order: pictures, videos where they are asked for, and files passed over."""
+
+    pictures: list[OriginalFile]
+    videos: list[OriginalFile]
+    others: list[OriginalFile]
+
+
+def fingerprint_media(root: Path) -> str:
+    """Fingerprints the visible files of a folder, or of a root that is a file the file."""
+    if not root.is_dir():
+        return fingerprint_files([root], root=root)
+    return fingerprint_files([file.local for file in files_below(root, is_visible)], root=root)
+
+
+@contextlib.contextmanager
+def open_media(root: Path, log: Log, *, is_video: Callable[[Path], bool] | None = None) -> Iterator[Media]:
+    """Finds the pictures in a folder or an archive, and the videos; they can be read while the context lasts.
+
+    A file with a usual suffix is one, damaged or not; any other is one if its contents are. The log has the number of
+    files that are neither, by suffix.
+    """
+    with original_files(root, is_visible) as files:
+        media = Media([], [], [])
+        for file in files:
+            of_video = is_video is not None and not is_picture(file.local) and is_video(file.local)
+            kind = media.videos if of_video else media.pictures if is_picture(file.local) else media.others
+            kind.append(file)
+        what = "picture" if is_video is None else "picture or video"
+        if not (media.pictures or media.videos):
+            but = f" but {by_suffix(media.others)}" if media.others else ""
+            raise root_error(root, f"holds no {what} that can be read{but}; give a folder or archive of them")
+        if media.others:
+            log(f"  passing over {len(media.others)} file(s) that are no {what}: {by_suffix(media.others)}")
+        yield media
+
+
+def is_picture(file: Path) -> bool:
+    """Returns whether a file is named as a picture or, under any other name, begins as one."""
+    if file.suffix.lower() in IMAGE_SUFFIXES:
+        return True
+    try:
+        with open_regular(file, where=str(file)) as content, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with Image.open(content, formats=FORMATS) as picture:
+                return picture.format != "GIF" or getattr(picture, "n_frames", 1) == 1  # a GIF that moves is a video
+    except IMAGE_ERRORS as error:
+        return isinstance(error, BOMBS)
+
+
+def by_suffix(files: Sequence[OriginalFile]) -> str:
+    """Returns the number of files of each suffix, for messages."""
+    counts = Counter(file.path.suffix.lower() for file in files)
+    return ", ".join(f"{count} {suffix or 'without a suffix'}" for suffix, count in sorted(counts.items()))
+
+
+def check_none_vanishes(unread: Mapping[str, Sequence[OriginalFile]], root: Path) -> None:
+    """Checks that no class or clip, of the names, has files only that are passed over."""
+    for name, files in unread.items():
+        raise root_error(root, f": {name} has no file that can be read but {by_suffix(files)}; convert or remove them")
+
+
+def check_one_data_set(tops: Collection[str], root: Path) -> None:
+    """Checks that the layout begins in one folder only below the root."""
+    if len(tops) > 1:
+        raise root_error(root, f"holds several data sets ({', '.join(sorted(tops))}); give one of them")
+
+
+def decode_in_order(
+    files: Iterable[OriginalFile],
+    convert: Callable[[Image.Image], T],
+    *,
+    root: Path,
+    what: str,
+    size: tuple[int, int] | None = None,
+) -> Iterator[T]:
+    """Decodes files of one size (width, height), that of the first if it is None, in the order given.
+
+    Errors, a ValueError of ``convert`` too, name the picture.
+    """
+    for file in files:
+        try:
+            with open_picture(file.local) as picture:
+                size = size or picture.size
+                if picture.size != size:
+                    wrong, right = (f"{width}x{height}" for width, height in (picture.size, size))
+                    raise ValueError(f"it is {wrong}, others are {right}; bring all to one size")
+                converted = convert(picture)
+        except IMAGE_ERRORS as error:
+            reason = "not an image of a known kind" if isinstance(error, UnidentifiedImageError) else error
+            words = f": {what} '{file.path}' cannot be read as an image ({reason}); replace it"
+            raise root_error(root, words) from error
+        yield converted
+
+
+def check_depth(picture: Image.Image) -> None:
+    """Checks that pixels have at most 8 bits."""
+    if picture.mode.startswith(("I", "F")):
+        raise ValueError(f"its pixels have more than 8 bits (mode {picture.mode})")
+
+
+@contextlib.contextmanager
+def open_picture(file: Path) -> Iterator[Image.Image]:
+    """Opens one picture, turned upright as its EXIF orientation says."""
+    with open_regular(file, where=str(file)) as content, warnings.catch_warnings():
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        with Image.open(content, formats=FORMATS) as picture:
+            # Pages of a TIFF, frames of an animated PNG; other pictures in a camera's JPEG (MPO) are views of one.
+            if picture.format not in ("JPEG", "MPO") and (pages := getattr(picture, "n_frames", 1)) > 1:
+                raise ValueError(f"it holds {pages} pictures; save each by itself")
+            picture.load()
+            with contextlib.suppress(Exception), warnings.catch_warnings():  # damaged EXIF is ignored, as by viewers
+                warnings.simplefilter("ignore")
+                ImageOps.exif_transpose(picture, in_place=True)
+            yield picture
