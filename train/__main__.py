@@ -15,7 +15,15 @@ try:
     from .cli import HELP, parse, unknown
     from .config.commands import EvaluateArguments, Membership
     from .config.errors import Interrupted, UserError, on_command_line
-    from .system.machine import CTRL_C, HEARD, hush_xla, keep_memory, order_collectives, stopping_at_once
+    from .system.machine import (
+        CTRL_C,
+        HEARD,
+        hush_xla,
+        keep_memory,
+        order_collectives,
+        require_device,
+        stopping_at_once,
+    )
     from .system.terminal import safe_output
 except ModuleNotFoundError as error:
     if (error.name or "").startswith(("unroll_jax", "train")):
@@ -43,7 +51,7 @@ usage: unroll-jax [--coordinator HOST:PORT --processes N --process I | --cluster
   export RUN [--format transformers]    write the best checkpoint's parameters as safetensors, with their configuration
   report RUN [RUN ...] [--out FOLDER]   compare runs: tables, figures, an HTML page, summary.json
   prepare SOURCE --from PATH            prepare a data source ahead of its first use
-  list [WORD]                           the experiments; with a word, those it names, with details
+  list [WORD] [--all]                   the experiments by task; with a word, those it names, with details
   --version                             the version of unroll_jax
 
 COMMAND --help shows its options, as in `run demo --help`
@@ -86,6 +94,12 @@ def main(arguments: Sequence[str]) -> int:
         raise
     except OSError as error:  # of files and disks, which no command foresaw
         return _failed(f"{error.filename or 'a file'}: {error.strerror or error}; see to it and give the command again")
+    except (AssertionError, RuntimeError):  # of JAX without a device
+        try:
+            require_device()
+        except UserError as error:
+            return _failed(str(error))
+        raise
     except SystemExit:
         return 0  # of help; `parse` turns every other exit into a UserError
     except KeyboardInterrupt:  # raised by a library

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 import tyro
 
 from .config.errors import UserError, one_line
-from .config.fields import from_json, to_json
-from .config.run import PLACE, RunConfig
+from .config.fields import from_json, to_json, value_of, with_value
+from .config.run import LENGTHS, PLACE, RunConfig
 from .experiments import EXPERIMENTS
 from .system.files import expanded, read_object, read_regular
 
@@ -27,12 +27,27 @@ HELP = ("-h", "--help")
 MAY_BE_EMPTY = ("--text", "--second")  # texts of predict, which has errors for those
 WITH_FOLDERS = ("run", "plan")  # the commands that take the folder of a run in place of an experiment
 FOLDER = "       unroll-jax {} FOLDER [--option value ...], with the options of the run in a folder\n"
+# The options that a help begins with, as far as an experiment has them.
+FIRST = {
+    "method": "plain, constrained, deep_supervision; both or all trains and compares them",
+    "steps": "training steps",
+    "epochs": "passes over the train split",
+    "data.source": "name of the data",
+    "data.root": "path of your own data",
+    "out": "folder of the run, and of its report",
+    "seed": "of initialisation, batches and noise",
+}
 WAY_OUT = "give a TOML file of options, or the config.json of a run of this experiment"
 FRAME = re.compile(r"[\u2500-\u257f]|-{5,}")  # lines around and between tyro's messages
 
 
-def parse(cls: type[T], arguments: list[str], program: str, default: T | None = None, *, hint: str = "") -> T:
-    """Parses the options of a command into a dataclass; ``hint`` is the way out where an option is unknown."""
+def parse(
+    cls: type[T], arguments: list[str], program: str, default: T | None = None, *, hint: str = "", head: str = ""
+) -> T:
+    """Parses the options of a command into a dataclass.
+
+    ``hint`` is the way out where an option is unknown; ``head`` comes before the help.
+    """
     _check_words(arguments)
     given_default: dict[str, Any] = {} if default is None else {"default": default}
     printed, shown = io.StringIO(), io.StringIO()  # no terminals: colours would be escaped
@@ -41,7 +56,7 @@ def parse(cls: type[T], arguments: list[str], program: str, default: T | None = 
             return tyro.cli(cls, args=arguments, prog=program, **given_default)
     except SystemExit as ended:
         if not ended.code:
-            sys.stdout.write(shown.getvalue())
+            sys.stdout.write(head + shown.getvalue())
             raise
         raise UserError(f"{_message(printed.getvalue(), hint)}; see `{program} --help`") from None
 
@@ -60,8 +75,34 @@ def configured(
             return None
         base = name, EXPERIMENTS[name].config
     name, usual = base
-    default = with_file(options, usual)
-    return name, parse(type(default), options, f"unroll-jax {command} {arguments[0]}", default)
+    default, program = with_file(options, usual), f"unroll-jax {command} {arguments[0]}"
+    config = parse(
+        type(default), options, program, default, hint=other_length(options, usual), head=head(program, usual)
+    )
+    for field, value in () if known else config.followers():
+        if value_of(config, field) == value_of(usual, field) and not given(options, f"--{field.replace('_', '-')}"):
+            config = with_value(config, field, value)
+    return name, config
+
+
+def head(program: str, config: RunConfig) -> str:
+    """Returns an example and the first options, with their defaults, for the beginning of a help of all options."""
+    fields = [name for name in FIRST if hasattr(config, name.partition(".")[0])][:5]
+    options = {name: f"--{name.replace('_', '-')}" for name in fields}
+    example = next((f" {options[name]} {getattr(config, name)}" for name in LENGTHS if name in options), "")
+    lines = [f"  {options[name]:14} {value_of(config, name)!s:12} {FIRST[name]}" for name in fields]
+    return "\n".join(
+        [f"example: {program}{example} --out runs/mine", "", "first options, with defaults:", *lines, "\n"]
+    )
+
+
+def other_length(options: Iterable[str], config: RunConfig) -> str:
+    """Returns the way out for `--steps` of a task of epochs, and the other way round."""
+    wrong = [name for name in LENGTHS if given(options, f"--{name}") and not hasattr(config, name)]
+    right = [name for name in LENGTHS if hasattr(config, name)]
+    return (
+        f"the length of such runs is --{right[0]} ({getattr(config, right[0])} by default)" if wrong and right else ""
+    )
 
 
 def experiment_named(command: str, arguments: list[str]) -> str | None:

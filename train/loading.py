@@ -162,7 +162,7 @@ def open_decoder(source: str, *, dtype: Any = None, option: str = "SOURCE", log:
 def is_trained(folder: Path) -> bool:
     """Returns whether a folder is a run or an export, by its config.json; one with a damaged config.json is not."""
     try:
-        return {"experiment", "found"} <= read_object(folder / "config.json").keys()
+        return {"experiment", "found"} <= read_object(folder / "config.json", checked=False).keys()
     except UserError:
         return False
 

@@ -209,7 +209,7 @@ def start(in_memory: None, tmp_path: Path) -> Callable[..., list[str]]:
 
 @pytest.fixture(scope="session")
 def both(config: VideoConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Finished runs of both methods, "erm" and "constrained": to be read; what changes a run copies its folder."""
+    """Finished runs of both methods, "plain" and "constrained": to be read; what changes a run copies its folder."""
     folder = tmp_path_factory.mktemp("both")
     with clips_in_memory():
         logged(dataclasses.replace(config, method="both"), folder)

@@ -17,7 +17,7 @@ from unroll_jax.train.registry import TASKS
 
 # Types that only Python lets through, and numbers that float32 cannot work with.
 WRONG = [
-    ("method", "constraint", "must be 'erm' or 'constrained' or 'deep_supervision' or 'both' or 'all'"),
+    ("method", "constraint", "must be 'plain' or 'constrained' or 'deep_supervision'"),
     ("steps", "5", "must be a whole number from 1 to 1000000000"),
     ("seed", 1.5, "must be a whole number"),
     ("steps", True, "must be a whole number"),

@@ -196,4 +196,4 @@ def test_both_methods_of_an_experiment_open_their_data_once(monkeypatch, tmp_pat
     monkeypatch.setattr("unroll_jax.train.report.write_report", lambda *_, **__: None)
     fit(dataclasses.replace(EXPERIMENTS["video-ut"].config, method="both"), out=tmp_path)
     assert len(opened) == 1
-    assert trained == ["erm of erm", "constrained of erm", "erm", "constrained"]
+    assert trained == ["plain of plain", "constrained of plain", "plain", "constrained"]

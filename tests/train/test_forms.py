@@ -25,7 +25,7 @@ CASES = {
 }
 # Bounds that do not depend on the losses, tightened by the margins of the two layers.
 ABSOLUTE = {"cumulative": [0.4 * 0.4, 0.4 * 0.4**2]}
-SUPERVISED = {"erm": ((0.1,), "given", [0.0, 0.0, 1.0]), "deep_supervision": ((0.3,), "given", [0.0, 0.3, 1.0])}
+SUPERVISED = {"plain": ((0.1,), "given", [0.0, 0.0, 1.0]), "deep_supervision": ((0.3,), "given", [0.0, 0.3, 1.0])}
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +151,10 @@ def test_weights_are_those_of_layer_skip(changed, read, scale):
         ({"layer_weighting": "layerskip"}, "layer_weighting=.* has no effect without method=deep_supervision"),
         ({"method": "all", "layer_weights": (0.1, 0.2), "layer_weighting": "layerskip"}, "layer_weights must be one"),
         ({"method": "all", "layer_weights": (-0.5,)}, "layer_weights must be finite and at least 0"),
-        ({"method": "all", "layer_weights": (0.0,)}, "layer_weights must be above 0 for a layer, or it is method=erm"),
+        (
+            {"method": "all", "layer_weights": (0.0,)},
+            "layer_weights must be above 0 for a layer, or it is method=plain",
+        ),
         ({"method": "all", "model.num_layers": 1}, "method must be another for one layer, which has none before it"),
         ({"method": "all", "layer_weights": ()}, "layer_weights must be one number or more"),
         ({"method": "all", "layer_weights": (0.1, 0.2)}, "layer_weights must be one number, or one for each layer"),

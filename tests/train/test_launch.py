@@ -114,7 +114,7 @@ def test_the_coordinator_listens_on_the_address_that_it_is_given(coordinator, bo
     given = {}
     monkeypatch.setenv("XLA_FLAGS", "")
     monkeypatch.setattr("jax.distributed.initialize", lambda **options: given.update(options))
-    join(Membership(coordinator, 2, 0))
+    join(Membership(coordinator, 2, 1))
     assert (given["coordinator_address"], given["coordinator_bind_address"]) == (coordinator, bound)
 
 

@@ -82,12 +82,12 @@ def test_overwrite_deletes_no_other_run_that_lies_inside(trained, capsys):
     export = trained / "export" / "config.json"
     export.parent.mkdir()
     export.write_text('{"format": "unroll_jax 2", "experiment": "video-ut", "found": {}}')
-    shutil.copytree(trained, trained / "erm", ignore=shutil.ignore_patterns("export"))
+    shutil.copytree(trained, trained / "plain", ignore=shutil.ignore_patterns("export"))
     kept = sorted(trained.rglob("*"))
     error = refused(capsys, *RUN, "--overwrite")
-    assert "--overwrite would delete the runs run/erm too; move them away, or pass another --out" in error
+    assert "--overwrite would delete the runs run/plain too; move them away, or pass another --out" in error
     assert sorted(trained.rglob("*")) == kept
-    shutil.rmtree(trained / "erm")
+    shutil.rmtree(trained / "plain")
     assert main([*RUN, "--overwrite"]) == 0
     assert not export.exists()
 
@@ -96,7 +96,7 @@ def test_several_runs_are_refused_in_the_folder_of_one(trained, capsys):
     kept = sorted(trained.rglob("*"))
     for more in ((), ("--overwrite",)):
         error = refused(capsys, *RUN, "--method", "both", *more)
-        assert "--out run is a run, and this trains erm and constrained in folders inside" in error
+        assert "--out run is a run, and this trains plain and constrained in folders inside" in error
     assert sorted(trained.rglob("*")) == kept
 
 

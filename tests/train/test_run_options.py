@@ -65,7 +65,7 @@ def test_feasibility_is_judged_by_what_is_bound(changed, clips, many, tmp_path):
     _, losses = task.evaluate(state.params, tmp_path)
     for bind in BINDS:
         config = changed(**{"constraints.bind": bind, "constraints.level": 0.9 if bind == "tail" else 0.7, **fields})
-        objective = DescentConstraints(config, num_layers=2, steps_an_epoch=16)
+        objective = DescentConstraints(config, num_layers=2, steps_an_epoch=16, num_steps=config.steps)
         worst[bind] = np.array(objective.report(losses, state.moving)["violations"][1:], float)
     assert np.all(worst["tail"] > worst["mean"])
     before = json.loads((many / "evaluation.json").read_text())

@@ -167,6 +167,13 @@ class SupervisedConfig(RunConfig):
         stem = getattr(self.network, "stem", ())
         yield "network.stem", "() for dense layers, which see images as vectors", not (vectors and stem)
 
+    def followers(self) -> Iterator[tuple[str, Any]]:
+        """Yields the augmentation, which digits do not take, and the stem, which dense layers do not have."""
+        if self.data.source == "digits":
+            yield "augment", False
+        if not getattr(self.network, "convolutional", True):
+            yield "network.stem", ()
+
     def conditions(self) -> Iterator[Condition]:
         """Yields the options of one optimiser."""
         yield "optimizer.momentum", option_text("optimizer.name", "sgd"), self.optimizer.name == "sgd"

@@ -39,6 +39,7 @@ FREE: dict[str, Any] = {
 }
 # Of these, the options of the place of a run, which are not stored with it.
 PLACE = ("overwrite", "config", "out")
+LENGTHS = ("steps", "epochs")  # options of how long a run is
 
 
 class Judgement(NamedTuple):
@@ -57,8 +58,20 @@ class Judgement(NamedTuple):
     relaxed: float | None = None
 
 
+class _Scheduled:
+    """Learning rates by step."""
+
+    schedule: str
+    warmup_share: float
+
+    @property
+    def follows_end(self) -> bool:
+        """True if the rate of a step depends on the number of steps."""
+        return self.schedule in ("cosine", "linear") or self.warmup_share > 0.0
+
+
 @dataclasses.dataclass(frozen=True)
-class PrimalConfig:
+class PrimalConfig(_Scheduled):
     """Adam or Muon on the parameters: linear warm-up, then a schedule.
 
     Example:
@@ -88,7 +101,7 @@ class DecayedPrimalConfig(PrimalConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class OptimizerConfig:
+class OptimizerConfig(_Scheduled):
     """Adam, Muon or SGD, with a schedule over the run."""
 
     name: Literal["adam", "muon", "sgd"] = "adam"
@@ -166,6 +179,20 @@ class RunConfig(abc.ABC):
     def conditions(self) -> Iterable[Condition]:
         """Yields the conditions under which options have an effect; none by default."""
         return ()
+
+    def followers(self) -> Iterable[tuple[str, Any]]:
+        """Yields defaults that other options rule out, by dotted name, with the values that follow from these.
+
+        The command line takes them where the user has set neither.
+        """
+        return ()
+
+    def tied_to_end(self) -> str:
+        """Returns the options by which steps depend on the number of all steps; "" if none does, so more may follow."""
+        for name in ("primal", "optimizer"):
+            if getattr(getattr(self, name, None), "follows_end", False):
+                return f"{option_text(f'{name}.schedule')} and {option_text(f'{name}.warmup_share')}"
+        return ""
 
     def variants(self) -> Sequence[tuple[str, Self]]:
         """The runs of one command by subfolder; "" is the run folder itself."""

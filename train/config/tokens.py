@@ -1,9 +1,10 @@
 """Options of text classification and of language models, both with perturbed embeddings: models and runs."""
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Le
 
@@ -109,6 +110,12 @@ class TextRunConfig(TokensConfig):
     def pretrained(self) -> str | None:
         """The source of pretrained weights or word vectors; None without one."""
         return self.model.pretrained if isinstance(self.model, EncoderOptions) else self.model.embeddings
+
+    def followers(self) -> Iterator[tuple[str, Any]]:
+        """Yields those of all such runs, and the heads, which divide the width."""
+        yield from super().followers()
+        if isinstance(self.model, EncoderOptions):
+            yield "model.num_heads", math.gcd(self.model.dim, self.model.num_heads)
 
     def rules(self) -> Iterator[Rule]:
         """Yields those of all such runs, and of the encoder."""
@@ -218,6 +225,16 @@ class LanguageConfig(TokensConfig):
     constraints: ConstraintConfig = dataclasses.field(
         default_factory=lambda: ConstraintConfig(alpha=(0.1,), reference=4.5, margin=0.0, first_margin=0.0)
     )
+
+    def followers(self) -> Iterator[tuple[str, Any]]:
+        """Yields those of all such runs; the heads of keys and values; and without low-rank changes, the reference.
+
+        With them, the embedding at layer 0 stays as it is.
+        """
+        yield from super().followers()
+        yield "model.num_key_value_heads", math.gcd(self.model.num_heads, self.model.num_key_value_heads)
+        if self.freezes:
+            yield "constraints.reference", None
 
     def rules(self) -> Iterator[Rule]:
         """Yields those of all such runs, and of the decoder."""

@@ -164,12 +164,24 @@ def _check_arrays(split: str, arrays: Any, train: Arrays) -> None:
         if not is_array or array.ndim == 0 or array.dtype.kind in NO_NUMBERS:
             given = f"shape {array.shape} of {array.dtype}" if is_array else type(array).__name__
             raise UserError(f"{split}[{name!r}] must be an array of numbers with a row a sample, got {given}")
+        if not _is_kept(array):
+            raise UserError(
+                f"{split}[{name!r}] holds whole numbers beyond {jax.dtypes.canonicalize_dtype(array.dtype)}"
+            )
     rows, known = ({name: np.shape(array)[1:] for name, array in one.items()} for one in (arrays, train))
     if unlike := [name for name in known if rows.get(name) != known[name]]:
         raise UserError(f"{split} must have {unlike[0]!r} with rows of shape {known[unlike[0]]}, as train has")
     sizes = {name: len(array) for name, array in arrays.items()}
     if not sizes or len(set(sizes.values())) > 1 or 0 in sizes.values():
         raise UserError(f"arrays of {split} must have the same number of rows, at least 1, got {sizes}")
+
+
+def _is_kept(array: Any) -> bool:
+    """Returns whether JAX keeps the values of whole numbers: those of 64 bits are cut to 32 unless x64 is on."""
+    kept = jax.dtypes.canonicalize_dtype(array.dtype)
+    if array.dtype.kind not in "iu" or kept == array.dtype or array.size == 0:
+        return True
+    return np.iinfo(kept).min <= array.min() and array.max() <= np.iinfo(kept).max
 
 
 def _num_layers(init: Callable[[jax.Array], Params], layer_losses: LayerLosses, arrays: Arrays) -> int:
