@@ -252,8 +252,8 @@ def check_rows(samples: Any, batch: Batch, num_layers: int) -> None:
     expected = (jax.tree.leaves(batch)[0].shape[0], num_layers + 1)
     if samples.shape != expected:
         raise UserError(
-            f"losses must have shape {expected} for a batch of {expected[0]} samples, got {samples.shape}; return a row "
-            "for each sample"
+            f"losses must have shape {expected} for a batch of {expected[0]} samples, got {samples.shape}; return a "
+            "row for each sample"
         )
 
 

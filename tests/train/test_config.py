@@ -152,6 +152,12 @@ def test_json_of_another_version_names_the_file_and_the_field(config):
         from_json(VideoConfig, nested, source=Path("config.json"))
 
 
+def test_erm_is_the_former_name_of_plain(changed):
+    assert changed(method="erm") == changed(method="plain")
+    assert [name for name, _ in changed(method="both").variants()] == ["plain", "constrained"]
+    assert from_json(VideoConfig, to_json(changed()) | {"method": "erm"}, source="config.json").method == "plain"
+
+
 def test_differences_name_the_field_and_both_values(config, changed):
     other = changed(steps=7, **{"dual.optimizer": "adam", "constraints.alpha": (0.3,)})
     assert differences(to_json(config), to_json(config)) == []

@@ -56,7 +56,7 @@ def expanded(path: str, option: str) -> Path:
 def caches() -> Path:
     """Returns the folder of prepared data and compiled programs: unroll_jax in $XDG_CACHE_HOME, or in ~/.cache."""
     root = os.environ.get("XDG_CACHE_HOME", "")
-    return expanded(root if os.path.isabs(root) else "~/.cache", "XDG_CACHE_HOME") / "unroll_jax"
+    return expanded(root if Path(root).is_absolute() else "~/.cache", "XDG_CACHE_HOME") / "unroll_jax"
 
 
 def check_out(out: Path | str) -> Path:

@@ -1,0 +1,5 @@
+
+
+Learn more about nbmake at https://github.com/treebeardtech/nbmake
+
+no tests ran in 0.62s
