@@ -1,1 +1,53 @@
-.s.
+"""Every hostile call of the library is one error of ours that names the argument."""
+
+import traceback
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import unroll_jax
+from tests.hostile import layers, solvers, training
+from unroll_jax import certificates, constrained, energies, fixed_point, models
+
+# What the expressions name.
+NAMES = {
+    "uj": unroll_jax,
+    "energies": energies,
+    "fp": fixed_point,
+    "certificates": certificates,
+    "constrained": constrained,
+    "models": models,
+    "jax": jax,
+    "jnp": jnp,
+    "np": np,
+    "optax": optax,
+    "K": jax.random.key(0),
+    "Y": np.ones((2, 5, 4), np.float32),
+    "Z": np.zeros((2, 4), np.float32),
+    "W": np.eye(4, dtype=np.float32),
+    "C": unroll_jax.descent_constraints(0.2),
+    "P": energies.AttentionParams(None),
+    "Transformer": models.UnrolledTransformer,
+    "ones": lambda shape: np.ones(shape, np.float32),
+    "sgd": optax.sgd(0.1),
+    "half": lambda params, z, x: 0.5 * z,
+}
+CASES = [
+    pytest.param(expression, error, words, id=expression)
+    for module in (layers, solvers, training)
+    for error, rows in module.EXPRESSIONS.items()
+    for words, expressions in rows.items()
+    for expression in expressions
+]
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(("expression", "error", "words"), CASES)
+def test_a_hostile_call_is_one_error_that_names_the_argument(expression, error, words):
+    with pytest.raises(error) as caught:
+        eval(expression, dict(NAMES))
+    assert words in str(caught.value)
+    assert "unroll_jax" in traceback.extract_tb(caught.value.__traceback__)[-1].filename, "raised by JAX or NumPy"
