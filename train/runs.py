@@ -54,8 +54,7 @@ def read_recorded(folder: Path) -> tuple[str, str, Row]:
     path = folder / "config.json"
     if not path.is_file():
         raise UserError(no_run(folder))
-    _check_version(folder, read_object(path, checked=False))
-    values = read_object(path)
+    values = _stored(folder)
     if "format" in values:
         raise UserError(f"{folder} is an export, not a run folder; name the run folder that it was exported from")
     _, experiment, task, data = (values.pop(name, None) for name in ("version", "experiment", "task", "found"))
@@ -70,13 +69,16 @@ def read_recorded(folder: Path) -> tuple[str, str, Row]:
     return experiment, task, values
 
 
-def _check_version(folder: Path, values: Row) -> None:
-    """Raises UserError for the config.json of a run that another version of unroll_jax wrote."""
+def _stored(folder: Path) -> Row:
+    """Returns the values of a config.json, unless it is of the run of a version that is not read, or was edited."""
+    path = folder / "config.json"
+    values = read_object(path, checked=False)
     version = values.get("version", "0.1")
     if "format" not in values and version not in (VERSION, *READS[VERSION]):
         raise UserError(
             f"{folder} was written by version {version} of unroll_jax, this is {VERSION}; use that one, or train again"
         )
+    return read_object(path)
 
 
 def read_config(folder: Path, kind: type[RunConfig] | None = None, *, free: bool = False) -> tuple[str, RunConfig]:
@@ -161,7 +163,7 @@ def check_folder(task: Task, folder: Path, experiment: str) -> None:
 
 def _shorter(folder: Path, config: RunConfig) -> Row:
     """Returns the length of a run that is to go on to more steps than it was started for; empty without such a one."""
-    stored, new = read_object(folder / "config.json"), to_json(config)
+    stored, new = _stored(folder), to_json(config)
     lengths = {name: stored.get(name) for name in LENGTHS if name in new}
     return {name: old for name, old in lengths.items() if type(old) is int and old < new[name]}
 
@@ -202,11 +204,8 @@ def _require_deletable(folder: Path) -> None:
 
 def check_same(folder: Path, description: Row, way_out: str) -> None:
     """Raises UserError if the config.json of a folder differs from a description."""
-    path = folder / "config.json"
-    if "experiment" in (raw := read_object(path, checked=False)):
-        _check_version(folder, raw)
     usual = {name: description[name] for name in ("version", *FREE)}
-    changed = differences(read_object(path) | usual, description)
+    changed = differences(_stored(folder) | usual, description)
     if changed:
         raise UserError(f"{folder} was trained with another configuration: {'; '.join(changed)}; {way_out}")
 

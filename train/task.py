@@ -235,7 +235,7 @@ def check_params(params: Params) -> None:
         raise UserError(f"init must return parameters with an array at least, got {params!r:.60}; return one")
     for path, leaf in leaves:
         place = f"init must return arrays of floating numbers; its array {jax.tree_util.keystr(path)!a}"
-        name, dtype = jax.tree_util.keystr(path, simple=True, separator="."), np.result_type(leaf)
+        name, dtype = jax.tree_util.keystr(path, simple=True, separator="."), jax.numpy.result_type(leaf)
         if UNSHOWN.search(name):
             raise UserError(f"{place} needs keys of {PLAIN}; rename the key")
         if name in names:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from tensorboardX.proto.event_pb2 import Event
 
 from tests.hostile import runs
 from tests.started import environment
@@ -166,6 +167,15 @@ def changed(config: VideoConfig) -> Callable[..., VideoConfig]:
 traced_task = functools.cache(VideoTask)
 traced_step = functools.cache(jit_step)
 traced_state = functools.cache(state_like)
+
+
+def events(path: Path) -> Iterator[Event]:
+    """What TensorBoard reads of a file: records of a length of 8 bytes, its checksum of 4, the event, its checksum."""
+    content, place = path.read_bytes(), 0
+    while place < len(content):
+        length = int.from_bytes(content[place : place + 8], "little")
+        yield Event.FromString(content[place + 12 : place + 12 + length])
+        place += 16 + length
 
 
 @contextlib.contextmanager

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.train.board import events
-from tests.train.conftest import MANY, evaluated_again, traced_task
+from tests.train.conftest import MANY, evaluated_again, events, traced_task
 from unroll_jax.constrained import feasibility_report
 from unroll_jax.train.checkpoint import Checkpoints
 from unroll_jax.train.config.errors import UserError

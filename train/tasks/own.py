@@ -166,7 +166,7 @@ def _check_arrays(split: str, arrays: Any, train: Arrays) -> None:
             raise UserError(f"{split}[{name!r}] must be an array of numbers with a row a sample, got {given}")
         if not _is_kept(array):
             raise UserError(
-                f"{split}[{name!r}] holds whole numbers beyond {jax.dtypes.canonicalize_dtype(array.dtype)}"
+                f"{split}[{name!r}] of {array.dtype} has numbers beyond 32 bits; renumber it"
             )
     rows, known = ({name: np.shape(array)[1:] for name, array in one.items()} for one in (arrays, train))
     if unlike := [name for name in known if rows.get(name) != known[name]]:
