@@ -22,6 +22,7 @@ from .registry import PASS_IT, open_task, rebuild
 from .runs import FACTS, check_first, read_config, require_checkpoints, require_place
 from .step import state_like
 from .system.files import expanded, no_run, read_object, way_out
+from .system.machine import require_device
 from .task import Params, Row, Task
 from .weights import AGAIN, CONFIG, is_export, read_export, restored
 
@@ -97,6 +98,7 @@ def load(folder: Path | str, *, task: Task | None = None, log: Log = print) -> M
 
     Example: see `fit`.
     """
+    require_device()
     folder, kind = Path(folder), options_of(task)
     if is_export(folder):
         export = read_export(folder, kind)

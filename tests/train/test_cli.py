@@ -118,8 +118,8 @@ def test_list_groups_experiments_by_task_and_hides_cells_of_tables(capsys):
     lines, shown = listed("--all")
     assert sorted(shown) == sorted(EXPERIMENTS)
     page = (Path(__file__).resolve().parents[2] / "docs/reference/command_line.md").read_text(encoding="utf-8")
-    (expression,) = re.findall(r"unroll-jax list --all \| (sed [^)]*\))'", page)
-    completion = subprocess.run(f"{expression}'", shell=True, input="\n".join(lines), capture_output=True, text=True)
+    (expression,) = re.findall(r"unroll-jax list --all \| (sed -n '[^']*')", page)
+    completion = subprocess.run(expression, shell=True, input="\n".join(lines), capture_output=True, text=True)
     assert completion.stdout.split() == shown
     for word, names in {
         "ucsd": {"ucsd-ut", "ucsd-dust", "ucsd-vit"},

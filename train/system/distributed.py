@@ -1,6 +1,7 @@
 """Many processes as one run: they join, act together, stop at one step; and checksums of arrays on any mesh."""
 
 import contextlib
+import errno
 import json
 import math
 import os
@@ -227,9 +228,10 @@ def _require_port(host: str, port: int, coordinator: str) -> None:
     try:
         socket.create_server((host.strip("[]"), port), family=family).close()
     except OSError as error:
+        reason = os.strerror(error.errno or errno.EADDRNOTAVAIL)
         raise UserError(
-            f"--coordinator {coordinator} cannot be listened on ({error.strerror}); pass another"
-        ) from error
+            f"--coordinator {coordinator} is not free ({reason}); pass another port, or another address"
+        ) from None
 
 
 def _cluster_options(member: Membership) -> dict[str, Any]:

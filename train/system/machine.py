@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config.errors import Interrupted, UserError, one_line
+from .files import caches
 
 CTRL_C = 130  # exit code of shells for Ctrl-C
 HEARD: set[int] = set()  # signals that this process was asked to end by

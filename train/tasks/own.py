@@ -165,9 +165,7 @@ def _check_arrays(split: str, arrays: Any, train: Arrays) -> None:
             given = f"shape {array.shape} of {array.dtype}" if is_array else type(array).__name__
             raise UserError(f"{split}[{name!r}] must be an array of numbers with a row a sample, got {given}")
         if not _is_kept(array):
-            raise UserError(
-                f"{split}[{name!r}] of {array.dtype} has numbers beyond 32 bits; renumber it"
-            )
+            raise UserError(f"{split}[{name!r}] of {array.dtype} has numbers beyond 32 bits; renumber it")
     rows, known = ({name: np.shape(array)[1:] for name, array in one.items()} for one in (arrays, train))
     if unlike := [name for name in known if rows.get(name) != known[name]]:
         raise UserError(f"{split} must have {unlike[0]!r} with rows of shape {known[unlike[0]]}, as train has")
