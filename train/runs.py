@@ -158,7 +158,7 @@ def check_folder(task: Task, folder: Path, experiment: str) -> None:
         check_same(folder, identity(experiment, task.config, task.data_fingerprint()) | shorter, ANEW)
         if shorter and tied:
             ((name, count),) = shorter.items()
-            raise UserError(f"{folder} has {name}={count}, and {tied} depend on the last step; pass another --out")
+            raise UserError(f"{folder} has {name}={count}, and {tied} depend on the end of a run; pass another --out")
 
 
 def _shorter(folder: Path, config: RunConfig) -> Row:

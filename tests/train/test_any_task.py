@@ -24,6 +24,7 @@ from unroll_jax.train.main import fit
 from unroll_jax.train.metrics import read_metrics
 from unroll_jax.train.runs import read_config
 from unroll_jax.train.sharding.mesh import make_mesh
+from unroll_jax.train.system.files import SEAL
 from unroll_jax.train.task import PlainRisk, Row, Task, Training, Validation
 
 
@@ -207,8 +208,9 @@ def test_it_is_evaluated_again(run):
     ],
 )
 def test_a_folder_that_does_not_fit_the_task_is_refused_in_a_line(run, change, task, words):
-    config = read(run / "config.json")
-    (run / "config.json").write_text(json.dumps({**config, **change}))
+    config = {**read(run / "config.json"), **change}
+    del config[SEAL]
+    (run / "config.json").write_text(json.dumps(config))
     with one_line(words, str(run)):
         load(run, task=task, log=quiet)
 

@@ -1,5 +1,6 @@
 """Run folders that others change: moved, deleted, edited, of other versions; and finished runs that go on."""
 
+import dataclasses
 import json
 import shutil
 
@@ -166,9 +167,18 @@ def test_a_run_whose_rate_depends_on_the_last_step_does_not_go_on_beyond_it(opti
     primal = PrimalConfig(**options)
     (run,) = fit(linear(primal=primal, steps=2), out=tmp_path / "run", log=quiet)
     before = (run / "config.json").read_bytes()
-    with one_line("primal.schedule and primal.warmup_share depend on the last step", "steps=2"):
+    with one_line("primal.schedule and primal.warmup_share depend on the end of a run", "steps=2"):
         fit(linear(primal=primal, steps=4), out=run, log=quiet)
     assert (run / "config.json").read_bytes() == before
+
+
+def test_a_warm_up_that_is_a_share_follows_the_end(changed):
+    steady = changed(primal=dataclasses.replace(changed().primal, schedule="constant", warmup_share=0.0))
+    assert steady.tied_to_end() == ""
+    constraints = dataclasses.replace(steady.constraints, warmup_steps=0.5)
+    warm = dataclasses.replace(steady, constraints=constraints)
+    assert warm.tied_to_end() == "constraints.warmup_steps"
+    assert [constraints.warmup(steps) for steps in (6, 100)] == [3, 50]
 
 
 def test_schedules_of_images_follow_the_last_step_but_for_steps_and_constants():

@@ -33,7 +33,7 @@ def test_a_run_goes_on_by_the_name_of_its_folder(trained, tmp_path, capsys):
     assert main(["run", "run/"]) == 0
     assert "going on from the checkpoint of step 4" in capsys.readouterr().out
     assert (trained / "metrics.jsonl").read_text() == whole
-    assert "steps was 6, is now 7" in refused(capsys, "run", "run", "--steps", "7")
+    assert "depend on the end of a run" in refused(capsys, "run", "run", "--steps", "7")
     assert main(["run", "run", "--seed", "1", "--out", "again"]) == 0
     assert read_config(tmp_path / "again")[1].seed == 1
     assert (trained / "metrics.jsonl").read_text() == whole

@@ -52,11 +52,6 @@ class ConstrainedConfig(RunConfig):
         if self.constraints.last is not None:
             yield "constraints.reference", None
 
-    def tied_to_end(self) -> str:
-        """Returns the options by which steps depend on the number of all steps."""
-        warmup = option_text("constraints.warmup_steps") if 0 < self.constraints.warmup_steps < 1 else ""
-        return super().tied_to_end() or (warmup if self.enforces else "")
-
     def rules(self) -> Iterator[Rule]:
         """Yields the rules across fields that hold at any depth; `check_depth` has the others."""
         yield from super().rules()

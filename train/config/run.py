@@ -192,7 +192,8 @@ class RunConfig(abc.ABC):
         for name in ("primal", "optimizer"):
             if getattr(getattr(self, name, None), "follows_end", False):
                 return f"{option_text(f'{name}.schedule')} and {option_text(f'{name}.warmup_share')}"
-        return ""
+        is_share = 0 < getattr(getattr(self, "constraints", None), "warmup_steps", 0) < 1
+        return option_text("constraints.warmup_steps") if is_share else ""
 
     def variants(self) -> Sequence[tuple[str, Self]]:
         """The runs of one command by subfolder; "" is the run folder itself."""

@@ -257,7 +257,8 @@ def without_folders(value: Any) -> Any:
 
 
 def _checksum(values: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+    as_read = json.loads(json.dumps(values))  # with texts as keys
+    return hashlib.sha256(json.dumps(as_read, sort_keys=True).encode()).hexdigest()
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
