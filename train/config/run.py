@@ -105,7 +105,7 @@ class OptimizerConfig(_Scheduled):
     """Adam, Muon or SGD, with a schedule over the run."""
 
     name: Literal["adam", "muon", "sgd"] = "adam"
-    """adam; sgd with momentum; or muon: momentum with all singular values made equal, steps as large as Adam's."""
+    """adam; sgd, of momentum 0.9; or muon: momentum with all singular values made equal, steps as large as Adam's."""
     learning_rate: Positive = 3e-3
     """Peak learning rate."""
     schedule: Literal["cosine", "linear", "staircase", "constant"] = "cosine"
@@ -116,8 +116,6 @@ class OptimizerConfig(_Scheduled):
     """Factor of the staircase."""
     decay_every: Count = 30
     """Epochs between two stairs."""
-    momentum: Share = 0.9
-    """Of sgd."""
     weight_decay: NonNegative = 0.0
     """Added to the gradient as this times the weights for sgd; decoupled for adam and muon."""
     clip_norm: Positive | None = None

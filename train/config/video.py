@@ -109,10 +109,6 @@ class ViTOptions:
     reading: Literal["state", "residual", "linear"] = "state"
     """Readout of a frame: state, the layer's state itself, as in the paper; residual, the noisy frame plus a readout of
     the state that all layers share; linear, that readout alone."""
-    mean: float = 0.5
-    """Subtracted from pixels in [0, 1]."""
-    std: Positive = 0.5
-    """Divides the difference."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Dtype of the layers; parameters, losses and multipliers stay float32."""
 
