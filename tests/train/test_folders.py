@@ -10,6 +10,7 @@ from tests.errors import one_line
 from tests.train.test_fit import linear
 from unroll_jax.train import load
 from unroll_jax.train.config.errors import StorageError, UserError
+from unroll_jax.train.config.images import ImageFeedForwardConfig
 from unroll_jax.train.config.run import OptimizerConfig, PrimalConfig
 from unroll_jax.train.evaluate import evaluate
 from unroll_jax.train.exporting import export
@@ -181,10 +182,7 @@ def test_a_warm_up_that_is_a_share_follows_the_end(changed):
     assert [constraints.warmup(steps) for steps in (6, 100)] == [3, 50]
 
 
-def test_schedules_of_images_follow_the_last_step_but_for_steps_and_constants():
-    assert [OptimizerConfig(schedule=name).follows_end for name in ("cosine", "linear", "staircase", "constant")] == [
-        True,
-        True,
-        False,
-        False,
-    ]
+@pytest.mark.parametrize("schedule", ["cosine", "linear", "staircase", "constant"])
+def test_schedules_of_images_follow_the_end_but_for_stairs_and_constants(schedule):
+    tied = ImageFeedForwardConfig(optimizer=OptimizerConfig(schedule=schedule)).tied_to_end()
+    assert bool(tied) == (schedule in ("cosine", "linear"))

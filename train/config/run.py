@@ -58,20 +58,8 @@ class Judgement(NamedTuple):
     relaxed: float | None = None
 
 
-class _Scheduled:
-    """Learning rates by step."""
-
-    schedule: str
-    warmup_share: float
-
-    @property
-    def follows_end(self) -> bool:
-        """True if the rate of a step depends on the number of steps."""
-        return self.schedule in ("cosine", "linear") or self.warmup_share > 0.0
-
-
 @dataclasses.dataclass(frozen=True)
-class PrimalConfig(_Scheduled):
+class PrimalConfig:
     """Adam or Muon on the parameters: linear warm-up, then a schedule.
 
     Example:
@@ -101,7 +89,7 @@ class DecayedPrimalConfig(PrimalConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class OptimizerConfig(_Scheduled):
+class OptimizerConfig:
     """Adam, Muon or SGD, with a schedule over the run."""
 
     name: Literal["adam", "muon", "sgd"] = "adam"
@@ -188,7 +176,8 @@ class RunConfig(abc.ABC):
     def tied_to_end(self) -> str:
         """Returns the options by which steps depend on the number of all steps; "" if none does, so more may follow."""
         for name in ("primal", "optimizer"):
-            if getattr(getattr(self, name, None), "follows_end", False):
+            rates = getattr(self, name, None)
+            if rates is not None and (rates.schedule in ("cosine", "linear") or rates.warmup_share > 0.0):
                 return f"{option_text(f'{name}.schedule')} and {option_text(f'{name}.warmup_share')}"
         is_share = 0 < getattr(getattr(self, "constraints", None), "warmup_steps", 0) < 1
         return option_text("constraints.warmup_steps") if is_share else ""
