@@ -145,35 +145,6 @@ def test_weights_are_those_of_layer_skip(changed, read, scale):
     np.testing.assert_allclose(config.loss_weights(len(read) - 1, read), enabled / enabled.sum(), rtol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({"layer_weighting": "layerskip"}, "layer_weighting=.* has no effect without method=deep_supervision"),
-        ({"method": "all", "layer_weights": (0.1, 0.2), "layer_weighting": "layerskip"}, "layer_weights must be one"),
-        ({"method": "all", "layer_weights": (-0.5,)}, "layer_weights must be finite and at least 0"),
-        (
-            {"method": "all", "layer_weights": (0.0,)},
-            "layer_weights must be above 0 for a layer, or it is method=plain",
-        ),
-        ({"method": "all", "model.num_layers": 1}, "method must be another for one layer, which has none before it"),
-        ({"method": "all", "layer_weights": ()}, "layer_weights must be one number or more"),
-        ({"method": "all", "layer_weights": (0.1, 0.2)}, "layer_weights must be one number, or one for each layer"),
-        ({"constraints.bounds": "cumulative", "constraints.reference": None}, "constraints.reference must be a number"),
-        ({"constraints.last": 0.1, "constraints.reference": 0.4}, "constraints.reference must be None with"),
-        ({"constraints.last": 0.1, "constraints.layers": False, "constraints.also": ("norm=8",)}, "constraints.layers"),
-        ({"constraints.last": 0.1, "constraints.reference": None, "constraints.floor": 0.2}, "constraints.floor=0.2"),
-        ({"constraints.last": 0.1, "constraints.reference": None, "layer_weights": (0.0,)}, "layer_weights must be"),
-        ({"constraints.floor": -1.0}, "constraints.floor must be finite and at least 0"),
-        ({"constraints.first_alpha": 0.0}, r"constraints.first_alpha must be in \(0, 1\), or None, got 0.0"),
-        ({"constraints.first_alpha": 0.5, "constraints.alpha": (0.1, 0.2)}, "constraints.first_alpha must be None"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_options_that_do_not_fit_are_refused(changed, fields, words):
-    with pytest.raises(UserError, match=words):
-        changed(**fields).check()
-
-
 def test_weights_of_early_losses_are_not_all_zero(changed):
     turned = {"constraints.last": 0.1, "constraints.reference": None, "layer_weighting": "layerskip"}
     assert changed(**turned).loss_weights(3) == pytest.approx((0.0, 0.0, 0.1 / 2.2, 0.0))
