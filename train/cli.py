@@ -76,9 +76,8 @@ def configured(
         base = name, EXPERIMENTS[name].config
     name, usual = base
     default, program = with_file(options, usual), f"unroll-jax {command} {arguments[0]}"
-    config = parse(
-        type(default), options, program, default, hint=other_length(options, usual), head=head(program, usual)
-    )
+    hint, first = other_length(options, usual), head(program, usual)
+    config = parse(type(default), options, program, default, hint=hint, head=first)
     for field, value in () if known else config.followers():
         if value_of(config, field) == value_of(usual, field) and not given(options, f"--{field.replace('_', '-')}"):
             config = with_value(config, field, value)
@@ -88,21 +87,16 @@ def configured(
 def head(program: str, config: RunConfig) -> str:
     """Returns an example and the first options, with their defaults, for the beginning of a help of all options."""
     fields = [name for name in FIRST if hasattr(config, name.partition(".")[0])][:5]
-    options = {name: f"--{name.replace('_', '-')}" for name in fields}
-    example = next((f" {options[name]} {getattr(config, name)}" for name in LENGTHS if name in options), "")
-    lines = [f"  {options[name]:14} {value_of(config, name)!s:12} {FIRST[name]}" for name in fields]
-    return "\n".join(
-        [f"example: {program}{example} --out runs/mine", "", "first options, with defaults:", *lines, "\n"]
-    )
+    lines = [f"  --{name.replace('_', '-'):13} {value_of(config, name)!s:12} {FIRST[name]}\n" for name in fields]
+    length = next((f" --{name} {getattr(config, name)}" for name in LENGTHS if name in fields), "")
+    return f"example: {program}{length} --out runs/mine\n\nfirst options, with defaults:\n{''.join(lines)}\n"
 
 
 def other_length(options: Iterable[str], config: RunConfig) -> str:
-    """Returns the way out for `--steps` of a task of epochs, and the other way round."""
-    wrong = [name for name in LENGTHS if given(options, f"--{name}") and not hasattr(config, name)]
-    right = [name for name in LENGTHS if hasattr(config, name)]
-    return (
-        f"the length of such runs is --{right[0]} ({getattr(config, right[0])} by default)" if wrong and right else ""
-    )
+    """Returns the way out for `--steps` of a task of epochs, and the other way round; else ""."""
+    wrong = any(given(options, f"--{name}") and not hasattr(config, name) for name in LENGTHS)
+    right = [f"such runs have --{name}, here {getattr(config, name)}" for name in LENGTHS if hasattr(config, name)]
+    return right[0] if wrong and right else ""
 
 
 def experiment_named(command: str, arguments: list[str]) -> str | None:

@@ -51,23 +51,20 @@ def join(member: Membership) -> None:
 def _in_time(member: Membership) -> Iterator[None]:
     """Ends the process with one line if the others do not come in time; JAX ends it by SIGABRT."""
     of = member.cluster if member.coordinator is None else f"process {member.process} at {member.coordinator}"
+    joined = threading.Event()
 
-    def give_up() -> None:
-        os.write(2, f"error: the processes did not come together in {JOIN_SECONDS} s ({of}); {WAYS}\n".encode())
-        os._exit(USAGE_ERROR)
+    def watch() -> None:
+        if not joined.wait(REMIND_SECONDS):
+            os.write(2, f"waiting for the other processes ({of}), {JOIN_SECONDS} s at most\n".encode())
+        if not joined.wait(JOIN_SECONDS - REMIND_SECONDS):
+            os.write(2, f"error: the processes did not come together in {JOIN_SECONDS} s ({of}); {WAYS}\n".encode())
+            os._exit(USAGE_ERROR)
 
-    def remind() -> None:
-        os.write(2, f"waiting for the other processes ({of}), {JOIN_SECONDS} s at most\n".encode())
-
-    clocks = threading.Timer(REMIND_SECONDS, remind), threading.Timer(JOIN_SECONDS, give_up)
-    for clock in clocks:
-        clock.daemon = True
-        clock.start()
+    threading.Thread(target=watch, daemon=True).start()
     try:
         yield
     finally:
-        for clock in clocks:
-            clock.cancel()
+        joined.set()
 
 
 def ignore_sigterm() -> None:

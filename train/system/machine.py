@@ -140,10 +140,10 @@ def require_device() -> None:
     try:
         jax.devices()
     except (RuntimeError, AssertionError) as error:  # of a platform that is unknown, or has no device
-        asked = os.environ.get("JAX_PLATFORMS")
-        reason = f"with JAX_PLATFORMS={asked}; unset it, or name one of cpu, cuda, tpu that is there"
+        platforms = os.environ.get("JAX_PLATFORMS")
+        named = f"with JAX_PLATFORMS={platforms}; unset it, or name one of cpu, cuda, tpu that is there"
         other = f"({one_line(error)}); check its installation, or set JAX_PLATFORMS=cpu"
-        raise UserError(f"JAX finds no device {reason if asked else other}") from error
+        raise UserError(f"JAX finds no device {named if platforms else other}") from error
 
 
 def environment() -> dict[str, str]:
