@@ -218,6 +218,14 @@ def start(in_memory: None, tmp_path: Path) -> Callable[..., list[str]]:
 
 
 @pytest.fixture(scope="session")
+def own_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The finished run of a task from Python, to be read."""
+    from tests.train.test_fit import linear
+
+    return fit(linear(), out=tmp_path_factory.mktemp("own") / "run", log=lambda line: None)[0]
+
+
+@pytest.fixture(scope="session")
 def both(config: VideoConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Finished runs of both methods, "plain" and "constrained": to be read; what changes a run copies its folder."""
     folder = tmp_path_factory.mktemp("both")

@@ -20,22 +20,15 @@ from unroll_jax.train.metrics import read_metrics
 from unroll_jax.train.runs import READS, VERSION
 from unroll_jax.train.system.files import SEAL
 
-STEADY = PrimalConfig(schedule="constant", warmup_share=0.0)
-
 
 def quiet(line):
     pass
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """The finished run of a constant learning rate."""
-    return fit(linear(primal=STEADY), out=tmp_path_factory.mktemp("folders") / "run", log=quiet)[0]
-
-
 @pytest.fixture
-def run(trained, tmp_path):
-    return shutil.copytree(trained, tmp_path / "run")
+def run(own_run, tmp_path):
+    """A copy of the finished run of a constant learning rate."""
+    return shutil.copytree(own_run, tmp_path / "run")
 
 
 class Does(Callbacks):
@@ -90,7 +83,7 @@ def test_runs_of_other_versions_are_named_as_such_by_every_command(run, version,
     if version is None:
         del values["version"]
     (run / "config.json").write_text(json.dumps(values))
-    task = linear(primal=STEADY)
+    task = linear()
     for call in (
         lambda: fit(task, out=run, log=quiet),
         lambda: load(run, task=task, log=quiet),
@@ -106,7 +99,7 @@ def test_a_run_of_an_older_version_that_is_read_goes_on(run, monkeypatch):
     del values[SEAL]
     (run / "config.json").write_text(json.dumps(values))
     monkeypatch.setitem(READS, VERSION, ("0.0",))
-    task = linear(primal=STEADY)
+    task = linear()
     assert (
         load(run, task=task, log=quiet).card["step"] == json.loads((run / "evaluation.json").read_text())["best_step"]
     )
@@ -115,7 +108,7 @@ def test_a_run_of_an_older_version_that_is_read_goes_on(run, monkeypatch):
 
 @pytest.mark.parametrize("which", ["run", "export"])
 def test_an_edit_by_hand_is_a_line_and_counts_once_its_checksum_is_deleted(run, which):
-    task = linear(primal=STEADY)
+    task = linear()
     folder = run if which == "run" else export(run, task=task, log=quiet)
     path = folder / "config.json"
     values = json.loads(path.read_text())
@@ -141,7 +134,7 @@ def fit_again(folder, *, task, log):
 
 
 def test_a_finished_run_goes_on_to_more_steps_as_one_that_was_longer(run, tmp_path):
-    task = linear(primal=STEADY, steps=10)
+    task = linear(steps=10)
     log = []
     fit(task, out=run, log=log.append)
     assert "going on from the checkpoint of step 6" in log
@@ -150,9 +143,9 @@ def test_a_finished_run_goes_on_to_more_steps_as_one_that_was_longer(run, tmp_pa
     rows, whole = (read_metrics(folder / "metrics.jsonl") for folder in (run, tmp_path / "whole"))
     assert rows == whole
     with pytest.raises(UserError, match="steps was 10, is now 6"):
-        fit(linear(primal=STEADY), out=run, log=quiet)
+        fit(linear(), out=run, log=quiet)
     with pytest.raises(UserError, match="seed was 0, is now 1"):
-        fit(linear(primal=STEADY, steps=12, seed=1), out=run, log=quiet)
+        fit(linear(steps=12, seed=1), out=run, log=quiet)
 
 
 @pytest.mark.parametrize(

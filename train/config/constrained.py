@@ -1,6 +1,7 @@
 """Options of runs with a loss at every layer: plain, supervised deeply or under descent constraints; their rules."""
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self
 
@@ -48,9 +49,13 @@ class ConstrainedConfig(RunConfig):
             object.__setattr__(self, "method", "plain")
 
     def followers(self) -> Iterator[tuple[str, Any]]:
-        """Yields the reference, which a bound on the last loss alone replaces."""
-        if self.constraints.last is not None:
-            yield "constraints.reference", None
+        """Yields the reference, which a bound on the last loss replaces, and heads, which divide the width."""
+        model: Any = getattr(self, "model", None)
+        yield from [("constraints.reference", None)] * (self.constraints.last is not None)
+        if hasattr(model, "num_heads"):
+            yield "model.num_heads", math.gcd(model.dim, model.num_heads)
+        if hasattr(model, "num_key_value_heads"):
+            yield "model.num_key_value_heads", math.gcd(model.num_heads, model.num_key_value_heads)
 
     def rules(self) -> Iterator[Rule]:
         """Yields the rules across fields that hold at any depth; `check_depth` has the others."""

@@ -62,8 +62,7 @@ class SparseCodingConfig(ConstrainedConfig):
     def followers(self) -> Iterator[tuple[str, Any]]:
         """Yields those of all such runs, and the share for validation, which digits have."""
         yield from super().followers()
-        if self.data.source == "digits":
-            yield "data.validation_share", CodeConfig().validation_share
+        yield from [("data.validation_share", CodeConfig().validation_share)] * (self.data.source == "digits")
 
     def conditions(self) -> Iterator[Condition]:
         """Yields those of all such runs, and of the split."""

@@ -1,7 +1,6 @@
 """Options of text classification and of language models, both with perturbed embeddings: models and runs."""
 
 import dataclasses
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -110,12 +109,6 @@ class TextRunConfig(TokensConfig):
     def pretrained(self) -> str | None:
         """The source of pretrained weights or word vectors; None without one."""
         return self.model.pretrained if isinstance(self.model, EncoderOptions) else self.model.embeddings
-
-    def followers(self) -> Iterator[tuple[str, Any]]:
-        """Yields those of all such runs, and the heads, which divide the width."""
-        yield from super().followers()
-        if isinstance(self.model, EncoderOptions):
-            yield "model.num_heads", math.gcd(self.model.dim, self.model.num_heads)
 
     def rules(self) -> Iterator[Rule]:
         """Yields those of all such runs, and of the encoder."""
@@ -227,14 +220,9 @@ class LanguageConfig(TokensConfig):
     )
 
     def followers(self) -> Iterator[tuple[str, Any]]:
-        """Yields those of all such runs; the heads of keys and values; and without low-rank changes, the reference.
-
-        With them, the embedding at layer 0 stays as it is.
-        """
+        """Yields those of all such runs; low-rank changes leave the embedding, and so the loss of layer 0, as it is."""
         yield from super().followers()
-        yield "model.num_key_value_heads", math.gcd(self.model.num_heads, self.model.num_key_value_heads)
-        if self.freezes:
-            yield "constraints.reference", None
+        yield from [("constraints.reference", None)] * self.freezes
 
     def rules(self) -> Iterator[Rule]:
         """Yields those of all such runs, and of the decoder."""

@@ -1,9 +1,8 @@
 """Options of video denoising: the models, their runs, and disturbances of an evaluation's frames."""
 
 import dataclasses
-import math
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from annotated_types import Ge, Le
 
@@ -199,11 +198,6 @@ class VideoViTConfig(VideoRunConfig):
     """Frames a step."""
     model: ViTOptions = dataclasses.field(default_factory=ViTOptions)
     primal: PrimalConfig = dataclasses.field(default_factory=lambda: PrimalConfig(3e-3))
-
-    def followers(self) -> Iterator[tuple[str, Any]]:
-        """Yields those of video, and the heads, which divide the width."""
-        yield from super().followers()
-        yield "model.num_heads", math.gcd(self.model.dim, self.model.num_heads)
 
     def rules(self) -> Iterator[Rule]:
         """Yields those of video, and of the transformer's sizes."""
