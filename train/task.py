@@ -240,7 +240,7 @@ def check_params(params: Params) -> None:
             raise UserError(f"{place} needs keys of {PLAIN}; rename the key")
         if name in names:
             raise UserError(f"{place} has the name {name!r} in checkpoints, as {names[name]} has; rename a key")
-        if not jax.numpy.issubdtype(dtype, np.inexact):
+        if not jax.numpy.issubdtype(dtype, np.floating):
             raise UserError(f"{place} is of {dtype}; convert it, or keep it out of the parameters")
         if np.size(leaf) == 0:
             raise UserError(f"{place} has no element, its shape is {np.shape(leaf)}; leave it out")

@@ -16,6 +16,7 @@ PARAMETERS = {
     "no element": ({"w": X, "empty": jnp.zeros((0, 3))}, "empty"),
     "a key that is not UTF-8": ({"w\udc80": X}, "UTF-8"),
     "whole numbers": ({"w": X, "table": np.array([2**40])}, "table"),
+    "complex numbers": ({"w": X * 1j}, "complex64"),
 }
 
 
