@@ -12,6 +12,7 @@ import optax
 import pytest
 
 from tests.errors import one_line
+from tests.train.commands import quiet, read
 from unroll_jax.train import load
 from unroll_jax.train.config.constrained import ConstrainedConfig
 from unroll_jax.train.config.constraints import ConstraintConfig
@@ -136,10 +137,6 @@ class Steps(Mean):
         return {"mean": float(params.sum())}, self._read(params)
 
 
-def quiet(line):
-    pass
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """The finished run of a `Mean`."""
@@ -150,10 +147,6 @@ def trained(tmp_path_factory):
 def run(trained, tmp_path):
     """A copy of it."""
     return shutil.copytree(trained, tmp_path / "run")
-
-
-def read(path):
-    return json.loads(path.read_text())
 
 
 def test_a_task_of_any_make_is_trained_evaluated_and_reported(tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 from tests.errors import one_line
+from tests.train.commands import quiet
 from tests.train.test_fit import linear
 from unroll_jax.train import load
 from unroll_jax.train.config.errors import StorageError, UserError
@@ -19,10 +20,6 @@ from unroll_jax.train.main import fit
 from unroll_jax.train.metrics import read_metrics
 from unroll_jax.train.runs import READS, VERSION
 from unroll_jax.train.system.files import SEAL
-
-
-def quiet(line):
-    pass
 
 
 @pytest.fixture

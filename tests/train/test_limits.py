@@ -1,7 +1,6 @@
 """Constraints by name: columns of samples against NumPy, solutions, checkpoints, devices, reports and errors."""
 
 import dataclasses
-import json
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +9,7 @@ import pytest
 
 from tests.devices import on_eight_devices
 from tests.errors import one_line
+from tests.train.commands import quiet, read
 from unroll_jax.train import ConstraintConfig, DualConfig, OwnConfig, OwnTask, PrimalConfig, fit
 from unroll_jax.train.config.constraints import LIMITS
 from unroll_jax.train.config.errors import UserError
@@ -51,14 +51,6 @@ def losses(w, batch):
 
 def task_of(config=CONFIG, **options):
     return OwnTask(lambda key: jnp.full((1,), 0.1), losses, train=ARRAYS, validation=ARRAYS, config=config, **options)
-
-
-def quiet(line):
-    pass
-
-
-def read(path):
-    return json.loads(path.read_text())
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from PIL import Image
 
 from tests.data.conftest import write_video
 from tests.errors import one_line
+from tests.train.commands import quiet
 from tests.train.conftest import CLIPS, clips_in_memory, traced_task
 from unroll_jax.train import load
 from unroll_jax.train.config.errors import UserError
@@ -20,10 +21,6 @@ from unroll_jax.train.system.files import SEAL
 
 pytestmark = pytest.mark.xdist_group("video-runs")
 SIDE, LENGTH = 4, 4  # of the patches and sequences of `tests.train.conftest.Clips`
-
-
-def quiet(line):
-    pass
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """A task of one's own on the way back: loaded and exported by the options of its run, and refused in one line."""
 
-import json
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
@@ -8,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.errors import one_line
+from tests.train.commands import quiet, read
 from tests.train.test_any_task import Mean
 from tests.train.test_fit import TRAIN, VALIDATION, linear
 from unroll_jax.train import load
@@ -18,14 +18,6 @@ from unroll_jax.train.exporting import export
 from unroll_jax.train.loop import Callbacks
 from unroll_jax.train.main import fit
 from unroll_jax.train.metrics import read_metrics
-
-
-def quiet(line):
-    pass
-
-
-def read(path):
-    return json.loads(path.read_text())
 
 
 @pytest.fixture(scope="module")
