@@ -15,7 +15,7 @@ try:
     from .cli import HELP, parse, unknown
     from .config.commands import EvaluateArguments, Membership
     from .config.errors import Interrupted, UserError, on_command_line
-    from .system.machine import CTRL_C, HEARD, hush_xla, keep_memory, order_collectives, stopping_at_once
+    from .system import machine
     from .system.terminal import safe_output
 except ModuleNotFoundError as error:
     if (error.name or "").startswith(("unroll_jax", "train")):
@@ -43,7 +43,7 @@ usage: unroll-jax [--coordinator HOST:PORT --processes N --process I | --cluster
   export RUN [--format transformers]    write the best checkpoint's parameters as safetensors, with their configuration
   report RUN [RUN ...] [--out FOLDER]   compare runs: tables, figures, an HTML page, summary.json
   prepare SOURCE --from PATH            prepare a data source ahead of its first use
-  list [WORD]                           the experiments; with a word, those it names, with details
+  list [WORD] [--all]                   the experiments by task; with a word, those it names, with details
   --version                             the version of unroll_jax
 
 COMMAND --help shows its options, as in `run demo --help`
@@ -66,10 +66,10 @@ def main(arguments: Sequence[str]) -> int:
             raise UserError(f"benchmarks are in a clone, not in the package; there: python -m {' '.join(arguments)}")
         if not arguments or arguments[0] not in COMMANDS:
             raise unknown("command", arguments, list(COMMANDS))
-        hush_xla()
-        keep_memory()
-        order_collectives()
-        with stopping_at_once(alone=not member):
+        machine.hush_xla()
+        machine.keep_memory()
+        machine.order_collectives()
+        with machine.stopping_at_once(alone=not member):
             if member:
                 commands.check_together(arguments[0])
                 from .system.distributed import join
@@ -86,11 +86,17 @@ def main(arguments: Sequence[str]) -> int:
         raise
     except OSError as error:  # of files and disks, which no command foresaw
         return _failed(f"{error.filename or 'a file'}: {error.strerror or error}; see to it and give the command again")
+    except (AssertionError, RuntimeError):  # of JAX without a device
+        try:
+            machine.require_device()
+        except UserError as error:
+            return _failed(str(error))
+        raise
     except SystemExit:
         return 0  # of help; `parse` turns every other exit into a UserError
     except KeyboardInterrupt:  # raised by a library
         sys.stderr.write("interrupted; the same command goes on from what is saved\n")
-        return CTRL_C
+        return machine.CTRL_C
 
 
 def run() -> int:
@@ -101,7 +107,7 @@ def run() -> int:
         code = main(sys.argv[1:])
         sys.stdout.flush()
         jax = sys.modules.get("jax")
-        if HEARD and not (jax and jax.distributed.is_initialized()):  # else other processes wait for a good-bye
+        if machine.HEARD and not (jax and jax.distributed.is_initialized()):  # else other processes wait for a good-bye
             sys.stderr.flush()
             os._exit(code)  # threads that still compute crash where Python is taken down under them
     except BrokenPipeError:

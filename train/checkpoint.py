@@ -94,7 +94,7 @@ class Checkpoints:
         self.wait()
         size = OVERHEAD + sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
         require_room(self._folder, size, f"the checkpoint of step {step}")
-        notes = {**notes, "score": score}
+        notes = {**notes, "step": step, "score": score}
         notes["digest"] = digest(state, notes)
         self._scores[step] = score
         arguments = ocp.args.Composite(state=ocp.args.StandardSave(state), notes=ocp.args.JsonSave(notes))
@@ -168,7 +168,10 @@ class Checkpoints:
         contents, reason = _attempt(lambda: self._read(step, like))
         if reason is not None or contents is None:
             return reason or "it is empty"
-        return contents if digest(*contents) == contents[1]["digest"] else "its contents do not match their checksum"
+        if digest(*contents) != contents[1]["digest"]:
+            return "its contents do not match their checksum"
+        of = contents[1].get("step", step)
+        return contents if of == step else f"it is a copy of the checkpoint of step {of}"
 
     def _read(self, step: int, like: Any) -> tuple[Any, dict[str, Any]]:
         """Reads a checkpoint without comparing its checksum."""
@@ -209,7 +212,7 @@ class Checkpoints:
 
 def _not_a_lost_write(record: logging.LogRecord) -> bool:
     """False for asyncio's line on a write that failed after another: the manager has raised the first one's error."""
-    return not record.getMessage().startswith("Task exception was never retrieved")
+    return "exception was never retrieved" not in record.getMessage()
 
 
 class _NewestAndBest(ocp.checkpoint_managers.PreservationPolicy):

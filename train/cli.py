@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 import tyro
 
 from .config.errors import UserError, one_line
-from .config.fields import from_json, to_json
-from .config.run import PLACE, RunConfig
+from .config.fields import from_json, to_json, value_of, with_value
+from .config.run import LENGTHS, PLACE, RunConfig
 from .experiments import EXPERIMENTS
 from .system.files import expanded, read_object
 from .system.reading import read_regular
@@ -28,12 +28,27 @@ HELP = ("-h", "--help")
 MAY_BE_EMPTY = ("--text", "--second")  # texts of predict, which has errors for those
 WITH_FOLDERS = ("run", "plan")  # the commands that take the folder of a run in place of an experiment
 FOLDER = "       unroll-jax {} FOLDER [--option value ...], with the options of the run in a folder\n"
+# The options that a help begins with, as far as an experiment has them.
+FIRST = {
+    "method": "plain, constrained, deep_supervision; both or all trains and compares them",
+    "steps": "training steps",
+    "epochs": "passes over the train split",
+    "data.source": "name of the data",
+    "data.root": "path of your own data",
+    "out": "folder of the run, and of its report",
+    "seed": "of initialisation, batches and noise",
+}
 WAY_OUT = "give a TOML file of options, or the config.json of a run of this experiment"
 FRAME = re.compile(r"[\u2500-\u257f]|-{5,}")  # lines around and between tyro's messages
 
 
-def parse(cls: type[T], arguments: list[str], program: str, default: T | None = None, *, hint: str = "") -> T:
-    """Parses the options of a command into a dataclass; ``hint`` is the way out where an option is unknown."""
+def parse(
+    cls: type[T], arguments: list[str], program: str, default: T | None = None, *, hint: str = "", head: str = ""
+) -> T:
+    """Parses the options of a command into a dataclass.
+
+    ``hint`` is the way out where an option is unknown; ``head`` comes before the help.
+    """
     _check_words(arguments)
     given_default: dict[str, Any] = {} if default is None else {"default": default}
     printed, shown = io.StringIO(), io.StringIO()  # no terminals: colours would be escaped
@@ -42,7 +57,7 @@ def parse(cls: type[T], arguments: list[str], program: str, default: T | None = 
             return tyro.cli(cls, args=arguments, prog=program, **given_default)
     except SystemExit as ended:
         if not ended.code:
-            sys.stdout.write(shown.getvalue())
+            sys.stdout.write(head + shown.getvalue())
             raise
         raise UserError(f"{_message(printed.getvalue(), hint)}; see `{program} --help`") from None
 
@@ -61,8 +76,28 @@ def configured(
             return None
         base = name, EXPERIMENTS[name].config
     name, usual = base
-    default = with_file(options, usual)
-    return name, parse(type(default), options, f"unroll-jax {command} {arguments[0]}", default)
+    default, program = with_file(options, usual), f"unroll-jax {command} {arguments[0]}"
+    hint, first = other_length(options, usual), head(program, usual)
+    config = parse(type(default), options, program, default, hint=hint, head=first)
+    for field, value in () if known else config.followers():
+        if value_of(config, field) == value_of(usual, field) and not given(options, f"--{field.replace('_', '-')}"):
+            config = with_value(config, field, value)
+    return name, config
+
+
+def head(program: str, config: RunConfig) -> str:
+    """Returns an example and the first options, with their defaults, for the beginning of a help of all options."""
+    fields = [name for name in FIRST if hasattr(config, name.partition(".")[0])][:5]
+    lines = [f"  --{name.replace('_', '-'):13} {value_of(config, name)!s:12} {FIRST[name]}\n" for name in fields]
+    length = next((f" --{name} {getattr(config, name)}" for name in LENGTHS if name in fields), "")
+    return f"example: {program}{length} --out runs/mine\n\nfirst options, with defaults:\n{''.join(lines)}\n"
+
+
+def other_length(options: Iterable[str], config: RunConfig) -> str:
+    """Returns the way out for `--steps` of a task of epochs, and the other way round; else ""."""
+    wrong = any(given(options, f"--{name}") and not hasattr(config, name) for name in LENGTHS)
+    right = [f"such runs have --{name}, here {getattr(config, name)}" for name in LENGTHS if hasattr(config, name)]
+    return right[0] if wrong and right else ""
 
 
 def experiment_named(command: str, arguments: list[str]) -> str | None:

@@ -52,12 +52,14 @@ class DescentConstraints:
         *,
         num_layers: int,
         steps_an_epoch: int,
+        num_steps: int,
         numbers: Sequence[int] | None = None,
         limits: Sequence[Limit] = (),
     ):
         self._config, self.limits, self._losses = config, tuple(limits), num_layers + 1
         self._steps_an_epoch, self._enforced = steps_an_epoch, config.enforces
         self._settings: Any = config.constraints
+        self._warmup = config.constraints.warmup(num_steps)
         self._names = [name for limit in limits for name in limit.names]
         self._bounded, self._form, self._constant = 0, "difference", True
         self.stated = self.tightened = LayerConstraints(lambda losses: losses[..., :0], "difference")  # none on layers
@@ -94,7 +96,7 @@ class DescentConstraints:
         """The ascent of the multipliers; once an epoch, it is on the mean violation (or tail) of its batches."""
         dual, settings = self._config.dual, self._settings
         every = self._steps_an_epoch if dual.every == "epoch" else dual.every
-        rule = dual_rule(dual, every=every, warmup=settings.warmup_steps)
+        rule = dual_rule(dual, every=every, warmup=self._warmup)
         return constrained.dual_ascent(rule, resilience=settings.resilience, cap=dual.cap)
 
     @property
@@ -125,7 +127,7 @@ class DescentConstraints:
         losses = means[: self._losses]
         if not self._enforced:
             return self._weighted(losses)
-        multipliers = jnp.where(step < self._settings.warmup_steps, 0.0, moving.multipliers)
+        multipliers = jnp.where(step < self._warmup, 0.0, moving.multipliers)
         violations, normalise = self.violations(samples, means), self._settings.normalise
         return lagrangian(self._minimised(losses), violations, multipliers, normalise=normalise)
 
@@ -274,7 +276,12 @@ def constrained_training(
     optimizer = make_optimizer(config.primal, num_steps=config.steps, trained=trained)
     return Training(
         objective=DescentConstraints(
-            config, num_layers=num_layers, steps_an_epoch=steps_an_epoch, numbers=numbers, limits=limits
+            config,
+            num_layers=num_layers,
+            steps_an_epoch=steps_an_epoch,
+            num_steps=config.steps,
+            numbers=numbers,
+            limits=limits,
         ),
         optimizer=optimizer if bases is None else in_coordinates(optimizer, bases),
         num_steps=config.steps,

@@ -22,7 +22,7 @@ from .loading import by_config, open_run, options_of
 from .metrics import read_metrics
 from .registry import TASKS
 from .runs import read_config
-from .system.files import check_out, read_object, to_bytes, without_folders, write_all, writing
+from .system.files import check_out, read_object, sealed, to_bytes, without_folders, write_all, writing
 from .system.machine import environment
 from .task import Row, Task
 from .weights import CARD, CONFIG, FORMAT, MARK, MODEL, claim, named_arrays
@@ -93,7 +93,7 @@ def export(
         "sha256": hashlib.sha256(content).hexdigest(),
     }
     card = model_card(described, converted=converted).encode()
-    files = {MODEL: content, CARD: card, **(files or {CONFIG: to_bytes(described)})}
+    files = {MODEL: content, CARD: card, **(files or {CONFIG: to_bytes(sealed(described))})}
     with writing(f"--out {out}", "pass another folder"):
         for name in {TEMPLATE, *COPIED} - files.keys():  # of an earlier export
             (out / name).unlink(missing_ok=True)

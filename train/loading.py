@@ -22,6 +22,7 @@ from .registry import PASS_IT, open_task, rebuild
 from .runs import FACTS, check_first, read_config, require_checkpoints, require_place
 from .step import state_like
 from .system.files import expanded, no_run, read_object, way_out
+from .system.machine import require_device
 from .task import Params, Row, Task
 from .weights import AGAIN, CONFIG, is_export, read_export, restored
 
@@ -97,6 +98,7 @@ def load(folder: Path | str, *, task: Task | None = None, log: Log = print) -> M
 
     Example: see `fit`.
     """
+    require_device()
     folder, kind = Path(folder), options_of(task)
     if is_export(folder):
         export = read_export(folder, kind)
@@ -162,14 +164,14 @@ def open_decoder(source: str, *, dtype: Any = None, option: str = "SOURCE", log:
 def is_trained(folder: Path) -> bool:
     """Returns whether a folder is a run or an export, by its config.json; one with a damaged config.json is not."""
     try:
-        return {"experiment", "found"} <= read_object(folder / "config.json").keys()
+        return {"experiment", "found"} <= read_object(folder / "config.json", checked=False).keys()
     except UserError:
         return False
 
 
 def _trained(folder: Path, dtype: Any, log: Log) -> Opened:
     """Opens the model of a run, whose noise is that of its training."""
-    description = read_object(folder / "config.json")
+    description = read_object(folder / "config.json", checked=False)  # `load` compares the checksum
     if description.get("task") != LanguageConfig.task:
         raise UserError(
             f"{folder} is a run of {description['experiment']}, not of a language model; give one of an sft experiment"

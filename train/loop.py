@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,12 +17,13 @@ from .metrics import Callbacks, MetricsWriter
 from .runs import ANEW, FINISHED, read_status, take
 from .sharding.mesh import describe_mesh, local_rows, put
 from .step import Metrics, TrainState, describe_step, init_state, jit_step, require_finite_state, state_like, validate
-from .system.distributed import Stop, fetch, first_does, is_first, stopping, wait_for_all
+from .system.distributed import Stop, all_of, fetch, first_does, is_first, stopping, wait_for_all
 from .system.files import AGAIN, write_json, writing
 from .system.machine import CTRL_C, environment
 from .system.terminal import pausing, progress
 from .task import Batch, Log, NotFiniteError, Row, Task
 
+BACK = "move it back and give the same command again, or `unroll-jax run` with its new place"
 UNJUDGED = -1e30  # score of an interrupt checkpoint: below any other
 Step = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
 
@@ -42,7 +44,7 @@ def train_run(
     with contextlib.ExitStack() as held:
         first_does(lambda: take(task, folder, experiment=experiment, held=held))
         status = read_status(folder)
-        if status.get("state") == FINISHED:
+        if status.get("state") == FINISHED and status["steps"] >= task.training.num_steps:
             log(f"{folder}: finished already after {status['steps']} steps; to train anew, {ANEW}")
         else:
             log(f"{folder}: {config.describe()}, on {describe_mesh(task.training.mesh)}")
@@ -92,6 +94,7 @@ class _Loop:
     interrupted: bool = False
 
     def __post_init__(self) -> None:
+        self.place, self.claimed = self.folder.stat(), (self.folder / "config.json").exists()
         self.training, self.step = self.task.training, jit_step(self.task)
         # By the shapes of a batch: texts come in several lengths.
         self.compiled: dict[Any, Step] = {}
@@ -115,6 +118,8 @@ class _Loop:
 
     def _failed(self, error: Exception) -> Exception:
         """Returns the error with the checkpoint that is kept; writes it to the status if the disk has room."""
+        if not self._is_there():
+            return self._moved()
         kept = self.checkpoints.kept()
         where = "no checkpoint was saved before" if kept is None else f"the checkpoint of step {kept} is kept"
         if isinstance(error, NotFiniteError):
@@ -124,9 +129,24 @@ class _Loop:
         self.saved_step = kept or 0
         self.notes = self.notes._replace(messages=(*self.notes.messages, " ".join(str(error).split())))
         with contextlib.suppress(OSError):
-            if self.folder.exists():  # else it was deleted
-                self._write_status("failed")
+            self._write_status("failed")
         return error
+
+    def _is_there(self) -> bool:
+        """Returns False if the run folder was moved or deleted, also if there is another one now."""
+        with contextlib.suppress(OSError):
+            whole = not self.claimed or (self.folder / "config.json").exists()
+            return whole and os.path.samestat(self.place, self.folder.stat())
+        return False
+
+    def _moved(self) -> StorageError:
+        """Returns the error of a run folder that is not there any more; deletes what a save has made of it."""
+        if not (self.folder / "config.json").exists():
+            self.checkpoints.kept()
+        with contextlib.suppress(OSError):
+            (self.folder / "checkpoints").rmdir()
+            self.folder.rmdir()
+        return StorageError(f"{self.folder} was moved or deleted while it trained, and nothing more is saved; {BACK}")
 
     def _steps(self, state: TrainState) -> None:
         training, config, done, pending = self.training, self.task.config, self.saved_step, None
@@ -191,6 +211,8 @@ class _Loop:
 
     def _save(self, state: TrainState, notes: Notes, score: float) -> None:
         require_finite_state(state)
+        if not all_of(self._is_there()):
+            raise self._moved()
         if self.writer is not None:
             self.writer.flush()
         self.saved_step, self.notes = int(state.step), notes
@@ -214,6 +236,8 @@ class _Loop:
             "messages": list(self.notes.messages),
             "environment": environment(),
         }
+        if not self._is_there():
+            raise self._moved()
         if is_first():
             write_json(self.folder / "status.json", status)
 

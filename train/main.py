@@ -14,9 +14,9 @@ from .config.errors import UserError, kind_of
 from .config.fields import check_fields, check_used, hints_of
 from .config.run import RunConfig
 from .experiments import EXPERIMENTS
-from .registry import open_task, prepare_data
+from .registry import functions_of, open_task, prepare_data
 from .system.files import check_out, require_writable
-from .system.machine import keep_programs
+from .system.machine import keep_programs, require_device
 
 if TYPE_CHECKING:
     from .loop import Callbacks
@@ -76,6 +76,7 @@ def fit(
     from .runs import check_first, check_folder, check_parent, default_folder
     from .system.distributed import first_does, first_only, ignore_sigterm, is_first
 
+    require_device()
     check_callbacks(callbacks)
     experiment, log = experiment or name, first_only(log)
     check_first(config)
@@ -195,19 +196,32 @@ def prepare(arguments: list[str]) -> None:
 
 
 def show(arguments: list[str]) -> None:
-    """`unroll-jax list [WORD]`: the experiments; those of a name or task with their details."""
-    if arguments and arguments[0] in HELP:
-        sys.stdout.write("usage: unroll-jax list [WORD]\n")
+    """`unroll-jax list [WORD]`: the experiments by task; those of a name or task with their details."""
+    words, everything = [word for word in arguments if word != "--all"], "--all" in arguments
+    if set(HELP) & set(words):
+        sys.stdout.write("usage: unroll-jax list [WORD] [--all]\n")
         return
-    if len(arguments) > 1:
-        raise UserError(f"list takes one word, of a name or a task, got {' '.join(arguments)}")
-    word = arguments[0] if arguments else ""
+    if len(words) > 1:
+        raise UserError(f"list takes one word, of a name or a task, got {' '.join(words)}")
+    if words:
+        return _show_details(words[0])
+    groups: dict[str, list[str]] = {}
+    shown = {name: row for name, row in EXPERIMENTS.items() if everything or row.has_run}
+    for name, row in shown.items():
+        module = functions_of(row.config).task.partition(":")[0].rpartition(".")[2]
+        groups.setdefault(module.replace("_", " "), []).append(f"  {name:28} {row.summary}\n")
+    sys.stdout.write("\n".join(f"{group}\n{''.join(lines)}" for group, lines in groups.items()))
+    if hidden := len(EXPERIMENTS) - len(shown):
+        sys.stdout.write(f"\n{hidden} more are cells of papers' tables: unroll-jax list --all\n")
+
+
+def _show_details(word: str) -> None:
     rows = {name: row for name, row in EXPERIMENTS.items() if word in name or word in row.config.task}
     if not rows:
         raise UserError(f"list: {word!r} is in no name and no task; see `unroll-jax list`")
     for name, row in sorted(rows.items(), key=lambda item: not item[1].has_run):
-        details = f"\n  task: {row.config.task}\n  source: {row.paper}\n  expect: {row.expect}" if word else ""
-        sys.stdout.write(f"{name:24} {row.summary}{details}\n")
+        details = f"  task: {row.config.task}\n  source: {row.paper}\n  expect: {row.expect}"
+        sys.stdout.write(f"{name:24} {row.summary}\n{details}\n")
 
 
 def _target(what: Any) -> tuple[str, Any, RunConfig]:

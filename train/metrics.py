@@ -91,8 +91,7 @@ class MetricsWriter(contextlib.AbstractContextManager["MetricsWriter"]):
         """Hands everything to the operating system, so that a killed process loses nothing before this point."""
         self._file.flush()
         if os.fstat(self._file.fileno()).st_nlink == 0:
-            again = "goes on" if Path(self._file.name).parent.exists() else "begins anew"
-            raise StorageError(f"{self._file.name} was deleted under the run; the same command {again}")
+            raise StorageError(f"{self._file.name} was deleted under the run; the same command goes on")
         if self._curves is not None:
             self._curves.flush()
 

@@ -12,6 +12,8 @@ from unroll_jax import proportional_integral
 from .config.constraints import DualConfig
 from .config.run import DecayedPrimalConfig, OptimizerConfig, PrimalConfig
 
+MOMENTUM = 0.9  # of SGD
+
 
 def make_optimizer(
     config: PrimalConfig | OptimizerConfig, *, num_steps: int, steps_an_epoch: int = 1, trained: Any = None
@@ -29,7 +31,7 @@ def make_optimizer(
     elif isinstance(config, PrimalConfig) or config.name == "adam":
         chain = optax.chain(clip, optax.adamw(rates, weight_decay=config.weight_decay))
     else:
-        chain = optax.chain(clip, optax.add_decayed_weights(config.weight_decay), optax.sgd(rates, config.momentum))
+        chain = optax.chain(clip, optax.add_decayed_weights(config.weight_decay), optax.sgd(rates, MOMENTUM))
     return chain if trained is None else optax.masked(chain, trained)
 
 

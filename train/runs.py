@@ -6,9 +6,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from unroll_jax import __version__
+
 from .config.errors import UserError, on_command_line
 from .config.fields import differences, from_json, to_json
-from .config.run import FREE, PLACE, RunConfig
+from .config.run import FREE, LENGTHS, PLACE, RunConfig
 from .registry import FROM_PYTHON, PASS_IT, TASKS
 from .sharding.mesh import make_mesh
 from .system.distributed import first_does
@@ -20,6 +22,7 @@ from .system.files import (
     no_run,
     read_object,
     require_writable,
+    sealed,
     steps_in,
     way_out,
     write_json,
@@ -28,7 +31,9 @@ from .system.files import (
 from .task import Row, Task
 
 FACTS = "model.json"  # of the data, for the model
-VERSION = "0.3"  # the first version of unroll_jax that writes run folders like this one
+VERSION = ".".join(__version__.split(".")[:2])  # of the run folders that this package writes
+# By version: the older ones whose run folders it reads.
+READS: dict[str, tuple[str, ...]] = {"0.3": ()}
 FINISHED = "finished"  # the state of a run that is not trained any more
 ANEW = "pass another --out, or --overwrite (overwrite=True from Python), which deletes that run"
 
@@ -49,15 +54,10 @@ def read_recorded(folder: Path) -> tuple[str, str, Row]:
     path = folder / "config.json"
     if not path.is_file():
         raise UserError(no_run(folder))
-    values = read_object(path)
+    values = _stored(folder)
     if "format" in values:
         raise UserError(f"{folder} is an export, not a run folder; name the run folder that it was exported from")
-    version, experiment, task, data = (values.pop(name, None) for name in ("version", "experiment", "task", "found"))
-    if version != VERSION:
-        wrote = "0.1" if version is None else version
-        raise UserError(
-            f"{folder} was written by version {wrote} of unroll_jax, this is {VERSION}; use that one, or train again"
-        )
+    _, experiment, task, data = (values.pop(name, None) for name in ("version", "experiment", "task", "found"))
     for name, value in (("experiment", experiment), ("task", task)):
         if not isinstance(value, str):
             raise _unknown(path, name, value)
@@ -67,6 +67,18 @@ def read_recorded(folder: Path) -> tuple[str, str, Row]:
     if trained != experiment:
         raise UserError(f"{path} was changed: experiment was {trained}, is now {experiment}; put the value back")
     return experiment, task, values
+
+
+def _stored(folder: Path) -> Row:
+    """Returns the values of a config.json, unless it is of the run of a version that is not read, or was edited."""
+    path = folder / "config.json"
+    values = read_object(path, checked=False)
+    version = values.get("version", "0.1")
+    if "format" not in values and version not in (VERSION, *READS[VERSION]):
+        raise UserError(
+            f"{folder} was written by version {version} of unroll_jax, this is {VERSION}; use that one, or train again"
+        )
+    return read_object(path)
 
 
 def read_config(folder: Path, kind: type[RunConfig] | None = None, *, free: bool = False) -> tuple[str, RunConfig]:
@@ -122,14 +134,17 @@ def take(task: Task, folder: Path, *, experiment: str, held: contextlib.ExitStac
         clear(folder)
         exists = False
     if not exists:
-        begin(folder, "config.json", identity(experiment, task.config, task.data_fingerprint()) | free, what="run")
+        description = identity(experiment, task.config, task.data_fingerprint()) | free
+        begin(folder, "config.json", sealed(description), what="run")
     held.enter_context(locked(folder))
     with writing(f"run folder {folder}", AGAIN):
         stored = read_object(folder / "config.json")
-        if read_status(folder).get("state") != FINISHED and differences(stored, stored | free):
-            write_json(folder / "config.json", stored | free)  # for a later `run FOLDER`
+        length = {name: value for name, value in to_json(task.config).items() if name in LENGTHS}
+        goes_on = read_status(folder).get("state") != FINISHED or differences(stored, stored | length)
+        if goes_on and differences(stored, stored | free | length):
+            write_json(folder / "config.json", sealed(stored | free | length))  # for a later `run FOLDER`
         if not (folder / FACTS).exists():
-            write_json(folder / FACTS, task.model_spec())
+            write_json(folder / FACTS, sealed(task.model_spec()))
 
 
 def check_folder(task: Task, folder: Path, experiment: str) -> None:
@@ -139,7 +154,18 @@ def check_folder(task: Task, folder: Path, experiment: str) -> None:
     elif task.config.overwrite:
         _require_deletable(folder)
     else:
-        check_same(folder, identity(experiment, task.config, task.data_fingerprint()), ANEW)
+        shorter, tied = _shorter(folder, task.config), task.config.tied_to_end()
+        check_same(folder, identity(experiment, task.config, task.data_fingerprint()) | shorter, ANEW)
+        if shorter and tied:
+            ((name, count),) = shorter.items()
+            raise UserError(f"{folder} has {name}={count}, and {tied} depend on the end of a run; pass another --out")
+
+
+def _shorter(folder: Path, config: RunConfig) -> Row:
+    """Returns the length of a run that is to go on to more steps than it was started for; empty without such a one."""
+    stored, new = _stored(folder), to_json(config)
+    lengths = {name: stored.get(name) for name in LENGTHS if name in new}
+    return {name: old for name, old in lengths.items() if type(old) is int and old < new[name]}
 
 
 def check_parent(config: RunConfig, folder: Path) -> None:
@@ -178,8 +204,8 @@ def _require_deletable(folder: Path) -> None:
 
 def check_same(folder: Path, description: Row, way_out: str) -> None:
     """Raises UserError if the config.json of a folder differs from a description."""
-    stored = read_object(folder / "config.json")
-    changed = differences(stored | {name: description[name] for name in FREE}, description)
+    usual = {name: description[name] for name in ("version", *FREE)}
+    changed = differences(_stored(folder) | usual, description)
     if changed:
         raise UserError(f"{folder} was trained with another configuration: {'; '.join(changed)}; {way_out}")
 
@@ -222,7 +248,7 @@ def _runs_inside(folder: Path) -> list[Path]:
 
 def _is_run(path: Path) -> bool:
     """Returns True for the config.json of a run, of any version; False for an export."""
-    contents = read_object(path)
+    contents = read_object(path, checked=False)
     return "format" not in contents and {"experiment", "found"} <= contents.keys()
 
 

@@ -13,7 +13,18 @@ from .parts import loss_gradient
 from .sharding.mesh import keep_rows, replicated, rows
 from .sharding.rules import shardings
 from .system.distributed import fetch
-from .task import Batch, NotFiniteError, Params, Row, SampleLosses, Task, json_value, require_finite
+from .task import (
+    Batch,
+    NotFiniteError,
+    Params,
+    Row,
+    SampleLosses,
+    Task,
+    check_params,
+    check_rows,
+    json_value,
+    require_finite,
+)
 
 
 class TrainState(NamedTuple):
@@ -64,6 +75,7 @@ def train_step(task: Task, state: TrainState, batch: Batch) -> tuple[TrainState,
 
     def losses(params: Params, batch: Batch, probe: Any) -> tuple[SampleLosses, Mapping[str, Array]]:
         samples, figures = task.losses(params, batch, probe)
+        check_rows(samples, batch, task.num_layers)
         return objective.measured(params, batch, samples, task.counts(batch)), figures
 
     def value_of(samples: SampleLosses) -> tuple[Float[Array, ""], Array]:
@@ -99,6 +111,7 @@ def first_state(task: Task, pretrained: Any = None) -> TrainState:
     """Returns the state before the first step; `init_state` makes it where its arrays live."""
     params_key, noise_key = jax.random.split(jax.random.key(task.config.seed))
     params = task.init(params_key)
+    check_params(params)
     params = params if pretrained is None else task.load_pretrained(params, pretrained)
     return TrainState(
         step=jnp.zeros((), jnp.int32),

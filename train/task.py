@@ -11,7 +11,7 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float
 
-from .config.errors import OptionError, UserError
+from .config.errors import PLAIN, UNSHOWN, OptionError, UserError
 from .config.run import RunConfig
 
 MANY = 1 << 30  # number of examples without data: more than any batch has
@@ -226,6 +226,35 @@ def require_finite(step: int, values: Any, what: str, *, each: str | None = None
     if broken.size:
         place = "" if each is None else f", first at {each} {broken[0]}"
         raise NotFiniteError(f"the {what} is not finite at step {step}{place}")
+
+
+def check_params(params: Params) -> None:
+    """Raises a `UserError` for parameters that cannot be trained, or not be read back from a checkpoint."""
+    leaves, names = jax.tree.leaves_with_path(params), dict[str, str]()
+    if not leaves:
+        raise UserError(f"init must return parameters with an array at least, got {params!r:.60}; return one")
+    for path, leaf in leaves:
+        place = f"init must return arrays of floating numbers; its array {jax.tree_util.keystr(path)!a}"
+        name, dtype = jax.tree_util.keystr(path, simple=True, separator="."), jax.numpy.result_type(leaf)
+        if UNSHOWN.search(name):
+            raise UserError(f"{place} needs keys of {PLAIN}; rename the key")
+        if name in names:
+            raise UserError(f"{place} has the name {name!r} in checkpoints, as {names[name]} has; rename a key")
+        if not jax.numpy.issubdtype(dtype, np.floating):
+            raise UserError(f"{place} is of {dtype}; convert it, or keep it out of the parameters")
+        if np.size(leaf) == 0:
+            raise UserError(f"{place} has no element, its shape is {np.shape(leaf)}; leave it out")
+        names[name] = jax.tree_util.keystr(path)
+
+
+def check_rows(samples: Any, batch: Batch, num_layers: int) -> None:
+    """Raises a `UserError` unless losses have a row for every row of a batch, and a column for every layer."""
+    expected = (jax.tree.leaves(batch)[0].shape[0], num_layers + 1)
+    if samples.shape != expected:
+        raise UserError(
+            f"losses must have shape {expected} for a batch of {expected[0]} samples, got {samples.shape}; return a "
+            "row for each sample"
+        )
 
 
 def check_batch_size(batch_size: int, num_examples: int, examples: str) -> None:

@@ -67,7 +67,6 @@ VALUES = {
         "network.stem": ("4",),
         "constraints.also": ("norm=0",),
         "network.skip": ("1.5",),
-        "optimizer.momentum": ("1", "0.5"),
         "optimizer.name": ("adamw",),
         "augment": ("",),
     },

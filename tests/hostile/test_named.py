@@ -14,6 +14,7 @@ COMMANDS = ("evaluate", "predict", "generate", "export", "report", "prepare", "l
 # Of processes, of messages with a placeholder, and of other programs.
 OTHERS = {
     *MEMBERSHIP,
+    "--all",  # of list
     "--help",
     "--version",
     "--option",

@@ -72,7 +72,7 @@ def given(small: Callable[..., LanguageConfig], write_folder: WriteFolder, tmp_p
 
     def make(**fields):
         usual = {"data": data, "model": DecoderOptions(pretrained=str(folder), lora_rank=2), "max_length": 32, **whole}
-        return small(**{**usual, "batch_size": 2, "steps": 2, "method": "erm", **fields})
+        return small(**{**usual, "batch_size": 2, "steps": 2, "method": "plain", **fields})
 
     return make, folder
 

@@ -107,7 +107,7 @@ def test_what_a_run_cannot_generate_is_refused_in_one_line(finished, command, tm
     shutil.copytree(bare, other)
     description = json.loads((other / "config.json").read_text())
     (other / "config.json").write_text(json.dumps(description | {"task": "video", "experiment": "demo"}))
-    shutil.copytree(bare, several / "erm")
+    shutil.copytree(bare, several / "plain")
     long = tmp_path / "long.txt"
     long.write_text("a" * 80)
     cases = (

@@ -32,8 +32,8 @@ def test_a_report_says_accuracy_under_noise_at_every_layer_and_what_counting_rea
     )
     assert [word for word in words if word not in page] == []
     summary = json.loads((finished.report / "summary.json").read_text())
-    assert set(summary["methods"]) == {"erm", "constrained"}
-    assert set(summary["methods"]["erm"]["accuracy"]) == {"0.0", "0.25", "1.0"}
+    assert set(summary["methods"]) == {"plain", "constrained"}
+    assert set(summary["methods"]["plain"]["accuracy"]) == {"0.0", "0.25", "1.0"}
     assert any("token accuracy" in line and "perplexity" in line and "unconstrained" in line for line in finished.log)
     for folder in finished.folders:
         rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]

@@ -130,7 +130,7 @@ def test_the_last_layer_is_read_everywhere_and_others_where_it_was_drawn(started
 def test_plain_training_only_watches_layers_before_the_last(started, task_of):
     constrained, params, _ = started
     rows = constrained.data.packed.whole("test")
-    tasks = {"constrained": constrained, "erm": task_of(train_gamma=0.0, method="erm")}
+    tasks = {"constrained": constrained, "plain": task_of(train_gamma=0.0, method="plain")}
 
     @jax.jit
     def measure(params):
@@ -148,8 +148,8 @@ def test_plain_training_only_watches_layers_before_the_last(started, task_of):
 
     values = measure(params)
     for where in ("before", "last"):
-        assert values["erm", where][0] == pytest.approx(float(values["constrained", where][0]), rel=1e-6)
-    assert not any(np.any(leaf) for leaf in jax.tree.leaves(values["erm", "before"][1]))
+        assert values["plain", where][0] == pytest.approx(float(values["constrained", where][0]), rel=1e-6)
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(values["plain", "before"][1]))
     assert np.any(values["constrained", "before"][1]["decoder"]["embedding"])
     pairs = zip(*(jax.tree.leaves(values[name, "last"][1]) for name in tasks), strict=True)
     for plain, constrained in pairs:
@@ -183,7 +183,7 @@ def test_the_size_of_given_embeddings_is_that_of_train_tokens(task_of):
 
 def test_low_rank_changes_start_from_the_decoder_and_alone_move(task_of, started):
     base, params, _ = started
-    config = dataclasses.replace(base.config, method="erm", model=dataclasses.replace(TINY, lora_rank=2))
+    config = dataclasses.replace(base.config, method="plain", model=dataclasses.replace(TINY, lora_rank=2))
     task = type(base)(config, base.data)  # past the check: changes are for what is given
     state = first_state(task)
     state = state._replace(params=task.load_pretrained(state.params, params["decoder"]))
@@ -210,7 +210,7 @@ def test_the_divergence_from_the_frozen_decoder_is_a_mean_over_tokens_and_0_at_t
     base = task_of()
     limits = dataclasses.replace(base.config.constraints, also=("kl=0.1",))
     model = dataclasses.replace(TINY, lora_rank=2)
-    task = type(base)(dataclasses.replace(base.config, method="erm", model=model, constraints=limits), base.data)
+    task = type(base)(dataclasses.replace(base.config, method="plain", model=model, constraints=limits), base.data)
     params, rows = task.init(jax.random.key(0)), task.data.packed.whole("test")
     drawn = task.sample_noise(rows, jax.random.key(1))
     moved = {**params, "changes": jax.tree.map(lambda leaf: leaf + 0.1, params["changes"])}

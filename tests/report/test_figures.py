@@ -15,7 +15,7 @@ WITH_FLOORS = {"floors": {name: dict(zip(GAMMAS, scores, strict=True)) for name,
 @pytest.fixture
 def settings(make_run):
     """Two depths, two methods, two seeds."""
-    methods = ("erm", "constrained")
+    methods = ("plain", "constrained")
     return grouped([make_run(m, num_layers=n, seed=s) for n in (3, 7) for s in (0, 1) for m in methods])
 
 
@@ -35,7 +35,7 @@ def heights(line):
 
 
 def test_the_score_curve_draws_methods_floors_and_the_training_gamma(make_run):
-    folders = [make_run("erm"), make_run("constrained", evaluation=WITH_FLOORS)]
+    folders = [make_run("plain"), make_run("constrained", evaluation=WITH_FLOORS)]
     (axes,) = drawn("score_curve", grouped(folders)).axes
     curves = lines(axes)
     assert set(curves) == {"noisy input", "linear layer", "total variation", "plain", "constrained", "training gamma"}
@@ -108,6 +108,6 @@ def test_ratios_are_shares_and_name_mean_and_descent(make_run, settings):
 
 
 def test_figures_are_left_out_where_there_is_nothing_to_draw(make_run):
-    settings = grouped([make_run("erm", steps=0)])
+    settings = grouped([make_run("plain", steps=0)])
     for name in ("acceptance", "early_exit", "multipliers", "violations", "frontier"):
         assert figures.pictures(name, settings) == []

@@ -61,7 +61,7 @@ def rmse(values):
 
 def test_the_page_holds_figures_tables_and_warnings_and_nothing_from_elsewhere(tmp_path):
     status = {"messages": ["multipliers wind up <at layer 2>; see /home/somebody/runs/x"]}
-    runs = [write_run(tmp_path / method, method, 3, 0, 60, status=status) for method in ("erm", "constrained")]
+    runs = [write_run(tmp_path / method, method, 3, 0, 60, status=status) for method in ("plain", "constrained")]
     lines, out = [], tmp_path / "a" / "out"
     summary = write(reported(runs), out, log=lines.append)
     assert {path.name for path in out.iterdir()} == {*(f"{name}.png" for name in FIGURES), "index.html", "summary.json"}
@@ -87,7 +87,7 @@ def test_the_page_holds_figures_tables_and_warnings_and_nothing_from_elsewhere(t
 
 @pytest.mark.usefixtures("without_drawing")
 def test_the_summary_of_one_pair_holds_the_figures_of_its_runs(make_run):
-    folders = [make_run("erm"), make_run("deep_supervision"), make_run("constrained", evaluation=FLOORS)]
+    folders = [make_run("plain"), make_run("deep_supervision"), make_run("constrained", evaluation=FLOORS)]
     summary = reported(folders).summary
     evaluations = [json.loads((folder / "evaluation.json").read_text()) for folder in folders]
     assert (summary["experiment"], summary["train_gamma"], summary["num_layers"]) == ("video-ut", 0.15, 3)
@@ -102,14 +102,14 @@ def test_the_summary_of_one_pair_holds_the_figures_of_its_runs(make_run):
 @pytest.mark.usefixtures("without_drawing")
 def test_numbers_that_are_not_finite_are_null(make_run, tmp_path):
     nothing = {"layer_losses": [4.7, None, None, 0.6], "rmse": dict.fromkeys(GAMMAS)}
-    write_files(tmp_path / "out", reported([make_run("erm", evaluation=nothing), make_run("constrained")]))
+    write_files(tmp_path / "out", reported([make_run("plain", evaluation=nothing), make_run("constrained")]))
 
     def refuse(constant):
         raise AssertionError(f"bare {constant}")
 
     summary = json.loads((tmp_path / "out" / "summary.json").read_text(), parse_constant=refuse)
-    assert summary["methods"]["erm"]["layer_losses"] == [4.7, None, None, 0.6]
-    assert summary["methods"]["erm"]["rmse"]["0.15"] is None
+    assert summary["methods"]["plain"]["layer_losses"] == [4.7, None, None, 0.6]
+    assert summary["methods"]["plain"]["rmse"]["0.15"] is None
 
 
 def test_a_report_survives_runs_without_metrics_and_figures_without_numbers(make_run, monkeypatch, tmp_path):
@@ -123,7 +123,7 @@ def test_a_report_survives_runs_without_metrics_and_figures_without_numbers(make
 def test_a_report_is_written_whole_or_not_at_all(make_run, monkeypatch, tmp_path):
     monkeypatch.setattr("unroll_jax.train.report.page.DPI", 40)
     out, write = tmp_path / "out", Path.write_bytes
-    written = {name: (make_run("erm", name=name), reported([tmp_path / "runs" / name])) for name in ("one", "two")}
+    written = {name: (make_run("plain", name=name), reported([tmp_path / "runs" / name])) for name in ("one", "two")}
     write_files(out, written["one"][1])
     before = {path.name: path.read_bytes() for path in out.iterdir()}
 
@@ -145,11 +145,11 @@ def test_aggregates_over_seeds_equal_numpy(make_run):
     folders = [
         make_run(method, seed=seed, evaluation=rmse([(10 + place) * (1 + 0.1 * seed**power) for place in range(6)]))
         for seed in range(3)
-        for power, method in enumerate(("erm", "constrained"))
+        for power, method in enumerate(("plain", "constrained"))
     ]
     report = reported(folders)
     evaluations = [json.loads((folder / "evaluation.json").read_text()) for folder in folders]
-    for method in ("erm", "constrained"):
+    for method in ("plain", "constrained"):
         members = [one for one in evaluations if one["method"] == method]
         entry = report.summary["methods"][method]
         scores = np.array([[member["rmse"][gamma] for gamma in GAMMAS] for member in members])
@@ -180,7 +180,7 @@ def test_the_verdict_names_the_best_method_and_feasibility(make_run, factor, bes
     plain = np.array([9.0, 14.0, 17.5, 22.0, 32.0, 46.0])
     layers = {"layer_losses": [4.7, 3.0, 2.9, 0.7], "bounds": [5.5, 3.67, 2.34, 2.26], "feasible": False}
     ours = rmse((factor * plain).tolist()) | layers | FLOORS
-    folders = [make_run("erm", evaluation=rmse(plain.tolist()) | {"layer_losses": [4.7, 13.7, 2.9, 0.6]})]
+    folders = [make_run("plain", evaluation=rmse(plain.tolist()) | {"layer_losses": [4.7, 13.7, 2.9, 0.6]})]
     sentence = verdict(grouped([*folders, make_run("constrained", evaluation=ours)])[0])
     assert sentence.startswith(f"3 layers, training gamma 0.15: RMSE at gamma 0.15, best first: {best}")
     assert f"constrained {factor * 17.5:.2f} NOT feasible (layer 2 is 23.9% over its bound)" in sentence
@@ -202,7 +202,7 @@ FALLING = {"layer_losses": [4.7, 2.6, 10.1, 0.66], "bounds": [5.5, 3.67, 11.0, 7
 )
 def test_signs_of_constraints_that_do_harm_are_warnings(make_run, changes, words):
     calm = {"multipliers": [0.0, 0.5, 0.0, 0.0]}
-    folders = [make_run("erm", evaluation=PLAIN), make_run("constrained", evaluation=FALLING | calm | changes)]
+    folders = [make_run("plain", evaluation=PLAIN), make_run("constrained", evaluation=FALLING | calm | changes)]
     lines = reported(folders).warnings
     assert len(lines) == len(words)
     assert all(line.startswith(start) for line, start in zip(lines, words, strict=True))
@@ -222,23 +222,23 @@ def test_several_settings_have_a_sentence_each_and_feasible_means_every_seed(mak
 def test_what_weakens_a_comparison_is_listed(make_run):
     stopped = {"state": "interrupted", "steps": 40}
     usual = {"primal": {"learning_rate": 0.1}, "constraints": {"alpha": 0.5}}
-    folders = [make_run("erm", seed=1, config={"primal": {"learning_rate": 0.001}})]
+    folders = [make_run("plain", seed=1, config={"primal": {"learning_rate": 0.001}})]
     listed = " ".join(warnings(grouped([*folders, make_run("constrained", status=stopped, config=usual)])))
     assert "constrained-L3-s0 is not finished (state: interrupted, 40 steps)." in listed
     assert "differ in steps, seeds, primal.learning_rate." in listed
     assert "alpha" not in listed
     bounds = {"constraints": {"alpha": 0.5}, "dual": {"learning_rate": 0.3}, "mesh": "data=2"}
-    assert warnings(grouped([make_run("erm"), make_run("constrained", name="bounds", config=bounds)])) == []
+    assert warnings(grouped([make_run("plain"), make_run("constrained", name="bounds", config=bounds)])) == []
 
 
 def test_optimisers_are_told_apart(make_run):
-    folders = [make_run("erm", name=name, config={"primal": {"name": name}}) for name in ("adam", "muon")]
+    folders = [make_run("plain", name=name, config={"primal": {"name": name}}) for name in ("adam", "muon")]
     assert [one.title for one in grouped(folders)[0].variants] == ["plain (name adam)", "plain (name muon)"]
 
 
 def test_the_score_table_has_floors_and_disturbances_have_their_own(make_run):
     disturbed = {"lost_layer_rmse": {"1": 20.0, "2": 30.0}, "disturbed_rmse": {"blur=1": 9.5}}
-    (setting,) = grouped([make_run("erm", evaluation=disturbed | FLOORS), make_run("constrained", evaluation=FLOORS)])
+    (setting,) = grouped([make_run("plain", evaluation=disturbed | FLOORS), make_run("constrained", evaluation=FLOORS)])
     (table,) = score_table(setting)
     assert table.header == ("test gamma", "noisy input", "linear layer", "total variation", "plain", "constrained")
     assert {row[2:4] for row in table.rows} == {("18.00", "15.00")}

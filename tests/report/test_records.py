@@ -46,7 +46,7 @@ def test_damaged_json_is_named(make_run, name, content):
     ("changes", "words"),
     [
         ({"rmse": None}, "missing 'rmse'"),
-        ({"method": "plain"}, "method must be one of erm, deep_supervision, constrained, got 'plain'"),
+        ({"method": "erm"}, "method must be one of plain, deep_supervision, constrained, got 'erm'"),
         ({"num_layers": 4}, "layer_losses must be 5 numbers"),
         ({"num_layers": "three"}, "is damaged"),
         ({"mean_ratio": [0.9]}, "mean_ratio must be 3 numbers"),
@@ -101,7 +101,7 @@ def test_an_unfinished_last_line_of_a_killed_run_is_left_out(make_run):
     ],
 )
 def test_runs_that_cannot_be_compared_are_named(make_run, overrides, words):
-    assert words in error_of([make_run("erm"), make_run("constrained", **overrides)])
+    assert words in error_of([make_run("plain"), make_run("constrained", **overrides)])
 
 
 def test_configs_that_differ_beyond_the_seed_are_not_averaged(make_run):
@@ -110,17 +110,17 @@ def test_configs_that_differ_beyond_the_seed_are_not_averaged(make_run):
         for alpha in (0.1, 0.3)
         for seed in (0, 1)
     ]
-    moved = make_run("erm", name="e0", config={"data": {"source": "photos", "prepared": "/elsewhere"}})
-    folders += [moved, make_run("erm", seed=1), make_run("erm", num_layers=5)]
+    moved = make_run("plain", name="e0", config={"data": {"source": "photos", "prepared": "/elsewhere"}})
+    folders += [moved, make_run("plain", seed=1), make_run("plain", num_layers=5)]
     three, five = grouped(folders)
     labels = [(one.method, one.label, [run.evaluation["seed"] for run in one.runs]) for one in three.variants]
-    assert labels == [("erm", "", [0, 1]), ("constrained", "alpha 0.1", [0, 1]), ("constrained", "alpha 0.3", [0, 1])]
+    assert labels == [("plain", "", [0, 1]), ("constrained", "alpha 0.1", [0, 1]), ("constrained", "alpha 0.3", [0, 1])]
     assert five.num_layers == 5
 
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_methods_are_compared_where_their_configurations_agree(make_run, order):
-    plain = [make_run("erm", name=f"e{rate}", config={"primal": {"learning_rate": rate}}) for rate in (0.1, 0.001)]
+    plain = [make_run("plain", name=f"e{rate}", config={"primal": {"learning_rate": rate}}) for rate in (0.1, 0.001)]
     weights = make_run("deep_supervision", config={"layer_weights": [0.3], "primal": {"learning_rate": 0.1}})
     enforced = make_run("constrained", config={"primal": {"learning_rate": 0.001}})
     (setting,) = grouped([*plain, weights, enforced][::order])

@@ -111,7 +111,7 @@ def test_a_validation_has_the_relative_error():
     assert 0.0 < row["relative_error"] < 1.0
 
 
-@pytest.mark.parametrize("method", ["erm", "constrained", "deep_supervision"])
+@pytest.mark.parametrize("method", ["plain", "constrained", "deep_supervision"])
 def test_steps_lower_the_loss(method):
     task = task_of(small(method=method, steps=30, model=ListaConfig(num_layers=3, weights="noise")))
     state, step, batches = init_state(task), jit_step(task), task.batches(0, None)

@@ -79,7 +79,7 @@ def finished(small: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
     @functools.cache
     def train(experiment: str) -> Finished:
         folder, log = tmp_path_factory.mktemp(experiment) / "run", []
-        methods = ("erm", "constrained") if experiment == "text-ut" else ("constrained",)
+        methods = ("plain", "constrained") if experiment == "text-ut" else ("constrained",)
         method = "both" if len(methods) == 2 else methods[0]
         config = small(experiment, method=method, accumulate=PARTS[experiment], **MANY)
         fit(config, out=folder, experiment=experiment, log=log.append)

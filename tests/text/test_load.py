@@ -46,7 +46,7 @@ def on_table(small, tmp_path):
             (root / f"{name}.tsv").write_text("\n".join(["text\tlabel", *("\t".join(row) for row in rows)]) + "\n")
         data = TextConfig("table", str(root), str(tmp_path / "data" / "prepared"))
         whole = dict.fromkeys(("train_examples", "validation_examples", "test_examples"))
-        return small(experiment, steps=2, method="erm", data=data, **whole, **fields)
+        return small(experiment, steps=2, method="plain", data=data, **whole, **fields)
 
     return make
 
@@ -91,7 +91,7 @@ def test_a_loaded_model_says_of_texts_what_the_evaluation_saw(on_table, write_fo
 
 
 def test_pairs_come_back_without_their_data(small, write_pairs, tmp_path):
-    config = small("text-ut", steps=2, method="erm", **write_pairs(PAIRS))
+    config = small("text-ut", steps=2, method="plain", **write_pairs(PAIRS))
     run, seconds = tmp_path / "run", ["that is bad", "never ends and ends"]
     train_run(TextTask.open(config, quiet), run, experiment="text-ut", log=quiet)
     out = export(run, tmp_path / "model", log=quiet)

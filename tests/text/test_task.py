@@ -97,7 +97,7 @@ def test_given_embeddings_stay_as_they_are_where_they_are_frozen(built, task_of,
         assert task.trained(params) is None, "all is trained"
     else:
         model, place = UnrolledConfig(embeddings=folder, frozen=frozen), ("embeddings", "word", "embedding")
-    task = task_of(given, model=model, method="erm")
+    task = task_of(given, model=model, method="plain")
     table, state, step = task.data.table, init_state(task), jit_step(task)
     before = jax.tree.map(np.array, state.params)
     for number in range(2):  # the first has a rate of almost nothing

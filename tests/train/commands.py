@@ -1,6 +1,7 @@
-"""Commands in tests: what their options mean, and what they are refused with."""
+"""Commands in tests: what their options mean, what they are refused with, and the files that they leave."""
 
 import dataclasses
+import json
 
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.cli import configured
@@ -27,3 +28,22 @@ def refused(capsys, *arguments):
     assert captured.err.startswith("error: ")
     assert captured.err.count("\n") == 1
     return captured.err
+
+
+def quiet(line):
+    """Takes the lines of a log, and drops them."""
+
+
+def read(path):
+    """The values of a JSON file."""
+    return json.loads(path.read_text())
+
+
+def status_of(folder):
+    """The status of a run."""
+    return read(folder / "status.json")
+
+
+def files_of(folder):
+    """The contents of the files of a folder by their paths, but for its lock."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from tensorboardX.proto.event_pb2 import Event
 
 from tests.hostile import runs
 from tests.started import environment
@@ -168,6 +169,15 @@ traced_step = functools.cache(jit_step)
 traced_state = functools.cache(state_like)
 
 
+def events(path: Path) -> Iterator[Event]:
+    """What TensorBoard reads of a file: records of a length of 8 bytes, its checksum of 4, the event, its checksum."""
+    content, place = path.read_bytes(), 0
+    while place < len(content):
+        length = int.from_bytes(content[place : place + 8], "little")
+        yield Event.FromString(content[place + 12 : place + 12 + length])
+        place += 16 + length
+
+
 @contextlib.contextmanager
 def clips_in_memory() -> Iterator[None]:
     """Commands find `CLIPS` in place of a data set, and write no report."""
@@ -208,8 +218,16 @@ def start(in_memory: None, tmp_path: Path) -> Callable[..., list[str]]:
 
 
 @pytest.fixture(scope="session")
+def own_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The finished run of a task from Python, to be read."""
+    from tests.train.test_fit import linear
+
+    return fit(linear(), out=tmp_path_factory.mktemp("own") / "run", log=lambda line: None)[0]
+
+
+@pytest.fixture(scope="session")
 def both(config: VideoConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Finished runs of both methods, "erm" and "constrained": to be read; what changes a run copies its folder."""
+    """Finished runs of both methods, "plain" and "constrained": to be read; what changes a run copies its folder."""
     folder = tmp_path_factory.mktemp("both")
     with clips_in_memory():
         logged(dataclasses.replace(config, method="both"), folder)

@@ -12,6 +12,7 @@ import optax
 import pytest
 
 from tests.errors import one_line
+from tests.train.commands import quiet, read
 from unroll_jax.train import load
 from unroll_jax.train.config.constrained import ConstrainedConfig
 from unroll_jax.train.config.constraints import ConstraintConfig
@@ -24,6 +25,7 @@ from unroll_jax.train.main import fit
 from unroll_jax.train.metrics import read_metrics
 from unroll_jax.train.runs import read_config
 from unroll_jax.train.sharding.mesh import make_mesh
+from unroll_jax.train.system.files import SEAL
 from unroll_jax.train.task import PlainRisk, Row, Task, Training, Validation
 
 
@@ -135,10 +137,6 @@ class Steps(Mean):
         return {"mean": float(params.sum())}, self._read(params)
 
 
-def quiet(line):
-    pass
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """The finished run of a `Mean`."""
@@ -149,10 +147,6 @@ def trained(tmp_path_factory):
 def run(trained, tmp_path):
     """A copy of it."""
     return shutil.copytree(trained, tmp_path / "run")
-
-
-def read(path):
-    return json.loads(path.read_text())
 
 
 def test_a_task_of_any_make_is_trained_evaluated_and_reported(tmp_path, monkeypatch):
@@ -207,8 +201,9 @@ def test_it_is_evaluated_again(run):
     ],
 )
 def test_a_folder_that_does_not_fit_the_task_is_refused_in_a_line(run, change, task, words):
-    config = read(run / "config.json")
-    (run / "config.json").write_text(json.dumps({**config, **change}))
+    config = {**read(run / "config.json"), **change}
+    del config[SEAL]
+    (run / "config.json").write_text(json.dumps(config))
     with one_line(words, str(run)):
         load(run, task=task, log=quiet)
 

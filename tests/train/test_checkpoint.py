@@ -144,6 +144,19 @@ def test_a_damaged_checkpoint_is_set_aside_for_the_one_before(tmp_path, capfd, f
     assert "Traceback" not in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("read", ["newest", "best"])
+@pytest.mark.usefixtures("saved")
+def test_a_copy_of_a_checkpoint_under_another_step_is_set_aside(tmp_path, read):
+    shutil.copytree(tmp_path / "checkpoints" / "20", tmp_path / "checkpoints" / "60")
+    log = []
+    with Checkpoints(tmp_path / "checkpoints", log=log.append) as checkpoints:
+        step, state, _ = getattr(checkpoints, read)(STATE)
+    assert step == {"newest": 50, "best": 20}[read]
+    np.testing.assert_array_equal(state["params"], _state(step)["params"])
+    assert len(log) == 1 if read == "newest" else True
+    assert "it is a copy of the checkpoint of step 20" in log[0] if log else (tmp_path / "checkpoints" / "60").exists()
+
+
 def _empty(path):
     path.write_bytes(b"")
 

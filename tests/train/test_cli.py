@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,8 +13,12 @@ from PIL import Image
 from tests.started import environment
 from tests.train.commands import refused
 from unroll_jax.train.__main__ import main
+from unroll_jax.train.cli import configured
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.config.fields import value_of
 from unroll_jax.train.data import images, text
 from unroll_jax.train.experiments import EXPERIMENTS
+from unroll_jax.train.main import fit
 
 SMALL = ("--steps", "4", "--batch-size", "4", "--model.num-layers", "2", "--validate-every", "2", "--test-gammas", "0")
 
@@ -99,19 +104,84 @@ print("tensorflow" in sys.modules)
     assert done.stderr == "error: --constraints.alpha must be in (0, 1), got (2.0,)\n"
 
 
-def test_list_has_a_line_for_each_experiment_and_details_of_those_of_a_word(capsys):
-    assert main(["list"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert sorted(line.split()[0] for line in lines) == sorted(EXPERIMENTS)
-    assert lines[0].startswith("demo")
+def test_list_groups_experiments_by_task_and_hides_cells_of_tables(capsys):
+    def listed(*words):
+        assert main(["list", *words]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        return lines, [line.split()[0] for line in lines if line.startswith("  ")]
+
+    lines, shown = listed()
+    assert shown[0] == "demo"
+    assert set(shown) == {name for name, experiment in EXPERIMENTS.items() if experiment.has_run}
+    assert lines.index("video") < next(i for i, line in enumerate(lines) if line.startswith("  video-ut"))
+    assert f"{len(EXPERIMENTS) - len(shown)} more" in lines[-1]
+    lines, shown = listed("--all")
+    assert sorted(shown) == sorted(EXPERIMENTS)
+    page = (Path(__file__).resolve().parents[2] / "docs/reference/command_line.md").read_text(encoding="utf-8")
+    (expression,) = re.findall(r"unroll-jax list --all \| (sed -n '[^']*')", page)
+    completion = subprocess.run(expression, shell=True, input="\n".join(lines), capture_output=True, text=True)
+    assert completion.stdout.split() == shown
     for word, names in {
         "ucsd": {"ucsd-ut", "ucsd-dust", "ucsd-vit"},
         "video-dust": {"video-dust", "ucsd-dust"},
     }.items():
-        assert main(["list", word]) == 0
-        lines = capsys.readouterr().out.splitlines()
+        lines, _ = listed(word)
         assert {line.split()[0] for line in lines if line[0] != " "} == names
         assert sum(line.startswith("  expect: ") for line in lines) == len(names)
+
+
+FOLLOW = {
+    "text-ut --steps 300": ("constraints.warmup_steps", 0.375),
+    "text-encoder --model.dim 50": ("model.num_heads", 2),
+    "video-vit --model.num-heads 4 --model.dim 512": ("model.num_heads", 4),
+    "sft-tiny --model.num-heads 1": ("model.num_key_value_heads", 1),
+    "sft-smollm2 --data.root x --model.lora-rank 4": ("constraints.reference", None),
+    "sparse-coding --constraints.bounds cumulative --constraints.reference 2 --constraints.last 0.1": None,
+    "video-ut --constraints.last 0.1": ("constraints.reference", None),
+    "cifar10-opteq --data.source digits": ("augment", False),
+    "cifar10-opteq --network.no-convolutional": ("network.stem", ()),
+    "hadou2023-cifar10 --data.source digits": ("data.validation_share", 0.1),
+}
+
+
+@pytest.mark.parametrize("command", FOLLOW)
+def test_a_default_that_another_option_rules_out_follows_it_and_a_choice_does_not(command):
+    _, config = configured("run", command.split())
+    if FOLLOW[command] is None:
+        with pytest.raises(UserError, match=r"constraints.reference must be None"):
+            config.check()
+        return
+    field, value = FOLLOW[command]
+    config.check()
+    assert value_of(config, field) == value
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_no_experiment_needs_a_second_option_for_a_length_or_a_method(experiment):
+    usual = EXPERIMENTS[experiment].config
+    words = (
+        ["--epochs 1", "--epochs 300"] if hasattr(usual, "epochs") else ["--steps 1", "--steps 300", "--steps 10000"]
+    )
+    for word in words + [f"--method {name}" for name in ("plain", "erm", "both")] * hasattr(usual, "method"):
+        configured("run", [experiment, *word.split()])[1].check()
+
+
+def test_the_length_of_a_task_is_named_where_another_is_typed(capsys):
+    assert "--epochs" in refused(capsys, "run", "image-opteq", "--steps", "30")
+    assert "--steps" in refused(capsys, "run", "video-ut", "--epochs", "30")
+
+
+def test_without_a_device_every_command_ends_in_a_line(monkeypatch, capsys, tmp_path):
+    def none(*_):
+        raise AssertionError  # as JAX does with JAX_PLATFORMS=cuda on a machine without a GPU
+
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+    monkeypatch.setattr("jax.devices", none)
+    monkeypatch.setattr("jax.process_index", none)
+    for command in (["run", "demo", "--out", str(tmp_path / "run")], ["evaluate", str(tmp_path)]):
+        assert "JAX_PLATFORMS=cuda" in refused(capsys, *command)
+    with pytest.raises(UserError, match="JAX_PLATFORMS=cuda"):
+        fit("demo", out=tmp_path / "run")
 
 
 def test_experiments_tell_figures_unless_they_were_never_run():

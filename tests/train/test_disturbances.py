@@ -45,7 +45,7 @@ def seen(disturbance, gamma=0.0):
 def evaluated(words):
     """What an evaluation says of a model of one layer that nothing has trained."""
     model = ModelConfig(num_layers=1, rank=4)
-    config = VideoConfig(method="erm", train_gamma=0.0, test_gammas=(0.0,), test_disturbances=words, model=model)
+    config = VideoConfig(method="plain", train_gamma=0.0, test_gammas=(0.0,), test_disturbances=words, model=model)
     config.check()
     task = VideoTask(config, FRAMES_OF)
     params = jax.jit(task.init)(jax.random.key(0))

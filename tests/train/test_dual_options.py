@@ -33,7 +33,7 @@ FEW = "dual.every must be at most the 3 steps"
 NEVER = {"warm until the third batch": ({"dual.every": 4, "constraints.warmup_steps": 3}, FEW)}
 # What tests compare with each other.
 OTHERS = {
-    "erm": {"method": "erm"},
+    "plain": {"method": "plain"},
     "started, warm": {**SGD, "dual.start": (2.0,), "constraints.warmup_steps": 3},
     "sgd": SGD,
     "defaults": {},
@@ -88,7 +88,7 @@ def test_multipliers_and_slacks_are_those_of_the_options_written_out(runs, name)
 
 
 def test_the_warm_up_is_plain_risk_also_where_multipliers_start_above_0(runs):
-    (_, rows, _), (_, plain, _) = runs["started, warm"], runs["erm"]
+    (_, rows, _), (_, plain, _) = runs["started, warm"], runs["plain"]
     np.testing.assert_allclose(rows.layer_losses[:4], plain.layer_losses[:4], rtol=1e-6)  # after three steps as well
     np.testing.assert_allclose(rows.grad_norm[:3], plain.grad_norm[:3], rtol=1e-6)
     np.testing.assert_array_equal(rows.objective.multipliers[:4], np.full((4, 3), 2.0))
@@ -111,7 +111,7 @@ def test_multipliers_that_start_at_0_and_never_move_are_refused(runs, changed, n
     with pytest.raises(UserError, match=words):
         changed(**fields).check()
     assert not np.any(runs[name][2].moving.multipliers), "the case does move one"
-    for allowed in ({"dual.start": (0.5,)}, {"method": "erm"}):
+    for allowed in ({"dual.start": (0.5,)}, {"method": "plain"}):
         changed(**fields, **allowed).check()
 
 

@@ -78,7 +78,7 @@ def test_bounds_are_the_stated_ones_not_the_tightened(evaluated):
 
 
 def test_both_methods_are_tested_on_the_same_noise(evaluated):
-    evaluations = [evaluated(method=method, seed=seed)[3] for method, seed in (("erm", 0), ("constrained", 3))]
+    evaluations = [evaluated(method=method, seed=seed)[3] for method, seed in (("plain", 0), ("constrained", 3))]
     assert evaluations[0]["noisy_rmse"] == evaluations[1]["noisy_rmse"]
     assert evaluations[0]["layer_losses"][0] == evaluations[1]["layer_losses"][0]
 
@@ -87,9 +87,9 @@ def test_both_methods_are_tested_on_the_same_noise(evaluated):
     "fields",
     [
         {},
-        {"method": "erm"},
-        {"method": "erm", "train_gamma": 0.0},
-        {"method": "erm", "train_gamma": 0.0, "model.num_layers": 1},
+        {"method": "plain"},
+        {"method": "plain", "train_gamma": 0.0},
+        {"method": "plain", "train_gamma": 0.0, "model.num_layers": 1},
         {"constraints.reference": None},
         {"constraints.resilience": 2.0},
     ],

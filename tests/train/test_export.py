@@ -22,6 +22,7 @@ from unroll_jax.train.config.run import Judgement
 from unroll_jax.train.evaluate import Best
 from unroll_jax.train.exporting import export, named_arrays
 from unroll_jax.train.metrics import read_metrics
+from unroll_jax.train.system.files import SEAL
 from unroll_jax.train.weights import FORMAT, Export, claim, is_export, read_export, restored
 
 pytestmark = [pytest.mark.xdist_group("video-runs"), pytest.mark.usefixtures("in_memory")]
@@ -153,6 +154,7 @@ def _edit(path, change):
 
 def _edit_json(path, change):
     values = json.loads(path.read_text())
+    del values[SEAL]
     change(values)
     path.write_text(json.dumps(values))
 

@@ -1,7 +1,6 @@
 """Disks that are full, read-only or forbidden: checked first, one line, nothing lost, nothing half written."""
 
 import errno
-import json
 import os
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 import orbax.checkpoint as ocp
 import pytest
 
+from tests.train.commands import files_of, status_of
 from tests.train.conftest import OF_PROCESSES, evaluated_again
 from unroll_jax.train.config.errors import StorageError, UserError
 from unroll_jax.train.exporting import export
@@ -25,14 +25,6 @@ pytestmark = [
 
 FULL = "RESOURCE_EXHAUSTED: Failed writing: Failed to write 607 bytes: No space left on device [os_error_code='28']"
 Disk = namedtuple("Disk", "total used free")
-
-
-def _status(folder):
-    return json.loads((folder / "status.json").read_text())
-
-
-def _files(folder):
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
 
 
 @pytest.fixture
@@ -82,14 +74,14 @@ def test_a_save_that_a_full_disk_refuses_keeps_the_one_before_and_the_same_comma
     fails_to_save(4)
     with pytest.raises(StorageError, match=r"No space left on device.*the checkpoint of step 2 is kept") as caught:
         start(config)
-    status = _status(tmp_path / "run")
+    status = status_of(tmp_path / "run")
     assert (status["state"], status["steps"], status["messages"]) == ("failed", 2, [str(caught.value)])
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["2"], "nothing half written is left"
     fails_to_save(None)
     assert "going on from the checkpoint of step 2" in start(config)
     metrics = (both / "constrained" / "metrics.jsonl").read_text()
     assert (tmp_path / "run" / "metrics.jsonl").read_text() == metrics
-    assert _status(tmp_path / "run")["state"] == "finished"
+    assert status_of(tmp_path / "run")["state"] == "finished"
 
 
 def test_a_run_is_not_finished_before_its_last_checkpoint_is_on_the_disk(start, config, tmp_path, monkeypatch):
@@ -110,7 +102,7 @@ def test_a_run_is_not_finished_before_its_last_checkpoint_is_on_the_disk(start, 
     monkeypatch.setattr(ocp.CheckpointManager, "wait_until_finished", refuse_the_last)
     with pytest.raises(StorageError, match="No space left"):
         start(config)
-    assert _status(tmp_path / "run")["state"] == "failed"
+    assert status_of(tmp_path / "run")["state"] == "failed"
 
 
 def test_a_disk_without_room_for_a_checkpoint_ends_the_run_before_it_is_written(start, config, tmp_path, monkeypatch):
@@ -128,17 +120,17 @@ def test_a_run_folder_that_cannot_be_written_is_refused_before_data_are_read(fin
         raise AssertionError("data were read first")
 
     monkeypatch.setattr("unroll_jax.train.tasks.video.load", loaded)
-    before = _files(finished)
+    before = files_of(finished)
     read_only(finished, number)
     with pytest.raises(StorageError, match=f"cannot write to run folder .* \\({os.strerror(number)}\\)"):
         evaluated_again(finished)
     with pytest.raises(StorageError, match=f"cannot write to --out .* \\({os.strerror(number)}\\)"):
         export(finished, log=lambda _: None)
-    assert _files(finished) == before
+    assert files_of(finished) == before
 
 
 def test_an_evaluation_that_cannot_be_written_keeps_the_one_before(in_memory, finished, monkeypatch):
-    before = _files(finished)
+    before = files_of(finished)
 
     def refuse(path, content):
         if path.name.startswith("evaluation"):
@@ -148,7 +140,7 @@ def test_an_evaluation_that_cannot_be_written_keeps_the_one_before(in_memory, fi
     monkeypatch.setattr(Path, "write_bytes", refuse)
     with pytest.raises(StorageError, match="No space left on device"):
         evaluated_again(finished)
-    assert _files(finished) == before
+    assert files_of(finished) == before
 
 
 @pytest.mark.slow
@@ -167,15 +159,15 @@ def test_a_file_too_large_for_the_system_is_one_line_from_a_real_process(of_proc
     assert "Exception ignored" not in ended.stderr
     assert "(File too large)" in ended.stderr.splitlines()[-1]
     assert "no checkpoint was saved before" in ended.stderr.splitlines()[-1]
-    assert _status(folder)["state"] == "failed"
+    assert status_of(folder)["state"] == "failed"
 
 
 def test_files_are_written_all_or_none(tmp_path, read_only):
     write_all(tmp_path, {"a.json": b"1", "a.png": b"2"})
-    before = _files(tmp_path)
+    before = files_of(tmp_path)
     assert before == {tmp_path / "a.json": b"1", tmp_path / "a.png": b"2"}
     read_only(tmp_path / "b" / "c")
     with pytest.raises(OSError, match="Read-only"):
         write_all(tmp_path / "b" / "c", {"a.json": b"1"})
-    assert _files(tmp_path) == before
+    assert files_of(tmp_path) == before
     assert not (tmp_path / "b").exists()

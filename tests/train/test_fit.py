@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import shutil
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +12,7 @@ from tests.errors import one_line
 from unroll_jax.train.config.constrained import OwnConfig
 from unroll_jax.train.config.constraints import ConstraintConfig
 from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.config.run import PrimalConfig
 from unroll_jax.train.evaluate import best_checkpoint
 from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.loop import Callbacks
@@ -52,6 +52,7 @@ def arrays(count, seed):
 
 
 TRAIN, VALIDATION = arrays(64, 0), arrays(16, 1)
+STEADY = PrimalConfig(schedule="constant", warmup_share=0.0)  # a run may go on to more steps
 
 
 def layer_losses(params, batch):
@@ -63,20 +64,9 @@ def layer_losses(params, batch):
 def linear(*, init=lambda key: {"w": jnp.full((8, 8), 0.1)}, losses=layer_losses, train=TRAIN, test=None, **options):
     """A task of one layer, quick to compile."""
     constraints = ConstraintConfig(alpha=(0.1,), reference=None)
-    config = OwnConfig(**{"steps": 6, "validate_every": 2, "batch_size": 8, "constraints": constraints, **options})
+    usual = {"steps": 6, "validate_every": 2, "batch_size": 8, "constraints": constraints, "primal": STEADY}
+    config = OwnConfig(**usual | options)
     return OwnTask(init, losses, train=train, validation=VALIDATION, test=test, config=config)
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """The finished run of `linear`."""
-    return fit(linear(), out=tmp_path_factory.mktemp("fit") / "run", log=lambda _: None)[0]
-
-
-@pytest.fixture
-def run(trained, tmp_path):
-    """A copy of it."""
-    return shutil.copytree(trained, tmp_path / "run")
 
 
 @pytest.mark.slow
@@ -116,11 +106,11 @@ def test_callbacks_hear_of_every_step_every_validation_and_the_end(tmp_path):
     assert heard[-1] == ("end", folder)
 
 
-def test_the_parameters_of_the_best_checkpoint_are_at_hand(run):
+def test_the_parameters_of_the_best_checkpoint_are_at_hand(own_run):
     task = linear()
-    best = best_checkpoint(task, run, experiment="own")
+    best = best_checkpoint(task, own_run, experiment="own")
     losses = task.predict(best.state.params, VALIDATION)
-    evaluation = json.loads((run / "evaluation.json").read_text())
+    evaluation = json.loads((own_run / "evaluation.json").read_text())
     assert evaluation["best_step"] == best.step
     assert losses.mean(axis=0) == pytest.approx(evaluation["layer_losses"])
 
@@ -197,4 +187,4 @@ def test_both_methods_of_an_experiment_open_their_data_once(monkeypatch, tmp_pat
     monkeypatch.setattr("unroll_jax.train.report.write_report", lambda *_, **__: None)
     fit(dataclasses.replace(EXPERIMENTS["video-ut"].config, method="both"), out=tmp_path)
     assert len(opened) == 1
-    assert trained == ["erm of erm", "constrained of erm", "erm", "constrained"]
+    assert trained == ["plain of plain", "constrained of plain", "plain", "constrained"]

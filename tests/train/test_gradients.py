@@ -27,7 +27,7 @@ BINDS = {
     },
     "log ratio of means": {"constraints.form": "log_ratio_of_means", "constraints.reference": None},
     "proxy": {"constraints.proxy": True, "constraints.reference": None},
-    "plain": {"method": "erm"},
+    "plain": {"method": "plain"},
 }
 STEPS = 4
 

@@ -23,9 +23,14 @@ def test_the_help_of_a_command_names_its_experiments_and_whether_it_takes_folder
 @pytest.mark.parametrize("experiment", ["demo", "segment-fcn", "text-ut", "sft-tiny"])
 def test_help_shows_every_option_of_an_experiment(command, experiment, capsys):
     assert main([command, experiment, "--seed", "2", "--help"]) == 0
-    every = set(OPTION.findall(capsys.readouterr().out))
+    shown = capsys.readouterr().out
+    every = set(OPTION.findall(shown))
     length = {"epochs"} if experiment == "segment-fcn" else {"steps", "method", "constraints.alpha", "dual.every"}
     assert {"batch-size", "seed", "data.source", "data.root", "config", "out", "accumulate", "remat"} | length <= every
     assert ({"trials", "jobs"} <= every) == (command == "sweep")
     assert not {option.removeprefix("--") for option in MEMBERSHIP} & every
+    if command != "sweep":
+        first = shown.split("usage:")[0].splitlines()
+        assert first[0].startswith(f"example: unroll-jax {command} {experiment} --")
+        assert len([line for line in first if line.startswith("  --")]) == 5
     assert f"see `unroll-jax {command} {experiment} --help`" in refused(capsys, command, experiment, "--stesp", "3")

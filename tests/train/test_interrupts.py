@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from tests.train.commands import files_of
 from tests.train.test_processes import newest
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.errors import Interrupted, UserError
@@ -18,10 +19,6 @@ from unroll_jax.train.loop import _Loop
 from unroll_jax.train.system.machine import handling, stopping_at_once
 
 pytestmark = pytest.mark.xdist_group("video-runs")
-
-
-def _files(folder):
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
 
 
 @pytest.fixture(autouse=True)
@@ -132,13 +129,13 @@ def test_what_the_shell_ignores_stays_ignored():
 @pytest.mark.parametrize("command", ["evaluate", "export", "run"])
 def test_commands_end_in_one_line_and_change_nothing(finished, config, monkeypatch, capsys, command, number, code):
     monkeypatch.setattr("unroll_jax.train.tasks.video.load", lambda *_, **__: signal.raise_signal(number))
-    before = _files(finished)
+    before = files_of(finished)
     words = ["run", "video-ut", "--out", str(finished / "new")] if command == "run" else [command, str(finished)]
     assert main(words) == code
     errors = capsys.readouterr().err
     assert len(errors.splitlines()) == 1
     assert "the same command goes on from what is saved, or begins again" in errors
-    assert _files(finished) == before
+    assert files_of(finished) == before
 
 
 @pytest.mark.usefixtures("in_memory")
@@ -146,11 +143,11 @@ def test_commands_end_in_one_line_and_change_nothing(finished, config, monkeypat
 def test_a_signal_while_a_checkpoint_is_read_is_not_taken_for_damage(finished, monkeypatch, capsys, number):
     """What falls back to another checkpoint would evaluate that one, without a word of why."""
     monkeypatch.setattr("unroll_jax.train.checkpoint._read_arrays", lambda folder: signal.raise_signal(number))
-    before = _files(finished)
+    before = files_of(finished)
     main(["evaluate", str(finished)])
     output = capsys.readouterr()
     assert "falling back" not in output.out + output.err
-    assert _files(finished) == before
+    assert files_of(finished) == before
 
 
 def test_a_state_that_is_not_finite_is_not_saved_by_an_interrupt(start, changed, tmp_path, at_batch, monkeypatch):

@@ -1,8 +1,13 @@
-"""How checkpoints are ranked: feasible ones by loss, others by their excess, or under resilience by its cost."""
+"""How checkpoints are ranked, and the least cost of slack at which multipliers come to rest."""
 
+import dataclasses
+
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.constraints import INFEASIBLE, DescentConstraints
 
 # Means at layers 0..2 of two samples; alpha is 0.5 and the reference 1.
@@ -17,7 +22,7 @@ def judged(changed):
     def judge(losses, **fields):
         options = {"constraints.alpha": (0.5,), "constraints.reference": 1.0, "train_gamma": 0.01, **fields}
         config = changed(**options)
-        objective = DescentConstraints(config, num_layers=2, steps_an_epoch=16)
+        objective = DescentConstraints(config, num_layers=2, steps_an_epoch=16, num_steps=config.steps)
         return config, *objective.judge(0, losses, objective.init())
 
     return judge
@@ -59,4 +64,28 @@ def test_resilience_ranks_by_the_loss_with_the_cost_of_slack(judged):
 
 
 def test_plain_training_ranks_by_the_loss_alone(judged):
-    assert judged(LATE, method="erm")[2] == pytest.approx(-0.1)
+    assert judged(LATE, method="plain")[2] == pytest.approx(-0.1)
+
+
+LEAST = {"sgd": ({}, 0.05), "pi": ({}, 1.05), "pi, half the gain": ({"dual.proportional_gain": 0.5}, 0.55)}
+
+
+@pytest.mark.parametrize("share", [1.02, 0.98])
+@pytest.mark.parametrize("name", LEAST)
+def test_a_resilience_is_refused_exactly_where_multipliers_would_swing_for_ever(changed, name, share):
+    fields, least = LEAST[name]
+    fields = {"dual.optimizer": name.split(",")[0], "dual.learning_rate": 0.1, **fields}
+    config = changed(**fields, **{"constraints.resilience": share * least})
+    dual = DescentConstraints(config, num_layers=2, steps_an_epoch=16, num_steps=config.steps).ascent
+    last = _run_out(lambda state: dual.update(state, jnp.full(3, 0.3)), dual.init(3)).multipliers
+    assert np.allclose(last, 0.3 * share * least, rtol=1e-3) == (share > 1.0)
+    if share > 1.0:
+        config.check()
+        return
+    with pytest.raises(UserError, match=r"constraints.resilience must be above .*, or multipliers will oscillate"):
+        config.check()
+    dataclasses.replace(config, method="plain").check()
+
+
+def _run_out(move, state):
+    return jax.jit(lambda: jax.lax.scan(lambda state, _: (move(state), None), state, length=2000)[0])()

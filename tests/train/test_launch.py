@@ -1,6 +1,7 @@
 """`launch` ends all processes when one fails, with its exit code; the coordinator listens where it is told."""
 
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -8,6 +9,7 @@ import time
 
 import pytest
 
+from tests.errors import one_line
 from tests.started import environment
 from unroll_jax.train.config.commands import Membership
 from unroll_jax.train.system.distributed import join
@@ -114,8 +116,30 @@ def test_the_coordinator_listens_on_the_address_that_it_is_given(coordinator, bo
     given = {}
     monkeypatch.setenv("XLA_FLAGS", "")
     monkeypatch.setattr("jax.distributed.initialize", lambda **options: given.update(options))
-    join(Membership(coordinator, 2, 0))
+    join(Membership(coordinator, 2, 1))
     assert (given["coordinator_address"], given["coordinator_bind_address"]) == (coordinator, bound)
+
+
+def test_a_coordinator_whose_port_is_in_use_is_a_line(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with one_line(f"--coordinator {address} is not free"):
+            join(Membership(address, 2, 0))
+
+
+def test_a_process_that_waits_for_the_others_says_so_and_ends_in_time():
+    program = f"""
+        from unroll_jax.train.config.commands import Membership
+        from unroll_jax.train.system import distributed
+        distributed.REMIND_SECONDS, distributed.JOIN_SECONDS = 0.5, 2
+        distributed.join(Membership("127.0.0.1:{free_port()}", 2, 1))
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True)
+    assert done.returncode == 2
+    waits, error = done.stderr.splitlines()[:2]
+    assert waits.startswith("waiting for the other processes (process 1 at 127.0.0.1:")
+    assert error.startswith("error: the processes did not come together in 2 s")
 
 
 def test_a_coordinator_on_loopback_answers_there_alone():

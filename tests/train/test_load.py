@@ -11,18 +11,16 @@ from PIL import Image
 
 from tests.data.conftest import write_video
 from tests.errors import one_line
+from tests.train.commands import quiet
 from tests.train.conftest import CLIPS, clips_in_memory, traced_task
 from unroll_jax.train import load
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.exporting import export
 from unroll_jax.train.runs import read_config
+from unroll_jax.train.system.files import SEAL
 
 pytestmark = pytest.mark.xdist_group("video-runs")
 SIDE, LENGTH = 4, 4  # of the patches and sequences of `tests.train.conftest.Clips`
-
-
-def quiet(line):
-    pass
 
 
 @pytest.fixture(scope="module")
@@ -52,11 +50,13 @@ def without_data(monkeypatch):
 def edited(finished, exported, tmp_path):
     """A copy of the run or the export, with a JSON file of it as ``change`` leaves it; None cuts it."""
 
-    def make(which, name, change):
+    def make(which, name, change, *, by_hand=False):
         folder = finished if which == "run" else shutil.copytree(exported, tmp_path / "model")
         values = json.loads((folder / name).read_text())
         if change is not None:
             change(values)
+        if not by_hand:
+            del values[SEAL]
         (folder / name).write_text("{" if change is None else json.dumps(values))
         return folder
 
@@ -176,6 +176,13 @@ DAMAGE = {
     "exported facts": ("export", "config.json", lambda row: row["facts"].clear(), r"config\.json is damaged .*again"),
     "of another": ("export", "config.json", lambda row: row["facts"].update(token_dim=25), r"do not fit the model"),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ["facts of another model", "of another"])
+def test_facts_that_were_edited_by_hand_are_named(edited, case):
+    which, name, change, _ = DAMAGE[case]
+    with one_line(f"{name} was edited by hand"):
+        load(edited(which, name, change, by_hand=True), log=quiet)
 
 
 @pytest.mark.parametrize("case", DAMAGE)

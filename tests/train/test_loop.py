@@ -2,13 +2,13 @@
 
 import functools
 import itertools
-import json
 from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.train.commands import status_of
 from tests.train.conftest import traced_task
 from unroll_jax.train.checkpoint import Checkpoints
 from unroll_jax.train.config.errors import UserError
@@ -67,10 +67,6 @@ def fifth_batch(clips, monkeypatch):
     return set_to
 
 
-def _status(folder):
-    return json.loads((folder / "status.json").read_text())
-
-
 def _saved_steps(folder):
     return sorted(int(path.name) for path in (folder / "checkpoints").iterdir())
 
@@ -106,7 +102,7 @@ def test_a_loss_or_gradient_that_is_not_finite_stops_the_run_at_its_last_good_ch
     assert _saved_steps(tmp_path) == [2, 4]
     rows = read_metrics(tmp_path / "metrics.jsonl")
     assert [row["step"] for row in rows if row["kind"] == "train"] == [1, 2, 3, 4]
-    status = _status(tmp_path)
+    status = status_of(tmp_path)
     assert (status["state"], status["steps"]) == ("failed", 4)
     assert status["messages"] == [str(caught.value)]
 
@@ -137,7 +133,7 @@ def test_a_failed_run_fails_again_in_the_same_way_and_once_mended_has_every_step
     ]
     for row in rows:
         assert len(row["layer_losses"]) == len(row["violations"]) == config.model.num_layers + 1
-    status = _status(tmp_path)
+    status = status_of(tmp_path)
     assert (status["state"], status["steps"], status["messages"]) == ("finished", 5, [])
     assert status["train_seconds"] == 3.0, "a tick for each of two checkpoints before the interruption, and one after"
     assert status["compile_seconds"] > 0

@@ -8,6 +8,7 @@ import sys
 import jax
 import pytest
 
+from unroll_jax.train.data.prepare import prepared_root
 from unroll_jax.train.system.machine import ONE_ORDER, keep_programs, order_collectives
 
 EIGHT = "--xla_force_host_platform_device_count=8"
@@ -54,13 +55,24 @@ def test_freed_memory_is_used_again_without_a_page_fault_unless_the_user_has_set
 
 
 @pytest.mark.parametrize(
-    ("setting", "variable", "folder"),
-    [(None, None, "~/.cache/unroll_jax/compiled"), ("elsewhere", None, "elsewhere"), (None, "", None)],
+    ("setting", "variable", "xdg", "folder"),
+    [
+        (None, None, None, "~/.cache/unroll_jax/compiled"),
+        (None, None, "/caches", "/caches/unroll_jax/compiled"),
+        (None, None, "relative", "~/.cache/unroll_jax/compiled"),
+        ("elsewhere", None, "/caches", "elsewhere"),
+        (None, "", None, None),
+    ],
 )
-def test_programs_are_kept_in_the_home_folder_unless_jax_has_a_setting(
-    monkeypatch, tmp_path, setting, variable, folder
+def test_programs_are_kept_in_the_folder_of_caches_unless_jax_has_a_setting(
+    monkeypatch, tmp_path, setting, variable, xdg, folder
 ):
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", xdg or "")
+    monkeypatch.delenv("UNROLL_PREPARED", raising=False)
+    assert str(prepared_root(None)) == f"{xdg or tmp_path / '.cache'}/unroll_jax".replace(
+        "relative", f"{tmp_path}/.cache"
+    )
     monkeypatch.setenv("XLA_FLAGS", "")
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
     if variable is not None:

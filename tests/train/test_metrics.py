@@ -1,14 +1,19 @@
-"""metrics.jsonl and JSON files."""
+"""metrics.jsonl and JSON files, curves for TensorBoard, and the progress of a run on a terminal or in a log file."""
 
+import io
 import json
 import math
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests.train.conftest import RUN, events
+from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.errors import StorageError, UserError
 from unroll_jax.train.metrics import MetricsWriter, read_metrics
 from unroll_jax.train.system.files import write_json
+from unroll_jax.train.system.terminal import pausing, progress, safe_output
 
 
 def _write(folder, steps, *, after_step):
@@ -111,3 +116,97 @@ def test_write_json_leaves_the_old_file_or_the_new_one(tmp_path, monkeypatch):
     assert json.loads(path.read_text()) == {"state": "running"}
     write_json(path, {"state": "finished"})
     assert json.loads(path.read_text()) == {"state": "finished"}
+
+
+ROW = {"kind": "train", "loss": 0.5, "violations": [None, 0.25], "violation/layer 1": 0.25, "norm (L2)": None}
+
+
+def write(folder, steps, *, after_step=0):
+    """Writes a row for each step to metrics.jsonl and to the curves."""
+    with MetricsWriter(folder, after_step=after_step, tensorboard=True) as writer:
+        for step in steps:
+            writer.write({**ROW, "step": step})
+        writer.flush()
+
+
+def curves(folder):
+    """What TensorBoard reads of each of a folder's files, in the order of their first steps: session, and points."""
+    files = sorted((folder / "tensorboard").glob("events.*"), key=lambda path: int(path.suffix[1:]))
+    return [
+        (
+            [event.step for event in events(path) if event.HasField("session_log")],
+            [(event.step, value.tag, value.simple_value) for event in events(path) for value in event.summary.value],
+        )
+        for path in files
+    ]
+
+
+def test_tensorboard_has_every_number_once_by_name(tmp_path):
+    write(tmp_path, [1, 2])
+    ((_, points),) = curves(tmp_path)
+    shown = (("train/loss", 0.5), ("train/violation/layer_1", 0.25))
+    assert points == [(step, tag, number) for step in (1, 2) for tag, number in shown]
+
+
+def test_tensorboard_forgets_the_points_after_the_step_that_a_run_goes_on_from(tmp_path):
+    write(tmp_path, range(1, 9))
+    write(tmp_path, range(6, 9), after_step=5)
+    (first, points), (second, _) = curves(tmp_path)
+    assert (first, second) == ([1], [6])
+    assert sorted({step for step, _, _ in points}) == [*range(1, 9)]
+
+
+@pytest.mark.usefixtures("in_memory")
+def test_a_run_has_curves_unless_it_is_told_to_have_none(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "run"
+    assert main([*RUN]) == 0
+    losses = [row["loss"] for row in read_metrics(run / "metrics.jsonl") if row["kind"] == "train"]
+    ((_, points),) = curves(run)
+    assert [value for _, tag, value in points if tag == "train/loss"] == pytest.approx(losses, rel=1e-6)
+    assert main([*RUN, "--overwrite", "--track"]) == 0
+    assert json.loads((run / "status.json").read_text())["state"] == "finished"
+    assert len(read_metrics(run / "metrics.jsonl")) == 9
+    assert not (run / "tensorboard").exists()
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("stream", [io.StringIO(), Terminal()], ids=["file", "terminal"])
+def test_a_log_file_has_lines_and_a_terminal_a_bar_with_the_pause(monkeypatch, stream):
+    monkeypatch.setattr(sys, "stderr", stream)
+    with progress("plain", total=4, done=1) as bar:
+        bar.set_postfix({"loss": "1.5"}, refresh=False)
+        with pausing(bar, "evaluating"):
+            pass
+        bar.update(3)
+    shown = stream.getvalue()
+    assert ("\r" in shown) == ("plain, evaluating" in shown) == stream.isatty()
+    if not stream.isatty():
+        first, *_, last = shown.splitlines()
+        assert first.startswith("plain: step 1 of 4 (25%)")
+        assert last.startswith("plain: step 4 of 4 (100%), 00:00 left, loss=1.5")
+
+
+def test_processes_but_the_first_show_nothing(capsys):
+    with progress("plain", total=2, shown=False) as bar, pausing(bar, "compiling"):
+        bar.update()
+    assert capsys.readouterr().err == ""
+
+
+def test_output_escapes_what_would_steer_a_terminal_or_what_it_cannot_show(monkeypatch):
+    content = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(content, encoding="ascii", write_through=True))
+    with safe_output():
+        print("a\x1b[2J\tb\x00\x9b\u202e\udcff é")
+    assert content.getvalue() == rb"a\x1b[2J" + b"\t" + rb"b\x00\x9b\u202e\udcff \xe9" + b"\n"
+
+
+def test_a_bar_is_drawn_through_safe_output(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    with safe_output(), progress("a\x1bb", total=1) as bar:
+        bar.update()
+    assert "\ra\\x1bb: " in sys.stderr.getvalue()

@@ -53,7 +53,7 @@ def test_the_model_card_tells_what_is_not_feasible_not_constrained_and_not_known
     assert re.search(
         r"NOT feasible on the validation split \(the layer furthest out is [\d.]+% over its bound\)", steep
     )
-    out = export(both / "erm", tmp_path / "plain", log=print)
+    out = export(both / "plain", tmp_path / "plain", log=print)
     assert "- constraints: none\n" in (out / "README.md").read_text()
     assert (read_export(out).card["feasible"], read_export(out).card["multipliers"]) == (None, None)
     (run / "metrics.jsonl").write_text("")

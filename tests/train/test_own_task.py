@@ -1,6 +1,5 @@
 """A task of one's own on the way back: loaded and exported by the options of its run, and refused in one line."""
 
-import json
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
@@ -8,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.errors import one_line
+from tests.train.commands import quiet, read
 from tests.train.test_any_task import Mean
 from tests.train.test_fit import TRAIN, VALIDATION, linear
 from unroll_jax.train import load
@@ -20,14 +20,6 @@ from unroll_jax.train.main import fit
 from unroll_jax.train.metrics import read_metrics
 
 
-def quiet(line):
-    pass
-
-
-def read(path):
-    return json.loads(path.read_text())
-
-
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
     """The folder of the runs of a task with both methods."""
@@ -36,14 +28,14 @@ def both(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("passed", [{"method": "both", "steps": 2}, {"steps": 33, "seed": 9, "method": "erm"}])
-@pytest.mark.parametrize("method", ["erm", "constrained"])
+@pytest.mark.parametrize("passed", [{"method": "both", "steps": 2}, {"steps": 33, "seed": 9, "method": "plain"}])
+@pytest.mark.parametrize("method", ["plain", "constrained"])
 def test_the_options_of_a_model_are_those_of_its_run_whatever_the_task_has(both, tmp_path, method, passed):
     run, task = both / method, linear(**passed)
     out = export(str(run), str(tmp_path / "model"), task=task, log=quiet)
     card = read(out / "config.json")
     assert (card["config"]["method"], card["config"]["steps"], card["config"]["seed"]) == (method, 2, 0)
-    assert card["feasible"] is None if method == "erm" else card["multipliers"] is not None
+    assert card["feasible"] is None if method == "plain" else card["multipliers"] is not None
     losses = read(run / "evaluation.json")["layer_losses"]
     for folder in (run, out):
         model = load(folder, task=task, log=quiet)
@@ -77,9 +69,9 @@ def test_the_command_line_says_how_python_goes_on_with_a_task_of_ones_own(both, 
 
 
 def test_both_methods_are_compared_and_other_arrays_are_other_data(both):
-    assert set(read(both / "report" / "summary.json")["methods"]) == {"erm", "constrained"}
-    assert [read(both / method / "config.json")["method"] for method in ("erm", "constrained")] == [
-        "erm",
+    assert set(read(both / "report" / "summary.json")["methods"]) == {"plain", "constrained"}
+    assert [read(both / method / "config.json")["method"] for method in ("plain", "constrained")] == [
+        "plain",
         "constrained",
     ]
     other = linear(method="both", steps=2, train={**TRAIN, "noisy": TRAIN["noisy"] + 1})

@@ -1,4 +1,4 @@
-"""A run folder in the experiment's place, and --overwrite."""
+"""A run folder in the experiment's place, its config.json as options of another run, and --overwrite."""
 
 import json
 import shutil
@@ -6,11 +6,14 @@ import shutil
 import pytest
 
 from tests.hostile import runs
-from tests.train.commands import refused
+from tests.train.commands import named, refused
 from tests.train.conftest import CLIPS, RUN
 from unroll_jax.train.__main__ import main
+from unroll_jax.train.cli import configured
+from unroll_jax.train.config.fields import differences, to_json
+from unroll_jax.train.config.run import FREE
 from unroll_jax.train.runs import read_config
-from unroll_jax.train.system.files import locked
+from unroll_jax.train.system.files import locked, strict_json
 
 pytestmark = pytest.mark.xdist_group("video-runs")
 
@@ -30,7 +33,7 @@ def test_a_run_goes_on_by_the_name_of_its_folder(trained, tmp_path, capsys):
     assert main(["run", "run/"]) == 0
     assert "going on from the checkpoint of step 4" in capsys.readouterr().out
     assert (trained / "metrics.jsonl").read_text() == whole
-    assert "steps was 6, is now 7" in refused(capsys, "run", "run", "--steps", "7")
+    assert "depend on the end of a run" in refused(capsys, "run", "run", "--steps", "7")
     assert main(["run", "run", "--seed", "1", "--out", "again"]) == 0
     assert read_config(tmp_path / "again")[1].seed == 1
     assert (trained / "metrics.jsonl").read_text() == whole
@@ -82,12 +85,12 @@ def test_overwrite_deletes_no_other_run_that_lies_inside(trained, capsys):
     export = trained / "export" / "config.json"
     export.parent.mkdir()
     export.write_text('{"format": "unroll_jax 2", "experiment": "video-ut", "found": {}}')
-    shutil.copytree(trained, trained / "erm", ignore=shutil.ignore_patterns("export"))
+    shutil.copytree(trained, trained / "plain", ignore=shutil.ignore_patterns("export"))
     kept = sorted(trained.rglob("*"))
     error = refused(capsys, *RUN, "--overwrite")
-    assert "--overwrite would delete the runs run/erm too; move them away, or pass another --out" in error
+    assert "--overwrite would delete the runs run/plain too; move them away, or pass another --out" in error
     assert sorted(trained.rglob("*")) == kept
-    shutil.rmtree(trained / "erm")
+    shutil.rmtree(trained / "plain")
     assert main([*RUN, "--overwrite"]) == 0
     assert not export.exists()
 
@@ -96,7 +99,7 @@ def test_several_runs_are_refused_in_the_folder_of_one(trained, capsys):
     kept = sorted(trained.rglob("*"))
     for more in ((), ("--overwrite",)):
         error = refused(capsys, *RUN, "--method", "both", *more)
-        assert "--out run is a run, and this trains erm and constrained in folders inside" in error
+        assert "--out run is a run, and this trains plain and constrained in folders inside" in error
     assert sorted(trained.rglob("*")) == kept
 
 
@@ -129,3 +132,87 @@ def test_overwrite_leaves_folders_of_others(name, text, words, in_memory, tmp_pa
     assert words in refused(capsys, *RUN, "--overwrite")
     assert [path.name for path in (tmp_path / "run").iterdir()] == [name]
     assert (tmp_path / "run" / name).read_text() == text
+
+
+def test_the_config_of_a_run_is_a_file_of_options_without_its_place(both, trained, tmp_path):
+    path = both / "constrained" / "config.json"
+    _, config = configured("run", ["video-ut", "--config", str(path), "--seed", "3"])
+    _, before = read_config(path.parent)
+    assert differences(to_json(before), to_json(config)) == [f"config was None, is now {path}", "seed was 0, is now 3"]
+    _, config = configured("run", ["video-ut", "--config", str(trained / "config.json")], ("video-ut", named("here")))
+    assert config.out == "here"
+
+
+TOML = """
+steps = 7
+test-gammas = [0.0, 0.2]
+[constraints]
+alpha = [0.1, 0.2]
+layers = false
+also = ["norm=8"]
+[primal]
+learning-rate = 1e-3
+"""
+
+
+def test_a_toml_file_is_read_as_the_words_of_a_command(tmp_path):
+    (tmp_path / "options.toml").write_text(TOML)
+    words = (
+        "--steps 9 --test-gammas 0.0 0.2 --constraints.alpha 0.1 0.2 --constraints.no-layers --constraints.also norm=8"
+    )
+    expected = configured("run", ["video-ut", *words.split(), "--primal.learning-rate", "1e-3"])[1]
+    actual = configured("run", ["video-ut", "--config", "options.toml", "--steps", "9"])[1]
+    assert differences(to_json(expected), to_json(actual)) == ["config was None, is now options.toml"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("stepz = 3", "--stepz"), ("steps = [", "cannot be read"), ("steps = 'x'", "--steps"), ("a.b = 1", "--a.b")],
+)
+def test_a_toml_file_that_does_not_fit_is_one_line(tmp_path, capsys, text, words):
+    (tmp_path / "options.toml").write_text(text)
+    assert words in refused(capsys, "run", "video-ut", "--config", "options.toml")
+
+
+@pytest.mark.slow
+def test_a_run_resumes_by_its_folder_with_the_free_options_that_it_had_last(in_memory, tmp_path):
+    free = ["--accumulate", "2", "--remat", "dots", "--unroll", "1", "--mesh", "data=1", "--track"]
+    path = tmp_path / "run" / "config.json"
+    assert main([*RUN, *free]) == 0
+    has = {"accumulate": 2, "remat": "dots", "unroll": 1, "mesh": "data=1", "track": ()}
+    for config in (configured("run", ["video-ut", "--config", str(path)])[1], read_config(path.parent, free=True)[1]):
+        assert {name: getattr(config, name) for name in has} == has
+    for name, usual in FREE.items():
+        assert getattr(read_config(path.parent)[1], name) == usual, "an evaluation is free to choose too"
+    stored = path.read_text()
+    assert main([*RUN, "--accumulate", "4"]) == 0
+    assert path.read_text() == stored, "a run that has ended is not trained with other values"
+    for name in ("checkpoints/6", "status.json"):
+        (path.parent / name).rename(tmp_path / name.replace("/", "-"))
+    assert main(["run", "run", "--accumulate", "4"]) == 0
+    assert json.loads(path.read_text()) == json.loads(stored) | {"accumulate": 4}
+
+
+BROKEN = [
+    (None, "does not exist; give a TOML file of options"),
+    (b"{", "is damaged ("),
+    (b'{"steps": 4}', "has no version of a run"),
+    (b'{"version": "0.3", "steps": 4, "steps": 5}', "steps is there more than once"),
+    (b'{"version": "0.3", "stesp": 4}', "is unknown or missing"),
+]
+
+
+def test_a_whole_number_beyond_64_bits_is_a_float():
+    """As model_max_length of many tokenizers is, int(1e30)."""
+    values = strict_json(b"[1000000000000000019884624838656, 18446744073709551615, -9223372036854775808]")
+    assert values == [1e30, 2**64 - 1, -(2**63)]
+    assert list(map(type, values)) == [float, int, int]
+
+
+@pytest.mark.parametrize(("text", "words"), BROKEN)
+def test_a_file_that_is_no_config_of_a_run_is_one_line_with_its_name(text, words, tmp_path, capsys):
+    if text is not None:
+        (tmp_path / "config.json").write_bytes(text)
+    error = refused(capsys, "run", "video-ut", "--config", "config.json")
+    assert words in error
+    assert "config.json" in error

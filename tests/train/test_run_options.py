@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.train.board import events
-from tests.train.conftest import MANY, evaluated_again, traced_task
+from tests.train.conftest import MANY, evaluated_again, events, traced_task
 from unroll_jax.constrained import feasibility_report
 from unroll_jax.train.checkpoint import Checkpoints
 from unroll_jax.train.config.errors import UserError
@@ -65,7 +64,7 @@ def test_feasibility_is_judged_by_what_is_bound(changed, clips, many, tmp_path):
     _, losses = task.evaluate(state.params, tmp_path)
     for bind in BINDS:
         config = changed(**{"constraints.bind": bind, "constraints.level": 0.9 if bind == "tail" else 0.7, **fields})
-        objective = DescentConstraints(config, num_layers=2, steps_an_epoch=16)
+        objective = DescentConstraints(config, num_layers=2, steps_an_epoch=16, num_steps=config.steps)
         worst[bind] = np.array(objective.report(losses, state.moving)["violations"][1:], float)
     assert np.all(worst["tail"] > worst["mean"])
     before = json.loads((many / "evaluation.json").read_text())

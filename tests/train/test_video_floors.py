@@ -82,7 +82,7 @@ def evaluated(changed):
 
     def evaluate(clips, **fields):
         floors.cache_clear()
-        task = traced_task(changed(method="erm", **fields), clips)
+        task = traced_task(changed(method="plain", **fields), clips)
         return task.evaluate(task.init(jax.random.key(0)), Path("unused"))[0]
 
     return evaluate

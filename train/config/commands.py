@@ -177,7 +177,7 @@ class SweepArguments(Generic[C]):
     """Train and evaluate a grid of runs, or trials that Optuna proposes, and write their table.
 
     --over.OPTION VALUE,VALUE,... makes an option of the experiment an axis, as in --over.num-layers 3,5 --over.method
-    erm,constrained --over.seed 0,1,2; the last part of a name is enough where only one option has it. With --trials,
+    plain,constrained --over.seed 0,1,2; the last part of a name is enough where only one option has it. With --trials,
     an axis is a range LOW:HIGH or a list, and the best trial is feasible first, then best by the validation metric.
     Every cell is a run folder under --out; the same command resumes an interrupted sweep, and more values or trials
     extend it."""

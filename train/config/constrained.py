@@ -1,6 +1,7 @@
 """Options of runs with a loss at every layer: plain, supervised deeply or under descent constraints; their rules."""
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self
 
@@ -9,11 +10,11 @@ from .errors import UserError, option_text
 from .fields import Condition, Count, NonNegative, Rule, check_rules
 from .run import Judgement, PrimalConfig, RunConfig
 
-Method = Literal["erm", "constrained", "deep_supervision", "both", "all"]
+Method = Literal["plain", "constrained", "deep_supervision", "both", "all", "erm"]  # erm: the former name of plain
 # The runs of one command, by method; any other method is one run.
-SEVERAL: dict[str, tuple[Literal["erm", "constrained", "deep_supervision"], ...]] = {
-    "both": ("erm", "constrained"),
-    "all": ("erm", "deep_supervision", "constrained"),
+SEVERAL: dict[str, tuple[Literal["plain", "constrained", "deep_supervision"], ...]] = {
+    "both": ("plain", "constrained"),
+    "all": ("plain", "deep_supervision", "constrained"),
 }
 
 
@@ -22,8 +23,8 @@ class ConstrainedConfig(RunConfig):
     """Train a model whose every layer has a loss, plainly or under descent constraints."""
 
     method: Method = "constrained"
-    """Plain risk (erm), descent constraints, or fixed weights on the losses of layers before the last
-    (deep_supervision); both, all: the first two, or three, and a report."""
+    """plain: the last loss (or erm, empirical risk). constrained: under descent constraints. deep_supervision: fixed
+    weights on the losses of layers before the last. both, all: plain and constrained, or all three, and a report."""
     layer_weights: tuple[NonNegative, ...] = (0.1,)
     """Of deep_supervision, with 1 on the last layer, and of --constraints.last: one number, or one for each of layers 1
     to L - 1."""
@@ -42,11 +43,25 @@ class ConstrainedConfig(RunConfig):
     dual: DualConfig = dataclasses.field(default_factory=DualConfig)
     constraints: ConstraintConfig = dataclasses.field(default_factory=ConstraintConfig)
 
+    def __post_init__(self) -> None:
+        """Gives the plain method its one name."""
+        if self.method == "erm":
+            object.__setattr__(self, "method", "plain")
+
+    def followers(self) -> Iterator[tuple[str, Any]]:
+        """Yields the reference, which a bound on the last loss replaces, and heads, which divide the width."""
+        model: Any = getattr(self, "model", None)
+        yield from [("constraints.reference", None)] * (self.constraints.last is not None)
+        if hasattr(model, "num_heads"):
+            yield "model.num_heads", math.gcd(model.dim, model.num_heads)
+        if hasattr(model, "num_key_value_heads"):
+            yield "model.num_key_value_heads", math.gcd(model.num_heads, model.num_key_value_heads)
+
     def rules(self) -> Iterator[Rule]:
         """Yields the rules across fields that hold at any depth; `check_depth` has the others."""
         yield from super().rules()
         yield from _own_rules(self)
-        warmup = self.constraints.warmup_steps
+        warmup = self.constraints.warmup(self.steps)
         needed = f"below {option_text('steps', self.steps)}, or constraints never count; lower it, or raise the steps"
         yield "constraints.warmup_steps", needed, not self.enforces or warmup < self.steps
         yield "test_gammas", "one number or more", len(self.test_gammas) > 0
@@ -171,7 +186,7 @@ def check_depth(config: ConstrainedConfig, num_layers: int) -> None:
 
 def check_epochs(config: ConstrainedConfig, steps_an_epoch: int) -> None:
     """Checks that multipliers move at this length of an epoch."""
-    counted = config.steps - config.constraints.warmup_steps
+    counted = config.steps - config.constraints.warmup(config.steps)
     if config.dual.every == "epoch" and counted < steps_an_epoch and not _may_stand_still(config):
         names = ", ".join(map(option_text, ("steps", "constraints.warmup_steps")))
         raise UserError(
@@ -199,7 +214,7 @@ def _own_rules(config: ConstrainedConfig) -> Iterator[Rule]:
     """Yields the rules for multipliers, for the constraints of layers and for their weights."""
     dual, constraints, weights = config.dual, config.constraints, config.layer_weights
     yield from constraints.rules()
-    counted, every = config.steps - constraints.warmup_steps, 1 if dual.every == "epoch" else dual.every
+    counted, every = config.steps - constraints.warmup(config.steps), 1 if dual.every == "epoch" else dual.every
     needed = f"at most the {counted} steps in which multipliers may move, unless some start above 0"
     yield "dual.every", needed, _may_stand_still(config) or every <= max(counted, 1)
     needed = f"a number with {option_text('constraints.bounds', 'cumulative')}, which start at it"
@@ -215,7 +230,7 @@ def _own_rules(config: ConstrainedConfig) -> Iterator[Rule]:
     yield "layer_weights", "one number or more", len(weights) > 0
     rising = f"one number with {option_text('layer_weighting', config.layer_weighting)}, which it scales"
     yield "layer_weights", rising, len(weights) == 1 or config.layer_weighting == "given"
-    some = f"above 0 for a layer, or it is {option_text('method', 'erm')}"
+    some = f"above 0 for a layer, or it is {option_text('method', 'plain')}"
     yield "layer_weights", some, any(weights) or not (config.supervises or (config.enforces and not alone))
     beta, least = constraints.resilience, dual.least_resilience
     gains = f"these gains of {option_text('dual.optimizer', dual.optimizer)}"

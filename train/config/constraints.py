@@ -53,12 +53,17 @@ class LimitConfig:
     nats; kl, nats a token from the frozen decoder of --model.lora-rank. Violations are shares of the bound."""
     resilience: Positive | None = None
     """beta, cost of slack (multiplier / beta), which decays the multipliers; None keeps the constraints hard."""
-    warmup_steps: Natural = 0
-    """Steps of plain risk before the constraints count, whatever multipliers start at."""
+    warmup_steps: Natural | Share = 0
+    """Steps of plain risk before the constraints count, whatever multipliers start at; below 1, the share of all
+    steps."""
     normalise: bool = True
     """Divide the Lagrangian by 1 + sum of multipliers, so that growing multipliers do not grow the gradient."""
     tolerance: NonNegative = 0.05
     """Relative excess over a bound that still counts as feasible."""
+
+    def warmup(self, num_steps: int) -> int:
+        """The steps of plain risk of a run."""
+        return round(self.warmup_steps * num_steps) if self.warmup_steps < 1 else int(self.warmup_steps)
 
     @property
     def limits(self) -> dict[str, float]:

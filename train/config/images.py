@@ -126,8 +126,7 @@ class FcnConfig:
 
 
 Network = OptEqConfig | MonConfig | OdeConfig | FeedForwardConfig | SegmenterConfig | FcnConfig
-# Named otherwise, or what a run may go on with another value of.
-_UNNAMED = ("seed", "data", *FREE)
+_UNNAMED = ("seed", "data", *FREE)  # named otherwise, or free to change
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,20 +166,23 @@ class SupervisedConfig(RunConfig):
         stem = getattr(self.network, "stem", ())
         yield "network.stem", "() for dense layers, which see images as vectors", not (vectors and stem)
 
+    def followers(self) -> Iterator[tuple[str, Any]]:
+        """Yields the augmentation, which digits do not take, and the stem, which dense layers do not have."""
+        yield from [("augment", False)] * (self.data.source == "digits")
+        yield from [("network.stem", ())] * (not getattr(self.network, "convolutional", True))
+
     def conditions(self) -> Iterator[Condition]:
-        """Yields the options of one optimiser."""
-        yield "optimizer.momentum", option_text("optimizer.name", "sgd"), self.optimizer.name == "sgd"
+        """Yields the options of constraints."""
         for part in ("dual", "constraints"):
             for field in dataclasses.fields(getattr(self, part)):
                 yield f"{part}.{field.name}", option_text("constraints.also"), self.enforces
 
     def label(self) -> str:
         """The source, and every option of the run that is not the task's own, shortened."""
-        joined = (
-            (name, "x".join(map(str, value)) if isinstance(value, tuple) else value)
+        changed = [
+            f"{name}{'x'.join(map(str, value)) if isinstance(value, tuple) else value}"
             for name, value in changes(self, type(self)(), but=_UNNAMED)
-        )
-        changed = [f"{name}{value}" for name, value in joined]
+        ]
         return "-".join([self.data.source, *changed, f"seed{self.seed}"]).replace("/", "_")
 
     @property

@@ -39,6 +39,7 @@ FREE: dict[str, Any] = {
 }
 # Of these, the options of the place of a run, which are not stored with it.
 PLACE = ("overwrite", "config", "out")
+LENGTHS = ("steps", "epochs")  # options of how long a run is
 
 
 class Judgement(NamedTuple):
@@ -92,7 +93,7 @@ class OptimizerConfig:
     """Adam, Muon or SGD, with a schedule over the run."""
 
     name: Literal["adam", "muon", "sgd"] = "adam"
-    """adam; sgd with momentum; or muon: momentum with all singular values made equal, steps as large as Adam's."""
+    """adam; sgd, of momentum 0.9; or muon: momentum with all singular values made equal, steps as large as Adam's."""
     learning_rate: Positive = 3e-3
     """Peak learning rate."""
     schedule: Literal["cosine", "linear", "staircase", "constant"] = "cosine"
@@ -103,8 +104,6 @@ class OptimizerConfig:
     """Factor of the staircase."""
     decay_every: Count = 30
     """Epochs between two stairs."""
-    momentum: Share = 0.9
-    """Of sgd."""
     weight_decay: NonNegative = 0.0
     """Added to the gradient as this times the weights for sgd; decoupled for adam and muon."""
     clip_norm: Positive | None = None
@@ -166,6 +165,22 @@ class RunConfig(abc.ABC):
     def conditions(self) -> Iterable[Condition]:
         """Yields the conditions under which options have an effect; none by default."""
         return ()
+
+    def followers(self) -> Iterable[tuple[str, Any]]:
+        """Yields defaults that other options rule out, by dotted name, with the values that follow from these.
+
+        The command line takes them where the user has set neither.
+        """
+        return ()
+
+    def tied_to_end(self) -> str:
+        """Returns the options by which steps depend on the number of all steps; "" if none does, so more may follow."""
+        for name in ("primal", "optimizer"):
+            rates = getattr(self, name, None)
+            if rates is not None and (rates.schedule in ("cosine", "linear") or rates.warmup_share > 0.0):
+                return f"{option_text(f'{name}.schedule')} and {option_text(f'{name}.warmup_share')}"
+        is_share = 0 < getattr(getattr(self, "constraints", None), "warmup_steps", 0) < 1
+        return option_text("constraints.warmup_steps") if is_share else ""
 
     def variants(self) -> Sequence[tuple[str, Self]]:
         """The runs of one command by subfolder; "" is the run folder itself."""

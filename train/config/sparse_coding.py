@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from .constrained import ConstrainedConfig, check_depth
 from .constraints import ConstraintConfig
@@ -58,6 +58,11 @@ class SparseCodingConfig(ConstrainedConfig):
         yield from super().rules()
         levels = self.test_layer_noises
         yield "test_layer_noises", "positive and finite, each once", len(set(levels)) == len(levels)
+
+    def followers(self) -> Iterator[tuple[str, Any]]:
+        """Yields those of all such runs, and the share for validation, which digits have."""
+        yield from super().followers()
+        yield from [("data.validation_share", CodeConfig().validation_share)] * (self.data.source == "digits")
 
     def conditions(self) -> Iterator[Condition]:
         """Yields those of all such runs, and of the split."""

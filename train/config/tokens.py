@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Le
 
@@ -218,6 +218,11 @@ class LanguageConfig(TokensConfig):
     constraints: ConstraintConfig = dataclasses.field(
         default_factory=lambda: ConstraintConfig(alpha=(0.1,), reference=4.5, margin=0.0, first_margin=0.0)
     )
+
+    def followers(self) -> Iterator[tuple[str, Any]]:
+        """Yields those of all such runs; low-rank changes leave the embedding, and so the loss of layer 0, as it is."""
+        yield from super().followers()
+        yield from [("constraints.reference", None)] * self.freezes
 
     def rules(self) -> Iterator[Rule]:
         """Yields those of all such runs, and of the decoder."""

@@ -62,35 +62,35 @@ class VideoPrimalConfig(PrimalConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class ModelConfig:
-    """The unrolled transformer."""
+class SequenceOptions:
+    """Models of the sequences of one patch position."""
 
     num_layers: Depth = 3
     """Depth L."""
-    rank: Width | None = None
-    """Rows of V; None means the token width."""
     self_loops: bool = True
     """Let frames attend to themselves; they do so more under noise that is stronger than in training."""
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
-    """Dtype of the layers; parameters and losses stay float32, or are float64 too (with JAX_ENABLE_X64=1)."""
+    """Dtype of layers and codes; parameters and losses stay float32, or are float64 too (with JAX_ENABLE_X64=1)."""
 
 
 @dataclasses.dataclass(frozen=True)
-class DustOptions:
+class ModelConfig(SequenceOptions):
+    """The unrolled transformer."""
+
+    rank: Width | None = None
+    """Rows of V; None means the token width."""
+
+
+@dataclasses.dataclass(frozen=True)
+class DustOptions(SequenceOptions):
     """DUST: sparse codes of the patches of a sequence, which attend to one another."""
 
-    num_layers: Depth = 3
-    """Depth L."""
     num_atoms: Width = 256
     """Atoms of the dictionary, which starts as cosines: more than the 256 pixels of a patch make it overcomplete."""
     tied: bool = False
     """One dictionary for all layers; the paper's unconstrained models have one, its constrained ones one a layer."""
     sparsity: NonNegative = 0.3
     """lambda: what a code's entry costs, in the units of pixels in [0, 1]."""
-    self_loops: bool = True
-    """Let frames attend to themselves; they do so more under noise that is stronger than in training."""
-    dtype: Literal["float32", "bfloat16", "float64"] = "float32"
-    """Dtype that codes are kept in; they are computed in float32, or in float64 (with JAX_ENABLE_X64=1)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,10 +108,6 @@ class ViTOptions:
     reading: Literal["state", "residual", "linear"] = "state"
     """Readout of a frame: state, the layer's state itself, as in the paper; residual, the noisy frame plus a readout of
     the state that all layers share; linear, that readout alone."""
-    mean: float = 0.5
-    """Subtracted from pixels in [0, 1]."""
-    std: Positive = 0.5
-    """Divides the difference."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Dtype of the layers; parameters, losses and multipliers stay float32."""
 

@@ -16,7 +16,7 @@ from tensorflow_datasets.core.constants import INCOMPLETE_PREFIX
 
 from ..config.data import CodeConfig, DataConfig, ImageConfig, InstructionConfig, SceneConfig, TextConfig
 from ..config.errors import UserError, option_text
-from ..system.files import expanded, require_writable, writing
+from ..system.files import caches, expanded, require_writable, writing
 from .files import SPLITS, Log, root_error
 
 SECONDS_BETWEEN_LINES = 5.0  # of progress, while a split is prepared
@@ -153,8 +153,8 @@ def resolve_source(sources: Mapping[str, Source[T]], config: Config) -> tuple[So
 
 
 def prepared_root(prepared: str | None) -> Path:
-    """Returns the folder that prepared data live in: the given one, $UNROLL_PREPARED, or ~/.cache/unroll_jax."""
-    place = prepared or os.environ.get("UNROLL_PREPARED") or "~/.cache/unroll_jax"
+    """Returns the folder that prepared data live in: the given one, $UNROLL_PREPARED, or that of `caches`."""
+    place = prepared or os.environ.get("UNROLL_PREPARED") or str(caches())
     return expanded(place, option_text("data.prepared"))
 
 

@@ -175,7 +175,7 @@ def _built_in(experiment: Experiment, summary: str, expect: str, alpha: float, *
 
     Single words say nothing of these texts: all layers stay at chance for some 300 steps, and bounds would slow that.
     """
-    base, warmup = experiment.config, 300
+    base, warmup = experiment.config, 0.375
     assert isinstance(base, TextRunConfig)
     constraints = dataclasses.replace(base.constraints, alpha=(alpha,), reference=CHANCE, warmup_steps=warmup)
     config = dataclasses.replace(base, data=TextConfig(), max_length=32, min_count=1, constraints=constraints, **fields)

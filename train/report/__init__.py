@@ -98,7 +98,7 @@ def warnings(settings: Sequence[Setting]) -> list[str]:
             sentences += [f"{run.name} is not finished (state: {state}, {steps} steps)."] * (state != "finished")
             sentences += [f"{run.name}: {without_folders(str(text))}" for text in run.status.get("messages") or []]
             sentences += run.lost
-        plain = {one.label: other for one, other in setting.pairs() if other.method == "erm"}
+        plain = {one.label: other for one, other in setting.pairs() if other.method == "plain"}
         for one in setting.of("constrained"):
             sentences += [f"{tables.capital(one.title)}: {line}" for line in _advice(one, plain.get(one.label))]
         seeds = {tuple(sorted(run.evaluation["seed"] for run in variant.runs)) for variant in setting.variants}

@@ -18,8 +18,8 @@ from .page import GUIDE, WIDTH, Picture, tidy
 from .records import METHODS, Array, floats
 
 # Okabe-Ito: told apart with every common colour blindness.
-COLOURS = {"erm": "#D55E00", "deep_supervision": "#009E73", "constrained": "#0072B2"}
-MARKERS = {"erm": "o", "deep_supervision": "^", "constrained": "s"}
+COLOURS = {"plain": "#D55E00", "deep_supervision": "#009E73", "constrained": "#0072B2"}
+MARKERS = {"plain": "o", "deep_supervision": "^", "constrained": "s"}
 LINE_STYLES = ("-", "--", ":", "-.")
 # Of scores without a network; no method has them.
 FLOOR_COLOURS = ("#CC79A7", "#E69F00", "#56B4E9")

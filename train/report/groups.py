@@ -103,7 +103,7 @@ class Setting:
 
     def pairs(self) -> list[tuple[Variant, Variant]]:
         """Every constrained variant with the plain one of the most similar config, and with each deep supervision."""
-        plain, constrained = sorted(self.of("erm"), key=lambda variant: variant.label), self.of("constrained")
+        plain, constrained = sorted(self.of("plain"), key=lambda variant: variant.label), self.of("constrained")
         nearest = [(one, min(plain, key=lambda other: len(unlike(one, other)))) for one in constrained if plain]
         return nearest + [(one, other) for one in constrained for other in self.of("deep_supervision")]
 

@@ -17,7 +17,7 @@ from .specs import OWN_REPORT, REPORTS, ReportSpec
 
 Array = NDArray[np.float64]
 
-METHODS = {"erm": "plain", "deep_supervision": "deep supervision", "constrained": "constrained"}
+METHODS = {"plain": "plain", "deep_supervision": "deep supervision", "constrained": "constrained"}
 PER_LAYER = ("layer_losses", "bounds", "violations", "multipliers", "slacks", "complementary_slackness")
 PER_STEP = ("descend_share", "mean_ratio")
 SCALARS = ("seed", "num_layers", "train_gamma", "tolerance", "share_descending", "mean_ratio_all", "train_seconds")

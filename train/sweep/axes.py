@@ -67,7 +67,9 @@ class Sweep(NamedTuple):
             where = ", ".join(f"--over.{axis} {text}" for axis, text in shown.items())
             raise UserError(f"{where}: {error}") from error
         if len(config.variants()) > 1:
-            raise UserError(f"--method {vars(config)['method']} is several runs; give `--over.method erm,constrained`")
+            raise UserError(
+                f"--method {vars(config)['method']} is several runs; give `--over.method plain,constrained`"
+            )
         parts = (text if axis == "method" else f"{axis.rpartition('.')[2]}-{text}" for axis, text in shown.items())
         return Cell(name or "_".join(UNSAFE.sub("+", part) for part in parts), shown, config)
 

@@ -1,10 +1,12 @@
 """Many processes as one run: they join, act together, stop at one step; and checksums of arrays on any mesh."""
 
 import contextlib
+import errno
 import json
 import math
 import os
 import signal
+import socket
 import threading
 import zlib
 from collections.abc import Callable, Iterator
@@ -18,10 +20,13 @@ from jaxtyping import Array, UInt32
 
 from ..config.commands import Membership
 from ..config.errors import UserError
-from .machine import handling, order_collectives
+from .machine import USAGE_ERROR, handling, order_collectives
 
 # Until a dead peer is noticed; JAX's default is 100 s.
 HEARTBEAT_SECONDS = 10
+# For the others to start, as JAX has it; and until a line says that this process waits.
+JOIN_SECONDS, REMIND_SECONDS = 300, 10
+WAYS = "check that all of them run, and --coordinator, --processes and --process, or --cluster"
 ODD = 2654435769  # 2^32 over the golden ratio: consecutive multiples of it look random
 CLUSTERS = ("auto", "slurm", "ompi", "mpi4py", "gcetpu", "gketpu")  # of JAX; auto: the first that it detects
 
@@ -33,11 +38,33 @@ def join(member: Membership) -> None:
     order_collectives(processes=True)
     options = _cluster_options(member) if member.cluster is not None else _explicit_options(member)
     try:
-        jax.distributed.initialize(heartbeat_timeout_seconds=HEARTBEAT_SECONDS, **options)
+        with _in_time(member):
+            jax.distributed.initialize(
+                heartbeat_timeout_seconds=HEARTBEAT_SECONDS, initialization_timeout=2 * JOIN_SECONDS, **options
+            )
     except (RuntimeError, ValueError, KeyError, ImportError) as error:
         reason = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
-        ways = "check --coordinator, --processes and --process, or --cluster"
-        raise UserError(f"the processes did not come together ({reason}); {ways}") from error
+        raise UserError(f"the processes did not come together ({reason}); {WAYS}") from error
+
+
+@contextlib.contextmanager
+def _in_time(member: Membership) -> Iterator[None]:
+    """Ends the process with one line if the others do not come in time; JAX ends it by SIGABRT."""
+    of = member.cluster if member.coordinator is None else f"process {member.process} at {member.coordinator}"
+    joined = threading.Event()
+
+    def watch() -> None:
+        if not joined.wait(REMIND_SECONDS):
+            os.write(2, f"waiting for the other processes ({of}), {JOIN_SECONDS} s at most\n".encode())
+        if not joined.wait(JOIN_SECONDS - REMIND_SECONDS):
+            os.write(2, f"error: the processes did not come together in {JOIN_SECONDS} s ({of}); {WAYS}\n".encode())
+            os._exit(USAGE_ERROR)
+
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        joined.set()
 
 
 def ignore_sigterm() -> None:
@@ -181,6 +208,8 @@ def _explicit_options(member: Membership) -> dict[str, Any]:
     if processes < 1 or not 0 <= process < processes:
         raise UserError(f"--process must be in [0, --processes), got {process} of {processes}")
     binds = host == "localhost" or ":" in host or host.replace(".", "").isdecimal()  # names may mean another interface
+    if process == 0:
+        _require_port(host if binds else "", int(port), coordinator)
     return {
         "coordinator_address": coordinator,
         "coordinator_bind_address": coordinator if binds else None,
@@ -188,6 +217,18 @@ def _explicit_options(member: Membership) -> dict[str, Any]:
         "process_id": process,
         "cluster_detection_method": "deactivate",
     }
+
+
+def _require_port(host: str, port: int, coordinator: str) -> None:
+    """Raises UserError if process 0 cannot listen on a port; JAX crashes on one in use. No host: on all of them."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host.strip("[]"), port), family=family).close()
+    except OSError as error:
+        reason = os.strerror(error.errno or errno.EADDRNOTAVAIL)
+        raise UserError(
+            f"--coordinator {coordinator} is not free ({reason}); pass another port, or another address"
+        ) from None
 
 
 def _cluster_options(member: Membership) -> dict[str, Any]:

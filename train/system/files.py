@@ -5,6 +5,7 @@ Any room above may import it; it imports neither JAX nor Orbax.
 
 import contextlib
 import errno
+import hashlib
 import json
 import math
 import os
@@ -33,6 +34,7 @@ PROBE = 1 << 16  # bytes; a disk without room for so many has room for nothing
 MAX_LISTED = 5  # run folders in one line
 MAX_DIGITS = 20  # of a whole number of 64 bits
 LONGEST_NAME = 255  # bytes, of file systems
+SEAL = "sha256_of_the_rest"  # the field of `sealed`
 WRITTEN = "give a folder that `unroll-jax run` wrote"
 REMEDIES = {
     "evaluation.json": "evaluate the run again",
@@ -51,6 +53,12 @@ def expanded(path: str, option: str) -> Path:
         return Path(path).expanduser()
     except RuntimeError as error:
         raise UserError(f"{option}={path} is in nobody's home folder; write the path out") from error
+
+
+def caches() -> Path:
+    """Returns the folder of prepared data and compiled programs: unroll_jax in $XDG_CACHE_HOME, or in ~/.cache."""
+    root = os.environ.get("XDG_CACHE_HOME", "")
+    return expanded(root if Path(root).is_absolute() else "~/.cache", "XDG_CACHE_HOME") / "unroll_jax"
 
 
 def check_out(out: Path | str) -> Path:
@@ -189,8 +197,16 @@ def strict_json(content: str | bytes) -> Any:
         raise ValueError("nested too deeply") from None
 
 
-def read_object(path: Path, *, missing: str = "", mend: str = "") -> dict[str, Any]:
-    """Returns the JSON object in a file; the UserError is ``missing`` without a file, with the remedy ``mend`` else."""
+def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns an object with the checksum of its values, by which `read_object` notices that it was edited."""
+    return {**values, SEAL: _checksum(values)}
+
+
+def read_object(path: Path, *, missing: str = "", mend: str = "", checked: bool = True) -> dict[str, Any]:
+    """Returns the JSON object in a file, without its seal; ``checked`` compares that with the values.
+
+    The UserError is ``missing`` without a file, and has the remedy ``mend`` else.
+    """
     mend = mend or way_out(path)
     if not path.exists():
         raise UserError(missing or f"run {path.parent} has no {path.name}; {WRITTEN}")
@@ -200,6 +216,9 @@ def read_object(path: Path, *, missing: str = "", mend: str = "") -> dict[str, A
             raise ValueError("not a JSON object")
     except ValueError as error:
         raise UserError(f"{path} is damaged ({one_line(error)}); {mend}") from None
+    seal = value.pop(SEAL, None)
+    if checked and seal not in (None, _checksum(value)):
+        raise UserError(f"{path} was edited by hand; put it back, or delete {SEAL} in it if you mean what it has now")
     return value
 
 
@@ -225,6 +244,11 @@ def without_folders(value: Any) -> Any:
     if isinstance(value, list):
         return [without_folders(item) for item in value]
     return PATHS.sub(r"\1", value) if isinstance(value, str) else value
+
+
+def _checksum(values: Mapping[str, Any]) -> str:
+    as_read = json.loads(json.dumps(values))  # with texts as keys
+    return hashlib.sha256(json.dumps(as_read, sort_keys=True).encode()).hexdigest()
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -18,7 +18,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from ..config.errors import Interrupted
+from ..config.errors import Interrupted, UserError, one_line
+from .files import caches
 
 CTRL_C = 130  # exit code of shells for Ctrl-C
 HEARD: set[int] = set()  # signals that this process was asked to end by
@@ -117,7 +118,7 @@ def keep_memory() -> bool:
 
 
 def keep_programs() -> None:
-    """Keeps programs that took a second or more to compile under ~/.cache/unroll_jax/compiled.
+    """Keeps programs that took a second or more to compile in the folder compiled of `caches`.
 
     JAX_COMPILATION_CACHE_DIR names another folder, or "" for none. Programs of many devices on CPUs are compiled anew:
     programs from a cache have lost the order of their collectives.
@@ -129,7 +130,20 @@ def keep_programs() -> None:
         return
     setting = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue] (made at run time)
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ and setting is None:
-        jax.config.update("jax_compilation_cache_dir", str(Path("~/.cache/unroll_jax/compiled").expanduser()))
+        jax.config.update("jax_compilation_cache_dir", str(caches() / "compiled"))
+
+
+def require_device() -> None:
+    """Raises UserError if JAX finds no device, as with JAX_PLATFORMS=cuda on a machine without a GPU."""
+    import jax
+
+    try:
+        jax.devices()
+    except (RuntimeError, AssertionError) as error:  # of a platform that is unknown, or has no device
+        platforms = os.environ.get("JAX_PLATFORMS")
+        named = f"with JAX_PLATFORMS={platforms}; unset it, or name one of cpu, cuda, tpu that is there"
+        other = f"({one_line(error)}); check its installation, or set JAX_PLATFORMS=cpu"
+        raise UserError(f"JAX finds no device {named if platforms else other}") from error
 
 
 def environment() -> dict[str, str]:

@@ -288,7 +288,7 @@ def on_batches(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def feasibility_words(evaluation: Row) -> str:
     """Describes the feasibility of an evaluation."""
-    plain = {"erm": "unconstrained", "deep_supervision": "with fixed weights on its layers"}
+    plain = {"plain": "unconstrained", "deep_supervision": "with fixed weights on its layers"}
     if evaluation["method"] in plain:
         return plain[evaluation["method"]]
     words = "feasible on held-out data" if evaluation["feasible"] else "NOT feasible on held-out data"

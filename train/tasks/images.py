@@ -77,7 +77,7 @@ class ImageTask(DataTask[SupervisedConfig]):
         epoch = max(count // config.batch_size, 1)
         num_steps = config.epochs * epoch
         self.classes = () if isinstance(config, SceneTaskConfig) else self.spec.class_names
-        named = {"num_layers": 0, "steps_an_epoch": epoch, "limits": self.limits}
+        named = {"num_layers": 0, "steps_an_epoch": epoch, "num_steps": num_steps, "limits": self.limits}
         self.training = Training(
             objective=DescentConstraints(config, **named) if config.enforces else PlainRisk(),
             optimizer=make_optimizer(config.optimizer, num_steps=num_steps, steps_an_epoch=epoch),

@@ -164,6 +164,8 @@ def _check_arrays(split: str, arrays: Any, train: Arrays) -> None:
         if not is_array or array.ndim == 0 or array.dtype.kind in NO_NUMBERS:
             given = f"shape {array.shape} of {array.dtype}" if is_array else type(array).__name__
             raise UserError(f"{split}[{name!r}] must be an array of numbers with a row a sample, got {given}")
+        if not _is_kept(array):
+            raise UserError(f"{split}[{name!r}] of {array.dtype} has numbers beyond 32 bits; renumber it")
     rows, known = ({name: np.shape(array)[1:] for name, array in one.items()} for one in (arrays, train))
     if unlike := [name for name in known if rows.get(name) != known[name]]:
         raise UserError(f"{split} must have {unlike[0]!r} with rows of shape {known[unlike[0]]}, as train has")
@@ -175,6 +177,14 @@ def _check_arrays(split: str, arrays: Any, train: Arrays) -> None:
         if not finite.all():
             row = np.argwhere(~np.asarray(finite))[0][0]
             raise UserError(f"{split}[{name!r}] is not finite in row {row}; mend the row, or leave it out")
+
+
+def _is_kept(array: Any) -> bool:
+    """Returns whether JAX keeps the values of whole numbers: those of 64 bits are cut to 32 unless x64 is on."""
+    kept = jax.dtypes.canonicalize_dtype(array.dtype)
+    if array.dtype.kind not in "iu" or kept == array.dtype or array.size == 0:
+        return True
+    return np.iinfo(kept).min <= array.min() and array.max() <= np.iinfo(kept).max
 
 
 def _num_layers(init: Callable[[jax.Array], Params], layer_losses: LayerLosses, arrays: Arrays) -> int:

@@ -96,7 +96,7 @@ def _dust(model: DustOptions, dim: int, shared: dict[str, Any]) -> nn.Module:
 
 
 def _vit(model: ViTOptions, spec: VideoSpec, loop: dict[str, Any]) -> VideoModel:
-    names = ("dim", "num_layers", "num_heads", "hidden_dim", "reading", "mean", "std")
+    names = ("dim", "num_layers", "num_heads", "hidden_dim", "reading")
     num_patches = spec.frame_side**2 // spec.token_dim
     shape = ViTConfig(num_patches, spec.token_dim, **{name: getattr(model, name) for name in names})
     module = ViT(shape, dtype=jnp.dtype(model.dtype), **loop)

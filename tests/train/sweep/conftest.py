@@ -13,7 +13,7 @@ SMALL = [
     *("--steps", "4", "--batch-size", "4", "--validate-every", "2", "--test-gammas", "0", "0.15", "0.3"),
     *("--model.num-layers", "2", "--model.rank", "4"),
 ]
-GRID = ["sweep", "video-ut", *SMALL, "--over.method", "erm,constrained", "--over.seed", "0,1"]
+GRID = ["sweep", "video-ut", *SMALL, "--over.method", "plain,constrained", "--over.seed", "0,1"]
 CELLS = ["erm_seed-0", "erm_seed-1", "constrained_seed-0", "constrained_seed-1"]
 
 

@@ -27,7 +27,7 @@ def test_every_combination_is_a_cell_and_the_last_axis_changes_fastest():
 
 
 def test_values_are_read_as_their_options_are():
-    (cell, other) = cells_of({"model.self-loops": "true,false", "constraints.alpha": "0.10", "method": "erm"})
+    (cell, other) = cells_of({"model.self-loops": "true,false", "constraints.alpha": "0.10", "method": "plain"})
     assert (cell.config.model.self_loops, other.config.model.self_loops) == (True, False)
     assert cell.config.constraints.alpha == (0.1,)
     assert cell.name == "self-loops-True_alpha-0.1_erm", "one name however the value is typed"
@@ -59,7 +59,7 @@ RATE = "--over.primal.learning-rate"
         ("video-ut --over.seed 0 --over.seed 1", "--over.seed is given more than once"),
         ("video-ut --over.num-layers 3 --over.model.num-layers 5", "are one option; give it once"),
         ("video-ut --over.seed 0,x", "--over.seed x: "),
-        ("video-ut --over.method erm,both", "--method both is several runs"),
+        ("video-ut --over.method plain,both", "--method both is several runs"),
         ("video-ut --over.num-layer 3", "--over.num-layer is not an option (did you mean num-layers?)"),
         ("video-ut --over.learning-rate 1", "may be primal.learning-rate or dual.learning-rate"),
         ("video-ut --over.out a,b", "--over.out: cells share data, tests and machine"),
@@ -70,7 +70,7 @@ RATE = "--over.primal.learning-rate"
         ("video-ut --over.seed 0,1 --jobs 0", "--jobs must be from 1 to 256, got 0"),
         ("video-ut --over.seed 0,1 --overwrite", "--overwrite would delete every run of the sweep"),
         (f"video-ut --over.seed {','.join(map(str, range(10_001)))}", "10001 cells, more than 10000"),
-        ("text-encoder --over.model.pretrained a/b,a+b --method erm", "two cells would share the folder"),
+        ("text-encoder --over.model.pretrained a/b,a+b --method plain", "two cells would share the folder"),
         ("video-ut --trials 0 --over.alpha 0.1:0.2", "--trials must be from 1 to 10000, got 0"),
         (f"video-ut {RATE} 1e-4:1e-2", "--primal.learning-rate: "),
         (f"video-ut --trials 2 {RATE} 1e-2:1e-4", "must be LOW:HIGH with 0 < LOW < HIGH, got 1e-2:1e-4"),

@@ -78,7 +78,7 @@ def test_a_cell_interrupted_in_training_resumes_and_ends_like_one_left_alone(cop
 
 
 def test_a_cell_that_fails_ends_no_other_and_is_named_at_the_end(tmp_path, in_memory, computed, capsys):
-    rates = ["--over.primal.learning-rate", "1e9,1e-3", "--method", "erm", "--out", str(tmp_path)]
+    rates = ["--over.primal.learning-rate", "1e9,1e-3", "--method", "plain", "--out", str(tmp_path)]
     command = ["sweep", "video-ut", *SMALL, *rates]
     assert main(command) == 1
     assert capsys.readouterr().out.splitlines()[-1].startswith("failed: learning-rate-1000000000.0: ")

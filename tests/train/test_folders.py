@@ -1,0 +1,178 @@
+"""Run folders that others change: moved, deleted, edited, of other versions; and finished runs that go on."""
+
+import dataclasses
+import json
+import shutil
+
+import pytest
+
+from tests.errors import one_line
+from tests.train.commands import quiet
+from tests.train.test_fit import linear
+from unroll_jax.train import load
+from unroll_jax.train.config.errors import StorageError, UserError
+from unroll_jax.train.config.images import ImageFeedForwardConfig
+from unroll_jax.train.config.run import OptimizerConfig, PrimalConfig
+from unroll_jax.train.evaluate import evaluate
+from unroll_jax.train.exporting import export
+from unroll_jax.train.loop import Callbacks
+from unroll_jax.train.main import fit
+from unroll_jax.train.metrics import read_metrics
+from unroll_jax.train.runs import READS, VERSION
+from unroll_jax.train.system.files import SEAL
+
+
+@pytest.fixture
+def run(own_run, tmp_path):
+    """A copy of the finished run of a constant learning rate."""
+    return shutil.copytree(own_run, tmp_path / "run")
+
+
+class Does(Callbacks):
+    """Does something to a folder at an event."""
+
+    def __init__(self, event, step, act):
+        setattr(self, event, lambda row: act() if row["step"] == step else None)
+
+
+def replaced(folder):
+    folder.rename(folder.with_name("moved"))
+    folder.mkdir()
+    (folder / "thesis.tex").touch()
+
+
+AWAY = {"moved": lambda folder: folder.rename(folder.with_name("moved")), "replaced": replaced}
+
+
+@pytest.mark.parametrize("away", AWAY)
+@pytest.mark.parametrize(("event", "step"), [("on_step", 3), ("on_validation", 4), ("on_step", 6)])
+def test_a_run_whose_folder_is_moved_saves_nothing_where_it_was_and_goes_on_from_its_new_place(
+    away, event, step, tmp_path
+):
+    folder, moved = tmp_path / "run", tmp_path / "moved"
+    with pytest.raises(StorageError, match="moved or deleted") as caught:
+        fit(linear(), out=folder, callbacks=[Does(event, step, lambda: AWAY[away](folder))], log=quiet)
+    assert "\n" not in str(caught.value)
+    assert "no checkpoint" not in str(caught.value)
+    left = [] if away == "moved" else [folder / "thesis.tex"]
+    assert [path for path in folder.rglob("*") if path.is_file()] == left
+    assert folder.exists() == bool(left)
+    fit(linear(), out=moved, log=quiet)
+    assert [row["step"] for row in read_metrics(moved / "metrics.jsonl") if row["kind"] == "train"] == [*range(1, 7)]
+
+
+def test_a_run_whose_configuration_is_deleted_writes_no_status(tmp_path):
+    folder = tmp_path / "run"
+    act = Does("on_step", 3, lambda: (folder / "config.json").unlink())
+    with pytest.raises(StorageError, match="moved or deleted"):
+        fit(linear(), out=folder, callbacks=[act], log=quiet)
+    assert json.loads((folder / "status.json").read_text())["state"] == "running"
+
+
+def test_the_table_of_versions_has_that_of_the_package():
+    assert VERSION in READS
+    assert VERSION not in READS[VERSION]
+
+
+@pytest.mark.parametrize("version", ["0.2", None])
+def test_runs_of_other_versions_are_named_as_such_by_every_command(run, version, tmp_path):
+    values = json.loads((run / "config.json").read_text()) | {"version": version}
+    if version is None:
+        del values["version"]
+    (run / "config.json").write_text(json.dumps(values))
+    task = linear()
+    for call in (
+        lambda: fit(task, out=run, log=quiet),
+        lambda: load(run, task=task, log=quiet),
+        lambda: evaluate(task, run, experiment="own", log=quiet),
+        lambda: export(run, tmp_path / "model", task=task, log=quiet),
+    ):
+        with one_line(f"was written by version {version or '0.1'} of unroll_jax, this is {VERSION}"):
+            call()
+
+
+def test_a_run_of_an_older_version_that_is_read_goes_on(run, monkeypatch):
+    values = json.loads((run / "config.json").read_text()) | {"version": "0.0"}
+    del values[SEAL]
+    (run / "config.json").write_text(json.dumps(values))
+    monkeypatch.setitem(READS, VERSION, ("0.0",))
+    task = linear()
+    assert (
+        load(run, task=task, log=quiet).card["step"] == json.loads((run / "evaluation.json").read_text())["best_step"]
+    )
+    fit(task, out=run, log=quiet)
+
+
+@pytest.mark.parametrize("which", ["run", "export"])
+def test_an_edit_by_hand_is_a_line_and_counts_once_its_checksum_is_deleted(run, which):
+    task = linear()
+    folder = run if which == "run" else export(run, task=task, log=quiet)
+    path = folder / "config.json"
+    values = json.loads(path.read_text())
+    path.write_text(json.dumps(values, indent=1))
+    load(folder, task=task, log=quiet)  # another layout is no edit
+    (values if which == "run" else values["config"])["constraints"].update(tolerance=0.5)
+    path.write_text(json.dumps(values))
+    calls = {"run": (load, evaluate_again, fit_again), "export": (load,)}[which]
+    for call in calls:
+        with one_line("was edited by hand", str(path)):
+            call(folder, task=task, log=quiet)
+    del values[SEAL]
+    path.write_text(json.dumps(values))
+    assert load(folder, task=task, log=quiet).config.constraints.tolerance == 0.5
+
+
+def evaluate_again(folder, *, task, log):
+    evaluate(task, folder, experiment="own", log=log)
+
+
+def fit_again(folder, *, task, log):
+    fit(task, out=folder, log=log)
+
+
+def test_a_finished_run_goes_on_to_more_steps_as_one_that_was_longer(run, tmp_path):
+    task = linear(steps=10)
+    log = []
+    fit(task, out=run, log=log.append)
+    assert "going on from the checkpoint of step 6" in log
+    assert json.loads((run / "config.json").read_text())["steps"] == 10
+    fit(task, out=tmp_path / "whole", log=quiet)
+    rows, whole = (read_metrics(folder / "metrics.jsonl") for folder in (run, tmp_path / "whole"))
+    assert rows == whole
+    with pytest.raises(UserError, match="steps was 10, is now 6"):
+        fit(linear(), out=run, log=quiet)
+    with pytest.raises(UserError, match="seed was 0, is now 1"):
+        fit(linear(steps=12, seed=1), out=run, log=quiet)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"schedule": "cosine", "warmup_share": 0.0},
+        {"schedule": "linear", "warmup_share": 0.0},
+        {"schedule": "constant"},
+    ],
+    ids=str,
+)
+def test_a_run_whose_rate_depends_on_the_last_step_does_not_go_on_beyond_it(options, tmp_path):
+    primal = PrimalConfig(**options)
+    (run,) = fit(linear(primal=primal, steps=2), out=tmp_path / "run", log=quiet)
+    before = (run / "config.json").read_bytes()
+    with one_line("primal.schedule and primal.warmup_share depend on the end of a run", "steps=2"):
+        fit(linear(primal=primal, steps=4), out=run, log=quiet)
+    assert (run / "config.json").read_bytes() == before
+
+
+def test_a_warm_up_that_is_a_share_follows_the_end(changed):
+    steady = changed(primal=dataclasses.replace(changed().primal, schedule="constant", warmup_share=0.0))
+    assert steady.tied_to_end() == ""
+    constraints = dataclasses.replace(steady.constraints, warmup_steps=0.5)
+    warm = dataclasses.replace(steady, constraints=constraints)
+    assert warm.tied_to_end() == "constraints.warmup_steps"
+    assert [constraints.warmup(steps) for steps in (6, 100)] == [3, 50]
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "linear", "staircase", "constant"])
+def test_schedules_of_images_follow_the_end_but_for_stairs_and_constants(schedule):
+    tied = ImageFeedForwardConfig(optimizer=OptimizerConfig(schedule=schedule)).tied_to_end()
+    assert bool(tied) == (schedule in ("cosine", "linear"))
