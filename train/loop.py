@@ -94,7 +94,7 @@ class _Loop:
     def __post_init__(self) -> None:
         self.training, self.step = self.task.training, jit_step(self.task)
         # By the shapes of a batch: texts come in several lengths.
-        self.compiled: dict[Any, Step] = {}
+        self.compiled: dict[Any, Step] = getattr(self.task, "programs", {})
 
     def run(self, state: TrainState, notes: Notes) -> bool:
         """Trains until the end or a stop; returns True if SIGTERM or Ctrl-C came in the last step."""

@@ -62,6 +62,17 @@ _CODES = ReportSpec(
     reference=("ISTA", "ista_"),
     note="Mean of |z − z*|² over that of |z*|², lower is better; all codes zero give 1.",
 )
+_SETS = ReportSpec(
+    "half_squared_error",
+    title="half squared error",
+    label="half squared error of an image  ½|x − Φ|²",
+    digits=3,
+    gamma="test gamma (variance / data std)",
+    loss="loss  ½|x − Φ|²  (pixels in [0, 1])",
+    sample="set",
+    baseline="noisy_half_squared_error",
+    note="Half the squared error of an image, summed over its pixels in [0, 1], lower is better.",
+)
 _TEXT = ReportSpec(
     "accuracy",
     title="accuracy",
@@ -82,6 +93,7 @@ REPORTS: dict[str, ReportSpec] = {
     "video": _VIDEO,
     "video-dust": _VIDEO,
     "video-vit": _VIDEO,
+    "image-sets": _SETS,
     "sparse-coding": _CODES,
     "text-encoder": _TEXT,
     "text-ut": _TEXT,
