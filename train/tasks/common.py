@@ -22,7 +22,7 @@ from ..config.run import RunConfig
 from ..limits import Limit, limits_of, sums_of_columns
 from ..sharding.mesh import put_beside
 from ..system.distributed import fetch
-from ..task import Log, Params, Row, Task
+from ..task import VALIDATED, Log, Params, Row, Task
 
 C = TypeVar("C", bound=RunConfig)
 L = TypeVar("L", bound=ConstrainedConfig)
@@ -258,11 +258,16 @@ def on_batches(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def feasibility_words(evaluation: Row) -> str:
-    """Describes the feasibility of an evaluation."""
+    """Describes the feasibility of an evaluation by split."""
     plain = {"erm": "unconstrained", "deep_supervision": "with fixed weights on its layers"}
     if evaluation["method"] in plain:
         return plain[evaluation["method"]]
-    words = "feasible on held-out data" if evaluation["feasible"] else "NOT feasible on held-out data"
+    splits = {"validation": evaluation.get(VALIDATED), "test": evaluation["feasible"]}
+    met, missed = ([split for split, holds in splits.items() if holds is expected] for expected in (True, False))
+    each = (("feasible", met), ("NOT feasible", missed))
+    words = ", ".join(
+        f"{word} on the {' and '.join(names)} split{'s' * (len(names) > 1)}" for word, names in each if names
+    )
     return f"{words} in the mean over the worst samples" if evaluation["bind"] == "tail" else words
 
 
