@@ -11,6 +11,10 @@ from .errors import option_text
 from .fields import Condition, Count, NonNegative, Parts, Positive, Rule
 from .video import ModelConfig, VideoPrimalConfig
 
+# The input's loss is 1.80 on digits at the noise of training. Layers descend by alpha to the last loss of plain
+# training, from which on they are bound by that.
+BOUNDS = ConstraintConfig(bounds="cumulative", reference=1.85, alpha=(0.26,), floor=0.4, margin=0.1, first_margin=0.1)
+
 
 @dataclasses.dataclass(frozen=True)
 class ImageSetConfig(ConstrainedConfig):
@@ -24,6 +28,8 @@ class ImageSetConfig(ConstrainedConfig):
     """Seeds of each method, from --seed on: a run each, and intervals in the report."""
     batch_size: Parts = 32
     """Sets a step."""
+    layer_weights: tuple[NonNegative, ...] = (0.03,)
+    """Of deep_supervision, with 1 on the last layer: one number, or one for each of layers 1 to L - 1."""
     train_gamma: NonNegative = 0.15
     """Noise of training; gamma x the standard deviation of clean train pixels is the noise's variance."""
     test_gammas: tuple[NonNegative, ...] = (0.0, 0.05, 0.15, 0.25, 0.35, 0.5)
@@ -34,9 +40,9 @@ class ImageSetConfig(ConstrainedConfig):
     """Steps between validations; each writes a checkpoint."""
     data: SetConfig = dataclasses.field(default_factory=SetConfig)
     model: ModelConfig = dataclasses.field(default_factory=lambda: ModelConfig(num_layers=5))
-    primal: VideoPrimalConfig = dataclasses.field(default_factory=lambda: VideoPrimalConfig(learning_rate=8e-3))
+    primal: VideoPrimalConfig = dataclasses.field(default_factory=lambda: VideoPrimalConfig(learning_rate=0.012))
     dual: DualConfig = dataclasses.field(default_factory=lambda: DualConfig(optimizer="adam", learning_rate=0.03))
-    constraints: ConstraintConfig = dataclasses.field(default_factory=ConstraintConfig)
+    constraints: ConstraintConfig = dataclasses.field(default_factory=lambda: BOUNDS)
 
     def check(self) -> None:
         """Checks every value, and those of each layer against the depth."""

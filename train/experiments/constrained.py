@@ -81,14 +81,7 @@ CIFAR10 = SparseCodingConfig(
 )
 
 DEMO = Experiment(
-    config=ImageSetConfig(
-        method="all",
-        seeds=5,
-        constraints=ConstraintConfig(
-            bounds="cumulative", reference=1.85, alpha=(0.26,), floor=0.4, margin=0.05, first_margin=0.05
-        ),
-        out="runs/demo",
-    ),
+    config=ImageSetConfig(method="all", seeds=5, out="runs/demo"),
     summary="a transformer that denoises sets of digits: plain, deep supervision and constrained, five seeds each",
     paper=PAPER,
     expect="",

@@ -105,7 +105,7 @@ def _introduction(settings: Sequence[Setting]) -> str:
 
 
 def _meaning(spec: ReportSpec) -> str:
-    return f"The score is the {spec.title}. {spec.note}".strip()
+    return f"The score is the {spec.title}: {spec.note[:1].lower()}{spec.note[1:]}"
 
 
 def verdict(setting: Setting) -> str:

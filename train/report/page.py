@@ -23,7 +23,8 @@ TEMPLATE = """<!DOCTYPE html>
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
 <title>{{ report.title }}</title>
 <style>
-body { margin: 0 auto; padding: 1rem; max-width: 60rem; font: 16px/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
+body { margin: 0 auto; padding: 1rem; max-width: 60rem; overflow-wrap: break-word; }
+body { font: 16px/1.5 system-ui, sans-serif; }
 h1 { font-size: 1.6rem; line-height: 1.25; }
 h2 { margin-top: 2.2rem; border-bottom: 1px solid #8888; }
 figure { margin: 1rem 0; }
@@ -31,7 +32,7 @@ figure.panel { display: inline-block; vertical-align: top; width: 29rem; max-wid
 figure div { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .875rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .25rem .6rem; text-align: right; border-bottom: 1px solid #8884; white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; white-space: pre-line; }
+th:first-child, td:first-child { text-align: left; white-space: pre; }
 .note, figcaption { opacity: .75; font-size: .875rem; margin: .2rem 0 0; }
 figcaption.title { opacity: 1; font-weight: 600; }
 img { width: 100%; border-radius: 6px; }

@@ -52,7 +52,7 @@ _VIDEO = ReportSpec(
     tested="num_sequences",
     baseline="noisy_rmse",
     reference=("input", "input_"),
-    note="RMSE on the 0-255 scale, lower is better.",
+    note="Root mean squared error of a pixel, on the 0-255 scale; lower is better.",
 )
 _CODES = ReportSpec(
     "relative_error",
@@ -70,13 +70,13 @@ _SETS = ReportSpec(
     "half_squared_error",
     title="half squared error",
     work="to remove noise from sets of images",
-    label="half squared error of an image  ½|x − Φ|²",
+    label="half squared error  ½|x − Φ|²",
     digits=3,
     gamma="test gamma (variance / data std)",
     loss="loss  ½|x − Φ|²  (pixels in [0, 1])",
     sample="set",
     baseline="noisy_half_squared_error",
-    note="Half the squared error of an image, summed over its pixels in [0, 1], lower is better.",
+    note="Summed over the pixels of an image, in [0, 1], in the mean of the test images; lower is better.",
 )
 _TEXT = ReportSpec(
     "accuracy",
@@ -120,7 +120,7 @@ OWN_REPORT = ReportSpec(
     digits=4,
     gamma="",
     loss="loss",
-    note="Mean loss of the last layer on the test split, lower is better.",
+    note="Of the last layer, in the mean of the test split; lower is better.",
 )
 
 REPORTS: dict[str, ReportSpec] = {
