@@ -183,7 +183,9 @@ def test_the_verdict_names_the_best_method_and_feasibility(make_run, factor, bes
     folders = [make_run("erm", evaluation=rmse(plain.tolist()) | {"layer_losses": [4.7, 13.7, 2.9, 0.6]})]
     sentence = verdict(grouped([*folders, make_run("constrained", evaluation=ours)])[0])
     assert sentence.startswith(f"3 layers, training gamma 0.15: RMSE at gamma 0.15, best first: {best}")
-    assert f"constrained {factor * 17.5:.2f} NOT feasible on the test split (layer 2 is 23.9% over its bound)" in sentence
+    assert (
+        f"constrained {factor * 17.5:.2f} NOT feasible on the test split (layer 2 is 23.9% over its bound)" in sentence
+    )
 
 
 PLAIN = {"layer_losses": [4.7, 13.0, 10.0, 0.6]}
