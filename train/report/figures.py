@@ -14,6 +14,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from ..data.pictures import NOT_COUNTED
 from ..metrics import Predictions
+from . import captions
 from .groups import Setting, Variant
 from .page import GUIDE, PANEL, WIDTH, Picture, tidy
 from .records import METHODS, Array, floats
@@ -221,61 +222,11 @@ def _trained(setting: Setting) -> bool:
     return any(len(one.runs[0].curves["step"]) for one in setting.of("constrained")[:1])
 
 
-def _of_score(setting: Setting) -> str:
-    dashed = " Dashed: without a network." * bool(setting.floors())
-    title = f"{setting.spec.title[:1].upper()}{setting.spec.title[1:]}"
-    return f"{title} on the test split against the strength of its noise.{_of_seeds(setting)}{dashed}"
-
-
-def _of_losses(setting: Setting) -> str:
-    bounds = dict.fromkeys(bounds_of(one) for one in setting.of("constrained"))
-    return " ".join([f"Loss on the test split after every layer.{_of_seeds(setting)}", *bounds])
-
-
-def _of_seeds(setting: Setting) -> str:
-    most = max(len(one.runs) for one in setting.variants)
-    return f" Lines are means over {most} seeds, bands reach from the smallest to the largest." * (most > 1)
-
-
-def bounds_of(variant: Variant) -> str:
-    """A sentence on the bounds of a constrained variant, from its configuration."""
-    given = {name: variant.option(f"constraints.{name}") for name in ("bounds", "last", "floor", "reference", "layers")}
-    if given["last"] is not None:
-        return f"The bound of the last layer is {given['last']:g}; others have none."
-    if given["layers"] is False:
-        return "Bounds of layers are shown, and were not enforced."
-    alphas = [variant.option(f"constraints.{name}") for name in ("first_alpha", "alpha")]
-    of = ", ".join(f"{each:g}" for alpha in alphas for each in np.ravel([] if alpha is None else alpha))
-    least = f", or {given['floor']:g} where that is larger" * bool(given["floor"])
-    if given["bounds"] == "cumulative":
-        words = f"{given['reference']:g} times the product of (1 − α) up to that layer{least}, whatever others lose"
-    else:
-        words = f"(1 − α) times the loss of layer l − 1{least}"
-    return f"The bound of layer l is {words}; α is {of}."
-
-
-def _of_ratios(setting: Setting) -> str:
-    binds = dict.fromkeys(one.runs[0].evaluation.get("bind", "mean") for one in setting.of("constrained"))
-    words = " and ".join("mean" if bind == "mean" else "mean over the worst samples" for bind in binds)
-    bound = f" Constraints bind the {words} of samples, not each of them." * bool(binds)
-    return f"Change of the loss of single samples by a layer, all layers together.{bound}"
-
-
-def _of_steps(words: str) -> Callable[[Setting], str]:
-    def caption(setting: Setting) -> str:
-        (run, *others), kinds = setting.of("constrained")[0].runs, len(setting.of("constrained"))
-        first = " of the first constrained run" * bool(others or kinds > 1)
-        dashed = "; dashed: constraints by name" * bool(run.evaluation.get("limits"))
-        margin = " Training enforces bounds that are tighter than those stated." * ("Violations" in words)
-        margins = [setting.of("constrained")[0].option(f"constraints.{name}margin") for name in ("", "first_")]
-        return f"{words}{first} by layer{dashed}.{margin * any(margins)}"
-
-    return caption
-
-
 FIGURES = {
-    "layer_losses": Kind(_layer_losses, _of_losses, "layer (0: embedded input)", "{spec.loss}"),
-    "score_curve": Kind(_score_curve, _of_score, "{spec.gamma}", "{spec.label}", lambda one: len(one.gammas) > 1),
+    "layer_losses": Kind(_layer_losses, captions.of_losses, "layer (0: embedded input)", "{spec.loss}"),
+    "score_curve": Kind(
+        _score_curve, captions.of_score, "{spec.gamma}", "{spec.label}", lambda one: len(one.gammas) > 1
+    ),
     "frontier": Kind(
         _frontier,
         lambda _: "The score of every variant at two strengths of noise. Open markers: not feasible.",
@@ -283,7 +234,7 @@ FIGURES = {
         "at the largest test gamma",
         lambda setting: len(setting.variants) > 3,
     ),
-    "ratios": Kind(_ratios, _of_ratios, "per-sample ratio  f$_l$ / f$_{{l-1}}$", "share of steps (% per bin)"),
+    "ratios": Kind(_ratios, captions.of_ratios, "per-sample ratio  f$_l$ / f$_{{l-1}}$", "share of steps (% per bin)"),
     "early_exit": Kind(
         _early_exit,
         lambda _: "Accuracy against the layers run, over all thresholds. Marked: those chosen on validation data.",
@@ -300,14 +251,14 @@ FIGURES = {
     ),
     "multipliers": Kind(
         functools.partial(_by_step, name="multipliers"),
-        _of_steps("Multipliers"),
+        captions.of_steps("Multipliers"),
         "training step",
         "multiplier λ (smoothed)",
         _trained,
     ),
     "violations": Kind(
         _violations,
-        _of_steps("Violations of the bounds"),
+        captions.of_steps("Violations of the bounds"),
         "training step",
         "violation (≤ 0: the bound holds)",
         _trained,
