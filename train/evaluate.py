@@ -13,7 +13,7 @@ from .runs import check_same, identity, require_checkpoints, require_place
 from .step import TrainState, held_out, state_like
 from .system.distributed import is_first
 from .system.files import AGAIN, write_json, writing
-from .task import Log, Row, Task, json_value
+from .task import VALIDATED, Log, Row, Task, json_value
 
 
 class Best(NamedTuple):
@@ -51,15 +51,16 @@ def evaluate(
     require_checkpoints(folder, experiment)
     require_place(folder)
     step, state, notes = best_checkpoint(task, folder, experiment=experiment, log=log)
-    if notes["score"] <= INFEASIBLE:
-        log(f"{folder}: no checkpoint was feasible on the validation split; the least infeasible one is evaluated")
-    log(f"{folder}: evaluating the checkpoint of step {step}")
+    validated = notes["score"] > INFEASIBLE
+    least = "" if validated else ", the least infeasible one on the validation split"
+    log(f"{folder}: evaluating the checkpoint of step {step}{least}")
     with writing(f"run folder {folder}", AGAIN):
         figures, losses = judge.evaluate(state.params, folder)
         layers = {}
         if losses is not None:
             layers = task.training.objective.report(held_out(judge, state, "test", losses), state.moving)
         tested = {} if on is None else {"tested_on": dataclasses.asdict(vars(on.config)["data"])}
+        tested |= {VALIDATED: validated} if getattr(task.config, "enforces", False) else {}
         about = {**tested, "experiment": experiment, "best_step": step, "train_seconds": notes["train_seconds"]}
         evaluation = json_value({**figures, **layers, **about}, "the figures of evaluate")
         if is_first():

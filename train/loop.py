@@ -97,7 +97,7 @@ class _Loop:
         self.place, self.claimed = self.folder.stat(), (self.folder / "config.json").exists()
         self.training, self.step = self.task.training, jit_step(self.task)
         # By the shapes of a batch: texts come in several lengths.
-        self.compiled: dict[Any, Step] = {}
+        self.compiled: dict[Any, Step] = getattr(self.task, "programs", {})
 
     def run(self, state: TrainState, notes: Notes) -> bool:
         """Trains until the end or a stop; returns True if SIGTERM or Ctrl-C came in the last step."""

@@ -245,7 +245,8 @@ def _variants(what: "RunConfig | Task", config: RunConfig, log: Log) -> "Iterato
     variants = (dataclasses.replace(config, out=None) if opened else config).variants()
     task = open_task(variants[0][1], log) if opened else what
     for name, variant in variants:
-        yield name, task if task.config == variant else task.with_config(variant)
+        task = task if task.config == variant else task.with_config(variant)  # the next one may differ by its seed only
+        yield name, task
 
 
 def _of_run(arguments: list[str]) -> tuple[str, RunConfig] | None:

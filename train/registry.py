@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from .config.constrained import OwnConfig
 from .config.data import MODULES, SourceConfig
 from .config.errors import UserError
+from .config.image_sets import ImageSetConfig
 from .config.images import (
     ImageFeedForwardConfig,
     ImageMonConfig,
@@ -57,6 +58,10 @@ _SPARSE_CODING = Functions(
     task="tasks.sparse_coding:SparseCodingTask",
     predict='coded = model.predict("picture.png")  # or uint8 arrays, one or a list\ncoded.code, coded.image',
 )
+_IMAGE_SETS = Functions(
+    task="tasks.image_sets:ImageSetTask",
+    predict='images = model.predict(["a.png", "b.png"])  # or uint8 arrays; a set without its noise, uint8',
+)
 _LANGUAGE = Functions(
     task="tasks.language:LanguageTask",
     predict='(answer,) = model.predict(["a prompt"], answers=["an answer"])\n'
@@ -72,6 +77,7 @@ TASKS: dict[str, Registered] = {
     "video": Registered(VideoConfig, _VIDEO),
     "video-dust": Registered(VideoDustConfig, _VIDEO),
     "video-vit": Registered(VideoViTConfig, _VIDEO),
+    "image-sets": Registered(ImageSetConfig, _IMAGE_SETS),
     "sparse-coding": Registered(SparseCodingConfig, _SPARSE_CODING),
     "text-encoder": Registered(TextEncoderConfig, _TEXT),
     "text-ut": Registered(TextUnrolledConfig, _TEXT),

@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float
 from .config.errors import PLAIN, UNSHOWN, OptionError, UserError
 from .config.run import RunConfig
 
+VALIDATED = "feasible_on_validation"  # key of evaluation.json, where ``feasible`` is of the test split
 MANY = 1 << 30  # number of examples without data: more than any batch has
 
 Params = Any  # a pytree of arrays

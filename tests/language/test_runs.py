@@ -25,9 +25,9 @@ def test_a_report_says_accuracy_under_noise_at_every_layer_and_what_counting_rea
     page = (finished.report / "index.html").read_text()
     words = (
         "plain against constrained training",
-        "The score on held-out samples",
+        "Token accuracy on the test split",
         "unigram",
-        "Layers on held-out data, constrained",
+        "Layers on the test split, constrained",
         "Acceptance (%): tokens that a layer names as the last",
     )
     assert [word for word in words if word not in page] == []

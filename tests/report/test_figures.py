@@ -20,10 +20,10 @@ def settings(make_run):
 
 
 def drawn(name, settings):
-    """The figure of a name."""
-    ((_, caption, figure),) = figures.pictures(name, settings)
-    assert caption
-    return figure
+    """The axes of the figures of a name, one for each setting."""
+    made = figures.pictures(name, settings)
+    assert all(one.caption for one in made)
+    return [one.figure.axes[0] for one in made]
 
 
 def lines(axes):
@@ -36,7 +36,7 @@ def heights(line):
 
 def test_the_score_curve_draws_methods_floors_and_the_training_gamma(make_run):
     folders = [make_run("plain"), make_run("constrained", evaluation=WITH_FLOORS)]
-    (axes,) = drawn("score_curve", grouped(folders)).axes
+    (axes,) = drawn("score_curve", grouped(folders))
     curves = lines(axes)
     assert set(curves) == {"noisy input", "linear layer", "total variation", "plain", "constrained", "training gamma"}
     for name, scores in FLOORS.items():
@@ -48,7 +48,7 @@ def test_the_score_curve_draws_methods_floors_and_the_training_gamma(make_run):
 
 
 def test_bands_are_means_and_ranges_over_the_seeds(settings):
-    for axes, setting in zip(drawn("score_curve", settings).axes, settings, strict=True):
+    for axes, setting in zip(drawn("score_curve", settings), settings, strict=True):
         for variant in setting.variants:
             line = lines(axes)[variant.title]
             np.testing.assert_allclose(heights(line), variant.scores().mean(0))
@@ -61,14 +61,14 @@ def test_the_frontier_has_a_point_a_variant_where_a_method_has_several(make_run)
     assert figures.pictures("frontier", grouped(folders)) == []
     other = make_run("constrained", name="other", config={"constraints": {"alpha": 0.3}})
     settings = grouped([*folders, other])
-    (axes,) = drawn("frontier", settings).axes
+    (axes,) = drawn("frontier", settings)
     points = {tuple(np.round(line.get_xydata()[0], 6)) for line in axes.lines}
     scores = [variant.scores().mean(0) for variant in settings[0].variants]
     assert points == {(round(score[2], 6), round(score[5], 6)) for score in scores}
 
 
 def test_layer_losses_have_the_bounds_of_constrained_runs_alone_and_the_numbers_of_layers(make_run, settings):
-    for axes, setting in zip(drawn("layer_losses", settings).axes, settings, strict=True):
+    for axes, setting in zip(drawn("layer_losses", settings), settings, strict=True):
         (constrained,) = setting.of("constrained")
         curves = [heights(line) for line in axes.lines]
         assert len(curves) == 3
@@ -77,24 +77,24 @@ def test_layer_losses_have_the_bounds_of_constrained_runs_alone_and_the_numbers_
         assert axes.get_yscale() == "log"
     numbered = grouped([make_run("constrained", name="numbered", evaluation={"layers": [0, 10, 20, 30]})])
     assert numbered[0].title.startswith("3 of 30 layers")
-    (axes,) = drawn("layer_losses", numbered).axes
+    (axes,) = drawn("layer_losses", numbered)
     assert {tuple(line.get_xdata()) for line in axes.lines} == {(0, 10, 20, 30)}
 
 
 @pytest.mark.parametrize("name", ["multipliers", "violations"])
 def test_multipliers_and_violations_have_a_curve_per_bound_and_a_line_at_zero(make_run, settings, name):
-    axes = drawn(name, settings).axes[1]
+    axes = drawn(name, settings)[1]
     for layer in range(8):
         np.testing.assert_allclose(heights(axes.lines[layer]), settings[1].variants[-1].runs[0].curves[name][:, layer])
     assert len(axes.lines) == 9
     assert list(heights(axes.lines[8])) == [0.0, 0.0]
     unbounded = make_run("constrained", name="no-reference", evaluation={"bounds": [None, 3.6, 1.5, 0.8]})
-    (legend,) = drawn(name, grouped([unbounded])).legends
+    (legend,) = drawn(name, grouped([unbounded]))[0].figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["layer 1", "layer 2", "layer 3"]
 
 
 def test_ratios_are_shares_and_name_mean_and_descent(make_run, settings):
-    axes = drawn("ratios", settings).axes[0]
+    axes = drawn("ratios", settings)[0]
     labels = axes.get_legend_handles_labels()[1]
     for variant in settings[0].variants:
         share, mean = variant.mean("share_descending"), variant.mean("mean_ratio_all")
@@ -102,7 +102,7 @@ def test_ratios_are_shares_and_name_mean_and_descent(make_run, settings):
     steps = [patch.get_data() for patch in axes.patches if isinstance(patch, StepPatch)]
     assert [np.sum(values) for values, _, _ in steps] == pytest.approx([100] * 4)
     open_ended = {"ratio_histogram": {"edges": [0.0, 0.5, 1.0, None], "counts": [[1, 2, 3]] * 3}}
-    (axes,) = drawn("ratios", grouped([make_run("constrained", name="open", evaluation=open_ended)])).axes
+    (axes,) = drawn("ratios", grouped([make_run("constrained", name="open", evaluation=open_ended)]))
     (first, *_) = [patch.get_data() for patch in axes.patches if isinstance(patch, StepPatch)]
     assert list(first[1]) == [0.0, 0.5, 1.0, 1.5]
 
@@ -111,3 +111,47 @@ def test_figures_are_left_out_where_there_is_nothing_to_draw(make_run):
     settings = grouped([make_run("plain", steps=0)])
     for name in ("acceptance", "early_exit", "multipliers", "violations", "frontier"):
         assert figures.pictures(name, settings) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "words", "others"),
+    [
+        ({"bounds": "stepwise", "alpha": [0.22]}, ("loss of layer l − 1", "α is 0.22"), ("product",)),
+        (
+            {"bounds": "cumulative", "alpha": [0.26], "reference": 1.85, "floor": 0.4},
+            ("1.85 times the product of (1 − α)", "or 0.4 where that is larger", "α is 0.26"),
+            ("layer l − 1",),
+        ),
+        ({"first_alpha": 0.8, "alpha": [0.3]}, ("α is 0.8, 0.3",), ("product",)),
+        ({"last": 0.5, "alpha": [0.3]}, ("The bound of the last layer is 0.5",), ("α",)),
+        ({"layers": False, "alpha": [0.3]}, ("not enforced",), ("α",)),
+    ],
+)
+def test_the_caption_of_bounds_is_that_of_the_configuration(make_run, options, words, others):
+    (picture,) = figures.pictures("layer_losses", grouped([make_run("constrained", config={"constraints": options})]))
+    assert all(word in picture.caption for word in words)
+    assert not any(word in picture.caption for word in others)
+
+
+def test_captions_name_bounds_margins_and_seeds_only_where_there_are_some(make_run):
+    captions = {
+        method: figures.pictures("layer_losses", grouped([make_run(method, seed=seed) for seed in seeds]))[0].caption
+        for method, seeds in (("plain", (0,)), ("constrained", (0, 1)))
+    }
+    assert "bound" not in captions["plain"]
+    assert "seeds" not in captions["plain"]
+    assert "means over 2 seeds" in captions["constrained"]
+    for margin, tail in ((0.0, "mean"), (0.05, "tail")):
+        bounds, bind = {"constraints": {"alpha": 0.2, "margin": margin}}, {"bind": tail}
+        settings = grouped([make_run("constrained", name=f"m{margin}", config=bounds, evaluation=bind)])
+        assert ("tighter" in figures.pictures("violations", settings)[0].caption) == (margin > 0)
+        assert ("worst samples" in figures.pictures("ratios", settings)[0].caption) == (tail == "tail")
+
+
+def test_a_confusion_matrix_shows_shares_of_each_class():
+    (axes,) = figures.confusion("net", np.array([[3, 1], [0, 0]]), ("left", "right")).axes
+    np.testing.assert_allclose(axes.images[0].get_array(), [[75.0, 25.0], [0.0, 0.0]])
+    assert [text.get_text() for text in axes.texts] == ["75", "25", "0", "0"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["left", "right"]
+    (axes,) = figures.confusion("net", np.eye(200), [f"class {place}" for place in range(200)]).axes
+    assert (len(axes.get_xticklabels()), len(axes.texts)) == (20, 0)

@@ -183,7 +183,9 @@ def test_the_verdict_names_the_best_method_and_feasibility(make_run, factor, bes
     folders = [make_run("plain", evaluation=rmse(plain.tolist()) | {"layer_losses": [4.7, 13.7, 2.9, 0.6]})]
     sentence = verdict(grouped([*folders, make_run("constrained", evaluation=ours)])[0])
     assert sentence.startswith(f"3 layers, training gamma 0.15: RMSE at gamma 0.15, best first: {best}")
-    assert f"constrained {factor * 17.5:.2f} NOT feasible (layer 2 is 23.9% over its bound)" in sentence
+    assert (
+        f"constrained {factor * 17.5:.2f} NOT feasible on the test split (layer 2 is 23.9% over its bound)" in sentence
+    )
 
 
 PLAIN = {"layer_losses": [4.7, 13.0, 10.0, 0.6]}
@@ -213,7 +215,7 @@ def test_several_settings_have_a_sentence_each_and_feasible_means_every_seed(mak
     folders = [make_run("constrained", seed=seed, evaluation={"feasible": seed == 0}) for seed in (0, 1)]
     report = reported([*folders, make_run("constrained", num_layers=5)])
     assert len(report.verdict) == 2
-    assert "NOT feasible for 1 of 2 seeds" in report.verdict[0]
+    assert "NOT feasible on the test split for 1 of 2 seeds" in report.verdict[0]
     assert report.verdict[1].startswith("5 layers")
     (table, *_) = [table for table in report.tables if table.title.startswith("Layers")]
     assert "1 of 2 runs feasible" in table.note

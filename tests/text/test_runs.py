@@ -13,8 +13,8 @@ from unroll_jax.train.config.tokens import UnrolledConfig
 from unroll_jax.train.loop import train, train_run
 from unroll_jax.train.main import fit
 from unroll_jax.train.metrics import read_metrics
-from unroll_jax.train.tasks.common import area_under
 from unroll_jax.train.tasks.text import TextTask
+from unroll_jax.train.tasks.tokens import area_under
 
 pytestmark = [pytest.mark.xdist_group("text-runs"), pytest.mark.slow]
 

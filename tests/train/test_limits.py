@@ -67,7 +67,7 @@ def test_a_bound_on_the_norm_is_met_at_its_price_and_reported_by_name(run):
     last = read_metrics(run / "metrics.jsonl")[-2]
     assert last["multiplier/norm"] == pytest.approx(2.0, abs=0.03)
     page = (run / "report" / "index.html").read_text()
-    assert "Constraints by name on held-out data" in page
+    assert "Constraints by name on the test split" in page
 
 
 class Stops(Callbacks):

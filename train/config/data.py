@@ -1,12 +1,15 @@
 """Data that a run trains and is tested on, and the folder for prepared data."""
 
 import dataclasses
-from typing import Literal
+from typing import Annotated, Literal
 
-from .fields import Fraction, Positive, Width
+from annotated_types import Ge, Le
+
+from .fields import Depth, Fraction, Positive, Width
 
 VideoSource = Literal["photos", "video"]
 ImageSource = Literal["digits", "cifar10", "image_folder"]
+SetSource = Literal["digits", "class_folders"]
 SceneSource = Literal["shapes", "camvid"]
 TextSource = Literal["verdicts", "imdb", "sst2", "mnli", "table"]
 InstructionSource = Literal["chores", "alpaca", "conversations"]
@@ -59,6 +62,28 @@ class CodeConfig(ImageConfig):
 
 
 @dataclasses.dataclass(frozen=True)
+class SetConfig(SourceConfig):
+    """Grey images, the sets that are drawn from them, and the folder for prepared images."""
+
+    source: SetSource = "digits"
+    """digits: scikit-learn's 8x8 digits, no files needed. class_folders: your images; --data.root implies it."""
+    root: str | None = None
+    """Folder or archive of your images, with a folder for each of two or more classes: ROOT/CLASS/NAME.png (or jpg)."""
+    size: Annotated[int, Ge(4), Le(64)] = 8
+    """Images are resized to size x size pixels; a token has as many entries."""
+    set_size: Depth = 16
+    """Images of a set: its tokens."""
+    classes: Depth = 2
+    """Classes of a set, each with the same number of images."""
+    validation_share: Fraction = 0.2
+    """Share of your images held out for validation, and as much for test, stratified; digits keep their splits."""
+
+    def __post_init__(self) -> None:
+        if self.root is not None and self.source == "digits":
+            object.__setattr__(self, "source", "class_folders")
+
+
+@dataclasses.dataclass(frozen=True)
 class SceneConfig(SourceConfig):
     """Scenes to segment, and the folder for prepared data."""
 
@@ -103,6 +128,7 @@ MODULES: dict[type[SourceConfig], str] = {
     DataConfig: "video",
     ImageConfig: "images",
     CodeConfig: "codes",
+    SetConfig: "image_sets",
     SceneConfig: "images",
     TextConfig: "text",
     InstructionConfig: "instructions",

@@ -14,7 +14,7 @@ import filelock
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core.constants import INCOMPLETE_PREFIX
 
-from ..config.data import CodeConfig, DataConfig, ImageConfig, InstructionConfig, SceneConfig, TextConfig
+from ..config.data import CodeConfig, DataConfig, ImageConfig, InstructionConfig, SceneConfig, SetConfig, TextConfig
 from ..config.errors import UserError, option_text
 from ..system.files import caches, expanded, require_writable, writing
 from .files import SPLITS, Log, root_error
@@ -22,7 +22,7 @@ from .files import SPLITS, Log, root_error
 SECONDS_BETWEEN_LINES = 5.0  # of progress, while a split is prepared
 
 T = TypeVar("T")
-Config = CodeConfig | DataConfig | ImageConfig | InstructionConfig | SceneConfig | TextConfig
+Config = CodeConfig | DataConfig | ImageConfig | InstructionConfig | SceneConfig | SetConfig | TextConfig
 C = TypeVar("C", bound=Config)
 Record = dict[str, Any]
 

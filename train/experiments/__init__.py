@@ -1,8 +1,16 @@
 """Every experiment by name."""
 
 from ..config.run import Experiment
-from .constrained import DEMO, SPARSE_CODING, TEXT, VIDEO
+from .constrained import DEMO, IMAGE_SETS, SPARSE_CODING, TEXT, VIDEO
 from .images import SUPERVISED
 from .language import LANGUAGE
 
-EXPERIMENTS: dict[str, Experiment] = {"demo": DEMO, **VIDEO, **SUPERVISED, **SPARSE_CODING, **TEXT, **LANGUAGE}
+EXPERIMENTS: dict[str, Experiment] = {
+    "demo": DEMO,
+    **IMAGE_SETS,
+    **VIDEO,
+    **SUPERVISED,
+    **SPARSE_CODING,
+    **TEXT,
+    **LANGUAGE,
+}

@@ -19,13 +19,19 @@ from ..registry import TASKS
 from ..runs import read_config, read_recorded
 from ..system.files import without_folders
 from ..system.terminal import as_text
+from ..task import VALIDATED
 from . import figures, tables
 from .groups import Setting, Variant, by_config, group, unlike
 from .page import Picture, Report, write_files
-from .records import METHODS, Run, flat, read_runs
+from .records import METHODS, Run, read_runs
 from .specs import ReportSpec
 
 Models = Mapping[str, tuple[float, str]]  # score and remark by name
+WAYS = {
+    "plain": "Plain training lowers the loss after the last layer.",
+    "deep_supervision": "Deep supervision also lowers the losses after earlier layers, by fixed weights.",
+    "constrained": "Constrained training lowers the last loss while it keeps the losses of layers below bounds.",
+}
 
 
 def write_report(folders: Sequence[Path], out: Path, *, log: Callable[[str], None] = print) -> dict[str, Any]:
@@ -52,7 +58,7 @@ def make_report(folders: Sequence[Path]) -> Report:
 
 def layered_report(runs: Sequence[Run]) -> Report:
     """Returns the report on runs of a task whose layers have losses."""
-    settings, spec = group(runs), runs[0].spec
+    settings = group(runs)
     scores = [table for setting in settings for table in tables.score_table(setting)]
     scores += tables.comparison_table(settings)
     scores += [table for setting in settings for table in tables.disturbed_table(setting)]
@@ -63,23 +69,43 @@ def layered_report(runs: Sequence[Run]) -> Report:
     exits, accepted = tables.exit_table(settings), [one for each in settings for one in tables.acceptance_table(each)]
     drawn = {name: figures.pictures(name, settings) for name in figures.FIGURES}
     sections = {
-        "Score": [*drawn["score_curve"], *drawn["frontier"], *scores],
-        "Layer by layer": [*drawn["layer_losses"], *drawn["ratios"], *itertools.chain(*by_method.values())],
+        "Score": [*drawn["layer_losses"], *drawn["score_curve"], *drawn["frontier"], *scores],
+        "Layer by layer": [*drawn["ratios"], *itertools.chain(*by_method.values())],
         "Early exit": [*drawn["early_exit"], *exits],
         "Drafts by the first layers": [*drawn["acceptance"], *accepted],
         "Training": [*drawn["multipliers"], *drawn["violations"]],
     }
-    floors = {name: scores[settings[0].training_index] for name, scores in settings[0].floors().items()}
     methods = [METHODS[method] for method, made in by_method.items() if made]
     return Report(
         title=f"{runs[0].evaluation['experiment']}: {' against '.join(methods)} training",
+        introduction=_introduction(settings),
         verdict=[verdict(setting) for setting in settings],
         warnings=warnings(settings),
         sections=[section for section in sections.items() if section[1]],
         summary=_summary(settings),
         tables=[*scores, *by_method["constrained"], *exits, *accepted],
-        floor=f"{spec.title} {_shown(spec, floors)}" if floors else "",
     )
+
+
+def _introduction(settings: Sequence[Setting]) -> str:
+    """What was trained, how, what the score is, and what feasible means."""
+    methods = [method for method in METHODS if any(setting.of(method) for setting in settings)]
+    depths, spec = sorted({setting.num_layers for setting in settings}), settings[0].spec
+    depth = f"{', '.join(map(str, depths))} layer{'s' * (depths != [1])}"
+    seeds = max(len(one.runs) for setting in settings for one in setting.variants)
+    sentences = [f"A network of {depth} was trained {spec.work}{f', with {seeds} seeds' * (seeds > 1)}."]
+    sentences += [WAYS[method] for method in methods]
+    if "constrained" in methods:
+        (one, *_) = (one for setting in settings for one in setting.of("constrained"))
+        tolerance = f"{float(one.mean('tolerance')):.0%}"
+        sentences.append(
+            f"A run is feasible on a split of the data if it exceeds no bound there by more than {tolerance}."
+        )
+    return " ".join([*sentences, _meaning(spec)])
+
+
+def _meaning(spec: ReportSpec) -> str:
+    return f"The score is the {spec.title}: {spec.note[:1].lower()}{spec.note[1:]}"
 
 
 def verdict(setting: Setting) -> str:
@@ -120,8 +146,8 @@ def _advice(one: Variant, plain: Variant | None) -> list[str]:
     losses, bounds, multipliers = (one.mean(key) for key in ("layer_losses", "bounds", "multipliers"))
     bound, evaluation, lines, least = ~np.isnan(bounds), one.runs[0].evaluation, [], -one.mean("tolerance")
     met = one.has("limits") and np.nanmin(one.margins(), initial=0.0) >= least  # then others are not
-    failed = one.feasible_runs < len(one.runs) and not met and flat(one.runs[0].config).get("constraints.layers", True)
-    layered = flat(one.runs[0].config).get("constraints.last") is None  # else a multiplier is the last loss's weight
+    failed = one.feasible_runs < len(one.runs) and not met and one.option("constraints.layers") is not False
+    layered = one.option("constraints.last") is None  # else a multiplier is the last loss's weight
     if layered and not np.isnan(losses).any() and all(len(run.curves["step"]) for run in one.runs):
         layers = evaluation.get("layers", range(len(losses)))
         allowed = constrained.level_constraints(np.maximum(bounds[bound], np.finfo(np.float32).tiny))
@@ -136,7 +162,7 @@ def _advice(one: Variant, plain: Variant | None) -> list[str]:
 
 
 def _other_report(runs: Sequence[Run]) -> Report:
-    """Returns the report on runs without losses of layers: every figure, and of classifiers a sentence and scenes."""
+    """Returns the report on runs without losses of layers: every figure, and of classifiers a sentence and pictures."""
     spec, rows = runs[0].spec, dict[str, tuple[Run, ...]]()
     for experiment in dict.fromkeys(str(run.config["experiment"]) for run in runs):
         members = by_config([run for run in runs if run.config["experiment"] == experiment])
@@ -144,29 +170,50 @@ def _other_report(runs: Sequence[Run]) -> Report:
     made, drawn, sentences, floors = tables.figures_table(rows), [], [], {}
     made += [table for name, each in rows.items() for table in tables.limits_table(name, each)]
     if not spec.layered:
-        confusion, names = np.array(runs[0].evaluation["confusion"]), runs[0].evaluation["class_names"]
-        share = float(confusion.sum(1).max() / max(confusion.sum(), 1))
-        floors = {"chance": 1 / len(names), "majority class": share}
-        if spec.metric == "intersection_over_union":
-            floors = {"majority class": share / max(np.count_nonzero(confusion.sum(1)), 1)}
-            predicted = {name: read_predictions(each[0].folder) for name, each in rows.items()}
-            shown = [one.images for one in predicted.values()]
-            if not all(np.array_equal(images, shown[0]) for images in shown):
-                raise UserError(f"{', '.join(rows)} were tested on different scenes; report them separately")
-            drawn = [Picture("predictions", "Test scenes, labels, predictions.", figures.scenes(predicted, names))]
+        names, confusions = (
+            runs[0].evaluation["class_names"],
+            {name: np.sum([run.evaluation["confusion"] for run in each], axis=0) for name, each in rows.items()},
+        )
+        floors, drawn = _without_network(spec, confusions, names), _predictions(spec, rows, names)
+        caption = "Share of the test {} of each class that are predicted as each class, in percent."
+        what = "pixels" if drawn else "images"
+        for place, (name, counts) in enumerate(confusions.items()):
+            picture = figures.confusion(name, counts, names)
+            drawn.append(Picture(f"confusion_{place + 1}" if place else "confusion", caption.format(what), picture))
         means = {
             name: (float(np.mean([run.evaluation[spec.metric] for run in each])), "") for name, each in rows.items()
         }
-        sentences = [_ranked(spec, "", means)]
+        sentences = [_ranked(spec, "", means), f"Without a network: {_shown(spec, floors)}."]
     return Report(
         title=", ".join(dict.fromkeys(str(run.config["experiment"]) for run in runs)),
+        introduction=f"Networks were trained {spec.work}. {_meaning(spec)}",
         sections=[("", [*drawn, *made])],
         summary=without_folders({"floors": floors, "runs": [run.summary() for run in runs]}),
         tables=made,
         verdict=sentences,
         warnings=[line for run in runs for line in run.lost],
-        floor=f"{spec.title} {_shown(spec, floors)}" if floors else "",
     )
+
+
+def _without_network(spec: ReportSpec, confusions: Mapping[str, np.ndarray], names: Sequence[str]) -> dict[str, float]:
+    """Scores of guesses: at random, and the class that is most frequent on the test split."""
+    counts = next(iter(confusions.values())).sum(1)
+    share = float(counts.max() / max(counts.sum(), 1))
+    if spec.metric == "intersection_over_union":
+        return {"majority class": share / max(np.count_nonzero(counts), 1)}
+    return {"chance": 1 / len(names), "majority class": share}
+
+
+def _predictions(spec: ReportSpec, rows: Mapping[str, Sequence[Run]], names: Sequence[str]) -> list[Picture]:
+    """Scenes with the predictions of each network; none for tasks without scenes."""
+    if spec.metric != "intersection_over_union":
+        return []
+    predicted = {name: read_predictions(each[0].folder) for name, each in rows.items()}
+    shown = [one.images for one in predicted.values()]
+    if not all(np.array_equal(images, shown[0]) for images in shown):
+        raise UserError(f"{', '.join(rows)} were tested on different scenes; report them separately")
+    scenes = figures.scenes(predicted, names)
+    return [Picture("predictions", "Test scenes, labels, predictions.", scenes, wide=True)]
 
 
 def _models(setting: Setting) -> Models:
@@ -198,17 +245,22 @@ def _ranked(spec: ReportSpec, place: str, models: Models) -> str:
 
 
 def _feasibility(variant: Variant) -> str:
-    """Feasibility of a constrained variant, and the layer that is furthest out or has the least room."""
+    """Feasibility of a constrained variant by split, and the layer that is furthest out or has the least room."""
     if variant.method != "constrained":
         return ""
-    count, failed, margins = len(variant.runs), len(variant.runs) - variant.feasible_runs, variant.margins()
-    words = " NOT feasible" if failed else " feasible"
-    words += f" for {failed or count} of {count} seeds" * (count > 1)
-    if np.isnan(margins).all() or not flat(variant.runs[0].config).get("constraints.layers", True):
-        return words
-    layer, margin = int(np.nanargmin(margins) % margins.shape[1]), np.nanmin(margins)
-    number = variant.runs[0].evaluation.get("layers", range(margins.shape[1]))[layer]
-    return f"{words} (layer {number} is {abs(margin):.1%} {'over' if margin < 0 else 'below'} its bound)"
+    margins, words = variant.margins(), f" {_on_split(variant, 'test', 'feasible')}"
+    if np.isfinite(margins).any() and variant.option("constraints.layers") is not False:
+        layer, margin = int(np.nanargmin(margins) % margins.shape[1]), np.nanmin(margins)
+        number = variant.runs[0].evaluation.get("layers", range(margins.shape[1]))[layer]
+        words += f" (layer {number} is {abs(margin):.1%} {'over' if margin < 0 else 'below'} its bound)"
+    return f"{words}, {_on_split(variant, 'validation', VALIDATED)}" if variant.has(VALIDATED) else words
+
+
+def _on_split(variant: Variant, split: str, key: str) -> str:
+    count = len(variant.runs)
+    failed = sum(not run.evaluation[key] for run in variant.runs)
+    seeds = f" for {failed or count} of {count} seeds" * (count > 1)
+    return f"{'NOT ' * bool(failed)}feasible on the {split} split{seeds}"
 
 
 def _summary(settings: Sequence[Setting]) -> dict[str, Any]:

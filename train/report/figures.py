@@ -1,5 +1,6 @@
-"""The figures of reports on layered runs, a panel for each setting; and scenes with their predictions."""
+"""The figures of reports: on layered runs one for each setting; of classifiers confusion matrices and scenes."""
 
+import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -13,8 +14,9 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from ..data.pictures import NOT_COUNTED
 from ..metrics import Predictions
+from . import captions
 from .groups import Setting, Variant
-from .page import GUIDE, WIDTH, Picture, tidy
+from .page import GUIDE, PANEL, WIDTH, Picture, tidy
 from .records import METHODS, Array, floats
 
 # Okabe-Ito: told apart with every common colour blindness.
@@ -24,46 +26,57 @@ LINE_STYLES = ("-", "--", ":", "-.")
 # Of scores without a network; no method has them.
 FLOOR_COLOURS = ("#CC79A7", "#E69F00", "#56B4E9")
 NOISY, BOUND = "#6E6E6E", "#004166"
-MOST_COLUMNS = 3
+MOST_NAMES, MOST_NUMBERS = 20, 12  # classes that the axes name, and of which shares are written out
 LOG_RATIO = 4.0  # a log axis once the largest value is this many times the smallest
 SMOOTHING = 1 / 60  # of the steps: the fraction that curves are smoothed over
 
 
 class Kind(NamedTuple):
-    """A figure: how it draws a setting on axes, their labels, and whether there is something to draw of a setting.
+    """A figure: how it draws a setting on axes, its caption, labels of axes, and whether there is something to draw.
 
-    The docstring of ``draw`` is its caption, and labels are formatted with the spec of the report.
+    Labels are formatted with the spec of the report.
     """
 
     draw: Callable[[Axes, Setting], None]
+    caption: Callable[[Setting], str]
     x: str
     y: str
     shows: Callable[[Setting], bool] = lambda _: True
 
 
 def pictures(name: str, settings: Sequence[Setting]) -> list[Picture]:
-    """The figure of a name in `FIGURES` with its caption; none where there is nothing to draw."""
-    kind, spec = FIGURES[name], settings[0].spec
-    shown = [setting for setting in settings if kind.shows(setting)]
-    if not shown:
-        return []
-    columns = min(len(shown), MOST_COLUMNS)
-    rows = -(-len(shown) // columns)
-    figure = Figure(figsize=(WIDTH, 3.9 * rows + 0.4), layout="constrained")
-    grid, entries = list(figure.subplots(rows, columns, sharey=True, squeeze=False).flat), {}
-    for axes in grid[len(shown) :]:
-        axes.remove()
-    for place, (axes, setting) in enumerate(zip(grid, shown, strict=False)):
+    """The figure of a name in `FIGURES`, of each setting that has something to draw."""
+    kind, drawn = FIGURES[name], []
+    for setting in filter(kind.shows, settings):
+        figure = Figure(figsize=PANEL, layout="constrained")
+        axes = figure.subplots()
         tidy(axes, setting.title)
-        axes.set(xlabel=kind.x.format(spec=spec), ylabel="" if place % columns else kind.y.format(spec=spec))
+        axes.set(xlabel=kind.x.format(spec=setting.spec), ylabel=kind.y.format(spec=setting.spec))
         kind.draw(axes, setting)
         handles, labels = axes.get_legend_handles_labels()
-        entries |= dict(zip(labels, handles, strict=True))
-    longest = max(map(len, entries))
-    if grid[0].get_legend() is None:
-        ncols = 4 if longest < 20 else 2 if longest < 45 else 1
+        entries, longest = dict(zip(labels, handles, strict=True)), max(map(len, labels))
+        ncols = 3 if longest < 16 else 2 if longest < 28 else 1
         figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=ncols)
-    return [Picture(name, kind.draw.__doc__ or name, figure)]
+        drawn.append(Picture(f"{name}_{len(drawn) + 1}" if drawn else name, kind.caption(setting), figure))
+    return drawn
+
+
+def confusion(name: str, counts: np.ndarray, class_names: Sequence[str]) -> Figure:
+    """Shares of the examples of each class (rows) that are predicted as each class (columns), in percent."""
+    shares = 100.0 * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    figure = Figure(figsize=PANEL, layout="constrained")
+    axes = figure.subplots()
+    axes.imshow(shares, cmap="Blues", vmin=0, vmax=100)
+    axes.set(xlabel="prediction", ylabel="class", title=name)
+    places = range(0, len(class_names), -(-len(class_names) // MOST_NAMES))
+    names = [class_names[place] for place in places]
+    axes.set_xticks(places, names, rotation=90 if max(map(len, names)) > 2 else 0)
+    axes.set_yticks(places, names)
+    if len(class_names) <= MOST_NUMBERS:
+        for (row, column), share in np.ndenumerate(shares):
+            colour = "white" if share > 50 else "black"
+            axes.text(column, row, f"{share:.0f}", color=colour, ha="center", va="center", fontsize=7)
+    return figure
 
 
 def scenes(by_name: Mapping[str, Predictions], class_names: Sequence[str]) -> Figure:
@@ -87,7 +100,7 @@ def scenes(by_name: Mapping[str, Predictions], class_names: Sequence[str]) -> Fi
 
 
 def _score_curve(axes: Axes, setting: Setting) -> None:
-    """The score on held-out samples against the strength of the test noise. Dashed: without a network."""
+    """Draws the score at every strength of noise, and scores without a network."""
     _curves(axes, setting, lambda variant: (setting.gammas, variant.scores()))
     colours, top = itertools.cycle(FLOOR_COLOURS), max(one.scores().max() for one in setting.variants)
     for name, scores in setting.floors().items():
@@ -103,7 +116,7 @@ def _score_curve(axes: Axes, setting: Setting) -> None:
 
 
 def _frontier(axes: Axes, setting: Setting) -> None:
-    """The score of every variant at two strengths of noise. Open markers: not feasible."""
+    """Draws the score of every variant at two strengths of noise."""
     for variant in setting.variants:
         colour, scores = COLOURS[variant.method], variant.scores().mean(0)
         face = colour if variant.feasible_runs == len(variant.runs) else "white"
@@ -112,7 +125,7 @@ def _frontier(axes: Axes, setting: Setting) -> None:
 
 
 def _layer_losses(axes: Axes, setting: Setting) -> None:
-    """Held-out loss after every layer. The bound of layer l is (1 − α) times the loss of layer l − 1."""
+    """Draws the loss after every layer, with its bound where it was enforced."""
     _curves(axes, setting, lambda variant: (setting.layers, variant.stack("layer_losses")))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     bounds: dict[str, Any] = {"color": BOUND, "markersize": 18, "markeredgewidth": 2, "label": "bound (constrained)"}
@@ -128,14 +141,14 @@ def _layer_losses(axes: Axes, setting: Setting) -> None:
 
 
 def _acceptance(axes: Axes, setting: Setting) -> None:
-    """Share of held-out tokens at which a layer predicts the same as the last, at the least noise."""
+    """Draws the share of tokens at which a layer predicts the same as the last."""
     _curves(axes, setting, lambda variant: (setting.layers, variant.stack("acceptance")[:, 0]))
     axes.set_xticks(setting.layers)
     axes.yaxis.set_major_formatter("{x:.0%}")
 
 
 def _ratios(axes: Axes, setting: Setting) -> None:
-    """Change of the loss of single samples by a layer, all layers together. Constraints bind the mean alone."""
+    """Draws histograms of the change of a loss by a layer, all layers together."""
     for variant, style in _styled(setting):
         histograms = [run.evaluation["ratio_histogram"] for run in variant.runs]
         counts = np.sum([one["counts"] for one in histograms], axis=(0, 1), dtype=np.float64)
@@ -150,11 +163,10 @@ def _ratios(axes: Axes, setting: Setting) -> None:
         axes.stairs(shares, edges, fill=True, color=colour, alpha=0.25)
         axes.stairs(shares, edges, color=colour, linestyle=style, linewidth=1.6, label=label)
     axes.axvline(1.0, color=GUIDE, linestyle=":", linewidth=1.4)
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2))
 
 
 def _early_exit(axes: Axes, setting: Setting) -> None:
-    """Early exit: accuracy against the layers run, over all thresholds. Marked: those chosen on validation data."""
+    """Draws accuracy against the layers run, over all thresholds."""
     grid = np.linspace(0.0, setting.num_layers, 200)
     for variant, style in _styled(setting):
         for run, label in itertools.zip_longest(variant.runs, [variant.title]):
@@ -166,13 +178,8 @@ def _early_exit(axes: Axes, setting: Setting) -> None:
     axes.yaxis.set_major_formatter("{x:.0%}")
 
 
-def _multipliers(axes: Axes, setting: Setting) -> None:
-    """Multipliers of the first constrained run, by layer; dashed: of the constraints by name."""
-    _by_step(axes, setting, "multipliers")
-
-
 def _violations(axes: Axes, setting: Setting) -> None:
-    """Violations of the bounds, tightened by constraints.margin; a multiplier grows while its bound is violated."""
+    """Draws violations on an axis that is linear about 0."""
     _by_step(axes, setting, "violations")
     axes.set_yscale("symlog", linthresh=0.1, linscale=0.7)
     axes.yaxis.set_major_formatter("{x:g}")
@@ -216,12 +223,44 @@ def _trained(setting: Setting) -> bool:
 
 
 FIGURES = {
-    "score_curve": Kind(_score_curve, "{spec.gamma}", "{spec.label}", lambda setting: len(setting.gammas) > 1),
-    "frontier": Kind(_frontier, "at the training gamma", "at the largest test gamma", lambda s: len(s.variants) > 3),
-    "layer_losses": Kind(_layer_losses, "layer (0: embedded input)", "{spec.loss}"),
-    "ratios": Kind(_ratios, "per-sample ratio  f$_l$ / f$_{{l-1}}$", "share of steps (% per bin)"),
-    "early_exit": Kind(_early_exit, "mean depth (layers run)", "{spec.label}", _all_have("early_exit")),
-    "acceptance": Kind(_acceptance, "layer that drafts (0: embedded input)", "acceptance", _all_have("acceptance")),
-    "multipliers": Kind(_multipliers, "training step", "multiplier λ (smoothed)", _trained),
-    "violations": Kind(_violations, "training step", "violation of the tightened bound\n(≤ 0 holds)", _trained),
+    "layer_losses": Kind(_layer_losses, captions.of_losses, "layer (0: embedded input)", "{spec.loss}"),
+    "score_curve": Kind(
+        _score_curve, captions.of_score, "{spec.gamma}", "{spec.label}", lambda one: len(one.gammas) > 1
+    ),
+    "frontier": Kind(
+        _frontier,
+        lambda _: "The score of every variant at two strengths of noise. Open markers: not feasible.",
+        "at the training gamma",
+        "at the largest test gamma",
+        lambda setting: len(setting.variants) > 3,
+    ),
+    "ratios": Kind(_ratios, captions.of_ratios, "per-sample ratio  f$_l$ / f$_{{l-1}}$", "share of steps (% per bin)"),
+    "early_exit": Kind(
+        _early_exit,
+        lambda _: "Accuracy against the layers run, over all thresholds. Marked: those chosen on validation data.",
+        "mean depth (layers run)",
+        "{spec.label}",
+        _all_have("early_exit"),
+    ),
+    "acceptance": Kind(
+        _acceptance,
+        lambda _: "Share of test tokens at which a layer predicts the same as the last, at the least noise.",
+        "layer that drafts (0: embedded input)",
+        "acceptance",
+        _all_have("acceptance"),
+    ),
+    "multipliers": Kind(
+        functools.partial(_by_step, name="multipliers"),
+        captions.of_steps("Multipliers"),
+        "training step",
+        "multiplier λ (smoothed)",
+        _trained,
+    ),
+    "violations": Kind(
+        _violations,
+        captions.of_steps("Violations of the bounds"),
+        "training step",
+        "violation (≤ 0: the bound holds)",
+        _trained,
+    ),
 }

@@ -51,6 +51,10 @@ class Variant:
         """The number of seeds that ended feasible."""
         return sum(bool(run.evaluation["feasible"]) for run in self.runs)
 
+    def option(self, name: str) -> Any:
+        """The option of a dotted name in the configuration of its runs; None where they lack it."""
+        return flat(self.runs[0].config).get(name)
+
     def margins(self) -> Array:
         """Room below the bound as a fraction of it, (seeds, L + 1); negative where the bound is exceeded."""
         evaluation = self.runs[0].evaluation

@@ -13,8 +13,9 @@ from matplotlib.figure import Figure
 from ..system.files import to_bytes, write_all, writing
 from ..system.terminal import Table
 
-# 9 inches shown at 900 px: one point of type is 1.4 px.
-WIDTH, DPI = 9.0, 160
+# A panel is 4.8 inches wide. Two fit side by side. A phone of 390 px shows 75 px an inch: letters are 10 px high.
+# Pictures of scenes are as wide as the page.
+PANEL, WIDTH, DPI = (4.8, 4.2), 9.0, 160
 GUIDE = "#222222"  # the colour of lines that guide the eye
 TEMPLATE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8">
@@ -22,31 +23,38 @@ TEMPLATE = """<!DOCTYPE html>
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
 <title>{{ report.title }}</title>
 <style>
-body { margin: 0 auto; padding: 1.5rem 1rem; max-width: 60rem; font: 16px/1.5 system-ui, sans-serif; }
+body { margin: 0 auto; padding: 1rem; max-width: 60rem; overflow-wrap: break-word; }
+body { font: 16px/1.5 system-ui, sans-serif; }
+h1 { font-size: 1.6rem; line-height: 1.25; }
 h2 { margin-top: 2.2rem; border-bottom: 1px solid #8888; }
-div { overflow-x: auto; margin: 1rem 0; }
+figure { margin: 1rem 0; }
+figure.panel { display: inline-block; vertical-align: top; width: 29rem; max-width: 100%; }
+figure div { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .875rem; font-variant-numeric: tabular-nums; }
-caption { text-align: left; white-space: nowrap; font-weight: 600; }
 th, td { padding: .25rem .6rem; text-align: right; border-bottom: 1px solid #8884; white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; white-space: pre-line; }
-p, figcaption { opacity: .75; font-size: .875rem; margin: .2rem 0 0; }
-img { width: 100%; max-width: 900px; border-radius: 6px; }
+th:first-child, td:first-child { text-align: left; white-space: pre; }
+.note, figcaption { opacity: .75; font-size: .875rem; margin: .2rem 0 0; }
+figcaption.title { opacity: 1; font-weight: 600; }
+img { width: 100%; border-radius: 6px; }
 </style></head>
 <body>
 <h1>{{ report.title }}</h1>
+{% if report.introduction %}<p>{{ report.introduction }}</p>{% endif %}
 <ul>{% for line in report.verdict %}<li>{{ line }}</li>{% endfor %}</ul>
-{% for line in report.warnings %}<p>Warning: {{ line }}</p>{% endfor %}
+{% for line in report.warnings %}<p class="note">Warning: {{ line }}</p>{% endfor %}
 {% for heading, blocks in report.sections %}
 {% if heading %}<h2>{{ heading }}</h2>{% endif %}
 {% for block in blocks %}
 {% if block.caption is defined %}
-<figure><img src="data:image/png;base64,{{ encoded[block.name] }}" alt="{{ block.caption }}">
+<figure{% if not block.wide %} class="panel"{% endif %}>
+<img src="data:image/png;base64,{{ encoded[block.name] }}" alt="{{ block.caption }}">
 <figcaption>{{ block.caption }}</figcaption></figure>
 {% else %}
-<div><table><caption>{{ block.title }}</caption>
+<figure><figcaption class="title">{{ block.title }}</figcaption>
+<div tabindex="0"><table aria-label="{{ block.title }}">
 <thead><tr>{% for cell in block.header %}<th scope="col">{{ cell }}</th>{% endfor %}</tr></thead>
 <tbody>{% for row in block.rows %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>{% endfor %}</tbody>
-</table>{% if block.note %}<p>{{ block.note }}</p>{% endif %}</div>
+</table></div>{% if block.note %}<p class="note">{{ block.note }}</p>{% endif %}</figure>
 {% endif %}
 {% endfor %}
 {% endfor %}
@@ -55,17 +63,19 @@ img { width: 100%; max-width: 900px; border-radius: 6px; }
 
 
 class Picture(NamedTuple):
-    """A figure, which is also written as a file of that name, and its caption."""
+    """A figure, which is also written as a file of that name, and its caption; ``wide`` ones take the whole page."""
 
     name: str
     caption: str
     figure: Figure
+    wide: bool = False
 
 
 class Report(NamedTuple):
     """The content of a report, on its page, in JSON, and as ``tables`` and ``verdict`` on the terminal.
 
-    ``floor`` is the score without a model, for model cards. A section has a heading, pictures and tables.
+    ``introduction`` says in plain words what was trained and what the score is; ``floor`` is the score without a model,
+    for model cards. A section has a heading, pictures and tables.
     """
 
     title: str
@@ -75,6 +85,7 @@ class Report(NamedTuple):
     verdict: Sequence[str] = ()
     warnings: Sequence[str] = ()
     floor: str = ""
+    introduction: str = ""
 
 
 def write_files(out: Path, report: Report) -> None:
@@ -99,6 +110,5 @@ def tidy(axes: Axes, title: str) -> None:
 
 def _png(figure: Figure) -> bytes:
     buffer = io.BytesIO()
-    # Tight: a layout makes too little room for legends below panels where these are wider than their panels.
-    figure.savefig(buffer, format="png", dpi=DPI, facecolor="white", bbox_inches="tight", pad_inches=0.05)
+    figure.savefig(buffer, format="png", dpi=DPI, facecolor="white")
     return buffer.getvalue()

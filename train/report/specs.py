@@ -9,6 +9,7 @@ class ReportSpec(NamedTuple):
     Attributes:
       metric: key of evaluation.json under which the score is, by test gamma; of a task without layers, a share.
       title: the metric in words.
+      work: what networks are trained for, for the first paragraph.
       label: of the metric's axis, with its unit.
       higher_is_better: whether the largest score is the best.
       percent: whether the score is a share, shown in percent.
@@ -25,6 +26,7 @@ class ReportSpec(NamedTuple):
 
     metric: str
     title: str
+    work: str
     label: str
     higher_is_better: bool = False
     percent: bool = False
@@ -42,6 +44,7 @@ class ReportSpec(NamedTuple):
 _VIDEO = ReportSpec(
     "rmse",
     title="RMSE",
+    work="to remove noise from video",
     label="RMSE (0-255 scale)",
     gamma="test gamma (variance / data std)",
     loss="loss  ½|x − Φ|²  (pixels in [0, 1])",
@@ -49,11 +52,12 @@ _VIDEO = ReportSpec(
     tested="num_sequences",
     baseline="noisy_rmse",
     reference=("input", "input_"),
-    note="RMSE on the 0-255 scale, lower is better.",
+    note="Root mean squared error of a pixel, on the 0-255 scale; lower is better.",
 )
 _CODES = ReportSpec(
     "relative_error",
     title="relative error",
+    work="to find the sparse codes of images",
     label="relative error  |z − z*|² / |z*|²",
     digits=3,
     gamma="test gamma (deviation / data std)",
@@ -62,26 +66,68 @@ _CODES = ReportSpec(
     reference=("ISTA", "ista_"),
     note="Mean of |z − z*|² over that of |z*|², lower is better; all codes zero give 1.",
 )
+_SETS = ReportSpec(
+    "half_squared_error",
+    title="half squared error",
+    work="to remove noise from sets of images",
+    label="half squared error  ½|x − Φ|²",
+    digits=3,
+    gamma="test gamma (variance / data std)",
+    loss="loss  ½|x − Φ|²  (pixels in [0, 1])",
+    sample="set",
+    baseline="noisy_half_squared_error",
+    note="Summed over the pixels of an image, in [0, 1], in the mean of the test images; lower is better.",
+)
 _TEXT = ReportSpec(
     "accuracy",
     title="accuracy",
-    label="accuracy on held-out texts",
+    work="to name the classes of texts",
+    label="accuracy on the test texts",
     higher_is_better=True,
     percent=True,
     sample="text",
-    note="In percent. Area: under the accuracy over the test gammas, by trapezoids, not divided by their range.",
+    note="In percent of the test split, higher is better. Area: under the accuracy over the test gammas, by "
+    "trapezoids, not divided by their range.",
 )
-_LANGUAGE = _TEXT._replace(title="token accuracy", label="share of right tokens of held-out answers", sample="answer")
+_LANGUAGE = _TEXT._replace(
+    title="token accuracy",
+    work="to follow instructions",
+    label="share of right tokens of the test answers",
+    sample="answer",
+)
 _IMAGES = ReportSpec(
-    "accuracy", title="accuracy", label="accuracy %", higher_is_better=True, percent=True, layered=False
+    "accuracy",
+    title="accuracy",
+    work="to name the classes of images",
+    label="accuracy %",
+    higher_is_better=True,
+    percent=True,
+    note="In percent of the test split, higher is better.",
+    layered=False,
 )
-_SCENES = _IMAGES._replace(metric="intersection_over_union", title="mIoU", label="mIoU %")
-OWN_REPORT = ReportSpec("loss", title="loss", label="loss of the last layer", digits=4, gamma="", loss="loss")
+_SCENES = _IMAGES._replace(
+    metric="intersection_over_union",
+    title="mIoU",
+    work="to name the class of every pixel of a scene",
+    label="mIoU %",
+    note="Overlap of predicted and true regions over their union, mean of the classes, in percent; higher is better.",
+)
+OWN_REPORT = ReportSpec(
+    "loss",
+    title="loss",
+    work="for a task of your own",
+    label="loss of the last layer",
+    digits=4,
+    gamma="",
+    loss="loss",
+    note="Of the last layer, in the mean of the test split; lower is better.",
+)
 
 REPORTS: dict[str, ReportSpec] = {
     "video": _VIDEO,
     "video-dust": _VIDEO,
     "video-vit": _VIDEO,
+    "image-sets": _SETS,
     "sparse-coding": _CODES,
     "text-encoder": _TEXT,
     "text-ut": _TEXT,

@@ -1,5 +1,6 @@
 """The tables of reports, as rows of text that the terminal and the page share."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -41,32 +42,40 @@ def score_table(setting: Setting) -> list[Table]:
 
 
 def layers_table(setting: Setting, variant: Variant) -> list[Table]:
-    """Every layer of a variant on held-out data: loss, bound, multiplier, descent; and constraints by name."""
+    """Every layer of a variant on the test split: loss, bound, multiplier, descent; and constraints by name."""
+    mean = variant.mean
     columns = {
         "layer": [str(layer) for layer in setting.layers],
-        "loss": _numbers(variant.mean("layer_losses"), 3),
-        **({"error %": _numbers(100 * variant.mean("error_rates"), 1)} if variant.has("error_rates") else {}),
-        "bound": _numbers(variant.mean("bounds"), 3),
-        "violation": _numbers(variant.mean("violations"), 3, sign=True),
-        "margin %": _numbers(100 * variant.margins().mean(0), 1, sign=True),
-        "multiplier": _numbers(variant.mean("multipliers"), 3),
-        "slack": _numbers(variant.mean("slacks"), 3),
-        "descends %": ["-", *_numbers(100 * variant.mean("descend_share"), 1)],
+        "loss": _numbers(mean("layer_losses"), 3),
+        **({"error %": _numbers(100 * mean("error_rates"), 1)} if variant.has("error_rates") else {}),
+        **{
+            name: _numbers(values, digits, sign=sign)
+            for name, values, digits, sign in (
+                ("bound", mean("bounds"), 3, False),
+                ("violation", mean("violations"), 3, True),
+                ("margin %", 100 * variant.margins().mean(0), 1, True),
+                ("multiplier", mean("multipliers"), 3, False),
+                ("slack", mean("slacks"), 3, False),
+            )
+            if np.any(np.nan_to_num(np.round(values, digits)))  # a column of zeros says nothing
+        },
+        "descends %": ["-", *_numbers(100 * mean("descend_share"), 1)],
     }
     bind, form = (setting.first.evaluation.get(key, usual) for key, usual in (("bind", "mean"), ("form", "difference")))
+    reference = " Layer 0: bound is the reference loss." * bool(np.isfinite(mean("bounds")[0]))
     note = (
-        f"{variant.feasible_runs} of {len(variant.runs)} runs feasible (tolerance {variant.mean('tolerance'):.0%} of "
-        "the bound; positive margin: room left). Layer 0: bound is the reference loss."
+        f"{variant.feasible_runs} of {len(variant.runs)} runs feasible (tolerance {mean('tolerance'):.0%} of "
+        f"the bound; positive margin: room left).{reference}"
         f" Violations and margins are of the {bind} over samples, as a {form.replace('_', ' ')}."
     )
     free = " (bounds not enforced)" * (variant.method != "constrained")
-    title = f"Layers on held-out data, {variant.title}{free}, {setting.title}"
+    title = f"Layers on the test split, {variant.title}{free}, {setting.title}"
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     return [*_table(title, rows, note), *limits_table(f"{variant.title}{free}, {setting.title}", variant.runs)]
 
 
 def limits_table(title: str, runs: Sequence[Run]) -> list[Table]:
-    """Every constraint by name on held-out data, means over seeds; none without such constraints."""
+    """Every constraint by name on the test split, means over seeds; none without such constraints."""
     rows = []
     for name, first in runs[0].evaluation.get("limits", {}).items():
         each = [run.evaluation["limits"][name] for run in runs]
@@ -74,7 +83,7 @@ def limits_table(title: str, runs: Sequence[Run]) -> list[Table]:
         figures = {key: number(np.mean([one[key] for one in each]), 4) for key in ("value", "multiplier", "price")}
         rows.append({"constraint": name, "at most": bound, **figures, "status": ", ".join(status)})
     note = "Multipliers are of violations as shares of the bound; prices are of the objective, for a unit of the bound."
-    return _table(f"Constraints by name on held-out data, {title}", rows, note)
+    return _table(f"Constraints by name on the test split, {title}", rows, note)
 
 
 def differences(setting: Setting, one: Variant, other: Variant) -> Array:
@@ -122,7 +131,8 @@ def disturbed_table(setting: Setting) -> list[Table]:
 
 def figures_table(rows: Mapping[str, Sequence[Run]]) -> list[Table]:
     """Every figure of evaluations, a column for all seeds of a model."""
-    shown = lambda run: {name: value for name, value in run.items() if not name.startswith("limits")}  # noqa: E731
+    elsewhere = ("limits", "confusion")  # which have a table, and a picture
+    shown = lambda run: {name: value for name, value in run.items() if not name.startswith(elsewhere)}  # noqa: E731
     columns = {name: [shown(flat(run.evaluation)) for run in runs] for name, runs in rows.items()}
     return _by_name("Figures of the evaluation", columns)
 
@@ -175,10 +185,10 @@ def text_of(values: Sequence[Any]) -> str:
     if not values or values[0] is None:
         return "-"
     if len(values) > 1 and all(isinstance(value, int | float) for value in values):
-        return f"{np.mean(values):.4g} [{min(values):.4g}, {max(values):.4g}]"
+        return "{} [{}, {}]".format(*(text_of([float(one)]) for one in (np.mean(values), min(values), max(values))))
     if isinstance(value := values[0], list):
         return ", ".join(text_of([one]) for one in value) if len(value) <= SHOWN else f"{len(value)} values"
-    return f"{value:.4g}" if isinstance(value, float) else str(without_folders(value))
+    return f"{value + 0.0:.4g}" if isinstance(value, float) else str(without_folders(value))  # -0.0 + 0.0 is 0.0
 
 
 def interval(values: Sequence[float] | Array, form: str = "+.1f") -> str:
@@ -188,8 +198,9 @@ def interval(values: Sequence[float] | Array, form: str = "+.1f") -> str:
     mean, reach = np.mean(values), np.nan
     if len(values) > 1:
         reach = stats.t.ppf(0.5 + LEVEL / 2, len(values) - 1) * stats.sem(values)
-    ends = f" [{mean - reach:{form}}, {mean + reach:{form}}]" if np.isfinite(reach) else ""
-    return f"{mean:{form}}{ends}" if np.isfinite(mean) else "-"
+    texts = [re.sub(r"^[+-](?=[0.]+$)", "", f"{one:{form}}") for one in (mean, mean - reach, mean + reach)]
+    ends = f" [{texts[1]}, {texts[2]}]" if np.isfinite(reach) else ""
+    return f"{texts[0]}{ends}" if np.isfinite(mean) else "-"
 
 
 def capital(text: str) -> str:

@@ -1,6 +1,8 @@
 """The frame of tasks: data, training under constraints, and an evaluation that each task fills."""
 
 import abc
+import copy
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,13 +14,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, UInt8
 
+from unroll_jax.perturbations import Perturbation, layer_noise, lost_layer
+
 from ..config.constrained import ConstrainedConfig
 from ..config.errors import OptionError, UserError
 from ..config.run import RunConfig
 from ..limits import Limit, limits_of, sums_of_columns
 from ..sharding.mesh import put_beside
 from ..system.distributed import fetch
-from ..task import Log, Params, Row, Task, Validation
+from ..task import VALIDATED, Log, Params, Row, Task
 
 C = TypeVar("C", bound=RunConfig)
 L = TypeVar("L", bound=ConstrainedConfig)
@@ -45,6 +49,7 @@ class DataTask(Task, Generic[C]):
     def __init__(self, config: C, data: Any, spec: Any = None):
         self._config, self.data, self.samples = config, data, data
         self.spec = data.spec if spec is None else spec
+        self.programs: dict[Any, Any] = {}  # compiled steps; tasks that differ by the seed only share them
 
     @classmethod
     def open(cls, config: C, log: Log) -> Self:
@@ -66,7 +71,11 @@ class DataTask(Task, Generic[C]):
         return self.model.init(key)
 
     def with_config(self, config: C) -> Self:
-        """Returns the same task with another configuration, on the same data."""
+        """Returns the same task with another configuration, on the same data; another seed shares compiled programs."""
+        if dataclasses.replace(config, seed=self.config.seed) == self.config:
+            other = copy.copy(self)
+            other._config = config
+            return other
         more = () if self.spec is self.data else (self.spec,)  # data of tokens are their spec
         return type(self)(config, self.data, *more)
 
@@ -179,68 +188,31 @@ class LayeredTask(DataTask[L]):
         return figures, losses
 
 
-class TokenTask(LayeredTask[L]):
-    """A task of tokens with noise on their embeddings, scored by accuracy; readings have the ``accuracies`` of layers.
+class PerturbedTask(LayeredTask[L]):
+    """A task with noise on inputs that is also tested with noise on layers and with each layer left out."""
 
-    Data know their ``embedding_std``, the standard deviation of clean embeddings and unit of the noise, and as JSON all
-    that the model needs.
-    """
+    score_batch: ClassVar[int] = 250
+    """Samples of a batch of an evaluation: no gradient is kept, so more fit than in training."""
+    _read: Callable[..., np.ndarray]  # (params, batch, gamma, layer noise, lost layer, key) -> (samples, L + 1)
 
-    score = "accuracy"
+    def reading(self, params: Params, split: str, trial: Trial) -> Reading:
+        """Returns the losses of every sample of a split at every layer."""
+        batches, strengths = self.samples.examples(split, batch_size=self.score_batch), map(np.asarray, trial[:3])
+        strengths = tuple(strengths)
+        return Reading(np.concatenate([self._read(params, batch, *strengths, key) for batch, key in keyed(batches)]))
 
-    def __init__(self, config: L, data: Any):
-        super().__init__(config, data, spec=data)
+    def trials(self) -> dict[str, dict[str, Trial]]:
+        """Returns the levels of noise on inputs, those on layers, and each layer left out."""
+        gamma, levels = float(self.config.train_gamma), vars(self.config)["test_layer_noises"]
+        noisy = {str(level): Trial(gamma, layer_noise=level) for level in sorted(levels)}
+        lost = {str(layer): Trial(gamma, lost=layer) for layer in range(1, self.num_layers + 1)}
+        further = {f"layer_noise_{self.score}": noisy, f"lost_layer_{self.score}": lost}
+        return super().trials() | {name: cases for name, cases in further.items() if cases}
 
-    @classmethod
-    def rebuild(cls, config: L, spec: Row) -> Self:
-        """Returns the task that `model_spec` describes, without its texts."""
-        return cls(config, cls.spec_type.from_json(**spec))
-
-    def data_fingerprint(self) -> Row:
-        """Returns figures that change when the texts or the pretrained weights do."""
-        return self.data.data_fingerprint()
-
-    def variance(self, gamma: float) -> float:
-        """Returns the variance of the noise of a strength."""
-        if gamma == 0.0:
-            return 0.0  # without reading the train split
-        size = gamma * self.data.embedding_std
-        return size**2 if self.config.noise == "deviation" else size  # pyright: ignore (options of tokens have it)
-
-    def score_of(self, reading: Any, split: str) -> float:
-        """Returns the accuracy of the last layer."""
-        return float(reading.accuracies[-1])
-
-    def validate(self, params: Params, multipliers: np.ndarray | None) -> Validation:
-        """Validates at the noise of training."""
-        return self.validated(self.reading(params, "validation", self.training_trial))
-
-    def validated(self, reading: Any) -> Validation:
-        """Returns the validation of a reading."""
-        row = {"accuracy": self.score_of(reading, "validation"), "error_rates": (1.0 - reading.accuracies).tolist()}
-        return Validation(reading.losses, row)
-
-    def further_figures(self, params: Params, readings: Mapping[Trial, Any]) -> Row:
-        """Returns the area under the accuracy over ``test_gammas`` alone, so that runs compare, and error rates."""
-        gammas = map(float, self.config.test_gammas)
-        return {
-            "area": area_under({gamma: self.score_of(readings[Trial(gamma)], "test") for gamma in gammas}),
-            "error_rates": (1.0 - readings[self.training_trial].accuracies).tolist(),
-            "embedding_std": self.data.embedding_std,
-            "noise": self.config.noise,  # pyright: ignore (as above)
-        }
-
-
-def area_under(accuracies: Mapping[float, float]) -> float | None:
-    """Returns the area under accuracies by gamma, by trapezoids: over [0, 2] at most 2; None for one gamma."""
-    gammas = sorted(accuracies)
-    return None if len(gammas) < 2 else float(np.trapezoid([accuracies[gamma] for gamma in gammas], gammas))
-
-
-def area_words(evaluation: Row) -> str:
-    """Describes the area under the accuracy; "" where there is one gamma."""
-    low, high = evaluation["test_gammas"][0], evaluation["test_gammas"][-1]
-    return "" if evaluation["area"] is None else f"area {evaluation['area']:.3f} over gamma {low:g} to {high:g}, "
+    def perturbation(self, noise: Any, lost: Any, keys: Array) -> Perturbation:
+        """Returns a layer left out (0: none) and noise on layers by the key of each sample; both may be traced."""
+        noisy, lose = layer_noise(jax.random.wrap_key_data(keys), noise), lost_layer(lost)
+        return lambda layer, before, z: noisy(layer, before, lose(layer, before, z))
 
 
 def check_noise(gamma: float, seed: int) -> None:
@@ -287,11 +259,16 @@ def on_batches(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def feasibility_words(evaluation: Row) -> str:
-    """Describes the feasibility of an evaluation."""
+    """Describes the feasibility of an evaluation by split."""
     plain = {"plain": "unconstrained", "deep_supervision": "with fixed weights on its layers"}
     if evaluation["method"] in plain:
         return plain[evaluation["method"]]
-    words = "feasible on held-out data" if evaluation["feasible"] else "NOT feasible on held-out data"
+    splits = {"validation": evaluation.get(VALIDATED), "test": evaluation["feasible"]}
+    met, missed = ([split for split, holds in splits.items() if holds is expected] for expected in (True, False))
+    each = (("feasible", met), ("NOT feasible", missed))
+    words = ", ".join(
+        f"{word} on the {' and '.join(names)} split{'s' * (len(names) > 1)}" for word, names in each if names
+    )
     return f"{words} in the mean over the worst samples" if evaluation["bind"] == "tail" else words
 
 

@@ -16,9 +16,10 @@ from ..config.tokens import LanguageConfig
 from ..constraints import constrained_training
 from ..data.answers import PackedBatch, filled
 from ..task import Params, Row, SampleLosses, Validation
-from .common import TokenTask, Trial, area_words, check_noise, feasibility_words, gaussian, num_parameters, on_batches
+from .common import Trial, check_noise, feasibility_words, gaussian, num_parameters, on_batches
 from .language_model import LanguageInputs, LanguageModel, load_inputs
 from .language_reading import Answered, Drawn, LanguageReading, NextToken, answered, choose, floors, paired, rows_of
+from .tokens import TokenTask, area_words
 
 
 class LanguageTask(TokenTask[LanguageConfig]):

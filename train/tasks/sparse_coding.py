@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, UInt32
 
 from unroll_jax.models import LISTA
-from unroll_jax.perturbations import Perturbation, layer_noise, lost_layer
+from unroll_jax.perturbations import Perturbation, layer_noise
 
 from ..config.sparse_coding import SparseCodingConfig
 from ..constraints import constrained_training
@@ -19,9 +19,8 @@ from ..data.pictures import picture_of
 from ..sharding.mesh import keep_rows
 from ..sharding.rules import POLICIES
 from ..task import Log, Params, Row, SampleLosses, Validation
-from .common import NOISE_SEED, LayeredTask, Reading, Trial, check_noise, each_of, feasibility_words, keyed, on_batches
+from .common import NOISE_SEED, PerturbedTask, Reading, Trial, check_noise, each_of, feasibility_words, on_batches
 
-BATCH_SIZE = 1000  # images, in an evaluation: no gradient is kept, so more fit than in training
 WEIGHT_NOISE = 0.01
 # Ridge penalties that the linear map is chosen among, times the number of images.
 PENALTIES = tuple(10.0**power for power in range(-6, 1))
@@ -45,7 +44,7 @@ class Coded(NamedTuple):
     image: np.ndarray
 
 
-class SparseCodingTask(LayeredTask[SparseCodingConfig]):
+class SparseCodingTask(PerturbedTask[SparseCodingConfig]):
     """f_l is the mean over images of 1/2 |z_l - z*|^2, z* the Lasso's solution for the image without noise.
 
     Layer 0 is z_0: zeros, or noise. Scores are relative errors: the mean of |z_L - z*|^2 over that of |z*|^2.
@@ -54,7 +53,7 @@ class SparseCodingTask(LayeredTask[SparseCodingConfig]):
     constraints are on the distance |z_l - z*|.
     """
 
-    score, spec_type = "relative_error", CodeSpec
+    score, spec_type, score_batch = "relative_error", CodeSpec, 1000
 
     @staticmethod
     def _load(config: SparseCodingConfig, log: Log) -> CodeData:
@@ -96,25 +95,10 @@ class SparseCodingTask(LayeredTask[SparseCodingConfig]):
         perturb = layer_noise(jax.random.wrap_key_data(batch.keys), noise) if noise > 0.0 else None
         return self._losses(params, batch, perturb), {}
 
-    def reading(self, params: Params, split: str, trial: Trial) -> Reading:
-        """Returns the losses of every image of a split at every layer."""
-        batches = keyed(self.data.examples(split, batch_size=BATCH_SIZE))
-        return Reading(
-            np.concatenate([self._read(params, batch, *map(np.asarray, trial[:3]), key) for batch, key in batches])
-        )
-
     @property
     def training_trial(self) -> Trial:
         """The noises of training, on images and on layers."""
         return Trial(float(self.config.train_gamma), self.config.layer_noise)
-
-    def trials(self) -> dict[str, dict[str, Trial]]:
-        """Returns the levels of noise on images, those on layers, and each layer left out, as the options tell."""
-        config, gamma = self.config, float(self.config.train_gamma)
-        noisy = {str(level): Trial(gamma, layer_noise=level) for level in sorted(config.test_layer_noises)}
-        lost = {str(layer): Trial(gamma, lost=layer) for layer in range(1, self.num_layers + 1)}
-        further = {f"layer_noise_{self.score}": noisy, f"lost_layer_{self.score}": lost}
-        return super().trials() | {name: cases for name, cases in further.items() if cases}
 
     def score_of(self, reading: Reading, split: str) -> float:
         """Returns the relative error of the last layer."""
@@ -187,8 +171,7 @@ class SparseCodingTask(LayeredTask[SparseCodingConfig]):
     def _tried(self, params: Params, batch: CodeBatch, gamma: Array, noise: Array, lost: Array, key: Array) -> Array:
         """Losses of every image at every layer under a `Trial`, whose numbers are traced: one program for all."""
         drawn = self._drawn(batch, gamma, key)
-        noisy, lose = layer_noise(jax.random.wrap_key_data(drawn.keys), noise), lost_layer(lost)
-        return self._losses(params, drawn, lambda layer, before, z: noisy(layer, before, lose(layer, before, z)))
+        return self._losses(params, drawn, self.perturbation(noise, lost, drawn.keys))
 
     def _codes(self, params: Params, batch: CodeBatch, gamma: Array, key: jax.Array) -> Array:
         drawn = self._drawn(batch, gamma, key)

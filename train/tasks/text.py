@@ -14,9 +14,10 @@ from ..data.tokens import TokenBatch, token_batch
 from ..data.words import check_pairs
 from ..sharding.mesh import keep_rows
 from ..task import Log, Params, Row, SampleLosses
-from .common import TokenTask, Trial, area_words, check_noise, feasibility_words, gaussian, keyed, on_batches
+from .common import Trial, check_noise, feasibility_words, gaussian, keyed, on_batches
 from .text_data import TextInputs, load_inputs
 from .text_models import Prediction, SplitReading, TextReading, build_model, cross_entropy, evaluate_exits, read_sample
+from .tokens import TokenTask, area_words
 
 BATCH_SIZE = 128  # texts, in an evaluation: no gradient is kept, so more fit than in training
 TOGETHER = 32  # texts a batch of a prediction

@@ -2,14 +2,14 @@ r"""Models of video denoising, and floors: a linear layer and a classical denois
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, UInt8
+from jaxtyping import Array, Float
 
 from unroll_jax.models import (
     DUST,
@@ -28,17 +28,16 @@ from ..data.video import VideoSpec, frames_from
 from ..sharding.rules import POLICIES
 from ..task import Params, Row
 from .common import add_noise, to_unit
+from .floors import LINEAR, LinearLayer, fit_linear
 from .video_samples import BATCH_SIZE, keyed_batches
 
-LINEAR, CLASSICAL = "linear layer", "total variation"
+CLASSICAL = "total variation"
 # The classical denoiser sees a square of at most so many patches a side of at most so many windows: a second for each
 # noise level, where all of UCSD Ped2 would take eleven.
 MOST_WINDOWS, MOST_PATCHES, PLACES_SEED = 20, 5, 0
 # Weight of total variation over the noise's standard deviation, and iterations: chosen on validation frames of the
 # built-in clips and of UCSD Ped2, of 0.3 to 2 and 10 to 200, and the same for every data set and noise level.
 TV_WEIGHT, TV_ITERATIONS = 0.8, 20
-
-Sequences = Float[Array, "batch frames pixels"]
 
 # V starts as the first times the cosine transform; W as the second times the identity, and U as the rest.
 ATTENTION_SCALE, MIXING = 0.25, 0.2
@@ -125,48 +124,6 @@ def check_reference(config: VideoRunConfig, input_loss: float) -> None:
         )
 
 
-class LinearLayer(NamedTuple):
-    r"""Predicts a clean patch as :math:`A y_t + B \bar y + c` from a noisy one and its temporal mean."""
-
-    frame: np.ndarray  # A, (pixels, pixels)
-    mean: np.ndarray  # B, (pixels, pixels)
-    constant: np.ndarray  # c, (pixels,)
-
-    def __call__(self, noisy: Sequences) -> Sequences:
-        """The prediction for every frame of every sequence."""
-        frame, mean, constant = (jnp.asarray(part, noisy.dtype) for part in self)
-        product = functools.partial(jnp.matmul, precision="highest")
-        return product(noisy, frame.T) + (product(noisy.mean(axis=1), mean.T) + constant)[:, None]
-
-
-def fit_linear(batches: Iterable[UInt8[np.ndarray, "batch frames pixels"]], variance: float) -> LinearLayer:
-    r"""Least squares for clean patches under white noise of a variance, over sequences that are read once.
-
-    The noise enters by its expectation, so none is drawn. As deviations :math:`x_t - \bar x` sum to zero over a
-    sequence, the normal equations fall apart into those of the mean and those of the deviations, each a Wiener filter:
-
-    .. math:: \hat x_t = \mu + M (M + \tfrac{s^2}{T})^+ (\bar y - \mu)
-                             + D (D + s^2 (1 - \tfrac1T))^+ (y_t - \bar y)
-
-    with M the covariance of the clean temporal means, D that of the deviations, and s^2 the noise's variance.
-
-    All sequences have T frames; the variance is of pixels in [0, 1].
-    """
-    count, length = 0, 1
-    total, squares, of_means = np.zeros(()), np.zeros(()), np.zeros(())
-    for batch in batches:
-        clean = batch.astype(np.float64) / 255.0
-        means, length = clean.mean(axis=1), clean.shape[1]
-        rows = clean.reshape(-1, clean.shape[-1])
-        count, total = count + len(rows), total + rows.sum(axis=0)
-        squares, of_means = squares + rows.T @ rows, of_means + length * (means.T @ means)
-    centre = total / count
-    across = of_means / count - np.outer(centre, centre)
-    mean = _wiener(across, variance / length)
-    frame = _wiener((squares - of_means) / count, variance * (1.0 - 1.0 / length))
-    return LinearLayer(frame, mean - frame, centre - mean @ centre)
-
-
 def total_variation(noisy: Float[np.ndarray, "frames height width"], deviation: float) -> np.ndarray:
     """Frames without noise of a known standard deviation, by total variation in space and time together.
 
@@ -240,12 +197,6 @@ def _frames(squares: np.ndarray, side: int) -> Iterator[np.ndarray]:
     """The frames of every square, whose patches have ``side`` pixels a side."""
     pixels = math.isqrt(squares.shape[1]) * side
     return (frames_from(sequences, (pixels, pixels), side=side) for sequences in squares)
-
-
-def _wiener(covariance: np.ndarray, variance: float) -> np.ndarray:
-    """C (C + variance I)^+, which shrinks every principal direction by its share of noise."""
-    noisy = covariance + variance * np.eye(len(covariance))
-    return covariance @ np.linalg.pinv(noisy, hermitian=True)
 
 
 def _on_bytes(squares: np.ndarray) -> float:

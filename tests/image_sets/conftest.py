@@ -1,0 +1,75 @@
+"""Images of three classes as files, and small configurations on them."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from unroll_jax.train.config.constraints import ConstraintConfig
+from unroll_jax.train.config.data import SetConfig
+from unroll_jax.train.config.image_sets import ImageSetConfig
+from unroll_jax.train.config.video import ModelConfig
+from unroll_jax.train.data import image_sets
+from unroll_jax.train.data.image_sets import SetData
+from unroll_jax.train.tasks.image_sets import ImageSetTask
+
+CLASSES, COUNT = ("bars", "dots", "plain"), 20
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twenty coloured pictures of each of three classes, of several sizes; a class is bright in one third."""
+    root, rng = tmp_path_factory.mktemp("images"), np.random.default_rng(0)
+    for place, name in enumerate(CLASSES):
+        (root / name).mkdir()
+        for number in range(COUNT):
+            pixels = rng.integers(0, 60, (12 + number % 3, 12, 3)).astype(np.uint8)
+            pixels[:, 4 * place : 4 * place + 4] += 150
+            Image.fromarray(pixels).save(root / name / f"{number:02d}.png")
+    return root
+
+
+@pytest.fixture(scope="session")
+def options(folders: Path, tmp_path_factory: pytest.TempPathFactory) -> SetConfig:
+    """Sets of four of these images, resized to 4 x 4."""
+    prepared = str(tmp_path_factory.mktemp("prepared"))
+    return SetConfig(root=str(folders), size=4, set_size=4, prepared=prepared)
+
+
+@pytest.fixture(scope="session")
+def data(options: SetConfig) -> SetData:
+    """The sets of these options."""
+    return image_sets.load(options, log=lambda line: None)
+
+
+@pytest.fixture(scope="session")
+def config(options: SetConfig) -> ImageSetConfig:
+    """A run of a few steps."""
+    return ImageSetConfig(
+        steps=4,
+        batch_size=8,
+        validate_every=2,
+        train_gamma=0.2,
+        test_gammas=(0.0, 0.4),
+        test_layer_noises=(0.1,),
+        data=options,
+        model=ModelConfig(num_layers=2),
+        constraints=ConstraintConfig(bounds="cumulative", reference=2.0, alpha=(0.2,)),
+        track=(),
+    )
+
+
+@pytest.fixture(scope="session")
+def task(config: ImageSetConfig, data: SetData) -> ImageSetTask:
+    """The task of the small configuration; tests share its compiled programs."""
+    return ImageSetTask(config, data)
+
+
+def changed(config: ImageSetConfig, **fields: Any) -> ImageSetConfig:
+    """The configuration with fields replaced, checked."""
+    config = dataclasses.replace(config, **fields)
+    config.check()
+    return config

@@ -1,0 +1,97 @@
+"""Images from folders of classes, and sets of them."""
+
+import dataclasses
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.image_sets.conftest import CLASSES, COUNT
+from unroll_jax.train.config.data import SetConfig
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.data import image_sets
+from unroll_jax.train.data.image_sets import NUM_SETS, SetSpec
+
+
+def quiet(line):
+    pass
+
+
+def test_folders_of_classes_become_stratified_splits_of_grey_images_of_one_size(data, folders):
+    assert data.spec.class_names == CLASSES
+    assert {split: data.num_images(split) for split in NUM_SETS} == {"train": 36, "validation": 12, "test": 12}
+    everything = []
+    for place, name in enumerate(CLASSES):
+        images = np.concatenate([data.by_class(split)[place] for split in NUM_SETS])
+        grey = [Image.open(folders / name / f"{number:02d}.png").convert("L") for number in range(COUNT)]
+        expected = np.stack([np.asarray(one.resize((4, 4), Image.Resampling.BILINEAR)).ravel() for one in grey])
+        np.testing.assert_array_equal(np.unique(images, axis=0), np.unique(expected, axis=0))
+        everything.append(data.by_class("train")[place])
+    assert data.spec.pixel_std == pytest.approx(np.std(np.concatenate(everything) / 255.0), rel=1e-5)
+    assert SetSpec.from_json(data.spec.to_json()) == data.spec
+
+
+def test_sets_have_as_many_images_of_each_of_their_classes_and_none_twice(data):
+    sets = data.draw("train", 50, seed=1)
+    assert (sets.shape, sets.dtype) == ((50, 4, 16), np.uint8)
+    known = [{image.tobytes() for image in images} for images in data.by_class("train")]
+    pairs = set()
+    for one in sets:
+        classes = [place for image in one for place in range(3) if image.tobytes() in known[place]]
+        assert sorted(classes.count(place) for place in range(3)) == [0, 2, 2]
+        assert len(np.unique(one, axis=0)) == 4
+        pairs.add(frozenset(classes))
+    assert len(pairs) == 3
+
+
+def test_batches_depend_on_seed_and_step_alone_and_evaluations_on_nothing(data):
+    def batches(seed, start, rows=None):
+        return data.batches("train", batch_size=6, seed=seed, start_step=start, rows=rows)
+
+    first, second = next(iterator := batches(0, 0)), next(iterator)
+    np.testing.assert_array_equal(next(batches(0, 1)), second)
+    np.testing.assert_array_equal(next(batches(0, 0, np.array([1, 4]))), first[[1, 4]])
+    assert not np.array_equal(next(batches(1, 0)), first)
+    whole, parts = (np.concatenate([*data.examples("test", batch_size=size)]) for size in (400, 150))
+    np.testing.assert_array_equal(whole, parts)
+    assert len(whole) == NUM_SETS["test"]
+
+
+def test_a_root_alone_chooses_folders_and_digits_need_none():
+    assert SetConfig(root="somewhere").source == "class_folders"
+    assert SetConfig().source == "digits"
+
+
+@pytest.fixture
+def refused(options, folders, tmp_path):
+    def load(change, **fields):
+        root = tmp_path / "images"
+        shutil.copytree(folders, root)
+        change(root)
+        config = dataclasses.replace(options, root=str(root), prepared=str(tmp_path / "prepared"), **fields)
+        with pytest.raises(UserError) as caught:
+            image_sets.load(config, log=quiet)
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    return load
+
+
+@pytest.mark.parametrize(
+    ("change", "fields", "words"),
+    [
+        (lambda root: [shutil.rmtree(root / name) for name in CLASSES[1:]], {}, "two classes or more"),
+        (
+            lambda root: shutil.copy(root / "bars" / "00.png", root / "loose.png"),
+            {},
+            "'loose.png' is not in the folder",
+        ),
+        (lambda root: shutil.copytree(root / "bars", root / "more" / "bars"), {}, "several data sets"),
+        (lambda root: None, {"set_size": 10}, "class bars has 4 images in the validation split, a set takes 5"),
+        (lambda root: None, {"classes": 4}, "data.classes=4 is more than the 3"),
+        (lambda root: (root / "bars" / "00.png").write_bytes(b"no image"), {}, "bars/00.png"),
+    ],
+)
+def test_folders_that_cannot_be_read_or_are_too_small_are_one_line(refused, change, fields, words):
+    assert words in refused(change, **fields)

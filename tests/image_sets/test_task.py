@@ -1,0 +1,137 @@
+"""Losses, trials, floors and seeds of sets of images, against NumPy."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.stats import multivariate_normal
+
+from tests.image_sets.conftest import changed
+from unroll_jax.models import UnrolledTransformer
+from unroll_jax.train import load
+from unroll_jax.train.config.constraints import ConstraintConfig, DualConfig
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.main import fit
+from unroll_jax.train.step import init_state, jit_step
+from unroll_jax.train.tasks.common import Trial
+from unroll_jax.train.tasks.floors import LINEAR, ClassGaussians
+from unroll_jax.train.tasks.image_sets import MEAN, MIXTURE, ImageSetTask, floors
+
+pytestmark = pytest.mark.xdist_group("image-sets")
+
+
+@pytest.fixture(scope="module")
+def params(task):
+    """Weights a little off the initial ones."""
+    rng, initial = np.random.default_rng(0), task.init(jax.random.key(0))
+    return jax.tree.map(lambda leaf: leaf + jnp.asarray(0.05 * rng.normal(size=leaf.shape), leaf.dtype), initial)
+
+
+def test_losses_are_half_the_squared_errors_of_the_images_at_every_layer(task, params, data):
+    sets = data.draw("train", 5, seed=0)
+    noisy = jax.jit(task.sample_noise)(jnp.asarray(sets), jax.random.key(0))
+    losses, _ = jax.jit(lambda params: task.losses(params, noisy, None))(params)
+    outputs = UnrolledTransformer(16, 2).apply(params, noisy.noisy)
+    errors = 0.5 * np.sum((np.asarray(outputs) - sets / 255.0) ** 2, axis=-1)
+    np.testing.assert_allclose(losses, errors.mean(axis=-1).T, rtol=1e-5)
+    many = jax.jit(task.sample_noise)(jnp.asarray(data.draw("train", 400, seed=0)), jax.random.key(1))
+    assert np.var(many.noisy - many.clean) == pytest.approx(0.2 * data.spec.pixel_std, rel=0.02)
+
+
+def test_trials_are_levels_of_noise_layers_with_noise_and_layers_left_out(task, params):
+    read = lambda **fields: task.reading(params, "test", Trial(**{"gamma": 0.2, **fields})).losses  # noqa: E731
+    plain, lost, noisy = read(), read(lost=1), read(layer_noise=0.1)
+    assert plain.shape == (400, 3)
+    np.testing.assert_array_equal(lost[:, 0], lost[:, 1])
+    np.testing.assert_allclose(plain[:, 0], lost[:, 0], rtol=1e-6)
+    np.testing.assert_allclose(noisy[:, 1] - plain[:, 1], 0.5 * 16 * 0.1**2, atol=0.15)
+    assert np.mean(noisy[:, 1] - plain[:, 1]) == pytest.approx(0.5 * 16 * 0.1**2, rel=0.05)
+    assert set(task.trials()) == {f"{kind}half_squared_error" for kind in ("", "layer_noise_", "lost_layer_")}
+
+
+def test_another_seed_shares_compiled_programs_and_another_method_does_not(task, config):
+    other, constrained = (task.with_config(changed(config, **fields)) for fields in ({"seed": 7}, {"method": "plain"}))
+    assert (other.config.seed, task.config.seed) == (7, 0)
+    assert other.programs is task.programs
+    assert other._read is task._read
+    assert constrained.programs is not task.programs
+    first, second = (next(one.batches(0, None)) for one in (task, other))
+    assert not np.array_equal(first, second)
+
+
+def test_the_mixture_of_gaussians_has_the_posterior_mean_of_scipy():
+    rng = np.random.default_rng(0)
+    classes = [rng.normal(size=(30, 4)) @ rng.normal(size=(4, 4)) + 3 * place for place in range(2)]
+    noisy, variance, ridge = rng.normal(size=(6, 4)) + 1.5, 0.3, 0.1
+    moments = [(one.mean(0), np.cov(one.T, bias=True) + ridge * np.eye(4)) for one in classes]
+    densities = np.stack([multivariate_normal(mean, C + variance * np.eye(4)).pdf(noisy) for mean, C in moments])
+    means = [mean + (noisy - mean) @ np.linalg.solve(C + variance * np.eye(4), C) for mean, C in moments]
+    expected = np.einsum("kn,kni->ni", densities / densities.sum(0), np.stack(means))
+    np.testing.assert_allclose(ClassGaussians.fit(classes, ridge)(noisy, variance), expected, rtol=1e-8)
+    np.testing.assert_allclose(ClassGaussians.fit(classes, ridge)(noisy, 0.0), noisy, rtol=1e-8)
+
+
+def test_floors_have_the_noise_of_the_networks(task, params, data):
+    variance = 0.2 * data.spec.pixel_std
+    scores = floors(data, variance, (("0.2", variance), ("0.0", 0.0)))
+    assert set(scores) == {LINEAR, MEAN, MIXTURE}
+    clean = np.concatenate([*data.examples("test", batch_size=400)]) / 255.0
+    spread = 0.5 * np.sum((clean - clean.mean(axis=1, keepdims=True)) ** 2, axis=-1).mean()
+    assert scores[MEAN]["0.0"] == pytest.approx(spread, rel=1e-5)
+    assert scores[MEAN]["0.2"] == pytest.approx(spread + 0.5 * 16 * variance / 4, rel=0.05)
+    assert scores[MIXTURE]["0.0"] == pytest.approx(0.0, abs=1e-6)
+    assert scores[MIXTURE]["0.2"] < scores[LINEAR]["0.2"] < 0.5 * 16 * variance
+    assert scores[LINEAR]["0.2"] > scores[LINEAR]["0.0"] > 0
+
+
+def test_steps_lower_the_loss(config, data):
+    task = ImageSetTask(changed(config, method="plain", steps=60), data)
+    state, step, batches = init_state(task), jit_step(task), task.batches(0, None)
+    before = task.validate(state.params, None).losses.mean(axis=0)
+    for _ in range(60):
+        state, _ = step(state, next(batches))
+    after = task.validate(state.params, None).losses.mean(axis=0)
+    assert after[-1] < 0.6 * before[-1]
+    assert after[0] == before[0]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"test_layer_noises": (0.1, 0.1)}, "test_layer_noises must be each once"),
+        ({"dual": DualConfig(every="epoch")}, "dual.every must be a number of batches"),
+    ],
+)
+def test_options_that_mean_nothing_are_one_line(config, fields, words):
+    with pytest.raises(UserError, match=words):
+        changed(config, **fields)
+
+
+def test_a_bound_below_the_loss_of_the_input_is_one_line(config, data):
+    low = ConstraintConfig(bounds="cumulative", reference=0.01, alpha=(0.2,))
+    with pytest.raises(UserError, match=r"constraints.reference=0.01 is below the loss of the noisy input"):
+        ImageSetTask(changed(config, constraints=low), data)
+
+
+@pytest.mark.slow
+def test_seeds_of_each_method_are_run_folders_and_the_report_has_their_intervals(config, folders, tmp_path):
+    log = []
+    runs = fit(changed(config, method="all", seeds=2), out=tmp_path / "demo", experiment="demo", log=log.append)
+    assert [run.name.rpartition("-")[2] for run in runs] == ["0", "1"] * 3
+    summary = json.loads((tmp_path / "demo" / "report" / "summary.json").read_text())
+    assert all(method["seeds"] == [0, 1] for method in summary["methods"].values())
+    assert len(summary["methods"]["constrained"]["layer_losses"]) == 3
+    assert set(summary["methods"]["constrained"]["half_squared_error"]) == {"0.0", "0.2", "0.4"}
+    assert {LINEAR, MEAN, MIXTURE} <= set(summary["floors"])
+    evaluation = json.loads((runs[-1] / "evaluation.json").read_text())
+    assert set(evaluation["lost_layer_half_squared_error"]) == {"1", "2"}
+    assert isinstance(evaluation["feasible_on_validation"], bool)
+    assert "feasible_on_validation" not in json.loads((runs[0] / "evaluation.json").read_text())
+    picture = next((folders / "dots").iterdir())
+    model = load(runs[-1])
+    denoised = model.predict([picture, np.zeros((9, 9), np.uint8)], gamma=0.1)
+    assert (denoised.shape, denoised.dtype) == ((2, 4, 4), np.uint8)
+    with pytest.raises(UserError, match="gamma must be"):
+        model.predict([picture], gamma=-1.0)

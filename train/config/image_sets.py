@@ -1,0 +1,85 @@
+"""Options of denoising sets of images with an unrolled transformer."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import ClassVar, Self
+
+from .constrained import ConstrainedConfig, check_depth
+from .constraints import ConstraintConfig, DualConfig
+from .data import SetConfig
+from .errors import option_text
+from .fields import Condition, Count, NonNegative, Parts, Positive, Rule
+from .video import ModelConfig, VideoPrimalConfig
+
+# The input's loss is 1.80 on digits at the noise of training. Layers descend by alpha to the last loss of plain
+# training, from which on they are bound by that.
+BOUNDS = ConstraintConfig(bounds="cumulative", reference=1.85, alpha=(0.26,), floor=0.4, margin=0.1, first_margin=0.1)
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageSetConfig(ConstrainedConfig):
+    """Denoise sets of grey images from a few classes with an unrolled transformer (Porras-Valenzuela et al., eqs. 47,
+    48): a token is an image, and images of a class attend to each other."""
+
+    task: ClassVar[str] = "image-sets"
+    metric: ClassVar[str] = "validation loss (half squared error of an image)"
+
+    seeds: Count = 1
+    """Seeds of each method, from --seed on: a run each, and intervals in the report."""
+    batch_size: Parts = 32
+    """Sets a step."""
+    layer_weights: tuple[NonNegative, ...] = (0.03,)
+    """Of deep_supervision, with 1 on the last layer: one number, or one for each of layers 1 to L - 1."""
+    train_gamma: NonNegative = 0.15
+    """Noise of training; gamma x the standard deviation of clean train pixels is the noise's variance."""
+    test_gammas: tuple[NonNegative, ...] = (0.0, 0.05, 0.15, 0.25, 0.35, 0.5)
+    """Noise levels of the evaluation; the training level is added when missing."""
+    test_layer_noises: tuple[Positive, ...] = (0.05, 0.1)
+    """Standard deviations of Gaussian noise on every layer's output in the evaluation, at the noise of training."""
+    validate_every: Count = 500
+    """Steps between validations; each writes a checkpoint."""
+    data: SetConfig = dataclasses.field(default_factory=SetConfig)
+    model: ModelConfig = dataclasses.field(default_factory=lambda: ModelConfig(num_layers=5))
+    primal: VideoPrimalConfig = dataclasses.field(default_factory=lambda: VideoPrimalConfig(learning_rate=0.012))
+    dual: DualConfig = dataclasses.field(default_factory=lambda: DualConfig(optimizer="adam", learning_rate=0.03))
+    constraints: ConstraintConfig = dataclasses.field(default_factory=lambda: BOUNDS)
+
+    def check(self) -> None:
+        """Checks every value, and those of each layer against the depth."""
+        super().check()
+        check_depth(self, self.model.num_layers)
+
+    def rules(self) -> Iterator[Rule]:
+        """Yields those of all such runs, and of sets."""
+        yield from super().rules()
+        levels, data = self.test_layer_noises, self.data
+        yield "test_layer_noises", "each once", len(set(levels)) == len(levels)
+        multiple = f"a multiple of {option_text('data.classes', data.classes)}"
+        yield "data.set_size", multiple, data.set_size % data.classes == 0
+        yield "dual.every", "a number of batches, as sets are drawn without end", self.dual.every != "epoch"
+
+    def conditions(self) -> Iterator[Condition]:
+        """Yields those of all such runs, and of the data."""
+        yield from super().conditions()
+        yield "data.validation_share", option_text("data.root"), self.data.source != "digits"
+
+    def variants(self) -> Sequence[tuple[str, Self]]:
+        """The runs of each method, a folder for each seed."""
+        if self.seeds == 1:
+            return super().variants()
+        each = dataclasses.replace(self, seeds=1).variants()
+        seeds = range(self.seed, self.seed + self.seeds)
+        return [
+            (f"{name or one.method}-{seed}", dataclasses.replace(one, seed=seed))
+            for name, one in each
+            for seed in seeds
+        ]
+
+    def label(self) -> str:
+        """Source, method, depth, noise and seed."""
+        parts = (f"L{self.model.num_layers}", f"gamma{self.train_gamma}", f"seed{self.seed}")
+        return "-".join((self.data.source, self.method, *parts))
+
+    def describe(self) -> str:
+        """Method, seed, depth and steps."""
+        return f"{self.method}, seed {self.seed}, {self.model.num_layers} layers, {self.steps} steps"

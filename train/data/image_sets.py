@@ -1,0 +1,174 @@
+"""Sets of grey images from a few classes: images prepared once and kept in memory, sets drawn by seed and step."""
+
+import contextlib
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from jaxtyping import UInt8
+
+from ..config.data import SetConfig
+from ..config.errors import UserError, option_text
+from . import generated
+from .files import Log, OriginalFile, root_error
+from .pictures import (
+    PICTURES,
+    Examples,
+    LabelledImages,
+    PictureData,
+    PictureSet,
+    check_one_data_set,
+    decode_in_order,
+    fingerprint_images,
+    levels,
+    open_image_files,
+    picture_of,
+    picture_records,
+)
+from .prepare import Originals, Source, origin, prepare_from
+from .reader import by_step, open_prepared, read_ahead
+from .splits import SPLITS, cut_from_train
+
+LAYOUT = "ROOT/CLASS/0001.png, two classes or more"
+# Of sets that floors are fitted to and that are evaluated; each split has its own draws.
+NUM_SETS = {"train": 2000, "validation": 300, "test": 400}
+
+Sets = UInt8[np.ndarray, "sets tokens pixels"]
+
+
+class SetSpec(NamedTuple):
+    """Properties of the images that a model needs."""
+
+    size: int  # side of an image, in pixels
+    pixel_std: float  # standard deviation of the clean train pixels, in [0, 1]
+    class_names: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the fields as JSON values."""
+        return {**self._asdict(), "class_names": list(self.class_names)}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Reads what `to_json` wrote; unknown fields are a TypeError."""
+        spec = cls(**values)
+        return cls(int(spec.size), float(spec.pixel_std), tuple(spec.class_names))
+
+
+class SetData:
+    """Images of every split in memory, and sets of them; no set has an image twice."""
+
+    def __init__(self, pictures: PictureData, config: SetConfig):
+        self.spec = SetSpec(config.size, float(pictures.std[0]), pictures.class_names)
+        self._classes, self._each = config.classes, config.set_size // config.classes
+        self._images, self._members = {}, {}
+        for split in SPLITS:
+            images, labels = pictures.read(split, np.arange(pictures.num_examples(split)))
+            self._images[split] = images.reshape(len(images), -1)
+            self._members[split] = [np.flatnonzero(labels == place) for place in range(len(self.spec.class_names))]
+            self._check(split)
+
+    def num_images(self, split: str) -> int:
+        """Returns how many images a split has."""
+        return len(self._images[split])
+
+    def by_class(self, split: str) -> list[np.ndarray]:
+        """Returns the images of each class, uint8 (images, pixels)."""
+        return [self._images[split][numbers] for numbers in self._members[split]]
+
+    def draw(self, split: str, count: int, seed: Any) -> Sets:
+        """Draws sets: some classes, and of each as many images; a function of the seed."""
+        generator, members = np.random.default_rng(seed), self._members[split]
+        sizes = np.array([len(numbers) for numbers in members])
+        table = np.stack([np.resize(numbers, sizes.max()) for numbers in members])
+        classes = generator.random((count, len(members))).argsort(axis=1)[:, : self._classes]
+        order = generator.random((*classes.shape, sizes.max()))
+        order[np.arange(sizes.max()) >= sizes[classes][..., None]] = np.inf  # beyond the images of a class
+        places = order.argpartition(self._each - 1, axis=-1)[..., : self._each]
+        return self._images[split][table[classes[..., None], places].reshape(count, -1)]
+
+    def batches(self, split: str, *, batch_size: int, seed: int, start_step: int, rows: Any) -> Iterator[Sets]:
+        """Yields batches without end, each a function of the seed and its step."""
+
+        def batch(step: int) -> Sets:
+            sets = self.draw(split, batch_size, (seed, step))
+            return sets if rows is None else sets[rows]
+
+        return read_ahead(by_step(batch), start_step)
+
+    def examples(self, split: str, *, batch_size: int) -> Iterator[Sets]:
+        """Yields the sets of a split that are evaluated, the same ones every time."""
+        sets = self.draw(split, NUM_SETS[split], SPLITS.index(split))
+        for start in range(0, len(sets), batch_size):
+            yield sets[start : start + batch_size]
+
+    def _check(self, split: str) -> None:
+        names, sizes = self.spec.class_names, [len(numbers) for numbers in self._members[split]]
+        if self._classes > len(names):
+            raise UserError(f"{option_text('data.classes', self._classes)} is more than the {len(names)} there are")
+        if (least := min(sizes)) < self._each:
+            options = f"{option_text('data.set_size')}, raise {option_text('data.validation_share')}"
+            raise UserError(
+                f"class {names[sizes.index(least)]} has {least} images in the {split} split, a set takes {self._each} "
+                f"of a class; lower {options}, or give more images"
+            )
+
+
+def load(config: SetConfig, *, log: Log = print) -> SetData:
+    """Opens the images of a configuration, preparing them on first use."""
+    return SetData(open_prepared(prepare(config, log=log), PictureData), config)
+
+
+def prepare(config: SetConfig, *, log: Log = print) -> Path:
+    """Prepares the images of a configuration unless they are there, and returns their folder."""
+    options = ["sets", str(config.size)]
+    options += [f"{config.validation_share:g}"] * (config.source != "digits")
+    return prepare_from(SETS, config, PICTURES, _records, options=options, log=log)
+
+
+@contextlib.contextmanager
+def open_class_folders(root: Path, log: Log) -> Iterator[PictureSet[LabelledImages]]:
+    """Opens the images in the folders of their classes, of any sizes, as one split."""
+    with open_image_files(root) as files:
+        by_class: dict[str, list[OriginalFile]] = defaultdict(list)
+        for file in sorted(files, key=lambda file: file.path):
+            if not file.path.parent.name:
+                raise root_error(root, f": image '{file.path}' is not in the folder of a class; the layout is {LAYOUT}")
+            by_class[file.path.parent.name].append(file)
+        check_one_data_set({str(file.path.parent.parent) for file in files}, root)
+        if len(by_class) < 2:
+            raise root_error(root, f"holds the class {', '.join(by_class)} only; the layout is {LAYOUT}")
+        chosen = [file for name in sorted(by_class) for file in by_class[name]]
+        labels = np.repeat(np.arange(len(by_class)), [len(by_class[name]) for name in sorted(by_class)])
+
+        def read(numbers: np.ndarray) -> Iterator[np.ndarray]:
+            for number in numbers:  # one by one, as sizes may differ
+                yield from decode_in_order([chosen[number]], levels, root=root, what="image")
+
+        yield PictureSet(tuple(sorted(by_class)), (0, 0, 0), {"train": LabelledImages(labels, read)})
+
+
+def _records(images: PictureSet[LabelledImages], config: SetConfig, log: Log) -> Originals:
+    shape, splits = (config.size, config.size, 1), dict(images.splits)
+    chosen = {split: (one, np.arange(len(one.labels))) for split, one in splits.items()}
+    if "test" not in chosen:
+        one, share = splits["train"], config.validation_share
+        rest, test = cut_from_train(one.labels, share, "images", "smaller --data.set-size")
+        stay, held_out = cut_from_train(one.labels[rest], len(test) / len(rest), "images", "smaller --data.set-size")
+        chosen = {"train": (one, rest[stay]), "validation": (one, rest[held_out]), "test": (one, test)}
+    grey = {split: Examples(len(numbers), _resized(one, numbers, shape)) for split, (one, numbers) in chosen.items()}
+    return picture_records(PictureSet(images.class_names, shape, grey), origin(config), log)
+
+
+def _resized(
+    images: LabelledImages, numbers: np.ndarray, shape: tuple[int, int, int]
+) -> Iterator[tuple[np.ndarray, int]]:
+    for image, label in zip(images.read(numbers), images.labels[numbers].tolist(), strict=True):
+        yield picture_of(image, shape), label
+
+
+SETS: dict[str, Source[PictureSet[LabelledImages]]] = {
+    "digits": generated.DIGITS,
+    "class_folders": Source(fingerprint_images, open_class_folders, f"the folder or tar archive of images, {LAYOUT}"),
+}

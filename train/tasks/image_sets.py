@@ -1,0 +1,194 @@
+"""Denoising of sets of images: the unrolled transformer, whose tokens are images that attend to each other."""
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, UInt8, UInt32
+
+from unroll_jax.models import UnrolledTransformer, cosine_bases
+
+from ..config.errors import OptionError
+from ..config.image_sets import ImageSetConfig
+from ..constraints import constrained_training
+from ..data.image_sets import SetData, SetSpec, load
+from ..data.pictures import picture_of
+from ..data.splits import SPLITS
+from ..sharding.mesh import keep_rows
+from ..sharding.rules import POLICIES
+from ..task import Log, Params, Row, SampleLosses, Validation
+from .common import (
+    PerturbedTask,
+    Reading,
+    Trial,
+    add_noise,
+    check_noise,
+    each_of,
+    feasibility_words,
+    keyed,
+    on_batches,
+    to_unit,
+)
+from .floors import LINEAR, ClassGaussians, fit_linear
+from .video_models import check_reference
+
+MEAN, MIXTURE = "mean of the set", "Gaussian of each class"
+RIDGES = (1e-4, 1e-3, 3e-3, 1e-2)  # of the Gaussians' variances, of pixels in [0, 1]; chosen on validation
+
+Sets = Float[Array, "batch tokens pixels"]
+
+
+class Noisy(NamedTuple):
+    """Sets of images in [0, 1], the same with noise, and a key of layer noise for each."""
+
+    clean: Sets
+    noisy: Sets
+    keys: UInt32[Array, "batch 2"]
+
+
+class ImageSetTask(PerturbedTask[ImageSetConfig]):
+    """f_l is the mean over sets and images of 1/2 |x_t - Phi_l,t|^2, pixels in [0, 1]; layer 0 is the noisy input.
+
+    Source: the model of Porras-Valenzuela, Hadou, Ribeiro, eqs. 47 and 48.
+    """
+
+    score, spec_type = "half_squared_error", SetSpec
+
+    @staticmethod
+    def _load(config: ImageSetConfig, log: Log) -> SetData:
+        return load(config.data, log=log)
+
+    def __init__(self, config: ImageSetConfig, data: SetData | Any, spec: SetSpec | None = None):
+        super().__init__(config, data, spec)
+        model, pixels = config.model, self.spec.size**2
+        if model.rank is not None and model.rank > pixels:
+            raise OptionError("model.rank", f"between 1 and the {pixels} pixels of an image", model.rank)
+        self.num_layers, self._variance = model.num_layers, config.train_gamma * self.spec.pixel_std
+        check_reference(config, 0.5 * pixels * self._variance)
+        self.model = UnrolledTransformer(
+            pixels,
+            model.num_layers,
+            rank=model.rank,
+            dtype=jnp.dtype(model.dtype),
+            param_dtype=jnp.promote_types(model.dtype, jnp.float32),
+            self_loops=model.self_loops,
+            remat=POLICIES[config.remat] or False,
+            unroll=config.unroll,
+        )
+        turned = config.primal.basis == "cosine" and config.primal.name != "muon"
+        self.training = constrained_training(
+            config,
+            num_layers=self.num_layers,
+            num_examples=None,  # sets are drawn without end
+            bases=cosine_bases(pixels) if turned else None,
+            limits=self.limits,
+        )
+        self._read, self._clean = on_batches(self._tried), on_batches(self._denoised)
+
+    def init(self, key: jax.Array) -> Params:
+        """Returns the initial weights, the same for every key."""
+        return dict(self.model.init(key, jnp.zeros((1, 1, self.model.dim))))
+
+    def sample_noise(self, batch: UInt8[Array, "batch tokens pixels"], key: jax.Array) -> Noisy:
+        """Draws noise of the strength of training."""
+        return self._drawn(batch, self._variance, key)
+
+    def losses(self, params: Params, batch: Noisy, probe: Any) -> tuple[SampleLosses, Mapping[str, Array]]:
+        """Returns the losses of every set at every layer."""
+        return self._losses(params, batch, None), {}
+
+    def score_of(self, reading: Reading, split: str) -> float:
+        """Returns the loss of the last layer."""
+        return float(np.mean(reading.losses[:, -1], dtype=np.float64))
+
+    def validate(self, params: Params, multipliers: np.ndarray | None) -> Validation:
+        """Validates at the noise of training."""
+        return Validation(self.reading(params, "validation", self.training_trial).losses, {})
+
+    def further_figures(self, params: Params, readings: Mapping[Trial, Reading]) -> Row:
+        """Returns the loss of inputs, and of denoisers without a network."""
+        cases = self.trials()[self.score].items()
+        inputs = {label: float(np.mean(readings[trial].losses[:, 0], dtype=np.float64)) for label, trial in cases}
+        return {f"noisy_{self.score}": inputs, "floors": floors(self.data, self._variance, self._variances())}
+
+    def data_fingerprint(self) -> Row:
+        """Returns the deviation of pixels, and sizes of the splits."""
+        images = {split: self.data.num_images(split) for split in SPLITS}
+        return {"pixel_std": self.spec.pixel_std, "class_names": list(self.spec.class_names), "images": images}
+
+    def predict(self, params: Params, inputs: Any, *, gamma: float = 0.0, seed: int = 0) -> np.ndarray:
+        """Returns a set of images without its noise: uint8 (images, size, size), for a list of files or uint8 arrays.
+
+        Images are converted to the size of the train images and to grey. Noise of a strength ``gamma`` may be added.
+        """
+        check_noise(gamma, seed)
+        size = self.spec.size
+        pictures = np.stack([picture_of(one, (size, size, 1)).reshape(-1) for one in each_of(inputs)[0]])
+        clean = self._clean(params, pictures[None], gamma * self.spec.pixel_std, jax.random.key(seed))[0]
+        return np.clip(np.round(255.0 * clean), 0, 255).astype(np.uint8).reshape(-1, size, size)
+
+    def summary_line(self, evaluation: Row) -> str:
+        """Loss at the noise of training, of the input and of the linear layer, and feasibility."""
+        gamma = str(float(evaluation["train_gamma"]))
+        error, noisy = evaluation[self.score][gamma], evaluation[f"noisy_{self.score}"][gamma]
+        others = f"{noisy:.3f} of its input and {evaluation['floors'][LINEAR][gamma]:.3f} of one linear layer"
+        return f"half squared error {error:.3f} against {others} at gamma {gamma}, {feasibility_words(evaluation)}"
+
+    def _variances(self) -> tuple[tuple[str, float], ...]:
+        return tuple((str(gamma), gamma * self.spec.pixel_std) for gamma in self.config.noise_levels)
+
+    def _drawn(self, batch: Array, variance: Any, key: jax.Array) -> Noisy:
+        of_images, of_layers = jax.random.split(key)
+        clean = to_unit(batch, jnp.promote_types(self.config.model.dtype, jnp.float32))
+        keys = jax.random.key_data(jax.random.split(of_layers, len(batch)))
+        return Noisy(clean, add_noise(clean, variance, of_images), keys)
+
+    def _losses(self, params: Params, batch: Noisy, perturb: Any) -> SampleLosses:
+        def record(y: Array) -> Array:
+            return 0.5 * jnp.mean(jnp.sum((keep_rows(y) - batch.clean) ** 2, axis=-1), axis=-1)
+
+        return self.model.apply(params, keep_rows(batch.noisy), record=record, perturb=perturb).T
+
+    def _tried(self, params: Params, batch: Array, gamma: Array, noise: Array, lost: Array, key: Array) -> Array:
+        """Losses of every set at every layer under a `Trial`, whose numbers are traced: one program for all."""
+        drawn = self._drawn(batch, gamma * self.spec.pixel_std, key)
+        return self._losses(params, drawn, self.perturbation(noise, lost, drawn.keys))
+
+    def _denoised(self, params: Params, batch: Array, variance: Array, key: jax.Array) -> Array:
+        """Returns the last layer's output."""
+        return self.model.apply(params, self._drawn(batch, variance, key).noisy)[-1]
+
+
+@functools.lru_cache(maxsize=1)  # the runs of one command are judged by the same
+def floors(data: SetData, trained: float, tested: tuple[tuple[str, float], ...]) -> dict[str, dict[str, float]]:
+    """Half squared errors on the test split, under noise of the variances ``tested``, without a network.
+
+    The linear layer is fitted for the variance ``trained``; the mixture of Gaussians knows the variance of each test.
+    """
+    layer = fit_linear(data.examples("train", batch_size=PerturbedTask.score_batch), trained)
+    classes = [images / 255.0 for images in data.by_class("train")]
+    mixtures = [ClassGaussians.fit(classes, ridge) for ridge in RIDGES]
+    of_images = lambda mixture: lambda noisy, s: mixture(noisy.reshape(-1, noisy.shape[-1]), s).reshape(noisy.shape)  # noqa: E731
+    mixture = min(map(of_images, mixtures), key=lambda one: _error(one, data, "validation", trained))
+    denoisers: dict[str, Callable[[np.ndarray, float], np.ndarray]] = {
+        LINEAR: lambda noisy, _: np.asarray(layer(jnp.asarray(noisy))),
+        MEAN: lambda noisy, _: noisy.mean(axis=1, keepdims=True),
+        MIXTURE: mixture,
+    }
+    return {
+        name: {label: _error(one, data, "test", variance) for label, variance in tested}
+        for name, one in denoisers.items()
+    }
+
+
+def _error(denoise: Callable[[np.ndarray, float], np.ndarray], data: SetData, split: str, variance: float) -> float:
+    """Half the squared error of an image, under the noise of the networks' evaluation."""
+    errors = []
+    for batch, key in keyed(data.examples(split, batch_size=PerturbedTask.score_batch)):
+        clean = to_unit(batch)
+        noisy = np.asarray(add_noise(clean, variance, jax.random.split(key)[0]))
+        errors.append(0.5 * np.sum((denoise(noisy, variance) - np.asarray(clean)) ** 2, axis=-1).reshape(-1))
+    return float(np.mean(np.concatenate(errors), dtype=np.float64))
