@@ -185,30 +185,29 @@ def test_sums_are_in_at_least_float32(name):
 
 
 def test_values_left_out_count_neither_in_values_nor_in_gradients():
-    """Also NaN, and a label out of range, where the weight is 0, as it may be in one mask of several."""
+    """Also NaN, and a label out of range, where the weight is 0; gradients in forward mode too."""
     logits, mask = jnp.array([NAN, 2.0, -1.0]), jnp.array([False, True, True])
-    masks = jnp.stack([~mask, mask], axis=1)
+    masks = jnp.array([[False, False], [True, False], [False, True]])
+
+    def constraints(logits):
+        labels = jnp.array([-100, 0, 1])
+        left = rate(logits, where=lambda batch: mask) + jnp.sum(rate(logits, where=lambda batch: masks))
+        left += jnp.sum(gap(logits, jnp.array([-1, 0, 1]), where=lambda batch: mask))
+        left += jnp.sum(of_classes(logits, labels, 2, where=lambda batch: mask))
+        return left + kl(logits[:, None] * jnp.array([1.0, 2.0]), jnp.zeros((3, 2)), where=lambda batch: mask)
 
     def total(logits):
         states, labels = logits[:, None] * jnp.ones(4), jnp.array([-100, 0, 1])
-        left = rate(logits, where=lambda batch: mask) + violation_of_second(logits, masks)
-        left += jnp.sum(gap(logits, jnp.array([-1, 0, 1]), where=lambda batch: mask))
-        left += jnp.sum(of_classes(logits, labels, 2, where=lambda batch: mask))
-        left += kl(logits[:, None] * jnp.array([1.0, 2.0]), jnp.zeros((3, 2)), where=lambda batch: mask)
-        return left + jnp.sum(cross_entropy(labels, mask.astype(jnp.float32), states))
+        return constraints(logits) + jnp.sum(cross_entropy(labels, mask.astype(jnp.float32), states))
 
     value, gradient = jax.jit(jax.value_and_grad(total))(logits)
     assert np.isfinite(value)
     assert np.isfinite(gradient).all()
     assert gradient[0] == 0.0
+    forward, reverse = jax.jit(lambda logits: (jax.jacfwd(constraints)(logits), jax.grad(constraints)(logits)))(logits)
+    np.testing.assert_allclose(forward, reverse, rtol=1e-6)
     of_head = jax.grad(lambda head: jnp.sum(c.chunked_cross_entropy(BROKEN[:, None], head, jnp.arange(3), mask * 1.0)))
     assert np.isfinite(of_head(jnp.ones((3, 1)))).all()
-
-
-def violation_of_second(logits, masks):
-    """The smooth rate among the second mask's samples."""
-    constraints = {"a": c.rate(at_most=0.2, where=lambda batch: masks)}
-    return c.batch_violations(constraints, logits, None)[0]["a"][1]
 
 
 def test_a_norm_of_complex_parameters_is_real():

@@ -230,27 +230,16 @@ def _soft_and_strict(
     def by(predict: Callable[[Array], Array]) -> Callable[[Any, Any], Any]:
         def columns(outputs: Any, batch: Any) -> Any:
             logits = _vector("logits", outputs if of is None else of(outputs))
-            return sums(predict(logits), _weights(where, batch, logits.shape, several=several), batch)
+            weights = _weights(where, batch, logits.shape, several=several)
+            # Predictions of values that are left out have no gradient, also where they are NaN.
+            return sums(predict(logits if weights is None else _kept(logits, weights)), weights, batch)
 
         return columns
 
     def exact(logits: Array) -> Array:
         return jnp.where(jnp.isnan(logits), jnp.nan, (logits > 0.0).astype(logits.dtype))
 
-    return by(_chances), by(exact)
-
-
-@jax.custom_vjp
-def _chances(logits: Array) -> Array:
-    """Sigmoid whose gradient is 0 for values that are left out, also at NaN."""
-    return jax.nn.sigmoid(logits)
-
-
-def _chances_backward(chances: Array, cotangent: Array) -> tuple[Array]:
-    return (jnp.where(cotangent == 0.0, 0.0, cotangent * chances * (1.0 - chances)),)
-
-
-_chances.defvjp(lambda logits: (jax.nn.sigmoid(logits), jax.nn.sigmoid(logits)), _chances_backward)
+    return by(jax.nn.sigmoid), by(exact)
 
 
 def _vector(name: str, values: Any) -> Array:
@@ -271,12 +260,16 @@ def _weights(where: Select | None, batch: Any, shape: tuple[int, ...], *, severa
     return nan_unless(weights >= 0.0, jax.lax.stop_gradient(weights))
 
 
+def _kept(values: Array, weights: Array) -> Array:
+    """Values with 0 for each of weight 0, of the shape of the weights."""
+    return jnp.where(weights != 0.0, values if values.ndim == weights.ndim else values[:, None], 0.0)
+
+
 def _sums(values: Array, weights: Array | None) -> tuple[Array, Array]:
     """Weighted sums and counts of samples; values of weight 0 are left out, NaN among them."""
     if weights is None:
         return jnp.sum(values), jnp.asarray(values.size, values.dtype)
-    values = values if weights.ndim == 1 else values[:, None]
-    return jnp.sum(jnp.where(weights != 0.0, values, 0.0) * weights, axis=0), jnp.sum(weights, axis=0)
+    return jnp.sum(_kept(values, weights) * weights, axis=0), jnp.sum(weights, axis=0)
 
 
 def _class_sums(name: str, places: Any, count: int, values: Array, weights: Array | None) -> tuple[Array, Array]:
