@@ -92,7 +92,7 @@ def test_prepared_images_are_grey_with_the_codes_of_the_dictionary_beside_them(c
 
 def test_a_sparsity_that_leaves_nothing_is_refused(colours, tmp_path):
     config = CodeConfig(dictionary="random", sparsity=100.0, prepared=str(tmp_path))
-    with pytest.raises(UserError, match=r"at data.sparsity=100 every code of train is 0; give a lower one"):
+    with pytest.raises(UserError, match=r"at data.sparsity=100 every code of train is 0"):
         codes.load(config, log=quiet)
 
 

@@ -139,6 +139,7 @@ def test_the_command_predicts_a_file_of_lines(trained, tmp_path, capsys):
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert [row["text"] for row in rows] == TEXTS
     assert all(row["label"] == row["classes"][int(np.argmax(row["probabilities"][-1]))] for row in rows)
+    capsys.readouterr()
     for words, message in (
         (lines, "out.jsonl is there already; pass another file, or --overwrite"),
         (["--text", "fine", *lines[:2]], "--file takes the place of --text"),
