@@ -1,4 +1,4 @@
-"""Correctness and speed on the GPU of this machine, in parts: all that a machine without one cannot tell."""
+"""Correctness and speed on the GPU of this machine, in parts: all that needs one."""
 
 import dataclasses
 import json
@@ -28,7 +28,7 @@ class Part(NamedTuple):
     measure: Callable[[Any], Record | Iterator[Record]]  # of sizes; an iterator gives its record whenever it grows
     sizes: tuple[Any, Any]  # full and quick
     seconds: float  # after which it is ended
-    programs: Callable[[Any], dict[str, Program]] | None = None  # of sizes: those lowered where there is no GPU
+    programs: Callable[[Any], dict[str, Program]] | None = None  # of sizes: lowered on a machine without a GPU
 
 
 def _part(question: str, module: Any, seconds: float) -> Part:
@@ -88,7 +88,7 @@ def main(
 
 
 def measured_apart(name: str, seconds: float, *, quick: bool, file: Path) -> Record:
-    """The record of a part, from a process of its own: what breaks a device breaks that alone.
+    """The record of a part, from a new process: a fault of the device ends only that part.
 
     A part that is cut off keeps what its file has, and gets a note.
 

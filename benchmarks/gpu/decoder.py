@@ -25,7 +25,7 @@ UNTUNED = {"xla_gpu_autotune_level": 0}
 
 
 class DecoderSizes(NamedTuple):
-    """The model; positions of which one is read at each layer; batches, largest first; side of a product; runs."""
+    """The model; one of so many positions is read at each layer; batches, largest first; side of a product; runs."""
 
     model: Sizes
     share: int
@@ -41,10 +41,10 @@ QUICK = FULL._replace(model=LLAMA._replace(num_layers=4), batches=(8, 4, 2, 1), 
 
 
 def measure(sizes: DecoderSizes) -> Iterator[Record]:
-    """The peak, the largest batch by the plan of the constrained step, both steps, and what is slow in the plain one.
+    """The peak, the largest batch planned for the constrained step, both steps, the slow operations of the plain one.
 
-    A token takes 6 operations per parameter, and 6 d n in each layer for causal attention, backward included; what is
-    computed twice, as by remat, counts once.
+    A token takes 6 operations per parameter, and 6 d n in each layer for causal attention, backward included;
+    operations repeated by remat count once.
     """
     record = Record()
     peak = matmul_rate(*(sizes.product,) * 3, dtype=sizes.model.dtype, repeats=10)

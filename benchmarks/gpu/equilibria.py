@@ -15,7 +15,7 @@ from benchmarks.timing import interleaved
 
 __all__ = ["FULL", "QUICK", "Sizes", "measure", "measure_precision", "programs"]
 
-# Few of jaxopt's ways, so that a minute does.
+# Few of jaxopt's solvers: the part has a minute.
 WAYS = ("Anderson 5, cg", "Picard, cg", "Anderson 5, bicgstab", "Picard, bicgstab")
 
 

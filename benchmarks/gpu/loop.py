@@ -34,7 +34,7 @@ FULL, QUICK = Sizes(8, 512, 256, 400), Sizes(4, 256, 64, 100)
 
 
 def measure(sizes: Sizes) -> Record:
-    """Steps a second of the loop, of the compiled step alone, and programs compiled after the first step."""
+    """Steps a second of the loop, of the compiled step without it, and programs compiled after the first step."""
     heard, record = _Heard(), Record()
     with tempfile.TemporaryDirectory() as folder, counted_compilations() as compiled:
         heard.compiled = compiled
@@ -94,7 +94,7 @@ def _task(sizes: Sizes) -> OwnTask:
 
 
 def _bare(sizes: Sizes) -> float:
-    """Steps a second of the compiled step on one batch, waited for at the end alone."""
+    """Steps a second of the compiled step on one batch, waited for only at the end."""
     task = _task(sizes)
     state, batch = init_state(task), put(next(task.batches(0, None)), task.training.mesh)
     step = jit_step(task).lower(state, batch).compile()

@@ -1,4 +1,4 @@
-"""Training steps as a share of the device's peak, and the memory they take against what is planned."""
+"""Training steps as a share of the device's peak, and their memory against the plan."""
 
 from typing import NamedTuple
 
@@ -61,9 +61,9 @@ def measure(sizes: StepSizes) -> Record:
 
 
 def measure_memory(sizes: StepSizes) -> Record:
-    """Peak bytes of a constrained step, as the device counts them, over what the compiler planned.
+    """Peak bytes of a constrained step, as the device counts them, over the compiler's plan.
 
-    To be run in a process of its own, as the device's peak is that of the process.
+    Needs a new process: the device counts the peak of the process.
     """
     step = compiled_step(encoder(sizes.encoder), constrained=True)
     record = Record(figures={"planned_bytes": planned_bytes(step.program)})

@@ -1,4 +1,4 @@
-"""The tests marked ``gpu``, by pytest in a process of its own."""
+"""The tests marked ``gpu``, by pytest in a new process."""
 
 import os
 import subprocess

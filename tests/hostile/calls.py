@@ -22,10 +22,8 @@ TypeError
 dim: uj.attention(dim="4"); uj.multihead_attention("4", num_heads=2); uj.feedforward("4"); uj.layer_norm("4");
     uj.transformer("4"); uj.hopfield("4"); uj.unit_layer("4"); uj.lista("4", 6); uj.opteq("4", 3)
 step_size: uj.attention(step_size="1")
-form: uj.attention(form=3)
 rho: uj.attention(rho=3)
 block: uj.attention(block="all")
-fused: uj.attention(fused="yes")
 params: uj.attention().step(None, Y, None); uj.attention().energy(None, Y);
     uj.multihead_attention(4, num_heads=2).step(None, Y, None); uj.feedforward(4).step(None, Y, None);
     uj.transformer(4).step(None, Y, None); uj.hopfield(4, num_patterns=3).step(None, Y, None);
@@ -47,7 +45,6 @@ activation: uj.opteq(4, 3, activation=jnp.abs)
 z: uj.opteq(4, 3).step(uj.opteq(4, 3).init(K), Z.astype(int))
 kernel_size: uj.opteq_conv(2, 3, kernel_size="3")
 layers: uj.deep_opteq(None)
-width: energies.band("3")
 ValueError
 dim: uj.attention(dim=0); uj.attention(dim=-3); uj.feedforward(0); uj.layer_norm(1)
 rank: uj.attention(rank=2); uj.attention(dim=4, rank=9); uj.attention(dim=4, rank=0);
@@ -56,10 +53,10 @@ step_size: uj.attention(step_size=0.0); uj.attention(step_size=float("nan")); uj
     uj.layer_norm(4, step_size=3.0); uj.feedforward(4, step_size=0.0); uj.moreau_envelope("relu", Y, 0.0)
 ridge: uj.attention(ridge=-1.0); uj.attention(ridge=float("inf"))
 form: uj.attention(form="spectral")
+kernel: uj.attention(kernel="cuda"); uj.attention(kernel=3); uj.multihead_attention(4, num_heads=2, kernel="cudnn")
 rho: uj.attention(rho="gauss"); uj.attention(rho=lambda z: z**2); uj.attention(rho=lambda z: -z);
     uj.attention(rho=lambda z: jnp.nan*z); uj.attention(rho=lambda z: "a")
 mask: uj.attention(mask="band"); uj.attention(mask=np.ones((3,4),bool));
-    uj.causal_attention(mask=np.ones((3, 4), bool)); uj.causal_attention(mask=3);
     uj.attention(mask=np.triu(np.ones((3,3),bool))); uj.attention(mask=np.ones((3,3),bool)).step(P, Y, None)
 block: uj.attention(block=0)
 W_a: uj.attention(dim=4).step(energies.AttentionParams(np.ones((3, 3))), Y, None);
@@ -95,15 +92,13 @@ skip: uj.unit_layer(4, skip=0.0); uj.opteq(4, 3, skip=0.0); uj.opteq(4, 3, skip=
 num_atoms: uj.lista(4, 0); energies.cosine_dictionary(0, 4)
 sparsity: uj.lista(4, 6, sparsity=-1.0)
 curvature: uj.dust(4, 6, curvature=0.0)
-width: uj.opteq(4, 0); energies.band(-1)
+width: uj.opteq(4, 0)
 activation: uj.opteq(4, 3, activation="softmax")
 z: uj.opteq(4, 3).step(uj.opteq(4, 3).init(K), Z[:, :3]); uj.opteq_conv(2, 3).step(uj.opteq_conv(2, 3).init(K), Z)
 kernel_size: uj.opteq_conv(2, 3, kernel_size=2)
 layers: uj.deep_opteq([]); energies.multi_block([]); uj.symmetric_embedding([])
 params: uj.deep_opteq([uj.opteq(4, 3)]).step((), Z);
     uj.deep_opteq([uj.opteq(4, 3), uj.opteq(4, 3)]).step((uj.opteq(4, 3).init(K),), Z)
-pairs: energies.edges([(0, 9)], num_tokens=3); energies.edges([(0, 1, 2)], num_tokens=3);
-    energies.edges("ab", num_tokens=3)
 lower: energies.box(1.0, 0.0); energies.box(float("nan"), 1.0)
 gelu: uj.feedforward(4, phi="gelu")
 threshold: energies.soft_threshold(-1.0); energies.group_shrinkage(float("nan"))
@@ -112,7 +107,6 @@ slope: energies.leaky_relu(slope=2.0)
     "solvers": r"""
 TypeError
 num_layers: uj.unroll(uj.attention(), P, Y, num_layers="2")
-tied: uj.unroll(uj.attention(), P, Y, num_layers=2, tied="no")
 y: uj.unroll(half, None, [[1.0]], num_layers=2, record=None);
     uj.unroll(half, None, "tokens", num_layers=2, record=None)
 descent: uj.equilibrium(None, None, Z)
@@ -121,9 +115,6 @@ solver: uj.equilibrium(half, None, Z, solver=3)
 adjoint: uj.equilibrium(half, None, Z, adjoint=fp.anderson())
 tol: uj.equilibrium(half, None, Z, tol="1e-3")
 max_steps: uj.equilibrium(half, None, Z, max_steps=1.5)
-on_failure: uj.equilibrium(half, None, Z, on_failure=None)
-batch_ndim: uj.equilibrium(half, None, Z, batch_ndim="1")
-forward_mode: uj.equilibrium(half, None, Z, forward_mode=1)
 probe: uj.equilibrium(half, None, Z, batch_ndim=1, probe=3)
 params: uj.equilibrium(uj.opteq(4, 3), None, Z); fp.monotone_weight(None); uj.certify(uj.attention(), None, Y);
     certificates.spectral_normalise(None)
@@ -179,7 +170,7 @@ level: uj.tail_mean("0.5")
 reference: uj.descent_constraints(0.2, reference="f0")
 layer_losses: uj.descent_constraints(0.2)("losses")
 multipliers: uj.lagrangian(1.0, ones(3), None)
-optimizer: uj.dual_ascent(None); uj.dual_ascent({"a": 0.1}); uj.dual_optimizer(3, 0.1)
+optimizer: uj.dual_ascent(None); uj.dual_ascent({"a": 0.1})
 cap: uj.dual_ascent(sgd, cap="high")
 violations: uj.dual_ascent(sgd).init("3")
 state: uj.dual_ascent(sgd).update(None, ones(3))
@@ -195,7 +186,7 @@ alpha: uj.descent_constraints(0.0); uj.descent_constraints(1.0); uj.descent_cons
 reference: uj.descent_constraints(0.2, reference=-1.0)
 layer_losses: uj.descent_constraints(0.2)(ones(1)); uj.descent_constraints(0.2)(np.float32(1.0))
 multipliers: uj.lagrangian(1.0, ones(3), ones(2)); uj.lagrangian(1.0, {"gap": 0.5}, {"cap": 1.0});
-    uj.feasibility_report(ones((4, 4)), ones(2), C); uj.layer_weights(ones(2), C, 3)
+    uj.feasibility_report(ones((4, 4)), ones(2), C)
 objective: uj.lagrangian(ones(4), ones(3), np.ones(3))
 cap: uj.dual_ascent(sgd, cap=-1.0)
 resilience: uj.dual_ascent(sgd, resilience=0.0)
@@ -209,10 +200,9 @@ penalty: uj.dual_ascent(None, penalty=float('inf'));
 inequality: uj.constraint_report(1.0, -1.0)
 order: uj.primal_dual(sgd, uj.dual_ascent(sgd), violations=2, order="random")
 primal_dual: uj.multipliers_of(optax.adam(0.1).init(np.ones(2)))
-optimizer: uj.dual_optimizer("rmsprop", 0.1)
 nu: uj.nu_pi(0.1, nu=1.5)
 proportional_gain: uj.proportional_integral(0.1, proportional_gain=-1.0)
-num_layers: uj.constraint_names(0); uj.layer_weights(ones(3), C, 0); Transformer(dim=4, num_layers=0).init(K, Y)
+num_layers: uj.constraint_names(0); Transformer(dim=4, num_layers=0).init(K, Y)
 sample_losses: uj.feasibility_report(ones(4), ones(3), C);
     uj.feasibility_report(np.ones((0, 4), np.float32), ones(3), C)
 tolerance: uj.feasibility_report(ones((4, 4)), ones(3), C, tolerance=-1.0)

@@ -88,7 +88,7 @@ def layered_report(runs: Sequence[Run]) -> Report:
 
 
 def _introduction(settings: Sequence[Setting]) -> str:
-    """What was trained, how, what the score is, and what feasible means."""
+    """The training, the meaning of the score, and of "feasible"."""
     methods = [method for method in METHODS if any(setting.of(method) for setting in settings)]
     depths, spec = sorted({setting.num_layers for setting in settings}), settings[0].spec
     depth = f"{', '.join(map(str, depths))} layer{'s' * (depths != [1])}"

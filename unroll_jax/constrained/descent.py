@@ -77,7 +77,6 @@ def proximal_smoothing(
     return optax.GradientTransformationExtraArgs(init, update)  # type: ignore[arg-type]
 
 
-@checked()
 def switching_objective(
     objective: Float[Array, ""] | float,
     violations: PyTree,

@@ -15,7 +15,6 @@ from unroll_jax.constrained import trees
 __all__ = ["augmented_lagrangian", "lagrangian", "optimal_slacks", "resilient_lagrangian"]
 
 
-@checked()
 def lagrangian(
     objective: Float[Array, ""] | float,
     violations: PyTree,

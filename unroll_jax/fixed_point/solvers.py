@@ -211,7 +211,6 @@ class _Momentum(NamedTuple):
     weight: Float[Array, " b"]
 
 
-@checked()
 @shared
 def accelerated_gradient(*, proximal: bool = False) -> Solver:
     r"""Nesterov's accelerated gradient on the convex h with grad h(z) = z - f(z), with restarts.

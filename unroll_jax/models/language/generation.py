@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from unroll_jax.arguments import at_least, check, checked, in_interval, require
+from unroll_jax.arguments import at_least, check, in_interval, require
 from unroll_jax.models.language.decoder import decoder_logits
 from unroll_jax.models.language.decoder_parts import DecoderConfig
 from unroll_jax.models.language.decoding import KeyValueCache, decode, empty_cache
@@ -94,7 +94,6 @@ class Answers(NamedTuple):
         return self.stopped | (self.lengths == self.tokens.shape[1])
 
 
-@checked()
 def generate(
     config: DecoderConfig,
     params: Any,

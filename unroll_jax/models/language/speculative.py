@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from unroll_jax.arguments import check, checked, in_interval
+from unroll_jax.arguments import check, in_interval
 from unroll_jax.models.language.decoder import decoder_logits
 from unroll_jax.models.language.decoder_parts import DecoderConfig
 from unroll_jax.models.language.decoding import KeyValueCache, decode
@@ -30,7 +30,6 @@ from unroll_jax.models.language.verification import Draft, verified
 __all__ = ["check_draft", "speculate"]
 
 
-@checked()
 def speculate(
     config: DecoderConfig,
     params: Any,
