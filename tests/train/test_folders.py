@@ -119,7 +119,7 @@ def test_an_edit_by_hand_is_a_line_and_counts_once_its_checksum_is_deleted(run, 
             call(folder, task=task, log=quiet)
     del values[SEAL]
     path.write_text(json.dumps(values))
-    assert load(folder, task=task, log=quiet).config.constraints.tolerance == 0.5
+    assert vars(load(folder, task=task, log=quiet).config)["constraints"].tolerance == 0.5
 
 
 def evaluate_again(folder, *, task, log):
