@@ -83,7 +83,7 @@ CIFAR10 = SparseCodingConfig(
 # Six trials each at seed 100, by the validation loss (docs/results/demo.md): plain at the rates .002 to .016; deep
 # supervision at the weights .03, .1, .3 and constraints at alpha .22, .26, .3, both at the rates .004 and .012.
 DEMO = Experiment(
-    config=ImageSetConfig(method="all", seeds=5, out="runs/demo"),
+    config=ImageSetConfig(method="all", seeds=5, track=(), out="runs/demo"),
     summary="a transformer that denoises sets of digits: plain, deep supervision and constrained, five seeds each",
     paper=PAPER,
     expect="half squared error 0.39 plain, 0.40 constrained and with deep supervision, of a linear layer 0.57; every "

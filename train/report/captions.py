@@ -29,7 +29,7 @@ def bounds_of(variant: Variant) -> str:
         return "Bounds of layers are shown, and were not enforced."
     alphas = [variant.option(f"constraints.{name}") for name in ("first_alpha", "alpha")]
     of = ", ".join(f"{each:g}" for alpha in alphas for each in np.ravel([] if alpha is None else alpha))
-    least = f", or {given['floor']:g} where that is larger" * bool(given["floor"])
+    least = f", or {given['floor']:g} where that is larger" if given["floor"] else ""
     if given["bounds"] == "cumulative":
         words = f"{given['reference']:g} times the product of (1 − α) up to that layer{least}, whatever others lose"
     else:

@@ -28,7 +28,7 @@ body { font: 16px/1.5 system-ui, sans-serif; }
 h1 { font-size: 1.6rem; line-height: 1.25; }
 h2 { margin-top: 2.2rem; border-bottom: 1px solid #8888; }
 figure { margin: 1rem 0; }
-figure.panel { display: inline-block; vertical-align: top; width: 29rem; max-width: 100%; }
+figure.panel { display: inline-block; vertical-align: top; width: 28.3rem; max-width: 100%; margin-right: .8rem; }
 figure div { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .875rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .25rem .6rem; text-align: right; border-bottom: 1px solid #8884; white-space: nowrap; }

@@ -22,6 +22,7 @@ from unroll_jax.models import (
     scaled_identity,
 )
 
+from ..config.constrained import ConstrainedConfig
 from ..config.errors import OptionError, UserError, option_text
 from ..config.video import DustOptions, ModelConfig, VideoRunConfig, ViTOptions
 from ..data.video import VideoSpec, frames_from
@@ -113,7 +114,7 @@ class VideoReading(NamedTuple):
     noisy: np.ndarray  # (N,), of every sample's input
 
 
-def check_reference(config: VideoRunConfig, input_loss: float) -> None:
+def check_reference(config: ConstrainedConfig, input_loss: float) -> None:
     """Raises a `UserError` for a bound on the input's loss that no training can meet."""
     reference = config.constraints.reference
     if config.enforces and reference is not None and reference < input_loss:
