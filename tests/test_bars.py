@@ -8,18 +8,19 @@ import pytest
 from tests.test_public_api import NAMES
 
 ROOT = Path(__file__).resolve().parents[1]
-# Lines of tracked files: of Python, and of pages in docs. A change that cuts lowers these numbers; none raises them.
+# Lines of tracked files: of Python, and of pages in docs. A change that cuts lowers these numbers. They were raised once,
+# on 27 November 2026, for the demo, the files that runs read, and the parts of the GPU benchmark: see CONTRIBUTING.md.
 MAX_LINES = {
-    "unroll_jax": 19_850,
-    "train": 17_600,
-    "benchmarks": 4_000,
-    "papers": 3_200,
-    "tests": 40_300,
-    "docs": 5_500,
+    "unroll_jax": 18_550,
+    "train": 18_900,
+    "benchmarks": 4_490,
+    "papers": 2_770,
+    "tests": 39_600,
+    "docs": 5_600,
     "CHANGELOG.md": 150,
 }
-MAX_PUBLIC_NAMES = 260
-MAX_FILES_OF_TRAIN = 97
+MAX_PUBLIC_NAMES = 240
+MAX_FILES_OF_TRAIN = 104
 MIN_FILE, MAX_FILE, MAX_PAGE = 40, 300, 150
 
 

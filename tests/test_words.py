@@ -31,12 +31,12 @@ SECOND = (
 )
 # For each place the bars of both lists. They only fall; the aims are 12 and 15.
 BARS = {
-    "unroll_jax": (12, 45),
-    "train": (12, 61),
+    "unroll_jax": (12, 40),
+    "train": (12, 60),
     "benchmarks": (12, 15),
     "papers": (12, 15),
-    "tests": (94, 68),
-    "docs": (20, 25),
+    "tests": (80, 50),
+    "docs": (12, 22),
 }
 QUESTIONS = ("What", "Whether", "How", "When", "Where", "Which", "Who", "Why")  # "Returns whether ..." is the way out
 VAGUE = ("asked", "found", "own", "said")  # a noun of the field is better

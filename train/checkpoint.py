@@ -4,8 +4,10 @@ import contextlib
 import gc
 import json
 import logging
+import math
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,6 +30,7 @@ Stored = tuple[int, Any, dict[str, Any]]
 
 NEWEST_KEPT = 2  # besides the best
 OVERHEAD = 1 << 17  # bytes of a checkpoint besides its arrays, rounded up
+CLOCK = 0.1  # seconds by which a file system's clock may be late
 UNREADABLE = float("-inf")  # score of a checkpoint whose notes cannot be read
 PUT_BACK = "put the config.json and model.json that it was trained with back"
 TELL = sys.unraisablehook
@@ -71,6 +74,7 @@ class Checkpoints:
             create=not read_only, cleanup_tmp_directories=not read_only, preservation_policy=_NewestAndBest(self._score)
         )
         self._scores: dict[int, float] = {}
+        self._began = math.inf  # when the last save began
         with self._writing():
             self._manager = ocp.CheckpointManager(self._folder, options=options)
 
@@ -96,7 +100,7 @@ class Checkpoints:
         require_room(self._folder, size, f"the checkpoint of step {step}")
         notes = {**notes, "step": step, "score": score}
         notes["digest"] = digest(state, notes)
-        self._scores[step] = score
+        self._scores[step], self._began = score, time.time()
         arguments = ocp.args.Composite(state=ocp.args.StandardSave(state), notes=ocp.args.JsonSave(notes))
         with self._writing():
             self._manager.save(step, args=arguments, force=True)
@@ -115,6 +119,12 @@ class Checkpoints:
             for left in self._folder.glob("*.orbax-checkpoint-tmp*"):
                 shutil.rmtree(left, ignore_errors=True)
         return max(steps_in(self._folder), default=None)
+
+    def discard_last(self, step: int) -> None:
+        """Deletes the checkpoint of the last save, which ended in a folder that is not the run's any more."""
+        with contextlib.suppress(OSError):
+            if (self._folder / str(step)).stat().st_ctime > self._began - CLOCK:
+                shutil.rmtree(self._folder / str(step))
 
     def _writing(self) -> contextlib.AbstractContextManager[None]:
         return writing(str(self._folder), AGAIN)

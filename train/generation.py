@@ -114,7 +114,8 @@ def answer(
         new = {place: _answer(opened, prompts[place], batch, row) for place, row in rows.items()}
         keep(new)
         answers |= new
-        figures.append({name: getattr(batch, name)[list(rows.values())] for name in batch._fields})
+        known = {name: values for name, values in batch._asdict().items() if values is not None}
+        figures.append({name: values[list(rows.values())] for name, values in known.items()})
     if figures:
         log(_summary(figures, time.monotonic() - began))
     return [answers[place] for place in range(len(tokens))]

@@ -143,6 +143,7 @@ class _Loop:
         """Returns the error of a run folder that is not there any more; deletes what a save has made of it."""
         if not (self.folder / "config.json").exists():
             self.checkpoints.kept()
+            self.checkpoints.discard_last(self.saved_step)
         with contextlib.suppress(OSError):
             (self.folder / "checkpoints").rmdir()
             self.folder.rmdir()

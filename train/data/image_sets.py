@@ -12,24 +12,20 @@ from jaxtyping import UInt8
 from ..config.data import SetConfig
 from ..config.errors import UserError, option_text
 from . import generated
-from .files import Log, OriginalFile, root_error
+from .files import SPLITS, Log, OriginalFile, cut_from_train, root_error
+from .media import check_none_vanishes, check_one_data_set, decode_in_order, fingerprint_media, open_media
 from .pictures import (
     PICTURES,
     Examples,
     LabelledImages,
     PictureData,
     PictureSet,
-    check_one_data_set,
-    decode_in_order,
-    fingerprint_images,
     levels,
-    open_image_files,
     picture_of,
     picture_records,
 )
 from .prepare import Originals, Source, origin, prepare_from
 from .reader import by_step, open_prepared, read_ahead
-from .splits import SPLITS, cut_from_train
 
 LAYOUT = "ROOT/CLASS/0001.png, two classes or more"
 # Of sets that floors are fitted to and that are evaluated; each split has its own draws.
@@ -130,13 +126,18 @@ def prepare(config: SetConfig, *, log: Log = print) -> Path:
 @contextlib.contextmanager
 def open_class_folders(root: Path, log: Log) -> Iterator[PictureSet[LabelledImages]]:
     """Opens the images in the folders of their classes, of any sizes, as one split."""
-    with open_image_files(root) as files:
+    with open_media(root, log) as media:
         by_class: dict[str, list[OriginalFile]] = defaultdict(list)
-        for file in sorted(files, key=lambda file: file.path):
+        for file in sorted(media.pictures, key=lambda file: file.path):
             if not file.path.parent.name:
                 raise root_error(root, f": image '{file.path}' is not in the folder of a class; the layout is {LAYOUT}")
             by_class[file.path.parent.name].append(file)
-        check_one_data_set({str(file.path.parent.parent) for file in files}, root)
+        check_one_data_set({str(file.path.parent.parent) for file in media.pictures}, root)
+        unread: dict[str, list[OriginalFile]] = defaultdict(list)
+        for file in media.others:
+            if file.path.parent.name and file.path.parent.name not in by_class:
+                unread[f"class {file.path.parent.name!r}"].append(file)
+        check_none_vanishes(unread, root)
         if len(by_class) < 2:
             raise root_error(root, f"holds the class {', '.join(by_class)} only; the layout is {LAYOUT}")
         chosen = [file for name in sorted(by_class) for file in by_class[name]]
@@ -154,8 +155,9 @@ def _records(images: PictureSet[LabelledImages], config: SetConfig, log: Log) ->
     chosen = {split: (one, np.arange(len(one.labels))) for split, one in splits.items()}
     if "test" not in chosen:
         one, share = splits["train"], config.validation_share
-        rest, test = cut_from_train(one.labels, share, "images", "smaller --data.set-size")
-        stay, held_out = cut_from_train(one.labels[rest], len(test) / len(rest), "images", "smaller --data.set-size")
+        names, mend = images.class_names, "smaller --data.set-size"
+        rest, test = cut_from_train(one.labels, share, "images", mend, names)
+        stay, held_out = cut_from_train(one.labels[rest], len(test) / len(rest), "images", mend, names)
         chosen = {"train": (one, rest[stay]), "validation": (one, rest[held_out]), "test": (one, test)}
     grey = {split: Examples(len(numbers), _resized(one, numbers, shape)) for split, (one, numbers) in chosen.items()}
     return picture_records(PictureSet(images.class_names, shape, grey), origin(config), log)
@@ -170,5 +172,5 @@ def _resized(
 
 SETS: dict[str, Source[PictureSet[LabelledImages]]] = {
     "digits": generated.DIGITS,
-    "class_folders": Source(fingerprint_images, open_class_folders, f"the folder or tar archive of images, {LAYOUT}"),
+    "class_folders": Source(fingerprint_media, open_class_folders, f"the folder or tar archive of images, {LAYOUT}"),
 }

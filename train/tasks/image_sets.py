@@ -14,9 +14,9 @@ from unroll_jax.models import UnrolledTransformer, cosine_bases
 from ..config.errors import OptionError
 from ..config.image_sets import ImageSetConfig
 from ..constraints import constrained_training
+from ..data.files import SPLITS
 from ..data.image_sets import SetData, SetSpec, load
 from ..data.pictures import picture_of
-from ..data.splits import SPLITS
 from ..sharding.mesh import keep_rows
 from ..sharding.rules import POLICIES
 from ..task import Log, Params, Row, SampleLosses, Validation

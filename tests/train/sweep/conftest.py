@@ -14,7 +14,7 @@ SMALL = [
     *("--model.num-layers", "2", "--model.rank", "4"),
 ]
 GRID = ["sweep", "video-ut", *SMALL, "--over.method", "plain,constrained", "--over.seed", "0,1"]
-CELLS = ["erm_seed-0", "erm_seed-1", "constrained_seed-0", "constrained_seed-1"]
+CELLS = ["plain_seed-0", "plain_seed-1", "constrained_seed-0", "constrained_seed-1"]
 
 
 def record_of(folder):

@@ -30,7 +30,7 @@ def test_values_are_read_as_their_options_are():
     (cell, other) = cells_of({"model.self-loops": "true,false", "constraints.alpha": "0.10", "method": "plain"})
     assert (cell.config.model.self_loops, other.config.model.self_loops) == (True, False)
     assert cell.config.constraints.alpha == (0.1,)
-    assert cell.name == "self-loops-True_alpha-0.1_erm", "one name however the value is typed"
+    assert cell.name == "self-loops-True_alpha-0.1_plain", "one name however the value is typed"
     (short, long) = cells_of({"steps": "100,2000"}, VideoConfig(seed=3))
     assert (short.config.steps, long.config.steps, long.config.seed) == (100, 2000, 3)
 

@@ -52,7 +52,7 @@ def test_finished_cells_are_skipped_and_more_values_extend_a_sweep(copied, compu
     assert (computed, record_of(copied)) == ([], before)
     (copied / CELLS[1] / "evaluation.json").unlink()
     assert main([*GRID[:-1], "0,1,2", "--out", str(copied)]) == 0
-    assert computed == [CELLS[1], "erm_seed-2", "constrained_seed-2"]
+    assert computed == [CELLS[1], "plain_seed-2", "constrained_seed-2"]
     assert len(record_of(copied)["cells"]) == 6
 
 
