@@ -37,7 +37,7 @@ class Does(Callbacks):
 
 def replaced(folder):
     folder.rename(folder.with_name("moved"))
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)  # a save under way may make it first
     (folder / "thesis.tex").touch()
 
 
