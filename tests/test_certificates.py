@@ -207,12 +207,26 @@ def test_layers_may_have_parameters_of_their_own():
 def test_bad_arguments_are_named():
     energy, y = quadratic(np.eye(2)), jnp.ones((2, 2))
     layer = uj.alternating(energy, energy, f_step_size=0.1, g_step_size=0.1)
-    for option, value in (("smoothness", -1.0), ("smoothness", float("nan")), ("num_layers", 0), ("num_points", 0)):
+    for option, value in (
+        ("smoothness", -1.0),
+        ("smoothness", float("nan")),
+        ("num_layers", 0),
+        ("num_points", 0),
+        ("tolerance", -1.0),
+    ):
         assert_names(ValueError, lambda **options: certify(layer, None, y, **options), {option: value})
     assert_names(TypeError, lambda **options: certify(layer, None, y, **options), {"smoothness": "L"})
     assert_names(TypeError, lambda **options: certify(**options), {"params": None, "y": y, "descent": layer.step})
     needs = layer._replace(energy=lambda params, y, x: jnp.sum((y - x) ** 2, (-2, -1)))
     assert_names(TypeError, lambda **options: certify(needs, None, y, **options), {"x": None})
+
+
+def test_a_mask_of_keys_is_no_mask_of_tokens():
+    descent, y, x = uj.DESCENTS["cross_attention"].example(jax.random.key(0), (2,))
+    params, present = descent.init(jax.random.key(1)), jnp.arange(x.shape[-2]) != 1
+    anchor = uj.Anchor(x, present)
+    certificate = jax.jit(lambda params: uj.certify(descent, params, y, anchor))(params)
+    np.testing.assert_allclose(certificate.energy[0], descent.energy(params, y, anchor), rtol=1e-6)
 
 
 @pytest.mark.slow

@@ -123,7 +123,9 @@ class _Loop:
         kept = self.checkpoints.kept()
         where = "no checkpoint was saved before" if kept is None else f"the checkpoint of step {kept} is kept"
         if isinstance(error, NotFiniteError):
-            error = NotFiniteError(f"{error}; {where}; lower {self.task.config.rates} and train into another --out")
+            at_once = f"{error},".split("at step 1,")[1:]  # before any update
+            mend = "mend data, initial parameters or losses" if at_once else f"lower {self.task.config.rates}"
+            error = NotFiniteError(f"{error}; {where}; {mend} and train into another --out")
         elif isinstance(error, StorageError):
             error = StorageError(f"{error}; {where}")
         self.saved_step = kept or 0

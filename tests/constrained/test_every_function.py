@@ -210,6 +210,20 @@ def test_values_left_out_count_neither_in_values_nor_in_gradients():
     assert np.isfinite(of_head(jnp.ones((3, 1)))).all()
 
 
+def test_a_value_of_all_classes_is_nan_where_one_mean_is():
+    columns = c.class_losses(3, at_most=1.0, labels=lambda labels: labels).columns
+    worst = {"worst": c.Constraint(columns, lambda means: jnp.max(means["classes"]), 1.0)}
+    smooth, exact = c.batch_violations(worst, jnp.array([5.0, NAN]), jnp.array([0, 1]))
+    assert np.isnan([smooth["worst"], exact["worst"]]).all()
+
+
+def test_a_reference_of_another_shape_is_an_error_with_a_mask_too():
+    for shape in ((3,), (1, 3)):
+        for where in (None, lambda batch: batch):
+            with pytest.raises(ValueError, match="reference_logits"):
+                c.kl(at_most=1.0, where=where).columns((jnp.zeros((4, 3)), jnp.zeros(shape)), jnp.ones(4))
+
+
 def test_a_norm_of_complex_parameters_is_real():
     assert float(norm({"w": np.array([3 + 4j])})) == 4.0
     gradient = jax.grad(lambda w: norm(w).real)(jnp.array([3 + 4j]))

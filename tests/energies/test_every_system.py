@@ -2,6 +2,7 @@
 
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -86,8 +87,18 @@ def test_absent_tokens_neither_count_nor_move(name):
     present = jnp.asarray(np.arange(TOKENS) < 3)
     blank = lambda tokens: None if tokens is None else np.where(np.arange(TOKENS)[:, None] < 3, tokens, np.nan)  # noqa: E731
     first = lambda tokens: None if tokens is None else tokens[:3]  # noqa: E731
-    run = jax.jit(lambda p, y, x, *alone: (both(layer, p, y, Anchor(x, present)), both(layer, p, *alone)))
-    (energy, stepped), expected = run(params, blank(y), blank(x), first(y), first(x))
+    one = jnp.ones((1,), bool)  # broadcasts to the tokens
+
+    @jax.jit
+    def run(p, y, x, *alone):
+        return (
+            both(layer, p, y, Anchor(x, present)),
+            both(layer, p, *alone),
+            both(layer, p, alone[0], Anchor(alone[1], one)),
+        )
+
+    (energy, stepped), expected, broadcast = run(params, blank(y), blank(x), first(y), first(x))
+    chex.assert_trees_all_close(broadcast, expected, rtol=1e-12)
     np.testing.assert_allclose(energy, expected[0], rtol=1e-12)
     np.testing.assert_allclose(stepped[:3], expected[1], rtol=1e-10, atol=1e-12)
     np.testing.assert_array_equal(stepped[3:], blank(y)[3:])
@@ -115,3 +126,15 @@ def test_a_layer_checks_its_tokens_once_however_many_parts_it_is_made_of(name, m
             monkeypatch.setattr(tokens, "check_tokens", lambda *_, seen=seen, **__: seen.append(1))
             jax.eval_shape(function, *point)
             assert len(seen) == ("opteq" not in name)
+
+
+def test_a_part_in_a_wrapper_is_used_as_it_is():
+    """`functools.wraps` copies the attributes of a function, as `jax.jit` and `jax.shard_map` do."""
+    y = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, 4)), jnp.float32)
+
+    def replaced(**options):
+        layer = uj.attention(**options)
+        return layer._replace(step=functools.wraps(layer.step)(lambda params, y, x=None: 0.0 * y))
+
+    layer = uj.transformer(4, attention_factory=replaced)
+    np.testing.assert_array_equal(layer.step(layer.init(jax.random.key(0)), y, None), 0.0)

@@ -103,6 +103,21 @@ def test_dependence_is_found_whatever_earlier_values_and_the_first_example_show(
             solve(step, w)
 
 
+PAIRS = lambda w, z, x: 0.3 * z[jnp.array([2, 3, 0, 1])] + x  # noqa: E731
+FIRST_PAIR = lambda w, z, x: 0.3 * z[jnp.array([1, 0, 2, 3])] * x + x  # noqa: E731
+OF_EVERY_SECOND = lambda w, z, x: 0.3 * jnp.mean(z, 0, keepdims=True) + x  # noqa: E731
+
+
+@pytest.mark.parametrize(
+    ("step", "x", "batch_ndim"),
+    [(PAIRS, np.ones(4), 1), (FIRST_PAIR, np.array([1.0, 1.0, 1.0, np.nan]), 1), (OF_EVERY_SECOND, np.ones((2, 4)), 2)],
+)
+def test_dependence_is_found_among_rows_of_one_parity_and_beside_a_nan(step, x, batch_ndim):
+    x = jnp.asarray(x, jnp.float32)
+    with pytest.raises(ValueError, match="batch_ndim"):
+        uj.equilibrium(step, None, jnp.zeros_like(x), x, batch_ndim=batch_ndim, on_failure="accept")
+
+
 def ruled(slope):
     """A step whose derivative is a rule that closes over an array."""
 

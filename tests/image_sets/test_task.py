@@ -1,5 +1,6 @@
 """Losses, trials, floors and seeds of sets of images, against NumPy."""
 
+import dataclasses
 import json
 
 import jax
@@ -13,6 +14,7 @@ from unroll_jax.models import UnrolledTransformer
 from unroll_jax.train import load
 from unroll_jax.train.config.constraints import ConstraintConfig, DualConfig
 from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.config.image_sets import BOUNDS, INPUT_LOSS
 from unroll_jax.train.main import fit
 from unroll_jax.train.step import init_state, jit_step
 from unroll_jax.train.tasks.common import Trial
@@ -135,3 +137,28 @@ def test_seeds_of_each_method_are_run_folders_and_the_report_has_their_intervals
     assert (denoised.shape, denoised.dtype) == ((2, 4, 4), np.uint8)
     with pytest.raises(UserError, match="gamma must be"):
         model.predict([picture], gamma=-1.0)
+
+
+def test_default_bounds_of_other_images_are_in_proportion_to_the_loss_of_their_input(config, data):
+    """Digits have 1.804 at the noise of training, for which the defaults were chosen; given bounds stay."""
+    wide = changed(config, constraints=BOUNDS, train_gamma=3.0 * config.train_gamma)
+    near, far = (ImageSetTask(one, data).config.constraints for one in (changed(config, constraints=BOUNDS), wide))
+    loss = 0.5 * data.spec.size**2 * config.train_gamma * data.spec.pixel_std
+    np.testing.assert_allclose([far.reference, far.floor], 3.0 * loss / INPUT_LOSS * np.array([1.85, 0.4]))
+    assert near.reference > loss
+    own = dataclasses.replace(BOUNDS, reference=500.0)
+    assert ImageSetTask(changed(wide, constraints=own), data).config.constraints == own
+
+
+def test_seeds_and_shares_that_cannot_be_are_errors(config):
+    shared = dataclasses.replace(config.data, validation_share=0.6)
+    for options in ({"seeds": 0}, {"seeds": 10**9}, {"seed": 2**32 - 1, "seeds": 3}, {"data": shared}):
+        with pytest.raises(UserError, match="validation_share" if "data" in options else "seeds"):
+            changed(config, **options)
+
+
+def test_images_that_are_not_finite_are_an_error(config, data):
+    task = ImageSetTask(config, data)
+    params = jax.tree.map(lambda leaf: np.nan * leaf, task.init(jax.random.key(0)))
+    with pytest.raises(UserError, match="finite"):
+        task.predict(params, [np.zeros((4, 4), np.uint8)] * 2)

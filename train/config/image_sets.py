@@ -2,7 +2,9 @@
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
+
+from annotated_types import Ge, Le
 
 from .constrained import ConstrainedConfig, check_depth
 from .constraints import ConstraintConfig, DualConfig
@@ -11,8 +13,9 @@ from .errors import option_text
 from .fields import Condition, Count, NonNegative, Parts, Positive, Rule
 from .video import ModelConfig, VideoPrimalConfig
 
-# The input's loss is 1.80 on digits at the noise of training. Layers descend by alpha to the last loss of plain
-# training, from which on they are bound by that.
+# Bounds of digits at the noise of training, where the loss of the input is this. Layers descend by alpha to the last
+# loss of plain training, from which on they are bound by that. Of other images the defaults are in proportion.
+INPUT_LOSS = 1.804
 BOUNDS = ConstraintConfig(bounds="cumulative", reference=1.85, alpha=(0.26,), floor=0.4, margin=0.1, first_margin=0.1)
 
 
@@ -24,7 +27,7 @@ class ImageSetConfig(ConstrainedConfig):
     task: ClassVar[str] = "image-sets"
     metric: ClassVar[str] = "validation loss (half squared error of an image)"
 
-    seeds: Count = 1
+    seeds: Annotated[int, Ge(1), Le(1000)] = 1
     """Seeds of each method, from --seed on: a run each, and intervals in the report."""
     batch_size: Parts = 32
     """Sets a step."""
@@ -56,6 +59,9 @@ class ImageSetConfig(ConstrainedConfig):
         yield "test_layer_noises", "each once", len(set(levels)) == len(levels)
         multiple = f"a multiple of {option_text('data.classes', data.classes)}"
         yield "data.set_size", multiple, data.set_size % data.classes == 0
+        yield "seeds", f"at most {2**32 - self.seed} from --seed {self.seed} on", self.seed + self.seeds <= 2**32
+        held_out_twice = "below 0.5, as validation and test each take so much"
+        yield "data.validation_share", held_out_twice, data.source == "digits" or data.validation_share < 0.5
         yield "dual.every", "a number of batches, as sets are drawn without end", self.dual.every != "epoch"
 
     def conditions(self) -> Iterator[Condition]:

@@ -1,8 +1,9 @@
 """Denoising of sets of images: the unrolled transformer, whose tokens are images that attend to each other."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +12,8 @@ from jaxtyping import Array, Float, UInt8, UInt32
 
 from unroll_jax.models import UnrolledTransformer, cosine_bases
 
-from ..config.errors import OptionError
-from ..config.image_sets import ImageSetConfig
+from ..config.errors import OptionError, UserError
+from ..config.image_sets import BOUNDS, INPUT_LOSS, ImageSetConfig
 from ..constraints import constrained_training
 from ..data.files import SPLITS
 from ..data.image_sets import SetData, SetSpec, load
@@ -63,6 +64,7 @@ class ImageSetTask(PerturbedTask[ImageSetConfig]):
 
     def __init__(self, config: ImageSetConfig, data: SetData | Any, spec: SetSpec | None = None):
         super().__init__(config, data, spec)
+        self._config = config = self._in_proportion(config)
         model, pixels = config.model, self.spec.size**2
         if model.rank is not None and model.rank > pixels:
             raise OptionError("model.rank", f"between 1 and the {pixels} pixels of an image", model.rank)
@@ -87,6 +89,21 @@ class ImageSetTask(PerturbedTask[ImageSetConfig]):
             limits=self.limits,
         )
         self._read, self._clean = on_batches(self._tried), on_batches(self._denoised)
+
+    def with_config(self, config: ImageSetConfig) -> Self:
+        """As of every such task."""
+        return super().with_config(self._in_proportion(config))
+
+    def _in_proportion(self, config: ImageSetConfig) -> ImageSetConfig:
+        """Returns the configuration with default bounds, which are of digits, in proportion to the input's loss."""
+        given, loss = config.constraints, 0.5 * self.spec.size**2 * config.train_gamma * self.spec.pixel_std
+        share = loss / INPUT_LOSS
+        is_default = (given.reference, given.floor) == (BOUNDS.reference, BOUNDS.floor)
+        if not is_default or share == 0.0 or abs(share - 1.0) < 0.01:
+            return config
+        reference, floor = (None if bound is None else share * bound for bound in (BOUNDS.reference, BOUNDS.floor))
+        bounds = dataclasses.replace(given, reference=reference, floor=floor)
+        return dataclasses.replace(config, constraints=bounds)
 
     def init(self, key: jax.Array) -> Params:
         """Returns the initial weights, the same for every key."""
@@ -128,6 +145,8 @@ class ImageSetTask(PerturbedTask[ImageSetConfig]):
         size = self.spec.size
         pictures = np.stack([picture_of(one, (size, size, 1)).reshape(-1) for one in each_of(inputs)[0]])
         clean = self._clean(params, pictures[None], gamma * self.spec.pixel_std, jax.random.key(seed))[0]
+        if not np.isfinite(clean).all():
+            raise UserError("the model's images are not finite; lower the noise gamma, or train it again")
         return np.clip(np.round(255.0 * clean), 0, 255).astype(np.uint8).reshape(-1, size, size)
 
     def summary_line(self, evaluation: Row) -> str:

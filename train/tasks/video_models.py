@@ -118,10 +118,10 @@ def check_reference(config: ConstrainedConfig, input_loss: float) -> None:
     """Raises a `UserError` for a bound on the input's loss that no training can meet."""
     reference = config.constraints.reference
     if config.enforces and reference is not None and reference < input_loss:
+        mend = "raise it" if config.constraints.bounds == "cumulative" else "raise it, or pass None"
         raise UserError(
             f"{option_text('constraints.reference', reference)} is below the loss of the noisy input, about "
-            f"{input_loss:.2f} at {option_text('train_gamma', config.train_gamma)}, which no training can lower; raise "
-            "it, or pass None"
+            f"{input_loss:.2f} at {option_text('train_gamma', config.train_gamma)}, which no training can lower; {mend}"
         )
 
 

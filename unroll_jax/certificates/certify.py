@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 from unroll_jax.arguments import at_least, check, checked
 from unroll_jax.certificates.per_example import gradient
 from unroll_jax.descent import Descent, Params
-from unroll_jax.energies.tokens import as_anchor, blank_absent
+from unroll_jax.energies.tokens import blank_absent, present_of
 from unroll_jax.spectral import inner, norm, unit
 from unroll_jax.steps import check_step, settle, vary_like
 from unroll_jax.summaries import energy_lines, plot_layers, summary
@@ -77,7 +77,7 @@ class Certificate(NamedTuple):
         return plot_layers(self.energy, label="energy", axes=axes, marks=self.outcome == Outcome.ROSE)
 
 
-@checked(num_layers=at_least(1), num_points=at_least(1))
+@checked(num_layers=at_least(1), num_points=at_least(1), tolerance=at_least(0.0))
 def certify(
     descent: Descent,
     params: Params,
@@ -145,7 +145,7 @@ def certify(
     """
     first = params if tied else jax.tree.map(lambda leaf: leaf[0], params)
     _check(descent, first, y, x, smoothness)
-    present = as_anchor(x).present
+    present = present_of(descent, x)
 
     def layer(y: Any, stacked: Params) -> tuple[Any, Certificate]:
         return _judge(descent, params if tied else stacked, y, x, smoothness, num_points, tolerance)

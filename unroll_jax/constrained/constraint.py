@@ -140,7 +140,7 @@ def without_samples(constraints: Mapping[str, Constraint], sums: Sums) -> dict[s
     """Marks the violations that are NaN because a column has no sample."""
 
     def values(empty: float) -> dict[str, PyTree]:
-        means = jax.tree.map(jax.lax.stop_gradient, _means(sums, empty=empty, unknown=1.0))
+        means = jax.tree.map(jax.lax.stop_gradient, _means(sums, empty=empty))
         return {name: constraint.value(means[name]) for name, constraint in constraints.items()}
 
     return jax.tree.map(lambda gone, there: jnp.isnan(gone) & ~jnp.isnan(there), values(jnp.nan), values(1.0))
@@ -165,12 +165,11 @@ def _pair(name: str, pair: Any) -> tuple[Array, Array]:
     return total, count
 
 
-def _means(sums: Sums, *, empty: float, unknown: float | None = None) -> dict[str, dict[str, Array]]:
-    """Means of columns, ``empty`` over no sample; ``unknown`` replaces a mean that is not finite."""
+def _means(sums: Sums, *, empty: float) -> dict[str, dict[str, Array]]:
+    """Means of columns, ``empty`` over no sample."""
 
     def mean(total: Array, count: Array) -> Array:
         value = jnp.where(count > 0.0, total / jnp.where(count > 0.0, count, 1.0), jnp.nan)
-        value = value if unknown is None else jnp.where(jnp.isfinite(value), value, unknown)
         return jnp.where(count == 0.0, empty, value)
 
     return {name: {column: mean(*pair) for column, pair in columns.items()} for name, columns in sums.items()}

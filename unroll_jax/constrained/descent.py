@@ -112,5 +112,6 @@ def switching_objective(
     sizes = trees.violation_sizes(violations, trees.check_kinds(kinds, violations))
     worst = jnp.max(jnp.stack([jnp.max(leaf, initial=0.0) for leaf in jax.tree.leaves(sizes)]))
     trees.check_known("tolerance", tolerance, lambda value: value >= 0.0, "at least 0")
-    sound = (jnp.asarray(tolerance) >= 0.0) & ~jnp.isnan(objective) & ~jnp.isnan(worst)
+    tolerance = trees.as_scalar("tolerance", tolerance)
+    sound = (tolerance >= 0.0) & ~jnp.isnan(objective) & ~jnp.isnan(worst)
     return trees.nan_unless(sound, jnp.where(worst > tolerance, worst, objective))

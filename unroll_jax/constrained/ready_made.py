@@ -192,6 +192,7 @@ def kl(*, at_most: float, of: Select | None = None, where: Select | None = None)
     def columns(outputs: Any, batch: Any) -> dict[str, tuple[Array, Array]]:
         logits, reference = outputs if of is None else of(outputs)
         logits, reference = wide("logits", logits), wide("reference_logits", reference)
+        require(reference.shape == logits.shape, "reference_logits", f"have shape {logits.shape}", reference.shape)
         weights = _weights(where, batch, logits.shape[:-1])
         if weights is not None:  # left out before the softmax, whose gradient at NaN would be NaN
             logits, reference = (jnp.where((weights != 0.0)[..., None], each, 0.0) for each in (logits, reference))

@@ -110,6 +110,8 @@ def on_tokens(
         x, present = as_anchor(x)
         there = None if separate else present
         check_tokens(y, Anchor(x if rows is None else None, there), dim=dim)
+        if there is not None:
+            there = present = jnp.broadcast_to(there, y.shape[:-1])
         require(num_tokens in (None, y.shape[-2]), "y", f"hold {num_tokens} rows", y.shape[-2])
         if rows is not None:
             _check_rows(rows, x, y.shape[:-1], present)
@@ -137,13 +139,15 @@ def on_tokens(
         return write(stepped, y, tokens.present), value
 
     layer = Descent(init, energy_of, step_of, None if step_and_energy is None else both_of)
+    layer = guarded(layer, lambda params: _check_params(params, made()))
     for function, of_tokens in zip(layer[1:4], (energy, step, step_and_energy), strict=True):
         if function is not None:
-            setattr(function, PLAIN, of_tokens)
-    return guarded(layer, lambda params: _check_params(params, made()))
+            setattr(function, PLAIN, (function, of_tokens, separate))
+    return layer
 
 
-PLAIN = "on_tokens"  # the attribute of a layer's function that holds the plain one
+# The attribute of a layer's function that holds it, the plain one and `Rows.separate`; wrappers may copy it.
+PLAIN = "on_tokens"
 
 
 def plain(descent: Descent) -> Plain:
@@ -153,9 +157,16 @@ def plain(descent: Descent) -> Plain:
         def on_anchor(params: Any, tokens: Tokens) -> Any:
             return function(params, tokens.y, Anchor(tokens.x, tokens.present))
 
-        return function and getattr(function, PLAIN, on_anchor)
+        itself, of_tokens, _ = getattr(function, PLAIN, (None, None, False))
+        return function and (of_tokens if itself is function else on_anchor)
 
     return Plain(*map(find, descent[1:4]))
+
+
+def present_of(descent: Descent, x: Any) -> Any:
+    """The marks of the tokens that are there, or None; an `Anchor` of keys or pairs marks no tokens."""
+    _, _, separate = getattr(descent.step, PLAIN, (None, None, False))
+    return None if separate else as_anchor(x).present
 
 
 def no_params(key: jax.Array) -> None:

@@ -113,6 +113,14 @@ def test_several_heads_take_it_too():
     close(actual, expected, 2e-5)
 
 
+@pytest.mark.usefixtures("interpreted", "x64")
+def test_numbers_of_32_bits_are_those_of_attention_where_64_are_on():
+    y = jnp.asarray(tokens(0, (N, DIM)), jnp.float32)
+    layers = uj.attention(kernel="pallas", block=32), uj.attention()
+    actual, expected = jax.jit(lambda y: [layer.step_and_energy(NO_WEIGHT, y, None) for layer in layers])(y)
+    close(actual, expected, 2e-5)
+
+
 @pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("rho", ["softmax", "log"])
 def test_step_and_energy_by_themselves_are_those_of_both(rho):

@@ -59,6 +59,18 @@ def test_values_and_slopes_equal_the_reference_over_24_orders_of_magnitude(dtype
 
 
 @pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("name", ["log", "cauchy"])
+def test_a_tiny_scale_does_not_overflow(name):
+    """Half the squared distance over the scale is beyond float32 here."""
+    z, scale = np.array([0.0, 1e-25, 1e5, 1e30], np.float32), 1e-30
+    rho = table.RHOS[name](scale)
+    value, slope = jax.jit(lambda z: (rho.value(z), rho.log_slope(z)))(z)
+    exact = np.log1p(z.astype(float) / scale)
+    weight, shift = (1.0, np.log(scale)) if name == "log" else (scale, 0.0)
+    np.testing.assert_allclose(value, weight * exact + shift, rtol=1e-5, atol=1e-4 * weight)
+    np.testing.assert_allclose(slope, np.log(weight / scale) - exact, rtol=1e-5, atol=1e-4)
+
+
 def test_numbers_given_to_a_factory_count():
     curves = values_and_slopes({name: uj.RHOS[name](**options) for name, options in OPTIONS.items()})(DISTANCES)
     for name, formulas in FORMULAS.items():

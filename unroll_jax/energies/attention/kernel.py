@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from unroll_jax.energies.attention.kernel_blocks import Sizes, backward_kernel, forward_kernel
@@ -116,7 +117,8 @@ def _call(kernel: Any, block: int, outputs: tuple[tuple[int, ...], ...], *arrays
     from jax.experimental.pallas import triton
 
     examples, n = arrays[0].shape[:2]
-    blocks = n // block
+    rows = n // block
+    blocks = np.int32(rows)  # not Python's, which is of 64 bits with jax_enable_x64
     if examples == 0:
         return [jnp.zeros(shape, jnp.float32) for shape in outputs]
 
@@ -129,9 +131,9 @@ def _call(kernel: Any, block: int, outputs: tuple[tuple[int, ...], ...], *arrays
 
     large = max(block, *(array.shape[-1] for array in arrays if array.ndim == 3)) > 64
     call = pl.pallas_call(
-        functools.partial(kernel, sizes=Sizes(block, blocks)),
+        functools.partial(kernel, sizes=Sizes(block, rows)),
         out_shape=[jax.ShapeDtypeStruct(shape, jnp.float32) for shape in outputs],
-        grid=(examples * blocks,),
+        grid=(examples * rows,),
         in_specs=[whole(array.shape) for array in arrays],
         out_specs=[one(shape) for shape in outputs],
         compiler_params=triton.CompilerParams(num_warps=8 if large else 4, num_stages=2),

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from unroll_jax.energies.attention.rho import Elementwise
@@ -110,7 +111,7 @@ def _row(sizes: Sizes) -> tuple[Any, Any]:
     def load(index: Any, *refs: Any) -> list[Array]:
         return [ref[pl.ds(index * sizes.block, sizes.block)] for ref in refs]
 
-    return jax.lax.rem(pl.program_id(0), sizes.blocks), load
+    return jax.lax.rem(pl.program_id(0), np.int32(sizes.blocks)), load
 
 
 def _tile(z_u: Array, z_v: Array, here_u: Array, here_v: Array, diagonal: Any, log_slope: Elementwise) -> _Tile:

@@ -88,7 +88,7 @@ def attention(
       rank: columns k of W_a, at most ``dim``; None means ``dim``.
       block: tokens whose pairs are held at a time: memory O(n block), in value and derivatives, for the price of
         computing them again in the backward pass. None takes all at once where they are few (n up to 1448, in a small
-        batch), else as many as fit a cache. A graph made of narrower blocks keeps its own.
+        batch), else as many as fit a cache.
       kernel: "xla" computes on any device. Two are for GPUs and the complete graph, in memory O(n), with first
         derivatives in reverse mode only; in bfloat16 the tokens' projections are rounded to it:
         "pallas", one pass over pairs for the step, the energy and their gradients, for any rho whose functions hold no

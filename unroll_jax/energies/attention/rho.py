@@ -135,13 +135,21 @@ def truncated_quadratic(threshold: float = 1.0) -> Rho:
     return Rho(lambda z: jnp.minimum(z, threshold), log_slope=lambda z: jnp.where(z >= threshold, -jnp.inf, z - z))
 
 
+FAR = 1e30  # ratio of a distance and a scale beyond which 1 is nothing, and the ratio may overflow
+
+
 def _logarithmic(scale: float, weight: float, shift: float = 0.0) -> Rho:
     """rho(z) = weight log(1 + z / scale) + shift."""
 
-    def log_slope(z: Array) -> Array:
-        return math.log(weight / scale) - jnp.log1p(z / scale)
+    def growth(z: Array) -> Array:  # log(1 + z / scale), also where the ratio overflows
+        far = z > FAR * scale
+        near = jnp.log1p(jnp.where(far, 0.0, z) / scale)
+        return jnp.where(far, jnp.log(jnp.where(far, z, 1.0)) - math.log(scale), near)
 
-    return Rho(lambda z: weight * jnp.log1p(z / scale) + shift, log_slope=log_slope)
+    def log_slope(z: Array) -> Array:
+        return math.log(weight / scale) - growth(z)
+
+    return Rho(lambda z: weight * growth(z) + shift, log_slope=log_slope)
 
 
 #: Functions of half the squared distance that attention energies sum over pairs of tokens, by name.
