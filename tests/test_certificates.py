@@ -223,7 +223,7 @@ def test_bad_arguments_are_named():
 
 def test_a_mask_of_keys_is_no_mask_of_tokens():
     descent, y, x = uj.DESCENTS["cross_attention"].example(jax.random.key(0), (2,))
-    params, present = descent.init(jax.random.key(1)), jnp.arange(x.shape[-2]) != 1
+    params, present = descent.init(jax.random.key(1)), jnp.broadcast_to(jnp.arange(x.shape[-2]) != 1, x.shape[:-1])
     anchor = uj.Anchor(x, present)
     certificate = jax.jit(lambda params: uj.certify(descent, params, y, anchor))(params)
     np.testing.assert_allclose(certificate.energy[0], descent.energy(params, y, anchor), rtol=1e-6)
