@@ -11,11 +11,11 @@ ROOT = Path(__file__).resolve().parents[1]
 # Lines of tracked files: of Python, and of pages in docs. A change that cuts lowers these numbers. Three were raised
 # once, on 27 November 2026, for reasons that CONTRIBUTING.md gives.
 MAX_LINES = {
-    "unroll_jax": 18_550,
-    "train": 18_900,
+    "unroll_jax": 18_560,
+    "train": 18_920,
     "benchmarks": 4_490,
     "papers": 2_770,
-    "tests": 39_600,
+    "tests": 39_700,
     "docs": 5_600,
     "CHANGELOG.md": 150,
 }
