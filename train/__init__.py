@@ -5,7 +5,7 @@
 Example:
   >>> from unroll_jax.train import EXPERIMENTS
   >>> EXPERIMENTS["demo"].config.task  # `fit("demo")` trains it
-  'sparse-coding'
+  'image-sets'
 """
 
 import lazy_loader

@@ -115,7 +115,7 @@ HANDLED = [  # commands that go on, and what they print
 ]
 REFUSED = [  # commands that end in a line, and what it names
     ("evaluate run", "run", _folder("evaluation.json")),
-    ("evaluate run", "found", _values("config.json", found=None)),
+    ("evaluate run", "found", _values("config.json", found=None, sha256_of_the_rest=None)),
     ("evaluate run --mesh data=3,fsdp=5", "mesh", _other_files),
     ("evaluate run", "run", _gone("checkpoints/*/notes")),
     ("evaluate run", "run", _halved("checkpoints/*/state/*/d/*")),

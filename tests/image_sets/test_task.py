@@ -146,8 +146,8 @@ def test_default_bounds_of_other_images_are_in_proportion_to_the_loss_of_their_i
     loss = 0.5 * data.spec.size**2 * config.train_gamma * data.spec.pixel_std
     np.testing.assert_allclose([far.reference, far.floor], 3.0 * loss / INPUT_LOSS * np.array([1.85, 0.4]))
     assert near.reference > loss
-    own = dataclasses.replace(BOUNDS, reference=500.0)
-    assert ImageSetTask(changed(wide, constraints=own), data).config.constraints == own
+    given = dataclasses.replace(BOUNDS, reference=500.0)
+    assert ImageSetTask(changed(wide, constraints=given), data).config.constraints == given
 
 
 def test_seeds_and_shares_that_cannot_be_are_errors(config):
