@@ -2,6 +2,7 @@
 
 import importlib
 import re
+import warnings
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -27,6 +28,20 @@ def test_python_of_the_readme_runs_and_does_what_it_says():
     claims = [claim.strip() for comment in comments[1:] for claim in comment.split("; energy, ")]
     assert len(claims) == 4
     assert [claim for claim in claims if claim not in printed] == []
+
+
+@pytest.mark.slow
+def test_jaxopt_returns_the_unsolved_examples_of_the_readme_without_a_message():
+    """Warnings are errors here, but for the one of its import."""
+    names = {}
+    for block in re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)[:2]:
+        exec(compile(block, "README.md", "exec"), names)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from jaxopt import AndersonAcceleration
+    cell, x, step = names["cell"], names["x"], names["step"]
+    _, state = AndersonAcceleration(lambda z: step(cell, z, x), maxiter=100, tol=1e-5).run(0.0 * x)
+    assert state.error > 1e-3
 
 
 def test_the_figures_of_the_readme_are_those_of_the_docs():
