@@ -117,6 +117,6 @@ def test_scenes_of_a_report_are_the_same_and_whole(trained, tmp_path):
 
 def test_a_loss_that_is_not_finite_stops_the_run(start, stripes, tmp_path):
     stripes.std = np.array([0.0])
-    with pytest.raises(UserError, match=r"loss is not finite at step 1; .* lower --optimizer.learning-rate"):
+    with pytest.raises(UserError, match=r"loss is not finite at step 1; .* mend data"):
         start(small("image-dnn"), "image-dnn")
     assert read(tmp_path / "run", "status.json")["state"] == "failed"
