@@ -29,7 +29,7 @@ class Sizes(NamedTuple):
     repeats: int
 
 
-FULL, QUICK = Sizes(256, 32, 32, 16, 10), Sizes(64, 8, 16, 4, 5)
+FULL, QUICK = Sizes(256, 32, 16, 16, 5), Sizes(64, 8, 16, 4, 5)
 
 
 def measure(sizes: Sizes) -> Iterator[Record]:

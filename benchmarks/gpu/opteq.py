@@ -31,7 +31,7 @@ class Sizes(NamedTuple):
     repeats: int
 
 
-FULL = Sizes(128, 32, {}, 8192, 20)
+FULL = Sizes(128, 32, {}, 8192, 10)
 QUICK = FULL._replace(product=4096, repeats=5)
 
 

@@ -40,11 +40,12 @@ def test_without_a_gpu_programs_are_lowered_and_nothing_is_measured(capsys, monk
         assert f"opteq step {figure}" in printed
 
 
-def test_a_command_and_its_start_take_less_than_nine_minutes():
+def test_a_command_takes_less_than_nine_minutes_and_the_new_two_eleven_together():
     of_new = [{"pairs", "decoder"}, {"equilibria", "opteq"}]
     assert set(gpu.DEFAULT) == set.union(*of_new)
     for names in [*of_new, set(gpu.PARTS) - set(gpu.DEFAULT)]:
         assert sum(gpu.PARTS[name].seconds for name in names) <= 520
+    assert sum(gpu.PARTS[name].seconds for name in gpu.DEFAULT) <= 11 * 60
 
 
 def test_a_part_that_fails_is_reported_and_the_others_go_on(capsys, monkeypatch, tmp_path):
@@ -119,15 +120,17 @@ def test_kernels_are_timed_against_each_other(monkeypatch):
 
     monkeypatch.setattr(pairs.unroll_jax, "attention", layer)
     record = last(pairs.measure(pairs.Sizes((8, 4), 16, 3, ("log",), (16, 32), 1, None)))
-    assert len(record.notes) == 2
-    assert all("block 32" in note and "failed" in note for note in record.notes)
+    assert len(record.notes) == 1
+    assert "block 32" in record.notes[0]
+    assert "failed" in record.notes[0]
     step, both = "step_and_gradient", "step_and_energy_and_gradient"
     for over, ways in {
         "over_cudnn": {f"pallas: {step}", f"pallas: {both}", f"pallas, block 16: {both}"},
         "over_xla": {f"pallas: {both}", f"pallas, block 16: {both}"},
     }.items():
         assert {f"n=8, bfloat16, softmax, {way} {over}" for way in ways} <= set(record.figures)
-    assert "n=4, float32, log, pallas: step_and_energy_and_gradient over_xla" in record.figures
+    for case in ("n=4, bfloat16", "n=8, float32"):
+        assert f"{case}, log, pallas: {both} over_xla" in record.figures
     assert not any("float32" in name and "cudnn" in name for name in record.figures)
 
 
