@@ -24,8 +24,6 @@ from unroll_jax.train.data.files import SPLITS
 from unroll_jax.train.data.instructions import Conversation, Message, Prompt, read_prompts, single_turn
 from unroll_jax.train.data.pretrained.chat import ChatTokenizer, byte_tokenizer
 
-CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
-
 
 def test_made_up_instructions_differ_between_and_within_splits(opened):
     data = opened("chores")
