@@ -1,4 +1,3 @@
-import functools
 import os
 import shutil
 import tarfile
@@ -10,14 +9,20 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from unroll_jax.train.config.data import DataConfig, ImageConfig, InstructionConfig, SceneConfig, TextConfig
-from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.data import images, instructions, text, video
+from unroll_jax.train.config.data import (
+    DataConfig,
+    ImageConfig,
+    InstructionConfig,
+    SceneConfig,
+    SetConfig,
+    TextConfig,
+)
+from unroll_jax.train.data import image_sets, images, instructions, text, video
 
-WriteClips = Callable[..., Path]
 LOADERS: dict[str, tuple[Any, Callable[..., Any]]] = {
     **dict.fromkeys(("photos", "video"), (DataConfig, video.load)),
     **dict.fromkeys(("digits", "cifar10", "image_folder"), (ImageConfig, images.load)),
+    "class_folders": (SetConfig, image_sets.load),
     **dict.fromkeys(("shapes", "camvid"), (SceneConfig, images.load)),
     **dict.fromkeys(("verdicts", "imdb", "sst2", "mnli", "table"), (TextConfig, text.load)),
     **dict.fromkeys(("chores", "alpaca", "conversations"), (InstructionConfig, instructions.load)),
@@ -30,47 +35,32 @@ def quiet(line: str) -> None:
 
 def whole(data: Any, split: str) -> Any:
     """A whole split as one batch."""
-    (batch,) = data.examples(split, batch_size=10_000)
-    return batch
+    return data.read(split, range(data.num_examples(split)))
 
 
-@pytest.fixture
-def opened(tmp_path: Path) -> Callable[..., Any]:
-    """``opened(source, root, log, **options)``: a source, prepared in a folder of the test."""
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+    """``opened(source, root, log, **options)``: a source, prepared in a folder of the module."""
+    prepared = tmp_path_factory.mktemp("prepared")
 
     def open_source(source: str, root: Path | str | None = None, log: Any = quiet, **options: Any) -> Any:
         config, load = LOADERS[source]
         where = None if root is None else str(root)
-        return load(config(source, where, str(tmp_path / "prepared"), **options), log=log)
+        return load(config(source, where, **{"prepared": str(prepared), **options}), log=log)
 
     return open_source
 
 
-@pytest.fixture
-def refused(opened: Callable[..., Any], tmp_path: Path) -> Callable[..., None]:
-    """``refused(source, root, words)``: one line that names the root or the option, and nothing is prepared."""
-
-    def check(source: str, root: Path | str, words: str, **options: Any) -> None:
-        with pytest.raises(UserError, match=words) as caught:
-            opened(source, root, **options)
-        message = str(caught.value)
-        assert "\n" not in message
-        assert str(root) in message or "data.validation_share" in message
-        assert not list((tmp_path / "prepared").rglob("*.array_record*")), "an error leaves nothing prepared"
-
-    return check
-
-
-def write_frames(
-    root: Path, lengths: Mapping[str, int], *, size: tuple[int, int] = (160, 160), suffix: str = "png"
+def write_pictures(
+    root: Path, counts: Mapping[str, int], *, size: tuple[int, int] = (6, 5), suffix: str = "png", mode: str = "RGB"
 ) -> Path:
-    """Writes clip folders of random frames, {folder: number of frames}, below a new root."""
+    """Writes random pictures, {folder: number of pictures}, of sides (width, height) below a root."""
     generator = np.random.default_rng(0)
-    for folder, length in lengths.items():
-        (root / folder).mkdir(parents=True)
-        for number in range(1, length + 1):
-            pixels = generator.integers(0, 256, (size[1], size[0]), np.uint8)
-            Image.fromarray(pixels).save(root / folder / f"{number:03d}.{suffix}")
+    for folder, count in counts.items():
+        (root / folder).mkdir(parents=True, exist_ok=True)
+        for number in range(1, count + 1):
+            pixels = generator.integers(0, 256, (size[1], size[0], 3), np.uint8)
+            Image.fromarray(pixels).convert(mode).save(root / folder / f"{number:03d}.{suffix}")
     return root
 
 
@@ -98,16 +88,17 @@ def truncate(path: Path, share: float = 0.4) -> Path:
     return path
 
 
-@pytest.fixture
-def write_clips(tmp_path: Path) -> WriteClips:
-    """Writes clip folders below a root of its own; see `write_frames`."""
-    return functools.partial(write_frames, tmp_path / "clips")
-
-
-@pytest.fixture(scope="session")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> video.VideoData:
-    """The photos, prepared once for all tests."""
-    return video.load(DataConfig(prepared=str(tmp_path_factory.mktemp("prepared"))), log=quiet)
+def pack(root: Path, mode: Literal["w", "w:gz", "zip"] | None = "w", *, reverse: bool = False) -> Path:
+    """Packs a folder's files into an archive next to it, in order or against it; None leaves the folder."""
+    if mode is None:
+        return root
+    if mode == "zip":
+        return Path(shutil.make_archive(str(root), "zip", root.parent, root.name))
+    archive = root.parent / (f"{root.name}.tar" if mode == "w" else f"{root.name}.tar.gz")
+    with tarfile.open(archive, mode) as tar:
+        for file in sorted(root.rglob("*"), reverse=reverse):
+            tar.add(file, file.relative_to(root.parent), recursive=False)
+    return archive
 
 
 @pytest.fixture
@@ -126,38 +117,3 @@ def oracles() -> tuple[Any, Any]:
 
     transformers.logging.disable_progress_bar()
     return torch, transformers
-
-
-@pytest.fixture
-def write_images(tmp_path: Path) -> Callable[..., Path]:
-    """Writes random images, {folder: how many}, below a new root; of the given mode, sides (width, height) and kind."""
-
-    def write(
-        counts: Mapping[str, int], *, size: tuple[int, int] = (6, 5), suffix: str = "png", mode: str = "RGB"
-    ) -> Path:
-        root = tmp_path / "images"
-        generator = np.random.default_rng(0)
-        for folder, count in counts.items():
-            (root / folder).mkdir(parents=True, exist_ok=True)
-            for number in range(count):
-                pixels = generator.integers(0, 256, (size[1], size[0], 3), np.uint8)
-                Image.fromarray(pixels).convert(mode).save(root / folder / f"{number:04d}.{suffix}")
-        return root
-
-    return write
-
-
-@pytest.fixture
-def pack() -> Callable[..., Path]:
-    """Packs a folder's files into an archive next to it, in order or against it."""
-
-    def packed(root: Path, mode: Literal["w", "w:gz", "zip"] = "w", *, reverse: bool = False) -> Path:
-        if mode == "zip":
-            return Path(shutil.make_archive(str(root), "zip", root.parent, root.name))
-        archive = root.parent / (f"{root.name}.tar" if mode == "w" else f"{root.name}.tar.gz")
-        with tarfile.open(archive, mode) as tar:
-            for file in sorted((path for path in root.rglob("*") if path.is_file()), reverse=reverse):
-                tar.add(file, file.relative_to(root.parent))
-        return archive
-
-    return packed

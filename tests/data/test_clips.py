@@ -1,19 +1,23 @@
-"""Clips of frames and videos go where their folders say."""
+"""Clips of frames and videos go where their folders say; damaged ones are used as far as they decode."""
 
+import contextlib
+import re
+import resource
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from tests.data.conftest import write_frames, write_video
+from tests.data.conftest import pack, truncate, write_pictures, write_video
 from tests.errors import assert_fails
-from unroll_jax.train.data.clips import clip_folders, split_clips, standard_frame, stated_split
+from unroll_jax.train.config.errors import StorageError
+from unroll_jax.train.data.clips import clip_folders, split_clips, standard_frame
 from unroll_jax.train.data.files import SPLITS, OriginalFile
 from unroll_jax.train.data.media import fingerprint_media
 from unroll_jax.train.data.video import open_footage, patch_sequences, some_of, windows
 
-LAYOUTS = {  # the split of each clip
+LAYOUTS = {  # the split of each clip, in the order of the splits
     "Avenue": {
         "training_videos/01.avi": "train",
         "training_videos/02.avi": "train",
@@ -31,6 +35,14 @@ LAYOUTS = {  # the split of each clip
         "shanghaitech/training/videos/13_007.avi": "validation",
         "shanghaitech/testing/frames/01_0014": "test",
     },
+    "no splits": {f"clip{number}": "train" for number in range(1, 11)} | {"clip11": "validation", "clip12": "test"},
+    "videos of masks or in a clip of frames": {
+        "training/frames/01": "train",
+        "training/frames/01/all.avi": None,
+        "training/frames/02": "validation",
+        "testing/frames/01": "test",
+        "testing/videos/02_gt.avi": None,
+    },
 }
 LOOKS = {
     "UCSD without its folders": ("Train001", "Train002", "Train003", "Test001"),
@@ -39,19 +51,10 @@ LOOKS = {
     "one folder beside others": ("a", "b", "c", "held-out/d", "eval/e"),
     "beside known ones": ("train/1", "train/2", "test/1", "test_hard/1"),
 }
-UCSD = {"Train/Train001": 20, "Train/Train002": 25, "Train/Train010": 20, "Test/Test001": 20}
 
 
 def paths(*names):
     return [PurePosixPath(name) for name in names]
-
-
-def write(layout, root):
-    for name in LAYOUTS[layout]:
-        if name.endswith(".avi"):
-            write_video(root / name, 23)
-    folders = {name: 21 for name in LAYOUTS[layout] if not name.endswith(".avi")}
-    return write_frames(root, folders, size=(360, 240), suffix="tif")
 
 
 def read(root: Path, log=print) -> dict[str, dict[str, np.ndarray]]:
@@ -82,105 +85,69 @@ def test_folders_that_look_like_splits_under_unknown_names_fail(case, tmp_path):
     assert_fails(lambda root: split_clips(paths(*LOOKS[case]), root=root), tmp_path, "looks like", "ROOT/train/")
 
 
-def test_clips_without_splits_are_split_by_clip_in_natural_order(tmp_path):
-    assert [len(each) for each in split_clips(paths("Train001", "Train002", "Train003"), root=tmp_path).values()] == [
-        1,
-        1,
-        1,
-    ]
-    clips = read(write_frames(tmp_path / "flat", {f"clip{number}": 20 for number in range(1, 13)}))
-    assert [len(clips[split]) for split in SPLITS] == [10, 1, 1]
-    assert list(clips["test"]) == ["clip12"]
-
-
-def test_clips_outside_of_the_splits_are_passed_over_and_logged(tmp_path):
+def test_clips_that_all_look_like_one_split_are_split_and_those_outside_of_splits_passed_over_and_logged(tmp_path):
     lines: list[str] = []
-    splits = split_clips(paths("train/a", "train/b", "test/c", "extra/d"), root=tmp_path, log=lines.append)
-    assert [len(splits[split]) for split in SPLITS] == [1, 1, 1]
-    assert "extra/d" in lines[0]
-    assert_fails(lambda root: stated_split(PurePosixPath("train/val/a"), root=root), tmp_path, "train and validation")
-
-
-def files(*folders):
-    return [OriginalFile(PurePosixPath(folder) / "1.png", Path(folder)) for folder in folders]
+    for names in (("Train001", "Train002", "Train003"), ("train/a", "train/b", "test/c", "extra/d")):
+        splits = split_clips(paths(*names), root=tmp_path, log=lines.append)
+        assert [splits[split] for split in SPLITS] == [[each] for each in paths(*names[:3])]
+    assert ["extra/d" in line for line in lines] == [True]
 
 
 @pytest.mark.parametrize("mask", ["Test/Test001_gt", "testing/01_mask", "test/ground_truth/1", "train/1/flow"])
 def test_masks_and_folders_inside_of_clips_are_passed_over_and_logged(mask, tmp_path):
     lines: list[str] = []
-    assert list(clip_folders(files("train/1", mask), root=tmp_path, log=lines.append)) == paths("train/1")
+    files = [OriginalFile(PurePosixPath(folder) / "1.png", Path(folder)) for folder in ("train/1", mask)]
+    assert list(clip_folders(files, root=tmp_path, log=lines.append)) == paths("train/1")
     assert mask in lines[0]
-    assert_fails(lambda root: clip_folders(files("Test001_gt"), root=root), tmp_path, "no clips but masks")
-    assert_fails(lambda root: clip_folders(files(".", "a"), root=root), tmp_path, "'1.png'")
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_published_layouts_come_to_their_splits_from_folders_and_archives(layout, tmp_path, pack):
-    root = write(layout, tmp_path / "data")
-    clips = read(root)
-    wanted = {split: [name for name, where in LAYOUTS[layout].items() if where == split] for split in SPLITS}
-    assert {split: list(split_clips) for split, split_clips in clips.items()} == wanted
-    assert {split_clips.shape[1:] for split in SPLITS for split_clips in clips[split].values()} == {(160, 160)}
-    for split, taken in read(pack(root, "w:gz")).items():
-        assert [name.removeprefix("data/") for name in taken] == wanted[split]
-        for name, frames in taken.items():
-            np.testing.assert_array_equal(frames, clips[split][name.removeprefix("data/")])
-    if layout == "ShanghaiTech":
-        (clip,) = clips["train"].values()
-        np.testing.assert_array_equal(clip[:, 80, 80], 2 * np.arange(23))
-
-
-@pytest.mark.parametrize(("mode", "reverse"), [("w", False), ("w:gz", True), ("zip", False)])
-def test_an_archive_in_any_order_gives_the_frames_of_its_folder_and_leaves_nothing(
-    write_clips, pack, mode, reverse, monkeypatch, tmp_path
-):
-    root = write_clips(UCSD)
-    (root / "Train/Train001/._001.png").write_bytes(b"resource fork")
-    (root / "Train/Train001/notes.txt").write_text("not a frame")
-    from_folder, archive = read(root), pack(root, mode, reverse=reverse)
-    (tmp_path / "work").mkdir()
-    monkeypatch.chdir(tmp_path / "work")
-    before = sorted(tmp_path.rglob("*"))
-    from_archive = read(archive)
-    for split in SPLITS:
-        for name, frames in from_folder[split].items():
-            np.testing.assert_array_equal(from_archive[split][f"clips/{name}"], frames)
-    assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_videos_of_masks_or_in_a_clip_of_frames_are_passed_over(tmp_path):
-    write_frames(tmp_path, {"training/frames/01": 20, "training/frames/02": 20, "testing/frames/01": 20})
-    write_video(tmp_path / "testing/videos/02_gt.avi", 20)
-    write_video(tmp_path / "training/frames/01/all.avi", 20)
-    lines: list[str] = []
-    clips = read(tmp_path, lines.append)
-    assert [list(clips[split]) for split in SPLITS] == [
-        ["training/frames/01"],
-        ["training/frames/02"],
-        ["testing/frames/01"],
-    ]
-    assert "2 video(s)" in lines[0]
 
 
 @pytest.mark.parametrize(
-    ("clips", "sizes"),
-    [({".": 95}, [2, 1, 1]), ({"data/my_test_clip": 95}, [2, 1, 1]), ({"train/a": 60, "test/b": 20}, [2, 1, 1])],
+    ("layout", "mode", "reverse"),
+    [(layout, "w:gz", False) for layout in LAYOUTS] + [("UCSD Ped2", "w", True), ("UCSD Ped2", "zip", False)],
 )
-def test_a_single_clip_of_frames_is_cut_in_time(write_clips, clips, sizes):
-    root = write_clips({"x": 95}) / "x" if "." in clips else write_clips(clips)
-    taken = read(root)
-    assert [len(taken[split]) for split in SPLITS] == sizes
+def test_layouts_come_to_their_splits_from_folders_and_archives_in_any_order_that_leave_nothing(
+    layout, mode, reverse, tmp_path, monkeypatch
+):
+    videos = [name for name in LAYOUTS[layout] if name.endswith(".avi")]
+    folders = dict.fromkeys((name for name in LAYOUTS[layout] if name not in videos), 21)
+    root = write_pictures(tmp_path / "data", folders, size=(36, 24), suffix="tif", mode="L")
+    for name in videos:
+        write_video(root / name, 23)
+    for name in folders:
+        (root / name / "._001.tif").write_bytes(b"resource fork")
+        (root / name / "notes.txt").write_text("not a frame")
+    lines: list[str] = []
+    clips, archive = read(root, lines.append), pack(root, mode, reverse=reverse)
+    expected = {split: [name for name, where in LAYOUTS[layout].items() if where == split] for split in SPLITS}
+    assert {split: list(split_clips) for split, split_clips in clips.items()} == expected
+    assert {frames.shape[1:] for split in SPLITS for frames in clips[split].values()} == {(160, 160)}
+    assert any("2 video(s)" in line for line in lines) == layout.startswith("videos")
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    before = sorted(tmp_path.rglob("*"))
+    for split, taken in read(archive).items():
+        assert [name.removeprefix("data/") for name in taken] == expected[split]
+        for name, frames in taken.items():
+            np.testing.assert_array_equal(frames, clips[split][name.removeprefix("data/")])
+    assert sorted(tmp_path.rglob("*")) == before
+    for name in {*videos} & {*clips["train"]}:
+        np.testing.assert_array_equal(clips["train"][name][:, 80, 80], 2 * np.arange(23))
+
+
+@pytest.mark.parametrize("clips", [{".": 95}, {"data/my_test_clip": 95}, {"train/a": 60, "test/b": 20}])
+def test_a_single_clip_of_frames_is_cut_in_time(tmp_path, clips):
+    taken = read(write_pictures(tmp_path / "clips", clips))
+    assert [len(taken[split]) for split in SPLITS] == [2, 1, 1]
     starts = [name.split("/")[-1] for split in SPLITS for name in taken[split] if "frames" in name]
     assert starts == [f"frames {start} to {start + 19}" for start in range(0, 20 * len(starts), 20)]
 
 
-@pytest.mark.parametrize("name", ["only.avi", "train.mpeg4", "only"])
-@pytest.mark.parametrize("packed", [False, True])
-def test_one_video_of_any_suffix_is_cut_in_time_and_its_remainder_dropped(name, packed, tmp_path, pack):
-    root = write_video(tmp_path / "data/only.avi", 95).rename(tmp_path / "data" / name)
-    if packed and root.suffix.lower() == ".avi":
-        root = pack(tmp_path / "data")
-    clips = read(root)
+@pytest.mark.parametrize(
+    ("name", "mode"), [("only.avi", None), ("only.avi", "w"), ("train.mpeg4", None), ("only", None)]
+)
+def test_one_video_of_any_suffix_is_cut_in_time_and_its_remainder_dropped(name, mode, tmp_path):
+    video = write_video(tmp_path / "data/only.avi", 95).rename(tmp_path / "data" / name)
+    clips = read(video if mode is None else pack(tmp_path / "data", mode))
     assert [len(clips[split]) for split in SPLITS] == [2, 1, 1]
     levels = [frames[:, 0, 0] for split in SPLITS for frames in clips[split].values()]
     np.testing.assert_array_equal(np.concatenate(levels), 2 * np.arange(80))
@@ -206,3 +173,56 @@ def test_any_picture_becomes_grey_and_square(mode):
     with pytest.raises(ValueError, match="more than 8 bits"):
         standard_frame(Image.fromarray(np.full((160, 160), 40_000, np.uint16)))
     assert some_of([f"{number:03d}" for number in range(100)]) == "000; 001; ...; 099"
+
+
+def test_frames_that_decode_count_and_not_the_header(tmp_path):
+    root = write_video(tmp_path / "grey.avi", 80)
+    header = root.read_bytes()
+    stream_header = header.index(b"strh") + 8 + 32  # dwLength of the stream header: the claimed frames
+    root.write_bytes(header[:stream_header] + (160).to_bytes(4, "little") + header[stream_header + 4 :])
+    lines: list[str] = []
+    assert sum(map(len, read(root, lines.append).values())) == 4
+    assert lines == ["  grey.avi: using the 80 frames that decode, of 160 in the header"]
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "codec", "share", "line"),
+    [
+        ("a.avi", 120, "mpeg4", 0.6, r"a.avi: using the \d+ frames that decode, of 120 in the header"),
+        ("a.mp4", 120, "mpeg4", 0.6, r"a.mp4: using the \d+ frames that decode, of 120 in the header"),
+        ("a.ts", 99, "mpeg2video", 0.8, "frames are damaged and used as they decode"),
+    ],
+)
+def test_a_truncated_video_is_used_as_far_as_it_decodes_and_logged(tmp_path, name, count, codec, share, line):
+    options = {"movflags": "faststart"} if name == "a.mp4" else {}
+    lines: list[str] = []
+    read(truncate(write_video(tmp_path / name, count, codec=codec, options=options), share), lines.append)
+    assert any(re.search(line, each) for each in lines)
+
+
+def test_a_video_that_stops_decoding_fails(tmp_path):
+    video = truncate(write_video(tmp_path / "a.avi", 80, codec="png"))
+    assert_fails(read, video, "of 80 frames", "whole AVI or MP4 file")
+
+
+@contextlib.contextmanager
+def files_of_at_most(size):
+    """The system does not write longer files, as on a full disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.parametrize("mode", [None, "w"])
+def test_a_full_temporary_disk_is_not_damage_of_the_originals(mode, tmp_path, monkeypatch):
+    video = write_video(tmp_path / "data/only.avi", 62)
+    root = video if mode is None else pack(tmp_path / "data", mode)
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    refusal = rf"^cannot write to {tmp_path}.* \(File too large\); free room there, .* TMPDIR$"
+    with files_of_at_most(8192), pytest.raises(StorageError, match=refusal):
+        read(root)
+    assert not list((tmp_path / "temporary").iterdir())

@@ -1,4 +1,4 @@
-"""The sources that need no files: what their examples are, the same bit for bit every time."""
+"""The sources that need no files: the properties of their examples, the same bit for bit every time."""
 
 import re
 import zlib
@@ -10,13 +10,12 @@ import pytest
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 
-from tests.data.conftest import quiet, whole
-from unroll_jax.train.config.data import DataConfig, SceneConfig, TextConfig
-from unroll_jax.train.data import generated, images
+from tests.data.conftest import whole
+from unroll_jax.train.config.data import DataConfig
+from unroll_jax.train.data import generated
 from unroll_jax.train.data.files import SPLITS
-from unroll_jax.train.data.pictures import NOT_COUNTED, PictureData
+from unroll_jax.train.data.pictures import NOT_COUNTED
 from unroll_jax.train.data.prepare import resolve_source
-from unroll_jax.train.data.text import load
 from unroll_jax.train.data.video import SOURCES
 
 # Of the pixels or texts, and then the labels, of the first 32 examples and the last (2026-11). Another NumPy, Pillow or
@@ -53,7 +52,15 @@ def test_statistics_are_what_they_were(opened):
     np.testing.assert_array_equal(shapes.std, np.array([0.19604047, 0.19262077, 0.19741373], np.float32))
 
 
-def test_photo_regions_share_no_pixel():
+def test_photo_clips_are_numbered_and_move_and_regions_of_splits_share_no_pixel():
+    source, root = resolve_source(SOURCES, DataConfig())
+    with source.open(root or Path(), print) as splits:
+        names = [clip.name for split in SPLITS for clip in splits[split]]
+        assert [len(splits[split]) for split in SPLITS] == [80, 12, 20]
+        frames = list(splits["test"][0].frames)
+    assert names == [f"photo clip {number}" for number in range(112)]
+    assert np.shape(frames) == (20, 160, 160)
+    assert (frames[0] != frames[-1]).mean() > 0.5
     for photo in range(2):
         tiles = [tile for split in SPLITS for tile in generated.TILES[split][photo]]
         assert sorted(tiles) == [(row, column) for row in range(2) for column in range(4)]
@@ -62,60 +69,28 @@ def test_photo_regions_share_no_pixel():
     assert min(generated.TILE_HEIGHT, generated.TILE_WIDTH) >= generated.LARGEST_VIEW
 
 
-def test_photo_clips_are_the_same_every_time_and_move():
-    first, again = (next(generated.photo_clips("test", num_frames=20, frame_size=160)) for _ in range(2))
-    np.testing.assert_array_equal(first, again)
-    assert first.shape == (20, 160, 160)
-    assert (first[0] != first[-1]).mean() > 0.5
-
-
-def test_photo_clips_have_numbers_of_their_own():
-    source, root = resolve_source(SOURCES, DataConfig())
-    with source.open(root or Path(), print) as splits:
-        names = [clip.name for split in SPLITS for clip in splits[split]]
-        assert [len(splits[split]) for split in SPLITS] == [80, 12, 20]
-    assert names == [f"photo clip {number}" for number in range(112)]
-
-
-@pytest.fixture(scope="module")
-def shapes(tmp_path_factory) -> PictureData:
-    return images.load(SceneConfig(prepared=str(tmp_path_factory.mktemp("prepared"))), log=quiet)
-
-
-def test_shapes_are_scenes_of_five_classes_with_rims_that_do_not_count(shapes):
+def test_shapes_are_scenes_of_five_classes_none_twice_with_rims_that_do_not_count(opened):
+    shapes, scenes = opened("shapes"), set()
     assert [shapes.num_examples(split) for split in SPLITS] == [480, 60, 120]
     assert shapes.shape == (48, 48, 3)
     for split in SPLITS:
-        labels = whole(shapes, split).labels
+        images, labels = whole(shapes, split)
+        scenes |= {image.tobytes() for image in images}
         assert set(np.unique(labels)) == {0, 1, 2, 3, 4, NOT_COUNTED}
         assert 0.02 < (labels == NOT_COUNTED).mean() < 0.15
         assert all(0.01 < (labels == shape).mean() < 0.15 for shape in range(1, 5))
+    assert len(scenes) == 660
 
 
-def test_shapes_are_no_scene_twice_and_the_same_ones_every_time(shapes, tmp_path):
-    scenes = [image.tobytes() for split in SPLITS for image in whole(shapes, split).images]
-    assert len(set(scenes)) == len(scenes) == 660
-    again = images.load(SceneConfig(prepared=str(tmp_path)), log=quiet)
-    for split in SPLITS:
-        np.testing.assert_array_equal(whole(again, split).images, whole(shapes, split).images)
-        np.testing.assert_array_equal(whole(again, split).labels, whole(shapes, split).labels)
-
-
-def test_no_colour_tells_the_class_of_a_shape(shapes):
-    images, labels = whole(shapes, "train")
+def test_no_colour_tells_the_class_of_a_shape(opened):
+    images, labels = whole(opened("shapes"), "train")
     means = np.stack([images[labels == shape].mean(0) for shape in range(1, 5)])
     spread = np.stack([images[labels == shape].std(0) for shape in range(1, 5)])
     assert (np.ptp(means, axis=0) < 0.5 * spread.min(0)).all()
 
 
-@pytest.fixture(scope="module")
-def verdict_texts(tmp_path_factory):
-    data = load(TextConfig(prepared=str(tmp_path_factory.mktemp("prepared"))), log=quiet)
-    return {split: data.read(split, range(data.num_examples(split))) for split in SPLITS}
-
-
 def praise(clause):
-    """Whether a clause praises, from its words."""
+    """1 if a clause praises, from its words, else 0."""
     negative, positive = generated.WORDS
     good = [word in positive for word in clause.split() if word in (*negative, *positive)]
     assert len(good) == 1, clause
@@ -131,21 +106,16 @@ def verdict(sentence):
     return praise(main[-1])
 
 
-def test_verdicts_are_distinct_balanced_and_the_same_every_time(verdict_texts):
-    texts = [text for split in SPLITS for text in verdict_texts[split].texts]
+def test_verdicts_are_distinct_and_balanced_and_their_main_clause_decides(opened):
+    batches = [whole(opened("verdicts"), split) for split in SPLITS]
+    texts = [text for batch in batches for text in batch.texts]
     assert len(set(texts)) == len(texts) == 2800
-    assert [verdict_texts[split].labels.sum() for split in SPLITS] == [1000, 200, 200]
-    with generated.open_verdicts(*[None, None]) as again:  # pyright: ignore (neither is used)
-        assert [text for split in SPLITS for text, *_ in again.splits[split]] == texts
+    assert [batch.labels.sum() for batch in batches] == [1000, 200, 200]
+    assert [verdict(text) for text in texts] == [label for batch in batches for label in batch.labels]
 
 
-def test_the_main_clause_of_a_verdict_decides(verdict_texts):
-    for texts, labels, _ in verdict_texts.values():
-        assert [verdict(text) for text in texts] == labels.tolist()
-
-
-def test_single_words_tell_nothing_of_a_verdict_and_words_without_order_not_enough(verdict_texts):
-    train, test = verdict_texts["train"], verdict_texts["test"]
+def test_single_words_tell_nothing_of_a_verdict_and_words_without_order_not_enough(opened):
+    train, test = (whole(opened("verdicts"), split) for split in ("train", "test"))
     counts = CountVectorizer(token_pattern=r"\S+").fit(train.texts)
     words = LogisticRegression(max_iter=1000).fit(counts.transform(train.texts), train.labels)
     assert 0.4 < words.score(counts.transform(test.texts), test.labels) < 0.6

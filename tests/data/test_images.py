@@ -1,4 +1,5 @@
-import functools
+"""Images and scenes are what the files hold: digits, folders of classes, CIFAR-10 and CamVid."""
+
 import re
 import tarfile
 from collections import Counter
@@ -8,98 +9,169 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from tests.data.conftest import quiet, whole
-from unroll_jax.train.config.data import ImageConfig
+from tests.data.conftest import pack, whole, write_pictures
+from tests.data.test_errors import RECORDS, SCENES
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.data import images
 from unroll_jax.train.data.files import SPLITS
-from unroll_jax.train.data.images import load
-from unroll_jax.train.data.pictures import PictureData
 
 FOLDERS = {"train/cat": 20, "train/dog": 30, "test/cat": 3, "test/dog": 4}
+PACKINGS = [(None, False), ("w", False), ("w", True), ("w:gz", False), ("w:gz", True)]
 
 
-@pytest.fixture(scope="module")
-def digits(tmp_path_factory) -> PictureData:
-    return load(ImageConfig(prepared=str(tmp_path_factory.mktemp("prepared"))), log=quiet)
+def sizes(data):
+    return [data.num_examples(split) for split in SPLITS]
 
 
-@pytest.fixture
-def folder(opened):
-    """Opens a root as a folder of images."""
-    return functools.partial(opened, "image_folder")
+def pairs(*batches) -> Counter:
+    """How often each image comes with each label."""
+    return Counter((image.tobytes(), int(label)) for batch in batches for image, label in zip(*batch, strict=True))
 
 
-def fingerprints(images) -> Counter:
-    return Counter(image.tobytes() for image in images)
+def read(paths):
+    return np.stack([np.asarray(Image.open(path)) for path in sorted(paths)])
 
 
-def test_digits_are_those_of_scikit_learn_dealt_to_three_splits(digits):
-    assert [digits.num_examples(split) for split in SPLITS] == [1197, 200, 400]
-    expected = np.rint(load_digits().images * 255 / 16).astype(np.uint8)
-    batches = [whole(digits, split) for split in SPLITS]
-    assert sum((fingerprints(batch.images) for batch in batches), Counter()) == fingerprints(expected)
-    pairs = {(image.tobytes(), int(label)) for batch in batches for image, label in zip(*batch, strict=True)}
-    assert pairs == {(e.tobytes(), int(t)) for e, t in zip(expected, load_digits().target, strict=True)}
+def test_digits_are_those_of_scikit_learn_dealt_to_three_splits(opened):
+    digits = opened("digits")
+    assert sizes(digits) == [1197, 200, 400]
+    expected = np.rint(load_digits().images * 255 / 16).astype(np.uint8), load_digits().target
+    assert pairs(*(whole(digits, split) for split in SPLITS)) == pairs(expected)
 
 
-@pytest.mark.parametrize("shares", [(0.1, [45, 5]), (0.4, [30, 20])])
-def test_validation_is_cut_from_train(folder, write_images, shares):
-    share, sizes = shares
-    root = write_images(FOLDERS)
-    data = folder(root, validation_share=share)
-    assert [data.num_examples(split) for split in SPLITS] == [*sizes, 7]
+@pytest.mark.parametrize(("share", "expected"), [(0.1, [45, 5]), (0.4, [30, 20])])
+def test_validation_is_cut_from_train(opened, tmp_path, share, expected):
+    data = opened("image_folder", write_pictures(tmp_path / "images", FOLDERS), validation_share=share)
+    assert sizes(data) == [*expected, 7]
     assert np.bincount(whole(data, "validation").labels).tolist() == [round(share * 20), round(share * 30)]
-    files = fingerprints(np.asarray(Image.open(path)) for path in root.glob("train/*/*.png"))
-    assert fingerprints(i for split in SPLITS[:2] for i in whole(data, split).images) == files
+    files = read((tmp_path / "images/train").glob("*/*")), np.repeat([0, 1], [20, 30])
+    assert pairs(*(whole(data, split) for split in SPLITS[:2])) == pairs(files)
 
 
 @pytest.mark.parametrize("name", ["validation", "val", "Val"])
-def test_a_validation_folder_is_kept(folder, write_images, name):
-    data = folder(write_images({**FOLDERS, f"{name}/cat": 1, f"{name}/dog": 2}))
-    assert [data.num_examples(split) for split in SPLITS] == [50, 3, 7]
+def test_a_validation_folder_is_kept(opened, tmp_path, name):
+    counts = {**FOLDERS, f"{name}/cat": 1, f"{name}/dog": 2}
+    assert sizes(opened("image_folder", write_pictures(tmp_path / "images", counts))) == [50, 3, 7]
 
 
-@pytest.mark.parametrize("suffix", ["png", "jpg"])
-@pytest.mark.parametrize("packing", [None, ("w", False), ("w", True), ("w:gz", False), ("w:gz", True)])
-def test_images_are_what_the_files_hold_however_they_are_packed(folder, write_images, pack, suffix, packing):
-    root = write_images(FOLDERS, suffix=suffix)
-    data = folder(root if packing is None else pack(root, packing[0], reverse=packing[1]))
-    assert data.class_names == ("cat", "dog")
-    assert data.shape == (5, 6, 3)
-    paths = sorted(root.glob(f"test/*/*.{suffix}"))
+@pytest.mark.parametrize(("suffix", "shape"), [("png", (5, 6, 3)), ("jpg", (5, 6, 3)), ("png", (5, 6, 1))])
+@pytest.mark.parametrize(("mode", "reverse"), PACKINGS)
+def test_images_are_what_the_files_hold_however_they_are_packed(opened, tmp_path, suffix, shape, mode, reverse):
+    colours = "RGB" if shape[-1] == 3 else "L"
+    root = write_pictures(tmp_path / "images", FOLDERS, suffix=suffix, mode=colours)
+    data = opened("image_folder", pack(root, mode, reverse=reverse))
+    assert (data.class_names, data.shape) == (("cat", "dog"), shape)
     batch = whole(data, "test")
-    np.testing.assert_array_equal(batch.images, np.stack([np.asarray(Image.open(path)) for path in paths]))
-    assert batch.labels.tolist() == [data.class_names.index(path.parent.name) for path in paths]
+    np.testing.assert_array_equal(batch.images, read(root.glob("test/*/*")).reshape(7, *shape))
+    assert batch.labels.tolist() == [0] * 3 + [1] * 4
 
 
-def test_grey_images_have_one_channel(folder, write_images):
-    root = write_images(FOLDERS, mode="L")
-    assert folder(root).shape == (5, 6, 1)
-    np.testing.assert_array_equal(whole(folder(root), "test").images[0, ..., 0], Image.open(root / "test/cat/0000.png"))
-
-
-def test_what_is_passed_over_or_missing_is_said(folder, write_images):
+def test_what_is_passed_over_or_missing_is_logged(opened, tmp_path):
     lines: list[str] = []
-    folder(write_images({"train/cat": 20, "train/dog": 20, "test/cat": 3, "extra": 2}), lines.append)
+    counts = {"train/cat": 20, "train/dog": 20, "test/cat": 3, "extra": 2}
+    opened("image_folder", write_pictures(tmp_path / "images", counts), lines.append)
     assert "  passing over 2 images outside of the splits" in lines
     assert "  test holds no images of dog" in lines
 
 
+@pytest.mark.parametrize("place", ["folder", "folder above", "packed archive", "folder of the archive"])
+def test_cifar10_records_are_those_of_the_files(opened, tmp_path, monkeypatch, place):
+    monkeypatch.setattr(images, "RECORDS", len(RECORDS))
+    folder = tmp_path / images.FOLDER
+    folder.mkdir()
+    generator = np.random.default_rng(0)
+    contents = {name: generator.permuted(RECORDS, axis=1) for name in images.FILES}
+    for name, records in contents.items():
+        records[:, 0] = RECORDS[:, 0]
+        (folder / name).write_bytes(records.tobytes())
+    root = folder if place == "folder" else tmp_path
+    if "archive" in place:
+        archive = pack(folder, "w:gz").rename(tmp_path / images.ARCHIVE)
+        root = archive if place == "packed archive" else tmp_path
+    data = opened("cifar10", root)
+    assert (data.shape, data.class_names, sizes(data)) == ((32, 32, 3), images.CLASSES, [90, 10, 20])
+    batches = {split: whole(data, split) for split in SPLITS}
+
+    def parsed(*names):
+        """Planes of red, green and blue behind a label, as the data set's page describes records."""
+        records = np.concatenate([contents[name] for name in names])
+        planes = [records[:, start : start + 1024].reshape(-1, 32, 32) for start in (1, 1025, 2049)]
+        return np.stack(planes, axis=-1), records[:, 0]
+
+    np.testing.assert_array_equal(batches["test"].images, parsed("test_batch.bin")[0])
+    assert pairs(batches["test"]) == pairs(parsed("test_batch.bin"))
+    assert pairs(batches["train"], batches["validation"]) == pairs(parsed(*images.PARTS["train"]))
+
+
+@pytest.fixture
+def camvid(tmp_path):
+    """Random scenes in SegNet's layout, every label from 0 to 11 among them."""
+    generator = np.random.default_rng(0)
+    for name, pixels in SCENES.items():
+        path = tmp_path / "CamVid" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(generator.permuted(pixels) if "annot" in name else pixels).save(path)
+    return tmp_path / "CamVid"
+
+
+@pytest.mark.parametrize(("mode", "reverse"), PACKINGS)
+def test_camvid_is_read_as_it_is_and_unlabelled_does_not_count(opened, camvid, mode, reverse):
+    data = opened("camvid", pack(camvid, mode, reverse=reverse))
+    assert (sizes(data), data.shape, len(data.class_names)) == ([4, 1, 2], (6, 8, 3), 11)
+    for split, folder in zip(SPLITS, ("train", "val", "test"), strict=True):
+        batch, stored = whole(data, split), read((camvid / f"{folder}annot").iterdir())
+        np.testing.assert_array_equal(batch.images, read((camvid / folder).iterdir()))
+        np.testing.assert_array_equal(batch.labels, np.where(stored == 11, 255, stored))
+
+
+def test_the_numbers_of_a_palette_are_labels(opened, camvid):
+    file = camvid / "testannot/001.png"
+    stored = np.asarray(Image.open(file))
+    picture = Image.fromarray(stored)
+    picture.putpalette([200 - value for value in range(200)])
+    picture.save(file)
+    with Image.open(file) as saved:
+        assert saved.mode == "P"
+    labels = whole(opened("camvid", camvid), "test").labels[0]
+    np.testing.assert_array_equal(labels, np.where(stored == 11, 255, stored))
+
+
+def test_a_reduction_averages_images_and_keeps_labels(opened, camvid):
+    data, full = opened("camvid", camvid, reduction=2), whole(opened("camvid", camvid), "train")
+    batch = whole(data, "train")
+    assert data.shape == (3, 4, 3)
+    np.testing.assert_allclose(batch.images, full.images.reshape(4, 3, 2, 4, 2, 3).mean((2, 4)), atol=0.51)
+    np.testing.assert_array_equal(batch.labels, full.labels[:, 1::2, 1::2])
+    for reduction, message in ((4, "must divide the size of the images, 8x6"), (0, "at least 1")):
+        with pytest.raises(UserError, match=rf"data\.reduction.* {message}"):
+            opened("camvid", camvid, reduction=reduction)
+
+
 @pytest.mark.data
 @pytest.mark.slow
-def test_the_cifar10_archive_of_jpegs_is_read(real_data, folder, tmp_path):
+def test_the_cifar10_archive_of_jpegs_is_read(real_data, opened, tmp_path):
     """A fifth of it: the number in a file's name ends with 0 or 5."""
     root = tmp_path / "cifar10.tar"
-    with tarfile.open(real_data / "cifar10" / "cifar10_images.tar.gz") as whole, tarfile.open(root, "w") as some:
-        for member in whole:
+    with tarfile.open(real_data / "cifar10" / "cifar10_images.tar.gz") as everything, tarfile.open(root, "w") as some:
+        for member in everything:
             if member.isfile() and re.search(r"[05]\.\w+$", member.name):
-                some.addfile(member, whole.extractfile(member))
-    data = folder(root)
-    assert [data.num_examples(split) for split in SPLITS] == [9_000, 1_000, 2_000]
-    assert data.shape == (32, 32, 3)
+                some.addfile(member, everything.extractfile(member))
+    data = opened("image_folder", root)
+    assert (sizes(data), data.shape) == ([9_000, 1_000, 2_000], (32, 32, 3))
     assert data.class_names[::9] == ("airplane", "truck")
     for split, count in zip(SPLITS, (900, 100, 200), strict=True):
-        labels = np.concatenate([batch.labels for batch in data.examples(split, batch_size=1000)])
-        assert np.bincount(labels).tolist() == [count] * 10
+        assert np.bincount(whole(data, split).labels).tolist() == [count] * 10
     # Published for the binaries: mean 0.4914, 0.4822, 0.4465, std 0.2470, 0.2435, 0.2616.
     np.testing.assert_allclose(data.mean, [0.4914, 0.4822, 0.4465], atol=6e-3)
     np.testing.assert_allclose(data.std, [0.2470, 0.2435, 0.2616], atol=6e-3)
+
+
+@pytest.mark.data
+def test_camvid_at_half_size_is_read_whole(opened, real_data):
+    data = opened("camvid", real_data / "camvid" / "CamVid_240x180.tar")
+    assert (sizes(data), data.shape) == ([200, 60, 100], (180, 240, 3))
+    counts = np.bincount(whole(data, "train").labels.ravel(), minlength=256)
+    assert (counts[:11] > 0).all()
+    assert not counts[11:255].any()
+    names = np.array(data.class_names)[np.argsort(-counts[:11])]
+    assert {"road", "building", "sky"} == set(names[:3])

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.errors import one_line
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data.answers import (
     ALPACA,
@@ -25,20 +24,6 @@ from unroll_jax.train.data.files import SPLITS
 from unroll_jax.train.data.instructions import Conversation, Message, Prompt, read_prompts, single_turn
 from unroll_jax.train.data.pretrained.chat import ChatTokenizer, byte_tokenizer
 
-CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
-
-
-@pytest.fixture
-def read(opened, tmp_path):
-    """Opens a file of a source, and returns the data and the log."""
-
-    def read_file(source, content, name="given.jsonl"):
-        lines: list[str] = []
-        (tmp_path / name).write_text(content)
-        return opened(source, tmp_path / name, lines.append, validation_share=0.25), lines
-
-    return read_file
-
 
 def test_made_up_instructions_differ_between_and_within_splits(opened):
     data = opened("chores")
@@ -55,38 +40,15 @@ def test_made_up_instructions_differ_between_and_within_splits(opened):
             assert answer == f"{words[1]} {words[1]}"
 
 
-def test_the_entries_of_alpaca_are_questions_and_those_without_an_answer_are_left_out_with_a_count(read):
-    inputs = [{}, {"input": "it"}, {"input": ""}, {"input": "it"}]
+def test_the_entries_of_alpaca_are_questions_and_those_without_an_answer_are_left_out_with_a_count(opened, tmp_path):
+    log, inputs = [], [{}, {"input": "it"}, {"input": ""}, {"input": "it"}]
     entries = [{"instruction": f"Do {n}", **inputs[n % 4], "output": f"done {n}"} for n in range(20)]
-    data, log = read("alpaca", json.dumps([*entries, {"instruction": "a", "input": "", "output": " "}]), "a.json")
+    (tmp_path / "a.json").write_text(json.dumps([*entries, {"instruction": "a", "input": "", "output": " "}]))
+    data = opened("alpaca", tmp_path / "a.json", log.append, validation_share=0.25)
     assert any("leaving out 1 instruction(s) with an empty answer" in line for line in log)
-    assert {split: data.num_examples(split) for split in SPLITS} == {"train": 11, "validation": 4, "test": 5}
+    assert [data.num_examples(split) for split in SPLITS] == [11, 4, 5]
     answers = {one.messages[0].content: one.answer for split in SPLITS for one in data.whole(split)}
     assert answers == {f"Do {n}{chr(10) * 2 + 'it' if n % 2 else ''}": f"done {n}" for n in range(20)}
-
-
-@pytest.mark.parametrize(
-    ("source", "content", "words"),
-    [
-        ("alpaca", "[", "a.json is not valid JSON"),
-        ("alpaca", "{}", "is not a list; give a list of objects"),
-        ("alpaca", '[{"instruction": "a"}]', "entry 1 has no 'output'; it needs messages"),
-        ("alpaca", '[{"instruction": 1, "input": "", "output": ""}]', "entry 1: 'instruction' must be a text, got 1"),
-        ("conversations", '{"instruction": "a", "input": "", "output": ""}', "has no answered instruction in train"),
-        ("conversations", "3\n", "line 1 must be an object with messages"),
-        ("conversations", "{\n", "line 1 is not valid JSON"),
-        ("conversations", '{"prompt": "a", "prompt": "b", "answer": "c"}\n', "prompt is there more than once"),
-        ("conversations", '{"prompt": "a"}\n', "line 1 has no 'answer'; it needs messages, prompt and answer, or"),
-        ("conversations", '{"prompt": "a", "answer": 3}\n', "line 1: 'answer' must be a text, got 3"),
-        ("conversations", '{"messages": [{"role": "bot", "content": ""}]}\n', "message 1 has the role 'bot'"),
-        ("conversations", '{"messages": [{"role": "user"}]}\n', "message 1 must be an object with role and content"),
-        ("conversations", '{"messages": [{"role": "user", "content": "a"}]}\n', "line 1 must end in an answer of the"),
-        ("conversations", '{"prompt": "a", "answer": "b"}\n', "validation_share=0.25 cannot be cut from the train"),
-    ],
-)
-def test_files_that_are_damaged_or_lack_fields_are_refused_by_their_place(read, source, content, words):
-    with one_line(words.replace("(", r"\(")):
-        read(source, content, "a.json" if source == "alpaca" else "a.jsonl")
 
 
 def test_a_template_tells_where_the_answer_starts_and_its_end_is_learned():
@@ -195,6 +157,7 @@ def test_prompts_are_read_in_order(name, content, expected, tmp_path):
     path = tmp_path / name
     path.write_bytes(content.encode())
     assert read_prompts(path) == expected
+    assert [prompt.text for prompt in PROMPTS] == ["Add.\n\n1 and 2", "Grüße", "a\nb"]
 
 
 def test_answers_are_read_only_where_they_are_asked_for(tmp_path):
@@ -203,35 +166,6 @@ def test_answers_are_read_only_where_they_are_asked_for(tmp_path):
     assert [prompt.answer for prompt in read_prompts(path, answers=True)] == ["3", None, None, ""]
     path.write_text('[{"instruction": "a", "output": {"text": 3}}, {"instruction": "b", "output": 0}]')
     assert read_prompts(path) == [Prompt("a"), Prompt("b")]
-    with pytest.raises(UserError, match="entry 1 has fields that are not texts"):
-        read_prompts(path, answers=True)
-
-
-def test_the_input_stands_below_the_instruction():
-    assert [prompt.text for prompt in PROMPTS] == ["Add.\n\n1 and 2", "Grüße", "a\nb"]
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "words"),
-    [
-        ("p.json", b'{"instruction": "a"}', ["is not a list"]),
-        ("p.json", b"[]", ["has no prompt"]),
-        ("p.json", b'[{"instruction": "a"}, 3]', ["entry 2 is not an object with an instruction"]),
-        ("p.json", b'[{"input": "a"}]', ["entry 1 has no instruction"]),
-        ("p.json", b'[{"instruction": ["a"]}]', ["entry 1 has fields that are not texts"]),
-        ("p.json", b'[{"instruction": "\\ud800"}]', ["entry 1 has fields that are not texts"]),
-        ("p.json", b"[" * 100_000, ["is not valid JSON"]),
-        ("p.jsonl", b'{"instruction": "a"}\n\n{"instruction"\n', ["line 3 is not valid JSON"]),
-        ("p.txt", b"a\n\xff\n", ["is not UTF-8", "in line 2"]),
-        ("p.txt", b" \n\n", ["has no prompt"]),
-        ("p.txt", None, ["cannot be read (No such file or directory)"]),
-    ],
-)
-def test_a_bad_file_is_told_in_one_line(name, content, words, tmp_path):
-    if content is not None:
-        (tmp_path / name).write_bytes(content)
-    with one_line(rf"^--prompts {tmp_path / name}", *words):
-        read_prompts(tmp_path / name)
 
 
 @pytest.mark.data

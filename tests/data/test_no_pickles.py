@@ -10,6 +10,8 @@ from tests.train.commands import refused
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data.pretrained.folders import open_folder
 
+SOURCES = ("video", "image_folder", "cifar10", "camvid", "table", "imdb", "sst2", "mnli", "alpaca")
+
 
 class Payload:
     """Writes a file if it is unpickled."""
@@ -22,8 +24,9 @@ class Payload:
 
 
 @pytest.fixture
-def pickled(tmp_path):
+def pickled(tmp_path, monkeypatch):
     """Writes a pickle that leaves a trace, or an array of such objects, under any name."""
+    monkeypatch.setenv("UNROLL_PREPARED", str(tmp_path / "prepared"))
 
     def write(name: str) -> Path:
         path, payload = tmp_path / name, Payload(tmp_path / "trace")
@@ -36,30 +39,34 @@ def pickled(tmp_path):
 
     yield write
     assert not (tmp_path / "trace").exists()
-
-
-@pytest.mark.parametrize("suffix", [".pkl", ".pt", ".npy"])
-@pytest.mark.parametrize("source", ["video", "image_folder", "cifar10", "camvid", "table", "imdb", "sst2", "alpaca"])
-def test_pickled_data_end_in_one_line(pickled, capsys, source, suffix, monkeypatch, tmp_path):
-    monkeypatch.setenv("UNROLL_PREPARED", str(tmp_path / "prepared"))
-    file = pickled(f"data{suffix}")
-    assert str(file) in refused(capsys, "prepare", source, "--from", str(file))
     assert not list((tmp_path / "prepared").rglob("*.array_record*"))
 
 
-def test_folders_of_pickled_data_end_in_one_line(pickled, capsys, monkeypatch, tmp_path):
-    monkeypatch.setenv("UNROLL_PREPARED", str(tmp_path / "prepared"))
-    root = pickled("cifar-10-batches-py/data_batch_1").parent
-    assert "(pickles are never loaded)" in refused(capsys, "prepare", "cifar10", "--from", str(root))
-    for name, source in (("train/cat/1.png", "image_folder"), ("clip/001.png", "video")):
-        root = pickled(f"{source}/{name}").parents[name.count("/")]
-        assert str(root) in refused(capsys, "prepare", source, "--from", str(root))
+@pytest.mark.parametrize("suffix", [".pkl", ".pt", ".npy"])
+@pytest.mark.parametrize("source", SOURCES)
+def test_pickled_data_end_in_one_line(pickled, capsys, source, suffix):
+    file = pickled(f"data{suffix}")
+    assert str(file) in refused(capsys, "prepare", source, "--from", str(file))
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "words"),
+    [
+        ("cifar-10-batches-py/data_batch_1", "cifar10", "(pickles are never loaded)"),
+        ("folder/train/cat/1.png", "image_folder", "folder"),
+        ("folder/clip/001.png", "video", "folder"),
+    ],
+)
+def test_folders_of_pickled_data_end_in_one_line(pickled, capsys, name, source, words):
+    root = pickled(name).parents[name.count("/") - 1]
+    line = refused(capsys, "prepare", source, "--from", str(root))
+    assert str(root) in line
+    assert words in line
 
 
 @pytest.mark.parametrize("name", ["model.pkl", "model.pt", "model.npy", "model.gguf", "llama/model.safetensors"])
 def test_pickled_weights_end_in_one_line(pickled, capsys, name, tmp_path):
-    file = pickled(name)
-    prompts = tmp_path / "prompts.txt"
+    file, prompts = pickled(name), tmp_path / "prompts.txt"
     prompts.write_text("a\n")
     source = file if file.parent == tmp_path else file.parent
     assert str(source) in refused(capsys, "generate", str(source), "--prompts", str(prompts))

@@ -10,6 +10,7 @@ import zipfile
 import numpy as np
 import pytest
 
+from tests.data.conftest import whole
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.data.files import SPLITS
 from unroll_jax.train.data.tokens import TokenData
@@ -30,12 +31,12 @@ PAIRS = [("It rains.", "It is wet.", "entailment"), ("It rains.", "It is dry.", 
 PAIRS += [("It rains.", "I like it.", "neutral")] * 10
 
 
-def everything(data, split):
-    return data.read(split, range(data.num_examples(split)))
+def sizes(data):
+    return [data.num_examples(split) for split in SPLITS]
 
 
 def records(data, split):
-    texts, labels, seconds = everything(data, split)
+    texts, labels, seconds = whole(data, split)
     names = [data.class_names[label] for label in labels]
     return list(zip(texts, *([seconds] if seconds else []), names, strict=True))
 
@@ -43,9 +44,9 @@ def records(data, split):
 def write(path, rows, columns=("text", "label")):
     """Writes a table in the format that its name tells."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix == ".jsonl":
+    if path.suffix.lower() == ".jsonl":
         lines = [json.dumps(dict(zip(columns, row, strict=True))) for row in rows]
-    elif path.suffix == ".csv":
+    elif path.suffix.lower() == ".csv":
         lines = [",".join('"' + field.replace('"', '""') + '"' for field in row) for row in [columns, *rows]]
     else:
         lines = ["\t".join(str(field).replace("\t", " ") for field in row) for row in [columns, *rows]]
@@ -71,9 +72,8 @@ def test_sst2_is_read_as_written_from_folders_and_its_archive(opened, sst2, belo
     data = opened("sst2", sst2 / below, lines.append)
     assert data.class_names == ("negative", "positive")
     for split, name in zip(SPLITS, SENTENCES, strict=True):
-        texts, labels, seconds = everything(data, split)
-        assert list(zip(texts, labels.tolist(), strict=True)) == SENTENCES[name]
-        assert seconds is None
+        texts, labels, seconds = whole(data, split)
+        assert (list(zip(texts, labels.tolist(), strict=True)), seconds) == (SENTENCES[name], None)
     assert any("1 text(s) occur in both train and test" in line for line in lines)
 
 
@@ -82,25 +82,24 @@ def test_sst2_without_test_labels_is_tested_on_dev(opened, sst2):
     write(folder / "test.tsv", [("0", "dull"), ("1", "fine")], ("index", "sentence"))
     write(folder / "train.tsv", [(f"sentence {number}", number % 2) for number in range(16)], ("sentence", "label"))
     data = opened("sst2", folder, validation_share=0.25)
-    assert everything(data, "test").texts == ["crème brûlée"]
-    assert [data.num_examples(split) for split in SPLITS] == [12, 4, 1]
-    kept, held_out = (everything(data, split).texts for split in SPLITS[:2])
+    assert (whole(data, "test").texts, sizes(data)) == (["crème brûlée"], [12, 4, 1])
+    kept, held_out = (whole(data, split).texts for split in SPLITS[:2])
     assert sorted(kept + held_out) == sorted(f"sentence {number}" for number in range(16))
 
 
 @pytest.mark.parametrize("packed", [None, "w:gz", "w"])
 def test_imdb_has_the_same_records_however_it_is_packed(opened, tmp_path, packed):
-    for name, text in REVIEWS.items():
-        (tmp_path / "imdb/aclImdb" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / f"imdb/aclImdb/{name}.txt").write_text(text)
     root = tmp_path / "imdb"
+    for name, text in REVIEWS.items():
+        (root / "aclImdb" / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / f"aclImdb/{name}.txt").write_text(text)
     if packed:
         with tarfile.open(root / "aclImdb_v1.tar.gz", packed) as archive:
             for file in sorted((root / "aclImdb").rglob("*.txt"), reverse=True):
                 archive.add(file, file.relative_to(root))
         shutil.rmtree(root / "aclImdb")
     data = opened("imdb", tmp_path if packed else root, validation_share=0.25)
-    train, validation, test = (everything(data, split) for split in SPLITS)
+    train, validation, test = (whole(data, split) for split in SPLITS)
     assert [text for text in (*NEGATIVE.values(), *POSITIVE.values()) if text not in validation.texts] == train.texts
     assert (validation.labels.tolist(), train.labels.tolist()) == ([0, 1], [0] * 3 + [1] * 3)
     assert (test.texts, test.labels.tolist()) == (["Bad.", "Superb."], [0, 1])
@@ -126,15 +125,16 @@ def test_mnli_has_pairs_in_three_classes_and_leaves_out_what_has_no_gold_label(o
     assert "  test: leaving out 1 record(s) that have an empty sentence" in lines
 
 
-@pytest.mark.parametrize("suffix", ["tsv", "csv", "jsonl"])
-def test_tables_are_read_as_written_with_the_classes_of_train(opened, tmp_path, suffix):
-    rows = [(text.replace("\t", " ") if suffix == "tsv" else text, label) for text, label in ROWS]
-    for name, part in (("train", rows[:-6]), ("val", rows[-6:-3]), ("test", rows[-3:])):
-        write(tmp_path / "table" / f"{name}.{suffix}", part)
+@pytest.mark.parametrize("name", ["{}.tsv", "{}.csv", "{}.jsonl", "{}.Tsv", "{}.CSV", "{}.JSONL"])
+def test_tables_are_read_as_written_with_the_classes_of_train(opened, tmp_path, name):
+    rows = [(text.replace("\t", " ") if "sv" in name.lower() else text, label) for text, label in ROWS]
+    for split, part in (("TRAIN", rows[:-6]), ("val", rows[-6:-3]), ("test", rows[-3:])):
+        write(tmp_path / "table" / name.format(split), part)
     data = opened("table", tmp_path / "table")
     assert data.class_names == ("rain", "sun", "wind")
     actual = {split: records(data, split) for split in SPLITS}
     assert actual == {"train": rows[:-6], "validation": rows[-6:-3], "test": rows[-3:]}
+    assert sum(sizes(opened("table", tmp_path / "table" / name.format("TRAIN")))) == 30
 
 
 def test_columns_may_be_named_and_integers_are_in_order(opened, tmp_path):
@@ -147,27 +147,32 @@ def test_columns_may_be_named_and_integers_are_in_order(opened, tmp_path):
     assert sorted(actual) == sorted((premise, claim, str(stars)) for premise, claim, stars, _ in rows)
     one = opened("table", root, text_column="claim", **columns)
     assert (data.pairs, one.pairs) == (True, False)
-    assert everything(one, "test").texts[0].startswith("claim")
+    assert whole(one, "test").texts[0].startswith("claim")
 
 
 def test_lines_may_end_as_on_other_systems_and_quoted_fields_may_hold_line_breaks(opened, tmp_path):
     rows = "".join(f'"first\r\nsecond, {number}",{"ab"[number % 2]}\r\n' for number in range(40))
     (tmp_path / "t.csv").write_bytes(b"\xef\xbb\xbftext,label\r\n" + rows.encode() + b"\r\n")
-    texts = everything(opened("table", tmp_path / "t.csv"), "train").texts
+    texts = whole(opened("table", tmp_path / "t.csv"), "train").texts
     assert all(re.fullmatch(r"first\r\nsecond, \d+", text) for text in texts)
 
 
-def test_a_batch_depends_on_seed_and_number_alone_and_changed_originals_are_prepared_afresh(opened, sst2):
-    batches = [itertools.islice(opened("sst2", sst2).batches("train", batch_size=2, seed=5), 4) for _ in range(2)]
-    first, second = ([batch.texts for batch in several] for several in batches)
-    assert first == second
+def test_texts_of_both_splits_that_were_cut_from_one_file_are_logged(opened, tmp_path):
     lines: list[str] = []
-    fourth = next(opened("sst2", sst2, lines.append).batches("train", batch_size=2, seed=5, start_step=3))
-    assert fourth.texts == first[3]
+    rows = [(f"text {number % 3}", "abc"[number % 3]) for number in range(36)]
+    opened("table", write(tmp_path / "t.tsv", rows), lines.append)
+    assert "  no test file: holding out 4 of 36 texts for it" in lines
+    assert "  3 text(s) occur in both train and test; they are kept, the original has them more than once" in lines
+
+
+def test_changed_originals_are_prepared_afresh_and_others_once(opened, sst2):
+    opened("sst2", sst2)
+    lines: list[str] = []
+    batch = next(opened("sst2", sst2, lines.append).batches("train", batch_size=4, seed=5))
     assert lines == []
-    assert sorted(first[0] + first[1]) == sorted(sentence for sentence, _ in SENTENCES["train"])
+    assert sorted(batch.texts) == sorted(sentence for sentence, _ in SENTENCES["train"])
     write(sst2 / "glue/SST-2/dev.tsv", [("other", 0)], ("sentence", "label"))
-    assert everything(opened("sst2", sst2), "validation").texts == ["other"]
+    assert whole(opened("sst2", sst2), "validation").texts == ["other"]
 
 
 def test_prepare_knows_texts_and_their_columns(capsys, monkeypatch, tmp_path):
@@ -185,7 +190,7 @@ def test_the_published_files_have_their_known_counts(real_data, opened):
     places = {"imdb": "imdb/aclImdb_labelled.tar.gz", "sst2": "glue/SST-2", "mnli": "mnli"}
     data = {name: opened(name, real_data / place) for name, place in places.items()}
     counts = {
-        name: [np.bincount(everything(each, split).labels).tolist() for split in SPLITS] for name, each in data.items()
+        name: [np.bincount(whole(each, split).labels).tolist() for split in SPLITS] for name, each in data.items()
     }
     assert counts == {
         "imdb": [[11_250, 11_250], [1_250, 1_250], [12_500, 12_500]],

@@ -1,10 +1,11 @@
-"""Texts as batches of tokens: words, pairs, truncation, buckets, and batches by number."""
+"""Texts as batches of tokens: truncation, buckets, and batches by number."""
 
 import itertools
 
 import numpy as np
 import pytest
 
+from tests.data.conftest import quiet
 from unroll_jax.train.config.data import TextConfig
 from unroll_jax.train.data.text import load
 from unroll_jax.train.data.tokens import TokenBatch, TokenData, token_batch
@@ -16,52 +17,43 @@ SHAPES = {8, 12, 16, 24, 32, 48, 50}  # of texts of at most 50 tokens
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory):
-    """81 texts to train, of many lengths, each of which begins with a word of its own."""
+    """81 texts to train, of many lengths, each of which begins with a word that no other has."""
     root = tmp_path_factory.mktemp("texts")
     lines = [" ".join([f"w{number}", *["and"] * (length - 1)]) for number, length in enumerate(LENGTHS)]
     for name, rows in (("train", lines), ("dev", lines[:12]), ("test", lines[:20])):
         rows = [f"{line}\t{number % 3}" for number, line in enumerate(rows)]
         (root / f"{name}.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
-    config = TextConfig("table", str(root), str(root / "prepared"))
-    return lambda: load(config, log=lambda line: None)
+    return load(TextConfig("table", str(root), str(root / "prepared")), log=quiet)
 
 
 @pytest.fixture(scope="module")
-def words(texts):
-    return learn_words(texts())
+def data(texts):
+    return TokenData(texts, learn_words(texts), max_length=50, log=quiet)
 
 
-@pytest.fixture
-def data(texts, words):
-    return TokenData(texts(), words, max_length=50, log=lambda line: None)
+def numbers_of(batch: TokenBatch, data) -> list[int]:
+    """The numbers of the texts of a batch, from the words they begin with."""
+    return [int(data.tokenizer.vocabulary[token].removeprefix("w")) for token in batch.tokens[:, 0]]
 
 
-def numbers_of(batch: TokenBatch, words) -> list[int]:
-    """Which texts a batch holds, from the words they begin with."""
-    return [int(words.vocabulary[token].removeprefix("w")) for token in batch.tokens[:, 0]]
-
-
-def test_batches_hold_the_texts_as_they_are_and_nothing_else(data, texts, words):
-    read = texts()
+def test_batches_hold_the_texts_as_they_are_and_nothing_else(data, texts):
     for batch in itertools.islice(data.batches("train", batch_size=8, seed=1), 20):
         assert batch.tokens.dtype == batch.token_types.dtype == batch.labels.dtype == np.int32
-        for row, number in enumerate(numbers_of(batch, words)):
-            (text,), (label,), _ = read.read("train", [number])
-            expected = [words.vocabulary.index(word) for word in text.split()][:50]
+        for row, number in enumerate(numbers_of(batch, data)):
+            (text,), (label,), _ = texts.read("train", [number])
+            expected = [data.tokenizer.vocabulary.index(word) for word in text.split()][:50]
+            np.testing.assert_array_equal(batch.mask[row], np.arange(batch.tokens.shape[1]) < len(expected))
             assert batch.tokens[row][batch.mask[row]].tolist() == expected
-            assert batch.mask[row].tolist() == [True] * len(expected) + [False] * (
-                batch.tokens.shape[1] - len(expected)
-            )
             assert not batch.tokens[row][~batch.mask[row]].any()
             assert batch.labels[row] == label == number % 3
         assert not batch.token_types.any()
 
 
-def test_every_epoch_shows_each_text_once_but_for_a_random_rest(data, words):
+def test_every_epoch_shows_each_text_once_but_for_a_random_rest(data):
     batches = data.batches("train", batch_size=8, seed=0)
     assert data.steps_an_epoch("train", batch_size=8) == 10
     epochs = [
-        [number for batch in itertools.islice(batches, 10) for number in numbers_of(batch, words)] for _ in range(12)
+        [number for batch in itertools.islice(batches, 10) for number in numbers_of(batch, data)] for _ in range(12)
     ]
     assert all(len(set(epoch)) == len(epoch) == 80 for epoch in epochs)
     left = [next(iter({*range(81)} - {*epoch})) for epoch in epochs]
@@ -80,50 +72,46 @@ def test_batches_have_few_shapes_and_are_short_where_their_texts_are(data):
 
 
 @pytest.mark.parametrize("start", [0, 3, 9, 10, 25])
-def test_batches_depend_on_seed_and_step_alone(data, texts, words, start):
-    again = TokenData(texts(), words, max_length=50, log=lambda line: None)
+def test_batches_depend_on_seed_and_step_alone(data, texts, start):
+    again = TokenData(texts, data.tokenizer, max_length=50, log=quiet)
     resumed = itertools.islice(again.batches("train", batch_size=8, seed=3, start_step=start), 12)
     for step, batch in enumerate(resumed, start=start):
         expected = next(data.batches("train", batch_size=8, seed=3, start_step=step))
         for part, wanted in zip(batch, expected, strict=True):
             np.testing.assert_array_equal(part, wanted)
     first, other = (next(data.batches("train", batch_size=8, seed=seed)) for seed in (3, 4))
-    assert numbers_of(first, words) != numbers_of(other, words)
+    assert numbers_of(first, data) != numbers_of(other, data)
 
 
-def test_more_texts_a_batch_than_there_are_show_each_equally_often_or_once_more(data, words):
+def test_more_texts_a_batch_than_there_are_show_each_equally_often_or_once_more(data):
     batch = next(data.batches("validation", batch_size=30, seed=0, start_step=5))
-    counts = np.bincount(numbers_of(batch, words), minlength=12)
-    assert sorted(counts) == [2] * 6 + [3] * 6
+    assert sorted(np.bincount(numbers_of(batch, data), minlength=12)) == [2] * 6 + [3] * 6
     assert data.steps_an_epoch("validation", batch_size=30) == 1
 
 
-def test_examples_are_each_text_once_in_the_order_that_is_said(data, words):
-    batches = list(data.examples("test", batch_size=8))
+def test_examples_are_each_text_once_in_the_order_that_is_told(data):
+    batches, order = list(data.examples("test", batch_size=8)), data.order("test", batch_size=8)
     assert [len(batch.labels) for batch in batches] == [8, 8, 4]
-    order = data.order("test", batch_size=8)
-    assert [numbers_of(batch, words) for batch in batches] == [numbers.tolist() for numbers in order]
+    assert [numbers_of(batch, data) for batch in batches] == [numbers.tolist() for numbers in order]
     assert sorted(np.concatenate(order)) == list(range(20))
     lengths = [batch.tokens.shape[1] for batch in batches]
     assert lengths == sorted(lengths)
 
 
-def test_truncation_is_counted_and_said_once_a_split(texts, words):
+@pytest.mark.parametrize(("length", "lost"), [(25, 27), (70, 0)])
+def test_truncation_is_counted_and_logged_once_a_split(texts, data, length, lost):
     lines: list[str] = []
-    data = TokenData(texts(), words, max_length=25, log=lines.append)
+    shorter = TokenData(texts, data.tokenizer, max_length=length, log=lines.append)
     assert lines == []
     for _ in range(2):
-        batches = list(data.examples("train", batch_size=16))
-    assert lines == ["  train: 27 of 81 texts have more than 25 tokens and lose their end"]
-    assert max(batch.tokens.shape[1] for batch in batches) == 25
-    quiet: list[str] = []
-    list(TokenData(texts(), words, max_length=70, log=quiet.append).examples("train", batch_size=16))
-    assert quiet == []
+        batches = list(shorter.examples("train", batch_size=16))
+    line = f"  train: {lost} of 81 texts have more than {length} tokens and lose their end"
+    assert lines == [line] * (lost > 0)
+    assert max(batch.tokens.shape[1] for batch in batches) == length
 
 
 def test_texts_at_hand_are_a_batch_without_labels():
-    words = WordTokenizer(["a", "fine", "film"])
-    batch, truncated = token_batch(words, ["a fine film", "film"], max_length=2)
+    batch, truncated = token_batch(WordTokenizer(["a", "fine", "film"]), ["a fine film", "film"], max_length=2)
     np.testing.assert_array_equal(batch.tokens, [[3, 4], [5, 0]])
     np.testing.assert_array_equal(batch.mask, [[True, True], [True, False]])
     assert (batch.labels.tolist(), truncated) == ([-1, -1], 1)
@@ -135,20 +123,16 @@ class Letters:
     padding_token, checksum = 9, 0
 
     def encode(self, texts, seconds=None, *, max_length=None):
-        assert seconds is not None
-        tokens = [
-            np.frombuffer((a + b).encode(), np.uint8).astype(np.int32)[:max_length]
-            for a, b in zip(texts, seconds, strict=True)
-        ]
+        both = [(a + b).encode()[:max_length] for a, b in zip(texts, seconds, strict=True)]
+        tokens = [np.frombuffer(each, np.uint8).astype(np.int32) for each in both]
         return Encoded(tokens, [np.ones_like(each) for each in tokens], 0)
 
 
-def test_any_tokenizer_will_do_and_padding_is_its_own(tmp_path):
+def test_any_tokenizer_will_do_and_brings_its_padding(opened, tmp_path):
     rows = [f'{{"text": "{"a" * (1 + n % 5)}", "second": "b", "label": {n % 2}}}' for n in range(40)]
     (tmp_path / "t.jsonl").write_text("\n".join(rows))
-    config = TextConfig("table", str(tmp_path / "t.jsonl"), str(tmp_path / "prepared"), second_column="second")
-    data = TokenData(load(config, log=lambda line: None), Letters(), max_length=20)
-    for batch in data.examples("train", batch_size=32):
+    texts = opened("table", tmp_path / "t.jsonl", second_column="second")
+    for batch in TokenData(texts, Letters(), max_length=20, log=quiet).examples("train", batch_size=32):
         assert {*np.unique(batch.tokens)} == {9, ord("a"), ord("b")}
         np.testing.assert_array_equal(batch.mask, batch.tokens != 9)
         np.testing.assert_array_equal(batch.token_types, batch.mask)

@@ -1,5 +1,7 @@
-import itertools
+"""Video is prepared once, by any number of processes, whole or not at all; damage of what was prepared is told."""
+
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -8,44 +10,35 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from tests.data.conftest import write_frames
+from tests.data.conftest import whole, write_pictures
 from unroll_jax.train.config.data import DataConfig
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data.files import SPLITS
-from unroll_jax.train.data.video import VideoData, load, open_footage, patch_sequences, prepare, windows
+from unroll_jax.train.data.video import load, open_footage, patch_sequences, prepare, windows
 
-FLAT = {"a": 20, "b": 45, "c": 20, "d": 20}
-
-
-@pytest.fixture
-def frames(write_clips, tmp_path) -> DataConfig:
-    """Four random clips: a and b train, c validates, d tests."""
-    return DataConfig("video", str(write_clips(FLAT)), str(tmp_path / "prepared"))
+FLAT = {"a": 20, "b": 45, "c": 20, "d": 20}  # frames of clips: a and b train, c validates, d tests
 
 
-def test_records_are_the_patch_sequences_of_the_clips_in_order(frames):
-    data = load(frames)
+@pytest.fixture(scope="module")
+def frames(tmp_path_factory) -> tuple[DataConfig, list[str]]:
+    """Four random clips, prepared, and the log of it."""
+    folder, lines = tmp_path_factory.mktemp("clips"), []
+    config = DataConfig("video", str(write_pictures(folder / "clips", FLAT, size=(160, 160))), str(folder / "prepared"))
+    prepare(config, log=lines.append)
+    return config, lines
+
+
+def test_records_are_the_patch_sequences_of_the_clips_in_order_and_no_splits_share_one(frames):
+    data = load(frames[0])
     assert [data.num_examples(split) for split in SPLITS] == [300, 100, 100]
-    with open_footage(Path(str(frames.root)), print) as splits:
+    with open_footage(Path(str(frames[0].root)), print) as splits:
         expected = [patch_sequences(window) for clip in splits["train"] for window in windows(clip.frames)]
     np.testing.assert_array_equal(np.concatenate(list(data.examples("train", batch_size=64))), np.concatenate(expected))
+    assert len({sequence.tobytes() for split in SPLITS for sequence in whole(data, split)}) == 500
 
 
-def test_no_splits_share_a_sequence(frames):
-    data = load(frames)
-    seen = [
-        sequence.tobytes() for split in SPLITS for batch in data.examples(split, batch_size=50) for sequence in batch
-    ]
-    assert len(set(seen)) == len(seen) == 500
-
-
-def test_other_clips_may_take_the_place_of_the_test_split(frames, tmp_path):
-    data = load(frames)
-    other = load(
-        DataConfig(
-            "video", str(write_frames(tmp_path / "other", dict.fromkeys("abcd", 20))), str(tmp_path / "prepared")
-        )
-    )
+def test_other_clips_may_take_the_place_of_the_test_split(frames, opened, tmp_path):
+    data, other = load(frames[0]), opened("video", write_pictures(tmp_path, dict.fromkeys("abcd", 20)))
     both = data.with_test(other)
     for split in SPLITS:
         expected = (other if split == "test" else data).read(split, [0, 1])
@@ -55,80 +48,84 @@ def test_other_clips_may_take_the_place_of_the_test_split(frames, tmp_path):
 
 
 @pytest.mark.parametrize("start_step", [0, 1, 130, 4321])
-def test_a_batch_is_what_the_iterator_yields_at_its_step(photos, start_step):
-    iterator = photos.batches("train", batch_size=64, seed=7, start_step=start_step)
-    for step, batch in enumerate(itertools.islice(iterator, 4), start=start_step):
+def test_a_batch_is_what_the_iterator_yields_at_its_step(frames, start_step):
+    data = load(frames[0])
+    iterator = data.batches("train", batch_size=64, seed=7, start_step=start_step)
+    for step in range(start_step, start_step + 4):
+        batch = next(iterator)
         assert (batch.shape, batch.dtype) == ((64, 20, 256), np.uint8)
-        np.testing.assert_array_equal(batch, next(photos.batches("train", batch_size=64, seed=7, start_step=step)))
+        np.testing.assert_array_equal(batch, next(data.batches("train", batch_size=64, seed=7, start_step=step)))
 
 
 def test_data_are_prepared_once_and_say_so(frames):
-    lines: list[str] = []
-    folder = prepare(frames, log=lines.append)
+    config, lines = frames
+    folder = prepare(config, log=(again := []).append)
+    assert again == []
     assert lines[0] == f"preparing video in {folder} (done once)"
     assert lines[1:4] == [
         "  train: 300 sequences, clips: 2 (a; b)",
         "  validation: 100 sequences, clips: 1 (c)",
         "  test: 100 sequences, clips: 1 (d)",
     ]
-    del lines[:]
-    assert prepare(frames, log=lines.append) == folder
-    load(frames, log=lines.append)
-    assert lines == []
 
 
 def test_prepared_data_go_where_the_environment_says(frames, monkeypatch, tmp_path):
+    root = frames[0].root
     monkeypatch.setenv("UNROLL_PREPARED", str(tmp_path / "elsewhere"))
-    assert prepare(DataConfig("video", frames.root)).is_relative_to(tmp_path / "elsewhere")
+    assert prepare(DataConfig("video", root)).is_relative_to(tmp_path / "elsewhere")
     monkeypatch.delenv("UNROLL_PREPARED")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert prepare(DataConfig("video", frames.root)).is_relative_to(tmp_path / ".cache/unroll_jax")
-
-
-def test_a_folder_that_cannot_be_written_is_an_error(frames, tmp_path):
+    assert prepare(DataConfig("video", root)).is_relative_to(tmp_path / ".cache/unroll_jax")
     (tmp_path / "taken").write_text("a file, not a folder")
     with pytest.raises(UserError, match=r"cannot write to the folder of prepared data .*taken.*UNROLL_PREPARED"):
-        load(DataConfig("video", frames.root, str(tmp_path / "taken")))
+        load(DataConfig("video", root, str(tmp_path / "taken")))
 
 
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+RECORDS = "video-{}.array_record-00000-of-00001"
 DAMAGES = {
-    "records cut short": lambda folder: cut(folder, "video-test.array_record-00000-of-00001"),
-    "records gone": lambda folder: (folder / "video-test.array_record-00000-of-00001").unlink(),
-    "info cut short": lambda folder: cut(folder, "dataset_info.json"),
-    "info gone": lambda folder: (folder / "dataset_info.json").unlink(),
-    "facts gone": lambda folder: (folder / "metadata.json").unlink(),
-    "facts empty": lambda folder: (folder / "metadata.json").write_text("{}"),
+    "records cut short": (RECORDS.format("test"), cut),
+    "records gone": (RECORDS.format("test"), Path.unlink),
+    "info cut short": ("dataset_info.json", cut),
+    "info gone": ("dataset_info.json", Path.unlink),
+    "facts gone": ("metadata.json", Path.unlink),
+    "facts empty": ("metadata.json", lambda file: file.write_text("{}")),
 }
 
 
-def cut(folder: Path, name: str) -> None:
-    content = (folder / name).read_bytes()
-    (folder / name).write_bytes(content[: len(content) // 2])
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_damaged_prepared_data_are_an_error_that_says_how_to_redo_them(frames, damage):
-    folder = prepare(frames)
-    DAMAGES[damage](folder)
+def damaged(call, folder: Path) -> None:
     with pytest.raises(UserError) as caught:
-        load(frames)
+        call()
     assert str(folder) in str(caught.value)
     assert str(caught.value).endswith("delete that folder and run again")
     assert "\n" not in str(caught.value)
 
 
-def test_records_that_change_under_a_reader_are_an_error(frames):
-    folder = prepare(frames)
-    data = load(frames)
-    file = folder / "video-train.array_record-00000-of-00001"
-    content = bytearray(file.read_bytes())
-    content[100_000:200_000] = bytes(100_000)
-    with file.open("r+b") as records:
-        records.write(content)
-    with pytest.raises(UserError) as caught:
-        list(data.examples("train", batch_size=50))
-    assert str(caught.value).endswith("delete that folder and run again")
-    assert "\n" not in str(caught.value)
+@pytest.fixture
+def prepared(frames, tmp_path) -> tuple[DataConfig, Path]:
+    """A copy of the prepared data, and the folder of its records."""
+    config = DataConfig("video", frames[0].root, str(tmp_path / "prepared"))
+    shutil.copytree(str(frames[0].prepared), str(config.prepared))
+    return config, prepare(config)
+
+
+@pytest.mark.parametrize(("name", "damage"), DAMAGES.values(), ids=DAMAGES)
+def test_damaged_prepared_data_are_an_error_that_says_how_to_redo_them(prepared, name, damage):
+    config, folder = prepared
+    damage(folder / name)
+    damaged(lambda: load(config), folder)
+
+
+def test_records_that_change_under_a_reader_are_an_error(prepared):
+    config, folder = prepared
+    data = load(config)
+    with (folder / RECORDS.format("train")).open("r+b") as records:
+        records.seek(100_000)
+        records.write(bytes(100_000))
+    damaged(lambda: list(data.examples("train", batch_size=50)), folder)
 
 
 # Prepares what another process prepares too, reads it, and is killed while it prepares more.
@@ -149,7 +146,7 @@ prepare(DataConfig("video", root, own), log=log)
 
 
 class Ended(NamedTuple):
-    """A process that ended: of what it read, where it prepared it with another, and where alone until it was killed."""
+    """A process that ended: its configurations of data that it prepared with another, and without."""
 
     code: int
     lines: list[str]
@@ -159,16 +156,15 @@ class Ended(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def processes(tmp_path_factory) -> list[Ended]:
+def processes(frames, tmp_path_factory) -> list[Ended]:
     """Two that run at the same time."""
-    folder = tmp_path_factory.mktemp("processes")
-    root, shared = write_frames(folder / "clips", FLAT), folder / "shared"
+    folder, root = tmp_path_factory.mktemp("processes"), str(frames[0].root)
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    run = lambda path: subprocess.Popen([sys.executable, "-c", PROGRAM, root, shared, path], **pipes)  # noqa: E731
+    run = lambda path: subprocess.Popen([sys.executable, "-c", PROGRAM, root, folder / "shared", path], **pipes)  # noqa: E731
     started, ended = {path: run(path) for path in (folder / "one", folder / "two")}, []
     for path, process in started.items():
         out, errors = process.communicate(timeout=120)
-        configs = (DataConfig("video", str(root), str(each)) for each in (shared, path))
+        configs = (DataConfig("video", root, str(each)) for each in (folder / "shared", path))
         ended.append(Ended(process.returncode, out.splitlines(), errors, *configs))
     return ended
 
@@ -182,31 +178,26 @@ def test_a_killed_preparation_is_done_again(processes):
     assert not list(Path(str(config.prepared)).rglob("incomplete*"))
 
 
-def test_two_processes_may_prepare_at_once(processes):
+def test_two_processes_may_prepare_at_once_and_never_import_tensorflow_nor_other_frameworks(processes):
     for process in processes:
-        assert process.lines[:1], process.errors
-        assert process.lines[0].startswith("300 ")
+        assert process.lines[:1] == ["300 []"], process.errors
     assert load(processes[0].shared).num_examples("train") == 300
 
 
-def test_reading_and_preparing_never_import_tensorflow_nor_other_frameworks(processes):
-    for process in processes:
-        assert process.lines[:1] == ["300 []"], process.errors
-
-
 @pytest.mark.data
-def test_ucsd_clips_are_read_as_they_are(real_data, tmp_path):
-    config, lines = DataConfig("video", str(real_data / "ucsd_ped2/UCSDped2_160x160.tar"), str(tmp_path)), []
-    data = load(config, log=lines.append)
-    assert [data.num_examples(split) for split in SPLITS] == [11000, 1400, 6800]
-    assert re.findall(r"clips: (\d+)", "".join(lines)) == ["14", "2", "8"]
-    assert data.pixel_std == pytest.approx(0.178, abs=0.001)
-
-
-@pytest.mark.data
-def test_a_video_file_becomes_sequences(real_data, tmp_path):
+@pytest.mark.parametrize(
+    ("place", "sizes", "clips", "std"),
+    [
+        ("ucsd_ped2/UCSDped2_160x160.tar", [11000, 1400, 6800], ["14", "2", "8"], 0.178),
+        ("clips/pedestrians.avi", [1300, 200, 200], None, None),
+    ],
+)
+def test_real_clips_and_a_real_video_become_sequences(real_data, opened, place, sizes, clips, std):
     lines: list[str] = []
-    data = load(DataConfig("video", str(real_data / "clips/pedestrians.avi"), str(tmp_path)), log=lines.append)
-    assert lines[1] == "  pedestrians.avi: using the 341 frames that decode, of 682 in the header"
-    assert [data.num_examples(split) for split in SPLITS] == [1300, 200, 200]
-    assert isinstance(data, VideoData)
+    data = opened("video", real_data / place, lines.append)
+    assert [data.num_examples(split) for split in SPLITS] == sizes
+    if clips is None:
+        assert lines[1] == "  pedestrians.avi: using the 341 frames that decode, of 682 in the header"
+    else:
+        assert re.findall(r"clips: (\d+)", "".join(lines)) == clips
+        assert data.pixel_std == pytest.approx(std, abs=0.001)

@@ -7,7 +7,6 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from tests.errors import one_line
 from unroll_jax.train.data.words import Embeddings, WordTokenizer, embedding_table, glove_embeddings, tokenise
 
 
@@ -104,26 +103,6 @@ def test_hashed_vectors_are_those_of_any_run_and_machine():
     uniforms = [(int.from_bytes(stream[at : at + 4], "little") + 0.5) / 2**32 for at in range(0, 16, 4)]
     np.testing.assert_allclose(vector, [NormalDist().inv_cdf(u) / 2 for u in uniforms], rtol=1e-5)
     np.testing.assert_array_equal(vector, Embeddings(4, {}, length=1.0)(["a", "film"])[1])
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("a 1 2\nb 1\n", r"line 2 has 1 numbers after its word, the first line has 2"),
-        ("a 1 2\nb 1 2 3\n", r"line 2 has 3 numbers after its word, the first line has 2"),
-        ("a 1 2\n\nb 3 4\n", r"line 2"),
-        ("400000 2\na 1 2\n", r"line 2 has 2 numbers after its word, the first line has 1"),
-        ("a 1 nan\n", r"line 1 holds something that is not a finite number"),
-        ("a 1 x\n", r"line 1 holds something that is not a finite number"),
-        (b"a 1 2\n\xff 1 2\n", r"line 2 is not UTF-8"),
-        ("", r"has no vector but 0 for the 1 words"),
-        ("justaword\n", r"line 1 has 0 numbers"),
-        ("zebra 1 2\n", r"has no vector but 0 for the 1 words"),
-    ],
-)
-def test_bad_files_are_told_in_one_line(glove, content, message):
-    with one_line(message):
-        glove_embeddings(glove(content), ["a"])
 
 
 @pytest.mark.data

@@ -80,7 +80,7 @@ class Published(NamedTuple):
     @contextlib.contextmanager
     def open(self, root: Path) -> Iterator[dict[str, OriginalFile]]:
         """Finds all the files by their names; of several of one name, the one in the fewest folders."""
-        with original_files(self.find(root), lambda path: path.name in self.names) as files:
+        with original_files(self.find(root), lambda path: path.name in self.names) as (files, _):
             deepest_first = sorted(files, key=lambda file: -len(file.path.parts))
             by_name = {file.path.name: file for file in deepest_first}
             for name in self.names:
@@ -133,16 +133,18 @@ def is_visible(path: PurePosixPath) -> bool:
     return not any((part.startswith(".") and part != "..") or part == "__MACOSX" for part in path.parts)
 
 
-def files_below(root: Path, wanted: Wanted = lambda _: True) -> list[OriginalFile]:
-    """Lists the wanted files below a folder, following links; a folder that cannot be listed is an error."""
-    files = []
+def files_below(root: Path, wanted: Wanted = lambda _: True) -> tuple[list[OriginalFile], list[PurePosixPath]]:
+    """Lists the wanted files below a folder, following links, and empty folders; unlistable ones are an error."""
+    files, empty = [], []
     for folder, inside, names in os.walk(root, followlinks=True, onerror=_raise_unlistable):
-        paths = [Path(folder, name) for name in names]
-        files += [OriginalFile(PurePosixPath(path.relative_to(root).as_posix()), path) for path in paths]
+        here = PurePosixPath(Path(folder).relative_to(root).as_posix())
+        files += [OriginalFile(here / name, Path(folder, name)) for name in names]
+        if not any(wanted(here / name) for name in (*inside, *names)):
+            empty.append(here)
         for link in (Path(folder, name) for name in inside):
             if link.is_symlink() and _is_above(link.resolve(), Path(folder), root):
                 raise root_error(root, f": '{link}' links to a folder above it; remove the link")
-    return [file for file in files if wanted(file.path)]
+    return [file for file in files if wanted(file.path)], [folder for folder in empty if wanted(folder)]
 
 
 def require_listable(folder: Path) -> None:
@@ -154,8 +156,8 @@ def require_listable(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def original_files(root: Path, wanted: Wanted) -> Iterator[list[OriginalFile]]:
-    """Lists the wanted files of a folder, or of a tar or zip archive.
+def original_files(root: Path, wanted: Wanted) -> Iterator[tuple[list[OriginalFile], list[PurePosixPath]]]:
+    """Lists the wanted files and the empty folders of a folder, or of a tar or zip archive.
 
     An archive must be whole. Its wanted files are unpacked into a temporary folder for as long as the context lasts.
     """
@@ -248,8 +250,8 @@ def _unpack_tar(root: Path, folder: Path, wanted: Wanted) -> None:
     with tarfile.open(root) as archive:
         # In turn: seeking back in a compressed archive would decompress it again from its start.
         for member in archive:
-            if wanted(PurePosixPath(member.name)) and not member.isdir():
-                _check_member(member.name, member.isreg(), root)
+            if wanted(PurePosixPath(member.name)):
+                _check_member(member.name, member.isreg() or member.isdir(), root)
                 require_room(folder, member.size, f"{member.name} of {root}")
                 archive.extract(member, folder, filter="data")
         # tarfile accepts an archive that stops between two members or inside a header.
@@ -262,7 +264,7 @@ def _unpack_tar(root: Path, folder: Path, wanted: Wanted) -> None:
 
 def _unpack_zip(root: Path, folder: Path, wanted: Wanted) -> None:
     with zipfile.ZipFile(root) as archive:
-        members = [each for each in archive.infolist() if wanted(PurePosixPath(each.filename)) and not each.is_dir()]
+        members = [each for each in archive.infolist() if wanted(PurePosixPath(each.filename))]
         for member in members:
             _check_member(member.filename, True, root)
         require_room(folder, sum(member.file_size for member in members), str(root))

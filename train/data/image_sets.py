@@ -3,7 +3,7 @@
 import contextlib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -132,12 +132,14 @@ def open_class_folders(root: Path, log: Log) -> Iterator[PictureSet[LabelledImag
             if not file.path.parent.name:
                 raise root_error(root, f": image '{file.path}' is not in the folder of a class; the layout is {LAYOUT}")
             by_class[file.path.parent.name].append(file)
-        check_one_data_set({str(file.path.parent.parent) for file in media.pictures}, root)
-        unread: dict[str, list[OriginalFile]] = defaultdict(list)
-        for file in media.others:
-            if file.path.parent.name and file.path.parent.name not in by_class:
-                unread[f"class {file.path.parent.name!r}"].append(file)
-        check_none_vanishes(unread, root)
+        tops = {file.path.parent.parent for file in media.pictures}
+        check_one_data_set({str(top) for top in tops}, root)
+
+        def unread_class(folder: PurePosixPath) -> str | None:
+            is_class = bool(folder.name) and folder.parent in tops and folder.name not in by_class
+            return f"class {folder.name!r}" if is_class else None
+
+        check_none_vanishes(media, unread_class, root)
         if len(by_class) < 2:
             raise root_error(root, f"holds the class {', '.join(by_class)} only; the layout is {LAYOUT}")
         chosen = [file for name in sorted(by_class) for file in by_class[name]]

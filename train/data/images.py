@@ -5,7 +5,7 @@ import functools
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 import numpy as np
@@ -120,22 +120,18 @@ def _splits(media: Media, root: Path, log: Log) -> dict[str, Filed]:
     check_one_data_set(tops, root)
     if passed_over:
         log(f"  passing over {passed_over} images outside of the splits")
-    check_none_vanishes(_vanished(splits, media.others), root)
+    check_none_vanishes(media, functools.partial(_unread_class, splits), root)
     for split in ("train", "test"):
         if not splits[split]:
             raise root_error(root, f"holds no {split} folder with images; the layout is {LAYOUT}")
     return {split: classes for split, classes in splits.items() if classes}
 
 
-def _vanished(splits: dict[str, Filed], others: list[OriginalFile]) -> Filed:
-    """Returns the files of each class that are all passed over."""
-    vanished: Filed = defaultdict(list)
-    for file in others:
-        match = SPLIT.fullmatch(str(file.path))
-        split, name = (KNOWN[match[2].lower()], match[3].split("/")[0]) if match else ("", "")
-        if match and match[3].count("/") == 1 and name not in splits[split]:
-            vanished[f"class {name!r} of {split}"].append(file)
-    return vanished
+def _unread_class(splits: dict[str, Filed], folder: PurePosixPath) -> str | None:
+    if (match := SPLIT.fullmatch(str(folder))) is None:
+        return None
+    split, name = KNOWN[match[2].lower()], match[3]
+    return None if "/" in name or name in splits[split] else f"class {name!r} of {split}"
 
 
 def _class_names(splits: dict[str, Filed], root: Path, log: Log) -> tuple[str, ...]:

@@ -4,8 +4,8 @@ import contextlib
 import struct
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple, TypeVar
 
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -16,6 +16,7 @@ from .files import Log, OriginalFile, files_below, fingerprint_files, is_visible
 # A file with another name is a picture if it begins as one.
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".jfif", ".tif", ".tiff", ".bmp", ".webp", ".ppm", ".pgm", ".jp2")
 # Those of Pillow that have a mark at their start, and start no other program.
+NOTES = (".txt", ".md", ".csv", ".json")  # a folder of such files alone is no class and no clip
 FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "GIF", "WEBP", "PPM", "JPEG2000")
 BOMBS = (Image.DecompressionBombError, Image.DecompressionBombWarning)  # of more pixels than Pillow trusts
 IMAGE_ERRORS = (OSError, SyntaxError, ValueError, EOFError, struct.error, *BOMBS)
@@ -24,18 +25,19 @@ T = TypeVar("T")
 
 
 class Media(NamedTuple):
-    """Files by their contents, in no order: pictures, videos where they are asked for, and files passed over."""
+    """Files by their contents, in no order: pictures, videos where they are wanted, and the rest."""
 
     pictures: list[OriginalFile]
     videos: list[OriginalFile]
-    others: list[OriginalFile]
+    others: list[OriginalFile]  # which are passed over
+    empty: list[PurePosixPath]  # folders
 
 
 def fingerprint_media(root: Path) -> str:
     """Fingerprints the visible files of a folder, or of a root that is a file the file."""
     if not root.is_dir():
         return fingerprint_files([root], root=root)
-    return fingerprint_files([file.local for file in files_below(root, is_visible)], root=root)
+    return fingerprint_files([file.local for file in files_below(root, is_visible)[0]], root=root)
 
 
 @contextlib.contextmanager
@@ -45,8 +47,8 @@ def open_media(root: Path, log: Log, *, is_video: Callable[[Path], bool] | None 
     A file with a usual suffix is one, damaged or not; any other is one if its contents are. The log has the number of
     files that are neither, by suffix.
     """
-    with original_files(root, is_visible) as files:
-        media = Media([], [], [])
+    with original_files(root, is_visible) as (files, empty):
+        media = Media([], [], [], empty)
         for file in files:
             of_video = is_video is not None and not is_picture(file.local) and is_video(file.local)
             kind = media.videos if of_video else media.pictures if is_picture(file.local) else media.others
@@ -79,10 +81,19 @@ def by_suffix(files: Sequence[OriginalFile]) -> str:
     return ", ".join(f"{count} {suffix or 'without a suffix'}" for suffix, count in sorted(counts.items()))
 
 
-def check_none_vanishes(unread: Mapping[str, Sequence[OriginalFile]], root: Path) -> None:
-    """Checks that no class or clip, of the names, has files only that are passed over."""
-    for name, files in unread.items():
-        raise root_error(root, f": {name} has no file that can be read but {by_suffix(files)}; convert or remove them")
+def check_none_vanishes(media: Media, named: Callable[[PurePosixPath], str | None], root: Path) -> None:
+    """Checks that no class or clip is without a file that is read.
+
+    ``named`` returns the name of the unread class or clip that a folder is, or None; folders of notes are none.
+    """
+    unread: dict[PurePosixPath, list[OriginalFile]] = {folder: [] for folder in media.empty}
+    for file in media.others:
+        unread.setdefault(file.path.parent, []).append(file)
+    for folder, files in unread.items():
+        notes = bool(files) and all(file.path.suffix.lower() in NOTES for file in files)
+        if not notes and (name := named(folder)) is not None:
+            but = f" but {by_suffix(files)}" if files else ""
+            raise root_error(root, f": {name} has no file that can be read{but}; give it one, or remove the folder")
 
 
 def check_one_data_set(tops: Collection[str], root: Path) -> None:

@@ -160,14 +160,14 @@ def open_table(root: Path, _: Log, *, columns: Columns) -> Iterator[TextSet]:
 def fingerprint_imdb(root: Path) -> str:
     """Fingerprints the reviews of the unpacked folder, or the archive."""
     source = IMDB_PLACE.find(root)
-    reviews = [source] if source.is_file() else [file.local for file in files_below(source, _is_review)]
+    reviews = [source] if source.is_file() else [file.local for file in files_below(source, _is_review)[0]]
     return fingerprint_files(reviews, root=source)
 
 
 @contextlib.contextmanager
 def open_imdb(root: Path, _: Log) -> Iterator[TextSet]:
     """Reads both splits, negative reviews first, each class by number."""
-    with original_files(IMDB_PLACE.find(root), _is_review) as files:
+    with original_files(IMDB_PLACE.find(root), _is_review) as (files, _):
         reviews = sorted(_reviews(files, root))
     splits = {
         name: [Labelled(text, label) for split, label, _, text in reviews if split == name] for name in IMDB_SPLITS

@@ -1,8 +1,8 @@
 """Video as in the papers: a sequence is one 16 x 16 patch position through 20 frames of a grey 160 x 160 clip."""
 
 import contextlib
+import functools
 import tempfile
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path, PurePosixPath
@@ -164,7 +164,7 @@ def open_footage(root: Path, log: Log) -> Iterator[Splits]:
 
 def _opened(root: Path, log: Log) -> contextlib.AbstractContextManager[Media]:
     if root.is_file() and (is_video(root) or not may_be_archive(root)):
-        return contextlib.nullcontext(Media([], [OriginalFile(PurePosixPath(root.name), root)], []))
+        return contextlib.nullcontext(Media([], [OriginalFile(PurePosixPath(root.name), root)], [], []))
     return open_media(root, log, is_video=is_video)
 
 
@@ -174,7 +174,7 @@ def _clips(media: Media, root: Path, log: Log) -> tuple[Folders, dict[PurePosixP
     for name, frames in folders.items():
         if len(frames) < NUM_FRAMES:
             raise root_error(root, f": clip '{name}' has {len(frames)} frames; give it {NUM_FRAMES}, or remove it")
-    check_none_vanishes(_vanished(folders, media.others), root)
+    check_none_vanishes(media, functools.partial(_unread_clip, folders), root)
     videos = {file.path: file for file in media.videos}
     passed_over = [name for name in videos if holds_masks(name) or any(above in folders for above in name.parents)]
     if passed_over:
@@ -185,15 +185,10 @@ def _clips(media: Media, root: Path, log: Log) -> tuple[Folders, dict[PurePosixP
     return folders, videos
 
 
-def _vanished(folders: Folders, others: Sequence[OriginalFile]) -> dict[str, list[OriginalFile]]:
-    """Returns the files of each folder next to clips whose files are all passed over."""
-    vanished: dict[str, list[OriginalFile]] = defaultdict(list)
-    places = {folder.parent for folder in folders}
-    for file in others:
-        folder = file.path.parent
-        if folder.parent in places and folder not in (*folders, *places) and not holds_masks(folder / "_"):
-            vanished[f"clip '{folder}'"].append(file)
-    return vanished
+def _unread_clip(folders: Folders, folder: PurePosixPath) -> str | None:
+    places = {each.parent for each in folders}
+    is_clip = folder.parent in places and folder not in (*folders, *places) and not holds_masks(folder / "_")
+    return f"clip '{folder}'" if is_clip else None
 
 
 def _frames(

@@ -1,0 +1,284 @@
+"""Originals with something wrong inside: one line names the root, the file or the option, and nothing is prepared."""
+
+import io
+import itertools
+import json
+import tarfile
+import zipfile
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.data.conftest import truncate, write_video
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.data import images
+from unroll_jax.train.data.instructions import read_prompts
+from unroll_jax.train.data.words import glove_embeddings
+
+
+def picture(seed=0, shape=(5, 6, 3)):
+    return np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
+
+
+def pictures(counts, shape=(5, 6, 3)):
+    """Random pictures by path, {folder: how many}."""
+    paths = [f"{folder}/{number:03d}.png" for folder, count in counts.items() for number in range(1, count + 1)]
+    return {path: picture(seed, shape) for seed, path in enumerate(paths)}
+
+
+def without(files, *gone):
+    """Files but for those whose paths begin so."""
+    return {name: content for name, content in files.items() if not name.startswith(gone)}
+
+
+def video(count, **options):
+    return lambda path: write_video(path, count, **options)
+
+
+def link(place):
+    return lambda path: path.symlink_to(place)
+
+
+def folder(path):
+    path.mkdir()
+
+
+def cut_short(path):
+    Image.fromarray(picture(0, (160, 160))).save(path)
+    truncate(path)
+
+
+def two_pages(path):
+    page = Image.new("L", (160, 160))
+    page.save(path, save_all=True, append_images=[page])
+
+
+def no_frames(path):
+    av = pytest.importorskip("av", reason="av, which reads videos, is not installed")
+    with av.open(str(path), "w") as container:
+        container.add_stream("mpeg4", rate=25, width=160, height=160, pix_fmt="yuv420p")
+        container.start_encoding()
+
+
+def two_sizes(path):
+    parts = [write_video(path.with_suffix(".ts"), 25, codec="mpeg2video", side=side).read_bytes() for side in (160, 80)]
+    path.with_suffix(".ts").unlink()
+    path.write_bytes(b"".join(parts))
+
+
+def tar(name="clip/002.png", kind=tarfile.REGTYPE, end=None):
+    """An archive of two members, cut at a place after the start of the last."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for each in ("clip/001.png", name):
+            last = tarfile.TarInfo(each)
+            last.type, start = kind, archive.offset
+            archive.addfile(last, io.BytesIO())
+    return packed.getvalue()[: None if end is None else start + end]
+
+
+def zipped(*, end=None, change=(b"", b"")):
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name, content in SST2.items():
+            archive.writestr(f"SST-2/{name}", content)
+    return packed.getvalue()[:end].replace(*change)
+
+
+CLIPS = pictures({"Train/Train001": 20, "Train/Train002": 25, "Train/Train010": 20, "Test/Test001": 20}, (16, 16))
+VIDEOS = {f"{name}.avi": video(20) for name in "abc"}
+IMAGES = pictures({"train/cat": 10, "train/dog": 10, "test/cat": 2, "test/dog": 2})
+PLAIN = np.full((5, 6, 3), 9, np.uint8)
+SETS = pictures({"cat": 30, "dog": 30})
+SCENES = pictures({"train": 4, "val": 1, "test": 2}, (6, 8, 3))
+LABELS = np.arange(48, dtype=np.uint8).reshape(6, 8) % 12
+SCENES |= {name.replace("/", "annot/"): LABELS for name in SCENES}
+RECORDS = np.column_stack([np.arange(20, dtype=np.uint8) % 10, picture(0, (20, 3072))])  # of a file of CIFAR-10
+CIFAR = dict.fromkeys(images.FILES, RECORDS.tobytes())
+CATS = np.column_stack([np.full(20, 3, np.uint8), RECORDS[:, 1:]]).tobytes()
+HEADER = "text\tlabel\n"
+GOOD = HEADER + "".join(f"text {number}\t{'ab'[number % 2]}\n" for number in range(40))
+SST2 = {f"{name}.tsv": "sentence\tlabel\nfine\t1\ndull\t0\n" for name in ("train", "dev", "test")}
+PAIR = '{"sentence1": "It rains.", "sentence2": "It is wet.", "gold_label": "neutral"}\n'
+TRAIN, DEV = "multinli_1.0_train.jsonl", "multinli_1.0_dev_matched.jsonl"
+MNLI = {TRAIN: PAIR, DEV: PAIR}
+REVIEWS = {
+    f"aclImdb/{split}/{stars}.txt": "words"
+    for split, stars in itertools.product(("train", "test"), ("neg/0_3", "pos/0_9"))
+}
+ODD = np.where(np.arange(48).reshape(6, 8) == 21, np.uint8(34), LABELS)
+
+# The source, its files, and what the error says; one file is the root itself.
+BAD = [
+    ("video", without(CLIPS, "Train/Train001/020"), "'Train/Train001' has 19 frames"),
+    ("video", CLIPS | {"Train/Train002/007.png": "x"}, "'Train/Train002/007.png' cannot be"),
+    ("video", CLIPS | {"Test/Test001/003.png": cut_short}, "'Test/Test001/003.png'"),
+    ("video", CLIPS | {"Train/Train002/026.png": link("gone")}, "No such file"),
+    ("video", CLIPS | {"Train/Train002/026.png": link("/dev/zero")}, "is not a regular file"),
+    ("video", CLIPS | {"Train/Train001/020.png": picture(0, (60, 80))}, "Train001/020.png' cannot be read"),
+    ("video", CLIPS | {"Train/Train001/003.tif": two_pages}, "holds 2 pictures"),
+    ("video", CLIPS | {"Train/Train003/1.heic": "x"}, "'Train/Train003' has no file that can be read but 1 .heic"),
+    ("video", CLIPS | {"Train/Train003": folder}, "'Train/Train003' has no file that can be read"),
+    ("video", pictures({"1": 20, "2": 20, "4": 20}) | {"3/1.heic": "x"}, "'3' has no file that can be read"),
+    ("video", {"train/a.heic": "x", "b": "x"}, "no picture or video that can be read but 1 without"),
+    ("video", {"t.tar": tar("../clip/001.png")}, "outside the archive"),
+    ("video", {"t.tar": tar(kind=tarfile.SYMTYPE)}, "'clip/001.png' is not a plain file"),
+    ("video", {"t.tar": tar(kind=tarfile.FIFOTYPE)}, "'clip/001.png' is not a plain file"),
+    ("video", {"t.tar": tar(end=0)}, "nor a whole tar or zip archive"),
+    ("video", {"t.tar": tar(end=100)}, "nor a whole tar or zip archive"),
+    ("video", {"t.tar": tar(f"{'a' * 300}/001.png")}, "too long; shorten it"),
+    ("video", VIDEOS | {"d.avi": video(19)}, "'d.avi' has 19 frames, fewer than the 20"),
+    ("video", VIDEOS | {"d.avi": b""}, "'d.avi' cannot be read as a video"),
+    ("video", VIDEOS | {"d.avi": no_frames}, "'d.avi' has 0 frames, fewer than the 20"),
+    ("video", VIDEOS | {"d.avi": two_sizes}, "'d.avi' changes from 160x160 to 80x80 at frame 2"),
+    ("video", {"a.avi": "#EXTM3U\n#EXTINF:1,\nb.avi\n"}, "a.avi' cannot be read as a video"),
+    ("video", pictures({"a": 20, "b": 20}), "holds 2 clip(s); give at least 3"),
+    ("video", pictures({"Train/1": 20, "Train/2": 20}), "0 Test"),
+    ("video", pictures({"a": 59}), "give 60"),
+    ("video", pictures({"train": 39, "test": 20}), "give 40"),
+    ("video", pictures({"Test/Test001_gt": 20}), "no clips but masks"),
+    ("video", pictures({".": 20, "a": 20}), "'001.png'"),
+    ("video", pictures({"train/val/a": 20, "train/b": 20, "test/c": 20}), "train and validation"),
+    ("cifar10", CIFAR | {"data_batch_2.bin": CATS[:-100]}, "data_batch_2.bin has 61,360 bytes instead of 61,460"),
+    ("cifar10", without(CIFAR, "data_batch_5.bin"), "data_batch_5.bin"),
+    ("cifar10", CIFAR | {"data_batch_3.bin": b"\x0a" + CATS[1:]}, "data_batch_3.bin has the class 10"),
+    ("cifar10", CIFAR | dict.fromkeys(images.PARTS["train"], CATS), "labels of train have one class only (cat)"),
+    ("cifar10", {"train.bin": bytes(3074), "test.bin": b""}, "holds no data_batch_1.bin; give cifar-10-binary"),
+    ("image_folder", without(IMAGES, "train"), "holds no train folder with images"),
+    ("image_folder", without(IMAGES, "test"), "holds no test folder with images"),
+    ("image_folder", without(IMAGES, "train/dog"), "'test/dog/001.png' is of class dog, which train lacks"),
+    ("image_folder", IMAGES | {"train/cat/002.png": picture(0, (5, 7, 3))}, "'train/cat/002.png' cannot be read"),
+    ("image_folder", IMAGES | {"train/1.png": picture()}, "'train/1.png' is not in the folder of a class"),
+    ("image_folder", IMAGES | {"train/cat/a.png": "text"}, "'train/cat/a.png' cannot be read as an image"),
+    ("image_folder", IMAGES | {"test/cat/a.png": np.uint16(picture()[..., 0])}, "'test/cat/a.png' cannot be read"),
+    ("image_folder", IMAGES | dict.fromkeys(pictures({"train/cat": 10, "train/dog": 10}), PLAIN), "are of one colour"),
+    ("image_folder", IMAGES | {"train/ant/1.png": picture()}, "'ant' has a single"),
+    ("image_folder", IMAGES | {"old/train/cat/1.png": picture()}, "several data sets (., old)"),
+    ("image_folder", IMAGES | {"train/cow/1.heic": "x"}, "class 'cow' of train has no file that can be"),
+    ("image_folder", IMAGES | {"train/cow": folder}, "class 'cow' of train has no file that can be read"),
+    ("image_folder", without(IMAGES, "test/dog") | {"test/dog/1.heic": "x"}, "class 'dog' of test has no file"),
+    ("image_folder", {"train/a.heic": "x", "b": "x"}, "no picture that can be read but 1 without"),
+    ("class_folders", SETS | {"cow": folder}, "class 'cow' has no file that can be read"),
+    ("class_folders", SETS | {"cow/1.heic": "x"}, "class 'cow' has no file that can be read but 1 .heic"),
+    ("camvid", without(SCENES, "train/"), "holds no train folder with images; the layout is ROOT/train/NAME.png"),
+    ("camvid", without(SCENES, "val/"), "holds no val folder"),
+    ("camvid", without(SCENES, "trainannot"), "'train/001.png' has no counterpart"),
+    ("camvid", without(SCENES, "test/001"), "'testannot/001.png' has no counterpart"),
+    ("camvid", SCENES | {"valannot/001.png": ODD}, "'valannot/001.png' cannot be read as an image (it has"),
+    ("camvid", SCENES | {"test/001.png": picture()}, "'test/001.png' cannot be read as an image (it is 6x5, others"),
+    ("camvid", SCENES | {"trainannot/002.png": picture(0, (6, 8, 3))}, "'trainannot/002.png' cannot be read"),
+    ("camvid", SCENES | {"test/001.png": "text"}, "'test/001.png' cannot be read"),
+    ("camvid", SCENES | {f"trainannot/{n:03d}.png": LABELS * 0 + 3 for n in range(1, 5)}, "one class only (road)"),
+    ("camvid", SCENES | {f"testannot/{n:03d}.png": LABELS * 0 + 11 for n in (1, 2)}, "labels of test have no class"),
+    ("camvid", SCENES | {"old/train/1.png": picture()}, "several data sets (., old)"),
+    ("table", {"t.tsv": f"{HEADER}a\tx\n\n\t\nb\ty\n"}, "t.tsv line 4: 'label' must be the name"),
+    ("table", {"t.csv": "text,label\na,x\n\n,\n"}, "t.csv line 4: 'label' must be the name"),
+    ("table", {"t.jsonl": '{"text": "\\ud83d", "label": 1}'}, "line 1: 'text' has a lone surrogate"),
+    ("table", {"t.tsv": "a\tb\n"}, "its columns are 'a', 'b'; name yours by data.text_column and "),
+    ("table", {"t.csv": ",".join(f"c{n}" for n in range(30))}, "'c9' and more; name yours by"),
+    ("table", {"t.jsonl": '{"text": "a"}\n'}, "t.jsonl line 1 has no column 'label'; its columns are"),
+    ("table", {"t.tsv": "text\ttext\tlabel\n"}, "line 1 names the column 'text' twice"),
+    ("table", {"t.csv": "text,label\na,x\nb,y\ntext,label\n"}, "line 4 repeats the header"),
+    ("table", {"t.csv": "text,label\na,x\nb\0,y\n"}, "zero byte in line 3"),
+    ("table", {"t.csv": b"text,label\na,x\ncr\xe8me,x\n"}, "t.csv is not UTF-8: byte 0xe8 in line 3"),
+    ("table", {"t.csv": "text,label\n" + "a,x\na,y\n" * 30}, "all texts of train are th"),
+    ("table", {"t.csv": 'text,label\n"a\nb",c\n"",d\n'}, "t.csv line 4 has an empty text"),
+    ("table", {"t.jsonl": '{"text": null, "label": 1}\n'}, "line 1: 'text' must be a text"),
+    ("table", {"t.jsonl": '{"text": "a", "label": [1]}\n'}, "line 1: 'label' must be the name"),
+    ("table", {"t.tsv": HEADER + "a\tx\nb\tx\n" * 15}, "train has texts of one class only (x)"),
+    ("table", {"t.tsv": f"{GOOD}c\n"}, "t.tsv line 42 has 1 field(s), the header has 2"),
+    ("table", {"t.csv": 'text,label\na,x\n"b,x\n'}, "t.csv line 3 cannot be read as CSV"),
+    ("table", {"t.csv": ""}, "t.csv is empty; it must begin with a header that has 'text', 'label'"),
+    ("table", {"t.tsv": HEADER}, "t.tsv has no labelled texts"),
+    ("table", {"t.tsv": GOOD.replace("\n", "\r")}, "t.tsv ends its lines with carriage returns"),
+    ("table", {"t.csv": "text,label\ra,x\rb,y\r"}, "t.csv ends its lines with carriage returns"),
+    ("table", {"t.xlsx": "PK"}, "t.xlsx ends in none of .tsv, .csv, .jsonl"),
+    ("table", {"t.tsv": f"{GOOD}one\tc\n"}, "validation_share=0.1 cannot be cut"),
+    ("table", {"train.tsv": GOOD, "test_set.tsv": HEADER}, "'test_set.tsv' looks like test under"),
+    ("table", {"val.tsv": GOOD, "test.tsv": GOOD}, "holds no train file"),
+    ("table", {"train.tsv": GOOD, "train.csv": ""}, "holds train.csv and train.tsv; keep one"),
+    ("table", {"train.tsv": GOOD, "test.tsv": f"{HEADER}fog\tc\n"}, "test.tsv line 2 has label 'c'"),
+    ("sst2", without(SST2, "dev"), "holds no dev.tsv; give the folder"),
+    ("sst2", SST2 | {"dev.tsv": "fine\t1\n"}, "its columns are 'fine', '1'"),
+    ("sst2", SST2 | {"train.tsv": "sentence\tlabel\na\t1\nb\t2\n"}, "train.tsv line 3 has label '2'"),
+    ("sst2", SST2 | {"train.tsv": "sentence\tlabel\n"}, "train.tsv has no labelled texts"),
+    ("sst2", {"SST-2.zip": zipped(end=-30)}, "is neither a folder nor a whole tar or zip archive"),
+    ("sst2", {"SST-2.zip": zipped(change=(b"dull", b"full"))}, "archive (Bad CRC-32"),
+    ("mnli", MNLI | {DEV: PAIR + PAIR.replace("wet", "\\udc00")}, "line 2: 'sentence2' has a lone"),
+    ("mnli", MNLI | {TRAIN: PAIR.replace("neutral", "maybe")}, "line 1 has gold_label 'maybe'"),
+    ("mnli", MNLI | {TRAIN: PAIR.replace('"It rains."', "1")}, "line 1: 'sentence1' must be a text, got 1"),
+    ("mnli", MNLI | {DEV: PAIR[:20]}, "dev_matched.jsonl line 1 is not valid JSON"),
+    ("mnli", MNLI | {DEV: "[1]\n"}, "line 1 is not a JSON object with 'sentence1', 'sentence2', 'gold"),
+    ("mnli", MNLI | {DEV: PAIR.replace("It rains.", "<BR>")}, "matched.jsonl has no labelled"),
+    ("imdb", {"a/b.txt": "", "c.txt": ""}, "holds no train/neg; give the folder aclImdb"),
+    ("imdb", without(REVIEWS, "aclImdb/test/pos"), "no reviews aclImdb/test/pos"),
+    ("imdb", REVIEWS | {"aclImdb/test/pos/1_8.txt": "<BR />"}, "pos/1_8.txt has an empty text"),
+    ("imdb", REVIEWS | {"aclImdb/train/neg/5_2.txt": link("gone")}, "5_2.txt cannot be read (No such file"),
+    ("alpaca", {"a.json": "["}, "a.json is not valid JSON"),
+    ("alpaca", {"a.json": "{}"}, "is not a list; give a list of objects"),
+    ("alpaca", {"a.json": '[{"instruction": "a"}]'}, "entry 1 has no 'output'; it needs messages"),
+    ("alpaca", {"a.json": '[{"instruction": 1, "output": ""}]'}, "entry 1: 'instruction' must be a text, got 1"),
+    ("conversations", {"a.jsonl": '{"instruction": "a", "output": ""}'}, "has no answered instruction in train"),
+    ("conversations", {"a.jsonl": "3\n"}, "line 1 must be an object with messages"),
+    ("conversations", {"a.jsonl": "{\n"}, "line 1 is not valid JSON"),
+    ("conversations", {"a.jsonl": '{"prompt": "a", "prompt": "b", "answer": "c"}\n'}, "prompt is there more than once"),
+    ("conversations", {"a.jsonl": '{"prompt": "a"}\n'}, "line 1 has no 'answer'; it needs messages, prompt and"),
+    ("conversations", {"a.jsonl": '{"prompt": "a", "answer": 3}\n'}, "line 1: 'answer' must be a text, got 3"),
+    ("conversations", {"a.jsonl": '{"messages": [{"role": "bot", "content": ""}]}'}, "message 1 has the role 'bot'"),
+    ("conversations", {"a.jsonl": '{"messages": [{"role": "user"}]}'}, "message 1 must be an object with role and"),
+    ("conversations", {"a.jsonl": '{"messages": []}'}, "'messages' must be a list of one object or more"),
+    ("conversations", {"a.jsonl": '{"messages": [{"role": "user", "content": "a"}]}'}, "line 1 must end in an answer"),
+    ("conversations", {"a.jsonl": '{"prompt": "a", "answer": "b"}\n'}, "validation_share=0.1 cannot be cut"),
+    ("prompts", {"p.json": '{"instruction": "a"}'}, "is not a list"),
+    ("prompts", {"p.json": "[]"}, "has no prompt"),
+    ("prompts", {"p.json": '[{"instruction": "a"}, 3]'}, "entry 2 is not an object with an instruction"),
+    ("prompts", {"p.json": '[{"input": "a"}]'}, "entry 1 has no instruction"),
+    ("prompts", {"p.json": '[{"instruction": ["a"]}]'}, "entry 1 has fields that are not texts"),
+    ("prompts", {"p.json": '[{"instruction": "\\ud800"}]'}, "entry 1 has fields that are not texts"),
+    ("prompts", {"p.json": json.dumps([{"instruction": "a", "output": 3}])}, "entry 1 has fields that are not texts"),
+    ("prompts", {"p.json": "[" * 100_000}, "is not valid JSON"),
+    ("prompts", {"p.jsonl": '{"instruction": "a"}\n\n{"instruction"\n'}, "line 3 is not valid JSON"),
+    ("prompts", {"p.txt": b"a\n\xff\n"}, "is not UTF-8: byte 0xff in line 2"),
+    ("prompts", {"p.txt": " \n\n"}, "has no prompt"),
+    ("prompts", {"p.txt": link("gone")}, "cannot be read (No such file or directory)"),
+    ("vectors", {"v": "a 1 2\nb 1\n"}, "line 2 has 1 numbers after its word, the first line has 2"),
+    ("vectors", {"v": "a 1 2\nb 1 2 3\n"}, "line 2 has 3 numbers after its word, the first line has 2"),
+    ("vectors", {"v": "a 1 2\n\nb 3 4\n"}, "line 2"),
+    ("vectors", {"v": "400000 2\na 1 2\n"}, "line 2 has 2 numbers after its word, the first line has 1"),
+    ("vectors", {"v": "a 1 nan\n"}, "line 1 holds something that is not a finite number"),
+    ("vectors", {"v": "a 1 x\n"}, "line 1 holds something that is not a finite number"),
+    ("vectors", {"v": b"a 1 2\n\xff 1 2\n"}, "line 2 is not UTF-8"),
+    ("vectors", {"v": ""}, "has no vector but 0 for the 1 words"),
+    ("vectors", {"v": "justaword\n"}, "line 1 has 0 numbers"),
+    ("vectors", {"v": "zebra 1 2\n"}, "has no vector but 0 for the 1 words"),
+]
+OTHERS = {
+    "prompts": lambda path: read_prompts(path, answers=True),
+    "vectors": lambda path: glove_embeddings(path, ["a"]),
+}
+
+
+@pytest.mark.parametrize(("source", "files", "words"), BAD)
+def test_bad_originals_are_told_in_one_line_and_nothing_is_prepared(
+    opened, monkeypatch, tmp_path, source, files, words
+):
+    monkeypatch.setattr(images, "RECORDS", len(RECORDS))
+    root, prepared = tmp_path / "files", tmp_path / "prepared"
+    for name, content in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if callable(content):
+            content(path)
+        elif isinstance(content, np.ndarray):
+            Image.fromarray(content).save(path)
+        else:
+            path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    root = root / next(iter(files)) if len(files) == 1 else root
+    with pytest.raises(UserError) as caught:
+        OTHERS[source](root) if source in OTHERS else opened(source, root, prepared=str(prepared))
+    message = str(caught.value)
+    assert words in message
+    assert str(root) in message or "data.validation_share" in message
+    assert "\n" not in message
+    assert not list(prepared.rglob("*.array_record*"))
