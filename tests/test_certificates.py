@@ -283,6 +283,15 @@ def test_a_fixed_point_is_guaranteed():
     assert np.all(still.outcome == Outcome.GUARANTEED)
 
 
+def test_the_verdict_on_states_of_bfloat16_is_computed_in_float32():
+    y = jnp.linspace(0.2, 1.0, 9).reshape(3, 3).astype(jnp.bfloat16)
+    certificate = jax.jit(lambda y: uj.certify(quartic(0.5), None, y, smoothness=3.0))(y)
+    wide = np.asarray(y, np.float64)
+    move = np.asarray((wide - 0.5 * wide**3).astype(jnp.bfloat16), np.float64) - wide
+    np.testing.assert_allclose(certificate.slope[0], np.sum(wide**3 * move, axis=-1), rtol=0.02)
+    assert np.all(certificate.outcome == Outcome.GUARANTEED)
+
+
 @pytest.mark.parametrize("size", [1e-30, 1e25])
 def test_steps_whose_squares_leave_the_range_of_float32_are_judged_alike(size):
     """Of the energy |y / size|^2, which stays in range."""

@@ -35,14 +35,6 @@ def test_tokens_of_any_size_are_normalised(epsilon):
         np.testing.assert_allclose(slopes, expected, rtol=2e-5, atol=max(2e-6 / n[0], 2e-38), err_msg=f"size {size}")
 
 
-def test_heads_without_weight_have_finite_gradients():
-    layer = uj.multihead_attention(6, num_heads=2)
-    params = jax.tree.map(jnp.zeros_like, jax.eval_shape(layer.init, jax.random.key(0)))
-    y = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
-    gradient = jax.jit(jax.grad(lambda params: jnp.sum(layer.step(params, y) ** 2)))(params)
-    assert np.all(np.isfinite(gradient.W_a))
-
-
 @pytest.mark.slow
 def test_a_replaced_step_or_energy_is_the_one_that_counts():
     layer = uj.attention(form="softmax")

@@ -2,7 +2,6 @@
 
 import itertools
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -70,19 +69,6 @@ def test_energy_and_step_equal_the_reference():
             np.testing.assert_allclose(stepped, expected, rtol=1e-12, atol=1e-14, err_msg=message)
 
 
-@pytest.mark.usefixtures("x64")
-def test_the_step_is_a_gradient_step():
-    layer = hopfield(DIM, num_patterns=M, inverse_temperature=2.0, step_size=0.7)
-    params, (y, x) = HopfieldParams(draw(0, M, DIM)), draw(1, 2, 4, N, DIM)
-
-    @jax.jit
-    def step_and_gradient(params, y, x):
-        return layer.step(params, y, x), jax.grad(lambda y: jnp.sum(layer.energy(params, y, x)))(y)
-
-    stepped, gradient = step_and_gradient(params, y, x)
-    np.testing.assert_allclose(stepped, y - 0.7 * gradient, rtol=1e-12, atol=1e-14)
-
-
 def random_systems(b, dtype, count=1000):
     """Tokens, patterns and anchors, each with a scale of its own over six orders of magnitude."""
     rng = np.random.default_rng(4)
@@ -141,33 +127,6 @@ def test_cold_lookups_return_the_nearest_pattern():
     nearest = S[np.argmin(np.linalg.norm(y[..., None, :] - S, axis=-1), axis=-1)]
     retrieved = jax.jit(hopfield(DIM, inverse_temperature=1e6).step)(OWN, y, S)
     np.testing.assert_allclose(retrieved, nearest, atol=1e-9)
-
-
-def test_masked_keys_are_as_good_as_absent_whatever_they_hold():
-    layer, y, keys = hopfield(DIM), np.float32(draw(8, 2, 3, N, DIM)), np.float32(draw(9, 2, 3, M, DIM))
-    keys[..., 4:, :] = np.nan
-
-    @jax.jit
-    def all_of(y, keys, seen):
-        def one(x):
-            return both(layer)(OWN, y, x), jax.grad(lambda y: jnp.sum(layer.energy(OWN, y, x)))(y)
-
-        return one(Anchor(keys, seen)), one(keys[..., :4, :])
-
-    (actual, gradient), (expected, slope) = all_of(y, keys, np.broadcast_to(np.arange(M) < 4, (2, 3, M)))
-    assert actual[0].shape == (2, 3)
-    chex.assert_trees_all_close(actual, expected, rtol=1e-6)
-    np.testing.assert_allclose(gradient, slope, rtol=1e-6, atol=1e-5)
-
-
-def test_one_set_of_keys_serves_a_batch_of_queries():
-    of, y, keys = both(hopfield(DIM)), np.float32(draw(0, 2, 4, N, DIM)), np.float32(draw(1, M, DIM))
-    shapes = [(M, DIM), (1, M, DIM), (1, 1, M, DIM)]
-    every = jax.jit(lambda y, keys: (of(OWN, y[1, 2], keys), [of(OWN, y, keys.reshape(shape)) for shape in shapes]))
-    (energy, stepped), results = every(y, keys)
-    for shape, (energies, steps) in zip(shapes, results, strict=True):
-        np.testing.assert_allclose(steps[1, 2], stepped, rtol=1e-6, err_msg=str(shape))
-        np.testing.assert_allclose(energies[1, 2], energy, rtol=1e-6, err_msg=str(shape))
 
 
 def test_learned_patterns_have_about_unit_length(getkey):

@@ -67,7 +67,7 @@ def unrolled_layer(
     if seen is not None and not self_loops:
         weights = jnp.where(seen, weights, 0.0)
     symmetric = 0.5 * (params.W + params.W.T)
-    stepped = jax.nn.relu(linear(weights @ y, symmetric) + linear(y, params.U))
+    stepped = jax.nn.relu(linear(weights @ y, symmetric) + linear(y, params.U)).astype(y.dtype)
     return stepped if mask is None else jnp.where(mask[..., None], stepped, state)
 
 

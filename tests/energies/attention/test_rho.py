@@ -188,38 +188,33 @@ def test_a_rho_with_a_learned_number_passes_while_it_is_traced():
     np.testing.assert_allclose(jax.jit(jax.grad(energy))(0.7, y), by_formula, rtol=1e-5)
 
 
+# Functions, and what the message says after "rho".
 BAD = {
-    "convex": (
-        jnp.square,
-        r"rho 'square' must be concave, but its mean slope rises from .* between z=.* and z=1.99526",
-    ),
-    "a bump": (lambda z: -jnp.exp(-z * z), r"rho '<lambda>' must be concave, but .* between z=0 and z="),
-    "convex far out": (
-        lambda z: z + 0.01 * jnp.maximum(z - 100.0, 0.0) ** 2,
-        r"concave, but .* from 1 to .* z=112.202",
-    ),
-    "decreasing": (jnp.negative, r"must be nondecreasing, but falls from -0 to -1e-06 between z=0 and z=1e-06"),
-    "turning": (lambda z: z * jnp.exp(-z), r"must be nondecreasing, but falls from .* between z=1 and z=1.12202"),
-    "singular": (jnp.log, r"rho 'log' must be finite on \[0, inf\), but at z=0 it is -inf"),
-    "overflowing": (jnp.exp, r"must be finite on \[0, inf\), but at z=794.328 it is inf"),
-    "a sum": (jnp.sum, r"must be elementwise, but its value turns shape \(242,\) into \(\)"),
-    "a share": (lambda z: z / jnp.sum(z), r"must be elementwise, but its value at z=.* is .* or .*, depending"),
-    "running": (jnp.cumsum, r"must be elementwise, but its value at z=0 is 0 or .*, depending"),
+    "convex": (jnp.square, "'square' must be concave, but .* and z=1.99526"),
+    "a bump": (lambda z: -jnp.exp(-z * z), "'<lambda>' must be concave, but .* between z=0 and z="),
+    "convex far out": (lambda z: z + 0.01 * jnp.maximum(z - 100.0, 0.0) ** 2, "concave, but .* z=112.202"),
+    "decreasing": (jnp.negative, "nondecreasing, but falls .* between z=0 and z=1e-06"),
+    "turning": (lambda z: z * jnp.exp(-z), "nondecreasing, but falls .* between z=1 and z=1.12202"),
+    "singular": (jnp.log, r"'log' must be finite on \[0, inf\), but at z=0 it is -inf"),
+    "overflowing": (jnp.exp, r"finite on \[0, inf\), but at z=794.328 it is inf"),
+    "a sum": (jnp.sum, "elementwise, but its value turns shape"),
+    "a share": (lambda z: z / jnp.sum(z), "elementwise, but its value at z="),
+    "running": (jnp.cumsum, "elementwise, but its value at z=0 is 0 or "),
     "a foreign slope": (
         uj.Rho(jnp.sqrt, lambda z: 1.0 / (1.0 + z)),
-        r"derivative of its value as slope, but .* z=1e-06",
+        "the derivative .* as slope, but .* z=1e-06",
     ),
-    "a doubled slope": (uj.Rho(lambda z: z, lambda z: 2.0 + 0.0 * z), r"rises by 1 per unit and the slope goes from 2"),
-    "a broken slope": (uj.Rho(jnp.sqrt, lambda z: 0.5 / jnp.sqrt(z - 1.0)), r"finite slope beyond z=0, but at z=1e-06"),
-    "infinite at 0": (
-        jnp.sqrt,
-        r"rho 'sqrt' must have a finite slope at z=0, .* inf in float64; .* use sqrt\(z \+ eps\)",
+    "a doubled slope": (
+        uj.Rho(lambda z: z, lambda z: 2.0 + 0.0 * z),
+        "the derivative .* as slope, but .* from 2",
     ),
-    "not a number at 0": (lambda z: (z * z) ** 0.125, r"must have a finite slope at z=0, .* nan in float64"),
-    "infinite in float32": (lambda z: jnp.sqrt(z + 1e-60), r"must have a finite slope at z=0, .* inf in float32"),
+    "a broken slope": (uj.Rho(jnp.sqrt, lambda z: 0.5 / jnp.sqrt(z - 1.0)), "finite slope beyond z=0, but at z=1e-06"),
+    "infinite at 0": (jnp.sqrt, r"'sqrt' must have a finite slope at z=0, .* inf in float64; .* sqrt\(z \+ eps\)"),
+    "not a number at 0": (lambda z: (z * z) ** 0.125, "finite slope at z=0, .* nan in float64"),
+    "infinite in float32": (lambda z: jnp.sqrt(z + 1e-60), "finite slope at z=0, .* inf in float32"),
     "a foreign log_slope": (
         uj.Rho(jnp.log1p, lambda z: 1.0 / (1.0 + z), jnp.negative),
-        r"log\(slope\) as log_slope, but at z=0.00",
+        r"log\(slope\) as log_slope",
     ),
 }
 
@@ -233,7 +228,7 @@ def test_what_attention_cannot_use_is_named_with_the_place(name, jitted):
         uj.attention(rho=rho)
         return y
 
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=f"rho .*{message}"):
         (jax.jit(build) if jitted else build)(np.ones((2, 2), np.float32))
 
 

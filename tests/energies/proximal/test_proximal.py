@@ -58,49 +58,6 @@ def test_every_proximal_is_tested():
     assert {*CASES, "group_shrinkage"} == set(uj.PROXIMALS)
 
 
-def lowest(function, lower, upper):
-    """Golden-section search: where a convex function of arrays is least between bounds, to 1e-9, and its value."""
-    share = 0.5 * (np.sqrt(5.0) - 1.0)
-    for _ in range(54):
-        left, right = upper - share * (upper - lower), lower + share * (upper - lower)
-        goes_left = function(left) <= function(right)
-        lower, upper = np.where(goes_left, lower, left), np.where(goes_left, right, upper)
-    middle = 0.5 * (lower + upper)
-    return middle, function(middle)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("x64")
-def test_prox_is_the_numerical_minimiser_and_the_envelope_the_minimum():
-    step_sizes = np.array([0.1, 1.0, 3.0])
-    points = np.random.default_rng(0).uniform(-4.0, 4.0, size=12)
-
-    @jax.jit
-    def proxes_and_envelopes(y):
-        both = lambda proximal, s: (proximal.prox(y, s), energies.moreau_envelope(proximal, y, s))  # noqa: E731
-        return [[both(proximal, float(s)) for s in step_sizes] for proximal, _, _ in CASES.values()]
-
-    @jax.jit  # the penalty is itself tested against its definition below
-    def penalties(z):
-        return jnp.stack([case[0].penalty(row[..., None, None]) for case, row in zip(CASES.values(), z, strict=True)])
-
-    def objective(z):
-        return np.asarray(penalties(z)) + (z - points) ** 2 / (2.0 * step_sizes[:, None])
-
-    pairs = [zip(*case, strict=True) for case in proxes_and_envelopes(points[:, None, None])]
-    proxes, envelopes = (np.reshape(part, (len(CASES), 3, 12)) for part in zip(*pairs, strict=True))
-    domains = np.array([case[2] for case in CASES.values()])
-    lower, upper = (np.broadcast_to(end[:, None, None], proxes.shape) for end in domains.T)
-    best, least = lowest(objective, lower, upper)
-    reached = objective(proxes)
-    for i, name in enumerate(CASES):
-        np.testing.assert_allclose(proxes[i], best[i], rtol=0.0, atol=1e-6, err_msg=name)
-        assert np.all((lower[i] <= proxes[i]) & (proxes[i] <= upper[i])), name
-        assert np.all(reached[i] <= least[i] + 1e-12), name
-        # The search stops short of the ends of the domain.
-        assert np.all((least[i] - 1e-5 <= envelopes[i]) & (envelopes[i] <= least[i] + 1e-12)), name
-
-
 @pytest.mark.usefixtures("x64")
 def test_penalty_is_the_sum_over_entries_of_each_example_and_infinite_outside():
     points, outside = {}, {}
