@@ -166,12 +166,6 @@ def test_far_tokens_are_guaranteed_and_a_smoothness_above_the_limit_guarantees_n
     assert not np.any((long.outcome == Outcome.GUARANTEED) & (long.limit < long.smoothness))
 
 
-def test_a_rise_under_a_false_smoothness_is_told_as_a_rise():
-    layer = uj.alternating(quadratic(10.0 * np.eye(1)), quadratic(10.0 * np.eye(1)), f_step_size=0.3, g_step_size=0.3)
-    certificate = jax.jit(lambda y: certify(layer, None, y, smoothness=0.0))(np.ones((1, 1), np.float32))
-    assert np.asarray(certificate.outcome) == Outcome.ROSE
-
-
 def test_a_point_that_stays_has_not_risen_whatever_the_sign_of_its_energy():
     f = g = lambda params, y, x: jnp.sum(y**2, (-2, -1)) - 1000.0
     layer = uj.alternating(f, g, f_step_size=0.1, g_step_size=0.1)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import unroll_jax as uj
+from tests import test_gradients_conformance as gradients
 from unroll_jax.descent import Anchor
 from unroll_jax.energies import AttentionParams, tokens
 
@@ -43,16 +44,16 @@ def drawn(name):
     """A layer and NumPy's parameters, state and input of one example, in float64."""
     rng = np.random.default_rng(0)
     if name in uj.DESCENTS:
-        layer = uj.DESCENTS[name].example(jax.random.key(0), ())[0]
-        y, x = jax.jit(lambda key: uj.DESCENTS[name].example(key, ())[1:])(jax.random.key(0))
+        layer, params, y, x, _ = gradients.drawn(name)
+        y, x = jax.tree.map(lambda leaf: leaf[0], (y, x))
     else:
         width = ATOMS if name.startswith(("dust", "lista")) else DIM
         layer, y, x = FURTHER[name], rng.normal(size=(TOKENS, width)), rng.normal(size=(TOKENS, DIM))
         x = None if name.startswith("unit") else x
         positive = name.startswith(("transformer", "crate"))  # where phi is finite
         y = np.tanh(y) if "tanh" in name else np.abs(y) if positive else y
-    wide = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), (jax.jit(layer.init)(jax.random.key(1)), y, x))
-    return layer, *wide
+        params = jax.jit(layer.init)(jax.random.key(1))
+    return layer, *jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), (params, y, x))
 
 
 def both(layer, *arguments):

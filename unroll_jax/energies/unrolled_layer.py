@@ -42,8 +42,7 @@ def unrolled_layer(
       params: V (k, d), W (d, d), U (d, d).
       y: tokens as rows.
       mask: which of them are real; None takes all for real. The others stay, and no token attends to them.
-      self_loops: whether tokens attend to themselves. Noise adds |V e|^2 to a token's product with itself and nothing,
-        in the mean, to those with others: with self-loops, more noise draws attention to the noisy token itself.
+      self_loops: whether tokens attend to themselves. With them, noise draws attention to the noisy token itself.
         Without, a token that has no other to attend to has Z = 0.
 
     Returns:
