@@ -45,6 +45,7 @@ MATRIX = uj.OptEqParams(*(ones(*shape) for shape in ((6, 4), (6, 3), (6,))))._re
 FREE = UnrolledLayerParams(ones(2, 3), ones(3, 3), ones(3, 3))
 PAIRS = [ones(2, 9, 4), ones(2, 9, 4), ones(2, 9, 3), ones(2, 9)]
 HEADS = {"num_heads": 2, "head_dim": 2}
+CUDNN, PAIR = {"form": "softmax", "kernel": "cudnn"}, np.ones((3, 3), bool)
 
 NAMES = {"Anchor": Anchor, "check_tokens": check_tokens, "energies": energies, "preimage": opteq_preimage, "rho": rho}
 
@@ -95,6 +96,14 @@ mask: uj.dust(DIM, ATOMS, form="plain", mask=np.eye(N, dtype=bool));
     jax.eval_shape(lambda mask: uj.attention(mask=mask).step(NONE, Y), ones(N, N, dtype=bool));
     uj.attention(mask=np.ones((3, 3), bool)).step_and_energy(NONE, Y, None)
 W must be a square matrix: energies.opteq_objective(MATRIX, ones(4))
+kernel must be one of: uj.attention(kernel="cuda")
+kernel must be "xla" with a mask: uj.attention(kernel="pallas", mask=PAIR); uj.attention(**CUDNN, mask=PAIR)
+kernel must be "xla" or "pallas" but for: uj.attention(**CUDNN | {"form": "jacobi"}); uj.attention(**CUDNN, rho="log");
+    uj.attention(**CUDNN, ridge=1.0)
+block must be None or one of: uj.attention(kernel="pallas", block=48)
+rho must hold no arrays: uj.attention(kernel="pallas", rho=lambda z: jnp.sqrt(z + jnp.asarray([1.0])[0]))
+must have a finite slope at z=0: uj.attention(rho=jnp.sqrt); uj.causal_attention(rho=jnp.sqrt);
+    uj.multihead_attention(2, num_heads=1, rho=jnp.sqrt)
 blocks: energies.deep_opteq_objective((), (ones(4),))
 rates: uj.delta_rule(*PAIRS[:3], ones(3))
 values: uj.mesa(*PAIRS[:2], ones(2, 3, 4), PAIRS[3])

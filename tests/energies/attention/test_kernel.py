@@ -199,21 +199,6 @@ def test_it_lowers_for_an_h100_without_one(rho):
     assert "256x256" not in program
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"kernel": "cuda"}, "kernel must be one of"),
-        ({"kernel": "pallas", "mask": np.ones((3, 3), bool)}, 'kernel must be "xla" with a mask'),
-        ({"kernel": "pallas", "block": 48}, "block must be None or one of"),
-        ({"kernel": "pallas", "rho": lambda z: jnp.sqrt(z + jnp.asarray([1.0])[0])}, "rho must hold no arrays"),
-    ],
-)
-@pytest.mark.usefixtures("unchecked")
-def test_options_that_do_not_fit_are_named(options, words):
-    with pytest.raises(ValueError, match=words):
-        uj.attention(**options)
-
-
 @pytest.mark.usefixtures("x64")
 def test_without_a_gpu_and_in_float64_the_error_names_the_way_out(monkeypatch):
     layer = uj.attention(kernel="pallas")

@@ -242,11 +242,3 @@ def test_a_rho_that_is_not_concave_would_raise_the_energy(dtype, monkeypatch):
         before, after = energies(np.arange(4.0, dtype=dtype)[:, None])
     assert float(before) == pytest.approx(107.5)
     assert float(after) == pytest.approx(152.6207, rel=1e-6)
-
-
-def test_every_kind_of_attention_asks_for_a_finite_slope_at_zero():
-    several = functools.partial(uj.multihead_attention, 2, num_heads=1)
-    for factory in (uj.attention, uj.causal_attention, several):
-        with pytest.raises(ValueError, match="must have a finite slope at z=0"):
-            factory(rho=jnp.sqrt)
-        factory(rho="truncated_quadratic")
