@@ -166,12 +166,6 @@ def test_far_tokens_are_guaranteed_and_a_smoothness_above_the_limit_guarantees_n
     assert not np.any((long.outcome == Outcome.GUARANTEED) & (long.limit < long.smoothness))
 
 
-def test_a_rise_under_a_false_smoothness_is_told_as_a_rise():
-    layer = uj.alternating(quadratic(10.0 * np.eye(1)), quadratic(10.0 * np.eye(1)), f_step_size=0.3, g_step_size=0.3)
-    certificate = jax.jit(lambda y: certify(layer, None, y, smoothness=0.0))(np.ones((1, 1), np.float32))
-    assert np.asarray(certificate.outcome) == Outcome.ROSE
-
-
 def test_a_point_that_stays_has_not_risen_whatever_the_sign_of_its_energy():
     f = g = lambda params, y, x: jnp.sum(y**2, (-2, -1)) - 1000.0
     layer = uj.alternating(f, g, f_step_size=0.1, g_step_size=0.1)
@@ -281,6 +275,15 @@ def test_a_fixed_point_is_guaranteed():
     still = examine(0.5, np.zeros((1, 3)), smoothness=1.0)
     assert np.all(np.isinf(still.limit))
     assert np.all(still.outcome == Outcome.GUARANTEED)
+
+
+def test_the_verdict_on_states_of_bfloat16_is_computed_in_float32():
+    y = jnp.linspace(0.2, 1.0, 9).reshape(3, 3).astype(jnp.bfloat16)
+    certificate = jax.jit(lambda y: uj.certify(quartic(0.5), None, y, smoothness=3.0))(y)
+    wide = np.asarray(y, np.float64)
+    move = np.asarray((wide - 0.5 * wide**3).astype(jnp.bfloat16), np.float64) - wide
+    np.testing.assert_allclose(certificate.slope[0], np.sum(wide**3 * move, axis=-1), rtol=0.02)
+    assert np.all(certificate.outcome == Outcome.GUARANTEED)
 
 
 @pytest.mark.parametrize("size", [1e-30, 1e25])

@@ -18,7 +18,10 @@ def symmetric(rng, *shape):
     return A + A.mT
 
 
-@pytest.mark.parametrize(("batch", "d", "dtype"), [((), 1, "float64"), ((3,), 40, "float64"), ((2, 3), 5, "float32")])
+CASES = [((), 1, "float64"), ((3,), 40, "float64"), ((2, 3), 5, "float32"), ((2, 3), 5, "bfloat16")]
+
+
+@pytest.mark.parametrize(("batch", "d", "dtype"), CASES)
 def test_the_curvature_of_a_quadratic_is_the_spectrum_s_ends(batch, d, dtype):
     A = symmetric(np.random.default_rng(0), *batch, d)
 
@@ -28,8 +31,9 @@ def test_the_curvature_of_a_quadratic_is_the_spectrum_s_ends(batch, d, dtype):
         return certified.curvature(energy, y)
 
     with jax.enable_x64(dtype == "float64"):
-        extremes = measure(A.astype(dtype), np.ones((*batch, d), dtype))
-        assert (extremes.largest.shape, extremes.largest.dtype) == (batch, dtype)
+        wide = "float32" if dtype == "bfloat16" else dtype  # a state of bfloat16 is measured in float32
+        extremes = measure(A.astype(wide), jnp.ones((*batch, d), dtype))
+        assert (extremes.largest.shape, extremes.largest.dtype) == (batch, wide)
     values = np.linalg.eigvalsh(A)
     tolerance = {"rtol": 0.0, "atol": (1e-12 if dtype == "float64" else 2e-5) * d}
     np.testing.assert_allclose(extremes.smallest, values[..., 0], **tolerance)
@@ -166,6 +170,21 @@ def test_the_pairwise_smoothness_bounds_attention_energies_from_any_point():
     L, everywhere = results["plain"][2], 6 * np.linalg.norm(W_a, 2) ** 2
     assert np.all(everywhere * 1.001 >= L)
     assert np.min(L) < 1e-3 * everywhere < 0.5 * everywhere < np.max(L)
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_smoothness_of_orthogonal_heads_is_that_of_orthonormal_ones():
+    """Whatever the size of W_a; a step along the gradient from tokens that meet comes near the bound."""
+    rng, layer = np.random.default_rng(8), uj.multihead_attention(4, num_heads=2, majoriser="orthogonal")
+    W_a, y = HeadsParams(1e-3 * rng.normal(size=(2, 4, 2))), 0.1 * rng.normal(size=(6, 4))
+
+    @jax.jit
+    def measure(params, y):
+        L = certified.pairwise_smoothness(majoriser="orthogonal")(params, y, None)
+        return L, certified.curvature(lambda y: layer.energy(params, y, None), y).largest
+
+    L, largest = map(float, measure(W_a, y))
+    assert largest <= L <= 2.0 * 6.0 * 1.01
 
 
 def test_heads_add_up_and_absent_tokens_do_not_count():

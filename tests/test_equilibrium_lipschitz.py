@@ -1,11 +1,11 @@
-"""How fast an equilibrium moves with its input: the bound against Jacobians at the equilibrium, in float64."""
+"""Bounds of contraction: how fast an equilibrium moves with its input, and how soon iterations reach it."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unroll_jax.certificates import contraction_bound, equilibrium_lipschitz
+from unroll_jax.certificates import contraction_bound, equilibrium_lipschitz, error_bound, picard_steps
 from unroll_jax.energies.equilibrium.deep_opteq import deep_opteq
 from unroll_jax.energies.equilibrium.opteq import opteq, opteq_conv
 from unroll_jax.energies.equilibrium.opteq_params import OptEqParams
@@ -13,6 +13,10 @@ from unroll_jax.energies.equilibrium.opteq_params import OptEqParams
 pytestmark = pytest.mark.usefixtures("x64")
 
 IMAGE, CHANNELS, INPUTS = (3, 4), 2, 3
+
+
+def params_of(W):
+    return OptEqParams(jnp.asarray(W), None, jnp.zeros(W.shape[0]))
 
 
 def drawn(rng, window, widths, seeing, norm):
@@ -90,3 +94,52 @@ def test_what_does_not_contract_has_no_bound_and_what_sees_no_input_does_not_mov
     layer = OptEqParams(jnp.eye(2), jnp.eye(2), jnp.zeros(2))
     assert float(equilibrium_lipschitz(layer)) == np.inf
     assert float(equilibrium_lipschitz(layer._replace(W=0.5 * jnp.eye(2), U=None))) == 0.0
+
+
+@pytest.mark.parametrize("skip", [1.0, 0.5])
+def test_differences_shrink_by_the_contraction_bound_and_can_attain_it(skip):
+    rng = np.random.default_rng(4)
+    layers = [opteq(4, 5, activation="identity", skip=skip) for _ in range(2)]
+    Ws = [rng.normal(size=(5, 4)) for _ in layers]
+    params = tuple(params_of(0.9 * W / np.linalg.norm(W, 2)) for W in Ws)
+    deep = deep_opteq(layers)
+    right = np.linalg.svd(params[0].W)[2][0]
+
+    @jax.jit
+    def measure(params, u, v, right):
+        bounds = [contraction_bound(one, skip=skip) for one in (params, params[0])]
+        return bounds, deep.step(params, u) - deep.step(params, v), layers[0].step(params[0], right)
+
+    u, v = rng.normal(size=(2, 100, 4))
+    (bound, single), moved, image = jax.tree.map(np.asarray, measure(params, u, v, right))
+    np.testing.assert_allclose(bound, (skip * 0.81 + 1.0 - skip) ** 2, rtol=2e-3)
+    assert np.all(np.linalg.norm(moved, axis=1) <= bound * np.linalg.norm(u - v, axis=1))
+    np.testing.assert_allclose(np.linalg.norm(image), single, rtol=2e-3)  # b = 0: the image of 0 is 0
+
+
+def test_as_many_picard_steps_as_were_promised_are_enough():
+    rng = np.random.default_rng(5)
+    layer, W = opteq(4, 6), rng.normal(size=(6, 4))
+    params = params_of(0.95 * W / np.linalg.norm(W, 2))._replace(b=rng.normal(size=6))
+    z = rng.normal(size=(20, 4))
+
+    @jax.jit
+    def measure(params, z):
+        far, path = jax.lax.scan(lambda z, _: (layer.step(params, z), z), z, length=2000)
+        c, residual = contraction_bound(params), jnp.linalg.norm(path[1] - z, axis=-1)
+        return far, path, picard_steps(c, residual, 1e-6), error_bound(c, residual)
+
+    far, path, promised, bound = map(np.asarray, measure(params, z))
+    assert promised.shape == (20,)
+    assert np.all((promised > 50) & (promised < 1000))
+    assert np.all(bound >= np.linalg.norm(z - far, axis=-1))
+    after = np.linalg.norm(path - far, axis=-1)[promised.astype(int), np.arange(20)]
+    assert np.all(after <= 1e-6)
+
+
+def test_what_does_not_contract_has_no_promise():
+    steps = jax.jit(lambda c, residual: picard_steps(c, residual, 1e-3))
+    counts = [float(steps(*case)) for case in [(1.0, 0.5), (1.2, 0.0), (0.5, 1e-9), (0.0, 1.0)]]
+    assert counts == [np.inf, 0.0, 0.0, 1.0]
+    error = jax.jit(error_bound)
+    assert [float(error(1.2, residual)) for residual in (0.5, 0.0)] == [np.inf, 0.0]

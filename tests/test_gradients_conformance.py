@@ -25,10 +25,18 @@ slow_bfloat16 = pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloa
 @functools.cache
 def drawn(name):
     """A system, and NumPy's parameters, two states, inputs and cotangents of the step."""
-    descent, y, x = uj.DESCENTS[name].example(jax.random.key(0), (2,))
-    params = jax.jit(descent.init)(jax.random.key(1))
+    descents = []
+
+    @jax.jit
+    def draw(key_example, key_init):
+        descent, y, x = uj.DESCENTS[name].example(key_example, (2,))
+        descents.append(descent)
+        return descent.init(key_init), y, x
+
+    with jax.enable_x64(False):
+        params, y, x = draw(jax.random.key(0), jax.random.key(1))
     cotangent = np.random.default_rng(2).normal(size=y.shape)
-    return descent, *jax.tree.map(np.asarray, (params, y, x)), cotangent
+    return descents[0], *jax.tree.map(np.asarray, (params, y, x)), cotangent
 
 
 def case(kind, params, y, x):

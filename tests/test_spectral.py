@@ -9,7 +9,6 @@ from tests.energies import opteq_reference as reference
 from tests.energies.opteq_layers import H, I, M, dense
 from tests.errors import assert_names
 from unroll_jax import certificates, spectral
-from unroll_jax.energies.equilibrium.deep_opteq import deep_opteq
 from unroll_jax.energies.equilibrium.opteq import opteq
 from unroll_jax.energies.equilibrium.opteq_params import OptEqParams
 
@@ -236,49 +235,6 @@ def test_a_few_steps_miss_a_norm_whose_singular_values_are_close_and_the_certifi
     assert np.all(norms(apart)[0] < 0.5 * 1.001)  # one that stands out is met in two steps
 
 
-@pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("skip", [1.0, 0.5])
-def test_differences_shrink_by_the_contraction_bound_and_can_attain_it(skip):
-    rng = np.random.default_rng(4)
-    layers = [opteq(4, 5, activation="identity", skip=skip) for _ in range(2)]
-    Ws = [rng.normal(size=(5, 4)) for _ in layers]
-    params = tuple(params_of(0.9 * W / np.linalg.norm(W, 2)) for W in Ws)
-    deep = deep_opteq(layers)
-    right = np.linalg.svd(params[0].W)[2][0]
-
-    @jax.jit
-    def measure(params, u, v, right):
-        bounds = [certificates.contraction_bound(one, skip=skip) for one in (params, params[0])]
-        return bounds, deep.step(params, u) - deep.step(params, v), layers[0].step(params[0], right)
-
-    u, v = rng.normal(size=(2, 100, 4))
-    (bound, single), moved, image = jax.tree.map(np.asarray, measure(params, u, v, right))
-    np.testing.assert_allclose(bound, (skip * 0.81 + 1.0 - skip) ** 2, rtol=2e-3)
-    assert np.all(np.linalg.norm(moved, axis=1) <= bound * np.linalg.norm(u - v, axis=1))
-    np.testing.assert_allclose(np.linalg.norm(image), single, rtol=2e-3)  # b = 0: the image of 0 is 0
-
-
-@pytest.mark.usefixtures("x64")
-def test_as_many_picard_steps_as_were_promised_are_enough():
-    rng = np.random.default_rng(5)
-    layer, W = opteq(4, 6), rng.normal(size=(6, 4))
-    params = params_of(0.95 * W / np.linalg.norm(W, 2))._replace(b=rng.normal(size=6))
-    z = rng.normal(size=(20, 4))
-
-    @jax.jit
-    def measure(params, z):
-        far, path = jax.lax.scan(lambda z, _: (layer.step(params, z), z), z, length=2000)
-        c, residual = certificates.contraction_bound(params), jnp.linalg.norm(path[1] - z, axis=-1)
-        return far, path, certificates.picard_steps(c, residual, 1e-6), certificates.error_bound(c, residual)
-
-    far, path, promised, bound = map(np.asarray, measure(params, z))
-    assert promised.shape == (20,)
-    assert np.all((promised > 50) & (promised < 1000))
-    assert np.all(bound >= np.linalg.norm(z - far, axis=-1))
-    after = np.linalg.norm(path - far, axis=-1)[promised.astype(int), np.arange(20)]
-    assert np.all(after <= 1e-6)
-
-
 def test_what_is_not_a_number_has_no_number():
     """Above all no rate, no bound and no curvature that looks like one."""
     nan, params = np.nan, params_of(np.full((2, 2), np.nan, np.float32))
@@ -299,14 +255,6 @@ def test_what_is_not_a_number_has_no_number():
 
     for name, values in numbers(nan, params).items():
         assert np.all(np.isnan(jax.tree.leaves(values))), name
-
-
-def test_what_does_not_contract_has_no_promise():
-    steps = jax.jit(lambda c, residual: certificates.picard_steps(c, residual, 1e-3))
-    counts = [float(steps(*case)) for case in [(1.0, 0.5), (1.2, 0.0), (0.5, 1e-9), (0.0, 1.0)]]
-    assert counts == [np.inf, 0.0, 0.0, 1.0]
-    error = jax.jit(certificates.error_bound)
-    assert [float(error(1.2, residual)) for residual in (0.5, 0.0)] == [np.inf, 0.0]
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -281,8 +281,7 @@ def test_with_a2_minus_a1_for_its_absolute_value_theorem_4_1_fails():
 
 def test_with_the_printed_constant_theorem_5_1_fails():
     """The print has the denominator of C under the root, so that C' grows with the unit that steps are measured in."""
-    a1 = a2 = 100.0
-    c_f, L_g, kappa, delta = 0.001, 0.005, 0.01, 5.0
+    a1, a2, c_f, L_g, kappa, delta = 100.0, 100.0, 0.001, 0.005, 0.01, 5.0
     y = np.full((1, 1), 1000.0)  # far from the orthant's wall: D = 0
     halves = line(c_f, L_g, delta - c_f * 1000.0, 1.0 - (c_f + L_g) * 1000.0)
     assert a2 * (c_f + L_g) <= 1.0

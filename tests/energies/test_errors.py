@@ -1,4 +1,4 @@
-"""What layers, graphs and penalties cannot take: one error that names the argument, as in tests/hostile/layers.py."""
+"""What layers, graphs and penalties cannot take: one error that names the argument, as in tests/hostile/calls.py."""
 
 from typing import Any
 
@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import unroll_jax as uj
+from tests.hostile.calls import calls
 from unroll_jax import energies
 from unroll_jax.descent import Anchor
 from unroll_jax.energies import AsymmetricLayer, AttentionParams, UnrolledLayerParams
@@ -44,152 +45,106 @@ MATRIX = uj.OptEqParams(*(ones(*shape) for shape in ((6, 4), (6, 3), (6,))))._re
 FREE = UnrolledLayerParams(ones(2, 3), ones(3, 3), ones(3, 3))
 PAIRS = [ones(2, 9, 4), ones(2, 9, 4), ones(2, 9, 3), ones(2, 9)]
 HEADS = {"num_heads": 2, "head_dim": 2}
+CUDNN, PAIR = {"form": "softmax", "kernel": "cudnn"}, np.ones((3, 3), bool)
 
-# The argument that the message names, the error, and calls.
-VALUES = {
-    "shift": [lambda: rho.log(0.0), lambda: rho.log(FAR), lambda: rho.power(0.5, -1.0)],
-    "scale": [lambda: rho.cauchy(float("nan")), lambda: rho.geman_mcclure(0.0)],
-    "degrees": [lambda: rho.student(-2.0)],
-    "exponent": [lambda: rho.power(0.0), lambda: rho.power(1.5)],
-    "threshold": [lambda: rho.truncated_quadratic(0.0)],
-    "weight": [lambda: energies.elastic_net(1.0, jnp.array([1.0, -2.0]))],
-    "an activation": [lambda: energies.activation(jax.nn.gelu, lambda z: z)],
-    "dim must be": [lambda: uj.energy_transformer(1, num_memories=3, **HEADS)],
-    "num_heads": [lambda: uj.hyper_set(4, num_heads=0, head_dim=2, width=3)],
-    "rank": [
-        lambda: uj.transformer(DIM, rank=4),
-        lambda: uj.dust(DIM, ATOMS, rank=7),
-        lambda: uj.dust(DIM, ATOMS, attention_scale=0.5, rank=2),
-    ],
-    "form": [
-        lambda: uj.dust(DIM, ATOMS, form="gauss"),
-        lambda: uj.crate(4, form="paper", **HEADS),
-        lambda: uj.fast_weights(2, 2, form="delta"),
-        lambda: energies.symmetric_embedding([SQUARE], form="gauss"),
-        lambda: energies.regularised(OPTEQ, energies.half_square(), form="newton"),
-        lambda: energies.regularised(OPTEQ, energies.decorrelation()),
-    ],
-    "ridge": [lambda: uj.mesa(*PAIRS, ridge=0.0)],
-    "step_size": [
-        lambda: uj.fast_weights(2, 2, step_size=3.0),
-        lambda: energies.soft_threshold().prox(ones(2), -1.0),
-        lambda: energies.regularised(OPTEQ, energies.half_square(), step_size=0.0),
-        lambda: energies.regularised(OPTEQ, energies.half_square(), step_size=2.1, form="gradient"),
-        lambda: energies.regularised(OPTEQ, energies.absolute(), form="gradient"),
-        lambda: uj.dust(DIM, ATOMS, attention_step_size=1.5),
-    ],
-    "attention_step_size": [lambda: uj.transformer(DIM, attention_step_size=2.0)],
-    "compression": [lambda: uj.crate(4, compression=1.5, **HEADS)],
-    "contraction": [
-        lambda: energies.symmetric_embedding([SQUARE], contraction=0.6),
-        lambda: energies.symmetric_embedding([SQUARE], contraction=0.0),
-    ],
-    "halvings": [lambda: uj.safeguarded(uj.layer_norm(4), halvings=0)],
-    "attention_scale": [lambda: uj.dust(DIM, ATOMS, attention_scale=-1.0)],
-    "self_loops": [lambda: uj.dust(DIM, ATOMS, self_loops=False)],
-    "strength": [
-        lambda: energies.half_square(0.0),
-        lambda: energies.absolute(FAR),
-        lambda: energies.decorrelation(-1.0),
-    ],
-    "epsilon": [lambda: energies.inverse_square(epsilon=0.0)],
-    "skip": [
-        lambda: energies.opteq_objective(MATRIX, ones(4), skip=1.5),
-        lambda: opteq_preimage(MATRIX, ones(4), skip=1.0),
-    ],
-    "anchor": [lambda: step(uj.transformer(DIM, anchor=lambda x: x[..., :2]), Y, Y)],
-    "attention_anchor": [
-        lambda: uj.transformer(DIM, attention_anchor=3, ridge=1.0),
-        lambda: uj.transformer_parts(DIM, attention_anchor="row"),
-    ],
-    "layers": [lambda: energies.symmetric_embedding([AsymmetricLayer(np.ones((3, 2)), 1e4 * np.ones((3, 3)))] * 8)],
-    "layers[1]": [lambda: energies.symmetric_embedding([SQUARE, AsymmetricLayer(np.ones((4, 2)), np.ones((4, 3)))])],
-    "layers[0]": [lambda: energies.symmetric_embedding([AsymmetricLayer(np.ones((2, 2)), np.ones((3, 3)))])],
-    "measurement": [
-        lambda: uj.lista(DIM, ATOMS, measurement=np.ones((2, DIM + 1))),
-        lambda: uj.lista(DIM, ATOMS, measurement=np.ones(DIM)),
-        lambda: uj.lista(DIM, ATOMS, measurement=np.ones((0, DIM))),
-        lambda: uj.lista(DIM, ATOMS, measurement=np.full((2, DIM), np.nan)),
-        lambda: uj.lista(DIM, ATOMS, measurement=np.full((2, DIM), 1j)),
-        lambda: jax.eval_shape(lambda Phi: step(uj.lista(DIM, ATOMS, measurement=Phi), H, X), ones(2, DIM)),
-        lambda: uj.dust(DIM, ATOMS, measurement=np.ones((2, DIM + 2))),
-    ],
-    "mask": [
-        lambda: uj.dust(DIM, ATOMS, form="plain", mask=np.eye(N, dtype=bool)),
-        lambda: jax.eval_shape(lambda mask: uj.attention(mask=mask).step(NONE, Y), ones(N, N, dtype=bool)),
-        lambda: uj.attention(mask=np.ones((3, 3), bool)).step_and_energy(NONE, Y, None),
-    ],
-    "W must be a square matrix": [lambda: energies.opteq_objective(MATRIX, ones(4))],
-    "blocks": [lambda: energies.deep_opteq_objective((), (ones(4),))],
-    "rates": [lambda: uj.delta_rule(*PAIRS[:3], ones(3))],
-    "values": [lambda: uj.mesa(*PAIRS[:2], ones(2, 3, 4), PAIRS[3])],
-    "y must": [
-        lambda: energies.unrolled_layer(FREE, ones(5, 4)),
-        lambda: step(uj.fast_weights(2, 3), ones(2, 2), ones(4, 5)),
-        lambda: step(uj.lista(DIM, ATOMS), X, X),
-        lambda: step(uj.unit_layer(DIM), ones(5, 4)),
-        lambda: check_tokens(broken(7, DIM, at=(4, 0)), Anchor(None, jnp.arange(7) < 5)),
-    ],
-    "y[1, 3, 2] is nan": [lambda: uj.attention().step(NONE, broken(2, N, DIM, at=(1, 3, 2)))],
-    "x must": [
-        lambda: uj.attention().step(NONE, Y, ones(2, DIM)),
-        lambda: uj.causal_attention().step(NONE, Y, ones(4, DIM)),
-        lambda: step(uj.fast_weights(2, 2), ones(2, 2), ones(4, 3)),
-        lambda: step(uj.unit_layer(DIM), X, ones(N, 2)),
-        lambda: step(uj.unit_layer(DIM, 4, 2), X, X),
-        lambda: step(uj.opteq(4, 6, 3), ones(3, 4), ones(3, 2)),
-        lambda: step(uj.opteq(4, 6, 3), ones(3, 4), ones(2, 3)),
-        lambda: step(uj.opteq(4, 6, 3), ones(4), ones(3, 3)),
-        lambda: step(uj.lista(DIM, ATOMS, measurement=np.ones((2, DIM))), H, X),
-    ]
-    + [
-        lambda x=x, part=part: step(uj.hopfield(DIM), Y, x, part)
-        for x in (None, ones(KEYS, 4), ones(0, DIM), ones(DIM), ones(4, KEYS, DIM))
-        for part in ("step", "energy")
-    ]
-    + [
-        lambda make=make, x=x: step(make(DIM, ATOMS), H, x)
-        for make in (uj.lista, uj.dust)
-        for x in (None, ones(N, ATOMS))
-    ],
-    "x[2, 1] is nan": [
-        lambda: step(uj.hopfield(DIM), Y, broken(KEYS, DIM, at=(2, 1))),
-        lambda: step(uj.lista(DIM, ATOMS), H, broken(N, DIM, at=(2, 1))),
-    ],
-    "x.present": [
-        lambda: uj.attention().step(NONE, Y, Anchor(None, ones(3, N, dtype=bool))),
-        lambda: uj.attention().energy(NONE, Y, Anchor(None, ones(2, N, 1, dtype=bool))),
-        lambda: step(uj.hopfield(DIM), Y, Anchor(ones(KEYS, DIM), ones(N, dtype=bool))),
-        lambda: step(uj.fast_weights(2, 2), ones(2, 2), Anchor(ones(4, 4), ones(2, dtype=bool))),
-    ],
-    "z must": [lambda: energies.multi_block([OPTEQ]).step((MATRIX,), (ones(4), ones(4)))],
-}
-KINDS = {
-    "threshold": [lambda: energies.soft_threshold("much")],
-    "headz": [lambda: uj.transformer(DIM, headz=3)],
-    "y must": [lambda: energies.unrolled_layer(FREE, ones(5, 3, dtype=np.uint8))],
-    "z must": [lambda: step(OPTEQ, ones(3, 4, dtype=int)), lambda: step(OPTEQ, None)],
-    "x must": [
-        lambda: step(uj.hopfield(DIM), Y, ones(KEYS, DIM, dtype=int)),
-        lambda: step(uj.unit_layer(DIM, 4, 2), X, ones(N, 2, dtype=int)),
-    ],
-    "x.present": [
-        lambda: uj.attention().step(NONE, Y, Anchor(None, ones(2, N))),
-        lambda: step(uj.hopfield(DIM), Y, Anchor(ones(KEYS, DIM), ones(KEYS))),
-    ],
-}
-CASES = [
-    pytest.param(call, error, words, id=f"{words}-{place}")
-    for error, table in ((ValueError, VALUES), (TypeError, KINDS))
-    for words, calls in table.items()
-    for place, call in enumerate(calls)
-]
+NAMES = {"Anchor": Anchor, "check_tokens": check_tokens, "energies": energies, "preimage": opteq_preimage, "rho": rho}
+
+# By the error, the words of the message that name the argument, and the calls.
+CALLS = r"""
+ValueError
+shift: rho.log(0.0); rho.log(FAR); rho.power(0.5, -1.0)
+scale: rho.cauchy(float("nan")); rho.geman_mcclure(0.0)
+degrees: rho.student(-2.0)
+exponent: rho.power(0.0); rho.power(1.5)
+threshold: rho.truncated_quadratic(0.0)
+weight: energies.elastic_net(1.0, jnp.array([1.0, -2.0]))
+an activation: energies.activation(jax.nn.gelu, lambda z: z)
+dim must be: uj.energy_transformer(1, num_memories=3, **HEADS)
+num_heads: uj.hyper_set(4, num_heads=0, head_dim=2, width=3)
+rank: uj.transformer(DIM, rank=4); uj.dust(DIM, ATOMS, rank=7); uj.dust(DIM, ATOMS, attention_scale=0.5, rank=2)
+form: uj.dust(DIM, ATOMS, form="gauss"); uj.crate(4, form="paper", **HEADS); uj.fast_weights(2, 2, form="delta");
+    energies.symmetric_embedding([SQUARE], form="gauss");
+    energies.regularised(OPTEQ, energies.half_square(), form="newton");
+    energies.regularised(OPTEQ, energies.decorrelation())
+ridge: uj.mesa(*PAIRS, ridge=0.0)
+step_size: uj.fast_weights(2, 2, step_size=3.0); energies.soft_threshold().prox(ones(2), -1.0);
+    energies.regularised(OPTEQ, energies.half_square(), step_size=0.0);
+    energies.regularised(OPTEQ, energies.half_square(), step_size=2.1, form="gradient");
+    energies.regularised(OPTEQ, energies.absolute(), form="gradient"); uj.dust(DIM, ATOMS, attention_step_size=1.5)
+attention_step_size: uj.transformer(DIM, attention_step_size=2.0)
+compression: uj.crate(4, compression=1.5, **HEADS)
+contraction: energies.symmetric_embedding([SQUARE], contraction=0.6);
+    energies.symmetric_embedding([SQUARE], contraction=0.0)
+halvings: uj.safeguarded(uj.layer_norm(4), halvings=0)
+attention_scale: uj.dust(DIM, ATOMS, attention_scale=-1.0)
+self_loops: uj.dust(DIM, ATOMS, self_loops=False)
+strength: energies.half_square(0.0); energies.absolute(FAR); energies.decorrelation(-1.0)
+epsilon: energies.inverse_square(epsilon=0.0)
+skip: energies.opteq_objective(MATRIX, ones(4), skip=1.5); preimage(MATRIX, ones(4), skip=1.0)
+anchor: step(uj.transformer(DIM, anchor=lambda x: x[..., :2]), Y, Y)
+attention_anchor: uj.transformer(DIM, attention_anchor=3, ridge=1.0);
+    uj.transformer_parts(DIM, attention_anchor="row")
+layers: energies.symmetric_embedding([AsymmetricLayer(np.ones((3, 2)), 10000.0 * np.ones((3, 3)))] * 8)
+layers[1]: energies.symmetric_embedding([SQUARE, AsymmetricLayer(np.ones((4, 2)), np.ones((4, 3)))])
+layers[0]: energies.symmetric_embedding([AsymmetricLayer(np.ones((2, 2)), np.ones((3, 3)))])
+measurement: uj.lista(DIM, ATOMS, measurement=np.ones((2, DIM + 1))); uj.lista(DIM, ATOMS, measurement=np.ones(DIM));
+    uj.lista(DIM, ATOMS, measurement=np.ones((0, DIM))); uj.lista(DIM, ATOMS, measurement=np.full((2, DIM), np.nan));
+    uj.lista(DIM, ATOMS, measurement=np.full((2, DIM), 1j));
+    jax.eval_shape(lambda Phi: step(uj.lista(DIM, ATOMS, measurement=Phi), H, X), ones(2, DIM));
+    uj.dust(DIM, ATOMS, measurement=np.ones((2, DIM + 2)))
+mask: uj.dust(DIM, ATOMS, form="plain", mask=np.eye(N, dtype=bool));
+    jax.eval_shape(lambda mask: uj.attention(mask=mask).step(NONE, Y), ones(N, N, dtype=bool));
+    uj.attention(mask=np.ones((3, 3), bool)).step_and_energy(NONE, Y, None)
+W must be a square matrix: energies.opteq_objective(MATRIX, ones(4))
+kernel must be one of: uj.attention(kernel="cuda")
+kernel must be "xla" with a mask: uj.attention(kernel="pallas", mask=PAIR); uj.attention(**CUDNN, mask=PAIR)
+kernel must be "xla" or "pallas" but for: uj.attention(**CUDNN | {"form": "jacobi"}); uj.attention(**CUDNN, rho="log");
+    uj.attention(**CUDNN, ridge=1.0)
+block must be None or one of: uj.attention(kernel="pallas", block=48)
+rho must hold no arrays: uj.attention(kernel="pallas", rho=lambda z: jnp.sqrt(z + jnp.asarray([1.0])[0]))
+must have a finite slope at z=0: uj.attention(rho=jnp.sqrt); uj.causal_attention(rho=jnp.sqrt);
+    uj.multihead_attention(2, num_heads=1, rho=jnp.sqrt)
+blocks: energies.deep_opteq_objective((), (ones(4),))
+rates: uj.delta_rule(*PAIRS[:3], ones(3))
+values: uj.mesa(*PAIRS[:2], ones(2, 3, 4), PAIRS[3])
+y must: energies.unrolled_layer(FREE, ones(5, 4)); step(uj.fast_weights(2, 3), ones(2, 2), ones(4, 5));
+    step(uj.lista(DIM, ATOMS), X, X); step(uj.unit_layer(DIM), ones(5, 4));
+    check_tokens(broken(7, DIM, at=(4, 0)), Anchor(None, jnp.arange(7) < 5))
+y[1, 3, 2] is nan: uj.attention().step(NONE, broken(2, N, DIM, at=(1, 3, 2)))
+x must: uj.attention().step(NONE, Y, ones(2, DIM)); uj.causal_attention().step(NONE, Y, ones(4, DIM));
+    step(uj.fast_weights(2, 2), ones(2, 2), ones(4, 3)); step(uj.unit_layer(DIM), X, ones(N, 2));
+    step(uj.unit_layer(DIM, 4, 2), X, X); step(uj.opteq(4, 6, 3), ones(3, 4), ones(3, 2));
+    step(uj.opteq(4, 6, 3), ones(3, 4), ones(2, 3)); step(uj.opteq(4, 6, 3), ones(4), ones(3, 3));
+    step(uj.lista(DIM, ATOMS, measurement=np.ones((2, DIM))), H, X); step(uj.hopfield(DIM), Y, None);
+    step(uj.hopfield(DIM), Y, None, "energy"); step(uj.hopfield(DIM), Y, ones(KEYS, 4));
+    step(uj.hopfield(DIM), Y, ones(0, DIM)); step(uj.hopfield(DIM), Y, ones(DIM));
+    step(uj.hopfield(DIM), Y, ones(4, KEYS, DIM)); step(uj.lista(DIM, ATOMS), H, None);
+    step(uj.lista(DIM, ATOMS), H, ones(N, ATOMS)); step(uj.dust(DIM, ATOMS), H, None);
+    step(uj.dust(DIM, ATOMS), H, ones(N, ATOMS))
+x[2, 1] is nan: step(uj.hopfield(DIM), Y, broken(KEYS, DIM, at=(2, 1)));
+    step(uj.lista(DIM, ATOMS), H, broken(N, DIM, at=(2, 1)))
+x.present: uj.attention().step(NONE, Y, Anchor(None, ones(3, N, dtype=bool)));
+    uj.attention().energy(NONE, Y, Anchor(None, ones(2, N, 1, dtype=bool)));
+    step(uj.hopfield(DIM), Y, Anchor(ones(KEYS, DIM), ones(N, dtype=bool)));
+    step(uj.fast_weights(2, 2), ones(2, 2), Anchor(ones(4, 4), ones(2, dtype=bool)))
+z must: energies.multi_block([OPTEQ]).step((MATRIX,), (ones(4), ones(4)))
+TypeError
+threshold: energies.soft_threshold("much")
+headz: uj.transformer(DIM, headz=3)
+y must: energies.unrolled_layer(FREE, ones(5, 3, dtype=np.uint8))
+z must: step(OPTEQ, ones(3, 4, dtype=int)); step(OPTEQ, None)
+x must: step(uj.hopfield(DIM), Y, ones(KEYS, DIM, dtype=int));
+    step(uj.unit_layer(DIM, 4, 2), X, ones(N, 2, dtype=int))
+x.present: uj.attention().step(NONE, Y, Anchor(None, ones(2, N)));
+    step(uj.hopfield(DIM), Y, Anchor(ones(KEYS, DIM), ones(KEYS)))
+"""
+CASES = [pytest.param(*case, id=f"{case[1]}: {case[2]}") for case in calls(CALLS)]
 
 
-@pytest.mark.parametrize(("call", "error", "words"), CASES)
-def test_an_error_names_the_argument(call, error, words):
+@pytest.mark.parametrize(("error", "words", "expression"), CASES)
+def test_an_error_names_the_argument(error, words, expression):
     with pytest.raises(error) as caught:
-        call()
+        eval(expression, globals() | NAMES)
     assert words in str(caught.value)
 
 

@@ -9,15 +9,17 @@ import numpy as np
 import pytest
 
 import unroll_jax as uj
+from tests import test_gradients_conformance as gradients
 from unroll_jax.descent import Anchor
-from unroll_jax.energies import tokens
+from unroll_jax.energies import AttentionParams, tokens
 
 TOKENS, DIM, ATOMS = 5, 4, 6
 CHAIN = np.abs(np.subtract.outer(np.arange(TOKENS), np.arange(TOKENS))) <= 2
+GRAPH = {"rho": "student", "form": "softmax", "ridge": 0.7, "step_size": 0.6, "dim": DIM}
 # Further layers on tokens (5, 4) with an input like them; of "dust" and "lista", on codes (5, 6).
 FURTHER = {
-    "attention, student": uj.attention(rho="student", form="softmax", ridge=0.7, step_size=0.6, dim=DIM, mask=CHAIN),
-    "heads, orthogonal": uj.multihead_attention(DIM, num_heads=2, majoriser="orthogonal", form="softmax"),
+    "attention, student": uj.attention(**GRAPH, mask=CHAIN),
+    "heads, orthogonal": uj.multihead_attention(DIM, num_heads=2, majoriser="orthogonal", ridge=0.7, form="softmax"),
     "heads, wide": uj.multihead_attention(DIM, num_heads=3, rank=2, ridge=0.7, form="softmax"),
     "feedforward, spectrum": uj.feedforward(DIM, spectrum=(0.1, 0.6)),
     "transformer, norm": uj.transformer(DIM, phi="softplus", norm_radius=1.5, ridge=0.3, anchor="row", rho="log"),
@@ -29,10 +31,10 @@ FURTHER = {
     "hyper-set, published": uj.hyper_set(DIM, num_heads=2, head_dim=3, width=5),
     "dust, plain": uj.dust(DIM, ATOMS, form="plain", self_loops=False, attention_scale=0.5, attention_step_size=0.7),
 }
-# Those without tokens that may be absent, or on a graph of their number.
+# Those without tokens that may be absent.
 NONE_ABSENT = {"fast_weights", "proximal_fast_weights", "cross_attention", "opteq", "opteq_conv", "deep_opteq"}
-NONE_ABSENT |= {"attention, student"}
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in FURTHER if name not in NONE_ABSENT]
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in FURTHER]
+SHORTER = {"attention, student": uj.attention(**GRAPH, mask=CHAIN[:3, :3])}  # the same of the first three tokens
 # Those of the further layers with a derivative that is not autodiff's: of pairs, heads, weights and radii.
 DIFFERENTIATED = ("attention, student", "heads, wide", "feedforward, spectrum", "transformer, norm")
 
@@ -42,15 +44,16 @@ def drawn(name):
     """A layer and NumPy's parameters, state and input of one example, in float64."""
     rng = np.random.default_rng(0)
     if name in uj.DESCENTS:
-        layer, y, x = uj.DESCENTS[name].example(jax.random.key(0), ())
+        layer, params, y, x, _ = gradients.drawn(name)
+        y, x = jax.tree.map(lambda leaf: leaf[0], (y, x))
     else:
         width = ATOMS if name.startswith(("dust", "lista")) else DIM
         layer, y, x = FURTHER[name], rng.normal(size=(TOKENS, width)), rng.normal(size=(TOKENS, DIM))
         x = None if name.startswith("unit") else x
         positive = name.startswith(("transformer", "crate"))  # where phi is finite
         y = np.tanh(y) if "tanh" in name else np.abs(y) if positive else y
-    wide = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), (layer.init(jax.random.key(1)), y, x))
-    return layer, *wide
+        params = jax.jit(layer.init)(jax.random.key(1))
+    return layer, *jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), (params, y, x))
 
 
 def both(layer, *arguments):
@@ -82,26 +85,70 @@ def test_derivatives_equal_finite_differences(name):
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", [*(name for name in uj.DESCENTS if name not in NONE_ABSENT), *SLOW])
 def test_absent_tokens_neither_count_nor_move(name):
-    """Masks of `cross_attention` are of its keys, see test_hopfield.py; for graphs see test_padding.py."""
+    """Masks of `cross_attention` are of its keys, see test_hopfield.py."""
     layer, params, y, x = drawn(name)
+    shorter = SHORTER.get(name, layer)
     present = jnp.asarray(np.arange(TOKENS) < 3)
     blank = lambda tokens: None if tokens is None else np.where(np.arange(TOKENS)[:, None] < 3, tokens, np.nan)  # noqa: E731
     first = lambda tokens: None if tokens is None else tokens[:3]  # noqa: E731
-    one = jnp.ones((1,), bool)  # broadcasts to the tokens
 
     @jax.jit
     def run(p, y, x, *alone):
-        return (
-            both(layer, p, y, Anchor(x, present)),
-            both(layer, p, *alone),
-            both(layer, p, alone[0], Anchor(alone[1], one)),
-        )
+        return both(layer, p, y, Anchor(x, present)), both(shorter, p, *alone)
 
-    (energy, stepped), expected, broadcast = run(params, blank(y), blank(x), first(y), first(x))
-    chex.assert_trees_all_close(broadcast, expected, rtol=1e-12)
+    (energy, stepped), expected = run(params, blank(y), blank(x), first(y), first(x))
     np.testing.assert_allclose(energy, expected[0], rtol=1e-12)
     np.testing.assert_allclose(stepped[:3], expected[1], rtol=1e-10, atol=1e-12)
     np.testing.assert_array_equal(stepped[3:], blank(y)[3:])
+
+
+@pytest.mark.usefixtures("x64")
+def test_marks_of_tokens_broadcast_and_map_and_change_nothing_where_all_are_there():
+    layer, (y, x) = uj.attention(ridge=0.5), np.random.default_rng(0).normal(size=(2, 3, TOKENS, DIM))
+    some, everyone = np.arange(TOKENS) < 3, np.ones((3, TOKENS), bool)
+
+    @jax.jit
+    def all_of(y, x, some, everyone):
+        run = lambda y, x: uj.unroll(layer, AttentionParams(None), y, x, num_layers=2)  # noqa: E731
+        marked = lambda y, x, present: run(y, Anchor(x, present))  # noqa: E731
+        each = jnp.broadcast_to(some, everyone.shape)
+        partly = marked(y, x, some), marked(y, x, each), jax.vmap(marked, out_axes=(0, 1))(y, x, each)
+        return partly, (run(y, x), run(y, Anchor(x)), marked(y, x, everyone), marked(y, x, jnp.ones((1,), bool)))
+
+    for expected, *others in all_of(y, x, some, everyone):
+        for other in others:
+            chex.assert_trees_all_close(other, expected, rtol=1e-12)
+
+
+ANCHORED = ("attention", "attention, student", "heads, wide", "heads, orthogonal", "hopfield", "cross_attention")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("name", ANCHORED)
+def test_an_input_that_broadcasts_is_one_written_out(name):
+    (layer, params, *_), rng, keys = drawn(name), np.random.default_rng(0), name == "cross_attention"
+    rows = 3 if keys else TOKENS
+    shapes = [(rows, DIM), (1, rows, DIM)] if keys else [(DIM,), (TOKENS, DIM), (1, TOKENS, DIM), (2, 1, DIM)]
+    y, *inputs = (rng.normal(size=size) for size in ((2, TOKENS, DIM), *shapes))
+
+    def of(y, x):
+        """Energy, step, and step where some tokens or keys are absent."""
+        marks = jnp.arange(rows) < 2
+        some = Anchor(x, jnp.broadcast_to(marks, x.shape[:-1]) if keys else marks)
+        return layer.energy(params, y, x), layer.step(params, y, x), layer.step(params, y, some)
+
+    @jax.jit
+    def all_of(y, inputs):
+        whole = jnp.stack([jnp.broadcast_to(x, (2, rows, DIM)) for x in inputs])
+        ys = jnp.broadcast_to(y, (len(inputs), *y.shape))
+        return [of(y, x) for x in inputs], of(ys, whole), layer.step(params, ys, 2.0 * whole)
+
+    of_shapes, whole, doubled = all_of(y, inputs)
+    assert np.all(np.max(np.abs(whole[1] - doubled), axis=(1, 2, 3)) > 0.01), "the input does nothing"
+    for i, results in enumerate(of_shapes):
+        expected = jax.tree.map(lambda leaf, i=i: leaf[i], whole)
+        chex.assert_trees_all_close(results, expected, rtol=1e-12, atol=1e-12, custom_message=str(shapes[i]))
 
 
 @pytest.mark.slow

@@ -1,5 +1,8 @@
 """Fast weights: the delta rule, its proximal form and mesa layers, against loops in float64 NumPy."""
 
+import functools
+
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -28,20 +31,22 @@ def delta_reference(q, k, v, b, form, W):
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("form", ["gradient", "proximal"])
-@pytest.mark.parametrize(("chunk_size", "batch"), [(1, ()), (8, (2,)), (64, (2, 1))])
-def test_the_delta_rule_in_chunks_is_the_loop(form, chunk_size, batch):
-    q, k, v, b = draw(batch=batch)
-    W = np.random.default_rng(5).normal(size=(*batch, V, K))
-    outputs, end = jax.jit(lambda *arrays, state: delta_rule(*arrays, form=form, chunk_size=chunk_size, state=state))(
-        q, k, v, b, state=W
-    )
-    flat = [np.asarray(array).reshape(-1, *array.shape[len(batch) :]) for array in (q, k, v, b)]
-    for row, (start, expected, last) in enumerate(
-        zip(W.reshape(-1, V, K), outputs.reshape(-1, N, V), end.reshape(-1, V, K), strict=True)
-    ):
-        reference, W_end = delta_reference(*(array[row] for array in flat), form, np.asarray(start))
-        np.testing.assert_allclose(expected, reference, atol=1e-11)
-        np.testing.assert_allclose(last, W_end, atol=1e-11)
+def test_the_delta_rule_in_chunks_is_the_loop(form):
+    """A batch in chunks that divide the sequence or not and that hold all of it, and one example."""
+    arrays, W = draw(), np.random.default_rng(5).normal(size=(2, V, K))
+
+    @jax.jit
+    def read(arrays, W):
+        chunks = [delta_rule(*arrays, form=form, chunk_size=size, state=W) for size in (1, 8, 64)]
+        return chunks, delta_rule(*(array[1] for array in arrays), form=form, chunk_size=8, state=W[1])
+
+    chunks, (outputs, end) = read(arrays, W)
+    for row, start in enumerate(W):
+        expected, last = delta_reference(*(np.asarray(array[row]) for array in arrays), form, start)
+        results = [(each[row], state[row]) for each, state in chunks] + [(outputs, end)] * (row == 1)
+        for each, state in results:
+            np.testing.assert_allclose(each, expected, atol=1e-11)
+            np.testing.assert_allclose(state, last, atol=1e-11)
 
 
 @pytest.mark.usefixtures("x64")
@@ -63,20 +68,20 @@ def test_one_pair_of_the_delta_rule_is_a_step_of_fast_weights():
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("form", ["gradient", "proximal"])
-def test_absent_pairs_do_not_count_whatever_they_hold(form):
-    layer, W = fast_weights(K, V, form=form, ridge=0.1), np.random.default_rng(5).normal(size=(2, V, K))
-    pairs = np.random.default_rng(6).normal(size=(2, 7, K + V))
-    padded = np.where(np.arange(7)[:, None] < 4, pairs, np.nan)
+def test_absent_pairs_do_not_count_whatever_they_hold():
+    layers = [fast_weights(K, V, form=form, ridge=0.1) for form in ("gradient", "proximal")]
+    W, pairs = np.random.default_rng(5).normal(size=(2, V, K)), np.random.default_rng(6).normal(size=(2, 7, K + V))
+    padded, present = np.where(np.arange(7)[:, None] < 4, pairs, np.nan), np.broadcast_to(np.arange(7) < 4, (2, 7))
 
     @jax.jit
     def run(W, x):
-        loss = lambda W: jnp.sum(layer.energy(None, W, x)) + jnp.sum(layer.step(None, W, x) ** 2)  # noqa: E731
-        return layer.energy(None, W, x), layer.step(None, W, x), jax.grad(loss)(W)
+        def both(layer, W):
+            energy, stepped = layer.energy(None, W, x), layer.step(None, W, x)
+            return jnp.sum(energy) + jnp.sum(stepped**2), (energy, stepped)
 
-    present = np.broadcast_to(np.arange(7) < 4, (2, 7))
-    for ours, expected in zip(run(W, Anchor(padded, present)), run(W, pairs[:, :4]), strict=True):
-        np.testing.assert_allclose(ours, expected, rtol=1e-10, atol=1e-12)
+        return [jax.grad(functools.partial(both, layer), has_aux=True)(W) for layer in layers]
+
+    chex.assert_trees_all_close(run(W, Anchor(padded, present)), run(W, pairs[:, :4]), rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.usefixtures("x64")
@@ -135,11 +140,6 @@ def test_gradients_of_sequences(layer):
     check_grads(outputs, draw(count=10), 1, modes=("rev",))
 
 
-def test_a_system_that_is_not_solved_is_told_by_its_residual():
-    *_, residuals = mesa(*draw(), ridge=1e-4, max_steps=1)
-    assert np.max(residuals) > 1e-2
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("layer", [delta_rule, mesa])
 def test_memory_of_value_and_gradient_is_linear_in_the_sequence(layer):
@@ -153,33 +153,50 @@ def test_memory_of_value_and_gradient_is_linear_in_the_sequence(layer):
 
 
 def test_a_rate_too_high_raises_the_error_of_the_delta_rule_and_never_that_of_its_proximal_form():
-    key, value = jnp.ones((1, K)), jnp.ones((1, V))
-    for form, risen in (("gradient", True), ("proximal", False)):
-        _, W = delta_rule(key, key, value, jnp.full(1, 2.5 / K * 10), form=form)
-        assert (float(jnp.sum((W @ key[0] - value[0]) ** 2)) > float(jnp.sum(value**2))) == risen
+    key, value = np.ones((1, K), np.float32), np.ones((1, V), np.float32)
+    run = lambda *a: [delta_rule(*a, jnp.full(1, 2.5 / K * 10), form=form)[1] for form in ("gradient", "proximal")]  # noqa: E731
+    errors = [np.sum((W @ key[0] - value[0]) ** 2) for W in jax.jit(run)(key, key, value)]
+    assert errors[1] <= np.sum(value**2) < errors[0]
 
 
 @pytest.mark.parametrize("shape", [(0,), (2, 0), (0, 5)])
 @pytest.mark.parametrize("read", [delta_rule, mesa])
 def test_an_empty_sequence_is_read_to_empty_outputs_and_the_state_it_started_from(read, shape):
     queries, values, rates = jnp.ones((*shape, 4)), jnp.ones((*shape, 3)), jnp.ones(shape)
-    outputs, state, *residuals = read(queries, queries, values, rates)
-    assert outputs.shape == values.shape
+
+    def total(values):
+        outputs, *others = read(queries, queries, values, rates)
+        return jnp.sum(outputs), (outputs, *others)
+
+    gradient, (outputs, state, *residuals) = jax.jit(jax.grad(total, has_aux=True))(values)
+    assert gradient.shape == outputs.shape == values.shape
     assert all(not np.any(leaf) for leaf in jax.tree.leaves(state))
     assert [residual.shape for residual in residuals] == [shape] * (read is mesa)
-    assert jax.grad(lambda values: jnp.sum(read(queries, queries, values, rates)[0]))(values).shape == values.shape
 
 
-def test_a_query_of_zero_has_a_finite_gradient_and_one_of_nan_no_number_as_output():
+def test_a_query_of_zero_has_a_finite_gradient_one_of_nan_no_number_and_an_unsolved_system_a_residual():
     ones = jnp.ones((5, 4))
 
     def total(queries):
         outputs, _, residuals = mesa(queries, ones, ones, jnp.ones(5), chunk_size=2)
-        return jnp.sum(outputs) + jnp.sum(residuals), outputs
+        *_, unsolved = mesa(*draw(count=9), ridge=1e-4, max_steps=1)
+        return jnp.sum(outputs) + jnp.sum(residuals), (outputs, unsolved)
 
-    (_, outputs), gradient = jax.jit(jax.value_and_grad(total, has_aux=True))(ones.at[1].set(0.0).at[3].set(jnp.nan))
+    queries = ones.at[1].set(0.0).at[3].set(jnp.nan)
+    (_, (outputs, unsolved)), gradient = jax.jit(jax.value_and_grad(total, has_aux=True))(queries)
+    assert np.max(unsolved) > 1e-2
     np.testing.assert_array_equal(np.isnan(outputs).all(axis=-1), np.arange(5) == 3)
     assert np.isfinite(gradient[:2]).all()
+
+
+@pytest.mark.parametrize("read", [delta_rule, functools.partial(mesa, ridge=0.3)])
+def test_sequences_of_bfloat16_are_computed_in_float32(read):
+    arrays = [jnp.asarray(array, jnp.bfloat16) for array in draw(count=9)]
+    wide = [array.astype(jnp.float32) for array in arrays]
+    (outputs, state, *_), (expected, ends, *_) = jax.jit(lambda: (read(*arrays), read(*wide)))()
+    assert outputs.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(outputs, expected.astype(jnp.bfloat16))
+    chex.assert_trees_all_equal(state, ends)
 
 
 @pytest.mark.parametrize("size", [1e-10, 1e10])

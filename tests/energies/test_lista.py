@@ -34,33 +34,6 @@ def test_lista_equals_the_reference():
         np.testing.assert_allclose(stepped, expected, rtol=1e-12, atol=1e-13, err_msg=name)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("measured", [False, True])
-def test_no_lista_step_raises_its_energy_and_it_falls_as_much_as_proven(dtype, measured):
-    """For curvatures down to half of |D Phi^T|_2^2; scales over six orders of magnitude."""
-    rng, shares = np.random.default_rng(6), (0.5, 1.0, 3.0)
-    H, D, _, x = (10.0 ** rng.uniform(-3, 3, size=(2000, 1, 1)) * a for a in draw(7, (2000,)))
-    Phi = measurements() if measured else np.eye(DIM)
-    D, x = D / np.linalg.norm(D @ Phi.T, 2, axis=(1, 2))[:, None, None], x @ Phi.T
-
-    @jax.jit
-    @jax.vmap
-    def falls(H, D, x):
-        params, size, results = ListaParams(D), jnp.sum(H**2) + jnp.sum(x**2) + 0.1 * jnp.sum(jnp.abs(H)), {}
-        for share in shares:
-            layer = lista(DIM, ATOMS, sparsity=0.1, curvature=share, measurement=Phi if measured else None)
-            stepped = layer.step(params, H, x)
-            proven = (share - 0.5) * jnp.sum((stepped - H) ** 2)
-            results[share] = layer.energy(params, H, x) - layer.energy(params, stepped, x), proven, size
-        return results
-
-    with jax.enable_x64(dtype == "float64"):
-        results = jax.tree.map(np.asarray, falls(*(a.astype(dtype) for a in (H, D, x))))
-    for share, (fell, proven, size) in results.items():
-        assert np.all(fell >= proven - 60.0 * np.finfo(dtype).eps * (1.0 + size)), share
-        assert np.mean(fell > 0.0) > 0.9, share
-
-
 @pytest.mark.usefixtures("x64")
 def test_curvature_one_is_too_little_for_an_overcomplete_dictionary():
     """|D|_2^2 of four times as many unit atoms as dimensions is about 4, and half of that more than 1."""
@@ -78,15 +51,9 @@ def test_curvature_one_is_too_little_for_an_overcomplete_dictionary():
     of_dictionary, of_one = map(np.asarray, energies(ListaParams(D), x))
     assert np.all(np.diff(of_dictionary) < 0.0)
     assert of_one[-1] > 10.0 * of_one[0]
-
-
-@pytest.mark.usefixtures("x64")
-def test_the_curvature_of_the_dictionary_alone_is_too_little_for_measurements_that_stretch():
-    layer = lista(1, 1, sparsity=0.0, curvature=1.0, measurement=np.array([[2.0]]))
-    params, H, x = ListaParams(jnp.ones((1, 1))), jnp.ones((1, 1)), jnp.zeros((1, 1))
-    stepped = layer.step(params, H, x)
-    np.testing.assert_allclose(stepped, [[-3.0]])  # 1 + (0 - 2) 2
-    assert layer.energy(params, stepped, x) == 9.0 * layer.energy(params, H, x)
+    # And that of a dictionary alone for measurements that stretch: 1 + (0 - 2) 2 = -3.
+    layer, ones = lista(1, 1, sparsity=0.0, curvature=1.0, measurement=np.array([[2.0]])), jnp.ones((1, 1))
+    np.testing.assert_allclose(layer.step(ListaParams(ones), ones, 0.0 * ones), [[-3.0]])
 
 
 def curvatures(D, x, measurement=None):
@@ -117,44 +84,10 @@ def test_the_default_curvature_bounds_the_dictionary_from_above_by_little(shape,
 
 
 @pytest.mark.usefixtures("x64")
-def test_steps_descend_while_their_dictionary_is_trained():
-    """On the loss of what five steps make of a signal, at a rate at which |D|_2^2 more than triples."""
-    _, D, _, x = draw(22)
-    layer, target = lista(DIM, ATOMS, sparsity=0.05), 5.0 * x
-
-    def loss(D):
-        codes, energies = jax.lax.scan(
-            lambda H, _: (layer.step(ListaParams(D), H, x), layer.energy(ListaParams(D), H, x)),
-            jnp.zeros((N, ATOMS)),
-            length=6,
-        )
-        return jnp.mean((codes @ D - target) ** 2), energies
-
-    @jax.jit
-    def train(D):
-        def update(D, _):
-            gradient, energies = jax.grad(loss, has_aux=True)(D)
-            D = D + 0.05 * D - 0.05 * gradient
-            return D, (energies, D, curvatures(D, x))
-
-        return jax.lax.scan(update, D, length=30)[1]
-
-    energies, trained, bounds = map(np.asarray, train(jnp.asarray(D)))
-    true = np.linalg.norm(trained, 2, axis=(1, 2)) ** 2
-    assert true[-1] > 3.0 * np.linalg.norm(D, 2) ** 2
-    assert np.all(np.diff(energies, axis=1) <= 1e-12)
-    assert np.all(bounds >= true * (1.0 - 1e-9))
-    assert np.all(bounds <= 1.01 * true)
-
-
-@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("atoms", [4, 7])
 def test_derivatives_pass_through_the_curvature_and_are_finite_where_singular_values_are_alike(atoms):
     """A step from zero is x D^T / c, which shrinks as D grows: its derivative along D is minus itself."""
-    D, x, weight = (
-        cosine_dictionary(atoms, 4),
-        *(np.random.default_rng(s).normal(size=(3, k)) for s, k in ((0, 4), (1, atoms))),
-    )
+    D, (x, weight) = cosine_dictionary(atoms, 4), (np.random.default_rng(0).normal(size=(3, k)) for k in (4, atoms))
     layer = lista(4, atoms, sparsity=0.0)
 
     @jax.jit

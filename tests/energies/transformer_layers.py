@@ -9,6 +9,8 @@ N, DIM = 5, 3
 STEP = 0.05
 MAP = np.random.default_rng(11).normal(size=(DIM, DIM))
 
+GRAPH = reference.random_graph(np.random.default_rng(3), N, 0.7)
+
 # Options of the layer, and in the reference: what x makes of the two anchors, given the learnable rows.
 FORMS = {
     "plain": ({}, lambda x, row, other: (None, x)),
@@ -25,6 +27,7 @@ FORMS = {
     "function": ({"anchor": lambda x: x @ MAP}, lambda x, row, other: (None, x @ MAP)),
     "norm": ({"norm_radius": 1.3, "phi": "identity"}, lambda x, row, other: (None, x)),
     "spectrum": ({"spectrum": (0.0, 0.5)}, lambda x, row, other: (None, x)),
+    "rho and graph": ({"rho": "student", "mask": GRAPH, "form": "jacobi"}, lambda x, row, other: (None, x)),
     "tanh": ({"phi": "tanh", "ridge": 0.2}, lambda x, row, other: (x, x)),
 }
 
@@ -55,6 +58,7 @@ def reference_layer(form, params, y, x):
         values, basis = np.linalg.eigh((W_f + W_f.T) / 2)
         W_f = (basis * np.clip(values, *options["spectrum"])) @ basis.T
     pair = {"W_a": params.W_a, "ridge": options.get("ridge", 0.0), "anchor": A}
+    pair |= {"rho": options.get("rho", "softmax"), "graph": options.get("mask")}
     energy = reference.pair_energy(y, **pair) + reference.feedforward_energy(y, W_f, B)
     tokens, activation = y, lambda u, step_size: np.maximum(u, 0.0)
     if "norm_radius" in options:

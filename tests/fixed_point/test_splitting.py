@@ -170,3 +170,10 @@ def test_float32_converges_to_its_round_off():
     assert z.dtype == jnp.float32
     assert np.all(info.converged)
     np.testing.assert_allclose(z, exact, atol=2e-5)
+
+
+def test_weights_of_zero_have_a_finite_gradient():
+    params = jax.tree.map(jnp.zeros_like, fp.monotone_init(jax.random.key(0), 3))
+    W, gradient = jax.jit(lambda p: (fp.monotone_weight(p), jax.grad(lambda p: fp.monotone_weight(p).sum())(p)))(params)
+    np.testing.assert_array_equal(W, 0.0)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))

@@ -13,6 +13,7 @@ from unroll_jax.arguments import at_least, check, checked
 from unroll_jax.certificates.per_example import gradient
 from unroll_jax.descent import Descent, Params
 from unroll_jax.energies.tokens import blank_absent, present_of
+from unroll_jax.numerics import compute_dtype
 from unroll_jax.spectral import inner, norm, unit
 from unroll_jax.steps import check_step, settle, vary_like
 from unroll_jax.summaries import energy_lines, plot_layers, summary
@@ -167,9 +168,10 @@ def _judge(
     num_points: int,
     tolerance: float | None,
 ) -> tuple[Any, Certificate]:
-    """The state after a layer, and its verdict."""
-    after, smooth = descent.step(params, y, x), descent.smooth or descent.energy
-    check_step(y, after)
+    """The state after a layer, and its verdict, which is computed in float32 at least."""
+    stepped, smooth = descent.step(params, y, x), descent.smooth or descent.energy
+    check_step(y, stepped)
+    y, after = jax.tree.map(lambda leaf: leaf.astype(compute_dtype(leaf)), (y, stepped))
     before_energy, after_energy = (descent.energy(params, state, x) for state in (y, after))
     batch_ndim, move = before_energy.ndim, jax.tree.map(jnp.subtract, after, y)
     size, direction = norm(move, batch_ndim), unit(move, batch_ndim)
@@ -193,7 +195,7 @@ def _judge(
     constant = jnp.broadcast_to(jnp.asarray(constant, limit.dtype), limit.shape)
     known = (still | (slope <= 0.0)) & (constant <= limit) & (curvature <= constant * (1.0 + ROUNDING))
     outcome = _outcome(before_energy, after_energy, known, tolerance)
-    return after, Certificate(outcome, before_energy, slope * size, limit, constant, curvature)
+    return stepped, Certificate(outcome, before_energy, slope * size, limit, constant, curvature)
 
 
 def _outcome(before: Array, after: Array, guaranteed: Array, tolerance: float | None) -> Array:

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 
 from unroll_jax.arguments import at_least, checked
 from unroll_jax.certificates.per_example import Energy, batch_rank, gradient
+from unroll_jax.numerics import compute_dtype
 from unroll_jax.spectral import inner, norm, random_like, scale, unit
 
 __all__ = ["Curvature", "curvature"]
@@ -83,6 +84,7 @@ def curvature(f: Energy, y: Any, *, num_steps: int = 64, key: jax.Array | None =
       >>> round(float(extremes.smallest), 3), round(float(extremes.largest), 3)
       (1.0, 5.0)
     """
+    y = jax.tree.map(lambda leaf: jnp.asarray(leaf, compute_dtype(leaf)), y)
     rank = batch_rank(f, y)
     start = random_like(y, key)
     size = sum(math.prod(leaf.shape[rank:]) for leaf in jax.tree.leaves(start))

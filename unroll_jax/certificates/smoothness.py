@@ -6,9 +6,11 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from unroll_jax.arguments import at_least, checked, one_of
 from unroll_jax.certificates.curvature import curvature
 from unroll_jax.descent import Params
 from unroll_jax.energies.attention.graphs import check_mask
+from unroll_jax.energies.attention.heads import MAJORISERS, orthonormal_heads
 from unroll_jax.energies.attention.pairs import neighbourhood
 from unroll_jax.energies.attention.rho import RhoLike, resolve_rho
 from unroll_jax.energies.tokens import as_anchor, blank_absent
@@ -51,7 +53,10 @@ def quadratic_smoothness(energy: Energy, *, num_steps: int = 64) -> Energy:
     return smoothness
 
 
-def pairwise_smoothness(*, rho: RhoLike = "softmax", mask: Any = None, ridge: float = 0.0) -> Energy:
+@checked(ridge=at_least(0.0), majoriser=one_of(MAJORISERS))
+def pairwise_smoothness(
+    *, rho: RhoLike = "softmax", mask: Any = None, ridge: float = 0.0, majoriser: str = "block"
+) -> Energy:
     r"""The smoothness of an attention energy as seen from the state Y, by its tangent majoriser.
 
     .. math:: L_f(Y) = |W_a|_2^2 \bigl( \min(2 \max_u \sum_v \gamma_{uv} , \, n \rho'(0)) + r \bigr) , \qquad
@@ -65,7 +70,8 @@ def pairwise_smoothness(*, rho: RhoLike = "softmax", mask: Any = None, ridge: fl
     Args:
       rho: as in `attention`.
       mask: as in `attention`: None, or a symmetric boolean (n, n).
-      ridge: r.
+      ridge: r >= 0.
+      majoriser: as in `multihead_attention`, whose "orthogonal" heads are made orthonormal first.
 
     Returns:
       A function ``(params, y, x) -> (*batch,)`` of parameters with a field ``W_a``, (*heads, d, k), over whose heads
@@ -93,6 +99,7 @@ def pairwise_smoothness(*, rho: RhoLike = "softmax", mask: Any = None, ridge: fl
         present = as_anchor(x).present
         tokens = blank_absent(y.astype(compute_dtype(y, params.W_a)), present)
         heads = [None] if params.W_a is None else params.W_a.reshape(-1, *params.W_a.shape[-2:])
+        heads = orthonormal_heads(heads) if majoriser == "orthogonal" else heads
         return sum((of_head(W, tokens, present) for W in heads), jnp.zeros(y.shape[:-2], tokens.dtype))
 
     def of_head(W: Array | None, tokens: Array, present: Array | None) -> Array:

@@ -1,10 +1,7 @@
 """Energies and the steps that lower them; `DESCENTS` names every system.
 
 A known number out of range, or an array that does not fit, is a ValueError or TypeError that names the argument.
-
-A new system is one file and one row. The file holds its factory, an example ``(key, batch) -> (descent, y, x)`` of the
-sizes in `examples`, and, unless every step descends, the condition under which one does; the row is its `Entry`. The
-conformance test then covers it, as it does all of the table.
+CONTRIBUTING.md says how to add a system.
 
 Example:
   >>> import jax

@@ -63,10 +63,8 @@ def crate(
               Z' = relu\big( Z^{1/2} + \eta ( Z^{1/2} D - Z^{1/2} D^T D ) - \eta \lambda \big) ,
 
     with w = ``compression``. The public code has :math:`Z^{1/2} = Z + A` (``compression=None``). Neither half is a
-    gradient step on E: attention takes the place of one term of the series of an inverse in the gradient of R_p, and
-    ISTA knows R_d by D alone. Where the U_k together are an orthonormal basis, the paper's first half lowers
-    :math:`\sum_k R_p` for all tokens that were drawn; the public code's raises it for all of them
-    (tests/energies/test_field.py).
+    gradient step on E. Where the U_k together are an orthonormal basis, the paper's first half lowers
+    :math:`\sum_k R_p` for all tokens drawn, and the public code's raises it (tests/energies/test_field.py).
 
     With ``form="proximal"`` the step is the proximal gradient step on E itself,
 

@@ -72,9 +72,8 @@ def symmetric_embedding(
     logits: with :math:`\epsilon^4` at most the machine's epsilon the outputs are equal to round-off. (Up to L = 2 there
     come no echoes in time, and they are equal for any ratio.) Ratios are powers of 2, which round nothing.
 
-    Each half of the wide layer lowers its part of the one energy that `transformer` states: the linear map has norm at
-    most :math:`2 \epsilon \le 1`, so :math:`a \le 2 / L`. The whole energy need not fall. Little should be read into
-    it: the energy falls because the state shrinks from block to block.
+    Each half of the wide layer lowers its part of the energy of `transformer`: the linear map has norm at most
+    :math:`2 \epsilon \le 1`, so :math:`a \le 2 / L`. This decrease comes from shrinking states, not from optimisation.
 
     What cannot be had is attention with logits :math:`y_u . A y_v` for an asymmetric A. In any width, tokens that
     are functions of y_u alone have symmetric logits under a symmetric A, up to terms of u or v alone, so the weights
@@ -95,9 +94,7 @@ def symmetric_embedding(
     Raises:
       ValueError: if the network is so deep that s_L or 1 / s_L is not a normal number of ``dtype``.
 
-    Source: Yang, Huang, Wipf (2022), supplement F.1 and F.2, which refer to Yang et al. (2021), "Implicit vs unfolded
-    graph neural networks", and give no construction; this one is ours. F.1 asks the activation to be linear "or meet
-    certain criteria": here it must commute with scaling. Both speak of weights in general; for W_a see above.
+    Source: ours; Yang, Huang, Wipf (2022), supplement F.1 and F.2, give no construction.
 
     Example:
       >>> import jax

@@ -59,16 +59,14 @@ def dust(
     layer, without beta: softmax(H V^T V H^T) H. It is the same where all |V h_v| are equal; elsewhere it leans to long
     codes, and there are points where it raises the first term.
 
-    The second half lowers the other terms for :math:`c \ge \tfrac12 |D|_2^2`, see `lista`. The whole E falls where
-    attention leaves little undone: with f the first term, a = 1 / c, and
-    :math:`L = |D|_2^2 + n |V|_2^2`, which bounds the curvature of f + g from above, E does not rise if
+    The second half lowers the other terms for :math:`c \ge \tfrac12 |D|_2^2`, see `lista`. With f the first term,
+    a = 1 / c, and :math:`L = |D|_2^2 + n |V|_2^2`, which bounds the curvature from above, the whole E does not rise if
 
     .. math:: | a \nabla f(H) + (U - H)(I - a D D^T) |_F \le (1 - \tfrac12 a L) |H' - H|_F .
 
-    For H' is a proximal gradient step on the whole of E, from H, with an error of that size over a in the gradient:
-    convexity of the last term gives :math:`E(H') - E(H) \le |e| |\Delta| - (\tfrac1a - \tfrac L2) |\Delta|^2`. It takes
-    a curvature c above L / 2, more than |D|_2^2 asks for where V is not small. A sequence of equal codes that is
-    stationary for g is a fixed point.
+    For H' is a proximal gradient step on the whole of E with an error of that size over a in the gradient, and
+    :math:`E(H') - E(H) \le |e| |\Delta| - (\tfrac1a - \tfrac L2) |\Delta|^2`. It takes a curvature c above L / 2. A
+    sequence of equal codes that is stationary for g is a fixed point.
 
     Args:
       dim: width of the signal.

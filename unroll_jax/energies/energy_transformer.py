@@ -62,11 +62,10 @@ def energy_transformer(
               \qquad \delta_C = |(\nabla_g E)_C| / \sqrt d ,
 
     which never raises E if :math:`\gamma > 0`. *Proof.* Log-sum-exp and squared ReLU are convex, so that E curves
-    upwards in g only by the products of keys and queries, by at most K (each token is one query and at most n - 1 keys,
-    of weights that sum to 1). Along the segment, L's Hessian is at most :math:`\gamma / \min s =: \lambda`, and s
-    changes by at most :math:`a \delta_C`; so :math:`|g' - g|^2 \le \lambda (g' - g) . (y' - y)`, and
-    :math:`E' - E \le (- 1 / a + K \lambda / 2) (g' - g) . (y' - y) \le 0`, as :math:`a \le 1 / (K \lambda)`. Spectral
-    norms are bounded by :math:`|W W^T|_F^{1/2}`.
+    upwards in g only by the products of keys and queries, by at most K. Along the segment, L's Hessian is at most
+    :math:`\gamma / \min s =: \lambda`, and s changes by at most :math:`a \delta_C`; so
+    :math:`|g' - g|^2 \le \lambda (g' - g) . (y' - y)`, and, as :math:`a \le 1 / (K \lambda)`,
+    :math:`E' - E \le (- 1 / a + K \lambda / 2) (g' - g) . (y' - y) \le 0`.
 
     Args:
       dim: width d of the tokens, at least 2.

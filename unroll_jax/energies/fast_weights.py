@@ -10,7 +10,7 @@ from unroll_jax.arguments import POSITIVE, SIZE, at_least, checked, one_of, requ
 from unroll_jax.descent import Descent
 from unroll_jax.energies.examples import DIM, TOKENS, Example
 from unroll_jax.energies.tokens import Rows, Tokens, no_params, on_tokens
-from unroll_jax.numerics import powers_of_two
+from unroll_jax.numerics import compute_dtype, powers_of_two
 from unroll_jax.spectral import norm
 
 __all__ = ["delta_rule", "fast_weights", "fast_weights_example", "proximal_fast_weights_example"]
@@ -115,7 +115,7 @@ def delta_rule(
       state: W before the first pair; None is 0.
 
     Returns:
-      The outputs o (*batch, n, v), empty for an empty sequence, and W after the last pair.
+      The outputs o (*batch, n, v), empty for an empty sequence, and W after the last pair, in float32 at least.
 
     Source: Yang, Wang, Zhang, Shen, Kim (2024), *Parallelizing Linear Transformers with the Delta Rule over Sequence
     Length*, section 3. The public code (fla) multiplies queries by k^(-1/2); here they enter as they are.
@@ -128,6 +128,8 @@ def delta_rule(
       ((100, 8), (8, 8))
     """
     check_sequence(queries, keys, values, rates)
+    dtype = values.dtype
+    queries, keys, values, rates = widened(queries, keys, values, rates)
     wanted = (*queries.shape[:-2], values.shape[-1], queries.shape[-1])
     require(state is None or state.shape == wanted, "state", f"have shape {wanted}", getattr(state, "shape", None))
     if form == "proximal":
@@ -135,9 +137,9 @@ def delta_rule(
     count, size = queries.shape[-2], min(chunk_size, max(queries.shape[-2], 1))
     chunks = [chunked(array, size) for array in (queries, keys, values, rates[..., None])]
     start = jnp.zeros((*queries.shape[:-2], keys.shape[-1], values.shape[-1]), values.dtype)
-    start = start if state is None else jnp.swapaxes(state, -1, -2)
+    start = start if state is None else jnp.swapaxes(state, -1, -2).astype(start.dtype)
     end, outputs = jax.lax.scan(jax.checkpoint(_read_chunk), start, tuple(chunks))
-    return joined(outputs, count), jnp.swapaxes(end, -1, -2)
+    return joined(outputs, count).astype(dtype), jnp.swapaxes(end, -1, -2)
 
 
 def check_sequence(queries: Any, keys: Any, values: Any, rates: Any) -> None:
@@ -179,6 +181,12 @@ def _square_norm(keys: Array) -> Array:
     keys = keys * down
     product = jnp.einsum("...nk,...mk->...nm" if few else "...nk,...nl->...kl", keys, keys)
     return norm(product, product.ndim - 2) * up[..., 0, 0] * up[..., 0, 0]
+
+
+def widened(*arrays: Any) -> list[Array]:
+    """The arrays in one dtype, float32 at least."""
+    dtype = compute_dtype(*arrays)
+    return [jnp.asarray(array, dtype) for array in arrays]
 
 
 def chunked(array: Array, size: int) -> Array:

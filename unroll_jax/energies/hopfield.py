@@ -38,13 +38,9 @@ def hopfield(
     summed over the rows. The patterns S are learned (``num_patterns`` of them; then x is B, None for 0), or they are
     the input x itself, keys and values at once (``num_patterns=None``; then B = 0): cross-attention.
 
-    The step never raises E, for every S, b > 0 and a in (0, 1]. The log-sum-exp is convex, so E lies below
-    :math:`Q(z) = E(y) - p . (z - y) + \tfrac12 |z - B|^2 - \tfrac12 |y - B|^2`, with :math:`p = S^T softmax(b S y)`,
-    and touches it at z = y (the concave-convex procedure). Q is least at z = p + B, and along the way there
-
-    .. math:: E(y') \le Q(y') = E(y) - a (1 - \tfrac a2) |p + B - y|^2 ,
-
-    with equality only where :math:`\nabla E(y) = y - B - p` is zero: the step is a gradient step of length a.
+    The step, a gradient step of length a, never raises E, for every S, b > 0 and a in (0, 1]. Log-sum-exp is convex, so
+    E lies below a quadratic that is least at p + B, with :math:`p = S^T softmax(b S y)`, and
+    :math:`E(y') \le E(y) - a (1 - \tfrac a2) |p + B - y|^2` (the concave-convex procedure).
 
     Args:
       dim: width d of tokens and patterns.

@@ -55,10 +55,8 @@ def hyper_set(
 
     .. math:: Y^{1/2} = Y - a \sum_h W_h^T (S_h + S_h^T) Z^h , \qquad Y' = Y^{1/2} + a D^T relu(U^{1/2}) ,
 
-    with S_h the softmax over rows: the gradient in z and u, carried back by the weights alone. It leaves out the
-    derivative of the normalisation, :math:`\tfrac{\sqrt p}{|W_h y|} (I - \hat z \hat z^T)`. For one head with
-    orthonormal rows attention still points downhill on its own term; in general the step does not, and for some weights
-    and tokens it raises E at every step size (tests/energies hold an example). With ``form="gradient"`` the step is
+    with S_h the softmax over rows. It leaves out the derivative of the normalisation, and for some weights and tokens
+    raises E at every step size (tests/energies hold an example). With ``form="gradient"`` the step is
     :math:`Y' = Y - a \nabla E(Y)`, which lowers E for small enough a. `safeguarded` finds such an a for every example.
 
     Args:
@@ -75,9 +73,7 @@ def hyper_set(
       absent.
 
     Source: Hu, Zou, Xu (2026), *Hyper-SET: Designing Transformers via Hyperspherical Energy Minimization*. Their public
-    code has GELU in the step and ReLU in the energy that it plots; here both have ReLU. Its layer takes a step size for
-    each token and feature from a conditioning vector, and its RMSNorm before GELU has weights; here a is one number,
-    and norms have no weights.
+    code has GELU in the step, step sizes by token and feature, and weights in a norm; ReLU, one number and none here.
 
     Example:
       >>> import jax

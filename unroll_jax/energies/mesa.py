@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from unroll_jax.arguments import POSITIVE, SIZE, checked
 from unroll_jax.conjugate_gradients import continue_conjugate_gradient
-from unroll_jax.energies.fast_weights import check_sequence, chunked, joined
+from unroll_jax.energies.fast_weights import check_sequence, chunked, joined, widened
 
 __all__ = ["MesaState", "mesa"]
 
@@ -56,7 +56,7 @@ def mesa(
 
     Returns:
       The outputs o (*batch, n, v), empty for an empty sequence, the sums after the last pair, and the relative residual
-      of every system (*batch, n), above ``tol`` where max_steps was not enough.
+      of every system (*batch, n), above ``tol`` where max_steps was not enough. All is computed in float32 at least.
 
     Source: von Oswald et al. (2025), *MesaNet: Sequence Modeling by Locally Optimal Test-Time Training*, eqs. 8 to 12,
     without the forgetting factor. Theirs learns a ridge for each head; here it is one known number.
@@ -69,10 +69,13 @@ def mesa(
       ((100, 8), True, True)
     """
     check_sequence(queries, keys, values, rates)
+    dtype = values.dtype
+    queries, keys, values, rates = widened(queries, keys, values, rates)
     batch, (count, width) = queries.shape[:-2], queries.shape[-2:]
     if state is None:
         zeros = jnp.zeros((*batch, width, width + values.shape[-1]), values.dtype)
         state = MesaState(zeros[..., :width], zeros[..., width:])
+    state = jax.tree.map(lambda leaf: leaf.astype(values.dtype), state)
 
     def read(state: MesaState, chunk: tuple[Array, ...]) -> tuple[MesaState, tuple[Array, Array]]:
         queries, keys, values, rates = chunk
@@ -95,7 +98,7 @@ def mesa(
 
     chunks = [chunked(array, min(chunk_size, max(count, 1))) for array in (queries, keys, values, rates[..., None])]
     end, (outputs, residuals) = jax.lax.scan(jax.checkpoint(read), state, tuple(chunks))
-    return joined(outputs, count), end, joined(residuals[..., None], count)[..., 0]
+    return joined(outputs, count).astype(dtype), end, joined(residuals[..., None], count)[..., 0]
 
 
 def _solve(product, rows: Array, tol: float, max_steps: int) -> Array:

@@ -51,7 +51,7 @@ def safeguarded(descent: Descent, *, halvings: int = 10) -> Descent:
         shortened = y + length * jnp.where(length > 0.0, stepped - y, 0.0)
         return jnp.where(length == 1.0, stepped, shortened)
 
-    return Descent(descent.init, descent.energy, step)
+    return Descent(descent.init, descent.energy, step, smooth=descent.smooth)
 
 
 def _length(descent: Descent, params, y, x, stepped, halvings: int) -> Array:

@@ -71,7 +71,7 @@ def transformer(
     .. math:: | a_2 \nabla f(Y) + (U - Y) W_f^s |_F \le \tfrac12 | Y' - Y |_F .
 
     That is the proof of Theorem 4.1 without its triangle inequality, and for any convex phi. A point that is stationary
-    for both parts is a fixed point; one that is stationary for E alone need not be, since the halves take turns.
+    for both parts is a fixed point; one that is stationary for E alone need not be.
 
     **Residual connections.** (1) ``attention_step_size`` below 1 leaves that share of each token in place. (2) The
     anchor B adds a2 B to every layer: an initial residual for ``anchor="input"`` (B = x), for x = f(X) computed by the
@@ -111,16 +111,12 @@ def transformer(
       >>> layer.step(params, y, y).shape, layer.energy(params, y, y).shape
       ((8, 5, 4), (8,))
     """
+    attention_options |= {"form": form, "rank": rank, "ridge": ridge, "rho": rho, "mask": mask}
     parts = transformer_parts(
         dim,
-        rank=rank,
-        rho=rho,
         phi=phi,
-        form=form,
-        ridge=ridge,
         attention_step_size=attention_step_size,
         step_size=step_size,
-        mask=mask,
         anchor=anchor,
         attention_anchor=attention_anchor,
         norm_radius=norm_radius,
@@ -128,7 +124,6 @@ def transformer(
         attention_factory=attention_factory,
         **attention_options,
     )
-
     attend, mix = plain(parts.attention), plain(parts.feedforward)
     norm = None if parts.layer_norm is None else plain(parts.layer_norm)
 

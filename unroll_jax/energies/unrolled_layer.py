@@ -42,8 +42,7 @@ def unrolled_layer(
       params: V (k, d), W (d, d), U (d, d).
       y: tokens as rows.
       mask: which of them are real; None takes all for real. The others stay, and no token attends to them.
-      self_loops: whether tokens attend to themselves. Noise adds |V e|^2 to a token's product with itself and nothing,
-        in the mean, to those with others: with self-loops, more noise draws attention to the noisy token itself.
+      self_loops: whether tokens attend to themselves. With them, noise draws attention to the noisy token itself.
         Without, a token that has no other to attend to has Z = 0.
 
     Returns:
@@ -67,7 +66,7 @@ def unrolled_layer(
     if seen is not None and not self_loops:
         weights = jnp.where(seen, weights, 0.0)
     symmetric = 0.5 * (params.W + params.W.T)
-    stepped = jax.nn.relu(linear(weights @ y, symmetric) + linear(y, params.U))
+    stepped = jax.nn.relu(linear(weights @ y, symmetric) + linear(y, params.U)).astype(y.dtype)
     return stepped if mask is None else jnp.where(mask[..., None], stepped, state)
 
 

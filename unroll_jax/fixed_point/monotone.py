@@ -14,6 +14,7 @@ from unroll_jax.energies.proximal.penalty import Proximal
 from unroll_jax.fixed_point.equilibrium import equilibrium
 from unroll_jax.fixed_point.reports import EquilibriumInfo
 from unroll_jax.norm_bounds import matrix_norm_bound
+from unroll_jax.spectral import unit
 
 __all__ = [
     "SPLITTINGS",
@@ -95,10 +96,7 @@ def monotone_weight(
         raise TypeError(
             f"params must be MonotoneParams, got {type(params).__name__}; monotone_init(key, size) makes them"
         )
-    A, B = (
-        scale * raw / jnp.linalg.norm(raw.ravel())
-        for raw, scale in ((params.A, params.A_scale), (params.B, params.B_scale))
-    )
+    A, B = params.A_scale * unit(params.A), params.B_scale * unit(params.B)  # zeros stay zeros
     if A.ndim == 4:
         A, B = (_symbol(kernel, image_shape) for kernel in (A, B))
 

@@ -103,18 +103,3 @@ def test_only_what_the_primitive_takes_goes_there(monkeypatch, width, dtype, wor
         return
     with pytest.raises(ValueError, match=words):
         layer.step(NO_WEIGHT, y, None)
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(
-    ("options", "got"),
-    [
-        ({"form": "jacobi"}, "form='jacobi'"),
-        ({"rho": "log"}, "rho='log'"),
-        ({"ridge": 1.0}, "ridge=1.0"),
-        ({"mask": np.ones((3, 3), bool)}, "with a mask"),
-    ],
-)
-def test_what_the_primitive_cannot_do_is_named(options, got):
-    with pytest.raises(ValueError, match=f"kernel must be .*{got}"):
-        uj.attention(**{"form": "softmax", "kernel": "cudnn", **options})

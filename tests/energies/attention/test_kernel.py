@@ -18,17 +18,14 @@ from unroll_jax.energies.attention.rho import resolve_rho
 
 N, DIM, RANK = 21, 6, 3  # no multiples of a block, no powers of two
 NO_WEIGHT = AttentionParams(None)
-# rho, form, ridge, anchor, padding, W_a: any two values of the last five meet.
+# rho, form, ridge, anchor, padding, W_a: any two values of the last five meet. The other rhos are lowered below.
 CASES = [
     ("softmax", "softmax", 0.0, False, True, False),
     ("softmax", "jacobi", 0.7, True, True, True),
     ("log", "jacobi", 0.0, False, False, True),
-    ("cauchy", "softmax", 0.7, True, False, False),
     ("student", "softmax", 0.0, True, True, True),
-    ("geman_mcclure", "jacobi", 0.7, False, True, False),
-    ("power", "softmax", 0.7, False, True, True),
-    ("truncated_quadratic", "jacobi", 0.0, True, True, False),
-    (CAUCHY, "jacobi", 0.7, True, False, True),
+    ("truncated_quadratic", "jacobi", 0.7, True, False, False),
+    (CAUCHY, "softmax", 0.7, False, False, True),
 ]
 NAMES = [f"{case[0] if isinstance(case[0], str) else 'own'}-{case[1]}" for case in CASES]
 
@@ -82,7 +79,7 @@ def test_values_and_gradients_are_those_of_attention(case):
 
 
 @pytest.mark.usefixtures("interpreted")
-@pytest.mark.parametrize("case", [CASES[0], CASES[4]], ids=[NAMES[0], NAMES[4]])
+@pytest.mark.parametrize("case", [CASES[0], CASES[3]], ids=[NAMES[0], NAMES[3]])
 def test_in_bfloat16_they_are_those_of_attention_in_float32(case):
     """Of the same tokens: products are rounded to three digits, and the rest is not."""
     rho, form, ridge, *_, learned = case
@@ -153,11 +150,13 @@ def test_a_nan_reaches_all_that_it_may_and_infinity_is_no_number():
 @pytest.mark.parametrize("shape", [(0, 3), (2, 0, 3), (0, 4, 3), (1, 3), (2, 0)])
 def test_without_pairs_or_tokens_there_is_no_energy(shape):
     rho = resolve_rho("truncated_quadratic")
-    total, gradient = jax.value_and_grad(lambda z: jnp.sum(kernel_neighbourhood(rho, z, z, block=16).energy))(
-        jnp.ones(shape)
-    )
-    around = kernel_neighbourhood(rho, jnp.ones(shape), jnp.ones(shape), block=16)
-    assert total == 0.0
+
+    def total(z):
+        around = kernel_neighbourhood(rho, z, z, block=16)
+        return jnp.sum(around.energy), around
+
+    (energy, around), gradient = jax.jit(jax.value_and_grad(total, has_aux=True))(jnp.ones(shape))
+    assert energy == 0.0
     assert gradient.shape == around.mean.shape == shape
     assert np.all(np.isneginf(around.log_degree)) == (shape != (2, 0))
     assert np.all(np.asarray(around.mean) == 0.0)
@@ -198,21 +197,6 @@ def test_it_lowers_for_an_h100_without_one(rho):
     assert program.count("__gpu$xla.gpu.triton") >= 2  # forward and backward
     assert "200x200" not in program  # no array of pairs
     assert "256x256" not in program
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"kernel": "cuda"}, "kernel must be one of"),
-        ({"kernel": "pallas", "mask": np.ones((3, 3), bool)}, 'kernel must be "xla" with a mask'),
-        ({"kernel": "pallas", "block": 48}, "block must be None or one of"),
-        ({"kernel": "pallas", "rho": lambda z: jnp.sqrt(z + jnp.asarray([1.0])[0])}, "rho must hold no arrays"),
-    ],
-)
-@pytest.mark.usefixtures("unchecked")
-def test_options_that_do_not_fit_are_named(options, words):
-    with pytest.raises(ValueError, match=words):
-        uj.attention(**options)
 
 
 @pytest.mark.usefixtures("x64")

@@ -106,9 +106,7 @@ def temporary_bytes(layer, n, *batch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("rho", "form"), [("softmax", "softmax"), pytest.param("log", "jacobi", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("rho", "form"), [("softmax", "softmax"), ("log", "jacobi")])
 def test_memory_is_that_of_a_block(rho, form):
     layer = uj.attention(rho=rho, form=form, block=16)
     memory = {n: temporary_bytes(layer, n) for n in (1024, 4096)}

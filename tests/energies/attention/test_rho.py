@@ -43,7 +43,8 @@ def values_and_slopes(rho):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_values_and_slopes_equal_the_reference_over_24_orders_of_magnitude(dtype):
+def test_every_rho_equals_the_reference_over_24_orders_of_magnitude_and_is_concave_and_nondecreasing(dtype):
+    """Concave at every pair of points, not only neighbours: the tangent at one lies above the value at the other."""
     z, eps = DISTANCES.astype(dtype), jnp.finfo(dtype).eps
     exact = np.float64(z)
     with jax.enable_x64(dtype == "float64"):
@@ -56,6 +57,13 @@ def test_values_and_slopes_equal_the_reference_over_24_orders_of_magnitude(dtype
         with np.errstate(divide="ignore"):
             logarithms = -exact if name == "softmax" else np.log(expected)
         np.testing.assert_allclose(log_slope, logarithms, rtol=8 * eps, atol=4 * eps, err_msg=name)
+        value, slope = np.asarray(value), np.asarray(slope)
+        assert value.dtype == slope.dtype == dtype, name
+        assert np.all(slope >= 0.0), name
+        assert np.all(np.diff(slope) <= 0.0), name
+        tangents = value[:, None] + slope[:, None] * (z[None, :] - z[:, None])
+        rounding = 16 * eps * (np.abs(value)[:, None] + slope[:, None] * (z[None, :] + z[:, None]))
+        assert np.all(value[None, :] <= tangents + rounding), name
 
 
 @pytest.mark.parametrize("name", ["log", "cauchy"])
@@ -79,22 +87,6 @@ def test_numbers_given_to_a_factory_count():
             expected = value, slope, np.log(slope)
         for array, exact, tolerance in zip(curves[name], expected, (0.0, 0.0, 1e-14), strict=True):
             np.testing.assert_allclose(array, exact, rtol=1e-12, atol=tolerance, err_msg=name)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_every_rho_is_concave_and_nondecreasing(dtype):
-    """Every pair of points, not only neighbours: the tangent at one lies above the value at the other."""
-    z, eps = DISTANCES.astype(dtype), jnp.finfo(dtype).eps
-    with jax.enable_x64(dtype == "float64"):
-        curves = values_and_slopes({name: name for name in uj.RHOS})(z)
-    for name, arrays in curves.items():
-        value, slope, _ = (np.asarray(array) for array in arrays)
-        assert value.dtype == slope.dtype == dtype, name
-        assert np.all(slope >= 0.0), name
-        assert np.all(np.diff(slope) <= 0.0), name
-        tangents = value[:, None] + slope[:, None] * (z[None, :] - z[:, None])
-        rounding = 16 * eps * (np.abs(value)[:, None] + slope[:, None] * (z[None, :] + z[:, None]))
-        assert np.all(value[None, :] <= tangents + rounding), name
 
 
 def test_every_rho_has_finite_derivatives_and_keeps_a_nan():
@@ -196,45 +188,39 @@ def test_a_rho_with_a_learned_number_passes_while_it_is_traced():
     np.testing.assert_allclose(jax.jit(jax.grad(energy))(0.7, y), by_formula, rtol=1e-5)
 
 
+# Functions, and what the message says after "rho".
 BAD = {
-    "convex": (
-        jnp.square,
-        r"rho 'square' must be concave, but its mean slope rises from .* between z=.* and z=1.99526",
-    ),
-    "a bump": (lambda z: -jnp.exp(-z * z), r"rho '<lambda>' must be concave, but .* between z=0 and z="),
-    "convex far out": (
-        lambda z: z + 0.01 * jnp.maximum(z - 100.0, 0.0) ** 2,
-        r"concave, but .* from 1 to .* z=112.202",
-    ),
-    "decreasing": (jnp.negative, r"must be nondecreasing, but falls from -0 to -1e-06 between z=0 and z=1e-06"),
-    "turning": (lambda z: z * jnp.exp(-z), r"must be nondecreasing, but falls from .* between z=1 and z=1.12202"),
-    "singular": (jnp.log, r"rho 'log' must be finite on \[0, inf\), but at z=0 it is -inf"),
-    "overflowing": (jnp.exp, r"must be finite on \[0, inf\), but at z=794.328 it is inf"),
-    "a sum": (jnp.sum, r"must be elementwise, but its value turns shape \(242,\) into \(\)"),
-    "a share": (lambda z: z / jnp.sum(z), r"must be elementwise, but its value at z=.* is .* or .*, depending"),
-    "running": (jnp.cumsum, r"must be elementwise, but its value at z=0 is 0 or .*, depending"),
+    "convex": (jnp.square, "'square' must be concave, but .* and z=1.99526"),
+    "a bump": (lambda z: -jnp.exp(-z * z), "'<lambda>' must be concave, but .* between z=0 and z="),
+    "convex far out": (lambda z: z + 0.01 * jnp.maximum(z - 100.0, 0.0) ** 2, "concave, but .* z=112.202"),
+    "decreasing": (jnp.negative, "nondecreasing, but falls .* between z=0 and z=1e-06"),
+    "turning": (lambda z: z * jnp.exp(-z), "nondecreasing, but falls .* between z=1 and z=1.12202"),
+    "singular": (jnp.log, r"'log' must be finite on \[0, inf\), but at z=0 it is -inf"),
+    "overflowing": (jnp.exp, r"finite on \[0, inf\), but at z=794.328 it is inf"),
+    "a sum": (jnp.sum, "elementwise, but its value turns shape"),
+    "a share": (lambda z: z / jnp.sum(z), "elementwise, but its value at z="),
+    "running": (jnp.cumsum, "elementwise, but its value at z=0 is 0 or "),
     "a foreign slope": (
         uj.Rho(jnp.sqrt, lambda z: 1.0 / (1.0 + z)),
-        r"derivative of its value as slope, but .* z=1e-06",
+        "the derivative .* as slope, but .* z=1e-06",
     ),
-    "a doubled slope": (uj.Rho(lambda z: z, lambda z: 2.0 + 0.0 * z), r"rises by 1 per unit and the slope goes from 2"),
-    "a broken slope": (uj.Rho(jnp.sqrt, lambda z: 0.5 / jnp.sqrt(z - 1.0)), r"finite slope beyond z=0, but at z=1e-06"),
-    "infinite at 0": (
-        jnp.sqrt,
-        r"rho 'sqrt' must have a finite slope at z=0, .* inf in float64; .* use sqrt\(z \+ eps\)",
+    "a doubled slope": (
+        uj.Rho(lambda z: z, lambda z: 2.0 + 0.0 * z),
+        "the derivative .* as slope, but .* from 2",
     ),
-    "not a number at 0": (lambda z: (z * z) ** 0.125, r"must have a finite slope at z=0, .* nan in float64"),
-    "infinite in float32": (lambda z: jnp.sqrt(z + 1e-60), r"must have a finite slope at z=0, .* inf in float32"),
+    "a broken slope": (uj.Rho(jnp.sqrt, lambda z: 0.5 / jnp.sqrt(z - 1.0)), "finite slope beyond z=0, but at z=1e-06"),
+    "infinite at 0": (jnp.sqrt, r"'sqrt' must have a finite slope at z=0, .* inf in float64; .* sqrt\(z \+ eps\)"),
+    "not a number at 0": (lambda z: (z * z) ** 0.125, "finite slope at z=0, .* nan in float64"),
+    "infinite in float32": (lambda z: jnp.sqrt(z + 1e-60), "finite slope at z=0, .* inf in float32"),
     "a foreign log_slope": (
         uj.Rho(jnp.log1p, lambda z: 1.0 / (1.0 + z), jnp.negative),
-        r"log\(slope\) as log_slope, but at z=0.00",
+        r"log\(slope\) as log_slope",
     ),
 }
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("jitted", [False, True])
-@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize(("name", "jitted"), [*((name, False) for name in BAD), ("convex", True), ("running", True)])
 def test_what_attention_cannot_use_is_named_with_the_place(name, jitted):
     rho, message = BAD[name]
 
@@ -242,7 +228,7 @@ def test_what_attention_cannot_use_is_named_with_the_place(name, jitted):
         uj.attention(rho=rho)
         return y
 
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=f"rho .*{message}"):
         (jax.jit(build) if jitted else build)(np.ones((2, 2), np.float32))
 
 
@@ -256,11 +242,3 @@ def test_a_rho_that_is_not_concave_would_raise_the_energy(dtype, monkeypatch):
         before, after = energies(np.arange(4.0, dtype=dtype)[:, None])
     assert float(before) == pytest.approx(107.5)
     assert float(after) == pytest.approx(152.6207, rel=1e-6)
-
-
-def test_every_kind_of_attention_asks_for_a_finite_slope_at_zero():
-    several = functools.partial(uj.multihead_attention, 2, num_heads=1)
-    for factory in (uj.attention, uj.causal_attention, several):
-        with pytest.raises(ValueError, match="must have a finite slope at z=0"):
-            factory(rho=jnp.sqrt)
-        factory(rho="truncated_quadratic")

@@ -1,14 +1,12 @@
 """The convolution against its matrix, and its derivatives where loops and memory matter."""
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.test_util import check_grads
 
 from tests.energies.opteq_reference import conv_matrix
-from tests.reference import directional_derivative
 from unroll_jax.energies.equilibrium.convolution import convolve
 
 
@@ -51,34 +49,8 @@ def test_values_and_derivatives_are_those_of_the_matrix(sides):
 @pytest.mark.slow
 @pytest.mark.usefixtures("x64", "backend")
 def test_derivatives_of_second_order_in_both_modes():
-    """Forward and backward over backward and forward, against central differences."""
-    point, ways = (draw(3, 3, 1, 2), draw(1, 3, 3, 1, seed=1)), (draw(3, 3, 1, 2, seed=2), draw(1, 3, 3, 1, seed=3))
-    weight = draw(1, 3, 3, 2, seed=4)
-
-    def twice(kernel, images):
-        return jnp.sum(weight * jnp.sin(convolve(kernel, jnp.tanh(convolve(kernel[..., :1], images)))))
-
-    def along(function, *inputs):
-        return jax.jvp(function, inputs, ways)[1]
-
-    def against(function, *inputs):
-        return sum(jnp.sum(a * b) for a, b in zip(jax.grad(function, (0, 1))(*inputs), ways, strict=True))
-
-    @jax.jit
-    def derivatives(kernel, images):
-        first = [partial(mode, twice) for mode in (along, against)]
-        return (
-            twice(kernel, images),
-            [one(kernel, images) for one in first],
-            [mode(one, kernel, images) for mode in (along, against) for one in first],
-        )
-
-    moved = lambda t: derivatives(*(a + t * way for a, way in zip(point, ways, strict=True)))  # noqa: E731
-    at = {k: moved(1e-3 * k) for k in (-3, -2, -1, 0, 1, 2, 3)}
-    difference = lambda value: directional_derivative(lambda t: value(at[round(t / 1e-3)]), 0.0, 1.0)  # noqa: E731
-    _, first, second = at[0]
-    np.testing.assert_allclose(first, difference(lambda gradients: float(gradients[0])), rtol=1e-9)
-    np.testing.assert_allclose(second, difference(lambda gradients: float(gradients[1][0])), rtol=1e-9)
+    twice = jax.jit(lambda k, z: jnp.sum(jnp.sin(convolve(k, jnp.tanh(convolve(k[..., :1], z))))))
+    check_grads(twice, (draw(3, 3, 1, 2), draw(1, 3, 3, 1, seed=1)), order=2, modes=("fwd", "rev"), rtol=1e-6)
 
 
 @pytest.mark.usefixtures("x64")

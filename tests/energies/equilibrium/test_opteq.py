@@ -43,27 +43,6 @@ def test_step_and_energy_equal_loops():
 
 
 @pytest.mark.usefixtures("x64")
-@every_kind
-def test_the_step_is_a_gradient_step_and_never_raises_the_energy_whatever_the_norm(kind):
-    skips = (1.0, 0.4)
-    (layer, params, z, x), (other, *_) = (KINDS[kind][0]((200,), skip=skip) for skip in skips)
-
-    @jax.jit
-    def measure(norm):
-        scaled, start = params._replace(W=params.W * (norm / 0.9)), 3.0 * z
-        gradient = jax.grad(lambda z: jnp.sum(layer.energy(scaled, z, x)))(start)
-        steps = [one.step(scaled, start, x) for one in (layer, other)]
-        return gradient, layer.energy(scaled, start, x), [(s, layer.energy(scaled, s, x)) for s in steps]
-
-    for norm in (0.9, 1.0, 3.0):
-        gradient, before, steps = jax.tree.map(np.asarray, measure(norm))
-        for skip, (stepped, after) in zip(skips, steps, strict=True):
-            np.testing.assert_allclose(stepped, 3.0 * np.asarray(z) - skip * gradient, atol=1e-12)
-            fall = skip * (1.0 - skip / 2.0) * np.sum(gradient.reshape(200, -1) ** 2, axis=1)
-            assert np.all(after <= before - fall + 1e-12 * (1.0 + np.abs(before)))
-
-
-@pytest.mark.usefixtures("x64")
 def test_the_energy_is_convex_where_the_norm_is_at_most_1_and_not_above():
     layer, params, u, x = dense((500,))
     v = 10.0 * np.random.default_rng(5).normal(size=u.shape)
@@ -96,19 +75,10 @@ def test_initial_weights_contract(kind):
 
 
 @every_kind
-def test_an_input_left_out_is_zero_and_one_for_all_examples_broadcasts(kind):
+def test_one_input_for_all_examples_broadcasts(kind):
     layer, params, z, x = KINDS[kind][0]((3,), jnp.float32)
-
-    @jax.jit
-    def pairs(z, x):
-        shared = jnp.broadcast_to(x[0], x.shape)
-        return (layer.step(params, z), layer.step(params, z, jnp.zeros_like(x))), (
-            layer.step(params, z, x[0]),
-            layer.step(params, z, shared),
-        )
-
-    for actual, expected in pairs(z, x):
-        chex.assert_trees_all_close(actual, expected, rtol=1e-6, atol=1e-6)
+    run = jax.jit(lambda z, x: (layer.step(params, z, x[0]), layer.step(params, z, jnp.broadcast_to(x[0], x.shape))))
+    chex.assert_trees_all_close(*run(z, x), rtol=1e-6, atol=1e-6)
 
 
 def test_a_layer_without_an_input_does_not_see_it():

@@ -139,9 +139,6 @@ def test_a_regulariser_that_is_not_convex_can_raise_the_residual():
     assert float(after) > float(before)
 
 
-LAYER, PARAMS, STATE = opteq(4, 6, 3), OptEqParams(*(np.full(s, 0.1) for s in ((6, 4), (6, 3), (6,)))), np.ones(4)
-
-
 @pytest.mark.usefixtures("x64")
 def test_the_objective_of_a_convolution_is_that_of_its_matrix():
     """Images of one pixel: a convolution is then a matrix, its kernel's middle."""

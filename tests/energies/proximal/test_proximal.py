@@ -58,49 +58,6 @@ def test_every_proximal_is_tested():
     assert {*CASES, "group_shrinkage"} == set(uj.PROXIMALS)
 
 
-def lowest(function, lower, upper):
-    """Golden-section search: where a convex function of arrays is least between bounds, to 1e-9, and its value."""
-    share = 0.5 * (np.sqrt(5.0) - 1.0)
-    for _ in range(54):
-        left, right = upper - share * (upper - lower), lower + share * (upper - lower)
-        goes_left = function(left) <= function(right)
-        lower, upper = np.where(goes_left, lower, left), np.where(goes_left, right, upper)
-    middle = 0.5 * (lower + upper)
-    return middle, function(middle)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("x64")
-def test_prox_is_the_numerical_minimiser_and_the_envelope_the_minimum():
-    step_sizes = np.array([0.1, 1.0, 3.0])
-    points = np.random.default_rng(0).uniform(-4.0, 4.0, size=12)
-
-    @jax.jit
-    def proxes_and_envelopes(y):
-        both = lambda proximal, s: (proximal.prox(y, s), energies.moreau_envelope(proximal, y, s))  # noqa: E731
-        return [[both(proximal, float(s)) for s in step_sizes] for proximal, _, _ in CASES.values()]
-
-    @jax.jit  # the penalty is itself tested against its definition below
-    def penalties(z):
-        return jnp.stack([case[0].penalty(row[..., None, None]) for case, row in zip(CASES.values(), z, strict=True)])
-
-    def objective(z):
-        return np.asarray(penalties(z)) + (z - points) ** 2 / (2.0 * step_sizes[:, None])
-
-    pairs = [zip(*case, strict=True) for case in proxes_and_envelopes(points[:, None, None])]
-    proxes, envelopes = (np.reshape(part, (len(CASES), 3, 12)) for part in zip(*pairs, strict=True))
-    domains = np.array([case[2] for case in CASES.values()])
-    lower, upper = (np.broadcast_to(end[:, None, None], proxes.shape) for end in domains.T)
-    best, least = lowest(objective, lower, upper)
-    reached = objective(proxes)
-    for i, name in enumerate(CASES):
-        np.testing.assert_allclose(proxes[i], best[i], rtol=0.0, atol=1e-6, err_msg=name)
-        assert np.all((lower[i] <= proxes[i]) & (proxes[i] <= upper[i])), name
-        assert np.all(reached[i] <= least[i] + 1e-12), name
-        # The search stops short of the ends of the domain.
-        assert np.all((least[i] - 1e-5 <= envelopes[i]) & (envelopes[i] <= least[i] + 1e-12)), name
-
-
 @pytest.mark.usefixtures("x64")
 def test_penalty_is_the_sum_over_entries_of_each_example_and_infinite_outside():
     points, outside = {}, {}
@@ -151,33 +108,27 @@ def test_prox_keeps_shape_and_dtype_and_penalty_is_float32_at_least(dtype):
         assert np.all(np.isfinite(penalty)), name
 
 
-def test_prox_is_firmly_nonexpansive():
-    """|prox(u) - prox(v)|^2 <= <prox(u) - prox(v), u - v>, which holds for the prox of a convex phi and of no other."""
-    pair = 3.0 * np.random.default_rng(4).normal(size=(2, 500, 1, 4)).astype(np.float32)
-    step_sizes = (0.7, 1.0)  # an activation's is the activation at 1, and solved for at 0.7
-    proxes = jax.jit(lambda y: {n: [make().prox(y, s) for s in step_sizes] for n, make in uj.PROXIMALS.items()})(pair)
-    for name, moved in proxes.items():
-        for prox, step_size in zip(moved, step_sizes, strict=True):
-            difference = np.asarray(prox[0] - prox[1], np.float64)
-            product = np.sum(difference * (pair[0] - pair[1]), -1)
-            assert np.all(np.sum(difference**2, -1) <= product + 1e-5), (name, step_size)
-
-
 @pytest.mark.usefixtures("x64")
-def test_penalty_is_convex_on_its_domain():
-    rng = np.random.default_rng(5)
-    pair, shares = 3.0 * rng.normal(size=(2, 500, 2, 3)), rng.uniform(size=500)
+def test_prox_is_firmly_nonexpansive_and_penalty_convex_on_its_domain():
+    """|prox(u) - prox(v)|^2 <= <prox(u) - prox(v), u - v>, which holds for the prox of a convex phi and of no other."""
+    rng = np.random.default_rng(4)
+    pair, shares = 3.0 * rng.normal(size=(2, 500, 2, 4)), rng.uniform(size=500)
 
     @jax.jit
     def measure(pair, shares):
-        values = {}
-        for name, factory in uj.PROXIMALS.items():
-            u, v = factory().prox(pair, 1.0)
-            three = jnp.stack([u, v, u + shares[:, None, None] * (v - u)])
-            values[name] = factory().penalty(three)
-        return values
+        def of(phi):
+            # An activation's prox is the activation at step size 1, and solved for at 0.7.
+            proxes = [phi.prox(pair, step_size) for step_size in (0.7, 1.0)]
+            u, v = proxes[1]
+            return proxes, phi.penalty(jnp.stack([u, v, u + shares[:, None, None] * (v - u)]))
 
-    for name, (first, last, between) in measure(pair, shares).items():
+        return {name: of(factory()) for name, factory in uj.PROXIMALS.items()}
+
+    for name, (proxes, (first, last, between)) in measure(pair, shares).items():
+        for prox in proxes:
+            difference = np.asarray(prox[0] - prox[1])
+            product = np.sum(difference * (pair[0] - pair[1]), (-2, -1))
+            assert np.all(np.sum(difference**2, (-2, -1)) <= product + 1e-9), name
         chord = (1.0 - shares) * first + shares * last
         assert np.all(np.isfinite(chord)), name
         assert np.all(between <= chord + 1e-12 * (1.0 + np.abs(chord))), name

@@ -43,10 +43,8 @@ def causal_attention(
     s = 0, a = 1 minimises each one's tangent majoriser. So a layer with C = Y lowers E( . ; Y), and layers that share
     one context x lower E( . ; x) again and again.
 
-    *The price.* E(Y; Y) is the pair energy of `attention`, each pair once. A layer with C = Y may raise it: a step that
-    lowers a token's own terms may raise the terms of its successors. Fixed points with C = Y are those where each token
-    is the mean of its predecessors by weights gamma: where these are positive, only Y whose tokens are all alike (to
-    W_a) to the first.
+    *The price.* E(Y; Y) is the pair energy of `attention`, each pair once. A layer with C = Y may raise it: a step may
+    raise the terms of successors. With positive weights its fixed points are tokens that are all alike to W_a.
 
     Args:
       rho, form, step_size, dim, rank: as in `attention`.

@@ -69,10 +69,9 @@ def multihead_attention(
 
     - ``"block"``: :math:`P_u = \sum_h D_u^h W_h W_h^T`. With a = 1 the token goes where it fits all its heads best, to
       the y nearest to it of least :math:`\sum_h D_u^h |W_h^T y - m_u^h|^2`: with W_h of independent columns, at most d
-      together, every head gets its mean. One linear system a token, of min(d, num_heads rank) unknowns, solved by
-      conjugate gradients; no (d, d) array is formed. The step is :math:`P^+ g` only up to a raised trace, a larger P,
-      so that it still descends. With eigenvalues of :math:`P_u` of less than about 1e-3 of its trace (1e-6 in float64)
-      it falls short of their directions: by about 1e-4 in float64 where one column of W_a is scaled by 1e-3.
+      together, every head gets its mean. One linear system a token, of min(d, num_heads rank) unknowns, is solved by
+      conjugate gradients for a slightly larger P, which still descends: the step falls short in directions whose
+      eigenvalues of :math:`P_u` are below about 1e-3 of its trace (1e-6 in float64).
     - ``"orthogonal"``: heads kept orthonormal, :math:`W_g^T W_h = 0` and :math:`W_h^T W_h = I` (the params are made so
       by `orthonormal_heads` at each call). Then P of "block" needs no solving, and the step is the standard multi-head
       output plus what no head sees: with ``form="softmax"``, r = 0 and rho = softmax,
@@ -83,13 +82,9 @@ def multihead_attention(
     No choice ever raises E, for every rho concave and nondecreasing, every undirected graph, W_h, r >= 0, B and a in
     (0, 1]. E lies below its tangent quadratic, whose Hessian is
     :math:`H = \sum_h (D^h - s - A^h) \otimes W_h W_h^T`, :math:`A^h = (\gamma^h_{uv})`. As :math:`D^h + A^h` is
-    diagonally dominant and a Kronecker product of positive semidefinite matrices is one,
-
-    .. math:: 2 P - H \succeq \sum_h (D^h + s + A^h) \otimes W_h W_h^T \succeq 0
-
-    for P of "block". The gradient lies in the range of P, so x = P^+ g has
-    g.x = x.Px, and along the step the quadratic changes by :math:`-a g.x + \tfrac{a^2}{2} x.Hx \le -a (1 - a) x.Px`.
-    The same holds for any larger P: that is how the systems of "block" are solved where they are nearly singular.
+    diagonally dominant, :math:`2 P - H \succeq \sum_h (D^h + s + A^h) \otimes W_h W_h^T \succeq 0`. The gradient is in
+    the range of P, so x = P^+ g has g.x = x.Px, and along the step the quadratic changes by
+    :math:`-a g.x + \tfrac{a^2}{2} x.Hx \le -a (1 - a) x.Px`; likewise for any larger P.
 
     One head has the energy of ``attention(dim=dim, rank=rank)`` and, in "block", moves Z the same way; the part of Y
     that W_a does not see stays here, while `attention` averages it along. A token without neighbours stays.

@@ -73,9 +73,8 @@ def attention(
     (0, 1]: E lies below its tangent quadratic, whose Hessian is D - s - A with A = (gamma_uv) and D - s >= A row by
     row, and 2 D - (D - s - A) = D + s + A is positive semidefinite.
 
-    Distances come from one matrix product of the centred tokens, so they err by about the dtype's epsilon times the
-    squared spread of all tokens: in float32, clusters far apart for their own size (1 at a distance of 1000) get
-    wrong energies and weights. float64 has no such error there.
+    Distances come from one matrix product of the centred tokens and err by the dtype's epsilon times their squared
+    spread: in float32, clusters far apart for their size (1 at a distance of 1000) get wrong energies and weights.
 
     Args:
       rho: a name of `RHOS`, a `Rho`, or a function z -> rho(z), checked to be concave and nondecreasing.

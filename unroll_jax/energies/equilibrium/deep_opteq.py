@@ -27,11 +27,9 @@ def deep_opteq(layers: Sequence[Descent]) -> Descent:
     and E is stationary at its fixed point alone.
 
     In general T does not descend a convex function: by Theorem 2 of the source an equilibrium solves
-    :math:`0 \in \partial \Phi(\tilde z) + (I - P) \tilde z`, and for L > 2 the shift P is not symmetric. For L = 2 it
-    is: one step is then a round of alternating minimisation of the convex
-    :math:`\Phi(z_1, z_0) + \tfrac12 |z_1 - z_0|^2` (`deep_opteq_objective`), first over z_1, then over z_0, so it never
-    raises :math:`\min_{z_1}` of that either. Its value takes an inner solve, and is infinite off a layer's range for
-    a = 1; so the energy is the residual for every L > 1.
+    :math:`0 \in \partial \Phi(\tilde z) + (I - P) \tilde z`, and for L > 2 the shift P is not symmetric. For L = 2 a
+    step is a round of alternating minimisation of :math:`\Phi(z_1, z_0) + \tfrac12 |z_1 - z_0|^2`
+    (`deep_opteq_objective`). Its value takes an inner solve; so the energy is the residual for every L > 1.
 
     Args:
       layers: what `opteq` or `opteq_conv` returned (skip connections, activations and which layers see x are theirs),
@@ -140,10 +138,10 @@ def deep_opteq_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
 
 
 def _checked(layers: Sequence[Descent]) -> tuple[Descent, ...]:
-    several = isinstance(layers, Sequence) and not isinstance(layers, Descent)
-    if not several or not all(isinstance(layer, Descent) for layer in layers):
+    fits = isinstance(layers, list | tuple) and all(isinstance(layer, Descent) for layer in layers)
+    if not fits or isinstance(layers, Descent):
         raise TypeError(f"layers must be a list of Descents, got {layers!r}")
-    require(len(layers) != 0, "layers", "hold at least one layer", "none")
+    require(layers, "layers", "hold at least one layer", "none")
     return tuple(layers)
 
 

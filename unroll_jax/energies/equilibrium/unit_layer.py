@@ -80,8 +80,7 @@ def unit_layer(
       None for 0; or an `Anchor` of it that marks the tokens present.
 
     Source: Yang, Huang, Wipf (2022), eqs. 3 and 4, after Xie et al. (2021), Theorem 1, whose Lipschitz constant of
-    sigma is 1 here. Yang et al. allow any W, where eq. 3 needs W invertible. Theorem 1 asks :math:`\mu \ge |W|_2^2` for
-    f = prox_phi; phi is convex only then, but f is its proximal operator, and lowers it, without.
+    sigma is 1 here. Eq. 3 needs W invertible. Phi is convex only for :math:`\mu \ge |W|_2^2`, which Theorem 1 asks.
 
     Example:
       >>> import jax

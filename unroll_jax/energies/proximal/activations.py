@@ -31,11 +31,9 @@ def activation(function: Elementwise, penalty: Elementwise, *, step_size: float 
     .. math:: \phi_1(z) = \psi^*(z) - \tfrac12 z^2 , \qquad \phi_1'(\sigma(w)) = w - \sigma(w) , \qquad
               prox_{\phi_1} = \sigma .
 
-    The prox of :math:`s \phi_1` is :math:`\sigma` for s = 1 alone. A layer whose step has length a and which is to
-    apply :math:`\sigma` itself therefore lowers an energy with the penalty :math:`\phi = \phi_1 / a`: that is the pair
-    returned for ``step_size=a``. `feedforward` and `transformer` choose it so when phi is given by name. At another
-    step size s the prox stays exact: it is :math:`\sigma(w)` with
-    :math:`(1 - s/a) \sigma(w) + (s/a) w = y`, solved entry by entry by Newton's method kept inside a bracket.
+    A layer that steps by a and applies :math:`\sigma` itself lowers an energy with the penalty :math:`\phi_1 / a`, the
+    pair returned for ``step_size=a``; `feedforward` and `transformer` choose it when phi is given by name. At another
+    step size s the prox is :math:`\sigma(w)` with :math:`(1 - s/a) \sigma(w) + (s/a) w = y`, solved entry by entry.
 
     Args:
       function: sigma, elementwise.
