@@ -49,10 +49,9 @@ else:
     )
 
 
-@pytest.mark.parametrize("axes", ["Auto", "Explicit"])
-def test_a_batch_sharded_over_eight_devices_gives_the_same_gradient(axes):
+def test_a_batch_sharded_over_eight_devices_by_jit_gives_the_same_gradient():
+    """`jax.shard_map` and explicit meshes are in tests/test_meshes.py."""
     in_a_process(
-        f"AXES = '{axes}'"
         """
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 layer = uj.opteq(8, 24, 8)  # solved in a small space of its own
@@ -60,17 +59,14 @@ def layer_loss(params, x):
     return jnp.sum(uj.equilibrium(layer, params, jnp.zeros_like(x), x, tol=1e-6, on_failure="error")[0] ** 2)
 run_layer = jax.jit(jax.grad(layer_loss, (0, 1)))
 params = jax.jit(layer.init)(jax.random.key(0))
-one, one_layer = run(A, x)[0], run_layer(params, x)
-for axis_type in (AxisType[AXES],):
-    mesh = jax.make_mesh((8,), ("data",), axis_types=(axis_type,))
-    whole, rows = NamedSharding(mesh, PartitionSpec()), jax.device_put(x, NamedSharding(mesh, PartitionSpec("data")))
-    found, info = run(jax.device_put(A, whole), rows)
-    assert len(found[1].sharding.device_set) == 8 and info.converged.all()
-    for ours, theirs in zip(found, one):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6, err_msg=str(axis_type))
-    sharded = run_layer(jax.device_put(params, whole), rows)
-    for ours, theirs in zip(jax.tree.leaves(sharded), jax.tree.leaves(one_layer)):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4, err_msg=str(axis_type))
+mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
+whole, rows = NamedSharding(mesh, PartitionSpec()), jax.device_put(x, NamedSharding(mesh, PartitionSpec("data")))
+sharded, info = run(jax.device_put(A, whole), rows)
+assert len(sharded[1].sharding.device_set) == 8 and info.converged.all()
+of_layer = run_layer(jax.device_put(params, whole), rows)
+for ours, one, rtol, atol in ((sharded, run(A, x)[0], 1e-5, 1e-6), (of_layer, run_layer(params, x), 1e-4, 1e-4)):
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(one)):
+        np.testing.assert_allclose(a, b, rtol=rtol, atol=atol)
 """,
         XLA_FLAGS=os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8",
     )

@@ -1,6 +1,5 @@
 """DeepOptEq against the layers of the paper in NumPy, iterated by hand."""
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -124,19 +123,6 @@ def test_a_norm_above_1_is_an_error_where_it_is_known_unless_it_is_allowed_or_ke
         return plain.apply(given, x)[0], known
 
     assert all(np.isfinite(logits).all() for logits in jax.tree.leaves(run(params)))
-
-
-@pytest.mark.slow
-def test_bfloat16_states_keep_float32_parameters_and_logits():
-    narrow, wide = (DeepOptEq(num_classes=3, **IMAGES, dtype=dtype) for dtype in (jnp.bfloat16, None))
-    x = images(2, dtype=jnp.float32)
-    params = jax.jit(narrow.init)(jax.random.key(0), x)
-    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("float32")}
-    (logits, info, z), (expected, *_) = run(params, (narrow, x), (wide, x))
-    assert z.dtype == jnp.bfloat16
-    assert logits.dtype == jnp.float32
-    assert np.all(info.converged)
-    chex.assert_trees_all_close(logits, expected, atol=0.02)
 
 
 @pytest.mark.slow

@@ -220,7 +220,7 @@ def test_unrolling_and_remat_change_nothing_but_the_program(name):
     """By as many layers as leave one over, and by more than there are."""
     case, x = CASES[name], CASES[name].draw(2)
     params = drawn(case.make(), x, scale=0.2)
-    options: list[dict[str, Any]] = [{}, {"unroll": 2, "remat": DOTS}, {"unroll": 1, "remat": True}, {"unroll": 5}]
+    options: list[dict[str, Any]] = [{"unroll": 5}, {"unroll": 2, "remat": DOTS}, {"unroll": 1, "remat": True}]
     total = lambda params, model: jnp.sum(jnp.sin(model.apply(params, x)))  # noqa: E731
     run = jax.jit(lambda params: [jax.value_and_grad(total)(params, case.make(**each)) for each in options])
     plain, *others = run(params)

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from unroll_jax.arguments import at_least, checked, in_interval, look_up
 from unroll_jax.conjugate_gradients import continue_conjugate_gradient
 from unroll_jax.fixed_point.loop import Map, Point, Solver, iterate
-from unroll_jax.fixed_point.reports import CONVERGED, MAX_STEPS, NONFINITE, NONSYMMETRIC, ROUND_OFF, EquilibriumInfo
+from unroll_jax.fixed_point.reports import CONVERGED, NONSYMMETRIC, ROUND_OFF, EquilibriumInfo
 from unroll_jax.fixed_point.sizes import Rule, dot, filled, judge, largest, measure
 from unroll_jax.fixed_point.solvers import anderson, shared
 
@@ -105,7 +105,7 @@ def gmres(window: int = 10) -> Adjoint:
 
 @shared
 def conjugate_gradient() -> Adjoint:
-    """Conjugate gradients: the quickest where J is symmetric, as of every layer that is a gradient.
+    """Conjugate gradients: the quickest where J is symmetric.
 
     Source: Hestenes and Stiefel (1952).
 
@@ -280,10 +280,9 @@ def asymmetric(info: EquilibriumInfo, operator: Linear, like: Float[Array, "b m"
 
 def _linear_info(operator: Linear, v: Array, w: Array, steps: Array, tol: float) -> EquilibriumInfo:
     """The true residual, not the recurrence's, and its status."""
-    size = _norm(v)
-    residual = _norm(v - (w - operator(w))) / jnp.where(size > 0.0, size, 1.0)
-    status = jnp.where(residual <= tol, CONVERGED, MAX_STEPS)
-    return EquilibriumInfo(residual, steps, jnp.where(residual < jnp.inf, status, NONFINITE).astype(jnp.int32))
+    left, size = v - (w - operator(w)), dot(v, v)
+    rule = Rule(tol, 0, float(jnp.finfo(v.dtype).eps))
+    return judge(rule, dot(left, left) / jnp.where(size > 0.0, size, 1.0), steps)
 
 
 def _norm(v: Float[Array, "b m"]) -> Float[Array, " b"]:

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from unroll_jax.arguments import at_least, checked, in_interval, one_of
 from unroll_jax.descent import Descent, Factored, Params
 from unroll_jax.fixed_point.adjoints import Adjoint, Unrolled, asymmetric, resolve_adjoint, unroll_solver
-from unroll_jax.fixed_point.derivatives import Backward, Probe, check_probe, dependence, with_gradient
+from unroll_jax.fixed_point.derivatives import Backward, Probe, check_examples, check_probe, with_gradient
 from unroll_jax.fixed_point.factored import FactoredSolver, factored_adjoint, factored_form
 from unroll_jax.fixed_point.loop import Solver, iterate
 from unroll_jax.fixed_point.program import Prepared, Program, prepare
@@ -19,8 +19,6 @@ from unroll_jax.fixed_point.reports import (
     EquilibriumInfo,
     Reporting,
     call_site,
-    known,
-    report_dependence,
     report_failures,
     report_rows,
 )
@@ -167,7 +165,7 @@ def equilibrium(
         backward = Backward(plan.adjoint, float(adjoint_tol or tol), int(cap))
         inferred = batch_ndim is None and not isinstance(descent, Descent) and on_failure != "accept"
         y, info, rows, saved = _solve(prepared, plan, rule, inferred)
-        y = _check_examples(y, prepared, check)
+        y = check_examples(program, operands, y, in_jit=check)
         options = {"forward_mode": forward_mode, "probe": probe, "saved": saved}
         y = with_gradient(program, backward, operands, y, reporting, **options)
         y = y if rows is None else report_rows(y, rows, reporting)
@@ -240,16 +238,3 @@ def _run_unrolled(
     assert isinstance(plan.solver, Solver)
     y, info = unroll_solver(apply, prepared.start, plan.solver, last)
     return y, _probed(plan.solver, program, *jax.lax.stop_gradient((operands, y)), info)
-
-
-def _check_examples(y: Array, prepared: Prepared, check: bool) -> Array:
-    """``y``, once it is known that examples do not depend on each other; in jit only if ``check``."""
-    program = prepared.program
-    operands = jax.lax.stop_gradient(prepared.operands)
-    if not program.batch or not (check or known(y, *jax.tree.leaves(operands))):
-        return y
-    try:
-        dependent = dependence(program, operands, y)
-    except (TypeError, ValueError, NotImplementedError):  # a step without a derivative, which could not be wrong
-        return y
-    return report_dependence(y, dependent, len(program.batch))

@@ -17,21 +17,13 @@ FAR = 100.0  # times the tolerance, beyond which a row is far from the accuracy 
 
 
 class Rule(NamedTuple):
-    """The end of a loop.
-
-    Attributes:
-      tol: relative tolerance.
-      max_steps: cap.
-      epsilon: relative spacing of the numbers that the map is computed in.
-      atol: absolute tolerance; None is that of `equilibrium`.
-      linear: whether residuals are relative to 1, as of a linear system whose right-hand sides are unit rows.
-    """
+    """The end of a loop."""
 
     tol: float
     max_steps: int
-    epsilon: float
-    atol: float | None = None
-    linear: bool = False
+    epsilon: float  # relative spacing of the numbers that the map is computed in
+    atol: float | None = None  # None is that of `equilibrium`
+    linear: bool = False  # residuals are relative to 1, as of a linear system whose right-hand sides are unit rows
 
 
 class Sizes(NamedTuple):
