@@ -66,9 +66,7 @@ def zero_probe(*batch: int) -> Probe:
     Returns:
       A `Probe` of float32 zeros, to pass as ``probe`` of `equilibrium`.
 
-    Example:
-      >>> zero_probe(2).converged.tolist()
-      [0.0, 0.0]
+    Example: see `Probe`.
     """
     return Probe(*(jnp.zeros(batch) for _ in Probe._fields))
 

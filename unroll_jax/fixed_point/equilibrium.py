@@ -78,13 +78,13 @@ def equilibrium(
     .. math:: w = (I - J^T)^{-1} v , \qquad J = \partial f / \partial z ,
 
     solved with vector products only, and pulled back through one step at y to params, x and closed-over values. Memory
-    does not depend on the number of iterations. Cotangents are normalised before the solve: tiny ones keep their
-    accuracy. Errors of y and of the gradient have bounds that are linear in the tolerances, see Equilibria in the
-    documentation. Products of float32 are taken in full precision, unless `jax.default_matmul_precision` is set.
+    does not depend on the number of iterations. Errors of y and of the gradient have bounds that are linear in the
+    tolerances, see Equilibria in the documentation. Products of float32 are taken in full precision, unless
+    `jax.default_matmul_precision` is set.
 
-    **Failed examples.** An example that fails keeps its best state, with the gradient of the formula above at that
-    state, which need not be small or right. Leave it out of a loss by
-    ``jnp.where(info.converged, losses, 0.0)``. Where the adjoint solve fails, w is its best iterate.
+    **Failed examples** keep their best state, with the gradient of the formula above there, which need not be small or
+    right: leave them out of a loss by ``jnp.where(info.converged, losses, 0.0)``. Where the adjoint solve fails, w is
+    its best iterate.
 
     **Derivatives.** By default the reverse mode, once: only vector-Jacobian products of the step are taken, so the step
     may contain `custom_vjp` kernels. `jax.jvp` of it, or a second derivative, is an error. ``forward_mode=True`` gives
@@ -102,10 +102,10 @@ def equilibrium(
         receives no gradient. The equilibrium of an earlier call is a warm start. States below float32 are iterated on
         in float32, between steps that see their own dtype.
       x: the input the step sees, a pytree, or None.
-      solver: a name of `SOLVERS`, or a `Solver`; None is semismooth Newton in the layer's own small space for a
-        factored layer (`opteq`), plain steps if ``adjoint`` is unrolled, "accelerated_gradient" for a `Descent`
-        with a symmetric Jacobian (`opteq_conv`), else "anderson". Solvers and adjoints that need a symmetric
-        Jacobian probe for it, at two products; without it, examples count as failed.
+      solver: a name of `SOLVERS`, or a `Solver`; None is semismooth Newton in the layer's small space for a factored
+        layer (`opteq`), plain steps if ``adjoint`` is unrolled, "accelerated_gradient" for a `Descent` with a symmetric
+        Jacobian (`opteq_conv`), else "anderson". Solvers and adjoints that need a symmetric Jacobian probe for it, at
+        two products; without it, examples count as failed.
       adjoint: a name of `ADJOINTS`, an `Adjoint`, or ``unrolled(k)``: then k steps of the solver, differentiated by
         autodiff; `phantom` differentiates steps too. None is conjugate gradients for a factored or symmetric layer, in
         the small space of the former, else "gmres".
@@ -123,11 +123,9 @@ def equilibrium(
         solve checks it, at two products.
       probe: zeros from `unroll_jax.fixed_point.zero_probe`; its cotangent is the statistics of the backward solve.
       forward_mode: enables `jax.jvp` and higher-order derivatives.
-      atol: absolute tolerance of the forward solve, at least 0. None is 0, except for states that go to 0: while
-        |f(z)| shrinks as |f(z) - z| does, an example ends where |f(z) - z| <= min(tol, epsilon / 2) s, or after
-        ``max_steps``, converged if |f(z) - z| <= tol s. Here s is the size of its first state or, if larger, of its
-        steps, and epsilon that of its dtype. Unrolled solves and jaxopt's loops use a number given, but not this
-        default.
+      atol: absolute tolerance of the forward solve, at least 0. None is 0, except for states that go to 0, where
+        |f(z) - z| relative to the first state counts, see Your own step at equilibrium in the documentation. Unrolled
+        solves and jaxopt's loops use a number given, but not this default.
       has_aux: whether the step returns ``(y', aux)``; not for a `Descent`.
       check: checks inside of `jax.jit` too that examples do not depend on each other, at the cost of two products.
 
