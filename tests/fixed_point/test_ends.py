@@ -107,6 +107,12 @@ def test_an_overflow_on_the_way_is_told_and_keeps_the_best_finite_state(solver):
         assert np.isfinite(z).all()
 
 
+def test_an_overflow_of_a_factored_layer_is_told():
+    layer, params = uj.opteq(3, 3, allow_expansive=True), uj.OptEqParams(1e4 * jnp.eye(3), None, jnp.ones(3))
+    info = program(layer)(params, jnp.zeros((2, 3)))[1]
+    assert info.status.tolist() == [NONFINITE] * 2
+
+
 @pytest.mark.parametrize("solver", ["picard", "damped", "anderson", None])
 def test_the_size_of_the_state_changes_neither_the_steps_nor_the_answer(solver):
     """None is a factored layer: relu is positively homogeneous. Squares of these sizes are outside float32's range."""

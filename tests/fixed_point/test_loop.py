@@ -107,12 +107,7 @@ ROTATION = np.linalg.qr(np.random.default_rng(6).normal(size=(64, 64)))[0]
 PACES = {
     "accelerated gradient": ("accelerated_gradient", SLOW, {"tol": 1e-8, "max_steps": 20_000}, 0.2),
     "anderson": ("anderson", SLOW, {"tol": 1e-8, "max_steps": 20_000}, 0.05),
-    "anderson where all is slow": (
-        "anderson",
-        0.9 * symmetric(norm=1.0),
-        {"tol": 1e-10, "max_steps": 400},
-        0.2,
-    ),
+    "anderson where all is slow": ("anderson", 0.9 * symmetric(norm=1.0), {"tol": 1e-10, "max_steps": 400}, 0.2),
     "anderson on a rotation": ("anderson", 0.9 * ROTATION, {}, 1.4),
 }
 

@@ -87,7 +87,7 @@ class FactoredSolver(NamedTuple):
         z = end.best @ W
         fz = apply(z)
         sizes = measure(rule, fz, z, end.scale, first=False, frozen=True)
-        return fz, judge(rule, sizes.residual, end.steps)
+        return fz, judge(rule, sizes.residual, end.steps, lost=~(largest(end.fallback[1]) < jnp.inf))
 
     def _newton(self, gram: Map, offset: Array, rule: Rule, c: _Carry) -> _Carry:
         g = c.image + offset

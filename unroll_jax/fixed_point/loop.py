@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from unroll_jax.fixed_point.reports import MAX_STEPS, NONFINITE, ROUND_OFF, EquilibriumInfo
+from unroll_jax.fixed_point.reports import ROUND_OFF, EquilibriumInfo
 from unroll_jax.fixed_point.sizes import Rule, Sizes, filled, judge, largest, measure, per_row
 from unroll_jax.steps import vary_like
 
@@ -137,10 +137,7 @@ def iterate(apply: Map, z: Float[Array, "b m"], solver: Solver, rule: Rule) -> t
     if end.plateau is not None:  # at the cap, a state that goes to 0 may be within tol of its scale
         near_zero = missed & (end.gap <= end.plateau[1] / SHRUNK) & (end.gap <= rule.tol**2)
         residual = jnp.where(near_zero, end.gap, residual)
-    info = judge(rule, residual, end.steps)
-    overflowed = (info.status == MAX_STEPS) & ~(end.residual < jnp.inf)
-    info = info._replace(status=jnp.where(overflowed, NONFINITE, info.status))
-    return per_row(back, end.best.z, end.z), info
+    return per_row(back, end.best.z, end.z), judge(rule, residual, end.steps, lost=~(end.residual < jnp.inf))
 
 
 def _begin(z: Array, solver: Solver, rule: Rule) -> _Carry:

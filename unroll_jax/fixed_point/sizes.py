@@ -99,9 +99,10 @@ def relative_sizes(
     return Sizes(residual, square / jnp.where(grown > 0.0, grown, 1.0), unit, unit * jnp.sqrt(grown))
 
 
-def judge(rule: Rule, residual: Array, steps: Array) -> EquilibriumInfo:
-    """The outcome of rows with a squared residual."""
-    status = jnp.where(residual <= (ROUND_OFF * rule.epsilon) ** 2, STALLED, MAX_STEPS)
+def judge(rule: Rule, residual: Array, steps: Array, lost: Bool[Array, " b"] | bool = False) -> EquilibriumInfo:
+    """The outcome of rows with a squared residual; ``lost`` are those that ended in a value that is not finite."""
+    failed = jnp.where(lost, NONFINITE, MAX_STEPS)
+    status = jnp.where(residual <= (ROUND_OFF * rule.epsilon) ** 2, STALLED, failed)
     status = jnp.where(residual <= rule.tol**2, CONVERGED, status)
     status = jnp.where(residual < jnp.inf, status, NONFINITE).astype(jnp.int32)
     return EquilibriumInfo(jnp.sqrt(residual), steps, status)
