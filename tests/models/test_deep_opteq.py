@@ -78,17 +78,6 @@ def test_implicit_gradients_are_those_of_an_unroll_to_convergence(draw, options)
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("x64")
-def test_windows_of_the_equilibrium_are_averaged_where_asked():
-    model, x = DeepOptEq(num_classes=3, pool=2, **IMAGES, param_dtype=jnp.float64), images(2)
-    params = start(model, x)
-    ((logits, _, z),) = run(params, (model, x))
-    head = params["params"]["head"]["Dense_0"]
-    pooled = z[:, :4, :4].reshape(2, 2, 2, 2, 2, 3).mean((2, 4)).reshape(2, -1)  # a fifth column has no window
-    np.testing.assert_allclose(logits, pooled @ np.asarray(head["kernel"]) + np.asarray(head["bias"]), atol=1e-12)
-
-
-@pytest.mark.slow
 def test_max_norm_keeps_every_layer_contracting_and_small_weights_as_they_are():
     """By the bound on the norm, and by steps of the power method."""
     options = {"convolutional": False, "channels": 6, "widths": (5, 7), "tol": 1e-6, "max_steps": 500}
