@@ -19,6 +19,12 @@ def symmetric_step(params, z, x):
     return jax.nn.relu(z @ W.T + x @ U.T) @ W
 
 
+def factored_layer(dim, width, square=0.9, activation="relu", dtype=jnp.float32, **options):
+    """`opteq` with inputs of 3 numbers, and its parameters."""
+    W, U = symmetric_weights(dim, width, square=square, dtype=dtype)
+    return uj.opteq(dim, width, 3, activation=activation, **options), uj.OptEqParams(W, U, jnp.zeros(width, dtype))
+
+
 def skew_weights(dim=8, *, norm=0.7, seed=0, dtype=jnp.float64):
     """A strictly upper triangular matrix and a little more: its Jacobian is far from normal."""
     draw = np.random.default_rng(seed)

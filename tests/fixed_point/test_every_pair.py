@@ -8,14 +8,7 @@ import numpy as np
 import pytest
 
 import unroll_jax as uj
-from tests.fixed_point.problems import (
-    inputs,
-    relative_error,
-    skew_weights,
-    symmetric_weights,
-    tanh_step,
-    unrolled,
-)
+from tests.fixed_point.problems import inputs, relative_error, skew_weights, symmetric_weights, tanh_step, unrolled
 from unroll_jax import fixed_point
 from unroll_jax.fixed_point import ADJOINTS, SOLVERS
 
@@ -157,11 +150,7 @@ SMOOTH = {  # a layer, parameters with a given c, their bounds, and the paramete
     ),
 }
 BOUNDED = {
-    "tanh": [
-        ("picard", "gmres", 1e-3),
-        ("picard", "gmres", 1e-7),
-        ("anderson", "gmres", 1e-3),
-    ],
+    "tanh": [("picard", "gmres", 1e-3), ("picard", "gmres", 1e-7), ("anderson", "gmres", 1e-3)],
     "opteq": [(None, None, 1e-3), (None, None, 1e-7), ("accelerated_gradient", "conjugate_gradient", 1e-7)],
 }
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import unroll_jax as uj
-from tests.fixed_point.problems import finish, inputs, relative_error, skew_weights, tanh_step
+from tests.fixed_point.problems import factored_layer, finish, inputs, relative_error, skew_weights, tanh_step
 from unroll_jax import fixed_point
 from unroll_jax.fixed_point import STATUS, ConvergenceError, ConvergenceWarning
 from unroll_jax.fixed_point.reports import EquilibriumInfo, Reporting, call_site, report_failures
@@ -99,15 +99,16 @@ def test_a_program_warns_of_the_forward_solve_whichever_part_of_it_is_kept(part)
         finish(jax.jit(PARTS[part])(draw(4)))
 
 
-def test_a_map_that_does_not_contract_is_told_so():
-    with pytest.warns(ConvergenceWarning, match="do not contract .*spectral_normalise"):
-        uj.equilibrium(lambda p, z, x: 1.0 - 2.0 * z, (), jnp.zeros((2, 3)), batch_ndim=1, **FORWARD)
-
-
-@pytest.mark.parametrize("p", [1.0, np.nan])
-def test_an_error_says_how_many_examples_failed_and_how(p):
-    words = "reached max_steps" if p == 1.0 else "met a value that is not finite"
-    options = {"batch_ndim": 1, "on_failure": "error", "max_steps": 50}
+@pytest.mark.parametrize(
+    ("p", "words"),
+    [
+        (1.0, "reached max_steps"),
+        (-2.0, "reached max_steps .* do not contract .*spectral_normalise"),
+        (np.nan, "met a value that is not finite"),
+    ],
+)
+def test_an_error_says_how_many_examples_failed_and_how(p, words):
+    options = {"batch_ndim": 1, "on_failure": "error", "max_steps": 50, "solver": "picard"}
     with pytest.raises(ConvergenceError, match=rf"^equilibrium: 5 of 5 examples failed at tol=1e-05; .*{words}.*$"):
         uj.equilibrium(lambda p, z, x: p * z + 1.0, p, jnp.zeros((5, 3)), **options)
 
@@ -116,21 +117,6 @@ def test_under_vmap_all_examples_are_reported_at_once():
     with pytest.warns(ConvergenceWarning, match="of 6 examples") as caught:
         finish(jax.jit(jax.vmap(jax.vmap(lambda x: value(x, **FORWARD)[0])))(draw(2, 3)))
     assert len(caught) == 1
-
-
-def with_nan(*shape):
-    """The draw with a NaN in its second example."""
-    x = np.array(draw(*shape))
-    x[1] = np.nan
-    return x
-
-
-def test_info_says_which_examples_failed_and_how():
-    run = jax.jit(lambda x: value(x, on_failure="warn", solver="picard")[1])
-    with pytest.warns(ConvergenceWarning, match="example 1 met a value that is not finite"):
-        info = finish(run(with_nan(3)))
-    assert info.converged.tolist() == [True, False, True]
-    assert STATUS[int(info.status.tolist()[1])] == "met a value that is not finite"
 
 
 GOOD, STALL, CUT, LOST = STATUS[:4]
@@ -157,35 +143,56 @@ def test_the_worst_of_those_that_failed_is_named_and_one_that_stalled_at_round_o
         report_failures((), info, "solve", "raise max_steps", Reporting("error", 1e-5, call_site()))
 
 
-def test_a_nan_in_one_example_reaches_no_other():
-    run = jax.jit(lambda x: gradient(x, on_failure="accept"))
-    clean, dirty = np.asarray(run(draw(3))), np.asarray(run(with_nan(3)))
-    assert np.isnan(dirty[1]).any()
-    np.testing.assert_array_equal(clean[::2], dirty[::2])
+def problem_of(sizes, square, dtype):
+    """A step, or a factored layer of dim, width and rows: ``(solve, x)``."""
+    dim, width, rows = sizes or (8, 0, 4)
+    if sizes is None:
+        layer, params, given = tanh_step, skew_weights(norm=0.9, dtype=dtype), {"solver": "picard", "batch_ndim": 1}
+    else:
+        (layer, params), given = factored_layer(dim, width, square, "tanh", dtype), {}
+
+    def solve(x, **options):
+        return uj.equilibrium(layer, params, jnp.zeros((rows, dim), dtype), x, **given, **options)[0]
+
+    return solve, inputs(rows, 3 if sizes else dim, dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    "sizes", [None, *(pytest.param(s, marks=pytest.mark.slow) for s in ((8, 12, 16), (12, 48, 16)))]
+)
+def test_a_nan_in_one_example_reaches_no_other_gradient(sizes):
+    """With slow systems, so that the matrix which all examples of a factored layer share is at work."""
+    solve, clean = problem_of(sizes, 0.9999, jnp.float32)
+    run = jax.jit(jax.grad(lambda x: jnp.sum(solve(x, on_failure="accept") ** 3)))
+    dirty = 3.0 * np.asarray(clean)
+    dirty[1] = np.nan
+    expected, actual = np.asarray(run(3.0 * clean)), np.asarray(run(dirty))
+    assert np.isnan(actual[1]).any()
+    errors = np.delete(actual, 1, 0), np.delete(expected, 1, 0)
+    assert relative_error(*errors) <= (1e-3 if sizes else 0.0)
 
 
 @pytest.mark.slow
-def test_the_probe_carries_the_statistics_of_the_backward_solve_out():
-    """Of a solve that ends, of one that is cut short, of one to a tolerance of its own, and after one forward step."""
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("sizes", [None, (8, 12, 5), (12, 48, 5), (8, 12, 1)])
+def test_the_probe_carries_the_statistics_of_the_backward_solve_out(sizes):
+    """Of a solve that ends, one that is cut short, one to a tolerance of its own, and after one forward step."""
+    solve, x = problem_of(sizes, 0.99, jnp.float64)
     cases = [{}, {"adjoint_max_steps": 1}, {"adjoint_tol": 1e-2}, {"max_steps": 1}]
 
-    def loss(probe, x, options):
-        return value(x, probe=probe, on_failure="accept", tol=1e-6, solver="picard", **options)[0]
+    def loss(probe, x, case):
+        return jnp.sum(solve(x, probe=probe, tol=1e-6, on_failure="accept", **case) ** 2)
 
-    run = jax.jit(lambda x, probe: [jax.grad(loss)(probe, x, options) for options in cases])
-    good, cut, loose, brief = jax.tree.map(np.asarray, run(draw(4), fixed_point.zero_probe(4)))
-    for info, bound in (
-        (good, 1e-6),
-        (loose, 1e-2),
-        (brief, 1e-6),
-    ):  # adjoints have 200 steps whatever the forward solve
+    run = jax.jit(lambda x, probe: [jax.grad(loss)(probe, x, case) for case in cases])
+    good, cut, loose, brief = jax.tree.map(np.asarray, run(x, fixed_point.zero_probe(len(x))))
+    for info, bound in ((good, 1e-6), (loose, 1e-2), (brief, 1e-6)):  # adjoints have 200 steps at least
         assert (info.residual <= bound).all()
         assert info.converged.all()
         assert (info.steps > 1).all()
     assert (loose.steps < good.steps).all()
     assert (cut.residual > 1e-6).all()
     assert not cut.converged.any()
-    assert (cut.steps == 1).all()
+    assert (cut.steps <= 1).all()
 
 
 LOPSIDED = next(text for text in STATUS if text.startswith("has a Jacobian that is not symmetric, which this method"))

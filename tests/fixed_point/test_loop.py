@@ -19,7 +19,6 @@ from tests.fixed_point.problems import (
 )
 from unroll_jax import fixed_point as fp
 from unroll_jax.fixed_point.adjoints import asymmetric, unroll_solver
-from unroll_jax.fixed_point.loop import iterate
 from unroll_jax.fixed_point.reports import CONVERGED, MAX_STEPS, NONSYMMETRIC
 from unroll_jax.fixed_point.sizes import Rule
 
@@ -100,32 +99,33 @@ def test_damped_is_the_stated_iteration(share):
     np.testing.assert_allclose(y[0], z, rtol=1e-13)
 
 
+HALF = np.random.default_rng(0).normal(size=(8, 8))
+SLOW = 0.999 * HALF.T @ HALF / np.linalg.norm(HALF, 2) ** 2
+ROTATION = np.linalg.qr(np.random.default_rng(6).normal(size=(64, 64)))[0]
+# A solver, a map, options, and the most steps as a share of plain ones: the square root of their number or few, or no
+# more, where a window of 5 gains nothing and acceleration is given up.
+PACES = {
+    "accelerated gradient": ("accelerated_gradient", SLOW, {"tol": 1e-8, "max_steps": 20_000}, 0.2),
+    "anderson": ("anderson", SLOW, {"tol": 1e-8, "max_steps": 20_000}, 0.05),
+    "anderson where all is slow": ("anderson", 0.9 * symmetric(norm=1.0), {"tol": 1e-10, "max_steps": 400}, 0.2),
+    "anderson on a rotation": ("anderson", 0.9 * ROTATION, {}, 1.4),
+}
+
+
 @in_float64
-def test_accelerated_gradient_needs_the_square_root_of_picards_steps():
-    (W, _), x = symmetric_weights(8, 8, square=0.999), inputs(4, 8)
-    solvers = ("picard", "accelerated_gradient", "anderson")
-    plain, gradient, anderson = (steps_of(s, W.T @ W, x, tol=1e-8, max_steps=20_000) for s in solvers)
-    assert gradient < 0.2 * plain
-    assert anderson < 0.05 * plain
+@pytest.mark.parametrize("name", PACES)
+def test_acceleration_takes_a_share_of_plain_steps(name):
+    solver, p, options, share = PACES[name]
+    x = np.random.default_rng(7).normal(size=(4, len(p)))
+    assert steps_of(solver, p, x, **options) < share * steps_of("picard", p, x, **options)
 
 
 @in_float64
 def test_plain_steps_come_first_and_stay_where_they_are_quick():
-    """A map that contracts tenfold is solved by them; of one that contracts by a tenth they are few."""
-    A, x, options = symmetric(norm=1.0), np.asarray(inputs(1, 8)), {"tol": 1e-10, "max_steps": 400}
-    (quick, few), (plain, many) = (
-        [steps_of(s, r * A, x, **options) for r in (0.1, 0.9)] for s in ("anderson", "picard")
-    )
-    assert 0 <= quick - plain < 4  # residuals are checked every four steps
-    assert few < 0.2 * many
-
-
-@in_float64
-def test_acceleration_that_does_not_help_is_given_up():
-    """A window of 5 gains nothing on a rotation of 64 dimensions; without the rule it would cost its steps."""
-    A = np.linalg.qr(np.random.default_rng(6).normal(size=(64, 64)))[0]
-    x = np.random.default_rng(7).normal(size=(8, 64))
-    assert steps_of("anderson", 0.9 * A, x) < 1.4 * steps_of("picard", 0.9 * A, x)
+    """A map that contracts tenfold is solved by them; residuals are checked every four steps."""
+    p, x, options = 0.1 * symmetric(norm=1.0), np.asarray(inputs(1, 8)), {"tol": 1e-10, "max_steps": 400}
+    quick, plain = (steps_of(solver, p, x, **options) for solver in ("anderson", "picard"))
+    assert 0 <= quick - plain < 4
 
 
 @in_float64
@@ -240,12 +240,6 @@ def test_a_tiny_cotangent_keeps_its_accuracy():
     for name, (full, *tiny) in gradients.items():
         for size, gradient in zip((1e-12, 1e-30), tiny, strict=True):
             assert relative_error(np.asarray(gradient, np.float64) / size, full) < 1e-5, (name, size)
-
-
-def test_the_loop_runs_without_the_rest():
-    y, info = iterate(lambda z: 0.5 * z + 1.0, jnp.zeros((2, 3)), fp.anderson(), Rule(1e-5, 50, 1e-7))
-    np.testing.assert_allclose(y, 2.0, rtol=1e-5)
-    assert info.converged.all()
 
 
 @pytest.mark.filterwarnings("ignore:JAXopt is no longer maintained")

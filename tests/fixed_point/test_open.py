@@ -31,37 +31,13 @@ def unrolled(step, params):
     return jnp.sum(problems.unrolled(step, params, START, X, steps=60) ** 2)
 
 
-@pytest.mark.slow
-def test_an_equinox_module_with_functions_and_flags_is_params():
-    def step(module, z, x):
-        mlp, dropout = module
-        return 0.3 * jax.vmap(lambda v: dropout(mlp(v)))(concatenated(z, x))
-
-    mlp = eqx.nn.MLP(6, 3, 4, 1, activation=jnp.tanh, key=jax.random.key(0))
-    module = mlp, eqx.nn.Dropout(0.5, inference=True)  # its probability and its flag are leaves
-    gradients = (
-        eqx.filter_jit(eqx.filter_grad(lambda module, way=way: way(step, module)))(module) for way in (solved, unrolled)
-    )
-    got, expected = (eqx.filter(gradient, eqx.is_array) for gradient in gradients)
-    assert problems.relative_error(got, expected) < 1e-4
-
-
 class Cell(nnx.Module):
     def __init__(self, rngs):
         self.linear = nnx.Linear(6, 3, rngs=rngs)
-        self.dropout = nnx.Dropout(0.2, rngs=rngs)
+        self.dropout = nnx.Dropout(0.2, rngs=rngs)  # of which a solve has one mask
 
     def __call__(self, z, x):
         return self.dropout(0.3 * jnp.tanh(self.linear(concatenated(z, x))))
-
-
-def test_an_nnx_module_is_params_and_its_dropout_has_one_mask():
-    cell = Cell(nnx.Rngs(0))
-    got = nnx.jit(nnx.grad(lambda cell: solved(lambda cell, z, x: cell(z, x), cell)))(cell)
-    # A copy in each step is of the loop's trace, and its counts of masks are lost as those of `equilibrium` are.
-    plain = lambda cell: unrolled(lambda cell, z, x: jax.tree.map(jnp.asarray, cell)(z, x), cell)  # noqa: E731
-    expected = nnx.jit(nnx.grad(plain))(cell)
-    assert problems.relative_error(nnx.to_pure_dict(got), nnx.to_pure_dict(expected)) < 1e-4
 
 
 class Linen(nn.Module):
@@ -84,12 +60,35 @@ class Model(nn.Module):
         return self.solve(cell.apply, variables)
 
 
-@pytest.mark.slow
-def test_an_unbound_linen_submodule_is_a_step_under_grad_and_jit():
+def of_equinox():
+    """With functions among its leaves, and a probability and a flag."""
+    mlp = eqx.nn.MLP(6, 3, 4, 1, activation=jnp.tanh, key=jax.random.key(0))
+    module = mlp, eqx.nn.Dropout(0.5, inference=True)
+    step = lambda pair, z, x: 0.3 * jax.vmap(lambda v: pair[1](pair[0](v)))(concatenated(z, x))  # noqa: E731
+    for way in (solved, unrolled):
+        gradient = eqx.filter_jit(eqx.filter_grad(lambda module: way(step, module)))(module)  # noqa: B023
+        yield eqx.filter(gradient, eqx.is_array)
+
+
+def of_nnx():
+    # A copy in each step is of the loop's trace, and its counts of masks are lost as those of `equilibrium` are.
+    steps = {solved: lambda cell, z, x: cell(z, x), unrolled: lambda cell, z, x: jax.tree.map(jnp.asarray, cell)(z, x)}
+    for way, step in steps.items():
+        gradient = nnx.jit(nnx.grad(lambda cell: way(step, cell)))(Cell(nnx.Rngs(0)))  # noqa: B023
+        yield nnx.to_pure_dict(gradient)
+
+
+def of_linen():
     variables = jax.jit(Model(solved).init)(jax.random.key(0), X)
-    slopes = [jax.grad(lambda v, way=way: Model(way).apply(v, X)) for way in (solved, unrolled)]
-    got, expected = jax.jit(lambda v: [slope(v) for slope in slopes])(variables)
-    assert problems.relative_error(got, expected) < 1e-4
+    for way in (solved, unrolled):
+        yield jax.jit(jax.grad(lambda variables: Model(way).apply(variables, X)))(variables)  # noqa: B023
+
+
+@pytest.mark.parametrize(
+    "gradients", [of_nnx, *(pytest.param(way, marks=pytest.mark.slow) for way in (of_equinox, of_linen))]
+)
+def test_a_module_is_params_and_has_the_gradient_of_an_unroll(gradients):
+    assert problems.relative_error(*gradients()) < 1e-4
 
 
 @pytest.mark.usefixtures("x64")

@@ -5,7 +5,6 @@ import warnings
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import optimistix
 import pytest
 import scipy.optimize
@@ -183,22 +182,6 @@ def test_the_lasso_is_that_of_scikit_learn_and_has_its_gradient(solver):
     wrapped = uj.implicit_argmin(squares, prox=shrink, step_size=0.5)(by_sklearn)
     of_sklearn = jax.grad(lambda weight: jnp.sum(wrapped(weight, jnp.zeros(5), (X, Y)) ** 2))(0.1)
     np.testing.assert_allclose(of_sklearn, slope, rtol=1e-5)
-
-
-@pytest.mark.slow
-def test_nonnegative_least_squares_are_those_of_scipy():
-    project = lambda params, z, size: optax.projections.projection_non_negative(z)  # noqa: E731
-    layer = uj.prox_gradient(squares, project, step_size=by_data)
-
-    def solve(y):
-        return uj.equilibrium(layer, None, jnp.zeros(5), (X, y), solver=FISTA, tol=1e-10, max_steps=2000)[0]
-
-    z, got = jax.jit(lambda y: (solve(y), jax.jacrev(solve)(y)))(Y)
-    np.testing.assert_allclose(z, scipy.optimize.nnls(X, Y)[0], atol=1e-8)
-    active = scipy.optimize.nnls(X, Y)[0] > 0.0
-    expected = np.zeros((5, 30))
-    expected[active] = np.linalg.pinv(X[:, active])
-    np.testing.assert_allclose(got, expected, atol=1e-7)
 
 
 def test_the_dual_of_a_support_vector_machine_is_that_of_cvxpy_with_the_slope_of_its_box():

@@ -1,8 +1,7 @@
 """Problems of the tests of jaxopt and optimistix, and TorchDEQ's map, re-expressed with their tolerances.
 
-jaxopt: fixed_point_iteration_test, anderson_test, implicit_diff_test, linear_solve_test. optimistix:
-test_fixed_point with helpers.py. TorchDEQ has no tests of solvers; its problem here is its usual map. Left out:
-jaxopt's dense and least-squares linear solvers and its mixing frequency, which have no counterpart here.
+jaxopt: fixed_point_iteration_test, anderson_test. optimistix: test_fixed_point with helpers.py. TorchDEQ has no tests
+of solvers; its problem here is its usual map. jaxopt's mixing frequency has no counterpart here.
 """
 
 import functools
@@ -15,9 +14,7 @@ import pytest
 import scipy.linalg
 from jax.flatten_util import ravel_pytree
 
-import unroll_jax as uj
 from tests.fixed_point.problems import program
-from tests.fixed_point.problems import unrolled as plain_steps
 from unroll_jax import fixed_point as fp
 
 pytestmark = [pytest.mark.usefixtures("unchecked"), pytest.mark.slow]
@@ -37,14 +34,6 @@ class Problem(NamedTuple):
 
 def solved_by(solver, **options):
     return tuple({"solver": solver, **options}.items())
-
-
-def affine(n=200):
-    """jaxopt's random symmetric contraction with spectral radius below 0.5."""
-    M = np.random.default_rng(0).uniform(-1.0, 1.0, (n, n))
-    M = M + M.T
-    M = M / (2.0 * np.abs(np.linalg.eigvalsh(M)).max() + 1e-4)
-    return jnp.asarray(M, jnp.float32), jnp.asarray(np.random.default_rng(1).uniform(size=n), jnp.float32)
 
 
 def rotation():
@@ -166,70 +155,3 @@ def test_a_problem_of_a_peer_is_solved_to_its_tolerance(name):
     solution = step(params, z, x) if solution is None else solution
     assert bool(info.converged.all())
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=tolerance, rtol=tolerance), z, solution)
-
-
-GRADIENTS = {
-    "jaxopt: flat landscape": (decay, jnp.array([0.05, 0.2]), jnp.array([1.0, -0.5])),
-    "jaxopt: affine contraction": (lambda p, z, x: p[0] @ z + p[1], affine(), jnp.zeros(200)),
-}
-
-
-@pytest.mark.parametrize("name", GRADIENTS)
-def test_a_gradient_of_a_peers_problem_is_that_of_unrolled_steps(name):
-    step, params, start = GRADIENTS[name]
-    total = lambda z: jnp.sum(z * jnp.linspace(0.5, 1.5, 200)[: start.size])  # noqa: E731
-
-    def solved(solver):
-        return lambda params: uj.equilibrium(step, params, start, solver=solver, batch_ndim=0, tol=1e-6)[0]
-
-    finds = solved("picard"), solved("anderson"), lambda params: plain_steps(step, params, start, None, steps=80)
-    *gradients, expected = jax.jit(lambda p: [jax.grad(lambda p, f=f: total(f(p)))(p) for f in finds])(params)
-    for got in gradients:
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-3, rtol=1e-3), got, expected)
-
-
-@pytest.mark.parametrize("name", ["plain", "Anderson"])
-def test_the_gradient_of_jaxopts_cosine_is_the_closed_form(name):
-    """dz / dtheta = 1 / (1 + sin z)."""
-    step, theta, start, solution, *_, options = PROBLEMS[f"jaxopt: cosine, {name}"]
-    total = lambda theta: jnp.sum(uj.equilibrium(step, theta, start, batch_ndim=0, **dict(options))[0])  # noqa: E731
-    np.testing.assert_allclose(jax.jit(jax.grad(total))(theta), 1.0 / (1.0 + np.sin(solution)), rtol=1e-2)
-
-
-SYSTEM = np.random.RandomState(0).randn(5, 5)
-SYSTEMS = {
-    "gmres": ("gmres", SYSTEM),
-    "gmres, ridge": ("gmres", SYSTEM + np.eye(5)),
-    "cg, ridge": ("conjugate_gradient", SYSTEM.T @ SYSTEM + np.eye(5)),
-}
-
-
-@pytest.mark.parametrize("name", SYSTEMS)
-def test_a_linear_system_of_jaxopt_is_solved(name):
-    adjoint, matrix = SYSTEMS[name]
-    matrix, right = np.float32(matrix), np.float32(np.random.RandomState(1).randn(5))
-    size = np.linalg.norm(right)
-    solve = jax.jit(lambda right: fp.ADJOINTS[adjoint]().solve(lambda w: w - w @ matrix.T, right, 1e-6, 200))
-    w, info = solve(right[None] / size)
-    assert float(info.residual[0]) < 1e-5
-    np.testing.assert_allclose(w[0] * size, np.linalg.solve(matrix, right), rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.parametrize(("has_aux", "forward_mode"), [(False, False), (True, True)])
-def test_the_ridge_of_jaxopts_implicit_differentiation(has_aux, forward_mode):
-    draw = np.random.default_rng(0)
-    X, y = (jnp.asarray(draw.normal(size=size), jnp.float32) for size in ((10, 3), 10))
-
-    def closed(weight):
-        return jnp.linalg.solve(X.T @ X + weight * 10.0 * jnp.eye(3), X.T @ y)
-
-    def optimality(weight, w):
-        return jax.grad(lambda w: 0.5 * jnp.mean((X @ w - y) ** 2) + 0.5 * weight * jnp.sum(w**2))(w)
-
-    solve = uj.implicit_root(optimality, has_aux=has_aux, forward_mode=forward_mode)(
-        lambda weight, w0: (closed(weight), None) if has_aux else closed(weight)
-    )
-    take = (lambda result: result[0]) if has_aux else (lambda result: result)
-    slope = (jax.jacfwd if forward_mode else jax.jacrev)(lambda weight: take(solve(weight, jnp.zeros(3))))
-    got, expected = jax.jit(lambda weight: (slope(weight), jax.jacfwd(closed)(weight)))(5.0)
-    np.testing.assert_allclose(got, expected, atol=1e-4)

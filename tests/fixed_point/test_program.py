@@ -93,29 +93,33 @@ def mixing(w, z, x):
 
 
 CAUSAL = lambda w, z, x: jnp.stack([0.3 * z[0] + x[0], 0.3 * z[0] + 0.3 * z[1] + x[1]])  # noqa: E731
-
-
-def test_dependence_is_found_whatever_earlier_values_and_the_first_example_show():
-    solve = lambda step, w: uj.equilibrium(step, w, jnp.zeros((2, 1)), X, batch_ndim=1, **PLAIN)[0]  # noqa: E731
-    solve(mixing, 0.0)  # a gain of 0, the usual start of a norm
-    for step, w in ((mixing, 0.4), (CAUSAL, None), (lambda w, z, x: CAUSAL(w, z[::-1], x[::-1])[::-1], None)):
-        with pytest.raises(ValueError, match="batch_ndim=0"):
-            solve(step, w)
-
-
+ANTICAUSAL = lambda w, z, x: CAUSAL(w, z[::-1], x[::-1])[::-1]  # noqa: E731
 PAIRS = lambda w, z, x: 0.3 * z[jnp.array([2, 3, 0, 1])] + x  # noqa: E731
 FIRST_PAIR = lambda w, z, x: 0.3 * z[jnp.array([1, 0, 2, 3])] * x + x  # noqa: E731
-OF_EVERY_SECOND = lambda w, z, x: 0.3 * jnp.mean(z, 0, keepdims=True) + x  # noqa: E731
+MEAN = lambda w, z, x: 0.3 * jnp.mean(z, 0, keepdims=True) + x  # noqa: E731
+DEPENDENT = [
+    *((step, X, 1) for step in (mixing, CAUSAL, ANTICAUSAL)),
+    (PAIRS, np.ones(4), 1),  # of rows of one parity
+    (FIRST_PAIR, np.array([1.0, 1.0, 1.0, np.nan]), 1),
+    (MEAN, np.ones((2, 4)), 2),
+]
 
 
-@pytest.mark.parametrize(
-    ("step", "x", "batch_ndim"),
-    [(PAIRS, np.ones(4), 1), (FIRST_PAIR, np.array([1.0, 1.0, 1.0, np.nan]), 1), (OF_EVERY_SECOND, np.ones((2, 4)), 2)],
-)
-def test_dependence_is_found_among_rows_of_one_parity_and_beside_a_nan(step, x, batch_ndim):
-    x = jnp.asarray(x, jnp.float32)
-    with pytest.raises(ValueError, match="batch_ndim"):
-        uj.equilibrium(step, None, jnp.zeros_like(x), x, batch_ndim=batch_ndim, on_failure="accept")
+@pytest.mark.parametrize(("step", "x", "batch_ndim"), DEPENDENT)
+def test_dependence_is_found_whatever_earlier_values_the_first_example_and_a_nan_show(step, x, batch_ndim):
+    x, options = jnp.asarray(x, jnp.float32), {"batch_ndim": batch_ndim, "on_failure": "accept", **PLAIN}
+    solve = lambda w: uj.equilibrium(step, w, jnp.zeros_like(x), x, **options)  # noqa: E731
+    if step is mixing:
+        solve(0.0)  # a gain of 0, the usual start of a norm
+    with pytest.raises(ValueError, match=f"batch_ndim={batch_ndim} must"):
+        solve(0.4)
+
+
+def test_dependence_of_a_condition_is_found():
+    condition = lambda a, z: z - 0.3 * jnp.mean(z, 0) - a  # noqa: E731
+    solve = uj.implicit_root(condition, batch_ndim=1)(lambda a, z0: jnp.linalg.solve(jnp.eye(2) - 0.15, a))
+    with pytest.raises(ValueError, match="batch_ndim=1 must"):
+        jax.grad(lambda a: solve(a, a).sum())(X)
 
 
 def ruled(slope):
@@ -142,6 +146,25 @@ def test_rules_that_close_over_other_arrays_are_other_programs(kind):
         slope = kind(share * np.eye(3, dtype=np.float32))
         np.testing.assert_allclose(slope_of(slope), 6.0 / (1.0 - share), rtol=1e-4)
         np.testing.assert_allclose(jax.jit(lambda: slope_of(slope))(), 6.0 / (1.0 - share), rtol=1e-4)  # noqa: B023
+
+
+@pytest.mark.parametrize("slope", [1.0, 0.5])
+def test_rules_that_see_symbolic_zeros_are_other_programs(slope):
+    """They differ in the derivative in z alone, of which a derivative in both shows nothing."""
+
+    @jax.custom_jvp
+    def f(w, z):
+        return 0.5 * w * z + 1.0
+
+    def rule(primals, tangents):
+        (w, z), zero = primals, jax.custom_derivatives.SymbolicZero
+        share = slope if isinstance(tangents[0], zero) else 1.0
+        dw, dz = (0.0 if isinstance(tangent, zero) else tangent for tangent in tangents)
+        return f(w, z), 0.5 * (share * w * dz + z * dw)
+
+    f.defjvp(rule, symbolic_zeros=True)
+    solve = lambda w: uj.equilibrium(lambda w, z, x: f(w, z), w, jnp.zeros(3), solver="picard", tol=1e-6)[0]  # noqa: E731
+    np.testing.assert_allclose(jax.grad(lambda w: solve(w).sum())(1.0), 3.0 / (1.0 - 0.5 * slope), rtol=1e-4)
 
 
 def test_rules_may_close_over_values_of_an_outer_jit_that_is_traced_again():
@@ -198,6 +221,12 @@ def test_a_collective_over_states_is_one_error_and_one_over_weights_is_not():
     parts = lambda p, z, x: 0.5 * z + jax.lax.psum(jax.lax.pcast(1.0, "data", to="varying"), "data") + x  # noqa: E731
     z = jax.jit(shard(parts, PartitionSpec()))(jnp.ones((2, 3)))
     np.testing.assert_allclose(z, 4.0, rtol=1e-4)
+
+
+def test_a_state_that_is_judged_as_one_example_warns_where_its_rows_are_far():
+    rates, x = jnp.array([[0.5], [0.99]]), jnp.array([[1e6], [1.0]])
+    with pytest.warns(fp.ConvergenceWarning, match="batch_ndim was not given .* 1 of 2 rows .* row 1 is at"):
+        uj.equilibrium(lambda p, z, x: p * z + x, rates, 0.0 * x, x, solver="picard")
 
 
 def test_info_prints_a_summary():

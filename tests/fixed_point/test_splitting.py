@@ -149,14 +149,6 @@ def test_gradients_of_both_splittings_are_those_of_an_unroll(kind):
         assert relative_error(actual, expected) < 1e-7
 
 
-def test_without_damping_the_iteration_of_the_test_problem_does_not_converge():
-    x = inputs_for("dense", 2)
-    step = lambda W, z, x: jax.nn.relu(monotone.monotone_product(W, z) + x)  # noqa: E731
-    options = {"solver": "picard", "batch_ndim": 1, "on_failure": "accept"}
-    run = jax.jit(lambda params: fp.equilibrium(step, weight_of(params), np.zeros(x.shape), x, **options)[1])
-    assert not np.all(run(params_of("dense")).converged)
-
-
 def test_float32_converges_to_its_round_off():
     params, x = params_of("images"), inputs_for("images", 2)
     narrow = {**OPTIONS, "tol": 1e-6, "step_size": 0.5}

@@ -162,6 +162,53 @@ f_step_size: uj.alternating(None, None, g_step_size=0.1);
     uj.alternating(lambda p, y, x: 0.0, lambda p, y, x: 0.0, g_step_size=0.1)
 g_step_size: uj.alternating(lambda p, y, x: 0.0, lambda p, y, x: 0.0, g_step_size=0.0, f_step_size=0.1)
 """,
+    "equilibria": r"""
+TypeError
+max_steps: uj.equilibrium(half, None, Z, max_steps=True)
+adjoint_max_steps: uj.equilibrium(half, None, Z, adjoint_max_steps=True)
+solver: uj.equilibrium(half, None, Z, solver=fp.picard)
+adjoint: uj.equilibrium(half, None, Z, adjoint=fp.picard)
+b: uj.equilibrium(half, None, {"a": Z, "b": Z > 0})
+y0: uj.equilibrium(half, None, [0.0, 1.0])
+params: uj.equilibrium(lambda z, x, params: z, 1.0, Z); uj.equilibrium(lambda z, params: z, 1.0, Z)
+got one of: uj.equilibrium(lambda z: z, 1.0, Z)
+optimality: uj.implicit_root(None)
+objective: uj.implicit_argmin(3.0)
+prox: uj.implicit_argmin(jnp.sum, prox="lasso"); uj.prox_gradient(jnp.sum, 3, step_size=1.0)
+the solution: uj.implicit_root(lambda a, z: z)(lambda a, z0: [1, 2])(1.0, ones(3));
+    uj.implicit_root(lambda a, z: z)(lambda a, z0: jnp.arange(2))(1.0, ones(3))
+smooth: uj.prox_gradient(None, step_size=1.0)
+ValueError
+tol: uj.equilibrium(half, None, Z, tol=-1e-3); uj.equilibrium(half, None, Z, tol=1.0)
+atol: uj.equilibrium(half, None, Z, atol=-1e-3); uj.equilibrium(half, None, Z, atol=np.nan);
+    uj.equilibrium(half, None, Z, atol=np.inf)
+adjoint_tol: uj.equilibrium(half, None, Z, adjoint_tol=0.0); uj.implicit_root(jnp.sin, adjoint_tol=0.0)
+adjoint_max_steps: uj.equilibrium(half, None, Z, adjoint_max_steps=-1)
+probe: uj.equilibrium(half, None, Z, adjoint="unrolled", probe=fp.zero_probe());
+    uj.implicit_root(lambda a, z: z, forward_mode=True)(lambda a, z: z)(1.0, ones(3), probe=fp.zero_probe())
+structure: uj.equilibrium(lambda p, z, x: (z, z), (), Z)
+y0: uj.equilibrium(lambda p, z, x: z, (), ())
+batch_ndim: uj.equilibrium(lambda p, z, x: z, (), (Z, jnp.zeros((3, 4))), batch_ndim=1);
+    uj.implicit_root(jnp.sin, batch_ndim=-1)
+params: uj.equilibrium(lambda a, b, c: a, jnp.ones(2), Z)
+aux: uj.equilibrium(half, 1.0, Z, has_aux=True)
+has_aux: uj.equilibrium(uj.opteq(4, 3), 1.0, Z, has_aux=True)
+smoothness: fp.averaged(smoothness=0.0)
+eta: fp.averaged(eta=2.0)
+p: fp.averaged(p=0.5, c=0.3); fp.averaged(p=0.5, c=0.25)
+damping: fp.neumann(damping=0.0); fp.phantom(damping=1.5)
+num_steps: fp.phantom(0)
+unrolled: uj.implicit_root(jnp.sin, adjoint="unrolled")
+step_size: uj.implicit_argmin(jnp.sum, step_size=0.0); uj.prox_gradient(jnp.sum, step_size=-1.0);
+    fp.monotone_equilibrium(W, ones(4), step_size=0.0)
+optimality: uj.implicit_root(lambda a, z: jnp.sum(z))(lambda a, z0: z0)(1.0, ones(3))
+kernel_size: fp.monotone_init(K, 2, 4)
+margin: fp.monotone_weight(fp.monotone_init(K, 3), margin=0.0)
+image_shape: fp.monotone_weight(fp.monotone_init(K, 2, 3));
+    fp.monotone_weight(fp.monotone_init(K, 2, 3), image_shape=(2, 9))
+images: fp.monotone_equilibrium(fp.monotone_weight(fp.monotone_init(K, 2, 3), image_shape=(4, 5)), ones((4, 2, 2)));
+    fp.monotone_equilibrium(fp.monotone_weight(fp.monotone_init(K, 2, 3), image_shape=(4, 5)), ones((5, 2)))
+""",
     "training": r"""
 TypeError
 step_size: jax.jit(lambda a: uj.attention(step_size=a))(0.5)

@@ -9,7 +9,6 @@ import pytest
 import scipy.integrate
 
 from tests.energies.opteq_reference import conv_matrix
-from tests.fixed_point.problems import relative_error
 from tests.models.drawing import drawn, float64, normal
 from unroll_jax.models import DeepOptEq, FeedForwardNetwork, NeuralODE
 from unroll_jax.models.baselines.neural_ode import integrate
@@ -128,17 +127,6 @@ def test_the_plain_network_is_its_layers_one_after_the_other(image):
         for place in np.ndindex(*batch):
             expected = by_hand(np.asarray(x)[place])
             np.testing.assert_allclose(np.asarray(logits)[place], expected, atol=1e-12, err_msg=str(batch))
-
-
-def test_bfloat16_layers_keep_float32_parameters_and_logits():
-    x = normal(2, 4, dtype=jnp.float32)
-    narrow, wide = (
-        FeedForwardNetwork(3, convolutional=False, widths=(8,), dtype=dtype) for dtype in (jnp.bfloat16, None)
-    )
-    params = jax.jit(narrow.init)(jax.random.key(0), x)
-    logits, expected = jax.jit(lambda params: (narrow.apply(params, x)[0], wide.apply(params, x)[0]))(params)
-    assert {leaf.dtype for leaf in jax.tree.leaves((params, logits))} == {jnp.dtype("float32")}
-    assert 0.0 < relative_error(logits, expected) < 0.02
 
 
 def test_layers_without_a_bias_have_none():

@@ -1,6 +1,5 @@
 """DeepOptEq against the layers of the paper in NumPy, iterated by hand."""
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -79,17 +78,6 @@ def test_implicit_gradients_are_those_of_an_unroll_to_convergence(draw, options)
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("x64")
-def test_windows_of_the_equilibrium_are_averaged_where_asked():
-    model, x = DeepOptEq(num_classes=3, pool=2, **IMAGES, param_dtype=jnp.float64), images(2)
-    params = start(model, x)
-    ((logits, _, z),) = run(params, (model, x))
-    head = params["params"]["head"]["Dense_0"]
-    pooled = z[:, :4, :4].reshape(2, 2, 2, 2, 2, 3).mean((2, 4)).reshape(2, -1)  # a fifth column has no window
-    np.testing.assert_allclose(logits, pooled @ np.asarray(head["kernel"]) + np.asarray(head["bias"]), atol=1e-12)
-
-
-@pytest.mark.slow
 def test_max_norm_keeps_every_layer_contracting_and_small_weights_as_they_are():
     """By the bound on the norm, and by steps of the power method."""
     options = {"convolutional": False, "channels": 6, "widths": (5, 7), "tol": 1e-6, "max_steps": 500}
@@ -124,19 +112,6 @@ def test_a_norm_above_1_is_an_error_where_it_is_known_unless_it_is_allowed_or_ke
         return plain.apply(given, x)[0], known
 
     assert all(np.isfinite(logits).all() for logits in jax.tree.leaves(run(params)))
-
-
-@pytest.mark.slow
-def test_bfloat16_states_keep_float32_parameters_and_logits():
-    narrow, wide = (DeepOptEq(num_classes=3, **IMAGES, dtype=dtype) for dtype in (jnp.bfloat16, None))
-    x = images(2, dtype=jnp.float32)
-    params = jax.jit(narrow.init)(jax.random.key(0), x)
-    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("float32")}
-    (logits, info, z), (expected, *_) = run(params, (narrow, x), (wide, x))
-    assert z.dtype == jnp.bfloat16
-    assert logits.dtype == jnp.float32
-    assert np.all(info.converged)
-    chex.assert_trees_all_close(logits, expected, atol=0.02)
 
 
 @pytest.mark.slow

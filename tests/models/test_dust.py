@@ -46,7 +46,6 @@ CASES = {
     "plain": ({}, {}),
     "tied": ({"tied": True, "attention_scale": 0.5}, {"scale": 0.5}),
     "softmax, V trained": ({"form": "softmax", "train_attention": True}, {"form": "softmax"}),
-    "tied, V trained": ({"tied": True, "train_attention": True}, {}),
     "without self-loops": ({"self_loops": False}, {"self_loops": False}),
     "measured": ({"measurement": PHI}, {"measurement": PHI}),
 }

@@ -1,11 +1,10 @@
-"""The monotone operator network: its size, its equilibrium in NumPy, its gradients."""
+"""The monotone operator network: its equilibrium in NumPy. Gradients are in tests/fixed_point/test_splitting.py."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.fixed_point.problems import relative_error
 from tests.models.drawing import drawn, normal
 from unroll_jax import fixed_point as fp
 from unroll_jax.fixed_point.monotone import monotone_product
@@ -76,24 +75,3 @@ def test_images_are_padded_and_pooled_by_windows_around_their_equilibrium():
     pooled = z[:, :6, :6].reshape(2, 2, 3, 2, 3, 2).mean((2, 4)).reshape(2, -1)  # two columns have no window
     head = weights["head"]["Dense_0"]
     np.testing.assert_allclose(logits, pooled @ head["kernel"] + head["bias"], atol=1e-12)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("x64")
-def test_implicit_gradients_are_those_of_either_splitting_unrolled():
-    x = normal(2, 3, 3, 1)
-    models = [
-        MonotoneOperatorNetwork(2, channels=2, pool=None, splitting=splitting, adjoint=adjoint, **EXACT)
-        for splitting in fp.SPLITTINGS
-        for adjoint in (None, fp.unrolled(400))
-    ]
-
-    @jax.jit
-    def gradients(params):
-        return [
-            jax.grad(lambda params, model=model: jnp.sum(model.apply(params, x)[0] ** 2))(params) for model in models
-        ]
-
-    first, *others = gradients(start(models[0], x))
-    for other in others:
-        assert relative_error(first, other) < 1e-7

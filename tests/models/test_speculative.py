@@ -55,11 +55,7 @@ def test_a_draft_by_layers_that_agree_stands_whole():
     params = small_params()
     still = jax.tree.map(lambda leaf: leaf.at[2:].set(0.0), params["layers"])
     answers = speculate(SMALL, params | {"layers": still}, PROMPTS, exit_layer=2, draft_length=3, max_tokens=COUNT)
-    assert answers.calls.tolist() == [
-        2,
-        2,
-        2,
-    ]  # one token of the prompt's pass, and twice four of which the last is cut
+    assert answers.calls.tolist() == [2, 2, 2]  # one token of the prompt's pass, and twice four, the last of them cut
     assert answers.accepted.tolist() == [6, 6, 6]
 
 

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from unroll_jax.arguments import at_least, checked, in_interval, look_up
 from unroll_jax.conjugate_gradients import continue_conjugate_gradient
 from unroll_jax.fixed_point.loop import Map, Point, Solver, iterate
-from unroll_jax.fixed_point.reports import CONVERGED, MAX_STEPS, NONFINITE, NONSYMMETRIC, ROUND_OFF, EquilibriumInfo
+from unroll_jax.fixed_point.reports import CONVERGED, NONSYMMETRIC, ROUND_OFF, EquilibriumInfo
 from unroll_jax.fixed_point.sizes import Rule, dot, filled, judge, largest, measure
 from unroll_jax.fixed_point.solvers import anderson, shared
 
@@ -59,11 +59,9 @@ class Adjoint(NamedTuple):
 
 
 class Unrolled(NamedTuple):
-    """No adjoint system: steps that are differentiated themselves, see `unrolled` and `phantom`.
+    """No adjoint system: ``num_steps`` steps that are differentiated themselves, see `unrolled` and `phantom`.
 
-    Attributes:
-      num_steps: number of steps.
-      damping: of steps from the solution; None are steps of the solver from the start.
+    ``damping`` is that of steps from the solution; None are steps of the solver from the start.
 
     Example:
       >>> from unroll_jax.fixed_point import unrolled
@@ -105,15 +103,11 @@ def gmres(window: int = 10) -> Adjoint:
 
 @shared
 def conjugate_gradient() -> Adjoint:
-    """Conjugate gradients: the quickest where J is symmetric, as of every layer that is a gradient.
+    """Conjugate gradients: the quickest where J is symmetric.
 
     Source: Hestenes and Stiefel (1952).
 
-    Example:
-      >>> import jax.numpy as jnp
-      >>> w, info = conjugate_gradient().solve(lambda w: 0.5 * w, jnp.ones((1, 1)), 1e-6, 20)
-      >>> round(w.item(), 3), info.steps.tolist()  # w - w / 2 = 1
-      (2.0, [1])
+    Example: see `neumann`.
     """
 
     def solve(operator: Linear, v: Array, tol: float, max_steps: int) -> tuple[Array, EquilibriumInfo]:
@@ -133,7 +127,7 @@ def neumann(terms: int = 10, *, damping: float = 1.0) -> Adjoint:
     .. math:: w = \lambda \sum_{k < terms} ((1 - \lambda) I + \lambda J^T)^k v .
 
     Damping 1 are the first terms of the series of :math:`(I - J^T)^{-1}`. A smaller one is for a J with eigenvalues
-    below -1, with which the plain series diverges. `phantom` differentiates as many steps and takes no fixed J.
+    below -1, with which the plain series diverges.
 
     Args:
       terms: how many, at least 1.
@@ -143,8 +137,10 @@ def neumann(terms: int = 10, *, damping: float = 1.0) -> Adjoint:
 
     Example:
       >>> import jax.numpy as jnp
-      >>> neumann(3).solve(lambda w: 0.5 * w, jnp.ones((1, 1)), 1e-6, 20)[0].tolist()  # 1 + 1 / 2 + 1 / 4
-      [[1.75]]
+      >>> halve, v = lambda w: 0.5 * w, jnp.ones((1, 1))  # w - w / 2 = 1, of which 1 + 1 / 2 + 1 / 4 is a part
+      >>> adjoints = one_step(), neumann(3), conjugate_gradient()
+      >>> [round(adjoint.solve(halve, v, 1e-6, 20)[0].item(), 3) for adjoint in adjoints]
+      [1.0, 1.75, 2.0]
     """
 
     def solve(operator: Linear, v: Array, tol: float, max_steps: int) -> tuple[Array, EquilibriumInfo]:
@@ -161,10 +157,7 @@ def one_step() -> Adjoint:
 
     Source: Fung et al. (2022), JFB.
 
-    Example:
-      >>> import jax.numpy as jnp
-      >>> one_step().solve(lambda w: 0.5 * w, jnp.ones((1, 1)), 1e-6, 20)[0].tolist()
-      [[1.0]]
+    Example: see `neumann`.
     """
 
     def solve(operator: Linear, v: Array, tol: float, max_steps: int) -> tuple[Array, EquilibriumInfo]:
@@ -187,12 +180,11 @@ def unrolled(num_steps: int = 20) -> Unrolled:
 
     Example:
       >>> import jax, jax.numpy as jnp, unroll_jax
-      >>> def fixed_point(slope):
-      ...     return unroll_jax.equilibrium(
-      ...         lambda slope, z, x: slope * z + 1.0, slope, jnp.zeros(()), adjoint=unrolled(50), batch_ndim=0
-      ...     )[0]
-      >>> round(float(jax.grad(fixed_point)(0.5)), 3)  # of 1 / (1 - slope)
-      4.0
+      >>> def fixed_point(slope, adjoint):  # 1 / (1 - slope)
+      ...     step = lambda slope, z, x: slope * z + 1.0
+      ...     return unroll_jax.equilibrium(step, slope, jnp.zeros(()), adjoint=adjoint, batch_ndim=0)[0]
+      >>> [round(float(jax.grad(fixed_point)(0.5, adjoint)), 3) for adjoint in (unrolled(50), phantom(3))]
+      [4.0, 3.5]
     """
     return Unrolled(num_steps)
 
@@ -203,8 +195,8 @@ def phantom(num_steps: int = 5, *, damping: float = 1.0) -> Unrolled:
 
     .. math:: z \leftarrow (1 - \lambda) z + \lambda f(z) ,
 
-    from the solution of the forward solve, which receives no gradient. The result is the last of these states. Memory
-    grows with ``num_steps``; derivatives are of any order and in both modes.
+    from the solution of the forward solve, which receives no gradient. The result is the last of these states; memory
+    and derivatives are as of `unrolled`.
 
     Args:
       num_steps: k, at least 1; `one_step` is k = 1 without damping.
@@ -212,14 +204,7 @@ def phantom(num_steps: int = 5, *, damping: float = 1.0) -> Unrolled:
 
     Source: Geng et al. (2021), On Training Implicit Models, the unrolled form (Section 3.2).
 
-    Example:
-      >>> import jax, jax.numpy as jnp, unroll_jax
-      >>> def fixed_point(slope):
-      ...     return unroll_jax.equilibrium(
-      ...         lambda slope, z, x: slope * z + 1.0, slope, jnp.zeros(()), adjoint=phantom(3), batch_ndim=0
-      ...     )[0]
-      >>> round(float(jax.grad(fixed_point)(0.5)), 3)  # 2 (1 + 1 / 2 + 1 / 4), of 4
-      3.5
+    Example: see `unrolled`.
     """
     return Unrolled(num_steps, damping)
 
@@ -271,7 +256,8 @@ def asymmetric(info: EquilibriumInfo, operator: Linear, like: Float[Array, "b m"
     keys = jax.random.split(jax.random.key(0))
     p, q = (jax.random.normal(key, like.shape, like.dtype) + 0.0 * jnp.where(like == like, like, 0.0) for key in keys)
     image_p, image_q = operator(p), operator(q)
-    scale = _norm(image_p) * _norm(q) + _norm(image_q) * _norm(p)
+    norm = lambda v: jnp.sqrt(dot(v, v))  # noqa: E731
+    scale = norm(image_p) * norm(q) + norm(image_q) * norm(p)
     # Random vectors are nearly orthogonal to random images; sqrt(m) brings the figure to the order of |J - J^T| / |J|.
     size = like.shape[-1] ** 0.5 * jnp.abs(dot(p, image_q) - dot(q, image_p)) / jnp.where(scale > 0.0, scale, 1.0)
     is_asymmetric = size > max(ASYMMETRY, ROUND_OFF * epsilon)
@@ -280,11 +266,6 @@ def asymmetric(info: EquilibriumInfo, operator: Linear, like: Float[Array, "b m"
 
 def _linear_info(operator: Linear, v: Array, w: Array, steps: Array, tol: float) -> EquilibriumInfo:
     """The true residual, not the recurrence's, and its status."""
-    size = _norm(v)
-    residual = _norm(v - (w - operator(w))) / jnp.where(size > 0.0, size, 1.0)
-    status = jnp.where(residual <= tol, CONVERGED, MAX_STEPS)
-    return EquilibriumInfo(residual, steps, jnp.where(residual < jnp.inf, status, NONFINITE).astype(jnp.int32))
-
-
-def _norm(v: Float[Array, "b m"]) -> Float[Array, " b"]:
-    return jnp.sqrt(dot(v, v))
+    left, size = v - (w - operator(w)), dot(v, v)
+    rule = Rule(tol, 0, float(jnp.finfo(v.dtype).eps))
+    return judge(rule, dot(left, left) / jnp.where(size > 0.0, size, 1.0), steps)

@@ -13,11 +13,20 @@ from jaxtyping import Array, Float
 from unroll_jax.arrays import check_shape
 from unroll_jax.fixed_point.adjoints import Adjoint, Linear, asymmetric
 from unroll_jax.fixed_point.program import Program
-from unroll_jax.fixed_point.reports import MAX_STEPS, ROUND_OFF, STALLED, EquilibriumInfo, Reporting, report_failures
+from unroll_jax.fixed_point.reports import (
+    MAX_STEPS,
+    ROUND_OFF,
+    STALLED,
+    EquilibriumInfo,
+    Reporting,
+    known,
+    report_dependence,
+    report_failures,
+)
 from unroll_jax.fixed_point.sizes import dot, filled
 from unroll_jax.steps import full_precision
 
-__all__ = ["Backward", "Probe", "check_probe", "dependence", "with_gradient", "zero_probe"]
+__all__ = ["Backward", "Probe", "check_examples", "check_probe", "with_gradient", "zero_probe"]
 
 LOST = 1e-2  # residual, relative to the cotangent, that round-off does not excuse
 ADVICE = 'pass forward_mode=True for derivatives of any order, or adjoint="unrolled"'
@@ -57,9 +66,7 @@ def zero_probe(*batch: int) -> Probe:
     Returns:
       A `Probe` of float32 zeros, to pass as ``probe`` of `equilibrium`.
 
-    Example:
-      >>> zero_probe(2).converged.tolist()
-      [0.0, 0.0]
+    Example: see `Probe`.
     """
     return Probe(*(jnp.zeros(batch) for _ in Probe._fields))
 
@@ -212,8 +219,20 @@ def _differentiable(static: _Static, operands: Any, y: Float[Array, "b m"]) -> F
     return root(operands, y)
 
 
+def check_examples(program: Program, operands: Any, y: Float[Array, "b m"], *, in_jit: bool = False) -> Array:
+    """``y``, once it is known that examples do not depend on each other; in traced code only if ``in_jit``."""
+    operands = jax.lax.stop_gradient(operands)
+    if not program.batch or not (in_jit or known(y, *jax.tree.leaves(operands))):
+        return y
+    try:
+        dependent = _dependence(program, operands, y)
+    except (TypeError, ValueError, NotImplementedError):  # a step without a derivative, which could not be wrong
+        return y
+    return report_dependence(y, dependent, len(program.batch))
+
+
 @functools.partial(jax.jit, static_argnums=0)
-def dependence(program: Program, operands: Any, y: Float[Array, "b m"]) -> Float[Array, " b"]:
+def _dependence(program: Program, operands: Any, y: Float[Array, "b m"]) -> Float[Array, " b"]:
     """The change of some examples of f(y) with each of the others: 0 if they are separate.
 
     Three products look at the odd rows, the even ones and the first: a map that mixes rows in another way may pass.

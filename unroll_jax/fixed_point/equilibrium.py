@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from unroll_jax.arguments import at_least, checked, in_interval, one_of
 from unroll_jax.descent import Descent, Factored, Params
 from unroll_jax.fixed_point.adjoints import Adjoint, Unrolled, asymmetric, resolve_adjoint, unroll_solver
-from unroll_jax.fixed_point.derivatives import Backward, Probe, check_probe, dependence, with_gradient
+from unroll_jax.fixed_point.derivatives import Backward, Probe, check_examples, check_probe, with_gradient
 from unroll_jax.fixed_point.factored import FactoredSolver, factored_adjoint, factored_form
 from unroll_jax.fixed_point.loop import Solver, iterate
 from unroll_jax.fixed_point.program import Prepared, Program, prepare
@@ -19,8 +19,6 @@ from unroll_jax.fixed_point.reports import (
     EquilibriumInfo,
     Reporting,
     call_site,
-    known,
-    report_dependence,
     report_failures,
     report_rows,
 )
@@ -80,13 +78,13 @@ def equilibrium(
     .. math:: w = (I - J^T)^{-1} v , \qquad J = \partial f / \partial z ,
 
     solved with vector products only, and pulled back through one step at y to params, x and closed-over values. Memory
-    does not depend on the number of iterations. Cotangents are normalised before the solve: tiny ones keep their
-    accuracy. Errors of y and of the gradient have bounds that are linear in the tolerances, see Equilibria in the
-    documentation. Products of float32 are taken in full precision, unless `jax.default_matmul_precision` is set.
+    does not depend on the number of iterations. Errors of y and of the gradient have bounds that are linear in the
+    tolerances, see Equilibria in the documentation. Products of float32 are taken in full precision, unless
+    `jax.default_matmul_precision` is set.
 
-    **Failed examples.** An example that fails keeps its best state, with the gradient of the formula above at that
-    state, which need not be small or right. Leave it out of a loss by
-    ``jnp.where(info.converged, losses, 0.0)``. Where the adjoint solve fails, w is its best iterate.
+    **Failed examples** keep their best state, with the gradient of the formula above there, which need not be small or
+    right: leave them out of a loss by ``jnp.where(info.converged, losses, 0.0)``. Where the adjoint solve fails, w is
+    its best iterate.
 
     **Derivatives.** By default the reverse mode, once: only vector-Jacobian products of the step are taken, so the step
     may contain `custom_vjp` kernels. `jax.jvp` of it, or a second derivative, is an error. ``forward_mode=True`` gives
@@ -104,10 +102,10 @@ def equilibrium(
         receives no gradient. The equilibrium of an earlier call is a warm start. States below float32 are iterated on
         in float32, between steps that see their own dtype.
       x: the input the step sees, a pytree, or None.
-      solver: a name of `SOLVERS`, or a `Solver`; None is semismooth Newton in the layer's own small space for a
-        factored layer (`opteq`), plain steps if ``adjoint`` is unrolled, "accelerated_gradient" for a `Descent`
-        with a symmetric Jacobian (`opteq_conv`), else "anderson". Solvers and adjoints that need a symmetric
-        Jacobian probe for it, at two products; without it, examples count as failed.
+      solver: a name of `SOLVERS`, or a `Solver`; None is semismooth Newton in the layer's small space for a factored
+        layer (`opteq`), plain steps if ``adjoint`` is unrolled, "accelerated_gradient" for a `Descent` with a symmetric
+        Jacobian (`opteq_conv`), else "anderson". Solvers and adjoints that need a symmetric Jacobian probe for it, at
+        two products; without it, examples count as failed.
       adjoint: a name of `ADJOINTS`, an `Adjoint`, or ``unrolled(k)``: then k steps of the solver, differentiated by
         autodiff; `phantom` differentiates steps too. None is conjugate gradients for a factored or symmetric layer, in
         the small space of the former, else "gmres".
@@ -125,11 +123,9 @@ def equilibrium(
         solve checks it, at two products.
       probe: zeros from `unroll_jax.fixed_point.zero_probe`; its cotangent is the statistics of the backward solve.
       forward_mode: enables `jax.jvp` and higher-order derivatives.
-      atol: absolute tolerance of the forward solve, at least 0. None is 0, except for states that go to 0: while
-        |f(z)| shrinks as |f(z) - z| does, an example ends where |f(z) - z| <= min(tol, epsilon / 2) s, or after
-        ``max_steps``, converged if |f(z) - z| <= tol s. Here s is the size of its first state or, if larger, of its
-        steps, and epsilon that of its dtype. Unrolled solves and jaxopt's loops use a number given, but not this
-        default.
+      atol: absolute tolerance of the forward solve, at least 0. None is 0, except for states that go to 0, where
+        |f(z) - z| relative to the first state counts, see Your own step at equilibrium in the documentation. Unrolled
+        solves and jaxopt's loops use a number given, but not this default.
       has_aux: whether the step returns ``(y', aux)``; not for a `Descent`.
       check: checks inside of `jax.jit` too that examples do not depend on each other, at the cost of two products.
 
@@ -167,7 +163,7 @@ def equilibrium(
         backward = Backward(plan.adjoint, float(adjoint_tol or tol), int(cap))
         inferred = batch_ndim is None and not isinstance(descent, Descent) and on_failure != "accept"
         y, info, rows, saved = _solve(prepared, plan, rule, inferred)
-        y = _check_examples(y, prepared, check)
+        y = check_examples(program, operands, y, in_jit=check)
         options = {"forward_mode": forward_mode, "probe": probe, "saved": saved}
         y = with_gradient(program, backward, operands, y, reporting, **options)
         y = y if rows is None else report_rows(y, rows, reporting)
@@ -240,16 +236,3 @@ def _run_unrolled(
     assert isinstance(plan.solver, Solver)
     y, info = unroll_solver(apply, prepared.start, plan.solver, last)
     return y, _probed(plan.solver, program, *jax.lax.stop_gradient((operands, y)), info)
-
-
-def _check_examples(y: Array, prepared: Prepared, check: bool) -> Array:
-    """``y``, once it is known that examples do not depend on each other; in jit only if ``check``."""
-    program = prepared.program
-    operands = jax.lax.stop_gradient(prepared.operands)
-    if not program.batch or not (check or known(y, *jax.tree.leaves(operands))):
-        return y
-    try:
-        dependent = dependence(program, operands, y)
-    except (TypeError, ValueError, NotImplementedError):  # a step without a derivative, which could not be wrong
-        return y
-    return report_dependence(y, dependent, len(program.batch))

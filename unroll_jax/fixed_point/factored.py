@@ -11,7 +11,7 @@ from unroll_jax.conjugate_gradients import continue_conjugate_gradient
 from unroll_jax.descent import Descent, Factored, Params
 from unroll_jax.fixed_point.adjoints import Adjoint, conjugate_gradient
 from unroll_jax.fixed_point.loop import Map
-from unroll_jax.fixed_point.reports import CONVERGED, MAX_STEPS, NONFINITE, ROUND_OFF, STALLED, EquilibriumInfo
+from unroll_jax.fixed_point.reports import ROUND_OFF, EquilibriumInfo
 from unroll_jax.fixed_point.sizes import Rule, dot, filled, judge, largest, measure, per_row, relative_sizes
 from unroll_jax.fixed_point.solvers import shared
 
@@ -87,7 +87,7 @@ class FactoredSolver(NamedTuple):
         z = end.best @ W
         fz = apply(z)
         sizes = measure(rule, fz, z, end.scale, first=False, frozen=True)
-        return fz, judge(rule, sizes.residual, end.steps)
+        return fz, judge(rule, sizes.residual, end.steps, lost=~(largest(end.fallback[1]) < jnp.inf))
 
     def _newton(self, gram: Map, offset: Array, rule: Rule, c: _Carry) -> _Carry:
         g = c.image + offset
@@ -144,11 +144,9 @@ def factored_adjoint(activation: Activation, share: float) -> Adjoint:
         t, steps = _solve(gram, root, right, tol=accuracy, max_steps=max_steps)
         # The residual of w is W^T D^{1/2} times that of t, so no larger where |W| <= 1.
         left = right - t + root * gram(root * t)
-        residual = jnp.sqrt(dot(left, left)) / jnp.where(size > 0.0, size, 1.0)
-        idle = (steps < max_steps) & (residual <= ROUND_OFF * float(jnp.finfo(v.dtype).eps))
-        status = jnp.where(residual <= tol, CONVERGED, jnp.where(idle, STALLED, MAX_STEPS))
-        status = jnp.where(residual < jnp.inf, status, NONFINITE).astype(jnp.int32)
-        return (v + (root * t) @ W) / share, EquilibriumInfo(residual, steps, status)
+        rule = Rule(tol, max_steps, float(jnp.finfo(v.dtype).eps))
+        info = judge(rule, dot(left, left) / jnp.where(size > 0.0, size, 1.0) ** 2, steps)
+        return (v + (root * t) @ W) / share, info
 
     return conjugate_gradient()._replace(structured=structured)
 
@@ -164,24 +162,15 @@ def _gram(matrix: Float[Array, "h m"], rows: Any) -> Map:
 
 
 def _solve(
-    gram: Map,
-    root: Float[Array, "b h"],
-    right: Float[Array, "b h"],
-    *,
-    tol: Float[Array, " b"],
-    max_steps: int,
+    gram: Map, root: Float[Array, "b h"], right: Float[Array, "b h"], *, tol: Float[Array, " b"], max_steps: int
 ) -> tuple[Float[Array, "b h"], Int[Array, " b"]]:
     r"""q - D^{1/2} G D^{1/2} q = r for every example, to a relative residual of ``tol``; D^{1/2} is ``root``."""
     # Squares of sizes far from 1 leave the range of float32; the barrier keeps XLA from taking them all the same.
     size = largest(right)
     scaled = jax.lax.optimization_barrier(right / jnp.where(size > 0.0, size, 1.0)[:, None])
-    q, _, steps = continue_conjugate_gradient(
-        lambda u: u - root * gram(root * u),
-        jnp.zeros_like(scaled),
-        scaled,
-        bound=jnp.square(tol) * dot(scaled, scaled),
-        max_steps=max_steps,
-    )
+    product, bound = lambda u: u - root * gram(root * u), jnp.square(tol) * dot(scaled, scaled)
+    start = jnp.zeros_like(scaled)
+    q, _, steps = continue_conjugate_gradient(product, start, scaled, bound=bound, max_steps=max_steps)
     return size[:, None] * q, steps
 
 
@@ -194,8 +183,8 @@ def _accuracy(residual: Float[Array, " b"], tol: float) -> Float[Array, " b"]:
 def _length(s: Float[Array, "b h"], image: Float[Array, "b h"]) -> Float[Array, " b"]:
     """|W^T s| of every row, from the image G s."""
     unit = largest(s)
-    scaled = s / jnp.where(unit > 0.0, unit, 1.0)[:, None], image / jnp.where(unit > 0.0, unit, 1.0)[:, None]
-    return jnp.sqrt(jnp.maximum(dot(*scaled), 0.0)) * unit
+    divisor = jnp.where(unit > 0.0, unit, 1.0)[:, None]
+    return jnp.sqrt(jnp.maximum(dot(s / divisor, image / divisor), 0.0)) * unit
 
 
 def _root_slope(activation: Activation, g: Array) -> Array:

@@ -120,11 +120,7 @@ class _Carry(NamedTuple):
 
 
 def iterate(apply: Map, z: Float[Array, "b m"], solver: Solver, rule: Rule) -> tuple[Array, EquilibriumInfo]:
-    """Runs rows of z = apply(z) until each has ended.
-
-    Returns:
-      ``(y, info)``: f of the state that met the tolerance, or else of the best one.
-    """
+    """``(y, info)``: for every row of z = f(z) f of the state that met the tolerance, or else of the best one."""
     if solver.whole is not None:
         end, steps = solver.whole(apply, z, rule.tol, rule.max_steps)
         fz = apply(end)
@@ -141,7 +137,7 @@ def iterate(apply: Map, z: Float[Array, "b m"], solver: Solver, rule: Rule) -> t
     if end.plateau is not None:  # at the cap, a state that goes to 0 may be within tol of its scale
         near_zero = missed & (end.gap <= end.plateau[1] / SHRUNK) & (end.gap <= rule.tol**2)
         residual = jnp.where(near_zero, end.gap, residual)
-    return per_row(back, end.best.z, end.z), judge(rule, residual, end.steps)
+    return per_row(back, end.best.z, end.z), judge(rule, residual, end.steps, lost=~(end.residual < jnp.inf))
 
 
 def _begin(z: Array, solver: Solver, rule: Rule) -> _Carry:

@@ -54,10 +54,7 @@ def monotone_init(key: jax.Array, size: int, kernel_size: int | None = None) -> 
       size: width m, or channels c.
       kernel_size: side of the kernels, odd; None is dense.
 
-    Example:
-      >>> import jax
-      >>> monotone_init(jax.random.key(0), size=4).A.shape
-      (4, 4)
+    Example: see `MonotoneParams`.
     """
     shape = (size, size) if kernel_size is None else (kernel_size, kernel_size, size, size)
     A, B = (jax.random.normal(matrix_key, shape) / math.sqrt(math.prod(shape)) for matrix_key in jax.random.split(key))
@@ -217,13 +214,12 @@ def _prox(activation: Proximal, z: Array, step_size: Any) -> Array:
 
 
 def _check_shapes(W: Array, x: Array) -> None:
-    # Of an image's width, W tells no more than half.
-    state_shape = (W.shape[-1],) if W.ndim == 2 else (*W.shape[:2], W.shape[-1])
-    shape = tuple(x.shape)
-    event = shape if len(state_shape) == 1 else (*shape[:-2], shape[-2] // 2 + 1, shape[-1]) if len(shape) > 2 else ()
-    if event[len(event) - len(state_shape) :] != state_shape or x.ndim < len(state_shape):
-        what = f"vectors of width {state_shape[0]}" if len(state_shape) == 1 else "images of the size and channels"
-        raise ValueError(f"x must hold {what} that W was made for, got x of shape {shape} and W of shape {W.shape}")
+    if W.ndim == 2:
+        fits, what = x.shape[-1:] == W.shape[-1:], f"vectors of width {W.shape[-1]}"
+    else:  # of an image's width, W tells no more than half
+        fits = x.ndim > 2 and (x.shape[-3], x.shape[-2] // 2 + 1, x.shape[-1]) == (*W.shape[:2], W.shape[-1])
+        what = "images of the size and channels"
+    require(fits, "x", f"hold {what} that W was made for", f"x of shape {x.shape} and W of shape {W.shape}")
 
 
 def _symbol(kernel: Float[Array, "k l i o"], image_shape: tuple[int, int] | None) -> Inexact[Array, "h w o i"]:

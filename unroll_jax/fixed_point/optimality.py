@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from unroll_jax.arguments import POSITIVE, at_least, checked, in_interval, one_of
 from unroll_jax.fixed_point.adjoints import Adjoint, Linear, Unrolled, gmres, resolve_adjoint
-from unroll_jax.fixed_point.derivatives import Backward, Probe, check_probe, with_gradient
+from unroll_jax.fixed_point.derivatives import Backward, Probe, check_examples, check_probe, with_gradient
 from unroll_jax.fixed_point.program import as_state, trace
 from unroll_jax.fixed_point.reports import ON_FAILURE, Reporting, call_site
 from unroll_jax.fixed_point.sizes import dot
@@ -56,7 +56,8 @@ def implicit_root(
       adjoint_tol: relative tolerance of the linear solve.
       adjoint_max_steps: cap of the linear solve.
       on_failure: "error", "warn" or "accept" where the linear solve does not converge, see `equilibrium`.
-      batch_ndim: how many leading axes of z are batch axes, over whose examples F is separate.
+      batch_ndim: how many leading axes of z are batch axes. F must not mix their examples: outside of `jax.jit` it is
+        an error.
       forward_mode: enables `jax.jvp` and higher-order derivatives.
       has_aux: whether the solver returns ``(z, aux)``; aux has no derivative.
 
@@ -99,7 +100,7 @@ def implicit_root(
             program, operands, z = trace(shifted, params, as_state("the solution", z), inputs, batch_ndim)
             check_probe(probe, program.batch, reverse=not forward_mode)
             reporting = Reporting(on_failure, adjoint_tol, call_site(), HINT)
-            flat = program.flatten(jax.tree.leaves(z))
+            flat = check_examples(program, operands, program.flatten(jax.tree.leaves(z)))
             z = with_gradient(program, backward, operands, flat, reporting, forward_mode=forward_mode, probe=probe)
             return (program.state(z), _constant(aux)) if has_aux else program.state(z)
 

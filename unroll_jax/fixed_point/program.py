@@ -26,21 +26,17 @@ CONTRACTING = ", or keep |W| < 1 (certificates.spectral_normalise)"  # advice fo
 
 
 class Program:
-    """A step ``(operands, rows) -> rows``, hashable by what it does.
-
-    Attributes:
-      batch: shape of the batch; sizes may be symbols of `jax.export`.
-      epsilon: relative spacing of the coarsest dtype of the state.
-    """
+    """A step ``(operands, rows) -> rows``, hashable by what it does."""
 
     def __init__(self, closed: ClosedJaxpr, tree: Any, avals: list[Any], batch_ndim: int) -> None:
         self.jaxpr, self.tree, self.avals = closed.jaxpr, tree, avals
-        self.batch: tuple[Any, ...] = avals[0].shape[:batch_ndim]
+        self.batch: tuple[Any, ...] = avals[0].shape[:batch_ndim]  # sizes may be symbols of `jax.export`
+        # Relative spacing of the coarsest dtype of the state.
         self.epsilon = max(float(jnp.finfo(aval.dtype).eps) for aval in avals)
         self._dtype = functools.reduce(jnp.promote_types, (jnp.finfo(aval.dtype).dtype for aval in avals), jnp.float32)
         self._kept: list[Any] = []  # alive as long as their identity is part of the key
-        custom = {equation.primitive.name for equation in equations(closed.jaxpr) if _is_custom(equation)}
-        rules = _rules(closed, "custom_vjp_call" in custom, self._kept) if custom else None
+        custom = [equation for equation in equations(closed.jaxpr) if _is_custom(equation)]
+        rules = _rules(closed, custom, self._kept) if custom else None
         self.key = fingerprint(closed.jaxpr, self._kept), rules, tree, tuple(avals), batch_ndim
         self._hash = hash(self.key)
 
@@ -235,14 +231,17 @@ def _is_custom(equation: Any) -> bool:
     return equation.primitive.name in ("custom_jvp_call", "custom_vjp_call")
 
 
-def _rules(closed: ClosedJaxpr, reverse: bool, kept: list[Any]) -> Any:
+def _rules(closed: ClosedJaxpr, custom: list[Any], kept: list[Any]) -> Any:
     """A fingerprint of the program's derivative, as functions with rules of their own look new at every trace.
 
-    It is that of forward mode, which is traced much sooner, unless a rule is of reverse mode only.
-
-    Arrays that rules close over count by value in NumPy, and by identity in JAX. A program whose rules close over
-    tracers of an outer function, or that has no derivative, equals itself only.
+    It is that of forward mode, which is traced much sooner, unless a rule is of reverse mode only. Arrays that rules
+    close over count by value in NumPy, and by identity in JAX. A program equals itself only if it has no derivative,
+    or its rules close over tracers of an outer function or see symbolic zeros, of which one derivative shows some.
     """
+    itself = object()
+    if any(equation.params.get("symbolic_zeros") for equation in custom):
+        return itself
+    reverse = any(equation.primitive.name == "custom_vjp_call" for equation in custom)
     avals: list[Any] = list(closed.in_avals)
     consts = [jax.typeof(const) for const in closed.consts]
     moves = [jnp.issubdtype(aval.dtype, jnp.inexact) for aval in avals]
@@ -254,7 +253,6 @@ def _rules(closed: ClosedJaxpr, reverse: bool, kept: list[Any]) -> Any:
         moving = list(itertools.compress(inputs, moves))
         return jax.vjp(run, moving)[1](directions) if reverse else jax.jvp(run, (moving,), (directions,))
 
-    itself = object()
     try:
         directions = list(closed.out_avals) if reverse else list(itertools.compress(avals, moves))
         derivative = jax.make_jaxpr(differentiated)(avals, consts, directions)

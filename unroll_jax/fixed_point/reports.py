@@ -140,19 +140,12 @@ class _Text(str):
 
 
 class Reporting(NamedTuple):
-    """The report of the rows of a solve that fail.
-
-    Attributes:
-      on_failure: "error", "warn" or "accept".
-      tol: the tolerance that they missed.
-      warn: of `call_site`.
-      hint: further advice.
-    """
+    """The report of the rows of a solve that fail."""
 
     on_failure: str
-    tol: float
-    warn: Callable[[str], None]
-    hint: str = ""
+    tol: float  # the tolerance that they missed
+    warn: Callable[[str], None]  # of `call_site`
+    hint: str = ""  # further advice
 
 
 def call_site() -> Callable[[str], None]:
@@ -174,11 +167,9 @@ def known(*arrays: Any) -> bool:
 
 
 def report_failures(tree: Any, info: EquilibriumInfo, what: str, advice: str, reporting: Reporting) -> Any:
-    """``tree``, once the rows that failed are reported.
+    """``tree``, once the rows that failed are reported: see ``on_failure`` of `equilibrium`.
 
-    Outside of transformations before this returns. Compiled code calls back while it runs, so that an error reaches the
-    caller as ``jax.errors.JaxRuntimeError``. Under vmap the examples of all calls are reported together. Programs of
-    `jax.export` have no callbacks.
+    Under vmap the examples of all calls are reported together.
     """
     if reporting.on_failure == "accept":
         return tree

@@ -17,21 +17,13 @@ FAR = 100.0  # times the tolerance, beyond which a row is far from the accuracy 
 
 
 class Rule(NamedTuple):
-    """The end of a loop.
-
-    Attributes:
-      tol: relative tolerance.
-      max_steps: cap.
-      epsilon: relative spacing of the numbers that the map is computed in.
-      atol: absolute tolerance; None is that of `equilibrium`.
-      linear: whether residuals are relative to 1, as of a linear system whose right-hand sides are unit rows.
-    """
+    """The end of a loop."""
 
     tol: float
     max_steps: int
-    epsilon: float
-    atol: float | None = None
-    linear: bool = False
+    epsilon: float  # relative spacing of the numbers that the map is computed in
+    atol: float | None = None  # None is that of `equilibrium`
+    linear: bool = False  # residuals are relative to 1, as of a linear system whose right-hand sides are unit rows
 
 
 class Sizes(NamedTuple):
@@ -107,9 +99,10 @@ def relative_sizes(
     return Sizes(residual, square / jnp.where(grown > 0.0, grown, 1.0), unit, unit * jnp.sqrt(grown))
 
 
-def judge(rule: Rule, residual: Array, steps: Array) -> EquilibriumInfo:
-    """The outcome of rows with a squared residual."""
-    status = jnp.where(residual <= (ROUND_OFF * rule.epsilon) ** 2, STALLED, MAX_STEPS)
+def judge(rule: Rule, residual: Array, steps: Array, lost: Bool[Array, " b"] | bool = False) -> EquilibriumInfo:
+    """The outcome of rows with a squared residual; ``lost`` are those that ended in a value that is not finite."""
+    failed = jnp.where(lost, NONFINITE, MAX_STEPS)
+    status = jnp.where(residual <= (ROUND_OFF * rule.epsilon) ** 2, STALLED, failed)
     status = jnp.where(residual <= rule.tol**2, CONVERGED, status)
     status = jnp.where(residual < jnp.inf, status, NONFINITE).astype(jnp.int32)
     return EquilibriumInfo(jnp.sqrt(residual), steps, status)

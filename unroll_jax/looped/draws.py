@@ -16,12 +16,7 @@ SPREAD = 0.5  # sigma of "log_normal_poisson", as Huginn has it
 
 @checked(most=at_least(1), distribution=one_of(DISTRIBUTIONS), least=at_least(1), mean=POSITIVE)
 def sample_loops(
-    key: jax.Array,
-    most: int,
-    *,
-    distribution: str = "uniform",
-    least: int = 1,
-    mean: float | None = None,
+    key: jax.Array, most: int, *, distribution: str = "uniform", least: int = 1, mean: float | None = None
 ) -> Int[Array, ""]:
     r"""Draws how many loops a step of training takes, to pass as ``loops`` with ``most``.
 
