@@ -4,7 +4,6 @@ import abc
 import copy
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
@@ -18,6 +17,7 @@ from unroll_jax.perturbations import Perturbation, layer_noise, lost_layer
 
 from ..config.constrained import ConstrainedConfig
 from ..config.errors import OptionError, UserError
+from ..config.fields import LARGEST
 from ..config.run import RunConfig
 from ..limits import Limit, limits_of, sums_of_columns
 from ..sharding.mesh import put_beside
@@ -216,9 +216,9 @@ class PerturbedTask(LayeredTask[L]):
 
 
 def check_noise(gamma: float, seed: int) -> None:
-    """Raises a `UserError` for noise that a prediction cannot have."""
-    if not (gamma >= 0.0 and math.isfinite(gamma)):
-        raise OptionError("gamma", "finite and at least 0", gamma)
+    """Raises a `UserError` for noise that a prediction cannot have: that of training has the same range."""
+    if not 0.0 <= gamma <= LARGEST:
+        raise OptionError("gamma", f"finite, from 0 to {LARGEST:g}", gamma)
     if not 0 <= seed < 2**32:
         raise OptionError("seed", "a whole number in [0, 2**32)", seed)
 
