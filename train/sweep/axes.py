@@ -162,7 +162,9 @@ def _field(name: str, config: RunConfig, options: Sequence[str]) -> str:
     fields = list(_options(config))
     matches = [name] if name in fields else [field for field in fields if field.endswith(f".{name}")]
     if not matches:
-        near = difflib.get_close_matches(name, [*fields, *(field.rpartition(".")[2] for field in fields)], n=1, cutoff=0.7)
+        near = difflib.get_close_matches(
+            name, [*fields, *(field.rpartition(".")[2] for field in fields)], n=1, cutoff=0.7
+        )
         raise UserError(f"--over.{name} is not an option{' (did you mean ' + near[0] + '?)' if near else ''}")
     if len(matches) > 1:
         raise UserError(f"--over.{name} may be {' or '.join(matches)}; give the whole name")

@@ -59,7 +59,7 @@ RATE = "--over.primal.learning-rate"
         ("video-ut --over.seed 0 --over.seed 1", "--over.seed is given more than once"),
         ("video-ut --over.num-layers 3 --over.model.num-layers 5", "are one option; give it once"),
         ("video-ut --over.seed 0,x", "see `unroll-jax sweep EXPERIMENT --help`"),
-        ("video-ut --over.method plain,both", "--over.method must be of plain, deep_supervision, constrained, got both"),
+        ("video-ut --over.method plain,both", "--over.method must be of plain, deep_supervision, constrained"),
         ("video-ut --over.seed 0 --method all", "give `--over.method plain,deep_supervision,constrained`"),
         ("image-opteq --over.method plain", "--over.method is not an option"),
         ("video-ut --trials 2 --over.method plain:both", "--over.method must be of"),
