@@ -67,7 +67,8 @@ NAMES = {
         Perturbation layer_noise lost_layer
     """,
     "unroll_jax.train": """
-        EXPERIMENTS Callbacks ConstraintConfig DualConfig Model OwnConfig OwnTask PrimalConfig Task export fit load
+        EXPERIMENTS Callbacks ConstraintConfig DualConfig Model OwnConfig OwnTask PrimalConfig Task UserError export fit
+        load
     """,
 }
 # Modules that import flax, and which `from unroll_jax import *` omits.

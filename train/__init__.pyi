@@ -3,6 +3,7 @@
 from .config.constrained import OwnConfig as OwnConfig
 from .config.constraints import ConstraintConfig as ConstraintConfig
 from .config.constraints import DualConfig as DualConfig
+from .config.errors import UserError as UserError
 from .config.run import PrimalConfig as PrimalConfig
 from .experiments import EXPERIMENTS as EXPERIMENTS
 from .exporting import export as export

@@ -30,7 +30,7 @@ Texts = Sequence[str]
 
 def command(arguments: list[str]) -> None:
     """`unroll-jax predict RUN --text TEXT ...`: predictions of every layer of a run."""
-    hint = "write a text that begins with a dash as --text=TEXT or --second=TEXT, several as lines of --file"
+    hint = "texts go behind --text, as --text=TEXT where one begins with a dash, or into the lines of --file"
     parsed = parse(PredictArguments, arguments, "unroll-jax predict", hint=hint)
     if parsed.file is not None and (parsed.text or parsed.second):
         raise UserError("--file takes the place of --text and --second; give one or the other")

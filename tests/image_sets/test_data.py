@@ -8,14 +8,11 @@ import pytest
 from PIL import Image
 
 from tests.image_sets.conftest import CLASSES, COUNT
+from tests.train.commands import quiet
 from unroll_jax.train.config.data import SetConfig
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data import image_sets
 from unroll_jax.train.data.image_sets import NUM_SETS, SetSpec
-
-
-def quiet(line):
-    pass
 
 
 def test_folders_of_classes_become_stratified_splits_of_grey_images_of_one_size(data, folders):

@@ -13,6 +13,7 @@ import pytest
 
 from tests.data.decoders.conftest import WriteFolder, write_folder
 from tests.models import decoder_reference as reference
+from unroll_jax.train import load
 from unroll_jax.train.config.data import InstructionConfig
 from unroll_jax.train.config.tokens import DecoderOptions, LanguageConfig
 from unroll_jax.train.experiments import EXPERIMENTS
@@ -96,3 +97,18 @@ def answer_logs(decoder: Any, config: Any, tokens: np.ndarray, first: int) -> np
     logs = logits - np.log(np.exp(logits - logits.max(-1, keepdims=True)).sum(-1, keepdims=True))
     logs -= logits.max(-1, keepdims=True)
     return logs[:, first - 1 : -1]
+
+
+@pytest.fixture
+def layers_of(finished: Finished, wide: Callable[[Any], Any]) -> Callable[[str, str], tuple[np.ndarray, Any, Any]]:
+    """Log-probabilities of all words by all layers of the constrained run at the tokens of an answer, in float64; these
+    tokens, and the tokenizer."""
+    model = load(finished.folders[1], log=lambda line: None)
+    decoder, given = wide(jax.device_get(model.params["decoder"])), model.task.model.source
+
+    def logs(prompt, answer):
+        start = f"<|user|>{prompt}<|end|><|assistant|>"
+        first, tokens = (given.tokenizer.encode([text])[0] for text in (start, f"{start}{answer}<|end|>"))
+        return answer_logs(decoder, given.config, tokens, len(first)), tokens[len(first) :], given.tokenizer
+
+    return logs

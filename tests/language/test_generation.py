@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from tests.train.commands import refused
+from tests.train.commands import quiet, refused
 from unroll_jax.models import Decoder, decoder_logits
 from unroll_jax.train import load
 from unroll_jax.train.__main__ import main
@@ -18,10 +18,6 @@ from unroll_jax.train.loading import open_decoder
 
 pytestmark = pytest.mark.xdist_group("language")
 ROWS = [{"instruction": "Say bado."}, {"instruction": "Add 1 and 2."}, {"instruction": "Say mi twice."}]
-
-
-def quiet(line):
-    pass
 
 
 @pytest.fixture

@@ -2,13 +2,10 @@
 
 import json
 
-import jax
 import numpy as np
 import pytest
 
-from tests.language.conftest import answer_logs
 from tests.train.commands import refused
-from unroll_jax.train import load
 from unroll_jax.train.__main__ import main
 
 pytestmark = pytest.mark.xdist_group("language")
@@ -19,28 +16,10 @@ ROWS = [
 ]
 
 
-def quiet(line):
-    pass
-
-
 @pytest.fixture
 def run(finished):
     """The folder of the constrained run, as a word of a command."""
     return str(finished.folders[1])
-
-
-@pytest.fixture
-def layers_of(run, wide):
-    """Log-probabilities of all words by all layers at the tokens of an answer, in float64, and these tokens."""
-    model = load(run, log=quiet)
-    decoder, given = wide(jax.device_get(model.params["decoder"])), model.task.model.source
-
-    def logs(prompt, answer):
-        start = f"<|user|>{prompt}<|end|><|assistant|>"
-        first, tokens = (given.tokenizer.encode([text])[0] for text in (start, f"{start}{answer}<|end|>"))
-        return answer_logs(decoder, given.config, tokens, len(first)), tokens[len(first) :], given.tokenizer
-
-    return logs
 
 
 def test_answers_get_losses_and_accuracies_of_every_layer_and_prompts_without_one_the_next_token(
@@ -93,3 +72,6 @@ def test_what_a_language_run_cannot_read_is_refused_in_one_line(run, tmp_path, c
     for words, message in cases:
         assert message in refused(capsys, "predict", run, *words)
     assert there.read_text() == "old"
+    with_noise = ["--prompts", str(odd), "--gamma", "1e30"]
+    for command in (["predict", run, "--text", "a", "--gamma", "1e30"], ["generate", run, *with_noise]):
+        assert "--gamma must be finite, from 0 to 1e+09, got 1e+30" in refused(capsys, *command)

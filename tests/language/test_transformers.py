@@ -11,6 +11,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from tests.data.decoders.conftest import llama_tensors
+from tests.train.commands import quiet
 from unroll_jax.models import Decoder, decoder_logits
 from unroll_jax.train import load
 from unroll_jax.train.config.errors import UserError
@@ -26,10 +27,6 @@ from unroll_jax.train.main import fit
 pytestmark = pytest.mark.xdist_group("language")
 PROMPTS = [Prompt("7?"), Prompt("Say bado.")]
 KINDS = ("drawn", "changes merged", "tied, Alpaca")
-
-
-def quiet(line):
-    pass
 
 
 @pytest.fixture

@@ -12,8 +12,7 @@ import pytest
 
 from papers.xie2021.__main__ import main
 from papers.xie2021.robustness import RobustnessConfig, attack, robustness
-from tests.supervised.conftest import start, stripes, traced
-from tests.supervised.test_runs import small
+from tests.supervised.conftest import small, start, stripes, traced
 from unroll_jax.certificates import conv_norm_bound
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.config.images import is_certifiable

@@ -2,17 +2,20 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from sklearn.linear_model import Lasso
 
+from tests.tasks import InMemory
 from unroll_jax.train.config.constraints import ConstraintConfig
 from unroll_jax.train.config.data import CodeConfig
 from unroll_jax.train.config.sparse_coding import ListaConfig, SparseCodingConfig
 from unroll_jax.train.data.codes import CodeBatch, CodeSpec
+from unroll_jax.train.main import fit
 from unroll_jax.train.tasks.sparse_coding import SparseCodingTask
 
 SIZES = {"train": 48, "validation": 12, "test": 20}
@@ -26,7 +29,7 @@ def lasso(signals: np.ndarray, dictionary: np.ndarray, sparsity: float) -> np.nd
     return model.fit(np.float64(dictionary).T, np.float64(signals).T).coef_
 
 
-class Blobs:
+class Blobs(InMemory):
     """Stands in for `CodeData`: 4 x 4 images that are bright about one place, and a random dictionary."""
 
     shape = (SIDE, SIDE, 1)
@@ -48,26 +51,6 @@ class Blobs:
         images = (255 * bright).astype(np.uint8).reshape(count, -1)
         return CodeBatch(images, lasso(images / 255.0, self.dictionary, SPARSITY).astype(np.float32))
 
-    def num_examples(self, split: str) -> int:
-        return len(self.splits[split].images)
-
-    def whole(self, split: str) -> CodeBatch:
-        return self.splits[split]
-
-    def batches(
-        self, split: str, *, batch_size: int, seed: int, start_step: int = 0, rows: np.ndarray | None = None
-    ) -> Iterator[CodeBatch]:
-        whole, step = self.splits[split], start_step
-        while True:
-            numbers = np.random.default_rng((seed, step)).integers(0, len(whole.images), batch_size)
-            yield CodeBatch(*(part[numbers if rows is None else numbers[rows]] for part in whole))
-            step += 1
-
-    def examples(self, split: str, *, batch_size: int) -> Iterator[CodeBatch]:
-        whole = self.splits[split]
-        for start in range(0, len(whole.images), batch_size):
-            yield CodeBatch(*(part[start : start + batch_size] for part in whole))
-
 
 BLOBS = Blobs()
 SMALL = SparseCodingConfig(
@@ -80,6 +63,7 @@ SMALL = SparseCodingConfig(
     model=ListaConfig(num_layers=3),
     constraints=ConstraintConfig(alpha=(0.2,)),
 )
+NOISY = {"method": "both", "test_layer_noises": (0.2, 0.1)}
 
 
 def small(**fields: Any) -> SparseCodingConfig:
@@ -95,8 +79,10 @@ def task_of(config: SparseCodingConfig) -> SparseCodingTask:
     return SparseCodingTask(config, BLOBS)
 
 
-@pytest.fixture
-def in_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Commands find `BLOBS` in place of a data set."""
-    monkeypatch.setattr("unroll_jax.train.tasks.sparse_coding.load", lambda config, *, log: BLOBS)
-    return task_of
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[Path], list[str]]]:
+    """The folders of a plain and a constrained run, to be read, and what was logged; commands train on `BLOBS`."""
+    root, log = tmp_path_factory.mktemp("runs"), list[str]()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("unroll_jax.train.tasks.sparse_coding.load", lambda config, *, log: BLOBS)
+        yield fit(small(**NOISY), out=root, experiment="sparse-coding", log=log.append), log

@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from tests.sparse_coding.conftest import BLOBS, SPARSITY, lasso
+from tests.train.commands import quiet
 from unroll_jax.train.config.data import CodeConfig
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data import codes
@@ -16,10 +17,6 @@ from unroll_jax.train.data.prepare import Source
 
 SIGNALS = BLOBS.whole("train").images / np.float32(255.0)
 GREY = np.array([0.299, 0.587, 0.114])  # ITU-R 601
-
-
-def quiet(line):
-    pass
 
 
 def test_codes_are_the_solutions_of_the_lasso():

@@ -5,22 +5,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.errors import one_line
 from tests.models.test_lista import soft
 from tests.sparse_coding.conftest import BLOBS, SPARSITY, small, task_of
-from unroll_jax.train.config.errors import UserError
+from tests.tasks import perturbed, trained_losses
 from unroll_jax.train.config.sparse_coding import ListaConfig
 from unroll_jax.train.data.codes import CodeBatch
-from unroll_jax.train.step import init_state, jit_step, validate
 from unroll_jax.train.tasks.common import Trial
-from unroll_jax.train.tasks.sparse_coding import PENALTIES, SparseCodingTask, linear_coder, noisy
+from unroll_jax.train.tasks.sparse_coding import PENALTIES, linear_coder, noisy
 
 pytestmark = pytest.mark.xdist_group("sparse-coding")
-
-
-def perturbed(params, scale=0.05, seed=0):
-    """Parameters a little off those of ISTA."""
-    rng = np.random.default_rng(seed)
-    return jax.tree.map(lambda leaf: leaf + jnp.asarray(scale * rng.normal(size=leaf.shape), leaf.dtype), params)
 
 
 def codes_of(params, signals, lost=0):
@@ -105,30 +99,12 @@ def test_the_linear_map_is_that_of_least_squares_with_the_best_penalty():
     np.testing.assert_allclose(linear_coder(BLOBS, 0.3)(held_out), errors[min(errors)], rtol=1e-2, atol=1e-3)
 
 
-def test_a_validation_has_the_relative_error():
-    task = task_of(small())
-    row, _ = validate(task, init_state(task))
-    assert 0.0 < row["relative_error"] < 1.0
-
-
 @pytest.mark.parametrize("method", ["plain", "constrained", "deep_supervision"])
 def test_steps_lower_the_loss(method):
-    task = task_of(small(method=method, steps=30, model=ListaConfig(num_layers=3, weights="noise")))
-    state, step, batches = init_state(task), jit_step(task), task.batches(0, None)
-    before = task.validate(state.params, None).losses.mean(axis=0)
-    for _ in range(30):
-        state, _ = step(state, next(batches))
-    after = task.validate(state.params, None).losses.mean(axis=0)
+    config = small(method=method, steps=30, model=ListaConfig(num_layers=3, weights="noise"))
+    before, after = trained_losses(task_of(config))
     assert after[-1] < 0.7 * before[-1]
     assert after[0] == before[0]
-
-
-def test_the_network_and_its_dictionary_come_back_from_facts():
-    task = task_of(small())
-    again = SparseCodingTask.rebuild(task.config, task.model_spec())
-    np.testing.assert_array_equal(again.spec.dictionary, BLOBS.dictionary)
-    for one, other in zip(*(jax.tree.leaves(one.init(jax.random.key(0))) for one in (task, again)), strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 def test_codes_of_images_come_with_what_they_stand_for():
@@ -145,12 +121,11 @@ def test_codes_of_images_come_with_what_they_stand_for():
     np.testing.assert_array_equal(noise[0], noise[1])
     assert np.any(noise[0] != noise[2])
     assert np.any(noise[0] != single.code)
-
-
-def test_bad_batches_and_predictions_are_one_line():
-    task, image = task_of(small()), BLOBS.whole("test").images[0].reshape(4, 4)
-    with pytest.raises(UserError, match="batch_size must be at most the 48 images of the train split, got 49"):
-        SparseCodingTask(small(batch_size=49), BLOBS)
-    for images, gamma, words in (([], 0.0, "predict needs images, got an empty list"), (image, -1.0, "gamma must be")):
-        with pytest.raises(UserError, match=words):
-            task.predict(task.init(jax.random.key(0)), images, gamma=gamma)
+    for given, gamma, words in (([], 0.0, "needs images"), (images[1], -1.0, "gamma"), (images[1], 1e30, "gamma")):
+        with one_line(words):
+            task.predict(params, given, gamma=gamma)
+    with one_line("batch_size must be at most the 48 images of the train split, got 49"):
+        task_of(small(batch_size=49))
+    broken = jax.tree.map(lambda leaf: leaf * np.nan, params)
+    with one_line("images are not finite"):
+        task.predict(broken, images[1])

@@ -1,7 +1,8 @@
 """Small images and scenes in memory, and runs on them that take a second."""
 
+import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,16 +10,27 @@ import jax
 import numpy as np
 import pytest
 
+from tests.tasks import InMemory
+from unroll_jax.train.config.data import ImageConfig, SceneConfig
 from unroll_jax.train.config.images import SceneTaskConfig, SupervisedConfig
 from unroll_jax.train.data.pictures import NOT_COUNTED, ImageSpec, PictureBatch
+from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.main import fit
 from unroll_jax.train.step import first_state, jit_step
 from unroll_jax.train.tasks.images import ImageTask, SceneTask
 
 SIZES = {"train": 48, "validation": 12, "test": 10}
+SMALL = {
+    "OptEqConfig": {"convolutional": False, "channels": 4, "widths": (4, 4), "features": 4},
+    "SegmenterConfig": {"channels": 4, "widths": (4,), "stem": (4,)},
+    "MonConfig": {"convolutional": False, "channels": 4},
+    "OdeConfig": {"convolutional": False, "widths": (4,), "features": 4},
+    "FeedForwardConfig": {"convolutional": False, "widths": (4, 4), "features": 4},
+    "FcnConfig": {"widths": (4,), "stem": (4,)},
+}
 
 
-class Stripes:
+class Stripes(InMemory):
     """Stands in for `PictureData`: 4 x 4 images of two kinds, told apart by where they are bright."""
 
     shape, num_classes, class_names = (4, 4, 1), 2, ("left", "right")
@@ -37,27 +49,6 @@ class Stripes:
         bright = np.arange(4)[None, None, :, None] // 2 == labels[:, None, None, None]
         return PictureBatch((rng.integers(0, 156, (count, 4, 4, 1)) + 100 * bright).astype(np.uint8), labels)
 
-    def num_examples(self, split: str) -> int:
-        return len(self.splits[split].images)
-
-    def read(self, split: str, numbers: np.ndarray) -> Any:
-        whole = self.splits[split]
-        return type(whole)(*(part[numbers] for part in whole))
-
-    def batches(
-        self, split: str, *, batch_size: int, seed: int, start_step: int = 0, rows: np.ndarray | None = None
-    ) -> Iterator[Any]:
-        whole, step = self.splits[split], start_step
-        while True:
-            numbers = np.random.default_rng((seed, step)).integers(0, len(whole.images), batch_size)
-            yield type(whole)(*(part[numbers if rows is None else numbers[rows]] for part in whole))
-            step += 1
-
-    def examples(self, split: str, *, batch_size: int) -> Iterator[Any]:
-        whole = self.splits[split]
-        for start in range(0, len(whole.images), batch_size):
-            yield type(whole)(*(part[start : start + batch_size] for part in whole))
-
 
 class Fields(Stripes):
     """Stands in for `PictureData`: 8 x 8 scenes, bright or dark by quarters; a row does not count."""
@@ -72,6 +63,16 @@ class Fields(Stripes):
         images = rng.integers(0, 156, (count, 8, 8, 3)) + 100 * labels[..., None]
         labels[:, 0] = NOT_COUNTED
         return PictureBatch(images.astype(np.uint8), labels)
+
+
+def small(experiment: str, **options: Any) -> SupervisedConfig:
+    """The experiment's configuration, made so small that a run takes a second."""
+    config = EXPERIMENTS[experiment].config
+    assert isinstance(config, SupervisedConfig)
+    network = dataclasses.replace(config.network, **SMALL[type(config.network).__name__])
+    rates = dataclasses.replace(config.optimizer, learning_rate=0.03)
+    usual = {"epochs": 4, "batch_size": 8, "validate_every": 2, "augment": False}
+    return dataclasses.replace(config, network=network, optimizer=rates, **usual | options)
 
 
 class Traced(NamedTuple):
@@ -99,14 +100,6 @@ def stripes(monkeypatch: pytest.MonkeyPatch) -> Stripes:
 
 
 @pytest.fixture
-def fields(monkeypatch: pytest.MonkeyPatch) -> Fields:
-    """What `load` gives in place of scenes."""
-    data = Fields()
-    monkeypatch.setattr("unroll_jax.train.data.images.load", lambda config, *, log: data)
-    return data
-
-
-@pytest.fixture
 def start(tmp_path: Path) -> Callable[..., list[str]]:
     """Runs a configuration in ``tmp_path / name`` as the command line does; returns its log."""
 
@@ -114,5 +107,24 @@ def start(tmp_path: Path) -> Callable[..., list[str]]:
         log: list[str] = []
         fit(config, out=tmp_path / name, experiment=experiment, log=log.append)
         return log
+
+    return go
+
+
+DATA = {ImageConfig: Stripes(), SceneConfig: Fields()}
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, list[str]]]:
+    """``trained(experiment)``: the folder of a finished run, to be read, and its log."""
+    root = tmp_path_factory.mktemp("trained")
+
+    @functools.cache
+    def go(experiment: str) -> tuple[Path, list[str]]:
+        folder, log = root / experiment, list[str]()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("unroll_jax.train.data.images.load", lambda config, *, log: DATA[type(config)])
+            fit(small(experiment), out=folder, experiment=experiment, log=log.append)
+        return folder, log
 
     return go

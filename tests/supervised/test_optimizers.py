@@ -1,10 +1,13 @@
 """The schedules and rules that a configuration stands for, against their formulas."""
 
+from typing import Any
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unroll_jax.train.config.run import OptimizerConfig, PrimalConfig
+from unroll_jax.train.config.run import DecayedPrimalConfig, OptimizerConfig, PrimalConfig
 from unroll_jax.train.optimizers import learning_rates, make_optimizer
 
 STEPS, EPOCH = 100, 5
@@ -38,50 +41,38 @@ def test_a_warm_up_rises_in_a_line_and_the_rest_is_what_it_was():
     np.testing.assert_allclose(warm[20:], 1.0 + np.cos(np.pi * np.arange(80) / 80), rtol=1e-5, atol=1e-6)
 
 
-def update(gradient, weight, **options):
-    rule = make_optimizer(
-        OptimizerConfig(learning_rate=0.1, schedule="constant", **options), num_steps=STEPS, steps_an_epoch=EPOCH
-    )
-    gradient, weight = jnp.asarray(gradient), jnp.asarray(weight)
-    return rule.update(gradient, rule.init(weight), weight)[0]
+RATE: dict[str, Any] = {"learning_rate": 0.1, "schedule": "constant"}
+DECAYED = DecayedPrimalConfig(**RATE, warmup_share=0.0, clip_norm=None, weight_decay=0.5)
+# Options, a gradient and weights; the steps with that gradient, and how close. Adam's first step is the sign.
+RULES = {
+    "sgd adds the decay to the gradient": (
+        OptimizerConfig(name="sgd", weight_decay=0.5, **RATE), [3.0], [2.0], [[-0.1 * (3.0 + 0.5 * 2.0)]], 1e-6,
+    ),
+    "adam takes it apart": (
+        OptimizerConfig(name="adam", weight_decay=0.5, **RATE), [3.0], [2.0], [[-0.1 * (1.0 + 0.5 * 2.0)]], 1e-5,
+    ),
+    "so does that of a decoder": (DECAYED, [3.0], [2.0], [[-0.1 * (1.0 + 0.5 * 2.0)]], 1e-5),
+    "momentum gathers gradients": (
+        OptimizerConfig(name="sgd", **RATE), [1.0], [0.0], [[-0.1], [-0.19], [-0.271]], 1e-6,
+    ),
+    "clipping bounds the global norm": (
+        OptimizerConfig(name="sgd", clip_norm=1.0, **RATE), [3.0, 4.0], [0.0, 0.0], [[-0.06, -0.08]], 1e-6,
+    ),
+}  # fmt: skip
 
 
-def test_sgd_adds_the_decay_to_the_gradient_and_adam_takes_it_apart():
-    step = update([3.0], [2.0], name="sgd", weight_decay=0.5)
-    np.testing.assert_allclose(step, [-0.1 * (3.0 + 0.5 * 2.0)], rtol=1e-6)
-    step = update([3.0], [2.0], name="adam", weight_decay=0.5)
-    np.testing.assert_allclose(step, [-0.1 * (1.0 + 0.5 * 2.0)], rtol=1e-5)  # Adam's first step is the sign
-
-
-def test_momentum_gathers_gradients():
-    rule = make_optimizer(
-        OptimizerConfig(name="sgd", learning_rate=1.0, schedule="constant"),
-        num_steps=STEPS,
-        steps_an_epoch=EPOCH,
-    )
-    weight, gradient = jnp.zeros(1), jnp.ones(1)
+@pytest.mark.parametrize(("config", "gradient", "weight", "expected", "close"), RULES.values(), ids=RULES)
+def test_steps_of_a_rule_are_its_formula(config, gradient, weight, expected, close):
+    rule, gradient, weight = make_optimizer(config, num_steps=STEPS), jnp.asarray(gradient), jnp.asarray(weight)
     state = rule.init(weight)
-    steps = []
-    for _ in range(3):
+    for one in expected:
         step, state = rule.update(gradient, state, weight)
-        steps.append(float(step[0]))
-    np.testing.assert_allclose(steps, [-1.0, -1.9, -2.71], rtol=1e-6)
+        np.testing.assert_allclose(step, one, rtol=close)
 
 
-def test_clipping_bounds_the_global_norm():
-    step = update([3.0, 4.0], [0.0, 0.0], name="sgd", clip_norm=1.0)
-    np.testing.assert_allclose(step, [-0.06, -0.08], rtol=1e-6)
-
-
+MATRICES = {"stack": (2, 5, 3), "square": (4, 4), "wide": (3, 6)}
 SHAPES = {
-    "primal": {
-        "stack": (2, 5, 3),
-        "square": (4, 4),
-        "wide": (3, 6),
-        "bias": (4,),
-        "embedding": (6, 4),
-        "layers.theta": (3, 4),
-    },
+    "primal": {**MATRICES, "bias": (4,), "embedding": (6, 4), "layers.theta": (3, 4)},
     "images": {"kernel": (3, 3, 4, 5), "dense": (6, 3), "bias": (5,)},
 }
 CONFIGS = {
@@ -94,28 +85,18 @@ CONFIGS = {
 @pytest.mark.parametrize("kind", SHAPES)
 def test_muon_makes_the_singular_values_of_a_matrix_s_step_equal_and_as_large_as_adam_s(kind):
     """The first step is U V^T of the gradient, as far as its Newton-Schulz iteration goes: within 0.6 to 1.3."""
-    rng = np.random.default_rng(0)
-    gradients = {name: rng.normal(size=shape) for name, shape in SHAPES[kind].items()}
-    weights = {name: rng.normal(size=shape) for name, shape in SHAPES[kind].items()}
-    decay = 0.5 if kind == "images" else 0.0
-    rule = make_optimizer(CONFIGS[kind], num_steps=STEPS)
-    params = {name: jnp.asarray(value, jnp.float32) for name, value in weights.items()}
-    updates, _ = rule.update(
-        {name: jnp.asarray(value, jnp.float32) for name, value in gradients.items()}, rule.init(params), params
-    )
+    rng, decay = np.random.default_rng(0), 0.5 if kind == "images" else 0.0
+    gradients, weights = ({name: rng.normal(size=shape) for name, shape in SHAPES[kind].items()} for _ in range(2))
+    rule, params = make_optimizer(CONFIGS[kind], num_steps=STEPS), jax.tree.map(jnp.float32, weights)
+    updates, _ = rule.update(jax.tree.map(jnp.float32, gradients), rule.init(params), params)
     for name, step in updates.items():
         step = (np.asarray(step, np.float64) + 0.1 * decay * weights[name]) / -0.1
-        if name in (
-            "bias",
-            "embedding",
-            "layers.theta",
-        ):  # Adam's first step is the sign, by Nesterov's momentum as far ahead as this
+        if name in ("bias", "embedding", "layers.theta"):  # Adam's first step is the sign, by Nesterov's momentum
             np.testing.assert_allclose(step, (1.0 + 0.09 / 0.19) * np.sign(gradients[name]), rtol=1e-4)
             continue
         rows, columns = (36, 5) if name == "kernel" else step.shape[-2:]
-        for one, gradient in zip(
-            step.reshape(-1, rows, columns), gradients[name].reshape(-1, rows, columns), strict=True
-        ):
+        parts = (each.reshape(-1, rows, columns) for each in (step, gradients[name]))
+        for one, gradient in zip(*parts, strict=True):
             left, _, right = np.linalg.svd(gradient, full_matrices=False)
             inner = left.T @ one @ right.T / (0.2 * np.sqrt(max(rows, columns)))
             assert np.abs(inner - np.diag(np.diag(inner))).max() < 1e-3

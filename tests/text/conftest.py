@@ -104,17 +104,18 @@ def experiment(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def write_pairs(tmp_path: Path) -> Callable[..., dict[str, Any]]:
-    """Writes rows (text, other, label) as a table of pairs with three equal splits; returns fields of a run on it."""
+def write_table(tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """Writes rows (text, label), or (text, other, label), as a table; returns fields of a run on all of it."""
 
-    def write(rows: list[tuple[str, str, str]]) -> dict[str, Any]:
-        root = tmp_path / "pairs"
-        root.mkdir()
-        for name in ("train", "dev", "test"):
-            lines = ["text\tother\tlabel", *("\t".join(row) for row in rows)]
+    def write(train: list[Any], held_out: list[Any] | None = None, test: list[Any] | None = None) -> dict[str, Any]:
+        root, pairs = tmp_path / "table", len(train[0]) == 3
+        root.mkdir(exist_ok=True)
+        held_out = held_out or train[:4]
+        for name, rows in {"train": train, "validation": held_out, "test": test or held_out}.items():
+            lines = map("\t".join, [("text", *["other"] * pairs, "label"), *rows])
             (root / f"{name}.tsv").write_text("\n".join(lines) + "\n")
-        sizes = {"train_examples": None, "validation_examples": None, "test_examples": None, "batch_size": len(rows)}
-        return {"data": TextConfig("table", str(root), str(tmp_path / "kept"), second_column="other"), **sizes}
+        data = TextConfig("table", str(root), str(tmp_path / "prepared"), second_column="other" if pairs else None)
+        return {"data": data, **dict.fromkeys(("train_examples", "validation_examples", "test_examples"))}
 
     return write
 

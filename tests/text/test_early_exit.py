@@ -5,8 +5,14 @@ import pytest
 import scipy.stats
 
 from unroll_jax.train.tasks.common import Trial
-from unroll_jax.train.tasks.early_exit import calibrate, calibrate_crosswise, choose_threshold, exit_curve, exit_layers
-from unroll_jax.train.tasks.text_models import evaluate_exits
+from unroll_jax.train.tasks.text_models import (
+    calibrate,
+    calibrate_crosswise,
+    choose_threshold,
+    evaluate_exits,
+    exit_curve,
+    exit_layers,
+)
 
 RNG = np.random.default_rng(0)
 ENTROPIES = RNG.uniform(0.0, 0.7, (3000, 3))

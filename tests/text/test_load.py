@@ -5,9 +5,9 @@ import shutil
 import numpy as np
 import pytest
 
+from tests.errors import one_line
+from tests.train.commands import quiet
 from unroll_jax.train import load
-from unroll_jax.train.config.data import TextConfig
-from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.config.tokens import EncoderOptions, UnrolledConfig
 from unroll_jax.train.evaluate import best_checkpoint
 from unroll_jax.train.exporting import export
@@ -23,10 +23,6 @@ TEST = [("that is good", "good"), ("a long film never ends", "bad"), ("a strange
 PAIRS = [("a good film", "that is bad", "0"), ("long", "never ends and ends", "1"), ("a bad film", "a film", "0")]
 
 
-def quiet(line):
-    pass
-
-
 def write_vectors(path):
     """Vectors of all words but one, 4 wide."""
     vectors = np.random.default_rng(0).normal(size=(len(WORDS) - 1, 4))
@@ -35,24 +31,8 @@ def write_vectors(path):
     return path
 
 
-@pytest.fixture
-def on_table(small, tmp_path):
-    """A small configuration on a table of single texts, which lies in the folder data."""
-
-    def make(experiment, **fields):
-        root = tmp_path / "data" / "table"
-        root.mkdir(parents=True)
-        for name, rows in {"train": TRAIN, "validation": TRAIN[:4], "test": TEST}.items():
-            (root / f"{name}.tsv").write_text("\n".join(["text\tlabel", *("\t".join(row) for row in rows)]) + "\n")
-        data = TextConfig("table", str(root), str(tmp_path / "data" / "prepared"))
-        whole = dict.fromkeys(("train_examples", "validation_examples", "test_examples"))
-        return small(experiment, steps=2, method="plain", data=data, **whole, **fields)
-
-    return make
-
-
 def given(name, tmp_path, write_folder):
-    """The model of a case: what it is given lies in the folder data."""
+    """The model of a case: what it is given lies in the folder of the test."""
     if name == "words":
         return "text-encoder", EncoderOptions(dim=8, num_layers=2, num_heads=2, hidden_dim=12)
     if name == "vectors":
@@ -69,15 +49,15 @@ def in_order(losses):
 
 
 @pytest.mark.parametrize("name", ["words", "vectors", "encoder", "encoder's words"])
-def test_a_loaded_model_says_of_texts_what_the_evaluation_saw(on_table, write_folder, tmp_path, name):
+def test_a_loaded_model_says_of_texts_what_the_evaluation_saw(small, write_table, write_folder, tmp_path, name):
     experiment, model = given(name, tmp_path, write_folder)
-    config = on_table(experiment, model=model)
+    config = small(experiment, steps=2, method="plain", model=model, **write_table(TRAIN, test=TEST))
     task, run = TextTask.open(config, quiet), tmp_path / "run"
     train_run(task, run, experiment=experiment, log=quiet)
     params = best_checkpoint(task, run, experiment=experiment, log=quiet).state.params
     reading = task.reading(params, "test", Trial(0.0))
     folders = run, export(run, tmp_path / "model", log=quiet)
-    for path in ("data", "vectors.txt", "bert"):
+    for path in ("table", "prepared", "vectors.txt", "bert"):
         shutil.rmtree(tmp_path / path) if (tmp_path / path).is_dir() else (tmp_path / path).unlink(missing_ok=True)
     for folder in folders:
         loaded = load(folder, log=quiet)
@@ -90,15 +70,15 @@ def test_a_loaded_model_says_of_texts_what_the_evaluation_saw(on_table, write_fo
         assert loaded.task.data.embedding_std == task.data.embedding_std, "noise has the unit of training"
 
 
-def test_pairs_come_back_without_their_data(small, write_pairs, tmp_path):
-    config = small("text-ut", steps=2, method="plain", **write_pairs(PAIRS))
+def test_pairs_come_back_without_their_data(small, write_table, tmp_path):
+    config = small("text-ut", steps=2, method="plain", batch_size=3, **write_table(PAIRS))
     run, seconds = tmp_path / "run", ["that is bad", "never ends and ends"]
     train_run(TextTask.open(config, quiet), run, experiment="text-ut", log=quiet)
     out = export(run, tmp_path / "model", log=quiet)
-    for name in ("pairs", "kept"):
+    for name in ("table", "prepared"):
         shutil.rmtree(tmp_path / name)
     one, two = (load(folder, log=quiet).predict(["a good film", "long"], seconds=seconds) for folder in (run, out))
     for prediction, other in zip(one, two, strict=True):
         np.testing.assert_array_equal(prediction.probabilities, other.probabilities)
-    with pytest.raises(UserError, match="classifies pairs of texts"):
+    with one_line("classifies pairs of texts"):
         load(out).predict(["long"])

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from tests.data.pretrained.conftest import WORDS, bert_tensors
+from tests.errors import one_line
+from tests.train.commands import quiet
 from unroll_jax.train import load
-from unroll_jax.train.config.data import TextConfig
-from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.config.fields import differences
 from unroll_jax.train.config.tokens import EncoderOptions, UnrolledConfig
 from unroll_jax.train.data.words import WordTokenizer
@@ -20,35 +20,10 @@ from unroll_jax.train.tasks.text_data import load_inputs
 ROWS = [("a fine film", "good"), ("a dull film", "bad")] * 12 + [("fine fine", "good"), ("dull plot", "bad")]
 
 
-def quiet(line):
-    pass
-
-
-@pytest.fixture
-def write_table(tmp_path):
-    """Writes the tables of three splits, and says how they are read."""
-
-    def write(train=ROWS, held_out=ROWS[:4]):
-        root = tmp_path / "table"
-        root.mkdir(exist_ok=True)
-        for name, rows in {"train": train, "validation": held_out, "test": held_out}.items():
-            lines = ["text\tlabel", *("\t".join(row) for row in rows)]
-            (root / f"{name}.tsv").write_text("\n".join(lines) + "\n")
-        return TextConfig(source="table", root=str(root), prepared=str(tmp_path / "prepared"))
-
-    return write
-
-
 @pytest.fixture
 def on_table(small, write_table):
     """A small configuration on the table, of which all is read."""
-
-    def make(experiment="text-ut", **fields):
-        whole = dict.fromkeys(("train_examples", "validation_examples", "test_examples"))
-        data = fields.pop("data", None) or write_table()
-        return small(experiment, **{**whole, **fields}, data=data)
-
-    return make
+    return lambda experiment="text-ut", **fields: small(experiment, **write_table(ROWS), **fields)
 
 
 @pytest.mark.slow
@@ -59,13 +34,13 @@ def test_a_run_is_not_read_with_words_that_changed_places(on_table, write_table,
     before = task.data
     train_run(task, folder, experiment="text-ut", log=quiet)
     (prediction,) = load(folder, log=quiet).predict(["dull"])
-    write_table([*ROWS[:-2], ("dull dull", "good"), ("dull plot", "bad")])
+    write_table([*ROWS[:-2], ("dull dull", "good"), ("dull plot", "bad")], ROWS[:4])
     after = load_inputs(config, quiet)
     assert after.vocabulary_size == before.vocabulary_size
     number_of = lambda material, word: material.tokens.tokenizer.encode([word], max_length=8).tokens[0]  # noqa: E731
     assert number_of(after, "dull") == number_of(before, "fine")
     experiment, edited = open_run(folder, log=quiet)
-    with pytest.raises(UserError, match=r"was trained with another configuration: .*found\.tokenizer_checksum was"):
+    with one_line(r"was trained with another configuration: .*found\.tokenizer_checksum was"):
         best_checkpoint(edited, folder, experiment=experiment, log=quiet)
     (again,) = load(folder, log=quiet).predict(["dull"])  # knows words as they were
     np.testing.assert_array_equal(again.probabilities, prediction.probabilities)
@@ -81,9 +56,9 @@ def test_figures_tell_edited_texts_and_labels_of_the_same_count_and_words(on_tab
     fingerprint = load_inputs(config, quiet).data_fingerprint()
     assert load_inputs(config, quiet).data_fingerprint() == fingerprint
     swapped = [("a fine film", "bad"), ("a dull film", "good"), *ROWS[2:]]
-    write_table(swapped)
+    write_table(swapped, ROWS[:4])
     assert changed(load_inputs(config, quiet).data_fingerprint(), fingerprint) == {"texts_checksums.train"}
-    write_table(held_out=[("film a fine", "good"), *ROWS[1:4]])
+    write_table(ROWS, [("film a fine", "good"), *ROWS[1:4]])
     expected = {"texts_checksums.validation", "texts_checksums.test"}
     assert changed(load_inputs(config, quiet).data_fingerprint(), fingerprint) == expected
 
@@ -114,5 +89,5 @@ def test_rare_words_are_unknown_where_vectors_come_from_a_file(on_table, tmp_pat
         tokenizer = load_inputs(on_table(model=model, min_count=count), quiet).tokens.tokenizer
         assert isinstance(tokenizer, WordTokenizer)
         assert set(tokenizer.vocabulary[3:]) == words
-    with pytest.raises(UserError, match="min_count=99 leaves no word"):
+    with one_line("min_count=99 leaves no word"):
         load_inputs(on_table(model=model, min_count=99), quiet)

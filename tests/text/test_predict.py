@@ -9,20 +9,14 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-from tests.train.commands import refused
-from unroll_jax.train import load
+from tests.errors import one_line
+from tests.train.commands import quiet, refused
+from unroll_jax.train import Model, load
 from unroll_jax.train.__main__ import main
-from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.evaluate import best_checkpoint
-from unroll_jax.train.loading import open_run
 from unroll_jax.train.predict import read_texts
 
 TEXTS = ["the plot was dull .", "although the music seemed fresh , the plot was not clever .", "the cast felt tender ."]
 pytestmark = [pytest.mark.xdist_group("text-runs"), pytest.mark.slow]
-
-
-def quiet(line):
-    pass
 
 
 @pytest.fixture
@@ -37,11 +31,9 @@ def opened():
     return functools.cache(functools.partial(load, log=quiet))
 
 
-def layers_of(folder, texts, seconds=None, noise=None):
+def layers_of(model, texts, noise=None):
     """The probabilities of every layer by the network itself; the noise is of as many tokens as any text has."""
-    experiment, task = open_run(folder, log=quiet)
-    best = best_checkpoint(task, folder, experiment=experiment, log=quiet)
-    encoded = task.data.tokens.tokenizer.encode(texts, seconds, max_length=8)
+    encoded = model.task.data.spec.tokenizer.encode(texts, None, max_length=8)
 
     @jax.jit
     def each(params):
@@ -49,26 +41,24 @@ def layers_of(folder, texts, seconds=None, noise=None):
         for tokens in map(np.asarray, encoded.tokens):
             added = None if noise is None else jnp.asarray(noise[None, : len(tokens)])
             mask = jnp.ones((1, len(tokens)), bool)
-            outputs.append(task.model.module.apply(params, jnp.asarray(tokens)[None], mask, perturbation=added)[:, 0])
+            outputs.append(model.task.model.module.apply(params, tokens[None], mask, perturbation=added)[:, 0])
         return outputs
 
-    return [softmax(logits, axis=-1) for logits in map(np.asarray, each(best.state.params))]
+    return [softmax(logits, axis=-1) for logits in map(np.asarray, each(model.params))]
 
 
 def test_predictions_are_the_networks_whatever_the_texts_beside_them(trained, opened, experiment):
-    folder = trained(experiment)
-    predictions = opened(folder).predict(TEXTS, log=quiet)
-    (alone,) = opened(folder).predict(TEXTS[:1])
+    model = opened(trained(experiment))
+    predictions, (alone,) = model.predict(TEXTS, log=quiet), model.predict(TEXTS[:1])
     np.testing.assert_allclose(predictions[0].probabilities, alone.probabilities, rtol=1e-4)
-    for shares, prediction in zip(layers_of(folder, TEXTS), predictions, strict=True):
+    for shares, prediction in zip(layers_of(model, TEXTS), predictions, strict=True):
         assert prediction.probabilities.shape == (3, 2)
         np.testing.assert_allclose(prediction.probabilities, shares, rtol=1e-4)
         assert prediction.label == ("negative", "positive")[int(np.argmax(shares[-1]))]
 
 
 def test_noise_changes_predictions_and_is_that_of_its_seed(trained, opened):
-    folder = trained("text-ut")
-    model = opened(folder)
+    model = opened(trained("text-ut"))
     clean, one, again, other = (
         model.predict(TEXTS, gamma=gamma, seed=seed, log=quiet)[0].probabilities
         for gamma, seed in ((0.0, 0), (0.5, 0), (0.5, 0), (0.5, 1))
@@ -78,7 +68,7 @@ def test_noise_changes_predictions_and_is_that_of_its_seed(trained, opened):
     assert not np.allclose(one, other)
     draw = jax.jit(lambda: jax.random.normal(jax.random.fold_in(jax.random.key(0), 0), (8, 8)))  # 8 tokens of width 8
     strong = 0.5 * model.task.data.embedding_std * np.asarray(draw())
-    np.testing.assert_allclose(one, layers_of(folder, TEXTS[:1], noise=strong)[0], rtol=1e-4)
+    np.testing.assert_allclose(one, layers_of(model, TEXTS[:1], noise=strong)[0], rtol=1e-4)
     shown = model.predict(TEXTS[:1], gamma=0.5, seed=0)[0].probabilities
     np.testing.assert_allclose(shown, one, rtol=1e-5)  # nor does it depend on the texts beside
     noisy = model.predict([TEXTS[0]] * 34, gamma=0.5)  # 32 are one batch
@@ -106,7 +96,7 @@ def test_long_texts_are_truncated_and_counted(trained, opened):
     ids=["none", "empty", "invalid", "nan", "second", "seconds"],
 )
 def test_bad_texts_are_one_line(trained, opened, texts, options, message):
-    with pytest.raises(UserError, match=message):
+    with one_line(message):
         opened(trained("text-ut")).predict(texts, **options)
 
 
@@ -127,11 +117,11 @@ def test_files_have_a_text_a_line(tmp_path, content, expected):
     if isinstance(expected, tuple):
         assert read_texts((), (), path) == expected
         return
-    with pytest.raises(UserError, match=expected):
+    with one_line(expected):
         read_texts((), (), path)
 
 
-def test_the_command_predicts_a_file_of_lines(trained, tmp_path, capsys):
+def test_the_command_predicts_a_file_of_lines(trained, opened, tmp_path, capsys, monkeypatch):
     (tmp_path / "lines.txt").write_text("\n".join(TEXTS))
     command, out = ["predict", str(trained("text-ut")), "--gamma", "0.5"], tmp_path / "new" / "out.jsonl"
     lines = ["--file", str(tmp_path / "lines.txt"), "--out", str(out)]
@@ -143,12 +133,17 @@ def test_the_command_predicts_a_file_of_lines(trained, tmp_path, capsys):
     for words, message in (
         (lines, "out.jsonl is there already; pass another file, or --overwrite"),
         (["--text", "fine", *lines[:2]], "--file takes the place of --text"),
-        (["--text", "-awful film"], "write a text that begins with a dash as --text=TEXT"),
+        (["--text", "-awful film"], "as --text=TEXT where one begins with a dash"),
+        (["picture.png"], "picture.png; texts go behind --text"),
         ([*lines[:3], str(tmp_path / "lines.txt"), "--overwrite"], "lines.txt would replace"),
         ([*lines[:3], f"{command[1]}/config.json", "--overwrite"], "config.json would replace"),
     ):
         assert message in refused(capsys, *command, *words)
-    nan = ["--out", str(tmp_path / "nan.jsonl"), "--gamma", "1e30"]
-    assert "--gamma 1e+30" in refused(capsys, *command[:2], *lines[:2], *nan)
+    nan = [*command[:2], *lines[:2], "--out", str(tmp_path / "nan.jsonl")]
+    assert "--gamma must be finite, from 0 to 1e+09, got 1e+30" in refused(capsys, *nan, "--gamma", "1e30")
+    model = opened(trained("text-ut"))
+    broken = Model(model.task, jax.tree.map(lambda leaf: leaf * np.nan, model.params), model.card)
+    monkeypatch.setattr("unroll_jax.train.predict.load", lambda folder: broken)
+    assert "not finite for text 1; --gamma 0.5: pass a lower one" in refused(capsys, *nan, "--gamma", "0.5")
     assert (tmp_path / "lines.txt").read_text() == "\n".join(TEXTS)
     assert not (tmp_path / "nan.jsonl").exists()

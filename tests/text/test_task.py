@@ -11,7 +11,7 @@ from scipy.special import log_softmax
 from tests.data.pretrained.conftest import WORDS
 from unroll_jax.train.config.tokens import EncoderOptions, UnrolledConfig
 from unroll_jax.train.data.tokens import TokenBatch
-from unroll_jax.train.step import init_state, jit_step
+from unroll_jax.train.step import init_state, jit_step, validate
 from unroll_jax.train.tasks.common import NOISE_SEED, Trial, gaussian
 from unroll_jax.train.tasks.text import BATCH_SIZE, TextTask
 from unroll_jax.train.tasks.text_models import read_sample
@@ -117,10 +117,10 @@ def test_given_embeddings_stay_as_they_are_where_they_are_frozen(built, task_of,
     assert kept == (0 if frozen else 2), "the moments of Adam, of what is trained alone"
 
 
-def test_the_types_of_the_tokens_of_pairs_reach_the_encoder(built, write_folder, write_pairs):
+def test_the_types_of_the_tokens_of_pairs_reach_the_encoder(built, write_folder, write_table):
     rows = [("a film that ends", "good", "x"), ("good", "a long film", "y"), ("bad and long", "never ends", "x")]
     model = EncoderOptions(pretrained=str(write_folder()))
-    task, params = built("text-encoder", model=model, max_length=12, train_gamma=0.0, **write_pairs(rows))
+    task, params = built("text-encoder", model=model, batch_size=3, max_length=12, train_gamma=0.0, **write_table(rows))
     batch = first_batch(task, batch_size=3)
     ends = batch.tokens == WORDS.index("[SEP]")
     kinds = jnp.where(batch.mask & (jnp.cumsum(ends, axis=1) - ends > 0), 1, 0)  # all behind the first separator
@@ -153,3 +153,20 @@ def test_evaluations_add_the_same_noise_to_every_model_scaled_by_gamma(built, ex
     for gamma in (0.5, 1.0):
         expected = cross_entropies(perturbed(params, gamma), batch.labels)
         np.testing.assert_allclose(task.reading(params, "test", Trial(gamma)).losses, expected, rtol=1e-4)
+
+
+def test_validation_is_at_the_noise_of_training(task_of):
+    task = task_of("text-ut", train_gamma=0.6)
+    state = init_state(task)
+    row, _ = validate(task, state)
+    noisy, clean = (task.reading(state.params, "validation", Trial(gamma)).losses.mean(axis=0) for gamma in (0.6, 0.0))
+    np.testing.assert_allclose(row["layer_losses"], noisy, rtol=1e-5)
+    assert not np.allclose(noisy, clean, rtol=1e-3)
+
+
+def test_embeddings_that_are_drawn_have_the_standard_deviation_that_noise_is_stated_beside(built, experiment):
+    task, params = built(experiment)
+    table = params["params"].get("encoder", params["params"])["embeddings"]["word"]["embedding"]
+    assert table.shape[0] == task.data.vocabulary_size
+    assert np.std(jax.device_get(table)) == pytest.approx(task.data.embedding_std, rel=0.1)
+    assert task.data.embedding_std == 1.0

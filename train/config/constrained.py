@@ -57,6 +57,19 @@ class ConstrainedConfig(RunConfig):
         if hasattr(model, "num_key_value_heads"):
             yield "model.num_key_value_heads", math.gcd(model.num_heads, model.num_key_value_heads)
 
+    def check(self) -> None:
+        """Checks every value, and those of each layer where the depth is known before the model is read."""
+        super().check()
+        if self.depth is not None:
+            check_depth(self, self.depth)
+
+    @property
+    def depth(self) -> int | None:
+        """The number of layers; None where a pretrained model, a choice of layers or a user's task has it."""
+        model: Any = getattr(self, "model", None)
+        given = getattr(model, "pretrained", None) is not None or hasattr(self, "descent")
+        return None if given else getattr(model, "num_layers", None)
+
     def rules(self) -> Iterator[Rule]:
         """Yields the rules across fields that hold at any depth; `check_depth` has the others."""
         yield from super().rules()
@@ -134,8 +147,9 @@ class ConstrainedConfig(RunConfig):
         return dataclasses.replace(self, **{name: getattr(ConstrainedConfig, name) for name in names})
 
     def describe(self) -> str:
-        """Method, noise and steps."""
-        return f"{self.method}, train gamma {self.train_gamma}, {self.steps} steps"
+        """Method, seed, depth where it is an option, and steps."""
+        depth = "" if self.depth is None else f"{self.depth} layers, "
+        return f"{self.method}, seed {self.seed}, {depth}{self.steps} steps"
 
     def judge(self, row: Mapping[str, Any]) -> Judgement:
         """The metric is the loss of the last layer, of either method, or those that are minimised within its bound."""

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Self
 
 from annotated_types import Ge, Le
 
-from .constrained import ConstrainedConfig, check_depth
+from .constrained import ConstrainedConfig
 from .constraints import ConstraintConfig, DualConfig
 from .data import SetConfig
 from .errors import option_text
@@ -47,11 +47,6 @@ class ImageSetConfig(ConstrainedConfig):
     dual: DualConfig = dataclasses.field(default_factory=lambda: DualConfig(optimizer="adam", learning_rate=0.03))
     constraints: ConstraintConfig = dataclasses.field(default_factory=lambda: BOUNDS)
 
-    def check(self) -> None:
-        """Checks every value, and those of each layer against the depth."""
-        super().check()
-        check_depth(self, self.model.num_layers)
-
     def rules(self) -> Iterator[Rule]:
         """Yields those of all such runs, and of sets."""
         yield from super().rules()
@@ -85,7 +80,3 @@ class ImageSetConfig(ConstrainedConfig):
         """Source, method, depth, noise and seed."""
         parts = (f"L{self.model.num_layers}", f"gamma{self.train_gamma}", f"seed{self.seed}")
         return "-".join((self.data.source, self.method, *parts))
-
-    def describe(self) -> str:
-        """Method, seed, depth and steps."""
-        return f"{self.method}, seed {self.seed}, {self.model.num_layers} layers, {self.steps} steps"

@@ -239,7 +239,6 @@ class ImageOptEqConfig(ImageTaskConfig):
     """Classify images with deep OptEq (Xie et al., Section 5.1)."""
 
     task: ClassVar[str] = "image-opteq"
-
     network: OptEqConfig = dataclasses.field(default_factory=OptEqConfig)
 
 
@@ -248,7 +247,6 @@ class ImageMonConfig(ImageTaskConfig):
     """Classify images with a monotone operator network."""
 
     task: ClassVar[str] = "image-mon"
-
     network: MonConfig = dataclasses.field(default_factory=MonConfig)
 
 
@@ -257,7 +255,6 @@ class ImageOdeConfig(ImageTaskConfig):
     """Classify images with a neural ODE, augmented or not."""
 
     task: ClassVar[str] = "image-ode"
-
     network: OdeConfig = dataclasses.field(default_factory=OdeConfig)
 
 
@@ -266,7 +263,6 @@ class ImageFeedForwardConfig(ImageTaskConfig):
     """Classify images with a plain network."""
 
     task: ClassVar[str] = "image-dnn"
-
     network: FeedForwardConfig = dataclasses.field(default_factory=FeedForwardConfig)
 
 
@@ -275,7 +271,6 @@ class SceneOptEqConfig(SceneTaskConfig):
     """Label every pixel of a scene with deep OptEq (Xie et al., Section 5.2)."""
 
     task: ClassVar[str] = "segment-opteq"
-
     network: SegmenterConfig = dataclasses.field(default_factory=SegmenterConfig)
 
 
@@ -284,7 +279,6 @@ class SceneFcnConfig(SceneTaskConfig):
     """Label every pixel of a scene with a fully convolutional network."""
 
     task: ClassVar[str] = "segment-fcn"
-
     network: FcnConfig = dataclasses.field(default_factory=FcnConfig)
 
 

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any, ClassVar, Literal
 
-from .constrained import ConstrainedConfig, check_depth
+from .constrained import ConstrainedConfig
 from .constraints import ConstraintConfig
 from .data import CodeConfig
 from .errors import option_text
@@ -48,11 +48,6 @@ class SparseCodingConfig(ConstrainedConfig):
     primal: PrimalConfig = dataclasses.field(default_factory=lambda: PrimalConfig(learning_rate=3e-3))
     constraints: ConstraintConfig = dataclasses.field(default_factory=lambda: ConstraintConfig(alpha=(0.15,)))
 
-    def check(self) -> None:
-        """Checks every value, and those of each layer against the depth."""
-        super().check()
-        check_depth(self, self.model.num_layers)
-
     def rules(self) -> Iterator[Rule]:
         """Yields those of all such runs, and of noise on layers."""
         yield from super().rules()
@@ -74,7 +69,3 @@ class SparseCodingConfig(ConstrainedConfig):
         """Source, method, depth, noise and seed."""
         noise = f"gamma{self.train_gamma}" + (f"-layers{self.layer_noise}" if self.layer_noise else "")
         return "-".join((self.data.source, self.method, f"L{self.model.num_layers}", noise, f"seed{self.seed}"))
-
-    def describe(self) -> str:
-        """Method, depth and steps."""
-        return f"{self.method}, {self.model.num_layers} layers, {self.steps} steps"

@@ -146,7 +146,6 @@ class TextEncoderConfig(TextRunConfig):
     """Fine-tune a pretrained encoder on texts whose embeddings are perturbed."""
 
     task: ClassVar[str] = "text-encoder"
-
     model: EncoderOptions = dataclasses.field(default_factory=EncoderOptions)
 
 
@@ -155,7 +154,6 @@ class TextUnrolledConfig(TextRunConfig):
     """Train an unrolled transformer on texts whose embeddings are perturbed."""
 
     task: ClassVar[str] = "text-ut"
-
     model: UnrolledConfig = dataclasses.field(default_factory=UnrolledConfig)
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from annotated_types import Ge, Le
 
-from .constrained import ConstrainedConfig, check_depth
+from .constrained import ConstrainedConfig
 from .constraints import ConstraintConfig
 from .data import DataConfig
 from .errors import OptionError, option_text
@@ -131,10 +131,9 @@ class VideoRunConfig(ConstrainedConfig):
     model: ModelConfig | DustOptions | ViTOptions = dataclasses.field(default_factory=ModelConfig)
 
     def check(self) -> None:
-        """Checks every value, and those of each layer against the depth."""
+        """Checks every value, and each disturbance."""
         super().check()
         disturbances(self.test_disturbances)
-        check_depth(self, self.model.num_layers)
 
     def rules(self) -> Iterator[Rule]:
         """Yields those of all such runs, and of the dtype."""
@@ -153,10 +152,6 @@ class VideoRunConfig(ConstrainedConfig):
         others = [name for name, there in changed if there]
         return "-".join((self.data.source, self.method, depth, f"gamma{self.train_gamma}", *others, f"seed{self.seed}"))
 
-    def describe(self) -> str:
-        """Method, depth and steps."""
-        return f"{self.method}, {self.model.num_layers} layers, {self.steps} steps"
-
 
 # The paper's UT has alpha = 0.22 and f_ref = 5.5, which is below the input's loss on the built-in clips, as these have
 # more contrast than its videos.
@@ -165,7 +160,6 @@ class VideoConfig(VideoRunConfig):
     """Denoise patch sequences of grey video with an unrolled transformer (Porras-Valenzuela et al., Section 4)."""
 
     task: ClassVar[str] = "video"
-
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     primal: VideoPrimalConfig = dataclasses.field(default_factory=VideoPrimalConfig)
     constraints: ConstraintConfig = dataclasses.field(default_factory=lambda: ConstraintConfig(reference=8.0))
@@ -183,7 +177,6 @@ class VideoDustConfig(VideoRunConfig):
     """Denoise patch sequences of grey video with DUST (Porras-Valenzuela et al., Section 4)."""
 
     task: ClassVar[str] = "video-dust"
-
     model: DustOptions = dataclasses.field(default_factory=DustOptions)
     primal: VideoPrimalConfig = dataclasses.field(default_factory=VideoPrimalConfig)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..cli import HELP, given, parse
+from ..config.constrained import SEVERAL
 from ..config.errors import UserError
 from ..config.fields import value_of, with_value
 from ..config.run import FREE, RunConfig
@@ -67,9 +68,8 @@ class Sweep(NamedTuple):
             where = ", ".join(f"--over.{axis} {text}" for axis, text in shown.items())
             raise UserError(f"{where}: {error}") from error
         if len(config.variants()) > 1:
-            raise UserError(
-                f"--method {vars(config)['method']} is several runs; give `--over.method plain,constrained`"
-            )
+            way_out = f"give `--over.method {','.join(SEVERAL[vars(config)['method']])}`"
+            raise UserError(f"--method {vars(config)['method']} is several runs; {way_out}")
         parts = (text if axis == "method" else f"{axis.rpartition('.')[2]}-{text}" for axis, text in shown.items())
         return Cell(name or "_".join(UNSAFE.sub("+", part) for part in parts), shown, config)
 
@@ -131,7 +131,10 @@ def _read_axis(name: str, text: str, config: RunConfig, options: Sequence[str], 
     if len(axis.values) < len(values):
         raise UserError(f"--over.{name} {text}: a value is there twice; give each value once")
     if is_range:
-        ends = [float(value[0] if isinstance(value, tuple) else value) for value in values]
+        numbers = [value[0] if isinstance(value, tuple) and value else value for value in values]
+        if not all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers):
+            raise UserError(f"--over.{name} {text}: a range has numbers as its ends; list values with commas between")
+        ends = [float(number) for number in numbers]
         if len(ends) != 2 or not (0.0 if axis.log else -math.inf) < ends[0] < ends[1] < math.inf:
             raise UserError(f"--over.{name} must be LOW:HIGH with {'0 < ' * axis.log}LOW < HIGH, got {text}")
     return axis
@@ -144,10 +147,12 @@ def _value(name: str, field: str, text: str, config: RunConfig) -> Any:
         if text.lower() not in ("true", "false"):
             raise UserError(f"--over.{name} must be true or false, got {text!r}")
         return text.lower() == "true"
+    if field == "method" and text not in ("erm", *SEVERAL["all"]):
+        raise UserError(f"--over.method must be of {', '.join(SEVERAL['all'])}, got {text}")
     if option := next((word for word in words if word in HELP or word.startswith("--")), None):
         raise UserError(f"{place}: {option} is an option, not a value; list values, as in {AS_IN}")
     try:
-        return value_of(parse(type(config), [f"--{field}", *words], "unroll-jax sweep", config), field)
+        return value_of(parse(type(config), [f"--{field}", *words], "unroll-jax sweep EXPERIMENT", config), field)
     except UserError as error:
         raise UserError(f"{place}: {error}") from error
 
@@ -157,7 +162,9 @@ def _field(name: str, config: RunConfig, options: Sequence[str]) -> str:
     fields = list(_options(config))
     matches = [name] if name in fields else [field for field in fields if field.endswith(f".{name}")]
     if not matches:
-        near = difflib.get_close_matches(name, [*fields, *(field.rpartition(".")[2] for field in fields)], n=1)
+        near = difflib.get_close_matches(
+            name, [*fields, *(field.rpartition(".")[2] for field in fields)], n=1, cutoff=0.7
+        )
         raise UserError(f"--over.{name} is not an option{' (did you mean ' + near[0] + '?)' if near else ''}")
     if len(matches) > 1:
         raise UserError(f"--over.{name} may be {' or '.join(matches)}; give the whole name")

@@ -4,7 +4,6 @@ import abc
 import copy
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
@@ -17,12 +16,14 @@ from jaxtyping import Array, Float, UInt8
 from unroll_jax.perturbations import Perturbation, layer_noise, lost_layer
 
 from ..config.constrained import ConstrainedConfig
-from ..config.errors import OptionError, UserError
+from ..config.errors import OptionError
+from ..config.fields import LARGEST
 from ..config.run import RunConfig
+from ..constraints import constrained_training
 from ..limits import Limit, limits_of, sums_of_columns
 from ..sharding.mesh import put_beside
 from ..system.distributed import fetch
-from ..task import VALIDATED, Log, Params, Row, Task
+from ..task import VALIDATED, Log, Params, Row, Task, Training, Validation
 
 C = TypeVar("C", bound=RunConfig)
 L = TypeVar("L", bound=ConstrainedConfig)
@@ -129,7 +130,7 @@ class Reading(NamedTuple):
 
 
 class LayeredTask(DataTask[L]):
-    """A task whose every layer has a loss. A subclass fills the frame: `reading`, `score_of`, `further_figures`."""
+    """A task whose every layer has a loss. A subclass fills the frame: `reading`, and what else it has to say."""
 
     score: ClassVar[str]
     """Name of the score of a reading in evaluation.json."""
@@ -140,9 +141,23 @@ class LayeredTask(DataTask[L]):
     def reading(self, params: Params, split: str, trial: Trial) -> Any:
         """Returns the losses of a split under a trial, as a `Reading` or with further figures."""
 
-    @abc.abstractmethod
     def score_of(self, reading: Any, split: str) -> float:
-        """Returns the score of the last layer."""
+        """Returns the score of the last layer; here its loss."""
+        return float(np.mean(reading.losses[:, -1], dtype=np.float64))
+
+    def row_of(self, reading: Any) -> Row:
+        """Returns figures of a validation beside its losses."""
+        return {}
+
+    def validate(self, params: Params, multipliers: np.ndarray | None) -> Validation:
+        """Validates at the noises of training."""
+        reading = self.reading(params, "validation", self.training_trial)
+        return Validation(reading.losses, self.row_of(reading))
+
+    def train_on(self, num_examples: int | None, **options: Any) -> Training:
+        """Returns the training by `constrained_training` on examples of that number; None without data."""
+        shape: dict[str, Any] = {"num_layers": self.num_layers, "num_examples": num_examples, "limits": self.limits}
+        return constrained_training(self.config, **shape, **options)
 
     def further_figures(self, params: Params, readings: Mapping[Trial, Any]) -> Row:
         """Returns figures of an evaluation beyond the scores of its trials, whose ``readings`` are given."""
@@ -216,19 +231,11 @@ class PerturbedTask(LayeredTask[L]):
 
 
 def check_noise(gamma: float, seed: int) -> None:
-    """Raises a `UserError` for noise that a prediction cannot have."""
-    if not (gamma >= 0.0 and math.isfinite(gamma)):
-        raise OptionError("gamma", "finite and at least 0", gamma)
+    """Raises a `UserError` for noise that a prediction cannot have: that of training has the same range."""
+    if not 0.0 <= gamma <= LARGEST:
+        raise OptionError("gamma", f"finite, from 0 to {LARGEST:g}", gamma)
     if not 0 <= seed < 2**32:
         raise OptionError("seed", "a whole number in [0, 2**32)", seed)
-
-
-def each_of(inputs: Any) -> tuple[list[Any], bool]:
-    """Returns inputs of a prediction as a list, and whether they were one."""
-    several = isinstance(inputs, list | tuple)
-    if several and not inputs:
-        raise UserError("predict needs images, got an empty list; give one or more")
-    return list(inputs) if several else [inputs], several
 
 
 def keyed(batches: Iterable[T]) -> Iterator[tuple[T, jax.Array]]:

@@ -10,31 +10,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, UInt8, UInt32
 
-from unroll_jax.models import UnrolledTransformer, cosine_bases
+from unroll_jax.models import cosine_bases
 
-from ..config.errors import OptionError, UserError
 from ..config.image_sets import BOUNDS, INPUT_LOSS, ImageSetConfig
-from ..constraints import constrained_training
 from ..data.files import SPLITS
 from ..data.image_sets import SetData, SetSpec, load
 from ..data.pictures import picture_of
 from ..sharding.mesh import keep_rows
-from ..sharding.rules import POLICIES
-from ..task import Log, Params, Row, SampleLosses, Validation
-from .common import (
-    PerturbedTask,
-    Reading,
-    Trial,
-    add_noise,
-    check_noise,
-    each_of,
-    feasibility_words,
-    keyed,
-    on_batches,
-    to_unit,
-)
+from ..task import Log, Params, Row, SampleLosses
+from .common import PerturbedTask, Reading, Trial, add_noise, check_noise, feasibility_words, keyed, on_batches, to_unit
 from .floors import LINEAR, ClassGaussians, fit_linear
-from .video_models import check_reference
+from .networks import check_reference, each_of, loop_options, to_bytes, unrolled_transformer
 
 MEAN, MIXTURE = "mean of the set", "Gaussian of each class"
 RIDGES = (1e-4, 1e-3, 3e-3, 1e-2)  # of the Gaussians' variances, of pixels in [0, 1]; chosen on validation
@@ -66,28 +52,18 @@ class ImageSetTask(PerturbedTask[ImageSetConfig]):
         super().__init__(config, data, spec)
         self._config = config = self._in_proportion(config)
         model, pixels = config.model, self.spec.size**2
-        if model.rank is not None and model.rank > pixels:
-            raise OptionError("model.rank", f"between 1 and the {pixels} pixels of an image", model.rank)
         self.num_layers, self._variance = model.num_layers, config.train_gamma * self.spec.pixel_std
         check_reference(config, 0.5 * pixels * self._variance)
-        self.model = UnrolledTransformer(
+        self.model = unrolled_transformer(
+            model,
             pixels,
-            model.num_layers,
-            rank=model.rank,
-            dtype=jnp.dtype(model.dtype),
             param_dtype=jnp.promote_types(model.dtype, jnp.float32),
             self_loops=model.self_loops,
-            remat=POLICIES[config.remat] or False,
-            unroll=config.unroll,
+            **loop_options(config),
         )
         turned = config.primal.basis == "cosine" and config.primal.name != "muon"
-        self.training = constrained_training(
-            config,
-            num_layers=self.num_layers,
-            num_examples=None,  # sets are drawn without end
-            bases=cosine_bases(pixels) if turned else None,
-            limits=self.limits,
-        )
+        # None, as sets are drawn without end.
+        self.training = self.train_on(None, bases=cosine_bases(pixels) if turned else None)
         self._read, self._clean = on_batches(self._tried), on_batches(self._denoised)
 
     def with_config(self, config: ImageSetConfig) -> Self:
@@ -117,14 +93,6 @@ class ImageSetTask(PerturbedTask[ImageSetConfig]):
         """Returns the losses of every set at every layer."""
         return self._losses(params, batch, None), {}
 
-    def score_of(self, reading: Reading, split: str) -> float:
-        """Returns the loss of the last layer."""
-        return float(np.mean(reading.losses[:, -1], dtype=np.float64))
-
-    def validate(self, params: Params, multipliers: np.ndarray | None) -> Validation:
-        """Validates at the noise of training."""
-        return Validation(self.reading(params, "validation", self.training_trial).losses, {})
-
     def further_figures(self, params: Params, readings: Mapping[Trial, Reading]) -> Row:
         """Returns the loss of inputs, and of denoisers without a network."""
         cases = self.trials()[self.score].items()
@@ -145,9 +113,7 @@ class ImageSetTask(PerturbedTask[ImageSetConfig]):
         size = self.spec.size
         pictures = np.stack([picture_of(one, (size, size, 1)).reshape(-1) for one in each_of(inputs)[0]])
         clean = self._clean(params, pictures[None], gamma * self.spec.pixel_std, jax.random.key(seed))[0]
-        if not np.isfinite(clean).all():
-            raise UserError("the model's images are not finite; lower the noise gamma, or train it again")
-        return np.clip(np.round(255.0 * clean), 0, 255).astype(np.uint8).reshape(-1, size, size)
+        return to_bytes(clean).reshape(-1, size, size)
 
     def summary_line(self, evaluation: Row) -> str:
         """Loss at the noise of training, of the input and of the linear layer, and feasibility."""

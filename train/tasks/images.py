@@ -23,7 +23,7 @@ from ..optimizers import make_optimizer
 from ..sharding.mesh import gathered, make_mesh
 from ..sharding.rules import rematerialised
 from ..task import MANY, Log, Params, PlainRisk, Row, SampleLosses, Training, Validation, check_batch_size, json_numbers
-from .common import DataTask, each_of, num_parameters, on_batches
+from .common import DataTask, num_parameters, on_batches
 from .image_models import (
     SOLVE,
     Label,
@@ -43,6 +43,7 @@ from .image_models import (
     standardise,
     weight_norms,
 )
+from .networks import each_of
 
 SHOWN = 4  # scenes: evenly spread over the test split
 

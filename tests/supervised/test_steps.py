@@ -1,4 +1,4 @@
-"""Options of every run in supervised training: parts of a batch, averages of parameters, what is recomputed."""
+"""Steps of supervised training in parts and recomputed, and their rows: equilibria, gradients and norms of weights."""
 
 import dataclasses
 
@@ -9,9 +9,11 @@ import pytest
 from scipy.special import log_softmax
 from sklearn import metrics
 
-from tests.supervised.conftest import Fields, traced
-from tests.supervised.test_runs import small
+from tests.supervised.conftest import Fields, small, traced
+from unroll_jax.fixed_point import equilibrium
 from unroll_jax.train.data.pictures import NOT_COUNTED
+from unroll_jax.train.step import describe_step, validate
+from unroll_jax.train.tasks.image_models import adjoint_probe
 from unroll_jax.train.tasks.images import ImageTask
 
 pytestmark = pytest.mark.xdist_group("images")
@@ -41,9 +43,7 @@ def _assert_close(actual, expected, bound):
     ("name", "remat"), [pytest.param("image-opteq", "everything", marks=pytest.mark.slow), ("image-dnn", "dots")]
 )
 def test_four_parts_of_images_and_recomputed_layers_take_the_step_of_one_batch(name, remat):
-    config = small(name)
-    if name == "image-opteq":
-        config = dataclasses.replace(config, network=dataclasses.replace(config.network, tol=1e-5))
+    config = network_of(small(name), tol=1e-5) if name == "image-opteq" else small(name)
     configs = [dataclasses.replace(config, **one) for one in ({"accumulate": 4, "remat": remat}, {})]
     _assert_close(*map(_leaves, configs), 2e-3)
 
@@ -81,3 +81,69 @@ def test_the_loss_of_a_split_is_over_the_labels_that_count_however_they_fall_int
     logs = log_softmax(logits.astype(np.float64), axis=-1)[there]
     np.testing.assert_allclose(reading.loss, -np.mean(logs[np.arange(len(labels)), labels]), rtol=1e-6)
     np.testing.assert_array_equal(reading.matrix, metrics.confusion_matrix(labels, np.argmax(logs, axis=-1)))
+
+
+ADJOINT = ("adjoint_residual", "adjoint_iterations", "adjoint_converged")
+
+
+def train_row(config):
+    """The row of the first step."""
+    task, init, step = traced(config)
+    _, metrics = step(init(), next(task.batches(0, None)))
+    return describe_step(task, 1, jax.device_get(metrics))[0]
+
+
+def validation_row(config):
+    """The row of a validation before the first step, and the parameters validated."""
+    task, init, _ = traced(config)
+    state = init()
+    return validate(task, state)[0], state.params
+
+
+def network_of(config, **options):
+    return dataclasses.replace(config, network=dataclasses.replace(config.network, **options))
+
+
+@pytest.mark.slow
+def test_rows_hold_the_residuals_and_iterations_of_both_solves():
+    row = train_row(network_of(small("image-opteq"), tol=1e-5))
+    for residual, iterations, converged in (("residual", "iterations", "converged"), ADJOINT):
+        assert 0.0 < row[residual] <= 1e-5, residual
+        assert row[iterations] >= 1.0, iterations
+        assert row[converged] == 1.0, converged
+
+
+@pytest.mark.slow
+def test_an_adjoint_that_is_cut_short_is_seen_in_the_rows(monkeypatch):
+    def hasty(*arguments, **options):
+        return equilibrium(*arguments, **options, adjoint_max_steps=1, adjoint_tol=1e-6)
+
+    monkeypatch.setattr("unroll_jax.models.opteq_base.equilibrium", hasty)
+    row = train_row(network_of(small("image-opteq"), tol=2e-3))  # of no other test
+    assert row["adjoint_residual"] > 1e-6
+    assert row["adjoint_iterations"] <= 1.0
+    assert row["adjoint_converged"] < 1.0
+
+
+def test_where_no_adjoint_system_is_solved_there_is_no_figure():
+    config = network_of(small("image-opteq"), num_steps=3, way="unrolled")
+    row = train_row(config)
+    assert [row[name] for name in ADJOINT] == [None] * 3
+    assert row["residual"] is not None
+    for way in ("unrolled", "averaged"):
+        assert adjoint_probe(network_of(config, way=way).network, 8) is None
+
+
+@pytest.mark.slow
+def test_validation_rows_hold_the_norms_of_the_weights_in_the_order_of_the_layers():
+    row, params = validation_row(network_of(small("image-opteq"), tol=1e-5))
+    layers = [params["params"][name]["W"] for name in ("layer_1", "layer_2")]
+    assert 0.0 < row["residual"] <= 1e-5
+    norms = [np.linalg.norm(W, 2) for W in layers]
+    np.testing.assert_allclose(row["weight_norms"], norms, rtol=1e-3)
+    np.testing.assert_allclose(row["weight_norm_bounds"], norms, rtol=2e-3)
+    assert all(bound >= norm * (1 - 1e-6) for bound, norm in zip(row["weight_norm_bounds"], norms, strict=True))
+    estimated, _ = validation_row(network_of(small("image-opteq"), norm_steps=2))
+    assert "weight_norms" in estimated
+    assert "weight_norm_bounds" not in estimated, "which is not what they are divided by"
+    assert not {"weight_norms", "weight_norm_bounds"} & validation_row(small("image-dnn"))[0].keys()

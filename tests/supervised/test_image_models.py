@@ -1,0 +1,120 @@
+"""Augmentation against every shift and flip, and cross entropy, confusion matrix and scores against scikit-learn."""
+
+import jax
+import numpy as np
+import pytest
+from scipy.special import softmax
+from sklearn import metrics
+
+from unroll_jax.train.data.pictures import NOT_COUNTED
+from unroll_jax.train.tasks.image_models import (
+    confusion,
+    flip,
+    flip_and_shift,
+    mean_cross_entropy,
+    scores,
+    standardise,
+)
+
+SHIFT = 4
+augment = jax.jit(flip_and_shift)
+
+
+@pytest.fixture
+def batch():
+    """Random images without black, so that a border shows; each its own."""
+    return np.random.default_rng(0).integers(1, 256, (64, 12, 10, 3), np.uint8)
+
+
+def candidates(image, shift):
+    """Every image that a shift and a flip can make of one, by its place and whether it is mirrored."""
+    height, width, _ = image.shape
+    padded = np.zeros((height + 2 * shift, width + 2 * shift, 3), np.uint8)
+    padded[shift : shift + height, shift : shift + width] = image
+    for row in range(2 * shift + 1):
+        for column in range(2 * shift + 1):
+            window = padded[row : row + height, column : column + width]
+            yield (row, column, False), window
+            yield (row, column, True), window[:, ::-1]
+
+
+def locate(result, image, shift):
+    places = [place for place, window in candidates(image, shift) if np.array_equal(window, result)]
+    assert len(places) == 1
+    return places[0]
+
+
+def test_every_image_is_a_shifted_and_perhaps_mirrored_copy_of_itself_by_the_key_alone(batch, getkey):
+    key = getkey()
+    result, same, other = (np.asarray(augment(each, batch)) for each in (key, key, getkey()))
+    np.testing.assert_array_equal(result, same)
+    assert (result != other).any()
+    assert (result.shape, result.dtype) == (batch.shape, np.uint8)
+    places = [locate(r, image, SHIFT) for r, image in zip(result, batch, strict=True)]
+    rows, columns, mirrored = zip(*places, strict=True)
+    # 64 draws of 9: each end is missed with probability (8/9)^64 = 0.0005; the key is fixed.
+    assert {0, 2 * SHIFT} <= set(rows)
+    assert {0, 2 * SHIFT} <= set(columns)
+    assert 16 < sum(mirrored) < 48
+
+
+def test_a_scene_and_its_labels_are_mirrored_alike(batch, getkey):
+    images, labels = map(np.asarray, jax.jit(flip)(getkey(), batch, batch[..., 1]))
+    np.testing.assert_array_equal(images[..., 1], labels)
+    mirrored = [np.array_equal(image, scene[:, ::-1]) for image, scene in zip(images, batch, strict=True)]
+    kept = [np.array_equal(image, scene) for image, scene in zip(images, batch, strict=True)]
+    assert 16 < sum(mirrored) < 48
+    assert sum(mirrored) + sum(kept) == len(batch)
+
+
+def test_normalised_train_pixels_have_mean_0_and_variance_1(batch):
+    pixels = batch / 255.0
+    mean, std = pixels.mean((0, 1, 2)), pixels.std((0, 1, 2))
+    result = np.asarray(jax.jit(standardise)(np.float32(pixels), mean, std))
+    assert result.dtype == np.float32
+    np.testing.assert_allclose(result, (pixels - mean) / std, atol=1e-5)
+    np.testing.assert_allclose(result.mean((0, 1, 2)), 0.0, atol=1e-4)
+    np.testing.assert_allclose(result.std((0, 1, 2)), 1.0, atol=1e-4)
+
+
+CLASSES = 5
+
+
+@pytest.fixture(params=[(40,), (3, 6, 7)], ids=["images", "pixels"])
+def drawn(request):
+    """Logits, and labels of which some do not count; class 3 never occurs."""
+    rng = np.random.default_rng(0)
+    labels = rng.choice([0, 1, 2, 4, NOT_COUNTED], request.param)
+    return rng.normal(size=(*request.param, CLASSES)).astype(np.float32), labels.astype(np.uint8)
+
+
+def test_cross_entropy_is_the_mean_over_the_labels_that_count(drawn):
+    logits, labels = drawn
+    there = labels != NOT_COUNTED
+    expected = metrics.log_loss(
+        labels[there], softmax(logits.astype(np.float64), axis=-1)[there], labels=range(CLASSES)
+    )
+    np.testing.assert_allclose(jax.jit(mean_cross_entropy)(logits, labels), expected, rtol=1e-5)
+
+
+def test_nothing_that_counts_costs_nothing_and_has_no_gradient():
+    labels, logits = np.full((4, 3), NOT_COUNTED, np.uint8), np.ones((4, 3, CLASSES), np.float32)
+    loss, gradient = jax.jit(jax.value_and_grad(mean_cross_entropy))(logits, labels)
+    assert loss == 0.0
+    assert not np.any(gradient)
+
+
+def test_the_confusion_matrix_and_its_scores_are_scikit_learns(drawn):
+    logits, labels = drawn
+    there, predicted = labels != NOT_COUNTED, np.argmax(logits, -1)
+    right, guess = labels[there], predicted[there]
+    matrix = jax.jit(confusion)(logits, labels)
+    np.testing.assert_array_equal(matrix, metrics.confusion_matrix(right, guess, labels=range(CLASSES)))
+    actual = scores(matrix)
+    occurring = np.unique(right)
+    either = np.union1d(occurring, guess)
+    assert actual.accuracy == pytest.approx(metrics.accuracy_score(right, guess))
+    recalls = metrics.recall_score(right, guess, labels=occurring, average=None)
+    assert actual.class_accuracy == pytest.approx(np.mean(recalls))
+    overlaps = metrics.jaccard_score(right, guess, labels=either, average=None)
+    assert actual.intersection_over_union == pytest.approx(np.mean(overlaps))

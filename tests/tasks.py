@@ -1,0 +1,94 @@
+"""Claims about a small run of any task, which its tests make, and data in memory to train one on."""
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.train.commands import quiet, read
+from unroll_jax.train import Model, load
+from unroll_jax.train.exporting import export
+from unroll_jax.train.main import fit
+from unroll_jax.train.step import init_state, jit_step
+
+
+class InMemory:
+    """Stands in for prepared data: ``splits`` are NamedTuples of arrays with a row a sample."""
+
+    splits: dict[str, Any]
+
+    def num_examples(self, split: str) -> int:
+        return len(self.splits[split][0])
+
+    def whole(self, split: str) -> Any:
+        return self.splits[split]
+
+    def read(self, split: str, numbers: Any) -> Any:
+        whole = self.splits[split]
+        return type(whole)(*(part[numbers] for part in whole))
+
+    def batches(
+        self, split: str, *, batch_size: int, seed: int, start_step: int = 0, rows: np.ndarray | None = None
+    ) -> Iterator[Any]:
+        step = start_step
+        while True:
+            numbers = np.random.default_rng((seed, step)).integers(0, self.num_examples(split), batch_size)
+            yield self.read(split, numbers if rows is None else numbers[rows])
+            step += 1
+
+    def examples(self, split: str, *, batch_size: int) -> Iterator[Any]:
+        for start in range(0, self.num_examples(split), batch_size):
+            yield self.read(split, slice(start, start + batch_size))
+
+
+def perturbed(params: Any) -> Any:
+    """Parameters a little off those given."""
+    rng = np.random.default_rng(0)
+    return jax.tree.map(lambda leaf: leaf + jnp.asarray(0.05 * rng.normal(size=leaf.shape), leaf.dtype), params)
+
+
+def trained_losses(task: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Mean validation losses of layers before and after all steps of a task."""
+    state, step, batches = init_state(task), jit_step(task), task.batches(0, None)
+    before = task.validate(state.params, None).losses.mean(axis=0)
+    for _ in range(task.config.steps):
+        state, _ = step(state, next(batches))
+    return before, task.validate(state.params, None).losses.mean(axis=0)
+
+
+def assert_resumes(config: Any, whole: Path, again: Path, *, experiment: str, steps: tuple[int, int]) -> dict[str, Any]:
+    """A copy of a run that is cut back to the first of two checkpoints ends as the whole; returns its evaluation."""
+    log: list[str] = []
+    shutil.copytree(whole, again)
+    shutil.rmtree(again / "checkpoints" / str(steps[1]))
+    for name in ("status.json", "evaluation.json"):
+        (again / name).unlink()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("unroll_jax.train.report.write_report", lambda *arguments, **options: None)
+        fit(config, out=again, experiment=experiment, log=log.append)
+    assert f"going on from the checkpoint of step {steps[0]}" in log
+    assert (whole / "metrics.jsonl").read_bytes() == (again / "metrics.jsonl").read_bytes()
+    one, other = (read(folder / "evaluation.json") | {"train_seconds": None} for folder in (whole, again))
+    assert one == other
+    return other
+
+
+@contextlib.contextmanager
+def without_data(run: Path, out: Path, place: str) -> Iterator[list[Model]]:
+    """The models of a run and of its export, read where the function at ``place``, which reads data, raises."""
+    export(run, out, log=quiet)
+
+    def refuse(*arguments: Any, **options: Any) -> None:
+        raise AssertionError("data are read")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(place, refuse)
+        models = [load(folder, log=quiet) for folder in (run, out)]
+        assert {model.card["step"] for model in models} == {read(run / "evaluation.json")["best_step"]}
+        yield models
