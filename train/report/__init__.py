@@ -141,6 +141,20 @@ def _first_and_last(losses: np.ndarray) -> np.ndarray | None:
     return np.where(np.isnan(losses), losses[-1], losses) if np.isfinite(losses[[0, -1]]).all() else None
 
 
+def _validated(one: Variant) -> np.ndarray | None:
+    """Losses of layers at the first validation and at that of the best checkpoint, (2, L + 1); None if not known.
+
+    Both are of the same samples and noise: the loss of an input that is not embedded stays as it was, as it need not
+    between the first batch of training and the test split.
+    """
+    until = [
+        run.validations["layer_losses"][run.validations["step"] <= run.evaluation.get("best_step", np.inf)]
+        for run in one.runs
+    ]
+    ends = np.mean([losses[[0, -1]] for losses in until], axis=0) if all(map(len, until)) else np.array(np.nan)
+    return ends if np.isfinite(ends).all() else None
+
+
 def _advice(one: Variant, plain: Variant | None) -> list[str]:
     """Signs that constraints do harm."""
     losses, bounds, multipliers = (one.mean(key) for key in ("layer_losses", "bounds", "multipliers"))
@@ -155,9 +169,12 @@ def _advice(one: Variant, plain: Variant | None) -> list[str]:
             losses,
             multipliers[bound],
             constraints=allowed if failed and list(layers) == list(range(len(losses))) else None,
-            start_losses=np.mean([run.curves["layer_losses"][0] for run in one.runs], axis=0),
             plain_losses=None if plain is None else _first_and_last(plain.mean("layer_losses")),
         )
+        ends, plain_ends = _validated(one), None if plain is None else _validated(plain)
+        if ends is not None:  # of f_0 alone
+            plain_last = None if plain_ends is None else plain_ends[-1]
+            lines += constrained.descent_warnings(ends[-1], [0.0], start_losses=ends[0], plain_losses=plain_last)
     return lines
 
 
