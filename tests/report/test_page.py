@@ -214,7 +214,7 @@ def test_signs_of_constraints_that_do_harm_are_warnings(make_run, changes, words
 @pytest.mark.usefixtures("without_drawing")
 @pytest.mark.parametrize("method", ["plain", "constrained"])
 def test_the_loss_of_an_input_that_the_first_batch_and_the_test_split_do_not_share_is_no_rise(make_run, method):
-    """As of noise on pixels: f_0 is 2 on the first batch, 4 on validation data at any time, and 4.7 on the test split."""
+    """f_0 is 2 in training, 4 on validation data at any time, and 4.7 on the test split."""
     calm = {"multipliers": [0.0, 0.5, 0.0, 0.0]}
     folders = [make_run(one, evaluation=FALLING | calm) for one in {method, "constrained"}]
     for path in (folder / "metrics.jsonl" for folder in folders):
