@@ -240,7 +240,6 @@ class DescentConstraints:
         return constrained.sample_constraints(constraints, self.reduction)(jnp.asarray(samples)[:, : self._losses])
 
     def _weighted(self, losses: Any) -> Float[Array, ""]:
-        """The losses by their fixed weights."""
         return jnp.vdot(jnp.asarray(self._weights), jnp.asarray(losses))
 
     def _minimised(self, losses: Any) -> Any:

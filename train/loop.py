@@ -78,8 +78,6 @@ def train(task: Task, folder: Path, *, experiment: str = "", callbacks: Sequence
 
 @dataclasses.dataclass
 class _Loop:
-    """The state of one call of `train`."""
-
     task: Task
     folder: Path
     checkpoints: Checkpoints

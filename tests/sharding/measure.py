@@ -123,12 +123,8 @@ def runs(folder: Path) -> dict[str, list[str]]:
     log: dict[str, list[str]] = {}
 
     def go(name: str, mesh: str) -> None:
-        fit(
-            dataclasses.replace(config, mesh=mesh),
-            out=folder / name,
-            experiment="video-ut",
-            log=log.setdefault(name, []).append,
-        )
+        lines = log.setdefault(name, [])
+        fit(dataclasses.replace(config, mesh=mesh), out=folder / name, experiment="video-ut", log=lines.append)
 
     with (
         mock.patch("unroll_jax.train.tasks.video.load", return_value=Clips()),

@@ -1,14 +1,22 @@
 """How checkpoints are ranked, and the least cost of slack at which multipliers come to rest."""
 
 import dataclasses
+import shutil
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.train.commands import read
+from tests.train.conftest import evaluated_again, traced_task
+from unroll_jax.constrained import feasibility_report
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.constraints import INFEASIBLE, DescentConstraints
+from unroll_jax.train.step import init_state, validate
+from unroll_jax.train.tasks.common import Trial
+
+pytestmark = pytest.mark.xdist_group("video-runs")
 
 # Means at layers 0..2 of two samples; alpha is 0.5 and the reference 1.
 FEASIBLE, EARLY, LATE = (
@@ -22,10 +30,14 @@ def judged(changed):
     def judge(losses, **fields):
         options = {"constraints.alpha": (0.5,), "constraints.reference": 1.0, "train_gamma": 0.01, **fields}
         config = changed(**options)
-        objective = DescentConstraints(config, num_layers=2, steps_an_epoch=16, num_steps=config.steps)
+        objective = of_two_layers(config)
         return config, *objective.judge(0, losses, objective.init())
 
     return judge
+
+
+def of_two_layers(config):
+    return DescentConstraints(config, num_layers=2, steps_an_epoch=16, num_steps=config.steps)
 
 
 def _violations(losses):
@@ -76,7 +88,7 @@ def test_a_resilience_is_refused_exactly_where_multipliers_would_swing_for_ever(
     fields, least = LEAST[name]
     fields = {"dual.optimizer": name.split(",")[0], "dual.learning_rate": 0.1, **fields}
     config = changed(**fields, **{"constraints.resilience": share * least})
-    dual = DescentConstraints(config, num_layers=2, steps_an_epoch=16, num_steps=config.steps).ascent
+    dual = of_two_layers(config).ascent
     last = _run_out(lambda state: dual.update(state, jnp.full(3, 0.3)), dual.init(3)).multipliers
     assert np.allclose(last, 0.3 * share * least, rtol=1e-3) == (share > 1.0)
     if share > 1.0:
@@ -89,3 +101,36 @@ def test_a_resilience_is_refused_exactly_where_multipliers_would_swing_for_ever(
 
 def _run_out(move, state):
     return jax.jit(lambda: jax.lax.scan(lambda state, _: (move(state), None), state, length=2000)[0])()
+
+
+BINDS = {"mean": {}, "tail": {"constraints.bind": "tail", "constraints.level": 0.9}}
+
+
+@pytest.mark.usefixtures("in_memory")
+def test_feasibility_is_judged_by_what_is_bound(changed, clips, many, tmp_path):
+    fields = {"constraints.alpha": (0.05,), "constraints.reference": None, "train_gamma": 0.5}
+    task, worst = traced_task(changed(**fields), clips), {}
+    state = init_state(task)
+    _, losses = task.evaluate(state.params, tmp_path)
+    for bind, bound in BINDS.items():
+        config = changed(**bound, **fields)
+        worst[bind] = np.array(of_two_layers(config).report(losses, state.moving)["violations"][1:], float)
+    assert np.all(worst["tail"] > worst["mean"])
+    before = read(many / "evaluation.json")
+    again = evaluated_again(shutil.copytree(many, tmp_path / "tail"))
+    assert (again["bind"], again["violations"]) == ("tail", before["violations"])
+
+
+def test_validation_judges_as_the_report_on_the_same_samples_does(changed, clips):
+    for bind, bound in BINDS.items():
+        task = traced_task(changed(**bound, **{"constraints.alpha": (0.3,)}), clips)
+        state, objective = init_state(task), task.training.objective
+        reading = task.reading(state.params, "validation", Trial(task.config.train_gamma))
+        report = feasibility_report(
+            jnp.asarray(reading.losses), state.moving.multipliers, objective.stated, reduction=objective.reduction
+        )
+        row, _ = validate(task, state)
+        excess = np.max(np.asarray(report.violations) / np.asarray(report.bounds))
+        np.testing.assert_allclose(row["worst_excess"], excess, rtol=1e-5, err_msg=bind)
+        assert row["feasible"] == report.feasible, bind
+        assert excess > 0.0, f"the case violates something: {bind}"

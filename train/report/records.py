@@ -143,7 +143,6 @@ def _read(folder: Path) -> Run:
 
 
 def _check_layers(run: Run) -> None:
-    """Raises an error for an evaluation without the figures of layers that reports need."""
     evaluation, spec, layers = run.evaluation, run.spec, run.evaluation["num_layers"]
     if evaluation["method"] not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {evaluation['method']!r}")

@@ -124,19 +124,12 @@ OWN_REPORT = ReportSpec(
 )
 
 REPORTS: dict[str, ReportSpec] = {
-    "video": _VIDEO,
-    "video-dust": _VIDEO,
-    "video-vit": _VIDEO,
+    **dict.fromkeys(("video", "video-dust", "video-vit"), _VIDEO),
     "image-sets": _SETS,
     "sparse-coding": _CODES,
-    "text-encoder": _TEXT,
-    "text-ut": _TEXT,
-    "image-opteq": _IMAGES,
-    "image-mon": _IMAGES,
-    "image-ode": _IMAGES,
-    "image-dnn": _IMAGES,
-    "segment-opteq": _SCENES,
-    "segment-fcn": _SCENES,
+    **dict.fromkeys(("text-encoder", "text-ut"), _TEXT),
+    **dict.fromkeys(("image-opteq", "image-mon", "image-ode", "image-dnn"), _IMAGES),
+    **dict.fromkeys(("segment-opteq", "segment-fcn"), _SCENES),
     "language": _LANGUAGE,
     "own": OWN_REPORT,
 }
