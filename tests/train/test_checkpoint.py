@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.devices import on_eight_devices
 from unroll_jax.train.checkpoint import Checkpoints
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.system.distributed import ODD, digest
@@ -278,19 +277,3 @@ def test_one_bit_anywhere_changes_the_checksum_and_so_do_notes():
             assert digest(changed, {"score": 1.0})[0] != whole[0]
     assert digest(state, {"score": 2.0}) != whole
     assert digest(state, {"score": 1.0, "digest": whole}) == whole
-
-
-SHARED_OUT = r"""
-import jax, jax.numpy as jnp
-from unroll_jax.train.system.distributed import digest
-mesh = jax.make_mesh((8,), ("data",))
-state = jnp.arange(64.0).reshape(16, 4)
-parts = jax.device_put(state, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data")))
-print(len(parts.addressable_shards), digest(parts, {}), digest(state, {}), sep="\n")
-"""
-
-
-def test_the_checksum_does_not_depend_on_where_arrays_live():
-    parts, shared, whole = on_eight_devices(SHARED_OUT)
-    assert parts == "8"
-    assert shared == whole

@@ -105,14 +105,11 @@ def test_a_signal_that_falls_into_a_callback_is_not_lost(in_callback, number):
 
 
 def test_what_the_shell_ignores_stays_ignored():
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        with stopping_at_once():
-            assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
-            signal.raise_signal(signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # until `heard` ends
+    with stopping_at_once():
         assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGINT, before)
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])

@@ -107,15 +107,14 @@ def test_sigterm_after_training_to_one_while_the_other_is_at_its_end_holds_up_ne
             process.kill()
 
 
-@pytest.mark.parametrize(
-    ("coordinator", "bound"), [("127.0.0.1:5000", "127.0.0.1:5000"), ("[::1]:5000", "[::1]:5000"), ("node0:5000", None)]
-)
-def test_the_coordinator_listens_on_the_address_that_it_is_given(coordinator, bound, monkeypatch):
+def test_the_coordinator_listens_on_the_address_that_it_is_given(monkeypatch):
     given = {}
     monkeypatch.setenv("XLA_FLAGS", "")
     monkeypatch.setattr("jax.distributed.initialize", lambda **options: given.update(options))
-    join(Membership(coordinator, 2, 1))
-    assert (given["coordinator_address"], given["coordinator_bind_address"]) == (coordinator, bound)
+    for coordinator, is_bound in (("127.0.0.1:5000", True), ("[::1]:5000", True), ("node0:5000", False)):
+        join(Membership(coordinator, 2, 1))
+        assert given["coordinator_address"] == coordinator
+        assert given["coordinator_bind_address"] == (coordinator if is_bound else None)
 
 
 def test_a_coordinator_whose_port_is_in_use_is_a_line(monkeypatch):

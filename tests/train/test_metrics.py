@@ -73,7 +73,11 @@ def test_rows_that_are_no_json_are_never_written(tmp_path):
         writer.write({"kind": "train", "step": 1, "loss": math.nan})
 
 
-@pytest.mark.parametrize("row", ["[]", '{"kind": "train"}', '{"kind": "a", "step": 1, "b": NaN}', "[" * 10**5])
+NO_ROWS = ["[]", '{"kind": "train"}', "\0" * 9, "[" * 10**5]
+NO_ROWS += ['{"kind": "a", "step": 1, "b": NaN}', '{"kind": "a", "step": 1, "step": 1}']
+
+
+@pytest.mark.parametrize("row", NO_ROWS, ids=lambda row: row[:20])
 def test_a_row_of_something_else_is_damage(tmp_path, row):
     (tmp_path / "metrics.jsonl").write_text(f"{row}\n")
     with one_line(r"metrics\.jsonl is damaged in line 1; restore it"):

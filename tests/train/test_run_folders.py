@@ -6,12 +6,13 @@ import shutil
 import pytest
 
 from tests.hostile import runs
-from tests.train.commands import files_of, named, read, refused, status_of
+from tests.train.commands import files_of, read, refused, status_of
 from tests.train.conftest import CLIPS, RUN
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.cli import configured
 from unroll_jax.train.config.fields import differences, to_json
 from unroll_jax.train.config.run import FREE
+from unroll_jax.train.config.video import VideoConfig
 from unroll_jax.train.runs import read_config
 from unroll_jax.train.system.files import SEAL, locked, read_object, strict_json
 
@@ -130,8 +131,8 @@ def test_the_config_of_a_run_is_a_file_of_options_without_its_place(both, traine
     _, config = configured("run", ["video-ut", "--config", str(path), "--seed", "3"])
     _, before = read_config(path.parent)
     assert differences(to_json(before), to_json(config)) == [f"config was None, is now {path}", "seed was 0, is now 3"]
-    _, config = configured("run", ["video-ut", "--config", str(trained / "config.json")], ("video-ut", named("here")))
-    assert config.out == "here"
+    known, words = ("video-ut", VideoConfig(out="here")), ["video-ut", "--config", str(trained / "config.json")]
+    assert configured("run", words, known)[1].out == "here"
 
 
 TOML = """
