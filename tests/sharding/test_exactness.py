@@ -13,8 +13,7 @@ import jax
 import numpy as np
 import pytest
 
-from tests.sharding.measure import DOUBLE, MESHES, MODELS, STEPS
-from tests.sharding.pair import PAIRS
+from tests.sharding.measure import DOUBLE, MESHES, MODELS, PAIRS, STEPS
 from tests.started import environment
 from unroll_jax.train.metrics import read_metrics
 from unroll_jax.train.system.machine import free_port
@@ -35,20 +34,19 @@ ENTRIES = {"float32": {"video": 5e-4, "encoder": 2e-5}, "float64": dict.fromkeys
 def out(tmp_path_factory):
     """The folder where a process with eight devices, and two with one each, left their results."""
     folder = tmp_path_factory.mktemp("eight")
-    _log_of(_started("measure", str(folder), devices=8))
+    _log_of(_started(str(folder), devices=8))
     coordinator = f"127.0.0.1:{free_port()}"
-    pair = [_started("pair", str(folder), coordinator, str(i), devices=1) for i in (0, 1)]
-    for process in pair:
+    for process in [_started(str(folder), coordinator, str(i), devices=1) for i in (0, 1)]:
         _log_of(process)
     return folder
 
 
-def _started(module, *arguments, devices):
+def _started(*arguments, devices):
     variables = environment(
         XLA_FLAGS=f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}",
         JAX_ENABLE_COMPILATION_CACHE="false",  # programs that are read from it have lost the order of collectives
     )
-    command = [sys.executable, "-m", f"tests.sharding.{module}", *arguments]
+    command = [sys.executable, "-m", "tests.sharding.measure", *arguments]
     return subprocess.Popen(command, cwd=ROOT, env=variables, stdout=PIPE, stderr=PIPE, text=True)
 
 

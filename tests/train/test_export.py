@@ -31,15 +31,9 @@ pytestmark = [pytest.mark.xdist_group("video-runs"), pytest.mark.usefixtures("in
 
 
 @pytest.fixture
-def run(finished):
-    """A copy of a small constrained run."""
-    return finished
-
-
-@pytest.fixture
-def best(run, config, clips):
+def best(finished, config, clips):
     """The best checkpoint of the run."""
-    with Checkpoints(run / "checkpoints", read_only=True) as checkpoints:
+    with Checkpoints(finished / "checkpoints", read_only=True) as checkpoints:
         return Best(*checkpoints.best(traced_state(traced_task(config, clips))))
 
 
@@ -65,12 +59,12 @@ def test_parameters_and_outputs_come_back_bit_for_bit(best, exported, config, cl
     assert np.asarray(outputs(model.params)).tobytes() == np.asarray(outputs(best.state.params)).tobytes()
 
 
-def test_config_json_says_what_the_run_was_and_what_its_multipliers_are(run, both, best, exported, config):
+def test_config_json_says_what_the_run_was_and_what_its_multipliers_are(finished, both, best, exported, config):
     description = read(exported / "config.json")
     assert description["experiment"] == "video-ut"
     assert description["config"] == to_json(config)
     assert description["multipliers"] == np.asarray(best.state.moving.multipliers).tolist()
-    validations = [row for row in read_metrics(run / "metrics.jsonl") if row["kind"] == "validation"]
+    validations = [row for row in read_metrics(finished / "metrics.jsonl") if row["kind"] == "validation"]
     rows = [row for row in validations if row["step"] == best.step]
     assert [description["validation"]] == rows
     assert description["feasible"] == rows[0]["feasible"]
@@ -78,18 +72,18 @@ def test_config_json_says_what_the_run_was_and_what_its_multipliers_are(run, bot
     assert str(both) not in (exported / "config.json").read_text()
 
 
-def test_an_export_says_nothing_of_the_devices_it_was_read_onto(run, config, tmp_path):
-    assert read_export(export(run, tmp_path / "model", mesh="data=1", log=quiet)).config == config
+def test_an_export_says_nothing_of_the_devices_it_was_read_onto(finished, config, tmp_path):
+    assert read_export(export(finished, tmp_path / "model", mesh="data=1", log=quiet)).config == config
 
 
 @pytest.fixture
-def exported_params(run, best, monkeypatch, tmp_path):
+def exported_params(finished, best, monkeypatch, tmp_path):
     """Exports parameters of one's own in place of those of the run."""
 
     def go(params):
         checkpoint = best._replace(state=best.state._replace(params=params))
         monkeypatch.setattr("unroll_jax.train.exporting.best_checkpoint", lambda *_, **__: checkpoint)
-        return export(run, tmp_path / "own", log=quiet)
+        return export(finished, tmp_path / "own", log=quiet)
 
     return go
 
@@ -208,41 +202,41 @@ def test_a_folder_is_ours_by_its_parameters_or_its_description(tmp_path, metadat
         claim(tmp_path)
 
 
-def test_a_folder_of_something_else_is_left_alone(run, tmp_path):
+def test_a_folder_of_something_else_is_left_alone(finished, tmp_path):
     mine = tmp_path / "mine" / "config.json"
     mine.parent.mkdir()
     mine.write_text('{"dear": 1}')
     (tmp_path / "file").write_text("dear")
     before = files_of(tmp_path)
-    for out in (run, mine.parent):
+    for out in (finished, mine.parent):
         with one_line(r"--out .* holds files of something else"):
-            export(run, out, log=quiet)
+            export(finished, out, log=quiet)
     with one_line("cannot write to --out"):
-        export(run, tmp_path / "file", log=quiet)
+        export(finished, tmp_path / "file", log=quiet)
     assert files_of(tmp_path) == before
     model = mine.with_name("model.safetensors")  # with config.json, the files of a Hugging Face model
     model.write_bytes(b"weights")
     with one_line("holds files of something else"):
-        export(run, mine.parent, log=quiet)
+        export(finished, mine.parent, log=quiet)
     assert model.read_bytes() == b"weights"
 
 
-def test_the_command_exports_and_names_what_is_no_run(run, capsys, tmp_path):
-    assert main(["export", str(run), "--out", str(tmp_path / "model")]) == 0
+def test_the_command_exports_and_names_what_is_no_run(finished, capsys, tmp_path):
+    assert main(["export", str(finished), "--out", str(tmp_path / "model")]) == 0
     assert "parameters in 3 arrays" in capsys.readouterr().out
     assert {path.name for path in (tmp_path / "model").iterdir()} == {"README.md", "config.json", "model.safetensors"}
     assert read_export(tmp_path / "model").card["experiment"] == "video-ut"
     assert "Missing" in refused(capsys, "export")
 
 
-def test_a_run_that_is_no_decoder_has_no_folder_of_transformers(run, capsys):
-    message = f"--format transformers is for language models, the runs of sft experiments; {run} is of video-ut"
-    assert message in refused(capsys, "export", str(run), "--format", "transformers")
-    assert not (run / "transformers").exists()
+def test_a_run_that_is_no_decoder_has_no_folder_of_transformers(finished, capsys):
+    message = f"--format transformers is for language models, the runs of sft experiments; {finished} is of video-ut"
+    assert message in refused(capsys, "export", str(finished), "--format", "transformers")
+    assert not (finished / "transformers").exists()
     with one_line("format must be one of unroll_jax, transformers, got 'gguf'"):
-        export(run, format="gguf", log=quiet)
+        export(finished, format="gguf", log=quiet)
 
 
-def test_an_export_beside_the_run_does_not_keep_it_from_being_used(run, start, config):
-    assert export(run, log=quiet) == run / "export"
+def test_an_export_beside_the_run_does_not_keep_it_from_being_used(finished, start, config):
+    assert export(finished, log=quiet) == finished / "export"
     assert any("finished already" in line for line in start(config))
