@@ -23,9 +23,9 @@ from .registry import PASS_IT, is_own
 from .system.distributed import all_of, digest, is_first, wait_for_all
 from .system.files import AGAIN, require_room, steps_in, strict_json, unreachable, writing
 from .system.reading import check_regular_below, read_regular
+from .task import Log
 
 T = TypeVar("T")
-Log = Callable[[str], None]
 Stored = tuple[int, Any, dict[str, Any]]
 
 NEWEST_KEPT = 2  # besides the best
@@ -184,7 +184,6 @@ class Checkpoints:
         return contents if of == step else f"it is a copy of the checkpoint of step {of}"
 
     def _read(self, step: int, like: Any) -> tuple[Any, dict[str, Any]]:
-        """Reads a checkpoint without comparing its checksum."""
         target = jax.tree.map(_target, like)
         restored: Any = self._manager.restore(
             step, args=ocp.args.Composite(state=ocp.args.StandardRestore(target), notes=ocp.args.JsonRestore())

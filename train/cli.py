@@ -160,7 +160,6 @@ def unknown(what: str, arguments: Sequence[str], known: Sequence[str]) -> UserEr
 
 
 def _words(options: dict[str, Any], group: str = "--") -> Iterator[str]:
-    """Yields the options of a TOML table as the words of a command."""
     for name, value in options.items():
         if isinstance(value, dict):
             yield from _words(value, f"{group}{name}.")

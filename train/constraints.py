@@ -17,7 +17,7 @@ from .config.constrained import ConstrainedConfig, check_depth, check_epochs
 from .config.constraints import ConstraintConfig
 from .config.images import SupervisedConfig
 from .limits import Limit, check_names, limits_report, limits_violations, with_columns
-from .metrics import ratio_histogram
+from .metrics import ratio_figures
 from .optimizers import dual_rule, make_optimizer
 from .sharding.mesh import make_mesh
 from .task import MANY, Batch, Params, Row, SampleLosses, Training, check_batch_size, json_numbers, require_finite
@@ -207,7 +207,6 @@ class DescentConstraints:
         enforced = self._of_layers(self.tightened, losses, report.layer_losses)
         slackness = report.multipliers * (enforced - slacks)
         report = report._replace(slacks=slacks, complementary_slackness=slackness)
-        ratios = ratio_histogram(samples[:, : self._losses])
         names = ("layer_losses", "bounds", "violations", "multipliers", "slacks", "complementary_slackness")
         return {
             "tolerance": settings.tolerance,
@@ -216,9 +215,7 @@ class DescentConstraints:
             **{name: json_numbers(getattr(report, name), length=len(report.layer_losses)) for name in names},
             "descend_share": json_numbers(report.descending),
             "mean_ratio": json_numbers(report.ratios),
-            "ratio_histogram": {"edges": json_numbers(ratios.edges), "counts": ratios.counts.tolist()},
-            "share_descending": ratios.share_descending,
-            "mean_ratio_all": ratios.mean,
+            **ratio_figures(samples[:, : self._losses]),
             **limits,
             "feasible": (bool(report.feasible) or not settings.layers) and limits.get("feasible", True),
         }
@@ -240,7 +237,6 @@ class DescentConstraints:
         return constrained.sample_constraints(constraints, self.reduction)(jnp.asarray(samples)[:, : self._losses])
 
     def _weighted(self, losses: Any) -> Float[Array, ""]:
-        """The losses by their fixed weights."""
         return jnp.vdot(jnp.asarray(self._weights), jnp.asarray(losses))
 
     def _minimised(self, losses: Any) -> Any:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -24,10 +23,9 @@ from .registry import TASKS
 from .runs import read_config
 from .system.files import check_out, read_object, sealed, to_bytes, without_folders, write_all, writing
 from .system.machine import environment
-from .task import Row, Task
+from .task import Log, Row, Task
 from .weights import CARD, CONFIG, FORMAT, MARK, MODEL, claim, named_arrays
 
-Log = Callable[[str], None]
 OWN = "losses = model.predict(batch)  # arrays by name, as those trained on; (samples, L + 1) of every layer comes out"
 OF_OWN = "`config.json` holds the whole configuration, the figures of the data, and the validation of this step."
 OF_TRANSFORMERS = "Low-rank changes are merged into the weights."
@@ -108,7 +106,6 @@ def export(
 
 
 def _check(run: Path, experiment: str, config: RunConfig, format: str) -> None:
-    """Checks the format, before anything is computed."""
     if format not in (known := get_args(ExportFormat)):
         raise UserError(f"format must be one of {', '.join(known)}, got {format!r}")
     if format != "unroll_jax" and not isinstance(config, LanguageConfig):
@@ -191,7 +188,6 @@ def _constraints(description: Row) -> str:
 
 
 def _usage(task: str) -> str:
-    """Returns Python that loads the folder and predicts."""
     load, row = "from unroll_jax.train import load\n", TASKS.get(task)
     if row is None or row.functions is None:
         with_task = 'model = load("FOLDER", task=task)  # the task that was trained, of your own code'

@@ -26,11 +26,10 @@ from .loading import Opened, open_decoder
 from .system.distributed import digest
 from .system.files import check_file, expanded, strict_json, write_json, writing
 from .system.reading import read_regular
-from .task import Row
+from .task import Log, Row
 from .tasks.common import check_noise
 
 MAX_TOKENS = 256  # of an answer, unless an option sets it
-Log = Callable[[str], None]
 
 
 class Settings(NamedTuple):
@@ -196,7 +195,6 @@ def about(opened: Opened, prompts: Sequence[Prompt], settings: Settings) -> Row:
 
 
 def _check_options(parsed: GenerateArguments) -> None:
-    """Checks options before anything is read."""
     if (parsed.exit_layer is None) != (parsed.draft_length is None):
         raise UserError("--exit-layer and --draft-length go together; give both, or neither")
     for name in ("batch", "max_tokens", "limit", "exit_layer", "draft_length"):
@@ -218,7 +216,6 @@ def _options(opened: Opened, settings: Settings) -> dict[str, Any]:
 
 
 def _keys(settings: Settings, count: int) -> jax.Array:
-    """Returns a key for each prompt, by its place."""
     root = jax.random.key(settings.seed)
     return jax.vmap(lambda place: jax.random.fold_in(root, place))(np.arange(count))
 

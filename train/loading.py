@@ -23,10 +23,8 @@ from .runs import FACTS, check_first, read_config, require_checkpoints, require_
 from .step import state_like
 from .system.files import expanded, no_run, read_object, way_out
 from .system.machine import require_device
-from .task import Params, Row, Task
+from .task import Log, Params, Row, Task
 from .weights import AGAIN, CONFIG, is_export, read_export, restored
-
-Log = Callable[[str], None]
 
 
 class Model:

@@ -78,8 +78,6 @@ def train(task: Task, folder: Path, *, experiment: str = "", callbacks: Sequence
 
 @dataclasses.dataclass
 class _Loop:
-    """The state of one call of `train`."""
-
     task: Task
     folder: Path
     checkpoints: Checkpoints
@@ -149,7 +147,8 @@ class _Loop:
         with contextlib.suppress(OSError):
             (self.folder / "checkpoints").rmdir()
             self.folder.rmdir()
-        return StorageError(f"{self.folder} was moved or deleted while it trained, and nothing more is saved; {BACK}")
+        lost = "nothing more is saved, and a save under way is lost"
+        return StorageError(f"{self.folder} was moved or deleted while it trained: {lost}; {BACK}")
 
     def _steps(self, state: TrainState) -> None:
         training, config, done, pending = self.training, self.task.config, self.saved_step, None

@@ -225,7 +225,6 @@ def _show_details(word: str) -> None:
 
 
 def _target(what: Any) -> tuple[str, Any, RunConfig]:
-    """Returns the name of a target of `fit`, a configuration or a task, and its configuration."""
     if isinstance(what, str):
         if what not in EXPERIMENTS:
             raise unknown("experiment", [what], list(EXPERIMENTS))

@@ -185,20 +185,18 @@ def read_predictions(folder: Path) -> Predictions:
         raise UserError(f"{path} is damaged ({error}); {mend}") from None
 
 
-class RatioHistogram(NamedTuple):
-    """Distribution of f_l / f_{l-1} over samples, layer by layer."""
+def ratio_figures(sample_losses: Float[np.ndarray, "samples layers_and_one"]) -> dict[str, Any]:
+    """Ratios f_l / f_{l-1} of losses of single samples, for which training promises nothing, as values of JSON.
 
-    edges: np.ndarray  # of the bins; the last one is open
-    counts: np.ndarray  # (L, bins)
-    share_descending: float  # of all steps
-    mean: float | None  # of all ratios; None without one
-
-
-def ratio_histogram(sample_losses: Float[np.ndarray, "samples layers_and_one"]) -> RatioHistogram:
-    """Counts the ratios of losses of single samples, for which training promises nothing, in bins from 0 to 2."""
+    Counts by layer are in bins from 0 to 2, the last one open; shares and means are of all layers.
+    """
     before, after = sample_losses[:, :-1], sample_losses[:, 1:]
     edges = np.append(np.round(np.linspace(0.0, 2.0, 81), 3), np.inf)
     ratios = np.divide(after, before, out=np.full_like(after, np.nan), where=before > 0.0)
-    counts = np.stack([np.histogram(column[np.isfinite(column)], edges)[0] for column in ratios.T])
+    counts = [np.histogram(column[np.isfinite(column)], edges)[0].tolist() for column in ratios.T]
     known = ratios[np.isfinite(ratios)]
-    return RatioHistogram(edges, counts, float(np.mean(after < before)), float(np.mean(known)) if known.size else None)
+    return {
+        "ratio_histogram": {"edges": [*edges[:-1].tolist(), None], "counts": counts},
+        "share_descending": float(np.mean(after < before)),
+        "mean_ratio_all": float(np.mean(known)) if known.size else None,
+    }

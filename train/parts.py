@@ -77,7 +77,6 @@ def whole(divided: Any) -> Any:
 
 
 def _undivided(losses: Losses, objective: ObjectiveOfLosses, params: Any, batch: Any, probed: Any) -> ValueAndGradients:
-    """Computes `loss_gradient` of a batch in one part, by one backward pass."""
 
     def of_batch(params: Any, probed: Any) -> tuple[Array, tuple[Any, Array, Mapping[str, Array]]]:
         samples, figures = losses(params, batch, probed)

@@ -193,7 +193,6 @@ def _are_finite(leaves: list[jax.Array]) -> list[jax.Array]:
 
 
 def _means(samples: SampleLosses, counts: Array | None) -> Float[Array, "layers_and_one"]:
-    """f_0 to f_L of a batch."""
     if counts is None:
         return jnp.mean(samples, axis=0)
     return jnp.sum(samples, axis=0) / jnp.maximum(jnp.sum(counts), 1)

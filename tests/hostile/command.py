@@ -1,6 +1,9 @@
-"""A command line meant to break the application, and what must come of it."""
+"""A command line meant to break the application, what must come of it, and the options that its message may name."""
 
+import contextlib
 import dataclasses
+import functools
+import io
 import re
 import signal
 from collections.abc import Callable
@@ -8,10 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.hostile.named import strangers
 from unroll_jax.train.__main__ import main
+from unroll_jax.train.main import MEMBERSHIP
 
 CONTROLS = re.compile(r"[^\S\n\t\r ]|[\x00-\x08\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+OPTION = re.compile(r"(?<![\w=-])--([a-z][\w.-]*\w)")
+QUOTED = re.compile(r"`[^`]*`")  # a command to give, which has options of its own
+NAMED = ("run", "plan", "sweep")  # commands whose options depend on the word behind them
+OTHERS = ("evaluate", "predict", "generate", "export", "report", "prepare", "launch")
 LONGEST = 120  # seconds; a command that takes longer hangs
 
 
@@ -64,3 +71,25 @@ def assert_handled(command: Command, folder: Path, patch: pytest.MonkeyPatch, ca
 
 def _hang(*_: object) -> None:
     raise TimeoutError(f"still running after {LONGEST} s")
+
+
+def strangers(line: str, message: str) -> set[str]:
+    """Options that a message names, which neither the command has that showed it nor its user typed."""
+    words = line.split()
+    typed = set(OPTION.findall(line.replace("=", " ")))
+    commands = [word for word in words if word in (*NAMED, *OTHERS)]
+    known = {option.removeprefix("--") for option in MEMBERSHIP}
+    if commands:
+        command = commands[-1] if commands[0] == "launch" else commands[0]  # behind it, words may name folders
+        behind = words[words.index(command) + 1 :]
+        known |= options_of(command, behind[0] if command in NAMED and behind else "")
+    return set(OPTION.findall(QUOTED.sub("", message))) - typed - known - {"help"}
+
+
+@functools.cache
+def options_of(command: str, name: str) -> set[str]:
+    """The options in a command's help."""
+    words = [command, name, "--help"] if name else [command, "--help"]
+    with contextlib.redirect_stdout(io.StringIO()) as shown, contextlib.redirect_stderr(io.StringIO()):
+        main(words)
+    return set(OPTION.findall(shown.getvalue()))

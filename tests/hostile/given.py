@@ -8,11 +8,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import av
 import numpy as np
 from PIL import Image
 
-__all__ = ["Given", "bomb", "both", "clips", "cut", "files", "folders", "image", "link", "pictures", "tar", "video"]
+from tests.data.conftest import write_video
+
+__all__ = ["Given", "bomb", "both", "cut", "files", "folders", "image", "link", "pictures", "tar", "video"]
 
 Given = Callable[[Path], None]
 SIDE = 8  # of images, in pixels
@@ -49,12 +50,9 @@ def both(*parts: Given) -> Given:
     return lambda folder: [part(folder) for part in parts] and None
 
 
-def image(seed: int | None = 0, *, mode: str = "L", kind: str = "PNG", side: int = SIDE) -> bytes:
+def image(seed: int | None = 0, *, mode: str = "L", kind: str = "PNG") -> bytes:
     """The bytes of an image: random, or black where there is no seed."""
-    shape = (side, side, 3)
-    pixels = (
-        np.zeros(shape, np.uint8) if seed is None else np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
-    )
+    pixels = np.random.default_rng(seed).integers(0, 1 if seed is None else 256, (SIDE, SIDE, 3), np.uint8)
     picture, stream = Image.fromarray(pixels), io.BytesIO()
     picture = picture.convert("L").convert(mode) if mode.startswith(("I", "F")) else picture.convert(mode)
     picture.save(stream, kind)
@@ -69,15 +67,10 @@ def bomb() -> bytes:
     return bytes(content)
 
 
-def clips(lengths: Mapping[str, int], *, black: bool = False) -> Given:
-    """Folders of so many frames."""
-    frames = {f"{name}/{n}.png": image(None if black else n) for name, length in lengths.items() for n in range(length)}
-    return files(frames)
-
-
-def pictures(counts: Mapping[str, int], **options: Any) -> Given:
-    """Folders of so many images."""
-    return files({f"{name}/{n}.png": image(n, **options) for name, count in counts.items() for n in range(count)})
+def pictures(counts: Mapping[str, int], *, black: bool = False) -> Given:
+    """Folders of so many images or frames, random ones or black."""
+    numbers = [(name, n) for name, count in counts.items() for n in range(count)]
+    return files({f"{name}/{n}.png": image(None if black else n) for name, n in numbers})
 
 
 def cut(name: str, share: float) -> Given:
@@ -104,19 +97,6 @@ def tar(name: str, contents: Mapping[str, bytes], *, kind: bytes = tarfile.REGTY
     return write
 
 
-def video(name: str, num_frames: int, *, black: bool = False, codec: str = "mpeg4") -> Given:
+def video(name: str, num_frames: int) -> Given:
     """A small video."""
-
-    def write(folder: Path) -> None:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        with av.open(str(folder / name), "w") as container:
-            stream: Any = container.add_stream(codec, rate=25)
-            stream.width = stream.height = 32
-            stream.pix_fmt = "yuv420p"
-            for number in range(num_frames):
-                pixels = np.full((32, 32), 0 if black else 10 + 2 * number, np.uint8)
-                frame = av.VideoFrame.from_ndarray(pixels, format="gray").reformat(format="yuv420p")
-                container.mux(stream.encode(frame))
-            container.mux(stream.encode())
-
-    return write
+    return lambda folder: write_video(folder / name, num_frames) and None

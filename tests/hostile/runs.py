@@ -7,9 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.hostile.command import Command
-from tests.hostile.given import Given, both
-
-__all__ = ["COMMANDS", "OPTIONS"]
+from tests.hostile.given import Given, both, files
 
 # Those of the run.
 OPTIONS = {
@@ -24,123 +22,114 @@ RUN = " ".join(["run video-ut --out run", *(f"--{name} {value}" for name, value 
 EVALUATED = ("RMSE", "feasible")
 
 
-def _each(pattern: str, act: Callable[[Path], object]) -> Given:
+def each(pattern: str, act: Callable[[Path], object]) -> Given:
     """Acts on each path of a pattern in the run folder."""
     return lambda folder: [act(path) for path in (folder / "run").glob(pattern)] and None
 
 
-def _delete(path: Path) -> None:
+def delete(path: Path) -> None:
     shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def _gone(*patterns: str) -> Given:
-    return both(*(_each(pattern, _delete) for pattern in patterns))
+def gone(*patterns: str) -> Given:
+    return both(*(each(pattern, delete) for pattern in patterns))
 
 
-def _text(pattern: str, text: str) -> Given:
-    return _each(pattern, lambda path: path.write_text(text))
+def text(pattern: str, content: str) -> Given:
+    return each(pattern, lambda path: path.write_text(content))
 
 
-def _halved(pattern: str) -> Given:
-    return _each(pattern, lambda path: os.truncate(path, path.stat().st_size // 2))
+def halved(pattern: str) -> Given:
+    return each(pattern, lambda path: os.truncate(path, path.stat().st_size // 2))
 
 
-def _values(name: str, **fields: object) -> Given:
-    return _each(name, lambda path: path.write_text(json.dumps({**json.loads(path.read_text()), **fields})))
+def edited(name: str, change: Callable[[dict], object]) -> Given:
+    def edit(path: Path) -> None:
+        rows = json.loads(path.read_text())
+        change(rows)
+        path.write_text(json.dumps(rows))
+
+    return each(name, edit)
 
 
-def _folder(name: str) -> Given:
+def values(name: str, **fields: object) -> Given:
+    return edited(name, lambda rows: rows.update(fields))
+
+
+def as_folder(name: str) -> Given:
     """A folder in place of a file."""
-    return both(_gone(name), lambda folder: (folder / "run" / name).mkdir())
+    return both(gone(name), lambda folder: (folder / "run" / name).mkdir())
 
 
-def _file(name: str) -> Given:
+def as_file(name: str) -> Given:
     """A file in place of a folder."""
-    return both(_gone(name), lambda folder: (folder / "run" / name).touch())
+    return both(gone(name), lambda folder: (folder / "run" / name).touch())
 
 
-def _pipe(name: str) -> Given:
+def as_pipe(name: str) -> Given:
     """A pipe in place of a file."""
-    return both(_gone(name), lambda folder: os.mkfifo(folder / "run" / name))
+    return both(gone(name), lambda folder: os.mkfifo(folder / "run" / name))
 
 
-def _device(name: str) -> Given:
+def as_device(name: str) -> Given:
     """A link to a device without end in place of a file."""
-    return both(_gone(name), lambda folder: (folder / "run" / name).symlink_to("/dev/zero"))
+    return both(gone(name), lambda folder: (folder / "run" / name).symlink_to("/dev/zero"))
 
 
-def _lines(change: Callable[[list[bytes]], list[bytes]]) -> Given:
-    return _each("metrics.jsonl", lambda path: path.write_bytes(b"".join(change(path.read_bytes().splitlines(True)))))
+def lines(change: Callable[[list[bytes]], list[bytes]]) -> Given:
+    return each("metrics.jsonl", lambda path: path.write_bytes(b"".join(change(path.read_bytes().splitlines(True)))))
 
 
-def _moved(folder: Path) -> None:
-    (folder / "run").rename(folder / "elsewhere")
-
-
-def _copied_step(folder: Path) -> None:
-    """Somebody copied a checkpoint under another name; its contents are of step 6."""
-    shutil.copytree(folder / "run" / "checkpoints" / "6", folder / "run" / "checkpoints" / "8")
-
-
-def _other_files(folder: Path) -> None:
-    for name in ("notes.txt", "checkpoints/README", "checkpoints/.hidden", "left.partial"):
-        (folder / "run" / name).write_text("mine")
-
-
+OTHERS = ("notes.txt", "checkpoints/README", "checkpoints/.hidden", "left.partial")
+OTHER_FILES = files({f"run/{name}": "mine" for name in OTHERS})
 SPECIAL = ("checkpoints/6/notes/metadata", "checkpoints/6/state/manifest.ocdbt")
 # Trained to step 4, as a kill leaves it.
-CUT = both(_gone("checkpoints/6", "evaluation.json"), _values("status.json", state="running", steps=4))
+CUT = both(gone("checkpoints/6", "evaluation.json"), values("status.json", state="running", steps=4))
 ON = "checkpoint of step 4"
 HANDLED = [  # commands that go on, and what they print
-    ("evaluate elsewhere", EVALUATED, _moved),
-    ("evaluate run", EVALUATED, _other_files),
-    ("evaluate run", EVALUATED, _gone("status.json", "metrics.jsonl", ".lock", "evaluation.json")),
-    ("evaluate run", EVALUATED, _text("evaluation.json", "{")),
-    ("evaluate run", ("falling back", *EVALUATED), _gone("checkpoints/6/notes")),
-    ("evaluate run", ("falling back", *EVALUATED), _gone("checkpoints/6/state")),
-    ("evaluate run", ("falling back", *EVALUATED), _text("checkpoints/6/notes/metadata", "[]")),
-    ("evaluate run", EVALUATED, _text("checkpoints/6/_CHECKPOINT_METADATA", "{")),
-    ("evaluate run", EVALUATED, _copied_step),
-    ("export run", ("parameters in",), _gone("metrics.jsonl")),
-    ("report run", ("metrics.jsonl has 0 of 6 steps",), _text("metrics.jsonl", "")),
-    ("report run", ("metrics.jsonl has 3 of 6 steps",), _lines(lambda rows: [*rows[:4], rows[4][:9]])),
-    (RUN, ("finished already after 6 steps",), _other_files),
-    (RUN, ("finished already after 6 steps", *EVALUATED), _gone("evaluation.json")),
-    (RUN, (ON, *EVALUATED), CUT),
-    (RUN, (ON, *EVALUATED), both(CUT, _gone("status.json", "tensorboard"), _text(".lock", "99999"))),
-    (RUN, (ON, *EVALUATED), both(CUT, _gone("metrics.jsonl"))),
-    (RUN, (ON, *EVALUATED), both(CUT, _lines(lambda rows: rows[:2]))),
-    (RUN, EVALUATED, both(CUT, _gone("checkpoints/*/notes"))),
-    (RUN, EVALUATED, both(CUT, _gone("checkpoints"))),
+    ("evaluate elsewhere", EVALUATED, lambda folder: (folder / "run").rename(folder / "elsewhere")),
+    ("evaluate run", EVALUATED, OTHER_FILES),
+    ("evaluate run", EVALUATED, gone("status.json", "metrics.jsonl", ".lock", "evaluation.json")),
+    ("evaluate run", EVALUATED, text("evaluation.json", "{")),
+    ("evaluate run", ("falling back", *EVALUATED), gone("checkpoints/6/notes")),
+    ("evaluate run", ("falling back", *EVALUATED), text("checkpoints/6/notes/metadata", "[]")),
+    ("evaluate run", EVALUATED, text("checkpoints/6/_CHECKPOINT_METADATA", "{")),
+    # A copy of a checkpoint under another name.
+    ("evaluate run", EVALUATED, each("checkpoints/6", lambda path: shutil.copytree(path, path.with_name("8")))),
+    ("report run", ("metrics.jsonl has 0 of 6 steps",), text("metrics.jsonl", "")),
+    ("report run", ("metrics.jsonl has 3 of 6 steps",), lines(lambda rows: [*rows[:4], rows[4][:9]])),
+    (RUN, ("finished already after 6 steps",), OTHER_FILES),
+    (RUN, ("finished already after 6 steps", *EVALUATED), gone("evaluation.json")),
+    (RUN, (ON, *EVALUATED), both(CUT, gone("status.json", "tensorboard"), text(".lock", "99999"))),
+    (RUN, (ON, *EVALUATED), both(CUT, gone("metrics.jsonl"))),
+    (RUN, (ON, *EVALUATED), both(CUT, lines(lambda rows: rows[:2]))),
+    (RUN, EVALUATED, both(CUT, gone("checkpoints/*/notes"))),
+    (RUN, EVALUATED, both(CUT, gone("checkpoints"))),
 ]
 REFUSED = [  # commands that end in a line, and what it names
-    ("evaluate run", "run", _folder("evaluation.json")),
-    ("evaluate run", "found", _values("config.json", found=None, sha256_of_the_rest=None)),
-    ("evaluate run --mesh data=3,fsdp=5", "mesh", _other_files),
-    ("evaluate run", "run", _gone("checkpoints/*/notes")),
-    ("evaluate run", "run", _halved("checkpoints/*/state/*/d/*")),
-    *(("evaluate run", "regular", act(name)) for act in (_pipe, _device) for name in SPECIAL),
-    ("evaluate run", "config.json", _pipe("config.json")),
-    ("report run", "evaluation.json", _pipe("evaluation.json")),
-    ("report run", "metrics.jsonl", _device("metrics.jsonl")),
-    ("export run", "run", _gone("checkpoints/*/state")),
-    ("export run", "metrics.jsonl", _text("metrics.jsonl", "{\n")),
-    ("report run", "line 1", _lines(lambda rows: [b"\0" * len(rows[0]) + b"\n", *rows[1:]])),
-    ("report run", "line 1", _lines(lambda rows: [b'{"step": 1, ' + rows[0][1:], *rows[1:]])),
-    ("report run", "evaluation.json", _values("evaluation.json", rmse=3)),
-    ("report run", "metrics.jsonl", _text("metrics.jsonl", '{"kind": "train"}\n')),
-    (RUN, "checkpoints", both(_gone("evaluation.json"), _gone("checkpoints"))),
-    (RUN, "status.json", both(CUT, _text("status.json", ""))),
-    (RUN, "status.json", _folder("status.json")),
-    (RUN, "run/.lock", _folder(".lock")),
-    (RUN, "metrics.jsonl", both(CUT, _lines(lambda rows: [rows[0][:9] + b"\n", *rows[1:]]))),
-    (RUN, "run/metrics.jsonl", both(CUT, _folder("metrics.jsonl"))),
-    (RUN, "checkpoints", both(CUT, _file("checkpoints"))),
-    (RUN, "run/tensorboard", both(CUT, _file("tensorboard"))),
-    (RUN, "config.json", both(CUT, _text("config.json", "{"))),
-    (RUN, "--out run", _gone("config.json")),
-    (RUN + " --seed 1", "seed was 0, is now 1", _other_files),
-    (RUN.replace("--out run", "--out run/config.json"), "run/config.json", _other_files),
+    ("evaluate run", "run", as_folder("evaluation.json")),
+    ("evaluate run", "found", values("config.json", found=None, sha256_of_the_rest=None)),
+    ("evaluate run --mesh data=3,fsdp=5", "mesh", OTHER_FILES),
+    ("evaluate run", "run", gone("checkpoints/*/notes")),
+    ("evaluate run", "run", halved("checkpoints/*/state/*/d/*")),
+    *(("evaluate run", "regular", act(name)) for act in (as_pipe, as_device) for name in SPECIAL),
+    ("evaluate run", "config.json", as_pipe("config.json")),
+    ("report run", "evaluation.json", as_pipe("evaluation.json")),
+    ("report run", "metrics.jsonl", as_device("metrics.jsonl")),
+    ("export run", "run", gone("checkpoints/*/state")),
+    ("export run", "metrics.jsonl", text("metrics.jsonl", "{\n")),
+    (RUN, "checkpoints", both(gone("evaluation.json"), gone("checkpoints"))),
+    (RUN, "status.json", both(CUT, text("status.json", ""))),
+    (RUN, "status.json", as_folder("status.json")),
+    (RUN, "run/.lock", as_folder(".lock")),
+    (RUN, "metrics.jsonl", both(CUT, lines(lambda rows: [rows[0][:9] + b"\n", *rows[1:]]))),
+    (RUN, "run/metrics.jsonl", both(CUT, as_folder("metrics.jsonl"))),
+    (RUN, "checkpoints", both(CUT, as_file("checkpoints"))),
+    (RUN, "run/tensorboard", both(CUT, as_file("tensorboard"))),
+    (RUN, "config.json", both(CUT, text("config.json", "{"))),
+    (RUN, "--out run", gone("config.json")),
+    (RUN + " --seed 1", "seed was 0, is now 1", OTHER_FILES),
+    (RUN.replace("--out run", "--out run/config.json"), "run/config.json", OTHER_FILES),
 ]
 COMMANDS = [
     *(Command(line, words, given=given, code=0) for line, words, given in HANDLED),

@@ -1,9 +1,19 @@
 """Every hostile command is handled, or ends in one line: no traceback, no hang, nothing left half done."""
 
+import ast
+import contextlib
+import shutil
+from pathlib import Path
+
 import pytest
 
-from tests.hostile import data, folders, options
-from tests.hostile.command import assert_handled
+from tests.hostile import data, folders, options, runs
+from tests.hostile.command import OPTION, OTHERS, assert_handled, options_of, strangers
+from tests.train.conftest import clips_in_memory
+from unroll_jax import train
+from unroll_jax.train.__main__ import main
+from unroll_jax.train.experiments import EXPERIMENTS
+from unroll_jax.train.main import MEMBERSHIP
 
 TABLES = {"options": options.COMMANDS, "folders": folders.COMMANDS, "data": data.COMMANDS}
 QUICK = ("options", "folders")  # make test runs these; data are read by the others
@@ -22,3 +32,74 @@ def _prepared(monkeypatch, tmp_path_factory):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_hostile_command_is_handled_or_ends_in_one_line(command, tmp_path, monkeypatch, capsys):
     assert_handled(command, tmp_path, monkeypatch, capsys)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run of six steps with checkpoints of 4 and 6, evaluated."""
+    folder = tmp_path_factory.mktemp("trained")
+    with clips_in_memory(), pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert main(runs.RUN.split()) == 0
+    return folder / "run"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(len(runs.COMMANDS)), ids=lambda n: f"{n}: {runs.COMMANDS[n].line[:60]}")
+def test_a_damaged_run_is_handled_or_refused_in_one_line(number, trained, tmp_path, monkeypatch, capsys):
+    command = runs.COMMANDS[number]
+    shutil.copytree(trained, tmp_path / "run")
+    with clips_in_memory() if not command.line.startswith("report") else contextlib.nullcontext():
+        assert_handled(command, tmp_path, monkeypatch, capsys)
+
+
+# Of processes, of messages with a placeholder, and of other programs.
+KNOWN = {
+    *MEMBERSHIP,
+    "--all",
+    "--help",
+    "--version",
+    "--option",
+    "--over",
+    "--data",
+    "--network",
+    "--logdir",
+    "--no-deps",
+}
+KNOWN |= {"--local-dir", "--xla_force_host_platform_device_count", "--xla_cpu_enable_concurrency_optimized_scheduler"}
+
+
+def messages(module):
+    """The strings of a module but its docstrings."""
+    told = {id(node.value) for node in ast.walk(module) if isinstance(node, ast.Expr)}
+    for node in ast.walk(module):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in told:
+            yield node.value
+
+
+def test_every_option_that_a_message_names_is_one_of_some_command():
+    known = {option.removeprefix("--") for option in KNOWN} | options_of("sweep", "video-ut")
+    known = known.union(*(options_of(command, "") for command in OTHERS))
+    for experiment in {row.config.task: name for name, row in EXPERIMENTS.items()}.values():
+        known |= options_of("run", experiment)
+    places = {
+        (path.name, option)
+        for path in Path(train.__file__).parent.rglob("*.py")
+        for text in messages(ast.parse(path.read_text(encoding="utf-8")))
+        for option in OPTION.findall(text)
+    }
+    assert {place for place in places if place[1] not in known and not place[1].startswith("over.")} == set()
+
+
+@pytest.mark.parametrize(
+    ("line", "message", "expected"),
+    [
+        ("run image-opteq", "lower --primal.learning-rate", {"primal.learning-rate"}),
+        ("run demo", "lower --primal.learning-rate", set()),
+        ("prepare video", "needs --data.root", {"data.root"}),
+        ("prepare video", "needs --from", set()),
+        ("run demo --stesp 3", "unknown --stesp; see `unroll-jax run demo --helps`", set()),
+    ],
+)
+def test_what_a_command_does_not_have_is_found(line, message, expected):
+    assert strangers(line, message) == expected

@@ -125,7 +125,7 @@ def _metrics(final: np.ndarray, method: str, steps: int, rng: np.random.Generato
     records: list[dict[str, Any]] = []
     for step in range(1, steps + 1):
         fade = np.exp(-5 * step / steps)
-        losses = (final + fade * (8 - 0.5 * final)) * rng.uniform(0.95, 1.05, len(final))
+        losses = (final + fade * (8 - final)) * rng.uniform(0.95, 1.05, len(final))
         violations = losses - np.array([5.5, *KEPT * losses[:-1]])
         multipliers = (1 - fade) * np.linspace(0.1, 0.8, len(final)) * (method == "constrained")
         record = {"kind": "train", "step": step, "loss": losses[-1], "lagrangian": losses[-1], "grad_norm": 1.0}

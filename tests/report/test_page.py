@@ -212,6 +212,20 @@ def test_signs_of_constraints_that_do_harm_are_warnings(make_run, changes, words
 
 
 @pytest.mark.usefixtures("without_drawing")
+@pytest.mark.parametrize("method", ["plain", "constrained"])
+def test_the_loss_of_an_input_that_the_first_batch_and_the_test_split_do_not_share_is_no_rise(make_run, method):
+    """f_0 is 2 in training, 4 on validation data at any time, and 4.7 on the test split."""
+    calm = {"multipliers": [0.0, 0.5, 0.0, 0.0]}
+    folders = [make_run(one, evaluation=FALLING | calm) for one in {method, "constrained"}]
+    for path in (folder / "metrics.jsonl" for folder in folders):
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        for row in rows:
+            row["layer_losses"][0] = 2.0 if row["kind"] == "train" else 4.0
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert reported(folders).warnings == []
+
+
+@pytest.mark.usefixtures("without_drawing")
 def test_several_settings_have_a_sentence_each_and_feasible_means_every_seed(make_run):
     folders = [make_run("constrained", seed=seed, evaluation={"feasible": seed == 0}) for seed in (0, 1)]
     report = reported([*folders, make_run("constrained", num_layers=5)])

@@ -53,6 +53,7 @@ def test_damaged_json_is_named(make_run, name, content):
         ({"layers": [0, 10]}, "layers must be 4 numbers"),
         ({"rmse": {"0.1": 3.0}}, "missing '0.1'"),
         ({"rmse": {}, "noisy_rmse": {}}, "rmse must be 0 numbers"),
+        ({"rmse": 3}, "is damaged"),
         ({"bounds": ["a", "b", "c", "d"]}, "could not convert"),
         ({"ratio_histogram": {"edges": [0, 1, 2], "counts": [[1], [1], [1]]}}, "ratio_histogram must hold 3 rows"),
         ({"ratio_histogram": {"counts": []}}, "'edges'"),

@@ -14,14 +14,7 @@ from unroll_jax.train.tasks.own import OwnTask
 
 LAYERS, VOCABULARY, TOKENS, DIM, HIDDEN, HEADS, CLASSES, BATCH = 6, 64, 12, 32, 64, 4, 8, 32
 STEPS_AN_EPOCH = 4
-SHAPES = {
-    "query": (DIM, DIM),
-    "key": (DIM, DIM),
-    "value": (DIM, DIM),
-    "output": (DIM, DIM),
-    "up": (DIM, HIDDEN),
-    "down": (HIDDEN, DIM),
-}
+SHAPES = dict.fromkeys(("query", "key", "value", "output"), (DIM, DIM)) | {"up": (DIM, HIDDEN), "down": (HIDDEN, DIM)}
 
 
 def encoder_task(dtype: str, constraints: ConstraintConfig | None = None, **options: Any) -> OwnTask:

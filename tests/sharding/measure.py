@@ -1,4 +1,7 @@
-"""Measures runs on eight devices, in a separate process: ``python -m tests.sharding.measure OUT``."""
+"""Measures runs on eight devices, in a separate process: ``python -m tests.sharding.measure OUT``.
+
+With ``COORDINATOR NUMBER`` behind, one of two processes that do the work of `PAIRS`.
+"""
 
 import dataclasses
 import json
@@ -17,6 +20,7 @@ from tests.sharding.collectives import collectives
 from tests.sharding.encoder import encoder_task
 from tests.train.conftest import Clips
 from unroll_jax.train.checkpoint import Checkpoints
+from unroll_jax.train.config.commands import Membership
 from unroll_jax.train.config.constraints import ConstraintConfig, DualConfig
 from unroll_jax.train.config.video import ModelConfig, VideoConfig, VideoPrimalConfig
 from unroll_jax.train.evaluate import evaluate
@@ -26,7 +30,7 @@ from unroll_jax.train.plan import compile_step, memory_of
 from unroll_jax.train.sharding.mesh import describe_mesh, local_rows, make_mesh, put
 from unroll_jax.train.sharding.rules import path_name
 from unroll_jax.train.step import init_state, jit_step, state_like
-from unroll_jax.train.system.distributed import fetch
+from unroll_jax.train.system.distributed import fetch, is_first, join
 from unroll_jax.train.system.machine import order_collectives
 from unroll_jax.train.task import Task
 from unroll_jax.train.tasks.video import VideoTask
@@ -78,6 +82,7 @@ def options(mesh: str, dtype: Any = "float32") -> Task:
 MODELS = {"video": video, "encoder": encoder}
 # In float64: the encoder with its options is the encoder, and two processes have the video's copies.
 DOUBLE = {"video": [key for key in MESHES if key != "data"], "options": list(MESHES)}
+PAIRS = {("options", "two data"): (options, "data=2"), ("video", "two fsdp"): (video, "fsdp=2")}
 
 
 def trained(
@@ -123,12 +128,8 @@ def runs(folder: Path) -> dict[str, list[str]]:
     log: dict[str, list[str]] = {}
 
     def go(name: str, mesh: str) -> None:
-        fit(
-            dataclasses.replace(config, mesh=mesh),
-            out=folder / name,
-            experiment="video-ut",
-            log=log.setdefault(name, []).append,
-        )
+        lines = log.setdefault(name, [])
+        fit(dataclasses.replace(config, mesh=mesh), out=folder / name, experiment="video-ut", log=lines.append)
 
     with (
         mock.patch("unroll_jax.train.tasks.video.load", return_value=Clips()),
@@ -180,6 +181,22 @@ def main(out: Path) -> None:
     (out / "measurements.json").write_text(json.dumps(measurements))
 
 
+def pair(out: Path, coordinator: str, number: int) -> None:
+    """Writes pair.npz: the same as one device, in float64."""
+    join(Membership(coordinator, 2, number))
+    jax.config.update("jax_enable_x64", True)
+    arrays = {}
+    for (name, key), (model, mesh) in PAIRS.items():
+        leaves, _ = trained(model(mesh, "float64"))
+        arrays |= {f"{name}/{key}/float64/{path}": leaf for path, leaf in leaves.items()}
+    if is_first():
+        np.savez(out / "pair.npz", allow_pickle=False, **arrays)
+
+
 if __name__ == "__main__":
-    order_collectives()
-    main(Path(sys.argv[1]))
+    folder, *process = sys.argv[1:]
+    if process:
+        pair(Path(folder), process[0], int(process[1]))
+    else:
+        order_collectives()
+        main(Path(folder))

@@ -1,24 +1,8 @@
-"""Commands in tests: what their options mean, what they are refused with, and the files that they leave."""
+"""Commands in tests: what they are refused with, and the files that they leave."""
 
-import dataclasses
 import json
 
 from unroll_jax.train.__main__ import main
-from unroll_jax.train.cli import configured
-from unroll_jax.train.config.fields import differences, to_json
-from unroll_jax.train.experiments import EXPERIMENTS
-
-
-def meant(*options, of="video-ut"):
-    """What a command's options change of an experiment, in the words of `differences`."""
-    name, config = configured("run", [of, *options])
-    assert name == of
-    return [line for line in differences(to_json(EXPERIMENTS[of].config), to_json(config)) if "config was" not in line]
-
-
-def named(out):
-    """The configuration of an experiment whose run is in a folder."""
-    return dataclasses.replace(EXPERIMENTS["video-ut"].config, out=out)
 
 
 def refused(capsys, *arguments):

@@ -3,12 +3,11 @@
 import contextlib
 import dataclasses
 import functools
-import json
+import itertools
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from itertools import islice
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,12 @@ from tensorboardX.proto.event_pb2 import Event
 
 from tests.hostile import runs
 from tests.started import environment
+from tests.train.commands import read
 from unroll_jax.train.config.video import ModelConfig, VideoConfig
 from unroll_jax.train.data.clips import FRAME_SIZE, NUM_FRAMES
 from unroll_jax.train.data.generated import photo_clips
 from unroll_jax.train.data.video import VideoSpec
+from unroll_jax.train.exporting import export
 from unroll_jax.train.main import evaluate_again, fit
 from unroll_jax.train.step import jit_step, state_like
 from unroll_jax.train.tasks import video
@@ -74,11 +75,9 @@ class Clips:
     def batches(
         self, split: str, *, batch_size: int, seed: int, start_step: int = 0, rows: np.ndarray | None = None
     ) -> Iterator[np.ndarray]:
-        step = start_step
-        while True:
+        for step in itertools.count(start_step):
             numbers = np.random.default_rng((seed, step)).integers(0, len(self.splits[split]), batch_size)
             yield self.splits[split][numbers if rows is None else numbers[rows]]
-            step += 1
 
     def examples(self, split: str, *, batch_size: int) -> Iterator[np.ndarray]:
         for start in range(0, len(self.splits[split]), batch_size):
@@ -95,7 +94,9 @@ def _sequences(generator: np.random.Generator, count: int) -> np.ndarray:
 def few_clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Ten of the built-in clips as a folder of frames: a tenth of the validation, a twentieth of the test."""
     root = tmp_path_factory.mktemp("clips")
-    for number, clip in enumerate(islice(photo_clips("train", num_frames=NUM_FRAMES, frame_size=FRAME_SIZE), 10)):
+    for number, clip in enumerate(
+        itertools.islice(photo_clips("train", num_frames=NUM_FRAMES, frame_size=FRAME_SIZE), 10)
+    ):
         (root / f"clip{number}").mkdir()
         for index, frame in enumerate(clip):
             Image.fromarray(frame).save(root / f"clip{number}" / f"{index:03d}.png")
@@ -108,6 +109,11 @@ def of_processes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return environment(UNROLL_PREPARED=str(tmp_path_factory.mktemp("prepared")))
 
 
+def words_of(options: Mapping[str, object]) -> list[str]:
+    """The words of a command that give options."""
+    return [part for name, value in options.items() for part in (f"--{name}", str(value))]
+
+
 @pytest.fixture(scope="session")
 def launched(of_processes: dict[str, str], few_clips: Path) -> Callable[..., subprocess.Popen]:
     """``launched(folder, *before, **options)``: starts ``train [before] run video-ut``, its output in a file beside."""
@@ -115,8 +121,7 @@ def launched(of_processes: dict[str, str], few_clips: Path) -> Callable[..., sub
 
     def start(folder: Path, *before: str, **options: object) -> subprocess.Popen:
         folder.parent.mkdir(exist_ok=True)
-        named = (OF_PROCESSES | data | options | {"out": folder}).items()
-        words = [part for name, value in named for part in (f"--{name}", str(value))]
+        words = words_of(OF_PROCESSES | data | options | {"out": folder})
         command = [sys.executable, "-m", "unroll_jax.train", *before, "run", "video-ut", *words]
         with folder.with_suffix(".log").open("ab") as output:
             return subprocess.Popen(command, env=of_processes, stdout=output, stderr=subprocess.STDOUT)
@@ -202,7 +207,7 @@ def logged(config: VideoConfig, folder: Path) -> list[str]:
 def evaluated_again(folder: Path) -> dict[str, Any]:
     """Evaluates a run as the command line does; returns its evaluation.json."""
     evaluate_again([str(folder)])
-    return json.loads((folder / "evaluation.json").read_text())
+    return read(folder / "evaluation.json")
 
 
 @pytest.fixture
@@ -232,6 +237,13 @@ def both(config: VideoConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
     with clips_in_memory():
         logged(dataclasses.replace(config, method="both"), folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def exported(both: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The export of the constrained run, to be read."""
+    with clips_in_memory():
+        return export(both / "constrained", tmp_path_factory.mktemp("export") / "model", log=lambda line: None)
 
 
 @pytest.fixture(scope="session")

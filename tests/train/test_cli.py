@@ -1,4 +1,4 @@
-"""The command line: one line and exit code 2 for whatever the user can mend."""
+"""The command line: its help, its lists, and one line and exit code 2 for whatever the user can mend."""
 
 import os
 import re
@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.hostile.command import OPTION
 from tests.started import environment
 from tests.train.commands import refused
 from unroll_jax.train.__main__ import main
@@ -18,16 +19,18 @@ from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.config.fields import value_of
 from unroll_jax.train.data import images, text
 from unroll_jax.train.experiments import EXPERIMENTS
-from unroll_jax.train.main import fit
+from unroll_jax.train.main import MEMBERSHIP, fit
 
 SMALL = ("--steps", "4", "--batch-size", "4", "--model.num-layers", "2", "--validate-every", "2", "--test-gammas", "0")
 
 
-def test_the_demo_is_a_command_and_benchmarks_are_told_to_be_in_a_clone(capsys):
+def test_the_demo_is_a_command_benchmarks_are_told_to_be_in_a_clone_and_no_command_prints_the_usage(capsys):
     assert main(["demo", "--help"]) == 0
     assert "--model.num-layers" in capsys.readouterr().out
     assert "see `unroll-jax run demo --help`" in refused(capsys, "demo", "--stesp", "3")
     assert "in a clone, not in the package; there: python -m benchmarks gpu" in refused(capsys, "benchmarks", "gpu")
+    assert main([]) == 2
+    assert "usage" in capsys.readouterr().out
 
 
 UNFIT = {
@@ -65,11 +68,6 @@ def test_prepare_prepares_what_a_run_of_that_validation_share_opens(capsys, monk
     assert log, "another share is prepared anew"
 
 
-def test_no_command_prints_the_usage(capsys):
-    assert main([]) == 2
-    assert "usage" in capsys.readouterr().out
-
-
 def test_a_reader_that_leaves_early_is_no_traceback():
     reader, writer = os.pipe()
     os.close(reader)
@@ -79,15 +77,9 @@ def test_a_reader_that_leaves_early_is_no_traceback():
     assert (done.returncode, done.stderr) == (141, "")
 
 
-# A package that must not be imported: it says so in place of what the real one would do.
-TRAP = "raise SystemExit('tensorflow was imported')"
-
-
 @pytest.mark.slow
 def test_the_program_lists_refuses_and_never_imports_tensorflow(tmp_path):
-    (tmp_path / "tensorflow.py").write_text(TRAP)
-    variables = {"PYTHONPATH": str(tmp_path), "PATH": "", "HOME": str(tmp_path), "JAX_PLATFORMS": "cpu"}
-
+    (tmp_path / "tensorflow.py").write_text("raise SystemExit('tensorflow was imported')")
     program = """
 import sys
 from unroll_jax.train.__main__ import main
@@ -96,12 +88,12 @@ print(main(["run", "video-ut", "--constraints.alpha", "2"]))
 import unroll_jax.train.runs, train.data.video, train.report
 print("tensorflow" in sys.modules)
 """
+    variables = {"PYTHONPATH": str(tmp_path), "PATH": "", "HOME": str(tmp_path), "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-W", "error", "-c", program]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    assert (done.returncode, done.stderr) == (0, "error: --constraints.alpha must be in (0, 1), got (2.0,)\n")
     assert "video-ut" in done.stdout
     assert done.stdout.splitlines()[-2:] == ["2", "False"]
-    assert done.stderr == "error: --constraints.alpha must be in (0, 1), got (2.0,)\n"
 
 
 def test_list_groups_experiments_by_task_and_hides_cells_of_tables(capsys):
@@ -122,11 +114,11 @@ def test_list_groups_experiments_by_task_and_hides_cells_of_tables(capsys):
     completion = subprocess.run(expression, shell=True, input="\n".join(lines), capture_output=True, text=True)
     assert completion.stdout.split() == shown
     for word, names in {
-        "ucsd": {"ucsd-ut", "ucsd-dust", "ucsd-vit"},
-        "video-dust": {"video-dust", "ucsd-dust"},
+        "ucsd": ["ucsd-dust", "ucsd-ut", "ucsd-vit"],
+        "video-dust": ["ucsd-dust", "video-dust"],
     }.items():
         lines, _ = listed(word)
-        assert {line.split()[0] for line in lines if line[0] != " "} == names
+        assert sorted(line.split()[0] for line in lines if line[0] != " ") == names
         assert sum(line.startswith("  expect: ") for line in lines) == len(names)
 
 
@@ -159,9 +151,7 @@ def test_a_default_that_another_option_rules_out_follows_it_and_a_choice_does_no
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_no_experiment_needs_a_second_option_for_a_length_or_a_method(experiment):
     usual = EXPERIMENTS[experiment].config
-    words = (
-        ["--epochs 1", "--epochs 300"] if hasattr(usual, "epochs") else ["--steps 1", "--steps 300", "--steps 10000"]
-    )
+    words = [f"--epochs {n}" if hasattr(usual, "epochs") else f"--steps {n}" for n in (1, 300, 10_000)]
     for word in words + [f"--method {name}" for name in ("plain", "erm", "both")] * hasattr(usual, "method"):
         configured("run", [experiment, *word.split()])[1].check()
 
@@ -188,3 +178,30 @@ def test_experiments_tell_figures_unless_they_were_never_run():
     figures = r"\d%|\d\.\d|feasible|in the paper|see [a-z0-9-]+ for"
     for name, experiment in EXPERIMENTS.items():
         assert not experiment.has_run or re.search(figures, experiment.expect), name
+
+
+@pytest.mark.parametrize(("command", "takes_folders"), [("run", True), ("plan", True), ("sweep", False)])
+def test_the_help_of_a_command_names_its_experiments_and_whether_it_takes_folders(command, takes_folders, capsys):
+    assert main([command, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert f"unroll-jax {command} EXPERIMENT --help" in shown
+    assert all(name in shown for name in EXPERIMENTS)
+    assert (f"unroll-jax {command} FOLDER" in shown) == takes_folders
+    assert ("there is no run folder" in refused(capsys, command, "runs/x")) == takes_folders
+
+
+@pytest.mark.parametrize("command", ["run", "plan", "sweep"])
+@pytest.mark.parametrize("experiment", ["demo", "segment-fcn", "text-ut", "sft-tiny"])
+def test_help_shows_every_option_of_an_experiment(command, experiment, capsys):
+    assert main([command, experiment, "--seed", "2", "--help"]) == 0
+    shown = capsys.readouterr().out
+    every = set(OPTION.findall(shown))
+    length = {"epochs"} if experiment == "segment-fcn" else {"steps", "method", "constraints.alpha", "dual.every"}
+    assert {"batch-size", "seed", "data.source", "data.root", "config", "out", "accumulate", "remat"} | length <= every
+    assert ({"trials", "jobs"} <= every) == (command == "sweep")
+    assert not {option.removeprefix("--") for option in MEMBERSHIP} & every
+    if command != "sweep":
+        first = shown.split("usage:")[0].splitlines()
+        assert first[0].startswith(f"example: unroll-jax {command} {experiment} --")
+        assert len([line for line in first if line.startswith("  --")]) == 5
+    assert f"see `unroll-jax {command} {experiment} --help`" in refused(capsys, command, experiment, "--stesp", "3")

@@ -70,12 +70,12 @@ def test_a_value_that_another_option_rules_out_is_one_line_that_names_its_field(
 
 def test_an_option_is_named_as_it_was_given(changed):
     config = changed(**{"dual.cap": 2.0, "dual.start": (5.0,)})
-    with pytest.raises(UserError, match=r"^dual.start must be at most dual.cap=2.0, got"):
+    with one_line(r"^dual.start must be at most dual.cap=2.0, got"):
         config.check()
-    with on_command_line(), pytest.raises(UserError, match=r"^--dual.start must be at most --dual.cap 2.0, got"):
+    with on_command_line(), one_line(r"^--dual.start must be at most --dual.cap 2.0, got"):
         config.check()
     typed = on_command_line({"dual.start": "--start"}, only={"dual.start"})
-    with typed, pytest.raises(UserError, match=r"^--start must be at most dual.cap=2.0, got"):
+    with typed, one_line(r"^--start must be at most dual.cap=2.0, got"):
         config.check()
 
 
@@ -95,11 +95,10 @@ def test_types_and_ranges_of_a_users_options_are_checked_too():
     right: list[dict[str, Any]] = [{}, {"other": 3}, {"rate": 1}, {"rate": np.float64(0.5)}, {"names": {"a": 1}}]
     for options in right:
         check_fields(Options(**options))
-    wrong = {"size": [(1, 2), (1,), 1], "names": [1], "rate": ["1", True, None]}
+    wrong: dict[str, list[Any]] = {"size": [(1, 2), (1,), 1], "names": [1], "rate": ["1", True, None]}
     for name, value in [(name, value) for name, values in wrong.items() for value in values]:
-        given: dict[str, Any] = {name: value}
-        with pytest.raises(UserError, match=f"^{name} must be"):
-            check_fields(Options(**given))
+        with one_line(f"^{name} must be"):
+            check_fields(Options(**{name: value}))
 
 
 def _whole_numbers(config):
@@ -124,41 +123,34 @@ def test_every_experiment_is_valid_its_whole_numbers_have_ranges_and_json_gives_
 def test_no_field_is_left_unchecked(task):
     config = TASKS[task].config()
     for field in dataclasses.fields(config):
-        with pytest.raises(UserError, match=f"^{field.name} must be"):
+        with one_line(f"^{field.name} must be"):
             check_fields(dataclasses.replace(config, **{field.name: object()}))
 
 
-ALLOWED: list[dict[str, Any]] = [
-    {"constraints.alpha": (0.2, 0.3)},
-    {"dual.start": (0.0, 1.0, 2.0)},
-    {"dual.start": (1.0, 2.0), "constraints.reference": None},
-    {"dual.optimizer": "pi", "dual.proportional_gain": 2.0},
-    {"constraints.bind": "tail", "constraints.level": 0.9},
-]
-
-
-@pytest.mark.parametrize("fields", ALLOWED, ids=str)
-def test_a_value_for_each_layer_or_constraint_or_of_an_option_in_use_is_allowed(changed, fields):
-    config = changed(**fields)
-    config.check()  # raises nothing
-    assert all(holds for _, _, holds in config.rules())
+def test_a_value_for_each_layer_or_constraint_or_of_an_option_in_use_is_allowed(changed):
+    allowed: list[dict[str, Any]] = [
+        {"constraints.alpha": (0.2, 0.3)},
+        {"dual.start": (0.0, 1.0, 2.0)},
+        {"dual.start": (1.0, 2.0), "constraints.reference": None},
+        {"dual.optimizer": "pi", "dual.proportional_gain": 2.0},
+        {"constraints.bind": "tail", "constraints.level": 0.9},
+    ]
+    for config in (changed(**fields) for fields in allowed):
+        config.check()  # raises nothing
+        assert all(holds for _, _, holds in config.rules())
 
 
 def test_an_option_without_effect_is_an_error_that_names_the_option_it_is_for(changed):
-    with pytest.raises(
-        UserError, match=r"^constraints.level=0.9 has no effect without constraints.bind=tail; leave it"
-    ):
+    with one_line(r"^constraints.level=0.9 has no effect without constraints.bind=tail; leave it"):
         changed(**{"constraints.level": 0.9}).check()
 
 
 def test_json_of_another_version_names_the_file_and_the_field(config):
-    for values in ({**to_json(config), "momentum": 1}, {k: v for k, v in to_json(config).items() if k != "steps"}):
-        with pytest.raises(UserError, match=r"config\.json.*(momentum|steps)"):
+    more, less, nested = to_json(config) | {"momentum": 1}, to_json(config), to_json(config)
+    del less["steps"], nested["dual"]["optimizer"]
+    for values, field in ((more, "momentum"), (less, "steps"), (nested, "optimizer")):
+        with one_line(rf"config\.json.*{field}"):
             from_json(VideoConfig, values, source=Path("config.json"))
-    nested = to_json(config)
-    del nested["dual"]["optimizer"]
-    with pytest.raises(UserError, match="optimizer"):
-        from_json(VideoConfig, nested, source=Path("config.json"))
 
 
 def test_erm_is_the_former_name_of_plain(changed):

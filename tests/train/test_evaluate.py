@@ -35,20 +35,20 @@ def _outputs(task):
     return jax.jit(lambda params, noisy: task.outputs(params, noisy, lambda y: y))
 
 
-def _noisy(clips, split, gamma):
-    return _clean_and_noisy(clips.splits[split], gamma * clips.spec.pixel_std, 0)
-
-
 @jax.jit
-def _clean_and_noisy(batch, variance, index):
+def _clean_and_noisy(batch, variance):
     clean = to_unit(batch)
-    return clean, add_noise(clean, variance, jax.random.fold_in(jax.random.key(NOISE_SEED), index))
+    return clean, add_noise(clean, variance, jax.random.fold_in(jax.random.key(NOISE_SEED), 0))
+
+
+def _noisy(clips, gamma):
+    return _clean_and_noisy(clips.splits["test"], gamma * clips.spec.pixel_std)
 
 
 def test_rmse_is_that_of_all_pixels_on_the_byte_scale(evaluated, clips):
     _, task, params, evaluation = evaluated()
     for gamma in (0.0, 0.15, 0.3):
-        clean, noisy = (np.asarray(pixels, np.float64) for pixels in _noisy(clips, "test", gamma))
+        clean, noisy = (np.asarray(pixels, np.float64) for pixels in _noisy(clips, gamma))
         output = np.asarray(_outputs(task)(params, noisy.astype(np.float32))[-1], np.float64)
         rmse = 255 * np.sqrt(np.mean((output - clean) ** 2))
         assert evaluation["rmse"][str(gamma)] == pytest.approx(rmse, rel=1e-5)
@@ -58,7 +58,7 @@ def test_rmse_is_that_of_all_pixels_on_the_byte_scale(evaluated, clips):
 
 def test_layer_losses_are_means_over_the_test_split(evaluated, clips):
     _, task, params, evaluation = evaluated()
-    clean, noisy = _noisy(clips, "test", 0.15)
+    clean, noisy = _noisy(clips, 0.15)
     outputs = np.asarray(_outputs(task)(params, noisy), np.float64)
     losses = 0.5 * np.sum((outputs - np.asarray(clean)) ** 2, axis=-1).mean(axis=-1)
     np.testing.assert_allclose(evaluation["layer_losses"], losses.mean(axis=-1), rtol=1e-5)

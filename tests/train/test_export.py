@@ -1,4 +1,4 @@
-"""Exported runs: the same parameters bit for bit, and one clear error for whatever does not belong together."""
+"""Exported runs: the same parameters bit for bit, and one clear error for what does not belong together."""
 
 import contextlib
 import json
@@ -11,6 +11,8 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
+from tests.errors import one_line
+from tests.train.commands import files_of, quiet, read, refused
 from tests.train.conftest import traced_state, traced_task
 from unroll_jax.energies.transformer_parts import TransformerParams
 from unroll_jax.train import load
@@ -29,20 +31,9 @@ pytestmark = [pytest.mark.xdist_group("video-runs"), pytest.mark.usefixtures("in
 
 
 @pytest.fixture
-def run(finished):
-    """A copy of a small constrained run."""
-    return finished
-
-
-@pytest.fixture
-def exported(run):
-    return export(run, log=lambda _: None)
-
-
-@pytest.fixture
-def best(run, config, clips):
+def best(finished, config, clips):
     """The best checkpoint of the run."""
-    with Checkpoints(run / "checkpoints", read_only=True) as checkpoints:
+    with Checkpoints(finished / "checkpoints", read_only=True) as checkpoints:
         return Best(*checkpoints.best(traced_state(traced_task(config, clips))))
 
 
@@ -68,34 +59,31 @@ def test_parameters_and_outputs_come_back_bit_for_bit(best, exported, config, cl
     assert np.asarray(outputs(model.params)).tobytes() == np.asarray(outputs(best.state.params)).tobytes()
 
 
-def test_config_json_says_what_the_run_was_and_what_its_multipliers_are(run, best, exported, config):
-    description = json.loads((exported / "config.json").read_text())
+def test_config_json_says_what_the_run_was_and_what_its_multipliers_are(finished, both, best, exported, config):
+    description = read(exported / "config.json")
     assert description["experiment"] == "video-ut"
     assert description["config"] == to_json(config)
     assert description["multipliers"] == np.asarray(best.state.moving.multipliers).tolist()
-    validations = [row for row in read_metrics(run / "metrics.jsonl") if row["kind"] == "validation"]
+    validations = [row for row in read_metrics(finished / "metrics.jsonl") if row["kind"] == "validation"]
     rows = [row for row in validations if row["step"] == best.step]
     assert [description["validation"]] == rows
     assert description["feasible"] == rows[0]["feasible"]
     assert description["parameters"]["params.layers.V"] == {"shape": [2, 4, 16], "dtype": "float32"}
-    assert str(run.parent) not in (exported / "config.json").read_text()
+    assert str(both) not in (exported / "config.json").read_text()
 
 
-def test_an_export_says_nothing_of_the_devices_it_was_read_onto(run, config, tmp_path):
-    read_back = read_export(export(run, tmp_path / "model", mesh="data=1", log=lambda _: None))
-    assert read_back.config == config
+def test_an_export_says_nothing_of_the_devices_it_was_read_onto(finished, config, tmp_path):
+    assert read_export(export(finished, tmp_path / "model", mesh="data=1", log=quiet)).config == config
 
 
 @pytest.fixture
-def exported_params(run, best, monkeypatch, tmp_path):
+def exported_params(finished, best, monkeypatch, tmp_path):
     """Exports parameters of one's own in place of those of the run."""
 
     def go(params):
         checkpoint = best._replace(state=best.state._replace(params=params))
-        monkeypatch.setattr(
-            "unroll_jax.train.exporting.best_checkpoint", lambda task, folder, *, experiment, log: checkpoint
-        )
-        return export(run, tmp_path / "own", log=lambda _: None)
+        monkeypatch.setattr("unroll_jax.train.exporting.best_checkpoint", lambda *_, **__: checkpoint)
+        return export(finished, tmp_path / "own", log=quiet)
 
     return go
 
@@ -103,13 +91,7 @@ def exported_params(run, best, monkeypatch, tmp_path):
 def test_every_dtype_and_shape_survives(exported_params):
     params = {
         "half": np.random.default_rng(0).normal(size=(3, 5)).astype(jnp.bfloat16),
-        "deep": {
-            "er": {
-                "scalar": jnp.float32(0.1),
-                "whole": jnp.asarray(np.arange(4)),
-                "none": jnp.asarray(np.zeros((0, 3))),
-            }
-        },
+        "deep": {"er": {"scalar": jnp.float32(0.1), "whole": np.arange(4), "none": np.zeros((0, 3))}},
         "turned": np.arange(12.0, dtype=np.float64).reshape(3, 4).T,
         "flags": np.array([True, False]),
         "several": [np.ones(2, np.float32), (np.zeros(1, np.int8), None), {}],
@@ -127,44 +109,38 @@ def test_every_dtype_and_shape_survives(exported_params):
         assert_same(restored(Own(), read_export(exported_params(params)).arrays), params)
 
 
-@pytest.mark.parametrize(
-    "params",
-    [
-        {"a.b": np.ones(2), "a": {"b": np.zeros(2)}},
-        {"a": [np.ones(2)], "a.0": np.ones(2)},
-        {"a": Judgement(np.ones(2), None, 1.0), "a.feasible": np.ones(2)},
-    ],
-    ids=["dots", "places", "fields"],
-)
-def test_two_arrays_of_one_name_are_refused(params):
-    with pytest.raises(UserError, match=r"two arrays of the parameters would be called a\.\w+; "):
-        named_arrays(params)
+def test_two_arrays_of_one_name_are_refused():
+    ones = np.ones(2)
+    for first, name in (({"b": ones}, "a.b"), ([ones], "a.0"), (Judgement(ones, None, 1.0), "a.feasible")):
+        with one_line(f"two arrays of the parameters would be called {name}; "):
+            named_arrays({"a": first, name: ones})
 
 
-def test_parameters_of_another_model_are_refused_by_name(exported_params, exported):
+def test_parameters_of_another_model_are_refused_by_name(exported_params):
     V, W = np.zeros((2, 4, 16), np.float32), np.zeros((2, 4, 4), np.float32)
     for layers, name in (({"V": V}, "params.layers.U"), ({"V": W, "W": W, "U": W}, "params.layers.U")):
-        with pytest.raises(UserError, match=rf"do not fit the model that .*config\.json describes, first {name}"):
-            load(exported_params({"params": {"layers": layers}}))
+        out = exported_params({"params": {"layers": layers}})
+        with one_line(rf"do not fit the model that .*config\.json describes, first {name}"):
+            load(out)
 
 
-def _edit(path, change):
-    path.write_bytes(change(path.read_bytes()))
-
-
-def _edit_json(path, change):
-    values = json.loads(path.read_text())
-    del values[SEAL]
-    change(values)
-    path.write_text(json.dumps(values))
+def _bytes(name, change):
+    """Returns what changes the bytes of a file of an export."""
+    return lambda out: (out / name).write_bytes(change((out / name).read_bytes()))
 
 
 def _model(change):
-    return lambda out: _edit(out / "model.safetensors", change)
+    return _bytes("model.safetensors", change)
 
 
 def _config(change):
-    return lambda out: _edit_json(out / "config.json", change)
+    def edit(content):
+        values = json.loads(content)
+        del values[SEAL]
+        change(values)
+        return json.dumps(values).encode()
+
+    return _bytes("config.json", edit)
 
 
 DAMAGE = {
@@ -172,11 +148,8 @@ DAMAGE = {
     "empty": (_model(lambda b: b""), "is damaged"),
     "flipped": (_model(lambda b: b[:-3] + bytes([b[-3] ^ 1]) + b[-2:]), "sha256"),
     "no config": (lambda out: (out / "config.json").unlink(), "is not an exported folder"),
-    "half a config": (lambda out: _edit(out / "config.json", lambda b: b[:100]), r"config\.json is damaged"),
-    "another shape": (
-        _config(lambda c: c["parameters"]["params.V"].update(shape=[2, 16, 4])),
-        r"differs .* in params\.V",
-    ),
+    "half a config": (_bytes("config.json", lambda b: b[:100]), r"config\.json is damaged"),
+    "another shape": (_config(lambda c: c["parameters"]["params.V"].update(shape=[2, 4])), r"differs .* in params\.V"),
     "no parameters": (_config(lambda c: c.pop("parameters")), "missing 'parameters'"),
     "no facts": (_config(lambda c: c.pop("facts")), "missing 'facts'"),
     "unknown task": (_config(lambda c: c.update(task="os.system")), "field 'task' is unknown or missing, got"),
@@ -195,12 +168,8 @@ def test_damage_is_one_clear_line_with_the_way_out(exported_params, damage):
     assert isinstance(read_export(out), Export)
     change(out)
     assert is_export(out)
-    with pytest.raises(UserError, match=words) as caught:
+    with one_line(words, "export", str(out)):
         read_export(out)
-    message = str(caught.value)
-    assert "\n" not in message
-    assert "export" in message
-    assert str(out) in message
 
 
 def test_files_of_two_exports_do_not_pass_for_one(exported_params, tmp_path):
@@ -233,50 +202,41 @@ def test_a_folder_is_ours_by_its_parameters_or_its_description(tmp_path, metadat
         claim(tmp_path)
 
 
-def test_a_folder_of_something_else_is_left_alone(run, config, tmp_path):
-    for out, kept in ((run, run / "config.json"), (tmp_path / "mine", tmp_path / "mine" / "config.json")):
-        out.mkdir(exist_ok=True)
-        if not kept.exists():
-            kept.write_text('{"dear": 1}')
-        before = kept.read_bytes()
-        with pytest.raises(UserError, match=r"--out .* holds files of something else"):
-            export(run, out, log=lambda _: None)
-        assert kept.read_bytes() == before
-    model = tmp_path / "mine" / "model.safetensors"  # with config.json, the files of a Hugging Face model
-    model.write_bytes(b"weights")
-    with pytest.raises(UserError, match="holds files of something else"):
-        export(run, tmp_path / "mine", log=lambda _: None)
-    assert model.read_bytes() == b"weights"
+def test_a_folder_of_something_else_is_left_alone(finished, tmp_path):
+    mine = tmp_path / "mine" / "config.json"
+    mine.parent.mkdir()
+    mine.write_text('{"dear": 1}')
     (tmp_path / "file").write_text("dear")
-    with pytest.raises(UserError, match="cannot write to --out"):
-        export(run, tmp_path / "file", log=lambda _: None)
+    before = files_of(tmp_path)
+    for out in (finished, mine.parent):
+        with one_line(r"--out .* holds files of something else"):
+            export(finished, out, log=quiet)
+    with one_line("cannot write to --out"):
+        export(finished, tmp_path / "file", log=quiet)
+    assert files_of(tmp_path) == before
+    model = mine.with_name("model.safetensors")  # with config.json, the files of a Hugging Face model
+    model.write_bytes(b"weights")
+    with one_line("holds files of something else"):
+        export(finished, mine.parent, log=quiet)
+    assert model.read_bytes() == b"weights"
 
 
-def test_the_command_exports_and_names_what_is_no_run(run, capsys, tmp_path):
-    assert main(["export", str(run), "--out", str(tmp_path / "model")]) == 0
+def test_the_command_exports_and_names_what_is_no_run(finished, capsys, tmp_path):
+    assert main(["export", str(finished), "--out", str(tmp_path / "model")]) == 0
     assert "parameters in 3 arrays" in capsys.readouterr().out
-    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == [
-        "README.md",
-        "config.json",
-        "model.safetensors",
-    ]
+    assert {path.name for path in (tmp_path / "model").iterdir()} == {"README.md", "config.json", "model.safetensors"}
     assert read_export(tmp_path / "model").card["experiment"] == "video-ut"
-    assert main(["export", str(tmp_path / "nowhere")]) == 2
-    assert "nowhere is not a run folder" in capsys.readouterr().err
-    assert main(["export"]) == 2
-    assert "Missing" in capsys.readouterr().err
+    assert "Missing" in refused(capsys, "export")
 
 
-def test_a_run_that_is_no_decoder_has_no_folder_of_transformers(run, capsys):
-    assert main(["export", str(run), "--format", "transformers"]) == 2
-    message = f"--format transformers is for language models, the runs of sft experiments; {run} is of video-ut"
-    assert message in capsys.readouterr().err
-    assert not (run / "transformers").exists()
-    with pytest.raises(UserError, match="format must be one of unroll_jax, transformers, got 'gguf'"):
-        export(run, format="gguf", log=lambda _: None)
+def test_a_run_that_is_no_decoder_has_no_folder_of_transformers(finished, capsys):
+    message = f"--format transformers is for language models, the runs of sft experiments; {finished} is of video-ut"
+    assert message in refused(capsys, "export", str(finished), "--format", "transformers")
+    assert not (finished / "transformers").exists()
+    with one_line("format must be one of unroll_jax, transformers, got 'gguf'"):
+        export(finished, format="gguf", log=quiet)
 
 
-def test_an_export_beside_the_run_does_not_keep_it_from_being_used(run, exported, start, config):
-    assert exported == run / "export"
-    log = start(config)
-    assert any("finished already" in line for line in log)
+def test_an_export_beside_the_run_does_not_keep_it_from_being_used(finished, start, config):
+    assert export(finished, log=quiet) == finished / "export"
+    assert any("finished already" in line for line in start(config))

@@ -1,7 +1,7 @@
 """`fit` from Python: a task of one's own in under twenty lines, constrained, heard of, gone on with, reported."""
 
 import dataclasses
-import json
+import re
 
 import jax
 import jax.numpy as jnp
@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from tests.errors import one_line
+from tests.train.commands import quiet, read
 from unroll_jax.train.config.constrained import OwnConfig
 from unroll_jax.train.config.constraints import ConstraintConfig
-from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.config.run import PrimalConfig
 from unroll_jax.train.evaluate import best_checkpoint
 from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.loop import Callbacks
-from unroll_jax.train.main import fit
+from unroll_jax.train.main import _variants, fit
 from unroll_jax.train.metrics import read_metrics
 from unroll_jax.train.tasks.own import OwnTask
 
@@ -74,33 +74,26 @@ def test_a_task_of_ones_own_takes_under_twenty_lines(tmp_path, capsys):
     assert len(NOTEBOOK.splitlines()) < 20
     namespace = {"train": TRAIN, "validation": VALIDATION, "out": tmp_path / "run"}
     exec(NOTEBOOK, namespace)
-    evaluation = json.loads((tmp_path / "run" / "evaluation.json").read_text())
+    evaluation = read(tmp_path / "run" / "evaluation.json")
     assert evaluation["feasible"]
     assert len(evaluation["layer_losses"]) == 3
     assert evaluation["layer_losses"][2] < 0.7 * evaluation["layer_losses"][0]
     rows = read_metrics(namespace["run"] / "metrics.jsonl")
     heard = [float(line.split()[1]) for line in capsys.readouterr().out.splitlines() if line.startswith("worst:")]
     assert heard == [row["worst_excess"] for row in rows if row["kind"] == "validation"]
-    assert json.loads((namespace["run"] / "report" / "summary.json").read_text())["methods"]["constrained"]["feasible"]
+    assert read(namespace["run"] / "report" / "summary.json")["methods"]["constrained"]["feasible"]
 
 
 def test_callbacks_hear_of_every_step_every_validation_and_the_end(tmp_path):
     heard = []
 
     class Ear(Callbacks):
-        def on_step(self, row):
-            heard.append(("train", row))
+        def __init__(self, **kinds):
+            for event, kind in kinds.items():
+                setattr(self, event, lambda row, kind=kind: heard.append((kind, row)))
 
-        def on_validation(self, row):
-            heard.append(("validation", row))
-
-        def on_end(self, folder):
-            heard.append(("end", folder))
-
-    class Deaf(Callbacks):
-        pass
-
-    (folder,) = fit(linear(steps=3), out=tmp_path / "run", callbacks=[Deaf(), Ear()], log=lambda _: None)
+    callbacks = [Ear(), Ear(on_step="train", on_validation="validation", on_end="end")]
+    (folder,) = fit(linear(steps=3), out=tmp_path / "run", callbacks=callbacks, log=quiet)
     rows = read_metrics(folder / "metrics.jsonl")
     assert [(kind, {"kind": kind, **row}) for kind, row in heard[:-1]] == [(row["kind"], row) for row in rows]
     assert heard[-1] == ("end", folder)
@@ -110,39 +103,58 @@ def test_the_parameters_of_the_best_checkpoint_are_at_hand(own_run):
     task = linear()
     best = best_checkpoint(task, own_run, experiment="own")
     losses = task.predict(best.state.params, VALIDATION)
-    evaluation = json.loads((own_run / "evaluation.json").read_text())
+    evaluation = read(own_run / "evaluation.json")
     assert evaluation["best_step"] == best.step
     assert losses.mean(axis=0) == pytest.approx(evaluation["layer_losses"])
 
 
-@pytest.mark.parametrize(
-    ("changed", "words"),
-    [
-        ({"losses": lambda params, batch: batch["noisy"][:, 0]}, "layer_losses must be floating, of shape (samples"),
-        ({"train": {**TRAIN, "clean": TRAIN["clean"][1:]}}, "arrays of train must have the same number of rows"),
-        ({"losses": lambda params, batch: (layer_losses(params, batch),) * 2}, "with L >= 1, got a tuple; return one"),
-        ({"losses": lambda params, batch: layer_losses(params, batch) > 0}, "with L >= 1, got bool (2, "),
-        ({"losses": None}, "layer_losses must be a function, got NoneType"),
-        ({"init": {"w": 0.0}}, "init must be a function, got dict"),
-        ({"train": TRAIN["clean"]}, "train must be a dict of arrays by name, got ndarray; pass a dict"),
-        ({"train": TRAIN | {"name": np.array(["a"] * 64)}}, "train['name'] must be an array of numbers"),
-        ({"train": TRAIN | {"scale": np.float32(2)}}, "train['scale'] must be an array of numbers"),
-        ({"train": TRAIN | {"weight": TRAIN["clean"]}}, "validation must have 'weight' with rows of shape"),
-        ({"train": TRAIN | {"clean": np.where(np.arange(64) == 5, np.nan, TRAIN["clean"].T).T}}, "finite in row 5"),
-        ({"train_gamma": 0.1}, "train_gamma=0.1 has no effect without noise, which a user's task"),
-        ({"unroll": 2}, "unroll=2 has no effect without a loop over layers of this package"),
-        ({"train": {}}, "arrays of train must have the same number of rows, at least 1, got {}"),
-        ({"batch_size": 65}, "batch_size must be at most the 64 samples of the train split, got 65"),
-        ({"constraints": ConstraintConfig(alpha=(0.1, 0.1), reference=None)}, "constraints.alpha must be one number"),
-        ({"mesh": "data=4096"}, "mesh=data=4096 asks for 4096 devices"),
-    ],
-)
-def test_a_task_that_cannot_be_is_refused_in_one_line(changed, words, tmp_path):
-    with pytest.raises(UserError) as caught:
-        fit(linear(**changed), out=tmp_path / "run")
-    assert words in str(caught.value)
-    assert "\n" not in str(caught.value)
+X = jnp.ones(3)
+NARROW = {name: array[:, :4] for name, array in VALIDATION.items()}
+REFUSED = [
+    ({"losses": lambda params, batch: batch["noisy"][:, 0]}, "layer_losses must be floating, of shape (samples"),
+    ({"losses": lambda params, batch: (layer_losses(params, batch),) * 2}, "with L >= 1, got a tuple; return one"),
+    ({"losses": lambda params, batch: layer_losses(params, batch) > 0}, "with L >= 1, got bool (2, "),
+    ({"losses": None}, "layer_losses must be a function, got NoneType"),
+    ({"init": {"w": 0.0}}, "init must be a function, got dict"),
+    ({"train": TRAIN["clean"]}, "train must be a dict of arrays by name, got ndarray; pass a dict"),
+    ({"train": {}}, "arrays of train must have the same number of rows, at least 1, got {}"),
+    ({"train": {**TRAIN, "clean": TRAIN["clean"][1:]}}, "arrays of train must have the same number of rows"),
+    ({"train": TRAIN | {"name": np.array(["a"] * 64)}}, "train['name'] must be an array of numbers"),
+    ({"train": TRAIN | {"scale": np.float32(2)}}, "train['scale'] must be an array of numbers"),
+    ({"train": TRAIN | {"weight": TRAIN["clean"]}}, "validation must have 'weight' with rows of shape"),
+    ({"train": TRAIN | {"clean": np.where(np.arange(64) == 5, np.nan, TRAIN["clean"].T).T}}, "finite in row 5"),
+    ({"train": TRAIN | {"row": np.arange(64) + 2**40}}, "train['row'] of int64 has numbers beyond 32 bits"),
+    ({"test": NARROW}, "test must have 'clean' with rows of shape (8,), as train has"),
+    ({"train_gamma": 0.1}, "train_gamma=0.1 has no effect without noise, which a user's task"),
+    ({"unroll": 2}, "unroll=2 has no effect without a loop over layers of this package"),
+    ({"batch_size": 65}, "batch_size must be at most the 64 samples of the train split, got 65"),
+    ({"constraints": ConstraintConfig(alpha=(0.1, 0.1), reference=None)}, "constraints.alpha must be one number"),
+    ({"mesh": "data=4096"}, "mesh=data=4096 asks for 4096 devices"),
+    # Parameters that no checkpoint would give back.
+    ({"init": lambda key: {}}, "init must return parameters"),
+    ({"init": lambda key: {"a.b": X, "a": {"b": 2 * X}}}, "'a.b'"),
+    ({"init": lambda key: {"a": [X, 2 * X], "a.0": X}}, "'a.0'"),
+    ({"init": lambda key: {"w": X, "empty": jnp.zeros((0, 3))}}, "empty"),
+    ({"init": lambda key: {"w\udc80": X}}, "UTF-8"),
+    ({"init": lambda key: {"w": X, "table": np.array([2**40])}}, "table"),
+    ({"init": lambda key: {"w": X * 1j}}, "complex64"),
+]
+
+
+@pytest.mark.parametrize(("changed", "words"), REFUSED, ids=[words for _, words in REFUSED])
+def test_a_task_that_cannot_be_is_refused_in_one_line_and_leaves_no_folder(changed, words, tmp_path):
+    losses = {"losses": lambda params, batch: batch["noisy"][:, :2]} if changed.keys() == {"init"} else {}
+    with one_line(re.escape(words)):
+        fit(linear(**losses | changed), out=tmp_path / "run", log=quiet)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_losses_have_a_row_for_every_sample(accumulate, tmp_path):
+    task = linear(losses=lambda params, batch: layer_losses(params, batch)[:3], accumulate=accumulate)
+    with one_line("losses must have shape", f"({8 // accumulate}, 2)", "(3, 2)"):
+        fit(task, out=tmp_path / "run", log=quiet)
+    assert not list((tmp_path / "run").glob("checkpoints/*"))
 
 
 def test_what_is_recomputed_is_a_choice_and_changes_no_gradient():
@@ -166,25 +178,17 @@ def test_other_targets_are_refused_in_one_line(what, words):
         fit(what)
 
 
-def test_both_methods_of_an_experiment_open_their_data_once(monkeypatch, tmp_path):
-    opened, trained = [], []
-
+def test_both_methods_of_an_experiment_open_their_data_once(monkeypatch):
     class Opened:
         def __init__(self, config, data):
             self.config, self.data = config, data
-            trained.append(f"{config.method} of {data}")
 
         def with_config(self, config):
             return Opened(config, self.data)
 
-    def open_task(config, log):
-        opened.append(config)
-        return Opened(config, config.method)
-
-    monkeypatch.setattr("unroll_jax.train.main.open_task", open_task)
-    monkeypatch.setattr("unroll_jax.train.loop.train_run", lambda task, folder, **_: trained.append(folder.name))
-    monkeypatch.setattr("unroll_jax.train.evaluate.evaluate", lambda *_, **__: None)
-    monkeypatch.setattr("unroll_jax.train.report.write_report", lambda *_, **__: None)
-    fit(dataclasses.replace(EXPERIMENTS["video-ut"].config, method="both"), out=tmp_path)
-    assert len(opened) == 1
-    assert trained == ["plain of plain", "constrained of plain", "plain", "constrained"]
+    config = dataclasses.replace(EXPERIMENTS["video-ut"].config, method="both")
+    monkeypatch.setattr("unroll_jax.train.main.open_task", lambda config, log: Opened(config, object()))
+    tasks = dict(_variants(config, config, quiet))
+    assert {name: task.config.method for name, task in tasks.items()} == {name: name for name in tasks}
+    assert list(tasks) == ["plain", "constrained"]
+    assert tasks["plain"].data is tasks["constrained"].data

@@ -7,10 +7,10 @@ import shutil
 import pytest
 
 from tests.errors import one_line
-from tests.train.commands import quiet
+from tests.train.commands import quiet, read, status_of
 from tests.train.test_fit import linear
 from unroll_jax.train import load
-from unroll_jax.train.config.errors import StorageError, UserError
+from unroll_jax.train.config.errors import StorageError
 from unroll_jax.train.config.images import ImageFeedForwardConfig
 from unroll_jax.train.config.run import OptimizerConfig, PrimalConfig
 from unroll_jax.train.evaluate import evaluate
@@ -28,8 +28,16 @@ def run(own_run, tmp_path):
     return shutil.copytree(own_run, tmp_path / "run")
 
 
+def evaluate_again(folder, *, task, log):
+    evaluate(task, folder, experiment="own", log=log)
+
+
+def fit_again(folder, *, task, log):
+    fit(task, out=folder, log=log)
+
+
 class Does(Callbacks):
-    """Does something to a folder at an event."""
+    """Acts at an event of a step."""
 
     def __init__(self, event, step, act):
         setattr(self, event, lambda row: act() if row["step"] == step else None)
@@ -44,16 +52,16 @@ def replaced(folder):
 AWAY = {"moved": lambda folder: folder.rename(folder.with_name("moved")), "replaced": replaced}
 
 
+# On a busy machine, threads of TensorStore end after a save that failed has closed their event loop.
+@pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("away", AWAY)
 @pytest.mark.parametrize(("event", "step"), [("on_step", 3), ("on_validation", 4), ("on_step", 6)])
 def test_a_run_whose_folder_is_moved_saves_nothing_where_it_was_and_goes_on_from_its_new_place(
     away, event, step, tmp_path
 ):
     folder, moved = tmp_path / "run", tmp_path / "moved"
-    with pytest.raises(StorageError, match="moved or deleted") as caught:
+    with pytest.raises(StorageError, match=r"^(?!.*no checkpoint).*moved or deleted .* a save under way is lost; .*$"):
         fit(linear(), out=folder, callbacks=[Does(event, step, lambda: AWAY[away](folder))], log=quiet)
-    assert "\n" not in str(caught.value)
-    assert "no checkpoint" not in str(caught.value)
     left = [] if away == "moved" else [folder / "thesis.tex"]
     assert [path for path in folder.rglob("*") if path.is_file()] == left
     assert folder.exists() == bool(left)
@@ -66,7 +74,7 @@ def test_a_run_whose_configuration_is_deleted_writes_no_status(tmp_path):
     act = Does("on_step", 3, lambda: (folder / "config.json").unlink())
     with pytest.raises(StorageError, match="moved or deleted"):
         fit(linear(), out=folder, callbacks=[act], log=quiet)
-    assert json.loads((folder / "status.json").read_text())["state"] == "running"
+    assert status_of(folder)["state"] == "running"
 
 
 def test_the_table_of_versions_has_that_of_the_package():
@@ -75,31 +83,21 @@ def test_the_table_of_versions_has_that_of_the_package():
 
 
 @pytest.mark.parametrize("version", ["0.2", None])
-def test_runs_of_other_versions_are_named_as_such_by_every_command(run, version, tmp_path):
-    values = json.loads((run / "config.json").read_text()) | {"version": version}
-    if version is None:
-        del values["version"]
-    (run / "config.json").write_text(json.dumps(values))
-    task = linear()
-    for call in (
-        lambda: fit(task, out=run, log=quiet),
-        lambda: load(run, task=task, log=quiet),
-        lambda: evaluate(task, run, experiment="own", log=quiet),
-        lambda: export(run, tmp_path / "model", task=task, log=quiet),
-    ):
+def test_runs_of_other_versions_are_named_as_such_by_every_command(run, version):
+    values = read(run / "config.json") | {"version": version}
+    (run / "config.json").write_text(json.dumps({name: value for name, value in values.items() if value is not None}))
+    for call in (fit_again, load, evaluate_again, export):
         with one_line(f"was written by version {version or '0.1'} of unroll_jax, this is {VERSION}"):
-            call()
+            call(run, task=linear(), log=quiet)
 
 
 def test_a_run_of_an_older_version_that_is_read_goes_on(run, monkeypatch):
-    values = json.loads((run / "config.json").read_text()) | {"version": "0.0"}
+    values = read(run / "config.json") | {"version": "0.0"}
     del values[SEAL]
     (run / "config.json").write_text(json.dumps(values))
     monkeypatch.setitem(READS, VERSION, ("0.0",))
     task = linear()
-    assert (
-        load(run, task=task, log=quiet).card["step"] == json.loads((run / "evaluation.json").read_text())["best_step"]
-    )
+    assert load(run, task=task, log=quiet).card["step"] == read(run / "evaluation.json")["best_step"]
     fit(task, out=run, log=quiet)
 
 
@@ -108,13 +106,12 @@ def test_an_edit_by_hand_is_a_line_and_counts_once_its_checksum_is_deleted(run, 
     task = linear()
     folder = run if which == "run" else export(run, task=task, log=quiet)
     path = folder / "config.json"
-    values = json.loads(path.read_text())
+    values = read(path)
     path.write_text(json.dumps(values, indent=1))
     load(folder, task=task, log=quiet)  # another layout is no edit
     (values if which == "run" else values["config"])["constraints"].update(tolerance=0.5)
     path.write_text(json.dumps(values))
-    calls = {"run": (load, evaluate_again, fit_again), "export": (load,)}[which]
-    for call in calls:
+    for call in (load, evaluate_again, fit_again) if which == "run" else (load,):
         with one_line("was edited by hand", str(path)):
             call(folder, task=task, log=quiet)
     del values[SEAL]
@@ -122,38 +119,23 @@ def test_an_edit_by_hand_is_a_line_and_counts_once_its_checksum_is_deleted(run, 
     assert vars(load(folder, task=task, log=quiet).config)["constraints"].tolerance == 0.5
 
 
-def evaluate_again(folder, *, task, log):
-    evaluate(task, folder, experiment="own", log=log)
-
-
-def fit_again(folder, *, task, log):
-    fit(task, out=folder, log=log)
-
-
 def test_a_finished_run_goes_on_to_more_steps_as_one_that_was_longer(run, tmp_path):
     task = linear(steps=10)
     log = []
     fit(task, out=run, log=log.append)
     assert "going on from the checkpoint of step 6" in log
-    assert json.loads((run / "config.json").read_text())["steps"] == 10
+    assert read(run / "config.json")["steps"] == 10
     fit(task, out=tmp_path / "whole", log=quiet)
-    rows, whole = (read_metrics(folder / "metrics.jsonl") for folder in (run, tmp_path / "whole"))
-    assert rows == whole
-    with pytest.raises(UserError, match="steps was 10, is now 6"):
-        fit(linear(), out=run, log=quiet)
-    with pytest.raises(UserError, match="seed was 0, is now 1"):
-        fit(linear(steps=12, seed=1), out=run, log=quiet)
+    assert read_metrics(run / "metrics.jsonl") == read_metrics(tmp_path / "whole" / "metrics.jsonl")
+    for other, words in ({}, "steps was 10, is now 6"), ({"steps": 12, "seed": 1}, "seed was 0, is now 1"):
+        with one_line(words):
+            fit(linear(**other), out=run, log=quiet)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"schedule": "cosine", "warmup_share": 0.0},
-        {"schedule": "linear", "warmup_share": 0.0},
-        {"schedule": "constant"},
-    ],
-    ids=str,
-)
+TIED = [*({"schedule": schedule, "warmup_share": 0.0} for schedule in ("cosine", "linear")), {"schedule": "constant"}]
+
+
+@pytest.mark.parametrize("options", TIED, ids=str)
 def test_a_run_whose_rate_depends_on_the_last_step_does_not_go_on_beyond_it(options, tmp_path):
     primal = PrimalConfig(**options)
     (run,) = fit(linear(primal=primal, steps=2), out=tmp_path / "run", log=quiet)

@@ -32,25 +32,8 @@ BINDS = {
 STEPS = 4
 
 
-@pytest.fixture
-def whole_and_parts(changed):
-    """``whole_and_parts(names, dtype)``: state and metrics after some steps on whole batches, and on four parts."""
-
-    def go(names, dtype):
-        tight = {"constraints.alpha": (0.6,), "primal.learning_rate": 0.01, "dual.learning_rate": 0.1}
-        usual = {"batch_size": 16, "steps": STEPS, **tight}
-        configs = {
-            (name, parts): changed(**usual, **BINDS[name], accumulate=parts) for name in names for parts in (1, 4)
-        }
-        data = batches(STEPS, 16, dtype)
-        trained = jax.jit(lambda: {key: train(config, data, dtype) for key, config in configs.items()})()
-        return {name: tuple(jax.tree.leaves_with_path(trained[name, parts]) for parts in (1, 4)) for name in names}
-
-    return go
-
-
 def _assert_close(actual, expected, bound, case):
-    for (path, one), (_, two) in zip(actual, expected, strict=True):
+    for (path, one), (_, two) in zip(*map(jax.tree.leaves_with_path, (actual, expected)), strict=True):
         one, two = np.asarray(one, np.float64), np.asarray(two, np.float64)
         scale = np.max(np.abs(two), initial=0.0)
         np.testing.assert_allclose(
@@ -60,8 +43,12 @@ def _assert_close(actual, expected, bound, case):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("x64")
-def test_four_parts_take_the_step_of_one_in_float64(whole_and_parts):
-    for name, (one, parts) in whole_and_parts(BINDS, "float64").items():
+def test_four_parts_take_the_steps_of_one_in_float64(changed):
+    tight = {"constraints.alpha": (0.6,), "primal.learning_rate": 0.01, "dual.learning_rate": 0.1}
+    usual, data = {"batch_size": 16, "steps": STEPS, **tight}, batches(STEPS, 16, "float64")
+    configs = {name: [changed(**usual, **fields, accumulate=n) for n in (1, 4)] for name, fields in BINDS.items()}
+    trained = jax.jit(lambda: {name: [train(one, data, "float64") for one in each] for name, each in configs.items()})
+    for name, (one, parts) in trained().items():
         _assert_close(parts, one, 1e-12, name)
 
 
@@ -87,29 +74,21 @@ def test_the_gradient_in_parts_is_autodiffs():
             bound = functools.partial(objective, affine=affine)
             options = {"parts": parts, "affine": known}
             results[parts, affine, traced] = loss_gradient(losses, bound, weights, rows, probe, **options)
-        expected = [
-            jax.value_and_grad(lambda *at, affine=affine: objective(losses(at[0], rows, at[1])[0], affine)[0], (0, 1))(
-                weights, probe(12)
-            )
-            for affine in (False, True)
-        ]
+        undivided = lambda weights, shift, affine: objective(losses(weights, rows, shift)[0], affine)[0]  # noqa: E731
+        expected = [jax.value_and_grad(undivided, (0, 1))(weights, probe(12), affine) for affine in (False, True)]
         return results, expected, losses(weights, rows, probe(12))
 
     results, expected, (samples, figures) = jax.device_get(gradients(weights, rows))
     for (parts, affine, traced), ((value, means, seen, others), (gradient, probed)) in results.items():
         case = f"{parts} parts, affine={affine}, traced={traced}"
         value_expected, (gradient_expected, probed_expected) = expected[affine]
-        np.testing.assert_allclose(value, value_expected, rtol=1e-5, err_msg=case)
-        np.testing.assert_allclose(gradient, gradient_expected, rtol=1e-4, atol=1e-6, err_msg=case)
-        np.testing.assert_allclose(_stacked(probed, parts), probed_expected, rtol=1e-4, atol=1e-6, err_msg=case)
-        np.testing.assert_allclose(means, np.mean(samples, axis=0), rtol=1e-5, err_msg=case)
-        np.testing.assert_allclose(seen, samples, rtol=1e-5, err_msg=case)
-        np.testing.assert_allclose(others["largest"], figures["largest"], rtol=1e-5, err_msg=case)
-
-
-def _stacked(probed, parts):
-    """Part i has the rows i, i + parts, ..."""
-    return probed if parts == 1 else np.swapaxes(probed, 0, 1).reshape(-1, probed.shape[-1])
+        if parts > 1:  # part i has the rows i, i + parts, ...
+            probed = np.swapaxes(probed, 0, 1).reshape(-1, probed.shape[-1])
+        for one, other in ((gradient, gradient_expected), (probed, probed_expected)):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6, err_msg=case)
+        seen_expected = (value_expected, np.mean(samples, axis=0), samples, figures["largest"])
+        for one, other in zip((value, means, seen, others["largest"]), seen_expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5, err_msg=case)
 
 
 PASSES = {"plain": ({}, [1, 1, 1]), "tail": ({"constraints.bind": "tail"}, [2, 2, 2])}
@@ -177,7 +156,7 @@ def test_recomputing_changes_no_step_and_takes_less_memory(changed):
         compiled = _compiled(task, batch)
         state, metrics = compiled(init_state(task), batch)
         memory[name] = _memory(compiled)
-        ends[name] = jax.tree.leaves_with_path((metrics, state.params, state.moving))
+        ends[name] = metrics, state.params, state.moving
         _assert_close(ends[name], ends["none"], 1e-5, name)
     for name, share in (("everything", 0.65), ("dots_without_batch", 0.85)):
         assert memory[name] < share * memory["none"], name

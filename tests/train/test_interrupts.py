@@ -1,7 +1,6 @@
 """SIGTERM and Ctrl-C save and end in one line; a second Ctrl-C ends at once."""
 
 import gc
-import json
 import signal
 import time
 import weakref
@@ -10,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from tests.train.commands import files_of
-from tests.train.test_processes import newest
+from tests.train.commands import files_of, status_of
+from tests.train.test_processes import wait_for_checkpoint
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.errors import Interrupted, UserError
 from unroll_jax.train.data.prepare import Builder
@@ -58,7 +57,7 @@ def test_a_run_saves_the_step_it_is_in_and_goes_on(both, start, config, tmp_path
     with pytest.raises(Interrupted, match=f"{words}, saved at step 3 of 6; the same command goes on") as caught:
         start(config)
     assert caught.value.code == code
-    status = json.loads((tmp_path / "run" / "status.json").read_text())
+    status = status_of(tmp_path / "run")
     assert (status["state"], status["steps"]) == ("interrupted", 3)
     at_batch(None, None)
     assert "going on from the checkpoint of step 3" in start(config)
@@ -75,54 +74,42 @@ def test_a_second_ctrl_c_is_handled_by_nobody():
     assert signal.getsignal(signal.SIGINT) == before
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_that_falls_into_the_callback_of_a_weak_reference_is_not_lost(number):
-    def wait():
-        class Thing:
-            pass
+def collected(act):
+    """Acts in a callback of the garbage collector, whose exceptions Python ignores."""
+    gc.callbacks.append(lambda phase, _: act() if phase == "start" else gc.callbacks.pop())
+    gc.collect()
 
-        thing = Thing()
-        kept = weakref.ref(thing, lambda _: signal.raise_signal(number))
+
+def freed(act):
+    """Acts in the callback of a weak reference, whose exceptions Python ignores too."""
+
+    class Thing:
+        pass
+
+    thing = Thing()
+    kept = weakref.ref(thing, lambda _: act())
+    del thing
+    assert kept() is None
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("in_callback", [freed, collected])
+def test_a_signal_that_falls_into_a_callback_is_not_lost(in_callback, number):
+    def wait():
         with stopping_at_once():
-            del thing
-            assert kept() is None
+            in_callback(lambda: signal.raise_signal(number))
             time.sleep(20.0)
 
     with pytest.raises(Interrupted):
         wait()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_that_falls_into_a_callback_of_the_garbage_collector_is_not_lost(number):
-    def collecting(*_):  # Python ignores what it raises
-        if sent == [False]:
-            sent[0] = True
-            signal.raise_signal(number)
-
-    def wait():
-        with stopping_at_once():
-            gc.collect()
-            assert sent == [True]
-            time.sleep(20.0)
-
-    sent = [False]
-    gc.callbacks.append(collecting)
-    try:
-        with pytest.raises(Interrupted):
-            wait()
-    finally:
-        gc.callbacks.remove(collecting)
-
-
 def test_what_the_shell_ignores_stays_ignored():
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        with stopping_at_once():
-            assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
-            signal.raise_signal(signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # until `heard` ends
+    with stopping_at_once():
         assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGINT, before)
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
@@ -151,16 +138,16 @@ def test_a_signal_while_a_checkpoint_is_read_is_not_taken_for_damage(finished, m
 
 
 def test_a_state_that_is_not_finite_is_not_saved_by_an_interrupt(start, changed, tmp_path, at_batch, monkeypatch):
-    def step(state, batch):
-        new, metrics = compiled(state, batch)
-        return new._replace(params=jax.tree.map(lambda leaf: leaf * jnp.nan, new.params)), metrics
-
     def compile_step(loop, *arguments):
-        nonlocal compiled
         compiled = ordinary(loop, *arguments)
+
+        def step(state, batch):
+            new, metrics = compiled(state, batch)
+            return new._replace(params=jax.tree.map(lambda leaf: leaf * jnp.nan, new.params)), metrics
+
         return step
 
-    compiled, ordinary = None, _Loop._compile
+    ordinary = _Loop._compile
     monkeypatch.setattr(_Loop, "_compile", compile_step)
     at_batch(2, lambda: signal.raise_signal(signal.SIGTERM))
     with pytest.raises(UserError, match="not finite after step 1"):
@@ -184,25 +171,22 @@ def test_a_preparation_that_is_interrupted_leaves_nothing(tmp_path, monkeypatch,
 
 @pytest.mark.slow
 def test_two_ctrl_c_end_a_real_process_at_once_and_it_goes_on(launched, tmp_path):
-    folder = tmp_path / "run"
+    folder, log = tmp_path / "run", tmp_path / "run.log"
     process = launched(folder, steps=100_000)
-    while newest(folder) < 20:
-        assert process.poll() is None
-        time.sleep(0.02)
+    wait_for_checkpoint(folder, process)
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGINT)
     began = time.monotonic()
     assert process.wait(timeout=60) in (130, -signal.SIGINT)
     assert time.monotonic() - began < 5
-    assert "Traceback" not in folder.with_suffix(".log").read_text()
+    assert "Traceback" not in log.read_text()
     process = launched(folder, steps=100_000)
-    while "going on from" not in folder.with_suffix(".log").read_text():
+    while "going on from" not in log.read_text():
         assert process.poll() is None
         time.sleep(0.1)
     time.sleep(1.0)
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=60) == 130
-    log = folder.with_suffix(".log").read_text()
-    assert "saved at step" in log.splitlines()[-1]
-    assert "Traceback" not in log
-    assert json.loads((folder / "status.json").read_text())["state"] == "interrupted"
+    assert "saved at step" in log.read_text().splitlines()[-1]
+    assert "Traceback" not in log.read_text()
+    assert status_of(folder)["state"] == "interrupted"

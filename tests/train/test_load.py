@@ -1,7 +1,12 @@
-"""The way back from a run or an export: the model without its data, and pictures and videos through it."""
+"""The way back from a run or an export: the model without its data, pictures and videos through it, model cards."""
 
 import json
+import re
 import shutil
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -10,24 +15,19 @@ import pytest
 from PIL import Image
 
 from tests.data.conftest import write_video
-from tests.errors import one_line
-from tests.train.commands import quiet
-from tests.train.conftest import CLIPS, clips_in_memory, traced_task
+from tests.errors import assert_names, one_line
+from tests.started import environment
+from tests.train.commands import quiet, read
+from tests.train.conftest import CLIPS, traced_task
 from unroll_jax.train import load
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.exporting import export
 from unroll_jax.train.runs import read_config
 from unroll_jax.train.system.files import SEAL
+from unroll_jax.train.weights import read_export
 
 pytestmark = pytest.mark.xdist_group("video-runs")
 SIDE, LENGTH = 4, 4  # of the patches and sequences of `tests.train.conftest.Clips`
-
-
-@pytest.fixture(scope="module")
-def exported(both, tmp_path_factory):
-    """The export of the constrained run."""
-    with clips_in_memory():
-        return export(both / "constrained", tmp_path_factory.mktemp("export") / "model", log=quiet)
 
 
 @pytest.fixture(scope="module")
@@ -37,27 +37,15 @@ def model(exported):
 
 
 @pytest.fixture
-def without_data(monkeypatch):
-    """No data can be read."""
-
-    def refuse(*arguments, **options):
-        raise AssertionError("data are read")
-
-    monkeypatch.setattr("unroll_jax.train.tasks.video.load", refuse)
-
-
-@pytest.fixture
 def edited(finished, exported, tmp_path):
     """A copy of the run or the export, with a JSON file of it as ``change`` leaves it; None cuts it."""
 
     def make(which, name, change, *, by_hand=False):
         folder = finished if which == "run" else shutil.copytree(exported, tmp_path / "model")
-        values = json.loads((folder / name).read_text())
-        if change is not None:
-            change(values)
+        values = read(folder / name)
         if not by_hand:
             del values[SEAL]
-        (folder / name).write_text("{" if change is None else json.dumps(values))
+        (folder / name).write_text("{" if change is None else json.dumps(change(values) or values))
         return folder
 
     return make
@@ -78,18 +66,18 @@ def denoised(config, params, frames):
     return np.clip(255.0 * cleaned[: len(frames)], 0, 255)
 
 
-@pytest.mark.usefixtures("without_data")
 @pytest.mark.parametrize("which", ["run", "export"])
-def test_a_model_comes_back_without_its_data_and_is_worth_the_same(both, exported, config, which, tmp_path):
+def test_a_model_comes_back_without_its_data_and_is_worth_the_same(
+    both, exported, config, which, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("unroll_jax.train.tasks.video.load", lambda *_, **__: pytest.fail("data are read"))
     folder = both / "constrained"
-    loaded = load(folder if which == "run" else exported, log=quiet)
-    evaluation = json.loads((folder / "evaluation.json").read_text())
+    loaded, evaluation = load(folder if which == "run" else exported, log=quiet), read(folder / "evaluation.json")
     assert loaded.config == read_config(folder)[1] == config
     assert (loaded.card["experiment"], loaded.card["step"]) == ("video-ut", evaluation["best_step"])
     figures, _ = traced_task(config, CLIPS).evaluate(loaded.params, tmp_path)
-    assert {name: figures[name] for name in ("rmse", "noisy_rmse", "parameters")} == {
-        name: evaluation[name] for name in ("rmse", "noisy_rmse", "parameters")
-    }
+    for name in ("rmse", "noisy_rmse", "parameters"):
+        assert figures[name] == evaluation[name]
 
 
 def test_frames_come_back_as_the_network_makes_them_however_many_there_are(model, config):
@@ -109,13 +97,10 @@ def test_noise_is_that_of_its_seed_and_another_in_every_window(model):
         for gamma, seed in ((0, 0), (0.3, 0), (0.3, 0), (0.3, 1))
     )
     np.testing.assert_array_equal(one, again)
-    for noisy in (one, other):
-        assert np.abs(noisy - clean).mean() > 1
-    assert np.abs(one - other).mean() > 1
-    assert np.abs(one[:4] - one[4:]).mean() > 1
-    for options, words in (({"gamma": -1.0}, "gamma must be"), ({"gamma": 0.1, "seed": -1}, "seed must be")):
-        with pytest.raises(UserError, match=words):
-            model.predict(frames, **options)
+    for first, second in ((one, clean), (other, clean), (one, other), (one[:4], one[4:])):
+        assert np.abs(first - second).mean() > 1
+    for options in ({"gamma": -1.0}, {"gamma": 0.1, "seed": -1}):
+        assert_names(UserError, partial(model.predict, frames), options)
 
 
 PICTURE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (6, 9, 3), np.uint8)).resize((90, 60))
@@ -128,14 +113,12 @@ def test_a_picture_of_any_size_and_colour_is_brought_to_grey(model, mode, tmp_pa
     assert (expected.shape, expected.dtype) == ((160, 160), np.uint8)
     path = tmp_path / ("Picture.TIFF" if mode == "CMYK" else "Picture.PNG")
     picture.save(path)
-    for source in (path, str(path)):
-        np.testing.assert_array_equal(model.predict(source), expected)
-    if mode in ("L", "LA", "RGB", "RGBA"):
-        np.testing.assert_array_equal(model.predict(np.asarray(picture)), expected)
-        np.testing.assert_array_equal(model.predict(np.asarray(picture)[None])[0], expected)
-    if mode == "L":
-        np.testing.assert_array_equal(model.predict(np.asarray(picture)[..., None]), expected)
-        np.testing.assert_array_equal(model.predict(jnp.asarray(np.asarray(picture))), expected)
+    array = np.asarray(picture)
+    sources = [path, str(path)]
+    sources += [array, array[None]] * (mode in ("L", "LA", "RGB", "RGBA"))
+    sources += [array[..., None], jnp.asarray(array)] * (mode == "L")
+    for source in sources:
+        np.testing.assert_array_equal(np.squeeze(model.predict(source)), expected)
 
 
 def test_a_video_file_comes_back_frame_by_frame_as_its_frames_do(model, tmp_path):
@@ -143,10 +126,9 @@ def test_a_video_file_comes_back_frame_by_frame_as_its_frames_do(model, tmp_path
     frames = np.broadcast_to(2 * np.arange(6, dtype=np.uint8)[:, None, None], (6, 160, 160))
     cleaned = model.predict(path)
     assert cleaned.shape == (6, 160, 160)
-    np.testing.assert_array_equal(cleaned, model.predict(frames))
     coloured = np.broadcast_to(frames[:, ::2, ::4, None], (6, 80, 40, 3))
-    np.testing.assert_array_equal(cleaned, model.predict(coloured))
-    np.testing.assert_array_equal(cleaned, model.predict(list(frames)))
+    for source in (frames, coloured, list(frames)):
+        np.testing.assert_array_equal(cleaned, model.predict(source))
 
 
 REFUSED = {
@@ -171,8 +153,6 @@ def test_what_is_no_picture_and_no_video_is_refused_in_a_line(model, tmp_path, c
 DAMAGE = {
     "half the facts": ("run", "model.json", None, r"model\.json is damaged"),
     "facts of another model": ("run", "model.json", lambda row: row.update(token_dim=25), "is of another model: .*"),
-    "of 0.1": ("run", "config.json", lambda row: row.pop("version"), "was written by version 0.1 of unroll_jax"),
-    "another task": ("run", "config.json", lambda row: row.update(task="chess"), "'task' is unknown or missing"),
     "exported facts": ("export", "config.json", lambda row: row["facts"].clear(), r"config\.json is damaged .*again"),
     "of another": ("export", "config.json", lambda row: row["facts"].update(token_dim=25), r"do not fit the model"),
 }  # fmt: skip
@@ -208,3 +188,65 @@ def test_a_folder_without_a_model_is_refused_in_a_line(finished, both, exported,
     ):
         with one_line(words):
             load(folder, log=quiet)
+
+
+def test_the_model_card_tells_task_data_constraints_and_figures(both, exported):
+    description, card = read(exported / "config.json"), (exported / "README.md").read_text()
+    evaluation = read(both / "constrained" / "evaluation.json")
+    assert description["excess"] == description["validation"]["worst_excess"]
+    excess = f"{abs(description['excess']):.1%} {'over' if description['excess'] > 0 else 'below'} its bound"
+    sizes = ", ".join(f"{count:,} {split}" for split, count in description["found"]["sequences"].items())
+    for words in (
+        "# video-ut, step",
+        "task: video, 1,152 parameters",
+        f"data: photos: {sizes} sequences",
+        f"feasible on the validation split (the layer furthest out is {excess})",
+        f"RMSE {evaluation['rmse']['0.15']:.1f}",
+        'frames = model.predict("clip.mp4")',
+    ):
+        assert words in card
+
+
+@pytest.mark.usefixtures("in_memory")
+def test_the_model_card_tells_what_is_not_feasible_not_constrained_and_not_known(finished, infeasible, both, tmp_path):
+    log = []
+    out = export(infeasible[0], tmp_path / "steep", log=log.append)
+    assert read_export(out).card["feasible"] is False
+    assert any("NOT feasible" in line for line in log)
+    steep = (out / "README.md").read_text()
+    assert re.search(r"NOT feasible on the validation split \(the layer furthest out is .*% over its bound\)", steep)
+    out = export(both / "plain", tmp_path / "plain", log=quiet)
+    assert "- constraints: none\n" in (out / "README.md").read_text()
+    assert (read_export(out).card["feasible"], read_export(out).card["multipliers"]) == (None, None)
+    (finished / "metrics.jsonl").write_text("")
+    (finished / "evaluation.json").unlink()
+    log = []
+    unknown = (export(finished, log=log.append) / "README.md").read_text()
+    assert "not known to be feasible" in unknown
+    assert "test split: not evaluated" in unknown
+    assert any("whether they are feasible is not known" in line for line in log)
+
+
+@pytest.fixture
+def card_python(exported):
+    """The Python of a model card up to where it predicts, for its folder."""
+    (code,) = re.findall(r"```python\n(.*?)```", (exported / "README.md").read_text(), re.DOTALL)
+    return code.replace('"FOLDER"', repr(str(exported))).partition("frames =")[0]
+
+
+def test_the_python_of_the_model_card_loads_the_model(card_python, config):
+    names = {}
+    exec(card_python, names)
+    assert names["model"].config == config
+
+
+@pytest.mark.slow
+def test_the_python_of_the_model_card_runs_from_an_installed_package(card_python, tmp_path):
+    """What the wheel holds, away from the checkout: `train` is a folder of the package there, and not on the path."""
+    root, folder = Path(__file__).resolve().parents[2], tmp_path / "installed"
+    shutil.copytree(root / "unroll_jax", folder / "unroll_jax", ignore=shutil.ignore_patterns("__pycache__"))
+    code = f"{card_python}\nimport unroll_jax\nprint(unroll_jax.__file__, model.card['experiment'])"
+    printed = subprocess.check_output(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment(PYTHONPATH=str(folder)), text=True
+    )
+    assert printed.splitlines()[-1] == f"{folder / 'unroll_jax' / '__init__.py'} video-ut"

@@ -11,8 +11,8 @@ import pytest
 from tests.train.commands import status_of
 from tests.train.conftest import traced_task
 from unroll_jax.train.checkpoint import Checkpoints
-from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.loop import train
+from unroll_jax.train.config.errors import Interrupted, UserError
+from unroll_jax.train.loop import UNJUDGED, train
 from unroll_jax.train.metrics import read_metrics
 from unroll_jax.train.step import state_like
 from unroll_jax.train.tasks.common import to_unit
@@ -121,16 +121,9 @@ def test_a_failed_run_fails_again_in_the_same_way_and_once_mended_has_every_step
     assert _saved_steps(tmp_path) == [2, 4]
     assert loop(config) == ["going on from the checkpoint of step 4"]
     rows = read_metrics(tmp_path / "metrics.jsonl")
-    assert [(row["kind"], row["step"]) for row in rows] == [
-        ("train", 1),
-        ("train", 2),
-        ("validation", 2),
-        ("train", 3),
-        ("train", 4),
-        ("validation", 4),
-        ("train", 5),
-        ("validation", 5),
-    ]
+    validated = [("validation", step) for step in (2, 4, 5)]
+    assert sorted((row["kind"], row["step"]) for row in rows) == [*(("train", n) for n in range(1, 6)), *validated]
+    assert [row["step"] for row in rows] == [1, 2, 2, 3, 4, 4, 5, 5]
     for row in rows:
         assert len(row["layer_losses"]) == len(row["violations"]) == config.model.num_layers + 1
     status = status_of(tmp_path)
@@ -145,3 +138,39 @@ def test_parameters_that_overflow_are_never_saved(loop, changed, tmp_path):
     with pytest.raises(UserError, match=r"not finite at step \d"):
         loop(changed(**{"primal.learning_rate": 1e30, "primal.warmup_share": 0.0}, validate_every=1))
     assert _saved_steps(tmp_path) == []
+
+
+OVERFLOW = {
+    "dual.optimizer": "sgd",
+    "dual.learning_rate": 3e38,
+    "constraints.alpha": (0.99,),
+    "train_gamma": 5.0,
+    "constraints.reference": 99.0,
+}
+
+
+@pytest.mark.slow
+def test_multipliers_that_overflow_are_never_saved(loop, changed, tmp_path):
+    # Losses, gradient and validation of the first step are finite, what it leaves behind is not.
+    with pytest.raises(UserError, match=r"multipliers is not finite after step 1; no checkpoint was saved before"):
+        loop(changed(**OVERFLOW, validate_every=1))
+    assert _saved_steps(tmp_path) == []
+    assert status_of(tmp_path)["state"] == "failed"
+
+
+def test_a_save_in_a_hurry_keeps_what_is_finite(loop, config, clips, tmp_path, monkeypatch):
+    monkeypatch.setattr("unroll_jax.train.system.distributed.Stop.at", lambda self, step: step == 1)
+    save, written = Checkpoints.save, []
+
+    def saved(*arguments, **options):
+        written.append([row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")])
+        return save(*arguments, **options)
+
+    monkeypatch.setattr(Checkpoints, "save", saved)
+    with pytest.raises(Interrupted, match="asked to end"):
+        loop(config)
+    assert written == [[1]], "metrics are on disk before the checkpoint that they belong to"
+    assert status_of(tmp_path)["state"] == "interrupted"
+    with Checkpoints(tmp_path / "checkpoints", read_only=True) as checkpoints:
+        step, _, notes = checkpoints.newest(state_like(traced_task(config, clips)))
+    assert (step, notes["score"]) == (1, UNJUDGED)

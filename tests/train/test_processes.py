@@ -1,17 +1,19 @@
-"""Two real processes over loopback do what one does, killed or asked to end, and continue as one or two."""
+"""Real processes: two over loopback do what one does, killed or asked to end; one that is killed at random moments."""
 
 import os
+import random
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.train.conftest import OF_PROCESSES
+from tests.train.conftest import OF_PROCESSES, words_of
 from unroll_jax.train.metrics import read_metrics
-from unroll_jax.train.system.files import read_object
+from unroll_jax.train.system.files import read_object, steps_in
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("processes")]
 
@@ -32,8 +34,8 @@ def wait_for_checkpoint(folder: Path, process: subprocess.Popen, *, after: int =
 
 
 def newest(folder: Path) -> int:
-    """The step of the newest checkpoint; 0 if there is none."""
-    return max((int(path.name) for path in (folder / "checkpoints").glob("*") if path.name.isdigit()), default=0)
+    """The step of the newest whole checkpoint; 0 if there is none."""
+    return max(steps_in(folder / "checkpoints"), default=0)
 
 
 def children(process: subprocess.Popen) -> list[int]:
@@ -109,3 +111,85 @@ def test_a_cluster_that_is_not_there_is_one_error(launched, tmp_path):
     *_, line = log_of(folder).splitlines()  # JAX says something before
     assert line.startswith("error: the processes did not come together (KeyError: 'SLURM_JOB_ID')")
     assert "Traceback" not in log_of(folder)
+
+
+# Kills of one process.
+RUNS, KILLS = 2, 4
+OPTIONS = OF_PROCESSES | {"steps": 240}
+# The method at whose first call the clock of a kill starts, and the latest kill behind it in seconds.
+PHASES = {"restore": ("Checkpoints.newest", 0.3), "step": ("Stop.at", 2.0), "save": ("Checkpoints.save", 0.2)}
+# Writes the number of steps to a file before it dies: python -c VICTIM METHOD SECONDS FILE ARGUMENTS
+VICTIM = """
+import os, pathlib, signal, sys, threading
+from unroll_jax.train import __main__ as train
+from unroll_jax.train.checkpoint import Checkpoints
+from unroll_jax.train.system.distributed import Stop
+
+done, (method, seconds, file) = [0], sys.argv[1:4]
+
+def die():
+    pathlib.Path(file).write_text(str(done[0]))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+clock = threading.Timer(float(seconds), die)
+clock.daemon = True
+
+def before(owner, name, do):
+    original = getattr(owner, name)
+    def both(self, *arguments, **options):
+        do(*arguments)
+        return original(self, *arguments, **options)
+    setattr(owner, name, both)
+
+owner, name = method.split(".")
+before({"Checkpoints": Checkpoints, "Stop": Stop}[owner], name, lambda *_: clock.ident or clock.start())
+before(Stop, "at", lambda step, *_: done.__setitem__(0, step))
+sys.exit(train.main(sys.argv[4:]))
+"""
+
+
+@pytest.fixture
+def started(of_processes, few_clips):
+    """``started(folder, *program)``: the exit code of a program that trains in a folder."""
+
+    def start(folder, *program):
+        words = words_of(OPTIONS | {"data.source": "video", "data.root": few_clips, "out": folder})
+        command = [sys.executable, *program, "run", "video-ut", *words]
+        done = subprocess.run(command, env=of_processes, capture_output=True, text=True)
+        assert "Traceback" not in done.stderr
+        return done.returncode
+
+    return start
+
+
+def ended(started, folder):
+    """Lets a run end; returns the figures that must not depend on kills."""
+    assert started(folder, "-m", "unroll_jax.train") == 0
+    assert not list((folder / "checkpoints").glob("*tmp*")), "nothing half written is left"
+    evaluation = read_object(folder / "evaluation.json")
+    assert max(evaluation["multipliers"]) > 0.0
+    notes = {path.parent.parent.name: read_object(path) for path in folder.glob("checkpoints/*/notes/metadata")}
+    # The second checksum is of times too.
+    checkpoints = {step: (one["score"], one["digest"][0]) for step, one in notes.items()}
+    figures = {name: value for name, value in evaluation.items() if "seconds" not in name}
+    return checkpoints, (folder / "metrics.jsonl").read_text(), figures
+
+
+def test_kills_lose_no_checkpoint_and_change_no_result(started, tmp_path):
+    draw, file, lost = random.Random(0), tmp_path / "done", []
+    expected = ended(started, tmp_path / "alone")
+    for folder in (tmp_path / f"run{number}" for number in range(RUNS)):
+        for phase in draw.choices(list(PHASES), k=KILLS):
+            (method, latest), before = PHASES[phase], newest(folder)
+            file.write_text(str(before))
+            code = started(folder, "-c", VICTIM, method, str(draw.uniform(0.0, latest)), str(file))
+            if code == 0:
+                continue  # it ended first
+            assert code == -signal.SIGKILL
+            assert newest(folder) >= before, "a checkpoint is lost"
+            lost.append(max(int(file.read_text()), before) - newest(folder))
+        assert ended(started, folder) == expected
+    print(f"{len(lost)} kills, steps lost: {lost}")
+    assert len(lost) > RUNS * KILLS // 2
+    # Training goes on while a save is being written, for one interval at most.
+    assert max(lost) <= 2 * OPTIONS["validate-every"]

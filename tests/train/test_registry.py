@@ -1,15 +1,21 @@
-"""The registry of tasks: every row names what is there, and reading it costs nothing."""
+"""Tables of tasks and extras: every row names what is there, reading costs nothing, and a missing extra is named."""
 
+import importlib.metadata
 import inspect
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from tests.errors import one_line
+from tests.started import environment
+from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.constrained import OwnConfig
 from unroll_jax.train.config.data import MODULES
-from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.config.errors import EXTRAS, require_extra
 from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.registry import TASKS, functions_of, imported
 
@@ -18,15 +24,10 @@ PARAMETERS = {"open": ["config", "log"], "rebuild": ["config", "spec"]}
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_a_row_goes_by_the_name_of_its_options(name):
-    assert TASKS[name].config.task == name
-
-
-@pytest.mark.parametrize("name", [name for name, row in TASKS.items() if row.functions])
-def test_a_row_names_a_class_that_is_there(name):
-    functions = TASKS[name].functions
-    assert functions is not None
-    for field, parameters in PARAMETERS.items():
+def test_a_row_goes_by_the_name_of_its_options_and_names_a_class_that_is_there(name):
+    config, functions = TASKS[name]
+    assert config.task == name
+    for field, parameters in PARAMETERS.items() if functions else ():
         assert list(inspect.signature(getattr(imported(functions.task), field)).parameters) == parameters
 
 
@@ -41,9 +42,7 @@ def test_every_task_but_your_own_has_an_experiment():
 
 
 def test_a_task_of_your_own_has_no_functions():
-    with pytest.raises(
-        UserError, match=r"known to Python alone; pass the task itself from Python: fit\(task, out=FOLDER\)"
-    ):
+    with one_line(r"known to Python alone; pass the task itself from Python: fit\(task, out=FOLDER\)"):
         functions_of(OwnConfig())
 
 
@@ -51,3 +50,40 @@ def test_reading_the_registry_imports_nothing_that_takes_time():
     code = "import sys, train.registry; print({'jax', 'flax', 'matplotlib', 'orbax', 'tensorflow'} & set(sys.modules))"
     process = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert process.stdout.strip() == "set()"
+
+
+PROGRAM = """\
+import sys
+sys.modules[sys.argv[1]] = None
+from unroll_jax.train.__main__ import main
+raise SystemExit(main(["run", "video-ut", "--steps", "1"]))
+"""
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_the_packages_of_an_extra_are_those_of_pyproject(extra):
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    listed = {re.split(r"[^\w-]", requirement)[0] for requirement in extras[extra]}
+    distributions = importlib.metadata.packages_distributions()
+    assert {distributions[package][0] for package in EXTRAS[extra]} == listed - {"unroll_jax"}
+
+
+def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "skimage", None)
+    with one_line("^skimage must be installed first: pip install 'unroll_jax.video.'"):
+        require_extra("video")
+
+
+def test_a_command_without_its_extra_ends_in_one_line(tmp_path):
+    run = {"cwd": tmp_path, "env": environment(PYTHONPATH=str(ROOT)), "capture_output": True, "text": True}
+    process = subprocess.run([sys.executable, "-c", PROGRAM, "tyro"], **run)
+    assert process.returncode == 2, process.stderr
+    assert process.stderr == "error: tyro must be installed first: pip install 'unroll_jax[train]'\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_version_is_that_of_pyproject_and_of_the_citation(capsys):
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"unroll_jax {version}\n"
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")

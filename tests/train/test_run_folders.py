@@ -6,12 +6,13 @@ import shutil
 import pytest
 
 from tests.hostile import runs
-from tests.train.commands import named, refused
+from tests.train.commands import files_of, read, refused, status_of
 from tests.train.conftest import CLIPS, RUN
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.cli import configured
 from unroll_jax.train.config.fields import differences, to_json
 from unroll_jax.train.config.run import FREE
+from unroll_jax.train.config.video import VideoConfig
 from unroll_jax.train.runs import read_config
 from unroll_jax.train.system.files import SEAL, locked, read_object, strict_json
 
@@ -23,13 +24,18 @@ def _elsewhere(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
 
+def cut_short(folder):
+    """What is left of a run of six steps that was killed before the last."""
+    shutil.rmtree(folder / "checkpoints" / "6")
+    for name in ("status.json", "evaluation.json"):
+        (folder / name).unlink()
+
+
 def test_a_run_goes_on_by_the_name_of_its_folder(trained, tmp_path, capsys):
     assert main(["run", "run"]) == 0
     assert "run: finished already after 6 steps" in capsys.readouterr().out
     whole = (trained / "metrics.jsonl").read_text()
-    (trained / "evaluation.json").unlink()
-    for name in ("checkpoints/6", "status.json"):
-        (trained / name).rename(tmp_path / name.replace("/", "-"))
+    cut_short(trained)
     assert main(["run", "run/"]) == 0
     assert "going on from the checkpoint of step 4" in capsys.readouterr().out
     assert (trained / "metrics.jsonl").read_text() == whole
@@ -39,15 +45,8 @@ def test_a_run_goes_on_by_the_name_of_its_folder(trained, tmp_path, capsys):
     assert (trained / "metrics.jsonl").read_text() == whole
 
 
-@pytest.mark.usefixtures("trained")
-def test_an_out_folder_may_begin_with_the_home_folder(monkeypatch, tmp_path, capsys):
+def test_overwrite_begins_anew_also_where_out_begins_with_the_home_folder(trained, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert main(runs.RUN.replace("--out run", "--out ~/run").split()) == 0
-    assert f"{tmp_path / 'run'}: finished already" in capsys.readouterr().out
-    assert not (tmp_path / "~").exists()
-
-
-def test_overwrite_begins_anew(trained, capsys):
     (trained / "notes.txt").write_text("of the old run")
     error = refused(capsys, *RUN, "--seed", "1")
     assert "seed was 0, is now 1; pass another --out, or --overwrite (overwrite=True from Python)" in error
@@ -55,13 +54,14 @@ def test_overwrite_begins_anew(trained, capsys):
     assert "finished already" not in capsys.readouterr().out
     assert read_config(trained)[1].seed == 1
     assert not (trained / "notes.txt").exists()
-    assert json.loads((trained / "status.json").read_text())["steps"] == 6
-    assert main([*RUN, "--seed", "1"]) == 0
-    assert "finished already" in capsys.readouterr().out
+    assert status_of(trained)["steps"] == 6
+    assert main([*runs.RUN.replace("--out run", "--out ~/run").split(), "--seed", "1"]) == 0
+    assert f"{tmp_path / 'run'}: finished already" in capsys.readouterr().out
+    assert not (tmp_path / "~").exists()
 
 
 def test_overwrite_deletes_a_run_of_an_earlier_version_also_behind_a_link(trained, tmp_path):
-    values = json.loads((trained / "config.json").read_text())
+    values = read(trained / "config.json")
     del values["version"]
     trained.rename(tmp_path / "disk")
     trained.symlink_to(tmp_path / "disk")
@@ -71,36 +71,29 @@ def test_overwrite_deletes_a_run_of_an_earlier_version_also_behind_a_link(traine
 
 
 def test_overwrite_deletes_nothing_that_a_command_is_refused_for(trained, monkeypatch, capsys):
-    kept = sorted(trained.rglob("*"))
+    export = trained / "export" / "config.json"
+    export.parent.mkdir()
+    export.write_text('{"format": "unroll_jax 2", "experiment": "video-ut", "found": {}}')
+    kept = files_of(trained)
     with locked(trained):
         assert "another process is training run" in refused(capsys, *RUN, "--overwrite")
     assert "--seed" in refused(capsys, *RUN, "--overwrite", "--seed", "-1")
     assert "--model.rank must be between 1 and" in refused(capsys, *RUN[:-1], "99", "--overwrite")
-    monkeypatch.setattr(CLIPS, "splits", {**CLIPS.splits, "train": CLIPS.splits["train"][:2]})
-    assert "--batch-size must be at most the 2" in refused(capsys, *RUN, "--seed", "2", "--overwrite")
-    assert sorted(trained.rglob("*")) == kept
-
-
-def test_overwrite_deletes_no_other_run_that_lies_inside(trained, capsys):
-    export = trained / "export" / "config.json"
-    export.parent.mkdir()
-    export.write_text('{"format": "unroll_jax 2", "experiment": "video-ut", "found": {}}')
-    shutil.copytree(trained, trained / "plain", ignore=shutil.ignore_patterns("export"))
-    kept = sorted(trained.rglob("*"))
-    error = refused(capsys, *RUN, "--overwrite")
-    assert "--overwrite would delete the runs run/plain too; move them away, or pass another --out" in error
-    assert sorted(trained.rglob("*")) == kept
-    shutil.rmtree(trained / "plain")
-    assert main([*RUN, "--overwrite"]) == 0
-    assert not export.exists()
-
-
-def test_several_runs_are_refused_in_the_folder_of_one(trained, capsys):
-    kept = sorted(trained.rglob("*"))
     for more in ((), ("--overwrite",)):
         error = refused(capsys, *RUN, "--method", "both", *more)
         assert "--out run is a run, and this trains plain and constrained in folders inside" in error
-    assert sorted(trained.rglob("*")) == kept
+    with monkeypatch.context() as patch:
+        patch.setattr(CLIPS, "splits", {**CLIPS.splits, "train": CLIPS.splits["train"][:2]})
+        assert "--batch-size must be at most the 2" in refused(capsys, *RUN, "--seed", "2", "--overwrite")
+    assert files_of(trained) == kept
+    shutil.copytree(trained, trained / "plain", ignore=shutil.ignore_patterns("export"))
+    kept = files_of(trained)
+    error = refused(capsys, *RUN, "--overwrite")
+    assert "--overwrite would delete the runs run/plain too; move them away, or pass another --out" in error
+    assert files_of(trained) == kept
+    shutil.rmtree(trained / "plain")
+    assert main([*RUN, "--overwrite"]) == 0
+    assert not export.exists(), "it is no run"
 
 
 @pytest.mark.parametrize("left", ["another run", "files"])
@@ -130,8 +123,7 @@ def test_overwrite_leaves_folders_of_others(name, text, words, in_memory, tmp_pa
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / name).write_text(text)
     assert words in refused(capsys, *RUN, "--overwrite")
-    assert [path.name for path in (tmp_path / "run").iterdir()] == [name]
-    assert (tmp_path / "run" / name).read_text() == text
+    assert files_of(tmp_path) == {tmp_path / "run" / name: text.encode()}
 
 
 def test_the_config_of_a_run_is_a_file_of_options_without_its_place(both, trained, tmp_path):
@@ -139,8 +131,8 @@ def test_the_config_of_a_run_is_a_file_of_options_without_its_place(both, traine
     _, config = configured("run", ["video-ut", "--config", str(path), "--seed", "3"])
     _, before = read_config(path.parent)
     assert differences(to_json(before), to_json(config)) == [f"config was None, is now {path}", "seed was 0, is now 3"]
-    _, config = configured("run", ["video-ut", "--config", str(trained / "config.json")], ("video-ut", named("here")))
-    assert config.out == "here"
+    known, words = ("video-ut", VideoConfig(out="here")), ["video-ut", "--config", str(trained / "config.json")]
+    assert configured("run", words, known)[1].out == "here"
 
 
 TOML = """
@@ -157,10 +149,9 @@ learning-rate = 1e-3
 
 def test_a_toml_file_is_read_as_the_words_of_a_command(tmp_path):
     (tmp_path / "options.toml").write_text(TOML)
-    words = (
-        "--steps 9 --test-gammas 0.0 0.2 --constraints.alpha 0.1 0.2 --constraints.no-layers --constraints.also norm=8"
-    )
-    expected = configured("run", ["video-ut", *words.split(), "--primal.learning-rate", "1e-3"])[1]
+    words = "--steps 9 --test-gammas 0.0 0.2 --constraints.alpha 0.1 0.2 --constraints.no-layers"
+    words += " --constraints.also norm=8 --primal.learning-rate 1e-3"
+    expected = configured("run", ["video-ut", *words.split()])[1]
     actual = configured("run", ["video-ut", "--config", "options.toml", "--steps", "9"])[1]
     assert differences(to_json(expected), to_json(actual)) == ["config was None, is now options.toml"]
 
@@ -187,8 +178,7 @@ def test_a_run_resumes_by_its_folder_with_the_free_options_that_it_had_last(in_m
     stored = path.read_text()
     assert main([*RUN, "--accumulate", "4"]) == 0
     assert path.read_text() == stored, "a run that has ended is not trained with other values"
-    for name in ("checkpoints/6", "status.json"):
-        (path.parent / name).rename(tmp_path / name.replace("/", "-"))
+    cut_short(path.parent)
     assert main(["run", "run", "--accumulate", "4"]) == 0
     changed = {**json.loads(stored), "accumulate": 4}
     del changed[SEAL]

@@ -1,14 +1,14 @@
 """Runs go on bit for bit, in folders that belong to them alone; evaluations read the best checkpoint."""
 
 import dataclasses
-import json
 import shutil
 
 import jax
 import numpy as np
 import pytest
 
-from tests.train.conftest import Clips, evaluated_again, traced_task
+from tests.train.commands import files_of, read
+from tests.train.conftest import MANY, Clips, evaluated_again, traced_task
 from unroll_jax.train.checkpoint import Checkpoints
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.metrics import read_metrics
@@ -25,7 +25,7 @@ def whole(both):
     return both / "constrained"
 
 
-def _state(folder, config, clips, step=None):
+def _state(folder, config, clips):
     with Checkpoints(folder / "checkpoints", read_only=True) as checkpoints:
         checkpoint = checkpoints.newest(state_like(traced_task(config, clips)))
     return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(checkpoint[1])]
@@ -42,21 +42,35 @@ def _cut_back(folder, *, keep, metrics):
     (folder / "evaluation.json").write_text("{}")  # of an earlier checkpoint
 
 
-def _assert_same(folder, whole, config, clips):
+def _assert_same_figures(folder, whole):
     assert (folder / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+    ours, theirs = ({**read(one / "evaluation.json"), "train_seconds": 0} for one in (folder, whole))
+    assert ours == theirs
+
+
+def _assert_same(folder, whole, config, clips):
+    _assert_same_figures(folder, whole)
     assert _state(folder, config, clips) == _state(whole, config, clips)
-    same = [json.loads((one / "evaluation.json").read_text()) for one in (folder, whole)]
-    for evaluation in same:
-        del evaluation["train_seconds"]
-    assert same[0] == same[1]
 
 
 @pytest.mark.parametrize("keep", [4, 0])
 def test_a_run_that_was_cut_back_ends_like_the_whole_one(finished, whole, start, config, clips, keep):
     _cut_back(finished, keep=keep, metrics=0.95)
-    log = start(config)
-    assert ("going on from the checkpoint of step 4" in log) == (keep == 4)
+    assert ("going on from the checkpoint of step 4" in start(config)) == (keep == 4)
     _assert_same(finished, whole, config, clips)
+
+
+@pytest.mark.slow
+def test_a_run_with_many_options_goes_on_as_if_it_had_not_been_interrupted(many, start, changed, tmp_path):
+    config, folder = changed(**MANY), shutil.copytree(many, tmp_path / "run")
+    logged = [row for row in read_metrics(folder / "metrics.jsonl") if row["kind"] == "train"]
+    assert [row["slack/layer 1"] for row in logged] == [row["multiplier/layer 1"] / 2.0 for row in logged]
+    assert logged[-1]["slack/layer 1"] > 0.0
+    _cut_back(folder, keep=4, metrics=1.0)
+    assert "going on from the checkpoint of step 4" in start(config)
+    _assert_same_figures(folder, many)
+    after = read(folder / "evaluation.json")
+    assert (len(after["slacks"]), after["bind"]) == (3, "tail")
 
 
 @pytest.mark.slow
@@ -93,10 +107,12 @@ def test_a_damaged_newest_checkpoint_costs_its_steps_and_nothing_else(finished, 
 
 
 def test_a_finished_run_is_not_trained_again(finished, start, config):
-    before = {path: path.stat().st_mtime_ns for path in finished.rglob("*") if path.name != ".lock"}
-    log = start(config)
-    assert any("finished already after 6 steps" in line for line in log)
-    assert {path: path.stat().st_mtime_ns for path in finished.rglob("*") if path.name != ".lock"} == before
+    def times():
+        return {path: path.stat().st_mtime_ns for path in files_of(finished)}
+
+    before = times()
+    assert any("finished already after 6 steps" in line for line in start(config))
+    assert times() == before
 
 
 def test_changed_options_and_changed_data_are_refused(finished, start, changed, config, clips, monkeypatch):
@@ -129,8 +145,8 @@ def test_the_best_checkpoint_is_the_feasible_one_of_least_loss_or_the_least_infe
     folder, log = infeasible
     assert any("the least infeasible one on the validation split" in line for line in log)
     assert any("NOT feasible on the validation and test splits" in line for line in log)
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    rows = read_metrics(folder / "metrics.jsonl")
     excess = {row["step"]: row["worst_excess"] for row in rows if row["kind"] == "validation"}
-    evaluation = json.loads((folder / "evaluation.json").read_text())
+    evaluation = read(folder / "evaluation.json")
     assert evaluation["best_step"] == min(excess, key=excess.__getitem__)
     assert evaluation["feasible"] is evaluation["feasible_on_validation"] is False

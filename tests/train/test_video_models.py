@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import json
 import math
 
 import jax
@@ -10,8 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.errors import one_line
+from tests.train.commands import quiet, read
+from tests.train.conftest import Clips
 from unroll_jax.train import load
-from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.config.video import DustOptions, VideoDustConfig, VideoViTConfig, ViTOptions
 from unroll_jax.train.data.video import VideoSpec, frames_from, patch_sequences
 from unroll_jax.train.main import evaluate_again, fit
@@ -33,14 +34,13 @@ CONFIGS = {
 }
 
 
-class Windows:
+class Windows(Clips):
     """Stands in for `VideoData`: windows of 4 frames of 160 x 160 pixels, in patches of 40 x 40."""
 
     def __init__(self, seed=0, contrast=1.0):
         rng, white = np.random.default_rng(seed), int(256 * contrast)
-        self.frames = {
-            split: rng.integers(0, white, (count, FRAMES, SIDE, SIDE), np.uint8) for split, count in COUNTS.items()
-        }
+        sizes = {split: (count, FRAMES, SIDE, SIDE) for split, count in COUNTS.items()}
+        self.frames = {split: rng.integers(0, white, size, np.uint8) for split, size in sizes.items()}
         cut = lambda windows: np.concatenate([patch_sequences(window, side=PATCH) for window in windows])  # noqa: E731
         self.splits = {split: cut(windows) for split, windows in self.frames.items()}
         self.spec = VideoSpec(float(np.std(self.splits["train"] / 255.0)), FRAMES, PATCH**2, SIDE)
@@ -50,20 +50,8 @@ class Windows:
         both.splits = {**self.splits, "test": other.splits["test"]}
         return both
 
-    def num_examples(self, split):
-        return len(self.splits[split])
-
     def read(self, split, numbers):
         return self.splits[split][np.asarray(numbers)]
-
-    def examples(self, split, *, batch_size):
-        for start in range(0, len(self.splits[split]), batch_size):
-            yield self.splits[split][start : start + batch_size]
-
-    def batches(self, split, *, batch_size, seed, start_step=0, rows=None):
-        for step in range(start_step, 10**6):
-            numbers = np.random.default_rng((seed, step)).integers(0, len(self.splits[split]), batch_size)
-            yield self.splits[split][numbers if rows is None else numbers[rows]]
 
 
 DATA = Windows()
@@ -75,7 +63,7 @@ def run(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param) / "run"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("unroll_jax.train.tasks.video.load", lambda config, *, log: DATA)
-        fit(CONFIGS[request.param], out=folder, experiment=request.param, log=lambda line: None)
+        fit(CONFIGS[request.param], out=folder, experiment=request.param, log=quiet)
     return request.param, folder
 
 
@@ -102,7 +90,7 @@ def test_frames_that_nothing_changes_come_back(frames):
 
 def test_a_run_says_what_it_reached_and_what_its_input_was(run):
     name, folder = run
-    evaluation = json.loads((folder / "evaluation.json").read_text())
+    evaluation = read(folder / "evaluation.json")
     samples = COUNTS["test"] * (FRAMES if name == "video-vit" else POSITIONS)
     assert evaluation["num_sequences"] == samples
     for gamma in ("0.0", "0.3"):
@@ -127,17 +115,17 @@ def test_a_run_comes_back_without_its_data_and_cleans_frames(run):
 
 def test_a_run_is_tested_on_other_video_at_its_own_noise(run, monkeypatch):
     _, folder = run
-    original = (folder / "evaluation.json").read_text()
+    original = read(folder / "evaluation.json")
     other = Windows(seed=1, contrast=0.5)
     monkeypatch.setattr("unroll_jax.train.tasks.video.load", lambda config, *, log: other if config.root else DATA)
     evaluate_again([str(folder), "--on-source", "video", "--on-root", "elsewhere.avi"])
-    assert (folder / "evaluation.json").read_text() == original
+    assert read(folder / "evaluation.json") == original
     (place,) = folder.glob("evaluation_on_elsewhere_*.json")
-    evaluation = json.loads(place.read_text())
+    evaluation = read(place)
     assert (evaluation["tested_on"]["source"], evaluation["tested_on"]["root"]) == ("video", "elsewhere.avi")
     deviation = 255.0 * math.sqrt(0.3 * DATA.spec.pixel_std)
     assert evaluation["noisy_rmse"]["0.3"] == pytest.approx(deviation, rel=0.01)
-    assert evaluation["rmse"]["0.3"] != json.loads(original)["rmse"]["0.3"]
+    assert evaluation["rmse"]["0.3"] != original["rmse"]["0.3"]
 
 
 @pytest.mark.parametrize(
@@ -149,7 +137,7 @@ def test_a_run_is_tested_on_other_video_at_its_own_noise(run, monkeypatch):
 )
 def test_other_data_are_a_source_and_a_place(run, monkeypatch, options, message):
     monkeypatch.setattr("unroll_jax.train.tasks.video.load", lambda config, *, log: DATA)
-    with pytest.raises(UserError, match=message):
+    with one_line(message):
         evaluate_again([str(run[1]), *options])
 
 

@@ -88,18 +88,16 @@ def layered_report(runs: Sequence[Run]) -> Report:
 
 
 def _introduction(settings: Sequence[Setting]) -> str:
-    """The training, the meaning of the score, and of "feasible"."""
     methods = [method for method in METHODS if any(setting.of(method) for setting in settings)]
     depths, spec = sorted({setting.num_layers for setting in settings}), settings[0].spec
     depth = f"{', '.join(map(str, depths))} layer{'s' * (depths != [1])}"
     seeds = max(len(one.runs) for setting in settings for one in setting.variants)
     sentences = [f"A network of {depth} was trained {spec.work}{f', with {seeds} seeds' * (seeds > 1)}."]
     sentences += [WAYS[method] for method in methods]
-    if "constrained" in methods:
-        (one, *_) = (one for setting in settings for one in setting.of("constrained"))
-        tolerance = f"{float(one.mean('tolerance')):.0%}"
+    for one in [one for setting in settings for one in setting.of("constrained")][:1]:
+        allowed = f"{float(one.mean('tolerance')):.0%}"
         sentences.append(
-            f"A run is feasible on a split of the data if it exceeds no bound there by more than {tolerance}."
+            f"A run is feasible on a split of the data if it exceeds no bound there by more than {allowed}."
         )
     return " ".join([*sentences, _meaning(spec)])
 
@@ -141,8 +139,21 @@ def _first_and_last(losses: np.ndarray) -> np.ndarray | None:
     return np.where(np.isnan(losses), losses[-1], losses) if np.isfinite(losses[[0, -1]]).all() else None
 
 
+def _validated(one: Variant) -> np.ndarray | None:
+    """Losses of layers at the first validation and at that of the best checkpoint, (2, L + 1); None if not known.
+
+    Both are of the same samples and noise: the loss of an input that is not embedded stays as it was, as it need not
+    between the first batch of training and the test split.
+    """
+    until = [
+        run.validations["layer_losses"][run.validations["step"] <= run.evaluation.get("best_step", np.inf)]
+        for run in one.runs
+    ]
+    ends = np.mean([losses[[0, -1]] for losses in until], axis=0) if all(map(len, until)) else np.array(np.nan)
+    return ends if np.isfinite(ends).all() else None
+
+
 def _advice(one: Variant, plain: Variant | None) -> list[str]:
-    """Signs that constraints do harm."""
     losses, bounds, multipliers = (one.mean(key) for key in ("layer_losses", "bounds", "multipliers"))
     bound, evaluation, lines, least = ~np.isnan(bounds), one.runs[0].evaluation, [], -one.mean("tolerance")
     met = one.has("limits") and np.nanmin(one.margins(), initial=0.0) >= least  # then others are not
@@ -155,9 +166,12 @@ def _advice(one: Variant, plain: Variant | None) -> list[str]:
             losses,
             multipliers[bound],
             constraints=allowed if failed and list(layers) == list(range(len(losses))) else None,
-            start_losses=np.mean([run.curves["layer_losses"][0] for run in one.runs], axis=0),
             plain_losses=None if plain is None else _first_and_last(plain.mean("layer_losses")),
         )
+        ends, plain_ends = _validated(one), None if plain is None else _validated(plain)
+        if ends is not None:  # of f_0 alone
+            plain_last = None if plain_ends is None else plain_ends[-1]
+            lines += constrained.descent_warnings(ends[-1], [0.0], start_losses=ends[0], plain_losses=plain_last)
     return lines
 
 
@@ -170,10 +184,10 @@ def _other_report(runs: Sequence[Run]) -> Report:
     made, drawn, sentences, floors = tables.figures_table(rows), [], [], {}
     made += [table for name, each in rows.items() for table in tables.limits_table(name, each)]
     if not spec.layered:
-        names, confusions = (
-            runs[0].evaluation["class_names"],
-            {name: np.sum([run.evaluation["confusion"] for run in each], axis=0) for name, each in rows.items()},
-        )
+        names = runs[0].evaluation["class_names"]
+        confusions = {
+            name: np.sum([run.evaluation["confusion"] for run in each], axis=0) for name, each in rows.items()
+        }
         floors, drawn = _without_network(spec, confusions, names), _predictions(spec, rows, names)
         caption = "Share of the test {} of each class that are predicted as each class, in percent."
         what = "pixels" if drawn else "images"
@@ -238,7 +252,6 @@ def _shown(spec: ReportSpec, scores: Mapping[str, float]) -> str:
 
 
 def _ranked(spec: ReportSpec, place: str, models: Models) -> str:
-    """The scores of models, the best first."""
     best_first = sorted(models.items(), key=lambda item: _order(spec, item[1][0]))
     words = [_shown(spec, {name: score}) + note for name, (score, note) in best_first]
     return f"{tables.capital(spec.title)}{place}{', best first' * (len(words) > 1)}: {', '.join(words)}."

@@ -1,6 +1,5 @@
 """The figures of reports: on layered runs one for each setting; of classifiers confusion matrices and scenes."""
 
-import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -100,7 +99,6 @@ def scenes(by_name: Mapping[str, Predictions], class_names: Sequence[str]) -> Fi
 
 
 def _score_curve(axes: Axes, setting: Setting) -> None:
-    """Draws the score at every strength of noise, and scores without a network."""
     _curves(axes, setting, lambda variant: (setting.gammas, variant.scores()))
     colours, top = itertools.cycle(FLOOR_COLOURS), max(one.scores().max() for one in setting.variants)
     for name, scores in setting.floors().items():
@@ -116,7 +114,6 @@ def _score_curve(axes: Axes, setting: Setting) -> None:
 
 
 def _frontier(axes: Axes, setting: Setting) -> None:
-    """Draws the score of every variant at two strengths of noise."""
     for variant in setting.variants:
         colour, scores = COLOURS[variant.method], variant.scores().mean(0)
         face = colour if variant.feasible_runs == len(variant.runs) else "white"
@@ -125,7 +122,6 @@ def _frontier(axes: Axes, setting: Setting) -> None:
 
 
 def _layer_losses(axes: Axes, setting: Setting) -> None:
-    """Draws the loss after every layer, with its bound where it was enforced."""
     _curves(axes, setting, lambda variant: (setting.layers, variant.stack("layer_losses")))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     bounds: dict[str, Any] = {"color": BOUND, "markersize": 18, "markeredgewidth": 2, "label": "bound (constrained)"}
@@ -141,14 +137,12 @@ def _layer_losses(axes: Axes, setting: Setting) -> None:
 
 
 def _acceptance(axes: Axes, setting: Setting) -> None:
-    """Draws the share of tokens at which a layer predicts the same as the last."""
     _curves(axes, setting, lambda variant: (setting.layers, variant.stack("acceptance")[:, 0]))
     axes.set_xticks(setting.layers)
     axes.yaxis.set_major_formatter("{x:.0%}")
 
 
 def _ratios(axes: Axes, setting: Setting) -> None:
-    """Draws histograms of the change of a loss by a layer, all layers together."""
     for variant, style in _styled(setting):
         histograms = [run.evaluation["ratio_histogram"] for run in variant.runs]
         counts = np.sum([one["counts"] for one in histograms], axis=(0, 1), dtype=np.float64)
@@ -166,7 +160,6 @@ def _ratios(axes: Axes, setting: Setting) -> None:
 
 
 def _early_exit(axes: Axes, setting: Setting) -> None:
-    """Draws accuracy against the layers run, over all thresholds."""
     grid = np.linspace(0.0, setting.num_layers, 200)
     for variant, style in _styled(setting):
         for run, label in itertools.zip_longest(variant.runs, [variant.title]):
@@ -176,6 +169,10 @@ def _early_exit(axes: Axes, setting: Setting) -> None:
             axes.plot(grid, np.interp(grid, depths[order], accuracies[order]), style, color=colour, label=label)
             axes.plot(one["mean_depth"], one["accuracy"], MARKERS[variant.method], color=colour)
     axes.yaxis.set_major_formatter("{x:.0%}")
+
+
+def _multipliers(axes: Axes, setting: Setting) -> None:
+    _by_step(axes, setting, "multipliers")
 
 
 def _violations(axes: Axes, setting: Setting) -> None:
@@ -250,11 +247,7 @@ FIGURES = {
         _all_have("acceptance"),
     ),
     "multipliers": Kind(
-        functools.partial(_by_step, name="multipliers"),
-        captions.of_steps("Multipliers"),
-        "training step",
-        "multiplier λ (smoothed)",
-        _trained,
+        _multipliers, captions.of_steps("Multipliers"), "training step", "multiplier λ (smoothed)", _trained
     ),
     "violations": Kind(
         _violations,

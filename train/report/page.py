@@ -74,8 +74,8 @@ class Picture(NamedTuple):
 class Report(NamedTuple):
     """The content of a report, on its page, in JSON, and as ``tables`` and ``verdict`` on the terminal.
 
-    ``introduction`` says in plain words what was trained and what the score is; ``floor`` is the score without a model,
-    for model cards. A section has a heading, pictures and tables.
+    ``introduction`` says in plain words what was trained and what the score is. A section has a heading, pictures and
+    tables.
     """
 
     title: str
@@ -84,7 +84,6 @@ class Report(NamedTuple):
     tables: Sequence[Table]
     verdict: Sequence[str] = ()
     warnings: Sequence[str] = ()
-    floor: str = ""
     introduction: str = ""
 
 

@@ -58,11 +58,20 @@ class Run:
     @functools.cached_property
     def curves(self) -> dict[str, Array]:
         """Columns of the training rows of metrics.jsonl by name: the step, and (steps, L + 1) by layer."""
-        rows, layers = [row for row in self.metrics if row["kind"] == "train"], self.evaluation["num_layers"] + 1
-        by_layer = dict.fromkeys(("layer_losses", "violations", "multipliers"), (len(rows), layers))
-        shapes = {"step": (len(rows),), **by_layer}
+        return self._columns("train", ("step", "layer_losses", "violations", "multipliers"))
+
+    @functools.cached_property
+    def validations(self) -> dict[str, Array]:
+        """The same of the validation rows, all of the same samples and noise: the step, and losses by layer."""
+        return self._columns("validation", ("step", "layer_losses"))
+
+    def _columns(self, kind: str, names: Sequence[str]) -> dict[str, Array]:
+        rows, layers = [row for row in self.metrics if row["kind"] == kind], self.evaluation["num_layers"] + 1
         try:
-            return {name: floats([row[name] for row in rows]).reshape(shape) for name, shape in shapes.items()}
+            return {
+                name: floats([row[name] for row in rows]).reshape(len(rows), *[layers] * (name != "step"))
+                for name in names
+            }
         except (KeyError, TypeError, ValueError) as error:
             path = self.folder / "metrics.jsonl"
             raise UserError(f"{path} is damaged ({one_line(error)}); train the run again") from None
@@ -134,7 +143,6 @@ def _read(folder: Path) -> Run:
 
 
 def _check_layers(run: Run) -> None:
-    """Raises an error for an evaluation without the figures of layers that reports need."""
     evaluation, spec, layers = run.evaluation, run.spec, run.evaluation["num_layers"]
     if evaluation["method"] not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {evaluation['method']!r}")

@@ -66,16 +66,16 @@ _CODES = ReportSpec(
     reference=("ISTA", "ista_"),
     note="Mean of |z − z*|² over that of |z*|², lower is better; all codes zero give 1.",
 )
-_SETS = ReportSpec(
-    "half_squared_error",
+_SETS = _VIDEO._replace(
+    metric="half_squared_error",
     title="half squared error",
     work="to remove noise from sets of images",
     label="half squared error  ½|x − Φ|²",
     digits=3,
-    gamma="test gamma (variance / data std)",
-    loss="loss  ½|x − Φ|²  (pixels in [0, 1])",
     sample="set",
+    tested="num_examples",
     baseline="noisy_half_squared_error",
+    reference=None,
     note="Summed over the pixels of an image, in [0, 1], in the mean of the test images; lower is better.",
 )
 _TEXT = ReportSpec(
@@ -124,19 +124,12 @@ OWN_REPORT = ReportSpec(
 )
 
 REPORTS: dict[str, ReportSpec] = {
-    "video": _VIDEO,
-    "video-dust": _VIDEO,
-    "video-vit": _VIDEO,
+    **dict.fromkeys(("video", "video-dust", "video-vit"), _VIDEO),
     "image-sets": _SETS,
     "sparse-coding": _CODES,
-    "text-encoder": _TEXT,
-    "text-ut": _TEXT,
-    "image-opteq": _IMAGES,
-    "image-mon": _IMAGES,
-    "image-ode": _IMAGES,
-    "image-dnn": _IMAGES,
-    "segment-opteq": _SCENES,
-    "segment-fcn": _SCENES,
+    **dict.fromkeys(("text-encoder", "text-ut"), _TEXT),
+    **dict.fromkeys(("image-opteq", "image-mon", "image-ode", "image-dnn"), _IMAGES),
+    **dict.fromkeys(("segment-opteq", "segment-fcn"), _SCENES),
     "language": _LANGUAGE,
     "own": OWN_REPORT,
 }

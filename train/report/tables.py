@@ -225,7 +225,6 @@ def _by_name(title: str, columns: Mapping[str, Sequence[Mapping[str, Any]]]) -> 
 
 
 def _disturbed(run: Run, spec: ReportSpec, prefix: str = "") -> dict[str, float]:
-    """The scores of an evaluation by disturbance of layers or inputs."""
     kinds = (f"{prefix}{kind}_{spec.metric}" for kind in ("layer_noise", "lost_layer", "disturbed"))
     noisy, lost, inputs = (run.evaluation.get(key, {}) for key in kinds)
     named = {f"layer noise {level}": value for level, value in noisy.items()}

@@ -39,7 +39,6 @@ def command(arguments: list[str]) -> int | None:
 
 
 def _check(parsed: SweepArguments, over: Mapping[str, str]) -> None:
-    """Raises UserError for options of the sweep that cannot be."""
     if not over:
         raise UserError(f"a sweep needs an axis, as in {AS_IN}, or with --trials a range: `--over.alpha 0.05:0.3`")
     if parsed.trials is None and (count := math.prod(text.count(",") + 1 for text in over.values())) > MAX_CELLS:

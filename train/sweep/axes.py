@@ -141,7 +141,6 @@ def _read_axis(name: str, text: str, config: RunConfig, options: Sequence[str], 
 
 
 def _value(name: str, field: str, text: str, config: RunConfig) -> Any:
-    """Reads a value of an axis as its option is read."""
     words, place = text.split(), f"--over.{name} {text}"
     if isinstance(value_of(config, field), bool):
         if text.lower() not in ("true", "false"):
@@ -177,7 +176,6 @@ def _field(name: str, config: RunConfig, options: Sequence[str]) -> str:
 
 
 def _options(config: Any, prefix: str = "") -> Iterator[str]:
-    """Yields the dotted names of the options of a configuration, with dashes."""
     for field in dataclasses.fields(config):
         value, name = getattr(config, field.name), f"{prefix}{field.name.replace('_', '-')}"
         yield from _options(value, f"{name}.") if dataclasses.is_dataclass(value) else [name]

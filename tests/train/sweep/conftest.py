@@ -1,11 +1,11 @@
 """A small sweep of video on clips in memory, to be read or copied."""
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
 
+from tests.train.commands import read
 from tests.train.conftest import clips_in_memory
 from unroll_jax.train.__main__ import main
 
@@ -19,7 +19,7 @@ CELLS = ["plain_seed-0", "plain_seed-1", "constrained_seed-0", "constrained_seed
 
 def record_of(folder):
     """The content of sweep.json."""
-    return json.loads((folder / "sweep.json").read_text())
+    return read(folder / "sweep.json")
 
 
 @pytest.fixture(scope="package")

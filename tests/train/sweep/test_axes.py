@@ -12,10 +12,9 @@ from unroll_jax.train.config.video import VideoConfig
 from unroll_jax.train.sweep.axes import Sweep, grid, read_axes, split_over
 
 
-def cells_of(over, config=None, *options):
-    config = config or VideoConfig()
-    axes = read_axes(over, config, options, ranges=False)
-    return grid(Sweep("video-ut", Path("out"), config, axes))
+def cells_of(over, **fields):
+    config = VideoConfig(**fields)
+    return grid(Sweep("video-ut", Path("out"), config, read_axes(over, config, [], ranges=False)))
 
 
 def test_every_combination_is_a_cell_and_the_last_axis_changes_fastest():
@@ -31,7 +30,7 @@ def test_values_are_read_as_their_options_are():
     assert (cell.config.model.self_loops, other.config.model.self_loops) == (True, False)
     assert cell.config.constraints.alpha == (0.1,)
     assert cell.name == "self-loops-True_alpha-0.1_plain", "one name however the value is typed"
-    (short, long) = cells_of({"steps": "100,2000"}, VideoConfig(seed=3))
+    (short, long) = cells_of({"steps": "100,2000"}, seed=3)
     assert (short.config.steps, long.config.steps, long.config.seed) == (100, 2000, 3)
 
 
@@ -92,8 +91,8 @@ def test_mistakes_are_found_without_importing_jax_or_optuna():
     program = """\
 import sys
 from unroll_jax.train.__main__ import main
-for words in (["video-ut"], ["video-ut", "--over.seed", "x"], ["video-ut", "--trials", "2", "--over.alpha", "0.3:0.1"]):
-    assert main(["sweep", *words]) == 2
+for words in ("video-ut", "video-ut --over.seed x", "video-ut --trials 2 --over.alpha 0.3:0.1"):
+    assert main(["sweep", *words.split()]) == 2
 print([name for name in ("jax", "optuna", "matplotlib") if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", program], env=environment(), capture_output=True, text=True)

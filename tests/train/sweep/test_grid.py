@@ -1,8 +1,6 @@
 """Grids of small runs: their tables, what resumes, and what fails."""
 
 import csv
-import json
-import os
 import shutil
 import signal
 import subprocess
@@ -13,8 +11,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tests.train.commands import refused
-from tests.train.conftest import OF_PROCESSES
+from tests.train.commands import read, refused
+from tests.train.conftest import OF_PROCESSES, words_of
 from tests.train.sweep.conftest import CELLS, GRID, SMALL, record_of
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.errors import StorageError
@@ -24,14 +22,10 @@ from unroll_jax.train.system.files import locked
 pytestmark = pytest.mark.xdist_group("sweep")
 
 
-def evaluation_of(folder, cell):
-    return json.loads((folder / cell / "evaluation.json").read_text())
-
-
 def test_the_table_averages_seeds_and_pairs_methods(whole):
     rows = list(csv.DictReader((whole / "table.csv").read_text().splitlines()))
     assert [row["cell"] for row in rows] == [row["cell"] for row in record_of(whole)["cells"]] == CELLS
-    rmse = {cell: evaluation_of(whole, cell)["rmse"] for cell in CELLS}
+    rmse = {cell: read(whole / cell / "evaluation.json")["rmse"] for cell in CELLS}
     for row in rows:
         assert float(row["RMSE"]) == pytest.approx(np.mean(list(rmse[row["cell"]].values())))
         assert float(row["RMSE at training"]) == pytest.approx(rmse[row["cell"]]["0.15"])
@@ -40,9 +34,8 @@ def test_the_table_averages_seeds_and_pairs_methods(whole):
     plain = [rmse[cell]["0.3"] for cell in CELLS[:2]]
     assert f"{np.mean(plain):.4g} [{min(plain):.4g}, {max(plain):.4g}]" in text
     change = [rmse[f"constrained_seed-{seed}"]["0.3"] - plain[seed] for seed in (0, 1)]
-    reach = stats.t.ppf(0.975, 1) * stats.sem(change)
-    mean = np.mean(change)
-    assert f"{mean:+.4g} [{mean - reach:+.4g}, {mean + reach:+.4g}]" in text
+    low, high = stats.ttest_1samp(change, 0.0).confidence_interval(0.95)
+    assert f"{np.mean(change):+.4g} [{low:+.4g}, {high:+.4g}]" in text
     assert {row["feasible"] for row in rows[:2]} == {"True"}
 
 
@@ -60,13 +53,12 @@ def test_a_cell_interrupted_in_training_resumes_and_ends_like_one_left_alone(cop
     from unroll_jax.train import loop
 
     shutil.rmtree(copied / CELLS[2])
-    calls, validate = [], loop.validate
+    validate = loop.validate
 
-    def interrupted(*arguments):
-        calls.append(1)
-        if len(calls) == 2:
+    def interrupted(task, state):
+        if state.step == 4:
             raise KeyboardInterrupt
-        return validate(*arguments)
+        return validate(task, state)
 
     with monkeypatch.context() as patch:
         patch.setattr(loop, "validate", interrupted)
@@ -95,9 +87,8 @@ def test_a_disk_in_the_way_ends_the_sweep(copied, monkeypatch, capsys):
     def full(*_, **__):
         raise StorageError("the disk is full")
 
-    with monkeypatch.context() as patch:
-        patch.setattr("unroll_jax.train.sweep.compute.train_run", full)
-        assert "the disk is full" in refused(capsys, *GRID, "--out", str(copied))
+    monkeypatch.setattr("unroll_jax.train.sweep.compute.train_run", full)
+    assert "the disk is full" in refused(capsys, *GRID, "--out", str(copied))
     assert record_of(copied) == before
 
 
@@ -114,8 +105,7 @@ def test_a_sweep_takes_no_folder_of_something_else_and_no_cell_of_another_sweep(
 @pytest.mark.slow
 def test_processes_that_are_ended_resume_and_end_with_every_step_once(of_processes, few_clips, tmp_path):
     options = OF_PROCESSES | {"data.source": "video", "data.root": few_clips, "over.seed": "0,1"}
-    words = [part for name, value in options.items() for part in (f"--{name}", str(value))]
-    command = [sys.executable, "-m", "unroll_jax.train", "sweep", "video-ut", *words]
+    command = [sys.executable, "-m", "unroll_jax.train", "sweep", "video-ut", *words_of(options)]
 
     def start(folder, *more):
         return subprocess.Popen([*command, "--out", str(folder), *more], env=of_processes, stdout=subprocess.DEVNULL)
@@ -142,8 +132,6 @@ def test_a_child_that_dies_is_one_failure_and_its_log_is_kept(of_processes, tmp_
     root = str(tmp_path / "nowhere")
     command = [sys.executable, "-m", "unroll_jax.train", "sweep", "video-ut", *SMALL, "--data.source", "video"]
     command += ["--data.root", root, "--over.seed", "0,1", "--jobs", "2", "--out", str(tmp_path / "out")]
-    done = subprocess.run(
-        command, env=of_processes | {"TERM": os.environ.get("TERM", "")}, capture_output=True, text=True
-    )
+    done = subprocess.run(command, env=of_processes, capture_output=True, text=True)
     assert done.returncode == 2
     assert f"--data.root {root}" in done.stderr

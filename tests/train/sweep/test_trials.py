@@ -1,6 +1,5 @@
 """Trials whose runs are not trained but take a moment: what is proposed, how they rank, and how they resume."""
 
-import json
 import math
 import sys
 
@@ -12,6 +11,7 @@ from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.errors import StorageError, UserError
 from unroll_jax.train.config.run import Judgement
 from unroll_jax.train.config.video import VideoConfig
+from unroll_jax.train.metrics import MetricsWriter
 from unroll_jax.train.runs import identity
 from unroll_jax.train.sweep import compute
 from unroll_jax.train.sweep.results import score
@@ -31,14 +31,13 @@ def train_run(task, folder, *, experiment, log):
     """Writes what a run leaves: the second of three validations is the best, and high rates fail."""
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "config.json", identity(experiment, task.config, task.data_fingerprint()))
-    (loss, excess), rows = measured(task.config), []
-    for step, value, over in ((1, 2 * loss, excess), (2, loss, excess), (3, 0.5 * loss, 1.0)):
-        judged = {"layer_losses": [9.0, value], "feasible": over <= 0, "worst_excess": over}
-        rows.append({"kind": "validation", "step": step, **judged})
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    loss, excess = measured(task.config)
+    with MetricsWriter(folder, after_step=0) as metrics:
+        for step, value, over in ((1, 2 * loss, excess), (2, loss, excess), (3, 0.5 * loss, 1.0)):
+            judged = {"layer_losses": [9.0, value], "feasible": over <= 0, "worst_excess": over}
+            metrics.write({"kind": "validation", "step": step, **judged})
     failed = task.config.primal.learning_rate > 0.05
-    state = {"state": "failed" if failed else "finished", "steps": 3, "messages": []}
-    write_json(folder / "status.json", state)
+    write_json(folder / "status.json", {"state": "failed" if failed else "finished", "steps": 3, "messages": []})
     if failed:
         raise UserError("the loss is not finite")
 
@@ -75,29 +74,22 @@ def test_feasible_trials_come_first_then_the_metric_and_the_best_alone_is_tested
     assert [path.parent.name for path in tmp_path.glob("out/*/evaluation.json")] == [cells[0]["cell"]]
 
 
-def test_more_trials_extend_those_that_are_there(go, monkeypatch):
+def test_more_trials_extend_those_that_are_there(go, computed):
     five = go(5, *RATE)
-    trained = []
-
-    def counted(task, folder, **options):
-        trained.append(folder.name)
-        train_run(task, folder, **options)
-
-    monkeypatch.setattr(compute, "train_run", counted)
+    computed.clear()
     seven = go(7, *RATE)
     assert values_of(seven)[:5] == values_of(five)
     failed = [row["cell"] for row in five if row["state"] == "failed"]
-    assert sorted(set(trained) - set(failed) - {seven[0]["cell"]}) == ["trial-0005", "trial-0006"]
+    assert sorted(set(computed) - set(failed) - {seven[0]["cell"]}) == ["trial-0005", "trial-0006"]
 
 
 def test_the_seed_decides_what_is_proposed_and_an_interruption_does_not(go, monkeypatch):
     words = (*RATE, *ALPHA)
-    whole, calls = go(6, *words, name="whole"), []
+    whole = go(6, *words, name="whole")
     assert values_of(go(3, *words, "--seed", "1", name="other")) != values_of(whole)[:3]
 
     def interrupted(task, folder, **options):
-        calls.append(folder.name)
-        if len(calls) == 4:
+        if folder.name == "trial-0003":
             raise KeyboardInterrupt
         train_run(task, folder, **options)
 
