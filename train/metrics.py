@@ -190,6 +190,8 @@ class RatioHistogram(NamedTuple):
 
     edges: np.ndarray  # of the bins; the last one is open
     counts: np.ndarray  # (L, bins)
+    descending: np.ndarray  # (L,), share of samples whose loss falls; NaN where one is NaN
+    means: np.ndarray  # (L,), over samples with f_{l-1} > 0; NaN without one
     share_descending: float  # of all steps
     mean: float | None  # of all ratios; None without one
 
@@ -200,5 +202,11 @@ def ratio_histogram(sample_losses: Float[np.ndarray, "samples layers_and_one"]) 
     edges = np.append(np.round(np.linspace(0.0, 2.0, 81), 3), np.inf)
     ratios = np.divide(after, before, out=np.full_like(after, np.nan), where=before > 0.0)
     counts = np.stack([np.histogram(column[np.isfinite(column)], edges)[0] for column in ratios.T])
-    known = ratios[np.isfinite(ratios)]
-    return RatioHistogram(edges, counts, float(np.mean(after < before)), float(np.mean(known)) if known.size else None)
+    known, positive = ratios[np.isfinite(ratios)], ~(before <= 0.0)
+    descending = np.mean(np.where(np.isnan(before) | np.isnan(after), np.nan, after < before), axis=0)
+    several = np.sum(positive, axis=0)
+    means = np.divide(
+        np.sum(ratios, axis=0, where=positive), several, out=np.full(len(several), np.nan), where=several > 0
+    )
+    share, mean = float(np.mean(after < before)), float(np.mean(known)) if known.size else None
+    return RatioHistogram(edges, counts, descending, means, share, mean)

@@ -159,7 +159,7 @@ VALUES = [
     ("start", lambda start: ascent(3, start), -0.1, (1.0, 2.0), NAN),
     ("start", lambda start: c.nu_pi(0.1, start=start), "c"),
     ("kinds", lambda kinds: ascent(2, kinds=kinds), "equals", {"b": "equal"}),
-    ("optimizer", two_kinds, PI(0.1)),
+    ("optimizer", two_kinds, PI(0.1), optax.chain(optax.ema(0.5), PI(0.1))),
     ("violations", ascent, 0, {}, CLASH, {"": ONES}),
     ("violations", lambda violations: c.constraint_report(violations, violations), CLASH, {"": 5.0}, {}),
     ("violations", lambda violations: moved(violations=violations), NAN * ONES, TWO),

@@ -32,7 +32,7 @@ from unroll_jax.constrained.layer_bounds import (
     descent_constraints,
     level_constraints,
 )
-from unroll_jax.constrained.layer_report import FeasibilityReport, descent_warnings, feasibility_report, suggest_alpha
+from unroll_jax.constrained.layer_report import descent_warnings, feasibility_report, suggest_alpha
 from unroll_jax.constrained.points import ImplicitDuals, implicit_dual_ascent, take_rows
 from unroll_jax.constrained.ready_made import class_losses, gap, kl, norm, rate
 from unroll_jax.constrained.report import ConstraintReport, constraint_report, held_out_report
@@ -46,7 +46,6 @@ __all__ = [
     "ConstraintReport",
     "DualAscent",
     "DualState",
-    "FeasibilityReport",
     "ImplicitDuals",
     "LayerConstraints",
     "PenaltyRule",
