@@ -22,7 +22,6 @@ from benchmarks import (
 )
 from benchmarks.constrained_step.problems import UnrolledSizes
 from benchmarks.record import Record
-from benchmarks.video import FRAMES, training_step
 from unroll_jax.models import EncoderConfig
 from unroll_jax.train.config.video import VideoConfig
 
@@ -166,14 +165,12 @@ def test_figures_are_written_with_what_they_are_of(capsys, monkeypatch, tmp_path
 @pytest.fixture
 def small(monkeypatch):
     """Frames of 3 tokens of 4 pixels."""
-    monkeypatch.setattr(
-        "benchmarks.video.FRAMES", FRAMES._replace(spec=FRAMES.spec._replace(num_tokens=3, token_dim=4))
-    )
+    monkeypatch.setattr(compile_time, "SPEC", compile_time.SPEC._replace(num_tokens=3, token_dim=4))
 
 
 @pytest.mark.usefixtures("small")
 def test_the_step_of_video_trains():
-    step, state, batch = training_step("constrained", 1)
+    step, state, batch = compile_time.training_step(1)
     assert batch.shape == (VideoConfig().batch_size, 3, 4)
     state, metrics = jax.block_until_ready(step(state, batch))
     assert int(state.step) == 1

@@ -130,10 +130,7 @@ class ConstraintReport(NamedTuple):
         return "\n".join([*lines, self.verdict])
 
     def plot(self, axes: Any = None) -> Any:
-        """Draws the worst violation of every group with its status and price; returns the matplotlib axes.
-
-        ``axes`` of None makes a figure. It needs matplotlib.
-        """
+        """Draws the worst violation of every group with its status and price; returns the axes, None makes a figure."""
         if axes is None:
             from matplotlib import pyplot
 
@@ -197,10 +194,8 @@ def constraint_report(
       sum         equal    binding   +0               100%  -1.5   0
       Violated: gap by 0.25. Binding: sum (1.5 of the objective for 1 unit).
     """
-    violations, multipliers = (
-        trees.as_violations("violations", violations),
-        trees.as_violations("multipliers", multipliers),
-    )
+    violations = trees.as_violations("violations", violations)
+    multipliers = trees.as_violations("multipliers", multipliers)
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((violations, multipliers, gradient))):
         raise TypeError("violations must be known, got a traced value; return them from the jitted function")
     trees.check_matching("multipliers", multipliers, violations)
