@@ -123,6 +123,7 @@ VALUES = [
     ("params", norm, {}),
     ("measure", lambda size: norm(ONES, measure=lambda params: size), ONES),
     ("reference_logits", lambda reference: kl(MANY, reference), ONES, TWO),
+    ("reference_logits", lambda reference: kl(MANY, reference, **where(*ONES)), ONES, MANY[:1]),
     ("count of one/x", lambda count: sized(1.0, count=count), ONES, -1.0),
     ("bound of one", lambda bound: sized(1.0, bound=bound), NAN, ONES),
     ("constraints", lambda constraints: c.column_sums(constraints, 1.0, None), {}, {"a": 3.0}),

@@ -211,13 +211,6 @@ def test_a_value_of_all_classes_is_nan_where_one_mean_is():
     assert np.isnan([smooth["worst"], exact["worst"]]).all()
 
 
-def test_a_reference_of_another_shape_is_an_error_with_a_mask_too():
-    for shape in ((3,), (1, 3)):
-        for where in (None, lambda batch: batch):
-            with pytest.raises(ValueError, match="reference_logits"):
-                c.kl(at_most=1.0, where=where).columns((jnp.zeros((4, 3)), jnp.zeros(shape)), jnp.ones(4))
-
-
 def test_a_norm_of_complex_parameters_is_real():
     assert float(norm({"w": np.array([3 + 4j])})) == 4.0
     gradient = jax.grad(lambda w: norm(w).real)(jnp.array([3 + 4j]))
