@@ -12,7 +12,7 @@ import optax
 import pytest
 
 import unroll_jax as uj
-from tests.constrained.loop import solve
+from tests.constrained.calls import solve
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("x64")]
 

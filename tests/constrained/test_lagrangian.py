@@ -10,7 +10,7 @@ import pytest
 
 import unroll_jax as uj
 from tests import reference
-from tests.constrained.loop import solve
+from tests.constrained.calls import solve
 from tests.convex_problem import ALPHA, REFERENCE, known_solution, layer_losses
 from unroll_jax.constrained import nu_pi, proportional_integral
 from unroll_jax.constrained.lagrangian import optimal_slacks

@@ -9,7 +9,7 @@ import pytest
 
 import unroll_jax as uj
 from tests import reference
-from tests.constrained.loop import solve
+from tests.constrained.calls import solve
 
 pytestmark = pytest.mark.usefixtures("x64")
 

@@ -10,7 +10,7 @@ import orbax.checkpoint as ocp
 import pytest
 
 import unroll_jax as uj
-from tests.constrained.loop import solve
+from tests.constrained.calls import solve
 from unroll_jax.constrained import growing_penalty, proximal_smoothing, switching_objective
 from unroll_jax.constrained.transformation import ORDERS
 
