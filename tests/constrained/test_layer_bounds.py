@@ -148,6 +148,8 @@ def test_a_report_has_losses_bounds_and_prices_of_layers_in_units_of_the_losses(
         ([0.1, 0.0625], {}, "violated"),  # 25% above one of 0.05
         ([4.0, 2.0], {"tolerance": 0.0}, "met"),
         ([4.0, 2.125], {"tolerance": 0.0625}, "met"),
+        ([4.0, 1.9], {}, "met"),  # 5% of room
+        ([4.0, 1.4], {}, "met, wound up"),  # 30%
         ([4.0, np.nan], {}, "not finite"),
         ([4.0, 2.0], {"gradient": np.ones(2)}, "met, not stationary"),
     ],

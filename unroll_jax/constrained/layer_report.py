@@ -70,10 +70,7 @@ def feasibility_report(
     if constraints.form != "difference":
         violations, prices = size * relative_excess(violations, bounds, form=constraints.form), prices / size
     names = constraint_names(means.size - 1, reference=bounds.size == means.size)[-bounds.size :]
-
-    def by_name(values: Array) -> OrderedDict[str, Array]:  # in the order of the layers, which a dict loses
-        return OrderedDict(zip(names, values, strict=True))
-
+    by_name = lambda values: OrderedDict(zip(names, values, strict=True))  # noqa: E731 (a dict would sort layers)
     stated = {"bounds": by_name(bounds), "tolerance": by_name(tolerance * size)}
     return constraint_report(by_name(violations), by_name(prices), gradient, **stated, **options)
 

@@ -16,7 +16,9 @@ __all__ = ["ConstraintReport", "GroupReport", "constraint_report", "held_out_rep
 
 BINDING, IDLE, SLACK, VIOLATED = "binding", "idle", "slack", "violated"
 NO_SAMPLES, NOT_FINITE = "no samples", "not finite"
-ROOM = 10.0  # tolerances from its bound at which a constraint no longer binds: steps with noise come no nearer
+# A constraint has room this many tolerances from its bound, as steps with noise come no nearer, or at a share of one in
+# so many of a bound that is known, if that is less: ten tolerances of 5% are half of the bound.
+ROOM = 10.0
 
 
 class GroupReport(NamedTuple):
@@ -25,7 +27,7 @@ class GroupReport(NamedTuple):
     Attributes:
       status: "not finite" if a violation or a price is not; "violated" if a constraint exceeds its tolerance; "no
         samples" if a violation is not known; "binding" if the largest multiplier is of a constraint at its bound;
-        "slack" if it is of one with room, ten tolerances or more; "idle" if there is none.
+        "slack" if it is of one with room, ten tolerances or a tenth of a known bound; "idle" if there is none.
       worst: the largest violation (of equalities in absolute value), in units of the violations; NaN without any.
       bound: bound of that constraint; NaN if none was given.
       value: its bound plus its violation.
@@ -263,7 +265,9 @@ def _group(parts: tuple[Any, ...], least_price: float) -> GroupReport:
         raise ValueError(f"multipliers of {name} must be at least 0, as it is an inequality, got {prices}")
     sizes, missing = np.abs(values) if kind == "equal" else values, np.broadcast_to(absent, values.shape)
     tolerances, bounds = (np.broadcast_to(np.asarray(each, float), values.shape) for each in (tolerance, bound))
-    known, priced, at_bound = np.isfinite(sizes), np.abs(prices) > least_price, np.abs(values) <= ROOM * tolerances
+    share = np.maximum(np.where(bounds == 0.0, np.nan, np.abs(bounds)) / ROOM, tolerances)
+    known, priced = np.isfinite(sizes), np.abs(prices) > least_price
+    at_bound = np.abs(values) <= np.fmin(ROOM * tolerances, share)  # the first where no bound is known
     binding, wound_up = (np.abs(prices)[priced & part].max(initial=0.0) for part in (at_bound, ~at_bound))
     if not np.all(known | missing) or not np.all(np.isfinite(prices)):
         status = NOT_FINITE
