@@ -7,11 +7,15 @@ import numpy as np
 
 from benchmarks.record import Record
 from benchmarks.timing import table
-from benchmarks.video import training_step
+from unroll_jax.train.config.video import ModelConfig, VideoConfig
+from unroll_jax.train.data.video import VideoSpec
+from unroll_jax.train.step import TrainState, init_state, jit_step
+from unroll_jax.train.tasks.video import VideoTask
 
-__all__ = ["main"]
+__all__ = ["main", "training_step"]
 
 DEPTHS, REPEATS = (1, 7, 64), 5
+SPEC = VideoSpec(pixel_std=0.25)  # 16 x 16 patches through 20 frames
 BAR = 1.5  # of 7 layers over 1
 
 
@@ -37,12 +41,19 @@ def main(*, quick: bool = False, peers: bool = True) -> Record:
     return record
 
 
+def training_step(num_layers: int) -> tuple[jax.stages.Wrapped, TrainState, np.ndarray]:
+    """The jitted constrained step of the video experiment, its first state, and a batch of random frames, uint8."""
+    config = VideoConfig(method="constrained", mesh="data=1", model=ModelConfig(num_layers=num_layers))
+    task, shape = VideoTask(config, None, SPEC), (config.batch_size, SPEC.num_tokens, SPEC.token_dim)
+    return jit_step(task), init_state(task), np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+
+
 def _timed(depths: tuple[int, ...], repeats: int) -> dict[int, list[float]]:
     seconds: dict[int, list[float]] = {depth: [] for depth in depths}
     for _ in range(repeats):
         for depth in depths:
             jax.clear_caches()
-            step, state, batch = training_step("constrained", depth)
+            step, state, batch = training_step(depth)
             began = time.perf_counter()
             step.lower(state, batch).compile()
             seconds[depth].append(time.perf_counter() - began)

@@ -3,6 +3,7 @@
 Both have the same weights and the same batch, no padding, and no dropout; both train all but the word embeddings.
 """
 
+import copy
 import itertools
 import tempfile
 from collections.abc import Callable
@@ -148,7 +149,7 @@ def torch_calls(peer: Any, batch: dict[str, np.ndarray]) -> dict[str, dict[str, 
 
     variants = {}
     for name, prepare in (("torch eager", lambda model: model), ("torch compiled", torch.compile)):
-        copied = _copy(peer)
+        copied = copy.deepcopy(peer)
         copied.bert.embeddings.word_embeddings.weight.requires_grad_(False)
         variants[name] = calls(prepare(copied), list(copied.parameters()))
     return variants
@@ -204,9 +205,3 @@ def _transformers_or_none() -> Any:
         return None
     transformers.logging.disable_progress_bar()
     return transformers
-
-
-def _copy(peer: Any) -> Any:
-    model = type(peer)(peer.config).eval()
-    model.load_state_dict(peer.state_dict())
-    return model

@@ -118,11 +118,7 @@ class _Layers(nn.Module):
 
 
 def cross_entropy(
-    readout: dict[str, Array],
-    y: Float[Array, "*layers batch n d"],
-    labels: Int[Array, "batch n"],
-    *,
-    chunk: int,
+    readout: dict[str, Array], y: Float[Array, "*layers batch n d"], labels: Int[Array, "batch n"], *, chunk: int
 ) -> Float[Array, "*layers"]:
     """Mean cross entropy in nats of each layer's readout, ``chunk`` positions at a time: no more logits live at once.
 

@@ -7,15 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 import jax
 import numpy as np
 
-__all__ = [
-    "SAME_ALLOCATOR",
-    "counted_compilations",
-    "interleaved",
-    "matmul_rate",
-    "power_of",
-    "table",
-    "temporary_mebibytes",
-]
+__all__ = ["counted_compilations", "interleaved", "matmul_rate", "power_of", "table", "temporary_mebibytes"]
 
 SAME_ALLOCATOR = "peers run in this process, on the same allocator with the same settings"
 COMPILED = "/jax/core/compile/backend_compile_duration"  # JAX's event of a program compiled, or read from its cache

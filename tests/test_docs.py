@@ -29,7 +29,12 @@ TEXTS = {str(path.relative_to(DOCS)): path.read_text(encoding="utf-8") for path 
 ABOVE = {f"../{name}": (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "CONTRIBUTING.md")}
 # Pages whose Python needs nothing else; tests/test_your_model.py runs your_model.md.
 RUN = [name for name, text in TEXTS.items() if "```python\n" in text and name != "your_model.md"]
-WITH_A_TEST = ("how_to/energy.md", "how_to/equilibrium_training.md", "explanation/errata.md")
+WITH_A_TEST = (
+    "how_to/energy.md",
+    "how_to/equilibrium_training.md",
+    "how_to/training_loops.md",
+    "explanation/errata.md",
+)
 MODULES = [name for name in NAMES if name != "unroll_jax.train"]
 FROM_TRAIN = re.compile(r"from (?:unroll_jax\.)?train import (.*)")
 # Options that no dataclass has: of help, of each of many processes, and of benchmarks.

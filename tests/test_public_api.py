@@ -12,7 +12,7 @@ import unroll_jax
 NAMES = {
     "unroll_jax": """
         ADJOINTS DESCENTS PROXIMALS RHOS SOLVERS Anchor Descent DualAscent DualState Entry EquilibriumInfo
-        FeasibilityReport OptEqParams Proximal Rho Sides Trace alternating anderson attention augmented_lagrangian
+        OptEqParams Proximal Rho Sides Trace alternating anderson attention augmented_lagrangian
         causal_attention certificates certify clip_spectrum constrained constraint_names constraint_report crate
         deep_opteq delta_rule descent_constraints dual_ascent dust energies energy_transformer equilibrium fast_weights
         feasibility_report feedforward fixed_point hopfield hyper_set implicit_argmin implicit_root in_coordinates
@@ -27,7 +27,7 @@ NAMES = {
         proximal_constant quadratic_smoothness spectral_norm spectral_normalise weight_norm weight_norm_bound
     """,
     "unroll_jax.constrained": """
-        BOUNDS Constraint ConstraintReport DualAscent DualState FeasibilityReport ImplicitDuals LayerConstraints
+        BOUNDS Constraint ConstraintReport DualAscent DualState ImplicitDuals LayerConstraints
         PenaltyRule augmented_lagrangian batch_violations chunked_cross_entropy class_losses column_means column_sums
         constraint_names constraint_report descent_constraints descent_warnings dual_ascent feasibility_report gap
         growing_penalty held_out_report implicit_dual_ascent kl lagrangian level_constraints multipliers_of norm nu_pi

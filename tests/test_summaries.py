@@ -1,4 +1,4 @@
-"""Short summaries and pictures of traces, certificates and feasibility reports."""
+"""Short summaries and pictures of traces and certificates."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,7 @@ import matplotlib
 import numpy as np
 import pytest
 
-from unroll_jax import attention, certify, descent_constraints, feasibility_report, unroll
+from unroll_jax import attention, certify, unroll
 
 matplotlib.use("agg")
 
@@ -28,11 +28,7 @@ def records():
             "rises": certify(rising, params, tokens, num_layers=6),
         }
 
-    return run(tokens) | {
-        "report": feasibility_report(
-            jnp.array([[4.0, 2.0, 1.9], [2.0, 2.0, 1.0]]), jnp.array([0.25, 0.0]), descent_constraints(0.3)
-        )
-    }
+    return run(tokens)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +41,6 @@ def records():
             ["Certificate", "12 layers, 8 examples", "steps: guaranteed 0.0%, descended 100.0%, rose 0.0%"],
         ),
         ("rises", ["Certificate", "6 layers, 8 examples", "steps: guaranteed 0.0%, descended 75.0%, rose 25.0%"]),
-        ("report", ["FeasibilityReport", "feasible: True", "layer  loss      bound     multiplier  descend"]),
     ],
 )
 def test_a_record_prints_a_few_lines(records, name, lines):
@@ -55,17 +50,9 @@ def test_a_record_prints_a_few_lines(records, name, lines):
         assert line.strip().startswith(start)
 
 
-def test_rises_are_told_by_layer_and_violations_by_name(records):
+def test_rises_are_told_by_layer(records):
     expected = "rises: layer 1 (25.0%), layer 2 (25.0%), layer 3 (25.0%), layer 4 (25.0%) and 2 more"
     assert repr(records["rises"]).splitlines()[-1].strip() == expected
-    rows = [line.split() for line in repr(records["report"]).splitlines()[3:]]
-    assert rows == [["0", "3"], ["1", "2", "2.1", "0.25", "50%"], ["2", "1.45", "1.4", "0", "100%"]]
-
-
-def test_a_violated_layer_is_marked():
-    report = feasibility_report(jnp.array([[1.0, 1.0], [1.0, 1.0]]), jnp.ones(1), descent_constraints(0.5))
-    assert repr(report).splitlines()[-1].endswith("violated")
-    assert "violated" not in repr(report).splitlines()[-2]
 
 
 def test_traced_records_print_shapes():
@@ -82,15 +69,14 @@ def test_traced_records_print_shapes():
     assert printed == ["Trace\n  energy: (4, 2)"]
 
 
-@pytest.mark.parametrize("name", ["trace", "one", "descends", "rises", "report"])
+@pytest.mark.parametrize("name", ["trace", "one", "descends", "rises"])
 def test_a_record_draws_a_line_by_layer(records, name):
     record = records[name]
     axes = record.plot()
-    values = record.layer_losses if name == "report" else record.energy
-    expected = np.median(np.reshape(values, (len(values), -1)), axis=1)
+    expected = np.median(np.reshape(record.energy, (len(record.energy), -1)), axis=1)
     np.testing.assert_allclose(axes.lines[0].get_ydata(), expected, rtol=1e-6)
     assert axes.get_xlabel() == "layer"
-    assert axes.get_ylabel() == ("mean loss" if name == "report" else "energy")
+    assert axes.get_ylabel() == "energy"
     marked = [line for line in axes.lines if line.get_marker() == "x"]
     assert len(marked) == (name == "rises")
     assert record.plot(axes) is axes

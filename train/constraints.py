@@ -201,23 +201,27 @@ class DescentConstraints:
             limits = limits_report(self.limits, means, multipliers[self._bounded :], tolerance=settings.tolerance)
         if not self._bounded:
             return {"tolerance": settings.tolerance, "feasible": True, **limits}
-        options = {name: getattr(settings, name) for name in ("tolerance", "resilience")}
-        report = constrained.feasibility_report(losses, multipliers[few], self.stated, reduction=reduction, **options)
-        slacks = report.slacks if (implied := self.slacks(moving)) is None else implied[few]
-        enforced = self._of_layers(self.tightened, losses, report.layer_losses)
-        slackness = report.multipliers * (enforced - slacks)
-        report = report._replace(slacks=slacks, complementary_slackness=slackness)
-        names = ("layer_losses", "bounds", "violations", "multipliers", "slacks", "complementary_slackness")
+        means, multipliers, implied = jnp.mean(losses, axis=0), multipliers[few], self.slacks(moving)
+        stated, enforced = (self._of_layers(one, losses, means) for one in (self.stated, self.tightened))
+        slacks = jnp.zeros_like(multipliers) if implied is None else implied[few]
+        figures = {
+            "layer_losses": means,
+            "bounds": self.stated.bounds(means),
+            "violations": stated,
+            "multipliers": multipliers,
+            "slacks": slacks,
+            "complementary_slackness": multipliers * (enforced - slacks),
+        }
+        options = {"tolerance": settings.tolerance, "reduction": reduction}
+        feasible = constrained.feasibility_report(losses, multipliers, self.stated, **options).feasible
         return {
             "tolerance": settings.tolerance,
             "bind": settings.bind,
             "form": settings.form,
-            **{name: json_numbers(getattr(report, name), length=len(report.layer_losses)) for name in names},
-            "descend_share": json_numbers(report.descending),
-            "mean_ratio": json_numbers(report.ratios),
+            **{name: json_numbers(values, length=self._losses) for name, values in figures.items()},
             **ratio_figures(samples[:, : self._losses]),
             **limits,
-            "feasible": (bool(report.feasible) or not settings.layers) and limits.get("feasible", True),
+            "feasible": (feasible or not settings.layers) and limits.get("feasible", True),
         }
 
     def violations(self, samples: Any, means: Any, of_layers: Any = None) -> Float[Array, "constraints"]:

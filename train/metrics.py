@@ -15,6 +15,7 @@ from jaxtyping import Float
 from .config.errors import StorageError, UserError, kind_of
 from .system.files import strict_json, write_all
 from .system.reading import LARGEST, open_regular
+from .task import json_numbers
 
 EVENTS = ("on_step", "on_validation", "on_end")  # the methods of `Callbacks`
 PREDICTIONS = "predictions.npz"
@@ -188,14 +189,21 @@ def read_predictions(folder: Path) -> Predictions:
 def ratio_figures(sample_losses: Float[np.ndarray, "samples layers_and_one"]) -> dict[str, Any]:
     """Ratios f_l / f_{l-1} of losses of single samples, for which training promises nothing, as values of JSON.
 
-    Counts by layer are in bins from 0 to 2, the last one open; shares and means are of all layers.
+    Counts by layer are in bins from 0 to 2, the last one open. Shares and means come by layer and of all layers. The
+    share of a layer is None if a loss is NaN, and means leave out losses before the layer that are 0.
     """
     before, after = sample_losses[:, :-1], sample_losses[:, 1:]
     edges = np.append(np.round(np.linspace(0.0, 2.0, 81), 3), np.inf)
     ratios = np.divide(after, before, out=np.full_like(after, np.nan), where=before > 0.0)
     counts = [np.histogram(column[np.isfinite(column)], edges)[0].tolist() for column in ratios.T]
-    known = ratios[np.isfinite(ratios)]
+    known, positive = ratios[np.isfinite(ratios)], ~(before <= 0.0)
+    descending = np.mean(np.where(np.isnan(before) | np.isnan(after), np.nan, after < before), axis=0)
+    several = np.sum(positive, axis=0)
+    sums = np.sum(ratios, axis=0, where=positive)
+    means = np.divide(sums, several, out=np.full(len(several), np.nan), where=several > 0)
     return {
+        "descend_share": json_numbers(descending),
+        "mean_ratio": json_numbers(means),
         "ratio_histogram": {"edges": [*edges[:-1].tolist(), None], "counts": counts},
         "share_descending": float(np.mean(after < before)),
         "mean_ratio_all": float(np.mean(known)) if known.size else None,

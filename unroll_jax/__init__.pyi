@@ -10,7 +10,6 @@ from .alternation import alternating as alternating
 from .certificates import certify as certify
 from .constrained import DualAscent as DualAscent
 from .constrained import DualState as DualState
-from .constrained import FeasibilityReport as FeasibilityReport
 from .constrained import augmented_lagrangian as augmented_lagrangian
 from .constrained import constraint_names as constraint_names
 from .constrained import constraint_report as constraint_report

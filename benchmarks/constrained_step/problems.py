@@ -15,17 +15,7 @@ from benchmarks.language_model import LanguageModel, Read, Sample, cross_entropy
 from unroll_jax.energies.unrolled_layer import UnrolledLayerParams, unrolled_layer
 from unroll_jax.models import UnrolledTransformer, dct, scaled_identity
 
-__all__ = [
-    "DECODER",
-    "ENCODER",
-    "UNROLLED",
-    "Sizes",
-    "UnrolledSizes",
-    "decoder",
-    "encoder",
-    "noisy_frames",
-    "unrolled_transformer",
-]
+__all__ = ["DECODER", "ENCODER", "UNROLLED", "Sizes", "UnrolledSizes", "decoder", "encoder", "unrolled_transformer"]
 
 ALPHA = 0.05
 

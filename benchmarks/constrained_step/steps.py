@@ -10,17 +10,7 @@ from jaxtyping import Array, Int
 
 from unroll_jax.constrained import DualState, LayerConstraints, dual_ascent, lagrangian
 
-__all__ = [
-    "DUAL_RATE",
-    "PRIMAL_RATE",
-    "CompiledStep",
-    "Problem",
-    "State",
-    "compiled_step",
-    "planned_bytes",
-    "repeated",
-    "training_step",
-]
+__all__ = ["CompiledStep", "Problem", "State", "compiled_step", "planned_bytes", "repeated", "training_step"]
 
 PRIMAL_RATE, DUAL_RATE = 1e-4, 1e-2
 

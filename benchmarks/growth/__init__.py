@@ -8,14 +8,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.growth.programs import MODELS, Case, Sizes
 from benchmarks.record import Record
-from benchmarks.timing import (
-    counted_compilations,
-    interleaved,
-    matmul_rate,
-    power_of,
-    table,
-    temporary_mebibytes,
-)
+from benchmarks.timing import counted_compilations, interleaved, matmul_rate, power_of, table, temporary_mebibytes
 
 __all__ = ["FULL", "QUICK", "Setting", "Sweep", "main"]
 

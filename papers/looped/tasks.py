@@ -106,8 +106,4 @@ class Task(NamedTuple):
 
 
 #: Tasks by their names on the command line.
-TASKS = {
-    "prefix-sums": Task(prefix_sums, 1, 2),
-    "mazes": Task(mazes, 2, 2),
-    "addition": Task(addition, 1, 10),
-}
+TASKS = {"prefix-sums": Task(prefix_sums, 1, 2), "mazes": Task(mazes, 2, 2), "addition": Task(addition, 1, 10)}

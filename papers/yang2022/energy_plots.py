@@ -89,13 +89,7 @@ def component_picture(title: str, energies: Energies) -> Figure:
             values = (measured.components[part] / words).mean(0)
             if values.any():
                 axes.plot(layers, values, marker="o", markersize=3, color=colour, label=label)
-        axes.plot(
-            layers,
-            (measured.total / words).mean(0),
-            color=GUIDE,
-            linewidth=2.2,
-            label="their sum E",
-        )
+        axes.plot(layers, (measured.total / words).mean(0), color=GUIDE, linewidth=2.2, label="their sum E")
         if measured.components["paper"].any():
             paper = ((measured.total + measured.components["paper"]) / words).mean(0)
             axes.plot(layers, paper, "--", color=ORANGE, label="E + ½|Y W$_a$|², as the paper counts")

@@ -1,6 +1,7 @@
 """The benchmarks run, on sizes too small to mean anything."""
 
 import json
+import math
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,10 +10,79 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as benchmarks
-from benchmarks import compile_time
+from benchmarks import (
+    compile_time,
+    encoder_throughput,
+    fast_weights,
+    general_constraints,
+    layer_losses,
+    torch_peer,
+    transformer_forward,
+    video_step,
+)
+from benchmarks.constrained_step.problems import UnrolledSizes
 from benchmarks.record import Record
-from benchmarks.video import FRAMES, random_batch, training_step
+from unroll_jax.models import EncoderConfig
 from unroll_jax.train.config.video import VideoConfig
+
+# Of a benchmark: sizes in the place of its own, words that it prints, and figures of its record.
+SHAPE = EncoderConfig(20, dim=8, num_layers=2, num_heads=2, hidden_dim=12)
+FEW = general_constraints.QUICK._replace(inputs=8, width=8, batch=6, repeats=2)
+RUNS = {
+    transformer_forward: (
+        {"QUICK": transformer_forward.Sizes(2, 4, 5, repeats=((1, 2), (2, 2))), "matmul_rate": lambda *sizes: 1e9},
+        ("without PyTorch",),
+        ("batch_2_gradient_over_plain", "batch_1_forward_recorded_seconds"),
+    ),
+    encoder_throughput: (
+        {"QUICK": encoder_throughput.Sizes(SHAPE, batch=3, tokens=5, repeats=2)},
+        ("without PyTorch",),
+        ("forward_unroll_jax_unrolled_seconds", "training_unroll_jax_tokens_a_second"),
+    ),
+    fast_weights: (
+        {"QUICK": fast_weights.Sizes(dim=4, lengths=(64, 128), repeats=1)},
+        ("without PyTorch", "temporary MiB"),
+        ("delta_rule_seconds", "delta_rule_128_mebibytes", "mesa_mebibytes_power"),
+    ),
+    general_constraints: (
+        {"QUICK": FEW, "cooper_or_none": lambda: None},
+        ("\nno constraints  ", "\ndense, 1  ", "\ndense, 100  ", "\nindexed, 1  ", "\nindexed, 100  "),
+        ("ours, dense, 100 over plain",),
+    ),
+    layer_losses: (
+        {"QUICK": layer_losses.LossSizes(vocabulary=64, dim=16, num_layers=2, tokens=8)},
+        ("chunked / whole",),
+        ("chunked_over_whole_1", "chunked_over_whole_2"),
+    ),
+    video_step: (
+        {"UNROLLED": UnrolledSizes(num_layers=2, dim=16, tokens=3, batch=2), "FEW": 2},
+        ("UT", "DUST", "DUST, c moves", "floor ms"),
+        ("DUST_seconds", "DUST, c moves_seconds"),
+    ),
+}
+
+
+@pytest.mark.xdist_group("torch")
+@pytest.mark.parametrize("module", RUNS, ids=lambda module: module.__name__)
+def test_a_benchmark_runs_without_peers(module, capsys, monkeypatch):
+    sizes, words, names = RUNS[module]
+    for name, value in sizes.items():
+        monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr(torch_peer, "torch_or_none", lambda: None)
+    record, printed = module.main(quick=True, peers=True), capsys.readouterr().out
+    assert [word for word in words if word not in printed] == []
+    assert "torch eager" not in printed
+    assert set(names) <= set(record.figures)
+    assert all(math.isfinite(value) for name, value in record.figures.items() if not name.endswith("power"))
+    assert not [name for name in record.figures if "torch" in name]
+    if module is transformer_forward:
+        flops = [record.floors[f"batch_2_{what}_plain_seconds"]["flops"] for what in ("forward", "gradient")]
+        assert flops[1] == 3.0 * flops[0]
+    if module is encoder_throughput:
+        rate, seconds = (record.figures[f"forward_unroll_jax_{unit}"] for unit in ("tokens_a_second", "seconds"))
+        assert rate == pytest.approx(15 / seconds)
+    if module is layer_losses:
+        assert record.figures["logits_of_a_layer_mib"] == 4 * 8 * 64 / 2**20
 
 
 @pytest.mark.parametrize(
@@ -95,14 +165,12 @@ def test_figures_are_written_with_what_they_are_of(capsys, monkeypatch, tmp_path
 @pytest.fixture
 def small(monkeypatch):
     """Frames of 3 tokens of 4 pixels."""
-    monkeypatch.setattr(
-        "benchmarks.video.FRAMES", FRAMES._replace(spec=FRAMES.spec._replace(num_tokens=3, token_dim=4))
-    )
+    monkeypatch.setattr(compile_time, "SPEC", compile_time.SPEC._replace(num_tokens=3, token_dim=4))
 
 
 @pytest.mark.usefixtures("small")
 def test_the_step_of_video_trains():
-    step, state, batch = training_step("constrained", 1)
+    step, state, batch = compile_time.training_step(1)
     assert batch.shape == (VideoConfig().batch_size, 3, 4)
     state, metrics = jax.block_until_ready(step(state, batch))
     assert int(state.step) == 1
@@ -120,6 +188,10 @@ def test_compile_time_is_reported_for_every_depth(capsys, monkeypatch):
     assert "3 layers / 1 layer" in capsys.readouterr().out
 
 
-def test_random_frames_are_the_same_every_time():
-    np.testing.assert_array_equal(random_batch(2), random_batch(2))
-    assert random_batch(2).dtype == np.uint8
+def test_a_constrained_step_takes_little_more_memory_than_a_plain_one_and_less_than_all_logits_of_a_layer():
+    sizes = layer_losses.SIZES
+    plain_step, constrained = (
+        layer_losses.step_mebibytes(sizes, constrained=constrained) for constrained in (False, True)
+    )
+    assert constrained <= layer_losses.BAR * plain_step
+    assert constrained < 4 * sizes.tokens * sizes.vocabulary / 2**20

@@ -10,7 +10,7 @@ import unroll_jax as uj
 from benchmarks import growth
 from benchmarks.growth import Setting, Sweep, programs
 from benchmarks.growth.programs import Sizes
-from benchmarks.timing import counted_compilations, power_of, temporary_mebibytes
+from benchmarks.timing import counted_compilations, interleaved, power_of, table, temporary_mebibytes
 from unroll_jax.energies import AttentionParams
 
 SMALL = Sizes(layers=2, dim=4, tokens=6, batch=2)
@@ -70,15 +70,6 @@ def test_growth_is_reported_with_powers_and_no_program_is_compiled_twice(capsys,
     assert all(panel.get_xscale() == panel.get_yscale() == "log" for panel in drawn.axes)
 
 
-@pytest.mark.parametrize(("setting", "tokens"), [(growth.FULL, 16_384), (growth.QUICK, 4_096)])
-def test_sweeps_go_as_far_as_they_say(setting, tokens):
-    ends = {(sweep.model, sweep.axis): (sweep.values[0], sweep.values[-1]) for sweep in setting.sweeps}
-    assert ends["transformer", "layers"] == ends["attention_layers", "layers"] == (1, 64)
-    assert ends["transformer", "batch"] == ends["attention_energy", "batch"] == (1, 1024)
-    assert ends["transformer", "tokens"][1] == ends["attention_energy", "tokens"][1] == tokens
-    assert all(sum(value >= sweep.fitted_from for value in sweep.values) >= 2 for sweep in setting.sweeps)
-
-
 def test_compilations_are_counted_while_the_context_lasts():
     function, x = jax.jit(lambda x: jnp.sin(x) + 2.5), np.float32(1.0)
     with counted_compilations() as compiled:
@@ -100,3 +91,16 @@ def test_temporary_memory_is_that_of_the_program():
     square = jax.ShapeDtypeStruct((512, 512), jnp.float32)
     program = jax.jit(lambda a: jnp.sin(a @ a) @ a).lower(square).compile()
     assert 1.0 <= temporary_mebibytes(program) < 2.5  # one or two arrays of 1 MiB
+
+
+def test_candidates_take_turns_after_warming_up():
+    calls = []
+    seconds = interleaved({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, repeats=3, warmup=1)
+    assert calls == ["a", "b"] * 4
+    assert {name: values.shape for name, values in seconds.items()} == {"a": (3,), "b": (3,)}
+    assert all(np.all(values >= 0) for values in seconds.values())
+
+
+def test_columns_line_up():
+    text = table(["method", "ms"], [["erm", "1.5"], ["constrained", "12.0"]])
+    assert text.splitlines() == ["method         ms", "erm           1.5", "constrained  12.0"]

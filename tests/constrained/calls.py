@@ -1,5 +1,6 @@
-"""Calls of the ready-made constraints and of multipliers in one line, for tables of tests."""
+"""Calls of constraints and of multipliers in one line, for tables of tests, and the loop of training."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -47,3 +48,31 @@ def implicit(violations, apply=lambda params, x: x @ params, features=FEATURES, 
     """Parameters after one step from 1."""
     ascent = c.implicit_dual_ascent(apply, optax.sgd(1.0), **options)
     return ascent.update(ascent.init(jnp.ones(1, violations.real.dtype)), violations, features).params
+
+
+def solve(optimizer, problem, x, steps, *, order="simultaneous", normalise=False, kinds=None, each=None, state=None):
+    """The primal-dual loop as a user writes it, scanned: its end (x, state), and (x, multipliers) after every step.
+
+    ``problem(x)`` gives the objective and the violations; with ``each`` it is ``problem(x, row)``, a row at each step.
+    """
+
+    def step(carry, row):
+        x, state = carry
+        at = problem if row is None else lambda x: problem(x, row)
+
+        def value(x):
+            objective, violations, *_ = at(x)
+            prices, penalty = state.dual.multipliers, state.dual.penalty
+            if penalty is None:
+                return c.lagrangian(objective, violations, prices, normalise=normalise), violations
+            options = {"penalty": penalty, "kinds": kinds or "at_most"}
+            return c.augmented_lagrangian(objective, violations, prices, **options), violations
+
+        gradient, violations = jax.grad(value, has_aux=True)(x)
+        given = {"violations": violations} if order == "simultaneous" else {"problem": at}
+        updates, state = optimizer.update(jax.tree.map(jnp.conj, gradient), state, x, **given)
+        x = optax.apply_updates(x, updates)
+        return (x, state), (x, state.dual.multipliers)
+
+    start = x, optimizer.init(x) if state is None else state
+    return jax.jit(lambda start: jax.lax.scan(step, start, each, length=steps))(start)

@@ -52,10 +52,6 @@ def traced(table):
     return results
 
 
-def reported(losses):
-    return c.feasibility_report(losses[None], jnp.zeros(2), STEPWISE)
-
-
 def update_of(optimizer, gradient):
     return optimizer.update(gradient, optimizer.init(jnp.zeros(3)), jnp.zeros(3))[0]
 
@@ -129,8 +125,6 @@ WITH_NAN = {
     "levels": (c.level_constraints([1.0, 1.0, 1.0]), BROKEN, FIRST),
     "tail_mean": (lambda v: c.tail_mean(0.5)(v[:, None]), BROKEN, [True]),
     "mean": (lambda v: c.tail_mean(0.0)(v[:, None]), BROKEN, [True]),
-    "feasibility_report": (lambda f: reported(f).ratios, BROKEN, [True, False]),
-    "feasibility_report, shares": (lambda f: reported(f).descending, BROKEN, [True, False]),
     "chunked_cross_entropy": (lambda h: cross_entropy(h=h[:, None] * jnp.ones(4)), BROKEN, FIRST),
     "nu_pi": (lambda g: update_of(c.nu_pi(0.1), g), BROKEN, FIRST),
     "proportional_integral": (lambda g: update_of(c.proportional_integral(0.1), g), BROKEN, FIRST),
@@ -161,7 +155,6 @@ HALF = {
         ("tail_mean", lambda v: c.tail_mean(0.5)(v[:, None]), [1.0]),
         ("mean", lambda v: c.tail_mean(0.0)(v[:, None]), [1.0]),
         ("sample_constraints", lambda f: halved(c.sample_constraints(STEPWISE, c.tail_mean(0.0)), f), [-0.3]),
-        ("feasibility_report", lambda f: halved(lambda x: reported_of(x).layer_losses, f), [1.0, 0.5]),
         ("implicit", lambda v: implicit(v, features=v[:, None], kind="equal"), [2.0]),
     ]
 }
@@ -172,16 +165,17 @@ def halved(function, losses):
     return function(losses[:, None] * jnp.array([1.0, 0.5], losses.dtype))
 
 
-def reported_of(losses):
-    return c.feasibility_report(losses, jnp.zeros(1), STEPWISE)
-
-
 OF_HALF = traced(HALF)
 
 
 @pytest.mark.parametrize("name", HALF)
 def test_sums_are_in_at_least_float32(name):
     np.testing.assert_allclose(OF_HALF()[name], HALF[name][2], rtol=2e-3, atol=2e-4)
+
+
+def test_a_report_of_layers_sums_in_at_least_float32():
+    report = halved(lambda losses: c.feasibility_report(losses, np.zeros(1), STEPWISE), MANY_ONES)
+    assert report.groups[0].value == pytest.approx(0.5, rel=1e-3)
 
 
 def test_values_left_out_count_neither_in_values_nor_in_gradients():
@@ -197,7 +191,7 @@ def test_values_left_out_count_neither_in_values_nor_in_gradients():
         return left + kl(logits[:, None] * jnp.array([1.0, 2.0]), jnp.zeros((3, 2)), where=lambda batch: mask)
 
     def total(logits):
-        states, labels = logits[:, None] * jnp.ones(4), jnp.array([-100, 0, 1])
+        states, labels = logits[:, None] * jnp.ones(4), jnp.array([10**6, 0, 1])
         return constraints(logits) + jnp.sum(cross_entropy(labels, mask.astype(jnp.float32), states))
 
     value, gradient = jax.jit(jax.value_and_grad(total))(logits)
@@ -215,13 +209,6 @@ def test_a_value_of_all_classes_is_nan_where_one_mean_is():
     worst = {"worst": c.Constraint(columns, lambda means: jnp.max(means["classes"]), 1.0)}
     smooth, exact = c.batch_violations(worst, jnp.array([5.0, NAN]), jnp.array([0, 1]))
     assert np.isnan([smooth["worst"], exact["worst"]]).all()
-
-
-def test_a_reference_of_another_shape_is_an_error_with_a_mask_too():
-    for shape in ((3,), (1, 3)):
-        for where in (None, lambda batch: batch):
-            with pytest.raises(ValueError, match="reference_logits"):
-                c.kl(at_most=1.0, where=where).columns((jnp.zeros((4, 3)), jnp.zeros(shape)), jnp.ones(4))
 
 
 def test_a_norm_of_complex_parameters_is_real():
@@ -283,19 +270,20 @@ def test_a_violation_that_is_no_number_changes_nothing(optimizer, value):
     assert np.all(update(after, np.ones(2, np.float32)).multipliers > sound.multipliers)
 
 
-@pytest.mark.parametrize("dtype", ["int8", "int32", "uint16", "float16", "float32"])
-def test_violations_of_integers_are_those_of_the_same_floats(dtype):
+@pytest.mark.parametrize("dtype", ["int8", "int32", "uint16", "float16", "bfloat16", "float32"])
+def test_violations_have_the_dtype_of_the_losses_and_those_of_integers_are_floats(dtype):
     losses = LOSSES.astype(dtype)
     violations = STEPWISE(losses)
-    assert jnp.issubdtype(violations.dtype, jnp.floating)
-    np.testing.assert_allclose(violations, [-1.2, -0.6], rtol=1e-3)
-    np.testing.assert_allclose(c.lagrangian(losses[-1], violations, ONES[:2]), -0.8, rtol=2e-3)
+    assert violations.dtype == (dtype if "float" in dtype else "float32")
+    np.testing.assert_allclose(violations.astype(float), [-1.2, -0.6], rtol=1e-2)
+    np.testing.assert_allclose(c.lagrangian(losses[-1], violations, ONES[:2]), -0.8, rtol=1e-2)
     samples = np.array([[4, 2, 1], [2, 2, 2]], dtype)
-    np.testing.assert_allclose(c.feasibility_report(samples, np.zeros(2), STEPWISE).layer_losses, [3.0, 2.0, 1.5])
+    report = c.feasibility_report(samples, np.zeros(2), STEPWISE)
+    np.testing.assert_allclose([group.value for group in report.groups], [2.0, 1.5], rtol=1e-2)
     np.testing.assert_allclose(c.sample_constraints(STEPWISE, c.tail_mean(0.5))(samples), [0.4, 0.4], rtol=1e-3)
 
 
 def test_the_tables_have_every_public_function():
-    text = "".join(inspect.getsource(inspect.getmodule(function)) for function in (gap, reported, test_errors.rows))
+    text = "".join(inspect.getsource(inspect.getmodule(function)) for function in (gap, traced, test_errors.rows))
     functions = [name for name in c.__all__ if inspect.isfunction(getattr(c, name))]
     assert not [name for name in functions if not re.search(rf"\bc\.{name}\b", text)]

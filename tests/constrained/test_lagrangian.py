@@ -10,7 +10,7 @@ import pytest
 
 import unroll_jax as uj
 from tests import reference
-from tests.constrained.loop import solve
+from tests.constrained.calls import solve
 from tests.convex_problem import ALPHA, REFERENCE, known_solution, layer_losses
 from unroll_jax.constrained import nu_pi, proportional_integral
 from unroll_jax.constrained.lagrangian import optimal_slacks
@@ -190,13 +190,3 @@ def test_the_lagrangian_with_slacks_equals_its_definition():
     np.testing.assert_allclose(actual, expected, rtol=1e-14)
     np.testing.assert_allclose(in_slacks, BETA * slacks - MULTIPLIERS, rtol=1e-13, atol=1e-15)
     assert not np.any(in_multipliers)
-
-
-def test_slacks_at_rest_leave_the_dual_step_of_the_decaying_form():
-    """Where beta s = lambda the gradient in the slacks is 0 and c - s is c - lambda / beta."""
-    _, violations = problem(jnp.ones(2))
-    ends = []
-    for resilience, slacks in ((None, MULTIPLIERS / BETA), (BETA, 0.0)):
-        dual = uj.dual_ascent(optax.sgd(0.1), resilience=resilience)
-        ends.append(dual.update(dual.init(4, start=MULTIPLIERS), violations - slacks).multipliers)
-    np.testing.assert_allclose(*ends, rtol=1e-14)

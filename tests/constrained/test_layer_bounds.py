@@ -3,19 +3,17 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 import unroll_jax as uj
-from tests import reference
 from unroll_jax.constrained import descent_warnings, level_constraints, suggest_alpha
 from unroll_jax.constrained.layer_bounds import FORMS, relative_excess
 
 LOSSES = np.random.default_rng(0).uniform(0.5, 6.0, size=(2, 3, 4))
 SAMPLES = np.random.default_rng(0).uniform(0.5, 1.5, size=(40, 4)) * np.array([4.0, 3.2, 3.0, 1.0])
 MULTIPLIERS = np.array([0.1, 0.0, 1.5, 0.4])
-ALPHA, REFERENCE, FLOOR = (0.1, 0.2, 0.3), 5.0, 3.0
-KEPT = 1.0 - np.array(ALPHA)
+ALPHA, REFERENCE, FLOOR = np.array([0.1, 0.2, 0.3]), 5.0, 3.0
+KEPT = 1.0 - ALPHA
 CUMULATIVE = {"reference": REFERENCE, "bounds": "cumulative"}
 COMPARED = {"difference": lambda f, b: f - b, "ratio": lambda f, b: f / b - 1, "log_ratio": lambda f, b: np.log(f / b)}
 
@@ -115,89 +113,51 @@ def test_no_layer_is_rewarded_for_a_larger_loss_unless_asked(options):
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("form", ["ratio", "log_ratio"])
-@pytest.mark.parametrize("options", [{}, {"reference": 2.0, "bounds": "cumulative"}], ids=["stepwise", "cumulative"])
-def test_one_dual_rate_gives_losses_of_any_unit_the_same_multipliers(form, options):
-    """Losses of .06 and of 110 with proportional references: the same multipliers after ten steps."""
-    init, update = uj.dual_ascent(optax.sgd(0.1))
-    ends = []
-    for unit in (0.06, 110.0):
-        scaled = {name: unit * value if name == "reference" else value for name, value in options.items()}
-        constraints = uj.descent_constraints(0.3, form=form, **scaled)
-        state = init(constraints(jnp.ones(4)))
-        for step in range(10):
-            state = update(state, constraints(unit * jnp.asarray(LOSSES[0, step % 3])))
-        ends.append(state.multipliers)
-    assert np.any(np.asarray(ends[0]) > 0.0)
-    np.testing.assert_allclose(ends[0], ends[1], rtol=1e-9)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_violations_have_the_dtype_of_the_losses_and_a_schedule_may_come_as_an_array(dtype):
-    losses, schedule = jnp.asarray(LOSSES[0, 0], dtype), np.linspace(0.1, 0.3, 3)
-    for reference_value in (None, np.float64(5.0)):
-        violations = uj.descent_constraints(schedule, reference=reference_value)(losses)
-        assert violations.dtype == losses.dtype
-        expected = reference.violations(np.asarray(losses, float), schedule, reference_value)
-        np.testing.assert_allclose(violations.astype(float), expected, atol=1e-5 if dtype == "float32" else 0.05)
-
-
-@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(("tail", "resilience"), [(None, None), (0.0, 2.0), (0.75, None)])
-def test_every_figure_of_a_report_equals_numpy(form, tail, resilience):
+@pytest.mark.parametrize("tail", [None, 0.0, 0.75])
+def test_a_report_has_losses_bounds_and_prices_of_layers_in_units_of_the_losses(form, tail):
     """Of means; under a tail the violations are those of the worst 10 of 40 samples, and the bounds of the means."""
     constraints = uj.descent_constraints(ALPHA, reference=REFERENCE, form=form)
-    reduction = None if tail is None else uj.tail_mean(tail)
-
-    @jax.jit
-    def run(losses, multipliers):
-        return uj.feasibility_report(losses, multipliers, constraints, resilience=resilience, reduction=reduction)
-
-    report, means = run(SAMPLES, MULTIPLIERS), SAMPLES.mean(axis=0)
-    bounds = bounds_of(means)
-    single = np.sort(COMPARED[form](SAMPLES, bounds_of(SAMPLES)), axis=0)
+    reduction, means = None if tail is None else uj.tail_mean(tail), SAMPLES.mean(axis=0)
+    report = uj.feasibility_report(SAMPLES, MULTIPLIERS, constraints, reduction=reduction, units="nats")
+    bounds, single = bounds_of(means), np.sort(COMPARED[form](SAMPLES, bounds_of(SAMPLES)), axis=0)
     violations = COMPARED[form](means, bounds) if tail is None else single[round(40 * tail) :].mean(axis=0)
-    slacks = np.zeros(4) if resilience is None else MULTIPLIERS / resilience
-    excess = {"difference": violations / bounds, "ratio": violations, "log_ratio": np.expm1(violations)}[form]
-    expected = {
-        "layer_losses": means,
-        "violations": violations,
-        "bounds": bounds,
-        "satisfied": excess <= 0.05,
-        "feasible": np.all(excess <= 0.05),
-        "descending": (SAMPLES[:, 1:] < SAMPLES[:, :-1]).mean(axis=0),
-        "ratios": (SAMPLES[:, 1:] / SAMPLES[:, :-1]).mean(axis=0),
-        "multipliers": MULTIPLIERS,
-        "slacks": slacks,
-        "complementary_slackness": MULTIPLIERS * (violations - slacks),
+    share = {"difference": violations / bounds, "ratio": violations, "log_ratio": np.expm1(violations)}[form]
+    prices = MULTIPLIERS if form == "difference" else MULTIPLIERS / bounds
+    columns = {
+        "value": bounds * (1.0 + share),
+        "bound": bounds,
+        "worst": bounds * share,
+        "tolerance": 0.05 * bounds,
+        "price": prices,
+        "slackness": np.abs(prices * bounds * share),
     }
-    assert set(expected) == set(report._fields)
-    for name, value in expected.items():
-        np.testing.assert_allclose(getattr(report, name), value, rtol=1e-12, atol=1e-14, err_msg=name)
+    for name, expected in columns.items():
+        actual = [getattr(group, name) for group in report.groups]
+        np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-14, err_msg=name)
+    assert [group.name for group in report.groups] == uj.constraint_names(3, reference=REFERENCE)
+    assert [group.status == "violated" for group in report.groups] == (share > 0.05).tolist()
+    assert report.feasible == np.all(share <= 0.05)
 
 
 @pytest.mark.parametrize(
-    ("losses", "tolerance", "satisfied"),
+    ("losses", "options", "status"),
     [
-        ([100.0, 52.0], 0.05, True),  # 4% above a bound of 50
-        ([100.0, 52.0], 0.0, False),
-        ([0.1, 0.0625], 0.05, False),  # 25% above one of 0.05
-        ([4.0, 2.0], 0.0, True),
-        ([4.0, 2.125], 0.0625, True),
-        ([4.0, np.nan], 0.05, False),
+        ([100.0, 52.0], {}, "met"),  # 4% above a bound of 50
+        ([100.0, 52.0], {"tolerance": 0.0}, "violated"),
+        ([0.1, 0.0625], {}, "violated"),  # 25% above one of 0.05
+        ([4.0, 2.0], {"tolerance": 0.0}, "met"),
+        ([4.0, 2.125], {"tolerance": 0.0625}, "met"),
+        ([4.0, 1.9], {}, "met"),  # 5% of room
+        ([4.0, 1.4], {}, "met, wound up"),  # 30%
+        ([4.0, np.nan], {}, "not finite"),
+        ([4.0, 2.0], {"gradient": np.ones(2)}, "met, not stationary"),
     ],
 )
-def test_the_tolerance_is_a_share_of_the_bound_and_a_bound_that_is_just_met_is_met(losses, tolerance, satisfied):
-    report = uj.feasibility_report(jnp.array([losses]), jnp.zeros(1), uj.descent_constraints(0.5), tolerance=tolerance)
-    assert bool(report.satisfied[0]) == bool(report.feasible) == satisfied
-
-
-def test_samples_whose_loss_is_zero_already_do_not_spoil_the_ratios():
-    losses = jnp.array([[2.0, 1.0, 0.0], [0.0, 0.0, 0.0], [4.0, 3.0, 0.0]])
-    report = uj.feasibility_report(losses, jnp.zeros(2), uj.descent_constraints(0.2))
-    np.testing.assert_allclose(report.ratios, [0.625, 0.0])
-    np.testing.assert_allclose(report.descending, [2 / 3, 2 / 3], rtol=1e-6)
+def test_the_tolerance_is_a_share_of_the_bound_and_a_bound_that_is_just_met_is_met(losses, options, status):
+    report = uj.feasibility_report(jnp.array([losses]), jnp.ones(1), uj.descent_constraints(0.5), **options)
+    assert report.status == status
+    assert report.feasible == status.startswith("met")
 
 
 @pytest.mark.parametrize("slack", [0.0, 0.2])
@@ -226,15 +186,3 @@ def test_healthy_runs_have_no_warnings_and_each_sign_has_one():
     ):
         (line,) = descent_warnings(**healthy | changed)
         assert line.startswith(words)
-
-
-@pytest.mark.parametrize("first", [None, 5.0])
-@pytest.mark.parametrize("num_layers", [1, 4])
-def test_each_constraint_has_a_name_in_its_order(num_layers, first):
-    names = uj.constraint_names(num_layers, reference=first)
-    # Only the constraint of the last layer is violated.
-    losses = jnp.array([4.0 * 0.5**layer for layer in range(num_layers)] + [100.0])
-    violations = uj.descent_constraints(0.2, reference=first)(losses)
-    assert len(names) == len(set(names)) == violations.size
-    assert names[int(jnp.argmax(violations))] == f"layer {num_layers}"
-    assert (names[0] == "f_0") is (first is not None)

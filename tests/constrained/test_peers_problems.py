@@ -18,7 +18,7 @@ import optax
 import pytest
 
 import unroll_jax as uj
-from tests.constrained.loop import solve
+from tests.constrained.calls import solve
 from unroll_jax.constrained import growing_penalty, switching_objective, take_rows
 from unroll_jax.constrained.transformation import ORDERS
 

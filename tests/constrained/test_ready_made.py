@@ -7,7 +7,7 @@ import optax
 import pytest
 from scipy.special import expit, log_softmax
 
-from tests.constrained.loop import solve
+from tests.constrained.calls import solve
 from unroll_jax import constrained as c
 from unroll_jax import dual_ascent, lagrangian, primal_dual
 

@@ -10,7 +10,7 @@ import orbax.checkpoint as ocp
 import pytest
 
 import unroll_jax as uj
-from tests.constrained.loop import solve
+from tests.constrained.calls import solve
 from unroll_jax.constrained import growing_penalty, proximal_smoothing, switching_objective
 from unroll_jax.constrained.transformation import ORDERS
 
@@ -131,25 +131,6 @@ def test_strict_violations_of_the_problem_move_the_multipliers_in_every_order(or
     # Where the multiplier moves first, or both take a trial step, the surrogate's gradient weighs 3 already.
     expected = {"primal_dual": -0.2, "dual_primal": -0.5, "extragradient": -0.1 * (1.6 + 3.0)}
     np.testing.assert_allclose(updates, [expected[order]], rtol=1e-6)
-
-
-def test_averages_of_iterates_come_to_rest_where_a_bilinear_game_circles():
-    dual = uj.dual_ascent(optax.sgd(0.1), kinds="equal")
-    optimizer = uj.primal_dual(optax.sgd(0.1), dual, violations=jnp.zeros(()), order="primal_dual")
-    _, iterates = solve(optimizer, lambda x: (0.0 * x, x), jnp.ones(()), 3000, order="primal_dual")
-    iterates, smooth = jnp.stack(iterates, axis=1), optax.ema(0.999)
-
-    def step(carry, row):
-        mean, moving, number = carry
-        average, moving = smooth.update(row, moving)
-        return (optax.incremental_update(row, mean, 1.0 / (number + 1)), moving, number + 1), average
-
-    run = jax.jit(lambda rows: jax.lax.scan(step, (jnp.zeros(2), smooth.init(jnp.zeros(2)), 0), rows))
-    (mean, _, _), averages = run(iterates)
-    assert np.linalg.norm(iterates[-100:], axis=1).min() > 0.8
-    np.testing.assert_allclose(mean, np.mean(iterates, axis=0), atol=1e-5)
-    assert np.linalg.norm(mean) < 0.01
-    assert np.linalg.norm(averages[-1]) < 0.02
 
 
 @pytest.mark.parametrize("order", ORDERS)

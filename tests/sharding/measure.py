@@ -15,7 +15,6 @@ from unittest import mock
 import jax
 import numpy as np
 
-from benchmarks.video import Frames
 from tests.sharding.collectives import collectives
 from tests.sharding.encoder import encoder_task
 from tests.train.conftest import Clips
@@ -23,6 +22,7 @@ from unroll_jax.train.checkpoint import Checkpoints
 from unroll_jax.train.config.commands import Membership
 from unroll_jax.train.config.constraints import ConstraintConfig, DualConfig
 from unroll_jax.train.config.video import ModelConfig, VideoConfig, VideoPrimalConfig
+from unroll_jax.train.data.video import VideoSpec
 from unroll_jax.train.evaluate import evaluate
 from unroll_jax.train.loading import open_run
 from unroll_jax.train.main import fit
@@ -40,8 +40,13 @@ STEPS = 5
 VIDEO_BATCH = 16
 
 
-class Drifting(Frames):
+class Drifting:
     """Sequences that drift over a gradient, which a model can learn to denoise; the same at every call."""
+
+    spec = VideoSpec(pixel_std=0.25)
+
+    def num_examples(self, split: str) -> int:
+        return 1 << 20
 
     def batches(
         self, split: str, *, batch_size: int, seed: int, start_step: int = 0, rows: np.ndarray | None = None

@@ -12,19 +12,10 @@ Example:
 """
 
 from unroll_jax.constrained.constraint import Constraint, batch_violations, column_means, column_sums, violations
-from unroll_jax.constrained.controllers import (
-    PenaltyRule,
-    growing_penalty,
-    nu_pi,
-    proportional_integral,
-)
+from unroll_jax.constrained.controllers import PenaltyRule, growing_penalty, nu_pi, proportional_integral
 from unroll_jax.constrained.descent import proximal_smoothing, switching_objective
 from unroll_jax.constrained.duals import DualAscent, DualState, dual_ascent
-from unroll_jax.constrained.lagrangian import (
-    augmented_lagrangian,
-    lagrangian,
-    resilient_lagrangian,
-)
+from unroll_jax.constrained.lagrangian import augmented_lagrangian, lagrangian, resilient_lagrangian
 from unroll_jax.constrained.layer_bounds import (
     BOUNDS,
     LayerConstraints,
@@ -32,7 +23,7 @@ from unroll_jax.constrained.layer_bounds import (
     descent_constraints,
     level_constraints,
 )
-from unroll_jax.constrained.layer_report import FeasibilityReport, descent_warnings, feasibility_report, suggest_alpha
+from unroll_jax.constrained.layer_report import descent_warnings, feasibility_report, suggest_alpha
 from unroll_jax.constrained.points import ImplicitDuals, implicit_dual_ascent, take_rows
 from unroll_jax.constrained.ready_made import class_losses, gap, kl, norm, rate
 from unroll_jax.constrained.report import ConstraintReport, constraint_report, held_out_report
@@ -46,7 +37,6 @@ __all__ = [
     "ConstraintReport",
     "DualAscent",
     "DualState",
-    "FeasibilityReport",
     "ImplicitDuals",
     "LayerConstraints",
     "PenaltyRule",

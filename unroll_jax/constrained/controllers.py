@@ -11,18 +11,13 @@ from jaxtyping import Array, PyTree
 from unroll_jax.arguments import FINITE, POSITIVE, at_least, checked, in_interval, one_of
 from unroll_jax.constrained.trees import broadcast_option, check_known, check_penalty
 
-__all__ = [
-    "OfInequalities",
-    "PenaltyRule",
-    "constant_penalty",
-    "growing_penalty",
-    "nu_pi",
-    "proportional_integral",
-]
+__all__ = ["IntegralState", "PenaltyRule", "constant_penalty", "growing_penalty", "nu_pi", "proportional_integral"]
 
 
-class OfInequalities(optax.GradientTransformation):
-    """An optimiser whose multipliers are at least 0, so `dual_ascent` does not take it for equalities."""
+class IntegralState(NamedTuple):
+    """The integral of `proportional_integral`, at least 0, so `dual_ascent` does not take it for equalities."""
+
+    integral: optax.Params
 
 
 class NuPIState(NamedTuple):
@@ -68,19 +63,19 @@ def proportional_integral(
     def moved(start: Any, gradient: Any, gain: float) -> Any:
         return jnp.clip(start - gain * gradient, 0.0, cap)
 
-    def init(multipliers: optax.Params) -> optax.Params:
-        return jax.tree.map(jnp.copy, multipliers)
+    def init(multipliers: optax.Params) -> IntegralState:
+        return IntegralState(jax.tree.map(jnp.copy, multipliers))
 
     def update(
-        gradients: optax.Updates, integral: optax.Params, multipliers: optax.Params | None = None
-    ) -> tuple[optax.Updates, optax.Params]:
+        gradients: optax.Updates, state: IntegralState, multipliers: optax.Params | None = None
+    ) -> tuple[optax.Updates, IntegralState]:
         if multipliers is None:
             raise ValueError("proportional_integral needs the multipliers: call update(gradients, state, multipliers)")
-        grown = jax.tree.map(lambda i, g: moved(i, g, integral_gain), integral, gradients)
+        grown = jax.tree.map(lambda i, g: moved(i, g, integral_gain), state.integral, gradients)
         target = jax.tree.map(lambda i, g: moved(i, g, proportional_gain), grown, gradients)
-        return jax.tree.map(jnp.subtract, target, multipliers), grown
+        return jax.tree.map(jnp.subtract, target, multipliers), IntegralState(grown)
 
-    return OfInequalities(init, update)  # type: ignore[arg-type]
+    return optax.GradientTransformation(init, update)  # type: ignore[arg-type]
 
 
 @checked(

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Int, PyTree
 
 from unroll_jax.arguments import POSITIVE, checked, require
 from unroll_jax.constrained import trees
-from unroll_jax.constrained.controllers import OfInequalities, PenaltyRule, constant_penalty
+from unroll_jax.constrained.controllers import IntegralState, PenaltyRule, constant_penalty
 from unroll_jax.constrained.points import check_rows, rows_of, set_rows
 
 __all__ = ["DualAscent", "DualState", "dual_ascent"]
@@ -140,9 +140,6 @@ def dual_ascent(
     def init(violations: Any, start: Any = 0.0) -> DualState:
         zeros = trees.zeros_like_violations(violations)
         kind = trees.check_kinds(kinds, zeros)
-        signed_too = not isinstance(optimizer, OfInequalities) or "equal" not in jax.tree.leaves(kind)
-        got = "proportional_integral, whose multipliers are at least 0"
-        require(signed_too, "optimizer", "be one for equalities such as nu_pi", got)
         starts = trees.broadcast_option("start", start, zeros)
         trees.check_known("start", starts, np.isfinite, "finite")
         starts = trees.signed(starts, kind, "start")
@@ -150,7 +147,9 @@ def dual_ascent(
         _caps(cap, multipliers)
         first = None if rule is None else rule.init(multipliers)
         sizes = None if rule is None else jax.tree.map(lambda m: jnp.full_like(m, jnp.inf), multipliers)
-        return DualState(multipliers, ascent.init(multipliers), jnp.zeros((), jnp.int32), first, sizes)
+        opt_state = ascent.init(multipliers)
+        _check_signed(opt_state, kind)
+        return DualState(multipliers, opt_state, jnp.zeros((), jnp.int32), first, sizes)
 
     def update(state: DualState, violations: Any, rows: Any = None) -> DualState:
         if not isinstance(state, DualState):
@@ -198,6 +197,15 @@ def _ascent(optimizer: Any, rule: PenaltyRule | None, resilience: float | None) 
         trees.check_optimizer("optimizer", optimizer, f"{ending}; for one per group take optax.partition")
     inner = optax.sgd(1.0) if optimizer is None else optimizer
     return inner if resilience is None else optax.chain(optax.add_decayed_weights(1.0 / resilience), inner)
+
+
+def _check_signed(opt_state: Any, kind: PyTree[str]) -> None:
+    """Checks that no PI controller, also within `optax.chain` or `optax.partition`, moves multipliers of equalities."""
+    equalities = {path for path, one in jax.tree.leaves_with_path(kind) if one == "equal"}
+    for state in trees.states_of(IntegralState, opt_state):
+        moved = {path for path, _ in jax.tree.leaves_with_path(state.integral)}
+        got = "proportional_integral, whose multipliers are at least 0"
+        require(not moved & equalities, "optimizer", "be one for equalities such as nu_pi", got)
 
 
 def _moved_now(opt_state: Any) -> bool | Bool[Array, ""]:

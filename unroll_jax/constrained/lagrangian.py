@@ -130,12 +130,7 @@ def optimal_slacks(multipliers: Float[Array, "*constraints"], resilience: float)
 
 @checked(resilience=POSITIVE)
 def resilient_lagrangian(
-    objective: Float[Array, ""] | float,
-    violations: PyTree,
-    slacks: PyTree,
-    multipliers: PyTree,
-    *,
-    resilience: float,
+    objective: Float[Array, ""] | float, violations: PyTree, slacks: PyTree, multipliers: PyTree, *, resilience: float
 ) -> Float[Array, ""]:
     r"""The Lagrangian with slacks, :math:`L = f + \sum_i \lambda_i (c_i - s_i) + \frac{\beta}{2} |s|^2`.
 

@@ -32,7 +32,7 @@ BOUNDS = ("stepwise", "cumulative")
 Losses = Float[Array, "*batch layers_and_one"]
 Violations = Float[Array, "*batch constraints"]
 
-LEAST_BOUND = 1e-9  # denominator of an excess where a bound is 0
+LEAST_BOUND = 1e-9  # size of a bound of 0
 
 
 def _ratio(losses: Violations, bounds: Violations) -> Violations:

@@ -1,21 +1,21 @@
 """Layers under constraints: a report on held-out data, a share that can be met, and warnings about a run."""
 
+from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float, PyTree
 
 from unroll_jax.arguments import FINITE, POSITIVE, at_least, checked, require
 from unroll_jax.arrays import check_shape
-from unroll_jax.constrained.lagrangian import optimal_slacks
-from unroll_jax.constrained.layer_bounds import LayerConstraints, relative_excess
+from unroll_jax.constrained.layer_bounds import LEAST_BOUND, LayerConstraints, constraint_names, relative_excess
+from unroll_jax.constrained.report import ConstraintReport, constraint_report
 from unroll_jax.constrained.samples import Reduction
-from unroll_jax.constrained.trees import as_losses, as_numbers, as_samples, signed
-from unroll_jax.summaries import plot_layers, summary
+from unroll_jax.constrained.trees import as_losses, as_numbers, as_samples
 
-__all__ = ["FeasibilityReport", "descent_warnings", "feasibility_report", "suggest_alpha"]
+__all__ = ["descent_warnings", "feasibility_report", "suggest_alpha"]
 
 Numbers = Sequence[float] | np.ndarray | Array
 # A start at the loss of chance wanders by some percent; a readout that is given up on rises by factors.
@@ -23,108 +23,56 @@ RISE = 1.2
 MOST = 1.0  # a mean of multipliers above it is too large: the objective has the weight 1
 
 
-class FeasibilityReport(NamedTuple):
-    """Constraint by constraint and layer by layer, over N samples.
-
-    Attributes:
-      layer_losses: (L + 1,) mean losses f_0..f_L.
-      violations: (C,) mean violations c; positive is violated.
-      bounds: (C,) upper bounds of the constrained losses.
-      satisfied: (C,) whether the violation is at most ``tolerance`` times the bound.
-      feasible: scalar, whether every constraint is satisfied.
-      descending: (L,) share of samples with f_l < f_{l-1}.
-      ratios: (L,) mean of f_l / f_{l-1} over the samples with f_{l-1} > 0; NaN if there are none.
-      multipliers: (C,) lambda.
-      slacks: (C,) lambda / beta under resilience, else 0.
-      complementary_slackness: (C,) lambda (c - s), 0 at a saddle point.
-
-    Example:
-      >>> import jax.numpy as jnp, unroll_jax
-      >>> losses = jnp.array([[4.0, 2.0], [2.0, 2.0]])  # two samples, one layer
-      >>> report = feasibility_report(losses, jnp.ones(1), unroll_jax.descent_constraints(0.5))
-      >>> report.bounds.tolist(), report.violations.tolist(), report.descending.tolist()
-      ([1.5], [0.5], [0.5])
-    """
-
-    layer_losses: Float[Array, "layers_and_one"]
-    violations: Float[Array, "constraints"]
-    bounds: Float[Array, "constraints"]
-    satisfied: Bool[Array, "constraints"]
-    feasible: Bool[Array, ""]
-    descending: Float[Array, "layers"]
-    ratios: Float[Array, "layers"]
-    multipliers: Float[Array, "constraints"]
-    slacks: Float[Array, "constraints"]
-    complementary_slackness: Float[Array, "constraints"]
-
-    def __repr__(self) -> str:
-        return summary(self, lambda: _lines(self))
-
-    def plot(self, axes: Any = None) -> Any:
-        """Draws the mean loss of every layer and the bounds of those that have one; returns the matplotlib axes."""
-        axes = plot_layers(self.layer_losses, label="mean loss", axes=axes)
-        first = len(self.layer_losses) - len(self.bounds)
-        axes.plot(range(first, len(self.layer_losses)), self.bounds, "_", color="C3", markersize=18, label="bound")
-        axes.legend()
-        return axes
-
-
 @checked(tolerance=at_least(0.0))
 def feasibility_report(
-    sample_losses: Float[Array, "samples layers_and_one"],
-    multipliers: Float[Array, "constraints"],
+    sample_losses: Float[Array | np.ndarray, "samples layers_and_one"],
+    multipliers: Float[Array | np.ndarray, "constraints"],
     constraints: LayerConstraints,
+    gradient: PyTree = None,
     *,
     tolerance: float = 0.05,
-    resilience: float | None = None,
     reduction: Reduction | None = None,
-) -> FeasibilityReport:
-    """Checks descent constraints on held-out data.
+    **options: Any,
+) -> ConstraintReport:
+    """Judges layers by their losses on held-out data, in units of the losses.
 
-    The constraints bind the mean losses, as in training; shares and ratios are over single samples, for which training
-    promises nothing. With a ``reduction``, such as `tail_mean`, they bind what that makes of the samples' violations.
+    The constraints bind the mean losses, as in training. With a ``reduction``, such as `tail_mean`, they bind what that
+    makes of the samples' violations.
 
     Args:
-      sample_losses: loss of every sample at every layer, (N, L + 1).
-      multipliers: lambda at the end of training.
+      sample_losses: loss of every sample at every layer, (N, L + 1), not traced.
+      multipliers: lambda at the end of training; prices are per unit of the loss.
       constraints: of `descent_constraints` or `level_constraints`.
-      tolerance: relative excess over a bound that still counts as satisfied, unitless.
-      resilience: beta of the training, for the slacks.
+      gradient: as in `constraint_report`.
+      tolerance: relative excess over a bound that still counts as met, unitless.
       reduction: of the samples' violations, if training had one; bounds remain on the means.
+      **options: ``units`` and others of `constraint_report`.
 
     Returns:
-      A `FeasibilityReport`. A ValueError says if shapes do not fit, or a known multiplier or the tolerance is negative.
+      A `ConstraintReport`, a group for each name of `constraint_names`. A ValueError says if shapes do not fit, or a
+      multiplier or the tolerance is negative.
 
     Example:
       >>> import jax.numpy as jnp, unroll_jax
       >>> losses = jnp.array([[4.0, 2.0, 1.0], [2.0, 2.0, 2.0]])
       >>> report = feasibility_report(losses, jnp.zeros(2), unroll_jax.descent_constraints(0.3))
-      >>> report.layer_losses.tolist(), report.satisfied.tolist(), bool(report.feasible)
-      ([3.0, 2.0, 1.5], [True, False], False)
+      >>> report.feasible, [(group.name, group.value, group.status) for group in report.groups]
+      (False, [('layer 1', 2.0, 'idle'), ('layer 2', 1.5, 'violated')])
     """
     losses = as_samples(sample_losses)
     means = jnp.mean(losses, axis=0)
-    violations = constraints(means)
-    multipliers = as_losses("multipliers", multipliers)
-    check_shape("multipliers", multipliers, violations.shape, ", one a constraint")
-    multipliers = signed(multipliers, "at_most")
-    bounds = constraints.bounds(means)
+    violations, bounds = constraints(means), constraints.bounds(means)
+    prices = as_losses("multipliers", multipliers)
+    check_shape("multipliers", prices, violations.shape, ", one a constraint")
     if reduction is not None:
         violations = reduction(constraints(losses))
-    satisfied = relative_excess(violations, bounds, form=constraints.form) <= tolerance
-    slacks = jnp.zeros_like(violations) if resilience is None else optimal_slacks(multipliers, resilience)
-    return FeasibilityReport(
-        layer_losses=means,
-        violations=violations,
-        bounds=bounds,
-        satisfied=satisfied,
-        feasible=jnp.all(satisfied),
-        descending=jnp.mean(_descends(losses), axis=0),
-        ratios=_mean_ratios(losses),
-        multipliers=multipliers,
-        slacks=slacks,
-        complementary_slackness=multipliers * (violations - slacks),
-    )
+    size = jnp.maximum(jnp.abs(bounds), LEAST_BOUND)
+    if constraints.form != "difference":
+        violations, prices = size * relative_excess(violations, bounds, form=constraints.form), prices / size
+    names = constraint_names(means.size - 1, reference=bounds.size == means.size)[-bounds.size :]
+    by_name = lambda values: OrderedDict(zip(names, values, strict=True))  # noqa: E731 (a dict would sort layers)
+    stated = {"bounds": by_name(bounds), "tolerance": by_name(tolerance * size)}
+    return constraint_report(by_name(violations), by_name(prices), gradient, **stated, **options)
 
 
 @checked(reference=POSITIVE, slack=at_least(0.0))
@@ -212,34 +160,6 @@ def descent_warnings(
                 "training ends: it may be out of reach; lower alpha (suggest_alpha) or pass that loss as the floor."
             )
     return lines
-
-
-def _lines(report: FeasibilityReport) -> list[str]:
-    first = len(report.layer_losses) - len(report.bounds)
-    lines = [f"feasible: {bool(report.feasible)}", "layer  loss      bound     multiplier  descend"]
-    for layer, loss in enumerate(np.asarray(report.layer_losses)):
-        row = f"{layer:>5}  {loss:<8.4g}"
-        if layer >= first:
-            place = layer - first
-            mark = "" if report.satisfied[place] else "  violated"
-            row += f"  {report.bounds[place]:<8.4g}  {report.multipliers[place]:<10.4g}"
-        else:
-            mark, row = "", row + " " * 22
-        lines.append(f"{row}  {report.descending[layer - 1]:.0%}{mark}" if layer else row.rstrip() + mark)
-    return lines
-
-
-def _descends(losses: Float[Array, "samples layers_and_one"]) -> Float[Array, "samples layers"]:
-    """1 where a layer lowers the loss, 0 where it does not, NaN where a loss is NaN."""
-    before, after = losses[:, :-1], losses[:, 1:]
-    unknown = jnp.isnan(before) | jnp.isnan(after)
-    return jnp.where(unknown, jnp.nan, (after < before).astype(losses.dtype))
-
-
-def _mean_ratios(losses: Float[Array, "samples layers_and_one"]) -> Float[Array, "layers"]:
-    positive = ~(losses[:, :-1] <= 0.0)
-    ratios = losses[:, 1:] / jnp.where(positive, losses[:, :-1], 1.0)
-    return jnp.sum(ratios, axis=0, where=positive) / jnp.sum(positive, axis=0)
 
 
 def _finite(name: str, values: Any, like: np.ndarray | None = None) -> np.ndarray:

@@ -16,7 +16,9 @@ __all__ = ["ConstraintReport", "GroupReport", "constraint_report", "held_out_rep
 
 BINDING, IDLE, SLACK, VIOLATED = "binding", "idle", "slack", "violated"
 NO_SAMPLES, NOT_FINITE = "no samples", "not finite"
-ROOM = 10.0  # tolerances from its bound at which a constraint no longer binds: steps with noise come no nearer
+# A constraint has room this many tolerances from its bound, as steps with noise come no nearer, or at a share of one in
+# so many of a bound that is known, if that is less: ten tolerances of 5% are half of the bound.
+ROOM = 10.0
 
 
 class GroupReport(NamedTuple):
@@ -24,13 +26,15 @@ class GroupReport(NamedTuple):
 
     Attributes:
       status: "not finite" if a violation or a price is not; "violated" if a constraint exceeds its tolerance; "no
-        samples" if a violation is not known; "binding" if one has a price and is at its bound; "slack" if one has a
-        price and is met with room, ten tolerances or more, so its multiplier has wound up; else "idle".
+        samples" if a violation is not known; "binding" if the largest multiplier is of a constraint at its bound;
+        "slack" if it is of one with room, ten tolerances or a tenth of a known bound; "idle" if there is none.
       worst: the largest violation (of equalities in absolute value), in units of the violations; NaN without any.
       bound: bound of that constraint; NaN if none was given.
       value: its bound plus its violation.
-      met: share of the constraints within the tolerance, of those that are known.
+      tolerance: its largest violation that counts as met.
+      met: share of the constraints within their tolerances, of those that are known.
       price: the multiplier of largest absolute value: objective per unit of relaxation.
+      wound_up: the largest such multiplier of the constraints with room, which is no price; 0 without one.
       slackness: largest |multiplier x violation|, 0 at a saddle point.
       unit: of the violations.
       size: number of constraints.
@@ -42,8 +46,10 @@ class GroupReport(NamedTuple):
     worst: float
     bound: float
     value: float
+    tolerance: float
     met: float
     price: float
+    wound_up: float
     slackness: float
     unit: str
     size: int
@@ -54,7 +60,6 @@ class ConstraintReport(NamedTuple):
 
     Attributes:
       groups: one `GroupReport` for each leaf of the violations.
-      tolerance: largest violation that counts as met.
       gradient_norm: norm of the gradient of the Lagrangian; None if none was given.
       gradient_tolerance: largest such norm that counts as stationary.
 
@@ -66,7 +71,6 @@ class ConstraintReport(NamedTuple):
     """
 
     groups: tuple[GroupReport, ...]
-    tolerance: float
     gradient_norm: float | None = None
     gradient_tolerance: float = 1e-2
 
@@ -87,7 +91,8 @@ class ConstraintReport(NamedTuple):
             if status in there:
                 return status
         moves = self.gradient_norm is not None and self.gradient_norm > self.gradient_tolerance
-        return "met, not stationary" if moves else "met, wound up" if SLACK in there else "met"
+        wound_up = any(group.wound_up > 0.0 for group in self.groups)
+        return "met, not stationary" if moves else "met, wound up" if wound_up else "met"
 
     @property
     def verdict(self) -> str:
@@ -97,11 +102,14 @@ class ConstraintReport(NamedTuple):
             VIOLATED: lambda g: f"{g.name} by {g.worst:.3g}{_unit(g)}",
             NO_SAMPLES: lambda g: g.name,
             BINDING: lambda g: f"{g.name} ({abs(g.price):.3g} of the objective for 1{_unit(g) or ' unit'})",
-            SLACK: lambda g: f"{g.name} (its multiplier of {g.price:.3g} has wound up)",
+            SLACK: lambda g: f"{g.name} (a multiplier of {g.wound_up:.3g} has wound up)",
             IDLE: lambda g: g.name,
         }
-        by_status = {status: [name(g) for g in self.groups if g.status == status] for status, name in words.items()}
-        lines = [f"{status.capitalize()}: {', '.join(names)}." for status, names in by_status.items() if names]
+        lines = []
+        for status, name in words.items():
+            slack = status == SLACK and self.feasible
+            if names := [name(g) for g in self.groups if g.status == status or (slack and g.wound_up > 0.0)]:
+                lines.append(f"{status.capitalize()}: {', '.join(names)}.")
         size = "" if self.gradient_norm is None else f"the gradient of the Lagrangian has norm {self.gradient_norm:.3g}"
         if self.feasible:
             open_ended = self.status in ("met, not stationary", NOT_FINITE)
@@ -124,10 +132,7 @@ class ConstraintReport(NamedTuple):
         return "\n".join([*lines, self.verdict])
 
     def plot(self, axes: Any = None) -> Any:
-        """Draws the worst violation of every group with its status and price; returns the matplotlib axes.
-
-        ``axes`` of None makes a figure. It needs matplotlib.
-        """
+        """Draws the worst violation of every group with its status and price; returns the axes, None makes a figure."""
         if axes is None:
             from matplotlib import pyplot
 
@@ -137,21 +142,21 @@ class ConstraintReport(NamedTuple):
         colours = ["C2" if group.status in (BINDING, SLACK, IDLE) else "C3" for group in self.groups]
         axes.barh(names, [group.worst for group in self.groups], color=colours, height=0.5)
         axes.axvline(0.0, color="black", linewidth=0.8)
-        axes.axvline(self.tolerance, color="grey", linewidth=0.8, linestyle="--", label="tolerance")
+        axes.plot([group.tolerance for group in self.groups], range(len(names)), "k|", markersize=18, label="tolerance")
         axes.invert_yaxis()
         axes.set_xlabel("worst violation")
         axes.legend()
         return axes
 
 
-@checked(tolerance=at_least(0.0), least_price=at_least(0.0), gradient_tolerance=at_least(0.0))
+@checked(least_price=at_least(0.0), gradient_tolerance=at_least(0.0))
 def constraint_report(
     violations: PyTree,
     multipliers: PyTree,
     gradient: PyTree = None,
     *,
     kinds: Any = "at_most",
-    tolerance: float = 1e-3,
+    tolerance: Any = 1e-3,
     least_price: float = 1e-4,
     gradient_tolerance: float = 1e-2,
     units: Any = "",
@@ -168,7 +173,7 @@ def constraint_report(
       multipliers: lambda, of the same structure and shapes.
       gradient: gradient of the Lagrangian, a pytree; None leaves stationarity out.
       kinds: as in `dual_ascent`.
-      tolerance: largest violation that counts as met, in units of the violations.
+      tolerance: largest violation that counts as met, in units of the violations, one or a prefix tree.
       least_price: a met constraint with multipliers up to this size is idle: objective per unit of violation.
       gradient_tolerance: largest norm of the gradient that counts as stationary.
       units: names of the violations' units, one or a prefix tree.
@@ -191,14 +196,13 @@ def constraint_report(
       sum         equal    binding   +0               100%  -1.5   0
       Violated: gap by 0.25. Binding: sum (1.5 of the objective for 1 unit).
     """
-    violations, multipliers = (
-        trees.as_violations("violations", violations),
-        trees.as_violations("multipliers", multipliers),
-    )
+    violations = trees.as_violations("violations", violations)
+    multipliers = trees.as_violations("multipliers", multipliers)
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((violations, multipliers, gradient))):
         raise TypeError("violations must be known, got a traced value; return them from the jitted function")
     trees.check_matching("multipliers", multipliers, violations)
     names = [name or "constraint" for name in trees.leaf_names("violations", violations)]
+    trees.check_known("tolerance", tolerance, lambda least: (least >= 0.0) & (least < np.inf), "finite and at least 0")
     kinds = trees.check_kinds(kinds, violations)
     others = (
         violations,
@@ -207,11 +211,11 @@ def constraint_report(
         trees.broadcast_prefix("units", units, violations),
         trees.broadcast_option("bounds", bounds, violations),
         trees.broadcast_option("absent", absent, violations),
+        trees.broadcast_option("tolerance", tolerance, violations),
     )
-    limits = tolerance, least_price
-    groups = (_group(parts, limits) for parts in zip(names, *map(jax.tree.leaves, others), strict=True))
+    groups = (_group(parts, least_price) for parts in zip(names, *map(jax.tree.leaves, others), strict=True))
     size = None if gradient is None else _norm(gradient)
-    return ConstraintReport(tuple(groups), tolerance, size, gradient_tolerance)
+    return ConstraintReport(tuple(groups), size, gradient_tolerance)
 
 
 def held_out_report(
@@ -253,35 +257,38 @@ def _norm(gradient: PyTree) -> float:
     return float(np.sqrt(sum(squares)))
 
 
-def _group(parts: tuple[Any, ...], limits: tuple[float, float]) -> GroupReport:
-    """The report of a leaf, from its name, violations, multipliers, kind, unit, bound and absence."""
-    name, violation, multiplier, kind, unit, bound, absent = parts
-    tolerance, least_price = limits
+def _group(parts: tuple[Any, ...], least_price: float) -> GroupReport:
+    """The report of a leaf, from its name, violations, multipliers, kind, unit, bound, absence and tolerance."""
+    name, violation, multiplier, kind, unit, bound, absent, tolerance = parts
     values, prices = np.asarray(violation, float), np.asarray(multiplier, float)
     if kind == "at_most" and np.any(prices < 0.0):
         raise ValueError(f"multipliers of {name} must be at least 0, as it is an inequality, got {prices}")
     sizes, missing = np.abs(values) if kind == "equal" else values, np.broadcast_to(absent, values.shape)
-    known, priced, at_bound = np.isfinite(sizes), np.abs(prices) > least_price, np.abs(values) <= ROOM * tolerance
+    tolerances, bounds = (np.broadcast_to(np.asarray(each, float), values.shape) for each in (tolerance, bound))
+    share = np.maximum(np.where(bounds == 0.0, np.nan, np.abs(bounds)) / ROOM, tolerances)
+    known, priced = np.isfinite(sizes), np.abs(prices) > least_price
+    at_bound = np.abs(values) <= np.fmin(ROOM * tolerances, share)  # the first where no bound is known
     binding, wound_up = (np.abs(prices)[priced & part].max(initial=0.0) for part in (at_bound, ~at_bound))
     if not np.all(known | missing) or not np.all(np.isfinite(prices)):
         status = NOT_FINITE
-    elif np.any(sizes[known] > tolerance):
+    elif np.any((sizes > tolerances)[known]):
         status = VIOLATED
     elif np.any(missing):
         status = NO_SAMPLES
     else:
         status = BINDING if binding > 0.0 and binding >= wound_up else SLACK if wound_up > 0.0 else IDLE
     worst = int(np.argmax(np.where(known, sizes, -np.inf))) if np.any(known) else None
-    where = np.broadcast_to(np.asarray(bound, float), values.shape).flat
     return GroupReport(
         name=name,
         kind=kind,
         status=status,
         worst=float(sizes.flat[worst]) if worst is not None else np.nan if sizes.size else 0.0,
-        bound=np.nan if worst is None else float(where[worst]),
-        value=np.nan if worst is None else float(where[worst] + values.flat[worst]),
-        met=float(np.mean(sizes[known] <= tolerance)) if np.any(known) else 0.0 if sizes.size else 1.0,
+        bound=np.nan if worst is None else float(bounds.flat[worst]),
+        value=np.nan if worst is None else float((bounds + values).flat[worst]),
+        tolerance=np.nan if worst is None else float(tolerances.flat[worst]),
+        met=float(np.mean((sizes <= tolerances)[known])) if np.any(known) else 0.0 if sizes.size else 1.0,
         price=float(prices.flat[np.argmax(np.abs(prices))]) if prices.size else 0.0,
+        wound_up=float(wound_up) if status in (BINDING, SLACK) else 0.0,
         slackness=float(np.abs(prices * values)[known].max(initial=0.0)),
         unit=unit,
         size=values.size,

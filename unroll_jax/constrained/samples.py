@@ -39,10 +39,8 @@ def sample_constraints(constraints: Constraints, reduction: Reduction) -> Constr
       >>> float(unroll_jax.lagrangian(jnp.mean(losses[:, -1]), violations, jnp.array([2.0])))
       3.5
     """
-
     check_function("constraints", constraints, "descent_constraints(0.2)")
     check_function("reduction", reduction, "tail_mean(0.5)")
-
     return lambda sample_losses: reduction(constraints(as_samples(sample_losses)))
 
 

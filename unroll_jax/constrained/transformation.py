@@ -31,11 +31,7 @@ Problem = Callable[[Any], tuple[Array, PyTree] | tuple[Array, PyTree, PyTree]]
 
 @checked(order=one_of(ORDERS))
 def primal_dual(
-    primal: optax.GradientTransformation,
-    dual: DualAscent,
-    *,
-    violations: Any,
-    order: str = "simultaneous",
+    primal: optax.GradientTransformation, dual: DualAscent, *, violations: Any, order: str = "simultaneous"
 ) -> optax.GradientTransformationExtraArgs:
     r"""An optax optimiser of parameters under constraints, which keeps the multipliers in its state.
 
