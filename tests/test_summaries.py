@@ -1,5 +1,7 @@
 """Short summaries and pictures of traces and certificates."""
 
+import sys
+
 import jax
 import jax.numpy as jnp
 import matplotlib
@@ -67,6 +69,12 @@ def test_traced_records_print_shapes():
 
     assert printed == [] and repr(jax.eval_shape(run, tokens)) == "Trace\n  energy: (4, 2)"  # noqa: PT018
     assert printed == ["Trace\n  energy: (4, 2)"]
+
+
+def test_a_plot_without_matplotlib_names_the_extra(records, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ImportError, match=r"unroll_jax\[plot\]"):
+        records["trace"].plot()
 
 
 @pytest.mark.parametrize("name", ["trace", "one", "descends", "rises"])

@@ -36,7 +36,7 @@ BARS = {
     "benchmarks": (12, 15),
     "papers": (12, 15),
     "tests": (80, 50),
-    "docs": (12, 22),
+    "docs": (8, 8),
 }
 QUESTIONS = ("What", "Whether", "How", "When", "Where", "Which", "Who", "Why")  # "Returns whether ..." is the way out
 VAGUE = ("asked", "found", "own", "said")  # a noun of the field is better

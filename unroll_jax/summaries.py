@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-__all__ = ["energy_lines", "plot_layers", "summary"]
+__all__ = ["energy_lines", "new_axes", "plot_layers", "summary"]
 
 
 def summary(record: Any, lines: Callable[[], list[str]]) -> str:
@@ -34,14 +34,21 @@ def energy_lines(energy: Any, rising: Any = None) -> list[str]:
     ]
 
 
+def new_axes() -> Any:
+    """Returns the axes of a new figure; raises an `ImportError` that names the extra if matplotlib is missing."""
+    try:
+        from matplotlib import pyplot
+    except ImportError as error:
+        raise ImportError("plot needs matplotlib, which is not installed: pip install 'unroll_jax[plot]'") from error
+    return pyplot.subplots(layout="constrained")[1]
+
+
 def plot_layers(values: Any, *, label: str, axes: Any = None, marks: Any = None) -> Any:
     """Draws values (num_layers + 1, *batch) by layer: their median, the range of all, and the layers marked as risen.
 
-    ``marks`` is boolean, (num_layers, *batch). Needs matplotlib; without ``axes`` it makes a figure. Returns the axes.
+    ``marks`` is boolean, (num_layers, *batch). Without ``axes`` it makes a figure. Returns the axes.
     """
-    import matplotlib.pyplot as plt
-
-    axes = plt.subplots(layout="constrained")[1] if axes is None else axes
+    axes = new_axes() if axes is None else axes
     flat = np.asarray(values, np.float64)
     flat = flat.reshape(len(flat), -1)
     layers, median = np.arange(len(flat)), np.median(flat, axis=1)

@@ -9,7 +9,8 @@ import pkgutil
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from docutils import nodes
@@ -17,6 +18,7 @@ from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.pycode import ModuleAnalyzer
+from sphinx.util.docutils import SphinxDirective
 from sphinx.util.nodes import make_refnode
 
 import unroll_jax
@@ -29,8 +31,12 @@ MODULES = (
     "unroll_jax.constrained",
     "unroll_jax.certificates",
     "unroll_jax.perturbations",
+    "unroll_jax.looped",
     "unroll_jax.models",
+    "unroll_jax.nnx",
+    "unroll_jax.linen",
 )
+GENERATED = "docs/reference/api/generated/"
 APPLICATION = (
     "unroll_jax.train",
     "unroll_jax.train.config.errors",
@@ -61,6 +67,29 @@ def pages() -> dict[str, str]:
     return {name: f"{name}-class" for name in full if counts[name.lower()] > 1 and name.rpartition(".")[2][0].isupper()}
 
 
+def listed(rooms: Iterable[str]) -> dict[str, list[str]]:
+    """The public names that files or folders of the library define, in the order of their files, by module."""
+    by_module: dict[str, list[tuple[str, str]]] = {}
+    for module, name in dict.fromkeys(public().values()):
+        home = _home(f"{module}.{name}", getattr(importlib.import_module(module), name))
+        if home.split(".")[1] in rooms:
+            by_module.setdefault(module, []).append((home, name))
+    return {module: [name for _, name in sorted(by_module[module], key=lambda pair: pair[0])] for module in by_module}
+
+
+class Names(SphinxDirective):
+    """Public names that files or folders of the library define, each with a page."""
+
+    required_arguments, optional_arguments = 1, 12
+
+    def run(self) -> list[nodes.Node]:
+        """Is called by Sphinx."""
+        tables = [(f"From `{module}`:", _table(module, names)) for module, names in listed(self.arguments).items()]
+        return self.parse_text_to_nodes(
+            "\n".join(f"{title}\n\n```{{eval-rst}}\n{table}```\n" for title, table in tables)
+        )
+
+
 def words() -> dict[str, list[str]]:
     """Returns a description of every public table and constant, for its page."""
     described = {}
@@ -73,9 +102,33 @@ def words() -> dict[str, list[str]]:
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Is called by Sphinx."""
+    app.add_directive("names", Names)
+    app.connect("config-inited", _generate)
     app.connect("missing-reference", _resolve)
     app.connect("autodoc-process-docstring", _describe)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+def _generate(app: Sphinx, config: Any) -> None:
+    """Has autosummary write the page of every public name; a file whose name begins with a dot is no page."""
+    source = Path(app.srcdir, GENERATED, ".names.md")
+    source.parent.mkdir(exist_ok=True)
+    full = {module: [name for place, name in public().values() if place == module] for module in MODULES}
+    source.write_text("\n".join(_table(module, names, ".") for module, names in full.items()), encoding="utf-8")
+    config.autosummary_generate = [GENERATED + source.name]
+
+
+def _table(module: str, names: Iterable[str], folder: str = "generated") -> str:
+    entries = "".join(f"   {name}\n" for name in dict.fromkeys(names))
+    return f".. currentmodule:: {module}\n\n.. autosummary::\n   :toctree: {folder}\n\n{entries}"
+
+
+def _home(full: str, value: Any) -> str:
+    """The module that defines a public value."""
+    if isinstance(value, type) or inspect.isroutine(value):
+        return inspect.unwrap(value).__module__
+    name = full.rpartition(".")[2]
+    return next(m.__name__ for m in _modules() if getattr(m, name, None) is value and _assigns(m.__name__, name))
 
 
 def _names(module: str) -> Iterator[tuple[str, Any]]:

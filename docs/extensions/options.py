@@ -39,21 +39,23 @@ class Experiments(SphinxDirective):
 
 
 class Options(SphinxDirective):
-    """The options of a command, by the class of its arguments, or of an experiment, by its name."""
+    """The options of a command, by the class of its arguments, or of experiments, by their names."""
 
-    required_arguments = 1
+    required_arguments, optional_arguments = 1, 9
 
     def run(self) -> list[nodes.Node]:
         """Is called by Sphinx."""
-        named = self.arguments[0]
-        if named in EXPERIMENTS:
-            default: Any = EXPERIMENTS[named].config
-            shown = help_of(type(default), default)
-            block = nodes.literal_block(shown, shown, language="none")
-            return [*self.parse_text_to_nodes(_introduction(named)), block]
-        module, _, name = named.rpartition(".")
-        shown = help_of(getattr(importlib.import_module(module), name))
-        return [nodes.literal_block(shown, shown, language="none")]
+        listed = []
+        for named in self.arguments:
+            if named in EXPERIMENTS:
+                default: Any = EXPERIMENTS[named].config
+                listed += self.parse_text_to_nodes(_introduction(named))
+            else:
+                module, _, name = named.rpartition(".")
+                default = getattr(importlib.import_module(module), name)
+            shown = help_of(default) if isinstance(default, type) else help_of(type(default), default)
+            listed.append(nodes.literal_block(shown, shown, language="none"))
+        return listed
 
 
 def help_of(cls: Any, default: Any = None) -> str:

@@ -47,7 +47,7 @@ class Linen(nn.Module):
 
 
 class Model(nn.Module):
-    """An unbound submodule is a function of its variables, as docs/how_to/from_jaxopt.md shows."""
+    """An unbound submodule is a function of its variables, as docs/how_to/equilibrium.md shows."""
 
     solve: Callable[..., Any]
 

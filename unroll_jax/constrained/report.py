@@ -11,6 +11,7 @@ from jaxtyping import PyTree
 from unroll_jax.arguments import at_least, checked, require
 from unroll_jax.constrained import trees
 from unroll_jax.constrained.constraint import Constraint, column_means, violations, without_samples
+from unroll_jax.summaries import new_axes
 
 __all__ = ["ConstraintReport", "GroupReport", "constraint_report", "held_out_report"]
 
@@ -132,11 +133,11 @@ class ConstraintReport(NamedTuple):
         return "\n".join([*lines, self.verdict])
 
     def plot(self, axes: Any = None) -> Any:
-        """Draws the worst violation of every group with its status and price; returns the axes, None makes a figure."""
-        if axes is None:
-            from matplotlib import pyplot
+        """Draws the worst violation of every group with its status and price; returns the matplotlib axes.
 
-            axes = pyplot.subplots(layout="constrained")[1]
+        ``axes`` of None makes a figure. It needs matplotlib, the extra ``plot``.
+        """
+        axes = new_axes() if axes is None else axes
         units = [f" [{group.unit}]" if group.unit else "" for group in self.groups]
         names = [f"{g.name}{unit}\n{g.status}, price {g.price:.3g}" for g, unit in zip(self.groups, units, strict=True)]
         colours = ["C2" if group.status in (BINDING, SLACK, IDLE) else "C3" for group in self.groups]
