@@ -96,9 +96,7 @@ def _introduction(settings: Sequence[Setting]) -> str:
     sentences += [WAYS[method] for method in methods]
     for one in [one for setting in settings for one in setting.of("constrained")][:1]:
         allowed = f"{float(one.mean('tolerance')):.0%}"
-        sentences.append(
-            f"A run is feasible on a split of the data if it exceeds no bound there by more than {allowed}."
-        )
+        sentences += [f"A run is feasible on a split of the data if it exceeds no bound there by more than {allowed}."]
     return " ".join([*sentences, _meaning(spec)])
 
 
