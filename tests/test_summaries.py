@@ -1,4 +1,4 @@
-"""Short summaries and pictures of traces and certificates."""
+"""Short summaries of traces, certificates and multipliers, and their pictures."""
 
 import sys
 
@@ -6,9 +6,10 @@ import jax
 import jax.numpy as jnp
 import matplotlib
 import numpy as np
+import optax
 import pytest
 
-from unroll_jax import attention, certify, unroll
+from unroll_jax import attention, certify, dual_ascent, unroll
 
 matplotlib.use("agg")
 
@@ -55,6 +56,17 @@ def test_a_record_prints_a_few_lines(records, name, lines):
 def test_rises_are_told_by_layer(records):
     expected = "rises: layer 1 (25.0%), layer 2 (25.0%), layer 3 (25.0%), layer 4 (25.0%) and 2 more"
     assert repr(records["rises"]).splitlines()[-1].strip() == expected
+
+
+def test_multipliers_print_how_many_are_not_0_and_the_largest():
+    ascent = dual_ascent(optax.sgd(0.5))
+    state = ascent.update(
+        ascent.init({"loss": jnp.zeros(3), "norm": jnp.zeros(())}),
+        {"loss": jnp.array([0.2, -1.0, 3.0]), "norm": jnp.array(-1.0)},
+    )
+    lines = ["loss: 2 of 3 not 0, largest 1.5", "norm: 0 of 1 not 0, largest 0", "skipped calls: 0"]
+    assert repr(state) == "\n  ".join(["DualState", *lines])
+    assert repr(jax.eval_shape(lambda: ascent.init(2))).startswith("DualState\n  multipliers: (2,)")
 
 
 def test_traced_records_print_shapes():

@@ -1,4 +1,4 @@
-"""Short summaries and pictures of records of a forward pass: traces and certificates."""
+"""Short summaries of records and states, and pictures of traces and certificates."""
 
 from collections.abc import Callable
 from typing import Any

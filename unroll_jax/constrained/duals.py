@@ -14,6 +14,7 @@ from unroll_jax.arguments import POSITIVE, checked, require
 from unroll_jax.constrained import trees
 from unroll_jax.constrained.controllers import IntegralState, PenaltyRule, constant_penalty
 from unroll_jax.constrained.points import check_rows, rows_of, set_rows
+from unroll_jax.summaries import summary
 
 __all__ = ["DualAscent", "DualState", "dual_ascent"]
 
@@ -39,6 +40,19 @@ class DualState(NamedTuple):
     skipped: Int[Array, ""]
     penalty: PyTree[Array] | None = None
     sizes: PyTree[Array] | None = None
+
+    def __repr__(self) -> str:
+        """Prints how many multipliers are positive and their largest magnitude, by name."""
+        return summary(self, self._lines)
+
+    def _lines(self) -> list[str]:
+        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(self.multipliers)]
+        names = trees.leaf_names("multipliers", self.multipliers)
+        lines = [
+            f"{name}: {np.count_nonzero(leaf)} of {leaf.size} not 0, largest {np.abs(leaf).max(initial=0.0):.4g}"
+            for name, leaf in zip(names, leaves, strict=True)
+        ]
+        return [*lines, f"skipped calls: {int(self.skipped)}"]
 
 
 @dataclasses.dataclass(frozen=True)
