@@ -33,11 +33,6 @@ def quiet(line: str) -> None:
     """Logs nothing."""
 
 
-def whole(data: Any, split: str) -> Any:
-    """A whole split as one batch."""
-    return data.read(split, range(data.num_examples(split)))
-
-
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
     """``opened(source, root, log, **options)``: a source, prepared in a folder of the module."""

@@ -20,7 +20,7 @@ from unroll_jax.fixed_point import equilibrium
 from ..config.data import CodeConfig
 from ..config.errors import UserError
 from .files import SEED, SPLITS, Log, check_share
-from .images import IMAGES, three_splits
+from .images import IMAGES, split_images
 from .pictures import LabelledImages, PictureSet
 from .prepare import Kind, Originals, Record, origin, prepare_from, with_progress
 from .reader import Dataset, Records, open_prepared
@@ -71,10 +71,6 @@ class CodeData(Dataset[CodeBatch]):
         self.spec = CodeSpec.from_json({name: self.facts[name] for name in CodeSpec._fields})
         self.shape, self.dictionary, self.pixel_std = self.spec
         self.square_norms: dict[str, float] = self.facts["square_norms"]
-
-    def whole(self, split: str) -> CodeBatch:
-        """Returns a whole split."""
-        return self.read(split, np.arange(self.num_examples(split)))
 
     def _read(self, records: Records, numbers: list[int]) -> CodeBatch:
         images, codes = zip(*records.read(numbers, "image", "code"), strict=True)
@@ -167,7 +163,7 @@ def lasso_codes(signals: np.ndarray, dictionary: np.ndarray, sparsity: float, *,
 
 
 def _code_records(images: PictureSet[LabelledImages], config: CodeConfig, log: Log) -> Originals:
-    chosen = three_splits(images, config.validation_share)
+    chosen = split_images(images, config.validation_share)
     grey = {split: np.stack([to_grey(one) for one in kept.read(numbers)]) for split, (kept, numbers) in chosen.items()}
     height, width, _ = images.shape
     atoms = config.atoms or round(OVERCOMPLETE * height * width)

@@ -3,7 +3,7 @@
 import csv
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, TypeVar
 
@@ -12,7 +12,7 @@ import numpy as np
 from ..config.errors import UserError, one_line
 from ..system.files import strict_json
 from ..system.reading import open_regular, read_regular
-from .files import NAMES, SPLITS, check_no_split, cut_from_train, looks_like, root_error
+from .files import NAMES, check_no_split, looks_like, root_error, three_splits
 
 T = TypeVar("T")
 
@@ -144,21 +144,17 @@ def split_files(root: Path, suffixes: Sequence[str] = SUFFIXES) -> dict[str, Pat
     return paths
 
 
-def three_splits(
+def split_rows(
     splits: Mapping[str, Sequence[T]],
     share: float,
     what: str,
-    *,
-    labels: Callable[[T], int] = lambda _: 0,
+    labels: Mapping[str, np.ndarray] | None = None,
     names: Sequence[str] = (),
 ) -> dict[str, Sequence[T]]:
-    """Returns the splits; missing ones are cut from train, test first, with the same share of each class."""
-    all_splits = dict(splits)
-    for split in (name for name in reversed(SPLITS) if name not in splits):
-        train = all_splits["train"]
-        stay, held_out = cut_from_train(np.array([labels(one) for one in train]), share, what, f"{split} file", names)
-        all_splits |= {"train": [train[i] for i in stay], split: [train[i] for i in held_out]}
-    return all_splits
+    """Returns the rows of `three_splits`; without labels they are of one class."""
+    labels = labels or {split: np.zeros(len(rows), int) for split, rows in splits.items()}
+    places = three_splits(labels, share, what, "file", names)
+    return {split: [splits[place][number] for number in numbers] for split, (place, numbers) in places.items()}
 
 
 def checksum(rows: Iterable[Iterable[Any]]) -> int:
