@@ -3,7 +3,7 @@
 import base64
 import functools
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
@@ -22,7 +22,7 @@ from ..config.errors import UserError
 from .files import SEED, SPLITS, Log, check_share
 from .images import IMAGES, split_images
 from .pictures import LabelledImages, PictureSet
-from .prepare import Kind, Originals, Record, origin, prepare_from, with_progress
+from .prepare import Kind, Originals, origin, prepare_from, with_progress
 from .reader import Dataset, Records, open_prepared
 
 CODES = Kind("codes", "1.1.0")
@@ -181,7 +181,8 @@ def _code_records(images: PictureSet[LabelledImages], config: CodeConfig, log: L
         "pixel_std": float(np.std(train, dtype=np.float64)),
         "square_norms": {split: float(np.sum(np.float64(codes[split]) ** 2) / len(codes[split])) for split in SPLITS},
     }
-    return Originals(features, {split: _records(grey[split], codes[split]) for split in SPLITS}, facts)
+    pairs = {split: zip(grey[split], codes[split], strict=True) for split in SPLITS}
+    return Originals(features, {split: ({"image": a, "code": b} for a, b in pairs[split]) for split in SPLITS}, facts)
 
 
 def _codes(grey: np.ndarray, dictionary: np.ndarray, config: CodeConfig, split: str, log: Log) -> np.ndarray:
@@ -191,11 +192,6 @@ def _codes(grey: np.ndarray, dictionary: np.ndarray, config: CodeConfig, split: 
     used = np.count_nonzero(codes) / len(codes)
     log(f"  {split}: codes of {len(codes)} images, {used:.1f} of {codes.shape[1]} not 0")
     return codes
-
-
-def _records(grey: np.ndarray, codes: np.ndarray) -> Iterator[Record]:
-    for image, code in zip(grey, codes, strict=True):
-        yield {"image": image, "code": code}
 
 
 def _learned(atoms: int, signals: np.ndarray, sparsity: float) -> np.ndarray:

@@ -15,16 +15,7 @@ from . import generated
 from .files import SPLITS, Log, OriginalFile, cut_from_train, root_error
 from .images import labelled
 from .media import check_none_vanishes, check_one_data_set, decode_in_order, fingerprint_media, open_media
-from .pictures import (
-    PICTURES,
-    Examples,
-    LabelledImages,
-    PictureData,
-    PictureSet,
-    levels,
-    picture_of,
-    picture_records,
-)
+from .pictures import PICTURES, Examples, LabelledImages, PictureData, PictureSet, levels, picture_of, picture_records
 from .prepare import Originals, Source, origin, prepare_from
 from .reader import by_step, open_prepared, read_ahead
 

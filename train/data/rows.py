@@ -21,7 +21,6 @@ SUFFIXES = (".tsv", ".csv", ".jsonl")
 OTHER_SUFFIXES = (".json", ".parquet", ".txt")  # of tables that are not read
 SHOWN = 10  # columns that a message lists
 LONGEST_FIELD = 2**31 - 1  # of CSV: Python's default of 131,072 letters is shorter than long reviews
-OLD_LINES = "ends its lines with carriage returns, as old spreadsheets do; save it with the line ends of today"
 SURROGATES = re.compile("[\\ud800-\\udfff]")
 BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 
@@ -115,7 +114,7 @@ def read_rows(path: Path, columns: Sequence[str], *, where: str | None = None, h
     lines = lines_of(path, where)
     if (suffix := path.suffix.lower()) == ".jsonl":
         return _objects(where, lines, columns, hint)
-    return _records(where, _tabbed(where, lines) if suffix == ".tsv" else _quoted(where, lines), columns, hint)
+    return _records(where, _tabbed(lines) if suffix == ".tsv" else _quoted(where, lines), columns, hint)
 
 
 def split_files(root: Path, suffixes: Sequence[str] = SUFFIXES) -> dict[str, Path]:
@@ -183,11 +182,9 @@ def _records(source: str, rows: Iterator[tuple[int, list[str]]], columns: Sequen
         raise UserError(f"{source} is empty; it must begin with a header that has {_listed(columns)}")
 
 
-def _tabbed(where: str, lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
+def _tabbed(lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
     for number, line in enumerate(lines, start=1):
         content = line.removesuffix("\n").removesuffix("\r")
-        if number == 1 and "\r" in content:
-            raise UserError(f"{where} {OLD_LINES}")
         yield number, content.split("\t") if content else []
 
 
@@ -199,8 +196,6 @@ def _quoted(where: str, lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]
             yield number, fields
             number = reader.line_num + 1  # a quoted field may hold line breaks: a row is named by its first line
     except csv.Error as error:
-        if "new-line character" in str(error):
-            raise UserError(f"{where} {OLD_LINES}") from error
         raise UserError(f"{where} line {number} cannot be read as CSV ({error}); correct the line") from error
 
 

@@ -1,7 +1,6 @@
 """Weights out of a folder: read as they are, or refused in one line that names all that is wrong."""
 
 import functools
-import json
 
 import chex
 import jax
@@ -188,15 +187,6 @@ def test_a_file_that_is_missing_or_damaged_is_named(write_folder, name, content,
     folder = write_folder()
     (folder / name).unlink() if content is None else (folder / name).write_bytes(content)
     assert_fails(reads, folder, *words)
-
-
-def test_weights_in_many_files_are_read_by_their_index(write_folder):
-    folder = write_folder()
-    expected = reads(folder).params
-    (folder / "model.safetensors").rename(folder / "model-00001-of-00001.safetensors")
-    weight_map = dict.fromkeys(bert_tensors(), "model-00001-of-00001.safetensors")
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
-    jax.tree.map(np.testing.assert_array_equal, reads(folder).params, expected)
 
 
 @pytest.mark.parametrize("hidden", ["tanh", "relu", None])
