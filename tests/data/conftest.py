@@ -96,7 +96,7 @@ def pack(root: Path, mode: Literal["w", "w:gz", "zip"] | None = "w", *, reverse:
     return archive
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def real_data() -> Path:
     """The folder of real data files."""
     if "UNROLL_DATA" not in os.environ:

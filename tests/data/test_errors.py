@@ -159,6 +159,7 @@ BAD = [
     ("image_folder", IMAGES | {"train/cow": folder}, "class 'cow' of train has no file that can be read"),
     ("image_folder", without(IMAGES, "test/dog") | {"test/dog/1.heic": "x"}, "class 'dog' of test has no file"),
     ("image_folder", {"train/a.heic": "x", "b": "x"}, "no picture that can be read but 1 without"),
+    ("image_folder", IMAGES | {"val": folder}, "split 'val' has no file that can be read"),
     ("class_folders", SETS | {"cow": folder}, "class 'cow' has no file that can be read"),
     ("class_folders", SETS | {"cow/1.heic": "x"}, "class 'cow' has no file that can be read but 1 .heic"),
     ("camvid", without(SCENES, "train/"), "holds no train folder with images; the layout is ROOT/train/NAME.png"),

@@ -123,7 +123,8 @@ def _splits(media: Media, root: Path, log: Log) -> dict[str, Filed]:
 
 def _unread_class(splits: dict[str, Filed], folder: PurePosixPath) -> str | None:
     if (match := SPLIT.fullmatch(str(folder))) is None:
-        return None
+        split = KNOWN.get(folder.name.lower())
+        return f"split {folder.name!r}" if split and not splits[split] else None
     split, name = KNOWN[match[2].lower()], match[3]
     return None if "/" in name or name in splits[split] else f"class {name!r} of {split}"
 
