@@ -33,11 +33,6 @@ def quiet(line: str) -> None:
     """Logs nothing."""
 
 
-def whole(data: Any, split: str) -> Any:
-    """A whole split as one batch."""
-    return data.read(split, range(data.num_examples(split)))
-
-
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
     """``opened(source, root, log, **options)``: a source, prepared in a folder of the module."""
@@ -101,7 +96,7 @@ def pack(root: Path, mode: Literal["w", "w:gz", "zip"] | None = "w", *, reverse:
     return archive
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def real_data() -> Path:
     """The folder of real data files."""
     if "UNROLL_DATA" not in os.environ:

@@ -17,32 +17,22 @@ from unroll_jax.train.data.files import SPLITS, OriginalFile
 from unroll_jax.train.data.media import fingerprint_media
 from unroll_jax.train.data.video import open_footage, patch_sequences, some_of, windows
 
-LAYOUTS = {  # the split of each clip, in the order of the splits
-    "Avenue": {
-        "training_videos/01.avi": "train",
-        "training_videos/02.avi": "train",
-        "training_videos/10.avi": "validation",
-        "testing_videos/01.avi": "test",
-    },
-    "UCSD Ped2": {
-        "UCSDped2/Train/Train001": "train",
-        "UCSDped2/Train/Train016": "validation",
-        "UCSDped2/Test/Test012": "test",
-        "UCSDped2/Test/Test012_gt": None,
-    },
-    "ShanghaiTech": {
-        "shanghaitech/training/videos/01_001.avi": "train",
-        "shanghaitech/training/videos/13_007.avi": "validation",
-        "shanghaitech/testing/frames/01_0014": "test",
-    },
-    "no splits": {f"clip{number}": "train" for number in range(1, 11)} | {"clip11": "validation", "clip12": "test"},
-    "videos of masks or in a clip of frames": {
-        "training/frames/01": "train",
-        "training/frames/01/all.avi": None,
-        "training/frames/02": "validation",
-        "testing/frames/01": "test",
-        "testing/videos/02_gt.avi": None,
-    },
+LAYOUTS = {  # the clips of train, validation and test, and what is passed over
+    "Avenue": (
+        ["training_videos/01.avi", "training_videos/02.avi"],
+        ["training_videos/10.avi"],
+        ["testing_videos/01.avi"],
+        [],
+    ),
+    "UCSD Ped2": (["UCSD/Train/Train001"], ["UCSD/Train/Train016"], ["UCSD/Test/Test012"], ["UCSD/Test/Test012_gt"]),
+    "ShanghaiTech": (["training/videos/01_001.avi"], ["training/videos/13_007.avi"], ["testing/frames/01_0014"], []),
+    "no splits": ([f"clip{number}" for number in range(1, 11)], ["clip11"], ["clip12"], []),
+    "videos of masks or in a clip of frames": (
+        ["training/frames/01"],
+        ["training/frames/02"],
+        ["testing/frames/01"],
+        ["training/frames/01/all.avi", "testing/videos/02_gt.avi"],
+    ),
 }
 LOOKS = {
     "UCSD without its folders": ("Train001", "Train002", "Train003", "Test001"),
@@ -108,8 +98,9 @@ def test_masks_and_folders_inside_of_clips_are_passed_over_and_logged(mask, tmp_
 def test_layouts_come_to_their_splits_from_folders_and_archives_in_any_order_that_leave_nothing(
     layout, mode, reverse, tmp_path, monkeypatch
 ):
-    videos = [name for name in LAYOUTS[layout] if name.endswith(".avi")]
-    folders = dict.fromkeys((name for name in LAYOUTS[layout] if name not in videos), 21)
+    names = [name for part in LAYOUTS[layout] for name in part]
+    videos = [name for name in names if name.endswith(".avi")]
+    folders = dict.fromkeys((name for name in names if name not in videos), 21)
     root = write_pictures(tmp_path / "data", folders, size=(36, 24), suffix="tif", mode="L")
     for name in videos:
         write_video(root / name, 23)
@@ -118,7 +109,7 @@ def test_layouts_come_to_their_splits_from_folders_and_archives_in_any_order_tha
         (root / name / "notes.txt").write_text("not a frame")
     lines: list[str] = []
     clips, archive = read(root, lines.append), pack(root, mode, reverse=reverse)
-    expected = {split: [name for name, where in LAYOUTS[layout].items() if where == split] for split in SPLITS}
+    expected = dict(zip(SPLITS, LAYOUTS[layout][:3], strict=True))
     assert {split: list(split_clips) for split, split_clips in clips.items()} == expected
     assert {frames.shape[1:] for split in SPLITS for frames in clips[split].values()} == {(160, 160)}
     assert any("2 video(s)" in line for line in lines) == layout.startswith("videos")

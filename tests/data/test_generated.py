@@ -10,7 +10,6 @@ import pytest
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 
-from tests.data.conftest import whole
 from unroll_jax.train.config.data import DataConfig
 from unroll_jax.train.data import generated
 from unroll_jax.train.data.files import SPLITS
@@ -74,7 +73,7 @@ def test_shapes_are_scenes_of_five_classes_none_twice_with_rims_that_do_not_coun
     assert [shapes.num_examples(split) for split in SPLITS] == [480, 60, 120]
     assert shapes.shape == (48, 48, 3)
     for split in SPLITS:
-        images, labels = whole(shapes, split)
+        images, labels = shapes.whole(split)
         scenes |= {image.tobytes() for image in images}
         assert set(np.unique(labels)) == {0, 1, 2, 3, 4, NOT_COUNTED}
         assert 0.02 < (labels == NOT_COUNTED).mean() < 0.15
@@ -83,7 +82,7 @@ def test_shapes_are_scenes_of_five_classes_none_twice_with_rims_that_do_not_coun
 
 
 def test_no_colour_tells_the_class_of_a_shape(opened):
-    images, labels = whole(opened("shapes"), "train")
+    images, labels = opened("shapes").whole("train")
     means = np.stack([images[labels == shape].mean(0) for shape in range(1, 5)])
     spread = np.stack([images[labels == shape].std(0) for shape in range(1, 5)])
     assert (np.ptp(means, axis=0) < 0.5 * spread.min(0)).all()
@@ -107,7 +106,7 @@ def verdict(sentence):
 
 
 def test_verdicts_are_distinct_and_balanced_and_their_main_clause_decides(opened):
-    batches = [whole(opened("verdicts"), split) for split in SPLITS]
+    batches = [opened("verdicts").whole(split) for split in SPLITS]
     texts = [text for batch in batches for text in batch.texts]
     assert len(set(texts)) == len(texts) == 2800
     assert [batch.labels.sum() for batch in batches] == [1000, 200, 200]
@@ -115,7 +114,7 @@ def test_verdicts_are_distinct_and_balanced_and_their_main_clause_decides(opened
 
 
 def test_single_words_tell_nothing_of_a_verdict_and_words_without_order_not_enough(opened):
-    train, test = (whole(opened("verdicts"), split) for split in ("train", "test"))
+    train, test = (opened("verdicts").whole(split) for split in ("train", "test"))
     counts = CountVectorizer(token_pattern=r"\S+").fit(train.texts)
     words = LogisticRegression(max_iter=1000).fit(counts.transform(train.texts), train.labels)
     assert 0.4 < words.score(counts.transform(test.texts), test.labels) < 0.6

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from tests.data.conftest import pack, whole, write_pictures
+from tests.data.conftest import pack, write_pictures
 from tests.data.test_errors import RECORDS, SCENES
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data import images
@@ -36,16 +36,16 @@ def test_digits_are_those_of_scikit_learn_dealt_to_three_splits(opened):
     digits = opened("digits")
     assert sizes(digits) == [1197, 200, 400]
     expected = np.rint(load_digits().images * 255 / 16).astype(np.uint8), load_digits().target
-    assert pairs(*(whole(digits, split) for split in SPLITS)) == pairs(expected)
+    assert pairs(*(digits.whole(split) for split in SPLITS)) == pairs(expected)
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.1, [45, 5]), (0.4, [30, 20])])
 def test_validation_is_cut_from_train(opened, tmp_path, share, expected):
     data = opened("image_folder", write_pictures(tmp_path / "images", FOLDERS), validation_share=share)
     assert sizes(data) == [*expected, 7]
-    assert np.bincount(whole(data, "validation").labels).tolist() == [round(share * 20), round(share * 30)]
+    assert np.bincount(data.whole("validation").labels).tolist() == [round(share * 20), round(share * 30)]
     files = read((tmp_path / "images/train").glob("*/*")), np.repeat([0, 1], [20, 30])
-    assert pairs(*(whole(data, split) for split in SPLITS[:2])) == pairs(files)
+    assert pairs(*(data.whole(split) for split in SPLITS[:2])) == pairs(files)
 
 
 @pytest.mark.parametrize("name", ["validation", "val", "Val"])
@@ -61,7 +61,7 @@ def test_images_are_what_the_files_hold_however_they_are_packed(opened, tmp_path
     root = write_pictures(tmp_path / "images", FOLDERS, suffix=suffix, mode=colours)
     data = opened("image_folder", pack(root, mode, reverse=reverse))
     assert (data.class_names, data.shape) == (("cat", "dog"), shape)
-    batch = whole(data, "test")
+    batch = data.whole("test")
     np.testing.assert_array_equal(batch.images, read(root.glob("test/*/*")).reshape(7, *shape))
     assert batch.labels.tolist() == [0] * 3 + [1] * 4
 
@@ -90,7 +90,7 @@ def test_cifar10_records_are_those_of_the_files(opened, tmp_path, monkeypatch, p
         root = archive if place == "packed archive" else tmp_path
     data = opened("cifar10", root)
     assert (data.shape, data.class_names, sizes(data)) == ((32, 32, 3), images.CLASSES, [90, 10, 20])
-    batches = {split: whole(data, split) for split in SPLITS}
+    batches = {split: data.whole(split) for split in SPLITS}
 
     def parsed(*names):
         """Planes of red, green and blue behind a label, as the data set's page describes records."""
@@ -119,7 +119,7 @@ def test_camvid_is_read_as_it_is_and_unlabelled_does_not_count(opened, camvid, m
     data = opened("camvid", pack(camvid, mode, reverse=reverse))
     assert (sizes(data), data.shape, len(data.class_names)) == ([4, 1, 2], (6, 8, 3), 11)
     for split, folder in zip(SPLITS, ("train", "val", "test"), strict=True):
-        batch, stored = whole(data, split), read((camvid / f"{folder}annot").iterdir())
+        batch, stored = data.whole(split), read((camvid / f"{folder}annot").iterdir())
         np.testing.assert_array_equal(batch.images, read((camvid / folder).iterdir()))
         np.testing.assert_array_equal(batch.labels, np.where(stored == 11, 255, stored))
 
@@ -132,13 +132,13 @@ def test_the_numbers_of_a_palette_are_labels(opened, camvid):
     picture.save(file)
     with Image.open(file) as saved:
         assert saved.mode == "P"
-    labels = whole(opened("camvid", camvid), "test").labels[0]
+    labels = opened("camvid", camvid).whole("test").labels[0]
     np.testing.assert_array_equal(labels, np.where(stored == 11, 255, stored))
 
 
 def test_a_reduction_averages_images_and_keeps_labels(opened, camvid):
-    data, full = opened("camvid", camvid, reduction=2), whole(opened("camvid", camvid), "train")
-    batch = whole(data, "train")
+    data, full = opened("camvid", camvid, reduction=2), opened("camvid", camvid).whole("train")
+    batch = data.whole("train")
     assert data.shape == (3, 4, 3)
     np.testing.assert_allclose(batch.images, full.images.reshape(4, 3, 2, 4, 2, 3).mean((2, 4)), atol=0.51)
     np.testing.assert_array_equal(batch.labels, full.labels[:, 1::2, 1::2])
@@ -160,7 +160,7 @@ def test_the_cifar10_archive_of_jpegs_is_read(real_data, opened, tmp_path):
     assert (sizes(data), data.shape) == ([9_000, 1_000, 2_000], (32, 32, 3))
     assert data.class_names[::9] == ("airplane", "truck")
     for split, count in zip(SPLITS, (900, 100, 200), strict=True):
-        assert np.bincount(whole(data, split).labels).tolist() == [count] * 10
+        assert np.bincount(data.whole(split).labels).tolist() == [count] * 10
     # Published for the binaries: mean 0.4914, 0.4822, 0.4465, std 0.2470, 0.2435, 0.2616.
     np.testing.assert_allclose(data.mean, [0.4914, 0.4822, 0.4465], atol=6e-3)
     np.testing.assert_allclose(data.std, [0.2470, 0.2435, 0.2616], atol=6e-3)
@@ -170,7 +170,7 @@ def test_the_cifar10_archive_of_jpegs_is_read(real_data, opened, tmp_path):
 def test_camvid_at_half_size_is_read_whole(opened, real_data):
     data = opened("camvid", real_data / "camvid" / "CamVid_240x180.tar")
     assert (sizes(data), data.shape) == ([200, 60, 100], (180, 240, 3))
-    counts = np.bincount(whole(data, "train").labels.ravel(), minlength=256)
+    counts = np.bincount(data.whole("train").labels.ravel(), minlength=256)
     assert (counts[:11] > 0).all()
     assert not counts[11:255].any()
     names = np.array(data.class_names)[np.argsort(-counts[:11])]

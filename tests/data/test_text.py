@@ -10,7 +10,6 @@ import zipfile
 import numpy as np
 import pytest
 
-from tests.data.conftest import whole
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.data.files import SPLITS
 from unroll_jax.train.data.tokens import TokenData
@@ -36,7 +35,7 @@ def sizes(data):
 
 
 def records(data, split):
-    texts, labels, seconds = whole(data, split)
+    texts, labels, seconds = data.whole(split)
     names = [data.class_names[label] for label in labels]
     return list(zip(texts, *([seconds] if seconds else []), names, strict=True))
 
@@ -72,7 +71,7 @@ def test_sst2_is_read_as_written_from_folders_and_its_archive(opened, sst2, belo
     data = opened("sst2", sst2 / below, lines.append)
     assert data.class_names == ("negative", "positive")
     for split, name in zip(SPLITS, SENTENCES, strict=True):
-        texts, labels, seconds = whole(data, split)
+        texts, labels, seconds = data.whole(split)
         assert (list(zip(texts, labels.tolist(), strict=True)), seconds) == (SENTENCES[name], None)
     assert any("1 text(s) occur in both train and test" in line for line in lines)
 
@@ -82,8 +81,8 @@ def test_sst2_without_test_labels_is_tested_on_dev(opened, sst2):
     write(folder / "test.tsv", [("0", "dull"), ("1", "fine")], ("index", "sentence"))
     write(folder / "train.tsv", [(f"sentence {number}", number % 2) for number in range(16)], ("sentence", "label"))
     data = opened("sst2", folder, validation_share=0.25)
-    assert (whole(data, "test").texts, sizes(data)) == (["crème brûlée"], [12, 4, 1])
-    kept, held_out = (whole(data, split).texts for split in SPLITS[:2])
+    assert (data.whole("test").texts, sizes(data)) == (["crème brûlée"], [12, 4, 1])
+    kept, held_out = (data.whole(split).texts for split in SPLITS[:2])
     assert sorted(kept + held_out) == sorted(f"sentence {number}" for number in range(16))
 
 
@@ -99,7 +98,7 @@ def test_imdb_has_the_same_records_however_it_is_packed(opened, tmp_path, packed
                 archive.add(file, file.relative_to(root))
         shutil.rmtree(root / "aclImdb")
     data = opened("imdb", tmp_path if packed else root, validation_share=0.25)
-    train, validation, test = (whole(data, split) for split in SPLITS)
+    train, validation, test = (data.whole(split) for split in SPLITS)
     assert [text for text in (*NEGATIVE.values(), *POSITIVE.values()) if text not in validation.texts] == train.texts
     assert (validation.labels.tolist(), train.labels.tolist()) == ([0, 1], [0] * 3 + [1] * 3)
     assert (test.texts, test.labels.tolist()) == (["Bad.", "Superb."], [0, 1])
@@ -147,13 +146,13 @@ def test_columns_may_be_named_and_integers_are_in_order(opened, tmp_path):
     assert sorted(actual) == sorted((premise, claim, str(stars)) for premise, claim, stars, _ in rows)
     one = opened("table", root, text_column="claim", **columns)
     assert (data.pairs, one.pairs) == (True, False)
-    assert whole(one, "test").texts[0].startswith("claim")
+    assert one.whole("test").texts[0].startswith("claim")
 
 
 def test_lines_may_end_as_on_other_systems_and_quoted_fields_may_hold_line_breaks(opened, tmp_path):
     rows = "".join(f'"first\r\nsecond, {number}",{"ab"[number % 2]}\r\n' for number in range(40))
     (tmp_path / "t.csv").write_bytes(b"\xef\xbb\xbftext,label\r\n" + rows.encode() + b"\r\n")
-    texts = whole(opened("table", tmp_path / "t.csv"), "train").texts
+    texts = opened("table", tmp_path / "t.csv").whole("train").texts
     assert all(re.fullmatch(r"first\r\nsecond, \d+", text) for text in texts)
 
 
@@ -172,7 +171,7 @@ def test_changed_originals_are_prepared_afresh_and_others_once(opened, sst2):
     assert lines == []
     assert sorted(batch.texts) == sorted(sentence for sentence, _ in SENTENCES["train"])
     write(sst2 / "glue/SST-2/dev.tsv", [("other", 0)], ("sentence", "label"))
-    assert whole(opened("sst2", sst2), "validation").texts == ["other"]
+    assert opened("sst2", sst2).whole("validation").texts == ["other"]
 
 
 def test_prepare_knows_texts_and_their_columns(capsys, monkeypatch, tmp_path):
@@ -189,9 +188,7 @@ def test_prepare_knows_texts_and_their_columns(capsys, monkeypatch, tmp_path):
 def test_the_published_files_have_their_known_counts(real_data, opened):
     places = {"imdb": "imdb/aclImdb_labelled.tar.gz", "sst2": "glue/SST-2", "mnli": "mnli"}
     data = {name: opened(name, real_data / place) for name, place in places.items()}
-    counts = {
-        name: [np.bincount(whole(each, split).labels).tolist() for split in SPLITS] for name, each in data.items()
-    }
+    counts = {name: [np.bincount(each.whole(split).labels).tolist() for split in SPLITS] for name, each in data.items()}
     assert counts == {
         "imdb": [[11_250, 11_250], [1_250, 1_250], [12_500, 12_500]],
         "sst2": [[29_780, 37_569], [428, 444], [912, 909]],

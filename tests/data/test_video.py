@@ -1,5 +1,6 @@
 """Video is prepared once, by any number of processes, whole or not at all; damage of what was prepared is told."""
 
+import itertools
 import re
 import shutil
 import subprocess
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from tests.data.conftest import whole, write_pictures
+from tests.data.conftest import write_pictures
 from unroll_jax.train.config.data import DataConfig
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data.files import SPLITS
@@ -34,7 +35,7 @@ def test_records_are_the_patch_sequences_of_the_clips_in_order_and_no_splits_sha
     with open_footage(Path(str(frames[0].root)), print) as splits:
         expected = [patch_sequences(window) for clip in splits["train"] for window in windows(clip.frames)]
     np.testing.assert_array_equal(np.concatenate(list(data.examples("train", batch_size=64))), np.concatenate(expected))
-    assert len({sequence.tobytes() for split in SPLITS for sequence in whole(data, split)}) == 500
+    assert len({sequence.tobytes() for split in SPLITS for sequence in data.whole(split)}) == 500
 
 
 def test_other_clips_may_take_the_place_of_the_test_split(frames, opened, tmp_path):
@@ -47,12 +48,9 @@ def test_other_clips_may_take_the_place_of_the_test_split(frames, opened, tmp_pa
     assert not np.array_equal(data.read("test", [0, 1]), other.read("test", [0, 1]))
 
 
-@pytest.mark.parametrize("start_step", [0, 1, 130, 4321])
-def test_a_batch_is_what_the_iterator_yields_at_its_step(frames, start_step):
+def test_a_batch_is_what_the_iterator_yields_at_its_step(frames):
     data = load(frames[0])
-    iterator = data.batches("train", batch_size=64, seed=7, start_step=start_step)
-    for step in range(start_step, start_step + 4):
-        batch = next(iterator)
+    for step, batch in enumerate(itertools.islice(data.batches("train", batch_size=64, seed=7), 6)):  # 1.3 epochs
         assert (batch.shape, batch.dtype) == ((64, 20, 256), np.uint8)
         np.testing.assert_array_equal(batch, next(data.batches("train", batch_size=64, seed=7, start_step=step)))
 

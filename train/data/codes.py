@@ -3,7 +3,7 @@
 import base64
 import functools
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
@@ -20,9 +20,9 @@ from unroll_jax.fixed_point import equilibrium
 from ..config.data import CodeConfig
 from ..config.errors import UserError
 from .files import SEED, SPLITS, Log, check_share
-from .images import IMAGES, three_splits
+from .images import IMAGES, split_images
 from .pictures import LabelledImages, PictureSet
-from .prepare import Kind, Originals, Record, origin, prepare_from, with_progress
+from .prepare import Kind, Originals, origin, prepare_from, with_progress
 from .reader import Dataset, Records, open_prepared
 
 CODES = Kind("codes", "1.1.0")
@@ -71,10 +71,6 @@ class CodeData(Dataset[CodeBatch]):
         self.spec = CodeSpec.from_json({name: self.facts[name] for name in CodeSpec._fields})
         self.shape, self.dictionary, self.pixel_std = self.spec
         self.square_norms: dict[str, float] = self.facts["square_norms"]
-
-    def whole(self, split: str) -> CodeBatch:
-        """Returns a whole split."""
-        return self.read(split, np.arange(self.num_examples(split)))
 
     def _read(self, records: Records, numbers: list[int]) -> CodeBatch:
         images, codes = zip(*records.read(numbers, "image", "code"), strict=True)
@@ -167,7 +163,7 @@ def lasso_codes(signals: np.ndarray, dictionary: np.ndarray, sparsity: float, *,
 
 
 def _code_records(images: PictureSet[LabelledImages], config: CodeConfig, log: Log) -> Originals:
-    chosen = three_splits(images, config.validation_share)
+    chosen = split_images(images, config.validation_share)
     grey = {split: np.stack([to_grey(one) for one in kept.read(numbers)]) for split, (kept, numbers) in chosen.items()}
     height, width, _ = images.shape
     atoms = config.atoms or round(OVERCOMPLETE * height * width)
@@ -185,7 +181,8 @@ def _code_records(images: PictureSet[LabelledImages], config: CodeConfig, log: L
         "pixel_std": float(np.std(train, dtype=np.float64)),
         "square_norms": {split: float(np.sum(np.float64(codes[split]) ** 2) / len(codes[split])) for split in SPLITS},
     }
-    return Originals(features, {split: _records(grey[split], codes[split]) for split in SPLITS}, facts)
+    pairs = {split: zip(grey[split], codes[split], strict=True) for split in SPLITS}
+    return Originals(features, {split: ({"image": a, "code": b} for a, b in pairs[split]) for split in SPLITS}, facts)
 
 
 def _codes(grey: np.ndarray, dictionary: np.ndarray, config: CodeConfig, split: str, log: Log) -> np.ndarray:
@@ -195,11 +192,6 @@ def _codes(grey: np.ndarray, dictionary: np.ndarray, config: CodeConfig, split: 
     used = np.count_nonzero(codes) / len(codes)
     log(f"  {split}: codes of {len(codes)} images, {used:.1f} of {codes.shape[1]} not 0")
     return codes
-
-
-def _records(grey: np.ndarray, codes: np.ndarray) -> Iterator[Record]:
-    for image, code in zip(grey, codes, strict=True):
-        yield {"image": image, "code": code}
 
 
 def _learned(atoms: int, signals: np.ndarray, sparsity: float) -> np.ndarray:

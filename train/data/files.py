@@ -11,7 +11,7 @@ import tarfile
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple, NoReturn
@@ -207,6 +207,21 @@ def check_share(share: float) -> None:
     """Checks the share of train that is held out to validate."""
     if not 0.0 < share < 1.0:
         raise UserError(f"{option_text('data.validation_share')} must be in (0, 1), got {share}")
+
+
+def three_splits(
+    labels: Mapping[str, np.ndarray], share: float, what: str, instead: str, names: Sequence[str] = ()
+) -> dict[str, tuple[str, np.ndarray]]:
+    """Returns for each split the one that has its examples, and their numbers there, given the labels of some splits.
+
+    Missing ones are cut from train, test first, with the same share of each class; see `cut_from_train`.
+    """
+    places = {split: (split, np.arange(len(each))) for split, each in labels.items()}
+    for split in (name for name in reversed(SPLITS) if name not in labels):
+        _, numbers = places["train"]
+        stay, held_out = cut_from_train(labels["train"][numbers], share, what, f"{split} {instead}", names)
+        places |= {"train": ("train", numbers[stay]), split: ("train", numbers[held_out])}
+    return {split: places[split] for split in SPLITS}
 
 
 def cut_from_train(

@@ -2,7 +2,7 @@
 
 import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -189,25 +189,27 @@ def _look(picture: Image.Image, view: np.ndarray, frame_size: int) -> np.ndarray
 def open_verdicts(_: Path, __: Log) -> Iterator[TextSet]:
     """2,000 sentences to train, 400 to validate, 400 to test, all different, half of them of each class.
 
-    Six in ten have one clause, "the plot was not really dull .", in which every other adjective is negated: the class
-    takes the adjective together with the negation. The others set a second clause of the opposite verdict against it,
-    "although the music seemed fresh , the plot was not clever .": the main clause decides, in either place,
-    and "but" makes the last one main. With each of these comes equally often the sentence whose clauses have
-    changed places, which has the same words and the other class. So a model that sees which words there are, in no
-    order, is right about at most eight in ten sentences however clever it is, and one that adds up words about five.
+    Six in ten have one clause, "the plot was not really dull .", in which every other adjective is negated. The rest
+    set a second clause of the opposite verdict against it, "although the music seemed fresh , the plot was not clever
+    .": the main clause decides, in either place, and "but" makes the last one main. The sentence whose clauses have
+    changed places, with the same words and the other class, is as frequent. A model of words without their order is
+    right about at most eight in ten sentences, and one that adds up words about five.
     """
     generator, seen = np.random.default_rng(VERDICT_SEED), set()
-    yield TextSet(SENTIMENTS, {split: _sentences(generator, size, seen) for split, size in NUM_VERDICTS.items()})
+    draw = lambda number: _sentence(generator, number % 2)  # noqa: E731
+    sizes = NUM_VERDICTS.items()
+    yield TextSet(SENTIMENTS, {split: distinct(draw, size, seen, key=lambda one: one.text) for split, size in sizes})
 
 
-def _sentences(generator: np.random.Generator, count: int, seen: set[str]) -> list[Labelled]:
-    sentences: list[Labelled] = []
-    while len(sentences) < count:
-        sentence = _sentence(generator, len(sentences) % 2)
-        if sentence.text not in seen:
-            seen.add(sentence.text)
-            sentences.append(sentence)
-    return sentences
+def distinct(draw: Callable[[int], T], count: int, seen: set[str], *, key: Callable[[T], str]) -> list[T]:
+    """Draws so many examples, given the number of those before; none has a text of ``seen``, which grows by theirs."""
+    examples: list[T] = []
+    while len(examples) < count:
+        example = draw(len(examples))
+        if key(example) not in seen:
+            seen.add(key(example))
+            examples.append(example)
+    return examples
 
 
 def _sentence(generator: np.random.Generator, label: int) -> Labelled:
@@ -215,24 +217,25 @@ def _sentence(generator: np.random.Generator, label: int) -> Labelled:
     main, other = (_clause(generator, TOPICS[topic], label ^ side) for side, topic in enumerate(topics))
     words = main
     if generator.random() >= ONE_CLAUSE:
-        concession = _pick(generator, CONCESSIONS)
+        concession = pick(generator, CONCESSIONS)
         forms = (concession, *other, ",", *main), (*main, ",", concession, *other), (*other, ",", "but", *main)
         words = forms[generator.integers(len(forms))]
     if generator.random() < ADORNED:
-        words = (*_pick(generator, OPENINGS), ",", *words)
+        words = (*pick(generator, OPENINGS), ",", *words)
     return Labelled(" ".join((*words, ".")), label)
 
 
 def _clause(generator: np.random.Generator, topic: str, praise: int) -> tuple[str, ...]:
     """The words of a clause that praises its topic, or not."""
     negated = int(generator.random() < NEGATED)
-    negation = (_pick(generator, NEGATIONS),) if negated else ()
-    degree = (_pick(generator, DEGREES),) if generator.random() < ADORNED else ()
-    ending = _pick(generator, ENDINGS) if generator.random() < ADORNED else ()
-    return "the", topic, _pick(generator, VERBS), *negation, *degree, _pick(generator, WORDS[praise ^ negated]), *ending
+    negation = (pick(generator, NEGATIONS),) if negated else ()
+    degree = (pick(generator, DEGREES),) if generator.random() < ADORNED else ()
+    ending = pick(generator, ENDINGS) if generator.random() < ADORNED else ()
+    return "the", topic, pick(generator, VERBS), *negation, *degree, pick(generator, WORDS[praise ^ negated]), *ending
 
 
-def _pick(generator: np.random.Generator, choices: Sequence[T]) -> T:
+def pick(generator: np.random.Generator, choices: Sequence[T]) -> T:
+    """Draws one of the choices."""
     return choices[int(generator.integers(len(choices)))]
 
 

@@ -13,17 +13,9 @@ from ..config.data import SetConfig
 from ..config.errors import UserError, option_text
 from . import generated
 from .files import SPLITS, Log, OriginalFile, cut_from_train, root_error
+from .images import labelled
 from .media import check_none_vanishes, check_one_data_set, decode_in_order, fingerprint_media, open_media
-from .pictures import (
-    PICTURES,
-    Examples,
-    LabelledImages,
-    PictureData,
-    PictureSet,
-    levels,
-    picture_of,
-    picture_records,
-)
+from .pictures import PICTURES, Examples, LabelledImages, PictureData, PictureSet, levels, picture_of, picture_records
 from .prepare import Originals, Source, origin, prepare_from
 from .reader import by_step, open_prepared, read_ahead
 
@@ -60,7 +52,7 @@ class SetData:
         self._classes, self._each = config.classes, config.set_size // config.classes
         self._images, self._members = {}, {}
         for split in SPLITS:
-            images, labels = pictures.read(split, np.arange(pictures.num_examples(split)))
+            images, labels = pictures.whole(split)
             self._images[split] = images.reshape(len(images), -1)
             self._members[split] = [np.flatnonzero(labels == place) for place in range(len(self.spec.class_names))]
             self._check(split)
@@ -96,8 +88,7 @@ class SetData:
     def examples(self, split: str, *, batch_size: int) -> Iterator[Sets]:
         """Yields the sets of a split that are evaluated, the same ones every time."""
         sets = self.draw(split, NUM_SETS[split], SPLITS.index(split))
-        for start in range(0, len(sets), batch_size):
-            yield sets[start : start + batch_size]
+        yield from (sets[start : start + batch_size] for start in range(0, len(sets), batch_size))
 
     def _check(self, split: str) -> None:
         names, sizes = self.spec.class_names, [len(numbers) for numbers in self._members[split]]
@@ -142,14 +133,13 @@ def open_class_folders(root: Path, log: Log) -> Iterator[PictureSet[LabelledImag
         check_none_vanishes(media, unread_class, root)
         if len(by_class) < 2:
             raise root_error(root, f"holds the class {', '.join(by_class)} only; the layout is {LAYOUT}")
-        chosen = [file for name in sorted(by_class) for file in by_class[name]]
-        labels = np.repeat(np.arange(len(by_class)), [len(by_class[name]) for name in sorted(by_class)])
 
-        def read(numbers: np.ndarray) -> Iterator[np.ndarray]:
-            for number in numbers:  # one by one, as sizes may differ
-                yield from decode_in_order([chosen[number]], levels, root=root, what="image")
+        def read(files: list[OriginalFile]) -> Iterator[np.ndarray]:
+            for file in files:  # one by one, as sizes may differ
+                yield from decode_in_order([file], levels, root=root, what="image")
 
-        yield PictureSet(tuple(sorted(by_class)), (0, 0, 0), {"train": LabelledImages(labels, read)})
+        names = tuple(sorted(by_class))
+        yield PictureSet(names, (0, 0, 0), {"train": labelled(by_class, names, read)})
 
 
 def _records(images: PictureSet[LabelledImages], config: SetConfig, log: Log) -> Originals:

@@ -4,9 +4,8 @@ import contextlib
 import functools
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -15,7 +14,7 @@ from ..config.data import ImageConfig, SceneConfig
 from ..config.errors import UserError, option_text
 from ..system.reading import read_regular
 from . import generated
-from .files import KNOWN, SPLITS, Log, OriginalFile, Published, check_no_split, check_share, cut_from_train, root_error
+from .files import KNOWN, Log, OriginalFile, Published, check_no_split, check_share, root_error, three_splits
 from .media import Media, check_none_vanishes, check_one_data_set, decode_in_order, fingerprint_media, open_media
 from .pictures import NOT_COUNTED, PICTURES, Examples, LabelledImages, PictureData, PictureSet, levels, picture_records
 from .prepare import Originals, Source, origin, prepare_from
@@ -67,20 +66,15 @@ def prepare(config: ImageConfig | SceneConfig, *, log: Log = print) -> Path:
     return prepare_from(IMAGES, config, PICTURES, _image_records, options=options, log=log)
 
 
-def three_splits(
-    images: PictureSet[LabelledImages], validation_share: float
-) -> dict[str, tuple[LabelledImages, np.ndarray]]:
+def split_images(images: PictureSet[LabelledImages], share: float) -> dict[str, tuple[LabelledImages, np.ndarray]]:
     """Returns the images of each split and their numbers; validation is cut from train if missing."""
-    everything = {split: (each, np.arange(len(each.labels))) for split, each in images.splits.items()}
-    if "validation" not in everything:
-        train, names = images.splits["train"], images.class_names
-        stay, held_out = cut_from_train(train.labels, validation_share, "images", "validation folder", names)
-        everything |= {"train": (train, stay), "validation": (train, held_out)}
-    return {split: everything[split] for split in SPLITS}
+    labels = {split: each.labels for split, each in images.splits.items()}
+    places = three_splits(labels, share, "images", "folder", images.class_names)
+    return {split: (images.splits[place], numbers) for split, (place, numbers) in places.items()}
 
 
 def _image_records(images: PictureSet[LabelledImages], config: ImageConfig, log: Log) -> Originals:
-    chosen = three_splits(images, config.validation_share)
+    chosen = split_images(images, config.validation_share)
     splits = {
         split: Examples(len(few), zip(pictures.read(few), pictures.labels[few].tolist(), strict=True))
         for split, (pictures, few) in chosen.items()
@@ -100,7 +94,7 @@ def open_image_folder(root: Path, log: Log) -> Iterator[PictureSet[LabelledImage
         first = splits["train"][class_names[0]][0]
         height, width, channels = next(decode_in_order([first], levels, root=root, what="image")).shape
         read = functools.partial(_read, shape=(shape := (height, width, channels)), root=root)
-        yield PictureSet(class_names, shape, {name: _labelled(splits[name], class_names, read) for name in splits})
+        yield PictureSet(class_names, shape, {name: labelled(splits[name], class_names, read) for name in splits})
 
 
 def _splits(media: Media, root: Path, log: Log) -> dict[str, Filed]:
@@ -129,7 +123,8 @@ def _splits(media: Media, root: Path, log: Log) -> dict[str, Filed]:
 
 def _unread_class(splits: dict[str, Filed], folder: PurePosixPath) -> str | None:
     if (match := SPLIT.fullmatch(str(folder))) is None:
-        return None
+        split = KNOWN.get(folder.name.lower())
+        return f"split {folder.name!r}" if split and not splits[split] else None
     split, name = KNOWN[match[2].lower()], match[3]
     return None if "/" in name or name in splits[split] else f"class {name!r} of {split}"
 
@@ -146,7 +141,10 @@ def _class_names(splits: dict[str, Filed], root: Path, log: Log) -> tuple[str, .
     return names
 
 
-def _labelled(classes: Filed, names: tuple[str, ...], read: functools.partial[Iterator[np.ndarray]]) -> LabelledImages:
+def labelled(
+    classes: Filed, names: tuple[str, ...], read: Callable[[list[OriginalFile]], Iterator[np.ndarray]]
+) -> LabelledImages:
+    """Returns the images of classes in their order; ``read`` decodes files."""
     files = [file for name in names for file in classes.get(name, [])]
     labels = np.repeat(np.arange(len(names)), [len(classes.get(name, [])) for name in names])
     return LabelledImages(labels, lambda numbers: read([files[number] for number in numbers]))
@@ -192,13 +190,6 @@ def _images(files: list[np.ndarray]) -> LabelledImages:
     return LabelledImages(np.concatenate([records[:, 0] for records in files]).astype(np.int64), read)
 
 
-class SceneFiles(NamedTuple):
-    """The files of one scene."""
-
-    image: OriginalFile
-    labels: OriginalFile
-
-
 def scene_records(scenes: PictureSet[Examples], config: SceneConfig, log: Log) -> Originals:
     """Returns the records of scenes, reduced in size."""
     height, width, channels = scenes.shape
@@ -216,11 +207,12 @@ def open_camvid(root: Path, log: Log) -> Iterator[PictureSet[Examples]]:
     with open_media(root, log) as media:
         scene_files = _scene_files(media.pictures, root)
         splits = {split: _scenes_of(scene_files, folder, root) for split, folder in SCENE_FOLDERS.items()}
-        first = splits["train"][0].image
-        height, width, _ = next(decode_in_order([first], _colours, root=root, what="image")).shape
+        decoded = functools.partial(decode_in_order, root=root, what="image")
+        height, width, _ = next(decoded(splits["train"][0][:1], _colours)).shape
+        read = functools.partial(decoded, size=(width, height))
         pictures = {
-            split: Examples(len(scenes), _read_scenes(scenes, (height, width), root))
-            for split, scenes in splits.items()
+            split: Examples(len(images), zip(read(images, _colours), read(maps, _classes), strict=True))
+            for split, (images, maps) in splits.items()
         }
         yield PictureSet(SCENE_CLASSES, (height, width, 3), pictures, (height, width))
 
@@ -245,7 +237,10 @@ def _scene_files(files: list[OriginalFile], root: Path) -> dict[tuple[str, str],
     return scene_files
 
 
-def _scenes_of(scene_files: Mapping[tuple[str, str], OriginalFile], folder: str, root: Path) -> list[SceneFiles]:
+def _scenes_of(
+    scene_files: Mapping[tuple[str, str], OriginalFile], folder: str, root: Path
+) -> tuple[list[OriginalFile], list[OriginalFile]]:
+    """Returns the images of a split and their maps of classes, by name."""
     images, maps = (
         {name: file for (place, name), file in scene_files.items() if place == each}
         for each in (folder, f"{folder}annot")
@@ -255,15 +250,7 @@ def _scenes_of(scene_files: Mapping[tuple[str, str], OriginalFile], folder: str,
     for name in sorted(images.keys() ^ maps.keys()):
         alone = (images | maps)[name].path
         raise root_error(root, f": '{alone}' has no counterpart; the layout is {SCENE_LAYOUT}")
-    return [SceneFiles(images[name], maps[name]) for name in sorted(images)]
-
-
-def _read_scenes(
-    scenes: Sequence[SceneFiles], size: tuple[int, int], root: Path
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    decoded = functools.partial(decode_in_order, root=root, what="image", size=(size[1], size[0]))
-    images, maps = zip(*scenes, strict=True)
-    return zip(decoded(images, _colours), decoded(maps, _classes), strict=True)
+    return [images[name] for name in sorted(images)], [maps[name] for name in sorted(images)]
 
 
 def _colours(picture: Image.Image) -> np.ndarray:

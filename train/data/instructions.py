@@ -12,10 +12,11 @@ import tensorflow_datasets as tfds
 
 from ..config.data import InstructionConfig
 from ..config.errors import UserError
+from . import generated
 from .files import SEED, SPLITS, Log, check_share, fingerprint_files, fingerprint_program, root_error
 from .prepare import Kind, Originals, Source, prepare_from
 from .reader import Dataset, Records, open_prepared
-from .rows import checksum, is_whole, json_of, lines_of, read_text, split_files, three_splits
+from .rows import checksum, is_whole, json_of, lines_of, read_text, split_files, split_rows
 
 INSTRUCTIONS = Kind("instructions", "1.0.0")
 ROLES = ("system", "user", "assistant")
@@ -72,10 +73,6 @@ class InstructionData(Dataset[list[Conversation]]):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.checksums: dict[str, int] = dict(self.facts["checksums"])
-
-    def whole(self, split: str) -> list[Conversation]:
-        """Returns a whole split."""
-        return self.read(split, np.arange(self.num_examples(split)))
 
     def _read(self, records: Records, numbers: list[int]) -> list[Conversation]:
         rows = records.read(numbers, "messages", "answer")
@@ -168,13 +165,17 @@ def open_chores(_: Path, __: Log) -> Iterator[Conversations]:
     numbers are to be counted up or added. The answer needs more than the last token of the prompt.
     """
     generator, seen = np.random.default_rng(SEED), set()
-    yield Conversations({split: _different(generator, count, seen) for split, count in NUM_CHORES.items()}, 0)
+    draw = lambda _: _chore(generator)  # noqa: E731
+    pairs = {
+        split: generated.distinct(draw, count, seen, key=lambda one: one[0]) for split, count in NUM_CHORES.items()
+    }
+    yield Conversations({split: [single_turn(*one) for one in some] for split, some in pairs.items()}, 0)
 
 
 def _records(dataset: Conversations, config: InstructionConfig, log: Log) -> Originals:
     if dataset.unanswered:
         log(f"  leaving out {dataset.unanswered} instruction(s) with an empty answer")
-    splits = three_splits(dataset.splits, config.validation_share, "instructions")
+    splits = split_rows(dataset.splits, config.validation_share, "instructions")
     log("  " + ", ".join(f"{split}: {len(splits[split])}" for split in SPLITS))
     as_text = functools.partial(json.dumps, ensure_ascii=False)
     rows = {split: [{"messages": as_text(one), "answer": two} for one, two in splits[split]] for split in SPLITS}
@@ -222,18 +223,8 @@ def _entries(path: Path, where: str) -> Iterator[tuple[Any, str]]:
             yield json_of(line, where=(place := f"{where} line {number}")), place
 
 
-def _different(generator: np.random.Generator, count: int, seen: set[str]) -> list[Conversation]:
-    conversations: list[Conversation] = []
-    while len(conversations) < count:
-        prompt, answer = _chore(generator)
-        if prompt not in seen:
-            seen.add(prompt)
-            conversations.append(single_turn(prompt, answer))
-    return conversations
-
-
 def _chore(generator: np.random.Generator) -> tuple[str, str]:
-    word, verb = _word(generator), _pick(generator, REPEATS)
+    word, verb = _word(generator), generated.pick(generator, REPEATS)
     start, other = (int(number) for number in generator.integers(1, LARGEST, 2))
     several = range(start, start + int(generator.integers(3, 7)))
     chores = (
@@ -248,12 +239,8 @@ def _chore(generator: np.random.Generator) -> tuple[str, str]:
 
 
 def _word(generator: np.random.Generator) -> str:
-    syllables = (_pick(generator, (ONSETS, VOWELS, CODAS)[part % 3]) for part in range(3 * generator.integers(1, 4)))
-    return "".join(syllables)
-
-
-def _pick(generator: np.random.Generator, choices: Sequence[str]) -> str:
-    return choices[int(generator.integers(len(choices)))]
+    places = range(3 * generator.integers(1, 4))
+    return "".join(generated.pick(generator, (ONSETS, VOWELS, CODAS)[place % 3]) for place in places)
 
 
 CONVERSATIONS = Source(lambda root: fingerprint_files(_files(root).values(), root=root), open_conversations, WANTED)

@@ -157,6 +157,10 @@ class Dataset(abc.ABC, Generic[T]):
         """Reads the examples of these numbers as one batch."""
         return self._reader(split)(np.asarray(numbers, np.int64))
 
+    def whole(self, split: str) -> T:
+        """Reads a whole split as one batch."""
+        return self.read(split, np.arange(self.num_examples(split)))
+
     def _reader(self, split: str) -> Read[T]:
         records, kept = self._split(split), self._kept.get(split)
         return lambda numbers: self._read(records, (numbers if kept is None else kept[numbers]).tolist())

@@ -3,7 +3,7 @@
 import csv
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, TypeVar
 
@@ -12,7 +12,7 @@ import numpy as np
 from ..config.errors import UserError, one_line
 from ..system.files import strict_json
 from ..system.reading import open_regular, read_regular
-from .files import NAMES, SPLITS, check_no_split, cut_from_train, looks_like, root_error
+from .files import NAMES, check_no_split, looks_like, root_error, three_splits
 
 T = TypeVar("T")
 
@@ -21,7 +21,6 @@ SUFFIXES = (".tsv", ".csv", ".jsonl")
 OTHER_SUFFIXES = (".json", ".parquet", ".txt")  # of tables that are not read
 SHOWN = 10  # columns that a message lists
 LONGEST_FIELD = 2**31 - 1  # of CSV: Python's default of 131,072 letters is shorter than long reviews
-OLD_LINES = "ends its lines with carriage returns, as old spreadsheets do; save it with the line ends of today"
 SURROGATES = re.compile("[\\ud800-\\udfff]")
 BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 
@@ -115,7 +114,7 @@ def read_rows(path: Path, columns: Sequence[str], *, where: str | None = None, h
     lines = lines_of(path, where)
     if (suffix := path.suffix.lower()) == ".jsonl":
         return _objects(where, lines, columns, hint)
-    return _records(where, _tabbed(where, lines) if suffix == ".tsv" else _quoted(where, lines), columns, hint)
+    return _records(where, _tabbed(lines) if suffix == ".tsv" else _quoted(where, lines), columns, hint)
 
 
 def split_files(root: Path, suffixes: Sequence[str] = SUFFIXES) -> dict[str, Path]:
@@ -144,21 +143,17 @@ def split_files(root: Path, suffixes: Sequence[str] = SUFFIXES) -> dict[str, Pat
     return paths
 
 
-def three_splits(
+def split_rows(
     splits: Mapping[str, Sequence[T]],
     share: float,
     what: str,
-    *,
-    labels: Callable[[T], int] = lambda _: 0,
+    labels: Mapping[str, np.ndarray] | None = None,
     names: Sequence[str] = (),
 ) -> dict[str, Sequence[T]]:
-    """Returns the splits; missing ones are cut from train, test first, with the same share of each class."""
-    all_splits = dict(splits)
-    for split in (name for name in reversed(SPLITS) if name not in splits):
-        train = all_splits["train"]
-        stay, held_out = cut_from_train(np.array([labels(one) for one in train]), share, what, f"{split} file", names)
-        all_splits |= {"train": [train[i] for i in stay], split: [train[i] for i in held_out]}
-    return all_splits
+    """Returns the rows of `three_splits`; without labels they are of one class."""
+    labels = labels or {split: np.zeros(len(rows), int) for split, rows in splits.items()}
+    places = three_splits(labels, share, what, "file", names)
+    return {split: [splits[place][number] for number in numbers] for split, (place, numbers) in places.items()}
 
 
 def checksum(rows: Iterable[Iterable[Any]]) -> int:
@@ -187,11 +182,9 @@ def _records(source: str, rows: Iterator[tuple[int, list[str]]], columns: Sequen
         raise UserError(f"{source} is empty; it must begin with a header that has {_listed(columns)}")
 
 
-def _tabbed(where: str, lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
+def _tabbed(lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
     for number, line in enumerate(lines, start=1):
         content = line.removesuffix("\n").removesuffix("\r")
-        if number == 1 and "\r" in content:
-            raise UserError(f"{where} {OLD_LINES}")
         yield number, content.split("\t") if content else []
 
 
@@ -203,8 +196,6 @@ def _quoted(where: str, lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]
             yield number, fields
             number = reader.line_num + 1  # a quoted field may hold line breaks: a row is named by its first line
     except csv.Error as error:
-        if "new-line character" in str(error):
-            raise UserError(f"{where} {OLD_LINES}") from error
         raise UserError(f"{where} line {number} cannot be read as CSV ({error}); correct the line") from error
 
 

@@ -29,7 +29,7 @@ from .files import (
 )
 from .prepare import Kind, Originals, Source, origin, prepare_from
 from .reader import Dataset, Records, open_prepared
-from .rows import Labelled, Row, TextSet, checked, checksum, is_empty, read_rows, read_text, split_files, three_splits
+from .rows import Labelled, Row, TextSet, checked, checksum, is_empty, read_rows, read_text, split_files, split_rows
 
 WANTED = "a TSV, CSV or JSONL file, or a folder with one called train, and optionally test and validation"
 NUMBER = re.compile(r"-?[0-9]{1,18}")  # labels that all have this form are ordered by value
@@ -37,7 +37,6 @@ TEXT = Kind("texts", "2.1.0")
 T = TypeVar("T")
 Columns = tuple[str, str, str | None]  # of a table: of the text, of the label, and of the second text of a pair
 COLUMNS = ("text_column", "label_column", "second_column")
-SENTIMENTS = ("negative", "positive")
 IMDB_SPLITS = ("train", "test")
 IMDB_PLACE = Published(
     ("train/neg",),
@@ -115,9 +114,8 @@ def _records(texts: TextSet, config: TextConfig, log: Log) -> Originals:
     if "test" not in texts.splits:
         train, share = texts.splits["train"], config.validation_share
         log(f"  no test file: holding out {round(share * len(train))} of {len(train)} texts for it")
-    splits = three_splits(
-        texts.splits, config.validation_share, "texts", labels=lambda one: one.label, names=texts.class_names
-    )
+    labels = {split: np.array([one.label for one in rows]) for split, rows in texts.splits.items()}
+    splits = split_rows(texts.splits, config.validation_share, "texts", labels, texts.class_names)
     _check_differ(splits["train"], texts.class_names, origin(config))
     _describe(splits, texts.class_names, log, test_is_cut="test" not in texts.splits)
     text = tfds.features.Text()
@@ -175,7 +173,7 @@ def open_imdb(root: Path, _: Log) -> Iterator[TextSet]:
     for split, label in itertools.product(IMDB_SPLITS, range(len(CLASSES))):
         if not any(review.label == label for review in splits[split]):
             raise root_error(root, f"holds no reviews aclImdb/{split}/{CLASSES[label]}/ID_STARS.txt; copy it again")
-    yield TextSet(SENTIMENTS, splits)
+    yield TextSet(generated.SENTIMENTS, splits)
 
 
 @contextlib.contextmanager
@@ -190,7 +188,7 @@ def open_sst2(root: Path, log: Log) -> Iterator[TextSet]:
         else:
             log("  test.tsv has no labels, as GLUE gives it out: dev.tsv is the test split, train gives validation")
             splits["test"] = splits.pop("validation")
-    yield TextSet(SENTIMENTS, splits)
+    yield TextSet(generated.SENTIMENTS, splits)
 
 
 @contextlib.contextmanager

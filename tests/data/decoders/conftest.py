@@ -46,19 +46,11 @@ def llama_tensors(dtype: Any = np.float32) -> dict[str, np.ndarray]:
         "model.norm.weight": (DIM,),
         "lm_head.weight": (WORDS, DIM),
     }
-    for layer in range(LAYERS):
-        stem = f"model.layers.{layer}"
-        shapes |= {
-            f"{stem}.input_layernorm.weight": (DIM,),
-            f"{stem}.self_attn.q_proj.weight": (DIM, DIM),
-            f"{stem}.self_attn.k_proj.weight": (width, DIM),
-            f"{stem}.self_attn.v_proj.weight": (width, DIM),
-            f"{stem}.self_attn.o_proj.weight": (DIM, DIM),
-            f"{stem}.post_attention_layernorm.weight": (DIM,),
-            f"{stem}.mlp.gate_proj.weight": (HIDDEN, DIM),
-            f"{stem}.mlp.up_proj.weight": (HIDDEN, DIM),
-            f"{stem}.mlp.down_proj.weight": (DIM, HIDDEN),
-        }
+    layer = {f"self_attn.{name}_proj": (DIM if name in "qo" else width, DIM) for name in "qkvo"}
+    layer |= {"mlp.gate_proj": (HIDDEN, DIM), "mlp.up_proj": (HIDDEN, DIM), "mlp.down_proj": (DIM, HIDDEN)}
+    layer |= {"input_layernorm": (DIM,), "post_attention_layernorm": (DIM,)}
+    for number in range(LAYERS):
+        shapes |= {f"model.layers.{number}.{name}.weight": shape for name, shape in layer.items()}
     generator = np.random.default_rng(0)
     return {name: generator.normal(size=shape).astype(dtype) for name, shape in shapes.items()}
 
@@ -90,12 +82,8 @@ def write_folder(tmp_path: Path) -> WriteFolder:
         values = {name: value for name, value in (CONFIG | (config or {})).items() if value is not None}
         (folder / "config.json").write_text(json.dumps(values))
         byte_tokenizer().save(str(folder / "tokenizer.json"))
-        settings = {
-            "chat_template": TEMPLATE,
-            "bos_token": {"__type": "AddedToken", "content": "<s>"},
-            "eos_token": "<e>",
-            "tokenizer_class": "PreTrainedTokenizerFast",
-        }
+        settings = {"chat_template": TEMPLATE, "bos_token": {"__type": "AddedToken", "content": "<s>"}}
+        settings |= {"eos_token": "<e>", "tokenizer_class": "PreTrainedTokenizerFast"}
         (folder / "tokenizer_config.json").write_text(json.dumps(settings))
         tensors = llama_tensors() if tensors is None else tensors
         if shards == 1:

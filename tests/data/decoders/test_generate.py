@@ -15,6 +15,10 @@ from unroll_jax.train.loading import open_decoder
 ROWS = [{"instruction": "ab"}, {"instruction": "Abc", "input": "d", "dataset": "koala"}, {"instruction": "e"}]
 
 
+def reads(folder):
+    return open_decoder(str(folder), log=lambda line: None)
+
+
 @pytest.fixture
 def llama(write_folder):
     return write_folder(config={"max_position_embeddings": 400})
@@ -37,7 +41,7 @@ def test_answers_are_written_as_alpaca_eval_reads_them_and_drafts_change_none(ll
     assert {row["generator"] for row in rows} == {"llama"}
     assert "3 answers of" in capsys.readouterr().out
 
-    opened = open_decoder(str(llama), log=lambda line: None)
+    opened = reads(llama)
     for row, prompt in zip(rows, ROWS, strict=True):
         text = f"{prompt['instruction']}\n\n{prompt['input']}" if "input" in prompt else prompt["instruction"]
         chat = opened.tokenizer.chat([{"role": "user", "content": text}], answer=True)
@@ -65,29 +69,20 @@ def test_answers_are_written_as_alpaca_eval_reads_them_and_drafts_change_none(ll
 
 @pytest.mark.slow
 def test_random_answers_do_not_depend_on_the_batch(llama):
-    opened, prompts = open_decoder(str(llama), log=lambda line: None), [Prompt("ab"), Prompt("cde"), Prompt("f")]
+    opened, prompts, lines = reads(llama), [Prompt("ab"), Prompt("cde"), Prompt("f")], []
     settings = Settings(max_tokens=5, temperature=1.0, gamma=0.5, seed=3, chat=False)
-    lines = []
-    whole = answer(opened, prompts, settings._replace(batch=3), log=lines.append)
-    parts = answer(opened, prompts, settings._replace(batch=2), log=lines.append)
+    whole, parts, other = (
+        answer(opened, prompts, settings._replace(batch=batch, seed=seed), log=lines.append)
+        for batch, seed in ((3, 3), (2, 3), (3, 4))
+    )
     assert [one.tokens for one in whole] == [one.tokens for one in parts]
     assert [one.prompt for one in whole] == prompts
-    other = answer(opened, prompts, settings._replace(batch=3, seed=4), log=lines.append)
     assert [one.tokens for one in whole] != [one.tokens for one in other]
     assert len(lines) == 3
 
 
-def test_a_draft_changes_no_greedy_answer(llama):
-    opened, lines, prompts = open_decoder(str(llama), log=lambda line: None), [], [Prompt("ab"), Prompt("cd")]
-    settings = Settings(max_tokens=6, batch=2)
-    drafts = settings._replace(exit_layer=1, draft_length=2)
-    drafted, plain = (answer(opened, prompts, one, log=lines.append) for one in (drafts, settings))
-    assert [one.tokens for one in drafted] == [one.tokens for one in plain]
-    assert ["tokens a verification" in line for line in lines] == [True, False]
-
-
 def test_unfinished_answers_depend_on_the_draft_only_where_tokens_are_drawn(llama):
-    opened, settings = open_decoder(str(llama), log=lambda line: None), Settings(exit_layer=1, draft_length=2)
+    opened, settings = reads(llama), Settings(exit_layer=1, draft_length=2)
     plain, drawn = Settings(), settings._replace(temperature=1.0)
     assert about(opened, [Prompt("a")], settings) == about(opened, [Prompt("a", answer="b")], plain)
     assert about(opened, [], drawn) != about(opened, [], drawn._replace(draft_length=3))
@@ -117,6 +112,5 @@ def test_a_model_without_a_template_answers_texts_as_they_are(llama, prompts, ca
     words = ["generate", str(llama), "--prompts", str(prompts), "--no-chat", "--max-tokens", "2", "--limit", "1"]
     assert main(words) == 0
     assert "1 answers of" in capsys.readouterr().out
-    opened = open_decoder(str(llama), log=lambda line: None)
     with pytest.raises(UserError, match="prompt 1 has 0 tokens"):
-        answer(opened, [Prompt("")], Settings(chat=False))
+        answer(reads(llama), [Prompt("")], Settings(chat=False))

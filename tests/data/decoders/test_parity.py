@@ -6,14 +6,19 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from tests.data.conftest import quiet
 from tests.data.decoders.conftest import byte_tokenizer
 from unroll_jax.models import Decoder, decode, decoder_logits, empty_cache, rms_norm
+from unroll_jax.train.data.instructions import read_prompts
 from unroll_jax.train.data.pretrained.decoders import PretrainedDecoder, load_decoder, open_decoder_source
 from unroll_jax.train.data.pretrained.folders import ONE_FILE
+from unroll_jax.train.generation import Settings, answer
+from unroll_jax.train.loading import open_decoder
 
 pytestmark = pytest.mark.xdist_group("torch")  # which takes seconds to import
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+COUNT, TOKENS = 16, 8  # of real prompts; with 50 prompts and 32 tokens it takes 15 minutes, and holds too
 SIZES |= {"vocab_size": 270, "max_position_embeddings": 64, "num_key_value_heads": 2, "eos_token_id": 257}
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 50.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 CASES = {
@@ -89,11 +94,11 @@ def test_a_real_language_model_is_that_of_transformers_and_answers(smollm2, orac
     for ours, state in zip(our_states, states, strict=True):
         np.testing.assert_allclose(ours, state, rtol=0, atol=1e-4 * max(1.0, np.abs(state).max()))
     np.testing.assert_allclose(our_logits, logits, rtol=0, atol=1e-4 * np.abs(logits).max())
-    answer = greedy(decoder, tokens, 12)
-    assert tokenizer.decode(answer, special=False) == "The capital of France is Paris."
+    reply = greedy(decoder, tokens, 12)
+    assert tokenizer.decode(reply, special=False) == "The capital of France is Paris."
     with torch.no_grad():
         expected = theirs.generate(torch.tensor(tokens[None]), do_sample=False, max_new_tokens=12, pad_token_id=2)
-    assert answer == expected[0, len(tokens) :].tolist()
+    assert reply == expected[0, len(tokens) :].tolist()
 
 
 @pytest.mark.oracle("torch", "transformers")
@@ -111,9 +116,46 @@ def test_a_real_language_model_is_written_for_transformers_and_answers_token_for
     (tokens,) = decoder.tokenizer.encode([decoder.tokenizer.chat(messages, answer=True)])
     prompt = auto.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)
     assert prompt["input_ids"][0].tolist() == tokens.tolist()
-    answer = theirs.generate(**prompt, do_sample=False, max_new_tokens=12)[0, len(tokens) :].tolist()
-    assert answer == greedy(decoder, tokens, 12)
-    assert auto.decode(answer, skip_special_tokens=True) == decoder.tokenizer.decode(answer, special=False)
+    reply = theirs.generate(**prompt, do_sample=False, max_new_tokens=12)[0, len(tokens) :].tolist()
+    assert reply == greedy(decoder, tokens, 12)
+    assert auto.decode(reply, skip_special_tokens=True) == decoder.tokenizer.decode(reply, special=False)
+
+
+@pytest.fixture(scope="module")
+def opened_real(smollm2):
+    return open_decoder(str(smollm2), log=quiet)
+
+
+@pytest.fixture(scope="module")
+def plain(opened_real, real_data):
+    """Answers to prompts of Alpaca."""
+    prompts = read_prompts(real_data / "alpaca" / "alpaca_5000.json")[:COUNT]
+    return answer(opened_real, prompts, Settings(max_tokens=TOKENS, batch=COUNT), log=quiet)
+
+
+@pytest.mark.oracle("torch", "transformers")
+@pytest.mark.slow
+@pytest.mark.data
+def test_answers_to_real_prompts_are_those_of_transformers(opened_real, plain, oracles, smollm2):
+    torch, transformers = oracles
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(str(smollm2.parent), gguf_file=smollm2.name).eval()
+    for one in plain[:6]:
+        chat = opened_real.tokenizer.chat([{"role": "user", "content": one.prompt.text}], answer=True)
+        (tokens,) = opened_real.tokenizer.encode([chat])
+        with torch.no_grad():
+            whole = theirs.generate(torch.tensor(tokens[None]), do_sample=False, max_new_tokens=TOKENS, pad_token_id=2)
+        assert one.tokens == whole[0, len(tokens) :].tolist()
+
+
+@pytest.mark.slow
+@pytest.mark.data
+@pytest.mark.parametrize(("exit_layer", "draft_length"), [(8, 2), (28, 4)])
+def test_drafted_answers_to_real_prompts_are_the_plain_ones(exit_layer, draft_length, opened_real, plain):
+    settings = Settings(max_tokens=TOKENS, batch=COUNT, exit_layer=exit_layer, draft_length=draft_length)
+    answers = answer(opened_real, [one.prompt for one in plain], settings, log=(lines := []).append)
+    assert [one.tokens for one in answers] == [one.tokens for one in plain]
+    assert "tokens a verification" in lines[-1]
+    assert np.mean([len(one.tokens) for one in answers]) > TOKENS / 2
 
 
 def greedy(decoder, tokens, count):
@@ -125,10 +167,10 @@ def greedy(decoder, tokens, count):
         return jnp.argmax(decoder_logits(config, params, y[:, -1]), -1)[:, None], cache
 
     cache = empty_cache(config, 1, len(tokens) + count)
-    following, answer = jnp.asarray(tokens)[None], []
+    following, reply = jnp.asarray(tokens)[None], []
     places = jnp.arange(len(tokens))[None]
-    while len(answer) < count and (not answer or answer[-1] not in decoder.tokenizer.stops):
+    while len(reply) < count and (not reply or reply[-1] not in decoder.tokenizer.stops):
         following, cache = step(decoder.params, following, cache, places)
         places = places[:, -1:] + 1
-        answer.append(int(following[0, 0]))
-    return answer
+        reply.append(int(following[0, 0]))
+    return reply

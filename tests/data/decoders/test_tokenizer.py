@@ -54,10 +54,13 @@ def test_the_end_of_an_answer_is_that_of_the_generation_config_or_is_told_in_one
     ids=["no Jinja", "out of the sandbox", "changes what it is given", "without end", "raises", "none"],
 )
 def test_a_template_that_cannot_be_used_is_told_in_one_line(write_folder, template, word):
-    folder = write_folder()
-    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
     use = lambda folder: folder_tokenizer(folder).chat([{"role": "tool", "content": "hi"}])  # noqa: E731
-    assert_fails(use, folder, word)
+    assert_fails(use, with_template(write_folder(), template), word)
+
+
+def with_template(folder, template):
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    return folder
 
 
 ENDLESS = {
@@ -73,9 +76,7 @@ ENDLESS = {
 @pytest.mark.parametrize("template", ENDLESS.values(), ids=ENDLESS)
 def test_a_template_that_would_not_end_is_told_in_one_line(template, write_folder, monkeypatch):
     monkeypatch.setattr("unroll_jax.train.data.pretrained.chat.MOST_WORK", 2000)
-    folder = write_folder()
-    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
-    tokenizer = folder_tokenizer(folder)
+    tokenizer = folder_tokenizer(with_template(write_folder(), template))
     for _ in range(2):  # each rendering may do as much
         with pytest.raises(UserError, match=r"cannot be used \((it needs more than|\*\*? of large values)"):
             tokenizer.chat(MESSAGES)
@@ -83,10 +84,9 @@ def test_a_template_that_would_not_end_is_told_in_one_line(template, write_folde
 
 def test_a_template_that_takes_too_long_is_told_in_one_line(write_folder, monkeypatch):
     monkeypatch.setattr("unroll_jax.train.data.pretrained.chat.MOST_SECONDS", 0.2)
-    folder, slow = write_folder(), "{% for i in range(9999) %}{% set y = range(9999)|map('string')|join %}{% endfor %}"
-    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": slow}))
+    slow = "{% for i in range(9999) %}{% set y = range(9999)|map('string')|join %}{% endfor %}"
     with pytest.raises(UserError, match=r"cannot be used \(it takes more than 0.2 seconds\)"):
-        folder_tokenizer(folder).chat(MESSAGES)
+        folder_tokenizer(with_template(write_folder(), slow)).chat(MESSAGES)
 
 
 def test_loops_that_are_counted_render_as_those_of_plain_jinja(write_folder):
@@ -95,10 +95,8 @@ def test_loops_that_are_counted_render_as_those_of_plain_jinja(write_folder):
         "{{ loop.last }}{{ loop.nextitem }}{% endfor %}{% for m in nothing %}{% else %}none{% endfor %}"
         "{% for key, value in messages[0].items() %}{{ loop.revindex }}{{ key }}={{ value }}{% endfor %}"
     )
-    folder = write_folder()
-    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
     expected = jinja2.Template(template).render(messages=MESSAGES)
-    tokenizer = folder_tokenizer(folder)
+    tokenizer = folder_tokenizer(with_template(write_folder(), template))
     assert [tokenizer.chat(MESSAGES) for _ in range(2)] == [expected, expected]
 
 

@@ -45,12 +45,11 @@ def bert_tensors(prefix: str = "bert.", *, weight: str = "weight", bias: str = "
         "classifier.weight": (3, DIM),
         "classifier.bias": (3,),
     }
-    for layer in range(LAYERS):
-        stem = f"{prefix}encoder.layer.{layer}"
-        for name in ("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense"):
-            shapes |= {f"{stem}.{name}.weight": (DIM, DIM), f"{stem}.{name}.bias": (DIM,)}
-        shapes |= {f"{stem}.intermediate.dense.weight": (HIDDEN, DIM), f"{stem}.intermediate.dense.bias": (HIDDEN,)}
-        shapes |= {f"{stem}.output.dense.weight": (DIM, HIDDEN), f"{stem}.output.dense.bias": (DIM,)}
+    dense = dict.fromkeys((f"attention.self.{name}" for name in ("query", "key", "value")), (DIM, DIM))
+    dense |= {"attention.output.dense": (DIM, DIM), "intermediate.dense": (HIDDEN, DIM), "output.dense": (DIM, HIDDEN)}
+    for stem in (f"{prefix}encoder.layer.{layer}" for layer in range(LAYERS)):
+        for name, shape in dense.items():
+            shapes |= {f"{stem}.{name}.weight": shape, f"{stem}.{name}.bias": shape[:1]}
         for name in ("attention.output.LayerNorm", "output.LayerNorm"):
             shapes |= {f"{stem}.{name}.{weight}": (DIM,), f"{stem}.{name}.{bias}": (DIM,)}
     generator = np.random.default_rng(0)
@@ -72,18 +71,13 @@ def word_tokenizer(words: list[str]) -> tokenizers.Tokenizer:
 def write_folder(tmp_path: Path) -> WriteFolder:
     """Writes a BERT with other numbers in config.json (None takes one away), other tensors or other words."""
 
-    def write(
-        *,
-        config: dict[str, Any] | None = None,
-        tensors: dict[str, np.ndarray] | None = None,
-        words: list[str] | None = None,
-    ) -> Path:
+    def write(*, config: Any = None, tensors: dict[str, np.ndarray] | None = None, words: Any = WORDS) -> Path:
         folder = tmp_path / "bert"
         folder.mkdir()
         values = {name: value for name, value in (CONFIG | (config or {})).items() if value is not None}
         (folder / "config.json").write_text(json.dumps(values))
         save_file(bert_tensors() if tensors is None else tensors, folder / "model.safetensors")
-        word_tokenizer(WORDS if words is None else words).save(str(folder / "tokenizer.json"))
+        word_tokenizer(words).save(str(folder / "tokenizer.json"))
         return folder
 
     return write

@@ -1,9 +1,5 @@
 """Where a pretrained encoder is looked for: in a local folder, or on a hub that a stand-in plays."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from unroll_jax.train.config.errors import UserError
@@ -41,10 +37,3 @@ def test_without_a_network_one_line_tells_the_way_out(monkeypatch):
         UserError, match=r"=owner/new is not .* \(no network\); without a network, copy config.json, mo"
     ):
         find_folder("owner/new", log=lambda line: None)
-
-
-def test_knowing_the_experiments_needs_neither_the_hub_nor_tokenizers():
-    code = "import sys, train.experiments; print(sorted({'huggingface_hub', 'tokenizers'} & set(sys.modules)))"
-    root = Path(__file__).parents[2]
-    process = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
-    assert process.stdout.strip() == "[]"

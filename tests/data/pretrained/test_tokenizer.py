@@ -12,7 +12,7 @@ from unroll_jax.train.data.pretrained.encoders import EncoderTokenizer, load_tok
 from unroll_jax.train.data.tokens import token_batch
 
 CONFIG = EncoderConfig(20, 8, 2, 2, 12, max_positions=8)
-CLS, SEP = 2, 3
+ROBERTA = EncoderConfig(20, 8, 2, 2, 12, 8, position_offset=2, padding_token=1)
 
 
 @pytest.fixture
@@ -20,57 +20,43 @@ def tokenizer():
     return EncoderTokenizer(word_tokenizer(WORDS), CONFIG)
 
 
-def numbers(text):
-    return [WORDS.index(word) for word in text.split()]
-
-
-def test_texts_become_tokens_as_long_as_they_are(tokenizer):
-    encoded = tokenizer.encode(["a good film", "bad"])
-    assert [each.tolist() for each in encoded.tokens] == [
-        [CLS, *numbers("a good film"), SEP],
-        [CLS, *numbers("bad"), SEP],
-    ]
-    assert encoded.tokens[0].dtype == np.int32
-    assert encoded.truncated == 0
+@pytest.mark.parametrize(
+    ("texts", "max_length", "expected", "truncated"),
+    [
+        (["a good film"], None, "[CLS] a good film [SEP]", 0),
+        (["a film that is long and never ends"], None, "[CLS] a film that is long and [SEP]", 1),
+        (["a good film that never ends"], None, "[CLS] a good film that never ends [SEP]", 0),
+        (["a good film"], 4, "[CLS] a good [SEP]", 1),
+        (["a film", "good"], None, "[CLS] a film [SEP] good [SEP]", 0),
+        (["a film that is long and never ends", "good"], None, "[CLS] a film that is [SEP] good [SEP]", 1),
+    ],
+)
+def test_texts_and_pairs_become_tokens_and_the_longer_text_loses_its_end(
+    tokenizer, texts, max_length, expected, truncated
+):
+    firsts, seconds = [texts[0], "bad"], [*texts[1:], "bad"] if texts[1:] else None
+    for _ in range(2):
+        encoded = tokenizer.encode(firsts, seconds, max_length=max_length)
+        assert [WORDS[token] for token in encoded.tokens[0]] == expected.split()
+        assert (encoded.tokens[0].dtype, encoded.truncated) == (np.int32, truncated)
+        assert len(encoded.tokens[1]) == (5 if seconds else 3)
+        assert len(tokenizer.encode(["a good film"]).tokens[0]) == 5, "a call leaves no limit for the next"
 
 
 def test_pairs_have_two_kinds_of_token_where_the_encoder_knows_them(tokenizer):
-    encoded = tokenizer.encode(["a film"], ["good"])
-    assert encoded.tokens[0].tolist() == [CLS, *numbers("a film"), SEP, *numbers("good"), SEP]
-    assert encoded.token_types[0].tolist() == [0, 0, 0, 0, 1, 1]
+    assert tokenizer.encode(["a film"], ["good"]).token_types[0].tolist() == [0, 0, 0, 0, 1, 1]
     single = EncoderTokenizer(word_tokenizer(WORDS), EncoderConfig(20, 8, 2, 2, 12, 8, token_types=0))
     assert single.encode(["a film"], ["good"]).token_types[0].tolist() == [0] * 6
 
 
-def test_texts_that_are_too_long_lose_their_end_and_are_counted(tokenizer):
-    encoded = tokenizer.encode(["a film that is long and never ends", "bad", "a good film that never ends"])
-    assert encoded.tokens[0].tolist() == [CLS, *numbers("a film that is long and"), SEP]
-    assert [len(each) for each in encoded.tokens] == [8, 3, 8]
-    assert encoded.truncated == 1
-    assert [len(each) for each in tokenizer.encode(["a good film", "bad"], max_length=4).tokens] == [4, 3]
-    # What one call allows is not left over for the next.
-    assert len(tokenizer.encode(["a good film"]).tokens[0]) == 5
-
-
-def test_of_pairs_that_are_too_long_the_longer_text_loses_its_end(tokenizer):
-    encoded = tokenizer.encode(["a film that is long and never ends"], ["good"])
-    assert encoded.tokens[0].tolist() == [CLS, *numbers("a film that is"), SEP, *numbers("good"), SEP]
-    assert encoded.truncated == 1
-
-
-def test_batches_are_padded_with_the_encoders_own_token(tokenizer):
+@pytest.mark.parametrize("padding", [0, 1])
+def test_batches_are_padded_with_the_encoders_token(padding):
+    tokenizer = EncoderTokenizer(word_tokenizer(WORDS), ROBERTA if padding else CONFIG)
     batch, truncated = token_batch(tokenizer, ["a good film", "bad"], max_length=8)
-    rest = [0] * 3
-    assert batch.tokens.tolist() == [
-        [CLS, *numbers("a good film"), SEP, *rest],
-        [CLS, *numbers("bad"), SEP, 0, 0, *rest],
-    ]
-    assert batch.mask.sum(axis=1).tolist() == [5, 3]
+    expected = [WORDS.index(word) for word in ("[CLS]", "bad", "[SEP]")]
+    assert batch.tokens[1].tolist() == [*expected, *[padding] * 5]
+    assert (batch.tokens[0, 5:].tolist(), batch.mask.sum(axis=1).tolist()) == ([padding] * 3, [5, 3])
     assert truncated == 0
-    roberta = EncoderTokenizer(
-        word_tokenizer(WORDS), EncoderConfig(20, 8, 2, 2, 12, 8, position_offset=2, padding_token=1)
-    )
-    assert token_batch(roberta, ["bad"], max_length=8)[0].tokens[0, 3:].tolist() == [1] * 5
 
 
 @pytest.mark.parametrize(
@@ -84,9 +70,6 @@ def test_batches_are_padded_with_the_encoders_own_token(tokenizer):
 def test_a_length_that_cannot_be_is_refused(tokenizer, seconds, max_length, message):
     with pytest.raises(ValueError, match=f"max_length must be {message}"):
         tokenizer.encode(["bad"], seconds, max_length=max_length)
-
-
-ROBERTA = EncoderConfig(20, 8, 2, 2, 12, 8, position_offset=2, padding_token=1)
 
 
 @pytest.mark.parametrize("name", ["[PAD]", "<pad>", "<filler>"])

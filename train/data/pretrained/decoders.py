@@ -21,20 +21,8 @@ from ...system.distributed import digest, fetch
 from ...system.files import expanded, to_bytes
 from ...system.reading import read_regular
 from ..files import Log
+from . import folders
 from .chat import ChatTokenizer, folder_tokenizer, gguf_tokenizer
-from .folders import (
-    COPIED,
-    INDEX,
-    ONE_FILE,
-    TEMPLATE,
-    Slot,
-    TensorFiles,
-    check_finite,
-    check_layer_count,
-    check_slots,
-    open_folder,
-    read_json,
-)
 from .llama import FAMILIES, LAYER, OTHERS, config_values, family_of, gguf_config, open_gguf, read_decoder_config
 
 Place = Callable[[Any], Any]  # from parameters as shapes to the sharding of each
@@ -42,7 +30,7 @@ UNUSED = re.compile(r"rotary_emb\.inv_freq$")  # a table in old files of Llama, 
 
 
 def read_decoder_weights(
-    files: TensorFiles, config: DecoderConfig, *, dtype: Any = None, place: Place | None = None
+    files: folders.TensorFiles, config: DecoderConfig, *, dtype: Any = None, place: Place | None = None
 ) -> dict[str, Any]:
     """Reads the parameters of a `Decoder`; files are checked before any tensor is read.
 
@@ -52,11 +40,11 @@ def read_decoder_weights(
     ``dtype`` None takes that of each tensor in the file. ``place`` maps the parameters as `jax.ShapeDtypeStruct` to a
     sharding of each; None is the first device.
     """
-    check_layer_count(files, config.num_layers)
+    folders.check_layer_count(files, config.num_layers)
     slots = list(decoder_slots(config))
     known = {name for slot in slots for name in slot.names} | {"lm_head.weight"}  # which files of tied heads may hold
     others = sorted(name for name in files.names - known if not UNUSED.search(name))
-    check_slots(files, slots, {"unknown": others})
+    folders.check_slots(files, slots, {"unknown": others})
     dtypes = {slot.path: _dtype(files, slot) if dtype is None else np.dtype(dtype) for slot in slots}
     shapes = {slot.path: jax.ShapeDtypeStruct(slot.shape, dtypes[slot.path]) for slot in slots}
     shardings: dict[Any, Any] = dict.fromkeys(shapes, SingleDeviceSharding(jax.local_devices()[0]))
@@ -66,28 +54,28 @@ def read_decoder_weights(
     return traverse_util.unflatten_dict(leaves)
 
 
-def decoder_slots(config: DecoderConfig) -> Iterator[Slot]:
+def decoder_slots(config: DecoderConfig) -> Iterator[folders.Slot]:
     """Yields the slots of all leaves of a decoder's parameters."""
     shapes = jax.eval_shape(Decoder(config).init, jax.random.key(0), jax.ShapeDtypeStruct((1, 1), jnp.int32))
     leaves: dict[Any, Any] = traverse_util.flatten_dict(shapes["params"])
     for path, leaf in leaves.items():
         if path[0] != "layers":
-            yield Slot(path, [[f"{OTHERS[path][0]}.weight"]], leaf.shape)
+            yield folders.Slot(path, [[f"{OTHERS[path][0]}.weight"]], leaf.shape)
             continue
         end = "bias" if path[-1] == "bias" else "weight"
         rows = [[f"model.layers.{layer}.{LAYER[path[1]][0]}.{end}"] for layer in range(config.num_layers)]
-        yield Slot(path, rows, leaf.shape, stacked=True)
+        yield folders.Slot(path, rows, leaf.shape, stacked=True)
 
 
-def _dtype(files: TensorFiles, slot: Slot) -> np.dtype:
+def _dtype(files: folders.TensorFiles, slot: folders.Slot) -> np.dtype:
     kinds = {kind for name in slot.names if (kind := files.dtype(name)) is not None}
     return np.dtype(jax.dtypes.canonicalize_dtype(functools.reduce(jnp.promote_types, kinds)))
 
 
-def _leaf(files: TensorFiles, slot: Slot, dtype: np.dtype, sharding: Any) -> jax.Array:
+def _leaf(files: folders.TensorFiles, slot: folders.Slot, dtype: np.dtype, sharding: Any) -> jax.Array:
     def read_part(name: str, index: Any) -> np.ndarray:
         part = files.read(name, index[::-1] if slot.transposed else index).astype(dtype, copy=False)
-        check_finite(part, name, files.where)
+        folders.check_finite(part, name, files.where)
         return part.T if slot.transposed else part
 
     def placed(name: str, shape: tuple[int, ...], sharding: Any) -> jax.Array:
@@ -151,7 +139,9 @@ class DecoderSource:
     def has_weights(self) -> bool:
         """True if there are weights; a configuration and a tokenizer are enough for a plan."""
         path = self.path
-        return path is not None and (path.is_file() or any((path / name).is_file() for name in (ONE_FILE, INDEX)))
+        return path is not None and (
+            path.is_file() or any((path / name).is_file() for name in (folders.ONE_FILE, folders.INDEX))
+        )
 
     def read(self) -> dict[str, Any] | None:
         """Reads the parameters of `unroll_jax.models.Decoder`, without the outer key; None where they are drawn.
@@ -160,7 +150,7 @@ class DecoderSource:
         """
         if self.path is None:
             return None
-        opened: Any = open_gguf(self.path) if self.path.is_file() else open_folder(self.path)
+        opened: Any = open_gguf(self.path) if self.path.is_file() else folders.open_folder(self.path)
         with opened as files:
             return read_decoder_weights(files, self.config, dtype=self.dtype, place=self.place)
 
@@ -196,10 +186,10 @@ class DecoderSource:
             parts = leaves[slot.path] if slot.stacked else [leaves[slot.path]]
             tensors |= {name: part.T if slot.transposed else part for name, part in zip(slot.names, parts, strict=True)}
         if self.path is not None and self.path.is_dir():
-            values = read_json(self.path / "config.json")
+            values = folders.read_json(self.path / "config.json")
             if values.get("eos_token_id") is None:
                 values["eos_token_id"] = self.tokenizer.stops
-            places = {name: self.path / name for name in COPIED if (self.path / name).exists()}
+            places = {name: self.path / name for name in folders.COPIED if (self.path / name).exists()}
             files = {name: read_regular(place, where=str(place)) for name, place in places.items()}
         else:
             numbers, files = self.tokenizer.to_transformers()
@@ -207,7 +197,7 @@ class DecoderSource:
         values.pop("dtype", None)  # a newer name of torch_dtype
         family = FAMILIES[values["model_type"]]
         values |= {"architectures": [family.architecture], "torch_dtype": str(params["embedding"].dtype)}
-        return tensors, {**files, TEMPLATE: template.encode(), "config.json": to_bytes(values)}
+        return tensors, {**files, folders.TEMPLATE: template.encode(), "config.json": to_bytes(values)}
 
 
 def packaged_decoder() -> Path | None:
@@ -227,7 +217,7 @@ def open_decoder_source(source: str, *, option: str = "pretrained", log: Log = p
         with open_gguf(path) as files:
             config, tokenizer = gguf_config(files), gguf_tokenizer(files)
     elif source and path.is_dir():
-        config = read_decoder_config(read_json(path / "config.json"), where=str(path / "config.json"))
+        config = read_decoder_config(folders.read_json(path / "config.json"), where=str(path / "config.json"))
         tokenizer = folder_tokenizer(path)
     else:
         raise UserError(

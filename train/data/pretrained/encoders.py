@@ -16,20 +16,8 @@ from unroll_jax.models import Classifier, Encoder, EncoderConfig
 from ...config.errors import UserError
 from ..files import Log
 from ..words import Encoded, check_pairs
+from . import folders
 from .architectures import Architecture, read_architecture, read_config
-from .folders import (
-    SafetensorsFiles,
-    Slot,
-    check_finite,
-    check_layer_count,
-    check_slots,
-    find_folder,
-    make_tokenizer,
-    open_folder,
-    read_json,
-    read_tokenizer,
-    usable_tokenizer,
-)
 
 # Names of our leaves in files; the first checkpoints of BERT call a norm's weights gamma and beta.
 SUFFIXES = {"kernel": ("weight",), "embedding": ("weight",), "scale": ("weight", "gamma"), "bias": ("bias", "beta")}
@@ -38,11 +26,11 @@ PADDING = ("[PAD]", "<pad>")  # its names in BERT and RoBERTa
 
 
 def read_weights(
-    tensors: SafetensorsFiles, config: EncoderConfig, architecture: Architecture
+    tensors: folders.SafetensorsFiles, config: EncoderConfig, architecture: Architecture
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Reads the parameters of an `Encoder` and those of the hidden layer of a `Head`, float32, if the file has it."""
     count = config.num_layers
-    check_layer_count(tensors, count)
+    folders.check_layer_count(tensors, count)
     prefix = architecture.prefix if any(name.startswith(architecture.prefix) for name in tensors.names) else ""
     stem = f"{prefix}{architecture.layers}"
     shapes = jax.eval_shape(Encoder(config).init, jax.random.key(0), jax.ShapeDtypeStruct((1, 1), jnp.int32))
@@ -55,40 +43,40 @@ def read_weights(
             else [[f"{stem}.{layer}.{piece}" for piece in architecture.layer[path[1]]] for layer in range(count)]
         )
         stored = [[_stored_name(tensors, name, path[2]) for name in row] for row in rows]
-        slots.append(Slot(path, stored, leaf.shape, stacked=path[0] == "layers"))
+        slots.append(folders.Slot(path, stored, leaf.shape, stacked=path[0] == "layers"))
     slots += _hidden_slots(tensors, config, architecture, prefix)
     layers = {int(match[1]) for name in tensors.names if (match := re.match(rf"{re.escape(stem)}\.(\d+)\.", name))}
     beyond = [f"{stem}.{layer}" for layer in sorted(layers) if layer >= count]
-    check_slots(tensors, slots, {f"layer(s) beyond num_layers={count}": beyond})
+    folders.check_slots(tensors, slots, {f"layer(s) beyond num_layers={count}": beyond})
     params = traverse_util.unflatten_dict({slot.path: _joined(tensors, slot) for slot in slots})
     return params, params.pop("head", {})
 
 
-def _stored_name(tensors: SafetensorsFiles, name: str, leaf: str) -> str:
+def _stored_name(tensors: folders.SafetensorsFiles, name: str, leaf: str) -> str:
     """Returns the name of a leaf of ours in the file; the default name if the file lacks it."""
     names = [f"{name}.{suffix}" for suffix in SUFFIXES[leaf]]
     return next((name for name in names if name in tensors.names), names[0])
 
 
 def _hidden_slots(
-    tensors: SafetensorsFiles, config: EncoderConfig, architecture: Architecture, prefix: str
-) -> list[Slot]:
+    tensors: folders.SafetensorsFiles, config: EncoderConfig, architecture: Architecture, prefix: str
+) -> list[folders.Slot]:
     # A bare BERT is written without the prefix, and with the pooler that heads are put on.
     name = architecture.hidden[0] if prefix else architecture.hidden[0].removeprefix(architecture.prefix)
     if tensors.names.isdisjoint((f"{name}.weight", f"{name}.bias")):
         return []
-    kernel = Slot(("head", "hidden", "kernel"), [[f"{name}.weight"]], (config.dim, config.dim))
-    return [kernel, Slot(("head", "hidden", "bias"), [[f"{name}.bias"]], (config.dim,))]
+    kernel = folders.Slot(("head", "hidden", "kernel"), [[f"{name}.weight"]], (config.dim, config.dim))
+    return [kernel, folders.Slot(("head", "hidden", "bias"), [[f"{name}.bias"]], (config.dim,))]
 
 
-def _joined(tensors: SafetensorsFiles, slot: Slot) -> np.ndarray:
+def _joined(tensors: folders.SafetensorsFiles, slot: folders.Slot) -> np.ndarray:
     rows = [np.concatenate([_read(tensors, name) for name in row]) for row in slot.rows]
     rows = [row.T for row in rows] if slot.transposed else rows
     return np.ascontiguousarray(np.stack(rows)) if slot.stacked else rows[0]
 
 
-def _read(tensors: SafetensorsFiles, name: str) -> np.ndarray:
-    return check_finite(np.asarray(tensors.read(name), np.float32), name, tensors.where)
+def _read(tensors: folders.SafetensorsFiles, name: str) -> np.ndarray:
+    return folders.check_finite(np.asarray(tensors.read(name), np.float32), name, tensors.where)
 
 
 class EncoderTokenizer:
@@ -127,7 +115,7 @@ class EncoderTokenizer:
     @classmethod
     def from_json(cls, text: str, config: EncoderConfig) -> Self:
         """Reads what `to_json` wrote."""
-        return cls(make_tokenizer(text), config)
+        return cls(folders.make_tokenizer(text), config)
 
     def _limit(self, max_length: int | None, *, pairs: bool) -> int:
         limit, added = self.config.max_positions, self._tokenizer.num_special_tokens_to_add(pairs)
@@ -155,11 +143,11 @@ def load_pretrained(source: str, *, option: str = "pretrained", log: Log = print
 
     Errors name the source by its option. Pickles are never loaded.
     """
-    folder = find_folder(source, option=option, log=log)
-    values, where = read_json(folder / "config.json"), str(folder / "config.json")
+    folder = folders.find_folder(source, option=option, log=log)
+    values, where = folders.read_json(folder / "config.json"), str(folder / "config.json")
     architecture, config = read_architecture(values, where=where), read_config(values, where=where)
     tokenizer = load_tokenizer(folder, config)
-    with open_folder(folder) as tensors:
+    with folders.open_folder(folder) as tensors:
         params, head = read_weights(tensors, config, architecture)
     log(
         f"{values['model_type']} of {config.num_layers} layers, {config.dim} wide, {config.vocabulary_size} tokens; "
@@ -185,8 +173,8 @@ def start_from(pretrained: Pretrained, model: Classifier, key: jax.Array) -> Any
 
 def load_tokenizer(folder: Path, config: EncoderConfig) -> EncoderTokenizer:
     """Reads tokenizer.json of a folder, whose token numbers and padding must fit the encoder."""
-    file, tokenizer = folder / "tokenizer.json", read_tokenizer(folder)
-    with usable_tokenizer(file):
+    file, tokenizer = folder / "tokenizer.json", folders.read_tokenizer(folder)
+    with folders.usable_tokenizer(file):
         tokenizer.no_truncation()
         # Tokens around a text may be missing from the vocabulary; encoding an unknown text and a pair shows them.
         tried = [tokenizer.encode(*texts) for texts in ((UNKNOWN_WORDS,), (UNKNOWN_WORDS, UNKNOWN_WORDS))]
