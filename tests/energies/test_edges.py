@@ -93,8 +93,14 @@ def test_saturated_activations_have_penalties_of_finite_slope_outwards(name, end
 
 
 def test_penalties_and_conjugates_of_nan_are_nan():
-    bad = jnp.full((2, 3), jnp.nan)
-    for name, make in PROXIMALS.items():
-        assert np.isnan(make().penalty(bad)) or name == "identity", name
-        assert np.isnan(make().prox(bad, 1.0)).all(), name
-    assert all(np.isnan(sigma.conjugate(bad)).all() for sigma in MONOTONES.values() if sigma.conjugate)
+    @jax.jit
+    def all_of(bad):
+        phis = {name: make() for name, make in PROXIMALS.items()}
+        conjugates = [sigma.conjugate(bad) for sigma in MONOTONES.values() if sigma.conjugate]
+        return {name: (phi.penalty(bad), phi.prox(bad, 1.0)) for name, phi in phis.items()}, conjugates
+
+    results, conjugates = all_of(np.full((2, 3), np.nan, np.float32))
+    for name, (penalty, prox) in results.items():
+        assert np.isnan(penalty) or name == "identity", name
+        assert np.isnan(prox).all(), name
+    assert all(np.isnan(conjugate).all() for conjugate in conjugates)
