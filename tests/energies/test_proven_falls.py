@@ -62,9 +62,9 @@ def drawn(name, dtype):
 
 
 def cancelled(params, y, x):
-    """Squares that cancel in an energy, but for round-off: of patterns, and of hidden units."""
+    """Squares that cancel in an energy, but for round-off: of patterns and tokens, and of hidden units."""
     if hasattr(params, "S"):
-        return jnp.sum(params.S**2)
+        return jnp.sum(params.S**2) + jnp.sum(y**2) + jnp.sum(x**2)
     if not hasattr(params, "W") or params.W.ndim > 2:
         return 0.0
     return jnp.sum((y @ params.W.T + x @ params.U.T + params.b) ** 2)

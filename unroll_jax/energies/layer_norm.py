@@ -24,9 +24,8 @@ def layer_norm(dim: int, *, radius: float | None = None, epsilon: float = 0.0, s
     .. math:: E(Y) = \sum_{tokens} \frac{1}{2 d} (1^T y)^2 + \tfrac12 |u|^2 - R \sqrt{|u|^2 + c} + \tfrac12 R^2 ,
               \qquad y' = (1 - a) y + a R \frac{u}{\sqrt{|u|^2 + c}} .
 
-    The first term is lowered by the translation y - m 1, a gradient step on it of length 1, the rest by the rescaling
-    of u, a gradient step on that of length 1. The first depends on m alone and the second on u alone, so neither step
-    touches the other's term, and both together are y - a grad E(y). No step ever raises E, for a in (0, 1]:
+    The first term depends on m alone and the rest on u alone: the translation y - m 1 and the rescaling of u are
+    gradient steps of length 1 on one each, and together y - a grad E(y). No step ever raises E, for a in (0, 1]:
     :math:`-R \sqrt{|u|^2 + c}` is concave along u, so E lies below a quadratic of curvature 1.
 
     With epsilon = 0, :math:`E = \tfrac12 (m \sqrt d)^2 + \tfrac12 (|u| - R)^2` is half the squared distance to the
@@ -42,9 +41,8 @@ def layer_norm(dim: int, *, radius: float | None = None, epsilon: float = 0.0, s
     Returns:
       A `Descent` without parameters (None); ``x`` does not enter, but for the tokens an `Anchor` says are absent.
 
-    Source: Yang, Huang, Wipf (2022), supplement F.3. The paper prints the translation without the factor 1 / (2 d) of
-    its energy, and the rescaling with R = 1 and an energy of the translated token; on y instead of u the translation
-    could raise it.
+    Source: Yang, Huang, Wipf (2022), supplement F.3, which prints the translation without the factor 1 / (2 d) of its
+    energy, and the rescaling with R = 1.
 
     Example:
       >>> import jax

@@ -101,8 +101,7 @@ def transformer(
     Returns:
       A `Descent` with params `TransformerParams`; ``x`` is the input of the anchors, or None.
 
-    Source: Yang, Huang, Wipf (2022), Algorithm 2 and eq. 20, whose print drops the Y that softmax multiplies;
-    supplement B.3, F.3; F.4, whose eq. 69 adds the anchor without the degree it is divided by.
+    Source: Yang, Huang, Wipf (2022), Algorithm 2, eq. 20 and supplement B.3, F.3, F.4; docs/explanation/errata.md.
 
     Example:
       >>> import jax

@@ -28,11 +28,11 @@ HEADS = [
 
 def systems(kind, rho):
     """Layers of a kind, each with what (y, x) are as input of the step and as that of the energy."""
-    held, shared = (lambda y, x: (x, x)), (lambda y, x: (None, y))
+    held, state = (lambda y, x: (x, x)), (lambda y, x: (None, y))
     if kind == "heads":
         return [(uj.multihead_attention(4, rho=rho, **options), held) for options in HEADS]
     if kind == "causal":
-        table = itertools.product(FORMS, (1.0, 0.3), (held, shared))
+        table = itertools.product(FORMS, (1.0, 0.3), (held, state))
         return [(uj.causal_attention(rho=rho, form=form, step_size=size), inputs) for form, size, inputs in table]
     numbers = itertools.cycle([(0.0, 1.0), (0.1, 1.0), (0.0, 0.3), (100.0, 0.01)])
     table = zip(GRAPHS.values(), numbers, strict=False)

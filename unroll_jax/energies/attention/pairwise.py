@@ -101,10 +101,9 @@ def attention(
       of it and of the tokens that are there.
 
     Source: Yang, Huang, Wipf (2022), eq. 9 and Theorem 3.1, mended. The paper sums over ordered pairs, though its step
-    sizes hold for unordered ones, and claims that softmax attention descends E with r = 1 and B = 0. It does not: at a
-    consensus away from 0 it does not move, and there are points where it raises that energy. It always lowers the pair
-    energy, r = 0, which is what ``attention(form="softmax").energy`` reports; the paper's own value is
-    ``attention(ridge=1.0).energy``, which ``attention(ridge=1.0).step`` always lowers.
+    sizes hold for unordered ones, and claims that softmax attention descends E with r = 1 and B = 0. There are points
+    where it raises that energy. It always lowers the pair energy, r = 0, that ``attention(form="softmax")`` reports;
+    the paper's value is ``attention(ridge=1.0).energy``, which ``attention(ridge=1.0).step`` always lowers.
 
     Example:
       >>> import jax

@@ -129,15 +129,10 @@ def _normalised(degree: Array, total: Array, *, bounded: bool) -> tuple[Array, A
 
 
 def _half_square_distances(rows: Array, columns: Array, neighbours: Array) -> Array:
-    """Half the squared distance of every pair of neighbours; 1 elsewhere, where rho may be singular at 0."""
-    return jnp.where(neighbours, _distances(rows, columns), 1.0)
+    """Half the squared distance of every pair of neighbours; 1 elsewhere, where rho and its slope may be singular at 0.
 
-
-@jax.custom_jvp
-def _distances(rows: Array, columns: Array) -> Array:
-    """Half the squared distance of every pair, infinite where its square overflows.
-
-    The error is about the machine's epsilon times the squared norm of the tokens, which callers centre for that.
+    The error is about the machine's epsilon times the squared norm of the tokens, which callers centre for that. A
+    distance whose square overflows is infinite.
     """
     largest = (jnp.max(jnp.abs(tokens), axis=(-2, -1), keepdims=True) for tokens in (rows, columns))
     down, up = square_range(jnp.maximum(*largest), rows.shape[-1])
@@ -145,17 +140,10 @@ def _distances(rows: Array, columns: Array) -> Array:
     of_rows, of_columns = (0.5 * jnp.sum(tokens**2, axis=-1, keepdims=True) for tokens in (rows, columns))
     # The difference cancels most digits of close tokens, so accelerators must not shorten the products.
     products = jnp.matmul(rows, _transpose(columns), precision=jax.lax.Precision.HIGHEST)
-    return jnp.maximum(of_rows + _transpose(of_columns) - products, 0.0) * up * up  # below 0 there is only round-off
-
-
-@_distances.defjvp
-def _(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
-    """(z_u - z_v).(dz_u - dz_v), whose terms stay in range where the square of the distance does not."""
-    (rows, columns), (drows, dcolumns) = primals, tangents
-    product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
-    cross = product(drows, _transpose(columns)) + product(rows, _transpose(dcolumns))
-    of_rows, of_columns = (jnp.sum(z * dz, axis=-1, keepdims=True) for z, dz in zip(primals, tangents, strict=True))
-    return _distances(rows, columns), of_rows + _transpose(of_columns) - cross
+    distances = of_rows + _transpose(of_columns) - products
+    # Only round-off makes them negative; the derivatives, which are exact, must not feel its removal.
+    distances = distances + jax.lax.stop_gradient(jnp.maximum(distances, 0.0) - distances)
+    return jnp.where(neighbours, distances * up * up, 1.0)
 
 
 def _transpose(array: Array) -> Array:

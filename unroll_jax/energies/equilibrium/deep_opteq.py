@@ -85,8 +85,7 @@ def multi_block(layers: Sequence[Descent]) -> Descent:
     Returns:
       A `Descent` whose state is a tuple of L blocks and whose params are a tuple of the layers' params.
 
-    Source: Xie et al. (2021), Lemma 3 and eq. 6, where z_0 is our z_L. Lemma 6 (ii, a), which Theorem 2 rests on,
-    prints :math:`f(A(y)) = \nabla \psi(y)`; (i) gives :math:`f(y) = \nabla \psi(A(y))`, which is what its use needs.
+    Source: Xie et al. (2021), Lemma 3 and eq. 6, where z_0 is our z_L.
 
     Example:
       >>> import jax, jax.numpy as jnp

@@ -67,9 +67,8 @@ def opteq(
       A `Descent` with params `OptEqParams`; states are (*batch, dim), ``x`` is (*batch, input_dim) or broadcasts to it;
       None is 0.
 
-    Source: Xie et al. (2021), eqs. 3 and 5, Theorem 1 (mu = 1). The Moreau form after Theorem 1 replaces phi by
-    :math:`a M^{1-a}_\phi`, as Theorem 2 has it; Section 2.2 prints it without the factor a, and the prox of
-    :math:`M^{1-a}_\phi` alone is another map.
+    Source: Xie et al. (2021), eqs. 3 and 5, Theorem 1 (mu = 1). The Moreau form after it is
+    :math:`a M^{1-a}_\phi`, as in Theorem 2; Section 2.2 prints it without the factor a.
 
     Example:
       >>> import jax

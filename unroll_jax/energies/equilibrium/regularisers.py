@@ -87,8 +87,7 @@ def absolute(strength: float = 1.0) -> Regulariser:
 def inverse_square(strength: float = 1.0, *, epsilon: float = 1.0) -> Regulariser:
     """R = strength / (|z|^2 + epsilon), which pushes states away from 0; not convex. Both are positive.
 
-    Source: Xie et al. (2021), A.1. The paper asks for convex R, which this one is not: Theorem 4 does not cover it, and
-    z - g grad R(z) is not nonexpansive.
+    Source: Xie et al. (2021), A.1. Theorem 4 does not cover it, and z - g grad R(z) is not nonexpansive.
 
     Example:
       >>> import jax.numpy as jnp
@@ -111,8 +110,7 @@ def decorrelation(strength: float = 1.0) -> Regulariser:
     Z has a row per feature and a column per example, D = diag(1 / |z_i|) with z_i its rows; a feature that is 0 in the
     whole batch correlates with nothing. The state passed to ``value`` is the batch, (n, m), an example a row.
 
-    Source: Xie et al. (2021), A.1. The paper asks for convex R, which this one is not (it does not change when a
-    feature is scaled).
+    Source: Xie et al. (2021), A.1, which asks for convex R.
 
     Example:
       >>> import jax.numpy as jnp
