@@ -138,7 +138,7 @@ def test_a_bfloat16_stem_computes_in_bfloat16(cls):
     ("wide", "shape"),
     [
         (FeedForwardNetwork(3, convolutional=False, widths=(8,)), (2, 4)),
-        pytest.param(DeepOptEq(3, **IMAGES), (2, 4, 5, 2), marks=pytest.mark.slow),
+        pytest.param(DeepOptEq(num_classes=3, **IMAGES), (2, 4, 5, 2), marks=pytest.mark.slow),
         pytest.param(segmenter(), (1, 8, 8, 2), marks=pytest.mark.slow),
     ],
 )
