@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -79,10 +78,20 @@ def task_of(config: SparseCodingConfig) -> SparseCodingTask:
     return SparseCodingTask(config, BLOBS)
 
 
+def give(patch: pytest.MonkeyPatch) -> None:
+    """Commands find `BLOBS` in place of a data set."""
+    patch.setattr("unroll_jax.train.tasks.sparse_coding.load", lambda config, *, log: BLOBS)
+
+
+@pytest.fixture
+def in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    give(monkeypatch)
+
+
 @pytest.fixture(scope="session")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[Path], list[str]]]:
-    """The folders of a plain and a constrained run, to be read, and what was logged; commands train on `BLOBS`."""
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Path], list[str]]:
+    """The folders of a plain and a constrained run, to be read, and what was logged."""
     root, log = tmp_path_factory.mktemp("runs"), list[str]()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("unroll_jax.train.tasks.sparse_coding.load", lambda config, *, log: BLOBS)
-        yield fit(small(**NOISY), out=root, experiment="sparse-coding", log=log.append), log
+        give(patch)
+        return fit(small(**NOISY), out=root, experiment="sparse-coding", log=log.append), log

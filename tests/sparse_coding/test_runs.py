@@ -9,7 +9,7 @@ from tests.tasks import assert_resumes, without_data
 from tests.train.commands import read
 from unroll_jax.train.metrics import read_metrics
 
-pytestmark = [pytest.mark.xdist_group("sparse-coding"), pytest.mark.slow]
+pytestmark = [pytest.mark.xdist_group("sparse-coding"), pytest.mark.slow, pytest.mark.usefixtures("in_memory")]
 FLOORS = ("ISTA", "FISTA", "linear map")
 
 

@@ -114,6 +114,17 @@ def start(tmp_path: Path) -> Callable[..., list[str]]:
 DATA = {ImageConfig: Stripes(), SceneConfig: Fields()}
 
 
+def give(patch: pytest.MonkeyPatch) -> None:
+    """Commands find `DATA` in place of files."""
+    patch.setattr("unroll_jax.train.data.images.load", lambda config, *, log: DATA[type(config)])
+
+
+@pytest.fixture
+def in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Data of both kinds, to be read alone."""
+    give(monkeypatch)
+
+
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, list[str]]]:
     """``trained(experiment)``: the folder of a finished run, to be read, and its log."""
@@ -123,7 +134,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[P
     def go(experiment: str) -> tuple[Path, list[str]]:
         folder, log = root / experiment, list[str]()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("unroll_jax.train.data.images.load", lambda config, *, log: DATA[type(config)])
+            give(patch)
             fit(small(experiment), out=folder, experiment=experiment, log=log.append)
         return folder, log
 

@@ -14,6 +14,7 @@ pytestmark = [pytest.mark.xdist_group("supervised-runs"), pytest.mark.slow]
 BOTH = ("image-opteq", "segment-fcn")
 
 
+@pytest.mark.usefixtures("in_memory")
 @pytest.mark.parametrize("experiment", BOTH)
 def test_a_loaded_model_is_right_where_the_evaluation_says_it_is(trained, experiment, tmp_path):
     run, _ = trained(experiment)

@@ -42,7 +42,7 @@ def test_every_experiment_trains_evaluates_and_reports(experiment, trained):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("stripes")
+@pytest.mark.usefixtures("in_memory")
 def test_a_run_that_was_cut_back_ends_like_the_whole_one(trained, tmp_path):
     whole, _ = trained("image-dnn")
     assert_resumes(small("image-dnn"), whole, tmp_path / "run", experiment="image-dnn", steps=(12, 24))

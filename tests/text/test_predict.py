@@ -41,7 +41,9 @@ def layers_of(model, texts, noise=None):
         for tokens in map(np.asarray, encoded.tokens):
             added = None if noise is None else jnp.asarray(noise[None, : len(tokens)])
             mask = jnp.ones((1, len(tokens)), bool)
-            outputs.append(model.task.model.module.apply(params, tokens[None], mask, perturbation=added)[:, 0])
+            outputs.append(
+                model.task.model.module.apply(params, jnp.asarray(tokens)[None], mask, perturbation=added)[:, 0]
+            )
         return outputs
 
     return [softmax(logits, axis=-1) for logits in map(np.asarray, each(model.params))]

@@ -68,8 +68,10 @@ class Sweep(NamedTuple):
             where = ", ".join(f"--over.{axis} {text}" for axis, text in shown.items())
             raise UserError(f"{where}: {error}") from error
         if len(config.variants()) > 1:
-            way_out = f"give `--over.method {','.join(SEVERAL[vars(config)['method']])}`"
-            raise UserError(f"--method {vars(config)['method']} is several runs; {way_out}")
+            method = vars(config)["method"]
+            if method in SEVERAL:
+                raise UserError(f"--method {method} is several runs; give `--over.method {','.join(SEVERAL[method])}`")
+            raise UserError(f"--seeds {vars(config)['seeds']} is several runs; give `--over.seed 0,1,2`")
         parts = (text if axis == "method" else f"{axis.rpartition('.')[2]}-{text}" for axis, text in shown.items())
         return Cell(name or "_".join(UNSAFE.sub("+", part) for part in parts), shown, config)
 

@@ -60,6 +60,7 @@ RATE = "--over.primal.learning-rate"
         ("video-ut --over.seed 0,x", "see `unroll-jax sweep EXPERIMENT --help`"),
         ("video-ut --over.method plain,both", "--over.method must be of plain, deep_supervision, constrained"),
         ("video-ut --over.seed 0 --method all", "give `--over.method plain,deep_supervision,constrained`"),
+        ("image-sets --over.train-gamma 0.1 --seeds 2", "--seeds 2 is several runs; give `--over.seed 0,1,2`"),
         ("image-opteq --over.method plain", "--over.method is not an option"),
         ("video-ut --trials 2 --over.method plain:both", "--over.method must be of"),
         ("video-ut --trials 2 --over.method plain:constrained", "--over.method plain:constrained: a range has numbers"),
