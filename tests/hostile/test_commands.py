@@ -1,12 +1,17 @@
-"""Every hostile command is handled, or ends in one line: no traceback, no hang, nothing left half done."""
+"""Every hostile command is handled, or ends in one line: no traceback, no hang, nothing left half done.
+
+Readers of outside bytes accept changed files or refuse them; `make fuzz` changes more.
+"""
 
 import ast
 import contextlib
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 
+from tests.fuzz import READERS, Reader, fuzzed
 from tests.hostile import data, folders, options, runs
 from tests.hostile.command import OPTION, OTHERS, assert_handled, options_of, strangers
 from tests.train.conftest import clips_in_memory
@@ -14,6 +19,7 @@ from unroll_jax import train
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.main import MEMBERSHIP
+from unroll_jax.train.report import figures
 
 TABLES = {"options": options.COMMANDS, "folders": folders.COMMANDS, "data": data.COMMANDS}
 QUICK = ("options", "folders")  # make test runs these; data are read by the others
@@ -103,3 +109,30 @@ def test_every_option_that_a_message_names_is_one_of_some_command():
 )
 def test_what_a_command_does_not_have_is_found(line, message, expected):
     assert strangers(line, message) == expected
+
+
+DRAWN = ("curves", "evaluation", "status")  # reports: slower
+
+
+@pytest.mark.parametrize("name", [name for name in READERS if name not in DRAWN])
+@pytest.mark.filterwarnings("ignore")  # of numbers that overflow
+def test_a_changed_file_is_accepted_or_refused(name):
+    pytest.importorskip("gguf") if name == "gguf" else None
+    assert fuzzed(READERS[name], 60.0, most=20).broken == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DRAWN)
+@pytest.mark.filterwarnings("ignore")
+def test_a_report_on_a_changed_run_is_written_or_refused(name, monkeypatch):
+    monkeypatch.setattr(figures, "pictures", lambda *_: [])
+    assert fuzzed(READERS[name], 60.0, most=200).broken == []
+
+
+def test_a_reader_that_raises_another_error_is_reported(tmp_path):
+    def read(folder):
+        return json.loads((folder / "a.json").read_bytes())
+
+    reader = Reader("a.json", lambda folder: (folder / "a.json").write_text('{"a": 1}'), read)
+    outcome = fuzzed(reader, 60.0, most=20)
+    assert any(words.startswith("JSONDecodeError at decoder.py") for words in outcome.broken)

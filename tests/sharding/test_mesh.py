@@ -1,5 +1,6 @@
-"""Meshes: parsed, fitted to devices and batch, and the plan of a run on one; the rules, and where they put what."""
+"""Meshes, fitted to devices and batch; the plan of a run on one; rules of sharding; collectives of a program."""
 
+import json
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ import optax
 import pytest
 from jax.sharding import AbstractMesh, PartitionSpec
 
+from tests.devices import on_eight_devices
 from tests.errors import one_line
 from tests.train.conftest import CLIPS
 from unroll_jax.train.__main__ import main
@@ -143,3 +145,29 @@ def test_a_dimension_that_does_not_divide_is_named():
 def test_an_axis_that_shares_nothing_out_is_refused():
     with one_line("tensor=2, over which no parameter"):
         _specs(State(_params(plain=(8, 4)), (), ()))
+
+
+PROGRAM = """
+import functools, json, jax, jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+from tests.sharding.collectives import collectives
+mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+@functools.partial(jax.shard_map, mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=False)
+def program(a):  # (2, 4) here
+    def turn(a, _):
+        whole = jax.lax.all_gather(a, "y", tiled=True)  # (4, 4)
+        mixed = jnp.sin(jax.lax.psum(whole, "x"))
+        return jax.lax.psum_scatter(mixed, "y", tiled=True), None
+    a, _ = jax.lax.scan(turn, a, length=5)
+    return jax.lax.all_to_all(jax.lax.ppermute(a, "x", [(0, 1), (1, 0)]), "y", 0, 0)
+text = jax.jit(program).lower(jnp.ones((8, 4))).compile().as_text()
+print(json.dumps(collectives(text)))
+"""
+
+
+def test_collectives_of_a_compiled_program_are_those_it_was_written_with():
+    read = json.loads(on_eight_devices(PROGRAM)[-1])
+    entries = {(kind, size, times) for kind, size, _, times, _ in read}
+    assert entries >= {("all-gather", 64, 5), ("all-reduce", 64, 5), ("reduce-scatter", 32, 5), ("all-to-all", 32, 1)}
+    assert {size for kind, size, _ in entries if kind == "collective-permute"} == {32}
+    assert any("psum" in source for *_, source in read)
