@@ -139,6 +139,11 @@ def train(method: Method, setting: Setting, data: tuple[Any, ...]) -> tuple[Any,
     return tuple(map(np.stack, zip(*runs, strict=True)))
 
 
+def supervised(layers: int, weight: float) -> Callable[[Any], Method]:
+    """Deep supervision: the last loss, and those of the blocks before it by a weight."""
+    return lambda plain: Method(weights=(0.0,) + (weight,) * (layers - 1) + (1.0,))
+
+
 def methods(layers: int) -> dict[str, Callable[[Any], Method]]:
     """Methods by name, as functions of the mean layer losses of the plain runs, on held-out data."""
 
@@ -146,9 +151,6 @@ def methods(layers: int) -> dict[str, Callable[[Any], Method]]:
         return Method(
             uj.descent_constraints(alpha, reference=CHANCE, bounds="cumulative", floor=floor), optax.adam(rate)
         )
-
-    def supervised(weight: float) -> Method:
-        return Method(weights=(0.0,) + (weight,) * (layers - 1) + (1.0,))
 
     return {
         "plain": lambda plain: Method(),
@@ -162,9 +164,9 @@ def methods(layers: int) -> dict[str, Callable[[Any], Method]]:
         "cumulative, suggest_alpha, Adam .01": lambda plain: cumulative(
             uj.constrained.suggest_alpha(plain, reference=CHANCE), 0.01, floor=0.0
         ),
-        "deep supervision, weight .1": lambda plain: supervised(0.1),
-        "deep supervision, weight .3": lambda plain: supervised(0.3),
-        "deep supervision, weight 1": lambda plain: supervised(1.0),
+        "deep supervision, weight .1": supervised(layers, 0.1),
+        "deep supervision, weight .3": supervised(layers, 0.3),
+        "deep supervision, weight 1": supervised(layers, 1.0),
     }
 
 
@@ -177,10 +179,8 @@ def exits(layers: int) -> dict[str, Callable[[Any], Method]]:
             lambda losses: jnp.log(losses[-1:] / ((1.0 + epsilon) * plain[-1])), optax.adam(0.05), early
         )
 
-    def supervised(weight: float) -> Callable[[Any], Method]:
-        return lambda plain: Method(weights=(0.0,) + (weight,) * (layers - 1) + (1.0,))
-
-    weights = {f"deep supervision, weight {weight:g}": supervised(weight) for weight in (0.01, 0.03, 0.06, 0.1, 0.3, 1)}
+    shares = (0.01, 0.03, 0.06, 0.1, 0.3, 1)
+    weights = {f"deep supervision, weight {weight:g}": supervised(layers, weight) for weight in shares}
     budgets = {f"early exits, last loss at most +{epsilon:.0%}": within(epsilon) for epsilon in (0.05, 0.1, 0.2)}
     return {"plain": lambda plain: Method(), **weights, **budgets}
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.train.conftest import traced_task
+from unroll_jax.train.metrics import ratio_histogram
 from unroll_jax.train.step import init_state
 from unroll_jax.train.tasks.common import NOISE_SEED, add_noise, to_unit
 
@@ -103,6 +104,16 @@ def test_the_evaluation_is_strict_json_with_a_figure_for_every_layer(evaluated, 
     for name in ("descend_share", "mean_ratio"):
         assert len(evaluation[name]) == layers, name
     assert (evaluation["bounds"][0] is None) == (config.constraints.reference is None)
+
+
+def test_samples_whose_loss_is_zero_already_do_not_spoil_the_ratios_and_nan_does():
+    losses = np.array([[2.0, 1.0, 0.0], [0.0, 0.0, 0.0], [4.0, 3.0, 0.0]], np.float32)
+    ratios = ratio_histogram(losses)
+    np.testing.assert_allclose(ratios.means, [0.625, 0.0])
+    np.testing.assert_allclose(ratios.descending, [2 / 3, 2 / 3], rtol=1e-6)
+    losses[0, 0] = np.nan
+    for values in (ratio_histogram(losses).means, ratio_histogram(losses).descending):
+        np.testing.assert_array_equal(np.isnan(values), [True, False])
 
 
 def test_complementary_slackness_is_of_the_tightened_bounds_that_multipliers_enforce(evaluated):
