@@ -165,7 +165,7 @@ def fingerprint_imdb(root: Path) -> str:
 @contextlib.contextmanager
 def open_imdb(root: Path, _: Log) -> Iterator[TextSet]:
     """Reads both splits, negative reviews first, each class by number."""
-    with original_files(IMDB_PLACE.find(root), _is_review) as (files, _):
+    with original_files(IMDB_PLACE.find(root), _is_review) as (files, _unread):
         reviews = sorted(_reviews(files, root))
     splits = {
         name: [Labelled(text, label) for split, label, _, text in reviews if split == name] for name in IMDB_SPLITS

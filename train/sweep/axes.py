@@ -134,9 +134,9 @@ def _read_axis(name: str, text: str, config: RunConfig, options: Sequence[str], 
         raise UserError(f"--over.{name} {text}: a value is there twice; give each value once")
     if is_range:
         numbers = [value[0] if isinstance(value, tuple) and value else value for value in values]
-        if not all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers):
+        ends = [float(one) for one in numbers if isinstance(one, int | float) and not isinstance(one, bool)]
+        if len(ends) < len(numbers):
             raise UserError(f"--over.{name} {text}: a range has numbers as its ends; list values with commas between")
-        ends = [float(number) for number in numbers]
         if len(ends) != 2 or not (0.0 if axis.log else -math.inf) < ends[0] < ends[1] < math.inf:
             raise UserError(f"--over.{name} must be LOW:HIGH with {'0 < ' * axis.log}LOW < HIGH, got {text}")
     return axis

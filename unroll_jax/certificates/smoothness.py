@@ -98,7 +98,9 @@ def pairwise_smoothness(
     def smoothness(params: Params, y: Any, x: Any = None) -> Float[Array, "*batch"]:
         present = as_anchor(x).present
         tokens = blank_absent(y.astype(compute_dtype(y, params.W_a)), present)
-        heads = [None] if params.W_a is None else params.W_a.reshape(-1, *params.W_a.shape[-2:])
+        if params.W_a is None:
+            return of_head(None, tokens, present)
+        heads = params.W_a.reshape(-1, *params.W_a.shape[-2:])
         heads = orthonormal_heads(heads) if majoriser == "orthogonal" else heads
         return sum((of_head(W, tokens, present) for W in heads), jnp.zeros(y.shape[:-2], tokens.dtype))
 

@@ -75,7 +75,7 @@ def mesa(
     if state is None:
         zeros = jnp.zeros((*batch, width, width + values.shape[-1]), values.dtype)
         state = MesaState(zeros[..., :width], zeros[..., width:])
-    state = jax.tree.map(lambda leaf: leaf.astype(values.dtype), state)
+    started = MesaState(*(leaf.astype(values.dtype) for leaf in state))
 
     def read(state: MesaState, chunk: tuple[Array, ...]) -> tuple[MesaState, tuple[Array, Array]]:
         queries, keys, values, rates = chunk
@@ -97,7 +97,7 @@ def mesa(
         )
 
     chunks = [chunked(array, min(chunk_size, max(count, 1))) for array in (queries, keys, values, rates[..., None])]
-    end, (outputs, residuals) = jax.lax.scan(jax.checkpoint(read), state, tuple(chunks))
+    end, (outputs, residuals) = jax.lax.scan(jax.checkpoint(read), started, tuple(chunks))
     return joined(outputs, count).astype(dtype), end, joined(residuals[..., None], count)[..., 0]
 
 
