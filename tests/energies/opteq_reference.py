@@ -46,9 +46,3 @@ def step(z, W, U, b, x, *, activation="relu", skip=1.0):
 def energy(z, W, U, b, x, *, activation="relu"):
     """|z|^2 / 2 - 1^T s(W z + U x + b)."""
     return 0.5 * z @ z - np.sum(ANTIDERIVATIVE[activation](W @ z + U @ x + b))
-
-
-def directional(function, width=1e-4):
-    """The derivative at 0 of a function of one number, by a fourth-order central difference."""
-    inner, outer = (function(k * width) - function(-k * width) for k in (1, 2))
-    return float(8.0 * inner - outer) / (12.0 * width)
