@@ -73,26 +73,30 @@ def hopfield(
             return HopfieldParams(None)
         return HopfieldParams(jax.random.normal(key, (num_patterns, dim)) / math.sqrt(dim))  # of length about 1
 
-    def lookup(params: HopfieldParams, tokens: Tokens) -> tuple[Array, Array, Array | None, Array | None]:
-        """The keys, their scores, the keys that count, and whether any does; None where all count."""
+    def lookup(params: HopfieldParams, tokens: Tokens) -> tuple[Array, Array, Array, Array | None, Array | None]:
+        """The keys, their scores and what was taken off them, the keys that count, and whether any does, or None."""
         keys = tokens.x if params.S is None else params.S
         # The energy is a small difference of large numbers, so accelerators must not shorten the products.
         products = jnp.matmul(tokens.y, jnp.swapaxes(keys, -1, -2), precision=jax.lax.Precision.HIGHEST)
-        if not is_cross or tokens.present is None:
-            return keys, inverse_temperature * products, None, None
-        some = jnp.any(tokens.present, axis=-1)[..., None]
-        # All keys where all are masked: no -inf then enters the derivatives, and the result is not used.
-        return keys, inverse_temperature * products, (tokens.present | ~some)[..., None, :], some
+        seen, some = None, None
+        if is_cross and tokens.present is not None:
+            some = jnp.any(tokens.present, axis=-1)[..., None]
+            # All keys where all are masked: no -inf then enters the derivatives, and the result is not used.
+            seen = (tokens.present | ~some)[..., None, :]
+        # Taken off before they are scaled: compiled code may round a scaled maximum otherwise than its product.
+        top = jax.lax.stop_gradient(jnp.max(products, axis=-1, keepdims=True, where=seen, initial=-jnp.inf))
+        top = jnp.where(jnp.isinf(top), 0.0, top)
+        return keys, inverse_temperature * (products - top), top[..., 0], seen, some
 
     def energy(params: HopfieldParams, tokens: Tokens) -> Float[Array, "*batch"]:
-        _, scores, seen, some = lookup(params, tokens)
-        largest = jax.nn.logsumexp(scores, axis=-1, where=seen) / inverse_temperature
+        _, scores, top, seen, some = lookup(params, tokens)
+        largest = top + jax.nn.logsumexp(scores, axis=-1, where=seen) / inverse_temperature
         largest = largest if some is None else jnp.where(some, largest, 0.0)
         distance = tokens.y if is_cross or tokens.x is None else tokens.y - tokens.x
         return sum_present(0.5 * jnp.sum(distance**2, axis=-1) - largest, None if is_cross else tokens.present)
 
     def step(params: HopfieldParams, tokens: Tokens) -> Array:
-        keys, scores, seen, some = lookup(params, tokens)
+        keys, scores, _, seen, some = lookup(params, tokens)
         target = jnp.matmul(jax.nn.softmax(scores, where=seen), keys, precision=jax.lax.Precision.HIGHEST)
         target = target if some is None else jnp.where(some[..., None], target, 0.0)
         target = target if is_cross or tokens.x is None else target + tokens.x
