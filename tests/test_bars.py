@@ -9,14 +9,14 @@ from tests.test_public_api import NAMES
 
 ROOT = Path(__file__).resolve().parents[1]
 # Lines of tracked files: of Python, and of pages in docs. A change that cuts lowers these numbers; none raises
-# them. The rule was broken for train, benchmarks and docs on 27 November 2026, see CONTRIBUTING.md.
+# them. The rule was broken for train on 27 November 2026, see CONTRIBUTING.md.
 MAX_LINES = {
-    "unroll_jax": 18_560,
-    "train": 18_920,
-    "benchmarks": 4_490,
-    "papers": 2_770,
-    "tests": 39_700,
-    "docs": 5_600,
+    "unroll_jax": 18_400,
+    "train": 18_770,
+    "benchmarks": 4_400,
+    "papers": 2_760,
+    "tests": 36_480,
+    "docs": 4_400,
     "CHANGELOG.md": 150,
 }
 MAX_PUBLIC_NAMES = 240
