@@ -19,7 +19,7 @@ from unroll_jax.train.step import init_state, jit_step
 
 
 class InMemory:
-    """Stands in for prepared data: ``splits`` are NamedTuples of arrays with a row a sample."""
+    """Replaces prepared data: ``splits`` are NamedTuples of arrays with one row per sample."""
 
     splits: dict[str, Any]
 

@@ -1,4 +1,4 @@
-"""Cross-entropy by parts: values and gradients are those of the whole, in a record too, for less memory."""
+"""Cross-entropy by parts: values and gradients equal the whole computation, in a record too, for less memory."""
 
 import chex
 import jax

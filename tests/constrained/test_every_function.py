@@ -1,7 +1,6 @@
 """Tables over every public function: traced values out of range, NaN, float16 and complex numbers.
 
-A traced value out of range gives NaN, never a number; NaN in gives NaN out; sums are in at least float32. The functions
-of a table are one program.
+A traced value out of range gives NaN, never a number; NaN in gives NaN out; sums are in at least float32.
 """
 
 import functools

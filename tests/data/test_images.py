@@ -1,4 +1,4 @@
-"""Images and scenes are what the files hold: digits, folders of classes, CIFAR-10 and CamVid."""
+"""Images and scenes equal the contents of files: digits, folders of classes, CIFAR-10 and CamVid."""
 
 import re
 import tarfile

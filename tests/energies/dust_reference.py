@@ -1,4 +1,4 @@
-"""Sparse coding in float64 NumPy, token by token; and what the tests of LISTA and DUST draw and compile."""
+"""Sparse coding in float64 NumPy, token by token; draws and programs for the tests of LISTA and DUST."""
 
 import jax
 import numpy as np

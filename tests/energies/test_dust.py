@@ -1,4 +1,4 @@
-"""Sparse coding of sequences (DUST), and what it refuses."""
+"""Sparse coding of sequences (DUST), and its errors."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""What layers, graphs and penalties cannot take: one error that names the argument, as in tests/hostile/calls.py."""
+"""Bad arguments of layers, graphs and penalties: one error that names the argument, as in tests/hostile/calls.py."""
 
 from typing import Any
 

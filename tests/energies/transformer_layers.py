@@ -1,4 +1,4 @@
-"""The transformer layer's forms: their options, what is drawn for them, and their equations in float64 NumPy."""
+"""The transformer layer's forms: their options, drawn arguments, and equations in float64 NumPy."""
 
 import numpy as np
 

@@ -46,7 +46,7 @@ def unrolled(step, params, z, x, *, steps):
 
 
 def program(step, **options):
-    """``(params, start, x) -> (z, info)``, compiled; by default an example a row, and failures are accepted."""
+    """``(params, start, x) -> (z, info)``, compiled; by default one example per row, and failures are accepted."""
     options = {"batch_ndim": 1, "on_failure": "accept"} | options
     return jax.jit(lambda params, start, x=None: uj.equilibrium(step, params, start, x, **options))
 

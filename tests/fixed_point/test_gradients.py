@@ -104,9 +104,6 @@ def test_a_state_may_be_a_pytree_and_what_the_step_closes_over_gets_its_gradient
     assert relative_error(*both(skew_weights(), inputs(4, 8), jnp.arange(8)[::-1])) < 1e-8
 
 
-# ------------------------------------------------------------------- forward mode, and derivatives of derivatives
-
-
 SMALL = lambda: (skew_weights(dim=5, norm=0.6), inputs(2, 5))  # noqa: E731
 
 

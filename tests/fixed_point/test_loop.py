@@ -160,7 +160,7 @@ SYSTEMS = {
 @in_float64
 @pytest.mark.parametrize("solver", [fp.gmres(), fp.gmres(20)], ids=["default", "window of 20"])
 def test_the_adjoint_of_a_general_map_is_a_direct_solve(solver):
-    """Each row by itself, with the true residual."""
+    """Each row is solved separately, with the true residual."""
     draw, turn = np.random.default_rng(0), np.kron(np.eye(6), [[0.0, -1.0], [1.0, 0.0]])
     J = np.triu(draw.normal(size=(12, 12))) + 0.2 * np.tril(draw.normal(size=(12, 12)), -1)
     J = np.stack([make(J / np.linalg.norm(J, 2), turn) for make in SYSTEMS.values()])

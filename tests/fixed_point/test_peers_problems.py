@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.usefixtures("unchecked"), pytest.mark.slow]
 
 
 class Problem(NamedTuple):
-    """A problem with its solution, or None for its residual alone, and absolute and relative tolerances of both."""
+    """A problem with its solution, or None to test only its residual, and absolute and relative tolerances of both."""
 
     step: Any
     params: Any

@@ -20,7 +20,7 @@ CSV = "text,label\n" + "".join(f"film {n},{'ab'[n % 2]}\n" for n in range(40))
 
 
 def in_place(contents: dict[str, bytes], name: str, content: bytes) -> Given:
-    """Files, one of which has another content."""
+    """Files, one of them with other content."""
     return files({**contents, name: content})
 
 
@@ -35,8 +35,7 @@ def encoder(content: bytes = b"", **config: Any) -> Given:
     return write
 
 
-# By the words of `prepare`: files that it refuses, and the word besides the root that it says of them. Those that
-# tests/data have a line for are not here.
+# By the words of `prepare`: bad files, and the word of the error besides the root; tests/data tests further files.
 PREPARE: dict[str, list[tuple[str, Given | None]]] = {
     "video --from d": [
         ("", None),

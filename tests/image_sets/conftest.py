@@ -41,13 +41,11 @@ def options(folders: Path, tmp_path_factory: pytest.TempPathFactory) -> SetConfi
 
 @pytest.fixture(scope="session")
 def data(options: SetConfig) -> SetData:
-    """The sets of these options."""
     return image_sets.load(options, log=lambda line: None)
 
 
 @pytest.fixture(scope="session")
 def config(options: SetConfig) -> ImageSetConfig:
-    """A run of a few steps."""
     return ImageSetConfig(
         steps=4,
         batch_size=8,

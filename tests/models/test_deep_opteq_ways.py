@@ -1,4 +1,4 @@
-"""The ways to find the equilibrium of DeepOptEq beside the implicit one, and regularisers, against NumPy."""
+"""Ways to find the equilibrium of DeepOptEq other than the implicit one, and regularisers, against NumPy."""
 
 import jax
 import jax.numpy as jnp

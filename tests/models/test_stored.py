@@ -1,4 +1,4 @@
-"""Parameters that are stored in bfloat16: products equal those of float64, and answers those of the rounded values."""
+"""Parameters stored in bfloat16: products equal float64's, and answers equal the answers of the rounded values."""
 
 import dataclasses
 

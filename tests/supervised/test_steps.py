@@ -50,7 +50,7 @@ def test_four_parts_of_images_and_recomputed_layers_take_the_step_of_one_batch(n
 
 @pytest.mark.slow
 def test_parts_count_by_their_labels_and_are_augmented_as_the_whole_is():
-    # Parts take every other scene: those of one have hardly any labels that count.
+    # Parts take every other scene: one part has almost no labels that count.
     scenes = Fields().splits["train"]
     scenes.labels[::2, 1:] = NOT_COUNTED
     batches = [type(scenes)(*(part[8 * step : 8 * step + 8] for part in scenes)) for step in range(STEPS)]

@@ -32,7 +32,7 @@ def write_vectors(path):
 
 
 def given(name, tmp_path, write_folder):
-    """The model of a case: what it is given lies in the folder of the test."""
+    """The model of a case; its vectors or encoder lie in the folder of the test."""
     if name == "words":
         return "text-encoder", EncoderOptions(dim=8, num_layers=2, num_heads=2, hidden_dim=12)
     if name == "vectors":

@@ -1,7 +1,4 @@
-"""Tasks of any make, by the protocol alone, and `OwnTask`: trained, evaluated, reported, loaded and exported as ours.
-
-A task of one's own comes back by the options of its run, and is refused in one line.
-"""
+"""Users' tasks, by the protocol or `OwnTask`: trained, evaluated, reported, loaded and exported; their errors."""
 
 import contextlib
 import dataclasses
@@ -35,7 +32,7 @@ from unroll_jax.train.task import PlainRisk, Row, Task, Training, Validation
 
 @dataclasses.dataclass(frozen=True)
 class MeanConfig(RunConfig):
-    """Options of every run, and one of its own."""
+    """Options of every run, and one more."""
 
     task: ClassVar[str] = "mean"
     metric: ClassVar[str] = "squared error"
@@ -232,7 +229,7 @@ def test_other_callbacks_are_refused_before_a_folder_is_made(tmp_path, callbacks
 
 
 class Measured(Mean):
-    """A task whose figures are numbers of NumPy and JAX, or what it is given."""
+    """A task whose figures are numbers of NumPy and JAX, or any given value."""
 
     figure: ClassVar[Any] = {"a": np.float32(0.5), "b": [np.int64(3), jnp.ones(2)], "c": (np.bool_(True), None)}
 

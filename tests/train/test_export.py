@@ -32,7 +32,6 @@ pytestmark = [pytest.mark.xdist_group("video-runs"), pytest.mark.usefixtures("in
 
 @pytest.fixture
 def best(finished, config, clips):
-    """The best checkpoint of the run."""
     with Checkpoints(finished / "checkpoints", read_only=True) as checkpoints:
         return Best(*checkpoints.best(traced_state(traced_task(config, clips))))
 
@@ -78,7 +77,7 @@ def test_an_export_says_nothing_of_the_devices_it_was_read_onto(finished, config
 
 @pytest.fixture
 def exported_params(finished, best, monkeypatch, tmp_path):
-    """Exports parameters of one's own in place of those of the run."""
+    """Exports given parameters in place of the run's."""
 
     def go(params):
         checkpoint = best._replace(state=best.state._replace(params=params))
@@ -125,7 +124,7 @@ def test_parameters_of_another_model_are_refused_by_name(exported_params):
 
 
 def _bytes(name, change):
-    """Returns what changes the bytes of a file of an export."""
+    """Returns a function that changes the bytes of a file of an export."""
     return lambda out: (out / name).write_bytes(change((out / name).read_bytes()))
 
 
@@ -177,7 +176,7 @@ def test_files_of_two_exports_do_not_pass_for_one(exported_params, tmp_path):
     before = (out / "config.json").read_bytes()
     exported_params({"W": np.zeros(3, np.float32)})  # over the first one
     assert read_export(out).arrays["W"].tolist() == [0.0, 0.0, 0.0]
-    (out / "config.json").write_bytes(before)  # what a kill between the two files leaves
+    (out / "config.json").write_bytes(before)  # as after a kill between the two files
     with pytest.raises(UserError, match="sha256"):
         read_export(out)
 

@@ -20,7 +20,7 @@ from unroll_jax.train.main import _variants, fit
 from unroll_jax.train.metrics import read_metrics
 from unroll_jax.train.tasks.own import OwnTask
 
-# What a user writes; `train` and `validation` are arrays by name.
+# A user's code; `train` and `validation` are arrays by name.
 NOTEBOOK = """\
 import flax.linen as nn, jax.numpy as jnp
 from unroll_jax.train import Callbacks, ConstraintConfig, OwnConfig, OwnTask, PrimalConfig, fit

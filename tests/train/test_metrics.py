@@ -85,7 +85,7 @@ def test_a_row_of_something_else_is_damage(tmp_path, row):
 
 
 def test_a_full_disk_under_the_metrics_is_told_once(tmp_path):
-    """/dev/full takes what is buffered, and refuses it when it is handed on."""
+    """/dev/full accepts writes to the buffer, and fails when it is flushed."""
     writer = MetricsWriter(tmp_path, after_step=0)
     writer._file.close()
     writer._file = Path("/dev/full").open("a", encoding="utf-8")  # noqa: SIM115 (the writer closes it)

@@ -191,5 +191,5 @@ def test_kills_lose_no_checkpoint_and_change_no_result(started, tmp_path):
         assert ended(started, folder) == expected
     print(f"{len(lost)} kills, steps lost: {lost}")
     assert len(lost) > RUNS * KILLS // 2
-    # Training goes on while a save is being written, for one interval at most.
+    # Training continues while a save is being written, for one interval at most.
     assert max(lost) <= 2 * OPTIONS["validate-every"]

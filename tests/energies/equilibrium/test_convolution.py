@@ -88,7 +88,7 @@ def test_the_way_is_that_of_the_platform_compiled_for_and_not_of_the_default_one
 
 
 def test_the_backward_pass_keeps_images_and_not_their_shifts():
-    """Of ten steps in a scan: what autodiff of the plain convolution keeps, and one set of shifts beside."""
+    """40 steps in a scan need at most the memory of the plain convolution and of one set of shifts."""
     kernel, images = draw(3, 3, 4, 4).astype(np.float32), draw(16, 16, 16, 4).astype(np.float32)
 
     def plain(k, z):
