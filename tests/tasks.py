@@ -48,7 +48,6 @@ class InMemory:
 
 
 def perturbed(params: Any) -> Any:
-    """Parameters a little off those given."""
     rng = np.random.default_rng(0)
     return jax.tree.map(lambda leaf: leaf + jnp.asarray(0.05 * rng.normal(size=leaf.shape), leaf.dtype), params)
 

@@ -214,7 +214,7 @@ def spread(values, shape, rng):
 
 @pytest.mark.usefixtures("x64")
 def test_a_few_steps_miss_a_norm_whose_singular_values_are_close_and_the_certified_bound_never_does():
-    """What `DeepOptEq` does to W with norm_steps=2, and by default (None), by NumPy's singular values."""
+    """As `DeepOptEq` normalises W with norm_steps=2, and by default (None), by NumPy's singular values."""
     rng = np.random.default_rng(5)
     close = [spread(np.linspace(1.0, 0.8, 20), (40, 30), rng) for _ in range(20)]
     apart = [spread(np.ones(1), (40, 30), rng) for _ in range(20)]

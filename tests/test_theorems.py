@@ -111,7 +111,7 @@ def tightest(ratio, places):
 
 
 def rises(params, y, phi=None):
-    """Whether an alternating step raises h + phi by more than rounding."""
+    """Returns whether an alternating step raises h + phi by more than rounding."""
     system = alternating(f, g, f_step=f_step, g_step_size=A2, phi=phi)
     after = system.step(params, y, None)
     size = sum(abs(half(params, point)) for half in (f, g) for point in (y, after))

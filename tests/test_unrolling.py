@@ -72,7 +72,7 @@ def test_gradients_equal_those_of_a_python_loop(layer, tied):
 
 @pytest.mark.slow
 def test_energies_are_recorded_through_what_step_and_energy_share(layer):
-    """Where a descent has it; without it, or with a custom record, step and energy are called separately."""
+    """A descent without `step_and_energy`, or a custom record, calls step and energy separately."""
     (y, x), params, calls = tokens(), weights(), []
 
     def shared(*args):

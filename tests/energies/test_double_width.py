@@ -27,7 +27,6 @@ def network(rng, dims):
 
 
 def reference_outputs(layers, y, *, phi="relu", form="softmax", graph=None):
-    """The outputs of all layers, in NumPy."""
     outputs = [y]
     for W_a, W in layers:
         mixed = reference.pair_step(outputs[-1], form=form, W_a=W_a, graph=graph)

@@ -50,7 +50,6 @@ def draw(form, seed=0):
 
 
 def reference_layer(form, params, y, x):
-    """Energy and step, from the equations."""
     options, anchors = FORMS[form]
     A, B = anchors(x, params.row, params.attention_row)
     W_f = params.W_f

@@ -90,8 +90,7 @@ PAIRS = {"general": [(None, None)], "opteq": [(None, None), (None, "conjugate_gr
 def test_every_gradient_is_that_of_an_unroll(name):
     """Of every adjoint at the point of every solver, of pairs in one call, and of every solver that can be unrolled.
 
-    The two solves share the point only: each is compiled once, not once per pair. In one call a factored layer's
-    backward pass uses its forward solve.
+    The two solves share only the point: each is compiled once. In one call a factored layer reuses its forward solve.
     """
     problem = PROBLEMS[name]()
     unrolling = [solver for solver in problem.solvers if solver and SOLVERS[solver]().update]

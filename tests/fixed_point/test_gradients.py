@@ -22,7 +22,7 @@ from unroll_jax import fixed_point
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-# What compiles quickest, where the solver and the adjoint are not under test.
+# The quickest to compile, for tests of neither solver nor adjoint.
 PLAIN = {"tol": 1e-11, "solver": "picard", "adjoint": "gmres", "batch_ndim": 1}
 
 

@@ -102,8 +102,7 @@ def test_damped_is_the_stated_iteration(share):
 HALF = np.random.default_rng(0).normal(size=(8, 8))
 SLOW = 0.999 * HALF.T @ HALF / np.linalg.norm(HALF, 2) ** 2
 ROTATION = np.linalg.qr(np.random.default_rng(6).normal(size=(64, 64)))[0]
-# A solver, a map, options, and the most steps as a share of plain ones: the square root of their number or few, or no
-# more, where a window of 5 gains nothing and acceleration is given up.
+# A solver, a map, options, and the most steps as a share of plain ones: above 1 where acceleration is given up.
 PACES = {
     "accelerated gradient": ("accelerated_gradient", SLOW, {"tol": 1e-8, "max_steps": 20_000}, 0.2),
     "anderson": ("anderson", SLOW, {"tol": 1e-8, "max_steps": 20_000}, 0.05),

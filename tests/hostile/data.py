@@ -20,7 +20,6 @@ CSV = "text,label\n" + "".join(f"film {n},{'ab'[n % 2]}\n" for n in range(40))
 
 
 def in_place(contents: dict[str, bytes], name: str, content: bytes) -> Given:
-    """Files, one of them with other content."""
     return files({**contents, name: content})
 
 

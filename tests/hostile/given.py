@@ -20,8 +20,6 @@ SIDE = 8  # of images, in pixels
 
 
 def files(contents: Mapping[str, str | bytes]) -> Given:
-    """Texts and bytes by path."""
-
     def write(folder: Path) -> None:
         for name, content in contents.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -43,7 +41,6 @@ def link(name: str, target: str) -> Given:
 
 
 def both(*parts: Given) -> Given:
-    """Several writers, one after the other."""
     return lambda folder: [part(folder) for part in parts] and None
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from tests.hostile.command import Command
 from tests.hostile.given import Given, both, files
 
-# Options of the run.
 OPTIONS = {
     "steps": 6,
     "batch-size": 4,
@@ -91,7 +90,6 @@ HANDLED = [  # commands that succeed, and words that they print
     ("evaluate run", ("falling back", *EVALUATED), gone("checkpoints/6/notes")),
     ("evaluate run", ("falling back", *EVALUATED), text("checkpoints/6/notes/metadata", "[]")),
     ("evaluate run", EVALUATED, text("checkpoints/6/_CHECKPOINT_METADATA", "{")),
-    # A copy of a checkpoint under another name.
     ("evaluate run", EVALUATED, each("checkpoints/6", lambda path: shutil.copytree(path, path.with_name("8")))),
     ("report run", ("metrics.jsonl has 0 of 6 steps",), text("metrics.jsonl", "")),
     ("report run", ("metrics.jsonl has 3 of 6 steps",), lines(lambda rows: [*rows[:4], rows[4][:9]])),

@@ -34,7 +34,6 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def options(folders: Path, tmp_path_factory: pytest.TempPathFactory) -> SetConfig:
-    """Sets of four of these images, resized to 4 x 4."""
     prepared = str(tmp_path_factory.mktemp("prepared"))
     return SetConfig(root=str(folders), size=4, set_size=4, prepared=prepared)
 

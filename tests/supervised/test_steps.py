@@ -22,7 +22,6 @@ STEPS = 3
 
 
 def _leaves(config, batches=None):
-    """State and metrics after some steps."""
     task, init, step = traced(config)
     state = init()
     for _, batch in zip(range(STEPS), batches or task.batches(0, None), strict=False):
@@ -87,7 +86,6 @@ ADJOINT = ("adjoint_residual", "adjoint_iterations", "adjoint_converged")
 
 
 def train_row(config):
-    """The row of the first step."""
     task, init, step = traced(config)
     _, metrics = step(init(), next(task.batches(0, None)))
     return describe_step(task, 1, jax.device_get(metrics))[0]

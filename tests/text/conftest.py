@@ -84,7 +84,6 @@ def finished(small: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
 
 
 def newest_state(folder: Path, task: TextTask) -> TrainState:
-    """The training state in the newest checkpoint of a run."""
     with Checkpoints(folder / "checkpoints", read_only=True) as checkpoints:
         checkpoint = checkpoints.newest(state_like(task))
     assert checkpoint is not None

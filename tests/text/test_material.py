@@ -47,7 +47,6 @@ def test_a_run_is_not_read_with_words_that_changed_places(on_table, write_table,
 
 
 def changed(actual, expected):
-    """Names of the figures that differ."""
     return {line.split()[0] for line in differences(expected, actual)}
 
 

@@ -27,7 +27,6 @@ def trained(finished):
 
 @pytest.fixture(scope="module")
 def opened():
-    """The model of a folder, read once."""
     return functools.cache(functools.partial(load, log=quiet))
 
 

@@ -109,7 +109,6 @@ def of_processes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def words_of(options: Mapping[str, object]) -> list[str]:
-    """The words of a command that give options."""
     return [part for name, value in options.items() for part in (f"--{name}", str(value))]
 
 
@@ -174,7 +173,7 @@ traced_state = functools.cache(state_like)
 
 
 def events(path: Path) -> Iterator[Event]:
-    """What TensorBoard reads of a file: records of a length of 8 bytes, its checksum of 4, the event, its checksum."""
+    """TensorBoard's events of a file: records of a length of 8 bytes, its checksum of 4, the event, its checksum."""
     content, place = path.read_bytes(), 0
     while place < len(content):
         length = int.from_bytes(content[place : place + 8], "little")

@@ -38,7 +38,6 @@ VARIANTS = {
     },
 }
 NEVER = {"dual.every": 4, "constraints.warmup_steps": 3, "steps": 6}
-# What tests compare with each other.
 OTHERS = {
     "never": NEVER,
     "plain": {"method": "plain"},

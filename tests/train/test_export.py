@@ -37,7 +37,6 @@ def best(finished, config, clips):
 
 
 def assert_same(actual, params):
-    """The two are the same pytree, bit for bit."""
     assert jax.tree.structure(actual) == jax.tree.structure(params)
     for leaf, other in zip(jax.tree.leaves(actual), jax.tree.leaves(params), strict=True):
         assert (leaf.dtype, leaf.shape) == (np.asarray(other).dtype, np.shape(other))

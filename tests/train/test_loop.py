@@ -41,8 +41,6 @@ _poisoned = functools.cache(_Poisoned)
 
 @pytest.fixture
 def loop(in_memory, clips, tmp_path):
-    """Trains a configuration in ``tmp_path``."""
-
     def go(config, poisoned=False):
         log = []
         train((_poisoned if poisoned else traced_task)(config, clips), tmp_path, log=log.append)

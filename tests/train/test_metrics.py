@@ -119,7 +119,7 @@ def test_write_json_leaves_the_old_file_or_the_new_one(tmp_path, monkeypatch):
 
 
 def curves(folder):
-    """What TensorBoard reads of each of a folder's files, in the order of their first steps: session, and points."""
+    """TensorBoard's session and points of each of a folder's files, in the order of their first steps."""
     files = sorted((folder / "tensorboard").glob("events.*"), key=lambda path: int(path.suffix[1:]))
     return [
         (

@@ -1,7 +1,4 @@
-"""Evaluations of video: floors without a network, and disturbed frames.
-
-Floors: least squares against NumPy and scikit-learn, on the models' noise. Disturbances of patches: SciPy and counts.
-"""
+"""Floors of video, least squares on the models' noise, and disturbed frames, against NumPy, scikit-learn and SciPy."""
 
 from pathlib import Path
 

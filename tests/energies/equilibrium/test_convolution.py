@@ -21,7 +21,6 @@ def as_on(platform):
 
 @pytest.fixture(params=["cpu", "cuda"])
 def backend(request, monkeypatch):
-    """Both ways to take derivatives."""
     monkeypatch.setattr(jax.lax, "platform_dependent", as_on(request.param))
 
 
