@@ -288,7 +288,7 @@ def test_the_verdict_on_states_of_bfloat16_is_computed_in_float32():
 
 @pytest.mark.parametrize("size", [1e-30, 1e25])
 def test_steps_whose_squares_leave_the_range_of_float32_are_judged_alike(size):
-    """Of the energy |y / size|^2, which stays in range."""
+    """The energy is |y / size|^2, which stays in range."""
     layer = uj.Descent(lambda key: None, lambda p, y, x: jnp.sum((y / size) ** 2, -1), lambda p, y, x: 0.5 * y)
     y = np.full((2, 3), size, np.float32)
     certificate = jax.jit(lambda y: uj.certify(layer, None, y))(y)

@@ -253,7 +253,7 @@ STATIONARY = {
 @pytest.mark.usefixtures("x64")
 @every_system
 def test_a_stationary_point_is_a_fixed_point(name):
-    """Of the part that the energy sees: attention with a low-rank W_a continues to average the rest.
+    """Only the part that the energy sees is fixed: attention with a low-rank W_a continues to average the rest.
 
     An Energy Transformer sees tokens after layer norm. A bound that is met may have a slope outwards.
     """

@@ -79,7 +79,7 @@ def test_no_jacobian_of_an_equilibrium_is_above_the_bound(window, widths, seeing
 @pytest.mark.parametrize("convolutional", [False, True])
 @pytest.mark.parametrize("skip", [1.0, 0.3])
 def test_the_bound_is_the_slope_of_numbers(convolutional, skip):
-    """Of layers of one unit, where all singular directions meet and relu is open; two of them without skip."""
+    """One layer and two, of one unit: all singular directions meet, and relu is open."""
     shape = (1, 1, 1, 1) if convolutional else (1, 1)
     layers = [OptEqParams(jnp.full(shape, w), jnp.full(shape, u), jnp.zeros(1)) for w, u in ((0.8, 3.0), (0.5, 0.7))]
     image = {"image_shape": (2, 2)} if convolutional else {}

@@ -73,7 +73,7 @@ def values_and_gradients(descent, params, y, x, present, cotangent):
 
 @functools.cache
 def results(name, dtype):
-    """Of every case: both examples, with NaN at the padding, and the first one's present tokens separately."""
+    """Results of every case: both examples, with NaN at the padding, and the first one's present tokens separately."""
     descent, params, y, x, cotangent = drawn(name)
     keys = name == "cross_attention"  # whose masks are of the input
     present = None if name in WITHOUT_PRESENCE else PRESENT[:, : x.shape[-2]] if keys else PRESENT

@@ -103,7 +103,7 @@ def halves(params):
 
 
 def tightest(ratio, places):
-    """Of each draw's places the one with the largest ratio up to 1, the most at risk; and which draws have one."""
+    """The place of each draw with the largest ratio up to 1, the most at risk; and which draws have one."""
     inside = jnp.where(ratio <= 1.0, ratio, -1.0)
     best = jnp.argmax(inside, axis=0)
     pick = lambda values: jnp.take_along_axis(values, best.reshape(1, -1, *[1] * (values.ndim - 2)), 0)[0]  # noqa: E731
@@ -243,7 +243,7 @@ def test_the_bound_of_theorem_4_1_is_exact_on_the_line():
 
 
 def test_just_outside_the_bound_some_steps_in_many_dimensions_rise():
-    """Of the draws with delta up to 1.05 C. With phi, C is too large without the factor sqrt(1 - kappa)."""
+    """Draws have delta up to 1.05 C. With phi, C is too large without the factor sqrt(1 - kappa)."""
     params, constants, places = random_case(6)
 
     @jax.jit

@@ -31,7 +31,7 @@ STEPS = 24  # of a sample, which are to visit every position
 
 @pytest.fixture(scope="module")
 def read():
-    """Of a problem: the problem, the reads of plain risk, and the reads of the constraints in each of many steps."""
+    """A problem, its reads of plain risk, and its reads of the constraints in each of many steps."""
 
     @functools.cache
     def run(name):

@@ -157,7 +157,7 @@ HALF = {
 
 
 def halved(function, losses):
-    """Of losses that the layer halves."""
+    """Calls ``function`` with losses that the layer halves."""
     return function(losses[:, None] * jnp.array([1.0, 0.5], losses.dtype))
 
 

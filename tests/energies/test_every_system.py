@@ -63,7 +63,7 @@ def both(layer, *arguments):
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", [*uj.DESCENTS, *DIFFERENTIATED])
 def test_derivatives_equal_finite_differences(name):
-    """Of the energy and a random sum over the step's output, in parameters, state and input along one direction."""
+    """Derivatives of the energy and a random sum over the step, in parameters, state and input along one direction."""
     layer, *point = drawn(name)
     rng = np.random.default_rng(3)
     direction = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), point)

@@ -88,7 +88,7 @@ PAIRS = {"general": [(None, None)], "opteq": [(None, None), (None, "conjugate_gr
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_every_gradient_is_that_of_an_unroll(name):
-    """Of every adjoint at the point of every solver, of pairs in one call, and of every solver that can be unrolled.
+    """Gradients of every adjoint at every solver's point, of pairs in one call, and of every solver that unrolls.
 
     The two solves share only the point: each is compiled once. In one call a factored layer reuses its forward solve.
     """

@@ -15,7 +15,7 @@ def softmax(scores):
 
 
 def frequency(place, size, base, scaling):
-    """Of pair ``place`` of a head, as Meta's code of Llama 3.1 computes it."""
+    """The frequency of pair ``place`` of a head, as Meta's code of Llama 3.1 computes it."""
     unscaled = 1.0 / base ** (2 * place / size)
     if scaling is None:
         return unscaled

@@ -56,7 +56,7 @@ STEADY = PrimalConfig(schedule="constant", warmup_share=0.0)  # a run may go on 
 
 
 def layer_losses(params, batch):
-    """Of one linear layer, and of its input."""
+    """Losses of one linear layer, and of its input."""
     outputs = [batch["noisy"], batch["noisy"] @ params["w"]]
     return jnp.stack([jnp.mean((output - batch["clean"]) ** 2, -1) for output in outputs], -1)
 

@@ -43,7 +43,7 @@ def children(process: subprocess.Popen) -> list[int]:
 
 
 def assert_same(folder: Path, alone: Path) -> None:
-    """To the order in which float32 sums are taken."""
+    """Equality up to the order of float32 sums."""
     rows, expected = read_metrics(folder / "metrics.jsonl"), read_metrics(alone / "metrics.jsonl")
     assert [(row["kind"], row["step"]) for row in rows] == [(row["kind"], row["step"]) for row in expected]
     for row, other in zip(rows, expected, strict=True):

@@ -95,7 +95,7 @@ def test_batches_in_blocks_and_maps_of_them_equal_examples_alone():
 
 
 def temporary_bytes(layer, n, *batch):
-    """Of step, energy and the gradient of both."""
+    """Temporary memory of step, energy and the gradient of both."""
 
     def loss(y):
         stepped, energy = layer.step_and_energy(NO_WEIGHT, y, None)

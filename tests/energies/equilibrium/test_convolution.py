@@ -70,7 +70,7 @@ def test_both_backends_agree_for_kernels_of_any_side(taps, monkeypatch):
 
 
 def test_the_way_is_that_of_the_platform_compiled_for_and_not_of_the_default_one():
-    """Of the derivative in the image, inside of a loop and under vmap: one product on CPU, a convolution elsewhere."""
+    """The derivative in the image, in a loop and under vmap: one product on CPU, a convolution elsewhere."""
     kernel, images = np.ones((3, 3, 2, 2), np.float32), np.ones((4, 1, 5, 5, 2), np.float32)
 
     def gradient(images):
