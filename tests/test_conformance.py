@@ -266,7 +266,6 @@ def test_a_stationary_point_is_a_fixed_point(name):
 
 
 def seen(name, params, y):
-    """The part of the tokens that the energy depends on."""
     if name == "energy_transformer":
         centred = y - np.mean(y, axis=-1, keepdims=True)
         return centred / np.linalg.norm(centred, axis=-1, keepdims=True)

@@ -48,7 +48,6 @@ def assert_differentiates(value, params, *rows, way):
 
 
 def zeros(x, *event):
-    """A state that starts on one device, as users write it."""
     return jnp.zeros((x.shape[0], *event))
 
 

@@ -164,7 +164,6 @@ def test_figures_are_written_with_what_they_are_of(capsys, monkeypatch, tmp_path
 
 @pytest.fixture
 def small(monkeypatch):
-    """Frames of 3 tokens of 4 pixels."""
     monkeypatch.setattr(compile_time, "SPEC", compile_time.SPEC._replace(num_tokens=3, token_dim=4))
 
 

@@ -166,7 +166,6 @@ def test_the_plain_peer_minimises_the_last_loss():
 
 
 def _shrink(monkeypatch, decoder_step):
-    """Small problems, with the decoder's programs."""
     values = {"FULL": constrained_step.Setting(UNROLLED, TINY, TINY, 4, repeats=(1, 1, 1)),
               "matmul_rate": lambda *sizes: 1e9,
               "compiled_step": lambda problem, constrained: decoder_step(constrained)}  # fmt: skip

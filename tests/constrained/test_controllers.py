@@ -45,7 +45,6 @@ def in_calls(optimizer, count=2):
 
 
 def after(optimizer, first):
-    """Still for ``first`` calls."""
     return optax.conditionally_mask(optimizer, lambda step, **_: step >= first)
 
 

@@ -19,7 +19,6 @@ COMPARED = {"difference": lambda f, b: f - b, "ratio": lambda f, b: f / b - 1, "
 
 
 def bounds_of(losses, floor=0.0):
-    """The reference, and stepwise bounds."""
     first = np.full_like(losses[..., :1], REFERENCE)
     return np.concatenate([first, np.maximum(KEPT * losses[..., :-1], floor)], axis=-1)
 

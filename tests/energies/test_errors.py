@@ -33,7 +33,6 @@ def broken(*shape, at):
 
 
 def step(layer, y, x=None, part="step"):
-    """The step, or energy, of a layer with params of its ``init``."""
     return getattr(layer, part)(layer.init(jax.random.key(0)), y, x)
 
 

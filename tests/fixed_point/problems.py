@@ -52,7 +52,6 @@ def program(step, **options):
 
 
 def relative_error(a, b):
-    """The relative error of one pytree to another, as vectors."""
     a, b = (np.concatenate([np.ravel(np.asarray(leaf, np.float64)) for leaf in jax.tree.leaves(t)]) for t in (a, b))
     return float(np.linalg.norm(a - b) / np.linalg.norm(b))
 

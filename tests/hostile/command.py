@@ -88,7 +88,6 @@ def strangers(line: str, message: str) -> set[str]:
 
 @functools.cache
 def options_of(command: str, name: str) -> set[str]:
-    """The options in a command's help."""
     words = [command, name, "--help"] if name else [command, "--help"]
     with contextlib.redirect_stdout(io.StringIO()) as shown, contextlib.redirect_stderr(io.StringIO()):
         main(words)

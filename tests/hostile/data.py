@@ -24,8 +24,6 @@ def in_place(contents: dict[str, bytes], name: str, content: bytes) -> Given:
 
 
 def encoder(content: bytes = b"", **config: Any) -> Given:
-    """A table, and a small BERT with another configuration."""
-
     def write(folder: Path) -> None:
         files({"t.csv": CSV, "e/config.json": content or json.dumps(CONFIG | config)})(folder)
         save_file(bert_tensors(), folder / "e/model.safetensors")

@@ -68,8 +68,6 @@ def pictures(counts: Mapping[str, int], *, black: bool = False) -> Given:
 
 
 def cut(name: str, share: float) -> Given:
-    """A file that is there, cut off."""
-
     def write(folder: Path) -> None:
         content = (folder / name).read_bytes()
         (folder / name).write_bytes(content[: int(share * len(content))])

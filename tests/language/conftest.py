@@ -57,7 +57,6 @@ def task_of(small: Callable[..., LanguageConfig]) -> Callable[..., LanguageTask]
 
 @pytest.fixture(scope="session")
 def wide() -> Callable[[Any], Any]:
-    """Parameters as float64, for the reference."""
     return lambda params: jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
 
 

@@ -79,7 +79,6 @@ def test_implicit_gradients_are_those_of_an_unroll_to_convergence(draw, options)
 
 @pytest.mark.slow
 def test_max_norm_keeps_every_layer_contracting_and_small_weights_as_they_are():
-    """By the bound on the norm, and by steps of the power method."""
     options = {"convolutional": False, "channels": 6, "widths": (5, 7), "tol": 1e-6, "max_steps": 500}
     free = DeepOptEq(num_classes=3, **options, on_failure="accept")
     kept = [DeepOptEq(num_classes=3, **options, max_norm=0.9, norm_steps=steps) for steps in (None, 100)]

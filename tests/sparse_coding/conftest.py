@@ -66,7 +66,6 @@ NOISY = {"method": "both", "test_layer_noises": (0.2, 0.1)}
 
 
 def small(**fields: Any) -> SparseCodingConfig:
-    """The small configuration with fields replaced."""
     config = dataclasses.replace(SMALL, **fields)
     config.check()
     return config

@@ -22,7 +22,6 @@ SHAPES = {"digits": ((8, 8, 1), 10), "pictures": ((32, 32, 3), 10), "scenes": ((
 
 
 def started(name, of):
-    """The shapes of an experiment's parameters on such data."""
     shape, classes = SHAPES[of]
     network = SUPERVISED[name].config.network
     images = np.zeros((1, int(np.prod(shape))) if sees_vectors(network) else (1, *shape), np.float32)

@@ -24,7 +24,6 @@ PAIRS = [("a good film", "that is bad", "0"), ("long", "never ends and ends", "1
 
 
 def write_vectors(path):
-    """Vectors of all words but one, 4 wide."""
     vectors = np.random.default_rng(0).normal(size=(len(WORDS) - 1, 4))
     lines = [" ".join([word, *map(str, vector)]) for word, vector in zip(WORDS, vectors, strict=False)]
     path.write_text("\n".join(lines) + "\n")

@@ -164,7 +164,6 @@ def test_a_name_of_ours_is_refused_before_anything_is_written(tmp_path):
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
-    """The folder of the runs of a task with both methods."""
     folder = tmp_path_factory.mktemp("own") / "run"
     fit(linear(method="both", steps=2), out=folder, log=quiet)
     return folder

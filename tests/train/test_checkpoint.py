@@ -38,7 +38,6 @@ def saved_once(tmp_path_factory):
 
 @pytest.fixture
 def saved(saved_once, tmp_path):
-    """A copy of the checkpoints of `SCORES` in ``tmp_path``."""
     shutil.copytree(saved_once / "checkpoints", tmp_path / "checkpoints")
 
 

@@ -76,8 +76,6 @@ def test_an_export_says_nothing_of_the_devices_it_was_read_onto(finished, config
 
 @pytest.fixture
 def exported_params(finished, best, monkeypatch, tmp_path):
-    """Exports given parameters in place of the run's."""
-
     def go(params):
         checkpoint = best._replace(state=best.state._replace(params=params))
         monkeypatch.setattr("unroll_jax.train.exporting.best_checkpoint", lambda *_, **__: checkpoint)

@@ -45,7 +45,6 @@ task = OwnTask(init, layer_losses, train=train, validation=validation, config=co
 
 
 def arrays(count, seed):
-    """Constant signals, and the same with noise."""
     generator = np.random.default_rng(seed)
     clean = generator.normal(size=(count, 1)).astype(np.float32) * np.ones(8, np.float32)
     return {"clean": clean, "noisy": clean + generator.normal(size=clean.shape).astype(np.float32)}
@@ -56,13 +55,11 @@ STEADY = PrimalConfig(schedule="constant", warmup_share=0.0)  # a run may go on 
 
 
 def layer_losses(params, batch):
-    """Losses of one linear layer, and of its input."""
     outputs = [batch["noisy"], batch["noisy"] @ params["w"]]
     return jnp.stack([jnp.mean((output - batch["clean"]) ** 2, -1) for output in outputs], -1)
 
 
 def linear(*, init=lambda key: {"w": jnp.full((8, 8), 0.1)}, losses=layer_losses, train=TRAIN, test=None, **options):
-    """A task of one layer, quick to compile."""
     constraints = ConstraintConfig(alpha=(0.1,), reference=None)
     usual = {"steps": 6, "validate_every": 2, "batch_size": 8, "constraints": constraints, "primal": STEADY}
     config = OwnConfig(**usual | options)

@@ -37,8 +37,6 @@ def fit_again(folder, *, task, log):
 
 
 class Does(Callbacks):
-    """Acts at an event of a step."""
-
     def __init__(self, event, step, act):
         setattr(self, event, lambda row: act() if row["step"] == step else None)
 

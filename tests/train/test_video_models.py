@@ -68,7 +68,6 @@ def run(request, tmp_path_factory):
 
 
 def whole(frame):
-    """The patches of a frame as a picture."""
     return frames_from(np.asarray(frame)[:, None], (SIDE, SIDE), side=PATCH)[0]
 
 

@@ -128,7 +128,6 @@ def opened_real(smollm2):
 
 @pytest.fixture(scope="module")
 def plain(opened_real, real_data):
-    """Answers to prompts of Alpaca."""
     prompts = read_prompts(real_data / "alpaca" / "alpaca_5000.json")[:COUNT]
     return answer(opened_real, prompts, Settings(max_tokens=TOKENS, batch=COUNT), log=quiet)
 

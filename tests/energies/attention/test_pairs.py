@@ -95,8 +95,6 @@ def test_batches_in_blocks_and_maps_of_them_equal_examples_alone():
 
 
 def temporary_bytes(layer, n, *batch):
-    """Temporary memory of step, energy and the gradient of both."""
-
     def loss(y):
         stepped, energy = layer.step_and_energy(NO_WEIGHT, y, None)
         return jnp.sum(stepped**2) + jnp.sum(energy) + jnp.sum(layer.energy(NO_WEIGHT, y, None))

@@ -19,7 +19,6 @@ NO_WEIGHT = AttentionParams(None)
 
 
 def both(layer):
-    """Energy and step in a pair, for one program of several layers."""
     return lambda *args: (layer.energy(*args), layer.step(*args))
 
 
