@@ -214,14 +214,12 @@ def _places(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _bytes(draw: st.DrawFn, content: bytes) -> bytes:
-    """Bytes put in the place of others."""
     start, length = draw(st.integers(0, len(content))), draw(st.sampled_from([0, 1, 4, 8, 64, len(content)]))
     new = draw(st.one_of(st.binary(max_size=8), st.sampled_from(TEXTS + COUNTS)))
     return content[:start] + new + content[start + length :]
 
 
 def _number(draw: st.DrawFn, content: bytes) -> bytes:
-    """Another text in the place of a number."""
     numbers = list(NUMBER.finditer(content))
     if not numbers:
         return _bytes(draw, content)

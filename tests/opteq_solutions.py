@@ -47,7 +47,6 @@ def newton(layer):
 
 
 def blocks_of(layers, params, z, x):
-    """The outputs of the layers, one after the other."""
     blocks = []
     for layer, block_params in zip(layers, params, strict=True):
         blocks.append(z := layer.step(block_params, z, x))

@@ -19,7 +19,7 @@ from unroll_jax.train.step import init_state, jit_step
 
 
 class InMemory:
-    """Stands in for prepared data: ``splits`` are NamedTuples of arrays with a row a sample."""
+    """Replaces prepared data: ``splits`` are NamedTuples of arrays with one row per sample."""
 
     splits: dict[str, Any]
 
@@ -48,7 +48,6 @@ class InMemory:
 
 
 def perturbed(params: Any) -> Any:
-    """Parameters a little off those given."""
     rng = np.random.default_rng(0)
     return jax.tree.map(lambda leaf: leaf + jnp.asarray(0.05 * rng.normal(size=leaf.shape), leaf.dtype), params)
 

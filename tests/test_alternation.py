@@ -46,7 +46,7 @@ PROXES = {
 
 
 def penalty(phi, y):
-    """That of tanh has z = tanh(z + a2 phi'(z)) as its slope condition, so phi' = (artanh z - z) / a2."""
+    """For tanh the slope condition is z = tanh(z + a2 phi'(z)), hence phi' = (artanh z - z) / a2."""
     if phi == "tanh":
         y = np.asarray(y, float)
         return np.sum(y * np.arctanh(y) + 0.5 * np.log1p(-(y**2)) - 0.5 * y**2, axis=(-2, -1)) / A2
@@ -134,7 +134,7 @@ def test_the_transformer_is_an_alternating_system(form):
     ids=["infinite at 0", "tanh"],
 )
 def test_absent_tokens_neither_move_nor_count(phi, first):
-    """As in a transformer, whatever padding holds."""
+    """As in a transformer, for any values at the padding."""
     rng = np.random.default_rng(3)
     params = TransformerParams(*rng.normal(size=(2, DIM, DIM)))
     system = uj.alternating(PARTS.attention.energy, PARTS.feedforward.energy, g_step_size=A2, phi=phi, **first)

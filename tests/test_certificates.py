@@ -80,10 +80,10 @@ def test_a_certificate_speaks_of_the_forward_pass_of_the_transformer(batch, opti
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("phi", ["relu", "tanh", "group_shrinkage"])
 def test_padding_does_not_change_a_certificate(phi):
-    """Whatever it holds; examples of near tokens, whose smoothness counts the tokens, and of far ones, guaranteed."""
+    """Any padding; examples of near tokens, whose smoothness counts the tokens, and of far ones, guaranteed."""
     _, layer, params, y = transformer_case((2,), 1.0, dim=32, dtype=np.float64, step_size=0.3, phi=phi)
     y = y * np.array([0.01, 0.99 if phi == "tanh" else 8.0])[:, None, None]
-    # After two layers near tokens have met, and what is left of them is round-off.
+    # After two layers near tokens have met, and their differences are round-off.
     known = {"smoothness": seen_smoothness, "num_layers": 2, "num_points": 2}
     check = jax.jit(lambda y, x: certify(layer, params, y, x, **known))
     params = jax.tree.map(jnp.asarray, params)
@@ -141,7 +141,7 @@ def test_the_numbers_of_a_certificate_are_those_of_the_descent_lemma(phi):
     np.testing.assert_allclose(certificate.slope[0], slope, rtol=1e-8, atol=1e-10)
     np.testing.assert_allclose(certificate.limit[0], -2.0 * slope / size(move) ** 2, rtol=1e-6)
     np.testing.assert_allclose(certificate.curvature[0], np.sum(move @ (A + B) * move, (-2, -1)) / size(move) ** 2)
-    # Theorems 4.1 and 5.1, kappa measured: wherever they promise descent, so does the certificate.
+    # Theorems 4.1 and 5.1, kappa measured: whenever they promise descent, so does the certificate.
     reach = size(a2 * of_h if phi is None else y - project(y - a2 * of_h, 0.3 * a2))
     promised = (a2 - a1 + a1 * a2 * L_g) * size(of_f) <= reach
     assert 0 < np.sum(promised) < 200
@@ -288,7 +288,7 @@ def test_the_verdict_on_states_of_bfloat16_is_computed_in_float32():
 
 @pytest.mark.parametrize("size", [1e-30, 1e25])
 def test_steps_whose_squares_leave_the_range_of_float32_are_judged_alike(size):
-    """Of the energy |y / size|^2, which stays in range."""
+    """The energy is |y / size|^2, which stays in range."""
     layer = uj.Descent(lambda key: None, lambda p, y, x: jnp.sum((y / size) ** 2, -1), lambda p, y, x: 0.5 * y)
     y = np.full((2, 3), size, np.float32)
     certificate = jax.jit(lambda y: uj.certify(layer, None, y))(y)

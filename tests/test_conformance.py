@@ -1,4 +1,4 @@
-"""What every system of `DESCENTS` must do."""
+"""Properties of every system of `DESCENTS`."""
 
 import functools
 
@@ -53,7 +53,7 @@ def test_an_example_has_the_batch_asked_for(name):
 
 
 def energies_and_roundoff(energy, params, y, stepped, x, event_ndim=2):
-    """The energies of y and of the step, (2, *batch), and what they may miss by, made of round-off alone.
+    """The energies of y and of the step, (2, *batch), and their tolerances, of round-off only.
 
     Each energy is computed as if its tokens and anchors were off by some units of round-off, and the step is rounded
     likewise, relative to the largest token or anchor. So: that relative error times the sum of |dE/dz| max|z| over all
@@ -97,12 +97,12 @@ def test_every_step_lowers_its_energy_where_its_condition_holds(name, dtype):
         held, energies, tolerance = jax.tree.map(np.asarray, jax.jit(jax.vmap(example))(*arrays))
     before, after = energies[:, 0][held], energies[:, 1][held]
     tolerance = tolerance[held]
-    assert np.mean(held) >= (1.0 if condition is None else 0.3)  # a condition is no excuse
+    assert np.mean(held) >= (1.0 if condition is None else 0.3)  # a condition must hold often
     assert np.all(np.isfinite(before) & np.isfinite(tolerance))
     rose, worst = after > before + tolerance, np.argmax(after - before)
     message = f"{name}: {np.mean(rose):.0%} of draws raise the energy, one from {before[worst]:g} to {after[worst]:g}"
     assert not np.any(rose), f"{message}; see 'An energy rises' in docs/how_to/troubleshooting.md"
-    assert np.mean(after < before - tolerance) > 0.4  # by more than round-off: it does not only stand still
+    assert np.mean(after < before - tolerance) > 0.4  # by more than round-off: the step moves
 
 
 @pytest.mark.usefixtures("x64")
@@ -186,7 +186,7 @@ def slope_and_step(name):
 
 
 def minimiser(name, place):
-    """A stationary point, found by a quasi-Newton method that knows the energy alone."""
+    """A stationary point, by a quasi-Newton method that uses only the energy."""
     _, params, y, x = draw(name, place, (), "float64")
 
     def objective(flat):
@@ -227,7 +227,7 @@ def sparse_consensus(name, place):
 
 
 def nonnegative_minimiser(name, place):
-    """A minimiser among nonnegative tokens; those of a system whose energy is infinite elsewhere."""
+    """A minimiser among nonnegative tokens, for a system whose energy is infinite elsewhere."""
     _, params, y, x = draw(name, place, (), "float64")
 
     def objective(flat):
@@ -253,7 +253,7 @@ STATIONARY = {
 @pytest.mark.usefixtures("x64")
 @every_system
 def test_a_stationary_point_is_a_fixed_point(name):
-    """Of what the energy sees, that is: attention with a low-rank W_a continues to average the rest.
+    """Only the part that the energy sees is fixed: attention with a low-rank W_a continues to average the rest.
 
     An Energy Transformer sees tokens after layer norm. A bound that is met may have a slope outwards.
     """
@@ -266,7 +266,6 @@ def test_a_stationary_point_is_a_fixed_point(name):
 
 
 def seen(name, params, y):
-    """The part of the tokens that the energy depends on."""
     if name == "energy_transformer":
         centred = y - np.mean(y, axis=-1, keepdims=True)
         return centred / np.linalg.norm(centred, axis=-1, keepdims=True)

@@ -57,7 +57,7 @@ def test_repeated_eigenvalues_and_a_flat_energy_end_the_iteration_without_false_
 
 @pytest.mark.usefixtures("x64")
 def test_the_true_ends_lie_within_the_error_when_steps_are_few():
-    """On the spectra hardest for Lanczos, those of Chebyshev nodes and of evenly spaced values, and on a random one."""
+    """On the spectra hardest for Lanczos, Chebyshev nodes and evenly spaced values, and on a random one."""
     d, steps = 300, 50
     rng = np.random.default_rng(1)
     spectra = np.stack([np.cos(np.pi * (np.arange(d) + 0.5) / d), np.linspace(0, 1, d), rng.normal(size=d)])
@@ -85,7 +85,7 @@ def test_the_true_ends_lie_within_the_error_when_steps_are_few():
 @pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_any_energy_has_the_curvature_of_its_dense_hessian_at_the_point():
-    """Attention on tokens, whose Hessian is indefinite, and a function with a gradient rule of its own."""
+    """Attention on tokens, whose Hessian is indefinite, and a function with a custom gradient rule."""
     layer, rng = uj.attention(form="softmax"), np.random.default_rng(2)
     y, v = 1.5 * rng.normal(size=(2, 4, 3)), rng.normal(size=(2, 4, 3))
 
@@ -174,7 +174,7 @@ def test_the_pairwise_smoothness_bounds_attention_energies_from_any_point():
 
 @pytest.mark.usefixtures("x64")
 def test_the_smoothness_of_orthogonal_heads_is_that_of_orthonormal_ones():
-    """Whatever the size of W_a; a step along the gradient from tokens that meet comes near the bound."""
+    """For W_a of any size; a step along the gradient from tokens that meet comes near the bound."""
     rng, layer = np.random.default_rng(8), uj.multihead_attention(4, num_heads=2, majoriser="orthogonal")
     W_a, y = HeadsParams(1e-3 * rng.normal(size=(2, 4, 2))), 0.1 * rng.normal(size=(6, 4))
 

@@ -95,7 +95,7 @@ def test_the_counterexample_of_the_docs_raises_the_papers_energy():
 
 
 def test_names_of_the_application_in_the_docs_are_those_of_its_face():
-    """Of the Python that needs a finished run, and so is not run here."""
+    """The Python of the docs that needs a finished run is not run here, but its names are checked."""
     imported = set()
     for name, text in TEXTS.items():
         for block in re.findall(r"```py\n(.*?)```", text, re.DOTALL):

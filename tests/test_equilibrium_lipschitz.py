@@ -20,7 +20,7 @@ def params_of(W):
 
 
 def drawn(rng, window, widths, seeing, norm):
-    """Layers of the given widths whose W are of about the given norm; those of ``seeing`` have a U."""
+    """Layers of the given widths whose W have about the given norm; layers in ``seeing`` have a U."""
     params = []
     for place, width in enumerate(widths):
         shapes = [(*window, inner, width) if window else (width, inner) for inner in (CHANNELS, INPUTS)]
@@ -79,7 +79,7 @@ def test_no_jacobian_of_an_equilibrium_is_above_the_bound(window, widths, seeing
 @pytest.mark.parametrize("convolutional", [False, True])
 @pytest.mark.parametrize("skip", [1.0, 0.3])
 def test_the_bound_is_the_slope_of_numbers(convolutional, skip):
-    """Of layers of one unit, where all singular directions meet and relu is open; two of them without skip."""
+    """One layer and two, of one unit: all singular directions meet, and relu is open."""
     shape = (1, 1, 1, 1) if convolutional else (1, 1)
     layers = [OptEqParams(jnp.full(shape, w), jnp.full(shape, u), jnp.zeros(1)) for w, u in ((0.8, 3.0), (0.5, 0.7))]
     image = {"image_shape": (2, 2)} if convolutional else {}

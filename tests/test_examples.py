@@ -12,8 +12,7 @@ import pytest
 import unroll_jax
 from tests.test_public_api import NAMES, listed
 
-# Functions and classes without an example in their docstring, and why. Type aliases and tables have no docstring: the
-# example of a table is in its package's docstring.
+# Names without an example, and why. Type aliases and tables have no docstring; a table's example is in its package's.
 WITHOUT_EXAMPLE = {"unroll_jax.train.Task": "a protocol, of which `OwnTask` shows an instance"}
 WALKED = (module.name for module in pkgutil.walk_packages(unroll_jax.__path__, "unroll_jax."))
 LIBRARY = ["unroll_jax", *(name for name in WALKED if not name.startswith("unroll_jax.train"))]
@@ -31,7 +30,6 @@ def documented(modules):
 
 
 def places(values):
-    """The modules in which values are defined."""
     return sorted({value.__module__ for value in values.values()})
 
 

@@ -1,4 +1,4 @@
-"""Gradients of every system of `DESCENTS`, in parameters, state and input, wherever its tokens are and are not."""
+"""Gradients of every system of `DESCENTS`, in parameters, state and input, at special and at absent tokens."""
 
 import functools
 
@@ -73,7 +73,7 @@ def values_and_gradients(descent, params, y, x, present, cotangent):
 
 @functools.cache
 def results(name, dtype):
-    """Of every case: of the two examples, padding being NaN, and of the first one's present tokens by themselves."""
+    """Results of every case: both examples, with NaN at the padding, and the first one's present tokens separately."""
     descent, params, y, x, cotangent = drawn(name)
     keys = name == "cross_attention"  # whose masks are of the input
     present = None if name in WITHOUT_PRESENCE else PRESENT[:, : x.shape[-2]] if keys else PRESENT

@@ -1,7 +1,4 @@
-"""Everything traces where shardings are part of types: in `jax.shard_map` that checks them, and on an explicit mesh.
-
-Types are checked as programs are traced, which needs neither devices nor compilation.
-"""
+"""Everything traces, without devices, where shardings are in types: a checked `jax.shard_map`, explicit meshes."""
 
 import functools
 
@@ -23,7 +20,7 @@ EXPLICIT = AbstractMesh((2,), ("data",), axis_types=(AxisType.Explicit,))
 
 
 def gradient_in_shard_map(value, params, *rows):
-    """The shapes of value and gradient of a sum over examples, each device with rows of its own."""
+    """The shapes of value and gradient of a sum over examples, each device with other rows."""
     summed = jax.shard_map(
         lambda *given: jax.lax.psum(value(*given), "data"),
         mesh=MANUAL,
@@ -51,7 +48,6 @@ def assert_differentiates(value, params, *rows, way):
 
 
 def zeros(x, *event):
-    """A state that starts on one device, as users write it."""
     return jnp.zeros((x.shape[0], *event))
 
 
@@ -179,7 +175,7 @@ def test_gradients_on_eight_devices_are_those_of_one():
 
 
 def test_stored_parameters_decode_in_shard_map():
-    """One token of one row a device: products with parameters of half the bits go piece by piece."""
+    """One token of one row per device: products with parameters of half the bits go piece by piece."""
     config = DecoderConfig(30, dim=8, num_layers=2, num_heads=2, num_key_value_heads=1, hidden_dim=16)
     one = jax.ShapeDtypeStruct((2, 1), jnp.int32)
     params = jax.eval_shape(Decoder(config, param_dtype=jnp.bfloat16).init, jax.random.key(0), one)["params"]

@@ -1,7 +1,4 @@
-"""Notebooks are committed as a reader wants them: executed, small, without what only one machine has.
-
-`make test-rest` executes them.
-"""
+"""Notebooks are committed executed, small, and without a machine's details; `make test-rest` executes them."""
 
 import base64
 import io
@@ -66,7 +63,7 @@ def test_it_is_small_and_names_no_place_of_a_machine(notebook):
 
 
 def test_it_installs_the_library_only_where_that_is_missing(notebook):
-    """By one extra, so that no notebook needs a clone."""
+    """By one extra; no notebook needs a clone."""
     first, *others = ["".join(cell["source"]) for cell in code_cells(notebook)]
     assert first.startswith("try:\n    import unroll_jax")
     assert "except ImportError:" in first

@@ -20,7 +20,6 @@ def test_gram_is_the_inner_products_of_all_pairs(batch):
 
 
 def test_derivatives_of_gram_are_those_of_autodiff():
-    """Of first and second order, and of a cotangent that is not symmetric."""
     tokens, moved, weights = drawn((2, 5, 4)), drawn((2, 5, 4), 1), drawn((2, 5, 5), 2)
 
     def derivatives(product):

@@ -1,4 +1,4 @@
-"""Every statement of Xie et al. (2021) that can be computed, in float64; and those of its sentences that fail."""
+"""Every statement of Xie et al. (2021) that can be computed, in float64; and its sentences that fail."""
 
 import functools
 
@@ -22,7 +22,7 @@ TIGHT = {"tol_gap_abs": 1e-13, "tol_gap_rel": 1e-13, "tol_feas": 1e-13}  # of th
 
 @pytest.mark.parametrize("activation", ["relu", "tanh", "sigmoid", "leaky_relu"])
 def test_theorem_1_a_layer_is_the_prox_of_phi(activation):
-    """phi of the library minimised over z = W^T t, t in the range of sigma, where alone it is finite."""
+    """phi of the library minimised over z = W^T t, with t in the range of sigma; elsewhere it is infinite."""
     edge = {"relu": (0.0, None), "tanh": (-1.0, 1.0), "sigmoid": (0.0, 1.0), "leaky_relu": (None, None)}[activation]
     inside = {"sigmoid": 0.5}.get(activation, 0.2)
     if activation in ("tanh", "sigmoid"):  # the slope of phi is infinite at the edge, which no minimiser reaches
@@ -85,7 +85,7 @@ def test_the_moreau_form_is_the_prox_of_a_times_the_envelope_and_keeps_the_equil
     np.testing.assert_allclose(minimum(1.0, 1.0), stepped, atol=1e-8)
     np.testing.assert_allclose(measure(fixed, 1.0, 1.0)[2], fixed, atol=1e-12)
     np.testing.assert_allclose(minimum(1.0, 0.0), fixed, atol=1e-7)
-    # Section 2.2 leaves the factor a out: the prox of M alone is another map.
+    # Section 2.2 leaves the factor a out: the prox of M is another map.
     assert np.max(np.abs(minimum(1.0 / skip, 1.0) - stepped)) > 1e-3
 
 

@@ -1,4 +1,4 @@
-"""Norms and radii by vector products, and what they say of equilibria."""
+"""Norms and radii by vector products, and their consequences for equilibria."""
 
 import jax
 import jax.numpy as jnp
@@ -73,7 +73,7 @@ def test_the_norm_of_a_convolution_is_met_from_both_sides(kernel):
 
 @pytest.mark.usefixtures("x64")
 def test_the_bound_of_a_convolution_sees_frequencies_that_images_of_its_size_do_not_have():
-    """Differences of neighbours in rows of three pixels: their norm is 2 cos(pi / 7), that of a ring 2 sin(pi / 3)."""
+    """Differences of neighbours have norm 2 cos(pi / 7) in rows of three pixels, and 2 sin(pi / 3) on a ring of 3."""
     W = np.zeros((3, 3, 1, 1))
     W[1, 1], W[1, 2] = 1.0, -1.0
     assert np.linalg.norm(reference.conv_matrix(W, (2, 3)), 2) == pytest.approx(2.0 * np.cos(np.pi / 7.0))
@@ -115,7 +115,7 @@ def test_norm_and_radius_of_a_linear_map_are_those_of_its_matrix():
 
 @pytest.mark.usefixtures("x64")
 def test_maps_of_pytrees_have_one_norm_and_radius_an_example():
-    """Two blocks that swap places on the way, with gains of their own in every example."""
+    """Two blocks that swap places on the way, with different gains in every example."""
     gains = np.array([[0.5, 0.8], [2.0, 0.3], [1.0, 0.0]])
     swap = lambda v: (gains[:, 1, None] * v[1].sum(-1), gains[:, 0, None, None] * v[0][..., None])  # noqa: E731
     like = (jax.ShapeDtypeStruct((3, 4), jnp.float64), jax.ShapeDtypeStruct((3, 4, 1), jnp.float64))
@@ -214,7 +214,7 @@ def spread(values, shape, rng):
 
 @pytest.mark.usefixtures("x64")
 def test_a_few_steps_miss_a_norm_whose_singular_values_are_close_and_the_certified_bound_never_does():
-    """What `DeepOptEq` does to W with norm_steps=2, and by default (None), by NumPy's singular values."""
+    """As `DeepOptEq` normalises W with norm_steps=2, and by default (None), by NumPy's singular values."""
     rng = np.random.default_rng(5)
     close = [spread(np.linspace(1.0, 0.8, 20), (40, 30), rng) for _ in range(20)]
     apart = [spread(np.ones(1), (40, 30), rng) for _ in range(20)]
@@ -232,7 +232,7 @@ def test_a_few_steps_miss_a_norm_whose_singular_values_are_close_and_the_certifi
     for certain in (certified, norms(apart)[1]):
         assert np.all(certain <= 0.5 * (1.0 + 1e-12))
         assert np.all(certain >= 0.5 * 0.999)
-    assert np.all(norms(apart)[0] < 0.5 * 1.001)  # one that stands out is met in two steps
+    assert np.all(norms(apart)[0] < 0.5 * 1.001)  # a separate largest one is met in two steps
 
 
 def test_what_is_not_a_number_has_no_number():

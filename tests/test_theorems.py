@@ -21,7 +21,7 @@ from unroll_jax.energies import box, relu, soft_threshold
 pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.slow]
 
 DRAWS, DIM, PLACES = 12_000, 4, 24
-# Scaling energies up and step sizes down changes nothing, so that a2 may be the same in all draws; a1 and L_h vary.
+# Scaling energies up and step sizes down changes nothing, so a2 may be the same in all draws; a1 and L_h vary.
 A2 = 0.7
 KINDS = np.arange(DRAWS) % 3  # quadratic, log-cosh, softplus
 
@@ -103,7 +103,7 @@ def halves(params):
 
 
 def tightest(ratio, places):
-    """Of each draw's places the one with the largest ratio up to 1, the most at risk; and which draws have one."""
+    """The place of each draw with the largest ratio up to 1, the most at risk; and which draws have one."""
     inside = jnp.where(ratio <= 1.0, ratio, -1.0)
     best = jnp.argmax(inside, axis=0)
     pick = lambda values: jnp.take_along_axis(values, best.reshape(1, -1, *[1] * (values.ndim - 2)), 0)[0]  # noqa: E731
@@ -111,7 +111,7 @@ def tightest(ratio, places):
 
 
 def rises(params, y, phi=None):
-    """Whether an alternating step raises h + phi by more than rounding."""
+    """Returns whether an alternating step raises h + phi by more than rounding."""
     system = alternating(f, g, f_step=f_step, g_step_size=A2, phi=phi)
     after = system.step(params, y, None)
     size = sum(abs(half(params, point)) for half in (f, g) for point in (y, after))
@@ -243,7 +243,7 @@ def test_the_bound_of_theorem_4_1_is_exact_on_the_line():
 
 
 def test_just_outside_the_bound_some_steps_in_many_dimensions_rise():
-    """Of the draws with delta up to 1.05 C. With phi the factor sqrt(1 - kappa) is needed: C alone does not do."""
+    """Draws have delta up to 1.05 C. With phi, C is too large without the factor sqrt(1 - kappa)."""
     params, constants, places = random_case(6)
 
     @jax.jit
@@ -264,7 +264,7 @@ def test_without_a2_at_most_1_over_l_h_theorem_4_1_fails():
 
 
 def test_with_the_delta_of_the_paper_s_text_theorem_4_1_fails():
-    """There Delta = (1 - a1/a2 + a1 L_g) grad f = grad f / 2, so that |Delta| / |grad h| = 1.5 < C = 2."""
+    """There Delta = (1 - a1/a2 + a1 L_g) grad f = grad f / 2, hence |Delta| / |grad h| = 1.5 < C = 2."""
     assert descent_constant(1.0, 1.0, 0.5) == 2.0
     assert change(*line(0.3, 0.5, 3.0, 1.0), np.zeros((1, 1)), a1=1.0, a2=1.0) > 0.0
 
@@ -280,7 +280,7 @@ def test_with_a2_minus_a1_for_its_absolute_value_theorem_4_1_fails():
 
 
 def test_with_the_printed_constant_theorem_5_1_fails():
-    """The print has the denominator of C under the root, so that C' grows with the unit that steps are measured in."""
+    """The print has the denominator of C under the root; its C' grows with the unit of the step sizes."""
     a1, a2, c_f, L_g, kappa, delta = 100.0, 100.0, 0.001, 0.005, 0.01, 5.0
     y = np.full((1, 1), 1000.0)  # far from the orthant's wall: D = 0
     halves = line(c_f, L_g, delta - c_f * 1000.0, 1.0 - (c_f + L_g) * 1000.0)

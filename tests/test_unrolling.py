@@ -20,7 +20,6 @@ def layer():
 
 
 def weights(num_layers=None, dim=DIM):
-    """Parameters of one layer, or of a stack."""
     shape = (dim, dim) if num_layers is None else (num_layers, dim, dim)
     W_a, W_f = 0.4 * np.random.default_rng(0).normal(size=(2, *shape))
     return TransformerParams(jnp.asarray(W_a.astype(np.float32)), jnp.asarray(W_f.astype(np.float32)))
@@ -73,7 +72,7 @@ def test_gradients_equal_those_of_a_python_loop(layer, tied):
 
 @pytest.mark.slow
 def test_energies_are_recorded_through_what_step_and_energy_share(layer):
-    """Where a descent has it; without it, or with a record of one's own, step and energy are called apart."""
+    """A descent without `step_and_energy`, or a custom record, calls step and energy separately."""
     (y, x), params, calls = tokens(), weights(), []
 
     def shared(*args):
@@ -196,7 +195,7 @@ def test_remat_keeps_the_gradients_and_saves_memory_as_far_as_its_policy_lets_it
 @pytest.mark.slow
 @pytest.mark.parametrize("remat", [False, True])
 def test_layers_at_once_change_the_program_alone(layer, remat):
-    """One at a time, all at once, fewer at a time than leave none over, more than there are, and what is chosen."""
+    """One at a time, two (one is left over), all at once, more than there are, and the default."""
     (y, x), params = tokens(), weights(5)
 
     def loss(params, unroll):

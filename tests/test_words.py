@@ -35,7 +35,7 @@ BARS = {
     "train": (12, 60),
     "benchmarks": (12, 15),
     "papers": (12, 15),
-    "tests": (80, 50),
+    "tests": (12, 15),
     "docs": (8, 8),
 }
 QUESTIONS = ("What", "Whether", "How", "When", "Where", "Which", "Who", "Why")  # "Returns whether ..." is the way out

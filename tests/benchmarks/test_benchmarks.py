@@ -25,7 +25,7 @@ from benchmarks.record import Record
 from unroll_jax.models import EncoderConfig
 from unroll_jax.train.config.video import VideoConfig
 
-# Of a benchmark: sizes in the place of its own, words that it prints, and figures of its record.
+# For each benchmark: smaller sizes, words that it prints, and figures of its record.
 SHAPE = EncoderConfig(20, dim=8, num_layers=2, num_heads=2, hidden_dim=12)
 FEW = general_constraints.QUICK._replace(inputs=8, width=8, batch=6, repeats=2)
 RUNS = {
@@ -164,7 +164,6 @@ def test_figures_are_written_with_what_they_are_of(capsys, monkeypatch, tmp_path
 
 @pytest.fixture
 def small(monkeypatch):
-    """Frames of 3 tokens of 4 pixels."""
     monkeypatch.setattr(compile_time, "SPEC", compile_time.SPEC._replace(num_tokens=3, token_dim=4))
 
 

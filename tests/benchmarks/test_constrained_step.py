@@ -31,7 +31,7 @@ STEPS = 24  # of a sample, which are to visit every position
 
 @pytest.fixture(scope="module")
 def read():
-    """Of a problem: the problem, the reads of plain risk, and the reads of the constraints in each of many steps."""
+    """A problem, its reads of plain risk, and its reads of the constraints in each of many steps."""
 
     @functools.cache
     def run(name):
@@ -166,7 +166,6 @@ def test_the_plain_peer_minimises_the_last_loss():
 
 
 def _shrink(monkeypatch, decoder_step):
-    """Small problems, with the decoder's programs."""
     values = {"FULL": constrained_step.Setting(UNROLLED, TINY, TINY, 4, repeats=(1, 1, 1)),
               "matmul_rate": lambda *sizes: 1e9,
               "compiled_step": lambda problem, constrained: decoder_step(constrained)}  # fmt: skip

@@ -111,7 +111,7 @@ def test_a_record_comes_back_from_a_part(monkeypatch, tmp_path):
 
 
 def test_kernels_are_timed_against_each_other(monkeypatch):
-    """Every kernel is the XLA code here, which a CPU runs; that of blocks of 32 does not compile."""
+    """XLA code replaces every kernel, as tests have only a CPU; the layer with blocks of 32 does not compile."""
     attention = uj.attention
 
     def layer(kernel, block, **options):
@@ -136,7 +136,7 @@ def test_kernels_are_timed_against_each_other(monkeypatch):
 
 @pytest.mark.skipif(not hasattr(jax.sharding, "AbstractDevice"), reason="this JAX has no abstract GPU to lower for")
 def test_programs_of_full_size_lower_for_an_h100():
-    """Of pairs each kernel, of the decoder the constrained step; its products are known."""
+    """Every kernel for pairs, and the decoder's constrained step, whose products are known."""
     of_pairs = pairs.programs(pairs.FULL._replace(rhos=(), blocks=()))
     for kernel, words in (("pallas", ahead.TRITON), ("cudnn", "fmha"), ("xla", "dot_general")):
         name, program = next((name, program) for name, program in of_pairs.items() if program.kernel == kernel)
@@ -157,7 +157,7 @@ def test_programs_of_full_size_lower_for_an_h100():
 
 
 def test_the_decoder_s_share_of_the_peak_is_of_what_a_token_takes(monkeypatch):
-    monkeypatch.setattr(decoder, "BAR", math.inf)  # so that the trace is made
+    monkeypatch.setattr(decoder, "BAR", math.inf)  # a trace is made below the bar
     model = DECODER.model
     record = last(decoder.measure(DECODER))
     figures = record.figures

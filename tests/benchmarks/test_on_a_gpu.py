@@ -1,4 +1,4 @@
-"""What only a GPU can tell: `python -m benchmarks gpu` runs these."""
+"""Tests that need a GPU: `python -m benchmarks gpu` runs them."""
 
 import jax
 import jax.numpy as jnp
@@ -61,7 +61,7 @@ def test_fused_attention_and_its_gradient_are_our_own(padded):
     ],
 )
 def test_the_kernel_of_all_pairs_is_our_own_attention(rho, dtype):
-    """Step, energy and gradients, with absent tokens, at sizes that are no multiples of a block."""
+    """Step, energy and gradients, with absent tokens, at sizes that are not multiples of a block."""
     y = jnp.asarray(np.random.default_rng(0).normal(size=(2, 200, 48)) / 7.0, dtype)
     anchor, results = Anchor(None, jnp.asarray(np.arange(200) < np.array([[130], [200]]))), []
     for kernel in ("xla", "pallas"):
@@ -92,7 +92,7 @@ def test_equilibria_and_gradients_are_those_of_float64_at_the_highest_precision(
 
 @pytest.mark.parametrize("name", uj.DESCENTS)
 def test_steps_and_energies_are_those_of_the_cpu(name, getkey):
-    """At the highest precision, of every layer of the library on its example."""
+    """Every layer of the library on its example, at the highest precision."""
     descent, y, x = uj.DESCENTS[name].example(getkey(), (2,))
     params = descent.init(getkey())
 

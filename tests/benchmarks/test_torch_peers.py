@@ -1,4 +1,4 @@
-"""Peers in PyTorch compute and learn what the benchmarks time, and operations are those of the products."""
+"""The PyTorch peers compute and learn the timed functions, and counts of operations match the products."""
 
 import functools
 

@@ -14,7 +14,6 @@ STEPWISE, RATIO = c.descent_constraints(0.2), c.descent_constraints(0.2, form="r
 
 
 def violation(constraint, outputs, batch=None, *, strict=True):
-    """Of one constraint on one batch."""
     constraints = {"one": constraint}
     sums = c.column_sums(constraints, outputs, batch, strict=strict)
     return c.violations(constraints, c.column_means(sums))["one"]

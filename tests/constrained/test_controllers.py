@@ -1,5 +1,4 @@
-"""Optimisers of the multipliers: controllers, and averages, steps in several calls, warm-up and groups composed from
-optax, against loops in NumPy."""
+"""Optimisers of multipliers against NumPy loops: controllers, and averages, accumulation, warm-up, groups of optax."""
 
 import chex
 import jax
@@ -46,7 +45,6 @@ def in_calls(optimizer, count=2):
 
 
 def after(optimizer, first):
-    """Still for ``first`` calls."""
     return optax.conditionally_mask(optimizer, lambda step, **_: step >= first)
 
 

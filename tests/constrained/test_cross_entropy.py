@@ -1,4 +1,4 @@
-"""Cross-entropy by parts: values and gradients are those of the whole, in a record too, for less memory."""
+"""Cross-entropy by parts: values and gradients equal the whole computation, in a record too, for less memory."""
 
 import chex
 import jax
@@ -28,7 +28,7 @@ WEIGHTS = np.array([1.0, 0.5, 2.0, 0.0, 1.0, 3.0, 1.0])
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("layers", "chunk"), [((), 1), ((), 10), ((2, 3), 4), ((2, 3), 23), ((2,), 4096)])
 def test_values_and_gradients_are_those_of_all_logits_at_once(layers, chunk):
-    """Of parts that divide the vocabulary and that do not, with logits far beyond what exp can take."""
+    """Parts that do and do not divide the vocabulary; the exponential of the logits overflows."""
     hidden, head = drawn(*layers, 7, 5, scale=40.0), drawn(23, 5, seed=1)
     slopes = drawn(*layers, 7, seed=2)
 

@@ -52,7 +52,6 @@ def moved_rows(*rows, **options):
 
 
 def named(values):
-    """Violations of constraints by these names, with these values."""
     constraints = {name: c.Constraint(len, lambda means, value=value: value, 1.0) for name, value in values.items()}
     return c.violations(constraints, {name: {} for name in values})
 

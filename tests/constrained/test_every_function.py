@@ -1,7 +1,6 @@
 """Tables over every public function: traced values out of range, NaN, float16 and complex numbers.
 
-A traced value out of range gives NaN, never a number; NaN in gives NaN out; sums are in at least float32. The functions
-of a table are one program.
+A traced value out of range gives NaN, never a number; NaN in gives NaN out; sums are in at least float32.
 """
 
 import functools
@@ -42,8 +41,6 @@ CUMULATIVE = c.descent_constraints(0.2, reference=4.0, bounds="cumulative")
 
 
 def traced(table):
-    """The results of all functions of a table, of traced arrays."""
-
     @functools.cache
     def results():
         run = jax.jit(lambda arrays: {name: row[0](arrays[name]) for name, row in table.items()})
@@ -98,7 +95,6 @@ def test_a_traced_value_out_of_range_gives_nan_and_never_a_number(name):
 
 
 BROKEN, FIRST = np.array([NAN, 3.0, 1.0], np.float32), [True, False, False]
-# The same for arrays with a NaN.
 WITH_NAN = {
     "rate": (rate, BROKEN, True),
     "gap": (lambda z: gap(z, jnp.array([0, 1, 1])), BROKEN, [[True, True], [True, True]]),
@@ -161,7 +157,7 @@ HALF = {
 
 
 def halved(function, losses):
-    """Of losses that the layer halves."""
+    """Calls ``function`` with losses that the layer halves."""
     return function(losses[:, None] * jnp.array([1.0, 0.5], losses.dtype))
 
 

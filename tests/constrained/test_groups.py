@@ -15,7 +15,6 @@ KINDS = {"gap": "at_most", "sum": "equal", "deep": "at_most"}
 
 
 def moved(optimizer=SGD, violations=VIOLATIONS, start=0.0, rows=None, like=None, **options):
-    """The state after one call."""
     init, update = uj.dual_ascent(optimizer, **options)
     return jax.jit(update)(init(violations if like is None else like, start), violations, rows)
 

@@ -78,15 +78,11 @@ PROBLEMS = problems()
 
 
 def read(text, x):
-    """The value of an expression at x."""
     return eval(text, FUNCTIONS | {"x": x} | dict(zip("abcdefg", x, strict=False)))
 
 
 def ends(number):
-    """The reports and the errors of the objective, of Adam at 3e-2 under cosine decay and at 1e-2.
-
-    Each is judged at the mean of the last iterates and at the last one.
-    """
+    """Reports and objective errors of Adam (cosine from 3e-2; 1e-2): at the mean of the last iterates, at the last."""
     objective, constraints, start, optimum = PROBLEMS[number]
     start = jnp.asarray(start, float)
 

@@ -54,7 +54,7 @@ def test_the_lagrangian_equals_its_definition_and_its_weights_are_those_written_
 
 
 def test_its_gradient_takes_one_backward_pass():
-    """The layer runs backward as often for the Lagrangian of all layers as for the last loss alone."""
+    """The layer runs backward as often for the Lagrangian of all layers as for only the last loss."""
     backward = 0
 
     @jax.custom_vjp

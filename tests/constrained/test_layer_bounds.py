@@ -19,7 +19,6 @@ COMPARED = {"difference": lambda f, b: f - b, "ratio": lambda f, b: f / b - 1, "
 
 
 def bounds_of(losses, floor=0.0):
-    """The reference, and stepwise bounds."""
     first = np.full_like(losses[..., :1], REFERENCE)
     return np.concatenate([first, np.maximum(KEPT * losses[..., :-1], floor)], axis=-1)
 
@@ -52,7 +51,6 @@ STATED = {
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", STATED)
 def test_violations_bounds_and_excess_are_those_of_numpy(name, form):
-    """At batch ranks 0, 1 and 2."""
     make, expected = STATED[name]
     constraints = make(form)
     for losses in (LOSSES[0, 0], LOSSES[0], LOSSES):
@@ -87,7 +85,7 @@ def test_losses_of_zero_give_numbers(form):
     assert np.all(np.isfinite(values))
     assert np.all(np.isfinite(slopes))
     assert values[0] < 0.0 < values[4]
-    np.testing.assert_array_equal(values[1:4], 0.0)  # of no loss there is no share to remove
+    np.testing.assert_array_equal(values[1:4], 0.0)  # a loss of 0 leaves no share to remove
 
 
 def test_a_bound_of_zero_has_an_excess_that_is_a_number():
@@ -116,7 +114,7 @@ def test_no_layer_is_rewarded_for_a_larger_loss_unless_asked(options):
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("tail", [None, 0.0, 0.75])
 def test_a_report_has_losses_bounds_and_prices_of_layers_in_units_of_the_losses(form, tail):
-    """Of means; under a tail the violations are those of the worst 10 of 40 samples, and the bounds of the means."""
+    """For means; under a tail the violations are of the worst 10 of 40 samples, and the bounds of the means."""
     constraints = uj.descent_constraints(ALPHA, reference=REFERENCE, form=form)
     reduction, means = None if tail is None else uj.tail_mean(tail), SAMPLES.mean(axis=0)
     report = uj.feasibility_report(SAMPLES, MULTIPLIERS, constraints, reduction=reduction, units="nats")

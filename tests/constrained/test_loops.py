@@ -60,7 +60,7 @@ def test_flax_linen(scanned):
 
 @pytest.mark.slow
 def test_the_loops_of_the_docs_end_within_their_bounds():
-    """Of flax.nnx and Equinox: no class of digits has a loss above 0.2 nats by more than a tenth."""
+    """flax.nnx and Equinox: no class of digits has a loss above 0.2 nats by more than a tenth."""
     names = run("how_to/training_loops.md")
     x, y, zeros = names["x"], names["y"], {"loss": jnp.zeros(10)}
     for violations in (names["violations"], names["loss"](names["mlp"], x, y, zeros)[1]):

@@ -55,7 +55,7 @@ def test_statuses_of_a_constraint_are_apart(violation, price, options, status):
     report = report_of(np.array(violation), np.array(price), **options)
     assert report.groups[0].status == status
     assert report.feasible == (status in ("idle", "binding", "slack"))
-    wound_up = bool(np.max(price) > 17_000.0)  # also beside a binding one of a larger price
+    wound_up = bool(np.max(price) > 17_000.0)  # also with a binding constraint of a larger price
     assert report.status == (("met, wound up" if wound_up else "met") if report.feasible else status)
     assert ("1.75e+04 has wound up" in report.verdict) is wound_up
     assert ("Binding" in report.verdict) is (status == "binding")

@@ -26,13 +26,11 @@ def tail_reference(violations, level):
 
 @jax.jit
 def tails(samples):
-    """At every level, in one program."""
     return [uj.tail_mean(level)(samples) for level in TAILS]
 
 
 @pytest.mark.parametrize("count", [1, 10, 37])
 def test_the_tail_mean_is_the_least_of_its_bounds(count):
-    """At one level, and at one for each constraint."""
     for level, actual in zip(TAILS, tails(SAMPLES[:count]), strict=True):
         levels = level if isinstance(level, tuple) else [level] * 3
         expected = [tail_reference(SAMPLES[:count, i : i + 1], one)[0] for i, one in enumerate(levels)]

@@ -90,7 +90,6 @@ def test_switching_subgradients_end_at_the_solution_within_their_tolerance():
 
 
 def test_its_state_goes_through_orbax_and_training_goes_on_bit_for_bit_and_it_maps_over_problems(tmp_path):
-    """Of an optimiser whose state has every part."""
     duals = {"adam": optax.adam(0.1), "nu_pi": uj.nu_pi(0.1, 1.0, start="sgd")}
     groups = optax.partition(duals, {"sum": "adam", "each": "nu_pi"})
     in_calls = optax.MultiSteps(optax.chain(optax.ema(0.5), groups), 2).gradient_transformation()

@@ -77,7 +77,6 @@ def write_video(
 
 
 def truncate(path: Path, share: float = 0.4) -> Path:
-    """Cuts off the end of a file."""
     content = path.read_bytes()
     path.write_bytes(content[: int(share * len(content))])
     return path
@@ -98,7 +97,6 @@ def pack(root: Path, mode: Literal["w", "w:gz", "zip"] | None = "w", *, reverse:
 
 @pytest.fixture(scope="session")
 def real_data() -> Path:
-    """The folder of real data files."""
     if "UNROLL_DATA" not in os.environ:
         pytest.skip("UNROLL_DATA does not name the folder of real data")
     return Path(os.environ["UNROLL_DATA"])

@@ -17,7 +17,7 @@ from unroll_jax.train.data.files import SPLITS, OriginalFile
 from unroll_jax.train.data.media import fingerprint_media
 from unroll_jax.train.data.video import open_footage, patch_sequences, some_of, windows
 
-LAYOUTS = {  # the clips of train, validation and test, and what is passed over
+LAYOUTS = {  # the clips of train, validation and test, and ignored ones
     "Avenue": (
         ["training_videos/01.avi", "training_videos/02.avi"],
         ["training_videos/10.avi"],

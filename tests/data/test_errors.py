@@ -109,7 +109,7 @@ REVIEWS = {
 }
 ODD = np.where(np.arange(48).reshape(6, 8) == 21, np.uint8(34), LABELS)
 
-# The source, its files, and what the error says; one file is the root itself.
+# The source, its files, and words of the error; one file is the root itself.
 BAD = [
     ("video", without(CLIPS, "Train/Train001/020"), "'Train/Train001' has 19 frames"),
     ("video", CLIPS | {"Train/Train002/007.png": "x"}, "'Train/Train002/007.png' cannot be"),

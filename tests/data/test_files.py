@@ -1,4 +1,4 @@
-"""Original files in folders: those that cannot be reached, or lie under odd names and links, are told in one line."""
+"""Original files in folders: one-line errors for files out of reach, odd names, and links that lead upwards."""
 
 import errno
 import os
@@ -82,7 +82,7 @@ def test_files_that_may_not_be_listed_are_not_taken_for_none(tmp_path, monkeypat
     assert fingerprint(tmp_path)
     scan = os.scandir
 
-    def forbidden(path="."):  # which permissions alone do not tell a test run by root
+    def forbidden(path="."):  # as permissions do not bind tests run by root
         if Path(path) == tmp_path / place:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
         return scan(path)

@@ -17,8 +17,7 @@ from unroll_jax.train.data.pictures import NOT_COUNTED
 from unroll_jax.train.data.prepare import resolve_source
 from unroll_jax.train.data.video import SOURCES
 
-# Of the pixels or texts, and then the labels, of the first 32 examples and the last (2026-11). Another NumPy, Pillow or
-# scikit-learn may draw or resize otherwise.
+# Of pixels or texts, then labels, of the first 32 examples and the last (2026-11); other versions of NumPy may differ.
 CHECKSUMS: dict[str, list[tuple[int, int]]] = {
     "photos": [(4267537629, 1330496547), (3332762510, 2563865812), (691965407, 1726145922)],
     "digits": [(3901182323, 2266321283), (2280913195, 3418233306), (1690287930, 4025265200)],

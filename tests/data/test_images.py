@@ -1,4 +1,4 @@
-"""Images and scenes are what the files hold: digits, folders of classes, CIFAR-10 and CamVid."""
+"""Images and scenes equal the contents of files: digits, folders of classes, CIFAR-10 and CamVid."""
 
 import re
 import tarfile
@@ -24,7 +24,7 @@ def sizes(data):
 
 
 def pairs(*batches) -> Counter:
-    """How often each image comes with each label."""
+    """Counts of every pair of image and label."""
     return Counter((image.tobytes(), int(label)) for batch in batches for image, label in zip(*batch, strict=True))
 
 

@@ -16,8 +16,7 @@ from unroll_jax.train.data.pictures import picture_of
 from unroll_jax.train.data.video import frames_of
 
 CLASSES = {"train/cat": 10, "train/dog": 10, "test/cat": 2, "test/dog": 2}
-# By EXIF's numbers of an orientation: the upright picture of stored pixels (height, width); and for videos a, b, c, d
-# of the matrix that brings (x, y) to (ax + cy, bx + dy).
+# By EXIF orientation: the upright picture; for videos, a, b, c, d of the matrix from (x, y) to (ax + cy, bx + dy).
 UPRIGHT = {
     1: (lambda stored: stored, (1, 0, 0, 1)),
     2: (np.fliplr, (-1, 0, 0, 1)),

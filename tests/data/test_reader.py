@@ -18,7 +18,6 @@ def identity(numbers: np.ndarray) -> np.ndarray:
 
 
 def take(num_records: int, count: int, *, batch_size: int = 4, seed: int = 0) -> np.ndarray:
-    """The numbers of some batches in a row."""
     batches = shuffled(num_records, identity, batch_size=batch_size, seed=seed)
     return np.array(list(itertools.islice(read_ahead(batches), count)))
 

@@ -41,7 +41,6 @@ def records(data, split):
 
 
 def write(path, rows, columns=("text", "label")):
-    """Writes a table in the format that its name tells."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix.lower() == ".jsonl":
         lines = [json.dumps(dict(zip(columns, row, strict=True))) for row in rows]

@@ -17,7 +17,7 @@ SHAPES = {8, 12, 16, 24, 32, 48, 50}  # of texts of at most 50 tokens
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory):
-    """81 texts to train, of many lengths, each of which begins with a word that no other has."""
+    """81 texts to train, of many lengths; the first word of each is unique."""
     root = tmp_path_factory.mktemp("texts")
     lines = [" ".join([f"w{number}", *["and"] * (length - 1)]) for number, length in enumerate(LENGTHS)]
     for name, rows in (("train", lines), ("dev", lines[:12]), ("test", lines[:20])):

@@ -1,4 +1,4 @@
-"""Video is prepared once, by any number of processes, whole or not at all; damage of what was prepared is told."""
+"""Video is prepared once, by any number of processes, whole or not at all; damage to prepared data is reported."""
 
 import itertools
 import re
@@ -155,7 +155,7 @@ class Ended(NamedTuple):
 
 @pytest.fixture(scope="module")
 def processes(frames, tmp_path_factory) -> list[Ended]:
-    """Two that run at the same time."""
+    """Two processes that run at the same time."""
     folder, root = tmp_path_factory.mktemp("processes"), str(frames[0].root)
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     run = lambda path: subprocess.Popen([sys.executable, "-c", PROGRAM, root, folder / "shared", path], **pipes)  # noqa: E731

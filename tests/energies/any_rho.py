@@ -1,4 +1,4 @@
-"""One program for every rho: its number in a list is traced. Tests that take them by name stand beside its users'."""
+"""One program for every rho, whose number in a list is traced. Its users also have tests that take rhos by name."""
 
 from collections.abc import Callable, Sequence
 
@@ -12,7 +12,7 @@ __all__ = ["of_every_rho"]
 
 
 def of_every_rho(function: Callable, rhos: Sequence[RhoLike] = tuple(uj.RHOS)) -> Callable:
-    """``function(rho, *args)`` compiled once, for each rho in turn; what it returns has an axis of them in front."""
+    """Compiles ``function(rho, *args)`` once for all rhos; results are stacked along a first axis of rhos."""
 
     def of_all(*args):
         return jax.lax.map(lambda index: function(_numbered(index, rhos), *args), np.arange(len(rhos)))

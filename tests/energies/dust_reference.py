@@ -1,4 +1,4 @@
-"""Sparse coding in float64 NumPy, token by token; and what the tests of LISTA and DUST draw and compile."""
+"""Sparse coding in float64 NumPy, token by token; draws and programs for the tests of LISTA and DUST."""
 
 import jax
 import numpy as np
@@ -34,7 +34,6 @@ def mixing_step(H, V, form, *, damping=1.0, graph=None, self_loops=True):
 
 
 def draw(seed, count=()):
-    """Codes, dictionary, V and signal."""
     rng = np.random.default_rng(seed)
     return tuple(rng.normal(size=(*count, *shape)) for shape in ((N, ATOMS), (ATOMS, DIM), (RANK, ATOMS), (N, DIM)))
 

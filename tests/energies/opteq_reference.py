@@ -19,7 +19,6 @@ ANTIDERIVATIVE = {
 
 
 def dense_matrix(W, image):
-    """The matrix itself, in float64."""
     return np.asarray(W, np.float64)
 
 

@@ -27,7 +27,6 @@ def network(rng, dims):
 
 
 def reference_outputs(layers, y, *, phi="relu", form="softmax", graph=None):
-    """The outputs of all layers, in NumPy."""
     outputs = [y]
     for W_a, W in layers:
         mixed = reference.pair_step(outputs[-1], form=form, W_a=W_a, graph=graph)
@@ -36,10 +35,10 @@ def reference_outputs(layers, y, *, phi="relu", form="softmax", graph=None):
 
 
 def simulate(layers, y, contractions=(None,), **options):
-    """For each contraction the embedding, its wide states (depth + 1, ...), and what is read out of the last."""
+    """For each contraction the embedding, its wide states (depth + 1, ...), and the readout of the last."""
     wides = [symmetric_embedding(layers, contraction=contraction, **options) for contraction in contractions]
 
-    @jax.jit  # the contraction is in the parameters alone
+    @jax.jit  # the contraction affects only the parameters
     def run(params, y):
         start = wides[0].embed(y)
         _, states = jax.lax.scan(lambda y, _: [wides[0].descent.step(params, y)] * 2, start, length=len(layers))
@@ -116,7 +115,7 @@ def cycle_gap(P):
 
 @pytest.mark.usefixtures("x64")
 def test_no_width_gives_asymmetric_attention():
-    """Whatever the tokens are lifted to, the weights of a symmetric layer are balanced; asymmetric ones are not."""
+    """For tokens lifted to any width, the weights of a symmetric layer are balanced; asymmetric ones are not."""
     rng = np.random.default_rng(5)
     for width in (2, 5, 20):
         layer = uj.attention(form="softmax", dim=width + 3, rank=width)

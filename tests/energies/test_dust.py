@@ -1,4 +1,4 @@
-"""Sparse coding of sequences (DUST), and what it refuses."""
+"""Sparse coding of sequences (DUST), and its errors."""
 
 import jax
 import jax.numpy as jnp
@@ -53,7 +53,7 @@ def test_without_self_loops_tokens_attend_to_the_others_alone_and_one_alone_stay
 
 @pytest.mark.usefixtures("x64")
 def test_where_the_stated_condition_is_broken_the_whole_energy_does_rise():
-    """Where it holds none does: test_conformance.py. Random layers and codes, whose curvature is 20 L."""
+    """Random layers and codes, whose curvature is 20 L. Where the condition holds none rises: test_conformance.py."""
     H, D, V, x = draw(10, (DRAWS,))
     rng = np.random.default_rng(11)
     D, V = (a / np.linalg.norm(a, 2, axis=(1, 2))[:, None, None] for a in (D, V))

@@ -80,7 +80,7 @@ def test_pairs_whose_distance_overflows_have_no_nan():
 @pytest.mark.parametrize(("name", "ends"), [("tanh", (-1.0, 1.0)), ("sigmoid", (0.0, 1.0)), ("softplus", (0.0, 200.0))])
 def test_saturated_activations_have_penalties_of_finite_slope_outwards(name, ends):
     phi = PROXIMALS[name]()
-    y = jnp.asarray(ends)[:, None, None]  # what the activation of numbers far out is rounded to
+    y = jnp.asarray(ends)[:, None, None]  # rounded activations of large numbers
     values, slopes = jax.vmap(jax.value_and_grad(phi.penalty))(y)
     assert np.isfinite(values).all()
     assert np.isfinite(slopes).all()

@@ -1,4 +1,4 @@
-"""What layers, graphs and penalties cannot take: one error that names the argument, as in tests/hostile/calls.py."""
+"""Bad arguments of layers, graphs and penalties: one error that names the argument, as in tests/hostile/calls.py."""
 
 from typing import Any
 
@@ -33,7 +33,6 @@ def broken(*shape, at):
 
 
 def step(layer, y, x=None, part="step"):
-    """The step, or energy, of a layer with params of its ``init``."""
     return getattr(layer, part)(layer.init(jax.random.key(0)), y, x)
 
 

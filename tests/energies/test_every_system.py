@@ -31,11 +31,11 @@ FURTHER = {
     "hyper-set, published": uj.hyper_set(DIM, num_heads=2, head_dim=3, width=5),
     "dust, plain": uj.dust(DIM, ATOMS, form="plain", self_loops=False, attention_scale=0.5, attention_step_size=0.7),
 }
-# Those without tokens that may be absent.
+# Systems without tokens that may be absent.
 NONE_ABSENT = {"fast_weights", "proximal_fast_weights", "cross_attention", "opteq", "opteq_conv", "deep_opteq"}
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in FURTHER]
 SHORTER = {"attention, student": uj.attention(**GRAPH, mask=CHAIN[:3, :3])}  # the same of the first three tokens
-# Those of the further layers with a derivative that is not autodiff's: of pairs, heads, weights and radii.
+# Further layers with a custom derivative: of pairs, heads, weights and radii.
 DIFFERENTIATED = ("attention, student", "heads, wide", "feedforward, spectrum", "transformer, norm")
 
 
@@ -63,7 +63,7 @@ def both(layer, *arguments):
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", [*uj.DESCENTS, *DIFFERENTIATED])
 def test_derivatives_equal_finite_differences(name):
-    """Of the energy and a random sum over the step's output, in parameters, state and input along one direction."""
+    """Derivatives of the energy and a random sum over the step, in parameters, state and input along one direction."""
     layer, *point = drawn(name)
     rng = np.random.default_rng(3)
     direction = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), point)

@@ -86,7 +86,7 @@ def test_a_step_beyond_two_over_the_smoothness_raises_the_energy():
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("spectrum", [(-0.5, 0.3), (0.0, 0.95), (2.0, 3.0)], ids=str)
 def test_a_clipped_spectrum_is_the_nearest_symmetric_matrix_in_the_interval(spectrum):
-    """Against a decomposition of its own; nearest: the rest lies in the normal cone, which holds for no other."""
+    """Eigenvalues against NumPy's. It is the nearest, as the rest lies in the normal cone, which holds for no other."""
     W_f = weights(7, 5, -1.0, 4.0)
     symmetric = (W_f + W_f.T) / 2
     clipped = np.asarray(clip_spectrum(jnp.asarray(W_f), *spectrum))

@@ -124,7 +124,7 @@ def test_energy_and_step_equal_the_public_code_in_numpy(name, options):
 
 
 def rises(layers, params, y):
-    """Whether a step of each of the layers, all with one energy, raises it: (layers, *batch)."""
+    """Returns whether a step of each layer raises the energy that all of them share: (layers, *batch)."""
 
     @jax.jit
     def energies(params, y):
@@ -170,7 +170,7 @@ def test_the_published_step_of_hyper_set_points_uphill_at_its_own_initialisation
 
 
 def test_crate_compresses_as_the_paper_has_it_and_expands_as_the_public_code_has_it():
-    """The attention half alone on the rates of subspaces that are an orthonormal basis: no ISTA, no sparsity."""
+    """Only the attention half, on the rates of subspaces with an orthonormal basis: no ISTA, no sparsity."""
     rng = np.random.default_rng(1)
     y = np.abs(rng.normal(size=(500, 8, 16))).astype("float32")
     basis = np.linalg.qr(rng.normal(size=(16, 16)).astype("float32"))[0].reshape(16, 4, 4).transpose(1, 0, 2)

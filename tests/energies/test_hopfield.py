@@ -35,7 +35,6 @@ def reference_step(y, S, b, anchor=None, seen=None, step_size=1.0):
 
 
 def both(layer):
-    """Energy and step in a pair, for one program of several layers."""
     return lambda *args: (layer.energy(*args), layer.step(*args))
 
 

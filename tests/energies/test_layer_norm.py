@@ -70,7 +70,7 @@ def test_the_step_is_the_layer_norm_of_flax():
 
 
 def test_of_the_token_itself_the_translation_would_raise_the_papers_sum_of_energies():
-    """Why the second energy is one of u = y - mean(y): taken on y, removing a small mean costs radius."""
+    """The second energy is one of u = y - mean(y) for this reason: taken on y, removing a small mean costs radius."""
     token = np.array([0.05, -0.05, 0.0, 0.0, 0.0, 0.0]) + 0.1
     total = lambda y: y.sum() ** 2 / (2 * DIM) + 0.5 * y @ y - np.linalg.norm(y)  # noqa: E731
     centred = token - token.mean()

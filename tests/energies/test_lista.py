@@ -51,7 +51,7 @@ def test_curvature_one_is_too_little_for_an_overcomplete_dictionary():
     of_dictionary, of_one = map(np.asarray, energies(ListaParams(D), x))
     assert np.all(np.diff(of_dictionary) < 0.0)
     assert of_one[-1] > 10.0 * of_one[0]
-    # And that of a dictionary alone for measurements that stretch: 1 + (0 - 2) 2 = -3.
+    # The dictionary's curvature is too little where a measurement stretches: 1 + (0 - 2) 2 = -3.
     layer, ones = lista(1, 1, sparsity=0.0, curvature=1.0, measurement=np.array([[2.0]])), jnp.ones((1, 1))
     np.testing.assert_allclose(layer.step(ListaParams(ones), ones, 0.0 * ones), [[-3.0]])
 

@@ -1,4 +1,4 @@
-"""Energies that fall by at least what is proven of them: c |y' - y|^2, whatever the weights and the scales."""
+"""Energies fall by at least their proven bound, c |y' - y|^2, for any weights and scales."""
 
 import functools
 
@@ -43,7 +43,7 @@ LAYERS = {
 
 
 def drawn(name, dtype):
-    """Parameters, states and inputs, each with a scale of its own over six orders of magnitude, if need be adjusted."""
+    """Parameters, states and inputs, each at a random scale over six orders of magnitude; some are adjusted."""
     layer, _, *shapes = LAYERS[name]
     rng, wanted = np.random.default_rng(6), jax.eval_shape(layer.init, jax.random.key(0))
     reach = 0.0 if name.startswith("conjugate") else 3.0

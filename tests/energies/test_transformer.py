@@ -28,7 +28,7 @@ def test_the_default_layer_is_equation_20():
 
 @pytest.mark.usefixtures("x64")
 def test_where_the_condition_is_broken_the_whole_energy_does_rise():
-    """A full attention step against a short feed-forward one: what the first costs the second cannot win back."""
+    """A full attention step raises the energy by more than a short feed-forward step can lower it."""
     rng, layer, pair = np.random.default_rng(6), uj.transformer(DIM), attention(form="softmax", dim=DIM)
     W_a = rng.normal(size=(DRAWS, DIM, DIM)) * 10.0 ** rng.uniform(-2, 0.3, size=(DRAWS, 1, 1))
     W_f = rng.normal(size=(DRAWS, DIM, DIM)) * 10.0 ** rng.uniform(-1, 0.5, size=(DRAWS, 1, 1))

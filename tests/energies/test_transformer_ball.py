@@ -57,8 +57,7 @@ def test_corollary_4_5_the_energy_falls_outside_of_the_ball():
 
 
 def test_inside_of_the_ball_it_may_rise():
-    """A hub and leaves beside it: attention moves the leaves to the hub and so away from 0, further than a short step
-    of the other half takes them back."""
+    """A hub and leaves: attention moves leaves to the hub, away from 0, by more than the short other step undoes."""
     y = np.concatenate([100.0 * np.eye(1, 6), np.concatenate([np.full((5, 1), 99.5), 2.0 * np.eye(5)], axis=1)])
     layer, weights = transformer(6, phi="identity", step_size=1e-5), (np.eye(6), np.zeros((6, 6)))
     assert change(layer)(TransformerParams(*map(jnp.asarray, weights)), jnp.asarray(y)) > 1.0

@@ -114,7 +114,7 @@ class Scaled(NamedTuple):
 
 
 def scaled_attention(*, dim, rank, **options):
-    """An attention half of one's own, with params of its own: W_a and a head that sees half as far, in one array."""
+    """A user's attention half with different params: W_a and a head that sees half as far, in one array."""
     plain = uj.attention(dim=dim, rank=rank, **options)
     halved = lambda params: AttentionParams(0.5 * params.W_a[0])  # noqa: E731
     return uj.Descent(

@@ -1,4 +1,4 @@
-"""The transformer layer's forms: their options, what is drawn for them, and their equations in float64 NumPy."""
+"""The transformer layer's forms: their options, drawn arguments, and equations in float64 NumPy."""
 
 import numpy as np
 
@@ -50,7 +50,6 @@ def draw(form, seed=0):
 
 
 def reference_layer(form, params, y, x):
-    """Energy and step, from the equations."""
     options, anchors = FORMS[form]
     A, B = anchors(x, params.row, params.attention_row)
     W_f = params.W_f

@@ -46,13 +46,12 @@ def unrolled(step, params, z, x, *, steps):
 
 
 def program(step, **options):
-    """``(params, start, x) -> (z, info)``, compiled; by default an example a row, and failures are accepted."""
+    """``(params, start, x) -> (z, info)``, compiled; by default one example per row, and failures are accepted."""
     options = {"batch_ndim": 1, "on_failure": "accept"} | options
     return jax.jit(lambda params, start, x=None: uj.equilibrium(step, params, start, x, **options))
 
 
 def relative_error(a, b):
-    """Of one pytree to another, as vectors."""
     a, b = (np.concatenate([np.ravel(np.asarray(leaf, np.float64)) for leaf in jax.tree.leaves(t)]) for t in (a, b))
     return float(np.linalg.norm(a - b) / np.linalg.norm(b))
 

@@ -46,7 +46,7 @@ def test_averaging_takes_the_stated_steps_and_can_be_differentiated():
 
 
 def test_a_regulariser_of_the_whole_batch_sees_the_whole_batch():
-    """One step from z, with T = 0: beta S(z) alone, S with the slope of R over all rows, by finite differences."""
+    """With T = 0, one step from z is beta S(z). S has the slope of R over all rows, by finite differences."""
     R, z = decorrelation().value, np.random.default_rng(0).normal(size=(5, 3))
     solver = fp.averaged(R, smoothness=2.0, couples_examples=True)
     options = {"solver": solver, "adjoint": fp.unrolled(1), "batch_ndim": 1, "on_failure": "accept"}

@@ -1,4 +1,4 @@
-"""How rows end: each by itself, at round-off, at its best state, at 0, and at sizes from 1e-25 to 1e25."""
+"""Rows end separately: at round-off, at their best state, at 0, and at sizes from 1e-25 to 1e25."""
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ def grow(p, z, x):
 
 
 def test_every_example_stops_by_itself_whatever_the_batch():
-    """The same example needs the same steps alone and among 1,024; a whole-batch norm would run on."""
+    """An example needs the same steps in a batch of one and of 1,024; a whole-batch norm would run on."""
     x = inputs(1024, 8, dtype=jnp.float32)
     run = program(tanh_step, solver="picard")
     every, one = (run(A, 0.0 * rows, rows)[1] for rows in (x, x[:1]))
@@ -98,7 +98,7 @@ def test_nan_in_is_nan_out_and_reaches_no_other_example(solver):
 
 @pytest.mark.parametrize("solver", ["picard", "accelerated_gradient", "anderson"])
 def test_an_overflow_on_the_way_is_told_and_keeps_the_best_finite_state(solver):
-    """exp leaves the range after some steps, the other map its domain; anderson returns to what it had."""
+    """exp leaves the range after some steps, the other map its domain; anderson returns to its best state."""
     start = np.full((1, 1), 0.5, np.float32)
     for step in (lambda p, z, x: jnp.exp(p * z), lambda p, z, x: jnp.where(z > p, jnp.nan, z + 1.0)):
         z, info = program(step, solver=solver)(2.0, start)

@@ -14,7 +14,7 @@ from unroll_jax.fixed_point import ADJOINTS, SOLVERS
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-# Averaging takes all of its steps, to the point of least regulariser, at a rate of its own: see test_averaging.
+# Averaging takes all of its steps, to the point of least regulariser, at another rate: see test_averaging.
 SOLVING = [name for name in SOLVERS if name != "averaged"]
 # The first two are inexact by choice; the others have no adjoint system.
 EXACT = [name for name in ADJOINTS if name not in ("neumann", "one_step", "unrolled", "phantom")]
@@ -44,10 +44,9 @@ def general():
 
 
 def opteq():
-    """Symmetric, for the entries that need it, and factored: what is chosen is solved in the layer's own small space.
+    """Symmetric, for the entries that need it, and factored: named entries are solved in the layer's small space.
 
-    A general entry of each table stands for all of them: solvers and adjoints share nothing but the point, and where
-    one is chosen and the other is not, the small space.
+    A general entry of each table represents all: the two share the point and, if only one is named, the small space.
     """
     W, U = symmetric_weights()
     layer, params = uj.opteq(8, 6, 3, skip=0.9), uj.OptEqParams(W, U, jnp.asarray(np.linspace(-0.3, 0.3, 6)))
@@ -78,7 +77,7 @@ def gradient_from(problem, solver, adjoint):
 
 
 def staying():
-    """A solver that stays where it starts: the gradient is then that of an adjoint at a point found before."""
+    """A solver that stays at its start. The gradient is then the adjoint's, at a point found before."""
     none = jnp.asarray(np.zeros(4, np.int32))
     return fixed_point.picard()._replace(whole=lambda apply, z, tol, max_steps: (z, none))
 
@@ -89,10 +88,9 @@ PAIRS = {"general": [(None, None)], "opteq": [(None, None), (None, "conjugate_gr
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_every_gradient_is_that_of_an_unroll(name):
-    """Of every adjoint at the point of every solver, of pairs in one call, and of every solver that can be unrolled.
+    """Gradients of every adjoint at every solver's point, of pairs in one call, and of every solver that unrolls.
 
-    The two solves share the point only: each is compiled once and not once a pair. In one call a factored layer's
-    backward pass uses its forward solve.
+    The two solves share only the point: each is compiled once. In one call a factored layer reuses its forward solve.
     """
     problem = PROBLEMS[name]()
     unrolling = [solver for solver in problem.solvers if solver and SOLVERS[solver]().update]
@@ -158,7 +156,7 @@ BOUNDED = {
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", BOUNDED)
 def test_the_documented_error_bounds_hold_over_random_problems(kind):
-    """Loss |y|^2 / 2, so that L_v = 1; gradient in b. Problems of the same shape share one program."""
+    """Loss |y|^2 / 2 with L_v = 1; gradient in b. Problems of the same shape share one program."""
     layer, weights_of, bounds_of, split = SMOOTH[kind]
     step = layer if callable(layer) else layer.step
     apply = lambda weights, b, z: (lambda params, x: step(params, z, x))(*split(weights, b))  # noqa: E731

@@ -26,7 +26,7 @@ def of_norm(size, make, **options):
 
 
 def stated_norm(call):
-    """The norm that a refusal names."""
+    """The norm that the error names."""
     with pytest.raises(ValueError, match=MESSAGE) as caught:
         call()
     return float(re.search(MESSAGE, str(caught.value)).group(1))

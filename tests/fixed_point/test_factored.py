@@ -56,7 +56,7 @@ def test_a_layer_without_an_equilibrium_says_so_at_little_cost(rows):
 
 @pytest.mark.slow
 def test_products_are_in_full_precision_unless_the_user_says_otherwise():
-    """What GPUs and TPUs do to float32 by default leaves three digits, and no usual tolerance could be met."""
+    """By default GPUs and TPUs keep three digits of float32 products, too few for the usual tolerances."""
     layer, params = factored_layer(8, 12)
     conv = uj.opteq_conv(2, 3)
     z, images = np.zeros((4, 8), np.float32), np.zeros((2, 5, 5, 2), np.float32)

@@ -161,7 +161,7 @@ def problem_of(sizes, square, dtype):
     "sizes", [None, *(pytest.param(s, marks=pytest.mark.slow) for s in ((8, 12, 16), (12, 48, 16)))]
 )
 def test_a_nan_in_one_example_reaches_no_other_gradient(sizes):
-    """With slow systems, so that the matrix which all examples of a factored layer share is at work."""
+    """Slow systems use the matrix that all examples of a factored layer share."""
     solve, clean = problem_of(sizes, 0.9999, jnp.float32)
     run = jax.jit(jax.grad(lambda x: jnp.sum(solve(x, on_failure="accept") ** 3)))
     dirty = 3.0 * np.asarray(clean)
@@ -176,7 +176,7 @@ def test_a_nan_in_one_example_reaches_no_other_gradient(sizes):
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("sizes", [None, (8, 12, 5), (12, 48, 5), (8, 12, 1)])
 def test_the_probe_carries_the_statistics_of_the_backward_solve_out(sizes):
-    """Of a solve that ends, one that is cut short, one to a tolerance of its own, and after one forward step."""
+    """A solve that ends, one that is cut short, one to a looser tolerance, and one after a single forward step."""
     solve, x = problem_of(sizes, 0.99, jnp.float64)
     cases = [{}, {"adjoint_max_steps": 1}, {"adjoint_tol": 1e-2}, {"max_steps": 1}]
 
@@ -205,7 +205,7 @@ def test_a_jacobian_that_is_not_symmetric_is_an_error_for_an_adjoint_that_needs_
 
 @pytest.mark.slow
 def test_a_solver_that_needs_symmetry_refuses_a_layer_without_it():
-    """Alone and under vmap; unrolled too, whose residual alone, at this tolerance, would be no failure."""
+    """With and without vmap; also unrolled, where the residual meets this tolerance."""
     cases = {
         "accelerated_gradient": {"solver": "accelerated_gradient"},
         "unrolled": {"solver": "accelerated_gradient", "adjoint": "unrolled", "tol": 0.9},

@@ -22,7 +22,7 @@ from unroll_jax import fixed_point
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-# What compiles quickest, where the solver and the adjoint are not under test.
+# The quickest to compile, for tests of neither solver nor adjoint.
 PLAIN = {"tol": 1e-11, "solver": "picard", "adjoint": "gmres", "batch_ndim": 1}
 
 
@@ -102,9 +102,6 @@ def test_a_state_may_be_a_pytree_and_what_the_step_closes_over_gets_its_gradient
         return [jax.grad(jax.jit(loss), (0, 1))(A, x) for loss in (by_equilibrium, by_steps)]
 
     assert relative_error(*both(skew_weights(), inputs(4, 8), jnp.arange(8)[::-1])) < 1e-8
-
-
-# ------------------------------------------------------------------- forward mode, and derivatives of derivatives
 
 
 SMALL = lambda: (skew_weights(dim=5, norm=0.6), inputs(2, 5))  # noqa: E731

@@ -1,4 +1,4 @@
-"""What is called converged is a fixed point, or has the least energy: no solver drifts in the null space of a map."""
+"""A converged result is a fixed point or has the least energy: no solver drifts in the null space of a map."""
 
 import functools
 
@@ -24,8 +24,7 @@ def norms(z):
 
 
 def judge_of(step, energy, start):
-    """A test of each example in float64: at a fixed point, relative to the size of the one that 20,000 plain steps
-    lead to, or as low in energy as that."""
+    """A float64 test of examples: at a fixed point, relative to the end of 20,000 plain steps, or as low in energy."""
     moves = lambda pair: (pair[0] < 20_000) & ~jnp.array_equal(pair[1], pair[2])  # noqa: E731
     follow = lambda pair: (pair[0] + 1, pair[2], step(pair[2]))  # noqa: E731
     limit = jax.jit(lambda z: jax.lax.while_loop(moves, follow, (0, z + jnp.inf, z))[2])(start)
@@ -50,7 +49,7 @@ def dictionaries(count, dim, atoms, seed=0):
 
 @functools.cache
 def lista_problem(count, dim, atoms):
-    """Layers, inputs, and the judge of codes, each example with a dictionary of its own."""
+    """Layers, inputs, and the judge of codes; every example has another dictionary."""
     layer, (D, x) = uj.lista(dim, atoms, sparsity=SPARSITY), dictionaries(count, dim, atoms)
     step = jax.vmap(lambda D, z, x: layer.step(ListaParams(D), z, x))
     energy = jax.vmap(lambda D, z, x: layer.energy(ListaParams(D), z, x))
@@ -59,7 +58,7 @@ def lista_problem(count, dim, atoms):
 
 
 def lista_results(count, dim, atoms, solver, dtype, max_steps):
-    """How many of the examples converged, and how many of these are wrong."""
+    """Returns how many of the examples converged, and how many of these are wrong."""
     layer, D, x, is_right = lista_problem(count, dim, atoms)
 
     def solve(D, x):

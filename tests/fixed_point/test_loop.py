@@ -102,8 +102,7 @@ def test_damped_is_the_stated_iteration(share):
 HALF = np.random.default_rng(0).normal(size=(8, 8))
 SLOW = 0.999 * HALF.T @ HALF / np.linalg.norm(HALF, 2) ** 2
 ROTATION = np.linalg.qr(np.random.default_rng(6).normal(size=(64, 64)))[0]
-# A solver, a map, options, and the most steps as a share of plain ones: the square root of their number or few, or no
-# more, where a window of 5 gains nothing and acceleration is given up.
+# A solver, a map, options, and the most steps as a share of plain ones: above 1 where acceleration is given up.
 PACES = {
     "accelerated gradient": ("accelerated_gradient", SLOW, {"tol": 1e-8, "max_steps": 20_000}, 0.2),
     "anderson": ("anderson", SLOW, {"tol": 1e-8, "max_steps": 20_000}, 0.05),
@@ -160,7 +159,7 @@ SYSTEMS = {
 @in_float64
 @pytest.mark.parametrize("solver", [fp.gmres(), fp.gmres(20)], ids=["default", "window of 20"])
 def test_the_adjoint_of_a_general_map_is_a_direct_solve(solver):
-    """Each row by itself, with the true residual."""
+    """Each row is solved separately, with the true residual."""
     draw, turn = np.random.default_rng(0), np.kron(np.eye(6), [[0.0, -1.0], [1.0, 0.0]])
     J = np.triu(draw.normal(size=(12, 12))) + 0.2 * np.tril(draw.normal(size=(12, 12)), -1)
     J = np.stack([make(J / np.linalg.norm(J, 2), turn) for make in SYSTEMS.values()])

@@ -34,7 +34,7 @@ def unrolled(step, params):
 class Cell(nnx.Module):
     def __init__(self, rngs):
         self.linear = nnx.Linear(6, 3, rngs=rngs)
-        self.dropout = nnx.Dropout(0.2, rngs=rngs)  # of which a solve has one mask
+        self.dropout = nnx.Dropout(0.2, rngs=rngs)  # with one mask per solve
 
     def __call__(self, z, x):
         return self.dropout(0.3 * jnp.tanh(self.linear(concatenated(z, x))))
@@ -71,7 +71,7 @@ def of_equinox():
 
 
 def of_nnx():
-    # A copy in each step is of the loop's trace, and its counts of masks are lost as those of `equilibrium` are.
+    # A copy in each step belongs to the loop's trace. Its counts of masks are discarded, as by `equilibrium`.
     steps = {solved: lambda cell, z, x: cell(z, x), unrolled: lambda cell, z, x: jax.tree.map(jnp.asarray, cell)(z, x)}
     for way, step in steps.items():
         gradient = nnx.jit(nnx.grad(lambda cell: way(step, cell)))(Cell(nnx.Rngs(0)))  # noqa: B023

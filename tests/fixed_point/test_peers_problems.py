@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.usefixtures("unchecked"), pytest.mark.slow]
 
 
 class Problem(NamedTuple):
-    """A problem with its solution, or None for its residual alone, and absolute and relative tolerances of both."""
+    """A problem with its solution, or None to test only its residual, and absolute and relative tolerances of both."""
 
     step: Any
     params: Any
@@ -136,7 +136,7 @@ PROBLEMS = {
     "optimistix: exponential": Problem(on_leaves(lambda v: jnp.exp(-v)), 1.0, HALVES),
     "optimistix: network": Problem(by_vector(network), NETWORK, HALVES),
     "optimistix: heat equation": Problem(heat, 1.0, jnp.ones(100), options=(("max_steps", 10_000),)),
-    # The linear one in k is that in f.
+    # The linear problem is the same in k and in f.
     "optimistix: midpoint, linear, y": Problem(LINEAR, (MATRIX, 1 / 16, 0.5), HALVES),
     "optimistix: midpoint, linear, f": Problem(LINEAR, (MATRIX, 1.0, 1 / 16), HALVES),
     "optimistix: midpoint, Robertson, y": Problem(ROBERTSONS, (RATES, 1e-8, 0.5), jnp.ones(3)),

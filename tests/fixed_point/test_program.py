@@ -150,7 +150,7 @@ def test_rules_that_close_over_other_arrays_are_other_programs(kind):
 
 @pytest.mark.parametrize("slope", [1.0, 0.5])
 def test_rules_that_see_symbolic_zeros_are_other_programs(slope):
-    """They differ in the derivative in z alone, of which a derivative in both shows nothing."""
+    """They differ only in the derivative in z; a derivative in both shows no difference."""
 
     @jax.custom_jvp
     def f(w, z):

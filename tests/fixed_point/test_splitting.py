@@ -36,7 +36,6 @@ def circular_matrix(kernel):
 
 
 def matrix_of(params):
-    """W as one matrix, by the formula."""
     A, B = (
         float(scale) * np.asarray(raw) / np.linalg.norm(np.asarray(raw).ravel())
         for raw, scale in ((params.A, params.A_scale), (params.B, params.B_scale))

@@ -1,4 +1,4 @@
-"""Under every transform, the next custom_vjp and shardings the value and its gradient are those of the plain call."""
+"""Under every transform, the next custom_vjp and shardings the value and its gradient equal the plain call's."""
 
 import os
 import subprocess

@@ -1,1 +1,1 @@
-"""Inputs meant to break: tables of them, each handled rightly or refused in one line."""
+"""Inputs meant to break: tables of them, each handled rightly or rejected in one line."""

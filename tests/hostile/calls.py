@@ -1,4 +1,4 @@
-"""Calls of the library with what it cannot take: by the error, the argument that it names, and the calls."""
+"""Bad calls of the library: the error, the argument that it names, and the calls."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ __all__ = ["CALLS", "calls"]
 
 
 def calls(table: str) -> Iterator[tuple[type[Exception], str, str]]:
-    """Yields the error, the named argument and the call of each entry; an indented line goes on with the one before."""
+    """Yields the error, the named argument and the call of each entry; an indented line continues the one before."""
     error: type[Exception] = Exception
     for line in table.replace("\n    ", " ").strip().splitlines():
         if line in ("TypeError", "ValueError"):

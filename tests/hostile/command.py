@@ -16,7 +16,7 @@ from unroll_jax.train.main import MEMBERSHIP
 
 CONTROLS = re.compile(r"[^\S\n\t\r ]|[\x00-\x08\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 OPTION = re.compile(r"(?<![\w=-])--([a-z][\w.-]*\w)")
-QUOTED = re.compile(r"`[^`]*`")  # a command to give, which has options of its own
+QUOTED = re.compile(r"`[^`]*`")  # a command to give, with other options
 NAMED = ("run", "plan", "sweep")  # commands whose options depend on the word behind them
 OTHERS = ("evaluate", "predict", "generate", "export", "report", "prepare", "launch")
 LONGEST = 120  # seconds; a command that takes longer hangs
@@ -28,10 +28,10 @@ class Command:
 
     Attributes:
       line: The arguments behind `unroll-jax`, split at spaces.
-      words: What its one line of error says; of a command that is right, what it prints.
+      words: Words of its one-line error, or of its output if it succeeds.
       given: Files written into the folder beforehand.
-      code: The exit code: 2 for what is refused, 0 for what is right however odd.
-      gone: Paths that must not exist afterwards: what a refused command may not begin.
+      code: The exit code: 2 for an error, 0 for any valid command, however odd.
+      gone: Paths that must not exist afterwards: outputs that a failed command may not begin.
     """
 
     line: str
@@ -88,7 +88,6 @@ def strangers(line: str, message: str) -> set[str]:
 
 @functools.cache
 def options_of(command: str, name: str) -> set[str]:
-    """The options in a command's help."""
     words = [command, name, "--help"] if name else [command, "--help"]
     with contextlib.redirect_stdout(io.StringIO()) as shown, contextlib.redirect_stderr(io.StringIO()):
         main(words)

@@ -20,13 +20,10 @@ CSV = "text,label\n" + "".join(f"film {n},{'ab'[n % 2]}\n" for n in range(40))
 
 
 def in_place(contents: dict[str, bytes], name: str, content: bytes) -> Given:
-    """Files, one of which has another content."""
     return files({**contents, name: content})
 
 
 def encoder(content: bytes = b"", **config: Any) -> Given:
-    """A table, and a small BERT with another configuration."""
-
     def write(folder: Path) -> None:
         files({"t.csv": CSV, "e/config.json": content or json.dumps(CONFIG | config)})(folder)
         save_file(bert_tensors(), folder / "e/model.safetensors")
@@ -35,8 +32,7 @@ def encoder(content: bytes = b"", **config: Any) -> Given:
     return write
 
 
-# By the words of `prepare`: files that it refuses, and the word besides the root that it says of them. Those that
-# tests/data have a line for are not here.
+# By the words of `prepare`: bad files, and the word of the error besides the root; tests/data tests further files.
 PREPARE: dict[str, list[tuple[str, Given | None]]] = {
     "video --from d": [
         ("", None),

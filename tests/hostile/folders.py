@@ -21,7 +21,7 @@ def run(folder: Path, experiment: str = "video-ut", name: str = "run") -> None:
 
 
 def beside(contents: dict[str, str | bytes], experiment: str = "video-ut") -> Given:
-    """A run with files in it or beside it."""
+    """A run with files in it or next to it."""
     return both(partial(run, experiment=experiment), files(contents))
 
 

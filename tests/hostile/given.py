@@ -20,8 +20,6 @@ SIDE = 8  # of images, in pixels
 
 
 def files(contents: Mapping[str, str | bytes]) -> Given:
-    """Texts and bytes by path."""
-
     def write(folder: Path) -> None:
         for name, content in contents.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -31,13 +29,10 @@ def files(contents: Mapping[str, str | bytes]) -> Given:
 
 
 def folders(*names: str) -> Given:
-    """Empty folders."""
     return lambda folder: [(folder / name).mkdir(parents=True, exist_ok=True) for name in names] and None
 
 
 def link(name: str, target: str) -> Given:
-    """A symbolic link."""
-
     def write(folder: Path) -> None:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).symlink_to(target)
@@ -46,12 +41,11 @@ def link(name: str, target: str) -> Given:
 
 
 def both(*parts: Given) -> Given:
-    """What several write, one after the other."""
     return lambda folder: [part(folder) for part in parts] and None
 
 
 def image(seed: int | None = 0, *, mode: str = "L", kind: str = "PNG") -> bytes:
-    """The bytes of an image: random, or black where there is no seed."""
+    """The bytes of an image: random, or black without a seed."""
     pixels = np.random.default_rng(seed).integers(0, 1 if seed is None else 256, (SIDE, SIDE, 3), np.uint8)
     picture, stream = Image.fromarray(pixels), io.BytesIO()
     picture = picture.convert("L").convert(mode) if mode.startswith(("I", "F")) else picture.convert(mode)
@@ -74,8 +68,6 @@ def pictures(counts: Mapping[str, int], *, black: bool = False) -> Given:
 
 
 def cut(name: str, share: float) -> Given:
-    """A file that is there, cut off."""
-
     def write(folder: Path) -> None:
         content = (folder / name).read_bytes()
         (folder / name).write_bytes(content[: int(share * len(content))])
@@ -98,5 +90,4 @@ def tar(name: str, contents: Mapping[str, bytes], *, kind: bytes = tarfile.REGTY
 
 
 def video(name: str, num_frames: int) -> Given:
-    """A small video."""
     return lambda folder: write_video(folder / name, num_frames) and None

@@ -9,7 +9,7 @@ def file(folder: Path) -> None:
     (folder / "file").write_text("mine")
 
 
-# By experiment: options, and values that they refuse.
+# By experiment: options, and bad values of them.
 VALUES = {
     "video-ut": """
 steps: 99999999999999999999 | 0 | -5 | 1e3 | 0x10 | 1,000 | 10.0 | ten | None; batch-size: 100000000 | -1;

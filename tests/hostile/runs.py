@@ -9,7 +9,6 @@ from pathlib import Path
 from tests.hostile.command import Command
 from tests.hostile.given import Given, both, files
 
-# Those of the run.
 OPTIONS = {
     "steps": 6,
     "batch-size": 4,
@@ -57,17 +56,14 @@ def values(name: str, **fields: object) -> Given:
 
 
 def as_folder(name: str) -> Given:
-    """A folder in place of a file."""
     return both(gone(name), lambda folder: (folder / "run" / name).mkdir())
 
 
 def as_file(name: str) -> Given:
-    """A file in place of a folder."""
     return both(gone(name), lambda folder: (folder / "run" / name).touch())
 
 
 def as_pipe(name: str) -> Given:
-    """A pipe in place of a file."""
     return both(gone(name), lambda folder: os.mkfifo(folder / "run" / name))
 
 
@@ -86,7 +82,7 @@ SPECIAL = ("checkpoints/6/notes/metadata", "checkpoints/6/state/manifest.ocdbt")
 # Trained to step 4, as a kill leaves it.
 CUT = both(gone("checkpoints/6", "evaluation.json"), values("status.json", state="running", steps=4))
 ON = "checkpoint of step 4"
-HANDLED = [  # commands that go on, and what they print
+HANDLED = [  # commands that succeed, and words that they print
     ("evaluate elsewhere", EVALUATED, lambda folder: (folder / "run").rename(folder / "elsewhere")),
     ("evaluate run", EVALUATED, OTHER_FILES),
     ("evaluate run", EVALUATED, gone("status.json", "metrics.jsonl", ".lock", "evaluation.json")),
@@ -94,7 +90,6 @@ HANDLED = [  # commands that go on, and what they print
     ("evaluate run", ("falling back", *EVALUATED), gone("checkpoints/6/notes")),
     ("evaluate run", ("falling back", *EVALUATED), text("checkpoints/6/notes/metadata", "[]")),
     ("evaluate run", EVALUATED, text("checkpoints/6/_CHECKPOINT_METADATA", "{")),
-    # A copy of a checkpoint under another name.
     ("evaluate run", EVALUATED, each("checkpoints/6", lambda path: shutil.copytree(path, path.with_name("8")))),
     ("report run", ("metrics.jsonl has 0 of 6 steps",), text("metrics.jsonl", "")),
     ("report run", ("metrics.jsonl has 3 of 6 steps",), lines(lambda rows: [*rows[:4], rows[4][:9]])),
@@ -106,7 +101,7 @@ HANDLED = [  # commands that go on, and what they print
     (RUN, EVALUATED, both(CUT, gone("checkpoints/*/notes"))),
     (RUN, EVALUATED, both(CUT, gone("checkpoints"))),
 ]
-REFUSED = [  # commands that end in a line, and what it names
+REFUSED = [  # commands that end in a one-line error, and the word that it names
     ("evaluate run", "run", as_folder("evaluation.json")),
     ("evaluate run", "found", values("config.json", found=None, sha256_of_the_rest=None)),
     ("evaluate run --mesh data=3,fsdp=5", "mesh", OTHER_FILES),

@@ -1,7 +1,4 @@
-"""Every hostile command is handled, or ends in one line: no traceback, no hang, nothing left half done.
-
-Readers of outside bytes accept changed files or refuse them; `make fuzz` changes more.
-"""
+"""Every hostile command is handled, or ends in one line: no traceback, no hang, nothing left half done."""
 
 import ast
 import contextlib

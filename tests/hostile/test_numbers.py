@@ -12,7 +12,7 @@ import unroll_jax as uj
 pytestmark = pytest.mark.usefixtures("unchecked")  # NumPy arrays of any dtype, as users pass them
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 SLOW = [pytest.param(dtype, marks=pytest.mark.slow) for dtype in DTYPES if dtype != "float32"]
-# float64 has a wider range, and conformance; bfloat16 has that of float32, in which it is computed (test_every_system).
+# float64 has a wider range, and conformance; bfloat16 has float32's range and is computed in it (test_every_system).
 NARROW = [pytest.param("float16", marks=pytest.mark.slow)]
 MAGNITUDES = (1e-40, 1e-30, 1e-15, 1e-5, 1.0, 1e3, 1e15, 1e30)
 
@@ -29,7 +29,7 @@ def drawn(name):
 def test_no_finite_state_of_any_dtype_and_magnitude_becomes_a_nan(name, dtype):
     descent, params, y, x = drawn(name)
     params, x = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), (params, x))
-    y = np.random.default_rng(0).normal(size=y.shape)  # no two tokens alike: what is left of them would be rounding
+    y = np.random.default_rng(0).normal(size=y.shape)  # distinct tokens: between equal ones only rounding is left
     limit = float(jnp.finfo(dtype).max)
     scales = np.array([scale for scale in MAGNITUDES if scale * np.abs(y).max() < limit])
     states = (scales.reshape(-1, *[1] * y.ndim) * y).astype(dtype)
@@ -89,7 +89,7 @@ def contraction(p, z, x):
 
 @pytest.mark.parametrize("dtype", ["float32", *SLOW])
 def test_equilibria_of_every_magnitude_are_found_or_refused(dtype):
-    """z = -z / 2 + x has z = 2 x / 3; rows of all magnitudes at once, each judged by itself."""
+    """z = -z / 2 + x has z = 2 x / 3; rows of all magnitudes at once, each judged separately."""
     with jax.enable_x64(dtype == "float64"):
         limits = jnp.finfo(dtype)
         largest = float(limits.max) / 8

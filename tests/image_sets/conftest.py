@@ -34,20 +34,17 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def options(folders: Path, tmp_path_factory: pytest.TempPathFactory) -> SetConfig:
-    """Sets of four of these images, resized to 4 x 4."""
     prepared = str(tmp_path_factory.mktemp("prepared"))
     return SetConfig(root=str(folders), size=4, set_size=4, prepared=prepared)
 
 
 @pytest.fixture(scope="session")
 def data(options: SetConfig) -> SetData:
-    """The sets of these options."""
     return image_sets.load(options, log=lambda line: None)
 
 
 @pytest.fixture(scope="session")
 def config(options: SetConfig) -> ImageSetConfig:
-    """A run of a few steps."""
     return ImageSetConfig(
         steps=4,
         batch_size=8,

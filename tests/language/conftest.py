@@ -26,7 +26,7 @@ SIZES = {"train_examples": 40, "validation_examples": 12, "test_examples": 12}
 
 
 class Finished(NamedTuple):
-    """A plain and a constrained run, where their report is, and what was logged."""
+    """A plain and a constrained run, the place of their report, and the log."""
 
     folders: list[Path]
     report: Path
@@ -52,13 +52,11 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., LanguageCon
 
 @pytest.fixture(scope="session")
 def task_of(small: Callable[..., LanguageConfig]) -> Callable[..., LanguageTask]:
-    """The task of a configuration, opened once."""
     return functools.cache(lambda **fields: LanguageTask.open(small(**fields), lambda line: None))
 
 
 @pytest.fixture(scope="session")
 def wide() -> Callable[[Any], Any]:
-    """Parameters as float64, for the reference."""
     return lambda params: jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
 
 
@@ -86,7 +84,7 @@ def finished(small: Callable[..., LanguageConfig], tmp_path_factory: pytest.Temp
 
 
 def answer_losses(decoder: Any, config: Any, tokens: np.ndarray, first: int) -> np.ndarray:
-    """Cross entropies of an answer's tokens at all layers, (L + 1, tokens), of one text alone, in float64."""
+    """Cross entropies of an answer's tokens at all layers, (L + 1, tokens), of one text, in float64."""
     logs = answer_logs(decoder, config, tokens, first)
     return -logs[:, np.arange(logs.shape[1]), tokens[first:]]
 
@@ -101,8 +99,7 @@ def answer_logs(decoder: Any, config: Any, tokens: np.ndarray, first: int) -> np
 
 @pytest.fixture
 def layers_of(finished: Finished, wide: Callable[[Any], Any]) -> Callable[[str, str], tuple[np.ndarray, Any, Any]]:
-    """Log-probabilities of all words by all layers of the constrained run at the tokens of an answer, in float64; these
-    tokens, and the tokenizer."""
+    """Float64 log-probabilities of the constrained run at an answer's tokens by layer; the tokens; the tokenizer."""
     model = load(finished.folders[1], log=lambda line: None)
     decoder, given = wide(jax.device_get(model.params["decoder"])), model.task.model.source
 

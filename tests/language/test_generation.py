@@ -30,7 +30,6 @@ def command(finished, tmp_path):
 
 
 def with_words(words, old, new):
-    """A command with another word in one place."""
     return [new if word == old else word for word in words]
 
 

@@ -1,4 +1,4 @@
-"""Runs of language models from training to report, and what comes back of them without data."""
+"""Runs of language models from training to report, and their models without data."""
 
 import shutil
 
@@ -67,7 +67,7 @@ def test_floors_are_tables_of_the_answers_that_are_trained_on():
 
     train, test = split([0, 1, 2, 1], [0, 2, 3], [3, 2]), split([0, 1, 2, 2], [3, 1])
     tables = floors(train, test, 5)
-    single = (np.array([0, 2, 3, 1, 0]) + 1) / 11  # c = of answers alone: 1, 2, 1; 2, 3; 2
+    single = (np.array([0, 2, 3, 1, 0]) + 1) / 11  # c = counts in answers only: 1, 2, 1; 2, 3; 2
     wanted = [1, 2, 2, 1]
     assert tables["unigram"].accuracy == 0.5
     assert tables["unigram"].loss == pytest.approx(-np.log(single[wanted]).mean())

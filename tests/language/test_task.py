@@ -184,7 +184,7 @@ def test_the_size_of_given_embeddings_is_that_of_train_tokens(task_of):
 def test_low_rank_changes_start_from_the_decoder_and_alone_move(task_of, started):
     base, params, _ = started
     config = dataclasses.replace(base.config, method="plain", model=dataclasses.replace(TINY, lora_rank=2))
-    task = type(base)(config, base.data)  # past the check: changes are for what is given
+    task = type(base)(config, base.data)  # past the check: changes are for given decoders
     state = first_state(task)
     state = state._replace(params=task.load_pretrained(state.params, params["decoder"]))
     rows = task.data.packed.whole("test")

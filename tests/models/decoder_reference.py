@@ -15,7 +15,7 @@ def softmax(scores):
 
 
 def frequency(place, size, base, scaling):
-    """Of pair ``place`` of a head, as Meta's code of Llama 3.1 computes it."""
+    """The frequency of pair ``place`` of a head, as Meta's code of Llama 3.1 computes it."""
     unscaled = 1.0 / base ** (2 * place / size)
     if scaling is None:
         return unscaled
@@ -61,7 +61,7 @@ def layer(params, y, config, positions):
 
 
 def outputs(params, tokens, config, *, positions=None, perturbation=None):
-    """The outputs of layers 0..L, (L + 1, n, dim); params are those of the module, as float64 NumPy arrays."""
+    """The outputs of layers 0..L, (L + 1, n, dim); params are the module's, as float64 NumPy arrays."""
     positions = np.arange(len(tokens)) if positions is None else positions
     states = [params["embedding"][np.asarray(tokens)] + (0.0 if perturbation is None else perturbation)]
     for place in range(config.num_layers):

@@ -1,4 +1,4 @@
-"""Small deep OptEq classifiers, and in NumPy what they compute: the layers of the paper, iterated by hand."""
+"""Small deep OptEq classifiers, and their equilibria in NumPy: the layers of the paper, iterated by hand."""
 
 import jax
 import jax.numpy as jnp

@@ -17,5 +17,4 @@ def drawn(model, *inputs, scale=0.5, seed=0):
 
 
 def float64(tree):
-    """The same in float64 NumPy."""
     return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), tree)

@@ -67,7 +67,7 @@ def of_layer(layers, place):
 
 
 def outputs(params, tokens, config, **inputs):
-    """The outputs of layers 0..L, (L + 1, n, dim); params are those of the module, as float64 NumPy arrays."""
+    """The outputs of layers 0..L, (L + 1, n, dim); params are the module's, as float64 NumPy arrays."""
     states = [embed(params["embeddings"], np.asarray(tokens), config, **inputs)]
     for place in range(config.num_layers):
         states.append(layer(of_layer(params["layers"], place), states[-1], config))

@@ -1,4 +1,4 @@
-"""Models given what they cannot take: by the call, options of which the last is bad, for each kind of error."""
+"""Bad arguments of models: by the call, options with a bad last one, for each kind of error."""
 
 import dataclasses
 from typing import Any
@@ -38,7 +38,7 @@ def made(cls, options):
 
 
 def shaped(model, *inputs, **options):
-    """Initialises a model by shapes alone."""
+    """Initialises a model by shapes only."""
     return jax.eval_shape(lambda given, options: model.init(jax.random.key(0), *given, **options), inputs, options)
 
 
@@ -117,7 +117,7 @@ CALLS: dict[str, Any] = {
     "generate": generate,
     "speculate": speculate,
 }
-# Options by model or function, of which the last is bad.
+# Options by model or function; the last is bad.
 VALUES = """
 DeepOptEq: num_classes=0; features=0; channels=0; norm_steps=0; pool=0; regulariser_smoothness=0.0; skip=0.0;
     max_norm=0.0; regulariser_step=0.0; tol=0.0; widths=(); widths=(4, 0); input_layers=(0, 1); input_layers=(3,);

@@ -104,7 +104,6 @@ def test_without_diffrax_the_neural_ode_says_what_to_install(monkeypatch):
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("image", [None, (3, 4)], ids=["vectors", "images"])
 def test_the_plain_network_is_its_layers_one_after_the_other(image):
-    """For all ranks of batches, in one program."""
     options = {"widths": (4, 5), "features": 3, "activation": "tanh", "param_dtype": jnp.float64}
     model = FeedForwardNetwork(3, convolutional=image is not None, **options)
     batches = ((), (3,), (2, 2))

@@ -84,7 +84,7 @@ def test_outputs_of_all_layers_never_live_at_once():
 
 
 def test_the_parts_one_by_one_are_the_classifier():
-    """What an early exit does: embeddings, then layer after layer, each with the head."""
+    """As in an early exit: embeddings, then layer after layer, each with the head."""
     model, tokens, mask = Classifier(Encoder(SMALL), 3, "mean"), random_tokens(3, 6), jnp.asarray(MASK)
 
     @jax.jit

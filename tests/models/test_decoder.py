@@ -1,4 +1,4 @@
-"""The decoder: what it computes, that packed texts do not see each other, and that its cache changes nothing."""
+"""The decoder: its outputs, packed texts that do not see each other, and a cache that changes nothing."""
 
 import dataclasses
 

@@ -40,7 +40,7 @@ def run(params, *calls):
 @pytest.mark.usefixtures("x64")
 @both_kinds
 def test_logits_are_read_from_the_equilibrium_that_iterations_by_hand_find(draw, options):
-    """Of a batch with two axes, and of an example alone, which is the same in a batch."""
+    """A batch with two axes, and a single example, whose logits are the same in a batch."""
     model, x = DeepOptEq(num_classes=3, **options, **EXACT), draw(2, 2)
     params, alone = start(model, x), jnp.asarray(np.asarray(x)[1, 1])
     (logits, info, z), (logit, info_alone, one) = run(params, (model, x), (model, alone))
@@ -79,7 +79,6 @@ def test_implicit_gradients_are_those_of_an_unroll_to_convergence(draw, options)
 
 @pytest.mark.slow
 def test_max_norm_keeps_every_layer_contracting_and_small_weights_as_they_are():
-    """By the bound on the norm, and by steps of the power method."""
     options = {"convolutional": False, "channels": 6, "widths": (5, 7), "tol": 1e-6, "max_steps": 500}
     free = DeepOptEq(num_classes=3, **options, on_failure="accept")
     kept = [DeepOptEq(num_classes=3, **options, max_norm=0.9, norm_steps=steps) for steps in (None, 100)]

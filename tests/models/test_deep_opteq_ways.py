@@ -1,4 +1,4 @@
-"""The ways to find the equilibrium of DeepOptEq beside the implicit one, and regularisers, against NumPy."""
+"""Ways to find the equilibrium of DeepOptEq other than the implicit one, and regularisers, against NumPy."""
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +27,6 @@ def test_few_unrolled_steps_are_those_steps_and_no_more():
 
 
 def composed(params, z, x):
-    """The layers of eq. 5, one after the other."""
     for place in (1, 2):
         layer = jax.tree.map(np.asarray, params["params"][f"layer_{place}"])
         z = reference.step(z, layer["W"], layer["U"], layer["b"], np.asarray(x), activation="leaky_relu", skip=0.8)
@@ -59,7 +58,6 @@ def test_averaged_steps_are_those_of_equation_10():
 @pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_a_regulariser_is_one_more_layer():
-    """By shrinkage, by scaling, and by a step along its gradient."""
     layers = {
         "absolute": lambda z: np.sign(z) * np.maximum(np.abs(z) - 0.1, 0.0),
         half_square(2.0): lambda z: z / 1.2,

@@ -23,7 +23,6 @@ def make(**options):
 
 
 def layers_of(params, scale):
-    """D and V of every layer, in float64."""
     D, V = float64(params["params"]["layers"]) if isinstance(params, dict) else params
     D = np.broadcast_to(D, (LAYERS, ATOMS, DIM))
     return D, np.broadcast_to(scale * np.eye(ATOMS) if V is None else V, (LAYERS, ATOMS, ATOMS))

@@ -1,4 +1,4 @@
-"""The encoder: what it computes, and that padding is nothing to it."""
+"""The encoder: its outputs, which padding does not change."""
 
 import chex
 import jax

@@ -1,4 +1,4 @@
-"""What every model whose layers can all be read must do: batches, records, dtypes, gradients, memory, its program."""
+"""Properties of every model whose layers can all be read: batches, records, dtypes, gradients, memory, its program."""
 
 import dataclasses
 import re
@@ -116,7 +116,7 @@ def test_leading_axes_are_batches_records_take_the_place_of_outputs_and_layers_a
     (outputs, losses, largest), *perturbed = jax.tree.map(np.asarray, run(params))
     if perturbed:
         lost, noisy = perturbed
-        if name != "dust":  # whose layers each read codes by a dictionary of its own
+        if name != "dust":  # its layers read codes by different dictionaries
             np.testing.assert_allclose(lost[2], outputs[1], rtol=1e-5, atol=1e-6)
         assert not np.allclose(lost[3], outputs[3])
         assert np.all(np.max(np.abs(noisy - outputs), axis=(1, 2, 3, 4))[1:] > 1e-3)
@@ -135,7 +135,7 @@ SIGNALS = {"x": np.random.default_rng(4).normal(size=(2, 4, 4))}
 WORDS = {"tokens": np.array([[3, 7, 2, 9], [8, 2, 4, 5]], np.int32)}
 KINDS_OF_TOKENS = {"token_types": np.array([[0, 0, 1, 1], [0, 1, 1, 0]])}
 OTHERS = {"perturbation": np.nan, "token_types": 99}
-# Models, their inputs, and what stands at the padding: no number, or a token or a kind that there is not.
+# Models, their inputs, and values at the padding: NaN, or a token or a kind out of range.
 PADDED: dict[str, tuple[Any, dict[str, np.ndarray], list[dict[str, Any]]]] = {
     "bert": (ENCODERS["bert"], WORDS | KINDS_OF_TOKENS | NOISE, [{"tokens": n, **OTHERS} for n in (17, -1, 30)]),
     "roberta": (ENCODERS["roberta"], WORDS | NOISE, [{"tokens": n, **OTHERS} for n in (17, -1, 30)]),
@@ -163,7 +163,6 @@ SLOW = ("bert", "roberta", "pooling first")
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in PADDED])
 def test_padding_changes_neither_outputs_nor_gradients_of_real_tokens(name):
-    """On the right, on the left, and between."""
     model, inputs, fillings = PADDED[name]
     params = drawn(model, next(iter(inputs.values())), scale=0.4)
 

@@ -1,4 +1,4 @@
-"""Answers are those of full passes without a cache, whatever else is in the batch; stops, buckets, refusals."""
+"""Answers equal full passes without a cache, in any batch; stops, buckets, errors."""
 
 import jax
 import numpy as np
@@ -16,7 +16,7 @@ COUNT = 6
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("noise", [0.0, 0.7])
 def test_greedy_answers_equal_those_of_full_passes(noise):
-    """Noise is on the prompts and on the model's own tokens, that of a position the same in every pass."""
+    """Noise is on the prompts and on the model's tokens; at a position it is the same in every pass."""
     params, keys = small_params(dtype="float64"), row_keys(jax.random.key(5), 3)
     answers = generate(SMALL, params, PROMPTS, max_tokens=COUNT, noise=noise, key=jax.random.key(5))
     for row, prompt in enumerate(PROMPTS):

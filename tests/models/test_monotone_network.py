@@ -36,7 +36,6 @@ def start(model, x):
 
 @pytest.mark.usefixtures("x64")
 def test_vectors_are_classified_by_the_equilibrium_that_numpy_iterates_to():
-    """For all ranks of batches, in one program."""
     model, batches = MonotoneOperatorNetwork(3, convolutional=False, channels=5, margin=0.6, **EXACT), ((), (2, 2))
     xs = [normal(*batch, 4) for batch in batches]
     params = start(model, xs[0])

@@ -1,4 +1,4 @@
-"""The distribution of the next token, and random numbers that depend on key and position alone."""
+"""The distribution of the next token, and random numbers that depend only on key and position."""
 
 import jax
 import jax.numpy as jnp

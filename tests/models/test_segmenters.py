@@ -1,4 +1,4 @@
-"""Segmenters: a class for every pixel, whatever the size of the image."""
+"""Segmenters: a class for every pixel of images of any size."""
 
 import jax
 import jax.numpy as jnp
@@ -55,7 +55,7 @@ def stable(model, x):
 @pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_the_segmenter_is_stem_equilibrium_head_and_interpolation():
-    """Of a batch with two axes, and of an image alone, which is the same in a batch."""
+    """A batch with two axes, and a single image, whose logits are the same in a batch."""
     model = segmenter(param_dtype=jnp.float64, tol=1e-12, max_steps=500, on_failure="error")
     x = normal(1, 2, 9, 11, 2)
     params = stable(model, x)

@@ -22,7 +22,7 @@ def assert_same_answers(answers, plain):
 
 
 def assert_counts_add_up(answers, draft_length):
-    """A verification yields the tokens that stand and one more; only the last may be cut."""
+    """A verification yields the accepted tokens and one more; only the last may be cut."""
     calls, accepted, lengths = (np.asarray(each) for each in (answers.calls, answers.accepted, answers.lengths))
     np.testing.assert_array_equal(answers.drafted, draft_length * calls)
     assert np.all(lengths <= 1 + accepted + calls)
@@ -60,9 +60,9 @@ def test_a_draft_by_layers_that_agree_stands_whole():
 
 
 def exact_outputs(target, draft):
-    """The joint distribution of the first tokens that stand or come behind, over all drafts and uniform numbers.
+    """The joint distribution of the first tokens, accepted or drawn after, over all drafts and uniform numbers.
 
-    ``verdict`` is asked at both sides of the ratio p / q; what it leaves is followed as a distribution.
+    ``verdict`` is called on both sides of the ratio p / q; the tokens after it follow its remaining distribution.
     """
     count, words = draft.shape
     outputs = np.zeros((words,) * count)
@@ -94,7 +94,7 @@ def judged(target, draft, tokens, uniforms):
 
 
 def test_the_rule_leaves_the_distribution_of_the_target_exactly():
-    """Two drafted tokens, positions independent; some tokens are possible for one of the two alone."""
+    """Two drafted tokens, positions independent; the second draft equals the target at one of them."""
     target = np.array([[0.5, 0.3, 0.2], [0.1, 0.6, 0.3], [0.2, 0.2, 0.6]])
     for draft in ([[0.2, 0.5, 0.3], [0.4, 0.35, 0.25]], [[0.9, 0.05, 0.05], [0.1, 0.6, 0.3]]):
         distribution = exact_outputs(target, np.array(draft))
@@ -133,7 +133,7 @@ def test_sampled_answers_have_the_distribution_of_the_model(way):
     else:
         generated = speculate(TINY, params, [prompt] * ROWS, exit_layer=1, draft_length=2, **options)
         share = float(generated.accepted.sum() / generated.drafted.sum())
-        assert 0.1 < share < 0.9  # both what stands and what is drawn instead are under test
+        assert 0.1 < share < 0.9  # both accepted and redrawn tokens are under test
     counts = np.zeros((4,) * TOKENS)
     np.add.at(counts, tuple(np.asarray(generated.tokens).T), 1)
     expected = ROWS * exact_answers(params, prompt, 1.5)

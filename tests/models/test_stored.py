@@ -1,4 +1,4 @@
-"""Parameters that are stored in bfloat16: products equal those of float64, and answers those of the rounded values."""
+"""Parameters stored in bfloat16: products equal float64's, and answers equal the answers of the rounded values."""
 
 import dataclasses
 
@@ -13,7 +13,7 @@ from unroll_jax.models.language.decoder_parts import dense
 
 
 def test_products_with_kernels_and_heads_equal_float64_and_narrow_factors_stay_narrow_on_request():
-    """Of 0, 1, 2 and 5 tokens, whose products with a head are taken in different orders."""
+    """Products of 0, 1, 2 and 5 tokens with a head are taken in different orders."""
     rng = np.random.default_rng(0)
     ys = [rng.normal(size=(count, 8)).astype(np.float32) for count in (0, 1, 2, 5)]
     drawn = rng.normal(size=(8, 5)).astype(np.float32), rng.normal(size=(5, 8)).astype(np.float32)

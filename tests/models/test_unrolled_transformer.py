@@ -17,7 +17,7 @@ X = jax.ShapeDtypeStruct((TOKENS, DIM), jnp.float32)
 
 
 def random_model(**options):
-    """Of rank 2; its parameters are drawn, as initially V is orthogonal and W, U are multiples of the identity."""
+    """A model of rank 2 with drawn parameters: initially V is orthogonal and W, U are multiples of the identity."""
     return UnrolledTransformer(DIM, LAYERS, rank=2, **options)
 
 

@@ -1,4 +1,4 @@
-"""The vision transformer: what it computes, what its layers start as, and that masked patches are nothing to it."""
+"""The vision transformer: its outputs, its initial layers, and masked patches, which change nothing."""
 
 import dataclasses
 
@@ -100,7 +100,7 @@ def test_masked_patches_change_neither_outputs_nor_gradients_of_the_others():
     np.testing.assert_array_equal(others, outputs)
     # The embedding of a masked patch and its position reach nothing that is read.
     chex.assert_trees_all_close(other_gradient, gradient, rtol=1e-12, atol=1e-12)
-    # They are those of a frame that lacks the masked patches, with the class token there.
+    # The outputs equal a frame's without the masked patches, with the class token there.
     tree = float64(params)
     tree["params"]["embeddings"]["position"] = tree["params"]["embeddings"]["position"][np.concatenate([[True], mask])]
     np.testing.assert_allclose(outputs, reference_outputs(tree, x[mask], model.config), rtol=1e-11, atol=1e-12)

@@ -31,7 +31,6 @@ def of_network(config, **options):
 
 
 def linear(weights):
-    """Logits (w x, 0) of images."""
     return lambda pixels: jnp.stack([jnp.einsum("bhwc,hwc->b", pixels, weights), jnp.zeros(len(pixels))], axis=-1)
 
 

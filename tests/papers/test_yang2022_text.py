@@ -33,7 +33,6 @@ def sentences(*lengths):
 
 @functools.cache
 def started(stack):
-    """`init_network` as one program."""
     return jax.jit(lambda: init_network(stack, 2, seed=0))()
 
 

@@ -34,7 +34,6 @@ RunMaker = Callable[..., Path]
 
 
 def grouped(folders: Sequence[Path]) -> list[Setting]:
-    """The settings of runs."""
     return group(read_runs(folders))
 
 

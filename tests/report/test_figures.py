@@ -14,7 +14,6 @@ WITH_FLOORS = {"floors": {name: dict(zip(GAMMAS, scores, strict=True)) for name,
 
 @pytest.fixture
 def settings(make_run):
-    """Two depths, two methods, two seeds."""
     methods = ("plain", "constrained")
     return grouped([make_run(m, num_layers=n, seed=s) for n in (3, 7) for s in (0, 1) for m in methods])
 

@@ -27,7 +27,6 @@ def encoder_task(dtype: str, constraints: ConstraintConfig | None = None, **opti
 
 
 def _texts(seed: int) -> dict[str, np.ndarray]:
-    """Random tokens, and the class of the first of them."""
     size = (STEPS_AN_EPOCH * BATCH, TOKENS)
     tokens = np.random.default_rng(seed).integers(0, VOCABULARY, size, dtype=np.int32)
     return {"tokens": tokens, "labels": tokens[:, 0] % CLASSES}

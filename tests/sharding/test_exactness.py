@@ -22,8 +22,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 DIVIDED = [key for key in MESHES if key != "one"]
-# Largest difference from one device after 5 steps, in norm and relative to an array's. Sums over the batch are rounded
-# in another order.
+# Largest difference from one device after 5 steps, in norm, relative to an array's: sums are in another order.
 BOUNDS = {"float32": 2e-5, "float64": 1e-13}
 # The same of single entries, relative to the largest. Adam divides by the size of a gradient: where that is nearly 0,
 # as in an entry of the video's V, rounding shows. Seen in float32: 8.1e-5 on an Intel Xeon, 2.1e-4 on an AMD EPYC.

@@ -29,7 +29,7 @@ def lasso(signals: np.ndarray, dictionary: np.ndarray, sparsity: float) -> np.nd
 
 
 class Blobs(InMemory):
-    """Stands in for `CodeData`: 4 x 4 images that are bright about one place, and a random dictionary."""
+    """Replaces `CodeData`: 4 x 4 images that are bright about one place, and a random dictionary."""
 
     shape = (SIDE, SIDE, 1)
 
@@ -66,7 +66,6 @@ NOISY = {"method": "both", "test_layer_noises": (0.2, 0.1)}
 
 
 def small(**fields: Any) -> SparseCodingConfig:
-    """The small configuration with fields replaced."""
     config = dataclasses.replace(SMALL, **fields)
     config.check()
     return config
@@ -90,7 +89,7 @@ def in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Path], list[str]]:
-    """The folders of a plain and a constrained run, to be read, and what was logged."""
+    """The folders of a plain and a constrained run, to be read, and their log."""
     root, log = tmp_path_factory.mktemp("runs"), list[str]()
     with pytest.MonkeyPatch.context() as patch:
         give(patch)

@@ -1,4 +1,4 @@
-"""Runs of sparse coding from training to report, and what comes back of them without data."""
+"""Runs of sparse coding from training to report, and their models without data."""
 
 import numpy as np
 import pytest

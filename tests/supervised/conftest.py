@@ -31,7 +31,7 @@ SMALL = {
 
 
 class Stripes(InMemory):
-    """Stands in for `PictureData`: 4 x 4 images of two kinds, told apart by where they are bright."""
+    """Replaces `PictureData`: 4 x 4 images of two kinds, bright on the left or on the right."""
 
     shape, num_classes, class_names = (4, 4, 1), 2, ("left", "right")
     mean, std = np.array([0.5]), np.array([0.3])
@@ -51,7 +51,7 @@ class Stripes(InMemory):
 
 
 class Fields(Stripes):
-    """Stands in for `PictureData`: 8 x 8 scenes, bright or dark by quarters; a row does not count."""
+    """Replaces `PictureData`: 8 x 8 scenes, bright or dark by quarters; a row does not count."""
 
     shape = (8, 8, 3)
     class_names = ("dark", "bright")
@@ -93,7 +93,7 @@ def traced(config: SupervisedConfig) -> Traced:
 
 @pytest.fixture
 def stripes(monkeypatch: pytest.MonkeyPatch) -> Stripes:
-    """What `load` gives in place of images."""
+    """Returned by `load` in place of images."""
     data = Stripes()
     monkeypatch.setattr("unroll_jax.train.data.images.load", lambda config, *, log: data)
     return data
@@ -121,7 +121,7 @@ def give(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Data of both kinds, to be read alone."""
+    """Data of both kinds, to be read only."""
     give(monkeypatch)
 
 

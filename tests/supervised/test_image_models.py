@@ -22,7 +22,7 @@ augment = jax.jit(flip_and_shift)
 
 @pytest.fixture
 def batch():
-    """Random images without black, so that a border shows; each its own."""
+    """Random images without black, the colour of borders; all differ."""
     return np.random.default_rng(0).integers(1, 256, (64, 12, 10, 3), np.uint8)
 
 
@@ -82,7 +82,7 @@ CLASSES = 5
 
 @pytest.fixture(params=[(40,), (3, 6, 7)], ids=["images", "pixels"])
 def drawn(request):
-    """Logits, and labels of which some do not count; class 3 never occurs."""
+    """Logits, and labels, some of them not counted; class 3 never occurs."""
     rng = np.random.default_rng(0)
     labels = rng.choice([0, 1, 2, 4, NOT_COUNTED], request.param)
     return rng.normal(size=(*request.param, CLASSES)).astype(np.float32), labels.astype(np.uint8)

@@ -1,4 +1,4 @@
-"""The networks of the experiments: their parameters, and what they see as they start."""
+"""The networks of the experiments: their parameters, and the inputs that they see at first."""
 
 import dataclasses
 import functools
@@ -22,7 +22,6 @@ SHAPES = {"digits": ((8, 8, 1), 10), "pictures": ((32, 32, 3), 10), "scenes": ((
 
 
 def started(name, of):
-    """The shapes of an experiment's parameters on such data."""
     shape, classes = SHAPES[of]
     network = SUPERVISED[name].config.network
     images = np.zeros((1, int(np.prod(shape))) if sees_vectors(network) else (1, *shape), np.float32)
@@ -30,7 +29,7 @@ def started(name, of):
 
 
 def guessed(descent, params, start, *, batch_ndim, **options):
-    """Stands in for the equilibrium."""
+    """Replaces the equilibrium: returns its start."""
     info = (jnp.zeros(start.shape[:batch_ndim], dtype) for dtype in (start.dtype, jnp.int32, jnp.int32))
     return start, EquilibriumInfo(*info)
 
@@ -54,7 +53,7 @@ def assert_alike(names, of):
 
 
 def share_of_first_layer(network, params, x):
-    """How much what is read of the equilibrium changes when its first layer does not see the images."""
+    """The relative change of the output when the first layer of the equilibrium does not see the images."""
     flat = flax.traverse_util.flatten_dict(params)
     blind = {path: np.zeros_like(leaf) if path[-2:] == ("layer_1", "U") else leaf for path, leaf in flat.items()}
     apply = jax.jit(lambda params: build(network, num_classes=10).apply(params, x)[0])
@@ -73,7 +72,7 @@ def test_the_first_of_three_layers_sees_the_images(getkey):
 
 
 @pytest.mark.slow
-# The rows of Table 3 have the networks of those of Table 1a.
+# Table 3 has the networks of Table 1a.
 @pytest.mark.parametrize("name", [name for name in SUPERVISED if not name.startswith("xie2021-3")])
 def test_every_matrix_and_kernel_of_every_network_has_a_rule(name):
     params = parameters(name, "pictures")

@@ -1,4 +1,4 @@
-"""The schedules and rules that a configuration stands for, against their formulas."""
+"""The schedules and rules of a configuration, against their formulas."""
 
 from typing import Any
 

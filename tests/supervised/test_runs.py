@@ -76,7 +76,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(start, stripes, tmp_path):
 
 @pytest.mark.slow
 def test_opteq_knows_97_percent_of_the_digits_however_it_is_trained(tmp_path, monkeypatch):
-    """Of 400 digits, with one seed: the means over seeds are above 97% and within half a point."""
+    """Accuracies on 400 digits, with one seed; means over seeds are above 97% and within half a point."""
     monkeypatch.setenv("UNROLL_PREPARED", str(tmp_path / "prepared"))
     config, accuracies = EXPERIMENTS["image-opteq"].config, {}
     for way in ("implicit", "unrolled", "averaged"):

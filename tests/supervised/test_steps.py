@@ -22,7 +22,6 @@ STEPS = 3
 
 
 def _leaves(config, batches=None):
-    """State and metrics after some steps."""
     task, init, step = traced(config)
     state = init()
     for _, batch in zip(range(STEPS), batches or task.batches(0, None), strict=False):
@@ -50,7 +49,7 @@ def test_four_parts_of_images_and_recomputed_layers_take_the_step_of_one_batch(n
 
 @pytest.mark.slow
 def test_parts_count_by_their_labels_and_are_augmented_as_the_whole_is():
-    # Parts take every other scene: those of one have hardly any labels that count.
+    # Parts take every other scene: one part has almost no labels that count.
     scenes = Fields().splits["train"]
     scenes.labels[::2, 1:] = NOT_COUNTED
     batches = [type(scenes)(*(part[8 * step : 8 * step + 8] for part in scenes)) for step in range(STEPS)]
@@ -87,7 +86,6 @@ ADJOINT = ("adjoint_residual", "adjoint_iterations", "adjoint_converged")
 
 
 def train_row(config):
-    """The row of the first step."""
     task, init, step = traced(config)
     _, metrics = step(init(), next(task.batches(0, None)))
     return describe_step(task, 1, jax.device_get(metrics))[0]

@@ -26,7 +26,7 @@ MODELS = {
     "text-encoder": EncoderOptions(dim=8, num_layers=2, num_heads=2, hidden_dim=12),
     "text-ut": UnrolledConfig(num_layers=2, dim=8, positions=True),
 }
-# Options of the finished runs; margins of 0, so that the violations of training are those of the stated bounds.
+# Options of the finished runs; with margins of 0 the violations of training are of the stated bounds.
 TAILS = ConstraintConfig(
     alpha=(0.1,), reference=0.7, bind="tail", level=0.5, resilience=2.0, margin=0.0, first_margin=0.0,
 )  # fmt: skip
@@ -36,7 +36,7 @@ PARTS = {"text-encoder": 4, "text-ut": 2}
 
 
 class Finished(NamedTuple):
-    """A command that ran to its end: the folders of its runs by method, that of its report, and what it logged."""
+    """A command that ran to its end: the folders of its runs by method, the folder of its report, and its log."""
 
     runs: dict[str, Path]
     report: Path
@@ -45,16 +45,13 @@ class Finished(NamedTuple):
 
 @pytest.fixture(scope="session")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the sentences are kept, prepared once for all tests."""
+    """The folder of the sentences, prepared once for all tests."""
     return tmp_path_factory.mktemp("prepared")
 
 
 @pytest.fixture(scope="session")
 def small(prepared: Path) -> Callable[..., Any]:
-    """An experiment's configuration, made so small that a run takes a second; fields may be replaced.
-
-    Texts are cut to 8 words, so that all batches have one length, and programs are compiled once.
-    """
+    """A small configuration with fields replaced. Texts of 8 words give batches of one length, and compile once."""
 
     def make(experiment: str, **fields: Any) -> Any:
         sizes = {"train_examples": 48, "validation_examples": 20, "test_examples": 20}
@@ -71,10 +68,7 @@ def small(prepared: Path) -> Callable[..., Any]:
 
 @pytest.fixture(scope="session")
 def finished(small: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Finished]:
-    """Runs with many options on, trained at the first call; tests that change a run copy its folder.
-
-    The unrolled transformer is trained by both methods, the encoder with constraints alone.
-    """
+    """Runs with many options (text-ut by both methods, text-encoder constrained); a test that changes one copies it."""
 
     @functools.cache
     def train(experiment: str) -> Finished:
@@ -90,7 +84,6 @@ def finished(small: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
 
 
 def newest_state(folder: Path, task: TextTask) -> TrainState:
-    """The training state in the newest checkpoint of a run."""
     with Checkpoints(folder / "checkpoints", read_only=True) as checkpoints:
         checkpoint = checkpoints.newest(state_like(task))
     assert checkpoint is not None
@@ -99,7 +92,6 @@ def newest_state(folder: Path, task: TextTask) -> TrainState:
 
 @pytest.fixture(params=MODELS)
 def experiment(request: pytest.FixtureRequest) -> str:
-    """Both kinds of model, one after the other."""
     return request.param
 
 
@@ -122,13 +114,13 @@ def write_table(tmp_path: Path) -> Callable[..., dict[str, Any]]:
 
 @pytest.fixture(scope="session")
 def task_of(small: Callable[..., Any]) -> Callable[..., TextTask]:
-    """The task of an experiment, opened once a configuration: to be changed by ``monkeypatch`` alone."""
+    """The task of an experiment, opened once per configuration: only ``monkeypatch`` may change it."""
     return functools.cache(lambda experiment, **fields: TextTask.open(small(experiment, **fields), lambda line: None))
 
 
 @pytest.fixture(scope="session")
 def built(task_of: Callable[..., TextTask]) -> Callable[..., tuple[TextTask, Any]]:
-    """Task and fresh parameters of an experiment, drawn once a task and copied."""
+    """Task and fresh parameters of an experiment, drawn once per task and copied."""
     drawn = functools.cache(lambda task: jax.device_get(jax.jit(task.init)(jax.random.key(3))))
 
     def build(experiment: str, **fields: Any) -> tuple[TextTask, Any]:

@@ -19,7 +19,7 @@ ENTROPIES = RNG.uniform(0.0, 0.7, (3000, 3))
 
 
 def losses_by_entropy(noise):
-    """What layers behind take off is twice the entropy at layer 0 and half of it at layer 1, but for noise."""
+    """Later layers reduce the loss by twice the entropy at layer 0 and by half of it at layer 1, but for noise."""
     last = RNG.uniform(0.0, 0.1, 3000)
     steps = np.stack([2.0 * ENTROPIES[:, 0], 0.5 * ENTROPIES[:, 1]], axis=1)
     return np.concatenate([last[:, None] + steps + noise * RNG.normal(size=steps.shape), last[:, None]], axis=1)

@@ -24,7 +24,6 @@ PAIRS = [("a good film", "that is bad", "0"), ("long", "never ends and ends", "1
 
 
 def write_vectors(path):
-    """Vectors of all words but one, 4 wide."""
     vectors = np.random.default_rng(0).normal(size=(len(WORDS) - 1, 4))
     lines = [" ".join([word, *map(str, vector)]) for word, vector in zip(WORDS, vectors, strict=False)]
     path.write_text("\n".join(lines) + "\n")
@@ -32,7 +31,7 @@ def write_vectors(path):
 
 
 def given(name, tmp_path, write_folder):
-    """The model of a case: what it is given lies in the folder of the test."""
+    """The model of a case; its vectors or encoder lie in the folder of the test."""
     if name == "words":
         return "text-encoder", EncoderOptions(dim=8, num_layers=2, num_heads=2, hidden_dim=12)
     if name == "vectors":

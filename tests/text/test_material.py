@@ -1,4 +1,4 @@
-"""What text runs are made from: that it is what it was, and options about it that cannot be."""
+"""Words, vectors, texts and encoders of text runs: changes are noticed, and options about them are checked."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ ROWS = [("a fine film", "good"), ("a dull film", "bad")] * 12 + [("fine fine", "
 
 @pytest.fixture
 def on_table(small, write_table):
-    """A small configuration on the table, of which all is read."""
+    """A small configuration on the whole table."""
     return lambda experiment="text-ut", **fields: small(experiment, **write_table(ROWS), **fields)
 
 
@@ -47,7 +47,6 @@ def test_a_run_is_not_read_with_words_that_changed_places(on_table, write_table,
 
 
 def changed(actual, expected):
-    """Names of the figures that differ."""
     return {line.split()[0] for line in differences(expected, actual)}
 
 

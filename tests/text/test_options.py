@@ -21,7 +21,7 @@ def close(actual, expected, tolerance):
 
 
 def figures(row):
-    """What a row says of a step, but for the multipliers and violations by name."""
+    """The figures of a row, without the multipliers and violations by name."""
     values = {name: row[name] for name in ("lagrangian", "layer_losses", "violations", "multipliers", "grad_norm")}
     return values | {kind: [row[name] for name in row if name.startswith(kind)] for kind in ("slack/", "size/")}
 

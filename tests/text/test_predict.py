@@ -1,4 +1,4 @@
-"""What every layer of a run says of texts at hand, and texts that cannot be classified."""
+"""Predictions of every layer of a run for given texts, and texts that cannot be classified."""
 
 import functools
 import json
@@ -27,7 +27,6 @@ def trained(finished):
 
 @pytest.fixture(scope="module")
 def opened():
-    """The model of a folder, read once."""
     return functools.cache(functools.partial(load, log=quiet))
 
 
@@ -72,7 +71,7 @@ def test_noise_changes_predictions_and_is_that_of_its_seed(trained, opened):
     strong = 0.5 * model.task.data.embedding_std * np.asarray(draw())
     np.testing.assert_allclose(one, layers_of(model, TEXTS[:1], noise=strong)[0], rtol=1e-4)
     shown = model.predict(TEXTS[:1], gamma=0.5, seed=0)[0].probabilities
-    np.testing.assert_allclose(shown, one, rtol=1e-5)  # nor does it depend on the texts beside
+    np.testing.assert_allclose(shown, one, rtol=1e-5)  # nor does it depend on the other texts
     noisy = model.predict([TEXTS[0]] * 34, gamma=0.5)  # 32 are one batch
     for place in (1, 32, 33):
         assert not np.allclose(noisy[place].probabilities, noisy[0].probabilities), "every text has noise of its own"

@@ -26,7 +26,6 @@ def first_batch(task, **options):
 
 
 def cross_entropies(logits, labels):
-    """That of every text at every layer, by SciPy."""
     logs = log_softmax(np.asarray(logits, np.float64), axis=-1)
     return -logs[:, np.arange(len(labels)), np.asarray(labels)].T
 

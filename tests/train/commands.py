@@ -1,4 +1,4 @@
-"""Commands in tests: what they are refused with, and the files that they leave."""
+"""Commands in tests: their errors, and the files that they leave."""
 
 import json
 
@@ -19,12 +19,10 @@ def quiet(line):
 
 
 def read(path):
-    """The values of a JSON file."""
     return json.loads(path.read_text())
 
 
 def status_of(folder):
-    """The status of a run."""
     return read(folder / "status.json")
 
 

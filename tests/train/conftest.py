@@ -31,7 +31,7 @@ from unroll_jax.train.tasks.video import VideoTask
 
 RUN = runs.RUN.split()
 
-# What goes on from step 4 has a sum of one violation.
+# A run that resumes at step 4 has a sum of one violation.
 MANY = {
     "batch_size": 12,
     "accumulate": 2,
@@ -43,8 +43,7 @@ MANY = {
     "primal.schedule": "linear",
     "primal.learning_rate": 0.01,
 }
-# The run that started processes are asked for. Multipliers that move, an optimiser of theirs with a state of its own,
-# what is nonlinear over the batch, and what else a state may hold.
+# The run of started processes: multipliers that move, by a stateful optimiser, a bound not linear in the batch, slack.
 OF_PROCESSES = {
     "steps": 120,
     "batch-size": 8,
@@ -62,7 +61,7 @@ SIZES = {"train": 64, "validation": 12, "test": 10}
 
 
 class Clips:
-    """Stands in for `VideoData`: sequences of 4 frames of 4 x 4 pixels that drift over a gradient."""
+    """Replaces `VideoData`: sequences of 4 frames of 4 x 4 pixels that drift over a gradient."""
 
     def __init__(self, seed: int = 0):
         generator = np.random.default_rng(seed)
@@ -105,18 +104,17 @@ def few_clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def of_processes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment of started processes: they share what is prepared."""
+    """The environment of started processes: they share prepared data."""
     return environment(UNROLL_PREPARED=str(tmp_path_factory.mktemp("prepared")))
 
 
 def words_of(options: Mapping[str, object]) -> list[str]:
-    """The words of a command that give options."""
     return [part for name, value in options.items() for part in (f"--{name}", str(value))]
 
 
 @pytest.fixture(scope="session")
 def launched(of_processes: dict[str, str], few_clips: Path) -> Callable[..., subprocess.Popen]:
-    """``launched(folder, *before, **options)``: starts ``train [before] run video-ut``, its output in a file beside."""
+    """``launched(folder, *before, **options)``: starts ``train [before] run video-ut``; its output is in FOLDER.log."""
     data = {"data.source": "video", "data.root": few_clips}
 
     def start(folder: Path, *before: str, **options: object) -> subprocess.Popen:
@@ -142,7 +140,7 @@ CLIPS = Clips()
 
 @pytest.fixture
 def clips() -> Clips:
-    """To be changed by ``monkeypatch`` alone."""
+    """Only ``monkeypatch`` may change them."""
     return CLIPS
 
 
@@ -175,7 +173,7 @@ traced_state = functools.cache(state_like)
 
 
 def events(path: Path) -> Iterator[Event]:
-    """What TensorBoard reads of a file: records of a length of 8 bytes, its checksum of 4, the event, its checksum."""
+    """TensorBoard's events of a file: records of a length of 8 bytes, its checksum of 4, the event, its checksum."""
     content, place = path.read_bytes(), 0
     while place < len(content):
         length = int.from_bytes(content[place : place + 8], "little")
@@ -257,7 +255,7 @@ def many(changed: Callable[..., VideoConfig], tmp_path_factory: pytest.TempPathF
 
 @pytest.fixture(scope="session")
 def infeasible(changed: Callable[..., VideoConfig], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
-    """A finished run no checkpoint of which is feasible, and its log; to be read."""
+    """A finished run without a feasible checkpoint, and its log; to be read."""
     folder = tmp_path_factory.mktemp("infeasible") / "run"
     folder.mkdir()
     (folder / "left.partial").write_text("{")  # as a kill leaves it before the configuration is written

@@ -1,7 +1,4 @@
-"""Tasks of any make, by the protocol alone, and `OwnTask`: trained, evaluated, reported, loaded and exported as ours.
-
-A task of one's own comes back by the options of its run, and is refused in one line.
-"""
+"""Users' tasks, by the protocol or `OwnTask`: trained, evaluated, reported, loaded and exported; their errors."""
 
 import contextlib
 import dataclasses
@@ -35,7 +32,7 @@ from unroll_jax.train.task import PlainRisk, Row, Task, Training, Validation
 
 @dataclasses.dataclass(frozen=True)
 class MeanConfig(RunConfig):
-    """Options of every run, and one of its own."""
+    """Options of every run, and one more."""
 
     task: ClassVar[str] = "mean"
     metric: ClassVar[str] = "squared error"
@@ -167,7 +164,6 @@ def test_a_name_of_ours_is_refused_before_anything_is_written(tmp_path):
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
-    """The folder of the runs of a task with both methods."""
     folder = tmp_path_factory.mktemp("own") / "run"
     fit(linear(method="both", steps=2), out=folder, log=quiet)
     return folder
@@ -232,7 +228,7 @@ def test_other_callbacks_are_refused_before_a_folder_is_made(tmp_path, callbacks
 
 
 class Measured(Mean):
-    """A task whose figures are numbers of NumPy and JAX, or what it is given."""
+    """A task whose figures are numbers of NumPy and JAX, or any given value."""
 
     figure: ClassVar[Any] = {"a": np.float32(0.5), "b": [np.int64(3), jnp.ones(2)], "c": (np.bool_(True), None)}
 

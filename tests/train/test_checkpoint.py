@@ -38,7 +38,6 @@ def saved_once(tmp_path_factory):
 
 @pytest.fixture
 def saved(saved_once, tmp_path):
-    """A copy of the checkpoints of `SCORES` in ``tmp_path``."""
     shutil.copytree(saved_once / "checkpoints", tmp_path / "checkpoints")
 
 
@@ -52,7 +51,7 @@ def _newest(folder, log, **options):
 
 
 def _files(folder):
-    """Files of the newest checkpoint without which it cannot be read, by what they hold."""
+    """Files of the newest checkpoint without which it cannot be read, by their contents."""
     state = folder / "checkpoints" / "50" / "state"
     return {
         "arrays": max(state.glob("ocdbt.process_0/d/*"), key=lambda path: path.stat().st_size),
@@ -185,7 +184,7 @@ def test_damage_to_any_file_costs_one_checkpoint_at_most_and_never_gives_other_w
         assert {name: notes[name] for name in NOTES} == NOTES, file
         for leaf, saved in zip(jax.tree.leaves(state), jax.tree.leaves(_state(step)), strict=True):
             np.testing.assert_array_equal(leaf, saved)
-    gc.collect()  # Orbax's unfinished reads are told when they are freed
+    gc.collect()  # Orbax reports unfinished reads when they are freed
     assert "Traceback" not in capfd.readouterr().err
 
 

@@ -1,4 +1,4 @@
-"""The command line: its help, its lists, and one line and exit code 2 for whatever the user can mend."""
+"""The command line: its help, its lists, and one line and exit code 2 for any error that the user can mend."""
 
 import os
 import re

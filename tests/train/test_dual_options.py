@@ -38,7 +38,6 @@ VARIANTS = {
     },
 }
 NEVER = {"dual.every": 4, "constraints.warmup_steps": 3, "steps": 6}
-# What tests compare with each other.
 OTHERS = {
     "never": NEVER,
     "plain": {"method": "plain"},
@@ -51,7 +50,7 @@ OTHERS = {
 
 @pytest.fixture(scope="module")
 def runs(changed):
-    """Of every variant: configuration, metrics of the steps, stacked, and the last state; all of one program."""
+    """Configuration, stacked metrics of the steps and last state of every variant; all of one program."""
     usual = {"steps": STEPS, "batch_size": 32, **TIGHT}
     configs = {name: changed(**usual | fields) for name, fields in (VARIANTS | OTHERS).items()}
     data = batches(STEPS, 32)

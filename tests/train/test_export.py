@@ -32,13 +32,11 @@ pytestmark = [pytest.mark.xdist_group("video-runs"), pytest.mark.usefixtures("in
 
 @pytest.fixture
 def best(finished, config, clips):
-    """The best checkpoint of the run."""
     with Checkpoints(finished / "checkpoints", read_only=True) as checkpoints:
         return Best(*checkpoints.best(traced_state(traced_task(config, clips))))
 
 
 def assert_same(actual, params):
-    """The two are the same pytree, bit for bit."""
     assert jax.tree.structure(actual) == jax.tree.structure(params)
     for leaf, other in zip(jax.tree.leaves(actual), jax.tree.leaves(params), strict=True):
         assert (leaf.dtype, leaf.shape) == (np.asarray(other).dtype, np.shape(other))
@@ -78,8 +76,6 @@ def test_an_export_says_nothing_of_the_devices_it_was_read_onto(finished, config
 
 @pytest.fixture
 def exported_params(finished, best, monkeypatch, tmp_path):
-    """Exports parameters of one's own in place of those of the run."""
-
     def go(params):
         checkpoint = best._replace(state=best.state._replace(params=params))
         monkeypatch.setattr("unroll_jax.train.exporting.best_checkpoint", lambda *_, **__: checkpoint)
@@ -125,7 +121,7 @@ def test_parameters_of_another_model_are_refused_by_name(exported_params):
 
 
 def _bytes(name, change):
-    """Returns what changes the bytes of a file of an export."""
+    """Returns a function that changes the bytes of a file of an export."""
     return lambda out: (out / name).write_bytes(change((out / name).read_bytes()))
 
 
@@ -177,7 +173,7 @@ def test_files_of_two_exports_do_not_pass_for_one(exported_params, tmp_path):
     before = (out / "config.json").read_bytes()
     exported_params({"W": np.zeros(3, np.float32)})  # over the first one
     assert read_export(out).arrays["W"].tolist() == [0.0, 0.0, 0.0]
-    (out / "config.json").write_bytes(before)  # what a kill between the two files leaves
+    (out / "config.json").write_bytes(before)  # as after a kill between the two files
     with pytest.raises(UserError, match="sha256"):
         read_export(out)
 

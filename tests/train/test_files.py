@@ -97,7 +97,7 @@ def test_a_disk_without_room_for_a_checkpoint_ends_the_run_before_it_is_written(
     with pytest.raises(StorageError, match=r"the checkpoint of step 2 takes 0\.\d MB, 0\.1 MB are free"):
         start(config)
     assert list((tmp_path / "run" / "checkpoints").iterdir()) == []
-    monkeypatch.setattr(files.shutil, "disk_usage", lambda path: Disk(0, 0, 0))  # of a system that does not tell
+    monkeypatch.setattr(files.shutil, "disk_usage", lambda path: Disk(0, 0, 0))  # of a system that does not report it
     require_room(tmp_path, 10**12, "everything")
 
 
@@ -128,7 +128,7 @@ def test_an_evaluation_that_cannot_be_written_keeps_the_one_before(in_memory, fi
 
 @pytest.mark.slow
 def test_a_file_too_large_for_the_system_is_one_line_from_a_real_process(of_processes, few_clips, tmp_path):
-    """RLIMIT_FSIZE refuses what TensorStore's threads write, as a quota does."""
+    """RLIMIT_FSIZE makes the writes of TensorStore's threads fail, as a quota does."""
     folder = tmp_path / "run"
     words = words_of(OF_PROCESSES | {"data.source": "video", "data.root": few_clips, "out": folder, "model.rank": 64})
     command = [sys.executable, "-m", "unroll_jax.train", "run", "video-ut", *words]

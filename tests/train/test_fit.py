@@ -20,7 +20,7 @@ from unroll_jax.train.main import _variants, fit
 from unroll_jax.train.metrics import read_metrics
 from unroll_jax.train.tasks.own import OwnTask
 
-# What a user writes; `train` and `validation` are arrays by name.
+# A user's code; `train` and `validation` are arrays by name.
 NOTEBOOK = """\
 import flax.linen as nn, jax.numpy as jnp
 from unroll_jax.train import Callbacks, ConstraintConfig, OwnConfig, OwnTask, PrimalConfig, fit
@@ -45,7 +45,6 @@ task = OwnTask(init, layer_losses, train=train, validation=validation, config=co
 
 
 def arrays(count, seed):
-    """Constant signals, and the same with noise."""
     generator = np.random.default_rng(seed)
     clean = generator.normal(size=(count, 1)).astype(np.float32) * np.ones(8, np.float32)
     return {"clean": clean, "noisy": clean + generator.normal(size=clean.shape).astype(np.float32)}
@@ -56,13 +55,11 @@ STEADY = PrimalConfig(schedule="constant", warmup_share=0.0)  # a run may go on 
 
 
 def layer_losses(params, batch):
-    """Of one linear layer, and of its input."""
     outputs = [batch["noisy"], batch["noisy"] @ params["w"]]
     return jnp.stack([jnp.mean((output - batch["clean"]) ** 2, -1) for output in outputs], -1)
 
 
 def linear(*, init=lambda key: {"w": jnp.full((8, 8), 0.1)}, losses=layer_losses, train=TRAIN, test=None, **options):
-    """A task of one layer, quick to compile."""
     constraints = ConstraintConfig(alpha=(0.1,), reference=None)
     usual = {"steps": 6, "validate_every": 2, "batch_size": 8, "constraints": constraints, "primal": STEADY}
     config = OwnConfig(**usual | options)

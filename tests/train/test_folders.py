@@ -37,8 +37,6 @@ def fit_again(folder, *, task, log):
 
 
 class Does(Callbacks):
-    """Acts at an event of a step."""
-
     def __init__(self, event, step, act):
         setattr(self, event, lambda row: act() if row["step"] == step else None)
 
@@ -108,7 +106,7 @@ def test_an_edit_by_hand_is_a_line_and_counts_once_its_checksum_is_deleted(run, 
     path = folder / "config.json"
     values = read(path)
     path.write_text(json.dumps(values, indent=1))
-    load(folder, task=task, log=quiet)  # another layout is no edit
+    load(folder, task=task, log=quiet)  # another layout is not an edit
     (values if which == "run" else values["config"])["constraints"].update(tolerance=0.5)
     path.write_text(json.dumps(values))
     for call in (load, evaluate_again, fit_again) if which == "run" else (load,):

@@ -28,7 +28,7 @@ SUPERVISED = {"plain": (0.1, [0.0, 0.0, 1.0]), "deep_supervision": (0.3, [0.0, 0
 
 @pytest.fixture(scope="module")
 def steps(changed):
-    """Of one step for every case: losses of the samples, their slopes in the weights, metrics; all of one program."""
+    """One step for every case: losses of the samples, their slopes in the weights, metrics; all of one program."""
     data = batches(1, 8)[0]
     fields = {"batch_size": 8, "dual.start": MULTIPLIERS, "constraints.reference": 0.4, "constraints.alpha": (0.6,)}
     configs = {name: changed(**fields, **one) for name, one in CASES.items()}

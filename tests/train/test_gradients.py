@@ -1,4 +1,4 @@
-"""Batches in parts: the same step, in less memory, whatever is bound of the samples."""
+"""Batches in parts: the same step, in less memory, for any bounds on the samples."""
 
 import functools
 import itertools

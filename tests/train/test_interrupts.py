@@ -22,10 +22,7 @@ pytestmark = pytest.mark.xdist_group("video-runs")
 
 @pytest.fixture(autouse=True)
 def heard():
-    """Ctrl-C is heard, also where a shell began the tests in its background, with SIGINT ignored.
-
-    What is ignored is inherited by started processes; what is handled is at its default in them.
-    """
+    """Handles SIGINT, also where a background shell ignores it: started processes inherit that, and not a handler."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -128,7 +125,7 @@ def test_commands_end_in_one_line_and_change_nothing(finished, config, monkeypat
 @pytest.mark.usefixtures("in_memory")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_while_a_checkpoint_is_read_is_not_taken_for_damage(finished, monkeypatch, capsys, number):
-    """What falls back to another checkpoint would evaluate that one, without a word of why."""
+    """A fallback would silently evaluate another checkpoint."""
     monkeypatch.setattr("unroll_jax.train.checkpoint._read_arrays", lambda folder: signal.raise_signal(number))
     before = files_of(finished)
     main(["evaluate", str(finished)])

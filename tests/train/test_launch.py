@@ -1,7 +1,4 @@
-"""`launch` ends all processes when one fails; the coordinator listens where it is told; what JAX detects of clusters.
-
-SLURM, Open MPI and Kubernetes are dry runs from their environment alone.
-"""
+"""`launch`: a failure ends all; the coordinator's address; clusters that JAX detects, from environment variables."""
 
 import signal
 import socket

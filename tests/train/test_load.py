@@ -32,7 +32,6 @@ SIDE, LENGTH = 4, 4  # of the patches and sequences of `tests.train.conftest.Cli
 
 @pytest.fixture(scope="module")
 def model(exported):
-    """The model of the export."""
     return load(exported)
 
 
@@ -52,7 +51,7 @@ def edited(finished, exported, tmp_path):
 
 
 def denoised(config, params, frames):
-    """What the network makes of the patches of frames (160, 160), window by window; the last frame is repeated."""
+    """The network's outputs for the patches of frames (160, 160), window by window; the last frame is repeated."""
     outputs = jax.jit(lambda noisy: traced_task(config, CLIPS).outputs(params, noisy, lambda y: y)[-1])
     places = [slice(start, start + SIDE) for start in range(0, 160, SIDE)]
     padded = np.concatenate([frames, *[frames[-1:]] * (-len(frames) % LENGTH)])
@@ -242,7 +241,7 @@ def test_the_python_of_the_model_card_loads_the_model(card_python, config):
 
 @pytest.mark.slow
 def test_the_python_of_the_model_card_runs_from_an_installed_package(card_python, tmp_path):
-    """What the wheel holds, away from the checkout: `train` is a folder of the package there, and not on the path."""
+    """Only the wheel's files, away from the checkout: `train` is a folder of the package there, and not on the path."""
     root, folder = Path(__file__).resolve().parents[2], tmp_path / "installed"
     shutil.copytree(root / "unroll_jax", folder / "unroll_jax", ignore=shutil.ignore_patterns("__pycache__"))
     code = f"{card_python}\nimport unroll_jax\nprint(unroll_jax.__file__, model.card['experiment'])"

@@ -25,8 +25,7 @@ BLACK = (0, 1, 2)  # the batch that a poison answers to has this value in all pi
 
 
 class _Poisoned(VideoTask):
-    """Losses that are NaN at layer 1 on a batch of 0, infinite at layer 2 on one of 1, and on one of 2 as they are, but
-    for their slope, which is not finite."""
+    """Losses: NaN at layer 1 on a batch of 0, infinite at layer 2 on one of 1; on one of 2 the slope is not finite."""
 
     def losses(self, params, batch, probe):
         first, second, _ = (jnp.all(batch.clean == to_unit(jnp.uint8(value))) for value in BLACK)
@@ -42,8 +41,6 @@ _poisoned = functools.cache(_Poisoned)
 
 @pytest.fixture
 def loop(in_memory, clips, tmp_path):
-    """Trains a configuration in ``tmp_path``."""
-
     def go(config, poisoned=False):
         log = []
         train((_poisoned if poisoned else traced_task)(config, clips), tmp_path, log=log.append)
@@ -151,7 +148,7 @@ OVERFLOW = {
 
 @pytest.mark.slow
 def test_multipliers_that_overflow_are_never_saved(loop, changed, tmp_path):
-    # Losses, gradient and validation of the first step are finite, what it leaves behind is not.
+    # Losses, gradient and validation of the first step are finite, and the state after it is not.
     with pytest.raises(UserError, match=r"multipliers is not finite after step 1; no checkpoint was saved before"):
         loop(changed(**OVERFLOW, validate_every=1))
     assert _saved_steps(tmp_path) == []

@@ -56,7 +56,6 @@ def test_freed_memory_is_used_again_without_a_page_fault_unless_the_user_has_set
 
 @pytest.fixture
 def cache_options():
-    """Puts options of the cache of programs back."""
     before = {name: getattr(jax.config, name) for name in ("jax_compilation_cache_dir", "jax_enable_compilation_cache")}
     yield
     for name, value in before.items():

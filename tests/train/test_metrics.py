@@ -85,7 +85,7 @@ def test_a_row_of_something_else_is_damage(tmp_path, row):
 
 
 def test_a_full_disk_under_the_metrics_is_told_once(tmp_path):
-    """/dev/full takes what is buffered, and refuses it when it is handed on."""
+    """/dev/full accepts writes to the buffer, and fails when it is flushed."""
     writer = MetricsWriter(tmp_path, after_step=0)
     writer._file.close()
     writer._file = Path("/dev/full").open("a", encoding="utf-8")  # noqa: SIM115 (the writer closes it)
@@ -119,7 +119,7 @@ def test_write_json_leaves_the_old_file_or_the_new_one(tmp_path, monkeypatch):
 
 
 def curves(folder):
-    """What TensorBoard reads of each of a folder's files, in the order of their first steps: session, and points."""
+    """TensorBoard's session and points of each of a folder's files, in the order of their first steps."""
     files = sorted((folder / "tensorboard").glob("events.*"), key=lambda path: int(path.suffix[1:]))
     return [
         (

@@ -43,7 +43,7 @@ def children(process: subprocess.Popen) -> list[int]:
 
 
 def assert_same(folder: Path, alone: Path) -> None:
-    """To the order in which float32 sums are taken."""
+    """Equality up to the order of float32 sums."""
     rows, expected = read_metrics(folder / "metrics.jsonl"), read_metrics(alone / "metrics.jsonl")
     assert [(row["kind"], row["step"]) for row in rows] == [(row["kind"], row["step"]) for row in expected]
     for row, other in zip(rows, expected, strict=True):
@@ -191,5 +191,5 @@ def test_kills_lose_no_checkpoint_and_change_no_result(started, tmp_path):
         assert ended(started, folder) == expected
     print(f"{len(lost)} kills, steps lost: {lost}")
     assert len(lost) > RUNS * KILLS // 2
-    # Training goes on while a save is being written, for one interval at most.
+    # Training continues while a save is being written, for one interval at most.
     assert max(lost) <= 2 * OPTIONS["validate-every"]

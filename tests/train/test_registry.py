@@ -1,4 +1,4 @@
-"""Tables of tasks and extras: every row names what is there, reading costs nothing, and a missing extra is named."""
+"""Tables of tasks and extras: every row names existing things, reading costs nothing, and a missing extra is named."""
 
 import importlib.metadata
 import inspect

@@ -1,4 +1,4 @@
-"""Runs go on bit for bit, in folders that belong to them alone; evaluations read the best checkpoint."""
+"""Runs resume bit for bit, each in its folder; evaluations read the best checkpoint."""
 
 import dataclasses
 import shutil
@@ -32,7 +32,7 @@ def _state(folder, config, clips):
 
 
 def _cut_back(folder, *, keep, metrics):
-    """What a kill leaves: checkpoints up to a step, the metrics cut short, a status of a running run."""
+    """Leaves a run as a kill does: checkpoints up to a step, the metrics cut short, a status of a running run."""
     for path in (folder / "checkpoints").iterdir():
         if int(path.name) > keep:
             shutil.rmtree(path)

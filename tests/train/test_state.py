@@ -130,7 +130,7 @@ def _adam_step(config, step, params, gradients, moments):
 
 
 def _bases(config, name, shape):
-    """Of the two sides of a weight: the cosine transform of a square patch where they stand for pixels."""
+    """Bases of a weight's two sides: the cosine transform of a square patch on sides of pixels."""
     side = round(np.sqrt(shape[-1]))
     cosine = dctn(np.eye(shape[-1]).reshape(-1, side, side), norm="ortho", axes=(1, 2)).reshape(shape[-1], -1).T
     pixels = np.eye(shape[-1])

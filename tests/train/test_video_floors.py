@@ -1,8 +1,4 @@
-"""Evaluations of video: floors without a network, and disturbed frames.
-
-Floors are least squares against NumPy and scikit-learn, on the models' noise. Disturbances are compared with SciPy and
-counts, over patches that a frame is cut into.
-"""
+"""Floors of video, least squares on the models' noise, and disturbed frames, against NumPy, scikit-learn and SciPy."""
 
 from pathlib import Path
 
@@ -49,7 +45,7 @@ def test_the_linear_layer_is_least_squares_under_the_expected_noise(sequences):
     layer = fit_linear([sequences[:25], sequences[25:]], VARIANCE)
     clean = sequences / 255.0
     inputs, targets = _inputs(clean), clean.reshape(-1, PIXELS)
-    # Rows whose products are what the noise of frames and their means adds to the normal equations.
+    # The products of these rows are added to the normal equations by the noise of frames and their means.
     noise = VARIANCE * np.kron([[1.0, 1.0 / LENGTH], [1.0 / LENGTH, 1.0 / LENGTH]], np.eye(PIXELS))
     rows = np.sqrt(len(inputs)) * np.linalg.cholesky(noise).T
     left = np.block([[inputs, np.ones((len(inputs), 1))], [rows, np.zeros((len(rows), 1))]])
@@ -87,7 +83,7 @@ def test_total_variation_cleans_frames_and_leaves_clean_ones():
 
 @pytest.fixture
 def evaluated(changed):
-    """``evaluated(clips, **fields)``: the figures of an untrained model, computed anew."""
+    """``evaluated(clips, **fields)``: the figures of an untrained model, computed at each call."""
 
     def evaluate(clips, **fields):
         floors.cache_clear()
@@ -182,7 +178,7 @@ def test_a_lost_frame_is_lost_whole_and_shows_the_last_that_arrived():
         for frame in range(FRAMES):
             shown = shown if lost[window, frame] else clean[window, frame]
             np.testing.assert_allclose(frames[window, frame], shown, atol=1e-6)
-    assert len(np.unique(lost, axis=0)) > 10  # every window by a draw of its own
+    assert len(np.unique(lost, axis=0)) > 10  # windows have different draws
 
 
 @pytest.mark.slow

@@ -35,7 +35,7 @@ CONFIGS = {
 
 
 class Windows(Clips):
-    """Stands in for `VideoData`: windows of 4 frames of 160 x 160 pixels, in patches of 40 x 40."""
+    """Replaces `VideoData`: windows of 4 frames of 160 x 160 pixels, in patches of 40 x 40."""
 
     def __init__(self, seed=0, contrast=1.0):
         rng, white = np.random.default_rng(seed), int(256 * contrast)
@@ -68,7 +68,6 @@ def run(request, tmp_path_factory):
 
 
 def whole(frame):
-    """The patches of a frame as a picture."""
     return frames_from(np.asarray(frame)[:, None], (SIDE, SIDE), side=PATCH)[0]
 
 

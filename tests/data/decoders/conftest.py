@@ -39,7 +39,7 @@ WriteFolder = Callable[..., Path]
 
 
 def llama_tensors(dtype: Any = np.float32) -> dict[str, np.ndarray]:
-    """Of a Llama whose head is not tied."""
+    """Tensors of a Llama whose head is not tied."""
     width = KEY_HEADS * DIM // HEADS
     shapes: dict[str, tuple[int, ...]] = {
         "model.embed_tokens.weight": (WORDS, DIM),
@@ -56,7 +56,7 @@ def llama_tensors(dtype: Any = np.float32) -> dict[str, np.ndarray]:
 
 
 def byte_vocabulary() -> list[str]:
-    """Every byte, two tokens that stand for no text, and one merge."""
+    """Every byte, two special tokens, and one merge."""
     return [*sorted(pre_tokenizers.ByteLevel.alphabet()), "<s>", "<e>", "ab"]
 
 

@@ -1,4 +1,4 @@
-"""Decoders out of folders: read as they are, or refused in one line."""
+"""Decoders from folders: read as they are, or a one-line error."""
 
 import functools
 import json
@@ -29,7 +29,7 @@ LLAMA3 |= {"original_max_position_embeddings": 16}
 
 
 class State(NamedTuple):
-    """What rules of sharding take."""
+    """The argument of sharding rules."""
 
     params: Any
 

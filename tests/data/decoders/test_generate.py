@@ -1,4 +1,4 @@
-"""`unroll-jax generate`: answers as AlpacaEval reads them, the same drafted; refusals of one line."""
+"""`unroll-jax generate`: answers as AlpacaEval reads them, the same drafted; one-line errors."""
 
 import json
 

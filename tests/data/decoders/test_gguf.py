@@ -1,4 +1,4 @@
-"""Decoders out of GGUF files: rows in our order, dequantised, or refused in one line."""
+"""Decoders from GGUF files: rows in our order, dequantised, or a one-line error."""
 
 import functools
 import struct
@@ -36,7 +36,7 @@ def reads(file):
 
 
 def tensors():
-    """In the order of `transformers`, by GGUF's names."""
+    """Tensors in the order of `transformers`, by GGUF's names."""
     layer = {"attn_norm": (DIM,), "attn_q": (DIM, DIM), "attn_k": (16, DIM), "attn_v": (16, DIM)}
     layer |= {"attn_output": (DIM, DIM), "ffn_norm": (DIM,), "ffn_gate": (HIDDEN, DIM), "ffn_up": (HIDDEN, DIM)}
     layer["ffn_down"] = (DIM, HIDDEN)

@@ -39,7 +39,7 @@ def their_states_and_logits(model, tokens, torch):
 
 
 def our_states_and_logits(decoder: PretrainedDecoder, tokens):
-    """The last state is normalised, as that of `transformers` is."""
+    """The last state is normalised, as in `transformers`."""
     config = decoder.config
 
     @jax.jit
@@ -76,7 +76,7 @@ def test_hidden_states_and_logits_are_those_of_transformers(case, tmp_path, orac
 @pytest.mark.oracle("torch", "transformers")
 @pytest.mark.slow
 def test_a_real_language_model_is_that_of_transformers_and_answers(smollm2, oracles):
-    """`transformers` dequantises the same file by itself."""
+    """`transformers` dequantises the same file separately."""
     torch, transformers = oracles
     decoder = load_decoder(str(smollm2), log=lambda line: None)
     config, tokenizer = decoder.config, decoder.tokenizer
@@ -128,7 +128,6 @@ def opened_real(smollm2):
 
 @pytest.fixture(scope="module")
 def plain(opened_real, real_data):
-    """Answers to prompts of Alpaca."""
     prompts = read_prompts(real_data / "alpaca" / "alpaca_5000.json")[:COUNT]
     return answer(opened_real, prompts, Settings(max_tokens=TOKENS, batch=COUNT), log=quiet)
 

@@ -1,4 +1,4 @@
-"""Tokenizers and chat templates of folders, and what of them is refused."""
+"""Tokenizers and chat templates of folders, and errors for bad ones."""
 
 import json
 

@@ -33,7 +33,7 @@ WriteFolder = Callable[..., Path]
 
 
 def bert_tensors(prefix: str = "bert.", *, weight: str = "weight", bias: str = "bias") -> dict[str, np.ndarray]:
-    """Of a BERT with a classifier; ``weight`` and ``bias`` are what norms call theirs."""
+    """Tensors of a BERT with a classifier; ``weight`` and ``bias`` name the parameters of norms."""
     shapes: dict[str, tuple[int, ...]] = {
         f"{prefix}embeddings.word_embeddings.weight": (20, DIM),
         f"{prefix}embeddings.position_embeddings.weight": (POSITIONS, DIM),

@@ -1,4 +1,4 @@
-"""Weights out of a folder: read as they are, or refused in one line that names all that is wrong."""
+"""Weights from a folder: read as they are, or a one-line error that names all that is wrong."""
 
 import functools
 
@@ -85,7 +85,7 @@ def renamed(name, names):
 def test_folders_of_the_other_architectures_are_read_with_and_without_their_prefix(write_folder, kind, bare):
     names, config, hidden, positions = OTHERS[kind]
     tensors = {renamed(name, names): tensor for name, tensor in bert_tensors().items()}
-    if bare:  # as the encoder alone is written
+    if bare:  # as the bare encoder is written
         tensors = {name.removeprefix(f"{kind}."): each for name, each in tensors.items() if "classifier" not in name}
     words = ROBERTA_WORDS if kind == "roberta" else WORDS
     folder = write_folder(config=config | {"model_type": kind}, tensors=tensors, words=words)
@@ -111,7 +111,7 @@ def test_weights_of_any_floating_dtype_become_float32(write_folder, dtype):
 
 NORM, DENSE, POOLER = "bert.embeddings.LayerNorm.bias", "bert.encoder.layer.{}.output.dense.bias", "bert.pooler.dense"
 WORD, HIDDEN = "bert.embeddings.word_embeddings.weight", "bert.encoder.layer.0.intermediate.dense.weight"
-# Tensors in place of others, None for none, and what the error names of them.
+# Replaced tensors, None to remove one, and the words of the error about them.
 MISFITS = {
     "several": (
         {NORM: None, HIDDEN: (DIM, 12), WORD: (19, DIM), DENSE.format(0): np.int8(0), DENSE.format(1): None}

@@ -1,4 +1,4 @@
-"""Where a pretrained encoder is looked for: in a local folder, or on a hub that a stand-in plays."""
+"""Sources of a pretrained encoder: a local folder, or a hub, simulated here."""
 
 import pytest
 

@@ -30,7 +30,7 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def sequences():
-    """Three texts of different length: tokens without those of padding, and which tokens are real."""
+    """Three texts of different length: tokens other than padding, and the mask of real ones."""
     generator = np.random.default_rng(0)
     mask = np.arange(12) < np.array([12, 7, 1])[:, None]
     return generator.integers(4, 50, (3, 12)), mask

@@ -17,5 +17,4 @@ GRAPHS = {
 
 
 def tokens(seed, shape, scale=1.0):
-    """Gaussian tokens of a scale."""
     return scale * np.random.default_rng(seed).normal(size=shape)

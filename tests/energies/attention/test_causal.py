@@ -1,4 +1,4 @@
-"""Attention to predecessors, what it lowers and what it does not, and the sweep that lowers the whole."""
+"""Attention to predecessors: the energies that it lowers and may raise, and the sweep that lowers the whole."""
 
 import itertools
 
@@ -32,7 +32,6 @@ def both(layer, *args):
 @pytest.mark.usefixtures("x64")
 @every_form
 def test_energy_and_step_equal_the_reference(form):
-    """With a weight, a context and damping, and without any."""
     y, c, W_a = tokens(0), tokens(1), tokens(2, (3, 2))
 
     def of_rho(rho, W_a, y, c):
@@ -165,7 +164,7 @@ def test_tokens_in_blocks_are_the_same_as_all_at_once(form):
 
 @pytest.mark.slow
 def test_blocks_hold_no_array_of_all_pairs_and_no_constant_is_one():
-    """What the compiled gradient needs beside its inputs and outputs, and what the traced program carries along."""
+    """Temporaries of the compiled gradient, and constants of the traced program."""
     n = 2048
     y = jax.ShapeDtypeStruct((n, 4), jnp.float32)
 

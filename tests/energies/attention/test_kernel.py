@@ -53,7 +53,7 @@ def inputs(case, dtype):
 
 
 def step_energy_and_gradients(layer, params, y, x, present):
-    """In params, tokens and anchor, of the step's product with fixed numbers plus the energies."""
+    """Gradients are in params, tokens and anchor, of the step's product with fixed numbers plus the energies."""
     weight = np.cos(np.arange(y.size)).reshape(y.shape)
 
     def loss(params, y, x):
@@ -81,7 +81,7 @@ def test_values_and_gradients_are_those_of_attention(case):
 @pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("case", [CASES[0], CASES[3]], ids=[NAMES[0], NAMES[3]])
 def test_in_bfloat16_they_are_those_of_attention_in_float32(case):
-    """Of the same tokens: products are rounded to three digits, and the rest is not."""
+    """The same tokens: products are rounded to three digits, and nothing else is."""
     rho, form, ridge, *_, learned = case
     options = {"rho": rho, "form": form, "ridge": ridge} | ({"dim": DIM, "rank": RANK} if learned else {})
     params, y, x, present = inputs(case, jnp.bfloat16)

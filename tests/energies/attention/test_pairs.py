@@ -77,7 +77,7 @@ def test_the_softmax_sums_know_what_any_rho_would_compute(block):
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("block", "order"), [(None, 2), (4, 1)])
 def test_derivatives_equal_finite_differences_in_both_modes(block, order):
-    """Second ones where the first are written out by hand; those of blocks are compared with them above."""
+    """Second derivatives where the first are written by hand; the test of blocks above compares the others."""
     function = jax.jit(functools.partial(total, RHOS["softmax"], block=block, bounded=True))
     check_grads(function, draw(n=6), order=order, modes=("fwd", "rev"), atol=1e-4, rtol=1e-4)
 
@@ -95,8 +95,6 @@ def test_batches_in_blocks_and_maps_of_them_equal_examples_alone():
 
 
 def temporary_bytes(layer, n, *batch):
-    """Of step, energy and the gradient of both."""
-
     def loss(y):
         stepped, energy = layer.step_and_energy(NO_WEIGHT, y, None)
         return jnp.sum(stepped**2) + jnp.sum(energy) + jnp.sum(layer.energy(NO_WEIGHT, y, None))
@@ -124,7 +122,7 @@ def test_long_sequences_are_taken_in_blocks_unasked():
 
 @pytest.mark.usefixtures("x64")
 def test_a_bound_costs_nothing_where_a_token_counts_itself():
-    """Far tokens: weights underflow beside that of the token itself, which has all of it anyway."""
+    """The tokens are far apart: their weights underflow, and the token itself has all the weight anyway."""
     y = 1e3 * draw()[0]
     bounded = jax.jit(uj.attention(form="softmax").step)(NO_WEIGHT, y, None)
     np.testing.assert_allclose(bounded, y, rtol=1e-15)

@@ -19,15 +19,13 @@ NO_WEIGHT = AttentionParams(None)
 
 
 def both(layer):
-    """Energy and step in a pair, for one program of several layers."""
     return lambda *args: (layer.energy(*args), layer.step(*args))
 
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("form", ["jacobi", "softmax"])
 def test_energy_and_step_equal_the_reference(form):
-    """Every rho on every graph; what else is chosen goes round, so that any two meet. By name softmax has sums of its
-    own."""
+    """Every rho on every graph; any two of the other options meet. By name, softmax has separate sums."""
     y, x, W_a = tokens(0, (6, 3)), tokens(1, (6, 3)), tokens(2, (3, 2))
     options = list(itertools.product((0.0, 0.7), (1.0, 0.3), (False, True), (False, True)))
     table = [(graph, *options[(5 * g + 2 * (form == "softmax")) % 16]) for g, graph in enumerate(GRAPHS)]

@@ -27,7 +27,7 @@ HEADS = [
 
 
 def systems(kind, rho):
-    """Layers of a kind, each with what (y, x) are as input of the step and as that of the energy."""
+    """Layers of a kind, each with a map from (y, x) to the input of the step and the input of the energy."""
     held, state = (lambda y, x: (x, x)), (lambda y, x: (None, y))
     if kind == "heads":
         return [(uj.multihead_attention(4, rho=rho, **options), held) for options in HEADS]
@@ -90,7 +90,7 @@ def test_softmax_attention_raises_the_papers_energy_where_the_exact_step_lowers_
         (before, exact, attended), (pairs_before, pairs_after) = jax.tree.map(np.asarray, energies(y))
     assert attended - before == pytest.approx(81.0, abs=1.0)
     assert exact < before - 1e6
-    # What the softmax step does lower is the pair energy, which is the one it reports.
+    # The softmax step does lower the pair energy, and reports it.
     assert pairs_after < pairs_before - 1.0
 
 

@@ -37,7 +37,7 @@ FORMULAS = {
 
 
 def values_and_slopes(rho):
-    """Of a rho, or of each of a dict of them, by one program."""
+    """Values and slopes of a rho, or of each of a dict of rhos, by one program."""
     rhos = {name: resolve_rho(entry) for name, entry in rho.items()}
     return jax.jit(lambda z: {name: (r.value(z), r.slope(z), r.log_slope(z)) for name, r in rhos.items()})
 
@@ -188,7 +188,7 @@ def test_a_rho_with_a_learned_number_passes_while_it_is_traced():
     np.testing.assert_allclose(jax.jit(jax.grad(energy))(0.7, y), by_formula, rtol=1e-5)
 
 
-# Functions, and what the message says after "rho".
+# Functions, and the message after "rho".
 BAD = {
     "convex": (jnp.square, "'square' must be concave, but .* and z=1.99526"),
     "a bump": (lambda z: -jnp.exp(-z * z), "'<lambda>' must be concave, but .* between z=0 and z="),
@@ -234,7 +234,7 @@ def test_what_attention_cannot_use_is_named_with_the_place(name, jitted):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_rho_that_is_not_concave_would_raise_the_energy(dtype, monkeypatch):
-    """What the check protects from: rho(z) = z^3 and four tokens on a line."""
+    """The check prevents this: rho(z) = z^3 and four tokens on a line."""
     monkeypatch.setattr(table, "check_rho", lambda *functions: None)
     layer, params = uj.attention(rho=lambda z: z**3), AttentionParams(None)
     energies = jax.jit(lambda y: (layer.energy(params, y), layer.energy(params, layer.step(params, y))))

@@ -21,7 +21,6 @@ def as_on(platform):
 
 @pytest.fixture(params=["cpu", "cuda"])
 def backend(request, monkeypatch):
-    """Both ways to take derivatives."""
     monkeypatch.setattr(jax.lax, "platform_dependent", as_on(request.param))
 
 
@@ -71,7 +70,7 @@ def test_both_backends_agree_for_kernels_of_any_side(taps, monkeypatch):
 
 
 def test_the_way_is_that_of_the_platform_compiled_for_and_not_of_the_default_one():
-    """Of the derivative in the image, inside of a loop and under vmap: one product on CPU, a convolution elsewhere."""
+    """The derivative in the image, in a loop and under vmap: one product on CPU, a convolution elsewhere."""
     kernel, images = np.ones((3, 3, 2, 2), np.float32), np.ones((4, 1, 5, 5, 2), np.float32)
 
     def gradient(images):
@@ -88,7 +87,7 @@ def test_the_way_is_that_of_the_platform_compiled_for_and_not_of_the_default_one
 
 
 def test_the_backward_pass_keeps_images_and_not_their_shifts():
-    """Of ten steps in a scan: what autodiff of the plain convolution keeps, and one set of shifts beside."""
+    """40 steps in a scan need at most the memory of the plain convolution and of one set of shifts."""
     kernel, images = draw(3, 3, 4, 4).astype(np.float32), draw(16, 16, 16, 4).astype(np.float32)
 
     def plain(k, z):

@@ -1,4 +1,4 @@
-"""Deep OptEq: its steps, its energy, and what one layer alone keeps of its own."""
+"""Deep OptEq: its steps, its energy, and the properties of a single layer."""
 
 import chex
 import jax

@@ -48,7 +48,6 @@ def reference_step(y, W, U, b, x, *, mu, activation, skip=1.0):
 
 
 def draw(seed, width=WIDTH):
-    """Tokens, parameters and input."""
     rng = np.random.default_rng(seed)
     shapes = (N, DIM), (width, DIM), (width, INPUT), (width,), (N, INPUT)
     return tuple(rng.normal(size=shape) for shape in shapes)
@@ -95,7 +94,7 @@ def test_the_conjugate_energy_is_equation_3():
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("activation", "mu"), [("relu", 0.7), ("tanh", 4.0), ("softplus", 0.7)])
 def test_the_layer_is_the_proximal_operator_of_the_conjugate_energy(activation, mu):
-    """The least of phi(u) + |u - z|^2 / 2 over u = W^T t / mu, found by a method that knows phi alone."""
+    """The minimum of phi(u) + |u - z|^2 / 2 over u = W^T t / mu, by a method that uses only phi."""
     params, y, x = as_arguments(*draw(2, DIM))
     layer = unit_layer(DIM, None, INPUT, activation=activation, mu=mu, energy="conjugate")
     envelope = unit_layer(DIM, None, INPUT, activation=activation, mu=mu)

@@ -32,7 +32,7 @@ def test_the_prox_at_its_own_step_size_is_the_activation():
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_the_prox_at_another_step_size_solves_its_equation(name):
-    """sigma(w) with (1 - t) sigma(w) + t w = y, by a bracketing method of its own; six decades of y."""
+    """sigma(w) with (1 - t) sigma(w) + t w = y, by Brent's method; six decades of y."""
     y = np.concatenate([-np.logspace(-3, 3, 15), [0.0], np.logspace(-3, 3, 15)])
     ratios = (1e-3, 0.3, 1.0 + 1e-9, 4.0, 1e3)
     pair = ACTIVATIONS[name](step_size=0.5)  # what counts is the ratio of the two
@@ -85,7 +85,7 @@ def test_an_activation_that_falls_is_refused_because_no_prox_does(function):
     assert images[0] > images[1]
     cost = lambda point, image: 0.5 * (image - point) ** 2  # noqa: E731
     kept, swapped = cost(u, images[0]) + cost(v, images[1]), cost(u, images[1]) + cost(v, images[0])
-    assert swapped < kept  # whatever phi adds to both images is the same in both sums
+    assert swapped < kept  # phi adds the same to both sums
     with pytest.raises(ValueError, match=r"slopes in \[0, 1\] to be a proximal operator, got slope -0.\d+ at -"):
         energies.activation(function, lambda z: z)
 

@@ -18,7 +18,6 @@ CELLS = ["plain_seed-0", "plain_seed-1", "constrained_seed-0", "constrained_seed
 
 
 def record_of(folder):
-    """The content of sweep.json."""
     return read(folder / "sweep.json")
 
 

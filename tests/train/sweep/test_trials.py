@@ -1,4 +1,4 @@
-"""Trials whose runs are not trained but take a moment: what is proposed, how they rank, and how they resume."""
+"""Trials with simulated runs: the proposals, their ranks, and how they resume."""
 
 import math
 import sys
@@ -22,13 +22,13 @@ ALPHA = ("--over.constraints.alpha", "0.05:0.9")
 
 
 def measured(config):
-    """Stands in for training: the loss is least at a rate of 1e-3, and a steep alpha is not met at high rates."""
+    """Replaces training: the loss is least at a rate of 1e-3, and a steep alpha is not met at high rates."""
     rate, alpha = config.primal.learning_rate, config.constraints.alpha[0]
     return 2.0 + (math.log10(rate) + 3.0) ** 2, 10.0 * alpha * rate - 0.1
 
 
 def train_run(task, folder, *, experiment, log):
-    """Writes what a run leaves: the second of three validations is the best, and high rates fail."""
+    """Writes the files of a run: the second of three validations is the best, and high rates fail."""
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "config.json", identity(experiment, task.config, task.data_fingerprint()))
     loss, excess = measured(task.config)
