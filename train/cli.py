@@ -65,10 +65,8 @@ def parse(
 def configured(
     command: str, arguments: list[str], known: tuple[str, RunConfig] | None = None
 ) -> tuple[str, RunConfig] | None:
-    """The experiment and its configuration, with the options after its name; None for help.
-
-    ``known`` are those of a run that is named in the experiment's place.
-    """
+    """The experiment and its configuration, with the options after its name; None for help. ``known`` has both for a
+    run that is named in the experiment's place."""
     options, base = arguments[1:], known
     if base is None:
         name = experiment_named(command, arguments)

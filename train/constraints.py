@@ -40,7 +40,7 @@ class DescentConstraints:
     Losses have a column for each layer, and behind these the columns of the constraints by name, see `measured`.
 
     Attributes:
-      limits: Constraints by name; their violations come behind those of layers.
+      limits: Constraints by name; their violations come behind the layers'.
       stated: ``layer_losses -> violations``, as stated to the user: validation and reports judge by these.
       tightened: The same with every descent bound lowered by the margin: training enforces these.
       number: Number of violations.
@@ -93,7 +93,7 @@ class DescentConstraints:
 
     @functools.cached_property
     def ascent(self) -> constrained.DualAscent:
-        """The ascent of the multipliers; once an epoch, it is on the mean violation (or tail) of its batches."""
+        """The ascent of the multipliers; by the epoch, it is on the mean violation (or tail) of all batches."""
         dual, settings = self._config.dual, self._settings
         every = self._steps_an_epoch if dual.every == "epoch" else dual.every
         rule = dual_rule(dual, every=every, warmup=self._warmup)
@@ -188,11 +188,9 @@ class DescentConstraints:
 
     def report(self, samples: np.ndarray, moving: DualState) -> Row:
         """Losses, bounds, violations, multipliers and slacks by layer, and how samples descend, on held-out data; and
-        values, bounds, units and prices of the constraints by name.
-
-        Bounds and violations are those stated; complementary slackness is of the tightened ones, which the multipliers
-        of training enforced. Layer 0 has null without a reference.
-        """
+        values, bounds, units and prices of the constraints by name. Bounds and violations are as stated. Complementary
+        slackness is of the tightened ones, which the multipliers of training enforced. Layer 0 has null without a
+        reference."""
         settings, reduction, few = self._settings, self.reduction, slice(self._bounded)
         losses, multipliers = jnp.asarray(samples[:, : self._losses]), jnp.asarray(moving.multipliers)
         limits = {}
@@ -264,10 +262,9 @@ def constrained_training(
     limits: Sequence[Limit] = (),
 ) -> Training:
     """Training by a configuration with constraints, plain or under them, on ``num_examples`` (None without data).
-
-    ``numbers`` are those in the model of layers 0..L, where not every layer has a loss; ``trained`` tells which
-    parameters are trained, None for all; in ``bases`` the optimiser takes its steps, see `unroll_jax.in_coordinates`.
-    """
+    ``numbers`` has the numbers in the model of layers 0..L, where not every layer has a loss; ``trained`` marks the
+    parameters that are trained, None for all; in ``bases`` the optimiser takes its steps, see
+    `unroll_jax.in_coordinates`."""
     check_depth(config, num_layers)
     count = MANY if num_examples is None else num_examples
     check_batch_size(config.batch_size, count, examples)

@@ -89,7 +89,7 @@ class MetricsWriter(contextlib.AbstractContextManager["MetricsWriter"]):
             self._curves.add({f"{row['kind']}/{name}": number for name, number in _points(row)}, row["step"])
 
     def flush(self) -> None:
-        """Hands everything to the operating system, so that a killed process loses nothing before this point."""
+        """Hands everything to the operating system: a killed process loses nothing before this point."""
         self._file.flush()
         if os.fstat(self._file.fileno()).st_nlink == 0:
             raise StorageError(f"{self._file.name} was deleted under the run; the same command goes on")

@@ -162,7 +162,7 @@ def check_folder(task: Task, folder: Path, experiment: str) -> None:
 
 
 def _shorter(folder: Path, config: RunConfig) -> Row:
-    """Returns the length of a run that is to go on to more steps than it was started for; empty without such a one."""
+    """Returns the length of a run that is to go on to more steps than it was started for, else nothing."""
     stored, new = _stored(folder), to_json(config)
     lengths = {name: stored.get(name) for name in LENGTHS if name in new}
     return {name: old for name, old in lengths.items() if type(old) is int and old < new[name]}
@@ -176,7 +176,7 @@ def check_parent(config: RunConfig, folder: Path) -> None:
 
 
 def begin(folder: Path, name: str, description: Row, *, what: str) -> None:
-    """Writes the file that makes a folder a run or a sweep, unless it exists."""
+    """Writes the file that marks a folder as a run or a sweep, unless it exists."""
     with writing(f"--out {folder}", "pass another folder"):
         if not (folder / name).exists():
             folder.mkdir(parents=True, exist_ok=True)
@@ -225,7 +225,7 @@ def require_place(folder: Path) -> None:
 
 
 def check_first(config: RunConfig) -> None:
-    """Checks what a configuration needs of this machine, before data are read."""
+    """Checks that this machine suits a configuration, before data are read."""
     if config.task in TASKS and not isinstance(config, TASKS[config.task].config):
         raise UserError(f"{type(config).__name__}.task must not be {config.task!r}, a task of train/; rename yours")
     if config.out:
@@ -234,7 +234,7 @@ def check_first(config: RunConfig) -> None:
 
 
 def _require_empty(folder: Path, name: str, what: str) -> None:
-    """Raises UserError for a folder of other files; what a kill left of the file ``name`` does not count."""
+    """Raises UserError for a folder of other files; the rest of a killed write of the file ``name`` does not count."""
     if not folder.is_dir() or all(entry.suffix == PARTIAL for entry in folder.iterdir()):
         return
     inner = ", ".join(map(str, _runs_inside(folder)))

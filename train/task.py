@@ -25,10 +25,8 @@ SampleLosses = Float[Array, "samples layers_and_one"]
 
 
 class Objective(Protocol):
-    """The objective of the parameters, a function of every layer's loss, and its state, such as multipliers.
-
-    Methods with a body are those of an objective without state and constraints.
-    """
+    """The objective of the parameters, a function of every layer's loss, and its state, such as multipliers. Methods
+    with a body serve an objective without state and constraints."""
 
     def init(self) -> Any:
         """Returns the initial state, such as multipliers; None without state."""
@@ -74,7 +72,7 @@ class Training(NamedTuple):
       objective: Plain risk, or a constrained objective.
       optimizer: Optimiser of the parameters; it must keep no state for parameters that are not trained.
       num_steps: Steps of the whole run.
-      validate_every: Steps between validations, each of which writes a checkpoint.
+      validate_every: Steps between validations; each writes a checkpoint.
       mesh: Devices.
     """
 
@@ -116,7 +114,7 @@ class Task(Protocol):
         ...
 
     def init(self, key: jax.Array) -> Params:
-        """Returns parameters, from the key alone."""
+        """Returns parameters, from the key only."""
         ...
 
     def batches(self, start_step: int, rows: np.ndarray | None) -> Iterator[Batch]:
@@ -127,7 +125,7 @@ class Task(Protocol):
         ...
 
     def losses(self, params: Params, batch: Batch, probe: Any) -> tuple[SampleLosses, Mapping[str, Array]]:
-        """Returns losses by sample and layer, and other figures by sample; each row depends on its sample alone.
+        """Returns losses by sample and layer, and other figures by sample; each row depends on its sample only.
 
         The gradient in ``probe`` carries the figures that `probe` describes.
         """
@@ -192,7 +190,7 @@ class Task(Protocol):
         return None
 
     def summarise(self, figures: Mapping[str, Array], counts: Array | None, probed: Any) -> Mapping[str, Array]:
-        """Returns figures of a step, from those of its samples and from the gradient in the probe."""
+        """Returns figures of a step, from the figures of its samples and from the gradient in the probe."""
         return {name: jax.numpy.mean(rows) for name, rows in figures.items()}
 
     def describe(self, figures: Mapping[str, Any]) -> tuple[Row, dict[str, str]]:

@@ -42,7 +42,7 @@ class EvaluateArguments:
 
 @dataclasses.dataclass(frozen=True)
 class Membership:
-    """The options before a command, by which a process finds the others; all None for one process alone."""
+    """The options before a command, by which a process finds the others; all None for a single process."""
 
     coordinator: str | None = None
     """HOST:PORT of process 0."""

@@ -36,7 +36,7 @@ class DualConfig:
     def least_resilience(self) -> float:
         """The resilience at or below which a root of the loop of a multiplier and its decay is -1 or beyond."""
         if self.optimizer not in ("sgd", "pi"):
-            return 0.0  # Adam's steps are no larger for a larger violation.
+            return 0.0  # Adam's steps do not grow with the violation.
         return 0.5 * self.learning_rate + (self.proportional_gain if self.optimizer == "pi" else 0.0)
 
 
@@ -54,7 +54,7 @@ class LimitConfig:
     resilience: Positive | None = None
     """beta, cost of slack (multiplier / beta), which decays the multipliers; None keeps the constraints hard."""
     warmup_steps: Natural | Share = 0
-    """Steps of plain risk before the constraints count, whatever multipliers start at; below 1, the share of all
+    """Steps of plain risk before the constraints count, whatever the initial multipliers; below 1, a share of all
     steps."""
     normalise: bool = True
     """Divide the Lagrangian by 1 + sum of multipliers, so that growing multipliers do not grow the gradient."""
@@ -125,11 +125,11 @@ class ConstraintConfig(LimitConfig):
 
     @property
     def of_means(self) -> bool:
-        """True where mean losses are compared with their bounds, not those of samples."""
+        """True where mean losses are compared with their bounds, not the losses of samples."""
         return self.form == "difference" or self.form.endswith("_of_means")
 
     def absolute_bounds(self, num_layers: int) -> tuple[float, ...] | None:
-        """The bounds of layers 1 to L, or of L alone, where they do not depend on the losses; else None."""
+        """The bounds of layers 1 to L, or of L only, where they do not depend on the losses; else None."""
         if self.last is not None:
             return (self.last,)
         if self.bounds == "stepwise" or self.reference is None:

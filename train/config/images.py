@@ -155,7 +155,7 @@ class SupervisedConfig(RunConfig):
     network: Network = dataclasses.field(default_factory=OptEqConfig)
 
     def rules(self) -> Iterator[Rule]:
-        """Yields those of every run, and of images; networks check their sizes when they are built."""
+        """Yields the rules of every run, and of images; networks check their sizes when they are built."""
         yield from super().rules()
         yield from self.constraints.rules()
         yield "dual.start", "one number", len(self.dual.start) == 1
@@ -200,7 +200,7 @@ class SupervisedConfig(RunConfig):
         return bool(self.constraints.also)
 
     def judge(self, row: Mapping[str, Any]) -> Judgement:
-        """Feasible where there are no constraints; the metric in percent."""
+        """Feasible without constraints; the metric in percent."""
         return Judgement(row.get("feasible", True), row.get("worst_excess"), 100.0 * row[self.best_by])
 
 
@@ -216,7 +216,7 @@ class ImageTaskConfig(SupervisedConfig):
     data: ImageConfig = dataclasses.field(default_factory=ImageConfig)
 
     def rules(self) -> Iterator[Rule]:
-        """Yields those of all networks, and of the limit."""
+        """Yields the rules of all networks, and of the limit."""
         yield from super().rules()
         names = ("max_norm", "norm_steps", "regulariser", "way")
         norm, steps, regulariser, way = (option_text(f"network.{name}") for name in names)

@@ -19,8 +19,7 @@ class ListaConfig:
     num_layers: Depth = 10
     """Depth L."""
     weights: Literal["ista", "noise"] = "ista"
-    """Initial weights. ista: those of ISTA in the dictionary; noise: Gaussian, of a deviation of 0.01 (Hadou et
-    al.)."""
+    """Initial weights. ista: from ISTA in the dictionary; noise: Gaussian, of a deviation of 0.01 (Hadou et al.)."""
     start: NonNegative = 0.0
     """Standard deviation of the codes of layer 0, drawn anew for every image and step; at 0 they are 0."""
 
@@ -49,18 +48,18 @@ class SparseCodingConfig(ConstrainedConfig):
     constraints: ConstraintConfig = dataclasses.field(default_factory=lambda: ConstraintConfig(alpha=(0.15,)))
 
     def rules(self) -> Iterator[Rule]:
-        """Yields those of all such runs, and of noise on layers."""
+        """Yields the rules of all such runs, and of noise on layers."""
         yield from super().rules()
         levels = self.test_layer_noises
         yield "test_layer_noises", "positive and finite, each once", len(set(levels)) == len(levels)
 
     def followers(self) -> Iterator[tuple[str, Any]]:
-        """Yields those of all such runs, and the share for validation, which digits have."""
+        """Yields the defaults of all such runs, and the share for validation, which digits have."""
         yield from super().followers()
         yield from [("data.validation_share", CodeConfig().validation_share)] * (self.data.source == "digits")
 
     def conditions(self) -> Iterator[Condition]:
-        """Yields those of all such runs, and of the split."""
+        """Yields the conditions of all such runs, and of the split."""
         yield from super().conditions()
         needed = option_text("data.source", "cifar10 or image_folder")
         yield "data.validation_share", needed, self.data.source != "digits"

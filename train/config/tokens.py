@@ -111,7 +111,7 @@ class TextRunConfig(TokensConfig):
         return self.model.pretrained if isinstance(self.model, EncoderOptions) else self.model.embeddings
 
     def rules(self) -> Iterator[Rule]:
-        """Yields those of all such runs, and of the encoder."""
+        """Yields the rules of all such runs, and of the encoder."""
         yield from super().rules()
         model = self.model
         if isinstance(model, EncoderOptions):
@@ -119,7 +119,7 @@ class TextRunConfig(TokensConfig):
             yield "model.num_heads", f"a divisor of {option_text('model.dim', model.dim)}", divides
 
     def conditions(self) -> Iterator[Condition]:
-        """Yields those of all such runs, and of weights that are given or drawn."""
+        """Yields the conditions of all such runs, and of weights that are given or drawn."""
         yield from super().conditions()
         there = self.pretrained is not None
         if isinstance(self.model, UnrolledConfig):
@@ -218,12 +218,12 @@ class LanguageConfig(TokensConfig):
     )
 
     def followers(self) -> Iterator[tuple[str, Any]]:
-        """Yields those of all such runs; low-rank changes leave the embedding, and so the loss of layer 0, as it is."""
+        """Low-rank changes leave the embedding, and so the loss of layer 0, as it is."""
         yield from super().followers()
         yield from [("constraints.reference", None)] * self.freezes
 
     def rules(self) -> Iterator[Rule]:
-        """Yields those of all such runs, and of the decoder."""
+        """Yields the rules of all such runs, and of the decoder."""
         yield from super().rules()
         model, drawn, tokens = self.model, self.model.pretrained is None, "whose losses are means over all tokens"
         even = model.dim % model.num_heads == 0 and model.dim // model.num_heads % 2 == 0
@@ -239,7 +239,7 @@ class LanguageConfig(TokensConfig):
         yield "constraints.form", f"of means for language, {tokens}", self.constraints.of_means
 
     def conditions(self) -> Iterator[Condition]:
-        """Yields those of all such runs, and of the decoder and the split."""
+        """Yields the conditions of all such runs, and of the decoder and the split."""
         yield from super().conditions()
         drawn = self.model.pretrained is None
         needed = f"a decoder that is drawn ({option_text('model.pretrained', None)})"

@@ -136,7 +136,7 @@ class VideoRunConfig(ConstrainedConfig):
         disturbances(self.test_disturbances)
 
     def rules(self) -> Iterator[Rule]:
-        """Yields those of all such runs, and of the dtype."""
+        """Yields the rules of all such runs, and of the dtype."""
         yield from super().rules()
         yield "model.dtype", "float32 or bfloat16 unless JAX_ENABLE_X64=1 is set", _computable(self.model.dtype)
 
@@ -165,7 +165,8 @@ class VideoConfig(VideoRunConfig):
     constraints: ConstraintConfig = dataclasses.field(default_factory=lambda: ConstraintConfig(reference=8.0))
 
     def rules(self) -> Iterator[Rule]:
-        """Yields those of all such runs, and of noise: layer 0 is the input, of which stepwise bounds take a share."""
+        """Yields the rules of all such runs, and of noise: stepwise bounds take a share of layer 0's loss, the noisy
+        input's."""
         yield from super().rules()
         cumulative, given = option_text("constraints.bounds", "cumulative"), self.constraints
         absolute = given.bounds == "cumulative" or given.last is not None
@@ -193,7 +194,7 @@ class VideoViTConfig(VideoRunConfig):
     primal: PrimalConfig = dataclasses.field(default_factory=lambda: PrimalConfig(3e-3))
 
     def rules(self) -> Iterator[Rule]:
-        """Yields those of video, and of the transformer's sizes."""
+        """Yields the rules of video, and of the transformer's sizes."""
         yield from super().rules()
         model, dim = self.model, option_text("model.dim", self.model.dim)
         yield "model.num_heads", f"a divisor of {dim}", model.dim % model.num_heads == 0
@@ -204,6 +205,6 @@ class VideoViTConfig(VideoRunConfig):
 def _computable(dtype: str) -> bool:
     if dtype != "float64":
         return True
-    import jax  # which knows what was set; the other choices need not wait for it
+    import jax  # which knows the setting; the other choices need not wait for it
 
     return jax.config.read("jax_enable_x64")

@@ -117,8 +117,8 @@ def solve_lasso(
 ) -> tuple[Float[np.ndarray, "samples atoms"], Float[np.ndarray, "samples"]]:
     r"""The codes that minimise :math:`\tfrac12 |x - D^T z|^2 + \lambda |z|_1`, and the relative residual of each.
 
-    These are codes of FISTA from 0, with restarts where it overshoots, after ``max_steps`` steps, or once a step moves
-    each by less than ``tol`` of its size; by default never.
+    FISTA starts at 0, restarts where it overshoots, and stops after ``max_steps`` steps, or when a step moves each code
+    by less than ``tol`` of its size; by default never.
 
     Source: Beck and Teboulle (2009), with the step 1 / |D|_2^2; O'Donoghue and Candes (2015) for the restarts.
     """

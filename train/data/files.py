@@ -72,7 +72,7 @@ class Published(NamedTuple):
         return source
 
     def fingerprint(self, root: Path) -> str:
-        """Fingerprints those of the files that are there, or the archive."""
+        """Fingerprints the wanted files of the folder, or the archive."""
         source = self.find(root)
         files = [path for name in self.names if (path := source / name).exists()]
         return fingerprint_files(files or [source], root=source)
@@ -96,10 +96,8 @@ def root_error(root: Path | str, problem: str) -> UserError:
 
 def fingerprint_files(files: Iterable[Path], *, root: Path) -> str:
     """Hashes names below the root, sizes and times of change: quick on any amount of data, and moving the root is free.
-
-    A root that is a file has its name alone. Prepared data are keyed by the twelve digits, so changed originals are
-    prepared afresh.
-    """
+    For a root that is a file, only its name counts. Prepared data are keyed by the twelve digits, so changed originals
+    are prepared afresh."""
     root = root.parent if root.is_file() else root
     digest = hashlib.sha256()
     for file in sorted(files):
@@ -180,11 +178,8 @@ def may_be_archive(path: Path) -> bool:
 
 
 def hold_out(labels: np.ndarray, share: float, names: Sequence[str] = ()) -> tuple[np.ndarray, np.ndarray]:
-    """Divides examples so that each class has the same share in both parts, up to rounding.
-
-    Returns:
-      The numbers of examples that stay and of those held out, ascending; functions of labels and share only.
-    """
+    """Divides examples into two parts with the same share of each class, up to rounding. Returns the numbers of
+    examples that stay and of examples held out, ascending: functions of labels and share only."""
     from sklearn.model_selection import train_test_split  # takes a second, and is needed only to prepare
 
     classes, counts = np.unique_counts(labels)
@@ -256,7 +251,7 @@ def _raise_unlistable(error: OSError) -> NoReturn:
 
 
 def _is_above(place: Path, folder: Path, root: Path) -> bool:
-    """Returns whether a place is or holds a folder on the way from the root to ``folder``, wherever links lead."""
+    """Returns whether a place is or holds a folder on the way from the root to ``folder``, also through links."""
     way = (folder, *(parent for parent in folder.parents if parent.is_relative_to(root)))
     return any(each.resolve().is_relative_to(place) for each in way)
 

@@ -33,7 +33,7 @@ RIM = 0.7  # half the width of the rim that belongs to no class, in pixels
 NOISE = 12.0  # standard deviation of every pixel, in grey levels
 
 # Clips. Each 427 x 640 photograph is cut into two rows of four tiles, and a tile belongs to one split, so splits share
-# no pixel. Tiles (row, column) were dealt, photograph by photograph, so that the splits are about equally bright.
+# no pixel. Tiles (row, column) were dealt, photograph by photograph, to make the splits about equally bright.
 TILE_HEIGHT, TILE_WIDTH = 213, 160
 TILES = {
     "train": (((0, 0), (0, 3), (1, 1), (1, 3)), ((0, 2), (0, 3), (1, 0), (1, 2))),
@@ -47,7 +47,7 @@ SMALLEST_VIEW, LARGEST_VIEW = 80.0, 150.0  # side of the square the camera sees,
 SENTIMENTS = ("negative", "positive")
 NUM_VERDICTS = {"train": 2000, "validation": 400, "test": 400}
 VERDICT_SEED = 0
-# Chances, chosen so that neither single words nor pairs of words are enough; see `open_verdicts`.
+# Chances by which neither single words nor pairs of words are enough; see `open_verdicts`.
 ONE_CLAUSE, NEGATED, ADORNED = 0.6, 0.5, 0.3
 
 TOPICS = ("acting", "cast", "dialogue", "ending", "humour", "music", "pacing", "plot", "premise", "scenery", "script")

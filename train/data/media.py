@@ -15,8 +15,8 @@ from .files import Log, OriginalFile, files_below, fingerprint_files, is_visible
 
 # A file with another name is a picture if it begins as one.
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".jfif", ".tif", ".tiff", ".bmp", ".webp", ".ppm", ".pgm", ".jp2")
-# Those of Pillow that have a mark at their start, and start no other program.
-NOTES = (".txt", ".md", ".csv", ".json")  # a folder of such files alone is no class and no clip
+NOTES = (".txt", ".md", ".csv", ".json")  # a folder of only such files is neither a class nor a clip
+# Formats of Pillow that have a mark at their start, and start no other program.
 FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "GIF", "WEBP", "PPM", "JPEG2000")
 BOMBS = (Image.DecompressionBombError, Image.DecompressionBombWarning)  # of more pixels than Pillow trusts
 IMAGE_ERRORS = (OSError, SyntaxError, ValueError, EOFError, struct.error, *BOMBS)
@@ -110,10 +110,8 @@ def decode_in_order(
     what: str,
     size: tuple[int, int] | None = None,
 ) -> Iterator[T]:
-    """Decodes files of one size (width, height), that of the first if it is None, in the order given.
-
-    Errors, a ValueError of ``convert`` too, name the picture.
-    """
+    """Decodes files of one size (width, height), the first one's if it is None, in the order given. Errors, a
+    ValueError of ``convert`` too, name the picture."""
     for file in files:
         try:
             with open_picture(file.local) as picture:

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class LabelledImages(NamedTuple):
-    """Images of a split: their classes, and a function that reads those of ascending numbers in turn."""
+    """Images of a split: their classes, and a function that reads images of ascending numbers in turn."""
 
     labels: np.ndarray
     read: Callable[[np.ndarray], Iterable[np.ndarray]]

@@ -69,7 +69,7 @@ class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):  # pyright: 
     """
 
     def __init__(self, data_dir: Path, kind: Kind, originals: Originals) -> None:
-        self.name = kind.name  # pyright: ignore (the usual name is that of a class)
+        self.name = kind.name  # pyright: ignore (usually the name of a class)
         self.VERSION, self._originals = tfds.core.Version(kind.version), originals
         super().__init__(data_dir=str(data_dir))
 
@@ -82,7 +82,7 @@ class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):  # pyright: 
         )
 
     def _shard_iterators_per_split(self, dl_manager: Any) -> dict[str, Any]:
-        del dl_manager  # the original files are at hand
+        del dl_manager  # the original files are there
         return {split: [functools.partial(self._generate_examples, split)] for split in SPLITS}
 
     def _generate_examples(self, split: str) -> Iterator[tuple[int, Record]]:
@@ -153,7 +153,7 @@ def resolve_source(sources: Mapping[str, Source[T]], config: Config) -> tuple[So
 
 
 def prepared_root(prepared: str | None) -> Path:
-    """Returns the folder that prepared data live in: the given one, $UNROLL_PREPARED, or that of `caches`."""
+    """Returns the folder that prepared data live in: the given one, $UNROLL_PREPARED, or `caches`."""
     place = prepared or os.environ.get("UNROLL_PREPARED") or str(caches())
     return expanded(place, option_text("data.prepared"))
 

@@ -1,4 +1,4 @@
-"""Prepared data in batches by number: functions of (seed, step) with one NumPy, so that a run resumes anywhere."""
+"""Prepared data in batches by number: functions of (seed, step) with one NumPy. A run resumes anywhere."""
 
 import abc
 import copy
@@ -141,10 +141,8 @@ class Dataset(abc.ABC, Generic[T]):
     def batches(
         self, split: str, *, batch_size: int, seed: int, start_step: int = 0, rows: np.ndarray | None = None
     ) -> Iterator[T]:
-        """Iterates over shuffled batches without end, from any step on, reading ahead in a thread.
-
-        Batch ``step`` depends on (seed, step) alone. Every epoch shows each example once, in a new order.
-        """
+        """Iterates over shuffled batches without end, from any step on, reading ahead in a thread. Batch ``step``
+        depends on (seed, step) only. Every epoch shows each example once, in a new order."""
         check_batches(batch_size, seed, start_step)
         read, count = self._reader(split), self.num_examples(split)
         return read_ahead(shuffled(count, read, batch_size=batch_size, seed=seed, rows=rows), start_step)
@@ -172,7 +170,7 @@ class Dataset(abc.ABC, Generic[T]):
 
 
 def open_prepared(folder: Path, data: type[D]) -> D:
-    """Opens prepared data and reads the ends of each split, so that damage is reported before training starts."""
+    """Opens prepared data and reads the ends of each split: damage is reported before training starts."""
     try:
         opened = data(folder)
         for split in SPLITS:
@@ -185,7 +183,7 @@ def open_prepared(folder: Path, data: type[D]) -> D:
 
 
 def keep_examples(data: Any, config: Any) -> None:
-    """Keeps as many examples of each split as `train_examples`, `validation_examples` and `test_examples` tell."""
+    """Keeps as many examples of each split as `train_examples`, `validation_examples` and `test_examples` say."""
     for split in SPLITS:
         count = getattr(config, f"{split}_examples", None)
         try:

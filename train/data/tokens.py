@@ -1,4 +1,4 @@
-"""Batches of tokens, grouped by length so that little of them is padding, and few shapes are compiled."""
+"""Batches of tokens, grouped by length: little of them is padding, and few shapes are compiled."""
 
 import bisect
 import dataclasses
@@ -87,12 +87,10 @@ class TokenData:
         return max(self.num_examples(split) // batch_size, 1)
 
     def batches(self, split: str, *, batch_size: int, seed: int, start_step: int = 0) -> Iterator[TokenBatch]:
-        """Iterates over shuffled batches without end, from any step on, reading ahead in a thread.
-
-        Batch ``step`` depends on (seed, step) alone. Each epoch is a new permutation, cut into batches of about
-        equal length, which come in random order. It shows each example once, but for a rest that is smaller than a
-        batch; with fewer examples than a batch has, every batch shows each as often as others, or once more.
-        """
+        """Iterates over shuffled batches without end, from any step on, reading ahead in a thread. Batch ``step``
+        depends on (seed, step) only. Each epoch is a new permutation, cut into batches of about equal length, which
+        come in random order. It shows each example once, but for a rest that is smaller than a batch; with fewer
+        examples than a batch has, every batch shows each as often as others, or once more."""
         check_batches(batch_size, seed, start_step)
         epoch_of, length = self._epochs(split, batch_size, seed), self.steps_an_epoch(split, batch_size=batch_size)
         return read_ahead(by_step(lambda step: self._read(split, epoch_of(step // length)[step % length])), start_step)
@@ -146,10 +144,8 @@ class TokenData:
 
 
 def bucket_lengths(max_length: int) -> tuple[int, ...]:
-    """The lengths that batches have: 8, 12, 16, 24, 32, 48, ... and ``max_length``.
-
-    Powers of two and one and a half times each: fewer positions are padding than with powers alone.
-    """
+    """The lengths that batches have: 8, 12, 16, 24, 32, 48, ... and ``max_length``. Powers of two and one and a half
+    times each: fewer positions are padding than with powers only."""
     if max_length < 1:
         raise ValueError(f"max_length must be at least 1, got {max_length}")
     lengths, length = [], SHORTEST_BUCKET
@@ -187,7 +183,8 @@ def pad_tokens(encoded: Encoded, labels: np.ndarray, buckets: Sequence[int], *, 
 def token_batch(
     tokenizer: Tokenizer, texts: Sequence[str], seconds: Sequence[str] | None = None, *, max_length: int
 ) -> tuple[TokenBatch, int]:
-    """One batch of texts at hand, to predict their classes, with -1 for labels; and how many of them were truncated."""
+    """One batch of the given texts, to predict their classes, with -1 for labels; and how many of them were
+    truncated."""
     encoded = tokenizer.encode(texts, seconds, max_length=max_length)
     labels = np.full(len(texts), UNLABELLED, np.int32)
     buckets = bucket_lengths(max_length)

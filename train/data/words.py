@@ -52,7 +52,7 @@ def tokenise(text: str) -> list[str]:
     """Splits a text into lower-case words.
 
     Signs are words and clitics are split off, as in the Penn Treebank, whose words GloVe and SST-2 use. The line breaks
-    of HTML, of which IMDB is full, are dropped.
+    of HTML, common in IMDB, are dropped.
 
     Example:
       >>> tokenise("It's well-made, but I don't care.<br /><br />3.5 stars...")
@@ -76,11 +76,9 @@ def check_pairs(texts: Sequence[str], seconds: Sequence[str] | None) -> None:
 
 
 class WordTokenizer:
-    """Tokens that are words, as `tokenise` splits them; all words it does not know are one token.
-
-    The two texts of a pair have a separator between them. The first three tokens of the vocabulary
-    are padding, unknown and separator; the checksum is that of the vocabulary in its order.
-    """
+    """Tokens that are words, as `tokenise` splits them; all words it does not know are one token. The two texts of a
+    pair have a separator between them. The first three tokens of the vocabulary are padding, unknown and separator; the
+    checksum is of the vocabulary in its order."""
 
     padding_token = 0
 
@@ -162,10 +160,8 @@ class Embeddings:
 
 
 def hashed_vector(word: str, dim: int, *, length: float = 1.0) -> np.ndarray:
-    """A Gaussian vector that is a function of the word alone, the same in every run and on every machine.
-
-    Its entries have mean 0 and variance length^2 / dim: bytes of SHAKE-256 as uniform numbers, by the normal quantiles.
-    """
+    """A Gaussian vector that is a function of the word only, the same in every run and on every machine. Its entries
+    have mean 0 and variance length^2 / dim: bytes of SHAKE-256 as uniform numbers, by the normal quantiles."""
     bits = np.frombuffer(hashlib.shake_256(word.encode()).digest(4 * dim), "<u4")
     return (length / math.sqrt(dim) * ndtri((bits + 0.5) / 2.0**32)).astype(np.float32)
 
@@ -193,7 +189,7 @@ def glove_embeddings(path: Path, words: Collection[str]) -> Embeddings:
 
 
 def embedding_table(tokenizer: WordTokenizer, embeddings: Embeddings) -> np.ndarray:
-    """The vector of every token, float32 (tokens, dim); that of padding is 0."""
+    """The vector of every token, float32 (tokens, dim); padding has 0."""
     table = embeddings(tokenizer.vocabulary)
     table[tokenizer.padding_token] = 0.0
     return table

@@ -138,11 +138,9 @@ def _first_and_last(losses: np.ndarray) -> np.ndarray | None:
 
 
 def _validated(one: Variant) -> np.ndarray | None:
-    """Losses of layers at the first validation and at that of the best checkpoint, (2, L + 1); None if not known.
-
-    Both are of the same samples and noise: the loss of an input that is not embedded stays as it was, as it need not
-    between the first batch of training and the test split.
-    """
+    """Losses of layers at the first validation and at the best checkpoint's, (2, L + 1); None if not known. Both are of
+    the same samples and noise: the loss of an input that is not embedded stays as it was, as it need not between the
+    first batch of training and the test split."""
     until = [
         run.validations["layer_losses"][run.validations["step"] <= run.evaluation.get("best_step", np.inf)]
         for run in one.runs
@@ -167,7 +165,7 @@ def _advice(one: Variant, plain: Variant | None) -> list[str]:
             plain_losses=None if plain is None else _first_and_last(plain.mean("layer_losses")),
         )
         ends, plain_ends = _validated(one), None if plain is None else _validated(plain)
-        if ends is not None:  # of f_0 alone
+        if ends is not None:  # only of f_0
             plain_last = None if plain_ends is None else plain_ends[-1]
             lines += constrained.descent_warnings(ends[-1], [0.0], start_losses=ends[0], plain_losses=plain_last)
     return lines
@@ -275,10 +273,8 @@ def _on_split(variant: Variant, split: str, key: str) -> str:
 
 
 def _summary(settings: Sequence[Setting]) -> dict[str, Any]:
-    """Returns every figure of a report, ready for strict JSON: a number that is not finite is None.
-
-    ``methods`` and ``floors`` are those of the first setting; ``groups`` has all settings.
-    """
+    """Returns every figure of a report, ready for strict JSON: a number that is not finite is None. ``methods`` and
+    ``floors`` are of the first setting; ``groups`` has all settings."""
     groups = [
         {
             "num_layers": setting.num_layers,

@@ -73,10 +73,8 @@ class Picture(NamedTuple):
 
 class Report(NamedTuple):
     """The content of a report, on its page, in JSON, and as ``tables`` and ``verdict`` on the terminal.
-
-    ``introduction`` says in plain words what was trained and what the score is. A section has a heading, pictures and
-    tables.
-    """
+    ``introduction`` describes the training and the score in plain words. A section has a heading, pictures and
+    tables."""
 
     title: str
     sections: Sequence[tuple[str, Sequence[Picture | Table]]]

@@ -181,7 +181,7 @@ def ranged(values: Array, digits: int) -> str:
 
 
 def text_of(values: Sequence[Any]) -> str:
-    """The text of a figure of every seed: its mean and range where these are numbers, else that of the first."""
+    """The text of a figure of every seed: its mean and range where these are numbers, else the first seed's."""
     if not values or values[0] is None:
         return "-"
     if len(values) > 1 and all(isinstance(value, int | float) for value in values):

@@ -15,7 +15,7 @@ Axes = str | tuple[str, ...] | None
 Rules = Sequence[tuple[str, tuple[Axes, ...]]]
 Path = tuple[str, ...]
 
-# The first row whose pattern matches a parameter's path applies. Its axes are those of the last dimensions; dimensions
+# The first row whose pattern matches a parameter's path applies. Its axes are for the last dimensions; dimensions
 # before them (layers in a stack, the window of a convolution) are not sharded. Other parameters, such as biases, have a
 # copy on every device.
 RULES: Rules = (

@@ -82,7 +82,7 @@ def is_first() -> bool:
 
 
 def first_only(log: Callable[[str], None]) -> Callable[[str], None]:
-    """Returns the log of process 0; that of the others drops every line."""
+    """Returns the log of process 0; in other processes, a log that drops every line."""
     return log if is_first() else lambda _: None
 
 
@@ -100,7 +100,7 @@ def all_of(holds: bool) -> bool:
 
 
 def first_does(act: Callable[[], None]) -> None:
-    """Acts in process 0; a `UserError` there is raised in all processes, so that none waits for it."""
+    """Acts in process 0; a `UserError` there is raised in all processes, and none waits for it."""
     error: UserError | None = None
     if is_first():
         try:

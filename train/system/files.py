@@ -44,7 +44,7 @@ PATHS = re.compile(r"(?<![\w:/.~])~?/(?:[^\s/'\"]+/)*([^\s/'\"]+)/?")
 
 
 def expanded(path: str, option: str) -> Path:
-    """Returns a path with ~ as the home folder; errors name ``option`` if there is no such folder, or name."""
+    """Returns a path with ~ as the home folder; errors for a bad name or a missing home folder name ``option``."""
     if UNSHOWN.search(path):
         raise UserError(f"{option} must be {PLAIN}, got {path!a}; pass another")
     if too_long := [part for part in Path(path).parts if len(part.encode()) > LONGEST_NAME]:
@@ -141,7 +141,7 @@ def require_writable(folder: Path, name: str, remedy: str) -> None:
 
 
 def require_room(folder: Path, size: int, name: str) -> None:
-    """Raises StorageError if the disk of a folder has fewer than ``size`` bytes free for ``name``, where it tells."""
+    """Raises StorageError if the disk of a folder reports fewer than ``size`` bytes free for ``name``."""
     disk = shutil.disk_usage(_nearest(folder))
     if disk.total and disk.free < size:
         sizes = f"{size / 1e6:,.1f} MB, {disk.free / 1e6:,.1f} MB are free"

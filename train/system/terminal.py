@@ -48,7 +48,7 @@ def safe_output() -> Iterator[None]:
 
 
 class _Escaped:
-    """A stream of which control characters but the kept ones are escaped."""
+    """A stream that escapes all control characters but the kept ones."""
 
     def __init__(self, stream: TextIO, kept: str):
         self._stream, self._kept, self._encoding = stream, kept, getattr(stream, "encoding", None) or "utf-8"

@@ -139,7 +139,7 @@ def weight_norms(
 def lipschitz_bound(network: Any, params: Params, image_shape: ImageShape, std: Any) -> Float[Array, ""]:
     """A Lipschitz constant of the logits in pixels of [0, 1], both in the Euclidean norm; of a certifiable network.
 
-    It is the product of those of its parts: 1 / std of the pixels, every convolution and dense layer, activations
+    It is the product over its parts: 1 / std of the pixels, every convolution and dense layer, activations
     (1-Lipschitz, all of `MONOTONES`), the equilibrium (`equilibrium_lipschitz`), and the head. A convolution of stride
     2 leaves out outputs of the one that `conv_norm_bound` is of; the mean over n places has norm 1 / sqrt(n). It can be
     differentiated in the parameters.

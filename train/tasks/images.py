@@ -93,7 +93,7 @@ class ImageTask(DataTask[SupervisedConfig]):
         return self._model.init(key, self._shown(jnp.zeros((1, *self.spec.shape), jnp.uint8)))
 
     def sample_noise(self, batch: Any, key: jax.Array) -> Any:
-        """Flips and shifts images where the options tell."""
+        """Flips and shifts images if the options say so."""
         return type(batch)(*self.augmented(key, batch.images, batch.labels)) if self.config.augment else batch
 
     def augmented(self, key: jax.Array, images: Array, labels: Array) -> tuple[Array, Array]:
@@ -200,7 +200,8 @@ class ImageTask(DataTask[SupervisedConfig]):
         return self._apply(params, self._flat(standardise(pixels, self.spec.mean, self.spec.std)))[0]
 
     def _apply(self, params: Params, seen: Array, **options: Any) -> tuple[Array, Any]:
-        """Returns logits, scaled down to meet a Lipschitz constant where the options tell; and figures of the solve."""
+        """Returns logits, scaled down to meet a Lipschitz constant if the options have one; and figures of the
+        solve."""
         logits, info = self._free(params, seen, **options)
         limit = self.lipschitz
         if limit is not None:

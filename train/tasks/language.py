@@ -143,10 +143,8 @@ class LanguageTask(TokenTask[LanguageConfig]):
         seed: int = 0,
     ) -> list[Answered | NextToken]:
         """Returns log-probabilities of the ``answers`` to prompts, and losses and accuracies of every layer that is
-        read; of a prompt without an answer, the next token by each of these layers.
-
-        A prompt is a text, or messages of ``role`` and ``content``. Noise of a strength ``gamma`` may be added.
-        """
+        read; of a prompt without an answer, the next token by each of these layers. A prompt is a text, or messages of
+        ``role`` and ``content``. Noise of a strength ``gamma`` may be added."""
         check_noise(gamma, seed)
         inputs, given = paired(inputs, answers)
         whole = rows_of(inputs, given, self.data.answers, max_length=self.config.max_length)

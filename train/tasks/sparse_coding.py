@@ -28,7 +28,7 @@ Coder = Callable[[np.ndarray], np.ndarray]  # images (n, pixels) in [0, 1] -> co
 
 
 class Drawn(NamedTuple):
-    """Images with noise, the codes to reach, those of layer 0, and a key of layer noise, a row an image."""
+    """Images with noise, the codes to reach, the codes of layer 0, and a key of layer noise, a row an image."""
 
     signals: Float[Array, "batch pixels"]
     codes: Float[Array, "batch atoms"]
@@ -46,7 +46,7 @@ class Coded(NamedTuple):
 class SparseCodingTask(PerturbedTask[SparseCodingConfig]):
     """f_l is the mean over images of 1/2 |z_l - z*|^2, z* the Lasso's solution for the image without noise.
 
-    Layer 0 is z_0: zeros, or noise. Scores are relative errors: the mean of |z_L - z*|^2 over that of |z*|^2.
+    Layer 0 is z_0: zeros, or noise. Scores are relative errors: the mean of |z_L - z*|^2 over the mean of |z*|^2.
 
     Source: Hadou, NaderiAlizadeh, Ribeiro, "Robust stochastically-descending unrolled networks" (2023), whose
     constraints are on the distance |z_l - z*|.
@@ -198,7 +198,7 @@ def linear_coder(data: CodeData, gamma: float) -> Coder:
 
 
 def error(coder: Coder, data: CodeData, split: str, gamma: float) -> float:
-    """The mean of |z - z*|^2 over that of |z*|^2, at a noise level."""
+    """The mean of |z - z*|^2 over the mean of |z*|^2, at a noise level."""
     images, codes = noisy(data, split, gamma)
     return float(np.sum((coder(images) - codes) ** 2, dtype=np.float64) / np.sum(codes**2, dtype=np.float64))
 

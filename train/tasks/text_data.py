@@ -26,10 +26,8 @@ VECTOR_FILES = (".txt", ".vec", ".gz", ".zip")  # endings of files of word vecto
 
 
 class TextInputs:
-    """Texts as batches of ``tokens``, a ``pretrained`` encoder or a ``table`` of word embeddings (tokens, dim).
-
-    Each is None where there is none; to predict, there are no tokens.
-    """
+    """Texts as batches of ``tokens``, a ``pretrained`` encoder or a ``table`` of word embeddings (tokens, dim). Each is
+    None if absent; a prediction has no ``tokens``."""
 
     def __init__(
         self,
@@ -133,7 +131,7 @@ def _tokenizer_and_weights(
     if model.embeddings is None:
         return learn_words(data, at_least=config.min_count), None, None
     if (file := expanded(model.embeddings, option_text("model.embeddings"))).is_file():
-        # Nothing is learned of words whose vectors stay as they are, so those of all splits may be known.
+        # Nothing is learned of words whose vectors stay as they are, so the words of all splits may be known.
         words = learn_words(data, splits=SPLITS if model.frozen else ("train",), at_least=config.min_count)
         vectors = glove_embeddings(file, words.vocabulary)
         known = sum(vectors.covers(word) for word in words.vocabulary)

@@ -191,7 +191,7 @@ class Predictor(NamedTuple):
         return np.interp(entropies, self.entropies[layer], self.improvements[layer])
 
     def all(self, entropies: np.ndarray) -> np.ndarray:
-        """That of texts at all layers but the last, (N, L), from entropies (N, L + 1)."""
+        """The improvements predicted for texts at all layers but the last, (N, L), from entropies (N, L + 1)."""
         return np.stack([self(layer, entropies[:, layer]) for layer in range(len(self.entropies))], axis=1)
 
 
@@ -218,7 +218,7 @@ def exit_curve(predicted: np.ndarray, correct: np.ndarray, thresholds: Sequence[
 
 
 def calibrate_crosswise(losses: np.ndarray, entropies: np.ndarray) -> np.ndarray:
-    """Predicts each half of the texts from the other, (N, L), so that no text is predicted by itself."""
+    """Predicts each half of the texts from the other, (N, L): no text is predicted from its losses."""
     predicted = np.empty(losses[:, :-1].shape)
     for half, other in ((slice(0, None, 2), slice(1, None, 2)), (slice(1, None, 2), slice(0, None, 2))):
         predicted[half] = calibrate(losses[other], entropies[other]).all(entropies[half])

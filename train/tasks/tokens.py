@@ -46,7 +46,7 @@ class TokenTask(LayeredTask[L]):
         return {"accuracy": self.score_of(reading, "validation"), "error_rates": (1.0 - reading.accuracies).tolist()}
 
     def further_figures(self, params: Params, readings: Mapping[Trial, Any]) -> Row:
-        """Returns the area under the accuracy over ``test_gammas`` alone, so that runs compare, and error rates."""
+        """Returns the area under the accuracy over ``test_gammas`` only, to compare runs, and error rates."""
         gammas = map(float, self.config.test_gammas)
         return {
             "area": area_under({gamma: self.score_of(readings[Trial(gamma)], "test") for gamma in gammas}),

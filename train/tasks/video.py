@@ -84,14 +84,14 @@ class VideoTask(LayeredTask[VideoRunConfig]):
     def losses(self, params: Params, batch: Noisy, probe: Any) -> tuple[SampleLosses, Mapping[str, Array]]:
         """Returns the losses of every sample at every layer."""
 
-        # Samples are averaged after the layers: over many devices, in one reduction rather than one a layer.
+        # Samples are averaged after the layers: over many devices, in one reduction rather than one per layer.
         def record(y: Clips) -> Float[Array, "batch"]:
             return _sample_losses(keep_rows(y), batch.clean)
 
         return self.outputs(params, keep_rows(batch.noisy), record).T, {}
 
     def reading(self, params: Params, split: str, trial: Trial) -> VideoReading:
-        """Returns the losses of every layer on a split, and those of the input."""
+        """Returns the losses of every layer on a split, and of the input."""
         if trial.disturbance is not None:
             return self._disturbed(params, split, trial.disturbance)
         variance = trial.gamma * self.spec.pixel_std
@@ -195,7 +195,7 @@ def on_other_video(task: Task, source: VideoSource, root: str | None, log: Log) 
     options = dataclasses.replace(task.config.data, source=source, root=root)
     name = Path(root).resolve() if root else Path(source)
     file = f"evaluation_on_{name.stem}_{zlib.crc32(str(name).encode()):08x}.json"
-    data = task.data.with_test(load(options, log=log))  # whose unit of noise stays that of the train split
+    data = task.data.with_test(load(options, log=log))  # whose unit of noise stays the train split's
     return VideoTask(dataclasses.replace(task.config, data=options), data, task.spec), file
 
 

@@ -31,11 +31,9 @@ TV_WEIGHT, TV_ITERATIONS = 0.8, 20
 
 
 class VideoModel(NamedTuple):
-    """A model of patches, whose every layer is read as the clean ones.
-
-    ``of_frames`` tells that samples are frames and tokens their patches; else tokens are the frames of one patch
-    position. In ``bases`` (of `unroll_jax.in_coordinates`) Adam's steps change no brightness; None for the entries.
-    """
+    """A model of patches, whose every layer is read as the clean ones. If ``of_frames``, samples are frames and tokens
+    their patches; else tokens are the frames of one patch position. In ``bases`` (of `unroll_jax.in_coordinates`)
+    Adam's steps change no brightness; None for the entries."""
 
     module: nn.Module
     num_layers: int

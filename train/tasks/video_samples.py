@@ -17,7 +17,7 @@ from .networks import to_bytes
 
 Batch = UInt8[np.ndarray, "batch tokens pixels"]
 
-REACH = 4.0  # of the Gaussian, in deviations, beyond which it counts as 0; that of scipy.ndimage
+REACH = 4.0  # of the Gaussian, in deviations, beyond which it counts as 0, as in scipy.ndimage
 BATCH_SIZE = 250  # sequences, in an evaluation: no gradient is kept, so more fit than in training
 
 

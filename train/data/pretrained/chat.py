@@ -180,7 +180,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         return super().call(context, self.spend(10, called), *arguments, **options)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        """Multiplies unless the result is large; there are no powers."""
+        """Multiplies unless the result is large; every power is an error."""
         sizes = [abs(one) if isinstance(one, int | float) else len(one) for one in (left, right)]
         if operator == "**" or sizes[0] * sizes[1] > MOST_WORK:
             raise jinja2.TemplateError(f"{operator} of large values")

@@ -32,14 +32,10 @@ UNUSED = re.compile(r"rotary_emb\.inv_freq$")  # a table in old files of Llama, 
 def read_decoder_weights(
     files: folders.TensorFiles, config: DecoderConfig, *, dtype: Any = None, place: Place | None = None
 ) -> dict[str, Any]:
-    """Reads the parameters of a `Decoder`; files are checked before any tensor is read.
-
-    Every device reads the part of each tensor that it will hold. Stacks are filled layer by layer, so that the host
-    never holds more than a layer of one leaf.
-
-    ``dtype`` None takes that of each tensor in the file. ``place`` maps the parameters as `jax.ShapeDtypeStruct` to a
-    sharding of each; None is the first device.
-    """
+    """Reads the parameters of a `Decoder`; files are checked before any tensor is read. Every device reads its part of
+    each tensor. Stacks are filled layer by layer: the host never holds more than a layer of one leaf. ``dtype`` None
+    keeps the dtype of each tensor in the file. ``place`` maps the parameters as `jax.ShapeDtypeStruct` to a sharding of
+    each; None is the first device."""
     folders.check_layer_count(files, config.num_layers)
     slots = list(decoder_slots(config))
     known = {name for slot in slots for name in slot.names} | {"lm_head.weight"}  # which files of tied heads may hold
@@ -144,10 +140,8 @@ class DecoderSource:
         )
 
     def read(self) -> dict[str, Any] | None:
-        """Reads the parameters of `unroll_jax.models.Decoder`, without the outer key; None where they are drawn.
-
-        Every call reads them anew: training updates them in place, so that devices hold them once.
-        """
+        """Reads the parameters of `unroll_jax.models.Decoder`, without the outer key; None where they are drawn. Every
+        call reads them again: training updates them in place, and devices hold them once."""
         if self.path is None:
             return None
         opened: Any = open_gguf(self.path) if self.path.is_file() else folders.open_folder(self.path)

@@ -28,7 +28,7 @@ PADDING = ("[PAD]", "<pad>")  # its names in BERT and RoBERTa
 def read_weights(
     tensors: folders.SafetensorsFiles, config: EncoderConfig, architecture: Architecture
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Reads the parameters of an `Encoder` and those of the hidden layer of a `Head`, float32, if the file has it."""
+    """Reads the parameters of an `Encoder` and of the hidden layer of a `Head`, float32, if the file has it."""
     count = config.num_layers
     folders.check_layer_count(tensors, count)
     prefix = architecture.prefix if any(name.startswith(architecture.prefix) for name in tensors.names) else ""

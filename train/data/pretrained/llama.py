@@ -125,10 +125,8 @@ def config_values(config: DecoderConfig) -> dict[str, Any]:
 
 
 def decoder_config(numbers: Mapping[str, Any], names: Mapping[str, str], *, where: str) -> DecoderConfig:
-    """Returns the decoder of these numbers; ``names`` are the file's.
-
-    The default width of heads is left out, so that equal decoders have equal configurations.
-    """
+    """Returns the decoder of these numbers; ``names`` are the file's. The default width of heads is left out: equal
+    decoders have equal configurations."""
     config = make_config(DecoderConfig, numbers, names, where=where)
     default = config.num_heads * config.head_size == config.dim
     return dataclasses.replace(config, head_dim=None) if default else config
