@@ -55,17 +55,12 @@ def way_back(config: RunConfig) -> str:
 
 
 class Checkpoints:
-    """The checkpoints of one run folder: the two newest and the best are kept.
-
-    A checkpoint is a state (a pytree of arrays) and a JSON object of notes, among them a checksum of both. Best is the
-    highest ``score`` given to `save`.
-    """
+    """The checkpoints of one run folder: the two newest and the best are kept. A checkpoint is a state (a pytree of
+    arrays) and a JSON object of notes, among them a checksum of both. Best is the highest ``score`` given to `save`."""
 
     def __init__(self, folder: Path, *, read_only: bool = False, mend: str = PUT_BACK, log: Log = print):
-        """Opens the checkpoints under ``folder``, which is made unless ``read_only``.
-
-        ``mend`` is the remedy in the message for a checkpoint of another model.
-        """
+        """Opens the checkpoints under ``folder``, which is made unless ``read_only``. ``mend`` is the remedy in the
+        message for a checkpoint of another model."""
         self._folder = folder.absolute()
         steps_in(folder)  # raises for a file
         check_regular_below(self._folder, mend="restore it, or delete that checkpoint")  # Orbax would wait for a pipe
@@ -130,11 +125,9 @@ class Checkpoints:
         return writing(str(self._folder), AGAIN)
 
     def newest(self, like: Any) -> Stored | None:
-        """Returns the newest checkpoint that can be read, as (step, state, notes), or None.
-
-        A damaged one is named in the log and, unless read-only, moved to ``damaged/`` next to the checkpoints. Arrays
-        get the shardings of ``like``, a state of the same structure or its shapes. UserError for another model's.
-        """
+        """Returns the newest checkpoint that can be read, as (step, state, notes), or None. A damaged one is named in
+        the log and, unless read-only, moved to ``damaged/`` next to the checkpoints. Arrays get the shardings of
+        ``like``, a state of the same structure or its shapes. UserError for another model's."""
         steps = sorted(self._manager.all_steps(), reverse=True)
         checkpoint = next(self._readable(steps, like), None)
         if steps and checkpoint is None:

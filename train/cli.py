@@ -45,10 +45,8 @@ FRAME = re.compile(r"[\u2500-\u257f]|-{5,}")  # lines around and between tyro's 
 def parse(
     cls: type[T], arguments: list[str], program: str, default: T | None = None, *, hint: str = "", head: str = ""
 ) -> T:
-    """Parses the options of a command into a dataclass.
-
-    ``hint`` is the way out where an option is unknown; ``head`` comes before the help.
-    """
+    """Parses the options of a command into a dataclass. ``hint`` is the way out where an option is unknown; ``head``
+    comes before the help."""
     _check_words(arguments)
     given_default: dict[str, Any] = {} if default is None else {"default": default}
     printed, shown = io.StringIO(), io.StringIO()  # no terminals: colours would be escaped

@@ -157,11 +157,9 @@ class DescentConstraints:
         return np.asarray(moving.multipliers)
 
     def judge(self, step: int, samples: np.ndarray, moving: DualState) -> tuple[Row, float]:
-        """Feasible first, then by loss.
-
-        Checkpoints that are not feasible go by their worst excess over a bound where constraints are hard. Resilience
-        lets every bound be exceeded at a cost, so there they go by the last layer's loss with that cost.
-        """
+        """Feasible first, then by loss. Checkpoints that are not feasible go by their worst excess over a bound where
+        constraints are hard. Resilience lets every bound be exceeded at a cost, so there they go by the last layer's
+        loss with that cost."""
         means, form = samples.mean(axis=0), self._form
         losses = means[: self._losses]
         violations = np.asarray(self.violations(samples, means, self.stated))

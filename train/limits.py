@@ -108,10 +108,8 @@ FACTORIES: dict[str, Callable[..., Limit]] = {"norm": _norm, "worst_class": _wor
 
 def own_limit(function: Callable[..., Any], init: Any, losses: Any, batch: Any) -> Limit:
     """Violations of any function of ``(params, batch)`` or ``(params, batch, losses)``, a dict of numbers or arrays.
-
     Over parts of a batch, their mean counts. Names and shapes come from ``losses(init(key), batch)`` on a batch of
-    shapes; nothing is computed. A TypeError if the function does not return a dict of floating numbers.
-    """
+    shapes; nothing is computed. A TypeError if the function does not return a dict of floating numbers."""
     count = len(inspect.signature(function).parameters)
 
     def of(params: Any, batch: Any, losses: Any) -> Any:

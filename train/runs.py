@@ -83,9 +83,7 @@ def _stored(folder: Path) -> Row:
 
 def read_config(folder: Path, kind: type[RunConfig] | None = None, *, free: bool = False) -> tuple[str, RunConfig]:
     """Returns the experiment and the configuration of a run, with `FREE` options as stored or at their defaults.
-
-    ``kind`` is the configuration's class if the task is not registered.
-    """
+    ``kind`` is the configuration's class if the task is not registered."""
     path, (experiment, name, values) = folder / "config.json", read_recorded(folder)
     config = from_json(config_type(name, kind, path), values, source=path)
     check_values(config, path, "put the value back, or train again")
@@ -121,10 +119,8 @@ def read_status(folder: Path) -> Row:
 
 
 def take(task: Task, folder: Path, *, experiment: str, held: contextlib.ExitStack) -> None:
-    """Claims a folder for a task, or checks that it belongs to it, and locks it until ``held`` closes.
-
-    An error leaves nothing behind and deletes nothing: with ``overwrite`` the old run is deleted last.
-    """
+    """Claims a folder for a task, or checks that it belongs to it, and locks it until ``held`` closes. An error leaves
+    nothing behind and deletes nothing: with ``overwrite`` the old run is deleted last."""
     check_folder(task, folder, experiment)
     require_writable(folder, f"run folder {folder}", "see to that disk, or pass another --out")
     # The latest values of `FREE`, which config.json holds in place of the defaults.

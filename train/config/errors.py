@@ -21,9 +21,7 @@ _NO_VALUE = object()
 @contextlib.contextmanager
 def on_command_line(names: Mapping[str, str] | None = None, *, only: Collection[str] | None = None) -> Iterator[None]:
     """Names options in messages as they are typed, within the context: ``names`` has those that are not --FIELD.
-
-    ``only`` these fields are typed, None for all, () for none; others are named as in a run's config.json.
-    """
+    ``only`` these fields are typed, None for all, () for none; others are named as in a run's config.json."""
     global _surface
     before, _surface = _surface, (only, names or {})
     try:

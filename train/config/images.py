@@ -284,9 +284,7 @@ class SceneFcnConfig(SceneTaskConfig):
 
 def is_certifiable(network: object) -> bool:
     """Returns whether a Lipschitz constant is known: of plain networks, and of OptEq held by a certified norm below 1.
-
-    SAM and regularisers change the map from features to states, and have none.
-    """
+    SAM and regularisers change the map from features to states, and have none."""
     if isinstance(network, OptEqConfig):
         held = network.max_norm is not None and network.max_norm < 1.0 and network.norm_steps is None
         return held and network.way != "averaged" and network.regulariser is None

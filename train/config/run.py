@@ -167,10 +167,8 @@ class RunConfig(abc.ABC):
         return ()
 
     def followers(self) -> Iterable[tuple[str, Any]]:
-        """Yields defaults that other options rule out, by dotted name, with the values that follow from these.
-
-        The command line takes them where the user has set neither.
-        """
+        """Yields defaults that other options rule out, by dotted name, with the values that follow from these. The
+        command line takes them where the user has set neither."""
         return ()
 
     def tied_to_end(self) -> str:

@@ -41,10 +41,8 @@ class Tokenised(NamedTuple):
 
 
 class AnswerTokenizer:
-    """Makes tokens of conversations, by the chat template of the tokenizer or by Alpaca's.
-
-    None takes the tokenizer's where it has one; ``mend`` is the advice if it cannot be used.
-    """
+    """Makes tokens of conversations, by the chat template of the tokenizer or by Alpaca's. None takes the tokenizer's
+    where it has one; ``mend`` is the advice if it cannot be used."""
 
     def __init__(
         self, tokenizer: ChatTokenizer, template: Template | None, *, mend: str = "pass --template alpaca"
@@ -193,10 +191,8 @@ class PackedData:
 
 
 def pack(lengths: Sequence[int], capacity: int) -> list[list[int]]:
-    """Texts by number in rows of a capacity: long texts first, each into the fullest row that has room for it.
-
-    A capacity of 0 gives each text one row, in order.
-    """
+    """Texts by number in rows of a capacity: long texts first, each into the fullest row that has room for it. A
+    capacity of 0 gives each text one row, in order."""
     if not capacity:
         return [[number] for number in range(len(lengths))]
     rows: list[list[int]] = []

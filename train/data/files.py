@@ -155,10 +155,8 @@ def require_listable(folder: Path) -> None:
 
 @contextlib.contextmanager
 def original_files(root: Path, wanted: Wanted) -> Iterator[tuple[list[OriginalFile], list[PurePosixPath]]]:
-    """Lists the wanted files and the empty folders of a folder, or of a tar or zip archive.
-
-    An archive must be whole. Its wanted files are unpacked into a temporary folder for as long as the context lasts.
-    """
+    """Lists the wanted files and the empty folders of a folder, or of a tar or zip archive. An archive must be whole.
+    Its wanted files are unpacked into a temporary folder for as long as the context lasts."""
     if root.is_dir():
         yield files_below(root, wanted)
         return
@@ -208,9 +206,7 @@ def three_splits(
     labels: Mapping[str, np.ndarray], share: float, what: str, instead: str, names: Sequence[str] = ()
 ) -> dict[str, tuple[str, np.ndarray]]:
     """Returns for each split the one that has its examples, and their numbers there, given the labels of some splits.
-
-    Missing ones are cut from train, test first, with the same share of each class; see `cut_from_train`.
-    """
+    Missing ones are cut from train, test first, with the same share of each class; see `cut_from_train`."""
     places = {split: (split, np.arange(len(each))) for split, each in labels.items()}
     for split in (name for name in reversed(SPLITS) if name not in labels):
         _, numbers = places["train"]

@@ -93,11 +93,8 @@ def open_shapes(_: Path, __: Log) -> Iterator[PictureSet[Examples]]:
 
 
 def draw_scenes(split: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Draws the scenes of a split: images uint8 (48, 48, 3) and classes uint8 (48, 48).
-
-    Shapes lie over one another in the order drawn, turned at random; along the rim of each runs a line that belongs to
-    no class, as in PASCAL VOC.
-    """
+    """Draws the scenes of a split: images uint8 (48, 48, 3) and classes uint8 (48, 48). Shapes lie over one another in
+    the order drawn, turned at random; along the rim of each runs a line that belongs to no class, as in PASCAL VOC."""
     generator = np.random.default_rng(SEEDS[split])
     for _ in range(NUM_SCENES[split]):
         image, labels = _ground(generator), np.zeros((SCENE_SIZE, SCENE_SIZE), np.uint8)
@@ -146,11 +143,9 @@ def open_photos(_: Path, __: Log) -> Iterator[Splits]:
 
 
 def photo_clips(split: str, *, num_frames: int, frame_size: int) -> Iterator[np.ndarray]:
-    """Yields the clips of a split, uint8 (num_frames, frame_size, frame_size), the same ones every time.
-
-    The camera glides on a straight line from one random square view to another of another size, so content moves
-    and zooms; views stay inside one tile.
-    """
+    """Yields the clips of a split, uint8 (num_frames, frame_size, frame_size), the same ones every time. The camera
+    glides on a straight line from one random square view to another of another size, so content moves and zooms; views
+    stay inside one tile."""
     from sklearn.datasets import load_sample_images  # takes a second, and is needed only to prepare
 
     generator = np.random.default_rng(SEEDS[split])

@@ -42,11 +42,9 @@ def fingerprint_media(root: Path) -> str:
 
 @contextlib.contextmanager
 def open_media(root: Path, log: Log, *, is_video: Callable[[Path], bool] | None = None) -> Iterator[Media]:
-    """Finds the pictures in a folder or an archive, and the videos; they can be read while the context lasts.
-
-    A file with a usual suffix is one, damaged or not; any other is one if its contents are. The log has the number of
-    files that are neither, by suffix.
-    """
+    """Finds the pictures in a folder or an archive, and the videos; they can be read while the context lasts. A file
+    with a usual suffix is one, damaged or not; any other is one if its contents are. The log has the number of files
+    that are neither, by suffix."""
     with original_files(root, is_visible) as (files, empty):
         media = Media([], [], [], empty)
         for file in files:
@@ -82,10 +80,8 @@ def by_suffix(files: Sequence[OriginalFile]) -> str:
 
 
 def check_none_vanishes(media: Media, named: Callable[[PurePosixPath], str | None], root: Path) -> None:
-    """Checks that no class or clip is without a file that is read.
-
-    ``named`` returns the name of the unread class or clip that a folder is, or None; folders of notes are none.
-    """
+    """Checks that no class or clip is without a file that is read. ``named`` returns the name of the unread class or
+    clip that a folder is, or None; folders of notes are none."""
     unread: dict[PurePosixPath, list[OriginalFile]] = {folder: [] for folder in media.empty}
     for file in media.others:
         unread.setdefault(file.path.parent, []).append(file)

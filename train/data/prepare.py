@@ -29,10 +29,8 @@ Record = dict[str, Any]
 
 class Source(NamedTuple, Generic[T]):
     """A source of data; ``open`` takes a root and a log of progress, and its result is valid within the context.
-
     ``fingerprint`` changes when the original files do. ``wanted`` describes the root; it is empty for a source without
-    one.
-    """
+    one."""
 
     fingerprint: Callable[[Path], str]
     open: Callable[[Path, Log], AbstractContextManager[T]]
@@ -62,11 +60,8 @@ class _Info(tfds.core.DatasetInfo):
 
 
 class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):  # pyright: ignore
-    """Writes `Originals` of any kind; TFDS prints nothing about downloads.
-
-    Records go to the disk one by one, a file a split. A `GeneratorBasedBuilder` keeps the records of a split in memory,
-    and from a gigabyte on needs TensorFlow.
-    """
+    """Writes `Originals` of any kind; TFDS prints nothing about downloads. Records go to the disk one by one, a file a
+    split. A `GeneratorBasedBuilder` keeps the records of a split in memory, and from a gigabyte on needs TensorFlow."""
 
     def __init__(self, data_dir: Path, kind: Kind, originals: Originals) -> None:
         self.name = kind.name  # pyright: ignore (usually the name of a class)
@@ -111,10 +106,8 @@ def prepare_from(
     options: Iterable[str] = (),
     log: Log,
 ) -> Path:
-    """Prepares the data of a configuration unless they are there, and returns their folder.
-
-    The folder is named after the source, its fingerprint, and the ``options`` that the records depend on.
-    """
+    """Prepares the data of a configuration unless they are there, and returns their folder. The folder is named after
+    the source, its fingerprint, and the ``options`` that the records depend on."""
     with _reading(config):
         source, root = resolve_source(sources, config)
         prepared = prepared_root(config.prepared)
@@ -192,11 +185,9 @@ def _reading(config: Config) -> Iterator[None]:
 
 
 def _write(builder: Builder) -> None:
-    """Writes a builder's data, unless they are there.
-
-    TFDS writes next to the final folder and renames at the end, so a killed preparation leaves nothing that could be
-    read. Of two processes that prepare the same data at once, the second waits and finds the work done.
-    """
+    """Writes a builder's data, unless they are there. TFDS writes next to the final folder and renames at the end, so a
+    killed preparation leaves nothing that could be read. Of two processes that prepare the same data at once, the
+    second waits and finds the work done."""
     folder = Path(builder.data_dir).parent
     tfds.disable_progress_bar()
     with writing(f"the folder of prepared data {folder}", _elsewhere()):

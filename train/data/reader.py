@@ -27,11 +27,9 @@ Batches = grain.MapDataset[T]
 
 
 class Records:
-    """The records of one split by number, each a mapping from feature name to its bytes or integers as stored.
-
-    TFDS's own decoding takes 25 microseconds a record, several times what reading it takes, so records are parsed
-    here; `DeserializeMethod.DESERIALIZE_NO_DECODE`, which would do it, needs TensorFlow.
-    """
+    """The records of one split by number, each a mapping from feature name to its bytes or integers as stored. TFDS's
+    own decoding takes 25 microseconds a record, several times what reading it takes, so records are parsed here;
+    `DeserializeMethod.DESERIALIZE_NO_DECODE`, which would do it, needs TensorFlow."""
 
     def __init__(self, builder: tfds.core.DatasetBuilder, split: str) -> None:
         raw = tfds.decode.DeserializeMethod.RAW_BYTES
@@ -58,10 +56,8 @@ class Records:
 def shuffled(
     num_records: int, read: Read[T], *, batch_size: int, seed: int, rows: np.ndarray | None = None
 ) -> Batches[T]:
-    """Endless batches; every epoch is a fresh permutation of the records, and a batch may span two epochs.
-
-    Of every batch the ``rows`` are read, where other processes read the others.
-    """
+    """Endless batches; every epoch is a fresh permutation of the records, and a batch may span two epochs. Of every
+    batch the ``rows`` are read, where other processes read the others."""
     # Grain's shuffle takes 4 to 120 microseconds a number, more for smaller data sets: milliseconds a batch.
     check_batches(batch_size, seed)
 

@@ -106,10 +106,8 @@ def lines_of(path: Path, where: str) -> Iterator[str]:
 
 
 def read_rows(path: Path, columns: Sequence[str], *, where: str | None = None, hint: str = "") -> Iterator[Row]:
-    """Reads the rows of TSV (without quoting) or CSV with a header, or of JSONL with an object a line.
-
-    Errors name the file by ``where``, or else by its path; ``hint`` is the way out where columns are missing.
-    """
+    """Reads the rows of TSV (without quoting) or CSV with a header, or of JSONL with an object a line. Errors name the
+    file by ``where``, or else by its path; ``hint`` is the way out where columns are missing."""
     where = str(path) if where is None else where
     lines = lines_of(path, where)
     if (suffix := path.suffix.lower()) == ".jsonl":

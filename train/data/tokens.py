@@ -24,10 +24,8 @@ UNLABELLED = -1
 
 
 class TokenBatch(NamedTuple):
-    """Tokens padded to one length: numbers, which of them are the text's, types, all (batch, length); and labels.
-
-    The types are 0 where there is nothing.
-    """
+    """Tokens padded to one length: numbers, which of them are the text's, types, all (batch, length); and labels. The
+    types are 0 where there is nothing."""
 
     tokens: np.ndarray
     mask: np.ndarray
@@ -64,11 +62,9 @@ class TextSpec(NamedTuple):
 
 
 class TokenData:
-    """Texts as batches of tokens; texts longer than ``max_length`` lose their end, and the log has their number.
-
-    A split is tokenised once, when it is first used; one that `TextData.keep` cuts must be cut before. Every batch has
-    one of `bucket_lengths`, so a compiled function of a batch is compiled once for each of them.
-    """
+    """Texts as batches of tokens; texts longer than ``max_length`` lose their end, and the log has their number. A
+    split is tokenised once, when it is first used; one that `TextData.keep` cuts must be cut before. Every batch has
+    one of `bucket_lengths`, so a compiled function of a batch is compiled once for each of them."""
 
     def __init__(self, data: TextData, tokenizer: Tokenizer, *, max_length: int, log: Log = print) -> None:
         self.class_names, self.tokenizer, self.max_length = data.class_names, tokenizer, max_length
@@ -192,11 +188,8 @@ def token_batch(
 
 
 def token_deviation(counts: np.ndarray, means: np.ndarray, squares: np.ndarray) -> float:
-    """Standard deviation of an entry of the embeddings of tokens: the unit of the noise on them.
-
-    Of each token, ``counts`` has the number, ``means`` and ``squares`` the mean of its embedding's entries and of their
-    squares.
-    """
+    """Standard deviation of an entry of the embeddings of tokens: the unit of the noise on them. Of each token,
+    ``counts`` has the number, ``means`` and ``squares`` the mean of its embedding's entries and of their squares."""
     shares = counts / counts.sum()
     variance = float(shares @ squares) - float(shares @ means) ** 2
     if not variance > 0.0:

@@ -38,10 +38,8 @@ Tokenizer = Any  # a `WordTokenizer`, or an `EncoderTokenizer` of parts of words
 
 
 class Encoded(NamedTuple):
-    """Texts as numbers of tokens and their types, int32 arrays as long as each text, and how many were truncated.
-
-    The type of a token is 0 in the first text and 1 in the second.
-    """
+    """Texts as numbers of tokens and their types, int32 arrays as long as each text, and how many were truncated. The
+    type of a token is 0 in the first text and 1 in the second."""
 
     tokens: list[np.ndarray]
     token_types: list[np.ndarray]
@@ -93,10 +91,8 @@ class WordTokenizer:
     def encode(
         self, texts: Sequence[str], seconds: Sequence[str] | None = None, *, max_length: int | None = None
     ) -> Encoded:
-        """Turns texts, or pairs of texts, into no more than ``max_length`` tokens each.
-
-        Longer texts lose their end; of a pair the longer text does, until both are as long.
-        """
+        """Turns texts, or pairs of texts, into no more than ``max_length`` tokens each. Longer texts lose their end; of
+        a pair the longer text does, until both are as long."""
         fewest = 1 if seconds is None else FEWEST_WITH_PAIRS
         if max_length is not None and max_length < fewest:
             raise ValueError(f"max_length must be at least {fewest}, got {max_length}")
@@ -126,11 +122,9 @@ class WordTokenizer:
 
 
 def learn_words(data: TextData, *, splits: Sequence[str] = ("train",), at_least: int = 1) -> WordTokenizer:
-    """A tokenizer of the words that occur ``at_least`` so often in a data set, the most frequent first.
-
-    With fixed word vectors from a file, words of the other ``splits`` may be taken in too, as nothing is learned of
-    them; with learned vectors they would stay as they were drawn.
-    """
+    """A tokenizer of the words that occur ``at_least`` so often in a data set, the most frequent first. With fixed word
+    vectors from a file, words of the other ``splits`` may be taken in too, as nothing is learned of them; with learned
+    vectors they would stay as they were drawn."""
     counts: Counter[str] = Counter()
     for split in splits:
         for batch in data.examples(split, batch_size=256):
@@ -168,9 +162,7 @@ def hashed_vector(word: str, dim: int, *, length: float = 1.0) -> np.ndarray:
 
 def glove_embeddings(path: Path, words: Collection[str]) -> Embeddings:
     """Reads the vectors of words from a file in the format of GloVe: a word, which may hold spaces, and its numbers.
-
-    Words that the file lacks get a `hashed_vector` of the root mean square length of those it has.
-    """
+    Words that the file lacks get a `hashed_vector` of the root mean square length of those it has."""
     where = option_text("model.embeddings", path)
     mend = "give one in the format of GloVe: a word and numbers a line"
     wanted, vectors, dim = set(words), {}, 0

@@ -189,11 +189,9 @@ def _on_one_core(experiment: Experiment, summary: str, expect: str, **fields: An
 
 
 def _built_in(experiment: Experiment, summary: str, expect: str, alpha: float, **fields: Any) -> Experiment:
-    """An experiment on the texts that need no files; under a looser reference, layer 0 could be made bad.
-
-    Single words say nothing of these texts: all layers stay at chance for some 300 steps, and bounds would slow that.
-    Bounds are cumulative: those by the loss before, as of the paper, fail on test texts where losses are near 0.
-    """
+    """An experiment on the texts that need no files; under a looser reference, layer 0 could be made bad. Single words
+    say nothing of these texts: all layers stay at chance for some 300 steps, and bounds would slow that. Bounds are
+    cumulative: those by the loss before, as of the paper, fail on test texts where losses are near 0."""
     base, warmup = experiment.config, 0.375
     assert isinstance(base, TextRunConfig)
     bounds: dict[str, Any] = {"alpha": (alpha,), "reference": CHANCE, "bounds": "cumulative", "warmup_steps": warmup}

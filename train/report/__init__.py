@@ -1,7 +1,5 @@
-"""Reports on evaluated run folders, of each kind of task.
-
-`records` and `groups` read and group runs; `tables` and `figures` are the content, which `page` writes.
-"""
+"""Reports on evaluated run folders, of each kind of task. `records` and `groups` read and group runs; `tables` and
+`figures` are the content, which `page` writes."""
 
 import itertools
 import json

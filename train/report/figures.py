@@ -32,9 +32,7 @@ SMOOTHING = 1 / 60  # of the steps: the fraction that curves are smoothed over
 
 class Kind(NamedTuple):
     """A figure: how it draws a setting on axes, its caption, labels of axes, and whether there is something to draw.
-
-    Labels are formatted with the spec of the report.
-    """
+    Labels are formatted with the spec of the report."""
 
     draw: Callable[[Axes, Setting], None]
     caption: Callable[[Setting], str]

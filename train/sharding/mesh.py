@@ -80,10 +80,8 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 
 def keep_rows(y: jax.Array, *, axis: int = 0) -> jax.Array:
-    """Returns ``y`` with its rows, on ``axis``, over data and fsdp as in the batch; unchanged without a mesh.
-
-    For inputs of layers: else the partitioner may move rows to the shards of a parameter, which should be gathered.
-    """
+    """Returns ``y`` with its rows, on ``axis``, over data and fsdp as in the batch; unchanged without a mesh. For
+    inputs of layers: else the partitioner may move rows to the shards of a parameter, which should be gathered."""
     if jax.sharding.get_abstract_mesh().empty:
         return y
     return jax.lax.with_sharding_constraint(y, PartitionSpec(*[None] * axis, BATCH))
@@ -102,10 +100,8 @@ def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray | None:
 
 
 def put_beside(params: Any, examples: Any) -> Any:
-    """Puts examples on the mesh of the parameters: rows over the devices if they divide, else all on each.
-
-    Every process gives all examples. Without a mesh, the examples are returned unchanged.
-    """
+    """Puts examples on the mesh of the parameters: rows over the devices if they divide, else all on each. Every
+    process gives all examples. Without a mesh, the examples are returned unchanged."""
     sharding = jax.tree.leaves(params)[0].sharding
     if not isinstance(sharding, NamedSharding):
         return examples

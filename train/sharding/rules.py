@@ -51,11 +51,9 @@ def rematerialised(function: Callable[..., Any], remat: Remat) -> Callable[..., 
 
 
 def shardings(state: Any, mesh: Mesh, *, rules: Rules = RULES) -> Any:
-    """Returns the sharding of every array of a training state.
-
-    Parameters follow the rules. Arrays with a parameter's shape whose path ends in its path follow the parameter:
-    moments of an optimiser. The rest (multipliers, slacks, counters, keys) has a copy on every device.
-    """
+    """Returns the sharding of every array of a training state. Parameters follow the rules. Arrays with a parameter's
+    shape whose path ends in its path follow the parameter: moments of an optimiser. The rest (multipliers, slacks,
+    counters, keys) has a copy on every device."""
     params = {
         _keys(path): (leaf.shape, _spec(_keys(path), leaf.shape, mesh, rules))
         for path, leaf in jax.tree.leaves_with_path(state.params)

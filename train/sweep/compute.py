@@ -64,10 +64,8 @@ def check_folders(sweep: Sweep, cells: Iterable[Cell]) -> None:
 
 
 def run_cells(sweep: Sweep, cells: Sequence[Cell], *, jobs: int, tested: bool = True) -> dict[str, str]:
-    """Trains cells, resuming those that were interrupted, and with ``tested`` evaluates them on the test split.
-
-    Returns the messages of the cells that failed, by name; a failure does not end the others.
-    """
+    """Trains cells, resuming those that were interrupted, and with ``tested`` evaluates them on the test split. Returns
+    the messages of the cells that failed, by name; a failure does not end the others."""
     messages = dict[str, str]()
 
     def ended(cell: Cell, message: str) -> None:

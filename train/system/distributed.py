@@ -68,10 +68,8 @@ def _in_time(member: Membership) -> Iterator[None]:
 
 
 def ignore_sigterm() -> None:
-    """Ignores SIGTERM in one of many processes, which train no more.
-
-    JAX answers it by a barrier of all, and holds a process there for 3 minutes if another has shut down.
-    """
+    """Ignores SIGTERM in one of many processes, which train no more. JAX answers it by a barrier of all, and holds a
+    process there for 3 minutes if another has shut down."""
     if jax.process_count() > 1 and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
@@ -162,11 +160,9 @@ def stopping() -> Iterator[Stop]:
 
 
 def digest(state: Any, notes: dict[str, Any]) -> list[int]:
-    """Returns checksums of a state's arrays, in tree order and on any mesh, and of its notes without the checksum.
-
-    Any change of one element changes the first: sums are modulo 2^32, and an element's factor is odd. Sums do not
-    depend on their order, so each device sums its part.
-    """
+    """Returns checksums of a state's arrays, in tree order and on any mesh, and of its notes without the checksum. Any
+    change of one element changes the first: sums are modulo 2^32, and an element's factor is odd. Sums do not depend on
+    their order, so each device sums its part."""
     contents = {name: value for name, value in notes.items() if name != "digest"}
     return [int(fetch(_checksum(jax.tree.leaves(state)))), zlib.crc32(json.dumps(contents, sort_keys=True).encode())]
 

@@ -36,10 +36,8 @@ Log = Callable[[str], None]
 
 @contextlib.contextmanager
 def handling(number: int, act: Callable[[], None]) -> Iterator[None]:
-    """Acts on a signal within the context, in the main thread; a signal that the shell ignores stays ignored.
-
-    A second Ctrl-C ends the process by the system's handler, so without a traceback.
-    """
+    """Acts on a signal within the context, in the main thread; a signal that the shell ignores stays ignored. A second
+    Ctrl-C ends the process by the system's handler, so without a traceback."""
 
     raised: list[BaseException] = []
 
@@ -92,10 +90,8 @@ def hush_xla() -> None:
 
 
 def order_collectives(*, processes: bool = False) -> None:
-    """Runs collectives on CPUs in one order, if there are simulated devices or many processes.
-
-    Must run before anything asks for a device; a setting of the user's stays.
-    """
+    """Runs collectives on CPUs in one order, if there are simulated devices or many processes. Must run before anything
+    asks for a device; a setting of the user's stays."""
     flags = os.environ.get("XLA_FLAGS", "")
     if (processes or SIMULATED in flags) and ONE_ORDER.partition("=")[0] not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} {ONE_ORDER}".strip()
@@ -153,12 +149,10 @@ def environment() -> dict[str, str]:
 
 
 def launch(commands: Sequence[Sequence[str]], *, grace: float = GRACE_SECONDS) -> int:
-    """Runs commands side by side until all have ended or one has failed; then ends the others.
-
-    SIGTERM and Ctrl-C are passed on as SIGTERM, on which a run saves; a second Ctrl-C kills. ``grace`` are the seconds
-    between SIGTERM and SIGKILL after a failure. Returns 0 if every process ended with 0; 130 after Ctrl-C; else the
-    exit code of the first that failed, 128 + its number for a signal.
-    """
+    """Runs commands side by side until all have ended or one has failed; then ends the others. SIGTERM and Ctrl-C are
+    passed on as SIGTERM, on which a run saves; a second Ctrl-C kills. ``grace`` are the seconds between SIGTERM and
+    SIGKILL after a failure. Returns 0 if every process ended with 0; 130 after Ctrl-C; else the exit code of the first
+    that failed, 128 + its number for a signal."""
     processes: list[subprocess.Popen] = []
     received: list[int] = []
 

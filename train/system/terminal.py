@@ -39,9 +39,7 @@ def pausing(bar: "tqdm", work: str) -> Iterator[None]:
 @contextlib.contextmanager
 def safe_output() -> Iterator[None]:
     """Escapes the control characters of all that is written within the context: names of files and values of others.
-
-    Characters that the terminal cannot encode are escaped too.
-    """
+    Characters that the terminal cannot encode are escaped too."""
     output, errors = _Escaped(sys.stdout, "\n\t"), _Escaped(sys.stderr, "\n\t\r")  # a bar begins its line again
     with contextlib.redirect_stdout(cast(TextIO, output)), contextlib.redirect_stderr(cast(TextIO, errors)):
         yield

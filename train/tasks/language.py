@@ -65,10 +65,8 @@ class LanguageTask(TokenTask[LanguageConfig]):
         return Drawn(batch, noise, *chosen)
 
     def losses(self, params: Params, batch: Drawn, probe: Any) -> tuple[SampleLosses, Mapping[str, Array]]:
-        """Cross entropies of every row at every layer that is read, sums over the tokens of its answers.
-
-        Those before the last are constants for plain risk, which only watches them.
-        """
+        """Cross entropies of every row at every layer that is read, sums over the tokens of its answers. Those before
+        the last are constants for plain risk, which only watches them."""
         del probe
         rows, head = batch.batch, self.model.head(params)
         states = self.model.states(params, rows, batch.noise)
@@ -111,11 +109,9 @@ class LanguageTask(TokenTask[LanguageConfig]):
         return {**super().row_of(reading), "perplexity": float(reading.perplexities[-1])}
 
     def further_figures(self, params: Params, readings: Mapping[Trial, LanguageReading]) -> Row:
-        """Returns figures by layer that is read out: accuracies, acceptance, perplexities; and floors.
-
-        Acceptance is the share of tokens at which a layer agrees with the last one. Each layer that is read out
-        costs a product with the head at the tokens of answers, a strength of noise.
-        """
+        """Returns figures by layer that is read out: accuracies, acceptance, perplexities; and floors. Acceptance is
+        the share of tokens at which a layer agrees with the last one. Each layer that is read out costs a product with
+        the head at the tokens of answers, a strength of noise."""
         packed, trials = self.data.packed, self.trials()[self.score]
         by_gamma = {label: readings[trial] for label, trial in trials.items()}
         tables = floors(packed.whole("train"), packed.whole("test"), self.data.source.config.vocabulary_size)

@@ -27,10 +27,8 @@ class Drawn(NamedTuple):
 
 
 class LanguageReading(NamedTuple):
-    """The layers that are read, on a whole split at one strength of noise.
-
-    The loss of a text sums over its answer's tokens, over the mean number of tokens: means over texts are over tokens.
-    """
+    """The layers that are read, on a whole split at one strength of noise. The loss of a text sums over its answer's
+    tokens, over the mean number of tokens: means over texts are over tokens."""
 
     losses: np.ndarray  # of the texts, (N, layers)
     accuracies: np.ndarray  # (layers,), share of tokens that each layer predicts

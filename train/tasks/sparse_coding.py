@@ -125,10 +125,8 @@ class SparseCodingTask(PerturbedTask[SparseCodingConfig]):
         return {"pixel_std": self.spec.pixel_std, "square_norms": self.data.square_norms, "examples": sizes}
 
     def predict(self, params: Params, inputs: Any, *, gamma: float = 0.0, seed: int = 0) -> Any:
-        """Returns the `Coded` of an image (a file, or a uint8 array); a list of them for a list.
-
-        Images are converted to the size of the train images and to grey. Noise of a strength ``gamma`` may be added.
-        """
+        """Returns the `Coded` of an image (a file, or a uint8 array); a list of them for a list. Images are converted
+        to the size of the train images and to grey. Noise of a strength ``gamma`` may be added."""
         check_noise(gamma, seed)
         pictures, several = each_of(inputs)
         images = [to_grey(picture_of(one, self.spec.shape)) for one in pictures]
@@ -174,10 +172,8 @@ class SparseCodingTask(PerturbedTask[SparseCodingConfig]):
 
 def floors(config: SparseCodingConfig, data: CodeData) -> dict[str, dict[str, float]]:
     """Relative errors on the test split at every noise level of coders that cost no more than the network, by name.
-
     FISTA takes as many steps as there are layers; the linear map is fitted by least squares at the noise of training,
-    with the ridge penalty that is best on the validation split. Codes of zeros have the error 1.
-    """
+    with the ridge penalty that is best on the validation split. Codes of zeros have the error 1."""
     coders: dict[str, Coder] = {
         "FISTA": lambda images: solve_lasso(images, data.dictionary, config.data.sparsity, config.model.num_layers)[0],
         "linear map": linear_coder(data, config.train_gamma),

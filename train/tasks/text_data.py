@@ -85,9 +85,7 @@ class TextInputs:
 
     def data_fingerprint(self) -> dict[str, Any]:
         """Returns figures that change when the texts, their labels, the numbers of tokens or the given weights do.
-
-        Words are not stored: a run learns them again from the texts, and edited texts may give them other numbers.
-        """
+        Words are not stored: a run learns them again from the texts, and edited texts may give them other numbers."""
         return {
             "examples": {split: self.tokens.num_examples(split) for split in SPLITS},
             "classes": list(self.spec.class_names),

@@ -153,10 +153,8 @@ def cross_entropy(logits: Float[Array, "batch classes"], labels: Any) -> Float[A
 
 
 def evaluate_exits(validation: SplitReading, test: SplitReading) -> dict[str, Any]:
-    """Early exit on the test split, calibrated and its threshold chosen on the validation split; JSON values.
-
-    Depths count layers that are run, of L.
-    """
+    """Early exit on the test split, calibrated and its threshold chosen on the validation split; JSON values. Depths
+    count layers that are run, of L."""
     predictor = calibrate(validation.losses, validation.entropies)
     unseen = calibrate_crosswise(validation.losses, validation.entropies)
     thresholds = thresholds_of(np.concatenate([unseen.ravel(), *predictor.improvements]))
@@ -178,10 +176,8 @@ def evaluate_exits(validation: SplitReading, test: SplitReading) -> dict[str, An
 
 class Predictor(NamedTuple):
     """Predicts the improvement of a text's loss behind layer l, f_l - f_L, from the entropy of the layer's prediction.
-
     It is an isotonic regression on validation data, layer by layer. A text leaves at the first layer after which little
-    is predicted: where every layer lowers the loss, predictions fall with depth.
-    """
+    is predicted: where every layer lowers the loss, predictions fall with depth."""
 
     entropies: tuple[np.ndarray, ...]  # of layers 0..L-1, rising
     improvements: tuple[np.ndarray, ...]  # the nats predicted at these; between them it is interpolated

@@ -129,12 +129,9 @@ class VideoTask(LayeredTask[VideoRunConfig]):
         return {"pixel_std": self.spec.pixel_std, "sequences": sequences, "weights_checksum": None}  # of earlier runs
 
     def predict(self, params: Params, inputs: Any, *, gamma: float = 0.0, seed: int = 0) -> np.ndarray:
-        """A picture or a video without its noise: uint8 (160, 160), or (frames, 160, 160), in grey levels.
-
-        It is a file, or an array uint8 (height, width) or (frames, height, width), optionally with channels last, and
-        scaled as the training data. A picture counts as a video of equal frames. Noise of a strength ``gamma`` may be
-        added.
-        """
+        """A picture or a video without its noise: uint8 (160, 160), or (frames, 160, 160), in grey levels. It is a
+        file, or an array uint8 (height, width) or (frames, height, width), optionally with channels last, and scaled as
+        the training data. A picture counts as a video of equal frames. Noise of a strength ``gamma`` may be added."""
         check_noise(gamma, seed)
         frames, still = frames_of(inputs)
         variance, key = gamma * self.spec.pixel_std, jax.random.key(seed)
@@ -184,10 +181,8 @@ class VideoTask(LayeredTask[VideoRunConfig]):
 
 
 def on_other_video(task: Task, source: VideoSource, root: str | None, log: Log) -> tuple[VideoTask, str]:
-    """Returns the task of a run with the test split of another video, and the file for its evaluation.
-
-    Denoisers without a network are still fitted to the run's train split.
-    """
+    """Returns the task of a run with the test split of another video, and the file for its evaluation. Denoisers
+    without a network are still fitted to the run's train split."""
     if not isinstance(task, VideoTask):
         raise UserError(f"--on-source is for video, this run is of {task.config.task}; leave it out")
     if root is None and source != "photos":

@@ -101,10 +101,8 @@ def total_variation(noisy: Float[np.ndarray, "frames height width"], deviation: 
 
 @functools.lru_cache(maxsize=1)  # the plain and the constrained run of one command are judged by the same
 def floors(data: Any, train_gamma: float, gammas: tuple[float, ...]) -> Row:
-    """RMSE of both floors on the test split (0-255 scale) by gamma, under the noise of models; and shares of it.
-
-    The linear layer is fitted for ``train_gamma`` on the train split.
-    """
+    """RMSE of both floors on the test split (0-255 scale) by gamma, under the noise of models; and shares of it. The
+    linear layer is fitted for ``train_gamma`` on the train split."""
     layer = fit_linear(data.examples("train", batch_size=BATCH_SIZE), train_gamma * data.spec.pixel_std)
     patches, side = data.spec.frame_side // math.isqrt(data.spec.token_dim), math.isqrt(data.spec.token_dim)
     chosen = some_squares(data.num_examples("test"), patches)
@@ -117,10 +115,8 @@ def floors(data: Any, train_gamma: float, gammas: tuple[float, ...]) -> Row:
 
 def some_squares(num_sequences: int, patches: int) -> np.ndarray:
     """The numbers of the sequences of squares, one a window, in the order of `patch_sequences`: (windows, positions).
-
     Windows are evenly spaced. Squares tile the frame; every tile is taken as often as others, but for one time, in an
-    order that is drawn: before a fixed camera places differ most, before a moving one windows, often in a cycle.
-    """
+    order that is drawn: before a fixed camera places differ most, before a moving one windows, often in a cycle."""
     count, side = num_sequences // patches**2, min(patches, MOST_PATCHES)
     windows = np.linspace(0, count - 1, min(count, MOST_WINDOWS)).round().astype(int)
     tiles = np.random.default_rng(PLACES_SEED).permutation(len(windows)) % (patches // side) ** 2

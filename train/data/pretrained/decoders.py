@@ -170,10 +170,8 @@ class DecoderSource:
 
     def to_transformers(self, params: Any, template: str) -> tuple[dict[str, np.ndarray], dict[str, bytes]]:
         """Returns a folder of `transformers` as tensors and other files, config.json last: the inverse of reading it.
-
         Files are copies of those that the decoder came with, if it came in such a folder. ``params`` are in host
-        memory; ``template`` is of prompts.
-        """
+        memory; ``template`` is of prompts."""
         leaves: dict[Any, Any] = traverse_util.flatten_dict(params)
         tensors: dict[str, np.ndarray] = {}
         for slot in decoder_slots(self.config):
@@ -202,10 +200,8 @@ def packaged_decoder() -> Path | None:
 
 
 def open_decoder_source(source: str, *, option: str = "pretrained", log: Log = print) -> DecoderSource:
-    """Reads the configuration and the tokenizer of a decoder of `FAMILIES`: a folder of `transformers`, or GGUF.
-
-    Errors name the source by its option.
-    """
+    """Reads the configuration and the tokenizer of a decoder of `FAMILIES`: a folder of `transformers`, or GGUF. Errors
+    name the source by its option."""
     path = expanded(source, option)
     if path.suffix.lower() == ".gguf" and path.is_file():
         with open_gguf(path) as files:

@@ -131,9 +131,7 @@ def read_tokenizer(folder: Path) -> Any:
 
 def make_tokenizer(text: str) -> Any:
     """Makes a ``tokenizers.Tokenizer`` of its JSON; the error for numbers of tokens that would fill memory is one line.
-
-    The package makes a table as long as the largest number of a token, and pads to any length.
-    """
+    The package makes a table as long as the largest number of a token, and pads to any length."""
     import tokenizers  # imported here: most runs need none
 
     values = strict_json(text)
@@ -200,10 +198,8 @@ def check_layer_count(files: TensorFiles, num_layers: int) -> None:
 
 
 def check_slots(files: TensorFiles, slots: Iterable[Slot], others: Mapping[str, Sequence[str]]) -> None:
-    """Checks that files hold floating tensors for slots; one error names all that do not fit.
-
-    ``others`` are names of unexpected tensors, by description.
-    """
+    """Checks that files hold floating tensors for slots; one error names all that do not fit. ``others`` are names of
+    unexpected tensors, by description."""
     places = [(name, slot.tensor_shape) for slot in slots for name in slot.names]
     present = [(name, shape) for name, shape in places if name in files.names]
     wrong = [f"{name} is {stored}, not {shape}" for name, shape in present if (stored := files.shape(name)) != shape]
