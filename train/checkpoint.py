@@ -59,8 +59,7 @@ class Checkpoints:
     arrays) and a JSON object of notes, among them a checksum of both. Best is the highest ``score`` given to `save`."""
 
     def __init__(self, folder: Path, *, read_only: bool = False, mend: str = PUT_BACK, log: Log = print):
-        """Opens the checkpoints under ``folder``, which is made unless ``read_only``. ``mend`` is the remedy in the
-        message for a checkpoint of another model."""
+        """Opens the checkpoints under ``folder``, made unless ``read_only``; ``mend`` is advice on another model's."""
         self._folder = folder.absolute()
         steps_in(folder)  # raises for a file
         check_regular_below(self._folder, mend="restore it, or delete that checkpoint")  # Orbax would wait for a pipe
@@ -155,8 +154,8 @@ class Checkpoints:
 
     def _verify(self, step: int, like: Any) -> tuple[Any, dict[str, Any]] | str:
         """Returns a checkpoint's state and notes, or the reason why it cannot be read. Orbax's restore and the checksum
-        are collective: if only one process failed, the others would wait for ever. So the processes first share out the
-        files and read them. Each stage is begun by all or by none."""
+        are collective: one failed process would leave the others waiting. So the processes first share out the files
+        and read them, and each stage is begun by all or by none."""
         arrays = self._folder / str(step) / "state"
         _, reason = _attempt(lambda: _read_arrays(arrays))
         if reason is not None:

@@ -45,8 +45,7 @@ FRAME = re.compile(r"[\u2500-\u257f]|-{5,}")  # lines around and between tyro's 
 def parse(
     cls: type[T], arguments: list[str], program: str, default: T | None = None, *, hint: str = "", head: str = ""
 ) -> T:
-    """Parses the options of a command into a dataclass. ``hint`` is the way out where an option is unknown; ``head``
-    comes before the help."""
+    """Parses a command's options into a dataclass; ``hint`` is for unknown options, ``head`` comes before the help."""
     _check_words(arguments)
     given_default: dict[str, Any] = {} if default is None else {"default": default}
     printed, shown = io.StringIO(), io.StringIO()  # no terminals: colours would be escaped
@@ -63,8 +62,7 @@ def parse(
 def configured(
     command: str, arguments: list[str], known: tuple[str, RunConfig] | None = None
 ) -> tuple[str, RunConfig] | None:
-    """The experiment and its configuration, with the options after its name; None for help. ``known`` has both for a
-    run that is named in the experiment's place."""
+    """The experiment and its configuration (of a run: ``known``), with the options after its name; None for help."""
     options, base = arguments[1:], known
     if base is None:
         name = experiment_named(command, arguments)

@@ -157,9 +157,8 @@ class DescentConstraints:
         return np.asarray(moving.multipliers)
 
     def judge(self, step: int, samples: np.ndarray, moving: DualState) -> tuple[Row, float]:
-        """Feasible first, then by loss. Checkpoints that are not feasible go by their worst excess over a bound where
-        constraints are hard. Resilience lets every bound be exceeded at a cost, so there they go by the last layer's
-        loss with that cost."""
+        """Feasible first, then by loss. Infeasible checkpoints go by their worst excess over a bound where constraints
+        are hard; under resilience, where bounds may be exceeded at a cost, by the last layer's loss with that cost."""
         means, form = samples.mean(axis=0), self._form
         losses = means[: self._losses]
         violations = np.asarray(self.violations(samples, means, self.stated))
@@ -185,10 +184,9 @@ class DescentConstraints:
         return row, score
 
     def report(self, samples: np.ndarray, moving: DualState) -> Row:
-        """Losses, bounds, violations, multipliers and slacks by layer, and how samples descend, on held-out data; and
-        values, bounds, units and prices of the constraints by name. Bounds and violations are as stated. Complementary
-        slackness is of the tightened ones, which the multipliers of training enforced. Layer 0 has null without a
-        reference."""
+        """Losses, bounds, violations, multipliers and slacks by layer, and how samples descend, on held-out data;
+        values, bounds, units and prices of the constraints by name. Bounds and violations are as stated; complementary
+        slackness is of the tightened ones, which multipliers enforced. Layer 0 has null without a reference."""
         settings, reduction, few = self._settings, self.reduction, slice(self._bounded)
         losses, multipliers = jnp.asarray(samples[:, : self._losses]), jnp.asarray(moving.multipliers)
         limits = {}
@@ -260,9 +258,8 @@ def constrained_training(
     limits: Sequence[Limit] = (),
 ) -> Training:
     """Training by a configuration with constraints, plain or under them, on ``num_examples`` (None without data).
-    ``numbers`` has the numbers in the model of layers 0..L, where not every layer has a loss; ``trained`` marks the
-    parameters that are trained, None for all; in ``bases`` the optimiser takes its steps, see
-    `unroll_jax.in_coordinates`."""
+    ``numbers`` are of layers 0..L in the model, where not every layer has a loss; ``trained`` marks trained parameters,
+    None for all; in ``bases`` the optimiser takes its steps, see `unroll_jax.in_coordinates`."""
     check_depth(config, num_layers)
     count = MANY if num_examples is None else num_examples
     check_batch_size(config.batch_size, count, examples)

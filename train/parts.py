@@ -60,8 +60,7 @@ def loss_gradient(
 
 
 def in_parts(batch: Any, parts: int, place: Place = lambda rows, axis: rows) -> Any:
-    """Returns a batch as (parts, rows / parts, ...): part i has the rows i, i + parts, ... Every device holds its share
-    of every part, so no row moves."""
+    """Returns a batch as (parts, rows / parts, ...): part i has rows i, i + parts, ...; no row changes its device."""
 
     def divide(rows: Any) -> Array:
         return place(jnp.swapaxes(jnp.reshape(rows, (-1, parts, *rows.shape[1:])), 0, 1), 1)

@@ -179,8 +179,7 @@ class SweepArguments(Generic[C]):
     --over.OPTION VALUE,VALUE,... makes an option of the experiment an axis, as in --over.num-layers 3,5 --over.method
     plain,constrained --over.seed 0,1,2; the last part of a name is enough where only one option has it. With --trials,
     an axis is a range LOW:HIGH or a list, and the best trial is feasible first, then best by the validation metric.
-    Every cell is a run folder under --out; the same command resumes an interrupted sweep, and more values or trials
-    extend it."""
+    Every cell is a run folder under --out; the same command resumes a sweep, and more values or trials extend it."""
 
     config: Annotated[C, tyro.conf.arg(name="")]
     """Options that all cells share; --out is the folder of the sweep."""

@@ -26,8 +26,7 @@ class ConstrainedConfig(RunConfig):
     """plain: the last loss (or erm, empirical risk). constrained: under descent constraints. deep_supervision: fixed
     weights on the losses of layers before the last. both, all: plain and constrained, or all three, and a report."""
     layer_weights: tuple[NonNegative, ...] = (0.1,)
-    """Of deep_supervision (with 1 on the last layer) and --constraints.last: one number, or one for each of layers 1 to
-    L - 1."""
+    """Of deep_supervision (last layer: 1) and --constraints.last: one number, or one for each of layers 1 to L - 1."""
     layer_weighting: Literal["given", "layerskip"] = "given"
     """given: --layer-weights. layerskip: weights that grow with depth, of LayerSkip (Elhoushi et al. 2024);
     --layer-weights is their scale of layers before the last."""
@@ -118,8 +117,7 @@ class ConstrainedConfig(RunConfig):
 
     def loss_weights(self, num_layers: int, numbers: Sequence[int] | None = None) -> tuple[float, ...]:
         """Returns the weights of f_0 to f_L: of the last loss only, of deep supervision, or of the losses before a
-        bound last one. ``numbers`` has the layers' numbers in the model, from 0 on, where not every layer has a
-        loss."""
+        bound last one. ``numbers`` has the layers' numbers in the model, where not every layer has a loss."""
         if not (self.supervises or self.early):
             return (*(0.0,) * num_layers, 1.0)
         one, several = self.layer_weights * (num_layers - 1), self.layer_weights

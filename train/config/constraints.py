@@ -54,8 +54,7 @@ class LimitConfig:
     resilience: Positive | None = None
     """beta, cost of slack (multiplier / beta), which decays the multipliers; None keeps the constraints hard."""
     warmup_steps: Natural | Share = 0
-    """Steps of plain risk before the constraints count, whatever the initial multipliers; below 1, a share of all
-    steps."""
+    """Steps of plain risk before constraints count, whatever multipliers start at; below 1, a share of all steps."""
     normalise: bool = True
     """Divide the Lagrangian by 1 + sum of multipliers, so that growing multipliers do not grow the gradient."""
     tolerance: NonNegative = 0.05

@@ -89,8 +89,7 @@ def to_json(config: "DataclassInstance") -> dict[str, Any]:
 
 
 def from_json(cls: type[T], values: Any, *, source: Path | str, again: str = "train again") -> T:
-    """Reads the dataclass that `to_json` wrote. An error names a field that is missing, unknown or of another type, and
-    the way out, ``again``."""
+    """Reads the dataclass that `to_json` wrote; errors name a missing, unknown or ill-typed field, and ``again``."""
     wrong, way_out = f"{source} is damaged:", f"restore it, or {again}"
     hints = {field.name: field for field in dataclasses.fields(cls)}
     if not isinstance(values, dict):

@@ -50,8 +50,7 @@ class UnrolledConfig:
     num_layers: Depth = 3
     """Depth L."""
     embeddings: str | None = None
-    """Word vectors in the format of GloVe, or a pretrained encoder (folder or repository) for its table; None learns
-    them."""
+    """Word vectors in GloVe's format, or an encoder (folder or repository) for its table; None learns them."""
     frozen: bool = True
     """Keep embeddings that are given as they are."""
     dim: Width = 64
@@ -82,8 +81,7 @@ class TokensConfig(ConstrainedConfig):
     test_gammas: tuple[NonNegative, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
     """Noise levels of the evaluation, over which the area under the accuracy is taken."""
     noise: Noise = "deviation"
-    """gamma times the standard deviation of embeddings is the noise's deviation, or (as the paper writes) its
-    variance."""
+    """gamma times the standard deviation of embeddings is the noise's deviation, or (as in the paper) its variance."""
     dual: DualConfig = dataclasses.field(default_factory=lambda: DualConfig(learning_rate=0.05))
 
 

@@ -153,8 +153,7 @@ class VideoRunConfig(ConstrainedConfig):
         return "-".join((self.data.source, self.method, depth, f"gamma{self.train_gamma}", *others, f"seed{self.seed}"))
 
 
-# The paper's UT has alpha = 0.22 and f_ref = 5.5, which is below the input's loss on the built-in clips, as these have
-# more contrast than its videos.
+# The paper's UT has alpha = 0.22 and f_ref = 5.5, below the input's loss on our clips, which have more contrast.
 @dataclasses.dataclass(frozen=True)
 class VideoConfig(VideoRunConfig):
     """Denoise patch sequences of grey video with an unrolled transformer (Porras-Valenzuela et al., Section 4)."""
@@ -165,8 +164,7 @@ class VideoConfig(VideoRunConfig):
     constraints: ConstraintConfig = dataclasses.field(default_factory=lambda: ConstraintConfig(reference=8.0))
 
     def rules(self) -> Iterator[Rule]:
-        """Yields the rules of all such runs, and of noise: stepwise bounds take a share of layer 0's loss, the noisy
-        input's."""
+        """Yields the rules of all such runs, and of noise: without it, layer 0 has no loss to take a share of."""
         yield from super().rules()
         cumulative, given = option_text("constraints.bounds", "cumulative"), self.constraints
         absolute = given.bounds == "cumulative" or given.last is not None

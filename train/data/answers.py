@@ -91,8 +91,7 @@ class AnswerTokenizer:
         return Tokenised(tokens, cut, len(texts) - len(kept), apart)
 
     def _behind(self, pairs: Sequence[tuple[str, str]], prompts: Any, alone: Any) -> tuple[list[np.ndarray], int]:
-        """Returns the tokens of answers as they follow their prompts, and the number of answers that would share a
-        token with the prompt: these are encoded separately."""
+        """Tokens of answers behind their prompts, and how many share a token with them: these are encoded apart."""
         whole = self.tokenizer.encode(["".join(pair) for pair in pairs])
         goes_on = [np.array_equal(both[: len(prompt)], prompt) for both, prompt in zip(whole, prompts, strict=True)]
         answers = [

@@ -96,8 +96,7 @@ def root_error(root: Path | str, problem: str) -> UserError:
 
 def fingerprint_files(files: Iterable[Path], *, root: Path) -> str:
     """Hashes names below the root, sizes and times of change: quick on any amount of data, and moving the root is free.
-    For a root that is a file, only its name counts. Prepared data are keyed by the twelve digits, so changed originals
-    are prepared afresh."""
+    Of a root that is a file, only the name counts. The twelve digits are the key of prepared data."""
     root = root.parent if root.is_file() else root
     digest = hashlib.sha256()
     for file in sorted(files):
@@ -260,8 +259,7 @@ def _unpack_tar(root: Path, folder: Path, wanted: Wanted) -> None:
                 _check_member(member.name, member.isreg() or member.isdir(), root)
                 require_room(folder, member.size, f"{member.name} of {root}")
                 archive.extract(member, folder, filter="data")
-        # tarfile accepts an archive that stops between two members or inside a header.
-        # A complete one ends in blocks of zeros.
+        # tarfile accepts an archive that stops between members or in a header. A complete one ends in zeros.
         ending = io.BytesIO() if archive.fileobj is None else archive.fileobj
         ending.seek(archive.offset)
         if ending.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):

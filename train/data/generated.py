@@ -144,8 +144,7 @@ def open_photos(_: Path, __: Log) -> Iterator[Splits]:
 
 def photo_clips(split: str, *, num_frames: int, frame_size: int) -> Iterator[np.ndarray]:
     """Yields the clips of a split, uint8 (num_frames, frame_size, frame_size), the same ones every time. The camera
-    glides on a straight line from one random square view to another of another size, so content moves and zooms; views
-    stay inside one tile."""
+    glides on a line between random square views of two sizes in one tile: content moves and zooms."""
     from sklearn.datasets import load_sample_images  # takes a second, and is needed only to prepare
 
     generator = np.random.default_rng(SEEDS[split])

@@ -42,9 +42,8 @@ def fingerprint_media(root: Path) -> str:
 
 @contextlib.contextmanager
 def open_media(root: Path, log: Log, *, is_video: Callable[[Path], bool] | None = None) -> Iterator[Media]:
-    """Finds the pictures in a folder or an archive, and the videos; they can be read while the context lasts. A file
-    with a usual suffix is one, damaged or not; any other is one if its contents are. The log has the number of files
-    that are neither, by suffix."""
+    """Finds the pictures and videos in a folder or an archive; they can be read while the context lasts. The suffix
+    decides, or else the contents. The log has the number of files that are neither, by suffix."""
     with original_files(root, is_visible) as (files, empty):
         media = Media([], [], [], empty)
         for file in files:
@@ -106,8 +105,7 @@ def decode_in_order(
     what: str,
     size: tuple[int, int] | None = None,
 ) -> Iterator[T]:
-    """Decodes files of one size (width, height), the first one's if it is None, in the order given. Errors, a
-    ValueError of ``convert`` too, name the picture."""
+    """Decodes files of one size (width, height), or the first one's, in order; errors, of ``convert`` too, name it."""
     for file in files:
         try:
             with open_picture(file.local) as picture:

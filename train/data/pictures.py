@@ -100,8 +100,7 @@ class PictureData(Dataset[PictureBatch]):
 
 
 def levels(picture: Image.Image) -> np.ndarray:
-    """A picture's grey levels, uint8 (height, width, 1), or its red, green and blue, (height, width, 3). Palettes are
-    resolved, and transparency is dropped."""
+    """Grey levels of a picture, uint8 (height, width, 1), or colours (height, width, 3); transparency is dropped."""
     check_depth(picture)
     if picture.mode in ("1", "L", "LA"):
         return np.asarray(picture.convert("L"))[..., None]

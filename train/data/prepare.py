@@ -29,8 +29,7 @@ Record = dict[str, Any]
 
 class Source(NamedTuple, Generic[T]):
     """A source of data; ``open`` takes a root and a log of progress, and its result is valid within the context.
-    ``fingerprint`` changes when the original files do. ``wanted`` describes the root; it is empty for a source without
-    one."""
+    ``fingerprint`` changes with the original files. ``wanted`` describes the root; "" for a source without."""
 
     fingerprint: Callable[[Path], str]
     open: Callable[[Path, Log], AbstractContextManager[T]]
@@ -81,8 +80,7 @@ class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):  # pyright: 
         return {split: [functools.partial(self._generate_examples, split)] for split in SPLITS}
 
     def _generate_examples(self, split: str) -> Iterator[tuple[int, Record]]:
-        # Each record takes the place of the one before it, which is written: to count them, TFDS keeps all it is given.
-        # It passes over the number.
+        # Each record replaces the one before, which is written: TFDS keeps all to count them. It ignores the number.
         given: tuple[int, Record] = (0, {})
         for record in self._originals.splits[split]:
             given[1].clear()
@@ -185,9 +183,8 @@ def _reading(config: Config) -> Iterator[None]:
 
 
 def _write(builder: Builder) -> None:
-    """Writes a builder's data, unless they are there. TFDS writes next to the final folder and renames at the end, so a
-    killed preparation leaves nothing that could be read. Of two processes that prepare the same data at once, the
-    second waits and finds the work done."""
+    """Writes a builder's data, unless they are there. TFDS renames a folder at the end: a killed preparation leaves
+    nothing to read. Of two processes that prepare the same data, the second waits and finds the work done."""
     folder = Path(builder.data_dir).parent
     tfds.disable_progress_bar()
     with writing(f"the folder of prepared data {folder}", _elsewhere()):

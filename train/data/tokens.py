@@ -24,8 +24,7 @@ UNLABELLED = -1
 
 
 class TokenBatch(NamedTuple):
-    """Tokens padded to one length: numbers, which of them are the text's, types, all (batch, length); and labels. The
-    types are 0 where there is nothing."""
+    """Tokens of one length: numbers, which are of the text, types (or 0), all (batch, length), padded; and labels."""
 
     tokens: np.ndarray
     mask: np.ndarray
@@ -153,11 +152,8 @@ def bucket_lengths(max_length: int) -> tuple[int, ...]:
 
 
 def group(lengths: np.ndarray, order: np.ndarray, batch_size: int) -> list[np.ndarray]:
-    """Cuts examples into batches of one length each, as far as that goes, short ones first.
-
-    The remainder of one length goes into the first batch of the next one, so all batches but the last are full.
-    Examples of one length keep the given order.
-    """
+    """Cuts examples into batches of one length each, as far as that goes, short ones first, else in the given order.
+    The rest of one length goes into the first batch of the next: all batches but the last are full."""
     in_order = order[np.argsort(lengths[order], kind="stable")]
     return [in_order[start : start + batch_size] for start in range(0, len(in_order), batch_size)]
 
@@ -179,8 +175,7 @@ def pad_tokens(encoded: Encoded, labels: np.ndarray, buckets: Sequence[int], *, 
 def token_batch(
     tokenizer: Tokenizer, texts: Sequence[str], seconds: Sequence[str] | None = None, *, max_length: int
 ) -> tuple[TokenBatch, int]:
-    """One batch of the given texts, to predict their classes, with -1 for labels; and how many of them were
-    truncated."""
+    """One batch of the given texts, to predict their classes, with -1 for labels; and how many texts were truncated."""
     encoded = tokenizer.encode(texts, seconds, max_length=max_length)
     labels = np.full(len(texts), UNLABELLED, np.int32)
     buckets = bucket_lengths(max_length)

@@ -137,9 +137,8 @@ def some_of(names: Sequence[str]) -> str:
 
 @contextlib.contextmanager
 def open_footage(root: Path, log: Log) -> Iterator[Splits]:
-    """Opens the clips below a root: every folder of frames and every video is one, read in its turn. Folders name the
-    splits. A clip that serves several splits is cut in time: a video is then decoded once, into a temporary file. A
-    file that is not an archive is a video."""
+    """Opens the clips below a root: every folder of frames, every video, in turn. Folders name the splits. A clip of
+    several splits is cut in time: a video is decoded once, to a temporary file. A file is a video or an archive."""
     with _opened(root, log) as media, tempfile.TemporaryFile() as spool:
         folders, videos = _clips(media, root, log)
         names = sorted([*folders, *videos], key=natural)

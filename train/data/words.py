@@ -38,8 +38,7 @@ Tokenizer = Any  # a `WordTokenizer`, or an `EncoderTokenizer` of parts of words
 
 
 class Encoded(NamedTuple):
-    """Texts as numbers of tokens and their types, int32 arrays as long as each text, and how many were truncated. The
-    type of a token is 0 in the first text and 1 in the second."""
+    """Texts as numbers of tokens and their types (0, or 1 in a second text), int32, and how many were truncated."""
 
     tokens: list[np.ndarray]
     token_types: list[np.ndarray]
@@ -74,9 +73,8 @@ def check_pairs(texts: Sequence[str], seconds: Sequence[str] | None) -> None:
 
 
 class WordTokenizer:
-    """Tokens that are words, as `tokenise` splits them; all words it does not know are one token. The two texts of a
-    pair have a separator between them. The first three tokens of the vocabulary are padding, unknown and separator; the
-    checksum is of the vocabulary in its order."""
+    """Tokens that are words, as `tokenise` splits them; all unknown words are one token. The vocabulary starts with
+    padding, unknown, and the separator of the texts of a pair; the checksum is of the vocabulary in its order."""
 
     padding_token = 0
 
@@ -122,9 +120,8 @@ class WordTokenizer:
 
 
 def learn_words(data: TextData, *, splits: Sequence[str] = ("train",), at_least: int = 1) -> WordTokenizer:
-    """A tokenizer of the words that occur ``at_least`` so often in a data set, the most frequent first. With fixed word
-    vectors from a file, words of the other ``splits`` may be taken in too, as nothing is learned of them; with learned
-    vectors they would stay as they were drawn."""
+    """A tokenizer of the words that occur ``at_least`` so often in a data set, the most frequent first. With fixed
+    vectors, words of other ``splits`` may be included: nothing is learned of them; learned ones would stay as drawn."""
     counts: Counter[str] = Counter()
     for split in splits:
         for batch in data.examples(split, batch_size=256):

@@ -76,8 +76,7 @@ def _table_3(summary: str, network: OptEqConfig) -> Experiment:
 
 
 # A convolution of norm 0.9 shrinks most images to a fraction of that. Without a skip connection the equilibrium of
-# three convolutional layers is nearly one application of the last one to the input (2 iterations), and learns little
-# more.
+# three convolutional layers is nearly the last one's output at the input (2 iterations), and learns little.
 SKIP_OF_THREE = 0.5
 
 BASELINE = "baseline of Xie et al., Table 1"

@@ -136,9 +136,8 @@ def _first_and_last(losses: np.ndarray) -> np.ndarray | None:
 
 
 def _validated(one: Variant) -> np.ndarray | None:
-    """Losses of layers at the first validation and at the best checkpoint's, (2, L + 1); None if not known. Both are of
-    the same samples and noise: the loss of an input that is not embedded stays as it was, as it need not between the
-    first batch of training and the test split."""
+    """Losses of layers at the first validation and at the best checkpoint's, (2, L + 1); None if not known. Samples and
+    noise are the same. So the loss of a raw input stays; from a train batch to the test split it would not."""
     until = [
         run.validations["layer_losses"][run.validations["step"] <= run.evaluation.get("best_step", np.inf)]
         for run in one.runs

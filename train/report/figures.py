@@ -31,8 +31,7 @@ SMOOTHING = 1 / 60  # of the steps: the fraction that curves are smoothed over
 
 
 class Kind(NamedTuple):
-    """A figure: how it draws a setting on axes, its caption, labels of axes, and whether there is something to draw.
-    Labels are formatted with the spec of the report."""
+    """A figure: how it draws a setting on axes, caption, labels (formatted with the spec), and when it is drawn."""
 
     draw: Callable[[Axes, Setting], None]
     caption: Callable[[Setting], str]

@@ -83,9 +83,8 @@ def run_cells(sweep: Sweep, cells: Sequence[Cell], *, jobs: int, tested: bool = 
 
 def run_trials(sweep: Sweep, count: int, *, jobs: int) -> list[Result]:
     """Trains trials until there are ``count``, earlier calls' included; evaluates the best on the test split. Trials
-    run in groups of ``jobs``; the values of a trial depend on the seed, its number and the results of the groups before
-    it, not on interruptions. A trial that fails is a result, and tried again by the next call. The best result comes
-    first."""
+    run in groups of ``jobs``; values depend on the seed, the trial's number and earlier groups, not on interruptions. A
+    failed trial is a result, and tried again by the next call. The best result comes first."""
     require_extra("search")
     import optuna
 

@@ -98,9 +98,8 @@ def order_collectives(*, processes: bool = False) -> None:
 
 
 def keep_memory() -> bool:
-    """Makes glibc keep freed memory while the process lives; returns True on success. Settings of the user's stay. XLA
-    for CPUs allocates the temporary memory of a program at every call. From 32 MiB on, glibc maps it, which zeroes
-    every page, and unmaps it afterwards."""
+    """Makes glibc keep freed memory, unless the user set it; returns True on success. XLA for CPUs allocates memory at
+    every call of a program. From 32 MiB on, glibc maps it, which zeroes every page, and unmaps it afterwards."""
     if sys.platform != "linux" or any(name.startswith("MALLOC_") for name in os.environ):
         return False
     libc = ctypes.CDLL(None)

@@ -133,11 +133,10 @@ def weight_norms(
 
 
 def lipschitz_bound(network: Any, params: Params, image_shape: ImageShape, std: Any) -> Float[Array, ""]:
-    """A Lipschitz constant of the logits in pixels of [0, 1], both in the Euclidean norm; of a certifiable network. It
-    is the product over its parts: 1 / std of the pixels, every convolution and dense layer, activations (1-Lipschitz,
-    all of `MONOTONES`), the equilibrium (`equilibrium_lipschitz`), and the head. A convolution of stride 2 leaves out
-    outputs of the one that `conv_norm_bound` is of; the mean over n places has norm 1 / sqrt(n). It can be
-    differentiated in the parameters."""
+    """A Lipschitz constant of the logits in pixels of [0, 1], both in the Euclidean norm; of a certifiable network. The
+    product over its parts: 1 / std of the pixels, every convolution and dense layer, activations (1-Lipschitz, all of
+    `MONOTONES`), the equilibrium (`equilibrium_lipschitz`), and the head. A convolution of stride 2 drops outputs of
+    the one in `conv_norm_bound`; the mean over n places has norm 1 / sqrt(n). Differentiable in the parameters."""
     return _network_bound(params["params"], network, image_shape) / float(np.min(std))
 
 

@@ -176,9 +176,8 @@ class ImageTask(DataTask[SupervisedConfig]):
         return {"examples": sizes, "mean": [float(value) for value in self.spec.mean]}
 
     def predict(self, params: Params, inputs: Any) -> Any:
-        """Returns the prediction of an image (a file, or a uint8 array), or of each of a list. Images are scaled to the
-        size and channels of the train images. The prediction is a `Label`; of scenes, it is the class of each pixel,
-        uint8, at that size."""
+        """Returns the prediction of an image (a file, or a uint8 array), or of each of a list, scaled as the train
+        images: a `Label`; of scenes, the class of each pixel, uint8, at that size."""
         given, several = each_of(inputs)
         pictures = np.stack([picture_of(one, self.spec.shape) for one in given])
         predictions = self.predictions_of(self._see(gathered(params), pictures))

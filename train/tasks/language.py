@@ -110,8 +110,7 @@ class LanguageTask(TokenTask[LanguageConfig]):
 
     def further_figures(self, params: Params, readings: Mapping[Trial, LanguageReading]) -> Row:
         """Returns figures by layer that is read out: accuracies, acceptance, perplexities; and floors. Acceptance is
-        the share of tokens at which a layer agrees with the last one. Each layer that is read out costs a product with
-        the head at the tokens of answers, a strength of noise."""
+        the share of tokens at which a layer agrees with the last. A layer costs a product with the head per noise."""
         packed, trials = self.data.packed, self.trials()[self.score]
         by_gamma = {label: readings[trial] for label, trial in trials.items()}
         tables = floors(packed.whole("train"), packed.whole("test"), self.data.source.config.vocabulary_size)
@@ -190,8 +189,7 @@ class LanguageTask(TokenTask[LanguageConfig]):
         return jnp.sum(losses.reshape(-1, *shape), axis=-1)
 
     def _readings(self, params: Params, batch: PackedBatch, variance: Array, key: jax.Array) -> tuple[Array, ...]:
-        """Losses, predicted tokens and their log-probabilities at kept positions, (layers, batch, kept) each; logits of
-        a layer at a time."""
+        """Losses, likeliest tokens and their log-probabilities at kept positions, (layers, batch, kept), by layer."""
         states, head = self.model.states(params, batch, self._noise(key, batch, variance)), self.model.head(params)
 
         def read(states: Array) -> tuple[Array, Array, Array]:

@@ -135,9 +135,9 @@ class Floor(NamedTuple):
 
 
 def floors(train: PackedBatch, test: PackedBatch, vocabulary_size: int) -> dict[str, Floor]:
-    r"""Tables fitted on the answers of a train split, and tried on the answers of another. Of single tokens it is
+    r"""Tables fitted on the answers of a train split, tried on the answers of another:
     :math:`p(w) = (c(w) + 1) / (n + V)`; of pairs :math:`p(w | u) = (c(u, w) + p(w)) / (c(u) + 1)`, u the token before,
-    which may be the prompt's last. Neither sees noise."""
+    perhaps the prompt's last; no noise."""
     (before, after), (given, wanted) = pairs(train), pairs(test)
     counts = np.bincount(after, minlength=vocabulary_size)
     single = (counts + 1.0) / (counts.sum() + vocabulary_size)

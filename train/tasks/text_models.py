@@ -153,8 +153,7 @@ def cross_entropy(logits: Float[Array, "batch classes"], labels: Any) -> Float[A
 
 
 def evaluate_exits(validation: SplitReading, test: SplitReading) -> dict[str, Any]:
-    """Early exit on the test split, calibrated and its threshold chosen on the validation split; JSON values. Depths
-    count layers that are run, of L."""
+    """Early exit on the test split, calibrated and thresholded on validation; JSON values. Depths count run layers."""
     predictor = calibrate(validation.losses, validation.entropies)
     unseen = calibrate_crosswise(validation.losses, validation.entropies)
     thresholds = thresholds_of(np.concatenate([unseen.ravel(), *predictor.improvements]))

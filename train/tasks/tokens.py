@@ -11,8 +11,7 @@ from .common import L, LayeredTask, Trial
 
 class TokenTask(LayeredTask[L]):
     """A task of tokens with noise on their embeddings, scored by accuracy; readings have the ``accuracies`` of layers.
-    Data know their ``embedding_std``, the standard deviation of clean embeddings and unit of the noise, and as JSON all
-    that the model needs."""
+    Data have ``embedding_std``, the deviation of clean embeddings and unit of noise, and the model's needs as JSON."""
 
     score = "accuracy"
 

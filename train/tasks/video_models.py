@@ -22,8 +22,7 @@ from .networks import ATTENTION_SCALE, START, loop_options, unrolled_transformer
 from .video_samples import BATCH_SIZE, keyed_batches
 
 CLASSICAL = "total variation"
-# The classical denoiser sees a square of at most so many patches a side of at most so many windows: a second for each
-# noise level, where all of UCSD Ped2 would take eleven.
+# At most so many patches a side and windows for the classical denoiser: 1 s per noise level; all of UCSD Ped2 takes 11.
 MOST_WINDOWS, MOST_PATCHES, PLACES_SEED = 20, 5, 0
 # Weight of total variation over the noise's standard deviation, and iterations: chosen on validation frames of the
 # built-in clips and of UCSD Ped2, of 0.3 to 2 and 10 to 200, and the same for every data set and noise level.
@@ -31,9 +30,8 @@ TV_WEIGHT, TV_ITERATIONS = 0.8, 20
 
 
 class VideoModel(NamedTuple):
-    """A model of patches, whose every layer is read as the clean ones. If ``of_frames``, samples are frames and tokens
-    their patches; else tokens are the frames of one patch position. In ``bases`` (of `unroll_jax.in_coordinates`)
-    Adam's steps change no brightness; None for the entries."""
+    """A model of patches; every layer is read as the clean ones. If ``of_frames``, samples are frames and tokens their
+    patches; else tokens are one position's frames. Adam's steps in ``bases`` change no brightness; None: no bases."""
 
     module: nn.Module
     num_layers: int

@@ -126,9 +126,8 @@ def whole_windows(data: Any, split: str, positions: int) -> Iterator[tuple[np.nd
 def window_disturbance(
     spec: VideoSpec, disturbance: Disturbance, variance: float
 ) -> Callable[[Array, Array], tuple[Array, Array]]:
-    """``(sequences of whole windows, numbers of the windows) -> (noisy, clean)``, in [0, 1]. Whole frames are disturbed
-    in the order of a camera: blur comes before the sensor's noise, the others after it. Blur crosses patches, and a
-    lost frame shows the last one that arrived, as in decoders."""
+    """``(sequences of whole windows, numbers of the windows) -> (noisy, clean)``, in [0, 1]. Frames are disturbed as in
+    a camera: blur, across patches, then its noise, then the rest. A lost frame repeats the last that arrived."""
     side, size = math.isqrt(spec.token_dim), (spec.frame_side, spec.frame_side)
     kind, strength = disturbance
     change = salt_and_pepper if kind == SALT_AND_PEPPER else dropped

@@ -33,9 +33,8 @@ def read_decoder_weights(
     files: folders.TensorFiles, config: DecoderConfig, *, dtype: Any = None, place: Place | None = None
 ) -> dict[str, Any]:
     """Reads the parameters of a `Decoder`; files are checked before any tensor is read. Every device reads its part of
-    each tensor. Stacks are filled layer by layer: the host never holds more than a layer of one leaf. ``dtype`` None
-    keeps the dtype of each tensor in the file. ``place`` maps the parameters as `jax.ShapeDtypeStruct` to a sharding of
-    each; None is the first device."""
+    each tensor; stacks are filled layer by layer: the host never holds more than a layer of one leaf. ``dtype`` None
+    keeps each tensor's. ``place`` maps parameters as `jax.ShapeDtypeStruct` to shardings; None is the first device."""
     folders.check_layer_count(files, config.num_layers)
     slots = list(decoder_slots(config))
     known = {name for slot in slots for name in slot.names} | {"lm_head.weight"}  # which files of tied heads may hold
@@ -170,8 +169,7 @@ class DecoderSource:
 
     def to_transformers(self, params: Any, template: str) -> tuple[dict[str, np.ndarray], dict[str, bytes]]:
         """Returns a folder of `transformers` as tensors and other files, config.json last: the inverse of reading it.
-        Files are copies of those that the decoder came with, if it came in such a folder. ``params`` are in host
-        memory; ``template`` is of prompts."""
+        Files are copied from the decoder's folder, if any. ``params`` are on the host; ``template`` is of prompts."""
         leaves: dict[Any, Any] = traverse_util.flatten_dict(params)
         tensors: dict[str, np.ndarray] = {}
         for slot in decoder_slots(self.config):

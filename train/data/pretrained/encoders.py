@@ -153,8 +153,7 @@ def load_pretrained(source: str, *, option: str = "pretrained", log: Log = print
 
 
 def start_from(pretrained: Pretrained, model: Classifier, key: jax.Array) -> Any:
-    """Returns the variables of a classifier: the encoder's are pretrained, and its hidden layer where it is the same.
-    Logits are new: they belong to the classes of training."""
+    """Returns a classifier's variables: the encoder and a fitting hidden layer are pretrained, the logits new."""
     if model.encoder.config != pretrained.config:
         raise UserError(f"the classifier's encoder is {model.encoder.config}, the pretrained one {pretrained.config}")
     tokens = jnp.zeros((1, 1), jnp.int32)

@@ -198,8 +198,7 @@ def check_layer_count(files: TensorFiles, num_layers: int) -> None:
 
 
 def check_slots(files: TensorFiles, slots: Iterable[Slot], others: Mapping[str, Sequence[str]]) -> None:
-    """Checks that files hold floating tensors for slots; one error names all that do not fit. ``others`` are names of
-    unexpected tensors, by description."""
+    """Checks that files hold floating tensors for slots, in one error; ``others`` describes unexpected names."""
     places = [(name, slot.tensor_shape) for slot in slots for name in slot.names]
     present = [(name, shape) for name, shape in places if name in files.names]
     wrong = [f"{name} is {stored}, not {shape}" for name, shape in present if (stored := files.shape(name)) != shape]

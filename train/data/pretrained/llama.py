@@ -160,9 +160,8 @@ def _scaling_names(kind: Any) -> dict[str, str]:
 
 
 class GGUFFiles:
-    """The tensors of an open GGUF file by the names of `transformers`, dequantised to float32 when read. GGUF rotates
-    neighbouring rows (2j, 2j + 1) of a head's queries and keys, `transformers` and we rows j and j + size / 2: they are
-    read in our order."""
+    """The tensors of an open GGUF file by the names of `transformers`, dequantised to float32 when read, in our order:
+    GGUF rotates neighbouring rows (2j, 2j + 1) of a head's queries and keys, we rows j and j + size / 2."""
 
     def __init__(self, where: str, reader: Any, dequantize: Callable[[np.ndarray, Any], np.ndarray]) -> None:
         self.where, self._dequantize = where, dequantize
