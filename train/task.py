@@ -118,17 +118,13 @@ class Task(Protocol):
         ...
 
     def batches(self, start_step: int, rows: np.ndarray | None) -> Iterator[Batch]:
-        """Yields batches without end, each a function of the seed and its step.
-
-        ``rows`` are the rows of this process; None for all.
-        """
+        """Yields batches without end, each a function of the seed and its step. ``rows`` are the rows of this process;
+        None for all."""
         ...
 
     def losses(self, params: Params, batch: Batch, probe: Any) -> tuple[SampleLosses, Mapping[str, Array]]:
-        """Returns losses by sample and layer, and other figures by sample; each row depends on its sample only.
-
-        The gradient in ``probe`` carries the figures that `probe` describes.
-        """
+        """Returns losses by sample and layer, and other figures by sample; each row depends on its sample only. The
+        gradient in ``probe`` carries the figures that `probe` describes."""
         ...
 
     def measured(self, params: Params, split: str) -> np.ndarray | None:
@@ -140,10 +136,8 @@ class Task(Protocol):
         ...
 
     def evaluate(self, params: Params, folder: Path) -> tuple[Row, np.ndarray | None]:
-        """Returns figures of the test split, and its losses by sample for the objective's report.
-
-        Further files, such as pictures, go to the folder.
-        """
+        """Returns figures of the test split, and its losses by sample for the objective's report. Further files, such
+        as pictures, go to the folder."""
         ...
 
     def data_fingerprint(self) -> Row:
@@ -163,10 +157,8 @@ class Task(Protocol):
         ...
 
     def pretrained(self) -> Any:
-        """Reads large pretrained parameters for `load_pretrained`; None without any.
-
-        They are read at each call: no program holds them, and the state takes over their memory.
-        """
+        """Reads large pretrained parameters for `load_pretrained`; None without any. They are read at each call: no
+        program holds them, and the state takes over their memory."""
         return None
 
     def load_pretrained(self, params: Params, pretrained: Any) -> Params:
