@@ -1,4 +1,4 @@
-"""`unroll-jax`: the commands, and how they end."""
+"""`unroll-jax`: the commands and their exit codes."""
 
 import contextlib
 import dataclasses
@@ -161,7 +161,7 @@ def _member(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _discard_output() -> None:
-    """Python flushes stdout once more as it exits: let it do so into nothing."""
+    """Sends stdout to nothing: Python flushes it once more as it exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -115,7 +115,7 @@ class Checkpoints:
         return max(steps_in(self._folder), default=None)
 
     def discard_last(self, step: int) -> None:
-        """Deletes the checkpoint of the last save, which ended in a folder that is not the run's any more."""
+        """Deletes the checkpoint of the last save. It ended in a folder that is no longer the run's."""
         with contextlib.suppress(OSError):
             if (self._folder / str(step)).stat().st_ctime > self._began - CLOCK:
                 shutil.rmtree(self._folder / str(step))

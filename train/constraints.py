@@ -238,7 +238,7 @@ class DescentConstraints:
         return jnp.vdot(jnp.asarray(self._weights), jnp.asarray(losses))
 
     def _minimised(self, losses: Any) -> Any:
-        """The last loss, or those before it where the last is bound."""
+        """The last loss; if it is bound, the losses before it."""
         return self._weighted(losses) if getattr(self._config, "early", False) else losses[-1]
 
     def _named(self, **figures: Any) -> dict[str, float | None]:

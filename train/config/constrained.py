@@ -70,7 +70,7 @@ class ConstrainedConfig(RunConfig):
         return None if given else getattr(model, "num_layers", None)
 
     def rules(self) -> Iterator[Rule]:
-        """Yields the rules across fields that hold at any depth; `check_depth` has the others."""
+        """Yields the rules across fields that hold at any depth; `check_depth` has the rest."""
         yield from super().rules()
         yield from _own_rules(self)
         warmup = self.constraints.warmup(self.steps)

@@ -113,7 +113,7 @@ def clip_folders(files: list[OriginalFile], *, root: Path, log: Log = print) -> 
 
 def clip_to_cut(names: Sequence[PurePosixPath], *, root: Path) -> tuple[PurePosixPath, int] | None:
     """Returns the clip that must be cut in time because other splits need parts of it, and their number; or None. That
-    is the only clip of all, or the only one of train where there is no validation."""
+    is the only clip of all, or the only one of train without a validation split."""
     stated = {name: stated_split(name, root=root) for name in names}
     splits = list(stated.values())
     if splits == [None]:

@@ -131,7 +131,7 @@ def warnings(settings: Sequence[Setting]) -> list[str]:
 
 
 def _first_and_last(losses: np.ndarray) -> np.ndarray | None:
-    """Losses with the last one in place of those that are not known; None without the first or the last."""
+    """Losses, with the last one in place of unknown ones; None without the first or the last."""
     return np.where(np.isnan(losses), losses[-1], losses) if np.isfinite(losses[[0, -1]]).all() else None
 
 
@@ -235,7 +235,7 @@ def _models(setting: Setting) -> Models:
 
 
 def _order(spec: ReportSpec, score: float) -> float:
-    """Returns a number that is the smaller, the better the score; those that are not numbers are last."""
+    """Returns a sort key, smaller for a better score; scores that are not numbers come last."""
     return np.inf if np.isnan(score) else -score if spec.higher_is_better else score
 
 

@@ -165,7 +165,7 @@ def _setting(depth: int, gamma: float, runs: Sequence[Run]) -> Setting:
 
 
 def _identity(run: Run) -> dict[str, Any]:
-    """The run's config by dotted names, without what does not make a variant; a list of one value is that value."""
+    """The run's config by dotted names, without fields that make no variant; a list of one value is that value."""
     kept = {key: value for key, value in flat(run.config).items() if key not in NOT_A_VARIANT}
     return {key: value[0] if isinstance(value, list) and len(value) == 1 else value for key, value in kept.items()}
 

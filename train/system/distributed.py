@@ -49,7 +49,7 @@ def join(member: Membership) -> None:
 
 @contextlib.contextmanager
 def _in_time(member: Membership) -> Iterator[None]:
-    """Ends the process with one line if the others do not come in time; JAX ends it by SIGABRT."""
+    """Ends the process with one line if another does not come in time; JAX ends it by SIGABRT."""
     of = member.cluster if member.coordinator is None else f"process {member.process} at {member.coordinator}"
     joined = threading.Event()
 

@@ -81,7 +81,7 @@ class Table:
 
 
 def as_text(table: Table) -> str:
-    """Returns the table as text, the first column aligned left and the others right."""
+    """Returns the table as text, the first column aligned left and the rest right."""
     cells = (table.header, *table.rows)
     widths = [max(len(row[column]) for row in cells) for column in range(len(table.header))]
     lines = ["  ".join([f"{row[0]:<{widths[0]}}", *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in cells]

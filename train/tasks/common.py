@@ -217,7 +217,7 @@ class PerturbedTask(LayeredTask[L]):
         return Reading(np.concatenate([self._read(params, batch, *strengths, key) for batch, key in keyed(batches)]))
 
     def trials(self) -> dict[str, dict[str, Trial]]:
-        """Returns the levels of noise on inputs, those on layers, and each layer left out."""
+        """Returns the levels of noise on inputs and on layers, and each layer left out."""
         gamma, levels = float(self.config.train_gamma), vars(self.config)["test_layer_noises"]
         noisy = {str(level): Trial(gamma, layer_noise=level) for level in sorted(levels)}
         lost = {str(layer): Trial(gamma, lost=layer) for layer in range(1, self.num_layers + 1)}
