@@ -35,7 +35,7 @@ class ConstrainedConfig(RunConfig):
     train_gamma: NonNegative = 0.0
     """Strength of the noise of training."""
     test_gammas: tuple[NonNegative, ...] = (0.0,)
-    """Strengths of noise of the evaluation; that of training is added when missing."""
+    """Strengths of noise of the evaluation; the strength of training is added when missing."""
     validate_every: Count = 250
     """Steps between validations; each writes a checkpoint."""
     primal: PrimalConfig = dataclasses.field(default_factory=PrimalConfig)

@@ -98,7 +98,7 @@ class OdeConfig(ClassifierConfig):
     widths: tuple[Width, ...] = (32,)
     """Hidden channels of the vector field."""
     features: Width | None = 16
-    """Channels of the feature extractor, which are those of the state."""
+    """Channels of the feature extractor and of the state."""
     augment: Annotated[int, Ge(0), Le(WIDEST)] = 0
     """Channels of zeros appended to the state: an augmented neural ODE."""
     tol: float = 1e-3
@@ -212,7 +212,7 @@ class ImageTaskConfig(SupervisedConfig):
 
     lipschitz: Positive | None = None
     """Lipschitz constant (Euclidean, pixels in [0, 1]) that logits are scaled down to, in training too, where the bound
-    of the network is larger, so that margins certify something; None leaves them."""
+    of the network is larger: margins then certify something; None leaves them."""
     data: ImageConfig = dataclasses.field(default_factory=ImageConfig)
 
     def rules(self) -> Iterator[Rule]:

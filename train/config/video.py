@@ -57,8 +57,8 @@ class VideoPrimalConfig(PrimalConfig):
     learning_rate: Positive = 2e-3
     """Peak learning rate."""
     basis: Literal["cosine", "pixels"] = "cosine"
-    """Coordinates of Adam: cosine, coefficients of the cosine transform of a patch, so that a step does not change
-    brightness; pixels, as they are stored. Muon's steps are the same in either."""
+    """Coordinates of Adam: cosine, coefficients of a patch's cosine transform, in which a step changes no brightness;
+    pixels, as they are stored. Muon's steps are the same in either."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +107,7 @@ class ViTOptions:
     """Width between the dense layers."""
     reading: Literal["state", "residual", "linear"] = "state"
     """Readout of a frame: state, the layer's state itself, as in the paper; residual, the noisy frame plus a readout of
-    the state that all layers share; linear, that readout alone."""
+    the state that all layers share; linear, only that readout."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Dtype of the layers; parameters, losses and multipliers stay float32."""
 
