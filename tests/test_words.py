@@ -32,7 +32,7 @@ SECOND = (
 # For each place the bars of both lists. They only fall; the aims are 12 and 15.
 BARS = {
     "unroll_jax": (12, 40),
-    "train": (12, 60),
+    "train": (12, 15),
     "benchmarks": (12, 15),
     "papers": (12, 15),
     "tests": (12, 15),

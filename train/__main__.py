@@ -1,4 +1,4 @@
-"""`unroll-jax`: the commands, and how they end."""
+"""`unroll-jax`: the commands and their exit codes."""
 
 import contextlib
 import dataclasses
@@ -52,8 +52,8 @@ COMMAND --help shows its options, as in `run demo --help`
 
 @safe_output()
 def main(arguments: Sequence[str]) -> int:
-    """Runs a command; returns its exit code: 0, also for a run that SIGTERM ended and that resumes when started again,
-    2 for what the user can mend, 130 for what Ctrl-C ended."""
+    """Runs a command and returns its exit code: 0, also for a run that SIGTERM ended and that resumes when started
+    again; 2 for an error that the user can mend; 130 after Ctrl-C."""
     if not arguments or arguments[0] in HELP:
         sys.stdout.write(USAGE)
         return 0 if arguments else 2
@@ -153,7 +153,7 @@ def _options_of(command: str) -> contextlib.AbstractContextManager[None]:
 
 
 def _member(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The options before the command, by which this process finds the others, and what comes after them."""
+    """Splits the options before the command, by which this process finds the others, from the rest."""
     arguments, count = list(arguments), 0
     while count < len(arguments) and arguments[count].startswith("--"):
         count += 1 if "=" in arguments[count] else 2
@@ -161,7 +161,7 @@ def _member(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _discard_output() -> None:
-    """Python flushes stdout once more as it exits: let it do so into nothing."""
+    """Sends stdout to nothing: Python flushes it once more as it exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -55,17 +55,11 @@ def way_back(config: RunConfig) -> str:
 
 
 class Checkpoints:
-    """The checkpoints of one run folder: the two newest and the best are kept.
-
-    A checkpoint is a state (a pytree of arrays) and a JSON object of notes, among them a checksum of both. Best is the
-    highest ``score`` given to `save`.
-    """
+    """The checkpoints of one run folder: the two newest and the best are kept. A checkpoint is a state (a pytree of
+    arrays) and a JSON object of notes, among them a checksum of both. Best is the highest ``score`` given to `save`."""
 
     def __init__(self, folder: Path, *, read_only: bool = False, mend: str = PUT_BACK, log: Log = print):
-        """Opens the checkpoints under ``folder``, which is made unless ``read_only``.
-
-        ``mend`` is the remedy in the message for a checkpoint of another model.
-        """
+        """Opens the checkpoints under ``folder``, made unless ``read_only``; ``mend`` is advice on another model's."""
         self._folder = folder.absolute()
         steps_in(folder)  # raises for a file
         check_regular_below(self._folder, mend="restore it, or delete that checkpoint")  # Orbax would wait for a pipe
@@ -90,11 +84,11 @@ class Checkpoints:
                 self._manager.close()
         finally:
             if kind is not None:
-                gc.collect()  # errors of a failed save are told here, or when the process ends
+                gc.collect()  # errors of a failed save are reported here, or when the process ends
             logging.getLogger("asyncio").removeFilter(_not_a_lost_write)
 
     def save(self, step: int, state: Any, notes: dict[str, Any], *, score: float) -> None:
-        """Starts writing a checkpoint, and returns when the state may be donated; StorageError if there is no room."""
+        """Starts writing a checkpoint, and returns when the state may be donated; StorageError if the disk is full."""
         self.wait()
         size = OVERHEAD + sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
         require_room(self._folder, size, f"the checkpoint of step {step}")
@@ -121,7 +115,7 @@ class Checkpoints:
         return max(steps_in(self._folder), default=None)
 
     def discard_last(self, step: int) -> None:
-        """Deletes the checkpoint of the last save, which ended in a folder that is not the run's any more."""
+        """Deletes the checkpoint of the last save. It ended in a folder that is no longer the run's."""
         with contextlib.suppress(OSError):
             if (self._folder / str(step)).stat().st_ctime > self._began - CLOCK:
                 shutil.rmtree(self._folder / str(step))
@@ -130,11 +124,9 @@ class Checkpoints:
         return writing(str(self._folder), AGAIN)
 
     def newest(self, like: Any) -> Stored | None:
-        """Returns the newest checkpoint that can be read, as (step, state, notes), or None.
-
-        A damaged one is named in the log and, unless read-only, moved to ``damaged/`` next to the checkpoints. Arrays
-        get the shardings of ``like``, a state of the same structure or its shapes. UserError for another model's.
-        """
+        """Returns the newest checkpoint that can be read, as (step, state, notes), or None. A damaged one is named in
+        the log and, unless read-only, moved to ``damaged/`` next to the checkpoints. Arrays get the shardings of
+        ``like``, a state of the same structure or its shapes. UserError for another model's."""
         steps = sorted(self._manager.all_steps(), reverse=True)
         checkpoint = next(self._readable(steps, like), None)
         if steps and checkpoint is None:
@@ -161,11 +153,9 @@ class Checkpoints:
                 yield step, *verified
 
     def _verify(self, step: int, like: Any) -> tuple[Any, dict[str, Any]] | str:
-        """Returns a checkpoint's state and notes, or why it cannot be read.
-
-        Orbax's restore and the checksum are collective: a process that failed alone would leave the others waiting. So
-        files are read first, by each process some, and every stage is begun by all or by none.
-        """
+        """Returns a checkpoint's state and notes, or the reason why it cannot be read. Orbax's restore and the checksum
+        are collective: one failed process would leave the others waiting. So the processes first share out the files
+        and read them, and each stage is begun by all or by none."""
         arrays = self._folder / str(step) / "state"
         _, reason = _attempt(lambda: _read_arrays(arrays))
         if reason is not None:
@@ -245,17 +235,15 @@ def _attempt(read: Callable[[], T]) -> tuple[T | None, str | None]:
     except MemoryError:
         raise
     except Exception as error:  # Orbax and TensorStore raise many kinds for damaged files
-        if message := unreachable(error):  # tells nothing of the files' contents
+        if message := unreachable(error):  # says nothing about the files' contents
             raise UserError(f"a checkpoint cannot be read ({message}); see to it and give the command again") from error
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
     return result, reason if all_of(reason is None) else reason or "another process cannot read it"
 
 
 def _read_arrays(folder: Path) -> None:
-    """Reads the arrays one at a time, of many processes each some, so that damage raises here.
-
-    Orbax reads all at once: when one fails, the threads of the others print tracebacks.
-    """
+    """Reads the arrays one at a time, shared out over the processes; damage raises here. Orbax reads all at once: when
+    one fails, the threads of the others print tracebacks."""
     for shapes in (folder / "array_metadatas").glob("*"):
         json.loads(shapes.read_text(encoding="utf-8"))
     store = {"driver": "ocdbt", "base": f"file://{folder}/"}
@@ -267,7 +255,7 @@ def _read_arrays(folder: Path) -> None:
 
 def _misfit(folder: Path, like: Any) -> str:
     """Describes the first array whose shape differs from ``like``; Orbax's threads would print tracebacks for it."""
-    handler: Any = ocp.StandardCheckpointHandler()  # its annotation knows no paths but those of etils
+    handler: Any = ocp.StandardCheckpointHandler()  # its annotation knows only the paths of etils
     there, here = (
         {jax.tree_util.keystr(path, simple=True, separator="/"): leaf.shape for path, leaf in leaves}
         for leaves in map(jax.tree.leaves_with_path, (handler.metadata(folder), like))

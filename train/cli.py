@@ -45,10 +45,7 @@ FRAME = re.compile(r"[\u2500-\u257f]|-{5,}")  # lines around and between tyro's 
 def parse(
     cls: type[T], arguments: list[str], program: str, default: T | None = None, *, hint: str = "", head: str = ""
 ) -> T:
-    """Parses the options of a command into a dataclass.
-
-    ``hint`` is the way out where an option is unknown; ``head`` comes before the help.
-    """
+    """Parses a command's options into a dataclass; ``hint`` is for unknown options, ``head`` comes before the help."""
     _check_words(arguments)
     given_default: dict[str, Any] = {} if default is None else {"default": default}
     printed, shown = io.StringIO(), io.StringIO()  # no terminals: colours would be escaped
@@ -65,10 +62,7 @@ def parse(
 def configured(
     command: str, arguments: list[str], known: tuple[str, RunConfig] | None = None
 ) -> tuple[str, RunConfig] | None:
-    """The experiment and its configuration, with the options after its name; None for help.
-
-    ``known`` are those of a run that is named in the experiment's place.
-    """
+    """The experiment and its configuration (of a run: ``known``), with the options after its name; None for help."""
     options, base = arguments[1:], known
     if base is None:
         name = experiment_named(command, arguments)
@@ -170,7 +164,7 @@ def _words(options: dict[str, Any], group: str = "--") -> Iterator[str]:
 
 
 def _check_words(arguments: Sequence[str]) -> None:
-    """Checks for words that a parser would take in silence: the last of an option's several values, empty values."""
+    """Checks for words that a parser would take silently: the last of an option's several values, empty values."""
     if "--" in arguments:
         raise UserError("-- goes before the command of launch alone; leave it out")
     names = [_name(word) for word in arguments if word.startswith("--")]

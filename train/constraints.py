@@ -40,7 +40,7 @@ class DescentConstraints:
     Losses have a column for each layer, and behind these the columns of the constraints by name, see `measured`.
 
     Attributes:
-      limits: Constraints by name; their violations come behind those of layers.
+      limits: Constraints by name; their violations come behind the layers'.
       stated: ``layer_losses -> violations``, as stated to the user: validation and reports judge by these.
       tightened: The same with every descent bound lowered by the margin: training enforces these.
       number: Number of violations.
@@ -93,7 +93,7 @@ class DescentConstraints:
 
     @functools.cached_property
     def ascent(self) -> constrained.DualAscent:
-        """The ascent of the multipliers; once an epoch, it is on the mean violation (or tail) of its batches."""
+        """The ascent of the multipliers; by the epoch, it is on the mean violation (or tail) of all batches."""
         dual, settings = self._config.dual, self._settings
         every = self._steps_an_epoch if dual.every == "epoch" else dual.every
         rule = dual_rule(dual, every=every, warmup=self._warmup)
@@ -157,11 +157,8 @@ class DescentConstraints:
         return np.asarray(moving.multipliers)
 
     def judge(self, step: int, samples: np.ndarray, moving: DualState) -> tuple[Row, float]:
-        """Feasible first, then by loss.
-
-        Checkpoints that are not feasible go by their worst excess over a bound where constraints are hard. Resilience
-        lets every bound be exceeded at a cost, so there they go by the last layer's loss with that cost.
-        """
+        """Feasible first, then by loss. Infeasible checkpoints go by their worst excess over a bound where constraints
+        are hard; under resilience, where bounds may be exceeded at a cost, by the last layer's loss with that cost."""
         means, form = samples.mean(axis=0), self._form
         losses = means[: self._losses]
         violations = np.asarray(self.violations(samples, means, self.stated))
@@ -187,12 +184,9 @@ class DescentConstraints:
         return row, score
 
     def report(self, samples: np.ndarray, moving: DualState) -> Row:
-        """Losses, bounds, violations, multipliers and slacks by layer, and how samples descend, on held-out data; and
-        values, bounds, units and prices of the constraints by name.
-
-        Bounds and violations are those stated; complementary slackness is of the tightened ones, which the multipliers
-        of training enforced. Layer 0 has null without a reference.
-        """
+        """Losses, bounds, violations, multipliers and slacks by layer, and how samples descend, on held-out data;
+        values, bounds, units and prices of the constraints by name. Bounds and violations are as stated; complementary
+        slackness is of the tightened ones, which multipliers enforced. Layer 0 has null without a reference."""
         settings, reduction, few = self._settings, self.reduction, slice(self._bounded)
         losses, multipliers = jnp.asarray(samples[:, : self._losses]), jnp.asarray(moving.multipliers)
         limits = {}
@@ -244,7 +238,7 @@ class DescentConstraints:
         return jnp.vdot(jnp.asarray(self._weights), jnp.asarray(losses))
 
     def _minimised(self, losses: Any) -> Any:
-        """The last loss, or those before it where the last is bound."""
+        """The last loss; if it is bound, the losses before it."""
         return self._weighted(losses) if getattr(self._config, "early", False) else losses[-1]
 
     def _named(self, **figures: Any) -> dict[str, float | None]:
@@ -264,10 +258,8 @@ def constrained_training(
     limits: Sequence[Limit] = (),
 ) -> Training:
     """Training by a configuration with constraints, plain or under them, on ``num_examples`` (None without data).
-
-    ``numbers`` are those in the model of layers 0..L, where not every layer has a loss; ``trained`` tells which
-    parameters are trained, None for all; in ``bases`` the optimiser takes its steps, see `unroll_jax.in_coordinates`.
-    """
+    ``numbers`` are of layers 0..L in the model, where not every layer has a loss; ``trained`` marks trained parameters,
+    None for all; in ``bases`` the optimiser takes its steps, see `unroll_jax.in_coordinates`."""
     check_depth(config, num_layers)
     count = MANY if num_examples is None else num_examples
     check_batch_size(config.batch_size, count, examples)

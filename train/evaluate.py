@@ -42,11 +42,8 @@ def evaluate(
     place: str = "evaluation.json",
     log: Log = print,
 ) -> Row:
-    """Evaluates the best checkpoint of a run on its test split and writes the file ``place`` in its folder.
-
-    ``options`` of the evaluation, by field, take the place of the run's own, which config.json keeps; ``on`` is the
-    same task on other data, None for the run's.
-    """
+    """Evaluates the best checkpoint of a run on its test split and writes the file ``place`` in its folder. ``options``
+    by field override the run's, which config.json keeps; ``on`` is the task on other data, None for the run's."""
     judge = _by_options(on or task, options or {})
     require_checkpoints(folder, experiment)
     require_place(folder)

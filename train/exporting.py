@@ -64,7 +64,7 @@ def export(
       out: where to; None means the folder export in the run's, or transformers after the format.
       format: "transformers" writes the folder of a decoder as that library reads it.
       mesh: devices to read the checkpoint onto; None is the default on these devices.
-      task: the task itself, if it is your own; its options are those of the run.
+      task: the task itself, if it is your own; it takes the options of the run.
       log: where messages go.
 
     Example: see `fit`.
@@ -83,7 +83,7 @@ def export(
         arrays, files = task.to_transformers(state.params)  # pyright: ignore (of language models)
     else:
         arrays, files = named_arrays(jax.device_get(state.params)), {}
-    metadata = {"format": "pt", MARK: FORMAT} if converted else {"format": FORMAT}  # transformers takes "pt" alone
+    metadata = {"format": "pt", MARK: FORMAT} if converted else {"format": FORMAT}  # transformers takes only "pt"
     content = save({name: np.asarray(array, order="C") for name, array in arrays.items()}, metadata)
     described = {
         **_describe(task, run, experiment, step, task.training.objective.multipliers(state.moving)),

@@ -93,12 +93,9 @@ def answer(
     keep: Callable[[Mapping[int, Answer]], None] = lambda answers: None,
     log: Log = print,
 ) -> list[Answer]:
-    """Answers prompts, in batches of similar lengths; returns the answers in the order of the prompts.
-
-    Random numbers depend on the seed and the place of the prompt; sampled tokens also on the draft.
-
-    ``done`` are answers of an earlier call by the place of their prompt; ``keep`` takes those of each batch.
-    """
+    """Answers prompts, in batches of similar lengths; returns the answers in the order of the prompts. Random numbers
+    depend on the seed and the place of the prompt; sampled tokens also on the draft. ``done`` are answers of an earlier
+    call by the place of their prompt; ``keep`` takes the answers of each batch."""
     _check_settings(opened, settings)
     tokens, answers = _encoded(opened, prompts, settings), dict(done or {})
     batches = _batches(tokens, [place for place in range(len(tokens)) if place not in answers], settings.batch)

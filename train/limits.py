@@ -31,7 +31,7 @@ class Limit(NamedTuple):
       column: Name of its column.
       columns: ``(params, batch, losses) -> sums`` (samples, names), with counts behind them unless ``affine``. A
         function of the parameters has equal rows.
-      affine: True if every sample has the count 1, so that counts need no columns.
+      affine: True if every sample has the count 1: counts then need no columns.
     """
 
     names: tuple[str, ...]
@@ -52,7 +52,7 @@ class Limit(NamedTuple):
         return len(self.names) * (1 if self.affine else 2)
 
     def violations(self, means: Float[Array, "width"]) -> Float[Array, "constraints"]:
-        """Violations as shares of the bound, so that one rate of the multipliers fits all units; 0 without samples."""
+        """Violations as shares of the bound: one rate of the multipliers fits all units; 0 without samples."""
         count = len(self.names)
         pair = means[:count], jnp.ones(count, means.dtype) if self.affine else means[count:]
         constraints, sums = {"limit": self.constraint}, {"limit": {self.column: pair}}
@@ -108,10 +108,8 @@ FACTORIES: dict[str, Callable[..., Limit]] = {"norm": _norm, "worst_class": _wor
 
 def own_limit(function: Callable[..., Any], init: Any, losses: Any, batch: Any) -> Limit:
     """Violations of any function of ``(params, batch)`` or ``(params, batch, losses)``, a dict of numbers or arrays.
-
     Over parts of a batch, their mean counts. Names and shapes come from ``losses(init(key), batch)`` on a batch of
-    shapes; nothing is computed. A TypeError if the function does not return a dict of floating numbers.
-    """
+    shapes; nothing is computed. A TypeError if the function does not return a dict of floating numbers."""
     count = len(inspect.signature(function).parameters)
 
     def of(params: Any, batch: Any, losses: Any) -> Any:

@@ -80,12 +80,11 @@ class Opened(NamedTuple):
 
 
 def load(folder: Path | str, *, task: Task | None = None, log: Log = print) -> Model:
-    """Loads the model of a run folder (its best checkpoint) or of an export, wherever it was trained.
+    """Loads the model of a run folder (its best checkpoint) or of an export, trained on any devices.
 
     Args:
       folder: of the run, or the export.
-      task: the task itself, if it is your own, an `OwnTask` or any `Task`; its options but the mesh are those of the
-        folder.
+      task: the task itself, if it is your own, an `OwnTask` or any `Task`; it takes the folder's options but the mesh.
       log: where messages go.
 
     Returns:
@@ -139,7 +138,7 @@ def options_of(task: Any) -> type[RunConfig] | None:
 
 
 def by_config(task: Task, config: RunConfig, *, mesh: str | None = None) -> Task:
-    """Returns a task that was passed, with the configuration of a folder, on a mesh or that of the task."""
+    """Returns a task that was passed, with the configuration of a folder, on ``mesh`` or the task's mesh."""
     config = dataclasses.replace(config, mesh=mesh or task.config.mesh)
     return task if task.config == config else task.with_config(config)
 
@@ -168,7 +167,7 @@ def is_trained(folder: Path) -> bool:
 
 
 def _trained(folder: Path, dtype: Any, log: Log) -> Opened:
-    """Opens the model of a run, whose noise is that of its training."""
+    """Opens the model of a run, with the noise of its training."""
     description = read_object(folder / "config.json", checked=False)  # `load` compares the checksum
     if description.get("task") != LanguageConfig.task:
         raise UserError(

@@ -140,7 +140,7 @@ class _Loop:
         return False
 
     def _moved(self) -> StorageError:
-        """Returns the error of a run folder that is not there any more; deletes what a save has made of it."""
+        """Returns the error of a run folder that is gone; deletes the remains of a save."""
         if not (self.folder / "config.json").exists():
             self.checkpoints.kept()
             self.checkpoints.discard_last(self.saved_step)

@@ -43,7 +43,7 @@ def fit(
     Args:
       what: the name of an experiment, a configuration, or your task (`train.task.Task`).
       out: run folder; None makes one under runs/.
-      experiment: what the run is called in reports; None takes the name of the experiment or the task.
+      experiment: the run's name in reports; None takes the name of the experiment or the task.
       callbacks: hear of every step, validation and end (`train.loop.Callbacks`).
       log: where messages go.
 
@@ -51,7 +51,7 @@ def fit(
       The run folders: one, or one of each method with ``method="both"`` or ``"all"``.
 
     Raises:
-      UserError: whatever you can mend, in one line.
+      UserError: for everything that you can mend, in one line.
 
     Example:
       >>> import tempfile, jax.numpy as jnp, numpy as np
@@ -196,7 +196,7 @@ def prepare(arguments: list[str]) -> None:
 
 
 def show(arguments: list[str]) -> None:
-    """`unroll-jax list [WORD]`: the experiments by task; those of a name or task with their details."""
+    """`unroll-jax list [WORD]`: the experiments by task; with details for a name or task."""
     words, everything = [word for word in arguments if word != "--all"], "--all" in arguments
     if set(HELP) & set(words):
         sys.stdout.write("usage: unroll-jax list [WORD] [--all]\n")

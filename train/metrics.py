@@ -55,10 +55,8 @@ class Curves(NamedTuple):
 
 
 class MetricsWriter(contextlib.AbstractContextManager["MetricsWriter"]):
-    """Appends to metrics.jsonl and to TensorBoard; reopening at a step forgets all that came after it.
-
-    Lines hold no times, so a run that was interrupted and resumed writes the same file as one that was not.
-    """
+    """Appends to metrics.jsonl and to TensorBoard; reopening at a step forgets all that came after it. Lines hold no
+    times, so a run that was interrupted and resumed writes the same file as one that was not."""
 
     def __init__(self, folder: Path, *, after_step: int, tensorboard: bool = False):
         """Opens metrics.jsonl in ``folder``, keeping rows up to ``after_step``; then the curves for TensorBoard."""
@@ -80,16 +78,14 @@ class MetricsWriter(contextlib.AbstractContextManager["MetricsWriter"]):
             self._file.close()
 
     def write(self, row: dict[str, Any]) -> None:
-        """Writes a row ``{"kind", "step", name: number or list, ...}``; the curves have all but nulls.
-
-        A list such as violations whose entries the row has by name too (violation/layer 1) is not shown there twice.
-        """
+        """Writes a row ``{"kind", "step", name: number or list, ...}``; the curves have all but nulls. A list such as
+        violations whose entries the row has by name too (violation/layer 1) is not shown there twice."""
         self._file.write(_line(row))
         if self._curves is not None:
             self._curves.add({f"{row['kind']}/{name}": number for name, number in _points(row)}, row["step"])
 
     def flush(self) -> None:
-        """Hands everything to the operating system, so that a killed process loses nothing before this point."""
+        """Hands everything to the operating system: a killed process loses nothing before this point."""
         self._file.flush()
         if os.fstat(self._file.fileno()).st_nlink == 0:
             raise StorageError(f"{self._file.name} was deleted under the run; the same command goes on")
@@ -139,10 +135,8 @@ def check_callbacks(callbacks: Any) -> None:
 
 
 def _tensorboard(folder: Path, first_step: int) -> Curves:
-    """Opens a file of events; points of earlier files from ``first_step`` on are dropped.
-
-    `tensorboardX.SummaryWriter` would block training on a full disk. The imports load torch if it is installed.
-    """
+    """Opens a file of events; points of earlier files from ``first_step`` on are dropped. `tensorboardX.SummaryWriter`
+    would block training on a full disk. The imports load torch if it is installed."""
     from tensorboardX.event_file_writer import EventsWriter
     from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore (protobuf makes its classes)
     from tensorboardX.proto.summary_pb2 import Summary  # pyright: ignore (likewise)
@@ -187,11 +181,9 @@ def read_predictions(folder: Path) -> Predictions:
 
 
 def ratio_figures(sample_losses: Float[np.ndarray, "samples layers_and_one"]) -> dict[str, Any]:
-    """Ratios f_l / f_{l-1} of losses of single samples, for which training promises nothing, as values of JSON.
-
-    Counts by layer are in bins from 0 to 2, the last one open. Shares and means come by layer and of all layers. The
-    share of a layer is None if a loss is NaN, and means leave out losses before the layer that are 0.
-    """
+    """Ratios f_l / f_{l-1} of losses of single samples, for which training promises nothing, as values of JSON. Counts
+    by layer are in bins from 0 to 2, the last one open. Shares and means come by layer and of all layers. The share of
+    a layer is None if a loss is NaN, and means leave out losses before the layer that are 0."""
     before, after = sample_losses[:, :-1], sample_losses[:, 1:]
     edges = np.append(np.round(np.linspace(0.0, 2.0, 81), 3), np.inf)
     ratios = np.divide(after, before, out=np.full_like(after, np.nan), where=before > 0.0)

@@ -19,9 +19,7 @@ def make_optimizer(
     config: PrimalConfig | OptimizerConfig, *, num_steps: int, steps_an_epoch: int = 1, trained: Any = None
 ) -> optax.GradientTransformation:
     """Clipping, weight decay and the rule, in the order that each rule's paper has them, with a warm-up and a schedule.
-
-    Parameters that are not ``trained`` (``params -> bool`` for each) keep no state; their gradients must be 0.
-    """
+    Parameters that are not ``trained`` (``params -> bool`` for each) keep no state; their gradients must be 0."""
     rates = learning_rates(config, num_steps=num_steps, steps_an_epoch=steps_an_epoch)
     clip = optax.identity() if config.clip_norm is None else optax.clip_by_global_norm(config.clip_norm)
     if config.name == "muon":

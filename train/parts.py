@@ -38,11 +38,11 @@ def loss_gradient(
     losses, so it skips the forward pass.
 
     Args:
-      losses: each row a function of its row of the batch alone.
+      losses: each row a function of its row of the batch only.
       objective: ``losses of the whole batch -> (scalar, extras)``.
       batch: arrays with a row a sample. Noise must be drawn already: parts draw nothing.
       probe: zeros for so many rows; the gradients of several parts in it are stacked.
-      parts: number of parts of the batch; must divide its rows (and rows / parts those of a mesh).
+      parts: number of parts of the batch; must divide its rows. A mesh must divide rows / parts.
       affine: True if the objective is affine in the losses; may be traced, if that changes during training.
       place: ``(array, axis) -> array`` constrains the sharding of rows on an axis.
     """
@@ -60,10 +60,7 @@ def loss_gradient(
 
 
 def in_parts(batch: Any, parts: int, place: Place = lambda rows, axis: rows) -> Any:
-    """Returns a batch as (parts, rows / parts, ...): part i has the rows i, i + parts, ...
-
-    Every device holds its share of every part, so no row moves.
-    """
+    """Returns a batch as (parts, rows / parts, ...): part i has rows i, i + parts, ...; no row changes its device."""
 
     def divide(rows: Any) -> Array:
         return place(jnp.swapaxes(jnp.reshape(rows, (-1, parts, *rows.shape[1:])), 0, 1), 1)

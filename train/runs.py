@@ -83,9 +83,7 @@ def _stored(folder: Path) -> Row:
 
 def read_config(folder: Path, kind: type[RunConfig] | None = None, *, free: bool = False) -> tuple[str, RunConfig]:
     """Returns the experiment and the configuration of a run, with `FREE` options as stored or at their defaults.
-
-    ``kind`` is the configuration's class if the task is not registered.
-    """
+    ``kind`` is the configuration's class if the task is not registered."""
     path, (experiment, name, values) = folder / "config.json", read_recorded(folder)
     config = from_json(config_type(name, kind, path), values, source=path)
     check_values(config, path, "put the value back, or train again")
@@ -121,10 +119,8 @@ def read_status(folder: Path) -> Row:
 
 
 def take(task: Task, folder: Path, *, experiment: str, held: contextlib.ExitStack) -> None:
-    """Claims a folder for a task, or checks that it belongs to it, and locks it until ``held`` closes.
-
-    An error leaves nothing behind and deletes nothing: with ``overwrite`` the old run is deleted last.
-    """
+    """Claims a folder for a task, or checks that it belongs to it, and locks it until ``held`` closes. An error leaves
+    nothing behind and deletes nothing: with ``overwrite`` the old run is deleted last."""
     check_folder(task, folder, experiment)
     require_writable(folder, f"run folder {folder}", "see to that disk, or pass another --out")
     # The latest values of `FREE`, which config.json holds in place of the defaults.
@@ -162,7 +158,7 @@ def check_folder(task: Task, folder: Path, experiment: str) -> None:
 
 
 def _shorter(folder: Path, config: RunConfig) -> Row:
-    """Returns the length of a run that is to go on to more steps than it was started for; empty without such a one."""
+    """Returns the length of a run that is to go on to more steps than it was started for, else nothing."""
     stored, new = _stored(folder), to_json(config)
     lengths = {name: stored.get(name) for name in LENGTHS if name in new}
     return {name: old for name, old in lengths.items() if type(old) is int and old < new[name]}
@@ -176,7 +172,7 @@ def check_parent(config: RunConfig, folder: Path) -> None:
 
 
 def begin(folder: Path, name: str, description: Row, *, what: str) -> None:
-    """Writes the file that makes a folder a run or a sweep, unless it exists."""
+    """Writes the file that marks a folder as a run or a sweep, unless it exists."""
     with writing(f"--out {folder}", "pass another folder"):
         if not (folder / name).exists():
             folder.mkdir(parents=True, exist_ok=True)
@@ -225,7 +221,7 @@ def require_place(folder: Path) -> None:
 
 
 def check_first(config: RunConfig) -> None:
-    """Checks what a configuration needs of this machine, before data are read."""
+    """Checks that this machine suits a configuration, before data are read."""
     if config.task in TASKS and not isinstance(config, TASKS[config.task].config):
         raise UserError(f"{type(config).__name__}.task must not be {config.task!r}, a task of train/; rename yours")
     if config.out:
@@ -234,7 +230,7 @@ def check_first(config: RunConfig) -> None:
 
 
 def _require_empty(folder: Path, name: str, what: str) -> None:
-    """Raises UserError for a folder of other files; what a kill left of the file ``name`` does not count."""
+    """Raises UserError for a folder of other files; the rest of a killed write of the file ``name`` does not count."""
     if not folder.is_dir() or all(entry.suffix == PARTIAL for entry in folder.iterdir()):
         return
     inner = ", ".join(map(str, _runs_inside(folder)))

@@ -64,11 +64,8 @@ class Metrics(NamedTuple):
 
 
 def train_step(task: Task, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-    """Takes one step: the gradient of the objective of all layer losses, one update, then the objective's state.
-
-    A constrained objective is the Lagrangian, and its multipliers move on the violations of the same batch, after the
-    parameters (Porras-Valenzuela et al., Algorithm 1).
-    """
+    """Takes one step: the gradient of the objective of all layer losses, one update, then the objective's state. Under
+    constraints: the Lagrangian, then its multipliers on the same batch (Porras-Valenzuela et al., Algorithm 1)."""
     objective, optimizer, config = task.training.objective, task.training.optimizer, task.config
     batch = task.sample_noise(batch, jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step))
     counts = task.counts(batch)

@@ -25,10 +25,8 @@ SampleLosses = Float[Array, "samples layers_and_one"]
 
 
 class Objective(Protocol):
-    """The objective of the parameters, a function of every layer's loss, and its state, such as multipliers.
-
-    Methods with a body are those of an objective without state and constraints.
-    """
+    """The objective of the parameters, a function of every layer's loss, and its state, such as multipliers. Methods
+    with a body serve an objective without state and constraints."""
 
     def init(self) -> Any:
         """Returns the initial state, such as multipliers; None without state."""
@@ -74,7 +72,7 @@ class Training(NamedTuple):
       objective: Plain risk, or a constrained objective.
       optimizer: Optimiser of the parameters; it must keep no state for parameters that are not trained.
       num_steps: Steps of the whole run.
-      validate_every: Steps between validations, each of which writes a checkpoint.
+      validate_every: Steps between validations; each writes a checkpoint.
       mesh: Devices.
     """
 
@@ -116,21 +114,17 @@ class Task(Protocol):
         ...
 
     def init(self, key: jax.Array) -> Params:
-        """Returns parameters, from the key alone."""
+        """Returns parameters, from the key only."""
         ...
 
     def batches(self, start_step: int, rows: np.ndarray | None) -> Iterator[Batch]:
-        """Yields batches without end, each a function of the seed and its step.
-
-        ``rows`` are the rows of this process; None for all.
-        """
+        """Yields batches without end, each a function of the seed and its step. ``rows`` are the rows of this process;
+        None for all."""
         ...
 
     def losses(self, params: Params, batch: Batch, probe: Any) -> tuple[SampleLosses, Mapping[str, Array]]:
-        """Returns losses by sample and layer, and other figures by sample; each row depends on its sample alone.
-
-        The gradient in ``probe`` carries the figures that `probe` describes.
-        """
+        """Returns losses by sample and layer, and other figures by sample; each row depends on its sample only. The
+        gradient in ``probe`` carries the figures that `probe` describes."""
         ...
 
     def measured(self, params: Params, split: str) -> np.ndarray | None:
@@ -142,10 +136,8 @@ class Task(Protocol):
         ...
 
     def evaluate(self, params: Params, folder: Path) -> tuple[Row, np.ndarray | None]:
-        """Returns figures of the test split, and its losses by sample for the objective's report.
-
-        Further files, such as pictures, go to the folder.
-        """
+        """Returns figures of the test split, and its losses by sample for the objective's report. Further files, such
+        as pictures, go to the folder."""
         ...
 
     def data_fingerprint(self) -> Row:
@@ -165,10 +157,8 @@ class Task(Protocol):
         ...
 
     def pretrained(self) -> Any:
-        """Reads large pretrained parameters for `load_pretrained`; None without any.
-
-        They are read at each call: no program holds them, and the state takes over their memory.
-        """
+        """Reads large pretrained parameters for `load_pretrained`; None without any. They are read at each call: no
+        program holds them, and the state takes over their memory."""
         return None
 
     def load_pretrained(self, params: Params, pretrained: Any) -> Params:
@@ -192,7 +182,7 @@ class Task(Protocol):
         return None
 
     def summarise(self, figures: Mapping[str, Array], counts: Array | None, probed: Any) -> Mapping[str, Array]:
-        """Returns figures of a step, from those of its samples and from the gradient in the probe."""
+        """Returns figures of a step, from the figures of its samples and from the gradient in the probe."""
         return {name: jax.numpy.mean(rows) for name, rows in figures.items()}
 
     def describe(self, figures: Mapping[str, Any]) -> tuple[Row, dict[str, str]]:

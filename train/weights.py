@@ -62,10 +62,8 @@ def _is_ours(folder: Path) -> bool:
 
 
 def read_export(folder: Path, kind: type[RunConfig] | None = None) -> Export:
-    """Reads an export whose files are whole and belong together, or raises UserError.
-
-    ``kind`` is the class of the options of a task that is not registered.
-    """
+    """Reads an export whose files are whole and belong together, or raises UserError. ``kind`` is the class of the
+    options of a task that is not registered."""
     path, description = folder / MODEL, _read_config(folder)
     try:
         with open_regular(path, where=str(path), mend=AGAIN) as content:

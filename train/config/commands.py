@@ -42,7 +42,7 @@ class EvaluateArguments:
 
 @dataclasses.dataclass(frozen=True)
 class Membership:
-    """The options before a command, by which a process finds the others; all None for one process alone."""
+    """The options before a command, by which a process finds the others; all None for a single process."""
 
     coordinator: str | None = None
     """HOST:PORT of process 0."""
@@ -81,7 +81,7 @@ class PrepareArguments:
     root: Annotated[str | None, tyro.conf.arg(name="from")] = None
     """The folder, archive, video file or table to read."""
     validation_share: Fraction = 0.1
-    """Of images, texts and instructions: that of the run, as data are prepared for each share."""
+    """Of images, texts and instructions: the run's share. Data are prepared for each share."""
     text_column: str = "text"
     """Of a table: the column of the text."""
     label_column: str = "label"
@@ -145,8 +145,8 @@ class GenerateArguments:
     top_p: float | None = None
     """Draw from the fewest most probable tokens that have this share; None draws from all."""
     gamma: float = 0.0
-    """Strength of noise on the embeddings of all tokens, those of the answer included: of a run that of its training;
-    else its standard deviation over that of the embedding table."""
+    """Strength of noise on the embeddings of all tokens, also of the answer: of a run, in the unit of its training;
+    else the standard deviation of the noise over the embedding table's."""
     seed: int = 0
     """Of noise and sampling."""
     exit_layer: int | None = None
@@ -154,7 +154,7 @@ class GenerateArguments:
     draft_length: int | None = None
     """Tokens that --exit-layer drafts before the other layers verify them."""
     dtype: Literal["float32", "bfloat16"] | None = None
-    """Of parameters, and off CPUs of computation, too; None takes that of the source, of GGUF and runs float32."""
+    """Of parameters, and off CPUs of computation, too; None takes the source's, for GGUF and runs float32."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,12 +179,11 @@ class SweepArguments(Generic[C]):
     --over.OPTION VALUE,VALUE,... makes an option of the experiment an axis, as in --over.num-layers 3,5 --over.method
     plain,constrained --over.seed 0,1,2; the last part of a name is enough where only one option has it. With --trials,
     an axis is a range LOW:HIGH or a list, and the best trial is feasible first, then best by the validation metric.
-    Every cell is a run folder under --out; the same command resumes an interrupted sweep, and more values or trials
-    extend it."""
+    Every cell is a run folder under --out; the same command resumes a sweep, and more values or trials extend it."""
 
     config: Annotated[C, tyro.conf.arg(name="")]
     """Options that all cells share; --out is the folder of the sweep."""
     jobs: int = 1
     """Cells that are computed at the same time, each in a process with its share of the cores and GPUs."""
     trials: int | None = None
-    """Number of trials, those of earlier calls included, which Optuna's TPE proposes; None computes the grid."""
+    """Number of trials that Optuna's TPE proposes, earlier calls' included; None computes the grid."""

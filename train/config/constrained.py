@@ -26,8 +26,7 @@ class ConstrainedConfig(RunConfig):
     """plain: the last loss (or erm, empirical risk). constrained: under descent constraints. deep_supervision: fixed
     weights on the losses of layers before the last. both, all: plain and constrained, or all three, and a report."""
     layer_weights: tuple[NonNegative, ...] = (0.1,)
-    """Of deep_supervision, with 1 on the last layer, and of --constraints.last: one number, or one for each of layers 1
-    to L - 1."""
+    """Of deep_supervision (last layer: 1) and --constraints.last: one number, or one for each of layers 1 to L - 1."""
     layer_weighting: Literal["given", "layerskip"] = "given"
     """given: --layer-weights. layerskip: weights that grow with depth, of LayerSkip (Elhoushi et al. 2024);
     --layer-weights is their scale of layers before the last."""
@@ -36,7 +35,7 @@ class ConstrainedConfig(RunConfig):
     train_gamma: NonNegative = 0.0
     """Strength of the noise of training."""
     test_gammas: tuple[NonNegative, ...] = (0.0,)
-    """Strengths of noise of the evaluation; that of training is added when missing."""
+    """Strengths of noise of the evaluation; the strength of training is added when missing."""
     validate_every: Count = 250
     """Steps between validations; each writes a checkpoint."""
     primal: PrimalConfig = dataclasses.field(default_factory=PrimalConfig)
@@ -58,7 +57,7 @@ class ConstrainedConfig(RunConfig):
             yield "model.num_key_value_heads", math.gcd(model.num_heads, model.num_key_value_heads)
 
     def check(self) -> None:
-        """Checks every value, and those of each layer where the depth is known before the model is read."""
+        """Checks every value, also each layer's where the depth is known before the model is read."""
         super().check()
         if self.depth is not None:
             check_depth(self, self.depth)
@@ -71,7 +70,7 @@ class ConstrainedConfig(RunConfig):
         return None if given else getattr(model, "num_layers", None)
 
     def rules(self) -> Iterator[Rule]:
-        """Yields the rules across fields that hold at any depth; `check_depth` has the others."""
+        """Yields the rules across fields that hold at any depth; `check_depth` has the rest."""
         yield from super().rules()
         yield from _own_rules(self)
         warmup = self.constraints.warmup(self.steps)
@@ -113,15 +112,12 @@ class ConstrainedConfig(RunConfig):
 
     @property
     def noise_levels(self) -> list[float]:
-        """Those of the evaluation in rising order, the training level among them."""
+        """Noise levels of the evaluation in rising order, the training level among them."""
         return sorted({float(gamma) for gamma in (*self.test_gammas, self.train_gamma)})
 
     def loss_weights(self, num_layers: int, numbers: Sequence[int] | None = None) -> tuple[float, ...]:
-        """Returns the weights of f_0 to f_L: the last loss alone, those of deep supervision, or those of the losses
-        before the last where that is bound.
-
-        ``numbers`` are those of the layers in the model, from 0 on, where not every layer has a loss.
-        """
+        """Returns the weights of f_0 to f_L: of the last loss only, of deep supervision, or of the losses before a
+        bound last one. ``numbers`` has the layers' numbers in the model, where not every layer has a loss."""
         if not (self.supervises or self.early):
             return (*(0.0,) * num_layers, 1.0)
         one, several = self.layer_weights * (num_layers - 1), self.layer_weights
@@ -142,7 +138,7 @@ class ConstrainedConfig(RunConfig):
         return [(method, one._without_unused()) for method, one in each.items()]
 
     def _without_unused(self) -> Self:
-        """Returns the options with defaults for those of layers' weights that the method does not use."""
+        """Returns the options, with defaults for the layers' weights if the method does not use them."""
         names = () if self.supervises or self.early else ("layer_weights", "layer_weighting")
         return dataclasses.replace(self, **{name: getattr(ConstrainedConfig, name) for name in names})
 
@@ -184,7 +180,7 @@ class OwnConfig(ConstrainedConfig):
     metric: ClassVar[str] = "validation loss"
 
     def conditions(self) -> Iterator[Condition]:
-        """Yields those of all such runs, and the options that a user's task cannot have."""
+        """Yields the conditions of all such runs, and the options that a user's task cannot have."""
         yield from super().conditions()
         yield from ((name, of, False) for name, of in WITHOUT_EFFECT.items())
 

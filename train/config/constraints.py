@@ -23,7 +23,7 @@ class DualConfig:
     learning_rate: Positive = 5e-3
     """Rate of the ascent; for pi, the integral gain."""
     proportional_gain: NonNegative = 1.0
-    """Multiplier per unit of violation, for pi alone."""
+    """Multiplier per unit of violation, only for pi."""
     every: Count | Literal["epoch"] = 1
     """Batches whose violations (or tails) are averaged for one step of the multipliers; epoch: as many as fit into a
     pass over the data, counted from the end of the warm-up on."""
@@ -36,7 +36,7 @@ class DualConfig:
     def least_resilience(self) -> float:
         """The resilience at or below which a root of the loop of a multiplier and its decay is -1 or beyond."""
         if self.optimizer not in ("sgd", "pi"):
-            return 0.0  # Adam's steps are no larger for a larger violation.
+            return 0.0  # Adam's steps do not grow with the violation.
         return 0.5 * self.learning_rate + (self.proportional_gain if self.optimizer == "pi" else 0.0)
 
 
@@ -54,10 +54,9 @@ class LimitConfig:
     resilience: Positive | None = None
     """beta, cost of slack (multiplier / beta), which decays the multipliers; None keeps the constraints hard."""
     warmup_steps: Natural | Share = 0
-    """Steps of plain risk before the constraints count, whatever multipliers start at; below 1, the share of all
-    steps."""
+    """Steps of plain risk before constraints count, whatever multipliers start at; below 1, a share of all steps."""
     normalise: bool = True
-    """Divide the Lagrangian by 1 + sum of multipliers, so that growing multipliers do not grow the gradient."""
+    """Divide the Lagrangian by 1 + sum of multipliers: growing multipliers then do not grow the gradient."""
     tolerance: NonNegative = 0.05
     """Relative excess over a bound that still counts as feasible."""
 
@@ -90,7 +89,7 @@ class ConstraintConfig(LimitConfig):
     alpha: tuple[Fraction, ...] = (0.22,)
     """Share of the loss each layer must remove, in (0, 1): one number, or one a layer."""
     first_alpha: Fraction | None = None
-    """alpha of layer 1; None takes that of all layers."""
+    """alpha of layer 1; None takes the alpha of all layers."""
     reference: Positive | None = None
     """f_ref, bound on the loss at the embedded input; None leaves that constraint out."""
     bounds: Literal["stepwise", "cumulative"] = "stepwise"
@@ -108,15 +107,15 @@ class ConstraintConfig(LimitConfig):
     form: Literal["difference", "ratio", "log_ratio", "ratio_of_means", "log_ratio_of_means"] = "difference"
     """Comparison of a loss and its bound. difference: loss minus bound, of mean losses. ratio, log_ratio: loss over
     bound minus 1, or the logarithm of that quotient, sample by sample. The same of_means: of mean losses, with the loss
-    before a layer as a constant in gradients; without units, so that one rate of the multipliers fits all losses."""
+    before a layer as a constant in gradients; without units: one rate of the multipliers fits all losses."""
     proxy: bool = False
     """Take the loss before a layer for a constant in the gradient (proxy constraints, Cotter et al. 2019)."""
     margin: Share = 0.05
-    """Share by which training tightens the bounds of layers 2 and on, so that the stated ones hold on held-out data."""
+    """Share by which training tightens the bounds of layers 2 and on, to make the stated ones hold on new data."""
     first_margin: Share = 0.2
     """The same for layer 1, whose loss carries over to held-out data least well."""
     layers: bool = True
-    """Bound the losses of layers; --constraints.no-layers leaves the constraints of `also` alone."""
+    """Bound the losses of layers; --constraints.no-layers leaves only the constraints of `also`."""
 
     def alphas(self, num_layers: int) -> tuple[float, ...]:
         """The share that each of layers 1 to L must remove."""
@@ -125,11 +124,11 @@ class ConstraintConfig(LimitConfig):
 
     @property
     def of_means(self) -> bool:
-        """True where mean losses are compared with their bounds, not those of samples."""
+        """True where mean losses are compared with their bounds, not the losses of samples."""
         return self.form == "difference" or self.form.endswith("_of_means")
 
     def absolute_bounds(self, num_layers: int) -> tuple[float, ...] | None:
-        """The bounds of layers 1 to L, or of L alone, where they do not depend on the losses; else None."""
+        """The bounds of layers 1 to L, or of L only, where they do not depend on the losses; else None."""
         if self.last is not None:
             return (self.last,)
         if self.bounds == "stepwise" or self.reference is None:

@@ -44,8 +44,7 @@ class ImageConfig(SourceConfig):
     """digits: 8x8 grey digits, no files needed. cifar10: the binary version, as archive or folder.
     image_folder: a folder or archive with train/CLASS/NAME.png and test/CLASS/NAME.png (or jpg)."""
     validation_share: Fraction = 0.1
-    """Share of the train images held out for validation, stratified; digits, and a folder with that split, keep
-    theirs."""
+    """Share of train images held out for validation, stratified; digits and a folder with that split keep theirs."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,8 +12,7 @@ PLAIN = "a string of UTF-8 without control characters"
 #: The packages of each extra of pyproject.toml that some commands do without.
 EXTRAS = {"search": ("optuna",), "video": ("av", "skimage")}
 
-# The fields that are options of the command, None for all, and the names of those that are not --FIELD. Python has no
-# command line, a process one.
+# Fields that are options (None: all) and names of options that are not --FIELD: of a command line, not of Python.
 _surface: tuple[Collection[str] | None, Mapping[str, str]] = ((), {})
 _NO_VALUE = object()
 
@@ -21,9 +20,7 @@ _NO_VALUE = object()
 @contextlib.contextmanager
 def on_command_line(names: Mapping[str, str] | None = None, *, only: Collection[str] | None = None) -> Iterator[None]:
     """Names options in messages as they are typed, within the context: ``names`` has those that are not --FIELD.
-
-    ``only`` these fields are typed, None for all, () for none; others are named as in a run's config.json.
-    """
+    ``only`` these fields are typed, None for all, () for none; others are named as in a run's config.json."""
     global _surface
     before, _surface = _surface, (only, names or {})
     try:
@@ -69,10 +66,8 @@ class StorageError(UserError):
 
 
 class Interrupted(BaseException):
-    """The process was asked to end, and has saved its work; its exit code is 0 for SIGTERM, 130 for Ctrl-C.
-
-    No `Exception`: code that takes every exception for a damaged file must not take this for one.
-    """
+    """The process was asked to end, and has saved its work; its exit code is 0 for SIGTERM, 130 for Ctrl-C. No
+    `Exception`: code that takes every exception for a damaged file must not take this for one."""
 
     def __init__(self, message: str, code: int = 0):
         super().__init__(message)

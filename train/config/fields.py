@@ -56,7 +56,7 @@ Condition = tuple[str, str, bool]
 
 
 def check_fields(config: "DataclassInstance", prefix: str = "") -> None:
-    """Checks the type and the range of every field, those of parts too."""
+    """Checks the type and the range of every field, also in parts."""
     for name, hint in hints_of(type(config)).items():
         value = getattr(config, name)
         if not _fits(value, hint):
@@ -89,10 +89,7 @@ def to_json(config: "DataclassInstance") -> dict[str, Any]:
 
 
 def from_json(cls: type[T], values: Any, *, source: Path | str, again: str = "train again") -> T:
-    """The dataclass that `to_json` wrote; a field that is missing, unknown or of another type is refused by name.
-
-    ``again`` is the way out.
-    """
+    """Reads the dataclass that `to_json` wrote; errors name a missing, unknown or ill-typed field, and ``again``."""
     wrong, way_out = f"{source} is damaged:", f"restore it, or {again}"
     hints = {field.name: field for field in dataclasses.fields(cls)}
     if not isinstance(values, dict):
@@ -128,7 +125,7 @@ def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> l
 def changes(
     config: "DataclassInstance", usual: "DataclassInstance", *, but: Iterable[str] = ()
 ) -> list[tuple[str, Any]]:
-    """Names and values of the fields that are not as usual, those of parts too, but for some names."""
+    """Names and values of the fields that are not as usual, also in parts, but for some names."""
     pairs = []
     for field in dataclasses.fields(config):
         value, default = getattr(config, field.name), getattr(usual, field.name)

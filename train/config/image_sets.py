@@ -48,7 +48,7 @@ class ImageSetConfig(ConstrainedConfig):
     constraints: ConstraintConfig = dataclasses.field(default_factory=lambda: BOUNDS)
 
     def rules(self) -> Iterator[Rule]:
-        """Yields those of all such runs, and of sets."""
+        """Yields the rules of all such runs, and of sets."""
         yield from super().rules()
         levels, data = self.test_layer_noises, self.data
         yield "test_layer_noises", "each once", len(set(levels)) == len(levels)
@@ -60,7 +60,7 @@ class ImageSetConfig(ConstrainedConfig):
         yield "dual.every", "a number of batches, as sets are drawn without end", self.dual.every != "epoch"
 
     def conditions(self) -> Iterator[Condition]:
-        """Yields those of all such runs, and of the data."""
+        """Yields the conditions of all such runs, and of the data."""
         yield from super().conditions()
         yield "data.validation_share", option_text("data.root"), self.data.source != "digits"
 

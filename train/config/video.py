@@ -57,8 +57,8 @@ class VideoPrimalConfig(PrimalConfig):
     learning_rate: Positive = 2e-3
     """Peak learning rate."""
     basis: Literal["cosine", "pixels"] = "cosine"
-    """Coordinates of Adam: cosine, coefficients of the cosine transform of a patch, so that a step does not change
-    brightness; pixels, as they are stored. Muon's steps are the same in either."""
+    """Coordinates of Adam: cosine, coefficients of a patch's cosine transform, in which a step changes no brightness;
+    pixels, as they are stored. Muon's steps are the same in either."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +107,7 @@ class ViTOptions:
     """Width between the dense layers."""
     reading: Literal["state", "residual", "linear"] = "state"
     """Readout of a frame: state, the layer's state itself, as in the paper; residual, the noisy frame plus a readout of
-    the state that all layers share; linear, that readout alone."""
+    the state that all layers share; linear, only that readout."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Dtype of the layers; parameters, losses and multipliers stay float32."""
 
@@ -136,7 +136,7 @@ class VideoRunConfig(ConstrainedConfig):
         disturbances(self.test_disturbances)
 
     def rules(self) -> Iterator[Rule]:
-        """Yields those of all such runs, and of the dtype."""
+        """Yields the rules of all such runs, and of the dtype."""
         yield from super().rules()
         yield "model.dtype", "float32 or bfloat16 unless JAX_ENABLE_X64=1 is set", _computable(self.model.dtype)
 
@@ -153,8 +153,7 @@ class VideoRunConfig(ConstrainedConfig):
         return "-".join((self.data.source, self.method, depth, f"gamma{self.train_gamma}", *others, f"seed{self.seed}"))
 
 
-# The paper's UT has alpha = 0.22 and f_ref = 5.5, which is below the input's loss on the built-in clips, as these have
-# more contrast than its videos.
+# The paper's UT has alpha = 0.22 and f_ref = 5.5, below the input's loss on our clips, which have more contrast.
 @dataclasses.dataclass(frozen=True)
 class VideoConfig(VideoRunConfig):
     """Denoise patch sequences of grey video with an unrolled transformer (Porras-Valenzuela et al., Section 4)."""
@@ -165,7 +164,7 @@ class VideoConfig(VideoRunConfig):
     constraints: ConstraintConfig = dataclasses.field(default_factory=lambda: ConstraintConfig(reference=8.0))
 
     def rules(self) -> Iterator[Rule]:
-        """Yields those of all such runs, and of noise: layer 0 is the input, of which stepwise bounds take a share."""
+        """Yields the rules of all such runs, and of noise: without it, layer 0 has no loss to take a share of."""
         yield from super().rules()
         cumulative, given = option_text("constraints.bounds", "cumulative"), self.constraints
         absolute = given.bounds == "cumulative" or given.last is not None
@@ -193,7 +192,7 @@ class VideoViTConfig(VideoRunConfig):
     primal: PrimalConfig = dataclasses.field(default_factory=lambda: PrimalConfig(3e-3))
 
     def rules(self) -> Iterator[Rule]:
-        """Yields those of video, and of the transformer's sizes."""
+        """Yields the rules of video, and of the transformer's sizes."""
         yield from super().rules()
         model, dim = self.model, option_text("model.dim", self.model.dim)
         yield "model.num_heads", f"a divisor of {dim}", model.dim % model.num_heads == 0
@@ -204,6 +203,6 @@ class VideoViTConfig(VideoRunConfig):
 def _computable(dtype: str) -> bool:
     if dtype != "float64":
         return True
-    import jax  # which knows what was set; the other choices need not wait for it
+    import jax  # which knows the setting; the other choices need not wait for it
 
     return jax.config.read("jax_enable_x64")

@@ -1,4 +1,4 @@
-"""Conversations as tokens of a prompt and its answer, packed into rows of which only the answers are learned."""
+"""Conversations as tokens of a prompt and its answer, packed into rows. Only the answers are learned."""
 
 import bisect
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,12 +20,12 @@ ALPACA = (
     "### Instruction:\n{}\n\n### Response:\n"
 )
 
-MULTIPLE = 8  # the number of positions is a multiple, so that splits seldom differ in it
+MULTIPLE = 8  # the number of positions is a multiple: splits seldom differ in it
 PLACEHOLDER = "x"  # an answer, where a template is looked at
 
 
 class Tokens(NamedTuple):
-    """A conversation as tokens, int32 (length,), of which those from ``first`` on are the answer."""
+    """A conversation as tokens, int32 (length,); the tokens from ``first`` on are the answer."""
 
     tokens: np.ndarray
     first: int
@@ -37,14 +37,12 @@ class Tokenised(NamedTuple):
     texts: list[Tokens]
     cut: int  # truncated answers
     left_out: int  # conversations whose prompt leaves no room for an answer
-    apart: int = 0  # answers that would share a token with the end of their prompt, and are encoded by themselves
+    apart: int = 0  # answers that would share a token with the end of their prompt, and are encoded separately
 
 
 class AnswerTokenizer:
-    """Makes tokens of conversations, by the chat template of the tokenizer or by Alpaca's.
-
-    None takes the tokenizer's where it has one; ``mend`` is the advice if it cannot be used.
-    """
+    """Makes tokens of conversations, by the chat template of the tokenizer or by Alpaca's. None takes the tokenizer's
+    where it has one; ``mend`` is the advice if it cannot be used."""
 
     def __init__(
         self, tokenizer: ChatTokenizer, template: Template | None, *, mend: str = "pass --template alpaca"
@@ -93,8 +91,7 @@ class AnswerTokenizer:
         return Tokenised(tokens, cut, len(texts) - len(kept), apart)
 
     def _behind(self, pairs: Sequence[tuple[str, str]], prompts: Any, alone: Any) -> tuple[list[np.ndarray], int]:
-        """The tokens of answers as they go on from prompts; those of answers alone where one token would be of both,
-        and how many these are."""
+        """Tokens of answers behind their prompts, and how many share a token with them: these are encoded apart."""
         whole = self.tokenizer.encode(["".join(pair) for pair in pairs])
         goes_on = [np.array_equal(both[: len(prompt)], prompt) for both, prompt in zip(whole, prompts, strict=True)]
         answers = [
@@ -147,7 +144,7 @@ class PackedBatch(NamedTuple):
     """Rows of texts, and the positions whose next token belongs to an answer."""
 
     tokens: np.ndarray  # numbers of tokens, int32 (batch, n)
-    segments: np.ndarray  # of which text in the row each token is, from 1 on, int32 (batch, n); 0 is padding
+    segments: np.ndarray  # number of each token's text in the row, from 1 on, int32 (batch, n); 0 is padding
     places: np.ndarray  # positions that predict a token of an answer, int32 (batch, kept)
     labels: np.ndarray  # the token to predict there, int32 (batch, kept)
     weights: np.ndarray  # float32 (batch, kept), 1; or 0, where positions only fill up the row
@@ -175,7 +172,7 @@ class PackedData:
     def batches(
         self, split: str, *, batch_size: int, seed: int, start_step: int = 0, rows: np.ndarray | None = None
     ) -> Iterator[PackedBatch]:
-        """Iterates over shuffled rows without end, from any step on; batch ``step`` depends on (seed, step) alone."""
+        """Iterates over shuffled rows without end, from any step on; batch ``step`` depends on (seed, step) only."""
         check_batches(batch_size, seed, start_step)
         read, count = self._reader(split), self.num_rows(split)
         return read_ahead(shuffled(count, read, batch_size=batch_size, seed=seed, rows=rows), start_step)
@@ -193,10 +190,8 @@ class PackedData:
 
 
 def pack(lengths: Sequence[int], capacity: int) -> list[list[int]]:
-    """Texts by number in rows of a capacity: long texts first, each into the fullest row that has room for it.
-
-    A capacity of 0 gives each text one row, in order.
-    """
+    """Texts by number in rows of a capacity: long texts first, each into the fullest row that has room for it. A
+    capacity of 0 gives each text one row, in order."""
     if not capacity:
         return [[number] for number in range(len(lengths))]
     rows: list[list[int]] = []
@@ -238,7 +233,7 @@ def arrays(texts: Sequence[Tokens], rows: Sequence[Sequence[int]], length: int, 
 
 
 def filled(batch: PackedBatch, size: int) -> PackedBatch:
-    """A batch of so many rows, the last of which may not count."""
+    """A batch extended to ``size`` rows; the added rows do not count."""
     missing = size - len(batch.tokens)
     if missing == 0:
         return batch

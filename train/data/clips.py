@@ -93,10 +93,8 @@ def natural(path: PurePosixPath) -> list[str | int]:
 
 
 def clip_folders(files: list[OriginalFile], *, root: Path, log: Log = print) -> Folders:
-    """Groups frames by their folder; folders and frames in natural order (2 before 10).
-
-    Folders of anomaly masks, which UCSD names with ``_gt``, and folders inside of a clip are passed over.
-    """
+    """Groups frames by their folder; folders and frames in natural order (2 before 10). Folders of anomaly masks, which
+    UCSD names with ``_gt``, and folders inside of a clip are passed over."""
     folders: Folders = defaultdict(list)
     for file in files:
         folders[file.path.parent].append(file)
@@ -114,10 +112,8 @@ def clip_folders(files: list[OriginalFile], *, root: Path, log: Log = print) -> 
 
 
 def clip_to_cut(names: Sequence[PurePosixPath], *, root: Path) -> tuple[PurePosixPath, int] | None:
-    """Returns the clip that must be cut in time because other splits need parts of it, and their number; or None.
-
-    That is the only clip of all, or the only one of train where there is no validation.
-    """
+    """Returns the clip that must be cut in time because other splits need parts of it, and their number; or None. That
+    is the only clip of all, or the only one of train without a validation split."""
     stated = {name: stated_split(name, root=root) for name in names}
     splits = list(stated.values())
     if splits == [None]:
@@ -128,10 +124,7 @@ def clip_to_cut(names: Sequence[PurePosixPath], *, root: Path) -> tuple[PurePosi
 
 
 def stretches(name: PurePosixPath, count: int, *, num_splits: int, root: Path) -> dict[PurePosixPath, int]:
-    """Returns a clip of ``count`` frames as consecutive clips of 20: their names, and the first frame of each.
-
-    The remainder is dropped.
-    """
+    """Returns a clip of ``count`` frames as clips of 20, by name with their first frames; the remainder is dropped."""
     if count < num_splits * NUM_FRAMES:
         least = num_splits * NUM_FRAMES
         raise root_error(root, f": clip '{name}' has {count} frames for {num_splits} splits; give {least}, or clips")
@@ -156,11 +149,8 @@ def is_video(file: Path) -> bool:
 
 
 def video_frames(path: Path, *, where: str, log: Log, least: int = 1) -> Iterator[np.ndarray]:
-    """Decodes a video into grey frames, uint8 (160, 160), as far as it goes; errors name it by ``where``.
-
-    The log takes a line if that is not as far as its header claims, and if frames are damaged. Frames of two sizes are
-    an error, and fewer than ``least`` at the end.
-    """
+    """Decodes a video into grey frames, uint8 (160, 160), as far as it goes; errors name it by ``where``. The log has
+    damaged frames and an early end. Frames of two sizes are an error, and fewer than ``least`` at the end."""
     require_extra("video")
     check_regular(path, where=where)
     claimed, count, damaged, first = 0, 0, 0, ""

@@ -117,8 +117,8 @@ def solve_lasso(
 ) -> tuple[Float[np.ndarray, "samples atoms"], Float[np.ndarray, "samples"]]:
     r"""The codes that minimise :math:`\tfrac12 |x - D^T z|^2 + \lambda |z|_1`, and the relative residual of each.
 
-    These are codes of FISTA from 0, with restarts where it overshoots, after ``max_steps`` steps, or once a step moves
-    each by less than ``tol`` of its size; by default never.
+    FISTA starts at 0, restarts where it overshoots, and stops after ``max_steps`` steps, or when a step moves each code
+    by less than ``tol`` of its size; by default never.
 
     Source: Beck and Teboulle (2009), with the step 1 / |D|_2^2; O'Donoghue and Candes (2015) for the restarts.
     """
@@ -129,10 +129,8 @@ def solve_lasso(
 
 
 def make_dictionary(name: Literal["learned", "random"], atoms: int, signals: np.ndarray, sparsity: float) -> np.ndarray:
-    """A dictionary (atoms, dim), float32, of atoms of unit length; the same one for the same signals.
-
-    A learned one is of the signals (samples, dim), with codes of the ``sparsity``.
-    """
+    """A dictionary (atoms, dim), float32, of atoms of unit length; the same one for the same signals. A learned one is
+    of the signals (samples, dim), with codes of the ``sparsity``."""
     dim = signals.shape[1]
     if name == "random":
         dictionary = np.random.default_rng(SEED).normal(size=(atoms, dim))
@@ -143,11 +141,9 @@ def make_dictionary(name: Literal["learned", "random"], atoms: int, signals: np.
 
 
 def lasso_codes(signals: np.ndarray, dictionary: np.ndarray, sparsity: float, *, what: str, log: Log) -> np.ndarray:
-    r"""The codes that minimise :math:`\tfrac12 |x - D^T z|^2 + \lambda |z|_1`, (samples, atoms), float32.
-
-    They are fixed points of ISTA, to which FISTA with restarts brings each code in float64.
-    x are signals (samples, dim), D is the dictionary (atoms, dim); the log names the signals by ``what``.
-    """
+    r"""The codes that minimise :math:`\tfrac12 |x - D^T z|^2 + \lambda |z|_1`, (samples, atoms), float32. They are
+    fixed points of ISTA, to which FISTA with restarts brings each code in float64. x are signals (samples, dim), D is
+    the dictionary (atoms, dim); the log names the signals by ``what``."""
     parts = np.array_split(signals, -(-len(signals) // AT_ONCE))
     with jax.enable_x64(True):
         D = dictionary.astype(np.float64)

@@ -72,7 +72,7 @@ class Published(NamedTuple):
         return source
 
     def fingerprint(self, root: Path) -> str:
-        """Fingerprints those of the files that are there, or the archive."""
+        """Fingerprints the wanted files of the folder, or the archive."""
         source = self.find(root)
         files = [path for name in self.names if (path := source / name).exists()]
         return fingerprint_files(files or [source], root=source)
@@ -96,10 +96,7 @@ def root_error(root: Path | str, problem: str) -> UserError:
 
 def fingerprint_files(files: Iterable[Path], *, root: Path) -> str:
     """Hashes names below the root, sizes and times of change: quick on any amount of data, and moving the root is free.
-
-    A root that is a file has its name alone. Prepared data are keyed by the twelve digits, so changed originals are
-    prepared afresh.
-    """
+    Of a root that is a file, only the name counts. The twelve digits are the key of prepared data."""
     root = root.parent if root.is_file() else root
     digest = hashlib.sha256()
     for file in sorted(files):
@@ -157,10 +154,8 @@ def require_listable(folder: Path) -> None:
 
 @contextlib.contextmanager
 def original_files(root: Path, wanted: Wanted) -> Iterator[tuple[list[OriginalFile], list[PurePosixPath]]]:
-    """Lists the wanted files and the empty folders of a folder, or of a tar or zip archive.
-
-    An archive must be whole. Its wanted files are unpacked into a temporary folder for as long as the context lasts.
-    """
+    """Lists the wanted files and the empty folders of a folder, or of a tar or zip archive. An archive must be whole.
+    Its wanted files are unpacked into a temporary folder for as long as the context lasts."""
     if root.is_dir():
         yield files_below(root, wanted)
         return
@@ -180,11 +175,8 @@ def may_be_archive(path: Path) -> bool:
 
 
 def hold_out(labels: np.ndarray, share: float, names: Sequence[str] = ()) -> tuple[np.ndarray, np.ndarray]:
-    """Divides examples so that each class has the same share in both parts, up to rounding.
-
-    Returns:
-      The numbers of examples that stay and of those held out, ascending; functions of labels and share only.
-    """
+    """Divides examples into two parts with the same share of each class, up to rounding. Returns the numbers of
+    examples that stay and of examples held out, ascending: functions of labels and share only."""
     from sklearn.model_selection import train_test_split  # takes a second, and is needed only to prepare
 
     classes, counts = np.unique_counts(labels)
@@ -213,9 +205,7 @@ def three_splits(
     labels: Mapping[str, np.ndarray], share: float, what: str, instead: str, names: Sequence[str] = ()
 ) -> dict[str, tuple[str, np.ndarray]]:
     """Returns for each split the one that has its examples, and their numbers there, given the labels of some splits.
-
-    Missing ones are cut from train, test first, with the same share of each class; see `cut_from_train`.
-    """
+    Missing ones are cut from train, test first, with the same share of each class; see `cut_from_train`."""
     places = {split: (split, np.arange(len(each))) for split, each in labels.items()}
     for split in (name for name in reversed(SPLITS) if name not in labels):
         _, numbers = places["train"]
@@ -256,7 +246,7 @@ def _raise_unlistable(error: OSError) -> NoReturn:
 
 
 def _is_above(place: Path, folder: Path, root: Path) -> bool:
-    """Returns whether a place is or holds a folder on the way from the root to ``folder``, wherever links lead."""
+    """Returns whether a place is or holds a folder on the way from the root to ``folder``, also through links."""
     way = (folder, *(parent for parent in folder.parents if parent.is_relative_to(root)))
     return any(each.resolve().is_relative_to(place) for each in way)
 
@@ -269,8 +259,7 @@ def _unpack_tar(root: Path, folder: Path, wanted: Wanted) -> None:
                 _check_member(member.name, member.isreg() or member.isdir(), root)
                 require_room(folder, member.size, f"{member.name} of {root}")
                 archive.extract(member, folder, filter="data")
-        # tarfile accepts an archive that stops between two members or inside a header.
-        # A complete one ends in blocks of zeros.
+        # tarfile accepts an archive that stops between members or in a header. A complete one ends in zeros.
         ending = io.BytesIO() if archive.fileobj is None else archive.fileobj
         ending.seek(archive.offset)
         if ending.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):

@@ -33,7 +33,7 @@ RIM = 0.7  # half the width of the rim that belongs to no class, in pixels
 NOISE = 12.0  # standard deviation of every pixel, in grey levels
 
 # Clips. Each 427 x 640 photograph is cut into two rows of four tiles, and a tile belongs to one split, so splits share
-# no pixel. Tiles (row, column) were dealt, photograph by photograph, so that the splits are about equally bright.
+# no pixel. Tiles (row, column) were dealt, photograph by photograph, to make the splits about equally bright.
 TILE_HEIGHT, TILE_WIDTH = 213, 160
 TILES = {
     "train": (((0, 0), (0, 3), (1, 1), (1, 3)), ((0, 2), (0, 3), (1, 0), (1, 2))),
@@ -47,7 +47,7 @@ SMALLEST_VIEW, LARGEST_VIEW = 80.0, 150.0  # side of the square the camera sees,
 SENTIMENTS = ("negative", "positive")
 NUM_VERDICTS = {"train": 2000, "validation": 400, "test": 400}
 VERDICT_SEED = 0
-# Chances, chosen so that neither single words nor pairs of words are enough; see `open_verdicts`.
+# Chances by which neither single words nor pairs of words are enough; see `open_verdicts`.
 ONE_CLAUSE, NEGATED, ADORNED = 0.6, 0.5, 0.3
 
 TOPICS = ("acting", "cast", "dialogue", "ending", "humour", "music", "pacing", "plot", "premise", "scenery", "script")
@@ -93,11 +93,8 @@ def open_shapes(_: Path, __: Log) -> Iterator[PictureSet[Examples]]:
 
 
 def draw_scenes(split: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Draws the scenes of a split: images uint8 (48, 48, 3) and classes uint8 (48, 48).
-
-    Shapes lie over one another in the order drawn, turned at random; along the rim of each runs a line that belongs to
-    no class, as in PASCAL VOC.
-    """
+    """Draws the scenes of a split: images uint8 (48, 48, 3) and classes uint8 (48, 48). Shapes lie over one another in
+    the order drawn, turned at random; along the rim of each runs a line that belongs to no class, as in PASCAL VOC."""
     generator = np.random.default_rng(SEEDS[split])
     for _ in range(NUM_SCENES[split]):
         image, labels = _ground(generator), np.zeros((SCENE_SIZE, SCENE_SIZE), np.uint8)
@@ -146,11 +143,8 @@ def open_photos(_: Path, __: Log) -> Iterator[Splits]:
 
 
 def photo_clips(split: str, *, num_frames: int, frame_size: int) -> Iterator[np.ndarray]:
-    """Yields the clips of a split, uint8 (num_frames, frame_size, frame_size), the same ones every time.
-
-    The camera glides on a straight line from one random square view to another of another size, so content moves
-    and zooms; views stay inside one tile.
-    """
+    """Yields the clips of a split, uint8 (num_frames, frame_size, frame_size), the same ones every time. The camera
+    glides on a line between random square views of two sizes in one tile: content moves and zooms."""
     from sklearn.datasets import load_sample_images  # takes a second, and is needed only to prepare
 
     generator = np.random.default_rng(SEEDS[split])

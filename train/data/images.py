@@ -61,7 +61,7 @@ def prepare(config: ImageConfig | SceneConfig, *, log: Log = print) -> Path:
             raise UserError(f"{option_text('data.reduction')} must be at least 1, got {config.reduction}")
         return prepare_from(SCENES, config, PICTURES, scene_records, options=[str(config.reduction)], log=log)
     check_share(config.validation_share)
-    # Records depend on the share, but for those of the digits, where it costs nothing.
+    # Records depend on the share, except for digits, where it costs nothing.
     options = [f"{config.validation_share:g}"]
     return prepare_from(IMAGES, config, PICTURES, _image_records, options=options, log=log)
 
@@ -84,10 +84,8 @@ def _image_records(images: PictureSet[LabelledImages], config: ImageConfig, log:
 
 @contextlib.contextmanager
 def open_image_folder(root: Path, log: Log) -> Iterator[PictureSet[LabelledImages]]:
-    """Opens the images below a root; they can be read while the context lasts.
-
-    Classes are those of the train split, by name; images of a class are ordered by name.
-    """
+    """Opens the images below a root; they can be read while the context lasts. Classes are the train split's, by name;
+    images of a class are ordered by name."""
     with open_media(root, log) as media:
         splits = _splits(media, root, log)
         class_names = _class_names(splits, root, log)

@@ -159,11 +159,8 @@ def read_prompts(path: Path, *, option: str = "--prompts", answers: bool = False
 
 @contextlib.contextmanager
 def open_chores(_: Path, __: Log) -> Iterator[Conversations]:
-    """2,000 instructions to train, 200 to validate, 200 to test, all different.
-
-    Words of one to three random syllables are to be repeated once or twice, in capitals, or by their first letter;
-    numbers are to be counted up or added. The answer needs more than the last token of the prompt.
-    """
+    """2,000 instructions to train, 200 to validate, 200 to test, all different: repeat words of random syllables once
+    or twice, in capitals or by first letters; count on or add. No answer follows from the prompt's last token."""
     generator, seen = np.random.default_rng(SEED), set()
     draw = lambda _: _chore(generator)  # noqa: E731
     pairs = {

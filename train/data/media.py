@@ -15,8 +15,8 @@ from .files import Log, OriginalFile, files_below, fingerprint_files, is_visible
 
 # A file with another name is a picture if it begins as one.
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".jfif", ".tif", ".tiff", ".bmp", ".webp", ".ppm", ".pgm", ".jp2")
-# Those of Pillow that have a mark at their start, and start no other program.
-NOTES = (".txt", ".md", ".csv", ".json")  # a folder of such files alone is no class and no clip
+NOTES = (".txt", ".md", ".csv", ".json")  # a folder of only such files is neither a class nor a clip
+# Formats of Pillow that have a mark at their start, and start no other program.
 FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "GIF", "WEBP", "PPM", "JPEG2000")
 BOMBS = (Image.DecompressionBombError, Image.DecompressionBombWarning)  # of more pixels than Pillow trusts
 IMAGE_ERRORS = (OSError, SyntaxError, ValueError, EOFError, struct.error, *BOMBS)
@@ -42,11 +42,8 @@ def fingerprint_media(root: Path) -> str:
 
 @contextlib.contextmanager
 def open_media(root: Path, log: Log, *, is_video: Callable[[Path], bool] | None = None) -> Iterator[Media]:
-    """Finds the pictures in a folder or an archive, and the videos; they can be read while the context lasts.
-
-    A file with a usual suffix is one, damaged or not; any other is one if its contents are. The log has the number of
-    files that are neither, by suffix.
-    """
+    """Finds the pictures and videos in a folder or an archive; they can be read while the context lasts. The suffix
+    decides, or else the contents. The log has the number of files that are neither, by suffix."""
     with original_files(root, is_visible) as (files, empty):
         media = Media([], [], [], empty)
         for file in files:
@@ -82,10 +79,8 @@ def by_suffix(files: Sequence[OriginalFile]) -> str:
 
 
 def check_none_vanishes(media: Media, named: Callable[[PurePosixPath], str | None], root: Path) -> None:
-    """Checks that no class or clip is without a file that is read.
-
-    ``named`` returns the name of the unread class or clip that a folder is, or None; folders of notes are none.
-    """
+    """Checks that no class or clip is without a file that is read. ``named`` returns the name of the unread class or
+    clip that a folder is, or None; folders of notes are none."""
     unread: dict[PurePosixPath, list[OriginalFile]] = {folder: [] for folder in media.empty}
     for file in media.others:
         unread.setdefault(file.path.parent, []).append(file)
@@ -110,10 +105,7 @@ def decode_in_order(
     what: str,
     size: tuple[int, int] | None = None,
 ) -> Iterator[T]:
-    """Decodes files of one size (width, height), that of the first if it is None, in the order given.
-
-    Errors, a ValueError of ``convert`` too, name the picture.
-    """
+    """Decodes files of one size (width, height), or the first one's, in order; errors, of ``convert`` too, name it."""
     for file in files:
         try:
             with open_picture(file.local) as picture:

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class LabelledImages(NamedTuple):
-    """Images of a split: their classes, and a function that reads those of ascending numbers in turn."""
+    """Images of a split: their classes, and a function that reads images of ascending numbers in turn."""
 
     labels: np.ndarray
     read: Callable[[np.ndarray], Iterable[np.ndarray]]
@@ -37,10 +37,8 @@ class Examples(NamedTuple):
 
 
 class PictureSet(NamedTuple, Generic[S]):
-    """Pictures of a source: uint8 images of one shape (height, width, channels), and their splits.
-
-    The ``label_shape`` is () where a label is the number of a class, (height, width) where it is a map of them, uint8.
-    """
+    """Pictures of a source: uint8 images of one shape (height, width, channels), and their splits. The ``label_shape``
+    is () where a label is the number of a class, (height, width) where it is a map of them, uint8."""
 
     class_names: tuple[str, ...]
     shape: tuple[int, int, int]
@@ -49,10 +47,8 @@ class PictureSet(NamedTuple, Generic[S]):
 
 
 class PictureBatch(NamedTuple):
-    """Images, uint8 (batch, height, width, channels), and their labels.
-
-    Labels are classes, int32 (batch,), or of each pixel, uint8 (batch, height, width), where 255 does not count.
-    """
+    """Images, uint8 (batch, height, width, channels), and their labels. Labels are classes, int32 (batch,), or of each
+    pixel, uint8 (batch, height, width), where 255 does not count."""
 
     images: np.ndarray
     labels: np.ndarray
@@ -86,10 +82,8 @@ class ImageSpec(NamedTuple):
 
 
 class PictureData(Dataset[PictureBatch]):
-    """Prepared pictures: their shape, names of classes, and mean and standard deviation of each channel, in [0, 1].
-
-    The statistics are of the train split. The deviation of a channel that never changes counts as one grey level.
-    """
+    """Prepared pictures: their shape, names of classes, and mean and standard deviation of each channel, in [0, 1]. The
+    statistics are of the train split. The deviation of a channel that never changes counts as one grey level."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -106,10 +100,7 @@ class PictureData(Dataset[PictureBatch]):
 
 
 def levels(picture: Image.Image) -> np.ndarray:
-    """A picture's grey levels, uint8 (height, width, 1), or its red, green and blue, (height, width, 3).
-
-    Palettes are resolved, and transparency is dropped.
-    """
+    """Grey levels of a picture, uint8 (height, width, 1), or colours (height, width, 3); transparency is dropped."""
     check_depth(picture)
     if picture.mode in ("1", "L", "LA"):
         return np.asarray(picture.convert("L"))[..., None]

@@ -29,10 +29,7 @@ Record = dict[str, Any]
 
 class Source(NamedTuple, Generic[T]):
     """A source of data; ``open`` takes a root and a log of progress, and its result is valid within the context.
-
-    ``fingerprint`` changes when the original files do. ``wanted`` describes the root; it is empty for a source without
-    one.
-    """
+    ``fingerprint`` changes with the original files. ``wanted`` describes the root; "" for a source without."""
 
     fingerprint: Callable[[Path], str]
     open: Callable[[Path, Log], AbstractContextManager[T]]
@@ -62,14 +59,11 @@ class _Info(tfds.core.DatasetInfo):
 
 
 class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):  # pyright: ignore
-    """Writes `Originals` of any kind; TFDS prints nothing about downloads.
-
-    Records go to the disk one by one, a file a split. A `GeneratorBasedBuilder` keeps the records of a split in memory,
-    and from a gigabyte on needs TensorFlow.
-    """
+    """Writes `Originals` of any kind; TFDS prints nothing about downloads. Records go to the disk one by one, a file a
+    split. A `GeneratorBasedBuilder` keeps the records of a split in memory, and from a gigabyte on needs TensorFlow."""
 
     def __init__(self, data_dir: Path, kind: Kind, originals: Originals) -> None:
-        self.name = kind.name  # pyright: ignore (the usual name is that of a class)
+        self.name = kind.name  # pyright: ignore (usually the name of a class)
         self.VERSION, self._originals = tfds.core.Version(kind.version), originals
         super().__init__(data_dir=str(data_dir))
 
@@ -82,12 +76,11 @@ class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):  # pyright: 
         )
 
     def _shard_iterators_per_split(self, dl_manager: Any) -> dict[str, Any]:
-        del dl_manager  # the original files are at hand
+        del dl_manager  # the original files are there
         return {split: [functools.partial(self._generate_examples, split)] for split in SPLITS}
 
     def _generate_examples(self, split: str) -> Iterator[tuple[int, Record]]:
-        # Each record takes the place of the one before it, which is written: to count them, TFDS keeps all it is given.
-        # It passes over the number.
+        # Each record replaces the one before, which is written: TFDS keeps all to count them. It ignores the number.
         given: tuple[int, Record] = (0, {})
         for record in self._originals.splits[split]:
             given[1].clear()
@@ -111,10 +104,8 @@ def prepare_from(
     options: Iterable[str] = (),
     log: Log,
 ) -> Path:
-    """Prepares the data of a configuration unless they are there, and returns their folder.
-
-    The folder is named after the source, its fingerprint, and the ``options`` that the records depend on.
-    """
+    """Prepares the data of a configuration unless they are there, and returns their folder. The folder is named after
+    the source, its fingerprint, and the ``options`` that the records depend on."""
     with _reading(config):
         source, root = resolve_source(sources, config)
         prepared = prepared_root(config.prepared)
@@ -153,7 +144,7 @@ def resolve_source(sources: Mapping[str, Source[T]], config: Config) -> tuple[So
 
 
 def prepared_root(prepared: str | None) -> Path:
-    """Returns the folder that prepared data live in: the given one, $UNROLL_PREPARED, or that of `caches`."""
+    """Returns the folder that prepared data live in: the given one, $UNROLL_PREPARED, or `caches`."""
     place = prepared or os.environ.get("UNROLL_PREPARED") or str(caches())
     return expanded(place, option_text("data.prepared"))
 
@@ -192,11 +183,8 @@ def _reading(config: Config) -> Iterator[None]:
 
 
 def _write(builder: Builder) -> None:
-    """Writes a builder's data, unless they are there.
-
-    TFDS writes next to the final folder and renames at the end, so a killed preparation leaves nothing that could be
-    read. Of two processes that prepare the same data at once, the second waits and finds the work done.
-    """
+    """Writes a builder's data, unless they are there. TFDS renames a folder at the end: a killed preparation leaves
+    nothing to read. Of two processes that prepare the same data, the second waits and finds the work done."""
     folder = Path(builder.data_dir).parent
     tfds.disable_progress_bar()
     with writing(f"the folder of prepared data {folder}", _elsewhere()):

@@ -1,4 +1,4 @@
-"""Prepared data in batches by number: functions of (seed, step) with one NumPy, so that a run resumes anywhere."""
+"""Prepared data in batches by number: functions of (seed, step) with one NumPy. A run resumes anywhere."""
 
 import abc
 import copy
@@ -27,11 +27,9 @@ Batches = grain.MapDataset[T]
 
 
 class Records:
-    """The records of one split by number, each a mapping from feature name to its bytes or integers as stored.
-
-    TFDS's own decoding takes 25 microseconds a record, several times what reading it takes, so records are parsed
-    here; `DeserializeMethod.DESERIALIZE_NO_DECODE`, which would do it, needs TensorFlow.
-    """
+    """The records of one split by number, each a mapping from feature name to its bytes or integers as stored. TFDS's
+    own decoding takes 25 microseconds a record, several times what reading it takes, so records are parsed here;
+    `DeserializeMethod.DESERIALIZE_NO_DECODE`, which would do it, needs TensorFlow."""
 
     def __init__(self, builder: tfds.core.DatasetBuilder, split: str) -> None:
         raw = tfds.decode.DeserializeMethod.RAW_BYTES
@@ -58,10 +56,8 @@ class Records:
 def shuffled(
     num_records: int, read: Read[T], *, batch_size: int, seed: int, rows: np.ndarray | None = None
 ) -> Batches[T]:
-    """Endless batches; every epoch is a fresh permutation of the records, and a batch may span two epochs.
-
-    Of every batch the ``rows`` are read, where other processes read the others.
-    """
+    """Endless batches; every epoch is a fresh permutation of the records, and a batch may span two epochs. Of every
+    batch the ``rows`` are read, where other processes read the others."""
     # Grain's shuffle takes 4 to 120 microseconds a number, more for smaller data sets: milliseconds a batch.
     check_batches(batch_size, seed)
 
@@ -141,10 +137,8 @@ class Dataset(abc.ABC, Generic[T]):
     def batches(
         self, split: str, *, batch_size: int, seed: int, start_step: int = 0, rows: np.ndarray | None = None
     ) -> Iterator[T]:
-        """Iterates over shuffled batches without end, from any step on, reading ahead in a thread.
-
-        Batch ``step`` depends on (seed, step) alone. Every epoch shows each example once, in a new order.
-        """
+        """Iterates over shuffled batches without end, from any step on, reading ahead in a thread. Batch ``step``
+        depends on (seed, step) only. Every epoch shows each example once, in a new order."""
         check_batches(batch_size, seed, start_step)
         read, count = self._reader(split), self.num_examples(split)
         return read_ahead(shuffled(count, read, batch_size=batch_size, seed=seed, rows=rows), start_step)
@@ -172,7 +166,7 @@ class Dataset(abc.ABC, Generic[T]):
 
 
 def open_prepared(folder: Path, data: type[D]) -> D:
-    """Opens prepared data and reads the ends of each split, so that damage is reported before training starts."""
+    """Opens prepared data and reads the ends of each split: damage is reported before training starts."""
     try:
         opened = data(folder)
         for split in SPLITS:
@@ -185,7 +179,7 @@ def open_prepared(folder: Path, data: type[D]) -> D:
 
 
 def keep_examples(data: Any, config: Any) -> None:
-    """Keeps as many examples of each split as `train_examples`, `validation_examples` and `test_examples` tell."""
+    """Keeps as many examples of each split as `train_examples`, `validation_examples` and `test_examples` say."""
     for split in SPLITS:
         count = getattr(config, f"{split}_examples", None)
         try:

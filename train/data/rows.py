@@ -99,17 +99,15 @@ def checked(text: str, *, where: str) -> str:
 
 
 def lines_of(path: Path, where: str) -> Iterator[str]:
-    """Yields lines with their ends. They end at a newline alone: texts hold the other characters Python splits at."""
+    """Yields lines with their ends. Only a newline ends a line: texts hold the other characters Python splits at."""
     with open_regular(path, where=where) as content:
         for number, line in enumerate(content, start=1):
             yield decoded(line, where=where, first_line=number)
 
 
 def read_rows(path: Path, columns: Sequence[str], *, where: str | None = None, hint: str = "") -> Iterator[Row]:
-    """Reads the rows of TSV (without quoting) or CSV with a header, or of JSONL with an object a line.
-
-    Errors name the file by ``where``, or else by its path; ``hint`` is the way out where columns are missing.
-    """
+    """Reads the rows of TSV (without quoting) or CSV with a header, or of JSONL with an object a line. Errors name the
+    file by ``where``, or else by its path; ``hint`` is the way out where columns are missing."""
     where = str(path) if where is None else where
     lines = lines_of(path, where)
     if (suffix := path.suffix.lower()) == ".jsonl":
@@ -157,7 +155,7 @@ def split_rows(
 
 
 def checksum(rows: Iterable[Iterable[Any]]) -> int:
-    """Returns the CRC-32 of rows in their order, taken when they are prepared so that no start reads them all."""
+    """Returns the CRC-32 of rows in their order. It is taken when they are prepared: no start reads them all."""
     value = 0
     for row in rows:
         value = zlib.crc32(("\0".join(map(str, row)) + "\n").encode(), value)

@@ -105,7 +105,7 @@ def prepare(config: TextConfig, *, log: Log = print) -> Path:
             raise UserError(f"{option_text(f'data.{name}', value)} is for {table}; omit it")
     if len(set(columns)) < len(columns):
         raise UserError(f"the columns of a table must differ, got {', '.join(filter(None, columns))}")
-    # Records depend on the share, but for those of sources with a validation split, where it costs nothing.
+    # Records depend on the share, except for sources with a validation split, where it costs nothing.
     options = [f"{config.validation_share:g}"]
     return prepare_from(TEXTS | {"table": _table(columns)}, config, TEXT, _records, options=options, log=log)
 

@@ -1,4 +1,4 @@
-"""Batches of tokens, grouped by length so that little of them is padding, and few shapes are compiled."""
+"""Batches of tokens, grouped by length: little of them is padding, and few shapes are compiled."""
 
 import bisect
 import dataclasses
@@ -24,10 +24,7 @@ UNLABELLED = -1
 
 
 class TokenBatch(NamedTuple):
-    """Tokens padded to one length: numbers, which of them are the text's, types, all (batch, length); and labels.
-
-    The types are 0 where there is nothing.
-    """
+    """Tokens of one length: numbers, which are of the text, types (or 0), all (batch, length), padded; and labels."""
 
     tokens: np.ndarray
     mask: np.ndarray
@@ -64,11 +61,9 @@ class TextSpec(NamedTuple):
 
 
 class TokenData:
-    """Texts as batches of tokens; texts longer than ``max_length`` lose their end, and the log has their number.
-
-    A split is tokenised once, when it is first used; one that `TextData.keep` cuts must be cut before. Every batch has
-    one of `bucket_lengths`, so a compiled function of a batch is compiled once for each of them.
-    """
+    """Texts as batches of tokens; texts longer than ``max_length`` lose their end, and the log has their number. A
+    split is tokenised once, when it is first used; one that `TextData.keep` cuts must be cut before. Every batch has
+    one of `bucket_lengths`, so a compiled function of a batch is compiled once for each of them."""
 
     def __init__(self, data: TextData, tokenizer: Tokenizer, *, max_length: int, log: Log = print) -> None:
         self.class_names, self.tokenizer, self.max_length = data.class_names, tokenizer, max_length
@@ -87,12 +82,10 @@ class TokenData:
         return max(self.num_examples(split) // batch_size, 1)
 
     def batches(self, split: str, *, batch_size: int, seed: int, start_step: int = 0) -> Iterator[TokenBatch]:
-        """Iterates over shuffled batches without end, from any step on, reading ahead in a thread.
-
-        Batch ``step`` depends on (seed, step) alone. Each epoch is a new permutation, cut into batches of about
-        equal length, which come in random order. It shows each example once, but for a rest that is smaller than a
-        batch; with fewer examples than a batch has, every batch shows each as often as others, or once more.
-        """
+        """Iterates over shuffled batches without end, from any step on, reading ahead in a thread. Batch ``step``
+        depends on (seed, step) only. Each epoch is a new permutation, cut into batches of about equal length, which
+        come in random order. It shows each example once, but for a rest that is smaller than a batch; with fewer
+        examples than a batch has, every batch shows each as often as others, or once more."""
         check_batches(batch_size, seed, start_step)
         epoch_of, length = self._epochs(split, batch_size, seed), self.steps_an_epoch(split, batch_size=batch_size)
         return read_ahead(by_step(lambda step: self._read(split, epoch_of(step // length)[step % length])), start_step)
@@ -146,10 +139,8 @@ class TokenData:
 
 
 def bucket_lengths(max_length: int) -> tuple[int, ...]:
-    """The lengths that batches have: 8, 12, 16, 24, 32, 48, ... and ``max_length``.
-
-    Powers of two and one and a half times each: fewer positions are padding than with powers alone.
-    """
+    """The lengths that batches have: 8, 12, 16, 24, 32, 48, ... and ``max_length``. Powers of two and one and a half
+    times each: fewer positions are padding than with powers only."""
     if max_length < 1:
         raise ValueError(f"max_length must be at least 1, got {max_length}")
     lengths, length = [], SHORTEST_BUCKET
@@ -161,11 +152,8 @@ def bucket_lengths(max_length: int) -> tuple[int, ...]:
 
 
 def group(lengths: np.ndarray, order: np.ndarray, batch_size: int) -> list[np.ndarray]:
-    """Cuts examples into batches of one length each, as far as that goes, short ones first.
-
-    The remainder of one length goes into the first batch of the next one, so all batches but the last are full.
-    Examples of one length keep the given order.
-    """
+    """Cuts examples into batches of one length each, as far as that goes, short ones first, else in the given order.
+    The rest of one length goes into the first batch of the next: all batches but the last are full."""
     in_order = order[np.argsort(lengths[order], kind="stable")]
     return [in_order[start : start + batch_size] for start in range(0, len(in_order), batch_size)]
 
@@ -187,7 +175,7 @@ def pad_tokens(encoded: Encoded, labels: np.ndarray, buckets: Sequence[int], *, 
 def token_batch(
     tokenizer: Tokenizer, texts: Sequence[str], seconds: Sequence[str] | None = None, *, max_length: int
 ) -> tuple[TokenBatch, int]:
-    """One batch of texts at hand, to predict their classes, with -1 for labels; and how many of them were truncated."""
+    """One batch of the given texts, to predict their classes, with -1 for labels; and how many texts were truncated."""
     encoded = tokenizer.encode(texts, seconds, max_length=max_length)
     labels = np.full(len(texts), UNLABELLED, np.int32)
     buckets = bucket_lengths(max_length)
@@ -195,11 +183,8 @@ def token_batch(
 
 
 def token_deviation(counts: np.ndarray, means: np.ndarray, squares: np.ndarray) -> float:
-    """Standard deviation of an entry of the embeddings of tokens: the unit of the noise on them.
-
-    Of each token, ``counts`` has the number, ``means`` and ``squares`` the mean of its embedding's entries and of their
-    squares.
-    """
+    """Standard deviation of an entry of the embeddings of tokens: the unit of the noise on them. Of each token,
+    ``counts`` has the number, ``means`` and ``squares`` the mean of its embedding's entries and of their squares."""
     shares = counts / counts.sum()
     variance = float(shares @ squares) - float(shares @ means) ** 2
     if not variance > 0.0:

@@ -65,9 +65,7 @@ class VideoSpec(NamedTuple):
 
 class VideoData(Dataset[np.ndarray]):
     """Prepared video: uint8 (batch, 20, 256) sequences, and the standard deviation of clean train pixels, in [0, 1].
-
-    All positions of a window of 20 frames are consecutive, in the order of `patch_sequences`.
-    """
+    All positions of a window of 20 frames are consecutive, in the order of `patch_sequences`."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -97,10 +95,8 @@ def windows(frames: Iterable[np.ndarray], *, length: int = NUM_FRAMES) -> Iterat
 
 
 def patch_sequences(window: np.ndarray, *, side: int = PATCH_SIZE) -> np.ndarray:
-    """Returns one sequence for each patch position: (frames, height, width) to (positions, frames, side^2).
-
-    Positions run row by row over the frame, pixels row by row over the patch.
-    """
+    """Returns one sequence for each patch position: (frames, height, width) to (positions, frames, side^2). Positions
+    run row by row over the frame, pixels row by row over the patch."""
     frames, height, width = window.shape
     rows, columns = height // side, width // side
     patches = window.reshape(frames, rows, side, columns, side)
@@ -115,10 +111,8 @@ def frames_from(sequences: np.ndarray, size: tuple[int, int], *, side: int = PAT
 
 
 def frames_of(source: Path | str | np.ndarray) -> tuple[np.ndarray, bool]:
-    """Returns the grey frames, uint8 (frames, 160, 160), of a picture or a video, and whether it is a picture.
-
-    The source is a file, or an array uint8 (height, width) or (frames, height, width), optionally with channels last.
-    """
+    """Returns the grey frames, uint8 (frames, 160, 160), of a picture or a video, and whether it is a picture. The
+    source is a file, or an array uint8 (height, width) or (frames, height, width), optionally with channels last."""
     shape = (FRAME_SIZE, FRAME_SIZE, 1)
     if isinstance(source, Path | str):
         path = Path(source)
@@ -143,11 +137,8 @@ def some_of(names: Sequence[str]) -> str:
 
 @contextlib.contextmanager
 def open_footage(root: Path, log: Log) -> Iterator[Splits]:
-    """Opens the clips below a root: every folder of frames and every video is one, read in its turn.
-
-    Folders name the splits. A clip that serves several splits is cut in time: a video is then decoded once, into a
-    temporary file. A file that is not an archive is a video.
-    """
+    """Opens the clips below a root: every folder of frames, every video, in turn. Folders name the splits. A clip of
+    several splits is cut in time: a video is decoded once, to a temporary file. A file is a video or an archive."""
     with _opened(root, log) as media, tempfile.TemporaryFile() as spool:
         folders, videos = _clips(media, root, log)
         names = sorted([*folders, *videos], key=natural)

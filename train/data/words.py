@@ -38,10 +38,7 @@ Tokenizer = Any  # a `WordTokenizer`, or an `EncoderTokenizer` of parts of words
 
 
 class Encoded(NamedTuple):
-    """Texts as numbers of tokens and their types, int32 arrays as long as each text, and how many were truncated.
-
-    The type of a token is 0 in the first text and 1 in the second.
-    """
+    """Texts as numbers of tokens and their types (0, or 1 in a second text), int32, and how many were truncated."""
 
     tokens: list[np.ndarray]
     token_types: list[np.ndarray]
@@ -52,7 +49,7 @@ def tokenise(text: str) -> list[str]:
     """Splits a text into lower-case words.
 
     Signs are words and clitics are split off, as in the Penn Treebank, whose words GloVe and SST-2 use. The line breaks
-    of HTML, of which IMDB is full, are dropped.
+    of HTML, common in IMDB, are dropped.
 
     Example:
       >>> tokenise("It's well-made, but I don't care.<br /><br />3.5 stars...")
@@ -76,11 +73,8 @@ def check_pairs(texts: Sequence[str], seconds: Sequence[str] | None) -> None:
 
 
 class WordTokenizer:
-    """Tokens that are words, as `tokenise` splits them; all words it does not know are one token.
-
-    The two texts of a pair have a separator between them. The first three tokens of the vocabulary
-    are padding, unknown and separator; the checksum is that of the vocabulary in its order.
-    """
+    """Tokens that are words, as `tokenise` splits them; all unknown words are one token. The vocabulary starts with
+    padding, unknown, and the separator of the texts of a pair; the checksum is of the vocabulary in its order."""
 
     padding_token = 0
 
@@ -95,10 +89,8 @@ class WordTokenizer:
     def encode(
         self, texts: Sequence[str], seconds: Sequence[str] | None = None, *, max_length: int | None = None
     ) -> Encoded:
-        """Turns texts, or pairs of texts, into no more than ``max_length`` tokens each.
-
-        Longer texts lose their end; of a pair the longer text does, until both are as long.
-        """
+        """Turns texts, or pairs of texts, into no more than ``max_length`` tokens each. Longer texts lose their end; of
+        a pair the longer text does, until both are as long."""
         fewest = 1 if seconds is None else FEWEST_WITH_PAIRS
         if max_length is not None and max_length < fewest:
             raise ValueError(f"max_length must be at least {fewest}, got {max_length}")
@@ -128,11 +120,8 @@ class WordTokenizer:
 
 
 def learn_words(data: TextData, *, splits: Sequence[str] = ("train",), at_least: int = 1) -> WordTokenizer:
-    """A tokenizer of the words that occur ``at_least`` so often in a data set, the most frequent first.
-
-    With fixed word vectors from a file, words of the other ``splits`` may be taken in too, as nothing is learned of
-    them; with learned vectors they would stay as they were drawn.
-    """
+    """A tokenizer of the words that occur ``at_least`` so often in a data set, the most frequent first. With fixed
+    vectors, words of other ``splits`` may be included: nothing is learned of them; learned ones would stay as drawn."""
     counts: Counter[str] = Counter()
     for split in splits:
         for batch in data.examples(split, batch_size=256):
@@ -162,19 +151,15 @@ class Embeddings:
 
 
 def hashed_vector(word: str, dim: int, *, length: float = 1.0) -> np.ndarray:
-    """A Gaussian vector that is a function of the word alone, the same in every run and on every machine.
-
-    Its entries have mean 0 and variance length^2 / dim: bytes of SHAKE-256 as uniform numbers, by the normal quantiles.
-    """
+    """A Gaussian vector that is a function of the word only, the same in every run and on every machine. Its entries
+    have mean 0 and variance length^2 / dim: bytes of SHAKE-256 as uniform numbers, by the normal quantiles."""
     bits = np.frombuffer(hashlib.shake_256(word.encode()).digest(4 * dim), "<u4")
     return (length / math.sqrt(dim) * ndtri((bits + 0.5) / 2.0**32)).astype(np.float32)
 
 
 def glove_embeddings(path: Path, words: Collection[str]) -> Embeddings:
     """Reads the vectors of words from a file in the format of GloVe: a word, which may hold spaces, and its numbers.
-
-    Words that the file lacks get a `hashed_vector` of the root mean square length of those it has.
-    """
+    Words that the file lacks get a `hashed_vector` of the root mean square length of those it has."""
     where = option_text("model.embeddings", path)
     mend = "give one in the format of GloVe: a word and numbers a line"
     wanted, vectors, dim = set(words), {}, 0
@@ -193,7 +178,7 @@ def glove_embeddings(path: Path, words: Collection[str]) -> Embeddings:
 
 
 def embedding_table(tokenizer: WordTokenizer, embeddings: Embeddings) -> np.ndarray:
-    """The vector of every token, float32 (tokens, dim); that of padding is 0."""
+    """The vector of every token, float32 (tokens, dim); padding has 0."""
     table = embeddings(tokenizer.vocabulary)
     table[tokenizer.padding_token] = 0.0
     return table

@@ -59,7 +59,7 @@ VIDEO: dict[str, Experiment] = {
     ),
 }
 
-# As in the authors' code as far as it tells: 10 layers, batches of 512, Adam at 1e-5, multipliers once an epoch, and
+# As in the authors' code where it is explicit: 10 layers, batches of 512, Adam at 1e-5, multipliers by epoch, and
 # |z_l - z*| <= 0.95 |z_(l-1) - z*| in the mean of the samples' ratios, on squares 0.95^2. Otherwise:
 # - 7,000 steps are 90 of its 5,000 epochs.
 # - Its dictionary is uniform in [0, 1], its sparsity 0.5, and its codes are 3,000 steps of ISTA too short to arrive.
@@ -189,11 +189,9 @@ def _on_one_core(experiment: Experiment, summary: str, expect: str, **fields: An
 
 
 def _built_in(experiment: Experiment, summary: str, expect: str, alpha: float, **fields: Any) -> Experiment:
-    """An experiment on the texts that need no files; under a looser reference, layer 0 could be made bad.
-
-    Single words say nothing of these texts: all layers stay at chance for some 300 steps, and bounds would slow that.
-    Bounds are cumulative: those by the loss before, as of the paper, fail on test texts where losses are near 0.
-    """
+    """An experiment on the texts that need no files; under a looser reference, layer 0 could be made bad. Single words
+    say nothing of these texts: all layers stay at chance for some 300 steps, and bounds would slow that. Bounds are
+    cumulative: those by the loss before, as of the paper, fail on test texts where losses are near 0."""
     base, warmup = experiment.config, 0.375
     assert isinstance(base, TextRunConfig)
     bounds: dict[str, Any] = {"alpha": (alpha,), "reference": CHANCE, "bounds": "cumulative", "warmup_steps": warmup}

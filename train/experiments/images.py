@@ -40,10 +40,8 @@ ON_A_GPU = "the published protocol: days on a CPU, made for a GPU; not yet run"
 
 
 def _opteq(widths: tuple[int, ...] = (16, 32, 64, 128, 128), **options: Any) -> OptEqConfig:
-    """The network that has 199,338 parameters, or 162,474 with 64 channels in its fourth layer.
-
-    What the paper leaves open is ours: every |W| is held to 0.9 by ten power steps.
-    """
+    """The network that has 199,338 parameters, or 162,474 with 64 channels in its fourth layer. The paper leaves the
+    bound on W open. Ours holds every |W| to 0.9 by ten power steps."""
     options = {"way": "unrolled", **options}
     if options.get("regulariser") == "decorrelation":
         # R adds up over all pairs of 32,768 features: in the network as it starts, a step of g = 1e-5 moves them by 5%.
@@ -77,9 +75,8 @@ def _table_3(summary: str, network: OptEqConfig) -> Experiment:
     return _row(config, "Table 3", f"{summary}; its lines are --network.skip")
 
 
-# A convolution of norm 0.9 shrinks most images to a fraction of that: without a skip connection the equilibrium of
-# three convolutional layers is nearly what the last one makes of the input alone (2 iterations), and learns little
-# more.
+# A convolution of norm 0.9 shrinks most images to a fraction of that. Without a skip connection the equilibrium of
+# three convolutional layers is nearly the last one's output at the input (2 iterations), and learns little.
 SKIP_OF_THREE = 0.5
 
 BASELINE = "baseline of Xie et al., Table 1"

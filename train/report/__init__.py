@@ -1,7 +1,5 @@
-"""Reports on evaluated run folders, of each kind of task.
-
-`records` and `groups` read and group runs; `tables` and `figures` are the content, which `page` writes.
-"""
+"""Reports on evaluated run folders, of each kind of task. `records` and `groups` read and group runs; `tables` and
+`figures` are the content, which `page` writes."""
 
 import itertools
 import json
@@ -133,16 +131,13 @@ def warnings(settings: Sequence[Setting]) -> list[str]:
 
 
 def _first_and_last(losses: np.ndarray) -> np.ndarray | None:
-    """Losses with the last one in place of those that are not known; None without the first or the last."""
+    """Losses, with the last one in place of unknown ones; None without the first or the last."""
     return np.where(np.isnan(losses), losses[-1], losses) if np.isfinite(losses[[0, -1]]).all() else None
 
 
 def _validated(one: Variant) -> np.ndarray | None:
-    """Losses of layers at the first validation and at that of the best checkpoint, (2, L + 1); None if not known.
-
-    Both are of the same samples and noise: the loss of an input that is not embedded stays as it was, as it need not
-    between the first batch of training and the test split.
-    """
+    """Losses of layers at the first validation and at the best checkpoint's, (2, L + 1); None if not known. Samples and
+    noise are the same. So the loss of a raw input stays; from a train batch to the test split it would not."""
     until = [
         run.validations["layer_losses"][run.validations["step"] <= run.evaluation.get("best_step", np.inf)]
         for run in one.runs
@@ -167,7 +162,7 @@ def _advice(one: Variant, plain: Variant | None) -> list[str]:
             plain_losses=None if plain is None else _first_and_last(plain.mean("layer_losses")),
         )
         ends, plain_ends = _validated(one), None if plain is None else _validated(plain)
-        if ends is not None:  # of f_0 alone
+        if ends is not None:  # only of f_0
             plain_last = None if plain_ends is None else plain_ends[-1]
             lines += constrained.descent_warnings(ends[-1], [0.0], start_losses=ends[0], plain_losses=plain_last)
     return lines
@@ -240,7 +235,7 @@ def _models(setting: Setting) -> Models:
 
 
 def _order(spec: ReportSpec, score: float) -> float:
-    """Returns a number that is the smaller, the better the score; those that are not numbers are last."""
+    """Returns a sort key, smaller for a better score; scores that are not numbers come last."""
     return np.inf if np.isnan(score) else -score if spec.higher_is_better else score
 
 
@@ -275,10 +270,8 @@ def _on_split(variant: Variant, split: str, key: str) -> str:
 
 
 def _summary(settings: Sequence[Setting]) -> dict[str, Any]:
-    """Returns every figure of a report, ready for strict JSON: a number that is not finite is None.
-
-    ``methods`` and ``floors`` are those of the first setting; ``groups`` has all settings.
-    """
+    """Returns every figure of a report, ready for strict JSON: a number that is not finite is None. ``methods`` and
+    ``floors`` are of the first setting; ``groups`` has all settings."""
     groups = [
         {
             "num_layers": setting.num_layers,

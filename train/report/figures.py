@@ -18,23 +18,20 @@ from .groups import Setting, Variant
 from .page import GUIDE, PANEL, WIDTH, Picture, tidy
 from .records import METHODS, Array, floats
 
-# Okabe-Ito: told apart with every common colour blindness.
+# Okabe-Ito: distinct with every common colour blindness.
 COLOURS = {"plain": "#D55E00", "deep_supervision": "#009E73", "constrained": "#0072B2"}
 MARKERS = {"plain": "o", "deep_supervision": "^", "constrained": "s"}
 LINE_STYLES = ("-", "--", ":", "-.")
 # Of scores without a network; no method has them.
 FLOOR_COLOURS = ("#CC79A7", "#E69F00", "#56B4E9")
 NOISY, BOUND = "#6E6E6E", "#004166"
-MOST_NAMES, MOST_NUMBERS = 20, 12  # classes that the axes name, and of which shares are written out
+MOST_NAMES, MOST_NUMBERS = 20, 12  # classes that the axes name, and whose shares are written out
 LOG_RATIO = 4.0  # a log axis once the largest value is this many times the smallest
 SMOOTHING = 1 / 60  # of the steps: the fraction that curves are smoothed over
 
 
 class Kind(NamedTuple):
-    """A figure: how it draws a setting on axes, its caption, labels of axes, and whether there is something to draw.
-
-    Labels are formatted with the spec of the report.
-    """
+    """A figure: how it draws a setting on axes, caption, labels (formatted with the spec), and when it is drawn."""
 
     draw: Callable[[Axes, Setting], None]
     caption: Callable[[Setting], str]
@@ -109,7 +106,7 @@ def _score_curve(axes: Axes, setting: Setting) -> None:
     axes.axvline(setting.train_gamma, color=GUIDE, linestyle=":", linewidth=1.2, label="training gamma")
     if setting.spec.percent:
         axes.yaxis.set_major_formatter("{x:.0%}")
-    else:  # the noisy input may lie beyond the axis, to tell models apart
+    else:  # the noisy input may lie beyond the axis: models stay distinct
         axes.set_ylim(0, 1.3 * top if setting.spec.baseline and np.isfinite(top) and top > 0 else None)
 
 
@@ -189,7 +186,7 @@ def _by_step(axes: Axes, setting: Setting, name: str) -> None:
     window = np.ones(max(1, round(len(run.curves["step"]) * SMOOTHING)))
     steps, *curves = (np.convolve(x, window / window.sum(), "valid") for x in (run.curves["step"], *run.curves[name].T))
     for layer, shade, curve, bound in zip(setting.layers, shades, curves, run.values("bounds"), strict=True):
-        if not np.isnan(bound):  # without a bound there is no constraint
+        if not np.isnan(bound):  # a layer without a bound has no constraint
             axes.plot(steps, curve, color=shade, label=f"layer {layer}")
     for limit in run.evaluation.get("limits", {}):
         figures = floats([row[f"{name[:-1]}/{limit}"] for row in run.metrics if row["kind"] == "train"])
@@ -207,7 +204,7 @@ def _curves(axes: Axes, setting: Setting, values: Callable[[Variant], tuple[Any,
 
 
 def _styled(setting: Setting) -> list[tuple[Variant, str]]:
-    """Variants with line styles: colour tells the method, the style tells variants of one method apart."""
+    """Variants with line styles: colour shows the method, the style separates variants of one method."""
     return [(v, LINE_STYLES[setting.of(v.method).index(v) % len(LINE_STYLES)]) for v in setting.variants]
 
 

@@ -11,7 +11,7 @@ from ..system.files import without_folders
 from .records import METHODS, PER_LAYER, PER_STEP, SCALARS, Array, Run, flat
 from .specs import OWN_REPORT, ReportSpec
 
-# Fields that do not make another variant; those of single methods do not make a comparison unequal.
+# Fields that do not make another variant; fields of single methods do not make a comparison unequal.
 NOT_A_VARIANT = frozenset({"seed", "method", "data.root", "data.prepared", *FREE})
 OF_METHODS = ("dual", "constraints", "layer_weights", "layer_weighting")
 FURTHER = ("error_rates", "area", "parameters")  # figures that some evaluations have
@@ -88,7 +88,7 @@ class Setting:
       first: any run; all that the variants share is read from it.
       layers: numbers of the layers that are read, the input's 0 first; a model may have others between them.
       gammas: of the test, in rising order.
-      training_index: of the gamma that is that of training, or lies nearest to it.
+      training_index: of the gamma of training, or of the nearest to it.
     """
 
     title: str
@@ -165,7 +165,7 @@ def _setting(depth: int, gamma: float, runs: Sequence[Run]) -> Setting:
 
 
 def _identity(run: Run) -> dict[str, Any]:
-    """The run's config by dotted names, without what does not make a variant; a list of one value is that value."""
+    """The run's config by dotted names, without fields that make no variant; a list of one value is that value."""
     kept = {key: value for key, value in flat(run.config).items() if key not in NOT_A_VARIANT}
     return {key: value[0] if isinstance(value, list) and len(value) == 1 else value for key, value in kept.items()}
 

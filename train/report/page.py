@@ -13,8 +13,7 @@ from matplotlib.figure import Figure
 from ..system.files import to_bytes, write_all, writing
 from ..system.terminal import Table
 
-# A panel is 4.8 inches wide. Two fit side by side. A phone of 390 px shows 75 px an inch: letters are 10 px high.
-# Pictures of scenes are as wide as the page.
+# A panel is 4.8 inches wide; two fit side by side. On a phone of 390 px (75 px an inch) letters are 10 px high.
 PANEL, WIDTH, DPI = (4.8, 4.2), 9.0, 160
 GUIDE = "#222222"  # the colour of lines that guide the eye
 TEMPLATE = """<!DOCTYPE html>
@@ -73,10 +72,7 @@ class Picture(NamedTuple):
 
 class Report(NamedTuple):
     """The content of a report, on its page, in JSON, and as ``tables`` and ``verdict`` on the terminal.
-
-    ``introduction`` says in plain words what was trained and what the score is. A section has a heading, pictures and
-    tables.
-    """
+    ``introduction`` describes training and score in plain words. A section has a heading, pictures and tables."""
 
     title: str
     sections: Sequence[tuple[str, Sequence[Picture | Table]]]

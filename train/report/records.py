@@ -44,7 +44,7 @@ class Run:
 
     @property
     def gammas(self) -> list[str]:
-        """Test gammas as written in the file, in rising order; that of training is among them."""
+        """Test gammas as written in the file, in rising order; the gamma of training is among them."""
         return sorted(self.evaluation[self.spec.metric], key=float)
 
     def values(self, key: str) -> Array:

@@ -87,11 +87,8 @@ def limits_table(title: str, runs: Sequence[Run]) -> list[Table]:
 
 
 def differences(setting: Setting, one: Variant, other: Variant) -> Array:
-    """Score differences of two variants paired by seed, (seeds, 3).
-
-    Columns are at the training gamma, the mean over larger test gammas, and at the largest. Differences are in percent
-    of the other's score; of shares, in percentage points. The mean is of the differences, not of the scores.
-    """
+    """Score differences of two variants paired by seed, (seeds, 3): at the training gamma, their mean over larger test
+    gammas, and at the largest. In percent of the other's score; of shares, in percentage points."""
     scores = [{run.evaluation["seed"]: run.values(run.spec.metric) for run in each.runs} for each in (one, other)]
     shared = sorted(set(scores[0]) & set(scores[1]))
     ours, theirs = (np.array([each[seed] for seed in shared]).reshape(-1, len(setting.gammas)) for each in scores)
@@ -181,7 +178,7 @@ def ranged(values: Array, digits: int) -> str:
 
 
 def text_of(values: Sequence[Any]) -> str:
-    """The text of a figure of every seed: its mean and range where these are numbers, else that of the first."""
+    """The text of a figure of every seed: its mean and range where these are numbers, else the first seed's."""
     if not values or values[0] is None:
         return "-"
     if len(values) > 1 and all(isinstance(value, int | float) for value in values):

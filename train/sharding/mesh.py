@@ -17,11 +17,9 @@ BATCH = ("data", "fsdp")  # the axes that divide a batch
 
 
 def make_mesh(text: str | None, *, batch_size: int, accumulate: int = 1, devices: Sequence[Any] | None = None) -> Mesh:
-    """Returns the mesh of a run; without a text ``data`` alone, over as many devices as divide all and the batch.
-
-    In a text such as ``data=2,fsdp=4``, axes that are not named have size 1. A mesh smaller than the devices takes the
-    first ones, for comparisons; its size must divide their number. Each part of a batch is divided over the mesh.
-    """
+    """Returns the mesh of a run; without a text only ``data``, over as many devices as divide all and the batch. In a
+    text such as ``data=2,fsdp=4``, axes that are not named have size 1. A mesh smaller than the devices takes the first
+    ones, for comparisons; its size must divide their number. Each part of a batch is divided over the mesh."""
     devices = jax.devices() if devices is None else devices
     part = batch_size // accumulate
     sizes = {"data": math.gcd(part, len(devices))} if text is None else parse_mesh(text)
@@ -82,10 +80,8 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 
 def keep_rows(y: jax.Array, *, axis: int = 0) -> jax.Array:
-    """Returns ``y`` with its rows, on ``axis``, over data and fsdp as in the batch; unchanged without a mesh.
-
-    For inputs of layers: else the partitioner may move rows to the shards of a parameter, which should be gathered.
-    """
+    """Returns ``y`` with its rows, on ``axis``, over data and fsdp as in the batch; unchanged without a mesh. For
+    inputs of layers: else the partitioner may move rows to the shards of a parameter, which should be gathered."""
     if jax.sharding.get_abstract_mesh().empty:
         return y
     return jax.lax.with_sharding_constraint(y, PartitionSpec(*[None] * axis, BATCH))
@@ -104,10 +100,8 @@ def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray | None:
 
 
 def put_beside(params: Any, examples: Any) -> Any:
-    """Puts examples on the mesh of the parameters: rows over the devices if they divide, else all on each.
-
-    Every process gives all examples. Without a mesh, the examples are returned unchanged.
-    """
+    """Puts examples on the mesh of the parameters: rows over the devices if they divide, else all on each. Every
+    process gives all examples. Without a mesh, the examples are returned unchanged."""
     sharding = jax.tree.leaves(params)[0].sharding
     if not isinstance(sharding, NamedSharding):
         return examples
@@ -126,7 +120,7 @@ def put_beside(params: Any, examples: Any) -> Any:
 
 
 def gathered(params: Any) -> Any:
-    """Returns parameters whole on every device, for networks that apply their layers many times a step."""
+    """Returns parameters whole on every device, for networks that apply their layers many times per step."""
     if not jax.sharding.get_abstract_mesh().empty:
         return jax.lax.with_sharding_constraint(params, PartitionSpec())
     where = getattr(jax.tree.leaves(params)[0], "sharding", None)  # a traced array has none

@@ -15,9 +15,8 @@ Axes = str | tuple[str, ...] | None
 Rules = Sequence[tuple[str, tuple[Axes, ...]]]
 Path = tuple[str, ...]
 
-# The first row whose pattern matches a parameter's path applies. Its axes are those of the last dimensions; dimensions
-# before them (layers in a stack, the window of a convolution) are not sharded. Other parameters, such as biases, have a
-# copy on every device.
+# The first row whose pattern matches a parameter's path applies. Its axes are for the last dimensions; earlier ones
+# (layers in a stack, a convolution's window) are not sharded. Other parameters, as biases, are on every device.
 RULES: Rules = (
     # Unrolled transformer. Attention logits are sums over the rows of V; W is added to its transpose, so W and U are
     # stored in shards and gathered.
@@ -51,11 +50,8 @@ def rematerialised(function: Callable[..., Any], remat: Remat) -> Callable[..., 
 
 
 def shardings(state: Any, mesh: Mesh, *, rules: Rules = RULES) -> Any:
-    """Returns the sharding of every array of a training state.
-
-    Parameters follow the rules. Arrays with a parameter's shape whose path ends in its path follow the parameter:
-    moments of an optimiser. The rest (multipliers, slacks, counters, keys) has a copy on every device.
-    """
+    """Returns the sharding of every array of a training state. Parameters follow the rules. Arrays of a parameter's
+    shape whose path ends in its path (moments) follow the parameter. Other arrays have a copy on every device."""
     params = {
         _keys(path): (leaf.shape, _spec(_keys(path), leaf.shape, mesh, rules))
         for path, leaf in jax.tree.leaves_with_path(state.params)

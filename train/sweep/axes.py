@@ -22,10 +22,8 @@ UNSAFE = re.compile(r"[^\w.+-]+")  # characters that folder names are kept witho
 
 
 class Axis(NamedTuple):
-    """An option that a sweep varies: its name as typed, and its whole name, with dashes, as ``field``.
-
-    ``values`` are those of a list by their texts, or the two ends of a range.
-    """
+    """An option that a sweep varies: its name as typed, and its whole name, with dashes, as ``field``. ``values`` are
+    the values of a list by their texts, or the two ends of a range."""
 
     name: str
     field: str

@@ -64,10 +64,8 @@ def check_folders(sweep: Sweep, cells: Iterable[Cell]) -> None:
 
 
 def run_cells(sweep: Sweep, cells: Sequence[Cell], *, jobs: int, tested: bool = True) -> dict[str, str]:
-    """Trains cells, resuming those that were interrupted, and with ``tested`` evaluates them on the test split.
-
-    Returns the messages of the cells that failed, by name; a failure does not end the others.
-    """
+    """Trains cells, resuming those that were interrupted, and with ``tested`` evaluates them on the test split. Returns
+    the messages of the cells that failed, by name; a failure does not end the others."""
     messages = dict[str, str]()
 
     def ended(cell: Cell, message: str) -> None:
@@ -84,12 +82,9 @@ def run_cells(sweep: Sweep, cells: Sequence[Cell], *, jobs: int, tested: bool = 
 
 
 def run_trials(sweep: Sweep, count: int, *, jobs: int) -> list[Result]:
-    """Trains trials, those of earlier calls included, until there are ``count``; evaluates the best on the test split.
-
-    Trials run in groups of ``jobs``; the values of a trial depend on the seed, its number and the results of the
-    groups before it, not on interruptions. A trial that fails is a result, and tried again by the next call. The best
-    result comes first.
-    """
+    """Trains trials until there are ``count``, earlier calls' included; evaluates the best on the test split. Trials
+    run in groups of ``jobs``; values depend on the seed, the trial's number and earlier groups, not on interruptions. A
+    failed trial is a result, and tried again by the next call. The best result comes first."""
     require_extra("search")
     import optuna
 
@@ -115,7 +110,7 @@ def run_trials(sweep: Sweep, count: int, *, jobs: int) -> list[Result]:
     if not best.validation.feasible:
         print(f"no trial is feasible on validation data: the best is {best.validation.excess or 0.0:.1%} over a bound")
     print(f"best: {path}; again: unroll-jax run {sweep.experiment} --config {path / 'config.json'}")
-    if not has_ended(path):  # the best trial alone is tested
+    if not has_ended(path):  # only the best trial is tested
         run_cells(sweep, [best.cell], jobs=1)
     return [read_result(sweep, best.cell), *results[1:]]
 
@@ -171,7 +166,7 @@ def _run_children(
 
 
 def _child(sweep: Sweep, cell: Cell, slot: int, jobs: int, tested: bool) -> None:
-    """Computes a cell in a process that writes to the cell's log; the last line of a failure tells why."""
+    """Computes a cell in a process that writes to the cell's log; the last line of a failure says why."""
     with (sweep.folder / f"{cell.name}.log").open("ab") as file:
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)
@@ -193,10 +188,8 @@ def _child(sweep: Sweep, cell: Cell, slot: int, jobs: int, tested: bool) -> None
 
 
 def _proposed(optuna: Any, sweep: Sweep, results: Sequence[Result], name: str) -> Cell:
-    """Returns a new trial by a study of those so far, of which failed ones are pruned, so that TPE avoids their like.
-
-    The sampler's seed depends on the seed of the runs and the number of the trial.
-    """
+    """Returns a new trial by a study of the results so far. Failed ones are pruned there: TPE avoids their like. The
+    sampler's seed depends on the seed of the runs and the number of the trial."""
     seed = int(np.random.SeedSequence((sweep.config.seed, int(name[-4:]))).generate_state(1)[0])
     study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed))
     kinds, state = {}, optuna.trial.TrialState

@@ -22,11 +22,8 @@ RECORD = "sweep.json"
 
 
 class Result(NamedTuple):
-    """The figures of a cell: the state of its run, and the step and judgement of its best checkpoint.
-
-    ``test`` has figures of the test split by name: the score, or over noise its mean over the test gammas, that at the
-    gamma of training, and the mean over the gammas above it.
-    """
+    """The figures of a cell: the state of its run, and the step and judgement of its best checkpoint. ``test`` has the
+    score on the test split by name; over noise, its mean over the test gammas, at training's, and above it."""
 
     cell: Cell
     state: str
@@ -54,9 +51,7 @@ def read_result(sweep: Sweep, cell: Cell) -> Result:
 
 def score(judgement: Judgement | None, config: RunConfig, *, within: bool = False) -> float:
     """Returns the number that ranks models: feasible ones by the metric, others below by excess, failed ones last.
-
-    ``within`` one run, checkpoints have the cost of resilience in common.
-    """
+    ``within`` one run, checkpoints have the cost of resilience in common."""
     if judgement is None:
         return -np.inf
     if not judgement.feasible:

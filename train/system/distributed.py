@@ -49,7 +49,7 @@ def join(member: Membership) -> None:
 
 @contextlib.contextmanager
 def _in_time(member: Membership) -> Iterator[None]:
-    """Ends the process with one line if the others do not come in time; JAX ends it by SIGABRT."""
+    """Ends the process with one line if another does not come in time; JAX ends it by SIGABRT."""
     of = member.cluster if member.coordinator is None else f"process {member.process} at {member.coordinator}"
     joined = threading.Event()
 
@@ -68,10 +68,8 @@ def _in_time(member: Membership) -> Iterator[None]:
 
 
 def ignore_sigterm() -> None:
-    """Ignores SIGTERM in one of many processes, which train no more.
-
-    JAX answers it by a barrier of all, and holds a process there for 3 minutes if another has shut down.
-    """
+    """Ignores SIGTERM in one of many processes, which train no more. JAX answers it by a barrier of all, and holds a
+    process there for 3 minutes if another has shut down."""
     if jax.process_count() > 1 and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
@@ -82,7 +80,7 @@ def is_first() -> bool:
 
 
 def first_only(log: Callable[[str], None]) -> Callable[[str], None]:
-    """Returns the log of process 0; that of the others drops every line."""
+    """Returns the log of process 0; in other processes, a log that drops every line."""
     return log if is_first() else lambda _: None
 
 
@@ -100,7 +98,7 @@ def all_of(holds: bool) -> bool:
 
 
 def first_does(act: Callable[[], None]) -> None:
-    """Acts in process 0; a `UserError` there is raised in all processes, so that none waits for it."""
+    """Acts in process 0; a `UserError` there is raised in all processes, and none waits for it."""
     error: UserError | None = None
     if is_first():
         try:
@@ -162,11 +160,9 @@ def stopping() -> Iterator[Stop]:
 
 
 def digest(state: Any, notes: dict[str, Any]) -> list[int]:
-    """Returns checksums of a state's arrays, in tree order and on any mesh, and of its notes without the checksum.
-
-    Any change of one element changes the first: sums are modulo 2^32, and an element's factor is odd. Sums do not
-    depend on their order, so each device sums its part.
-    """
+    """Returns checksums of a state's arrays, in tree order and on any mesh, and of its notes without the checksum. Any
+    change of one element changes the first: sums are modulo 2^32, and an element's factor is odd. Sums do not depend on
+    their order, so each device sums its part."""
     contents = {name: value for name, value in notes.items() if name != "digest"}
     return [int(fetch(_checksum(jax.tree.leaves(state)))), zlib.crc32(json.dumps(contents, sort_keys=True).encode())]
 

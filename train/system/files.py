@@ -1,7 +1,5 @@
-"""Files and disks: checked before the work, written in one move, and errors reported in one line.
-
-Any room above may import it; it imports neither JAX nor Orbax.
-"""
+"""Files and disks: checked before the work, written in one move, and errors reported in one line. Any room above may
+import it; it imports neither JAX nor Orbax."""
 
 import contextlib
 import errno
@@ -44,7 +42,7 @@ PATHS = re.compile(r"(?<![\w:/.~])~?/(?:[^\s/'\"]+/)*([^\s/'\"]+)/?")
 
 
 def expanded(path: str, option: str) -> Path:
-    """Returns a path with ~ as the home folder; errors name ``option`` if there is no such folder, or name."""
+    """Returns a path with ~ as the home folder; errors for a bad name or a missing home folder name ``option``."""
     if UNSHOWN.search(path):
         raise UserError(f"{option} must be {PLAIN}, got {path!a}; pass another")
     if too_long := [part for part in Path(path).parts if len(part.encode()) > LONGEST_NAME]:
@@ -70,10 +68,8 @@ def check_out(out: Path | str) -> Path:
 
 
 def check_file(out: Path | str, *, overwrite: bool, inputs: Iterable[Path | str | None] = ()) -> Path:
-    """Returns the file that --out names; UserError if it cannot be written.
-
-    It must be new, or with ``overwrite`` none of the ``inputs``, nor a file of one that is a folder.
-    """
+    """Returns the file that --out names; UserError if it cannot be written. It must be new, or with ``overwrite`` none
+    of the ``inputs``, nor a file of one that is a folder."""
     path = expanded(str(out), "--out")
     if path.is_dir():
         raise UserError(f"--out {out} is a folder; name a file in it, as {path / 'answers.json'}")
@@ -141,7 +137,7 @@ def require_writable(folder: Path, name: str, remedy: str) -> None:
 
 
 def require_room(folder: Path, size: int, name: str) -> None:
-    """Raises StorageError if the disk of a folder has fewer than ``size`` bytes free for ``name``, where it tells."""
+    """Raises StorageError if the disk of a folder reports fewer than ``size`` bytes free for ``name``."""
     disk = shutil.disk_usage(_nearest(folder))
     if disk.total and disk.free < size:
         sizes = f"{size / 1e6:,.1f} MB, {disk.free / 1e6:,.1f} MB are free"
@@ -156,10 +152,8 @@ def steps_in(folder: Path) -> list[int]:
 
 
 def write_all(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Writes files by name, all or none, each in one move: a reader sees an old file or a new one.
-
-    Moves come in the order of the files and need no room. A missing folder is made, and removed again on an OSError.
-    """
+    """Writes files by name, all or none, each in one move: a reader sees an old file or a new one. Moves come in the
+    order of the files and need no room. A missing folder is made, and removed again on an OSError."""
     partials = {name: folder / f"{name}{PARTIAL}" for name in files}
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
@@ -203,10 +197,8 @@ def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_object(path: Path, *, missing: str = "", mend: str = "", checked: bool = True) -> dict[str, Any]:
-    """Returns the JSON object in a file, without its seal; ``checked`` compares that with the values.
-
-    The UserError is ``missing`` without a file, and has the remedy ``mend`` else.
-    """
+    """Returns the JSON object in a file, without its seal; ``checked`` compares that with the values. The UserError is
+    ``missing`` without a file, and has the remedy ``mend`` else."""
     mend = mend or way_out(path)
     if not path.exists():
         raise UserError(missing or f"run {path.parent} has no {path.name}; {WRITTEN}")

@@ -1,7 +1,5 @@
-"""The machine: signals, processes, versions and hardware, kept memory and programs, options of XLA.
-
-JAX is imported inside functions, so that an error of the command line does not wait for it.
-"""
+"""The machine: signals, processes, versions and hardware, kept memory and programs, options of XLA. JAX is imported
+inside functions: an error of the command line does not wait for it."""
 
 import contextlib
 import ctypes
@@ -28,7 +26,7 @@ SIMULATED = "xla_force_host_platform_device_count"
 # XLA for CPUs starts independent collectives in any order, a different one on each device: with fewer cores than
 # devices they deadlock until XLA ends the process, and between processes Gloo fails.
 ONE_ORDER = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
-# Of mallopt(3): M_MMAP_MAX, no block is mapped alone; M_TRIM_THRESHOLD, none is returned; M_ARENA_MAX, one heap.
+# Of mallopt(3): M_MMAP_MAX, no block is mapped separately; M_TRIM_THRESHOLD, none is returned; M_ARENA_MAX, one heap.
 KEPT = {-4: 0, -1: 2**31 - 1, -8: 1}
 GRACE_SECONDS = 5.0  # between SIGTERM and SIGKILL, for the processes that are left
 POLL_SECONDS = 0.1
@@ -38,10 +36,8 @@ Log = Callable[[str], None]
 
 @contextlib.contextmanager
 def handling(number: int, act: Callable[[], None]) -> Iterator[None]:
-    """Acts on a signal within the context, in the main thread; a signal that the shell ignores stays ignored.
-
-    A second Ctrl-C ends the process by the system's handler, so without a traceback.
-    """
+    """Acts on a signal within the context, in the main thread; a signal that the shell ignores stays ignored. A second
+    Ctrl-C ends the process by the system's handler, so without a traceback."""
 
     raised: list[BaseException] = []
 
@@ -75,10 +71,8 @@ def handling(number: int, act: Callable[[], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def stopping_at_once(*, alone: bool = True) -> Iterator[None]:
-    """Raises `Interrupted` on SIGTERM and Ctrl-C within the context: for all work but training.
-
-    Of many processes, which are not ``alone``, JAX handles SIGTERM.
-    """
+    """Raises `Interrupted` on SIGTERM and Ctrl-C within the context: for all work but training. With many processes,
+    JAX handles SIGTERM."""
 
     def stop(reason: str, code: int) -> None:
         raise Interrupted(f"{reason}; the same command goes on from what is saved, or begins again", code)
@@ -96,21 +90,16 @@ def hush_xla() -> None:
 
 
 def order_collectives(*, processes: bool = False) -> None:
-    """Runs collectives on CPUs in one order, if there are simulated devices or many processes.
-
-    Must run before anything asks for a device; a setting of the user's stays.
-    """
+    """Runs collectives on CPUs in one order, if there are simulated devices or many processes. Must run before anything
+    asks for a device; a setting of the user's stays."""
     flags = os.environ.get("XLA_FLAGS", "")
     if (processes or SIMULATED in flags) and ONE_ORDER.partition("=")[0] not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} {ONE_ORDER}".strip()
 
 
 def keep_memory() -> bool:
-    """Makes glibc keep freed memory while the process lives; returns True on success. Settings of the user's stay.
-
-    XLA for CPUs allocates the temporary memory of a program anew at every call. From 32 MiB on, glibc maps it, which
-    zeroes every page, and unmaps it afterwards.
-    """
+    """Makes glibc keep freed memory, unless the user set it; returns True on success. XLA for CPUs allocates memory at
+    every call of a program. From 32 MiB on, glibc maps it, which zeroes every page, and unmaps it afterwards."""
     if sys.platform != "linux" or any(name.startswith("MALLOC_") for name in os.environ):
         return False
     libc = ctypes.CDLL(None)
@@ -119,10 +108,8 @@ def keep_memory() -> bool:
 
 def keep_programs() -> None:
     """Keeps programs that took a second or more to compile in the folder compiled of `caches`.
-
-    JAX_COMPILATION_CACHE_DIR names another folder, or "" for none. Programs of many devices on CPUs are compiled anew:
-    programs from a cache have lost the order of their collectives.
-    """
+    JAX_COMPILATION_CACHE_DIR names another folder, or "" for none. Programs of many devices on CPUs are compiled every
+    time: programs from a cache have lost the order of their collectives."""
     import jax
 
     if ONE_ORDER in os.environ.get("XLA_FLAGS", ""):
@@ -161,14 +148,10 @@ def environment() -> dict[str, str]:
 
 
 def launch(commands: Sequence[Sequence[str]], *, grace: float = GRACE_SECONDS) -> int:
-    """Runs commands side by side until all have ended or one has failed; then ends the others.
-
-    SIGTERM and Ctrl-C are passed on as SIGTERM, on which a run saves; a second Ctrl-C kills. ``grace`` are the seconds
-    between SIGTERM and SIGKILL after a failure.
-
-    Returns 0 if every process ended with 0; 130 after Ctrl-C; else the exit code of the first that failed, 128 + its
-    number for a signal.
-    """
+    """Runs commands side by side until all have ended or one has failed; then ends the others. SIGTERM and Ctrl-C are
+    passed on as SIGTERM, on which a run saves; a second Ctrl-C kills. ``grace`` are the seconds between SIGTERM and
+    SIGKILL after a failure. Returns 0 if every process ended with 0; 130 after Ctrl-C; else the exit code of the first
+    that failed, 128 + its number for a signal."""
     processes: list[subprocess.Popen] = []
     received: list[int] = []
 

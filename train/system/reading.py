@@ -20,10 +20,8 @@ PIECE = 1 << 16  # bytes read at a time
 def open_regular(
     path: Path, *, where: str, mend: str = "name another file", limit: int = sys.maxsize
 ) -> Iterator[BufferedReader]:
-    """Opens a file that this run did not write: a regular one of at most ``limit`` bytes, no pipe and no device.
-
-    Every such file is opened here. Those that a library opens by their path are checked by `check_regular` before.
-    """
+    """Opens a file that this run did not write: a regular one of at most ``limit`` bytes, no pipe and no device. Every
+    such file is opened here. Those that a library opens by their path are checked by `check_regular` before."""
     try:
         # Opening a pipe without a writer would block.
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:

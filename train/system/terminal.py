@@ -39,16 +39,14 @@ def pausing(bar: "tqdm", work: str) -> Iterator[None]:
 @contextlib.contextmanager
 def safe_output() -> Iterator[None]:
     """Escapes the control characters of all that is written within the context: names of files and values of others.
-
-    Characters that the terminal cannot encode are escaped too.
-    """
+    Characters that the terminal cannot encode are escaped too."""
     output, errors = _Escaped(sys.stdout, "\n\t"), _Escaped(sys.stderr, "\n\t\r")  # a bar begins its line again
     with contextlib.redirect_stdout(cast(TextIO, output)), contextlib.redirect_stderr(cast(TextIO, errors)):
         yield
 
 
 class _Escaped:
-    """A stream of which control characters but the kept ones are escaped."""
+    """A stream that escapes all control characters but the kept ones."""
 
     def __init__(self, stream: TextIO, kept: str):
         self._stream, self._kept, self._encoding = stream, kept, getattr(stream, "encoding", None) or "utf-8"
@@ -83,7 +81,7 @@ class Table:
 
 
 def as_text(table: Table) -> str:
-    """Returns the table as text, the first column aligned left and the others right."""
+    """Returns the table as text, the first column aligned left and the rest right."""
     cells = (table.header, *table.rows)
     widths = [max(len(row[column]) for row in cells) for column in range(len(table.header))]
     lines = ["  ".join([f"{row[0]:<{widths[0]}}", *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in cells]

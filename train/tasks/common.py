@@ -30,7 +30,7 @@ L = TypeVar("L", bound=ConstrainedConfig)
 T = TypeVar("T")
 Trials = Mapping[str, Mapping[str, "Trial"]]
 
-# One seed for all evaluations: noise is drawn once and scaled to each level, so that runs compare like with like.
+# One seed for all evaluations: noise is drawn once and scaled to each level. Runs compare like with like.
 NOISE_SEED = 20260101
 
 
@@ -68,7 +68,7 @@ class DataTask(Task, Generic[C]):
         return self._config
 
     def init(self, key: jax.Array) -> Params:
-        """Returns parameters of the model, from the key alone."""
+        """Returns parameters of the model, from the key only."""
         return self.model.init(key)
 
     def with_config(self, config: C) -> Self:
@@ -146,7 +146,7 @@ class LayeredTask(DataTask[L]):
         return float(np.mean(reading.losses[:, -1], dtype=np.float64))
 
     def row_of(self, reading: Any) -> Row:
-        """Returns figures of a validation beside its losses."""
+        """Returns figures of a validation that are not losses."""
         return {}
 
     def validate(self, params: Params, multipliers: np.ndarray | None) -> Validation:
@@ -217,7 +217,7 @@ class PerturbedTask(LayeredTask[L]):
         return Reading(np.concatenate([self._read(params, batch, *strengths, key) for batch, key in keyed(batches)]))
 
     def trials(self) -> dict[str, dict[str, Trial]]:
-        """Returns the levels of noise on inputs, those on layers, and each layer left out."""
+        """Returns the levels of noise on inputs and on layers, and each layer left out."""
         gamma, levels = float(self.config.train_gamma), vars(self.config)["test_layer_noises"]
         noisy = {str(level): Trial(gamma, layer_noise=level) for level in sorted(levels)}
         lost = {str(layer): Trial(gamma, lost=layer) for layer in range(1, self.num_layers + 1)}
@@ -231,7 +231,7 @@ class PerturbedTask(LayeredTask[L]):
 
 
 def check_noise(gamma: float, seed: int) -> None:
-    """Raises a `UserError` for noise that a prediction cannot have: that of training has the same range."""
+    """Raises a `UserError` for noise that a prediction cannot have; the noise of training has the same range."""
     if not 0.0 <= gamma <= LARGEST:
         raise OptionError("gamma", f"finite, from 0 to {LARGEST:g}", gamma)
     if not 0 <= seed < 2**32:

@@ -32,14 +32,13 @@ def fit_linear(batches: Iterable[UInt8[np.ndarray, "batch frames pixels"]], vari
     r"""Least squares for clean patches under white noise of a variance, over sequences that are read once.
 
     The noise enters by its expectation, so none is drawn. As deviations :math:`x_t - \bar x` sum to zero over a
-    sequence, the normal equations fall apart into those of the mean and those of the deviations, each a Wiener filter:
+    sequence, the normal equations separate into one for the mean and one for the deviations, each a Wiener filter:
 
     .. math:: \hat x_t = \mu + M (M + \tfrac{s^2}{T})^+ (\bar y - \mu)
                              + D (D + s^2 (1 - \tfrac1T))^+ (y_t - \bar y)
 
-    with M the covariance of the clean temporal means, D that of the deviations, and s^2 the noise's variance.
-
-    All sequences have T frames; the variance is of pixels in [0, 1].
+    with M and D the covariances of the clean temporal means and of the deviations, and s^2 the noise's variance. All
+    sequences have T frames; the variance is of pixels in [0, 1].
     """
     count, length = 0, 1
     total, squares, of_means = np.zeros(()), np.zeros(()), np.zeros(())

@@ -85,10 +85,8 @@ def _mirrored(key: jax.Array, pictures: Array) -> Array:
 
 
 def build(network: Any, num_classes: int) -> nn.Module:
-    """Builds the module of a configuration: ``x -> (logits, EquilibriumInfo or None)``.
-
-    Training continues where an equilibrium is not found; every row of its metrics has the residual.
-    """
+    """Builds the module of a configuration: ``x -> (logits, EquilibriumInfo or None)``. Training continues where an
+    equilibrium is not found; every row of its metrics has the residual."""
     options = {field.name: getattr(network, field.name) for field in dataclasses.fields(network)}
     if isinstance(network, EquilibriumConfig | MonConfig):
         options["on_failure"] = "accept"
@@ -123,10 +121,8 @@ def weight_norms(
     params: Any, image_shape: tuple[int, int], *, stem: int = 0, certified: bool = False
 ) -> dict[str, float]:
     """Spectral norm of every W of an OptEq layer, as parametrised (before `max_norm` scales it), by its name.
-
     Convolutions see images of ``image_shape`` halved, and rounded up, by each of ``stem`` strided convolutions. From
-    below, by power iteration; ``certified`` gives upper bounds, which `max_norm` divides by.
-    """
+    below, by power iteration; ``certified`` gives upper bounds, which `max_norm` divides by."""
     norms, image_shape = {}, tuple(-(-side // 2**stem) for side in image_shape)
     size = _weight_norm_bound if certified else _weight_norm
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
@@ -137,13 +133,10 @@ def weight_norms(
 
 
 def lipschitz_bound(network: Any, params: Params, image_shape: ImageShape, std: Any) -> Float[Array, ""]:
-    """A Lipschitz constant of the logits in pixels of [0, 1], both in the Euclidean norm; of a certifiable network.
-
-    It is the product of those of its parts: 1 / std of the pixels, every convolution and dense layer, activations
-    (1-Lipschitz, all of `MONOTONES`), the equilibrium (`equilibrium_lipschitz`), and the head. A convolution of stride
-    2 leaves out outputs of the one that `conv_norm_bound` is of; the mean over n places has norm 1 / sqrt(n). It can be
-    differentiated in the parameters.
-    """
+    """A Lipschitz constant of the logits in pixels of [0, 1], both in the Euclidean norm; of a certifiable network. The
+    product over its parts: 1 / std of the pixels, every convolution and dense layer, activations (1-Lipschitz, all of
+    `MONOTONES`), the equilibrium (`equilibrium_lipschitz`), and the head. A convolution of stride 2 drops outputs of
+    the one in `conv_norm_bound`; the mean over n places has norm 1 / sqrt(n). Differentiable in the parameters."""
     return _network_bound(params["params"], network, image_shape) / float(np.min(std))
 
 

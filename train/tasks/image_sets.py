@@ -106,9 +106,7 @@ class ImageSetTask(PerturbedTask[ImageSetConfig]):
 
     def predict(self, params: Params, inputs: Any, *, gamma: float = 0.0, seed: int = 0) -> np.ndarray:
         """Returns a set of images without its noise: uint8 (images, size, size), for a list of files or uint8 arrays.
-
-        Images are converted to the size of the train images and to grey. Noise of a strength ``gamma`` may be added.
-        """
+        Images are converted to the size of the train images and to grey. Noise of a strength ``gamma`` may be added."""
         check_noise(gamma, seed)
         size = self.spec.size
         pictures = np.stack([picture_of(one, (size, size, 1)).reshape(-1) for one in each_of(inputs)[0]])
@@ -149,10 +147,8 @@ class ImageSetTask(PerturbedTask[ImageSetConfig]):
 
 @functools.lru_cache(maxsize=1)  # the runs of one command are judged by the same
 def floors(data: SetData, trained: float, tested: tuple[tuple[str, float], ...]) -> dict[str, dict[str, float]]:
-    """Half squared errors on the test split, under noise of the variances ``tested``, without a network.
-
-    The linear layer is fitted for the variance ``trained``; the mixture of Gaussians knows the variance of each test.
-    """
+    """Half squared errors on the test split, under noise of the variances ``tested``, without a network. The linear
+    layer is fitted for the variance ``trained``; the mixture of Gaussians knows the variance of each test."""
     layer = fit_linear(data.examples("train", batch_size=PerturbedTask.score_batch), trained)
     classes = [images / 255.0 for images in data.by_class("train")]
     mixtures = [ClassGaussians.fit(classes, ridge) for ridge in RIDGES]

@@ -93,7 +93,7 @@ class ImageTask(DataTask[SupervisedConfig]):
         return self._model.init(key, self._shown(jnp.zeros((1, *self.spec.shape), jnp.uint8)))
 
     def sample_noise(self, batch: Any, key: jax.Array) -> Any:
-        """Flips and shifts images where the options tell."""
+        """Flips and shifts images if the options say so."""
         return type(batch)(*self.augmented(key, batch.images, batch.labels)) if self.config.augment else batch
 
     def augmented(self, key: jax.Array, images: Array, labels: Array) -> tuple[Array, Array]:
@@ -176,11 +176,8 @@ class ImageTask(DataTask[SupervisedConfig]):
         return {"examples": sizes, "mean": [float(value) for value in self.spec.mean]}
 
     def predict(self, params: Params, inputs: Any) -> Any:
-        """Returns the prediction of an image (a file, or a uint8 array), or of each of a list.
-
-        Images are scaled to the size and channels of the train images. The prediction is a `Label`; of scenes, it is
-        the class of each pixel, uint8, at that size.
-        """
+        """Returns the prediction of an image (a file, or a uint8 array), or of each of a list, scaled as the train
+        images: a `Label`; of scenes, the class of each pixel, uint8, at that size."""
         given, several = each_of(inputs)
         pictures = np.stack([picture_of(one, self.spec.shape) for one in given])
         predictions = self.predictions_of(self._see(gathered(params), pictures))
@@ -200,7 +197,8 @@ class ImageTask(DataTask[SupervisedConfig]):
         return self._apply(params, self._flat(standardise(pixels, self.spec.mean, self.spec.std)))[0]
 
     def _apply(self, params: Params, seen: Array, **options: Any) -> tuple[Array, Any]:
-        """Returns logits, scaled down to meet a Lipschitz constant where the options tell; and figures of the solve."""
+        """Returns logits, scaled down to meet a Lipschitz constant if the options have one; and figures of the
+        solve."""
         logits, info = self._free(params, seen, **options)
         limit = self.lipschitz
         if limit is not None:

@@ -65,10 +65,8 @@ class LanguageTask(TokenTask[LanguageConfig]):
         return Drawn(batch, noise, *chosen)
 
     def losses(self, params: Params, batch: Drawn, probe: Any) -> tuple[SampleLosses, Mapping[str, Array]]:
-        """Cross entropies of every row at every layer that is read, sums over the tokens of its answers.
-
-        Those before the last are constants for plain risk, which only watches them.
-        """
+        """Cross entropies of every row at every layer that is read, sums over the tokens of its answers. Those before
+        the last are constants for plain risk, which only watches them."""
         del probe
         rows, head = batch.batch, self.model.head(params)
         states = self.model.states(params, rows, batch.noise)
@@ -111,11 +109,8 @@ class LanguageTask(TokenTask[LanguageConfig]):
         return {**super().row_of(reading), "perplexity": float(reading.perplexities[-1])}
 
     def further_figures(self, params: Params, readings: Mapping[Trial, LanguageReading]) -> Row:
-        """Returns figures by layer that is read out: accuracies, acceptance, perplexities; and floors.
-
-        Acceptance is the share of tokens at which a layer agrees with the last one. Each layer that is read out
-        costs a product with the head at the tokens of answers, a strength of noise.
-        """
+        """Returns figures by layer that is read out: accuracies, acceptance, perplexities; and floors. Acceptance is
+        the share of tokens at which a layer agrees with the last. A layer costs a product with the head per noise."""
         packed, trials = self.data.packed, self.trials()[self.score]
         by_gamma = {label: readings[trial] for label, trial in trials.items()}
         tables = floors(packed.whole("train"), packed.whole("test"), self.data.source.config.vocabulary_size)
@@ -143,10 +138,8 @@ class LanguageTask(TokenTask[LanguageConfig]):
         seed: int = 0,
     ) -> list[Answered | NextToken]:
         """Returns log-probabilities of the ``answers`` to prompts, and losses and accuracies of every layer that is
-        read; of a prompt without an answer, the next token by each of these layers.
-
-        A prompt is a text, or messages of ``role`` and ``content``. Noise of a strength ``gamma`` may be added.
-        """
+        read; of a prompt without an answer, the next token by each of these layers. A prompt is a text, or messages of
+        ``role`` and ``content``. Noise of a strength ``gamma`` may be added."""
         check_noise(gamma, seed)
         inputs, given = paired(inputs, answers)
         whole = rows_of(inputs, given, self.data.answers, max_length=self.config.max_length)
@@ -196,8 +189,7 @@ class LanguageTask(TokenTask[LanguageConfig]):
         return jnp.sum(losses.reshape(-1, *shape), axis=-1)
 
     def _readings(self, params: Params, batch: PackedBatch, variance: Array, key: jax.Array) -> tuple[Array, ...]:
-        """Losses, predicted tokens and their log-probabilities at kept positions, (layers, batch, kept) each; logits of
-        a layer at a time."""
+        """Losses, likeliest tokens and their log-probabilities at kept positions, (layers, batch, kept), by layer."""
         states, head = self.model.states(params, batch, self._noise(key, batch, variance)), self.model.head(params)
 
         def read(states: Array) -> tuple[Array, Array, Array]:

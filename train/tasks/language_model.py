@@ -48,10 +48,8 @@ class _Start(NamedTuple):
 
 
 class LanguageInputs:
-    """A decoder and instructions as ``packed`` rows of its tokens; to predict, the decoder alone.
-
-    ``answers`` makes tokens of conversations, whose ``checksums`` are by split.
-    """
+    """A decoder and instructions as ``packed`` rows of its tokens; to predict, only the decoder. ``answers`` makes
+    tokens of conversations, whose ``checksums`` are by split."""
 
     def __init__(
         self,
@@ -147,7 +145,7 @@ class LanguageModel:
             record=kept,
             changes=changes,
         )
-        read: Any = recorded[jnp.array(self.layers)]  # pyright: ignore (Flax tells no type)
+        read: Any = recorded[jnp.array(self.layers)]  # pyright: ignore (Flax gives no type)
         return rms_norm(read, scale, self.source.config.norm_epsilon)
 
     def head(self, params: Params) -> Float[Array, "vocabulary dim"]:
@@ -155,7 +153,7 @@ class LanguageModel:
         return decoder_readout(self._parts(params)[0])[1]
 
     def decoder(self, params: Params) -> Any:
-        """The decoder alone, its kernels with their changes added, as `unroll_jax.models.generate` takes it."""
+        """The decoder, its kernels with their changes added, as `unroll_jax.models.generate` takes it."""
         decoder, changes = self._parts(params)
         return decoder if changes is None else {**decoder, "layers": merged_changes(decoder["layers"], changes)}
 
@@ -219,7 +217,7 @@ def open_source(config: LanguageConfig, log: Log) -> DecoderSource:
 
 
 def stored_dtype(config: LanguageConfig) -> Any:
-    """Returns the dtype of the decoder's parameters: float32 where they are trained, else that of the computation."""
+    """Returns the dtype of the decoder's parameters: float32 where they are trained, else the computation's."""
     return jnp.dtype(config.model.dtype) if config.freezes else jnp.float32
 
 

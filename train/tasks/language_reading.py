@@ -27,10 +27,8 @@ class Drawn(NamedTuple):
 
 
 class LanguageReading(NamedTuple):
-    """The layers that are read, on a whole split at one strength of noise.
-
-    The loss of a text sums over its answer's tokens, over the mean number of tokens: means over texts are over tokens.
-    """
+    """The layers that are read, on a whole split at one strength of noise. The loss of a text sums over its answer's
+    tokens, over the mean number of tokens: means over texts are over tokens."""
 
     losses: np.ndarray  # of the texts, (N, layers)
     accuracies: np.ndarray  # (layers,), share of tokens that each layer predicts
@@ -57,11 +55,9 @@ class NextToken(NamedTuple):
 
 
 def choose(key: jax.Array, weights: Any, share: int) -> tuple[Array, Array]:
-    """One in ``share`` of the positions that count in each row, and weights by which sums over them stand for all.
-
-    ``weights`` (batch, kept) are 1 where a position counts. Both are (batch, kept / share), rounded up.
-    A row with few of them has all chosen; rows are functions of the key and their place in the batch.
-    """
+    """One in ``share`` of the positions that count in each row, and weights: weighted sums over them estimate sums over
+    all. ``weights`` (batch, kept) are 1 where a position counts. Both are (batch, kept / share), rounded up. A row with
+    few of them has all chosen; rows are functions of the key and their place in the batch."""
     weights = jnp.asarray(weights)
     most = -(-weights.shape[1] // share)
     order = jnp.where(weights > 0.0, jax.random.uniform(key, weights.shape), -1.0)
@@ -139,12 +135,9 @@ class Floor(NamedTuple):
 
 
 def floors(train: PackedBatch, test: PackedBatch, vocabulary_size: int) -> dict[str, Floor]:
-    r"""Tables fitted on the answers of a train split, and tried on those of another.
-
-    Of single tokens it is :math:`p(w) = (c(w) + 1) / (n + V)`; of pairs
-    :math:`p(w | u) = (c(u, w) + p(w)) / (c(u) + 1)`, u the token before, which may be the prompt's last. Neither sees
-    noise.
-    """
+    r"""Tables fitted on the answers of a train split, tried on the answers of another:
+    :math:`p(w) = (c(w) + 1) / (n + V)`; of pairs :math:`p(w | u) = (c(u, w) + p(w)) / (c(u) + 1)`, u the token before,
+    perhaps the prompt's last; no noise."""
     (before, after), (given, wanted) = pairs(train), pairs(test)
     counts = np.bincount(after, minlength=vocabulary_size)
     single = (counts + 1.0) / (counts.sum() + vocabulary_size)

@@ -27,13 +27,12 @@ class OwnTask(LayeredTask[OwnConfig]):
 
     Args:
       init: ``key -> params``, as a Flax module's ``init`` with its inputs given.
-      layer_losses: ``(params, batch) -> (samples, L + 1)``: losses of layers 0 to L, each a function of its row of the
-        batch alone.
+      layer_losses: ``(params, batch) -> (samples, L + 1)``: losses of layers 0 to L, each row from its batch row.
       train: Arrays to train on, by name, with a row a sample; a batch is a dict of some of their rows.
       validation: Arrays to validate on.
-      test: Arrays to evaluate on; None takes those of the validation.
+      test: Arrays to evaluate on; None takes the validation arrays.
       constraints: ``(params, batch)``, or ``(params, batch, losses)`` -> violations c <= 0 as a dict of numbers or
-        arrays, beside those of layers (``ConstraintConfig(layers=False)`` leaves these out). Over parts of a batch and
+        arrays, besides the layers' (``ConstraintConfig(layers=False)`` leaves these out). Over parts of a batch and
         of a split, their mean counts: take means over samples, or functions of the parameters.
       config: Options of the training.
 
@@ -85,7 +84,7 @@ class OwnTask(LayeredTask[OwnConfig]):
 
     @property
     def limits(self) -> list[Limit]:
-        """The constraints by name, and those of the user's function."""
+        """The constraints by name, and the constraints of the user's function."""
         if self._constraints is None:
             return super().limits
         two = _two(self._splits["train"])
@@ -97,7 +96,7 @@ class OwnTask(LayeredTask[OwnConfig]):
         return keyed(read_ahead(batches))
 
     def init(self, key: jax.Array) -> Params:
-        """Returns parameters, from the key alone."""
+        """Returns parameters, from the key only."""
         return self._init(key)
 
     def batches(self, start_step: int, rows: np.ndarray | None) -> Iterator[Batch]:
@@ -170,7 +169,7 @@ def _check_arrays(split: str, arrays: Any, train: Arrays) -> None:
 
 
 def _is_kept(array: Any) -> bool:
-    """Returns whether JAX keeps the values of whole numbers: those of 64 bits are cut to 32 unless x64 is on."""
+    """Returns whether JAX keeps the values of whole numbers: 64 bits are cut to 32 unless x64 is on."""
     kept = jax.dtypes.canonicalize_dtype(array.dtype)
     if array.dtype.kind not in "iu" or kept == array.dtype or array.size == 0:
         return True

@@ -28,7 +28,7 @@ Coder = Callable[[np.ndarray], np.ndarray]  # images (n, pixels) in [0, 1] -> co
 
 
 class Drawn(NamedTuple):
-    """Images with noise, the codes to reach, those of layer 0, and a key of layer noise, a row an image."""
+    """Images with noise, the codes to reach, the codes of layer 0, and a key of layer noise, a row an image."""
 
     signals: Float[Array, "batch pixels"]
     codes: Float[Array, "batch atoms"]
@@ -46,7 +46,7 @@ class Coded(NamedTuple):
 class SparseCodingTask(PerturbedTask[SparseCodingConfig]):
     """f_l is the mean over images of 1/2 |z_l - z*|^2, z* the Lasso's solution for the image without noise.
 
-    Layer 0 is z_0: zeros, or noise. Scores are relative errors: the mean of |z_L - z*|^2 over that of |z*|^2.
+    Layer 0 is z_0: zeros, or noise. Scores are relative errors: the mean of |z_L - z*|^2 over the mean of |z*|^2.
 
     Source: Hadou, NaderiAlizadeh, Ribeiro, "Robust stochastically-descending unrolled networks" (2023), whose
     constraints are on the distance |z_l - z*|.
@@ -125,10 +125,8 @@ class SparseCodingTask(PerturbedTask[SparseCodingConfig]):
         return {"pixel_std": self.spec.pixel_std, "square_norms": self.data.square_norms, "examples": sizes}
 
     def predict(self, params: Params, inputs: Any, *, gamma: float = 0.0, seed: int = 0) -> Any:
-        """Returns the `Coded` of an image (a file, or a uint8 array); a list of them for a list.
-
-        Images are converted to the size of the train images and to grey. Noise of a strength ``gamma`` may be added.
-        """
+        """Returns the `Coded` of an image (a file, or a uint8 array); a list of them for a list. Images are converted
+        to the size of the train images and to grey. Noise of a strength ``gamma`` may be added."""
         check_noise(gamma, seed)
         pictures, several = each_of(inputs)
         images = [to_grey(picture_of(one, self.spec.shape)) for one in pictures]
@@ -174,10 +172,8 @@ class SparseCodingTask(PerturbedTask[SparseCodingConfig]):
 
 def floors(config: SparseCodingConfig, data: CodeData) -> dict[str, dict[str, float]]:
     """Relative errors on the test split at every noise level of coders that cost no more than the network, by name.
-
     FISTA takes as many steps as there are layers; the linear map is fitted by least squares at the noise of training,
-    with the ridge penalty that is best on the validation split. Codes of zeros have the error 1.
-    """
+    with the ridge penalty that is best on the validation split. Codes of zeros have the error 1."""
     coders: dict[str, Coder] = {
         "FISTA": lambda images: solve_lasso(images, data.dictionary, config.data.sparsity, config.model.num_layers)[0],
         "linear map": linear_coder(data, config.train_gamma),
@@ -198,7 +194,7 @@ def linear_coder(data: CodeData, gamma: float) -> Coder:
 
 
 def error(coder: Coder, data: CodeData, split: str, gamma: float) -> float:
-    """The mean of |z - z*|^2 over that of |z*|^2, at a noise level."""
+    """The mean of |z - z*|^2 over the mean of |z*|^2, at a noise level."""
     images, codes = noisy(data, split, gamma)
     return float(np.sum((coder(images) - codes) ** 2, dtype=np.float64) / np.sum(codes**2, dtype=np.float64))
 

@@ -119,11 +119,9 @@ class TextTask(TokenTask[TextRunConfig]):
         seed: int = 0,
         log: Log = print,
     ) -> list[Prediction]:
-        """Classes of texts, or of pairs with their ``seconds``, and probabilities by layer.
-
-        Noise of a strength ``gamma`` may be added, with a key for every text: the reading of a text depends on its
-        place among them, not on the other texts. The number of texts that were too long is logged.
-        """
+        """Classes of texts, or of pairs with their ``seconds``, and probabilities by layer. Noise of a strength
+        ``gamma`` may be added, with a key for every text: the reading of a text depends on its place among them, not on
+        the other texts. The number of texts that were too long is logged."""
         inputs = [inputs] if isinstance(inputs, str) else inputs
         check_noise(gamma, seed)
         _check_inputs(inputs, seconds, pairs=self.data.spec.pairs)

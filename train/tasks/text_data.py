@@ -26,10 +26,8 @@ VECTOR_FILES = (".txt", ".vec", ".gz", ".zip")  # endings of files of word vecto
 
 
 class TextInputs:
-    """Texts as batches of ``tokens``, a ``pretrained`` encoder or a ``table`` of word embeddings (tokens, dim).
-
-    Each is None where there is none; to predict, there are no tokens.
-    """
+    """Texts as batches of ``tokens``, a ``pretrained`` encoder or a ``table`` of word embeddings (tokens, dim). Each is
+    None if absent; a prediction has no ``tokens``."""
 
     def __init__(
         self,
@@ -87,9 +85,7 @@ class TextInputs:
 
     def data_fingerprint(self) -> dict[str, Any]:
         """Returns figures that change when the texts, their labels, the numbers of tokens or the given weights do.
-
-        Words are not stored: a run learns them again from the texts, and edited texts may give them other numbers.
-        """
+        Words are not stored: a run learns them again from the texts, and edited texts may give them other numbers."""
         return {
             "examples": {split: self.tokens.num_examples(split) for split in SPLITS},
             "classes": list(self.spec.class_names),
@@ -133,7 +129,7 @@ def _tokenizer_and_weights(
     if model.embeddings is None:
         return learn_words(data, at_least=config.min_count), None, None
     if (file := expanded(model.embeddings, option_text("model.embeddings"))).is_file():
-        # Nothing is learned of words whose vectors stay as they are, so those of all splits may be known.
+        # Nothing is learned of words whose vectors stay as they are, so the words of all splits may be known.
         words = learn_words(data, splits=SPLITS if model.frozen else ("train",), at_least=config.min_count)
         vectors = glove_embeddings(file, words.vocabulary)
         known = sum(vectors.covers(word) for word in words.vocabulary)

@@ -153,10 +153,7 @@ def cross_entropy(logits: Float[Array, "batch classes"], labels: Any) -> Float[A
 
 
 def evaluate_exits(validation: SplitReading, test: SplitReading) -> dict[str, Any]:
-    """Early exit on the test split, calibrated and its threshold chosen on the validation split; JSON values.
-
-    Depths count layers that are run, of L.
-    """
+    """Early exit on the test split, calibrated and thresholded on validation; JSON values. Depths count run layers."""
     predictor = calibrate(validation.losses, validation.entropies)
     unseen = calibrate_crosswise(validation.losses, validation.entropies)
     thresholds = thresholds_of(np.concatenate([unseen.ravel(), *predictor.improvements]))
@@ -178,10 +175,8 @@ def evaluate_exits(validation: SplitReading, test: SplitReading) -> dict[str, An
 
 class Predictor(NamedTuple):
     """Predicts the improvement of a text's loss behind layer l, f_l - f_L, from the entropy of the layer's prediction.
-
     It is an isotonic regression on validation data, layer by layer. A text leaves at the first layer after which little
-    is predicted: where every layer lowers the loss, predictions fall with depth.
-    """
+    is predicted: where every layer lowers the loss, predictions fall with depth."""
 
     entropies: tuple[np.ndarray, ...]  # of layers 0..L-1, rising
     improvements: tuple[np.ndarray, ...]  # the nats predicted at these; between them it is interpolated
@@ -191,7 +186,7 @@ class Predictor(NamedTuple):
         return np.interp(entropies, self.entropies[layer], self.improvements[layer])
 
     def all(self, entropies: np.ndarray) -> np.ndarray:
-        """That of texts at all layers but the last, (N, L), from entropies (N, L + 1)."""
+        """The improvements predicted for texts at all layers but the last, (N, L), from entropies (N, L + 1)."""
         return np.stack([self(layer, entropies[:, layer]) for layer in range(len(self.entropies))], axis=1)
 
 
@@ -218,7 +213,7 @@ def exit_curve(predicted: np.ndarray, correct: np.ndarray, thresholds: Sequence[
 
 
 def calibrate_crosswise(losses: np.ndarray, entropies: np.ndarray) -> np.ndarray:
-    """Predicts each half of the texts from the other, (N, L), so that no text is predicted by itself."""
+    """Predicts each half of the texts from the other, (N, L): no text is predicted from its losses."""
     predicted = np.empty(losses[:, :-1].shape)
     for half, other in ((slice(0, None, 2), slice(1, None, 2)), (slice(1, None, 2), slice(0, None, 2))):
         predicted[half] = calibrate(losses[other], entropies[other]).all(entropies[half])

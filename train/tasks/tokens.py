@@ -11,10 +11,7 @@ from .common import L, LayeredTask, Trial
 
 class TokenTask(LayeredTask[L]):
     """A task of tokens with noise on their embeddings, scored by accuracy; readings have the ``accuracies`` of layers.
-
-    Data know their ``embedding_std``, the standard deviation of clean embeddings and unit of the noise, and as JSON all
-    that the model needs.
-    """
+    Data have ``embedding_std``, the deviation of clean embeddings and unit of noise, and the model's needs as JSON."""
 
     score = "accuracy"
 
@@ -46,7 +43,7 @@ class TokenTask(LayeredTask[L]):
         return {"accuracy": self.score_of(reading, "validation"), "error_rates": (1.0 - reading.accuracies).tolist()}
 
     def further_figures(self, params: Params, readings: Mapping[Trial, Any]) -> Row:
-        """Returns the area under the accuracy over ``test_gammas`` alone, so that runs compare, and error rates."""
+        """Returns the area under the accuracy over ``test_gammas`` only, to compare runs, and error rates."""
         gammas = map(float, self.config.test_gammas)
         return {
             "area": area_under({gamma: self.score_of(readings[Trial(gamma)], "test") for gamma in gammas}),

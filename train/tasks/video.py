@@ -84,14 +84,14 @@ class VideoTask(LayeredTask[VideoRunConfig]):
     def losses(self, params: Params, batch: Noisy, probe: Any) -> tuple[SampleLosses, Mapping[str, Array]]:
         """Returns the losses of every sample at every layer."""
 
-        # Samples are averaged after the layers: over many devices, in one reduction rather than one a layer.
+        # Samples are averaged after the layers: over many devices, in one reduction rather than one per layer.
         def record(y: Clips) -> Float[Array, "batch"]:
             return _sample_losses(keep_rows(y), batch.clean)
 
         return self.outputs(params, keep_rows(batch.noisy), record).T, {}
 
     def reading(self, params: Params, split: str, trial: Trial) -> VideoReading:
-        """Returns the losses of every layer on a split, and those of the input."""
+        """Returns the losses of every layer on a split, and of the input."""
         if trial.disturbance is not None:
             return self._disturbed(params, split, trial.disturbance)
         variance = trial.gamma * self.spec.pixel_std
@@ -129,12 +129,9 @@ class VideoTask(LayeredTask[VideoRunConfig]):
         return {"pixel_std": self.spec.pixel_std, "sequences": sequences, "weights_checksum": None}  # of earlier runs
 
     def predict(self, params: Params, inputs: Any, *, gamma: float = 0.0, seed: int = 0) -> np.ndarray:
-        """A picture or a video without its noise: uint8 (160, 160), or (frames, 160, 160), in grey levels.
-
-        It is a file, or an array uint8 (height, width) or (frames, height, width), optionally with channels last, and
-        scaled as the training data. A picture counts as a video of equal frames. Noise of a strength ``gamma`` may be
-        added.
-        """
+        """A picture or a video without its noise: uint8 (160, 160), or (frames, 160, 160), in grey levels. It is a
+        file, or an array uint8 (height, width) or (frames, height, width), optionally with channels last, and scaled as
+        the training data. A picture counts as a video of equal frames. Noise of a strength ``gamma`` may be added."""
         check_noise(gamma, seed)
         frames, still = frames_of(inputs)
         variance, key = gamma * self.spec.pixel_std, jax.random.key(seed)
@@ -184,10 +181,8 @@ class VideoTask(LayeredTask[VideoRunConfig]):
 
 
 def on_other_video(task: Task, source: VideoSource, root: str | None, log: Log) -> tuple[VideoTask, str]:
-    """Returns the task of a run with the test split of another video, and the file for its evaluation.
-
-    Denoisers without a network are still fitted to the run's train split.
-    """
+    """Returns the task of a run with the test split of another video, and the file for its evaluation. Denoisers
+    without a network are still fitted to the run's train split."""
     if not isinstance(task, VideoTask):
         raise UserError(f"--on-source is for video, this run is of {task.config.task}; leave it out")
     if root is None and source != "photos":
@@ -195,7 +190,7 @@ def on_other_video(task: Task, source: VideoSource, root: str | None, log: Log) 
     options = dataclasses.replace(task.config.data, source=source, root=root)
     name = Path(root).resolve() if root else Path(source)
     file = f"evaluation_on_{name.stem}_{zlib.crc32(str(name).encode()):08x}.json"
-    data = task.data.with_test(load(options, log=log))  # whose unit of noise stays that of the train split
+    data = task.data.with_test(load(options, log=log))  # whose unit of noise stays the train split's
     return VideoTask(dataclasses.replace(task.config, data=options), data, task.spec), file
 
 

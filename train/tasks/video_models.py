@@ -22,8 +22,7 @@ from .networks import ATTENTION_SCALE, START, loop_options, unrolled_transformer
 from .video_samples import BATCH_SIZE, keyed_batches
 
 CLASSICAL = "total variation"
-# The classical denoiser sees a square of at most so many patches a side of at most so many windows: a second for each
-# noise level, where all of UCSD Ped2 would take eleven.
+# At most so many patches a side and windows for the classical denoiser: 1 s per noise level; all of UCSD Ped2 takes 11.
 MOST_WINDOWS, MOST_PATCHES, PLACES_SEED = 20, 5, 0
 # Weight of total variation over the noise's standard deviation, and iterations: chosen on validation frames of the
 # built-in clips and of UCSD Ped2, of 0.3 to 2 and 10 to 200, and the same for every data set and noise level.
@@ -31,11 +30,8 @@ TV_WEIGHT, TV_ITERATIONS = 0.8, 20
 
 
 class VideoModel(NamedTuple):
-    """A model of patches, whose every layer is read as the clean ones.
-
-    ``of_frames`` tells that samples are frames and tokens their patches; else tokens are the frames of one patch
-    position. In ``bases`` (of `unroll_jax.in_coordinates`) Adam's steps change no brightness; None for the entries.
-    """
+    """A model of patches; every layer is read as the clean ones. If ``of_frames``, samples are frames and tokens their
+    patches; else tokens are one position's frames. Adam's steps in ``bases`` change no brightness; None: no bases."""
 
     module: nn.Module
     num_layers: int
@@ -103,10 +99,8 @@ def total_variation(noisy: Float[np.ndarray, "frames height width"], deviation: 
 
 @functools.lru_cache(maxsize=1)  # the plain and the constrained run of one command are judged by the same
 def floors(data: Any, train_gamma: float, gammas: tuple[float, ...]) -> Row:
-    """RMSE of both floors on the test split (0-255 scale) by gamma, under the noise of models; and shares of it.
-
-    The linear layer is fitted for ``train_gamma`` on the train split.
-    """
+    """RMSE of both floors on the test split (0-255 scale) by gamma, under the noise of models; and shares of it. The
+    linear layer is fitted for ``train_gamma`` on the train split."""
     layer = fit_linear(data.examples("train", batch_size=BATCH_SIZE), train_gamma * data.spec.pixel_std)
     patches, side = data.spec.frame_side // math.isqrt(data.spec.token_dim), math.isqrt(data.spec.token_dim)
     chosen = some_squares(data.num_examples("test"), patches)
@@ -119,10 +113,8 @@ def floors(data: Any, train_gamma: float, gammas: tuple[float, ...]) -> Row:
 
 def some_squares(num_sequences: int, patches: int) -> np.ndarray:
     """The numbers of the sequences of squares, one a window, in the order of `patch_sequences`: (windows, positions).
-
     Windows are evenly spaced. Squares tile the frame; every tile is taken as often as others, but for one time, in an
-    order that is drawn: before a fixed camera places differ most, before a moving one windows, often in a cycle.
-    """
+    order that is drawn: before a fixed camera places differ most, before a moving one windows, often in a cycle."""
     count, side = num_sequences // patches**2, min(patches, MOST_PATCHES)
     windows = np.linspace(0, count - 1, min(count, MOST_WINDOWS)).round().astype(int)
     tiles = np.random.default_rng(PLACES_SEED).permutation(len(windows)) % (patches // side) ** 2

@@ -17,15 +17,13 @@ from .networks import to_bytes
 
 Batch = UInt8[np.ndarray, "batch tokens pixels"]
 
-REACH = 4.0  # of the Gaussian, in deviations, beyond which it counts as 0; that of scipy.ndimage
+REACH = 4.0  # of the Gaussian, in deviations, beyond which it counts as 0, as in scipy.ndimage
 BATCH_SIZE = 250  # sequences, in an evaluation: no gradient is kept, so more fit than in training
 
 
 class Sequences:
-    """Samples of a model: a patch position through the frames of a window, whose tokens are frames.
-
-    A window has ``length`` frames of ``positions`` patches, each of ``side`` x ``side`` pixels.
-    """
+    """Samples of a model: a patch position through the frames of a window, whose tokens are frames. A window has
+    ``length`` frames of ``positions`` patches, each of ``side`` x ``side`` pixels."""
 
     def __init__(self, data: Any, spec: VideoSpec):
         self.data, self.length, self.side = data, spec.num_tokens, math.isqrt(spec.token_dim)
@@ -100,10 +98,8 @@ class Frames(Sequences):
 def cleaned_frames(
     frames: UInt8[np.ndarray, "frames height width"], samples: Sequences, clean: Callable[[np.ndarray, int], Any]
 ) -> UInt8[np.ndarray, "frames height width"]:
-    """Frames as a model cleans them, window by window; the last frame is repeated to fill the last window.
-
-    ``clean`` maps samples of a window and the number of its first frame to pixels in [0, 1].
-    """
+    """Frames as a model cleans them, window by window; the last frame is repeated to fill the last window. ``clean``
+    maps samples of a window and the number of its first frame to pixels in [0, 1]."""
     length, side = samples.length, samples.side
     padded, windows = np.concatenate([frames, np.repeat(frames[-1:], -len(frames) % length, axis=0)]), []
     for place in range(0, len(padded), length):
@@ -130,11 +126,8 @@ def whole_windows(data: Any, split: str, positions: int) -> Iterator[tuple[np.nd
 def window_disturbance(
     spec: VideoSpec, disturbance: Disturbance, variance: float
 ) -> Callable[[Array, Array], tuple[Array, Array]]:
-    """``(sequences of whole windows, numbers of the windows) -> (noisy, clean)``, in [0, 1].
-
-    Whole frames are disturbed in the order of a camera: blur comes before the sensor's noise, the others after it. Blur
-    crosses patches, and a lost frame shows the last one that arrived, as in decoders.
-    """
+    """``(sequences of whole windows, numbers of the windows) -> (noisy, clean)``, in [0, 1]. Frames are disturbed as in
+    a camera: blur, across patches, then its noise, then the rest. A lost frame repeats the last that arrived."""
     side, size = math.isqrt(spec.token_dim), (spec.frame_side, spec.frame_side)
     kind, strength = disturbance
     change = salt_and_pepper if kind == SALT_AND_PEPPER else dropped
@@ -166,10 +159,8 @@ def salt_and_pepper(
 
 def blur(frames: Float[Array, "frames height width"], deviation: float) -> Float[Array, "frames height width"]:
     r"""Blurs each frame by a Gaussian, :math:`y_i = \sum_j w_{i-j} x_j, w_k \propto e^{-k^2 / 2 s^2}`, along both axes.
-
     Beyond its edges a frame is mirrored, the pixel at the edge twice. It equals `scipy.ndimage.gaussian_filter` with
-    its usual ``mode="reflect"`` and ``truncate=4``. The deviation s is in pixels.
-    """
+    its usual ``mode="reflect"`` and ``truncate=4``. The deviation s is in pixels."""
     for axis in (-2, -1):
         matrix = jnp.asarray(_gaussian(frames.shape[axis], deviation), frames.dtype)
         turned = jnp.matmul(jnp.moveaxis(frames, axis, -1), matrix.T, precision="highest")

@@ -1,1 +1,1 @@
-"""Pretrained encoders and decoders: their files, weights and tokenizers. For train/tasks alone."""
+"""Pretrained encoders and decoders: their files, weights and tokenizers. For train/tasks only."""

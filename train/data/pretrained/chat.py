@@ -36,10 +36,8 @@ BYTE_TEMPLATE = (
 
 
 class ChatTokenizer:
-    """A tokenizer of the package ``tokenizers``, and the chat template that came with it, in Jinja.
-
-    Templates know tokens by name (``named``), as ``bos_token``; ``stops`` are the numbers of those that end an answer.
-    """
+    """A tokenizer of the package ``tokenizers``, and the chat template that came with it, in Jinja. Templates know
+    tokens by name (``named``), as ``bos_token``; ``stops`` are the numbers of those that end an answer."""
 
     def __init__(
         self, tokenizer: Any, template: str | None, named: Mapping[str, str], stops: Sequence[int], *, where: str
@@ -180,7 +178,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         return super().call(context, self.spend(10, called), *arguments, **options)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        """Multiplies unless the result is large; there are no powers."""
+        """Multiplies unless the result is large; every power is an error."""
         sizes = [abs(one) if isinstance(one, int | float) else len(one) for one in (left, right)]
         if operator == "**" or sizes[0] * sizes[1] > MOST_WORK:
             raise jinja2.TemplateError(f"{operator} of large values")
@@ -213,11 +211,9 @@ def _text(token: Any) -> str | None:
 def byte_level(
     tokens: Sequence[str], kinds: Sequence[int], merges: Sequence[tuple[str, str]], split: str, *, starts: int | None
 ) -> Any:
-    """Makes the byte-level BPE tokenizer of GPT-2 and SmolLM2, a ``tokenizers.Tokenizer``.
-
-    Tokens are by number, with GGUF's ``kinds`` (missing ones are normal); merges are pairs by rank; ``split`` is a name
-    of `SPLITS`; ``starts`` is the number of the token that ``add_special_tokens`` puts before texts.
-    """
+    """Makes the byte-level BPE tokenizer of GPT-2 and SmolLM2, a ``tokenizers.Tokenizer``. Tokens are by number, with
+    GGUF's ``kinds`` (missing ones are normal); merges are pairs by rank; ``split`` is a name of `SPLITS`; ``starts`` is
+    the number of the token that ``add_special_tokens`` puts before texts."""
     import tokenizers
     from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 

@@ -32,14 +32,9 @@ UNUSED = re.compile(r"rotary_emb\.inv_freq$")  # a table in old files of Llama, 
 def read_decoder_weights(
     files: folders.TensorFiles, config: DecoderConfig, *, dtype: Any = None, place: Place | None = None
 ) -> dict[str, Any]:
-    """Reads the parameters of a `Decoder`; files are checked before any tensor is read.
-
-    Every device reads the part of each tensor that it will hold. Stacks are filled layer by layer, so that the host
-    never holds more than a layer of one leaf.
-
-    ``dtype`` None takes that of each tensor in the file. ``place`` maps the parameters as `jax.ShapeDtypeStruct` to a
-    sharding of each; None is the first device.
-    """
+    """Reads the parameters of a `Decoder`; files are checked before any tensor is read. Every device reads its part of
+    each tensor; stacks are filled layer by layer: the host never holds more than a layer of one leaf. ``dtype`` None
+    keeps each tensor's. ``place`` maps parameters as `jax.ShapeDtypeStruct` to shardings; None is the first device."""
     folders.check_layer_count(files, config.num_layers)
     slots = list(decoder_slots(config))
     known = {name for slot in slots for name in slot.names} | {"lm_head.weight"}  # which files of tied heads may hold
@@ -144,10 +139,8 @@ class DecoderSource:
         )
 
     def read(self) -> dict[str, Any] | None:
-        """Reads the parameters of `unroll_jax.models.Decoder`, without the outer key; None where they are drawn.
-
-        Every call reads them anew: training updates them in place, so that devices hold them once.
-        """
+        """Reads the parameters of `unroll_jax.models.Decoder`, without the outer key; None where they are drawn. Every
+        call reads them again: training updates them in place, and devices hold them once."""
         if self.path is None:
             return None
         opened: Any = open_gguf(self.path) if self.path.is_file() else folders.open_folder(self.path)
@@ -176,10 +169,7 @@ class DecoderSource:
 
     def to_transformers(self, params: Any, template: str) -> tuple[dict[str, np.ndarray], dict[str, bytes]]:
         """Returns a folder of `transformers` as tensors and other files, config.json last: the inverse of reading it.
-
-        Files are copies of those that the decoder came with, if it came in such a folder. ``params`` are in host
-        memory; ``template`` is of prompts.
-        """
+        Files are copied from the decoder's folder, if any. ``params`` are on the host; ``template`` is of prompts."""
         leaves: dict[Any, Any] = traverse_util.flatten_dict(params)
         tensors: dict[str, np.ndarray] = {}
         for slot in decoder_slots(self.config):
@@ -208,10 +198,8 @@ def packaged_decoder() -> Path | None:
 
 
 def open_decoder_source(source: str, *, option: str = "pretrained", log: Log = print) -> DecoderSource:
-    """Reads the configuration and the tokenizer of a decoder of `FAMILIES`: a folder of `transformers`, or GGUF.
-
-    Errors name the source by its option.
-    """
+    """Reads the configuration and the tokenizer of a decoder of `FAMILIES`: a folder of `transformers`, or GGUF. Errors
+    name the source by its option."""
     path = expanded(source, option)
     if path.suffix.lower() == ".gguf" and path.is_file():
         with open_gguf(path) as files:

@@ -28,7 +28,7 @@ PADDING = ("[PAD]", "<pad>")  # its names in BERT and RoBERTa
 def read_weights(
     tensors: folders.SafetensorsFiles, config: EncoderConfig, architecture: Architecture
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Reads the parameters of an `Encoder` and those of the hidden layer of a `Head`, float32, if the file has it."""
+    """Reads the parameters of an `Encoder` and of the hidden layer of a `Head`, float32, if the file has it."""
     count = config.num_layers
     folders.check_layer_count(tensors, count)
     prefix = architecture.prefix if any(name.startswith(architecture.prefix) for name in tensors.names) else ""
@@ -92,9 +92,7 @@ class EncoderTokenizer:
         self, texts: Sequence[str], seconds: Sequence[str] | None = None, *, max_length: int | None = None
     ) -> Encoded:
         """Encodes texts, or pairs of texts, as at most ``max_length`` tokens; None: as many as the encoder takes.
-
-        Tokens added at the ends count. Longer texts are truncated at the end, of pairs the longer one first.
-        """
+        Tokens added at the ends count. Longer texts are truncated at the end, of pairs the longer one first."""
         limit = self._limit(max_length, pairs=seconds is not None)
         check_pairs(texts, seconds)
         self._tokenizer.enable_truncation(limit)
@@ -139,10 +137,8 @@ class Pretrained(NamedTuple):
 
 
 def load_pretrained(source: str, *, option: str = "pretrained", log: Log = print) -> Pretrained:
-    """Reads encoder, head and tokenizer of a BERT, DistilBERT, RoBERTa or MiniLM, from a folder or the hub.
-
-    Errors name the source by its option. Pickles are never loaded.
-    """
+    """Reads encoder, head and tokenizer of a BERT, DistilBERT, RoBERTa or MiniLM, from a folder or the hub. Errors name
+    the source by its option. Pickles are never loaded."""
     folder = folders.find_folder(source, option=option, log=log)
     values, where = folders.read_json(folder / "config.json"), str(folder / "config.json")
     architecture, config = read_architecture(values, where=where), read_config(values, where=where)
@@ -157,10 +153,7 @@ def load_pretrained(source: str, *, option: str = "pretrained", log: Log = print
 
 
 def start_from(pretrained: Pretrained, model: Classifier, key: jax.Array) -> Any:
-    """Returns the variables of a classifier: the encoder's are pretrained, and its hidden layer where it is the same.
-
-    Logits are new: they belong to the classes of training.
-    """
+    """Returns a classifier's variables: the encoder and a fitting hidden layer are pretrained, the logits new."""
     if model.encoder.config != pretrained.config:
         raise UserError(f"the classifier's encoder is {model.encoder.config}, the pretrained one {pretrained.config}")
     tokens = jnp.zeros((1, 1), jnp.int32)

@@ -37,7 +37,7 @@ class Slot(NamedTuple):
     """A leaf of our parameters, and the tensors that make it."""
 
     path: tuple[str, ...]  # keys of the leaf
-    rows: list[list[str]]  # names of tensors; those of a row are concatenated, the rows are stacked
+    rows: list[list[str]]  # names of tensors; a row's tensors are concatenated, the rows are stacked
     shape: tuple[int, ...]  # of the leaf
     stacked: bool = False  # whether the leaf has an axis of layers
 
@@ -131,9 +131,7 @@ def read_tokenizer(folder: Path) -> Any:
 
 def make_tokenizer(text: str) -> Any:
     """Makes a ``tokenizers.Tokenizer`` of its JSON; the error for numbers of tokens that would fill memory is one line.
-
-    The package makes a table as long as the largest number of a token, and pads to any length.
-    """
+    The package makes a table as long as the largest number of a token, and pads to any length."""
     import tokenizers  # imported here: most runs need none
 
     values = strict_json(text)
@@ -160,7 +158,7 @@ def usable_tokenizer(file: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def open_folder(folder: Path) -> Iterator[SafetensorsFiles]:
-    """Opens all safetensors files of a folder: model.safetensors, or those of its index."""
+    """Opens all safetensors files of a folder: model.safetensors, or the files in its index."""
     index = folder / INDEX
     if (folder / ONE_FILE).is_file():
         places, where = None, str(folder / ONE_FILE)
@@ -193,17 +191,14 @@ def open_safetensors(file: Path, *, mend: str = "copy it again") -> Any:
 
 
 def check_layer_count(files: TensorFiles, num_layers: int) -> None:
-    """Checks that files hold at least a tensor a layer, before the names of all layers are made."""
+    """Checks that files hold at least one tensor per layer, before the names of all layers are made."""
     if num_layers > len(files.names):
         count = f"{len(files.names)} tensors in all"
         raise UserError(f"{files.where} has {count}, config.json num_layers={num_layers}; copy both again")
 
 
 def check_slots(files: TensorFiles, slots: Iterable[Slot], others: Mapping[str, Sequence[str]]) -> None:
-    """Checks that files hold floating tensors for slots; one error names all that do not fit.
-
-    ``others`` are names of unexpected tensors, by description.
-    """
+    """Checks that files hold floating tensors for slots, in one error; ``others`` describes unexpected names."""
     places = [(name, slot.tensor_shape) for slot in slots for name in slot.names]
     present = [(name, shape) for name, shape in places if name in files.names]
     wrong = [f"{name} is {stored}, not {shape}" for name, shape in present if (stored := files.shape(name)) != shape]

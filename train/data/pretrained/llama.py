@@ -125,10 +125,8 @@ def config_values(config: DecoderConfig) -> dict[str, Any]:
 
 
 def decoder_config(numbers: Mapping[str, Any], names: Mapping[str, str], *, where: str) -> DecoderConfig:
-    """Returns the decoder of these numbers; ``names`` are the file's.
-
-    The default width of heads is left out, so that equal decoders have equal configurations.
-    """
+    """Returns the decoder of these numbers; ``names`` are the file's. The default width of heads is left out: equal
+    decoders have equal configurations."""
     config = make_config(DecoderConfig, numbers, names, where=where)
     default = config.num_heads * config.head_size == config.dim
     return dataclasses.replace(config, head_dim=None) if default else config
@@ -162,11 +160,8 @@ def _scaling_names(kind: Any) -> dict[str, str]:
 
 
 class GGUFFiles:
-    """The tensors of an open GGUF file by the names of `transformers`, dequantised to float32 when read.
-
-    GGUF rotates neighbouring rows (2j, 2j + 1) of a head's queries and keys, `transformers` and we rows j and
-    j + size / 2: they are read in our order.
-    """
+    """The tensors of an open GGUF file by the names of `transformers`, dequantised to float32 when read, in our order:
+    GGUF rotates neighbouring rows (2j, 2j + 1) of a head's queries and keys, we rows j and j + size / 2."""
 
     def __init__(self, where: str, reader: Any, dequantize: Callable[[np.ndarray, Any], np.ndarray]) -> None:
         self.where, self._dequantize = where, dequantize
