@@ -12,10 +12,10 @@ ROOT = Path(__file__).resolve().parents[1]
 # them. The rule was broken for train on 27 November 2026, see CONTRIBUTING.md.
 MAX_LINES = {
     "unroll_jax": 18_400,
-    "train": 18_770,
+    "train": 18_400,
     "benchmarks": 4_400,
     "papers": 2_760,
-    "tests": 36_480,
+    "tests": 36_400,
     "docs": 4_400,
     "CHANGELOG.md": 150,
 }
