@@ -50,7 +50,16 @@ def option_text(field: str, value: Any = _NO_VALUE) -> str:
 
 
 class UserError(Exception):
-    """Something the user can mend; the message is one line that names the argument, its value and the way out."""
+    """Something the user can mend; the message is one line that names the argument, its value and the way out.
+
+    Example:
+      >>> from unroll_jax.train import UserError, load
+      >>> try:
+      ...     load("no-such-run")
+      ... except UserError as error:
+      ...     print(len(str(error).splitlines()))
+      1
+    """
 
 
 class OptionError(UserError):
