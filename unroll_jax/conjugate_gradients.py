@@ -1,4 +1,4 @@
-"""Conjugate gradients for many systems at once, each row stopping by itself."""
+"""Conjugate gradients for many systems at once; each row stops separately."""
 
 from collections.abc import Callable
 from typing import NamedTuple

@@ -44,7 +44,7 @@ class _Fields(NamedTuple):
     smooth: Callable[[Params, Any, Any], Float[Array, "*batch"]] | None = None
 
 
-# Fields derived from a field, and their values where that field alone is replaced.
+# Fields derived from a field, and their values where only that field is replaced.
 DERIVED: dict[str, dict[str, Any]] = {
     "energy": {"step_and_energy": None, "smooth": None},
     "step": {"step_and_energy": None, "factored": None, "symmetric": False, "check": None},
@@ -63,10 +63,9 @@ class Descent(_Fields):
       step: ``(params, y, x) -> y'``, same shape and dtype as ``y``.
       step_and_energy: ``(params, y, x) -> (y', energy at y)``, both at once where that is cheaper than one after the
         other; or None. It must agree with the two.
-      factored: ``(params, x) -> Factored``, the same fixed points in a form that `equilibrium` can use; None if there
-        is none.
-      symmetric: whether the step is the gradient of a convex potential, so that its Jacobian is symmetric positive
-        semidefinite; `equilibrium` then chooses solvers that use it.
+      factored: ``(params, x) -> Factored``, the same fixed points in a form that `equilibrium` can use; or None.
+      symmetric: whether the step is the gradient of a convex potential. Its Jacobian is then symmetric positive
+        semidefinite, and `equilibrium` chooses solvers that use it.
       check: ``(params, y) -> None``, a ValueError where parameters whose values are known make steps that need have no
         fixed point; None if there is nothing to check. Called once at the start of `equilibrium`.
       smooth: ``(params, y, x) -> (*batch,)``, the part of the energy that has a gradient everywhere, for `certify`;
@@ -102,7 +101,7 @@ class Factored(NamedTuple):
       matrix: W (h, m).
       offset: c (*batch, h).
       activation: sigma, elementwise, monotone and 1-Lipschitz.
-      share: a in (0, 1]; the fixed points are those of f for every a.
+      share: a in (0, 1]; every a has the fixed points of f.
     """
 
     matrix: Float[Array, "h m"]
@@ -117,7 +116,7 @@ class Entry(NamedTuple):
     Attributes:
       factory: the public factory of the system.
       example: ``(key, batch) -> (descent, y, x)`` with ``y`` of shape ``(*batch, *event)``. With ``descent.init(key)``
-        and y and x multiplied by any scale, the energy of ``y`` is finite wherever the condition holds.
+        and y and x multiplied by any scale, the energy of ``y`` is finite where the condition holds.
       condition: ``(params, y, x) -> (*batch,)``, the condition that the factory's docstring states for descent, as
         booleans; None if the step of the example always descends.
       event_ndim: how many axes of y one example has: 2 for tokens, 1 for a vector, 3 for an image.

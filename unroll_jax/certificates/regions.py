@@ -28,8 +28,7 @@ class Ball(NamedTuple):
 
     Attributes:
       centre: the centre, shaped as the minimisers.
-      radius: a number; infinite where the boundary is a plane, as are the entries of the centre in which the
-        minimisers differ.
+      radius: a number; infinite where the boundary is a plane. The centre then is too where the minimisers differ.
       inside: whether S(C) is the ball itself; else it is all but the open ball.
 
     Example: see `apollonian_ball`.
@@ -49,11 +48,10 @@ def gradient_ratio(f: Energy, g: Energy, y: Any) -> Float[Array, "*batch"]:
       y: the state, a pytree of arrays whose leading axes are the batch of ``f(y)``.
 
     Returns:
-      One number per example: 0 where f is stationary, infinite where h alone is.
+      One number per example: 0 where f is stationary, infinite where only h is.
 
     Source: Yang, Huang, Wipf (2022), Section 4.1. The text there defines delta as :math:`|\Delta_t| / |\nabla h|`; the
-    proof, eq. 40, needs the ratio given here, and with the text's own Theorem 4.1 is false (its bound would be 1, not
-    C).
+    proof, eq. 40, needs the ratio given here: with the text's, Theorem 4.1 is false (its bound would be 1, not C).
 
     Example:
       >>> import jax.numpy as jnp
@@ -111,10 +109,9 @@ def proximal_constant(
     Returns:
       C'.
 
-    Source: Yang, Huang, Wipf (2022), Theorem 5.1, with lambda = a2, as Lemma D.4 needs, so that c_P lambda = 1. The
-    print has the denominator of C under the root, which has the wrong units and is too large where
-    :math:`a_2 - a_1 + a_1 a_2 L_g` is. The last line of eq. 57 loses a factor 2, so that :math:`C \sqrt{1 - \kappa}`
-    would do; `certify` uses that.
+    Source: Yang, Huang, Wipf (2022), Theorem 5.1, with lambda = a2, as Lemma D.4 needs: c_P lambda = 1. The print has
+    the denominator of C under the root, which has the wrong units and is too large where :math:`a_2 - a_1 + a_1 a_2
+    L_g` is. The last line of eq. 57 loses a factor 2: :math:`C \sqrt{1 - \kappa}` would do; `certify` uses that.
 
     Example:
       >>> float(proximal_constant(0.25, 0.5, 2.0, kappa=0.5))  # C = 1, times 1 / 2
@@ -191,7 +188,7 @@ def apollonian_ball(minimiser_f: Float[Array, "*event"], minimiser_h: Float[Arra
 def orthant_alignment(p: Any, q: Any, *, batch_ndim: int = 0) -> Float[Array, "*batch"]:
     r"""Alignment of a step -p from q with the orthant: :math:`D(p; q) = \sum_i \min(q_i^2 - p_i^2, 0) / |p|^2`.
 
-    It lies in [-1, 0]: 0 where every entry of p is at most that of q in size, -1 where q is 0.
+    It lies in [-1, 0]: 0 where no entry of p is larger in size than the entry of q, -1 where q is 0.
 
     Args:
       p: the gradient step, :math:`a_2 \nabla h(y)` in the paper; a pytree of arrays.

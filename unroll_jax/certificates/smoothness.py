@@ -29,7 +29,7 @@ def quadratic_smoothness(energy: Energy, *, num_steps: int = 64) -> Energy:
     """The smoothness L of a quadratic energy, from its Hessian at the state given (see `curvature`).
 
     Args:
-      energy: ``(params, y, x) -> (*batch,)``. For one that is not quadratic the result holds at the state alone, and
+      energy: ``(params, y, x) -> (*batch,)``. For one that is not quadratic the result holds only at the state, and
         certificates that rest on it do not hold.
       num_steps: Hessian products to spend; L is exact if it reaches the number of entries of an example, and else an
         upper bound but with probability 1e-6.

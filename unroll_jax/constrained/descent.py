@@ -28,9 +28,8 @@ def proximal_smoothing(
 
     .. math:: g \leftarrow g + \mu (x - z) , \qquad z \leftarrow z + \beta (x - z) .
 
-    The term makes the inner problem of a weakly convex objective strongly convex. So primal-dual steps with noisy
-    gradients converge. With an augmented Lagrangian it is SSL-ALM, the stochastic smoothed and linearised augmented
-    Lagrangian method:
+    The term makes the inner problem of a weakly convex objective strongly convex, so noisy primal-dual steps converge.
+    With an augmented Lagrangian it is SSL-ALM, the stochastic smoothed and linearised augmented Lagrangian method:
 
     .. code-block:: python
 

@@ -33,8 +33,7 @@ def lagrangian(
       objective: f, a scalar.
       violations: c of constraints :math:`c \le 0` or :math:`c = 0`, any pytree of arrays with any names and shapes.
       multipliers: lambda, of the structure and shapes of the violations; no gradient flows to them.
-      normalise: divide by 1 + sum |lambda|. The minimiser stays the same, and the gradient stays bounded when
-        multipliers grow.
+      normalise: divide by 1 + sum |lambda|. The minimiser stays, and the gradient stays bounded when multipliers grow.
       kinds: as in `dual_ascent`. With it a known multiplier of an inequality below 0 is an error, and a traced one
         gives NaN. None allows either sign, as equalities need.
 
@@ -77,9 +76,8 @@ def augmented_lagrangian(
         + \sum_{c_i = 0} \left(\lambda_i c_i + \frac{\rho_i}{2} c_i^2\right) .
 
     It has the gradient of `lagrangian` at the multipliers :math:`\lambda + \rho c`, projected for inequalities. A
-    violation weighs at once, before the multiplier has grown, which damps oscillation. With
-    ``dual_ascent(None, penalty=rho)`` it is the method of multipliers; with multipliers at 0 it is the quadratic
-    penalty.
+    violation weighs at once, before the multiplier has grown, which damps oscillation. With ``dual_ascent(None,
+    penalty=rho)`` it is the method of multipliers; with multipliers at 0, the quadratic penalty.
 
     Args:
       objective, violations, multipliers: as in `lagrangian`.

@@ -23,8 +23,8 @@ Select = Callable[[Any], Any]
 def rate(*, at_most: float, of: Select | None = None, where: Select | None = None) -> Constraint:
     r"""The rate of positive predictions stays below a bound, :math:`P(\hat y = 1) - b \le 0`.
 
-    With ``where`` it is the rate among some samples: among those whose label is 0 the false-positive rate, among those
-    of a group the rate of the group. Several masks at once give several rates. Columns have the probability of a
+    With ``where`` it is the rate among some samples: among samples with label 0 the false-positive rate, among a
+    group's samples the rate of the group. Several masks at once give several rates. Columns have the probability of a
     positive prediction, strict ones count logits above 0.
 
     Args:
@@ -33,7 +33,7 @@ def rate(*, at_most: float, of: Select | None = None, where: Select | None = Non
       where: ``batch -> weights (samples,)`` or ``(samples, rates)`` of at least 0, such as a mask; None for all.
 
     Returns:
-      A `Constraint`, its value () or (rates,). Its functions raise a ValueError if shapes differ or a known weight is
+      A `Constraint`, its value () or (rates,). Its functions raise a ValueError if shapes differ or a weight is
       negative.
 
     Source: Goh et al., "Satisfying real-world goals with dataset constraints" (2016).

@@ -35,7 +35,7 @@ class GroupReport(NamedTuple):
       tolerance: its largest violation that counts as met.
       met: share of the constraints within their tolerances, of those that are known.
       price: the multiplier of largest absolute value: objective per unit of relaxation.
-      wound_up: the largest such multiplier of the constraints with room, which is no price; 0 without one.
+      wound_up: the largest such multiplier of the constraints with room: not a price; 0 without one.
       slackness: largest |multiplier x violation|, 0 at a saddle point.
       unit: of the violations.
       size: number of constraints.

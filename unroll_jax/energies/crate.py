@@ -55,8 +55,8 @@ def crate(
 
     in nats, with n the number of tokens: a code that is short within the subspaces and long as a whole.
 
-    The published step (``form="published"``) has multi-head subspace attention, then one step of ISTA with step size
-    eta on a dictionary D,
+    The published step (``form="published"``) has multi-head subspace attention, then an ISTA step of size eta on a
+    dictionary D,
 
     .. math:: Z^{1/2} = (1 - w) Z + w A , \quad
               A = \sum_k softmax\big( (Z U_k) (Z U_k)^T / \sqrt p \big) Z U_k U_k^T , \qquad
@@ -92,8 +92,8 @@ def crate(
       ``x`` does not enter, but for the tokens that an `Anchor` marks as absent.
 
     Source: Yu et al. (2023), *White-Box Transformers via Sparse Rate Reduction*, eqs. 1, 11 to 17, with |Z|_1 for the
-    number of nonzeros, as their ISTA has. The published step is that of the public code, without its layer norms
-    and with the output projection tied to U, as in the paper. The proximal step and its proof are ours.
+    number of nonzeros, as their ISTA has. The published step follows the public code, without its layer norms and with
+    the output projection tied to U, as in the paper. The proximal step and its proof are ours.
 
     Example:
       >>> import jax

@@ -1,4 +1,4 @@
-"""The door of a layer on tokens: presence, dtypes and checks in one place, so that an energy's file is its equation."""
+"""Presence, dtypes and checks of layers on tokens, in one place: an energy's file is its equation."""
 
 import functools
 from collections.abc import Callable
@@ -48,7 +48,7 @@ class Tokens(NamedTuple):
 
 
 class Plain(NamedTuple):
-    """Functions of ``(params, tokens)`` without checks or casts; what a step makes of absent tokens does not count.
+    """Functions of ``(params, tokens)`` without checks or casts; a step's values of absent tokens do not count.
 
     Attributes:
       energy: ``-> (*batch,)``, which leaves absent tokens out of its sum.
@@ -62,10 +62,10 @@ class Plain(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """An input x that is no anchor: rows of numbers, whose leading axes broadcast to the tokens.
+    """An input x other than an anchor: rows of numbers, whose leading axes broadcast to the tokens.
 
     Attributes:
-      what: what they hold, for messages.
+      what: their content, for messages.
       width: numbers in a row; 0 where x must be None.
       separate: whether they are not one a token, but keys or pairs, which `Anchor.present` then marks.
       optional: whether x may be None.
@@ -180,7 +180,7 @@ def as_anchor(x: Any) -> Anchor:
 
 
 def blank_absent(tokens: Any, present: Any) -> Any:
-    """``tokens`` (..., n, d) with 0 for the absent ones, so that what padding holds, NaN even, reaches nothing."""
+    """``tokens`` (..., n, d) with 0 for the absent ones: padding, even NaN, affects nothing."""
     return tokens if tokens is None or present is None else jnp.where(present[..., None], tokens, 0.0)
 
 

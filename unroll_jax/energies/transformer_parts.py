@@ -78,7 +78,7 @@ def transformer_parts(
 
     Args:
       **attention_options: further keywords of the attention half, ``rho`` and ``mask`` among them. All other arguments
-        are those of `transformer`.
+        are as in `transformer`.
 
     Returns:
       `TransformerParts`, whose functions take the layer's `TransformerParams`.

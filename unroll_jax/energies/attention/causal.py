@@ -55,7 +55,7 @@ def causal_attention(
       A `Descent` with params `AttentionParams`; ``x`` is the context C, broadcastable to y, or None for y itself, or
       an `Anchor` of it and of the tokens that are there.
 
-    Source: ours; Yang, Huang, Wipf (2022) have undirected graphs alone.
+    Source: ours; Yang, Huang, Wipf (2022) have only undirected graphs.
 
     Example:
       >>> import jax

@@ -49,8 +49,8 @@ def neighbourhood(
     """The sums over all pairs of a graph, in one pass over their distances.
 
     Where there are more than `ALL_AT_ONCE` pairs, or `IN_A_BLOCK` in an example, blocks of tokens are taken in turn,
-    and again in the backward pass: memory O(n block), in value and derivatives. What the caller does not use is not
-    computed once compiled.
+    and again in the backward pass: memory O(n block), in value and derivatives. Compiled code computes only the results
+    that the caller uses.
 
     Args:
       rho: a resolved `Rho`.

@@ -64,10 +64,10 @@ def attention(
     .. math:: y_u' = (1 - a) y_u + a \frac{\sum_{v \ne u} \gamma_{uv} y_v + r b_u + s y_u}{D_u} , \qquad
               D_u = \sum_{v \ne u} \gamma_{uv} + r + s .
 
-    ``form="jacobi"`` has s = 0. ``form="softmax"`` adds the proximal weight s = rho'(0) of a token to itself, so that
-    with r = 0 and rho = softmax the step is softmax attention,
-    :math:`softmax_v(z_u . z_v - \tfrac12 |z_v|^2) Y`. A token without neighbours, with r = s = 0, stays where it is.
-    Where E is stationary the step leaves Z alone, but averages the part of Y that a W_a of low rank does not see.
+    ``form="jacobi"`` has s = 0. ``form="softmax"`` adds the proximal weight s = rho'(0) of a token to itself. With r =
+    0 and rho = softmax the step is softmax attention, :math:`softmax_v(z_u . z_v - \tfrac12 |z_v|^2) Y`. A token
+    without neighbours, with r = s = 0, stays where it is. Where E is stationary the step does not move Z, but averages
+    the part of Y that a W_a of low rank does not see.
 
     Neither form ever raises E, for every rho concave and nondecreasing, every undirected graph, r >= 0, B and a in
     (0, 1]: E lies below its tangent quadratic, whose Hessian is D - s - A with A = (gamma_uv) and D - s >= A row by
@@ -180,7 +180,7 @@ def _damped(step_size: float, tokens: Array, moved: Array) -> Array:
 def _shares(log_degree: Array, ridge: float, log_itself: Any) -> tuple[Array, Array]:
     """Returns the shares of D_u that a token's neighbours and its anchor have; 0 where D_u is 0.
 
-    In logarithms, so that far tokens neither under- nor overflow.
+    In logarithms: far tokens neither under- nor overflow.
     """
     others = ridge + jnp.exp(jnp.asarray(log_itself, log_degree.dtype))
     alone = jnp.isneginf(log_degree)

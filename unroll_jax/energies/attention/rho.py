@@ -35,10 +35,9 @@ class Rho(NamedTuple):
       value: ``z -> rho(z)``.
       slope: ``z -> rho'(z)``, at least 0, and finite at 0 too, where tokens coincide; None takes it from ``log_slope``,
         or derives it with `jax.grad`.
-      log_slope: ``z -> log rho'(z)``. Attention normalises in the log domain, so that with an explicit formula tokens
-        far apart do not underflow; None takes the logarithm of the slope.
-      exponential: whether rho(z) = -exp(-z), so that the energy is minus the sum of the slopes and needs no separate
-        pass.
+      log_slope: ``z -> log rho'(z)``. Attention normalises in the log domain. With an explicit formula tokens far apart
+        do not underflow; None takes the logarithm of the slope.
+      exponential: whether rho(z) = -exp(-z). The energy is then minus the sum of the slopes, without a separate pass.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -55,7 +54,7 @@ class Rho(NamedTuple):
     exponential: bool = False
 
 
-RhoLike = str | Rho | Elementwise  # a name of `RHOS`, a `Rho`, or the function alone
+RhoLike = str | Rho | Elementwise  # a name of `RHOS`, a `Rho`, or just the function
 
 
 def softmax() -> Rho:
@@ -99,7 +98,7 @@ def student(degrees: float = 3.0) -> Rho:
 def geman_mcclure(scale: float = 1.0) -> Rho:
     """rho(z) = z / (1 + z / c), slope 1 / (1 + z / c)^2, c = scale: the function of Geman and McClure (1985).
 
-    Slope 1 at distance 0; bounded by c, so that far pairs cost the same wherever they are.
+    Slope 1 at distance 0; bounded by c: all far pairs cost the same.
     """
 
     def value(z: Array) -> Array:

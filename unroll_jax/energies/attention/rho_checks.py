@@ -53,7 +53,7 @@ def check_rho(value: Function, slope: Function, log_slope: Function) -> None:
 
 
 def _elementwise(message: str, function: Function) -> np.ndarray:
-    """The function over the grid, the same at each point alone."""
+    """The function over the grid; a ValueError unless it has the same value at each point separately."""
     table = np.asarray(function(jnp.asarray(GRID)))
     if table.shape != GRID.shape:
         raise ValueError(f"{message} turns shape {GRID.shape} into {table.shape}")

@@ -95,7 +95,7 @@ def _(primals: tuple, tangents: tuple) -> tuple:
     dz, dvalues, _ = tangents
     weights = _exponential_weights(z, neighbours)
     degree, mean = _weighted(weights, values)
-    # d(-|z_u - z_v|^2 / 2) = z_u.dz_v + z_v.dz_u - z_u.dz_u - z_v.dz_v, written so that one product transposes it.
+    # d(-|z_u - z_v|^2 / 2) = z_u.dz_v + z_v.dz_u - z_u.dz_u - z_v.dz_v, in a form that one product transposes.
     cross = jnp.matmul(z, _transpose(dz), precision=jax.lax.Precision.HIGHEST)
     diagonal = jnp.sum(z * dz, axis=-1, keepdims=True)
     dweights = weights * (cross + _transpose(cross) - diagonal - _transpose(diagonal))

@@ -135,7 +135,7 @@ def _pair(function: Elementwise, penalty: Elementwise, step_size: float) -> Prox
 def _solve(function: Elementwise, y: Array, ratio: Any) -> Array:
     """w with (1 - t) sigma(w) + t w = y for t = ratio, entry by entry, differentiable in y and t.
 
-    The slope of the left side lies between 1 and t, as that of sigma lies in [0, 1], which gives the first bracket.
+    The slope of the left side lies between 1 and t, as sigma's lies in [0, 1]. This gives the first bracket.
     """
 
     def residual(w: Array) -> Array:

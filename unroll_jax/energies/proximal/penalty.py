@@ -19,7 +19,7 @@ class Proximal(NamedTuple):
 
     Attributes:
       penalty: ``y (*batch, n, d) -> phi(y) (*batch,)``; infinite outside phi's domain.
-      prox: ``(y, step_size) -> argmin_z phi(z) + |z - y|^2 / (2 step_size)``, same shape and dtype as y. Those of
+      prox: ``(y, step_size) -> argmin_z phi(z) + |z - y|^2 / (2 step_size)``, same shape and dtype as y. The entries of
         `PROXIMALS` take an array of any shape; `jax.tree.map` takes one to a pytree.
 
     Example:
