@@ -37,12 +37,10 @@ def alternating(
     .. math:: u = y - a_1 \nabla f(y) , \qquad v = u - a_2 \nabla g(u) , \qquad y' = prox_{a_2 \phi}(v) .
 
     The step is not a descent step everywhere: at the minimiser of h it moves, unless f and g agree there. It descends
-    where f's share of the gradient is small, by Theorems 4.1 and 5.1; `unroll_jax.certify` reports where, layer by
-    layer.
+    where f's share of the gradient is small, by Theorems 4.1 and 5.1; `unroll_jax.certify` reports where, by layer.
 
     Args:
-      f: ``(params, y, x) -> (*batch,)``, whose step comes first. ``y`` is a pytree of arrays whose leading axes are the
-        batch.
+      f: ``(params, y, x) -> (*batch,)``, whose step comes first. ``y`` is a pytree of arrays with leading batch axes.
       g: likewise, whose gradient step follows.
       g_step_size: a2 > 0, the length of the gradient step on g.
       f_step_size: a1 > 0, the length of the gradient step on f.

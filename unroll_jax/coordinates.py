@@ -45,7 +45,7 @@ def in_coordinates(optimizer: optax.GradientTransformation, bases: Any) -> optax
       gradient, for the update, and for the parameters where the rule looks at them.
 
     Raises:
-      ValueError: if a basis is not orthonormal (to 1e-4); from ``init`` and ``update``, if one misfits its parameter.
+      ValueError: if a basis is not orthonormal (to 1e-4), or, in ``init`` and ``update``, does not fit its parameter.
       TypeError: if ``bases`` holds anything but `Sides` and None.
 
     Example:

@@ -49,7 +49,7 @@ def chunked_cross_entropy(
       The losses, in nats, in float32 at least.
 
     Raises:
-      ValueError: if chunk < 1, shapes misfit, a known weight is negative, or a known label that counts is out of range.
+      ValueError: if chunk < 1, shapes do not fit, or a known weight is negative or a known counted label out of range.
       TypeError: if hidden states or the head do not hold real numbers, or labels are not integers.
 
     Source: the softmax over parts of Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018).

@@ -27,7 +27,7 @@ def matrix_norm_bound(A: Array, *, num_squarings: int = SQUARINGS) -> Float[Arra
               G = b \sum_i \sigma_i^{q - 1} u_i v_i^* / \sum_i \sigma_i^q , \qquad q = 2^{k + 1} + 2 .
 
     The bound's own has :math:`q = 2^{k + 2}`: the same along A, where all singular values are equal, and where one is
-    far above the others. Second derivatives are those of G; at A = 0 it is 0.
+    far above the others. Second derivatives differentiate G; at A = 0 it is 0.
 
     Args:
       A: matrices, (*batch, h, m), real or complex.

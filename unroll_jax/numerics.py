@@ -82,7 +82,7 @@ def linear(tokens: Float[Array, "*batch n d"], weight: Float[Array, "d k"]) -> F
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def gram(tokens: Float[Array, "*batch n k"], dtype: Any = None) -> Float[Array, "*batch n n"]:
-    r"""The inner products :math:`Z Z^T` of all pairs of tokens, accumulated in ``dtype`` (None: that of the tokens).
+    r"""The inner products :math:`Z Z^T` of all pairs of tokens, accumulated in ``dtype`` (None: the tokens').
 
     Their derivative is :math:`A + A^T` with :math:`A = \dot Z Z^T`: one product, forward and backward, where autodiff
     of a product of an array with itself takes two.

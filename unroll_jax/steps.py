@@ -30,7 +30,7 @@ ORDER = "steps here are step(params, z, x), where jaxopt's are T(z, x, params)"
 
 
 def check_order(step: Callable[..., Any]) -> None:
-    """A TypeError unless a step can take (params, z, x), or where the names of its arguments are those of jaxopt's."""
+    """A TypeError unless a step can take (params, z, x), or where its arguments have jaxopt's names."""
     try:
         signature = inspect.signature(step)
     except (TypeError, ValueError):  # callables without one, such as some of compiled modules
@@ -87,8 +87,8 @@ def settle(step: Callable[[Any], Any], y: Any) -> Any:
 def vary_like(tree: Any, like: Any) -> Any:
     """``tree``, varying over the axes of a `jax.shard_map` that an array in the pytree ``like`` varies over.
 
-    A derivative with respect to invariant values is summed over the devices, so that values to be differentiated
-    for each device by itself must vary first.
+    A derivative with respect to invariant values is summed over the devices. Values to be differentiated separately on
+    each device must vary first.
     """
     axes = frozenset().union(*(jax.typeof(leaf).manual_axis_type.varying for leaf in jax.tree.leaves(like)))
     return jax.tree.map(lambda leaf: _vary(leaf, axes), tree)
@@ -138,7 +138,7 @@ def check_collectives(jaxpr: Any, state: list[Any]) -> None:
 
 
 def equations(jaxpr: Any) -> Iterator[Any]:
-    """All equations of a program, those of inner programs too."""
+    """All equations of a program and of its inner programs."""
     for equation in jaxpr.eqns:
         yield equation
         for value in equation.params.values():

@@ -64,7 +64,7 @@ def unroll(
     The layers run in one `lax.scan`; beyond `UNROLLED` of them compile time does not grow with depth.
 
     Args:
-      descent: a `Descent`, or a step ``(params, y, x) -> y'`` alone (then ``record`` must be a function or None).
+      descent: a `Descent`, or just a step ``(params, y, x) -> y'`` (then ``record`` must be a function or None).
       params: parameters of one layer if ``tied``; else a pytree whose leaves have a leading axis ``num_layers``.
       y: the state before the first layer, a pytree of arrays.
       x: the input every layer sees, or None.
@@ -87,7 +87,7 @@ def unroll(
 
     Raises:
       ValueError: if num_layers or unroll is not at least 1, unroll leaves no loop for remat, a stacked leaf has another
-        leading axis, a step alone is given with ``record="energy"``, or the step or perturb changes the state's
+        leading axis, only a step is given with ``record="energy"``, or the step or perturb changes the state's
         structure, shape or dtype.
       TypeError: if a leaf of y is not an array.
 
@@ -131,7 +131,7 @@ def unroll(
 def _layers_at_once(unroll: int | None, num_layers: int, *, remat: bool) -> int:
     """Layers in one iteration of a scan, see `unroll`.
 
-    With ``remat`` a loop must stay: compilers else take from the forward pass what is to be recomputed.
+    With ``remat`` a loop must stay: compilers else reuse values of the forward pass that are to be recomputed.
     """
     if unroll is None:
         return 1 if remat or num_layers > UNROLLED else num_layers

@@ -45,8 +45,7 @@ class Certificate(NamedTuple):
     """The verdict of `certify` on each layer and example, and the numbers it rests on.
 
     Attributes:
-      outcome: (num_layers, *batch), values of `Outcome`. A rise counts even under a guarantee: the smoothness was then
-        too small.
+      outcome: (num_layers, *batch), values of `Outcome`. A rise counts even if guaranteed not to be: L was too small.
       energy: (num_layers + 1, *batch), before the first layer and after each.
       slope: <grad h(y), y' - y> + phi(y') - phi(y), negative where the step goes downhill.
       limit: -2 slope / |y' - y|^2, the largest smoothness with which descent is sure; infinite at a fixed point.
@@ -110,11 +109,9 @@ def certify(
       descent: the layer: an energy and a step, which need not come from this library.
       params: parameters of a layer if ``tied``, else stacked along a leading axis.
       y: the state before the first layer.
-      x: the input of energy and step, or None. Tokens absent from an `Anchor` do not count: the certificate is of the
-        others.
+      x: the input of energy and step, or None. Tokens absent from an `Anchor` do not count.
       smoothness: L, a number or one per example, or a function ``(params, y, x) -> (*batch,)`` of the state before the
-        layer, such as `pairwise_smoothness` and `quadratic_smoothness`; None if unknown. A guarantee is as good as this
-        number.
+        layer, such as `pairwise_smoothness` and `quadratic_smoothness`; None if unknown. A guarantee is as good as L.
       num_layers: how many steps, at least 1.
       tied: whether all layers share ``params``.
       num_points: how many points of each step, y' among them, the slope is measured at, at least 1.

@@ -33,8 +33,8 @@ def rate(*, at_most: float, of: Select | None = None, where: Select | None = Non
       where: ``batch -> weights (samples,)`` or ``(samples, rates)`` of at least 0, such as a mask; None for all.
 
     Returns:
-      A `Constraint`, its value () or (rates,). Its functions raise a ValueError if shapes differ or a weight is
-      negative.
+      A `Constraint`, its value () or (rates,). Its functions raise a ValueError on unequal shapes or a known negative
+      weight.
 
     Source: Goh et al., "Satisfying real-world goals with dataset constraints" (2016).
 

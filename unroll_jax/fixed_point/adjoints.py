@@ -43,8 +43,7 @@ class Adjoint(NamedTuple):
       solve: ``(operator, v, tol, max_steps) -> (w, EquilibriumInfo)``; ``operator`` is w -> J^T w.
       symmetric: whether it needs J symmetric.
       exact: whether it solves the system to ``tol``; an inexact one never counts as failed.
-      structured: ``(saved, z, v, tol, max_steps) -> (w, info)``, in place of ``solve`` for a layer that has a space of
-        its own; else None.
+      structured: ``(saved, z, v, tol, max_steps) -> (w, info)``, in place of ``solve`` for a layer with its own space.
 
     Example:
       >>> from unroll_jax.fixed_point import conjugate_gradient, neumann
@@ -61,7 +60,7 @@ class Adjoint(NamedTuple):
 class Unrolled(NamedTuple):
     """No adjoint system: ``num_steps`` steps that are differentiated themselves, see `unrolled` and `phantom`.
 
-    ``damping`` is that of steps from the solution; None are steps of the solver from the start.
+    ``damping`` is for steps from the solution; None takes the solver's steps from the start.
 
     Example:
       >>> from unroll_jax.fixed_point import unrolled

@@ -96,7 +96,7 @@ def with_gradient(
     probe: Probe | None,
     saved: Any = None,
 ) -> Float[Array, "b m"]:
-    """y, a constant, with the derivatives of the equilibrium in the operands; options are those of `equilibrium`.
+    """y, a constant, with the derivatives of the equilibrium in the operands; options as in `equilibrium`.
 
     The adjoint reads ``saved``, values of the forward solve.
     """
@@ -194,7 +194,7 @@ def _(primals: Any, tangents: Any) -> NoReturn:
 
 
 def _differentiable(static: _Static, operands: Any, y: Float[Array, "b m"]) -> Float[Array, "b m"]:
-    """y, whose derivatives of any order, in both modes, are those of the equilibrium."""
+    """y with the equilibrium's derivatives of any order, in both modes."""
     program, backward = static.program, static.backward
 
     def solve(matvec: Linear, v: Array) -> Array:

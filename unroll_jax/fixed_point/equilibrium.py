@@ -72,7 +72,7 @@ def equilibrium(
 ) -> tuple[Any, ...]:
     r"""The fixed point z = f(z) of a step, and its gradient by the implicit function theorem.
 
-    Each example is solved until it has converged by itself, without a gradient. The result is y = f(z) of its last
+    Each example is solved until it converges, separately and without a gradient. The result is y = f(z) of its last
     state, or of its best one where it fails. The cotangent v of y is replaced by
 
     .. math:: w = (I - J^T)^{-1} v , \qquad J = \partial f / \partial z ,
@@ -130,8 +130,8 @@ def equilibrium(
       check: checks inside of `jax.jit` too that examples do not depend on each other, at the cost of two products.
 
     Returns:
-      ``(y, info)``: the equilibrium, and an `EquilibriumInfo`; with ``has_aux`` ``(y, info, aux)``, where aux is that
-      of the step at the equilibrium, differentiable too.
+      ``(y, info)``: the equilibrium, and an `EquilibriumInfo`; with ``has_aux`` ``(y, info, aux)``, where aux is the
+      step's at the equilibrium, differentiable too.
 
     Raises:
       ValueError: if the step changes the state's structure, shapes or dtypes, examples depend on each other, y0 is not
@@ -191,7 +191,7 @@ def _choose(prepared: Prepared, descent: Any, params: Params, x: Any, solver: An
 
 
 def _solve(prepared: Prepared, plan: _Plan, rule: Rule, inferred: bool) -> tuple[Any, ...]:
-    """The solution without a gradient, how each example ended, how each row did, and what the adjoint reads."""
+    """The solution without a gradient, reports of the examples and of the rows, and saved values for the adjoint."""
     saved, start = None, prepared.start
     if plan.layer is not None:
         saved = jax.lax.stop_gradient((plan.layer.matrix, plan.layer.offset))

@@ -217,7 +217,7 @@ def _update(
 
 
 def _plan(rule: Rule, c: _Carry, sizes: Sizes, residual: Array, more: Array, k: Array) -> _Pace:
-    """The next turn: plain steps while they are quick, then the solver's until they are no better than plain ones."""
+    """The next turn: plain steps while they are quick, then the solver's until plain ones do as well."""
     pace, bound = c.pace, rule.tol**2
     rate = residual / c.residual  # over the last turn
     near = rate**NEAR * residual <= bound
@@ -232,7 +232,7 @@ def _plan(rule: Rule, c: _Carry, sizes: Sizes, residual: Array, more: Array, k: 
     compare = trial == TRIAL
     gained = residual < MIN_GAIN * pace.base * plain_rate**TRIAL
     far = rate * residual > bound
-    # One reduction over rows: which of the four hold in a row that goes on.
+    # One reduction over rows: which of the four hold in an active row.
     conditions = jnp.stack([more, more & slow, more & gained, more & far])
     any_active, any_slow, any_gained, any_far = jnp.any(conditions, axis=1)
     given_up = pace.given_up | (compare & ~any_gained)

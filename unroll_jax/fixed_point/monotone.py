@@ -65,7 +65,7 @@ def monotone_init(key: jax.Array, size: int, kernel_size: int | None = None) -> 
 def monotone_weight(
     params: MonotoneParams, *, margin: float = 1.0, image_shape: tuple[int, int] | None = None
 ) -> Inexact[Array, "..."]:
-    r"""W, of which the symmetric part of I - W is at least m:
+    r"""W such that the symmetric part of I - W is at least m:
 
     .. math:: W = (1 - m) I - A^T A + B - B^T , \qquad A = g_A A_0 / |A_0|_F , \quad B = g_B B_0 / |B_0|_F .
 
@@ -216,7 +216,7 @@ def _prox(activation: Proximal, z: Array, step_size: Any) -> Array:
 def _check_shapes(W: Array, x: Array) -> None:
     if W.ndim == 2:
         fits, what = x.shape[-1:] == W.shape[-1:], f"vectors of width {W.shape[-1]}"
-    else:  # of an image's width, W tells no more than half
+    else:  # W shows only half of an image's width
         fits = x.ndim > 2 and (x.shape[-3], x.shape[-2] // 2 + 1, x.shape[-1]) == (*W.shape[:2], W.shape[-1])
         what = "images of the size and channels"
     require(fits, "x", f"hold {what} that W was made for", f"x of shape {x.shape} and W of shape {W.shape}")

@@ -44,10 +44,10 @@ def implicit_root(
     .. math:: d z^* = -\Big(\frac{\partial F}{\partial z}\Big)^{-1}
               \Big(\frac{\partial F}{\partial \theta} d\theta + \frac{\partial F}{\partial x} dx\Big) ,
 
-    by vector products with the derivatives of F alone. The solver may be anything that finds z: a loop, another
-    library, or SciPy (outside of `jax.jit` as it is, inside by `jax.pure_callback`); it is never differentiated, and
-    sees values without gradients. Values that ``optimality`` closes over are differentiated too. The result is as
-    exact as the solver's z: at another point the derivatives are those of a root nearby.
+    by vector products with the derivatives of F only. The solver may be anything that finds z: a loop, another library,
+    or SciPy (outside of `jax.jit` as it is, inside by `jax.pure_callback`); it is never differentiated, and sees values
+    without gradients. Values that ``optimality`` closes over are differentiated too. The result is as exact as the
+    solver's z: at another point the derivatives belong to a root nearby.
 
     Args:
       optimality: ``(params, z, *inputs) -> F``, of the structure, shapes and dtypes of z.
@@ -65,7 +65,7 @@ def implicit_root(
       A decorator of ``solver(params, z0, *inputs) -> z``; the initial state z0 receives no gradient. The decorated
       function also takes ``probe``, see `unroll_jax.fixed_point.zero_probe`, in reverse mode.
 
-    Source: the implicit function theorem; the interface is that of jaxopt's ``custom_root``, in our order of arguments
+    Source: the implicit function theorem; the interface follows jaxopt's ``custom_root``, in our order of arguments
     (Blondel et al., 2022, Efficient and Modular Implicit Differentiation).
 
     Example:

@@ -128,7 +128,7 @@ class EquilibriumInfo(NamedTuple):
 
 
 class _Text(str):
-    """A message that the filters of `warnings` take for another of the same kind, whatever figures follow a colon."""
+    """A message that the filters of `warnings` take for another of the same kind, with any figures after a colon."""
 
     __slots__ = ()
 
@@ -226,7 +226,7 @@ def _pace(end: EquilibriumInfo, tol: float) -> str:
 def _watched(tree: Any, info: EquilibriumInfo, report: _Report) -> Any:
     """``tree``; calls ``report`` if a row failed, from compiled code by a callback that ``tree`` waits for.
 
-    The callback is no effect for JAX: a program with effects is dispatched in Python, at .1 ms per call or more.
+    JAX sees no effect in the callback: a program with effects is dispatched in Python, at .1 ms per call or more.
     """
     residual, steps, status = jax.lax.stop_gradient(tuple(info))
     if not any(isinstance(leaf, Tracer) for leaf in (residual, steps, status)):

@@ -158,8 +158,8 @@ def averaged(
               \beta_k = \eta / k^p , \; \lambda_k = \eta / k^c , \; \gamma = 1 / (2 L_R) .
 
     For T nonexpansive and R convex with L_R-Lipschitz gradient it converges to the fixed point of least R. It converges
-    slowly (the weights fall as powers of k): its use is a T with many fixed points. It takes all of ``max_steps``,
-    wherever it starts: a fixed point need not be the one of least R.
+    slowly (the weights fall as powers of k): its use is a T with many fixed points. It takes all of ``max_steps`` from
+    any start: a fixed point need not be the one of least R.
 
     Args:
       regulariser: R of one state as a vector; None is |z|^2 / 2.
@@ -167,7 +167,7 @@ def averaged(
       eta: scale of both schedules, in (0, 1].
       p: exponent of beta, positive.
       c: exponent of lambda, positive, with p + 2 c < 1.
-      couples_examples: whether R is of all states at once, a matrix (b, m), an example a row.
+      couples_examples: whether R is of all states at once, a matrix (b, m) with examples as rows.
 
     Source: Xie et al. (2021), eq. 10 and Theorem 4.
 
@@ -259,7 +259,7 @@ def jaxopt_solver(iteration: Callable[..., Any], **options: Any) -> Solver:
         if kind.manual_axis_type.varying or any(axes is not None for axes in kind.sharding.spec):
             raise ValueError(f"jaxopt's solvers take no sharded states, got {kind}; choose another solver")
         least = jnp.min(jnp.linalg.norm(apply(z), axis=-1))
-        # An absolute tolerance is a constant of its loop: the map is scaled instead, so that the least row has size 1.
+        # An absolute tolerance is a constant of its loop: the map is scaled instead, to give the least row size 1.
         scale = jnp.where(least > 0.0, least, 1.0)
         scaled = lambda z: apply(z * scale) / scale  # noqa: E731
         function = (lambda z: z - scaled(z)) if root else scaled

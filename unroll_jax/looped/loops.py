@@ -46,7 +46,7 @@ def run_loops(
       free: how many before them: an int or a traced integer, at least 0. The gradient flows into ``state`` only where
         this is 0.
       most: largest value of traced ``loops``. Loops beyond a traced number are skipped, and their records repeat the
-        last one: ``records[-1]`` is always that of the last loop.
+        last one: ``records[-1]`` is always the last loop's.
       record: ``h -> pytree``, evaluated inside the scan before the first loop and after each, such as the loss of a
         readout; None records nothing.
       remat: recompute each loop in the backward pass, see `unroll_jax.unroll`. A loop then costs the memory of its
@@ -107,7 +107,7 @@ def _as_number(name: str, value: Any, *, least: int) -> Any:
 
 def _without_gradient(step: Callable[[Any], Any], state: Any, free: Any) -> Any:
     """The state after ``free`` loops, detached; where there are none the state itself."""
-    function, constants = jax.closure_convert(step, state)  # what is differentiated, the parameters among it
+    function, constants = jax.closure_convert(step, state)  # everything differentiated, parameters included
     constants = jax.lax.stop_gradient(constants)
     start = jax.lax.stop_gradient(state)
     after = jax.lax.fori_loop(0, free, lambda _, h: function(h, *constants), start)

@@ -27,7 +27,7 @@ __all__ = ["DUST", "dictionary_bases"]
 class _State(NamedTuple):
     """Codes (*batch, n, num_atoms) behind a layer, and their reconstruction (*batch, n, dim) by its dictionary.
 
-    Where the layer is lost, the codes are those of the layer before it, which its own dictionary still reads.
+    Where the layer is lost, the codes come from the layer before; the lost layer's dictionary still reads them.
     """
 
     codes: jax.Array
@@ -57,7 +57,7 @@ class DUST(nn.Module):
       self_loops: whether tokens attend to themselves, see `unroll_jax.dust`.
       attention_scale: the multiple of the identity that V is, or starts as: attention's logits are the codes' products
         times its square.
-      train_attention: whether V is a parameter; the paper trains D alone.
+      train_attention: whether V is a parameter; the paper trains only D.
       dtype: dtype of codes from layer to layer; None takes the input's. Steps are computed in float32 or wider.
       D_init: initialiser of the dictionary (num_atoms, dim), atoms as rows.
       param_dtype, remat, unroll: as in `UnrolledTransformer`.
@@ -169,8 +169,8 @@ class DUST(nn.Module):
 def dictionary_bases(dim: int) -> dict[str, Any]:
     """Bases for `unroll_jax.in_coordinates`, like the parameters of `DUST`: pixels of atoms become coefficients.
 
-    D has pixels as columns; V, of codes, stays as it is. The basis is the cosine transform, that of a square patch
-    where ``dim`` is a square.
+    D has pixels as columns; V, of codes, stays as it is. The basis is the cosine transform, of a square patch where
+    ``dim`` is a square.
 
     Args:
       dim: width of the signal, in pixels.

@@ -64,11 +64,11 @@ class OptEqBase(nn.Module):
       regulariser_smoothness: a Lipschitz constant L_R of the gradient, for "averaged" (whose step size is 1 / (2 L_R))
         and a regulariser that states none; it must be None for those that do.
       max_norm: each W is scaled down, where it must be, to this spectral norm (`spectral_normalise`); None leaves it.
-      norm_steps: None divides by an upper bound of the norm, so that max_norm holds for certain; else by power
-        iteration of so many steps, cheaper for convolutions of some hundred channels. A few steps leave norms some
-        percent above max_norm where the leading singular values are close.
+      norm_steps: None divides by an upper bound of the norm: max_norm then holds for certain. Else by power iteration
+        of so many steps, cheaper for convolutions of some hundred channels. A few steps leave norms some percent above
+        max_norm where the leading singular values are close.
       allow_expansive: whether a W of norm above 1 is allowed outside of jit, where it is known (`opteq`).
-      dtype: dtype of the state; None is that of the input. OptEq steps compute in float32 at least.
+      dtype: dtype of the state; None is the input's. OptEq steps compute in float32 at least.
       param_dtype: dtype of the parameters.
     """
 

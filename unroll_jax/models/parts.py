@@ -106,7 +106,7 @@ class Stem(nn.Module):
 
 
 class BehindStem(nn.Module):
-    """A classifier that sees images through strided convolutions: smaller, so that each of its steps costs less.
+    """A classifier that sees images through strided convolutions: smaller, for cheaper steps.
 
     The parameters are ``stem``, and ``network``'s own.
 

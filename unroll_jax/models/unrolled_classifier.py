@@ -1,4 +1,4 @@
-"""A classifier of text whose layers are those of the unrolled transformer, each read by one head."""
+"""A classifier of text with the layers of the unrolled transformer; one head reads each."""
 
 import functools
 from collections.abc import Callable
@@ -19,7 +19,7 @@ __all__ = ["TokenEmbeddings", "UnrolledClassifier"]
 class TokenEmbeddings(nn.Module):
     """Embeddings of words, and of positions where there are any: the output of layer 0.
 
-    Positions count real tokens only, so that padding on either side moves none, and their numbers do not matter. The
+    Positions count only real tokens: padding on either side moves none, and its token numbers do not matter. The
     parameters are ``word.embedding`` (vocabulary_size, dim) and ``position.embedding`` (max_positions, dim).
     """
 
@@ -85,7 +85,7 @@ class UnrolledClassifier(nn.Module):
     ) -> Any:
         """Reads all layers, as `Classifier` does.
 
-        ``token_types`` have no effect: the separator tells the texts of a pair apart.
+        ``token_types`` have no effect: the separator marks the texts of a pair.
         """
         dim, param_dtype = self.transformer.dim, self.transformer.param_dtype
         check_fields(self, at_least(1), "vocabulary_size", "max_positions")

@@ -123,7 +123,7 @@ class UnrolledTransformer(nn.Module):
 def cosine_bases(dim: int) -> dict[str, Any]:
     """Bases for `unroll_jax.in_coordinates`, like the parameters: pixels become coefficients of the cosine transform.
 
-    V has pixels as columns, W and U on both sides. Where ``dim`` is a square, the transform is that of a square patch.
+    V has pixels as columns, W and U on both sides. Where ``dim`` is a square, it is the transform of a square patch.
 
     Args:
       dim: width of the tokens, in pixels.

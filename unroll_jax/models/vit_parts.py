@@ -26,12 +26,12 @@ class ViTConfig:
     With s the normalised pixels of a patch, s = (x - mean) / std, and h the state of its token behind some layer, a
     reconstruction y of the patch x is, by ``reading``:
 
-    * "state": y = mean + std C(h): the state itself is a patch of ``dim / pixels`` colours one after the other (768 =
-      3 x 16 x 16), whose mean C is grey. The embedding starts as s in every colour, and positions and class token at 0,
-      so that layer 0 starts as the noisy input, and layers add to it.
+    * "state": y = mean + std C(h): the state itself is a patch of ``dim / pixels`` colours one after the other (768 = 3
+      x 16 x 16), whose mean C is grey. The embedding starts as s in every colour, and positions and class token at 0:
+      layer 0 starts as the noisy input, and layers add to it.
     * "residual": y = x + std R(Norm(h)), a correction of the input, with Norm and R (linear) shared by all layers. R
-      starts at 0, so that every layer starts as the noisy input. Norm takes the strength of the noise out of the
-      correction: on cleaner input than in training it is too large.
+      starts at 0: every layer starts as the noisy input. Norm takes the strength of the noise out of the correction: on
+      cleaner input than in training it is too large.
     * "linear": y = mean + std R(Norm(h)), as Hugging Face's decoder for masked images has it. No path leads around
       the layers: what layer 0 reconstructs is learned too, and starts worse than the input.
 

@@ -20,7 +20,7 @@ class Sizes(NamedTuple):
 
 
 class _Tile(NamedTuple):
-    """A block of pairs: t, log rho'(t) with -inf where there is no pair, its derivative, and whether there is one."""
+    """A block of pairs: t, log rho'(t) (-inf without a pair), its derivative, and whether there is a pair."""
 
     distances: Array
     logits: Array

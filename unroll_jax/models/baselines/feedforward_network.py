@@ -45,7 +45,7 @@ class FeedForwardNetwork(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "..."]) -> tuple[Float[Array, "*batch classes"], None]:
-        """Classifies x, as `DeepOptEq` does: ``(logits, None)``, as there is no equilibrium."""
+        """Classifies x, as `DeepOptEq` does: ``(logits, None)``, without an equilibrium."""
         check_array(x, convolutional=self.convolutional)
         check_fields(self, at_least(1), "num_classes", "widths", "features", "pool", "kernel_size")
         first = {} if self.features is None else {"features": self.features}

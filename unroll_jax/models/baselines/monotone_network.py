@@ -21,10 +21,10 @@ class MonotoneOperatorNetwork(nn.Module):
 
     .. math:: z^* = \sigma(W z^* + U x + b) , \qquad W = (1 - m) I - A^T A + B - B^T .
 
-    Convolutions of z wrap around the edges; images are padded with zeros by the reach of the kernels, so that what
-    wraps around is not image. The parameters are ``input`` (U, b), ``operator`` (A, B and their scales) and ``head``.
-    With 81 channels and ``pool=4``, on 32 x 32 images of 3 channels and 10 classes, there are 172,218 of them: "Single
-    conv, 172K" of both papers.
+    Convolutions of z wrap around the edges; images are padded with zeros by the reach of the kernels: only padding
+    wraps around. The parameters are ``input`` (U, b), ``operator`` (A, B and their scales) and ``head``. With 81
+    channels and ``pool=4``, on 32 x 32 images of 3 channels and 10 classes, there are 172,218 of them: "Single conv,
+    172K" of both papers.
 
     Attributes:
       channels: width of the state z, or its channels.

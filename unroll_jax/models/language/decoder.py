@@ -33,14 +33,14 @@ class Decoder(nn.Module):
     """A decoder of Llama's family, by its `DecoderConfig`.
 
     All layers run in one scan over stacked parameters. The parameters are ``embedding`` (vocabulary_size, dim),
-    ``layers`` (those of `layer_shapes` with a leading axis of length L), ``norm.scale`` (dim,) and, unless the head is
-    tied, ``head.embedding`` (vocabulary_size, dim). Norm and head are not part of the layers: `decoder_logits` reads
-    any of them out.
+    ``layers`` (`layer_shapes` with a leading axis of length L), ``norm.scale`` (dim,) and, unless the head is tied,
+    ``head.embedding`` (vocabulary_size, dim). Norm and head are not part of the layers: `decoder_logits` reads any of
+    them out.
 
     Attributes:
       config: the decoder's shape.
-      dtype: dtype the layers compute in; None computes in that of the parameters. Softmax, norms and rotations are
-        computed in float32 at least.
+      dtype: dtype the layers compute in; None takes the parameters'. Softmax, norms and rotations are computed in
+        float32 at least.
       param_dtype, remat, unroll: as in `UnrolledTransformer`.
 
     Source: Touvron et al. (2023), "Llama 2"; Grattafiori et al. (2024), "The Llama 3 herd of models".
@@ -154,7 +154,7 @@ def decoder_logits(
       config: of the decoder.
       params: of a `Decoder`, without the outer key ``params``.
       y: outputs of any layers.
-      dtype: of the product's factors; None is that of y. The logits are float32 or wider.
+      dtype: of the product's factors; None is y's. The logits are float32 or wider.
 
     Returns:
       The logits.

@@ -41,7 +41,7 @@ class DecoderConfig:
       dim: width of the tokens.
       num_layers: depth L.
       num_heads: heads of queries.
-      num_key_value_heads: heads of keys and values, each of which serves num_heads / num_key_value_heads of queries.
+      num_key_value_heads: heads of keys and values, each serves num_heads / num_key_value_heads of queries.
       hidden_dim: width between the dense layers of the feed-forward part.
       head_dim: width of a head; None shares ``dim`` out over the heads.
       max_positions: longest sequence.

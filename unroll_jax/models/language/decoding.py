@@ -19,7 +19,7 @@ __all__ = ["KeyValueCache", "decode", "empty_cache"]
 
 
 class KeyValueCache(NamedTuple):
-    """Keys, rotated, and values of the tokens so far; slot p of a row is that of position p.
+    """Keys, rotated, and values of the tokens so far; slot p of a row holds position p.
 
     Attributes:
       keys: of every layer.
@@ -79,12 +79,12 @@ def decode(
     Args:
       config: of the decoder.
       params: of a `Decoder`, without the outer key ``params``.
-      inputs: numbers of tokens where ``first`` is 0; else outputs of layer ``first``, whose dtype is computed in. Of
-        tokens, the dtype is that of the cache.
+      inputs: numbers of tokens where ``first`` is 0; else outputs of layer ``first``. Layers compute in the outputs'
+        dtype, for tokens in the cache's.
       cache: of `empty_cache`; its capacity bounds the positions.
       positions: place of each token in its text, different ones in a row. A token whose position is negative is none:
         it is not written, and its output means nothing. One beyond the capacity is not written either.
-      first: number of layers that were run before; may be traced, so that one program serves all ranges.
+      first: number of layers that were run before; may be traced: one program serves all ranges.
       last: number of layers to stop after, traced or not; None is all.
 
     Returns:

@@ -32,7 +32,7 @@ __all__ = [
 
 #: Fills `Generated` after the end of an answer.
 NO_TOKEN = -1
-SHORTEST = 16  # tokens that prompts are padded to at least; beyond, to powers of two, so that few programs serve all
+SHORTEST = 16  # tokens that prompts are padded to at least; beyond, to powers of two: few programs serve all
 
 
 class Generated(NamedTuple):
@@ -44,7 +44,7 @@ class Generated(NamedTuple):
       stopped: whether it ended with a stop.
       calls: passes through the last layer that each took behind its prompt.
       drafted: tokens drafted for each by `speculate`.
-      accepted: those of them that were verified, also where a stop or the longest answer then cut them.
+      accepted: how many of them were verified, also where a stop or the longest answer then cut them.
 
     Example: see `generate`.
     """
@@ -110,22 +110,21 @@ def generate(
 ) -> Generated:
     """Answers prompts, each until a stop or ``max_tokens``; one program serves a batch size and a bucket of lengths.
 
-    Noise and random tokens depend on a row's key and the position alone: an answer is the same alone and in a batch,
-    but for round-off.
+    Noise and random tokens depend only on a row's key and the position: a batch changes answers by round-off only.
 
     Args:
       config: of the decoder.
       params: of a `Decoder`, without the outer key ``params``.
       prompts: tokens of each, at least one; of any lengths, which are padded together to a power of two.
       max_tokens: longest answer.
-      stops: tokens that end an answer, of which they are the last.
+      stops: tokens that end an answer, each as its last token.
       temperature: divides the logits; 0 takes the most probable token.
       top_k, top_p: as in `Sampling`.
-      noise: standard deviation of Gaussian noise on the embeddings of all tokens, those of the answer included, in the
-        units of the embedding table.
+      noise: standard deviation of Gaussian noise on the embeddings of all tokens, the answer's included, in the units
+        of the embedding table.
       key: of `jax.random.key`, where temperature or noise is above 0; or one for each prompt.
-      dtype: that layers compute in and the cache has; None is that of the embedding table. Parameters of fewer bits,
-        such as those stored in bfloat16, are converted once for each call.
+      dtype: that layers compute in and the cache has; None is the embedding table's. Parameters of fewer bits, such as
+        those stored in bfloat16, are converted once for each call.
 
     Returns:
       The answers, on the device.

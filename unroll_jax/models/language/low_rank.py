@@ -72,7 +72,7 @@ def with_changes(layers: Any, changes: Any) -> Any:
 def merged_changes(layers: Any, changes: Any) -> Any:
     """The layers' parameters with their changes added to the kernels, in their dtype: `with_changes` but for round-off.
 
-    Decoding reads every weight for each token, so it is quicker by kernels alone.
+    Decoding reads every weight for each token, so only kernels make it quicker.
 
     Args:
       layers: those of a `Decoder`, stacked.

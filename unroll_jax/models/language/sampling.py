@@ -1,4 +1,4 @@
-"""The next token from logits, and the random numbers of a text, which depend on its key and the position alone."""
+"""The next token from logits, and the random numbers of a text, which depend only on its key and the position."""
 
 import dataclasses
 import enum
@@ -14,7 +14,7 @@ __all__ = ["Sampling", "Stream", "log_probabilities", "next_tokens", "position_k
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-    """The distribution that the next token is drawn from: that of the model, sharpened and cut.
+    """The model's distribution of the next token, sharpened and cut.
 
     Attributes:
       temperature: divides the logits; 0 takes the most probable token.
@@ -49,7 +49,7 @@ class Sampling:
 
 
 class Stream(enum.IntEnum):
-    """Uses of random numbers, none of which shares them with another."""
+    """Uses of random numbers; no two share them."""
 
     NOISE = 0
     TOKEN = 1
