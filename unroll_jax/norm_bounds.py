@@ -73,9 +73,6 @@ def conv_norm_bound(
       image_shape: height and width of the images.
       num_squarings: as in `matrix_norm_bound`.
 
-    Returns:
-      The bound, a scalar.
-
     Source: Sedghi, Gupta, Long (2019) for the circular convolution; that it bounds the padded one is ours.
 
     Example:

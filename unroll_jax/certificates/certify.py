@@ -117,9 +117,6 @@ def certify(
       num_points: how many points of each step, y' among them, the slope is measured at, at least 1.
       tolerance: a rise by less than this share of the energy is put down to rounding; None is 16 machine epsilons.
 
-    Returns:
-      A `Certificate`.
-
     Raises:
       ValueError: if an option is out of range, or the step changes the state's structure, shapes or dtypes.
       TypeError: if descent is no `Descent`, smoothness not a number, array or function, or a leaf of y not an array.

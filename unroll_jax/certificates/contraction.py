@@ -26,9 +26,6 @@ def contraction_bound(
       skip: a, common to the layers.
       image_shape: height and width of the images, for convolutions.
 
-    Returns:
-      The constant, a scalar.
-
     Source: Xie et al. (2021), remarks after Theorems 1 and 4.
 
     Example:
@@ -128,9 +125,6 @@ def error_bound(
     Args:
       contraction: c, as of `contraction_bound`.
       residual: |f(z) - z|, (*batch,).
-
-    Returns:
-      Bounds of |z - z*|, (*batch,).
 
     Source: Banach's fixed-point theorem.
 

@@ -45,9 +45,6 @@ def hessian_product(f: Energy, y: Any, v: Any) -> Any:
       y: a pytree of arrays whose leading axes are the batch of ``f(y)``.
       v: of the structure and shapes of y.
 
-    Returns:
-      The products, as v.
-
     Example:
       >>> import jax.numpy as jnp
       >>> hessian_product(lambda y: jnp.sum(y**3, axis=-1), jnp.array([1.0, 2.0]), jnp.ones(2)).tolist()  # 6 y v
@@ -70,9 +67,6 @@ def curvature(f: Energy, y: Any, *, num_steps: int = 64, key: jax.Array | None =
       y: a pytree of arrays whose leading axes are the batch of ``f(y)``.
       num_steps: Hessian products to spend, at least 2; it keeps as many states in memory.
       key: of the random start; None is a fixed one.
-
-    Returns:
-      `Curvature`.
 
     Source: Lanczos (1950); the error: Kuczynski and Wozniakowski (1992), "Estimating the largest eigenvalue by the
     power and Lanczos algorithms with a random start", Section 4, for the Hessian shifted to be positive semidefinite.

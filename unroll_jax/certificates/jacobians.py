@@ -70,9 +70,6 @@ def jacobian_penalty(
       num_probes: k, at least 1.
       batch_ndim: how many leading axes of z are batch axes.
 
-    Returns:
-      One number per example.
-
     Source: Bai, Koltun, Kolter (2021), "Stabilizing equilibrium models by Jacobian regularization", eq. 6.
 
     Example:

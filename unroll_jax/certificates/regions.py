@@ -106,9 +106,6 @@ def proximal_constant(
       smoothness_g: L_g >= 0.
       kappa: at most 1, the share of the gradient step that the prox may take back.
 
-    Returns:
-      C'.
-
     Source: Yang, Huang, Wipf (2022), Theorem 5.1, with lambda = a2, as Lemma D.4 needs: c_P lambda = 1. The print has
     the denominator of C under the root, which has the wrong units and is too large where :math:`a_2 - a_1 + a_1 a_2
     L_g` is. The last line of eq. 57 loses a factor 2: :math:`C \sqrt{1 - \kappa}` would do; `certify` uses that.
@@ -138,9 +135,6 @@ def in_descent_region(
       constant: C, as `descent_constant` or `proximal_constant`.
       smoothness_f: L_f, a Lipschitz constant of the gradient of f.
       convexity_h: c_h > 0, the strong convexity of h.
-
-    Returns:
-      True where y is in S(C), one per example.
 
     Source: Yang, Huang, Wipf (2022), Lemma 4.3. The boundary is an Apollonian sphere; see `apollonian_ball`.
 
@@ -225,9 +219,6 @@ def in_proximal_region(h: Energy, y: Any, *, step_size: Number, kappa: Number) -
       y: the state, a pytree of arrays.
       step_size: a2 > 0.
       kappa: in [0, 1].
-
-    Returns:
-      True where y is in T(kappa), one per example.
 
     Source: Yang, Huang, Wipf (2022), Theorem 5.1 and Fig. 4. The paper claims that its result generalises beyond ReLU;
     with this D it does not: at the minimiser of h + phi for phi = l1, D can be 0 while delta is small.

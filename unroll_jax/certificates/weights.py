@@ -27,9 +27,6 @@ def weight_norm(
       image_shape: height and width of the images, for a kernel.
       num_steps, key: as in `spectral_norm`.
 
-    Returns:
-      A scalar.
-
     Raises:
       ValueError: if W is neither, or a kernel comes without image_shape.
 
@@ -78,9 +75,6 @@ def spectral_normalise(
         by power iteration of ``num_steps``, which may end slightly above and costs less for wide convolutions.
       num_steps: of power iteration.
       where: chooses weights of a pytree by their path, as in ``lambda path: "recurrent" in path``; None takes all.
-
-    Returns:
-      The parameters, with other weights.
 
     Raises:
       ValueError: if bound is not positive, or W and image_shape do not fit.

@@ -37,9 +37,6 @@ def lagrangian(
       kinds: as in `dual_ascent`. With it a known multiplier of an inequality below 0 is an error, and a traced one
         gives NaN. None allows either sign, as equalities need.
 
-    Returns:
-      A scalar.
-
     Raises:
       ValueError: if objective is not a scalar, multipliers and violations differ in structure or shape, or a known
         multiplier is not finite or has the wrong sign.
@@ -76,17 +73,14 @@ def augmented_lagrangian(
         + \sum_{c_i = 0} \left(\lambda_i c_i + \frac{\rho_i}{2} c_i^2\right) .
 
     It has the gradient of `lagrangian` at the multipliers :math:`\lambda + \rho c`, projected for inequalities. A
-    violation weighs at once, before the multiplier has grown, which damps oscillation. With ``dual_ascent(None,
-    penalty=rho)`` it is the method of multipliers; with multipliers at 0, the quadratic penalty.
+    violation weighs at once, before the multiplier has grown, which damps oscillation. With
+    ``dual_ascent(None, penalty=rho)`` it is the method of multipliers; with multipliers at 0, the quadratic penalty.
 
     Args:
       objective, violations, multipliers: as in `lagrangian`.
       penalty: rho > 0, multiplier per unit of violation: one number, or a prefix tree of numbers or arrays, for one
         penalty per group or constraint. It may be traced, such as ``state.penalty``; a traced one below 0 gives NaN.
       kinds: as in `dual_ascent`.
-
-    Returns:
-      A scalar.
 
     Raises:
       ValueError: if a known penalty is not positive and finite, a known multiplier of an inequality is negative, or
@@ -146,9 +140,6 @@ def resilient_lagrangian(
       slacks: s >= 0, of the structure and shapes of the violations; a traced one below 0 gives NaN.
       multipliers: lambda >= 0, likewise; no gradient flows to them.
       resilience: beta > 0, cost of slack.
-
-    Returns:
-      A scalar.
 
     Raises:
       ValueError: if resilience is out of range, a known slack or multiplier is negative, or structures differ.

@@ -113,10 +113,8 @@ def take_rows(multipliers: PyTree, rows: Rows) -> PyTree:
 
     Args:
       multipliers: any pytree of arrays whose first axis runs over data points.
-      rows: indices of the points, (batch,); a known one out of range is an error, a traced one gives NaN.
-
-    Returns:
-      The same tree with (batch, ...) leaves.
+      rows: indices of the points, (batch,), the first axis of the result; a known one out of range is an error, a
+        traced one gives NaN.
 
     Example:
       >>> import jax.numpy as jnp

@@ -105,14 +105,11 @@ def class_losses(
     r"""Every class has a mean loss below a bound, :math:`E[f \mid y = k] - b \le 0`: class balance.
 
     Args:
-      num_classes: K, at least 2.
+      num_classes: K, at least 2; the constraint's value is (K,).
       at_most: b, in units of the loss.
       labels: ``batch -> (samples,)``, integers in 0..K - 1; a known one out of range is an error.
       of: ``outputs -> losses (samples,)``; None for outputs that are the losses.
       where: ``batch -> weights (samples,)`` of at least 0, such as a mask; None for all samples.
-
-    Returns:
-      A `Constraint`, its value (K,).
 
     Source: Sagawa et al., "Distributionally robust neural networks for group shifts" (2020), as constraints.
 
@@ -142,9 +139,6 @@ def norm(*, at_most: float, of: Select | None = None, measure: Select | None = N
       of: ``outputs -> params``, any pytree, such as one layer's; None for outputs that are the parameters.
       measure: ``params -> norm``, differentiable; None for the Euclidean norm of all of them. The product of the
         weights' spectral norms (``certificates.spectral_norm``) bounds the Lipschitz constant of a network.
-
-    Returns:
-      A `Constraint`, its value a number.
 
     Source: Ivanov regularisation, the constrained form of weight decay; Lipschitz constants: Gouk et al.,
     "Regularisation of neural networks by enforcing Lipschitz continuity" (2021).
@@ -176,9 +170,6 @@ def kl(*, at_most: float, of: Select | None = None, where: Select | None = None)
       of: ``outputs -> (logits, reference_logits)``, both (*positions, classes); None for outputs that are the pair. No
         gradient flows to the reference.
       where: ``batch -> weights (*positions,)`` of at least 0, such as a mask; None for all positions.
-
-    Returns:
-      A `Constraint`, its value a number of nats.
 
     Source: Stiennon et al., "Learning to summarize with human feedback" (2020), with the penalty as a constraint.
 

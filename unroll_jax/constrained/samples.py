@@ -26,9 +26,6 @@ def sample_constraints(constraints: Constraints, reduction: Reduction) -> Constr
       constraints: ``layer_losses -> violations`` on the last axis, such as `descent_constraints`.
       reduction: ``(N, C) -> (C,)``, such as `tail_mean`.
 
-    Returns:
-      ``losses (N, L + 1) -> violations (C,)``.
-
     Example:
       >>> import jax.numpy as jnp, unroll_jax
       >>> losses = jnp.array([[4.0, 1.0], [4.0, 2.0], [4.0, 3.0], [4.0, 4.0]])
@@ -45,7 +42,7 @@ def sample_constraints(constraints: Constraints, reduction: Reduction) -> Constr
 
 
 def tail_mean(level: float | Sequence[float] | np.ndarray) -> Reduction:
-    r"""CVaR: the mean violation of the worst samples, a share 1 - q of all.
+    r"""CVaR, ``(N, C) -> (C,)``: the mean violation of the worst samples, a share 1 - q of all.
 
     .. math:: \mathrm{CVaR}_q(c) = \min_t \; t + \frac{1}{1 - q} \frac1N \sum_i [c_i - t]_+
         = \sum_j w_j c_{(j)} , \quad w_j = \frac{\min(1, [N (1 - q) - j]_+)}{N (1 - q)} ,
@@ -60,9 +57,6 @@ def tail_mean(level: float | Sequence[float] | np.ndarray) -> Reduction:
     Args:
       level: q in [0, 1), one number or one for each constraint; 0 is the mean over samples, which gives the paper's
         constraints, and q near 1 the worst sample.
-
-    Returns:
-      ``(N, C) -> (C,)``.
 
     Source: Rockafellar, Uryasev (2000), "Optimization of conditional value-at-risk", eqs. 4 and 9.
 

@@ -11,7 +11,7 @@ __all__ = ["cosine_dictionary"]
 
 @checked(num_atoms=at_least(1), dim=at_least(1))
 def cosine_dictionary(num_atoms: int, dim: int) -> np.ndarray:
-    """The cosine dictionary (num_atoms, dim): sampled cosines as atoms, of unit length, lowest frequencies first.
+    """The cosine dictionary (num_atoms, dim) in float64: cosines as rows of unit length, lowest frequencies first.
 
     For num_atoms = dim it is the orthonormal discrete cosine transform, for fewer its first rows. For more, atom k has
     frequency pi k / num_atoms, finer than the transform's, and the square of the spectral norm is about
@@ -21,9 +21,6 @@ def cosine_dictionary(num_atoms: int, dim: int) -> np.ndarray:
     Args:
       num_atoms: rows of the dictionary, at least 1.
       dim: entries of a signal, or pixels of a square patch, at least 1.
-
-    Returns:
-      Atoms as rows, (num_atoms, dim), float64.
 
     Source: Porras-Valenzuela et al. (2026), B.2, after Luong et al. (2021).
 

@@ -88,9 +88,6 @@ def symmetric_embedding(
       contraction: epsilon in (0, 1/2]; None takes the fourth root of the machine epsilon of ``dtype``.
       dtype: dtype of the wide parameters.
 
-    Returns:
-      A `SymmetricEmbedding`.
-
     Raises:
       ValueError: if the network is so deep that s_L or 1 / s_L is not a normal number of ``dtype``.
 

@@ -108,11 +108,8 @@ def clip_spectrum(W_f: Float[Array, "d d"], lower: float = 0.0, upper: float = 0
     derivative of the eigenvectors, which divides by their gaps, is not finite.
 
     Args:
-      W_f: square matrix; only its symmetric part counts.
+      W_f: square matrix; only its symmetric part counts. The result is differentiable once in it.
       lower, upper: finite ends of the interval, lower < upper.
-
-    Returns:
-      The clipped matrix, differentiable once in W_f.
 
     Source: Yang, Huang, Wipf (2022), Section 6, use W_f W_f^T with eigenvalues clipped to [0, 0.95]: that is
     ``clip_spectrum(W_f @ W_f.T)``.

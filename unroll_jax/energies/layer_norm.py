@@ -25,8 +25,8 @@ def layer_norm(dim: int, *, radius: float | None = None, epsilon: float = 0.0, s
               \qquad y' = (1 - a) y + a R \frac{u}{\sqrt{|u|^2 + c}} .
 
     The first term depends only on m and the rest only on u: the translation y - m 1 and the rescaling of u are gradient
-    steps of length 1 on one each, and together y - a grad E(y). No step ever raises E, for a in (0, 1]: :math:`-R
-    \sqrt{|u|^2 + c}` is concave along u, so E lies below a quadratic of curvature 1.
+    steps of length 1 on one each, and together y - a grad E(y). No step ever raises E, for a in (0, 1]:
+    :math:`-R \sqrt{|u|^2 + c}` is concave along u, so E lies below a quadratic of curvature 1.
 
     With epsilon = 0, :math:`E = \tfrac12 (m \sqrt d)^2 + \tfrac12 (|u| - R)^2` is half the squared distance to the
     sphere of centred tokens of norm R, and the undamped step the projection on it, where E = 0. A token whose entries

@@ -125,11 +125,8 @@ def lista_layer(
 
     Args:
       params: weights of the layer.
-      z: codes.
+      z: codes; z' has their dtype.
       x: signals.
-
-    Returns:
-      z', same shape and dtype as z.
 
     Source: Gregor and LeCun (2010), with A, B and theta of every layer its own, as in Hadou et al. (2023).
 

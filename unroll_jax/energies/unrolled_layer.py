@@ -40,13 +40,10 @@ def unrolled_layer(
 
     Args:
       params: V (k, d), W (d, d), U (d, d).
-      y: tokens as rows.
+      y: tokens as rows; Y' has their dtype.
       mask: which of them are real; None takes all for real. The others stay, and no token attends to them.
       self_loops: whether tokens attend to themselves. With them, noise draws attention to the noisy token itself.
         Without, a token that has no other to attend to has Z = 0.
-
-    Returns:
-      Y', same shape and dtype as y.
 
     Source: Porras-Valenzuela, Hadou, Ribeiro, eqs. 47 and 48; tokens as rows.
 

@@ -58,13 +58,10 @@ class Probe(NamedTuple):
 
 
 def zero_probe(*batch: int) -> Probe:
-    """A `Probe` of zeros for a batch shape.
+    """A `Probe` of float32 zeros for a batch shape, to pass as ``probe`` of `equilibrium`.
 
     Args:
       *batch: sizes of the batch axes; none for one example.
-
-    Returns:
-      A `Probe` of float32 zeros, to pass as ``probe`` of `equilibrium`.
 
     Example: see `Probe`.
     """

@@ -13,7 +13,7 @@ __all__ = ["path_independence", "step_sizes"]
 
 
 def path_independence(states: Any, *, batch_ndim: int = 1) -> Float[Array, "*batch"]:
-    """Agreement of the states that loops reach from different starts: the mean cosine with the first of them.
+    """Agreement of the states that loops reach from different starts: the mean cosine, in [-1, 1], with the first.
 
     1 for each example where the limit does not depend on the start; about 0 for states that have nothing in common.
 
@@ -21,9 +21,6 @@ def path_independence(states: Any, *, batch_ndim: int = 1) -> Float[Array, "*bat
       states: arrays (starts, *batch, ...) of at least two starts, such as zeros, noise, and the states of other
         examples, each after the same number of loops.
       batch_ndim: number of batch axes.
-
-    Returns:
-      A number in [-1, 1] for each example.
 
     Raises:
       ValueError: if there are fewer than two starts.

@@ -175,9 +175,6 @@ def dictionary_bases(dim: int) -> dict[str, Any]:
     Args:
       dim: width of the signal, in pixels.
 
-    Returns:
-      A pytree of `Sides`, to pass as ``bases``.
-
     Example:
       >>> import jax, jax.numpy as jnp, optax, unroll_jax
       >>> model, bases = DUST(16, 24, 2), dictionary_bases(16)

@@ -128,9 +128,6 @@ def cosine_bases(dim: int) -> dict[str, Any]:
     Args:
       dim: width of the tokens, in pixels.
 
-    Returns:
-      A pytree of `Sides`, to pass as ``bases``.
-
     Example:
       >>> import jax, jax.numpy as jnp, optax, unroll_jax
       >>> model, optimizer = UnrolledTransformer(16, 2), unroll_jax.in_coordinates(optax.adam(2e-3), cosine_bases(16))

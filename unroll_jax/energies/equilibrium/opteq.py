@@ -51,8 +51,8 @@ def opteq(
     -psi is concave, so E lies below a quadratic of curvature 1 and the step, a gradient step of length a <= 1 on E,
     never raises it, for every W. With :math:`|W|_2 \le 1` E is convex: then the fixed points, the same for every a,
     minimise E and also :math:`\phi = \psi^* - \tfrac12 |.|^2` (`opteq_objective`), whose prox f is and whose Moreau
-    envelope E is. With :math:`|W|_2 < 1` there is exactly one. Initial weights have norm 0.9; training may leave |W| <=
-    1 unless it is kept there (`unroll_jax.certificates.spectral_normalise`).
+    envelope E is. With :math:`|W|_2 < 1` there is exactly one. Initial weights have norm 0.9; training may leave
+    |W| <= 1 unless it is kept there (`unroll_jax.certificates.spectral_normalise`).
 
     Args:
       dim: width m of the state z.

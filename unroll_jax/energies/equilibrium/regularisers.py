@@ -19,8 +19,8 @@ __all__ = ["REGULARISERS", "Regulariser", "absolute", "decorrelation", "half_squ
 class Regulariser(NamedTuple):
     """A function R of one equilibrium; smaller values are preferred.
 
-    Two ways to use it: `regularised` appends a layer, which changes the problem; the solver ``averaged(R.value,
-    smoothness=R.smoothness)`` chooses an equilibrium of least R (for R convex and smooth).
+    Two ways to use it: `regularised` appends a layer, which changes the problem; the solver
+    ``averaged(R.value, smoothness=R.smoothness)`` chooses an equilibrium of least R (for R convex and smooth).
 
     Attributes:
       value: one state, of any shape, to R.

@@ -40,9 +40,6 @@ def activation(function: Elementwise, penalty: Elementwise, *, step_size: float 
       penalty: phi_1, elementwise; infinite outside the closure of sigma's range.
       step_size: a > 0, the step size at which the prox is sigma.
 
-    Returns:
-      A `Proximal`.
-
     Raises:
       ValueError: if sigma falls or rises faster than 1 somewhere on a grid over [-16, 16].
 

@@ -46,9 +46,6 @@ def moreau_envelope(phi: Proximal, y: Float[Array, "*batch n d"], step_size: flo
       y: tokens as rows.
       step_size: s > 0; the envelope is differentiable in y, not in s.
 
-    Returns:
-      One number per example.
-
     Source: Parikh and Boyd (2014), Section 3.1; the envelopes of Xie et al. (2021), Corollary 1, are these.
 
     Example:

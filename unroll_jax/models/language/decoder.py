@@ -156,9 +156,6 @@ def decoder_logits(
       y: outputs of any layers.
       dtype: of the product's factors; None is y's. The logits are float32 or wider.
 
-    Returns:
-      The logits.
-
     Example:
       >>> import jax.numpy as jnp
       >>> config = DecoderConfig(2, dim=2, num_layers=1, num_heads=1, num_key_value_heads=1, hidden_dim=2)

@@ -41,7 +41,7 @@ class DecoderConfig:
       dim: width of the tokens.
       num_layers: depth L.
       num_heads: heads of queries.
-      num_key_value_heads: heads of keys and values, each serves num_heads / num_key_value_heads of queries.
+      num_key_value_heads: heads of keys and values; each serves num_heads / num_key_value_heads of queries.
       hidden_dim: width between the dense layers of the feed-forward part.
       head_dim: width of a head; None shares ``dim`` out over the heads.
       max_positions: longest sequence.
@@ -149,9 +149,6 @@ def rms_norm(y: Float[Array, "*batch d"], scale: Float[Array, "d"], epsilon: flo
       y: tokens; the output has their dtype.
       scale: of every coordinate.
       epsilon: at least 0, in units of y squared.
-
-    Returns:
-      The normalised tokens, of the shape and dtype of y.
 
     Source: Zhang and Sennrich, "Root mean square layer normalization" (2019), equation 4.
 

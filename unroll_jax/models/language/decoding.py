@@ -33,16 +33,13 @@ class KeyValueCache(NamedTuple):
 
 
 def empty_cache(config: DecoderConfig, batch: int, capacity: int, dtype: Any = jnp.float32) -> KeyValueCache:
-    """A cache for ``batch`` texts of up to ``capacity`` tokens.
+    """A cache of zeros for ``batch`` texts of up to ``capacity`` tokens.
 
     Args:
       config: of the decoder.
       batch: texts, at least 1.
       capacity: longest text, in tokens.
       dtype: of keys and values, and that layers compute in.
-
-    Returns:
-      A `KeyValueCache` of zeros.
 
     Raises:
       ValueError: if batch or capacity is below 1, or capacity is above ``config.max_positions``.

@@ -117,7 +117,7 @@ def generate(
       params: of a `Decoder`, without the outer key ``params``.
       prompts: tokens of each, at least one; of any lengths, which are padded together to a power of two.
       max_tokens: longest answer.
-      stops: tokens that end an answer, each as its last token.
+      stops: tokens that end an answer and are its last.
       temperature: divides the logits; 0 takes the most probable token.
       top_k, top_p: as in `Sampling`.
       noise: standard deviation of Gaussian noise on the embeddings of all tokens, the answer's included, in the units

@@ -48,14 +48,12 @@ def low_rank_changes(key: jax.Array, config: DecoderConfig, *, rank: int, dtype:
 
 
 def with_changes(layers: Any, changes: Any) -> Any:
-    """The layers' parameters with their changes next to the kernels, as layers, and `decode`, take them.
+    """The layers' parameters with the changes, ``compress`` and ``expand``, next to kernels, as layers and `decode`
+    take them.
 
     Args:
-      layers: those of a `Decoder`, stacked.
+      layers: of a `Decoder`, stacked.
       changes: of `low_rank_changes`; multiply ``expand`` by the paper's alpha / rank before.
-
-    Returns:
-      The layers, whose changed parts have ``compress`` and ``expand`` too.
 
     Source: Hu et al. (2022), Section 4.1.
 
@@ -72,14 +70,11 @@ def with_changes(layers: Any, changes: Any) -> Any:
 def merged_changes(layers: Any, changes: Any) -> Any:
     """The layers' parameters with their changes added to the kernels, in their dtype: `with_changes` but for round-off.
 
-    Decoding reads every weight for each token, so only kernels make it quicker.
+    Decoding reads every weight for each token, so it is quicker with only the kernels.
 
     Args:
-      layers: those of a `Decoder`, stacked.
+      layers: of a `Decoder`, stacked.
       changes: of `low_rank_changes`; multiply ``expand`` by the paper's alpha / rank before.
-
-    Returns:
-      The layers, with other kernels.
 
     Source: Hu et al. (2022), Section 4.1.
 
