@@ -105,8 +105,7 @@ def check_fields(owner: Any, rule: Rule, *names: str) -> None:
 def checked(**rules: Rule) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Checks the ranges of arguments at each call: TypeErrors and ValueErrors that name the argument.
 
-    Numbers may be NumPy and JAX scalars, but not traced; where an argument may be an array, only Python numbers are
-    checked. None needs no rule where the signature allows it.
+    Numbers may be NumPy and JAX scalars, not traced; of arguments that may be arrays only Python numbers are checked.
 
     Example:
       >>> @checked(size=at_least(1))

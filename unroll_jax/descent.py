@@ -61,15 +61,13 @@ class Descent(_Fields):
       energy: ``(params, y, x) -> (*batch,)``, one number per example; ``y`` is ``(*batch, n, d)``, ``x`` the input of
         the system (its meaning is the factory's), or None; where it is an anchor, `Anchor` masks padded tokens.
       step: ``(params, y, x) -> y'``, same shape and dtype as ``y``.
-      step_and_energy: ``(params, y, x) -> (y', energy at y)``, both at once where that is cheaper than one after the
-        other; or None. It must agree with the two.
+      step_and_energy: ``(params, y, x) -> (y', energy at y)``, both at once if cheaper, equal to the two; or None.
       factored: ``(params, x) -> Factored``, the same fixed points in a form that `equilibrium` can use; or None.
       symmetric: whether the step is the gradient of a convex potential. Its Jacobian is then symmetric positive
         semidefinite, and `equilibrium` chooses solvers that use it.
       check: ``(params, y) -> None``, a ValueError where parameters whose values are known make steps that need have no
         fixed point; None if there is nothing to check. Called once at the start of `equilibrium`.
-      smooth: ``(params, y, x) -> (*batch,)``, the part of the energy that has a gradient everywhere, for `certify`;
-        None is the whole energy.
+      smooth: ``(params, y, x) -> (*batch,)``, the energy's part with a gradient everywhere, for `certify`; None is all.
 
     Example:
       >>> import jax.numpy as jnp

@@ -71,8 +71,8 @@ def check_step(before: Any, after: Any, *, what: str = "the step") -> None:
 def settle(step: Callable[[Any], Any], y: Any) -> Any:
     """``y`` on the axes of a mesh where ``step`` leaves it, such as zeros where the step adds an input that is sharded.
 
-    Explicit shardings, and the axes of a `jax.shard_map` that an array varies over, are part of an array's type, which
-    a loop must not change.
+    Explicit shardings, and the axes of a `jax.shard_map` that an array varies over, are part of its type: loops keep
+    it.
     """
     if jax.sharding.get_abstract_mesh().empty:
         return y
@@ -87,8 +87,7 @@ def settle(step: Callable[[Any], Any], y: Any) -> Any:
 def vary_like(tree: Any, like: Any) -> Any:
     """``tree``, varying over the axes of a `jax.shard_map` that an array in the pytree ``like`` varies over.
 
-    A derivative with respect to invariant values is summed over the devices. Values to be differentiated separately on
-    each device must vary first.
+    Derivatives for invariant values are summed over the devices: values differentiated on each device must vary first.
     """
     axes = frozenset().union(*(jax.typeof(leaf).manual_axis_type.varying for leaf in jax.tree.leaves(like)))
     return jax.tree.map(lambda leaf: _vary(leaf, axes), tree)

@@ -77,8 +77,8 @@ def unroll(
       remat: recompute each layer in the backward pass instead of storing its intermediates; a policy of
         `jax.checkpoint_policies` selects those stored all the same.
       unroll: layers in one iteration of the scan. None takes up to `UNROLLED` of them all at once, without ``remat``:
-        that spares the copies that a scan keeps for the backward pass, for some more memory, while a part of
-        them gains nothing; deeper or with ``remat``, one.
+        that spares a scan's copies for the backward pass, for some more memory; deeper or with ``remat``, one. A part
+        of them gains nothing.
       perturb: ``(layer, before, after) -> after``, replaces the output of each layer 1..num_layers, such as
         `unroll_jax.perturbations.layer_noise`; the next layer and the record see its result.
 
@@ -87,8 +87,8 @@ def unroll(
 
     Raises:
       ValueError: if num_layers or unroll is not at least 1, unroll leaves no loop for remat, a stacked leaf has another
-        leading axis, only a step is given with ``record="energy"``, or the step or perturb changes the state's
-        structure, shape or dtype.
+        leading axis, a step is given with ``record="energy"``, or step or perturb change the state's structure, shape
+        or dtype.
       TypeError: if a leaf of y is not an array.
 
     Example:

@@ -61,8 +61,7 @@ def equilibrium_lipschitz(
     meet and sigma has slope 1. It is of the exact equilibrium; `error_bound` bounds a solver's distance to it.
 
     Args:
-      params, skip, image_shape: as in `contraction_bound`. Layers without U add nothing. sigma is 1-Lipschitz, like
-        every `Monotone`.
+      params, skip, image_shape: as in `contraction_bound`. Layers without U add nothing. sigma is 1-Lipschitz.
 
     Returns:
       The constant; infinite where `contraction_bound` is not below 1.

@@ -21,8 +21,7 @@ def jacobian_radius(
 ) -> Float[Array, "*batch"]:
     r"""The spectral radius of the Jacobian J of ``step`` at z, per example: the rate at which iterations end up going.
 
-    It takes the growth of norms, which is right for asymmetric J too, and products with the transpose only: a step may
-    have a `custom_vjp` inside.
+    It takes the growth of norms, for asymmetric J too, and products with J^T: a step may have a `custom_vjp`.
 
     .. math:: r = ( |(J^T)^{2 k} v| / |(J^T)^k v| )^{1 / k} , \qquad k = num\_steps / 2 .
 

@@ -29,10 +29,8 @@ def quadratic_smoothness(energy: Energy, *, num_steps: int = 64) -> Energy:
     """The smoothness L of a quadratic energy, from its Hessian at the state given (see `curvature`).
 
     Args:
-      energy: ``(params, y, x) -> (*batch,)``. For one that is not quadratic the result holds only at the state, and
-        certificates that rest on it do not hold.
-      num_steps: Hessian products to spend; L is exact if it reaches the number of entries of an example, and else an
-        upper bound but with probability 1e-6.
+      energy: ``(params, y, x) -> (*batch,)``. If not quadratic, L holds only at the state, and certificates do not.
+      num_steps: Hessian products; L is exact at an example's number of entries, else a bound but with probability 1e-6.
 
     Returns:
       A function ``(params, y, x) -> (*batch,)``: the largest eigenvalue of the Hessian in size.
@@ -63,9 +61,8 @@ def pairwise_smoothness(
               \gamma_{uv} = \rho'(\tfrac12 |z_u - z_v|^2) .
 
     As rho is concave, :math:`f(Y') \le f(Y) + \nabla f(Y)^T (Y' - Y) + \tfrac{L}{2} |Y' - Y|^2` for every Y', with the
-    graph's Laplacian of weights gamma in the place of L; the bracket bounds its largest eigenvalue, with n the number
-    of tokens that are there. Tokens far apart have small weights: there the constant is far below the global one,
-    :math:`(n \rho'(0) + r) |W_a|_2^2`.
+    graph's Laplacian of weights gamma in the place of L; the bracket bounds its largest eigenvalue, with n tokens
+    present. Far tokens have small weights: L is then far below :math:`(n \rho'(0) + r) |W_a|_2^2`.
 
     Args:
       rho: as in `attention`.

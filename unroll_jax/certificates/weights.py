@@ -80,8 +80,7 @@ def spectral_normalise(
       ValueError: if bound is not positive, or W and image_shape do not fit.
       TypeError: if params hold no weight.
 
-    Source: Miyato et al. (2018), "Spectral normalization for generative adversarial networks", with a capped, not
-    fixed, norm.
+    Source: Miyato et al. (2018), "Spectral normalization for generative adversarial networks"; here the norm is capped.
 
     Example:
       >>> import jax.numpy as jnp

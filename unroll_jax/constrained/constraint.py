@@ -59,8 +59,7 @@ def column_sums(constraints: Mapping[str, Constraint], outputs: Any, batch: Any,
       strict: take the exact columns of constraints that have them.
 
     Returns:
-      Sums and counts in at least float32. A ValueError names a count of another shape than its sum, or a known negative
-      one.
+      Sums and counts in at least float32. A ValueError names a known negative count, or one not shaped as its sum.
 
     Example:
       >>> import jax, jax.numpy as jnp

@@ -85,8 +85,7 @@ def switching_objective(
 ) -> Float[Array, ""]:
     r"""The loss of the switching subgradient method: the worst violation while it exceeds a tolerance, else f.
 
-    It needs no multipliers, and its iterates come within the tolerance of the constraints. Take a tolerance that falls,
-    such as an optax schedule of the step.
+    It needs no multipliers. Its iterates come within the tolerance of the constraints; let an optax schedule lower it.
 
     Args:
       objective: f, a scalar.

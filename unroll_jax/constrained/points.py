@@ -113,8 +113,7 @@ def take_rows(multipliers: PyTree, rows: Rows) -> PyTree:
 
     Args:
       multipliers: any pytree of arrays whose first axis runs over data points.
-      rows: indices of the points, (batch,), the first axis of the result; a known one out of range is an error, a
-        traced one gives NaN.
+      rows: indices of the points, (batch,), the new first axis; known ones out of range are errors, traced ones NaN.
 
     Example:
       >>> import jax.numpy as jnp

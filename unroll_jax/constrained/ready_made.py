@@ -33,8 +33,7 @@ def rate(*, at_most: float, of: Select | None = None, where: Select | None = Non
       where: ``batch -> weights (samples,)`` or ``(samples, rates)`` of at least 0, such as a mask; None for all.
 
     Returns:
-      A `Constraint`, its value () or (rates,). Its functions raise a ValueError on unequal shapes or a known negative
-      weight.
+      A `Constraint`, its value () or (rates,). A ValueError names unequal shapes or a known negative weight.
 
     Source: Goh et al., "Satisfying real-world goals with dataset constraints" (2016).
 
@@ -59,8 +58,7 @@ def gap(
 
     .. math:: |P(\hat y = 1 \mid g) - P(\hat y = 1)| \le \epsilon , \; g = 1..G ,
 
-    as two inequalities for each group: demographic parity. Among the samples of one label (``where``) it is one half of
-    equalised odds.
+    as two inequalities for each group: demographic parity. On one label (``where``) it is half of equalised odds.
 
     Args:
       num_groups: G, at least 2.
@@ -167,8 +165,8 @@ def kl(*, at_most: float, of: Select | None = None, where: Select | None = None)
 
     Args:
       at_most: b > 0, nats per position.
-      of: ``outputs -> (logits, reference_logits)``, both (*positions, classes); None for outputs that are the pair. No
-        gradient flows to the reference.
+      of: ``outputs -> (logits, reference_logits)``, both (*positions, classes); None for outputs that are the pair. The
+        reference gets no gradient.
       where: ``batch -> weights (*positions,)`` of at least 0, such as a mask; None for all positions.
 
     Source: Stiennon et al., "Learning to summarize with human feedback" (2020), with the penalty as a constraint.

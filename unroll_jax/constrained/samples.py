@@ -19,8 +19,7 @@ Reduction = Callable[[Float[Array, "samples constraints"]], Float[Array, "constr
 def sample_constraints(constraints: Constraints, reduction: Reduction) -> Constraints:
     """Constraints on the losses of every sample, (N, L + 1), whose violations a reduction brings down to one each.
 
-    Reductions are nonlinear: N must be the global batch, which under `jax.jit` on a sharded batch it is (the mean of
-    the tails of parts is too low).
+    N must be the global batch, as it is under `jax.jit` on a sharded one: the mean of the tails of parts is too low.
 
     Args:
       constraints: ``layer_losses -> violations`` on the last axis, such as `descent_constraints`.
@@ -55,8 +54,7 @@ def tail_mean(level: float | Sequence[float] | np.ndarray) -> Reduction:
     violations at the boundary differ, and a subgradient where they tie.
 
     Args:
-      level: q in [0, 1), one number or one for each constraint; 0 is the mean over samples, which gives the paper's
-        constraints, and q near 1 the worst sample.
+      level: q in [0, 1), one number or one for each constraint; 0 is the paper's mean, q near 1 the worst sample.
 
     Source: Rockafellar, Uryasev (2000), "Optimization of conditional value-at-risk", eqs. 4 and 9.
 

@@ -76,12 +76,11 @@ def energy_transformer(
       epsilon: added to the variance.
 
     Returns:
-      A `Descent` with params `EnergyTransformerParams`; ``x`` does not enter, but for the tokens that an `Anchor` marks
-      as absent. A single token has no attention energy.
+      A `Descent` with params `EnergyTransformerParams`; ``x`` only marks absent tokens (`Anchor`). A single token has
+      no attention energy.
 
     Source: Hoover, Liang, Pham, Panda, Strobelt, Chau, Zaki, Krotov (2023), *Energy Transformer*, eqs. 1 to 8. The
-    discrete step's bound is ours. The public code sums over all B: a token attends to itself too. Here B = C is left
-    out, as in the paper.
+    discrete step's bound is ours. In the public code tokens attend to themselves, here not, as in the paper.
 
     Example:
       >>> import jax

@@ -19,8 +19,7 @@ from unroll_jax.numerics import compute_dtype, linear, square_range
 
 __all__ = ["FeedForwardParams", "clip_spectrum", "feedforward", "feedforward_example"]
 
-# Spectral norm of W_f at initialisation: sym(W_f) then has no eigenvalue above it, the upper end of the interval
-# that the paper's experiments clip to.
+# Spectral norm of W_f at initialisation: the upper end of the interval that the paper clips eigenvalues to.
 INITIAL_NORM = 0.95
 
 
@@ -111,8 +110,7 @@ def clip_spectrum(W_f: Float[Array, "d d"], lower: float = 0.0, upper: float = 0
       W_f: square matrix; only its symmetric part counts. The result is differentiable once in it.
       lower, upper: finite ends of the interval, lower < upper.
 
-    Source: Yang, Huang, Wipf (2022), Section 6, use W_f W_f^T with eigenvalues clipped to [0, 0.95]: that is
-    ``clip_spectrum(W_f @ W_f.T)``.
+    Source: Yang, Huang, Wipf (2022), Section 6, have ``clip_spectrum(W_f @ W_f.T)``.
 
     Example:
       >>> import jax.numpy as jnp

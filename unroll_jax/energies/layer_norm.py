@@ -41,8 +41,7 @@ def layer_norm(dim: int, *, radius: float | None = None, epsilon: float = 0.0, s
     Returns:
       A `Descent` without parameters (None); ``x`` does not enter, but for the tokens an `Anchor` says are absent.
 
-    Source: Yang, Huang, Wipf (2022), supplement F.3, which prints the translation without the factor 1 / (2 d) of its
-    energy, and the rescaling with R = 1.
+    Source: Yang, Huang, Wipf (2022), supplement F.3, without the factor 1 / (2 d), and with R = 1.
 
     Example:
       >>> import jax

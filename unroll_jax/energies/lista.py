@@ -120,8 +120,8 @@ def lista_layer(
     .. math:: z' = S_{|\theta|}(A z + B x) , \qquad S_t(v) = sign(v) \max(|v| - t, 0) .
 
     The threshold is :math:`|\theta|`: no training makes it negative. With the weights of `ista_layer` it is a step of
-    ISTA, which lowers the Lasso's objective; with free ones it lowers no energy known in advance, and descent of the
-    task loss is what `unroll_jax.constrained` asks of it. `unroll_jax.lista` couples A and B to one dictionary.
+    ISTA, which lowers the Lasso's objective; with free ones it lowers no known energy; `unroll_jax.constrained` makes
+    it lower the task loss. `unroll_jax.lista` couples A and B to one dictionary.
 
     Args:
       params: weights of the layer.

@@ -77,8 +77,7 @@ def transformer_parts(
     """The terms of ``transformer(dim, ...)``, for certificates and for the energy of each component.
 
     Args:
-      **attention_options: further keywords of the attention half, ``rho`` and ``mask`` among them. All other arguments
-        are as in `transformer`.
+      **attention_options: of the attention half, ``rho`` and ``mask`` too. All other arguments are as in `transformer`.
 
     Returns:
       `TransformerParts`, whose functions take the layer's `TransformerParams`.

@@ -35,8 +35,7 @@ def unrolled_layer(
 
     .. math:: Z = softmax(Y V^T V Y^T) Y , \qquad Y' = relu(Z W^+ + Y U) , \quad W^+ = (W + W^T) / 2 .
 
-    With free U and weights that differ by layer it lowers no energy known in advance; descent of the task loss is what
-    `unroll_jax.constrained` asks of it.
+    With free weights in every layer it lowers no known energy; `unroll_jax.constrained` makes it lower the task loss.
 
     Args:
       params: V (k, d), W (d, d), U (d, d).

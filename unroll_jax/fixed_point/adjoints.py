@@ -125,8 +125,7 @@ def neumann(terms: int = 10, *, damping: float = 1.0) -> Adjoint:
 
     .. math:: w = \lambda \sum_{k < terms} ((1 - \lambda) I + \lambda J^T)^k v .
 
-    Damping 1 are the first terms of the series of :math:`(I - J^T)^{-1}`. A smaller one is for a J with eigenvalues
-    below -1, with which the plain series diverges.
+    Damping 1 gives the first terms of the series of :math:`(I - J^T)^{-1}`, less helps J with eigenvalues below -1.
 
     Args:
       terms: how many, at least 1.
@@ -194,8 +193,7 @@ def phantom(num_steps: int = 5, *, damping: float = 1.0) -> Unrolled:
 
     .. math:: z \leftarrow (1 - \lambda) z + \lambda f(z) ,
 
-    from the solution of the forward solve, which receives no gradient. The result is the last of these states; memory
-    and derivatives are as of `unrolled`.
+    from the forward solution, which gets no gradient, to the last. Memory and derivatives are as of `unrolled`.
 
     Args:
       num_steps: k, at least 1; `one_step` is k = 1 without damping.

@@ -79,20 +79,18 @@ def equilibrium(
 
     solved with vector products only, and pulled back through one step at y to params, x and closed-over values. Memory
     does not depend on the number of iterations. Errors of y and of the gradient have bounds that are linear in the
-    tolerances, see Equilibria in the documentation. Products of float32 are taken in full precision, unless
-    `jax.default_matmul_precision` is set.
+    tolerances, see Equilibria in the documentation. Float32 products are exact but for `jax.default_matmul_precision`.
 
     **Failed examples** keep their best state, with the gradient of the formula above there, which need not be small or
-    right: leave them out of a loss by ``jnp.where(info.converged, losses, 0.0)``. Where the adjoint solve fails, w is
-    its best iterate.
+    right: mask their losses, ``jnp.where(info.converged, losses, 0.0)``. A failed adjoint solve gives its best w.
 
     **Derivatives.** By default the reverse mode, once: only vector-Jacobian products of the step are taken, so the step
     may contain `custom_vjp` kernels. `jax.jvp` of it, or a second derivative, is an error. ``forward_mode=True`` gives
     forward mode, reverse mode and all their compositions, for a step that has both, with the same linear solver.
 
     **Outside of `jax.jit`** a later call with a step that does the same is not compiled again. Python numbers that the
-    step closes over are part of it, and so are the functions of a `Solver` or an `Adjoint`: pass numbers that change as
-    arrays, and make your own solvers once.
+    step closes over are part of it, like a `Solver`'s or `Adjoint`'s functions: pass changing ones as arrays, make
+    solvers once.
 
     Args:
       descent: a `Descent`, or a step ``(params, y, x) -> y'``.
@@ -113,14 +111,12 @@ def equilibrium(
         cannot get there for round-off counts as converged, with its own status.
       max_steps: cap of the forward solve; of Newton steps where there are such.
       on_failure: "error", "warn" or "accept" where an example does not converge, in the forward and the backward pass.
-        In compiled code the error is ``jax.errors.JaxRuntimeError``, raised when the results are waited for. Programs
-        of `jax.export` report by ``info`` only.
+        Compiled code raises ``jax.errors.JaxRuntimeError`` when waited for; `jax.export` gives only ``info``.
       adjoint_tol: relative tolerance of the adjoint solve; None is ``tol``.
       adjoint_max_steps: cap of the adjoint solve; None is ``max_steps``, and 200 at least.
       batch_ndim: how many leading axes of the state are batch axes. None asks the energy of a `Descent`, and is 0 for a
-        bare step: all of the state is then one example, with a warning where rows of its first axis are far from their
-        own fixed points. Examples must not depend on each other, as under a batch norm: outside of `jax.jit` every
-        solve checks it, at two products.
+        bare step: the whole state is then one example, with a warning where its rows are far from their own fixed
+        points. Examples must not mix, as in a batch norm: outside of `jax.jit` each solve checks it, at two products.
       probe: zeros from `unroll_jax.fixed_point.zero_probe`; its cotangent is the statistics of the backward solve.
       forward_mode: enables `jax.jvp` and higher-order derivatives.
       atol: absolute tolerance of the forward solve, at least 0. None is 0, except for states that go to 0, where

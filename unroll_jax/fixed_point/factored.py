@@ -62,8 +62,8 @@ class FactoredSolver(NamedTuple):
 
     .. math:: d = F + G D^{1/2} q , \quad (I - D^{1/2} G D^{1/2}) q = D^{1/2} F , \quad F = G (\sigma(g) - s) ,
 
-    a symmetric positive definite system where |W| < 1, solved by conjugate gradients. A step that raises the residual
-    is taken back and a Picard step put in its place.
+    a symmetric positive definite system where |W| < 1, by conjugate gradients. Picard steps replace those that raise
+    the residual.
 
     Attributes:
       activation: sigma.
@@ -130,8 +130,7 @@ class FactoredSolver(NamedTuple):
 def factored_adjoint(activation: Activation, share: float) -> Adjoint:
     r"""w = (I - J)^{-1} v = (v + W^T D^{1/2} t) / a, where (I - D^{1/2} G D^{1/2}) t = D^{1/2} W v.
 
-    J is the layer's a W^T D W + (1 - a) I; hence I - J = a (I - W^T D W). The residual returned is a bound where
-    |W| <= 1, and steps are products with G.
+    J is the layer's a W^T D W + (1 - a) I; hence I - J = a (I - W^T D W). Its residual is a bound for |W| <= 1.
     """
 
     def structured(saved: Saved, z: Array, v: Array, tol: float, max_steps: int) -> tuple[Array, EquilibriumInfo]:

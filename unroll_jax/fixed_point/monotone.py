@@ -170,8 +170,7 @@ def monotone_equilibrium(
       W: of `monotone_weight`.
       x: (*batch, m), or images (*batch, height, width, c) of the size that W was made for.
       splitting: a name of `SPLITTINGS`.
-      step_size: alpha > 0; None is 1 for Peaceman-Rachford, and the best that is known to contract for
-        forward-backward, :math:`m / |I - W|^2`.
+      step_size: alpha > 0; None is 1, or for forward-backward the best known to contract, :math:`m / |I - W|^2`.
       margin: m that W was made with, for that.
       activation: sigma, a name of `PROXIMALS` or a `Proximal` whose prox at step size 1 is sigma.
       **options: of `equilibrium`, on the splitting's step. Its solver is "picard" by default, the splitting itself, and

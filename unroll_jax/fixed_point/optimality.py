@@ -56,8 +56,7 @@ def implicit_root(
       adjoint_tol: relative tolerance of the linear solve.
       adjoint_max_steps: cap of the linear solve.
       on_failure: "error", "warn" or "accept" where the linear solve does not converge, see `equilibrium`.
-      batch_ndim: how many leading axes of z are batch axes. F must not mix their examples: outside of `jax.jit` it is
-        an error.
+      batch_ndim: how many leading axes of z are batch axes. F must not mix examples: an error outside of `jax.jit`.
       forward_mode: enables `jax.jvp` and higher-order derivatives.
       has_aux: whether the solver returns ``(z, aux)``; aux has no derivative.
 
@@ -128,12 +127,8 @@ def implicit_argmin(
       objective: ``(params, z, *inputs) -> h``, a scalar; smooth.
       prox: ``(params, z, step_size) -> z``, of a penalty or a projection (see `PROXIMALS`), or None.
       step_size: s, positive; the solution does not depend on it. About 1 / |Hessian| conditions the system best.
-      adjoint: as in `implicit_root`; None is "conjugate_gradient" without a prox, which needs a positive definite
-        Hessian, else as there.
+      adjoint: as in `implicit_root`; None without a prox is "conjugate_gradient", for positive definite Hessians.
       **options: the others of `implicit_root`.
-
-    Returns:
-      A decorator of ``solver(params, z0, *inputs) -> z``.
 
     Source: Blondel et al. (2022), Efficient and Modular Implicit Differentiation, Sections 2.2 and 2.3.
 

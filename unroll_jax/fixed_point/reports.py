@@ -89,9 +89,8 @@ class EquilibriumInfo(NamedTuple):
     """Diagnostics of a solve, per example; printed, it is a summary.
 
     Attributes:
-      residual: |f(z) - z| relative to |f(z)|, see ``tol`` and ``atol`` of `equilibrium`. Where |f(z)| is more than 30
-        times the sizes of the first state and of the plain steps, relative to that. Of an adjoint
-        |v + J^T w - w| / |v|.
+      residual: |f(z) - z| relative to |f(z)|, see ``tol`` and ``atol`` of `equilibrium`. Where |f(z)| is above 30 times
+        the first state and plain steps, relative to that. Of an adjoint |v + J^T w - w| / |v|.
       steps: evaluations of the step, or of its adjoint, until the example ended.
       status: how it ended, an index into `unroll_jax.fixed_point.STATUS`.
 

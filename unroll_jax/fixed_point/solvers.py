@@ -90,21 +90,18 @@ class _Basis(NamedTuple):
 def anderson(window: int = 5) -> Solver:
     r"""Plain steps while they are quick, then Anderson acceleration by a truncated Gram-Schmidt basis.
 
-    With d = f(z) - z, orthonormal differences Q of the last residuals and the differences U of the images f(z) that go
-    with them,
+    With d = f(z) - z, orthonormal differences Q of the last residuals and the matching differences U of images f(z),
 
     .. math:: z' = f(z) - U Q^T d .
 
     On a linear map it is GMRES truncated to the window, with little loss if the Jacobian is symmetric. Plain steps come
     first, while each makes every residual 1.25 times smaller, and return for good if ten accelerated steps do no better
-    than plain ones. An example whose residual rises to twice its least returns to its best state and begins a new
-    basis.
+    than plain ones. An example whose residual rises to twice its least restarts at its best state.
 
     Args:
       window: differences kept, at least 1.
 
-    Source: Anderson (1965); Tang, Xu, Saad (2024), Anderson acceleration with truncated Gram-Schmidt. Safeguards as in
-    Fu, Zhang, Boyd (2020), A2DR.
+    Source: Anderson (1965); Tang, Xu, Saad (2024), truncated Gram-Schmidt; safeguards of Fu, Zhang, Boyd (2020), A2DR.
 
     Example:
       >>> import jax.numpy as jnp, unroll_jax
@@ -215,8 +212,7 @@ def accelerated_gradient(*, proximal: bool = False) -> Solver:
     radius c it needs about sqrt(1 / (1 - c)) steps a digit where Picard needs 1 / (1 - c), and no c is asked for.
 
     Args:
-      proximal: whether f is a proximal gradient step, as of `prox_gradient`: then this is FISTA with restarts, and J,
-        which need not be symmetric, is not probed.
+      proximal: whether f is a proximal gradient step, as of `prox_gradient`: FISTA with restarts, without a probe of J.
 
     Source: Beck and Teboulle (2009), FISTA; Nesterov (1983); O'Donoghue and Candes (2015), gradient restart.
 

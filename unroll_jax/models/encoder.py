@@ -60,8 +60,7 @@ class Encoder(nn.Module):
           mask: which of them are real, bool (*batch, n); None takes all for real but ``config.padding_token``.
           token_types: kind of each token, int (*batch, n); None is kind 0.
           perturbation: added to the word embeddings of real tokens, (*batch, n, dim); None adds nothing.
-          record: ``y -> pytree``, evaluated inside the scan at every layer's output, in float32 or wider; None keeps
-            the outputs themselves.
+          record: ``y -> pytree``, inside the scan, of every layer's output in float32 or wider; None keeps outputs.
 
         Returns:
           The outputs of layers 0..L, (L + 1, *batch, n, dim), or what ``record`` returned, stacked likewise. Layer 0 is

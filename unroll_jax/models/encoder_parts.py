@@ -63,9 +63,8 @@ class EncoderConfig:
 class EncoderEmbeddings(nn.Module):
     """The sum of word, position and token type embeddings, normalised: the output of layer 0.
 
-    Positions count only real tokens: padding on either side moves none, and its token numbers do not matter. The
-    parameters are ``word.embedding`` (vocabulary_size, dim), ``position.embedding``, ``token_type.embedding`` and
-    ``norm``.
+    Positions count only real tokens: padding on either side moves none, whatever its tokens. The parameters are
+    ``word.embedding`` (vocabulary_size, dim), ``position.embedding``, ``token_type.embedding``, ``norm``.
     """
 
     config: EncoderConfig

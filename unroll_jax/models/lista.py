@@ -35,8 +35,7 @@ class LISTA(nn.Module):
       noise: standard deviation of the initial weights; None starts as ISTA.
       param_dtype, remat, unroll: as in `UnrolledTransformer`.
 
-    Source: Gregor and LeCun (2010); untied as in Hadou, NaderiAlizadeh, Ribeiro (2023), whose weights start as noise of
-    0.01.
+    Source: Gregor and LeCun (2010); untied as in Hadou et al. (2023), whose weights start as noise of 0.01.
 
     Example:
       >>> import jax, jax.numpy as jnp

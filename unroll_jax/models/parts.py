@@ -112,8 +112,7 @@ class BehindStem(nn.Module):
 
     Attributes:
       network: called as ``(logits, info) = network(features)``.
-      stem: channels of convolutions of stride 2, as in `DeepOptEqSegmenter`: n of them make feature maps smaller by
-        2^n.
+      stem: channels of convolutions of stride 2, as in `DeepOptEqSegmenter`: n make feature maps smaller by 2^n.
       param_dtype: dtype of the stem's parameters.
 
     Example:

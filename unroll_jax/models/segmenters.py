@@ -22,8 +22,7 @@ class DeepOptEqSegmenter(OptEqBase, kw_only=True):
 
     Attributes:
       num_classes: logits of every pixel.
-      stem: channels of convolutions of stride 2, through which the images are seen: n of them make feature maps smaller
-        by 2^n.
+      stem: channels of convolutions of stride 2, through which images are seen: n make feature maps smaller by 2^n.
 
     All others are `OptEqBase`'s.
 
@@ -48,8 +47,7 @@ class DeepOptEqSegmenter(OptEqBase, kw_only=True):
         """Segments images x (*batch, height, width, channels) of any size.
 
         Returns:
-          ``(logits, info)``: (*batch, height, width, num_classes) in float32 at least; ``info`` and ``probe`` as in
-          `equilibrium`.
+          ``(logits, info)``: (*batch, height, width, num_classes) in float32 at least; the rest as in `equilibrium`.
         """
         check_array(x, convolutional=True)
         check_fields(self, at_least(1), "num_classes", "stem")

@@ -48,8 +48,8 @@ class TokenEmbeddings(nn.Module):
 class UnrolledClassifier(nn.Module):
     """Word embeddings, an `UnrolledTransformer` and one `Head` that reads the output of every layer.
 
-    It is called as `Classifier` is, but knows no token of padding: without a mask all tokens are real. The parameters
-    are ``embeddings``, ``transformer`` and ``head``.
+    Called as `Classifier`, but without a mask all tokens are real. Parameters: ``embeddings``, ``transformer``,
+    ``head``.
 
     Attributes:
       transformer: the layers.

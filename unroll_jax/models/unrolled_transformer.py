@@ -76,10 +76,9 @@ class UnrolledTransformer(nn.Module):
 
         Args:
           x: tokens (*batch, n, dim); the layer-0 output.
-          mask: which of them are real, bool (*batch, n); None takes all for real. Masked tokens do not change
-            other outputs; outputs at masked positions are undefined.
-          record: ``y -> pytree``, evaluated inside the scan at every layer's output, in float32 or wider; None keeps
-            the outputs themselves.
+          mask: which of them are real, bool (*batch, n); None takes all for real. Masked ones change no others; their
+            outputs are undefined.
+          record: ``y -> pytree``, inside the scan, of every layer's output in float32 or wider; None keeps outputs.
           perturb: replaces each layer's output, see `unroll_jax.unroll`.
 
         Returns:

@@ -97,8 +97,7 @@ def multihead_attention(
       rho, form, ridge, step_size, mask, block, kernel: as in `attention`, but no kernel="cudnn".
 
     Returns:
-      A `Descent` with params `HeadsParams`; ``x`` is the anchor B, broadcastable to y, or None, or an `Anchor` of it
-      and of the tokens that are there.
+      A `Descent` with params `HeadsParams`; ``x`` is the anchor B, broadcastable to y, or None, or an `Anchor`.
 
     Source: ours; Yang, Huang, Wipf (2022) treat one head. The majoriser is theirs, eq. 9, summed over heads.
 

@@ -48,9 +48,8 @@ def neighbourhood(
 ) -> Neighbourhood:
     """The sums over all pairs of a graph, in one pass over their distances.
 
-    Where there are more than `ALL_AT_ONCE` pairs, or `IN_A_BLOCK` in an example, blocks of tokens are taken in turn,
-    and again in the backward pass: memory O(n block), in value and derivatives. Compiled code computes only the results
-    that the caller uses.
+    Beyond `ALL_AT_ONCE` pairs, or `IN_A_BLOCK` in an example, blocks of tokens are taken in turn, and again in the
+    backward pass: memory O(n block), in value and derivatives. Compiled code computes only the results used.
 
     Args:
       rho: a resolved `Rho`.

@@ -57,9 +57,8 @@ def attention(
 
     .. math:: E(Y) = \sum_{\{u,v\} \in G} \rho(\tfrac12 |z_u - z_v|^2) + \tfrac{r}{2} |(Y - B) W_a|_F^2 ,
 
-    each unordered pair once. The step majorises rho by its tangent, with
-    :math:`\gamma_{uv} = \rho'(\tfrac12 |z_u - z_v|^2)` zero off the graph, and takes a damped Jacobi step on the
-    quadratic that results:
+    each unordered pair once. The step majorises rho by its tangent, with :math:`\gamma_{uv} = \rho'(\tfrac12 |z_u -
+    z_v|^2)` zero off the graph, and takes a damped Jacobi step on that quadratic:
 
     .. math:: y_u' = (1 - a) y_u + a \frac{\sum_{v \ne u} \gamma_{uv} y_v + r b_u + s y_u}{D_u} , \qquad
               D_u = \sum_{v \ne u} \gamma_{uv} + r + s .
@@ -86,8 +85,7 @@ def attention(
       dim: width d of the tokens, to learn W_a of shape (dim, rank); None uses the tokens as they are.
       rank: columns k of W_a, at most ``dim``; None means ``dim``.
       block: tokens whose pairs are held at a time: memory O(n block), in value and derivatives, for the price of
-        computing them again in the backward pass. None takes all at once where they are few (n up to 1448, in a small
-        batch), else as many as fit a cache.
+        computing them again in the backward pass. None takes all up to n = 1448 in a small batch, else as fit a cache.
       kernel: "xla" computes on any device. Two are for GPUs and the complete graph, in memory O(n), with first
         derivatives in reverse mode only; in bfloat16 the tokens' projections are rounded to it:
         "pallas", one pass over pairs for the step, the energy and their gradients, for any rho whose functions hold no
@@ -97,8 +95,7 @@ def attention(
         The compiler gathers sharded tokens for both; `jax.shard_map` with ``check_vma=False`` keeps them in place.
 
     Returns:
-      A `Descent` with params `AttentionParams`; ``x`` is the anchor B, broadcastable to y, or None, or an `Anchor`
-      of it and of the tokens that are there.
+      A `Descent` with params `AttentionParams`; ``x`` is the anchor B, broadcastable to y, or None, or an `Anchor`.
 
     Source: Yang, Huang, Wipf (2022), eq. 9 and Theorem 3.1, mended. The paper sums over ordered pairs, though its step
     sizes hold for unordered ones, and claims that softmax attention descends E with r = 1 and B = 0. There are points

@@ -33,8 +33,7 @@ class Rho(NamedTuple):
 
     Attributes:
       value: ``z -> rho(z)``.
-      slope: ``z -> rho'(z)``, at least 0, and finite at 0 too, where tokens coincide; None takes it from ``log_slope``,
-        or derives it with `jax.grad`.
+      slope: ``z -> rho'(z)``, at least 0, and finite at 0 too; None takes it from ``log_slope`` or `jax.grad`.
       log_slope: ``z -> log rho'(z)``. Attention normalises in the log domain. With an explicit formula tokens far apart
         do not underflow; None takes the logarithm of the slope.
       exponential: whether rho(z) = -exp(-z). The energy is then minus the sum of the slopes, without a separate pass.
@@ -88,8 +87,7 @@ def cauchy(scale: float = 1.0) -> Rho:
 def student(degrees: float = 3.0) -> Rho:
     r"""rho(z) = (m + 1)/2 log(1 + 2 z / m), slope (m + 1) / (m + 2 z), m = degrees of freedom.
 
-    The negative log-density of Student's t at the distance of the tokens, 2 z being its square. One degree is Cauchy's
-    density; many approach the quadratic rho(z) = z.
+    The negative log-density of Student's t at a distance of square 2 z. One degree is Cauchy's, many near rho(z) = z.
     """
     return _logarithmic(0.5 * degrees, 0.5 * (degrees + 1.0))
 
@@ -112,8 +110,7 @@ def geman_mcclure(scale: float = 1.0) -> Rho:
 def power(exponent: float = 0.5, shift: float = 1.0) -> Rho:
     """rho(z) = (z + shift)^p, slope p (z + shift)^(p - 1), p = exponent.
 
-    p = 1/2 is Charbonnier's (the pseudo-Huber) function of the distance, p = 1 the quadratic, whose attention is
-    a plain average over neighbours.
+    p = 1/2 is Charbonnier's (pseudo-Huber) function of the distance, p = 1 the quadratic: plain averages of neighbours.
     """
 
     def log_slope(z: Array) -> Array:

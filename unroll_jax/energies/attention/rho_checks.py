@@ -9,8 +9,7 @@ import numpy as np
 
 __all__ = ["GRID", "check_rho"]
 
-# Half squared distances from 0 over twelve orders of magnitude, twenty to each: a function is not seen between
-# two of them or beyond the last.
+# Half squared distances: 0, then twelve orders of magnitude with twenty points each. No others are checked.
 GRID = np.concatenate([[0.0], np.logspace(-6, 6, 241)])
 
 # Relative errors that a slope may have: far above round-off in float64, far below any curvature worth a name.

@@ -131,8 +131,7 @@ def _normalised(degree: Array, total: Array, *, bounded: bool) -> tuple[Array, A
 def _half_square_distances(rows: Array, columns: Array, neighbours: Array) -> Array:
     """Half the squared distance of every pair of neighbours; 1 elsewhere, where rho and its slope may be singular at 0.
 
-    The error is about the machine's epsilon times the squared norm of the tokens, which callers centre for that. A
-    distance whose square overflows is infinite.
+    The error is about epsilon times the tokens' squared norm: callers centre them. A square that overflows is infinite.
     """
     largest = (jnp.max(jnp.abs(tokens), axis=(-2, -1), keepdims=True) for tokens in (rows, columns))
     down, up = square_range(jnp.maximum(*largest), rows.shape[-1])

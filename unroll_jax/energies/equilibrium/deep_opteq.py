@@ -22,9 +22,8 @@ def deep_opteq(layers: Sequence[Descent]) -> Descent:
 
     .. math:: T = f_L \circ \dots \circ f_1 , \qquad E(z) = \tfrac12 |T(z) - z|^2 \quad (L > 1) ,
 
-    and for L = 1 the layer itself with its own energy. **No step raises E** if every :math:`|W_l|_2 \le 1`: then each
-    layer, and so T, is nonexpansive, and :math:`|T(T(z)) - T(z)| \le |T(z) - z|`. With one norm below 1, T contracts,
-    and E is stationary only at its fixed point.
+    and for L = 1 the layer itself. **No step raises E** if every :math:`|W_l|_2 \le 1`: then T is nonexpansive, and
+    :math:`|T(T(z)) - T(z)| \le |T(z) - z|`. With one below 1, T contracts, and E is stationary only at its fixed point.
 
     In general T does not descend a convex function: by Theorem 2 of the source an equilibrium solves
     :math:`0 \in \partial \Phi(\tilde z) + (I - P) \tilde z`, and for L > 2 the shift P is not symmetric. For L = 2 a

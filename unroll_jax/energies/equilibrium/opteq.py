@@ -64,8 +64,7 @@ def opteq(
         knows it; such a layer need have no equilibrium.
 
     Returns:
-      A `Descent` with params `OptEqParams`; states are (*batch, dim), ``x`` broadcasts to (*batch, input_dim); None is
-      0.
+      A `Descent` with `OptEqParams`; states are (*batch, dim), ``x`` broadcasts to (*batch, input_dim); None is 0.
 
     Source: Xie et al. (2021), eqs. 3 and 5, Theorem 1 (mu = 1). The Moreau form after it is
     :math:`a M^{1-a}_\phi`, as in Theorem 2; Section 2.2 prints it without the factor a.
@@ -115,9 +114,8 @@ def opteq_conv(
       activation, skip, allow_expansive: as in `opteq`.
 
     Returns:
-      A `Descent` with params `OptEqParams`; states are (*batch, height, width, channels), ``x`` is the same with
-      ``input_channels``, or broadcasts to it; None is 0. W has norm 0.9 at initialisation, on images of 32 x 32; on
-      larger ones it is a little more.
+      A `Descent` with params `OptEqParams`; states are (*batch, height, width, channels), ``x`` broadcasts to (*batch,
+      height, width, input_channels); None is 0. Initially W has norm 0.9 on images of 32 x 32.
 
     Source: Xie et al. (2021), Section 5: the networks there are convolutional, with the formulas of `opteq`.
 

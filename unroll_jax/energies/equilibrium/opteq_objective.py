@@ -37,9 +37,8 @@ def opteq_objective(
     .. math:: a M^{1-a}_\phi(z) = \min_u a \phi(u) + \frac{a}{2 (1 - a)} |u - z|^2
               = \max_w \langle w, z \rangle - a \psi(w) - \tfrac{1 - a}2 |w|^2 - \tfrac12 |z|^2 .
 
-    At the maximum :math:`f_a(w) = a f(w) + (1 - a) w = z` (`opteq_preimage`), and u = f(w) is the minimum. For any W
-    and a = 1, at points z = f(w) the value is :math:`\langle w, z \rangle - \psi(w) - \tfrac12 |z|^2`; at an
-    equilibrium that is the energy of `opteq`.
+    At the maximum :math:`a f(w) + (1 - a) w = z` (`opteq_preimage`), at the minimum u = f(w). For a = 1 and any W the
+    value at z = f(w) is :math:`\langle w, z \rangle - \psi(w) - \tfrac12 |z|^2`; in equilibrium `opteq`'s energy.
 
     Args:
       params: of `opteq` or `opteq_conv`.
@@ -54,8 +53,7 @@ def opteq_objective(
       One number per example, differentiable in z and the parameters.
 
     Raises:
-      ValueError: if skip is 1 and W not a square matrix, or the activation has no conjugate; or |W| is known to be
-        above 1, without ``allow_expansive``.
+      ValueError: for skip = 1 if W is not square or sigma has no conjugate; if a known |W| > 1 is not allowed.
 
     Source: Xie et al. (2021), Theorem 1, the formula after it, and Theorem 2 with its proof.
 

@@ -69,8 +69,7 @@ def event_axes(params: OptEqParams) -> tuple[int, ...]:
 def refuse_expansive(params: OptEqParams, z: Float[Array, "..."]) -> None:
     """A ValueError unless a known |W|_2 is at most 1 on states like z: a layer need have no equilibrium else.
 
-    Known are values outside of jit, those that compiled code closes over included. The norm is taken from below, by
-    power iteration: no valid weights fail.
+    Known are values outside of jit and in its closures. Power iteration, from below, fails no valid weights.
     """
     W = jax.lax.stop_gradient(params.W) if isinstance(params.W, Tracer) else params.W
     if isinstance(W, Tracer) or not getattr(W, "is_fully_addressable", True):

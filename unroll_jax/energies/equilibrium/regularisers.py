@@ -24,8 +24,7 @@ class Regulariser(NamedTuple):
 
     Attributes:
       value: one state, of any shape, to R.
-      prox: ``(z, step_size) -> argmin_u R(u) + |u - z|^2 / (2 step_size)`` on states with any batch axes; None without
-        a closed form.
+      prox: ``(z, step_size) -> argmin_u R(u) + |u - z|^2 / (2 step_size)`` on states with any batch axes; or None.
       smoothness: a Lipschitz constant of the gradient, or None if it has none.
       convex: whether R is convex, which Theorem 4 and nonexpansive layers need.
       couples_examples: whether R is of a whole batch (n, m) and not of one example.

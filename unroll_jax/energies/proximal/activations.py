@@ -43,8 +43,7 @@ def activation(function: Elementwise, penalty: Elementwise, *, step_size: float 
     Raises:
       ValueError: if sigma falls or rises faster than 1 somewhere on a grid over [-16, 16].
 
-    Source: Yang, Huang, Wipf (2022), Section 5, for ReLU; the general pair is Moreau's, used in the scaling s = 1 by
-    Xie et al. (2021), Lemma 1.
+    Source: Yang, Huang, Wipf (2022), Section 5, for ReLU; the pair is Moreau's; Xie et al. (2021), Lemma 1, at s = 1.
 
     Example:
       >>> import jax.numpy as jnp

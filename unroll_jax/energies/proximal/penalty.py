@@ -38,8 +38,7 @@ def moreau_envelope(phi: Proximal, y: Float[Array, "*batch n d"], step_size: flo
     r"""The smoothed penalty :math:`M(y) = \min_z \phi(z) + \frac{1}{2 s} |z - y|_F^2`, with s = step_size.
 
     It is finite and convex, lies below phi and has phi's minimisers. Its gradient is
-    :math:`(y - prox_{s \phi}(y)) / s`, of Lipschitz constant 1 / s; that is what autodiff returns here, also where phi
-    has no gradient at the prox.
+    :math:`(y - prox_{s \phi}(y)) / s`, 1 / s-Lipschitz; autodiff returns it here, also where phi has no gradient.
 
     Args:
       phi: the penalty and its prox.

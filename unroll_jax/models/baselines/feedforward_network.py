@@ -20,8 +20,7 @@ class FeedForwardNetwork(nn.Module):
 
     Attributes:
       widths: width, or channels, of each layer.
-      num_classes, convolutional, features, pool, kernel_size, activation, use_bias, dtype, param_dtype: as in
-        `DeepOptEq`.
+      num_classes, convolutional, features, pool, kernel_size, activation, use_bias, dtype, param_dtype: `DeepOptEq`'s.
 
     Example:
       >>> import jax, jax.numpy as jnp

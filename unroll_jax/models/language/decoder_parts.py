@@ -207,8 +207,7 @@ def grouped_attention(
 ) -> Float[Array, "*batch n width"]:
     """softmax(Q K^T / sqrt(size)) V, where several heads of queries share one of keys and values.
 
-    Products are in the dtype of V, softmax in float32 at least. A query that may see no key has a finite output without
-    meaning.
+    Products are in the dtype of V, softmax in float32 at least. A query without keys has a finite, meaningless output.
 
     Source: Ainslie et al., "GQA" (2023).
     """

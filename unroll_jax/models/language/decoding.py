@@ -76,8 +76,8 @@ def decode(
     Args:
       config: of the decoder.
       params: of a `Decoder`, without the outer key ``params``.
-      inputs: numbers of tokens where ``first`` is 0; else outputs of layer ``first``. Layers compute in the outputs'
-        dtype, for tokens in the cache's.
+      inputs: numbers of tokens where ``first`` is 0; else outputs of layer ``first``. Layers compute in their dtype, or
+        the cache's.
       cache: of `empty_cache`; its capacity bounds the positions.
       positions: place of each token in its text, different ones in a row. A token whose position is negative is none:
         it is not written, and its output means nothing. One beyond the capacity is not written either.
@@ -85,8 +85,8 @@ def decode(
       last: number of layers to stop after, traced or not; None is all.
 
     Returns:
-      ``(y, cache)``: outputs of layer ``last``, not normalised, see `decoder_logits`; and the cache, whose buffers a
-      jitted caller may donate.
+      ``(y, cache)``: outputs of layer ``last`` without norm (`decoder_logits`); and the cache, which a jitted caller
+      may donate.
 
     Raises:
       ValueError: if the range is not within 0 <= first < last <= num_layers, tokens are given for a later layer than

@@ -120,8 +120,7 @@ def generate(
       stops: tokens that end an answer and are its last.
       temperature: divides the logits; 0 takes the most probable token.
       top_k, top_p: as in `Sampling`.
-      noise: standard deviation of Gaussian noise on the embeddings of all tokens, the answer's included, in the units
-        of the embedding table.
+      noise: standard deviation of Gaussian noise on all tokens' embeddings, in their units, the answer's included.
       key: of `jax.random.key`, where temperature or noise is above 0; or one for each prompt.
       dtype: that layers compute in and the cache has; None is the embedding table's. Parameters of fewer bits, such as
         those stored in bfloat16, are converted once for each call.

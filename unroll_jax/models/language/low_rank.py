@@ -48,8 +48,7 @@ def low_rank_changes(key: jax.Array, config: DecoderConfig, *, rank: int, dtype:
 
 
 def with_changes(layers: Any, changes: Any) -> Any:
-    """The layers' parameters with the changes, ``compress`` and ``expand``, next to kernels, as layers and `decode`
-    take them.
+    """The layers' parameters with ``compress`` and ``expand`` next to kernels, as layers and `decode` take them.
 
     Args:
       layers: of a `Decoder`, stacked.
