@@ -42,8 +42,7 @@ def alternating(
     Args:
       f: ``(params, y, x) -> (*batch,)``, whose step comes first. ``y`` is a pytree of arrays with leading batch axes.
       g: likewise, whose gradient step follows.
-      g_step_size: a2 > 0, the length of the gradient step on g.
-      f_step_size: a1 > 0, the length of the gradient step on f.
+      f_step_size, g_step_size: a1 > 0 and a2 > 0, the lengths of the gradient steps on f and g.
       f_step: ``(params, y, x) -> u``, a step on f that replaces the gradient step, such as the majorise-minimise step
         of `attention`. Give it or f_step_size. Its movement :math:`y - u` then replaces :math:`a_1 \nabla f(y)`.
       phi: a name of `PROXIMALS`, or a `Proximal` (the table's are for states (*batch, n, d); yours may be for any

@@ -143,10 +143,7 @@ def checked(**rules: Rule) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 
 def look_up(argument: str, value: Any, table: Mapping[str, Any], kind: type, *kinds: type) -> Any:
-    """``value`` itself where it is of one of the kinds, else the entry of ``table`` that it names.
-
-    Another name is a ValueError, anything else a TypeError.
-    """
+    """``value`` if of one of the kinds, or the entry of ``table`` that it names; else a ValueError or TypeError."""
     if isinstance(value, (kind, *kinds)):
         return value
     article = "an" if kind.__name__[0] in "AEIOU" else "a"

@@ -19,8 +19,7 @@ class Sides(NamedTuple):
     """Orthonormal bases of the two sides of a matrix (*layers, rows, columns), basis vectors as rows.
 
     Attributes:
-      left: (rows, rows), a basis of the columns' space; None keeps it.
-      right: (columns, columns), a basis of the rows' space; None keeps it.
+      left, right: bases of the columns' and rows' spaces, (rows, rows) and (columns, columns); None keeps it.
 
     Example: see `in_coordinates`.
     """

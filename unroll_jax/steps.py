@@ -71,8 +71,7 @@ def check_step(before: Any, after: Any, *, what: str = "the step") -> None:
 def settle(step: Callable[[Any], Any], y: Any) -> Any:
     """``y`` on the axes of a mesh where ``step`` leaves it, such as zeros where the step adds an input that is sharded.
 
-    Explicit shardings, and the axes of a `jax.shard_map` that an array varies over, are part of its type: loops keep
-    it.
+    Explicit shardings, and the axes of a `jax.shard_map` that an array varies over, are in its type: loops keep it.
     """
     if jax.sharding.get_abstract_mesh().empty:
         return y
@@ -115,10 +114,7 @@ def place_like(leaf: Any, like: Any) -> Any:
 
 
 def check_collectives(jaxpr: Any, state: list[Any]) -> None:
-    """An error where the step combines states of shards, or of examples under a named vmap.
-
-    Shards converge at different times, and their derivatives depend on each other: neither is solved for.
-    """
+    """An error where the step combines shards, or examples of a named vmap: convergence and derivatives would mix."""
     names: set[Any] = set()
     for equation in equations(jaxpr):
         if equation.primitive.name.startswith(COLLECTIVES):

@@ -77,8 +77,7 @@ def unroll(
       remat: recompute each layer in the backward pass instead of storing its intermediates; a policy of
         `jax.checkpoint_policies` selects those stored all the same.
       unroll: layers in one iteration of the scan. None takes up to `UNROLLED` of them all at once, without ``remat``:
-        that spares a scan's copies for the backward pass, for some more memory; deeper or with ``remat``, one. A part
-        of them gains nothing.
+        that spares a scan's copies for the backward pass, for some more memory; a part gains nothing. Else one.
       perturb: ``(layer, before, after) -> after``, replaces the output of each layer 1..num_layers, such as
         `unroll_jax.perturbations.layer_noise`; the next layer and the record see its result.
 
@@ -87,8 +86,7 @@ def unroll(
 
     Raises:
       ValueError: if num_layers or unroll is not at least 1, unroll leaves no loop for remat, a stacked leaf has another
-        leading axis, a step is given with ``record="energy"``, or step or perturb change the state's structure, shape
-        or dtype.
+        leading axis, a step is given with ``record="energy"``, or the state's structure, shape or dtype changes.
       TypeError: if a leaf of y is not an array.
 
     Example:
@@ -129,10 +127,7 @@ def unroll(
 
 
 def _layers_at_once(unroll: int | None, num_layers: int, *, remat: bool) -> int:
-    """Layers in one iteration of a scan, see `unroll`.
-
-    With ``remat`` a loop must stay: compilers else reuse values of the forward pass that are to be recomputed.
-    """
+    """Layers in one iteration of a scan, see `unroll`. ``remat`` needs a loop: compilers else reuse forward values."""
     if unroll is None:
         return 1 if remat or num_layers > UNROLLED else num_layers
     check("unroll", unroll, at_least(1))

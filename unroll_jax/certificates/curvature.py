@@ -63,8 +63,7 @@ def curvature(f: Energy, y: Any, *, num_steps: int = 64, key: jax.Array | None =
     :math:`1.648 \sqrt{D} \exp(-(2 m - 1) \sqrt{e})` over the start, m = ``num_steps``.
 
     Args:
-      f: ``y -> (*batch,)``, twice differentiable in reverse mode.
-      y: a pytree of arrays whose leading axes are the batch of ``f(y)``.
+      f, y: as in `hessian_product`.
       num_steps: Hessian products to spend, at least 2; it keeps as many states in memory.
       key: of the random start; None is a fixed one.
 

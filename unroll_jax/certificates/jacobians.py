@@ -63,11 +63,9 @@ def jacobian_penalty(
     Unbiased; differentiable in what ``step`` closes over and in z. Added to the loss it keeps equilibria easy to find.
 
     Args:
-      step: ``z -> z'``, from arrays shaped as z to such arrays.
-      z: where, usually at the equilibrium.
+      step, z, batch_ndim: as in `jacobian_radius`, z an array.
       key: of the probes; take a new one at every training step.
       num_probes: k, at least 1.
-      batch_ndim: how many leading axes of z are batch axes.
 
     Source: Bai, Koltun, Kolter (2021), "Stabilizing equilibrium models by Jacobian regularization", eq. 6.
 

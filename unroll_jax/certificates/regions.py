@@ -43,8 +43,7 @@ def gradient_ratio(f: Energy, g: Energy, y: Any) -> Float[Array, "*batch"]:
     r"""Ratio of gradient norms: :math:`\delta(y) = |\nabla f(y)| / |\nabla h(y)|` with h = f + g.
 
     Args:
-      f: ``y -> (*batch,)``, the half whose step is taken first.
-      g: ``y -> (*batch,)``, the other half.
+      f, g: ``y -> (*batch,)``, the half whose step is taken first and the other.
       y: the state, a pytree of arrays whose leading axes are the batch of ``f(y)``.
 
     Returns:
@@ -101,9 +100,7 @@ def proximal_constant(
     T(kappa) has :math:`(h + \phi)(y') \le (h + \phi)(y)`. See `in_proximal_region` for T(kappa) and its phi.
 
     Args:
-      f_step_size: a1 >= 0.
-      g_step_size: a2 > 0.
-      smoothness_g: L_g >= 0.
+      f_step_size, g_step_size, smoothness_g: as in `descent_constant`.
       kappa: at most 1, the share of the gradient step that the prox may take back.
 
     Source: Yang, Huang, Wipf (2022), Theorem 5.1, with lambda = a2, as Lemma D.4 needs: c_P lambda = 1. The print has
@@ -155,8 +152,7 @@ def apollonian_ball(minimiser_f: Float[Array, "*event"], minimiser_h: Float[Arra
     .. math:: centre = \frac{y_f^* - r^2 y_h^*}{1 - r^2} , \qquad radius = \frac{r |y_f^* - y_h^*|}{|1 - r^2|} .
 
     Args:
-      minimiser_f: :math:`y_f^*`.
-      minimiser_h: :math:`y_h^*`, of the same shape.
+      minimiser_f, minimiser_h: :math:`y_f^*` and :math:`y_h^*`, of one shape.
       ratio: r >= 0.
 
     Returns:

@@ -113,10 +113,7 @@ def augmented_lagrangian(
 
 @checked(resilience=POSITIVE)
 def optimal_slacks(multipliers: Float[Array, "*constraints"], resilience: float) -> Float[Array, "*constraints"]:
-    """Slacks lambda / beta, the best relaxation c <= s at the cost beta/2 |s|^2.
-
-    Source: Porras-Valenzuela, Hadou, Ribeiro, eqs. 34 to 37.
-    """
+    """Slacks lambda / beta, the best c <= s at the cost beta/2 |s|^2 (Porras-Valenzuela et al., eqs. 34 to 37)."""
     return trees.signed(trees.as_losses("multipliers", multipliers), "at_most") / resilience
 
 

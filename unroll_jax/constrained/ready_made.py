@@ -64,8 +64,7 @@ def gap(
       num_groups: G, at least 2.
       at_most: epsilon in [0, 1], a difference of rates.
       groups: ``batch -> (samples,)``, integers in 0..G - 1; a known one out of range is an error.
-      of: ``outputs -> logits (samples,)``; None for outputs that are the logits.
-      where: ``batch -> weights (samples,)`` of at least 0, such as a mask; None for all samples.
+      of, where: as in `rate`; weights are (samples,).
 
     Returns:
       A `Constraint`, its value (2, G): rates above the rate of all samples, and below.

@@ -76,9 +76,7 @@ def crate(
     :math:`c |V|^2`, and at least :math:`-2 c |V|^2` as :math:`|M^{-1/2} Z|_2 \le c^{-1/2}`. Their sum is at most L.
 
     Args:
-      dim: width d of the tokens.
-      num_heads: subspaces k.
-      head_dim: width p of a subspace.
+      dim, num_heads, head_dim: width d of the tokens, number of subspaces, width p of each.
       form: "published" or "proximal".
       sparsity: lambda >= 0, nats per unit of a token.
       precision: epsilon > 0, the distortion up to which tokens are coded, in units of the tokens.

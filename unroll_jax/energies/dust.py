@@ -69,8 +69,7 @@ def dust(
     sequence of equal codes that is stationary for g is a fixed point.
 
     Args:
-      dim: width of the signal.
-      num_atoms: width of the codes.
+      dim, num_atoms: widths of the signal and of the codes.
       rank: rows of V; None means ``num_atoms``.
       form: "softmax", "jacobi" or "plain", see above.
       sparsity: lambda >= 0.

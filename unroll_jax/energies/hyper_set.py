@@ -60,10 +60,7 @@ def hyper_set(
     :math:`Y' = Y - a \nabla E(Y)`, which lowers E for small enough a. `safeguarded` finds such an a for every example.
 
     Args:
-      dim: width d of the tokens.
-      num_heads: heads h.
-      head_dim: width p of a head's subspace.
-      width: rows m of D.
+      dim, num_heads, head_dim, width: width d of the tokens, heads h, width p of each head's subspace, rows m of D.
       step_size: a > 0, unitless.
       form: "published" or "gradient".
       epsilon: added to mean squares under the root, as in RMSNorm; it makes E smooth at 0.

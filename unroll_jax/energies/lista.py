@@ -55,8 +55,7 @@ def lista(
     With one fixed D this is ISTA; with a learned one for each layer, LISTA with coupled weights.
 
     Args:
-      dim: width of the signal.
-      num_atoms: width of the codes; more than ``dim`` makes the dictionary overcomplete.
+      dim, num_atoms: widths of the signal and of the codes; ``num_atoms > dim`` is overcomplete.
       sparsity: lambda >= 0, in units of the signal.
       curvature: c > 0, fixed; None takes the bound.
       measurement: Phi (m, dim), fixed, of compressed sensing: x is then :math:`s \Phi^T`, s the signal; None takes s.
@@ -124,9 +123,7 @@ def lista_layer(
     it lower the task loss. `unroll_jax.lista` couples A and B to one dictionary.
 
     Args:
-      params: weights of the layer.
-      z: codes; z' has their dtype.
-      x: signals.
+      params, z, x: weights of the layer, codes and signals; z' has the dtype of z.
 
     Source: Gregor and LeCun (2010), with A, B and theta of every layer its own, as in Hadou et al. (2023).
 

@@ -46,12 +46,10 @@ def mesa(
     gradients, and so are their derivatives; no k x k matrix is kept for a single t: memory is linear in n.
 
     Args:
-      queries, keys, values: q and k, (*batch, n, k), and v, (*batch, n, v).
-      rates: b >= 0, (*batch, n); 0 leaves a pair out.
+      queries, keys, values, rates, chunk_size: as in `delta_rule`.
       ridge: r > 0, in units of key^2.
       tol: relative residual at which a system is solved.
       max_steps: of conjugate gradients; None is 2 k, twice what exact arithmetic needs.
-      chunk_size: pairs computed at once.
       state: sums before the first pair; None is 0.
 
     Returns:

@@ -93,10 +93,7 @@ def with_gradient(
     probe: Probe | None,
     saved: Any = None,
 ) -> Float[Array, "b m"]:
-    """y, a constant, with the derivatives of the equilibrium in the operands; options as in `equilibrium`.
-
-    The adjoint reads ``saved``, values of the forward solve.
-    """
+    """y, a constant, with the equilibrium's derivatives in the operands; the adjoint reads ``saved`` forward values."""
     static = _Static(program, backward, reporting._replace(tol=backward.tol))
     if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((operands, probe))):
         return y  # nothing to differentiate

@@ -77,9 +77,9 @@ def equilibrium(
 
     .. math:: w = (I - J^T)^{-1} v , \qquad J = \partial f / \partial z ,
 
-    solved with vector products only, and pulled back through one step at y to params, x and closed-over values. Memory
-    does not depend on the number of iterations. Errors of y and of the gradient have bounds that are linear in the
-    tolerances, see Equilibria in the documentation. Float32 products are exact but for `jax.default_matmul_precision`.
+    solved with vector products, and pulled back through one step at y to params, x and closures. Memory does not grow
+    with iterations. Errors of y and of the gradient have bounds linear in the tolerances, see Equilibria in the
+    documentation. Products of float32 have full precision unless `jax.default_matmul_precision` is set.
 
     **Failed examples** keep their best state, with the gradient of the formula above there, which need not be small or
     right: mask their losses, ``jnp.where(info.converged, losses, 0.0)``. A failed adjoint solve gives its best w.
@@ -88,9 +88,8 @@ def equilibrium(
     may contain `custom_vjp` kernels. `jax.jvp` of it, or a second derivative, is an error. ``forward_mode=True`` gives
     forward mode, reverse mode and all their compositions, for a step that has both, with the same linear solver.
 
-    **Outside of `jax.jit`** a later call with a step that does the same is not compiled again. Python numbers that the
-    step closes over are part of it, like a `Solver`'s or `Adjoint`'s functions: pass changing ones as arrays, make
-    solvers once.
+    **Outside of `jax.jit`** a later call with a step that does the same is not compiled again. Numbers in its closure
+    are part of it, like a `Solver`'s or `Adjoint`'s functions: pass changing ones as arrays, make solvers once.
 
     Args:
       descent: a `Descent`, or a step ``(params, y, x) -> y'``.
@@ -112,8 +111,7 @@ def equilibrium(
       max_steps: cap of the forward solve; of Newton steps where there are such.
       on_failure: "error", "warn" or "accept" where an example does not converge, in the forward and the backward pass.
         Compiled code raises ``jax.errors.JaxRuntimeError`` when waited for; `jax.export` gives only ``info``.
-      adjoint_tol: relative tolerance of the adjoint solve; None is ``tol``.
-      adjoint_max_steps: cap of the adjoint solve; None is ``max_steps``, and 200 at least.
+      adjoint_tol, adjoint_max_steps: of the adjoint solve; None is ``tol`` and ``max_steps``, at least 200.
       batch_ndim: how many leading axes of the state are batch axes. None asks the energy of a `Descent`, and is 0 for a
         bare step: the whole state is then one example, with a warning where its rows are far from their own fixed
         points. Examples must not mix, as in a batch norm: outside of `jax.jit` each solve checks it, at two products.

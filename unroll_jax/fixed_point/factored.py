@@ -62,8 +62,7 @@ class FactoredSolver(NamedTuple):
 
     .. math:: d = F + G D^{1/2} q , \quad (I - D^{1/2} G D^{1/2}) q = D^{1/2} F , \quad F = G (\sigma(g) - s) ,
 
-    a symmetric positive definite system where |W| < 1, by conjugate gradients. Picard steps replace those that raise
-    the residual.
+    a positive definite system for |W| < 1, by conjugate gradients. Picard steps replace those that raise the residual.
 
     Attributes:
       activation: sigma.

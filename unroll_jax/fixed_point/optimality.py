@@ -53,8 +53,7 @@ def implicit_root(
       optimality: ``(params, z, *inputs) -> F``, of the structure, shapes and dtypes of z.
       adjoint: a name of `ADJOINTS` or an `Adjoint`, for I - J = dF/dz; None is `gmres` of 30 directions. Those that
         need a symmetric J probe for it. Series such as "neumann" need |I - dF/dz| < 1.
-      adjoint_tol: relative tolerance of the linear solve.
-      adjoint_max_steps: cap of the linear solve.
+      adjoint_tol, adjoint_max_steps: relative tolerance and cap of the linear solve.
       on_failure: "error", "warn" or "accept" where the linear solve does not converge, see `equilibrium`.
       batch_ndim: how many leading axes of z are batch axes. F must not mix examples: an error outside of `jax.jit`.
       forward_mode: enables `jax.jvp` and higher-order derivatives.

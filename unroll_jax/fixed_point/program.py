@@ -138,10 +138,7 @@ def trace(step: Callable[..., Any], params: Params, y: Any, x: Any, batch_ndim: 
 
 
 def fingerprint(jaxpr: Any, kept: list[Any]) -> Any:
-    """A hashable that is equal for programs that do the same; functions and arrays in them count by identity.
-
-    The objects whose identity is part of it are added to the list ``kept``.
-    """
+    """A hashable equal for programs that do the same; functions and arrays count by identity, and join ``kept``."""
     names: dict[Any, int] = {}
     options = ("call_jaxpr", "num_consts", "symbolic_zeros")  # of rules: functions made at each trace, see `_rules`
 

@@ -166,10 +166,7 @@ def known(*arrays: Any) -> bool:
 
 
 def report_failures(tree: Any, info: EquilibriumInfo, what: str, advice: str, reporting: Reporting) -> Any:
-    """``tree``, once the rows that failed are reported: see ``on_failure`` of `equilibrium`.
-
-    Under vmap the examples of all calls are reported together.
-    """
+    """``tree``, once failed rows are reported (``on_failure`` of `equilibrium`); under vmap, of all calls at once."""
     if reporting.on_failure == "accept":
         return tree
 

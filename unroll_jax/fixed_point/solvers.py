@@ -162,8 +162,7 @@ def averaged(
       regulariser: R of one state as a vector; None is |z|^2 / 2.
       smoothness: L_R > 0, Lipschitz constant of R's gradient.
       eta: scale of both schedules, in (0, 1].
-      p: exponent of beta, positive.
-      c: exponent of lambda, positive, with p + 2 c < 1.
+      p, c: exponents of beta and lambda, positive, with p + 2 c < 1.
       couples_examples: whether R is of all states at once, a matrix (b, m) with examples as rows.
 
     Source: Xie et al. (2021), eq. 10 and Theorem 4.

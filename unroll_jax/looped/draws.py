@@ -28,9 +28,8 @@ def sample_loops(
 
     Args:
       key: of the draw.
-      most: largest number.
+      most, least: largest number, and smallest, at most ``most``.
       distribution: "uniform" or "log_normal_poisson".
-      least: smallest number, at most ``most``.
       mean: :math:`\bar r`, of the second one; None is ``most / 2``.
 
     Source: Geiping et al. (2025), Section 3.3.

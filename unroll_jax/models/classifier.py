@@ -62,8 +62,7 @@ class Classifier(nn.Module):
     The parameters are ``encoder`` and ``head``.
 
     Attributes:
-      encoder: the encoder.
-      num_classes: logits out.
+      encoder, num_classes: the encoder, and logits out.
       pooling, hidden: of the head.
 
     Example:

@@ -45,9 +45,7 @@ class DUST(nn.Module):
     (L, num_atoms, num_atoms); without the leading axis if ``tied``.
 
     Attributes:
-      dim: width of the signal.
-      num_atoms: width of the codes.
-      num_layers: depth L.
+      dim, num_atoms, num_layers: widths of the signal and of the codes; depth L.
       tied: whether all layers share their parameters.
       sparsity: lambda of the energy, in units of the signal.
       curvature: c of every layer; None takes a bound of |D|_2^2, which holds while D is trained.
@@ -60,8 +58,7 @@ class DUST(nn.Module):
       D_init: initialiser of the dictionary (num_atoms, dim), atoms as rows.
       param_dtype, remat, unroll: as in `UnrolledTransformer`.
 
-    Source: De Weerdt, Eldar, Deligiannis (2023) as read by Porras-Valenzuela et al. (2026), C.3 and C.4; layer 0 is
-    ours.
+    Source: De Weerdt, Eldar, Deligiannis (2023) as read by Porras-Valenzuela et al. (2026), C.3, C.4; layer 0: ours.
 
     Example:
       >>> import jax, jax.numpy as jnp

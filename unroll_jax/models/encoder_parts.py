@@ -63,8 +63,8 @@ class EncoderConfig:
 class EncoderEmbeddings(nn.Module):
     """The sum of word, position and token type embeddings, normalised: the output of layer 0.
 
-    Positions count only real tokens: padding on either side moves none, whatever its tokens. The parameters are
-    ``word.embedding`` (vocabulary_size, dim), ``position.embedding``, ``token_type.embedding``, ``norm``.
+    Positions count only real tokens: padding of any tokens, on either side, moves none. Parameters: ``word.embedding``
+    (vocabulary_size, dim), ``position.embedding``, ``token_type.embedding``, ``norm``.
     """
 
     config: EncoderConfig

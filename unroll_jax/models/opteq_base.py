@@ -68,8 +68,7 @@ class OptEqBase(nn.Module):
         of so many steps, cheaper for convolutions of some hundred channels. A few steps leave norms some percent above
         max_norm where the leading singular values are close.
       allow_expansive: whether a W of norm above 1 is allowed outside of jit, where it is known (`opteq`).
-      dtype: dtype of the state; None is the input's. OptEq steps compute in float32 at least.
-      param_dtype: dtype of the parameters.
+      dtype, param_dtype: of the state (None: the input's; OptEq steps use at least float32) and of the parameters.
     """
 
     channels: int = 32

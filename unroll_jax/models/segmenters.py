@@ -47,7 +47,8 @@ class DeepOptEqSegmenter(OptEqBase, kw_only=True):
         """Segments images x (*batch, height, width, channels) of any size.
 
         Returns:
-          ``(logits, info)``: (*batch, height, width, num_classes) in float32 at least; the rest as in `equilibrium`.
+          ``(logits, info)``: (*batch, height, width, num_classes) in float32 at least; ``info``, ``probe``: see
+          `equilibrium`.
         """
         check_array(x, convolutional=True)
         check_fields(self, at_least(1), "num_classes", "stem")

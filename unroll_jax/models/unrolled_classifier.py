@@ -19,8 +19,8 @@ __all__ = ["TokenEmbeddings", "UnrolledClassifier"]
 class TokenEmbeddings(nn.Module):
     """Embeddings of words, and of positions where there are any: the output of layer 0.
 
-    Positions count only real tokens: padding on either side moves none, and its token numbers do not matter. The
-    parameters are ``word.embedding`` (vocabulary_size, dim) and ``position.embedding`` (max_positions, dim).
+    Positions count only real tokens: padding of any tokens, on either side, moves none. The parameters are
+    ``word.embedding`` (vocabulary_size, dim) and ``position.embedding`` (max_positions, dim).
     """
 
     vocabulary_size: int
@@ -48,8 +48,7 @@ class TokenEmbeddings(nn.Module):
 class UnrolledClassifier(nn.Module):
     """Word embeddings, an `UnrolledTransformer` and one `Head` that reads the output of every layer.
 
-    Called as `Classifier`, but without a mask all tokens are real. Parameters: ``embeddings``, ``transformer``,
-    ``head``.
+    Called as `Classifier`; without a mask all tokens are real. Its parts: ``embeddings``, ``transformer``, ``head``.
 
     Attributes:
       transformer: the layers.

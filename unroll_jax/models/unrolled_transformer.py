@@ -28,8 +28,7 @@ class UnrolledTransformer(nn.Module):
     parameters are ``layers.V`` (L, rank, dim), ``layers.W`` and ``layers.U`` (L, dim, dim).
 
     Attributes:
-      dim: width d of the tokens.
-      num_layers: depth L.
+      dim, num_layers: width d of the tokens; depth L.
       rank: rows of V; None means ``dim``.
       dtype: dtype the layers compute in; None computes in the input's. Parameters stay in ``param_dtype``.
       param_dtype: dtype of the parameters.
@@ -76,8 +75,8 @@ class UnrolledTransformer(nn.Module):
 
         Args:
           x: tokens (*batch, n, dim); the layer-0 output.
-          mask: which of them are real, bool (*batch, n); None takes all for real. Masked ones change no others; their
-            outputs are undefined.
+          mask: which of them are real, bool (*batch, n); None takes all for real. Masked tokens do not change other
+            outputs; outputs at masked positions are undefined.
           record: ``y -> pytree``, inside the scan, of every layer's output in float32 or wider; None keeps outputs.
           perturb: replaces each layer's output, see `unroll_jax.unroll`.
 

@@ -36,19 +36,12 @@ class ViTConfig:
       the layers: what layer 0 reconstructs is learned too, and starts worse than the input.
 
     Attributes:
-      num_patches: patches of a frame.
-      pixels: of a patch.
-      dim: width of the tokens.
-      num_layers: depth L.
-      num_heads: attention heads; they share out ``dim``.
-      hidden_dim: width between the two dense layers of the feed-forward part.
+      num_patches, pixels: patches of a frame, and pixels of a patch.
+      dim, num_layers, num_heads, hidden_dim, activation, norm_epsilon: as in `EncoderConfig`.
       class_token: whether a learned token precedes the patches, as pretrained weights have it.
       reading: see above. "state" is the paper's, and the best from scratch too, but needs a width that is a
         multiple of the pixels; the others serve at any width.
-      mean: subtracted from pixels; Hugging Face's processor of ViT has 0.5.
-      std: what pixels are divided by then; the same processor has 0.5.
-      activation: "gelu", "gelu_tanh", "relu" or "silu".
-      norm_epsilon: added to the variance in layer norms.
+      mean, std: subtracted from pixels, and dividing them then; Hugging Face's processor of ViT has 0.5 for both.
 
     Source: Dosovitskiy et al. (2021); Porras-Valenzuela, Hadou, Ribeiro, Appendix B.2, for "state", where colours of
     grey video are not averaged.
@@ -114,10 +107,7 @@ class PatchEmbeddings(nn.Module):
 
 
 class PatchReadout(nn.Module):
-    """Patches out of states, see `ViTConfig`; all layers share it.
-
-    The parameters are ``norm`` and ``pixels``; of "state" there are none. Additions are in the dtype of x.
-    """
+    """Patches out of states (`ViTConfig`), in x's dtype, alike at all layers: ``norm``, ``pixels``; not for "state"."""
 
     config: ViTConfig
     dtype: Any = jnp.float32

@@ -175,10 +175,7 @@ def _damped(step_size: float, tokens: Array, moved: Array) -> Array:
 
 
 def _shares(log_degree: Array, ridge: float, log_itself: Any) -> tuple[Array, Array]:
-    """Returns the shares of D_u that a token's neighbours and its anchor have; 0 where D_u is 0.
-
-    In logarithms: far tokens neither under- nor overflow.
-    """
+    """Returns the shares of D_u of a token's neighbours and anchor, 0 where D_u is 0, without under- or overflow."""
     others = ridge + jnp.exp(jnp.asarray(log_itself, log_degree.dtype))
     alone = jnp.isneginf(log_degree)
     margin = jnp.where(alone, 0.0, log_degree) - jnp.log(others)

@@ -57,10 +57,7 @@ RhoLike = str | Rho | Elementwise  # a name of `RHOS`, a `Rho`, or just the func
 
 
 def softmax() -> Rho:
-    """rho(z) = -exp(-z), slope exp(-z): softmax attention (Yang et al. 2022, eq. 10).
-
-    Robust statistics knows it, up to a constant, as the Welsch (or Leclerc) function.
-    """
+    """rho(z) = -exp(-z), slope exp(-z): softmax attention (Yang et al. 2022, eq. 10); plus 1, Welsch's function."""
     return Rho(value=lambda z: -jnp.exp(-z), log_slope=jnp.negative, exponential=True)
 
 
@@ -76,10 +73,7 @@ def log(shift: float = 1.0) -> Rho:
 
 @checked(scale=POSITIVE)
 def cauchy(scale: float = 1.0) -> Rho:
-    """rho(z) = c log(1 + z / c), slope 1 / (1 + z / c), c = scale: Cauchy's (or Lorentz's) function.
-
-    Slope 1 at distance 0, one half at z = c. The shape of `log`, in other units.
-    """
+    """rho(z) = c log(1 + z / c), slope 1 / (1 + z / c), c = scale: Cauchy's function, `log` with slope 1 at z = 0."""
     return _logarithmic(scale, scale)
 
 
@@ -94,10 +88,7 @@ def student(degrees: float = 3.0) -> Rho:
 
 @checked(scale=POSITIVE)
 def geman_mcclure(scale: float = 1.0) -> Rho:
-    """rho(z) = z / (1 + z / c), slope 1 / (1 + z / c)^2, c = scale: the function of Geman and McClure (1985).
-
-    Slope 1 at distance 0; bounded by c: all far pairs cost the same.
-    """
+    """rho(z) = z / (1 + z / c), slope 1 / (1 + z / c)^2, c = scale: Geman and McClure (1985), bounded by c."""
 
     def value(z: Array) -> Array:
         near = jnp.where(jnp.isinf(z), 0.0, z)  # a distance that overflows costs c
@@ -123,10 +114,7 @@ def power(exponent: float = 0.5, shift: float = 1.0) -> Rho:
 
 @checked(threshold=POSITIVE)
 def truncated_quadratic(threshold: float = 1.0) -> Rho:
-    """rho(z) = min(z, c), slope 1 below c = threshold and 0 from there on.
-
-    The plain average over the neighbours nearer than sqrt(2 c); farther pairs do not feel each other.
-    """
+    """rho(z) = min(z, c), slope 1 below c = threshold, else 0: plain averages over neighbours nearer than sqrt(2 c)."""
     # z - z, not 0: a NaN stays one.
     return Rho(lambda z: jnp.minimum(z, threshold), log_slope=lambda z: jnp.where(z >= threshold, -jnp.inf, z - z))
 

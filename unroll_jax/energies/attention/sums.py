@@ -113,8 +113,7 @@ def _weighted(weights: Array, values: Array) -> tuple[Array, Array]:
 
 
 def _negligible(degree: Array, *, bounded: bool) -> Array:
-    """Next to a weight of 1 for the token itself so small a degree is lost in round-off, while 1 / degree^2, which the
-    derivative holds, may overflow."""
+    """A degree lost in round-off next to a token's own weight 1: 1 / degree^2, in the derivative, may overflow."""
     return degree <= (float(jnp.finfo(degree.dtype).tiny) ** 0.25 if bounded else 0.0)
 
 

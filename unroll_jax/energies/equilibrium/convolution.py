@@ -48,10 +48,7 @@ def _convolve(kernel: Array, images: Array) -> Array:
 
 
 def _multiply(kernel: Array, images: Array) -> Array:
-    """One product for all taps, whose images are then shifted and added.
-
-    In this order reverse mode ends with a product, which XLA computes once; it may repeat a sum of images at each use.
-    """
+    """One product for all taps, then shifts and sums: reverse mode ends with a product, which XLA computes once."""
     rows, columns, inner, outer = kernel.shape
     height, width = images.shape[1:3]
     moved = images.reshape(-1, inner) @ jnp.moveaxis(kernel, 2, 0).reshape(inner, -1)

@@ -112,10 +112,7 @@ def multi_block(layers: Sequence[Descent]) -> Descent:
 def residual_energy(
     step: Callable[[Params, Any, Any], Any], like: Callable[[Params, Any, Any], Float[Array, "*batch"]]
 ) -> Callable[..., Float[Array, "*batch"]]:
-    """E(z) = |T(z) - z|^2 / 2 of a step T on pytrees, which T never raises if it is nonexpansive.
-
-    ``like`` has the arguments of the step, and gives one number per example: the batch axes.
-    """
+    """E(z) = |T(z) - z|^2 / 2 of a step T on pytrees; no nonexpansive T raises it. ``like`` has the batch axes."""
 
     def energy(params: Params, z: Any, x: Any = None) -> Float[Array, "*batch"]:
         batch = jax.eval_shape(like, params, z, x).shape

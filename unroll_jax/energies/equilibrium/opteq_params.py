@@ -52,10 +52,7 @@ def opteq_hidden(params: OptEqParams, z: Float[Array, "..."], x: Float[Array, ".
 
 
 def absorb_input(params: OptEqParams, x: Float[Array, "..."] | None) -> OptEqParams:
-    """The same layer for only this x: U x + b is computed once, in place of b, and not in every step.
-
-    Its x is None. The new b has the axes of x, and broadcasts against W z.
-    """
+    """The same layer for only this x, with x = None: b becomes U x + b, computed once, with the axes of x."""
     if params.U is None or x is None:
         return params
     return params._replace(U=None, b=opteq_linear(params.U, x) + params.b)

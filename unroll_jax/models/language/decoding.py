@@ -22,8 +22,7 @@ class KeyValueCache(NamedTuple):
     """Keys, rotated, and values of the tokens so far; slot p of a row holds position p.
 
     Attributes:
-      keys: of every layer.
-      values: of every layer.
+      keys, values: of every layer.
 
     Example: see `empty_cache`.
     """
@@ -36,9 +35,7 @@ def empty_cache(config: DecoderConfig, batch: int, capacity: int, dtype: Any = j
     """A cache of zeros for ``batch`` texts of up to ``capacity`` tokens.
 
     Args:
-      config: of the decoder.
-      batch: texts, at least 1.
-      capacity: longest text, in tokens.
+      config, batch, capacity: of the decoder; texts, at least 1; longest text, in tokens.
       dtype: of keys and values, and that layers compute in.
 
     Raises:
@@ -76,8 +73,8 @@ def decode(
     Args:
       config: of the decoder.
       params: of a `Decoder`, without the outer key ``params``.
-      inputs: numbers of tokens where ``first`` is 0; else outputs of layer ``first``. Layers compute in their dtype, or
-        the cache's.
+      inputs: numbers of tokens where ``first`` is 0; else outputs of layer ``first``. Layers compute in the outputs'
+        dtype, for tokens in the cache's.
       cache: of `empty_cache`; its capacity bounds the positions.
       positions: place of each token in its text, different ones in a row. A token whose position is negative is none:
         it is not written, and its output means nothing. One beyond the capacity is not written either.
@@ -85,8 +82,7 @@ def decode(
       last: number of layers to stop after, traced or not; None is all.
 
     Returns:
-      ``(y, cache)``: outputs of layer ``last`` without norm (`decoder_logits`); and the cache, which a jitted caller
-      may donate.
+      ``(y, cache)``: outputs of layer ``last`` before the norm; and the cache, which a jitted caller may donate.
 
     Raises:
       ValueError: if the range is not within 0 <= first < last <= num_layers, tokens are given for a later layer than

@@ -72,8 +72,7 @@ def merged_changes(layers: Any, changes: Any) -> Any:
     Decoding reads every weight for each token, so it is quicker with only the kernels.
 
     Args:
-      layers: of a `Decoder`, stacked.
-      changes: of `low_rank_changes`; multiply ``expand`` by the paper's alpha / rank before.
+      layers, changes: as in `with_changes`.
 
     Source: Hu et al. (2022), Section 4.1.
 

@@ -24,9 +24,8 @@ class RotaryScaling:
         wavelength is above original_positions / low_frequency_factor, leaves those below original_positions /
         high_frequency_factor, and interpolates between.
       factor: at least 1; unitless.
-      low_frequency_factor: only of "llama3", positive; unitless.
-      high_frequency_factor: only of "llama3", above low_frequency_factor; unitless.
-      original_positions: length of the texts of pretraining, in tokens; only of "llama3".
+      low_frequency_factor, high_frequency_factor, original_positions: of "llama3": positive numbers, the second above
+        the first, unitless; and length of the texts of pretraining, in tokens.
 
     Source: Chen et al. (2023), "Extending context window of large language models via positional interpolation", for
     "linear"; Grattafiori et al. (2024), "The Llama 3 herd of models", for "llama3".
@@ -91,10 +90,7 @@ def rotated(
     y: Float[Array, "*batch n heads size"],
     rotation: tuple[Float[Array, "*batch n half"], Float[Array, "*batch n half"]],
 ) -> Float[Array, "*batch n heads size"]:
-    """Rotates pairs (j, j + size / 2) of every head by the angles of its token, in the angles' dtype.
-
-    The pairs are as in `transformers`; Meta's files and GGUF pair neighbours, (2j, 2j + 1).
-    """
+    """Rotates pairs (j, j + size / 2), as `transformers` (Meta, GGUF: (2j, 2j + 1)), by the angles, in their dtype."""
     cosine, sine = (part[..., None, :] for part in rotation)
     first, second = jnp.split(y.astype(cosine.dtype), 2, axis=-1)
     turned = jnp.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
