@@ -45,17 +45,15 @@ def alternating(
       f_step_size, g_step_size: a1 > 0 and a2 > 0, the lengths of the gradient steps on f and g.
       f_step: ``(params, y, x) -> u``, a step on f that replaces the gradient step, such as the majorise-minimise step
         of `attention`. Give it or f_step_size. Its movement :math:`y - u` then replaces :math:`a_1 \nabla f(y)`.
-      phi: a name of `PROXIMALS`, or a `Proximal` (the table's are for states (*batch, n, d); yours may be for any
-        state); None leaves phi out. The name of an activation means that the step applies it as it is: its penalty is
-        the one of `activation` at a2, as in `transformer`.
+      phi: a name of `PROXIMALS` (for states (*batch, n, d)), a `Proximal` (for any state), or None. The step applies a
+        named activation as it is: its penalty is the one of `activation` at a2, as in `transformer`.
       init: ``key -> params``; None returns None, for f and g without parameters.
 
     Returns:
       A `Descent` with energy f + g + phi; f and g interpret ``x``. Where it is an `Anchor` that marks which tokens are
       there, y must be an array (*batch, n, d) if there is a phi, and phi covers only those tokens.
 
-    Source: Yang, Huang, Wipf (2022), Algorithms 1 and 2, with the prox scaled by a2 as the proof of Theorem 5.1 needs
-    (for the paper's ReLU that makes no difference).
+    Source: Yang, Huang, Wipf (2022), Algorithms 1 and 2; the prox is scaled by a2 for Theorem 5.1 (no matter for ReLU).
 
     Example:
       >>> import jax, jax.numpy as jnp

@@ -37,8 +37,7 @@ class Rule(NamedTuple):
     Attributes:
       allowed: the values in words, after "must be".
       holds: ``value -> bool``.
-      integer: whether only integers are allowed.
-      number: whether they are numbers.
+      integer, number: whether only integers are allowed, and whether the values are numbers.
     """
 
     allowed: str

@@ -35,8 +35,7 @@ def chunked_cross_entropy(
     same for two more arrays of the head's shape, which autodiff adds up from layer to layer.
 
     Args:
-      hidden: normalised hidden states, of any number of layers.
-      head: a row for each word.
+      hidden, head: normalised hidden states, of any number of layers; a row for each word.
       labels: each position's word to predict, in 0..vocabulary - 1; any at weight 0. A traced one outside gives NaN.
       weights: multiples of each position's loss, at least 0, such as a mask; None is 1. A position of weight 0 has loss
         0 and no gradient. A traced weight below 0 gives NaN.

@@ -63,8 +63,7 @@ class Descent(_Fields):
       step: ``(params, y, x) -> y'``, same shape and dtype as ``y``.
       step_and_energy: ``(params, y, x) -> (y', energy at y)``, both at once if cheaper, equal to the two; or None.
       factored: ``(params, x) -> Factored``, the same fixed points in a form that `equilibrium` can use; or None.
-      symmetric: whether the step is the gradient of a convex potential. Its Jacobian is then symmetric positive
-        semidefinite, and `equilibrium` chooses solvers that use it.
+      symmetric: whether the step is the gradient of a convex potential: `equilibrium` uses its symmetric Jacobian.
       check: ``(params, y) -> None``, a ValueError where parameters whose values are known make steps that need have no
         fixed point; None if there is nothing to check. Called once at the start of `equilibrium`.
       smooth: ``(params, y, x) -> (*batch,)``, the energy's part with a gradient everywhere, for `certify`; None is all.
@@ -96,8 +95,7 @@ class Factored(NamedTuple):
     The Jacobian W^T D W of f is symmetric, and lives in the smaller of two spaces.
 
     Attributes:
-      matrix: W (h, m).
-      offset: c (*batch, h).
+      matrix, offset: W (h, m) and c (*batch, h).
       activation: sigma, elementwise, monotone and 1-Lipschitz.
       share: a in (0, 1]; every a has the fixed points of f.
     """
@@ -115,8 +113,7 @@ class Entry(NamedTuple):
       factory: the public factory of the system.
       example: ``(key, batch) -> (descent, y, x)`` with ``y`` of shape ``(*batch, *event)``. With ``descent.init(key)``
         and y and x multiplied by any scale, the energy of ``y`` is finite where the condition holds.
-      condition: ``(params, y, x) -> (*batch,)``, the condition that the factory's docstring states for descent, as
-        booleans; None if the step of the example always descends.
+      condition: ``(params, y, x) -> (*batch,)``, the factory's condition for descent, as booleans; None: always.
       event_ndim: how many axes of y one example has: 2 for tokens, 1 for a vector, 3 for an image.
 
     Example:

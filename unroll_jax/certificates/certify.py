@@ -91,8 +91,8 @@ def certify(
 ) -> Certificate:
     r"""Runs ``num_layers`` steps y' of a descent and reports of each whether its energy had to fall.
 
-    The energy is :math:`h + \phi` with ``descent.smooth`` as h, or just h. If h grows from y to y' no faster than a
-    quadratic with constant L, as every L-smooth h does,
+    The energy is :math:`h + \phi` (h: ``descent.smooth``), or h. If h grows from y to y' at most as an L-smooth
+    function,
 
     .. math:: (h + \phi)(y') \le (h + \phi)(y) + \langle \nabla h(y), y' - y \rangle + \phi(y') - \phi(y)
               + \tfrac L2 |y' - y|^2 ,
@@ -111,8 +111,7 @@ def certify(
       x: the input of energy and step, or None. Tokens absent from an `Anchor` do not count.
       smoothness: L, a number or one per example, or a function ``(params, y, x) -> (*batch,)`` of the state before the
         layer, such as `pairwise_smoothness` and `quadratic_smoothness`; None if unknown. A guarantee is as good as L.
-      num_layers: how many steps, at least 1.
-      tied: whether all layers share ``params``.
+      num_layers, tied: number of steps, at least 1, and whether they share ``params``.
       num_points: how many points of each step, y' among them, the slope is measured at, at least 1.
       tolerance: a rise by less than this share of the energy is put down to rounding; None is 16 machine epsilons.
 

@@ -50,9 +50,8 @@ def equilibrium_lipschitz(
 ) -> Float[Array, ""]:
     r"""A Lipschitz constant of :math:`x \mapsto z^*(x)`, the equilibrium of a layer or a deep OptEq, in its input.
 
-    A layer :math:`f_l(z, x) = a W_l^T \sigma(W_l z + U_l x + b_l) + (1 - a) z` moves by at most :math:`c_l` times as
-    much as z and by at most :math:`a |W_l| |U_l|` times as much as x. What layer l adds then passes the layers behind
-    it, and what reaches the end comes back in as z:
+    A layer :math:`f_l(z, x) = a W_l^T \sigma(W_l z + U_l x + b_l) + (1 - a) z` moves at most :math:`c_l` times as much
+    as z and :math:`a |W_l| |U_l|` times as much as x. A layer's share passes the layers behind it, and returns as z:
 
     .. math:: |z^*(x) - z^*(x')| \le \frac{\sum_l a |W_l|_2 |U_l|_2 \prod_{k > l} c_k}{1 - \prod_l c_l} |x - x'| ,
               \qquad c_l = a |W_l|_2^2 + 1 - a ,
@@ -122,8 +121,7 @@ def error_bound(
     """|z - z*| <= |f(z) - z| / (1 - c): how far the equilibrium can be; infinite where c is not below 1.
 
     Args:
-      contraction: c, as of `contraction_bound`.
-      residual: |f(z) - z|, (*batch,).
+      contraction, residual: c, as of `contraction_bound`, and |f(z) - z|, (*batch,).
 
     Source: Banach's fixed-point theorem.
 

@@ -26,8 +26,7 @@ class Curvature(NamedTuple):
     Attributes:
       smallest: the smallest one found; c of a quadratic that is strongly convex.
       largest: the largest one found; L of a convex quadratic. A Lipschitz constant is the larger of -smallest, largest.
-      error: how far beyond the two the true extremes may lie, but with probability 1e-6; 0 where they are exact (up to
-        rounding), infinite where there were too few steps.
+      error: how far beyond the two the extremes may lie, but with probability 1e-6; 0 if exact, inf if unknown.
 
     Example: see `curvature`.
     """

@@ -73,9 +73,7 @@ def descent_constant(f_step_size: Number, g_step_size: Number, smoothness_g: Num
     Neither convexity nor a Lipschitz gradient of f is needed.
 
     Args:
-      f_step_size: a1 >= 0.
-      g_step_size: a2 > 0.
-      smoothness_g: L_g >= 0.
+      f_step_size, g_step_size, smoothness_g: a1 >= 0, a2 > 0 and L_g >= 0.
 
     Returns:
       C, infinite where the two steps are a gradient step of h.
@@ -127,11 +125,9 @@ def in_descent_region(
 
     Args:
       y: points; axes in front of the shape of the minimisers number examples.
-      minimiser_f: :math:`y_f^*`, a stationary point of f.
-      minimiser_h: :math:`y_h^*`, the minimiser of h.
+      minimiser_f, minimiser_h: :math:`y_f^*`, a stationary point of f, and :math:`y_h^*`, the minimiser of h.
       constant: C, as `descent_constant` or `proximal_constant`.
-      smoothness_f: L_f, a Lipschitz constant of the gradient of f.
-      convexity_h: c_h > 0, the strong convexity of h.
+      smoothness_f, convexity_h: L_f, of the gradient of f, and c_h > 0, the strong convexity of h.
 
     Source: Yang, Huang, Wipf (2022), Lemma 4.3. The boundary is an Apollonian sphere; see `apollonian_ball`.
 
@@ -211,10 +207,8 @@ def in_proximal_region(h: Energy, y: Any, *, step_size: Number, kappa: Number) -
     the nonnegative orthant; `certify` measures the ratio itself, for any phi.
 
     Args:
-      h: ``y -> (*batch,)``, the smooth part.
-      y: the state, a pytree of arrays.
-      step_size: a2 > 0.
-      kappa: in [0, 1].
+      h, y: ``y -> (*batch,)``, the smooth part, and the state, a pytree of arrays.
+      step_size, kappa: a2 > 0, and kappa in [0, 1].
 
     Source: Yang, Huang, Wipf (2022), Theorem 5.1 and Fig. 4. The paper claims that its result generalises beyond ReLU;
     with this D it does not: at the minimiser of h + phi for phi = l1, D can be 0 while delta is small.

@@ -65,14 +65,11 @@ def pairwise_smoothness(
     present. Far tokens have small weights: L is then far below :math:`(n \rho'(0) + r) |W_a|_2^2`.
 
     Args:
-      rho: as in `attention`.
-      mask: as in `attention`: None, or a symmetric boolean (n, n).
-      ridge: r >= 0.
+      rho, mask, ridge: as in `attention`.
       majoriser: as in `multihead_attention`, whose "orthogonal" heads are made orthonormal first.
 
     Returns:
-      A function ``(params, y, x) -> (*batch,)`` of parameters with a field ``W_a``, (*heads, d, k), over whose heads
-      the constants add up; or None, which is the identity.
+      ``(params, y, x) -> (*batch,)``, summed over the heads of ``params.W_a``, (*heads, d, k), or None: the identity.
 
     Raises:
       ValueError: as `attention`.

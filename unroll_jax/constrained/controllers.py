@@ -172,13 +172,11 @@ def growing_penalty(
 ) -> PenaltyRule:
     r"""Penalties that grow, :math:`\rho \leftarrow k \rho + d`, at every step at which their constraint is violated.
 
-    With ``shrinkage`` a penalty grows only if its violation did not shrink enough since the last step of the
-    multipliers; Bertsekas' rule is ``factor=10, shrinkage=0.25``.
+    With ``shrinkage`` a penalty whose violation shrank enough stays; Bertsekas' rule is ``factor=10, shrinkage=0.25``.
 
     Args:
       penalty: rho > 0 at the start, one number or a prefix tree.
-      factor: k, at least 1.
-      increment: d, at least 0; with ``factor=1`` growth is linear.
+      factor, increment: k >= 1 and d >= 0; with ``factor=1`` growth is linear.
       shrinkage: share of its last size that a violation must fall below for its penalty to stay, in [0, 1].
       tolerance: largest violation that counts as met, in units of the violations.
       maximum: largest penalty.

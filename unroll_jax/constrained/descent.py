@@ -88,8 +88,7 @@ def switching_objective(
     It needs no multipliers. Its iterates come within the tolerance of the constraints; let an optax schedule lower it.
 
     Args:
-      objective: f, a scalar.
-      violations: c, any pytree of arrays.
+      objective, violations: f, a scalar, and c, any pytree of arrays.
       kinds: as in `dual_ascent`; of an equality the violation is |c|.
       tolerance: largest violation at which the step is on the objective, at least 0; it may be traced.
 

@@ -34,12 +34,10 @@ def lagrangian(
       violations: c of constraints :math:`c \le 0` or :math:`c = 0`, any pytree of arrays with any names and shapes.
       multipliers: lambda, of the structure and shapes of the violations; no gradient flows to them.
       normalise: divide by 1 + sum |lambda|. The minimiser stays, and the gradient stays bounded when multipliers grow.
-      kinds: as in `dual_ascent`. With it a known multiplier of an inequality below 0 is an error, and a traced one
-        gives NaN. None allows either sign, as equalities need.
+      kinds: as in `dual_ascent`. With it a known negative multiplier of an inequality is an error, a traced one NaN.
 
     Raises:
-      ValueError: if objective is not a scalar, multipliers and violations differ in structure or shape, or a known
-        multiplier is not finite or has the wrong sign.
+      ValueError: if objective is no scalar, or multipliers do not fit violations, are not finite or of wrong sign.
 
     Source: Porras-Valenzuela, Hadou, Ribeiro, eq. 5. Proxy constraints: Cotter et al., "Two-player games for efficient
     non-convex constrained optimization" (2019).
@@ -83,8 +81,7 @@ def augmented_lagrangian(
       kinds: as in `dual_ascent`.
 
     Raises:
-      ValueError: if a known penalty is not positive and finite, a known multiplier of an inequality is negative, or
-        multipliers, penalty or kinds do not fit the violations.
+      ValueError: if a known penalty or an inequality's known multiplier is out of range, or structures do not fit.
 
     Source: Rockafellar (1973), "The multiplier method of Hestenes and Powell applied to convex programming"; Nocedal
     and Wright (2006), "Numerical optimization", eqs. 17.36 and 17.64.

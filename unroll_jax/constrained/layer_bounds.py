@@ -132,8 +132,7 @@ def descent_constraints(
     of 0 (under 3e-10 in float32) gives the violation 0. A known loss below 0 is an error, a traced one NaN.
 
     Args:
-      alpha: the share of the loss every layer must remove, in (0, 1): one number, or one for each layer 1..L; numbers,
-        not traced values. `suggest_alpha` proposes one.
+      alpha: the share of the loss every layer must remove, in (0, 1), one or L untraced numbers (see `suggest_alpha`).
       reference: f_ref > 0, bound on the loss at the embedded input; None leaves c_0 out. Cumulative bounds need it.
       bounds: one of `BOUNDS`.
       floor: least bound of layers 1..L, in units of the losses: one that plain training reaches at its end.

@@ -23,9 +23,8 @@ Select = Callable[[Any], Any]
 def rate(*, at_most: float, of: Select | None = None, where: Select | None = None) -> Constraint:
     r"""The rate of positive predictions stays below a bound, :math:`P(\hat y = 1) - b \le 0`.
 
-    With ``where`` it is the rate among some samples: among samples with label 0 the false-positive rate, among a
-    group's samples the rate of the group. Several masks at once give several rates. Columns have the probability of a
-    positive prediction, strict ones count logits above 0.
+    With ``where`` it is the rate among some samples, for label 0 the false-positive rate. Several masks give several
+    rates. Columns have the probability of a positive prediction, strict ones count logits above 0.
 
     Args:
       at_most: b in [0, 1].
@@ -164,8 +163,7 @@ def kl(*, at_most: float, of: Select | None = None, where: Select | None = None)
 
     Args:
       at_most: b > 0, nats per position.
-      of: ``outputs -> (logits, reference_logits)``, both (*positions, classes); None for outputs that are the pair. The
-        reference gets no gradient.
+      of: ``outputs -> (logits, reference_logits)``, (*positions, classes), the second constant; None for such outputs.
       where: ``batch -> weights (*positions,)`` of at least 0, such as a mask; None for all positions.
 
     Source: Stiennon et al., "Learning to summarize with human feedback" (2020), with the penalty as a constraint.

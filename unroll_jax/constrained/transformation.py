@@ -56,8 +56,7 @@ def primal_dual(
     For one step on several calls put ``optax.MultiSteps`` around ``primal`` and around the optimiser of ``dual``.
     Around `primal_dual` it would pass on only the last call's violations: `multipliers_of` takes no such state.
 
-    With one multiplier for each data point the update gets ``rows=``, the indices of the batch's points, and the
-    Lagrangian ``take_rows(multipliers_of(opt_state), rows)``.
+    With a multiplier per data point the update gets their ``rows=``, the Lagrangian ``take_rows(multipliers, rows)``.
 
     Args:
       primal: optimiser of the parameters.

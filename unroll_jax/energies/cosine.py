@@ -18,8 +18,7 @@ def cosine_dictionary(num_atoms: int, dim: int) -> np.ndarray:
     perfect square ``dim`` is taken for the pixels of a square patch, row by row: atoms are products of two cosines.
 
     Args:
-      num_atoms: rows of the dictionary, at least 1.
-      dim: entries of a signal, or pixels of a square patch, at least 1.
+      num_atoms, dim: number of atoms, and entries of a signal or pixels of a square patch; at least 1.
 
     Source: Porras-Valenzuela et al. (2026), B.2, after Luong et al. (2021).
 

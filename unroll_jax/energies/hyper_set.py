@@ -61,8 +61,7 @@ def hyper_set(
 
     Args:
       dim, num_heads, head_dim, width: width d of the tokens, heads h, width p of each head's subspace, rows m of D.
-      step_size: a > 0, unitless.
-      form: "published" or "gradient".
+      step_size, form: a > 0, unitless; "published" or "gradient".
       epsilon: added to mean squares under the root, as in RMSNorm; it makes E smooth at 0.
 
     Returns:

@@ -35,10 +35,8 @@ class Tokens(NamedTuple):
     """Input of a plain energy or step, in the dtype of the computation, with 0 in place of absent tokens.
 
     Attributes:
-      y: the tokens.
-      x: the anchor or other input, or None.
-      present: boolean (*batch, n), or None if every token is there.
-      dtype: of the tokens outside.
+      y, x: the tokens; the anchor or other input, or None.
+      present, dtype: boolean (*batch, n), or None if every token is there; of the tokens outside.
     """
 
     y: Float[Array, "*batch n d"]
@@ -65,8 +63,7 @@ class Rows(NamedTuple):
     """An input x other than an anchor: rows of numbers, whose leading axes broadcast to the tokens.
 
     Attributes:
-      what: their content, for messages.
-      width: numbers in a row; 0 where x must be None.
+      what, width: their content, for messages; numbers in a row, 0 where x must be None.
       separate: whether they are not one a token, but keys or pairs, which `Anchor.present` then marks.
       optional: whether x may be None.
     """
@@ -95,8 +92,7 @@ def on_tokens(
     Args:
       init: as in `Descent`; it makes None, or a NamedTuple of arrays and None.
       energy, step, step_and_energy: as in `Plain`.
-      dim: width of the tokens; None is any.
-      num_tokens: their number; None is any.
+      dim, num_tokens: width and number of the tokens; None is any.
       rows: what x holds; None is an anchor.
     """
 

@@ -32,8 +32,7 @@ class Point(NamedTuple):
     """The state of an iteration, as a `Solver` sees it.
 
     Attributes:
-      z: states, a row an example.
-      fz: f(z).
+      z, fz: states with examples as rows, and f(z).
       residual: relative residual of each row.
       unit: size of each row's largest entry: z / unit has squares that neither under- nor overflow.
       active: rows that have not ended.

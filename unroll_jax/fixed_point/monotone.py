@@ -73,8 +73,7 @@ def monotone_weight(
     small matrix per frequency, and so it is returned.
 
     Args:
-      params: A_0, B_0 and the scales g.
-      margin: m, positive.
+      params, margin: A_0, B_0 and the scales g; m, positive.
       image_shape: height and width of the images, for kernels.
 
     Returns:

@@ -54,8 +54,7 @@ def sample_far_start(key: jax.Array, horizon: int, *, share: float = 0.5) -> Int
     """Draws ``free`` of `run_loops`, the loops without gradient before the trained ones: 0, or from 1 to ``horizon``.
 
     Args:
-      key: of the draw.
-      horizon: largest number.
+      key, horizon: of the draw; largest number.
       share: of the steps that begin from a far state, in [0, 1].
 
     Source: Anil et al., "Path independent equilibrium models can better exploit test-time computation" (2022), vary
@@ -76,8 +75,7 @@ def sample_segment(key: jax.Array, most: int) -> tuple[Int[Array, ""], Int[Array
     """Draws ``(free, loops)`` of `run_loops` for the progressive loss: 0 to ``most - 1`` and 1 to ``most - free``.
 
     Args:
-      key: of the draw.
-      most: loops of training.
+      key, most: of the draw; loops of training.
 
     Source: Bansal et al. (2022), Algorithm 1.
 

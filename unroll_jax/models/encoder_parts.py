@@ -21,9 +21,7 @@ class EncoderConfig:
 
     Attributes:
       vocabulary_size: rows of the table of word embeddings.
-      dim: width of the tokens.
-      num_layers: depth L.
-      num_heads: attention heads; they share out ``dim``.
+      dim, num_layers, num_heads: width of the tokens; depth L; attention heads, which share out ``dim``.
       hidden_dim: width between the two dense layers of the feed-forward part.
       max_positions: longest sequence.
       position_offset: rows of the table of positions before the first token's (RoBERTa: 2).

@@ -51,8 +51,7 @@ class UnrolledClassifier(nn.Module):
     Called as `Classifier`; without a mask all tokens are real. Its parts: ``embeddings``, ``transformer``, ``head``.
 
     Attributes:
-      transformer: the layers.
-      num_classes: logits out.
+      transformer, num_classes: the layers; logits out.
       pooling: of the head: the "mean" of the real tokens, or the "first".
       vocabulary_size, max_positions, frozen: of the `TokenEmbeddings`.
 

@@ -90,8 +90,7 @@ def multihead_attention(
     that W_a does not see stays here, while `attention` averages it along. A token without neighbours stays.
 
     Args:
-      dim: width d of the tokens.
-      num_heads: number of heads, at least 1.
+      dim, num_heads: width d of the tokens, and number of heads, at least 1.
       rank: columns k of each W_h, at most ``dim``; None means dim // num_heads, as usual.
       majoriser: "block" or "orthogonal", see above; the last needs num_heads rank <= dim.
       rho, form, ridge, step_size, mask, block, kernel: as in `attention`, but no kernel="cudnn".

@@ -15,9 +15,8 @@ from unroll_jax.energies.attention.sums import rectangle_energy, rectangle_sums,
 
 __all__ = ["Neighbourhood", "by_rows", "centred", "neighbourhood", "pair_energy"]
 
-# Pairs held at a time. All are taken at once while an example has no more than the first number and the batch no more
-# than the second (32 MiB in float32); beyond, blocks of rows are taken in turn, as many as make the first (8 MiB: a
-# block then stays in the cache, which beats all at once).
+# Pairs held at a time. All are taken at once up to the first number in an example and the second in the batch (32 MiB
+# in float32); beyond, blocks of rows are taken in turn, as many as make the first (8 MiB, which fit a cache).
 IN_A_BLOCK, ALL_AT_ONCE = 2**21, 2**23
 FEWEST_ROWS = 16
 
@@ -53,8 +52,7 @@ def neighbourhood(
 
     Args:
       rho: a resolved `Rho`.
-      z: the tokens that distances are taken between.
-      values: the arrays averaged.
+      z, values: the tokens that distances are taken between, and the arrays averaged.
       graph: what `check_mask` returns, of as many tokens.
       present: boolean, broadcastable to (*batch, n): which tokens are there; None is all. The others have no edges.
       block: tokens in a block, taken one block at a time; None chooses.
@@ -100,9 +98,7 @@ def by_rows(
 
     Args:
       sums: ``(rows, columns, values, neighbours) -> arrays (*batch, rows, k)``.
-      z: the rows.
-      columns: as many as rows.
-      values: of the columns.
+      z, columns, values: the rows, as many columns, and the values of the columns.
       adjacent: ``(u, v) -> bool``, elementwise on numbers of tokens: whether v is a neighbour of u.
       present: boolean, broadcastable to (*batch, n), or None.
       size: rows at a time.

@@ -63,10 +63,10 @@ def attention(
     .. math:: y_u' = (1 - a) y_u + a \frac{\sum_{v \ne u} \gamma_{uv} y_v + r b_u + s y_u}{D_u} , \qquad
               D_u = \sum_{v \ne u} \gamma_{uv} + r + s .
 
-    ``form="jacobi"`` has s = 0. ``form="softmax"`` adds the proximal weight s = rho'(0) of a token to itself. With
-    r = 0 and rho = softmax the step is softmax attention, :math:`softmax_v(z_u . z_v - \tfrac12 |z_v|^2) Y`. A token
-    without neighbours, with r = s = 0, stays where it is. Where E is stationary the step does not move Z, but averages
-    the part of Y that a W_a of low rank does not see.
+    ``form="jacobi"`` has s = 0. ``form="softmax"`` adds the proximal weight s = rho'(0) of a token to itself; r = 0 and
+    rho = softmax make it softmax attention, :math:`softmax_v(z_u . z_v - \tfrac12 |z_v|^2) Y`. A token without
+    neighbours, with r = s = 0, stays. Where E is stationary Z stays, but the part of Y that W_a does not see is
+    averaged.
 
     Neither form ever raises E, for every rho concave and nondecreasing, every undirected graph, r >= 0, B and a in
     (0, 1]: E lies below its tangent quadratic, whose Hessian is D - s - A with A = (gamma_uv) and D - s >= A row by

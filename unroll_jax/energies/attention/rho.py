@@ -34,8 +34,7 @@ class Rho(NamedTuple):
     Attributes:
       value: ``z -> rho(z)``.
       slope: ``z -> rho'(z)``, at least 0, and finite at 0 too; None takes it from ``log_slope`` or `jax.grad`.
-      log_slope: ``z -> log rho'(z)``. Attention normalises in the log domain. With an explicit formula tokens far apart
-        do not underflow; None takes the logarithm of the slope.
+      log_slope: ``z -> log rho'(z)``. An explicit one keeps far tokens from underflow; None takes the slope's log.
       exponential: whether rho(z) = -exp(-z). The energy is then minus the sum of the slopes, without a separate pass.
 
     Example:

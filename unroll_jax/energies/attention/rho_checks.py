@@ -27,8 +27,7 @@ def check_rho(value: Function, slope: Function, log_slope: Function) -> None:
     .. math:: \rho'(a) \ge \frac{\rho(b) - \rho(a)}{b - a} \ge \rho'(b) \ge 0 ,
 
     which also finds a slope that is not the derivative of the value. A slope must be finite, at 0 too (there in the
-    default dtype as well): it is the weight of equal tokens. A function that depends on values being traced (such as a
-    learned shift) cannot be looked at and passes unchecked.
+    default dtype as well): it is the weight of equal tokens. Functions of traced values pass unchecked.
 
     Raises:
       ValueError: if the functions are not elementwise, not finite, decreasing, not concave, of infinite slope at 0 or

@@ -61,8 +61,7 @@ def square_exponential_sums(
 ) -> Sums:
     """The same for rho(z) = -exp(-z), all tokens against all and ``bounded``.
 
-    Here a slope is minus an energy, the derivative of a weight is the weight again, and both are symmetric: one (n, n)
-    array is kept for the backward pass instead of several.
+    A slope is minus an energy, a weight its own derivative, both symmetric: the backward pass keeps one (n, n) array.
     """
     degree, mean = _exponential_sums(z, values, neighbours)
     alone = _negligible(degree, bounded=True)

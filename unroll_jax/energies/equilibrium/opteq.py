@@ -55,8 +55,7 @@ def opteq(
     |W| <= 1 unless it is kept there (`unroll_jax.certificates.spectral_normalise`).
 
     Args:
-      dim: width m of the state z.
-      width: hidden width h.
+      dim, width: width m of the state z and hidden width h.
       input_dim: width of the input x, or None for a layer that does not see x.
       activation: sigma, a name of `MONOTONES` or a `Monotone`.
       skip: a in (0, 1], unitless; 1 has no skip connection.
@@ -107,8 +106,7 @@ def opteq_conv(
     """OptEq whose W and U are convolutions with zero padding: the same potential, energy and step as `opteq`.
 
     Args:
-      channels: channels of the state z.
-      width: hidden channels.
+      channels, width: channels of the state z and hidden channels.
       input_channels: channels of the input x, or None for a layer that does not see x.
       kernel_size: side of the square kernels, odd.
       activation, skip, allow_expansive: as in `opteq`.

@@ -44,8 +44,7 @@ def opteq_objective(
       params: of `opteq` or `opteq_conv`.
       z: where to evaluate, (*batch, m) or (*batch, height, width, channels).
       x: the input, or None.
-      activation: as in `opteq`.
-      skip: a in (0, 1].
+      activation, skip: as in `opteq`.
       allow_expansive: whether a W of norm above 1 is allowed, outside of jit, where it is known; the function is not
         convex then, and for a < 1 the value need not be the one above.
 
@@ -123,9 +122,7 @@ def deep_opteq_objective(
     minimises :math:`\Phi(z_1, z_2) + \tfrac12 |z_1 - z_2|^2`; for L = 1, that it minimises Phi.
 
     Args:
-      params: of the layers.
-      blocks: z_1 to z_L, as the state of `multi_block`.
-      x: the input, or None.
+      params, blocks, x: of the layers; z_1 to z_L, as the state of `multi_block`; the input, or None.
       activation, skip, allow_expansive: as in `opteq_objective`, common to the layers.
 
     Returns:

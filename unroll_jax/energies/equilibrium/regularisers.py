@@ -151,9 +151,7 @@ def regularised(descent: Descent, regulariser: Regulariser, *, step_size: float 
 
     Args:
       descent: the step T, of `opteq`, `deep_opteq` or any other whose energy is one number per example.
-      regulariser: R.
-      step_size: g > 0.
-      form: "prox" or "gradient".
+      regulariser, step_size, form: R, g > 0, and "prox" or "gradient".
 
     Returns:
       A `Descent` with the parameters of ``descent``.

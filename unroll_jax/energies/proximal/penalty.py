@@ -41,8 +41,7 @@ def moreau_envelope(phi: Proximal, y: Float[Array, "*batch n d"], step_size: flo
     :math:`(y - prox_{s \phi}(y)) / s`, 1 / s-Lipschitz; autodiff returns it here, also where phi has no gradient.
 
     Args:
-      phi: the penalty and its prox.
-      y: tokens as rows.
+      phi, y: the penalty and its prox; tokens as rows.
       step_size: s > 0; the envelope is differentiable in y, not in s.
 
     Source: Parikh and Boyd (2014), Section 3.1; the envelopes of Xie et al. (2021), Corollary 1, are these.

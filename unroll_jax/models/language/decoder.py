@@ -147,8 +147,7 @@ def decoder_logits(
     For losses of training see `unroll_jax.constrained.chunked_cross_entropy`, which never holds them all.
 
     Args:
-      config: of the decoder.
-      params: of a `Decoder`, without the outer key ``params``.
+      config, params: of a `Decoder`; params without the outer key ``params``.
       y: outputs of any layers.
       dtype: of the product's factors; None is y's. The logits are float32 or wider.
 

@@ -43,8 +43,7 @@ class DecoderConfig:
       num_key_value_heads: heads of keys and values; each serves num_heads / num_key_value_heads of queries.
       hidden_dim: width between the dense layers of the feed-forward part.
       head_dim: width of a head; None shares ``dim`` out over the heads.
-      rotary_base: base of the rotary frequencies.
-      rotary_scaling: see `RotaryScaling`; None leaves the frequencies.
+      rotary_base, rotary_scaling: base of the rotary frequencies; their `RotaryScaling`, or None.
       tied: whether the head is the table of word embeddings.
       norm_epsilon: added to the mean square in norms.
       qkv_bias: whether queries, keys and values have biases, as in Qwen2.

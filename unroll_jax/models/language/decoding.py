@@ -71,8 +71,7 @@ def decode(
     ``decode(..., states, ..., first=E)``.
 
     Args:
-      config: of the decoder.
-      params: of a `Decoder`, without the outer key ``params``.
+      config, params: of a `Decoder`; params without the outer key ``params``.
       inputs: numbers of tokens where ``first`` is 0; else outputs of layer ``first``. Layers compute in the outputs'
         dtype, for tokens in the cache's.
       cache: of `empty_cache`; its capacity bounds the positions.

@@ -61,8 +61,7 @@ class Request(NamedTuple):
     """A batch of prompts, and what their answers depend on.
 
     Attributes:
-      tokens: of the prompts, from the left.
-      lengths: of the prompts.
+      tokens, lengths: of the prompts, from the left.
       stops: tokens that end an answer.
       keys: one for each row; None where nothing is random.
       noise: standard deviation of the noise on embeddings; None adds none.
@@ -113,13 +112,10 @@ def generate(
     Noise and random tokens depend only on a row's key and the position: a batch changes answers by round-off only.
 
     Args:
-      config: of the decoder.
-      params: of a `Decoder`, without the outer key ``params``.
+      config, params: of a `Decoder`; params without the outer key ``params``.
       prompts: tokens of each, at least one; of any lengths, which are padded together to a power of two.
-      max_tokens: longest answer.
-      stops: tokens that end an answer and are its last.
-      temperature: divides the logits; 0 takes the most probable token.
-      top_k, top_p: as in `Sampling`.
+      max_tokens, stops: longest answer; tokens that end an answer and are its last.
+      temperature, top_k, top_p: as in `Sampling`.
       noise: standard deviation of Gaussian noise on all tokens' embeddings, in their units, the answer's included.
       key: of `jax.random.key`, where temperature or noise is above 0; or one for each prompt.
       dtype: that layers compute in and the cache has; None is the embedding table's. Parameters of fewer bits, such as
@@ -200,8 +196,7 @@ def padded(
     Args:
       texts: tokens of each.
       vocabulary_size: that tokens must be below.
-      limit: longest text, in tokens.
-      name: what messages call the limit.
+      limit, name: longest text, in tokens, and its name in messages.
 
     Raises:
       ValueError: if texts is empty, or one is empty, too long or has unknown tokens.

@@ -18,8 +18,7 @@ def low_rank_changes(key: jax.Array, config: DecoderConfig, *, rank: int, dtype:
     Args:
       key: of the uniform numbers in :math:`[-1/\sqrt{d}, 1/\sqrt{d}]` that A starts with, d the width that comes in.
       config: of the decoder.
-      rank: columns of A and rows of B.
-      dtype: of both.
+      rank, dtype: columns of A and rows of B; dtype of both.
 
     Returns:
       For each part of a layer with a kernel ``compress``, A, (L, in, rank), and ``expand``, B, (L, rank, out).

@@ -59,8 +59,7 @@ def rotary_frequencies(size: int, base: float, scaling: RotaryScaling | None = N
     r"""The frequencies :math:`\theta_j = b^{-2j / s}`, j < s / 2, scaled; radians a token, float64.
 
     Args:
-      size: width s of a head; even.
-      base: b, above 1; unitless.
+      size, base: even width s of a head; b, above 1; unitless.
       scaling: None leaves them.
 
     Returns:

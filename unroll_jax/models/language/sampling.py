@@ -130,8 +130,7 @@ def next_tokens(
       logits: of each row.
       sampling: how tokens are drawn.
       keys: of each row, see `row_keys`; None only where the sampling is greedy.
-      positions: that the tokens will have.
-      stream: which random numbers they are drawn with.
+      positions, stream: that the tokens will have; their random numbers.
     """
     if sampling.greedy:
         return jnp.argmax(logits, axis=-1).astype(jnp.int32)

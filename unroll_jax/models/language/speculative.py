@@ -54,9 +54,7 @@ def speculate(
     One program serves all exit layers.
 
     Args:
-      config: of the decoder.
-      params: of a `Decoder`, without the outer key ``params``.
-      prompts: see `generate`.
+      config, params, prompts: as in `generate`.
       exit_layer: number of layers that draft, from 1 to num_layers - 1.
       draft_length: tokens drafted before a verification, at least 1.
       max_tokens, stops, noise, key, dtype: as in `generate`; noise of a position is the same as there.

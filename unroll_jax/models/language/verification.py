@@ -38,8 +38,7 @@ def verdict(
 
     Args:
       target: logarithms of p, at the drafted tokens and the one behind them.
-      draft: logarithms of q.
-      tokens: drawn from q.
+      draft, tokens: logarithms of q; tokens drawn from it.
       uniforms: one number in [0, 1) for each.
 
     Returns:
