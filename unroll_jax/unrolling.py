@@ -71,11 +71,9 @@ def unroll(
       num_layers: how many steps, at least 1.
       tied: whether all layers share ``params``.
       record: "energy" records `Trace`, by ``step_and_energy`` where the descent has it; a function
-        ``(params, y, x) -> pytree`` records its value, stacked along a new leading axis of num_layers + 1; None
-        records nothing. Entry l < num_layers is taken before layer l + 1 with that layer's parameters, the last entry
-        after the last layer with the last layer's.
-      remat: recompute each layer in the backward pass instead of storing its intermediates; a policy of
-        `jax.checkpoint_policies` selects those stored all the same.
+        ``(params, y, x) -> pytree`` records its value, stacked along a new leading axis of num_layers + 1; None records
+        nothing. Entry l < num_layers is taken before layer l + 1 with its parameters, the last after the last layer.
+      remat: recompute each layer in the backward pass; or a policy of `jax.checkpoint_policies` for the values stored.
       unroll: layers in one iteration of the scan. None takes up to `UNROLLED` of them all at once, without ``remat``:
         that spares a scan's copies for the backward pass, for some more memory; a part gains nothing. Else one.
       perturb: ``(layer, before, after) -> after``, replaces the output of each layer 1..num_layers, such as

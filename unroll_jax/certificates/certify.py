@@ -91,8 +91,7 @@ def certify(
 ) -> Certificate:
     r"""Runs ``num_layers`` steps y' of a descent and reports of each whether its energy had to fall.
 
-    The energy is :math:`h + \phi` (h: ``descent.smooth``), or h. If h grows from y to y' at most as an L-smooth
-    function,
+    The energy is :math:`h + \phi` (h: ``descent.smooth``), or h. If h grows from y to y' as if L-smooth,
 
     .. math:: (h + \phi)(y') \le (h + \phi)(y) + \langle \nabla h(y), y' - y \rangle + \phi(y') - \phi(y)
               + \tfrac L2 |y' - y|^2 ,

@@ -56,8 +56,7 @@ def dust(
 
     With a ``measurement`` Phi, :math:`D \Phi^T` replaces D, see `lista`. ``form`` names the first half. "softmax",
     above, and "jacobi" are forms of `attention`, which always lower the first term. "plain" is the published layer,
-    without beta: softmax(H V^T V H^T) H. It is the same where all |V h_v| are equal; elsewhere it leans to long codes,
-    and there are points where it raises the first term.
+    without beta: softmax(H V^T V H^T) H. It is the same where all |V h_v| are equal; else it may raise the first.
 
     The second half lowers the other terms for :math:`c \ge \tfrac12 |D|_2^2`, see `lista`. With f the first term,
     a = 1 / c, and :math:`L = |D|_2^2 + n |V|_2^2`, which bounds the curvature from above, the whole E does not rise if

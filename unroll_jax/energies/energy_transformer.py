@@ -67,8 +67,7 @@ def energy_transformer(
     y)`, and, as :math:`a \le 1 / (K \lambda)`, :math:`E' - E \le (- 1 / a + K \lambda / 2) (g' - g) . (y' - y) \le 0`.
 
     Args:
-      dim, num_heads, head_dim, num_memories: width d >= 2 of the tokens, heads h, width k of queries and keys, rows m
-        of the memory.
+      dim, num_heads, head_dim, num_memories: width d >= 2 of tokens, heads h, width k of queries, rows m of memory.
       step_size: a > 0 in units of tokens over energy; the paper's images use 0.1.
       guaranteed: whether a step is shortened to the bound above.
       epsilon: added to the variance.

@@ -41,9 +41,8 @@ def feedforward(
     .. math:: E(Y) = \tfrac12 Tr(Y W_f Y^T) + \tfrac12 |Y - B|_F^2 + \phi(Y) , \qquad
               Y' = prox_{a \phi}( Y - a ( Y W_f^+ + Y - B ) ) , \quad W_f^+ = (W_f + W_f^T) / 2 ,
 
-    with B = x (0 when x is None). The step never raises E when :math:`a \le 1 / L`,
-    :math:`L = \max(0, \lambda_{max}(W_f^+)) + 1`; at initialisation L is at most 1.95, so the default step qualifies.
-    ``spectrum`` keeps it so for weights that are trained.
+    with B = x (0 when x is None). The step never raises E when :math:`a \le 1 / L`, :math:`L = \max(0,
+    \lambda_{max}(W_f^+)) + 1`; initially L <= 1.95, so the default step qualifies; ``spectrum`` keeps it so.
 
     Args:
       dim: width d of the tokens.

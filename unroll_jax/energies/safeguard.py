@@ -18,8 +18,7 @@ def safeguarded(descent: Descent, *, halvings: int = 10) -> Descent:
               t = \max \{ 1, \tfrac12, \dots, 2^{-halvings}, 0 : E(y') \le E(y) \} .
 
     No step raises the energy, for any weights. Where step(y) - y points downhill at y, t is positive for enough
-    halvings; where it does not, t may be 0, and the layer leaves that example as it is. A layer that was certified to
-    descend pays one evaluation of the energy more, or two.
+    halvings; else t may be 0, and the example stays. A certified layer pays one or two more energies.
 
     Args:
       descent: a layer whose y is one array; NaN energies of y' count as risen. Where the energy of y is NaN, so is y'.

@@ -41,8 +41,7 @@ def unrolled_layer(
       params: V (k, d), W (d, d), U (d, d).
       y: tokens as rows; Y' has their dtype.
       mask: which of them are real; None takes all for real. The others stay, and no token attends to them.
-      self_loops: whether tokens attend to themselves. With them, noise draws attention to the noisy token itself.
-        Without, a token that has no other to attend to has Z = 0.
+      self_loops: whether tokens attend to themselves; noise then attracts attention. Else a single token has Z = 0.
 
     Source: Porras-Valenzuela, Hadou, Ribeiro, eqs. 47 and 48; tokens as rows.
 

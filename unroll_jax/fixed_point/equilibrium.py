@@ -95,17 +95,15 @@ def equilibrium(
       descent: a `Descent`, or a step ``(params, y, x) -> y'``.
       params: parameters of the step: any pytree, such as a module of Equinox or flax.nnx. Leaves that are neither
         arrays nor floating numbers (functions, names, flags) are constants.
-      y0: initial state, a pytree of floating arrays that share their batch axes, for a bare step also complex ones;
-        receives no gradient. The equilibrium of an earlier call is a warm start. States below float32 are iterated on
-        in float32, between steps that see their own dtype.
+      y0: initial state, without gradient, such as an earlier equilibrium: a pytree of floating arrays that share their
+        batch axes, for a step also complex ones. States below float32 iterate in float32; steps see their dtype.
       x: the input the step sees, a pytree, or None.
       solver: a name of `SOLVERS`, or a `Solver`; None is semismooth Newton in the layer's small space for a factored
         layer (`opteq`), plain steps if ``adjoint`` is unrolled, "accelerated_gradient" for a `Descent` with a symmetric
         Jacobian (`opteq_conv`), else "anderson". Solvers and adjoints that need a symmetric Jacobian probe for it, at
         two products; without it, examples count as failed.
-      adjoint: a name of `ADJOINTS`, an `Adjoint`, or ``unrolled(k)``: then k steps of the solver, differentiated by
-        autodiff; `phantom` differentiates steps too. None is conjugate gradients for a factored or symmetric layer, in
-        the small space of the former, else "gmres".
+      adjoint: a name of `ADJOINTS`, an `Adjoint`, or ``unrolled(k)``: k steps of the solver under autodiff; or
+        `phantom`. None is conjugate gradients for a symmetric or (in its small space) factored layer, else "gmres".
       tol: relative tolerance of the forward solve, |f(z) - z| <= atol + tol |f(z)| for every example. An example that
         cannot get there for round-off counts as converged, with its own status.
       max_steps: cap of the forward solve; of Newton steps where there are such.
@@ -124,8 +122,8 @@ def equilibrium(
       check: checks inside of `jax.jit` too that examples do not depend on each other, at the cost of two products.
 
     Returns:
-      ``(y, info)``: the equilibrium, and an `EquilibriumInfo`; with ``has_aux`` ``(y, info, aux)``, where aux is the
-      step's at the equilibrium, differentiable too.
+      ``(y, info)`` or ``(y, info, aux)``: the equilibrium, an `EquilibriumInfo`, and the step's aux there,
+      differentiable.
 
     Raises:
       ValueError: if the step changes the state's structure, shapes or dtypes, examples depend on each other, y0 is not

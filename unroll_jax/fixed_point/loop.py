@@ -248,9 +248,8 @@ def _plan(rule: Rule, c: _Carry, sizes: Sizes, residual: Array, more: Array, k: 
 def _vanishing(rule: Rule, sizes: Sizes, plateau: tuple[Array, Array]) -> tuple[Array, tuple[Array, Array]]:
     """The residuals of rows, relative to their scale where they have gone to 0; where the last plateau began.
 
-    On the way to 0 a relative residual is meaningless: it is constant, 1 / c - 1 for f(z) = c z. There the gap has
-    shrunk to a quarter since the residual last halved, and so has the state. A state that tends to another fixed point
-    z* stops to do so once it is within about 2 |z*| of 0.
+    On the way to 0 a relative residual is meaningless: it is constant, 1 / c - 1 for f(z) = c z. There gap and state
+    have shrunk to a quarter since the residual last halved. Near another fixed point z* they stop, about 2 |z*| from 0.
     """
     level, height = plateau
     halved = (sizes.residual <= 0.25 * level) | (level == jnp.inf)

@@ -69,8 +69,7 @@ def monotone_weight(
 
     .. math:: W = (1 - m) I - A^T A + B - B^T , \qquad A = g_A A_0 / |A_0|_F , \quad B = g_B B_0 / |B_0|_F .
 
-    Convolutions wrap around the edges of images of one size. The discrete Fourier transform then takes W apart into one
-    small matrix per frequency, and so it is returned.
+    Convolutions wrap around the edges of images of one size. Then W is returned as one small matrix per frequency.
 
     Args:
       params, margin: A_0, B_0 and the scales g; m, positive.
@@ -178,8 +177,7 @@ def monotone_equilibrium(
     Returns:
       ``(z, info)``; ``info`` is of the splitting's iteration.
 
-    Source: Winston and Kolter (2020), Section 3. They solve the backward pass by the same splitting; here it is any
-    linear solver of `ADJOINTS`, on the splitting's step.
+    Source: Winston and Kolter (2020), Section 3. Their backward pass is a splitting too; here any of `ADJOINTS`.
 
     Example:
       >>> import jax.numpy as jnp

@@ -44,8 +44,7 @@ def run_loops(
       x: the input that every loop sees, or None.
       loops: how many with gradients: an int, at least 1, or a traced integer from 0 to ``most``; larger ones are cut.
       free: how many before them: an int or a traced integer, at least 0. ``state`` has a gradient only at 0.
-      most: largest value of traced ``loops``. Loops beyond a traced number are skipped, and their records repeat the
-        last one: ``records[-1]`` is always the last loop's.
+      most: largest value of traced ``loops``. Skipped loops repeat the last record: ``records[-1]`` is the last loop's.
       record: ``h -> pytree``, inside the scan, before the first loop and after each, such as a loss; None is nothing.
       remat: recompute each loop in the backward pass, see `unroll_jax.unroll`; a loop then keeps only its state.
 

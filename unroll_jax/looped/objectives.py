@@ -18,8 +18,7 @@ def path_independence(states: Any, *, batch_ndim: int = 1) -> Float[Array, "*bat
     1 for each example where the limit does not depend on the start; about 0 for states that have nothing in common.
 
     Args:
-      states: arrays (starts, *batch, ...) of at least two starts, such as zeros, noise, and the states of other
-        examples, each after the same number of loops.
+      states: arrays (starts, *batch, ...) from two starts or more, such as zeros and noise, after equally many loops.
       batch_ndim: number of batch axes.
 
     Raises:

@@ -26,8 +26,7 @@ class Encoder(nn.Module):
       dtype: dtype the layers compute in; None takes the parameters'.
       param_dtype, remat, unroll: as in `UnrolledTransformer`.
 
-    Source: Devlin et al. (2019), BERT; Sanh et al. (2019), DistilBERT; Liu et al. (2019), RoBERTa; Wang et al. (2020),
-    MiniLM.
+    Source: BERT, Devlin et al. 2019; DistilBERT, Sanh et al. 2019; RoBERTa, Liu et al. 2019; MiniLM, Wang et al. 2020.
 
     Example:
       >>> import jax, jax.numpy as jnp

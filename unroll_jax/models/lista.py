@@ -28,8 +28,7 @@ class LISTA(nn.Module):
     Attributes:
       dim, num_atoms, num_layers: widths of the signals and of the codes; depth L.
       sparsity: lambda of the Lasso that the first layers descend, in units of the signals.
-      dictionary_init: initialiser of its dictionary D (num_atoms, dim), atoms as rows;
-        ``jax.nn.initializers.constant(D)`` takes one that is given.
+      dictionary_init: initialiser of D (num_atoms, dim), atoms as rows, such as ``jax.nn.initializers.constant(D)``.
       noise: standard deviation of the initial weights; None starts as ISTA.
       param_dtype, remat, unroll: as in `UnrolledTransformer`.
 

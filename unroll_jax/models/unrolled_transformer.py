@@ -32,8 +32,7 @@ class UnrolledTransformer(nn.Module):
       rank: rows of V; None means ``dim``.
       dtype: dtype the layers compute in; None computes in the input's. Parameters stay in ``param_dtype``.
       param_dtype: dtype of the parameters.
-      remat: recompute layers in the backward pass instead of storing their intermediates; a policy of
-        `jax.checkpoint_policies` selects those stored all the same.
+      remat: recompute layers in the backward pass; or a policy of `jax.checkpoint_policies` for the values stored.
       unroll: layers in one iteration of the scan, see `unroll_jax.unroll`.
       self_loops: whether tokens attend to themselves, see `unroll_jax.energies.unrolled_layer`.
       V_init: initialiser of V; the cosine transform by default (Porras-Valenzuela et al., Appendix B.2).

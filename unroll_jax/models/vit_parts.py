@@ -23,8 +23,7 @@ READINGS = ("state", "residual", "linear")
 class ViTConfig:
     r"""The shape of a vision transformer that reconstructs frames, and how its layers are read.
 
-    With s the normalised pixels of a patch, s = (x - mean) / std, and h the state of its token behind some layer, a
-    reconstruction y of the patch x is, by ``reading``:
+    With s = (x - mean) / std for a patch x, and h its token's state, the reconstruction y is, by ``reading``:
 
     * "state": y = mean + std C(h): the state itself is a patch of ``dim / pixels`` colours one after the other (768 = 3
       x 16 x 16), whose mean C is grey. The embedding starts as s in every colour, and positions and class token at 0:
@@ -39,12 +38,11 @@ class ViTConfig:
       num_patches, pixels: patches of a frame, and pixels of a patch.
       dim, num_layers, num_heads, hidden_dim, activation, norm_epsilon: as in `EncoderConfig`.
       class_token: whether a learned token precedes the patches, as pretrained weights have it.
-      reading: see above. "state" is the paper's, and the best from scratch too, but needs a width that is a
-        multiple of the pixels; the others serve at any width.
+      reading: see above. "state" is the paper's and best from scratch; its width is a multiple of the pixels.
       mean, std: subtracted from pixels, and dividing them then; Hugging Face's processor of ViT has 0.5 for both.
 
-    Source: Dosovitskiy et al. (2021); Porras-Valenzuela, Hadou, Ribeiro, Appendix B.2, for "state", where colours of
-    grey video are not averaged.
+    Source: Dosovitskiy et al. (2021); Porras-Valenzuela, Hadou, Ribeiro, Appendix B.2, for "state", with colours not
+    averaged.
 
     Example:
       >>> config = ViTConfig(num_patches=4, pixels=9, dim=27, num_heads=3)

@@ -37,10 +37,9 @@ def causal_attention(
     ``form="softmax"``. A token that attends to no token, with s = 0, stays. **x = None takes C = Y**, the state itself:
     a decoder's layer, in softmax form causal attention, :math:`softmax_{v \le u}( z_u . z_v - \tfrac12 |z_v|^2 ) Y`.
 
-    *What still descends.* The step never raises E( . ; C), nor any token's share of it, for every context held, rho
-    concave and nondecreasing, and a in (0, 1]: given C the sum splits into tokens, and the step with s = 0, a = 1
-    minimises each one's tangent majoriser. So a layer with C = Y lowers E( . ; Y), and layers on one context x lower E(
-    . ; x).
+    *Descent.* The step never raises E( . ; C), nor any token's share of it, for every context held, rho concave and
+    nondecreasing, and a in (0, 1]: given C the sum splits into tokens, and the step with s = 0, a = 1 minimises each
+    one's tangent majoriser. So a layer with C = Y lowers E( . ; Y), and layers on one context x lower E( . ; x).
 
     *The price.* E(Y; Y) is the pair energy of `attention`, each pair once. A layer with C = Y may raise it: a step may
     raise the terms of successors. With positive weights its fixed points are tokens that are all alike to W_a.

@@ -65,8 +65,7 @@ def attention(
 
     ``form="jacobi"`` has s = 0. ``form="softmax"`` adds the proximal weight s = rho'(0) of a token to itself; r = 0 and
     rho = softmax make it softmax attention, :math:`softmax_v(z_u . z_v - \tfrac12 |z_v|^2) Y`. A token without
-    neighbours, with r = s = 0, stays. Where E is stationary Z stays, but the part of Y that W_a does not see is
-    averaged.
+    neighbours and r = s = 0 stays. Where E is stationary Z stays, but the part of Y unseen by W_a is averaged.
 
     Neither form ever raises E, for every rho concave and nondecreasing, every undirected graph, r >= 0, B and a in
     (0, 1]: E lies below its tangent quadratic, whose Hessian is D - s - A with A = (gamma_uv) and D - s >= A row by

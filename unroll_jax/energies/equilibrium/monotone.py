@@ -23,8 +23,7 @@ class Monotone(NamedTuple):
     Attributes:
       value: :math:`\sigma`, elementwise.
       integral: s with :math:`s' = \sigma` and s(0) = 0; its derivative is taken to be ``value``.
-      conjugate: :math:`s^*(t) = \max_w t w - s(w)`, infinite outside the closure of the range of :math:`\sigma`; None
-        if unknown; `opteq_objective` then cannot use it.
+      conjugate: :math:`s^*(t) = \max_w t w - s(w)`, inf off sigma's closed range, for `opteq_objective`; or None.
 
     Example:
       >>> import jax

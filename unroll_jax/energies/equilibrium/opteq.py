@@ -59,8 +59,7 @@ def opteq(
       input_dim: width of the input x, or None for a layer that does not see x.
       activation: sigma, a name of `MONOTONES` or a `Monotone`.
       skip: a in (0, 1], unitless; 1 has no skip connection.
-      allow_expansive: whether `equilibrium` accepts a W of norm above 1 without an error, outside of jit, where it
-        knows it; such a layer need have no equilibrium.
+      allow_expansive: whether `equilibrium` takes a known W of norm above 1, which need have no equilibrium.
 
     Returns:
       A `Descent` with `OptEqParams`; states are (*batch, dim), ``x`` broadcasts to (*batch, input_dim); None is 0.

@@ -67,13 +67,11 @@ def decode(
 
     A token sees all slots up to its position: those before it must have been written by the same layers, in this call
     or earlier ones. To take tokens back, decode others at their positions: what lies behind is not seen. So a draft by
-    the first E layers and its verification by the others share a cache, ``decode(..., last=E)`` and then
-    ``decode(..., states, ..., first=E)``.
+    E layers, ``decode(..., last=E)``, and its verification, ``decode(..., states, ..., first=E)``, share a cache.
 
     Args:
       config, params: of a `Decoder`; params without the outer key ``params``.
-      inputs: numbers of tokens where ``first`` is 0; else outputs of layer ``first``. Layers compute in the outputs'
-        dtype, for tokens in the cache's.
+      inputs: numbers of tokens where ``first`` is 0, computed in the cache's dtype; else outputs of layer ``first``.
       cache: of `empty_cache`; its capacity bounds the positions.
       positions: place of each token in its text, different ones in a row. A token whose position is negative is none:
         it is not written, and its output means nothing. One beyond the capacity is not written either.
