@@ -105,6 +105,7 @@ def checked(**rules: Rule) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Checks the ranges of arguments at each call: TypeErrors and ValueErrors that name the argument.
 
     Numbers may be NumPy and JAX scalars, not traced; of arguments that may be arrays only Python numbers are checked.
+    None needs no rule where the signature allows it.
 
     Example:
       >>> @checked(size=at_least(1))

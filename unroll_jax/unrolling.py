@@ -84,7 +84,7 @@ def unroll(
 
     Raises:
       ValueError: if num_layers or unroll is not at least 1, unroll leaves no loop for remat, a stacked leaf has another
-        leading axis, a step is given with ``record="energy"``, or the state's structure, shape or dtype changes.
+        leading axis, a bare step has ``record="energy"``, or the state's structure, shape or dtype changes.
       TypeError: if a leaf of y is not an array.
 
     Example:

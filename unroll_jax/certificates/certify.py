@@ -28,7 +28,7 @@ ROUNDING = 1e-3  # share by which the measured curvature, a difference of slopes
 class Outcome(enum.IntEnum):
     """The outcome of a layer for its energy.
 
-    GUARANTEED: it did not rise, and could not. DESCENDED: it did not rise. ROSE: it rose or is NaN.
+    GUARANTEED: it did not rise, and could not. DESCENDED: it did not rise, unguaranteed. ROSE: it rose or is NaN.
 
     Example:
       >>> [outcome.name for outcome in Outcome]

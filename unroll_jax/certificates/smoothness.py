@@ -29,7 +29,7 @@ def quadratic_smoothness(energy: Energy, *, num_steps: int = 64) -> Energy:
     """The smoothness L of a quadratic energy, from its Hessian at the state given (see `curvature`).
 
     Args:
-      energy: ``(params, y, x) -> (*batch,)``. If not quadratic, L holds only at the state, and certificates do not.
+      energy: ``(params, y, x) -> (*batch,)``. If not quadratic, L holds only at the state, certificates nowhere.
       num_steps: Hessian products; L is exact at an example's number of entries, else a bound but with probability 1e-6.
 
     Returns:

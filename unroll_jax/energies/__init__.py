@@ -1,6 +1,7 @@
 """Energies and the steps that lower them; `DESCENTS` names every system.
 
-A known number out of range, or an unfit array, is a ValueError or TypeError with its name. To add: CONTRIBUTING.md.
+A known number out of range, or an array that does not fit, is a ValueError or TypeError that names the argument.
+CONTRIBUTING.md says how to add a system.
 
 Example:
   >>> import jax

@@ -73,7 +73,7 @@ def crate(
 
     which never raises E: with :math:`M = I + c Z Z^T` and :math:`S = Z V^T + V Z^T`, the second derivative of
     :math:`\tfrac12 \log\det M` along V is :math:`c \, tr(M^{-1} V V^T) - \tfrac{c^2}{2} tr(M^{-1} S M^{-1} S)`: at most
-    :math:`c |V|^2`, and at least :math:`-2 c |V|^2` as :math:`|M^{-1/2} Z|_2 \le c^{-1/2}`. Their sum is at most L.
+    :math:`c |V|^2`, and at least :math:`-2 c |V|^2` as :math:`|M^{-1/2} Z|_2 \le c^{-1/2}`. E's terms sum to at most L.
 
     Args:
       dim, num_heads, head_dim: width d of the tokens, number of subspaces, width p of each.

@@ -58,8 +58,8 @@ def transformer(
     .. math:: E(Y) = \sum_{\{u,v\} \in G} \rho(\tfrac12 |W_a^T (y_u - y_v)|^2) + \tfrac{r}{2} |(Y - A) W_a|_F^2
                    + \tfrac12 Tr(Y W_f Y^T) + \tfrac12 |Y - B|_F^2 + \phi(Y) ,
 
-    an `attention` step on the first two terms, then a `feedforward` step on the rest; by default, with a2 =
-    ``step_size``,
+    an `attention` step on the first two terms, then a `feedforward` step on the rest. With the defaults, where r = 0
+    and B = x, and with a2 = ``step_size``, that is
 
     .. math:: Y' = prox_\phi( [softmax_\beta(Y W_a W_a^T Y^T) Y] W_f^s + a_2 B ) .
 

@@ -129,7 +129,7 @@ class FactoredSolver(NamedTuple):
 def factored_adjoint(activation: Activation, share: float) -> Adjoint:
     r"""w = (I - J)^{-1} v = (v + W^T D^{1/2} t) / a, where (I - D^{1/2} G D^{1/2}) t = D^{1/2} W v.
 
-    J is the layer's a W^T D W + (1 - a) I; hence I - J = a (I - W^T D W). Its residual is a bound for |W| <= 1.
+    J = a W^T D W + (1 - a) I, I - J = a (I - W^T D W). The residual is a bound for |W| <= 1; steps are products with G.
     """
 
     def structured(saved: Saved, z: Array, v: Array, tol: float, max_steps: int) -> tuple[Array, EquilibriumInfo]:

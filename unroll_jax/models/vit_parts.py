@@ -41,8 +41,8 @@ class ViTConfig:
       reading: see above. "state" is the paper's and best from scratch; its width is a multiple of the pixels.
       mean, std: subtracted from pixels, and dividing them then; Hugging Face's processor of ViT has 0.5 for both.
 
-    Source: Dosovitskiy et al. (2021); Porras-Valenzuela, Hadou, Ribeiro, Appendix B.2, for "state", with colours not
-    averaged.
+    Source: Dosovitskiy et al. (2021); Porras-Valenzuela, Hadou, Ribeiro, Appendix B.2, for "state", where colours of
+    grey video are not averaged.
 
     Example:
       >>> config = ViTConfig(num_patches=4, pixels=9, dim=27, num_heads=3)

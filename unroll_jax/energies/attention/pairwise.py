@@ -84,7 +84,7 @@ def attention(
       dim: width d of the tokens, to learn W_a of shape (dim, rank); None uses the tokens as they are.
       rank: columns k of W_a, at most ``dim``; None means ``dim``.
       block: tokens whose pairs are held at a time: memory O(n block), in value and derivatives, for the price of
-        computing them again in the backward pass. None takes all up to n = 1448 in a small batch, else as fit a cache.
+        computing them again in the backward pass. None takes all up to n = 1448 in a small batch, else to fit a cache.
       kernel: "xla" computes on any device. Two are for GPUs and the complete graph, in memory O(n), with first
         derivatives in reverse mode only; in bfloat16 the tokens' projections are rounded to it:
         "pallas", one pass over pairs for the step, the energy and their gradients, for any rho whose functions hold no

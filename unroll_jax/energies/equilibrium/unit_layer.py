@@ -17,7 +17,7 @@ from unroll_jax.energies.tokens import Rows, Tokens, on_tokens, sum_present
 __all__ = ["ENERGIES", "UnitLayerParams", "unit_layer", "unit_layer_example"]
 
 ENERGIES = ("envelope", "conjugate")
-INITIAL_NORM = 0.95  # of W: below 1, at initialisation the layer contracts and has one fixed point
+INITIAL_NORM = 0.95  # of W; below 1 the layer contracts and has one fixed point
 
 
 class UnitLayerParams(NamedTuple):

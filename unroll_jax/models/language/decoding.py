@@ -71,7 +71,7 @@ def decode(
 
     Args:
       config, params: of a `Decoder`; params without the outer key ``params``.
-      inputs: numbers of tokens where ``first`` is 0, computed in the cache's dtype; else outputs of layer ``first``.
+      inputs: tokens (``first`` = 0), computed in the cache's dtype, or outputs of layer ``first``, in theirs.
       cache: of `empty_cache`; its capacity bounds the positions.
       positions: place of each token in its text, different ones in a row. A token whose position is negative is none:
         it is not written, and its output means nothing. One beyond the capacity is not written either.
