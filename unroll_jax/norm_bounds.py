@@ -30,14 +30,11 @@ def matrix_norm_bound(A: Array, *, num_squarings: int = SQUARINGS) -> Float[Arra
     far above the others. Second derivatives differentiate G; at A = 0 it is 0.
 
     Args:
-      A: matrices, (*batch, h, m), real or complex.
+      A: matrices, (*batch, h, m), real or complex; a ValueError for fewer axes.
       num_squarings: k; each halves the logarithm of the excess.
 
     Returns:
       One number per matrix, at least its norm up to rounding.
-
-    Raises:
-      ValueError: if A has fewer than two axes.
 
     Source: Delattre et al. (2023), "Efficient bound of Lipschitz constant for convolutional layers by Gram iteration".
 

@@ -21,13 +21,10 @@ def layer_noise(key: jax.Array, scale: float | Float[Array, ""]) -> Perturbation
 
     Args:
       key: of the noise. With one for each row of the state's first axis, a row's noise depends only on its key.
-      scale: its standard deviation, in units of the state, at least 0; may be traced.
+      scale: its standard deviation, in units of the state, finite, at least 0 (else a ValueError); may be traced.
 
     Returns:
       ``(layer, before, after) -> after + noise``.
-
-    Raises:
-      ValueError: if a known ``scale`` is negative or not finite.
 
     Source: Hadou, NaderiAlizadeh, Ribeiro, "Robust stochastically-descending unrolled networks" (2024).
 

@@ -65,15 +65,11 @@ def pairwise_smoothness(
     present. Far tokens have small weights: L is then far below :math:`(n \rho'(0) + r) |W_a|_2^2`.
 
     Args:
-      rho, mask, ridge: as in `attention`.
+      rho, mask, ridge: as in `attention`, with its errors.
       majoriser: as in `multihead_attention`, whose "orthogonal" heads are made orthonormal first.
 
     Returns:
       ``(params, y, x) -> (*batch,)``, summed over the heads of ``params.W_a``, (*heads, d, k), or None: the identity.
-
-    Raises:
-      ValueError: as `attention`.
-      TypeError: if rho is neither a name, a `Rho` nor a function.
 
     Source: Yang, Huang, Wipf (2022), proof of Theorem 3.1 (majorisation); the bound is ours.
 

@@ -23,12 +23,9 @@ def weight_norm(
     """|W|_2 of a matrix or of a zero-padded convolution, by power iteration: from below, see `spectral_norm`.
 
     Args:
-      W: (h, m), or a kernel (height, width, channels in, channels out).
-      image_shape: height and width of the images, for a kernel.
+      W: (h, m), or a kernel (height, width, channels in, channels out); else a ValueError.
+      image_shape: height and width of the images, which a kernel needs.
       num_steps, key: as in `spectral_norm`.
-
-    Raises:
-      ValueError: if W is neither, or a kernel comes without image_shape.
 
     Example:
       >>> import jax.numpy as jnp
@@ -100,11 +97,7 @@ def spectral_normalise(
 
 
 def _map_weights(function: Callable[[Array], Any], params: Any, where: Callable[[str], bool] | None) -> Any:
-    """The pytree with ``function`` of the matrices and kernels at the paths that ``where`` chooses.
-
-    Raises:
-      TypeError: if there are none.
-    """
+    """The pytree with ``function`` of the matrices and kernels at paths that ``where`` chooses; a TypeError if none."""
     leaves, structure = jax.tree_util.tree_flatten_with_path(params)
     chosen = [
         getattr(leaf, "ndim", 0) in (2, 4) and (where is None or where(jax.tree_util.keystr(path)))

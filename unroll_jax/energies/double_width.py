@@ -86,10 +86,7 @@ def symmetric_embedding(
       form: form of the attention step, "softmax" or "jacobi".
       mask: symmetric boolean (n, n) graph of the tokens; None is the complete graph.
       contraction: epsilon in (0, 1/2]; None takes the fourth root of the machine epsilon of ``dtype``.
-      dtype: dtype of the wide parameters.
-
-    Raises:
-      ValueError: if the network is so deep that s_L or 1 / s_L is not a normal number of ``dtype``.
+      dtype: dtype of the wide parameters; a ValueError if s_L or 1 / s_L is not a normal number of it.
 
     Source: ours; Yang, Huang, Wipf (2022), supplement F.1 and F.2, give no construction.
 

@@ -18,11 +18,9 @@ def path_independence(states: Any, *, batch_ndim: int = 1) -> Float[Array, "*bat
     1 for each example where the limit does not depend on the start; about 0 for states that have nothing in common.
 
     Args:
-      states: arrays (starts, *batch, ...) from two starts or more, such as zeros and noise, after equally many loops.
+      states: arrays (starts, *batch, ...) from two starts or more (else a ValueError), such as zeros and noise, after
+        equal loops.
       batch_ndim: number of batch axes.
-
-    Raises:
-      ValueError: if there are fewer than two starts.
 
     Source: Anil et al. (2022), Section 4, the asymptotic alignment score.
 
@@ -44,14 +42,11 @@ def step_sizes(states: Float[Array, "loops_and_one *rest"], *, batch_ndim: int =
     """Root mean square of the step of each loop. A penalty on their mean on far windows brings states to rest.
 
     Args:
-      states: (loops + 1, *batch, ...), such as the states that ``record`` returns.
+      states: (loops + 1, *batch, ...), such as ``record`` returns; a ValueError if fewer than two.
       batch_ndim: number of batch axes.
 
     Returns:
       Sizes of the steps of loops 1..L. Their gradients are finite where a state rests.
-
-    Raises:
-      ValueError: if there are fewer than two states.
 
     Source: ours.
 

@@ -112,8 +112,7 @@ def opteq_conv(
 
     Returns:
       A `Descent` with params `OptEqParams`; states are (*batch, height, width, channels), ``x`` broadcasts to (*batch,
-      height, width, input_channels); None is 0. Initially W has norm 0.9 on images of 32 x 32, a little more on larger
-      ones.
+      height, width, input_channels); None is 0. Initially W has norm 0.9 on 32 x 32 images, more on larger ones.
 
     Source: Xie et al. (2021), Section 5: the networks there are convolutional, with the formulas of `opteq`.
 

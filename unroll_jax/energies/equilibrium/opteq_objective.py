@@ -49,10 +49,8 @@ def opteq_objective(
         convex then, and for a < 1 the value need not be the one above.
 
     Returns:
-      One number per example, differentiable in z and the parameters.
-
-    Raises:
-      ValueError: for skip = 1 if W is not square or sigma has no conjugate; if a known |W| > 1 is not allowed.
+      One number per example, differentiable in z and the parameters. A ValueError says if, for skip = 1, W is not
+      square or sigma has no conjugate, or a known |W| > 1 is not allowed.
 
     Source: Xie et al. (2021), Theorem 1, the formula after it, and Theorem 2 with its proof.
 

@@ -36,12 +36,9 @@ def activation(function: Elementwise, penalty: Elementwise, *, step_size: float 
     step size s the prox is :math:`\sigma(w)` with :math:`(1 - s/a) \sigma(w) + (s/a) w = y`, solved entry by entry.
 
     Args:
-      function: sigma, elementwise.
+      function: sigma, elementwise; a ValueError if it falls or rises faster than 1 on a grid over [-16, 16].
       penalty: phi_1, elementwise; infinite outside the closure of sigma's range.
       step_size: a > 0, the step size at which the prox is sigma.
-
-    Raises:
-      ValueError: if sigma falls or rises faster than 1 somewhere on a grid over [-16, 16].
 
     Source: Yang, Huang, Wipf (2022), Section 5, for ReLU; the pair is Moreau's; Xie et al. (2021), Lemma 1, at s = 1.
 

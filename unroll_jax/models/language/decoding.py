@@ -35,11 +35,9 @@ def empty_cache(config: DecoderConfig, batch: int, capacity: int, dtype: Any = j
     """A cache of zeros for ``batch`` texts of up to ``capacity`` tokens.
 
     Args:
-      config, batch, capacity: of the decoder; texts, at least 1; longest text, in tokens.
+      config, batch, capacity: of the decoder; texts; longest text, in tokens, up to ``config.max_positions``. A
+        ValueError names one out of range.
       dtype: of keys and values, and that layers compute in.
-
-    Raises:
-      ValueError: if batch or capacity is below 1, or capacity is above ``config.max_positions``.
 
     Example:
       >>> config = DecoderConfig(100, dim=8, num_layers=2, num_heads=4, num_key_value_heads=2, hidden_dim=16)

@@ -191,15 +191,12 @@ def requested(
 def padded(
     texts: Sequence[Sequence[int] | np.ndarray], vocabulary_size: int, limit: int, name: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Texts in the rows of one array, from the left, and their lengths.
+    """Texts in the rows of one array, from the left, and their lengths; a ValueError if empty, too long or unknown.
 
     Args:
       texts: tokens of each.
       vocabulary_size: that tokens must be below.
       limit, name: longest text, in tokens, and its name in messages.
-
-    Raises:
-      ValueError: if texts is empty, or one is empty, too long or has unknown tokens.
     """
     require(len(texts) != 0, "prompts", "be at least one", "none")
     rows = [np.asarray(text) for text in texts]
