@@ -37,7 +37,7 @@ def lagrangian(
       kinds: as in `dual_ascent`. With it a known negative multiplier of an inequality is an error, a traced one NaN.
 
     Raises:
-      ValueError: if objective is no scalar, or multipliers do not fit violations, are not finite or of wrong sign.
+      ValueError: if objective is not a scalar, or multipliers do not fit violations, are not finite or of wrong sign.
 
     Source: Porras-Valenzuela, Hadou, Ribeiro, eq. 5. Proxy constraints: Cotter et al., "Two-player games for efficient
     non-convex constrained optimization" (2019).

@@ -198,7 +198,7 @@ def _check_batch(y: Any, batch_ndim: int) -> None:
 
 
 def _step_of(descent: Any, has_aux: bool) -> Callable[..., Any]:
-    """``(params, y, x) -> y'`` alone."""
+    """The step ``(params, y, x) -> y'``, without aux."""
     if isinstance(descent, Descent):
         require(not has_aux, "has_aux", "be False for a Descent", has_aux, "pass a step (params, y, x) -> (y', aux)")
         return descent.step
