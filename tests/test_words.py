@@ -31,7 +31,7 @@ SECOND = (
 )
 # For each place the bars of both lists. They only fall; the aims are 12 and 15.
 BARS = {
-    "unroll_jax": (12, 40),
+    "unroll_jax": (12, 15),
     "train": (12, 15),
     "benchmarks": (12, 15),
     "papers": (12, 15),

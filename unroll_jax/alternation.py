@@ -37,28 +37,23 @@ def alternating(
     .. math:: u = y - a_1 \nabla f(y) , \qquad v = u - a_2 \nabla g(u) , \qquad y' = prox_{a_2 \phi}(v) .
 
     The step is not a descent step everywhere: at the minimiser of h it moves, unless f and g agree there. It descends
-    where f's share of the gradient is small, by Theorems 4.1 and 5.1; `unroll_jax.certify` reports where that is, layer
-    by layer.
+    where f's share of the gradient is small, by Theorems 4.1 and 5.1; `unroll_jax.certify` reports where, by layer.
 
     Args:
-      f: ``(params, y, x) -> (*batch,)``, whose step comes first. ``y`` is a pytree of arrays, each with the batch as
-        its leading axes.
+      f: ``(params, y, x) -> (*batch,)``, whose step comes first. ``y`` is a pytree of arrays with leading batch axes.
       g: likewise, whose gradient step follows.
-      g_step_size: a2 > 0, the length of the gradient step on g.
-      f_step_size: a1 > 0, the length of the gradient step on f.
+      f_step_size, g_step_size: a1 > 0 and a2 > 0, the lengths of the gradient steps on f and g.
       f_step: ``(params, y, x) -> u``, a step on f that replaces the gradient step, such as the majorise-minimise step
         of `attention`. Give it or f_step_size. Its movement :math:`y - u` then replaces :math:`a_1 \nabla f(y)`.
-      phi: a name of `PROXIMALS`, or a `Proximal` (those of the table are for states (*batch, n, d); another may be for
-        any state); None leaves phi out. The name of an activation means that the step applies it as it is: its
-        penalty is the one of `activation` at a2, as in `transformer`.
+      phi: a name of `PROXIMALS` (for states (*batch, n, d)), a `Proximal` (for any state), or None. The step applies a
+        named activation as it is: its penalty is the one of `activation` at a2, as in `transformer`.
       init: ``key -> params``; None returns None, for f and g without parameters.
 
     Returns:
-      A `Descent` with energy f + g + phi; f and g interpret ``x``. Where it is an `Anchor` that marks which
-      tokens are there, y must be an array (*batch, n, d) if there is a phi, and phi is of those tokens alone.
+      A `Descent` with energy f + g + phi; f and g interpret ``x``. Where it is an `Anchor` that marks which tokens are
+      there, y must be an array (*batch, n, d) if there is a phi, and phi covers only those tokens.
 
-    Source: Yang, Huang, Wipf (2022), Algorithms 1 and 2, with the prox scaled by a2 as the proof of Theorem 5.1 needs
-    (for the paper's ReLU that makes no difference).
+    Source: Yang, Huang, Wipf (2022), Algorithms 1 and 2; the prox is scaled by a2 for Theorem 5.1 (no matter for ReLU).
 
     Example:
       >>> import jax, jax.numpy as jnp

@@ -37,8 +37,7 @@ class Rule(NamedTuple):
     Attributes:
       allowed: the values in words, after "must be".
       holds: ``value -> bool``.
-      integer: whether only integers are allowed.
-      number: whether they are numbers.
+      integer, number: whether only integers are allowed, and whether the values are numbers.
     """
 
     allowed: str
@@ -105,8 +104,8 @@ def check_fields(owner: Any, rule: Rule, *names: str) -> None:
 def checked(**rules: Rule) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Checks the ranges of arguments at each call: TypeErrors and ValueErrors that name the argument.
 
-    Numbers may be NumPy and JAX scalars, but not traced; of an argument that may be an array, Python numbers alone are
-    checked. None needs no rule where the signature allows it.
+    Numbers may be NumPy and JAX scalars, not traced; of arguments that may be arrays only Python numbers are checked.
+    None needs no rule where the signature allows it.
 
     Example:
       >>> @checked(size=at_least(1))
@@ -144,10 +143,7 @@ def checked(**rules: Rule) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 
 def look_up(argument: str, value: Any, table: Mapping[str, Any], kind: type, *kinds: type) -> Any:
-    """``value`` itself where it is of one of the kinds, else the entry of ``table`` that it names.
-
-    Another name is a ValueError, anything else a TypeError.
-    """
+    """``value`` if of one of the kinds, or the entry of ``table`` that it names; else a ValueError or TypeError."""
     if isinstance(value, (kind, *kinds)):
         return value
     article = "an" if kind.__name__[0] in "AEIOU" else "a"

@@ -1,4 +1,4 @@
-"""Conjugate gradients for many systems at once, each row stopping by itself."""
+"""Conjugate gradients for many systems at once; each row stops separately."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -32,9 +32,8 @@ def continue_conjugate_gradient(
 ) -> tuple[Float[Array, "b m"], Float[Array, "b m"], Int[Array, " b"]]:
     """Conjugate gradients from w, whose residual is known, until |residual|^2 <= bound; ``(w, residual, steps)``.
 
-    ``product`` is that with each row's symmetric positive definite matrix. A row that meets a direction without
-    positive curvature ends there: its matrix is not positive definite. Squares too small for the dtype to divide by end
-    a row as well, under any bound.
+    ``product`` multiplies with each row's symmetric positive definite matrix. A row ends at a direction without
+    positive curvature: its matrix is not positive definite. Squares too small to divide by also end a row.
     """
     limits = jnp.finfo(residual.dtype)
     bound = jnp.maximum(bound, limits.tiny / limits.eps)

@@ -19,8 +19,7 @@ class Sides(NamedTuple):
     """Orthonormal bases of the two sides of a matrix (*layers, rows, columns), basis vectors as rows.
 
     Attributes:
-      left: (rows, rows), a basis of the columns' space; None keeps it.
-      right: (columns, columns), a basis of the rows' space; None keeps it.
+      left, right: bases of the columns' and rows' spaces, (rows, rows) and (columns, columns); None keeps it.
 
     Example: see `in_coordinates`.
     """
@@ -45,8 +44,7 @@ def in_coordinates(optimizer: optax.GradientTransformation, bases: Any) -> optax
       gradient, for the update, and for the parameters where the rule looks at them.
 
     Raises:
-      ValueError: if a basis is not orthonormal (to 1e-4); from ``init`` and ``update``, if one does not fit its
-        parameter.
+      ValueError: if a basis is not orthonormal (to 1e-4), or, in ``init`` and ``update``, does not fit its parameter.
       TypeError: if ``bases`` holds anything but `Sides` and None.
 
     Example:

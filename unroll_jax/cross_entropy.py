@@ -35,22 +35,18 @@ def chunked_cross_entropy(
     same for two more arrays of the head's shape, which autodiff adds up from layer to layer.
 
     Args:
-      hidden: normalised hidden states, of any number of layers.
-      head: a row for each word.
-      labels: the word that each position is to predict, in 0..vocabulary - 1; any number where its weight is 0. A
-        traced one out of range gives NaN.
+      hidden, head: normalised hidden states, of any number of layers; a row for each word.
+      labels: each position's word to predict, in 0..vocabulary - 1; any at weight 0. A traced one outside gives NaN.
       weights: multiples of each position's loss, at least 0, such as a mask; None is 1. A position of weight 0 has loss
         0 and no gradient. A traced weight below 0 gives NaN.
       chunk: words whose logits are computed at a time, at least 1.
-      dtype: of the products' factors, such as bfloat16; None takes hidden's. Products, the softmax and gradients are
-        accumulated in float32 at least.
+      dtype: of the products' factors, such as bfloat16; None takes hidden's. Sums are in float32 or wider.
 
     Returns:
       The losses, in nats, in float32 at least.
 
     Raises:
-      ValueError: if chunk < 1, shapes do not fit, a known weight is negative, or a known label that counts is not in
-        the vocabulary.
+      ValueError: if chunk < 1, shapes do not fit, or a known weight is negative or a known counted label out of range.
       TypeError: if hidden states or the head do not hold real numbers, or labels are not integers.
 
     Source: the softmax over parts of Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018).

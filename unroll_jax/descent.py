@@ -44,7 +44,7 @@ class _Fields(NamedTuple):
     smooth: Callable[[Params, Any, Any], Float[Array, "*batch"]] | None = None
 
 
-# Fields derived from a field, and their values where that field alone is replaced.
+# Fields derived from a field, and their values where only that field is replaced.
 DERIVED: dict[str, dict[str, Any]] = {
     "energy": {"step_and_energy": None, "smooth": None},
     "step": {"step_and_energy": None, "factored": None, "symmetric": False, "check": None},
@@ -61,16 +61,12 @@ class Descent(_Fields):
       energy: ``(params, y, x) -> (*batch,)``, one number per example; ``y`` is ``(*batch, n, d)``, ``x`` the input of
         the system (its meaning is the factory's), or None; where it is an anchor, `Anchor` masks padded tokens.
       step: ``(params, y, x) -> y'``, same shape and dtype as ``y``.
-      step_and_energy: ``(params, y, x) -> (y', energy at y)``, both at once where that is cheaper than one after the
-        other; or None. It must agree with the two.
-      factored: ``(params, x) -> Factored``, the same fixed points in a form that `equilibrium` can use; None if there
-        is none.
-      symmetric: whether the step is the gradient of a convex potential, so that its Jacobian is symmetric positive
-        semidefinite; `equilibrium` then chooses solvers that use it.
+      step_and_energy: ``(params, y, x) -> (y', energy at y)``, both at once if cheaper, equal to the two; or None.
+      factored: ``(params, x) -> Factored``, the same fixed points in a form that `equilibrium` can use; or None.
+      symmetric: whether the step is the gradient of a convex potential: `equilibrium` uses its symmetric Jacobian.
       check: ``(params, y) -> None``, a ValueError where parameters whose values are known make steps that need have no
         fixed point; None if there is nothing to check. Called once at the start of `equilibrium`.
-      smooth: ``(params, y, x) -> (*batch,)``, the part of the energy that has a gradient everywhere, for `certify`;
-        None is the whole energy.
+      smooth: ``(params, y, x) -> (*batch,)``, the energy's part with a gradient everywhere, for `certify`; None is all.
 
     Example:
       >>> import jax.numpy as jnp
@@ -99,10 +95,9 @@ class Factored(NamedTuple):
     The Jacobian W^T D W of f is symmetric, and lives in the smaller of two spaces.
 
     Attributes:
-      matrix: W (h, m).
-      offset: c (*batch, h).
+      matrix, offset: W (h, m) and c (*batch, h).
       activation: sigma, elementwise, monotone and 1-Lipschitz.
-      share: a in (0, 1]; the fixed points are those of f for every a.
+      share: a in (0, 1]; every a has the fixed points of f.
     """
 
     matrix: Float[Array, "h m"]
@@ -117,9 +112,8 @@ class Entry(NamedTuple):
     Attributes:
       factory: the public factory of the system.
       example: ``(key, batch) -> (descent, y, x)`` with ``y`` of shape ``(*batch, *event)``. With ``descent.init(key)``
-        and y and x multiplied by any scale, the energy of ``y`` is finite wherever the condition holds.
-      condition: ``(params, y, x) -> (*batch,)``, the condition that the factory's docstring states for descent, as
-        booleans; None if the step of the example always descends.
+        and y and x multiplied by any scale, the energy of ``y`` is finite where the condition holds.
+      condition: ``(params, y, x) -> (*batch,)``, the factory's condition for descent, as booleans; None: always.
       event_ndim: how many axes of y one example has: 2 for tokens, 1 for a vector, 3 for an image.
 
     Example:

@@ -1,4 +1,4 @@
-"""Equilibrium layers for flax.linen; imported on first use, so that the library does without flax."""
+"""Equilibrium layers for flax.linen; imported on first use, as flax is optional."""
 
 from typing import Any
 
@@ -15,9 +15,8 @@ __all__ = ["Equilibrium"]
 class Equilibrium(nn.Module):
     """The fixed point z = cell(z, x) of a module, with the parameters of the cell, see `unroll_jax.equilibrium`.
 
-    The cell is called as a function of its variables, so that no tracer of the solve outlives it. Variables that it
-    changes, such as averages of batch norms, stay as they are; dropout has one mask for a solve. The `EquilibriumInfo`
-    is sown into the collection "intermediates" as "equilibrium".
+    The cell is called as a function of its variables: no tracer outlives the solve. Variables that it changes, such as
+    batch norms, stay; dropout has one mask for a solve. "intermediates" has the `EquilibriumInfo` as "equilibrium".
 
     Attributes:
       cell: a module of ``(z, x) -> z'``.

@@ -27,17 +27,14 @@ def matrix_norm_bound(A: Array, *, num_squarings: int = SQUARINGS) -> Float[Arra
               G = b \sum_i \sigma_i^{q - 1} u_i v_i^* / \sum_i \sigma_i^q , \qquad q = 2^{k + 1} + 2 .
 
     The bound's own has :math:`q = 2^{k + 2}`: the same along A, where all singular values are equal, and where one is
-    far above the others. Second derivatives are those of G; at A = 0 it is 0.
+    far above the others. Second derivatives differentiate G; at A = 0 it is 0.
 
     Args:
-      A: matrices, (*batch, h, m), real or complex.
+      A: matrices, (*batch, h, m), real or complex; a ValueError for fewer axes.
       num_squarings: k; each halves the logarithm of the excess.
 
     Returns:
       One number per matrix, at least its norm up to rounding.
-
-    Raises:
-      ValueError: if A has fewer than two axes.
 
     Source: Delattre et al. (2023), "Efficient bound of Lipschitz constant for convolutional layers by Gram iteration".
 
@@ -72,9 +69,6 @@ def conv_norm_bound(
       kernel: (height, width, channels in, channels out).
       image_shape: height and width of the images.
       num_squarings: as in `matrix_norm_bound`.
-
-    Returns:
-      The bound, a scalar.
 
     Source: Sedghi, Gupta, Long (2019) for the circular convolution; that it bounds the padded one is ours.
 

@@ -49,8 +49,7 @@ def compute_dtype(*arrays: Any) -> jnp.dtype:
 def infinite_outside(value: Callable[[Array], Array], z: Array, lower: float, upper: float = math.inf) -> Array:
     """``value(z)``, elementwise, for z in [lower, upper]; infinite outside, and NaN stays NaN.
 
-    Gradients are finite: 0 outside, and at an end the slope at the number next to it, as the slope there may be
-    infinite.
+    Gradients are finite: 0 outside, and at an end the slope next to it, as its own may be infinite.
     """
     limits = jnp.finfo(jnp.result_type(z))
     gaps = [max(float(limits.tiny), 0.5 * abs(end) * float(limits.eps)) for end in (lower, upper)]
@@ -82,10 +81,9 @@ def linear(tokens: Float[Array, "*batch n d"], weight: Float[Array, "d k"]) -> F
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def gram(tokens: Float[Array, "*batch n k"], dtype: Any = None) -> Float[Array, "*batch n n"]:
-    r"""The inner products :math:`Z Z^T` of all pairs of tokens, accumulated in ``dtype`` (None: that of the tokens).
+    r"""The inner products :math:`Z Z^T` of all pairs of tokens, accumulated in ``dtype`` (None: the tokens').
 
-    Their derivative is :math:`A + A^T` with :math:`A = \dot Z Z^T`: one product, forward and backward, where autodiff
-    of a product of an array with itself takes two.
+    Their derivative, :math:`A + A^T` with :math:`A = \dot Z Z^T`, takes one product each way; autodiff takes two.
     """
     return jnp.matmul(tokens, jnp.swapaxes(tokens, -1, -2), preferred_element_type=dtype)
 

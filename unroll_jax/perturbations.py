@@ -17,17 +17,14 @@ Perturbation = Callable[[Int[Array, ""], Any, Any], Any]
 
 @checked(scale=at_least(0.0))
 def layer_noise(key: jax.Array, scale: float | Float[Array, ""]) -> Perturbation:
-    """Gaussian noise on every layer's output, drawn anew for each layer.
+    """Gaussian noise on every layer's output, drawn separately for each layer.
 
     Args:
-      key: of the noise; or one for each row of the state's first axis, so that a row's noise depends on its key alone.
-      scale: its standard deviation, in units of the state, at least 0; may be traced.
+      key: of the noise. With one for each row of the state's first axis, a row's noise depends only on its key.
+      scale: its standard deviation, in units of the state, finite, at least 0 (else a ValueError); may be traced.
 
     Returns:
       ``(layer, before, after) -> after + noise``.
-
-    Raises:
-      ValueError: if a known ``scale`` is negative or not finite.
 
     Source: Hadou, NaderiAlizadeh, Ribeiro, "Robust stochastically-descending unrolled networks" (2024).
 
@@ -52,7 +49,7 @@ def lost_layer(lost: int | Int[Array, ""]) -> Perturbation:
     """One layer left out: its output is its input.
 
     Args:
-      lost: the layer, counted from 1; may be traced, so that one program serves all. No layer has the number 0.
+      lost: the layer, counted from 1; may be traced: one program serves all. 0 drops no layer.
 
     Returns:
       ``(layer, before, after) -> before`` where ``layer == lost``, else ``after``.

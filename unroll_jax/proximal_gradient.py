@@ -33,12 +33,10 @@ def prox_gradient(
 
     Args:
       smooth: ``(params, z, x) -> (*batch,)``, h of each example; its rank is the number of batch axes of z.
-      prox: ``(params, z, step_size) -> z``, such as ``lambda weight, z, s: soft_threshold(weight).prox(z, s)`` or a
-        projection of `optax.projections`; a `Proximal` or a name of `PROXIMALS`, for states (*batch, n, d); None is
-        plain gradient descent.
+      prox: ``(params, z, step_size) -> z``, such as ``lambda weight, z, s: soft_threshold(weight).prox(z, s)`` or one
+        of `optax.projections`; a `Proximal` or a name of `PROXIMALS`, for states (*batch, n, d); None is plain descent.
       step_size: s, a positive number or array, or ``(params, x) -> s``, such as 1/L of the data.
-      penalty: ``(params, z) -> (*batch,)``, phi of each example, which the energy adds; None is 0, as of a projection,
-        and that of a `Proximal`.
+      penalty: ``(params, z) -> (*batch,)``, phi of each example, which the energy adds; None is 0, or a `Proximal`'s.
 
     Returns:
       A `Descent` on pytrees z. Its ``init`` gives None: the parameters are yours.

@@ -22,7 +22,7 @@ def spectral_norm(
 ) -> Float[Array, "*batch"]:
     r"""The largest singular value of a linear map A, by power iteration on :math:`A^T A`; never above the true value.
 
-    Differentiable in what ``apply`` closes over: the gradient is that of :math:`|A v|` at the vector v found, u v^T.
+    Differentiable in what ``apply`` closes over: the gradient of :math:`|A v|` at the final v, u v^T.
 
     Args:
       apply: the linear map, of pytrees shaped as ``like``; one map per example where there are batch axes.

@@ -30,7 +30,7 @@ ORDER = "steps here are step(params, z, x), where jaxopt's are T(z, x, params)"
 
 
 def check_order(step: Callable[..., Any]) -> None:
-    """A TypeError unless a step can take (params, z, x), or where the names of its arguments are those of jaxopt's."""
+    """A TypeError unless a step can take (params, z, x), or where its arguments have jaxopt's names."""
     try:
         signature = inspect.signature(step)
     except (TypeError, ValueError):  # callables without one, such as some of compiled modules
@@ -71,8 +71,7 @@ def check_step(before: Any, after: Any, *, what: str = "the step") -> None:
 def settle(step: Callable[[Any], Any], y: Any) -> Any:
     """``y`` on the axes of a mesh where ``step`` leaves it, such as zeros where the step adds an input that is sharded.
 
-    Explicit shardings, and the axes of a `jax.shard_map` that an array varies over, are part of an array's type, which
-    a loop must not change.
+    Explicit shardings, and the axes of a `jax.shard_map` that an array varies over, are in its type: loops keep it.
     """
     if jax.sharding.get_abstract_mesh().empty:
         return y
@@ -87,8 +86,7 @@ def settle(step: Callable[[Any], Any], y: Any) -> Any:
 def vary_like(tree: Any, like: Any) -> Any:
     """``tree``, varying over the axes of a `jax.shard_map` that an array in the pytree ``like`` varies over.
 
-    A derivative with respect to invariant values is summed over the devices, so that values to be differentiated
-    for each device by itself must vary first.
+    Derivatives for invariant values are summed over the devices: values differentiated on each device must vary first.
     """
     axes = frozenset().union(*(jax.typeof(leaf).manual_axis_type.varying for leaf in jax.tree.leaves(like)))
     return jax.tree.map(lambda leaf: _vary(leaf, axes), tree)
@@ -116,10 +114,7 @@ def place_like(leaf: Any, like: Any) -> Any:
 
 
 def check_collectives(jaxpr: Any, state: list[Any]) -> None:
-    """An error where the step combines states of shards, or of examples under a named vmap.
-
-    Shards converge at different times, and their derivatives depend on each other: neither is solved for.
-    """
+    """An error where the step combines shards, or examples of a named vmap: convergence and derivatives would mix."""
     names: set[Any] = set()
     for equation in equations(jaxpr):
         if equation.primitive.name.startswith(COLLECTIVES):
@@ -138,7 +133,7 @@ def check_collectives(jaxpr: Any, state: list[Any]) -> None:
 
 
 def equations(jaxpr: Any) -> Iterator[Any]:
-    """All equations of a program, those of inner programs too."""
+    """All equations of a program and of its inner programs."""
     for equation in jaxpr.eqns:
         yield equation
         for value in equation.params.values():

@@ -64,21 +64,18 @@ def unroll(
     The layers run in one `lax.scan`; beyond `UNROLLED` of them compile time does not grow with depth.
 
     Args:
-      descent: a `Descent`, or a step ``(params, y, x) -> y'`` alone (then ``record`` must be a function or None).
+      descent: a `Descent`, or just a step ``(params, y, x) -> y'`` (then ``record`` must be a function or None).
       params: parameters of one layer if ``tied``; else a pytree whose leaves have a leading axis ``num_layers``.
       y: the state before the first layer, a pytree of arrays.
       x: the input every layer sees, or None.
       num_layers: how many steps, at least 1.
       tied: whether all layers share ``params``.
       record: "energy" records `Trace`, by ``step_and_energy`` where the descent has it; a function
-        ``(params, y, x) -> pytree`` records its value, stacked along a new leading axis of num_layers + 1; None
-        records nothing. Entry l < num_layers is taken before layer l + 1 with that layer's parameters, the last entry
-        after the last layer with the last layer's.
-      remat: recompute each layer in the backward pass instead of storing its intermediates; a policy of
-        `jax.checkpoint_policies` selects those stored all the same.
+        ``(params, y, x) -> pytree`` records its value, stacked along a new leading axis of num_layers + 1; None records
+        nothing. Entry l < num_layers is taken before layer l + 1 with its parameters, the last after the last layer.
+      remat: recompute each layer in the backward pass; or a policy of `jax.checkpoint_policies` for the values stored.
       unroll: layers in one iteration of the scan. None takes up to `UNROLLED` of them all at once, without ``remat``:
-        that spares the copies that a scan keeps for the backward pass, for some more memory, while a part of
-        them gains nothing; deeper or with ``remat``, one.
+        that spares a scan's copies for the backward pass, for some more memory; a part gains nothing. Else one.
       perturb: ``(layer, before, after) -> after``, replaces the output of each layer 1..num_layers, such as
         `unroll_jax.perturbations.layer_noise`; the next layer and the record see its result.
 
@@ -87,8 +84,7 @@ def unroll(
 
     Raises:
       ValueError: if num_layers or unroll is not at least 1, unroll leaves no loop for remat, a stacked leaf has another
-        leading axis, a step alone is given with ``record="energy"``, or the step or perturb changes the state's
-        structure, shape or dtype.
+        leading axis, a bare step has ``record="energy"``, or the state's structure, shape or dtype changes.
       TypeError: if a leaf of y is not an array.
 
     Example:
@@ -129,10 +125,7 @@ def unroll(
 
 
 def _layers_at_once(unroll: int | None, num_layers: int, *, remat: bool) -> int:
-    """Layers in one iteration of a scan, see `unroll`.
-
-    With ``remat`` a loop must stay: compilers else take from the forward pass what is to be recomputed.
-    """
+    """Layers in one iteration of a scan, see `unroll`. ``remat`` needs a loop: compilers else reuse forward values."""
     if unroll is None:
         return 1 if remat or num_layers > UNROLLED else num_layers
     check("unroll", unroll, at_least(1))

@@ -28,8 +28,7 @@ ROUNDING = 1e-3  # share by which the measured curvature, a difference of slopes
 class Outcome(enum.IntEnum):
     """The outcome of a layer for its energy.
 
-    GUARANTEED: it did not rise, and could not. DESCENDED: it did not rise, though nothing here guarantees it. ROSE: it
-    rose, or is not a number.
+    GUARANTEED: it did not rise, and could not. DESCENDED: it did not rise, unguaranteed. ROSE: it rose or is NaN.
 
     Example:
       >>> [outcome.name for outcome in Outcome]
@@ -45,8 +44,7 @@ class Certificate(NamedTuple):
     """The verdict of `certify` on each layer and example, and the numbers it rests on.
 
     Attributes:
-      outcome: (num_layers, *batch), values of `Outcome`. A rise counts as one even under a guarantee: the smoothness
-        was then too small.
+      outcome: (num_layers, *batch), values of `Outcome`. A rise counts even if guaranteed not to be: L was too small.
       energy: (num_layers + 1, *batch), before the first layer and after each.
       slope: <grad h(y), y' - y> + phi(y') - phi(y), negative where the step goes downhill.
       limit: -2 slope / |y' - y|^2, the largest smoothness with which descent is sure; infinite at a fixed point.
@@ -93,36 +91,28 @@ def certify(
 ) -> Certificate:
     r"""Runs ``num_layers`` steps y' of a descent and reports of each whether its energy had to fall.
 
-    The energy is :math:`h + \phi` with ``descent.smooth`` as h, or h alone. If h grows from y to y' no faster than a
-    quadratic with constant L, as every L-smooth h does,
+    The energy is :math:`h + \phi` (h: ``descent.smooth``), or h. If h grows from y to y' as if L-smooth,
 
     .. math:: (h + \phi)(y') \le (h + \phi)(y) + \langle \nabla h(y), y' - y \rangle + \phi(y') - \phi(y)
               + \tfrac L2 |y' - y|^2 ,
 
-    so that the energy cannot rise where the last three terms add up to 0 or less. No convexity is needed. Where no L
-    is known, the growth of the slope is measured at points between y and y', which may refute descent and cannot prove
-    it.
+    and the energy cannot rise where the last three terms add up to 0 or less. No convexity is needed. Where no L is
+    known, the growth of the slope is measured at points between y and y', which may refute descent but not prove it.
 
-    For the steps of `alternating` this condition holds wherever those of Theorem 4.1, Theorem 5.1 (without its factor
-    of :math:`\sqrt 2`, for any convex phi) and of the docstring of `transformer` hold. A transformer is certified as
-    below, so that its activation counts as phi and its L is that of two smooth halves.
+    For the steps of `alternating` this condition holds where the conditions of Theorem 4.1, Theorem 5.1 (without its
+    factor of :math:`\sqrt 2`, for any convex phi) and the docstring of `transformer` hold. A transformer is certified
+    as below: its activation counts as phi, and its L is for two smooth halves.
 
     Args:
       descent: the layer: an energy and a step, which need not come from this library.
       params: parameters of a layer if ``tied``, else stacked along a leading axis.
       y: the state before the first layer.
-      x: the input of energy and step, or None. Tokens absent from an `Anchor` do not count: the certificate is of the
-        tokens that are there.
+      x: the input of energy and step, or None. Tokens absent from an `Anchor` do not count.
       smoothness: L, a number or one per example, or a function ``(params, y, x) -> (*batch,)`` of the state before the
-        layer, such as `pairwise_smoothness` and `quadratic_smoothness`; None if it is not known. A guarantee is as
-        good as this number.
-      num_layers: how many steps, at least 1.
-      tied: whether all layers share ``params``.
+        layer, such as `pairwise_smoothness` and `quadratic_smoothness`; None if unknown. A guarantee is as good as L.
+      num_layers, tied: number of steps, at least 1, and whether they share ``params``.
       num_points: how many points of each step, y' among them, the slope is measured at, at least 1.
       tolerance: a rise by less than this share of the energy is put down to rounding; None is 16 machine epsilons.
-
-    Returns:
-      A `Certificate`.
 
     Raises:
       ValueError: if an option is out of range, or the step changes the state's structure, shapes or dtypes.
@@ -206,7 +196,7 @@ def _outcome(before: Array, after: Array, guaranteed: Array, tolerance: float | 
 
 
 def _check(descent: Any, params: Params, y: Any, x: Any, smoothness: Any) -> None:
-    """Checks the layer and its smoothness; calls the energy on shapes alone, so that a forgotten x is named."""
+    """Checks the layer and its smoothness; calls the energy on shapes only, to name a forgotten x."""
     if not isinstance(descent, Descent):
         raise TypeError(f"descent must be a Descent(init, energy, step), got {type(descent).__name__}")
     if isinstance(smoothness, float | int):

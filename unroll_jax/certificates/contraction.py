@@ -26,9 +26,6 @@ def contraction_bound(
       skip: a, common to the layers.
       image_shape: height and width of the images, for convolutions.
 
-    Returns:
-      The constant, a scalar.
-
     Source: Xie et al. (2021), remarks after Theorems 1 and 4.
 
     Example:
@@ -53,9 +50,8 @@ def equilibrium_lipschitz(
 ) -> Float[Array, ""]:
     r"""A Lipschitz constant of :math:`x \mapsto z^*(x)`, the equilibrium of a layer or a deep OptEq, in its input.
 
-    A layer :math:`f_l(z, x) = a W_l^T \sigma(W_l z + U_l x + b_l) + (1 - a) z` moves by at most :math:`c_l` times as
-    much as z and by at most :math:`a |W_l| |U_l|` times as much as x. What layer l adds then passes the layers behind
-    it, and what reaches the end comes back in as z:
+    A layer :math:`f_l(z, x) = a W_l^T \sigma(W_l z + U_l x + b_l) + (1 - a) z` moves at most :math:`c_l` times as much
+    as z and :math:`a |W_l| |U_l|` times as much as x. A layer's share passes the layers behind it, and returns as z:
 
     .. math:: |z^*(x) - z^*(x')| \le \frac{\sum_l a |W_l|_2 |U_l|_2 \prod_{k > l} c_k}{1 - \prod_l c_l} |x - x'| ,
               \qquad c_l = a |W_l|_2^2 + 1 - a ,
@@ -64,8 +60,7 @@ def equilibrium_lipschitz(
     meet and sigma has slope 1. It is of the exact equilibrium; `error_bound` bounds a solver's distance to it.
 
     Args:
-      params, skip, image_shape: as in `contraction_bound`. Layers without U add nothing. sigma is 1-Lipschitz, as every
-        `Monotone` is.
+      params, skip, image_shape: as in `contraction_bound`. Layers without U add nothing. sigma is 1-Lipschitz.
 
     Returns:
       The constant; infinite where `contraction_bound` is not below 1.
@@ -126,11 +121,7 @@ def error_bound(
     """|z - z*| <= |f(z) - z| / (1 - c): how far the equilibrium can be; infinite where c is not below 1.
 
     Args:
-      contraction: c, as of `contraction_bound`.
-      residual: |f(z) - z|, (*batch,).
-
-    Returns:
-      Bounds of |z - z*|, (*batch,).
+      contraction, residual: c, as of `contraction_bound`, and |f(z) - z|, (*batch,).
 
     Source: Banach's fixed-point theorem.
 

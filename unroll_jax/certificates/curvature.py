@@ -1,4 +1,4 @@
-"""Extreme curvatures of an energy, from products alone: no Hessian is formed."""
+"""Extreme curvatures of an energy, from Hessian-vector products; no Hessian is formed."""
 
 import math
 from collections.abc import Callable
@@ -26,8 +26,7 @@ class Curvature(NamedTuple):
     Attributes:
       smallest: the smallest one found; c of a quadratic that is strongly convex.
       largest: the largest one found; L of a convex quadratic. A Lipschitz constant is the larger of -smallest, largest.
-      error: how far beyond the two the true extremes may lie, but with probability 1e-6; 0 where they are exact (up to
-        rounding), infinite where there were too few steps to tell.
+      error: how far beyond the two the extremes may lie, but with probability 1e-6; 0 if exact, inf if unknown.
 
     Example: see `curvature`.
     """
@@ -38,15 +37,12 @@ class Curvature(NamedTuple):
 
 
 def hessian_product(f: Energy, y: Any, v: Any) -> Any:
-    """The Hessian of each example's energy times ``v``, by two reverse passes (so that a custom_vjp in f will do).
+    """The Hessian of each example's energy times ``v``, by two reverse passes (f may have a custom_vjp).
 
     Args:
       f: ``y -> (*batch,)``, twice differentiable in reverse mode.
       y: a pytree of arrays whose leading axes are the batch of ``f(y)``.
       v: of the structure and shapes of y.
-
-    Returns:
-      The products, as v.
 
     Example:
       >>> import jax.numpy as jnp
@@ -60,19 +56,15 @@ def hessian_product(f: Energy, y: Any, v: Any) -> Any:
 def curvature(f: Energy, y: Any, *, num_steps: int = 64, key: jax.Array | None = None) -> Curvature:
     r"""Smallest and largest eigenvalue of :math:`\nabla^2 f(y)`, by Lanczos with full reorthogonalisation.
 
-    For a quadratic f these are its convexity c and smoothness L, at every y. For any other f they hold at y alone.
-    They are exact once ``num_steps`` reaches the number D of entries of an example, or of distinct eigenvalues. Before
-    that they lie inside the spectrum, and each is off by more than the share e of its width with probability at most
+    For a quadratic f these are its convexity c and smoothness L, at every y. For any other f they hold only at y. They
+    are exact once ``num_steps`` reaches the number D of entries of an example, or of distinct eigenvalues. Before that
+    they lie inside the spectrum, and each is off by more than the share e of its width with probability at most
     :math:`1.648 \sqrt{D} \exp(-(2 m - 1) \sqrt{e})` over the start, m = ``num_steps``.
 
     Args:
-      f: ``y -> (*batch,)``, twice differentiable in reverse mode.
-      y: a pytree of arrays whose leading axes are the batch of ``f(y)``.
+      f, y: as in `hessian_product`.
       num_steps: Hessian products to spend, at least 2; it keeps as many states in memory.
       key: of the random start; None is a fixed one.
-
-    Returns:
-      `Curvature`.
 
     Source: Lanczos (1950); the error: Kuczynski and Wozniakowski (1992), "Estimating the largest eigenvalue by the
     power and Lanczos algorithms with a random start", Section 4, for the Hessian shifted to be positive semidefinite.
@@ -124,7 +116,7 @@ def _lanczos(apply: Callable[[Any], Any], start: Any, num_steps: int, rank: int)
 
 
 def _tridiagonal_eigenvalues(diagonal: Array, off_diagonal: Array) -> Array:
-    """Ascending eigenvalues by bisection; no LAPACK, so that programs may run several at a time."""
+    """Ascending eigenvalues by bisection; no LAPACK, as programs may run several at a time."""
     if diagonal.shape[-1] == 1:
         return diagonal
 

@@ -21,8 +21,7 @@ def jacobian_radius(
 ) -> Float[Array, "*batch"]:
     r"""The spectral radius of the Jacobian J of ``step`` at z, per example: the rate at which iterations end up going.
 
-    It takes the growth of norms, which is right for asymmetric J too, and products with the transpose only: a step may
-    have a `custom_vjp` inside.
+    It takes the growth of norms, for asymmetric J too, and products with J^T: a step may have a `custom_vjp`.
 
     .. math:: r = ( |(J^T)^{2 k} v| / |(J^T)^k v| )^{1 / k} , \qquad k = num\_steps / 2 .
 
@@ -64,14 +63,9 @@ def jacobian_penalty(
     Unbiased; differentiable in what ``step`` closes over and in z. Added to the loss it keeps equilibria easy to find.
 
     Args:
-      step: ``z -> z'``, from arrays shaped as z to such arrays.
-      z: where, usually at the equilibrium.
+      step, z, batch_ndim: as in `jacobian_radius`, z an array.
       key: of the probes; take a new one at every training step.
       num_probes: k, at least 1.
-      batch_ndim: how many leading axes of z are batch axes.
-
-    Returns:
-      One number per example.
 
     Source: Bai, Koltun, Kolter (2021), "Stabilizing equilibrium models by Jacobian regularization", eq. 6.
 

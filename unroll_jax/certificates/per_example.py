@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 __all__ = ["Energy", "batch_rank", "gradient"]
 
-Energy = Callable[[Any], Float[Array, "*batch"]]  # of the state alone, one number per example
+Energy = Callable[[Any], Float[Array, "*batch"]]  # of the state only, one number per example
 
 
 def batch_rank(f: Energy, y: Any) -> int:

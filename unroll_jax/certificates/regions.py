@@ -28,8 +28,7 @@ class Ball(NamedTuple):
 
     Attributes:
       centre: the centre, shaped as the minimisers.
-      radius: a number; infinite where the boundary is a plane, as are the entries of the centre in which the
-        minimisers differ.
+      radius: a number; infinite where the boundary is a plane. The centre then is too where the minimisers differ.
       inside: whether S(C) is the ball itself; else it is all but the open ball.
 
     Example: see `apollonian_ball`.
@@ -44,16 +43,14 @@ def gradient_ratio(f: Energy, g: Energy, y: Any) -> Float[Array, "*batch"]:
     r"""Ratio of gradient norms: :math:`\delta(y) = |\nabla f(y)| / |\nabla h(y)|` with h = f + g.
 
     Args:
-      f: ``y -> (*batch,)``, the half whose step is taken first.
-      g: ``y -> (*batch,)``, the other half.
+      f, g: ``y -> (*batch,)``, the half whose step is taken first and the other.
       y: the state, a pytree of arrays whose leading axes are the batch of ``f(y)``.
 
     Returns:
-      One number per example: 0 where f is stationary, infinite where h alone is.
+      One number per example: 0 where f is stationary, infinite where only h is.
 
     Source: Yang, Huang, Wipf (2022), Section 4.1. The text there defines delta as :math:`|\Delta_t| / |\nabla h|`; the
-    proof, eq. 40, needs the ratio given here, and with the text's own Theorem 4.1 is false (its bound would be 1, not
-    C).
+    proof, eq. 40, needs the ratio given here: with the text's, Theorem 4.1 is false (its bound would be 1, not C).
 
     Example:
       >>> import jax.numpy as jnp
@@ -76,9 +73,7 @@ def descent_constant(f_step_size: Number, g_step_size: Number, smoothness_g: Num
     Neither convexity nor a Lipschitz gradient of f is needed.
 
     Args:
-      f_step_size: a1 >= 0.
-      g_step_size: a2 > 0.
-      smoothness_g: L_g >= 0.
+      f_step_size, g_step_size, smoothness_g: a1 >= 0, a2 > 0 and L_g >= 0.
 
     Returns:
       C, infinite where the two steps are a gradient step of h.
@@ -103,18 +98,12 @@ def proximal_constant(
     T(kappa) has :math:`(h + \phi)(y') \le (h + \phi)(y)`. See `in_proximal_region` for T(kappa) and its phi.
 
     Args:
-      f_step_size: a1 >= 0.
-      g_step_size: a2 > 0.
-      smoothness_g: L_g >= 0.
+      f_step_size, g_step_size, smoothness_g: as in `descent_constant`.
       kappa: at most 1, the share of the gradient step that the prox may take back.
 
-    Returns:
-      C'.
-
-    Source: Yang, Huang, Wipf (2022), Theorem 5.1, with lambda = a2, as Lemma D.4 needs, so that c_P lambda = 1. The
-    print has the denominator of C under the root, which has the wrong units and is too large where
-    :math:`a_2 - a_1 + a_1 a_2 L_g` is. The last line of eq. 57 loses a factor 2, so that :math:`C \sqrt{1 - \kappa}`
-    would do; `certify` uses that.
+    Source: Yang, Huang, Wipf (2022), Theorem 5.1, with lambda = a2, as Lemma D.4 needs: c_P lambda = 1. The print has
+    the denominator of C under the root, which has the wrong units and is too large where :math:`a_2 - a_1 + a_1 a_2
+    L_g` is. The last line of eq. 57 loses a factor 2: :math:`C \sqrt{1 - \kappa}` would do; `certify` uses that.
 
     Example:
       >>> float(proximal_constant(0.25, 0.5, 2.0, kappa=0.5))  # C = 1, times 1 / 2
@@ -136,14 +125,9 @@ def in_descent_region(
 
     Args:
       y: points; axes in front of the shape of the minimisers number examples.
-      minimiser_f: :math:`y_f^*`, a stationary point of f.
-      minimiser_h: :math:`y_h^*`, the minimiser of h.
+      minimiser_f, minimiser_h: :math:`y_f^*`, a stationary point of f, and :math:`y_h^*`, the minimiser of h.
       constant: C, as `descent_constant` or `proximal_constant`.
-      smoothness_f: L_f, a Lipschitz constant of the gradient of f.
-      convexity_h: c_h > 0, the strong convexity of h.
-
-    Returns:
-      True where y is in S(C), one per example.
+      smoothness_f, convexity_h: L_f, of the gradient of f, and c_h > 0, the strong convexity of h.
 
     Source: Yang, Huang, Wipf (2022), Lemma 4.3. The boundary is an Apollonian sphere; see `apollonian_ball`.
 
@@ -164,8 +148,7 @@ def apollonian_ball(minimiser_f: Float[Array, "*event"], minimiser_h: Float[Arra
     .. math:: centre = \frac{y_f^* - r^2 y_h^*}{1 - r^2} , \qquad radius = \frac{r |y_f^* - y_h^*|}{|1 - r^2|} .
 
     Args:
-      minimiser_f: :math:`y_f^*`.
-      minimiser_h: :math:`y_h^*`, of the same shape.
+      minimiser_f, minimiser_h: :math:`y_f^*` and :math:`y_h^*`, of one shape.
       ratio: r >= 0.
 
     Returns:
@@ -191,7 +174,7 @@ def apollonian_ball(minimiser_f: Float[Array, "*event"], minimiser_h: Float[Arra
 def orthant_alignment(p: Any, q: Any, *, batch_ndim: int = 0) -> Float[Array, "*batch"]:
     r"""Alignment of a step -p from q with the orthant: :math:`D(p; q) = \sum_i \min(q_i^2 - p_i^2, 0) / |p|^2`.
 
-    It lies in [-1, 0]: 0 where every entry of p is at most that of q in size, -1 where q is 0.
+    It lies in [-1, 0]: 0 where no entry of p is larger in size than the entry of q, -1 where q is 0.
 
     Args:
       p: the gradient step, :math:`a_2 \nabla h(y)` in the paper; a pytree of arrays.
@@ -224,13 +207,8 @@ def in_proximal_region(h: Energy, y: Any, *, step_size: Number, kappa: Number) -
     the nonnegative orthant; `certify` measures the ratio itself, for any phi.
 
     Args:
-      h: ``y -> (*batch,)``, the smooth part.
-      y: the state, a pytree of arrays.
-      step_size: a2 > 0.
-      kappa: in [0, 1].
-
-    Returns:
-      True where y is in T(kappa), one per example.
+      h, y: ``y -> (*batch,)``, the smooth part, and the state, a pytree of arrays.
+      step_size, kappa: a2 > 0, and kappa in [0, 1].
 
     Source: Yang, Huang, Wipf (2022), Theorem 5.1 and Fig. 4. The paper claims that its result generalises beyond ReLU;
     with this D it does not: at the minimiser of h + phi for phi = l1, D can be 0 while delta is small.

@@ -29,10 +29,8 @@ def quadratic_smoothness(energy: Energy, *, num_steps: int = 64) -> Energy:
     """The smoothness L of a quadratic energy, from its Hessian at the state given (see `curvature`).
 
     Args:
-      energy: ``(params, y, x) -> (*batch,)``. For one that is not quadratic the result holds at the state alone, and
-        certificates that rest on it do not hold.
-      num_steps: Hessian products to spend; L is exact if it reaches the number of entries of an example, and else an
-        upper bound but with probability 1e-6.
+      energy: ``(params, y, x) -> (*batch,)``. If not quadratic, L holds only at the state, certificates nowhere.
+      num_steps: Hessian products; L is exact at an example's number of entries, else a bound but with probability 1e-6.
 
     Returns:
       A function ``(params, y, x) -> (*batch,)``: the largest eigenvalue of the Hessian in size.
@@ -63,23 +61,15 @@ def pairwise_smoothness(
               \gamma_{uv} = \rho'(\tfrac12 |z_u - z_v|^2) .
 
     As rho is concave, :math:`f(Y') \le f(Y) + \nabla f(Y)^T (Y' - Y) + \tfrac{L}{2} |Y' - Y|^2` for every Y', with the
-    graph's Laplacian of weights gamma in the place of L; the bracket bounds its largest eigenvalue, with n the number
-    of tokens that are there. Tokens far apart have small weights: there the constant is far below the global one,
-    :math:`(n \rho'(0) + r) |W_a|_2^2`.
+    graph's Laplacian of weights gamma in the place of L; the bracket bounds its largest eigenvalue, with n tokens
+    present. Far tokens have small weights: L is then far below :math:`(n \rho'(0) + r) |W_a|_2^2`.
 
     Args:
-      rho: as in `attention`.
-      mask: as in `attention`: None, or a symmetric boolean (n, n).
-      ridge: r >= 0.
+      rho, mask, ridge: as in `attention`, with its errors.
       majoriser: as in `multihead_attention`, whose "orthogonal" heads are made orthonormal first.
 
     Returns:
-      A function ``(params, y, x) -> (*batch,)`` of parameters with a field ``W_a``, (*heads, d, k), over whose heads
-      the constants add up; or None, which is the identity.
-
-    Raises:
-      ValueError: as `attention`.
-      TypeError: if rho is neither a name, a `Rho` nor a function.
+      ``(params, y, x) -> (*batch,)``, summed over the heads of ``params.W_a``, (*heads, d, k), or None: the identity.
 
     Source: Yang, Huang, Wipf (2022), proof of Theorem 3.1 (majorisation); the bound is ours.
 

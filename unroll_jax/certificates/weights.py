@@ -23,15 +23,9 @@ def weight_norm(
     """|W|_2 of a matrix or of a zero-padded convolution, by power iteration: from below, see `spectral_norm`.
 
     Args:
-      W: (h, m), or a kernel (height, width, channels in, channels out).
-      image_shape: height and width of the images, for a kernel.
+      W: (h, m), or a kernel (height, width, channels in, channels out); else a ValueError.
+      image_shape: height and width of the images, which a kernel needs.
       num_steps, key: as in `spectral_norm`.
-
-    Returns:
-      A scalar.
-
-    Raises:
-      ValueError: if W is neither, or a kernel comes without image_shape.
 
     Example:
       >>> import jax.numpy as jnp
@@ -70,25 +64,20 @@ def spectral_normalise(
     Do it once, before the equilibrium is solved and not inside the step. The gradient passes through the norm.
 
     Args:
-      params: of `opteq` or `opteq_conv`, of which W is scaled; or any pytree, such as parameters of flax or a module of
-        Equinox, of which every matrix and every kernel (height, width, channels in, channels out) is.
+      params: of `opteq` or `opteq_conv`: W is scaled; or any pytree, such as parameters of flax or a module of Equinox:
+        every matrix and every kernel (height, width, channels in, channels out) is scaled.
       bound: positive; below 1 an OptEq layer contracts, and a step z -> s(z W + u) with a 1-Lipschitz s.
       image_shape: height and width of the images, for convolutions.
-      certified: whether to divide by an upper bound of the norm, so that the result keeps to ``bound`` for certain;
-        else by power iteration of ``num_steps``, which may leave it slightly above and costs less for wide
-        convolutions.
+      certified: whether to divide by an upper bound of the norm: the result then keeps to ``bound`` for certain. Else
+        by power iteration of ``num_steps``, which may end slightly above and costs less for wide convolutions.
       num_steps: of power iteration.
       where: chooses weights of a pytree by their path, as in ``lambda path: "recurrent" in path``; None takes all.
-
-    Returns:
-      The parameters, with other weights.
 
     Raises:
       ValueError: if bound is not positive, or W and image_shape do not fit.
       TypeError: if params hold no weight.
 
-    Source: Miyato et al. (2018), "Spectral normalization for generative adversarial networks", with a cap and not a
-    fixed norm.
+    Source: Miyato et al. (2018), "Spectral normalization for generative adversarial networks"; here the norm is capped.
 
     Example:
       >>> import jax.numpy as jnp
@@ -108,11 +97,7 @@ def spectral_normalise(
 
 
 def _map_weights(function: Callable[[Array], Any], params: Any, where: Callable[[str], bool] | None) -> Any:
-    """The pytree with ``function`` of its matrices and kernels, those of the paths that ``where`` chooses.
-
-    Raises:
-      TypeError: if there are none.
-    """
+    """The pytree with ``function`` of the matrices and kernels at paths that ``where`` chooses; a TypeError if none."""
     leaves, structure = jax.tree_util.tree_flatten_with_path(params)
     chosen = [
         getattr(leaf, "ndim", 0) in (2, 4) and (where is None or where(jax.tree_util.keystr(path)))

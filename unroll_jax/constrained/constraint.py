@@ -20,8 +20,7 @@ Means = Mapping[str, Mapping[str, Array]]
 class Constraint(NamedTuple):
     r"""A bound on a function of means over samples, :math:`v(m) - b \le 0` or :math:`v(m) - b = 0`.
 
-    Sums and counts of samples add over parts of a batch, batches and devices, so violations over any number of samples
-    are exact. A function of the parameters has the count 1.
+    Sums and counts of samples add exactly over batches, their parts and devices. A function of parameters has count 1.
 
     Attributes:
       columns: ``(outputs, batch) -> {name: (sum, count)}``, the sums over the samples of a batch.
@@ -59,8 +58,7 @@ def column_sums(constraints: Mapping[str, Constraint], outputs: Any, batch: Any,
       strict: take the exact columns of constraints that have them.
 
     Returns:
-      Sums and counts in at least float32. A ValueError names a count of another shape than its sum, and a known
-      negative one.
+      Sums and counts in at least float32. A ValueError names a known negative count, or one not shaped as its sum.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -90,8 +88,7 @@ def violations(constraints: Mapping[str, Constraint], means: Means) -> dict[str,
     """Violations by name, value minus bound; NaN where a value is not defined, such as a mean over no sample.
 
     Args:
-      constraints: constraints by name.
-      means: their columns' means, of `column_means`.
+      constraints, means: constraints by name, and their columns' means, of `column_means`.
 
     Returns:
       ``{constraint: violation}`` of the values' structures and shapes. A ValueError says if means have other names,

@@ -42,12 +42,10 @@ def proportional_integral(
     Args:
       integral_gain: k_i > 0, multiplier per unit of violation and step.
       proportional_gain: k_p >= 0, multiplier per unit of violation.
-      cap: largest integral and largest multiplier; None for no bound. With no more than the cap of `dual_ascent`
-        the integral would wind up beyond it.
+      cap: largest integral and multiplier; None for no bound. The cap of `dual_ascent` would not stop the integral.
 
     Returns:
-      An optax gradient transformation, fed -c as `dual_ascent` does; its update needs the multipliers (``params``). A
-      ValueError names a gain or cap out of range.
+      An optax transformation of -c; its update needs ``params``, the multipliers. A ValueError names a bad gain or cap.
 
     Source: Stooke, Achiam, Abbeel (2020), "Responsive safety in reinforcement learning by PID Lagrangian methods",
     Algorithm 2 without the derivative.
@@ -107,8 +105,7 @@ def nu_pi(
       An optax gradient transformation, fed -c as `dual_ascent` does. A ValueError names a gain or nu out of range.
 
     Source: Sohrabi et al. (2024), "On PI controllers for updating Lagrange multipliers in constrained optimization",
-    Algorithm 1 with xi_0 = (1 - nu) c_0, the start of its Theorem 1; with ``start="sgd"`` its
-    xi_0 = 0, which is the default of Cooper.
+    Algorithm 1 with xi_0 = (1 - nu) c_0 as in its Theorem 1; ``start="sgd"`` is its xi_0 = 0, Cooper's default.
 
     Example:
       >>> import jax.numpy as jnp, unroll_jax
@@ -175,13 +172,11 @@ def growing_penalty(
 ) -> PenaltyRule:
     r"""Penalties that grow, :math:`\rho \leftarrow k \rho + d`, at every step at which their constraint is violated.
 
-    With ``shrinkage`` a penalty grows only if its violation did not shrink enough since the last step of the
-    multipliers; Bertsekas' rule is ``factor=10, shrinkage=0.25``.
+    With ``shrinkage`` a penalty whose violation shrank enough stays; Bertsekas' rule is ``factor=10, shrinkage=0.25``.
 
     Args:
       penalty: rho > 0 at the start, one number or a prefix tree.
-      factor: k, at least 1.
-      increment: d, at least 0; with ``factor=1`` growth is linear.
+      factor, increment: k >= 1 and d >= 0; with ``factor=1`` growth is linear.
       shrinkage: share of its last size that a violation must fall below for its penalty to stay, in [0, 1].
       tolerance: largest violation that counts as met, in units of the violations.
       maximum: largest penalty.

@@ -28,9 +28,8 @@ def proximal_smoothing(
 
     .. math:: g \leftarrow g + \mu (x - z) , \qquad z \leftarrow z + \beta (x - z) .
 
-    The term makes the inner problem of a weakly convex objective strongly convex. So primal-dual steps with noisy
-    gradients converge. With an augmented Lagrangian it is SSL-ALM, the stochastic smoothed and linearised augmented
-    Lagrangian method:
+    The term makes the inner problem of a weakly convex objective strongly convex, so noisy primal-dual steps converge.
+    With an augmented Lagrangian it is SSL-ALM, the stochastic smoothed and linearised augmented Lagrangian method:
 
     .. code-block:: python
 
@@ -86,12 +85,10 @@ def switching_objective(
 ) -> Float[Array, ""]:
     r"""The loss of the switching subgradient method: the worst violation while it exceeds a tolerance, else f.
 
-    It needs no multipliers, and its iterates come within the tolerance of the constraints. Take a tolerance that falls,
-    such as an optax schedule of the step.
+    It needs no multipliers. Its iterates come within the tolerance of the constraints; let an optax schedule lower it.
 
     Args:
-      objective: f, a scalar.
-      violations: c, any pytree of arrays.
+      objective, violations: f, a scalar, and c, any pytree of arrays.
       kinds: as in `dual_ascent`; of an equality the violation is |c|.
       tolerance: largest violation at which the step is on the objective, at least 0; it may be traced.
 

@@ -63,9 +63,8 @@ class DualAscent:
       init: ``(violations, start=0.0) -> DualState``: violations as any pytree of arrays or shapes, or a number of
         constraints for one vector of them; every multiplier at ``start`` (a number, or a prefix tree).
       update: ``(state, violations, rows=None) -> DualState``. With ``rows``, indices along the first axis, violations
-        have these rows only, and only their multipliers move; of an index that occurs twice, one violation counts. The
-        optimiser's counters are shared by all rows: Adam and ``optax.ema`` do not correct a row that first moves late
-        for the bias of its start at 0.
+        have these rows only, and only their multipliers move; of a repeated index, one violation counts. All rows share
+        the optimiser's counters: Adam and ``optax.ema`` do not correct the bias of a row that first moves late.
       kinds: as in `dual_ascent`, for `primal_dual`.
 
     Example:

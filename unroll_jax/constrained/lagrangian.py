@@ -33,17 +33,11 @@ def lagrangian(
       objective: f, a scalar.
       violations: c of constraints :math:`c \le 0` or :math:`c = 0`, any pytree of arrays with any names and shapes.
       multipliers: lambda, of the structure and shapes of the violations; no gradient flows to them.
-      normalise: divide by 1 + sum |lambda|. The minimiser stays the same, and the gradient stays bounded when
-        multipliers grow.
-      kinds: as in `dual_ascent`. With it a known multiplier of an inequality below 0 is an error, and a traced one
-        gives NaN. None allows either sign, as equalities need.
-
-    Returns:
-      A scalar.
+      normalise: divide by 1 + sum |lambda|. The minimiser stays, and the gradient stays bounded when multipliers grow.
+      kinds: as in `dual_ascent`. With it a known negative multiplier of an inequality is an error, a traced one NaN.
 
     Raises:
-      ValueError: if objective is not a scalar, multipliers and violations differ in structure or shape, or a known
-        multiplier is not finite or has the wrong sign.
+      ValueError: if objective is not a scalar, or multipliers do not fit violations, are not finite or of wrong sign.
 
     Source: Porras-Valenzuela, Hadou, Ribeiro, eq. 5. Proxy constraints: Cotter et al., "Two-player games for efficient
     non-convex constrained optimization" (2019).
@@ -78,8 +72,7 @@ def augmented_lagrangian(
 
     It has the gradient of `lagrangian` at the multipliers :math:`\lambda + \rho c`, projected for inequalities. A
     violation weighs at once, before the multiplier has grown, which damps oscillation. With
-    ``dual_ascent(None, penalty=rho)`` it is the method of multipliers; with multipliers at 0 it is the quadratic
-    penalty.
+    ``dual_ascent(None, penalty=rho)`` it is the method of multipliers; with multipliers at 0, the quadratic penalty.
 
     Args:
       objective, violations, multipliers: as in `lagrangian`.
@@ -87,12 +80,8 @@ def augmented_lagrangian(
         penalty per group or constraint. It may be traced, such as ``state.penalty``; a traced one below 0 gives NaN.
       kinds: as in `dual_ascent`.
 
-    Returns:
-      A scalar.
-
     Raises:
-      ValueError: if a known penalty is not positive and finite, a known multiplier of an inequality is negative, or
-        multipliers, penalty or kinds do not fit the violations.
+      ValueError: if a known penalty or an inequality's known multiplier is out of range, or structures do not fit.
 
     Source: Rockafellar (1973), "The multiplier method of Hestenes and Powell applied to convex programming"; Nocedal
     and Wright (2006), "Numerical optimization", eqs. 17.36 and 17.64.
@@ -121,10 +110,7 @@ def augmented_lagrangian(
 
 @checked(resilience=POSITIVE)
 def optimal_slacks(multipliers: Float[Array, "*constraints"], resilience: float) -> Float[Array, "*constraints"]:
-    """Slacks lambda / beta, the best relaxation c <= s at the cost beta/2 |s|^2.
-
-    Source: Porras-Valenzuela, Hadou, Ribeiro, eqs. 34 to 37.
-    """
+    """Slacks lambda / beta, the best c <= s at the cost beta/2 |s|^2 (Porras-Valenzuela et al., eqs. 34 to 37)."""
     return trees.signed(trees.as_losses("multipliers", multipliers), "at_most") / resilience
 
 
@@ -148,9 +134,6 @@ def resilient_lagrangian(
       slacks: s >= 0, of the structure and shapes of the violations; a traced one below 0 gives NaN.
       multipliers: lambda >= 0, likewise; no gradient flows to them.
       resilience: beta > 0, cost of slack.
-
-    Returns:
-      A scalar.
 
     Raises:
       ValueError: if resilience is out of range, a known slack or multiplier is negative, or structures differ.

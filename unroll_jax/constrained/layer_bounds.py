@@ -128,18 +128,15 @@ def descent_constraints(
 
     .. math:: \text{ratio: } c_l = \frac{f_l}{b_l} - 1 , \qquad \text{log\_ratio: } c_l = \log \frac{f_l}{b_l} .
 
-    For mean losses they are ratios of means. For losses of samples (`sample_constraints` with ``tail_mean(0.0)``) every
-    sample counts alike. A loss whose bound is 0 (under 3e-10 in float32) has the violation 0. Losses must be at least
-    0: a known one below is an error, a traced one gives NaN.
+    Mean losses give ratios of means; with `sample_constraints` and ``tail_mean(0.0)`` all samples count alike. A bound
+    of 0 (under 3e-10 in float32) gives the violation 0. A known loss below 0 is an error, a traced one NaN.
 
     Args:
-      alpha: the share of the loss every layer must remove, in (0, 1): one number, or one for each layer 1..L; numbers,
-        not traced values. `suggest_alpha` proposes one.
+      alpha: the share of the loss every layer must remove, in (0, 1), one or L untraced numbers (see `suggest_alpha`).
       reference: f_ref > 0, bound on the loss at the embedded input; None leaves c_0 out. Cumulative bounds need it.
       bounds: one of `BOUNDS`.
       floor: least bound of layers 1..L, in units of the losses: one that plain training reaches at its end.
-      form: "difference", "ratio" or "log_ratio"; None for "difference" with stepwise bounds, "ratio" with cumulative
-        ones.
+      form: "difference", "ratio" or "log_ratio"; None: "difference" for stepwise bounds, "ratio" for cumulative ones.
       proxy: take f_(l-1) for a constant in gradients. Then no layer is rewarded for a larger loss; multipliers still
         see the true violations. None for True, but False for stepwise differences.
 
@@ -148,13 +145,11 @@ def descent_constraints(
       with c_0 first when there is a reference. Positive entries are violated.
 
     Raises:
-      ValueError: if an option is out of range, cumulative bounds have no reference, or alpha has entries for another
-        number of layers.
+      ValueError: if an option is out of range, cumulative bounds have no reference, or alpha does not fit the layers.
 
-    Source: Porras-Valenzuela, Hadou, Ribeiro, problem (4), Section 4 and Theorem 2. The fraction printed in its Tables
-    1, 2 and 5 is 1 - alpha. Ratios: Hadou, NaderiAlizadeh, Ribeiro, "Robust stochastically-descending unrolled
-    networks" (2024). Proxies: Cotter et al., "Two-player games for efficient non-convex constrained optimization"
-    (2019).
+    Source: Porras-Valenzuela, Hadou, Ribeiro, problem (4), Section 4 and Theorem 2. Its Tables 1, 2 and 5 print 1 -
+    alpha. Ratios: Hadou, NaderiAlizadeh, Ribeiro, "Robust stochastically-descending unrolled networks" (2024). Proxies:
+    Cotter et al., "Two-player games for efficient non-convex constrained optimization" (2019).
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -201,8 +196,7 @@ def level_constraints(levels: float | Sequence[float] | np.ndarray, *, form: str
       form: "difference", "ratio" or "log_ratio".
 
     Returns:
-      ``violations(layer_losses)``, (..., L + 1) to (..., C) for C bounds. A ValueError names levels out of range, or of
-      a number that does not fit the losses.
+      ``violations(layer_losses)``, (..., L + 1) to (..., C). A ValueError names bad levels or a wrong number.
 
     Source: constraints (4) of Porras-Valenzuela, Hadou, Ribeiro with constants on their right sides.
 

@@ -36,8 +36,7 @@ def feasibility_report(
 ) -> ConstraintReport:
     """Judges layers by their losses on held-out data, in units of the losses.
 
-    The constraints bind the mean losses, as in training. With a ``reduction``, such as `tail_mean`, they bind what that
-    makes of the samples' violations.
+    The constraints bind the mean losses, or with a ``reduction`` such as `tail_mean` the samples' reduced violations.
 
     Args:
       sample_losses: loss of every sample at every layer, (N, L + 1), not traced.
@@ -49,8 +48,7 @@ def feasibility_report(
       **options: ``units`` and others of `constraint_report`.
 
     Returns:
-      A `ConstraintReport`, a group for each name of `constraint_names`. A ValueError says if shapes do not fit, or a
-      multiplier or the tolerance is negative.
+      A `ConstraintReport`, a group per constraint. A ValueError names unfit shapes, a negative multiplier or tolerance.
 
     Example:
       >>> import jax.numpy as jnp, unroll_jax
@@ -118,12 +116,10 @@ def descent_warnings(
 
     Args:
       layer_losses: f_0..f_L, at the end; all losses are finite, and alike in number.
-      multipliers: lambda at the end, one for each constraint. Before bounds are met, multipliers may be far larger in
-        runs that end well.
+      multipliers: lambda at the end, one per constraint; before bounds are met, far larger ones may be healthy.
       constraints: of the run, from `descent_constraints` or `level_constraints`; None leaves their bounds out.
       start_losses: f_0..f_L at the start, to see if f_0 rose, also above f_0 of the plain run if there is one.
-      plain_losses: f_0..f_L at the end of a plain run, to see bounds that are exceeded and that plain training does not
-        reach at its last layer either.
+      plain_losses: f_0..f_L at the end of a plain run, to see exceeded bounds that its last layer exceeds too.
 
     Source: failures seen in runs, see the guide to constraints.
 

@@ -58,8 +58,7 @@ def implicit_dual_ascent(
     .. math:: \phi \leftarrow \phi + \eta \nabla_\phi \frac1n \sum_i h_\phi(x_i) c_i .
 
     Multipliers of inequalities are softplus(h), which is positive. Points with similar features share their
-    multipliers, and new points have one. As in `dual_ascent`, violations that are not finite are an error if they are
-    known, and change nothing under `jax.jit`.
+    multipliers, and new points have one. Violations that are not finite: as in `dual_ascent`.
 
     Args:
       apply: ``(params, features) -> (points,)``, such as a module's; before the softplus.
@@ -113,10 +112,7 @@ def take_rows(multipliers: PyTree, rows: Rows) -> PyTree:
 
     Args:
       multipliers: any pytree of arrays whose first axis runs over data points.
-      rows: indices of the points, (batch,); a known one out of range is an error, a traced one gives NaN.
-
-    Returns:
-      The same tree with (batch, ...) leaves.
+      rows: indices of the points, (batch,), the new first axis; known ones out of range are errors, traced ones NaN.
 
     Example:
       >>> import jax.numpy as jnp

@@ -23,9 +23,8 @@ Select = Callable[[Any], Any]
 def rate(*, at_most: float, of: Select | None = None, where: Select | None = None) -> Constraint:
     r"""The rate of positive predictions stays below a bound, :math:`P(\hat y = 1) - b \le 0`.
 
-    With ``where`` it is the rate among some samples: among those whose label is 0 the false-positive rate, among those
-    of a group the rate of the group. Several masks at once give several rates. Columns have the probability of a
-    positive prediction, strict ones count logits above 0.
+    With ``where`` it is the rate among some samples, for label 0 the false-positive rate. Several masks give several
+    rates. Columns have the probability of a positive prediction, strict ones count logits above 0.
 
     Args:
       at_most: b in [0, 1].
@@ -33,8 +32,7 @@ def rate(*, at_most: float, of: Select | None = None, where: Select | None = Non
       where: ``batch -> weights (samples,)`` or ``(samples, rates)`` of at least 0, such as a mask; None for all.
 
     Returns:
-      A `Constraint`, its value () or (rates,). Its functions raise a ValueError if shapes differ or a known weight is
-      negative.
+      A `Constraint`, its value () or (rates,). A ValueError names unequal shapes or a known negative weight.
 
     Source: Goh et al., "Satisfying real-world goals with dataset constraints" (2016).
 
@@ -59,15 +57,13 @@ def gap(
 
     .. math:: |P(\hat y = 1 \mid g) - P(\hat y = 1)| \le \epsilon , \; g = 1..G ,
 
-    as two inequalities for each group: demographic parity. Among the samples of one label (``where``) it is one half of
-    equalised odds.
+    as two inequalities for each group: demographic parity. On one label (``where``) it is half of equalised odds.
 
     Args:
       num_groups: G, at least 2.
       at_most: epsilon in [0, 1], a difference of rates.
       groups: ``batch -> (samples,)``, integers in 0..G - 1; a known one out of range is an error.
-      of: ``outputs -> logits (samples,)``; None for outputs that are the logits.
-      where: ``batch -> weights (samples,)`` of at least 0, such as a mask; None for all samples.
+      of, where: as in `rate`; weights are (samples,).
 
     Returns:
       A `Constraint`, its value (2, G): rates above the rate of all samples, and below.
@@ -105,14 +101,11 @@ def class_losses(
     r"""Every class has a mean loss below a bound, :math:`E[f \mid y = k] - b \le 0`: class balance.
 
     Args:
-      num_classes: K, at least 2.
+      num_classes: K, at least 2; the constraint's value is (K,).
       at_most: b, in units of the loss.
       labels: ``batch -> (samples,)``, integers in 0..K - 1; a known one out of range is an error.
       of: ``outputs -> losses (samples,)``; None for outputs that are the losses.
       where: ``batch -> weights (samples,)`` of at least 0, such as a mask; None for all samples.
-
-    Returns:
-      A `Constraint`, its value (K,).
 
     Source: Sagawa et al., "Distributionally robust neural networks for group shifts" (2020), as constraints.
 
@@ -143,9 +136,6 @@ def norm(*, at_most: float, of: Select | None = None, measure: Select | None = N
       measure: ``params -> norm``, differentiable; None for the Euclidean norm of all of them. The product of the
         weights' spectral norms (``certificates.spectral_norm``) bounds the Lipschitz constant of a network.
 
-    Returns:
-      A `Constraint`, its value a number.
-
     Source: Ivanov regularisation, the constrained form of weight decay; Lipschitz constants: Gouk et al.,
     "Regularisation of neural networks by enforcing Lipschitz continuity" (2021).
 
@@ -173,12 +163,8 @@ def kl(*, at_most: float, of: Select | None = None, where: Select | None = None)
 
     Args:
       at_most: b > 0, nats per position.
-      of: ``outputs -> (logits, reference_logits)``, both (*positions, classes); None for outputs that are the pair. No
-        gradient flows to the reference.
+      of: ``outputs -> (logits, reference_logits)``, (*positions, classes), the second constant; None for such outputs.
       where: ``batch -> weights (*positions,)`` of at least 0, such as a mask; None for all positions.
-
-    Returns:
-      A `Constraint`, its value a number of nats.
 
     Source: Stiennon et al., "Learning to summarize with human feedback" (2020), with the penalty as a constraint.
 

@@ -30,15 +30,13 @@ class GroupReport(NamedTuple):
         samples" if a violation is not known; "binding" if the largest multiplier is of a constraint at its bound;
         "slack" if it is of one with room, ten tolerances or a tenth of a known bound; "idle" if there is none.
       worst: the largest violation (of equalities in absolute value), in units of the violations; NaN without any.
-      bound: bound of that constraint; NaN if none was given.
-      value: its bound plus its violation.
+      bound, value: bound of that constraint, NaN if none was given, and its bound plus its violation.
       tolerance: its largest violation that counts as met.
       met: share of the constraints within their tolerances, of those that are known.
       price: the multiplier of largest absolute value: objective per unit of relaxation.
-      wound_up: the largest such multiplier of the constraints with room, which is no price; 0 without one.
+      wound_up: the largest such multiplier of the constraints with room: not a price; 0 without one.
       slackness: largest |multiplier x violation|, 0 at a saddle point.
-      unit: of the violations.
-      size: number of constraints.
+      unit, size: of the violations, and number of constraints.
     """
 
     name: str
@@ -170,8 +168,7 @@ def constraint_report(
     about :math:`\lambda_i \delta`. An idle constraint could be left out.
 
     Args:
-      violations: c, any pytree of arrays that are known.
-      multipliers: lambda, of the same structure and shapes.
+      violations, multipliers: c and lambda, pytrees of known arrays of one structure and shapes.
       gradient: gradient of the Lagrangian, a pytree; None leaves stationarity out.
       kinds: as in `dual_ascent`.
       tolerance: largest violation that counts as met, in units of the violations, one or a prefix tree.

@@ -19,15 +19,11 @@ Reduction = Callable[[Float[Array, "samples constraints"]], Float[Array, "constr
 def sample_constraints(constraints: Constraints, reduction: Reduction) -> Constraints:
     """Constraints on the losses of every sample, (N, L + 1), whose violations a reduction brings down to one each.
 
-    Reductions are nonlinear: N must be the global batch, which under `jax.jit` on a sharded batch it is (the mean of
-    the tails of parts is too low).
+    N must be the global batch, as it is under `jax.jit` on a sharded one: the mean of the tails of parts is too low.
 
     Args:
       constraints: ``layer_losses -> violations`` on the last axis, such as `descent_constraints`.
       reduction: ``(N, C) -> (C,)``, such as `tail_mean`.
-
-    Returns:
-      ``losses (N, L + 1) -> violations (C,)``.
 
     Example:
       >>> import jax.numpy as jnp, unroll_jax
@@ -45,7 +41,7 @@ def sample_constraints(constraints: Constraints, reduction: Reduction) -> Constr
 
 
 def tail_mean(level: float | Sequence[float] | np.ndarray) -> Reduction:
-    r"""CVaR: the mean violation of the worst samples, a share 1 - q of all.
+    r"""CVaR, ``(N, C) -> (C,)``: the mean violation of the worst samples, a share 1 - q of all.
 
     .. math:: \mathrm{CVaR}_q(c) = \min_t \; t + \frac{1}{1 - q} \frac1N \sum_i [c_i - t]_+
         = \sum_j w_j c_{(j)} , \quad w_j = \frac{\min(1, [N (1 - q) - j]_+)}{N (1 - q)} ,
@@ -58,11 +54,7 @@ def tail_mean(level: float | Sequence[float] | np.ndarray) -> Reduction:
     violations at the boundary differ, and a subgradient where they tie.
 
     Args:
-      level: q in [0, 1), one number or one for each constraint; 0 is the mean over samples, which gives the paper's
-        constraints, and q near 1 the worst sample.
-
-    Returns:
-      ``(N, C) -> (C,)``.
+      level: q in [0, 1), one number or one for each constraint; 0 is the paper's mean, q near 1 the worst sample.
 
     Source: Rockafellar, Uryasev (2000), "Optimization of conditional value-at-risk", eqs. 4 and 9.
 

@@ -35,8 +35,7 @@ def primal_dual(
 ) -> optax.GradientTransformationExtraArgs:
     r"""An optax optimiser of parameters under constraints, which keeps the multipliers in its state.
 
-    A training loop changes in two lines: its loss is ``lagrangian(objective, violations, multipliers_of(opt_state))``,
-    and its update gets the violations,
+    The training loss becomes ``lagrangian(objective, violations, multipliers_of(opt_state))``, and the update is
 
     .. code-block:: python
 
@@ -52,15 +51,12 @@ def primal_dual(
     - "extragradient": both take a trial step, and then the step from here with the gradients found there. The primal
       optimiser keeps the moments of its trial, as ExtraAdam does, so its schedules count two updates per step.
 
-    Complex parameters take the conjugate of `jax.grad`'s gradient, as everywhere in optax; the orders that take the
-    gradient of ``problem`` conjugate it themselves.
+    Complex parameters take the conjugate of `jax.grad`, as in optax; orders that take ``problem`` conjugate themselves.
 
-    For one step on the gradients and violations of several calls put ``optax.MultiSteps`` around ``primal`` and around
-    the optimiser of ``dual``. Around `primal_dual` it would pass on the violations of the last call only, so
-    `multipliers_of` takes no such state.
+    For one step on several calls put ``optax.MultiSteps`` around ``primal`` and around the optimiser of ``dual``.
+    Around `primal_dual` it would pass on only the last call's violations: `multipliers_of` takes no such state.
 
-    With one multiplier for each data point the update gets ``rows=``, the indices of the batch's points, and the
-    Lagrangian ``take_rows(multipliers_of(opt_state), rows)``.
+    With a multiplier per data point the update gets their ``rows=``, the Lagrangian ``take_rows(multipliers, rows)``.
 
     Args:
       primal: optimiser of the parameters.
@@ -69,9 +65,8 @@ def primal_dual(
       order: one of these.
 
     Returns:
-      An optax transformation; ``init(params)`` gives a `PrimalDualState`. Its update raises a ValueError if the
-      violations or the problem that the order needs are missing, or violations are passed to an order that takes them
-      at other parameters.
+      An optax transformation; ``init(params)`` gives a `PrimalDualState`. Its update raises a ValueError unless it gets
+      exactly the argument, violations or problem, of its order.
 
     Source: orders as in Cooper (Gallego-Posada et al., 2025); extragradient: Korpelevich (1976); with moments: Gidel et
     al., "A variational inequality perspective on generative adversarial networks" (2019), Algorithm 4.
@@ -161,8 +156,7 @@ def primal_dual(
 def multipliers_of(opt_state: Any) -> PyTree[Array]:
     """The multipliers in the state of `primal_dual`, also within `optax.chain`, `flax.nnx.Optimizer` and the like.
 
-    A ValueError says if there are none, or if `optax.MultiSteps` is around `primal_dual`, which passes on the
-    violations of the last call only.
+    A ValueError says if there are none, or `optax.MultiSteps` around `primal_dual` drops all violations but the last.
 
     Example: see `primal_dual`.
     """

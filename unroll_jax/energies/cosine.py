@@ -11,19 +11,14 @@ __all__ = ["cosine_dictionary"]
 
 @checked(num_atoms=at_least(1), dim=at_least(1))
 def cosine_dictionary(num_atoms: int, dim: int) -> np.ndarray:
-    """The cosine dictionary (num_atoms, dim): sampled cosines as atoms, of unit length, lowest frequencies first.
+    """The cosine dictionary (num_atoms, dim) in float64: cosines as rows of unit length, lowest frequencies first.
 
     For num_atoms = dim it is the orthonormal discrete cosine transform, for fewer its first rows. For more, atom k has
-    frequency pi k / num_atoms, finer than the transform's, and the square of the spectral norm is about
-    num_atoms / dim. When ``dim`` is a perfect square it is taken for the pixels of a square patch, row by row, and
-    atoms are products of two cosines.
+    frequency pi k / num_atoms, finer than the transform's, and the squared spectral norm is about num_atoms / dim. A
+    perfect square ``dim`` is taken for the pixels of a square patch, row by row: atoms are products of two cosines.
 
     Args:
-      num_atoms: rows of the dictionary, at least 1.
-      dim: entries of a signal, or pixels of a square patch, at least 1.
-
-    Returns:
-      Atoms as rows, (num_atoms, dim), float64.
+      num_atoms, dim: number of atoms, and entries of a signal or pixels of a square patch; at least 1.
 
     Source: Porras-Valenzuela et al. (2026), B.2, after Luong et al. (2021).
 

@@ -55,8 +55,7 @@ def crate(
 
     in nats, with n the number of tokens: a code that is short within the subspaces and long as a whole.
 
-    The published step (``form="published"``) has multi-head subspace attention, then one step of ISTA with step size
-    eta on a dictionary D,
+    The published step (``form="published"``) is multi-head subspace attention, then an ISTA step of size eta on D,
 
     .. math:: Z^{1/2} = (1 - w) Z + w A , \quad
               A = \sum_k softmax\big( (Z U_k) (Z U_k)^T / \sqrt p \big) Z U_k U_k^T , \qquad
@@ -72,15 +71,12 @@ def crate(
               a = \frac{step\_size}{L} , \quad L = \tfrac{p}{n \epsilon^2} \textstyle\sum_k |U_k|_2^2
               + \tfrac{2 d}{n \epsilon^2} ,
 
-    which never raises E. *Proof.* With :math:`M = I + c Z Z^T` and :math:`S = Z V^T + V Z^T`, the second derivative of
+    which never raises E: with :math:`M = I + c Z Z^T` and :math:`S = Z V^T + V Z^T`, the second derivative of
     :math:`\tfrac12 \log\det M` along V is :math:`c \, tr(M^{-1} V V^T) - \tfrac{c^2}{2} tr(M^{-1} S M^{-1} S)`: at most
-    :math:`c |V|^2`, and at least :math:`-2 c |V|^2` as :math:`|M^{-1/2} Z|_2 \le c^{-1/2}`. So the smooth part curves
-    upwards by at most L.
+    :math:`c |V|^2`, and at least :math:`-2 c |V|^2` as :math:`|M^{-1/2} Z|_2 \le c^{-1/2}`. E's terms sum to at most L.
 
     Args:
-      dim: width d of the tokens.
-      num_heads: subspaces k.
-      head_dim: width p of a subspace.
+      dim, num_heads, head_dim: width d of the tokens, number of subspaces, width p of each.
       form: "published" or "proximal".
       sparsity: lambda >= 0, nats per unit of a token.
       precision: epsilon > 0, the distortion up to which tokens are coded, in units of the tokens.
@@ -88,12 +84,11 @@ def crate(
       compression: w of the published form; None adds A to Z, as the public code does.
 
     Returns:
-      A `Descent` with params `CrateParams`; E is infinite at a negative entry;
-      ``x`` does not enter, but for the tokens that an `Anchor` marks as absent.
+      A `Descent` with `CrateParams`; E is infinite at negative entries, ``x`` only marks absent tokens (`Anchor`).
 
     Source: Yu et al. (2023), *White-Box Transformers via Sparse Rate Reduction*, eqs. 1, 11 to 17, with |Z|_1 for the
-    number of nonzeros, as their ISTA has. The published step is that of the public code, without its layer norms
-    and with the output projection tied to U, as in the paper. The proximal step and its proof are ours.
+    number of nonzeros, as their ISTA has. The published step follows the public code, without its layer norms and with
+    the output projection tied to U, as in the paper. The proximal step and its proof are ours.
 
     Example:
       >>> import jax

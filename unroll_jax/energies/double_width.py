@@ -16,7 +16,7 @@ from unroll_jax.energies.transformer_parts import TransformerParams
 
 __all__ = ["AsymmetricLayer", "SymmetricEmbedding", "symmetric_embedding"]
 
-STEP_SIZE = 0.5  # of the wide layer; a power of 2, so that W_f^s = (1 - a) I - a W_f comes out exactly
+STEP_SIZE = 0.5  # of the wide layer; a power of 2: W_f^s = (1 - a) I - a W_f comes out exactly
 PHIS = ("relu", "identity")  # prox(s y) = s prox(y) for s > 0, and prox(0) = 0
 
 
@@ -66,8 +66,8 @@ def symmetric_embedding(
     The wide state has a block for each :math:`Y_l`, D = d_0 + ... + d_L in all: one layer doubles the width. Its linear
     map is symmetric, with :math:`s_l / s_{l-1} W_l` between the blocks l - 1 and l, its transpose back, and zeros
     elsewhere. Started from :math:`Y_0` in block 0, the first thing to reach block l is :math:`s_l Y_l`, after l layers:
-    nothing arrives by a shorter way, and what flows back stays behind the front. Attention must see the front alone.
-    W_a is block-diagonal with :math:`W_{a,l+1} / s_l`; behind the front, two layers late, come echoes that the ratios
+    nothing arrives by a shorter way, and what flows back stays behind the front. Attention must see only the front. W_a
+    is block-diagonal with :math:`W_{a,l+1} / s_l`; behind the front, two layers late, come echoes that the ratios
     :math:`s_l / s_{l-1} \le \epsilon / |W_l|_2` make :math:`\epsilon^2` of the tokens, :math:`\epsilon^4` in the
     logits: with :math:`\epsilon^4` at most the machine's epsilon the outputs are equal to round-off. (Up to L = 2 there
     come no echoes in time, and they are equal for any ratio.) Ratios are powers of 2, which round nothing.
@@ -75,8 +75,8 @@ def symmetric_embedding(
     Each half of the wide layer lowers its part of the energy of `transformer`: the linear map has norm at most
     :math:`2 \epsilon \le 1`, so :math:`a \le 2 / L`. This decrease comes from shrinking states, not from optimisation.
 
-    What cannot be had is attention with logits :math:`y_u . A y_v` for an asymmetric A. In any width, tokens that
-    are functions of y_u alone have symmetric logits under a symmetric A, up to terms of u or v alone, so the weights
+    What cannot be had is attention with logits :math:`y_u . A y_v` for an asymmetric A. In any width, tokens that are
+    functions of only y_u have symmetric logits under a symmetric A, up to terms of only u or only v. The weights then
     obey :math:`P_{uv} P_{vw} P_{wu} = P_{uw} P_{wv} P_{vu}`, which asymmetric attention breaks. Nor can a width fixed
     for all L hold the weights of L layers: a symmetric D by D map has D (D + 1) / 2 numbers.
 
@@ -86,13 +86,7 @@ def symmetric_embedding(
       form: form of the attention step, "softmax" or "jacobi".
       mask: symmetric boolean (n, n) graph of the tokens; None is the complete graph.
       contraction: epsilon in (0, 1/2]; None takes the fourth root of the machine epsilon of ``dtype``.
-      dtype: dtype of the wide parameters.
-
-    Returns:
-      A `SymmetricEmbedding`.
-
-    Raises:
-      ValueError: if the network is so deep that s_L or 1 / s_L is not a normal number of ``dtype``.
+      dtype: dtype of the wide parameters; a ValueError if s_L or 1 / s_L is not a normal number of it.
 
     Source: ours; Yang, Huang, Wipf (2022), supplement F.1 and F.2, give no construction.
 

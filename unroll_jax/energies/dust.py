@@ -54,10 +54,9 @@ def dust(
     .. math:: U = softmax_\beta(H V^T V H^T) H , \qquad
               H' = S_{\lambda / c}( U + \tfrac1c (x - U D) D^T ) , \quad \beta_v = e^{-|V h_v|^2 / 2} .
 
-    With a ``measurement`` Phi, :math:`D \Phi^T` replaces D, see `lista`. ``form`` names the first half.
-    "softmax", above, and "jacobi" are those of `attention`, which always lower the first term. "plain" is the published
-    layer, without beta: softmax(H V^T V H^T) H. It is the same where all |V h_v| are equal; elsewhere it leans to long
-    codes, and there are points where it raises the first term.
+    With a ``measurement`` Phi, :math:`D \Phi^T` replaces D, see `lista`. ``form`` names the first half. "softmax",
+    above, and "jacobi" are forms of `attention`, which always lower the first term. "plain" is the published layer,
+    without beta: softmax(H V^T V H^T) H. It is the same where all |V h_v| are equal; else it may raise the first.
 
     The second half lowers the other terms for :math:`c \ge \tfrac12 |D|_2^2`, see `lista`. With f the first term,
     a = 1 / c, and :math:`L = |D|_2^2 + n |V|_2^2`, which bounds the curvature from above, the whole E does not rise if
@@ -69,16 +68,14 @@ def dust(
     sequence of equal codes that is stationary for g is a fixed point.
 
     Args:
-      dim: width of the signal.
-      num_atoms: width of the codes.
+      dim, num_atoms: widths of the signal and of the codes.
       rank: rows of V; None means ``num_atoms``.
       form: "softmax", "jacobi" or "plain", see above.
       sparsity: lambda >= 0.
       curvature: c > 0, fixed; None takes a bound of |D|_2^2, see `lista`.
       measurement: Phi (m, dim), see `lista`; None takes the signal itself.
       attention_step_size: damping of the attention half, in (0, 1].
-      attention_scale: V as this positive multiple of the identity, fixed, which spares the product with it; None makes
-        V a parameter.
+      attention_scale: V as this positive multiple of the identity, fixed, without a product; None makes V a parameter.
       self_loops: for form="plain", whether tokens attend to themselves, see `unrolled_layer`; without, a token that has
         no other to attend to stays where it is. "softmax" has them, "jacobi" has not.
       mask: as in `attention`.

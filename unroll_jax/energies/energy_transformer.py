@@ -61,28 +61,23 @@ def energy_transformer(
     .. math:: a = \min_C \frac{s_C}{\gamma K + \delta_C} , \qquad K = n \sum_h |W^K_h|_2 |W^Q_h|_2 ,
               \qquad \delta_C = |(\nabla_g E)_C| / \sqrt d ,
 
-    which never raises E if :math:`\gamma > 0`. *Proof.* Log-sum-exp and squared ReLU are convex, so that E curves
-    upwards in g only by the products of keys and queries, by at most K. Along the segment, L's Hessian is at most
-    :math:`\gamma / \min s =: \lambda`, and s changes by at most :math:`a \delta_C`; so
-    :math:`|g' - g|^2 \le \lambda (g' - g) . (y' - y)`, and, as :math:`a \le 1 / (K \lambda)`,
-    :math:`E' - E \le (- 1 / a + K \lambda / 2) (g' - g) . (y' - y) \le 0`.
+    which never raises E if :math:`\gamma > 0`. *Proof.* Log-sum-exp and squared ReLU are convex. E thus curves upwards
+    in g only by the products of keys and queries, by at most K. Along the segment, L's Hessian is at most :math:`\gamma
+    / \min s =: \lambda`, and s changes by at most :math:`a \delta_C`; so :math:`|g' - g|^2 \le \lambda (g' - g) . (y' -
+    y)`, and, as :math:`a \le 1 / (K \lambda)`, :math:`E' - E \le (- 1 / a + K \lambda / 2) (g' - g) . (y' - y) \le 0`.
 
     Args:
-      dim: width d of the tokens, at least 2.
-      num_heads: heads h.
-      head_dim: width k of queries and keys.
-      num_memories: rows m of the Hopfield memory.
+      dim, num_heads, head_dim, num_memories: width d >= 2 of tokens, heads h, width k of queries, rows m of memory.
       step_size: a > 0 in units of tokens over energy; the paper's images use 0.1.
       guaranteed: whether a step is shortened to the bound above.
       epsilon: added to the variance.
 
     Returns:
-      A `Descent` with params `EnergyTransformerParams`; ``x`` does not enter, but for the tokens that an `Anchor`
-      marks as absent. A token alone has no attention energy.
+      A `Descent` with params `EnergyTransformerParams`; ``x`` only marks absent tokens (`Anchor`). A single token has
+      no attention energy.
 
     Source: Hoover, Liang, Pham, Panda, Strobelt, Chau, Zaki, Krotov (2023), *Energy Transformer*, eqs. 1 to 8. The
-    discrete step's bound is ours. The public code sums over all B: each token attends to itself too. Here B = C is left
-    out, as in the paper.
+    discrete step's bound is ours. In the public code tokens attend to themselves, here not, as in the paper.
 
     Example:
       >>> import jax
@@ -149,7 +144,7 @@ def _energy(params: EnergyTransformerParams, g: Array, present) -> Float[Array, 
     seen = ~jnp.eye(g.shape[-2], dtype=bool)
     if present is not None:
         seen = seen & present[..., None, None, :]
-    some = jnp.any(seen, axis=-1)  # a token alone sees nobody
+    some = jnp.any(seen, axis=-1)  # a single token sees no other
     # The inner `where` keeps -inf out of derivatives where there is nothing to sum.
     lookup = jax.nn.logsumexp(scores, axis=-1, where=seen | ~some[..., None])
     memory = 0.5 * jnp.sum(jax.nn.relu(jnp.einsum("...nd,md->...nm", g, params.memories)) ** 2, axis=-1)

@@ -7,7 +7,7 @@ from unroll_jax.descent import Descent
 
 __all__ = ["DIM", "TOKENS", "Example", "normal"]
 
-TOKENS, DIM = 5, 4  # small, so that the conformance test is quick
+TOKENS, DIM = 5, 4  # small, for a quick conformance test
 
 Example = tuple[Descent, Array, Array | None]
 

@@ -104,8 +104,7 @@ def delta_rule(
     where b_t is the rate (``form="gradient"``: DeltaNet), or :math:`b_t / (1 + b_t |k_t|^2)` (``form="proximal"``:
     Longhorn). A step never raises :math:`|W k_t - v_t|^2` for :math:`b_t |k_t|^2 \le 2`, or for any proximal rate.
 
-    Chunks of the sequence are computed at once by the WY representation of products of :math:`I - b k k^T`; value and
-    gradient take memory that is linear in n.
+    Chunks are computed at once by the WY representation of products of :math:`I - b k k^T`, in memory linear in n.
 
     Args:
       queries, keys, values: q and k, (*batch, n, k), and v, (*batch, n, v).

@@ -19,8 +19,7 @@ from unroll_jax.numerics import compute_dtype, linear, square_range
 
 __all__ = ["FeedForwardParams", "clip_spectrum", "feedforward", "feedforward_example"]
 
-# Spectral norm of W_f at initialisation: sym(W_f) then has no eigenvalue above it, the upper end of the interval
-# that the paper's experiments clip to.
+# Spectral norm of W_f at initialisation: the upper end of the interval that the paper clips eigenvalues to.
 INITIAL_NORM = 0.95
 
 
@@ -42,9 +41,8 @@ def feedforward(
     .. math:: E(Y) = \tfrac12 Tr(Y W_f Y^T) + \tfrac12 |Y - B|_F^2 + \phi(Y) , \qquad
               Y' = prox_{a \phi}( Y - a ( Y W_f^+ + Y - B ) ) , \quad W_f^+ = (W_f + W_f^T) / 2 ,
 
-    with B = x (0 when x is None). The step never raises E when :math:`a \le 1 / L`,
-    :math:`L = \max(0, \lambda_{max}(W_f^+)) + 1`; at initialisation L is at most 1.95, so the default step qualifies.
-    ``spectrum`` keeps it so for weights that are trained.
+    with B = x (0 when x is None). The step never raises E when :math:`a \le 1 / L`, :math:`L = \max(0,
+    \lambda_{max}(W_f^+)) + 1`; initially L <= 1.95, so the default step qualifies; ``spectrum`` keeps it so.
 
     Args:
       dim: width d of the tokens.
@@ -108,14 +106,10 @@ def clip_spectrum(W_f: Float[Array, "d d"], lower: float = 0.0, upper: float = 0
     derivative of the eigenvectors, which divides by their gaps, is not finite.
 
     Args:
-      W_f: square matrix; only its symmetric part counts.
+      W_f: square matrix; only its symmetric part counts. The result is differentiable once in it.
       lower, upper: finite ends of the interval, lower < upper.
 
-    Returns:
-      The clipped matrix, differentiable once in W_f.
-
-    Source: Yang, Huang, Wipf (2022), Section 6, use W_f W_f^T with eigenvalues clipped to [0, 0.95]: that is
-    ``clip_spectrum(W_f @ W_f.T)``.
+    Source: Yang, Huang, Wipf (2022), Section 6, have ``clip_spectrum(W_f @ W_f.T)``.
 
     Example:
       >>> import jax.numpy as jnp

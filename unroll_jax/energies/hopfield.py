@@ -51,8 +51,7 @@ def hopfield(
     Returns:
       A `Descent` with params `HopfieldParams`. With learned patterns x is the anchor, broadcastable to y, or None; an
       `Anchor` marks the tokens present. Without, x is the keys (*batch, m, dim), their leading axes broadcasting to
-      y's; an `Anchor` with ``present`` (*batch, m) marks the keys present. Where none is, E has no log-sum-exp and
-      p = 0.
+      y's; an `Anchor` with ``present`` (*batch, m) marks the keys present. Without any, E has no log-sum-exp and p = 0.
 
     Source: Yang, Huang, Wipf (2022), eqs. 6 and 7, after Ramsauer et al. (2021). Mended: eq. 6 sums over the d features
     where it must sum over the patterns, and eq. 7 prints S for the outer S^T (the same only for a symmetric S). The
@@ -74,7 +73,7 @@ def hopfield(
         return HopfieldParams(jax.random.normal(key, (num_patterns, dim)) / math.sqrt(dim))  # of length about 1
 
     def lookup(params: HopfieldParams, tokens: Tokens) -> tuple[Array, Array, Array, Array | None, Array | None]:
-        """The keys, their scores and what was taken off them, the keys that count, and whether any does, or None."""
+        """The keys, their scores and the shift taken off them, the keys that count, and whether any does, or None."""
         keys = tokens.x if params.S is None else params.S
         # The energy is a small difference of large numbers, so accelerators must not shorten the products.
         products = jnp.matmul(tokens.y, jnp.swapaxes(keys, -1, -2), precision=jax.lax.Precision.HIGHEST)

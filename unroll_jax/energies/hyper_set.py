@@ -60,17 +60,12 @@ def hyper_set(
     :math:`Y' = Y - a \nabla E(Y)`, which lowers E for small enough a. `safeguarded` finds such an a for every example.
 
     Args:
-      dim: width d of the tokens.
-      num_heads: heads h.
-      head_dim: width p of a head's subspace.
-      width: rows m of D.
-      step_size: a > 0, unitless.
-      form: "published" or "gradient".
+      dim, num_heads, head_dim, width: width d of the tokens, heads h, width p of each head's subspace, rows m of D.
+      step_size, form: a > 0, unitless; "published" or "gradient".
       epsilon: added to mean squares under the root, as in RMSNorm; it makes E smooth at 0.
 
     Returns:
-      A `Descent` with params `HyperSetParams`; ``x`` does not enter, but for the tokens that an `Anchor` marks as
-      absent.
+      A `Descent` with params `HyperSetParams`; ``x`` counts only as an `Anchor` that marks absent tokens.
 
     Source: Hu, Zou, Xu (2026), *Hyper-SET: Designing Transformers via Hyperspherical Energy Minimization*. Their public
     code has GELU in the step, step sizes by token and feature, and weights in a norm; ReLU, one number and none here.
@@ -128,7 +123,7 @@ def _heads(params: HyperSetParams, y: Array, present, epsilon: float) -> tuple[A
     if present is None:
         return z, scores
     both = present[..., None, :, None] & present[..., None, None, :]
-    # An absent token sees itself alone, so that its row has a softmax; z is 0 there.
+    # An absent token sees only itself, as its row needs a softmax; z is 0 there.
     return z, jnp.where(both | jnp.eye(y.shape[-2], dtype=bool), scores, -jnp.inf)
 
 

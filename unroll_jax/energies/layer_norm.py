@@ -24,8 +24,8 @@ def layer_norm(dim: int, *, radius: float | None = None, epsilon: float = 0.0, s
     .. math:: E(Y) = \sum_{tokens} \frac{1}{2 d} (1^T y)^2 + \tfrac12 |u|^2 - R \sqrt{|u|^2 + c} + \tfrac12 R^2 ,
               \qquad y' = (1 - a) y + a R \frac{u}{\sqrt{|u|^2 + c}} .
 
-    The first term depends on m alone and the rest on u alone: the translation y - m 1 and the rescaling of u are
-    gradient steps of length 1 on one each, and together y - a grad E(y). No step ever raises E, for a in (0, 1]:
+    The first term depends only on m and the rest only on u: the translation y - m 1 and the rescaling of u are gradient
+    steps of length 1 on one each, and together y - a grad E(y). No step ever raises E, for a in (0, 1]:
     :math:`-R \sqrt{|u|^2 + c}` is concave along u, so E lies below a quadratic of curvature 1.
 
     With epsilon = 0, :math:`E = \tfrac12 (m \sqrt d)^2 + \tfrac12 (|u| - R)^2` is half the squared distance to the
@@ -34,15 +34,14 @@ def layer_norm(dim: int, *, radius: float | None = None, epsilon: float = 0.0, s
 
     Args:
       dim: width d of the tokens, at least 2.
-      radius: R > 0, the norm of a normalised token; None is sqrt(d), that of `flax.linen.LayerNorm`.
+      radius: R > 0, the norm of a normalised token; None is sqrt(d), as in `flax.linen.LayerNorm`.
       epsilon: added to the variance |u|^2 / d, as in flax; 0 is the exact projection.
       step_size: a in (0, 1], unitless; 1 is the undamped step.
 
     Returns:
       A `Descent` without parameters (None); ``x`` does not enter, but for the tokens an `Anchor` says are absent.
 
-    Source: Yang, Huang, Wipf (2022), supplement F.3, which prints the translation without the factor 1 / (2 d) of its
-    energy, and the rescaling with R = 1.
+    Source: Yang, Huang, Wipf (2022), supplement F.3, without the factor 1 / (2 d), and with R = 1.
 
     Example:
       >>> import jax
@@ -54,7 +53,7 @@ def layer_norm(dim: int, *, radius: float | None = None, epsilon: float = 0.0, s
 
     def energy(params: None, tokens: Tokens) -> Float[Array, "*batch"]:
         mean, _, length, up = _split(tokens.y, epsilon)
-        # |u|^2 / 2 - R sqrt(|u|^2 + c) + R^2 / 2, as a square so that nothing cancels near the sphere.
+        # |u|^2 / 2 - R sqrt(|u|^2 + c) + R^2 / 2, as a square: nothing cancels near the sphere.
         centred_part = 0.5 * (length * up - norm) ** 2 - 0.5 * dim * epsilon
         return sum_present((0.5 * dim * mean**2 + centred_part)[..., 0], tokens.present)
 

@@ -44,23 +44,21 @@ def lista(
               H' = S_{\lambda / c}( H + \tfrac1c (x - H A) A^T ) , \quad S_t(h) = sign(h) \max(|h| - t, 0) ,
 
     a proximal gradient step of length 1 / c. Without a ``measurement`` Phi is the identity, and x the signal. It never
-    raises g for :math:`c \ge \tfrac12 |A|_2^2`: the quadratic part curves by at most :math:`|A|_2^2`, so that
+    raises g for :math:`c \ge \tfrac12 |A|_2^2`: the quadratic part curves by at most :math:`|A|_2^2`, hence
 
     .. math:: g(H') \le g(H) - (c - \tfrac12 |A|_2^2) |H' - H|_F^2 .
 
-    By default c is an upper bound of :math:`|A|_2^2` by `matrix_norm_bound`, computed in every step, so that it holds
-    while D is trained: at rank 256 at most 2.2% above, and less than 0.1% unless many singular values are alike.
+    By default c is an upper bound of :math:`|A|_2^2` by `matrix_norm_bound`, computed in every step: it holds while D
+    is trained. It is, at rank 256, at most 2.2% above, and less than 0.1% unless many singular values are alike.
     Derivatives pass through c. If c is held constant in the gradient, D grows without effect.
 
     With one fixed D this is ISTA; with a learned one for each layer, LISTA with coupled weights.
 
     Args:
-      dim: width of the signal.
-      num_atoms: width of the codes; more than ``dim`` makes the dictionary overcomplete.
+      dim, num_atoms: widths of the signal and of the codes; ``num_atoms > dim`` is overcomplete.
       sparsity: lambda >= 0, in units of the signal.
       curvature: c > 0, fixed; None takes the bound.
-      measurement: Phi (m, dim), fixed, of compressed sensing: x is then :math:`s \Phi^T`, s the signal; None takes the
-        signal itself.
+      measurement: Phi (m, dim), fixed, of compressed sensing: x is then :math:`s \Phi^T`, s the signal; None takes s.
 
     Returns:
       A `Descent` with params `ListaParams`, D starting as `cosine_dictionary`; ``y`` is the codes H (zeros are a good
@@ -120,17 +118,12 @@ def lista_layer(
 
     .. math:: z' = S_{|\theta|}(A z + B x) , \qquad S_t(v) = sign(v) \max(|v| - t, 0) .
 
-    The threshold is :math:`|\theta|`, so that no training makes it negative. With the weights of `ista_layer` it is a
-    step of ISTA, which lowers the Lasso's objective; with free ones it lowers no energy known in advance, and descent
-    of the task loss is what `unroll_jax.constrained` asks of it. `unroll_jax.lista` couples A and B to one dictionary.
+    The threshold is :math:`|\theta|`: no training makes it negative. With the weights of `ista_layer` it is a step of
+    ISTA, which lowers the Lasso's objective; with free ones it lowers no known energy; `unroll_jax.constrained` makes
+    it lower the task loss. `unroll_jax.lista` couples A and B to one dictionary.
 
     Args:
-      params: weights of the layer.
-      z: codes.
-      x: signals.
-
-    Returns:
-      z', same shape and dtype as z.
+      params, z, x: weights of the layer, codes and signals; z' has the dtype of z.
 
     Source: Gregor and LeCun (2010), with A, B and theta of every layer its own, as in Hadou et al. (2023).
 

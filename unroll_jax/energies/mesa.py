@@ -43,15 +43,13 @@ def mesa(
               o_t = W_t q_t = G_t^T (H_t + r I)^{-1} q_t ,
 
     the equilibrium of `fast_weights` on the pairs up to t. The systems of a chunk are solved at once by conjugate
-    gradients, and so are their derivatives; no k x k matrix is kept for a single t, so that memory is linear in n.
+    gradients, and so are their derivatives; no k x k matrix is kept for a single t: memory is linear in n.
 
     Args:
-      queries, keys, values: q and k, (*batch, n, k), and v, (*batch, n, v).
-      rates: b >= 0, (*batch, n); 0 leaves a pair out.
+      queries, keys, values, rates, chunk_size: as in `delta_rule`.
       ridge: r > 0, in units of key^2.
       tol: relative residual at which a system is solved.
       max_steps: of conjugate gradients; None is 2 k, twice what exact arithmetic needs.
-      chunk_size: pairs computed at once.
       state: sums before the first pair; None is 0.
 
     Returns:
@@ -102,7 +100,7 @@ def mesa(
 
 
 def _solve(product, rows: Array, tol: float, max_steps: int) -> Array:
-    """The rows x with product(x) = rows, each a system of its own; symmetric, so that gradients are such solves too."""
+    """The rows x with product(x) = rows, each a separate system; it is symmetric: gradients are such solves too."""
 
     def by_conjugate_gradients(product, rows: Array) -> Array:
         flat = rows.reshape(math.prod(rows.shape[:-1]), rows.shape[-1])

@@ -17,9 +17,8 @@ def safeguarded(descent: Descent, *, halvings: int = 10) -> Descent:
     .. math:: y' = y + t (step(y) - y) , \qquad
               t = \max \{ 1, \tfrac12, \dots, 2^{-halvings}, 0 : E(y') \le E(y) \} .
 
-    No step raises the energy, whatever the weights. Where step(y) - y points downhill at y, t is positive for enough
-    halvings; where it does not, t may be 0, and the layer leaves that example as it is. A layer that was certified to
-    descend pays one evaluation of the energy more, or two.
+    No step raises the energy, for any weights. Where step(y) - y points downhill at y, t is positive for enough
+    halvings; else t may be 0, and the example stays. A certified layer pays one or two more energies.
 
     Args:
       descent: a layer whose y is one array; NaN energies of y' count as risen. Where the energy of y is NaN, so is y'.
@@ -47,7 +46,7 @@ def safeguarded(descent: Descent, *, halvings: int = 10) -> Descent:
         stepped = descent.step(params, y, x)
         length = jax.lax.stop_gradient(_length(descent, params, y, x, stepped, halvings))
         length = length.reshape(length.shape + (1,) * (jnp.ndim(y) - length.ndim)).astype(y.dtype)
-        # At length 1 the step itself, so that nothing is rounded; at 0 the state, even next to an infinite step.
+        # At length 1 the step itself, unrounded; at 0 the state, even next to an infinite step.
         shortened = y + length * jnp.where(length > 0.0, stepped - y, 0.0)
         return jnp.where(length == 1.0, stepped, shortened)
 

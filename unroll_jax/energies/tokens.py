@@ -1,4 +1,4 @@
-"""The door of a layer on tokens: presence, dtypes and checks in one place, so that an energy's file is its equation."""
+"""Presence, dtypes and checks of layers on tokens, in one place: an energy's file is its equation."""
 
 import functools
 from collections.abc import Callable
@@ -35,10 +35,8 @@ class Tokens(NamedTuple):
     """Input of a plain energy or step, in the dtype of the computation, with 0 in place of absent tokens.
 
     Attributes:
-      y: the tokens.
-      x: the anchor or other input, or None.
-      present: boolean (*batch, n), or None if every token is there.
-      dtype: of the tokens outside.
+      y, x: the tokens; the anchor or other input, or None.
+      present, dtype: boolean (*batch, n), or None if every token is there; of the tokens outside.
     """
 
     y: Float[Array, "*batch n d"]
@@ -48,7 +46,7 @@ class Tokens(NamedTuple):
 
 
 class Plain(NamedTuple):
-    """Functions of ``(params, tokens)`` without checks or casts; what a step makes of absent tokens does not count.
+    """Functions of ``(params, tokens)`` without checks or casts; a step's values of absent tokens do not count.
 
     Attributes:
       energy: ``-> (*batch,)``, which leaves absent tokens out of its sum.
@@ -62,11 +60,10 @@ class Plain(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """An input x that is no anchor: rows of numbers, whose leading axes broadcast to the tokens.
+    """An input x other than an anchor: rows of numbers, whose leading axes broadcast to the tokens.
 
     Attributes:
-      what: what they hold, for messages.
-      width: numbers in a row; 0 where x must be None.
+      what, width: their content, for messages; numbers in a row, 0 where x must be None.
       separate: whether they are not one a token, but keys or pairs, which `Anchor.present` then marks.
       optional: whether x may be None.
     """
@@ -95,8 +92,7 @@ def on_tokens(
     Args:
       init: as in `Descent`; it makes None, or a NamedTuple of arrays and None.
       energy, step, step_and_energy: as in `Plain`.
-      dim: width of the tokens; None is any.
-      num_tokens: their number; None is any.
+      dim, num_tokens: width and number of the tokens; None is any.
       rows: what x holds; None is an anchor.
     """
 
@@ -180,7 +176,7 @@ def as_anchor(x: Any) -> Anchor:
 
 
 def blank_absent(tokens: Any, present: Any) -> Any:
-    """``tokens`` (..., n, d) with 0 for the absent ones, so that what padding holds, NaN even, reaches nothing."""
+    """``tokens`` (..., n, d) with 0 for the absent ones: padding, even NaN, affects nothing."""
     return tokens if tokens is None or present is None else jnp.where(present[..., None], tokens, 0.0)
 
 

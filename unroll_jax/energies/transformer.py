@@ -71,7 +71,7 @@ def transformer(
     .. math:: | a_2 \nabla f(Y) + (U - Y) W_f^s |_F \le \tfrac12 | Y' - Y |_F .
 
     That is the proof of Theorem 4.1 without its triangle inequality, and for any convex phi. A point that is stationary
-    for both parts is a fixed point; one that is stationary for E alone need not be.
+    for both parts is a fixed point; one that is stationary only for E need not be.
 
     **Residual connections.** (1) ``attention_step_size`` below 1 leaves that share of each token in place. (2) The
     anchor B adds a2 B to every layer: an initial residual for ``anchor="input"`` (B = x), for x = f(X) computed by the
@@ -79,14 +79,14 @@ def transformer(
     (3) With ``ridge`` > 0, A does the same in the attention half, divided by the token's degree.
 
     **Layer norm.** With ``norm_radius`` R, `layer_norm` comes before attention, and its energy joins E (and f, which
-    adds 1 to L). Tokens then have norm R when they meet attention, so that with W_a a multiple of an orthogonal matrix
-    beta is constant and softmax_beta is the plain softmax; with any other W_a beta counts, and is kept.
+    adds 1 to L). Tokens then have norm R when they meet attention. With W_a a multiple of an orthogonal matrix, beta is
+    constant and softmax_beta is the plain softmax; with any other W_a beta counts, and is kept.
 
     Args:
       dim: width d of the tokens.
       rank, rho, form, mask: as in `attention`.
-      phi: a name of `PROXIMALS`, or a `Proximal`. E is infinite where phi is: for "relu" at a negative
-        entry, so that the trace of signed tokens starts at inf; ``jax.nn.relu(y)`` starts it at a number.
+      phi: a name of `PROXIMALS`, or a `Proximal`. E is infinite where phi is: for "relu" at a negative entry. The trace
+        of signed tokens then starts at inf; ``jax.nn.relu(y)`` starts it at a number.
       ridge: r >= 0, weight of the pull to A in the attention half.
       attention_step_size: damping of the attention step, in (0, 1].
       step_size: a2 > 0 of the feed-forward step.
@@ -94,7 +94,7 @@ def transformer(
       attention_anchor: A, likewise; it needs ``ridge`` > 0 to count.
       norm_radius: radius R of the layer norm; None leaves it out.
       spectrum: (lower, upper), to use W_f with its eigenvalues clipped to that interval, see `feedforward`.
-      attention_factory: what makes the attention half, with the keywords of `attention` and params that hold W_a alone:
+      attention_factory: what makes the attention half, with the keywords of `attention` and params that hold only W_a:
         for several heads, ``functools.partial(multihead_attention, num_heads=...)``.
       **attention_options: further keywords of the attention half.
 

@@ -43,8 +43,7 @@ class TransformerParts(NamedTuple):
     Attributes:
       attention: f, the pairwise energy with its ridge, and its step.
       feedforward: g, the quadratic energy without phi, and its plain gradient step of length ``step_size``.
-      phi: the penalty and its prox.
-      step_size: a2.
+      phi, step_size: the penalty and its prox; a2.
       layer_norm: the energy that layer normalisation lowers, and its step; or None.
 
     Example: see `transformer_parts`.
@@ -77,8 +76,7 @@ def transformer_parts(
     """The terms of ``transformer(dim, ...)``, for certificates and for the energy of each component.
 
     Args:
-      **attention_options: further keywords of the attention half, ``rho`` and ``mask`` among them. All other arguments
-        are those of `transformer`.
+      **attention_options: of the attention half, ``rho`` and ``mask`` too. All other arguments are as in `transformer`.
 
     Returns:
       `TransformerParts`, whose functions take the layer's `TransformerParams`.

@@ -35,18 +35,13 @@ def unrolled_layer(
 
     .. math:: Z = softmax(Y V^T V Y^T) Y , \qquad Y' = relu(Z W^+ + Y U) , \quad W^+ = (W + W^T) / 2 .
 
-    With free U and weights that differ by layer it lowers no energy known in advance; descent of the task loss is what
-    `unroll_jax.constrained` asks of it.
+    With free weights in every layer it lowers no known energy; `unroll_jax.constrained` makes it lower the task loss.
 
     Args:
       params: V (k, d), W (d, d), U (d, d).
-      y: tokens as rows.
+      y: tokens as rows; Y' has their dtype.
       mask: which of them are real; None takes all for real. The others stay, and no token attends to them.
-      self_loops: whether tokens attend to themselves. With them, noise draws attention to the noisy token itself.
-        Without, a token that has no other to attend to has Z = 0.
-
-    Returns:
-      Y', same shape and dtype as y.
+      self_loops: whether tokens attend to themselves; noise then attracts attention. Else a single token has Z = 0.
 
     Source: Porras-Valenzuela, Hadou, Ribeiro, eqs. 47 and 48; tokens as rows.
 

@@ -43,8 +43,7 @@ class Adjoint(NamedTuple):
       solve: ``(operator, v, tol, max_steps) -> (w, EquilibriumInfo)``; ``operator`` is w -> J^T w.
       symmetric: whether it needs J symmetric.
       exact: whether it solves the system to ``tol``; an inexact one never counts as failed.
-      structured: ``(saved, z, v, tol, max_steps) -> (w, info)``, in place of ``solve`` for a layer that has a space of
-        its own; else None.
+      structured: ``(saved, z, v, tol, max_steps) -> (w, info)``, in place of ``solve`` for a layer with its own space.
 
     Example:
       >>> from unroll_jax.fixed_point import conjugate_gradient, neumann
@@ -61,7 +60,7 @@ class Adjoint(NamedTuple):
 class Unrolled(NamedTuple):
     """No adjoint system: ``num_steps`` steps that are differentiated themselves, see `unrolled` and `phantom`.
 
-    ``damping`` is that of steps from the solution; None are steps of the solver from the start.
+    ``damping`` is for steps from the solution; None takes the solver's steps from the start.
 
     Example:
       >>> from unroll_jax.fixed_point import unrolled
@@ -126,8 +125,7 @@ def neumann(terms: int = 10, *, damping: float = 1.0) -> Adjoint:
 
     .. math:: w = \lambda \sum_{k < terms} ((1 - \lambda) I + \lambda J^T)^k v .
 
-    Damping 1 are the first terms of the series of :math:`(I - J^T)^{-1}`. A smaller one is for a J with eigenvalues
-    below -1, with which the plain series diverges.
+    Damping 1 gives the first terms of the series of :math:`(I - J^T)^{-1}`, less helps J with eigenvalues below -1.
 
     Args:
       terms: how many, at least 1.
@@ -195,8 +193,7 @@ def phantom(num_steps: int = 5, *, damping: float = 1.0) -> Unrolled:
 
     .. math:: z \leftarrow (1 - \lambda) z + \lambda f(z) ,
 
-    from the solution of the forward solve, which receives no gradient. The result is the last of these states; memory
-    and derivatives are as of `unrolled`.
+    from the forward solution, which gets no gradient, to the last. Memory and derivatives are as of `unrolled`.
 
     Args:
       num_steps: k, at least 1; `one_step` is k = 1 without damping.

@@ -58,13 +58,10 @@ class Probe(NamedTuple):
 
 
 def zero_probe(*batch: int) -> Probe:
-    """A `Probe` of zeros for a batch shape.
+    """A `Probe` of float32 zeros for a batch shape, to pass as ``probe`` of `equilibrium`.
 
     Args:
       *batch: sizes of the batch axes; none for one example.
-
-    Returns:
-      A `Probe` of float32 zeros, to pass as ``probe`` of `equilibrium`.
 
     Example: see `Probe`.
     """
@@ -96,10 +93,7 @@ def with_gradient(
     probe: Probe | None,
     saved: Any = None,
 ) -> Float[Array, "b m"]:
-    """y, a constant, with the derivatives of the equilibrium in the operands; options are those of `equilibrium`.
-
-    The adjoint reads ``saved``, values of the forward solve.
-    """
+    """y, a constant, with the equilibrium's derivatives in the operands; the adjoint reads ``saved`` forward values."""
     static = _Static(program, backward, reporting._replace(tol=backward.tol))
     if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((operands, probe))):
         return y  # nothing to differentiate
@@ -194,7 +188,7 @@ def _(primals: Any, tangents: Any) -> NoReturn:
 
 
 def _differentiable(static: _Static, operands: Any, y: Float[Array, "b m"]) -> Float[Array, "b m"]:
-    """y, whose derivatives of any order, in both modes, are those of the equilibrium."""
+    """y with the equilibrium's derivatives of any order, in both modes."""
     program, backward = static.program, static.backward
 
     def solve(matvec: Linear, v: Array) -> Array:

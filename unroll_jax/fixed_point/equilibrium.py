@@ -72,55 +72,47 @@ def equilibrium(
 ) -> tuple[Any, ...]:
     r"""The fixed point z = f(z) of a step, and its gradient by the implicit function theorem.
 
-    Each example is solved until it has converged by itself, without a gradient. The result is y = f(z) of its last
+    Each example is solved until it converges, separately and without a gradient. The result is y = f(z) of its last
     state, or of its best one where it fails. The cotangent v of y is replaced by
 
     .. math:: w = (I - J^T)^{-1} v , \qquad J = \partial f / \partial z ,
 
-    solved with vector products only, and pulled back through one step at y to params, x and closed-over values. Memory
-    does not depend on the number of iterations. Errors of y and of the gradient have bounds that are linear in the
-    tolerances, see Equilibria in the documentation. Products of float32 are taken in full precision, unless
-    `jax.default_matmul_precision` is set.
+    solved with vector products, and pulled back through one step at y to params, x and closures. Memory does not grow
+    with iterations. Errors of y and of the gradient have bounds linear in the tolerances, see Equilibria in the
+    documentation. Products of float32 have full precision unless `jax.default_matmul_precision` is set.
 
     **Failed examples** keep their best state, with the gradient of the formula above there, which need not be small or
-    right: leave them out of a loss by ``jnp.where(info.converged, losses, 0.0)``. Where the adjoint solve fails, w is
-    its best iterate.
+    right: mask their losses, ``jnp.where(info.converged, losses, 0.0)``. A failed adjoint solve gives its best w.
 
     **Derivatives.** By default the reverse mode, once: only vector-Jacobian products of the step are taken, so the step
     may contain `custom_vjp` kernels. `jax.jvp` of it, or a second derivative, is an error. ``forward_mode=True`` gives
     forward mode, reverse mode and all their compositions, for a step that has both, with the same linear solver.
 
-    **Outside of `jax.jit`** a later call with a step that does the same is not compiled again. Python numbers that the
-    step closes over are part of it, and so are the functions of a `Solver` or an `Adjoint`: pass numbers that change as
-    arrays, and make your own solvers once.
+    **Outside of `jax.jit`** a later call with a step that does the same is not compiled again. Numbers in its closure
+    are part of it, like a `Solver`'s or `Adjoint`'s functions: pass changing ones as arrays, make solvers once.
 
     Args:
       descent: a `Descent`, or a step ``(params, y, x) -> y'``.
       params: parameters of the step: any pytree, such as a module of Equinox or flax.nnx. Leaves that are neither
         arrays nor floating numbers (functions, names, flags) are constants.
-      y0: initial state, a pytree of floating arrays that share their batch axes, for a bare step also complex ones;
-        receives no gradient. The equilibrium of an earlier call is a warm start. States below float32 are iterated on
-        in float32, between steps that see their own dtype.
+      y0: initial state, without gradient, such as an earlier equilibrium: a pytree of floating arrays that share their
+        batch axes, for a step also complex ones. States below float32 iterate in float32; steps see their dtype.
       x: the input the step sees, a pytree, or None.
       solver: a name of `SOLVERS`, or a `Solver`; None is semismooth Newton in the layer's small space for a factored
         layer (`opteq`), plain steps if ``adjoint`` is unrolled, "accelerated_gradient" for a `Descent` with a symmetric
         Jacobian (`opteq_conv`), else "anderson". Solvers and adjoints that need a symmetric Jacobian probe for it, at
         two products; without it, examples count as failed.
-      adjoint: a name of `ADJOINTS`, an `Adjoint`, or ``unrolled(k)``: then k steps of the solver, differentiated by
-        autodiff; `phantom` differentiates steps too. None is conjugate gradients for a factored or symmetric layer, in
-        the small space of the former, else "gmres".
+      adjoint: a name of `ADJOINTS`, an `Adjoint`, or ``unrolled(k)``: k steps of the solver under autodiff; or
+        `phantom`. None is conjugate gradients for a symmetric or (in its small space) factored layer, else "gmres".
       tol: relative tolerance of the forward solve, |f(z) - z| <= atol + tol |f(z)| for every example. An example that
         cannot get there for round-off counts as converged, with its own status.
       max_steps: cap of the forward solve; of Newton steps where there are such.
       on_failure: "error", "warn" or "accept" where an example does not converge, in the forward and the backward pass.
-        In compiled code the error is ``jax.errors.JaxRuntimeError``, raised when the results are waited for. Programs
-        of `jax.export` report by ``info`` only.
-      adjoint_tol: relative tolerance of the adjoint solve; None is ``tol``.
-      adjoint_max_steps: cap of the adjoint solve; None is ``max_steps``, and 200 at least.
+        Compiled code raises ``jax.errors.JaxRuntimeError`` when waited for; `jax.export` gives only ``info``.
+      adjoint_tol, adjoint_max_steps: of the adjoint solve; None is ``tol`` and ``max_steps``, at least 200.
       batch_ndim: how many leading axes of the state are batch axes. None asks the energy of a `Descent`, and is 0 for a
-        bare step: all of the state is then one example, with a warning where rows of its first axis are far from their
-        own fixed points. Examples must not depend on each other, as under a batch norm: outside of `jax.jit` every
-        solve checks it, at two products.
+        bare step: the whole state is then one example, with a warning where its rows are far from their own fixed
+        points. Examples must not mix, as in a batch norm: outside of `jax.jit` each solve checks it, at two products.
       probe: zeros from `unroll_jax.fixed_point.zero_probe`; its cotangent is the statistics of the backward solve.
       forward_mode: enables `jax.jvp` and higher-order derivatives.
       atol: absolute tolerance of the forward solve, at least 0. None is 0, except for states that go to 0, where
@@ -130,8 +122,8 @@ def equilibrium(
       check: checks inside of `jax.jit` too that examples do not depend on each other, at the cost of two products.
 
     Returns:
-      ``(y, info)``: the equilibrium, and an `EquilibriumInfo`; with ``has_aux`` ``(y, info, aux)``, where aux is that
-      of the step at the equilibrium, differentiable too.
+      ``(y, info)`` or ``(y, info, aux)``: the equilibrium, an `EquilibriumInfo`, and the step's aux there,
+      differentiable.
 
     Raises:
       ValueError: if the step changes the state's structure, shapes or dtypes, examples depend on each other, y0 is not
@@ -191,7 +183,7 @@ def _choose(prepared: Prepared, descent: Any, params: Params, x: Any, solver: An
 
 
 def _solve(prepared: Prepared, plan: _Plan, rule: Rule, inferred: bool) -> tuple[Any, ...]:
-    """The solution without a gradient, how each example ended, how each row did, and what the adjoint reads."""
+    """The solution without a gradient, reports of the examples and of the rows, and saved values for the adjoint."""
     saved, start = None, prepared.start
     if plan.layer is not None:
         saved = jax.lax.stop_gradient((plan.layer.matrix, plan.layer.offset))

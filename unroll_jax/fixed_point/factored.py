@@ -57,13 +57,12 @@ def factored_form(descent: Any, params: Params, y: Any, x: Any, start: Array) ->
 class FactoredSolver(NamedTuple):
     r"""Semismooth Newton on the hidden activations of a factored layer.
 
-    With z = W^T s and g = W z + c = G s + c, f is z' = W^T sigma(g), whose fixed points are those of the layer for
-    every share a. Newton's direction for p = G sigma(p) + c at p = g, with :math:`D = diag \sigma'(g)`, is
+    With z = W^T s and g = W z + c = G s + c, f is z' = W^T sigma(g), with the layer's fixed points for every share a.
+    Newton's direction for p = G sigma(p) + c at p = g, with :math:`D = diag \sigma'(g)`, is
 
     .. math:: d = F + G D^{1/2} q , \quad (I - D^{1/2} G D^{1/2}) q = D^{1/2} F , \quad F = G (\sigma(g) - s) ,
 
-    a symmetric positive definite system where |W| < 1, solved by conjugate gradients. A step that raises the residual
-    is taken back and a Picard step put in its place.
+    a positive definite system for |W| < 1, by conjugate gradients. Picard steps replace those that raise the residual.
 
     Attributes:
       activation: sigma.
@@ -130,8 +129,7 @@ class FactoredSolver(NamedTuple):
 def factored_adjoint(activation: Activation, share: float) -> Adjoint:
     r"""w = (I - J)^{-1} v = (v + W^T D^{1/2} t) / a, where (I - D^{1/2} G D^{1/2}) t = D^{1/2} W v.
 
-    J is the layer's a W^T D W + (1 - a) I, so that I - J = a (I - W^T D W). The residual returned is a bound where
-    |W| <= 1, and steps are products with G.
+    J = a W^T D W + (1 - a) I, I - J = a (I - W^T D W). The residual is a bound for |W| <= 1; steps are products with G.
     """
 
     def structured(saved: Saved, z: Array, v: Array, tol: float, max_steps: int) -> tuple[Array, EquilibriumInfo]:
@@ -142,7 +140,7 @@ def factored_adjoint(activation: Activation, share: float) -> Adjoint:
         size, hidden = jnp.sqrt(dot(v, v)), jnp.sqrt(dot(right, right))
         accuracy = ADJOINT_MARGIN * tol * size / jnp.where(hidden > 0.0, hidden, 1.0)
         t, steps = _solve(gram, root, right, tol=accuracy, max_steps=max_steps)
-        # The residual of w is W^T D^{1/2} times that of t, so no larger where |W| <= 1.
+        # The residual of w is W^T D^{1/2} times t's, so no larger where |W| <= 1.
         left = right - t + root * gram(root * t)
         rule = Rule(tol, max_steps, float(jnp.finfo(v.dtype).eps))
         info = judge(rule, dot(left, left) / jnp.where(size > 0.0, size, 1.0) ** 2, steps)

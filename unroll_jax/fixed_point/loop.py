@@ -32,8 +32,7 @@ class Point(NamedTuple):
     """The state of an iteration, as a `Solver` sees it.
 
     Attributes:
-      z: states, a row an example.
-      fz: f(z).
+      z, fz: states with examples as rows, and f(z).
       residual: relative residual of each row.
       unit: size of each row's largest entry: z / unit has squares that neither under- nor overflow.
       active: rows that have not ended.
@@ -217,7 +216,7 @@ def _update(
 
 
 def _plan(rule: Rule, c: _Carry, sizes: Sizes, residual: Array, more: Array, k: Array) -> _Pace:
-    """The next turn: plain steps while they are quick, then the solver's until they are no better than plain ones."""
+    """The next turn: plain steps while they are quick, then the solver's until plain ones do as well."""
     pace, bound = c.pace, rule.tol**2
     rate = residual / c.residual  # over the last turn
     near = rate**NEAR * residual <= bound
@@ -232,7 +231,7 @@ def _plan(rule: Rule, c: _Carry, sizes: Sizes, residual: Array, more: Array, k: 
     compare = trial == TRIAL
     gained = residual < MIN_GAIN * pace.base * plain_rate**TRIAL
     far = rate * residual > bound
-    # One reduction over rows: which of the four hold in a row that goes on.
+    # One reduction over rows: which of the four hold in an active row.
     conditions = jnp.stack([more, more & slow, more & gained, more & far])
     any_active, any_slow, any_gained, any_far = jnp.any(conditions, axis=1)
     given_up = pace.given_up | (compare & ~any_gained)
@@ -249,9 +248,8 @@ def _plan(rule: Rule, c: _Carry, sizes: Sizes, residual: Array, more: Array, k: 
 def _vanishing(rule: Rule, sizes: Sizes, plateau: tuple[Array, Array]) -> tuple[Array, tuple[Array, Array]]:
     """The residuals of rows, relative to their scale where they have gone to 0; where the last plateau began.
 
-    On the way to 0 a relative residual is meaningless: it is constant, 1 / c - 1 for f(z) = c z. There the gap has
-    shrunk to a quarter since the residual last halved, and so has the state. A state that tends to another fixed point
-    z* stops to do so once it is within about 2 |z*| of 0.
+    On the way to 0 a relative residual is meaningless: it is constant, 1 / c - 1 for f(z) = c z. There gap and state
+    have shrunk to a quarter since the residual last halved. Near another fixed point z* they stop, about 2 |z*| from 0.
     """
     level, height = plateau
     halved = (sizes.residual <= 0.25 * level) | (level == jnp.inf)

@@ -65,16 +65,14 @@ def monotone_init(key: jax.Array, size: int, kernel_size: int | None = None) -> 
 def monotone_weight(
     params: MonotoneParams, *, margin: float = 1.0, image_shape: tuple[int, int] | None = None
 ) -> Inexact[Array, "..."]:
-    r"""W, of which the symmetric part of I - W is at least m:
+    r"""W such that the symmetric part of I - W is at least m:
 
     .. math:: W = (1 - m) I - A^T A + B - B^T , \qquad A = g_A A_0 / |A_0|_F , \quad B = g_B B_0 / |B_0|_F .
 
-    Convolutions wrap around the edges of images of one size. The discrete Fourier transform then takes W apart into one
-    small matrix per frequency, and so it is returned.
+    Convolutions wrap around the edges of images of one size. Then W is returned as one small matrix per frequency.
 
     Args:
-      params: A_0, B_0 and the scales g.
-      margin: m, positive.
+      params, margin: A_0, B_0 and the scales g; m, positive.
       image_shape: height and width of the images, for kernels.
 
     Returns:
@@ -170,8 +168,7 @@ def monotone_equilibrium(
       W: of `monotone_weight`.
       x: (*batch, m), or images (*batch, height, width, c) of the size that W was made for.
       splitting: a name of `SPLITTINGS`.
-      step_size: alpha > 0; None is 1 for Peaceman-Rachford, and the best that is known to contract for
-        forward-backward, :math:`m / |I - W|^2`.
+      step_size: alpha > 0; None is 1, or for forward-backward the best known to contract, :math:`m / |I - W|^2`.
       margin: m that W was made with, for that.
       activation: sigma, a name of `PROXIMALS` or a `Proximal` whose prox at step size 1 is sigma.
       **options: of `equilibrium`, on the splitting's step. Its solver is "picard" by default, the splitting itself, and
@@ -180,8 +177,7 @@ def monotone_equilibrium(
     Returns:
       ``(z, info)``; ``info`` is of the splitting's iteration.
 
-    Source: Winston and Kolter (2020), Section 3. They solve the backward pass by the same splitting; here it is any
-    linear solver of `ADJOINTS`, on the splitting's step.
+    Source: Winston and Kolter (2020), Section 3. Their backward pass is a splitting too; here any of `ADJOINTS`.
 
     Example:
       >>> import jax.numpy as jnp
@@ -216,7 +212,7 @@ def _prox(activation: Proximal, z: Array, step_size: Any) -> Array:
 def _check_shapes(W: Array, x: Array) -> None:
     if W.ndim == 2:
         fits, what = x.shape[-1:] == W.shape[-1:], f"vectors of width {W.shape[-1]}"
-    else:  # of an image's width, W tells no more than half
+    else:  # W shows only half of an image's width
         fits = x.ndim > 2 and (x.shape[-3], x.shape[-2] // 2 + 1, x.shape[-1]) == (*W.shape[:2], W.shape[-1])
         what = "images of the size and channels"
     require(fits, "x", f"hold {what} that W was made for", f"x of shape {x.shape} and W of shape {W.shape}")

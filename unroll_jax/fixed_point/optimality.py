@@ -44,20 +44,18 @@ def implicit_root(
     .. math:: d z^* = -\Big(\frac{\partial F}{\partial z}\Big)^{-1}
               \Big(\frac{\partial F}{\partial \theta} d\theta + \frac{\partial F}{\partial x} dx\Big) ,
 
-    by vector products with the derivatives of F alone. The solver may be anything that finds z: a loop, another
-    library, or SciPy (outside of `jax.jit` as it is, inside by `jax.pure_callback`); it is never differentiated, and
-    sees values without gradients. Values that ``optimality`` closes over are differentiated too. The result is as
-    exact as the solver's z: at another point the derivatives are those of a root nearby.
+    by vector products with the derivatives of F only. The solver may be anything that finds z: a loop, another library,
+    or SciPy (outside of `jax.jit` as it is, inside by `jax.pure_callback`); it is never differentiated, and sees values
+    without gradients. Values that ``optimality`` closes over are differentiated too. The result is as exact as the
+    solver's z: at another point the derivatives belong to a root nearby.
 
     Args:
       optimality: ``(params, z, *inputs) -> F``, of the structure, shapes and dtypes of z.
       adjoint: a name of `ADJOINTS` or an `Adjoint`, for I - J = dF/dz; None is `gmres` of 30 directions. Those that
         need a symmetric J probe for it. Series such as "neumann" need |I - dF/dz| < 1.
-      adjoint_tol: relative tolerance of the linear solve.
-      adjoint_max_steps: cap of the linear solve.
+      adjoint_tol, adjoint_max_steps: relative tolerance and cap of the linear solve.
       on_failure: "error", "warn" or "accept" where the linear solve does not converge, see `equilibrium`.
-      batch_ndim: how many leading axes of z are batch axes. F must not mix their examples: outside of `jax.jit` it is
-        an error.
+      batch_ndim: how many leading axes of z are batch axes. F must not mix examples: an error outside of `jax.jit`.
       forward_mode: enables `jax.jvp` and higher-order derivatives.
       has_aux: whether the solver returns ``(z, aux)``; aux has no derivative.
 
@@ -65,7 +63,7 @@ def implicit_root(
       A decorator of ``solver(params, z0, *inputs) -> z``; the initial state z0 receives no gradient. The decorated
       function also takes ``probe``, see `unroll_jax.fixed_point.zero_probe`, in reverse mode.
 
-    Source: the implicit function theorem; the interface is that of jaxopt's ``custom_root``, in our order of arguments
+    Source: the implicit function theorem; the interface follows jaxopt's ``custom_root``, in our order of arguments
     (Blondel et al., 2022, Efficient and Modular Implicit Differentiation).
 
     Example:
@@ -128,12 +126,8 @@ def implicit_argmin(
       objective: ``(params, z, *inputs) -> h``, a scalar; smooth.
       prox: ``(params, z, step_size) -> z``, of a penalty or a projection (see `PROXIMALS`), or None.
       step_size: s, positive; the solution does not depend on it. About 1 / |Hessian| conditions the system best.
-      adjoint: as in `implicit_root`; None is "conjugate_gradient" without a prox, which needs a positive definite
-        Hessian, else as there.
+      adjoint: as in `implicit_root`; None without a prox is "conjugate_gradient", for positive definite Hessians.
       **options: the others of `implicit_root`.
-
-    Returns:
-      A decorator of ``solver(params, z0, *inputs) -> z``.
 
     Source: Blondel et al. (2022), Efficient and Modular Implicit Differentiation, Sections 2.2 and 2.3.
 

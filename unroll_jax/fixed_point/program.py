@@ -1,4 +1,4 @@
-"""The step of one call as a map of rows, equal to those of other calls that do the same: compiled once."""
+"""The step of a call as a map of rows. Maps that do the same are equal, and compile once."""
 
 import functools
 import itertools
@@ -26,7 +26,7 @@ CONTRACTING = ", or keep |W| < 1 (certificates.spectral_normalise)"  # advice fo
 
 
 class Program:
-    """A step ``(operands, rows) -> rows``, hashable by what it does."""
+    """A step ``(operands, rows) -> rows``, hashable by its computation."""
 
     def __init__(self, closed: ClosedJaxpr, tree: Any, avals: list[Any], batch_ndim: int) -> None:
         self.jaxpr, self.tree, self.avals = closed.jaxpr, tree, avals
@@ -104,9 +104,9 @@ def prepare(descent: Any, params: Params, y0: Any, x: Any, batch_ndim: int | Non
 def trace(step: Callable[..., Any], params: Params, y: Any, x: Any, batch_ndim: int) -> tuple[Program, Any, Any]:
     """The program of a step, its operands, and the state where the step leaves it on a mesh.
 
-    Leaves of params and x that are no arrays are constants of the program. It is traced at every call, which sees
-    changed globals; what it closes over becomes an operand. Shardings that are part of an array's type, and the axes
-    of a `jax.shard_map` that it varies over, must not change in a loop: zeros move to where an input lies.
+    Leaves of params and x other than arrays are constants of the program. It is traced at every call, which sees
+    changed globals; values that it closes over become operands. Shardings that are part of an array's type, and the
+    axes of a `jax.shard_map` that it varies over, must not change in a loop: zeros move to where an input lies.
     """
     _check_batch(y, batch_ndim)
     leaves, structure = jax.tree.flatten((params, x))
@@ -138,10 +138,7 @@ def trace(step: Callable[..., Any], params: Params, y: Any, x: Any, batch_ndim: 
 
 
 def fingerprint(jaxpr: Any, kept: list[Any]) -> Any:
-    """A hashable that is equal for programs that do the same; functions and arrays in them count by identity.
-
-    The objects whose identity is part of it are added to the list ``kept``.
-    """
+    """A hashable equal for programs that do the same; functions and arrays count by identity, and join ``kept``."""
     names: dict[Any, int] = {}
     options = ("call_jaxpr", "num_consts", "symbolic_zeros")  # of rules: functions made at each trace, see `_rules`
 
@@ -201,7 +198,7 @@ def _check_batch(y: Any, batch_ndim: int) -> None:
 
 
 def _step_of(descent: Any, has_aux: bool) -> Callable[..., Any]:
-    """``(params, y, x) -> y'`` alone."""
+    """The step ``(params, y, x) -> y'``, without aux."""
     if isinstance(descent, Descent):
         require(not has_aux, "has_aux", "be False for a Descent", has_aux, "pass a step (params, y, x) -> (y', aux)")
         return descent.step
@@ -232,11 +229,11 @@ def _is_custom(equation: Any) -> bool:
 
 
 def _rules(closed: ClosedJaxpr, custom: list[Any], kept: list[Any]) -> Any:
-    """A fingerprint of the program's derivative, as functions with rules of their own look new at every trace.
+    """A fingerprint of the program's derivative, as functions with custom rules look new at every trace.
 
-    It is that of forward mode, which is traced much sooner, unless a rule is of reverse mode only. Arrays that rules
-    close over count by value in NumPy, and by identity in JAX. A program equals itself only if it has no derivative,
-    or its rules close over tracers of an outer function or see symbolic zeros, of which one derivative shows some.
+    It shows forward mode, which is traced much sooner, unless a rule has only reverse mode. Arrays that rules close
+    over count by value in NumPy, and by identity in JAX. A program equals only itself if it has no derivative, or its
+    rules close over tracers of an outer function or see symbolic zeros (one derivative shows only some).
     """
     itself = object()
     if any(equation.params.get("symbolic_zeros") for equation in custom):

@@ -89,9 +89,8 @@ class EquilibriumInfo(NamedTuple):
     """Diagnostics of a solve, per example; printed, it is a summary.
 
     Attributes:
-      residual: |f(z) - z| relative to |f(z)|, see ``tol`` and ``atol`` of `equilibrium`. Where |f(z)| is more than 30
-        times the sizes of the first state and of the plain steps, relative to that. Of an adjoint
-        |v + J^T w - w| / |v|.
+      residual: |f(z) - z| relative to |f(z)|, see ``tol`` and ``atol`` of `equilibrium`. Where |f(z)| is above 30 times
+        the first state and plain steps, relative to that. Of an adjoint |v + J^T w - w| / |v|.
       steps: evaluations of the step, or of its adjoint, until the example ended.
       status: how it ended, an index into `unroll_jax.fixed_point.STATUS`.
 
@@ -128,7 +127,7 @@ class EquilibriumInfo(NamedTuple):
 
 
 class _Text(str):
-    """A message that the filters of `warnings` take for another of the same kind, whatever figures follow a colon."""
+    """A message that the filters of `warnings` take for another of the same kind, with any figures after a colon."""
 
     __slots__ = ()
 
@@ -167,10 +166,7 @@ def known(*arrays: Any) -> bool:
 
 
 def report_failures(tree: Any, info: EquilibriumInfo, what: str, advice: str, reporting: Reporting) -> Any:
-    """``tree``, once the rows that failed are reported: see ``on_failure`` of `equilibrium`.
-
-    Under vmap the examples of all calls are reported together.
-    """
+    """``tree``, once failed rows are reported (``on_failure`` of `equilibrium`); under vmap, of all calls at once."""
     if reporting.on_failure == "accept":
         return tree
 
@@ -226,7 +222,7 @@ def _pace(end: EquilibriumInfo, tol: float) -> str:
 def _watched(tree: Any, info: EquilibriumInfo, report: _Report) -> Any:
     """``tree``; calls ``report`` if a row failed, from compiled code by a callback that ``tree`` waits for.
 
-    The callback is no effect for JAX: a program with effects is dispatched in Python, at .1 ms per call or more.
+    JAX sees no effect in the callback: a program with effects is dispatched in Python, at .1 ms per call or more.
     """
     residual, steps, status = jax.lax.stop_gradient(tuple(info))
     if not any(isinstance(leaf, Tracer) for leaf in (residual, steps, status)):

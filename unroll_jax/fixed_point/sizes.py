@@ -22,7 +22,7 @@ class Rule(NamedTuple):
     tol: float
     max_steps: int
     epsilon: float  # relative spacing of the numbers that the map is computed in
-    atol: float | None = None  # None is that of `equilibrium`
+    atol: float | None = None  # None is the default of `equilibrium`
     linear: bool = False  # residuals are relative to 1, as of a linear system whose right-hand sides are unit rows
 
 
@@ -84,13 +84,13 @@ def relative_sizes(
 ) -> Sizes:
     """The sizes of rows with squares of |f(z) - z| and |f(z)| in units of ``unit``.
 
-    The scale is that of the first state or step. Later steps may at most double it, and not while it is ``frozen``.
+    The scale comes from the first state or step. Later steps may at most double it, and not while it is ``frozen``.
     """
     past = (scale / unit) ** 2
     step = jnp.where(first, square, jnp.where(frozen, past, jnp.minimum(square, 4.0 * past)))
     grown = jnp.fmax(past, step)
     limit = GROWTH**2 * grown
-    # An outgrown state is known to round-off of its own size only.
+    # An outgrown state is known only to round-off of its size.
     square = jnp.where(size > limit, jnp.maximum(square, rule.epsilon**2 * size), square)
     below = jnp.sqrt(jnp.minimum(size, limit))
     if rule.atol:

@@ -90,21 +90,18 @@ class _Basis(NamedTuple):
 def anderson(window: int = 5) -> Solver:
     r"""Plain steps while they are quick, then Anderson acceleration by a truncated Gram-Schmidt basis.
 
-    With d = f(z) - z, orthonormal differences Q of the last residuals and the differences U of the images f(z) that go
-    with them,
+    With d = f(z) - z, orthonormal differences Q of the last residuals and the matching differences U of images f(z),
 
     .. math:: z' = f(z) - U Q^T d .
 
     On a linear map it is GMRES truncated to the window, with little loss if the Jacobian is symmetric. Plain steps come
     first, while each makes every residual 1.25 times smaller, and return for good if ten accelerated steps do no better
-    than plain ones. An example whose residual rises to twice its least returns to its best state and begins a new
-    basis.
+    than plain ones. An example whose residual rises to twice its least restarts at its best state.
 
     Args:
       window: differences kept, at least 1.
 
-    Source: Anderson (1965); Tang, Xu, Saad (2024), Anderson acceleration with truncated Gram-Schmidt. Safeguards as in
-    Fu, Zhang, Boyd (2020), A2DR.
+    Source: Anderson (1965); Tang, Xu, Saad (2024), truncated Gram-Schmidt; safeguards of Fu, Zhang, Boyd (2020), A2DR.
 
     Example:
       >>> import jax.numpy as jnp, unroll_jax
@@ -158,16 +155,15 @@ def averaged(
               \beta_k = \eta / k^p , \; \lambda_k = \eta / k^c , \; \gamma = 1 / (2 L_R) .
 
     For T nonexpansive and R convex with L_R-Lipschitz gradient it converges to the fixed point of least R. It converges
-    slowly (the weights fall as powers of k): its use is a T with many fixed points. It takes all of ``max_steps``,
-    wherever it starts: a fixed point need not be the one of least R.
+    slowly (the weights fall as powers of k): its use is a T with many fixed points. It takes all of ``max_steps`` from
+    any start: a fixed point need not be the one of least R.
 
     Args:
       regulariser: R of one state as a vector; None is |z|^2 / 2.
       smoothness: L_R > 0, Lipschitz constant of R's gradient.
       eta: scale of both schedules, in (0, 1].
-      p: exponent of beta, positive.
-      c: exponent of lambda, positive, with p + 2 c < 1.
-      couples_examples: whether R is of all states at once, a matrix (b, m), an example a row.
+      p, c: exponents of beta and lambda, positive, with p + 2 c < 1.
+      couples_examples: whether R is of all states at once, a matrix (b, m) with examples as rows.
 
     Source: Xie et al. (2021), eq. 10 and Theorem 4.
 
@@ -215,8 +211,7 @@ def accelerated_gradient(*, proximal: bool = False) -> Solver:
     radius c it needs about sqrt(1 / (1 - c)) steps a digit where Picard needs 1 / (1 - c), and no c is asked for.
 
     Args:
-      proximal: whether f is a proximal gradient step, as of `prox_gradient`: then this is FISTA with restarts, and J,
-        which need not be symmetric, is not probed.
+      proximal: whether f is a proximal gradient step, as of `prox_gradient`: FISTA with restarts, without a probe of J.
 
     Source: Beck and Teboulle (2009), FISTA; Nesterov (1983); O'Donoghue and Candes (2015), gradient restart.
 
@@ -259,7 +254,7 @@ def jaxopt_solver(iteration: Callable[..., Any], **options: Any) -> Solver:
         if kind.manual_axis_type.varying or any(axes is not None for axes in kind.sharding.spec):
             raise ValueError(f"jaxopt's solvers take no sharded states, got {kind}; choose another solver")
         least = jnp.min(jnp.linalg.norm(apply(z), axis=-1))
-        # An absolute tolerance is a constant of its loop: the map is scaled instead, so that the least row has size 1.
+        # An absolute tolerance is a constant of its loop: the map is scaled instead, to give the least row size 1.
         scale = jnp.where(least > 0.0, least, 1.0)
         scaled = lambda z: apply(z * scale) / scale  # noqa: E731
         function = (lambda z: z - scaled(z)) if root else scaled

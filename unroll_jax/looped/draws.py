@@ -28,13 +28,9 @@ def sample_loops(
 
     Args:
       key: of the draw.
-      most: largest number.
+      most, least: largest number, and smallest, at most ``most``.
       distribution: "uniform" or "log_normal_poisson".
-      least: smallest number, at most ``most``.
       mean: :math:`\bar r`, of the second one; None is ``most / 2``.
-
-    Returns:
-      An integer.
 
     Source: Geiping et al. (2025), Section 3.3.
 
@@ -55,15 +51,11 @@ def sample_loops(
 
 @checked(horizon=at_least(1), share=in_interval("[0, 1]"))
 def sample_far_start(key: jax.Array, horizon: int, *, share: float = 0.5) -> Int[Array, ""]:
-    """Draws how many loops without gradient come before those that are trained: 0, or from 1 to ``horizon``.
+    """Draws ``free`` of `run_loops`, the loops without gradient before the trained ones: 0, or from 1 to ``horizon``.
 
     Args:
-      key: of the draw.
-      horizon: largest number.
+      key, horizon: of the draw; largest number.
       share: of the steps that begin from a far state, in [0, 1].
-
-    Returns:
-      An integer, to pass as ``free`` of `run_loops`.
 
     Source: Anil et al., "Path independent equilibrium models can better exploit test-time computation" (2022), vary
     the start; Bansal et al. (2022) the number of loops. Both together are ours.
@@ -80,14 +72,10 @@ def sample_far_start(key: jax.Array, horizon: int, *, share: float = 0.5) -> Int
 
 @checked(most=at_least(1))
 def sample_segment(key: jax.Array, most: int) -> tuple[Int[Array, ""], Int[Array, ""]]:
-    """Draws a segment of loops for the progressive loss: n from 0 to ``most - 1``, k from 1 to ``most - n``.
+    """Draws ``(free, loops)`` of `run_loops` for the progressive loss: 0 to ``most - 1`` and 1 to ``most - free``.
 
     Args:
-      key: of the draw.
-      most: loops of training.
-
-    Returns:
-      ``(free, loops)``: n loops without gradient, then k with, of `run_loops`.
+      key, most: of the draw; loops of training.
 
     Source: Bansal et al. (2022), Algorithm 1.
 

@@ -43,18 +43,13 @@ def run_loops(
       state: h before the first loop, a pytree of arrays.
       x: the input that every loop sees, or None.
       loops: how many with gradients: an int, at least 1, or a traced integer from 0 to ``most``; larger ones are cut.
-      free: how many before them: an int or a traced integer, at least 0. The gradient flows into ``state`` only where
-        this is 0.
-      most: largest value of traced ``loops``. Loops beyond a traced number are skipped, and their records repeat the
-        last one: ``records[-1]`` is always that of the last loop.
-      record: ``h -> pytree``, evaluated inside the scan before the first loop and after each, such as the loss of a
-        readout; None records nothing.
-      remat: recompute each loop in the backward pass, see `unroll_jax.unroll`. A loop then costs the memory of its
-        state.
+      free: how many before them: an int or a traced integer, at least 0. ``state`` has a gradient only at 0.
+      most: largest value of traced ``loops``. Skipped loops repeat the last record: ``records[-1]`` is the last loop's.
+      record: ``h -> pytree``, inside the scan, before the first loop and after each, such as a loss; None is nothing.
+      remat: recompute each loop in the backward pass, see `unroll_jax.unroll`; a loop then keeps only its state.
 
     Returns:
-      ``(state, records)``: the state after the last loop, the start of further ones; and the records, stacked along a
-      new leading axis.
+      ``(state, records)``: the state after the last loop, and the records, stacked along a new leading axis.
 
     Source: Geiping et al., "Scaling up test-time compute with latent reasoning" (2025), Section 3, for random numbers
     of loops and truncated gradients; Bansal et al., "End-to-end algorithm synthesis with recurrent networks" (2022).
@@ -107,7 +102,7 @@ def _as_number(name: str, value: Any, *, least: int) -> Any:
 
 def _without_gradient(step: Callable[[Any], Any], state: Any, free: Any) -> Any:
     """The state after ``free`` loops, detached; where there are none the state itself."""
-    function, constants = jax.closure_convert(step, state)  # what is differentiated, the parameters among it
+    function, constants = jax.closure_convert(step, state)  # everything differentiated, parameters included
     constants = jax.lax.stop_gradient(constants)
     start = jax.lax.stop_gradient(state)
     after = jax.lax.fori_loop(0, free, lambda _, h: function(h, *constants), start)

@@ -13,20 +13,14 @@ __all__ = ["path_independence", "step_sizes"]
 
 
 def path_independence(states: Any, *, batch_ndim: int = 1) -> Float[Array, "*batch"]:
-    """Agreement of the states that loops reach from different starts: the mean cosine with the first of them.
+    """Agreement of the states that loops reach from different starts: the mean cosine, in [-1, 1], with the first.
 
     1 for each example where the limit does not depend on the start; about 0 for states that have nothing in common.
 
     Args:
-      states: arrays (starts, *batch, ...) of at least two starts, such as zeros, noise, and the states of other
-        examples, each after the same number of loops.
+      states: arrays (starts, *batch, ...) from two starts or more, else a ValueError, such as zeros, after as many
+        loops.
       batch_ndim: number of batch axes.
-
-    Returns:
-      A number in [-1, 1] for each example.
-
-    Raises:
-      ValueError: if there are fewer than two starts.
 
     Source: Anil et al. (2022), Section 4, the asymptotic alignment score.
 
@@ -48,14 +42,11 @@ def step_sizes(states: Float[Array, "loops_and_one *rest"], *, batch_ndim: int =
     """Root mean square of the step of each loop. A penalty on their mean on far windows brings states to rest.
 
     Args:
-      states: (loops + 1, *batch, ...), such as the states that ``record`` returns.
+      states: (loops + 1, *batch, ...), such as ``record`` returns; a ValueError if fewer than two.
       batch_ndim: number of batch axes.
 
     Returns:
       Sizes of the steps of loops 1..L. Their gradients are finite where a state rests.
-
-    Raises:
-      ValueError: if there are fewer than two states.
 
     Source: ours.
 

@@ -62,8 +62,7 @@ class Classifier(nn.Module):
     The parameters are ``encoder`` and ``head``.
 
     Attributes:
-      encoder: the encoder.
-      num_classes: logits out.
+      encoder, num_classes: the encoder, and logits out.
       pooling, hidden: of the head.
 
     Example:
@@ -94,7 +93,7 @@ class Classifier(nn.Module):
 
         Returns:
           Logits of layers 0..L, (L + 1, *batch, classes), or what ``record`` made of each layer's, stacked likewise.
-          They are made inside the scan, so that the outputs of all layers never live at once.
+          They are made inside the scan: the outputs of all layers never live at once.
         """
         config, param_dtype = self.encoder.config, self.encoder.param_dtype
         head = Head(self.num_classes, self.pooling, self.hidden, param_dtype, name="head")

@@ -24,8 +24,7 @@ class DeepOptEq(OptEqBase, kw_only=True):
     Attributes:
       num_classes: logits out.
       convolutional: whether x are images (*batch, height, width, channels), else vectors (*batch, d).
-      features: channels of one convolution (or a dense layer) with its activation, through which x is seen; None is x
-        itself.
+      features: channels of one convolution (or dense layer) and activation through which x is seen; None is x itself.
       pool: side of the windows of images that are averaged before the head; None averages over the whole image.
 
     All others are `OptEqBase`'s.

@@ -27,7 +27,7 @@ __all__ = ["DUST", "dictionary_bases"]
 class _State(NamedTuple):
     """Codes (*batch, n, num_atoms) behind a layer, and their reconstruction (*batch, n, dim) by its dictionary.
 
-    Where the layer is lost, the codes are those of the layer before it, which its own dictionary still reads.
+    Where the layer is lost, the codes come from the layer before; the lost layer's dictionary still reads them.
     """
 
     codes: jax.Array
@@ -39,31 +39,26 @@ class DUST(nn.Module):
 
     Layer l maps codes H to a step of `unroll_jax.dust` with its D, and its output is H D. Layer 0 has the codes
     :math:`x D^T / c` of the first dictionary: the step from zero, without the threshold. Where D is a tight frame, as
-    the orthonormal cosine transform is, the output of layer 0 is the input times |D|_2^2 / c: with the default
-    curvature at most 2.2% less.
+    the cosine transform is, layer 0 outputs the input times |D|_2^2 / c: by default at most 2.2% less.
 
     The parameters are ``layers.D`` (L, num_atoms, dim) and, with ``train_attention``, ``layers.V``
     (L, num_atoms, num_atoms); without the leading axis if ``tied``.
 
     Attributes:
-      dim: width of the signal.
-      num_atoms: width of the codes.
-      num_layers: depth L.
+      dim, num_atoms, num_layers: widths of the signal and of the codes; depth L.
       tied: whether all layers share their parameters.
       sparsity: lambda of the energy, in units of the signal.
       curvature: c of every layer; None takes a bound of |D|_2^2, which holds while D is trained.
       measurement: Phi (m, dim), fixed, see `unroll_jax.lista`; inputs are then of width m, outputs of width ``dim``.
       form: of attention, see `unroll_jax.dust`.
       self_loops: whether tokens attend to themselves, see `unroll_jax.dust`.
-      attention_scale: the multiple of the identity that V is, or starts as: attention's logits are the codes' products
-        times its square.
-      train_attention: whether V is a parameter; the paper trains D alone.
+      attention_scale: the multiple of the identity that V is or starts as; its square scales the codes' products.
+      train_attention: whether V is a parameter; the paper trains only D.
       dtype: dtype of codes from layer to layer; None takes the input's. Steps are computed in float32 or wider.
       D_init: initialiser of the dictionary (num_atoms, dim), atoms as rows.
       param_dtype, remat, unroll: as in `UnrolledTransformer`.
 
-    Source: De Weerdt, Eldar, Deligiannis (2023) in the reading of Porras-Valenzuela, Hadou, Ribeiro (2026), C.3 and
-    C.4. The codes of layer 0 are ours.
+    Source: De Weerdt, Eldar, Deligiannis (2023) as read by Porras-Valenzuela et al. (2026), C.3, C.4; layer 0: ours.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -169,14 +164,10 @@ class DUST(nn.Module):
 def dictionary_bases(dim: int) -> dict[str, Any]:
     """Bases for `unroll_jax.in_coordinates`, like the parameters of `DUST`: pixels of atoms become coefficients.
 
-    D has pixels as columns; V, of codes, stays as it is. The basis is the cosine transform, that of a square patch
-    where ``dim`` is a square.
+    D has pixels as columns; V stays. The basis is the cosine transform, of a square patch where ``dim`` is a square.
 
     Args:
       dim: width of the signal, in pixels.
-
-    Returns:
-      A pytree of `Sides`, to pass as ``bases``.
 
     Example:
       >>> import jax, jax.numpy as jnp, optax, unroll_jax

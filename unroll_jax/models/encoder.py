@@ -17,17 +17,16 @@ __all__ = ["Encoder"]
 class Encoder(nn.Module):
     """BERT, DistilBERT, RoBERTa or MiniLM, by its `EncoderConfig`.
 
-    All layers run in one scan over stacked parameters: ``embeddings`` are those of `EncoderEmbeddings`, ``layers`` are
-    those of `EncoderLayer` with a leading axis of length L. Masked tokens do not affect others: a batch that is padded,
-    on either side, gives real tokens the outputs they have without padding.
+    All layers run in one scan over stacked parameters: ``embeddings`` of `EncoderEmbeddings`, and ``layers`` of
+    `EncoderLayer` with a leading axis of length L. Masked tokens do not affect others: a batch that is padded, on
+    either side, gives real tokens the outputs they have without padding.
 
     Attributes:
       config: the encoder's shape.
-      dtype: dtype the layers compute in; None computes in that of the parameters.
+      dtype: dtype the layers compute in; None takes the parameters'.
       param_dtype, remat, unroll: as in `UnrolledTransformer`.
 
-    Source: Devlin et al. (2019), BERT; Sanh et al. (2019), DistilBERT; Liu et al. (2019), RoBERTa; Wang et al. (2020),
-    MiniLM.
+    Source: BERT, Devlin et al. 2019; DistilBERT, Sanh et al. 2019; RoBERTa, Liu et al. 2019; MiniLM, Wang et al. 2020.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -60,8 +59,7 @@ class Encoder(nn.Module):
           mask: which of them are real, bool (*batch, n); None takes all for real but ``config.padding_token``.
           token_types: kind of each token, int (*batch, n); None is kind 0.
           perturbation: added to the word embeddings of real tokens, (*batch, n, dim); None adds nothing.
-          record: ``y -> pytree``, evaluated inside the scan at every layer's output, in float32 or wider; None keeps
-            the outputs themselves.
+          record: ``y -> pytree``, inside the scan, of every layer's output in float32 or wider; None keeps outputs.
 
         Returns:
           The outputs of layers 0..L, (L + 1, *batch, n, dim), or what ``record`` returned, stacked likewise. Layer 0 is
@@ -91,5 +89,5 @@ class Encoder(nn.Module):
 
 
 def real_tokens(tokens: jax.Array, mask: jax.Array | None, config: EncoderConfig) -> jax.Array:
-    """The mask, or where it is None that of all tokens but ``config.padding_token``."""
+    """The mask; None marks all tokens but ``config.padding_token``."""
     return tokens != config.padding_token if mask is None else mask

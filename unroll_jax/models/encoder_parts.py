@@ -21,12 +21,10 @@ class EncoderConfig:
 
     Attributes:
       vocabulary_size: rows of the table of word embeddings.
-      dim: width of the tokens.
-      num_layers: depth L.
-      num_heads: attention heads; they share out ``dim``.
+      dim, num_layers, num_heads: width of the tokens; depth L; attention heads, which share out ``dim``.
       hidden_dim: width between the two dense layers of the feed-forward part.
       max_positions: longest sequence.
-      position_offset: rows of the table of positions before that of the first token (RoBERTa: 2).
+      position_offset: rows of the table of positions before the first token's (RoBERTa: 2).
       token_types: kinds of token, as first and second sentence; 0 has no table of them (DistilBERT).
       activation: "gelu", "gelu_tanh", "relu" or "silu".
       norm_epsilon: added to the variance in layer norms.
@@ -63,9 +61,8 @@ class EncoderConfig:
 class EncoderEmbeddings(nn.Module):
     """The sum of word, position and token type embeddings, normalised: the output of layer 0.
 
-    Positions count real tokens only, so that padding on either side moves none, and their numbers do not matter. The
-    parameters are ``word.embedding`` (vocabulary_size, dim), ``position.embedding``, ``token_type.embedding`` and
-    ``norm``.
+    Positions count only real tokens: padding of any tokens, on either side, moves none. Parameters: ``word.embedding``
+    (vocabulary_size, dim), ``position.embedding``, ``token_type.embedding``, ``norm``.
     """
 
     config: EncoderConfig
@@ -100,7 +97,7 @@ def real_positions(mask: Bool[Array, "*batch n"]) -> Int[Array, "*batch n"]:
 def perturbed(
     words: Float[Array, "*batch n d"], mask: Bool[Array, "*batch n"], perturbation: Float[Array, "*batch n d"] | None
 ) -> Float[Array, "*batch n d"]:
-    """Word embeddings, those of real tokens with the perturbation if there is one."""
+    """Word embeddings; real tokens have the perturbation, if any."""
     if perturbation is None:
         return words
     return words + jnp.where(mask[..., None], perturbation, 0.0).astype(words.dtype)

@@ -31,10 +31,7 @@ def dct(scale: float = 1.0) -> Initializer:
       scale: norm of every row.
 
     Returns:
-      An initialiser of shapes (*layers, rows, columns).
-
-    Raises:
-      ValueError: when called, if there are more rows than columns.
+      An initialiser of shapes (*layers, rows, columns); a ValueError when called for more rows than columns.
 
     Source: Luong et al. (2021), as used by Porras-Valenzuela, Hadou, Ribeiro, Appendix B.2.
 

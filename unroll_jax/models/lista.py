@@ -26,17 +26,13 @@ class LISTA(nn.Module):
     ISTA for the Lasso :math:`\\tfrac12 |x - D^T z|^2 + \\lambda |z|_1`, or noise.
 
     Attributes:
-      dim: width of the signals.
-      num_atoms: width of the codes.
-      num_layers: depth L.
+      dim, num_atoms, num_layers: widths of the signals and of the codes; depth L.
       sparsity: lambda of the Lasso that the first layers descend, in units of the signals.
-      dictionary_init: initialiser of its dictionary D (num_atoms, dim), atoms as rows;
-        ``jax.nn.initializers.constant(D)`` takes one that is given.
+      dictionary_init: initialiser of D (num_atoms, dim), atoms as rows, such as ``jax.nn.initializers.constant(D)``.
       noise: standard deviation of the initial weights; None starts as ISTA.
       param_dtype, remat, unroll: as in `UnrolledTransformer`.
 
-    Source: Gregor and LeCun (2010); untied as in Hadou, NaderiAlizadeh, Ribeiro (2023), whose weights start as noise of
-    0.01.
+    Source: Gregor and LeCun (2010); untied as in Hadou et al. (2023), whose weights start as noise of 0.01.
 
     Example:
       >>> import jax, jax.numpy as jnp

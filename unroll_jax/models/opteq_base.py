@@ -56,20 +56,17 @@ class OptEqBase(nn.Module):
       adjoint: of `equilibrium`, for "implicit".
       tol: relative tolerance of the equilibrium; for the last two ways only what ``info`` calls converged.
       max_steps: cap of the solver, for "implicit".
-      on_failure: "error", "warn" or "accept" where an example does not converge; None is "warn" for "implicit" and
-        "accept" for the others, whose K steps end where they end.
+      on_failure: "error", "warn" or "accept" for failed examples; None is "warn" for "implicit", else "accept".
       regulariser: a name of `REGULARISERS` or a `Regulariser`: a layer appended to T (`regularised`), which changes the
         problem; for "averaged", SAM's R in place of that. None is none, and |z|^2 / 2 for SAM.
       regulariser_step: step size g of the appended layer, prox_{g R} or I - g grad R where R has no prox.
       regulariser_smoothness: a Lipschitz constant L_R of the gradient, for "averaged" (whose step size is 1 / (2 L_R))
         and a regulariser that states none; it must be None for those that do.
       max_norm: each W is scaled down, where it must be, to this spectral norm (`spectral_normalise`); None leaves it.
-      norm_steps: None divides by an upper bound of the norm, so that max_norm holds for certain; else by power
-        iteration of so many steps, cheaper for convolutions of some hundred channels. A few steps leave norms some
-        percent above max_norm where the leading singular values are close.
+      norm_steps: None divides by an upper bound of the norm, for certain. Else by power iteration of so many steps,
+        cheaper for convolutions of hundreds of channels; few steps may leave norms some percent above max_norm.
       allow_expansive: whether a W of norm above 1 is allowed outside of jit, where it is known (`opteq`).
-      dtype: dtype of the state; None is that of the input. OptEq steps compute in float32 at least.
-      param_dtype: dtype of the parameters.
+      dtype, param_dtype: of the state (None: the input's; OptEq steps use at least float32) and of the parameters.
     """
 
     channels: int = 32

@@ -106,14 +106,13 @@ class Stem(nn.Module):
 
 
 class BehindStem(nn.Module):
-    """A classifier that sees images through strided convolutions: smaller, so that each of its steps costs less.
+    """A classifier that sees images through strided convolutions: smaller, for cheaper steps.
 
     The parameters are ``stem``, and ``network``'s own.
 
     Attributes:
       network: called as ``(logits, info) = network(features)``.
-      stem: channels of convolutions of stride 2, as in `DeepOptEqSegmenter`: n of them make feature maps smaller by
-        2^n.
+      stem: channels of convolutions of stride 2, as in `DeepOptEqSegmenter`: n make feature maps smaller by 2^n.
       param_dtype: dtype of the stem's parameters.
 
     Example:

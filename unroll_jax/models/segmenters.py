@@ -14,16 +14,14 @@ __all__ = ["DeepOptEqSegmenter"]
 class DeepOptEqSegmenter(OptEqBase, kw_only=True):
     """A segmenter: a stem of strided convolutions, the equilibrium of a convolutional deep OptEq, a class per pixel.
 
-    The head is a 1 x 1 convolution; its logits are interpolated to the size of the images. The parameters are ``stem``,
-    ``layer_1`` to ``layer_L`` and ``head``.
+    The 1 x 1 head is interpolated to image size. Parameters: ``stem``, ``layer_1`` to ``layer_L``, ``head``.
 
     For Cityscapes the paper has ``widths=(256, 512, 512)``; its stem, and the channels of z, are not published. For
     images of CamVid's size, ``channels=32, widths=(64, 64, 64), stem=(16, 32)`` will do.
 
     Attributes:
       num_classes: logits of every pixel.
-      stem: channels of convolutions of stride 2, through which the images are seen: n of them make feature maps smaller
-        by 2^n.
+      stem: channels of convolutions of stride 2, through which images are seen: n make feature maps smaller by 2^n.
 
     All others are `OptEqBase`'s.
 
@@ -48,8 +46,7 @@ class DeepOptEqSegmenter(OptEqBase, kw_only=True):
         """Segments images x (*batch, height, width, channels) of any size.
 
         Returns:
-          ``(logits, info)``: (*batch, height, width, num_classes) in float32 at least; ``info`` and ``probe`` are those
-          of `equilibrium`.
+          ``(logits, info)``, see `equilibrium`: logits are (*batch, height, width, num_classes) in float32 at least.
         """
         check_array(x, convolutional=True)
         check_fields(self, at_least(1), "num_classes", "stem")

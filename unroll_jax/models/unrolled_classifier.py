@@ -1,4 +1,4 @@
-"""A classifier of text whose layers are those of the unrolled transformer, each read by one head."""
+"""A classifier of text with the layers of the unrolled transformer; one head reads each."""
 
 import functools
 from collections.abc import Callable
@@ -19,8 +19,8 @@ __all__ = ["TokenEmbeddings", "UnrolledClassifier"]
 class TokenEmbeddings(nn.Module):
     """Embeddings of words, and of positions where there are any: the output of layer 0.
 
-    Positions count real tokens only, so that padding on either side moves none, and their numbers do not matter. The
-    parameters are ``word.embedding`` (vocabulary_size, dim) and ``position.embedding`` (max_positions, dim).
+    Positions count only real tokens: padding of any tokens, on either side, moves none. The parameters are
+    ``word.embedding`` (vocabulary_size, dim) and ``position.embedding`` (max_positions, dim).
     """
 
     vocabulary_size: int
@@ -48,12 +48,10 @@ class TokenEmbeddings(nn.Module):
 class UnrolledClassifier(nn.Module):
     """Word embeddings, an `UnrolledTransformer` and one `Head` that reads the output of every layer.
 
-    It is called as `Classifier` is, but knows no token of padding: without a mask all tokens are real. The parameters
-    are ``embeddings``, ``transformer`` and ``head``.
+    Called as `Classifier`; without a mask all tokens are real. Its parts: ``embeddings``, ``transformer``, ``head``.
 
     Attributes:
-      transformer: the layers.
-      num_classes: logits out.
+      transformer, num_classes: the layers; logits out.
       pooling: of the head: the "mean" of the real tokens, or the "first".
       vocabulary_size, max_positions, frozen: of the `TokenEmbeddings`.
 
@@ -85,7 +83,7 @@ class UnrolledClassifier(nn.Module):
     ) -> Any:
         """Reads all layers, as `Classifier` does.
 
-        ``token_types`` have no effect: the separator tells the texts of a pair apart.
+        ``token_types`` have no effect: the separator marks the texts of a pair.
         """
         dim, param_dtype = self.transformer.dim, self.transformer.param_dtype
         check_fields(self, at_least(1), "vocabulary_size", "max_positions")

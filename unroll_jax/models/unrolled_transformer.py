@@ -28,13 +28,11 @@ class UnrolledTransformer(nn.Module):
     parameters are ``layers.V`` (L, rank, dim), ``layers.W`` and ``layers.U`` (L, dim, dim).
 
     Attributes:
-      dim: width d of the tokens.
-      num_layers: depth L.
+      dim, num_layers: width d of the tokens; depth L.
       rank: rows of V; None means ``dim``.
       dtype: dtype the layers compute in; None computes in the input's. Parameters stay in ``param_dtype``.
       param_dtype: dtype of the parameters.
-      remat: recompute layers in the backward pass instead of storing their intermediates; a policy of
-        `jax.checkpoint_policies` selects those stored all the same.
+      remat: recompute layers in the backward pass; or a policy of `jax.checkpoint_policies` for the values stored.
       unroll: layers in one iteration of the scan, see `unroll_jax.unroll`.
       self_loops: whether tokens attend to themselves, see `unroll_jax.energies.unrolled_layer`.
       V_init: initialiser of V; the cosine transform by default (Porras-Valenzuela et al., Appendix B.2).
@@ -76,10 +74,9 @@ class UnrolledTransformer(nn.Module):
 
         Args:
           x: tokens (*batch, n, dim); the layer-0 output.
-          mask: which of them are real, bool (*batch, n); None takes all for real. Masked tokens do not change
-            other outputs; outputs at masked positions are undefined.
-          record: ``y -> pytree``, evaluated inside the scan at every layer's output, in float32 or wider; None keeps
-            the outputs themselves.
+          mask: which of them are real, bool (*batch, n); None takes all for real. Masked tokens do not change other
+            outputs; outputs at masked positions are undefined.
+          record: ``y -> pytree``, inside the scan, of every layer's output in float32 or wider; None keeps outputs.
           perturb: replaces each layer's output, see `unroll_jax.unroll`.
 
         Returns:
@@ -123,13 +120,10 @@ class UnrolledTransformer(nn.Module):
 def cosine_bases(dim: int) -> dict[str, Any]:
     """Bases for `unroll_jax.in_coordinates`, like the parameters: pixels become coefficients of the cosine transform.
 
-    V has pixels as columns, W and U on both sides. Where ``dim`` is a square, the transform is that of a square patch.
+    V has pixels as columns, W and U on both sides. Where ``dim`` is a square, it is the transform of a square patch.
 
     Args:
       dim: width of the tokens, in pixels.
-
-    Returns:
-      A pytree of `Sides`, to pass as ``bases``.
 
     Example:
       >>> import jax, jax.numpy as jnp, optax, unroll_jax

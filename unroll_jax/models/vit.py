@@ -18,8 +18,8 @@ __all__ = ["ViT"]
 class ViT(nn.Module):
     """ViT by its `ViTConfig`: patches in, their reconstructions by every layer out.
 
-    The parameters are ``embeddings``, those of `PatchEmbeddings`; ``layers``, those of `EncoderLayer` with its norms
-    first and a leading axis of length L; and ``readout``, those of `PatchReadout`, which all layers share.
+    The parameters are ``embeddings`` of `PatchEmbeddings`; ``layers`` of `EncoderLayer` with its norms first and a
+    leading axis of length L; and ``readout`` of `PatchReadout`, which all layers share.
 
     Attributes:
       config: the transformer's shape, and how layers are read.

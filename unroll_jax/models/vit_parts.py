@@ -23,32 +23,23 @@ READINGS = ("state", "residual", "linear")
 class ViTConfig:
     r"""The shape of a vision transformer that reconstructs frames, and how its layers are read.
 
-    With s the normalised pixels of a patch, s = (x - mean) / std, and h the state of its token behind some layer, a
-    reconstruction y of the patch x is, by ``reading``:
+    With s = (x - mean) / std for a patch x, and h its token's state, the reconstruction y is, by ``reading``:
 
-    * "state": y = mean + std C(h): the state itself is a patch of ``dim / pixels`` colours one after the other (768 =
-      3 x 16 x 16), whose mean C is grey. The embedding starts as s in every colour, and positions and class token at 0,
-      so that layer 0 starts as the noisy input, and layers add to it.
+    * "state": y = mean + std C(h): the state itself is a patch of ``dim / pixels`` colours one after the other (768 = 3
+      x 16 x 16), whose mean C is grey. The embedding starts as s in every colour, and positions and class token at 0:
+      layer 0 starts as the noisy input, and layers add to it.
     * "residual": y = x + std R(Norm(h)), a correction of the input, with Norm and R (linear) shared by all layers. R
-      starts at 0, so that every layer starts as the noisy input. Norm takes the strength of the noise out of the
-      correction: on cleaner input than in training it is too large.
+      starts at 0: every layer starts as the noisy input. Norm takes the strength of the noise out of the correction: on
+      cleaner input than in training it is too large.
     * "linear": y = mean + std R(Norm(h)), as Hugging Face's decoder for masked images has it. No path leads around
       the layers: what layer 0 reconstructs is learned too, and starts worse than the input.
 
     Attributes:
-      num_patches: patches of a frame.
-      pixels: of a patch.
-      dim: width of the tokens.
-      num_layers: depth L.
-      num_heads: attention heads; they share out ``dim``.
-      hidden_dim: width between the two dense layers of the feed-forward part.
+      num_patches, pixels: patches of a frame, and pixels of a patch.
+      dim, num_layers, num_heads, hidden_dim, activation, norm_epsilon: as in `EncoderConfig`.
       class_token: whether a learned token precedes the patches, as pretrained weights have it.
-      reading: see above. "state" is the paper's, and the best from scratch too, but needs a width that is a
-        multiple of the pixels; the others serve at any width.
-      mean: subtracted from pixels; Hugging Face's processor of ViT has 0.5.
-      std: what pixels are divided by then; the same processor has 0.5.
-      activation: "gelu", "gelu_tanh", "relu" or "silu".
-      norm_epsilon: added to the variance in layer norms.
+      reading: see above. "state" is the paper's and best from scratch; its width is a multiple of the pixels.
+      mean, std: subtracted from pixels, and dividing them then; Hugging Face's processor of ViT has 0.5 for both.
 
     Source: Dosovitskiy et al. (2021); Porras-Valenzuela, Hadou, Ribeiro, Appendix B.2, for "state", where colours of
     grey video are not averaged.
@@ -114,10 +105,7 @@ class PatchEmbeddings(nn.Module):
 
 
 class PatchReadout(nn.Module):
-    """Patches out of states, see `ViTConfig`; all layers share it.
-
-    The parameters are ``norm`` and ``pixels``; of "state" there are none. Additions are in the dtype of x.
-    """
+    """Patches out of states (`ViTConfig`), in x's dtype, alike at all layers: ``norm``, ``pixels``; not for "state"."""
 
     config: ViTConfig
     dtype: Any = jnp.float32

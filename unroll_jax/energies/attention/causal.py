@@ -35,13 +35,11 @@ def causal_attention(
 
     with :math:`\gamma_{uv} = \rho'(\tfrac12 |W_a^T (y_u - c_v)|^2)`, s = 0 for ``form="jacobi"`` and s = rho'(0) for
     ``form="softmax"``. A token that attends to no token, with s = 0, stays. **x = None takes C = Y**, the state itself:
-    a decoder's layer, whose softmax form is causal softmax attention, :math:`softmax_{v \le u}( z_u . z_v -
-    \tfrac12 |z_v|^2 ) Y`.
+    a decoder's layer, in softmax form causal attention, :math:`softmax_{v \le u}( z_u . z_v - \tfrac12 |z_v|^2 ) Y`.
 
-    *What still descends.* The step never raises E( . ; C), nor any token's own share of it, for every context held,
-    rho concave and nondecreasing, and a in (0, 1]: given C the sum falls apart into tokens, and the step with
-    s = 0, a = 1 minimises each one's tangent majoriser. So a layer with C = Y lowers E( . ; Y), and layers that share
-    one context x lower E( . ; x) again and again.
+    *Descent.* The step never raises E( . ; C), nor any token's share of it, for every context held, rho concave and
+    nondecreasing, and a in (0, 1]: given C the sum splits into tokens, and the step with s = 0, a = 1 minimises each
+    one's tangent majoriser. So a layer with C = Y lowers E( . ; Y), and layers on one context x lower E( . ; x).
 
     *The price.* E(Y; Y) is the pair energy of `attention`, each pair once. A layer with C = Y may raise it: a step may
     raise the terms of successors. With positive weights its fixed points are tokens that are all alike to W_a.
@@ -52,10 +50,9 @@ def causal_attention(
         them again in the backward pass. None takes all at once, O(n^2).
 
     Returns:
-      A `Descent` with params `AttentionParams`; ``x`` is the context C, broadcastable to y, or None for y itself, or
-      an `Anchor` of it and of the tokens that are there.
+      A `Descent` with params `AttentionParams`; ``x`` is C, broadcastable to y, or None for y, or an `Anchor`.
 
-    Source: ours; Yang, Huang, Wipf (2022) have undirected graphs alone.
+    Source: ours; Yang, Huang, Wipf (2022) have only undirected graphs.
 
     Example:
       >>> import jax

@@ -90,15 +90,13 @@ def multihead_attention(
     that W_a does not see stays here, while `attention` averages it along. A token without neighbours stays.
 
     Args:
-      dim: width d of the tokens.
-      num_heads: number of heads, at least 1.
+      dim, num_heads: width d of the tokens, and number of heads, at least 1.
       rank: columns k of each W_h, at most ``dim``; None means dim // num_heads, as usual.
       majoriser: "block" or "orthogonal", see above; the last needs num_heads rank <= dim.
       rho, form, ridge, step_size, mask, block, kernel: as in `attention`, but no kernel="cudnn".
 
     Returns:
-      A `Descent` with params `HeadsParams`; ``x`` is the anchor B, broadcastable to y, or None, or an `Anchor` of it
-      and of the tokens that are there.
+      A `Descent` with params `HeadsParams`; ``x`` is the anchor B, broadcastable to y, or None, or an `Anchor`.
 
     Source: ours; Yang, Huang, Wipf (2022) treat one head. The majoriser is theirs, eq. 9, summed over heads.
 
@@ -153,7 +151,7 @@ def multihead_attention(
 
 
 def orthonormal_heads(W_a: Float[Array, "h d k"]) -> Float[Array, "h d k"]:
-    """Heads with W_g^T W_h = 0 and W_h^T W_h = I that span, up to any h, what those of W_a span."""
+    """Heads with W_g^T W_h = 0 and W_h^T W_h = I that span, up to any h, the same as the heads of W_a."""
     joined, _ = jnp.linalg.qr(_join(W_a))
     return _split(joined, W_a.shape[0])
 
@@ -197,7 +195,7 @@ def _solve(
     log_weights = log_weights - jax.lax.stop_gradient(jnp.where(jnp.isneginf(largest), 0.0, largest))
     roots, columns = jnp.broadcast_to(jnp.exp(0.5 * log_weights), offset.shape), W.shape[0] * W.shape[2]
     rows = [jnp.moveaxis(part, -3, -2) for part in (roots, offset)]
-    # One axis at a time: that of the examples may be sharded.
+    # One axis at a time: the examples' axis may be sharded.
     rows = [part.reshape(*part.shape[:-2], columns).reshape(-1, columns) for part in rows]
     with jax.default_matmul_precision("highest"):
         moved = least_squares(vary_like(_join(W), offset), *rows)

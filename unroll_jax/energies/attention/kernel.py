@@ -62,7 +62,7 @@ def kernel_neighbourhood(
       block: tokens that one program of the kernel takes, 16, 32, 64 or 128; None is 64.
       energy: whether the energy is asked for; where not, it is NaN.
 
-    Source: ours; the pass over blocks with a running maximum is that of Dao et al. (2022), FlashAttention.
+    Source: ours; the pass over blocks with a running maximum is from Dao et al. (2022), FlashAttention.
     """
     batch, n, block = z.shape[:-2], z.shape[-2], block or BLOCK
     here = jnp.ones(z.shape[:-1], bool) if present is None else jnp.broadcast_to(present, z.shape[:-1])

@@ -20,7 +20,7 @@ class Sizes(NamedTuple):
 
 
 class _Tile(NamedTuple):
-    """A block of pairs: t, log rho'(t) with -inf where there is no pair, its derivative, and whether there is one."""
+    """A block of pairs: t, log rho'(t) (-inf without a pair), its derivative, and whether there is a pair."""
 
     distances: Array
     logits: Array
@@ -115,7 +115,7 @@ def _row(sizes: Sizes) -> tuple[Any, Any]:
 
 
 def _tile(z_u: Array, z_v: Array, here_u: Array, here_v: Array, diagonal: Any, log_slope: Elementwise) -> _Tile:
-    # The difference cancels most digits of close tokens, so that products of float32 must not be shortened.
+    # The difference cancels most digits of close tokens: products of float32 must not be shortened.
     products = _dot(z_u, z_v.T, precision=jax.lax.Precision.HIGHEST)
     of_u, of_v = (0.5 * jnp.sum(z.astype(jnp.float32) ** 2, axis=1) for z in (z_u, z_v))
     t = of_u[:, None] + of_v[None, :] - products

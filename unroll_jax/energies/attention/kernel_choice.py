@@ -34,7 +34,7 @@ def check_kernel(kernel: str, rho: Rho, mask: Any, block: int | None) -> None:
 
 
 def check_machine(kernel: str, dtype: Any, *widths: int) -> None:
-    """A ValueError where a kernel does not take tokens of a dtype and widths, or there is no GPU."""
+    """A ValueError where a kernel does not take tokens of a dtype and widths, or a GPU is missing."""
     device = getattr(jax.sharding.get_abstract_mesh(), "abstract_device", None)
     platform = PLATFORM or (jax.default_backend() if device is None else device.platform)
     require(platform == "gpu", "kernel", f'be "xla" where JAX runs on {platform}', repr(kernel))

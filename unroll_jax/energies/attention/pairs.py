@@ -15,9 +15,8 @@ from unroll_jax.energies.attention.sums import rectangle_energy, rectangle_sums,
 
 __all__ = ["Neighbourhood", "by_rows", "centred", "neighbourhood", "pair_energy"]
 
-# Pairs held at a time. All are taken at once while an example has no more than the first number and the batch no more
-# than the second (32 MiB in float32); beyond, blocks of rows are taken in turn, as many as make the first (8 MiB: a
-# block then stays in the cache, which beats all at once).
+# Pairs held at a time. All are taken at once up to the first number in an example and the second in the batch (32 MiB
+# in float32); beyond, blocks of rows are taken in turn, as many as make the first (8 MiB, which fit a cache).
 IN_A_BLOCK, ALL_AT_ONCE = 2**21, 2**23
 FEWEST_ROWS = 16
 
@@ -48,14 +47,12 @@ def neighbourhood(
 ) -> Neighbourhood:
     """The sums over all pairs of a graph, in one pass over their distances.
 
-    Where there are more than `ALL_AT_ONCE` pairs, or `IN_A_BLOCK` in an example, blocks of tokens are taken in turn,
-    and again in the backward pass: memory O(n block), in value and derivatives. What the caller does not use is not
-    computed once compiled.
+    Beyond `ALL_AT_ONCE` pairs, or `IN_A_BLOCK` in an example, blocks of tokens are taken in turn, and again in the
+    backward pass: memory O(n block), in value and derivatives. Compiled code computes only the results used.
 
     Args:
       rho: a resolved `Rho`.
-      z: the tokens that distances are taken between.
-      values: the arrays averaged.
+      z, values: the tokens that distances are taken between, and the arrays averaged.
       graph: what `check_mask` returns, of as many tokens.
       present: boolean, broadcastable to (*batch, n): which tokens are there; None is all. The others have no edges.
       block: tokens in a block, taken one block at a time; None chooses.
@@ -101,9 +98,7 @@ def by_rows(
 
     Args:
       sums: ``(rows, columns, values, neighbours) -> arrays (*batch, rows, k)``.
-      z: the rows.
-      columns: as many as rows.
-      values: of the columns.
+      z, columns, values: the rows, as many columns, and the values of the columns.
       adjacent: ``(u, v) -> bool``, elementwise on numbers of tokens: whether v is a neighbour of u.
       present: boolean, broadcastable to (*batch, n), or None.
       size: rows at a time.

@@ -57,17 +57,15 @@ def attention(
 
     .. math:: E(Y) = \sum_{\{u,v\} \in G} \rho(\tfrac12 |z_u - z_v|^2) + \tfrac{r}{2} |(Y - B) W_a|_F^2 ,
 
-    each unordered pair once. The step majorises rho by its tangent, with
-    :math:`\gamma_{uv} = \rho'(\tfrac12 |z_u - z_v|^2)` zero off the graph, and takes a damped Jacobi step on the
-    quadratic that results:
+    each unordered pair once. The step majorises rho by its tangent, with :math:`\gamma_{uv} = \rho'(\tfrac12 |z_u -
+    z_v|^2)` zero off the graph, and takes a damped Jacobi step on that quadratic:
 
     .. math:: y_u' = (1 - a) y_u + a \frac{\sum_{v \ne u} \gamma_{uv} y_v + r b_u + s y_u}{D_u} , \qquad
               D_u = \sum_{v \ne u} \gamma_{uv} + r + s .
 
-    ``form="jacobi"`` has s = 0. ``form="softmax"`` adds the proximal weight s = rho'(0) of a token to itself, so that
-    with r = 0 and rho = softmax the step is softmax attention,
-    :math:`softmax_v(z_u . z_v - \tfrac12 |z_v|^2) Y`. A token without neighbours, with r = s = 0, stays where it is.
-    Where E is stationary the step leaves Z alone, but averages the part of Y that a W_a of low rank does not see.
+    ``form="jacobi"`` has s = 0. ``form="softmax"`` adds the proximal weight s = rho'(0) of a token to itself; r = 0 and
+    rho = softmax make it softmax attention, :math:`softmax_v(z_u . z_v - \tfrac12 |z_v|^2) Y`. A token without
+    neighbours and r = s = 0 stays. Where E is stationary Z stays, but the part of Y unseen by W_a is averaged.
 
     Neither form ever raises E, for every rho concave and nondecreasing, every undirected graph, r >= 0, B and a in
     (0, 1]: E lies below its tangent quadratic, whose Hessian is D - s - A with A = (gamma_uv) and D - s >= A row by
@@ -86,8 +84,7 @@ def attention(
       dim: width d of the tokens, to learn W_a of shape (dim, rank); None uses the tokens as they are.
       rank: columns k of W_a, at most ``dim``; None means ``dim``.
       block: tokens whose pairs are held at a time: memory O(n block), in value and derivatives, for the price of
-        computing them again in the backward pass. None takes all at once where they are few (n up to 1448, in a small
-        batch), else as many as fit a cache.
+        computing them again in the backward pass. None takes all up to n = 1448 in a small batch, else to fit a cache.
       kernel: "xla" computes on any device. Two are for GPUs and the complete graph, in memory O(n), with first
         derivatives in reverse mode only; in bfloat16 the tokens' projections are rounded to it:
         "pallas", one pass over pairs for the step, the energy and their gradients, for any rho whose functions hold no
@@ -97,8 +94,7 @@ def attention(
         The compiler gathers sharded tokens for both; `jax.shard_map` with ``check_vma=False`` keeps them in place.
 
     Returns:
-      A `Descent` with params `AttentionParams`; ``x`` is the anchor B, broadcastable to y, or None, or an `Anchor`
-      of it and of the tokens that are there.
+      A `Descent` with params `AttentionParams`; ``x`` is the anchor B, broadcastable to y, or None, or an `Anchor`.
 
     Source: Yang, Huang, Wipf (2022), eq. 9 and Theorem 3.1, mended. The paper sums over ordered pairs, though its step
     sizes hold for unordered ones, and claims that softmax attention descends E with r = 1 and B = 0. There are points
@@ -178,10 +174,7 @@ def _damped(step_size: float, tokens: Array, moved: Array) -> Array:
 
 
 def _shares(log_degree: Array, ridge: float, log_itself: Any) -> tuple[Array, Array]:
-    """Returns the shares of D_u that a token's neighbours and its anchor have; 0 where D_u is 0.
-
-    In logarithms, so that far tokens neither under- nor overflow.
-    """
+    """Returns the shares of D_u of a token's neighbours and anchor, 0 where D_u is 0, without under- or overflow."""
     others = ridge + jnp.exp(jnp.asarray(log_itself, log_degree.dtype))
     alone = jnp.isneginf(log_degree)
     margin = jnp.where(alone, 0.0, log_degree) - jnp.log(others)

@@ -33,12 +33,9 @@ class Rho(NamedTuple):
 
     Attributes:
       value: ``z -> rho(z)``.
-      slope: ``z -> rho'(z)``, at least 0, and finite at 0 too, where tokens coincide; None takes it from ``log_slope``,
-        or derives it with `jax.grad`.
-      log_slope: ``z -> log rho'(z)``. Attention normalises in the log domain, so that with an explicit formula tokens
-        far apart do not underflow; None takes the logarithm of the slope.
-      exponential: whether rho(z) = -exp(-z), so that the energy is minus the sum of the slopes and needs no separate
-        pass.
+      slope: ``z -> rho'(z)``, at least 0, and finite at 0 too; None takes it from ``log_slope`` or `jax.grad`.
+      log_slope: ``z -> log rho'(z)``. An explicit one keeps far tokens from underflow; None takes the slope's log.
+      exponential: whether rho(z) = -exp(-z). The energy is then minus the sum of the slopes, without a separate pass.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -55,14 +52,11 @@ class Rho(NamedTuple):
     exponential: bool = False
 
 
-RhoLike = str | Rho | Elementwise  # a name of `RHOS`, a `Rho`, or the function alone
+RhoLike = str | Rho | Elementwise  # a name of `RHOS`, a `Rho`, or just the function
 
 
 def softmax() -> Rho:
-    """rho(z) = -exp(-z), slope exp(-z): softmax attention (Yang et al. 2022, eq. 10).
-
-    Robust statistics knows it, up to a constant, as the Welsch (or Leclerc) function.
-    """
+    """rho(z) = -exp(-z), slope exp(-z): softmax attention (Yang et al. 2022, eq. 10); plus 1, Welsch's function."""
     return Rho(value=lambda z: -jnp.exp(-z), log_slope=jnp.negative, exponential=True)
 
 
@@ -78,10 +72,7 @@ def log(shift: float = 1.0) -> Rho:
 
 @checked(scale=POSITIVE)
 def cauchy(scale: float = 1.0) -> Rho:
-    """rho(z) = c log(1 + z / c), slope 1 / (1 + z / c), c = scale: Cauchy's (or Lorentz's) function.
-
-    Slope 1 at distance 0, one half at z = c. The shape of `log`, in other units.
-    """
+    """rho(z) = c log(1 + z / c), slope 1 / (1 + z / c), c = scale: Cauchy's function, `log` with slope 1 at z = 0."""
     return _logarithmic(scale, scale)
 
 
@@ -89,18 +80,14 @@ def cauchy(scale: float = 1.0) -> Rho:
 def student(degrees: float = 3.0) -> Rho:
     r"""rho(z) = (m + 1)/2 log(1 + 2 z / m), slope (m + 1) / (m + 2 z), m = degrees of freedom.
 
-    The negative log-density of Student's t at the distance of the tokens, 2 z being its square. One degree is Cauchy's
-    density; many approach the quadratic rho(z) = z.
+    The negative log-density of Student's t at a distance of square 2 z. One degree is Cauchy's, many near rho(z) = z.
     """
     return _logarithmic(0.5 * degrees, 0.5 * (degrees + 1.0))
 
 
 @checked(scale=POSITIVE)
 def geman_mcclure(scale: float = 1.0) -> Rho:
-    """rho(z) = z / (1 + z / c), slope 1 / (1 + z / c)^2, c = scale: the function of Geman and McClure (1985).
-
-    Slope 1 at distance 0; bounded by c, so that far pairs cost the same wherever they are.
-    """
+    """rho(z) = z / (1 + z / c), slope 1 / (1 + z / c)^2, c = scale: Geman and McClure (1985), bounded by c."""
 
     def value(z: Array) -> Array:
         near = jnp.where(jnp.isinf(z), 0.0, z)  # a distance that overflows costs c
@@ -113,8 +100,7 @@ def geman_mcclure(scale: float = 1.0) -> Rho:
 def power(exponent: float = 0.5, shift: float = 1.0) -> Rho:
     """rho(z) = (z + shift)^p, slope p (z + shift)^(p - 1), p = exponent.
 
-    p = 1/2 is Charbonnier's (the pseudo-Huber) function of the distance, p = 1 the quadratic, whose attention is
-    a plain average over neighbours.
+    p = 1/2 is Charbonnier's (pseudo-Huber) function of the distance, p = 1 the quadratic: plain averages of neighbours.
     """
 
     def log_slope(z: Array) -> Array:
@@ -127,10 +113,7 @@ def power(exponent: float = 0.5, shift: float = 1.0) -> Rho:
 
 @checked(threshold=POSITIVE)
 def truncated_quadratic(threshold: float = 1.0) -> Rho:
-    """rho(z) = min(z, c), slope 1 below c = threshold and 0 from there on.
-
-    The plain average over the neighbours nearer than sqrt(2 c); farther pairs do not feel each other.
-    """
+    """rho(z) = min(z, c), slope 1 below c = threshold, else 0: plain averages over neighbours nearer than sqrt(2 c)."""
     # z - z, not 0: a NaN stays one.
     return Rho(lambda z: jnp.minimum(z, threshold), log_slope=lambda z: jnp.where(z >= threshold, -jnp.inf, z - z))
 

@@ -9,8 +9,7 @@ import numpy as np
 
 __all__ = ["GRID", "check_rho"]
 
-# Half squared distances from 0 over twelve orders of magnitude, twenty to each: a function is not seen between
-# two of them or beyond the last.
+# Half squared distances: 0, then twelve orders of magnitude with twenty points each. No others are checked.
 GRID = np.concatenate([[0.0], np.logspace(-6, 6, 241)])
 
 # Relative errors that a slope may have: far above round-off in float64, far below any curvature worth a name.
@@ -28,8 +27,7 @@ def check_rho(value: Function, slope: Function, log_slope: Function) -> None:
     .. math:: \rho'(a) \ge \frac{\rho(b) - \rho(a)}{b - a} \ge \rho'(b) \ge 0 ,
 
     which also finds a slope that is not the derivative of the value. A slope must be finite, at 0 too (there in the
-    default dtype as well): it is the weight of equal tokens. A function that depends on values being traced (such as a
-    learned shift) cannot be looked at and passes unchecked.
+    default dtype as well): it is the weight of equal tokens. Functions of traced values pass unchecked.
 
     Raises:
       ValueError: if the functions are not elementwise, not finite, decreasing, not concave, of infinite slope at 0 or
@@ -53,7 +51,7 @@ def check_rho(value: Function, slope: Function, log_slope: Function) -> None:
 
 
 def _elementwise(message: str, function: Function) -> np.ndarray:
-    """The function over the grid, the same at each point alone."""
+    """The function over the grid; a ValueError unless it has the same value at each point separately."""
     table = np.asarray(function(jnp.asarray(GRID)))
     if table.shape != GRID.shape:
         raise ValueError(f"{message} turns shape {GRID.shape} into {table.shape}")

@@ -61,8 +61,7 @@ def square_exponential_sums(
 ) -> Sums:
     """The same for rho(z) = -exp(-z), all tokens against all and ``bounded``.
 
-    Here a slope is minus an energy, the derivative of a weight is the weight again, and both are symmetric: one (n, n)
-    array is kept for the backward pass instead of several.
+    A slope is minus an energy, a weight its own derivative, both symmetric: the backward pass keeps one (n, n) array.
     """
     degree, mean = _exponential_sums(z, values, neighbours)
     alone = _negligible(degree, bounded=True)
@@ -95,7 +94,7 @@ def _(primals: tuple, tangents: tuple) -> tuple:
     dz, dvalues, _ = tangents
     weights = _exponential_weights(z, neighbours)
     degree, mean = _weighted(weights, values)
-    # d(-|z_u - z_v|^2 / 2) = z_u.dz_v + z_v.dz_u - z_u.dz_u - z_v.dz_v, written so that one product transposes it.
+    # d(-|z_u - z_v|^2 / 2) = z_u.dz_v + z_v.dz_u - z_u.dz_u - z_v.dz_v, in a form that one product transposes.
     cross = jnp.matmul(z, _transpose(dz), precision=jax.lax.Precision.HIGHEST)
     diagonal = jnp.sum(z * dz, axis=-1, keepdims=True)
     dweights = weights * (cross + _transpose(cross) - diagonal - _transpose(diagonal))
@@ -113,8 +112,7 @@ def _weighted(weights: Array, values: Array) -> tuple[Array, Array]:
 
 
 def _negligible(degree: Array, *, bounded: bool) -> Array:
-    """Next to a weight of 1 for the token itself so small a degree is lost in round-off, while 1 / degree^2, which the
-    derivative holds, may overflow."""
+    """A degree lost in round-off next to a token's own weight 1: 1 / degree^2, in the derivative, may overflow."""
     return degree <= (float(jnp.finfo(degree.dtype).tiny) ** 0.25 if bounded else 0.0)
 
 
@@ -131,8 +129,7 @@ def _normalised(degree: Array, total: Array, *, bounded: bool) -> tuple[Array, A
 def _half_square_distances(rows: Array, columns: Array, neighbours: Array) -> Array:
     """Half the squared distance of every pair of neighbours; 1 elsewhere, where rho and its slope may be singular at 0.
 
-    The error is about the machine's epsilon times the squared norm of the tokens, which callers centre for that. A
-    distance whose square overflows is infinite.
+    The error is about epsilon times the tokens' squared norm: callers centre them. A square that overflows is infinite.
     """
     largest = (jnp.max(jnp.abs(tokens), axis=(-2, -1), keepdims=True) for tokens in (rows, columns))
     down, up = square_range(jnp.maximum(*largest), rows.shape[-1])

@@ -15,9 +15,8 @@ __all__ = ["convolve"]
 def convolve(kernel: Float[Array, "k l i o"], images: Float[Array, "b h w i"]) -> Float[Array, "b h w o"]:
     """The convolution ("SAME", stride 1) of images with a kernel, as neural networks define it.
 
-    Its derivatives are of any order and in both modes. On CPU they are taken through one product with all shifts of the
-    image: of the convolutions that autodiff would make instead, XLA gives only those outside of loops to its fast
-    kernels, and equilibria are found in loops.
+    Its derivatives are of any order and in both modes. On CPU they pass through one product with all shifts of the
+    image: in loops, where equilibria are found, XLA has no fast kernels for the convolutions that autodiff makes.
     """
     return _convolve(kernel, images)
 
@@ -49,11 +48,7 @@ def _convolve(kernel: Array, images: Array) -> Array:
 
 
 def _multiply(kernel: Array, images: Array) -> Array:
-    """One product for all taps, whose images are then shifted and added.
-
-    In this order reverse mode shifts first and ends with a product, which XLA works out once; a sum of nine images it
-    may work out again for every use.
-    """
+    """One product for all taps, then shifts and sums: reverse mode ends with a product, which XLA computes once."""
     rows, columns, inner, outer = kernel.shape
     height, width = images.shape[1:3]
     moved = images.reshape(-1, inner) @ jnp.moveaxis(kernel, 2, 0).reshape(inner, -1)

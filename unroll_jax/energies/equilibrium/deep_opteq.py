@@ -22,9 +22,8 @@ def deep_opteq(layers: Sequence[Descent]) -> Descent:
 
     .. math:: T = f_L \circ \dots \circ f_1 , \qquad E(z) = \tfrac12 |T(z) - z|^2 \quad (L > 1) ,
 
-    and for L = 1 the layer itself with its own energy. **No step raises E** if every :math:`|W_l|_2 \le 1`: then each
-    layer, and so T, is nonexpansive, and :math:`|T(T(z)) - T(z)| \le |T(z) - z|`. With one norm below 1, T contracts,
-    and E is stationary at its fixed point alone.
+    and for L = 1 the layer itself. **No step raises E** if every :math:`|W_l|_2 \le 1`: then T is nonexpansive, and
+    :math:`|T(T(z)) - T(z)| \le |T(z) - z|`. With one below 1, T contracts, and E is stationary only at its fixed point.
 
     In general T does not descend a convex function: by Theorem 2 of the source an equilibrium solves
     :math:`0 \in \partial \Phi(\tilde z) + (I - P) \tilde z`, and for L > 2 the shift P is not symmetric. For L = 2 a
@@ -75,9 +74,8 @@ def multi_block(layers: Sequence[Descent]) -> Descent:
               P \tilde z = (z_L, z_1, \dots, z_{L-1}) , \qquad F = (f_1, \dots, f_L) ,
 
     with the energy :math:`\tfrac12 |F(P \tilde z) - \tilde z|^2`, which no step raises if every :math:`|W_l|_2 \le 1`.
-    Its fixed points are those of `deep_opteq`: :math:`z_L` one of T, :math:`z_l = f_l \circ \dots \circ f_1 (z_L)`. One
-    step does the work of one step of `deep_opteq`, with the layers independent of one another; it takes L times as
-    many.
+    At its fixed points :math:`z_L` is one of T, :math:`z_l = f_l \circ \dots \circ f_1 (z_L)`. One step does the work
+    of one step of `deep_opteq`, with independent layers; it takes L times as many.
 
     Args:
       layers: as in `deep_opteq`.
@@ -114,10 +112,7 @@ def multi_block(layers: Sequence[Descent]) -> Descent:
 def residual_energy(
     step: Callable[[Params, Any, Any], Any], like: Callable[[Params, Any, Any], Float[Array, "*batch"]]
 ) -> Callable[..., Float[Array, "*batch"]]:
-    """E(z) = |T(z) - z|^2 / 2 of a step T on pytrees, which T never raises if it is nonexpansive.
-
-    ``like`` has the arguments of the step, and gives one number per example: the batch axes.
-    """
+    """E(z) = |T(z) - z|^2 / 2 of a step T on pytrees; no nonexpansive T raises it. ``like`` has the batch axes."""
 
     def energy(params: Params, z: Any, x: Any = None) -> Float[Array, "*batch"]:
         batch = jax.eval_shape(like, params, z, x).shape
@@ -131,7 +126,7 @@ def residual_energy(
 
 
 def deep_opteq_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
-    """Two layers, of which the second alone sees the input; initial weights have norms below 1."""
+    """Two layers; only the second sees the input. Initial weights have norms below 1."""
     _, z, x = opteq_example(key, batch)
     return deep_opteq([opteq(DIM, DIM), opteq(DIM, 2 * DIM, DIM - 1, skip=0.8)]), z, x
 
@@ -147,7 +142,7 @@ def _checked(layers: Sequence[Descent]) -> tuple[Descent, ...]:
 def _of_layers(
     layers: tuple[Descent, ...], energy: Callable, step: Callable, states_of: Callable[[Any], tuple[Any, ...]]
 ) -> Descent:
-    """A `Descent` on a tuple of params, one a layer; its check is each layer's own on its own state."""
+    """A `Descent` on a tuple of params, one per layer; its check runs each layer's check on the layer's state."""
 
     def check_all(params: Params) -> None:
         check_kind(params, tuple)

@@ -23,8 +23,7 @@ class Monotone(NamedTuple):
     Attributes:
       value: :math:`\sigma`, elementwise.
       integral: s with :math:`s' = \sigma` and s(0) = 0; its derivative is taken to be ``value``.
-      conjugate: :math:`s^*(t) = \max_w t w - s(w)`, infinite outside the closure of the range of :math:`\sigma`; None
-        if it is not at hand, and then `opteq_objective` cannot use it.
+      conjugate: :math:`s^*(t) = \max_w t w - s(w)`, inf off sigma's closed range, for `opteq_objective`; or None.
 
     Example:
       >>> import jax
@@ -57,7 +56,7 @@ def resolve_monotone(activation: str | Monotone) -> Monotone:
     return look_up("activation", activation, MONOTONES, Monotone)
 
 
-LEAK = 0.01  # slope of leaky_relu below 0, that of `jax.nn.leaky_relu`
+LEAK = 0.01  # slope of leaky_relu below 0, as in `jax.nn.leaky_relu`
 
 
 #: Activations of equilibrium layers by name, each with its potential: 1-Lipschitz and monotone, as Assumptions 1 and 2

@@ -27,7 +27,7 @@ from unroll_jax.steps import vary_like
 
 __all__ = ["opteq", "opteq_conv", "opteq_conv_example", "opteq_example", "opteq_potential"]
 
-# Spectral norm of W at initialisation: below 1, so that the equilibrium is unique and iterations contract.
+# Spectral norm of W at initialisation; below 1 the equilibrium is unique and iterations contract.
 INITIAL_NORM = 0.9
 # Image on which a convolution has this norm at initialisation: the norm grows with the image, little beyond this.
 INITIAL_IMAGE = (32, 32)
@@ -49,23 +49,20 @@ def opteq(
               z' = a f(z) + (1 - a) z , \qquad E(z) = \tfrac12 |z|^2 - \psi(z) .
 
     -psi is concave, so E lies below a quadratic of curvature 1 and the step, a gradient step of length a <= 1 on E,
-    never raises it, for every W. With :math:`|W|_2 \le 1` E is convex: then the fixed points, the same for every a, are
-    its minimisers, and those of :math:`\phi = \psi^* - \tfrac12 |.|^2` (`opteq_objective`), whose prox f is and whose
-    Moreau envelope E is. With :math:`|W|_2 < 1` there is exactly one. Initial weights have norm 0.9; training may leave
+    never raises it, for every W. With :math:`|W|_2 \le 1` E is convex: then the fixed points, the same for every a,
+    minimise E and also :math:`\phi = \psi^* - \tfrac12 |.|^2` (`opteq_objective`), whose prox f is and whose Moreau
+    envelope E is. With :math:`|W|_2 < 1` there is exactly one. Initial weights have norm 0.9; training may leave
     |W| <= 1 unless it is kept there (`unroll_jax.certificates.spectral_normalise`).
 
     Args:
-      dim: width m of the state z.
-      width: hidden width h.
+      dim, width: width m of the state z and hidden width h.
       input_dim: width of the input x, or None for a layer that does not see x.
       activation: sigma, a name of `MONOTONES` or a `Monotone`.
       skip: a in (0, 1], unitless; 1 has no skip connection.
-      allow_expansive: whether `equilibrium` accepts a W of norm above 1 without an error, outside of jit, where it
-        knows it; such a layer need have no equilibrium.
+      allow_expansive: whether `equilibrium` takes a known W of norm above 1, which need have no equilibrium.
 
     Returns:
-      A `Descent` with params `OptEqParams`; states are (*batch, dim), ``x`` is (*batch, input_dim) or broadcasts to it;
-      None is 0.
+      A `Descent` with `OptEqParams`; states are (*batch, dim), ``x`` broadcasts to (*batch, input_dim); None is 0.
 
     Source: Xie et al. (2021), eqs. 3 and 5, Theorem 1 (mu = 1). The Moreau form after it is
     :math:`a M^{1-a}_\phi`, as in Theorem 2; Section 2.2 prints it without the factor a.
@@ -108,18 +105,16 @@ def opteq_conv(
     """OptEq whose W and U are convolutions with zero padding: the same potential, energy and step as `opteq`.
 
     Args:
-      channels: channels of the state z.
-      width: hidden channels.
+      channels, width: channels of the state z and hidden channels.
       input_channels: channels of the input x, or None for a layer that does not see x.
       kernel_size: side of the square kernels, odd.
       activation, skip, allow_expansive: as in `opteq`.
 
     Returns:
-      A `Descent` with params `OptEqParams`; states are (*batch, height, width, channels), ``x`` is the same with
-      ``input_channels``, or broadcasts to it; None is 0. W has norm 0.9 at initialisation, on images of 32 x 32; on
-      larger ones it is a little more.
+      A `Descent` with params `OptEqParams`; states are (*batch, height, width, channels), ``x`` broadcasts to (*batch,
+      height, width, input_channels); None is 0. Initially W has norm 0.9 on 32 x 32 images, more on larger ones.
 
-    Source: Xie et al. (2021), Section 5: the networks there are convolutional, the formulas are those of `opteq`.
+    Source: Xie et al. (2021), Section 5: the networks there are convolutional, with the formulas of `opteq`.
 
     Example:
       >>> import jax

@@ -37,25 +37,20 @@ def opteq_objective(
     .. math:: a M^{1-a}_\phi(z) = \min_u a \phi(u) + \frac{a}{2 (1 - a)} |u - z|^2
               = \max_w \langle w, z \rangle - a \psi(w) - \tfrac{1 - a}2 |w|^2 - \tfrac12 |z|^2 .
 
-    At the maximum :math:`f_a(w) = a f(w) + (1 - a) w = z` (`opteq_preimage`), and u = f(w) is the minimum. For any W
-    and a = 1, at points z = f(w) the value is :math:`\langle w, z \rangle - \psi(w) - \tfrac12 |z|^2`; at an
-    equilibrium that is the energy of `opteq`.
+    At the maximum :math:`a f(w) + (1 - a) w = z` (`opteq_preimage`), at the minimum u = f(w). For a = 1 and any W the
+    value at z = f(w) is :math:`\langle w, z \rangle - \psi(w) - \tfrac12 |z|^2`; in equilibrium `opteq`'s energy.
 
     Args:
       params: of `opteq` or `opteq_conv`.
       z: where to evaluate, (*batch, m) or (*batch, height, width, channels).
       x: the input, or None.
-      activation: as in `opteq`.
-      skip: a in (0, 1].
+      activation, skip: as in `opteq`.
       allow_expansive: whether a W of norm above 1 is allowed, outside of jit, where it is known; the function is not
         convex then, and for a < 1 the value need not be the one above.
 
     Returns:
-      One number per example, differentiable in z and the parameters.
-
-    Raises:
-      ValueError: if skip is 1 and W not a square matrix, or the activation has no conjugate; or |W| is known to be
-        above 1, without ``allow_expansive``.
+      One number per example, differentiable in z and the parameters. A ValueError says if, for skip = 1, W is not
+      square or sigma has no conjugate, or a known |W| > 1 is not allowed.
 
     Source: Xie et al. (2021), Theorem 1, the formula after it, and Theorem 2 with its proof.
 
@@ -125,9 +120,7 @@ def deep_opteq_objective(
     minimises :math:`\Phi(z_1, z_2) + \tfrac12 |z_1 - z_2|^2`; for L = 1, that it minimises Phi.
 
     Args:
-      params: of the layers.
-      blocks: z_1 to z_L, as the state of `multi_block`.
-      x: the input, or None.
+      params, blocks, x: of the layers; z_1 to z_L, as the state of `multi_block`; the input, or None.
       activation, skip, allow_expansive: as in `opteq_objective`, common to the layers.
 
     Returns:

@@ -16,7 +16,7 @@ __all__ = ["OptEqParams", "absorb_input", "event_axes", "opteq_hidden", "opteq_l
 
 
 class OptEqParams(NamedTuple):
-    """Weights of one layer; the rank of W tells its kind.
+    """Weights of one layer; the rank of W gives its kind.
 
     Attributes:
       W: (width, dim), or a kernel (height, width, channels of z, hidden channels) of a convolution.
@@ -52,10 +52,7 @@ def opteq_hidden(params: OptEqParams, z: Float[Array, "..."], x: Float[Array, ".
 
 
 def absorb_input(params: OptEqParams, x: Float[Array, "..."] | None) -> OptEqParams:
-    """The same layer for this x alone: U x + b is computed once, in place of b, and not in every step.
-
-    Its x is None. The new b has the axes of x, and broadcasts against W z.
-    """
+    """The same layer for only this x, with x = None: b becomes U x + b, computed once, with the axes of x."""
     if params.U is None or x is None:
         return params
     return params._replace(U=None, b=opteq_linear(params.U, x) + params.b)
@@ -69,8 +66,7 @@ def event_axes(params: OptEqParams) -> tuple[int, ...]:
 def refuse_expansive(params: OptEqParams, z: Float[Array, "..."]) -> None:
     """A ValueError unless a known |W|_2 is at most 1 on states like z: a layer need have no equilibrium else.
 
-    Known are values outside of jit, those that compiled code closes over included. The norm is taken from below, by
-    power iteration, so that no valid weights fail.
+    Known are values outside of jit and in its closures. Power iteration, from below, fails no valid weights.
     """
     W = jax.lax.stop_gradient(params.W) if isinstance(params.W, Tracer) else params.W
     if isinstance(W, Tracer) or not getattr(W, "is_fully_addressable", True):

@@ -20,13 +20,11 @@ class Regulariser(NamedTuple):
     """A function R of one equilibrium; smaller values are preferred.
 
     Two ways to use it: `regularised` appends a layer, which changes the problem; the solver
-    ``averaged(R.value, smoothness=R.smoothness)`` chooses, among many equilibria, one of least R (for R convex and
-    smooth).
+    ``averaged(R.value, smoothness=R.smoothness)`` chooses an equilibrium of least R (for R convex and smooth).
 
     Attributes:
       value: one state, of any shape, to R.
-      prox: ``(z, step_size) -> argmin_u R(u) + |u - z|^2 / (2 step_size)`` on states with any batch axes, or None if it
-        has no closed form.
+      prox: ``(z, step_size) -> argmin_u R(u) + |u - z|^2 / (2 step_size)`` on states with any batch axes; or None.
       smoothness: a Lipschitz constant of the gradient, or None if it has none.
       convex: whether R is convex, which Theorem 4 and nonexpansive layers need.
       couples_examples: whether R is of a whole batch (n, m) and not of one example.
@@ -108,7 +106,7 @@ def decorrelation(strength: float = 1.0) -> Regulariser:
     r"""R = strength / 2 |D Z Z^T D - I|_F^2: half the squared correlations between features over a batch; not convex.
 
     Z has a row per feature and a column per example, D = diag(1 / |z_i|) with z_i its rows; a feature that is 0 in the
-    whole batch correlates with nothing. The state passed to ``value`` is the batch, (n, m), an example a row.
+    whole batch correlates with nothing. The state passed to ``value`` is the batch, (n, m), with examples as rows.
 
     Source: Xie et al. (2021), A.1, which asks for convex R.
 
@@ -153,9 +151,7 @@ def regularised(descent: Descent, regulariser: Regulariser, *, step_size: float 
 
     Args:
       descent: the step T, of `opteq`, `deep_opteq` or any other whose energy is one number per example.
-      regulariser: R.
-      step_size: g > 0.
-      form: "prox" or "gradient".
+      regulariser, step_size, form: R, g > 0, and "prox" or "gradient".
 
     Returns:
       A `Descent` with the parameters of ``descent``.

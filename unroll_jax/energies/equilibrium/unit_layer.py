@@ -17,7 +17,7 @@ from unroll_jax.energies.tokens import Rows, Tokens, on_tokens, sum_present
 __all__ = ["ENERGIES", "UnitLayerParams", "unit_layer", "unit_layer_example"]
 
 ENERGIES = ("envelope", "conjugate")
-INITIAL_NORM = 0.95  # of W: below 1, so that at initialisation the layer contracts and has one fixed point
+INITIAL_NORM = 0.95  # of W; below 1 the layer contracts and has one fixed point
 
 
 class UnitLayerParams(NamedTuple):
@@ -59,7 +59,7 @@ def unit_layer(
 
     infinite off the range of f (with "relu", where :math:`W^{-T} z` has a negative entry).
 
-    **Neither ever rises**, for any W, mu and a in (0, 1]. Since psi is convex, -psi lies below its tangent, so that
+    **Neither ever rises**, for any W, mu and a in (0, 1]. Since psi is convex, -psi lies below its tangent. Hence
     :math:`E(z') \le E(z) - a (1 - \tfrac a2) |f(z) - z|^2`. By Fenchel's inequality :math:`\phi(z) \ge E(z)`, and
     :math:`\phi(f(z)) = E(z) - \tfrac12 |f(z) - z|^2`. As :math:`\psi^*` is convex between z and f(z), that gives
     :math:`\phi(z') \le \phi(z) - \tfrac12 a^2 |f(z) - z|^2`. What :math:`\mu \ge |W|_2^2` adds is that both are convex:

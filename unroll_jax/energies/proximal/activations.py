@@ -36,18 +36,11 @@ def activation(function: Elementwise, penalty: Elementwise, *, step_size: float 
     step size s the prox is :math:`\sigma(w)` with :math:`(1 - s/a) \sigma(w) + (s/a) w = y`, solved entry by entry.
 
     Args:
-      function: sigma, elementwise.
+      function: sigma, elementwise; a ValueError if it falls or rises faster than 1 on a grid over [-16, 16].
       penalty: phi_1, elementwise; infinite outside the closure of sigma's range.
       step_size: a > 0, the step size at which the prox is sigma.
 
-    Returns:
-      A `Proximal`.
-
-    Raises:
-      ValueError: if sigma falls or rises faster than 1 somewhere on a grid over [-16, 16].
-
-    Source: Yang, Huang, Wipf (2022), Section 5, for ReLU; the general pair is Moreau's, used in the scaling s = 1 by
-    Xie et al. (2021), Lemma 1.
+    Source: Yang, Huang, Wipf (2022), Section 5, for ReLU; the pair is Moreau's; Xie et al. (2021), Lemma 1, at s = 1.
 
     Example:
       >>> import jax.numpy as jnp
@@ -135,7 +128,7 @@ def _pair(function: Elementwise, penalty: Elementwise, step_size: float) -> Prox
 def _solve(function: Elementwise, y: Array, ratio: Any) -> Array:
     """w with (1 - t) sigma(w) + t w = y for t = ratio, entry by entry, differentiable in y and t.
 
-    The slope of the left side lies between 1 and t, as that of sigma lies in [0, 1], which gives the first bracket.
+    The slope of the left side lies between 1 and t, as sigma's lies in [0, 1]. This gives the first bracket.
     """
 
     def residual(w: Array) -> Array:

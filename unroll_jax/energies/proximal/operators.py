@@ -189,8 +189,7 @@ def resolve_proximal(phi: str | Proximal, step_size: float = 1.0) -> Proximal:
 def _indicator(y: Array, lower: Any, upper: Any = math.inf) -> Array:
     """0 where every entry is in [lower, upper], NaN where one is NaN, else infinite.
 
-    Of the extremes: compared entry by entry, outputs of a prox are known to XLA, which may fold a constant of their
-    size as it compiles.
+    It compares extremes: XLA knows a prox's outputs entry by entry, and may fold a constant of their size.
     """
     least = jnp.min(y, axis=(-2, -1))  # NaN where an entry is
     inside = least >= lower

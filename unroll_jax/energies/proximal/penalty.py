@@ -19,7 +19,7 @@ class Proximal(NamedTuple):
 
     Attributes:
       penalty: ``y (*batch, n, d) -> phi(y) (*batch,)``; infinite outside phi's domain.
-      prox: ``(y, step_size) -> argmin_z phi(z) + |z - y|^2 / (2 step_size)``, same shape and dtype as y. Those of
+      prox: ``(y, step_size) -> argmin_z phi(z) + |z - y|^2 / (2 step_size)``, same shape and dtype as y. The entries of
         `PROXIMALS` take an array of any shape; `jax.tree.map` takes one to a pytree.
 
     Example:
@@ -38,16 +38,11 @@ def moreau_envelope(phi: Proximal, y: Float[Array, "*batch n d"], step_size: flo
     r"""The smoothed penalty :math:`M(y) = \min_z \phi(z) + \frac{1}{2 s} |z - y|_F^2`, with s = step_size.
 
     It is finite and convex, lies below phi and has phi's minimisers. Its gradient is
-    :math:`(y - prox_{s \phi}(y)) / s`, of Lipschitz constant 1 / s; that is what autodiff returns here, also where phi
-    has no gradient at the prox.
+    :math:`(y - prox_{s \phi}(y)) / s`, 1 / s-Lipschitz; autodiff returns it here, also where phi has no gradient.
 
     Args:
-      phi: the penalty and its prox.
-      y: tokens as rows.
+      phi, y: the penalty and its prox; tokens as rows.
       step_size: s > 0; the envelope is differentiable in y, not in s.
-
-    Returns:
-      One number per example.
 
     Source: Parikh and Boyd (2014), Section 3.1; the envelopes of Xie et al. (2021), Corollary 1, are these.
 

@@ -20,8 +20,7 @@ class FeedForwardNetwork(nn.Module):
 
     Attributes:
       widths: width, or channels, of each layer.
-      num_classes, convolutional, features, pool, kernel_size, activation, use_bias, dtype, param_dtype: as in
-        `DeepOptEq`.
+      num_classes, convolutional, features, pool, kernel_size, activation, use_bias, dtype, param_dtype: `DeepOptEq`'s.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -45,7 +44,7 @@ class FeedForwardNetwork(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "..."]) -> tuple[Float[Array, "*batch classes"], None]:
-        """Classifies x, as `DeepOptEq` does: ``(logits, None)``, as there is no equilibrium."""
+        """Classifies x, as `DeepOptEq` does: ``(logits, None)``, without an equilibrium."""
         check_array(x, convolutional=self.convolutional)
         check_fields(self, at_least(1), "num_classes", "widths", "features", "pool", "kernel_size")
         first = {} if self.features is None else {"features": self.features}

@@ -40,7 +40,7 @@ class FullyConvolutionalNetwork(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "*batch h w c"]) -> tuple[Float[Array, "*batch h w classes"], None]:
-        """Segments x, as `DeepOptEqSegmenter` does: ``(logits, None)``, as there is no equilibrium."""
+        """Segments x, as `DeepOptEqSegmenter` does: ``(logits, None)``, without an equilibrium."""
         check_array(x, convolutional=True)
         check_fields(self, at_least(1), "num_classes", "widths", "stem", "kernel_size")
         names = ("kernel_size", "activation", "dtype", "param_dtype")

@@ -21,10 +21,9 @@ class MonotoneOperatorNetwork(nn.Module):
 
     .. math:: z^* = \sigma(W z^* + U x + b) , \qquad W = (1 - m) I - A^T A + B - B^T .
 
-    Convolutions of z wrap around the edges; images are padded with zeros by the reach of the kernels, so that what
-    wraps around is not image. The parameters are ``input`` (U, b), ``operator`` (A, B and their scales) and ``head``.
-    With 81 channels and ``pool=4``, on 32 x 32 images of 3 channels and 10 classes, there are 172,218 of them: "Single
-    conv, 172K" of both papers.
+    Convolutions of z wrap around the edges; images are padded with zeros by the reach of the kernels: only padding
+    wraps around. The parameters are ``input`` (U, b), ``operator`` (A, B and their scales) and ``head``. With 81
+    channels and ``pool=4``, 32 x 32 x 3 images and 10 classes have 172,218 of them: "Single conv, 172K" of both papers.
 
     Attributes:
       channels: width of the state z, or its channels.
@@ -33,8 +32,7 @@ class MonotoneOperatorNetwork(nn.Module):
       step_size: alpha of the splitting; None is the default of `monotone_equilibrium`.
       activation: sigma, a name of `PROXIMALS` or a `Proximal`.
       solver, adjoint, tol, max_steps, on_failure: as in `monotone_equilibrium`.
-      param_dtype: dtype of the parameters, and of the computation, where inverses and transforms need no less than
-        float32.
+      param_dtype: dtype of the parameters and of the computation; inverses and transforms need at least float32.
       num_classes, convolutional, pool, kernel_size: as in `DeepOptEq`.
 
     Source: Winston and Kolter (2020), Section 4, "Single conv"; Xie et al. (2021), Table 1b.

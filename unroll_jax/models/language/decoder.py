@@ -33,14 +33,12 @@ class Decoder(nn.Module):
     """A decoder of Llama's family, by its `DecoderConfig`.
 
     All layers run in one scan over stacked parameters. The parameters are ``embedding`` (vocabulary_size, dim),
-    ``layers`` (those of `layer_shapes` with a leading axis of length L), ``norm.scale`` (dim,) and, unless the head is
-    tied, ``head.embedding`` (vocabulary_size, dim). Norm and head are not part of the layers: `decoder_logits` reads
-    any of them out.
+    ``layers`` (`layer_shapes` with a leading axis of length L), ``norm.scale`` (dim,) and, unless the head is tied,
+    ``head.embedding`` (vocabulary_size, dim). Layers leave out norm and head: see `decoder_logits`.
 
     Attributes:
       config: the decoder's shape.
-      dtype: dtype the layers compute in; None computes in that of the parameters. Softmax, norms and rotations are
-        computed in float32 at least.
+      dtype: dtype the layers compute in; None takes the parameters'. Softmax, norms and rotations: float32 or wider.
       param_dtype, remat, unroll: as in `UnrolledTransformer`.
 
     Source: Touvron et al. (2023), "Llama 2"; Grattafiori et al. (2024), "The Llama 3 herd of models".
@@ -79,11 +77,9 @@ class Decoder(nn.Module):
           tokens: numbers of tokens, int (*batch, n).
           segments: which text each token is of, int (*batch, n), where several are packed into one row: a token sees
             those before it with its number. None takes a row for one text. Padding is one more text.
-          positions: place of each token in its text, int (*batch, n); None counts from the start of each segment, which
-            are runs of equal numbers.
+          positions: place of each token in its text, int (*batch, n); None counts along each run of equal segments.
           perturbation: added to the word embeddings, (*batch, n, dim); None adds nothing.
-          record: ``y -> pytree``, evaluated inside the scan at every layer's output, in float32 or wider; None keeps
-            the outputs themselves.
+          record: ``y -> pytree``, inside the scan, of every layer's output in float32 or wider; None keeps outputs.
           perturb: replaces each layer's output, see `unroll_jax.unroll`.
           changes: low-rank changes of kernels, see `low_rank_changes`; None changes nothing.
 
@@ -151,13 +147,9 @@ def decoder_logits(
     For losses of training see `unroll_jax.constrained.chunked_cross_entropy`, which never holds them all.
 
     Args:
-      config: of the decoder.
-      params: of a `Decoder`, without the outer key ``params``.
+      config, params: of a `Decoder`; params without the outer key ``params``.
       y: outputs of any layers.
-      dtype: of the product's factors; None is that of y. The logits are float32 or wider.
-
-    Returns:
-      The logits.
+      dtype: of the product's factors; None is y's. The logits are float32 or wider.
 
     Example:
       >>> import jax.numpy as jnp

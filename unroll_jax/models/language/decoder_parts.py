@@ -38,15 +38,12 @@ class DecoderConfig:
 
     Attributes:
       vocabulary_size: rows of the table of word embeddings, and of the head.
-      dim: width of the tokens.
-      num_layers: depth L.
+      dim, num_layers, max_positions: width of the tokens, depth L, longest sequence.
       num_heads: heads of queries.
-      num_key_value_heads: heads of keys and values, each of which serves num_heads / num_key_value_heads of queries.
+      num_key_value_heads: heads of keys and values; each serves num_heads / num_key_value_heads of queries.
       hidden_dim: width between the dense layers of the feed-forward part.
       head_dim: width of a head; None shares ``dim`` out over the heads.
-      max_positions: longest sequence.
-      rotary_base: base of the rotary frequencies.
-      rotary_scaling: see `RotaryScaling`; None leaves the frequencies.
+      rotary_base, rotary_scaling: base of the rotary frequencies; their `RotaryScaling`, or None.
       tied: whether the head is the table of word embeddings.
       norm_epsilon: added to the mean square in norms.
       qkv_bias: whether queries, keys and values have biases, as in Qwen2.
@@ -150,9 +147,6 @@ def rms_norm(y: Float[Array, "*batch d"], scale: Float[Array, "d"], epsilon: flo
       scale: of every coordinate.
       epsilon: at least 0, in units of y squared.
 
-    Returns:
-      The normalised tokens, of the shape and dtype of y.
-
     Source: Zhang and Sennrich, "Root mean square layer normalization" (2019), equation 4.
 
     Example:
@@ -210,8 +204,7 @@ def grouped_attention(
 ) -> Float[Array, "*batch n width"]:
     """softmax(Q K^T / sqrt(size)) V, where several heads of queries share one of keys and values.
 
-    Products are in the dtype of V, softmax in float32 at least. A query that may see no key has a finite output without
-    meaning.
+    Products are in the dtype of V, softmax in float32 at least. A query without keys has a finite, meaningless output.
 
     Source: Ainslie et al., "GQA" (2023).
     """
@@ -230,10 +223,7 @@ def grouped_attention(
 def fed_forward(
     config: DecoderConfig, layer: Layer, y: Float[Array, "*batch n d"], attended: Float[Array, "*batch n width"]
 ) -> Float[Array, "*batch n d"]:
-    """A layer's output: its input plus the attention's output, then plus the feed-forward part (SwiGLU).
-
-    Source: Shazeer, "GLU variants improve transformer" (2020), equation 6.
-    """
+    """A layer's output: input plus attention plus SwiGLU (Shazeer, "GLU variants improve transformer", 2020, eq. 6)."""
     y = y + dense(attended, layer["output"])
     normed = rms_norm(y, layer["feedforward_norm"]["scale"], config.norm_epsilon)
     gate, up = (dense(normed, layer[name]) for name in ("gate", "up"))
@@ -241,10 +231,7 @@ def fed_forward(
 
 
 def dense(y: Float[Array, "*batch n d"], part: Any) -> Float[Array, "*batch n k"]:
-    """``y @ kernel``, plus the bias and the low-rank change ``y @ compress @ expand`` that the part may have.
-
-    Parameters may have another dtype than y, which the products are in.
-    """
+    """``y @ kernel`` plus the part's bias and low-rank change ``y @ compress @ expand``, if any, in the dtype of y."""
     product = linear(y, part["kernel"].astype(y.dtype))
     if "bias" in part:
         product = product + part["bias"].astype(product.dtype)

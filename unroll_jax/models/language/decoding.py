@@ -19,11 +19,10 @@ __all__ = ["KeyValueCache", "decode", "empty_cache"]
 
 
 class KeyValueCache(NamedTuple):
-    """Keys, rotated, and values of the tokens so far; slot p of a row is that of position p.
+    """Keys, rotated, and values of the tokens so far; slot p of a row holds position p.
 
     Attributes:
-      keys: of every layer.
-      values: of every layer.
+      keys, values: of every layer.
 
     Example: see `empty_cache`.
     """
@@ -33,19 +32,12 @@ class KeyValueCache(NamedTuple):
 
 
 def empty_cache(config: DecoderConfig, batch: int, capacity: int, dtype: Any = jnp.float32) -> KeyValueCache:
-    """A cache for ``batch`` texts of up to ``capacity`` tokens.
+    """A cache of zeros for ``batch`` texts of up to ``capacity`` tokens.
 
     Args:
-      config: of the decoder.
-      batch: texts, at least 1.
-      capacity: longest text, in tokens.
+      config, batch, capacity: of the decoder; texts; longest text, in tokens, up to ``config.max_positions``. A
+        ValueError names one out of range.
       dtype: of keys and values, and that layers compute in.
-
-    Returns:
-      A `KeyValueCache` of zeros.
-
-    Raises:
-      ValueError: if batch or capacity is below 1, or capacity is above ``config.max_positions``.
 
     Example:
       >>> config = DecoderConfig(100, dim=8, num_layers=2, num_heads=4, num_key_value_heads=2, hidden_dim=16)
@@ -73,23 +65,19 @@ def decode(
 
     A token sees all slots up to its position: those before it must have been written by the same layers, in this call
     or earlier ones. To take tokens back, decode others at their positions: what lies behind is not seen. So a draft by
-    the first E layers and its verification by the others share a cache, ``decode(..., last=E)`` and then
-    ``decode(..., states, ..., first=E)``.
+    E layers, ``decode(..., last=E)``, and its verification, ``decode(..., states, ..., first=E)``, share a cache.
 
     Args:
-      config: of the decoder.
-      params: of a `Decoder`, without the outer key ``params``.
-      inputs: numbers of tokens where ``first`` is 0; else outputs of layer ``first``, whose dtype is computed in. Of
-        tokens, the dtype is that of the cache.
+      config, params: of a `Decoder`; params without the outer key ``params``.
+      inputs: tokens (``first`` = 0), computed in the cache's dtype, or outputs of layer ``first``, in theirs.
       cache: of `empty_cache`; its capacity bounds the positions.
       positions: place of each token in its text, different ones in a row. A token whose position is negative is none:
         it is not written, and its output means nothing. One beyond the capacity is not written either.
-      first: number of layers that were run before; may be traced, so that one program serves all ranges.
+      first: number of layers that were run before; may be traced: one program serves all ranges.
       last: number of layers to stop after, traced or not; None is all.
 
     Returns:
-      ``(y, cache)``: outputs of layer ``last``, not normalised, see `decoder_logits`; and the cache, whose buffers a
-      jitted caller may donate.
+      ``(y, cache)``: outputs of layer ``last`` before the norm; and the cache, which a jitted caller may donate.
 
     Raises:
       ValueError: if the range is not within 0 <= first < last <= num_layers, tokens are given for a later layer than

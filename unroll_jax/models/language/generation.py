@@ -32,7 +32,7 @@ __all__ = [
 
 #: Fills `Generated` after the end of an answer.
 NO_TOKEN = -1
-SHORTEST = 16  # tokens that prompts are padded to at least; beyond, to powers of two, so that few programs serve all
+SHORTEST = 16  # tokens that prompts are padded to at least; beyond, to powers of two: few programs serve all
 
 
 class Generated(NamedTuple):
@@ -44,7 +44,7 @@ class Generated(NamedTuple):
       stopped: whether it ended with a stop.
       calls: passes through the last layer that each took behind its prompt.
       drafted: tokens drafted for each by `speculate`.
-      accepted: those of them that were verified, also where a stop or the longest answer then cut them.
+      accepted: how many of them were verified, also where a stop or the longest answer then cut them.
 
     Example: see `generate`.
     """
@@ -61,8 +61,7 @@ class Request(NamedTuple):
     """A batch of prompts, and what their answers depend on.
 
     Attributes:
-      tokens: of the prompts, from the left.
-      lengths: of the prompts.
+      tokens, lengths: of the prompts, from the left.
       stops: tokens that end an answer.
       keys: one for each row; None where nothing is random.
       noise: standard deviation of the noise on embeddings; None adds none.
@@ -110,22 +109,17 @@ def generate(
 ) -> Generated:
     """Answers prompts, each until a stop or ``max_tokens``; one program serves a batch size and a bucket of lengths.
 
-    Noise and random tokens depend on a row's key and the position alone: an answer is the same alone and in a batch,
-    but for round-off.
+    Noise and random tokens depend only on a row's key and the position: a batch changes answers by round-off only.
 
     Args:
-      config: of the decoder.
-      params: of a `Decoder`, without the outer key ``params``.
+      config, params: of a `Decoder`; params without the outer key ``params``.
       prompts: tokens of each, at least one; of any lengths, which are padded together to a power of two.
-      max_tokens: longest answer.
-      stops: tokens that end an answer, of which they are the last.
-      temperature: divides the logits; 0 takes the most probable token.
-      top_k, top_p: as in `Sampling`.
-      noise: standard deviation of Gaussian noise on the embeddings of all tokens, those of the answer included, in the
-        units of the embedding table.
+      max_tokens, stops: longest answer; tokens that end an answer and are its last.
+      temperature, top_k, top_p: as in `Sampling`.
+      noise: standard deviation of Gaussian noise on all tokens' embeddings, in their units, the answer's included.
       key: of `jax.random.key`, where temperature or noise is above 0; or one for each prompt.
-      dtype: that layers compute in and the cache has; None is that of the embedding table. Parameters of fewer bits,
-        such as those stored in bfloat16, are converted once for each call.
+      dtype: that layers compute in and the cache has; None is the embedding table's. Parameters of fewer bits, such as
+        those stored in bfloat16, are converted once for each call.
 
     Returns:
       The answers, on the device.
@@ -197,16 +191,12 @@ def requested(
 def padded(
     texts: Sequence[Sequence[int] | np.ndarray], vocabulary_size: int, limit: int, name: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Texts in the rows of one array, from the left, and their lengths.
+    """Texts in the rows of one array, from the left, and their lengths; a ValueError if empty, too long or unknown.
 
     Args:
       texts: tokens of each.
       vocabulary_size: that tokens must be below.
-      limit: longest text, in tokens.
-      name: what messages call the limit.
-
-    Raises:
-      ValueError: if texts is empty, or one is empty, too long or has unknown tokens.
+      limit, name: longest text, in tokens, and its name in messages.
     """
     require(len(texts) != 0, "prompts", "be at least one", "none")
     rows = [np.asarray(text) for text in texts]

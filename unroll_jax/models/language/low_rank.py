@@ -18,8 +18,7 @@ def low_rank_changes(key: jax.Array, config: DecoderConfig, *, rank: int, dtype:
     Args:
       key: of the uniform numbers in :math:`[-1/\sqrt{d}, 1/\sqrt{d}]` that A starts with, d the width that comes in.
       config: of the decoder.
-      rank: columns of A and rows of B.
-      dtype: of both.
+      rank, dtype: columns of A and rows of B; dtype of both.
 
     Returns:
       For each part of a layer with a kernel ``compress``, A, (L, in, rank), and ``expand``, B, (L, rank, out).
@@ -48,14 +47,11 @@ def low_rank_changes(key: jax.Array, config: DecoderConfig, *, rank: int, dtype:
 
 
 def with_changes(layers: Any, changes: Any) -> Any:
-    """The layers' parameters with their changes next to the kernels, as layers, and `decode`, take them.
+    """The layers' parameters with ``compress`` and ``expand`` next to kernels, as layers and `decode` take them.
 
     Args:
-      layers: those of a `Decoder`, stacked.
+      layers: of a `Decoder`, stacked.
       changes: of `low_rank_changes`; multiply ``expand`` by the paper's alpha / rank before.
-
-    Returns:
-      The layers, whose changed parts have ``compress`` and ``expand`` too.
 
     Source: Hu et al. (2022), Section 4.1.
 
@@ -72,14 +68,10 @@ def with_changes(layers: Any, changes: Any) -> Any:
 def merged_changes(layers: Any, changes: Any) -> Any:
     """The layers' parameters with their changes added to the kernels, in their dtype: `with_changes` but for round-off.
 
-    Decoding reads every weight for each token, so it is quicker by kernels alone.
+    Decoding reads every weight for each token, so it is quicker with only the kernels.
 
     Args:
-      layers: those of a `Decoder`, stacked.
-      changes: of `low_rank_changes`; multiply ``expand`` by the paper's alpha / rank before.
-
-    Returns:
-      The layers, with other kernels.
+      layers, changes: as in `with_changes`.
 
     Source: Hu et al. (2022), Section 4.1.
 

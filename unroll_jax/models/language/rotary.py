@@ -17,16 +17,15 @@ SCALINGS = ("linear", "llama3")
 
 @dataclasses.dataclass(frozen=True)
 class RotaryScaling:
-    """Scaling of rotary frequencies, for texts longer than those of pretraining.
+    """Scaling of rotary frequencies, for texts longer than in pretraining.
 
     Attributes:
       kind: "linear" divides every frequency by ``factor``; "llama3" (Llama 3.1 and later) divides those whose
         wavelength is above original_positions / low_frequency_factor, leaves those below original_positions /
         high_frequency_factor, and interpolates between.
       factor: at least 1; unitless.
-      low_frequency_factor: of "llama3" alone, positive; unitless.
-      high_frequency_factor: of "llama3" alone, above low_frequency_factor; unitless.
-      original_positions: length of the texts of pretraining, in tokens; of "llama3" alone.
+      low_frequency_factor, high_frequency_factor, original_positions: of "llama3": positive numbers, the second above
+        the first, unitless; and length of the texts of pretraining, in tokens.
 
     Source: Chen et al. (2023), "Extending context window of large language models via positional interpolation", for
     "linear"; Grattafiori et al. (2024), "The Llama 3 herd of models", for "llama3".
@@ -60,15 +59,14 @@ def rotary_frequencies(size: int, base: float, scaling: RotaryScaling | None = N
     r"""The frequencies :math:`\theta_j = b^{-2j / s}`, j < s / 2, scaled; radians a token, float64.
 
     Args:
-      size: width s of a head; even.
-      base: b, above 1; unitless.
+      size, base: even width s of a head; b, above 1; unitless.
       scaling: None leaves them.
 
     Returns:
       (size / 2,), falling.
 
-    Source: Su et al., "RoFormer" (2021), Section 3.2.2; "llama3" as in Meta's reference code of Llama 3.1, where the
-    frequency between is that of the weights (1 - s) / factor + s, s linear in the number of periods.
+    Source: Su et al., "RoFormer" (2021), Section 3.2.2; "llama3" as in Meta's reference code of Llama 3.1, where
+    frequencies between are scaled by (1 - s) / factor + s, s linear in the number of periods.
     """
     frequencies = base ** -(np.arange(0, size, 2) / size)
     if scaling is None:
@@ -91,10 +89,7 @@ def rotated(
     y: Float[Array, "*batch n heads size"],
     rotation: tuple[Float[Array, "*batch n half"], Float[Array, "*batch n half"]],
 ) -> Float[Array, "*batch n heads size"]:
-    """Rotates pairs (j, j + size / 2) of every head by the angles of its token, in the angles' dtype.
-
-    The pairs are those of `transformers`; Meta's files and GGUF pair neighbours, (2j, 2j + 1).
-    """
+    """Rotates pairs (j, j + size / 2), as `transformers` (Meta, GGUF: (2j, 2j + 1)), by the angles, in their dtype."""
     cosine, sine = (part[..., None, :] for part in rotation)
     first, second = jnp.split(y.astype(cosine.dtype), 2, axis=-1)
     turned = jnp.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)

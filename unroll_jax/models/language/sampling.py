@@ -1,4 +1,4 @@
-"""The next token from logits, and the random numbers of a text, which depend on its key and the position alone."""
+"""The next token from logits, and the random numbers of a text, which depend only on its key and the position."""
 
 import dataclasses
 import enum
@@ -14,7 +14,7 @@ __all__ = ["Sampling", "Stream", "log_probabilities", "next_tokens", "position_k
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-    """The distribution that the next token is drawn from: that of the model, sharpened and cut.
+    """The model's distribution of the next token, sharpened and cut.
 
     Attributes:
       temperature: divides the logits; 0 takes the most probable token.
@@ -49,7 +49,7 @@ class Sampling:
 
 
 class Stream(enum.IntEnum):
-    """Uses of random numbers, none of which shares them with another."""
+    """Uses of random numbers; no two share them."""
 
     NOISE = 0
     TOKEN = 1
@@ -58,15 +58,11 @@ class Stream(enum.IntEnum):
 
 
 def row_keys(key: jax.Array, batch: int) -> jax.Array:
-    """One key for each row of a batch.
+    """One key for each row of a batch; else a TypeError (untyped key) or ValueError (neither one nor ``batch`` keys).
 
     Args:
       key: of `jax.random.key`, folded with the number of each row; or already one for each row, (batch,).
       batch: number of rows.
-
-    Raises:
-      TypeError: if ``key`` is not a typed key.
-      ValueError: if there are neither one nor ``batch`` keys.
     """
     if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
         raise TypeError(f"key must be made with jax.random.key, got an array of {key.dtype}")
@@ -98,11 +94,7 @@ def position_noise(keys: jax.Array, positions: Int[Array, "batch n"], dim: int) 
 def log_probabilities(
     logits: Float[Array, "*batch vocabulary"], sampling: Sampling
 ) -> Float[Array, "*batch vocabulary"]:
-    """Logarithms of the probabilities that tokens are drawn with; of tokens that were cut, -inf.
-
-    Raises:
-      ValueError: if the sampling is greedy, which draws nothing.
-    """
+    """Logarithms of the tokens' probabilities, -inf for cut ones; a ValueError if greedy, which draws nothing."""
     require(not sampling.greedy, "temperature", "be above 0 for probabilities", "0.0")
     logits = logits / sampling.temperature
     if sampling.top_k is not None and sampling.top_k < logits.shape[-1]:
@@ -130,8 +122,7 @@ def next_tokens(
       logits: of each row.
       sampling: how tokens are drawn.
       keys: of each row, see `row_keys`; None only where the sampling is greedy.
-      positions: that the tokens will have.
-      stream: which random numbers they are drawn with.
+      positions, stream: that the tokens will have; their random numbers.
     """
     if sampling.greedy:
         return jnp.argmax(logits, axis=-1).astype(jnp.int32)

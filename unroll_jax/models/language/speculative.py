@@ -50,13 +50,11 @@ def speculate(
 
     The first ``exit_layer`` layers, read out by the norm and head that all layers share, draft ``draft_length`` tokens
     one by one. The other layers take the outputs of the exit layer at all of them in one call: no layer is computed
-    twice for a token. A greedy answer is that of `generate`, but for round-off; a sampled one has the same
-    distribution. One program serves all exit layers.
+    twice for a token. A greedy answer equals `generate`'s, but for round-off; a sampled one has the same distribution.
+    One program serves all exit layers.
 
     Args:
-      config: of the decoder.
-      params: of a `Decoder`, without the outer key ``params``.
-      prompts: see `generate`.
+      config, params, prompts: as in `generate`.
       exit_layer: number of layers that draft, from 1 to num_layers - 1.
       draft_length: tokens drafted before a verification, at least 1.
       max_tokens, stops, noise, key, dtype: as in `generate`; noise of a position is the same as there.

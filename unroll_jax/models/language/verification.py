@@ -31,15 +31,14 @@ def verdict(
     tokens: Int[Array, "batch d"],
     uniforms: Float[Array, "batch d"],
 ) -> tuple[Int[Array, "batch"], Float[Array, "batch vocabulary"]]:
-    r"""Judges drafted tokens so that accepted ones, and the token after them, have the distribution of the target.
+    r"""Judges drafted tokens: the accepted ones, and the token after them, have the distribution of the target.
 
     A token x drawn from q is accepted with probability :math:`\min(1, p(x) / q(x))`. After the last one comes a
     token from :math:`\max(p - q, 0)`, normalised; behind all of them, one from p.
 
     Args:
       target: logarithms of p, at the drafted tokens and the one behind them.
-      draft: logarithms of q.
-      tokens: drawn from q.
+      draft, tokens: logarithms of q; tokens drawn from it.
       uniforms: one number in [0, 1) for each.
 
     Returns:
@@ -69,7 +68,7 @@ def verified(
     keys: jax.Array | None,
     sampling: Sampling,
 ) -> tuple[Int[Array, "batch d_and_one"], Int[Array, "batch"]]:
-    """Tokens for the positions, of which the accepted ones and the next one count; the number accepted."""
+    """Tokens for the positions, and the number accepted; only the accepted tokens and the next one count."""
     if draft.log_probabilities is None or keys is None:
         wanted = jnp.argmax(logits, axis=-1).astype(jnp.int32)
         stands = wanted[:, :-1] == draft.tokens
