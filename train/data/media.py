@@ -13,10 +13,10 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from ..system.reading import open_regular
 from .files import Log, OriginalFile, files_below, fingerprint_files, is_visible, original_files, root_error
 
+NOTES = (".txt", ".md", ".csv", ".json")  # a folder of such files alone is no class and no clip
 # A file with another name is a picture if it begins as one.
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".jfif", ".tif", ".tiff", ".bmp", ".webp", ".ppm", ".pgm", ".jp2")
 # Those of Pillow that have a mark at their start, and start no other program.
-NOTES = (".txt", ".md", ".csv", ".json")  # a folder of such files alone is no class and no clip
 FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "GIF", "WEBP", "PPM", "JPEG2000")
 BOMBS = (Image.DecompressionBombError, Image.DecompressionBombWarning)  # of more pixels than Pillow trusts
 IMAGE_ERRORS = (OSError, SyntaxError, ValueError, EOFError, struct.error, *BOMBS)
