@@ -1,4 +1,4 @@
-"""Networks that several tasks have, and their inputs and outputs as images."""
+"""Networks that several tasks have: options of their loops, a check of their bound on the input, images in and out."""
 
 from typing import Any
 
