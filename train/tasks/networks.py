@@ -1,4 +1,4 @@
-"""Networks that several tasks have: options of their loops, a check of their bound on the input, images in and out."""
+"""Networks of several tasks and options of their loops, the check of the bound on the input, images in and out."""
 
 from typing import Any
 
