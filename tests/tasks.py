@@ -75,6 +75,8 @@ def assert_resumes(config: Any, whole: Path, again: Path, *, experiment: str, st
     assert (whole / "metrics.jsonl").read_bytes() == (again / "metrics.jsonl").read_bytes()
     one, other = (read(folder / "evaluation.json") | {"train_seconds": None} for folder in (whole, again))
     assert one == other
+    ends = [read(folder / f"checkpoints/{steps[1]}/notes/metadata")["digest"][0] for folder in (whole, again)]
+    assert ends[0] == ends[1]  # of the state, bit for bit
     return other
 
 

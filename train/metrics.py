@@ -191,12 +191,12 @@ def ratio_figures(sample_losses: Float[np.ndarray, "samples layers_and_one"]) ->
     known, positive = ratios[np.isfinite(ratios)], ~(before <= 0.0)
     descending = np.mean(np.where(np.isnan(before) | np.isnan(after), np.nan, after < before), axis=0)
     several = np.sum(positive, axis=0)
-    sums = np.sum(ratios, axis=0, where=positive)
+    sums = np.sum(ratios, axis=0, where=positive, dtype=np.float64)
     means = np.divide(sums, several, out=np.full(len(several), np.nan), where=several > 0)
     return {
         "descend_share": json_numbers(descending),
         "mean_ratio": json_numbers(means),
         "ratio_histogram": {"edges": [*edges[:-1].tolist(), None], "counts": counts},
         "share_descending": float(np.mean(after < before)),
-        "mean_ratio_all": float(np.mean(known)) if known.size else None,
+        "mean_ratio_all": float(np.mean(known, dtype=np.float64)) if known.size else None,
     }

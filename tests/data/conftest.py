@@ -1,6 +1,7 @@
 import os
 import shutil
 import tarfile
+import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -9,14 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from unroll_jax.train.config.data import (
-    DataConfig,
-    ImageConfig,
-    InstructionConfig,
-    SceneConfig,
-    SetConfig,
-    TextConfig,
-)
+from unroll_jax.train.config.data import DataConfig, ImageConfig, InstructionConfig, SceneConfig, SetConfig, TextConfig
 from unroll_jax.train.data import image_sets, images, instructions, text, video
 
 LOADERS: dict[str, tuple[Any, Callable[..., Any]]] = {
@@ -83,13 +77,22 @@ def truncate(path: Path, share: float = 0.4) -> Path:
 
 
 def pack(root: Path, mode: Literal["w", "w:gz", "zip"] | None = "w", *, reverse: bool = False) -> Path:
-    """Packs a folder's files into an archive next to it, in order or against it; None leaves the folder."""
+    """Packs a folder's files into an archive next to it, in order or against it; None leaves the folder.
+
+    As some programs do, the archive has an entry for a folder outside of it.
+    """
     if mode is None:
         return root
     if mode == "zip":
-        return Path(shutil.make_archive(str(root), "zip", root.parent, root.name))
+        archive = Path(shutil.make_archive(str(root), "zip", root.parent, root.name))
+        with zipfile.ZipFile(archive, "a") as members:
+            members.writestr("/", "")
+        return archive
     archive = root.parent / (f"{root.name}.tar" if mode == "w" else f"{root.name}.tar.gz")
+    outside = tarfile.TarInfo("../")
+    outside.type = tarfile.DIRTYPE
     with tarfile.open(archive, mode) as tar:
+        tar.addfile(outside)
         for file in sorted(root.rglob("*"), reverse=reverse):
             tar.add(file, file.relative_to(root.parent), recursive=False)
     return archive

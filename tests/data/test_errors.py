@@ -148,27 +148,28 @@ BAD = [
     ("image_folder", without(IMAGES, "train"), "holds no train folder with images"),
     ("image_folder", without(IMAGES, "test"), "holds no test folder with images"),
     ("image_folder", without(IMAGES, "train/dog"), "'test/dog/001.png' is of class dog, which train lacks"),
-    ("image_folder", IMAGES | {"train/cat/002.png": picture(0, (5, 7, 3))}, "'train/cat/002.png' cannot be read"),
+    ("image_folder", IMAGES | {"train/cat/002.png": picture(0, (5, 7, 3))}, "'train/cat/002.png' ... 7x5"),
     ("image_folder", IMAGES | {"train/1.png": picture()}, "'train/1.png' is not in the folder of a class"),
     ("image_folder", IMAGES | {"train/cat/a.png": "text"}, "'train/cat/a.png' cannot be read as an image"),
-    ("image_folder", IMAGES | {"test/cat/a.png": np.uint16(picture()[..., 0])}, "'test/cat/a.png' cannot be read"),
+    ("image_folder", IMAGES | {"test/cat/a.png": np.uint16(picture()[..., 0])}, "'test/cat/a.png' ... 8 bits"),
     ("image_folder", IMAGES | dict.fromkeys(pictures({"train/cat": 10, "train/dog": 10}), PLAIN), "are of one colour"),
     ("image_folder", IMAGES | {"train/ant/1.png": picture()}, "'ant' has a single"),
     ("image_folder", IMAGES | {"old/train/cat/1.png": picture()}, "several data sets (., old)"),
     ("image_folder", IMAGES | {"train/cow/1.heic": "x"}, "class 'cow' of train has no file that can be"),
+    ("image_folder", IMAGES | {"train/cow/x/1.heic": "x"}, "class 'cow' of train has no file that can be"),
     ("image_folder", IMAGES | {"train/cow": folder}, "class 'cow' of train has no file that can be read"),
     ("image_folder", without(IMAGES, "test/dog") | {"test/dog/1.heic": "x"}, "class 'dog' of test has no file"),
     ("image_folder", {"train/a.heic": "x", "b": "x"}, "no picture that can be read but 1 without"),
     ("image_folder", IMAGES | {"val": folder}, "split 'val' has no file that can be read"),
     ("class_folders", SETS | {"cow": folder}, "class 'cow' has no file that can be read"),
-    ("class_folders", SETS | {"cow/1.heic": "x"}, "class 'cow' has no file that can be read but 1 .heic"),
+    ("class_folders", SETS | {"cow/x/1.heic": "x"}, "class 'cow' has no file that can be read but 1 .heic"),
     ("camvid", without(SCENES, "train/"), "holds no train folder with images; the layout is ROOT/train/NAME.png"),
     ("camvid", without(SCENES, "val/"), "holds no val folder"),
     ("camvid", without(SCENES, "trainannot"), "'train/001.png' has no counterpart"),
     ("camvid", without(SCENES, "test/001"), "'testannot/001.png' has no counterpart"),
-    ("camvid", SCENES | {"valannot/001.png": ODD}, "'valannot/001.png' cannot be read as an image (it has"),
+    ("camvid", SCENES | {"valannot/001.png": ODD}, "'valannot/001.png' ... label 34"),
     ("camvid", SCENES | {"test/001.png": picture()}, "'test/001.png' cannot be read as an image (it is 6x5, others"),
-    ("camvid", SCENES | {"trainannot/002.png": picture(0, (6, 8, 3))}, "'trainannot/002.png' cannot be read"),
+    ("camvid", SCENES | {"trainannot/002.png": picture(0, (6, 8, 3))}, "'trainannot/002.png' ... RGB"),
     ("camvid", SCENES | {"test/001.png": "text"}, "'test/001.png' cannot be read"),
     ("camvid", SCENES | {f"trainannot/{n:03d}.png": LABELS * 0 + 3 for n in range(1, 5)}, "one class only (road)"),
     ("camvid", SCENES | {f"testannot/{n:03d}.png": LABELS * 0 + 11 for n in (1, 2)}, "labels of test have no class"),
@@ -192,8 +193,8 @@ BAD = [
     ("table", {"t.csv": 'text,label\na,x\n"b,x\n'}, "t.csv line 3 cannot be read as CSV"),
     ("table", {"t.csv": ""}, "t.csv is empty; it must begin with a header that has 'text', 'label'"),
     ("table", {"t.tsv": HEADER}, "t.tsv has no labelled texts"),
-    ("table", {"t.tsv": GOOD.replace("\n", "\r")}, "t.tsv line 1 has no column 'label'"),
-    ("table", {"t.csv": "text,label\ra,x\rb,y\r"}, "t.csv line 1 cannot be read as CSV"),
+    ("table", {"t.tsv": GOOD.replace("\n", "\r")}, "t.tsv ends its lines with carriage returns"),
+    ("table", {"t.csv": "text,label\ra,x\rb,y\r"}, "t.csv ends its lines with carriage returns"),
     ("table", {"t.xlsx": "PK"}, "t.xlsx ends in none of .tsv, .csv, .jsonl"),
     ("table", {"t.tsv": f"{GOOD}one\tc\n"}, "validation_share=0.1 cannot be cut"),
     ("table", {"train.tsv": GOOD, "test_set.tsv": HEADER}, "'test_set.tsv' looks like test under"),
@@ -279,7 +280,7 @@ def test_bad_originals_are_told_in_one_line_and_nothing_is_prepared(
     with pytest.raises(UserError) as caught:
         OTHERS[source](root) if source in OTHERS else opened(source, root, prepared=str(prepared))
     message = str(caught.value)
-    assert words in message
+    assert all(part in message for part in words.split(" ... "))
     assert str(root) in message or "data.validation_share" in message
     assert "\n" not in message
     assert not list(prepared.rglob("*.array_record*"))

@@ -68,8 +68,10 @@ def test_images_are_what_the_files_hold_however_they_are_packed(opened, tmp_path
 
 def test_what_is_passed_over_or_missing_is_logged(opened, tmp_path):
     lines: list[str] = []
-    counts = {"train/cat": 20, "train/dog": 20, "test/cat": 3, "extra": 2}
-    opened("image_folder", write_pictures(tmp_path / "images", counts), lines.append)
+    counts = {"train/cat": 20, "train/dog": 20, "test/cat": 3, "extra": 2, "scripts/val": 0, "annotations/val": 0}
+    root = write_pictures(tmp_path / "images", counts)
+    (root / "annotations/val/001.xml").touch()
+    opened("image_folder", root, lines.append)
     assert "  passing over 2 images outside of the splits" in lines
     assert "  test holds no images of dog" in lines
 

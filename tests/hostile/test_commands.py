@@ -57,19 +57,9 @@ def test_a_damaged_run_is_handled_or_refused_in_one_line(number, trained, tmp_pa
 
 
 # Of processes, of messages with a placeholder, and of other programs.
-KNOWN = {
-    *MEMBERSHIP,
-    "--all",
-    "--help",
-    "--version",
-    "--option",
-    "--over",
-    "--data",
-    "--network",
-    "--logdir",
-    "--no-deps",
-}
-KNOWN |= {"--local-dir", "--xla_force_host_platform_device_count", "--xla_cpu_enable_concurrency_optimized_scheduler"}
+KNOWN = {*MEMBERSHIP, "--all", "--help", "--version", "--option", "--over", "--data", "--network", "--logdir"}
+KNOWN |= {"--no-deps", "--local-dir"}
+KNOWN |= {"--xla_force_host_platform_device_count", "--xla_cpu_enable_concurrency_optimized_scheduler"}
 
 
 def messages(module):

@@ -106,6 +106,7 @@ def test_chosen_positions_count_and_stand_for_all_of_a_row():
 def test_the_last_layer_is_read_everywhere_and_others_where_it_was_drawn(started, task_of):
     task, params, _ = started
     part = task_of(train_gamma=0.0, descent=DescentOptions(positions=4))
+    assert part.config.depth is None, "it depends on the layers that are read"
     rows = task.data.packed.whole("test")
 
     @jax.jit

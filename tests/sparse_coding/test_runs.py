@@ -44,7 +44,9 @@ def test_codes_come_from_a_run_and_from_its_export_without_data(finished, tmp_pa
     Image.fromarray(image).save(tmp_path / "image.png")
     with without_data(finished[0][-1], tmp_path / "model", "unroll_jax.train.tasks.sparse_coding.load") as models:
         expected = task_of(small()).predict(models[0].params, image)
-        for one in [model.predict(given) for model in models for given in (image, tmp_path / "image.png")]:
+        codes = [model.predict(given) for model in models for given in (image, tmp_path / "image.png")]
+        for one in codes:
             assert (one.code.shape, one.image.shape, one.image.dtype) == ((20,), (4, 4), np.uint8)
+            np.testing.assert_array_equal(one.code, codes[0].code)
             np.testing.assert_allclose(one.code, expected.code, rtol=1e-5, atol=1e-6)
     assert "coded.code, coded.image" in (tmp_path / "model" / "README.md").read_text()

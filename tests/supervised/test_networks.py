@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.sharding.test_rules import State
 
 from tests.energies.opteq_reference import conv_matrix
 from tests.fixed_point.problems import relative_error
+from tests.sharding.test_mesh import State
 from unroll_jax.fixed_point import EquilibriumInfo
 from unroll_jax.train.experiments.images import CAMVID, CIFAR10, SUPERVISED
 from unroll_jax.train.sharding.mesh import AXES

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.train.conftest import traced_task
-from unroll_jax.train.metrics import ratio_histogram
+from unroll_jax.train.metrics import ratio_figures
 from unroll_jax.train.step import init_state
 from unroll_jax.train.tasks.common import NOISE_SEED, add_noise, to_unit
 
@@ -106,14 +106,14 @@ def test_the_evaluation_is_strict_json_with_a_figure_for_every_layer(evaluated, 
     assert (evaluation["bounds"][0] is None) == (config.constraints.reference is None)
 
 
-def test_samples_whose_loss_is_zero_already_do_not_spoil_the_ratios_and_nan_does():
-    losses = np.array([[2.0, 1.0, 0.0], [0.0, 0.0, 0.0], [4.0, 3.0, 0.0]], np.float32)
-    ratios = ratio_histogram(losses)
-    np.testing.assert_allclose(ratios.means, [0.625, 0.0])
-    np.testing.assert_allclose(ratios.descending, [2 / 3, 2 / 3], rtol=1e-6)
+def test_samples_whose_loss_is_zero_already_do_not_spoil_the_ratios_summed_in_float64_and_nan_does():
+    losses = np.array([[1.0, 2**24, 0.0], [0.0, 0.0, 0.0], [4.0, 2.0, 0.0]], np.float32)
+    figures = ratio_figures(losses)
+    assert (figures["mean_ratio"], figures["mean_ratio_all"]) == ([2**23 + 0.25, 0.0], 2**22 + 0.125)
+    assert figures["descend_share"] == pytest.approx([1 / 3, 2 / 3])
     losses[0, 0] = np.nan
-    for values in (ratio_histogram(losses).means, ratio_histogram(losses).descending):
-        np.testing.assert_array_equal(np.isnan(values), [True, False])
+    for values in map(ratio_figures(losses).get, ("mean_ratio", "descend_share")):
+        assert [type(value) for value in values] == [type(None), float]
 
 
 def test_complementary_slackness_is_of_the_tightened_bounds_that_multipliers_enforce(evaluated):

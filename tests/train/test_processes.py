@@ -171,6 +171,7 @@ def ended(started, folder):
     notes = {path.parent.parent.name: read_object(path) for path in folder.glob("checkpoints/*/notes/metadata")}
     # The second checksum is of times too.
     checkpoints = {step: (one["score"], one["digest"][0]) for step, one in notes.items()}
+    assert checkpoints
     figures = {name: value for name, value in evaluation.items() if "seconds" not in name}
     return checkpoints, (folder / "metrics.jsonl").read_text(), figures
 

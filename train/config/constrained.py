@@ -64,10 +64,9 @@ class ConstrainedConfig(RunConfig):
 
     @property
     def depth(self) -> int | None:
-        """The number of layers; None where a pretrained model, a choice of layers or a user's task has it."""
+        """The number of layers; None where a pretrained model or a user's task has it."""
         model: Any = getattr(self, "model", None)
-        given = getattr(model, "pretrained", None) is not None or hasattr(self, "descent")
-        return None if given else getattr(model, "num_layers", None)
+        return None if getattr(model, "pretrained", None) is not None else getattr(model, "num_layers", None)
 
     def rules(self) -> Iterator[Rule]:
         """Yields the rules across fields that hold at any depth; `check_depth` has the rest."""

@@ -227,8 +227,7 @@ class LanguageConfig(TokensConfig):
         even = model.dim % model.num_heads == 0 and model.dim // model.num_heads % 2 == 0
         yield "model.num_heads", f"such that {option_text('model.dim', model.dim)} over it is even", even
         divides = model.num_heads % model.num_key_value_heads == 0
-        heads = option_text("model.num_heads", model.num_heads)
-        yield "model.num_key_value_heads", f"a divisor of {heads}", divides
+        yield "model.num_key_value_heads", f"a divisor of {option_text('model.num_heads', model.num_heads)}", divides
         yield "model.lora_rank", "None for a decoder that is drawn", model.lora_rank is None or not drawn
         frozen = option_text("model.lora_rank")
         free = self.constraints.reference is None or not self.freezes or not self.enforces
@@ -239,12 +238,15 @@ class LanguageConfig(TokensConfig):
     def conditions(self) -> Iterator[Condition]:
         """Yields the conditions of all such runs, and of the decoder and the split."""
         yield from super().conditions()
-        drawn = self.model.pretrained is None
         needed = f"a decoder that is drawn ({option_text('model.pretrained', None)})"
         for name in ("dim", "num_layers", "num_heads", "num_key_value_heads", "hidden_dim"):
-            yield f"model.{name}", needed, drawn
+            yield f"model.{name}", needed, self.model.pretrained is None
         split = option_text("data.source", "alpaca or conversations")
         yield "data.validation_share", split, self.data.source != "chores"
+
+    @property
+    def depth(self) -> None:
+        """None: `descent` chooses layers of the model that is read."""
 
     @property
     def freezes(self) -> bool:

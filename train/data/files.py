@@ -255,8 +255,7 @@ def _unpack_tar(root: Path, folder: Path, wanted: Wanted) -> None:
     with tarfile.open(root) as archive:
         # In turn: seeking back in a compressed archive would decompress it again from its start.
         for member in archive:
-            if wanted(PurePosixPath(member.name)):
-                _check_member(member.name, member.isreg() or member.isdir(), root)
+            if _is_read(member.name, wanted, root, folder=member.isdir(), plain=member.isreg()):
                 require_room(folder, member.size, f"{member.name} of {root}")
                 archive.extract(member, folder, filter="data")
         # tarfile accepts an archive that stops between members or in a header. A complete one ends in zeros.
@@ -268,20 +267,22 @@ def _unpack_tar(root: Path, folder: Path, wanted: Wanted) -> None:
 
 def _unpack_zip(root: Path, folder: Path, wanted: Wanted) -> None:
     with zipfile.ZipFile(root) as archive:
-        members = [each for each in archive.infolist() if wanted(PurePosixPath(each.filename))]
-        for member in members:
-            _check_member(member.filename, True, root)
+        members = [one for one in archive.infolist() if _is_read(one.filename, wanted, root, folder=one.is_dir())]
         require_room(folder, sum(member.file_size for member in members), str(root))
         archive.extractall(folder, members)
 
 
-def _check_member(name: str, plain: bool, root: Path) -> None:
+def _is_read(name: str, wanted: Wanted, root: Path, *, folder: bool, plain: bool = True) -> bool:
     inside = PurePosixPath(name)
-    if inside.is_absolute() or ".." in inside.parts:
+    outside = inside.is_absolute() or ".." in inside.parts
+    if not wanted(inside) or (folder and outside):  # such as "/"; files there have their own members
+        return False
+    if outside:
         raise root_error(root, f": member {name!r} points outside the archive; make it anew")
-    if not plain:
+    if not (plain or folder):
         raise root_error(root, f": member {name!r} is not a plain file; make the archive anew")
     check_name(name, root)
+    return True
 
 
 def _damaged(root: Path, error: Exception | str) -> UserError:

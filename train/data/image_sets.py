@@ -109,8 +109,7 @@ def load(config: SetConfig, *, log: Log = print) -> SetData:
 
 def prepare(config: SetConfig, *, log: Log = print) -> Path:
     """Prepares the images of a configuration unless they are there, and returns their folder."""
-    options = ["sets", str(config.size)]
-    options += [f"{config.validation_share:g}"] * (config.source != "digits")
+    options = ["sets", str(config.size), *[f"{config.validation_share:g}"] * (config.source != "digits")]
     return prepare_from(SETS, config, PICTURES, _records, options=options, log=log)
 
 
@@ -127,8 +126,8 @@ def open_class_folders(root: Path, log: Log) -> Iterator[PictureSet[LabelledImag
         check_one_data_set({str(top) for top in tops}, root)
 
         def unread_class(folder: PurePosixPath) -> str | None:
-            is_class = bool(folder.name) and folder.parent in tops and folder.name not in by_class
-            return f"class {folder.name!r}" if is_class else None
+            names = [each.name for each in (folder, *folder.parents) if each.name and each.parent in tops]
+            return f"class {names[0]!r}" if names and names[0] not in by_class else None
 
         check_none_vanishes(media, unread_class, root)
         if len(by_class) < 2:
@@ -146,10 +145,10 @@ def _records(images: PictureSet[LabelledImages], config: SetConfig, log: Log) ->
     shape, splits = (config.size, config.size, 1), dict(images.splits)
     chosen = {split: (one, np.arange(len(one.labels))) for split, one in splits.items()}
     if "test" not in chosen:
-        one, share = splits["train"], config.validation_share
-        names, mend = images.class_names, "smaller --data.set-size"
-        rest, test = cut_from_train(one.labels, share, "images", mend, names)
-        stay, held_out = cut_from_train(one.labels[rest], len(test) / len(rest), "images", mend, names)
+        one, words = splits["train"], ("images", "smaller --data.set-size", images.class_names)
+        rest, test = cut_from_train(one.labels, config.validation_share, *words)
+        # As many as test has: `three_splits` would hold out a share of the rest, which may be too few for a set.
+        stay, held_out = cut_from_train(one.labels[rest], len(test) / len(rest), *words)
         chosen = {"train": (one, rest[stay]), "validation": (one, rest[held_out]), "test": (one, test)}
     grey = {split: Examples(len(numbers), _resized(one, numbers, shape)) for split, (one, numbers) in chosen.items()}
     return picture_records(PictureSet(images.class_names, shape, grey), origin(config), log)

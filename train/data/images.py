@@ -112,19 +112,20 @@ def _splits(media: Media, root: Path, log: Log) -> dict[str, Filed]:
     check_one_data_set(tops, root)
     if passed_over:
         log(f"  passing over {passed_over} images outside of the splits")
-    check_none_vanishes(media, functools.partial(_unread_class, splits), root)
+    check_none_vanishes(media, functools.partial(_unread_class, splits, tops), root)
     for split in ("train", "test"):
         if not splits[split]:
             raise root_error(root, f"holds no {split} folder with images; the layout is {LAYOUT}")
     return {split: classes for split, classes in splits.items() if classes}
 
 
-def _unread_class(splits: dict[str, Filed], folder: PurePosixPath) -> str | None:
-    if (match := SPLIT.fullmatch(str(folder))) is None:
-        split = KNOWN.get(folder.name.lower())
-        return f"split {folder.name!r}" if split and not splits[split] else None
-    split, name = KNOWN[match[2].lower()], match[3]
-    return None if "/" in name or name in splits[split] else f"class {name!r} of {split}"
+def _unread_class(splits: dict[str, Filed], tops: set[str], folder: PurePosixPath) -> str | None:
+    if (match := SPLIT.fullmatch(f"{folder}/")) is None or (match[1] or ".") not in tops:
+        return None
+    split, name = KNOWN[match[2].lower()], match[3].partition("/")[0]
+    if not name:
+        return None if splits[split] else f"split {match[2]!r}"
+    return None if name in splits[split] else f"class {name!r} of {split}"
 
 
 def _class_names(splits: dict[str, Filed], root: Path, log: Log) -> tuple[str, ...]:

@@ -13,9 +13,9 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from ..system.reading import open_regular
 from .files import Log, OriginalFile, files_below, fingerprint_files, is_visible, original_files, root_error
 
+NOTES = (".txt", ".md", ".csv", ".json")  # a folder of only such files is neither a class nor a clip
 # A file with another name is a picture if it begins as one.
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".jfif", ".tif", ".tiff", ".bmp", ".webp", ".ppm", ".pgm", ".jp2")
-NOTES = (".txt", ".md", ".csv", ".json")  # a folder of only such files is neither a class nor a clip
 # Formats of Pillow that have a mark at their start, and start no other program.
 FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "GIF", "WEBP", "PPM", "JPEG2000")
 BOMBS = (Image.DecompressionBombError, Image.DecompressionBombWarning)  # of more pixels than Pillow trusts

@@ -15,12 +15,11 @@ from ..system.reading import open_regular, read_regular
 from .files import NAMES, check_no_split, looks_like, root_error, three_splits
 
 T = TypeVar("T")
-
-
 SUFFIXES = (".tsv", ".csv", ".jsonl")
 OTHER_SUFFIXES = (".json", ".parquet", ".txt")  # of tables that are not read
 SHOWN = 10  # columns that a message lists
 LONGEST_FIELD = 2**31 - 1  # of CSV: Python's default of 131,072 letters is shorter than long reviews
+OLD_LINES = "ends its lines with carriage returns, as old spreadsheets do; save it with the line ends of today"
 SURROGATES = re.compile("[\\ud800-\\udfff]")
 BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 
@@ -112,7 +111,7 @@ def read_rows(path: Path, columns: Sequence[str], *, where: str | None = None, h
     lines = lines_of(path, where)
     if (suffix := path.suffix.lower()) == ".jsonl":
         return _objects(where, lines, columns, hint)
-    return _records(where, _tabbed(lines) if suffix == ".tsv" else _quoted(where, lines), columns, hint)
+    return _records(where, _tabbed(where, lines) if suffix == ".tsv" else _quoted(where, lines), columns, hint)
 
 
 def split_files(root: Path, suffixes: Sequence[str] = SUFFIXES) -> dict[str, Path]:
@@ -180,9 +179,11 @@ def _records(source: str, rows: Iterator[tuple[int, list[str]]], columns: Sequen
         raise UserError(f"{source} is empty; it must begin with a header that has {_listed(columns)}")
 
 
-def _tabbed(lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
+def _tabbed(where: str, lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
     for number, line in enumerate(lines, start=1):
         content = line.removesuffix("\n").removesuffix("\r")
+        if number == 1 and "\r" in content:
+            raise UserError(f"{where} {OLD_LINES}")
         yield number, content.split("\t") if content else []
 
 
@@ -194,7 +195,8 @@ def _quoted(where: str, lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]
             yield number, fields
             number = reader.line_num + 1  # a quoted field may hold line breaks: a row is named by its first line
     except csv.Error as error:
-        raise UserError(f"{where} line {number} cannot be read as CSV ({error}); correct the line") from error
+        other = f"line {number} cannot be read as CSV ({error}); correct the line"
+        raise UserError(f"{where} {OLD_LINES if 'new-line character' in str(error) else other}") from error
 
 
 def _header(names: list[str], columns: Sequence[str], where: str, hint: str) -> list[str]:

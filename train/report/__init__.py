@@ -138,10 +138,8 @@ def _first_and_last(losses: np.ndarray) -> np.ndarray | None:
 def _validated(one: Variant) -> np.ndarray | None:
     """Losses of layers at the first validation and at the best checkpoint's, (2, L + 1); None if not known. Samples and
     noise are the same. So the loss of a raw input stays; from a train batch to the test split it would not."""
-    until = [
-        run.validations["layer_losses"][run.validations["step"] <= run.evaluation.get("best_step", np.inf)]
-        for run in one.runs
-    ]
+    rows = [(run.validations, run.evaluation.get("best_step", np.inf)) for run in one.runs]
+    until = [columns["layer_losses"][columns["step"] <= best] for columns, best in rows]
     ends = np.mean([losses[[0, -1]] for losses in until], axis=0) if all(map(len, until)) else np.array(np.nan)
     return ends if np.isfinite(ends).all() else None
 
@@ -152,7 +150,7 @@ def _advice(one: Variant, plain: Variant | None) -> list[str]:
     met = one.has("limits") and np.nanmin(one.margins(), initial=0.0) >= least  # then others are not
     failed = one.feasible_runs < len(one.runs) and not met and one.option("constraints.layers") is not False
     layered = one.option("constraints.last") is None  # else a multiplier is the last loss's weight
-    if layered and not np.isnan(losses).any() and all(len(run.curves["step"]) for run in one.runs):
+    if layered and not np.isnan(losses).any():
         layers = evaluation.get("layers", range(len(losses)))
         allowed = constrained.level_constraints(np.maximum(bounds[bound], np.finfo(np.float32).tiny))
         lines = constrained.descent_warnings(
@@ -162,9 +160,10 @@ def _advice(one: Variant, plain: Variant | None) -> list[str]:
             plain_losses=None if plain is None else _first_and_last(plain.mean("layer_losses")),
         )
         ends, plain_ends = _validated(one), None if plain is None else _validated(plain)
-        if ends is not None:  # only of f_0
-            plain_last = None if plain_ends is None else plain_ends[-1]
-            lines += constrained.descent_warnings(ends[-1], [0.0], start_losses=ends[0], plain_losses=plain_last)
+        if ends is not None:  # only of f_0; f_0 of the plain run shows a rise before the first validation
+            plain_first, plain_last = (ends[0], None) if plain_ends is None else plain_ends
+            first = np.minimum(ends[0], plain_first)
+            lines += constrained.descent_warnings(ends[-1], [0.0], start_losses=first, plain_losses=plain_last)
     return lines
 
 

@@ -1,4 +1,4 @@
-"""Networks that several tasks have, and their inputs and outputs as images."""
+"""Networks of several tasks and options of their loops, the check of the bound on the input, images in and out."""
 
 from typing import Any
 
