@@ -80,6 +80,11 @@ def test_values_and_bounds_are_in_the_units_of_the_user():
     assert str(report).split()[:5] == ["constraint", "kind", "status", "value", "bound"]
 
 
+def test_the_worst_violation_is_the_one_furthest_above_its_tolerance():
+    report = report_of({"a": np.array([0.5, 0.2])}, {"a": np.zeros(2)}, tolerance={"a": np.array([1.0, 0.1])})
+    assert report.verdict == "Violated: a by 0.2."
+
+
 def test_implicit_multipliers_ascend_the_violations_of_their_points():
     """Points with a positive feature are violated and others met: one weight learns to separate them."""
     duals = constrained.implicit_dual_ascent(lambda weights, x: x @ weights, optax.sgd(0.5))
