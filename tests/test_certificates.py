@@ -284,6 +284,9 @@ def test_the_verdict_on_states_of_bfloat16_is_computed_in_float32():
     move = np.asarray((wide - 0.5 * wide**3).astype(jnp.bfloat16), np.float64) - wide
     np.testing.assert_allclose(certificate.slope[0], np.sum(wide**3 * move, axis=-1), rtol=0.02)
     assert np.all(certificate.outcome == Outcome.GUARANTEED)
+    halving = quartic(0.5)._replace(step=lambda params, y, x: 0.5 * y)
+    after = jax.jit(lambda y: uj.certify(halving, None, y))(y).energy[1]
+    np.testing.assert_allclose(after, np.sum((0.5 * wide) ** 4, axis=-1) / 4.0, rtol=1e-6)
 
 
 @pytest.mark.parametrize("size", [1e-30, 1e25])

@@ -70,8 +70,8 @@ def pairwise_smoothness(
     Args:
       rho: as in `attention`.
       mask: as in `attention`: None, or a symmetric boolean (n, n).
-      ridge: r >= 0.
-      majoriser: as in `multihead_attention`, whose "orthogonal" heads are made orthonormal first.
+      ridge: weight r of the ridge term, at least 0.
+      majoriser: as in `multihead_attention`; only "orthogonal" changes anything: heads are made orthonormal first.
 
     Returns:
       A function ``(params, y, x) -> (*batch,)`` of parameters with a field ``W_a``, (*heads, d, k), over whose heads
@@ -100,7 +100,7 @@ def pairwise_smoothness(
         tokens = blank_absent(y.astype(compute_dtype(y, params.W_a)), present)
         if params.W_a is None:
             return of_head(None, tokens, present)
-        heads = params.W_a.reshape(-1, *params.W_a.shape[-2:])
+        heads = params.W_a.reshape(-1, *params.W_a.shape[-2:]).astype(tokens.dtype)
         heads = orthonormal_heads(heads) if majoriser == "orthogonal" else heads
         return sum((of_head(W, tokens, present) for W in heads), jnp.zeros(y.shape[:-2], tokens.dtype))
 
