@@ -19,7 +19,7 @@ def summary(record: Any, lines: Callable[[], list[str]]) -> str:
 
 
 def _readable(leaf: Any) -> bool:
-    """Whether ``leaf`` is an array that is not traced, not deleted as by donation, and not in part on other hosts."""
+    """True for an array that is not traced, not deleted as by donation, and not in part on other hosts."""
     if isinstance(leaf, Tracer) or not isinstance(leaf, jax.Array):
         return isinstance(leaf, np.ndarray)
     return leaf.is_fully_addressable and not leaf.is_deleted()
