@@ -201,13 +201,8 @@ def test_layers_may_have_parameters_of_their_own():
 def test_bad_arguments_are_named():
     energy, y = quadratic(np.eye(2)), jnp.ones((2, 2))
     layer = uj.alternating(energy, energy, f_step_size=0.1, g_step_size=0.1)
-    for option, value in (
-        ("smoothness", -1.0),
-        ("smoothness", float("nan")),
-        ("num_layers", 0),
-        ("num_points", 0),
-        ("tolerance", -1.0),
-    ):
+    invalid = [("smoothness", -1.0), ("smoothness", np.nan), ("num_layers", 0), ("num_points", 0), ("tolerance", -1.0)]
+    for option, value in invalid:
         assert_names(ValueError, lambda **options: certify(layer, None, y, **options), {option: value})
     assert_names(TypeError, lambda **options: certify(layer, None, y, **options), {"smoothness": "L"})
     assert_names(TypeError, lambda **options: certify(**options), {"params": None, "y": y, "descent": layer.step})

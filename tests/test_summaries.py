@@ -39,10 +39,7 @@ def records():
     [
         ("trace", ["Trace", "12 layers, 8 examples", "energy, mean: ", "rises: none"]),
         ("one", ["Trace", "2 layers, 1 example (one number for the whole state)", "energy, mean: ", "rises: none"]),
-        (
-            "descends",
-            ["Certificate", "12 layers, 8 examples", "steps: guaranteed 0.0%, descended 100.0%, rose 0.0%"],
-        ),
+        ("descends", ["Certificate", "12 layers, 8 examples", "steps: guaranteed 0.0%, descended 100.0%, rose 0.0%"]),
         ("rises", ["Certificate", "6 layers, 8 examples", "steps: guaranteed 0.0%, descended 75.0%, rose 25.0%"]),
     ],
 )

@@ -244,13 +244,8 @@ def test_info_prints_a_summary():
 @pytest.mark.usefixtures("unchecked")
 def test_options_may_be_scalars_of_numpy_and_jax():
     A, x = skew_weights(dtype=jnp.float32), inputs(4, 8, dtype=jnp.float32)
-    options = {
-        "tol": jnp.float32(1e-4),
-        "max_steps": np.int64(50),
-        "atol": np.ones(()),
-        "adjoint_tol": np.float32(1e-4),
-    }
-    options |= {"solver": fp.damped(np.float32(0.9)), "adjoint_max_steps": np.int32(9)}
+    options = {"tol": jnp.float32(1e-4), "max_steps": np.int64(50), "atol": np.ones(())}
+    options |= {"solver": fp.damped(np.float32(0.9)), "adjoint_max_steps": np.int32(9), "adjoint_tol": np.float32(1e-4)}
     z, info = uj.equilibrium(tanh_step, A, jnp.zeros_like(x), x, batch_ndim=np.int64(1), **options)
     assert info.converged.all()
     assert z.shape == (4, 8)
