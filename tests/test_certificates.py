@@ -201,13 +201,8 @@ def test_layers_may_have_parameters_of_their_own():
 def test_bad_arguments_are_named():
     energy, y = quadratic(np.eye(2)), jnp.ones((2, 2))
     layer = uj.alternating(energy, energy, f_step_size=0.1, g_step_size=0.1)
-    for option, value in (
-        ("smoothness", -1.0),
-        ("smoothness", float("nan")),
-        ("num_layers", 0),
-        ("num_points", 0),
-        ("tolerance", -1.0),
-    ):
+    invalid = [("smoothness", -1.0), ("smoothness", np.nan), ("num_layers", 0), ("num_points", 0), ("tolerance", -1.0)]
+    for option, value in invalid:
         assert_names(ValueError, lambda **options: certify(layer, None, y, **options), {option: value})
     assert_names(TypeError, lambda **options: certify(layer, None, y, **options), {"smoothness": "L"})
     assert_names(TypeError, lambda **options: certify(**options), {"params": None, "y": y, "descent": layer.step})
@@ -284,6 +279,9 @@ def test_the_verdict_on_states_of_bfloat16_is_computed_in_float32():
     move = np.asarray((wide - 0.5 * wide**3).astype(jnp.bfloat16), np.float64) - wide
     np.testing.assert_allclose(certificate.slope[0], np.sum(wide**3 * move, axis=-1), rtol=0.02)
     assert np.all(certificate.outcome == Outcome.GUARANTEED)
+    halving = quartic(0.5)._replace(step=lambda params, y, x: 0.5 * y)
+    after = jax.jit(lambda y: uj.certify(halving, None, y))(y).energy[1]
+    np.testing.assert_allclose(after, np.sum((0.5 * wide) ** 4, axis=-1) / 4.0, rtol=1e-6)
 
 
 @pytest.mark.parametrize("size", [1e-30, 1e25])

@@ -185,6 +185,9 @@ def test_the_smoothness_of_orthogonal_heads_is_that_of_orthonormal_ones():
 
     L, largest = map(float, measure(W_a, y))
     assert largest <= L <= 2.0 * 6.0 * 1.01
+    narrow = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.bfloat16), (W_a, y))
+    of_narrow = jax.jit(certified.pairwise_smoothness(majoriser="orthogonal"))(*narrow, None)
+    np.testing.assert_allclose(of_narrow, L, rtol=0.02)
 
 
 def test_heads_add_up_and_absent_tokens_do_not_count():

@@ -39,10 +39,7 @@ def records():
     [
         ("trace", ["Trace", "12 layers, 8 examples", "energy, mean: ", "rises: none"]),
         ("one", ["Trace", "2 layers, 1 example (one number for the whole state)", "energy, mean: ", "rises: none"]),
-        (
-            "descends",
-            ["Certificate", "12 layers, 8 examples", "steps: guaranteed 0.0%, descended 100.0%, rose 0.0%"],
-        ),
+        ("descends", ["Certificate", "12 layers, 8 examples", "steps: guaranteed 0.0%, descended 100.0%, rose 0.0%"]),
         ("rises", ["Certificate", "6 layers, 8 examples", "steps: guaranteed 0.0%, descended 75.0%, rose 25.0%"]),
     ],
 )
@@ -67,6 +64,9 @@ def test_multipliers_print_how_many_are_not_0_and_the_largest():
     lines = ["loss: 2 of 3 not 0, largest 1.5", "norm: 0 of 1 not 0, largest 0", "skipped calls: 0"]
     assert repr(state) == "\n  ".join(["DualState", *lines])
     assert repr(jax.eval_shape(lambda: ascent.init(2))).startswith("DualState\n  multipliers: (2,)")
+    assert repr(jax.vmap(lambda _: ascent.init(2))(jnp.arange(3))).endswith("0 of 6 not 0, largest 0\n  " + lines[2])
+    jax.tree.map(lambda leaf: leaf.delete(), state)  # as donation does
+    assert repr(state).startswith("DualState\n  multipliers: {'loss': (3,), 'norm': ()}")
 
 
 def test_traced_records_print_shapes():

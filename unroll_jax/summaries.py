@@ -11,11 +11,18 @@ __all__ = ["energy_lines", "new_axes", "plot_layers", "summary"]
 
 
 def summary(record: Any, lines: Callable[[], list[str]]) -> str:
-    """The name of a record's type and lines about it; the shapes of its fields where values are traced."""
+    """The name of a record's type and lines about it; the shapes of its fields where values cannot be read."""
     leaves = jax.tree.leaves(record)
-    known = leaves and all(isinstance(leaf, jax.Array | np.ndarray) and not isinstance(leaf, Tracer) for leaf in leaves)
-    fields = (f"{name}: {getattr(value, 'shape', value)}" for name, value in record._asdict().items())
-    return "\n  ".join([type(record).__name__, *(lines() if known else fields)])
+    shapes = jax.tree.map(lambda leaf: getattr(leaf, "shape", leaf), record._asdict())
+    fields = (f"{name}: {shape}" for name, shape in shapes.items())
+    return "\n  ".join([type(record).__name__, *(lines() if leaves and all(map(_readable, leaves)) else fields)])
+
+
+def _readable(leaf: Any) -> bool:
+    """True for an array that is not traced, not deleted as by donation, and not in part on other hosts."""
+    if isinstance(leaf, Tracer) or not isinstance(leaf, jax.Array):
+        return isinstance(leaf, np.ndarray)
+    return leaf.is_fully_addressable and not leaf.is_deleted()
 
 
 def energy_lines(energy: Any, rising: Any = None) -> list[str]:

@@ -96,7 +96,7 @@ def test_fast_weights_of_the_peer_have_the_same_outputs_and_gradients():
     leaves = [array.requires_grad_() for array in sequence]
     outputs = fast_weights.torch_delta_rule(*leaves, chunk_size=32)
     (outputs * weights).sum().backward()
-    expected, pull = jax.vjp(lambda *each: functools.partial(delta_rule, chunk_size=16)(*each)[0], *arrays[:4])
+    expected, pull = jax.vjp(lambda *each: functools.partial(uj.delta_rule, chunk_size=16)(*each)[0], *arrays[:4])
     np.testing.assert_allclose(outputs.detach(), expected, rtol=1e-4, atol=1e-5)
     for leaf, gradient in zip(leaves, pull(jnp.asarray(arrays[4])), strict=True):
         np.testing.assert_allclose(leaf.grad, gradient, rtol=1e-3, atol=1e-4)

@@ -149,6 +149,8 @@ def test_a_report_has_losses_bounds_and_prices_of_layers_in_units_of_the_losses(
         ([4.0, 1.9], {}, "met"),  # 5% of room
         ([4.0, 1.4], {}, "met, wound up"),  # 30%
         ([4.0, np.nan], {}, "not finite"),
+        ([np.nan, 2.0], {}, "not finite"),
+        ([np.inf, 2.0], {"reduction": lambda violations: jnp.zeros(1)}, "not finite"),
         ([4.0, 2.0], {"gradient": np.ones(2)}, "met, not stationary"),
     ],
 )

@@ -45,6 +45,7 @@ def test_a_report_names_violated_binding_and_idle_constraints_and_draws_them():
         (np.nan, 1.0, {"absent": True}, "no samples"),
         (1.0, 1.0, {}, "violated"),
         (0.1, 0.0, {"tolerance": 0.2}, "idle"),
+        ([0.5, 0.2], [0.0, 0.0], {"tolerance": np.array([1.0, 0.1])}, "violated"),
         (-0.1, 0.0, {}, "idle"),
         (-0.1, 0.0, {"kinds": "equal"}, "violated"),
         (0.1, 0.0, {"kinds": "equal"}, "violated"),
@@ -54,6 +55,7 @@ def test_statuses_of_a_constraint_are_apart(violation, price, options, status):
     """An equality is violated in either direction; a multiplier with room has wound up, and its price is none."""
     report = report_of(np.array(violation), np.array(price), **options)
     assert report.groups[0].status == status
+    assert (report.groups[0].worst > report.groups[0].tolerance) is (status == "violated")
     assert report.feasible == (status in ("idle", "binding", "slack"))
     wound_up = bool(np.max(price) > 17_000.0)  # also with a binding constraint of a larger price
     assert report.status == (("met, wound up" if wound_up else "met") if report.feasible else status)

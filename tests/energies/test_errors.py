@@ -127,7 +127,10 @@ x.present: uj.attention().step(NONE, Y, Anchor(None, ones(3, N, dtype=bool)));
     step(uj.hopfield(DIM), Y, Anchor(ones(KEYS, DIM), ones(N, dtype=bool)));
     step(uj.fast_weights(2, 2), ones(2, 2), Anchor(ones(4, 4), ones(2, dtype=bool)))
 z must: energies.multi_block([OPTEQ]).step((MATRIX,), (ones(4), ones(4)))
+mask[0, 1] differs from mask[1, 0]: uj.attention(mask=np.triu(np.ones((3, 3), bool)))
 TypeError
+values must: uj.delta_rule(*PAIRS[:2], ones(2, 9, 3, dtype=int), PAIRS[3]);
+    uj.mesa(*PAIRS[:2], ones(2, 9, 3, dtype=int), PAIRS[3])
 threshold: energies.soft_threshold("much")
 headz: uj.transformer(DIM, headz=3)
 y must: energies.unrolled_layer(FREE, ones(5, 3, dtype=np.uint8))

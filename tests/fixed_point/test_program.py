@@ -1,5 +1,7 @@
 """Programs of steps: compiled once outside of jit, one error where examples depend on each other, and collectives."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -117,9 +119,13 @@ def test_dependence_is_found_whatever_earlier_values_the_first_example_and_a_nan
 
 def test_dependence_of_a_condition_is_found():
     condition = lambda a, z: z - 0.3 * jnp.mean(z, 0) - a  # noqa: E731
-    solve = uj.implicit_root(condition, batch_ndim=1)(lambda a, z0: jnp.linalg.solve(jnp.eye(2) - 0.15, a))
+    decorate = functools.partial(uj.implicit_root, condition, batch_ndim=1)
+    solve, checked = (decorate(check=on)(lambda a, z0: jnp.linalg.solve(jnp.eye(2) - 0.15, a)) for on in (False, True))
     with pytest.raises(ValueError, match="batch_ndim=1 must"):
         jax.grad(lambda a: solve(a, a).sum())(X)
+    jax.block_until_ready(jax.jit(solve)(X, X))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="pass batch_ndim=0"):
+        jax.block_until_ready(jax.jit(checked)(X, X))
 
 
 def ruled(slope):
@@ -238,13 +244,8 @@ def test_info_prints_a_summary():
 @pytest.mark.usefixtures("unchecked")
 def test_options_may_be_scalars_of_numpy_and_jax():
     A, x = skew_weights(dtype=jnp.float32), inputs(4, 8, dtype=jnp.float32)
-    options = {
-        "tol": jnp.float32(1e-4),
-        "max_steps": np.int64(50),
-        "atol": np.ones(()),
-        "adjoint_tol": np.float32(1e-4),
-    }
-    options |= {"solver": fp.damped(np.float32(0.9)), "adjoint_max_steps": np.int32(9)}
+    options = {"tol": jnp.float32(1e-4), "max_steps": np.int64(50), "atol": np.ones(())}
+    options |= {"solver": fp.damped(np.float32(0.9)), "adjoint_max_steps": np.int32(9), "adjoint_tol": np.float32(1e-4)}
     z, info = uj.equilibrium(tanh_step, A, jnp.zeros_like(x), x, batch_ndim=np.int64(1), **options)
     assert info.converged.all()
     assert z.shape == (4, 8)

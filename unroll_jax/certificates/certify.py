@@ -145,18 +145,13 @@ def certify(
     start = vary_like(jax.tree.map(lambda leaf: blank_absent(jnp.asarray(leaf), present), y), (params, x))
     start = settle(lambda y: descent.step(first, y, x), start)
     last, verdicts = jax.lax.scan(layer, start, None if tied else params, length=num_layers)
+    last = jax.tree.map(lambda leaf: leaf.astype(compute_dtype(leaf)), last)  # as the energies before it
     end = descent.energy(params if tied else jax.tree.map(lambda leaf: leaf[-1], params), last, x)
     return verdicts._replace(energy=jnp.concatenate([verdicts.energy, end[None]]))
 
 
 def _judge(
-    descent: Descent,
-    params: Params,
-    y: Any,
-    x: Any,
-    smoothness: Smoothness | None,
-    num_points: int,
-    tolerance: float | None,
+    descent: Descent, params: Params, y: Any, x: Any, smoothness: Any, num_points: int, tolerance: float | None
 ) -> tuple[Any, Certificate]:
     """The state after a layer, and its verdict, which is computed in float32 at least."""
     stepped, smooth = descent.step(params, y, x), descent.smooth or descent.energy

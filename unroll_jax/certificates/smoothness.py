@@ -66,7 +66,7 @@ def pairwise_smoothness(
 
     Args:
       rho, mask, ridge: as in `attention`, with its errors.
-      majoriser: as in `multihead_attention`, whose "orthogonal" heads are made orthonormal first.
+      majoriser: as in `multihead_attention`; only "orthogonal" changes anything: heads are made orthonormal first.
 
     Returns:
       ``(params, y, x) -> (*batch,)``, summed over the heads of ``params.W_a``, (*heads, d, k), or None: the identity.
@@ -90,7 +90,7 @@ def pairwise_smoothness(
         tokens = blank_absent(y.astype(compute_dtype(y, params.W_a)), present)
         if params.W_a is None:
             return of_head(None, tokens, present)
-        heads = params.W_a.reshape(-1, *params.W_a.shape[-2:])
+        heads = params.W_a.reshape(-1, *params.W_a.shape[-2:]).astype(tokens.dtype)
         heads = orthonormal_heads(heads) if majoriser == "orthogonal" else heads
         return sum((of_head(W, tokens, present) for W in heads), jnp.zeros(y.shape[:-2], tokens.dtype))
 

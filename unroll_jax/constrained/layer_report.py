@@ -32,7 +32,9 @@ def feasibility_report(
     *,
     tolerance: float = 0.05,
     reduction: Reduction | None = None,
-    **options: Any,
+    least_price: float = 1e-4,
+    gradient_tolerance: float = 1e-2,
+    units: Any = "",
 ) -> ConstraintReport:
     """Judges layers by their losses on held-out data, in units of the losses.
 
@@ -45,7 +47,7 @@ def feasibility_report(
       gradient: as in `constraint_report`.
       tolerance: relative excess over a bound that still counts as met, unitless.
       reduction: of the samples' violations, if training had one; bounds remain on the means.
-      **options: ``units`` and others of `constraint_report`.
+      least_price, gradient_tolerance, units: as in `constraint_report`.
 
     Returns:
       A `ConstraintReport`, a group per constraint. A ValueError names unfit shapes, a negative multiplier or tolerance.
@@ -69,7 +71,10 @@ def feasibility_report(
         violations, prices = size * relative_excess(violations, bounds, form=constraints.form), prices / size
     names = constraint_names(means.size - 1, reference=bounds.size == means.size)[-bounds.size :]
     by_name = lambda values: OrderedDict(zip(names, values, strict=True))  # noqa: E731 (a dict would sort layers)
-    stated = {"bounds": by_name(bounds), "tolerance": by_name(tolerance * size)}
+    known = jnp.isfinite(size)  # not where a loss that is NaN or infinite sets the bound
+    violations, allowed = jnp.where(known, violations, jnp.nan), tolerance * jnp.where(known, size, 0.0)
+    options = {"least_price": least_price, "gradient_tolerance": gradient_tolerance, "units": units}
+    stated = {"bounds": by_name(bounds), "tolerance": by_name(allowed)}
     return constraint_report(by_name(violations), by_name(prices), gradient, **stated, **options)
 
 

@@ -29,7 +29,8 @@ class GroupReport(NamedTuple):
       status: "not finite" if a violation or a price is not; "violated" if a constraint exceeds its tolerance; "no
         samples" if a violation is not known; "binding" if the largest multiplier is of a constraint at its bound;
         "slack" if it is of one with room, ten tolerances or a tenth of a known bound; "idle" if there is none.
-      worst: the largest violation (of equalities in absolute value), in units of the violations; NaN without any.
+      worst: the violation furthest above its tolerance (of equalities in absolute value), in units of the violations;
+        NaN without any.
       bound, value: bound of that constraint, NaN if none was given, and its bound plus its violation.
       tolerance: its largest violation that counts as met.
       met: share of the constraints within their tolerances, of those that are known.
@@ -104,11 +105,11 @@ class ConstraintReport(NamedTuple):
             SLACK: lambda g: f"{g.name} (a multiplier of {g.wound_up:.3g} has wound up)",
             IDLE: lambda g: g.name,
         }
+        wound_up = [g for g in self.groups if g.status == SLACK or (self.feasible and g.wound_up > 0.0)]
         lines = []
         for status, name in words.items():
-            slack = status == SLACK and self.feasible
-            if names := [name(g) for g in self.groups if g.status == status or (slack and g.wound_up > 0.0)]:
-                lines.append(f"{status.capitalize()}: {', '.join(names)}.")
+            if groups := wound_up if status == SLACK else [g for g in self.groups if g.status == status]:
+                lines.append(f"{status.capitalize()}: {', '.join(map(name, groups))}.")
         size = "" if self.gradient_norm is None else f"the gradient of the Lagrangian has norm {self.gradient_norm:.3g}"
         if self.feasible:
             open_ended = self.status in ("met, not stationary", NOT_FINITE)
@@ -202,16 +203,11 @@ def constraint_report(
     names = [name or "constraint" for name in trees.leaf_names("violations", violations)]
     trees.check_known("tolerance", tolerance, lambda least: (least >= 0.0) & (least < np.inf), "finite and at least 0")
     kinds = trees.check_kinds(kinds, violations)
-    others = (
-        violations,
-        multipliers,
-        kinds,
-        trees.broadcast_prefix("units", units, violations),
-        trees.broadcast_option("bounds", bounds, violations),
-        trees.broadcast_option("absent", absent, violations),
-        trees.broadcast_option("tolerance", tolerance, violations),
-    )
-    groups = (_group(parts, least_price) for parts in zip(names, *map(jax.tree.leaves, others), strict=True))
+    units = trees.broadcast_prefix("units", units, violations)
+    options = (("bounds", bounds), ("absent", absent), ("tolerance", tolerance))
+    others = [trees.broadcast_option(name, option, violations) for name, option in options]
+    columns = map(jax.tree.leaves, (violations, multipliers, kinds, units, *others))
+    groups = (_group(parts, least_price) for parts in zip(names, *columns, strict=True))
     size = None if gradient is None else _norm(gradient)
     return ConstraintReport(tuple(groups), size, gradient_tolerance)
 
@@ -275,7 +271,7 @@ def _group(parts: tuple[Any, ...], least_price: float) -> GroupReport:
         status = NO_SAMPLES
     else:
         status = BINDING if binding > 0.0 and binding >= wound_up else SLACK if wound_up > 0.0 else IDLE
-    worst = int(np.argmax(np.where(known, sizes, -np.inf))) if np.any(known) else None
+    worst = int(np.argmax(np.where(known, sizes - tolerances, -np.inf))) if np.any(known) else None
     return GroupReport(
         name=name,
         kind=kind,
@@ -287,7 +283,7 @@ def _group(parts: tuple[Any, ...], least_price: float) -> GroupReport:
         met=float(np.mean((sizes <= tolerances)[known])) if np.any(known) else 0.0 if sizes.size else 1.0,
         price=float(prices.flat[np.argmax(np.abs(prices))]) if prices.size else 0.0,
         wound_up=float(wound_up) if status in (BINDING, SLACK) else 0.0,
-        slackness=float(np.abs(prices * values)[known].max(initial=0.0)),
+        slackness=float(np.abs(prices[known] * values[known]).max(initial=0.0)),
         unit=unit,
         size=values.size,
     )

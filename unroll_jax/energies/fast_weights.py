@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unroll_jax.arguments import POSITIVE, SIZE, at_least, checked, one_of, require
+from unroll_jax.arrays import check_dtype
 from unroll_jax.descent import Descent
 from unroll_jax.energies.examples import DIM, TOKENS, Example
 from unroll_jax.energies.tokens import Rows, Tokens, no_params, on_tokens
@@ -142,7 +143,8 @@ def delta_rule(
 
 
 def check_sequence(queries: Any, keys: Any, values: Any, rates: Any) -> None:
-    """Checks the shapes of queries and keys (*batch, n, k), values (*batch, n, v) and rates (*batch, n)."""
+    """Checks queries and keys (*batch, n, k), values (*batch, n, v), floating, and rates (*batch, n)."""
+    check_dtype("values", values)  # which is that of the outputs
     tokens = jnp.shape(queries)[:-1]
     for name, array, shape in (
         ("keys", keys, jnp.shape(queries)),

@@ -68,7 +68,8 @@ def hyper_set(
       A `Descent` with params `HyperSetParams`; ``x`` counts only as an `Anchor` that marks absent tokens.
 
     Source: Hu, Zou, Xu (2026), *Hyper-SET: Designing Transformers via Hyperspherical Energy Minimization*. Their public
-    code has GELU in the step, step sizes by token and feature, and weights in a norm; ReLU, one number and none here.
+    code has GELU in the step and ReLU in the energy that it plots; here both have ReLU. Its step size is computed for
+    each token and feature, and its RMSNorm before GELU has weights; here a is one number, and norms have no weights.
 
     Example:
       >>> import jax

@@ -89,10 +89,8 @@ def mesa(
         error = jax.lax.stop_gradient(jnp.linalg.norm(queries - product(solved), axis=-1))
         size = jax.lax.stop_gradient(jnp.linalg.norm(queries, axis=-1))
         after = jnp.swapaxes(weighted, -1, -2)
-        return MesaState(state.H + after @ keys, state.G + after @ values), (
-            outputs,
-            error / jnp.where(size > 0.0, size, 1.0),
-        )
+        residuals = error / jnp.where(size > 0.0, size, 1.0)
+        return MesaState(state.H + after @ keys, state.G + after @ values), (outputs, residuals)
 
     chunks = [chunked(array, min(chunk_size, max(count, 1))) for array in (queries, keys, values, rates[..., None])]
     end, (outputs, residuals) = jax.lax.scan(jax.checkpoint(read), started, tuple(chunks))

@@ -38,6 +38,7 @@ def implicit_root(
     batch_ndim: int = 0,
     forward_mode: bool = False,
     has_aux: bool = False,
+    check: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     r"""Gives a solver of :math:`F(\theta, z, x) = 0` the derivatives of the implicit function theorem.
 
@@ -58,6 +59,7 @@ def implicit_root(
       batch_ndim: how many leading axes of z are batch axes. F must not mix examples: an error outside of `jax.jit`.
       forward_mode: enables `jax.jvp` and higher-order derivatives.
       has_aux: whether the solver returns ``(z, aux)``; aux has no derivative.
+      check: checks inside of `jax.jit` too that F does not mix examples, as in `equilibrium`.
 
     Returns:
       A decorator of ``solver(params, z0, *inputs) -> z``; the initial state z0 receives no gradient. The decorated
@@ -98,7 +100,7 @@ def implicit_root(
             program, operands, z = trace(shifted, params, as_state("the solution", z), inputs, batch_ndim)
             check_probe(probe, program.batch, reverse=not forward_mode)
             reporting = Reporting(on_failure, adjoint_tol, call_site(), HINT)
-            flat = check_examples(program, operands, program.flatten(jax.tree.leaves(z)))
+            flat = check_examples(program, operands, program.flatten(jax.tree.leaves(z)), in_jit=check)
             z = with_gradient(program, backward, operands, flat, reporting, forward_mode=forward_mode, probe=probe)
             return (program.state(z), _constant(aux)) if has_aux else program.state(z)
 

@@ -197,11 +197,11 @@ def report_rows(tree: Any, info: EquilibriumInfo, reporting: Reporting) -> Any:
 
 
 def report_dependence(tree: Any, dependent: Float[Array, " b"], batch_ndim: int) -> Any:
-    """``tree``; an error if ``dependent`` is not 0 somewhere: the step mixes examples."""
+    """``tree``; an error if ``dependent`` is not 0 somewhere: the step or condition mixes examples."""
 
     def report(count: str, worst: int, end: EquilibriumInfo) -> None:
         raise ValueError(
-            f"batch_ndim={batch_ndim} must not count an axis whose examples depend on each other, got a step in which "
+            f"batch_ndim={batch_ndim} must not count an axis whose examples depend on each other, got one where "
             f"example {worst} changes another (a batch norm?); pass batch_ndim=0"
         )
 

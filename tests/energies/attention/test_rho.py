@@ -200,22 +200,13 @@ BAD = {
     "a sum": (jnp.sum, "elementwise, but its value turns shape"),
     "a share": (lambda z: z / jnp.sum(z), "elementwise, but its value at z="),
     "running": (jnp.cumsum, "elementwise, but its value at z=0 is 0 or "),
-    "a foreign slope": (
-        uj.Rho(jnp.sqrt, lambda z: 1.0 / (1.0 + z)),
-        "the derivative .* as slope, but .* z=1e-06",
-    ),
-    "a doubled slope": (
-        uj.Rho(lambda z: z, lambda z: 2.0 + 0.0 * z),
-        "the derivative .* as slope, but .* from 2",
-    ),
+    "a foreign slope": (uj.Rho(jnp.sqrt, lambda z: 1.0 / (1.0 + z)), "the derivative .* as slope, but .* z=1e-06"),
+    "a doubled slope": (uj.Rho(lambda z: z, lambda z: 2.0 + 0.0 * z), "the derivative .* as slope, but .* from 2"),
     "a broken slope": (uj.Rho(jnp.sqrt, lambda z: 0.5 / jnp.sqrt(z - 1.0)), "finite slope beyond z=0, but at z=1e-06"),
     "infinite at 0": (jnp.sqrt, r"'sqrt' must have a finite slope at z=0, .* inf in float64; .* sqrt\(z \+ eps\)"),
     "not a number at 0": (lambda z: (z * z) ** 0.125, "finite slope at z=0, .* nan in float64"),
     "infinite in float32": (lambda z: jnp.sqrt(z + 1e-60), "finite slope at z=0, .* inf in float32"),
-    "a foreign log_slope": (
-        uj.Rho(jnp.log1p, lambda z: 1.0 / (1.0 + z), jnp.negative),
-        r"log\(slope\) as log_slope",
-    ),
+    "a foreign log_slope": (uj.Rho(jnp.log1p, lambda z: 1.0 / (1.0 + z), jnp.negative), r"log\(slope\) as log_slope"),
 }
 
 

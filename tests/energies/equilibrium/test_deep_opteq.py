@@ -1,5 +1,7 @@
 """Deep OptEq: its steps, its energy, and the properties of a single layer."""
 
+import collections
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -58,7 +60,7 @@ def test_the_residual_can_rise_where_a_norm_is_above_1():
 @pytest.mark.usefixtures("x64")
 def test_a_deep_opteq_of_one_layer_is_that_layer():
     layer, params, z, x = dense((3,))
-    deep = deep_opteq([layer])
+    deep = deep_opteq(collections.deque([layer]))  # any sequence
 
     @jax.jit
     def both(params, z, x):

@@ -19,8 +19,7 @@ def check_mask(mask: Any) -> Bool[np.ndarray, "n n"] | None:
     table = np.asarray(mask)
     square = table.dtype == np.bool_ and table.ndim == 2 and table.shape[0] == table.shape[1]
     require(square, "mask", "be a boolean (n, n) array", f"{table.dtype} of shape {table.shape}")
-    different = np.argwhere(table != table.T)
-    require(
-        len(different) == 0, "mask", "be symmetric (an undirected graph)", f"another value at {different[:1]} mirrored"
-    )
+    if different := np.argwhere(table != table.T).tolist():
+        u, v = different[0]
+        raise ValueError(f"mask must be symmetric (an undirected graph): mask[{u}, {v}] differs from mask[{v}, {u}]")
     return table

@@ -100,10 +100,7 @@ def multi_block(layers: Sequence[Descent]) -> Descent:
         if not isinstance(z, tuple) or len(z) != len(chain):
             raise ValueError(f"z must be a tuple of {len(chain)} blocks, got {type(z).__name__} of {len(z)}")
         shifted = (z[-1], *z[:-1])
-        return tuple(
-            layer.step(layer_params, block, x)
-            for layer, layer_params, block in zip(chain, params, shifted, strict=True)
-        )
+        return tuple(layer.step(of_layer, z, x) for layer, of_layer, z in zip(chain, params, shifted, strict=True))
 
     energy = residual_energy(step, lambda params, z, x: chain[0].energy(params[0], z[0], x))
     return _of_layers(chain, energy, step, lambda blocks: blocks)
@@ -132,9 +129,8 @@ def deep_opteq_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
 
 
 def _checked(layers: Sequence[Descent]) -> tuple[Descent, ...]:
-    fits = isinstance(layers, list | tuple) and all(isinstance(layer, Descent) for layer in layers)
-    if not fits or isinstance(layers, Descent):
-        raise TypeError(f"layers must be a list of Descents, got {layers!r}")
+    if not isinstance(layers, Sequence) or not all(isinstance(layer, Descent) for layer in layers):
+        raise TypeError(f"layers must be a sequence of Descents, got {layers!r}")
     require(layers, "layers", "hold at least one layer", "none")
     return tuple(layers)
 
