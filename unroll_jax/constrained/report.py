@@ -213,7 +213,15 @@ def constraint_report(
 
 
 def held_out_report(
-    constraints: Mapping[str, Constraint], sums: Any, multipliers: PyTree, gradient: PyTree = None, **options: Any
+    constraints: Mapping[str, Constraint],
+    sums: Any,
+    multipliers: PyTree,
+    gradient: PyTree = None,
+    *,
+    tolerance: Any = 1e-3,
+    least_price: float = 1e-4,
+    gradient_tolerance: float = 1e-2,
+    units: Any = "",
 ) -> ConstraintReport:
     """Judges constraints by their sums over any number of batches, with values and bounds in their units.
 
@@ -222,7 +230,7 @@ def held_out_report(
       sums: their `column_sums`, strict ones where they have them, added over batches.
       multipliers: lambda by name, of the structure of `violations`.
       gradient: as in `constraint_report`.
-      **options: ``tolerance``, ``units`` and others of `constraint_report`.
+      tolerance, least_price, gradient_tolerance, units: as in `constraint_report`.
 
     Returns:
       A `ConstraintReport`; a constraint on a group without samples has the status "no samples".
@@ -237,12 +245,18 @@ def held_out_report(
       (2.0, 1.0, 'Violated: loss by 1 nats.')
     """
     excesses = violations(constraints, column_means(sums))
-    stated = {
-        "kinds": {name: "equal" if one.equality else "at_most" for name, one in constraints.items()},
-        "bounds": {name: one.bound for name, one in constraints.items()},
-        "absent": without_samples(constraints, sums),
-    }
-    return constraint_report(excesses, multipliers, gradient, **stated, **options)
+    return constraint_report(
+        excesses,
+        multipliers,
+        gradient,
+        kinds={name: "equal" if one.equality else "at_most" for name, one in constraints.items()},
+        tolerance=tolerance,
+        least_price=least_price,
+        gradient_tolerance=gradient_tolerance,
+        units=units,
+        bounds={name: one.bound for name, one in constraints.items()},
+        absent=without_samples(constraints, sums),
+    )
 
 
 def _norm(gradient: PyTree) -> float:

@@ -112,14 +112,14 @@ def equilibrium(
       adjoint_tol, adjoint_max_steps: of the adjoint solve; None is ``tol`` and ``max_steps``, at least 200.
       batch_ndim: how many leading axes of the state are batch axes. None asks the energy of a `Descent`, and is 0 for a
         bare step: the whole state is then one example, with a warning where its rows are far from their own fixed
-        points. Examples must not mix, as in a batch norm: outside of `jax.jit` each solve checks it, at two products.
+        points. Examples must not mix, as in a batch norm: outside of `jax.jit` each solve checks it, at three products.
       probe: zeros from `unroll_jax.fixed_point.zero_probe`; its cotangent is the statistics of the backward solve.
       forward_mode: enables `jax.jvp` and higher-order derivatives.
       atol: absolute tolerance of the forward solve, at least 0. None is 0, except for states that go to 0, where
         |f(z) - z| relative to the first state counts, see Your own step at equilibrium in the documentation. Unrolled
         solves and jaxopt's loops use a number given, but not this default.
       has_aux: whether the step returns ``(y', aux)``; not for a `Descent`.
-      check: checks inside of `jax.jit` too that examples do not depend on each other, at the cost of two products.
+      check: checks inside of `jax.jit` too that examples do not depend on each other, at the cost of three products.
 
     Returns:
       ``(y, info)`` or ``(y, info, aux)``: the equilibrium, an `EquilibriumInfo`, and the step's aux there,
