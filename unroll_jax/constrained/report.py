@@ -17,8 +17,7 @@ __all__ = ["ConstraintReport", "GroupReport", "constraint_report", "held_out_rep
 
 BINDING, IDLE, SLACK, VIOLATED = "binding", "idle", "slack", "violated"
 NO_SAMPLES, NOT_FINITE = "no samples", "not finite"
-# A constraint has room this many tolerances from its bound, as steps with noise come no nearer, or at a share of one in
-# so many of a bound that is known, if that is less: ten tolerances of 5% are half of the bound.
+# A constraint has room this many tolerances from its bound, or one in so many of a known bound if that is less.
 ROOM = 10.0
 
 
@@ -245,17 +244,11 @@ def held_out_report(
       (2.0, 1.0, 'Violated: loss by 1 nats.')
     """
     excesses = violations(constraints, column_means(sums))
+    options = {"tolerance": tolerance, "least_price": least_price, "gradient_tolerance": gradient_tolerance}
+    kinds = {name: "equal" if one.equality else "at_most" for name, one in constraints.items()}
+    bounds, absent = {name: one.bound for name, one in constraints.items()}, without_samples(constraints, sums)
     return constraint_report(
-        excesses,
-        multipliers,
-        gradient,
-        kinds={name: "equal" if one.equality else "at_most" for name, one in constraints.items()},
-        tolerance=tolerance,
-        least_price=least_price,
-        gradient_tolerance=gradient_tolerance,
-        units=units,
-        bounds={name: one.bound for name, one in constraints.items()},
-        absent=without_samples(constraints, sums),
+        excesses, multipliers, gradient, kinds=kinds, units=units, bounds=bounds, absent=absent, **options
     )
 
 
