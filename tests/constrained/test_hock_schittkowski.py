@@ -4,7 +4,7 @@ Source: Hock, Schittkowski, "Test examples for nonlinear programming codes" (198
 constraints, start and optimal value. Inequalities there are g >= 0, here -g <= 0.
 """
 
-from math import log, pi, sqrt
+import math
 
 import jax
 import jax.numpy as jnp
@@ -66,18 +66,12 @@ TABLE = """
   196 - 23*a - b**2 - 6*f**2 + 8*g >= 0; -4*a**2 - b**2 + 3*a*b - 2*c**2 - 5*f + 11*g >= 0 |
   (1, 2, 0, 4, 0, 1, 1) | 680.6300573
 """
-FUNCTIONS = {"squares": lambda *x: sum(one**2 for one in x), "pi": pi, "sqrt": sqrt}
+FUNCTIONS = {"squares": lambda *x: sum(one**2 for one in x), "pi": math.pi, "sqrt": math.sqrt}
 FUNCTIONS |= {name: getattr(jnp, name) for name in ("array", "cos", "exp", "log", "sin")}
 
 
-def problems():
-    """Objective, constraints, start and optimal value by number."""
-    rows = [row.split(" | ") for row in TABLE.replace("\n  ", " ").strip().splitlines()]
-    known = {"sqrt": sqrt, "log": log}
-    return {int(number): (*texts, eval(start, known), eval(value, known)) for number, *texts, start, value in rows}
-
-
-PROBLEMS = problems()
+ROWS = [row.split(" | ") for row in TABLE.replace("\n  ", " ").strip().splitlines()]
+PROBLEMS = {int(number): (*texts, eval(start), eval(value, vars(math) | {})) for number, *texts, start, value in ROWS}
 
 
 def read(text, x):
@@ -110,9 +104,9 @@ def ends(number):
         adam = optax.chain(optax.scale_by_adam(), optax.scale_by_schedule(lambda count: -rates[count]))
         optimizer = uj.primal_dual(adam, dual, violations=shapes, order="primal_dual")
         _, iterates = solve(optimizer, problem, start, STEPS, order="primal_dual", kinds=kinds)
-        mean, last = (jax.tree.map(lambda leaf, by=by: by(leaf[-LAST:], 0), iterates) for by in (jnp.mean, last_of))
+        points = [jax.tree.map(lambda leaf, count=count: jnp.mean(leaf[-count:], 0), iterates) for count in (LAST, 1)]
         slope = jax.grad(lambda x, prices: uj.lagrangian(*problem(x), prices))
-        return [(*problem(x), prices, slope(x, prices)) for x, prices in (mean, last)]
+        return [(*problem(x), prices, slope(x, prices)) for x, prices in points]
 
     rates = jnp.stack([jax.vmap(optax.cosine_decay_schedule(3e-2, STEPS))(jnp.arange(STEPS)), jnp.full(STEPS, 1e-2)])
     judged = jax.device_get(jax.jit(jax.vmap(run))(rates))
@@ -122,10 +116,6 @@ def ends(number):
             report = uj.constraint_report(violations, prices, gradient, kinds=kinds, tolerance=SOLVED)
             error = abs(value - optimum) / max(1.0, abs(optimum))
             yield (rate, name), (bool(error < SOLVED and report.feasible), report)
-
-
-def last_of(rows, axis):
-    return rows[-1]
 
 
 def test_most_problems_are_solved_and_no_failure_is_reported_as_solved():
