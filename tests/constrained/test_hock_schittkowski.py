@@ -68,8 +68,6 @@ TABLE = """
 """
 FUNCTIONS = {"squares": lambda *x: sum(one**2 for one in x), "pi": math.pi, "sqrt": math.sqrt}
 FUNCTIONS |= {name: getattr(jnp, name) for name in ("array", "cos", "exp", "log", "sin")}
-
-
 ROWS = [row.split(" | ") for row in TABLE.replace("\n  ", " ").strip().splitlines()]
 PROBLEMS = {int(number): (*texts, eval(start), eval(value, vars(math) | {})) for number, *texts, start, value in ROWS}
 
