@@ -23,7 +23,7 @@ def weights(seed, dim, low, high):
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("anchored", [False, True])
 def test_energy_and_step_equal_the_reference(anchored):
-    """By name an activation is applied as it is, whatever the step size a, so that its phi is divided by a."""
+    """By name an activation is applied as it is at any step size a: its phi is divided by a."""
     rng, clipped = np.random.default_rng(0), (0.1, 0.6)
     y, x, W_f = rng.uniform(size=(5, 4)), rng.normal(size=(5, 4)), rng.normal(size=(4, 4))
     values, basis = np.linalg.eigh((W_f + W_f.T) / 2)

@@ -64,7 +64,7 @@ def test_no_step_raises_its_energy(kind, dtype):
         return [jax.vmap(functools.partial(one, *pair), (axis, 0, 0))(leaves, y, x) for pair, axis, leaves in rows]
 
     with jax.enable_x64(dtype == "float64"):
-        by_name = jax.jit(functools.partial(energies, "softmax"))(weights, y, x)  # which has sums of its own
+        by_name = jax.jit(functools.partial(energies, "softmax"))(weights, y, x)  # which takes other sums
         of_rhos = of_every_rho(energies, RHOS)(weights, y, x)
     results = jax.tree.map(lambda one, many: np.stack([one, *np.asarray(many)]), by_name, of_rhos)
     for place, (both, tolerances) in enumerate(results):
