@@ -48,12 +48,6 @@ def after(optimizer, first):
     return optax.conditionally_mask(optimizer, lambda step, **_: step >= first)
 
 
-def masked(optimizer, still):
-    """Entries of one array of multipliers that never move."""
-    zero = optax.stateless(lambda updates, _: jax.tree.map(lambda u: jnp.where(still, 0.0, u), updates))
-    return optax.chain(optimizer, zero)
-
-
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("gain", [0.0, 0.7])
 def test_the_multiplier_is_integral_plus_proportional_part(gain):
@@ -153,22 +147,30 @@ def test_ema_puts_a_moving_average_in_the_place_of_violations():
 
 @pytest.mark.usefixtures("x64")
 def test_all_of_them_together_equal_a_loop():
-    """Warm-up, then means of two, less lambda / beta, projected to [0, cap]; one constraint still."""
-    start = np.array([0.2, 0.25, 0.0])
+    """Warm-up, then means of two, less lambda / beta, projected to [0, cap], at a falling rate; one stays."""
+    start, rates, one_still = np.array([0.2, 0.25, 0.0]), 5 * [0.25] + 5 * [0.125], np.array([1.0, 0.0, 1.0])
     multipliers, expected, pair = start.copy(), [], []
     for call, violation in enumerate(VIOLATIONS):
         if call >= 3:
             pair.append(violation)
             if len(pair) == 2:
                 gradient = np.mean(pair, axis=0) - multipliers / 3.0
-                multipliers = np.clip(multipliers + 0.1 * gradient, 0.0, 0.3)
+                multipliers = np.clip(multipliers + rates[(call - 4) // 2] * gradient, 0.0, 0.3)
                 multipliers[1], pair = start[1], []
         expected.append(multipliers.copy())
-    optimizer = after(in_calls(masked(optax.sgd(0.1), np.array([False, True, False]))), 3)
+    moving = optax.stateless(lambda updates, _: one_still * updates)
+    optimizer = after(in_calls(optax.chain(optax.sgd(optax.piecewise_constant_schedule(0.25, {5: 0.5})), moving)), 3)
     actual = run(optimizer, start=start, resilience=3.0, cap=0.3)
     np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-14)
     assert np.max(actual) == 0.3  # the cap was met
     assert len(np.unique(actual[:, 0])) > 5  # and something moved
+
+
+def test_adam_begins_after_the_warm_up():
+    """Its moments are of the calls that counted."""
+    multipliers, plain = run(after(optax.adam(0.1), 5)), run(optax.adam(0.1), VIOLATIONS[5:])
+    np.testing.assert_array_equal(multipliers[:5], 0.0)
+    np.testing.assert_allclose(multipliers[5:], plain, rtol=1e-6, atol=1e-7)
 
 
 def test_each_group_has_its_optimiser_or_none():

@@ -88,7 +88,6 @@ def two_kinds(optimizer):
 # The argument that the message names; a function; and known values of it that are out of range.
 VALUES = [
     ("alpha", c.descent_constraints, NAN, 0.0, [0.2, 1.5]),
-    ("alpha", lambda alpha: c.descent_constraints(alpha)(LOSSES), [0.2, 0.5, 0.5]),
     ("bounds", lambda bounds: c.descent_constraints(0.3, bounds=bounds), "sideways"),
     ("form", lambda form: c.descent_constraints(0.3, form=form), "square"),
     ("form", lambda form: c.level_constraints(1.0, form=form), "square"),
@@ -162,7 +161,6 @@ VALUES = [
     ("optimizer", two_kinds, PI(0.1), optax.chain(optax.ema(0.5), PI(0.1)), optax.flatten(PI(0.1))),
     ("violations", ascent, 0, {}, CLASH, {"": ONES}),
     ("violations", lambda violations: c.constraint_report(violations, violations), CLASH, {"": 5.0}, {}),
-    ("violations", lambda violations: moved(violations=violations), NAN * ONES, TWO),
     ("violations", implicit, NAN * ONES, TWO),
     ("violations", lambda none: implicit(none, features=none[:, None]), ONES[:0]),
     ("violations", c.tail_mean(0.5), ONES, np.ones((0, 2), np.float32)),
@@ -217,11 +215,8 @@ KINDS = [
     ("sample_losses", reported, COMPLEX[None]),
     ("feasibility_report", lambda option: reported(**{option: 2.0}), "bounds", "resilience"),
     ("rows", lambda rows: moved_rows(*rows), [0.0, 1.0]),
-    ("optimizer", c.dual_ascent, 0.1, None),
     ("optimizer", c.proximal_smoothing, 0.1),
     ("optimizer", lambda optimizer: c.implicit_dual_ascent(len, optimizer), 0.1),
-    ("primal", lambda primal: c.primal_dual(primal, c.dual_ascent(SGD), violations=1), 0.1),
-    ("dual", lambda dual: c.primal_dual(SGD, dual, violations=1), SGD),
     ("groups", lambda groups: c.gap(2, at_most=0.1, groups=groups), 3),
     ("columns of a", lambda columns: c.column_sums({"a": c.Constraint(columns, len, 1.0)}, 1.0, None), 3),
 ]

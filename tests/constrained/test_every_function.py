@@ -187,8 +187,9 @@ def test_values_left_out_count_neither_in_values_nor_in_gradients():
         return left + kl(logits[:, None] * jnp.array([1.0, 2.0]), jnp.zeros((3, 2)), where=lambda batch: mask)
 
     def total(logits):
-        states, labels = logits[:, None] * jnp.ones(4), jnp.array([10**6, 0, 1])
-        return constraints(logits) + jnp.sum(cross_entropy(labels, mask.astype(jnp.float32), states))
+        states, labels = logits[:, None] * jnp.ones(4), [jnp.array([left_out, 0, 1]) for left_out in (-100, 10**6)]
+        losses = [cross_entropy(each, mask.astype(jnp.float32), states) for each in labels]
+        return constraints(logits) + sum(map(jnp.sum, losses))
 
     value, gradient = jax.jit(jax.value_and_grad(total))(logits)
     assert np.isfinite(value)

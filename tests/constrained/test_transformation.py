@@ -132,6 +132,24 @@ def test_strict_violations_of_the_problem_move_the_multipliers_in_every_order(or
     np.testing.assert_allclose(updates, [expected[order]], rtol=1e-6)
 
 
+def test_averages_of_iterates_come_to_rest_where_a_bilinear_game_circles():
+    dual = uj.dual_ascent(optax.sgd(0.1), kinds="equal")
+    optimizer = uj.primal_dual(optax.sgd(0.1), dual, violations=jnp.zeros(()), order="primal_dual")
+    _, iterates = solve(optimizer, lambda x: (0.0 * x, x), jnp.ones(()), 3000, order="primal_dual")
+    iterates, smooth, zero = jnp.stack(iterates, axis=1), optax.ema(0.999), jnp.zeros(2)
+
+    def step(carry, row):
+        mean, state, count = carry
+        average, state = smooth.update(row, state)
+        return (optax.incremental_update(row, mean, 1.0 / count), state, count + 1.0), average
+
+    (mean, _, _), averages = jax.lax.scan(step, (zero, smooth.init(zero), 1.0), iterates)
+    assert np.linalg.norm(iterates[-100:], axis=1).min() > 0.8
+    np.testing.assert_allclose(mean, np.mean(iterates, axis=0), atol=1e-5)
+    assert np.linalg.norm(mean) < 0.01
+    assert np.linalg.norm(averages[-1]) < 0.02
+
+
 @pytest.mark.parametrize("order", ORDERS)
 def test_complex_parameters_end_at_the_solution_in_every_order(order):
     """min |z - 2i|^2 subject to Re z = 1 and |z| <= 1.5: z = 1 + sqrt(1.25) i."""

@@ -1,4 +1,4 @@
-"""Sparse coding in float64 NumPy, token by token; draws and programs for the tests of LISTA and DUST."""
+"""Sparse coding in float64 NumPy; draws and programs for the tests of LISTA and DUST."""
 
 import jax
 import numpy as np
@@ -13,17 +13,15 @@ def soft(y, threshold):
 
 
 def coding_energy(H, D, x, sparsity, measurement=None):
-    """|x - Phi D^T h|^2 / 2 + lambda |h|_1, token by token."""
+    """|x - Phi D^T h|^2 / 2 + lambda |h|_1 of each token, summed."""
     Phi = np.eye(D.shape[1]) if measurement is None else measurement
-    return sum(
-        0.5 * np.sum((e - Phi @ (D.T @ h)) ** 2) + sparsity * np.sum(np.abs(h)) for h, e in zip(H, x, strict=True)
-    )
+    return 0.5 * np.sum((x - H @ D @ Phi.T) ** 2) + sparsity * np.sum(np.abs(H))
 
 
 def coding_step(H, D, x, sparsity, c=None, measurement=None):
     Phi = np.eye(D.shape[1]) if measurement is None else measurement
     c = np.linalg.norm(D @ Phi.T, 2) ** 2 if c is None else c
-    return np.array([soft(h + D @ Phi.T @ (e - Phi @ D.T @ h) / c, sparsity / c) for h, e in zip(H, x, strict=True)])
+    return soft(H + (x - H @ D @ Phi.T) @ Phi @ D.T / c, sparsity / c)
 
 
 def mixing_step(H, V, form, *, damping=1.0, graph=None, self_loops=True):

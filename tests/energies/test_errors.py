@@ -95,7 +95,6 @@ mask: uj.dust(DIM, ATOMS, form="plain", mask=np.eye(N, dtype=bool));
     jax.eval_shape(lambda mask: uj.attention(mask=mask).step(NONE, Y), ones(N, N, dtype=bool));
     uj.attention(mask=np.ones((3, 3), bool)).step_and_energy(NONE, Y, None)
 W must be a square matrix: energies.opteq_objective(MATRIX, ones(4))
-kernel must be one of: uj.attention(kernel="cuda")
 kernel must be "xla" with a mask: uj.attention(kernel="pallas", mask=PAIR); uj.attention(**CUDNN, mask=PAIR)
 kernel must be "xla" or "pallas" but for: uj.attention(**CUDNN | {"form": "jacobi"}); uj.attention(**CUDNN, rho="log");
     uj.attention(**CUDNN, ridge=1.0)

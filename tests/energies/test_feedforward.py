@@ -10,7 +10,6 @@ import pytest
 import unroll_jax as uj
 from tests import reference
 from unroll_jax.energies import FeedForwardParams, clip_spectrum
-from unroll_jax.energies.proximal.operators import resolve_proximal
 
 
 def weights(seed, dim, low, high):
@@ -24,22 +23,26 @@ def weights(seed, dim, low, high):
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("anchored", [False, True])
 def test_energy_and_step_equal_the_reference(anchored):
-    """phi by name is the pair of the layer's step size, whose values and prox tests/energies/proximal holds."""
+    """By name an activation is applied as it is at any step size a: its phi is divided by a."""
     rng, clipped = np.random.default_rng(0), (0.1, 0.6)
     y, x, W_f = rng.uniform(size=(5, 4)), rng.normal(size=(5, 4)), rng.normal(size=(4, 4))
     values, basis = np.linalg.eigh((W_f + W_f.T) / 2)
     matrices = {None: W_f, clipped: (basis * np.clip(values, *clipped)) @ basis.T}
-    table = [("identity", 0.5, None), ("soft_threshold", 0.1, None), ("tanh", 2.0, None), ("identity", 0.3, clipped)]
+    phi_of_tanh = 0.5 * np.sum((1.0 + y) * np.log(1.0 + y) + (1.0 - y) * np.log(1.0 - y) - y**2)
+    table = [  # of phi: its value at y, and its prox
+        ("identity", 0.5, None, 0.0, lambda u, a: u),
+        ("soft_threshold", 0.1, None, np.sum(y), lambda u, a: np.sign(u) * np.maximum(np.abs(u) - a, 0.0)),
+        ("tanh", 2.0, None, phi_of_tanh / 2.0, lambda u, a: np.tanh(u)),
+        ("identity", 0.3, clipped, 0.0, lambda u, a: u),
+    ]
     anchor = x if anchored else None
-    layers = [uj.feedforward(4, phi=phi, step_size=a, spectrum=spectrum) for phi, a, spectrum in table]
+    layers = [uj.feedforward(4, phi=phi, step_size=a, spectrum=spectrum) for phi, a, spectrum, *_ in table]
     all_of = jax.jit(lambda *args: [(layer.energy(*args), layer.step(*args)) for layer in layers])
     results = all_of(FeedForwardParams(W_f), y, anchor)
-    for (name, a, spectrum), (energy, stepped) in zip(table, results, strict=True):
-        phi, matrix = resolve_proximal(name, a), matrices[spectrum]
-        prox = lambda u, a, phi=phi: np.asarray(phi.prox(jnp.asarray(u), a))  # noqa: E731
-        expected = reference.feedforward_energy(y, matrix, anchor) + float(phi.penalty(jnp.asarray(y)))
+    for (name, a, spectrum, penalty, prox), (energy, stepped) in zip(table, results, strict=True):
+        expected = reference.feedforward_energy(y, matrices[spectrum], anchor) + penalty
         np.testing.assert_allclose(energy, expected, rtol=1e-12, err_msg=f"{name}, {a}")
-        expected = reference.feedforward_step(y, matrix, anchor, step_size=a, prox=prox)
+        expected = reference.feedforward_step(y, matrices[spectrum], anchor, step_size=a, prox=prox)
         np.testing.assert_allclose(stepped, expected, rtol=1e-12, atol=1e-14, err_msg=f"{name}, {a}")
 
 

@@ -64,13 +64,9 @@ def crate_reference(params, y, *, form="published", sparsity=0.1, precision=0.5,
     return energy, np.maximum(half + eta * (half @ D - half @ D.T @ D) - eta * sparsity, 0.0)
 
 
-def layer_normed(y, epsilon):
-    return (y - y.mean(-1, keepdims=True)) / np.sqrt(y.var(-1, keepdims=True) + epsilon)
-
-
 def energy_transformer_reference(params, y, *, guaranteed, step_size=0.1, epsilon=1e-5):
-    g, beta = layer_normed(y, epsilon), 1 / np.sqrt(3)
-    energy, slope = 0.0, np.zeros_like(g)
+    g = (y - y.mean(-1, keepdims=True)) / np.sqrt(y.var(-1, keepdims=True) + epsilon)
+    beta, energy, slope = 1 / np.sqrt(3), 0.0, np.zeros_like(g)
     for W_Q, W_K in zip(np.asarray(params.W_Q), np.asarray(params.W_K), strict=True):
         q, k = g @ W_Q.T, g @ W_K.T
         scores = np.where(np.eye(N, dtype=bool), -np.inf, beta * q @ k.T)  # queries by keys

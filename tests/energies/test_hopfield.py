@@ -15,23 +15,16 @@ OWN = HopfieldParams(None)
 
 
 def reference_energy(y, S, b, anchor=None, seen=None):
-    """- log sum_j exp(b s_j . y) / b + |y - B|^2 / 2, token by token."""
-    anchor = np.zeros_like(y) if anchor is None else anchor
-    kept = [s for j, s in enumerate(S) if seen is None or seen[j]]
-    total = 0.0
-    for token, pull in zip(y, anchor, strict=True):
-        total += 0.5 * np.sum((token - pull) ** 2)
-        if kept:
-            total -= logsumexp([b * s @ token for s in kept]) / b
-    return total
+    """- log sum_j exp(b s_j . y) / b + |y - B|^2 / 2 of each token, summed."""
+    kept = S if seen is None else S[seen]
+    lookups = logsumexp(b * y @ kept.T, axis=1) / b if len(kept) else 0.0
+    return 0.5 * np.sum((y - (0.0 if anchor is None else anchor)) ** 2) - np.sum(lookups)
 
 
 def reference_step(y, S, b, anchor=None, seen=None, step_size=1.0):
-    anchor = np.zeros_like(y) if anchor is None else anchor
-    kept = np.array([s for j, s in enumerate(S) if seen is None or seen[j]]).reshape(-1, y.shape[1])
-    lookup = lambda token: kept.T @ softmax(b * kept @ token) if len(kept) else np.zeros(y.shape[1])  # noqa: E731
-    lookups = [lookup(token) + pull for token, pull in zip(y, anchor, strict=True)]
-    return (1.0 - step_size) * y + step_size * np.array(lookups)
+    kept = S if seen is None else S[seen]
+    lookups = softmax(b * y @ kept.T, axis=1) @ kept if len(kept) else 0.0
+    return (1.0 - step_size) * y + step_size * (lookups + (0.0 if anchor is None else anchor))
 
 
 def both(layer):

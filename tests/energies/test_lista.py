@@ -1,5 +1,7 @@
 """Sparse coding of tokens (LISTA), of signals and of fewer measurements of them."""
 
+import itertools
+
 import cvxpy
 import jax
 import jax.numpy as jnp
@@ -19,14 +21,11 @@ def measurements(seed=20, rows=MEASURED):
 @pytest.mark.usefixtures("x64")
 def test_lista_equals_the_reference():
     H, D, _, x = draw(0)
-    cases = [
-        (s, c, Phi) for s in (0.0, 0.3) for c in (None, 7.0) for Phi in (None, measurements(), measurements(rows=4))
-    ]
+    cases = list(itertools.product((0.0, 0.3), (None, 7.0), (None, measurements(), measurements(rows=4))))
     layers = [lista(DIM, ATOMS, sparsity=s, curvature=c, measurement=Phi) for s, c, Phi in cases]
     signals = [x if Phi is None else x @ Phi.T for *_, Phi in cases]
-    both = jax.jit(
-        lambda *a: [(layer.energy(*a, x), layer.step(*a, x)) for layer, x in zip(layers, signals, strict=True)]
-    )
+    pairs = list(zip(layers, signals, strict=True))
+    both = jax.jit(lambda *a: [(layer.energy(*a, x), layer.step(*a, x)) for layer, x in pairs])
     for (s, c, Phi), signal, (energy, stepped) in zip(cases, signals, both(ListaParams(D), H), strict=True):
         name = f"sparsity {s}, curvature {c}, measurement {np.shape(Phi)}"
         np.testing.assert_allclose(energy, coding_energy(H, D, signal, s, Phi), rtol=1e-12, err_msg=name)

@@ -90,6 +90,7 @@ def test_a_step_lowers_its_energy_by_as_much_as_is_proven(name, dtype):
     with jax.enable_x64(dtype == "float64"):
         energies, proven, tolerance = map(np.asarray, measure(*drawn(name, dtype)))
     fell, known = energies[:, 0] - energies[:, 1], np.isfinite(proven)
-    assert np.mean(known) > 0.9
+    assert not np.any(np.isnan(proven))
+    assert np.mean(known) > 0.9 if dtype == "float32" else np.all(known)  # squares of float32 overflow
     assert np.all((fell >= proven * (1.0 - 1e-5) - tolerance)[known])
     assert np.mean(fell > 0.0) > 0.6  # the rest moves by less than round-off

@@ -43,10 +43,8 @@ def draw(seed, step_size):
     y[1] = y[1, :, :1] + 0.1 * y[1]
     y[2] = y[2, :, :1, :] * rng.uniform(0.5, 1.5, (200, TOKENS, 1)) + 0.01 * y[2]
     size = np.sqrt(np.einsum("...nd,de,...ne->...", y, M, y))
-    y *= (radius(W_a, M - np.eye(DIM), step_size) * rng.choice([1.0, 1.1, 3.0, 100.0], size.shape) / size)[
-        ..., None, None
-    ]
-    return TransformerParams(jnp.asarray(W_a), jnp.asarray(M - np.eye(DIM))), jnp.asarray(y)
+    scale = radius(W_a, M - np.eye(DIM), step_size) * rng.choice([1.0, 1.1, 3.0, 100.0], size.shape) / size
+    return TransformerParams(jnp.asarray(W_a), jnp.asarray(M - np.eye(DIM))), jnp.asarray(scale[..., None, None] * y)
 
 
 def test_corollary_4_5_the_energy_falls_outside_of_the_ball():

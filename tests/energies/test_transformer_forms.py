@@ -1,6 +1,5 @@
 """The transformer layer in every residual form, with layer norm, and taken apart."""
 
-import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -19,68 +18,53 @@ every_form = pytest.mark.parametrize(
 )
 
 
-@functools.cache
-def measured(form):
-    """Steps and energies of a layer and the same put together from its parts, compiled as one program."""
-    layer, parts = uj.transformer(DIM, **build(form)), uj.transformer_parts(DIM, **build(form))
+def normalised(parts, params, y, x):
+    return y if parts.layer_norm is None else parts.layer_norm.step(params, y, x)
+
+
+@pytest.mark.usefixtures("x64")
+@every_form
+def test_energy_and_step_equal_the_reference_and_those_of_the_parts(form):
+    layer, parts, point = uj.transformer(DIM, **build(form)), uj.transformer_parts(DIM, **build(form)), draw(form)
 
     @jax.jit
     def everything(params, y, x):
         terms = [part.energy(params, y, x) for part in (parts.attention, parts.feedforward, parts.layer_norm) if part]
         mixed = parts.feedforward.step(params, parts.attention.step(params, normalised(parts, params, y, x), x), x)
-        slope = jax.grad(parts.feedforward.energy, 1)(params, y, x)
-        return {
-            "alone": (layer.step(params, y, x), layer.energy(params, y, x)),
-            "parts": (parts.phi.prox(mixed, parts.step_size), sum(terms) + parts.phi.penalty(y)),
-            "features": (parts.feedforward.step(params, y, x), y - STEP * slope),
-        }
+        features = parts.feedforward.step(params, y, x), y - STEP * jax.grad(parts.feedforward.energy, 1)(params, y, x)
+        of_parts = sum(terms) + parts.phi.penalty(y), parts.phi.prox(mixed, parts.step_size)
+        return (layer.energy(params, y, x), layer.step(params, y, x)), of_parts, features
 
-    return jax.tree.map(np.asarray, everything(*draw(form)))
-
-
-def normalised(parts, params, y, x):
-    return y if parts.layer_norm is None else parts.layer_norm.step(params, y, x)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("x64")
-@every_form
-def test_energy_and_step_equal_the_reference(form):
-    energy, step = reference_layer(form, *draw(form))
-    actual = measured(form)["alone"]
-    np.testing.assert_allclose(actual[0], step, rtol=1e-12, atol=1e-14)
-    np.testing.assert_allclose(actual[1], energy, rtol=1e-12)
-
-
-@pytest.mark.usefixtures("x64")
-@every_form
-def test_the_parts_make_up_the_layer(form):
-    values = measured(form)
-    for actual, expected in zip(values["alone"], values["parts"], strict=True):
-        np.testing.assert_allclose(actual, expected, rtol=1e-13, atol=1e-15)
-    np.testing.assert_allclose(*values["features"], rtol=1e-10, atol=1e-12)
-    assert (uj.transformer_parts(DIM, **build(form)).layer_norm is not None) == (form == "norm")
+    (energy, stepped), of_parts, features = everything(*point)
+    for expected_energy, expected in (reference_layer(form, *point), of_parts):
+        np.testing.assert_allclose(energy, expected_energy, rtol=1e-12)
+        np.testing.assert_allclose(stepped, expected, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(*features, rtol=1e-10, atol=1e-12)
+    assert (parts.layer_norm is not None) == (form == "norm")
     # After layer norm attention sees other tokens than the energy.
-    assert (uj.transformer(DIM, **build(form)).step_and_energy is None) == (form == "norm")
+    assert (layer.step_and_energy is None) == (form == "norm")
 
 
 @pytest.mark.usefixtures("x64")
-def test_with_layer_norm_no_step_raises_the_whole_energy_under_the_stated_condition():
-    """1000 draws near the sphere, as a projection is a long step. Other forms: test_conformance.py."""
-    layer, parts = uj.transformer(DIM, **build("norm")), uj.transformer_parts(DIM, **build("norm"))
-    rng = np.random.default_rng(3)
+@every_form
+def test_under_the_stated_condition_no_step_raises_the_whole_energy(form):
+    """1000 draws, after layer norm near the sphere, as a projection is a long step."""
+    layer, parts = uj.transformer(DIM, **build(form)), uj.transformer_parts(DIM, **build(form))
+    rng, wants = np.random.default_rng(3), FORMS[form][0]
     W_a = 10.0 ** rng.uniform(-2.0, 0.0, size=(DRAWS, 1, 1)) * np.linalg.qr(rng.normal(size=(DRAWS, DIM, 2)))[0]
-    params = TransformerParams(W_a, 0.6 * rng.normal(size=(DRAWS, DIM, DIM)))
+    row, other = 0.7 * rng.normal(size=(2, DRAWS, 1, DIM))
+    rows = row if wants.get("anchor") == "row" else None, other if "attention_anchor" in wants else None
+    params = TransformerParams(W_a, 0.6 * rng.normal(size=(DRAWS, DIM, DIM)), *rows)
     spread = 10.0 ** rng.uniform(-3.0, 0.0, size=(DRAWS, 1, 1))
     y = 0.7 * rng.uniform(size=(DRAWS, 1, DIM)) + 0.3 * spread * rng.uniform(size=(DRAWS, N, DIM))
 
-    @jax.jit
-    @jax.vmap
-    def descends(params, y, x, spread):
-        y = normalised(parts, params, y, x) + 0.01 * spread * y
+    def descends(drawn):
+        params, y, x, spread = drawn
+        if form == "norm":
+            y = normalised(parts, params, y, x) + 0.01 * spread * y
         # By Frobenius's norms; a2 L is at most 1 by construction in most of the draws.
-        smoothness = N * jnp.sum(params.W_a**2) + jnp.linalg.norm(params.W_f) + 2.0
-        f = lambda y: parts.attention.energy(params, y, x) + parts.layer_norm.energy(params, y, x)  # noqa: E731
+        smoothness = (N + wants.get("ridge", 0.0)) * jnp.sum(params.W_a**2) + jnp.linalg.norm(params.W_f) + 2.0
+        f = lambda y: sum(part.energy(params, y, x) for part in (parts.attention, parts.layer_norm) if part)  # noqa: E731
         attended = parts.attention.step(params, normalised(parts, params, y, x), x)
         left = parts.feedforward.step(params, attended, x) - parts.feedforward.step(params, y, x)
         stepped = layer.step(params, y, x)
@@ -88,7 +72,9 @@ def test_with_layer_norm_no_step_raises_the_whole_energy_under_the_stated_condit
         held = (STEP * smoothness <= 1.0) & (error <= 0.5 * jnp.linalg.norm(stepped - y))
         return held, layer.energy(params, y, x), layer.energy(params, stepped, x)
 
-    held, before, after = map(np.asarray, descends(params, y, rng.normal(size=(DRAWS, N, DIM)), spread))
+    # One at a time: decompositions of many matrices side by side can block each other, see test_transformer.
+    run = jax.jit(lambda *drawn: jax.lax.map(descends, drawn))
+    held, before, after = map(np.asarray, run(params, y, rng.normal(size=(DRAWS, N, DIM)), spread))
     assert np.sum(held) > 50
     assert np.all((after <= before + 1e-12 * (1.0 + np.abs(before)))[held])
 

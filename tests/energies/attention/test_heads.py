@@ -69,6 +69,8 @@ def test_energy_and_step_equal_the_reference(majoriser, shape):
         system = {"rho": entry["rho"], "graph": entry["mask"], "ridge": entry["ridge"], "anchor": x}
         expected = reference.heads_energy(y, W_a, **system)
         np.testing.assert_allclose(energy, expected, rtol=1e-12, err_msg=str(entry))
+        if shape == "one":  # one head has the energy of `attention`
+            np.testing.assert_allclose(energy, reference.pair_energy(y, W_a=W_a[0], **system), rtol=1e-12)
         system |= {"majoriser": majoriser, "form": entry["form"], "step_size": entry["step_size"]}
         expected = reference.heads_step(y, W_a, **system)
         tolerance = 1e-12 if entry["ridge"] > 0.0 or entry["form"] == "softmax" or majoriser != "block" else 1e-9
