@@ -11,11 +11,11 @@ ROOT = Path(__file__).resolve().parents[1]
 # Lines of tracked files: of Python, and of pages in docs. A change that cuts lowers these numbers; none raises
 # them. The rule was broken for train on 27 November 2026, see CONTRIBUTING.md.
 MAX_LINES = {
-    "unroll_jax": 18_400,
-    "train": 18_400,
+    "unroll_jax": 17_870,
+    "train": 18_390,
     "benchmarks": 4_400,
     "papers": 2_760,
-    "tests": 36_400,
+    "tests": 36_340,
     "docs": 4_400,
     "CHANGELOG.md": 150,
 }
