@@ -47,7 +47,7 @@ def test_jaxopt_returns_the_unsolved_examples_of_the_readme_without_a_message():
 def test_the_figures_of_the_readme_are_those_of_the_docs():
     docs = (ROOT / "docs" / "results" / "demo.md").read_text(encoding="utf-8")
     figures = re.findall(r"\b\d\.\d{3}\b", README[README.index("`unroll-jax demo`") : README.index("## Two")])
-    assert len(figures) == 6
+    assert len(figures) == 7
     assert [figure for figure in figures if figure not in docs] == []
 
 
