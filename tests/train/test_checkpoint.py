@@ -164,7 +164,7 @@ def _make_folder(path):
 
 @pytest.mark.slow
 # On a busy machine, reads of TensorStore end after Orbax has closed the loop that waits for them.
-@pytest.mark.filterwarnings("ignore:Exception ignored in. None:pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(
     "damage",
     [Path.unlink, _truncate, lambda path: path.write_bytes(b""), _make_folder, *map(_flip_at, (0, 0.3, 0.5, 0.6, 1))],
