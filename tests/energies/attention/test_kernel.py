@@ -18,7 +18,7 @@ from unroll_jax.energies.attention.rho import resolve_rho
 
 N, DIM, RANK = 21, 6, 3  # no multiples of a block, no powers of two
 NO_WEIGHT = AttentionParams(None)
-# rho, form, ridge, anchor, padding, W_a: any two values of the last five meet. The other rhos are lowered below.
+# rho, form, ridge, anchor, padding, W_a: every rho, and any two values of the last five meet.
 CASES = [
     ("softmax", "softmax", 0.0, False, True, False),
     ("softmax", "jacobi", 0.7, True, True, True),
@@ -26,8 +26,15 @@ CASES = [
     ("student", "softmax", 0.0, True, True, True),
     ("truncated_quadratic", "jacobi", 0.7, True, False, False),
     (CAUCHY, "softmax", 0.7, False, False, True),
+    ("cauchy", "softmax", 0.7, True, False, False),
+    ("geman_mcclure", "jacobi", 0.7, False, True, False),
+    ("power", "softmax", 0.7, False, True, True),
 ]
 NAMES = [f"{case[0] if isinstance(case[0], str) else 'own'}-{case[1]}" for case in CASES]
+
+
+def test_every_rho_is_among_the_cases():
+    assert set(uj.RHOS) <= {case[0] for case in CASES}
 
 
 @pytest.fixture
