@@ -13,7 +13,7 @@ OLDEST = $(or $(call first,3.11),$(NEWEST))
 PYTHON ?= $(NEWEST)
 
 .PHONY: help install demo test test-rest test-all oracles test-oracles test-lowest coverage faults fuzz lint types dist \
-  site docs notebooks benchmarks clean
+  site docs test-notebooks notebooks benchmarks clean
 
 help:
 	@echo "make demo          train the demo, plain and under constraints, and write runs/demo/report/index.html"
@@ -28,6 +28,7 @@ help:
 	@echo "make lint types    ruff, floors of imports and the schema of workflows; pyright"
 	@echo "make dist          build the sdist and the wheel into dist, and check what they hold"
 	@echo "make docs          build the documentation into build/site, and run its examples; make site: build it alone"
+	@echo "make test-notebooks  run the notebooks with the built wheel and its extras, away from the clone"
 	@echo "make notebooks     run the notebooks and keep their outputs, for a commit"
 	@echo "make benchmarks    run every benchmark but gpu, and print its table"
 
@@ -104,6 +105,21 @@ dist: $(STAMP)
 	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --target .venv-release/wheel --upgrade dist/*.whl
 	cd .venv-release && PYTHONPATH=wheel $(abspath $(PY)) -P -m unroll_jax.train --version
 	cd .venv-release && PYTHONPATH=wheel $(abspath $(PY)) -P -m unroll_jax.train list > /dev/null
+
+# The notebooks with the wheel and the extra that their first cell installs, away from the clone: those of plot first.
+WHEEL := .venv-wheel/bin/python -m
+test-notebooks: dist
+	rm -rf .venv-wheel
+	$(PY) -m venv .venv-wheel
+	@pins=$$($(PY) -c 'import sys; print("requirements/py%d%d.txt" % sys.version_info[:2])'); \
+	if [ -f $$pins ]; then constraint="-c $$pins"; fi; set -e; \
+	for extra in plot notebooks; do \
+	  $(WHEEL) pip install --quiet --disable-pip-version-check $$constraint "$$(echo dist/*.whl)[$$extra]" nbmake ipykernel; \
+	  mkdir .venv-wheel/$$extra; \
+	  case $$extra in plot) cp $$(grep -l 'unroll_jax\[plot\]' notebooks/*.ipynb) .venv-wheel/plot;; \
+	    *) cp $$(grep -L 'unroll_jax\[plot\]' notebooks/*.ipynb) .venv-wheel/notebooks;; esac; \
+	  (cd .venv-wheel && bin/python -m pytest -c /dev/null --rootdir . --nbmake --nbmake-timeout=900 -q $$extra); \
+	done
 
 # Nitpicky, and warnings are errors. docs also runs the Python of the pages and the examples of docstrings, as test-rest
 # does.
