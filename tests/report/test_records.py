@@ -132,10 +132,9 @@ def test_methods_are_compared_where_their_configurations_agree(make_run, order):
 @pytest.mark.parametrize(
     ("changes", "layer", "margin"),
     [
-        ({"bind": "mean"}, 2, -0.25),
-        ({"bind": "tail", "violations": [-1.0, 1.0, -0.5, -0.2]}, 1, -0.25),
+        ({}, 2, -0.25),
         ({"form": "ratio", "violations": [None, 0.1, -0.2, -0.3]}, 1, -0.1),
-        ({"form": "log_ratio", "violations": [None, 0.1, -0.2, -0.3]}, 1, 1 - np.exp(0.1)),
+        ({"form": "log_ratio_of_means", "violations": [None, 0.1, -0.2, -0.3]}, 1, 1 - np.exp(0.1)),
     ],
 )
 def test_margins_are_shares_of_the_bound_in_every_form_of_constraint(make_run, changes, layer, margin):

@@ -146,9 +146,8 @@ def _validated(one: Variant) -> np.ndarray | None:
 
 def _advice(one: Variant, plain: Variant | None) -> list[str]:
     losses, bounds, multipliers = (one.mean(key) for key in ("layer_losses", "bounds", "multipliers"))
-    bound, evaluation, lines, least = ~np.isnan(bounds), one.runs[0].evaluation, [], -one.mean("tolerance")
-    met = one.has("limits") and np.nanmin(one.margins(), initial=0.0) >= least  # then others are not
-    failed = one.feasible_runs < len(one.runs) and not met and one.option("constraints.layers") is not False
+    bound, evaluation, lines = ~np.isnan(bounds), one.runs[0].evaluation, []
+    failed = one.feasible_runs < len(one.runs)
     layered = one.option("constraints.last") is None  # else a multiplier is the last loss's weight
     if layered and not np.isnan(losses).any():
         layers = evaluation.get("layers", range(len(losses)))
@@ -174,7 +173,6 @@ def _other_report(runs: Sequence[Run]) -> Report:
         members = by_config([run for run in runs if run.config["experiment"] == experiment])
         rows |= {f"{experiment} {label}".strip(): cell for label, cell in members.items()}
     made, drawn, sentences, floors = tables.figures_table(rows), [], [], {}
-    made += [table for name, each in rows.items() for table in tables.limits_table(name, each)]
     if not spec.layered:
         names = runs[0].evaluation["class_names"]
         confusions = {
@@ -254,7 +252,7 @@ def _feasibility(variant: Variant) -> str:
     if variant.method != "constrained":
         return ""
     margins, words = variant.margins(), f" {_on_split(variant, 'test', 'feasible')}"
-    if np.isfinite(margins).any() and variant.option("constraints.layers") is not False:
+    if np.isfinite(margins).any():
         layer, margin = int(np.nanargmin(margins) % margins.shape[1]), np.nanmin(margins)
         number = variant.runs[0].evaluation.get("layers", range(margins.shape[1]))[layer]
         words += f" (layer {number} is {abs(margin):.1%} {'over' if margin < 0 else 'below'} its bound)"

@@ -1,4 +1,4 @@
-"""Results of a sweep, read from its run folders: the number that ranks them, and tables as text, CSV and JSON."""
+"""Results of a sweep, read from its run folders, and their tables as text, CSV and JSON."""
 
 import csv
 import io
@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..config.run import Judgement, RunConfig
-from ..constraints import INFEASIBLE
+from ..config.run import Judgement
 from ..metrics import read_metrics
 from ..report.specs import REPORTS
 from ..report.tables import interval, text_of
@@ -33,31 +32,23 @@ class Result(NamedTuple):
 
     def row(self) -> dict[str, Any]:
         """Returns the figures by name, unrounded; None for those that are not finite."""
-        feasible, excess, metric, _ = self.validation or (None,) * 4
+        feasible, excess, metric = self.validation or (None,) * 3
         figures = {"step": self.step, "feasible": feasible, "excess": excess, "validation": metric, **self.test}
         known = {name: x if x is not None and np.isfinite(x) else None for name, x in figures.items()}
         return {"cell": self.cell.name, **self.cell.values, "state": self.state, **known}
 
 
 def read_result(sweep: Sweep, cell: Cell) -> Result:
-    """Reads the figures of a cell; its best checkpoint is the one that its validations rank first."""
-    folder, state = sweep.folder / cell.name, read_status(sweep.folder / cell.name).get("state", "")
-    rows = [row for row in read_metrics(folder / "metrics.jsonl") if row["kind"] == "validation"]
-    judged = [(cell.config.judge(row), row["step"]) for row in rows] if state != "failed" else []
-    validation, step = max(judged, key=lambda pair: score(pair[0], cell.config, within=True), default=(None, None))
-    path = folder / "evaluation.json"
-    return Result(cell, state, step, validation, _test_figures(cell, read_object(path)) if path.exists() else {})
-
-
-def score(judgement: Judgement | None, config: RunConfig, *, within: bool = False) -> float:
-    """Returns the number that ranks models: feasible ones by the metric, others below by excess, failed ones last.
-    ``within`` one run, checkpoints have the cost of resilience in common."""
-    if judgement is None:
-        return -np.inf
-    if not judgement.feasible:
-        relaxed = judgement.relaxed if within else None
-        return INFEASIBLE - ((judgement.excess or 0.0) if relaxed is None else relaxed)
-    return judgement.metric if config.larger_is_better else -judgement.metric
+    """Reads the figures of a cell; one that failed has none."""
+    folder, path = sweep.folder / cell.name, sweep.folder / cell.name / "evaluation.json"
+    state = read_status(folder).get("state", "")
+    if state == "failed" or not path.exists():
+        return Result(cell, state, None, None, {})
+    evaluation = read_object(path)
+    step, rows = evaluation["best_step"], read_metrics(folder / "metrics.jsonl")
+    best = next((row for row in rows if row["kind"] == "validation" and row["step"] == step), None)
+    validation = None if best is None else cell.config.judge(best)
+    return Result(cell, state, step, validation, _test_figures(cell, evaluation))
 
 
 def grid_tables(sweep: Sweep, results: Sequence[Result]) -> list[Table]:
@@ -85,16 +76,6 @@ def grid_tables(sweep: Sweep, results: Sequence[Result]) -> list[Table]:
     note = "Mean difference over equal seeds [95% interval, Student's t], test split."
     paired = Table("Paired differences", (*others, "methods", "pairs", *test), tuple(pairs), note)
     return [*tables, *([paired] if pairs else [])]
-
-
-def trial_tables(sweep: Sweep, results: Sequence[Result]) -> list[Table]:
-    """Returns the table of ranked trials."""
-    rows = [{name: text_of([value]) for name, value in result.row().items()} for result in results]
-    header = tuple(list(rows[0])[: -len(results[0].test) or None])
-    note = f"Feasible trials first, then by validation: {sweep.config.metric}. excess: over a bound, as a share of it."
-    return [
-        Table(f"Trials of {sweep.experiment}", header, tuple(tuple(row[name] for name in header) for row in rows), note)
-    ]
 
 
 def write_tables(sweep: Sweep, results: Sequence[Result], tables: Sequence[Table]) -> None:
