@@ -133,6 +133,7 @@ FOLLOW = {
     "cifar10-opteq --data.source digits": ("augment", False),
     "cifar10-opteq --network.no-convolutional": ("network.stem", ()),
     "hadou2023-cifar10 --data.source digits": ("data.validation_share", 0.1),
+    "hadou2023-cifar10 --steps 6": ("dual.every", 6),
 }
 
 

@@ -1,6 +1,8 @@
 """Multipliers under every option, replayed in NumPy; how checkpoints are ranked; the least cost of slack that rests."""
 
 import dataclasses
+import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +14,7 @@ from tests.train.conftest import traced_task
 from tests.train.ladder import batches, train
 from unroll_jax.constrained import feasibility_report
 from unroll_jax.train.constraints import INFEASIBLE, DescentConstraints
-from unroll_jax.train.step import init_state, jit_step, validate
+from unroll_jax.train.step import first_state, init_state, train_step, validate
 from unroll_jax.train.tasks.common import Trial
 from unroll_jax.train.tasks.video import VideoTask
 
@@ -77,7 +79,6 @@ def _replay(config, rows):
     return history
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", VARIANTS)
 def test_multipliers_and_slacks_are_those_of_the_options_written_out(runs, name):
     config, rows, _ = runs[name]
@@ -117,16 +118,18 @@ def test_without_a_capped_multiplier_nothing_differs_from_the_defaults(runs):
 
 def test_everything_but_the_layers_stays_float32_where_these_compute_in_bfloat16(changed, clips):
     fields = {**VARIANTS["resilient, ratios, started"], **TIGHT, "batch_size": 32}
-    ends = {}
-    for dtype in ("bfloat16", "float32"):
-        task = VideoTask(changed(**fields, **{"model.dtype": dtype}), clips)
-        state, step = init_state(task), jit_step(task)
-        for _, batch in zip(range(4), clips.batches("train", batch_size=32, seed=0), strict=False):
-            state, ends[dtype] = step(state, batch)
-        for leaf in jax.tree.leaves((state, ends[dtype])):
-            assert leaf.dtype in (jnp.float32, jnp.int32, jnp.uint32)
-            assert np.all(np.isfinite(leaf))
-    narrow, wide = ends["bfloat16"], ends["float32"]
+    several = np.stack(list(itertools.islice(clips.batches("train", batch_size=32, seed=0), 4)))
+    tasks = [VideoTask(changed(**fields, **{"model.dtype": dtype}), clips) for dtype in ("bfloat16", "float32")]
+
+    @jax.jit
+    def steps(several):
+        return [jax.lax.scan(functools.partial(train_step, task), first_state(task), several) for task in tasks]
+
+    ends = steps(several)
+    for leaf in jax.tree.leaves(ends):
+        assert leaf.dtype in (jnp.float32, jnp.int32, jnp.uint32)
+        assert np.all(np.isfinite(leaf))
+    narrow, wide = (jax.tree.map(lambda leaf: leaf[-1], metrics) for _, metrics in ends)
     np.testing.assert_allclose(narrow.layer_losses, wide.layer_losses, rtol=0.05)
     np.testing.assert_allclose(narrow.objective.multipliers, wide.objective.multipliers, rtol=0.1, atol=0.02)
     assert not np.array_equal(narrow.layer_losses, wide.layer_losses)

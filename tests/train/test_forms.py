@@ -23,7 +23,7 @@ SUPERVISED = {"plain": (0.1, [0.0, 0.0, 1.0]), "deep_supervision": (0.3, [0.0, 0
 
 @pytest.fixture(scope="module")
 def steps(changed):
-    """One step for every case: losses of the samples, their slopes in the weights, metrics; all of one program."""
+    """The losses of the samples, their slopes in the weights, and the metrics of a step of every case; one program."""
     data = batches(1, 8)[0]
     fields = {"batch_size": 8, "dual.start": MULTIPLIERS, "constraints.reference": 0.4, "constraints.alpha": (0.6,)}
     configs = {name: changed(**fields, **one) for name, one in CASES.items()}
@@ -32,12 +32,16 @@ def steps(changed):
     turned = {"constraints.last": 0.2, "constraints.reference": None, "layer_weights": (0.3,), "dual.start": (2.0,)}
     configs["last"] = changed(**fields | turned)
 
-    def steps_of(config):
-        task = Ladder(config)
-        state, losses = first_state(task), lambda params: task.losses(params, data, None)[0]
-        return losses(state.params), jax.jacrev(losses)(state.params), train_step(task, state, data)[1]
+    @jax.jit
+    def every():
+        tasks = {name: Ladder(config) for name, config in configs.items()}
+        states = {name: first_state(task) for name, task in tasks.items()}
+        params, losses = states["difference"].params, lambda params: tasks["difference"].losses(params, data, None)[0]
+        metrics = {name: train_step(task, states[name], data)[1] for name, task in tasks.items()}
+        return losses(params), jax.jacrev(losses)(params), metrics
 
-    return jax.device_get(jax.jit(lambda: {name: steps_of(config) for name, config in configs.items()})())
+    f, in_params, metrics = jax.device_get(every())
+    return {name: (f, in_params, one) for name, one in metrics.items()}
 
 
 def _violations(name, f):

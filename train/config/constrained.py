@@ -48,8 +48,10 @@ class ConstrainedConfig(RunConfig):
             object.__setattr__(self, "method", "plain")
 
     def followers(self) -> Iterator[tuple[str, Any]]:
-        """Yields the reference, which a bound on the last loss replaces, and heads, which divide the width."""
+        """Yields the reference, which a bound on the last loss replaces, heads, which divide the width, and the batches
+        of a step of the multipliers, which a short run has fewer of."""
         model: Any = getattr(self, "model", None)
+        yield "dual.every", min(self.dual.every, max(self.steps - self.constraints.warmup(self.steps), 1))
         yield from [("constraints.reference", None)] * (self.constraints.last is not None)
         if hasattr(model, "num_heads"):
             yield "model.num_heads", math.gcd(model.dim, model.num_heads)

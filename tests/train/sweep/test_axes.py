@@ -80,13 +80,15 @@ def test_a_mistake_is_one_line_that_names_it(capsys, monkeypatch, words, named):
     assert "mean mesh" not in line
 
 
-def test_mistakes_are_found_without_importing_jax():
+def test_mistakes_are_found_without_importing_jax_and_the_loop_draws_nothing():
     program = """\
 import sys
 from unroll_jax.train.__main__ import main
 for words in ("video-ut", "video-ut --over.seed x"):
     assert main(["sweep", *words.split()]) == 2
 print([name for name in ("jax", "matplotlib") if name in sys.modules])
+import unroll_jax.train.loop
+print("matplotlib" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", program], env=environment(), capture_output=True, text=True)
-    assert done.stdout == "[]\n", done.stderr
+    assert done.stdout == "[]\nFalse\n", done.stderr

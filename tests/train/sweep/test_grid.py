@@ -16,7 +16,9 @@ from tests.train.conftest import OF_PROCESSES, words_of
 from tests.train.sweep.conftest import CELLS, GRID, SMALL, record_of
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.errors import StorageError
+from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.metrics import read_metrics
+from unroll_jax.train.sweep import compute
 from unroll_jax.train.system.files import locked
 
 pytestmark = pytest.mark.xdist_group("sweep")
@@ -69,12 +71,21 @@ def test_a_cell_interrupted_in_training_resumes_and_ends_like_one_left_alone(cop
     assert metrics[0].read_bytes() == metrics[1].read_bytes()
 
 
-def test_a_cell_that_fails_ends_no_other_and_is_named_at_the_end(tmp_path, in_memory, computed, capsys):
-    rates = ["--over.primal.learning-rate", "1e9,1e-3", "--method", "plain", "--out", str(tmp_path)]
+def test_a_cell_that_fails_ends_no_other_and_is_named_at_the_end(copied, tmp_path, monkeypatch, computed, capsys):
+    """The run at the high rate is real, the other one is of the sweep that is there."""
+    usual, train_run = EXPERIMENTS["video-ut"].config.primal.learning_rate, compute.train_run
+    rates = ["--over.primal.learning-rate", f"1e9,{usual}", "--method", "plain", "--out", str(tmp_path / "rates")]
     command = ["sweep", "video-ut", *SMALL, *rates]
+
+    def trained(task, folder, **options):
+        if task.config.primal.learning_rate > 1.0:
+            return train_run(task, folder, **options)
+        return shutil.copytree(copied / CELLS[0], folder)
+
+    monkeypatch.setattr(compute, "train_run", trained)
     assert main(command) == 1
     assert capsys.readouterr().out.splitlines()[-1].startswith("failed: learning-rate-1000000000.0: ")
-    assert [row["state"] for row in record_of(tmp_path)["cells"]] == ["failed", "finished"]
+    assert [row["state"] for row in record_of(tmp_path / "rates")["cells"]] == ["failed", "finished"]
     computed.clear()
     assert main(command) == 1
     assert computed == ["learning-rate-1000000000.0"], "it is tried again"
