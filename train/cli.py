@@ -1,4 +1,4 @@
-"""Options from the words of a command, by tyro; errors as one line."""
+"""Options from the words of a command, by tyro, and from files of options; errors as one line."""
 
 import collections
 import contextlib
@@ -8,15 +8,19 @@ import itertools
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+import tomllib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import tyro
 
-from .config.errors import UserError
-from .config.fields import value_of, with_value
-from .config.run import LENGTHS, RunConfig
+from .config.errors import UserError, one_line
+from .config.fields import from_json, to_json, value_of, with_value
+from .config.run import LENGTHS, PLACE, RunConfig
 from .experiments import EXPERIMENTS
+from .system.files import expanded, read_object
+from .system.reading import read_regular
 
 T = TypeVar("T")
 
@@ -34,6 +38,7 @@ FIRST = {
     "out": "folder of the run, and of its report",
     "seed": "of initialisation, batches and noise",
 }
+WAY_OUT = "give a TOML file of options, or the config.json of a run of this experiment"
 FRAME = re.compile(r"[\u2500-\u257f]|-{5,}")  # lines around and between tyro's messages
 
 
@@ -65,8 +70,9 @@ def configured(
             return None
         base = name, EXPERIMENTS[name].config
     name, usual = base
-    program, hint = f"unroll-jax {command} {arguments[0]}", other_length(options, usual)
-    config = parse(type(usual), options, program, usual, hint=hint, head=head(program, usual))
+    default, program = with_file(options, usual), f"unroll-jax {command} {arguments[0]}"
+    hint, first = other_length(options, usual), head(program, usual)
+    config = parse(type(default), options, program, default, hint=hint, head=first)
     for field, value in () if known else config.followers():
         if value_of(config, field) == value_of(usual, field) and not given(options, f"--{field.replace('_', '-')}"):
             config = with_value(config, field, value)
@@ -109,6 +115,33 @@ def experiment_named(command: str, arguments: list[str]) -> str | None:
     return name
 
 
+def with_file(options: list[str], default: RunConfig) -> RunConfig:
+    """The configuration with the options of a --config FILE."""
+    place = next((i for i, word in enumerate(options) if word.partition("=")[0] == "--config"), None)
+    value = "" if place is None else options[place].partition("=")[2] or "".join(options[place + 1 : place + 2])
+    if not value or value.startswith("--"):  # `parse` raises for a missing value
+        return default
+    path, source = expanded(value, "--config"), f"--config {value}"
+    if path.suffix != ".toml":
+        return from_run(path, default, source)
+    try:
+        values = tomllib.loads(read_regular(path, where=source, mend=WAY_OUT).decode())
+    except ValueError as error:
+        raise UserError(f"{source} cannot be read ({one_line(error)}); {WAY_OUT}") from error
+    return parse(type(default), list(_words(values)), "unroll-jax run", default, hint=f"leave it out of {value}")
+
+
+def from_run(path: Path, default: RunConfig, source: str) -> RunConfig:
+    """A configuration with the options of the config.json of a run, but for its place; ``source`` is for messages."""
+    values = read_object(path, missing=f"{source} does not exist; {WAY_OUT}", mend=WAY_OUT)
+    if "version" not in values:
+        raise UserError(f"{source} has no version of a run; {WAY_OUT}")
+    # Where a run was is not an option of another one.
+    others, place = ("version", "experiment", "task", "found", *PLACE), {name: to_json(default)[name] for name in PLACE}
+    values = {name: value for name, value in values.items() if name not in others} | place
+    return from_json(type(default), values, source=source, again=WAY_OUT)
+
+
 def given(arguments: Iterable[str], option: str) -> bool:
     """Returns whether an option is among the words of a command."""
     return option in map(_name, arguments)
@@ -118,6 +151,16 @@ def unknown(what: str, arguments: Sequence[str], known: Sequence[str]) -> UserEr
     """The error of a command whose first word is none of the known ones, or missing."""
     words = f"unknown {what} {arguments[0]!r}{_suggestion(arguments[0], known)}" if arguments else f"no {what} given"
     return UserError(f"{words}; choose from {', '.join(known)}")
+
+
+def _words(options: dict[str, Any], group: str = "--") -> Iterator[str]:
+    for name, value in options.items():
+        if isinstance(value, dict):
+            yield from _words(value, f"{group}{name}.")
+        elif isinstance(value, bool):
+            yield f"{group}{'' if value else 'no-'}{name}"
+        else:
+            yield from (group + name, *map(str, value if isinstance(value, list) else [value]))
 
 
 def _check_words(arguments: Sequence[str]) -> None:

@@ -198,7 +198,7 @@ def test_help_shows_every_option_of_an_experiment(command, experiment, capsys):
     shown = capsys.readouterr().out
     every = set(OPTION.findall(shown))
     length = {"epochs"} if experiment == "segment-fcn" else {"steps", "method", "constraints.alpha", "dual.every"}
-    assert {"batch-size", "seed", "data.source", "data.root", "out", "accumulate", "remat"} | length <= every
+    assert {"batch-size", "seed", "data.source", "data.root", "config", "out", "accumulate", "remat"} | length <= every
     assert ("jobs" in every) == (command == "sweep")
     assert not {option.removeprefix("--") for option in MEMBERSHIP} & every
     if command != "sweep":

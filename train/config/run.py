@@ -31,10 +31,11 @@ FREE: dict[str, Any] = {
     "accumulate": 1,
     "remat": "none",
     "overwrite": False,
+    "config": None,
     "out": None,
 }
 # Of these, the options of the place of a run, which are not stored with it.
-PLACE = ("overwrite", "out")
+PLACE = ("overwrite", "config", "out")
 LENGTHS = ("steps", "epochs")  # options of how long a run is
 
 
@@ -130,6 +131,8 @@ class RunConfig(abc.ABC):
     """Run folder; None makes one under runs/ named after the experiment."""
     overwrite: bool = False
     """Delete a run that is in the folder, and begin anew."""
+    config: str | None = None
+    """FILE of options as TOML, or the config.json of a run; options on the command line override them."""
 
     @property
     def title(self) -> str:

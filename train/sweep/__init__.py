@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..cli import experiment_named, parse
+from ..cli import experiment_named, parse, with_file
 from ..config.commands import SweepArguments
 from ..config.errors import UserError
 from ..experiments import EXPERIMENTS
@@ -24,10 +24,11 @@ def command(arguments: list[str]) -> int | None:
         return None
     over, options = split_over(arguments[1:])
     usual = dataclasses.replace(EXPERIMENTS[name].config, out=None)
-    parsed = parse(SweepArguments[type(usual)], options, f"unroll-jax sweep {name}", SweepArguments(config=usual))
+    whole = SweepArguments(config=with_file(options, usual))
+    parsed = parse(SweepArguments[type(usual)], options, f"unroll-jax sweep {name}", whole)
     _check(parsed, over)
     folder = check_out(parsed.config.out or Path("runs") / "sweep" / name)
-    config = dataclasses.replace(parsed.config, out=None)
+    config = dataclasses.replace(parsed.config, out=None, config=None)
     sweep = Sweep(name, folder, config, read_axes(over, config, options))
     cells = grid(sweep)
     keep_programs()
