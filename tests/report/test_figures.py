@@ -143,3 +143,12 @@ def test_captions_name_bounds_margins_and_seeds_only_where_there_are_some(make_r
         bounds = {"constraints": {"alpha": 0.2, "margin": margin}}
         settings = grouped([make_run("constrained", name=f"m{margin}", config=bounds)])
         assert ("tighter" in figures.pictures("violations", settings)[0].caption) == (margin > 0)
+
+
+def test_a_confusion_matrix_shows_shares_of_each_class():
+    (axes,) = figures.confusion("net", np.array([[3, 1], [0, 0]]), ("left", "right")).axes
+    np.testing.assert_allclose(axes.images[0].get_array(), [[75.0, 25.0], [0.0, 0.0]])
+    assert [text.get_text() for text in axes.texts] == ["75", "25", "0", "0"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["left", "right"]
+    (axes,) = figures.confusion("net", np.eye(200), [f"class {place}" for place in range(200)]).axes
+    assert (len(axes.get_xticklabels()), len(axes.texts)) == (20, 0)

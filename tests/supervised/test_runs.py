@@ -37,6 +37,7 @@ def test_every_experiment_trains_evaluates_and_reports(experiment, trained):
     layers = {"image-opteq": {"layer_1", "layer_2"}, "segment-opteq": {"layer_1"}}
     assert figures["weight_norms"].keys() == layers.get(experiment, set())
     assert (folder / "report" / "predictions.png").exists() == experiment.startswith("segment")
+    assert (folder / "report" / "confusion.png").exists()
     assert any("accuracy" in line or "mIoU" in line for line in log)
 
 

@@ -162,17 +162,23 @@ def _validated(one: Variant) -> np.ndarray | None:
 
 
 def _other_report(runs: Sequence[Run]) -> Report:
-    """Returns the report on runs without losses of layers: every figure, and of classifiers a sentence and scenes."""
+    """Returns the report on runs without losses of layers: every figure, and of classifiers a sentence and pictures."""
     spec, rows = runs[0].spec, dict[str, tuple[Run, ...]]()
     for experiment in dict.fromkeys(str(run.config["experiment"]) for run in runs):
         members = by_config([run for run in runs if run.config["experiment"] == experiment])
         rows |= {f"{experiment} {label}".strip(): cell for label, cell in members.items()}
     made, drawn, sentences, floors = tables.figures_table(rows), [], [], {}
     if not spec.layered:
+        names, scenes = runs[0].evaluation["class_names"], spec.metric == "intersection_over_union"
         floors = _without_network(spec, np.sum(runs[0].evaluation["confusion"], axis=1))
-        drawn = (
-            _predictions(rows, runs[0].evaluation["class_names"]) if spec.metric == "intersection_over_union" else []
+        drawn = _predictions(rows, names) if scenes else []
+        caption = (
+            f"Share of the test {'pixels' if scenes else 'images'} of each class predicted as each class, in percent."
         )
+        for place, (name, each) in enumerate(rows.items()):
+            counts = np.sum([run.evaluation["confusion"] for run in each], axis=0)
+            picture = figures.confusion(name, counts, names)
+            drawn.append(Picture(f"confusion_{place + 1}" if place else "confusion", caption, picture))
         scores = {name: np.mean([run.evaluation[spec.metric] for run in each]) for name, each in rows.items()}
         ranked = _ranked(spec, "", {name: (float(score), "") for name, score in scores.items()})
         sentences = [ranked, f"Without a network: {_shown(spec, floors)}."]

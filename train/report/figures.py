@@ -1,4 +1,4 @@
-"""The figures of reports: on layered runs one for each setting; and scenes."""
+"""The figures of reports: on layered runs one for each setting; of classifiers confusion matrices and scenes."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +25,7 @@ LINE_STYLES = ("-", "--", ":", "-.")
 # Of scores without a network; no method has them.
 FLOOR_COLOURS = ("#CC79A7", "#E69F00", "#56B4E9")
 NOISY, BOUND = "#6E6E6E", "#004166"
+MOST_NAMES, MOST_NUMBERS = 20, 12  # classes that the axes name, and whose shares are written out
 LOG_RATIO = 4.0  # a log axis once the largest value is this many times the smallest
 SMOOTHING = 1 / 60  # of the steps: the fraction that curves are smoothed over
 
@@ -54,6 +55,24 @@ def pictures(name: str, settings: Sequence[Setting]) -> list[Picture]:
         figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=ncols)
         drawn.append(Picture(f"{name}_{len(drawn) + 1}" if drawn else name, kind.caption(setting), figure))
     return drawn
+
+
+def confusion(name: str, counts: np.ndarray, class_names: Sequence[str]) -> Figure:
+    """Shares of the examples of each class (rows) that are predicted as each class (columns), in percent."""
+    shares = 100.0 * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    figure = Figure(figsize=PANEL, layout="constrained")
+    axes = figure.subplots()
+    axes.imshow(shares, cmap="Blues", vmin=0, vmax=100)
+    axes.set(xlabel="prediction", ylabel="class", title=name)
+    places = range(0, len(class_names), -(-len(class_names) // MOST_NAMES))
+    names = [class_names[place] for place in places]
+    axes.set_xticks(places, names, rotation=90 if max(map(len, names)) > 2 else 0)
+    axes.set_yticks(places, names)
+    if len(class_names) <= MOST_NUMBERS:
+        for (row, column), share in np.ndenumerate(shares):
+            colour = "white" if share > 50 else "black"
+            axes.text(column, row, f"{share:.0f}", color=colour, ha="center", va="center", fontsize=7)
+    return figure
 
 
 def scenes(by_name: Mapping[str, Predictions], class_names: Sequence[str]) -> Figure:

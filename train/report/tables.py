@@ -117,7 +117,7 @@ def disturbed_table(setting: Setting) -> list[Table]:
 def figures_table(rows: Mapping[str, Sequence[Run]]) -> list[Table]:
     """Every figure of evaluations, a column for all seeds of a model."""
 
-    def shown(run: Run) -> dict[str, Any]:  # but the confusion matrix, which is long
+    def shown(run: Run) -> dict[str, Any]:  # the confusion matrix has a picture
         return {name: value for name, value in flat(run.evaluation).items() if not name.startswith("confusion")}
 
     columns = {name: [shown(run) for run in runs] for name, runs in rows.items()}
