@@ -152,13 +152,6 @@ class ConstrainedConfig(RunConfig):
         return Judgement(row["feasible"], row["worst_excess"], loss)
 
 
-NOISE = "noise, which a user's task does not have"
-WITHOUT_EFFECT = {
-    "train_gamma": NOISE,
-    "test_gammas": NOISE,
-}
-
-
 @dataclasses.dataclass(frozen=True)
 class OwnConfig(ConstrainedConfig):
     """Options of a user's task, an `OwnTask` of functions and arrays, which gets no noise.
@@ -178,7 +171,8 @@ class OwnConfig(ConstrainedConfig):
     def conditions(self) -> Iterator[Condition]:
         """Yields the conditions of all such runs, and the options that a user's task cannot have."""
         yield from super().conditions()
-        yield from ((name, of, False) for name, of in WITHOUT_EFFECT.items())
+        for name in ("train_gamma", "test_gammas"):
+            yield name, "noise, which a user's task does not have", False
 
     def label(self) -> str:
         """Method and seed."""
