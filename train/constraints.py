@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from unroll_jax import DualState, constrained, in_coordinates, lagrangian
 from unroll_jax.constrained.lagrangian import optimal_slacks
-from unroll_jax.constrained.layer_bounds import Constraints, relative_excess
+from unroll_jax.constrained.layer_bounds import LayerConstraints, relative_excess
 from unroll_jax.constrained.samples import Reduction
 
 from .config.constrained import ConstrainedConfig, check_depth
@@ -176,7 +176,7 @@ class DescentConstraints:
         return {f"{figure}/{name}": values[i] for figure, values in known.items() for i, name in enumerate(self._names)}
 
 
-def _bounded(settings: ConstraintConfig, num_layers: int) -> tuple[Constraints, Constraints]:
+def _bounded(settings: ConstraintConfig, num_layers: int) -> tuple[LayerConstraints, LayerConstraints]:
     """Returns the constraints on layers as stated, and with the margins that training tightens them by."""
     alphas, levels = settings.alphas(num_layers), settings.absolute_bounds(num_layers)
     margins = (settings.first_margin, *[settings.margin] * (num_layers - 1))
