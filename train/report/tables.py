@@ -178,14 +178,12 @@ def text_of(values: Sequence[Any]) -> str:
     return f"{value + 0.0:.4g}" if isinstance(value, float) else str(without_folders(value))  # -0.0 + 0.0 is 0.0
 
 
-def interval(values: Sequence[float] | Array, form: str = "+.1f") -> str:
+def interval(values: Array) -> str:
     """The mean, and where there are several values its interval over seeds (Student's t)."""
-    if not len(values):
-        return "-"
     mean, reach = np.mean(values), np.nan
     if len(values) > 1:
         reach = stats.t.ppf(0.5 + LEVEL / 2, len(values) - 1) * stats.sem(values)
-    texts = [re.sub(r"^[+-](?=[0.]+$)", "", f"{one:{form}}") for one in (mean, mean - reach, mean + reach)]
+    texts = [re.sub(r"^[+-](?=[0.]+$)", "", f"{one:+.1f}") for one in (mean, mean - reach, mean + reach)]
     ends = f" [{texts[1]}, {texts[2]}]" if np.isfinite(reach) else ""
     return f"{texts[0]}{ends}" if np.isfinite(mean) else "-"
 

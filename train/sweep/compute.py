@@ -19,7 +19,7 @@ from ..runs import FINISHED, begin, check_first, check_same, identity, read_stat
 from ..system.files import AGAIN, locked, read_object, require_writable, writing
 from ..system.machine import stopping_at_once
 from .axes import Cell, Sweep
-from .results import RECORD, grid_tables, read_result, write_tables
+from .results import RECORD, read_result, write_tables
 
 GRACE_SECONDS = 120.0  # a child that is asked to end finishes its step, or XLA's compilation, and saves
 MEMORY_SHARE = 0.9  # share of a GPU's memory that the jobs on it divide
@@ -36,8 +36,7 @@ def run(sweep: Sweep, cells: Sequence[Cell], *, jobs: int) -> int:
         left = [cell for cell in cells if not has_ended(folder / cell.name)]
         print(f"{folder}: {len(cells)} cells, {len(left)} left")
         failures = run_cells(sweep, left, jobs=jobs)
-        results = [read_result(sweep, cell) for cell in cells]
-        write_tables(sweep, results, grid_tables(sweep, results))
+        write_tables(sweep, [read_result(sweep, cell) for cell in cells])
     for name, message in failures.items():
         print(f"failed: {name}: {message}")
     return 1 if failures else 0

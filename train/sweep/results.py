@@ -3,7 +3,7 @@
 import csv
 import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from ..config.run import Judgement
 from ..metrics import read_metrics
 from ..report.specs import REPORTS
-from ..report.tables import interval, text_of
+from ..report.tables import text_of
 from ..runs import read_status
 from ..system.files import read_object, write_all
 from ..system.terminal import Table, as_text
@@ -51,55 +51,36 @@ def read_result(sweep: Sweep, cell: Cell) -> Result:
     return Result(cell, state, step, validation, _test_figures(cell, evaluation))
 
 
-def grid_tables(sweep: Sweep, results: Sequence[Result]) -> list[Table]:
-    """Returns the table of a grid, a row for all seeds of a setting, and paired differences between methods."""
-    axes, test = [axis.name for axis in sweep.axes], list(dict.fromkeys(name for one in results for name in one.test))
-    rows, whole = [], [name for name in axes if name != "seed"]
-    for values, group in _groups(results, whole):
+def grid_table(sweep: Sweep, results: Sequence[Result]) -> Table:
+    """Returns the table of a grid, a row for all seeds of a setting."""
+    test, groups = dict.fromkeys(name for one in results for name in one.test), dict[tuple[str, ...], list[Result]]()
+    whole = [axis.name for axis in sweep.axes if axis.name != "seed"]
+    for result in results:
+        groups.setdefault(tuple(result.cell.values[name] for name in whole), []).append(result)
+    rows = []
+    for values, group in groups.items():
         judged = [result.validation for result in group if result.validation is not None]
         counts = (f"{len(judged)}/{len(group)}", f"{sum(one.feasible for one in judged)}/{len(judged)}")
         columns = [[result.test[name] for result in group if name in result.test] for name in test]
         rows.append((*values, *counts, *map(text_of, [[one.metric for one in judged], *columns])))
     note = f"Mean [smallest, largest] over seeds. validation: {sweep.config.metric}; then figures of the test split."
-    header = (*whole, "runs", "feasible", "validation", *test)
-    tables, pairs = [Table(f"Sweep of {sweep.experiment}", header, tuple(rows), note)], []
-    methods = next((list(axis.values) for axis in sweep.axes if axis.name == "method"), [])
-    others = [name for name in whole if name != "method"]
-    for values, group in _groups([result for result in results if result.test], others):
-        by_run = {(result.cell.values.get("method"), result.cell.values.get("seed")): result.test for result in group}
-        for method in methods[1:]:
-            seeds = [seed for name, seed in by_run if name == method and (methods[0], seed) in by_run]
-            gaps = [[by_run[method, seed][name] - by_run[methods[0], seed][name] for seed in seeds] for name in test]
-            pairs.append(
-                (*values, f"{method} - {methods[0]}", str(len(seeds)), *(interval(gap, "+.4g") for gap in gaps))
-            )
-    note = "Mean difference over equal seeds [95% interval, Student's t], test split."
-    paired = Table("Paired differences", (*others, "methods", "pairs", *test), tuple(pairs), note)
-    return [*tables, *([paired] if pairs else [])]
+    return Table(f"Sweep of {sweep.experiment}", (*whole, "runs", "feasible", "validation", *test), tuple(rows), note)
 
 
-def write_tables(sweep: Sweep, results: Sequence[Result], tables: Sequence[Table]) -> None:
-    """Writes table.md, table.csv and sweep.json, and prints the tables."""
-    rows, file = [result.row() for result in results], io.StringIO()
+def write_tables(sweep: Sweep, results: Sequence[Result]) -> None:
+    """Writes table.md, table.csv and sweep.json, and prints the table."""
+    rows, file, shown = [result.row() for result in results], io.StringIO(), as_text(grid_table(sweep, results))
     writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)))
     writer.writeheader()
     writer.writerows(rows)
     record = {"experiment": sweep.experiment, "over": {a.name: list(a.values) for a in sweep.axes}, "cells": rows}
     texts = {
-        "table.md": "\n\n".join(f"```\n{as_text(table)}\n```" for table in tables) + "\n",
+        "table.md": f"```\n{shown}\n```\n",
         "table.csv": file.getvalue(),
         RECORD: json.dumps(record, indent=2, allow_nan=False) + "\n",
     }
     write_all(sweep.folder, {name: text.encode() for name, text in texts.items()})
-    print("\n\n".join(map(as_text, tables)))
-    print(f"\ntable: {', '.join(str(sweep.folder / name) for name in texts)}")
-
-
-def _groups(results: Iterable[Result], axes: Sequence[str]) -> Iterable[tuple[tuple[str, ...], list[Result]]]:
-    groups: dict[tuple[str, ...], list[Result]] = {}
-    for result in results:
-        groups.setdefault(tuple(result.cell.values[name] for name in axes), []).append(result)
-    return groups.items()
+    print(f"{shown}\n\ntable: {', '.join(str(sweep.folder / name) for name in texts)}")
 
 
 def _test_figures(cell: Cell, evaluation: dict[str, Any]) -> dict[str, float]:

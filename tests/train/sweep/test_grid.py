@@ -9,7 +9,6 @@ import time
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from tests.train.commands import read, refused
 from tests.train.conftest import OF_PROCESSES, words_of
@@ -24,7 +23,7 @@ from unroll_jax.train.system.files import locked
 pytestmark = pytest.mark.xdist_group("sweep")
 
 
-def test_the_table_averages_seeds_and_pairs_methods(whole):
+def test_the_table_averages_seeds(whole):
     rows = list(csv.DictReader((whole / "table.csv").read_text().splitlines()))
     assert [row["cell"] for row in rows] == [row["cell"] for row in record_of(whole)["cells"]] == CELLS
     rmse = {cell: read(whole / cell / "evaluation.json")["rmse"] for cell in CELLS}
@@ -35,9 +34,6 @@ def test_the_table_averages_seeds_and_pairs_methods(whole):
     text = (whole / "table.md").read_text()
     plain = [rmse[cell]["0.3"] for cell in CELLS[:2]]
     assert f"{np.mean(plain):.4g} [{min(plain):.4g}, {max(plain):.4g}]" in text
-    change = [rmse[f"constrained_seed-{seed}"]["0.3"] - plain[seed] for seed in (0, 1)]
-    low, high = stats.ttest_1samp(change, 0.0).confidence_interval(0.95)
-    assert f"{np.mean(change):+.4g} [{low:+.4g}, {high:+.4g}]" in text
     assert {row["feasible"] for row in rows[:2]} == {"True"}
 
 
