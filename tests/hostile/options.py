@@ -25,7 +25,7 @@ constraints.tolerance: -0.01 | nan;
 constraints.warmup-steps: 99999999999999999999 | -1 | 1500; data.source: photo | digits;
 data.root: x;
 mesh: data=0 | data=3,data=3 | data | =2 | foo=2 | data=1.5 | DATA=2 | data=4096 | data=99999999999999999999;
-out: /dev/null | /dev/null/run | /proc/run
+out: /dev/null | /dev/null/run
 """,
     "text-ut": """
 max-length: 10000000 | 2; data.source: table | novels; data.root: /tmp; data.label-column: x;

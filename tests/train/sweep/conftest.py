@@ -11,7 +11,7 @@ from unroll_jax.train.__main__ import main
 
 SMALL = [
     *("--steps", "4", "--batch-size", "4", "--validate-every", "2", "--test-gammas", "0", "0.15", "0.3"),
-    *("--model.num-layers", "1", "--model.rank", "4"),
+    *("--model.num-layers", "2", "--model.rank", "4"),
 ]
 GRID = ["sweep", "video-ut", *SMALL, "--over.method", "plain,constrained", "--over.seed", "0,1"]
 CELLS = ["plain_seed-0", "plain_seed-1", "constrained_seed-0", "constrained_seed-1"]
