@@ -38,7 +38,7 @@ network.skip: 1.5; optimizer.name: adamw; augment:
 """,
     "segment-fcn": "data.reduction: 99999999; network.stem: 0",
     "sft-tiny": """
-model.lora-rank: 0 | 2; model.num-heads: 3; model.num-key-value-heads: 3; descent.every: 9;
+model.lora-rank: 0 | 2; model.num-heads: 3; model.num-key-value-heads: 3;
 constraints.form: ratio; data.validation-share: 0.2
 """,
     "sparse-coding": """
