@@ -83,7 +83,7 @@ def test_metrics_of_another_depth_are_damage(make_run):
     [
         ({"evaluation": {"experiment": "text-ut"}}, "differ in experiment"),
         ({"config": {"data": {"source": "frames", "root": "/a/ped2.tar"}}}, "frames"),
-        ({"evaluation": {"num_sequences": 12}}, "differ in number of test sequences"),
+        ({"evaluation": {"num_sequences": 12}}, "differ in number of test samples"),
         ({"evaluation": {"test_gammas": [0.0, 0.15]}}, "differ in test_gammas"),
         ({"evaluation": {"noise": "variance"}}, "differ in the meaning of gamma (--noise)"),
         ({"evaluation": {"ratio_histogram": {"edges": [0, 1, 2], "counts": [[1, 1]] * 3}}}, "edges of ratio"),
