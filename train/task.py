@@ -29,7 +29,7 @@ class Objective(Protocol):
     with a body serve an objective without state and constraints."""
 
     is_affine: bool = True
-    """Whether the weights of losses in the value are known without the losses."""
+    """True if the weights of losses in the value are known without the losses."""
 
     def init(self) -> Any:
         """Returns the initial state, such as multipliers; None without state."""
