@@ -35,7 +35,7 @@ usage: unroll-jax [--coordinator HOST:PORT --processes N --process I | --cluster
   run FOLDER [--option value ...]       go on with the run in a folder
   demo [--option value ...]             short for run demo: one network trained in three ways, in minutes
   plan EXPERIMENT [--option value ...]  the memory of a step on each device, without running one
-  sweep EXPERIMENT --over.OPTION V,V    a grid of runs and its table, as depth x method x seed; or --trials N, by Optuna
+  sweep EXPERIMENT --over.OPTION V,V    a grid of runs and its table, as depth x method x seed
   launch --processes N -- COMMAND ...   the same command in N processes on this machine, watched
   evaluate RUN                          evaluate the best checkpoint of a run folder again
   predict RUN --text TEXT [TEXT ...]    what every layer of a text or language run makes of texts (--file, --out JSONL)

@@ -10,7 +10,7 @@ from .config.errors import UserError
 from .constraints import INFEASIBLE
 from .registry import PASS_IT, is_own
 from .runs import check_same, identity, require_checkpoints, require_place
-from .step import TrainState, held_out, state_like
+from .step import TrainState, state_like
 from .system.distributed import is_first
 from .system.files import AGAIN, write_json, writing
 from .task import VALIDATED, Log, Row, Task, json_value
@@ -55,7 +55,7 @@ def evaluate(
         figures, losses = judge.evaluate(state.params, folder)
         layers = {}
         if losses is not None:
-            layers = task.training.objective.report(held_out(judge, state, "test", losses), state.moving)
+            layers = task.training.objective.report(losses, state.moving)
         tested = {} if on is None else {"tested_on": dataclasses.asdict(vars(on.config)["data"])}
         tested |= {VALIDATED: validated} if getattr(task.config, "enforces", False) else {}
         about = {**tested, "experiment": experiment, "best_step": step, "train_seconds": notes["train_seconds"]}

@@ -254,4 +254,4 @@ def _writer(task: Task, folder: Path, step: int) -> contextlib.AbstractContextMa
     """Returns the writer of metrics in process 0; None in the others."""
     if not is_first():
         return contextlib.nullcontext()
-    return MetricsWriter(folder, after_step=step, tensorboard="tensorboard" in task.config.track)
+    return MetricsWriter(folder, after_step=step)

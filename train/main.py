@@ -59,7 +59,7 @@ def fit(
       >>> def losses(scale, batch):  # of the input, and of one layer's output
       ...     return jnp.concatenate([batch["x"] ** 2, (scale * batch["x"]) ** 2], axis=1)
       >>> arrays = {"x": np.linspace(-1.0, 1.0, 8, dtype=np.float32)[:, None]}
-      >>> config = OwnConfig(steps=2, batch_size=4, validate_every=2, track=())
+      >>> config = OwnConfig(steps=2, batch_size=4, validate_every=2)
       >>> task = OwnTask(lambda key: jnp.ones(()), losses, train=arrays, validation=arrays, config=config)
       >>> with tempfile.TemporaryDirectory() as folder:
       ...     (run,) = fit(task, out=f"{folder}/run", log=lambda line: None)

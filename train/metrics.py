@@ -1,11 +1,9 @@
-"""Measurements of a run: metrics.jsonl, callbacks, curves for TensorBoard, and predictions."""
+"""Measurements of a run: metrics.jsonl, callbacks, and predictions."""
 
 import contextlib
 import json
 import os
-import time
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -46,51 +44,31 @@ class Callbacks(Protocol):
         """After the last step."""
 
 
-class Curves(NamedTuple):
-    """Curves of a run: ``add(numbers, step)`` adds a point by name, ``flush`` writes, ``close`` ends them."""
-
-    add: Callable[[Mapping[str, float], int], None]
-    flush: Callable[[], Any]
-    close: Callable[[], Any]
-
-
 class MetricsWriter(contextlib.AbstractContextManager["MetricsWriter"]):
-    """Appends to metrics.jsonl and to TensorBoard; reopening at a step forgets all that came after it. Lines hold no
-    times, so a run that was interrupted and resumed writes the same file as one that was not."""
+    """Appends to metrics.jsonl; reopening at a step forgets all that came after it. Lines hold no times, so a run that
+    was interrupted and resumed writes the same file as one that was not."""
 
-    def __init__(self, folder: Path, *, after_step: int, tensorboard: bool = False):
-        """Opens metrics.jsonl in ``folder``, keeping rows up to ``after_step``; then the curves for TensorBoard."""
+    def __init__(self, folder: Path, *, after_step: int):
+        """Opens metrics.jsonl in ``folder``, keeping rows up to ``after_step``."""
         path = folder / "metrics.jsonl"
         kept = [row for row in read_metrics(path) if row["step"] <= after_step]
         write_all(folder, {path.name: "".join(map(_line, kept)).encode()})
-        self._file, self._curves = path.open("a", encoding="utf-8"), None
-        with contextlib.ExitStack() as opened:
-            opened.push(self)  # closes the file where the curves cannot be opened
-            self._curves = _tensorboard(folder, after_step + 1) if tensorboard else None
-            opened.pop_all()
+        self._file = path.open("a", encoding="utf-8")
 
     def __exit__(self, kind: type | None, *_: object) -> None:
-        """Closes the files; a full disk is not reported a second time."""
-        reported = contextlib.nullcontext() if kind is None else contextlib.suppress(OSError)
-        with reported, contextlib.ExitStack() as closed:
-            if self._curves is not None:
-                closed.callback(self._curves.close)
+        """Closes the file; a full disk is not reported a second time."""
+        with contextlib.nullcontext() if kind is None else contextlib.suppress(OSError):
             self._file.close()
 
     def write(self, row: dict[str, Any]) -> None:
-        """Writes a row ``{"kind", "step", name: number or list, ...}``; the curves have all but nulls. A list such as
-        violations whose entries the row has by name too (violation/layer 1) is not shown there twice."""
+        """Writes a row ``{"kind", "step", name: number or list, ...}``."""
         self._file.write(_line(row))
-        if self._curves is not None:
-            self._curves.add({f"{row['kind']}/{name}": number for name, number in _points(row)}, row["step"])
 
     def flush(self) -> None:
         """Hands everything to the operating system: a killed process loses nothing before this point."""
         self._file.flush()
         if os.fstat(self._file.fileno()).st_nlink == 0:
             raise StorageError(f"{self._file.name} was deleted under the run; the same command goes on")
-        if self._curves is not None:
-            self._curves.flush()
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -111,14 +89,6 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _points(row: dict[str, Any]) -> Iterator[tuple[str, float]]:
-    named = {name.partition("/")[0] + "s" for name in row if "/" in name}
-    for name, value in row.items():
-        if name not in ("kind", "step", *named):
-            entries = {f"{name}/{i}": v for i, v in enumerate(value)} if isinstance(value, list) else {name: value}
-            yield from ((tag, float(number)) for tag, number in entries.items() if number is not None)
-
-
 def _line(row: dict[str, Any]) -> str:
     return json.dumps(row, allow_nan=False) + "\n"
 
@@ -132,27 +102,6 @@ def check_callbacks(callbacks: Any) -> None:
                 f"callbacks must be a list of objects with {', '.join(EVENTS)}, got {kind_of(one)}; pass "
                 "callbacks=[Mine()], where Mine is a subclass of Callbacks"
             )
-
-
-def _tensorboard(folder: Path, first_step: int) -> Curves:
-    """Opens a file of events; points of earlier files from ``first_step`` on are dropped. `tensorboardX.SummaryWriter`
-    would block training on a full disk. The imports load torch if it is installed."""
-    from tensorboardX.event_file_writer import EventsWriter
-    from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore (protobuf makes its classes)
-    from tensorboardX.proto.summary_pb2 import Summary  # pyright: ignore (likewise)
-
-    (folder / "tensorboard").mkdir(exist_ok=True)
-    file = EventsWriter(str(folder / "tensorboard" / "events"), f".{first_step}")  # its name has the second
-
-    def write(**event: Any) -> None:
-        file.write_event(Event(wall_time=time.time(), **event))
-
-    def add(numbers: Mapping[str, float], step: int) -> None:
-        values = [Summary.Value(tag=name.replace(" ", "_"), simple_value=number) for name, number in numbers.items()]
-        write(step=step, summary=Summary(value=values))
-
-    write(step=first_step, session_log=SessionLog(status=SessionLog.START))
-    return Curves(add, file.flush, file.close)
 
 
 class Predictions(NamedTuple):

@@ -77,14 +77,14 @@ def _muon(config: PrimalConfig | OptimizerConfig, rates: optax.Schedule) -> opta
     )
 
 
-def dual_rule(dual: DualConfig, *, every: int, warmup: int) -> optax.GradientTransformation:
-    """Returns the optimiser of the multipliers, on means of ``every`` calls, after ``warmup`` calls."""
+def dual_rule(dual: DualConfig, *, warmup: int) -> optax.GradientTransformation:
+    """Returns the optimiser of the multipliers, on means of so many calls as it says, after ``warmup`` calls."""
     gains = {"proportional_gain": dual.proportional_gain, "cap": dual.cap} if dual.optimizer == "pi" else {}
     rule = {"adam": optax.adam, "pi": proportional_integral, "sgd": optax.sgd}[dual.optimizer](
         dual.learning_rate, **gains
     )
-    if every > 1:
-        rule = optax.MultiSteps(rule, every, accumulator_dtype=jnp.result_type(float)).gradient_transformation()
+    if dual.every > 1:
+        rule = optax.MultiSteps(rule, dual.every, accumulator_dtype=jnp.result_type(float)).gradient_transformation()
     if warmup > 0:
         rule = optax.conditionally_mask(rule, lambda step, **_: jnp.asarray(step) >= warmup)
     return rule

@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 SampleLosses = Float[Array, "samples layers_and_one"]
 # (params, batch, probe) -> (losses of every sample, other figures of the samples), a row a sample
@@ -24,12 +24,12 @@ def loss_gradient(
     probe: Callable[[int], Any],
     *,
     parts: int = 1,
-    affine: bool | Bool[Array, ""] = False,
+    affine: bool = False,
     place: Place = lambda rows, axis: rows,
 ) -> ValueAndGradients:
     r"""Returns an objective of losses with extras, the samples' losses and figures, and gradients.
 
-    Exact in parts for any objective, also one that is nonlinear over the batch, such as a tail of the samples:
+    Exact in parts for any objective, also one that is nonlinear over the batch, such as a ratio of means:
 
     .. math:: \nabla_\theta J(F(\theta)) = \sum_i \frac{\partial J}{\partial F_i} \nabla_\theta F_i(\theta) .
 
@@ -43,7 +43,7 @@ def loss_gradient(
       batch: arrays with a row a sample. Noise must be drawn already: parts draw nothing.
       probe: zeros for so many rows; the gradients of several parts in it are stacked.
       parts: number of parts of the batch; must divide its rows. A mesh must divide rows / parts.
-      affine: True if the objective is affine in the losses; may be traced, if that changes during training.
+      affine: True if the objective is affine in the losses.
       place: ``(array, axis) -> array`` constrains the sharding of rows on an axis.
     """
     rows = jax.tree.leaves(batch)[0].shape[0]
@@ -51,7 +51,13 @@ def loss_gradient(
     if parts == 1:
         return _undivided(losses, objective, params, batch, probed)
     divided = in_parts(batch, parts, place)
-    weights, _ = jax.grad(objective, has_aux=True)(_losses_so_far(losses, params, divided, probed, rows, affine))
+    only = lambda part: losses(params, part, probed)[0]  # noqa: E731
+    if affine:
+        shape = jax.eval_shape(only, jax.tree.map(lambda part: part[0], divided))
+        so_far = jnp.zeros((rows, *shape.shape[1:]), shape.dtype)
+    else:
+        so_far = whole(jax.lax.map(only, divided))
+    weights, _ = jax.grad(objective, has_aux=True)(so_far)
     gradient, (samples, figures, in_probe) = _added_up(
         losses, params, probed, (divided, in_parts(weights, parts, place))
     )
@@ -96,24 +102,3 @@ def _added_up(losses: Losses, params: Any, probed: Any, parts: tuple[Any, Array]
         return jax.tree.map(jnp.add, gradient, part_gradient), (samples, figures, in_probe)
 
     return jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params), parts)
-
-
-def _losses_so_far(
-    losses: Losses, params: Any, divided: Any, probed: Any, rows: int, affine: bool | Bool[Array, ""]
-) -> Array:
-    """Returns the losses at which the objective's weights are taken, or zeros if the weights do not depend on them."""
-
-    def only(part: Any) -> Array:
-        return losses(params, part, probed)[0]
-
-    shape = jax.eval_shape(only, jax.tree.map(lambda part: part[0], divided))
-
-    def unseen() -> Array:
-        return jnp.zeros((rows, *shape.shape[1:]), shape.dtype)
-
-    def first_pass() -> Array:
-        return whole(jax.lax.map(only, divided))
-
-    if isinstance(affine, bool):
-        return unseen() if affine else first_pass()
-    return jax.lax.cond(affine, unseen, first_pass)

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, UInt32
 
@@ -73,7 +72,7 @@ def train_step(task: Task, state: TrainState, batch: Batch) -> tuple[TrainState,
     def losses(params: Params, batch: Batch, probe: Any) -> tuple[SampleLosses, Mapping[str, Array]]:
         samples, figures = task.losses(params, batch, probe)
         check_rows(samples, batch, task.num_layers)
-        return objective.measured(params, batch, samples, task.counts(batch)), figures
+        return samples, figures
 
     def value_of(samples: SampleLosses) -> tuple[Float[Array, ""], Array]:
         means = _means(samples, counts)
@@ -87,7 +86,7 @@ def train_step(task: Task, state: TrainState, batch: Batch) -> tuple[TrainState,
         batch,
         task.probe,
         parts=config.accumulate,
-        affine=objective.is_affine(state.moving, state.step),
+        affine=objective.is_affine,
         place=lambda part, axis: keep_rows(part, axis=axis),
     )
     updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
@@ -101,7 +100,7 @@ def train_step(task: Task, state: TrainState, batch: Batch) -> tuple[TrainState,
         moving=moving,
     )
     seen = task.summarise(figures, counts, probed)
-    return new, Metrics(value, means[: task.num_layers + 1], optax.tree.norm(gradient), moved, seen)
+    return new, Metrics(value, means, optax.tree.norm(gradient), moved, seen)
 
 
 def first_state(task: Task, pretrained: Any = None) -> TrainState:
@@ -160,16 +159,10 @@ def validate(task: Task, state: TrainState) -> tuple[Row, float]:
     validation = task.validate(state.params, objective.multipliers(state.moving))
     means = validation.losses.mean(axis=0)
     require_finite(int(state.step), means, "validation loss", each="layer" if task.num_layers else None)
-    row, score = objective.judge(int(state.step), held_out(task, state, "validation", validation.losses), state.moving)
+    row, score = objective.judge(int(state.step), validation.losses, state.moving)
     if validation.score is not None and row.get("feasible", True):
         score = float(validation.score)
     return row | json_value(validation.row, "the row of validate"), score
-
-
-def held_out(task: Task, state: TrainState, split: str, losses: np.ndarray) -> np.ndarray:
-    """Returns losses on a split with means of the columns of the constraints by name behind them."""
-    means = task.measured(state.params, split)
-    return losses if means is None else np.concatenate([losses, np.tile(means, (len(losses), 1))], axis=1)
 
 
 def require_finite_state(state: TrainState) -> None:

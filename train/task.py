@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import optax
 from jax.sharding import Mesh
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from .config.errors import PLAIN, UNSHOWN, OptionError, UserError
 from .config.run import RunConfig
@@ -28,17 +28,12 @@ class Objective(Protocol):
     """The objective of the parameters, a function of every layer's loss, and its state, such as multipliers. Methods
     with a body serve an objective without state and constraints."""
 
+    is_affine: bool = True
+    """True if the weights of losses in the value are known without the losses."""
+
     def init(self) -> Any:
         """Returns the initial state, such as multipliers; None without state."""
         return None
-
-    def is_affine(self, moving: Any, step: Array) -> bool | Bool[Array, ""]:
-        """Returns whether the weights of losses in the value are known without the losses."""
-        return True
-
-    def measured(self, params: Params, batch: Batch, samples: SampleLosses, counts: Array | None) -> SampleLosses:
-        """Returns losses, with further columns of samples behind them that the value depends on."""
-        return samples
 
     def value(self, samples: SampleLosses, means: Array, moving: Any, step: Array) -> Float[Array, ""]:
         """Returns the value that the parameters descend."""
@@ -126,10 +121,6 @@ class Task(Protocol):
         """Returns losses by sample and layer, and other figures by sample; each row depends on its sample only. The
         gradient in ``probe`` carries the figures that `probe` describes."""
         ...
-
-    def measured(self, params: Params, split: str) -> np.ndarray | None:
-        """Returns means on a split of the further columns of `Objective.measured`; None without any."""
-        return None
 
     def validate(self, params: Params, multipliers: np.ndarray | None) -> Validation:
         """Returns losses and figures on the validation split; ``multipliers`` are the objective's."""

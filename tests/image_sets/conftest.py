@@ -55,7 +55,6 @@ def config(options: SetConfig) -> ImageSetConfig:
         data=options,
         model=ModelConfig(num_layers=2),
         constraints=ConstraintConfig(bounds="cumulative", reference=2.0, alpha=(0.2,)),
-        track=(),
     )
 
 

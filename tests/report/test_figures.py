@@ -123,7 +123,6 @@ def test_figures_are_left_out_where_there_is_nothing_to_draw(make_run):
         ),
         ({"first_alpha": 0.8, "alpha": [0.3]}, ("α is 0.8, 0.3",), ("product",)),
         ({"last": 0.5, "alpha": [0.3]}, ("The bound of the last layer is 0.5",), ("α",)),
-        ({"layers": False, "alpha": [0.3]}, ("not enforced",), ("α",)),
     ],
 )
 def test_the_caption_of_bounds_is_that_of_the_configuration(make_run, options, words, others):
@@ -140,11 +139,10 @@ def test_captions_name_bounds_margins_and_seeds_only_where_there_are_some(make_r
     assert "bound" not in captions["plain"]
     assert "seeds" not in captions["plain"]
     assert "means over 2 seeds" in captions["constrained"]
-    for margin, tail in ((0.0, "mean"), (0.05, "tail")):
-        bounds, bind = {"constraints": {"alpha": 0.2, "margin": margin}}, {"bind": tail}
-        settings = grouped([make_run("constrained", name=f"m{margin}", config=bounds, evaluation=bind)])
+    for margin in (0.0, 0.05):
+        bounds = {"constraints": {"alpha": 0.2, "margin": margin}}
+        settings = grouped([make_run("constrained", name=f"m{margin}", config=bounds)])
         assert ("tighter" in figures.pictures("violations", settings)[0].caption) == (margin > 0)
-        assert ("worst samples" in figures.pictures("ratios", settings)[0].caption) == (tail == "tail")
 
 
 def test_a_confusion_matrix_shows_shares_of_each_class():

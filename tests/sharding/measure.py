@@ -66,9 +66,7 @@ def video(mesh: str, dtype: Any = "float32") -> Task:
     are counted, in pixels.
     """
     primal = VideoPrimalConfig(learning_rate=5e-4, basis="cosine" if dtype == "float64" else "pixels")
-    config = VideoConfig(
-        mesh=mesh, steps=STEPS, batch_size=VIDEO_BATCH, model=ModelConfig(dtype=dtype), primal=primal, unroll=1
-    )
+    config = VideoConfig(mesh=mesh, steps=STEPS, batch_size=VIDEO_BATCH, model=ModelConfig(dtype=dtype), primal=primal)
     return VideoTask(config, Drifting())
 
 
@@ -78,8 +76,8 @@ def encoder(mesh: str, dtype: Any = "float32") -> Task:
 
 
 def options(mesh: str, dtype: Any = "float32") -> Task:
-    """The encoder with all options of a step and its state; tails are not means over parts or devices."""
-    constraints = ConstraintConfig(bind="tail", resilience=5.0)
+    """The encoder with all options of a step and its state; ratios of means are not means over parts or devices."""
+    constraints = ConstraintConfig(form="ratio_of_means", resilience=5.0)
     dual = DualConfig(learning_rate=0.1, every=2)
     return encoder_task(dtype, constraints, mesh=mesh, dual=dual, steps=STEPS, accumulate=2)
 

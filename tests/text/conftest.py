@@ -27,11 +27,11 @@ MODELS = {
     "text-ut": UnrolledConfig(num_layers=2, dim=8, positions=True),
 }
 # Options of the finished runs; with margins of 0 the violations of training are of the stated bounds.
-TAILS = ConstraintConfig(
-    alpha=(0.1,), reference=0.7, bind="tail", level=0.5, resilience=2.0, margin=0.0, first_margin=0.0,
+BOUNDS = ConstraintConfig(
+    alpha=(0.1,), reference=0.7, form="ratio", resilience=2.0, margin=0.0, first_margin=0.0,
 )  # fmt: skip
 DUALS = DualConfig(learning_rate=0.3, every=2)
-MANY = {"remat": "dots", "constraints": TAILS, "dual": DUALS}
+MANY = {"remat": "dots", "constraints": BOUNDS, "dual": DUALS}
 PARTS = {"text-encoder": 4, "text-ut": 2}
 
 

@@ -42,7 +42,6 @@ def test_a_run_in_parts_takes_the_steps_of_whole_batches(finished, task_of, expe
 
 
 BAD = {
-    "unrolled, recomputed": ({"unroll": 2, "remat": "dots"}, "unroll must be 1 or None with remat, got 2"),
     "multipliers": ({"dual": DualConfig(start=(0.1, 0.2))}, "dual.start must be one number, or one for each of 3"),
     "layers of an encoder": ({"model": EncoderOptions(pretrained="x", num_layers=2)}, "model.num_layers=2 has no"),
     "words of an encoder": ({"model": EncoderOptions(pretrained="x"), "min_count": 5}, "min_count=5 has no effect"),
@@ -51,7 +50,6 @@ BAD = {
     "validation": ({"validation_examples": 1}, "validation_examples must be at least 2, .* got 1"),
     "words": ({"min_count": 10**6}, "min_count=1000000 leaves no word"),
     "rank": ({"model": UnrolledConfig(dim=8, rank=9)}, "model.rank must be between 1 and the token width 8, got 9"),
-    "epoch": ({"dual": DualConfig(every="epoch")}, "dual.every=epoch moves no multiplier: an epoch has 6 steps"),
     "vectors": ({"model": UnrolledConfig(embeddings="glove.zip")}, "embeddings=glove.zip is neither a file of word"),
 }
 

@@ -45,7 +45,7 @@ def test_a_run_with_many_options_goes_on_as_if_it_had_not_been_interrupted(small
     whole = finished("text-ut").runs["constrained"]
     config = small("text-ut", method="constrained", accumulate=PARTS["text-ut"], **MANY)
     evaluation = assert_resumes(config, whole, tmp_path / "run", experiment="text-ut", steps=(2, 4))
-    assert (evaluation["bind"], len(evaluation["slacks"])) == ("tail", 3)
+    assert (evaluation["form"], len(evaluation["slacks"])) == ("ratio", 3)
     first = read_metrics(whole / "metrics.jsonl")[0]
     for figure in ("violation", "multiplier", "slack"):
         assert {f"{figure}/{name}" for name in ("f_0", "layer 1", "layer 2")} <= first.keys()

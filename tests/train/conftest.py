@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from tensorboardX.proto.event_pb2 import Event
 
 from tests.hostile import runs
 from tests.started import environment
@@ -37,7 +36,7 @@ MANY = {
     "accumulate": 2,
     "remat": "dots",
     "dual.every": 3,
-    "constraints.bind": "tail",
+    "constraints.form": "ratio_of_means",
     "constraints.resilience": 2.0,
     "constraints.alpha": (0.6,),
     "primal.schedule": "linear",
@@ -54,7 +53,7 @@ OF_PROCESSES = {
     "accumulate": 2,
     "dual.optimizer": "adam",
     "constraints.alpha": 0.6,
-    "constraints.bind": "tail",
+    "constraints.form": "ratio_of_means",
     "constraints.resilience": 5.0,
 }
 SIZES = {"train": 64, "validation": 12, "test": 10}
@@ -170,15 +169,6 @@ def changed(config: VideoConfig) -> Callable[..., VideoConfig]:
 traced_task = functools.cache(VideoTask)
 traced_step = functools.cache(jit_step)
 traced_state = functools.cache(state_like)
-
-
-def events(path: Path) -> Iterator[Event]:
-    """TensorBoard's events of a file: records of a length of 8 bytes, its checksum of 4, the event, its checksum."""
-    content, place = path.read_bytes(), 0
-    while place < len(content):
-        length = int.from_bytes(content[place : place + 8], "little")
-        yield Event.FromString(content[place + 12 : place + 12 + length])
-        place += 16 + length
 
 
 @contextlib.contextmanager

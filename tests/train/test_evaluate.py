@@ -88,8 +88,6 @@ def test_both_methods_are_tested_on_the_same_noise(evaluated):
     "fields",
     [
         {},
-        {"method": "plain"},
-        {"method": "plain", "train_gamma": 0.0},
         {"method": "plain", "train_gamma": 0.0, "model.num_layers": 1},
         {"constraints.reference": None},
         {"constraints.resilience": 2.0},

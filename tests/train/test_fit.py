@@ -123,7 +123,6 @@ REFUSED = [
     ({"train": TRAIN | {"row": np.arange(64) + 2**40}}, "train['row'] of int64 has numbers beyond 32 bits"),
     ({"test": NARROW}, "test must have 'clean' with rows of shape (8,), as train has"),
     ({"train_gamma": 0.1}, "train_gamma=0.1 has no effect without noise, which a user's task"),
-    ({"unroll": 2}, "unroll=2 has no effect without a loop over layers of this package"),
     ({"batch_size": 65}, "batch_size must be at most the 64 samples of the train split, got 65"),
     ({"constraints": ConstraintConfig(alpha=(0.1, 0.1), reference=None)}, "constraints.alpha must be one number"),
     ({"mesh": "data=4096"}, "mesh=data=4096 asks for 4096 devices"),

@@ -1,4 +1,4 @@
-"""metrics.jsonl and JSON files, curves for TensorBoard, and the progress of a run on a terminal or in a log file."""
+"""metrics.jsonl and JSON files, and the progress of a run on a terminal or in a log file."""
 
 import io
 import math
@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.errors import one_line
-from tests.train.commands import read, status_of
-from tests.train.conftest import RUN, events
-from unroll_jax.train.__main__ import main
+from tests.train.commands import read
 from unroll_jax.train.config.errors import StorageError
 from unroll_jax.train.metrics import MetricsWriter, read_metrics
 from unroll_jax.train.system.files import write_json
@@ -19,9 +17,9 @@ from unroll_jax.train.system.terminal import pausing, progress, safe_output
 ROW = {"kind": "train", "loss": 0.5, "violations": [None, 0.25], "violation/layer 1": 0.25, "norm (L2)": None}
 
 
-def write(folder, steps, *, after_step=0, **options):
+def write(folder, steps, *, after_step=0):
     """Writes a row for each step; returns the contents of metrics.jsonl."""
-    with MetricsWriter(folder, after_step=after_step, **options) as writer:
+    with MetricsWriter(folder, after_step=after_step) as writer:
         for step in steps:
             writer.write({**ROW, "step": step})
         writer.flush()
@@ -60,27 +58,20 @@ def test_a_last_line_cut_short_by_a_kill_is_forgotten(tmp_path, cut):
     assert write(tmp_path, [5], after_step=4) == whole
 
 
-def test_a_damaged_line_in_the_middle_is_named(tmp_path):
-    lines = write(tmp_path, range(1, 6)).split(b"\n")
-    for damage in (b'{"kind": "tr', b"\xff\xfe"):
-        (tmp_path / "metrics.jsonl").write_bytes(b"\n".join([*lines[:2], damage, *lines[3:]]))
-        with one_line(r"metrics\.jsonl is damaged in line 3"):
-            steps_of(tmp_path)
-
-
 def test_rows_that_are_no_json_are_never_written(tmp_path):
     with MetricsWriter(tmp_path, after_step=0) as writer, pytest.raises(ValueError, match="JSON"):
         writer.write({"kind": "train", "step": 1, "loss": math.nan})
 
 
-NO_ROWS = ["[]", '{"kind": "train"}', "\0" * 9, "[" * 10**5]
-NO_ROWS += ['{"kind": "a", "step": 1, "b": NaN}', '{"kind": "a", "step": 1, "step": 1}']
+DAMAGE = [b"[]", b'{"kind": "train"}', b"\0" * 9, b"[" * 10**5, b'{"kind": "tr', b"\xff\xfe"]
+DAMAGE += [b'{"kind": "a", "step": 1, "b": NaN}', b'{"kind": "a", "step": 1, "step": 1}']
 
 
-@pytest.mark.parametrize("row", NO_ROWS, ids=lambda row: row[:20])
-def test_a_row_of_something_else_is_damage(tmp_path, row):
-    (tmp_path / "metrics.jsonl").write_text(f"{row}\n")
-    with one_line(r"metrics\.jsonl is damaged in line 1; restore it"):
+@pytest.mark.parametrize("row", DAMAGE, ids=lambda row: str(row[:20]))
+def test_a_line_that_is_no_row_is_damage_and_named(tmp_path, row):
+    lines = write(tmp_path, range(1, 6)).split(b"\n")
+    (tmp_path / "metrics.jsonl").write_bytes(b"\n".join([*lines[:2], row, *lines[3:]]))
+    with one_line(r"metrics\.jsonl is damaged in line 3; restore it"):
         steps_of(tmp_path)
 
 
@@ -118,47 +109,6 @@ def test_write_json_leaves_the_old_file_or_the_new_one(tmp_path, monkeypatch):
     assert read(path) == {"state": "finished"}
 
 
-def curves(folder):
-    """TensorBoard's session and points of each of a folder's files, in the order of their first steps."""
-    files = sorted((folder / "tensorboard").glob("events.*"), key=lambda path: int(path.suffix[1:]))
-    return [
-        (
-            [event.step for event in events(path) if event.HasField("session_log")],
-            [(event.step, value.tag, value.simple_value) for event in events(path) for value in event.summary.value],
-        )
-        for path in files
-    ]
-
-
-def test_tensorboard_has_every_number_once_by_name(tmp_path):
-    write(tmp_path, [1, 2], tensorboard=True)
-    ((_, points),) = curves(tmp_path)
-    shown = (("train/loss", 0.5), ("train/violation/layer_1", 0.25))
-    assert points == [(step, tag, number) for step in (1, 2) for tag, number in shown]
-
-
-def test_tensorboard_forgets_the_points_after_the_step_that_a_run_goes_on_from(tmp_path):
-    write(tmp_path, range(1, 9), tensorboard=True)
-    write(tmp_path, range(6, 9), after_step=5, tensorboard=True)
-    (first, points), (second, _) = curves(tmp_path)
-    assert (first, second) == ([1], [6])
-    assert sorted({step for step, _, _ in points}) == [*range(1, 9)]
-
-
-@pytest.mark.usefixtures("in_memory")
-def test_a_run_has_curves_unless_it_is_told_to_have_none(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    run = tmp_path / "run"
-    assert main([*RUN]) == 0
-    losses = [row["loss"] for row in read_metrics(run / "metrics.jsonl") if row["kind"] == "train"]
-    ((_, points),) = curves(run)
-    assert [value for _, tag, value in points if tag == "train/loss"] == pytest.approx(losses, rel=1e-6)
-    assert main([*RUN, "--overwrite", "--track"]) == 0
-    assert status_of(run)["state"] == "finished"
-    assert len(steps_of(run)) == 9
-    assert not (run / "tensorboard").exists()
-
-
 @pytest.mark.xdist_group("video-runs")
 def test_constraints_are_logged_by_name_and_layer(many):
     rows = read_metrics(many / "metrics.jsonl")
@@ -168,12 +118,6 @@ def test_constraints_are_logged_by_name_and_layer(many):
             assert [row[f"{figure}/{name}"] for name in names] == row[f"{figure}s"]
     logged = [row for row in rows if row["kind"] == "train"]
     assert all(f"slack/{name}" in row for row in logged for name in names)
-    ((_, points),) = curves(many)
-    tags = {tag for _, tag, _ in points}
-    figures = ["train/violation", "train/multiplier", "train/slack", "validation/violation"]
-    assert {f"{figure}/{name}" for figure in figures for name in ("f_0", "layer_1", "layer_2")} <= tags
-    assert "train/layer_losses/0" in tags
-    assert not {tag for tag in tags if tag.startswith(("train/violations", "train/multipliers"))}
 
 
 class Terminal(io.StringIO):

@@ -140,8 +140,7 @@ steps = 7
 test-gammas = [0.0, 0.2]
 [constraints]
 alpha = [0.1, 0.2]
-layers = false
-also = ["norm=8"]
+normalise = false
 [primal]
 learning-rate = 1e-3
 """
@@ -149,8 +148,8 @@ learning-rate = 1e-3
 
 def test_a_toml_file_is_read_as_the_words_of_a_command(tmp_path):
     (tmp_path / "options.toml").write_text(TOML)
-    words = "--steps 9 --test-gammas 0.0 0.2 --constraints.alpha 0.1 0.2 --constraints.no-layers"
-    words += " --constraints.also norm=8 --primal.learning-rate 1e-3"
+    words = "--steps 9 --test-gammas 0.0 0.2 --constraints.alpha 0.1 0.2"
+    words += " --constraints.no-normalise --primal.learning-rate 1e-3"
     expected = configured("run", ["video-ut", *words.split()])[1]
     actual = configured("run", ["video-ut", "--config", "options.toml", "--steps", "9"])[1]
     assert differences(to_json(expected), to_json(actual)) == ["config was None, is now options.toml"]
@@ -167,10 +166,10 @@ def test_a_toml_file_that_does_not_fit_is_one_line(tmp_path, capsys, text, words
 
 @pytest.mark.slow
 def test_a_run_resumes_by_its_folder_with_the_free_options_that_it_had_last(in_memory, tmp_path):
-    free = ["--accumulate", "2", "--remat", "dots", "--unroll", "1", "--mesh", "data=1", "--track"]
+    free = ["--accumulate", "2", "--remat", "dots", "--mesh", "data=1"]
     path = tmp_path / "run" / "config.json"
     assert main([*RUN, *free]) == 0
-    has = {"accumulate": 2, "remat": "dots", "unroll": 1, "mesh": "data=1", "track": ()}
+    has = {"accumulate": 2, "remat": "dots", "mesh": "data=1"}
     for config in (configured("run", ["video-ut", "--config", str(path)])[1], read_config(path.parent, free=True)[1]):
         assert {name: getattr(config, name) for name in has} == has
     for name, usual in FREE.items():

@@ -174,16 +174,13 @@ class ExportArguments:
 
 @dataclasses.dataclass(frozen=True)
 class SweepArguments(Generic[C]):
-    """Train and evaluate a grid of runs, or trials that Optuna proposes, and write their table.
+    """Train and evaluate a grid of runs, and write their table.
 
     --over.OPTION VALUE,VALUE,... makes an option of the experiment an axis, as in --over.num-layers 3,5 --over.method
-    plain,constrained --over.seed 0,1,2; the last part of a name is enough where only one option has it. With --trials,
-    an axis is a range LOW:HIGH or a list, and the best trial is feasible first, then best by the validation metric.
-    Every cell is a run folder under --out; the same command resumes a sweep, and more values or trials extend it."""
+    plain,constrained --over.seed 0,1,2; the last part of a name is enough where only one option has it. Every cell is a
+    run folder under --out; the same command resumes a sweep, and more values extend it."""
 
     config: Annotated[C, tyro.conf.arg(name="")]
     """Options that all cells share; --out is the folder of the sweep."""
     jobs: int = 1
     """Cells that are computed at the same time, each in a process with its share of the cores and GPUs."""
-    trials: int | None = None
-    """Number of trials that Optuna's TPE proposes, earlier calls' included; None computes the grid."""

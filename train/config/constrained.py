@@ -48,8 +48,10 @@ class ConstrainedConfig(RunConfig):
             object.__setattr__(self, "method", "plain")
 
     def followers(self) -> Iterator[tuple[str, Any]]:
-        """Yields the reference, which a bound on the last loss replaces, and heads, which divide the width."""
+        """Yields the reference, which a bound on the last loss replaces, heads, which divide the width, and the batches
+        of a step of the multipliers, which a short run has fewer of."""
         model: Any = getattr(self, "model", None)
+        yield "dual.every", min(self.dual.every, max(self.steps - self.constraints.warmup(self.steps), 1))
         yield from [("constraints.reference", None)] * (self.constraints.last is not None)
         if hasattr(model, "num_heads"):
             yield "model.num_heads", math.gcd(model.dim, model.num_heads)
@@ -83,11 +85,7 @@ class ConstrainedConfig(RunConfig):
         # Not of layer_weights, which the demo has: it may be run by any method.
         weighted = f"{option_text('method', 'deep_supervision')} or {option_text('constraints.last')}"
         yield "layer_weighting", weighted, self.supervises or self.early
-        yield "constraints.level", option_text("constraints.bind", "tail"), self.constraints.bind == "tail"
-        other = bool(self.constraints.also) or self.task == "own"
-        yield "constraints.layers", option_text("constraints.also"), other
-        for name in ("floor", "proxy"):
-            yield f"constraints.{name}", f"no {option_text('constraints.last')}", self.constraints.last is None
+        yield "constraints.floor", f"no {option_text('constraints.last')}", self.constraints.last is None
 
     @property
     def title(self) -> str:
@@ -151,15 +149,7 @@ class ConstrainedConfig(RunConfig):
         loss = row["minimised"] if self.early else row["layer_losses"][-1]
         if not self.enforces:
             return Judgement(True, None, loss)
-        return Judgement(row["feasible"], row["worst_excess"], loss, row.get("relaxed_loss"))
-
-
-NOISE = "noise, which a user's task does not have"
-WITHOUT_EFFECT = {
-    "train_gamma": NOISE,
-    "test_gammas": NOISE,
-    "unroll": "a loop over layers of this package",
-}
+        return Judgement(row["feasible"], row["worst_excess"], loss)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,7 +171,8 @@ class OwnConfig(ConstrainedConfig):
     def conditions(self) -> Iterator[Condition]:
         """Yields the conditions of all such runs, and the options that a user's task cannot have."""
         yield from super().conditions()
-        yield from ((name, of, False) for name, of in WITHOUT_EFFECT.items())
+        for name in ("train_gamma", "test_gammas"):
+            yield name, "noise, which a user's task does not have", False
 
     def label(self) -> str:
         """Method and seed."""
@@ -191,17 +182,6 @@ class OwnConfig(ConstrainedConfig):
 def check_depth(config: ConstrainedConfig, num_layers: int) -> None:
     """Checks the options that have a value for each layer or constraint against the number of layers."""
     check_rules(config, _depth_rules(config, num_layers))
-
-
-def check_epochs(config: ConstrainedConfig, steps_an_epoch: int) -> None:
-    """Checks that multipliers move at this length of an epoch."""
-    counted = config.steps - config.constraints.warmup(config.steps)
-    if config.dual.every == "epoch" and counted < steps_an_epoch and not _may_stand_still(config):
-        names = ", ".join(map(option_text, ("steps", "constraints.warmup_steps")))
-        raise UserError(
-            f"{option_text('dual.every', 'epoch')} moves no multiplier: an epoch has {steps_an_epoch} steps, "
-            f"multipliers may move in {counted} ({names}); raise {option_text('steps')}, or pass a number of batches"
-        )
 
 
 def _layerskip_weights(layers: Sequence[int], *, scale: float) -> tuple[float, ...]:
@@ -222,15 +202,14 @@ def _layerskip_weights(layers: Sequence[int], *, scale: float) -> tuple[float, .
 def _own_rules(config: ConstrainedConfig) -> Iterator[Rule]:
     """Yields the rules for multipliers, for the constraints of layers and for their weights."""
     dual, constraints, weights = config.dual, config.constraints, config.layer_weights
-    yield from constraints.rules()
-    counted, every = config.steps - constraints.warmup(config.steps), 1 if dual.every == "epoch" else dual.every
+    counted = config.steps - constraints.warmup(config.steps)
     needed = f"at most the {counted} steps in which multipliers may move, unless some start above 0"
-    yield "dual.every", needed, _may_stand_still(config) or every <= max(counted, 1)
+    still = not config.enforces or any(dual.start)
+    yield "dual.every", needed, still or dual.every <= max(counted, 1)
     needed = f"a number with {option_text('constraints.bounds', 'cumulative')}, which start at it"
     alone = constraints.last is None
     absolute = constraints.bounds == "stepwise" or not alone
     yield "constraints.reference", needed, absolute or constraints.reference is not None
-    yield "constraints.layers", f"True with {option_text('constraints.last')}", alone or constraints.layers
     needed = f"None with {option_text('constraints.last')}, which is the only bound on layers then"
     yield "constraints.reference", needed, alone or constraints.reference is None
     yield "constraints.alpha", "one number or more", len(constraints.alpha) > 0
@@ -261,8 +240,3 @@ def _depth_rules(config: ConstrainedConfig, num_layers: int) -> Iterator[Rule]:
     yield "dual.start", f"one number, or one for each of {count} constraints", len(dual.start) in (1, count)
     below = dual.cap is None or all(start <= dual.cap for start in dual.start)
     yield "dual.start", f"at most {option_text('dual.cap', dual.cap)}", below
-
-
-def _may_stand_still(config: ConstrainedConfig) -> bool:
-    """Returns whether a run makes sense although no multiplier ever moves."""
-    return not config.enforces or any(config.dual.start)

@@ -2,10 +2,9 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator
 from typing import Literal
 
-from .fields import Count, Fraction, Natural, NonNegative, Positive, Rule, Share
+from .fields import Count, Fraction, Natural, NonNegative, Positive, Share
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,9 +23,8 @@ class DualConfig:
     """Rate of the ascent; for pi, the integral gain."""
     proportional_gain: NonNegative = 1.0
     """Multiplier per unit of violation, only for pi."""
-    every: Count | Literal["epoch"] = 1
-    """Batches whose violations (or tails) are averaged for one step of the multipliers; epoch: as many as fit into a
-    pass over the data, counted from the end of the warm-up on."""
+    every: Count = 1
+    """Batches whose violations are averaged for one step of the multipliers, counted from the end of the warm-up on."""
     start: tuple[NonNegative, ...] = (0.0,)
     """Initial multipliers: one number, or one for each."""
     cap: Positive | None = None
@@ -40,46 +38,9 @@ class DualConfig:
         return 0.5 * self.learning_rate + (self.proportional_gain if self.optimizer == "pi" else 0.0)
 
 
-# Constraints by name, each with the unit of its bound.
-LIMITS = {"norm": "", "worst_class": "nats", "kl": "nats a token"}
-
-
 @dataclasses.dataclass(frozen=True)
-class LimitConfig:
-    """Constraints by name."""
-
-    also: tuple[str, ...] = ()
-    """NAME=BOUND of further constraints: norm of the trained parameters; worst_class, the loss of each class in
-    nats; kl, nats a token from the frozen decoder of --model.lora-rank. Violations are shares of the bound."""
-    resilience: Positive | None = None
-    """beta, cost of slack (multiplier / beta), which decays the multipliers; None keeps the constraints hard."""
-    warmup_steps: Natural | Share = 0
-    """Steps of plain risk before constraints count, whatever multipliers start at; below 1, a share of all steps."""
-    normalise: bool = True
-    """Divide the Lagrangian by 1 + sum of multipliers: growing multipliers then do not grow the gradient."""
-    tolerance: NonNegative = 0.05
-    """Relative excess over a bound that still counts as feasible."""
-
-    def warmup(self, num_steps: int) -> int:
-        """The steps of plain risk of a run."""
-        return round(self.warmup_steps * num_steps) if self.warmup_steps < 1 else int(self.warmup_steps)
-
-    @property
-    def limits(self) -> dict[str, float]:
-        """The bound of each name of `also`; 0 where it is not a positive number."""
-        pairs = (text.partition("=") for text in self.also)
-        return {name.replace("-", "_"): _positive(bound) for name, _, bound in pairs}
-
-    def rules(self) -> Iterator[Rule]:
-        """Yields the rule for `also`."""
-        known = all(name in LIMITS and bound for name, bound in self.limits.items())
-        allowed = f"NAME=BOUND, each name of {', '.join(LIMITS)} once and each bound positive"
-        yield "constraints.also", allowed, known and len(self.limits) == len(self.also)
-
-
-@dataclasses.dataclass(frozen=True)
-class ConstraintConfig(LimitConfig):
-    """Constraints on every layer, and others by name.
+class ConstraintConfig:
+    """Constraints on the losses of layers.
 
     Example:
       >>> ConstraintConfig(alpha=(0.3,), first_alpha=0.5).alphas(num_layers=3)  # shares of the loss to remove
@@ -100,22 +61,26 @@ class ConstraintConfig(LimitConfig):
     last: Positive | None = None
     """Bound on the last loss alone, within which the losses before it are minimised, weighted by --layer-weights: early
     exits at a cost that is known. None: the last loss is minimised."""
-    bind: Literal["mean", "tail"] = "mean"
-    """Statistic of the samples that a constraint bounds: their mean, or the mean over the worst share 1 - level."""
-    level: Share = 0.7
-    """Of tail, in [0, 1): 0 is the mean, towards 1 the worst sample."""
-    form: Literal["difference", "ratio", "log_ratio", "ratio_of_means", "log_ratio_of_means"] = "difference"
-    """Comparison of a loss and its bound. difference: loss minus bound, of mean losses. ratio, log_ratio: loss over
-    bound minus 1, or the logarithm of that quotient, sample by sample. The same of_means: of mean losses, with the loss
-    before a layer as a constant in gradients; without units: one rate of the multipliers fits all losses."""
-    proxy: bool = False
-    """Take the loss before a layer for a constant in the gradient (proxy constraints, Cotter et al. 2019)."""
+    form: Literal["difference", "ratio", "ratio_of_means", "log_ratio_of_means"] = "difference"
+    """Comparison of a loss and its bound. difference: loss minus bound, of mean losses. ratio: loss over bound minus 1,
+    sample by sample. ratio_of_means, log_ratio_of_means: that, or the logarithm of the quotient, of mean losses, with
+    the loss before a layer as a constant in gradients; without units: one rate of the multipliers fits all losses."""
     margin: Share = 0.05
     """Share by which training tightens the bounds of layers 2 and on, to make the stated ones hold on new data."""
     first_margin: Share = 0.2
     """The same for layer 1, whose loss carries over to held-out data least well."""
-    layers: bool = True
-    """Bound the losses of layers; --constraints.no-layers leaves only the constraints of `also`."""
+    resilience: Positive | None = None
+    """beta, cost of slack (multiplier / beta), which decays the multipliers; None keeps the constraints hard."""
+    warmup_steps: Natural | Share = 0
+    """Steps of plain risk before constraints count, whatever multipliers start at; below 1, a share of all steps."""
+    normalise: bool = True
+    """Divide the Lagrangian by 1 + sum of multipliers: growing multipliers then do not grow the gradient."""
+    tolerance: NonNegative = 0.05
+    """Relative excess over a bound that still counts as feasible."""
+
+    def warmup(self, num_steps: int) -> int:
+        """The steps of plain risk of a run."""
+        return round(self.warmup_steps * num_steps) if self.warmup_steps < 1 else int(self.warmup_steps)
 
     def alphas(self, num_layers: int) -> tuple[float, ...]:
         """The share that each of layers 1 to L must remove."""
@@ -135,12 +100,3 @@ class ConstraintConfig(LimitConfig):
             return None
         kept = [1.0 - alpha for alpha in self.alphas(num_layers)]
         return tuple(max(self.reference * math.prod(kept[: l + 1]), self.floor) for l in range(num_layers))  # noqa: E741
-
-
-def _positive(text: str) -> float:
-    """Reads a positive number; 0 for anything else."""
-    try:
-        value = float(text)
-    except ValueError:
-        return 0.0
-    return value if 0.0 < value < math.inf else 0.0

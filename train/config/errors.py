@@ -10,7 +10,7 @@ from typing import Any
 UNSHOWN = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 PLAIN = "a string of UTF-8 without control characters"
 #: The packages of each extra of pyproject.toml that some commands do without.
-EXTRAS = {"search": ("optuna",), "video": ("av", "skimage")}
+EXTRAS = {"video": ("av", "skimage")}
 
 # Fields that are options (None: all) and names of options that are not --FIELD: of a command line, not of Python.
 _surface: tuple[Collection[str] | None, Mapping[str, str]] = ((), {})
@@ -36,8 +36,8 @@ def option_text(field: str, value: Any = _NO_VALUE) -> str:
       >>> option_text("data.root"), option_text("data.root", "clips")
       ('data.root', 'data.root=clips')
       >>> with on_command_line({"data.root": "--from"}):
-      ...     option_text("data.root", "clips"), option_text("batch_size", 8), option_text("constraints.proxy", False)
-      ('--from clips', '--batch-size 8', '--constraints.no-proxy')
+      ...     option_text("data.root", "clips"), option_text("batch_size", 8), option_text("model.use_bias", False)
+      ('--from clips', '--batch-size 8', '--model.no-use-bias')
     """
     typed, names = _surface
     if typed is not None and field not in typed:

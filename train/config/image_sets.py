@@ -57,7 +57,6 @@ class ImageSetConfig(ConstrainedConfig):
         yield "seeds", f"at most {2**32 - self.seed} from --seed {self.seed} on", self.seed + self.seeds <= 2**32
         held_out_twice = "below 0.5, as validation and test each take so much"
         yield "data.validation_share", held_out_twice, data.source == "digits" or data.validation_share < 0.5
-        yield "dual.every", "a number of batches, as sets are drawn without end", self.dual.every != "epoch"
 
     def conditions(self) -> Iterator[Condition]:
         """Yields the conditions of all such runs, and of the data."""

@@ -6,10 +6,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Le
 
-from .constraints import DualConfig, LimitConfig
 from .data import ImageConfig, SceneConfig
 from .errors import option_text
-from .fields import WIDEST, Condition, Count, Depth, Iterations, Parts, Positive, Rule, Width, changes
+from .fields import WIDEST, Count, Depth, Iterations, Parts, Positive, Rule, Width, changes
 from .run import FREE, Judgement, OptimizerConfig, RunConfig
 
 
@@ -135,7 +134,6 @@ class SupervisedConfig(RunConfig):
 
     best_by: ClassVar[str] = "accuracy"
     """The score that the best checkpoint is best in."""
-    larger_is_better: ClassVar[bool] = True
     rates: ClassVar[str] = "--optimizer.learning-rate or --optimizer.clip-norm"
 
     epochs: Iterations = 30
@@ -149,18 +147,13 @@ class SupervisedConfig(RunConfig):
     augment: bool = False
     """Flip images at random, and shift or crop them."""
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
-    dual: DualConfig = dataclasses.field(default_factory=DualConfig)
-    constraints: LimitConfig = dataclasses.field(default_factory=LimitConfig)
     data: ImageConfig | SceneConfig = dataclasses.field(default_factory=ImageConfig)
     network: Network = dataclasses.field(default_factory=OptEqConfig)
 
     def rules(self) -> Iterator[Rule]:
         """Yields the rules of every run, and of images; networks check their sizes when they are built."""
         yield from super().rules()
-        yield from self.constraints.rules()
-        yield "dual.start", "one number", len(self.dual.start) == 1
         vectors = not getattr(self.network, "convolutional", True)
-        yield "unroll", "None for networks, whose layers differ", self.unroll is None
         mirrored = self.augment and self.data.source == "digits"
         yield "augment", "False for digits, which must not be mirrored", not mirrored
         stem = getattr(self.network, "stem", ())
@@ -170,12 +163,6 @@ class SupervisedConfig(RunConfig):
         """Yields the augmentation, which digits do not take, and the stem, which dense layers do not have."""
         yield from [("augment", False)] * (self.data.source == "digits")
         yield from [("network.stem", ())] * (not getattr(self.network, "convolutional", True))
-
-    def conditions(self) -> Iterator[Condition]:
-        """Yields the options of constraints."""
-        for part in ("dual", "constraints"):
-            for field in dataclasses.fields(getattr(self, part)):
-                yield f"{part}.{field.name}", option_text("constraints.also"), self.enforces
 
     def label(self) -> str:
         """The source, and every option of the run that is not the task's own, shortened."""
@@ -194,14 +181,9 @@ class SupervisedConfig(RunConfig):
         """Network and epochs."""
         return f"{self.title}, {self.epochs} epochs"
 
-    @property
-    def enforces(self) -> bool:
-        """True where the network is trained under constraints."""
-        return bool(self.constraints.also)
-
     def judge(self, row: Mapping[str, Any]) -> Judgement:
-        """Feasible without constraints; the metric in percent."""
-        return Judgement(row.get("feasible", True), row.get("worst_excess"), 100.0 * row[self.best_by])
+        """By the metric, in percent."""
+        return Judgement(True, None, 100.0 * row[self.best_by])
 
 
 @dataclasses.dataclass(frozen=True)

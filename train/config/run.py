@@ -1,4 +1,4 @@
-"""Options of every run: seed, batch, devices, parts, curves; its optimiser."""
+"""Options of every run: seed, batch, devices, parts; its optimiser."""
 
 import abc
 import dataclasses
@@ -11,7 +11,6 @@ from .errors import option_text
 from .fields import (
     Condition,
     Count,
-    Depth,
     NonNegative,
     Parts,
     Positive,
@@ -26,13 +25,11 @@ from .fields import (
 Remat = Literal["none", "everything", "dots", "dots_without_batch"]
 
 # Options that may change when a run resumes or is evaluated: devices, the parts that a batch is computed in,
-# recomputation, where curves are shown, the run's name. The step stays as it is.
+# recomputation, the run's place. The step stays as it is.
 FREE: dict[str, Any] = {
     "mesh": None,
     "accumulate": 1,
     "remat": "none",
-    "unroll": None,
-    "track": ("tensorboard",),
     "overwrite": False,
     "config": None,
     "out": None,
@@ -48,14 +45,12 @@ class Judgement(NamedTuple):
     Attributes:
       feasible: whether it meets its constraints; True where it has none.
       excess: by which share of a bound it exceeds it, where that is largest; None without constraints.
-      metric: the number that feasible models are ranked by.
-      relaxed: the figure that ranks a run's checkpoints where none is feasible, smallest first; None: the excess.
+      metric: the number that feasible models are compared by.
     """
 
     feasible: bool
     excess: float | None
     metric: float
-    relaxed: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,8 +112,7 @@ class RunConfig(abc.ABC):
     task: ClassVar[str]
     """Name of the task in `train.tasks`."""
     metric: ClassVar[str]
-    """Metric that a sweep ranks feasible models by on the validation split, with its unit."""
-    larger_is_better: ClassVar[bool] = False
+    """Metric of a sweep's table on the validation split, with its unit."""
     rates: ClassVar[str] = "--primal.learning-rate or --primal.clip-norm"
     """The options to lower where a number is not finite."""
 
@@ -131,12 +125,8 @@ class RunConfig(abc.ABC):
     remat: Remat = "none"
     """Part of the forward pass that the backward pass recomputes: none; everything; dots, everything but matrix
     products; dots_without_batch, everything but products with weights."""
-    unroll: Depth | None = None
-    """Layers of video and text in one turn of the loop over them. None: all, up to 16 without --remat; else one."""
     mesh: str | None = None
     """Devices by axis, as in data=2,fsdp=4 (data, fsdp, tensor); None means data over all that divide the batch."""
-    track: tuple[Literal["tensorboard"], ...] = ("tensorboard",)
-    """Curves of the metrics: tensorboard, files in the run folder; --track without a name writes none."""
     out: str | None = None
     """Run folder; None makes one under runs/ named after the experiment."""
     overwrite: bool = False
@@ -159,8 +149,6 @@ class RunConfig(abc.ABC):
         """Yields the rules across fields; the rules of a task extend these."""
         parts, size = self.accumulate, self.batch_size
         yield "accumulate", f"a divisor of {option_text('batch_size', size)}", size % parts == 0
-        yield "unroll", f"1 or None with {option_text('remat')}", self.remat == "none" or self.unroll in (None, 1)
-        yield "track", "each of them once", len(set(self.track)) == len(self.track)
 
     def conditions(self) -> Iterable[Condition]:
         """Yields the conditions under which options have an effect; none by default."""

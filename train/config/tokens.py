@@ -232,7 +232,6 @@ class LanguageConfig(TokensConfig):
         frozen = option_text("model.lora_rank")
         free = self.constraints.reference is None or not self.freezes or not self.enforces
         yield "constraints.reference", f"None with {frozen}, which leaves embeddings, norm and head as they are", free
-        yield "constraints.bind", f"mean for language, {tokens}", self.constraints.bind == "mean"
         yield "constraints.form", f"of means for language, {tokens}", self.constraints.of_means
 
     def conditions(self) -> Iterator[Condition]:

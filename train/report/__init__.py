@@ -130,41 +130,35 @@ def warnings(settings: Sequence[Setting]) -> list[str]:
     return sentences
 
 
-def _first_and_last(losses: np.ndarray) -> np.ndarray | None:
-    """Losses, with the last one in place of unknown ones; None without the first or the last."""
-    return np.where(np.isnan(losses), losses[-1], losses) if np.isfinite(losses[[0, -1]]).all() else None
+def _advice(one: Variant, plain: Variant | None) -> list[str]:
+    """Signs that constraints do harm: on the test split, and of f_0 on validation data. There, samples and noise are
+    the same at every step, so the loss of a raw input stays; from a train batch to the test split it would not."""
+    losses, bounds, multipliers = (one.mean(key) for key in ("layer_losses", "bounds", "multipliers"))
+    if one.option("constraints.last") is not None or np.isnan(losses).any():
+        return []  # the multiplier of a bound on the last loss is its weight
+    bound, layers = ~np.isnan(bounds), one.runs[0].evaluation.get("layers", range(len(losses)))
+    failed = one.feasible_runs < len(one.runs) and list(layers) == list(range(len(losses)))
+    allowed = constrained.level_constraints(np.maximum(bounds[bound], np.finfo(np.float32).tiny))
+    known = None if plain is None else plain.mean("layer_losses")
+    if known is not None:
+        known = np.where(np.isnan(known), known[-1], known) if np.isfinite(known[[0, -1]]).all() else None
+    lines = constrained.descent_warnings(
+        losses, multipliers[bound], constraints=allowed if failed else None, plain_losses=known
+    )
+    ends, plain_ends = _validated(one), None if plain is None else _validated(plain)
+    if ends is not None:  # only of f_0; f_0 of the plain run shows a rise before the first validation
+        plain_first, plain_last = (ends[0], None) if plain_ends is None else plain_ends
+        first = np.minimum(ends[0], plain_first)
+        lines += constrained.descent_warnings(ends[-1], [0.0], start_losses=first, plain_losses=plain_last)
+    return lines
 
 
 def _validated(one: Variant) -> np.ndarray | None:
-    """Losses of layers at the first validation and at the best checkpoint's, (2, L + 1); None if not known. Samples and
-    noise are the same. So the loss of a raw input stays; from a train batch to the test split it would not."""
+    """Losses of layers at the first validation and at the best checkpoint's, (2, L + 1); None if not known."""
     rows = [(run.validations, run.evaluation.get("best_step", np.inf)) for run in one.runs]
     until = [columns["layer_losses"][columns["step"] <= best] for columns, best in rows]
     ends = np.mean([losses[[0, -1]] for losses in until], axis=0) if all(map(len, until)) else np.array(np.nan)
     return ends if np.isfinite(ends).all() else None
-
-
-def _advice(one: Variant, plain: Variant | None) -> list[str]:
-    losses, bounds, multipliers = (one.mean(key) for key in ("layer_losses", "bounds", "multipliers"))
-    bound, evaluation, lines, least = ~np.isnan(bounds), one.runs[0].evaluation, [], -one.mean("tolerance")
-    met = one.has("limits") and np.nanmin(one.margins(), initial=0.0) >= least  # then others are not
-    failed = one.feasible_runs < len(one.runs) and not met and one.option("constraints.layers") is not False
-    layered = one.option("constraints.last") is None  # else a multiplier is the last loss's weight
-    if layered and not np.isnan(losses).any():
-        layers = evaluation.get("layers", range(len(losses)))
-        allowed = constrained.level_constraints(np.maximum(bounds[bound], np.finfo(np.float32).tiny))
-        lines = constrained.descent_warnings(
-            losses,
-            multipliers[bound],
-            constraints=allowed if failed and list(layers) == list(range(len(losses))) else None,
-            plain_losses=None if plain is None else _first_and_last(plain.mean("layer_losses")),
-        )
-        ends, plain_ends = _validated(one), None if plain is None else _validated(plain)
-        if ends is not None:  # only of f_0; f_0 of the plain run shows a rise before the first validation
-            plain_first, plain_last = (ends[0], None) if plain_ends is None else plain_ends
-            first = np.minimum(ends[0], plain_first)
-            lines += constrained.descent_warnings(ends[-1], [0.0], start_losses=first, plain_losses=plain_last)
-    return lines
 
 
 def _other_report(runs: Sequence[Run]) -> Report:
@@ -174,22 +168,20 @@ def _other_report(runs: Sequence[Run]) -> Report:
         members = by_config([run for run in runs if run.config["experiment"] == experiment])
         rows |= {f"{experiment} {label}".strip(): cell for label, cell in members.items()}
     made, drawn, sentences, floors = tables.figures_table(rows), [], [], {}
-    made += [table for name, each in rows.items() for table in tables.limits_table(name, each)]
     if not spec.layered:
-        names = runs[0].evaluation["class_names"]
-        confusions = {
-            name: np.sum([run.evaluation["confusion"] for run in each], axis=0) for name, each in rows.items()
-        }
-        floors, drawn = _without_network(spec, confusions, names), _predictions(spec, rows, names)
-        caption = "Share of the test {} of each class that are predicted as each class, in percent."
-        what = "pixels" if drawn else "images"
-        for place, (name, counts) in enumerate(confusions.items()):
+        names, scenes = runs[0].evaluation["class_names"], spec.metric == "intersection_over_union"
+        floors = _without_network(spec, np.sum(runs[0].evaluation["confusion"], axis=1))
+        drawn = _predictions(rows, names) if scenes else []
+        caption = (
+            f"Share of the test {'pixels' if scenes else 'images'} of each class predicted as each class, in percent."
+        )
+        for place, (name, each) in enumerate(rows.items()):
+            counts = np.sum([run.evaluation["confusion"] for run in each], axis=0)
             picture = figures.confusion(name, counts, names)
-            drawn.append(Picture(f"confusion_{place + 1}" if place else "confusion", caption.format(what), picture))
-        means = {
-            name: (float(np.mean([run.evaluation[spec.metric] for run in each])), "") for name, each in rows.items()
-        }
-        sentences = [_ranked(spec, "", means), f"Without a network: {_shown(spec, floors)}."]
+            drawn.append(Picture(f"confusion_{place + 1}" if place else "confusion", caption, picture))
+        scores = {name: np.mean([run.evaluation[spec.metric] for run in each]) for name, each in rows.items()}
+        ranked = _ranked(spec, "", {name: (float(score), "") for name, score in scores.items()})
+        sentences = [ranked, f"Without a network: {_shown(spec, floors)}."]
     return Report(
         title=", ".join(dict.fromkeys(str(run.config["experiment"]) for run in runs)),
         introduction=f"Networks were trained {spec.work}. {_meaning(spec)}",
@@ -201,19 +193,16 @@ def _other_report(runs: Sequence[Run]) -> Report:
     )
 
 
-def _without_network(spec: ReportSpec, confusions: Mapping[str, np.ndarray], names: Sequence[str]) -> dict[str, float]:
-    """Scores of guesses: at random, and the class that is most frequent on the test split."""
-    counts = next(iter(confusions.values())).sum(1)
+def _without_network(spec: ReportSpec, counts: np.ndarray) -> dict[str, float]:
+    """Scores of guesses, from the test examples of each class: at random, and the most frequent class."""
     share = float(counts.max() / max(counts.sum(), 1))
     if spec.metric == "intersection_over_union":
         return {"majority class": share / max(np.count_nonzero(counts), 1)}
-    return {"chance": 1 / len(names), "majority class": share}
+    return {"chance": 1 / len(counts), "majority class": share}
 
 
-def _predictions(spec: ReportSpec, rows: Mapping[str, Sequence[Run]], names: Sequence[str]) -> list[Picture]:
-    """Scenes with the predictions of each network; none for tasks without scenes."""
-    if spec.metric != "intersection_over_union":
-        return []
+def _predictions(rows: Mapping[str, Sequence[Run]], names: Sequence[str]) -> list[Picture]:
+    """Scenes with the predictions of each network."""
     predicted = {name: read_predictions(each[0].folder) for name, each in rows.items()}
     shown = [one.images for one in predicted.values()]
     if not all(np.array_equal(images, shown[0]) for images in shown):
@@ -254,7 +243,7 @@ def _feasibility(variant: Variant) -> str:
     if variant.method != "constrained":
         return ""
     margins, words = variant.margins(), f" {_on_split(variant, 'test', 'feasible')}"
-    if np.isfinite(margins).any() and variant.option("constraints.layers") is not False:
+    if np.isfinite(margins).any():
         layer, margin = int(np.nanargmin(margins) % margins.shape[1]), np.nanmin(margins)
         number = variant.runs[0].evaluation.get("layers", range(margins.shape[1]))[layer]
         words += f" (layer {number} is {abs(margin):.1%} {'over' if margin < 0 else 'below'} its bound)"

@@ -22,11 +22,9 @@ def of_losses(setting: Setting) -> str:
 
 def bounds_of(variant: Variant) -> str:
     """A sentence on the bounds of a constrained variant, from its configuration."""
-    given = {name: variant.option(f"constraints.{name}") for name in ("bounds", "last", "floor", "reference", "layers")}
+    given = {name: variant.option(f"constraints.{name}") for name in ("bounds", "last", "floor", "reference")}
     if given["last"] is not None:
         return f"The bound of the last layer is {given['last']:g}; others have none."
-    if given["layers"] is False:
-        return "Bounds of layers are shown, and were not enforced."
     alphas = [variant.option(f"constraints.{name}") for name in ("first_alpha", "alpha")]
     of = ", ".join(f"{each:g}" for alpha in alphas for each in np.ravel([] if alpha is None else alpha))
     least = f", or {given['floor']:g} where that is larger" if given["floor"] else ""
@@ -38,10 +36,8 @@ def bounds_of(variant: Variant) -> str:
 
 
 def of_ratios(setting: Setting) -> str:
-    """Ratios of losses, and the statistic that constraints bind."""
-    binds = dict.fromkeys(one.runs[0].evaluation.get("bind", "mean") for one in setting.of("constrained"))
-    words = " and ".join("mean" if bind == "mean" else "mean over the worst samples" for bind in binds)
-    bound = f" Constraints bind the {words} of samples, not each of them." * bool(binds)
+    """Ratios of losses, which constraints bind in the mean."""
+    bound = " Constraints bind the mean of samples, not each of them." * bool(setting.of("constrained"))
     return f"Change of the loss of single samples by a layer, all layers together.{bound}"
 
 
@@ -49,12 +45,10 @@ def of_steps(words: str) -> Callable[[Setting], str]:
     """Returns the caption of curves over the steps of training, which begins with some words."""
 
     def caption(setting: Setting) -> str:
-        (run, *others), kinds = setting.of("constrained")[0].runs, len(setting.of("constrained"))
-        first = " of the first constrained run" * bool(others or kinds > 1)
-        dashed = "; dashed: constraints by name" * bool(run.evaluation.get("limits"))
+        first = " of the first constrained run" * (sum(len(one.runs) for one in setting.of("constrained")) > 1)
         margin = " Training enforces bounds that are tighter than those stated." * ("Violations" in words)
         margins = [setting.of("constrained")[0].option(f"constraints.{name}margin") for name in ("", "first_")]
-        return f"{words}{first} by layer{dashed}.{margin * any(margins)}"
+        return f"{words}{first} by layer.{margin * any(margins)}"
 
     return caption
 

@@ -16,7 +16,7 @@ from ..metrics import Predictions
 from . import captions
 from .groups import Setting, Variant
 from .page import GUIDE, PANEL, WIDTH, Picture, tidy
-from .records import METHODS, Array, floats
+from .records import METHODS, Array
 
 # Okabe-Ito: distinct with every common colour blindness.
 COLOURS = {"plain": "#D55E00", "deep_supervision": "#009E73", "constrained": "#0072B2"}
@@ -188,9 +188,6 @@ def _by_step(axes: Axes, setting: Setting, name: str) -> None:
     for layer, shade, curve, bound in zip(setting.layers, shades, curves, run.values("bounds"), strict=True):
         if not np.isnan(bound):  # a layer without a bound has no constraint
             axes.plot(steps, curve, color=shade, label=f"layer {layer}")
-    for limit in run.evaluation.get("limits", {}):
-        figures = floats([row[f"{name[:-1]}/{limit}"] for row in run.metrics if row["kind"] == "train"])
-        axes.plot(steps, np.convolve(figures, window / window.sum(), "valid"), "--", label=limit)
     axes.axhline(0.0, color=GUIDE, linewidth=1.0)
 
 

@@ -57,14 +57,13 @@ class Variant:
 
     def margins(self) -> Array:
         """Room below the bound as a fraction of it, (seeds, L + 1); negative where the bound is exceeded."""
-        evaluation = self.runs[0].evaluation
-        bind, form = evaluation.get("bind", "mean"), evaluation.get("form", "difference")
+        form = self.runs[0].evaluation.get("form", "difference")
         violations, losses, bounds = (self.stack(key) for key in ("violations", "layer_losses", "bounds"))
         if form != "difference":
             return -violations if form.startswith("ratio") else -np.expm1(violations)
         # A bound that is missing or not positive has no margin in percent.
         with np.errstate(divide="ignore", invalid="ignore"):
-            return np.where(bounds > 0, (bounds - losses if bind == "mean" else -violations) / bounds, np.nan)
+            return np.where(bounds > 0, (bounds - losses) / bounds, np.nan)
 
     def figures(self) -> dict[str, Any]:
         """The score with its range over the seeds, and means of all other figures."""

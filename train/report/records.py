@@ -58,23 +58,21 @@ class Run:
     @functools.cached_property
     def curves(self) -> dict[str, Array]:
         """Columns of the training rows of metrics.jsonl by name: the step, and (steps, L + 1) by layer."""
-        return self._columns("train", ("step", "layer_losses", "violations", "multipliers"))
+        return self._columns("train", "layer_losses", "violations", "multipliers")
 
     @functools.cached_property
     def validations(self) -> dict[str, Array]:
         """The same of the validation rows, all of the same samples and noise: the step, and losses by layer."""
-        return self._columns("validation", ("step", "layer_losses"))
+        return self._columns("validation", "layer_losses")
 
-    def _columns(self, kind: str, names: Sequence[str]) -> dict[str, Array]:
+    def _columns(self, kind: str, *names: str) -> dict[str, Array]:
         rows, layers = [row for row in self.metrics if row["kind"] == kind], self.evaluation["num_layers"] + 1
         try:
-            return {
-                name: floats([row[name] for row in rows]).reshape(len(rows), *[layers] * (name != "step"))
-                for name in names
-            }
+            columns = {name: floats([row[name] for row in rows]).reshape(len(rows), layers) for name in names}
         except (KeyError, TypeError, ValueError) as error:
             path = self.folder / "metrics.jsonl"
             raise UserError(f"{path} is damaged ({one_line(error)}); train the run again") from None
+        return columns | {"step": floats([row["step"] for row in rows])}
 
     @property
     def lost(self) -> list[str]:
@@ -172,7 +170,7 @@ def _tested(run: Run) -> dict[str, Any]:
         "data.root": Path(str(data.get("root"))).name,  # the same data may lie elsewhere or be spelled relative
         "data.reduction": data.get("reduction"),
         "class_names": evaluation.get("class_names"),
-        f"number of test {run.spec.sample}s": evaluation.get(run.spec.tested),
+        "number of test samples": evaluation.get(run.spec.tested),
     }
     if run.layered:
         tested |= {name: evaluation[name] for name in ("experiment", "test_gammas")}

@@ -16,7 +16,6 @@ class ReportSpec(NamedTuple):
       digits: behind the decimal point, in tables.
       gamma: the strength of noise on axes, with its unit; empty where a task has no noise.
       loss: of the axis of the layers' losses, with its unit.
-      sample: one sample in words.
       tested: key of the number of samples tested.
       baseline: key of the score of the noisy input itself by test gamma; None where there is none.
       reference: name, and prefix of the figures, of the reference that disturbances are tried on too; None for none.
@@ -33,7 +32,6 @@ class ReportSpec(NamedTuple):
     digits: int = 2
     gamma: str = "test gamma"
     loss: str = "cross entropy (nats)"
-    sample: str = "example"
     tested: str = "num_examples"
     baseline: str | None = None
     reference: tuple[str, str] | None = None
@@ -48,7 +46,6 @@ _VIDEO = ReportSpec(
     label="RMSE (0-255 scale)",
     gamma="test gamma (variance / data std)",
     loss="loss  ½|x − Φ|²  (pixels in [0, 1])",
-    sample="sequence",
     tested="num_sequences",
     baseline="noisy_rmse",
     reference=("input", "input_"),
@@ -62,7 +59,6 @@ _CODES = ReportSpec(
     digits=3,
     gamma="test gamma (deviation / data std)",
     loss="loss  ½|z − z*|²",
-    sample="image",
     reference=("ISTA", "ista_"),
     note="Mean of |z − z*|² over that of |z*|², lower is better; all codes zero give 1.",
 )
@@ -72,7 +68,6 @@ _SETS = _VIDEO._replace(
     work="to remove noise from sets of images",
     label="half squared error  ½|x − Φ|²",
     digits=3,
-    sample="set",
     tested="num_examples",
     baseline="noisy_half_squared_error",
     reference=None,
@@ -85,7 +80,6 @@ _TEXT = ReportSpec(
     label="accuracy on the test texts",
     higher_is_better=True,
     percent=True,
-    sample="text",
     note="In percent of the test split, higher is better. Area: under the accuracy over the test gammas, by "
     "trapezoids, not divided by their range.",
 )
@@ -93,7 +87,6 @@ _LANGUAGE = _TEXT._replace(
     title="token accuracy",
     work="to follow instructions",
     label="share of right tokens of the test answers",
-    sample="answer",
 )
 _IMAGES = ReportSpec(
     "accuracy",

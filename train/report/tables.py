@@ -42,7 +42,7 @@ def score_table(setting: Setting) -> list[Table]:
 
 
 def layers_table(setting: Setting, variant: Variant) -> list[Table]:
-    """Every layer of a variant on the test split: loss, bound, multiplier, descent; and constraints by name."""
+    """Every layer of a variant on the test split: loss, bound, multiplier, descent."""
     mean = variant.mean
     columns = {
         "layer": [str(layer) for layer in setting.layers],
@@ -61,29 +61,17 @@ def layers_table(setting: Setting, variant: Variant) -> list[Table]:
         },
         "descends %": ["-", *_numbers(100 * mean("descend_share"), 1)],
     }
-    bind, form = (setting.first.evaluation.get(key, usual) for key, usual in (("bind", "mean"), ("form", "difference")))
+    form = setting.first.evaluation.get("form", "difference").replace("_", " ")
     reference = " Layer 0: bound is the reference loss." * bool(np.isfinite(mean("bounds")[0]))
     note = (
         f"{variant.feasible_runs} of {len(variant.runs)} runs feasible (tolerance {mean('tolerance'):.0%} of "
         f"the bound; positive margin: room left).{reference}"
-        f" Violations and margins are of the {bind} over samples, as a {form.replace('_', ' ')}."
+        f" Violations and margins are of the mean over samples, as a {form}."
     )
     free = " (bounds not enforced)" * (variant.method != "constrained")
     title = f"Layers on the test split, {variant.title}{free}, {setting.title}"
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    return [*_table(title, rows, note), *limits_table(f"{variant.title}{free}, {setting.title}", variant.runs)]
-
-
-def limits_table(title: str, runs: Sequence[Run]) -> list[Table]:
-    """Every constraint by name on the test split, means over seeds; none without such constraints."""
-    rows = []
-    for name, first in runs[0].evaluation.get("limits", {}).items():
-        each = [run.evaluation["limits"][name] for run in runs]
-        bound, status = f"{first['bound']:g} {first['unit']}".strip(), dict.fromkeys(one["status"] for one in each)
-        figures = {key: number(np.mean([one[key] for one in each]), 4) for key in ("value", "multiplier", "price")}
-        rows.append({"constraint": name, "at most": bound, **figures, "status": ", ".join(status)})
-    note = "Multipliers are of violations as shares of the bound; prices are of the objective, for a unit of the bound."
-    return _table(f"Constraints by name on the test split, {title}", rows, note)
+    return _table(title, rows, note)
 
 
 def differences(setting: Setting, one: Variant, other: Variant) -> Array:
@@ -128,9 +116,11 @@ def disturbed_table(setting: Setting) -> list[Table]:
 
 def figures_table(rows: Mapping[str, Sequence[Run]]) -> list[Table]:
     """Every figure of evaluations, a column for all seeds of a model."""
-    elsewhere = ("limits", "confusion")  # which have a table, and a picture
-    shown = lambda run: {name: value for name, value in run.items() if not name.startswith(elsewhere)}  # noqa: E731
-    columns = {name: [shown(flat(run.evaluation)) for run in runs] for name, runs in rows.items()}
+
+    def shown(run: Run) -> dict[str, Any]:  # the confusion matrix has a picture
+        return {name: value for name, value in flat(run.evaluation).items() if not name.startswith("confusion")}
+
+    columns = {name: [shown(run) for run in runs] for name, runs in rows.items()}
     return _by_name("Figures of the evaluation", columns)
 
 
@@ -188,14 +178,12 @@ def text_of(values: Sequence[Any]) -> str:
     return f"{value + 0.0:.4g}" if isinstance(value, float) else str(without_folders(value))  # -0.0 + 0.0 is 0.0
 
 
-def interval(values: Sequence[float] | Array, form: str = "+.1f") -> str:
+def interval(values: Array) -> str:
     """The mean, and where there are several values its interval over seeds (Student's t)."""
-    if not len(values):
-        return "-"
     mean, reach = np.mean(values), np.nan
     if len(values) > 1:
         reach = stats.t.ppf(0.5 + LEVEL / 2, len(values) - 1) * stats.sem(values)
-    texts = [re.sub(r"^[+-](?=[0.]+$)", "", f"{one:{form}}") for one in (mean, mean - reach, mean + reach)]
+    texts = [re.sub(r"^[+-](?=[0.]+$)", "", f"{one:+.1f}") for one in (mean, mean - reach, mean + reach)]
     ends = f" [{texts[1]}, {texts[2]}]" if np.isfinite(reach) else ""
     return f"{texts[0]}{ends}" if np.isfinite(mean) else "-"
 

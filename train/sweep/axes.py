@@ -17,23 +17,16 @@ from ..config.run import FREE, RunConfig
 
 OVER = "--over."
 AS_IN = "`--over.seed 0,1,2`"
-LOG_SCALE = ("learning-rate", "resilience", "layer-weights")  # options whose ranges are sampled by ratio
 UNSAFE = re.compile(r"[^\w.+-]+")  # characters that folder names are kept without
 
 
 class Axis(NamedTuple):
-    """An option that a sweep varies: its name as typed, and its whole name, with dashes, as ``field``. ``values`` are
-    the values of a list by their texts, or the two ends of a range."""
+    """An option that a sweep varies: its name as typed, its whole name, with dashes, as ``field``, and its values by
+    their texts."""
 
     name: str
     field: str
     values: dict[str, Any]
-    is_range: bool
-
-    @property
-    def log(self) -> bool:
-        """True where a range is sampled by ratio."""
-        return self.field.rpartition(".")[2] in LOG_SCALE
 
 
 class Cell(NamedTuple):
@@ -52,14 +45,11 @@ class Sweep(NamedTuple):
     config: RunConfig
     axes: tuple[Axis, ...]
 
-    def cell(self, values: Mapping[str, str], name: str | None = None) -> Cell:
-        """Returns the cell with these values by axis; its name lists them where none is given."""
-        config = self.config
+    def cell(self, texts: Sequence[str]) -> Cell:
+        """Returns the cell with a value of each axis, by their texts; its name lists them."""
+        config, shown = self.config, {axis.name: text for axis, text in zip(self.axes, texts, strict=True)}
         for axis in self.axes:
-            text = values[axis.name]
-            value = axis.values[text] if text in axis.values else _value(axis.name, axis.field, text, self.config)
-            config = with_value(config, axis.field.replace("-", "_"), value)
-        shown = {axis.name: shown_value(value_of(config, axis.field)) for axis in self.axes}
+            config = with_value(config, axis.field.replace("-", "_"), axis.values[shown[axis.name]])
         try:
             config.check()
         except UserError as error:
@@ -71,7 +61,7 @@ class Sweep(NamedTuple):
                 raise UserError(f"--method {method} is several runs; give `--over.method {','.join(SEVERAL[method])}`")
             raise UserError(f"--seeds {vars(config)['seeds']} is several runs; give `--over.seed 0,1,2`")
         parts = (text if axis == "method" else f"{axis.rpartition('.')[2]}-{text}" for axis, text in shown.items())
-        return Cell(name or "_".join(UNSAFE.sub("+", part) for part in parts), shown, config)
+        return Cell("_".join(UNSAFE.sub("+", part) for part in parts), shown, config)
 
 
 def split_over(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
@@ -94,11 +84,11 @@ def split_over(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     return over, rest
 
 
-def read_axes(over: Mapping[str, str], config: RunConfig, options: Sequence[str], *, ranges: bool) -> tuple[Axis, ...]:
-    """Returns the axes of a sweep; ``options``, the other words, must not set one; ``ranges`` allows LOW:HIGH."""
+def read_axes(over: Mapping[str, str], config: RunConfig, options: Sequence[str]) -> tuple[Axis, ...]:
+    """Returns the axes of a sweep; ``options``, the other words, must not set one."""
     axes: dict[str, Axis] = {}
     for name, text in over.items():
-        axis = _read_axis(name, text, config, options, ranges=ranges)
+        axis = _read_axis(name, text, config, options)
         if other := axes.get(axis.field):
             raise UserError(f"--over.{other.name} and --over.{name} are one option; give it once")
         axes[axis.field] = axis
@@ -107,36 +97,21 @@ def read_axes(over: Mapping[str, str], config: RunConfig, options: Sequence[str]
 
 def grid(sweep: Sweep) -> list[Cell]:
     """Returns the cells of every combination of values, the last axis changing fastest; all are checked."""
-    names = [axis.name for axis in sweep.axes]
-    points = itertools.product(*(axis.values for axis in sweep.axes))
-    cells = {cell.name: cell for cell in (sweep.cell(dict(zip(names, point, strict=True))) for point in points)}
+    cells = {cell.name: cell for cell in map(sweep.cell, itertools.product(*(axis.values for axis in sweep.axes)))}
     if len(cells) < math.prod(len(axis.values) for axis in sweep.axes):
         raise UserError("two cells would share the folder; give values whose letters and digits differ, each once")
     return list(cells.values())
 
 
-def shown_value(value: Any) -> str:
-    """Returns the text of a value, as it may be typed."""
-    return " ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
-
-
-def _read_axis(name: str, text: str, config: RunConfig, options: Sequence[str], *, ranges: bool) -> Axis:
+def _read_axis(name: str, text: str, config: RunConfig, options: Sequence[str]) -> Axis:
     field = _field(name, config, options)
-    is_range = ranges and ":" in text
-    parts = [part.strip() for part in text.split(":" if is_range else ",")]
+    parts = [part.strip() for part in text.split(",")]
     if not all(parts):
         raise UserError(f"--over.{name} {text}: a value is empty; list values with commas between, as in {AS_IN}")
     values = [_value(name, field, part, config) for part in parts]
-    axis = Axis(name, field, {shown_value(value): value for value in values}, is_range)
+    axis = Axis(name, field, {_shown(value): value for value in values})
     if len(axis.values) < len(values):
         raise UserError(f"--over.{name} {text}: a value is there twice; give each value once")
-    if is_range:
-        numbers = [value[0] if isinstance(value, tuple) and value else value for value in values]
-        ends = [float(one) for one in numbers if isinstance(one, int | float) and not isinstance(one, bool)]
-        if len(ends) < len(numbers):
-            raise UserError(f"--over.{name} {text}: a range has numbers as its ends; list values with commas between")
-        if len(ends) != 2 or not (0.0 if axis.log else -math.inf) < ends[0] < ends[1] < math.inf:
-            raise UserError(f"--over.{name} must be LOW:HIGH with {'0 < ' * axis.log}LOW < HIGH, got {text}")
     return axis
 
 
@@ -179,3 +154,8 @@ def _options(config: Any, prefix: str = "") -> Iterator[str]:
     for field in dataclasses.fields(config):
         value, name = getattr(config, field.name), f"{prefix}{field.name.replace('_', '-')}"
         yield from _options(value, f"{name}.") if dataclasses.is_dataclass(value) else [name]
+
+
+def _shown(value: Any) -> str:
+    """Returns the text of a value, as it may be typed."""
+    return " ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)

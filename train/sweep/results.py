@@ -1,18 +1,17 @@
-"""Results of a sweep, read from its run folders: the number that ranks them, and tables as text, CSV and JSON."""
+"""Results of a sweep, read from its run folders, and their tables as text, CSV and JSON."""
 
 import csv
 import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..config.run import Judgement, RunConfig
-from ..constraints import INFEASIBLE
+from ..config.run import Judgement
 from ..metrics import read_metrics
 from ..report.specs import REPORTS
-from ..report.tables import interval, text_of
+from ..report.tables import text_of
 from ..runs import read_status
 from ..system.files import read_object, write_all
 from ..system.terminal import Table, as_text
@@ -33,92 +32,55 @@ class Result(NamedTuple):
 
     def row(self) -> dict[str, Any]:
         """Returns the figures by name, unrounded; None for those that are not finite."""
-        feasible, excess, metric, _ = self.validation or (None,) * 4
+        feasible, excess, metric = self.validation or (None,) * 3
         figures = {"step": self.step, "feasible": feasible, "excess": excess, "validation": metric, **self.test}
         known = {name: x if x is not None and np.isfinite(x) else None for name, x in figures.items()}
         return {"cell": self.cell.name, **self.cell.values, "state": self.state, **known}
 
 
 def read_result(sweep: Sweep, cell: Cell) -> Result:
-    """Reads the figures of a cell; its best checkpoint is the one that its validations rank first."""
-    folder, state = sweep.folder / cell.name, read_status(sweep.folder / cell.name).get("state", "")
-    rows = [row for row in read_metrics(folder / "metrics.jsonl") if row["kind"] == "validation"]
-    judged = [(cell.config.judge(row), row["step"]) for row in rows] if state != "failed" else []
-    validation, step = max(judged, key=lambda pair: score(pair[0], cell.config, within=True), default=(None, None))
-    path = folder / "evaluation.json"
-    return Result(cell, state, step, validation, _test_figures(cell, read_object(path)) if path.exists() else {})
+    """Reads the figures of a cell; one that failed has none."""
+    folder, path = sweep.folder / cell.name, sweep.folder / cell.name / "evaluation.json"
+    state = read_status(folder).get("state", "")
+    if state == "failed" or not path.exists():
+        return Result(cell, state, None, None, {})
+    evaluation = read_object(path)
+    step, rows = evaluation["best_step"], read_metrics(folder / "metrics.jsonl")
+    best = next((row for row in rows if row["kind"] == "validation" and row["step"] == step), None)
+    validation = None if best is None else cell.config.judge(best)
+    return Result(cell, state, step, validation, _test_figures(cell, evaluation))
 
 
-def score(judgement: Judgement | None, config: RunConfig, *, within: bool = False) -> float:
-    """Returns the number that ranks models: feasible ones by the metric, others below by excess, failed ones last.
-    ``within`` one run, checkpoints have the cost of resilience in common."""
-    if judgement is None:
-        return -np.inf
-    if not judgement.feasible:
-        relaxed = judgement.relaxed if within else None
-        return INFEASIBLE - ((judgement.excess or 0.0) if relaxed is None else relaxed)
-    return judgement.metric if config.larger_is_better else -judgement.metric
-
-
-def grid_tables(sweep: Sweep, results: Sequence[Result]) -> list[Table]:
-    """Returns the table of a grid, a row for all seeds of a setting, and paired differences between methods."""
-    axes, test = [axis.name for axis in sweep.axes], list(dict.fromkeys(name for one in results for name in one.test))
-    rows, whole = [], [name for name in axes if name != "seed"]
-    for values, group in _groups(results, whole):
+def grid_table(sweep: Sweep, results: Sequence[Result]) -> Table:
+    """Returns the table of a grid, a row for all seeds of a setting."""
+    test, groups = dict.fromkeys(name for one in results for name in one.test), dict[tuple[str, ...], list[Result]]()
+    whole = [axis.name for axis in sweep.axes if axis.name != "seed"]
+    for result in results:
+        groups.setdefault(tuple(result.cell.values[name] for name in whole), []).append(result)
+    rows = []
+    for values, group in groups.items():
         judged = [result.validation for result in group if result.validation is not None]
         counts = (f"{len(judged)}/{len(group)}", f"{sum(one.feasible for one in judged)}/{len(judged)}")
         columns = [[result.test[name] for result in group if name in result.test] for name in test]
         rows.append((*values, *counts, *map(text_of, [[one.metric for one in judged], *columns])))
     note = f"Mean [smallest, largest] over seeds. validation: {sweep.config.metric}; then figures of the test split."
-    header = (*whole, "runs", "feasible", "validation", *test)
-    tables, pairs = [Table(f"Sweep of {sweep.experiment}", header, tuple(rows), note)], []
-    methods = next((list(axis.values) for axis in sweep.axes if axis.name == "method"), [])
-    others = [name for name in whole if name != "method"]
-    for values, group in _groups([result for result in results if result.test], others):
-        by_run = {(result.cell.values.get("method"), result.cell.values.get("seed")): result.test for result in group}
-        for method in methods[1:]:
-            seeds = [seed for name, seed in by_run if name == method and (methods[0], seed) in by_run]
-            gaps = [[by_run[method, seed][name] - by_run[methods[0], seed][name] for seed in seeds] for name in test]
-            pairs.append(
-                (*values, f"{method} - {methods[0]}", str(len(seeds)), *(interval(gap, "+.4g") for gap in gaps))
-            )
-    note = "Mean difference over equal seeds [95% interval, Student's t], test split."
-    paired = Table("Paired differences", (*others, "methods", "pairs", *test), tuple(pairs), note)
-    return [*tables, *([paired] if pairs else [])]
+    return Table(f"Sweep of {sweep.experiment}", (*whole, "runs", "feasible", "validation", *test), tuple(rows), note)
 
 
-def trial_tables(sweep: Sweep, results: Sequence[Result]) -> list[Table]:
-    """Returns the table of ranked trials."""
-    rows = [{name: text_of([value]) for name, value in result.row().items()} for result in results]
-    header = tuple(list(rows[0])[: -len(results[0].test) or None])
-    note = f"Feasible trials first, then by validation: {sweep.config.metric}. excess: over a bound, as a share of it."
-    return [
-        Table(f"Trials of {sweep.experiment}", header, tuple(tuple(row[name] for name in header) for row in rows), note)
-    ]
-
-
-def write_tables(sweep: Sweep, results: Sequence[Result], tables: Sequence[Table]) -> None:
-    """Writes table.md, table.csv and sweep.json, and prints the tables."""
-    rows, file = [result.row() for result in results], io.StringIO()
+def write_tables(sweep: Sweep, results: Sequence[Result]) -> None:
+    """Writes table.md, table.csv and sweep.json, and prints the table."""
+    rows, file, shown = [result.row() for result in results], io.StringIO(), as_text(grid_table(sweep, results))
     writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)))
     writer.writeheader()
     writer.writerows(rows)
     record = {"experiment": sweep.experiment, "over": {a.name: list(a.values) for a in sweep.axes}, "cells": rows}
     texts = {
-        "table.md": "\n\n".join(f"```\n{as_text(table)}\n```" for table in tables) + "\n",
+        "table.md": f"```\n{shown}\n```\n",
         "table.csv": file.getvalue(),
         RECORD: json.dumps(record, indent=2, allow_nan=False) + "\n",
     }
     write_all(sweep.folder, {name: text.encode() for name, text in texts.items()})
-    print("\n\n".join(map(as_text, tables)))
-    print(f"\ntable: {', '.join(str(sweep.folder / name) for name in texts)}")
-
-
-def _groups(results: Iterable[Result], axes: Sequence[str]) -> Iterable[tuple[tuple[str, ...], list[Result]]]:
-    groups: dict[tuple[str, ...], list[Result]] = {}
-    for result in results:
-        groups.setdefault(tuple(result.cell.values[name] for name in axes), []).append(result)
-    return groups.items()
+    print(f"{shown}\n\ntable: {', '.join(str(sweep.folder / name) for name in texts)}")
 
 
 def _test_figures(cell: Cell, evaluation: dict[str, Any]) -> dict[str, float]:

@@ -3,8 +3,7 @@
 import abc
 import copy
 import dataclasses
-import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
@@ -20,7 +19,6 @@ from ..config.errors import OptionError
 from ..config.fields import LARGEST
 from ..config.run import RunConfig
 from ..constraints import constrained_training
-from ..limits import Limit, limits_of, sums_of_columns
 from ..sharding.mesh import put_beside
 from ..system.distributed import fetch
 from ..task import VALIDATED, Log, Params, Row, Task, Training, Validation
@@ -36,11 +34,6 @@ NOISE_SEED = 20260101
 
 class DataTask(Task, Generic[C]):
     """A task on one data set; ``data`` is None where it is built from a model's ``spec`` of them, to predict."""
-
-    classes: Sequence[str] = ()
-    """Names of the classes of samples; none where a sample has no class."""
-    divergences: Callable[[Params, Any], Array] | None = None
-    """``(params, batch) -> (samples,)``, KL from the model that training starts from; None where that is not kept."""
 
     model: Any  # its ``init`` draws parameters
     spec_type: ClassVar[Any]
@@ -84,29 +77,9 @@ class DataTask(Task, Generic[C]):
         """Returns the properties of the data that the model needs."""
         return self.spec.to_json()
 
-    @property
-    def limits(self) -> list[Limit]:
-        """The constraints by name."""
-        return limits_of(self, vars(self.config)["constraints"].limits)
-
-    def labels(self, batch: Any) -> Any:
-        """Returns the class of every sample of a batch."""
-        return batch.labels
-
     def held(self, split: str) -> Iterable[tuple[Any, jax.Array]]:
         """Yields batches of a split, each with the key of its noise."""
         return keyed(self.samples.examples(split, batch_size=self.config.batch_size))
-
-    def measured(self, params: Params, split: str) -> np.ndarray | None:
-        """Returns means on a split of the columns that constraints by name bound."""
-        if not getattr(self.training.objective, "limits", ()):
-            return None
-        sums = np.sum([self._sums(params, *held) for held in self.held(split)], axis=0, dtype=np.float64)
-        return sums[:-1] / sums[-1]
-
-    @functools.cached_property
-    def _sums(self) -> Callable[..., Any]:
-        return on_batches(functools.partial(sums_of_columns, self))
 
     def batches(self, start_step: int, rows: np.ndarray | None) -> Iterator[Any]:
         """Yields samples of the train split."""
@@ -156,8 +129,7 @@ class LayeredTask(DataTask[L]):
 
     def train_on(self, num_examples: int | None, **options: Any) -> Training:
         """Returns the training by `constrained_training` on examples of that number; None without data."""
-        shape: dict[str, Any] = {"num_layers": self.num_layers, "num_examples": num_examples, "limits": self.limits}
-        return constrained_training(self.config, **shape, **options)
+        return constrained_training(self.config, num_layers=self.num_layers, num_examples=num_examples, **options)
 
     def further_figures(self, params: Params, readings: Mapping[Trial, Any]) -> Row:
         """Returns figures of an evaluation beyond the scores of its trials, whose ``readings`` are given."""
@@ -273,10 +245,9 @@ def feasibility_words(evaluation: Row) -> str:
     splits = {"validation": evaluation.get(VALIDATED), "test": evaluation["feasible"]}
     met, missed = ([split for split, holds in splits.items() if holds is expected] for expected in (True, False))
     each = (("feasible", met), ("NOT feasible", missed))
-    words = ", ".join(
+    return ", ".join(
         f"{word} on the {' and '.join(names)} split{'s' * (len(names) > 1)}" for word, names in each if names
     )
-    return f"{words} in the mean over the worst samples" if evaluation["bind"] == "tail" else words
 
 
 def num_parameters(params: Any) -> int:

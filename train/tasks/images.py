@@ -12,8 +12,7 @@ from jaxtyping import Array, Float
 from unroll_jax.fixed_point import Probe
 
 from ..config.errors import UserError, option_text
-from ..config.images import ImageTaskConfig, SceneTaskConfig, SupervisedConfig
-from ..constraints import DescentConstraints
+from ..config.images import ImageTaskConfig, SupervisedConfig
 from ..data import images
 from ..data.files import SPLITS
 from ..data.pictures import ImageSpec, PictureData, picture_of
@@ -77,10 +76,8 @@ class ImageTask(DataTask[SupervisedConfig]):
         check_batch_size(config.batch_size, count, "examples")
         epoch = max(count // config.batch_size, 1)
         num_steps = config.epochs * epoch
-        self.classes = () if isinstance(config, SceneTaskConfig) else self.spec.class_names
-        named = {"num_layers": 0, "steps_an_epoch": epoch, "num_steps": num_steps, "limits": self.limits}
         self.training = Training(
-            objective=DescentConstraints(config, **named) if config.enforces else PlainRisk(),
+            objective=PlainRisk(),
             optimizer=make_optimizer(config.optimizer, num_steps=num_steps, steps_an_epoch=epoch),
             num_steps=num_steps,
             validate_every=config.validate_every * epoch,

@@ -10,7 +10,6 @@ import optax
 from jaxtyping import Array, Float
 
 from unroll_jax.constrained import chunked_cross_entropy
-from unroll_jax.constrained.ready_made import divergences
 
 from ..config.tokens import LanguageConfig
 from ..data.answers import PackedBatch, filled
@@ -35,7 +34,6 @@ class LanguageTask(TokenTask[LanguageConfig]):
         self.samples = data.packed
         self.model = LanguageModel(config, data.source)
         self.num_layers = len(self.model.layers) - 1
-        self.divergences = None if config.model.lora_rank is None else self._divergences
         self.training = self.train_on(
             data.num_rows,
             examples="rows of instructions",
@@ -164,16 +162,6 @@ class LanguageTask(TokenTask[LanguageConfig]):
 
     def _noise(self, key: jax.Array, batch: PackedBatch, variance: float | Array) -> Float[Array, "batch n dim"]:
         return gaussian(key, (*batch.tokens.shape, self.model.dim), variance)
-
-    def _divergences(self, params: Params, batch: Drawn) -> Float[Array, "batch"]:
-        """KL from the frozen decoder at the noise of a batch, the mean over a row's tokens, in nats."""
-        weights = jnp.asarray(batch.batch.weights)
-
-        def logits(params: Params) -> Array:
-            return self._logits(self.model.states(params, batch.batch, batch.noise)[-1], self.model.head(params))
-
-        each = divergences(logits(params), logits({"decoder": params["decoder"]}))
-        return jnp.sum(weights * each, axis=1) / jnp.maximum(jnp.sum(weights, axis=1), 1.0)
 
     def _logits(self, states: Array, head: Array) -> Array:
         dtype = jnp.dtype(self.config.model.dtype)

@@ -12,7 +12,6 @@ from ..config.constrained import OwnConfig
 from ..config.errors import UserError
 from ..config.fields import check_fields
 from ..data.reader import in_order, read_ahead, shuffled
-from ..limits import Limit, own_limit
 from ..sharding.rules import rematerialised
 from ..task import Batch, Params, Row, SampleLosses, check_batch_size
 from .common import LayeredTask, Reading, Trial, feasibility_words, keyed, on_batches
@@ -31,9 +30,6 @@ class OwnTask(LayeredTask[OwnConfig]):
       train: Arrays to train on, by name, with a row a sample; a batch is a dict of some of their rows.
       validation: Arrays to validate on.
       test: Arrays to evaluate on; None takes the validation arrays.
-      constraints: ``(params, batch)``, or ``(params, batch, losses)`` -> violations c <= 0 as a dict of numbers or
-        arrays, besides the layers' (``ConstraintConfig(layers=False)`` leaves these out). Over parts of a batch and
-        of a split, their mean counts: take means over samples, or functions of the parameters.
       config: Options of the training.
 
     Raises:
@@ -61,13 +57,12 @@ class OwnTask(LayeredTask[OwnConfig]):
         train: Arrays,
         validation: Arrays,
         test: Arrays | None = None,
-        constraints: Callable[..., Mapping[str, Any]] | None = None,
         config: OwnConfig | None = None,
     ):
         config = OwnConfig() if config is None else config
-        _check_kinds(init, layer_losses, constraints, config)
+        _check_kinds(init, layer_losses, config)
         self._config, self.data, self.spec = config, None, None
-        self._init, self._losses, self._constraints = init, layer_losses, constraints
+        self._init, self._losses = init, layer_losses
         self._splits = {"train": train, "validation": validation, "test": validation if test is None else test}
         for split, arrays in self._splits.items():
             _check_arrays(split, arrays, train)
@@ -80,15 +75,7 @@ class OwnTask(LayeredTask[OwnConfig]):
 
     def with_config(self, config: OwnConfig) -> "OwnTask":
         """Returns the same task with another configuration, on the same data."""
-        return OwnTask(self._init, self._losses, config=config, constraints=self._constraints, **self._splits)
-
-    @property
-    def limits(self) -> list[Limit]:
-        """The constraints by name, and the constraints of the user's function."""
-        if self._constraints is None:
-            return super().limits
-        two = _two(self._splits["train"])
-        return [*super().limits, own_limit(self._constraints, self._init, self._losses, two)]
+        return OwnTask(self._init, self._losses, config=config, **self._splits)
 
     def held(self, split: str) -> Iterable[tuple[Batch, jax.Array]]:
         """Yields rows of a split, each batch with a key."""
@@ -133,10 +120,10 @@ class OwnTask(LayeredTask[OwnConfig]):
         return lambda numbers: {name: array[np.asarray(numbers)] for name, array in arrays.items()}
 
 
-def _check_kinds(init: Any, layer_losses: Any, constraints: Any, config: Any) -> None:
+def _check_kinds(init: Any, layer_losses: Any, config: Any) -> None:
     """Checks the types of functions and options."""
-    for name, function in (("init", init), ("layer_losses", layer_losses), ("constraints", constraints)):
-        if not callable(function) and (name, function) != ("constraints", None):
+    for name, function in (("init", init), ("layer_losses", layer_losses)):
+        if not callable(function):
             raise UserError(f"{name} must be a function, got {type(function).__name__}; see OwnTask")
     if not isinstance(config, OwnConfig):
         raise UserError(f"config must be as OwnConfig(steps=1000), got {type(config).__name__}; pass an OwnConfig")

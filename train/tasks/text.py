@@ -42,7 +42,7 @@ class TextTask(TokenTask[TextRunConfig]):
     def __init__(self, config: TextRunConfig, data: TextInputs):
         super().__init__(config, data)
         self.model = build_model(config, data)
-        self.num_layers, self.classes = self.model.num_layers, data.spec.class_names
+        self.num_layers = self.model.num_layers
         self.training = self.train_on(data.num_examples, examples="texts", trained=self.model.trained)
         self._read, self._predict = on_batches(self._readings), jax.jit(self._probabilities)
 

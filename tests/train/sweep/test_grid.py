@@ -9,20 +9,21 @@ import time
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from tests.train.commands import read, refused
 from tests.train.conftest import OF_PROCESSES, words_of
 from tests.train.sweep.conftest import CELLS, GRID, SMALL, record_of
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.errors import StorageError
+from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.metrics import read_metrics
+from unroll_jax.train.sweep import compute
 from unroll_jax.train.system.files import locked
 
 pytestmark = pytest.mark.xdist_group("sweep")
 
 
-def test_the_table_averages_seeds_and_pairs_methods(whole):
+def test_the_table_averages_seeds(whole):
     rows = list(csv.DictReader((whole / "table.csv").read_text().splitlines()))
     assert [row["cell"] for row in rows] == [row["cell"] for row in record_of(whole)["cells"]] == CELLS
     rmse = {cell: read(whole / cell / "evaluation.json")["rmse"] for cell in CELLS}
@@ -33,9 +34,6 @@ def test_the_table_averages_seeds_and_pairs_methods(whole):
     text = (whole / "table.md").read_text()
     plain = [rmse[cell]["0.3"] for cell in CELLS[:2]]
     assert f"{np.mean(plain):.4g} [{min(plain):.4g}, {max(plain):.4g}]" in text
-    change = [rmse[f"constrained_seed-{seed}"]["0.3"] - plain[seed] for seed in (0, 1)]
-    low, high = stats.ttest_1samp(change, 0.0).confidence_interval(0.95)
-    assert f"{np.mean(change):+.4g} [{low:+.4g}, {high:+.4g}]" in text
     assert {row["feasible"] for row in rows[:2]} == {"True"}
 
 
@@ -69,12 +67,21 @@ def test_a_cell_interrupted_in_training_resumes_and_ends_like_one_left_alone(cop
     assert metrics[0].read_bytes() == metrics[1].read_bytes()
 
 
-def test_a_cell_that_fails_ends_no_other_and_is_named_at_the_end(tmp_path, in_memory, computed, capsys):
-    rates = ["--over.primal.learning-rate", "1e9,1e-3", "--method", "plain", "--out", str(tmp_path)]
+def test_a_cell_that_fails_ends_no_other_and_is_named_at_the_end(copied, tmp_path, monkeypatch, computed, capsys):
+    """The run at the high rate is real, the other one is of the sweep that is there."""
+    usual, train_run = EXPERIMENTS["video-ut"].config.primal.learning_rate, compute.train_run
+    rates = ["--over.primal.learning-rate", f"1e9,{usual}", "--method", "plain", "--out", str(tmp_path / "rates")]
     command = ["sweep", "video-ut", *SMALL, *rates]
+
+    def trained(task, folder, **options):
+        if task.config.primal.learning_rate > 1.0:
+            return train_run(task, folder, **options)
+        return shutil.copytree(copied / CELLS[0], folder)
+
+    monkeypatch.setattr(compute, "train_run", trained)
     assert main(command) == 1
     assert capsys.readouterr().out.splitlines()[-1].startswith("failed: learning-rate-1000000000.0: ")
-    assert [row["state"] for row in record_of(tmp_path)["cells"]] == ["failed", "finished"]
+    assert [row["state"] for row in record_of(tmp_path / "rates")["cells"]] == ["failed", "finished"]
     computed.clear()
     assert main(command) == 1
     assert computed == ["learning-rate-1000000000.0"], "it is tried again"
