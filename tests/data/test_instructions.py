@@ -12,7 +12,6 @@ from unroll_jax.train.data.answers import (
     ALPACA,
     AnswerTokenizer,
     PackedBatch,
-    PackedData,
     Tokens,
     arrays,
     filled,
@@ -100,18 +99,6 @@ def test_packing_puts_every_text_into_one_row_that_holds_it(lengths):
     assert max(totals) <= 12
     assert sum(total <= 6 for total in totals) <= 1, "two half-empty rows would be one"
     assert pack(lengths, 0) == [[number] for number in range(len(lengths))]
-
-
-def test_texts_come_back_out_of_the_rows_they_are_packed_in():
-    texts = [Tokens(np.arange(3 + number, 9), 1 + number % 2) for number in range(5)]
-    packed = PackedData({"test": texts}, length=12, packing=True)
-    assert packed.num_rows("test") < len(texts)
-    whole = packed.whole("test")
-    for number, text in enumerate(texts):
-        ((row, *_), places) = np.nonzero(whole.owners == number)
-        assert whole.labels[row, places].tolist() == text.tokens[text.first :].tolist()
-        same = whole.segments[row] == whole.segments[row, whole.places[row, places[0]]]
-        assert whole.tokens[row, same].tolist() == text.tokens.tolist()
 
 
 def test_rows_say_where_answers_are_and_whose():

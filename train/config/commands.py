@@ -139,10 +139,6 @@ class GenerateArguments:
     """Prompts answered together."""
     temperature: float = 0.0
     """Divides the logits; 0 takes the most probable token."""
-    top_k: int | None = None
-    """Draw from as many of the most probable tokens; None draws from all."""
-    top_p: float | None = None
-    """Draw from the fewest most probable tokens that have this share; None draws from all."""
     gamma: float = 0.0
     """Strength of noise on the embeddings of all tokens, also of the answer: of a run, in the unit of its training;
     else the standard deviation of the noise over the embedding table's."""
