@@ -69,17 +69,13 @@ def test_the_config_and_the_tokenizer_of_a_folder_are_kept(write_folder):
 
 @pytest.mark.parametrize("null", [False, True])
 def test_a_folder_that_names_no_stop_gets_that_of_its_tokenizer(write_folder, null):
-    folder = write_folder()
-    values = json.loads((folder / "config.json").read_text())
-    del values["eos_token_id"]
-    values |= {"eos_token_id": None} if null else {}
-    (folder / "config.json").write_text(json.dumps(values))
-    settings = json.loads((folder / "tokenizer_config.json").read_text())
-    stop = json.loads((folder / "tokenizer.json").read_text())["added_tokens"][0]
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"eos_token": stop["content"]}))
+    folder = write_folder(config={"eos_token_id": None})
+    if null:
+        values = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(values | {"eos_token_id": None}))
     source = source_of(folder)
     _, files = source.to_transformers(params_of(source.config), "")
-    assert json.loads(files["config.json"])["eos_token_id"] == [stop["id"]]
+    assert json.loads(files["config.json"])["eos_token_id"] == [257]
 
 
 def test_a_tokenizer_without_a_folder_is_read_back(tmp_path):

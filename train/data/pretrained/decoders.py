@@ -90,13 +90,10 @@ def _put(stack: jax.Array, layer: jax.Array, number: int, sharding: Any) -> jax.
 
 
 def _of_a_layer(sharding: Any) -> Any:
-    """Returns the sharding of one layer of a stack."""
+    """Returns the sharding of one layer of a stack, whose axis of layers no rule shards."""
     if not isinstance(sharding, NamedSharding):
         return sharding
-    first, *rest = sharding.spec or (None,)
-    if first is not None:
-        raise ValueError(f"place must not shard the axis of layers, got {sharding.spec}; shard the axes of a layer")
-    return NamedSharding(sharding.mesh, PartitionSpec(*rest))
+    return NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec[1:]))
 
 
 class PretrainedDecoder(NamedTuple):
