@@ -160,8 +160,8 @@ class DecoderOptions:
     """A decoder of Llama's family, whose every layer is read out by its own norm and head."""
 
     pretrained: str | None = None
-    """Folder with config.json, model.safetensors and tokenizer.json of a Llama with byte-level tokens, as Llama 3 and
-    SmolLM2; None draws a small decoder of bytes, as below."""
+    """Folder with config.json, model.safetensors and tokenizer.json of Llama 3, SmolLM2, Qwen2 or Qwen3; None draws a
+    small decoder of bytes, as below."""
     dim: Width = 64
     """Width, without pretrained weights; the next four options likewise."""
     num_layers: Depth = 4

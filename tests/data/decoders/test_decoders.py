@@ -118,9 +118,12 @@ def without(*names):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"config": {"model_type": "gemma2"}}, ["model_type='gemma2'; it must be llama"]),
+        ({"config": {"model_type": "gemma2"}}, ["model_type='gemma2'; it must be one of llama, qwen2, qwen3"]),
         ({"config": {"model_type": ["llama"]}}, ["model_type=['llama']"]),
         ({"config": {"attention_bias": True}}, ["attention_bias=True; only attention_bias=False"]),
+        ({"config": {"model_type": "qwen2", "use_sliding_window": True}}, ["only use_sliding_window=False"]),
+        ({"config": {"model_type": "qwen3", "attention_bias": True}}, ["only attention_bias=False"]),
+        ({"config": {"model_type": "qwen2"}}, ["6 missing", "self_attn.q_proj.bias"]),
         ({"config": {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}}, ["by 'yarn'", "only llama3"]),
         ({"config": {"hidden_size": None, "vocab_size": None}}, ["has no vocab_size, hidden_size"]),
         ({"config": {"num_attention_heads": 3}}, ["num_heads=3, got 2", "num_heads is num_attention_heads"]),

@@ -18,6 +18,8 @@ CASES = {
     "llama3, tied": {"rope_parameters": LLAMA3 | {"original_max_position_embeddings": 16}, "tie_word_embeddings": True},
     "in shards": {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}, "rms_norm_eps": 1e-3},
     "a head of keys each": {"num_key_value_heads": 4, "num_hidden_layers": 3},
+    "Qwen2": {"tie_word_embeddings": True},
+    "Qwen3": {"head_dim": 12},
     "wide heads, one of keys": {"num_key_value_heads": 1, "head_dim": 12, "tie_word_embeddings": True},
 }
 
@@ -47,7 +49,9 @@ def our_states_and_logits(decoder: PretrainedDecoder, tokens):
 def test_hidden_states_and_logits_are_those_of_transformers(case, tmp_path, oracles):
     torch, transformers = oracles
     torch.manual_seed(0)
-    theirs = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES | CASES[case])).eval()
+    family = case if case in ("Qwen2", "Qwen3") else "Llama"
+    config = getattr(transformers, f"{family}Config")(**SIZES | CASES[case])
+    theirs = getattr(transformers, f"{family}ForCausalLM")(config).eval()
     with torch.no_grad():
         for weight in theirs.parameters():
             weight.add_(0.1 * torch.randn_like(weight))

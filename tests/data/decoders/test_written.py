@@ -21,6 +21,14 @@ CONFIGS = {
     "tied": DecoderConfig(270, **SMALL, max_positions=32, rotary_base=100.0, norm_epsilon=1e-6),
     "wide heads": DecoderConfig(270, **SMALL, head_dim=6, tied=False),
 }
+BIASES = {"self_attn.q_proj.bias": 8, "self_attn.k_proj.bias": 4, "self_attn.v_proj.bias": 4}
+NORMS = {"self_attn.q_norm.weight": 2, "self_attn.k_norm.weight": 2}
+# Further tensors of a layer of a family, the leaf that the first becomes, and the class of transformers.
+FAMILIES = {
+    "llama": ({}, None, "LlamaForCausalLM"),
+    "qwen2": (BIASES, ("query", "bias"), "Qwen2ForCausalLM"),
+    "qwen3": (NORMS, ("query_norm", "scale"), "Qwen3ForCausalLM"),
+}
 
 
 def source_of(folder):
@@ -32,16 +40,24 @@ def params_of(config, dtype=jnp.float32):
     return jax.tree.map(lambda leaf: np.zeros(leaf.shape, dtype), shapes)
 
 
-@pytest.mark.parametrize("tied", [True, False])
-def test_the_tensors_that_are_read_are_written(write_folder, tied):
-    tensors = llama_tensors()
+@pytest.mark.parametrize(("kind", "tied"), [("llama", True), *((kind, False) for kind in FAMILIES)])
+def test_a_family_is_read_and_written_with_its_biases_and_norms(write_folder, kind, tied):
+    more, leaf, architecture = FAMILIES[kind]
+    draw, tensors = np.random.default_rng(1), llama_tensors()
     if tied:
         del tensors["lm_head.weight"]
-    source = source_of(write_folder(config={"tie_word_embeddings": tied}, tensors=tensors))
-    written, files = source.to_transformers(jax.device_get(source.read()), "")
+    for layer in range(2):
+        tensors |= {f"model.layers.{layer}.{name}": draw.normal(size=size).astype("f4") for name, size in more.items()}
+    config = {"model_type": kind, "use_sliding_window": False, "tie_word_embeddings": tied}
+    source = source_of(write_folder(config=config, tensors=tensors))
+    params = jax.device_get(source.read())
+    if leaf is not None:
+        first = tensors[f"model.layers.1.{next(iter(more))}"]
+        np.testing.assert_array_equal(params["layers"][leaf[0]][leaf[1]][1], first)
+    written, files = source.to_transformers(params, "")
     chex.assert_trees_all_equal(written, tensors)
     values = json.loads(files["config.json"])
-    assert (values["model_type"], values["architectures"]) == ("llama", ["LlamaForCausalLM"])
+    assert (values["model_type"], values["architectures"]) == (kind, [architecture])
 
 
 @pytest.mark.parametrize("name", CONFIGS)

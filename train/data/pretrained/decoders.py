@@ -21,7 +21,7 @@ from ...system.reading import read_regular
 from ..files import Log
 from . import folders
 from .chat import ChatTokenizer, folder_tokenizer
-from .llama import CLASS, LAYER, OTHERS, config_values, read_decoder_config
+from .llama import FAMILIES, LAYER, OTHERS, config_values, read_decoder_config
 
 Place = Callable[[Any], Any]  # from parameters as shapes to the sharding of each
 
@@ -53,7 +53,8 @@ def decoder_slots(config: DecoderConfig) -> Iterator[folders.Slot]:
         if path[0] != "layers":
             yield folders.Slot(path, [[f"{OTHERS[path]}.weight"]], leaf.shape)
             continue
-        rows = [[f"model.layers.{layer}.{LAYER[path[1]]}.weight"] for layer in range(config.num_layers)]
+        end = "bias" if path[-1] == "bias" else "weight"
+        rows = [[f"model.layers.{layer}.{LAYER[path[1]]}.{end}"] for layer in range(config.num_layers)]
         yield folders.Slot(path, rows, leaf.shape, stacked=True)
 
 
@@ -174,7 +175,8 @@ class DecoderSource:
             numbers, files = self.tokenizer.to_transformers()
             values = config_values(self.config) | numbers
         values.pop("dtype", None)  # a newer name of torch_dtype
-        values |= {"architectures": [CLASS], "torch_dtype": str(params["embedding"].dtype)}
+        family = FAMILIES[values["model_type"]]
+        values |= {"architectures": [family.architecture], "torch_dtype": str(params["embedding"].dtype)}
         return tensors, {**files, folders.TEMPLATE: template.encode(), "config.json": to_bytes(values)}
 
 

@@ -2,14 +2,13 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from unroll_jax.models import DecoderConfig, RotaryScaling
 
 from ...config.errors import UserError
 from .architectures import check_required, given_values, make_config, named_values
 
-KIND, CLASS = "llama", "LlamaForCausalLM"  # of `transformers`
 # Fields of `DecoderConfig` by their names in config.json.
 NUMBERS = {
     "vocabulary_size": "vocab_size",
@@ -24,8 +23,23 @@ NUMBERS = {
 }
 # Fields that config.json may leave out, and the only supported values of others.
 DEFAULTS = {"num_key_value_heads": None, "head_dim": None, "max_position_embeddings": 2048, "rms_norm_eps": 1e-6}
-REQUIRED = {"hidden_act": "silu", "partial_rotary_factor": 1.0, "attention_bias": False, "mlp_bias": False}
+REQUIRED = {"hidden_act": "silu", "partial_rotary_factor": 1.0}
 BASE = 10000.0  # of the frequencies, where config.json has none
+
+
+class Family(NamedTuple):
+    """A ``model_type`` of `transformers`: its class, fields of `DecoderConfig`, and further required values."""
+
+    architecture: str
+    fields: dict[str, bool]
+    required: dict[str, Any]
+
+
+FAMILIES: dict[str, Family] = {
+    "llama": Family("LlamaForCausalLM", {}, {"attention_bias": False, "mlp_bias": False}),
+    "qwen2": Family("Qwen2ForCausalLM", {"qkv_bias": True}, {"use_sliding_window": False}),
+    "qwen3": Family("Qwen3ForCausalLM", {"qk_norm": True}, {"use_sliding_window": False, "attention_bias": False}),
+}
 # Fields of `RotaryScaling` by their names in config.json.
 SCALING = {
     "factor": "factor",
@@ -44,6 +58,8 @@ LAYER = {
     "gate": "mlp.gate_proj",
     "up": "mlp.up_proj",
     "down": "mlp.down_proj",
+    "query_norm": "self_attn.q_norm",
+    "key_norm": "self_attn.k_norm",
 }
 OTHERS = {("embedding",): "model.embed_tokens", ("norm", "scale"): "model.norm", ("head", "embedding"): "lm_head"}
 
@@ -51,15 +67,17 @@ OTHERS = {("embedding",): "model.embed_tokens", ("norm", "scale"): "model.norm",
 def read_decoder_config(values: Mapping[str, Any], *, where: str) -> DecoderConfig:
     """Returns the decoder of a config.json. The default width of heads is left out: equal decoders have equal
     configurations."""
-    if (kind := values.get("model_type")) != KIND:
-        raise UserError(f"{where} has model_type={kind!r}; it must be {KIND}, as of Llama and SmolLM2")
+    kind = values.get("model_type")
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        raise UserError(f"{where} has model_type={kind!r}; it must be one of {', '.join(FAMILIES)}")
     values = {**DEFAULTS, **given_values(values)}
-    check_required(values, REQUIRED, where=where)
+    check_required(values, REQUIRED | FAMILIES[kind].required, where=where)
     numbers = named_values(values, NUMBERS, where=where)
     if numbers["num_key_value_heads"] is None:
         numbers["num_key_value_heads"] = numbers["num_heads"]
     base, scaling = _rotary(values, where)
     numbers |= {"rotary_base": base, "rotary_scaling": scaling, "tied": bool(values.get("tie_word_embeddings"))}
+    numbers |= FAMILIES[kind].fields
     config = make_config(DecoderConfig, numbers, NUMBERS, where=where)
     default = config.num_heads * config.head_size == config.dim
     return dataclasses.replace(config, head_dim=None) if default else config
@@ -67,7 +85,7 @@ def read_decoder_config(values: Mapping[str, Any], *, where: str) -> DecoderConf
 
 def config_values(config: DecoderConfig) -> dict[str, Any]:
     """Returns the fields of a config.json of a decoder that was drawn: the inverse of `read_decoder_config`."""
-    values: dict[str, Any] = {"model_type": KIND, "hidden_act": REQUIRED["hidden_act"]}
+    values: dict[str, Any] = {"model_type": "llama", "hidden_act": REQUIRED["hidden_act"]}
     values |= {name: getattr(config, field) for field, name in NUMBERS.items()}
     return values | {"head_dim": config.head_size, "rope_theta": config.rotary_base, "tie_word_embeddings": config.tied}
 
