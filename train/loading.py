@@ -53,8 +53,8 @@ class Model:
         Pictures are files or arrays of uint8. They are brought to the size of the training data, as results are.
         Video: a picture or video; denoised frames come back. Images and scenes: one or a list; classes, or maps of
         them. Sparse coding: one image or a list; of each the ``code``, and the ``image`` that it reconstructs.
-        Text: strings, with ``seconds=`` where the run is of pairs. Language: prompts, with ``answers=`` to be judged,
-        or for the next token without. `OwnTask`: a batch.
+        Text: strings, with ``seconds=`` where the run is of pairs. Language: prompts, with ``answers=`` to be
+        judged. `OwnTask`: a batch.
         """
         return self.task.predict(self.params, inputs, **options)
 
@@ -66,7 +66,7 @@ class Opened(NamedTuple):
       params: of `unroll_jax.models.Decoder`, without the outer key; low-rank changes are added to the kernels.
       template: of prompts.
       deviation: ``gamma -> standard deviation`` of the noise on embeddings.
-      name: of the folder or file, for its answers.
+      name: of the folder, for its answers.
       layers: numbers of the layers that were read in training; all of a pretrained one.
     """
 
@@ -144,7 +144,7 @@ def by_config(task: Task, config: RunConfig, *, mesh: str | None = None) -> Task
 
 
 def open_decoder(source: str, *, dtype: Any = None, option: str = "SOURCE", log: Log = print) -> Opened:
-    """Opens a language model: a run folder or an export, a folder of `transformers`, or a GGUF file."""
+    """Opens a language model: a run folder or an export, or a folder of `transformers`."""
     path = expanded(source, option)
     if is_trained(path):
         return _trained(path, dtype, log)
@@ -152,10 +152,8 @@ def open_decoder(source: str, *, dtype: Any = None, option: str = "SOURCE", log:
         raise UserError(no_run(path))
     decoder = load_decoder(source, dtype=dtype, option=option, log=log)
     deviation = float(jnp.std(decoder.params["embedding"].astype(jnp.float32)))
-    name = path.stem if path.suffix.lower() == ".gguf" else path.resolve().name
-    layers = tuple(range(decoder.config.num_layers + 1))
-    params, tokenizer = decoder.params, decoder.tokenizer
-    return Opened(decoder.config, params, tokenizer, "chat", lambda gamma: gamma * deviation, name, layers)
+    name, layers = path.resolve().name, tuple(range(decoder.config.num_layers + 1))
+    return Opened(*decoder, "chat", lambda gamma: gamma * deviation, name, layers)
 
 
 def is_trained(folder: Path) -> bool:

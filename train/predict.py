@@ -19,7 +19,7 @@ from .system.files import check_file, write_all, writing
 from .system.terminal import Table, as_text
 from .task import Row
 from .tasks.common import check_noise
-from .tasks.language_reading import NextToken, paired
+from .tasks.language_reading import paired
 from .weights import is_export, read_export
 
 JSON = (".json", ".jsonl")  # suffixes of files of objects
@@ -118,21 +118,16 @@ def _of_language(
 ) -> Iterator[tuple[np.ndarray, Row, Table]]:
     """Yields the figures of each prompt, its row, and its table with a row for each layer that is read."""
     for prompt, one in zip(prompts, model.predict(prompts, answers=answers, gamma=gamma, seed=seed), strict=True):
-        layers = {"layer": one.layers}
-        if isinstance(one, NextToken):
-            figures: Row = {"next": list(one.tokens), "probabilities": one.probabilities.tolist()}
-            columns = {"next token": map(repr, one.tokens), "probability": np.char.mod("%.3f", one.probabilities)}
-            note = "next token: the most probable first token of an answer, by each layer that is read"
-        else:
-            count = len(one.log_probabilities)
-            figures = {"answer": one.answer, "tokens": count, "losses": one.losses.tolist()}
-            figures |= {"accuracies": one.accuracies.tolist()}
-            shares = np.char.mod("%.1f%%", 100.0 * np.asarray(one.accuracies))
-            columns = {"loss": np.char.mod("%.3f", one.losses), "right tokens": shares}
-            note = f"loss: mean of the {count} tokens of the answer, its end among them, in nats"
-        values = one.probabilities if isinstance(one, NextToken) else one.losses
-        row = {"prompt": prompt, "layers": list(one.layers), **figures}
-        yield values, row, _table(_shown(prompt), layers | columns, note)
+        count = len(one.log_probabilities)
+        figures = {"answer": one.answer, "tokens": count, "losses": one.losses.tolist()}
+        row = {"prompt": prompt, "layers": list(one.layers), **figures, "accuracies": one.accuracies.tolist()}
+        columns = {
+            "layer": one.layers,
+            "loss": np.char.mod("%.3f", one.losses),
+            "right tokens": np.char.mod("%.1f%%", 100.0 * np.asarray(one.accuracies)),
+        }
+        note = f"loss: mean of the {count} tokens of the answer, its end among them, in nats"
+        yield one.losses, row, _table(_shown(prompt), columns, note)
 
 
 def _table(title: str, columns: Mapping[str, Iterable[Any]], note: str) -> Table:

@@ -19,7 +19,7 @@ LOADERS: dict[str, tuple[Any, Callable[..., Any]]] = {
     "class_folders": (SetConfig, image_sets.load),
     **dict.fromkeys(("shapes", "camvid"), (SceneConfig, images.load)),
     **dict.fromkeys(("verdicts", "imdb", "sst2", "mnli", "table"), (TextConfig, text.load)),
-    **dict.fromkeys(("chores", "alpaca", "conversations"), (InstructionConfig, instructions.load)),
+    **dict.fromkeys(("chores", "alpaca"), (InstructionConfig, instructions.load)),
 }
 
 

@@ -12,26 +12,24 @@ from unroll_jax.train.data.answers import (
     ALPACA,
     AnswerTokenizer,
     PackedBatch,
-    PackedData,
     Tokens,
     arrays,
     filled,
     kept_positions,
     pack,
-    tell,
 )
 from unroll_jax.train.data.files import SPLITS
-from unroll_jax.train.data.instructions import Conversation, Message, Prompt, read_prompts, single_turn
+from unroll_jax.train.data.instructions import Conversation, Prompt, read_prompts
 from unroll_jax.train.data.pretrained.chat import ChatTokenizer, byte_tokenizer
 
 
 def test_made_up_instructions_differ_between_and_within_splits(opened):
     data = opened("chores")
     conversations = {split: data.whole(split) for split in SPLITS}
-    prompts = [one.messages[0].content for split in SPLITS for one in conversations[split]]
+    prompts = [one.prompt for split in SPLITS for one in conversations[split]]
     assert len(set(prompts)) == len(prompts) == 2400
-    for (message,), answer in conversations["test"]:
-        words = message.content.removesuffix(".").split()
+    for prompt, answer in conversations["test"]:
+        words = prompt.removesuffix(".").split()
         if words[0] == "Add":
             assert answer == str(int(words[1]) + int(words[3]))
         elif words[0] == "Count":
@@ -47,31 +45,29 @@ def test_the_entries_of_alpaca_are_questions_and_those_without_an_answer_are_lef
     data = opened("alpaca", tmp_path / "a.json", log.append, validation_share=0.25)
     assert any("leaving out 1 instruction(s) with an empty answer" in line for line in log)
     assert [data.num_examples(split) for split in SPLITS] == [11, 4, 5]
-    answers = {one.messages[0].content: one.answer for split in SPLITS for one in data.whole(split)}
+    answers = {one.prompt: one.answer for split in SPLITS for one in data.whole(split)}
     assert answers == {f"Do {n}{chr(10) * 2 + 'it' if n % 2 else ''}": f"done {n}" for n in range(20)}
 
 
 def test_a_template_tells_where_the_answer_starts_and_its_end_is_learned():
     tokenizer = byte_tokenizer()
-    (encoded,) = AnswerTokenizer(tokenizer, None).encode([Conversation((Message("user", "Hé?"),), "Hó")])
+    (encoded,) = AnswerTokenizer(tokenizer, None).encode([Conversation("Hé?", "Hó")])
     assert tokenizer.decode(encoded.tokens[: encoded.first]) == "<|user|>Hé?<|end|><|assistant|>"
     assert tokenizer.decode(encoded.tokens[encoded.first :]) == "Hó<|end|>"
     assert encoded.tokens[-1] == tokenizer.stops[0]
     alpaca = AnswerTokenizer(tokenizer, "alpaca")
-    (encoded,) = alpaca.encode([single_turn("Hi", "Ho")])
+    (encoded,) = alpaca.encode([Conversation("Hi", "Ho")])
     assert tokenizer.decode(encoded.tokens) == ALPACA.format("Hi") + "Ho<|end|>"
     for answer_tokenizer in (AnswerTokenizer(tokenizer, "chat"), alpaca):
-        (question,), (whole,) = answer_tokenizer.questions(["Hi"]), answer_tokenizer.encode([single_turn("Hi", "Ho")])
+        (question,), (whole,) = answer_tokenizer.questions(["Hi"]), answer_tokenizer.encode([Conversation("Hi", "Ho")])
         np.testing.assert_array_equal(question, whole.tokens[: whole.first], "what is trained on is what is asked")
-    with pytest.raises(UserError, match="--template alpaca is of one question and its answer, got system, user"):
-        alpaca.encode([Conversation((Message("system", "a"), Message("user", "b")), "c")])
 
 
 @pytest.mark.parametrize("template", ["{{ messages[0]['content'] }}", "{{ messages[-1]['content'] }}"])
 def test_a_template_without_an_answer_behind_the_prompt_is_refused(template):
     made = ChatTokenizer(byte_tokenizer()._tokenizer, template, {}, [3], where="here")
     with pytest.raises(UserError, match="the chat template of here does not put the answer behind the prompt; pass"):
-        AnswerTokenizer(made, "chat").encode([single_turn("a", "b")])
+        AnswerTokenizer(made, "chat").encode([Conversation("a", "b")])
     with pytest.raises(UserError, match="does not put the answer behind the prompt; do this"):
         AnswerTokenizer(made, "chat", mend="do this").questions(["a"])
     with pytest.raises(UserError, match="here names no token that ends an answer"):
@@ -79,27 +75,20 @@ def test_a_template_without_an_answer_behind_the_prompt_is_refused(template):
 
 
 def test_long_answers_lose_their_end_and_prompts_without_room_are_left_out():
-    conversations = [single_turn("abc", "defgh"), single_turn("abcdefgh", "i")]
+    conversations = [Conversation("abc", "defgh"), Conversation("abcdefgh", "i")]
     tokenised = AnswerTokenizer(byte_tokenizer(), None).fitting(conversations, 9)
     assert (tokenised.cut, tokenised.left_out, [len(text.tokens) for text in tokenised.texts]) == (1, 1, [9])
 
 
-class Merging:
-    """A tokenizer of characters, but for a line break and an x behind it, which are one token."""
+class Spacing:
+    """A tokenizer of characters that puts a space before texts, as SentencePiece does."""
 
-    prefixes, template, stops, named, where = True, None, (0,), {}, "merging"
-
-    def encode(self, texts):
-        return [np.array([ord(letter) for letter in text.replace("\nx", "\v")], np.int32) for text in texts]
+    prefixes, template, stops, named, where = True, None, (0,), {}, "spacing"
 
 
-def test_answers_that_share_a_token_with_their_prompt_are_encoded_apart_and_counted():
-    pairs, lines = [single_turn("a", "xyz"), single_turn("a", "yz")], []
-    tokens = AnswerTokenizer(Merging(), "alpaca").fitting(pairs, 1000)
-    assert [text.tokens[text.first :].tolist() for text in tokens.texts] == [[*b"xyz", 0], [*b"yz", 0]]
-    assert (tokens.cut, tokens.left_out, tokens.apart) == (0, 0, 1)
-    tell(tokens, "train", 1000, lines.append)
-    assert "1 of 2 answers are tokenised apart from their prompts" in lines[0]
+def test_a_tokenizer_that_puts_a_space_before_an_answer_is_refused():
+    with pytest.raises(UserError, match="the tokenizer of spacing puts a space before texts"):
+        AnswerTokenizer(Spacing(), "alpaca").encode([Conversation("a", "b")])
 
 
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=40))
@@ -110,18 +99,6 @@ def test_packing_puts_every_text_into_one_row_that_holds_it(lengths):
     assert max(totals) <= 12
     assert sum(total <= 6 for total in totals) <= 1, "two half-empty rows would be one"
     assert pack(lengths, 0) == [[number] for number in range(len(lengths))]
-
-
-def test_texts_come_back_out_of_the_rows_they_are_packed_in():
-    texts = [Tokens(np.arange(3 + number, 9), 1 + number % 2) for number in range(5)]
-    packed = PackedData({"test": texts}, length=12, packing=True)
-    assert packed.num_rows("test") < len(texts)
-    whole = packed.whole("test")
-    for number, text in enumerate(texts):
-        ((row, *_), places) = np.nonzero(whole.owners == number)
-        assert whole.labels[row, places].tolist() == text.tokens[text.first :].tolist()
-        same = whole.segments[row] == whole.segments[row, whole.places[row, places[0]]]
-        assert whole.tokens[row, same].tolist() == text.tokens.tolist()
 
 
 def test_rows_say_where_answers_are_and_whose():

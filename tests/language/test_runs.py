@@ -35,11 +35,10 @@ def test_a_report_says_accuracy_under_noise_at_every_layer_and_what_counting_rea
 
 
 def test_answers_are_judged_by_a_run_and_its_export_without_data_as_by_the_reference(finished, layers_of, tmp_path):
-    answers, texts = ["bado", "3"], ["Say bado.", "Add 1 and 2."]
-    prompts = [texts[0], [{"role": "user", "content": texts[1]}]]
+    answers, prompts = ["bado", "3"], ["Say bado.", "Add 1 and 2."]
     with without_data(finished.folders[1], tmp_path / "model", "unroll_jax.train.data.instructions.load") as models:
         each = [model.predict(prompts, answers=answers) for model in models]
-    for prompt, answer, *readings in zip(texts, answers, *each, strict=True):
+    for prompt, answer, *readings in zip(prompts, answers, *each, strict=True):
         logs, tokens, _ = layers_of(prompt, answer)
         losses = -logs[:, np.arange(len(tokens)), tokens]
         for one in readings:

@@ -30,8 +30,8 @@ def start(model, x, size=0.8, scale=0.4):
     return {"params": params}
 
 
-def by_hand(model, params, x, steps=3000):
-    """The equilibrium of one example: features, then the layers of eq. 5 round and round."""
+def by_hand(model, params, x, steps=3000, z=None):
+    """The equilibrium of one example: features, then the layers of eq. 5 round and round, from z or 0."""
     params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params["params"])
     x, image = np.asarray(x, np.float64), x.shape[:2]
     matrix = reference.conv_matrix if model.convolutional else reference.dense_matrix
@@ -40,7 +40,7 @@ def by_hand(model, params, x, steps=3000):
         weights = next(iter(params["features"].values()))
         kernel = matrix(weights["kernel"], image) if model.convolutional else weights["kernel"].T
         x = sigma(kernel @ x.ravel() + np.tile(weights["bias"], len(kernel) // len(weights["bias"])))
-    z = np.zeros(model.channels * (image[0] * image[1] if model.convolutional else 1))
+    z = np.zeros(model.channels * (image[0] * image[1] if model.convolutional else 1)) if z is None else z
     for _ in range(steps):
         before = z
         for place in range(1, len(model.widths) + 1):

@@ -4,6 +4,8 @@ import math
 
 import numpy as np
 
+from tests.models.decoder_reference import softmax
+
 ACTIVATIONS = {
     "gelu": lambda x: 0.5 * x * (1.0 + np.vectorize(math.erf)(x / math.sqrt(2.0))),
     "gelu_tanh": lambda x: 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3))),
@@ -20,11 +22,6 @@ def layer_norm(x, params, epsilon):
 
 def dense(x, params):
     return x @ params["kernel"] + params["bias"]
-
-
-def softmax(scores):
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    return weights / weights.sum(-1, keepdims=True)
 
 
 def embed(params, tokens, config, *, token_types=None, perturbation=None):

@@ -9,13 +9,10 @@ import pytest
 import scipy.integrate
 
 from tests.energies.opteq_reference import conv_matrix
+from tests.models.deep_opteq_by_hand import logits_by_hand
 from tests.models.drawing import drawn, float64, normal
 from unroll_jax.models import DeepOptEq, FeedForwardNetwork, NeuralODE
 from unroll_jax.models.baselines.neural_ode import integrate
-
-
-def head_of(weights, z):
-    return z @ weights["head"]["Dense_0"]["kernel"] + weights["head"]["Dense_0"]["bias"]
 
 
 def field_matrices(weights, image):
@@ -53,9 +50,7 @@ def test_the_neural_ode_ends_where_scipy_says(image, augment):
         end = solved.y[:, -1].reshape(start.shape)
         assert np.linalg.norm(end - start) > 0.1
         np.testing.assert_allclose(np.asarray(kept["intermediates"]["end"][0])[row], end, atol=1e-7)
-        np.testing.assert_allclose(
-            np.asarray(logits)[row], head_of(weights, end.mean((0, 1)) if image else end), atol=1e-7
-        )
+        np.testing.assert_allclose(np.asarray(logits)[row], logits_by_hand(params, end), atol=1e-7)
 
 
 def test_a_trajectory_that_one_step_finds_takes_one():
@@ -119,7 +114,7 @@ def test_the_plain_network_is_its_layers_one_after_the_other(image):
             else:
                 taps = conv_matrix(layer["kernel"], image) @ z.ravel()
                 z = np.tanh(taps.reshape(*image, len(layer["bias"])) + layer["bias"])
-        return head_of(weights, z.mean((0, 1)) if image else z)
+        return logits_by_hand(params, z)
 
     for batch, x, (logits, info) in zip(batches, xs, outputs, strict=True):
         assert (logits.shape, info) == ((*batch, 3), None)

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.energies import opteq_reference as reference
 from tests.fixed_point.problems import relative_error
 from tests.models.deep_opteq_by_hand import EXACT, VECTORS, by_hand, logits_by_hand, start, vectors
 from unroll_jax import fixed_point as fp
@@ -26,13 +25,6 @@ def test_few_unrolled_steps_are_those_steps_and_no_more():
         np.testing.assert_allclose(np.asarray(logits)[row], expected, atol=1e-12)
 
 
-def composed(params, z, x):
-    for place in (1, 2):
-        layer = jax.tree.map(np.asarray, params["params"][f"layer_{place}"])
-        z = reference.step(z, layer["W"], layer["U"], layer["b"], np.asarray(x), activation="leaky_relu", skip=0.8)
-    return z
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_averaged_steps_are_those_of_equation_10():
@@ -50,7 +42,7 @@ def test_averaged_steps_are_those_of_equation_10():
     for name, (strength, c, _) in ways.items():
         z, gamma = np.zeros(6), 0.5 / strength
         for k in range(1, 5):
-            beta, weight, moved = k**-0.5, k**-c, composed(params, z, x[0])
+            beta, weight, moved = k**-0.5, k**-c, by_hand(models["default"], params, x[0], 1, z)
             z = beta * ((1.0 - gamma * weight) * z - gamma * strength * z) + (1.0 - beta) * moved
         np.testing.assert_allclose(np.asarray(outputs[name])[0], logits_by_hand(params, z), atol=1e-12, err_msg=name)
 
@@ -69,7 +61,7 @@ def test_a_regulariser_is_one_more_layer():
     run = jax.jit(lambda params: [model.apply(params, x, mutable="intermediates") for model in models])
     for (name, layer), ((_, info), kept) in zip(layers.items(), run(params), strict=True):
         z = np.asarray(kept["intermediates"]["equilibrium"][0])[0]
-        moved = composed(params, z, x[0])
+        moved = by_hand(models[0], params, x[0], 1, z)
         assert np.all(info.converged), name
         np.testing.assert_allclose(z, layer(moved), atol=1e-9, err_msg=str(name))
         assert np.linalg.norm(z - moved) > 1e-3 * np.linalg.norm(z), name

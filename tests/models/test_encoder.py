@@ -61,19 +61,6 @@ def test_without_a_mask_all_tokens_are_real_but_those_of_padding():
     chex.assert_trees_all_equal(*both(random_params(model)))
 
 
-def test_a_perturbation_is_one_of_the_word_embeddings():
-    model = Encoder(SMALL)
-    tokens, shift = random_tokens(2, 5), normal(30, 8, dtype=jnp.float32)
-
-    @jax.jit
-    def both(params):
-        perturbed = model.apply(params, tokens, perturbation=shift[tokens])
-        params["params"]["embeddings"]["word"]["embedding"] += shift
-        return perturbed, model.apply(params, tokens)
-
-    chex.assert_trees_all_close(*both(random_params(model)), rtol=1e-4, atol=1e-4)
-
-
 @pytest.mark.slow
 def test_a_row_of_padding_alone_has_finite_outputs_and_gradients():
     model, tokens = Encoder(SMALL), jnp.array([[3] * 5, [0] * 5])

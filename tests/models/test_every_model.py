@@ -73,10 +73,11 @@ CASES = {
     "dust": Case(dust(train_attention=True), sequences, test_dust.reference_outputs, (5, 4)),
     "tied dust": Case(dust(tied=True), sequences, test_dust.reference_outputs, (5, 4)),
 }
-QUICK = ("unrolled transformer", "dust", "tied dust")
+QUICK = ("unrolled transformer", "dust")
 every_model = pytest.mark.parametrize("name", CASES)
-long = pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
+every_layer = pytest.mark.parametrize(  # tied layers are layers of dust
+    "name",
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CASES if name != "tied dust"],
 )
 
 
@@ -129,7 +130,7 @@ def test_leading_axes_are_batches_records_take_the_place_of_outputs_and_layers_a
 
 
 SIXTY_FOUR = {"param_dtype": jnp.float64}
-ENCODERS = {kind: Encoder(test_encoder.KINDS[kind], **SIXTY_FOUR) for kind in ("bert", "roberta")}
+ENCODERS = {kind: Encoder(test_encoder.KINDS[kind], unroll=1, **SIXTY_FOUR) for kind in ("bert", "roberta")}
 NOISE = {"perturbation": np.random.default_rng(3).normal(size=(2, 4, 8))}
 SIGNALS = {"x": np.random.default_rng(4).normal(size=(2, 4, 4))}
 WORDS = {"tokens": np.array([[3, 7, 2, 9], [8, 2, 4, 5]], np.int32)}
@@ -137,10 +138,14 @@ KINDS_OF_TOKENS = {"token_types": np.array([[0, 0, 1, 1], [0, 1, 1, 0]])}
 OTHERS = {"perturbation": np.nan, "token_types": 99}
 # Models, their inputs, and values at the padding: NaN, or a token or a kind out of range.
 PADDED: dict[str, tuple[Any, dict[str, np.ndarray], list[dict[str, Any]]]] = {
-    "bert": (ENCODERS["bert"], WORDS | KINDS_OF_TOKENS | NOISE, [{"tokens": n, **OTHERS} for n in (17, -1, 30)]),
     "roberta": (ENCODERS["roberta"], WORDS | NOISE, [{"tokens": n, **OTHERS} for n in (17, -1, 30)]),
     **{
-        f"pooling {kind}": (Classifier(ENCODERS["bert"], 3, kind, "tanh"), WORDS, [{"tokens": 17}]) for kind in POOLINGS
+        f"pooling {kind}": (
+            Classifier(ENCODERS["bert"], 3, kind, "tanh"),
+            WORDS | KINDS_OF_TOKENS | NOISE,
+            [{"tokens": n, **OTHERS} for n in (17, -1, 30)],
+        )
+        for kind in POOLINGS
     },
     "unrolled classifier": (
         UnrolledClassifier(UnrolledTransformer(8, 3, rank=2, **SIXTY_FOUR), 11, 3, max_positions=8),
@@ -157,7 +162,7 @@ PADDED: dict[str, tuple[Any, dict[str, np.ndarray], list[dict[str, Any]]]] = {
         for loops in (True, False)
     },
 }
-SLOW = ("bert", "roberta", "pooling first")
+SLOW = ("roberta", "pooling first")
 
 
 @pytest.mark.usefixtures("x64")
@@ -189,7 +194,7 @@ def test_padding_changes_neither_outputs_nor_gradients_of_real_tokens(name):
             chex.assert_trees_all_close(actual, plain, rtol=1e-9, atol=1e-11)
 
 
-@long
+@every_layer
 def test_bfloat16_layers_keep_float32_parameters_outputs_and_records(name):
     case = CASES[name]
     narrow, wide, x = case.make(dtype=jnp.bfloat16), case.make(), case.draw(2)
@@ -211,7 +216,7 @@ def test_bfloat16_layers_keep_float32_parameters_outputs_and_records(name):
         assert all("xf32" not in factors for factors in products)
 
 
-@long
+@every_layer
 def test_unrolling_and_remat_change_nothing_but_the_program(name):
     """By as many layers as leave one over, and by more than there are."""
     case, x = CASES[name], CASES[name].draw(2)
@@ -226,7 +231,7 @@ def test_unrolling_and_remat_change_nothing_but_the_program(name):
         jax.eval_shape(case.make(unroll=0).apply, params, x)
 
 
-@long
+@every_layer
 def test_remat_saves_memory(name):
     case, x = CASES[name], CASES[name].draw(64)
     params, memory = drawn(case.make(12), case.draw(), scale=0.2), []

@@ -45,8 +45,3 @@ def test_scaled_identity_is_repeated_over_a_stack():
     stack = scaled_identity(0.9)(KEY, (3, 4, 4), jnp.bfloat16)
     assert stack.dtype == jnp.bfloat16
     np.testing.assert_array_equal(stack, np.broadcast_to(jnp.bfloat16(0.9) * np.eye(4), (3, 4, 4)))
-
-
-def test_more_rows_than_columns_are_refused():
-    with pytest.raises(ValueError, match=r"at most as many rows as columns, got shape \(2, 5, 4\)"):
-        dct()(KEY, (2, 5, 4))

@@ -8,7 +8,7 @@ import scipy.ndimage
 
 from tests.energies import opteq_reference as reference
 from tests.fixed_point.problems import relative_error
-from tests.models.deep_opteq_by_hand import IMAGES
+from tests.models.deep_opteq_by_hand import IMAGES, start
 from tests.models.drawing import drawn, normal
 from unroll_jax.models import BehindStem, DeepOptEq, DeepOptEqSegmenter, FeedForwardNetwork, FullyConvolutionalNetwork
 
@@ -42,23 +42,13 @@ def upsampled(logits, shape):
     )
 
 
-def stable(model, x):
-    """Drawn parameters with which the model's equilibrium exists."""
-    params = drawn(model, x, scale=0.3)
-    for name in ("layer_1", "layer_2"):
-        W = np.asarray(params["params"][name]["W"])
-        norm = np.linalg.norm(W.astype(np.float64).reshape(-1, W.shape[-1]), 2)
-        params["params"][name]["W"] = jnp.asarray(W * (0.5 / norm), W.dtype)
-    return params
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_the_segmenter_is_stem_equilibrium_head_and_interpolation():
     """A batch with two axes, and a single image, whose logits are the same in a batch."""
     model = segmenter(param_dtype=jnp.float64, tol=1e-12, max_steps=500, on_failure="error")
     x = normal(1, 2, 9, 11, 2)
-    params = stable(model, x)
+    params = start(model, x, size=0.5, scale=0.3)
 
     @jax.jit
     def run(params, x, alone):

@@ -7,7 +7,6 @@ import pytest
 
 from tests import reference
 from tests.models.drawing import drawn, normal
-from unroll_jax.energies import UnrolledLayerParams
 from unroll_jax.models import UnrolledTransformer
 
 DIM, TOKENS, LAYERS = 4, 5, 3
@@ -27,14 +26,6 @@ def reference_outputs(params, x):
     for index in range(LAYERS):
         outputs.append(reference.unrolled_layer(outputs[-1], *(leaf[index] for leaf in layers)))
     return np.stack(outputs)
-
-
-def test_parameters_are_stacked_by_layer_and_layer_0_is_the_input():
-    model, x = random_model(), normal(TOKENS, DIM, dtype=jnp.float32)
-    params = drawn(model, X)
-    shapes = UnrolledLayerParams(V=(LAYERS, 2, DIM), W=(LAYERS, DIM, DIM), U=(LAYERS, DIM, DIM))
-    assert jax.tree.map(jnp.shape, params["params"]["layers"]) == shapes
-    np.testing.assert_array_equal(np.asarray(jax.jit(model.apply)(params, x))[0], x)
 
 
 @pytest.mark.usefixtures("x64")

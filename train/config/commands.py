@@ -93,8 +93,7 @@ class PrepareArguments:
 @dataclasses.dataclass(frozen=True)
 class PredictArguments:
     """Show what every layer of a run makes of texts, by its best checkpoint. Of a text run: class, probabilities and
-    loss. Of a language run, where the answer to a prompt is given: mean loss of its tokens (nats) and share of right
-    ones; where it is not: the most probable next token. Whole answers are written by generate."""
+    loss. Of a language run: mean loss of the tokens of an answer (nats) and share of right ones."""
 
     run: tyro.conf.Positional[Path]
     """Run folder, or its export."""
@@ -121,7 +120,7 @@ class GenerateArguments:
     ones have the same distribution, but are other texts for another exit layer or draft length."""
 
     source: tyro.conf.Positional[str]
-    """Run folder of an sft experiment, its export, folder of transformers, or GGUF file."""
+    """Run folder of an sft experiment, its export, or folder of transformers."""
     prompts: Path
     """UTF-8: a .json list or .jsonl of objects with an instruction and perhaps an input; else a text a line."""
     out: Path | None = None
@@ -140,10 +139,6 @@ class GenerateArguments:
     """Prompts answered together."""
     temperature: float = 0.0
     """Divides the logits; 0 takes the most probable token."""
-    top_k: int | None = None
-    """Draw from as many of the most probable tokens; None draws from all."""
-    top_p: float | None = None
-    """Draw from the fewest most probable tokens that have this share; None draws from all."""
     gamma: float = 0.0
     """Strength of noise on the embeddings of all tokens, also of the answer: of a run, in the unit of its training;
     else the standard deviation of the noise over the embedding table's."""
@@ -154,7 +149,7 @@ class GenerateArguments:
     draft_length: int | None = None
     """Tokens that --exit-layer drafts before the other layers verify them."""
     dtype: Literal["float32", "bfloat16"] | None = None
-    """Of parameters, and off CPUs of computation, too; None takes the source's, for GGUF and runs float32."""
+    """Of parameters, and off CPUs of computation, too; None takes the source's."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,7 @@ ImageSource = Literal["digits", "cifar10", "image_folder"]
 SetSource = Literal["digits", "class_folders"]
 SceneSource = Literal["shapes", "camvid"]
 TextSource = Literal["verdicts", "imdb", "sst2", "mnli", "table"]
-InstructionSource = Literal["chores", "alpaca", "conversations"]
+InstructionSource = Literal["chores", "alpaca"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,9 +115,9 @@ class InstructionConfig(SourceConfig):
     """Instructions that a language model learns to follow, and the folder for prepared data."""
 
     source: InstructionSource = "chores"
-    """chores: made-up instructions of a few words, no files needed. alpaca or conversations: a .json list or .jsonl, or
-    a folder with train.jsonl, and where there are any validation.jsonl and test.jsonl; each object has "messages" of
-    roles and contents, the last of the assistant; "prompt", "answer"; or "instruction", perhaps "input", "output"."""
+    """chores: made-up instructions of a few words, no files needed. alpaca: a .json list or .jsonl, or a folder with
+    train.jsonl, and where there are any validation.jsonl and test.jsonl; each object has "instruction", perhaps
+    "input", and "output"; or "prompt" and "answer"."""
     validation_share: Fraction = 0.1
     """Share held out for validation, and as much for test; chores, and a folder with such files, keep their own."""
 

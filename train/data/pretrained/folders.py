@@ -30,7 +30,6 @@ TEMPLATE = "chat_template.jinja"
 REPOSITORY = re.compile(r"[\w-][\w.-]*(?:/[\w-][\w.-]*)?")
 
 Index = tuple[slice, ...]
-TensorFiles = Any  # `SafetensorsFiles` or `llama.GGUFFiles`: tensors as `transformers` names them, matrices (out, in)
 
 
 class Slot(NamedTuple):
@@ -190,14 +189,14 @@ def open_safetensors(file: Path, *, mend: str = "copy it again") -> Any:
         raise UserError(f"{file} cannot be read as safetensors ({one_line(error)}); {mend}") from error
 
 
-def check_layer_count(files: TensorFiles, num_layers: int) -> None:
+def check_layer_count(files: SafetensorsFiles, num_layers: int) -> None:
     """Checks that files hold at least one tensor per layer, before the names of all layers are made."""
     if num_layers > len(files.names):
         count = f"{len(files.names)} tensors in all"
         raise UserError(f"{files.where} has {count}, config.json num_layers={num_layers}; copy both again")
 
 
-def check_slots(files: TensorFiles, slots: Iterable[Slot], others: Mapping[str, Sequence[str]]) -> None:
+def check_slots(files: SafetensorsFiles, slots: Iterable[Slot], others: Mapping[str, Sequence[str]]) -> None:
     """Checks that files hold floating tensors for slots, in one error; ``others`` describes unexpected names."""
     places = [(name, slot.tensor_shape) for slot in slots for name in slot.names]
     present = [(name, shape) for name, shape in places if name in files.names]
