@@ -36,6 +36,9 @@ def test_records_are_the_patch_sequences_of_the_clips_in_order_and_no_splits_sha
         expected = [patch_sequences(window) for clip in splits["train"] for window in windows(clip.frames)]
     np.testing.assert_array_equal(np.concatenate(list(data.examples("train", batch_size=64))), np.concatenate(expected))
     assert len({sequence.tobytes() for split in SPLITS for sequence in data.whole(split)}) == 500
+    for step, batch in enumerate(itertools.islice(data.batches("train", batch_size=64, seed=7), 6)):  # 1.3 epochs
+        assert (batch.shape, batch.dtype) == ((64, 20, 256), np.uint8)
+        np.testing.assert_array_equal(batch, next(data.batches("train", batch_size=64, seed=7, start_step=step)))
 
 
 def test_other_clips_may_take_the_place_of_the_test_split(frames, opened, tmp_path):
@@ -48,23 +51,12 @@ def test_other_clips_may_take_the_place_of_the_test_split(frames, opened, tmp_pa
     assert not np.array_equal(data.read("test", [0, 1]), other.read("test", [0, 1]))
 
 
-def test_a_batch_is_what_the_iterator_yields_at_its_step(frames):
-    data = load(frames[0])
-    for step, batch in enumerate(itertools.islice(data.batches("train", batch_size=64, seed=7), 6)):  # 1.3 epochs
-        assert (batch.shape, batch.dtype) == ((64, 20, 256), np.uint8)
-        np.testing.assert_array_equal(batch, next(data.batches("train", batch_size=64, seed=7, start_step=step)))
-
-
 def test_data_are_prepared_once_and_say_so(frames):
     config, lines = frames
     folder = prepare(config, log=(again := []).append)
     assert again == []
     assert lines[0] == f"preparing video in {folder} (done once)"
-    assert lines[1:4] == [
-        "  train: 300 sequences, clips: 2 (a; b)",
-        "  validation: 100 sequences, clips: 1 (c)",
-        "  test: 100 sequences, clips: 1 (d)",
-    ]
+    assert lines[1] == "  train: 300 sequences, clips: 2 (a; b)"
 
 
 def test_prepared_data_go_where_the_environment_says(frames, monkeypatch, tmp_path):

@@ -1,15 +1,13 @@
-"""Original files, in folders and in tar and zip archives, their fingerprints, and the splits that their names state."""
+"""Original files, in folders and in tar archives, their fingerprints, and the splits that their names state."""
 
 import contextlib
 import hashlib
 import io
 import lzma
 import os
-import re
 import stat
 import tarfile
 import tempfile
-import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
@@ -23,9 +21,7 @@ from ..system.files import require_room, writing
 
 Log = Callable[[str], None]
 Wanted = Callable[[PurePosixPath], bool]
-# zipfile raises RuntimeError over passwords and unknown methods of compression.
-ARCHIVE_ERRORS = (tarfile.TarError, zipfile.BadZipFile, RuntimeError, OSError, EOFError, zlib.error, lzma.LZMAError)
-ARCHIVE_SUFFIXES = (".tar", ".tgz", ".tbz2", ".txz", ".zip")
+ARCHIVE_ERRORS = (tarfile.TarError, OSError, EOFError, zlib.error, lzma.LZMAError)
 TEMPORARY = "free room there, or name another folder with TMPDIR"  # if temporary files cannot be written
 SPLITS = ("train", "validation", "test")
 SEED = 0  # of the choice of held-out or kept examples: the same in every run, for any seed of the run
@@ -38,11 +34,6 @@ NAMES = {
     "test": ("test", "testing", "test_frames", "testing_frames", "test_videos", "testing_videos"),
 }
 KNOWN = {name: split for split, names in NAMES.items() for name in names}
-# Words that may mean a split, besides all that begin with train or test.
-WORDS = {"trn": "train", "tst": "test"} | dict.fromkeys(
-    ("val", "valid", "validation", "valset", "dev", "eval", "evaluation", "holdout", "heldout"), "validation"
-)
-WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
 class OriginalFile(NamedTuple):
@@ -154,7 +145,7 @@ def require_listable(folder: Path) -> None:
 
 @contextlib.contextmanager
 def original_files(root: Path, wanted: Wanted) -> Iterator[tuple[list[OriginalFile], list[PurePosixPath]]]:
-    """Lists the wanted files and the empty folders of a folder, or of a tar or zip archive. An archive must be whole.
+    """Lists the wanted files and the empty folders of a folder, or of a tar archive. An archive must be whole.
     Its wanted files are unpacked into a temporary folder for as long as the context lasts."""
     if root.is_dir():
         yield files_below(root, wanted)
@@ -162,16 +153,10 @@ def original_files(root: Path, wanted: Wanted) -> Iterator[tuple[list[OriginalFi
     with tempfile.TemporaryDirectory() as folder:
         try:
             with writing(f"{folder}, where {root} is unpacked", TEMPORARY):
-                (_unpack_zip if zipfile.is_zipfile(root) else _unpack_tar)(root, Path(folder), wanted)
+                _unpack(root, Path(folder), wanted)
         except ARCHIVE_ERRORS as error:
             raise _damaged(root, error) from error
         yield files_below(Path(folder))
-
-
-def may_be_archive(path: Path) -> bool:
-    """Returns whether a file may be an archive, cut or damaged ones included, by its name or its first bytes."""
-    named = any(suffix.lower() in ARCHIVE_SUFFIXES for suffix in path.suffixes)
-    return named or tarfile.is_tarfile(path) or zipfile.is_zipfile(path)
 
 
 def hold_out(labels: np.ndarray, share: float, names: Sequence[str] = ()) -> tuple[np.ndarray, np.ndarray]:
@@ -226,21 +211,6 @@ def cut_from_train(
         raise UserError(words) from error
 
 
-def check_no_split(path: PurePosixPath, root: Path, layout: str) -> None:
-    """Checks that a path that is not read as a split does not look like one: held-out examples would be trained on."""
-    if split := looks_like(path):
-        raise root_error(
-            root, f": '{path}' looks like {split} under an unknown name; the layout is {layout}; rename it if it is not"
-        )
-
-
-def looks_like(path: PurePosixPath) -> str | None:
-    """Returns the split that the first such word of a path may mean; None for none."""
-    words = (word.lower() for part in path.parts for word in WORD.findall(part))
-    meanings = (next((name for name in ("train", "test") if word.startswith(name)), WORDS.get(word)) for word in words)
-    return next((split for split in meanings if split), None)
-
-
 def _raise_unlistable(error: OSError) -> NoReturn:
     raise root_error(error.filename, f"cannot be listed ({error.strerror}); it needs permission") from error
 
@@ -251,7 +221,7 @@ def _is_above(place: Path, folder: Path, root: Path) -> bool:
     return any(each.resolve().is_relative_to(place) for each in way)
 
 
-def _unpack_tar(root: Path, folder: Path, wanted: Wanted) -> None:
+def _unpack(root: Path, folder: Path, wanted: Wanted) -> None:
     with tarfile.open(root) as archive:
         # In turn: seeking back in a compressed archive would decompress it again from its start.
         for member in archive:
@@ -265,14 +235,7 @@ def _unpack_tar(root: Path, folder: Path, wanted: Wanted) -> None:
             raise _damaged(root, "it has no end mark")
 
 
-def _unpack_zip(root: Path, folder: Path, wanted: Wanted) -> None:
-    with zipfile.ZipFile(root) as archive:
-        members = [one for one in archive.infolist() if _is_read(one.filename, wanted, root, folder=one.is_dir())]
-        require_room(folder, sum(member.file_size for member in members), str(root))
-        archive.extractall(folder, members)
-
-
-def _is_read(name: str, wanted: Wanted, root: Path, *, folder: bool, plain: bool = True) -> bool:
+def _is_read(name: str, wanted: Wanted, root: Path, *, folder: bool, plain: bool) -> bool:
     inside = PurePosixPath(name)
     outside = inside.is_absolute() or ".." in inside.parts
     if not wanted(inside) or (folder and outside):  # such as "/"; files there have their own members
@@ -287,4 +250,4 @@ def _is_read(name: str, wanted: Wanted, root: Path, *, folder: bool, plain: bool
 
 def _damaged(root: Path, error: Exception | str) -> UserError:
     reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(":")
-    return root_error(root, f"is neither a folder nor a whole tar or zip archive ({reason}); copy it again")
+    return root_error(root, f"is neither a folder nor a whole tar archive ({reason}); copy it again, or unpack it")

@@ -14,7 +14,7 @@ from ..config.data import ImageConfig, SceneConfig
 from ..config.errors import UserError, option_text
 from ..system.reading import read_regular
 from . import generated
-from .files import KNOWN, Log, OriginalFile, Published, check_no_split, check_share, root_error, three_splits
+from .files import KNOWN, Log, OriginalFile, Published, check_share, root_error, three_splits
 from .media import Media, check_none_vanishes, check_one_data_set, decode_in_order, fingerprint_media, open_media
 from .pictures import NOT_COUNTED, PICTURES, Examples, LabelledImages, PictureData, PictureSet, levels, picture_records
 from .prepare import Originals, Source, origin, prepare_from
@@ -101,7 +101,6 @@ def _splits(media: Media, root: Path, log: Log) -> dict[str, Filed]:
     for file in sorted(media.pictures, key=lambda file: file.path):
         match = SPLIT.fullmatch(str(file.path))
         if match is None:
-            check_no_split(file.path.parent, root, LAYOUT)
             passed_over += 1
             continue
         top, split, rest = match.groups()
