@@ -1,5 +1,7 @@
 import os
+import shutil
 import tarfile
+import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -74,13 +76,18 @@ def truncate(path: Path, share: float = 0.4) -> Path:
     return path
 
 
-def pack(root: Path, mode: Literal["w", "w:gz"] | None = "w", *, reverse: bool = False) -> Path:
+def pack(root: Path, mode: Literal["w", "w:gz", "zip"] | None = "w", *, reverse: bool = False) -> Path:
     """Packs a folder's files into an archive next to it, in order or against it; None leaves the folder.
 
     As some programs do, the archive has an entry for a folder outside of it.
     """
     if mode is None:
         return root
+    if mode == "zip":
+        archive = Path(shutil.make_archive(str(root), "zip", root.parent, root.name))
+        with zipfile.ZipFile(archive, "a") as members:
+            members.writestr("/", "")
+        return archive
     archive = root.parent / (f"{root.name}.tar" if mode == "w" else f"{root.name}.tar.gz")
     outside = tarfile.TarInfo("../")
     outside.type = tarfile.DIRTYPE

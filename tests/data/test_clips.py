@@ -75,7 +75,8 @@ def test_clips_of_several_folders_that_state_no_split_fail(names, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("layout", "mode", "reverse"), [(layout, "w:gz", False) for layout in LAYOUTS] + [("UCSD Ped2", "w", True)]
+    ("layout", "mode", "reverse"),
+    [(layout, "w:gz", False) for layout in LAYOUTS] + [("UCSD Ped2", "w", True), ("UCSD Ped2", "zip", False)],
 )
 def test_layouts_come_to_their_splits_from_folders_and_archives_in_any_order_that_leave_nothing(
     layout, mode, reverse, tmp_path, monkeypatch
@@ -108,8 +109,9 @@ def test_layouts_come_to_their_splits_from_folders_and_archives_in_any_order_tha
         np.testing.assert_array_equal(clips["train"][name][:, 80, 80], 2 * np.arange(23))
 
 
-def test_a_video_file_is_cut_in_time_and_its_remainder_dropped_by_the_frames_that_decode(tmp_path):
-    root = write_video(tmp_path / "grey.avi", 95)
+@pytest.mark.parametrize("name", ["grey.avi", "train.mpeg4", "only"])
+def test_a_video_file_is_cut_in_time_and_its_remainder_dropped_by_the_frames_that_decode(name, tmp_path):
+    root = write_video(tmp_path / "grey.avi", 95).rename(tmp_path / name)
     header = root.read_bytes()
     stream_header = header.index(b"strh") + 8 + 32  # dwLength of the stream header: the claimed frames
     root.write_bytes(header[:stream_header] + (160).to_bytes(4, "little") + header[stream_header + 4 :])
@@ -119,7 +121,7 @@ def test_a_video_file_is_cut_in_time_and_its_remainder_dropped_by_the_frames_tha
     assert [list(clips[split]) for split in SPLITS] == [names[:2], names[2:3], names[3:]]
     levels = [frames[:, 0, 0] for split in SPLITS for frames in clips[split].values()]
     np.testing.assert_array_equal(np.concatenate(levels), 2 * np.arange(80))
-    assert lines == ["  grey.avi: using the 95 frames that decode, of 160 in the header"]
+    assert lines == [f"  {name}: using the 95 frames that decode, of 160 in the header"]
 
 
 def test_windows_are_consecutive_and_patches_follow_one_position_through_time():

@@ -4,6 +4,7 @@ import io
 import itertools
 import json
 import tarfile
+import zipfile
 
 import numpy as np
 import pytest
@@ -77,6 +78,14 @@ def tar(name="clip/002.png", kind=tarfile.REGTYPE, end=None):
     return packed.getvalue()[: None if end is None else start + end]
 
 
+def zipped(*, end=None, change=(b"", b"")):
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name, content in SST2.items():
+            archive.writestr(f"SST-2/{name}", content)
+    return packed.getvalue()[:end].replace(*change)
+
+
 CLIPS = pictures({"Train/Train001": 20, "Train/Train002": 25, "Train/Train010": 20, "Test/Test001": 20}, (16, 16))
 VIDEOS = {f"{name}.avi": video(20) for name in "abc"}
 IMAGES = pictures({"train/cat": 10, "train/dog": 10, "test/cat": 2, "test/dog": 2})
@@ -103,13 +112,11 @@ ODD = np.where(np.arange(48).reshape(6, 8) == 21, np.uint8(34), LABELS)
 # The source, its files, and words of the error; one file is the root itself.
 BAD = [
     ("video", without(CLIPS, "Train/Train001/020"), "'Train/Train001' has 19 frames"),
-    ("video", CLIPS | {"Train/Train002/007.png": "x"}, "'Train/Train002/007.png' cannot be"),
     ("video", CLIPS | {"Test/Test001/003.png": cut_short}, "'Test/Test001/003.png'"),
     ("video", CLIPS | {"Train/Train002/026.png": link("gone")}, "No such file"),
     ("video", CLIPS | {"Train/Train002/026.png": link("/dev/zero")}, "is not a regular file"),
     ("video", CLIPS | {"Train/Train001/020.png": picture(0, (60, 80))}, "Train001/020.png' cannot be read"),
     ("video", CLIPS | {"Train/Train001/003.tif": two_pages}, "holds 2 pictures"),
-    ("video", CLIPS | {"Train/Train003/1.heic": "x"}, "'Train/Train003' has no file that can be read but 1 .heic"),
     ("video", CLIPS | {"Train/Train003/x/1.heic": "x"}, "'Train/Train003' has no file that can be read but 1 .heic"),
     ("video", CLIPS | {"Train/Train003": folder}, "'Train/Train003' has no file that can be read"),
     ("video", CLIPS | {"val": folder}, "split 'val' has no file that can be read"),
@@ -117,10 +124,9 @@ BAD = [
     ("video", pictures({"1": 20, "2": 20, "4": 20}) | {"3/1.heic": "x"}, "'3' has no file that can be read"),
     ("video", {"train/a.heic": "x", "b": "x"}, "no picture or video that can be read but 1 without"),
     ("video", {"t.tar": tar("../clip/001.png")}, "outside the archive"),
-    ("video", {"t.tar": tar(kind=tarfile.SYMTYPE)}, "'clip/001.png' is not a plain file"),
     ("video", {"t.tar": tar(kind=tarfile.FIFOTYPE)}, "'clip/001.png' is not a plain file"),
-    ("video", {"t.tar": tar(end=0)}, "nor a whole tar archive"),
-    ("video", {"t.tar": tar(end=100)}, "nor a whole tar archive"),
+    ("video", {"t.tar": tar(end=0)}, "nor a whole tar or zip archive"),
+    ("video", {"t.tar": tar(end=100)}, "nor a whole tar or zip archive"),
     ("video", {"t.tar": tar(f"{'a' * 300}/001.png")}, "too long; shorten it"),
     ("video", VIDEOS | {"d.avi": video(19)}, "'d.avi' has 19 frames, fewer than the 20"),
     ("video", VIDEOS | {"d.avi": b""}, "'d.avi' cannot be read as a video"),
@@ -130,7 +136,6 @@ BAD = [
     ("video", pictures({"a": 20, "b": 20}), "holds 2 clip(s); give at least 3"),
     ("video", pictures({"Train/1": 20, "Train/2": 20}), "0 Test"),
     ("video", {"a.avi": video(59)}, "has 59 frames for 3 splits; give 60"),
-    ("video", {"a.zip": b"PK\x03\x04"}, "nor a whole tar archive"),
     ("video", pictures({"Test/Test001_gt": 20}), "no clips but masks"),
     ("video", pictures({".": 20, "a": 20}), "holds 1 clip(s)"),
     ("video", pictures({"train/val/a": 20, "train/b": 20, "test/c": 20}), "train and validation"),
@@ -149,7 +154,6 @@ BAD = [
     ("image_folder", IMAGES | dict.fromkeys(pictures({"train/cat": 10, "train/dog": 10}), PLAIN), "are of one colour"),
     ("image_folder", IMAGES | {"train/ant/1.png": picture()}, "'ant' has a single"),
     ("image_folder", IMAGES | {"old/train/cat/1.png": picture()}, "several data sets (., old)"),
-    ("image_folder", IMAGES | {"train/cow/1.heic": "x"}, "class 'cow' of train has no file that can be"),
     ("image_folder", IMAGES | {"train/cow/x/1.heic": "x"}, "class 'cow' of train has no file that can be"),
     ("image_folder", IMAGES | {"train/cow": folder}, "class 'cow' of train has no file that can be read"),
     ("image_folder", without(IMAGES, "test/dog") | {"test/dog/1.heic": "x"}, "class 'dog' of test has no file"),
@@ -164,7 +168,6 @@ BAD = [
     ("camvid", SCENES | {"valannot/001.png": ODD}, "'valannot/001.png' ... label 34"),
     ("camvid", SCENES | {"test/001.png": picture()}, "'test/001.png' cannot be read as an image (it is 6x5, others"),
     ("camvid", SCENES | {"trainannot/002.png": picture(0, (6, 8, 3))}, "'trainannot/002.png' ... RGB"),
-    ("camvid", SCENES | {"test/001.png": "text"}, "'test/001.png' cannot be read"),
     ("camvid", SCENES | {f"trainannot/{n:03d}.png": LABELS * 0 + 3 for n in range(1, 5)}, "one class only (road)"),
     ("camvid", SCENES | {f"testannot/{n:03d}.png": LABELS * 0 + 11 for n in (1, 2)}, "labels of test have no class"),
     ("camvid", SCENES | {"old/train/1.png": picture()}, "several data sets (., old)"),
@@ -199,6 +202,8 @@ BAD = [
     ("sst2", SST2 | {"dev.tsv": "fine\t1\n"}, "its columns are 'fine', '1'"),
     ("sst2", SST2 | {"train.tsv": "sentence\tlabel\na\t1\nb\t2\n"}, "train.tsv line 3 has label '2'"),
     ("sst2", SST2 | {"train.tsv": "sentence\tlabel\n"}, "train.tsv has no labelled texts"),
+    ("sst2", {"SST-2.zip": zipped(end=-30)}, "is neither a folder nor a whole tar or zip archive"),
+    ("sst2", {"SST-2.zip": zipped(change=(b"dull", b"full"))}, "archive (Bad CRC-32"),
     ("mnli", MNLI | {DEV: PAIR + PAIR.replace("wet", "\\udc00")}, "line 2: 'sentence2' has a lone"),
     ("mnli", MNLI | {TRAIN: PAIR.replace("neutral", "maybe")}, "line 1 has gold_label 'maybe'"),
     ("mnli", MNLI | {TRAIN: PAIR.replace('"It rains."', "1")}, "line 1: 'sentence1' must be a text, got 1"),

@@ -20,7 +20,7 @@ from unroll_jax.train.data.clips import video_frames
 from unroll_jax.train.data.files import files_below, fingerprint_files
 from unroll_jax.train.data.images import prepare as prepare_images
 from unroll_jax.train.data.instructions import read_prompts
-from unroll_jax.train.data.media import fingerprint_media
+from unroll_jax.train.data.media import fingerprint_media, is_picture
 from unroll_jax.train.data.pictures import picture_of
 from unroll_jax.train.data.prepare import resolve_source
 from unroll_jax.train.data.pretrained.folders import open_safetensors, read_tokenizer
@@ -106,6 +106,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "vectors.txt": lambda path: glove_embeddings(path, ["film"]),
     "table.csv": lambda path: list(read_rows(path, ["text"])),
     "picture.png": lambda path: picture_of(path, (8, 8, 1)),
+    "picture": is_picture,
     "video.avi": lambda path: list(video_frames(path, where=str(path), log=print)),
     "images": lambda path: prepare_images(ImageConfig("image_folder", str(path))),
 }

@@ -67,7 +67,7 @@ def test_a_validation_folder_is_kept_and_what_is_passed_over_or_missing_logged(o
     root = write_pictures(tmp_path / "images", counts)
     (root / "annotations/val/001.xml").touch()
     assert sizes(opened("image_folder", root, lines.append)) == [40, 3, 3]
-    assert "  passing over 2 images outside of the splits" in lines
+    assert "  passing over 2 images outside of the splits, as 'extra/001.png'" in lines
     assert "  test holds no images of dog" in lines
 
 

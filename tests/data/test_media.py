@@ -1,11 +1,14 @@
-"""Files are pictures and videos by their suffixes, upright as players show them, and none vanishes in silence."""
+"""Files are pictures and videos by their contents, upright as players show them, and none vanishes in silence."""
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from tests.data.conftest import pack, write_pictures
+from tests.data.conftest import pack, write_pictures, write_video
+from tests.data.test_clips import read
 from tests.errors import assert_fails
+from unroll_jax.train.data.clips import is_video
+from unroll_jax.train.data.media import is_picture
 from unroll_jax.train.data.pictures import picture_of
 from unroll_jax.train.data.video import frames_of
 
@@ -23,15 +26,37 @@ UPRIGHT = {
 }
 
 
-def test_a_picture_is_read_by_its_contents_under_the_suffix_of_another_kind(opened, tmp_path):
-    root = write_pictures(tmp_path / "images", CLASSES)
-    expected = opened("image_folder", root).read("test", [0, 1, 2, 3])
-    for path in root.glob("*/dog/*.png"):
-        with Image.open(path) as picture:
-            picture.save(path.with_suffix(".GIF"), "WEBP", lossless=True)
-        path.unlink()
-    for actual, wanted in zip(opened("image_folder", root).read("test", [0, 1, 2, 3]), expected, strict=True):
+NAMED = [(".jfif", None), (".scan", None), ("", None), (".webp", "WEBP"), (".gif", "WEBP"), ("", "PPM")]
+
+
+def test_pictures_are_read_whatever_they_are_called(opened, tmp_path):
+    root = write_pictures(tmp_path / "images", CLASSES | {"test/dog": len(NAMED)})
+    expected = opened("image_folder", root).whole("test")
+    for path, (suffix, kind) in zip(sorted(root.glob("test/dog/*.png")), NAMED, strict=True):
+        if kind is not None:
+            with Image.open(path) as picture:
+                picture.save(path, kind, **({"lossless": True} if kind == "WEBP" else {}))
+        path.rename(path.with_suffix(suffix))
+    for actual, wanted in zip(opened("image_folder", root).whole("test"), expected, strict=True):
         np.testing.assert_array_equal(actual, wanted)
+
+
+def test_videos_are_read_whatever_they_are_called(tmp_path):
+    for name in ("0.flv", "1", "2.clip"):
+        write_video(tmp_path / "clips/video.flv", 21, codec="flv1").rename(tmp_path / "clips" / name)
+        assert frames_of(tmp_path / "clips" / name)[0].shape == (21, 160, 160)
+    assert [len(clips) for clips in read(tmp_path / "clips").values()] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "text", ["#EXTM3U\n#EXTINF:1,\nb.avi\n", "ffconcat version 1.0\nfile b.avi\n", "A file of text\n", "P1 text", ""]
+)
+def test_a_text_is_neither_and_a_list_of_other_files_opens_none(tmp_path, text):
+    write_video(tmp_path / "b.avi", 21)
+    for name in ("a", "a.txt", "a.m3u8", "a.nfo"):
+        (tmp_path / name).write_text(text)
+        assert not is_picture(tmp_path / name)
+        assert not is_video(tmp_path / name)
 
 
 @pytest.mark.parametrize("source", ["image_folder", "class_folders"])
@@ -47,13 +72,13 @@ def test_files_passed_over_are_counted_by_suffix_and_a_folder_of_notes_is_no_cla
     assert data.spec.class_names == ("cat", "dog")
 
 
-@pytest.mark.parametrize("source", ["image_folder", "class_folders"])
-def test_an_empty_folder_of_a_class_is_an_error_in_an_archive_too(opened, tmp_path, source):
+@pytest.mark.parametrize(("source", "mode"), [("image_folder", "w"), ("class_folders", "zip")])
+def test_an_empty_folder_of_a_class_is_an_error_in_an_archive_too(opened, tmp_path, source, mode):
     top = "train/" if source == "image_folder" else ""
     root = write_pictures(tmp_path / "images", CLASSES if top else {"cat": 40, "dog": 40})
     (root / f"{top}cow").mkdir()
     (root / f"{top}cow/.DS_Store").touch()
-    assert_fails(lambda path: opened(source, path), pack(root), "cow")
+    assert_fails(lambda path: opened(source, path), pack(root, mode), "cow")
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "TIFF"])

@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import tarfile
+import zipfile
 
 import numpy as np
 import pytest
@@ -58,8 +59,13 @@ def sst2(tmp_path):
     return tmp_path / "data"
 
 
-@pytest.mark.parametrize("below", ["", "glue/SST-2"])
-def test_sst2_is_read_as_written(opened, sst2, below):
+@pytest.mark.parametrize("below", ["", "glue/SST-2", "SST-2.zip"])
+def test_sst2_is_read_as_written_from_folders_and_its_archive(opened, sst2, below):
+    if below == "SST-2.zip":
+        with zipfile.ZipFile(sst2 / below, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name in SENTENCES:
+                archive.write(sst2 / f"glue/SST-2/{name}.tsv", f"SST-2/{name}.tsv")
+                archive.writestr(f"SST-2/original/older/{name}.tsv", "another file")
     lines: list[str] = []
     data = opened("sst2", sst2 / below, lines.append)
     assert data.class_names == ("negative", "positive")
@@ -97,13 +103,19 @@ def test_imdb_has_the_same_records_however_it_is_packed(opened, tmp_path, packed
     assert (test.texts, test.labels.tolist()) == (["Bad.", "Superb."], [0, 1])
 
 
-def test_mnli_has_pairs_in_three_classes_and_leaves_out_what_has_no_gold_label(opened, tmp_path):
+@pytest.mark.parametrize("packed", [False, True])
+def test_mnli_has_pairs_in_three_classes_and_leaves_out_what_has_no_gold_label(opened, tmp_path, packed):
     root, columns = tmp_path / "mnli", ("sentence1", "sentence2", "gold_label")
     unusable = [("It rains.", "Really?", "-"), ("", "Empty.", "neutral")]
     write(root / "multinli_1.0_train.jsonl", [*PAIRS, *unusable], columns)
     write(root / "multinli_1.0_dev_matched.jsonl", [*PAIRS[::7], ("<BR />", "a", "neutral")], columns)
+    if packed:
+        with zipfile.ZipFile(tmp_path / "multinli_1.0.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+            for file in root.iterdir():
+                archive.write(file, f"multinli_1.0/{file.name}")
+                archive.writestr(f"__MACOSX/multinli_1.0/._{file.name}", b"\x00\xff")
     lines: list[str] = []
-    data = opened("mnli", root, lines.append)
+    data = opened("mnli", tmp_path / "multinli_1.0.zip" if packed else root, lines.append)
     assert data.class_names == ("entailment", "neutral", "contradiction")
     assert records(data, "test") == PAIRS[::7]
     assert sorted(records(data, "train") + records(data, "validation")) == sorted(PAIRS)

@@ -32,8 +32,8 @@ class DataConfig(SourceConfig):
     """Video to train and test on, and the folder for prepared data."""
 
     source: VideoSource = "photos"
-    """photos: clips filmed over two photographs, no files needed. video: a folder tree or tar archive, in folders
-    of splits as published (UCSD, Avenue, ShanghaiTech) or a folder of frames or a video a clip; or one video file."""
+    """photos: clips filmed over two photographs, no files needed. video: a folder tree or archive, in folders of
+    splits as published (UCSD, Avenue, ShanghaiTech) or a folder of frames or a video a clip; or one video file."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +42,7 @@ class ImageConfig(SourceConfig):
 
     source: ImageSource = "digits"
     """digits: 8x8 grey digits, no files needed. cifar10: the binary version, as archive or folder.
-    image_folder: a folder or tar archive with train/CLASS/NAME.png and test/CLASS/NAME.png (or jpg)."""
+    image_folder: a folder or archive with train/CLASS/NAME.png and test/CLASS/NAME.png (or jpg)."""
     validation_share: Fraction = 0.1
     """Share of train images held out for validation, stratified; digits and a folder with that split keep theirs."""
 
@@ -67,7 +67,7 @@ class SetConfig(SourceConfig):
     source: SetSource = "digits"
     """digits: scikit-learn's 8x8 digits, no files needed. class_folders: your images; --data.root implies it."""
     root: str | None = None
-    """Folder or tar archive of your images, with a folder for each of two or more classes: CLASS/NAME.png (or jpg)."""
+    """Folder or archive of your images, with a folder for each of two or more classes: CLASS/NAME.png (or jpg)."""
     size: Annotated[int, Ge(4), Le(64)] = 8
     """Images are resized to size x size pixels; a token has as many entries."""
     set_size: Depth = 16
@@ -97,7 +97,7 @@ class TextConfig(SourceConfig):
     """Texts to classify, and the folder for prepared data."""
 
     source: TextSource = "verdicts"
-    """verdicts: made-up sentences, no files needed. imdb, sst2, mnli: the published files.
+    """verdicts: made-up sentences, no files needed. imdb, sst2, mnli: the published files, as folder or archive.
     table: a TSV, CSV or JSONL of your own."""
     validation_share: Fraction = 0.1
     """Share of the train texts held out for validation, stratified, where the data come without it (imdb, mnli, a table

@@ -1,6 +1,5 @@
 """Clips of grey square frames: the split of each clip, and its frames, in folders and in video files."""
 
-import contextlib
 import math
 import re
 import tempfile
@@ -20,9 +19,11 @@ from .media import Media, check_depth, check_none_vanishes
 
 FRAME_SIZE = 160  # side of a frame, in pixels
 NUM_FRAMES = 20  # frames of a sequence
+# A file with another name is a video if it begins as one.
 VIDEO_SUFFIXES = (".avi", ".mp4", ".m4v", ".mkv", ".mov", ".mpg", ".mpeg", ".webm", ".wmv", ".ts", ".flv", ".3gp")
 # The formats of FFmpeg that are read: none that lists other files, and none that makes frames of text.
 CONTAINERS = "avi,mov,mp4,matroska,webm,asf,flv,mpeg,mpegts,mpegvideo,ogg,rm,mxf,ivf,dv,m4v,h264,hevc,yuv4mpegpipe"
+OPTIONS = {"format_whitelist": CONTAINERS, "protocol_whitelist": "file"}
 # By the signs of the matrix (a, b, c, d) that brings the pixel (x, y) to (ax + cy, bx + dy), x to the right, y down.
 TURNS = {
     (1, 0, 0, 1): None,
@@ -127,14 +128,31 @@ def cut_in_time(root: Path, spool: IO[bytes], log: Log) -> Splits:
     return _dealt([Clip(f"frames {start} to {start + NUM_FRAMES - 1}", stretch(start)) for start in starts])
 
 
+def is_video(file: Path) -> bool:
+    """Returns whether a file is named as a video or, under any other name, has frames in a format that is read."""
+    if file.suffix.lower() in VIDEO_SUFFIXES:
+        return True
+    try:
+        import av  # here: only video files need it
+
+        with av.open(str(file), options=OPTIONS) as container:
+            return bool(container.streams.video)
+    except ImportError:
+        return False
+    except (av.FFmpegError, OSError):  # pyright: ignore[reportPossiblyUnboundVariable] (else it is an ImportError)
+        return False
+
+
 def video_frames(path: Path, *, where: str, log: Log, least: int = 1) -> Iterator[np.ndarray]:
     """Decodes a video into grey frames, uint8 (160, 160), as far as it goes; errors name it by ``where``. The log has
     damaged frames and an early end. Frames of two sizes are an error, and fewer than ``least`` at the end."""
     require_extra("video")
+    import av  # here: only video files need it
+
     check_regular(path, where=where)
     claimed, count, damaged, first = 0, 0, 0, ""
     try:
-        with _opened(path) as container:
+        with av.open(str(path), options=OPTIONS) as container:
             if not container.streams.video:
                 raise UserError(f"{where} has no video stream; give an AVI or MP4 file")
             claimed = container.streams.video[0].frames
@@ -146,9 +164,10 @@ def video_frames(path: Path, *, where: str, log: Log, least: int = 1) -> Iterato
                     raise UserError(f"{where} changes from {first} to {size} at frame {count}; give frames of one size")
                 damaged += bool(frame.is_corrupt)
                 yield standard_frame(upright(frame, where))
-    except _UndecodableError as error:
+    except (av.FFmpegError, OSError) as error:
         done = f"after {count} of {claimed or 'unknown'} frames"
-        raise UserError(f"{where} cannot be read as a video {done} ({error}); give a whole AVI or MP4 file") from error
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{where} cannot be read as a video {done} ({reason}); give a whole AVI or MP4 file") from error
     if count < least:
         raise UserError(f"{where} has {count} frames, fewer than the {least} needed; give a longer one or remove it")
     if claimed not in (0, count):
@@ -201,19 +220,3 @@ def _natural(path: PurePosixPath) -> list[str | int]:
 
 def _is_mask(path: PurePosixPath) -> bool:
     return any(MASKS.fullmatch(part) for part in (*path.parent.parts, path.stem))
-
-
-class _UndecodableError(Exception):
-    """A file that FFmpeg cannot read, and its reason."""
-
-
-@contextlib.contextmanager
-def _opened(file: Path) -> Iterator[Any]:
-    import av  # here: only video files need it
-    import av.error
-
-    try:
-        with av.open(str(file), options={"format_whitelist": CONTAINERS, "protocol_whitelist": "file"}) as container:
-            yield container
-    except (av.error.FFmpegError, OSError) as error:
-        raise _UndecodableError(getattr(error, "strerror", None) or error) from error

@@ -1,4 +1,4 @@
-"""Original files, in folders and in tar archives, their fingerprints, and the splits that their names state."""
+"""Original files, in folders and in tar and zip archives, their fingerprints, and the splits that their names state."""
 
 import contextlib
 import hashlib
@@ -8,6 +8,7 @@ import os
 import stat
 import tarfile
 import tempfile
+import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
@@ -21,7 +22,8 @@ from ..system.files import require_room, writing
 
 Log = Callable[[str], None]
 Wanted = Callable[[PurePosixPath], bool]
-ARCHIVE_ERRORS = (tarfile.TarError, OSError, EOFError, zlib.error, lzma.LZMAError)
+# zipfile raises RuntimeError over passwords and unknown methods of compression.
+ARCHIVE_ERRORS = (tarfile.TarError, zipfile.BadZipFile, RuntimeError, OSError, EOFError, zlib.error, lzma.LZMAError)
 TEMPORARY = "free room there, or name another folder with TMPDIR"  # if temporary files cannot be written
 SPLITS = ("train", "validation", "test")
 SEED = 0  # of the choice of held-out or kept examples: the same in every run, for any seed of the run
@@ -145,7 +147,7 @@ def require_listable(folder: Path) -> None:
 
 @contextlib.contextmanager
 def original_files(root: Path, wanted: Wanted) -> Iterator[tuple[list[OriginalFile], list[PurePosixPath]]]:
-    """Lists the wanted files and the empty folders of a folder, or of a tar archive. An archive must be whole.
+    """Lists the wanted files and the empty folders of a folder, or of a tar or zip archive. An archive must be whole.
     Its wanted files are unpacked into a temporary folder for as long as the context lasts."""
     if root.is_dir():
         yield files_below(root, wanted)
@@ -153,7 +155,7 @@ def original_files(root: Path, wanted: Wanted) -> Iterator[tuple[list[OriginalFi
     with tempfile.TemporaryDirectory() as folder:
         try:
             with writing(f"{folder}, where {root} is unpacked", TEMPORARY):
-                _unpack(root, Path(folder), wanted)
+                (_unpack_zip if zipfile.is_zipfile(root) else _unpack_tar)(root, Path(folder), wanted)
         except ARCHIVE_ERRORS as error:
             raise _damaged(root, error) from error
         yield files_below(Path(folder))
@@ -221,7 +223,7 @@ def _is_above(place: Path, folder: Path, root: Path) -> bool:
     return any(each.resolve().is_relative_to(place) for each in way)
 
 
-def _unpack(root: Path, folder: Path, wanted: Wanted) -> None:
+def _unpack_tar(root: Path, folder: Path, wanted: Wanted) -> None:
     with tarfile.open(root) as archive:
         # In turn: seeking back in a compressed archive would decompress it again from its start.
         for member in archive:
@@ -235,7 +237,14 @@ def _unpack(root: Path, folder: Path, wanted: Wanted) -> None:
             raise _damaged(root, "it has no end mark")
 
 
-def _is_read(name: str, wanted: Wanted, root: Path, *, folder: bool, plain: bool) -> bool:
+def _unpack_zip(root: Path, folder: Path, wanted: Wanted) -> None:
+    with zipfile.ZipFile(root) as archive:
+        members = [one for one in archive.infolist() if _is_read(one.filename, wanted, root, folder=one.is_dir())]
+        require_room(folder, sum(member.file_size for member in members), str(root))
+        archive.extractall(folder, members)
+
+
+def _is_read(name: str, wanted: Wanted, root: Path, *, folder: bool, plain: bool = True) -> bool:
     inside = PurePosixPath(name)
     outside = inside.is_absolute() or ".." in inside.parts
     if not wanted(inside) or (folder and outside):  # such as "/"; files there have their own members
@@ -250,4 +259,4 @@ def _is_read(name: str, wanted: Wanted, root: Path, *, folder: bool, plain: bool
 
 def _damaged(root: Path, error: Exception | str) -> UserError:
     reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(":")
-    return root_error(root, f"is neither a folder nor a whole tar archive ({reason}); copy it again, or unpack it")
+    return root_error(root, f"is neither a folder nor a whole tar or zip archive ({reason}); copy it again")

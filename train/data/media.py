@@ -1,11 +1,11 @@
-"""Files by their names: pictures found among others and decoded in place, upright."""
+"""Files by their contents: pictures found among others and decoded in place, upright."""
 
 import contextlib
 import struct
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from pathlib import Path, PurePath, PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple, TypeVar
 
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -14,20 +14,18 @@ from ..system.reading import open_regular
 from .files import Log, OriginalFile, files_below, fingerprint_files, is_visible, original_files, root_error
 
 NOTES = (".txt", ".md", ".csv", ".json")  # a folder of only such files is neither a class nor a clip
-IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".jfif", ".tif", ".tiff", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".jp2")
+# A file with another name is a picture if it begins as one.
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp", ".ppm", ".pgm", ".jp2")
 # Formats of Pillow that have a mark at their start, and start no other program.
 FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "GIF", "WEBP", "PPM", "JPEG2000")
-# The last two are of more pixels than Pillow trusts.
-IMAGE_ERRORS = (
-    *(OSError, SyntaxError, ValueError, EOFError, struct.error),
-    *(Image.DecompressionBombError, Image.DecompressionBombWarning),
-)
+BOMBS = (Image.DecompressionBombError, Image.DecompressionBombWarning)  # of more pixels than Pillow trusts
+IMAGE_ERRORS = (OSError, SyntaxError, ValueError, EOFError, struct.error, *BOMBS)
 
 T = TypeVar("T")
 
 
 class Media(NamedTuple):
-    """Files by their suffixes, in no order: pictures, videos where they are wanted, and the rest."""
+    """Files by their contents, in no order: pictures, videos where they are wanted, and the rest."""
 
     pictures: list[OriginalFile]
     videos: list[OriginalFile]
@@ -43,16 +41,16 @@ def fingerprint_media(root: Path) -> str:
 
 
 @contextlib.contextmanager
-def open_media(root: Path, log: Log, *, video_suffixes: Collection[str] = ()) -> Iterator[Media]:
-    """Finds the pictures and videos in a folder or an archive; they can be read while the context lasts. Videos are
-    files of these suffixes. The log has the number of files that are neither, by suffix."""
+def open_media(root: Path, log: Log, *, is_video: Callable[[Path], bool] | None = None) -> Iterator[Media]:
+    """Finds the pictures and videos in a folder or an archive; they can be read while the context lasts. The suffix
+    decides, or else the contents. The log has the number of files that are neither, by suffix."""
     with original_files(root, is_visible) as (files, empty):
         media = Media([], [], [], empty)
         for file in files:
-            of_video = file.path.suffix.lower() in video_suffixes
-            kind = media.videos if of_video else media.pictures if is_picture(file.path) else media.others
+            of_video = is_video is not None and not is_picture(file.local) and is_video(file.local)
+            kind = media.videos if of_video else media.pictures if is_picture(file.local) else media.others
             kind.append(file)
-        what = "picture or video" if video_suffixes else "picture"
+        what = "picture or video" if is_video else "picture"
         if not (media.pictures or media.videos):
             but = f" but {by_suffix(media.others)}" if media.others else ""
             raise root_error(root, f"holds no {what} that can be read{but}; give a folder or archive of them")
@@ -61,9 +59,17 @@ def open_media(root: Path, log: Log, *, video_suffixes: Collection[str] = ()) ->
         yield media
 
 
-def is_picture(file: PurePath) -> bool:
-    """Returns whether a file is named as a picture."""
-    return file.suffix.lower() in IMAGE_SUFFIXES
+def is_picture(file: Path) -> bool:
+    """Returns whether a file is named as a picture or, under any other name, begins as one."""
+    if file.suffix.lower() in IMAGE_SUFFIXES:
+        return True
+    try:
+        with open_regular(file, where=str(file)) as content, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            Image.open(content, formats=FORMATS).close()
+            return True
+    except IMAGE_ERRORS as error:
+        return isinstance(error, BOMBS)
 
 
 def by_suffix(files: Sequence[OriginalFile]) -> str:

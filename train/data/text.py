@@ -56,14 +56,14 @@ SST2_PLACE = Published(
     tuple(SST2_FILES.values()),
     (".", "SST-2", "glue/SST-2"),
     (),
-    "the folder of SST-2's train.tsv, dev.tsv and test.tsv, unpacked from "
+    "the folder of SST-2's train.tsv, dev.tsv and test.tsv, or their archive, "
     "https://dl.fbaipublicfiles.com/glue/data/SST-2.zip",
 )
 MNLI_PLACE = Published(
     tuple(MNLI_FILES.values()),
     (".", "multinli_1.0", "mnli"),
     (),
-    f"the folder of {' and '.join(MNLI_FILES.values())}, unpacked from https://cims.nyu.edu/~sbowman/multinli/multinli_1.0.zip",
+    f"the folder of {' and '.join(MNLI_FILES.values())}, or their archive, https://cims.nyu.edu/~sbowman/multinli/multinli_1.0.zip",
 )
 
 

@@ -16,11 +16,11 @@ from . import generated
 from .clips import (
     FRAME_SIZE,
     NUM_FRAMES,
-    VIDEO_SUFFIXES,
     Clip,
     Splits,
     cut_in_time,
     find_clips,
+    is_video,
     split_clips,
     standard_frame,
     video_frames,
@@ -31,7 +31,7 @@ from .pictures import CHANNELS, moments, picture_of, pixels_of
 from .prepare import Kind, Originals, Record, Source, origin, prepare_from, with_progress
 from .reader import Dataset, Records, open_prepared
 
-WANTED = "a video file (AVI, MP4), or a folder or tar archive of frames or videos"
+WANTED = "a video file (AVI, MP4), or a folder or archive of frames or videos"
 VIDEO = Kind("video", "1.2.0")
 PATCH_SIZE = 16  # side of a patch, in pixels
 SHOWN = 3  # clips of a split that the log names
@@ -131,11 +131,11 @@ def some_of(names: Sequence[str]) -> str:
 def open_footage(root: Path, log: Log) -> Iterator[Splits]:
     """Opens the clips below a root: every folder of frames, every video, in turn. Folders name the splits. A root that
     is a video is cut in time."""
-    if root.is_file() and root.suffix.lower() in VIDEO_SUFFIXES:
+    if root.is_file() and is_video(root):
         with tempfile.TemporaryFile() as spool:
             yield cut_in_time(root, spool, log)
         return
-    with open_media(root, log, video_suffixes=VIDEO_SUFFIXES) as media:
+    with open_media(root, log, is_video=is_video) as media:
         clips = find_clips(media, root=root, log=log)
         chosen = split_clips(list(clips), root=root, log=log)
         yield {
