@@ -67,7 +67,7 @@ class SetConfig(SourceConfig):
     source: SetSource = "digits"
     """digits: scikit-learn's 8x8 digits, no files needed. class_folders: your images; --data.root implies it."""
     root: str | None = None
-    """Folder or archive of your images, with a folder for each of two or more classes: CLASS/NAME.png (or jpg)."""
+    """Folder or archive of your images, with a folder for each of two or more classes: ROOT/CLASS/NAME.png (or jpg)."""
     size: Annotated[int, Ge(4), Le(64)] = 8
     """Images are resized to size x size pixels; a token has as many entries."""
     set_size: Depth = 16

@@ -15,7 +15,7 @@ from ..config.errors import UserError, option_text, require_extra
 from ..system.files import writing
 from ..system.reading import check_regular
 from .files import KNOWN, SPLITS, TEMPORARY, Log, OriginalFile, root_error, tenth
-from .media import Media, check_depth, check_none_vanishes
+from .media import Media, brought_to, check_none_vanishes
 
 FRAME_SIZE = 160  # side of a frame, in pixels
 NUM_FRAMES = 20  # frames of a sequence
@@ -56,11 +56,7 @@ Splits = Mapping[str, Sequence[Clip]]
 
 def standard_frame(picture: Image.Image) -> np.ndarray:
     """Returns a picture of any size and colours as grey levels, uint8 (160, 160)."""
-    check_depth(picture)
-    grey = picture.convert("L")
-    if grey.size != (FRAME_SIZE, FRAME_SIZE):
-        grey = grey.resize((FRAME_SIZE, FRAME_SIZE), Image.Resampling.BILINEAR)
-    return np.asarray(grey)
+    return brought_to(picture, (FRAME_SIZE, FRAME_SIZE, 1))[..., 0]
 
 
 def find_clips(media: Media, *, root: Path, log: Log) -> Found:
@@ -134,12 +130,13 @@ def is_video(file: Path) -> bool:
         return True
     try:
         import av  # here: only video files need it
-
-        with av.open(str(file), options=OPTIONS) as container:
-            return bool(container.streams.video)
+        import av.error
     except ImportError:
         return False
-    except (av.FFmpegError, OSError):  # pyright: ignore[reportPossiblyUnboundVariable] (else it is an ImportError)
+    try:
+        with av.open(str(file), options=OPTIONS) as container:
+            return bool(container.streams.video)
+    except (av.error.FFmpegError, OSError):
         return False
 
 
@@ -147,7 +144,8 @@ def video_frames(path: Path, *, where: str, log: Log, least: int = 1) -> Iterato
     """Decodes a video into grey frames, uint8 (160, 160), as far as it goes; errors name it by ``where``. The log has
     damaged frames and an early end. Frames of two sizes are an error, and fewer than ``least`` at the end."""
     require_extra("video")
-    import av  # here: only video files need it
+    import av
+    import av.error
 
     check_regular(path, where=where)
     claimed, count, damaged, first = 0, 0, 0, ""
@@ -164,7 +162,7 @@ def video_frames(path: Path, *, where: str, log: Log, least: int = 1) -> Iterato
                     raise UserError(f"{where} changes from {first} to {size} at frame {count}; give frames of one size")
                 damaged += bool(frame.is_corrupt)
                 yield standard_frame(upright(frame, where))
-    except (av.FFmpegError, OSError) as error:
+    except (av.error.FFmpegError, OSError) as error:
         done = f"after {count} of {claimed or 'unknown'} frames"
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"{where} cannot be read as a video {done} ({reason}); give a whole AVI or MP4 file") from error

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple, TypeVar
 
+import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from ..system.reading import open_regular
@@ -125,6 +126,16 @@ def check_depth(picture: Image.Image) -> None:
     """Checks that pixels have at most 8 bits."""
     if picture.mode.startswith(("I", "F")):
         raise ValueError(f"its pixels have more than 8 bits (mode {picture.mode})")
+
+
+def brought_to(picture: Image.Image, shape: tuple[int, int, int]) -> np.ndarray:
+    """Returns a picture as uint8 of a shape (height, width, channels): grey for one channel, else in colour."""
+    check_depth(picture)
+    height, width, channels = shape
+    picture = picture.convert("L" if channels == 1 else "RGB")
+    if picture.size != (width, height):
+        picture = picture.resize((width, height), Image.Resampling.BILINEAR)
+    return np.asarray(picture).reshape(shape)
 
 
 @contextlib.contextmanager

@@ -79,10 +79,10 @@ def prepare(config: DataConfig, *, log: Log = print) -> Path:
     return prepare_from(SOURCES, config, VIDEO, _sequences, log=log)
 
 
-def windows(frames: Iterable[np.ndarray], *, length: int = NUM_FRAMES) -> Iterator[np.ndarray]:
-    """Cuts frames into consecutive windows (length, 160, 160) without overlap; an incomplete last one is dropped."""
+def windows(frames: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+    """Cuts frames into consecutive windows (20, 160, 160) without overlap; an incomplete last one is dropped."""
     frames = iter(frames)
-    while len(window := list(islice(frames, length))) == length:
+    while len(window := list(islice(frames, NUM_FRAMES))) == NUM_FRAMES:
         yield np.stack(window)
 
 
