@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -135,43 +135,21 @@ prepare(DataConfig("video", root, own), log=log)
 """
 
 
-class Ended(NamedTuple):
-    """A process that ended: its configurations of data that it prepared with another, and without."""
-
-    code: int
-    lines: list[str]
-    errors: str
-    shared: DataConfig
-    separate: DataConfig
-
-
-@pytest.fixture(scope="module")
-def processes(frames, tmp_path_factory) -> list[Ended]:
-    """Two processes that run at the same time."""
-    folder, root = tmp_path_factory.mktemp("processes"), str(frames[0].root)
+def test_two_processes_prepare_at_once_without_other_frameworks_and_a_killed_preparation_is_done_again(
+    frames, tmp_path
+):
+    root, shared, places = str(frames[0].root), tmp_path / "shared", (tmp_path / "one", tmp_path / "two")
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    run = lambda path: subprocess.Popen([sys.executable, "-c", PROGRAM, root, folder / "shared", path], **pipes)  # noqa: E731
-    started, ended = {path: run(path) for path in (folder / "one", folder / "two")}, []
-    for path, process in started.items():
+    started = [subprocess.Popen([sys.executable, "-c", PROGRAM, root, shared, own], **pipes) for own in places]
+    for own, process in zip(places, started, strict=True):
         out, errors = process.communicate(timeout=120)
-        configs = (DataConfig("video", root, str(each)) for each in (folder / "shared", path))
-        ended.append(Ended(process.returncode, out.splitlines(), errors, *configs))
-    return ended
-
-
-def test_a_killed_preparation_is_done_again(processes):
-    code, lines, errors, _, config = processes[0]
-    assert code == -9, errors
-    assert "validation" in lines[-1]
-    assert list(Path(str(config.prepared)).rglob("incomplete*"))
-    assert load(config).num_examples("train") == 300
-    assert not list(Path(str(config.prepared)).rglob("incomplete*"))
-
-
-def test_two_processes_may_prepare_at_once_and_never_import_tensorflow_nor_other_frameworks(processes):
-    for process in processes:
-        assert process.lines[:1] == ["300 []"], process.errors
-    assert load(processes[0].shared).num_examples("train") == 300
+        lines = out.splitlines()
+        assert (process.returncode, lines[:1]) == (-9, ["300 []"]), errors
+        assert "validation" in lines[-1]
+        assert list(own.rglob("incomplete*"))
+        assert load(DataConfig("video", root, str(own))).num_examples("train") == 300
+        assert not list(own.rglob("incomplete*"))
+    assert load(DataConfig("video", root, str(shared))).num_examples("train") == 300
 
 
 @pytest.mark.data
