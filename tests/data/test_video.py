@@ -140,15 +140,15 @@ def test_two_processes_prepare_at_once_without_other_frameworks_and_a_killed_pre
 ):
     root, shared, places = str(frames[0].root), tmp_path / "shared", (tmp_path / "one", tmp_path / "two")
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    started = [subprocess.Popen([sys.executable, "-c", PROGRAM, root, shared, own], **pipes) for own in places]
-    for own, process in zip(places, started, strict=True):
+    started = [subprocess.Popen([sys.executable, "-c", PROGRAM, root, shared, folder], **pipes) for folder in places]
+    for folder, process in zip(places, started, strict=True):
         out, errors = process.communicate(timeout=120)
         lines = out.splitlines()
         assert (process.returncode, lines[:1]) == (-9, ["300 []"]), errors
         assert "validation" in lines[-1]
-        assert list(own.rglob("incomplete*"))
-        assert load(DataConfig("video", root, str(own))).num_examples("train") == 300
-        assert not list(own.rglob("incomplete*"))
+        assert list(folder.rglob("incomplete*"))
+        assert load(DataConfig("video", root, str(folder))).num_examples("train") == 300
+        assert not list(folder.rglob("incomplete*"))
     assert load(DataConfig("video", root, str(shared))).num_examples("train") == 300
 
 

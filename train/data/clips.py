@@ -37,7 +37,7 @@ TURNS = {
 }
 LAYOUT = "ROOT/train/CLIP/001.png, ROOT/test/CLIP/001.png (and ROOT/validation), or ROOT/CLIP/001.png without splits"
 
-Found = dict[PurePosixPath, list[OriginalFile]]  # the frames of each folder, or the video
+Files = dict[PurePosixPath, list[OriginalFile]]  # the frames of each folder, or the video
 MASKS = re.compile(r"(?:.*[_ -])?(?:gt|masks?|ground_?truth)", re.IGNORECASE)
 
 
@@ -59,20 +59,20 @@ def standard_frame(picture: Image.Image) -> np.ndarray:
     return brought_to(picture, (FRAME_SIZE, FRAME_SIZE, 1))[..., 0]
 
 
-def find_clips(media: Media, *, root: Path, log: Log) -> Found:
+def find_clips(media: Media, *, root: Path, log: Log) -> Files:
     """Returns the clips of media, folders of frames and videos, in natural order (2 before 10). Masks of anomalies,
     which UCSD names with ``_gt``, and what lies inside of a clip of frames are passed over."""
-    found: Found = defaultdict(list)
+    files: Files = defaultdict(list)
     for file in media.pictures:
-        found[file.path.parent].append(file)
-    folders = set(found)
-    found |= {file.path: [file] for file in media.videos}
-    passed_over = [name for name in found if _is_mask(name) or not folders.isdisjoint(name.parents)]
+        files[file.path.parent].append(file)
+    folders = set(files)
+    files |= {file.path: [file] for file in media.videos}
+    passed_over = [name for name in files if _is_mask(name) or not folders.isdisjoint(name.parents)]
     if passed_over:
         log(f"  passing over {len(passed_over)} clip(s) of masks or inside of a clip, as '{passed_over[0]}'")
     clips = {
-        name: sorted(found[name], key=lambda file: _natural(file.path))
-        for name in sorted(found.keys() - passed_over, key=_natural)
+        name: sorted(files[name], key=lambda file: _natural(file.path))
+        for name in sorted(files.keys() - passed_over, key=_natural)
     }
     if not clips:
         raise root_error(root, f"holds no clips but masks; the layout is {LAYOUT}")
