@@ -43,8 +43,8 @@ def test_every_image_is_a_shifted_and_perhaps_mirrored_copy_of_itself_by_the_key
     np.testing.assert_array_equal(result, same)
     assert (result != other).any()
     assert (result.shape, result.dtype) == (batch.shape, np.uint8)
-    found = [list(places(shown, image)) for shown, image in zip(result, batch, strict=True)]
-    rows, columns, mirrored = zip(*(place for (place,) in found), strict=True)
+    moves = [list(places(shown, image)) for shown, image in zip(result, batch, strict=True)]
+    rows, columns, mirrored = zip(*(place for (place,) in moves), strict=True)
     # 64 draws of 9: each end is missed with probability (8/9)^64 = 0.0005; the key is fixed.
     assert {0, 2 * SHIFT} <= set(rows)
     assert {0, 2 * SHIFT} <= set(columns)
