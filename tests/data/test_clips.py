@@ -12,8 +12,8 @@ from PIL import Image
 from tests.data.conftest import pack, truncate, write_pictures, write_video
 from tests.errors import assert_fails
 from unroll_jax.train.config.errors import StorageError
-from unroll_jax.train.data.clips import clip_folders, split_clips, standard_frame
-from unroll_jax.train.data.files import SPLITS, OriginalFile
+from unroll_jax.train.data.clips import split_clips, standard_frame
+from unroll_jax.train.data.files import SPLITS
 from unroll_jax.train.data.media import fingerprint_media
 from unroll_jax.train.data.video import open_footage, patch_sequences, some_of, windows
 
@@ -27,20 +27,26 @@ LAYOUTS = {  # the clips of train, validation and test, and ignored ones
     "UCSD Ped2": (["UCSD/Train/Train001"], ["UCSD/Train/Train016"], ["UCSD/Test/Test012"], ["UCSD/Test/Test012_gt"]),
     "ShanghaiTech": (["training/videos/01_001.avi"], ["training/videos/13_007.avi"], ["testing/frames/01_0014"], []),
     "no splits": ([f"clip{number}" for number in range(1, 11)], ["clip11"], ["clip12"], []),
-    "videos of masks or in a clip of frames": (
+    "masks, and what lies in a clip of frames": (
         ["training/frames/01"],
         ["training/frames/02"],
         ["testing/frames/01"],
-        ["training/frames/01/all.avi", "testing/videos/02_gt.avi"],
+        ["training/frames/01/all.avi", "testing/videos/02_gt.avi", "testing/ground_truth/1", "training/frames/01/flow"],
     ),
 }
-LOOKS = {
-    "UCSD without its folders": ("Train001", "Train002", "Train003", "Test001"),
-    "other names": ("frames_train/1", "frames_train/2", "frames_test/1"),
-    "camel case": ("MyTrainSet/1", "MyTrainSet/2", "MyTestSet/1"),
-    "one folder beside others": ("a", "b", "c", "held-out/d", "eval/e"),
-    "beside known ones": ("train/1", "train/2", "test/1", "test_hard/1"),
+# The clips of train, validation and test by their names alone.
+SPLIT = {
+    "a tenth of train validates": (
+        [f"UCSDped2/Train/Train{n:03d}" for n in range(1, 12)],
+        ["UCSDped2/Train/Train012"],
+        ["UCSDped2/Test/Test001"],
+    ),
+    "below a split": (["data/train/city/a"], ["data/train/city/b"], ["data/test/city/a"]),
+    "above a split": (["city/train/a"], ["city/train/b"], ["city/test/a"]),
+    "files": (["train.avi"], ["val.avi"], ["test.avi"]),
+    "names": (["Train001", "Train002"], ["Train003"], ["Test001"]),
 }
+UNNAMED = (("trn/1", "trn/2", "tst/1"), ("MyTrainSet/1", "MyTrainSet/2", "MyTestSet/1"), ("a", "b", "c", "held-out/d"))
 
 
 def paths(*names):
@@ -54,41 +60,18 @@ def read(root: Path, log=print) -> dict[str, dict[str, np.ndarray]]:
         return {split: {clip.name: np.stack(list(clip.frames)) for clip in clips} for split, clips in splits.items()}
 
 
-@pytest.mark.parametrize(
-    ("train", "test"),
-    [
-        ("training/frames/01", "testing/frames/01"),
-        ("UCSDped2/Train/Train001", "UCSDped2/Test/Test001"),
-        ("training_videos/01.avi", "testing_videos/01.avi"),
-        ("data/train/city/a", "data/test/city/a"),
-        ("city/train/a", "city/test/a"),
-    ],
-)
-def test_known_folders_name_the_split_and_a_tenth_of_train_validates(train, test, tmp_path):
-    clips = paths(*(train.replace("01", f"{n:02d}").replace("/a", f"/{n:02d}") for n in range(1, 13)), test)
-    splits = split_clips(clips, root=tmp_path)
-    assert [splits[split] for split in SPLITS] == [clips[:11], clips[11:12], clips[12:]]
-
-
-@pytest.mark.parametrize("case", LOOKS)
-def test_folders_that_look_like_splits_under_unknown_names_fail(case, tmp_path):
-    assert_fails(lambda root: split_clips(paths(*LOOKS[case]), root=root), tmp_path, "looks like", "ROOT/train/")
-
-
-def test_clips_that_all_look_like_one_split_are_split_and_those_outside_of_splits_passed_over_and_logged(tmp_path):
-    lines: list[str] = []
-    for names in (("Train001", "Train002", "Train003"), ("train/a", "train/b", "test/c", "extra/d")):
-        splits = split_clips(paths(*names), root=tmp_path, log=lines.append)
-        assert [splits[split] for split in SPLITS] == [[each] for each in paths(*names[:3])]
+@pytest.mark.parametrize("case", SPLIT)
+def test_folders_and_names_state_the_split(case, tmp_path):
+    expected, lines = [paths(*names) for names in SPLIT[case]], []
+    names = [name for part in expected for name in part]
+    splits = split_clips([*names, *paths("extra/d")], root=tmp_path, log=lines.append)
+    assert [splits[split] for split in SPLITS] == expected
     assert ["extra/d" in line for line in lines] == [True]
 
 
-@pytest.mark.parametrize("mask", ["Test/Test001_gt", "testing/01_mask", "test/ground_truth/1", "train/1/flow"])
-def test_masks_and_folders_inside_of_clips_are_passed_over_and_logged(mask, tmp_path):
-    lines: list[str] = []
-    files = [OriginalFile(PurePosixPath(folder) / "1.png", Path(folder)) for folder in ("train/1", mask)]
-    assert list(clip_folders(files, root=tmp_path, log=lines.append)) == paths("train/1")
-    assert mask in lines[0]
+@pytest.mark.parametrize("names", UNNAMED)
+def test_clips_of_several_folders_that_state_no_split_fail(names, tmp_path):
+    assert_fails(lambda root: split_clips(paths(*names), root=root), tmp_path, "names no splits", "ROOT/train/")
 
 
 @pytest.mark.parametrize(
@@ -112,7 +95,8 @@ def test_layouts_come_to_their_splits_from_folders_and_archives_in_any_order_tha
     expected = dict(zip(SPLITS, LAYOUTS[layout][:3], strict=True))
     assert {split: list(split_clips) for split, split_clips in clips.items()} == expected
     assert {frames.shape[1:] for split in SPLITS for frames in clips[split].values()} == {(160, 160)}
-    assert any("2 video(s)" in line for line in lines) == layout.startswith("videos")
+    ignored = len(LAYOUTS[layout][3])
+    assert any(f"passing over {ignored} clip(s) of masks" in line for line in lines) == bool(ignored)
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     before = sorted(tmp_path.rglob("*"))
@@ -125,23 +109,19 @@ def test_layouts_come_to_their_splits_from_folders_and_archives_in_any_order_tha
         np.testing.assert_array_equal(clips["train"][name][:, 80, 80], 2 * np.arange(23))
 
 
-@pytest.mark.parametrize("clips", [{".": 95}, {"data/my_test_clip": 95}, {"train/a": 60, "test/b": 20}])
-def test_a_single_clip_of_frames_is_cut_in_time(tmp_path, clips):
-    taken = read(write_pictures(tmp_path / "clips", clips))
-    assert [len(taken[split]) for split in SPLITS] == [2, 1, 1]
-    starts = [name.split("/")[-1] for split in SPLITS for name in taken[split] if "frames" in name]
-    assert starts == [f"frames {start} to {start + 19}" for start in range(0, 20 * len(starts), 20)]
-
-
-@pytest.mark.parametrize(
-    ("name", "mode"), [("only.avi", None), ("only.avi", "w"), ("train.mpeg4", None), ("only", None)]
-)
-def test_one_video_of_any_suffix_is_cut_in_time_and_its_remainder_dropped(name, mode, tmp_path):
-    video = write_video(tmp_path / "data/only.avi", 95).rename(tmp_path / "data" / name)
-    clips = read(video if mode is None else pack(tmp_path / "data", mode))
-    assert [len(clips[split]) for split in SPLITS] == [2, 1, 1]
+@pytest.mark.parametrize("name", ["grey.avi", "train.mpeg4", "only"])
+def test_a_video_file_is_cut_in_time_and_its_remainder_dropped_by_the_frames_that_decode(name, tmp_path):
+    root = write_video(tmp_path / "grey.avi", 95).rename(tmp_path / name)
+    header = root.read_bytes()
+    stream_header = header.index(b"strh") + 8 + 32  # dwLength of the stream header: the claimed frames
+    root.write_bytes(header[:stream_header] + (160).to_bytes(4, "little") + header[stream_header + 4 :])
+    lines: list[str] = []
+    clips = read(root, lines.append)
+    names = [f"frames {start} to {start + 19}" for start in range(0, 80, 20)]
+    assert [list(clips[split]) for split in SPLITS] == [names[:2], names[2:3], names[3:]]
     levels = [frames[:, 0, 0] for split in SPLITS for frames in clips[split].values()]
     np.testing.assert_array_equal(np.concatenate(levels), 2 * np.arange(80))
+    assert lines == [f"  {name}: using the 95 frames that decode, of 160 in the header"]
 
 
 def test_windows_are_consecutive_and_patches_follow_one_position_through_time():
@@ -153,6 +133,7 @@ def test_windows_are_consecutive_and_patches_follow_one_position_through_time():
     assert sequences.shape == (100, 20, 256)
     np.testing.assert_array_equal(sequences[23, 7], first[7, 32:48, 48:64].ravel())  # row 2, column 3
     np.testing.assert_array_equal(np.sort(sequences.ravel()), np.sort(first.ravel()))
+    assert some_of([f"{number:03d}" for number in range(100)]) == "000; 001; ...; 099"
 
 
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "P", "1", "L"])
@@ -163,17 +144,6 @@ def test_any_picture_becomes_grey_and_square(mode):
     np.testing.assert_array_equal(standard_frame(Image.fromarray(pixels)), pixels)
     with pytest.raises(ValueError, match="more than 8 bits"):
         standard_frame(Image.fromarray(np.full((160, 160), 40_000, np.uint16)))
-    assert some_of([f"{number:03d}" for number in range(100)]) == "000; 001; ...; 099"
-
-
-def test_frames_that_decode_count_and_not_the_header(tmp_path):
-    root = write_video(tmp_path / "grey.avi", 80)
-    header = root.read_bytes()
-    stream_header = header.index(b"strh") + 8 + 32  # dwLength of the stream header: the claimed frames
-    root.write_bytes(header[:stream_header] + (160).to_bytes(4, "little") + header[stream_header + 4 :])
-    lines: list[str] = []
-    assert sum(map(len, read(root, lines.append).values())) == 4
-    assert lines == ["  grey.avi: using the 80 frames that decode, of 160 in the header"]
 
 
 @pytest.mark.parametrize(

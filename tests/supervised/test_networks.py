@@ -21,13 +21,6 @@ from unroll_jax.train.tasks.image_models import build, sees_vectors, weight_norm
 SHAPES = {"digits": ((8, 8, 1), 10), "pictures": ((32, 32, 3), 10), "scenes": ((32, 32, 3), 11)}
 
 
-def started(name, of):
-    shape, classes = SHAPES[of]
-    network = SUPERVISED[name].config.network
-    images = np.zeros((1, int(np.prod(shape))) if sees_vectors(network) else (1, *shape), np.float32)
-    return jax.eval_shape(build(network, classes).init, jax.random.key(0), images)
-
-
 def guessed(descent, params, start, *, batch_ndim, **options):
     """Replaces the equilibrium: returns its start."""
     info = (jnp.zeros(start.shape[:batch_ndim], dtype) for dtype in (start.dtype, jnp.int32, jnp.int32))
@@ -36,11 +29,18 @@ def guessed(descent, params, start, *, batch_ndim, **options):
 
 @functools.cache
 def parameters(name, of):
-    """`started` without what takes most of the tracing and does not touch the parameters."""
+    """The parameters' shapes, without what takes most of the tracing and does not touch them."""
+    (shape, classes), network = SHAPES[of], SUPERVISED[name].config.network
+    if hasattr(network, "num_steps"):
+        network = dataclasses.replace(network, num_steps=1)
+    images = np.zeros((1, int(np.prod(shape))) if sees_vectors(network) else (1, *shape), np.float32)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("unroll_jax.models.opteq_base.equilibrium", guessed)
+        patch.setattr(
+            "unroll_jax.models.baselines.monotone_network.monotone_equilibrium", lambda W, x, **options: (x, None)
+        )
         patch.setattr("unroll_jax.models.opteq_base.spectral_normalise", lambda params, **options: params)
-        return started(name, of)
+        return jax.eval_shape(build(network, classes).init, jax.random.key(0), images)
 
 
 def count(name, of="pictures"):

@@ -13,7 +13,7 @@ from tests.supervised.conftest import Fields, small, traced
 from unroll_jax.fixed_point import equilibrium
 from unroll_jax.train.data.pictures import NOT_COUNTED
 from unroll_jax.train.step import describe_step, validate
-from unroll_jax.train.tasks.image_models import adjoint_probe
+from unroll_jax.train.tasks.image_models import SOLVE, adjoint_probe
 from unroll_jax.train.tasks.images import ImageTask
 
 pytestmark = pytest.mark.xdist_group("images")
@@ -74,12 +74,12 @@ def test_the_loss_of_a_split_is_over_the_labels_that_count_however_they_fall_int
     assert task.config.batch_size == 8
     logits_of = lambda params, images, probe=None: (params * images[..., :2] / 255.0, None)  # noqa: E731
     monkeypatch.setattr(task, "_logits", logits_of)
-    reading = task.split_scores(jnp.asarray(slope), "validation")
+    row, matrix = task.split_scores(jnp.asarray(slope), "validation")
     there, logits = scenes.labels != NOT_COUNTED, slope * scenes.images[..., :2] / 255.0
     labels = scenes.labels[there].astype(int)
     logs = log_softmax(logits.astype(np.float64), axis=-1)[there]
-    np.testing.assert_allclose(reading.loss, -np.mean(logs[np.arange(len(labels)), labels]), rtol=1e-6)
-    np.testing.assert_array_equal(reading.matrix, metrics.confusion_matrix(labels, np.argmax(logs, axis=-1)))
+    np.testing.assert_allclose(row["loss"], -np.mean(logs[np.arange(len(labels)), labels]), rtol=1e-6)
+    np.testing.assert_array_equal(matrix, metrics.confusion_matrix(labels, np.argmax(logs, axis=-1)))
 
 
 ADJOINT = ("adjoint_residual", "adjoint_iterations", "adjoint_converged")
@@ -124,12 +124,12 @@ def test_an_adjoint_that_is_cut_short_is_seen_in_the_rows(monkeypatch):
 
 
 def test_where_no_adjoint_system_is_solved_there_is_no_figure():
-    config = network_of(small("image-opteq"), num_steps=3, way="unrolled")
-    row = train_row(config)
-    assert [row[name] for name in ADJOINT] == [None] * 3
-    assert row["residual"] is not None
+    network = small("image-opteq").network
     for way in ("unrolled", "averaged"):
-        assert adjoint_probe(network_of(config, way=way).network, 8) is None
+        assert adjoint_probe(dataclasses.replace(network, way=way), 8) is None
+    task, figures = traced(small("image-dnn")).task, {name: np.ones(2) for name in ("right", *SOLVE)}
+    row, _ = task.describe(task.summarise(figures, np.ones(2), None))
+    assert [row[name] for name in (*SOLVE, *ADJOINT)] == [1.0] * 3 + [None] * 3
 
 
 @pytest.mark.slow

@@ -32,8 +32,8 @@ class DataConfig(SourceConfig):
     """Video to train and test on, and the folder for prepared data."""
 
     source: VideoSource = "photos"
-    """photos: clips filmed over two photographs, no files needed. video: a folder tree, archive or video file, in
-    folders of splits as published (UCSD, Avenue, ShanghaiTech), a folder of frames or a video a clip, or one clip."""
+    """photos: clips filmed over two photographs, no files needed. video: a folder tree or archive, in folders of
+    splits as published (UCSD, Avenue, ShanghaiTech) or a folder of frames or a video a clip; or one video file."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -80,14 +80,10 @@ class MonConfig(ClassifierConfig):
 
     channels: Width = 16
     """Channels of the state."""
-    margin: float = 1.0
-    """m > 0: how strongly monotone I - W is kept."""
     pool: Width | None = 4
     """Side of the windows that are averaged before the head; None averages over the whole image."""
     tol: float = 1e-3
     """Relative tolerance of the equilibrium."""
-    max_steps: Iterations = 200
-    """Cap of the splitting."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,8 +96,6 @@ class OdeConfig(ClassifierConfig):
     """Channels of the feature extractor and of the state."""
     augment: Annotated[int, Ge(0), Le(WIDEST)] = 0
     """Channels of zeros appended to the state: an augmented neural ODE."""
-    tol: float = 1e-3
-    """Relative and absolute tolerance of the integrator."""
 
 
 @dataclasses.dataclass(frozen=True)

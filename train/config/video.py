@@ -87,27 +87,22 @@ class DustOptions(SequenceOptions):
 
     num_atoms: Width = 256
     """Atoms of the dictionary, which starts as cosines: more than the 256 pixels of a patch make it overcomplete."""
-    tied: bool = False
-    """One dictionary for all layers; the paper's unconstrained models have one, its constrained ones one a layer."""
     sparsity: NonNegative = 0.3
     """lambda: what a code's entry costs, in the units of pixels in [0, 1]."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ViTOptions:
-    """A vision transformer that sees the patches of one frame at a time, and whose every layer is read as the frame."""
+    """A vision transformer that sees the patches of one frame at a time, and whose every state is the frame."""
 
     num_layers: Depth = 3
     """Depth L."""
     dim: Width = 256
-    """Width."""
+    """Width, a multiple of the 256 pixels of a patch."""
     num_heads: Depth = 4
     """Attention heads, which share out the width."""
     hidden_dim: Annotated[int, Ge(1), Le(4 * WIDEST)] = 512
     """Width between the dense layers."""
-    reading: Literal["state", "residual", "linear"] = "state"
-    """Readout of a frame: state, the layer's state itself, as in the paper; residual, the noisy frame plus a readout of
-    the state that all layers share; linear, only that readout."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Dtype of the layers; parameters, losses and multipliers stay float32."""
 
@@ -196,8 +191,7 @@ class VideoViTConfig(VideoRunConfig):
         yield from super().rules()
         model, dim = self.model, option_text("model.dim", self.model.dim)
         yield "model.num_heads", f"a divisor of {dim}", model.dim % model.num_heads == 0
-        multiple = f"a multiple of the {PATCH_PIXELS} pixels of a patch with {option_text('model.reading', 'state')}"
-        yield "model.dim", multiple, model.reading != "state" or model.dim % PATCH_PIXELS == 0
+        yield "model.dim", f"a multiple of the {PATCH_PIXELS} pixels of a patch", model.dim % PATCH_PIXELS == 0
 
 
 def _computable(dtype: str) -> bool:

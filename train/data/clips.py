@@ -1,29 +1,29 @@
 """Clips of grey square frames: the split of each clip, and its frames, in folders and in video files."""
 
-import contextlib
 import math
 import re
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, TypeVar
 
 import numpy as np
 from PIL import Image
 
-from ..config.errors import UserError, require_extra
+from ..config.errors import UserError, option_text, require_extra
 from ..system.files import writing
 from ..system.reading import check_regular
-from .files import KNOWN, SPLITS, TEMPORARY, Log, OriginalFile, check_no_split, looks_like, root_error, tenth
-from .media import check_depth, decode_in_order
+from .files import KNOWN, SPLITS, TEMPORARY, Log, OriginalFile, root_error, tenth
+from .media import Media, brought_to, check_none_vanishes
 
 FRAME_SIZE = 160  # side of a frame, in pixels
 NUM_FRAMES = 20  # frames of a sequence
 # A file with another name is a video if it begins as one.
 VIDEO_SUFFIXES = (".avi", ".mp4", ".m4v", ".mkv", ".mov", ".mpg", ".mpeg", ".webm", ".wmv", ".ts", ".flv", ".3gp")
 # The formats of FFmpeg that are read: none that lists other files, and none that makes frames of text.
-CONTAINERS = "avi,mov,mp4,matroska,webm,asf,flv,gif,mpeg,mpegts,mpegvideo,ogg,rm,mxf,ivf,dv,m4v,h264,hevc,yuv4mpegpipe"
+CONTAINERS = "avi,mov,mp4,matroska,webm,asf,flv,mpeg,mpegts,mpegvideo,ogg,rm,mxf,ivf,dv,m4v,h264,hevc,yuv4mpegpipe"
+OPTIONS = {"format_whitelist": CONTAINERS, "protocol_whitelist": "file"}
 # By the signs of the matrix (a, b, c, d) that brings the pixel (x, y) to (ax + cy, bx + dy), x to the right, y down.
 TURNS = {
     (1, 0, 0, 1): None,
@@ -37,9 +37,11 @@ TURNS = {
 }
 LAYOUT = "ROOT/train/CLIP/001.png, ROOT/test/CLIP/001.png (and ROOT/validation), or ROOT/CLIP/001.png without splits"
 
-Folders = dict[PurePosixPath, list[OriginalFile]]
-HERE = PurePosixPath(".")
+Files = dict[PurePosixPath, list[OriginalFile]]  # the frames of each folder, or the video
 MASKS = re.compile(r"(?:.*[_ -])?(?:gt|masks?|ground_?truth)", re.IGNORECASE)
+
+
+T = TypeVar("T")
 
 
 class Clip(NamedTuple):
@@ -54,87 +56,72 @@ Splits = Mapping[str, Sequence[Clip]]
 
 def standard_frame(picture: Image.Image) -> np.ndarray:
     """Returns a picture of any size and colours as grey levels, uint8 (160, 160)."""
-    check_depth(picture)
-    grey = picture.convert("L")
-    if grey.size != (FRAME_SIZE, FRAME_SIZE):
-        grey = grey.resize((FRAME_SIZE, FRAME_SIZE), Image.Resampling.BILINEAR)
-    return np.asarray(grey)
+    return brought_to(picture, (FRAME_SIZE, FRAME_SIZE, 1))[..., 0]
+
+
+def find_clips(media: Media, *, root: Path, log: Log) -> Files:
+    """Returns the clips of media, folders of frames and videos, in natural order (2 before 10). Masks of anomalies,
+    which UCSD names with ``_gt``, and what lies inside of a clip of frames are passed over."""
+    files: Files = defaultdict(list)
+    for file in media.pictures:
+        files[file.path.parent].append(file)
+    folders = set(files)
+    files |= {file.path: [file] for file in media.videos}
+    passed_over = [name for name in files if _is_mask(name) or not folders.isdisjoint(name.parents)]
+    if passed_over:
+        log(f"  passing over {len(passed_over)} clip(s) of masks or inside of a clip, as '{passed_over[0]}'")
+    clips = {
+        name: sorted(files[name], key=lambda file: _natural(file.path))
+        for name in sorted(files.keys() - passed_over, key=_natural)
+    }
+    if not clips:
+        raise root_error(root, f"holds no clips but masks; the layout is {LAYOUT}")
+    check_none_vanishes(media, lambda folder: _unread(clips, folder), root)
+    for name, frames in clips.items():
+        if name in folders and len(frames) < NUM_FRAMES:
+            raise root_error(root, f": clip '{name}' has {len(frames)} frames; give it {NUM_FRAMES}, or remove it")
+    return clips
 
 
 def split_clips(names: Sequence[PurePosixPath], *, root: Path, log: Log = print) -> dict[str, list[PurePosixPath]]:
-    """Assigns clips to splits by their folders; validation defaults to the last tenth of train, all to 80/10/10."""
-    stated = {name: stated_split(name, root=root) for name in names}
+    """Assigns clips to the splits that their folders or names state. Without validation the last tenth of train is
+    taken; clips of one folder that state none are split 80/10/10."""
+    stated = {name: _stated_split(name, root=root) for name in names}
     unstated = [name for name in names if stated[name] is None]
-    alike = len(unstated) == len(names) and len({looks_like(name) for name in names}) == 1  # which divides no clips
-    for name in () if alike else unstated:
-        check_no_split(name, root, LAYOUT)
     if len(unstated) == len(names):
+        if others := [name for name in names if name.parent != names[0].parent]:
+            raise root_error(root, f"names no splits in '{names[0]}' and '{others[0]}'; the layout is {LAYOUT}")
         if len(names) < len(SPLITS):
             raise root_error(root, f"holds {len(names)} clip(s); give at least 3, one for each of {', '.join(SPLITS)}")
-        held_out = tenth(len(names))
-        parts = names[: -2 * held_out], names[-2 * held_out : -held_out], names[-held_out:]
-        return dict(zip(SPLITS, map(list, parts), strict=True))
+        return _dealt(names)
     if unstated:
         log(f"  passing over {len(unstated)} clip(s) outside of the splits, as '{unstated[0]}'")
-    return _as_stated({split: [name for name in names if stated[name] == split] for split in SPLITS}, root)
+    train, validation, test = ([name for name in names if stated[name] == split] for split in SPLITS)
+    least = 1 if validation else 2
+    if len(train) < least or not test:
+        given = f"{len(train)} Train and {len(test)} Test clip(s)"
+        raise root_error(root, f"holds {given}; give at least {least} and 1, or folders of clips without splits")
+    num_train = len(train) - (0 if validation else tenth(len(train)))
+    return {"train": train[:num_train], "validation": validation or train[num_train:], "test": test}
 
 
-def stated_split(clip: PurePosixPath, *, root: Path) -> str | None:
-    """Returns the split named by the folders above a clip, or else by the clip; None for neither."""
-    above = {KNOWN[part.lower()] for part in clip.parent.parts if part.lower() in KNOWN}
-    if len(above) > 1:
-        raise root_error(root, f": clip '{clip}' lies in folders of {' and '.join(sorted(above))}; keep one")
-    return above.pop() if above else KNOWN.get(clip.stem.lower())
+def cut_in_time(root: Path, spool: IO[bytes], log: Log) -> Splits:
+    """Returns a video file as clips of 20 frames, split 80/10/10; the remainder is dropped. It is decoded once, to a
+    temporary file."""
+    with writing(f"{tempfile.gettempdir()}, where decoded frames are kept", TEMPORARY):
+        frames = video_frames(root, where=option_text("data.root", root), log=log)
+        count = sum(spool.write(frame.tobytes()) for frame in frames) // FRAME_SIZE**2
+        spool.flush()
+    if count < (least := len(SPLITS) * NUM_FRAMES):
+        raise root_error(root, f"has {count} frames for {len(SPLITS)} splits; give {least}, or folders of clips")
 
+    def stretch(start: int) -> Iterator[np.ndarray]:
+        shape = (NUM_FRAMES, FRAME_SIZE, FRAME_SIZE)
+        spool.seek(start * FRAME_SIZE**2)
+        yield from np.frombuffer(spool.read(math.prod(shape)), np.uint8).reshape(shape)
 
-def natural(path: PurePosixPath) -> list[str | int]:
-    """Returns a key that sorts paths in natural order, 2 before 10."""
-    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", str(path))]
-
-
-def clip_folders(files: list[OriginalFile], *, root: Path, log: Log = print) -> Folders:
-    """Groups frames by their folder; folders and frames in natural order (2 before 10). Folders of anomaly masks, which
-    UCSD names with ``_gt``, and folders inside of a clip are passed over."""
-    folders: Folders = defaultdict(list)
-    for file in files:
-        folders[file.path.parent].append(file)
-    if HERE in folders and len(folders) > 1:
-        raise root_error(root, f"holds frames and folders of frames, as '{folders[HERE][0].path}'; give each a folder")
-    passed_over = [one for one in folders if holds_masks(one) or any(above in folders for above in one.parents)]
-    if passed_over:
-        log(f"  passing over {len(passed_over)} folder(s) of masks or inside of a clip, as '{passed_over[0]}'")
-    if len(passed_over) == len(folders):
-        raise root_error(root, f"holds no clips but masks; the layout is {LAYOUT}")
-    return {
-        folder: sorted(folders[folder], key=lambda file: natural(file.path))
-        for folder in sorted(folders.keys() - passed_over, key=natural)
-    }
-
-
-def clip_to_cut(names: Sequence[PurePosixPath], *, root: Path) -> tuple[PurePosixPath, int] | None:
-    """Returns the clip that must be cut in time because other splits need parts of it, and their number; or None. That
-    is the only clip of all, or the only one of train without a validation split."""
-    stated = {name: stated_split(name, root=root) for name in names}
-    splits = list(stated.values())
-    if splits == [None]:
-        return names[0], len(SPLITS)
-    if splits.count("train") == 1 and "test" in splits and "validation" not in splits:
-        return next(name for name in names if stated[name] == "train"), 2
-    return None
-
-
-def stretches(name: PurePosixPath, count: int, *, num_splits: int, root: Path) -> dict[PurePosixPath, int]:
-    """Returns a clip of ``count`` frames as clips of 20, by name with their first frames; the remainder is dropped."""
-    if count < num_splits * NUM_FRAMES:
-        least = num_splits * NUM_FRAMES
-        raise root_error(root, f": clip '{name}' has {count} frames for {num_splits} splits; give {least}, or clips")
     starts = range(0, count - NUM_FRAMES + 1, NUM_FRAMES)
-    return {name / f"frames {start} to {start + NUM_FRAMES - 1}": start for start in starts}
-
-
-def read_frames(files: list[OriginalFile], root: Path) -> Iterator[np.ndarray]:
-    """Reads a clip's frames, which have one size, from the first to the last."""
-    return decode_in_order(files, standard_frame, root=root, what="frame")
+    return _dealt([Clip(f"frames {start} to {start + NUM_FRAMES - 1}", stretch(start)) for start in starts])
 
 
 def is_video(file: Path) -> bool:
@@ -142,9 +129,14 @@ def is_video(file: Path) -> bool:
     if file.suffix.lower() in VIDEO_SUFFIXES:
         return True
     try:
-        with _opened(file) as container:
+        import av  # here: only video files need it
+        import av.error
+    except ImportError:
+        return False
+    try:
+        with av.open(str(file), options=OPTIONS) as container:
             return bool(container.streams.video)
-    except (ImportError, _UndecodableError):
+    except (av.error.FFmpegError, OSError):
         return False
 
 
@@ -152,10 +144,13 @@ def video_frames(path: Path, *, where: str, log: Log, least: int = 1) -> Iterato
     """Decodes a video into grey frames, uint8 (160, 160), as far as it goes; errors name it by ``where``. The log has
     damaged frames and an early end. Frames of two sizes are an error, and fewer than ``least`` at the end."""
     require_extra("video")
+    import av
+    import av.error
+
     check_regular(path, where=where)
     claimed, count, damaged, first = 0, 0, 0, ""
     try:
-        with _opened(path) as container:
+        with av.open(str(path), options=OPTIONS) as container:
             if not container.streams.video:
                 raise UserError(f"{where} has no video stream; give an AVI or MP4 file")
             claimed = container.streams.video[0].frames
@@ -167,9 +162,10 @@ def video_frames(path: Path, *, where: str, log: Log, least: int = 1) -> Iterato
                     raise UserError(f"{where} changes from {first} to {size} at frame {count}; give frames of one size")
                 damaged += bool(frame.is_corrupt)
                 yield standard_frame(upright(frame, where))
-    except _UndecodableError as error:
+    except (av.error.FFmpegError, OSError) as error:
         done = f"after {count} of {claimed or 'unknown'} frames"
-        raise UserError(f"{where} cannot be read as a video {done} ({error}); give a whole AVI or MP4 file") from error
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{where} cannot be read as a video {done} ({reason}); give a whole AVI or MP4 file") from error
     if count < least:
         raise UserError(f"{where} has {count} frames, fewer than the {least} needed; give a longer one or remove it")
     if claimed not in (0, count):
@@ -190,49 +186,35 @@ def upright(frame: Any, where: str) -> Image.Image:
     return picture if turn is None else picture.transpose(turn)
 
 
-def spool_frames(spool: IO[bytes], frames: Iterable[np.ndarray]) -> int:
-    """Writes frames to a temporary file, and returns their number."""
-    with writing(f"{tempfile.gettempdir()}, where decoded frames are kept", TEMPORARY):
-        count = sum(spool.write(frame.tobytes()) for frame in frames) // FRAME_SIZE**2
-        spool.flush()
-    return count
+def _dealt(clips: Sequence[T]) -> dict[str, list[T]]:
+    """Splits clips 80/10/10, in their order."""
+    held_out = tenth(len(clips))
+    parts = clips[: -2 * held_out], clips[-2 * held_out : -held_out], clips[-held_out:]
+    return dict(zip(SPLITS, map(list, parts), strict=True))
 
 
-def spooled_clip(spool: IO[bytes], start: int) -> Iterator[np.ndarray]:
-    """Yields 20 frames that `spool_frames` wrote, from one on."""
-    shape = (NUM_FRAMES, FRAME_SIZE, FRAME_SIZE)
-    spool.seek(start * FRAME_SIZE**2)
-    yield from np.frombuffer(spool.read(math.prod(shape)), np.uint8).reshape(shape)
+def _stated_split(clip: PurePosixPath, *, root: Path) -> str | None:
+    """Returns the split named by the folders above a clip, or else by the clip, as Test001 is; None for neither."""
+    above = {KNOWN[part.lower()] for part in clip.parent.parts if part.lower() in KNOWN}
+    if len(above) > 1:
+        raise root_error(root, f": clip '{clip}' lies in folders of {' and '.join(sorted(above))}; keep one")
+    return above.pop() if above else KNOWN.get(re.sub(r"[\W\d_]*$", "", clip.stem).lower())
 
 
-def holds_masks(path: PurePosixPath) -> bool:
-    """Returns whether a path names masks of anomalies."""
+def _unread(clips: Collection[PurePosixPath], folder: PurePosixPath) -> str | None:
+    """Returns the clip or the split that a folder without a file that is read would be; None for neither."""
+    holding = {above for clip in clips for above in clip.parents}
+    first = next((each for each in (*reversed(folder.parents), folder) if each not in holding), None)
+    if first is None or first in clips or _is_mask(folder / "_"):
+        return None
+    if any(clip.parent == first.parent for clip in clips):
+        return f"clip '{first}'"
+    return f"split '{first}'" if first.name.lower() in KNOWN else None
+
+
+def _natural(path: PurePosixPath) -> list[str | int]:
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", str(path))]
+
+
+def _is_mask(path: PurePosixPath) -> bool:
     return any(MASKS.fullmatch(part) for part in (*path.parent.parts, path.stem))
-
-
-class _UndecodableError(Exception):
-    """A file that FFmpeg cannot read, and its reason."""
-
-
-@contextlib.contextmanager
-def _opened(file: Path) -> Iterator[Any]:
-    import av  # here: only video files need it
-    import av.error
-
-    try:
-        with av.open(str(file), options={"format_whitelist": CONTAINERS, "protocol_whitelist": "file"}) as container:
-            yield container
-    except (av.error.FFmpegError, OSError) as error:
-        raise _UndecodableError(getattr(error, "strerror", None) or error) from error
-
-
-def _as_stated(stated: dict[str, list[PurePosixPath]], root: Path) -> dict[str, list[PurePosixPath]]:
-    train, validation, test = (stated[split] for split in SPLITS)
-    least = 1 if validation else 2
-    if len(train) < least or not test:
-        given = f"{len(train)} Train and {len(test)} Test clip(s)"
-        raise root_error(root, f"holds {given}; give at least {least} and 1, or folders of clips without splits")
-    if validation:
-        return stated
-    num_train = len(train) - tenth(len(train))
-    return {"train": train[:num_train], "validation": train[num_train:], "test": test}

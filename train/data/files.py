@@ -5,7 +5,6 @@ import hashlib
 import io
 import lzma
 import os
-import re
 import stat
 import tarfile
 import tempfile
@@ -25,7 +24,6 @@ Log = Callable[[str], None]
 Wanted = Callable[[PurePosixPath], bool]
 # zipfile raises RuntimeError over passwords and unknown methods of compression.
 ARCHIVE_ERRORS = (tarfile.TarError, zipfile.BadZipFile, RuntimeError, OSError, EOFError, zlib.error, lzma.LZMAError)
-ARCHIVE_SUFFIXES = (".tar", ".tgz", ".tbz2", ".txz", ".zip")
 TEMPORARY = "free room there, or name another folder with TMPDIR"  # if temporary files cannot be written
 SPLITS = ("train", "validation", "test")
 SEED = 0  # of the choice of held-out or kept examples: the same in every run, for any seed of the run
@@ -38,11 +36,6 @@ NAMES = {
     "test": ("test", "testing", "test_frames", "testing_frames", "test_videos", "testing_videos"),
 }
 KNOWN = {name: split for split, names in NAMES.items() for name in names}
-# Words that may mean a split, besides all that begin with train or test.
-WORDS = {"trn": "train", "tst": "test"} | dict.fromkeys(
-    ("val", "valid", "validation", "valset", "dev", "eval", "evaluation", "holdout", "heldout"), "validation"
-)
-WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
 class OriginalFile(NamedTuple):
@@ -168,12 +161,6 @@ def original_files(root: Path, wanted: Wanted) -> Iterator[tuple[list[OriginalFi
         yield files_below(Path(folder))
 
 
-def may_be_archive(path: Path) -> bool:
-    """Returns whether a file may be an archive, cut or damaged ones included, by its name or its first bytes."""
-    named = any(suffix.lower() in ARCHIVE_SUFFIXES for suffix in path.suffixes)
-    return named or tarfile.is_tarfile(path) or zipfile.is_zipfile(path)
-
-
 def hold_out(labels: np.ndarray, share: float, names: Sequence[str] = ()) -> tuple[np.ndarray, np.ndarray]:
     """Divides examples into two parts with the same share of each class, up to rounding. Returns the numbers of
     examples that stay and of examples held out, ascending: functions of labels and share only."""
@@ -224,21 +211,6 @@ def cut_from_train(
         option = option_text("data.validation_share", f"{share:g}")
         words = f"{option} cannot be cut from the train {what} ({error}); give more, another share, or a {instead}"
         raise UserError(words) from error
-
-
-def check_no_split(path: PurePosixPath, root: Path, layout: str) -> None:
-    """Checks that a path that is not read as a split does not look like one: held-out examples would be trained on."""
-    if split := looks_like(path):
-        raise root_error(
-            root, f": '{path}' looks like {split} under an unknown name; the layout is {layout}; rename it if it is not"
-        )
-
-
-def looks_like(path: PurePosixPath) -> str | None:
-    """Returns the split that the first such word of a path may mean; None for none."""
-    words = (word.lower() for part in path.parts for word in WORD.findall(part))
-    meanings = (next((name for name in ("train", "test") if word.startswith(name)), WORDS.get(word)) for word in words)
-    return next((split for split in meanings if split), None)
 
 
 def _raise_unlistable(error: OSError) -> NoReturn:

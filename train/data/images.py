@@ -14,7 +14,7 @@ from ..config.data import ImageConfig, SceneConfig
 from ..config.errors import UserError, option_text
 from ..system.reading import read_regular
 from . import generated
-from .files import KNOWN, Log, OriginalFile, Published, check_no_split, check_share, root_error, three_splits
+from .files import KNOWN, Log, OriginalFile, Published, check_share, root_error, three_splits
 from .media import Media, check_none_vanishes, check_one_data_set, decode_in_order, fingerprint_media, open_media
 from .pictures import NOT_COUNTED, PICTURES, Examples, LabelledImages, PictureData, PictureSet, levels, picture_records
 from .prepare import Originals, Source, origin, prepare_from
@@ -25,6 +25,7 @@ LAYOUT = "ROOT/train/CLASS/0001.png, ROOT/test/CLASS/0001.png, and if there is o
 # The first folder named after a split is the split's; a class may have such a name too.
 SPLIT = re.compile(rf"(?:(.*?)/)??({'|'.join(KNOWN)})/(.*)", re.IGNORECASE | re.DOTALL)
 Filed = dict[str, list[OriginalFile]]  # the files of each class
+Named = dict[str, OriginalFile]  # files by their names without suffixes
 
 # CIFAR-10: six files of 10,000 records, each a class and 32 x 32 x 3 pixels, channels first.
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -45,7 +46,6 @@ SCENE_CLASSES = (
 )
 UNLABELLED = len(SCENE_CLASSES)
 SCENE_LAYOUT = "ROOT/train/NAME.png with its labels in ROOT/trainannot/NAME.png, and so for val and test"
-SCENE_FILE = re.compile(r"(?:(.*?)/)?(train|val|test)(annot)?/([^/]+?)(?:\.\w+)?", re.DOTALL)
 SCENE_FOLDERS = {"train": "train", "validation": "val", "test": "test"}
 
 
@@ -97,12 +97,11 @@ def open_image_folder(root: Path, log: Log) -> Iterator[PictureSet[LabelledImage
 
 def _splits(media: Media, root: Path, log: Log) -> dict[str, Filed]:
     splits: dict[str, Filed] = defaultdict(lambda: defaultdict(list))
-    tops, passed_over = set(), 0
+    tops, passed_over = set(), []
     for file in sorted(media.pictures, key=lambda file: file.path):
         match = SPLIT.fullmatch(str(file.path))
         if match is None:
-            check_no_split(file.path.parent, root, LAYOUT)
-            passed_over += 1
+            passed_over.append(file.path)
             continue
         top, split, rest = match.groups()
         if rest.count("/") != 1:
@@ -111,11 +110,12 @@ def _splits(media: Media, root: Path, log: Log) -> dict[str, Filed]:
         splits[KNOWN[split.lower()]][rest.split("/")[0]].append(file)
     check_one_data_set(tops, root)
     if passed_over:
-        log(f"  passing over {passed_over} images outside of the splits")
+        log(f"  passing over {len(passed_over)} images outside of the splits, as '{passed_over[0]}'")
     check_none_vanishes(media, functools.partial(_unread_class, splits, tops), root)
     for split in ("train", "test"):
         if not splits[split]:
-            raise root_error(root, f"holds no {split} folder with images; the layout is {LAYOUT}")
+            but = f" but '{passed_over[0]}'" if passed_over else ""
+            raise root_error(root, f"holds no {split} folder with images{but}; the layout is {LAYOUT}")
     return {split: classes for split, classes in splits.items() if classes}
 
 
@@ -204,8 +204,13 @@ def scene_records(scenes: PictureSet[Examples], config: SceneConfig, log: Log) -
 def open_camvid(root: Path, log: Log) -> Iterator[PictureSet[Examples]]:
     """Opens the scenes below a root, all of the size of the first; they can be read while the context lasts."""
     with open_media(root, log) as media:
-        scene_files = _scene_files(media.pictures, root)
-        splits = {split: _scenes_of(scene_files, folder, root) for split, folder in SCENE_FOLDERS.items()}
+        places = {f"{folder}{part}" for folder in SCENE_FOLDERS.values() for part in ("", "annot")}
+        scenes = [file for file in media.pictures if file.path.parent.name in places]
+        check_one_data_set({str(file.path.parents[1]) for file in scenes}, root)
+        folders: dict[str, Named] = {place: {} for place in places}
+        for file in scenes:
+            folders[file.path.parent.name][file.path.stem] = file
+        splits = {split: _scenes_of(folders, folder, root) for split, folder in SCENE_FOLDERS.items()}
         decoded = functools.partial(decode_in_order, root=root, what="image")
         height, width, _ = next(decoded(splits["train"][0][:1], _colours)).shape
         read = functools.partial(decoded, size=(width, height))
@@ -223,27 +228,9 @@ def _reduce(pictures: Examples, factor: int) -> Iterator[tuple[np.ndarray, np.nd
         yield smaller, np.asarray(labels)[middle::factor, middle::factor]
 
 
-def _scene_files(files: list[OriginalFile], root: Path) -> dict[tuple[str, str], OriginalFile]:
-    """Returns files by their folder and their name without suffix."""
-    scene_files: dict[tuple[str, str], OriginalFile] = {}
-    tops = set()
-    for file in sorted(files, key=lambda file: file.path):
-        if matched := SCENE_FILE.fullmatch(str(file.path)):
-            top, split, labels, name = matched.groups()
-            tops.add(top or ".")
-            scene_files[split + (labels or ""), name] = file
-    check_one_data_set(tops, root)
-    return scene_files
-
-
-def _scenes_of(
-    scene_files: Mapping[tuple[str, str], OriginalFile], folder: str, root: Path
-) -> tuple[list[OriginalFile], list[OriginalFile]]:
+def _scenes_of(folders: Mapping[str, Named], folder: str, root: Path) -> tuple[list[OriginalFile], list[OriginalFile]]:
     """Returns the images of a split and their maps of classes, by name."""
-    images, maps = (
-        {name: file for (place, name), file in scene_files.items() if place == each}
-        for each in (folder, f"{folder}annot")
-    )
+    images, maps = folders[folder], folders[f"{folder}annot"]
     if not images:
         raise root_error(root, f"holds no {folder} folder with images; the layout is {SCENE_LAYOUT}")
     for name in sorted(images.keys() ^ maps.keys()):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple, TypeVar
 
+import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from ..system.reading import open_regular
@@ -15,7 +16,7 @@ from .files import Log, OriginalFile, files_below, fingerprint_files, is_visible
 
 NOTES = (".txt", ".md", ".csv", ".json")  # a folder of only such files is neither a class nor a clip
 # A file with another name is a picture if it begins as one.
-IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".jfif", ".tif", ".tiff", ".bmp", ".webp", ".ppm", ".pgm", ".jp2")
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp", ".ppm", ".pgm", ".jp2")
 # Formats of Pillow that have a mark at their start, and start no other program.
 FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "GIF", "WEBP", "PPM", "JPEG2000")
 BOMBS = (Image.DecompressionBombError, Image.DecompressionBombWarning)  # of more pixels than Pillow trusts
@@ -50,7 +51,7 @@ def open_media(root: Path, log: Log, *, is_video: Callable[[Path], bool] | None 
             of_video = is_video is not None and not is_picture(file.local) and is_video(file.local)
             kind = media.videos if of_video else media.pictures if is_picture(file.local) else media.others
             kind.append(file)
-        what = "picture" if is_video is None else "picture or video"
+        what = "picture or video" if is_video else "picture"
         if not (media.pictures or media.videos):
             but = f" but {by_suffix(media.others)}" if media.others else ""
             raise root_error(root, f"holds no {what} that can be read{but}; give a folder or archive of them")
@@ -66,8 +67,8 @@ def is_picture(file: Path) -> bool:
     try:
         with open_regular(file, where=str(file)) as content, warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            with Image.open(content, formats=FORMATS) as picture:
-                return picture.format != "GIF" or getattr(picture, "n_frames", 1) == 1  # a GIF that moves is a video
+            Image.open(content, formats=FORMATS).close()
+            return True
     except IMAGE_ERRORS as error:
         return isinstance(error, BOMBS)
 
@@ -125,6 +126,16 @@ def check_depth(picture: Image.Image) -> None:
     """Checks that pixels have at most 8 bits."""
     if picture.mode.startswith(("I", "F")):
         raise ValueError(f"its pixels have more than 8 bits (mode {picture.mode})")
+
+
+def brought_to(picture: Image.Image, shape: tuple[int, int, int]) -> np.ndarray:
+    """Returns a picture as uint8 of a shape (height, width, channels): grey for one channel, else in colour."""
+    check_depth(picture)
+    height, width, channels = shape
+    picture = picture.convert("L" if channels == 1 else "RGB")
+    if picture.size != (width, height):
+        picture = picture.resize((width, height), Image.Resampling.BILINEAR)
+    return np.asarray(picture).reshape(shape)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from PIL import Image
 
 from ..config.errors import UserError
 from .files import SPLITS, Log
-from .media import IMAGE_ERRORS, check_depth, open_picture
+from .media import IMAGE_ERRORS, brought_to, check_depth, open_picture
 from .prepare import Kind, Originals, Record, with_progress
 from .reader import Dataset, Records
 
@@ -109,7 +109,6 @@ def levels(picture: Image.Image) -> np.ndarray:
 
 def picture_of(source: Path | str | np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
     """Returns a picture, a file or a uint8 array, in a size and number of channels."""
-    height, width, channels = shape
     if not isinstance(source, Path | str):
         pixels = pixels_of(source)
         if pixels.ndim != 2 and (pixels.ndim != 3 or pixels.shape[-1] not in CHANNELS):
@@ -117,19 +116,12 @@ def picture_of(source: Path | str | np.ndarray, shape: tuple[int, int, int]) -> 
                 "a picture must be uint8 (height, width) or (height, width, channels) with 1 to 4 channels, got shape "
                 f"{pixels.shape}; give several as a list"
             )
-        picture = Image.fromarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels)
-    else:
-        path = Path(source)
-        try:
-            with open_picture(path) as opened:
-                check_depth(opened)
-                picture = opened.copy()
-        except IMAGE_ERRORS as error:
-            raise UserError(f"{path} cannot be read as an image ({error}); give a PNG or JPEG") from error
-    picture = picture.convert("L" if channels == 1 else "RGB")
-    if picture.size != (width, height):
-        picture = picture.resize((width, height), Image.Resampling.BILINEAR)
-    return np.asarray(picture).reshape(shape)
+        return brought_to(Image.fromarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels), shape)
+    try:
+        with open_picture(Path(source)) as opened:
+            return brought_to(opened, shape)
+    except IMAGE_ERRORS as error:
+        raise UserError(f"{source} cannot be read as an image ({error}); give a PNG or JPEG") from error
 
 
 def pixels_of(source: Any) -> np.ndarray:

@@ -4,7 +4,7 @@ import csv
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -12,11 +12,10 @@ import numpy as np
 from ..config.errors import UserError, one_line
 from ..system.files import strict_json
 from ..system.reading import open_regular, read_regular
-from .files import NAMES, check_no_split, looks_like, root_error, three_splits
+from .files import KNOWN, NAMES, root_error, three_splits
 
 T = TypeVar("T")
 SUFFIXES = (".tsv", ".csv", ".jsonl")
-OTHER_SUFFIXES = (".json", ".parquet", ".txt")  # of tables that are not read
 SHOWN = 10  # columns that a message lists
 LONGEST_FIELD = 2**31 - 1  # of CSV: Python's default of 131,072 letters is shorter than long reviews
 OLD_LINES = "ends its lines with carriage returns, as old spreadsheets do; save it with the line ends of today"
@@ -132,9 +131,9 @@ def split_files(root: Path, suffixes: Sequence[str] = SUFFIXES) -> dict[str, Pat
         if files:
             paths[split] = files[0]
     for file in sorted(root.iterdir()):  # a split that is not read would be cut from train instead
-        tabular = file.suffix.lower() in (*SUFFIXES, *OTHER_SUFFIXES) and not file.is_dir()
-        if tabular and looks_like(name := PurePosixPath(file.name)) not in paths:
-            check_no_split(name, root, f"train{suffixes[0]}, and optionally test and validation")
+        of_split = file.suffix.lower() in suffixes or file.stem.lower() in KNOWN
+        if of_split and file not in paths.values() and not file.is_dir():
+            raise root_error(root, f": '{file.name}' is not named after a split; {wanted}")
     if "train" not in paths:
         raise root_error(root, f"holds no train file; {wanted}")
     return paths

@@ -1,7 +1,6 @@
 """Video as in the papers: a sequence is one 16 x 16 patch position through 20 frames of a grey 160 x 160 clip."""
 
 import contextlib
-import functools
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -16,25 +15,18 @@ from ..config.errors import UserError, option_text
 from . import generated
 from .clips import (
     FRAME_SIZE,
-    LAYOUT,
     NUM_FRAMES,
     Clip,
-    Folders,
     Splits,
-    clip_folders,
-    clip_to_cut,
-    holds_masks,
+    cut_in_time,
+    find_clips,
     is_video,
-    natural,
-    read_frames,
     split_clips,
-    spool_frames,
-    spooled_clip,
-    stretches,
+    standard_frame,
     video_frames,
 )
-from .files import SPLITS, Log, OriginalFile, may_be_archive, root_error
-from .media import Media, check_none_vanishes, fingerprint_media, is_picture, open_media
+from .files import SPLITS, Log, OriginalFile
+from .media import decode_in_order, fingerprint_media, is_picture, open_media
 from .pictures import CHANNELS, moments, picture_of, pixels_of
 from .prepare import Kind, Originals, Record, Source, origin, prepare_from, with_progress
 from .reader import Dataset, Records, open_prepared
@@ -87,10 +79,10 @@ def prepare(config: DataConfig, *, log: Log = print) -> Path:
     return prepare_from(SOURCES, config, VIDEO, _sequences, log=log)
 
 
-def windows(frames: Iterable[np.ndarray], *, length: int = NUM_FRAMES) -> Iterator[np.ndarray]:
-    """Cuts frames into consecutive windows (length, 160, 160) without overlap; an incomplete last one is dropped."""
+def windows(frames: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+    """Cuts frames into consecutive windows (20, 160, 160) without overlap; an incomplete last one is dropped."""
     frames = iter(frames)
-    while len(window := list(islice(frames, length))) == length:
+    while len(window := list(islice(frames, NUM_FRAMES))) == NUM_FRAMES:
         yield np.stack(window)
 
 
@@ -137,60 +129,27 @@ def some_of(names: Sequence[str]) -> str:
 
 @contextlib.contextmanager
 def open_footage(root: Path, log: Log) -> Iterator[Splits]:
-    """Opens the clips below a root: every folder of frames, every video, in turn. Folders name the splits. A clip of
-    several splits is cut in time: a video is decoded once, to a temporary file. A file is a video or an archive."""
-    with _opened(root, log) as media, tempfile.TemporaryFile() as spool:
-        folders, videos = _clips(media, root, log)
-        names = sorted([*folders, *videos], key=natural)
-        clips = {name: _frames(name, folders, videos, root, log) for name in names}
-        one = (names[0], len(SPLITS)) if root.is_file() and len(names) == 1 else clip_to_cut(names, root=root)
-        if one is not None:
-            name, num_splits = one
-            count = spool_frames(spool, clips.pop(name))
-            parts = stretches(name, count, num_splits=num_splits, root=root)
-            clips = {part: spooled_clip(spool, start) for part, start in parts.items()} | clips
-        chosen = split_clips(list(clips), root=root, log=log)
-        yield {split: [Clip(str(name), clips[name]) for name in chosen[split]] for split in SPLITS}
-
-
-def _opened(root: Path, log: Log) -> contextlib.AbstractContextManager[Media]:
-    if root.is_file() and (is_video(root) or not may_be_archive(root)):
-        return contextlib.nullcontext(Media([], [OriginalFile(PurePosixPath(root.name), root)], [], []))
-    return open_media(root, log, is_video=is_video)
-
-
-def _clips(media: Media, root: Path, log: Log) -> tuple[Folders, dict[PurePosixPath, OriginalFile]]:
-    """Returns folders of frames and videos that are clips, not masks."""
-    folders = clip_folders(media.pictures, root=root, log=log) if media.pictures else {}
-    for name, frames in folders.items():
-        if len(frames) < NUM_FRAMES:
-            raise root_error(root, f": clip '{name}' has {len(frames)} frames; give it {NUM_FRAMES}, or remove it")
-    check_none_vanishes(media, functools.partial(_unread_clip, folders), root)
-    videos = {file.path: file for file in media.videos}
-    passed_over = [name for name in videos if holds_masks(name) or any(above in folders for above in name.parents)]
-    if passed_over:
-        log(f"  passing over {len(passed_over)} video(s) of masks or in a clip of frames, as '{passed_over[0]}'")
-    videos = {name: file for name, file in videos.items() if name not in passed_over}
-    if not (folders or videos):
-        raise root_error(root, f"holds no clips but masks; the layout is {LAYOUT}")
-    return folders, videos
-
-
-def _unread_clip(folders: Folders, folder: PurePosixPath) -> str | None:
-    places = {each.parent for each in folders}
-    is_clip = folder.parent in places and folder not in (*folders, *places) and not holds_masks(folder / "_")
-    return f"clip '{folder}'" if is_clip else None
-
-
-def _frames(
-    name: PurePosixPath, folders: Folders, videos: dict[PurePosixPath, OriginalFile], root: Path, log: Log
-) -> Iterator[np.ndarray]:
-    """Yields the frames of a clip, grey and square."""
-    if name in folders:
-        yield from read_frames(folders[name], root)
+    """Opens the clips below a root: every folder of frames, every video, in turn. Folders name the splits. A root that
+    is a video is cut in time."""
+    if root.is_file() and is_video(root):
+        with tempfile.TemporaryFile() as spool:
+            yield cut_in_time(root, spool, log)
         return
+    with open_media(root, log, is_video=is_video) as media:
+        clips = find_clips(media, root=root, log=log)
+        chosen = split_clips(list(clips), root=root, log=log)
+        yield {
+            split: [Clip(str(name), _frames(name, clips[name], root, log)) for name in chosen[split]]
+            for split in SPLITS
+        }
+
+
+def _frames(name: PurePosixPath, files: list[OriginalFile], root: Path, log: Log) -> Iterator[np.ndarray]:
+    """Returns the frames of a folder of them, or of a video, grey and square."""
+    if files[0].path != name:
+        return decode_in_order(files, standard_frame, root=root, what="frame")
     where = f"{option_text('data.root', root)}: video '{name}'"
-    yield from video_frames(videos[name].local, where=where, log=log, least=NUM_FRAMES)
+    return video_frames(files[0].local, where=where, log=log, least=NUM_FRAMES)
 
 
 def _sequences(splits: Splits, config: DataConfig, log: Log) -> Originals:

@@ -155,15 +155,6 @@ class Label(NamedTuple):
     probabilities: np.ndarray
 
 
-class SplitScores(NamedTuple):
-    """Over a whole split."""
-
-    loss: float  # cross entropy in nats, mean over the labels that count
-    scores: Scores  # accuracy and other shares
-    matrix: np.ndarray  # (classes, classes), how often each label (row) was taken for each class
-    solve: dict[str, Any]  # means over examples of the solve; NaN for a network without an equilibrium
-
-
 def counted(labels: Int[Array, "*places"]) -> Bool[Array, "*places"]:
     """True at labels that count."""
     return labels != NOT_COUNTED

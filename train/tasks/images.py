@@ -26,7 +26,6 @@ from .common import DataTask, num_parameters, on_batches
 from .image_models import (
     SOLVE,
     Label,
-    SplitScores,
     adjoint_probe,
     build,
     confusion,
@@ -127,8 +126,8 @@ class ImageTask(DataTask[SupervisedConfig]):
         solves = dict(zip(names, json_numbers(figures[name] for name in names), strict=True))
         return {"accuracy": accuracy, **solves}, {"accuracy": f"{accuracy:.1%}"}
 
-    def split_scores(self, params: Params, split: str) -> SplitScores:
-        """Returns loss, scores and figures of the solves on a split; compiled once for each of two batch sizes."""
+    def split_scores(self, params: Params, split: str) -> tuple[Row, np.ndarray]:
+        """Returns loss, scores and figures of the solves on a split, and its confusion matrix (label, prediction)."""
         readings = []
         params = gathered(params)
         for batch in self.data.examples(split, batch_size=self.config.batch_size):
@@ -137,35 +136,31 @@ class ImageTask(DataTask[SupervisedConfig]):
             readings.append((loss, matrix, [solve[name] for name in SOLVE], len(batch.images), weight))
         losses, matrices, solves, sizes, weights = zip(*readings, strict=True)
         matrix = np.sum(matrices, axis=0)
-        means: Row = dict(zip(SOLVE, np.average(solves, axis=0, weights=sizes), strict=True))
-        return SplitScores(float(np.average(losses, weights=weights)), scores(matrix), matrix, means)
+        means = zip(SOLVE, json_numbers(np.average(solves, axis=0, weights=sizes)), strict=True)
+        return {"loss": float(np.average(losses, weights=weights)), **scores(matrix)._asdict(), **dict(means)}, matrix
 
     def validate(self, params: Params, multipliers: np.ndarray | None) -> Validation:
         """Returns scores; the one of ``best_by`` selects the best checkpoint."""
-        reading = self.split_scores(params, "validation")
-        solve = dict(zip(reading.solve, json_numbers(reading.solve.values()), strict=True))
-        row = {"loss": reading.loss, **reading.scores._asdict(), **solve}
+        row, _ = self.split_scores(params, "validation")
         if norms := self._norms(params):
             row["weight_norms"] = json_numbers(norms.values())
             if getattr(self.config.network, "norm_steps", None) is None:  # else bounds are unused, and may take long
                 row["weight_norm_bounds"] = json_numbers(self._norms(params, certified=True).values())
-        return Validation(np.array([[reading.loss]]), row, score=getattr(reading.scores, self.config.best_by))
+        return Validation(np.array([[row["loss"]]]), row, score=row[self.config.best_by])
 
     def evaluate(self, params: Params, folder: Path) -> tuple[Row, np.ndarray]:
         """Returns scores on the test split, and its loss."""
-        reading = self.split_scores(params, "test")
+        row, matrix = self.split_scores(params, "test")
         figures = {
             "seed": self.config.seed,
             "num_examples": self.data.num_examples("test"),
-            "loss": reading.loss,
-            **reading.scores._asdict(),
-            **dict(zip(reading.solve, json_numbers(reading.solve.values()), strict=True)),
+            **row,
             "weight_norms": self._norms(params),
             "parameters": num_parameters(params),
             "class_names": list(self.spec.class_names),
-            "confusion": reading.matrix.tolist(),
+            "confusion": matrix.tolist(),
         }
-        return figures, np.array([[reading.loss]])
+        return figures, np.array([[row["loss"]]])
 
     def data_fingerprint(self) -> Row:
         """Returns sizes of the splits, and the mean pixel."""

@@ -21,7 +21,7 @@ from ..task import Log, Params, Row, SampleLosses, Task
 from .common import LayeredTask, Trial, add_noise, check_noise, feasibility_words, on_batches, to_unit
 from .networks import check_reference
 from .video_models import VideoReading, build_video_model, floors
-from .video_samples import Frames, Sequences, cleaned_frames, keyed_batches, whole_windows, window_disturbance
+from .video_samples import Frames, Sequences, cleaned_frames, disturbed_windows, keyed_batches
 
 Clips = Float[Array, "batch frames pixels"]
 
@@ -163,15 +163,14 @@ class VideoTask(LayeredTask[VideoRunConfig]):
     def _disturbed(self, params: Params, split: str, disturbance: Disturbance) -> VideoReading:
         """Losses of inputs and of the last layer where whole frames are disturbed: blur crosses patches, and a frame is
         lost at all of its places."""
-        disturb = window_disturbance(self.spec, disturbance, self._variance)
 
         @on_batches
         def measure(params: Params, batch: tuple[Array, Array]) -> Array:
-            noisy, clean = map(self.samples.of_windows, disturb(*batch))
+            noisy, clean = map(self.samples.of_windows, batch)
             outputs = self.outputs(params, noisy, lambda y: _sample_losses(y, clean))
             return jnp.stack([_sample_losses(noisy, clean), outputs[-1]])
 
-        batches = whole_windows(self.data, split, self.samples.positions)
+        batches = disturbed_windows(self.data, split, self.spec, disturbance, self._variance)
         inputs, last = np.concatenate([measure(params, batch) for batch in batches], axis=1)
         return VideoReading(last[:, None], inputs)
 

@@ -1,5 +1,6 @@
 r"""Models of video denoising, and floors: a linear layer and a classical denoiser."""
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator
@@ -43,39 +44,25 @@ class VideoModel(NamedTuple):
 
 def build_video_model(config: VideoRunConfig, spec: VideoSpec, param_dtype: Any) -> VideoModel:
     """Builds the model of a configuration."""
-    model, dim, loop = config.model, spec.token_dim, loop_options(config)
+    model, dim, loop, tokens = config.model, spec.token_dim, loop_options(config), spec.num_tokens
+    options, dtype = dataclasses.asdict(model), jnp.dtype(model.dtype)
+    del options["dtype"]
+    of_input, of_frames = isinstance(model, ModelConfig), isinstance(model, ViTOptions)
     if isinstance(model, ViTOptions):
-        return _vit(model, spec, loop)
-    shared = {"self_loops": model.self_loops, "param_dtype": param_dtype, **loop}
-    if isinstance(model, DustOptions):
-        module: nn.Module = _dust(model, dim, shared)
+        tokens = spec.frame_side**2 // dim
+        module: nn.Module = ViT(ViTConfig(tokens, dim, **options), dtype=dtype, **loop)
+    elif isinstance(model, DustOptions):
+        options |= {"attention_scale": ATTENTION_SCALE, "dtype": dtype, "param_dtype": param_dtype, **loop}
+        module = DUST(dim=dim, **options)
     else:
-        module = unrolled_transformer(model, dim, **START, **shared)
+        options = {"self_loops": model.self_loops, "param_dtype": param_dtype, **loop}
+        module = unrolled_transformer(model, dim, **START, **options)
 
     def init(key: jax.Array) -> Params:
-        return dict(module.init(key, jnp.zeros((1, spec.num_tokens, dim))))
+        return dict(module.init(key, jnp.zeros((1, tokens, dim))))
 
-    of_input = isinstance(model, ModelConfig)
-    bases = cosine_bases(dim) if of_input else dictionary_bases(dim)
-    return VideoModel(module, model.num_layers, init, bases=bases, reads_input=of_input)
-
-
-def _dust(model: DustOptions, dim: int, shared: dict[str, Any]) -> nn.Module:
-    names = ("num_atoms", "num_layers", "tied", "sparsity")
-    sizes = {name: getattr(model, name) for name in names}
-    return DUST(dim=dim, dtype=jnp.dtype(model.dtype), attention_scale=ATTENTION_SCALE, **sizes, **shared)
-
-
-def _vit(model: ViTOptions, spec: VideoSpec, loop: dict[str, Any]) -> VideoModel:
-    names = ("dim", "num_layers", "num_heads", "hidden_dim", "reading")
-    num_patches = spec.frame_side**2 // spec.token_dim
-    shape = ViTConfig(num_patches, spec.token_dim, **{name: getattr(model, name) for name in names})
-    module = ViT(shape, dtype=jnp.dtype(model.dtype), **loop)
-
-    def init(key: jax.Array) -> Params:
-        return module.init(key, jnp.zeros((1, num_patches, spec.token_dim)))
-
-    return VideoModel(module, shape.num_layers, init, of_frames=True)
+    bases = None if of_frames else cosine_bases(dim) if of_input else dictionary_bases(dim)
+    return VideoModel(module, model.num_layers, init, bases, of_frames, reads_input=of_input)
 
 
 class VideoReading(NamedTuple):

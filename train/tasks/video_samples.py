@@ -1,13 +1,14 @@
 """Samples of prepared video, whole frames from them, and disturbances of these other than Gaussian noise."""
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, UInt8
+from scipy import ndimage
 
 from ..config.video import BLUR, SALT_AND_PEPPER, Disturbance
 from ..data.reader import in_order, read_ahead, shuffled
@@ -17,7 +18,6 @@ from .networks import to_bytes
 
 Batch = UInt8[np.ndarray, "batch tokens pixels"]
 
-REACH = 4.0  # of the Gaussian, in deviations, beyond which it counts as 0, as in scipy.ndimage
 BATCH_SIZE = 250  # sequences, in an evaluation: no gradient is kept, so more fit than in training
 
 
@@ -114,77 +114,35 @@ def keyed_batches(data: Any, split: str) -> Iterator[tuple[Batch, jax.Array]]:
     return keyed(data.examples(split, batch_size=BATCH_SIZE))
 
 
-def whole_windows(data: Any, split: str, positions: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields the sequences of several whole windows of a split, which follow each other, and their numbers."""
-    first = 0
-    for batch in data.examples(split, batch_size=max(BATCH_SIZE // positions, 1) * positions):
-        count = len(batch) // positions
-        yield batch, np.arange(first, first + count, dtype=np.int32)
-        first += count
-
-
-def window_disturbance(
-    spec: VideoSpec, disturbance: Disturbance, variance: float
-) -> Callable[[Array, Array], tuple[Array, Array]]:
-    """``(sequences of whole windows, numbers of the windows) -> (noisy, clean)``, in [0, 1]. Frames are disturbed as in
+def disturbed_windows(
+    data: Any, split: str, spec: VideoSpec, disturbance: Disturbance, variance: float
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields the sequences of several whole windows of a split, noisy and clean, in [0, 1]. Frames are disturbed as in
     a camera: blur, across patches, then its noise, then the rest. A lost frame repeats the last that arrived."""
     side, size = math.isqrt(spec.token_dim), (spec.frame_side, spec.frame_side)
-    kind, strength = disturbance
-    change = salt_and_pepper if kind == SALT_AND_PEPPER else dropped
-
-    def window(sequences: Any, number: Array) -> Any:
-        of_noise, of_loss = jax.random.split(jax.random.fold_in(jax.random.key(NOISE_SEED), number))
-        frames = jnp.asarray(frames_from(sequences, size, side=side))
-        noise = math.sqrt(variance) * jax.random.normal(of_noise, frames.shape)
-        is_blur = kind == BLUR
-        noisy: Any = blur(frames, strength) + noise if is_blur else change(frames + noise, of_loss, strength)
-        return patch_sequences(noisy, side=side)
-
-    def disturb(batch: Array, numbers: Array) -> tuple[Array, Array]:
-        clean = to_unit(batch)
-        noisy = jax.vmap(window)(clean.reshape(len(numbers), -1, *clean.shape[1:]), numbers)
-        return noisy.reshape(clean.shape), clean
-
-    return disturb
+    positions, number = (spec.frame_side // side) ** 2, itertools.count()
+    for batch in data.examples(split, batch_size=max(BATCH_SIZE // positions, 1) * positions):
+        clean = np.asarray(to_unit(batch))
+        windows = np.split(clean, len(clean) // positions)
+        frames = [disturbed(frames_from(one, size, side=side), disturbance, variance, next(number)) for one in windows]
+        yield np.concatenate([patch_sequences(one, side=side) for one in frames]), clean
 
 
-def salt_and_pepper(
-    frames: Float[Array, "frames height width"], key: jax.Array, share: float
-) -> Float[Array, "frames height width"]:
-    """Replaces a share of the pixels, in the mean, by 0 or 1, either equally often."""
-    # float32 draws never reach 1, so a share of 1 replaces everything.
-    drawn = jax.random.uniform(key, frames.shape, jnp.float32)
-    return jnp.where(drawn < share, jnp.where(drawn < 0.5 * share, 0.0, 1.0).astype(frames.dtype), frames)
-
-
-def blur(frames: Float[Array, "frames height width"], deviation: float) -> Float[Array, "frames height width"]:
-    r"""Blurs each frame by a Gaussian, :math:`y_i = \sum_j w_{i-j} x_j, w_k \propto e^{-k^2 / 2 s^2}`, along both axes.
-    Beyond its edges a frame is mirrored, the pixel at the edge twice. It equals `scipy.ndimage.gaussian_filter` with
-    its usual ``mode="reflect"`` and ``truncate=4``. The deviation s is in pixels."""
-    for axis in (-2, -1):
-        matrix = jnp.asarray(_gaussian(frames.shape[axis], deviation), frames.dtype)
-        turned = jnp.matmul(jnp.moveaxis(frames, axis, -1), matrix.T, precision="highest")
-        frames = jnp.moveaxis(turned, -1, axis)
-    return frames
-
-
-def dropped(
-    frames: Float[Array, "frames height width"], key: jax.Array, share: float
-) -> Float[Array, "frames height width"]:
-    """Replaces a share of the frames, in the mean, by the last one that arrived; before any has arrived, by 0."""
-    places = jnp.arange(frames.shape[0])
-    arrived = jax.random.uniform(key, places.shape, jnp.float32) >= share
-    last = jax.lax.cummax(jnp.where(arrived, places, -1))
-    previous = jnp.take(frames, jnp.maximum(last, 0), axis=0)
-    return jnp.where((last >= 0)[:, None, None], previous, jnp.zeros((), frames.dtype))
-
-
-def _gaussian(size: int, deviation: float) -> np.ndarray:
-    """The matrix (size, size) of the blur of a line, mirrored at its ends."""
-    reach = int(REACH * deviation + 0.5)
-    steps = np.arange(-reach, reach + 1)
-    weights = np.exp(-0.5 * (steps / deviation) ** 2)
-    places = (np.arange(size)[:, None] + steps) % (2 * size)
-    matrix = np.zeros((size, size))
-    np.add.at(matrix, (np.arange(size)[:, None], np.minimum(places, 2 * size - 1 - places)), weights / weights.sum())
-    return matrix
+def disturbed(
+    frames: Float[np.ndarray, "frames height width"], disturbance: Disturbance, variance: float, number: int
+) -> np.ndarray:
+    """Disturbs the frames of a window by the draws of its number. Pixels become 0 or 1 equally often. Beyond its edges
+    a blurred frame is mirrored. Lost frames before the first that arrives are 0."""
+    (kind, strength), key = disturbance, jax.random.fold_in(jax.random.key(NOISE_SEED), number)
+    of_noise, of_loss = jax.random.split(key)
+    noise = math.sqrt(variance) * np.asarray(jax.random.normal(of_noise, frames.shape))
+    if kind == BLUR:
+        return ndimage.gaussian_filter(frames, (0.0, strength, strength)) + noise
+    noisy = frames + noise
+    if kind == SALT_AND_PEPPER:  # draws of float32 never reach 1, so a share of 1 replaces everything
+        drawn = np.asarray(jax.random.uniform(of_loss, frames.shape))
+        return np.where(drawn < strength, np.float32(drawn >= 0.5 * strength), noisy)
+    places = np.arange(len(frames))
+    arrived = np.asarray(jax.random.uniform(of_loss, places.shape)) >= strength
+    last = np.maximum.accumulate(np.where(arrived, places, -1))
+    return np.where((last >= 0)[:, None, None], noisy[last], np.float32(0.0))
