@@ -52,7 +52,6 @@ BAD = {
     "words": ({"min_count": 10**6}, "min_count=1000000 leaves no word"),
     "rank": ({"model": UnrolledConfig(dim=8, rank=9)}, "model.rank must be between 1 and the token width 8, got 9"),
     "epoch": ({"dual": DualConfig(every="epoch")}, "dual.every=epoch moves no multiplier: an epoch has 6 steps"),
-    "vectors": ({"model": UnrolledConfig(embeddings="glove.zip")}, "embeddings=glove.zip is neither a file of word"),
 }
 
 

@@ -76,7 +76,7 @@ CIFAR10 = SparseCodingConfig(
     data=CodeConfig(source="cifar10", dictionary="random", atoms=1228, sparsity=0.1, validation_share=0.2),
     model=ListaConfig(weights="noise", start=0.01),
     primal=PrimalConfig(learning_rate=1e-5, warmup_share=0.0, schedule="constant", clip_norm=None),
-    dual=DualConfig(optimizer="sgd", learning_rate=1e-3, every="epoch"),
+    dual=DualConfig(optimizer="sgd", learning_rate=1e-3, every=78),  # batches of a pass over 40,000 images
     constraints=ConstraintConfig(alpha=(1.0 - 0.95**2,), form="ratio", margin=0.0, first_margin=0.0, normalise=False),
 )
 
@@ -167,7 +167,7 @@ def _unrolled(source: Source) -> Experiment:
     return _published(
         TextUnrolledConfig(min_count=2),
         source,
-        f"unrolled transformer on {NAMES[source]}, word embeddings learned or given (--model.embeddings)",
+        f"unrolled transformer on {NAMES[source]}, word embeddings learned or of an encoder (--model.embeddings)",
         "about the area of plain training; see docs/text.md",
         primal=PrimalConfig(learning_rate=1e-3),
         constraints=UNROLLED_BOUNDS[source],
