@@ -210,7 +210,7 @@ BAD = [
     ("mnli", MNLI | {TRAIN: PAIR.replace("neutral", "maybe")}, "line 1 has gold_label 'maybe'"),
     ("mnli", MNLI | {TRAIN: PAIR.replace('"It rains."', "1")}, "line 1: 'sentence1' must be a text, got 1"),
     ("mnli", MNLI | {DEV: PAIR[:20]}, "dev_matched.jsonl line 1 is not valid JSON"),
-    ("mnli", MNLI | {DEV: "[1]\n"}, "line 1 is not a JSON object with 'sentence1', 'sentence2', 'gold"),
+    ("mnli", MNLI | {DEV: "[1]\n"}, "line 1 is not a JSON object with 'sentence1', 'gold_label', 's"),
     ("mnli", MNLI | {DEV: PAIR.replace("It rains.", "<BR>")}, "matched.jsonl has no labelled"),
     ("imdb", {"a/b.txt": "", "c.txt": ""}, "holds no train/neg; give the folder aclImdb"),
     ("imdb", without(REVIEWS, "aclImdb/test/pos"), "no reviews aclImdb/test/pos"),
