@@ -13,7 +13,7 @@ from tests.image_sets.conftest import changed
 from tests.tasks import assert_resumes, perturbed, trained_losses, without_data
 from tests.train.commands import read
 from unroll_jax.models import UnrolledTransformer
-from unroll_jax.train.config.constraints import ConstraintConfig, DualConfig
+from unroll_jax.train.config.constraints import ConstraintConfig
 from unroll_jax.train.config.data import SetConfig
 from unroll_jax.train.config.image_sets import BOUNDS, INPUT_LOSS
 from unroll_jax.train.main import fit
@@ -98,7 +98,6 @@ def test_steps_lower_the_loss(config, data):
 
 BAD = [
     ({"test_layer_noises": (0.1, 0.1)}, "test_layer_noises must be each once"),
-    ({"dual": DualConfig(every="epoch")}, "dual.every must be a number of batches"),
     ({"seeds": 0}, "seeds"),
     ({"seeds": 10**9}, "seeds"),
     ({"seed": 2**32 - 1, "seeds": 3}, "seeds"),

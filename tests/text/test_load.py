@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 WORDS = ("a", "film", "that", "is", "good", "bad", "long", "and", "never", "ends")
 TRAIN = [(f"a {word} film", ("bad", "good")[word == "good"]) for word in WORDS] * 3
 TEST = [("that is good", "good"), ("a long film never ends", "bad"), ("a strange film", "bad"), ("bad", "good")]
-PAIRS = [("a good film", "that is bad", "0"), ("long", "never ends and ends", "1"), ("a bad film", "a film", "0")]
+PAIRS = [("a good film", "that is bad", "neutral"), ("long", "never ends and ends", "entailment")] * 4
 
 
 def given(name, write_folder):
@@ -59,8 +59,8 @@ def test_a_loaded_model_says_of_texts_what_the_evaluation_saw(small, write_table
         assert loaded.task.data.embedding_std == task.data.embedding_std, "noise has the unit of training"
 
 
-def test_pairs_come_back_without_their_data(small, write_table, tmp_path):
-    config = small("text-ut", steps=2, method="plain", batch_size=3, **write_table(PAIRS))
+def test_pairs_come_back_without_their_data(small, write_pairs, tmp_path):
+    config = small("text-ut", steps=2, method="plain", batch_size=3, **write_pairs(PAIRS))
     run, seconds = tmp_path / "run", ["that is bad", "never ends and ends"]
     train_run(TextTask.open(config, quiet), run, experiment="text-ut", log=quiet)
     out = export(run, tmp_path / "model", log=quiet)

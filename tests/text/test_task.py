@@ -112,10 +112,10 @@ def test_given_embeddings_stay_as_they_are_where_they_are_frozen(built, task_of,
     assert kept == (0 if frozen else 2), "the moments of Adam, of what is trained alone"
 
 
-def test_the_types_of_the_tokens_of_pairs_reach_the_encoder(built, write_folder, write_table):
-    rows = [("a film that ends", "good", "x"), ("good", "a long film", "y"), ("bad and long", "never ends", "x")]
+def test_the_types_of_the_tokens_of_pairs_reach_the_encoder(built, write_folder, write_pairs):
+    rows = [("a film that ends", "good", "neutral"), ("good", "a long film", "entailment")] * 4
     model = EncoderOptions(pretrained=str(write_folder()))
-    task, params = built("text-encoder", model=model, batch_size=3, max_length=12, train_gamma=0.0, **write_table(rows))
+    task, params = built("text-encoder", model=model, batch_size=3, max_length=12, train_gamma=0.0, **write_pairs(rows))
     batch = first_batch(task, batch_size=3)
     ends = batch.tokens == WORDS.index("[SEP]")
     kinds = jnp.where(batch.mask & (jnp.cumsum(ends, axis=1) - ends > 0), 1, 0)  # all behind the first separator

@@ -35,8 +35,6 @@ WANTED = "a TSV, CSV or JSONL file, or a folder with one called train, and optio
 NUMBER = re.compile(r"-?[0-9]{1,18}")  # labels that all have this form are ordered by value
 TEXT = Kind("texts", "2.1.0")
 T = TypeVar("T")
-Columns = tuple[str, str, str | None]  # of a table: of the text, of the label, and of the second text of a pair
-COLUMNS = ("text_column", "label_column", "second_column")
 IMDB_SPLITS = ("train", "test")
 IMDB_PLACE = Published(
     ("train/neg",),
@@ -47,7 +45,7 @@ IMDB_PLACE = Published(
 CLASSES = ("neg", "pos")  # folders
 REVIEW = re.compile(r"(?:.*/)?(train|test)/(neg|pos)/(\d+)_\d+\.txt")  # reviews in unsup have no label
 SST2_FILES = {"train": "train.tsv", "validation": "dev.tsv", "test": "test.tsv"}
-SST2_COLUMNS, SST2_CLASSES = ("sentence", "label", None), ("0", "1")  # negative, positive
+SST2_COLUMNS, SST2_CLASSES = ("sentence", "label"), ("0", "1")  # negative, positive
 MNLI_CLASSES = ("entailment", "neutral", "contradiction")
 # The test labels are not published: the matched dev file is the test split.
 MNLI_FILES = {"train": "multinli_1.0_train.jsonl", "test": "multinli_1.0_dev_matched.jsonl"}
@@ -99,13 +97,13 @@ def load(config: TextConfig, *, log: Log = print) -> TextData:
 def prepare(config: TextConfig, *, log: Log = print) -> Path:
     """Prepares the texts of a configuration unless they are there, and returns their folder."""
     check_share(config.validation_share)
-    columns = config.text_column, config.label_column, config.second_column
-    for name, value in zip(COLUMNS, columns, strict=True):
+    columns = config.text_column, config.label_column
+    for name, value in zip(("text_column", "label_column"), columns, strict=True):
         if value != getattr(TextConfig, name) and config.source != "table":
             table = option_text("data.source", "table")
             raise UserError(f"{option_text(f'data.{name}', value)} is for {table}; omit it")
-    if len(set(columns)) < len(columns):
-        raise UserError(f"the columns of a table must differ, got {', '.join(filter(None, columns))}")
+    if columns[0] == columns[1]:
+        raise UserError(f"the columns of a table must differ, got {', '.join(columns)}")
     # Records depend on the share, except for sources with a validation split, where it costs nothing.
     options = [f"{config.validation_share:g}"]
     return prepare_from(TEXTS | {"table": _table(columns)}, config, TEXT, _records, options=options, log=log)
@@ -143,17 +141,16 @@ def _describe(splits: Mapping[str, Sequence[Labelled]], texts: TextSet, where: s
 
 
 @contextlib.contextmanager
-def open_table(root: Path, _: Log, *, columns: Columns) -> Iterator[TextSet]:
+def open_table(root: Path, _: Log, *, columns: tuple[str, str]) -> Iterator[TextSet]:
     """Reads every file. Classes are the labels of the train file: by value if all are integers, else by name."""
-    wanted = [column for column in columns if column is not None]
+    hint = f"; name yours by {option_text('data.text_column')} and {option_text('data.label_column')}"
     files = split_files(root).items()
-    hint = f"; name yours by {' and '.join(option_text(f'data.{name}') for name in COLUMNS[:2])}"
-    tables = {split: _some(list(read_rows(path, wanted, hint=hint)), str(path)) for split, path in files}
+    tables = {split: _some(list(read_rows(path, columns, hint=hint)), str(path)) for split, path in files}
     names = {_label(row, columns[1]) for row in tables["train"]}
     numbers = all(NUMBER.fullmatch(name) for name in names)
     class_names = tuple(sorted(names, key=lambda name: (int(name) if numbers else 0, name)))
     splits = {split: [_labelled(row, columns, class_names) for row in rows] for split, rows in tables.items()}
-    yield TextSet(class_names, splits, pairs=columns[2] is not None)
+    yield TextSet(class_names, splits)
 
 
 def fingerprint_imdb(root: Path) -> str:
@@ -189,7 +186,7 @@ def open_sst2(root: Path, log: Log) -> Iterator[TextSet]:
         splits = {}
         for split, name in names.items():
             where = f"{root}: {files[name].path}"
-            rows = read_rows(files[name].local, SST2_COLUMNS[:2], where=where)
+            rows = read_rows(files[name].local, SST2_COLUMNS, where=where)
             splits[split] = _some([_labelled(row, SST2_COLUMNS, SST2_CLASSES) for row in rows], where)
     yield TextSet(generated.SENTIMENTS, splits)
 
@@ -222,12 +219,13 @@ def _label(row: Row, column: str) -> str:
     return str(label).strip()
 
 
-def _labelled(row: Row, columns: Columns, class_names: Sequence[str]) -> Labelled:
-    text, second = (checked(_text(row, column), where=row.where) if column else "" for column in columns[::2])
+def _labelled(row: Row, columns: Sequence[str], class_names: Sequence[str]) -> Labelled:
+    """Reads the text of the first column, the label of the second, and of a third the second text of a pair."""
+    text, *second = (checked(_text(row, column), where=row.where) for column in columns[::2])
     if (label := _label(row, columns[1])) not in class_names:
         names = ", ".join(class_names)
         raise UserError(f"{row.where} has {columns[1]} {label!r}; it must be one of train, which are {names}")
-    return Labelled(text, class_names.index(label), second)
+    return Labelled(text, class_names.index(label), *second)
 
 
 def _is_review(path: PurePosixPath) -> bool:
@@ -259,7 +257,7 @@ def _pairs(file: OriginalFile, root: Path, split: str, log: Log) -> list[Labelle
     return _some(pairs, where)
 
 
-def _table(columns: Columns) -> Source[TextSet]:
+def _table(columns: tuple[str, str]) -> Source[TextSet]:
     def fingerprint(root: Path) -> str:
         files = fingerprint_files(split_files(root).values(), root=root)
         return hashlib.sha256(f"{files}\0{columns!r}".encode()).hexdigest()[:12]
@@ -272,5 +270,5 @@ TEXTS: dict[str, Source[TextSet]] = {
     "imdb": Source(fingerprint_imdb, open_imdb, IMDB_PLACE.wanted),
     "sst2": Source(SST2_PLACE.fingerprint, open_sst2, SST2_PLACE.wanted),
     "mnli": Source(MNLI_PLACE.fingerprint, open_mnli, MNLI_PLACE.wanted),
-    "table": _table((TextConfig.text_column, TextConfig.label_column, None)),
+    "table": _table((TextConfig.text_column, TextConfig.label_column)),
 }
