@@ -121,14 +121,15 @@ def test_the_types_of_the_tokens_of_pairs_reach_the_encoder(built, write_folder,
     kinds = jnp.where(batch.mask & (jnp.cumsum(ends, axis=1) - ends > 0), 1, 0)  # all behind the first separator
 
     @jax.jit
-    def apply(kinds):
-        return task.model.module.apply(params, batch.tokens, batch.mask, token_types=kinds)
+    def run(params):
+        inputs = params, batch.tokens, batch.mask
+        logits, untyped = (task.model.module.apply(*inputs, token_types=types) for types in (kinds, 0 * kinds))
+        read = task.outputs(params, batch, None, lambda logits: read_sample(logits, batch.labels))
+        return logits, untyped, task.losses(params, task.sample_noise(batch, None), None)[0], read.entropies
 
-    logits = apply(kinds)
-    assert not np.allclose(logits, apply(0 * kinds), rtol=1e-2)
-    losses, _ = jax.jit(task.losses)(params, task.sample_noise(batch, None), None)
+    logits, untyped, losses, entropies = run(params)
+    assert not np.allclose(logits, untyped, rtol=1e-2)
     np.testing.assert_allclose(losses, cross_entropies(logits, batch.labels), rtol=1e-4)
-    entropies = task.outputs(params, batch, None, lambda logits: read_sample(logits, batch.labels).entropies)
     logs = log_softmax(np.asarray(logits, np.float64), axis=-1)
     np.testing.assert_allclose(entropies, -np.sum(np.exp(logs) * logs, axis=-1), rtol=1e-4)
 

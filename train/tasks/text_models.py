@@ -170,10 +170,8 @@ def calibrate(losses: np.ndarray, entropies: np.ndarray) -> list[tuple[np.ndarra
     A text leaves at the first layer after which little is predicted."""
     from sklearn.isotonic import IsotonicRegression  # takes a second, and is needed only to evaluate
 
-    improvements = np.float64(losses[:, :-1]) - losses[:, -1:]
-    fits = [
-        IsotonicRegression().fit(*pair) for pair in zip(np.float64(entropies[:, :-1]).T, improvements.T, strict=True)
-    ]
+    entropies, improvements = (np.asarray(part, np.float64) for part in (entropies, losses[:, :-1] - losses[:, -1:]))
+    fits = [IsotonicRegression().fit(entropies[:, layer], each) for layer, each in enumerate(improvements.T)]
     return [(fit.X_thresholds_, fit.y_thresholds_) for fit in fits]
 
 
