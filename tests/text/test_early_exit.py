@@ -15,6 +15,7 @@ from unroll_jax.train.tasks.text_models import (
     predict_improvements,
 )
 
+pytestmark = pytest.mark.xdist_group("text-runs")
 RNG = np.random.default_rng(0)
 ENTROPIES = RNG.uniform(0.0, 0.7, (3000, 3))
 

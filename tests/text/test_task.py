@@ -11,10 +11,12 @@ from scipy.special import log_softmax
 from tests.data.pretrained.conftest import WORDS
 from unroll_jax.train.config.tokens import EncoderOptions, UnrolledConfig
 from unroll_jax.train.data.tokens import TokenBatch
-from unroll_jax.train.step import init_state, jit_step, validate
+from unroll_jax.train.step import init_state, jit_step
 from unroll_jax.train.tasks.common import NOISE_SEED, Trial, gaussian
 from unroll_jax.train.tasks.text import BATCH_SIZE, TextTask
 from unroll_jax.train.tasks.text_models import read_sample
+
+pytestmark = pytest.mark.xdist_group("text-runs")  # whose tasks are compiled once
 
 
 def jnp_batch(batch):
@@ -151,12 +153,10 @@ def test_evaluations_add_the_same_noise_to_every_model_scaled_by_gamma(built, ex
         np.testing.assert_allclose(task.reading(params, "test", Trial(gamma)).losses, expected, rtol=1e-4)
 
 
-def test_validation_is_at_the_noise_of_training(task_of):
-    task = task_of("text-ut", train_gamma=0.6)
-    state = init_state(task)
-    row, _ = validate(task, state)
-    noisy, clean = (task.reading(state.params, "validation", Trial(gamma)).losses.mean(axis=0) for gamma in (0.6, 0.0))
-    np.testing.assert_allclose(row["layer_losses"], noisy, rtol=1e-5)
+def test_validation_is_at_the_noise_of_training(built):
+    task, params = built("text-ut")
+    noisy, clean = (task.reading(params, "validation", Trial(gamma)).losses for gamma in (0.6, 0.0))
+    np.testing.assert_allclose(task.validate(params, None).losses, noisy, rtol=1e-5)
     assert not np.allclose(noisy, clean, rtol=1e-3)
 
 
