@@ -161,13 +161,8 @@ def test_figures_are_written_with_what_they_are_of(capsys, monkeypatch, tmp_path
     assert (tmp_path / "out" / "compile_time.png").stat().st_size > 0
 
 
-@pytest.fixture
-def small(monkeypatch):
-    monkeypatch.setattr(compile_time, "SPEC", compile_time.SPEC._replace(num_tokens=3, token_dim=4))
-
-
-@pytest.mark.usefixtures("small")
 def test_compile_time_is_reported_for_every_depth(capsys, monkeypatch):
+    monkeypatch.setattr(compile_time, "SPEC", compile_time.SPEC._replace(num_tokens=3, token_dim=4))
     monkeypatch.setattr(compile_time, "DEPTHS", (1, 2, 3))
     monkeypatch.setattr(compile_time, "REPEATS", 1)
     record = compile_time.main()
