@@ -189,8 +189,8 @@ def prepare(arguments: list[str]) -> None:
     config = next(kind for kind in MODULES if parsed.source in get_args(hints_of(kind)["source"]))
     fields = {field.name for field in dataclasses.fields(config)}
     check_used(parsed, (("validation_share", SPLIT, "validation_share" in fields),))
-    columns = ("text_column", "label_column", "second_column")
-    check_used(parsed, ((name, "the source table", parsed.source == "table") for name in columns))
+    of_table = parsed.source == "table"
+    check_used(parsed, ((name, "the source table", of_table) for name in ("text_column", "label_column")))
     values = {name: value for name, value in dataclasses.asdict(parsed).items() if name in fields}
     prepare_data(config(**values), print)
 

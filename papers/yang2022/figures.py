@@ -14,9 +14,10 @@ from papers.yang2022.energies import Stack, init_network, layer_energies, train_
 from papers.yang2022.energy_plots import component_picture, energy_picture, layer_numbers, rho_picture
 from papers.yang2022.sentences import Sentence, choose, embed, words_of
 from papers.yang2022.synthetic_plots import Drawing, draw_descent_regions, draw_energy_and_trace, draw_proximal_regions
+from papers.yang2022.vectors import Embeddings, glove_embeddings
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data.text import TextConfig, load
-from unroll_jax.train.data.words import Embeddings, glove_embeddings, tokenise
+from unroll_jax.train.data.words import tokenise
 from unroll_jax.train.system.files import check_out, expanded
 
 DPI = 110

@@ -4,8 +4,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from papers.yang2022.vectors import Embeddings
 from unroll_jax.train.data.text import TextBatch
-from unroll_jax.train.data.words import Embeddings, tokenise
+from unroll_jax.train.data.words import tokenise
 
 SMALLEST_BUCKET = 16
 

@@ -23,7 +23,6 @@ from benchmarks import (
 from benchmarks.constrained_step.problems import UnrolledSizes
 from benchmarks.record import Record
 from unroll_jax.models import EncoderConfig
-from unroll_jax.train.config.video import VideoConfig
 
 # For each benchmark: smaller sizes, words that it prints, and figures of its record.
 SHAPE = EncoderConfig(20, dim=8, num_layers=2, num_heads=2, hidden_dim=12)
@@ -162,22 +161,8 @@ def test_figures_are_written_with_what_they_are_of(capsys, monkeypatch, tmp_path
     assert (tmp_path / "out" / "compile_time.png").stat().st_size > 0
 
 
-@pytest.fixture
-def small(monkeypatch):
-    monkeypatch.setattr(compile_time, "SPEC", compile_time.SPEC._replace(num_tokens=3, token_dim=4))
-
-
-@pytest.mark.usefixtures("small")
-def test_the_step_of_video_trains():
-    step, state, batch = compile_time.training_step(1)
-    assert batch.shape == (VideoConfig().batch_size, 3, 4)
-    state, metrics = jax.block_until_ready(step(state, batch))
-    assert int(state.step) == 1
-    assert metrics.layer_losses.shape == (2,)
-
-
-@pytest.mark.usefixtures("small")
 def test_compile_time_is_reported_for_every_depth(capsys, monkeypatch):
+    monkeypatch.setattr(compile_time, "SPEC", compile_time.SPEC._replace(num_tokens=3, token_dim=4))
     monkeypatch.setattr(compile_time, "DEPTHS", (1, 2, 3))
     monkeypatch.setattr(compile_time, "REPEATS", 1)
     record = compile_time.main()

@@ -14,7 +14,6 @@ from tests.data.conftest import truncate, write_video
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data import images
 from unroll_jax.train.data.instructions import read_prompts
-from unroll_jax.train.data.words import glove_embeddings
 
 
 def picture(seed=0, shape=(5, 6, 3)):
@@ -208,7 +207,7 @@ BAD = [
     ("mnli", MNLI | {TRAIN: PAIR.replace("neutral", "maybe")}, "line 1 has gold_label 'maybe'"),
     ("mnli", MNLI | {TRAIN: PAIR.replace('"It rains."', "1")}, "line 1: 'sentence1' must be a text, got 1"),
     ("mnli", MNLI | {DEV: PAIR[:20]}, "dev_matched.jsonl line 1 is not valid JSON"),
-    ("mnli", MNLI | {DEV: "[1]\n"}, "line 1 is not a JSON object with 'sentence1', 'sentence2', 'gold"),
+    ("mnli", MNLI | {DEV: "[1]\n"}, "line 1 is not a JSON object with 'sentence1', 'gold_label', 's"),
     ("mnli", MNLI | {DEV: PAIR.replace("It rains.", "<BR>")}, "matched.jsonl has no labelled"),
     ("imdb", {"a/b.txt": "", "c.txt": ""}, "holds no train/neg; give the folder aclImdb"),
     ("imdb", without(REVIEWS, "aclImdb/test/pos"), "no reviews aclImdb/test/pos"),
@@ -237,20 +236,9 @@ BAD = [
     ("prompts", {"p.txt": b"a\n\xff\n"}, "is not UTF-8: byte 0xff in line 2"),
     ("prompts", {"p.txt": " \n\n"}, "has no prompt"),
     ("prompts", {"p.txt": link("gone")}, "cannot be read (No such file or directory)"),
-    ("vectors", {"v": "a 1 2\nb 1\n"}, "line 2 has 1 numbers after its word, the first line has 2"),
-    ("vectors", {"v": "a 1 2\nb 1 2 3\n"}, "line 2 has 3 numbers after its word, the first line has 2"),
-    ("vectors", {"v": "a 1 2\n\nb 3 4\n"}, "line 2"),
-    ("vectors", {"v": "400000 2\na 1 2\n"}, "line 2 has 2 numbers after its word, the first line has 1"),
-    ("vectors", {"v": "a 1 nan\n"}, "line 1 holds something that is not a finite number"),
-    ("vectors", {"v": "a 1 x\n"}, "line 1 holds something that is not a finite number"),
-    ("vectors", {"v": b"a 1 2\n\xff 1 2\n"}, "line 2 is not UTF-8"),
-    ("vectors", {"v": ""}, "has no vector but 0 for the 1 words"),
-    ("vectors", {"v": "justaword\n"}, "line 1 has 0 numbers"),
-    ("vectors", {"v": "zebra 1 2\n"}, "has no vector but 0 for the 1 words"),
 ]
 OTHERS = {
     "prompts": lambda path: read_prompts(path, answers=True),
-    "vectors": lambda path: glove_embeddings(path, ["a"]),
 }
 
 

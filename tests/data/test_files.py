@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from papers.yang2022.vectors import glove_embeddings
 from tests.errors import assert_fails, one_line
 from tests.train.commands import refused
 from unroll_jax.train.checkpoint import Checkpoints
@@ -28,7 +29,6 @@ from unroll_jax.train.data.rows import read_rows
 from unroll_jax.train.data.text import fingerprint_imdb
 from unroll_jax.train.data.text import prepare as prepare_texts
 from unroll_jax.train.data.video import SOURCES, prepare
-from unroll_jax.train.data.words import glove_embeddings
 from unroll_jax.train.metrics import read_metrics, read_predictions
 from unroll_jax.train.system.files import read_object
 from unroll_jax.train.system.reading import open_regular, read_regular

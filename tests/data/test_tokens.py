@@ -129,9 +129,11 @@ class Letters:
 
 
 def test_any_tokenizer_will_do_and_brings_its_padding(opened, tmp_path):
-    rows = [f'{{"text": "{"a" * (1 + n % 5)}", "second": "b", "label": {n % 2}}}' for n in range(40)]
-    (tmp_path / "t.jsonl").write_text("\n".join(rows))
-    texts = opened("table", tmp_path / "t.jsonl", second_column="second")
+    label, rest = ("neutral", "entailment"), '"sentence2": "b", "gold_label"'
+    rows = [f'{{"sentence1": "{"a" * (1 + n % 5)}", {rest}: "{label[n % 2]}"}}' for n in range(40)]
+    for name in ("train", "dev_matched"):
+        (tmp_path / f"multinli_1.0_{name}.jsonl").write_text("\n".join(rows))
+    texts = opened("mnli", tmp_path)
     for batch in TokenData(texts, Letters(), max_length=20, log=quiet).examples("train", batch_size=32):
         assert {*np.unique(batch.tokens)} == {9, ord("a"), ord("b")}
         np.testing.assert_array_equal(batch.mask, batch.tokens != 9)

@@ -69,7 +69,6 @@ PREPARE: dict[str, list[tuple[str, Given | None]]] = {
     ],
 }  # fmt: skip
 ENCODER = "run text-encoder --model.pretrained e --max-length 12 --data.source table --data.root t.csv --out runs/x"
-VECTORS = "run text-ut --model.embeddings v.txt --data.source table --data.root t.csv --out runs/x"
 ENCODERS: list[tuple[str, Given]] = [
     ("--model.pretrained e", files({"t.csv": CSV, "e": "a file"})),
     ("e/config.json", encoder(b"\xff\xfe{")),
@@ -103,7 +102,6 @@ COMMANDS = [
         for word, given in rows
     ),
     *(Command(ENCODER, (word,), given, gone=("runs", "owned")) for word, given in ENCODERS),
-    Command(VECTORS, ("--model.embeddings v.txt",), files({"t.csv": CSV, "v.txt": "film 0 0\n"}), gone=("runs",)),
     *(Command(f"{line} --out runs/x", (word,), given, gone=("runs",)) for line, word, given in FITS),
     *(Command(line, (word,), given, code=0) for line, word, given in RIGHT),
 ]

@@ -68,7 +68,7 @@ LINES = {
     "run video-ut --constraints.normalise True": "True",
     "run video-ut --data.source video --data.root no": "--data.root no",
     "run text-ut --data.source imdb --data.root nowhere": "--data.root",
-    "run text-ut --data.source table --data.root file --data.second-column text": "must differ",
+    "run text-ut --data.source table --data.root file --data.label-column text": "must differ",
     "run video-ut --config /dev/zero": "/dev/zero is not a regular file",
     "plan video-ut --mesh nowhere=2": "--mesh",
     "run runs/x": "there is no run folder runs/x",

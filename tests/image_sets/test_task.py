@@ -86,6 +86,10 @@ def test_floors_have_the_noise_of_the_networks(task, params, data):
     assert scores[LINEAR]["0.2"] > scores[LINEAR]["0.0"] > 0
 
 
+def test_a_run_of_all_methods_has_the_options_of_its_method_by_itself(config):
+    assert all(one == changed(config, method=name) for name, one in changed(config, method="all").variants())
+
+
 def test_steps_lower_the_loss(config, data):
     before, after = trained_losses(ImageSetTask(changed(config, method="plain", steps=60), data))
     assert after[-1] < 0.6 * before[-1]

@@ -13,12 +13,17 @@ TINY = digits.Setting(layers=2, width=8, heads=2, batch=4, steps=3, seeds=2)
 
 
 def test_every_layer_is_read_by_one_readout():
-    params = digits.init(jax.random.key(0), TINY)
     images, labels, *_ = digits.digits()
-    logits = np.asarray(digits.layer_logits(params, images[:5], TINY.heads), float)
+
+    @jax.jit
+    def run(key):
+        params = digits.init(key, TINY)
+        losses = digits.layer_losses(params, images[:5], labels[:5], TINY.heads)
+        return digits.layer_logits(params, images[:5], TINY.heads), losses
+
+    logits, losses = jax.tree.map(np.float64, run(jax.random.key(0)))
     logs = logits - np.log(np.sum(np.exp(logits), axis=-1, keepdims=True))
     expected = -logs[:, np.arange(5), labels[:5]].mean(axis=1)
-    losses = digits.layer_losses(params, images[:5], labels[:5], TINY.heads)
     assert losses.shape == (3,)
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
 

@@ -12,9 +12,9 @@ from papers.yang2022.__main__ import main
 from papers.yang2022.energies import COMPONENTS, LayerEnergies, Stack, init_network, layer_energies, train_network
 from papers.yang2022.energy_plots import layer_numbers, moves
 from papers.yang2022.sentences import Sentence, bucket, choose, embed, pad, words_of
+from papers.yang2022.vectors import Embeddings
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data.text import TextBatch, TextConfig, load
-from unroll_jax.train.data.words import Embeddings
 
 pytestmark = pytest.mark.slow
 

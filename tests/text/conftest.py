@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,13 +12,11 @@ import jax.numpy as jnp
 import pytest
 
 from tests.data.pretrained.conftest import write_folder
-from unroll_jax.train.checkpoint import Checkpoints
 from unroll_jax.train.config.constraints import ConstraintConfig, DualConfig
 from unroll_jax.train.config.data import TextConfig
 from unroll_jax.train.config.tokens import EncoderOptions, UnrolledConfig
 from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.main import fit
-from unroll_jax.train.step import TrainState, state_like
 from unroll_jax.train.tasks.text import TextTask
 
 __all__ = ["write_folder"]
@@ -33,6 +32,7 @@ BOUNDS = ConstraintConfig(
 DUALS = DualConfig(learning_rate=0.3, every=2)
 MANY = {"remat": "dots", "constraints": BOUNDS, "dual": DUALS}
 PARTS = {"text-encoder": 4, "text-ut": 2}
+ALL_TEXTS = dict.fromkeys(("train_examples", "validation_examples", "test_examples"))
 
 
 class Finished(NamedTuple):
@@ -83,13 +83,6 @@ def finished(small: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
     return train
 
 
-def newest_state(folder: Path, task: TextTask) -> TrainState:
-    with Checkpoints(folder / "checkpoints", read_only=True) as checkpoints:
-        checkpoint = checkpoints.newest(state_like(task))
-    assert checkpoint is not None
-    return jax.device_get(checkpoint[1])
-
-
 @pytest.fixture(params=MODELS)
 def experiment(request: pytest.FixtureRequest) -> str:
     return request.param
@@ -97,17 +90,32 @@ def experiment(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def write_table(tmp_path: Path) -> Callable[..., dict[str, Any]]:
-    """Writes rows (text, label), or (text, other, label), as a table; returns fields of a run on all of it."""
+    """Writes rows (text, label) as a table; returns fields of a run on all of it."""
 
     def write(train: list[Any], held_out: list[Any] | None = None, test: list[Any] | None = None) -> dict[str, Any]:
-        root, pairs = tmp_path / "table", len(train[0]) == 3
+        root = tmp_path / "table"
         root.mkdir(exist_ok=True)
         held_out = held_out or train[:4]
         for name, rows in {"train": train, "validation": held_out, "test": test or held_out}.items():
-            lines = map("\t".join, [("text", *["other"] * pairs, "label"), *rows])
+            lines = map("\t".join, [("text", "label"), *rows])
             (root / f"{name}.tsv").write_text("\n".join(lines) + "\n")
-        data = TextConfig("table", str(root), str(tmp_path / "prepared"), second_column="other" if pairs else None)
-        return {"data": data, **dict.fromkeys(("train_examples", "validation_examples", "test_examples"))}
+        data = TextConfig("table", str(root), str(tmp_path / "prepared"))
+        return {"data": data, **ALL_TEXTS}
+
+    return write
+
+
+@pytest.fixture
+def write_pairs(tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """Writes rows (premise, hypothesis, label) as MultiNLI has them; returns fields of a run on all of them."""
+
+    def write(rows: list[tuple[str, str, str]]) -> dict[str, Any]:
+        root, names = tmp_path / "table", ("sentence1", "sentence2", "gold_label")
+        root.mkdir()
+        for part in ("train", "dev_matched"):
+            lines = (json.dumps(dict(zip(names, row, strict=True))) for row in rows)
+            (root / f"multinli_1.0_{part}.jsonl").write_text("\n".join(lines))
+        return {"data": TextConfig("mnli", str(root), str(tmp_path / "prepared"), validation_share=0.25), **ALL_TEXTS}
 
     return write
 

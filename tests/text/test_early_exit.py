@@ -12,8 +12,10 @@ from unroll_jax.train.tasks.text_models import (
     evaluate_exits,
     exit_curve,
     exit_layers,
+    predict_improvements,
 )
 
+pytestmark = pytest.mark.xdist_group("text-runs")
 RNG = np.random.default_rng(0)
 ENTROPIES = RNG.uniform(0.0, 0.7, (3000, 3))
 
@@ -26,13 +28,12 @@ def losses_by_entropy(noise):
 
 
 def test_the_predictor_finds_what_entropy_says_of_the_improvement():
-    predictor = calibrate(losses_by_entropy(0.3), ENTROPIES)
+    knots = calibrate(losses_by_entropy(0.3), ENTROPIES)
     at = np.array([[0.2, 0.2, 0.0], [0.5, 0.5, 0.0]])
-    np.testing.assert_allclose(predictor.all(at), [[0.4, 0.1], [1.0, 0.25]], atol=0.08)
-    for layer in range(2):
-        assert np.all(np.diff(predictor(layer, np.linspace(0, 0.7, 50))) >= 0)
-    exact = calibrate(losses_by_entropy(0.0), ENTROPIES)
-    np.testing.assert_allclose(exact.all(ENTROPIES)[:, 0], 2.0 * ENTROPIES[:, 0], rtol=1e-6)
+    np.testing.assert_allclose(predict_improvements(knots, at), [[0.4, 0.1], [1.0, 0.25]], atol=0.08)
+    assert all(np.all(np.diff(nats) >= 0) for _, nats in knots)
+    exact = predict_improvements(calibrate(losses_by_entropy(0.0), ENTROPIES), ENTROPIES)
+    np.testing.assert_allclose(exact[:, 0], 2.0 * ENTROPIES[:, 0], rtol=1e-6)
 
 
 def test_the_curve_goes_from_full_depth_to_none_and_the_chosen_threshold_keeps_the_accuracy():
@@ -87,7 +88,7 @@ def test_exits_are_calibrated_and_chosen_on_validation_data_alone(built):
     one, two = (evaluate_exits(validation, each) for each in (test, other))
     for name in ("threshold", "mean_depth"):
         assert one[name] == two[name]
-    predictor = calibrate(validation.losses, validation.entropies)
-    layers = exit_layers(predictor.all(test.entropies), one["threshold"])
+    knots = calibrate(validation.losses, validation.entropies)
+    layers = exit_layers(predict_improvements(knots, test.entropies), one["threshold"])
     assert one["mean_depth"] == pytest.approx(layers.mean())
     assert one["accuracy"] == pytest.approx(np.mean(test.predictions[np.arange(20), layers] == test.labels))

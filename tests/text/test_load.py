@@ -20,22 +20,12 @@ pytestmark = pytest.mark.slow
 WORDS = ("a", "film", "that", "is", "good", "bad", "long", "and", "never", "ends")
 TRAIN = [(f"a {word} film", ("bad", "good")[word == "good"]) for word in WORDS] * 3
 TEST = [("that is good", "good"), ("a long film never ends", "bad"), ("a strange film", "bad"), ("bad", "good")]
-PAIRS = [("a good film", "that is bad", "0"), ("long", "never ends and ends", "1"), ("a bad film", "a film", "0")]
+PAIRS = [("a good film", "that is bad", "neutral"), ("long", "never ends and ends", "entailment")] * 4
 
 
-def write_vectors(path):
-    vectors = np.random.default_rng(0).normal(size=(len(WORDS) - 1, 4))
-    lines = [" ".join([word, *map(str, vector)]) for word, vector in zip(WORDS, vectors, strict=False)]
-    path.write_text("\n".join(lines) + "\n")
-    return path
-
-
-def given(name, tmp_path, write_folder):
-    """The model of a case; its vectors or encoder lie in the folder of the test."""
+def given(name, write_folder):
     if name == "words":
         return "text-encoder", EncoderOptions(dim=8, num_layers=2, num_heads=2, hidden_dim=12)
-    if name == "vectors":
-        return "text-ut", UnrolledConfig(num_layers=2, embeddings=str(write_vectors(tmp_path / "vectors.txt")))
     folder = str(write_folder())
     if name == "encoder's words":
         return "text-ut", UnrolledConfig(num_layers=2, embeddings=folder, frozen=False)
@@ -47,17 +37,17 @@ def in_order(losses):
     return losses[np.argsort(losses[:, -1])]
 
 
-@pytest.mark.parametrize("name", ["words", "vectors", "encoder", "encoder's words"])
+@pytest.mark.parametrize("name", ["words", "encoder", "encoder's words"])
 def test_a_loaded_model_says_of_texts_what_the_evaluation_saw(small, write_table, write_folder, tmp_path, name):
-    experiment, model = given(name, tmp_path, write_folder)
+    experiment, model = given(name, write_folder)
     config = small(experiment, steps=2, method="plain", model=model, **write_table(TRAIN, test=TEST))
     task, run = TextTask.open(config, quiet), tmp_path / "run"
     train_run(task, run, experiment=experiment, log=quiet)
     params = best_checkpoint(task, run, experiment=experiment, log=quiet).state.params
     reading = task.reading(params, "test", Trial(0.0))
     folders = run, export(run, tmp_path / "model", log=quiet)
-    for path in ("table", "prepared", "vectors.txt", "bert"):
-        shutil.rmtree(tmp_path / path) if (tmp_path / path).is_dir() else (tmp_path / path).unlink(missing_ok=True)
+    for path in ("table", "prepared", "bert"):
+        shutil.rmtree(tmp_path / path, ignore_errors=True)
     for folder in folders:
         loaded = load(folder, log=quiet)
         predictions = loaded.predict([text for text, _ in TEST], log=quiet)
@@ -69,8 +59,8 @@ def test_a_loaded_model_says_of_texts_what_the_evaluation_saw(small, write_table
         assert loaded.task.data.embedding_std == task.data.embedding_std, "noise has the unit of training"
 
 
-def test_pairs_come_back_without_their_data(small, write_table, tmp_path):
-    config = small("text-ut", steps=2, method="plain", batch_size=3, **write_table(PAIRS))
+def test_pairs_come_back_without_their_data(small, write_pairs, tmp_path):
+    config = small("text-ut", steps=2, method="plain", batch_size=3, **write_pairs(PAIRS))
     run, seconds = tmp_path / "run", ["that is bad", "never ends and ends"]
     train_run(TextTask.open(config, quiet), run, experiment="text-ut", log=quiet)
     out = export(run, tmp_path / "model", log=quiet)

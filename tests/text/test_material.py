@@ -9,7 +9,6 @@ from tests.train.commands import quiet
 from unroll_jax.train import load
 from unroll_jax.train.config.fields import differences
 from unroll_jax.train.config.tokens import EncoderOptions, UnrolledConfig
-from unroll_jax.train.data.words import WordTokenizer
 from unroll_jax.train.evaluate import best_checkpoint
 from unroll_jax.train.loading import open_run
 from unroll_jax.train.loop import train_run
@@ -80,13 +79,31 @@ def test_figures_tell_another_encoder(on_table, write_folder, other, name):
     assert changed(load_inputs(config, quiet).data_fingerprint(), fingerprint) == {name}
 
 
-@pytest.mark.parametrize("frozen", [True, False])
-def test_rare_words_are_unknown_where_vectors_come_from_a_file(on_table, tmp_path, frozen):
-    (tmp_path / "vectors.txt").write_text("fine 1 0\nplot 0 1\n")
-    model = UnrolledConfig(embeddings=str(tmp_path / "vectors.txt"), frozen=frozen)
-    for count, words in ((1, {"a", "fine", "film", "dull", "plot"}), (2, {"a", "fine", "film", "dull"})):
-        tokenizer = load_inputs(on_table(model=model, min_count=count), quiet).tokens.tokenizer
-        assert isinstance(tokenizer, WordTokenizer)
-        assert set(tokenizer.vocabulary[3:]) == words
-    with one_line("min_count=99 leaves no word"):
-        load_inputs(on_table(model=model, min_count=99), quiet)
+@pytest.mark.parametrize(
+    ("count", "words"), [(1, {"a", "fine", "film", "dull", "plot"}), (2, {"a", "fine", "film", "dull"})]
+)
+def test_rare_words_are_unknown(on_table, count, words):
+    assert set(load_inputs(on_table(min_count=count), quiet).tokens.tokenizer.vocabulary[3:]) == words
+
+
+BAD = {
+    "unrolled, recomputed": ({"unroll": 2, "remat": "dots"}, "unroll must be 1 or None with remat, got 2"),
+    "layers of an encoder": ({"model": EncoderOptions(pretrained="x", num_layers=2)}, "model.num_layers=2 has no"),
+    "words of an encoder": ({"model": EncoderOptions(pretrained="x"), "min_count": 5}, "min_count=5 has no effect"),
+    "nowhere": ({"model": EncoderOptions(pretrained="no/such/place")}, "pretrained no/such/place is neither"),
+    "texts": ({"train_examples": 10**6}, "train_examples does not fit the data: train must keep between"),
+    "validation": ({"validation_examples": 1}, "validation_examples must be at least 2, .* got 1"),
+    "words": ({"min_count": 10**6}, "min_count=1000000 leaves no word"),
+    "rank": ({"model": UnrolledConfig(dim=8, rank=9)}, "model.rank must be between 1 and the token width 8, got 9"),
+}
+
+
+@pytest.mark.parametrize(("fields", "message"), BAD.values(), ids=BAD)
+def test_a_bad_option_is_one_line(task_of, fields, message):
+    with one_line(message):
+        task_of("text-encoder" if isinstance(fields.get("model"), EncoderOptions) else "text-ut", **fields)
+
+
+def test_texts_longer_than_an_encoder_reads_are_one_line(task_of, write_folder):
+    with one_line(r"max_length=64 does not fit the tokenizer: max_length must be in \[3, 16\]"):
+        task_of("text-encoder", model=EncoderOptions(pretrained=str(write_folder())), max_length=64)

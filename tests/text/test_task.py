@@ -11,10 +11,12 @@ from scipy.special import log_softmax
 from tests.data.pretrained.conftest import WORDS
 from unroll_jax.train.config.tokens import EncoderOptions, UnrolledConfig
 from unroll_jax.train.data.tokens import TokenBatch
-from unroll_jax.train.step import init_state, jit_step, validate
+from unroll_jax.train.step import init_state, jit_step
 from unroll_jax.train.tasks.common import NOISE_SEED, Trial, gaussian
 from unroll_jax.train.tasks.text import BATCH_SIZE, TextTask
 from unroll_jax.train.tasks.text_models import read_sample
+
+pytestmark = pytest.mark.xdist_group("text-runs")  # whose tasks are compiled once
 
 
 def jnp_batch(batch):
@@ -74,16 +76,12 @@ def test_gamma_times_the_std_is_the_deviation_or_the_variance_of_noise(task_of, 
         assert task.variance(gamma) == pytest.approx((gamma * task.data.embedding_std) ** power)
 
 
-def test_the_std_is_that_of_the_embeddings_of_all_train_tokens(built, tmp_path):
-    rng = np.random.default_rng(0)
-    lines = [f"{word} {' '.join(f'{value:.4f}' for value in rng.normal(0.3, 0.5, 5))}" for word in ("the", "plot", ".")]
-    (tmp_path / "vectors.txt").write_text("\n".join(lines) + "\n")
-    task, params = built("text-ut", model=UnrolledConfig(embeddings=str(tmp_path / "vectors.txt")))
+def test_the_std_is_that_of_the_embeddings_of_all_train_tokens(built, write_folder):
+    task, params = built("text-ut", model=UnrolledConfig(embeddings=str(write_folder())))
     material = task.data
     np.testing.assert_array_equal(params["params"]["embeddings"]["word"]["embedding"], material.table)
     tokens = np.concatenate([batch.tokens[batch.mask] for batch in material.tokens.examples("train", batch_size=7)])
     assert material.embedding_std == pytest.approx(np.std(material.table[tokens].astype(np.float64)), rel=1e-9)
-    assert task.variance(0.5) == pytest.approx((0.5 * material.embedding_std) ** 2)
 
 
 @pytest.mark.slow
@@ -116,23 +114,24 @@ def test_given_embeddings_stay_as_they_are_where_they_are_frozen(built, task_of,
     assert kept == (0 if frozen else 2), "the moments of Adam, of what is trained alone"
 
 
-def test_the_types_of_the_tokens_of_pairs_reach_the_encoder(built, write_folder, write_table):
-    rows = [("a film that ends", "good", "x"), ("good", "a long film", "y"), ("bad and long", "never ends", "x")]
+def test_the_types_of_the_tokens_of_pairs_reach_the_encoder(built, write_folder, write_pairs):
+    rows = [("a film that ends", "good", "neutral"), ("good", "a long film", "entailment")] * 4
     model = EncoderOptions(pretrained=str(write_folder()))
-    task, params = built("text-encoder", model=model, batch_size=3, max_length=12, train_gamma=0.0, **write_table(rows))
+    task, params = built("text-encoder", model=model, batch_size=3, max_length=12, train_gamma=0.0, **write_pairs(rows))
     batch = first_batch(task, batch_size=3)
     ends = batch.tokens == WORDS.index("[SEP]")
     kinds = jnp.where(batch.mask & (jnp.cumsum(ends, axis=1) - ends > 0), 1, 0)  # all behind the first separator
 
     @jax.jit
-    def apply(kinds):
-        return task.model.module.apply(params, batch.tokens, batch.mask, token_types=kinds)
+    def run(params):
+        inputs = params, batch.tokens, batch.mask
+        logits, untyped = (task.model.module.apply(*inputs, token_types=types) for types in (kinds, 0 * kinds))
+        read = task.outputs(params, batch, None, lambda logits: read_sample(logits, batch.labels))
+        return logits, untyped, task.losses(params, task.sample_noise(batch, None), None)[0], read.entropies
 
-    logits = apply(kinds)
-    assert not np.allclose(logits, apply(0 * kinds), rtol=1e-2)
-    losses, _ = jax.jit(task.losses)(params, task.sample_noise(batch, None), None)
+    logits, untyped, losses, entropies = run(params)
+    assert not np.allclose(logits, untyped, rtol=1e-2)
     np.testing.assert_allclose(losses, cross_entropies(logits, batch.labels), rtol=1e-4)
-    entropies = task.outputs(params, batch, None, lambda logits: read_sample(logits, batch.labels).entropies)
     logs = log_softmax(np.asarray(logits, np.float64), axis=-1)
     np.testing.assert_allclose(entropies, -np.sum(np.exp(logs) * logs, axis=-1), rtol=1e-4)
 
@@ -154,12 +153,10 @@ def test_evaluations_add_the_same_noise_to_every_model_scaled_by_gamma(built, ex
         np.testing.assert_allclose(task.reading(params, "test", Trial(gamma)).losses, expected, rtol=1e-4)
 
 
-def test_validation_is_at_the_noise_of_training(task_of):
-    task = task_of("text-ut", train_gamma=0.6)
-    state = init_state(task)
-    row, _ = validate(task, state)
-    noisy, clean = (task.reading(state.params, "validation", Trial(gamma)).losses.mean(axis=0) for gamma in (0.6, 0.0))
-    np.testing.assert_allclose(row["layer_losses"], noisy, rtol=1e-5)
+def test_validation_is_at_the_noise_of_training(built):
+    task, params = built("text-ut")
+    noisy, clean = (task.reading(params, "validation", Trial(gamma)).losses for gamma in (0.6, 0.0))
+    np.testing.assert_allclose(task.validate(params, None).losses, noisy, rtol=1e-5)
     assert not np.allclose(noisy, clean, rtol=1e-3)
 
 

@@ -105,7 +105,7 @@ def test_noise_is_that_of_its_seed_and_another_in_every_window(model):
 PICTURE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (6, 9, 3), np.uint8)).resize((90, 60))
 
 
-@pytest.mark.parametrize("mode", ["L", "LA", "RGB", "RGBA", "P", "1", "CMYK"])
+@pytest.mark.parametrize("mode", ["L", "LA", "RGB", "CMYK"])  # others: tests/data/test_clips.py
 def test_a_picture_of_any_size_and_colour_is_brought_to_grey(model, mode, tmp_path):
     picture = PICTURE.convert(mode)
     expected = model.predict(np.asarray(picture.convert("L").resize((160, 160), Image.Resampling.BILINEAR)))
@@ -114,7 +114,7 @@ def test_a_picture_of_any_size_and_colour_is_brought_to_grey(model, mode, tmp_pa
     picture.save(path)
     array = np.asarray(picture)
     sources = [path, str(path)]
-    sources += [array, array[None]] * (mode in ("L", "LA", "RGB", "RGBA"))
+    sources += [array, array[None]] * (mode != "CMYK")
     sources += [array[..., None], jnp.asarray(array)] * (mode == "L")
     for source in sources:
         np.testing.assert_array_equal(np.squeeze(model.predict(source)), expected)

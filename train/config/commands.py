@@ -86,8 +86,6 @@ class PrepareArguments:
     """Of a table: the column of the text."""
     label_column: str = "label"
     """Of a table: the column of the class."""
-    second_column: str | None = None
-    """Of a table: the column of the second text, where records are pairs."""
 
 
 @dataclasses.dataclass(frozen=True)

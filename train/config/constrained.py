@@ -135,9 +135,8 @@ class ConstrainedConfig(RunConfig):
         return [(method, one._without_unused()) for method, one in each.items()]
 
     def _without_unused(self) -> Self:
-        """Returns the options, with defaults for the layers' weights if the method does not use them."""
-        names = () if self.supervises or self.early else ("layer_weights", "layer_weighting")
-        return dataclasses.replace(self, **{name: getattr(ConstrainedConfig, name) for name in names})
+        """Returns the options, with the layers' weights as given if the method does not use them."""
+        return self if self.supervises or self.early else dataclasses.replace(self, layer_weighting="given")
 
     def describe(self) -> str:
         """Method, seed, depth where it is an option, and steps."""

@@ -106,8 +106,6 @@ class TextConfig(SourceConfig):
     """Of a table: the column of the text."""
     label_column: str = "label"
     """Of a table: the column of the class, which is a name or a number."""
-    second_column: str | None = None
-    """Of a table: the column of the second text, where records are pairs."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -50,15 +50,13 @@ class UnrolledConfig:
     num_layers: Depth = 3
     """Depth L."""
     embeddings: str | None = None
-    """Word vectors in GloVe's format, or an encoder (folder or repository) for its table; None learns them."""
+    """An encoder, as folder or repository, for its word embeddings; None learns them."""
     frozen: bool = True
-    """Keep embeddings that are given as they are."""
+    """Keep embeddings of an encoder as they are."""
     dim: Width = 64
     """Width of learned embeddings."""
     positions: bool = False
     """Learn positions; without them the order of words counts for nothing."""
-    pooling: Literal["first", "mean"] = "mean"
-    """Input of the readout, of each layer: the mean of the tokens, or the first."""
     rank: Width | None = None
     """Rows of V; None means the width."""
     dtype: Dtype = "float32"
@@ -97,7 +95,7 @@ class TextRunConfig(TokensConfig):
     max_length: Length = 128
     """Most tokens of a text; longer ones lose their end, and the log has their number."""
     min_count: Count = 1
-    """Least number of times that a word must occur in the train split, or in all where word vectors are frozen."""
+    """Least number of times that a word must occur in the train split."""
     train_gamma: NonNegative = 0.6
     validate_every: Count = 200
     data: TextConfig = dataclasses.field(default_factory=TextConfig)
@@ -105,8 +103,13 @@ class TextRunConfig(TokensConfig):
 
     @property
     def pretrained(self) -> str | None:
-        """The source of pretrained weights or word vectors; None without one."""
+        """The source of pretrained weights or word embeddings; None without one."""
         return self.model.pretrained if isinstance(self.model, EncoderOptions) else self.model.embeddings
+
+    @property
+    def is_encoder(self) -> bool:
+        """True for an encoder, False for an unrolled transformer."""
+        return isinstance(self.model, EncoderOptions)
 
     def rules(self) -> Iterator[Rule]:
         """Yields the rules of all such runs, and of the encoder."""

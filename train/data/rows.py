@@ -18,6 +18,7 @@ T = TypeVar("T")
 SUFFIXES = (".tsv", ".csv", ".jsonl")
 SHOWN = 10  # columns that a message lists
 LONGEST_FIELD = 2**31 - 1  # of CSV: Python's default of 131,072 letters is shorter than long reviews
+OF_SUFFIXES = "of a .csv are separated by commas, of a .tsv by tabs"
 OLD_LINES = "ends its lines with carriage returns, as old spreadsheets do; save it with the line ends of today"
 SURROGATES = re.compile("[\\ud800-\\udfff]")
 BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
@@ -110,7 +111,9 @@ def read_rows(path: Path, columns: Sequence[str], *, where: str | None = None, h
     lines = lines_of(path, where)
     if (suffix := path.suffix.lower()) == ".jsonl":
         return _objects(where, lines, columns, hint)
-    return _records(where, _tabbed(where, lines) if suffix == ".tsv" else _quoted(where, lines), columns, hint)
+    csv.field_size_limit(LONGEST_FIELD)
+    form: Any = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if suffix == ".tsv" else {}
+    return _records(where, csv.reader(lines, strict=True, **form), columns, hint)
 
 
 def split_files(root: Path, suffixes: Sequence[str] = SUFFIXES) -> dict[str, Path]:
@@ -160,50 +163,35 @@ def checksum(rows: Iterable[Iterable[Any]]) -> int:
     return value
 
 
-def _records(source: str, rows: Iterator[tuple[int, list[str]]], columns: Sequence[str], hint: str) -> Iterator[Row]:
+def _records(source: str, reader: Any, columns: Sequence[str], hint: str) -> Iterator[Row]:
     header: list[str] | None = None
-    for number, fields in rows:
-        if not fields:
-            continue
-        where = f"{source} line {number}"
+    for where, fields in _fields(source, reader):
         if header is None:
-            header = _header(fields, columns, where, hint)
-            continue
-        if fields == header:
+            header = fields
+            if repeated := {name for name in header if header.count(name) > 1} & set(columns):
+                raise UserError(f"{where} names the column {repeated.pop()!r} twice; rename one")
+            one = len(header) == 1 < len(columns)
+            _require(header, columns, where, f"; columns {OF_SUFFIXES}" if one else hint)
+        elif fields == header:
             raise UserError(f"{where} repeats the header; remove the line")
-        if len(fields) != len(header):
+        elif len(fields) != len(header):
             raise UserError(f"{where} has {len(fields)} field(s), the header has {len(header)}; correct the line")
-        yield Row(where, dict(zip(header, fields, strict=True)))
+        else:
+            yield Row(where, dict(zip(header, fields, strict=True)))
     if header is None:
         raise UserError(f"{source} is empty; it must begin with a header that has {_listed(columns)}")
 
 
-def _tabbed(where: str, lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
-    for number, line in enumerate(lines, start=1):
-        content = line.removesuffix("\n").removesuffix("\r")
-        if number == 1 and "\r" in content:
-            raise UserError(f"{where} {OLD_LINES}")
-        yield number, content.split("\t") if content else []
-
-
-def _quoted(where: str, lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
-    csv.field_size_limit(LONGEST_FIELD)
-    reader, number = csv.reader(lines, strict=True), 1
+def _fields(source: str, reader: Any) -> Iterator[tuple[str, list[str]]]:
+    number = 1
     try:
         for fields in reader:
-            yield number, fields
+            if fields:
+                yield f"{source} line {number}", fields
             number = reader.line_num + 1  # a quoted field may hold line breaks: a row is named by its first line
     except csv.Error as error:
         other = f"line {number} cannot be read as CSV ({error}); correct the line"
-        raise UserError(f"{where} {OLD_LINES if 'new-line character' in str(error) else other}") from error
-
-
-def _header(names: list[str], columns: Sequence[str], where: str, hint: str) -> list[str]:
-    if repeated := {name for name in names if names.count(name) > 1} & set(columns):
-        raise UserError(f"{where} names the column {repeated.pop()!r} twice; rename one")
-    one = "; columns of a .csv are separated by commas, of a .tsv by tabs" if len(names) == 1 < len(columns) else ""
-    _require(names, columns, where, one or hint)
-    return names
+        raise UserError(f"{source} {OLD_LINES if 'new-line character' in str(error) else other}") from error
 
 
 def _objects(source: str, lines: Iterator[str], columns: Sequence[str], hint: str) -> Iterator[Row]:

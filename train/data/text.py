@@ -35,8 +35,6 @@ WANTED = "a TSV, CSV or JSONL file, or a folder with one called train, and optio
 NUMBER = re.compile(r"-?[0-9]{1,18}")  # labels that all have this form are ordered by value
 TEXT = Kind("texts", "2.1.0")
 T = TypeVar("T")
-Columns = tuple[str, str, str | None]  # of a table: of the text, of the label, and of the second text of a pair
-COLUMNS = ("text_column", "label_column", "second_column")
 IMDB_SPLITS = ("train", "test")
 IMDB_PLACE = Published(
     ("train/neg",),
@@ -47,10 +45,11 @@ IMDB_PLACE = Published(
 CLASSES = ("neg", "pos")  # folders
 REVIEW = re.compile(r"(?:.*/)?(train|test)/(neg|pos)/(\d+)_\d+\.txt")  # reviews in unsup have no label
 SST2_FILES = {"train": "train.tsv", "validation": "dev.tsv", "test": "test.tsv"}
+SST2_COLUMNS, SST2_CLASSES = ("sentence", "label"), ("0", "1")  # negative, positive
 MNLI_CLASSES = ("entailment", "neutral", "contradiction")
 # The test labels are not published: the matched dev file is the test split.
 MNLI_FILES = {"train": "multinli_1.0_train.jsonl", "test": "multinli_1.0_dev_matched.jsonl"}
-MNLI_COLUMNS = ("sentence1", "sentence2", "gold_label")
+MNLI_COLUMNS = ("sentence1", "gold_label", "sentence2")
 UNDECIDED = "-"  # the gold label of MultiNLI where the annotators did not agree
 SST2_PLACE = Published(
     tuple(SST2_FILES.values()),
@@ -98,13 +97,13 @@ def load(config: TextConfig, *, log: Log = print) -> TextData:
 def prepare(config: TextConfig, *, log: Log = print) -> Path:
     """Prepares the texts of a configuration unless they are there, and returns their folder."""
     check_share(config.validation_share)
-    columns = config.text_column, config.label_column, config.second_column
-    for name, value in zip(COLUMNS, columns, strict=True):
+    columns = config.text_column, config.label_column
+    for name, value in zip(("text_column", "label_column"), columns, strict=True):
         if value != getattr(TextConfig, name) and config.source != "table":
             table = option_text("data.source", "table")
             raise UserError(f"{option_text(f'data.{name}', value)} is for {table}; omit it")
-    if len(set(columns)) < len(columns):
-        raise UserError(f"the columns of a table must differ, got {', '.join(filter(None, columns))}")
+    if columns[0] == columns[1]:
+        raise UserError(f"the columns of a table must differ, got {', '.join(columns)}")
     # Records depend on the share, except for sources with a validation split, where it costs nothing.
     options = [f"{config.validation_share:g}"]
     return prepare_from(TEXTS | {"table": _table(columns)}, config, TEXT, _records, options=options, log=log)
@@ -116,8 +115,7 @@ def _records(texts: TextSet, config: TextConfig, log: Log) -> Originals:
         log(f"  no test file: holding out {round(share * len(train))} of {len(train)} texts for it")
     labels = {split: np.array([one.label for one in rows]) for split, rows in texts.splits.items()}
     splits = split_rows(texts.splits, config.validation_share, "texts", labels, texts.class_names)
-    _check_differ(splits["train"], texts.class_names, origin(config))
-    _describe(splits, texts.class_names, log, test_is_cut="test" not in texts.splits)
+    _describe(splits, texts, origin(config), log)
     text = tfds.features.Text()
     checksums = {split: checksum((one.text, one.second, one.label) for one in splits[split]) for split in SPLITS}
     facts = {"class_names": list(texts.class_names), "pairs": texts.pairs, "checksums": checksums}
@@ -125,34 +123,34 @@ def _records(texts: TextSet, config: TextConfig, log: Log) -> Originals:
     return Originals({"text": text, "second": text, "label": np.int64}, records, facts)
 
 
-def _check_differ(train: Sequence[Labelled], class_names: Sequence[str], where: str) -> None:
-    if len({(text, second) for text, _, second in train}) < 2:
-        raise UserError(f"{where}: all texts of train are the same; give texts that differ")
-    if len(labels := {label for _, label, _ in train}) < 2:
-        raise UserError(f"{where}: train has texts of one class only ({class_names[labels.pop()]}); give at least two")
-
-
-def _describe(splits: Mapping[str, Sequence[Labelled]], names: Sequence[str], log: Log, *, test_is_cut: bool) -> None:
+def _describe(splits: Mapping[str, Sequence[Labelled]], texts: TextSet, where: str, log: Log) -> None:
+    """Logs the classes of each split and texts of two splits; a `UserError` where nothing can be learned."""
     for split in SPLITS:
-        counts = Counter(label for _, label, _ in splits[split])
-        named = ", ".join(f"{name}: {counts[number]}" for number, name in enumerate(names))
+        counts = Counter(one.label for one in splits[split])
+        named = ", ".join(f"{name}: {counts[number]}" for number, name in enumerate(texts.class_names))
         log(f"  {split}: {len(splits[split])} texts, {named}")
-    train, test = ({(text, second) for text, _, second in splits[split]} for split in ("train", "test"))
-    if train & test:
-        why = "the original has them more than once" if test_is_cut else "as in the original"
-        log(f"  {len(train & test)} text(s) occur in both train and test; they are kept, {why}")
+    train, test = ({(one.text, one.second) for one in splits[split]} for split in ("train", "test"))
+    if len(train) < 2:
+        raise UserError(f"{where}: all texts of train are the same; give texts that differ")
+    if len(labels := {one.label for one in splits["train"]}) < 2:
+        only = texts.class_names[labels.pop()]
+        raise UserError(f"{where}: train has texts of one class only ({only}); give at least two")
+    if both := len(train & test):
+        why = "as in the original" if "test" in texts.splits else "the original has them more than once"
+        log(f"  {both} text(s) occur in both train and test; they are kept, {why}")
 
 
 @contextlib.contextmanager
-def open_table(root: Path, _: Log, *, columns: Columns) -> Iterator[TextSet]:
+def open_table(root: Path, _: Log, *, columns: tuple[str, str]) -> Iterator[TextSet]:
     """Reads every file. Classes are the labels of the train file: by value if all are integers, else by name."""
-    wanted = [column for column in columns if column is not None]
+    hint = f"; name yours by {option_text('data.text_column')} and {option_text('data.label_column')}"
     files = split_files(root).items()
-    hint = f"; name yours by {' and '.join(option_text(f'data.{name}') for name in COLUMNS[:2])}"
-    tables = {split: _some(list(read_rows(path, wanted, hint=hint)), str(path)) for split, path in files}
-    class_names = _class_names({_label(row, columns[1]) for row in tables["train"]})
+    tables = {split: _some(list(read_rows(path, columns, hint=hint)), str(path)) for split, path in files}
+    names = {_label(row, columns[1]) for row in tables["train"]}
+    numbers = all(NUMBER.fullmatch(name) for name in names)
+    class_names = tuple(sorted(names, key=lambda name: (int(name) if numbers else 0, name)))
     splits = {split: [_labelled(row, columns, class_names) for row in rows] for split, rows in tables.items()}
-    yield TextSet(class_names, splits, pairs=columns[2] is not None)
+    yield TextSet(class_names, splits)
 
 
 def fingerprint_imdb(root: Path) -> str:
@@ -180,14 +178,16 @@ def open_imdb(root: Path, _: Log) -> Iterator[TextSet]:
 def open_sst2(root: Path, log: Log) -> Iterator[TextSet]:
     """Reads every split; without test labels, as in GLUE, dev is the test split and validation is cut from train."""
     with SST2_PLACE.open(root) as files:
-        splits = {split: _sentences(files[SST2_FILES[split]], root) for split in ("train", "validation")}
-        test = files[SST2_FILES["test"]]
-        first = next(read_rows(test.local, ("sentence",)), None)
-        if first is None or "label" in first.fields:
-            splits["test"] = _sentences(test, root)
-        else:
+        first = next(read_rows(files[SST2_FILES["test"]].local, ("sentence",)), None)
+        names = SST2_FILES
+        if first is not None and "label" not in first.fields:
             log("  test.tsv has no labels, as GLUE gives it out: dev.tsv is the test split, train gives validation")
-            splits["test"] = splits.pop("validation")
+            names = {"train": names["train"], "test": names["validation"]}
+        splits = {}
+        for split, name in names.items():
+            where = f"{root}: {files[name].path}"
+            rows = read_rows(files[name].local, SST2_COLUMNS, where=where)
+            splits[split] = _some([_labelled(row, SST2_COLUMNS, SST2_CLASSES) for row in rows], where)
     yield TextSet(generated.SENTIMENTS, splits)
 
 
@@ -219,17 +219,13 @@ def _label(row: Row, column: str) -> str:
     return str(label).strip()
 
 
-def _class_names(names: set[str]) -> tuple[str, ...]:
-    numbers = all(NUMBER.fullmatch(name) for name in names)
-    return tuple(sorted(names, key=lambda name: (int(name) if numbers else 0, name)))
-
-
-def _labelled(row: Row, columns: Columns, class_names: Sequence[str]) -> Labelled:
-    text, second = (_text(row, column) if column else None for column in columns[::2])
-    text, label = checked(text or "", where=row.where), _label(row, columns[1])
-    if label not in class_names:
-        raise UserError(f"{row.where} has label {label!r}, which train lacks; its classes are {', '.join(class_names)}")
-    return Labelled(text, class_names.index(label), "" if second is None else checked(second, where=row.where))
+def _labelled(row: Row, columns: Sequence[str], class_names: Sequence[str]) -> Labelled:
+    """Reads the text of the first column, the label of the second, and of a third the second text of a pair."""
+    text, *second = (checked(_text(row, column), where=row.where) for column in columns[::2])
+    if (label := _label(row, columns[1])) not in class_names:
+        names = ", ".join(class_names)
+        raise UserError(f"{row.where} has {columns[1]} {label!r}; it must be one of train, which are {names}")
+    return Labelled(text, class_names.index(label), *second)
 
 
 def _is_review(path: PurePosixPath) -> bool:
@@ -246,34 +242,22 @@ def _reviews(files: Iterable[OriginalFile], root: Path) -> Iterator[tuple[str, i
         yield match[1], CLASSES.index(match[2]), int(match[3]), text
 
 
-def _sentences(file: OriginalFile, root: Path) -> list[Labelled]:
-    sentences = []
-    for row in read_rows(file.local, ("sentence", "label"), where=f"{root}: {file.path}"):
-        text = checked(row.fields["sentence"], where=row.where)
-        if (label := row.fields["label"]) not in ("0", "1"):
-            raise UserError(f"{row.where} has label {label!r}; a label must be 0 (negative) or 1 (positive)")
-        sentences.append(Labelled(text, int(label)))
-    return _some(sentences, f"{root}: {file.path}")
-
-
 def _pairs(file: OriginalFile, root: Path, split: str, log: Log) -> list[Labelled]:
-    pairs, dropped = [], Counter()
-    for row in read_rows(file.local, MNLI_COLUMNS, where=f"{root}: {file.path}"):
-        premise, hypothesis, label = (row.fields[column] for column in MNLI_COLUMNS)
-        if label == UNDECIDED:
+    pairs, dropped, where = [], Counter(), f"{root}: {file.path}"
+    premise, label, hypothesis = MNLI_COLUMNS
+    for row in read_rows(file.local, MNLI_COLUMNS, where=where):
+        if row.fields[label] == UNDECIDED:
             dropped["have no gold label ('-')"] += 1
-        elif is_empty(_text(row, "sentence1")) or is_empty(_text(row, "sentence2")):
+        elif is_empty(_text(row, premise)) or is_empty(_text(row, hypothesis)):
             dropped["have an empty sentence"] += 1
-        elif label not in MNLI_CLASSES:
-            raise UserError(f"{row.where} has gold_label {label!r}; it must be one of {', '.join(MNLI_CLASSES)}")
         else:
-            pairs.append(Labelled(premise, MNLI_CLASSES.index(label), hypothesis))
+            pairs.append(_labelled(row, MNLI_COLUMNS, MNLI_CLASSES))
     for reason, count in dropped.items():
         log(f"  {split}: leaving out {count} record(s) that {reason}")
-    return _some(pairs, f"{root}: {file.path}")
+    return _some(pairs, where)
 
 
-def _table(columns: Columns) -> Source[TextSet]:
+def _table(columns: tuple[str, str]) -> Source[TextSet]:
     def fingerprint(root: Path) -> str:
         files = fingerprint_files(split_files(root).values(), root=root)
         return hashlib.sha256(f"{files}\0{columns!r}".encode()).hexdigest()[:12]
@@ -286,5 +270,5 @@ TEXTS: dict[str, Source[TextSet]] = {
     "imdb": Source(fingerprint_imdb, open_imdb, IMDB_PLACE.wanted),
     "sst2": Source(SST2_PLACE.fingerprint, open_sst2, SST2_PLACE.wanted),
     "mnli": Source(MNLI_PLACE.fingerprint, open_mnli, MNLI_PLACE.wanted),
-    "table": _table((TextConfig.text_column, TextConfig.label_column, None)),
+    "table": _table((TextConfig.text_column, TextConfig.label_column)),
 }

@@ -1,21 +1,15 @@
-"""Texts as words: split as GloVe's vectors are named, by number, and by vector."""
+"""Texts as words, split as in the Penn Treebank, and as numbers of words."""
 
-import functools
-import hashlib
 import itertools
-import math
 import re
 import zlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import ndtri
 
 from ..config.errors import UserError, option_text
-from ..system.reading import open_regular
 from .rows import is_empty, is_whole, without_breaks
 from .text import TextData
 
@@ -119,85 +113,14 @@ class WordTokenizer:
         return tokens, (np.arange(len(tokens)) > len(first)).astype(np.int32), len(tokens) < whole
 
 
-def learn_words(data: TextData, *, splits: Sequence[str] = ("train",), at_least: int = 1) -> WordTokenizer:
-    """A tokenizer of the words that occur ``at_least`` so often in a data set, the most frequent first. With fixed
-    vectors, words of other ``splits`` may be included: nothing is learned of them; learned ones would stay as drawn."""
+def learn_words(data: TextData, *, at_least: int = 1) -> WordTokenizer:
+    """A tokenizer of the words that occur ``at_least`` so often in the train split, the most frequent first."""
     counts: Counter[str] = Counter()
-    for split in splits:
-        for batch in data.examples(split, batch_size=256):
-            for text in (*batch.texts, *(batch.seconds or ())):
-                counts.update(tokenise(text))
+    for batch in data.examples("train", batch_size=256):
+        for text in (*batch.texts, *(batch.seconds or ())):
+            counts.update(tokenise(text))
     words = sorted((word for word in counts if counts[word] >= at_least), key=lambda word: (-counts[word], word))
     if not words:
         most = max(counts.values())
         raise UserError(f"{option_text('min_count', at_least)} leaves no word; the most frequent occurs {most} times")
     return WordTokenizer(words)
-
-
-class Embeddings:
-    """A vector ``dim`` wide for every word: the file's where it has one, else a `hashed_vector` of a given length."""
-
-    def __init__(self, dim: int, vectors: Mapping[str, np.ndarray], *, length: float) -> None:
-        self.dim, self._vectors = dim, dict(vectors)
-        self._hashed = functools.cache(functools.partial(hashed_vector, dim=dim, length=length))
-
-    def __call__(self, words: Sequence[str]) -> np.ndarray:
-        """The vectors of words, float32 (words, dim)."""
-        return np.stack([self._vectors[word] if word in self._vectors else self._hashed(word) for word in words])
-
-    def covers(self, word: str) -> bool:
-        """Returns whether the vector of a word comes from the file."""
-        return word in self._vectors
-
-
-def hashed_vector(word: str, dim: int, *, length: float = 1.0) -> np.ndarray:
-    """A Gaussian vector that is a function of the word only, the same in every run and on every machine. Its entries
-    have mean 0 and variance length^2 / dim: bytes of SHAKE-256 as uniform numbers, by the normal quantiles."""
-    bits = np.frombuffer(hashlib.shake_256(word.encode()).digest(4 * dim), "<u4")
-    return (length / math.sqrt(dim) * ndtri((bits + 0.5) / 2.0**32)).astype(np.float32)
-
-
-def glove_embeddings(path: Path, words: Collection[str]) -> Embeddings:
-    """Reads the vectors of words from a file in the format of GloVe: a word, which may hold spaces, and its numbers.
-    Words that the file lacks get a `hashed_vector` of the root mean square length of those it has."""
-    where = option_text("model.embeddings", path)
-    mend = "give one in the format of GloVe: a word and numbers a line"
-    wanted, vectors, dim = set(words), {}, 0
-    with open_regular(path, where=where, mend=mend) as file:
-        for number, line in enumerate(file, start=1):
-            dim = dim or len(line.split()) - 1
-            word, vector = _split(line, dim, f"{where} line {number}")
-            if word in wanted and word not in vectors:
-                if not np.isfinite(vector).all():
-                    raise UserError(f"{where} line {number} holds something that is not a finite number; mend the file")
-                vectors[word] = vector
-    if not any(vector.any() for vector in vectors.values()):
-        raise UserError(f"{where} has no vector but 0 for the {len(wanted)} words; give one of their language")
-    length = math.sqrt(np.mean([np.sum(vector.astype(np.float64) ** 2) for vector in vectors.values()]))
-    return Embeddings(dim, vectors, length=length)
-
-
-def embedding_table(tokenizer: WordTokenizer, embeddings: Embeddings) -> np.ndarray:
-    """The vector of every token, float32 (tokens, dim); padding has 0."""
-    table = embeddings(tokenizer.vocabulary)
-    table[tokenizer.padding_token] = 0.0
-    return table
-
-
-def _split(line: bytes, dim: int, where: str) -> tuple[str, np.ndarray]:
-    """Returns the word of a line, which may hold spaces, and its vector; NaN where a number is none."""
-    word, *numbers = line.decode(errors="replace").rstrip().rsplit(" ", max(dim, 1))
-    if not dim or len(numbers) != dim or (" " in word and not math.isnan(_number(word.rsplit(" ", 1)[1]))):
-        count = len(line.split()) - 1
-        raise UserError(f"{where} has {count} numbers after its word, the first line has {dim}; mend the file")
-    if "\ufffd" in word:
-        raise UserError(f"{where} is not UTF-8; convert the file to UTF-8")
-    with np.errstate(over="ignore"):  # infinity is an error where a word is wanted
-        return word, np.array([_number(number) for number in numbers], np.float32)
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan

@@ -167,7 +167,7 @@ def _unrolled(source: Source) -> Experiment:
     return _published(
         TextUnrolledConfig(min_count=2),
         source,
-        f"unrolled transformer on {NAMES[source]}, word embeddings learned or given (--model.embeddings)",
+        f"unrolled transformer on {NAMES[source]}, word embeddings learned or of an encoder (--model.embeddings)",
         "about the area of plain training; see docs/text.md",
         primal=PrimalConfig(learning_rate=1e-3),
         constraints=UNROLLED_BOUNDS[source],

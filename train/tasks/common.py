@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, UInt8
 
-from unroll_jax.perturbations import Perturbation, layer_noise, lost_layer
+from unroll_jax.perturbations import layer_noise, lost_layer
 
 from ..config.constrained import ConstrainedConfig
 from ..config.errors import OptionError
@@ -21,7 +21,7 @@ from ..config.run import RunConfig
 from ..constraints import constrained_training
 from ..sharding.mesh import put_beside
 from ..system.distributed import fetch
-from ..task import VALIDATED, Log, Params, Row, Task, Training, Validation
+from ..task import VALIDATED, Log, Params, Row, SampleLosses, Task, Training, Validation
 
 C = TypeVar("C", bound=RunConfig)
 L = TypeVar("L", bound=ConstrainedConfig)
@@ -180,7 +180,16 @@ class PerturbedTask(LayeredTask[L]):
 
     score_batch: ClassVar[int] = 250
     """Samples of a batch of an evaluation: no gradient is kept, so more fit than in training."""
-    _read: Callable[..., np.ndarray]  # (params, batch, gamma, layer noise, lost layer, key) -> (samples, L + 1)
+    _drawn: Callable[..., Any]  # (batch, gamma, key) -> the batch with noise, and ``keys`` of noise on layers
+    _losses: Callable[..., SampleLosses]  # (params, batch with noise, perturbation of layers or None) -> losses
+
+    def __init__(self, config: L, data: Any, spec: Any = None):
+        super().__init__(config, data, spec)
+        self._read = on_batches(self._tried)
+
+    def sample_noise(self, batch: Any, key: jax.Array) -> Any:
+        """Draws noise of the strength of training."""
+        return self._drawn(batch, self.config.train_gamma, key)
 
     def reading(self, params: Params, split: str, trial: Trial) -> Reading:
         """Returns the losses of every sample of a split at every layer."""
@@ -196,10 +205,11 @@ class PerturbedTask(LayeredTask[L]):
         further = {f"layer_noise_{self.score}": noisy, f"lost_layer_{self.score}": lost}
         return super().trials() | {name: cases for name, cases in further.items() if cases}
 
-    def perturbation(self, noise: Any, lost: Any, keys: Array) -> Perturbation:
-        """Returns a layer left out (0: none) and noise on layers by the key of each sample; both may be traced."""
-        noisy, lose = layer_noise(jax.random.wrap_key_data(keys), noise), lost_layer(lost)
-        return lambda layer, before, z: noisy(layer, before, lose(layer, before, z))
+    def _tried(self, params: Params, batch: Any, gamma: Array, noise: Array, lost: Array, key: Array) -> Array:
+        """Losses of every sample at every layer under a `Trial`, whose numbers are traced: one program for all."""
+        drawn = self._drawn(batch, gamma, key)
+        noisy, lose = layer_noise(jax.random.wrap_key_data(drawn.keys), noise), lost_layer(lost)
+        return self._losses(params, drawn, lambda layer, before, z: noisy(layer, before, lose(layer, before, z)))
 
 
 def check_noise(gamma: float, seed: int) -> None:

@@ -64,7 +64,7 @@ class ImageSetTask(PerturbedTask[ImageSetConfig]):
         turned = config.primal.basis == "cosine" and config.primal.name != "muon"
         # None, as sets are drawn without end.
         self.training = self.train_on(None, bases=cosine_bases(pixels) if turned else None)
-        self._read, self._clean = on_batches(self._tried), on_batches(self._denoised)
+        self._clean = on_batches(lambda params, *noise: self.model.apply(params, self._drawn(*noise).noisy)[-1])
 
     def with_config(self, config: ImageSetConfig) -> Self:
         """As of every such task."""
@@ -84,10 +84,6 @@ class ImageSetTask(PerturbedTask[ImageSetConfig]):
     def init(self, key: jax.Array) -> Params:
         """Returns the initial weights, the same for every key."""
         return dict(self.model.init(key, jnp.zeros((1, 1, self.model.dim))))
-
-    def sample_noise(self, batch: UInt8[Array, "batch tokens pixels"], key: jax.Array) -> Noisy:
-        """Draws noise of the strength of training."""
-        return self._drawn(batch, self._variance, key)
 
     def losses(self, params: Params, batch: Noisy, probe: Any) -> tuple[SampleLosses, Mapping[str, Array]]:
         """Returns the losses of every set at every layer."""
@@ -110,7 +106,7 @@ class ImageSetTask(PerturbedTask[ImageSetConfig]):
         check_noise(gamma, seed)
         size = self.spec.size
         pictures = np.stack([picture_of(one, (size, size, 1)).reshape(-1) for one in each_of(inputs)[0]])
-        clean = self._clean(params, pictures[None], gamma * self.spec.pixel_std, jax.random.key(seed))[0]
+        clean = self._clean(params, pictures[None], gamma, jax.random.key(seed))[0]
         return to_bytes(clean).reshape(-1, size, size)
 
     def summary_line(self, evaluation: Row) -> str:
@@ -123,26 +119,17 @@ class ImageSetTask(PerturbedTask[ImageSetConfig]):
     def _variances(self) -> tuple[tuple[str, float], ...]:
         return tuple((str(gamma), gamma * self.spec.pixel_std) for gamma in self.config.noise_levels)
 
-    def _drawn(self, batch: Array, variance: Any, key: jax.Array) -> Noisy:
+    def _drawn(self, batch: UInt8[Array, "batch tokens pixels"], gamma: Any, key: jax.Array) -> Noisy:
         of_images, of_layers = jax.random.split(key)
         clean = to_unit(batch, jnp.promote_types(self.config.model.dtype, jnp.float32))
         keys = jax.random.key_data(jax.random.split(of_layers, len(batch)))
-        return Noisy(clean, add_noise(clean, variance, of_images), keys)
+        return Noisy(clean, add_noise(clean, gamma * self.spec.pixel_std, of_images), keys)
 
     def _losses(self, params: Params, batch: Noisy, perturb: Any) -> SampleLosses:
         def record(y: Array) -> Array:
             return 0.5 * jnp.mean(jnp.sum((keep_rows(y) - batch.clean) ** 2, axis=-1), axis=-1)
 
         return self.model.apply(params, keep_rows(batch.noisy), record=record, perturb=perturb).T
-
-    def _tried(self, params: Params, batch: Array, gamma: Array, noise: Array, lost: Array, key: Array) -> Array:
-        """Losses of every set at every layer under a `Trial`, whose numbers are traced: one program for all."""
-        drawn = self._drawn(batch, gamma * self.spec.pixel_std, key)
-        return self._losses(params, drawn, self.perturbation(noise, lost, drawn.keys))
-
-    def _denoised(self, params: Params, batch: Array, variance: Array, key: jax.Array) -> Array:
-        """Returns the last layer's output."""
-        return self.model.apply(params, self._drawn(batch, variance, key).noisy)[-1]
 
 
 @functools.lru_cache(maxsize=1)  # the runs of one command are judged by the same

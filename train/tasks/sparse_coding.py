@@ -74,15 +74,11 @@ class SparseCodingTask(PerturbedTask[SparseCodingConfig]):
         )
         self.training = self.train_on(None if data is None else data.num_examples("train"), examples="images")
         self._apply: Callable[..., Any] = self.model.apply
-        self._read, self._coded = on_batches(self._tried), on_batches(self._codes)
+        self._coded = on_batches(self._codes)
 
     def init(self, key: jax.Array) -> Params:
         """Returns the weights of ISTA, for any key, or noise."""
         return dict(self.model.init(key, jnp.zeros((1, self.model.dim))))
-
-    def sample_noise(self, batch: CodeBatch, key: jax.Array) -> Drawn:
-        """Draws noise on images and layers of the strength of training, and the codes of layer 0."""
-        return self._drawn(batch, self.config.train_gamma, key)
 
     def losses(self, params: Params, batch: Drawn, probe: Any) -> tuple[SampleLosses, Mapping[str, Array]]:
         """Returns the losses of every image at every layer."""
@@ -145,6 +141,7 @@ class SparseCodingTask(PerturbedTask[SparseCodingConfig]):
         )
 
     def _drawn(self, batch: CodeBatch, gamma: Any, key: jax.Array) -> Drawn:
+        """Draws noise on images and layers, and the codes of layer 0."""
         of_images, of_start, of_layers = jax.random.split(key, 3)
         clean = jnp.asarray(batch.images, jnp.float32) / 255.0
         signals = clean + gamma * self.spec.pixel_std * jax.random.normal(of_images, clean.shape)
@@ -159,11 +156,6 @@ class SparseCodingTask(PerturbedTask[SparseCodingConfig]):
 
         start = keep_rows(batch.start)
         return self._apply(params, keep_rows(batch.signals), start, record=record, perturb=perturb).T
-
-    def _tried(self, params: Params, batch: CodeBatch, gamma: Array, noise: Array, lost: Array, key: Array) -> Array:
-        """Losses of every image at every layer under a `Trial`, whose numbers are traced: one program for all."""
-        drawn = self._drawn(batch, gamma, key)
-        return self._losses(params, drawn, self.perturbation(noise, lost, drawn.keys))
 
     def _codes(self, params: Params, batch: CodeBatch, gamma: Array, key: jax.Array) -> Array:
         drawn = self._drawn(batch, gamma, key)

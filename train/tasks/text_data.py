@@ -7,22 +7,19 @@ from typing import Any
 import numpy as np
 
 from ..config.errors import OptionError, UserError, option_text
-from ..config.tokens import EncoderOptions, TextRunConfig
+from ..config.tokens import TextRunConfig
 from ..data import text
 from ..data.files import SPLITS
 from ..data.pretrained.encoders import Pretrained, load_pretrained
-from ..data.pretrained.folders import FILES, may_be_repository
 from ..data.reader import keep_examples
 from ..data.text import TextData
 from ..data.tokens import TextSpec, TokenData, token_deviation
-from ..data.words import Tokenizer, embedding_table, glove_embeddings, learn_words
+from ..data.words import Tokenizer, learn_words
 from ..system.distributed import weights_checksum
-from ..system.files import expanded
 
 Log = Callable[[str], None]
 
 FEWEST_TO_VALIDATE = 2  # one for each half
-VECTOR_FILES = (".txt", ".vec", ".gz", ".zip")  # endings of files of word vectors, which repositories do not have
 
 
 class TextInputs:
@@ -120,40 +117,14 @@ def load_inputs(config: TextRunConfig, log: Log) -> TextInputs:
 def _tokenizer_and_weights(
     config: TextRunConfig, data: TextData, log: Log
 ) -> tuple[Tokenizer, Pretrained | None, np.ndarray | None]:
-    model = config.model
-    if isinstance(model, EncoderOptions):
-        if model.pretrained is None:
-            return learn_words(data, at_least=config.min_count), None, None
-        pretrained = load_pretrained(model.pretrained, option="--model.pretrained", log=log)
-        return pretrained.tokenizer, pretrained, _word_table(pretrained)
-    if model.embeddings is None:
+    if config.pretrained is None:
         return learn_words(data, at_least=config.min_count), None, None
-    if (file := expanded(model.embeddings, option_text("model.embeddings"))).is_file():
-        # Nothing is learned of words whose vectors stay as they are, so the words of all splits may be known.
-        words = learn_words(data, splits=SPLITS if model.frozen else ("train",), at_least=config.min_count)
-        vectors = glove_embeddings(file, words.vocabulary)
-        known = sum(vectors.covers(word) for word in words.vocabulary)
-        log(f"{model.embeddings} has vectors of {known} of {len(words.vocabulary)} words, {vectors.dim} wide")
-        return words, None, embedding_table(words, vectors)
-    _check_embeddings(model.embeddings)
-    pretrained = load_pretrained(model.embeddings, option="--model.embeddings", log=log)
+    option = "pretrained" if config.is_encoder else "embeddings"
+    pretrained = load_pretrained(config.pretrained, option=f"--model.{option}", log=log)
     if config.min_count != 1:  # allowed, as it may be the experiment's default for learned embeddings
-        log(f"{option_text('min_count', config.min_count)} has no effect: the tokens are those of {model.embeddings}")
-    return pretrained.tokenizer, None, _word_table(pretrained)
-
-
-def _check_embeddings(source: str) -> None:
-    """Raises a `UserError` for a missing file of word vectors, before the hub is asked for it."""
-    is_vectors = source.lower().endswith(VECTOR_FILES) or not may_be_repository(source)
-    if is_vectors and not expanded(source, option_text("model.embeddings")).is_dir():
-        raise UserError(
-            f"{option_text('model.embeddings', source)} is neither a file of word vectors nor an encoder's folder or "
-            f"repository; give a file in the format of GloVe, a folder that holds {', '.join(FILES)}, or OWNER/NAME"
-        )
-
-
-def _word_table(pretrained: Pretrained) -> np.ndarray:
-    return np.asarray(pretrained.params["embeddings"]["word"]["embedding"])
+        log(f"{option_text('min_count', config.min_count)} has no effect: the tokens are those of {config.pretrained}")
+    table = np.asarray(pretrained.params["embeddings"]["word"]["embedding"])
+    return pretrained.tokenizer, pretrained if config.is_encoder else None, table
 
 
 def _check_length(tokenizer: Tokenizer, max_length: int, *, pairs: bool) -> None:

@@ -8,14 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Array, Float
-from scipy.optimize import isotonic_regression
 
-from unroll_jax.models import (
-    Classifier,
-    Encoder,
-    EncoderConfig,
-    UnrolledClassifier,
-)
+from unroll_jax.models import Classifier, Encoder, EncoderConfig, UnrolledClassifier
 
 from ..config.tokens import EncoderOptions, TextRunConfig, UnrolledConfig
 from ..data.pretrained.encoders import start_from
@@ -73,10 +67,8 @@ class Prediction(NamedTuple):
 
 def build_model(config: TextRunConfig, inputs: TextInputs) -> TextModel:
     """Builds the classifier of a configuration."""
-    loop = loop_options(config)
-    if isinstance(config.model, EncoderOptions):
-        return _encoder(config.model, config.max_length, loop, inputs)
-    return _unrolled(config.model, config.max_length, loop, inputs)
+    build: Any = _encoder if config.is_encoder else _unrolled
+    return build(config.model, config.max_length, loop_options(config), inputs)
 
 
 def _encoder(settings: EncoderOptions, max_length: int, loop: dict[str, Any], inputs: TextInputs) -> TextModel:
@@ -117,7 +109,6 @@ def _unrolled(settings: UnrolledConfig, max_length: int, loop: dict[str, Any], i
         transformer,
         inputs.vocabulary_size,
         len(inputs.spec.class_names),
-        settings.pooling,
         max_positions=max_length if settings.positions else None,
     )
 
@@ -154,12 +145,12 @@ def cross_entropy(logits: Float[Array, "batch classes"], labels: Any) -> Float[A
 
 def evaluate_exits(validation: SplitReading, test: SplitReading) -> dict[str, Any]:
     """Early exit on the test split, calibrated and thresholded on validation; JSON values. Depths count run layers."""
-    predictor = calibrate(validation.losses, validation.entropies)
+    knots = calibrate(validation.losses, validation.entropies)
     unseen = calibrate_crosswise(validation.losses, validation.entropies)
-    thresholds = thresholds_of(np.concatenate([unseen.ravel(), *predictor.improvements]))
+    thresholds = thresholds_of(np.concatenate([unseen.ravel(), *(nats for _, nats in knots)]))
     correct = [reading.predictions == reading.labels[:, None] for reading in (validation, test)]
     chosen = choose_threshold(unseen, correct[0], thresholds)
-    met = predictor.all(test.entropies)
+    met = predict_improvements(knots, test.entropies)
     layers = exit_layers(met, chosen)
     cost, error = cost_of_exit(layers, correct[1])
     full = float(np.mean(correct[1][:, -1]))
@@ -173,27 +164,20 @@ def evaluate_exits(validation: SplitReading, test: SplitReading) -> dict[str, An
     }
 
 
-class Predictor(NamedTuple):
-    """Predicts the improvement of a text's loss behind layer l, f_l - f_L, from the entropy of the layer's prediction.
-    It is an isotonic regression on validation data, layer by layer. A text leaves at the first layer after which little
-    is predicted: where every layer lowers the loss, predictions fall with depth."""
+def calibrate(losses: np.ndarray, entropies: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Fits the improvement of a text's loss behind layer l, f_l - f_L, to the entropy of the layer's prediction, by
+    isotonic regression on validation texts, (N, L + 1). Returns rising entropies of layers 0..L-1 and the nats at them.
+    A text leaves at the first layer after which little is predicted."""
+    from sklearn.isotonic import IsotonicRegression  # takes a second, and is needed only to evaluate
 
-    entropies: tuple[np.ndarray, ...]  # of layers 0..L-1, rising
-    improvements: tuple[np.ndarray, ...]  # the nats predicted at these; between them it is interpolated
-
-    def __call__(self, layer: int, entropies: Any) -> Any:
-        """The improvement predicted at a layer; the last has none to come."""
-        return np.interp(entropies, self.entropies[layer], self.improvements[layer])
-
-    def all(self, entropies: np.ndarray) -> np.ndarray:
-        """The improvements predicted for texts at all layers but the last, (N, L), from entropies (N, L + 1)."""
-        return np.stack([self(layer, entropies[:, layer]) for layer in range(len(self.entropies))], axis=1)
+    entropies, improvements = (np.asarray(part, np.float64) for part in (entropies, losses[:, :-1] - losses[:, -1:]))
+    fits = [IsotonicRegression().fit(entropies[:, layer], each) for layer, each in enumerate(improvements.T)]
+    return [(fit.X_thresholds_, fit.y_thresholds_) for fit in fits]
 
 
-def calibrate(losses: np.ndarray, entropies: np.ndarray) -> Predictor:
-    """Fits the predictor of every layer to losses and entropies of validation texts, (N, L + 1)."""
-    knots = [_fit(entropies[:, layer], losses[:, layer] - losses[:, -1]) for layer in range(losses.shape[1] - 1)]
-    return Predictor(*zip(*knots, strict=True))
+def predict_improvements(knots: Sequence[tuple[np.ndarray, np.ndarray]], entropies: np.ndarray) -> np.ndarray:
+    """Returns the improvements predicted for texts at all layers but the last, (N, L), from entropies (N, L + 1)."""
+    return np.stack([np.interp(entropies[:, layer], *each) for layer, each in enumerate(knots)], axis=1)
 
 
 def exit_layers(predicted: np.ndarray, threshold: float) -> np.ndarray:
@@ -216,7 +200,7 @@ def calibrate_crosswise(losses: np.ndarray, entropies: np.ndarray) -> np.ndarray
     """Predicts each half of the texts from the other, (N, L): no text is predicted from its losses."""
     predicted = np.empty(losses[:, :-1].shape)
     for half, other in ((slice(0, None, 2), slice(1, None, 2)), (slice(1, None, 2), slice(0, None, 2))):
-        predicted[half] = calibrate(losses[other], entropies[other]).all(entropies[half])
+        predicted[half] = predict_improvements(calibrate(losses[other], entropies[other]), entropies[half])
     return predicted
 
 
@@ -238,13 +222,3 @@ def thresholds_of(predicted: np.ndarray) -> list[float]:
     """Returns thresholds, from no text leaving early to all leaving at layer 0."""
     levels = np.unique(np.quantile(predicted, np.linspace(0.0, 1.0, NUM_THRESHOLDS)))
     return [float(levels[0]), *levels[1:].tolist(), float(np.nextafter(levels[-1], np.inf))]
-
-
-def _fit(entropies: np.ndarray, improvements: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Ends of the steps of the isotonic regression; texts of equal entropy are one point."""
-    values, where, counts = np.unique(entropies.astype(np.float64), return_inverse=True, return_counts=True)
-    means = np.bincount(where, improvements.astype(np.float64)) / counts
-    fitted = np.asarray(isotonic_regression(means, weights=counts).x)
-    step = np.diff(fitted) != 0.0
-    ends = np.concatenate([[True], step]) | np.concatenate([step, [True]])
-    return values[ends], fitted[ends]

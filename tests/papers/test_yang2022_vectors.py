@@ -1,0 +1,78 @@
+"""Vectors of words, read from a file in the format of GloVe or drawn from a hash."""
+
+import hashlib
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+
+from papers.yang2022.vectors import Embeddings, glove_embeddings
+from tests.data.conftest import real_data
+from tests.errors import one_line
+from unroll_jax.train.data.words import tokenise
+
+__all__ = ["real_data"]  # a fixture
+
+
+@pytest.fixture
+def glove(tmp_path):
+    def read(content, words):
+        path = tmp_path / "glove.txt"
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return glove_embeddings(path, words)
+
+    return read
+
+
+def test_the_vectors_of_a_file_are_read(glove):
+    words = ["the", ". . .", "crème", "."]
+    embeddings = glove("the 0.1 -0.2 3e-1\n. 1 2 3\n. . . 4 5 6\ncrème 7 8 9\n", words)
+    assert embeddings.dim == 3
+    expected = np.array([[0.1, -0.2, 0.3], [4, 5, 6], [7, 8, 9], [1, 2, 3]], np.float32)
+    np.testing.assert_array_equal(embeddings(words), expected)
+    assert embeddings(words).dtype == np.float32
+
+
+def test_a_word_the_file_lacks_has_a_vector_of_the_length_of_the_others(glove):
+    embeddings = glove("a 3 0 0 4\nb 0 5 0 0\n", ["a", "b", "zebra"])
+    assert embeddings.covers("a")
+    assert not embeddings.covers("zebra")
+    np.testing.assert_allclose(embeddings(["zebra"]), 5 * Embeddings(4, {}, length=1.0)(["zebra"]), rtol=1e-6)
+
+
+def test_hashed_vectors_are_those_of_any_run_and_machine():
+    vector = Embeddings(4, {}, length=1.0)(["film"])[0]
+    np.testing.assert_allclose(vector, [0.4879, -0.1575398, -0.06851278, -0.08043907], rtol=1e-6)
+    stream = hashlib.shake_256(b"film").digest(16)
+    uniforms = [(int.from_bytes(stream[at : at + 4], "little") + 0.5) / 2**32 for at in range(0, 16, 4)]
+    np.testing.assert_allclose(vector, [NormalDist().inv_cdf(u) / 2 for u in uniforms], rtol=1e-5)
+    np.testing.assert_array_equal(vector, Embeddings(4, {}, length=1.0)(["a", "film"])[1])
+
+
+BAD = [
+    ("a 1 2\nb 1\n", "line 2 has 1 numbers after its word, the first line has 2"),
+    ("a 1 2\nb 1 2 3\n", "line 2 has 3 numbers after its word, the first line has 2"),
+    ("a 1 2\n\nb 3 4\n", "line 2"),
+    ("400000 2\na 1 2\n", "line 2 has 2 numbers after its word, the first line has 1"),
+    ("a 1 nan\n", "line 1 holds something that is not a finite number"),
+    ("a 1 x\n", "line 1 holds something that is not a finite number"),
+    (b"a 1 2\n\xff 1 2\n", "line 2 is not UTF-8"),
+    ("", "has no vector but 0 for the 1 words"),
+    ("justaword\n", "line 1 has 0 numbers"),
+    ("zebra 1 2\n", "has no vector but 0 for the 1 words"),
+]
+
+
+@pytest.mark.parametrize(("content", "words"), BAD)
+def test_a_damaged_file_is_one_line(glove, content, words):
+    with one_line("glove.txt", words):
+        glove(content, ["a"])
+
+
+@pytest.mark.data
+def test_a_real_file_covers_most_of_a_sentence(real_data):
+    words = tokenise("They don't like long, boring speeches of the president.")
+    embeddings = glove_embeddings(real_data / "glove/glove.6B.50d.subset.txt", words)
+    assert embeddings.dim == 50
+    assert np.mean([embeddings.covers(word) for word in words]) > 0.6
+    np.testing.assert_allclose(embeddings(["the"])[0, :2], [0.418, 0.24968])
