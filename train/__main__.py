@@ -36,7 +36,6 @@ usage: unroll-jax [--coordinator HOST:PORT --processes N --process I | --cluster
   demo [--option value ...]             short for run demo: one network trained in three ways, in minutes
   plan EXPERIMENT [--option value ...]  the memory of a step on each device, without running one
   sweep EXPERIMENT --over.OPTION V,V    a grid of runs and its table, as depth x method x seed; or --trials N, by Optuna
-  launch --processes N -- COMMAND ...   the same command in N processes on this machine, watched
   evaluate RUN                          evaluate the best checkpoint of a run folder again
   predict RUN --text TEXT [TEXT ...]    what every layer of a text or language run makes of texts (--file, --out JSONL)
   generate SOURCE --prompts FILE        answer prompts with a language model (--out JSON, --gamma NOISE)
@@ -130,7 +129,6 @@ COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
     "demo": lambda arguments: commands.run(["demo", *arguments]),
     "plan": commands.plan,
     "sweep": _of("sweep"),
-    "launch": commands.launch,
     "evaluate": commands.evaluate_again,
     "predict": _of("predict"),
     "generate": _of("generation"),

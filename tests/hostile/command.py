@@ -18,7 +18,7 @@ CONTROLS = re.compile(r"[^\S\n\t\r ]|[\x00-\x08\x0e-\x1f\x7f-\x9f\u202a-\u202e\u
 OPTION = re.compile(r"(?<![\w=-])--([a-z][\w.-]*\w)")
 QUOTED = re.compile(r"`[^`]*`")  # a command to give, with other options
 NAMED = ("run", "plan", "sweep")  # commands whose options depend on the word behind them
-OTHERS = ("evaluate", "predict", "generate", "export", "report", "prepare", "launch")
+OTHERS = ("evaluate", "predict", "generate", "export", "report", "prepare")
 LONGEST = 120  # seconds; a command that takes longer hangs
 
 
@@ -80,7 +80,7 @@ def strangers(line: str, message: str) -> set[str]:
     commands = [word for word in words if word in (*NAMED, *OTHERS)]
     known = {option.removeprefix("--") for option in MEMBERSHIP}
     if commands:
-        command = commands[-1] if commands[0] == "launch" else commands[0]  # behind it, words may name folders
+        command = commands[0]  # behind it, words may name folders
         behind = words[words.index(command) + 1 :]
         known |= options_of(command, behind[0] if command in NAMED and behind else "")
     return set(OPTION.findall(QUOTED.sub("", message))) - typed - known - {"help"}

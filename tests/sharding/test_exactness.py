@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 
 from tests.sharding.measure import DOUBLE, MESHES, MODELS, PAIRS, STEPS
-from tests.started import environment
+from tests.started import environment, free_port
 from unroll_jax.train.metrics import read_metrics
-from unroll_jax.train.system.machine import free_port
 
 pytestmark = pytest.mark.slow
 

@@ -78,7 +78,6 @@ def test_a_save_that_a_full_disk_refuses_keeps_the_one_before_and_the_same_comma
 
 
 def test_a_run_is_not_finished_before_its_last_checkpoint_is_on_the_disk(start, config, tmp_path, monkeypatch):
-    """Else the same command would take a run for finished whose last checkpoint is missing."""
     wait = ocp.CheckpointManager.wait_until_finished
 
     def refuse_the_last(manager):

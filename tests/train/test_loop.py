@@ -130,27 +130,19 @@ def test_a_failed_run_fails_again_in_the_same_way_and_once_mended_has_every_step
     assert status["environment"]["jax"]
 
 
-@pytest.mark.slow
-def test_parameters_that_overflow_are_never_saved(loop, changed, tmp_path):
-    with pytest.raises(UserError, match=r"not finite at step \d"):
-        loop(changed(**{"primal.learning_rate": 1e30, "primal.warmup_share": 0.0}, validate_every=1))
-    assert _saved_steps(tmp_path) == []
-
-
-OVERFLOW = {
-    "dual.optimizer": "sgd",
-    "dual.learning_rate": 3e38,
-    "constraints.alpha": (0.99,),
-    "train_gamma": 5.0,
-    "constraints.reference": 99.0,
+# Losses, gradient and validation of the first step are finite. The multipliers after it are not.
+MULTIPLIERS = {"dual.optimizer": "sgd", "dual.learning_rate": 3e38, "constraints.alpha": (0.99,), "train_gamma": 5.0}
+OVERFLOWS = {
+    r"not finite at step \d": {"primal.learning_rate": 1e30, "primal.warmup_share": 0.0},
+    "multipliers is not finite after step 1; no checkpoint was": MULTIPLIERS | {"constraints.reference": 99.0},
 }
 
 
 @pytest.mark.slow
-def test_multipliers_that_overflow_are_never_saved(loop, changed, tmp_path):
-    # Losses, gradient and validation of the first step are finite, and the state after it is not.
-    with pytest.raises(UserError, match=r"multipliers is not finite after step 1; no checkpoint was saved before"):
-        loop(changed(**OVERFLOW, validate_every=1))
+@pytest.mark.parametrize("words", OVERFLOWS)
+def test_what_overflows_is_never_saved(loop, changed, tmp_path, words):
+    with pytest.raises(UserError, match=words):
+        loop(changed(**OVERFLOWS[words], validate_every=1))
     assert _saved_steps(tmp_path) == []
     assert status_of(tmp_path)["state"] == "failed"
 

@@ -194,8 +194,7 @@ BROKEN = [
 ]
 
 
-def test_a_whole_number_beyond_64_bits_is_a_float():
-    """As model_max_length of many tokenizers is, int(1e30)."""
+def test_a_whole_number_beyond_64_bits_is_a_float_as_model_max_length_of_many_tokenizers():
     values = strict_json(b"[1000000000000000019884624838656, 18446744073709551615, -9223372036854775808]")
     assert values == [1e30, 2**64 - 1, -(2**63)]
     assert list(map(type, values)) == [float, int, int]

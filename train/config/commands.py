@@ -55,14 +55,6 @@ class Membership:
 
 
 @dataclasses.dataclass(frozen=True)
-class LaunchArguments:
-    """The same command in many processes on this machine, watched: one that dies ends them all, and is named."""
-
-    processes: int = 2
-    """Number of processes."""
-
-
-@dataclasses.dataclass(frozen=True)
 class ReportArguments:
     """Compare runs: tables, figures, an HTML page, summary.json."""
 

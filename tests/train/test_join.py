@@ -1,0 +1,135 @@
+"""Processes that join: the coordinator's address, a wait in time, clusters that JAX detects from the environment."""
+
+import socket
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from jax._src import clusters  # the detection of jax.distributed.initialize, without a connection
+
+from tests.errors import one_line
+from tests.started import environment, free_port
+from unroll_jax.train.config.commands import Membership
+from unroll_jax.train.system.distributed import CLUSTERS, join
+
+
+def started(program: str, *arguments: str) -> subprocess.Popen:
+    command = [sys.executable, "-c", textwrap.dedent(program), *arguments]
+    return subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.fixture
+def initialised(monkeypatch):
+    """The options that `join` passes to JAX, which connects to nothing."""
+    options = {}
+    monkeypatch.setenv("XLA_FLAGS", "")
+    monkeypatch.setattr("jax.distributed.initialize", lambda **given: options.update(given))
+    return options
+
+
+@pytest.mark.slow
+def test_sigterm_after_training_to_one_while_the_other_is_at_its_end_holds_up_neither(tmp_path):
+    """JAX answers by a barrier of all, where a process waits 3 minutes for one that has shut down."""
+    program = """
+        import os, signal, sys, time
+        from pathlib import Path
+        from unroll_jax.train.config.commands import Membership
+        from unroll_jax.train.system.distributed import ignore_sigterm, join
+        address, at_its_end, number = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+        join(Membership(address, 2, number))
+        ignore_sigterm()
+        if number == 1:
+            at_its_end.touch()
+            sys.exit(0)
+        while not at_its_end.exists():
+            time.sleep(0.05)
+        time.sleep(2.0)  # the other shuts down
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(2.0)  # JAX looks every second
+    """
+    address = f"127.0.0.1:{free_port()}"
+    processes = [started(program, address, str(tmp_path / "at its end"), str(number)) for number in (0, 1)]
+    try:
+        assert [process.wait(timeout=90) for process in processes] == [0, 0]
+    finally:
+        for process in processes:
+            process.kill()
+
+
+def test_the_coordinator_listens_on_the_address_that_it_is_given_if_the_port_is_free(initialised):
+    for coordinator, is_bound in (("127.0.0.1:5000", True), ("[::1]:5000", True), ("node0:5000", False)):
+        join(Membership(coordinator, 2, 1))
+        assert initialised["coordinator_address"] == coordinator
+        assert initialised["coordinator_bind_address"] == (coordinator if is_bound else None)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with one_line(f"--coordinator {address} is not free"):
+            join(Membership(address, 2, 0))
+
+
+def test_a_process_that_waits_for_the_others_says_so_and_ends_in_time():
+    program = f"""
+        from unroll_jax.train.config.commands import Membership
+        from unroll_jax.train.system import distributed
+        distributed.REMIND_SECONDS, distributed.JOIN_SECONDS = 0.5, 2
+        distributed.join(Membership("127.0.0.1:{free_port()}", 2, 1))
+    """
+    process = started(program)
+    waits, error = process.communicate()[1].splitlines()[:2]
+    assert process.returncode == 2
+    assert waits.startswith("waiting for the other processes (process 1 at 127.0.0.1:")
+    assert error.startswith("error: the processes did not come together in 2 s")
+
+
+def test_a_coordinator_on_loopback_answers_there_alone():
+    """A real one, asked at its address and at two others of the same machine."""
+    port = free_port()
+    program = f"""
+        import socket
+        from unroll_jax.train.config.commands import Membership
+        from unroll_jax.train.system.distributed import join
+
+        def answers(host):
+            try:
+                socket.create_connection((host, {port}), timeout=1.0).close()
+            except OSError:
+                return False
+            return True
+
+        join(Membership("127.0.0.1:{port}", 1, 0))
+        print([answers(host) for host in ("127.0.0.1", "127.0.0.2", "::1")])
+    """
+    assert started(program).communicate()[0] == "[True, False, False]\n"
+
+
+SLURM = {
+    "SLURM_JOB_ID": "4097",
+    "SLURM_STEP_NODELIST": "node[003,005-007]",
+    "SLURM_NTASKS": "4",
+    "SLURM_PROCID": "3",
+    "SLURM_LOCALID": "1",
+}
+OPEN_MPI = {
+    "OMPI_MCA_orte_hnp_uri": "4096.0;tcp://10.0.0.7,10.1.0.7:3491",
+    "OMPI_COMM_WORLD_SIZE": "4",
+    "OMPI_COMM_WORLD_RANK": "3",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+}
+
+
+@pytest.mark.parametrize(("name", "variables", "host"), [("slurm", SLURM, "node003"), ("ompi", OPEN_MPI, "10.0.0.7")])
+def test_a_cluster_tells_where_the_first_process_is_and_which_one_this_is(
+    name, variables, host, initialised, monkeypatch
+):
+    for variable, value in variables.items():
+        monkeypatch.setenv(variable, value)
+    for named in (name, "auto"):
+        join(Membership(cluster=named))
+        method = initialised["cluster_detection_method"]
+        detected = clusters.ClusterEnv.auto_detect_unset_distributed_params(None, None, None, None, method, None)
+        assert detected == (f"{host}:61441", 4, 3, [1])
+
+
+def test_every_name_is_one_that_jax_knows():
+    assert set(CLUSTERS) - {"auto"} <= {cluster.name for cluster in clusters.ClusterEnv._cluster_types}
