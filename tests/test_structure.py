@@ -58,7 +58,4 @@ def test_every_module_lists_its_public_names(name):
     assert module.__doc__
     if name != "unroll_jax":  # lazy_loader sorts this one
         assert module.__all__ == sorted(module.__all__, key=lambda n: (not n.isupper(), n[0].islower(), n))
-
-
-def test_type_checkers_of_users_read_the_annotations():
-    assert (PACKAGE / "py.typed").exists()
+    assert (PACKAGE / "py.typed").exists(), "type checkers of users read the annotations"

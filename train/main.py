@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from .task import Task
 
 # What takes seconds to import (JAX, Orbax, TFDS) is imported by commands that need it, once their options are right.
-TOGETHER = ("run", "plan", "evaluate")  # the commands that many processes run as one
-MEMBERSHIP = ("--coordinator", "--processes", "--process", "--cluster")
 SPLIT = "a source of images with a class each, of texts or instructions"
 Log = Callable[[str], None]
 
@@ -153,12 +151,6 @@ def report(arguments: list[str]) -> None:
     write(made, out)
 
 
-def check_together(command: str) -> None:
-    """Checks that several processes can run a command as one."""
-    if command not in TOGETHER:
-        raise UserError(f"{command} runs in one process; several are for {', '.join(TOGETHER)}")
-
-
 def prepare(arguments: list[str]) -> None:
     """`unroll-jax prepare SOURCE --from PATH`: data ahead of their first use."""
     parsed = parse(PrepareArguments, arguments, "unroll-jax prepare")
@@ -181,7 +173,13 @@ def show(arguments: list[str]) -> None:
     if len(words) > 1:
         raise UserError(f"list takes one word, of a name or a task, got {' '.join(words)}")
     if words:
-        return _show_details(words[0])
+        rows = {name: row for name, row in EXPERIMENTS.items() if words[0] in name or words[0] in row.config.task}
+        if not rows:
+            raise UserError(f"list: {words[0]!r} is in no name and no task; see `unroll-jax list`")
+        for name, row in sorted(rows.items(), key=lambda item: not item[1].has_run):
+            details = f"  task: {row.config.task}\n  source: {row.paper}\n  expect: {row.expect}"
+            sys.stdout.write(f"{name:24} {row.summary}\n{details}\n")
+        return
     groups: dict[str, list[str]] = {}
     shown = {name: row for name, row in EXPERIMENTS.items() if everything or row.has_run}
     for name, row in shown.items():
@@ -190,15 +188,6 @@ def show(arguments: list[str]) -> None:
     sys.stdout.write("\n".join(f"{group}\n{''.join(lines)}" for group, lines in groups.items()))
     if hidden := len(EXPERIMENTS) - len(shown):
         sys.stdout.write(f"\n{hidden} more are cells of papers' tables: unroll-jax list --all\n")
-
-
-def _show_details(word: str) -> None:
-    rows = {name: row for name, row in EXPERIMENTS.items() if word in name or word in row.config.task}
-    if not rows:
-        raise UserError(f"list: {word!r} is in no name and no task; see `unroll-jax list`")
-    for name, row in sorted(rows.items(), key=lambda item: not item[1].has_run):
-        details = f"  task: {row.config.task}\n  source: {row.paper}\n  expect: {row.expect}"
-        sys.stdout.write(f"{name:24} {row.summary}\n{details}\n")
 
 
 def _target(what: Any) -> tuple[str, Any, RunConfig]:

@@ -55,20 +55,23 @@ def test_an_empty_batch_stays_empty_in_value_and_gradient(name):
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(gradient))
 
 
-def test_an_empty_batch_has_an_empty_certificate():
-    descent, y, x = uj.DESCENTS["opteq"].example(jax.random.key(0), (0,))
-    assert uj.certify(descent, descent.init(jax.random.key(1)), y, x, num_layers=2).outcome.shape == (2, 0)
-
-
-@pytest.mark.parametrize("solver", ["anderson", None])
-def test_an_empty_batch_has_an_empty_equilibrium(solver):
+def test_an_empty_batch_has_an_empty_certificate_and_equilibrium():
     descent, y, x = uj.DESCENTS["opteq"].example(jax.random.key(0), (0,))
     params = descent.init(jax.random.key(1))
-    find = lambda params: uj.equilibrium(descent, params, y, x, solver=solver)  # noqa: E731
-    total = lambda params: jnp.sum(find(params)[0])  # noqa: E731
-    gradient, (z, info) = jax.jit(lambda params: (jax.grad(total)(params), find(params)))(params)
-    assert (z.shape, info.converged.shape) == (y.shape, (0,))
-    assert not any(np.any(leaf) for leaf in jax.tree.leaves(gradient))
+    assert uj.certify(descent, params, y, x, num_layers=2).outcome.shape == (2, 0)
+
+    @jax.jit
+    def results(params):
+        totals = [lambda params, name=name: solve(params, name) for name in ("anderson", None)]
+        return [jax.value_and_grad(total, has_aux=True)(params) for total in totals]
+
+    def solve(params, name):
+        z, info = uj.equilibrium(descent, params, y, x, solver=name)
+        return jnp.sum(z), (z, info.converged)
+
+    for (_, (z, converged)), gradient in results(params):
+        assert (z.shape, converged.shape) == (y.shape, (0,))
+        assert not any(np.any(leaf) for leaf in jax.tree.leaves(gradient))
 
 
 @pytest.mark.slow
@@ -127,17 +130,8 @@ def test_constraints_of_every_dtype_are_those_of_float64(dtype):
     np.testing.assert_allclose(float(value), 1.0 + 0.5 * expected[0] + 2.0 * expected[1], rtol=4 * max(tolerance, 1e-6))
 
 
-@pytest.mark.parametrize("scale", [1e-36, 1e-30, 1e-8, 1.0, 1e8, 1e30, 1e37])
-def test_constraints_of_every_magnitude_are_those_of_float64(scale):
-    losses = (scale * LOSSES / 4.0).astype(np.float32)
-    expected = losses[1:].astype(np.float64) - 0.8 * losses[:-1].astype(np.float64)
-    np.testing.assert_allclose(uj.descent_constraints(0.2)(losses), expected, rtol=1e-5)
-
-
-@pytest.mark.slow
-def test_vmap_over_params_is_a_loop_over_them():
-    descent, y, x = uj.DESCENTS["transformer"].example(jax.random.key(0), (2,))
-    keys = jax.random.split(jax.random.key(1), 3)
-    run = lambda key: uj.unroll(descent, descent.init(key), y, x, num_layers=2)[0]  # noqa: E731
-    together, single = jax.jit(lambda keys: (jax.vmap(run)(keys), run(keys[1])))(keys)
-    np.testing.assert_allclose(together[1], single, rtol=1e-5, atol=1e-6)
+def test_constraints_of_every_magnitude_are_those_of_float64():
+    for scale in (1e-36, 1e-30, 1e-8, 1.0, 1e8, 1e30, 1e37):
+        losses = (scale * LOSSES / 4.0).astype(np.float32)
+        expected = losses[1:].astype(np.float64) - 0.8 * losses[:-1].astype(np.float64)
+        np.testing.assert_allclose(uj.descent_constraints(0.2)(losses), expected, rtol=1e-5)

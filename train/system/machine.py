@@ -78,11 +78,6 @@ def stopping_at_once(*, alone: bool = True) -> Iterator[None]:
         yield
 
 
-def hush_xla() -> None:
-    """Hides warnings of XLA, such as on SIGTERM, but not its errors; a setting of the user's stays."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-
-
 def order_collectives(*, processes: bool = False) -> None:
     """Runs collectives on CPUs in one order, if there are simulated devices or many processes. Must run before anything
     asks for a device; a setting of the user's stays."""
