@@ -144,6 +144,22 @@ def clips() -> Clips:
     return CLIPS
 
 
+@pytest.fixture
+def at_batch(clips: Clips, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """``at_batch(number, change)``: the batch of this number is ``change(batch)``, or itself after an act (None)."""
+    ordinary = clips.batches
+
+    def set_to(number: int | None, change: Callable[[np.ndarray], np.ndarray | None]) -> None:
+        def batches(split: str, **options: Any) -> Iterator[np.ndarray]:
+            for step, batch in enumerate(ordinary(split, **options), start=options["start_step"] + 1):
+                changed = change(batch) if step == number else None
+                yield batch if changed is None else changed
+
+        monkeypatch.setattr(clips, "batches", batches)
+
+    return set_to
+
+
 @pytest.fixture(scope="session")
 def config() -> VideoConfig:
     return VideoConfig(

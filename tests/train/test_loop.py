@@ -49,21 +49,6 @@ def loop(in_memory, clips, tmp_path):
     return go
 
 
-@pytest.fixture
-def fifth_batch(clips, monkeypatch):
-    """``fifth_batch(value)``: all pixels of the fifth batch have this value."""
-    ordinary = clips.batches
-
-    def set_to(value):
-        def batches(split, **options):
-            for step, batch in enumerate(ordinary(split, **options), start=options["start_step"] + 1):
-                yield np.full_like(batch, value) if step == 5 else batch
-
-        monkeypatch.setattr(clips, "batches", batches)
-
-    return set_to
-
-
 def _saved_steps(folder):
     return sorted(int(path.name) for path in (folder / "checkpoints").iterdir())
 
@@ -88,9 +73,9 @@ def test_a_validation_row_is_of_the_state_saved_with_it(both, config, clips):
     ids=["loss nan", "loss inf", "gradient nan"],
 )
 def test_a_loss_or_gradient_that_is_not_finite_stops_the_run_at_its_last_good_checkpoint(
-    loop, changed, fifth_batch, tmp_path, value, words
+    loop, changed, at_batch, tmp_path, value, words
 ):
-    fifth_batch(value)
+    at_batch(5, lambda batch: np.full_like(batch, value))
     with pytest.raises(UserError) as caught:
         loop(changed(steps=5), poisoned=True)
     for word in (*words, "the checkpoint of step 4 is kept; lower --primal.learning-rate"):
@@ -106,11 +91,11 @@ def test_a_loss_or_gradient_that_is_not_finite_stops_the_run_at_its_last_good_ch
 
 @pytest.mark.slow
 def test_a_failed_run_fails_again_in_the_same_way_and_once_mended_has_every_step_and_validation_once(
-    loop, changed, fifth_batch, tmp_path, monkeypatch
+    loop, changed, at_batch, tmp_path, monkeypatch
 ):
     clock = itertools.count()
     monkeypatch.setattr("unroll_jax.train.loop.time", SimpleNamespace(perf_counter=lambda: float(next(clock))))
-    fifth_batch(0)
+    at_batch(5, np.zeros_like)
     config = changed(steps=5)
     for _ in range(2):
         with pytest.raises(UserError, match="step 5"):
