@@ -24,12 +24,12 @@ def records():
 
     @jax.jit
     def run(tokens):
-        trace = unroll(layer, params, tokens, num_layers=12)[1]
-        assert repr(trace) == "Trace\n  energy: (13, 8)", "traced records print shapes"
+        trace = unroll(layer, params, tokens, num_layers=3)[1]
+        assert repr(trace) == "Trace\n  energy: (4, 8)", "traced records print shapes"
         return {
             "trace": trace,
             "one": unroll(layer, params, tokens[0], num_layers=2)[1],
-            "descends": certify(layer, params, tokens, num_layers=12),
+            "descends": certify(layer, params, tokens, num_layers=3),
             "rises": certify(rising, params, tokens, num_layers=6),
         }
 
@@ -39,9 +39,9 @@ def records():
 @pytest.mark.parametrize(
     ("name", "lines"),
     [
-        ("trace", ["Trace", "12 layers, 8 examples", "energy, mean: ", "rises: none"]),
+        ("trace", ["Trace", "3 layers, 8 examples", "energy, mean: ", "rises: none"]),
         ("one", ["Trace", "2 layers, 1 example (one number for the whole state)", "energy, mean: ", "rises: none"]),
-        ("descends", ["Certificate", "12 layers, 8 examples", "steps: guaranteed 0.0%, descended 100.0%, rose 0.0%"]),
+        ("descends", ["Certificate", "3 layers, 8 examples", "steps: guaranteed 0.0%, descended 100.0%, rose 0.0%"]),
         ("rises", ["Certificate", "6 layers, 8 examples", "steps: guaranteed 0.0%, descended 75.0%, rose 25.0%"]),
     ],
 )

@@ -25,7 +25,7 @@ NAMES = {
     "jnp": jnp,
     "np": np,
     "optax": optax,
-    "K": jax.random.key(0, impl="rbg"),  # which compiles quickest
+    "K": jax.random.key(0),
     "Y": np.ones((2, 5, 4), np.float32),
     "Z": np.zeros((2, 4), np.float32),
     "W": np.eye(4, dtype=np.float32),

@@ -1,13 +1,12 @@
 """Every layer, equilibrium and constraint over dtypes and magnitudes, empty batches, single tokens, vmap."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import unroll_jax as uj
+from tests.test_gradients_conformance import drawn
 
 pytestmark = pytest.mark.usefixtures("unchecked")  # NumPy arrays of any dtype, as users pass them
 DTYPES = ("float16", "bfloat16", "float32", "float64")
@@ -17,18 +16,10 @@ NARROW = [pytest.param("float16", marks=pytest.mark.slow)]
 MAGNITUDES = (1e-40, 1e-30, 1e-15, 1e-5, 1.0, 1e3, 1e15, 1e30)
 
 
-@functools.cache
-def drawn(name):
-    """A system of the table, its parameters, and a state and an input of two examples."""
-    key = jax.random.key(0, impl="rbg")  # which compiles quickest
-    descent, y, x = uj.DESCENTS[name].example(key, (2,))
-    return descent, jax.jit(descent.init)(key), y, x
-
-
 @pytest.mark.parametrize("dtype", ["float32", *NARROW])
 @pytest.mark.parametrize("name", uj.DESCENTS)
 def test_no_finite_state_of_any_dtype_and_magnitude_becomes_a_nan(name, dtype):
-    descent, params, y, x = drawn(name)
+    descent, params, y, x = drawn(name)[:4]
     params, x = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), (params, x))
     y = np.random.default_rng(0).normal(size=y.shape)  # distinct tokens: between equal ones only rounding is left
     limit = float(jnp.finfo(dtype).max)
@@ -44,7 +35,7 @@ def test_no_finite_state_of_any_dtype_and_magnitude_becomes_a_nan(name, dtype):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", uj.DESCENTS)
 def test_an_empty_batch_stays_empty_in_value_and_gradient(name):
-    descent, params, y, x = drawn(name)
+    descent, params, y, x = drawn(name)[:4]
     y, x = jax.tree.map(lambda leaf: np.asarray(leaf)[:0], (y, x))
 
     def value(params):
@@ -80,7 +71,7 @@ def test_an_empty_batch_has_an_empty_certificate_and_equilibrium():
     "name", [name for name, entry in uj.DESCENTS.items() if entry.event_ndim == 2 and "fast_weights" not in name]
 )
 def test_a_single_token_is_no_special_case(name):
-    descent, params, y, x = drawn(name)
+    descent, params, y, x = drawn(name)[:4]
     one = lambda leaf: leaf if leaf.shape[-2] != y.shape[-2] else leaf[..., :1, :]  # noqa: E731
     x = None if x is None else one(x)
     _, trace = jax.jit(lambda params, y: uj.unroll(descent, params, y, x, num_layers=3))(params, y[..., :1, :])
