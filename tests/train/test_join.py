@@ -51,7 +51,8 @@ def test_sigterm_after_training_to_one_while_the_other_is_at_its_end_holds_up_ne
     address = f"127.0.0.1:{free_port()}"
     processes = [started(program, address, str(tmp_path / "at its end"), str(number)) for number in (0, 1)]
     try:
-        assert [process.wait(timeout=90) for process in processes] == [0, 0]
+        errors = [process.communicate(timeout=90)[1] for process in processes]
+        assert [process.returncode for process in processes] == [0, 0], errors
     finally:
         for process in processes:
             process.kill()
