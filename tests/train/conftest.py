@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import gc
 import itertools
 import shutil
 import subprocess
@@ -87,6 +88,12 @@ def _sequences(generator: np.random.Generator, count: int) -> np.ndarray:
     place, slope = generator.uniform(0, 1, (2, count, 1, 1)), generator.uniform(-0.3, 0.3, (count, 1, 1))
     time, pixel = np.arange(4)[None, :, None] / 4, np.arange(16)[None, None, :] / 16
     return np.clip(255 * (place[0] + slope * time + (place[1] - 0.5) * pixel), 0, 255).astype(np.uint8)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _frozen() -> None:
+    """Freezes the objects of earlier tests: a run that fails collects garbage, which takes seconds for each of them."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
