@@ -92,7 +92,7 @@ def _sequences(generator: np.random.Generator, count: int) -> np.ndarray:
 
 @pytest.fixture(autouse=True, scope="module")
 def _frozen() -> None:
-    """Freezes the objects of earlier tests: a run that fails collects garbage, which takes seconds for each of them."""
+    """Freezes the objects of earlier tests: a run that fails collects garbage, which takes seconds with all of them."""
     gc.freeze()
 
 
