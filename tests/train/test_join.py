@@ -69,27 +69,13 @@ def test_the_coordinator_listens_on_the_address_that_it_is_given_if_the_port_is_
         join(Membership("127.0.0.1:5000", 2, 1))
 
 
-def test_a_process_that_waits_for_the_others_says_so_and_ends_in_time():
+def test_a_coordinator_on_loopback_answers_there_alone_and_a_process_that_waits_for_others_ends_in_time():
+    """A real coordinator, asked at its address and at two others of the same machine."""
+    port, other = free_port(), free_port()
     program = f"""
+        import jax, socket
         from unroll_jax.train.config.commands import Membership
         from unroll_jax.train.system import distributed
-        distributed.REMIND_SECONDS, distributed.JOIN_SECONDS = 0.5, 2
-        distributed.join(Membership("127.0.0.1:{free_port()}", 2, 1))
-    """
-    process = started(program)
-    waits, error = process.communicate()[1].splitlines()[:2]
-    assert process.returncode == 2
-    assert waits.startswith("waiting for the other processes (process 1 at 127.0.0.1:")
-    assert error.startswith("error: the processes did not come together in 2 s")
-
-
-def test_a_coordinator_on_loopback_answers_there_alone():
-    """A real one, asked at its address and at two others of the same machine."""
-    port = free_port()
-    program = f"""
-        import socket
-        from unroll_jax.train.config.commands import Membership
-        from unroll_jax.train.system.distributed import join
 
         def answers(host):
             try:
@@ -98,7 +84,15 @@ def test_a_coordinator_on_loopback_answers_there_alone():
                 return False
             return True
 
-        join(Membership("127.0.0.1:{port}", 1, 0))
-        print([answers(host) for host in ("127.0.0.1", "127.0.0.2", "::1")])
+        distributed.join(Membership("127.0.0.1:{port}", 1, 0))
+        print([answers(host) for host in ("127.0.0.1", "127.0.0.2", "::1")], flush=True)
+        jax.distributed.shutdown()
+        distributed.REMIND_SECONDS, distributed.JOIN_SECONDS = 0.5, 2
+        distributed.join(Membership("127.0.0.1:{other}", 2, 1))
     """
-    assert started(program).communicate()[0] == "[True, False, False]\n"
+    process = started(program)
+    printed, errors = process.communicate()
+    assert (printed, process.returncode) == ("[True, False, False]\n", 2)
+    waits, error = errors.splitlines()[:2]
+    assert waits.startswith(f"waiting for the other processes (process 1 at 127.0.0.1:{other}")
+    assert error.startswith("error: the processes did not come together in 2 s")
