@@ -46,6 +46,7 @@ def test_sigterm_after_training_to_one_while_the_other_is_at_its_end_holds_up_ne
     finally:
         for process in processes:
             process.kill()
+            process.wait()
 
 
 def test_the_coordinator_listens_on_the_address_that_it_is_given_if_the_port_is_free(monkeypatch):
