@@ -1,10 +1,18 @@
-"""The environment of processes that tests start."""
+"""Processes that tests start: their environment, and a port for them to meet at."""
 
 import os
+import socket
 
-__all__ = ["environment"]
+__all__ = ["environment", "free_port"]
 
 
 def environment(**changes: str) -> dict[str, str]:
     """Returns the environment of a process that computes on CPUs."""
     return {**os.environ, "JAX_PLATFORMS": "cpu", **changes}
+
+
+def free_port() -> int:
+    """Returns a free port of the loopback interface."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

@@ -34,7 +34,7 @@ MODULES = [name for name in NAMES if name != "unroll_jax.train"]
 FROM_TRAIN = re.compile(r"from (?:unroll_jax\.)?train import (.*)")
 # Options that no dataclass has: of help, of each of many processes, and of benchmarks.
 OF_BENCHMARKS = {"--quick", "--peers", "--compare", "--only"}
-OTHERS = {"--help", "--all", "--coordinator", "--processes", "--process", "--cluster", "--over"} | OF_BENCHMARKS
+OTHERS = {"--help", "--all", "--coordinator", "--processes", "--process", "--over"} | OF_BENCHMARKS
 
 
 def code(text):
@@ -82,20 +82,17 @@ def test_warm_starts_masks_and_normalised_weights_of_the_docs_do_as_the_page_cla
 
 
 @pytest.mark.slow
-def test_the_energy_of_the_docs_is_certified():
+def test_the_energy_of_the_docs_is_certified_and_the_counterexample_raises_the_papers_energy():
     names = run("how_to/energy.md")
     assert (names["outcomes"] == Outcome.GUARANTEED).all()
     assert (names["attended"].energy[-1] < names["attended"].energy[0]).all()
-
-
-def test_the_counterexample_of_the_docs_raises_the_papers_energy():
     names = run("explanation/errata.md")
     assert 81.0 < names["rise"] < 82.0
     assert names["fall"] < 0.0
 
 
 def test_names_of_the_application_in_the_docs_are_those_of_its_face():
-    """The Python of the docs that needs a finished run is not run here, but its names are checked."""
+    """Of Python that needs a finished run only the names are checked."""
     imported = set()
     for name, text in TEXTS.items():
         for block in re.findall(r"```py\n(.*?)```", text, re.DOTALL):
@@ -134,18 +131,16 @@ def test_docs_name_only_commands_experiments_and_benchmarks_that_exist():
 
 
 def known_options():
-    """Every option of every experiment and command, as it is typed."""
     from docs.extensions.options import help_of  # needs Sphinx, which make test-oracles does not have
 
-    arguments = [
-        getattr(commands, name) for name in dir(commands) if name.endswith("Arguments") and name != "SweepArguments"
-    ]
-    studies = (papers.looped.Study, papers.xie2021.RobustnessConfig, papers.yang2022.FiguresConfig)
-    typed: list[tuple[Any, Any]] = list({type(one.config): one.config for one in EXPERIMENTS.values()}.items())
-    swept = EXPERIMENTS["demo"].config
-    typed.append((commands.SweepArguments[type(swept)], commands.SweepArguments(config=swept)))
-    typed += [(cls, None) for cls in (*arguments, *studies)]
-    return {option for cls, default in typed for option in re.findall(r"--[a-z][\w.-]*\w", help_of(cls, default))}
+    demo = EXPERIMENTS["demo"].config
+    typed: dict[Any, Any] = {type(one.config): one.config for one in EXPERIMENTS.values()}
+    typed |= {value: None for name, value in vars(commands).items() if name.endswith("Arguments")}
+    del typed[commands.SweepArguments]
+    typed[commands.SweepArguments[type(demo)]] = commands.SweepArguments(config=demo)
+    typed |= dict.fromkeys((papers.looped.Study, papers.xie2021.RobustnessConfig, papers.yang2022.FiguresConfig))
+    texts = [help_of(kind, default) for kind, default in typed.items()]
+    return {option for text in texts for option in re.findall(r"--[a-z][\w.-]*\w", text)}
 
 
 def test_docs_name_only_options_that_exist():

@@ -30,11 +30,8 @@ def code_cells(path):
     return [cell for cell in cells if cell["cell_type"] == "code"]
 
 
-def test_there_are_sixteen():
-    assert len(NOTEBOOKS) == 16
-
-
 def test_every_cell_was_executed_in_order_and_some_show_pictures(notebook):
+    assert len(NOTEBOOKS) == 16
     cells = code_cells(notebook)
     assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
     outputs = [output for cell in cells for output in cell["outputs"]]

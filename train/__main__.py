@@ -1,6 +1,5 @@
 """`unroll-jax`: the commands and their exit codes."""
 
-import contextlib
 import dataclasses
 import importlib
 import os
@@ -24,19 +23,19 @@ except ModuleNotFoundError as error:
     raise SystemExit(2) from None
 
 CLOSED_PIPE = 141  # what shells say of a program whose reader, such as `head`, has gone: 128 and SIGPIPE
+TOGETHER = ("run", "plan", "evaluate")  # the commands that many processes run as one
 WITH_CONFIG = ("run", "demo", "plan", "sweep")  # the commands that take every option of a configuration
 OF_OTHERS = {field.name for field in dataclasses.fields(EvaluateArguments)} | {"gamma", "seed"}  # predict, generate
 OF_PREPARE = {"root": "--from", "data.root": "--from", "data.prepared": "UNROLL_PREPARED", "data.source": "prepare"}
 OF_PREPARE |= {f"data.{name}_column": f"--{name}-column" for name in ("text", "label", "second")}
 USAGE = """\
-usage: unroll-jax [--coordinator HOST:PORT --processes N --process I | --cluster NAME] COMMAND ...
+usage: unroll-jax [--coordinator HOST:PORT --processes N --process I] COMMAND ...
 
   run EXPERIMENT [--option value ...]   train and evaluate; resumes an interrupted run
   run FOLDER [--option value ...]       go on with the run in a folder
   demo [--option value ...]             short for run demo: one network trained in three ways, in minutes
   plan EXPERIMENT [--option value ...]  the memory of a step on each device, without running one
   sweep EXPERIMENT --over.OPTION V,V    a grid of runs and its table, as depth x method x seed
-  launch --processes N -- COMMAND ...   the same command in N processes on this machine, watched
   evaluate RUN                          evaluate the best checkpoint of a run folder again
   predict RUN --text TEXT [TEXT ...]    what every layer of a text or language run makes of texts (--file, --out JSONL)
   generate SOURCE --prompts FILE        answer prompts with a language model (--out JSON, --gamma NOISE)
@@ -62,20 +61,21 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     try:
         member, arguments = _member(arguments)
-        if arguments[:1] == ["benchmarks"]:
-            raise UserError(f"benchmarks are in a clone, not in the package; there: python -m {' '.join(arguments)}")
         if not arguments or arguments[0] not in COMMANDS:
             raise unknown("command", arguments, list(COMMANDS))
-        machine.hush_xla()
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # no warnings of XLA, as on SIGTERM
         machine.keep_memory()
         machine.order_collectives()
         with machine.stopping_at_once(alone=not member):
             if member:
-                commands.check_together(arguments[0])
+                if arguments[0] not in TOGETHER:
+                    several = f"several are for {', '.join(TOGETHER)}"
+                    raise UserError(f"{arguments[0]} runs in one process; {several}")
                 from .system.distributed import join
 
                 join(parse(Membership, member, "unroll-jax"))
-            with _options_of(arguments[0]):
+            names = OF_PREPARE if arguments[0] == "prepare" else None
+            with on_command_line(names, only=None if names or arguments[0] in WITH_CONFIG else OF_OTHERS):
                 return COMMANDS[arguments[0]](list(arguments[1:])) or 0
     except Interrupted as stop:
         sys.stderr.write(f"{stop}\n")
@@ -130,7 +130,6 @@ COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
     "demo": lambda arguments: commands.run(["demo", *arguments]),
     "plan": commands.plan,
     "sweep": _of("sweep"),
-    "launch": commands.launch,
     "evaluate": commands.evaluate_again,
     "predict": _of("predict"),
     "generate": _of("generation"),
@@ -144,12 +143,6 @@ COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
 def _failed(message: str) -> int:
     sys.stderr.write(f"error: {' '.join(message.split())}\n")
     return 2
-
-
-def _options_of(command: str) -> contextlib.AbstractContextManager[None]:
-    """The context in which messages name options as a command has them."""
-    names = OF_PREPARE if command == "prepare" else None
-    return on_command_line(names, only=None if names or command in WITH_CONFIG else OF_OTHERS)
 
 
 def _member(arguments: Sequence[str]) -> tuple[list[str], list[str]]:

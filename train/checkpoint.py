@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import orbax.checkpoint as ocp
@@ -26,7 +26,6 @@ from .system.reading import check_regular_below, read_regular
 from .task import Log
 
 T = TypeVar("T")
-Stored = tuple[int, Any, dict[str, Any]]
 
 NEWEST_KEPT = 2  # besides the best
 OVERHEAD = 1 << 17  # bytes of a checkpoint besides its arrays, rounded up
@@ -36,8 +35,10 @@ PUT_BACK = "put the config.json and model.json that it was trained with back"
 TELL = sys.unraisablehook
 # Messages of reads and writes that Orbax has given up, when they are freed; the manager raises the error before.
 GIVEN_UP = ("Event loop is closed", "Encountered error while reading array index")
-# Orbax logs its work, and tracebacks of its threads, by absl; the manager raises the same errors.
+# Orbax logs its work, and tracebacks of its threads, by absl; asyncio logs writes that failed after another one. The
+# manager raises the same errors.
 logging.getLogger("absl").setLevel(logging.CRITICAL)
+logging.getLogger("asyncio").addFilter(lambda record: "exception was never retrieved" not in record.getMessage())
 
 
 def _quiet(raised: Any) -> None:
@@ -52,6 +53,14 @@ sys.unraisablehook = _quiet
 def way_back(config: RunConfig) -> str:
     """Returns the remedy for a checkpoint of another model: the task that was passed, or else the files."""
     return PASS_IT if is_own(config) else PUT_BACK
+
+
+class Stored(NamedTuple):
+    """A checkpoint that was read."""
+
+    step: int
+    state: Any
+    notes: dict[str, Any]
 
 
 class Checkpoints:
@@ -74,18 +83,14 @@ class Checkpoints:
 
     def __enter__(self) -> "Checkpoints":
         """Returns itself; leaving the context waits for the last save."""
-        logging.getLogger("asyncio").addFilter(_not_a_lost_write)
         return self
 
     def __exit__(self, kind: type | None, *_: object) -> None:
         """Waits for the last save: without it, an asynchronous save is lost when the process ends."""
-        try:
-            with self._writing() if kind is None else contextlib.suppress(Exception):
-                self._manager.close()
-        finally:
-            if kind is not None:
-                gc.collect()  # errors of a failed save are reported here, or when the process ends
-            logging.getLogger("asyncio").removeFilter(_not_a_lost_write)
+        with self._writing() if kind is None else contextlib.suppress(Exception):
+            self._manager.close()
+        if kind is not None:
+            gc.collect()  # errors of a failed save are reported here, or when the process ends
 
     def save(self, step: int, state: Any, notes: dict[str, Any], *, score: float) -> None:
         """Starts writing a checkpoint, and returns when the state may be donated; StorageError if the disk is full."""
@@ -150,7 +155,7 @@ class Checkpoints:
             if isinstance(verified, str):
                 self._set_aside(step, verified)
             else:
-                yield step, *verified
+                yield Stored(step, *verified)
 
     def _verify(self, step: int, like: Any) -> tuple[Any, dict[str, Any]] | str:
         """Returns a checkpoint's state and notes, or the reason why it cannot be read. Orbax's restore and the checksum
@@ -207,11 +212,6 @@ class Checkpoints:
         self._scores.pop(step, None)
         self._manager.reload()
         self._log(f"checkpoint {step} is damaged ({reason}); moved to {aside}, falling back to the one before")
-
-
-def _not_a_lost_write(record: logging.LogRecord) -> bool:
-    """False for asyncio's line on a write that failed after another: the manager has raised the first one's error."""
-    return "exception was never retrieved" not in record.getMessage()
 
 
 class _NewestAndBest(ocp.checkpoint_managers.PreservationPolicy):

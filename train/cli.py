@@ -166,7 +166,7 @@ def _words(options: dict[str, Any], group: str = "--") -> Iterator[str]:
 def _check_words(arguments: Sequence[str]) -> None:
     """Checks for words that a parser would take silently: the last of an option's several values, empty values."""
     if "--" in arguments:
-        raise UserError("-- goes before the command of launch alone; leave it out")
+        raise UserError("-- is no option; leave it out")
     names = [_name(word) for word in arguments if word.startswith("--")]
     twice = [name for name, count in collections.Counter(names).items() if count > 1]
     if twice:

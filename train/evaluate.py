@@ -3,33 +3,25 @@
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from .checkpoint import Checkpoints, way_back
+from .checkpoint import Checkpoints, Stored, way_back
 from .config.errors import UserError
 from .constraints import INFEASIBLE
 from .registry import PASS_IT, is_own
 from .runs import check_same, identity, require_checkpoints, require_place
-from .step import TrainState, state_like
+from .step import held_out, state_like
 from .system.distributed import is_first
 from .system.files import AGAIN, write_json, writing
 from .task import VALIDATED, Log, Row, Task, json_value
 
 
-class Best(NamedTuple):
-    """The checkpoint of a run that its validations call the best."""
-
-    step: int
-    state: TrainState
-    notes: dict[str, Any]
-
-
-def best_checkpoint(task: Task, folder: Path, *, experiment: str, log: Log = print) -> Best:
+def best_checkpoint(task: Task, folder: Path, *, experiment: str, log: Log = print) -> Stored:
     """Returns the best checkpoint, on the mesh of the task."""
     mend = f"{PASS_IT}, on its data" if is_own(task.config) else "put its data and config.json back"
     check_same(folder, identity(experiment, task.config, task.data_fingerprint()), mend)
     with Checkpoints(folder / "checkpoints", read_only=True, mend=way_back(task.config), log=log) as checkpoints:
-        return Best(*checkpoints.best(state_like(task)))
+        return checkpoints.best(state_like(task))
 
 
 def evaluate(

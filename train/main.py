@@ -1,4 +1,4 @@
-"""The commands: run, plan, evaluate, report, launch, prepare, list; and `fit`, which trains from Python."""
+"""The commands: run, plan, evaluate, report, prepare, list; and `fit`, which trains from Python."""
 
 import dataclasses
 import functools
@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from .cli import HELP, configured, given, parse, unknown
-from .config.commands import EvaluateArguments, LaunchArguments, PrepareArguments, ReportArguments
+from .cli import HELP, configured, parse, unknown
+from .config.commands import EvaluateArguments, PrepareArguments, ReportArguments
 from .config.data import MODULES
 from .config.errors import UserError, kind_of
 from .config.fields import check_fields, check_used, hints_of
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from .task import Task
 
 # What takes seconds to import (JAX, Orbax, TFDS) is imported by commands that need it, once their options are right.
-TOGETHER = ("run", "plan", "evaluate")  # the commands that many processes run as one
-MEMBERSHIP = ("--coordinator", "--processes", "--process", "--cluster")
-MOST_PROCESSES = 256  # on one machine: each takes some 300 MB
 SPLIT = "a source of images with a class each, of texts or instructions"
 Log = Callable[[str], None]
 
@@ -154,34 +151,6 @@ def report(arguments: list[str]) -> None:
     write(made, out)
 
 
-def launch(arguments: list[str]) -> int:
-    """`unroll-jax launch --processes N -- COMMAND ...`: the same command in many processes, watched."""
-    place = arguments.index("--") if "--" in arguments else len(arguments)
-    ours, command = arguments[:place], arguments[place + 1 :]
-    if not command and not set(HELP) & set(ours):
-        raise UserError("launch needs a command behind --, as in `launch --processes 2 -- run video-ut`")
-    parsed = parse(LaunchArguments, ours, "unroll-jax launch")
-    if not 1 <= parsed.processes <= MOST_PROCESSES:
-        raise UserError(f"--processes must be from 1 to {MOST_PROCESSES}, got {parsed.processes}")
-    check_together(command[0])
-    for option in MEMBERSHIP:
-        if given(command, option):
-            raise UserError(f"launch gives each process its {option}; leave it out behind --")
-    from .system.machine import free_port, launch
-
-    coordinator, program = f"127.0.0.1:{free_port()}", [sys.executable, "-m", __package__ or "unroll_jax.train"]
-    shared = ["--coordinator", coordinator, "--processes", str(parsed.processes)]
-    return launch([[*program, *shared, "--process", str(i), *command] for i in range(parsed.processes)])
-
-
-def check_together(command: str) -> None:
-    """Checks that several processes can run a command as one."""
-    if command.startswith("-"):
-        raise UserError(f"launch needs a command behind --, as in `launch --processes 2 -- run demo`, got {command}")
-    if command not in TOGETHER:
-        raise UserError(f"{command} runs in one process; several are for {', '.join(TOGETHER)}")
-
-
 def prepare(arguments: list[str]) -> None:
     """`unroll-jax prepare SOURCE --from PATH`: data ahead of their first use."""
     parsed = parse(PrepareArguments, arguments, "unroll-jax prepare")
@@ -204,7 +173,13 @@ def show(arguments: list[str]) -> None:
     if len(words) > 1:
         raise UserError(f"list takes one word, of a name or a task, got {' '.join(words)}")
     if words:
-        return _show_details(words[0])
+        rows = {name: row for name, row in EXPERIMENTS.items() if words[0] in name or words[0] in row.config.task}
+        if not rows:
+            raise UserError(f"list: {words[0]!r} is in no name and no task; see `unroll-jax list`")
+        for name, row in sorted(rows.items(), key=lambda item: not item[1].has_run):
+            details = f"  task: {row.config.task}\n  source: {row.paper}\n  expect: {row.expect}"
+            sys.stdout.write(f"{name:24} {row.summary}\n{details}\n")
+        return
     groups: dict[str, list[str]] = {}
     shown = {name: row for name, row in EXPERIMENTS.items() if everything or row.has_run}
     for name, row in shown.items():
@@ -213,15 +188,6 @@ def show(arguments: list[str]) -> None:
     sys.stdout.write("\n".join(f"{group}\n{''.join(lines)}" for group, lines in groups.items()))
     if hidden := len(EXPERIMENTS) - len(shown):
         sys.stdout.write(f"\n{hidden} more are cells of papers' tables: unroll-jax list --all\n")
-
-
-def _show_details(word: str) -> None:
-    rows = {name: row for name, row in EXPERIMENTS.items() if word in name or word in row.config.task}
-    if not rows:
-        raise UserError(f"list: {word!r} is in no name and no task; see `unroll-jax list`")
-    for name, row in sorted(rows.items(), key=lambda item: not item[1].has_run):
-        details = f"  task: {row.config.task}\n  source: {row.paper}\n  expect: {row.expect}"
-        sys.stdout.write(f"{name:24} {row.summary}\n{details}\n")
 
 
 def _target(what: Any) -> tuple[str, Any, RunConfig]:

@@ -94,7 +94,8 @@ sparsity: uj.lista(4, 6, sparsity=-1.0)
 curvature: uj.dust(4, 6, curvature=0.0)
 width: uj.opteq(4, 0)
 activation: uj.opteq(4, 3, activation="softmax")
-z: uj.opteq(4, 3).step(uj.opteq(4, 3).init(K), Z[:, :3]); uj.opteq_conv(2, 3).step(uj.opteq_conv(2, 3).init(K), Z)
+z: uj.opteq(4, 3).step(uj.opteq(4, 3).init(K), Z[:, :3]);
+    uj.opteq_conv(2, 3).step(energies.OptEqParams(ones((3, 3, 2, 3)), None, ones(3)), Z)
 kernel_size: uj.opteq_conv(2, 3, kernel_size=2)
 layers: uj.deep_opteq([]); energies.multi_block([]); uj.symmetric_embedding([])
 params: uj.deep_opteq([uj.opteq(4, 3)]).step((), Z);

@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 
 from unroll_jax.train.__main__ import main
-from unroll_jax.train.main import MEMBERSHIP
+from unroll_jax.train.config.commands import Membership
 
 CONTROLS = re.compile(r"[^\S\n\t\r ]|[\x00-\x08\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 OPTION = re.compile(r"(?<![\w=-])--([a-z][\w.-]*\w)")
 QUOTED = re.compile(r"`[^`]*`")  # a command to give, with other options
 NAMED = ("run", "plan", "sweep")  # commands whose options depend on the word behind them
-OTHERS = ("evaluate", "predict", "generate", "export", "report", "prepare", "launch")
+OTHERS = ("evaluate", "predict", "generate", "export", "report", "prepare")
+MEMBERSHIP = [f"--{field.name}" for field in dataclasses.fields(Membership)]
 LONGEST = 120  # seconds; a command that takes longer hangs
 
 
@@ -80,7 +81,7 @@ def strangers(line: str, message: str) -> set[str]:
     commands = [word for word in words if word in (*NAMED, *OTHERS)]
     known = {option.removeprefix("--") for option in MEMBERSHIP}
     if commands:
-        command = commands[-1] if commands[0] == "launch" else commands[0]  # behind it, words may name folders
+        command = commands[0]  # behind it, words may name folders
         behind = words[words.index(command) + 1 :]
         known |= options_of(command, behind[0] if command in NAMED and behind else "")
     return set(OPTION.findall(QUOTED.sub("", message))) - typed - known - {"help"}

@@ -9,7 +9,7 @@ from safetensors.numpy import save_file
 
 from tests.data.pretrained.conftest import CONFIG, WORDS, bert_tensors, word_tokenizer
 from tests.hostile.command import Command
-from tests.hostile.given import Given, bomb, both, cut, files, folders, image, link, pictures, tar, video
+from tests.hostile.given import Given, bomb, both, cut, files, image, link, pictures, tar
 
 THREE = {"d/a": 20, "d/b": 20, "d/c": 20}
 STEERING = ("a\nb", "a\x1b[31m", "a\x9b", "a\u202eb")  # names that would steer a terminal
@@ -48,12 +48,7 @@ PREPARE: dict[str, list[tuple[str, Given | None]]] = {
         ("plain file", tar("t.tar", {"d/a/1.png": b""}, kind=tarfile.CHRTYPE)),
         ("", tar("t.tar", {})),
     ],
-    "video --from v.avi": [
-        ("59", video("v.avi", 59)),
-        ("v.avi", both(video("v.avi", 90), cut("v.avi", 0.02))),
-    ],
     "image_folder --from d": [
-        ("", folders("d/train/cat", "d/test/cat")),
         ("test_set", pictures({"d/train/cat": 10, "d/train/dog": 10, "d/test_set/cat": 2})),
         ("cat/3.png", in_place(IMAGES, "d/train/cat/3.png", bomb())),
         ("cow", both(files(IMAGES), link("d/train/cow", ".."))),
@@ -93,7 +88,6 @@ RIGHT = [
     ("prepare video --from t.tar", "clips: 1 (d/a)", tar("t.tar", FRAMES)),
     ("prepare image_folder --from d", "train: 18 images of 8 x 8 x 3",
      in_place(IMAGES, "d/train/cat/3.png", image(3, mode="CMYK", kind="JPEG"))),
-    ("prepare table --from t.csv", "train: 32 texts", files({"t.csv": b"\xef\xbb\xbf" + CSV.encode()})),
 ]  # fmt: skip
 COMMANDS = [
     *(

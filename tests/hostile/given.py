@@ -11,9 +11,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from tests.data.conftest import write_video
-
-__all__ = ["Given", "bomb", "both", "cut", "files", "folders", "image", "link", "pictures", "tar", "video"]
+__all__ = ["Given", "bomb", "both", "cut", "files", "folders", "image", "link", "pictures", "tar"]
 
 Given = Callable[[Path], None]
 SIDE = 8  # of images, in pixels
@@ -87,7 +85,3 @@ def tar(name: str, contents: Mapping[str, bytes], *, kind: bytes = tarfile.REGTY
                 archive.addfile(member, io.BytesIO(content))
 
     return write
-
-
-def video(name: str, num_frames: int) -> Given:
-    return lambda folder: write_video(folder / name, num_frames) and None

@@ -10,12 +10,11 @@ import pytest
 
 from tests.fuzz import READERS, Reader, fuzzed
 from tests.hostile import data, folders, options, runs
-from tests.hostile.command import OPTION, OTHERS, assert_handled, options_of, strangers
+from tests.hostile.command import MEMBERSHIP, OPTION, OTHERS, assert_handled, options_of, strangers
 from tests.train.conftest import clips_in_memory
 from unroll_jax import train
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.experiments import EXPERIMENTS
-from unroll_jax.train.main import MEMBERSHIP
 from unroll_jax.train.report import figures
 
 TABLES = {"options": options.COMMANDS, "folders": folders.COMMANDS, "data": data.COMMANDS}

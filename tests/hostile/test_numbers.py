@@ -1,6 +1,4 @@
-"""Every layer, equilibrium and constraint over dtypes and magnitudes, empty batches, single tokens, vmap."""
-
-import functools
+"""Every layer, equilibrium and constraint over dtypes and magnitudes, empty batches, single tokens."""
 
 import jax
 import jax.numpy as jnp
@@ -8,32 +6,25 @@ import numpy as np
 import pytest
 
 import unroll_jax as uj
+from tests.test_gradients_conformance import drawn
 
 pytestmark = pytest.mark.usefixtures("unchecked")  # NumPy arrays of any dtype, as users pass them
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 SLOW = [pytest.param(dtype, marks=pytest.mark.slow) for dtype in DTYPES if dtype != "float32"]
-# float64 has a wider range, and conformance; bfloat16 has float32's range and is computed in it (test_every_system).
-NARROW = [pytest.param("float16", marks=pytest.mark.slow)]
 MAGNITUDES = (1e-40, 1e-30, 1e-15, 1e-5, 1.0, 1e3, 1e15, 1e30)
 
 
-@functools.cache
-def drawn(name):
-    """A system of the table, its parameters, and a state and an input of two examples."""
-    descent, y, x = uj.DESCENTS[name].example(jax.random.key(0), (2,))
-    return descent, jax.jit(descent.init)(jax.random.key(1)), y, x
-
-
-@pytest.mark.parametrize("dtype", ["float32", *NARROW])
+@pytest.mark.slow
 @pytest.mark.parametrize("name", uj.DESCENTS)
-def test_no_finite_state_of_any_dtype_and_magnitude_becomes_a_nan(name, dtype):
-    descent, params, y, x = drawn(name)
+def test_no_finite_state_of_float16_becomes_a_nan(name):
+    """In test_gradients_conformance.py of float32; bfloat16 has its range, float64 a wider one."""
+    descent, params, y, x = drawn(name)[:4]
     params, x = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), (params, x))
     y = np.random.default_rng(0).normal(size=y.shape)  # distinct tokens: between equal ones only rounding is left
-    limit = float(jnp.finfo(dtype).max)
+    limit = float(jnp.finfo(jnp.float16).max)
     scales = np.array([scale for scale in MAGNITUDES if scale * np.abs(y).max() < limit])
-    states = (scales.reshape(-1, *[1] * y.ndim) * y).astype(dtype)
-    params, x = jax.tree.map(lambda leaf: leaf.astype(dtype), (params, x))
+    states = (scales.reshape(-1, *[1] * y.ndim) * y).astype(np.float16)
+    params, x = jax.tree.map(lambda leaf: leaf.astype(np.float16), (params, x))
     stepped, energy = jax.jit(jax.vmap(lambda y: (descent.step(params, y, x), descent.energy(params, y, x))))(states)
     assert stepped.dtype == states.dtype
     assert not np.isnan(np.asarray(stepped, np.float64)).any(), "the step"
@@ -43,7 +34,7 @@ def test_no_finite_state_of_any_dtype_and_magnitude_becomes_a_nan(name, dtype):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", uj.DESCENTS)
 def test_an_empty_batch_stays_empty_in_value_and_gradient(name):
-    descent, params, y, x = drawn(name)
+    descent, params, y, x = drawn(name)[:4]
     y, x = jax.tree.map(lambda leaf: np.asarray(leaf)[:0], (y, x))
 
     def value(params):
@@ -55,20 +46,23 @@ def test_an_empty_batch_stays_empty_in_value_and_gradient(name):
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(gradient))
 
 
-def test_an_empty_batch_has_an_empty_certificate():
-    descent, y, x = uj.DESCENTS["opteq"].example(jax.random.key(0), (0,))
-    assert uj.certify(descent, descent.init(jax.random.key(1)), y, x, num_layers=2).outcome.shape == (2, 0)
-
-
-@pytest.mark.parametrize("solver", ["anderson", None])
-def test_an_empty_batch_has_an_empty_equilibrium(solver):
+def test_an_empty_batch_has_an_empty_certificate_and_equilibrium():
     descent, y, x = uj.DESCENTS["opteq"].example(jax.random.key(0), (0,))
     params = descent.init(jax.random.key(1))
-    find = lambda params: uj.equilibrium(descent, params, y, x, solver=solver)  # noqa: E731
-    total = lambda params: jnp.sum(find(params)[0])  # noqa: E731
-    gradient, (z, info) = jax.jit(lambda params: (jax.grad(total)(params), find(params)))(params)
-    assert (z.shape, info.converged.shape) == (y.shape, (0,))
-    assert not any(np.any(leaf) for leaf in jax.tree.leaves(gradient))
+    assert uj.certify(descent, params, y, x, num_layers=2).outcome.shape == (2, 0)
+
+    @jax.jit
+    def results(params):
+        totals = [lambda params, name=name: solve(params, name) for name in ("anderson", None)]
+        return [jax.value_and_grad(total, has_aux=True)(params) for total in totals]
+
+    def solve(params, name):
+        z, info = uj.equilibrium(descent, params, y, x, solver=name)
+        return jnp.sum(z), (z, info.converged)
+
+    for (_, (z, converged)), gradient in results(params):
+        assert (z.shape, converged.shape) == (y.shape, (0,))
+        assert not any(np.any(leaf) for leaf in jax.tree.leaves(gradient))
 
 
 @pytest.mark.slow
@@ -76,7 +70,7 @@ def test_an_empty_batch_has_an_empty_equilibrium(solver):
     "name", [name for name, entry in uj.DESCENTS.items() if entry.event_ndim == 2 and "fast_weights" not in name]
 )
 def test_a_single_token_is_no_special_case(name):
-    descent, params, y, x = drawn(name)
+    descent, params, y, x = drawn(name)[:4]
     one = lambda leaf: leaf if leaf.shape[-2] != y.shape[-2] else leaf[..., :1, :]  # noqa: E731
     x = None if x is None else one(x)
     _, trace = jax.jit(lambda params, y: uj.unroll(descent, params, y, x, num_layers=3))(params, y[..., :1, :])
@@ -127,17 +121,8 @@ def test_constraints_of_every_dtype_are_those_of_float64(dtype):
     np.testing.assert_allclose(float(value), 1.0 + 0.5 * expected[0] + 2.0 * expected[1], rtol=4 * max(tolerance, 1e-6))
 
 
-@pytest.mark.parametrize("scale", [1e-36, 1e-30, 1e-8, 1.0, 1e8, 1e30, 1e37])
-def test_constraints_of_every_magnitude_are_those_of_float64(scale):
-    losses = (scale * LOSSES / 4.0).astype(np.float32)
-    expected = losses[1:].astype(np.float64) - 0.8 * losses[:-1].astype(np.float64)
-    np.testing.assert_allclose(uj.descent_constraints(0.2)(losses), expected, rtol=1e-5)
-
-
-@pytest.mark.slow
-def test_vmap_over_params_is_a_loop_over_them():
-    descent, y, x = uj.DESCENTS["transformer"].example(jax.random.key(0), (2,))
-    keys = jax.random.split(jax.random.key(1), 3)
-    run = lambda key: uj.unroll(descent, descent.init(key), y, x, num_layers=2)[0]  # noqa: E731
-    together, single = jax.jit(lambda keys: (jax.vmap(run)(keys), run(keys[1])))(keys)
-    np.testing.assert_allclose(together[1], single, rtol=1e-5, atol=1e-6)
+def test_constraints_of_every_magnitude_are_those_of_float64():
+    for scale in (1e-36, 1e-30, 1e-8, 1.0, 1e8, 1e30, 1e37):
+        losses = (scale * LOSSES / 4.0).astype(np.float32)
+        expected = losses[1:].astype(np.float64) - 0.8 * losses[:-1].astype(np.float64)
+        np.testing.assert_allclose(uj.descent_constraints(0.2)(losses), expected, rtol=1e-5)

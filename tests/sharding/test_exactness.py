@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 
 from tests.sharding.measure import DOUBLE, MESHES, MODELS, PAIRS, STEPS
-from tests.started import environment
+from tests.started import environment, free_port
 from unroll_jax.train.metrics import read_metrics
-from unroll_jax.train.system.machine import free_port
 
 pytestmark = pytest.mark.slow
 
@@ -125,12 +124,8 @@ def test_parts_of_the_encoder_are_as_the_rules_say(measurements):
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_one_device_communicates_nothing(measurements, model):
-    assert measurements["communication"][f"{model}/one"] == []
-
-
-@pytest.mark.parametrize("model", MODELS)
 def test_copies_on_data_reduce_gradients_once_a_layer_and_all_scalars_at_once(measurements, model):
+    assert measurements["communication"][f"{model}/one"] == [], "one device communicates nothing"
     layers = {"video": 3, "encoder": 6}[model]
     inside, once = measurements["communication"][f"{model}/data"]
     assert (inside["kind"], inside["times"], once["kind"], once["times"]) == ("all-reduce", layers, "all-reduce", 1)

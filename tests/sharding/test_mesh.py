@@ -23,6 +23,8 @@ def test_axes_come_in_any_order_and_have_size_1_unless_named():
     mesh = make_mesh(None, batch_size=7, devices=jax.devices()[:1])
     assert dict(mesh.shape) == {"data": 1, "fsdp": 1, "tensor": 1}
     assert "(data=1)" in describe_mesh(mesh)
+    y = np.ones((4, 3), np.float32)
+    assert keep_rows(y) is y, "rows are kept on a mesh only"
 
 
 @pytest.mark.parametrize(
@@ -53,11 +55,6 @@ def test_without_a_text_devices_are_as_many_as_divide_a_part_of_the_batch(monkey
     devices = [SimpleNamespace(process_index=0)] * 8
     assert make_mesh(None, batch_size=8, devices=devices).shape == (8, 1, 1)
     assert make_mesh(None, batch_size=8, accumulate=4, devices=devices).shape == (2, 1, 1)
-
-
-def test_rows_are_kept_only_on_a_mesh():
-    y = np.ones((4, 3), np.float32)
-    assert keep_rows(y) is y
 
 
 def test_a_plan_tells_the_memory_of_a_step_and_runs_none(monkeypatch, capsys, tmp_path):
@@ -109,14 +106,11 @@ def test_moments_of_an_optimiser_are_where_optax_says_their_parameters_are(rule)
     assert specs.multipliers == whole
 
 
-def test_rows_of_attention_are_over_tensor_and_what_is_computed_with_whole_is_in_all_shares():
+def test_rows_of_attention_are_over_tensor_and_what_has_another_shape_than_parameters_is_whole():
     params = {"layers": {name: np.zeros((3, 8, 8), np.float32) for name in "VWU"}}
     specs = _specs(State(params, (), ())).params["layers"]
     assert specs["V"] == PartitionSpec(None, "tensor", "fsdp")
     assert specs["W"] == specs["U"] == PartitionSpec(None, ("fsdp", "tensor"), None)
-
-
-def test_what_has_another_shape_than_parameters_is_whole():
     params = _params(up=(8, 4))
     rule = optax.adafactor(1e-3, min_dim_size_to_factor=2)
     specs = _specs(State(params, rule.init(params), np.zeros((8, 4), np.float32)))
@@ -132,17 +126,11 @@ def test_the_first_rule_counts_and_leading_dimensions_are_not_shared_out():
     assert specs.params["layers"]["down"]["kernel"] == PartitionSpec(None, None, "fsdp")
 
 
-def test_a_rule_of_more_axes_than_dimensions_is_an_error():
+def test_parameters_that_do_not_fit_a_mesh_or_its_rules_are_named():
     with pytest.raises(ValueError, match="more axes than layers/up/kernel"):
         _specs(State(_params(up=(4, 4)), (), ()), rules=((r"kernel$", ("fsdp", None, "tensor")),))
-
-
-def test_a_dimension_that_does_not_divide_is_named():
     with one_line(r"fsdp = 2, which does not divide 7 .*\(7, 4\) of layers/up/kernel"):
         _specs(State(_params(up=(7, 4)), (), ()))
-
-
-def test_an_axis_that_shares_nothing_out_is_refused():
     with one_line("tensor=2, over which no parameter"):
         _specs(State(_params(plain=(8, 4)), (), ()))
 

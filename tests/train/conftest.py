@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import gc
 import itertools
 import shutil
 import subprocess
@@ -88,6 +89,12 @@ def _sequences(generator: np.random.Generator, count: int) -> np.ndarray:
     return np.clip(255 * (place[0] + slope * time + (place[1] - 0.5) * pixel), 0, 255).astype(np.uint8)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _frozen() -> None:
+    """Freezes the objects of earlier tests: a run that fails collects garbage, which takes seconds with all of them."""
+    gc.freeze()
+
+
 @pytest.fixture(scope="session")
 def few_clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Ten of the built-in clips as a folder of frames: a tenth of the validation, a twentieth of the test."""
@@ -141,6 +148,22 @@ CLIPS = Clips()
 def clips() -> Clips:
     """Only ``monkeypatch`` may change them."""
     return CLIPS
+
+
+@pytest.fixture
+def at_batch(clips: Clips, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """``at_batch(number, change)``: the batch of this number is ``change(batch)``, or itself after an act (None)."""
+    ordinary = clips.batches
+
+    def set_to(number: int | None, change: Callable[[np.ndarray], np.ndarray | None]) -> None:
+        def batches(split: str, **options: Any) -> Iterator[np.ndarray]:
+            for step, batch in enumerate(ordinary(split, **options), start=options["start_step"] + 1):
+                changed = change(batch) if step == number else None
+                yield batch if changed is None else changed
+
+        monkeypatch.setattr(clips, "batches", batches)
+
+    return set_to
 
 
 @pytest.fixture(scope="session")

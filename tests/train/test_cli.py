@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.hostile.command import OPTION
+from tests.hostile.command import MEMBERSHIP, OPTION
 from tests.started import environment
 from tests.train.commands import refused
 from unroll_jax.train.__main__ import main
@@ -19,16 +19,15 @@ from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.config.fields import value_of
 from unroll_jax.train.data import images, text
 from unroll_jax.train.experiments import EXPERIMENTS
-from unroll_jax.train.main import MEMBERSHIP, fit
+from unroll_jax.train.main import fit
 
 SMALL = ("--steps", "4", "--batch-size", "4", "--model.num-layers", "2", "--validate-every", "2", "--test-gammas", "0")
 
 
-def test_the_demo_is_a_command_benchmarks_are_told_to_be_in_a_clone_and_no_command_prints_the_usage(capsys):
+def test_the_demo_is_a_command_and_no_command_prints_the_usage(capsys):
     assert main(["demo", "--help"]) == 0
     assert "--model.num-layers" in capsys.readouterr().out
     assert "see `unroll-jax run demo --help`" in refused(capsys, "demo", "--stesp", "3")
-    assert "in a clone, not in the package; there: python -m benchmarks gpu" in refused(capsys, "benchmarks", "gpu")
     assert main([]) == 2
     assert "usage" in capsys.readouterr().out
 

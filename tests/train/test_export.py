@@ -21,7 +21,6 @@ from unroll_jax.train.checkpoint import Checkpoints
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.config.fields import to_json
 from unroll_jax.train.config.run import Judgement
-from unroll_jax.train.evaluate import Best
 from unroll_jax.train.exporting import export, named_arrays
 from unroll_jax.train.metrics import read_metrics
 from unroll_jax.train.system.files import SEAL
@@ -33,7 +32,7 @@ pytestmark = [pytest.mark.xdist_group("video-runs"), pytest.mark.usefixtures("in
 @pytest.fixture
 def best(finished, config, clips):
     with Checkpoints(finished / "checkpoints", read_only=True) as checkpoints:
-        return Best(*checkpoints.best(traced_state(traced_task(config, clips))))
+        return checkpoints.best(traced_state(traced_task(config, clips)))
 
 
 def assert_same(actual, params):

@@ -30,13 +30,13 @@ Disk = namedtuple("Disk", "total used free")
 
 
 @pytest.fixture
-def read_only(monkeypatch):
-    """``read_only(folder)``: no file in the folder itself can be written any more."""
+def refusing(monkeypatch):
+    """``refusing(is_refused, number)``: the system refuses to write files of these paths."""
     write = Path.write_bytes
 
-    def make(folder, number=errno.EROFS):
+    def make(is_refused, number=errno.EROFS):
         def refuse(path, content):
-            if path.parent == folder:
+            if is_refused(path):
                 raise OSError(number, os.strerror(number))
             return write(path, content)
 
@@ -78,7 +78,6 @@ def test_a_save_that_a_full_disk_refuses_keeps_the_one_before_and_the_same_comma
 
 
 def test_a_run_is_not_finished_before_its_last_checkpoint_is_on_the_disk(start, config, tmp_path, monkeypatch):
-    """Else the same command would take a run for finished whose last checkpoint is missing."""
     wait = ocp.CheckpointManager.wait_until_finished
 
     def refuse_the_last(manager):
@@ -102,25 +101,19 @@ def test_a_disk_without_room_for_a_checkpoint_ends_the_run_before_it_is_written(
 
 
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.ENOSPC])
-def test_a_run_folder_that_cannot_be_written_is_refused_before_data_are_read(finished, read_only, monkeypatch, number):
+def test_a_run_folder_that_cannot_be_written_is_refused_before_data_are_read(finished, refusing, monkeypatch, number):
     monkeypatch.setattr("unroll_jax.train.tasks.video.load", lambda *_, **__: pytest.fail("data were read first"))
     before = files_of(finished)
-    read_only(finished, number)
+    refusing(lambda path: path.parent == finished, number)
     for act, place in (evaluated_again, "run folder"), (partial(export, log=quiet), "--out"):
         with pytest.raises(StorageError, match=f"cannot write to {place} .* \\({os.strerror(number)}\\)"):
             act(finished)
     assert files_of(finished) == before
 
 
-def test_an_evaluation_that_cannot_be_written_keeps_the_one_before(in_memory, finished, monkeypatch):
+def test_an_evaluation_that_cannot_be_written_keeps_the_one_before(in_memory, finished, refusing):
     before = files_of(finished)
-
-    def refuse(path, content):
-        if path.name.startswith("evaluation"):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return len(content)
-
-    monkeypatch.setattr(Path, "write_bytes", refuse)
+    refusing(lambda path: path.name.startswith("evaluation"), errno.ENOSPC)
     with pytest.raises(StorageError, match="No space left on device"):
         evaluated_again(finished)
     assert files_of(finished) == before
@@ -143,11 +136,11 @@ def test_a_file_too_large_for_the_system_is_one_line_from_a_real_process(of_proc
     assert status_of(folder)["state"] == "failed"
 
 
-def test_files_are_written_all_or_none(tmp_path, read_only):
+def test_files_are_written_all_or_none(tmp_path, refusing):
     write_all(tmp_path, {"a.json": b"1", "a.png": b"2"})
     before = files_of(tmp_path)
     assert before == {tmp_path / "a.json": b"1", tmp_path / "a.png": b"2"}
-    read_only(tmp_path / "b" / "c")
+    refusing(lambda path: path.parent == tmp_path / "b" / "c")
     with pytest.raises(OSError, match="Read-only"):
         write_all(tmp_path / "b" / "c", {"a.json": b"1"})
     assert files_of(tmp_path) == before

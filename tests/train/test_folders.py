@@ -1,6 +1,6 @@
 """Run folders that others change: moved, deleted, edited, of other versions; and finished runs that go on."""
 
-import dataclasses
+import functools
 import json
 import shutil
 
@@ -10,6 +10,7 @@ from tests.errors import one_line
 from tests.train.commands import quiet, read, status_of
 from tests.train.test_fit import linear
 from unroll_jax.train import load
+from unroll_jax.train.config.constraints import ConstraintConfig
 from unroll_jax.train.config.errors import StorageError
 from unroll_jax.train.config.images import ImageFeedForwardConfig
 from unroll_jax.train.config.run import OptimizerConfig, PrimalConfig
@@ -20,6 +21,13 @@ from unroll_jax.train.main import fit
 from unroll_jax.train.metrics import read_metrics
 from unroll_jax.train.runs import READS, VERSION
 from unroll_jax.train.system.files import SEAL
+
+steady = functools.cache(linear)  # one compiled step for all runs
+
+
+@pytest.fixture(autouse=True)
+def _without_a_report(monkeypatch):
+    monkeypatch.setattr("unroll_jax.train.report.write_report", lambda *arguments, **options: None)
 
 
 @pytest.fixture
@@ -52,18 +60,20 @@ AWAY = {"moved": lambda folder: folder.rename(folder.with_name("moved")), "repla
 
 # On a busy machine, threads of TensorStore end after a save that failed has closed their event loop.
 @pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("away", AWAY)
-@pytest.mark.parametrize(("event", "step"), [("on_step", 3), ("on_validation", 4), ("on_step", 6)])
+@pytest.mark.parametrize(
+    ("away", "event", "step"),
+    [("moved", "on_step", 3), ("replaced", "on_step", 6), ("moved", "on_validation", 4), ("replaced", "on_step", 3)],
+)
 def test_a_run_whose_folder_is_moved_saves_nothing_where_it_was_and_goes_on_from_its_new_place(
     away, event, step, tmp_path
 ):
     folder, moved = tmp_path / "run", tmp_path / "moved"
     with pytest.raises(StorageError, match=r"^(?!.*no checkpoint).*moved or deleted .* a save under way is lost; .*$"):
-        fit(linear(), out=folder, callbacks=[Does(event, step, lambda: AWAY[away](folder))], log=quiet)
+        fit(steady(), out=folder, callbacks=[Does(event, step, lambda: AWAY[away](folder))], log=quiet)
     left = [] if away == "moved" else [folder / "thesis.tex"]
     assert [path for path in folder.rglob("*") if path.is_file()] == left
     assert folder.exists() == bool(left)
-    fit(linear(), out=moved, log=quiet)
+    fit(steady(), out=moved, log=quiet)
     assert [row["step"] for row in read_metrics(moved / "metrics.jsonl") if row["kind"] == "train"] == [*range(1, 7)]
 
 
@@ -71,22 +81,18 @@ def test_a_run_whose_configuration_is_deleted_writes_no_status(tmp_path):
     folder = tmp_path / "run"
     act = Does("on_step", 3, lambda: (folder / "config.json").unlink())
     with pytest.raises(StorageError, match="moved or deleted"):
-        fit(linear(), out=folder, callbacks=[act], log=quiet)
+        fit(steady(), out=folder, callbacks=[act], log=quiet)
     assert status_of(folder)["state"] == "running"
-
-
-def test_the_table_of_versions_has_that_of_the_package():
-    assert VERSION in READS
-    assert VERSION not in READS[VERSION]
 
 
 @pytest.mark.parametrize("version", ["0.2", None])
 def test_runs_of_other_versions_are_named_as_such_by_every_command(run, version):
+    assert VERSION not in READS[VERSION]
     values = read(run / "config.json") | {"version": version}
     (run / "config.json").write_text(json.dumps({name: value for name, value in values.items() if value is not None}))
     for call in (fit_again, load, evaluate_again, export):
         with one_line(f"was written by version {version or '0.1'} of unroll_jax, this is {VERSION}"):
-            call(run, task=linear(), log=quiet)
+            call(run, task=steady(), log=quiet)
 
 
 def test_a_run_of_an_older_version_that_is_read_goes_on(run, monkeypatch):
@@ -94,14 +100,14 @@ def test_a_run_of_an_older_version_that_is_read_goes_on(run, monkeypatch):
     del values[SEAL]
     (run / "config.json").write_text(json.dumps(values))
     monkeypatch.setitem(READS, VERSION, ("0.0",))
-    task = linear()
+    task = steady()
     assert load(run, task=task, log=quiet).card["step"] == read(run / "evaluation.json")["best_step"]
     fit(task, out=run, log=quiet)
 
 
 @pytest.mark.parametrize("which", ["run", "export"])
 def test_an_edit_by_hand_is_a_line_and_counts_once_its_checksum_is_deleted(run, which):
-    task = linear()
+    task = steady()
     folder = run if which == "run" else export(run, task=task, log=quiet)
     path = folder / "config.json"
     values = read(path)
@@ -127,32 +133,33 @@ def test_a_finished_run_goes_on_to_more_steps_as_one_that_was_longer(run, tmp_pa
     assert read_metrics(run / "metrics.jsonl") == read_metrics(tmp_path / "whole" / "metrics.jsonl")
     for other, words in ({}, "steps was 10, is now 6"), ({"steps": 12, "seed": 1}, "seed was 0, is now 1"):
         with one_line(words):
-            fit(linear(**other), out=run, log=quiet)
+            fit(steady(**other), out=run, log=quiet)
 
 
-TIED = [*({"schedule": schedule, "warmup_share": 0.0} for schedule in ("cosine", "linear")), {"schedule": "constant"}]
+TIED = {
+    "a cosine": linear(primal=PrimalConfig(schedule="cosine", warmup_share=0.0)).config,
+    "a straight line": linear(primal=PrimalConfig(schedule="linear", warmup_share=0.0)).config,
+    "a warm-up that is a share": linear(primal=PrimalConfig(schedule="constant", warmup_share=0.1)).config,
+    "a warm-up of multipliers": linear(constraints=ConstraintConfig(alpha=(0.1,), warmup_steps=0.5)).config,
+    "images": ImageFeedForwardConfig(optimizer=OptimizerConfig(schedule="cosine")),
+}
+FREE_OF_THE_END = {
+    "a constant": linear().config,
+    **{name: ImageFeedForwardConfig(optimizer=OptimizerConfig(schedule=name)) for name in ("staircase", "constant")},
+}
 
 
-@pytest.mark.parametrize("options", TIED, ids=str)
-def test_a_run_whose_rate_depends_on_the_last_step_does_not_go_on_beyond_it(options, tmp_path):
-    primal = PrimalConfig(**options)
+def test_schedules_that_depend_on_the_end_are_named():
+    names = {case: config.tied_to_end() for case, config in (TIED | FREE_OF_THE_END).items()}
+    assert {case for case, name in names.items() if name} == set(TIED)
+    assert names["a warm-up of multipliers"] == "constraints.warmup_steps"
+    assert [vars(TIED["a warm-up of multipliers"])["constraints"].warmup(steps) for steps in (6, 100)] == [3, 50]
+
+
+def test_a_run_whose_rate_depends_on_the_last_step_does_not_go_on_beyond_it(tmp_path):
+    primal = PrimalConfig(schedule="cosine", warmup_share=0.0)
     (run,) = fit(linear(primal=primal, steps=2), out=tmp_path / "run", log=quiet)
     before = (run / "config.json").read_bytes()
     with one_line("primal.schedule and primal.warmup_share depend on the end of a run", "steps=2"):
         fit(linear(primal=primal, steps=4), out=run, log=quiet)
     assert (run / "config.json").read_bytes() == before
-
-
-def test_a_warm_up_that_is_a_share_follows_the_end(changed):
-    steady = changed(primal=dataclasses.replace(changed().primal, schedule="constant", warmup_share=0.0))
-    assert steady.tied_to_end() == ""
-    constraints = dataclasses.replace(steady.constraints, warmup_steps=0.5)
-    warm = dataclasses.replace(steady, constraints=constraints)
-    assert warm.tied_to_end() == "constraints.warmup_steps"
-    assert [constraints.warmup(steps) for steps in (6, 100)] == [3, 50]
-
-
-@pytest.mark.parametrize("schedule", ["cosine", "linear", "staircase", "constant"])
-def test_schedules_of_images_follow_the_end_but_for_stairs_and_constants(schedule):
-    tied = ImageFeedForwardConfig(optimizer=OptimizerConfig(schedule=schedule)).tied_to_end()
-    assert bool(tied) == (schedule in ("cosine", "linear"))

@@ -49,21 +49,6 @@ def loop(in_memory, clips, tmp_path):
     return go
 
 
-@pytest.fixture
-def fifth_batch(clips, monkeypatch):
-    """``fifth_batch(value)``: all pixels of the fifth batch have this value."""
-    ordinary = clips.batches
-
-    def set_to(value):
-        def batches(split, **options):
-            for step, batch in enumerate(ordinary(split, **options), start=options["start_step"] + 1):
-                yield np.full_like(batch, value) if step == 5 else batch
-
-        monkeypatch.setattr(clips, "batches", batches)
-
-    return set_to
-
-
 def _saved_steps(folder):
     return sorted(int(path.name) for path in (folder / "checkpoints").iterdir())
 
@@ -88,9 +73,9 @@ def test_a_validation_row_is_of_the_state_saved_with_it(both, config, clips):
     ids=["loss nan", "loss inf", "gradient nan"],
 )
 def test_a_loss_or_gradient_that_is_not_finite_stops_the_run_at_its_last_good_checkpoint(
-    loop, changed, fifth_batch, tmp_path, value, words
+    loop, changed, at_batch, tmp_path, value, words
 ):
-    fifth_batch(value)
+    at_batch(5, lambda batch: np.full_like(batch, value))
     with pytest.raises(UserError) as caught:
         loop(changed(steps=5), poisoned=True)
     for word in (*words, "the checkpoint of step 4 is kept; lower --primal.learning-rate"):
@@ -106,11 +91,11 @@ def test_a_loss_or_gradient_that_is_not_finite_stops_the_run_at_its_last_good_ch
 
 @pytest.mark.slow
 def test_a_failed_run_fails_again_in_the_same_way_and_once_mended_has_every_step_and_validation_once(
-    loop, changed, fifth_batch, tmp_path, monkeypatch
+    loop, changed, at_batch, tmp_path, monkeypatch
 ):
     clock = itertools.count()
     monkeypatch.setattr("unroll_jax.train.loop.time", SimpleNamespace(perf_counter=lambda: float(next(clock))))
-    fifth_batch(0)
+    at_batch(5, np.zeros_like)
     config = changed(steps=5)
     for _ in range(2):
         with pytest.raises(UserError, match="step 5"):
@@ -130,27 +115,19 @@ def test_a_failed_run_fails_again_in_the_same_way_and_once_mended_has_every_step
     assert status["environment"]["jax"]
 
 
-@pytest.mark.slow
-def test_parameters_that_overflow_are_never_saved(loop, changed, tmp_path):
-    with pytest.raises(UserError, match=r"not finite at step \d"):
-        loop(changed(**{"primal.learning_rate": 1e30, "primal.warmup_share": 0.0}, validate_every=1))
-    assert _saved_steps(tmp_path) == []
-
-
-OVERFLOW = {
-    "dual.optimizer": "sgd",
-    "dual.learning_rate": 3e38,
-    "constraints.alpha": (0.99,),
-    "train_gamma": 5.0,
-    "constraints.reference": 99.0,
+# Losses, gradient and validation of the first step are finite. The multipliers after it are not.
+MULTIPLIERS = {"dual.optimizer": "sgd", "dual.learning_rate": 3e38, "constraints.alpha": (0.99,), "train_gamma": 5.0}
+OVERFLOWS = {
+    r"not finite at step \d": {"primal.learning_rate": 1e30, "primal.warmup_share": 0.0},
+    "multipliers is not finite after step 1; no checkpoint was": MULTIPLIERS | {"constraints.reference": 99.0},
 }
 
 
 @pytest.mark.slow
-def test_multipliers_that_overflow_are_never_saved(loop, changed, tmp_path):
-    # Losses, gradient and validation of the first step are finite, and the state after it is not.
-    with pytest.raises(UserError, match=r"multipliers is not finite after step 1; no checkpoint was saved before"):
-        loop(changed(**OVERFLOW, validate_every=1))
+@pytest.mark.parametrize("words", OVERFLOWS)
+def test_what_overflows_is_never_saved(loop, changed, tmp_path, words):
+    with pytest.raises(UserError, match=words):
+        loop(changed(**OVERFLOWS[words], validate_every=1))
     assert _saved_steps(tmp_path) == []
     assert status_of(tmp_path)["state"] == "failed"
 

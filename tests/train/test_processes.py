@@ -1,6 +1,5 @@
 """Real processes: two over loopback do what one does, killed or asked to end; one that is killed at random moments."""
 
-import os
 import random
 import signal
 import subprocess
@@ -11,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.started import free_port
 from tests.train.conftest import OF_PROCESSES, words_of
 from unroll_jax.train.metrics import read_metrics
 from unroll_jax.train.system.files import read_object, steps_in
@@ -18,7 +18,6 @@ from unroll_jax.train.system.files import read_object, steps_in
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("processes")]
 
 STEPS = OF_PROCESSES["steps"]
-LAUNCH = ["launch", "--processes", "2", "--"]
 
 
 def log_of(folder: Path) -> str:
@@ -38,8 +37,24 @@ def newest(folder: Path) -> int:
     return max(steps_in(folder / "checkpoints"), default=0)
 
 
-def children(process: subprocess.Popen) -> list[int]:
-    return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+@pytest.fixture
+def pair(launched):
+    """``pair(folder, **options)``: starts two processes of one run."""
+    processes = []
+
+    def start(folder: Path, **options: object) -> list[subprocess.Popen]:
+        joined = ["--coordinator", f"127.0.0.1:{free_port()}", "--processes", "2", "--process"]
+        processes[:] = [launched(folder, *joined, str(number), **options) for number in range(2)]
+        return processes
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+def ends_of(processes: list[subprocess.Popen], timeout: float) -> list[int]:
+    return [process.wait(timeout=timeout) for process in processes]
 
 
 def assert_same(folder: Path, alone: Path) -> None:
@@ -56,12 +71,12 @@ def assert_same(folder: Path, alone: Path) -> None:
     assert max(other["slacks"]) > 0.0
 
 
-def test_two_processes_do_what_one_does_and_go_on_as_one_after_sigterm(launched, alone, tmp_path):
+def test_two_processes_do_what_one_does_and_go_on_as_one_after_sigterm(launched, pair, alone, tmp_path):
     folder = tmp_path / "run"
-    process = launched(folder, *LAUNCH)
-    wait_for_checkpoint(folder, process)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=60) == 0, log_of(folder)
+    processes = pair(folder)
+    wait_for_checkpoint(folder, processes[0])
+    processes[1].send_signal(signal.SIGTERM)
+    assert ends_of(processes, 60) == [0, 0], log_of(folder)
     status = read_object(folder / "status.json")
     assert status["state"] == "interrupted", log_of(folder)
     assert status["mesh"] == "2 devices (data=2)"
@@ -72,21 +87,18 @@ def test_two_processes_do_what_one_does_and_go_on_as_one_after_sigterm(launched,
     assert_same(folder, alone)
 
 
-def test_one_that_is_killed_ends_both_with_a_message_and_what_one_cannot_read_is_set_aside_by_both(
-    launched, alone, tmp_path
-):
+def test_one_that_is_killed_ends_both_and_what_one_cannot_read_is_set_aside_by_both(pair, alone, tmp_path):
     folder = tmp_path / "run"
-    process = launched(folder, *LAUNCH, mesh="fsdp=2")
-    wait_for_checkpoint(folder, process, after=20)
-    os.kill(children(process)[0], signal.SIGKILL)  # the one that coordinates
-    assert process.wait(timeout=60) == 128 + signal.SIGKILL, log_of(folder)
-    assert "process 0 of 2" in log_of(folder)
-    assert log_of(folder).count("was ended by SIGKILL") == 1
+    processes = pair(folder, mesh="fsdp=2")
+    wait_for_checkpoint(folder, processes[0], after=20)
+    processes[0].kill()  # the one that coordinates
+    of_first, of_other = ends_of(processes, 60)
+    assert (of_first, of_other != 0) == (-signal.SIGKILL, True), log_of(folder)
     assert read_object(folder / "status.json")["state"] != "finished"
     damaged = newest(folder)
     for path in (folder / "checkpoints" / str(damaged) / "state" / "ocdbt.process_1" / "d").iterdir():
         path.write_bytes(bytes(255 - byte for byte in path.read_bytes()))
-    assert launched(folder, *LAUNCH, mesh="fsdp=2").wait(timeout=240) == 0, log_of(folder)
+    assert ends_of(pair(folder, mesh="fsdp=2"), 240) == [0, 0], log_of(folder)
     assert f"checkpoint {damaged} is damaged" in log_of(folder)
     assert f"going on from the checkpoint of step {damaged - 20}" in log_of(folder)
     assert (folder / "damaged" / str(damaged)).is_dir()
@@ -94,23 +106,15 @@ def test_one_that_is_killed_ends_both_with_a_message_and_what_one_cannot_read_is
     assert_same(folder, alone)
 
 
-def test_what_one_process_would_refuse_ends_both_at_once(launched, tmp_path):
+def test_what_one_process_would_refuse_ends_both_at_once(pair, tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / "thesis.txt").write_text("of somebody's", encoding="utf-8")
     before = sorted(tmp_path.rglob("*"))
-    assert launched(folder, *LAUNCH).wait(timeout=60) == 2, log_of(folder)
+    assert ends_of(pair(folder), 60) == [2, 2], log_of(folder)
     assert "holds files but no config.json" in log_of(folder)
     assert "Traceback" not in log_of(folder)
     assert [path for path in sorted(tmp_path.rglob("*")) if path.suffix != ".log"] == before
-
-
-def test_a_cluster_that_is_not_there_is_one_error(launched, tmp_path):
-    folder = tmp_path / "run"
-    assert launched(folder, "--cluster", "slurm").wait(timeout=60) == 2, log_of(folder)
-    *_, line = log_of(folder).splitlines()  # JAX says something before
-    assert line.startswith("error: the processes did not come together (KeyError: 'SLURM_JOB_ID')")
-    assert "Traceback" not in log_of(folder)
 
 
 # Kills of one process.

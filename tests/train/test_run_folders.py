@@ -45,29 +45,26 @@ def test_a_run_goes_on_by_the_name_of_its_folder(trained, tmp_path, capsys):
     assert (trained / "metrics.jsonl").read_text() == whole
 
 
-def test_overwrite_begins_anew_also_where_out_begins_with_the_home_folder(trained, tmp_path, monkeypatch, capsys):
+def test_overwrite_begins_anew_also_of_an_earlier_version_behind_a_link_and_out_may_begin_with_the_home_folder(
+    trained, tmp_path, monkeypatch, capsys
+):
     monkeypatch.setenv("HOME", str(tmp_path))
     (trained / "notes.txt").write_text("of the old run")
     error = refused(capsys, *RUN, "--seed", "1")
     assert "seed was 0, is now 1; pass another --out, or --overwrite (overwrite=True from Python)" in error
+    values = read(trained / "config.json")
+    del values["version"]
+    (trained / "config.json").write_text(json.dumps(values))
+    trained.rename(tmp_path / "disk")
+    trained.symlink_to(tmp_path / "disk")
     assert main([*RUN, "--seed", "1", "--overwrite"]) == 0
     assert "finished already" not in capsys.readouterr().out
-    assert read_config(trained)[1].seed == 1
+    assert read_config(tmp_path / "disk")[1].seed == 1
     assert not (trained / "notes.txt").exists()
     assert status_of(trained)["steps"] == 6
     assert main([*runs.RUN.replace("--out run", "--out ~/run").split(), "--seed", "1"]) == 0
     assert f"{tmp_path / 'run'}: finished already" in capsys.readouterr().out
     assert not (tmp_path / "~").exists()
-
-
-def test_overwrite_deletes_a_run_of_an_earlier_version_also_behind_a_link(trained, tmp_path):
-    values = read(trained / "config.json")
-    del values["version"]
-    trained.rename(tmp_path / "disk")
-    trained.symlink_to(tmp_path / "disk")
-    (trained / "config.json").write_text(json.dumps(values))
-    assert main([*RUN, "--overwrite"]) == 0
-    assert read_config(tmp_path / "disk")[0] == "video-ut"
 
 
 def test_overwrite_deletes_nothing_that_a_command_is_refused_for(trained, monkeypatch, capsys):
@@ -193,8 +190,7 @@ BROKEN = [
 ]
 
 
-def test_a_whole_number_beyond_64_bits_is_a_float():
-    """As model_max_length of many tokenizers is, int(1e30)."""
+def test_a_whole_number_beyond_64_bits_is_a_float_as_model_max_length_of_many_tokenizers():
     values = strict_json(b"[1000000000000000019884624838656, 18446744073709551615, -9223372036854775808]")
     assert values == [1e30, 2**64 - 1, -(2**63)]
     assert list(map(type, values)) == [float, int, int]

@@ -157,27 +157,15 @@ def test_steps_are_those_of_the_algorithm_written_out(case, clips, name):
         assert np.max(rows[-1][2]) > 0.0, "the case never raised a multiplier"
 
 
-def test_equal_states_do_the_same_and_seed_and_step_draw_the_noise(case):
-    task, batches = case("pi")
-    start, step = jax.device_get(init_state(task)), jit_step(task)
-    first, second = (step(jax.device_put(start), batches[0]) for _ in range(2))
-    chex.assert_trees_all_equal(first, second)
-    for other in (start._replace(step=np.int32(1)), start._replace(key=start.key + np.uint32(1))):
-        _, metrics = step(jax.device_put(other), batches[0])
-        assert float(metrics.layer_losses[0]) != float(first[1].layer_losses[0])
-
-
-def test_a_step_consumes_its_state(case):
-    task, batches = case("pi")
-    state = init_state(task)
-    new, _ = jit_step(task)(state, batches[0])
-    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(state.params))
-    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(new))
-
-
-def test_a_step_is_traced_once_for_a_shape(case):
+def test_a_step_is_traced_once_consumes_its_state_and_depends_on_state_and_batch_only(case):
     task, batches = case("pi")
     task.losses = chex.assert_max_traces(task.losses, n=1)
-    state, step = init_state(task), jit_step(task)
-    for batch in batches:
-        state, _ = step(state, batch)
+    step, states = jit_step(task), [init_state(task) for _ in range(4)]
+    first, second = (step(state, batches[0]) for state in states[:2])
+    chex.assert_trees_all_equal(first, second)
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(states[0].params))
+    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(first))
+    for state, name in zip(states[2:], ("step", "key"), strict=True):
+        _, metrics = step(state._replace(**{name: getattr(state, name) + 1}), batches[0])
+        assert float(metrics.layer_losses[0]) != float(first[1].layer_losses[0]), "step and seed draw the noise"
+    step(first[0], batches[1])

@@ -50,16 +50,6 @@ class Membership:
     """Number of processes."""
     process: int | None = None
     """Number of this process, from 0."""
-    cluster: str | None = None
-    """A name of JAX's cluster detection in place of the three, or auto."""
-
-
-@dataclasses.dataclass(frozen=True)
-class LaunchArguments:
-    """The same command in many processes on this machine, watched: one that dies ends them all, and is named."""
-
-    processes: int = 2
-    """Number of processes."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,99 @@
+"""Processes that join: the coordinator's address, and a wait in time."""
+
+import socket
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from tests.errors import one_line
+from tests.started import environment, free_port
+from unroll_jax.train.config.commands import Membership
+from unroll_jax.train.system.distributed import join
+
+
+def started(program: str, *arguments: str) -> subprocess.Popen:
+    command = [sys.executable, "-c", textwrap.dedent(program), *arguments]
+    return subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.slow
+def test_sigterm_after_training_to_one_while_the_other_is_at_its_end_holds_up_neither(tmp_path):
+    """JAX answers by a barrier of all, where a process waits 3 minutes for one that has shut down."""
+    program = """
+        import os, signal, sys, time
+        from pathlib import Path
+        from unroll_jax.train.config.commands import Membership
+        from unroll_jax.train.system.distributed import ignore_sigterm, join
+        address, at_its_end, number = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+        join(Membership(address, 2, number))
+        ignore_sigterm()
+        if number == 1:
+            at_its_end.touch()
+            sys.exit(0)
+        while not at_its_end.exists():
+            time.sleep(0.05)
+        time.sleep(2.0)  # the other shuts down
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(2.0)  # JAX looks every second
+    """
+    address = f"127.0.0.1:{free_port()}"
+    processes = [started(program, address, str(tmp_path / "at its end"), str(number)) for number in (0, 1)]
+    try:
+        errors = [process.communicate(timeout=90)[1] for process in processes]
+        assert [process.returncode for process in processes] == [0, 0], errors
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def test_the_coordinator_listens_on_the_address_that_it_is_given_if_the_port_is_free(monkeypatch):
+    initialised = {}
+    monkeypatch.setenv("XLA_FLAGS", "")
+    monkeypatch.setattr("jax.distributed.initialize", lambda **options: initialised.update(options))
+    for coordinator, is_bound in (("127.0.0.1:5000", True), ("[::1]:5000", True), ("node0:5000", False)):
+        join(Membership(coordinator, 2, 1))
+        assert initialised["coordinator_address"] == coordinator
+        assert initialised["coordinator_bind_address"] == (coordinator if is_bound else None)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with one_line(f"--coordinator {address} is not free"):
+            join(Membership(address, 2, 0))
+
+    def fail(**options):
+        raise RuntimeError("another number of processes\nin many lines")
+
+    monkeypatch.setattr("jax.distributed.initialize", fail)
+    with one_line("did not come together .*another number of processes"):
+        join(Membership("127.0.0.1:5000", 2, 1))
+
+
+def test_a_coordinator_on_loopback_answers_there_alone_and_a_process_that_waits_for_others_ends_in_time():
+    """A real coordinator, asked at its address and at two others of the same machine."""
+    port, other = free_port(), free_port()
+    program = f"""
+        import jax, socket
+        from unroll_jax.train.config.commands import Membership
+        from unroll_jax.train.system import distributed
+
+        def answers(host):
+            try:
+                socket.create_connection((host, {port}), timeout=1.0).close()
+            except OSError:
+                return False
+            return True
+
+        distributed.join(Membership("127.0.0.1:{port}", 1, 0))
+        print([answers(host) for host in ("127.0.0.1", "127.0.0.2", "::1")], flush=True)
+        jax.distributed.shutdown()
+        distributed.REMIND_SECONDS, distributed.JOIN_SECONDS = 0.5, 2
+        distributed.join(Membership("127.0.0.1:{other}", 2, 1))
+    """
+    process = started(program)
+    printed, errors = process.communicate()
+    assert (printed, process.returncode) == ("[True, False, False]\n", 2)
+    waits, error = errors.splitlines()[:2]
+    assert waits.startswith(f"waiting for the other processes (process 1 at 127.0.0.1:{other}")
+    assert error.startswith("error: the processes did not come together in 2 s")
