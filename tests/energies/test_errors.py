@@ -11,7 +11,7 @@ import unroll_jax as uj
 from tests.hostile.calls import calls
 from unroll_jax import energies
 from unroll_jax.descent import Anchor
-from unroll_jax.energies import AsymmetricLayer, AttentionParams, UnrolledLayerParams
+from unroll_jax.energies import AttentionParams, UnrolledLayerParams
 from unroll_jax.energies.attention import rho
 from unroll_jax.energies.equilibrium.opteq_objective import opteq_preimage
 from unroll_jax.energies.tokens import check_tokens
@@ -38,7 +38,6 @@ def step(layer, y, x=None, part="step"):
 
 Y, H, X = ones(2, N, DIM), ones(N, ATOMS), ones(N, DIM)
 FAR = float("inf")
-SQUARE = AsymmetricLayer(np.ones((3, 2)), np.ones((3, 3)))
 OPTEQ = uj.opteq(4, 6, 3)
 MATRIX = uj.OptEqParams(*(ones(*shape) for shape in ((6, 4), (6, 3), (6,))))._replace(W=0.1 * ones(6, 4))
 FREE = UnrolledLayerParams(ones(2, 3), ones(3, 3), ones(3, 3))
@@ -62,7 +61,6 @@ dim must be: uj.energy_transformer(1, num_memories=3, **HEADS)
 num_heads: uj.hyper_set(4, num_heads=0, head_dim=2, width=3)
 rank: uj.transformer(DIM, rank=4); uj.dust(DIM, ATOMS, rank=7); uj.dust(DIM, ATOMS, attention_scale=0.5, rank=2)
 form: uj.dust(DIM, ATOMS, form="gauss"); uj.crate(4, form="paper", **HEADS); uj.fast_weights(2, 2, form="delta");
-    energies.symmetric_embedding([SQUARE], form="gauss");
     energies.regularised(OPTEQ, energies.half_square(), form="newton");
     energies.regularised(OPTEQ, energies.decorrelation())
 ridge: uj.mesa(*PAIRS, ridge=0.0)
@@ -72,25 +70,12 @@ step_size: uj.fast_weights(2, 2, step_size=3.0); energies.soft_threshold().prox(
     energies.regularised(OPTEQ, energies.absolute(), form="gradient"); uj.dust(DIM, ATOMS, attention_step_size=1.5)
 attention_step_size: uj.transformer(DIM, attention_step_size=2.0)
 compression: uj.crate(4, compression=1.5, **HEADS)
-contraction: energies.symmetric_embedding([SQUARE], contraction=0.6);
-    energies.symmetric_embedding([SQUARE], contraction=0.0)
 halvings: uj.safeguarded(uj.layer_norm(4), halvings=0)
 attention_scale: uj.dust(DIM, ATOMS, attention_scale=-1.0)
 self_loops: uj.dust(DIM, ATOMS, self_loops=False)
 strength: energies.half_square(0.0); energies.absolute(FAR); energies.decorrelation(-1.0)
 epsilon: energies.inverse_square(epsilon=0.0)
 skip: energies.opteq_objective(MATRIX, ones(4), skip=1.5); preimage(MATRIX, ones(4), skip=1.0)
-anchor: step(uj.transformer(DIM, anchor=lambda x: x[..., :2]), Y, Y)
-attention_anchor: uj.transformer(DIM, attention_anchor=3, ridge=1.0);
-    uj.transformer_parts(DIM, attention_anchor="row")
-layers: energies.symmetric_embedding([AsymmetricLayer(np.ones((3, 2)), 10000.0 * np.ones((3, 3)))] * 8)
-layers[1]: energies.symmetric_embedding([SQUARE, AsymmetricLayer(np.ones((4, 2)), np.ones((4, 3)))])
-layers[0]: energies.symmetric_embedding([AsymmetricLayer(np.ones((2, 2)), np.ones((3, 3)))])
-measurement: uj.lista(DIM, ATOMS, measurement=np.ones((2, DIM + 1))); uj.lista(DIM, ATOMS, measurement=np.ones(DIM));
-    uj.lista(DIM, ATOMS, measurement=np.ones((0, DIM))); uj.lista(DIM, ATOMS, measurement=np.full((2, DIM), np.nan));
-    uj.lista(DIM, ATOMS, measurement=np.full((2, DIM), 1j));
-    jax.eval_shape(lambda Phi: step(uj.lista(DIM, ATOMS, measurement=Phi), H, X), ones(2, DIM));
-    uj.dust(DIM, ATOMS, measurement=np.ones((2, DIM + 2)))
 mask: uj.dust(DIM, ATOMS, form="plain", mask=np.eye(N, dtype=bool));
     jax.eval_shape(lambda mask: uj.attention(mask=mask).step(NONE, Y), ones(N, N, dtype=bool));
     uj.attention(mask=np.ones((3, 3), bool)).step_and_energy(NONE, Y, None)
@@ -113,7 +98,7 @@ x must: uj.attention().step(NONE, Y, ones(2, DIM)); uj.causal_attention().step(N
     step(uj.fast_weights(2, 2), ones(2, 2), ones(4, 3)); step(uj.unit_layer(DIM), X, ones(N, 2));
     step(uj.unit_layer(DIM, 4, 2), X, X); step(uj.opteq(4, 6, 3), ones(3, 4), ones(3, 2));
     step(uj.opteq(4, 6, 3), ones(3, 4), ones(2, 3)); step(uj.opteq(4, 6, 3), ones(4), ones(3, 3));
-    step(uj.lista(DIM, ATOMS, measurement=np.ones((2, DIM))), H, X); step(uj.hopfield(DIM), Y, None);
+    step(uj.hopfield(DIM), Y, None);
     step(uj.hopfield(DIM), Y, None, "energy"); step(uj.hopfield(DIM), Y, ones(KEYS, 4));
     step(uj.hopfield(DIM), Y, ones(0, DIM)); step(uj.hopfield(DIM), Y, ones(DIM));
     step(uj.hopfield(DIM), Y, ones(4, KEYS, DIM)); step(uj.lista(DIM, ATOMS), H, None);

@@ -25,7 +25,6 @@ from unroll_jax.energies.attention.pairwise import (
 from unroll_jax.energies.attention.rho import RHOS, Rho
 from unroll_jax.energies.cosine import cosine_dictionary
 from unroll_jax.energies.crate import CrateParams, crate, crate_example
-from unroll_jax.energies.double_width import AsymmetricLayer, SymmetricEmbedding, symmetric_embedding
 from unroll_jax.energies.dust import DustParams, dust, dust_descends, dust_example
 from unroll_jax.energies.energy_transformer import (
     EnergyTransformerParams,
@@ -88,7 +87,6 @@ __all__ = [
     "PROXIMALS",
     "REGULARISERS",
     "RHOS",
-    "AsymmetricLayer",
     "AttentionParams",
     "CrateParams",
     "DustParams",
@@ -105,7 +103,6 @@ __all__ = [
     "Proximal",
     "Regulariser",
     "Rho",
-    "SymmetricEmbedding",
     "TransformerParams",
     "TransformerParts",
     "UnitLayerParams",
@@ -151,7 +148,6 @@ __all__ = [
     "sigmoid",
     "soft_threshold",
     "softplus",
-    "symmetric_embedding",
     "tanh",
     "transformer",
     "transformer_parts",
