@@ -121,7 +121,7 @@ QUICK = {
     "constrained losses": of_constraints,
 }
 SLOW = {
-    **{name: functools.partial(of_kind, name) for name in ("opteq_conv", "deep_opteq", "unit_layer")},
+    **{name: functools.partial(of_kind, name) for name in ("opteq_conv", "deep_opteq")},
     **{
         f"solver {name}": functools.partial(of_equilibrium, fp.SOLVERS[name]().symmetric, solver=name)
         for name in fp.SOLVERS

@@ -91,12 +91,12 @@ blocks: energies.deep_opteq_objective((), (ones(4),))
 rates: uj.delta_rule(*PAIRS[:3], ones(3))
 values: uj.mesa(*PAIRS[:2], ones(2, 3, 4), PAIRS[3])
 y must: energies.unrolled_layer(FREE, ones(5, 4)); step(uj.fast_weights(2, 3), ones(2, 2), ones(4, 5));
-    step(uj.lista(DIM, ATOMS), X, X); step(uj.unit_layer(DIM), ones(5, 4));
+    step(uj.lista(DIM, ATOMS), X, X);
     check_tokens(broken(7, DIM, at=(4, 0)), Anchor(None, jnp.arange(7) < 5))
 y[1, 3, 2] is nan: uj.attention().step(NONE, broken(2, N, DIM, at=(1, 3, 2)))
 x must: uj.attention().step(NONE, Y, ones(2, DIM)); uj.causal_attention().step(NONE, Y, ones(4, DIM));
-    step(uj.fast_weights(2, 2), ones(2, 2), ones(4, 3)); step(uj.unit_layer(DIM), X, ones(N, 2));
-    step(uj.unit_layer(DIM, 4, 2), X, X); step(uj.opteq(4, 6, 3), ones(3, 4), ones(3, 2));
+    step(uj.fast_weights(2, 2), ones(2, 2), ones(4, 3));
+    step(uj.opteq(4, 6, 3), ones(3, 4), ones(3, 2));
     step(uj.opteq(4, 6, 3), ones(3, 4), ones(2, 3)); step(uj.opteq(4, 6, 3), ones(4), ones(3, 3));
     step(uj.hopfield(DIM), Y, None);
     step(uj.hopfield(DIM), Y, None, "energy"); step(uj.hopfield(DIM), Y, ones(KEYS, 4));
@@ -119,8 +119,7 @@ threshold: energies.soft_threshold("much")
 headz: uj.transformer(DIM, headz=3)
 y must: energies.unrolled_layer(FREE, ones(5, 3, dtype=np.uint8))
 z must: step(OPTEQ, ones(3, 4, dtype=int)); step(OPTEQ, None)
-x must: step(uj.hopfield(DIM), Y, ones(KEYS, DIM, dtype=int));
-    step(uj.unit_layer(DIM, 4, 2), X, ones(N, 2, dtype=int))
+x must: step(uj.hopfield(DIM), Y, ones(KEYS, DIM, dtype=int))
 x.present: uj.attention().step(NONE, Y, Anchor(None, ones(2, N)));
     step(uj.hopfield(DIM), Y, Anchor(ones(KEYS, DIM), ones(KEYS)))
 """

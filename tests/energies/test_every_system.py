@@ -162,7 +162,7 @@ def test_bfloat16_states_keep_their_dtype_and_are_computed_in_float32(name):
     np.testing.assert_allclose(stepped.astype(np.float32), moved, rtol=2.0**-7, atol=2.0**-7 * np.max(np.abs(moved)))
 
 
-@pytest.mark.parametrize("name", [name for name in uj.DESCENTS if name != "hyper_set"])  # safeguards ask for energies
+@pytest.mark.parametrize("name", ["attention", "dust", "residual_transformer"])
 def test_a_layer_checks_its_tokens_once_however_many_parts_it_is_made_of(name, monkeypatch):
     layer, *point = drawn(name)
     for function in (layer.energy, layer.step, layer.step_and_energy):
@@ -170,4 +170,4 @@ def test_a_layer_checks_its_tokens_once_however_many_parts_it_is_made_of(name, m
             seen = []
             monkeypatch.setattr(tokens, "check_tokens", lambda *_, seen=seen, **__: seen.append(1))
             jax.eval_shape(function, *point)
-            assert len(seen) == ("opteq" not in name)
+            assert len(seen) == 1

@@ -76,9 +76,8 @@ def test_of_the_token_itself_the_translation_would_raise_the_papers_sum_of_energ
     assert total(normed) < total(token)  # both halves together do lower it
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_no_step_raises_the_energy_whatever_the_radius_and_the_smoothing(dtype):
-    y = draw((200,)).astype(dtype)
+def test_no_step_raises_the_energy_whatever_the_radius_and_the_smoothing():
+    y = draw((200,)).astype("float32")
     table = [{"radius": 0.1}, {"epsilon": 0.1}, {"epsilon": 10.0, "step_size": 0.2}]
 
     @jax.jit
@@ -86,9 +85,7 @@ def test_no_step_raises_the_energy_whatever_the_radius_and_the_smoothing(dtype):
         layers = [uj.layer_norm(DIM, **options) for options in table]
         return [energies_and_roundoff(layer.energy, None, y, layer.step(None, y), None) for layer in layers]
 
-    with jax.enable_x64(dtype == "float64"):
-        results = jax.tree.map(np.asarray, descend(y))
-    for options, ((before, after), tolerance) in zip(table, results, strict=True):
+    for options, ((before, after), tolerance) in zip(table, jax.tree.map(np.asarray, descend(y)), strict=True):
         assert np.all(after <= before + tolerance), options
         assert np.all(after < before), options
 

@@ -9,11 +9,10 @@ import pytest
 
 from tests.energies.dust_reference import ATOMS, DIM, N
 from tests.test_conformance import energies_and_roundoff
-from unroll_jax.energies import hopfield, lista, opteq, opteq_conv, unit_layer
+from unroll_jax.energies import hopfield, lista, opteq, opteq_conv
 
 DRAWS = 500
 CODER = functools.partial(lista, DIM, ATOMS, sparsity=0.1)
-UNIT = functools.partial(unit_layer, DIM, 6, 2)
 
 
 def of_length(a):
@@ -31,9 +30,6 @@ LAYERS = {
     "opteq": (opteq(4, 6, 3), 0.5, (4,), (3,)),
     "opteq, skip": (opteq(4, 6, 3, activation="tanh", skip=0.4), of_length(0.4), (4,), (3,)),
     "opteq_conv": (opteq_conv(2, 3, 1, skip=0.4), of_length(0.4), (4, 3, 2), (4, 3, 1)),
-    "unit layer, tanh": (UNIT(activation="tanh", skip=0.3), of_length(0.3), (N, DIM), (N, 2)),
-    "unit layer, box": (UNIT(activation="box"), 0.5, (N, DIM), (N, 2)),
-    "unit layer, groups": (UNIT(activation="group_shrinkage", skip=0.3), of_length(0.3), (N, DIM), (N, 2)),
 }
 
 

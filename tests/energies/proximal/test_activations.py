@@ -8,6 +8,7 @@ from scipy.optimize import brentq
 
 import unroll_jax as uj
 from tests.energies.opteq_reference import SIGMA
+from tests.energies.proximal.test_proximal import CASES
 from unroll_jax import energies
 from unroll_jax.energies.proximal.activations import ACTIVATIONS
 
@@ -16,7 +17,7 @@ FUNCTIONS["softplus"] = lambda w: np.logaddexp(0.0, w)
 
 
 def test_every_activation_is_tested():
-    assert FUNCTIONS.keys() == ACTIVATIONS.keys()
+    assert FUNCTIONS.keys() == CASES.keys() == ACTIVATIONS.keys()
     assert ACTIVATIONS.items() <= uj.PROXIMALS.items()
 
 
