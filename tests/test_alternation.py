@@ -88,16 +88,6 @@ def test_a_step_is_a_gradient_step_on_f_then_on_g_then_a_prox(batch, dtype):
         np.testing.assert_allclose(energy, sum(halves) + penalty(phi, at), rtol=rtol, err_msg=str(phi))
 
 
-@pytest.mark.usefixtures("x64")
-def test_a_step_given_replaces_the_gradient_step():
-    f, g = quadratic("f"), quadratic("g")
-    given = {"f_step": lambda p, y, x: y - A1 * (y - p["f"][1]) @ p["f"][0]}
-    systems = [uj.alternating(f, g, g_step_size=A2, **first) for first in ({"f_step_size": A1}, given)]
-    y = np.random.default_rng(3).normal(size=(4, DIM))
-    plain, other = jax.jit(lambda p, y: [system.step(p, y, None) for system in systems])(draw_params(2), y)
-    np.testing.assert_allclose(other, plain, rtol=1e-12)
-
-
 def test_a_step_keeps_the_dtype_of_the_state_whatever_that_of_its_step_size():
     with jax.enable_x64(True):
         system = uj.alternating(quadratic("f"), quadratic("g"), f_step_size=np.float64(A1), g_step_size=np.float64(A2))
@@ -106,10 +96,8 @@ def test_a_step_keeps_the_dtype_of_the_state_whatever_that_of_its_step_size():
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("form", ["softmax", "jacobi"])
-def test_the_transformer_is_an_alternating_system(form):
-    parts = transformer_parts(DIM, form=form, step_size=0.2)
-    layer = uj.transformer(DIM, form=form, step_size=0.2)
+def test_the_transformer_is_an_alternating_system_whose_first_step_is_given():
+    parts, layer = transformer_parts(DIM, step_size=0.2), uj.transformer(DIM, step_size=0.2)
     system = uj.alternating(
         parts.attention.energy,
         parts.feedforward.energy,

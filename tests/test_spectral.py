@@ -97,20 +97,11 @@ def test_the_gradient_of_a_norm_is_that_of_the_largest_singular_value():
 
 
 @pytest.mark.usefixtures("x64")
-def test_norm_and_radius_of_a_linear_map_are_those_of_its_matrix():
-    rng = np.random.default_rng(2)
-    A, square = rng.normal(size=(30, 20)), rng.normal(size=(20, 20))
-
-    @jax.jit
-    def measure(A, square):
-        norm = certificates.spectral_norm(lambda v: A @ v, jnp.zeros(20), num_steps=400)
-        radius = certificates.jacobian_radius(lambda v: square @ v, jnp.zeros(20), num_steps=2000)
-        return norm, radius, certificates.spectral_norm(lambda v: 0.0 * v, jnp.zeros(20))
-
-    norm, radius, of_zero = measure(A, square)
-    np.testing.assert_allclose(norm, np.linalg.norm(A, 2), rtol=1e-9)
-    np.testing.assert_allclose(radius, np.abs(np.linalg.eigvals(square)).max(), rtol=5e-3)
-    assert of_zero == 0.0
+def test_the_norm_of_a_linear_map_is_that_of_its_matrix():
+    A = np.random.default_rng(2).normal(size=(30, 20))
+    norm = jax.jit(lambda A: certificates.spectral_norm(lambda v: A @ v, jnp.zeros(20), num_steps=400))
+    np.testing.assert_allclose(norm(A), np.linalg.norm(A, 2), rtol=1e-9)
+    assert norm(0.0 * A) == 0.0
 
 
 @pytest.mark.usefixtures("x64")
@@ -131,29 +122,24 @@ def test_radii_grow_by_norms_where_a_rayleigh_quotient_is_wrong():
     turn = 0.9 * np.array([[0.5, -np.sqrt(0.75)], [np.sqrt(0.75), 0.5]])
     shear = np.array([[0.5, 30.0], [0.0, 0.4]])  # far from normal: the norm is 30
     nilpotent = np.array([[0.0, 1.0], [0.0, 0.0]])
-    radius = jax.jit(lambda matrix: certificates.jacobian_radius(lambda v: matrix @ v, jnp.ones(2)))
-    assert float(radius(turn)) == pytest.approx(0.9, abs=1e-12)
-    v = np.array([1.0, 0.0])
-    assert v @ turn @ v == pytest.approx(0.45)
-    assert float(radius(shear)) == pytest.approx(0.5, abs=1e-6)
-    assert float(radius(nilpotent)) == 0.0
+    radii = jax.jit(jax.vmap(lambda matrix: certificates.jacobian_radius(lambda v: matrix @ v, jnp.ones(2))))
+    np.testing.assert_allclose(radii(np.stack([turn, shear, nilpotent])), [0.9, 0.5, 0.0], atol=1e-6)
+    assert turn[0, 0] == pytest.approx(0.45)  # the quotient of the first unit vector
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("batch", [(), (2, 3)])
-def test_jacobians_of_a_layer_are_measured_per_example(batch):
+def test_jacobians_of_a_layer_are_measured_per_example():
+    batch = 2, 3
     _, params, z, x = dense(batch)
-    layer, rank = opteq(M, H, I, activation="tanh", skip=0.8), len(batch)
+    layer = opteq(M, H, I, activation="tanh", skip=0.8)
 
     @jax.jit
     def measure(z, x, key):
         step, jacobian = (lambda z: layer.step(params, z, x)), jax.jacobian(layer.step, 1)
-        for _ in batch:
-            jacobian = jax.vmap(jacobian, (None, 0, 0))
         return (
-            certificates.jacobian_radius(step, z, num_steps=2000, batch_ndim=rank),
-            certificates.jacobian_penalty(step, z, key, num_probes=4000, batch_ndim=rank),
-            jacobian(params, z, x),
+            certificates.jacobian_radius(step, z, num_steps=2000, batch_ndim=2),
+            certificates.jacobian_penalty(step, z, key, num_probes=4000, batch_ndim=2),
+            jax.vmap(jax.vmap(jacobian, (None, 0, 0)), (None, 0, 0))(params, z, x),
         )
 
     radius, penalty, jacobians = map(np.asarray, measure(z, x, jax.random.key(0, impl="rbg")))

@@ -19,7 +19,6 @@ GRAPH = {"rho": "student", "form": "softmax", "ridge": 0.7, "step_size": 0.6, "d
 # Further layers on tokens (5, 4) with an input like them; of "dust" and "lista", on codes (5, 6).
 FURTHER = {
     "attention, student": uj.attention(**GRAPH, mask=CHAIN),
-    "heads, orthogonal": uj.multihead_attention(DIM, num_heads=2, majoriser="orthogonal", ridge=0.7, form="softmax"),
     "heads, wide": uj.multihead_attention(DIM, num_heads=3, rank=2, ridge=0.7, form="softmax"),
     "feedforward, spectrum": uj.feedforward(DIM, spectrum=(0.1, 0.6)),
     "transformer, softplus": uj.transformer(DIM, phi="softplus", ridge=0.3, anchor="row", rho="log"),
@@ -118,7 +117,7 @@ def test_marks_of_tokens_broadcast_and_map_and_change_nothing_where_all_are_ther
             chex.assert_trees_all_close(other, expected, rtol=1e-12)
 
 
-ANCHORED = ("attention", "attention, student", "heads, wide", "heads, orthogonal", "hopfield", "cross_attention")
+ANCHORED = ("attention", "attention, student", "heads, wide", "hopfield", "cross_attention")
 
 
 @pytest.mark.slow

@@ -47,8 +47,7 @@ kernel_size: uj.opteq_conv(2, 3, kernel_size="3")
 layers: uj.deep_opteq(None)
 ValueError
 dim: uj.attention(dim=0); uj.attention(dim=-3); uj.feedforward(0); uj.layer_norm(1)
-rank: uj.attention(rank=2); uj.attention(dim=4, rank=9); uj.attention(dim=4, rank=0);
-    uj.multihead_attention(4, num_heads=3, majoriser="orthogonal", rank=2)
+rank: uj.attention(rank=2); uj.attention(dim=4, rank=9); uj.attention(dim=4, rank=0)
 step_size: uj.attention(step_size=0.0); uj.attention(step_size=float("nan")); uj.causal_attention(step_size=-1.0);
     uj.layer_norm(4, step_size=3.0); uj.feedforward(4, step_size=0.0)
 ridge: uj.attention(ridge=-1.0); uj.attention(ridge=float("inf"))
@@ -73,7 +72,6 @@ x: uj.attention(ridge=0.1).step(P, Y, ones((7, 4))); uj.hopfield(4).step(energie
     uj.opteq(4, 3, 2).step(uj.opteq(4, 3, 2).init(K), Z, np.ones((3, 2), np.float32))
 x.present: uj.attention(ridge=0.1).step(P, Y, uj.Anchor(None, np.ones((2, 4), bool)))
 num_heads: uj.multihead_attention(4, num_heads=0); uj.multihead_attention(4, num_heads=8)
-majoriser: uj.multihead_attention(4, num_heads=2, majoriser="diagonal")
 phi: uj.feedforward(4, phi="relu6"); uj.transformer(4, phi="gelu")
 spectrum: uj.feedforward(4, spectrum=(1.0, 0.0)); uj.clip_spectrum(W, 1.0, 0.0)
 W_f: uj.feedforward(4).step(energies.FeedForwardParams(np.ones((4, 3))), Y, None);
