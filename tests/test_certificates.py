@@ -16,6 +16,8 @@ from unroll_jax.descent import Anchor
 from unroll_jax.energies import relu, soft_threshold, transformer_parts
 from unroll_jax.energies.transformer_parts import TransformerParams
 
+pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test makes them float32
+
 
 def quadratic(A, b: Any = 0.0):
     """The energy (y - b) A (y - b) / 2 of states (*batch, n, d), summed over tokens."""
@@ -69,7 +71,6 @@ def test_a_certificate_speaks_of_the_forward_pass_of_the_transformer(batch, opti
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("phi", ["relu", "tanh", "group_shrinkage"])
 def test_padding_does_not_change_a_certificate(phi):
     """Any padding; examples of near tokens, whose smoothness counts the tokens, and of far ones, guaranteed."""
@@ -89,7 +90,6 @@ def test_padding_does_not_change_a_certificate(phi):
     assert phi != "relu" or np.all(plain.outcome[:, 1] == Outcome.GUARANTEED)
 
 
-@pytest.mark.usefixtures("x64")
 def test_the_condition_of_the_docstring_of_transformer_is_contained():
     parts, layer, params, y = transformer_case((64,), 1.0, dtype=np.float64, step_size=0.5)
     y = y * np.logspace(-1, 1, 64)[:, None, None]
@@ -108,7 +108,6 @@ def test_the_condition_of_the_docstring_of_transformer_is_contained():
     assert np.all(certificate.limit[0, stated] >= 2.5)
 
 
-@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("phi", [None, "relu", "soft_threshold"])
 def test_the_numbers_of_a_certificate_are_those_of_the_descent_lemma(phi):
     rng = np.random.default_rng(2)
@@ -168,7 +167,6 @@ def test_a_point_that_stays_has_not_risen_whatever_the_sign_of_its_energy():
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("x64")
 def test_layers_may_have_parameters_of_their_own():
     _, layer, _, y = transformer_case((), dtype=np.float64, step_size=0.1)
     stacked = TransformerParams(*np.random.default_rng(1).normal(size=(2, 3, 4, 4)) / 4)

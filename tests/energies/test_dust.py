@@ -10,10 +10,11 @@ from tests.energies.dust_reference import ATOMS, DIM, RANK, N, coding_energy, co
 from unroll_jax.descent import Anchor
 from unroll_jax.energies import AttentionParams, DustParams, attention, dust
 
+pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test makes them float32
+
 DRAWS = 5_000
 
 
-@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("form", ["softmax", "jacobi", "plain"])
 def test_dust_equals_the_reference(form):
     """Full and damped steps with a V, a scale in its place, and codes whose |V h| are equal."""
@@ -49,7 +50,6 @@ def test_dust_equals_the_reference(form):
         np.testing.assert_allclose(mixed, mixing_step(alike, V, "softmax"), rtol=1e-12)
 
 
-@pytest.mark.usefixtures("x64")
 def test_without_self_loops_tokens_attend_to_the_others_alone_and_one_alone_stays():
     H, D, V, x = draw(19)
     layer = dust(DIM, ATOMS, rank=RANK, form="plain", self_loops=False, sparsity=0.2, curvature=9.0)
@@ -62,7 +62,6 @@ def test_without_self_loops_tokens_attend_to_the_others_alone_and_one_alone_stay
         np.testing.assert_array_equal(stepped[count:], H[count:])
 
 
-@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("form", "share"), [("softmax", 2.0), ("jacobi", 0.8)])
 def test_the_whole_energy_rises_nowhere_but_where_the_stated_condition_is_broken(form, share):
     """Random layers and codes, whose curvature is a share of L; some do rise."""
@@ -89,7 +88,6 @@ def test_the_whole_energy_rises_nowhere_but_where_the_stated_condition_is_broken
     assert np.any((after > before + 1e-3 * (1.0 + np.abs(before))) & broken)
 
 
-@pytest.mark.usefixtures("x64")
 def test_the_published_softmax_raises_the_pair_energy_where_the_exact_one_lowers_it():
     """Codes near zero, and a long one that without beta draws those on its side away from the rest."""
     H = np.array([[4.489], [-0.478], [0.389], [0.178]])

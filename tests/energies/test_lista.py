@@ -11,8 +11,9 @@ import pytest
 from tests.energies.dust_reference import ATOMS, DIM, N, coding_energy, coding_step, draw
 from unroll_jax.energies import ListaParams, cosine_dictionary, lista
 
+pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test makes them float32
 
-@pytest.mark.usefixtures("x64")
+
 def test_lista_equals_the_reference():
     H, D, _, x = draw(0)
     cases = list(itertools.product((0.0, 0.3), (None, 7.0)))
@@ -24,7 +25,6 @@ def test_lista_equals_the_reference():
         np.testing.assert_allclose(stepped, expected, rtol=1e-12, atol=1e-13, err_msg=str((s, c)))
 
 
-@pytest.mark.usefixtures("x64")
 def test_curvature_one_is_too_little_for_an_overcomplete_dictionary():
     """|D|_2^2 of four times as many unit atoms as dimensions is about 4, and half of that more than 1."""
     D, x = cosine_dictionary(64, 16), np.random.default_rng(8).normal(size=(N, 16))
@@ -64,7 +64,6 @@ def test_the_default_curvature_bounds_the_dictionary_from_above_by_little(shape)
     assert np.all(bounds <= true * 1.02)
 
 
-@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("atoms", [4, 7])
 def test_derivatives_pass_through_the_curvature_and_are_finite_where_singular_values_are_alike(atoms):
     """A step from zero is x D^T / c, which shrinks as D grows: its derivative along D is minus itself."""
@@ -87,7 +86,6 @@ def test_a_dictionary_of_zeros_leaves_no_code():
     np.testing.assert_array_equal(stepped, 0.0)
 
 
-@pytest.mark.usefixtures("x64")
 def test_lista_with_one_dictionary_converges_to_the_sparse_code():
     _, D, _, x = draw(9)
     layer = lista(DIM, ATOMS, sparsity=0.3)

@@ -15,6 +15,8 @@ from unroll_jax.descent import Anchor
 from unroll_jax.energies import AttentionParams
 from unroll_jax.energies.attention.causal import causal_attention
 
+pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test makes them float32
+
 NO_WEIGHT = AttentionParams(None)
 every_form = pytest.mark.parametrize("form", ["jacobi", "softmax"])
 
@@ -28,7 +30,6 @@ def both(layer, *args):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("x64")
 @every_form
 def test_energy_and_step_equal_the_reference(form):
     y, c, W_a = tokens(0), tokens(1), tokens(2, (3, 2))
@@ -47,7 +48,6 @@ def test_energy_and_step_equal_the_reference(form):
             np.testing.assert_allclose(stepped, expected, rtol=1e-12, atol=1e-12, err_msg=rho)
 
 
-@pytest.mark.usefixtures("x64")
 @every_form
 def test_no_token_loses_by_its_step_while_its_predecessors_are_held(form):
     y, context = (np.stack([tokens(seed + start) for seed in range(20)]) for start in (0, 100))
@@ -59,7 +59,6 @@ def test_no_token_loses_by_its_step_while_its_predecessors_are_held(form):
         assert np.all(after <= before + 1e-12), (rho, seed)
 
 
-@pytest.mark.usefixtures("x64")
 def test_a_layer_may_raise_the_pair_energy_which_the_undirected_step_lowers():
     """One token leaves a crowd for the first token: its successors, who came to it, are left behind."""
     y = np.array([[0.0], *[[1.0]] * 8])
@@ -100,7 +99,6 @@ def test_the_softmax_form_is_causal_softmax_attention():
         np.testing.assert_allclose(stepped, expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.usefixtures("x64")
 @every_form
 def test_the_fixed_points_of_a_layer_are_tokens_like_the_first(form):
     y, layer = tokens(0, (5, 2)), causal_attention(form=form, rho="cauchy")
@@ -121,7 +119,6 @@ def test_the_fixed_points_of_a_layer_are_tokens_like_the_first(form):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("x64")
 @every_form
 def test_tokens_in_blocks_are_the_same_as_all_at_once(form):
     """Blocks of four do not divide six tokens, and some of those are absent."""

@@ -9,6 +9,8 @@ from jax.test_util import check_grads
 from tests.energies.opteq_reference import conv_matrix
 from unroll_jax.energies.equilibrium.convolution import convolve
 
+pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test makes them float32
+
 
 def draw(*shape, seed=0):
     return np.random.default_rng(seed).normal(size=shape)
@@ -24,7 +26,7 @@ def backend(request, monkeypatch):
     monkeypatch.setattr(jax.lax, "platform_dependent", as_on(request.param))
 
 
-@pytest.mark.usefixtures("x64", "backend")
+@pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize("sides", [(3, 3), (1, 5), (2, 4)])
 def test_values_and_derivatives_are_those_of_the_matrix(sides):
     kernel, images, weight = draw(*sides, 2, 3), draw(4, 5, 6, 2, seed=1), draw(4, 5, 6, 3, seed=2)
@@ -46,7 +48,7 @@ def test_values_and_derivatives_are_those_of_the_matrix(sides):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("x64", "backend")
+@pytest.mark.usefixtures("backend")
 def test_derivatives_of_second_order_in_both_modes():
     twice = jax.jit(lambda k, z: jnp.sum(jnp.sin(convolve(k, jnp.tanh(convolve(k[..., :1], z))))))
     check_grads(twice, (draw(3, 3, 1, 2), draw(1, 3, 3, 1, seed=1)), order=2, modes=("fwd", "rev"), rtol=1e-6)

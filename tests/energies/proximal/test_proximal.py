@@ -11,6 +11,8 @@ import unroll_jax as uj
 from unroll_jax import energies
 from unroll_jax.energies.proximal.operators import resolve_proximal
 
+pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test makes them float32
+
 
 def conjugate_less_square(antiderivative):
     """phi_1(z) = max_w z w - psi(w) - z^2 / 2 by numerical maximisation, psi the activation's antiderivative."""
@@ -47,7 +49,6 @@ CASES = {
 }
 
 
-@pytest.mark.usefixtures("x64")
 def test_penalties_of_activations_are_sums_over_entries_of_each_example_and_infinite_outside():
     points, outside = {}, {}
     for name, (_, _, domain) in CASES.items():
@@ -96,7 +97,6 @@ def test_prox_keeps_shape_and_dtype_and_penalty_is_float32_at_least(dtype):
         assert np.all(np.isfinite(penalty)), name
 
 
-@pytest.mark.usefixtures("x64")
 def test_prox_is_firmly_nonexpansive_and_penalty_convex_on_its_domain():
     """|prox(u) - prox(v)|^2 <= <prox(u) - prox(v), u - v>, which holds for the prox of a convex phi and of no other."""
     rng = np.random.default_rng(4)
