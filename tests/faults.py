@@ -203,7 +203,7 @@ FAULTS = [
     ),
     Fault(f"{ENERGIES}attention/pairwise.py:_move", "-", 0, "energies/attention/test_pairwise.py"),
     Fault(f"{ENERGIES}attention/pairwise.py:_damped", "+", 0, "energies/attention/test_pairwise.py"),
-    Fault(f"{ENERGIES}attention/causal.py:_move", "-", 0, "energies/attention/test_causal.py"),
+    Fault(f"{ENERGIES}attention/causal.py:causal_attention.step", "-", 0, "energies/attention/test_causal.py"),
     Fault(f"{ENERGIES}equilibrium/opteq.py:_layer.energy", "-", 0, "energies/equilibrium/test_opteq.py"),
     Fault(f"{ENERGIES}equilibrium/opteq.py:_layer.step", "+", 0, "energies/equilibrium/test_opteq.py"),
     Fault(
