@@ -59,16 +59,15 @@ def case(kind, params, y, x):
     return params, y, x
 
 
-def values_and_gradients(descent, params, y, x, present, cotangent):
-    """(energies, step), and gradients of the sum of energies and of the step's product with the cotangent, stacked."""
+def values_and_gradients(descent, params, y, x, present, cotangent, weights):
+    """(energies, step), and gradients of the weighted sum of all energies and the step's product with the cotangent."""
 
     def both(params, y, x):
         anchor = x if present is None else Anchor(x, present)
         return descent.energy(params, y, anchor), descent.step(params, y, anchor)
 
     values, pull = jax.vjp(both, params, y, x)
-    seeds = jnp.ones_like(values[0]), cotangent.astype(values[1].dtype)
-    return values, jax.vmap(pull)(tuple(jnp.stack([seed, seed]).at[1 - i].set(0.0) for i, seed in enumerate(seeds)))
+    return values, pull((weights[0] * jnp.ones_like(values[0]), weights[1] * cotangent.astype(values[1].dtype)))
 
 
 @functools.cache
@@ -77,29 +76,35 @@ def results(name, dtype):
     descent, params, y, x, cotangent = drawn(name)
     keys = name == "cross_attention"  # whose masks are of the input
     present = None if name in WITHOUT_PRESENCE else PRESENT[:, : x.shape[-2]] if keys else PRESENT
+
+    @jax.jit  # the program of one case and one output: many at once take much longer to compile
+    def run(params, y, x, cotangent, weights):
+        if present is None:
+            return values_and_gradients(descent, params, y, x, None, cotangent, weights), None
+        blank = lambda a: None if a is None else jnp.where(present[..., None], a, jnp.nan)  # noqa: E731
+        there = lambda a: None if a is None else a[0][present[0]]  # noqa: E731
+        padded = y if keys else blank(y), blank(x)
+        alone = (y[0] if keys else there(y)), there(x), None, cotangent[0] if keys else there(cotangent)
+        together = values_and_gradients(descent, params, *padded, jnp.asarray(present), cotangent, weights)
+        return together, values_and_gradients(descent, params, *alone, weights)
+
+    def of_case(kind):
+        arguments = case(kind, params, y, x)
+        changed = jax.tree.map(lambda leaf: leaf.astype("float64" if dtype == "float64" else "float32"), arguments[0])
+        tokens = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), (*arguments[1:], cotangent))
+        outputs = [run(changed, *tokens, weights) for weights in ((1.0, 0.0), (0.0, 1.0))]
+        of_energy, of_step = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), outputs)
+        return [
+            one and (one[0], jax.tree.map(lambda *leaves: np.stack(leaves), one[1], other[1]))
+            for one, other in zip(of_energy, of_step, strict=True)
+        ]
+
     with jax.enable_x64(dtype == "float64"):
-        cases = [case(kind, params, y, x) for kind in (*NUMBERS, *ZEROS, *NANS)]
-        params, y, x = jax.tree.map(lambda *leaves: np.stack(leaves), *cases)
-        params = jax.tree.map(lambda leaf: leaf.astype("float64" if dtype == "float64" else "float32"), params)
-        y, x, cotangent = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), (y, x, cotangent))
-
-        def run(params, y, x):
-            if present is None:
-                return values_and_gradients(descent, params, y, x, None, cotangent), None
-            blank = lambda a: None if a is None else jnp.where(present[..., None], a, jnp.nan)  # noqa: E731
-            there = lambda a: None if a is None else a[0][present[0]]  # noqa: E731
-            padded = y if keys else blank(y), blank(x)
-            alone = (y[0] if keys else there(y)), there(x), None, cotangent[0] if keys else there(cotangent)
-            together = values_and_gradients(descent, params, *padded, jnp.asarray(present), cotangent)
-            return together, values_and_gradients(descent, params, *alone)
-
-        return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), jax.jit(jax.vmap(run))(params, y, x))
+        return {kind: of_case(kind) for kind in (*NUMBERS, *ZEROS, *NANS)}
 
 
 def of_each_case(name, dtype, kinds):
-    for place, kind in enumerate((*NUMBERS, *ZEROS, *NANS)):
-        if kind in kinds:
-            yield kind, jax.tree.map(lambda leaf, place=place: leaf[place], results(name, dtype))
+    return [(kind, results(name, dtype)[kind]) for kind in kinds]
 
 
 @every_system
