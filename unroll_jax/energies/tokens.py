@@ -148,7 +148,11 @@ PLAIN = "on_tokens"
 
 def plain(descent: Descent) -> Plain:
     """The plain functions that `on_tokens` made a layer of."""
-    return Plain(*(function and getattr(function, PLAIN)[0] for function in descent[1:4]))
+
+    def find(function: Any) -> Any:
+        return function and getattr(function, PLAIN)[0]
+
+    return Plain(*map(find, descent[1:4]))
 
 
 def present_of(descent: Descent, x: Any) -> Any:
