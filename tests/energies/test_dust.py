@@ -43,9 +43,7 @@ def test_dust_equals_the_reference(form):
         np.testing.assert_allclose(energy, expected, rtol=1e-12, err_msg=str(damping))
         mixed = mixing_step(codes, weight, form, damping=damping, graph=mask)
         expected = coding_step(mixed, D, x, 0.2, c)
-        # The bound of |D|_2^2 that c = None takes is 0.1% above it.
-        limits = {"rtol": 1e-11, "atol": 1e-13} if c else {"rtol": 0.02, "atol": 0.02}
-        np.testing.assert_allclose(stepped, expected, **limits, err_msg=str(damping))
+        np.testing.assert_allclose(stepped, expected, rtol=1e-11, atol=1e-13, err_msg=str(damping))
     if form == "plain":  # the published softmax is the exact one among codes of one length
         np.testing.assert_allclose(mixed, mixing_step(alike, V, "softmax"), rtol=1e-12)
 
