@@ -19,8 +19,7 @@ RHOS = [*uj.RHOS, CAUCHY, uj.Rho(value=lambda z: (z + 0.1) ** 0.3)]
 # With more columns than the tokens are wide and no ridge the systems may be singular.
 HEADS = [
     {"num_heads": 3, "rank": 2},
-    {"num_heads": 2, "rank": 1, "form": "softmax", "ridge": 0.1, "mask": GRAPHS["random"]},
-    {"num_heads": 2, "rank": 2, "ridge": 0.1, "step_size": 0.3},
+    {"num_heads": 2, "rank": 1, "form": "softmax", "ridge": 0.1, "step_size": 0.3, "mask": GRAPHS["random"]},
 ]
 
 
