@@ -109,10 +109,10 @@ def of_each_case(name, dtype, kinds):
 
 @every_system
 @slow_bfloat16
-def test_gradients_are_finite_and_those_of_the_present_tokens_by_themselves(name, dtype):
+def test_steps_and_gradients_are_those_of_the_present_tokens_by_themselves_and_finite(name, dtype):
     tolerance, cotangent = (5e-4 if dtype == "float32" else 2.0**-6), drawn(name)[4]
     cotangent = np.asarray(jnp.asarray(cotangent, dtype), np.float64)
-    for kind, (((energy, _), gradients), alone) in of_each_case(name, dtype, (*NUMBERS, *ZEROS)):
+    for kind, (((energy, stepped), gradients), alone) in of_each_case(name, dtype, (*NUMBERS, *ZEROS)):
         message = f"{name}, {kind}"
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients)), message
         assert not np.isnan(energy).any(), message
@@ -120,8 +120,14 @@ def test_gradients_are_finite_and_those_of_the_present_tokens_by_themselves(name
             continue
         if (name, dtype) == ("transformer", "bfloat16") and kind in (1e6, 1e10):
             continue  # and so are the weights of its tokens, which bfloat16 rounds to the same place
-        ((energy_alone, _), expected), size = alone, 1.0 if isinstance(kind, str) else max(kind, 1.0)
+        ((energy_alone, step_alone), expected), size = alone, 1.0 if isinstance(kind, str) else max(kind, 1.0)
         np.testing.assert_allclose(energy[0], energy_alone, rtol=tolerance, err_msg=message)
+        kept = np.full(len(stepped[0]), True) if name == "cross_attention" else PRESENT[0]
+        if kind == "ordinary":
+            near = 1e-5 if dtype == "float32" else tolerance
+            np.testing.assert_allclose(energy[0], energy_alone, rtol=near, err_msg=message)
+            assert_near(stepped[0][kept], step_alone, near, np.max(np.abs(step_alone)), message)
+        assert np.isnan(stepped[0][~kept]).all(), message  # the padding, as it was
         in_params, *in_tokens = gradients
         for ours, theirs in zip(jax.tree.leaves(in_params), jax.tree.leaves(expected[0]), strict=True):
             assert_near(ours[0], theirs[0], tolerance, np.max(np.abs(theirs[0])), message)

@@ -29,9 +29,6 @@ FURTHER = {
     "hyper-set, published": uj.hyper_set(DIM, num_heads=2, head_dim=3, width=5),
     "dust, plain": uj.dust(DIM, ATOMS, form="plain", self_loops=False, attention_scale=0.5, attention_step_size=0.7),
 }
-# Systems without tokens that may be absent.
-NONE_ABSENT = {"fast_weights", "proximal_fast_weights", "cross_attention", "opteq", "opteq_conv", "deep_opteq"}
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in FURTHER]
 SHORTER = {"attention, student": uj.attention(**GRAPH, mask=CHAIN[:3, :3])}  # the same of the first three tokens
 # Further layers with a custom derivative: of pairs, heads and weights.
 DIFFERENTIATED = ("attention, student", "heads, wide", "feedforward, spectrum")
@@ -80,9 +77,10 @@ def test_derivatives_equal_finite_differences(name):
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("name", [*(name for name in uj.DESCENTS if name not in NONE_ABSENT), *SLOW])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FURTHER)
 def test_absent_tokens_neither_count_nor_move(name):
-    """Masks of `cross_attention` are of its keys, see test_hopfield.py."""
+    """Examples of `DESCENTS` are in test_gradients_conformance.py; masks of keys in test_hopfield.py."""
     layer, params, y, x = drawn(name)
     shorter = SHORTER.get(name, layer)
     present = jnp.asarray(np.arange(TOKENS) < 3)
