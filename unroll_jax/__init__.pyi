@@ -54,6 +54,7 @@ from .energies import multihead_attention as multihead_attention
 from .energies import opteq as opteq
 from .energies import opteq_conv as opteq_conv
 from .energies import safeguarded as safeguarded
+from .energies import symmetric_embedding as symmetric_embedding
 from .energies import transformer as transformer
 from .energies import transformer_parts as transformer_parts
 from .fixed_point import ADJOINTS as ADJOINTS

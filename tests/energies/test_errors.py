@@ -11,7 +11,7 @@ import unroll_jax as uj
 from tests.hostile.calls import calls
 from unroll_jax import energies
 from unroll_jax.descent import Anchor
-from unroll_jax.energies import AttentionParams, UnrolledLayerParams
+from unroll_jax.energies import AsymmetricLayer, AttentionParams, UnrolledLayerParams
 from unroll_jax.energies.attention import rho
 from unroll_jax.energies.equilibrium.opteq_objective import opteq_preimage
 from unroll_jax.energies.tokens import check_tokens
@@ -43,6 +43,7 @@ def step(layer, y, x=None, part="step"):
 
 Y, H, X = ones(2, N, DIM), ones(N, ATOMS), ones(N, DIM)
 FAR = float("inf")
+SQUARE = AsymmetricLayer(np.ones((3, 2)), np.ones((3, 3)))
 OPTEQ = uj.opteq(4, 6, 3)
 MATRIX = uj.OptEqParams(*(ones(*shape) for shape in ((6, 4), (6, 3), (6,))))._replace(W=0.1 * ones(6, 4))
 FREE = UnrolledLayerParams(ones(2, 3), ones(3, 3), ones(3, 3))
@@ -65,7 +66,8 @@ an activation: energies.activation(jax.nn.gelu, lambda z: z)
 dim must be: uj.energy_transformer(1, num_memories=3, **HEADS)
 num_heads: uj.hyper_set(4, num_heads=0, head_dim=2, width=3)
 rank: uj.transformer(DIM, rank=4); uj.dust(DIM, ATOMS, rank=7); uj.dust(DIM, ATOMS, attention_scale=0.5, rank=2)
-form: uj.dust(DIM, ATOMS, form="gauss"); uj.crate(4, form="paper", **HEADS); uj.fast_weights(2, 2, form="delta");
+form: energies.symmetric_embedding([SQUARE], form="gauss");
+    uj.dust(DIM, ATOMS, form="gauss"); uj.crate(4, form="paper", **HEADS); uj.fast_weights(2, 2, form="delta");
     energies.regularised(OPTEQ, energies.half_square(), form="newton");
     energies.regularised(OPTEQ, energies.decorrelation())
 ridge: uj.mesa(*PAIRS, ridge=0.0)
@@ -77,10 +79,15 @@ attention_step_size: uj.transformer(DIM, attention_step_size=2.0)
 compression: uj.crate(4, compression=1.5, **HEADS)
 halvings: uj.safeguarded(uj.layer_norm(4), halvings=0)
 attention_scale: uj.dust(DIM, ATOMS, attention_scale=-1.0)
+contraction: energies.symmetric_embedding([SQUARE], contraction=0.6);
+    energies.symmetric_embedding([SQUARE], contraction=0.0)
 self_loops: uj.dust(DIM, ATOMS, self_loops=False)
 strength: energies.half_square(0.0); energies.absolute(FAR); energies.decorrelation(-1.0)
 epsilon: energies.inverse_square(epsilon=0.0)
 skip: energies.opteq_objective(MATRIX, ones(4), skip=1.5); preimage(MATRIX, ones(4), skip=1.0)
+layers: energies.symmetric_embedding([AsymmetricLayer(np.ones((3, 2)), 10000.0 * np.ones((3, 3)))] * 8)
+layers[1]: energies.symmetric_embedding([SQUARE, AsymmetricLayer(np.ones((4, 2)), np.ones((4, 3)))])
+layers[0]: energies.symmetric_embedding([AsymmetricLayer(np.ones((2, 2)), np.ones((3, 3)))])
 mask: uj.dust(DIM, ATOMS, form="plain", mask=np.eye(N, dtype=bool));
     jax.eval_shape(lambda mask: uj.attention(mask=mask).step(NONE, Y), ones(N, N, dtype=bool));
     uj.attention(mask=np.ones((3, 3), bool)).step_and_energy(NONE, Y, None)

@@ -25,6 +25,7 @@ from unroll_jax.energies.attention.pairwise import (
 from unroll_jax.energies.attention.rho import RHOS, Rho
 from unroll_jax.energies.cosine import cosine_dictionary
 from unroll_jax.energies.crate import CrateParams, crate, crate_example
+from unroll_jax.energies.double_width import AsymmetricLayer, SymmetricEmbedding, symmetric_embedding
 from unroll_jax.energies.dust import DustParams, dust, dust_descends, dust_example
 from unroll_jax.energies.energy_transformer import (
     EnergyTransformerParams,
@@ -86,6 +87,7 @@ __all__ = [
     "PROXIMALS",
     "REGULARISERS",
     "RHOS",
+    "AsymmetricLayer",
     "AttentionParams",
     "CrateParams",
     "DustParams",
@@ -102,6 +104,7 @@ __all__ = [
     "Proximal",
     "Regulariser",
     "Rho",
+    "SymmetricEmbedding",
     "TransformerParams",
     "TransformerParts",
     "UnrolledLayerParams",
@@ -145,6 +148,7 @@ __all__ = [
     "sigmoid",
     "soft_threshold",
     "softplus",
+    "symmetric_embedding",
     "tanh",
     "transformer",
     "transformer_parts",

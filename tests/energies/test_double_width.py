@@ -1,0 +1,128 @@
+"""Networks of asymmetric, layer-dependent weights inside one symmetric layer."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import unroll_jax as uj
+from tests import reference
+from unroll_jax.energies import AttentionParams
+from unroll_jax.energies.double_width import AsymmetricLayer, symmetric_embedding
+
+pytestmark = pytest.mark.slow
+
+N = 6
+PHIS = {"relu": lambda y: np.maximum(y, 0.0), "identity": lambda y: y}
+
+
+def network(rng, dims):
+    """Layers that keep their outputs of order one, far from symmetric, each with its own widths and attention."""
+    return [
+        AsymmetricLayer(rng.normal(size=(d, rng.integers(1, 4))), rng.uniform(-0.5, 1.0, size=(d, e)) * 3.0 / d)
+        for d, e in itertools.pairwise(dims)
+    ]
+
+
+def reference_outputs(layers, y, *, phi="relu", form="softmax", graph=None):
+    outputs = [y]
+    for W_a, W in layers:
+        mixed = reference.pair_step(outputs[-1], form=form, W_a=W_a, graph=graph)
+        outputs.append(PHIS[phi](mixed @ W))
+    return outputs
+
+
+def simulate(layers, y, contractions=(None,), **options):
+    """For each contraction the embedding, its wide states (depth + 1, ...), and the readout of the last."""
+    wides = [symmetric_embedding(layers, contraction=contraction, **options) for contraction in contractions]
+
+    @jax.jit  # the contraction affects only the parameters
+    def run(params, y):
+        start = wides[0].embed(y)
+        _, states = jax.lax.scan(lambda y, _: [wides[0].descent.step(params, y)] * 2, start, length=len(layers))
+        return jnp.concatenate([start[None], states])
+
+    states = [np.asarray(run(wide.params, y)) for wide in wides]
+    return [(wide, trajectory, wide.readout(trajectory[-1])) for wide, trajectory in zip(wides, states, strict=True)]
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(("form", "phi"), [("softmax", "relu"), ("softmax", "identity"), ("jacobi", "relu")])
+def test_two_asymmetric_layers_are_two_steps_of_one_symmetric_layer(form, phi):
+    rng = np.random.default_rng(0)
+    graph = reference.random_graph(rng, N, 0.7)
+    layers, y = network(rng, [3, 4, 3]), 6.0 * rng.uniform(size=(N, 3))
+    expected = reference_outputs(layers, y, phi=phi, form=form, graph=graph)[-1]
+    assert np.max(np.ptp(expected, axis=0)) > 0.1  # tokens differ still: attention has not made them one
+    contractions = (None, 0.5, 1e-2)  # with two layers nothing that flows back is seen in time
+    for wide, _, actual in simulate(layers, y, contractions, phi=phi, form=form, mask=graph, dtype=jnp.float64):
+        np.testing.assert_allclose(actual, expected, atol=1e-14, rtol=1e-12)
+        np.testing.assert_array_equal(wide.params.W_f, np.asarray(wide.params.W_f).T)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("depth", [1, 3, 6, 10])
+def test_networks_of_any_depth_and_widths_are_simulated(depth):
+    rng = np.random.default_rng(depth)
+    layers = network(rng, rng.integers(2, 5, size=depth + 1))
+    y = 6.0 * rng.uniform(size=(N, layers[0].W.shape[0]))
+    [(wide, states, actual)] = simulate(layers, y, dtype=jnp.float64)
+    expected = reference_outputs(layers, y)[-1]
+    np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-12 * np.max(np.abs(expected)))
+    assert states[0].shape == (N, sum(W.shape[0] for _, W in layers) + layers[-1].W.shape[1])
+    np.testing.assert_array_equal(states[0][:, y.shape[1] :], 0.0)
+    # Each half lowers its part: attention always, a linear map of step size 1/2 where that is at most 2 / L.
+    assert 2.0 / (max(np.linalg.eigvalsh(wide.params.W_f)[-1], 0.0) + 1.0) >= 0.5
+
+
+@pytest.mark.usefixtures("x64")
+def test_one_layer_takes_double_the_width():
+    W = np.triu(np.ones((3, 3)))
+    wide = symmetric_embedding([AsymmetricLayer(np.eye(3), W)], contraction=0.25, dtype=jnp.float64)
+    mixing = 0.5 * np.eye(6) - 0.5 * np.asarray(wide.params.W_f)
+    ratio = mixing[0, 3]
+    np.testing.assert_array_equal(mixing, ratio * np.block([[np.zeros((3, 3)), W], [W.T, np.zeros((3, 3))]]))
+    assert 0.0 < ratio * np.linalg.norm(W, 2) <= 0.25
+
+
+@pytest.mark.usefixtures("x64")
+def test_from_three_layers_on_echoes_are_heard_unless_the_blocks_shrink():
+    rng = np.random.default_rng(1)
+    layers, y = network(rng, [3, 3, 3, 3]), 6.0 * rng.uniform(size=(N, 3))
+    expected = reference_outputs(layers, y)[-1]
+    outputs = [output for *_, output in simulate(layers, y, (0.5, 0.05), dtype=jnp.float64)]
+    errors = np.max(np.abs(np.array(outputs) - expected), axis=(1, 2))
+    assert errors[0] > 1e-6
+    assert errors[1] < 1e-2 * errors[0]  # 10^-4 for a tenth of the ratio, but ratios are rounded to powers of 2
+
+
+@pytest.mark.parametrize("depth", [2, 5])
+def test_single_precision_is_as_good_as_its_epsilon(depth):
+    rng = np.random.default_rng(2)
+    layers, y = network(rng, [3] * (depth + 1)), (6.0 * rng.uniform(size=(N, 3))).astype(np.float32)
+    [(_, states, actual)] = simulate(layers, y)
+    expected = reference_outputs(layers, y)[-1]
+    assert states[-1].dtype == jnp.float32
+    np.testing.assert_allclose(actual, expected, atol=2e-6 * np.max(np.abs(expected)), rtol=1e-5)
+
+
+def cycle_gap(P):
+    """P_01 P_12 P_20 / (P_02 P_21 P_10): 1 for weights that are symmetric up to normalisation."""
+    return P[0, 1] * P[1, 2] * P[2, 0] / (P[0, 2] * P[2, 1] * P[1, 0])
+
+
+@pytest.mark.usefixtures("x64")
+def test_no_width_gives_asymmetric_attention():
+    """For tokens lifted to any width, the weights of a symmetric layer are balanced; asymmetric ones are not."""
+    rng = np.random.default_rng(5)
+    for width in (2, 5, 20):
+        layer = uj.attention(form="softmax", dim=width + 3, rank=width)
+        W_a = np.concatenate([rng.normal(size=(width, width)) / width, np.zeros((3, width))])
+        lifted = np.concatenate([rng.normal(size=(3, width)), np.eye(3)], axis=1)  # weights read off as averages
+        P = np.asarray(jax.jit(layer.step)(AttentionParams(W_a), lifted))[:, width:]
+        np.testing.assert_allclose(np.sum(P, axis=1), 1.0, rtol=1e-12)
+        np.testing.assert_allclose(cycle_gap(P), 1.0, rtol=1e-9)
+    y, A = rng.normal(size=(3, 2)), np.array([[0.0, 1.0], [0.0, 0.0]])
+    assert abs(np.log(cycle_gap(np.exp(y @ A @ y.T)))) > 0.1
